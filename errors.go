@@ -1,0 +1,100 @@
+package holdfast
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// What callers branch on, for errors.Is. The caller's own ctx.Err() and the
+// store's errors stay in the chain.
+var (
+	// ErrHeld: the lock was not obtained because others hold it or wait before
+	// us. The error is a *HeldError, which names them.
+	ErrHeld = errors.New("held")
+	// ErrLost: the lock was held and no longer is, without Release. The
+	// error's text says why. It is final.
+	ErrLost = errors.New("lost")
+	// ErrReleased: the lock, or the claim to be broken, has been released.
+	ErrReleased = errors.New("released")
+	// ErrClosed: the client is closed.
+	ErrClosed = errors.New("the client is closed")
+)
+
+// A HeldError says who was in the way. errors.Is(err, ErrHeld) holds for it.
+type HeldError struct {
+	Name    string
+	Holders []Claim // in order of their grant
+	Waiters []Claim // those who wait before us, first come first
+	// Self is set if this very client holds the name, which is not reentrant.
+	Self bool
+	Err  error // nil, or the ctx.Err() that ended the wait
+}
+
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+func (e *HeldError) Unwrap() error { return e.Err }
+
+func (e *HeldError) Error() string {
+	var b strings.Builder
+	if e.Err != nil {
+		fmt.Fprintf(&b, "%v: ", e.Err)
+	}
+	switch {
+	case e.Self && len(e.Holders) > 0:
+		fmt.Fprintf(&b, "held by this process for %s (locks are not reentrant)", shortDuration(time.Since(e.Holders[0].Since)))
+	case len(e.Holders) > 0:
+		b.WriteString("held by " + e.Holders[0].describe())
+		if more := len(e.Holders) - 1; more > 0 {
+			fmt.Fprintf(&b, " and %d more", more)
+		}
+		if e.Holders[0].Reason != "" {
+			fmt.Fprintf(&b, ": %s", e.Holders[0].Reason)
+		}
+	default:
+		b.WriteString("held")
+	}
+	if len(e.Waiters) > 0 {
+		fmt.Fprintf(&b, ", %d waiting before us", len(e.Waiters))
+	}
+	return b.String()
+}
+
+// describe names a claim's owner for a message.
+func (c Claim) describe() string {
+	return fmt.Sprintf("%s for %s", c.Owner, shortDuration(time.Since(c.Since)))
+}
+
+// shortDuration writes a duration as people say it: 3m12s, 5s, 200ms.
+func shortDuration(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+// lostError is ErrLost with its story.
+type lostError struct {
+	name  string
+	token int64
+	why   string
+	err   error // what kept the heartbeats from being answered, or nil
+}
+
+func (e *lostError) Is(target error) bool { return target == ErrLost }
+
+func (e *lostError) Unwrap() error { return e.err }
+
+func (e *lostError) Error() string {
+	s := fmt.Sprintf("%q (token %d) lost: %s", e.name, e.token, e.why)
+	if e.err != nil {
+		s += ": " + e.err.Error()
+	}
+	return s
+}

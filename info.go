@@ -1,0 +1,123 @@
+package holdfast
+
+import (
+	"fmt"
+	"time"
+)
+
+// An Owner says whose a claim is, for people: nothing is decided on it.
+type Owner struct {
+	Session string            `json:"session,omitempty"` // 128 random bits in hexadecimal; the identity that decides
+	Host    string            `json:"host,omitempty"`
+	PID     int               `json:"pid,omitempty"`
+	User    string            `json:"user,omitempty"`
+	Program string            `json:"program,omitempty"`
+	Address string            `json:"address,omitempty"` // where it can be reached, if it says so
+	Device  string            `json:"device,omitempty"`
+	Started time.Time         `json:"started,omitzero"` // of the process, by its own clock
+	Labels  map[string]string `json:"labels,omitempty"`
+}
+
+// String is "user@host (pid 4711)", or as much of it as is known.
+func (o Owner) String() string {
+	s := o.Host
+	if o.User != "" {
+		s = o.User + "@" + s
+	}
+	if s == "" {
+		s = "session " + o.Session[:min(len(o.Session), 8)]
+	}
+	if o.PID != 0 {
+		s += fmt.Sprintf(" (pid %d)", o.PID)
+	}
+	return s
+}
+
+// A Claim is one holder or waiter of a name as the store showed it.
+type Claim struct {
+	ID          string        // the session's first eight digits and a number: 8f3ac1d2-1
+	Name        string        // of the lock
+	Slots       int           // most holders it tolerates at once: 1 exclusive, N slots, 0 any number (shared)
+	Token       int64         // fencing token; 0 while waiting
+	Owner       Owner         // as much as its session record tells
+	Reason      string        // why it wants the lock
+	Since       time.Time     // when it asked, by its owner's clock: for people
+	TTL         time.Duration // how long its session may be silent
+	BeatAge     time.Duration // since the last heartbeat, by the store's clock; negative: cannot tell
+	Detached    bool          // nothing beats for it, it ends by itself (AcquireFor)
+	Suspected   bool          // someone who waits has asked it for a heartbeat
+	SuspectedBy string        // who
+	Dead        bool          // known to be dead: goes to the next who asks
+	Collecting  string        // part of a set that is not complete: "2 of 3"
+
+	nr int64
+}
+
+// Mode is "exclusive", "shared" or "slots N".
+func (c Claim) Mode() string { return mode(c.Slots) }
+
+func mode(slots int) string {
+	switch slots {
+	case 0:
+		return "shared"
+	case 1:
+		return "exclusive"
+	}
+	return fmt.Sprintf("slots %d", slots)
+}
+
+// Info is what the store knows of a name.
+type Info struct {
+	Name    string
+	Holders []Claim // in order of their grant
+	Waiters []Claim // first come first
+	Breaks  []Break // forced releases, newest first
+}
+
+// A Break is the record of a forced release.
+type Break struct {
+	Token  int64 // of the claim that was broken; 0 if it was waiting
+	Was    Owner // whose it was
+	By     Owner // who broke it
+	Reason string
+	At     time.Time // by the breaker's clock
+	Now    bool      // BreakNow: its holder was not waited for
+}
+
+// A Fence is what a resource that has no transactions remembers, kept with its
+// data, to refuse writers that have lost their lock. The zero value is ready.
+type Fence struct {
+	Any       int64 `json:"any"`       // highest token seen
+	Exclusive int64 `json:"exclusive"` // highest token of an exclusive holder seen
+}
+
+// Admit lets a writer in and remembers its token, or refuses it with ErrLost:
+// an exclusive token below the highest seen, and a shared one (any number of
+// slots above one counts as shared) below the highest exclusive one.
+func (f *Fence) Admit(token int64, shared bool) error {
+	limit := f.Any
+	if shared {
+		limit = f.Exclusive
+	}
+	if token < limit || token <= 0 {
+		return &staleTokenError{token, limit}
+	}
+	f.Any = max(f.Any, token)
+	if !shared {
+		f.Exclusive = max(f.Exclusive, token)
+	}
+	return nil
+}
+
+type staleTokenError struct{ token, seen int64 }
+
+func (e *staleTokenError) Is(target error) bool { return target == ErrLost }
+
+func (e *staleTokenError) Error() string {
+	return fmt.Sprintf("token %d is too old: %d has been here", e.token, e.seen)
+}
+
+// claimID is the public form of a claim id.
+func claimID(session string, nr int64) string {
+	return fmt.Sprintf("%s-%d", session[:min(len(session), 8)], nr)
+}

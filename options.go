@@ -1,0 +1,114 @@
+package holdfast
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+)
+
+// DefaultTTL is how long a session may be silent where neither the store's
+// setting nor Options.TTL says otherwise; MinTTL is the least that is accepted.
+const (
+	DefaultTTL = 15 * time.Second
+	MinTTL     = time.Second
+	maxTTL     = 366 * 24 * time.Hour
+	maxReason  = 200
+)
+
+// Options are the settings of a Client. The zero value of each field is its
+// default.
+type Options struct {
+	// TTL is how long this client may be silent before others may take its
+	// locks. 0: the store's setting (15s unless changed), followed while
+	// running. At least 1s. Heartbeats are sent each third of it.
+	TTL time.Duration
+	// Grace keeps the names of this client shut for that much longer after its
+	// death or a break, for effects that no fence can reach. 0: none.
+	Grace time.Duration
+	// Owner is what others see. Empty fields are filled in from the process.
+	Owner Owner
+	// RuntimeDir is where processes of one host prove each other's death.
+	// "": $XDG_RUNTIME_DIR/holdfast, else a directory of this user in
+	// os.TempDir(). os.DevNull: none, then only the TTL decides.
+	RuntimeDir string
+	// Logger is told what no return value can tell: late heartbeats, losses,
+	// suspicions, burials. nil: silence.
+	Logger *slog.Logger
+	// Trace is for metrics and spans. nil: none.
+	Trace *Trace
+}
+
+// A Trace is told of events as they happen. Each function may be nil; they are
+// called inline and must not block or call the client.
+type Trace struct {
+	// Waiting: has joined a queue. One Acquired or GaveUp follows; Acquired
+	// also comes without it.
+	Waiting  func(name string)
+	Acquired func(name string, token int64, waited time.Duration)
+	GaveUp   func(name string, waited time.Duration, err error)
+	// Ended: no longer held. err is nil for released, or as Lock.Err.
+	Ended func(name string, token int64, held time.Duration, err error)
+	// Beat: a heartbeat was answered, or not (err). until is the end of the
+	// trust window now.
+	Beat func(took time.Duration, until time.Time, err error)
+}
+
+func (o *Options) check() error {
+	switch {
+	case o.TTL < 0 || o.TTL > 0 && o.TTL < MinTTL:
+		return fmt.Errorf("TTL %v is below %v", o.TTL, MinTTL)
+	case o.TTL > maxTTL:
+		return fmt.Errorf("TTL %v is above %v", o.TTL, maxTTL)
+	case o.Grace < 0:
+		return fmt.Errorf("Grace %v is negative", o.Grace)
+	case o.Grace > maxTTL:
+		return fmt.Errorf("Grace %v is above %v", o.Grace, maxTTL)
+	}
+	size := 0
+	for k, v := range o.Owner.Labels {
+		size += len(k) + len(v)
+	}
+	if size > 4096 || len(o.Owner.Labels) > 16 {
+		return fmt.Errorf("Owner.Labels: %d labels of %d bytes, at most 16 of 4096 together", len(o.Owner.Labels), size)
+	}
+	return nil
+}
+
+// An Option changes one request. The plain call stays Acquire(ctx, name).
+type Option func(*request)
+
+// Shared asks for a lock that any number of shared holders have together.
+func Shared() Option { return func(r *request) { r.slots = 0 } }
+
+// Slots asks for one of n slots: at most n holders at once. Of different n the
+// smallest counts. Slots(1) is exclusive, the default.
+func Slots(n int) Option {
+	return func(r *request) {
+		r.slots = n
+		if n < 1 {
+			r.fail(fmt.Errorf("Slots(%d): at least 1", n))
+		}
+	}
+}
+
+// MaxWait gives up after d with ErrHeld; 0 asks once and does not wait. In Do
+// and Election, where ctx also bounds the work, this bounds the wait alone.
+func MaxWait(d time.Duration) Option {
+	return func(r *request) {
+		r.maxWait, r.bounded = d, true
+		if d < 0 {
+			r.fail(fmt.Errorf("MaxWait(%v) is negative", d))
+		}
+	}
+}
+
+// Reason is shown to those who wait, up to 200 bytes.
+func Reason(text string) Option {
+	return func(r *request) {
+		r.reason = strings.ToValidUTF8(text, "\uFFFD")
+		if len(text) > maxReason {
+			r.fail(fmt.Errorf("Reason has %d bytes, at most %d", len(text), maxReason))
+		}
+	}
+}

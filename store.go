@@ -1,0 +1,158 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A Store is an array of versioned records with compare-and-swap: of all who
+// want to follow version N of a key, exactly one may. It is the whole seam
+// between Holdfast and a database; storetest.Run is its contract as tests.
+//
+// Methods may be called from any number of goroutines. Whoever opens a store
+// closes it; a Client never does.
+type Store interface {
+	// Load returns the record of each key, in order. A key that holds nothing
+	// has the zero Value, but keeps its Version; one that was never written,
+	// or was swept, has Version 0. Load sees every write that was reported as
+	// won before Load was called.
+	Load(ctx context.Context, keys []Key) ([]Record, error)
+
+	// CompareAndSwap attempts each write independently of the others and says
+	// in order what became of it. No two writes of a call have the same key.
+	// An error means perhaps, for all of them: each may have been applied, may
+	// be applied at any later time, or never. After an answer a write is never
+	// applied again. A batch promises nothing beyond its single writes.
+	//
+	// A batch of Sessions keys only carries heartbeats: it must not wait
+	// behind other batches.
+	CompareAndSwap(ctx context.Context, writes []Write) ([]Outcome, error)
+
+	// Keys lists at most n keys of a space that come after the given name, in
+	// byte order, leaving out those known to hold nothing. It is a hint for
+	// list and sweep; nothing is decided on it.
+	Keys(ctx context.Context, space Space, after string, n int) ([]string, error)
+}
+
+// A Watcher is a Store whose database can tell of changes.
+type Watcher interface {
+	// Watch calls changed with the key of each Write that had Wake set and
+	// won, until ctx is done or watching fails, and returns why it ended.
+	// Calls are only hints: they may be late, doubled, spurious or missing;
+	// a zero Key means that anything may have changed. Calls do not overlap,
+	// and changed does not block.
+	Watch(ctx context.Context, changed func(Key)) error
+}
+
+// A Sweeper is a Store that keeps a row for a key that holds nothing, and can
+// remove those rows.
+type Sweeper interface {
+	// Sweep removes rows of keys that have held nothing for at least idle, and
+	// says how many. Before a row goes, the store raises a floor to at least its
+	// version, in the same transaction; a key that is written again starts
+	// above the floor. So versions grow strictly per key, for ever.
+	Sweep(ctx context.Context, idle time.Duration) (removed int, err error)
+}
+
+// A Space keeps user names and Holdfast's own records apart: no name can ever
+// be taken for a record of ours, as it could be with a prefix.
+type Space byte
+
+const (
+	Names    Space = iota // lock records, by the user's name
+	Sessions              // session records, by session id
+	Settings              // settings, by their name
+	Audits                // forced releases, by the user's name
+)
+
+func (s Space) String() string {
+	switch s {
+	case Names:
+		return "name"
+	case Sessions:
+		return "session"
+	case Settings:
+		return "setting"
+	case Audits:
+		return "audit"
+	}
+	return fmt.Sprintf("space %d", byte(s))
+}
+
+// A Key names a record. Name is 1 to 255 arbitrary bytes, compared as bytes.
+type Key struct {
+	Space Space
+	Name  string
+}
+
+// A Record is what a key holds.
+type Record struct {
+	// Version grows strictly with every write of the key, for ever, also over
+	// writes that empty it. It is positive once the key was written. Stores
+	// with a clock make it max(old+1, the clock in microseconds since 1970),
+	// so that it also stays ahead of writes lost in a failover.
+	Version int64
+	// Value is what was last written; empty means that the key holds nothing.
+	// It may be up to 1 MiB, of any bytes.
+	Value []byte
+	// Age is how long ago the record was written by the store's own clock;
+	// negative where there is no clock that all users of the store share.
+	Age time.Duration
+}
+
+// IfEmpty as the Old of a Write means: whatever the version, if the key holds
+// nothing. It takes a name that was never seen in one round trip.
+const IfEmpty int64 = -1
+
+// A Write asks for Value to follow version Old of Key.
+type Write struct {
+	Key Key
+	// Old is the version that Value shall follow, or IfEmpty. 0 never wins: a
+	// key without a version is written with IfEmpty.
+	Old   int64
+	Value []byte // empty: the key shall hold nothing
+	// Wake asks the store to tell its watchers of this write, if it wins.
+	Wake bool
+	// Lazy says that the answer need not wait for the disk. A crash of the
+	// database may lose the write again, together with nothing that was
+	// durable before it.
+	Lazy bool
+}
+
+// An Outcome says what became of a Write.
+type Outcome struct {
+	Won bool
+	// Record is the key's record after a write that won, and what a write
+	// that lost has lost to.
+	Record Record
+}
+
+// MaxValue is the size in bytes up to which every store keeps a value.
+const MaxValue = 1 << 20
+
+// Check reports what is wrong with a key or write before any store sees it,
+// for the writers of stores.
+func (w Write) Check() error {
+	if err := w.Key.Check(); err != nil {
+		return err
+	}
+	if len(w.Value) > MaxValue {
+		return fmt.Errorf("value of %s %q has %d bytes, at most %d", w.Key.Space, w.Key.Name, len(w.Value), MaxValue)
+	}
+	return nil
+}
+
+// Check reports what is wrong with a key.
+func (k Key) Check() error {
+	switch {
+	case k.Space > Audits:
+		return fmt.Errorf("unknown %s", k.Space)
+	case k.Name == "":
+		return errors.New("key has no name")
+	case len(k.Name) > 255:
+		return fmt.Errorf("key %q has %d bytes, at most 255", k.Name, len(k.Name))
+	}
+	return nil
+}
