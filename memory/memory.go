@@ -1,0 +1,198 @@
+// Package memory is a store in the memory of one process: for tests, examples
+// and programs that are a single process. It needs nothing, starts nothing in
+// the background, and is gone with the process.
+package memory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// A Store keeps records in a map. It is a holdfast.Store, Watcher and Sweeper.
+// Its clock is time.Now, so testing/synctest can turn it.
+type Store struct {
+	mu       sync.Mutex // guards all below
+	rows     map[holdfast.Key]row
+	floor    int64 // no version of a swept row was above it
+	watchers map[*watcher]bool
+}
+
+// A row is what a key was last written with. Its value is never changed in
+// place. Its time has a monotonic reading: no step of the wall clock ages it.
+type row struct {
+	version int64
+	value   []byte
+	written time.Time
+}
+
+func (r row) record(now time.Time) holdfast.Record {
+	if r.version == 0 {
+		return holdfast.Record{}
+	}
+	return holdfast.Record{
+		Version: r.version,
+		Value:   append([]byte(nil), r.value...),
+		Age:     max(0, now.Sub(r.written)),
+	}
+}
+
+var (
+	_ holdfast.Store   = (*Store)(nil)
+	_ holdfast.Watcher = (*Store)(nil)
+	_ holdfast.Sweeper = (*Store)(nil)
+)
+
+// New returns an empty store. There is nothing to close.
+func New() *Store {
+	return &Store{
+		rows:     map[holdfast.Key]row{},
+		watchers: map[*watcher]bool{},
+	}
+}
+
+// Load implements holdfast.Store.
+func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	for _, k := range keys {
+		if err := k.Check(); err != nil {
+			return nil, fmt.Errorf("memory: load: %w", err)
+		}
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	records := make([]holdfast.Record, len(keys))
+	for i, k := range keys {
+		records[i] = s.rows[k].record(now)
+	}
+	return records, nil
+}
+
+// CompareAndSwap implements holdfast.Store. All writes of a call are applied at
+// one instant; Lazy makes no difference. A key that is named twice is refused.
+func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := check(writes); err != nil {
+		return nil, fmt.Errorf("memory: compare and swap: %w", err)
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	outcomes := make([]holdfast.Outcome, len(writes))
+	for i, w := range writes {
+		old := s.rows[w.Key]
+		if !follows(w.Old, old) {
+			outcomes[i].Record = old.record(now)
+			continue
+		}
+		next := row{
+			version: max(old.version+1, s.floor+1, now.UnixMicro()),
+			value:   append([]byte(nil), w.Value...),
+			written: now,
+		}
+		s.rows[w.Key] = next
+		outcomes[i] = holdfast.Outcome{Won: true, Record: next.record(now)}
+		if w.Wake {
+			for each := range s.watchers {
+				each.add(w.Key)
+			}
+		}
+	}
+	return outcomes, nil
+}
+
+// check refuses a call before any of it is applied.
+func check(writes []holdfast.Write) error {
+	for _, w := range writes {
+		if err := w.Check(); err != nil {
+			return err
+		}
+	}
+	if len(writes) < 2 {
+		return nil
+	}
+	seen := make(map[holdfast.Key]bool, len(writes))
+	for _, w := range writes {
+		if seen[w.Key] {
+			return fmt.Errorf("two writes of %s %q", w.Key.Space, w.Key.Name)
+		}
+		seen[w.Key] = true
+	}
+	return nil
+}
+
+// follows says whether a write that wants to follow version old may follow r.
+func follows(old int64, r row) bool {
+	if old == holdfast.IfEmpty {
+		return len(r.value) == 0
+	}
+	return old > 0 && old == r.version
+}
+
+// Keys implements holdfast.Store.
+func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+
+	s.mu.Lock()
+	var names []string
+	for k, r := range s.rows {
+		if k.Space == space && len(r.value) > 0 && k.Name > after {
+			names = append(names, k.Name)
+		}
+	}
+	s.mu.Unlock()
+
+	slices.SortFunc(names, strings.Compare)
+	return names[:min(len(names), max(0, n))], nil
+}
+
+// Sweep implements holdfast.Sweeper.
+func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for k, r := range s.rows {
+		if len(r.value) > 0 || now.Sub(r.written) < idle {
+			continue
+		}
+		s.floor = max(s.floor, r.version)
+		delete(s.rows, k)
+		removed++
+	}
+	return removed, nil
+}
+
+// Restore makes a key's record what it was, written its Age ago; one with
+// Version 0 is removed. It is for tests that lose lazy writes as a crash of a
+// database does, and breaks the contract in any other use.
+func (s *Store) Restore(k holdfast.Key, r holdfast.Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.Version == 0 {
+		delete(s.rows, k)
+		return
+	}
+	s.rows[k] = row{
+		version: r.Version,
+		value:   append([]byte(nil), r.Value...),
+		written: time.Now().Add(-r.Age),
+	}
+}

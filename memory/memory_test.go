@@ -1,0 +1,131 @@
+package memory_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/memory"
+	"github.com/holdfast-lock/holdfast/storetest"
+)
+
+func TestStore(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) holdfast.Store { return twice{memory.New()} })
+}
+
+// twice lets the suite open the store a second time over the same records.
+type twice struct{ *memory.Store }
+
+func (s twice) Reopen(*testing.T) holdfast.Store { return s.Store }
+
+func BenchmarkStore(b *testing.B) {
+	storetest.Bench(b, func(b *testing.B) holdfast.Store { return memory.New() })
+}
+
+var jobs = holdfast.Key{Name: "jobs"}
+
+// The clock of a store is the one of the bubble it is used in.
+func TestClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		began := time.Now()
+		o := swap(t, s, holdfast.Write{Key: jobs, Old: holdfast.IfEmpty, Value: []byte("a")})
+		if got, want := o.Record.Version, began.UnixMicro(); got != want {
+			t.Errorf("version is %d, want the clock in µs, %d", got, want)
+		}
+		time.Sleep(time.Hour)
+		if got := load(t, s, jobs); got.Age != time.Hour {
+			t.Errorf("after an hour a record is %v old", got.Age)
+		}
+	})
+}
+
+// A caller may do what it likes with its bytes, before and after.
+func TestCopies(t *testing.T) {
+	s := memory.New()
+	value := []byte("a")
+	o := swap(t, s, holdfast.Write{Key: jobs, Old: holdfast.IfEmpty, Value: value})
+	value[0] = 'b'
+	o.Record.Value[0] = 'c'
+	load(t, s, jobs).Value[0] = 'd'
+	if got := string(load(t, s, jobs).Value); got != "a" {
+		t.Errorf("the store holds %q, want what was written, %q", got, "a")
+	}
+}
+
+// A watcher that does not listen holds up nobody, and then hears that it has
+// missed something.
+func TestWatchOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		listen := make(chan bool)
+		heard := map[holdfast.Key]int{}
+		go s.Watch(ctx, func(k holdfast.Key) {
+			<-listen
+			heard[k]++
+		})
+		synctest.Wait()
+
+		wake := func(name string) {
+			swap(t, s, holdfast.Write{Key: holdfast.Key{Name: name}, Old: holdfast.IfEmpty, Value: []byte("a"), Wake: true})
+		}
+		wake("first")
+		synctest.Wait()
+		for i := range 5000 {
+			wake("name " + time.Duration(i).String())
+		}
+		close(listen)
+		synctest.Wait()
+		if len(heard) != 2 || heard[holdfast.Key{Name: "first"}] != 1 || heard[holdfast.Key{}] != 1 {
+			t.Errorf("heard of %d keys, want the first and one zero key", len(heard))
+		}
+
+		wake("last")
+		synctest.Wait()
+		if heard[holdfast.Key{Name: "last"}] != 1 {
+			t.Errorf("heard nothing of a write after too many")
+		}
+	})
+}
+
+// Restore gives a key the record it had, age and all.
+func TestRestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		swap(t, s, holdfast.Write{Key: jobs, Old: holdfast.IfEmpty, Value: []byte("a")})
+		time.Sleep(time.Second)
+		old := load(t, s, jobs)
+		swap(t, s, holdfast.Write{Key: jobs, Old: old.Version, Value: []byte("b")})
+
+		s.Restore(jobs, old)
+		if got := load(t, s, jobs); got.Version != old.Version || string(got.Value) != "a" || got.Age != time.Second {
+			t.Errorf("got %+v, want %+v", got, old)
+		}
+		s.Restore(jobs, holdfast.Record{})
+		if got := load(t, s, jobs); got.Version != 0 || got.Value != nil || got.Age != 0 {
+			t.Errorf("got %+v, want nothing", got)
+		}
+	})
+}
+
+func swap(t *testing.T, s holdfast.Store, w holdfast.Write) holdfast.Outcome {
+	t.Helper()
+	outcomes, err := s.CompareAndSwap(context.Background(), []holdfast.Write{w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return outcomes[0]
+}
+
+func load(t *testing.T, s holdfast.Store, k holdfast.Key) holdfast.Record {
+	t.Helper()
+	records, err := s.Load(context.Background(), []holdfast.Key{k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return records[0]
+}

@@ -1,0 +1,213 @@
+// Package storetest is the contract of a holdfast.Store as tests. Run is what
+// a store's own test calls; Bench measures one; Bus stands between a store and
+// simulated processes and does to them what networks and crashes do.
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// Reopener is a Store that a test can open a second time over the same data,
+// as another process would. Then all races of Run are between both.
+type Reopener interface {
+	Reopen(t *testing.T) holdfast.Store
+}
+
+// Run tests a store against the contract, each sentence of it a subtest; one
+// that fails tells the sentence. open returns a store that nothing was written
+// to, and is called for every case, also at the same time; it closes what it
+// opens with t.Cleanup. A Watcher, Sweeper or Reopener is tested as such.
+//
+// Run finds most faults only under the race detector, and never all of them.
+func Run(t *testing.T, open func(t *testing.T) holdfast.Store) {
+	for _, group := range [][]testCase{recordCases, versionCases, raceCases, batchCases, keyCases, failureCases, sweepCases, watchCases, handleCases} {
+		for _, c := range group {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				c.test(t, open(t))
+			})
+		}
+	}
+}
+
+// A testCase checks a sentence of the contract.
+type testCase struct {
+	name string
+	rule string
+	run  func(h *harness)
+	need func(holdfast.Store) bool // nil: every store
+}
+
+// patience bounds a case; a store that needs it is too slow or stuck.
+const patience = 2 * time.Minute
+
+func (c testCase) test(t *testing.T, s holdfast.Store) {
+	if c.need != nil && !c.need(s) {
+		t.Skip("the store does not promise this")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	defer func() {
+		if t.Failed() {
+			t.Logf("the contract says: %s", c.rule)
+		}
+	}()
+	c.run(&harness{T: t, ctx: ctx, store: s})
+}
+
+// A harness is what a case works with. Its methods fail the test on an error of
+// the store, and are for the goroutine of the test; in others use the store.
+type harness struct {
+	*testing.T
+	ctx   context.Context
+	store holdfast.Store
+
+	handles []holdfast.Store
+}
+
+// both returns the store, and a second handle on it where there can be one.
+func (h *harness) both() []holdfast.Store {
+	if h.handles == nil {
+		h.handles = []holdfast.Store{h.store}
+		if r, ok := h.store.(Reopener); ok {
+			h.handles = append(h.handles, r.Reopen(h.T))
+		}
+	}
+	return h.handles
+}
+
+func (h *harness) load(k holdfast.Key) holdfast.Record {
+	h.Helper()
+	return h.loadAll(k)[0]
+}
+
+func (h *harness) loadAll(keys ...holdfast.Key) []holdfast.Record {
+	h.Helper()
+	records, err := load(h.ctx, h.store, keys...)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return records
+}
+
+func (h *harness) swap(w holdfast.Write) holdfast.Outcome {
+	h.Helper()
+	return h.swapAll(w)[0]
+}
+
+func (h *harness) swapAll(writes ...holdfast.Write) []holdfast.Outcome {
+	h.Helper()
+	outcomes, err := swap(h.ctx, h.store, writes...)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return outcomes
+}
+
+// put makes a key hold value, whatever it held, and returns its record.
+func (h *harness) put(k holdfast.Key, value string) holdfast.Record {
+	h.Helper()
+	old := h.load(k).Version
+	if old == 0 {
+		old = holdfast.IfEmpty
+	}
+	return h.win(holdfast.Write{Key: k, Old: old, Value: []byte(value)})
+}
+
+// win does a write that has to win, and returns the record.
+func (h *harness) win(w holdfast.Write) holdfast.Record {
+	h.Helper()
+	o := h.swap(w)
+	if !o.Won {
+		h.Fatalf("%s after version %d lost to %s, and nobody else writes", describe(w.Key), w.Old, show(o.Record))
+	}
+	return o.Record
+}
+
+// lose does a write that has to lose, and returns what it lost to.
+func (h *harness) lose(w holdfast.Write) holdfast.Record {
+	h.Helper()
+	o := h.swap(w)
+	if o.Won {
+		h.Fatalf("%s after version %d won as version %d, and must lose", describe(w.Key), w.Old, o.Record.Version)
+	}
+	return o.Record
+}
+
+// same compares version and value.
+func (h *harness) same(what string, got, want holdfast.Record) {
+	h.Helper()
+	if got.Version != want.Version || !bytes.Equal(got.Value, want.Value) {
+		h.Fatalf("%s is %s, want %s", what, show(got), show(want))
+	}
+}
+
+// each runs fn in n goroutines that begin together, and fails with the first
+// of their errors.
+func (h *harness) each(n int, fn func(i int) error) {
+	h.Helper()
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	begin := make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-begin
+			errs[i] = fn(i)
+		})
+	}
+	close(begin)
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			h.Fatal(err)
+		}
+	}
+}
+
+func load(ctx context.Context, s holdfast.Store, keys ...holdfast.Key) ([]holdfast.Record, error) {
+	records, err := s.Load(ctx, keys)
+	if err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	if len(records) != len(keys) {
+		return nil, fmt.Errorf("load of %d keys returned %d records", len(keys), len(records))
+	}
+	return records, nil
+}
+
+func swap(ctx context.Context, s holdfast.Store, writes ...holdfast.Write) ([]holdfast.Outcome, error) {
+	outcomes, err := s.CompareAndSwap(ctx, writes)
+	if err != nil {
+		return nil, fmt.Errorf("compare and swap: %w", err)
+	}
+	if len(outcomes) != len(writes) {
+		return nil, fmt.Errorf("%d writes have %d outcomes", len(writes), len(outcomes))
+	}
+	return outcomes, nil
+}
+
+// name returns a key of the user's names.
+func name(format string, args ...any) holdfast.Key {
+	return holdfast.Key{Space: holdfast.Names, Name: fmt.Sprintf(format, args...)}
+}
+
+func describe(k holdfast.Key) string {
+	if len(k.Name) > 40 {
+		return fmt.Sprintf("%s %q… (%d bytes)", k.Space, k.Name[:40], len(k.Name))
+	}
+	return fmt.Sprintf("%s %q", k.Space, k.Name)
+}
+
+func show(r holdfast.Record) string {
+	if len(r.Value) > 40 {
+		return fmt.Sprintf("version %d with %q… (%d bytes)", r.Version, r.Value[:40], len(r.Value))
+	}
+	return fmt.Sprintf("version %d with %q", r.Version, r.Value)
+}

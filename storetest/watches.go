@@ -1,0 +1,216 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// watchCases are for stores that can tell of changes.
+var watchCases = []testCase{
+	{
+		name: "watch",
+		rule: "Watch calls changed with the key of each Write that had Wake set and won",
+		need: watches,
+		run: func(h *harness) {
+			w := h.watch(h.store)
+			k := name("a")
+			first := h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true})
+			w.expect(k)
+			second := h.win(holdfast.Write{Key: k, Old: first.Version, Value: []byte("2"), Wake: true, Lazy: true})
+			w.expect(k)
+			h.win(holdfast.Write{Key: k, Old: second.Version, Wake: true})
+			w.expect(k)
+		},
+	},
+	{
+		name: "watch a batch",
+		rule: "each write of a batch that has Wake set and wins is told of",
+		need: watches,
+		run: func(h *harness) {
+			w := h.watch(h.store)
+			h.put(name("held"), "1")
+			h.swapAll(
+				holdfast.Write{Key: name("quiet"), Old: holdfast.IfEmpty, Value: []byte("1")},
+				holdfast.Write{Key: name("b"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true},
+				holdfast.Write{Key: name("held"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true},
+				holdfast.Write{Key: holdfast.Key{Space: holdfast.Sessions, Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true},
+			)
+			w.expect(name("b"), holdfast.Key{Space: holdfast.Sessions, Name: "a"})
+		},
+	},
+	{
+		name: "watch strange keys",
+		rule: "a hint names exactly the key that was written",
+		need: watches,
+		run: func(h *harness) {
+			w := h.watch(h.store)
+			written := map[holdfast.Key]bool{probe: true, {}: true}
+			for i, n := range strangeNames {
+				k := holdfast.Key{Space: spaces[i%len(spaces)], Name: n}
+				written[k] = true
+				h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true, Lazy: true})
+				w.expect(k)
+			}
+			for k := range w.seen {
+				if !written[k] {
+					h.Errorf("a hint names %s, which nobody wrote", describe(k))
+				}
+			}
+		},
+	},
+	{
+		name: "watch ends",
+		rule: "Watch ends when ctx is done, and returns why it ended",
+		need: watches,
+		run: func(h *harness) {
+			w := h.watch(h.store)
+			w.cancel()
+			select {
+			case err := <-w.ended:
+				if !errors.Is(err, context.Canceled) {
+					h.Errorf("Watch returned %v, want %v", err, context.Canceled)
+				}
+			case <-time.After(hintWait):
+				h.Fatalf("Watch goes on %v after its context was cancelled", hintWait)
+			}
+			// Nobody listens, and nobody minds.
+			h.win(holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true})
+
+			ctx, cancel := context.WithCancel(h.ctx)
+			cancel()
+			if err := h.store.(holdfast.Watcher).Watch(ctx, func(holdfast.Key) {}); !errors.Is(err, context.Canceled) {
+				h.Errorf("Watch with a context that was done returned %v, want %v", err, context.Canceled)
+			}
+		},
+	},
+	{
+		name: "watch twice",
+		rule: "any number of goroutines may watch; calls of one Watch do not overlap",
+		need: watches,
+		run: func(h *harness) {
+			first, second := h.watch(h.store), h.watch(h.store)
+			h.win(holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true})
+			first.expect(name("a"))
+			second.expect(name("a"))
+			first.cancel()
+			h.win(holdfast.Write{Key: name("b"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true})
+			second.expect(name("b"))
+		},
+	},
+	{
+		name: "watch a storm",
+		rule: "a watcher that is slow blocks no writer, and hears of what comes after",
+		need: watches,
+		run: func(h *harness) {
+			w := h.watch(h.store)
+			w.slow.Store(true)
+			const calls, each = 100, 100
+			for i := range calls {
+				writes := make([]holdfast.Write, each)
+				for j := range writes {
+					writes[j] = holdfast.Write{Key: name("%d %d", i, j), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true, Lazy: true}
+				}
+				h.swapAll(writes...)
+			}
+			w.slow.Store(false)
+			h.win(holdfast.Write{Key: name("last"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true})
+			w.expect(name("last"))
+		},
+	},
+}
+
+func watches(s holdfast.Store) bool { _, ok := s.(holdfast.Watcher); return ok }
+
+// hintWait is when a hint counts as missing. The contract allows it to be; a
+// store whose hints are often missing has no use for them.
+const hintWait = 5 * time.Second
+
+// probe is written until a watch is up.
+var probe = holdfast.Key{Space: holdfast.Settings, Name: "storetest probe"}
+
+// A watch is a Watch that runs.
+type watch struct {
+	h      *harness
+	cancel context.CancelFunc
+	hints  chan holdfast.Key
+	ended  chan error
+	slow   atomic.Bool           // each call takes a millisecond
+	seen   map[holdfast.Key]bool // what was expected, and what came with it
+}
+
+// watch starts a Watch and returns when it tells of writes.
+func (h *harness) watch(s holdfast.Store) *watch {
+	h.Helper()
+	ctx, cancel := context.WithCancel(h.ctx)
+	w := &watch{h: h, cancel: cancel, hints: make(chan holdfast.Key, 20_000), ended: make(chan error, 1), seen: map[holdfast.Key]bool{}}
+	var inside atomic.Int32
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.ended <- s.(holdfast.Watcher).Watch(ctx, func(k holdfast.Key) {
+			if inside.Add(1) != 1 {
+				h.Errorf("calls of changed overlap")
+			}
+			if w.slow.Load() {
+				time.Sleep(time.Millisecond)
+			}
+			select {
+			case w.hints <- k:
+			default:
+			}
+			inside.Add(-1)
+		})
+	}()
+	h.Cleanup(func() { cancel(); <-done })
+
+	for began := time.Now(); ; {
+		old := h.load(probe).Version
+		if old == 0 {
+			old = holdfast.IfEmpty
+		}
+		h.win(holdfast.Write{Key: probe, Old: old, Value: []byte("1"), Wake: true})
+		select {
+		case <-w.hints:
+			return w
+		case err := <-w.ended:
+			h.Fatalf("Watch ended: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		if time.Since(began) > hintWait*2 {
+			h.Fatalf("Watch tells of no write in %v", time.Since(began))
+		}
+	}
+}
+
+// expect waits for hints of all keys, or for one that may mean any key.
+func (w *watch) expect(keys ...holdfast.Key) {
+	w.h.Helper()
+	missing := map[holdfast.Key]bool{}
+	for _, k := range keys {
+		missing[k] = true
+	}
+	late := time.After(hintWait)
+	for len(missing) > 0 {
+		select {
+		case k := <-w.hints:
+			w.seen[k] = true
+			delete(missing, k)
+			if k == (holdfast.Key{}) {
+				return
+			}
+		case err := <-w.ended:
+			w.h.Fatalf("Watch ended: %v", err)
+		case <-late:
+			var names []string
+			for k := range missing {
+				names = append(names, describe(k))
+			}
+			w.h.Fatalf("no hint of %s in %v", fmt.Sprint(names), hintWait)
+		}
+	}
+}
