@@ -1,0 +1,285 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"time"
+
+	modernc "modernc.org/sqlite"
+	codes "modernc.org/sqlite/lib"
+)
+
+// A conn is one connection with its prepared statements, for one goroutine at
+// a time. It uses the driver without database/sql: that saves a fifth of the
+// time of a short statement.
+//
+// No statement waits in SQLite and none is interrupted, whatever becomes of a
+// context: waits for other processes are ours (see retry), so a context that
+// ends during one leaves nothing behind.
+type conn struct {
+	driver driver.Conn
+	stmts  map[string]driver.Stmt
+	args   []driver.NamedValue
+	full   bool // what synchronous is set to: full or normal
+}
+
+func connect(dsn string) (*conn, error) {
+	connector, err := modernc.NewConnector(dsn)
+	if err != nil {
+		return nil, err
+	}
+	d, err := connector.Connect(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{driver: d, stmts: make(map[string]driver.Stmt)}
+	if runtime.GOOS == "darwin" {
+		// There fsync alone does not wait for the disk.
+		err = c.script(`pragma fullfsync = on; pragma checkpoint_fullfsync = on`)
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// close also rolls back what is open.
+func (c *conn) close() error {
+	for _, s := range c.stmts {
+		s.Close()
+	}
+	return c.driver.Close()
+}
+
+func (c *conn) prepare(query string, args []driver.Value) (driver.Stmt, []driver.NamedValue, error) {
+	s, ok := c.stmts[query]
+	if !ok {
+		var err error
+		if s, err = c.driver.Prepare(query); err != nil {
+			return nil, nil, err
+		}
+		c.stmts[query] = s
+	}
+	c.args = c.args[:0]
+	for i, a := range args {
+		c.args = append(c.args, driver.NamedValue{Ordinal: i + 1, Value: a})
+	}
+	return s, c.args, nil
+}
+
+// exec runs a statement that returns nothing and says how many rows it changed.
+func (c *conn) exec(query string, args ...driver.Value) (changed int64, err error) {
+	s, named, err := c.prepare(query, args)
+	if err != nil {
+		return 0, err
+	}
+	r, err := s.(driver.StmtExecContext).ExecContext(context.Background(), named)
+	if err != nil {
+		return 0, err
+	}
+	return r.RowsAffected()
+}
+
+// query runs a statement to its end and calls each with the rows. The slice is
+// used again for the next row.
+func (c *conn) query(query string, each func(row []driver.Value), args ...driver.Value) (err error) {
+	s, named, err := c.prepare(query, args)
+	if err != nil {
+		return err
+	}
+	rows, err := s.(driver.StmtQueryContext).QueryContext(context.Background(), named)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		// A row that was returned may not be committed before the statement
+		// is at its end.
+		if e := rows.Close(); err == nil {
+			err = e
+		}
+	}()
+	row := make([]driver.Value, len(rows.Columns()))
+	for {
+		switch err := rows.Next(row); err {
+		case nil:
+			each(row)
+		case io.EOF:
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// script runs statements that are not worth keeping.
+func (c *conn) script(sql string) error {
+	_, err := c.driver.(driver.ExecerContext).ExecContext(context.Background(), sql, nil)
+	return err
+}
+
+// sync sets whether the following commits wait for the disk.
+func (c *conn) sync(full bool) error {
+	if c.full == full {
+		return nil
+	}
+	sql := `pragma synchronous = normal`
+	if full {
+		sql = `pragma synchronous = full`
+	}
+	if err := c.script(sql); err != nil {
+		return err
+	}
+	c.full = full
+	return nil
+}
+
+// transaction runs f between BEGIN IMMEDIATE, which waits for other writers,
+// and COMMIT. After an error the connection must be closed.
+func (c *conn) transaction(ctx context.Context, full bool, f func() error) error {
+	if err := c.sync(full); err != nil {
+		return err
+	}
+	err := retry(ctx, func() error {
+		_, err := c.exec(`begin immediate`)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := f(); err != nil {
+		return err
+	}
+	_, err = c.exec(`commit`)
+	return err
+}
+
+// read runs f in a transaction that only reads, which is quicker than one for
+// each of its statements. After an error the connection must be closed.
+func (c *conn) read(ctx context.Context, f func() error) error {
+	if _, err := c.exec(`begin`); err != nil {
+		return err
+	}
+	if err := retry(ctx, f); err != nil {
+		return err
+	}
+	_, err := c.exec(`commit`)
+	return err
+}
+
+// patience is how long others may keep the file locked.
+const patience = 10 * time.Second
+
+// retry calls f until the file is not locked by another. Its waits are short
+// and random, so that who comes last has the same chance as all others;
+// SQLite's own grow to 100 ms.
+func retry(ctx context.Context, f func() error) error {
+	err := f()
+	if !busy(err) {
+		return err
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for start := time.Now(); ; {
+		if time.Since(start) > patience {
+			return fmt.Errorf("locked by another for %v: %w", patience, err)
+		}
+		timer.Reset(200*time.Microsecond + rand.N(1800*time.Microsecond))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+		if err = f(); !busy(err) {
+			return err
+		}
+	}
+}
+
+// code is SQLite's primary result code, 0 if err has none.
+func code(err error) int {
+	var e *modernc.Error
+	if errors.As(err, &e) {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+func busy(err error) bool { return err != nil && code(err) == codes.SQLITE_BUSY }
+
+// text is a column that may be kept as text or as bytes.
+func text(v driver.Value) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	}
+	return ""
+}
+
+// A slot lends a connection to one at a time, and opens it when it is needed
+// for the first time or again after an error.
+type slot struct {
+	open func(context.Context) (*conn, error)
+	turn chan *conn // holds the connection, or nil if it is not open; closed by close
+}
+
+func newSlot(open func(context.Context) (*conn, error)) *slot {
+	s := &slot{open, make(chan *conn, 1)}
+	s.turn <- nil
+	return s
+}
+
+var errClosed = errors.New("the store is closed")
+
+// use runs f with the connection. Unless f returns nil the connection is
+// closed: whatever f left open on it, the next one meets nothing of it.
+func (s *slot) use(ctx context.Context, f func(*conn) error) (err error) {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var c *conn
+	var ok bool
+	select {
+	case c, ok = <-s.turn:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if !ok {
+		return errClosed
+	}
+	sound := false
+	defer func() {
+		if c != nil && !sound {
+			c.close()
+			c = nil
+		}
+		s.turn <- c
+	}()
+	if c == nil {
+		if c, err = s.open(ctx); err != nil {
+			return err
+		}
+	}
+	err = f(c)
+	sound = err == nil
+	return err
+}
+
+func (s *slot) close() error {
+	c, ok := <-s.turn
+	if !ok {
+		return nil
+	}
+	close(s.turn)
+	if c == nil {
+		return nil
+	}
+	return c.close()
+}

@@ -1,0 +1,71 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// Fence makes the commit of tx depend on the locks: it fails with ErrLost
+// unless each is still held with its token, and from then on nobody can take
+// them over before tx has ended. It must be the last statement before Commit;
+// after an error roll back.
+//
+// tx is a transaction on the file that holds the locks. Begin it IMMEDIATE
+// (_txlock=immediate): one that has read and then comes to write fails if
+// others have written meanwhile. It must be of the driver of
+// modernc.org/sqlite, as is explained at the head of this package.
+//
+// Other programs, in any language, can do the same with
+//
+//	insert into holdfast_fence (name, token) values ('orders/42', 1795226403001234)
+//
+// which rolls the transaction back and fails unless the token holds the lock.
+func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
+	for _, l := range locks {
+		if err := fence(ctx, tx, l.Name(), l.Token()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func fence(ctx context.Context, tx *sql.Tx, name string, token int64) error {
+	failed := func(err error) error { return fmt.Errorf("fence %q: %w", name, err) }
+
+	// The write lock first: whoever wants to take the lock over waits now.
+	key := []byte(name)
+	changed, err := tx.ExecContext(ctx, `update holdfast_records set fence = fence where space = 0 and name = ?`, key)
+	if err != nil {
+		var tables int
+		again := tx.QueryRowContext(ctx, `select count(*) from sqlite_master where type = 'table' and name = 'holdfast_records'`).Scan(&tables)
+		if again == nil && tables == 0 {
+			return failed(errNoLock)
+		}
+		return failed(err)
+	}
+	if n, err := changed.RowsAffected(); err != nil {
+		return failed(err)
+	} else if n == 0 {
+		return failed(errNoLock)
+	}
+	var r holdfast.Record
+	var last int64
+	err = tx.QueryRowContext(ctx, `select version, value, fence from holdfast_records where space = 0 and name = ?`, key).Scan(&r.Version, &r.Value, &last)
+	if err != nil {
+		return failed(err)
+	}
+	next, err := r.Fence(name, token, last)
+	if err != nil || next == last {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, `update holdfast_records set fence = ? where space = 0 and name = ?`, next, key); err != nil {
+		return failed(err)
+	}
+	return nil
+}
+
+var errNoLock = errors.New("no such lock in this database; was it taken through another store?")

@@ -1,0 +1,152 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	codes "modernc.org/sqlite/lib"
+)
+
+// Open opens the store in the file at path, and verifies its schema. The
+// directory must exist.
+func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	for _, danger := range opts.Allow {
+		if danger != "network-fs" && danger != "async-commit" {
+			return nil, fmt.Errorf("unknown danger %q to allow: network-fs, async-commit", danger)
+		}
+	}
+	if path == "" {
+		return nil, errors.New("path of the SQLite file is empty")
+	}
+	if path == ":memory:" || strings.HasPrefix(path, "file:") {
+		return nil, fmt.Errorf("%s: a path is needed, of a file that other processes can open; for one process use the memory store", path)
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := admit(path, opts); err != nil {
+		return nil, err
+	}
+	s := &Store{path: path, async: slices.Contains(opts.Allow, "async-commit")}
+	s.wakes.path = path
+	s.names = newSlot(s.connect)
+	s.beats = newSlot(s.connect)
+	s.reads = newSlot(s.connect)
+	err = s.names.use(ctx, func(c *conn) error {
+		if err := retry(ctx, c.writeAhead); err != nil {
+			return err
+		}
+		if opts.Create {
+			return c.migrate(ctx)
+		}
+		return retry(ctx, c.verify)
+	})
+	if err != nil {
+		s.Close()
+		return nil, s.explain(err)
+	}
+	return s, nil
+}
+
+// creating keeps the making of a file apart from its use: whoever closes a
+// descriptor of a file gives up all locks that this process has on it.
+var creating sync.Mutex
+
+// admit refuses a file that cannot carry the store, and creates it if asked.
+// It never opens a file that is there (see creating).
+func admit(path string, opts *Options) error {
+	dir := filepath.Dir(path)
+	if !slices.Contains(opts.Allow, "network-fs") {
+		if name := networkFS(dir); name != "" {
+			return fmt.Errorf(`%s is on %s, where SQLite's locks cannot be trusted: use a local disk or the directory store, or accept it with Allow "network-fs"`, path, name)
+		}
+	}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) && opts.Create {
+		creating.Lock()
+		defer creating.Unlock()
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		if err == nil {
+			err = f.Close()
+		}
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &fs.PathError{Op: "open", Path: path, Err: missing{}}
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("%s is a directory, not a database", path)
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s is not a database: it is no regular file", path)
+	}
+	if err := writable(path); err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	if err := writable(dir); err != nil {
+		return fmt.Errorf("SQLite keeps its log beside the database: %w", &fs.PathError{Op: "write", Path: dir, Err: err})
+	}
+	return nil
+}
+
+// missing says what to do about a file that is not there.
+type missing struct{}
+
+func (missing) Is(target error) bool { return target == fs.ErrNotExist }
+
+func (missing) Error() string {
+	return "no such file; create it with sqlite.Migrate or: holdfast schema apply"
+}
+
+// connect opens one more connection. It never creates the file.
+func (s *Store) connect(context.Context) (*conn, error) {
+	path := filepath.ToSlash(s.path)
+	if runtime.GOOS == "windows" {
+		path = "/" + path
+	}
+	return connect((&url.URL{Scheme: "file", Path: path, RawQuery: "mode=rw&_error_rc=1"}).String())
+}
+
+// writeAhead makes sure that the file has a write-ahead log.
+func (c *conn) writeAhead() error {
+	mode := ""
+	err := c.query(`pragma journal_mode = wal`, func(row []driver.Value) { mode = text(row[0]) })
+	if err == nil && mode != "wal" {
+		return fmt.Errorf("its journal mode is %s and cannot be changed to wal, which is needed", mode)
+	}
+	return err
+}
+
+// explain says what an error of SQLite means for this store.
+func (s *Store) explain(err error) error {
+	switch code(err) {
+	case codes.SQLITE_FULL:
+		return fmt.Errorf("%s: disk is full; nothing was changed: %w", s.path, err)
+	case codes.SQLITE_NOTADB:
+		return fmt.Errorf("%s is not a database: %w", s.path, err)
+	case codes.SQLITE_CORRUPT:
+		return fmt.Errorf("%s is damaged; restore it, or move it away and create it anew: %w", s.path, err)
+	}
+	if err == errClosed || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", s.path, err)
+}

@@ -1,0 +1,122 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+//go:embed schema.sql
+var schema string
+
+const schemaVersion = 1
+
+// Schema returns the statements that create what Holdfast needs, for those who
+// run them with a tool of their own. They may be repeated.
+func Schema() string { return schema }
+
+// Migrate creates the file, with mode 0600, and the schema in it, as far as
+// they are missing, and turns on write-ahead logging. It may be repeated, and
+// while others use the file. What else is in the file is left alone.
+func Migrate(ctx context.Context, path string) error {
+	s, err := Open(ctx, path, &Options{Create: true})
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+// Verify compares the schema in the file with that of this program, object by
+// object.
+func Verify(ctx context.Context, path string) error {
+	s, err := Open(ctx, path, nil)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	want, err := publishedObjects()
+	if err != nil {
+		return err
+	}
+	return s.names.use(ctx, func(c *conn) error {
+		got, err := c.objects()
+		if err != nil {
+			return s.explain(err)
+		}
+		for _, name := range slices.Sorted(maps.Keys(want)) {
+			switch got[name] {
+			case want[name]:
+			case "":
+				return fmt.Errorf("schema in %s: %s is missing; create it with sqlite.Migrate or: holdfast schema apply", s.path, name)
+			default:
+				return fmt.Errorf("schema in %s: %s is not as published; compare it with: holdfast schema print", s.path, name)
+			}
+		}
+		return nil
+	})
+}
+
+// publishedObjects are the objects of the schema as SQLite keeps them.
+func publishedObjects() (map[string]string, error) {
+	c, err := connect("file::memory:")
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	if err := c.script(schema); err != nil {
+		return nil, err
+	}
+	return c.objects()
+}
+
+// objects are Holdfast's tables, views and triggers with their SQL.
+func (c *conn) objects() (map[string]string, error) {
+	found := make(map[string]string)
+	err := c.query(`select name, sql from sqlite_master where name glob 'holdfast_*' and sql is not null`, func(row []driver.Value) {
+		found[text(row[0])] = text(row[1])
+	})
+	return found, err
+}
+
+// migrate creates the schema where it is missing.
+func (c *conn) migrate(ctx context.Context) error {
+	switch err := c.verify(); {
+	case err == nil:
+		return nil
+	case !errors.Is(err, errNoSchema):
+		return err
+	}
+	return c.transaction(ctx, true, func() error { return c.script(schema) })
+}
+
+var errNoSchema = errors.New(`schema of "holdfast_" is missing; create it with sqlite.Migrate or: holdfast schema apply`)
+
+// verify tells whether the schema is there and of our version.
+func (c *conn) verify() error {
+	version, found := int64(0), false
+	err := c.query(`select value from holdfast_meta where key = 'version'`, func(row []driver.Value) {
+		version, found = row[0].(int64)
+	})
+	if err != nil {
+		// That a table is missing has no code of its own.
+		tables := 0
+		again := c.query(`select 1 from sqlite_master where type = 'table' and name = 'holdfast_meta'`, func([]driver.Value) { tables++ })
+		if again == nil && tables == 0 {
+			return errNoSchema
+		}
+		return err
+	}
+	switch {
+	case !found:
+		return errNoSchema
+	case version > schemaVersion:
+		return fmt.Errorf(`schema of "holdfast_" is version %d, newer than this program (%d): upgrade the program`, version, schemaVersion)
+	case version < schemaVersion:
+		return fmt.Errorf(`schema of "holdfast_" is version %d, this program needs %d; the owner of the file runs: holdfast schema apply`, version, schemaVersion)
+	}
+	return nil
+}

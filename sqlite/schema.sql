@@ -1,0 +1,109 @@
+-- Holdfast's tables, version 1. Every statement may be repeated.
+
+create table if not exists holdfast_meta (
+  key   text    not null primary key,
+  value integer not null
+) without rowid;
+
+-- Keys are bytes. A record that holds nothing keeps its row and its version.
+create table if not exists holdfast_records (
+  space   integer not null,           -- 0 lock, 1 session, 2 setting, 3 audit
+  name    blob    not null,
+  version integer not null,           -- microseconds since 1970, or one more than before
+  value   blob    not null,           -- JSON, or empty
+  fence   integer not null default 0, -- highest token of a block seen by a fence
+  primary key (space, name)
+) without rowid;
+
+-- One row for each who holds a lock or waits for it.
+create view if not exists holdfast_locks as
+with
+  locks as (
+    select name, version, cast(value as text) as value
+    from holdfast_records
+    where space = 0 and json_valid(cast(value as text))
+  ),
+  claims as (
+    select l.name, 'held' as state, c.key as place, c.value as claim,
+           coalesce(json_extract(c.value, '$.token'),
+                    max(l.version, coalesce(json_extract(l.value, '$.next'), 0)))
+           + coalesce(json_extract(c.value, '$.off'), 0) as token
+    from locks l, json_each(l.value, '$.holders') c
+    where c.type = 'object'
+    union all
+    select l.name, 'waiting', c.key, c.value, null
+    from locks l, json_each(l.value, '$.waiters') c
+    where c.type = 'object'
+  ),
+  sessions as (
+    select cast(name as text) as id, version, cast(value as text) as value
+    from holdfast_records
+    where space = 1 and json_valid(cast(value as text))
+  )
+select
+  cast(c.name as text) as name,
+  case coalesce(json_extract(c.claim, '$.slots'), 0)
+    when 0 then 'shared'
+    when 1 then 'exclusive'
+    else 'slots ' || json_extract(c.claim, '$.slots')
+  end as mode,
+  c.state as state,
+  c.place + 1 as position,
+  c.token as token,
+  case when c.token is not null then c.token + coalesce(json_extract(c.claim, '$.n'), 1) - 1 end as last_token,
+  json_extract(c.claim, '$.session') as session,
+  json_extract(c.claim, '$.nr') as nr,
+  json_extract(s.value, '$.owner.host') as host,
+  json_extract(s.value, '$.owner.pid') as pid,
+  json_extract(s.value, '$.owner.user') as user,
+  json_extract(s.value, '$.owner.program') as program,
+  json_extract(c.claim, '$.reason') as reason,
+  strftime('%Y-%m-%dT%H:%M:%SZ', json_extract(c.claim, '$.since') / 1000000, 'unixepoch') as since,
+  json_extract(c.claim, '$.ttl') / 1000.0 as ttl,
+  strftime('%Y-%m-%dT%H:%M:%SZ', s.version / 1000000, 'unixepoch') as last_beat,
+  json_extract(s.value, '$.suspected.by') as suspected_by,
+  json_extract(s.value, '$.dead') is not null as dead
+from claims c
+left join sessions s on s.id = json_extract(c.claim, '$.session');
+
+-- The fence for those who speak only SQL. As the last statement before COMMIT:
+--   insert into holdfast_fence (name, token) values ('orders/42', 1795226403001234)
+-- rolls the transaction back with an error unless the token still holds the lock,
+-- and keeps the lock from being taken over until the transaction has ended.
+create view if not exists holdfast_fence as
+select name, token, last_token, mode from holdfast_locks where state = 'held';
+
+create trigger if not exists holdfast_fence_insert instead of insert on holdfast_fence
+begin
+  select raise(rollback, 'holdfast: no such lock in this database; was it taken through another store?')
+  where not exists (
+    select 1 from holdfast_records where space = 0 and name = cast(new.name as blob)
+  );
+  select raise(rollback, 'holdfast: this token no longer holds the lock; rolled back')
+  where not exists (
+    select 1
+    from holdfast_records r, json_each(
+      case when json_valid(cast(r.value as text)) then cast(r.value as text) else '{}' end, '$.holders') c
+    where r.space = 0 and r.name = cast(new.name as blob) and c.type = 'object'
+      and new.token - coalesce(json_extract(c.value, '$.off'), 0)
+          - coalesce(json_extract(c.value, '$.token'),
+                     max(r.version, coalesce(json_extract(cast(r.value as text), '$.next'), 0)))
+          between 0 and coalesce(json_extract(c.value, '$.n'), 1) - 1
+      and (coalesce(json_extract(c.value, '$.slots'), 0) <> 1
+           or coalesce(json_extract(c.value, '$.n'), 1) <= 1
+           or new.token >= r.fence)
+  );
+  -- Only one token of a block may write at a time; the fence remembers how far it got.
+  update holdfast_records
+  set fence = case
+    when exists (
+      select 1 from json_each(cast(value as text), '$.holders') c
+      where c.type = 'object' and json_extract(c.value, '$.slots') = 1 and json_extract(c.value, '$.n') > 1
+    ) then max(fence, new.token)
+    else fence
+  end
+  where space = 0 and name = cast(new.name as blob);
+end;
+
+insert or ignore into holdfast_meta (key, value) values ('version', 1);
+insert or ignore into holdfast_meta (key, value) values ('floor', 0);

@@ -1,0 +1,38 @@
+package sqlite
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/storetest"
+)
+
+// reopener is a store whose file a test can open once more.
+type reopener struct{ *Store }
+
+func (r reopener) Reopen(t *testing.T) holdfast.Store { return open(t, r.path, nil) }
+
+func open(t testing.TB, path string, opts *Options) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), path, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+// fresh is a store in a new file.
+func fresh(t testing.TB) *Store {
+	t.Helper()
+	return open(t, filepath.Join(t.TempDir(), "locks.db"), &Options{Create: true})
+}
+
+func TestStore(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) holdfast.Store { return reopener{fresh(t)} })
+}

@@ -1,0 +1,19 @@
+//go:build !unix
+
+package sqlite
+
+import (
+	"context"
+	"errors"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+type listing struct{}
+
+// Watch implements holdfast.Watcher, where there are named pipes.
+func (s *Store) Watch(context.Context, func(holdfast.Key)) error {
+	return errors.New("waiters poll: SQLite cannot wake them on this system")
+}
+
+func (w *wakes) tellOthers([]holdfast.Key) {}

@@ -1,0 +1,184 @@
+//go:build unix
+
+package sqlite
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"golang.org/x/sys/unix"
+)
+
+// A listing is what the directory of pipes held.
+type listing struct {
+	dir   string    // "" before the first look
+	mtime time.Time // of the directory; zero if the listing may be stale
+	pipes []string
+}
+
+// directory is where the pipes are, beside the file that path leads to.
+func (w *wakes) directory() (string, error) {
+	path, err := filepath.EvalSymlinks(w.path)
+	return path + "-wake", err
+}
+
+// Watch implements holdfast.Watcher. Its pipe is in a directory beside the
+// database file, with "-wake" at the end of its name; who may not use that
+// directory polls.
+func (s *Store) Watch(ctx context.Context, changed func(holdfast.Key)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	w := &watcher{changed: changed}
+	pipe, name, err := s.wakes.add(w)
+	if err != nil {
+		return fmt.Errorf("waiters poll, for they cannot be woken: %w", err)
+	}
+	defer s.wakes.remove(pipe, name)
+	defer context.AfterFunc(ctx, func() { pipe.SetReadDeadline(time.Unix(1, 0)) })()
+
+	buf := make([]byte, 64<<10)
+	kept := 0
+	for {
+		n, err := pipe.Read(buf[kept:])
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("watch %s: %w", name, err)
+		}
+		keys, rest := split(buf[:kept+n])
+		if n > 2048 {
+			// So much may have filled the pipe, and more been turned away.
+			keys = append(keys, holdfast.Key{})
+		}
+		w.call(keys...)
+		kept = copy(buf, rest)
+	}
+}
+
+// add makes a pipe for a watcher. The pipe gets its name when it can be read:
+// one that nobody reads is removed by whoever meets it.
+func (w *wakes) add(who *watcher) (pipe *os.File, name string, err error) {
+	dir, err := w.directory()
+	if err != nil {
+		return nil, "", err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, "", err
+	}
+	if info, err := os.Lstat(dir); err != nil {
+		return nil, "", err
+	} else if !info.IsDir() {
+		return nil, "", fmt.Errorf("%s is not a directory", dir)
+	}
+	name = filepath.Join(dir, rand.Text())
+	hidden := filepath.Join(dir, "."+filepath.Base(name))
+	if err := unix.Mkfifo(hidden, 0o600); err != nil {
+		return nil, "", &fs.PathError{Op: "mkfifo", Path: hidden, Err: err}
+	}
+	// Open for writing too, so that it never comes to its end.
+	fd, err := unix.Open(hidden, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		os.Remove(hidden)
+		return nil, "", &fs.PathError{Op: "open", Path: hidden, Err: err}
+	}
+	pipe = os.NewFile(uintptr(fd), name)
+	if err := os.Rename(hidden, name); err != nil {
+		pipe.Close()
+		os.Remove(hidden)
+		return nil, "", err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.watchers == nil {
+		w.watchers = make(map[string]*watcher)
+	}
+	w.watchers[name] = who
+	return pipe, name, nil
+}
+
+func (w *wakes) remove(pipe *os.File, name string) {
+	w.mu.Lock()
+	delete(w.watchers, name)
+	w.mu.Unlock()
+	os.Remove(name)
+	pipe.Close()
+}
+
+// tellOthers writes the keys to the pipes of other watchers.
+func (w *wakes) tellOthers(keys []holdfast.Key) {
+	for _, name := range w.others() {
+		send(name, keys)
+	}
+}
+
+// others are the pipes that are not of this store.
+func (w *wakes) others() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := &w.listed
+	if l.dir == "" {
+		dir, err := w.directory()
+		if err != nil {
+			return nil
+		}
+		l.dir = dir
+	}
+	info, err := os.Lstat(l.dir)
+	if err != nil || !info.IsDir() {
+		l.mtime, l.pipes = time.Time{}, nil
+		return nil
+	}
+	if !l.mtime.Equal(info.ModTime()) || l.mtime.IsZero() {
+		l.pipes = l.pipes[:0]
+		entries, _ := os.ReadDir(l.dir)
+		for _, e := range entries {
+			if e.Type() == fs.ModeNamedPipe && !strings.HasPrefix(e.Name(), ".") {
+				l.pipes = append(l.pipes, filepath.Join(l.dir, e.Name()))
+			}
+		}
+		// A change within one tick of the kernel's clock does not show.
+		l.mtime = time.Time{}
+		if time.Since(info.ModTime()) > 50*time.Millisecond {
+			l.mtime = info.ModTime()
+		}
+	}
+	others := make([]string, 0, len(l.pipes))
+	for _, name := range l.pipes {
+		if w.watchers[name] == nil {
+			others = append(others, name)
+		}
+	}
+	return others
+}
+
+// send writes the keys to a pipe. One that nobody reads is removed; one that
+// is full has its reader awake already.
+func send(name string, keys []holdfast.Key) {
+	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err == unix.ENXIO {
+		os.Remove(name)
+	}
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	var stat unix.Stat_t
+	if unix.Fstat(fd, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFIFO {
+		return
+	}
+	for _, k := range keys {
+		if _, err := unix.Write(fd, message(k)); err != nil {
+			return
+		}
+	}
+}
