@@ -1,0 +1,29 @@
+//go:build !linux
+
+package guard
+
+import (
+	"os"
+	"syscall"
+	"time"
+)
+
+// Main is nothing here.
+func Main() {}
+
+// A Guard cannot be had here.
+type Guard struct{}
+
+// Start returns ErrUnsupported.
+func Start(path string, args []string, env []string) (*Guard, error) { return nil, ErrUnsupported }
+
+func (g *Guard) Run(env []string, proof *os.File, until time.Time, killAfter time.Duration) error {
+	return ErrUnsupported
+}
+func (g *Guard) Extend(until time.Time, killAfter time.Duration) {}
+func (g *Guard) Signal(sig syscall.Signal)                       {}
+func (g *Guard) Stop()                                           {}
+func (g *Guard) Close()                                          {}
+func (g *Guard) Shared() bool                                    { return false }
+func (g *Guard) Standing() bool                                  { return false }
+func (g *Guard) Events() <-chan Event                            { return nil }

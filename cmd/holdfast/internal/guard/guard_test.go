@@ -1,0 +1,464 @@
+//go:build linux
+
+package guard
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The test binary is also the guard, the program and the commands.
+func TestMain(m *testing.M) {
+	Main()
+	if len(os.Args) > 1 {
+		if act := acts[os.Args[1]]; act != nil {
+			act(os.Args[2:])
+			os.Exit(0)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+var acts map[string]func(args []string)
+
+func init() {
+	acts = map[string]func(args []string){
+		"act-program":  program,
+		"act-stubborn": func([]string) { signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP); tick() },
+		"act-polite":   polite,
+		"act-tree":     func([]string) { signal.Ignore(syscall.SIGTERM); grow(2); tick() },
+		"act-branch":   branch,
+		"act-leave":    func([]string) { grow(1); fmt.Println("left") },
+	}
+}
+
+// tick writes the time each millisecond for as long as this process lives.
+func tick() {
+	for {
+		fmt.Println(boottime())
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func polite([]string) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGTERM, syscall.SIGUSR1)
+	fmt.Println("ready")
+	fmt.Println((<-c).(syscall.Signal) == syscall.SIGTERM)
+	os.Exit(3)
+}
+
+// grow starts n processes that leave for sessions of their own, lose their
+// parent and ignore requests.
+func grow(n int) {
+	for range n {
+		c := exec.Command(os.Args[0], "act-branch", "1")
+		c.Stdout = os.Stdout
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		c.Run()
+	}
+}
+
+func branch(args []string) {
+	if depth, _ := strconv.Atoi(args[0]); depth > 0 {
+		c := exec.Command(os.Args[0], "act-branch", strconv.Itoa(depth-1))
+		c.Stdout = os.Stdout
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		out, _ := c.StdinPipe()
+		_ = out
+		c.Start()
+		return // and c is an orphan
+	}
+	signal.Ignore(syscall.SIGTERM)
+	tick()
+}
+
+// program is a program that holds a lease of args[0] and runs the rest.
+func program(args []string) {
+	lease, _ := time.ParseDuration(args[0])
+	g, err := Start(args[1], args[1:], os.Environ())
+	if err == nil {
+		err = g.Run(nil, nil, time.Now().Add(lease), lease/4)
+	}
+	if err != nil {
+		panic(err)
+	}
+	fmt.Fprintln(os.Stderr, "guard", g.pid)
+	for e := range g.Events() {
+		fmt.Fprintln(os.Stderr, describe(e))
+	}
+}
+
+func describe(e Event) string {
+	switch {
+	case e.Started:
+		return "started"
+	case e.Stopping:
+		return fmt.Sprint("stopping ", e.Why)
+	case e.Ended:
+		return fmt.Sprintf("ended why %d killed %v late %v", e.Why, e.Killed, e.Late)
+	}
+	return "stopped"
+}
+
+// start starts a guarded command in this process; what it writes comes out of
+// the pipe, which ends when all that could write are gone.
+func start(t *testing.T, lease, killAfter time.Duration, act ...string) (*Guard, *bufio.Reader, int64) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout := os.Stdout
+	saved, _ := unix.Dup(1)
+	unix.Dup3(int(w.Fd()), 1, 0)
+	args := append([]string{os.Args[0]}, act...)
+	g, err := Start(os.Args[0], args, os.Environ())
+	unix.Dup3(saved, 1, 0)
+	unix.Close(saved)
+	os.Stdout = stdout
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	until := time.Now().Add(lease)
+	deadline := boottime() + int64(lease)
+	if err := g.Run([]string{"HOLDFAST_TOKEN=17"}, nil, until, killAfter); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	if e := next(t, g); !e.Started {
+		t.Fatalf("got %+v, want Started", e)
+	}
+	return g, bufio.NewReader(r), deadline
+}
+
+func next(t *testing.T, g *Guard) Event {
+	t.Helper()
+	select {
+	case e, ok := <-g.Events():
+		if !ok {
+			t.Fatal("no more events")
+		}
+		return e
+	case <-time.After(20 * time.Second):
+		t.Fatal("no event for 20s")
+	}
+	panic("unreachable")
+}
+
+func end(t *testing.T, g *Guard) Event {
+	t.Helper()
+	for {
+		if e := next(t, g); e.Ended {
+			return e
+		}
+	}
+}
+
+// last reads to the end of the pipe and returns the latest time in it.
+func last(t *testing.T, r io.Reader) (at int64) {
+	t.Helper()
+	if f, ok := r.(*os.File); ok {
+		f.SetReadDeadline(time.Now().Add(20 * time.Second))
+	}
+	s := bufio.NewScanner(r)
+	for s.Scan() {
+		if n, err := strconv.ParseInt(s.Text(), 10, 64); err == nil {
+			at = max(at, n)
+		}
+	}
+	if s.Err() != nil {
+		t.Fatalf("something still lives: %v", s.Err())
+	}
+	return at
+}
+
+func TestStatus(t *testing.T) {
+	for _, test := range []struct {
+		script string
+		want   func(syscall.WaitStatus) bool
+	}{
+		{"exit 0", func(s syscall.WaitStatus) bool { return s.Exited() && s.ExitStatus() == 0 }},
+		{"exit 7", func(s syscall.WaitStatus) bool { return s.Exited() && s.ExitStatus() == 7 }},
+		{"kill -9 $$", func(s syscall.WaitStatus) bool { return s.Signaled() && s.Signal() == syscall.SIGKILL }},
+		{`test "$HOLDFAST_TOKEN" = 17`, func(s syscall.WaitStatus) bool { return s.Exited() && s.ExitStatus() == 0 }},
+	} {
+		g, err := Start("/bin/sh", []string{"sh", "-c", test.script}, os.Environ())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Run([]string{"HOLDFAST_TOKEN=17"}, nil, time.Now().Add(time.Minute), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if e := end(t, g); !test.want(e.Status) || e.Why != Itself || e.Late || e.Left != 0 {
+			t.Errorf("%s: got %+v", test.script, e)
+		}
+	}
+}
+
+func TestCannotBeStarted(t *testing.T) {
+	g, err := Start("/nonexistent/x", []string{"x"}, os.Environ())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Run(nil, nil, time.Now().Add(time.Minute), time.Second)
+	if e := end(t, g); e.Errno != syscall.ENOENT {
+		t.Errorf("got %+v, want ENOENT", e)
+	}
+}
+
+func TestUnneededGuardGoes(t *testing.T) {
+	g, err := Start("/bin/true", []string{"true"}, os.Environ())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Close()
+	for range g.Events() {
+	}
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(g.pid, &status, 0, nil); err != nil || !status.Exited() {
+		t.Errorf("the guard: %v, %v", status, err)
+	}
+}
+
+// Everything is dead before the lease is over, whatever it does about it.
+func TestDeadline(t *testing.T) {
+	for _, act := range []string{"act-stubborn", "act-tree"} {
+		g, out, deadline := start(t, 1500*time.Millisecond, 400*time.Millisecond, act)
+		if e := next(t, g); !e.Stopping || e.Why != Deadline {
+			t.Errorf("%s: got %+v, want Stopping", act, e)
+		}
+		if e := end(t, g); e.Why != Deadline || !e.Killed || e.Late {
+			t.Errorf("%s: got %+v", act, e)
+		}
+		if at := last(t, out); at == 0 || at >= deadline {
+			t.Errorf("%s: lived until %v after the deadline", act, time.Duration(at-deadline))
+		}
+	}
+}
+
+func TestPoliteEndAtDeadline(t *testing.T) {
+	g, out, _ := start(t, time.Second, 300*time.Millisecond, "act-polite")
+	e := end(t, g)
+	if e.Why != Deadline || e.Killed || !e.Status.Exited() || e.Status.ExitStatus() != 3 {
+		t.Errorf("got %+v", e)
+	}
+	last(t, out)
+}
+
+func TestExtend(t *testing.T) {
+	g, out, first := start(t, 700*time.Millisecond, 200*time.Millisecond, "act-stubborn")
+	begin := time.Now()
+	g.Extend(begin.Add(2*time.Second), 200*time.Millisecond)
+	second := boottime() + int64(2*time.Second)
+	end(t, g)
+	if at := last(t, out); at <= first || at >= second {
+		t.Errorf("lived until %v of 2s", time.Duration(at-second))
+	}
+}
+
+func TestStop(t *testing.T) {
+	g, out, _ := start(t, time.Hour, 300*time.Millisecond, "act-tree")
+	out.ReadString('\n')
+	g.Stop()
+	if e := end(t, g); e.Why != Told || !e.Killed || e.After < 250*time.Millisecond {
+		t.Errorf("got %+v", e)
+	}
+	last(t, out)
+}
+
+func TestSignal(t *testing.T) {
+	g, out, _ := start(t, time.Hour, time.Second, "act-polite")
+	out.ReadString('\n')
+	g.Signal(syscall.SIGTERM)
+	if e := end(t, g); e.Why != Itself || e.Status.ExitStatus() != 3 {
+		t.Errorf("got %+v", e)
+	}
+}
+
+// What a command leaves running is ended before End is reported.
+func TestLeftovers(t *testing.T) {
+	g, out, _ := start(t, time.Hour, 300*time.Millisecond, "act-leave")
+	e := end(t, g)
+	if e.Why != Itself || e.Left != 1 || !e.Killed || e.Status.ExitStatus() != 0 {
+		t.Errorf("got %+v", e)
+	}
+	last(t, out)
+}
+
+// What ends by itself soon after the command is not asked to.
+func TestShortLeftovers(t *testing.T) {
+	g, err := Start("/bin/sh", []string{"sh", "-c", "sleep 0.1 & exit 4"}, os.Environ())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Run(nil, nil, time.Now().Add(time.Hour), time.Second)
+	if e := end(t, g); e.Left != 0 || e.Status.ExitStatus() != 4 {
+		t.Errorf("got %+v", e)
+	}
+}
+
+// When the guard is killed the program kills everything.
+func TestGuardKilled(t *testing.T) {
+	g, out, _ := start(t, time.Hour, 300*time.Millisecond, "act-tree")
+	out.ReadString('\n')
+	syscall.Kill(g.pid, syscall.SIGKILL)
+	if e := end(t, g); e.Why != NoGuard {
+		t.Errorf("got %+v", e)
+	}
+	last(t, out)
+}
+
+// When the guard does not do its work the program does, before the lease is over.
+func TestGuardStopped(t *testing.T) {
+	g, out, deadline := start(t, 1500*time.Millisecond, 400*time.Millisecond, "act-tree")
+	syscall.Kill(g.pid, syscall.SIGSTOP)
+	if e := end(t, g); e.Why != NoGuard || e.Late {
+		t.Errorf("got %+v", e)
+	}
+	if at := last(t, out); at >= deadline {
+		t.Errorf("lived until %v after the deadline", time.Duration(at-deadline))
+	}
+}
+
+// launch starts a program in a process of its own.
+func launch(t *testing.T, lease, act string) (c *exec.Cmd, out *os.File, log *bufio.Reader) {
+	t.Helper()
+	r, w, _ := os.Pipe()
+	lr, lw, _ := os.Pipe()
+	c = exec.Command(os.Args[0], "act-program", lease, os.Args[0], act)
+	c.Stdout, c.Stderr = w, lw
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	lw.Close()
+	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
+	return c, r, bufio.NewReader(lr)
+}
+
+// When the program is killed -9 everything dies at once.
+func TestProgramKilled(t *testing.T) {
+	c, out, log := launch(t, "1h", "act-tree")
+	expect(t, log, "started")
+	if n, err := out.Read(make([]byte, 1)); n != 1 {
+		t.Fatal(err)
+	}
+	c.Process.Kill()
+	at := boottime()
+	if late := time.Duration(last(t, out) - at); late > 2*time.Second {
+		t.Errorf("lived %v longer than the program", late)
+	}
+}
+
+// A program that stands still does not keep its command alive.
+func TestProgramStopped(t *testing.T) {
+	c, out, log := launch(t, "1500ms", "act-tree")
+	at := boottime()
+	expect(t, log, "started")
+	c.Process.Signal(syscall.SIGSTOP)
+	for !standing(c.Process.Pid) {
+		time.Sleep(time.Millisecond)
+	}
+	done := make(chan int64, 1)
+	go func() {
+		var latest int64
+		for s := bufio.NewScanner(out); s.Scan(); {
+			n, _ := strconv.ParseInt(s.Text(), 10, 64)
+			latest = max(latest, n)
+			if len(done) == 0 && boottime()-at > int64(3*time.Second) {
+				break
+			}
+		}
+		done <- latest
+	}()
+	// The program still holds the pipe, but nobody writes any more.
+	for end := time.Now().Add(10 * time.Second); len(children(c.Process.Pid)) > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("still alive: %v", children(c.Process.Pid))
+		}
+	}
+	c.Process.Signal(syscall.SIGCONT)
+	expect(t, log, "stopping 1")
+	expect(t, log, "ended why 1 killed true late false")
+	if latest := <-done; latest-at > int64(1500*time.Millisecond) {
+		t.Errorf("lived %v", time.Duration(latest-at))
+	}
+}
+
+func expect(t *testing.T, log *bufio.Reader, want string) {
+	t.Helper()
+	for {
+		line, err := log.ReadString('\n')
+		if strings.TrimSpace(line) == want {
+			return
+		}
+		if err != nil || !strings.HasPrefix(line, "guard") {
+			t.Fatalf("got %q (%v), want %q", line, err, want)
+		}
+	}
+}
+
+func standing(pid int) bool {
+	p, ok := look(pid)
+	return ok && p.state == 'T'
+}
+
+// children lists the live processes below pid.
+func children(pid int) (live []int) {
+	names, _ := filepath.Glob("/proc/[0-9]*")
+	for _, name := range names {
+		id, _ := strconv.Atoi(filepath.Base(name))
+		if p, ok := look(id); ok && p.parent == pid && !p.dead() {
+			live = append(live, id)
+		}
+	}
+	return live
+}
+
+// The command keeps the proof of life for as long as any of it lives, and the
+// files that the user gave it under their numbers.
+func TestFiles(t *testing.T) {
+	proof, err := os.CreateTemp(t.TempDir(), "proof")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := `test "$(readlink /proc/self/fd/60)" = /dev/null || exit 8; ls -l /proc/self/fd | grep -q "` + proof.Name() + `" || exit 9`
+	null, _ := os.Open(os.DevNull)
+	unix.Dup3(int(null.Fd()), 60, 0)
+	defer unix.Close(60)
+	g, err := Start("/bin/bash", []string{"bash", "-c", script}, os.Environ())
+	if err != nil {
+		t.Skip(err)
+	}
+	g.Run(nil, proof, time.Now().Add(time.Minute), time.Second)
+	if e := end(t, g); e.Status.ExitStatus() != 0 {
+		t.Errorf("got %d: 8: a file of the user is gone; 9: the proof was not inherited", e.Status.ExitStatus())
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	for b.Loop() {
+		g, err := Start("/bin/true", []string{"true"}, os.Environ())
+		if err != nil {
+			b.Fatal(err)
+		}
+		g.Run(nil, nil, time.Now().Add(time.Minute), time.Second)
+		for range g.Events() {
+		}
+	}
+}

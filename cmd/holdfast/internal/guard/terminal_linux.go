@@ -1,0 +1,13 @@
+package guard
+
+import "golang.org/x/sys/unix"
+
+// terminal reports whether this process has a controlling terminal.
+func terminal() bool {
+	fd, err := unix.Open("/dev/tty", unix.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	unix.Close(fd)
+	return true
+}
