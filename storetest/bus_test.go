@@ -1,0 +1,508 @@
+package storetest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/memory"
+	"github.com/holdfast-lock/holdfast/storetest"
+)
+
+// A bus without faults is a store like any other.
+func TestNoFaults(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) holdfast.Store {
+		bus := storetest.NewBus(memory.New(), 1, storetest.Faults{})
+		t.Cleanup(bus.Close)
+		return reopened{bus.Process("one"), bus}
+	})
+}
+
+type reopened struct {
+	*storetest.Process
+	bus *storetest.Bus
+}
+
+func (r reopened) Reopen(*testing.T) holdfast.Store { return r.bus.Process("two") }
+
+// Being slow and doing batches in parts, a store still keeps the contract.
+func TestSlow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	storetest.Run(t, func(t *testing.T) holdfast.Store {
+		bus := storetest.NewBus(memory.New(), 1, storetest.Faults{
+			Delay: 100 * time.Microsecond, SlowReply: 100 * time.Microsecond, Split: 0.02, DoubleHint: 0.3, DelayHint: 10 * time.Millisecond,
+		})
+		t.Cleanup(bus.Close)
+		return reopened{bus.Process("one"), bus}
+	})
+}
+
+// Without hints and a clock it is a store that promises less.
+func TestPlain(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) holdfast.Store {
+		return storetest.NewBus(memory.New(), 1, storetest.Faults{NoClock: true}).Process("one").Plain()
+	})
+}
+
+var key = holdfast.Key{Name: "a"}
+
+// write is one attempt to take the key.
+func take(value string) []holdfast.Write {
+	return []holdfast.Write{{Key: key, Old: holdfast.IfEmpty, Value: []byte(value)}}
+}
+
+// inBubble runs a test with a bus whose waiting takes no time.
+func inBubble(t *testing.T, f storetest.Faults, test func(t *testing.T, bus *storetest.Bus, inner *memory.Store)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New()
+		bus := storetest.NewBus(inner, 7, f)
+		defer bus.Close()
+		test(t, bus, inner)
+	})
+}
+
+func holds(t *testing.T, s holdfast.Store, want string) {
+	t.Helper()
+	records, err := s.Load(context.Background(), []holdfast.Key{key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(records[0].Value); got != want {
+		t.Fatalf("the key holds %q, want %q", got, want)
+	}
+}
+
+func fails(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("got error %v, want %v", err, want)
+	}
+}
+
+func TestLose(t *testing.T) {
+	inBubble(t, storetest.Faults{Lose: 1}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		p := bus.Process("p")
+		_, err := p.CompareAndSwap(t.Context(), take("1"))
+		fails(t, err, storetest.ErrFault)
+		_, err = p.Load(t.Context(), []holdfast.Key{key})
+		fails(t, err, storetest.ErrFault)
+		bus.Settle()
+		holds(t, inner, "")
+	})
+}
+
+func TestLoseReply(t *testing.T) {
+	inBubble(t, storetest.Faults{LoseReply: 1}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		_, err := bus.Process("p").CompareAndSwap(t.Context(), take("1"))
+		fails(t, err, storetest.ErrFault)
+		holds(t, inner, "1")
+	})
+}
+
+func TestLate(t *testing.T) {
+	inBubble(t, storetest.Faults{Late: 1, LateBy: time.Minute}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		p := bus.Process("p")
+		_, err := p.CompareAndSwap(t.Context(), take("late"))
+		fails(t, err, storetest.ErrFault)
+		holds(t, inner, "")
+		bus.SetFaults(storetest.Faults{})
+		time.Sleep(time.Minute)
+		holds(t, p, "late")
+
+		// A late write competes like any other.
+		bus.SetFaults(storetest.Faults{Late: 1})
+		record, _ := inner.Load(t.Context(), []holdfast.Key{key})
+		_, err = p.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: record[0].Version, Value: []byte("later")}})
+		fails(t, err, storetest.ErrFault)
+		inner.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: record[0].Version, Value: []byte("first")}})
+		bus.Settle()
+		holds(t, inner, "first")
+	})
+}
+
+func TestHang(t *testing.T) {
+	inBubble(t, storetest.Faults{Lose: 1, Hang: 1}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		began := time.Now()
+		_, err := bus.Process("p").CompareAndSwap(ctx, take("1"))
+		fails(t, err, context.DeadlineExceeded)
+		if took := time.Since(began); took != time.Hour {
+			t.Errorf("the call hung for %v, want until its context was done", took)
+		}
+	})
+}
+
+// What a slow Load tells is what was true when it was read.
+func TestStale(t *testing.T) {
+	inBubble(t, storetest.Faults{SlowReply: time.Second}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		p := bus.Process("p")
+		p.At(1, storetest.AfterApply, func() { inner.CompareAndSwap(t.Context(), take("1")) })
+		began := time.Now()
+		holds(t, p, "")
+		if took := time.Since(began); took == 0 || took > time.Second {
+			t.Errorf("the answer took %v, want up to a second", took)
+		}
+		holds(t, p, "1")
+	})
+}
+
+// A call that is given up may arrive, now or later, or not.
+func TestGivenUp(t *testing.T) {
+	inBubble(t, storetest.Faults{Delay: time.Second}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		arrived := map[bool]int{}
+		for i := range 40 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+			k := holdfast.Key{Name: fmt.Sprint(i)}
+			_, err := bus.Process(fmt.Sprint("p", i)).CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")}})
+			cancel()
+			fails(t, err, context.DeadlineExceeded)
+			bus.Settle()
+			records, _ := inner.Load(t.Context(), []holdfast.Key{k})
+			arrived[records[0].Version > 0]++
+		}
+		if arrived[true] == 0 || arrived[false] == 0 {
+			t.Errorf("of 40 calls %d arrived, want some", arrived[true])
+		}
+	})
+}
+
+func batch(n int) (keys []holdfast.Key, writes []holdfast.Write) {
+	for i := range n {
+		k := holdfast.Key{Name: fmt.Sprint("key ", i)}
+		keys = append(keys, k)
+		writes = append(writes, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")})
+	}
+	return keys, writes
+}
+
+func count(t *testing.T, s holdfast.Store) int {
+	t.Helper()
+	names, err := s.Keys(context.Background(), holdfast.Names, "", 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(names)
+}
+
+func TestSplit(t *testing.T) {
+	inBubble(t, storetest.Faults{Split: 1, Delay: time.Second}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		_, writes := batch(20)
+		done := make(chan bool)
+		go func() {
+			defer close(done)
+			outcomes, err := bus.Process("p").CompareAndSwap(t.Context(), writes)
+			if err != nil {
+				t.Error(err)
+			}
+			for i, o := range outcomes {
+				if !o.Won {
+					t.Errorf("write %d lost to %v", i, o.Record)
+				}
+			}
+		}()
+		seen := map[int]bool{}
+		for range 200 {
+			time.Sleep(100 * time.Millisecond)
+			seen[count(t, inner)] = true
+		}
+		<-done
+		if len(seen) < 10 {
+			t.Errorf("a batch of 20 was seen in %d states, want many", len(seen))
+		}
+	})
+}
+
+func TestPartial(t *testing.T) {
+	inBubble(t, storetest.Faults{Partial: 1}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		_, writes := batch(30)
+		_, err := bus.Process("p").CompareAndSwap(t.Context(), writes)
+		fails(t, err, storetest.ErrFault)
+		first := count(t, inner)
+		bus.Settle()
+		second := count(t, inner)
+		if !(0 < first && first < second && second < 30) {
+			t.Errorf("of 30 writes %d were applied, and %d in the end; want some applied, some late and some lost", first, second)
+		}
+	})
+}
+
+func TestPause(t *testing.T) {
+	inBubble(t, storetest.Faults{}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		p := bus.Process("p")
+		p.Pause()
+		done := make(chan error, 1)
+		go func() {
+			_, err := p.CompareAndSwap(t.Context(), take("1"))
+			done <- err
+		}()
+		time.Sleep(time.Hour)
+		holds(t, inner, "")
+		p.At(1, storetest.AfterApply, p.Pause)
+		p.Resume()
+		time.Sleep(time.Hour)
+		holds(t, inner, "1")
+		select {
+		case err := <-done:
+			t.Fatalf("an answer came to a process that is paused, error %v", err)
+		default:
+		}
+		p.Resume()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestPartition(t *testing.T) {
+	inBubble(t, storetest.Faults{}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		p := bus.Process("p")
+		p.Partition(true)
+		ended := map[error]bool{}
+		for range 20 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err := p.CompareAndSwap(ctx, take("1"))
+			cancel()
+			for _, want := range []error{storetest.ErrFault, context.DeadlineExceeded} {
+				if errors.Is(err, want) {
+					ended[want] = true
+				}
+			}
+		}
+		if len(ended) != 2 {
+			t.Errorf("calls of a process that is cut off end with %v, want some to fail and some to hang", ended)
+		}
+		bus.Settle()
+		holds(t, inner, "")
+		p.Partition(false)
+		holds(t, p, "")
+	})
+}
+
+// A crash at a point of a call leaves the store as it was before or is after it.
+func TestCrashAt(t *testing.T) {
+	for _, c := range []struct {
+		call  int
+		point storetest.Point
+		want  string
+	}{
+		{1, storetest.BeforeApply, ""},
+		{1, storetest.AfterApply, "1"},
+		{2, storetest.BeforeApply, "1"},
+		{2, storetest.AfterApply, "1"},
+		{3, storetest.BeforeApply, "1"},
+		{3, storetest.AfterApply, ""},
+		{4, storetest.BeforeApply, ""},
+	} {
+		t.Run(fmt.Sprint(c.call, " ", c.point), func(t *testing.T) {
+			inBubble(t, storetest.Faults{}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+				p := bus.Process("p")
+				p.CrashAt(c.call, c.point)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				var err error
+				var records []holdfast.Record
+				if _, err = p.CompareAndSwap(ctx, take("1")); err == nil {
+					if records, err = p.Load(ctx, []holdfast.Key{key}); err == nil {
+						_, err = p.CompareAndSwap(ctx, []holdfast.Write{{Key: key, Old: records[0].Version}})
+					}
+				}
+				if c.call <= 3 {
+					fails(t, err, context.DeadlineExceeded)
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				if got, want := len(p.Calls()), min(c.call, 3); got != want {
+					t.Errorf("the process has made %d calls, want %d: %q", got, want, p.Calls())
+				}
+				bus.Settle()
+				holds(t, inner, c.want)
+			})
+		})
+	}
+}
+
+// A crash of the store loses lazy writes, newest first, and nothing else.
+func TestCrashStore(t *testing.T) {
+	lost := map[string]int{}
+	for seed := range uint64(60) {
+		synctest.Test(t, func(t *testing.T) {
+			bus := storetest.NewBus(memory.New(), seed, storetest.Faults{})
+			defer bus.Close()
+			p := bus.Process("p")
+			old := holdfast.IfEmpty
+			var records []holdfast.Record
+			for i, lazy := range []bool{true, false, true, true} {
+				o, err := p.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: old, Value: fmt.Append(nil, i), Lazy: lazy}})
+				if err != nil || !o[0].Won {
+					t.Fatal(o, err)
+				}
+				old, records = o[0].Record.Version, append(records, o[0].Record)
+				time.Sleep(100 * time.Millisecond)
+			}
+			n := bus.CrashStore()
+			got, err := p.Load(t.Context(), []holdfast.Key{key})
+			if err != nil {
+				t.Fatal(err)
+			}
+			lost[string(got[0].Value)]++
+			if want := records[3-n]; got[0].Version != want.Version {
+				t.Errorf("%d writes were lost, and the key is %+v, want %+v", n, got[0], want)
+			}
+			if want := time.Duration(n+1) * 100 * time.Millisecond; got[0].Age != want {
+				t.Errorf("the key is %v old, want %v", got[0].Age, want)
+			}
+		})
+	}
+	if lost["0"] > 0 || lost["1"] == 0 || lost["2"] == 0 || lost["3"] == 0 {
+		t.Errorf("after crashes the key held %v, want each from the last durable write on", lost)
+	}
+
+	// What is old or was never lazy stays, and calls on their way fail.
+	inBubble(t, storetest.Faults{Delay: time.Hour}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		inner.CompareAndSwap(t.Context(), take("1"))
+		p, done := bus.Process("p"), make(chan error)
+		go func() {
+			_, err := p.Load(t.Context(), []holdfast.Key{key})
+			done <- err
+		}()
+		synctest.Wait()
+		if n := bus.CrashStore(); n != 0 {
+			t.Errorf("%d durable writes were lost", n)
+		}
+		fails(t, <-done, storetest.ErrFault)
+		holds(t, inner, "1")
+	})
+}
+
+func TestJump(t *testing.T) {
+	inBubble(t, storetest.Faults{}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		p := bus.Process("p")
+		age := func() time.Duration {
+			r, err := p.Load(t.Context(), []holdfast.Key{key})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r[0].Age
+		}
+		p.CompareAndSwap(t.Context(), take("1"))
+		time.Sleep(time.Second)
+		bus.Jump(time.Hour)
+		if got, want := age(), time.Hour+time.Second; got != want {
+			t.Errorf("the record is %v old, want %v", got, want)
+		}
+		bus.Jump(-2 * time.Hour)
+		if got := age(); got != 0 {
+			t.Errorf("the record is %v old, want nothing below 0", got)
+		}
+		bus.SetFaults(storetest.Faults{NoClock: true})
+		if got := age(); got >= 0 {
+			t.Errorf("the record is %v old, and there is no clock", got)
+		}
+	})
+}
+
+// Hints are lost, doubled and late, and end when the store crashes.
+func TestHints(t *testing.T) {
+	inBubble(t, storetest.Faults{LoseHint: 0.3, DoubleHint: 0.3, DelayHint: time.Second}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		p, done := bus.Process("p"), make(chan error)
+		heard := map[string]int{}
+		began, latest := time.Now(), time.Duration(0)
+		go func() {
+			done <- p.Watch(t.Context(), func(k holdfast.Key) {
+				heard[k.Name]++
+				latest = time.Since(began)
+			})
+		}()
+		synctest.Wait()
+		_, writes := batch(100)
+		for i := range writes {
+			writes[i].Wake = true
+		}
+		inner.CompareAndSwap(t.Context(), writes)
+		time.Sleep(time.Minute)
+		times := map[int]int{0: len(writes) - len(heard)}
+		for _, n := range heard {
+			times[n]++
+		}
+		if times[0] == 0 || times[1] == 0 || times[2] == 0 || len(times) > 3 {
+			t.Errorf("keys were told so many times: %v, want some never, some once, some twice", times)
+		}
+		if latest == 0 || latest > time.Second {
+			t.Errorf("the last hint came after %v, want up to a second", latest)
+		}
+
+		p.Partition(true)
+		clear(heard)
+		inner.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true}})
+		time.Sleep(time.Minute)
+		if len(heard) != 0 {
+			t.Errorf("a process that is cut off heard of %v", heard)
+		}
+		bus.CrashStore()
+		fails(t, <-done, storetest.ErrFault)
+	})
+}
+
+// What happens to a call depends on its process and number, whatever others do.
+func TestSeeds(t *testing.T) {
+	run := func(seed uint64, others int) (story []string) {
+		synctest.Test(t, func(t *testing.T) {
+			f := storetest.Faults{Delay: time.Second, Lose: 0.2, LoseReply: 0.2, Late: 0.2, Split: 0.3, Partial: 0.3}
+			bus := storetest.NewBus(memory.New(), seed, f)
+			defer bus.Close()
+			p, q := bus.Process("p"), bus.Process("q")
+			keys, writes := batch(3)
+			for i := range 30 {
+				for range others {
+					q.Load(t.Context(), keys)
+					q.CompareAndSwap(t.Context(), take("1"))
+				}
+				if i%2 == 0 && others > 0 {
+					p.Keys(t.Context(), holdfast.Names, "", 1) // another kind has its own chances
+				}
+				began := time.Now()
+				_, err := p.CompareAndSwap(t.Context(), writes)
+				story = append(story, fmt.Sprint(time.Since(began), err))
+				began = time.Now()
+				_, err = p.Load(t.Context(), keys)
+				story = append(story, fmt.Sprint(time.Since(began), err))
+			}
+		})
+		return story
+	}
+	first := run(1, 0)
+	if !slices.Equal(first, run(1, 2)) {
+		t.Errorf("the same seed makes other faults when others call too")
+	}
+	if slices.Equal(first, run(2, 0)) {
+		t.Errorf("another seed makes the same faults")
+	}
+}
+
+// Close ends what hangs.
+func TestClose(t *testing.T) {
+	inBubble(t, storetest.Faults{}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		p, done := bus.Process("p"), make(chan error)
+		p.Crash()
+		go func() {
+			_, err := p.Load(context.Background(), []holdfast.Key{key})
+			done <- err
+		}()
+		go func() { done <- p.Watch(context.Background(), func(holdfast.Key) {}) }()
+		synctest.Wait()
+		bus.Close()
+		fails(t, <-done, storetest.ErrFault)
+		fails(t, <-done, storetest.ErrFault)
+		_, err := bus.Process("q").Load(t.Context(), []holdfast.Key{key})
+		fails(t, err, storetest.ErrFault)
+	})
+}
