@@ -37,12 +37,13 @@ func connect(dsn string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{driver: d, stmts: make(map[string]driver.Stmt)}
+	c := &conn{driver: d, stmts: make(map[string]driver.Stmt), full: true}
+	setup := `pragma synchronous = full`
 	if runtime.GOOS == "darwin" {
 		// There fsync alone does not wait for the disk.
-		err = c.script(`pragma fullfsync = on; pragma checkpoint_fullfsync = on`)
+		setup += `; pragma fullfsync = on; pragma checkpoint_fullfsync = on`
 	}
-	if err != nil {
+	if err := c.script(setup); err != nil {
 		c.close()
 		return nil, err
 	}

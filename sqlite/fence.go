@@ -3,8 +3,10 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/holdfast-lock/holdfast"
 )
@@ -16,8 +18,9 @@ import (
 //
 // tx is a transaction on the file that holds the locks. Begin it IMMEDIATE
 // (_txlock=immediate): one that has read and then comes to write fails if
-// others have written meanwhile. It must be of the driver of
-// modernc.org/sqlite, as is explained at the head of this package.
+// others have written meanwhile. A transaction of another driver than that of
+// modernc.org/sqlite is refused, for the reason given at the head of this
+// package.
 //
 // Other programs, in any language, can do the same with
 //
@@ -25,6 +28,9 @@ import (
 //
 // which rolls the transaction back and fails unless the token holds the lock.
 func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
+	if err := sameCopy(ctx, tx); err != nil {
+		return err
+	}
 	for _, l := range locks {
 		if err := fence(ctx, tx, l.Name(), l.Token()); err != nil {
 			return err
@@ -69,3 +75,36 @@ func fence(ctx context.Context, tx *sql.Tx, name string, token int64) error {
 }
 
 var errNoLock = errors.New("no such lock in this database; was it taken through another store?")
+
+// sameCopy refuses a transaction that runs on another copy of SQLite than our
+// stores in this process: such two do not see each other's locks.
+func sameCopy(ctx context.Context, tx *sql.Tx) error {
+	ours, err := copyOfSQLite()
+	if err != nil {
+		return err
+	}
+	var its string
+	if err := tx.QueryRowContext(ctx, whichCopy).Scan(&its); err != nil {
+		return fmt.Errorf("fence: %w", err)
+	}
+	if its != ours {
+		return errors.New("fence: the transaction is of another copy of SQLite than the store, and in one process they break each other's locks: open the file with the driver of modernc.org/sqlite")
+	}
+	return nil
+}
+
+// whichCopy tells copies of SQLite apart by their source and how they were
+// compiled.
+const whichCopy = `
+	select sqlite_source_id() || ' ' || coalesce(sqlite_compileoption_get(0), '') || ' ' ||
+	       coalesce(sqlite_compileoption_get(1), '') || ' ' || coalesce(sqlite_compileoption_get(2), '')`
+
+var copyOfSQLite = sync.OnceValues(func() (which string, err error) {
+	c, err := connect("file::memory:")
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	err = c.query(whichCopy, func(row []driver.Value) { which = text(row[0]) })
+	return which, err
+})

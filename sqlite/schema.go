@@ -27,7 +27,14 @@ func Migrate(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	return s.Close()
+	defer s.Close()
+	err = s.names.use(ctx, func(c *conn) error {
+		return c.transaction(ctx, true, func() error { return c.script(schema) })
+	})
+	if err != nil {
+		return s.explain(err)
+	}
+	return nil
 }
 
 // Verify compares the schema in the file with that of this program, object by
@@ -82,12 +89,9 @@ func (c *conn) objects() (map[string]string, error) {
 	return found, err
 }
 
-// migrate creates the schema where it is missing.
+// migrate creates the schema if there is none.
 func (c *conn) migrate(ctx context.Context) error {
-	switch err := c.verify(); {
-	case err == nil:
-		return nil
-	case !errors.Is(err, errNoSchema):
+	if err := retry(ctx, c.verify); !errors.Is(err, errNoSchema) {
 		return err
 	}
 	return c.transaction(ctx, true, func() error { return c.script(schema) })

@@ -97,7 +97,7 @@ begin
   update holdfast_records
   set fence = case
     when exists (
-      select 1 from json_each(cast(value as text), '$.holders') c
+      select 1 from json_each(cast(holdfast_records.value as text), '$.holders') c
       where c.type = 'object' and json_extract(c.value, '$.slots') = 1 and json_extract(c.value, '$.n') > 1
     ) then max(fence, new.token)
     else fence

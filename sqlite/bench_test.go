@@ -1,0 +1,51 @@
+package sqlite
+
+import (
+	"database/sql/driver"
+	"path/filepath"
+	"testing"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/storetest"
+)
+
+func Benchmark(b *testing.B) {
+	storetest.Bench(b, func(b *testing.B) holdfast.Store { return fresh(b) })
+}
+
+// BenchmarkFloor is what a lock costs that is a row: inserted, then deleted,
+// each waiting for the disk.
+func BenchmarkFloor(b *testing.B) {
+	c, err := fresh(b).connect(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.close()
+	if err := c.script(`pragma synchronous = full; create table floor (name text primary key, value blob)`); err != nil {
+		b.Fatal(err)
+	}
+	args := []driver.Value{"a", make([]byte, 100)}
+	for b.Loop() {
+		if _, err := c.exec(`insert into floor (name, value) values (?, ?)`, args...); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := c.exec(`delete from floor where name = ?`, args[:1]...); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkOpen is what a program pays that takes one lock and ends.
+func BenchmarkOpen(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "locks.db")
+	open(b, path, &Options{Create: true})
+	for b.Loop() {
+		s, err := Open(b.Context(), path, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,270 @@
+package sqlite
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// The test binary, started again with a role, is another process on the file.
+var roles = map[string]func(ctx context.Context, s *Store) error{
+	"count":  count,
+	"scribe": scribe,
+	"watch":  watch,
+}
+
+func TestMain(m *testing.M) {
+	role := os.Getenv("HOLDFAST_TEST_ROLE")
+	if role == "" {
+		os.Exit(m.Run())
+	}
+	ctx := context.Background()
+	s, err := Open(ctx, os.Getenv("HOLDFAST_TEST_FILE"), nil)
+	if err == nil {
+		err = roles[role](ctx, s)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// process starts another process on the file.
+func process(t *testing.T, role, path string) (p *exec.Cmd, out *bufio.Scanner) {
+	t.Helper()
+	p = exec.Command(os.Args[0])
+	p.Env = append(os.Environ(), "HOLDFAST_TEST_ROLE="+role, "HOLDFAST_TEST_FILE="+path)
+	p.Stderr = os.Stderr
+	stdout, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Process.Kill()
+		p.Wait()
+	})
+	return p, bufio.NewScanner(stdout)
+}
+
+func number(value []byte) int {
+	n, _ := strconv.Atoi(string(value))
+	return n
+}
+
+const increments = 100
+
+// count adds to a counter and prints the version of each addition.
+func count(ctx context.Context, s *Store) error {
+	k := holdfast.Key{Name: "counter"}
+	old, n := holdfast.IfEmpty, 0
+	for won := 0; won < increments; {
+		out, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: old, Value: fmt.Append(nil, n+1), Lazy: won%2 == 0}})
+		if err != nil {
+			return err
+		}
+		if out[0].Won {
+			won++
+			fmt.Println(out[0].Record.Version)
+		}
+		old, n = out[0].Record.Version, number(out[0].Record.Value)
+	}
+	return nil
+}
+
+// Of all processes that want to follow a version one does, and none is lost.
+func TestProcessesRace(t *testing.T) {
+	s := fresh(t)
+	const processes = 4
+	winner := make(map[string]int)
+	type won struct {
+		process int
+		version string
+	}
+	wins := make(chan won)
+	for i := range processes {
+		p, out := process(t, "count", s.path)
+		go func() {
+			for out.Scan() {
+				wins <- won{i, out.Text()}
+			}
+			if err := p.Wait(); err != nil {
+				t.Errorf("process %d: %v", i, err)
+			}
+			wins <- won{process: i}
+		}()
+	}
+	for ended := 0; ended < processes; {
+		w := <-wins
+		if w.version == "" {
+			ended++
+			continue
+		}
+		if other, ok := winner[w.version]; ok {
+			t.Errorf("processes %d and %d both won version %s", w.process, other, w.version)
+		}
+		winner[w.version] = w.process
+	}
+	r, err := s.Load(t.Context(), []holdfast.Key{{Name: "counter"}})
+	if err != nil || number(r[0].Value) != processes*increments {
+		t.Errorf("the counter is %s, error %v; want %d", r[0].Value, err, processes*increments)
+	}
+}
+
+// scribe writes ever greater numbers, one by one and in pairs, and prints each
+// that it knows to be written.
+func scribe(ctx context.Context, s *Store) error {
+	one := holdfast.Key{Name: "one"}
+	pair := []holdfast.Key{{Name: "left"}, {Name: "right"}}
+	filler := bytes.Repeat([]byte(" "), 3000)
+	for {
+		records, err := s.Load(ctx, append(pair, one))
+		if err != nil {
+			return err
+		}
+		n := number(bytes.TrimSpace(records[2].Value)) + 1
+		value := append(fmt.Append(nil, n), filler...)
+		var writes []holdfast.Write
+		for i, k := range append(pair, one) {
+			old := records[i].Version
+			if old == 0 {
+				old = holdfast.IfEmpty
+			}
+			writes = append(writes, holdfast.Write{Key: k, Old: old, Value: value, Lazy: n%2 == 0})
+		}
+		for _, batch := range [][]holdfast.Write{writes[:2], writes[2:]} {
+			out, err := s.CompareAndSwap(ctx, batch)
+			if err != nil {
+				return err
+			}
+			if !out[0].Won {
+				return fmt.Errorf("number %d lost to %v", n, out[0].Record)
+			}
+		}
+		fmt.Println(n)
+	}
+}
+
+// A process killed in the middle of writes leaves a file that is whole, has
+// all that it reported, and can be written at once.
+func TestProcessKilled(t *testing.T) {
+	s := fresh(t)
+	for round := range 8 {
+		p, out := process(t, "scribe", s.path)
+		reported := 0
+		for range 5 + 7*round {
+			if !out.Scan() {
+				t.Fatal("the scribe ended by itself")
+			}
+		}
+		p.Process.Kill()
+		for more := true; more; more = out.Scan() {
+			reported, _ = strconv.Atoi(out.Text())
+		}
+		r, err := s.Load(t.Context(), []holdfast.Key{{Name: "left"}, {Name: "right"}, {Name: "one"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := number(bytes.TrimSpace(r[2].Value)); got < reported || got > reported+1 {
+			t.Errorf("the file has number %d, the last that was reported is %d", got, reported)
+		}
+		out2, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "one"}, Old: r[2].Version, Value: r[2].Value}})
+		if err != nil || !out2[0].Won {
+			t.Fatalf("a write after the kill: %+v, error %v", out2, err)
+		}
+		err = s.names.use(t.Context(), func(c *conn) error {
+			rows, err := c.strings(`pragma integrity_check`)
+			if err == nil && strings.Join(rows, "\n") != "ok" {
+				t.Errorf("the file is damaged: %s", rows)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// watch prints the keys that it is woken for.
+func watch(ctx context.Context, s *Store) error {
+	err := s.Watch(ctx, func(k holdfast.Key) { fmt.Printf("%d %q\n", k.Space, k.Name) })
+	return fmt.Errorf("watch ended: %w", err)
+}
+
+// pipes are the named pipes beside the file.
+func pipes(t *testing.T, s *Store) []string {
+	t.Helper()
+	names, err := filepath.Glob(s.path + "-wake/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// A write wakes watchers in other processes; one that was killed is forgotten.
+func TestProcessWakes(t *testing.T) {
+	s := fresh(t)
+	p, out := process(t, "watch", s.path)
+	lines := make(chan string)
+	go func() {
+		for out.Scan() {
+			lines <- out.Text()
+		}
+		close(lines)
+	}()
+	old := holdfast.IfEmpty
+	write := func() {
+		t.Helper()
+		o, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "a\nb"}, Old: old, Value: []byte("1"), Wake: true}})
+		if err != nil || !o[0].Won {
+			t.Fatalf("%+v, error %v", o, err)
+		}
+		old = o[0].Record.Version
+	}
+	// When the other has begun to watch cannot be known: write until it says so.
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for woken := false; !woken; {
+		select {
+		case line, ok := <-lines:
+			if want := `0 "a\nb"`; !ok || line != want {
+				t.Fatalf("the watcher got %q, want %q", line, want)
+			}
+			woken = true
+		case <-tick.C:
+			write()
+		case <-t.Context().Done():
+			t.Fatal("the watcher was never woken")
+		}
+	}
+	if n := len(pipes(t, s)); n != 1 {
+		t.Errorf("%d pipes for one watcher", n)
+	}
+	p.Process.Kill()
+	for range lines {
+	}
+	p.Wait()
+	write()
+	if left := pipes(t, s); len(left) != 0 {
+		t.Errorf("the pipe of a dead watcher is still there: %q", left)
+	}
+}
+
+// strings runs a statement of one column.
+func (c *conn) strings(query string) (all []string, err error) {
+	err = c.query(query, func(row []driver.Value) { all = append(all, fmt.Sprint(row[0])) })
+	return all, err
+}
