@@ -1,0 +1,174 @@
+//go:build unix
+
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-lock/holdfast"
+	"golang.org/x/sys/unix"
+)
+
+// watching runs Watch and returns what it calls; stop ends it.
+func watching(t *testing.T, s *Store) (keys chan holdfast.Key, stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	keys, done := make(chan holdfast.Key, 10000), make(chan error, 1)
+	go func() { done <- s.Watch(ctx, func(k holdfast.Key) { keys <- k }) }()
+	return keys, func() error {
+		cancel()
+		return <-done
+	}
+}
+
+func wake(t *testing.T, s *Store, name string) {
+	t.Helper()
+	k := holdfast.Key{Name: name}
+	r, err := s.Load(t.Context(), []holdfast.Key{k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := r[0].Version
+	if old == 0 {
+		old = holdfast.IfEmpty
+	}
+	o, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: old, Value: []byte("x"), Wake: true}})
+	if err != nil || !o[0].Won {
+		t.Fatalf("%+v, error %v", o, err)
+	}
+}
+
+// begun waits until Watch is woken.
+func begun(t *testing.T, s *Store, keys chan holdfast.Key) {
+	t.Helper()
+	for len(keys) == 0 {
+		wake(t, s, "begun?")
+	}
+	for len(keys) > 0 {
+		<-keys
+	}
+}
+
+// What lies in the directory of pipes is not trusted, and does no harm.
+func TestStrangePipes(t *testing.T) {
+	s := fresh(t)
+	keys, stop := watching(t, s)
+	begun(t, s, keys)
+	mine := pipes(t, s)
+	if len(mine) != 1 {
+		t.Fatalf("pipes of one watcher: %q", mine)
+	}
+	dir := filepath.Dir(mine[0])
+	for name, want := range map[string]os.FileMode{dir: 0o700 | os.ModeDir, mine[0]: 0o600 | os.ModeNamedPipe} {
+		if info, err := os.Stat(name); err != nil || info.Mode() != want {
+			t.Errorf("%s has mode %v, error %v, want %v", name, info.Mode(), err, want)
+		}
+	}
+
+	secret := filepath.Join(t.TempDir(), "secret")
+	for _, err := range []error{
+		os.WriteFile(secret, nil, 0o600),
+		os.Symlink(secret, filepath.Join(dir, "LINK")),
+		os.WriteFile(filepath.Join(dir, "FILE"), nil, 0o600),
+		os.Mkdir(filepath.Join(dir, "DIRECTORY"), 0o700),
+		unix.Mkfifo(filepath.Join(dir, "DEAD"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := open(t, s.path, nil)
+	wake(t, other, "through the pipe")
+	if k := <-keys; k != (holdfast.Key{Name: "through the pipe"}) {
+		t.Errorf("woken for %v", k)
+	}
+	for _, name := range []string{secret, filepath.Join(dir, "FILE")} {
+		if content, err := os.ReadFile(name); err != nil || len(content) != 0 {
+			t.Errorf("%s has been written: %q, error %v", name, content, err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "DEAD")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pipe that nobody reads is still there: %v", err)
+	}
+
+	// Rubbish means that anything may have changed.
+	p, err := os.OpenFile(mine[0], os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := p.WriteString("\xff\xff\xff"); err != nil {
+		t.Fatal(err)
+	}
+	if k := <-keys; k != (holdfast.Key{}) {
+		t.Errorf("rubbish woke %v", k)
+	}
+	wake(t, other, "after rubbish")
+	if k := <-keys; k != (holdfast.Key{Name: "after rubbish"}) {
+		t.Errorf("woken for %v", k)
+	}
+
+	if err := stop(); err != context.Canceled {
+		t.Errorf("Watch returned %v, want %v", err, context.Canceled)
+	}
+	if _, err := os.Lstat(mine[0]); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pipe is still there after Watch: %v", err)
+	}
+}
+
+// A writer never waits for a watcher that does not read, and the watcher then
+// hears that anything may have changed.
+func TestFullPipe(t *testing.T) {
+	s := fresh(t)
+	keys, stop := watching(t, s)
+	begun(t, s, keys)
+	var w *watcher
+	for _, w = range s.wakes.watchers {
+	}
+	w.mu.Lock() // as if it were still busy with the last call
+	other := open(t, s.path, nil)
+	other.wakes.tell(make([]holdfast.Key, 0))
+	long := holdfast.Key{Name: strings.Repeat("x", 255)}
+	for range 1000 {
+		other.wakes.tell([]holdfast.Key{long})
+	}
+	w.mu.Unlock()
+	for k := range keys {
+		if k == (holdfast.Key{}) {
+			break
+		}
+	}
+	if err := stop(); err != context.Canceled {
+		t.Error(err)
+	}
+}
+
+// Where pipes cannot be made Watch says so.
+func TestWatchImpossible(t *testing.T) {
+	s := fresh(t)
+	if err := os.WriteFile(s.path+"-wake", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Watch(t.Context(), func(holdfast.Key) {})
+	if err == nil || !strings.HasPrefix(err.Error(), "waiters poll, for they cannot be woken: ") {
+		t.Errorf("got %v", err)
+	}
+	wake(t, s, "a")
+}
+
+func TestSplit(t *testing.T) {
+	k := []holdfast.Key{{Space: 1, Name: "a"}, {Space: 0, Name: strings.Repeat("\x00", 255)}}
+	sent := append(message(k[0]), message(k[1])...)
+	for cut := range sent {
+		first, rest := split(sent[:cut:cut])
+		second, left := split(append(rest, sent[cut:]...))
+		if all := append(first, second...); len(all) != 2 || all[0] != k[0] || all[1] != k[1] || len(left) != 0 {
+			t.Fatalf("cut at %d: got %q, left %q", cut, all, left)
+		}
+	}
+}
