@@ -49,6 +49,7 @@ type Claim struct {
 	SuspectedBy string        // who
 	Dead        bool          // known to be dead: goes to the next who asks
 	Collecting  string        // part of a set that is not complete: "2 of 3"
+	Own         bool          // it is this client's
 
 	nr int64
 }
@@ -120,4 +121,48 @@ func (e *staleTokenError) Error() string {
 // claimID is the public form of a claim id.
 func claimID(session string, nr int64) string {
 	return fmt.Sprintf("%s-%d", session[:min(len(session), 8)], nr)
+}
+
+// public is a claim record for people, without what only its session knows.
+func (c claimRecord) public(name string) Claim {
+	return Claim{
+		ID: claimID(c.Session, c.Nr), Name: name, Slots: c.Slots, Token: c.Token,
+		Owner: Owner{Session: c.Session}, Reason: c.Reason, Since: time.UnixMicro(c.Since),
+		TTL: time.Duration(c.TTL) * time.Millisecond, BeatAge: -1, Collecting: c.Set, nr: c.Nr,
+	}
+}
+
+// fill adds what sessions say of their claims.
+func (c *Client) fill(claims []Claim, looks map[string]sighting) {
+	for i := range claims {
+		cl := &claims[i]
+		id := cl.Owner.Session
+		c.mu.Lock()
+		cl.Own = c.isOurs(id)
+		c.mu.Unlock()
+		s, ok := looks[id]
+		if !ok {
+			continue
+		}
+		rec, err := decodeSession(s.rec.Value)
+		if err != nil || len(s.rec.Value) == 0 {
+			continue
+		}
+		if rec.Owner != nil {
+			cl.Owner = *rec.Owner
+			cl.Owner.Session = id
+		}
+		cl.TTL = time.Duration(rec.TTL) * time.Millisecond
+		cl.Detached = rec.Detached
+		if s.rec.Age >= 0 {
+			cl.BeatAge = s.rec.Age
+		}
+		if rec.Suspected != nil {
+			cl.Suspected, cl.SuspectedBy = true, rec.Suspected.By
+			if cl.BeatAge >= 0 {
+				cl.BeatAge += time.Duration(rec.Suspected.Age) * time.Microsecond
+			}
+		}
+		cl.Dead = rec.Dead != 0 || rec.Detached && cl.BeatAge >= cl.TTL || !rec.Detached && c.proof.near(id) && c.proof.dead(id)
+	}
 }

@@ -429,6 +429,7 @@ func TestHints(t *testing.T) {
 		}
 		inner.CompareAndSwap(t.Context(), writes)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		times := map[int]int{0: len(writes) - len(heard)}
 		for _, n := range heard {
 			times[n]++
@@ -440,10 +441,11 @@ func TestHints(t *testing.T) {
 			t.Errorf("the last hint came after %v, want up to a second", latest)
 		}
 
-		p.Partition(true)
 		clear(heard)
+		p.Partition(true)
 		inner.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true}})
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if len(heard) != 0 {
 			t.Errorf("a process that is cut off heard of %v", heard)
 		}

@@ -1,0 +1,379 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A request is one goroutine that wants a lock.
+type request struct {
+	name    string
+	slots   int
+	maxWait time.Duration
+	bounded bool
+	reason  string
+	set     string
+	ctx     context.Context
+	c       *Client
+	start   instant
+	bad     error // a wrong option
+
+	// Guarded by c.mu until done is told on ch.
+	group  *group
+	done   bool
+	told   bool // Trace.Waiting was
+	lock   *Lock
+	err    error
+	ch     chan struct{}
+	listen bool
+}
+
+func (c *Client) newRequest(ctx context.Context, name string, opts []Option) *request {
+	r := &request{c: c, ctx: ctx, name: name, slots: 1, ch: c.chans.Get().(chan struct{})}
+	for _, o := range opts {
+		o(r)
+	}
+	if r.bad == nil {
+		r.bad = checkName(name)
+	}
+	return r
+}
+
+// again is the same request, asked once more.
+func (r *request) again() *request {
+	n := *r
+	n.group, n.done, n.lock, n.err = nil, false, nil, nil
+	n.ch = r.c.chans.Get().(chan struct{})
+	return &n
+}
+
+func (r *request) fail(err error) {
+	if r.bad == nil {
+		r.bad = err
+	}
+}
+
+// try: do not wait.
+func (r *request) try() bool { return r.bounded && r.maxWait <= 0 }
+
+// answer decides a request; c.mu is held.
+func (r *request) answer(l *Lock, err error) {
+	if r.done {
+		return
+	}
+	r.done, r.lock, r.err = true, l, err
+	r.ch <- struct{}{}
+}
+
+// announce tells the trace, once, that the request has joined a queue.
+func (r *request) announce(queued bool) {
+	if t := r.c.opts.Trace; queued && !r.told && t != nil && t.Waiting != nil {
+		r.told = true
+		r.c.later = append(r.c.later, func() { t.Waiting(r.name) })
+	}
+}
+
+// Acquire waits in line for the lock on a name, first come, first served
+// across all processes. ctx bounds the wait, never the hold. The error is the
+// ctx.Err() or the store's, ErrHeld (a *HeldError) if someone is in the way, or
+// ErrClosed. A store that does not answer is given a TTL to come back. Locks
+// are not reentrant.
+func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lock, error) {
+	r := c.newRequest(ctx, name, opts)
+	l, err := c.acquire(ctx, r)
+	if err != nil {
+		return nil, fmt.Errorf("acquire %q: %w", name, err)
+	}
+	return l, nil
+}
+
+// TryAcquire is Acquire with MaxWait(0): it asks once and does not wait.
+func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lock, error) {
+	return c.Acquire(ctx, name, append(slices.Clip(opts), MaxWait(0))...)
+}
+
+func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
+	if r.bad != nil {
+		return nil, r.bad
+	}
+	r.start = now()
+	if t := c.opts.Trace; t != nil {
+		defer func() {
+			switch {
+			case err == nil && t.Acquired != nil:
+				t.Acquired(r.name, l.token, now().sub(r.start))
+			case err != nil && r.told && t.GaveUp != nil:
+				t.GaveUp(r.name, now().sub(r.start), err)
+			}
+		}()
+	}
+	for try := 0; ; try++ {
+		if err := c.ask(ctx, r); err != nil {
+			return nil, err
+		}
+		l, err := c.await(ctx, r)
+		var held *HeldError
+		if !errors.As(err, &held) || held.Self && len(held.Holders) == 0 && !r.try() {
+			return l, err
+		}
+		// Say who is in the way; on the way there a dead one may be found out.
+		if c.explain(held) && r.try() && try < 3 && ctx.Err() == nil {
+			r = r.again()
+			continue
+		}
+		return nil, err
+	}
+}
+
+// ask puts a request in line.
+func (c *Client) ask(ctx context.Context, r *request) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	c.join(r)
+	return nil
+}
+
+// await waits until a request is decided or no longer wanted.
+func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
+	var timeout <-chan time.Time
+	if r.bounded && !r.try() {
+		t := time.NewTimer(r.maxWait - now().sub(r.start))
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case <-r.ch:
+		c.chans.Put(r.ch)
+		return r.lock, r.err
+	case <-ctx.Done():
+	case <-timeout:
+	}
+	c.mu.Lock()
+	p := r.group.p
+	if !c.abandon(r) {
+		c.unlock()
+		<-r.ch
+		c.chans.Put(r.ch)
+		if r.err != nil || ctx.Err() == nil {
+			return r.lock, r.err
+		}
+		r.lock.Release(ctx) // came too late: given on
+		return nil, ctx.Err()
+	}
+	defer c.unlock()
+	waited := shortDuration(now().sub(r.start))
+	switch {
+	case p.failed != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("%w after %s: the store does not answer: %w", ctx.Err(), waited, p.failed)
+	case p.failed != nil:
+		return nil, fmt.Errorf("gave up after %s: the store does not answer: %w", waited, p.failed)
+	}
+	held := &HeldError{Name: r.name}
+	if ctx.Err() != nil {
+		held.Err = fmt.Errorf("%w after %s", ctx.Err(), waited)
+	}
+	if held.Holders = p.claims(p.rec.Holders); len(held.Holders) == 0 && ctx.Err() != nil {
+		return nil, held.Err
+	}
+	for _, w := range p.rec.Waiters {
+		if r.group.nr != 0 && w.is(r.group.sess.id, r.group.nr) {
+			break
+		}
+		held.Waiters = append(held.Waiters, w.public(r.name))
+	}
+	return nil, held
+}
+
+// explain fills in who the claims of a HeldError belong to, judges their
+// sessions as a waiter would, and reports whether one is dead.
+func (c *Client) explain(held *HeldError) bool {
+	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
+	defer cancel()
+	if held.Self && len(held.Holders) == 0 {
+		if recs, err := c.store.Load(ctx, []Key{{Names, held.Name}}); err == nil {
+			if rec, err := decodeLock(recs[0].Value, recs[0].Version); err == nil {
+				for _, h := range rec.Holders {
+					held.Holders = append(held.Holders, h.public(held.Name))
+				}
+			}
+		}
+	}
+	var sessions []string
+	for _, cl := range slices.Concat(held.Holders, held.Waiters) {
+		sessions = append(sessions, cl.Owner.Session)
+	}
+	looks, err := c.loadSessions(ctx, sessions)
+	if err != nil {
+		return false
+	}
+	died := c.judgeAll(ctx, looks)
+	c.fill(held.Holders, looks)
+	c.fill(held.Waiters, looks)
+	for _, cl := range held.Holders {
+		held.Self = held.Self || cl.Own
+	}
+	return died
+}
+
+// Do runs fn while holding the lock on a name. fn's context ends with ctx, when
+// the lock is lost, and with Close; the lock is released after fn has returned.
+// It returns what stopped it from running fn, or fn's error, joined with
+// ErrLost if the lock was lost meanwhile, even if fn had none.
+func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *Lock) error, opts ...Option) error {
+	l, err := c.Acquire(ctx, name, opts...)
+	if err != nil {
+		return err
+	}
+	return c.with(ctx, l, fn)
+}
+
+// with runs fn under a lock and releases it.
+func (c *Client) with(ctx context.Context, l *Lock, fn func(context.Context, *Lock) error) (err error) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return ErrClosed
+	}
+	c.used.Add(1)
+	c.mu.Unlock()
+	defer c.used.Done()
+	work, cancel := context.WithCancelCause(l.Context())
+	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	defer func() {
+		stop()
+		cancel(nil)
+		release, done := context.WithTimeout(context.WithoutCancel(ctx), max(l.sess.left(), time.Millisecond))
+		defer done()
+		if rel := l.Release(release); errors.Is(rel, ErrLost) || rel != nil && err == nil {
+			err = errors.Join(err, rel)
+		}
+	}()
+	return fn(work, l)
+}
+
+// AcquireAll takes the locks on all names, or none, and cannot deadlock with
+// others that do so: it waits in one queue at a time, in the order of the
+// names, and meanwhile keeps only what lies below. Doubles count once; the
+// result is in the order asked. The locks have one context; losing one ends
+// all.
+func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option) (Locks, error) {
+	sorted := slices.Compact(slices.Sorted(slices.Values(names)))
+	if len(sorted) == 0 {
+		return nil, errors.New("acquire: no names")
+	}
+	got := make(map[string]*Lock)
+	if err := c.collect(ctx, sorted, opts, got); err != nil {
+		release := context.WithoutCancel(ctx)
+		for _, l := range got {
+			go l.Release(release)
+		}
+		return nil, err
+	}
+	set := &lockSet{}
+	set.ctx, set.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	c.mu.Lock()
+	for _, name := range sorted {
+		set.locks = append(set.locks, got[name])
+	}
+	var lost error
+	for _, l := range set.locks {
+		l.set = set
+		if l.err != nil {
+			lost = l.err
+		}
+	}
+	c.mu.Unlock()
+	if lost != nil {
+		set.cancel(lost)
+		set.locks.Release(ctx)
+		return nil, fmt.Errorf("acquire %s: %w", quoted(sorted), lost)
+	}
+	locks := make(Locks, len(names))
+	for i, name := range names {
+		locks[i] = got[name]
+	}
+	return locks, nil
+}
+
+// collect takes all names. One call tries what is not held yet. What lies
+// above the lowest that failed is given back, then that one is waited for.
+func (c *Client) collect(ctx context.Context, names []string, opts []Option, got map[string]*Lock) error {
+	start := now()
+	var bad error
+	for {
+		var tries []*request
+		for _, name := range names {
+			if got[name] != nil {
+				continue
+			}
+			r := c.newRequest(ctx, name, append(slices.Clip(opts), MaxWait(0)))
+			if r.bad != nil {
+				return fmt.Errorf("acquire %q: %w", name, r.bad)
+			}
+			r.start = start
+			if err := c.ask(ctx, r); err != nil {
+				bad = fmt.Errorf("acquire %q: %w", name, err)
+				break
+			}
+			tries = append(tries, r)
+		}
+		failed, held := "", error(nil)
+		for _, r := range tries {
+			<-r.ch
+			if r.lock != nil {
+				got[r.name] = r.lock
+			} else if failed == "" {
+				failed, held = r.name, r.err
+			}
+		}
+		switch {
+		case bad != nil:
+			return bad
+		case failed == "":
+			return nil
+		case !errors.Is(held, ErrHeld):
+			return fmt.Errorf("acquire %q (%d of %d names): %w", failed, slices.Index(names, failed)+1, len(names), held)
+		}
+		// Give back what lies above, without waiting for it to be confirmed:
+		// the name's driver gets to it before it asks again.
+		gone := context.WithoutCancel(ctx)
+		for name, l := range got {
+			if name > failed {
+				delete(got, name)
+				go l.Release(gone)
+			}
+		}
+		r := c.newRequest(ctx, failed, opts)
+		r.start = start
+		r.set = fmt.Sprintf("%d of %d", len(got), len(names))
+		if r.bounded {
+			r.maxWait = max(r.maxWait-now().sub(start), 0)
+		}
+		l, err := c.acquire(ctx, r)
+		if err != nil {
+			return fmt.Errorf("acquire %q (%d of %d names): %w", failed, slices.Index(names, failed)+1, len(names), err)
+		}
+		got[failed] = l
+	}
+}
+
+func quoted(names []string) string {
+	var b strings.Builder
+	for i, name := range names {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%q", name)
+	}
+	return b.String()
+}

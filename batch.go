@@ -1,0 +1,119 @@
+package holdfast
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A batcher sends writes to the store. What gathers while a call is in flight
+// goes in the next one; at most two calls are in flight. Heartbeats do not go
+// through it, so that they never queue behind locks. The idea of gathering
+// behind the call in flight is go-cloud's.
+type batcher struct {
+	store Store
+	ctx   context.Context
+
+	mu     sync.Mutex
+	queue  []*swap
+	calls  int
+	crowds bool // the last call carried more than one write
+}
+
+// A swap is one write on its way.
+type swap struct {
+	write Write
+	out   Outcome
+	err   error
+	sent  instant // just before the call
+	done  chan struct{}
+}
+
+const (
+	maxCalls = 2
+	maxBatch = 512
+)
+
+// do sends one write and waits for what became of it. timeout bounds the call;
+// when it is over the outcome is unknown, which is an error.
+func (b *batcher) do(w Write, timeout time.Duration) *swap {
+	s := &swap{write: w, done: make(chan struct{})}
+	b.mu.Lock()
+	b.queue = append(b.queue, s)
+	if b.calls < maxCalls {
+		b.calls++
+		go b.drain(timeout)
+	}
+	b.mu.Unlock()
+	<-s.done
+	return s
+}
+
+// drain sends what has gathered until nothing has.
+func (b *batcher) drain(timeout time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for {
+		b.linger()
+		if len(b.queue) == 0 {
+			b.calls--
+			return
+		}
+		n := min(len(b.queue), maxBatch)
+		batch := slices.Clone(b.queue[:n])
+		b.queue = append(b.queue[:0], b.queue[n:]...)
+		b.crowds = n > 1
+		b.mu.Unlock()
+		b.call(batch, timeout)
+		b.mu.Lock()
+	}
+}
+
+// linger lets a crowd that is just being woken join the call: without it the
+// crowd falls in two halves that wait for each other. b.mu is held.
+func (b *batcher) linger() {
+	if !b.crowds {
+		return
+	}
+	for quiet, n := 0, len(b.queue); quiet < 10; quiet++ {
+		b.mu.Unlock()
+		runtime.Gosched()
+		b.mu.Lock()
+		if len(b.queue) != n {
+			quiet, n = 0, len(b.queue)
+		}
+	}
+}
+
+func (b *batcher) call(batch []*swap, timeout time.Duration) {
+	slices.SortStableFunc(batch, func(x, y *swap) int { return compareKeys(x.write.Key, y.write.Key) })
+	writes := make([]Write, len(batch))
+	for i, s := range batch {
+		writes[i] = s.write
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, timeout)
+	defer cancel()
+	sent := now()
+	outs, err := b.store.CompareAndSwap(ctx, writes)
+	for i, s := range batch {
+		s.sent, s.err = sent, err
+		if err == nil {
+			s.out = outs[i]
+		}
+		close(s.done)
+	}
+}
+
+func compareKeys(x, y Key) int {
+	switch {
+	case x.Space != y.Space:
+		return int(x.Space) - int(y.Space)
+	case x.Name < y.Name:
+		return -1
+	case x.Name > y.Name:
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,273 @@
+package holdfast
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Break ends a claim by force: exactly the one that was seen, holding or
+// waiting. A holder is told through its session, so that no heartbeat of it can
+// succeed without having read it; its context ends, it gives the lock back, and
+// Break returns when it has, or when its session is dead (at most its TTL).
+// Exclusion stands throughout. The claim goes together with an audit entry.
+// ErrReleased: it had gone already.
+func (c *Client) Break(ctx context.Context, claim Claim, reason string) error {
+	if err := c.breakClaim(ctx, claim, reason, false); err != nil {
+		return fmt.Errorf("break %q: %w", claim.Name, err)
+	}
+	return nil
+}
+
+// BreakNow is Break that does not wait: if the holder still runs, only the
+// fence protects from then on.
+func (c *Client) BreakNow(ctx context.Context, claim Claim, reason string) error {
+	if err := c.breakClaim(ctx, claim, reason, true); err != nil {
+		return fmt.Errorf("break %q: %w", claim.Name, err)
+	}
+	return nil
+}
+
+var errGone = errors.New("gone")
+
+func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atOnce bool) error {
+	switch {
+	case reason == "":
+		return errors.New("needs a reason")
+	case len(reason) > maxReason:
+		return fmt.Errorf("reason has %d bytes, at most %d", len(reason), maxReason)
+	}
+	if err := (Key{Names, claim.Name}).Check(); err != nil {
+		return err
+	}
+	session, nr := claim.Owner.Session, claim.nr
+	held, rec, err := c.findClaim(ctx, claim.Name, session, nr)
+	if err != nil {
+		return err
+	}
+	entry := breakRecord{Session: session, Nr: nr, Was: claim.Owner, By: c.owner, Reason: reason, At: time.Now().UnixMicro(), Now: atOnce}
+	entry.Was.Session = session
+	if held {
+		if entry.Token = rec.Token; claim.Token != 0 && (claim.Token < rec.Token || claim.Token >= rec.Token+rec.tokens()) {
+			return &goneError{claim}
+		}
+		if err := c.sendRevocation(ctx, claim, entry); err != nil {
+			return err
+		}
+		if !atOnce {
+			if err := c.awaitLeave(ctx, claim, nr); err != nil {
+				return err
+			}
+		}
+	}
+	removed, err := c.removeClaim(ctx, claim.Name, session, nr, entry)
+	if err != nil {
+		return err
+	}
+	if !removed && !held {
+		return &goneError{claim}
+	}
+	c.copyAudit(ctx, claim.Name)
+	return nil
+}
+
+type goneError struct{ claim Claim }
+
+func (e *goneError) Is(target error) bool { return target == ErrReleased }
+
+func (e *goneError) Error() string {
+	if e.claim.Token != 0 {
+		return fmt.Sprintf("token %d has let go already", e.claim.Token)
+	}
+	return fmt.Sprintf("claim %s has let go already", e.claim.ID)
+}
+
+// findClaim loads a claim and says whether it holds.
+func (c *Client) findClaim(ctx context.Context, name, session string, nr int64) (held bool, cl claimRecord, err error) {
+	recs, err := c.store.Load(ctx, []Key{{Names, name}})
+	if err != nil {
+		return false, cl, err
+	}
+	rec, err := decodeLock(recs[0].Value, recs[0].Version)
+	if err != nil {
+		return false, cl, err
+	}
+	cl, held, ok := rec.find(session, nr)
+	if !ok {
+		return false, cl, &goneError{Claim{ID: claimID(session, nr)}}
+	}
+	return held, cl, nil
+}
+
+// sendRevocation writes into the session that one of its claims is broken.
+func (c *Client) sendRevocation(ctx context.Context, claim Claim, entry breakRecord) error {
+	_, err := c.update(ctx, Key{Sessions, claim.Owner.Session}, true, func(r Record) ([]byte, error) {
+		rec, err := decodeSession(r.Value)
+		if err != nil {
+			return nil, err
+		}
+		if len(r.Value) == 0 || rec.Dead != 0 {
+			return nil, errGone
+		}
+		for _, v := range rec.Revoked {
+			if v.Name == claim.Name && v.Nr == entry.Nr && v.At == entry.At {
+				return r.Value, nil
+			}
+		}
+		rec.Revoked = append(rec.Revoked, revocation{claim.Name, entry.Nr, entry.By, entry.Reason, entry.At})
+		return rec.encode(), nil
+	})
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	return err
+}
+
+// awaitLeave waits until a revoked claim has left, or may be removed: its
+// session is dead, or has read the revocation a TTL ago, so that its belief
+// ended long since.
+func (c *Client) awaitLeave(ctx context.Context, claim Claim, nr int64) error {
+	session := claim.Owner.Session
+	hint := make(chan struct{}, 1)
+	defer c.subscribe(hint, Key{Names, claim.Name}, Key{Sessions, session})()
+	began := now()
+	absentSince := never
+	for {
+		recs, err := c.store.Load(ctx, []Key{{Names, claim.Name}})
+		if err == nil {
+			rec, err := decodeLock(recs[0].Value, recs[0].Version)
+			if err != nil {
+				return err
+			}
+			if _, _, ok := rec.find(session, nr); !ok {
+				return nil
+			}
+			looks, err := c.loadSessions(ctx, []string{session})
+			if err == nil {
+				s := looks[session]
+				if c.judgeAll(ctx, looks) {
+					return c.awaitGrace(ctx, session)
+				}
+				c.mu.Lock()
+				_, dead := c.dead[session]
+				c.mu.Unlock()
+				if dead {
+					return c.awaitGrace(ctx, session)
+				}
+				sess, err := decodeSession(s.rec.Value)
+				if err != nil {
+					return err
+				}
+				ttl := max(time.Duration(sess.TTL)*time.Millisecond, MinTTL)
+				read := len(sess.Revoked) == 0 && len(s.rec.Value) > 0
+				if read && absentSince == never {
+					absentSince = s.got
+				}
+				if read && s.asked.sub(absentSince) >= ttl+time.Duration(sess.Grace)*time.Millisecond {
+					return nil
+				}
+			}
+		}
+		if !c.doze(ctx, hint, min(firstPoll+now().sub(began)/8, lastPoll/2)) {
+			return fmt.Errorf("%w: %s has been told to stop but has not let go yet", context.Cause(ctx), claim.Owner)
+		}
+	}
+}
+
+func (c *Client) awaitGrace(ctx context.Context, session string) error {
+	c.mu.Lock()
+	wait := c.dead[session].sub(now())
+	c.mu.Unlock()
+	if wait <= 0 {
+		return nil
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// removeClaim takes a claim out of a record, with its audit entry in the same
+// write. It reports false if it had gone.
+func (c *Client) removeClaim(ctx context.Context, name, session string, nr int64, entry breakRecord) (removed bool, err error) {
+	_, err = c.update(ctx, Key{Names, name}, true, func(r Record) ([]byte, error) {
+		rec, err := decodeLock(r.Value, r.Version)
+		if err != nil {
+			return nil, err
+		}
+		if !rec.drop(func(cl claimRecord) bool { return cl.is(session, nr) }) {
+			return nil, errGone
+		}
+		rec.addBreak(entry)
+		c.mu.Lock()
+		rec.settle(c.isDead)
+		c.mu.Unlock()
+		removed = true
+		return rec.encode(r.Version), nil
+	})
+	if errors.Is(err, errGone) {
+		err = nil
+	}
+	return removed, err
+}
+
+// copyAudit moves audit entries from a lock record to the audit space, so that
+// the record can become empty again. Anyone may; what fails is done later.
+func (c *Client) copyAudit(ctx context.Context, name string) error {
+	recs, err := c.store.Load(ctx, []Key{{Names, name}})
+	if err != nil {
+		return err
+	}
+	rec, err := decodeLock(recs[0].Value, recs[0].Version)
+	if err != nil || len(rec.Breaks) == 0 {
+		return err
+	}
+	if _, err := c.update(ctx, Key{Audits, name}, false, func(r Record) ([]byte, error) {
+		kept, err := decodeAudit(r.Value)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(mergeBreaks(kept, rec.Breaks))
+	}); err != nil {
+		return err
+	}
+	copied := rec.Breaks
+	_, err = c.update(ctx, Key{Names, name}, false, func(r Record) ([]byte, error) {
+		rec, err := decodeLock(r.Value, r.Version)
+		if err != nil {
+			return nil, err
+		}
+		n := len(rec.Breaks)
+		rec.Breaks = withoutBreaks(rec.Breaks, copied)
+		c.mu.Lock()
+		settled := rec.settle(c.isDead)
+		c.mu.Unlock()
+		if len(rec.Breaks) == n && !settled {
+			return nil, errGone
+		}
+		return rec.encode(r.Version), nil
+	})
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	return err
+}
+
+func withoutBreaks(breaks, copied []breakRecord) (left []breakRecord) {
+	for _, b := range breaks {
+		known := false
+		for _, k := range copied {
+			known = known || k.Session == b.Session && k.Nr == b.Nr
+		}
+		if !known {
+			left = append(left, b)
+		}
+	}
+	return left
+}

@@ -1,0 +1,341 @@
+package holdfast
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Client takes locks in one store. It may be used by any number of
+// goroutines; one per process is enough, and best: all its locks share one
+// session, whose one heartbeat keeps them, and goroutines that want the same
+// name queue in memory and bother the store once.
+type Client struct {
+	store Store
+	opts  Options
+	owner Owner
+	log   *slog.Logger
+	batch batcher
+	proof proofs
+	chans sync.Pool // for the answers to requests
+
+	ctx  context.Context // ends when the client has nothing left to do
+	stop context.CancelFunc
+	work sync.WaitGroup // goroutines of ours
+	used sync.WaitGroup // functions of Do and Election.Run
+
+	mu      sync.Mutex // guards all below, and all of places, groups and sessions
+	places  map[string]*place
+	sess    *session // nil before the first claim and after a loss
+	lost    map[string]instant
+	dead    map[string]instant // sessions known to be dead, and from when their claims are void
+	lazy    map[string]bool    // names left without waiting for the disk since the last heartbeat
+	later   []func()           // to be called when mu is not held
+	answers bool               // the store has answered once
+	closed  bool
+	quiet   chan struct{} // closed when closed and no place is left
+	judge   judge
+
+	waiting bool          // the wait loop runs
+	nudge   chan struct{} // tells it that there is something to look at
+	hints   hints
+}
+
+// New makes a client on a store. It refuses bad settings and does no I/O: the
+// session opens with the first claim, so a client that only looks writes
+// nothing. opts may be nil.
+func New(store Store, opts *Options) (*Client, error) {
+	if store == nil {
+		return nil, errors.New("holdfast: no store")
+	}
+	c := &Client{
+		store:  store,
+		places: make(map[string]*place),
+		lost:   make(map[string]instant),
+		dead:   make(map[string]instant),
+		lazy:   make(map[string]bool),
+		quiet:  make(chan struct{}),
+		nudge:  make(chan struct{}, 1),
+	}
+	if opts != nil {
+		c.opts = *opts
+	}
+	if err := c.opts.check(); err != nil {
+		return nil, fmt.Errorf("holdfast: %w", err)
+	}
+	c.owner = fillOwner(c.opts.Owner)
+	c.log = c.opts.Logger
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	c.chans.New = func() any { return make(chan struct{}, 1) }
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.batch.store, c.batch.ctx = store, c.ctx
+	c.proof.dir = c.opts.RuntimeDir
+	c.judge.init(c)
+	c.hints.init(c)
+	return c, nil
+}
+
+// fillOwner fills in what the process knows of itself.
+func fillOwner(o Owner) Owner {
+	o.Session = ""
+	if o.Host == "" {
+		o.Host, _ = os.Hostname()
+	}
+	if o.PID == 0 {
+		o.PID = os.Getpid()
+	}
+	if o.User == "" {
+		o.User = userName()
+	}
+	if o.Program == "" && len(os.Args) > 0 {
+		o.Program = filepath.Base(os.Args[0])
+	}
+	if o.Started.IsZero() {
+		o.Started = started.Round(0).Truncate(time.Millisecond)
+	}
+	return o
+}
+
+func userName() string {
+	for _, v := range []string{"LOGNAME", "USER", "USERNAME"} {
+		if name := os.Getenv(v); name != "" {
+			return name
+		}
+	}
+	if os.Getuid() == 0 {
+		return "root"
+	}
+	return fmt.Sprintf("uid%d", os.Getuid())
+}
+
+// newID returns 128 random bits.
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+func newNonce() string {
+	var b [8]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// jitter returns d, more or less a quarter.
+func jitter(d time.Duration) time.Duration {
+	return d*3/4 + time.Duration(mathrand.Int64N(int64(d)/2+1))
+}
+
+// spawn runs f in a goroutine that Close waits for.
+func (c *Client) spawn(f func()) {
+	c.work.Add(1)
+	go func() {
+		defer c.work.Done()
+		f()
+	}()
+}
+
+// pause waits for d, or less if the client has ended.
+func (c *Client) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-c.ctx.Done():
+	}
+}
+
+// unlock releases mu and then calls what had to wait for that.
+func (c *Client) unlock() {
+	later := c.later
+	c.later = nil
+	c.mu.Unlock()
+	for _, f := range later {
+		f()
+	}
+}
+
+// isDead says whether a session's claims are void; c.mu is held. A session of
+// our own that was lost is over for us at once; a TTL after its last sign of
+// life it is over for everyone, and its claims may go.
+func (c *Client) isDead(session string) bool {
+	if from, ok := c.dead[session]; ok {
+		return now() >= from
+	}
+	until, ok := c.lost[session]
+	return ok && now() >= until
+}
+
+// Close ends all the client's locks and gives them back: waiters get ErrClosed
+// at once, contexts end with cause ErrClosed, and when the functions of Do and
+// Election.Run have returned everything is released. It never takes longer
+// than the trust window; what could not be given back then ends by itself. An
+// error says so. The store stays open: it is the caller's.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		<-c.ctx.Done()
+		return nil
+	}
+	c.closed = true
+	s := c.sess
+	for _, p := range c.places {
+		for _, g := range p.groups {
+			for g.waiting.len() > 0 {
+				g.waiting.pop().answer(nil, ErrClosed)
+			}
+			for _, l := range g.active {
+				l.end(ErrClosed)
+			}
+		}
+	}
+	c.unlock()
+
+	var left time.Duration
+	if s != nil {
+		left = max(s.left(), 0)
+	}
+	deadline := time.NewTimer(left)
+	defer deadline.Stop()
+	done := make(chan struct{})
+	go func() { c.used.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-deadline.C:
+	}
+
+	c.mu.Lock()
+	for _, p := range c.places {
+		for _, g := range slices.Clone(p.groups) {
+			c.part(g, nil)
+		}
+	}
+	c.checkQuiet()
+	c.unlock()
+	var err error
+	select {
+	case <-c.quiet:
+	case <-deadline.C:
+		err = errors.New("holdfast: close: not all locks are confirmed as given back; they end by themselves")
+	}
+	if s != nil {
+		err = errors.Join(err, s.end(err == nil))
+	}
+	c.stop()
+	c.work.Wait()
+	c.proof.close()
+	return err
+}
+
+// checkQuiet closes quiet when a closed client has no business left; c.mu is
+// held.
+func (c *Client) checkQuiet() {
+	if !c.closed || len(c.places) > 0 {
+		return
+	}
+	select {
+	case <-c.quiet:
+	default:
+		close(c.quiet)
+	}
+}
+
+var ttlKey = Key{Settings, "ttl"}
+
+// StoreTTL is the store's setting of how long a session may be silent. Clients
+// without a TTL of their own adopt a change at their next heartbeat.
+func (c *Client) StoreTTL(ctx context.Context) (time.Duration, error) {
+	recs, err := c.store.Load(ctx, []Key{ttlKey})
+	if err != nil {
+		return 0, fmt.Errorf("read the setting ttl: %w", err)
+	}
+	return ttlOf(recs[0])
+}
+
+func ttlOf(rec Record) (time.Duration, error) {
+	if len(rec.Value) == 0 {
+		return DefaultTTL, nil
+	}
+	var s settingRecord
+	if err := json.Unmarshal(rec.Value, &s); err != nil {
+		return 0, fmt.Errorf("the setting ttl is %q: %w", rec.Value, err)
+	}
+	ttl := time.Duration(s.TTL) * time.Millisecond
+	if ttl < MinTTL || ttl > maxTTL {
+		return 0, fmt.Errorf("the setting ttl is %v, which is not between %v and %v", ttl, MinTTL, maxTTL)
+	}
+	return ttl, nil
+}
+
+// SetStoreTTL changes the store's setting while everything runs. A session
+// judged by others is judged by the TTL in its own record, so that no session
+// dies of a change it has not read.
+func (c *Client) SetStoreTTL(ctx context.Context, ttl time.Duration) error {
+	ttl = ttl.Round(time.Millisecond)
+	if ttl < MinTTL || ttl > maxTTL {
+		return fmt.Errorf("set ttl: TTL %v is not between %v and %v", ttl, MinTTL, maxTTL)
+	}
+	value, err := json.Marshal(settingRecord{TTL: ttl.Milliseconds()})
+	if err != nil {
+		return err
+	}
+	if _, err := c.update(ctx, ttlKey, true, func(Record) ([]byte, error) { return value, nil }); err != nil {
+		return fmt.Errorf("set ttl: %w", err)
+	}
+	return nil
+}
+
+// update swaps one record until it wins: change returns the new value for what
+// stands, or an error that ends it. An unknown outcome is tried again, so
+// change must recognise its own work.
+func (c *Client) update(ctx context.Context, key Key, wake bool, change func(Record) ([]byte, error)) (Record, error) {
+	recs, err := c.store.Load(ctx, []Key{key})
+	if err != nil {
+		return Record{}, err
+	}
+	rec := recs[0]
+	for try := 0; ; try++ {
+		value, err := change(rec)
+		if err != nil {
+			return rec, err
+		}
+		old := rec.Version
+		if old == 0 {
+			old = IfEmpty
+		}
+		out, err := c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: value, Wake: wake}})
+		switch {
+		case err != nil && ctx.Err() != nil, err != nil && try > 10:
+			return rec, err
+		case err != nil:
+			c.pause(jitter(20 * time.Millisecond << min(try, 5)))
+			if recs, err = c.store.Load(ctx, []Key{key}); err != nil {
+				return rec, err
+			}
+			rec = recs[0]
+		case out[0].Won:
+			return out[0].Record, nil
+		default:
+			rec = out[0].Record
+			if try > 2 {
+				c.pause(jitter(time.Millisecond << min(try, 6)))
+			}
+		}
+		if ctx.Err() != nil {
+			return rec, ctx.Err()
+		}
+	}
+}

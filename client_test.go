@@ -1,0 +1,335 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/memory"
+)
+
+func newClient(t *testing.T, store holdfast.Store, opts *holdfast.Options) *holdfast.Client {
+	t.Helper()
+	o := holdfast.Options{RuntimeDir: "/dev/null"}
+	if opts != nil {
+		o = *opts
+		if o.RuntimeDir == "" {
+			o.RuntimeDir = "/dev/null"
+		}
+	}
+	c, err := holdfast.New(store, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestAcquireRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memory.New(), nil)
+		defer c.Close()
+		var last int64
+		for range 10 {
+			l, err := c.Acquire(t.Context(), "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l.Token() <= last {
+				t.Fatalf("token %d after %d", l.Token(), last)
+			}
+			last = l.Token()
+			if _, err := c.TryAcquire(t.Context(), "a"); !errors.Is(err, holdfast.ErrHeld) {
+				t.Fatalf("second acquire: %v", err)
+			} else {
+				t.Log(err)
+			}
+			ctx := l.Context()
+			if err := l.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if !errors.Is(context.Cause(ctx), holdfast.ErrReleased) {
+				t.Fatalf("cause %v", context.Cause(ctx))
+			}
+		}
+	})
+}
+
+func TestManyGoroutinesManyClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		var in atomic.Int32
+		var last atomic.Int64
+		var wg sync.WaitGroup
+		for p := range 5 {
+			c := newClient(t, store, nil)
+			t.Cleanup(func() { c.Close() })
+			for g := range 8 {
+				wg.Go(func() {
+					for i := range 20 {
+						l, err := c.Acquire(t.Context(), "a")
+						if err != nil {
+							t.Errorf("client %d goroutine %d: %v", p, g, err)
+							return
+						}
+						if n := in.Add(1); n != 1 {
+							t.Errorf("%d inside", n)
+						}
+						if old := last.Swap(l.Token()); old >= l.Token() {
+							t.Errorf("token %d after %d", l.Token(), old)
+						}
+						if i%3 == 0 {
+							time.Sleep(time.Millisecond)
+						}
+						in.Add(-1)
+						if err := l.Release(t.Context()); err != nil {
+							t.Errorf("release: %v", err)
+						}
+					}
+				})
+			}
+		}
+		wg.Wait()
+	})
+}
+
+func TestFIFOAcrossClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		holder := newClient(t, store, nil)
+		defer holder.Close()
+		l, err := holder.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		var order []int
+		var wg sync.WaitGroup
+		for i := range 20 {
+			c := newClient(t, store, nil)
+			t.Cleanup(func() { c.Close() })
+			wg.Go(func() {
+				l, err := c.Acquire(t.Context(), "a")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				order = append(order, i)
+				mu.Unlock()
+				if err := l.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(10 * time.Millisecond)
+		}
+		began := time.Now()
+		l.Release(t.Context())
+		wg.Wait()
+		if took := time.Since(began); took > 200*time.Millisecond {
+			t.Errorf("20 hand-offs took %v", took)
+		}
+		for i, n := range order {
+			if i != n {
+				t.Fatalf("served in order %v", order)
+			}
+		}
+	})
+}
+
+func TestSharedAndSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		a, b := newClient(t, store, nil), newClient(t, store, nil)
+		defer a.Close()
+		defer b.Close()
+		r1, err := a.Acquire(t.Context(), "a", holdfast.Shared())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r2, err := b.Acquire(t.Context(), "a", holdfast.Shared())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan string, 10)
+		go func() {
+			w, err := b.Acquire(t.Context(), "a")
+			if err != nil {
+				t.Error(err)
+			}
+			got <- "writer"
+			w.Release(t.Context())
+		}()
+		synctest.Wait()
+		go func() {
+			r, err := a.Acquire(t.Context(), "a", holdfast.Shared())
+			if err != nil {
+				t.Error(err)
+			}
+			got <- "reader"
+			r.Release(t.Context())
+		}()
+		synctest.Wait()
+		r1.Release(t.Context())
+		r2.Release(t.Context())
+		if first, second := <-got, <-got; first != "writer" || second != "reader" {
+			t.Fatalf("%s before %s", first, second)
+		}
+		var locks []*holdfast.Lock
+		for i := range 3 {
+			l, err := a.TryAcquire(t.Context(), "s", holdfast.Slots(3))
+			if err != nil {
+				t.Fatalf("slot %d: %v", i, err)
+			}
+			locks = append(locks, l)
+		}
+		if _, err := b.TryAcquire(t.Context(), "s", holdfast.Slots(3)); !errors.Is(err, holdfast.ErrHeld) {
+			t.Fatalf("fourth slot: %v", err)
+		}
+		for _, l := range locks {
+			if err := l.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestDeadHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		cut := &cutStore{Store: store}
+		a, b := newClient(t, cut, nil), newClient(t, store, nil)
+		defer b.Close()
+		defer a.Close()
+		l, err := a.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cut.off.Store(true)
+		began := time.Now()
+		go func() {
+			<-l.Context().Done()
+			if !errors.Is(l.Err(), holdfast.ErrLost) {
+				t.Errorf("lost with %v", l.Err())
+			}
+			t.Logf("after %v: %v", time.Since(began), l.Err())
+		}()
+		l2, err := b.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Err() == nil {
+			t.Error("two holders")
+		}
+		took := time.Since(began)
+		t.Logf("taken over after %v", took)
+		if took > 17*time.Second {
+			t.Errorf("took %v", took)
+		}
+		if l2.Token() <= l.Token() {
+			t.Errorf("token %d after %d", l2.Token(), l.Token())
+		}
+		l2.Release(t.Context())
+	})
+}
+
+type cutStore struct {
+	holdfast.Store
+	off atomic.Bool
+}
+
+func (s *cutStore) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	if s.off.Load() {
+		return nil, fmt.Errorf("no route to host")
+	}
+	return s.Store.Load(ctx, keys)
+}
+
+func (s *cutStore) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+	if s.off.Load() {
+		return nil, fmt.Errorf("no route to host")
+	}
+	return s.Store.CompareAndSwap(ctx, w)
+}
+
+func TestSets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		var in [5]atomic.Int32
+		var wg sync.WaitGroup
+		for p := range 4 {
+			c := newClient(t, store, nil)
+			t.Cleanup(func() { c.Close() })
+			wg.Go(func() {
+				for i := range 20 {
+					a, b := (p+i)%5, (p*3+i*2)%5
+					locks, err := c.AcquireAll(t.Context(), []string{fmt.Sprint(b), fmt.Sprint(a)})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for _, n := range []int{a, b} {
+						if a != b && in[n].Add(1) != 1 {
+							t.Errorf("two inside %d", n)
+						}
+					}
+					time.Sleep(5 * time.Millisecond)
+					for _, n := range []int{a, b} {
+						if a != b {
+							in[n].Add(-1)
+						}
+					}
+					if err := locks.Release(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+func TestElection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		ctx, cancel := context.WithCancel(t.Context())
+		var leading atomic.Int32
+		terms := make(chan int64, 100)
+		var wg sync.WaitGroup
+		for range 3 {
+			c := newClient(t, store, nil)
+			t.Cleanup(func() { c.Close() })
+			e := c.Election("seat")
+			wg.Go(func() {
+				err := e.Run(ctx, func(ctx context.Context, l *holdfast.Lock) error {
+					if leading.Add(1) != 1 {
+						t.Error("two leaders")
+					}
+					terms <- l.Token()
+					time.AfterFunc(time.Second, func() { e.Resign(context.Background()) })
+					<-ctx.Done()
+					leading.Add(-1)
+					return nil
+				})
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("run: %v", err)
+				}
+			})
+		}
+		var last int64
+		for range 10 {
+			term := <-terms
+			if term <= last {
+				t.Errorf("term %d after %d", term, last)
+			}
+			last = term
+		}
+		cancel()
+		wg.Wait()
+	})
+}

@@ -1,0 +1,46 @@
+package holdfast
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// An instant is a time on this process's own clock, which also runs while the
+// machine sleeps. Only differences mean anything; instants of two processes
+// are never compared.
+type instant int64
+
+func (t instant) add(d time.Duration) instant { return t + instant(d) }
+
+func (t instant) sub(u instant) time.Duration { return time.Duration(t - u) }
+
+const never instant = -1 << 63
+
+var (
+	started   = time.Now()
+	clockDiff atomic.Int64 // wall minus monotonic clock when slept was last asked
+	slept     atomic.Int64 // how long the machine has slept since this process began
+)
+
+// now reads the clock: Go's monotonic clock, which stands still while the
+// machine sleeps, plus the time that it slept. The kernel is asked for the
+// latter only when wall and monotonic clock have moved apart, as they do over
+// every sleep; it costs as little as time.Now.
+func now() instant {
+	t := time.Now()
+	mono := t.Sub(started)
+	diff := t.UnixNano() - int64(mono)
+	if last := clockDiff.Load(); diff-last > int64(time.Millisecond) || last-diff > int64(time.Millisecond) {
+		if total := sleptSince(time.Duration(diff - last)); total > time.Duration(slept.Load()) {
+			slept.Store(int64(total))
+		}
+		clockDiff.Store(diff)
+	}
+	return instant(mono) + instant(slept.Load())
+}
+
+// Margin is the part of a TTL by which a holder stops trusting its lease
+// before others may bury it. It pays for clock rates that differ by up to 5 %.
+func Margin(ttl time.Duration) time.Duration {
+	return max(ttl/10, min(time.Second, ttl/4))
+}

@@ -1,0 +1,34 @@
+package holdfast
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var sleptBefore = bootMinusMono()
+
+// sleptSince returns how long the machine has slept since this process began,
+// in whole milliseconds, never more than it was.
+func sleptSince(time.Duration) time.Duration {
+	total := bootMinusMono() - sleptBefore
+	if total < 5*time.Millisecond {
+		return 0
+	}
+	return total.Truncate(time.Millisecond)
+}
+
+// bootMinusMono reads two clocks one after the other, again if something came
+// between.
+func bootMinusMono() time.Duration {
+	var before, boot, after unix.Timespec
+	for range 100 {
+		unix.ClockGettime(unix.CLOCK_MONOTONIC, &before)
+		unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot)
+		unix.ClockGettime(unix.CLOCK_MONOTONIC, &after)
+		if after.Nano()-before.Nano() < int64(time.Millisecond) {
+			break
+		}
+	}
+	return time.Duration(boot.Nano() - after.Nano())
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
+)
+
+const electHelp = `usage: holdfast elect [flags] NAME -- CMD [ARG...]
+
+Stands for election and runs CMD while it leads. When CMD ends, elect ends with
+its status; when the seat is lost, CMD is stopped before another can lead, and
+elect stands again.
+
+      --reason TEXT      shown to the other candidates
+      --ttl DUR          this candidate's own lease, at least 1s; else the store's (15s)
+      --kill-after DUR   from TERM to KILL, before another can lead (TTL/5)
+  -q, --quiet            say nothing but of losses
+
+Signals, environment and files of CMD are as with run.
+
+examples:
+  holdfast elect scheduler -- ./serve
+  holdfast watch scheduler           who leads
+
+exit status: CMD's; 128+n killed by signal n; 64 usage; 69 store;
+70 a fault of ours; 126, 127 CMD cannot be run
+`
+
+func electVerb(a *app) *cobra.Command {
+	var l lease
+	var w wish
+	c := &cobra.Command{
+		Use: "elect [flags] NAME -- CMD [ARG...]", Short: "Run a command while elected leader", Long: electHelp,
+		ValidArgsFunction: a.completeNames,
+	}
+	l.flags(c.Flags())
+	c.Flags().StringVar(&w.reason, "reason", "", "")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		w.slots = 1
+		names, argv, err := splitArgs(c, args)
+		if err == nil && len(names) > 1 {
+			err = usage("elect: one name before --, not %d", len(names))
+		}
+		if err == nil {
+			err = l.check()
+		}
+		if err != nil {
+			return err
+		}
+		opts, err := w.options(c.Flags())
+		if err != nil {
+			return err
+		}
+		return a.elect(orBackground(c.Context()), names[0], argv, &l, opts)
+	}
+	return c
+}
+
+func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, opts []holdfast.Option) error {
+	path, err := lookUp(argv[0])
+	if err != nil {
+		return err
+	}
+	t, err := parseStore(a.store)
+	if err != nil {
+		return err
+	}
+	r := &runner{argv: argv, names: []string{name}, lease: l, signals: catch(false)}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := r.endOnSignal(cancel)
+	defer func() { stop() }()
+	h, err := t.open(ctx)
+	if err != nil {
+		return orSignal(ctx, t.unusable(err, "; nothing was run"))
+	}
+	defer h.Close()
+	var q *queue
+	begin := func() *queue {
+		q := newQueue(r.names, l.quiet)
+		q.lead = true
+		return q
+	}
+	client, err := holdfast.New(h, &holdfast.Options{
+		TTL:   l.ttl.Duration,
+		Owner: holdfast.Owner{Program: "holdfast elect"},
+		Trace: &holdfast.Trace{Beat: r.beat},
+	})
+	if err != nil {
+		return usage("%s", strings.TrimPrefix(err.Error(), "holdfast: "))
+	}
+	defer client.Close()
+	ttl, err := client.StoreTTL(ctx)
+	if err == nil && !l.ttl.set {
+		if err := l.checkKillAfter(ttl); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return orSignal(ctx, t.unusable(err, "; nothing was run"))
+	}
+	q = begin()
+	q.watch(client)
+	var ended error
+	finished := false
+	err = client.Election(name, opts...).Run(ctx, func(_ context.Context, lock *holdfast.Lock) error {
+		q.stop()
+		stop()
+		g, err := guard.Start(path, argv, environment())
+		if err != nil {
+			finished, ended = true, fail(exitFault, "%v", err)
+			return ended
+		}
+		defer g.Close()
+		r.mu.Lock()
+		r.guard = g
+		r.mu.Unlock()
+		if !l.quiet {
+			say("leading %s, token %d: started %s", quote(name), lock.Token(), escape(argv[0]))
+		}
+		ended = r.hold(holdfast.Locks{lock})
+		r.mu.Lock()
+		r.guard = nil
+		r.mu.Unlock()
+		var f *failure
+		if errors.As(ended, &f) && f.status == exitLost && f.text != "" {
+			say("%s", f.text)
+			stop = r.endOnSignal(cancel)
+			q = begin()
+			q.watch(client)
+			return ended // lost: Run stands again
+		}
+		finished = true
+		cancel(nil)
+		return ended
+	})
+	q.stop()
+	switch {
+	case finished:
+		return ended
+	case err == nil:
+		return nil
+	}
+	return orSignal(ctx, t.unusable(err, "; nothing was run"))
+}

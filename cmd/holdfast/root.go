@@ -1,0 +1,103 @@
+package main
+
+import (
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// An app is what all verbs share.
+type app struct {
+	store string
+}
+
+const rootHelp = `Locks, leases and leader election in the database you already run.
+
+  holdfast run nightly -- ./backup.sh      one at a time, wherever it is started
+
+Use it      run elect acquire release
+See it      list show watch break doctor
+Set it up   schema config completion version
+
+Store       --store URL or HOLDFAST_STORE: ` + stores + `
+            (?allow=NAME accepts a danger by the name that doctor gives it)
+            without either a file of your own: ~/.local/state/holdfast/holdfast.db
+More        holdfast run --help, and so for each verb
+
+exit status: 0 done; 1 the answer is no; 64 usage; 69 store; 70 a fault of ours; see run --help for more
+`
+
+// newRoot makes the command. Its verbs are made when one is asked for.
+func newRoot(args []string) *cobra.Command {
+	a := &app{store: os.Getenv("HOLDFAST_STORE")}
+	root := &cobra.Command{
+		Use:               "holdfast",
+		Short:             "Locks, leases and leader election in the database you already run",
+		Long:              rootHelp,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("unknown command %s; see: holdfast --help", quote(args[0]))
+			}
+			return nil
+		},
+		RunE: func(*cobra.Command, []string) error {
+			return usage("a verb is missing, as in: holdfast run nightly -- ./backup.sh; see: holdfast --help")
+		},
+	}
+	root.PersistentFlags().StringVar(&a.store, "store", a.store, "URL of the store")
+	root.SetHelpFunc(func(c *cobra.Command, _ []string) {
+		text := c.Long
+		if text == "" {
+			text = c.Short + "\n" + c.UsageString()
+		}
+		c.OutOrStdout().Write([]byte(text))
+	})
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if c.Name() == "run" || c.Name() == "elect" {
+			if !slices.Contains(args, "--") && strings.Contains(err.Error(), "unknown") {
+				if names, command := splitGuess(c.Flags().Args()); command != "" {
+					return noDashes(c.Name(), names, command)
+				}
+			}
+		}
+		text, _, _ := strings.Cut(err.Error(), "\n")
+		return usage("%s: %s; see: %s --help", c.Name(), escape(text), c.CommandPath())
+	})
+	for _, verb := range verbs {
+		root.AddCommand(verb(a))
+	}
+	return root
+}
+
+var verbs = []func(*app) *cobra.Command{
+	runVerb, electVerb, acquireVerb, releaseVerb, listVerb, showVerb, watchVerb, breakVerb,
+	configVerb, schemaVerb, doctorVerb, versionVerb,
+}
+
+// splitGuess takes a command line without "--" for a name and a command.
+func splitGuess(args []string) (names []string, command string) {
+	if len(args) < 2 {
+		return args, ""
+	}
+	return args[:1], strings.Join(args[1:], " ")
+}
+
+func noDashes(verb string, names []string, command string) error {
+	return usage("%s: put -- before the command: holdfast %s %s -- %s", verb, verb, escape(strings.Join(names, " ")), escape(command))
+}
+
+// oneName is the argument check of verbs that take one name.
+func oneName(c *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return usage("%s: which name? holdfast %s NAME; see: holdfast %[1]s --help", c.Name(), c.Name())
+	case len(args) > 1:
+		return usage("%s: one name, not %d; quote a name that has spaces", c.Name(), len(args))
+	}
+	return nil
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
+)
+
+// A runner runs one command under locks.
+type runner struct {
+	argv    []string
+	names   []string
+	lease   *lease
+	guard   *guard.Guard
+	signals chan os.Signal
+
+	mu      sync.Mutex
+	until   time.Time // end of the trust window
+	beaten  time.Time // when the last heartbeat that was answered was sent
+	silence error     // why the ones since then were not
+}
+
+// endOnSignal ends the wait for the lock by a signal, until stop is called.
+func (r *runner) endOnSignal(cancel context.CancelCauseFunc) (stop func()) {
+	done, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		for {
+			select {
+			case sig := <-r.signals:
+				if isStop(sig) {
+					standStill()
+				}
+				if ends(sig) {
+					cancel(&killed{sig.(syscall.Signal), sig == os.Interrupt && r.guard != nil && r.guard.Shared()})
+					return
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(done); <-gone })
+}
+
+// beat is told of each heartbeat.
+func (r *runner) beat(took time.Duration, until time.Time, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.silence = err
+		return
+	}
+	r.silence, r.beaten, r.until = nil, time.Now().Add(-took), until
+	if r.guard != nil {
+		r.guard.Extend(until, r.killAfter(until.Sub(r.beaten)))
+	}
+}
+
+// killAfter is the time from TERM to KILL in a trust window of that length.
+func (r *runner) killAfter(window time.Duration) time.Duration {
+	// The TTL is the window and a margin of a tenth, at least a second or a quarter.
+	ttl := window * 10 / 9
+	if ttl < 10*time.Second {
+		ttl = min(window+time.Second, window*4/3)
+	}
+	if r.lease.killAfter.set {
+		return min(r.lease.killAfter.Duration, ttl/3)
+	}
+	return ttl / 5
+}
+
+// hold runs the command under the locks and returns how it ended: nil, a
+// failure with its status, or killed.
+func (r *runner) hold(locks holdfast.Locks) error {
+	tokens := make(map[string]int64)
+	for i, name := range r.names {
+		tokens[name] = locks[i].Token()
+	}
+	text, err := json.Marshal(tokens)
+	if err != nil {
+		return fail(exitFault, "%v", err)
+	}
+	env := []string{
+		"HOLDFAST_NAME=" + r.names[0],
+		"HOLDFAST_TOKEN=" + strconv.FormatInt(locks[0].Token(), 10),
+		"HOLDFAST_LOCKS=" + string(text),
+	}
+	r.mu.Lock()
+	deadline := locks[0].Deadline()
+	left := time.Until(deadline)
+	if deadline.After(r.until) {
+		r.until = deadline
+	}
+	if r.beaten.IsZero() {
+		r.beaten = time.Now()
+	}
+	// The guard is told under the lock, so that no older deadline comes after a newer.
+	err = r.guard.Run(env, locks[0].Proof(), deadline, r.killAfter(left))
+	r.mu.Unlock()
+	if err != nil {
+		return fail(exitFault, "the guard does not answer: %v; nothing was run", err)
+	}
+	lost := locks[0].Context()
+	end := r.supervise(lost)
+	return r.judge(end, context.Cause(lost))
+}
+
+// supervise is what happens while the command runs.
+func (r *runner) supervise(lost context.Context) guard.Event {
+	over := lost.Done()
+	for {
+		select {
+		case e, ok := <-r.guard.Events():
+			switch {
+			case !ok:
+				return guard.Event{Ended: true, Why: guard.NoGuard}
+			case e.Stopping && e.Why == guard.Deadline:
+				r.losing(e.Within)
+			case e.Stopped && r.guard.Shared():
+				r.standWith()
+			case e.Ended:
+				return e
+			}
+		case <-over:
+			over = nil
+			r.guard.Stop()
+		case sig := <-r.signals:
+			switch {
+			case typed(sig) && r.guard.Shared(): // the terminal has sent it to the command, too
+			case isStop(sig):
+				r.guard.Signal(sig.(syscall.Signal))
+				standStill()
+			default:
+				r.guard.Signal(sig.(syscall.Signal))
+			}
+		}
+	}
+}
+
+// standWith stops us if the command stands still, so that the shell knows and
+// its fg continues both. One that fg has just continued, or is about to, does not.
+func (r *runner) standWith() {
+	for range 3 {
+		if !r.guard.Standing() {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	standStill()
+}
+
+func (r *runner) losing(left time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	cause := ""
+	if r.silence != nil {
+		cause = " (" + redactURL(escape(r.silence.Error())) + ")"
+	}
+	say("losing %s: the store has not answered for %s%s; stopping %s, %s left",
+		quoteAll(r.names), brief(time.Since(r.beaten)), cause, escape(r.argv[0]), brief(left))
+}
+
+// judge turns the end of the command into ours.
+func (r *runner) judge(e guard.Event, lost error) error {
+	command, names := escape(r.argv[0]), quoteAll(r.names)
+	if e.Errno != 0 {
+		return cannotRun(r.argv[0], e.Errno)
+	}
+	if len(e.Alive) > 0 {
+		say("%s: could not be killed and may still run: %s", command, pids(e.Alive))
+	}
+	switch {
+	case e.Why == guard.NoGuard:
+		return fail(exitLost, "lost %s: the guard of %s is gone or stood still; %s was killed with all it started", names, command, command)
+	case e.Late:
+		return fail(exitLost, "lost %s: this machine stood still, and %s may have run on beside the next holder; only what is fenced was protected", names, command)
+	case e.Why == guard.Deadline:
+		return fail(exitLost, "lost %s: %s stopped in time (%s); run it again when the store is back: holdfast doctor", names, command, manner(e))
+	case e.Why == guard.Told:
+		return fail(exitLost, "lost %s: %s; %s stopped (%s)", names, reasonOf(lost), command, manner(e))
+	}
+	if e.Left > 0 {
+		how := "asked to end"
+		if e.Killed {
+			how = "killed"
+		}
+		say("%s left %d of its processes running; %s before %s is released", command, e.Left, how, names)
+	}
+	switch s := e.Status; {
+	case s.Signaled():
+		return &killed{s.Signal(), s.Signal() == syscall.SIGINT && r.guard.Shared()}
+	case s.ExitStatus() != 0:
+		return &failure{s.ExitStatus(), ""}
+	}
+	return nil
+}
+
+// manner is how a command ended that was asked to.
+func manner(e guard.Event) string {
+	switch {
+	case e.Killed:
+		return fmt.Sprintf("signal KILL after %s", brief(e.After))
+	case e.Status.Signaled():
+		return "signal " + signalName(e.Status.Signal())
+	}
+	return fmt.Sprintf("exit status %d", e.Status.ExitStatus())
+}
+
+// reasonOf is a loss as the library tells it, without the name and token that
+// stand in front of it.
+func reasonOf(err error) string {
+	if err == nil || !errors.Is(err, holdfast.ErrLost) {
+		return "it was given back"
+	}
+	text := redactURL(err.Error())
+	if _, why, ok := strings.Cut(text, " lost: "); ok {
+		text = why
+	}
+	return escape(text)
+}
+
+func pids(list []int) string {
+	s := "pid"
+	for i, pid := range list {
+		if i == 10 {
+			return s + fmt.Sprintf(" and %d more", len(list)-i)
+		}
+		s += " " + strconv.Itoa(pid)
+	}
+	return s
+}

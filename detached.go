@@ -1,0 +1,147 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// AcquireFor takes a lock that no process keeps alive: it ends by itself d
+// after its grant was confirmed to others, or by ReleaseToken. It is for scripts
+// that wrap no command; a program does better with Acquire, which is told of a
+// loss. d is at least 1s. The options are those of Acquire.
+func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, opts ...Option) (Claim, error) {
+	if d < MinTTL || d > maxTTL {
+		return Claim{}, fmt.Errorf("acquire %q: a hold for %v is not between %v and %v", name, d, MinTTL, maxTTL)
+	}
+	settings := c.opts
+	settings.RuntimeDir = os.DevNull // its process may end
+	sub, err := New(c.store, &settings)
+	if err != nil {
+		return Claim{}, err
+	}
+	l, err := sub.Acquire(ctx, name, opts...)
+	if err != nil {
+		sub.Close()
+		return Claim{}, err
+	}
+	if err := l.sess.leaveAlone(ctx, d); err != nil {
+		l.Release(context.WithoutCancel(ctx))
+		sub.Close()
+		return Claim{}, fmt.Errorf("acquire %q for %v: %w", name, d, err)
+	}
+	claim := Claim{ID: claimID(l.sess.id, l.group.nr), Name: name, Slots: l.Slots(), Token: l.token, Owner: sub.owner,
+		Reason: l.group.reason, Since: l.group.since, TTL: detachedTTL(d), Detached: true, nr: l.group.nr}
+	claim.Owner.Session = l.sess.id
+	sub.stop()
+	sub.work.Wait()
+	return claim, nil
+}
+
+// leaveAlone sends the session's last heartbeat, which keeps it for d, and ends
+// nothing in the store.
+func (s *session) leaveAlone(ctx context.Context, d time.Duration) error {
+	c := s.c
+	c.mu.Lock()
+	s.detach, s.alone = d, make(chan struct{})
+	alone := s.alone
+	c.mu.Unlock()
+	signal(s.wake)
+	select {
+	case <-alone:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.idle:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.over {
+		return errors.New("lost: " + s.why)
+	}
+	s.over = true
+	close(s.ended)
+	return nil
+}
+
+// detachedTTL is the TTL whose trust window is d.
+func detachedTTL(d time.Duration) time.Duration {
+	return max(d*10/9, min(d+time.Second, d*4/3)) + time.Millisecond
+}
+
+// ReleaseToken gives back a lock that was taken with AcquireFor. ErrReleased: it
+// had ended, and what was done since was not protected. The lock of a running
+// program is refused; that takes Break.
+func (c *Client) ReleaseToken(ctx context.Context, name string, token int64) error {
+	if err := c.releaseToken(ctx, name, token); err != nil {
+		return fmt.Errorf("release %q: %w", name, err)
+	}
+	return nil
+}
+
+func (c *Client) releaseToken(ctx context.Context, name string, token int64) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	gone := &goneError{Claim{Token: token}}
+	recs, err := c.store.Load(ctx, []Key{{Names, name}})
+	if err != nil {
+		return err
+	}
+	rec, err := decodeLock(recs[0].Value, recs[0].Version)
+	if err != nil {
+		return err
+	}
+	var mine *claimRecord
+	for i, h := range rec.Holders {
+		if token >= h.Token && token < h.Token+h.tokens() {
+			mine = &rec.Holders[i]
+		}
+	}
+	if mine == nil {
+		return gone
+	}
+	ended := false
+	_, err = c.update(ctx, Key{Sessions, mine.Session}, true, func(r Record) ([]byte, error) {
+		s, err := decodeSession(r.Value)
+		switch {
+		case err != nil:
+			return nil, err
+		case s.Dead != 0 && s.By == c.owner.String() && s.Why == "released":
+			return nil, errGone // our own write, answered late
+		case s.Dead != 0 || len(r.Value) == 0:
+			ended = true
+			return nil, errGone
+		case !s.Detached:
+			return nil, fmt.Errorf("token %d belongs to a running program, %s: it gives it back itself, or break it", token, s.Owner)
+		}
+		ttl := time.Duration(s.TTL) * time.Millisecond
+		ended = r.Age >= ttl-Margin(ttl)
+		s.Dead, s.By, s.Why = time.Now().UnixMicro(), c.owner.String(), "released"
+		return s.encode(), nil
+	})
+	if err != nil && !errors.Is(err, errGone) {
+		return err
+	}
+	c.knowDead(mine.Session, sessionRecord{})
+	_, err = c.update(ctx, Key{Names, name}, true, func(r Record) ([]byte, error) {
+		rec, err := decodeLock(r.Value, r.Version)
+		if err != nil {
+			return nil, err
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !rec.settle(c.isDead) {
+			return nil, errGone
+		}
+		return rec.encode(r.Version), nil
+	})
+	if err != nil && !errors.Is(err, errGone) {
+		return err
+	}
+	if ended {
+		return gone
+	}
+	return nil
+}

@@ -1,0 +1,388 @@
+package holdfast
+
+import (
+	"context"
+	"fmt"
+	mathrand "math/rand/v2"
+	"slices"
+	"time"
+)
+
+// kick has the driver of a place look at what is wanted; c.mu is held.
+func (c *Client) kick(p *place) {
+	if !p.busy && c.ctx.Err() == nil {
+		p.busy = true
+		c.spawn(func() { c.drive(p) })
+	}
+}
+
+func (c *Client) kickAll() {
+	for _, p := range c.places {
+		c.kick(p)
+	}
+}
+
+// drive makes the record of a place follow what is wanted, one write at a
+// time. It ends when there is nothing more to write; hints, the wait loop and
+// the goroutines that lock and release kick it again.
+func (c *Client) drive(p *place) {
+	lost := 0 // writes in a row that lost
+	var took time.Duration
+	for c.ctx.Err() == nil {
+		c.mu.Lock()
+		p.confirm()
+		s := c.assign(p)
+		if s != nil && !s.opened {
+			if s.opening {
+				c.unlock()
+				select {
+				case <-s.ready:
+				case <-c.ctx.Done():
+				}
+				continue
+			}
+			s.opening = true
+			c.unlock()
+			var next lockRecord
+			var w Write
+			sw := s.open(func() (Write, bool) {
+				var changed bool
+				if next, changed = c.plan(p); changed {
+					w = p.write(next, c.sess)
+				}
+				return w, changed
+			})
+			if w.Key.Name != "" {
+				sw.write = w
+				if c.answered(p, sw, next) == perhaps {
+					c.pause(c.backoff(p))
+				}
+			}
+			continue
+		}
+		next, changed := c.plan(p)
+		switch {
+		case p.look || p.stale() && !changed || lost > 2:
+			if lost > 2 {
+				c.unlock()
+				c.pause(time.Duration(mathrand.Int64N(int64(took)<<min(lost-2, 5) + 1)))
+				lost = 2
+				c.mu.Lock()
+			}
+			p.look = false
+			c.unlock()
+			if !c.lookAt(p) {
+				c.pause(c.backoff(p))
+			}
+		case changed:
+			w := p.write(next, c.sess)
+			timeout := c.callTimeout()
+			c.unlock()
+			sw := c.batch.do(w, timeout)
+			took = now().sub(sw.sent)
+			switch c.answered(p, sw, next) {
+			case won:
+				lost = 0
+			case lostTo:
+				lost++
+			case perhaps:
+				c.pause(c.backoff(p))
+			}
+		case c.denyTries(p):
+			c.unlock()
+		default:
+			p.busy = false
+			if len(p.groups)+len(p.leaving) == 0 && !p.blind {
+				delete(c.places, p.name)
+				c.checkQuiet()
+			}
+			c.unlock()
+			return
+		}
+	}
+}
+
+// callTimeout bounds one call to the store; c.mu is held.
+func (c *Client) callTimeout() time.Duration {
+	if c.sess != nil && c.sess.ttl > 0 {
+		return c.sess.ttl
+	}
+	return DefaultTTL
+}
+
+// confirm lets go of departures that are done: the claim is not in the record,
+// and no write of ours is on its way that could still bring it. (One that takes
+// the name whenever it is empty can: that is a debt, and watched.)
+func (p *place) confirm() {
+	if p.openOld != 0 {
+		return
+	}
+	p.leaving = slices.DeleteFunc(p.leaving, func(d *departure) bool {
+		_, _, ok := p.rec.find(d.sess.id, d.nr)
+		if !ok {
+			close(d.gone)
+		}
+		return !ok
+	})
+}
+
+// assign gives every group that has no claim yet one of the current session,
+// and returns that session; nil if none is needed.
+func (c *Client) assign(p *place) (s *session) {
+	for _, g := range p.groups {
+		if g.state != wanted {
+			continue
+		}
+		s = c.current()
+		if g.nr == 0 {
+			s.claims++
+			g.sess, g.nr = s, s.claims
+		}
+	}
+	return s
+}
+
+// plan is the record that should follow the one last seen: without our claims
+// that nobody wants, without those of the dead, with those that are wanted, and
+// settled. Any claim of our session that we do not know is one that nobody
+// wants. c.mu is held.
+func (c *Client) plan(p *place) (next lockRecord, changed bool) {
+	next = p.rec.clone()
+	changed = p.openOld != 0 && p.openOld == p.version // closes what may still follow that version
+	if s := c.sess; s != nil {
+		gone := next.drop(func(cl claimRecord) bool {
+			if cl.Session != s.id || p.wants(cl.Nr) {
+				return false
+			}
+			for _, d := range p.leaving {
+				if d.nr == cl.Nr && d.broken != nil {
+					b := *d.broken
+					b.Token = cl.Token
+					next.addBreak(b)
+				}
+			}
+			return true
+		})
+		changed = changed || gone
+	}
+	if next.settle(c.isDead) {
+		changed = true
+	}
+	for _, g := range p.groups {
+		if g.nr == 0 {
+			continue
+		}
+		if _, _, ok := next.find(g.sess.id, g.nr); ok || g.state != wanted {
+			continue
+		}
+		if len(next.Waiters) >= maxQueue && !g.try {
+			g.try = true
+		}
+		next.enqueue(g.claim())
+		next.settle(c.isDead)
+		if _, holds, _ := next.find(g.sess.id, g.nr); holds || !g.try {
+			changed = true
+		} else {
+			next.drop(func(cl claimRecord) bool { return cl.is(g.sess.id, g.nr) })
+		}
+	}
+	return next, changed
+}
+
+// maxQueue bounds a record: who would be later in line is refused.
+const maxQueue = 4096
+
+// wants says whether a claim number of the current session is wanted, or not to
+// be given back yet.
+func (p *place) wants(nr int64) bool {
+	for _, g := range p.groups {
+		if g.nr == nr {
+			return true
+		}
+	}
+	for _, d := range p.leaving {
+		if d.nr == nr && d.after != never && now() < d.after {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *group) claim() claimRecord {
+	n := g.want
+	if g.slots < 2 && int64(g.waiting.len()) > n {
+		n = int64(g.waiting.len())
+	}
+	if n == 1 {
+		n = 0
+	}
+	return claimRecord{
+		Session: g.sess.id, Nr: g.nr, Slots: g.slots, N: n, TTL: g.sess.ttl.Milliseconds(),
+		Since: g.since.UnixMicro(), Reason: g.reason, Set: g.set,
+	}
+}
+
+const maxBreaks = 16
+
+func (r *lockRecord) addBreak(b breakRecord) {
+	r.Breaks = append(r.Breaks, b)
+	if n := len(r.Breaks) - maxBreaks; n > 0 {
+		r.Breaks = slices.Delete(r.Breaks, 0, n)
+	}
+}
+
+// write is the write that puts next in place of what is there. It waits for the
+// disk only if it gives someone a token. It wakes watchers only where someone
+// waits: for a grant to another process, or, of a claim that is handed on in
+// memory, to be told that another process is in line.
+func (p *place) write(next lockRecord, s *session) Write {
+	old := p.version
+	if old == 0 {
+		old = IfEmpty
+	}
+	w := Write{Key: Key{Names, p.name}, Old: old, Value: next.encode(max(old, 0)), Lazy: !next.gives()}
+	for _, h := range next.Holders {
+		if h.Token == 0 && (s == nil || h.Session != s.id) || h.tokens() > 1 && len(next.Waiters) > len(p.rec.Waiters) {
+			w.Wake = true
+		}
+	}
+	return w
+}
+
+type result int8
+
+const (
+	won result = iota
+	lostTo
+	perhaps
+)
+
+// answered takes in what became of a write.
+func (c *Client) answered(p *place, sw *swap, next lockRecord) result {
+	c.mu.Lock()
+	defer c.unlock()
+	switch {
+	case sw.err != nil:
+		if sw.write.Old == IfEmpty {
+			p.blind = true
+		} else {
+			p.openOld = sw.write.Old
+		}
+		p.look = true
+		c.failed(p, sw.err)
+		return perhaps
+	case sw.out.Won:
+		if sw.write.Lazy {
+			c.lazy[p.name] = true
+		}
+		next.written(sw.out.Record.Version)
+		c.see(p, next, sw.out.Record.Version, sw.sent)
+		return won
+	}
+	rec, err := decodeLock(sw.out.Record.Value, sw.out.Record.Version)
+	if err != nil {
+		c.refuse(p, err)
+		return lostTo
+	}
+	c.see(p, rec, sw.out.Record.Version, sw.sent)
+	return lostTo
+}
+
+// lookAt loads the record of a place and reports whether the store answered.
+func (c *Client) lookAt(p *place) bool {
+	c.mu.Lock()
+	timeout := c.callTimeout()
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(c.ctx, timeout)
+	defer cancel()
+	asked := now()
+	recs, err := c.store.Load(ctx, []Key{{Names, p.name}})
+	c.mu.Lock()
+	defer c.unlock()
+	if err != nil {
+		p.look = true
+		c.failed(p, err)
+		return false
+	}
+	c.seeRecord(p, recs[0], asked)
+	return true
+}
+
+func (c *Client) seeRecord(p *place, r Record, asked instant) {
+	rec, err := decodeLock(r.Value, r.Version)
+	if err != nil {
+		c.refuse(p, err)
+		return
+	}
+	c.see(p, rec, r.Version, asked)
+}
+
+// failed: the store did not answer. Who does not want to wait is told at once,
+// as is everyone if it has never answered this client; the others when it has
+// been silent for a TTL. c.mu is held.
+func (c *Client) failed(p *place, err error) {
+	if p.failing == never {
+		p.failing = now()
+	}
+	p.failed = err
+	tooLong := !c.answers || now().sub(p.failing) > c.callTimeout()
+	for _, g := range slices.Clone(p.groups) {
+		if g.try || tooLong {
+			c.failGroup(g, fmt.Errorf("the store does not answer: %w", err))
+		}
+	}
+}
+
+// failGroup answers everyone who waits in a group with an error.
+func (c *Client) failGroup(g *group, err error) {
+	for g.waiting.len() > 0 {
+		g.waiting.pop().answer(nil, err)
+	}
+	if len(g.active) == 0 {
+		c.part(g, nil)
+	}
+}
+
+// refuse: what stands under the name was not written by us, and we do not touch
+// it; c.mu is held.
+func (c *Client) refuse(p *place, err error) {
+	for _, g := range slices.Clone(p.groups) {
+		c.failGroup(g, err)
+	}
+	p.leaving = slices.DeleteFunc(p.leaving, func(d *departure) bool { d.void = true; close(d.gone); return true })
+	p.openOld, p.blind = 0, false
+}
+
+// stale says whether someone who does not wait still needs to be told, and the
+// record was seen too long ago for that.
+func (p *place) stale() bool {
+	return slices.ContainsFunc(p.groups, func(g *group) bool { return g.try && g.state == wanted && p.asked < g.born })
+}
+
+// denyTries answers those who do not wait and did not get in, and reports
+// whether there were any; c.mu is held.
+func (c *Client) denyTries(p *place) (any bool) {
+	for _, g := range slices.Clone(p.groups) {
+		if g.try && g.state == wanted {
+			c.failGroup(g, &HeldError{Name: p.name, Holders: p.claims(p.rec.Holders), Waiters: p.claims(p.rec.Waiters)})
+			any = true
+		}
+	}
+	return any
+}
+
+// claims shows records as claims, without what only their sessions know.
+func (p *place) claims(recs []claimRecord) []Claim {
+	var claims []Claim
+	for _, r := range recs {
+		claims = append(claims, r.public(p.name))
+	}
+	return claims
+}
+
+// backoff is how long to leave a store alone that does not answer.
+func (c *Client) backoff(p *place) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return jitter(min(5*time.Millisecond+now().sub(p.failing)/4, time.Second))
+}

@@ -1,0 +1,144 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+)
+
+// An Election is an exclusive lock whose queue is the candidates and whose
+// token is the term. It is built on the lock and on nothing else. Its names
+// are spindle's: Run, HasLock, Leader.
+type Election struct {
+	c    *Client
+	name string
+	opts []Option
+
+	mu   sync.Mutex
+	term *Lock
+	over chan struct{}           // closed when the term's lead has returned and the seat is given back
+	stop context.CancelCauseFunc // ends the term's lead
+}
+
+// Election makes an election of a name. It does no I/O.
+func (c *Client) Election(name string, opts ...Option) *Election {
+	return &Election{c: c, name: name, opts: opts}
+}
+
+var errResigned = errors.New("resigned")
+
+// Run stands for election, leads, and stands again after a loss, until ctx
+// ends, and then returns its cause; or it returns what lead returned while it
+// led. lead's context ends when the seat is lost, with Resign, and with ctx;
+// only when lead has returned is the seat given up. A nil lead holds the seat:
+// ask HasLock.
+func (e *Election) Run(ctx context.Context, lead func(context.Context, *Lock) error) error {
+	if lead == nil {
+		lead = func(ctx context.Context, _ *Lock) error { <-ctx.Done(); return nil }
+	}
+	for {
+		l, err := e.c.Acquire(ctx, e.name, e.opts...)
+		if err != nil {
+			if errors.Is(err, ErrLost) && ctx.Err() == nil {
+				continue
+			}
+			return err
+		}
+		over := make(chan struct{})
+		term, stop := context.WithCancelCause(ctx)
+		e.mu.Lock()
+		e.term, e.over, e.stop = l, over, stop
+		e.mu.Unlock()
+		err = e.c.with(term, l, lead)
+		resigned := errors.Is(context.Cause(term), errResigned)
+		e.mu.Lock()
+		e.term = nil
+		e.mu.Unlock()
+		stop(nil)
+		close(over)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(l.Err(), ErrClosed) || errors.Is(err, ErrClosed):
+			return ErrClosed
+		case errors.Is(l.Err(), ErrLost), resigned:
+			// stand again
+		default:
+			return err
+		}
+	}
+}
+
+// HasLock says whether this process leads at this moment, without I/O, and by
+// which lock: its token and the fence are what one needs next.
+func (e *Election) HasLock() (*Lock, bool) {
+	e.mu.Lock()
+	l := e.term
+	e.mu.Unlock()
+	if l == nil || l.Err() != nil {
+		return nil, false
+	}
+	return l, true
+}
+
+// Leader says who leads. Token 0: nobody.
+func (e *Election) Leader(ctx context.Context) (Claim, error) {
+	info, err := e.c.Show(ctx, e.name)
+	if err != nil {
+		return Claim{}, fmt.Errorf("leader of %q: %w", e.name, err)
+	}
+	return info.leader(), nil
+}
+
+func (i Info) leader() Claim {
+	for _, h := range i.Holders {
+		if !h.Dead {
+			return h
+		}
+	}
+	return Claim{Name: i.Name}
+}
+
+// Observe gives the leader now, and then each change once, until ctx ends.
+// Token 0: the seat is empty.
+func (e *Election) Observe(ctx context.Context) iter.Seq2[Claim, error] {
+	return func(yield func(Claim, error) bool) {
+		first, last := true, Claim{}
+		for info, err := range e.c.Watch(ctx, e.name) {
+			if err != nil {
+				if !yield(Claim{}, fmt.Errorf("observe %q: %w", e.name, err)) {
+					return
+				}
+				continue
+			}
+			leader := info.leader()
+			if !first && leader.Token == last.Token && leader.ID == last.ID {
+				continue
+			}
+			first, last = false, leader
+			if !yield(leader, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Resign ends this process's term: lead's context ends, and when lead has
+// returned the seat is given up. Run stands again, at the end of the queue.
+func (e *Election) Resign(ctx context.Context) error {
+	e.mu.Lock()
+	l, over, stop := e.term, e.over, e.stop
+	e.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	stop(errResigned)
+	select {
+	case <-over:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("resign %q: lead has not returned yet: %w", e.name, ctx.Err())
+	}
+}

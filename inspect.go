@@ -1,0 +1,207 @@
+package holdfast
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Show says who holds a name and who waits. A free name is no error.
+func (c *Client) Show(ctx context.Context, name string) (Info, error) {
+	if err := (Key{Names, name}).Check(); err != nil {
+		return Info{}, fmt.Errorf("show: %w", err)
+	}
+	recs, err := c.store.Load(ctx, []Key{{Names, name}, {Audits, name}})
+	if err != nil {
+		return Info{}, fmt.Errorf("show %q: %w", name, err)
+	}
+	info := []Info{{Name: name}}
+	if err := info[0].read(recs[0], recs[1]); err != nil {
+		return Info{}, fmt.Errorf("show %q: %w", name, err)
+	}
+	if err := c.fillAll(ctx, info); err != nil {
+		return Info{}, fmt.Errorf("show %q: %w", name, err)
+	}
+	return info[0], nil
+}
+
+// List gives all names in use that begin with prefix, in the order of their
+// bytes, a page at a time. It is no snapshot: each name is as it was when its
+// page was read.
+func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		after := ""
+		if prefix != "" { // the last name before all that begin with it, nearly
+			after = prefix[:len(prefix)-1]
+			if last := prefix[len(prefix)-1]; last > 0 {
+				after += string([]byte{last - 1}) + strings.Repeat("\xff", max(0, 255-len(prefix)))
+			}
+		}
+		for {
+			names, err := c.store.Keys(ctx, Names, after, 200)
+			if err != nil {
+				yield(Info{}, fmt.Errorf("list: %w", err))
+				return
+			}
+			if len(names) == 0 {
+				return
+			}
+			after = names[len(names)-1]
+			past := false
+			var keys []Key
+			for _, n := range names {
+				if strings.HasPrefix(n, prefix) {
+					keys = append(keys, Key{Names, n}, Key{Audits, n})
+				} else if n > prefix {
+					past = true
+				}
+			}
+			if len(keys) > 0 {
+				recs, err := c.store.Load(ctx, keys)
+				if err != nil {
+					yield(Info{}, fmt.Errorf("list: %w", err))
+					return
+				}
+				var page []Info
+				for i := 0; i < len(keys); i += 2 {
+					info := Info{Name: keys[i].Name}
+					if err := info.read(recs[i], recs[i+1]); err != nil {
+						if !yield(Info{Name: info.Name}, fmt.Errorf("list %q: %w", info.Name, err)) {
+							return
+						}
+						continue
+					}
+					if len(info.Holders)+len(info.Waiters) > 0 {
+						page = append(page, info)
+					}
+				}
+				if err := c.fillAll(ctx, page); err != nil {
+					yield(Info{}, fmt.Errorf("list: %w", err))
+					return
+				}
+				for _, info := range page {
+					if !yield(info, nil) {
+						return
+					}
+				}
+			}
+			if past {
+				return
+			}
+		}
+	}
+}
+
+// Watch gives the state of a name now and then after each change, until ctx
+// ends. A slow reader skips states, never the last one.
+func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		ch := make(chan struct{}, 1)
+		defer c.subscribe(ch, Key{Names, name})()
+		last := ""
+		for {
+			info, err := c.Show(ctx, name)
+			if ctx.Err() != nil {
+				return
+			}
+			if sum := info.summary(); err != nil || sum != last {
+				if last = sum; !yield(info, err) {
+					return
+				}
+			}
+			if !c.doze(ctx, ch, lastPoll) {
+				return
+			}
+		}
+	}
+}
+
+// doze waits for a hint, or for about d; it reports whether ctx goes on.
+func (c *Client) doze(ctx context.Context, hint <-chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(jitter(d))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-hint:
+	case <-ctx.Done():
+	case <-c.ctx.Done():
+		return false
+	}
+	return ctx.Err() == nil
+}
+
+// summary is what counts as a change for Watch.
+func (i Info) summary() string {
+	var b strings.Builder
+	for _, cl := range slices.Concat(i.Holders, i.Waiters) {
+		fmt.Fprintf(&b, "%s %d %v %v;", cl.ID, cl.Token, cl.Suspected, cl.Dead)
+	}
+	fmt.Fprintf(&b, "%d", len(i.Breaks))
+	return b.String()
+}
+
+// read takes in a name's record and its audit.
+func (i *Info) read(lock, audit Record) error {
+	rec, err := decodeLock(lock.Value, lock.Version)
+	if err != nil {
+		return err
+	}
+	for _, h := range rec.Holders {
+		i.Holders = append(i.Holders, h.public(i.Name))
+	}
+	for _, w := range rec.Waiters {
+		i.Waiters = append(i.Waiters, w.public(i.Name))
+	}
+	kept, err := decodeAudit(audit.Value)
+	if err != nil {
+		return err
+	}
+	for _, b := range mergeBreaks(kept, rec.Breaks) {
+		i.Breaks = append(i.Breaks, Break{Token: b.Token, Was: b.Was, By: b.By, Reason: b.Reason, At: time.UnixMicro(b.At), Now: b.Now})
+	}
+	return nil
+}
+
+func (c *Client) fillAll(ctx context.Context, infos []Info) error {
+	var sessions []string
+	for _, i := range infos {
+		for _, cl := range slices.Concat(i.Holders, i.Waiters) {
+			sessions = append(sessions, cl.Owner.Session)
+		}
+	}
+	looks, err := c.loadSessions(ctx, sessions)
+	if err != nil {
+		return err
+	}
+	for _, i := range infos {
+		c.fill(i.Holders, looks)
+		c.fill(i.Waiters, looks)
+	}
+	return nil
+}
+
+// An audit record is the breaks of a name, newest first.
+func decodeAudit(value []byte) ([]breakRecord, error) {
+	var breaks []breakRecord
+	if len(value) > 0 {
+		if err := json.Unmarshal(value, &breaks); err != nil {
+			return nil, fmt.Errorf("not an audit record: %w", err)
+		}
+	}
+	return breaks, nil
+}
+
+// mergeBreaks adds breaks to those kept, newest first and without doubles.
+func mergeBreaks(kept, fresh []breakRecord) []breakRecord {
+	for _, b := range fresh {
+		if !slices.ContainsFunc(kept, func(k breakRecord) bool { return k.Session == b.Session && k.Nr == b.Nr }) {
+			kept = append(kept, b)
+		}
+	}
+	slices.SortStableFunc(kept, func(a, b breakRecord) int { return int(min(max(b.At-a.At, -1), 1)) })
+	return kept[:min(len(kept), maxBreaks)]
+}

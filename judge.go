@@ -1,0 +1,336 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Judging: a session may be buried by whoever waits behind one of its claims,
+// when any one of these holds:
+//
+//   - watch: the same beat has stood for a whole TTL on the judge's own clock,
+//     from after a first look had returned to before a last one was sent;
+//   - proof: this host's kernel knows that all processes with its file are gone;
+//   - age: the store's clock says that the beat is older than the TTL, and a mark
+//     that asks for a beat has stood unanswered for a third of it.
+//
+// Burying is a swap of the very record that was judged, so either the next beat
+// or the burial wins, and leaves a tombstone: death is permanent, and may be
+// remembered for ever. Life never is.
+
+// A sighting is one look at a session's record.
+type sighting struct {
+	rec   Record
+	asked instant // before the call was sent
+	got   instant // after it had been answered
+}
+
+// judge remembers since when it has seen the same beat.
+type judge struct {
+	c  *Client
+	mu sync.Mutex
+	// watched has no session that is dead, or no longer ahead of us.
+	watched map[string]*watched
+	hurried bool
+}
+
+type watched struct {
+	beat   sessionRecord
+	since  instant // when this beat was first seen
+	looked instant // when it was last looked at
+	marked instant // when its mark was first seen; never
+	ttl    time.Duration
+	absent bool
+}
+
+func (j *judge) init(c *Client) { j.c, j.watched = c, make(map[string]*watched) }
+
+func (j *judge) forget(keep func(session string) bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for s := range j.watched {
+		if keep == nil || !keep(s) {
+			delete(j.watched, s)
+		}
+	}
+}
+
+// hurry has the wait loop look at the sessions soon.
+func (j *judge) hurry() { j.mu.Lock(); j.hurried = true; j.mu.Unlock() }
+
+// due says whether a judgement is due at t, or a hint has come.
+func (j *judge) due(t instant) bool {
+	at := j.next()
+	return at != never && at <= t
+}
+
+// next is when a session is to be looked at, because its beat will be late, or
+// have stood for a TTL; never: no such time is known.
+func (j *judge) next() instant {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.hurried {
+		return now()
+	}
+	at := never
+	for _, w := range j.watched {
+		for _, due := range []instant{w.since.add(w.ttl / 2), w.since.add(w.ttl)} {
+			if due > w.looked && (at == never || due < at) {
+				at = due
+			}
+		}
+	}
+	return at
+}
+
+// A verdict is what a judge does about a session.
+type verdict int8
+
+const (
+	letLive verdict = iota
+	isDead
+	markIt   // ask it for a heartbeat
+	recordIt // it has a claim but no record: give it one that can be judged
+	buryIt
+)
+
+// consider judges one sighting.
+func (j *judge) consider(session string, s sighting) (v verdict, rec sessionRecord, why string) {
+	patient, defaultTTL := j.c.isWaiting(), j.c.ttlGuess()
+	rec, err := decodeSession(s.rec.Value)
+	if err != nil {
+		return letLive, rec, ""
+	}
+	if rec.Dead != 0 {
+		return isDead, rec, ""
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	absent := len(s.rec.Value) == 0
+	ttl := time.Duration(rec.TTL) * time.Millisecond
+	if absent || ttl <= 0 {
+		ttl = defaultTTL
+	}
+	w := j.watched[session]
+	if w == nil || w.absent != absent || !w.beat.sameBeat(rec) {
+		w = &watched{beat: rec, since: s.got, marked: never, ttl: ttl, absent: absent}
+		j.watched[session] = w
+	}
+	w.beat, w.ttl, w.looked = rec, ttl, s.asked // a mark may have come
+	if rec.Suspected != nil && w.marked == never {
+		w.marked = s.got
+	}
+	stood := s.asked.sub(w.since)
+	if absent {
+		// A first claim may outrun its session, or a crash have lost it.
+		if stood >= firstPoll/2 {
+			return recordIt, rec, ""
+		}
+		return letLive, rec, ""
+	}
+	if stood >= ttl {
+		return buryIt, rec, fmt.Sprintf("silent for %s", shortDuration(stood))
+	}
+	age := time.Duration(-1) // of the beat, by the store's clock
+	if s.rec.Age >= 0 {
+		age = s.rec.Age
+		if rec.Suspected != nil {
+			age += time.Duration(rec.Suspected.Age) * time.Microsecond
+		}
+	}
+	switch {
+	case age >= ttl && rec.Detached:
+		return buryIt, rec, "its time is over"
+	case age >= ttl && rec.Suspected != nil && s.rec.Age >= ttl/3 && (!patient || s.asked.sub(w.marked) >= ttl/3):
+		// Who goes on waiting has seen the mark stand on its own clock as well.
+		// Who only asks once cannot, and relies on the store's clock not having
+		// leapt by a TTL since the mark.
+		return buryIt, rec, fmt.Sprintf("silent for %s by the store's clock, asked %s ago", shortDuration(age), shortDuration(s.rec.Age))
+	case rec.Suspected == nil && !rec.Detached && (stood >= ttl/2 || age >= ttl/2):
+		return markIt, rec, ""
+	}
+	return letLive, rec, ""
+}
+
+func (c *Client) isWaiting() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.waiting
+}
+
+// loadSessions looks at session records.
+func (c *Client) loadSessions(ctx context.Context, ids []string) (map[string]sighting, error) {
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	keys := make([]Key, 0, len(ids))
+	for _, id := range ids {
+		if (Key{Sessions, id}).Check() == nil {
+			keys = append(keys, Key{Sessions, id})
+		}
+	}
+	looks := make(map[string]sighting, len(keys))
+	if len(keys) == 0 {
+		return looks, nil
+	}
+	asked := now()
+	recs, err := c.store.Load(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	for i, k := range keys {
+		looks[k.Name] = sighting{recs[i], asked, now()}
+	}
+	return looks, nil
+}
+
+// judgeAll judges sessions and does what follows from it. It reports whether
+// any is newly known to be dead.
+func (c *Client) judgeAll(ctx context.Context, looks map[string]sighting) (died bool) {
+	c.judge.mu.Lock()
+	c.judge.hurried = false
+	c.judge.mu.Unlock()
+	for id, s := range looks {
+		c.mu.Lock()
+		skip := c.isOurs(id) || c.isDead(id)
+		c.mu.Unlock()
+		if skip {
+			continue
+		}
+		v, rec, why := c.judge.consider(id, s)
+		if v == letLive && !rec.Detached && len(s.rec.Value) > 0 && c.proof.near(id) && c.proof.dead(id) {
+			v, why = buryIt, provenDead
+		}
+		if c.carryOut(ctx, id, s.rec, rec, v, why) {
+			died = true
+		}
+	}
+	if died {
+		c.buried()
+	}
+	return died
+}
+
+const provenDead = "its processes are gone, by the kernel's proof"
+
+// ttlGuess is the TTL by which a session without a record is judged.
+func (c *Client) ttlGuess() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sess != nil && c.sess.ttl > 0 {
+		return max(c.sess.ttl, DefaultTTL)
+	}
+	return DefaultTTL
+}
+
+// claimTTL is the longest TTL that any claim of a session we have seen names.
+func (c *Client) claimTTL(session string) time.Duration {
+	ttl := c.ttlGuess()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.places {
+		for _, cl := range slices.Concat(p.rec.Holders, p.rec.Waiters) {
+			if cl.Session == session {
+				ttl = max(ttl, time.Duration(cl.TTL)*time.Millisecond)
+			}
+		}
+	}
+	return ttl
+}
+
+// carryOut does what a verdict says and reports whether the session is dead.
+func (c *Client) carryOut(ctx context.Context, id string, r Record, rec sessionRecord, v verdict, why string) bool {
+	key := Key{Sessions, id}
+	old := r.Version
+	if old == 0 || len(r.Value) == 0 {
+		old = IfEmpty
+	}
+	switch v {
+	case isDead:
+		c.knowDead(id, rec)
+		return true
+	case recordIt:
+		zero := sessionRecord{TTL: c.claimTTL(id).Milliseconds(), Suspected: &suspicion{By: c.owner.String()}}
+		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: IfEmpty, Value: zero.encode()}})
+	case markIt:
+		rec.Suspected = &suspicion{By: c.owner.String(), Age: max(r.Age, 0).Microseconds()}
+		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: rec.encode(), Wake: true}})
+		c.log.Info("suspected", "session", id, "owner", rec.Owner)
+	case buryIt:
+		tomb := sessionRecord{Owner: rec.Owner, TTL: rec.TTL, Grace: rec.Grace, Beat: rec.Beat, Nonce: rec.Nonce,
+			Dead: time.Now().UnixMicro(), By: c.owner.String(), Why: why}
+		outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: tomb.encode(), Wake: true}})
+		if err != nil {
+			return false // perhaps: the next look tells
+		}
+		if !outs[0].Won {
+			now, err := decodeSession(outs[0].Record.Value)
+			if err != nil || now.Dead == 0 {
+				return false // it lives
+			}
+			tomb = now
+		} else {
+			c.log.Info("buried", "session", id, "owner", rec.Owner, "why", why)
+		}
+		c.knowDead(id, tomb)
+		return true
+	}
+	return false
+}
+
+// knowDead remembers a death; its claims are void after its grace.
+func (c *Client) knowDead(id string, tomb sessionRecord) {
+	grace := time.Duration(tomb.Grace) * time.Millisecond
+	c.mu.Lock()
+	if _, ok := c.dead[id]; !ok {
+		if len(c.dead) > 10000 {
+			clear(c.dead) // every death can be read again
+		}
+		c.dead[id] = now().add(grace)
+		if grace > 0 {
+			time.AfterFunc(grace, c.buried)
+		}
+	}
+	c.mu.Unlock()
+	c.judge.mu.Lock()
+	delete(c.judge.watched, id)
+	c.judge.mu.Unlock()
+	c.proof.bury(id)
+}
+
+// buryProven buries sessions whose death the kernel has proved.
+func (c *Client) buryProven(ids []string) {
+	ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
+	defer cancel()
+	looks, err := c.loadSessions(ctx, ids)
+	if err != nil {
+		c.pause(jitter(firstPoll))
+		return
+	}
+	c.judgeAll(ctx, looks)
+	for _, id := range ids {
+		if len(looks[id].rec.Value) == 0 {
+			// It ended, or never began: its claims are judged as without a record.
+			c.proof.bury(id)
+		}
+	}
+}
+
+// buryOwn writes the tombstone of our own session.
+func (c *Client) buryOwn(ctx context.Context, s *session) error {
+	errDead := errors.New("dead")
+	_, err := c.update(ctx, Key{Sessions, s.id}, true, func(r Record) ([]byte, error) {
+		rec, err := decodeSession(r.Value)
+		if err == nil && rec.Dead != 0 {
+			return nil, errDead
+		}
+		return sessionRecord{Owner: &c.owner, TTL: s.ttl.Milliseconds(), Beat: rec.Beat, Nonce: rec.Nonce,
+			Dead: time.Now().UnixMicro(), By: c.owner.String(), Why: "closed"}.encode(), nil
+	})
+	if errors.Is(err, errDead) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,235 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+)
+
+// A Lock is one grant of a name to one goroutine of this process.
+type Lock struct {
+	c      *Client
+	group  *group
+	sess   *session
+	token  int64
+	since  instant
+	values context.Context
+
+	// Guarded by c.mu.
+	err    error // why it is no longer held; nil while it is
+	left   *departure
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	set    *lockSet
+}
+
+// A lockSet is what AcquireAll returned: one context for all.
+type lockSet struct {
+	locks  Locks
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// Name is the name that is locked.
+func (l *Lock) Name() string { return l.group.p.name }
+
+// Token is the fencing token: positive, and larger than that of every earlier
+// grant of this name, for ever.
+func (l *Lock) Token() int64 { return l.token }
+
+// Slots is the most holders the lock tolerates at once: 1 exclusive, N slots,
+// 0 any number (shared).
+func (l *Lock) Slots() int { return l.group.slots }
+
+// Context has the values of the acquiring context, but not its end: it ends
+// when the lock is lost or released or the client is closed, and
+// context.Cause tells which (ErrLost, ErrReleased, ErrClosed).
+func (l *Lock) Context() context.Context {
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
+	if l.set != nil {
+		return l.set.ctx
+	}
+	if l.ctx == nil {
+		l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(l.values))
+		if l.err != nil {
+			l.cancel(l.err)
+		}
+	}
+	return l.ctx
+}
+
+// Err is nil while the lock is held, and then says why it is not. It reads the
+// clock itself, so it is right even where a timer is late: it is the check in
+// front of an act. What happens between the check and the act only a fence can
+// judge.
+func (l *Lock) Err() error {
+	l.c.mu.Lock()
+	err := l.err
+	l.c.mu.Unlock()
+	if err == nil && !l.sess.trusted() {
+		l.sess.lose("", nil)
+		l.c.mu.Lock()
+		err = l.err
+		l.c.mu.Unlock()
+	}
+	return err
+}
+
+// Deadline is the end of the trust window as of now; it moves with every
+// heartbeat. It is for planning: Err decides. The time has a monotonic reading.
+func (l *Lock) Deadline() time.Time { return time.Now().Add(l.sess.left()) }
+
+// TTL is what the lock's session may be silent for as of now, before others may
+// take it over.
+func (l *Lock) TTL() time.Duration {
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
+	return l.sess.ttl
+}
+
+// Proof is the open file by which other processes of this host know that the
+// lock's session lives. A child process that inherits it keeps the lock from
+// being taken over before the TTL when this process dies. nil where there is
+// none. It must not be closed.
+func (l *Lock) Proof() *os.File {
+	if l.sess.proof == nil {
+		return nil
+	}
+	return l.sess.proof.file
+}
+
+// Release ends belief in the lock at once and then gives it back. That is sent
+// even if ctx is done, so `defer lock.Release(ctx)` is right: ctx bounds only
+// the wait for the answer. ErrLost: it had been lost before. Any other error
+// means perhaps: the client sees to it until its session ends. Again, it gives
+// the same answer.
+func (l *Lock) Release(ctx context.Context) error {
+	c := l.c
+	lost := l.Err()
+	if !errors.Is(lost, ErrLost) {
+		lost = nil
+	}
+	c.mu.Lock()
+	if l.err == nil {
+		l.end(&releasedError{l.Name(), l.token})
+	}
+	if l.left == nil {
+		l.left = departed
+		if i := slices.Index(l.group.active, l); i >= 0 {
+			l.group.active = slices.Delete(l.group.active, i, i+1)
+			if len(l.group.active) == 0 {
+				l.left = c.advance(l.group)
+			}
+		}
+	}
+	left := l.left
+	c.unlock()
+	if lost != nil {
+		return lost // a broken lock stays in the record until its work has stopped: now it goes
+	}
+	select {
+	case <-left.gone:
+		return nil
+	default:
+	}
+	select {
+	case <-left.gone:
+		if left.void {
+			return fmt.Errorf("release %q: not confirmed before the session ended; it ends by itself", l.Name())
+		}
+		return nil
+	case <-ctx.Done():
+		c.mu.Lock()
+		failed := l.group.p.failed
+		c.mu.Unlock()
+		err := ctx.Err()
+		if failed != nil {
+			err = errors.Join(err, failed)
+		}
+		return fmt.Errorf("release %q: not confirmed: %w; the client keeps trying, and after Close it ends by itself", l.Name(), err)
+	}
+}
+
+// end ends belief with a cause; c.mu is held.
+func (l *Lock) end(cause error) {
+	if l.err != nil {
+		return
+	}
+	l.err = cause
+	if l.cancel != nil {
+		l.cancel(cause)
+	}
+	if l.set != nil {
+		l.set.cancel(cause)
+	}
+	if t := l.c.opts.Trace; t != nil && t.Ended != nil {
+		name, token, held := l.Name(), l.token, now().sub(l.since)
+		if errors.Is(cause, ErrReleased) {
+			cause = nil
+		}
+		l.c.later = append(l.c.later, func() { t.Ended(name, token, held, cause) })
+	}
+}
+
+// lose ends a lock that is not given back; c.mu is held. It takes the rest of
+// its set along.
+func (l *Lock) lose(why string, err error) {
+	if l.err != nil {
+		return
+	}
+	lost := &lostError{l.Name(), l.token, why, err}
+	l.end(lost)
+	l.c.log.Warn("lock lost", "name", l.Name(), "token", l.token, "why", why, "err", err)
+	if l.set == nil {
+		return
+	}
+	others := l.set.locks
+	l.c.later = append(l.c.later, func() {
+		l.c.mu.Lock()
+		defer l.c.unlock()
+		for _, o := range others {
+			if o.err == nil {
+				o.end(lost)
+				o.group.active = slices.DeleteFunc(o.group.active, func(a *Lock) bool { return a == o })
+				if len(o.group.active) == 0 {
+					o.left = l.c.advance(o.group)
+				}
+			}
+		}
+	})
+}
+
+type releasedError struct {
+	name  string
+	token int64
+}
+
+func (e *releasedError) Is(target error) bool { return target == ErrReleased }
+
+func (e *releasedError) Error() string {
+	return fmt.Sprintf("%q (token %d) has been released", e.name, e.token)
+}
+
+// Locks are the locks of a set, in the order asked for.
+type Locks []*Lock
+
+// Release gives all of them back, as Lock.Release does.
+func (s Locks) Release(ctx context.Context) error {
+	done := make(chan error, len(s))
+	var errs []error
+	seen := make(map[*Lock]bool)
+	for _, l := range s {
+		if !seen[l] {
+			seen[l] = true
+			go func() { done <- l.Release(ctx) }()
+		}
+	}
+	for range seen {
+		errs = append(errs, <-done)
+	}
+	return errors.Join(errs...)
+}

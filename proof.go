@@ -1,0 +1,165 @@
+package holdfast
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// Proof of death: on one host nobody need wait for a TTL. Each session holds an
+// exclusive kernel lock (flock) on a small file named after its random id, in a
+// runtime directory of its user. The kernel lets go of the lock when the last
+// process that has the open file is gone, and at no other time. Who finds the
+// file and gets a shared lock on it knows that the session is dead. No file, no
+// permission, another directory, another host: nothing is known, and the TTL
+// decides. It is never a process id, which is reused and differs between
+// containers, nor a boot id, which cloned machines share.
+
+// proofs is where this process keeps the proof of its life and looks for that
+// of others.
+type proofs struct {
+	dir string // as set; then as resolved
+
+	mu     sync.Mutex
+	state  int8 // 0 not looked at yet, 1 usable, -1 not
+	others map[string]*os.File
+}
+
+// A proof is the locked file of one session of ours.
+type proof struct {
+	file *os.File
+	path string
+}
+
+func runtimeDir(dir string) string {
+	if dir != "" {
+		return dir
+	}
+	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) {
+		return filepath.Join(xdg, "holdfast")
+	}
+	if own := fmt.Sprintf("/run/user/%d", os.Geteuid()); isDir(own) { // as for a login, also in cron
+		return filepath.Join(own, "holdfast")
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("holdfast-%d", os.Geteuid()))
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// usable looks at the directory once; p.mu is held.
+func (p *proofs) usable() bool {
+	if p.state == 0 {
+		p.state = -1
+		p.dir = runtimeDir(p.dir)
+		if p.dir != os.DevNull && prepareProofDir(p.dir) == nil {
+			p.state = 1
+		}
+	}
+	return p.state == 1
+}
+
+// make locks a new file and only then gives it the session's name, so that no
+// judge can meet an unlocked file of the living. nil: no proof can be given
+// here.
+func (p *proofs) make(session string) *proof {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.usable() {
+		return nil
+	}
+	path := filepath.Join(p.dir, session)
+	file, err := lockNew(path+".new", path)
+	if err != nil {
+		return nil
+	}
+	return &proof{file, path}
+}
+
+// drop removes a proof of ours. The name goes first: a file without a name
+// proves nothing.
+func (p *proofs) drop(own *proof) {
+	if own == nil {
+		return
+	}
+	os.Remove(own.path)
+	own.file.Close()
+}
+
+// dead says whether this host's kernel knows the session to be dead.
+func (p *proofs) dead(session string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	file := p.open(session)
+	return file != nil && canLock(file)
+}
+
+// near says whether the session has a proof on this host, so that dead is worth
+// asking again.
+func (p *proofs) near(session string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open(session) != nil
+}
+
+// open returns the session's file, kept open until forget; p.mu is held.
+func (p *proofs) open(session string) *os.File {
+	if !p.usable() || !plainID(session) {
+		return nil
+	}
+	if file, ok := p.others[session]; ok {
+		return file
+	}
+	file, err := openProof(filepath.Join(p.dir, session))
+	if err != nil {
+		return nil
+	}
+	if p.others == nil {
+		p.others = make(map[string]*os.File)
+	}
+	p.others[session] = file
+	return file
+}
+
+// bury removes the file of a session whose tombstone is written.
+func (p *proofs) bury(session string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if file, ok := p.others[session]; ok {
+		file.Close()
+		delete(p.others, session)
+	}
+	if p.state == 1 && plainID(session) {
+		os.Remove(filepath.Join(p.dir, session))
+	}
+}
+
+// forget closes the files of sessions that are of no interest any more.
+func (p *proofs) forget(wanted func(session string) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for session, file := range p.others {
+		if !wanted(session) {
+			file.Close()
+			delete(p.others, session)
+		}
+	}
+}
+
+func (p *proofs) close() { p.forget(func(string) bool { return false }) }
+
+// plainID keeps what other programs wrote into records out of paths.
+func plainID(session string) bool {
+	if len(session) != 32 {
+		return false
+	}
+	for _, r := range session {
+		if (r < '0' || r > '9') && (r < 'a' || r > 'f') {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,478 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// A session is this client's life in the store: one record, kept by one
+// heartbeat for all its locks. It is trusted until the moment before its last
+// successful heartbeat was sent, plus TTL, less the margin; at that moment,
+// without any I/O in the way, all its locks are lost. Nobody may bury it
+// earlier than the TTL. Loss is final: the client goes on with a new session.
+//
+// The trust window counted from before sending is River's; one session for all
+// locks of a process is etcd's.
+type session struct {
+	c     *Client
+	id    string
+	until atomic.Int64 // end of the trust window, an instant; never: not open
+	moved chan struct{}
+	wake  chan struct{} // beat now
+	ended chan struct{} // closed by end: no more beats
+	ready chan struct{} // closed once open, or over before it opened
+	idle  chan struct{} // closed when the beat loop has returned
+	proof *proof        // this host's proof of its life, or nil
+
+	// Guarded by c.mu.
+	opening  bool
+	opened   bool
+	over     bool   // lost or ended
+	claims   int64  // claim numbers used
+	why      string // of the loss
+	ttl      time.Duration
+	last     sessionRecord // as last known to stand in the store
+	version  int64         // of last; 0: not known to be written
+	attempts []attempt     // beats sent since
+	lastSent instant       // of the latest attempt
+	failing  error         // why the latest attempt was not answered
+	detach   time.Duration // the last beat makes it a hold without a process for that long
+	alone    chan struct{} // closed when that beat has won
+}
+
+// An attempt is one beat that was sent. Its nonce tells it from every other.
+type attempt struct {
+	record sessionRecord
+	sent   instant
+}
+
+// current returns the client's session, a new one if there is none; c.mu is
+// held.
+func (c *Client) current() *session {
+	if c.sess == nil {
+		c.sess = &session{
+			c: c, id: newID(),
+			moved: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+			ended: make(chan struct{}), ready: make(chan struct{}), idle: make(chan struct{}),
+		}
+		c.sess.until.Store(int64(never))
+	}
+	return c.sess
+}
+
+// left is how much of the trust window is left; it is not positive when it is
+// over.
+func (s *session) left() time.Duration {
+	until := instant(s.until.Load())
+	if until == never {
+		return 0
+	}
+	return until.sub(now())
+}
+
+func (s *session) trusted() bool { return s.left() > 0 }
+
+// open writes the session's first record in one call with the first claim, and
+// returns what became of the claim. If the session did not open in that call it
+// goes on trying by itself.
+func (s *session) open(claim func() (Write, bool)) *swap {
+	c := s.c
+	s.proof = c.proof.make(s.id) // before anyone can see the session
+	ttl := c.opts.TTL
+	if ttl == 0 {
+		ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
+		var err error
+		if ttl, err = c.StoreTTL(ctx); err != nil {
+			ttl = DefaultTTL
+		}
+		cancel()
+	}
+	c.mu.Lock()
+	s.ttl = ttl
+	beat := s.next(ttl)
+	sent := s.lastSent
+	sw := &swap{sent: sent}
+	writes := []Write{beat}
+	w, ok := claim()
+	if ok {
+		writes = append(writes, w)
+	}
+	c.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(c.ctx, ttl/3)
+	defer cancel()
+	outs, err := c.store.CompareAndSwap(ctx, writes)
+	var out Outcome
+	if sw.err = err; err == nil {
+		out = outs[0]
+		if ok {
+			sw.out = outs[1]
+		}
+	}
+	s.answer(out, err, sent)
+	s.trace(sent, err)
+	c.spawn(s.beats)
+	c.spawn(s.guardWindow)
+	return sw
+}
+
+// next is the write of a fresh attempt; c.mu is held. A smaller TTL shrinks
+// the window before it is sent, since the judges will go by it as soon as the
+// store has it, whatever we hear of that.
+func (s *session) next(ttl time.Duration) Write {
+	t := now()
+	if ttl < s.ttl && s.opened {
+		until := min(instant(s.until.Load()), t.add(ttl-Margin(ttl)))
+		s.until.Store(int64(until))
+		signal(s.moved)
+	}
+	rec := sessionRecord{
+		Owner: &s.c.owner, TTL: ttl.Milliseconds(), Grace: s.c.opts.Grace.Milliseconds(),
+		Beat: s.last.Beat + 1, Nonce: newNonce(), Detached: s.detach > 0,
+	}
+	old := s.version
+	if old == 0 {
+		old = IfEmpty
+	}
+	s.attempts = append(s.attempts, attempt{rec, t})
+	s.lastSent = t
+	return Write{Key: Key{Sessions, s.id}, Old: old, Value: rec.encode()}
+}
+
+// beats sends the heartbeats until the session is over.
+func (s *session) beats() {
+	defer close(s.idle)
+	c := s.c
+	for {
+		c.mu.Lock()
+		again := s.failing != nil
+		wait := s.ttl / 3
+		over := s.over
+		c.mu.Unlock()
+		if over {
+			return
+		}
+		if again {
+			wait = jitter(min(max(wait/10, 50*time.Millisecond), time.Second))
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-s.wake:
+		case <-s.ended:
+			t.Stop()
+			return
+		case <-c.ctx.Done():
+			t.Stop()
+			return
+		}
+		t.Stop()
+		if !s.beat() {
+			return
+		}
+	}
+}
+
+// beat sends heartbeats until one is answered and leaves nothing to be read,
+// or one is not answered. It says whether the session goes on.
+func (s *session) beat() bool {
+	c := s.c
+	for {
+		c.mu.Lock()
+		ttl := s.ttl
+		if s.over || s.opened && !s.trusted() {
+			c.mu.Unlock()
+			s.lose("", nil)
+			return false
+		}
+		bound := ttl / 3
+		if s.opened {
+			bound = min(bound, s.left())
+		}
+		c.mu.Unlock()
+
+		ctx, cancel := context.WithTimeout(c.ctx, bound)
+		switch {
+		case s.detach > 0:
+			ttl = detachedTTL(s.detach)
+		case c.opts.TTL == 0:
+			if set, err := c.StoreTTL(ctx); err == nil {
+				ttl = set
+			}
+		}
+		c.mu.Lock()
+		w := s.next(ttl)
+		sent := s.lastSent
+		c.mu.Unlock()
+		outs, err := c.store.CompareAndSwap(ctx, []Write{w})
+		cancel()
+		var out Outcome
+		if err == nil {
+			out = outs[0]
+		}
+		again := s.answer(out, err, sent)
+		s.trace(sent, err)
+		c.mu.Lock()
+		over := s.over
+		c.mu.Unlock()
+		if over {
+			return false
+		}
+		if !again {
+			if err == nil {
+				c.afterBeat()
+			}
+			return true
+		}
+	}
+}
+
+func (s *session) trace(sent instant, err error) {
+	if t := s.c.opts.Trace; t != nil && t.Beat != nil {
+		t.Beat(now().sub(sent), time.Now().Add(s.left()), err)
+	}
+}
+
+// answer takes in what became of an attempt and reports whether another beat
+// is wanted at once.
+func (s *session) answer(out Outcome, err error, sent instant) (again bool) {
+	c := s.c
+	c.mu.Lock()
+	if s.over {
+		c.mu.Unlock()
+		return false
+	}
+	if s.failing = err; err != nil {
+		gone := !s.opened && now().sub(s.attempts[0].sent) >= s.ttl
+		c.mu.Unlock()
+		c.log.Warn("heartbeat not answered", "session", s.id, "left", s.left(), "err", err)
+		if gone {
+			s.lose("no answer to its first heartbeat", err)
+		}
+		return false
+	}
+	if out.Won {
+		for _, a := range s.attempts {
+			if a.sent == sent {
+				s.accept(a, out.Record.Version)
+				break
+			}
+		}
+		c.mu.Unlock()
+		return false
+	}
+	rec, err := decodeSession(out.Record.Value)
+	if err != nil {
+		c.mu.Unlock()
+		s.lose("its record was overwritten", err)
+		return false
+	}
+	why := ""
+	switch {
+	case rec.Dead != 0:
+		why = "declared dead by " + rec.By
+		if rec.Why != "" {
+			why += " (" + rec.Why + ")"
+		}
+	case len(out.Record.Value) == 0 && s.version == 0:
+		// Emptied before our first record came: try again.
+		c.mu.Unlock()
+		return true
+	case len(out.Record.Value) == 0:
+		why = "its record has vanished from the store"
+	case s.version != 0 && rec.sameBeat(s.last):
+		s.version = out.Record.Version // a mark or a revocation on our last beat
+		again = true
+	default:
+		mine := false
+		for _, a := range s.attempts {
+			if rec.sameBeat(a.record) {
+				s.accept(a, out.Record.Version)
+				again, mine = true, true
+				break
+			}
+		}
+		switch {
+		case mine:
+		case rec.Beat < s.last.Beat:
+			why = "the store has lost a heartbeat that it had confirmed"
+		case rec.Beat == 0:
+			why = "declared missing by " + suspectedBy(rec)
+		default:
+			why = "another process uses this session: cloned machine?"
+		}
+	}
+	suspected := rec.Suspected != nil
+	c.mu.Unlock()
+	if why != "" {
+		s.lose(why, nil)
+		return false
+	}
+	if suspected {
+		c.log.Info("suspected, answering with a heartbeat", "session", s.id, "by", rec.Suspected.By)
+	}
+	for _, r := range rec.Revoked {
+		c.revoke(s, r)
+	}
+	return again
+}
+
+func suspectedBy(r sessionRecord) string {
+	if r.Suspected == nil {
+		return "another process"
+	}
+	return r.Suspected.By
+}
+
+// accept takes an attempt for the record that stands; c.mu is held. The window
+// never moves backwards, and never after it has ended.
+func (s *session) accept(a attempt, version int64) {
+	s.last, s.version = a.record, version
+	s.attempts = nil
+	s.ttl = time.Duration(a.record.TTL) * time.Millisecond
+	until := a.sent.add(s.ttl - Margin(s.ttl))
+	if !s.opened {
+		s.opened = true
+		s.until.Store(int64(until))
+		close(s.ready)
+		s.c.kickAll()
+	} else if s.trusted() {
+		s.until.Store(max(s.until.Load(), int64(until)))
+	}
+	signal(s.moved)
+	if a.record.Detached && s.alone != nil {
+		close(s.alone)
+		s.alone = nil
+	}
+}
+
+// guardWindow ends the session when its window does. It looks at least once a
+// second, since a timer does not run while the machine sleeps.
+func (s *session) guardWindow() {
+	select {
+	case <-s.ready:
+	case <-s.ended:
+		return
+	case <-s.c.ctx.Done():
+		return
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		left := s.left()
+		if left <= 0 {
+			s.lose("", nil)
+			return
+		}
+		timer.Reset(min(left, time.Second))
+		select {
+		case <-timer.C:
+		case <-s.moved:
+		case <-s.ended:
+			return
+		case <-s.c.ctx.Done():
+			return
+		}
+	}
+}
+
+// lose ends belief in everything this session holds, for ever. The reason is
+// worked out if none is given.
+func (s *session) lose(why string, err error) {
+	c := s.c
+	c.mu.Lock()
+	if s.over {
+		c.mu.Unlock()
+		return
+	}
+	s.over = true
+	if why == "" {
+		silent := s.ttl - Margin(s.ttl) - s.left()
+		switch {
+		case s.failing != nil:
+			why, err = fmt.Sprintf("no heartbeat answered for %s", shortDuration(silent)), s.failing
+		default:
+			why = fmt.Sprintf("this process stood still for %s", shortDuration(silent))
+		}
+	}
+	s.why = why
+	opened := s.opened
+	s.until.Store(int64(never))
+	if c.sess == s {
+		c.sess = nil
+	}
+	select {
+	case <-s.ready:
+	default:
+		close(s.ready)
+	}
+	if opened || len(s.attempts) > 0 {
+		c.lost[s.id] = s.lastSent.add(s.ttl)
+	}
+	for _, p := range c.places {
+		c.sessionOver(p, s, why, err)
+	}
+	c.unlock()
+	if opened {
+		c.log.Warn("session lost", "session", s.id, "why", why, "err", err)
+	}
+	c.proof.drop(s.proof)
+}
+
+// end ends the session of a client that closes. If clean, no claim of it can be
+// left anywhere, and its record is emptied; else it leaves a tombstone, which
+// voids whatever is left.
+func (s *session) end(clean bool) error {
+	c := s.c
+	c.mu.Lock()
+	if s.over {
+		c.mu.Unlock()
+		return nil
+	}
+	s.over = true
+	close(s.ended)
+	if !s.opened && len(s.attempts) == 0 {
+		c.mu.Unlock()
+		c.proof.drop(s.proof)
+		return nil
+	}
+	left := max(s.left(), 0)
+	old, known := s.version, len(s.attempts) == 0 && s.opened
+	c.mu.Unlock()
+	<-s.idle
+
+	ctx, cancel := context.WithTimeout(c.ctx, max(left, 100*time.Millisecond))
+	defer cancel()
+	c.mu.Lock()
+	if known = known && len(s.attempts) == 0; known {
+		old = s.version
+	}
+	clean = clean && known
+	c.mu.Unlock()
+	var err error
+	if clean {
+		var outs []Outcome
+		outs, err = c.store.CompareAndSwap(ctx, []Write{{Key: Key{Sessions, s.id}, Old: old, Lazy: true}})
+		if err == nil && outs[0].Won {
+			c.proof.drop(s.proof)
+			return nil
+		}
+	}
+	err = c.buryOwn(ctx, s)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("holdfast: close: the session is not confirmed as ended, it ends by itself in %s: %w", shortDuration(s.ttl), err)
+	}
+	c.proof.drop(s.proof)
+	return err
+}
+
+// signal wakes whoever waits on a channel of one.
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,272 @@
+package storetest_test
+
+import (
+	"context"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/memory"
+	"github.com/holdfast-lock/holdfast/storetest"
+)
+
+// Each of these stores breaks the contract in one way that has been seen in
+// the wild, and fails the case named.
+var brokenStores = map[string]struct {
+	fails string
+	spoil func(*broken)
+}{
+	"zero is absent": {"zero", func(s *broken) {
+		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+			writes = slices.Clone(writes)
+			for i := range writes {
+				if writes[i].Old == 0 {
+					writes[i].Old = holdfast.IfEmpty
+				}
+			}
+			return s.Store.CompareAndSwap(ctx, writes)
+		}
+	}},
+	"check then act": {"race to follow", func(s *broken) {
+		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+			w := writes[0]
+			before, err := s.Store.Load(ctx, []holdfast.Key{w.Key})
+			if err != nil || len(writes) > 1 || before[0].Version != w.Old || w.Old <= 0 {
+				return s.Store.CompareAndSwap(ctx, writes)
+			}
+			for {
+				time.Sleep(time.Millisecond)
+				o, err := s.Store.CompareAndSwap(ctx, []holdfast.Write{w})
+				if err != nil || o[0].Won {
+					return o, err
+				}
+				w.Old = o[0].Record.Version
+			}
+		}
+	}},
+	"losers are told nothing": {"take", func(s *broken) {
+		s.answer = func(o []holdfast.Outcome) {
+			for i := range o {
+				if !o[i].Won {
+					o[i].Record = holdfast.Record{}
+				}
+			}
+		}
+	}},
+	"a delete forgets the version": {"versions are kept", func(s *broken) {
+		s.read = func(r []holdfast.Record) {
+			for i := range r {
+				if len(r[i].Value) == 0 {
+					r[i] = holdfast.Record{}
+				}
+			}
+		}
+	}},
+	"a batch stops at the first loss": {"batch", func(s *broken) {
+		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+			all := make([]holdfast.Outcome, len(writes))
+			for i := range writes {
+				o, err := s.Store.CompareAndSwap(ctx, writes[i:i+1])
+				if err != nil {
+					return nil, err
+				}
+				if all[i] = o[0]; !o[0].Won {
+					break
+				}
+			}
+			return all, nil
+		}
+	}},
+	"outcomes are in the order of keys": {"big batch", func(s *broken) {
+		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+			writes = slices.Clone(writes)
+			slices.SortFunc(writes, func(a, b holdfast.Write) int { return strings.Compare(a.Key.Name, b.Key.Name) })
+			return s.Store.CompareAndSwap(ctx, writes)
+		}
+	}},
+	"lazy writes are seen later": {"lazy", func(s *broken) {
+		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+			if !writes[0].Lazy {
+				return s.Store.CompareAndSwap(ctx, writes)
+			}
+			return []holdfast.Outcome{{Won: true, Record: holdfast.Record{Version: time.Now().UnixMicro(), Value: writes[0].Value}}}, nil
+		}
+	}},
+	"long values are cut": {"value too large", func(s *broken) {
+		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+			writes = slices.Clone(writes)
+			for i, w := range writes {
+				writes[i].Value = w.Value[:min(len(w.Value), holdfast.MaxValue)]
+			}
+			return s.Store.CompareAndSwap(ctx, writes)
+		}
+	}},
+	"names are compared as words": {"strange keys", func(s *broken) { s.rename = strings.ToLower }},
+	"names are trimmed":           {"strange keys", func(s *broken) { s.rename = func(n string) string { return "." + strings.TrimRight(n, " ") } }},
+	"names end at a zero byte":    {"strange keys", func(s *broken) { s.rename = func(n string) string { n, _, _ = strings.Cut(n, "\x00"); return n + "." } }},
+	"names are made UTF-8":        {"strange keys", func(s *broken) { s.rename = func(n string) string { return strings.ToValidUTF8(n, "\ufffd") } }},
+	"keys are sorted as words": {"keys", func(s *broken) {
+		s.list = func(names []string) {
+			slices.SortFunc(names, func(a, b string) int { return strings.Compare(strings.ToLower(a), strings.ToLower(b)) })
+		}
+	}},
+	"ages are in the wrong unit": {"age", func(s *broken) {
+		s.read = func(r []holdfast.Record) {
+			for i := range r {
+				r[i].Age *= 1000
+			}
+		}
+	}},
+	"ages stand still": {"age", func(s *broken) {
+		s.read = func(r []holdfast.Record) {
+			for i := range r {
+				r[i].Age = 0
+			}
+		}
+	}},
+	"only some answers have ages": {"age", func(s *broken) {
+		s.answer = func(o []holdfast.Outcome) {
+			for i := range o {
+				o[i].Record.Age = -1
+			}
+		}
+	}},
+	"hints name another space": {"watch", func(s *broken) { s.hint = func(k holdfast.Key) holdfast.Key { k.Space = holdfast.Audits; return k } }},
+	"hints are cut": {"watch strange keys", func(s *broken) {
+		s.hint = func(k holdfast.Key) holdfast.Key { k.Name = k.Name[:min(len(k.Name), 200)]; return k }
+	}},
+	"a done context changes little": {"cancelled before", func(s *broken) {
+		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+			return s.Store.CompareAndSwap(context.WithoutCancel(ctx), writes)
+		}
+	}},
+	"a sweep takes all that is empty": {"sweep too young", func(s *broken) { s.idle = func(time.Duration) time.Duration { return 0 } }},
+}
+
+// broken is a store whose methods can be bent; a nil func bends nothing.
+type broken struct {
+	*memory.Store
+	swap   func(context.Context, []holdfast.Write) ([]holdfast.Outcome, error)
+	answer func([]holdfast.Outcome)
+	read   func([]holdfast.Record)
+	rename func(string) string
+	list   func([]string)
+	hint   func(holdfast.Key) holdfast.Key
+	idle   func(time.Duration) time.Duration
+}
+
+func (s *broken) key(k holdfast.Key) holdfast.Key {
+	if s.rename != nil && k.Check() == nil {
+		k.Name = s.rename(k.Name)
+		k.Name = k.Name[:min(len(k.Name), 255)]
+	}
+	return k
+}
+
+func (s *broken) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	keys = slices.Clone(keys)
+	for i := range keys {
+		keys[i] = s.key(keys[i])
+	}
+	records, err := s.Store.Load(ctx, keys)
+	if s.read != nil {
+		s.read(records)
+	}
+	return records, err
+}
+
+func (s *broken) CompareAndSwap(ctx context.Context, writes []holdfast.Write) (outcomes []holdfast.Outcome, err error) {
+	if s.rename != nil {
+		for _, w := range writes { // one by one: names may be the same now
+			w.Key = s.key(w.Key)
+			o, err := s.Store.CompareAndSwap(ctx, []holdfast.Write{w})
+			if err != nil {
+				return nil, err
+			}
+			outcomes = append(outcomes, o[0])
+		}
+		return outcomes, nil
+	}
+	do := s.Store.CompareAndSwap
+	if s.swap != nil && len(writes) > 0 {
+		do = s.swap
+	}
+	outcomes, err = do(ctx, writes)
+	if s.answer != nil {
+		s.answer(outcomes)
+	}
+	return outcomes, err
+}
+
+func (s *broken) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+	names, err := s.Store.Keys(ctx, space, after, n)
+	if s.list != nil {
+		s.list(names)
+	}
+	return names, err
+}
+
+func (s *broken) Watch(ctx context.Context, changed func(holdfast.Key)) error {
+	return s.Store.Watch(ctx, func(k holdfast.Key) {
+		if s.hint != nil {
+			k = s.hint(k)
+		}
+		changed(k)
+	})
+}
+
+func (s *broken) Sweep(ctx context.Context, idle time.Duration) (int, error) {
+	if s.idle != nil {
+		idle = s.idle(idle)
+	}
+	return s.Store.Sweep(ctx, idle)
+}
+
+// The suite finds what is wrong with a store. It runs in a process of its own,
+// as it has to fail there.
+func TestBroken(t *testing.T) {
+	const env = "HOLDFAST_STORETEST_BROKEN"
+	if os.Getenv(env) != "" {
+		for name, b := range brokenStores {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				storetest.Run(t, func(t *testing.T) holdfast.Store {
+					s := &broken{Store: memory.New()}
+					b.spoil(s)
+					return s
+				})
+			})
+		}
+		return
+	}
+
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	// Only the cases that have to fail: others may wait long for what is broken.
+	cases := map[string]bool{}
+	for _, b := range brokenStores {
+		cases[strings.ReplaceAll(b.fails, " ", "_")] = true
+	}
+	only := "^TestBroken$/./^(" + strings.Join(slices.Sorted(maps.Keys(cases)), "|") + ")$"
+	cmd := exec.Command(os.Args[0], "-test.run="+only, "-test.parallel=16", "-test.timeout=120s")
+	cmd.Env = append(os.Environ(), env+"=1")
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Fatalf("the suite finds nothing wrong with any broken store")
+	}
+	for name, b := range brokenStores {
+		want := "--- FAIL: TestBroken/" + strings.ReplaceAll(name+"/"+b.fails, " ", "_") + " ("
+		if !strings.Contains(string(out), want) {
+			t.Errorf("a store where %s passes %q", name, b.fails)
+		}
+	}
+	if strings.Contains(string(out), "DATA RACE") || strings.Contains(string(out), "panic:") {
+		t.Errorf("the suite is at fault itself:\n%s", out)
+	}
+}

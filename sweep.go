@@ -1,0 +1,194 @@
+package holdfast
+
+import (
+	"context"
+	"fmt"
+	mathrand "math/rand/v2"
+	"slices"
+	"time"
+)
+
+// afterBeat looks, once after a heartbeat that is on disk, at the names that
+// were given back without waiting for the disk: if the database crashed in
+// between, the claim is there again, and it is a claim of a living session
+// that nobody wants. Debts are looked at, too. Now and then it sweeps.
+func (c *Client) afterBeat() {
+	c.mu.Lock()
+	defer c.unlock()
+	for _, p := range c.places {
+		if p.blind {
+			p.look = true
+			c.kick(p)
+		}
+	}
+	if len(c.lazy) > 0 && c.ctx.Err() == nil {
+		var keys []Key
+		for name := range c.lazy {
+			keys = append(keys, Key{Names, name})
+		}
+		clear(c.lazy)
+		c.spawn(func() { c.recheck(keys) })
+	}
+	if mathrand.IntN(60) == 0 && c.ctx.Err() == nil {
+		c.spawn(func() {
+			ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
+			defer cancel()
+			c.Sweep(ctx)
+		})
+	}
+}
+
+// recheck finds claims of ours that nobody wants.
+func (c *Client) recheck(keys []Key) {
+	ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
+	defer cancel()
+	for part := range slices.Chunk(keys, 500) {
+		asked := now()
+		recs, err := c.store.Load(ctx, part)
+		c.mu.Lock()
+		for i, k := range part {
+			if err != nil {
+				c.lazy[k.Name] = true // at the next beat
+				continue
+			}
+			rec, err := decodeLock(recs[i].Value, recs[i].Version)
+			ours := func(cl claimRecord) bool { return c.isOurs(cl.Session) }
+			if err != nil || !slices.ContainsFunc(rec.Holders, ours) && !slices.ContainsFunc(rec.Waiters, ours) {
+				continue
+			}
+			p := c.place(k.Name)
+			if len(p.groups)+len(p.leaving) == 0 {
+				c.see(p, rec, recs[i].Version, asked)
+				c.kick(p)
+			}
+		}
+		c.unlock()
+	}
+}
+
+// idleRow is how long a row of a name may hold nothing before it is removed.
+const idleRow = 10 * time.Minute
+
+// Sweep removes what is left over, and says how many records and rows: sessions
+// of the dead once all their claims are void, free records that only kept
+// tokens growing, rows of names long unused. It is safe at any time and from
+// any number of processes. Clients do it in the background now and then.
+func (c *Client) Sweep(ctx context.Context) (removed int, err error) {
+	// Sessions first: a tombstone may only go after a full pass over the names
+	// that began when it was there.
+	looks := make(map[string]sighting)
+	for after := ""; ; {
+		ids, err := c.store.Keys(ctx, Sessions, after, 200)
+		if err != nil {
+			return 0, fmt.Errorf("sweep: %w", err)
+		}
+		if len(ids) == 0 {
+			break
+		}
+		page, err := c.loadSessions(ctx, ids)
+		if err != nil {
+			return 0, fmt.Errorf("sweep: %w", err)
+		}
+		for id, s := range page {
+			if len(s.rec.Value) > 0 {
+				looks[id] = s
+			}
+		}
+		after = ids[len(ids)-1]
+	}
+	c.judgeAll(ctx, looks)
+	claimed := make(map[string]bool)
+	for after := ""; ; {
+		names, err := c.store.Keys(ctx, Names, after, 200)
+		if err != nil {
+			return removed, fmt.Errorf("sweep: %w", err)
+		}
+		if len(names) == 0 {
+			break
+		}
+		after = names[len(names)-1]
+		n, err := c.sweepNames(ctx, names, claimed)
+		if removed += n; err != nil {
+			return removed, fmt.Errorf("sweep: %w", err)
+		}
+	}
+	for id, s := range looks {
+		rec, err := decodeSession(s.rec.Value)
+		old := s.rec.Age >= 2*time.Duration(rec.TTL)*time.Millisecond || s.rec.Age < 0 && c.deadFor(id) >= 2*time.Duration(rec.TTL)*time.Millisecond
+		if err != nil || rec.Dead == 0 || !old || claimed[id] {
+			continue
+		}
+		outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: Key{Sessions, id}, Old: s.rec.Version, Lazy: true}})
+		if err == nil && outs[0].Won {
+			removed++
+			c.proof.bury(id)
+		}
+	}
+	if w, ok := c.store.(Sweeper); ok {
+		n, err := w.Sweep(ctx, idleRow)
+		if removed += n; err != nil {
+			return removed, fmt.Errorf("sweep: %w", err)
+		}
+	}
+	return removed, nil
+}
+
+// deadFor is how long this client has known of a death.
+func (c *Client) deadFor(session string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	from, ok := c.dead[session]
+	if !ok {
+		return -1
+	}
+	return now().sub(from)
+}
+
+// sweepNames voids the claims of the dead, copies audit entries out, and
+// empties free records. claimed gathers the sessions that still have claims.
+func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[string]bool) (removed int, err error) {
+	var keys []Key
+	for _, n := range names {
+		keys = append(keys, Key{Names, n})
+	}
+	recs, err := c.store.Load(ctx, keys)
+	if err != nil {
+		return 0, err
+	}
+	for i, r := range recs {
+		rec, err := decodeLock(r.Value, r.Version)
+		if err != nil || len(r.Value) == 0 {
+			continue
+		}
+		c.mu.Lock()
+		changed := rec.settle(c.isDead)
+		c.mu.Unlock()
+		free := len(rec.Holders)+len(rec.Waiters)+len(rec.Breaks) == 0
+		if changed || free {
+			w := Write{Key: keys[i], Old: r.Version, Value: rec.encode(r.Version), Wake: rec.gives(), Lazy: !rec.gives()}
+			outs, err := c.store.CompareAndSwap(ctx, []Write{w})
+			switch {
+			case err != nil || !outs[0].Won:
+				for _, cl := range slices.Concat(rec.Holders, rec.Waiters) {
+					claimed[cl.Session] = true
+				}
+				// Who else there may be is not known: no tombstone goes in this pass
+				// for those that had claims here.
+				if old, err := decodeLock(r.Value, r.Version); err == nil {
+					for _, cl := range slices.Concat(old.Holders, old.Waiters) {
+						claimed[cl.Session] = true
+					}
+				}
+			case len(w.Value) == 0:
+				removed++
+			}
+		}
+		for _, cl := range slices.Concat(rec.Holders, rec.Waiters) {
+			claimed[cl.Session] = true
+		}
+		if len(rec.Breaks) > 0 {
+			c.copyAudit(ctx, keys[i].Name)
+		}
+	}
+	return removed, nil
+}
