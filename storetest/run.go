@@ -15,7 +15,8 @@ import (
 )
 
 // Reopener is a Store that a test can open a second time over the same data,
-// as another process would. Then all races of Run are between both.
+// as another process would. Then all races of Run are between both. What
+// Reopen returns is a Watcher and a Sweeper if the first is.
 type Reopener interface {
 	Reopen(t *testing.T) holdfast.Store
 }

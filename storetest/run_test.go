@@ -140,7 +140,7 @@ var brokenStores = map[string]struct {
 	"hints are cut": {"watch strange keys", func(s *broken) {
 		s.hint = func(k holdfast.Key) holdfast.Key { k.Name = k.Name[:min(len(k.Name), 200)]; return k }
 	}},
-	"a done context changes little": {"cancelled before", func(s *broken) {
+	"a done context is not seen": {"cancelled before", func(s *broken) {
 		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
 			return s.Store.CompareAndSwap(context.WithoutCancel(ctx), writes)
 		}
