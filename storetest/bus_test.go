@@ -330,6 +330,21 @@ func TestCrashAt(t *testing.T) {
 	}
 }
 
+// A call that fails at a point has happened, or has not.
+func TestFailAt(t *testing.T) {
+	inBubble(t, storetest.Faults{}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+		p := bus.Process("p")
+		p.FailAt(1, storetest.BeforeApply)
+		p.FailAt(2, storetest.AfterApply)
+		_, err := p.CompareAndSwap(t.Context(), take("1"))
+		fails(t, err, storetest.ErrFault)
+		holds(t, inner, "")
+		_, err = p.CompareAndSwap(t.Context(), take("2"))
+		fails(t, err, storetest.ErrFault)
+		holds(t, p, "2")
+	})
+}
+
 // A crash of the store loses lazy writes, newest first, and nothing else.
 func TestCrashStore(t *testing.T) {
 	lost := map[string]int{}

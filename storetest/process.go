@@ -20,7 +20,7 @@ type Process struct {
 	mu      sync.Mutex // guards all below
 	calls   []string
 	count   map[string]uint64 // calls, by kind
-	scripts map[script][]func()
+	scripts map[script][]func() error
 	crashed bool
 	cut     bool
 	paused  bool
@@ -60,7 +60,7 @@ func (b *Bus) Process(name string) *Process {
 		bus:     b,
 		name:    name,
 		count:   map[string]uint64{},
-		scripts: map[script][]func(){},
+		scripts: map[script][]func() error{},
 		moved:   make(chan struct{}),
 	}
 }
@@ -80,13 +80,22 @@ func (p *Process) Calls() []string {
 // of the call. What do does to the process counts for this call already. A call
 // that is lost has no AfterApply.
 func (p *Process) At(n int, point Point, do func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.scripts[script{n, point}] = append(p.scripts[script{n, point}], do)
+	p.script(n, point, func() error { do(); return nil })
+}
+
+// FailAt makes the nth of Calls fail at a point: it was lost, or its answer was.
+func (p *Process) FailAt(n int, point Point) {
+	p.script(n, point, func() error { return fault("call %d fails %s", n, point) })
 }
 
 // CrashAt crashes the process at a point of the nth of Calls.
 func (p *Process) CrashAt(n int, point Point) { p.At(n, point, p.Crash) }
+
+func (p *Process) script(n int, point Point, do func() error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.scripts[script{n, point}] = append(p.scripts[script{n, point}], do)
+}
 
 // Crash ends the process for its store: no call of it is answered, now or
 // later; each waits until its context is done. Of the writes on their way some
@@ -363,7 +372,9 @@ func (c *call) at(point Point) error {
 	delete(p.scripts, script{c.nr, point})
 	p.mu.Unlock()
 	for _, do := range todo {
-		do()
+		if err := do(); err != nil {
+			return err
+		}
 	}
 	if len(todo) == 0 {
 		return nil
