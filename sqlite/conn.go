@@ -143,10 +143,10 @@ func (c *conn) sync(full bool) error {
 // transaction runs f between BEGIN IMMEDIATE, which waits for other writers,
 // and COMMIT. After an error the connection must be closed.
 func (c *conn) transaction(ctx context.Context, full bool, f func() error) error {
-	if err := c.sync(full); err != nil {
-		return err
-	}
 	err := retry(ctx, func() error {
+		if err := c.sync(full); err != nil {
+			return err
+		}
 		_, err := c.exec(`begin immediate`)
 		return err
 	})
@@ -190,7 +190,7 @@ func retry(ctx context.Context, f func() error) error {
 		if time.Since(start) > patience {
 			return fmt.Errorf("locked by another for %v: %w", patience, err)
 		}
-		timer.Reset(200*time.Microsecond + rand.N(1800*time.Microsecond))
+		timer.Reset(100*time.Microsecond + rand.N(500*time.Microsecond))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -239,9 +239,43 @@ func newSlot(open func(context.Context) (*conn, error)) *slot {
 
 var errClosed = errors.New("the store is closed")
 
+// useOr is use, but as long as there was no need for a connection of its own
+// it takes the other, if that is open and idle. Most programs that take one
+// lock and end need just one.
+func (s *slot) useOr(ctx context.Context, other *slot, f func(*conn) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case c, ok := <-s.turn:
+		if !ok {
+			return errClosed
+		}
+		s.turn <- c
+		if c != nil {
+			return s.use(ctx, f)
+		}
+	default:
+		return s.use(ctx, f)
+	}
+	select {
+	case c, ok := <-other.turn:
+		if !ok {
+			return errClosed
+		}
+		if c == nil {
+			other.turn <- c
+			return s.use(ctx, f)
+		}
+		return other.lend(ctx, c, f)
+	default:
+		return s.use(ctx, f)
+	}
+}
+
 // use runs f with the connection. Unless f returns nil the connection is
 // closed: whatever f left open on it, the next one meets nothing of it.
-func (s *slot) use(ctx context.Context, f func(*conn) error) (err error) {
+func (s *slot) use(ctx context.Context, f func(*conn) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -255,6 +289,11 @@ func (s *slot) use(ctx context.Context, f func(*conn) error) (err error) {
 	if !ok {
 		return errClosed
 	}
+	return s.lend(ctx, c, f)
+}
+
+// lend runs f with c, whose turn it is, or with a new connection if it is nil.
+func (s *slot) lend(ctx context.Context, c *conn, f func(*conn) error) (err error) {
 	sound := false
 	defer func() {
 		if c != nil && !sound {

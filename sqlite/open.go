@@ -117,12 +117,17 @@ func (missing) Error() string {
 }
 
 // connect opens one more connection. It never creates the file.
-func (s *Store) connect(context.Context) (*conn, error) {
+func (s *Store) connect(ctx context.Context) (c *conn, err error) {
 	path := filepath.ToSlash(s.path)
 	if runtime.GOOS == "windows" {
 		path = "/" + path
 	}
-	return connect((&url.URL{Scheme: "file", Path: path, RawQuery: "mode=rw&_error_rc=1"}).String())
+	dsn := (&url.URL{Scheme: "file", Path: path, RawQuery: "mode=rw&_error_rc=1"}).String()
+	err = retry(ctx, func() error {
+		c, err = connect(dsn)
+		return err
+	})
+	return c, err
 }
 
 // writeAhead makes sure that the file has a write-ahead log.

@@ -22,6 +22,7 @@ var roles = map[string]func(ctx context.Context, s *Store) error{
 	"count":  count,
 	"scribe": scribe,
 	"watch":  watch,
+	"come":   come,
 }
 
 func TestMain(m *testing.M) {
@@ -267,4 +268,42 @@ func TestProcessWakes(t *testing.T) {
 func (c *conn) strings(query string) (all []string, err error) {
 	err = c.query(query, func(row []driver.Value) { all = append(all, fmt.Sprint(row[0])) })
 	return all, err
+}
+
+// come opens the file, takes a lock, gives it back and ends, as a command does.
+func come(ctx context.Context, s *Store) error {
+	defer s.Close()
+	k := holdfast.Key{Name: fmt.Sprint(os.Getpid())}
+	out, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("x")}})
+	if err == nil && out[0].Won {
+		out, err = s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: out[0].Record.Version, Lazy: true}})
+	}
+	if err == nil && !out[0].Won {
+		err = fmt.Errorf("a write with no rival lost to %v", out[0].Record)
+	}
+	return err
+}
+
+// Processes that come and go, so that each may be the first or the last on the
+// file and recover or remove its log, do not fail one another.
+func TestProcessesComeAndGo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "locks.db")
+	if err := Migrate(t.Context(), path); err != nil {
+		t.Fatal(err)
+	}
+	var killed *exec.Cmd
+	for range 10 {
+		killed, _ = process(t, "scribe", path)
+		var crowd []*exec.Cmd
+		for range 8 {
+			p, _ := process(t, "come", path)
+			crowd = append(crowd, p)
+		}
+		killed.Process.Kill()
+		for _, p := range crowd {
+			if err := p.Wait(); err != nil {
+				t.Errorf("a process that came and went: %v", err)
+			}
+		}
+	}
 }

@@ -50,7 +50,11 @@ func Verify(ctx context.Context, path string) error {
 		return err
 	}
 	return s.names.use(ctx, func(c *conn) error {
-		got, err := c.objects()
+		var got map[string]string
+		err := retry(ctx, func() (err error) {
+			got, err = c.objects()
+			return err
+		})
 		if err != nil {
 			return s.explain(err)
 		}

@@ -58,9 +58,10 @@ type Store struct {
 	clock clock
 	wakes wakes
 
-	// Each has its own connection. A writer that copies the log into the file
-	// keeps its connection, though not the lock for writing: so heartbeats,
-	// which may not wait behind others, have another.
+	// Each has its own connection, as soon as it finds that of names in use. A
+	// writer that copies the log into the file keeps its connection, though not
+	// the lock for writing: so heartbeats, which may not wait behind others,
+	// need another.
 	names, beats, reads *slot
 }
 
@@ -86,7 +87,7 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 		return nil, ctx.Err()
 	}
 	records := make([]holdfast.Record, len(keys))
-	err := s.reads.use(ctx, func(c *conn) error {
+	err := s.reads.useOr(ctx, s.names, func(c *conn) error {
 		age := s.clock.ages()
 		load := func() (err error) {
 			for i, k := range keys {
@@ -130,22 +131,22 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 	if len(writes) == 0 {
 		return nil, ctx.Err()
 	}
-	writer := s.names
+	use := s.names.use
 	if beats {
-		writer = s.beats
+		use = func(ctx context.Context, f func(*conn) error) error { return s.beats.useOr(ctx, s.names, f) }
 	}
 	durable = durable && !s.async
 
 	outcomes := make([]holdfast.Outcome, len(writes))
 	var wake []holdfast.Key
-	err := writer.use(ctx, func(c *conn) error {
+	err := use(ctx, func(c *conn) error {
 		if len(writes) > 1 {
 			return c.transaction(ctx, durable, func() error { return c.swaps(writes, outcomes, &s.clock) })
 		}
-		if err := c.sync(durable); err != nil {
-			return err
-		}
 		return retry(ctx, func() (err error) {
+			if err := c.sync(durable); err != nil {
+				return err
+			}
 			outcomes[0], err = c.swap(writes[0], s.clock.now())
 			return err
 		})
