@@ -43,6 +43,9 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 	}
 	s := &Store{path: path, async: slices.Contains(opts.Allow, "async-commit")}
 	s.wakes.path = path
+	if s.file, err = os.Stat(path); err != nil {
+		return nil, err
+	}
 	s.names = newSlot(s.connect)
 	s.beats = newSlot(s.connect)
 	s.reads = newSlot(s.connect)
@@ -114,6 +117,20 @@ func (missing) Is(target error) bool { return target == fs.ErrNotExist }
 
 func (missing) Error() string {
 	return "no such file; create it with sqlite.Migrate or: holdfast schema apply"
+}
+
+// present tells that the file is still the one that was opened. Whoever goes on
+// with a file that was removed or replaced would not meet those who have come
+// since, and both would hold a lock.
+func (s *Store) present() error {
+	if runtime.GOOS == "windows" {
+		return nil // where a file in use stays
+	}
+	info, err := os.Stat(s.path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(info, s.file) {
+		return fmt.Errorf("%s was removed or replaced while in use: open the store anew", s.path)
+	}
+	return nil
 }
 
 // connect opens one more connection. It never creates the file.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-lock/holdfast"
 	modernc "modernc.org/sqlite"
 )
 
@@ -123,5 +124,32 @@ func TestClosed(t *testing.T) {
 	}
 	if _, err := s.Keys(t.Context(), 0, "", 1); err != errClosed {
 		t.Errorf("got %v, want %v", err, errClosed)
+	}
+}
+
+// A file that is removed or replaced under a store ends the store: those who
+// open the new one would hold the same locks.
+func TestFileReplaced(t *testing.T) {
+	s, other := fresh(t), fresh(t)
+	version := hold(t, s, "a", `{}`)
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []func() error{
+		func() error { return os.Remove(s.path) },
+		func() error { return os.Rename(other.path, s.path) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		want := s.path + " was removed or replaced while in use: open the store anew"
+		_, err := s.Load(t.Context(), []holdfast.Key{{Name: "a"}})
+		if err == nil || err.Error() != want {
+			t.Errorf("load: got %v, want %s", err, want)
+		}
+		_, err = s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: version}})
+		if err == nil || err.Error() != want {
+			t.Errorf("swap: got %v, want %s", err, want)
+		}
 	}
 }

@@ -33,6 +33,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"os"
 	"slices"
 	"time"
 
@@ -54,7 +55,8 @@ type Options struct {
 // Sweeper.
 type Store struct {
 	path  string // absolute
-	async bool   // never wait for the disk
+	file  os.FileInfo
+	async bool // never wait for the disk
 	clock clock
 	wakes wakes
 
@@ -85,6 +87,9 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 	}
 	if len(keys) == 0 {
 		return nil, ctx.Err()
+	}
+	if err := s.present(); err != nil {
+		return nil, err
 	}
 	records := make([]holdfast.Record, len(keys))
 	err := s.reads.useOr(ctx, s.names, func(c *conn) error {
@@ -130,6 +135,9 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 	}
 	if len(writes) == 0 {
 		return nil, ctx.Err()
+	}
+	if err := s.present(); err != nil {
+		return nil, err
 	}
 	use := s.names.use
 	if beats {
