@@ -117,7 +117,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		}
 		l, err := c.await(ctx, r)
 		var held *HeldError
-		if !errors.As(err, &held) || held.Self && len(held.Holders) == 0 && !r.try() {
+		if !errors.As(err, &held) {
 			return l, err
 		}
 		// Say who is in the way; on the way there a dead one may be found out.
@@ -329,11 +329,11 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 		}
 		failed, held := "", error(nil)
 		for _, r := range tries {
-			<-r.ch
-			if r.lock != nil {
-				got[r.name] = r.lock
+			l, err := c.await(ctx, r)
+			if l != nil {
+				got[r.name] = l
 			} else if failed == "" {
-				failed, held = r.name, r.err
+				failed, held = r.name, err
 			}
 		}
 		switch {

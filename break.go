@@ -49,17 +49,15 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atO
 	}
 	entry := breakRecord{Session: session, Nr: nr, Was: claim.Owner, By: c.owner, Reason: reason, At: time.Now().UnixMicro(), Now: atOnce}
 	entry.Was.Session = session
-	if held {
-		if entry.Token = rec.Token; claim.Token != 0 && (claim.Token < rec.Token || claim.Token >= rec.Token+rec.tokens()) {
-			return &goneError{claim}
-		}
-		if err := c.sendRevocation(ctx, claim, entry); err != nil {
+	if entry.Token = rec.Token; claim.Token != 0 && (claim.Token < rec.Token || claim.Token >= rec.Token+rec.tokens()) {
+		return &goneError{claim}
+	}
+	if err := c.sendRevocation(ctx, claim, entry); err != nil {
+		return err
+	}
+	if held && !atOnce {
+		if err := c.awaitLeave(ctx, claim, nr); err != nil {
 			return err
-		}
-		if !atOnce {
-			if err := c.awaitLeave(ctx, claim, nr); err != nil {
-				return err
-			}
 		}
 	}
 	removed, err := c.removeClaim(ctx, claim.Name, session, nr, entry)

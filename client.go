@@ -42,6 +42,7 @@ type Client struct {
 	lazy    map[string]bool    // names left without waiting for the disk since the last heartbeat
 	later   []func()           // to be called when mu is not held
 	answers bool               // the store has answered once
+	debts   bool               // a write of unknown outcome was left to the end of the session
 	closed  bool
 	quiet   chan struct{} // closed when closed and no place is left
 	judge   judge
@@ -204,9 +205,9 @@ func (c *Client) Close() error {
 	}
 	c.unlock()
 
-	var left time.Duration
+	left := time.Second
 	if s != nil {
-		left = max(s.left(), 0)
+		left = max(s.left(), left)
 	}
 	deadline := time.NewTimer(left)
 	defer deadline.Stop()
@@ -231,10 +232,16 @@ func (c *Client) Close() error {
 	case <-deadline.C:
 		err = errors.New("holdfast: close: not all locks are confirmed as given back; they end by themselves")
 	}
+	c.mu.Lock()
+	s = c.sess
+	clean := err == nil && !c.debts
+	c.mu.Unlock()
 	if s != nil {
-		err = errors.Join(err, s.end(err == nil))
+		err = errors.Join(err, s.end(clean))
 	}
-	c.stop()
+	c.mu.Lock()
+	c.stop() // from here on nothing is begun
+	c.mu.Unlock()
 	c.work.Wait()
 	c.proof.close()
 	return err

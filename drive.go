@@ -92,7 +92,8 @@ func (c *Client) drive(p *place) {
 			c.unlock()
 		default:
 			p.busy = false
-			if len(p.groups)+len(p.leaving) == 0 && !p.blind {
+			if len(p.groups)+len(p.leaving) == 0 && (!p.blind || c.closed) {
+				c.debts = c.debts || p.blind
 				delete(c.places, p.name)
 				c.checkQuiet()
 			}
@@ -169,7 +170,7 @@ func (c *Client) plan(p *place) (next lockRecord, changed bool) {
 		changed = true
 	}
 	for _, g := range p.groups {
-		if g.nr == 0 {
+		if g.nr == 0 || g.doubt {
 			continue
 		}
 		if _, _, ok := next.find(g.sess.id, g.nr); ok || g.state != wanted {

@@ -98,6 +98,7 @@ type group struct {
 	token, last int64 // the next token to give, and the first that is not ours
 	given       bool  // one has been given
 	broken      *breakRecord
+	doubt       bool // it has vanished from the queue: not asked for again before the next heartbeat
 }
 
 type groupState int8
@@ -261,8 +262,11 @@ func (c *Client) compare(p *place) {
 		case !ok && g.state == held:
 			c.endGroup(g, p.whyGone(g), nil, nil)
 		case !ok && g.state == queued:
-			c.log.Warn("no longer in the queue, asking again", "name", p.name)
-			g.state, g.nr = wanted, 0
+			// Broken, or our session is dead, or the store has lost it: the next
+			// heartbeat tells.
+			c.log.Warn("no longer in the queue", "name", p.name)
+			g.state, g.doubt = wanted, true
+			signal(g.sess.wake)
 		}
 	}
 	if p.waits {
@@ -281,6 +285,13 @@ func (p *place) whyGone(g *group) string {
 	}
 	return "its claim has vanished from the store"
 }
+
+// brokenError: a waiting claim was broken.
+type brokenError struct{ why string }
+
+func (e *brokenError) Is(target error) bool { return target == ErrLost }
+
+func (e *brokenError) Error() string { return e.why }
 
 func brokenBy(by Owner, reason string) string { return fmt.Sprintf("broken by %s: %s", by, reason) }
 
@@ -359,7 +370,7 @@ func (c *Client) sessionOver(p *place, s *session, why string, err error) {
 			p.groups = slices.DeleteFunc(p.groups, func(o *group) bool { return o == g })
 			continue
 		}
-		g.sess, g.nr, g.state, g.given = nil, 0, wanted, false
+		g.sess, g.nr, g.state, g.given, g.doubt = nil, 0, wanted, false, false
 	}
 	p.leaving = slices.DeleteFunc(p.leaving, func(d *departure) bool {
 		if d.sess == s {
@@ -383,7 +394,11 @@ func (c *Client) revoke(s *session, r revocation) {
 		return
 	}
 	for _, g := range slices.Clone(p.groups) {
-		if g.sess != s || g.nr != r.Nr || g.state != held || g.broken != nil {
+		if g.sess != s || g.nr != r.Nr || g.broken != nil {
+			continue
+		}
+		if g.state != held {
+			c.failGroup(g, &brokenError{brokenBy(r.By, r.Reason)})
 			continue
 		}
 		g.broken = &breakRecord{Session: s.id, Nr: r.Nr, Was: c.owner, By: r.By, Reason: r.Reason, At: r.At}

@@ -92,9 +92,8 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 	}
 	c.mu.Lock()
 	s.ttl = ttl
-	beat := s.next(ttl)
-	sent := s.lastSent
-	sw := &swap{sent: sent}
+	beat, first := s.next(ttl)
+	sw := &swap{sent: first.sent}
 	writes := []Write{beat}
 	w, ok := claim()
 	if ok {
@@ -112,17 +111,17 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 			sw.out = outs[1]
 		}
 	}
-	s.answer(out, err, sent)
-	s.trace(sent, err)
+	s.answer(first, out, err)
+	s.trace(first.sent, err)
 	c.spawn(s.beats)
 	c.spawn(s.guardWindow)
 	return sw
 }
 
-// next is the write of a fresh attempt; c.mu is held. A smaller TTL shrinks
+// next is a fresh attempt and its write; c.mu is held. A smaller TTL shrinks
 // the window before it is sent, since the judges will go by it as soon as the
 // store has it, whatever we hear of that.
-func (s *session) next(ttl time.Duration) Write {
+func (s *session) next(ttl time.Duration) (Write, attempt) {
 	t := now()
 	if ttl < s.ttl && s.opened {
 		until := min(instant(s.until.Load()), t.add(ttl-Margin(ttl)))
@@ -137,9 +136,10 @@ func (s *session) next(ttl time.Duration) Write {
 	if old == 0 {
 		old = IfEmpty
 	}
-	s.attempts = append(s.attempts, attempt{rec, t})
+	a := attempt{rec, t}
+	s.attempts = append(s.attempts, a)
 	s.lastSent = t
-	return Write{Key: Key{Sessions, s.id}, Old: old, Value: rec.encode()}
+	return Write{Key: Key{Sessions, s.id}, Old: old, Value: rec.encode()}, a
 }
 
 // beats sends the heartbeats until the session is over.
@@ -199,13 +199,14 @@ func (s *session) beat() bool {
 		case s.detach > 0:
 			ttl = detachedTTL(s.detach)
 		case c.opts.TTL == 0:
-			if set, err := c.StoreTTL(ctx); err == nil {
+			ask, cancel := context.WithTimeout(ctx, bound/3)
+			if set, err := c.StoreTTL(ask); err == nil {
 				ttl = set
 			}
+			cancel()
 		}
 		c.mu.Lock()
-		w := s.next(ttl)
-		sent := s.lastSent
+		w, a := s.next(ttl)
 		c.mu.Unlock()
 		outs, err := c.store.CompareAndSwap(ctx, []Write{w})
 		cancel()
@@ -213,8 +214,8 @@ func (s *session) beat() bool {
 		if err == nil {
 			out = outs[0]
 		}
-		again := s.answer(out, err, sent)
-		s.trace(sent, err)
+		again := s.answer(a, out, err)
+		s.trace(a.sent, err)
 		c.mu.Lock()
 		over := s.over
 		c.mu.Unlock()
@@ -238,7 +239,7 @@ func (s *session) trace(sent instant, err error) {
 
 // answer takes in what became of an attempt and reports whether another beat
 // is wanted at once.
-func (s *session) answer(out Outcome, err error, sent instant) (again bool) {
+func (s *session) answer(a attempt, out Outcome, err error) (again bool) {
 	c := s.c
 	c.mu.Lock()
 	if s.over {
@@ -255,12 +256,7 @@ func (s *session) answer(out Outcome, err error, sent instant) (again bool) {
 		return false
 	}
 	if out.Won {
-		for _, a := range s.attempts {
-			if a.sent == sent {
-				s.accept(a, out.Record.Version)
-				break
-			}
-		}
+		s.accept(a, out.Record.Version)
 		c.mu.Unlock()
 		return false
 	}

@@ -15,7 +15,14 @@ import (
 func (c *Client) afterBeat() {
 	c.mu.Lock()
 	defer c.unlock()
+	c.startHints()
 	for _, p := range c.places {
+		for _, g := range p.groups {
+			if g.doubt && g.sess == c.sess {
+				g.nr, g.doubt = 0, false // the session lives, and nobody has broken it
+				c.kick(p)
+			}
+		}
 		if p.blind {
 			p.look = true
 			c.kick(p)
@@ -97,6 +104,7 @@ func (c *Client) Sweep(ctx context.Context) (removed int, err error) {
 		after = ids[len(ids)-1]
 	}
 	c.judgeAll(ctx, looks)
+	c.judge.forget(func(session string) bool { _, ok := looks[session]; return ok })
 	claimed := make(map[string]bool)
 	for after := ""; ; {
 		names, err := c.store.Keys(ctx, Names, after, 200)

@@ -71,7 +71,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 	if err != nil {
 		return err
 	}
-	r := &runner{argv: argv, names: []string{name}, lease: l, signals: catch(false)}
+	r := newRunner(argv, []string{name}, l)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := r.endOnSignal(cancel)
@@ -126,7 +126,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 		}
 		ended = r.hold(holdfast.Locks{lock})
 		r.mu.Lock()
-		r.guard = nil
+		r.lost = nil
 		r.mu.Unlock()
 		var f *failure
 		if errors.As(ended, &f) && f.status == exitLost && f.text != "" {

@@ -190,12 +190,11 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 		return err
 	}
 	// While the guard starts we get the lock.
-	r := &runner{argv: argv, names: names, lease: l}
+	r := newRunner(argv, names, l)
 	if r.guard, err = guard.Start(path, argv, environment()); err != nil {
 		return fail(exitFault, "%v", err)
 	}
 	defer r.guard.Close()
-	r.signals = catch(r.guard.Shared())
 
 	ctx, cancel := context.WithCancelCause(orBackground(ctx))
 	defer cancel(nil)

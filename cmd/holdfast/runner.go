@@ -22,12 +22,19 @@ type runner struct {
 	names   []string
 	lease   *lease
 	guard   *guard.Guard
+	shared  bool // the command shares our process group and terminal
 	signals chan os.Signal
 
 	mu      sync.Mutex
+	lost    context.Context // ends when a lock is lost; nil before
 	until   time.Time // end of the trust window
 	beaten  time.Time // when the last heartbeat that was answered was sent
 	silence error     // why the ones since then were not
+}
+
+func newRunner(argv, names []string, l *lease) *runner {
+	shared := guard.Terminal()
+	return &runner{argv: argv, names: names, lease: l, shared: shared, signals: catch(shared)}
 }
 
 // endOnSignal ends the wait for the lock by a signal, until stop is called.
@@ -42,7 +49,7 @@ func (r *runner) endOnSignal(cancel context.CancelCauseFunc) (stop func()) {
 					standStill()
 				}
 				if ends(sig) {
-					cancel(&killed{sig.(syscall.Signal), sig == os.Interrupt && r.guard != nil && r.guard.Shared()})
+					cancel(&killed{sig.(syscall.Signal), sig == os.Interrupt && r.shared})
 					return
 				}
 			case <-done:
@@ -62,7 +69,9 @@ func (r *runner) beat(took time.Duration, until time.Time, err error) {
 		return
 	}
 	r.silence, r.beaten, r.until = nil, time.Now().Add(-took), until
-	if r.guard != nil {
+	// A lock that was broken is given back when the window of that moment ends,
+	// although the session lives on.
+	if r.lost != nil && r.lost.Err() == nil {
 		r.guard.Extend(until, r.killAfter(until.Sub(r.beaten)))
 	}
 }
@@ -106,14 +115,14 @@ func (r *runner) hold(locks holdfast.Locks) error {
 		r.beaten = time.Now()
 	}
 	// The guard is told under the lock, so that no older deadline comes after a newer.
+	r.lost = locks[0].Context()
 	err = r.guard.Run(env, locks[0].Proof(), deadline, r.killAfter(left))
 	r.mu.Unlock()
 	if err != nil {
 		return fail(exitFault, "the guard does not answer: %v; nothing was run", err)
 	}
-	lost := locks[0].Context()
-	end := r.supervise(lost)
-	return r.judge(end, context.Cause(lost))
+	end := r.supervise(r.lost)
+	return r.judge(end, context.Cause(r.lost))
 }
 
 // supervise is what happens while the command runs.
@@ -127,7 +136,7 @@ func (r *runner) supervise(lost context.Context) guard.Event {
 				return guard.Event{Ended: true, Why: guard.NoGuard}
 			case e.Stopping && e.Why == guard.Deadline:
 				r.losing(e.Within)
-			case e.Stopped && r.guard.Shared():
+			case e.Stopped && r.shared:
 				r.standWith()
 			case e.Ended:
 				return e
@@ -137,7 +146,7 @@ func (r *runner) supervise(lost context.Context) guard.Event {
 			r.guard.Stop()
 		case sig := <-r.signals:
 			switch {
-			case typed(sig) && r.guard.Shared(): // the terminal has sent it to the command, too
+			case typed(sig) && r.shared: // the terminal has sent it to the command, too
 			case isStop(sig):
 				r.guard.Signal(sig.(syscall.Signal))
 				standStill()
@@ -199,7 +208,7 @@ func (r *runner) judge(e guard.Event, lost error) error {
 	}
 	switch s := e.Status; {
 	case s.Signaled():
-		return &killed{s.Signal(), s.Signal() == syscall.SIGINT && r.guard.Shared()}
+		return &killed{s.Signal(), s.Signal() == syscall.SIGINT && r.shared}
 	case s.ExitStatus() != 0:
 		return &failure{s.ExitStatus(), ""}
 	}

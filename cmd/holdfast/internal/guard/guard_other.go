@@ -11,6 +11,9 @@ import (
 // Main is nothing here.
 func Main() {}
 
+// Terminal is false here: nothing can be run.
+func Terminal() bool { return false }
+
 // A Guard cannot be had here.
 type Guard struct{}
 
@@ -24,6 +27,5 @@ func (g *Guard) Extend(until time.Time, killAfter time.Duration) {}
 func (g *Guard) Signal(sig syscall.Signal)                       {}
 func (g *Guard) Stop()                                           {}
 func (g *Guard) Close()                                          {}
-func (g *Guard) Shared() bool                                    { return false }
 func (g *Guard) Standing() bool                                  { return false }
 func (g *Guard) Events() <-chan Event                            { return nil }

@@ -32,7 +32,7 @@ type Guard struct {
 // process group, so that Ctrl-C, Ctrl-Z and fg work as without us; else it gets
 // a group of its own.
 func Start(path string, args []string, env []string) (*Guard, error) {
-	g := &Guard{group: !terminal(), events: make(chan Event, 16)}
+	g := &Guard{group: !Terminal(), events: make(chan Event, 16)}
 	// If the guard dies its children come to us.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, os.NewSyscallError("prctl", err)
@@ -143,10 +143,6 @@ func (g *Guard) Close() {
 		unix.Shutdown(g.fd, unix.SHUT_RDWR)
 	}
 }
-
-// Shared reports whether the command is in the program's process group, where
-// the kernel itself sends it what is typed at the terminal.
-func (g *Guard) Shared() bool { return !g.group }
 
 // Events yields what happens; it is closed after Ended.
 func (g *Guard) Events() <-chan Event { return g.events }

@@ -2,8 +2,8 @@ package guard
 
 import "golang.org/x/sys/unix"
 
-// terminal reports whether this process has a controlling terminal.
-func terminal() bool {
+// Terminal reports whether this process has a controlling terminal.
+func Terminal() bool {
 	fd, err := unix.Open("/dev/tty", unix.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return false
