@@ -92,7 +92,7 @@ func (q *queue) tell(ctx context.Context, client *holdfast.Client) {
 	case <-time.After(patience):
 	}
 	var news <-chan look
-	var stop context.CancelFunc = func() {}
+	stop := func() {}
 	defer func() { stop() }()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -100,10 +100,8 @@ func (q *queue) tell(ctx context.Context, client *holdfast.Client) {
 	for {
 		if current := q.current(); current != name {
 			stop()
-			var watching context.Context
-			watching, stop = context.WithCancel(ctx)
 			name, now = current, look{}
-			news = follow(watching, client, name)
+			news, stop = follow(ctx, client, name)
 		}
 		select {
 		case <-ctx.Done():
@@ -159,9 +157,10 @@ func (l look) holder() string {
 	return l.info.Holders[0].ID
 }
 
-// follow watches a name until ctx is done.
-func follow(ctx context.Context, client *holdfast.Client, name string) <-chan look {
+// follow watches a name until ctx is done or stop is called.
+func follow(ctx context.Context, client *holdfast.Client, name string) (_ <-chan look, stop func()) {
 	news := make(chan look)
+	ctx, stop = context.WithCancel(ctx)
 	go func() {
 		defer close(news)
 		for info, err := range client.Watch(ctx, name) {
@@ -173,7 +172,7 @@ func follow(ctx context.Context, client *holdfast.Client, name string) <-chan lo
 			}
 		}
 	}()
-	return news
+	return news, stop
 }
 
 func (q *queue) describe(l look) string {

@@ -27,9 +27,9 @@ type runner struct {
 
 	mu      sync.Mutex
 	lost    context.Context // ends when a lock is lost; nil before
-	until   time.Time // end of the trust window
-	beaten  time.Time // when the last heartbeat that was answered was sent
-	silence error     // why the ones since then were not
+	until   time.Time       // end of the trust window
+	beaten  time.Time       // when the last heartbeat that was answered was sent
+	silence error           // why the ones since then were not
 }
 
 func newRunner(argv, names []string, l *lease) *runner {
