@@ -33,7 +33,8 @@ type request struct {
 }
 
 func (c *Client) newRequest(ctx context.Context, name string, opts []Option) *request {
-	r := &request{c: c, ctx: ctx, name: name, slots: 1, ch: c.chans.Get().(chan struct{})}
+	r := c.requests.Get().(*request)
+	r.c, r.ctx, r.name, r.slots = c, ctx, name, 1
 	for _, o := range opts {
 		o(r)
 	}
@@ -47,8 +48,16 @@ func (c *Client) newRequest(ctx context.Context, name string, opts []Option) *re
 func (r *request) again() *request {
 	n := *r
 	n.group, n.done, n.lock, n.err = nil, false, nil, nil
-	n.ch = r.c.chans.Get().(chan struct{})
+	n.ch = make(chan struct{}, 1)
 	return &n
+}
+
+// recycle keeps a request that was decided, and is nowhere any more, for the
+// next one.
+func (r *request) recycle() {
+	pool, ch := &r.c.requests, r.ch
+	*r = request{ch: ch}
+	pool.Put(r)
 }
 
 func (r *request) fail(err error) {
@@ -73,7 +82,8 @@ func (r *request) answer(l *Lock, err error) {
 func (r *request) announce(queued bool) {
 	if t := r.c.opts.Trace; queued && !r.told && t != nil && t.Waiting != nil {
 		r.told = true
-		r.c.later = append(r.c.later, func() { t.Waiting(r.name) })
+		name := r.name
+		r.c.later = append(r.c.later, func() { t.Waiting(name) })
 	}
 }
 
@@ -88,6 +98,7 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Loc
 	if err != nil {
 		return nil, fmt.Errorf("acquire %q: %w", name, err)
 	}
+	r.recycle()
 	return l, nil
 }
 
@@ -151,19 +162,22 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		defer t.Stop()
 		timeout = t.C
 	}
-	select {
-	case <-r.ch:
-		c.chans.Put(r.ch)
+	if done := ctx.Done(); done == nil && timeout == nil {
+		<-r.ch
 		return r.lock, r.err
-	case <-ctx.Done():
-	case <-timeout:
+	} else {
+		select {
+		case <-r.ch:
+			return r.lock, r.err
+		case <-done:
+		case <-timeout:
+		}
 	}
 	c.mu.Lock()
 	p := r.group.p
 	if !c.abandon(r) {
 		c.unlock()
 		<-r.ch
-		c.chans.Put(r.ch)
 		if r.err != nil || ctx.Err() == nil {
 			return r.lock, r.err
 		}

@@ -21,13 +21,13 @@ import (
 // session, whose one heartbeat keeps them, and goroutines that want the same
 // name queue in memory and bother the store once.
 type Client struct {
-	store Store
-	opts  Options
-	owner Owner
-	log   *slog.Logger
-	batch batcher
-	proof proofs
-	chans sync.Pool // for the answers to requests
+	store    Store
+	opts     Options
+	owner    Owner
+	log      *slog.Logger
+	batch    batcher
+	proof    proofs
+	requests sync.Pool
 
 	ctx  context.Context // ends when the client has nothing left to do
 	stop context.CancelFunc
@@ -79,7 +79,7 @@ func New(store Store, opts *Options) (*Client, error) {
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
-	c.chans.New = func() any { return make(chan struct{}, 1) }
+	c.requests.New = func() any { return &request{ch: make(chan struct{}, 1)} }
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.batch.store, c.batch.ctx = store, c.ctx
 	c.proof.dir = c.opts.RuntimeDir

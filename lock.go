@@ -109,11 +109,16 @@ func (l *Lock) Proof() *os.File {
 // the same answer.
 func (l *Lock) Release(ctx context.Context) error {
 	c := l.c
-	lost := l.Err()
-	if !errors.Is(lost, ErrLost) {
+	c.mu.Lock()
+	if l.err == nil && !l.sess.trusted() {
+		c.mu.Unlock()
+		l.sess.lose("", nil)
+		c.mu.Lock()
+	}
+	lost := l.err
+	if lost != nil && !errors.Is(lost, ErrLost) {
 		lost = nil
 	}
-	c.mu.Lock()
 	if l.err == nil {
 		l.end(&releasedError{l.Name(), l.token})
 	}

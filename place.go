@@ -149,7 +149,7 @@ func (c *Client) join(r *request) {
 		return
 	case last.token < last.last && last.sess.trusted() && !p.foreign && now().sub(p.asked) <= turn:
 		r.group = last // shared, and nobody else waits
-		c.give(last, r)
+		c.give(last, r, now())
 		return
 	}
 	g := &group{p: p, slots: r.slots, try: r.try(), reason: r.reason, set: r.set, since: time.Now(), born: now(), want: 1}
@@ -305,7 +305,7 @@ func (c *Client) granted(g *group, claim claimRecord) {
 	g.state, g.token, g.last = held, claim.Token, claim.Token+claim.tokens()
 	if g.slots == 0 {
 		for g.waiting.len() > 1 && g.token < g.last-1 {
-			c.give(g, g.waiting.pop())
+			c.give(g, g.waiting.pop(), now())
 		}
 	}
 	c.advance(g)
@@ -317,29 +317,29 @@ func (c *Client) granted(g *group, claim claimRecord) {
 // advance gives a held claim that nobody has to the next who waits for it
 // here, if it may; else it gives the claim up, or looks first. c.mu is held.
 func (c *Client) advance(g *group) *departure {
-	p := g.p
+	p, t := g.p, now()
 	switch {
-	case g.state != held || len(g.active) > 0 || !g.sess.trusted():
+	case g.state != held || len(g.active) > 0 || !g.sess.trustedAt(t):
 	case g.broken != nil:
 		return c.part(g, g.broken)
 	case g.waiting.len() == 0:
 		return c.part(g, nil)
 	case !g.given:
-		c.give(g, g.waiting.pop())
-	case g.token == g.last || p.foreign && now().sub(p.foreignSince) > turn:
+		c.give(g, g.waiting.pop(), t)
+	case g.token == g.last || p.foreign && t.sub(p.foreignSince) > turn:
 		return c.part(g, nil)
-	case now().sub(p.asked) > turn:
+	case t.sub(p.asked) > turn:
 		p.look = true
 		c.kick(p)
 	default:
-		c.give(g, g.waiting.pop())
+		c.give(g, g.waiting.pop(), t)
 	}
 	return departed
 }
 
 // give makes a request a lock, with a token of its own.
-func (c *Client) give(g *group, r *request) {
-	l := &Lock{c: c, group: g, sess: g.sess, token: g.token, since: now(), values: r.ctx}
+func (c *Client) give(g *group, r *request, t instant) {
+	l := &Lock{c: c, group: g, sess: g.sess, token: g.token, since: t, values: r.ctx}
 	g.token++
 	g.given = true
 	g.active = append(g.active, l)

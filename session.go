@@ -73,7 +73,9 @@ func (s *session) left() time.Duration {
 	return until.sub(now())
 }
 
-func (s *session) trusted() bool { return s.left() > 0 }
+func (s *session) trusted() bool { return s.trustedAt(now()) }
+
+func (s *session) trustedAt(t instant) bool { return t < instant(s.until.Load()) }
 
 // open writes the session's first record in one call with the first claim, and
 // returns what became of the claim. If the session did not open in that call it
