@@ -51,7 +51,7 @@ func acquireVerb(a *app) *cobra.Command {
 		case !d.set:
 			return usage("acquire: for how long? As in: holdfast acquire --for 10m %s", escape(args[0]))
 		case d.Duration < holdfast.MinTTL:
-			return usage("--for %v is below %v", d, holdfast.MinTTL)
+			return usage("--for %v is below %v", d.Duration, holdfast.MinTTL)
 		}
 		if err := checkName(args[0]); err != nil {
 			return err

@@ -108,7 +108,7 @@ func (l *lease) flags(f *pflag.FlagSet) {
 
 func (l *lease) check() error {
 	if l.ttl.set && l.ttl.Duration < holdfast.MinTTL {
-		return usage("--ttl %v is below %v", l.ttl, holdfast.MinTTL)
+		return usage("--ttl %v is below %v", l.ttl.Duration, holdfast.MinTTL)
 	}
 	if l.ttl.set {
 		return l.checkKillAfter(l.ttl.Duration)
@@ -233,7 +233,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 		}
 	}
 	q.watch(client)
-	locks, err := client.AcquireAll(ctx, names, opts...)
+	locks, err := acquire(ctx, client, names, opts)
 	q.stop()
 	stop()
 	if err != nil {
@@ -244,11 +244,22 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	}
 	q.done(locks)
 	err = r.hold(locks)
+	over, done := context.WithCancel(ctx)
+	done()
+	locks.Release(over) // Close waits for the answer
 	closed = true
 	if e := client.Close(); e != nil && err == nil {
-		say("%s: %s", "the command has ended, but", t.redact(e.Error()))
+		say("%s has ended, but %s is perhaps not given back: %s", escape(argv[0]), quoteAll(names), t.redact(e.Error()))
 	}
 	return err
+}
+
+func acquire(ctx context.Context, client *holdfast.Client, names []string, opts []holdfast.Option) (holdfast.Locks, error) {
+	if len(names) > 1 {
+		return client.AcquireAll(ctx, names, opts...)
+	}
+	lock, err := client.Acquire(ctx, names[0], opts...)
+	return holdfast.Locks{lock}, err
 }
 
 func orBackground(ctx context.Context) context.Context {

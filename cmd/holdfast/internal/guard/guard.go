@@ -36,6 +36,7 @@ const (
 type Event struct {
 	Started  bool          `json:",omitempty"` // the command runs
 	Stopping bool          `json:",omitempty"` // it has been asked to end; Why says why
+	Killing  bool          `json:",omitempty"` // not all have ended: they are killed
 	Stopped  bool          `json:",omitempty"` // it stands still (job control)
 	Ended    bool          `json:",omitempty"` // it and all it started are gone
 	Why      Why           `json:",omitempty"`

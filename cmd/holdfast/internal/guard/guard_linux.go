@@ -211,6 +211,7 @@ func (w *watch) step(now int64) bool {
 		if w.why == Itself && !w.ended {
 			w.why = Deadline
 		}
+		send(w.fd, Event{Killing: true}, nil)
 		w.kill(time.Second)
 	}
 	w.report()

@@ -97,7 +97,9 @@ func program(args []string) {
 	}
 	fmt.Fprintln(os.Stderr, "guard", g.pid)
 	for e := range g.Events() {
-		fmt.Fprintln(os.Stderr, describe(e))
+		if !e.Killing {
+			fmt.Fprintln(os.Stderr, describe(e))
+		}
 	}
 }
 

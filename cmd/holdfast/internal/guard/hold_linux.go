@@ -23,6 +23,7 @@ type Guard struct {
 	killAfter time.Duration
 	command   int
 	running   bool
+	killing   bool // it is the guard that kills
 	closed    bool
 }
 
@@ -184,11 +185,12 @@ func (g *Guard) watch(messages <-chan Event) {
 				g.takeOver()
 				return
 			}
+			g.mu.Lock()
 			if e.Started {
-				g.mu.Lock()
 				g.command = e.PID
-				g.mu.Unlock()
 			}
+			g.killing = g.killing || e.Killing
+			g.mu.Unlock()
 			g.events <- e
 			if e.Ended {
 				g.Close()
@@ -196,6 +198,9 @@ func (g *Guard) watch(messages <-chan Event) {
 			}
 		case <-timer.C:
 			left := g.left()
+			if left <= 0 && g.done() {
+				left = glance // what it has said is on its way
+			}
 			if left <= 0 {
 				g.takeOver()
 				g.Close()
@@ -213,7 +218,17 @@ func (g *Guard) left() time.Duration {
 	if !g.running {
 		return glance
 	}
-	return time.Duration(g.deadline - boottime() - int64(reserve(g.killAfter)/2))
+	left := time.Duration(g.deadline - boottime())
+	if g.killing {
+		return left // it is at work
+	}
+	return left - reserve(g.killAfter)/2
+}
+
+// done reports whether the guard has ended, as it does when it has done its work.
+func (g *Guard) done() bool {
+	p, ok := look(g.pid)
+	return !ok || p.dead()
 }
 
 // takeOver kills everything in the guard's place.
