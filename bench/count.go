@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// A counter is a store that counts the calls to another.
+type counter struct {
+	holdfast.Store
+	loads, loaded  atomic.Int64 // calls of Load, and keys in them
+	swaps, written atomic.Int64 // calls of CompareAndSwap, and writes in them
+}
+
+func (c *counter) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	c.loads.Add(1)
+	c.loaded.Add(int64(len(keys)))
+	return c.Store.Load(ctx, keys)
+}
+
+func (c *counter) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	c.swaps.Add(1)
+	c.written.Add(int64(len(writes)))
+	return c.Store.CompareAndSwap(ctx, writes)
+}
+
+// Watch implements holdfast.Watcher for a store that does.
+func (c *counter) Watch(ctx context.Context, changed func(holdfast.Key)) error {
+	return c.Store.(holdfast.Watcher).Watch(ctx, changed)
+}
+
+// A count is what a counter has counted.
+type count struct{ loads, loaded, swaps, written float64 }
+
+func (c *counter) count() count {
+	return count{float64(c.loads.Load()), float64(c.loaded.Load()), float64(c.swaps.Load()), float64(c.written.Load())}
+}
+
+func (c count) since(o count) count {
+	return count{c.loads - o.loads, c.loaded - o.loaded, c.swaps - o.swaps, c.written - o.written}
+}

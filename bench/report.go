@@ -1,0 +1,153 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// A Report is the result of one run.
+type Report struct {
+	Machine Machine `json:"machine"`
+	Rounds  int     `json:"rounds"`
+	Quick   bool    `json:"quick,omitempty"`
+	Rows    []Row   `json:"rows"`
+}
+
+// A Row is what one system showed under one workload.
+type Row struct {
+	Workload string  `json:"workload"`
+	System   string  `json:"system"`
+	Unit     string  `json:"unit,omitempty"`
+	Median   float64 `json:"median"`
+	P99      float64 `json:"p99,omitempty"`
+	Ratio    float64 `json:"ratio,omitempty"` // to the floor: the median of the rounds' ratios
+	Aim      string  `json:"aim,omitempty"`
+	Met      *bool   `json:"met,omitempty"`
+	Note     string  `json:"note,omitempty"`
+}
+
+// aims sets what was aimed for and whether it was met.
+func (r Row) aims(aim string, met bool) Row {
+	r.Aim, r.Met = aim, &met
+	return r
+}
+
+// notes adds what else there is to say.
+func (r Row) notes(format string, args ...any) Row {
+	r.Note = fmt.Sprintf(format, args...)
+	return r
+}
+
+// A Machine is where a run took place.
+type Machine struct {
+	Time       time.Time `json:"time"`
+	Go         string    `json:"go"`
+	Platform   string    `json:"platform"`
+	CPUs       int       `json:"cpus"`
+	Model      string    `json:"model,omitempty"`
+	Load       string    `json:"load,omitempty"` // the load averages when the run began
+	FileSystem string    `json:"fileSystem"`
+}
+
+func thisMachine(dir string) Machine {
+	m := Machine{
+		Time: time.Now().Truncate(time.Second), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		CPUs: runtime.GOMAXPROCS(0), FileSystem: fileSystem(dir),
+	}
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(info)) {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				m.Model = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
+		m.Load = strings.Join(strings.Fields(string(load))[:3], " ")
+	}
+	return m
+}
+
+func (m Machine) String() string {
+	return fmt.Sprintf("%s, %s, %d CPUs (%s), files on %s, load %s", m.Go, m.Platform, m.CPUs, m.Model, m.FileSystem, m.Load)
+}
+
+// volatile are the file systems that are no disk.
+var volatile = map[string]bool{"tmpfs": true, "ramfs": true, "overlay on tmpfs": true}
+
+// fileSystem names the kind of file system that a directory is on.
+func fileSystem(dir string) string {
+	kind, longest := "an unknown file system", -1
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return kind
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return kind
+	}
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		if len(f) < 3 || len(f[1]) < longest {
+			continue
+		}
+		if dir == f[1] || strings.HasPrefix(dir, strings.TrimSuffix(f[1], "/")+"/") {
+			kind, longest = f[2], len(f[1])
+		}
+	}
+	return kind
+}
+
+func (r *Report) save(path string) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// print writes the table.
+func (r *Report) print(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "WORKLOAD\tSYSTEM\tMEDIAN\tP99\tRATIO\tAIM\tMET\tNOTE")
+	for _, row := range r.Rows {
+		met := ""
+		if row.Met != nil {
+			met = map[bool]string{true: "yes", false: "NO"}[*row.Met]
+		}
+		ratio := ""
+		if row.Ratio != 0 {
+			ratio = figure(row.Ratio) + "x"
+		}
+		median := "not measured"
+		if row.Unit != "" {
+			median = figure(row.Median) + " " + row.Unit
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			row.Workload, row.System, median, figure(row.P99), ratio, row.Aim, met, row.Note)
+	}
+	return t.Flush()
+}
+
+// figure writes a number with three digits that matter, and none as nothing.
+func figure(x float64) string {
+	switch {
+	case x == 0:
+		return ""
+	case math.Abs(x) >= 1e6:
+		return fmt.Sprintf("%.2fM", x/1e6)
+	case math.Abs(x) >= 100:
+		return fmt.Sprintf("%.0f", x)
+	case math.Abs(x) >= 10:
+		return fmt.Sprintf("%.1f", x)
+	}
+	return fmt.Sprintf("%.2f", x)
+}

@@ -1,0 +1,18 @@
+//go:build !unix
+
+package main
+
+import (
+	"errors"
+	"os"
+	"time"
+)
+
+// monotonic stands in for a clock that all processes share.
+func monotonic() int64 { return time.Now().UnixNano() }
+
+func flock(*os.File) error { return errors.ErrUnsupported }
+
+func unflock(*os.File) error { return errors.ErrUnsupported }
+
+func cpuTime() time.Duration { return 0 }
