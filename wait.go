@@ -14,7 +14,8 @@ import (
 const (
 	firstPoll = 50 * time.Millisecond
 	lastPoll  = time.Second
-	proofPoll = 20 * time.Millisecond // how often the kernel is asked whether a neighbour has died
+	proofPoll = 20 * time.Millisecond // how often the kernel is asked whether someone ahead has died
+	nearHead  = 3                     // by those so near the head of the queue; the others ask with each poll
 )
 
 // startWaiting runs the wait loop if it does not; c.mu is held.
@@ -31,7 +32,7 @@ func (c *Client) startWaiting() {
 type round struct {
 	names    []*place
 	sessions []string // of claims ahead of ours, without doubles
-	near     []string // those whose death the kernel can prove
+	close    []string // those of the holders and of who is next, where ours comes soon
 	due      []*place // names that a hint says have changed
 	next     instant  // when the next hint is due
 }
@@ -65,10 +66,14 @@ func (c *Client) ahead() (r round) {
 			continue
 		}
 		r.names = append(r.names, p)
+		near := c.before(p) < nearHead
 		look := func(cl claimRecord) {
 			if !seen[cl.Session] && !c.isOurs(cl.Session) && !c.isDead(cl.Session) {
 				seen[cl.Session] = true
 				r.sessions = append(r.sessions, cl.Session)
+				if near {
+					r.close = append(r.close, cl.Session)
+				}
 			}
 		}
 		for _, h := range p.rec.Holders {
@@ -101,12 +106,13 @@ func (c *Client) waitLoop() {
 
 		// Who has died on this host is known without asking the store.
 		var died []string
-		for _, s := range r.sessions {
+		neighbours := false
+		for _, s := range r.close {
 			if c.proof.near(s) {
+				neighbours = true
 				if c.proof.dead(s) {
 					died = append(died, s)
 				}
-				r.near = append(r.near, s)
 			}
 		}
 		if len(died) > 0 {
@@ -124,15 +130,13 @@ func (c *Client) waitLoop() {
 				}
 			}
 			changed := c.look(names, r.sessions)
-			if poll = min(poll*3/2, lastPoll); changed {
+			// Where hints come, this only stands behind them.
+			if poll = min(poll*3/2, lastPoll); changed && !c.hinted() {
 				poll = firstPoll
 			}
 			nextPoll = now().add(jitter(poll))
 		case len(r.due) > 0:
-			if c.look(r.due, nil) {
-				poll = firstPoll
-				nextPoll = min(nextPoll, now().add(jitter(poll)))
-			}
+			c.look(r.due, nil)
 		}
 
 		wake := nextPoll
@@ -142,7 +146,7 @@ func (c *Client) waitLoop() {
 		if at := c.judge.next(); at != never {
 			wake = min(wake, at)
 		}
-		if len(r.near) > 0 {
+		if neighbours {
 			wake = min(wake, now().add(proofPoll))
 		}
 		timer := time.NewTimer(max(wake.sub(now()), 0))
@@ -247,10 +251,18 @@ func (c *Client) before(p *place) (n int) {
 // hints runs the store's watch while there is something to be told.
 type hints struct {
 	running bool
+	work    bool
 	subs    map[Key]map[chan struct{}]bool // for Watch and Observe
 }
 
 func (h *hints) init(*Client) { h.subs = make(map[Key]map[chan struct{}]bool) }
+
+// hinted says whether the store's hints come.
+func (c *Client) hinted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.hints.work
+}
 
 // startHints starts watching, once; c.mu is held.
 func (c *Client) startHints() {
@@ -259,6 +271,7 @@ func (c *Client) startHints() {
 		return
 	}
 	c.hints.running = true
+	c.hints.work = true
 	c.spawn(func() {
 		for wait := 100 * time.Millisecond; c.ctx.Err() == nil; wait = min(wait*2, 10*time.Second) {
 			began := now()
@@ -266,6 +279,9 @@ func (c *Client) startHints() {
 			if c.ctx.Err() != nil {
 				return
 			}
+			c.mu.Lock()
+			c.hints.work = false
+			c.mu.Unlock()
 			c.log.Info("no hints from the store, polling instead", "err", err)
 			c.hint(Key{}) // anything may have been missed
 			if now().sub(began) > time.Minute {
@@ -280,6 +296,9 @@ func (c *Client) startHints() {
 func (c *Client) hint(key Key) {
 	c.mu.Lock()
 	defer c.unlock()
+	if key != (Key{}) {
+		c.hints.work = true
+	}
 	for k, chans := range c.hints.subs {
 		if k == key || key == (Key{}) {
 			for ch := range chans {
@@ -321,7 +340,7 @@ func (c *Client) hintPlace(p *place) {
 		}
 		return
 	}
-	at := now().add(time.Duration(min(c.before(p), 50)) * 2 * time.Millisecond)
+	at := now().add(time.Duration(min(c.before(p), 60)) * 3 * time.Millisecond)
 	if p.lookAt == never || at < p.lookAt {
 		p.lookAt = at
 		signal(c.nudge)
