@@ -44,21 +44,29 @@ func (b *batcher) do(w Write, timeout time.Duration) *swap {
 	b.queue = append(b.queue, s)
 	if b.calls < maxCalls {
 		b.calls++
-		go b.drain(timeout)
+		b.drain(s, timeout)
 	}
 	b.mu.Unlock()
 	<-s.done
 	return s
 }
 
-// drain sends what has gathered until nothing has.
-func (b *batcher) drain(timeout time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// drain sends what has gathered until nothing has. Its first goroutine does so
+// only until its own write is answered, and then leaves the rest to another.
+// b.mu is held.
+func (b *batcher) drain(own *swap, timeout time.Duration) {
 	for {
 		b.linger()
 		if len(b.queue) == 0 {
 			b.calls--
+			return
+		}
+		if own != nil && own.isDone() {
+			go func() {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.drain(nil, timeout)
+			}()
 			return
 		}
 		n := min(len(b.queue), maxBatch)
@@ -68,6 +76,15 @@ func (b *batcher) drain(timeout time.Duration) {
 		b.mu.Unlock()
 		b.call(batch, timeout)
 		b.mu.Lock()
+	}
+}
+
+func (s *swap) isDone() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
 	}
 }
 
