@@ -20,18 +20,23 @@ import (
 // The test binary is also the command, and its guard.
 func TestMain(m *testing.M) {
 	guard.Main()
-	if guard.Terminal() && os.Args[0] != "holdfast" {
+	if guard.Terminal() && filepath.Base(os.Args[0]) != "holdfast" {
 		os.Exit(withoutTerminal())
 	}
 	testscript.Main(m, map[string]func(){
-		"holdfast": func() { os.Exit(Main(os.Args[1:])) },
+		"holdfast":        func() { os.Exit(Main(os.Args[1:])) },
+		"holdfast-ticker": ticker,
 	})
 }
 
 // withoutTerminal runs the tests as they run where nobody looks: at a terminal a
 // command shares the group of its tests. (Those that need a terminal make one.)
 func withoutTerminal() int {
-	c := exec.Command("/proc/self/exe", os.Args[1:]...)
+	self, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	c := exec.Command(self, os.Args[1:]...)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if err := c.Run(); err != nil {

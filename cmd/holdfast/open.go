@@ -37,15 +37,15 @@ func parseStore(s string) (target, error) {
 	}
 	t := target{scheme: scheme}
 	t.rest, rest, _ = strings.Cut(rest, "?")
-	settings, err := url.ParseQuery(rest)
+	query, err := url.ParseQuery(rest)
 	if err != nil {
 		return target{}, usage("the settings after ? in --store cannot be read; write: %s:…?allow=NAME", scheme)
 	}
-	for _, value := range settings["allow"] {
+	for _, value := range query["allow"] {
 		t.allow = append(t.allow, strings.Split(value, ",")...)
 	}
 	if scheme == "sqlite" || scheme == "memory" {
-		for key := range settings {
+		for key := range query {
 			if key != "allow" {
 				return target{}, usage("%s: unknown setting %q in --store: allow is the only one", scheme, key)
 			}
@@ -131,10 +131,13 @@ func (t target) redact(text string) string {
 	return escape(redactURL(text))
 }
 
-var passwords = regexp.MustCompile(`(://[^:@/\s]*):[^/\s]*@|((?i:password|passwd|secret|token)=)[^&\s]*`)
+var (
+	passwords = regexp.MustCompile(`(://[^:@/\s]*):\S*@`)
+	settings  = regexp.MustCompile(`((?i:password|passwd|secret|token)=)[^&\s]*`)
+)
 
 // redactURL takes passwords out of all URLs in a text.
-func redactURL(text string) string { return passwords.ReplaceAllString(text, "$1$2") }
+func redactURL(text string) string { return settings.ReplaceAllString(passwords.ReplaceAllString(text, "$1@"), "$1…") }
 
 func cutLast(s, sep string) (before, after string, found bool) {
 	if i := strings.LastIndex(s, sep); i >= 0 {
