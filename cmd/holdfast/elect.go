@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -109,7 +110,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 	q.watch(client)
 	var ended error
 	finished := false
-	err = client.Election(name, opts...).Run(ctx, func(_ context.Context, lock *holdfast.Lock) error {
+	lead := func(_ context.Context, lock *holdfast.Lock) error {
 		q.stop()
 		stop()
 		g, err := guard.Start(path, argv, environment())
@@ -128,18 +129,35 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 		r.mu.Lock()
 		r.lost = nil
 		r.mu.Unlock()
-		var f *failure
-		if errors.As(ended, &f) && f.status == exitLost && f.text != "" {
-			say("%s", f.text)
+		if isLost(ended) {
+			say("%s", ended)
 			stop = r.endOnSignal(cancel)
 			q = begin()
 			q.watch(client)
-			return ended // lost: Run stands again
+			return ended // we stand again
 		}
 		finished = true
 		cancel(nil)
 		return ended
-	})
+	}
+	for told := false; ; {
+		err = client.Election(name, opts...).Run(ctx, lead)
+		if finished || err == nil || ctx.Err() != nil || errors.Is(err, holdfast.ErrClosed) {
+			break
+		}
+		if isLost(err) {
+			continue // stopped in time, so that Run knows of no loss
+		}
+		// The store has answered before: it will again.
+		if !told && !l.quiet {
+			say("the store does not answer: %s; standing for %s again when it does", t.redact(err.Error()), quote(name))
+		}
+		told = true
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
 	q.stop()
 	switch {
 	case finished:
@@ -148,4 +166,9 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 		return nil
 	}
 	return orSignal(ctx, t.unusable(err, "; nothing was run"))
+}
+
+func isLost(err error) bool {
+	var f *failure
+	return errors.As(err, &f) && f.status == exitLost
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -8,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -113,8 +116,9 @@ func silence(ts *testscript.TestScript, _ bool, args []string) {
 		time.Sleep(time.Millisecond)
 	}
 	ts.Check(err)
-	end := time.AfterFunc(d, func() { db.Close() })
-	ts.Defer(func() { end.Stop(); db.Close() })
+	over := sync.OnceFunc(func() { conn.ExecContext(context.Background(), "rollback"); conn.Close(); db.Close() })
+	time.AfterFunc(d, over)
+	ts.Defer(over)
 }
 
 // token VAR NAME: sets VAR to the token of NAME's first holder, when there is one.

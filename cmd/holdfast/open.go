@@ -137,7 +137,9 @@ var (
 )
 
 // redactURL takes passwords out of all URLs in a text.
-func redactURL(text string) string { return settings.ReplaceAllString(passwords.ReplaceAllString(text, "$1@"), "$1…") }
+func redactURL(text string) string {
+	return settings.ReplaceAllString(passwords.ReplaceAllString(text, "$1@"), "$1…")
+}
 
 func cutLast(s, sep string) (before, after string, found bool) {
 	if i := strings.LastIndex(s, sep); i >= 0 {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -191,11 +192,18 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	}
 	// While the guard starts we get the lock.
 	r := newRunner(argv, names, l)
-	if r.guard, err = guard.Start(path, argv, environment()); err != nil {
-		return fail(exitFault, "%v", err)
-	}
-	defer r.guard.Close()
-
+	started := make(chan error, 1)
+	go func() {
+		g, err := guard.Start(path, argv, environment())
+		r.guard = g
+		started <- err
+	}()
+	ready := sync.OnceValue(func() error { return <-started })
+	defer func() {
+		if ready() == nil {
+			r.guard.Close()
+		}
+	}()
 	ctx, cancel := context.WithCancelCause(orBackground(ctx))
 	defer cancel(nil)
 	stop := r.endOnSignal(cancel)
@@ -241,6 +249,9 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 			return notObtained(err, names, w, q, code)
 		}
 		return orSignal(ctx, t.unusable(err, "; nothing was run"))
+	}
+	if err := ready(); err != nil {
+		return fail(exitFault, "%v; nothing was run", err)
 	}
 	q.done(locks)
 	err = r.hold(locks)

@@ -53,11 +53,37 @@ func descendants(skip map[process]bool) []process {
 			}
 		}
 	}
+	return below(skip, func(pid int) []process { return children[pid] })
+}
+
+// near is descendants as their parents know them, which does not read all of
+// /proc. It may miss some, and knows nothing on some kernels.
+func near(skip map[process]bool) []process {
+	return below(skip, func(pid int) (children []process) {
+		tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+		if err != nil {
+			return nil
+		}
+		for _, task := range tasks {
+			text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/task/" + task.Name() + "/children")
+			for _, field := range bytes.Fields(text) {
+				child, _ := strconv.Atoi(string(field))
+				if p, ok := look(child); ok {
+					children = append(children, p)
+				}
+			}
+		}
+		return children
+	})
+}
+
+// below walks down from this process.
+func below(skip map[process]bool, children func(pid int) []process) []process {
 	self := os.Getpid()
 	var all []process
 	seen := map[int]bool{self: true}
 	for next := []int{self}; len(next) > 0; next = next[1:] {
-		for _, p := range children[next[0]] {
+		for _, p := range children(next[0]) {
 			if seen[p.pid] || skip[p.identity()] {
 				continue
 			}
@@ -123,7 +149,10 @@ func killAll(skip map[process]bool, patience time.Duration, reap func(pid int, s
 	for {
 		// First all stand still, so that nothing is started in place of what
 		// is killed.
-		all := descendants(skip)
+		all := near(skip)
+		if len(all) == 0 {
+			all = descendants(skip)
+		}
 		for _, p := range all {
 			p.signal(syscall.SIGSTOP)
 		}
@@ -140,12 +169,11 @@ func killAll(skip map[process]bool, patience time.Duration, reap func(pid int, s
 			}
 			reap(pid, status)
 		}
-		all = descendants(skip)
 		if len(all) == 0 && len(skip) > 0 {
-			return nil
+			return nil // what is left is not the command's
 		}
 		if boottime()-start > int64(patience) {
-			for _, p := range all {
+			for _, p := range descendants(skip) {
 				if !p.dead() {
 					alive = append(alive, p.pid)
 				}
