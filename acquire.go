@@ -90,8 +90,9 @@ func (r *request) announce(queued bool) {
 // Acquire waits in line for the lock on a name, first come, first served
 // across all processes. ctx bounds the wait, never the hold. The error is the
 // ctx.Err() or the store's, ErrHeld (a *HeldError) if someone is in the way, or
-// ErrClosed. A store that does not answer is given a TTL to come back. Locks
-// are not reentrant.
+// ErrClosed. A store that does not answer is given a TTL to come back, if it has
+// ever answered this client; else its error is returned at once. Locks are not
+// reentrant.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	r := c.newRequest(ctx, name, opts)
 	l, err := c.acquire(ctx, r)
@@ -174,7 +175,6 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		}
 	}
 	c.mu.Lock()
-	p := r.group.p
 	if !c.abandon(r) {
 		c.unlock()
 		<-r.ch
@@ -185,7 +185,7 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		return nil, ctx.Err()
 	}
 	defer c.unlock()
-	waited := shortDuration(now().sub(r.start))
+	p, waited := r.group.p, shortDuration(now().sub(r.start))
 	switch {
 	case p.failed != nil && ctx.Err() != nil:
 		return nil, fmt.Errorf("%w after %s: the store does not answer: %w", ctx.Err(), waited, p.failed)
@@ -213,12 +213,17 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 func (c *Client) explain(held *HeldError) bool {
 	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
 	defer cancel()
-	if held.Self && len(held.Holders) == 0 {
-		if recs, err := c.store.Load(ctx, []Key{{Names, held.Name}}); err == nil {
-			if rec, err := decodeLock(recs[0].Value, recs[0].Version); err == nil {
-				for _, h := range rec.Holders {
-					held.Holders = append(held.Holders, h.public(held.Name))
-				}
+	if len(held.Holders)+len(held.Waiters) == 0 { // decided here, without a look
+		recs, err := c.store.Load(ctx, []Key{{Names, held.Name}})
+		if err != nil {
+			return false
+		}
+		if rec, err := decodeLock(recs[0].Value, recs[0].Version); err == nil {
+			for _, h := range rec.Holders {
+				held.Holders = append(held.Holders, h.public(held.Name))
+			}
+			for _, w := range rec.Waiters {
+				held.Waiters = append(held.Waiters, w.public(held.Name))
 			}
 		}
 	}
@@ -285,6 +290,11 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option)
 	if len(sorted) == 0 {
 		return nil, errors.New("acquire: no names")
 	}
+	for _, name := range sorted {
+		if r := c.newRequest(ctx, name, opts); r.bad != nil {
+			return nil, fmt.Errorf("acquire %q: %w", name, r.bad)
+		}
+	}
 	got := make(map[string]*Lock)
 	if err := c.collect(ctx, sorted, opts, got); err != nil {
 		release := context.WithoutCancel(ctx)
@@ -331,9 +341,6 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 				continue
 			}
 			r := c.newRequest(ctx, name, append(slices.Clip(opts), MaxWait(0)))
-			if r.bad != nil {
-				return fmt.Errorf("acquire %q: %w", name, r.bad)
-			}
 			r.start = start
 			if err := c.ask(ctx, r); err != nil {
 				bad = fmt.Errorf("acquire %q: %w", name, err)

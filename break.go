@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -43,7 +44,7 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atO
 		return err
 	}
 	session, nr := claim.Owner.Session, claim.nr
-	held, rec, err := c.findClaim(ctx, claim.Name, session, nr)
+	held, rec, err := c.findClaim(ctx, claim)
 	if err != nil {
 		return err
 	}
@@ -64,11 +65,54 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atO
 	if err != nil {
 		return err
 	}
-	if !removed && !held {
-		return &goneError{claim}
+	if !removed {
+		if err := c.wasBroken(ctx, claim, entry); err != nil {
+			return err
+		}
 	}
 	c.copyAudit(ctx, claim.Name)
 	return nil
+}
+
+// wasBroken looks how a claim went that another has removed: its holder,
+// because it was told to, which left the audit entry; or whoever found its
+// session dead, and then the entry is still to be written; or its holder
+// without having been told, and then nothing was broken.
+func (c *Client) wasBroken(ctx context.Context, claim Claim, entry breakRecord) error {
+	recs, err := c.store.Load(ctx, []Key{{Names, claim.Name}, {Audits, claim.Name}})
+	if err != nil {
+		return err
+	}
+	lock, err := decodeLock(recs[0].Value, recs[0].Version)
+	if err != nil {
+		return err
+	}
+	audit, err := decodeAudit(recs[1].Value)
+	if err != nil {
+		return err
+	}
+	if len(withoutBreaks([]breakRecord{entry}, slices.Concat(lock.Breaks, audit))) == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	_, dead := c.dead[entry.Session]
+	c.mu.Unlock()
+	if !dead {
+		return &goneError{claim}
+	}
+	return c.keepAudit(ctx, claim.Name, []breakRecord{entry})
+}
+
+// keepAudit adds entries to a name's audit record.
+func (c *Client) keepAudit(ctx context.Context, name string, breaks []breakRecord) error {
+	_, err := c.update(ctx, Key{Audits, name}, false, func(r Record) ([]byte, error) {
+		kept, err := decodeAudit(r.Value)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(mergeBreaks(kept, breaks))
+	})
+	return err
 }
 
 type goneError struct{ claim Claim }
@@ -83,8 +127,8 @@ func (e *goneError) Error() string {
 }
 
 // findClaim loads a claim and says whether it holds.
-func (c *Client) findClaim(ctx context.Context, name, session string, nr int64) (held bool, cl claimRecord, err error) {
-	recs, err := c.store.Load(ctx, []Key{{Names, name}})
+func (c *Client) findClaim(ctx context.Context, claim Claim) (held bool, cl claimRecord, err error) {
+	recs, err := c.store.Load(ctx, []Key{{Names, claim.Name}})
 	if err != nil {
 		return false, cl, err
 	}
@@ -92,9 +136,9 @@ func (c *Client) findClaim(ctx context.Context, name, session string, nr int64) 
 	if err != nil {
 		return false, cl, err
 	}
-	cl, held, ok := rec.find(session, nr)
+	cl, held, ok := rec.find(claim.Owner.Session, claim.nr)
 	if !ok {
-		return false, cl, &goneError{Claim{ID: claimID(session, nr)}}
+		return false, cl, &goneError{claim}
 	}
 	return held, cl, nil
 }
@@ -226,13 +270,7 @@ func (c *Client) copyAudit(ctx context.Context, name string) error {
 	if err != nil || len(rec.Breaks) == 0 {
 		return err
 	}
-	if _, err := c.update(ctx, Key{Audits, name}, false, func(r Record) ([]byte, error) {
-		kept, err := decodeAudit(r.Value)
-		if err != nil {
-			return nil, err
-		}
-		return json.Marshal(mergeBreaks(kept, rec.Breaks))
-	}); err != nil {
+	if err := c.keepAudit(ctx, name, rec.Breaks); err != nil {
 		return err
 	}
 	copied := rec.Breaks

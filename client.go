@@ -213,9 +213,12 @@ func (c *Client) Close() error {
 	defer deadline.Stop()
 	done := make(chan struct{})
 	go func() { c.used.Wait(); close(done) }()
+	var err error
 	select {
 	case <-done:
 	case <-deadline.C:
+		err = errors.New("holdfast: close: a function of Do or Election.Run has not returned although its context ended; its lock is not held any more")
+		deadline.Reset(0)
 	}
 
 	c.mu.Lock()
@@ -226,15 +229,20 @@ func (c *Client) Close() error {
 	}
 	c.checkQuiet()
 	c.unlock()
-	var err error
+	clean := true
 	select {
 	case <-c.quiet:
 	case <-deadline.C:
-		err = errors.New("holdfast: close: not all locks are confirmed as given back; they end by themselves")
+		select {
+		case <-c.quiet:
+		default:
+			clean = false
+			err = errors.Join(err, errors.New("holdfast: close: not all locks are confirmed as given back; they end by themselves"))
+		}
 	}
 	c.mu.Lock()
 	s = c.sess
-	clean := err == nil && !c.debts
+	clean = clean && !c.debts
 	c.mu.Unlock()
 	if s != nil {
 		err = errors.Join(err, s.end(clean))

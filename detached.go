@@ -16,6 +16,12 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 	if d < MinTTL || d > maxTTL {
 		return Claim{}, fmt.Errorf("acquire %q: a hold for %v is not between %v and %v", name, d, MinTTL, maxTTL)
 	}
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return Claim{}, fmt.Errorf("acquire %q: %w", name, ErrClosed)
+	}
 	settings := c.opts
 	settings.RuntimeDir = os.DevNull // its process may end
 	sub, err := New(c.store, &settings)

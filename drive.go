@@ -34,11 +34,9 @@ func (c *Client) drive(p *place) {
 		s := c.assign(p)
 		if s != nil && !s.opened {
 			if s.opening {
+				patience := c.patience(p)
 				c.unlock()
-				select {
-				case <-s.ready:
-				case <-c.ctx.Done():
-				}
+				c.awaitOpen(p, s, patience)
 				continue
 			}
 			s.opening = true
@@ -99,6 +97,31 @@ func (c *Client) drive(p *place) {
 			}
 			c.unlock()
 			return
+		}
+	}
+}
+
+// patience is how much longer those who wait for a silent store go on waiting;
+// c.mu is held.
+func (c *Client) patience(p *place) time.Duration {
+	if p.failing == never {
+		return c.callTimeout()
+	}
+	return max(c.callTimeout()-now().sub(p.failing), 0) + time.Millisecond
+}
+
+// awaitOpen waits until a session is open, or over.
+func (c *Client) awaitOpen(p *place, s *session, patience time.Duration) {
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-s.ready:
+	case <-c.ctx.Done():
+	case <-t.C:
+		c.mu.Lock()
+		defer c.unlock()
+		if s.failing != nil {
+			c.failed(p, s.failing)
 		}
 	}
 }

@@ -108,7 +108,11 @@ func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Info, error] 
 			if ctx.Err() != nil {
 				return
 			}
-			if sum := info.summary(); err != nil || sum != last {
+			sum := info.summary()
+			if err != nil {
+				sum = ""
+			}
+			if err != nil || sum != last {
 				if last = sum; !yield(info, err) {
 					return
 				}

@@ -137,7 +137,8 @@ func (c *Client) join(r *request) {
 	switch {
 	case last == nil:
 	case r.try() && (r.slots == 1 || p.full(r.slots)):
-		r.answer(nil, &HeldError{Name: r.name, Self: true})
+		self := slices.ContainsFunc(p.groups, func(g *group) bool { return g.state == held })
+		r.answer(nil, &HeldError{Name: r.name, Self: self})
 		return
 	case r.try() || last.try || last.slots != r.slots || r.slots > 1:
 	case last.broken != nil:

@@ -15,7 +15,6 @@ import (
 func (c *Client) afterBeat() {
 	c.mu.Lock()
 	defer c.unlock()
-	c.startHints()
 	for _, p := range c.places {
 		for _, g := range p.groups {
 			if g.doubt && g.sess == c.sess {
