@@ -7,6 +7,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
 )
 
 // passed are the signals that are meant for the command.
@@ -20,11 +22,11 @@ var passed = []os.Signal{
 func catch(shared bool) chan os.Signal {
 	c := make(chan os.Signal, 16)
 	for _, sig := range passed {
-		if !signal.Ignored(sig) {
+		if !guard.Ignored(sig) {
 			signal.Notify(c, sig)
 		}
 	}
-	if !shared && !signal.Ignored(syscall.SIGTSTP) {
+	if !shared && !guard.Ignored(syscall.SIGTSTP) {
 		signal.Notify(c, syscall.SIGTSTP)
 	}
 	return c

@@ -72,7 +72,7 @@ var deaf = []os.Signal{
 
 func (w *watch) run() {
 	for _, sig := range deaf {
-		if !signal.Ignored(sig) {
+		if !Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig) // never read: signals are dropped
 		}
 	}

@@ -4,6 +4,7 @@ package guard
 
 import (
 	"os"
+	"os/signal"
 	"syscall"
 	"time"
 )
@@ -13,6 +14,9 @@ func Main() {}
 
 // Terminal is false here: nothing can be run.
 func Terminal() bool { return false }
+
+// Ignored is signal.Ignored.
+func Ignored(sig os.Signal) bool { return signal.Ignored(sig) }
 
 // A Guard cannot be had here.
 type Guard struct{}

@@ -40,6 +40,7 @@ func init() {
 		"act-polite":   polite,
 		"act-tree":     func([]string) { signal.Ignore(syscall.SIGTERM); grow(2); tick() },
 		"act-branch":   branch,
+		"act-storm":    storm,
 		"act-leave":    func([]string) { grow(1); fmt.Println("left") },
 	}
 }
@@ -50,6 +51,21 @@ func tick() {
 		fmt.Println(boottime())
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// storm starts more and more processes, each in a session of its own.
+func storm([]string) {
+	signal.Ignore(syscall.SIGTERM)
+	for range 400 {
+		c := exec.Command("sleep", "1000")
+		c.Stdout = os.Stdout
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if c.Start() == nil {
+			fmt.Println(boottime())
+			go c.Wait()
+		}
+	}
+	tick()
 }
 
 func polite([]string) {
@@ -238,7 +254,7 @@ func TestUnneededGuardGoes(t *testing.T) {
 
 // Everything is dead before the lease is over, whatever it does about it.
 func TestDeadline(t *testing.T) {
-	for _, act := range []string{"act-stubborn", "act-tree"} {
+	for _, act := range []string{"act-stubborn", "act-tree", "act-storm"} {
 		g, out, deadline := start(t, 1500*time.Millisecond, 400*time.Millisecond, act)
 		if e := next(t, g); !e.Stopping || e.Why != Deadline {
 			t.Errorf("%s: got %+v, want Stopping", act, e)
@@ -246,8 +262,9 @@ func TestDeadline(t *testing.T) {
 		if e := end(t, g); e.Why != Deadline || !e.Killed || e.Late {
 			t.Errorf("%s: got %+v", act, e)
 		}
-		if at := last(t, out); at == 0 || at >= deadline {
-			t.Errorf("%s: lived until %v after the deadline", act, time.Duration(at-deadline))
+		at := last(t, out)
+		if gone := boottime(); at == 0 || at >= deadline || gone >= deadline {
+			t.Errorf("%s: lived until %v after the deadline, and all were gone %v after", act, time.Duration(at-deadline), time.Duration(gone-deadline))
 		}
 	}
 }
