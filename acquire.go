@@ -124,9 +124,10 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		}()
 	}
 	for try := 0; ; try++ {
-		if err := c.ask(ctx, r); err != nil {
+		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		c.do(ctx, func() { c.join(r) })
 		l, err := c.await(ctx, r)
 		var held *HeldError
 		if !errors.As(err, &held) {
@@ -139,20 +140,6 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		}
 		return nil, err
 	}
-}
-
-// ask puts a request in line.
-func (c *Client) ask(ctx context.Context, r *request) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.unlock()
-	if c.closed {
-		return ErrClosed
-	}
-	c.join(r)
-	return nil
 }
 
 // await waits until a request is decided or no longer wanted.
@@ -333,21 +320,21 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option)
 // above the lowest that failed is given back, then that one is waited for.
 func (c *Client) collect(ctx context.Context, names []string, opts []Option, got map[string]*Lock) error {
 	start := now()
-	var bad error
 	for {
-		var tries []*request
-		for _, name := range names {
-			if got[name] != nil {
-				continue
-			}
-			r := c.newRequest(ctx, name, append(slices.Clip(opts), MaxWait(0)))
-			r.start = start
-			if err := c.ask(ctx, r); err != nil {
-				bad = fmt.Errorf("acquire %q: %w", name, err)
-				break
-			}
-			tries = append(tries, r)
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("acquire %s: %w", quoted(names), err)
 		}
+		var tries []*request
+		c.mu.Lock()
+		for _, name := range names {
+			if got[name] == nil {
+				r := c.newRequest(ctx, name, append(slices.Clip(opts), MaxWait(0)))
+				r.start = start
+				c.join(r)
+				tries = append(tries, r)
+			}
+		}
+		c.unlock()
 		failed, held := "", error(nil)
 		for _, r := range tries {
 			l, err := c.await(ctx, r)
@@ -358,8 +345,6 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 			}
 		}
 		switch {
-		case bad != nil:
-			return bad
 		case failed == "":
 			return nil
 		case !errors.Is(held, ErrHeld):

@@ -44,29 +44,21 @@ func (b *batcher) do(w Write, timeout time.Duration) *swap {
 	b.queue = append(b.queue, s)
 	if b.calls < maxCalls {
 		b.calls++
-		b.drain(s, timeout)
+		go b.drain(timeout)
 	}
 	b.mu.Unlock()
 	<-s.done
 	return s
 }
 
-// drain sends what has gathered until nothing has. Its first goroutine does so
-// only until its own write is answered, and then leaves the rest to another.
-// b.mu is held.
-func (b *batcher) drain(own *swap, timeout time.Duration) {
+// drain sends what has gathered until nothing has; its call is counted.
+func (b *batcher) drain(timeout time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for {
 		b.linger()
 		if len(b.queue) == 0 {
 			b.calls--
-			return
-		}
-		if own != nil && own.isDone() {
-			go func() {
-				b.mu.Lock()
-				defer b.mu.Unlock()
-				b.drain(nil, timeout)
-			}()
 			return
 		}
 		n := min(len(b.queue), maxBatch)
@@ -79,13 +71,32 @@ func (b *batcher) drain(own *swap, timeout time.Duration) {
 	}
 }
 
-func (s *swap) isDone() bool {
-	select {
-	case <-s.done:
-		return true
-	default:
-		return false
+// alone sends one write from the caller's goroutine, within its context, if no
+// other is on its way; else it returns nil.
+func (b *batcher) alone(ctx context.Context, w Write, timeout time.Duration) *swap {
+	b.mu.Lock()
+	if b.calls > 0 || len(b.queue) > 0 {
+		b.mu.Unlock()
+		return nil
 	}
+	b.calls++
+	b.mu.Unlock()
+	s := &swap{write: w}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	s.sent = now()
+	outs, err := b.store.CompareAndSwap(ctx, []Write{w})
+	cancel()
+	if s.err = err; err == nil {
+		s.out = outs[0]
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.queue) == 0 {
+		b.calls--
+	} else {
+		go b.drain(timeout)
+	}
+	return s
 }
 
 // linger lets a crowd that is just being woken join the call: without it the

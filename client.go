@@ -41,6 +41,8 @@ type Client struct {
 	dead    map[string]instant // sessions known to be dead, and from when their claims are void
 	lazy    map[string]bool    // names left without waiting for the disk since the last heartbeat
 	later   []func()           // to be called when mu is not held
+	here    bool               // the goroutine that holds mu will drive one place itself
+	mine    *place             // that place
 	answers bool               // the store has answered once
 	debts   bool               // a write of unknown outcome was left to the end of the session
 	closed  bool

@@ -10,10 +10,16 @@ import (
 
 // kick has the driver of a place look at what is wanted; c.mu is held.
 func (c *Client) kick(p *place) {
-	if !p.busy && c.ctx.Err() == nil {
-		p.busy = true
-		c.spawn(func() { c.drive(p) })
+	if p.busy || c.ctx.Err() != nil {
+		return
 	}
+	p.busy = true
+	c.work.Add(1)
+	if c.here && c.mine == nil {
+		c.mine = p // for the goroutine that is at it anyway
+		return
+	}
+	go c.drive(p, nil)
 }
 
 func (c *Client) kickAll() {
@@ -22,53 +28,56 @@ func (c *Client) kickAll() {
 	}
 }
 
+// do calls f with c.mu held, and then is the driver of the place that f has
+// kicked for as long as that takes no waiting: to wake another goroutine for
+// one call to the store costs more than a tenth of that call. ctx bounds it.
+func (c *Client) do(ctx context.Context, f func()) {
+	c.mu.Lock()
+	c.here = ctx.Err() == nil
+	f()
+	p := c.mine
+	c.here, c.mine = false, nil
+	c.unlock()
+	if p != nil {
+		c.drive(p, ctx)
+	}
+}
+
 // drive makes the record of a place follow what is wanted, one write at a
 // time. It ends when there is nothing more to write; hints, the wait loop and
-// the goroutines that lock and release kick it again.
-func (c *Client) drive(p *place) {
+// the goroutines that lock and release kick it again. With a context of its
+// caller it leaves everything that takes waiting to a goroutine.
+func (c *Client) drive(p *place, here context.Context) {
 	lost := 0 // writes in a row that lost
 	var took time.Duration
 	for c.ctx.Err() == nil {
 		c.mu.Lock()
 		p.confirm()
 		s := c.assign(p)
-		if s != nil && !s.opened {
-			if s.opening {
-				patience := c.patience(p)
-				c.unlock()
-				c.awaitOpen(p, s, patience)
-				continue
-			}
+		opens := s != nil && !s.opened
+		next, changed := c.plan(p)
+		look := p.look || p.stale() && !changed || lost > 2
+		if here != nil && (opens || look) {
+			c.unlock()
+			go c.drive(p, nil)
+			return
+		}
+		switch {
+		case opens && s.opening:
+			patience := c.patience(p)
+			c.unlock()
+			c.awaitOpen(p, s, patience)
+		case opens:
 			s.opening = true
 			c.unlock()
-			var next lockRecord
-			var w Write
-			sw := s.open(func() (Write, bool) {
-				var changed bool
-				if next, changed = c.plan(p); changed {
-					w = p.write(next, c.sess)
-				}
-				return w, changed
-			})
-			if w.Key.Name != "" {
-				sw.write = w
-				if c.answered(p, sw, next) == perhaps {
-					c.pause(c.backoff(p))
-				}
-			}
-			continue
-		}
-		next, changed := c.plan(p)
-		switch {
-		case p.look || p.stale() && !changed || lost > 2:
-			if lost > 2 {
-				c.unlock()
-				c.pause(time.Duration(mathrand.Int64N(int64(took)<<min(lost-2, 5) + 1)))
-				lost = 2
-				c.mu.Lock()
-			}
+			c.openWith(p, s)
+		case look:
 			p.look = false
 			c.unlock()
+			if lost > 2 {
+				c.pause(time.Duration(mathrand.Int64N(int64(took)<<min(lost-2, 5) + 1)))
+				lost = 2
+			}
 			if !c.lookAt(p) {
 				c.pause(c.backoff(p))
 			}
@@ -76,14 +85,24 @@ func (c *Client) drive(p *place) {
 			w := p.write(next, c.sess)
 			timeout := c.callTimeout()
 			c.unlock()
-			sw := c.batch.do(w, timeout)
+			var sw *swap
+			if here == nil {
+				sw = c.batch.do(w, timeout)
+			} else if sw = c.batch.alone(here, w, timeout); sw == nil {
+				go c.drive(p, nil)
+				return
+			}
 			took = now().sub(sw.sent)
-			switch c.answered(p, sw, next) {
+			switch c.answered(p, sw, next, here) {
 			case won:
 				lost = 0
 			case lostTo:
 				lost++
 			case perhaps:
+				if here != nil {
+					go c.drive(p, nil)
+					return
+				}
 				c.pause(c.backoff(p))
 			}
 		case c.denyTries(p):
@@ -96,8 +115,29 @@ func (c *Client) drive(p *place) {
 				c.checkQuiet()
 			}
 			c.unlock()
+			c.work.Done()
 			return
 		}
+	}
+	c.work.Done()
+}
+
+// openWith opens a session in one call with its first claim.
+func (c *Client) openWith(p *place, s *session) {
+	var next lockRecord
+	var w Write
+	sw := s.open(func() (Write, bool) {
+		var changed bool
+		if next, changed = c.plan(p); changed {
+			w = p.write(next, c.sess)
+		}
+		return w, changed
+	})
+	if w.Key.Name == "" {
+		return
+	}
+	if sw.write = w; c.answered(p, sw, next, nil) == perhaps {
+		c.pause(c.backoff(p))
 	}
 }
 
@@ -281,8 +321,9 @@ const (
 	perhaps
 )
 
-// answered takes in what became of a write.
-func (c *Client) answered(p *place, sw *swap, next lockRecord) result {
+// answered takes in what became of a write. An error is not the store's if the
+// context here had ended.
+func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Context) result {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
@@ -293,7 +334,9 @@ func (c *Client) answered(p *place, sw *swap, next lockRecord) result {
 			p.openOld = sw.write.Old
 		}
 		p.look = true
-		c.failed(p, sw.err)
+		if here == nil || here.Err() == nil {
+			c.failed(p, sw.err)
+		}
 		return perhaps
 	case sw.out.Won:
 		if sw.write.Lazy {

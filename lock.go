@@ -109,30 +109,28 @@ func (l *Lock) Proof() *os.File {
 // the same answer.
 func (l *Lock) Release(ctx context.Context) error {
 	c := l.c
-	c.mu.Lock()
-	if l.err == nil && !l.sess.trusted() {
-		c.mu.Unlock()
+	if !l.sess.trusted() {
 		l.sess.lose("", nil)
-		c.mu.Lock()
 	}
-	lost := l.err
-	if lost != nil && !errors.Is(lost, ErrLost) {
-		lost = nil
-	}
-	if l.err == nil {
-		l.end(&releasedError{l.Name(), l.token})
-	}
-	if l.left == nil {
-		l.left = departed
-		if i := slices.Index(l.group.active, l); i >= 0 {
-			l.group.active = slices.Delete(l.group.active, i, i+1)
-			if len(l.group.active) == 0 {
-				l.left = c.advance(l.group)
+	var lost error
+	var left *departure
+	c.do(ctx, func() {
+		if errors.Is(l.err, ErrLost) {
+			lost = l.err
+		} else if l.err == nil {
+			l.end(&releasedError{l.Name(), l.token})
+		}
+		if l.left == nil {
+			l.left = departed
+			if i := slices.Index(l.group.active, l); i >= 0 {
+				l.group.active = slices.Delete(l.group.active, i, i+1)
+				if len(l.group.active) == 0 {
+					l.left = c.advance(l.group)
+				}
 			}
 		}
-	}
-	left := l.left
-	c.unlock()
+		left = l.left
+	})
 	if lost != nil {
 		return lost // a broken lock stays in the record until its work has stopped: now it goes
 	}

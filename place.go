@@ -129,6 +129,10 @@ func (c *Client) place(name string) *place {
 
 // join puts a request in line; c.mu is held.
 func (c *Client) join(r *request) {
+	if c.closed {
+		r.answer(nil, ErrClosed)
+		return
+	}
 	p := c.place(r.name)
 	var last *group
 	if n := len(p.groups); n > 0 {
