@@ -254,7 +254,9 @@ func (w *watch) report() {
 	if w.askedAt != 0 {
 		e.After = time.Duration(now - w.askedAt)
 	}
-	e.Late = w.endedAt > w.deadline || !w.ended
+	// What was killed in time may take the kernel a moment to clear away; the
+	// lease ends a margin before anybody else may begin.
+	e.Late = w.endedAt > w.deadline || !w.ended || now > w.deadline+int64(reserve(w.killAfter))
 	send(w.fd, e, nil)
 	if len(w.alive) > 0 {
 		w.kill(time.Hour) // for as long as they hang there is somebody to kill them

@@ -220,7 +220,7 @@ func (g *Guard) left() time.Duration {
 	}
 	left := time.Duration(g.deadline - boottime())
 	if g.killing {
-		return left // it is at work
+		return left + time.Second // it is at work
 	}
 	return left - reserve(g.killAfter)/2
 }

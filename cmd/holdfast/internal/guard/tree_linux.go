@@ -153,11 +153,15 @@ func killAll(skip map[process]bool, patience time.Duration, reap func(pid int, s
 		if len(all) == 0 {
 			all = descendants(skip)
 		}
-		for _, p := range all {
-			p.signal(syscall.SIGSTOP)
+		for i, p := range all {
+			if p.signal(syscall.SIGSTOP) != nil {
+				all[i].pid = 0
+			}
 		}
 		for _, p := range all {
-			p.signal(syscall.SIGKILL)
+			if p.pid != 0 { // it stands still, so its number is still its own
+				syscall.Kill(p.pid, syscall.SIGKILL)
+			}
 		}
 		for {
 			pid, status, err := wait(0)
