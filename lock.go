@@ -190,14 +190,19 @@ func (l *Lock) lose(why string, err error) {
 	if l.set == nil {
 		return
 	}
-	others := l.set.locks
-	l.c.later = append(l.c.later, func() {
+	var others Locks
+	for _, o := range l.set.locks {
+		if o.err == nil {
+			o.end(lost)
+			others = append(others, o)
+		}
+	}
+	l.c.later = append(l.c.later, func() { // groups may be under way
 		l.c.mu.Lock()
 		defer l.c.unlock()
 		for _, o := range others {
-			if o.err == nil {
-				o.end(lost)
-				o.group.active = slices.DeleteFunc(o.group.active, func(a *Lock) bool { return a == o })
+			if i := slices.Index(o.group.active, o); i >= 0 {
+				o.group.active = slices.Delete(o.group.active, i, i+1)
 				if len(o.group.active) == 0 {
 					o.left = l.c.advance(o.group)
 				}
