@@ -234,7 +234,8 @@ func (g *Guard) done() bool {
 // takeOver kills everything in the guard's place.
 func (g *Guard) takeOver() {
 	g.mu.Lock()
-	command, closed, deadline := g.command, g.closed, g.deadline
+	command, closed := g.command, g.closed
+	late := g.deadline + int64(reserve(g.killAfter)) // as in report
 	g.mu.Unlock()
 	if closed && command == 0 {
 		return // it goes by itself
@@ -245,6 +246,6 @@ func (g *Guard) takeOver() {
 			e.Status, e.Killed = status, true
 		}
 	})
-	e.Late = boottime() > deadline
+	e.Late = boottime() > late
 	g.events <- e
 }
