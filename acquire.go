@@ -127,7 +127,13 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		c.do(ctx, func() { c.join(r) })
+		if r.bounded && !r.try() {
+			c.mu.Lock() // another drives: MaxWait runs from here on
+			c.join(r)
+			c.unlock()
+		} else {
+			c.do(ctx, func() { c.join(r) })
+		}
 		l, err := c.await(ctx, r)
 		var held *HeldError
 		if !errors.As(err, &held) {

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,6 +21,7 @@ type batcher struct {
 	queue  []*swap
 	calls  int
 	crowds bool // the last call carried more than one write
+	slow   atomic.Bool
 }
 
 // A swap is one write on its way.
@@ -71,9 +73,10 @@ func (b *batcher) drain(timeout time.Duration) {
 	}
 }
 
-// alone sends one write from the caller's goroutine, within its context, if no
-// other is on its way; else it returns nil.
-func (b *batcher) alone(ctx context.Context, w Write, timeout time.Duration) *swap {
+// alone sends one write from the caller's goroutine, if no other is on its
+// way; else it returns nil. The call is cut off a moment after the caller's
+// context has ended: not at once, since that leaves an unknown outcome.
+func (b *batcher) alone(caller context.Context, w Write, timeout time.Duration) *swap {
 	b.mu.Lock()
 	if b.calls > 0 || len(b.queue) > 0 {
 		b.mu.Unlock()
@@ -81,14 +84,17 @@ func (b *batcher) alone(ctx context.Context, w Write, timeout time.Duration) *sw
 	}
 	b.calls++
 	b.mu.Unlock()
-	s := &swap{write: w}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	s.sent = now()
+	ctx, cancel := context.WithTimeout(b.ctx, timeout)
+	defer cancel()
+	if caller.Done() != nil {
+		defer context.AfterFunc(caller, func() { time.AfterFunc(quickCall, cancel) })()
+	}
+	s := &swap{write: w, sent: now()}
 	outs, err := b.store.CompareAndSwap(ctx, []Write{w})
-	cancel()
 	if s.err = err; err == nil {
 		s.out = outs[0]
 	}
+	b.slow.Store(now().sub(s.sent) > quickCall)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.queue) == 0 {
@@ -98,6 +104,12 @@ func (b *batcher) alone(ctx context.Context, w Write, timeout time.Duration) *sw
 	}
 	return s
 }
+
+// quickCall is what a call may take to be made from the caller's goroutine.
+const quickCall = 5 * time.Millisecond
+
+// quick says whether the last call was.
+func (b *batcher) quick() bool { return !b.slow.Load() }
 
 // linger lets a crowd that is just being woken join the call: without it the
 // crowd falls in two halves that wait for each other. b.mu is held.
@@ -125,6 +137,7 @@ func (b *batcher) call(batch []*swap, timeout time.Duration) {
 	defer cancel()
 	sent := now()
 	outs, err := b.store.CompareAndSwap(ctx, writes)
+	b.slow.Store(now().sub(sent) > quickCall)
 	for i, s := range batch {
 		s.sent, s.err = sent, err
 		if err == nil {

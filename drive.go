@@ -28,12 +28,13 @@ func (c *Client) kickAll() {
 	}
 }
 
-// do calls f with c.mu held, and then is the driver of the place that f has
-// kicked for as long as that takes no waiting: to wake another goroutine for
-// one call to the store costs more than a tenth of that call. ctx bounds it.
+// do calls f with c.mu held, and then is itself the driver of the place that f
+// has kicked, for one write to a store that is quick: to wake other goroutines
+// for it would take a good part of its time.
 func (c *Client) do(ctx context.Context, f func()) {
+	quick := ctx.Err() == nil && c.batch.quick()
 	c.mu.Lock()
-	c.here = ctx.Err() == nil
+	c.here = quick
 	f()
 	p := c.mine
 	c.here, c.mine = false, nil
@@ -46,7 +47,7 @@ func (c *Client) do(ctx context.Context, f func()) {
 // drive makes the record of a place follow what is wanted, one write at a
 // time. It ends when there is nothing more to write; hints, the wait loop and
 // the goroutines that lock and release kick it again. With a context of its
-// caller it leaves everything that takes waiting to a goroutine.
+// caller it makes one write, and leaves everything else to a goroutine.
 func (c *Client) drive(p *place, here context.Context) {
 	lost := 0 // writes in a row that lost
 	var took time.Duration
@@ -57,7 +58,7 @@ func (c *Client) drive(p *place, here context.Context) {
 		opens := s != nil && !s.opened
 		next, changed := c.plan(p)
 		look := p.look || p.stale() && !changed || lost > 2
-		if here != nil && (opens || look) {
+		if here != nil && (opens || look || changed && took > 0) {
 			c.unlock()
 			go c.drive(p, nil)
 			return
@@ -92,7 +93,7 @@ func (c *Client) drive(p *place, here context.Context) {
 				go c.drive(p, nil)
 				return
 			}
-			took = now().sub(sw.sent)
+			took = max(now().sub(sw.sent), 1)
 			switch c.answered(p, sw, next, here) {
 			case won:
 				lost = 0
@@ -326,6 +327,9 @@ const (
 func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Context) result {
 	c.mu.Lock()
 	defer c.unlock()
+	if sw.write.Lazy {
+		c.lazy[p.name] = true // a crash of the database may take it back, whatever the answer
+	}
 	switch {
 	case sw.err != nil:
 		if sw.write.Old == IfEmpty {
@@ -339,9 +343,6 @@ func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Cont
 		}
 		return perhaps
 	case sw.out.Won:
-		if sw.write.Lazy {
-			c.lazy[p.name] = true
-		}
 		next.written(sw.out.Record.Version)
 		c.see(p, next, sw.out.Record.Version, sw.sent)
 		return won

@@ -136,15 +136,14 @@ func (l *Lock) Release(ctx context.Context) error {
 	}
 	select {
 	case <-left.gone:
-		return nil
+		return l.confirmed(left)
 	default:
 	}
 	select {
 	case <-left.gone:
-		if left.void {
-			return fmt.Errorf("release %q: not confirmed before the session ended; it ends by itself", l.Name())
-		}
-		return nil
+		return l.confirmed(left)
+	case <-c.ctx.Done():
+		return fmt.Errorf("release %q: not confirmed before the client was closed; it ends by itself", l.Name())
 	case <-ctx.Done():
 		c.mu.Lock()
 		failed := l.group.p.failed
@@ -155,6 +154,13 @@ func (l *Lock) Release(ctx context.Context) error {
 		}
 		return fmt.Errorf("release %q: not confirmed: %w; the client keeps trying, and after Close it ends by itself", l.Name(), err)
 	}
+}
+
+func (l *Lock) confirmed(left *departure) error {
+	if left.void {
+		return fmt.Errorf("release %q: not confirmed before the session ended; it ends by itself", l.Name())
+	}
+	return nil
 }
 
 // end ends belief with a cause; c.mu is held.

@@ -94,7 +94,15 @@ func (p *proofs) dead(session string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	file := p.open(session)
-	return file != nil && canLock(file)
+	if file == nil || !canLock(file) {
+		return false
+	}
+	if !named(file) { // its session has ended in another way: nothing is known by it
+		file.Close()
+		delete(p.others, session)
+		return false
+	}
+	return true
 }
 
 // near says whether the session has a proof on this host, so that dead is worth

@@ -56,6 +56,16 @@ func openProof(path string) (*os.File, error) {
 	return file, nil
 }
 
+// named says whether a file still has its name.
+func named(file *os.File) bool {
+	info, err := file.Stat()
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stat.Nlink > 0
+}
+
 // canLock tries for a shared lock and gives it back at once.
 func canLock(file *os.File) bool {
 	if unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {

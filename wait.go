@@ -116,6 +116,9 @@ func (c *Client) waitLoop() {
 			}
 		}
 		if len(died) > 0 {
+			if len(r.due) > 0 {
+				c.look(r.due, nil)
+			}
 			c.buryProven(died)
 			continue
 		}
