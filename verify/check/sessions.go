@@ -1,0 +1,90 @@
+package check
+
+import "time"
+
+// sessionStep checks a step of a session: it is opened by its owner, or judged
+// without ever having been seen; its owner alone beats, each beat follows the
+// one before; others mark, revoke, and bury what has stood for its TTL; and no
+// life follows a tombstone while it is there.
+func (a *Audit) sessionStep(s Step) {
+	was := a.sessions[s.Key.Name]
+	if was == nil {
+		was = &sessionState{beatAt: map[string]time.Duration{}}
+		a.sessions[s.Key.Name] = was
+	}
+	next, err := ReadSession(s.Value)
+	if err != nil {
+		a.bad(s, "not a session record: %v", err)
+		return
+	}
+	if _, known := was.beatAt[next.Nonce]; s.Value != "" && (!known || !was.present && !s.Restored) {
+		was.beatAt[next.Nonce] = s.At
+	}
+	if !s.Restored {
+		if s.Version <= was.version {
+			a.bad(s, "version %d after %d", s.Version, was.version)
+		}
+		own := a.Owner(s.Key.Name)&s.Writers != 0
+		switch {
+		case s.Value == "":
+			a.emptied(s, was, own)
+		case !was.present:
+			a.opened(s, next, own)
+		case !was.live():
+			a.bad(s, "a tombstone was overwritten")
+		case !next.live():
+			a.buried(s, was, own)
+		case next.Beat == was.Beat && next.Nonce == was.Nonce:
+			if was.Suspected != nil && string(next.Suspected) != string(was.Suspected) {
+				a.bad(s, "a second mark on one beat")
+			}
+			if next.TTL != was.TTL || len(next.Revoked) < len(was.Revoked) {
+				a.bad(s, "a mark changes more than the mark: before %+v", was.Session)
+			}
+		case !own:
+			a.bad(s, "a heartbeat by somebody else")
+		case next.Beat != was.Beat+1:
+			a.bad(s, "beat %d follows %d", next.Beat, was.Beat)
+		}
+	}
+	if !next.live() && (was.live() || !was.present) {
+		was.deadAt = s.At
+	}
+	was.Session, was.present, was.version = next, s.Value != "", s.Version
+	was.since = was.beatAt[next.Nonce]
+}
+
+func (a *Audit) opened(s Step, next Session, own bool) {
+	switch {
+	case next.live() && next.Beat == 0:
+		if next.Suspected == nil {
+			a.bad(s, "a session without a beat is not marked")
+		}
+	case !own:
+		a.bad(s, "a session was made by somebody else")
+	}
+}
+
+func (a *Audit) buried(s Step, was *sessionState, own bool) {
+	if stood := s.At - was.since; !own && stood+a.Leap < was.ttl() {
+		a.bad(s, "buried after %v, and its TTL is %v", stood, was.ttl())
+	}
+}
+
+// emptied: a session goes when its owner has left everything, a tombstone when
+// no claim that it voids is left.
+func (a *Audit) emptied(s Step, was *sessionState, own bool) {
+	switch {
+	case !was.present:
+	case was.live() && !own:
+		a.bad(s, "a living session was removed by somebody else")
+	case !was.live():
+		for name, l := range a.locks {
+			for _, c := range l.claims() {
+				if c.Session == s.Key.Name && l.entered[c.id()] < was.deadAt {
+					a.bad(s, "a tombstone was removed, and %q still has its claim %v", name, c.id())
+				}
+			}
+		}
+	}
+}

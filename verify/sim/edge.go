@@ -1,0 +1,173 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/storetest"
+	"github.com/holdfast-lock/holdfast/verify/check"
+)
+
+// An edge stands between one client and its way to the store. It sees what the
+// client sends and hears, and works out by itself until when the client's
+// session may be trusted.
+type edge struct {
+	*storetest.Process
+	w   *world
+	bit uint64
+	who string
+
+	mu      sync.Mutex
+	windows map[string]*window // of the client's own sessions
+}
+
+// A window is the trust in one session: from the moment before its last
+// answered beat was sent, for its TTL less the margin.
+type window struct {
+	until  time.Time
+	opened bool
+	ttl    time.Duration
+	sent   map[string]attempt // by nonce
+}
+
+type attempt struct {
+	at  time.Time
+	ttl time.Duration
+}
+
+func (w *world) newEdge(name string, bit uint64) *edge {
+	return &edge{Process: w.bus.Process(name), w: w, bit: bit, who: name, windows: map[string]*window{}}
+}
+
+// deadline is the latest moment until which any lock of the client may be
+// believed in.
+func (e *edge) deadline() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var last time.Time
+	for _, win := range e.windows {
+		if win.opened && win.until.After(last) {
+			last = win.until
+		}
+	}
+	return last
+}
+
+// Load implements holdfast.Store.
+func (e *edge) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	recs, err := e.Process.Load(ctx, keys)
+	if e.w.verbose {
+		for i, k := range keys {
+			if err != nil {
+				e.w.logf("%s load %s: %v", e.who, keyName(k), err)
+				break
+			}
+			e.w.logf("%s load %s: %d age %v %s", e.who, keyName(k), recs[i].Version, recs[i].Age, recs[i].Value)
+		}
+	}
+	return recs, err
+}
+
+// CompareAndSwap implements holdfast.Store.
+func (e *edge) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	type beat struct {
+		i     int
+		nonce string
+		win   *window
+	}
+	var beats []beat
+	for i, w := range writes {
+		if w.Key.Space == holdfast.Sessions {
+			if win, nonce := e.sending(w); win != nil {
+				beats = append(beats, beat{i, nonce, win})
+			}
+		}
+	}
+	e.w.store.announce(e.bit, writes)
+	if e.w.verbose {
+		for _, w := range writes {
+			e.w.logf("%s send %s old %d lazy %v: %s", e.who, keyName(w.Key), w.Old, w.Lazy, w.Value)
+		}
+	}
+	outs, err := e.Process.CompareAndSwap(ctx, writes)
+	if e.w.verbose {
+		for i, w := range writes {
+			if err != nil {
+				e.w.logf("%s sent %s old %d: %v", e.who, keyName(w.Key), w.Old, err)
+				continue
+			}
+			e.w.logf("%s sent %s old %d: won %v %d %s", e.who, keyName(w.Key), w.Old, outs[i].Won, outs[i].Record.Version, outs[i].Record.Value)
+		}
+	}
+	if err == nil {
+		for _, b := range beats {
+			e.answered(b.win, b.nonce, outs[b.i])
+		}
+	}
+	return outs, err
+}
+
+// sending notes a beat of a session of the client's own.
+func (e *edge) sending(w holdfast.Write) (*window, string) {
+	rec, err := check.ReadSession(string(w.Value))
+	if err != nil || rec.Dead != 0 || rec.Nonce == "" || rec.Suspected != nil || len(rec.Revoked) > 0 {
+		return nil, ""
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	win := e.windows[w.Key.Name]
+	if win == nil && rec.Beat == 1 && w.Old == holdfast.IfEmpty {
+		win = &window{sent: map[string]attempt{}}
+		e.windows[w.Key.Name] = win
+		e.w.store.own(w.Key.Name, e.bit)
+	}
+	if win == nil {
+		return nil, ""
+	}
+	now, ttl := time.Now(), time.Duration(rec.TTL)*time.Millisecond
+	if win.opened {
+		if !now.Before(win.until) {
+			e.w.broken("C6", "%s sends a heartbeat %v after its window has ended", e.who, now.Sub(win.until))
+		}
+		if ttl < win.ttl {
+			win.until = earlier(win.until, now.Add(ttl-holdfast.Margin(ttl)))
+		}
+	}
+	win.sent[rec.Nonce] = attempt{now, ttl}
+	return win, rec.Nonce
+}
+
+// answered takes in the answer to a beat: it won, or it lost to an earlier one
+// that had won.
+func (e *edge) answered(win *window, nonce string, out holdfast.Outcome) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !out.Won {
+		rec, err := check.ReadSession(string(out.Record.Value))
+		if err != nil || rec.Dead != 0 {
+			return
+		}
+		nonce = rec.Nonce
+	}
+	a, ok := win.sent[nonce]
+	if !ok || win.opened && !time.Now().Before(win.until) {
+		return
+	}
+	until := a.at.Add(a.ttl - holdfast.Margin(a.ttl))
+	if !win.opened || until.After(win.until) {
+		win.until = until
+	}
+	win.opened, win.ttl = true, a.ttl
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func keyName(k holdfast.Key) string { return fmt.Sprintf("%s %.8s", k.Space, k.Name) }

@@ -1,0 +1,137 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/storetest"
+)
+
+// A plan is what a seed draws before anything runs: who takes part, with what
+// settings, and which faults there are (a swarm: each seed has some).
+type plan struct {
+	procs, names, workers, ops int
+	ttls                       []time.Duration // of each process; 0: the store's setting
+	storeTTL                   time.Duration
+	maxTTL                     time.Duration // that is ever set
+	grace                      time.Duration
+	hints                      bool
+	length                     time.Duration // of the time of faults
+	faults                     storetest.Faults
+	partitions, pauses         int
+	crashes, restarts          int
+	storeCrashes, jumps        int
+	setTTLs                    bool
+	breaks, breakNow           bool
+	sets, elections, tries     bool
+	slots, shared              bool
+	overruns                   bool
+	leap                       time.Duration // the most that all jumps of the store's clock leap forward
+}
+
+func drawPlan(r *rand.Rand) plan {
+	chance := func(p float64) bool { return r.Float64() < p }
+	count := func(p float64, most int) int {
+		if !chance(p) {
+			return 0
+		}
+		return 1 + r.IntN(most)
+	}
+	var p plan
+	p.procs = 2 + min(r.IntN(3), r.IntN(3))
+	if chance(0.05) {
+		p.procs = 5 + r.IntN(2)
+	}
+	p.names = 1 + min(r.IntN(3), r.IntN(3))
+	p.workers = 1 + r.IntN(2)
+	p.ops = max(1, (8+r.IntN(10))/(p.procs*p.workers))
+	p.storeTTL = drawTTL(r)
+	p.maxTTL = p.storeTTL
+	for range p.procs {
+		ttl := time.Duration(0)
+		if chance(0.5) {
+			ttl = drawTTL(r)
+		}
+		p.ttls = append(p.ttls, ttl)
+		p.maxTTL = max(p.maxTTL, ttl)
+	}
+	least := p.storeTTL
+	for _, ttl := range p.ttls {
+		if ttl > 0 {
+			least = min(least, ttl)
+		}
+	}
+	p.length = p.maxTTL + time.Duration(r.Int64N(int64(2*p.maxTTL)))
+	p.hints = chance(0.6)
+	if chance(0.1) {
+		p.grace = time.Duration(r.Int64N(int64(2 * time.Second)))
+	}
+
+	f := &p.faults
+	if chance(0.8) {
+		f.Delay = time.Duration(r.Int64N(int64(least / 20)))
+	}
+	if chance(0.3) {
+		f.Delay = time.Duration(r.Int64N(int64(least / 2)))
+	}
+	if chance(0.4) {
+		f.SlowReply = time.Duration(r.Int64N(int64(least)))
+		if chance(0.7) {
+			f.SlowReply /= 10
+		}
+	}
+	rate := func() float64 { return []float64{0.02, 0.1, 0.3}[r.IntN(3)] }
+	if chance(0.4) {
+		f.Lose = rate()
+	}
+	if chance(0.5) {
+		f.LoseReply = rate()
+	}
+	if chance(0.4) {
+		f.Late, f.LateBy = rate(), 1+time.Duration(r.Int64N(int64(2*p.maxTTL)))
+	} else {
+		f.LateBy = time.Second
+	}
+	f.Hang = r.Float64()
+	if chance(0.4) {
+		f.Split = 0.5
+	}
+	if chance(0.3) {
+		f.Partial = rate()
+	}
+	f.LoseHint, f.DoubleHint, f.DelayHint = r.Float64()*0.5, r.Float64()*0.3, time.Duration(r.Int64N(int64(time.Second)))
+	f.NoClock = chance(0.3)
+	f.LazyFor = time.Duration(1 + r.Int64N(int64(2*time.Second)))
+
+	p.partitions, p.pauses = count(0.4, 2), count(0.4, 2)
+	p.crashes, p.restarts = count(0.4, 2), count(0.2, 2)
+	if f.Delay > 0 { // else many versions share a microsecond, and a crash makes them repeat
+		p.storeCrashes = count(0.3, 2)
+	}
+	if !f.NoClock {
+		p.jumps = count(0.3, 2)
+		p.leap = holdfast.Margin(least)
+	}
+	p.setTTLs = chance(0.3)
+	p.breaks = chance(0.3)
+	p.breakNow = p.breaks && chance(0.3)
+	p.sets, p.elections, p.tries = chance(0.4), chance(0.3), chance(0.5)
+	p.slots, p.shared = chance(0.4), chance(0.6)
+	p.overruns = chance(0.4)
+	if p.setTTLs {
+		p.leap = min(p.leap, holdfast.Margin(2*time.Second))
+		p.maxTTL = max(p.maxTTL, 6*time.Second)
+	}
+	return p
+}
+
+func drawTTL(r *rand.Rand) time.Duration {
+	switch n := r.IntN(20); {
+	case n < 12:
+		return 2*time.Second + time.Duration(r.Int64N(int64(2*time.Second))).Round(time.Millisecond)
+	case n < 19:
+		return 4*time.Second + time.Duration(r.Int64N(int64(4*time.Second))).Round(time.Millisecond)
+	}
+	return 8*time.Second + time.Duration(r.Int64N(int64(22*time.Second))).Round(time.Millisecond)
+}
