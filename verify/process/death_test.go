@@ -1,0 +1,191 @@
+//go:build linux
+
+package process
+
+import (
+	"os/exec"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/verify/process/life"
+)
+
+// A heir is how a holder and those who follow it are started.
+type heir func(w *world, ttl string) *process
+
+func libraryHeir(w *world, ttl string) *process {
+	return w.program("hold", "-ttl", ttl)
+}
+
+func runHeir(w *world, ttl string) *process {
+	return w.runActor([]string{"-q", "--ttl", ttl, "x"}, "-alone", w.dir)
+}
+
+// inNamespace is an heir in a pid namespace of its own.
+func inNamespace(heir heir) heir {
+	return func(w *world, ttl string) *process { return heir(w.apart(), ttl) }
+}
+
+// succeed kills each holder with -9 when the next waits, so often, and
+// returns how long the next took.
+func succeed(t *testing.T, w *world, hosts []*world, heir heir, ttl string, rounds int, victim func(*process) int) (took figures, beats figures) {
+	t.Helper()
+	holder := heir(hosts[0], ttl)
+	token := w.after(0, 1).Token
+	for i := range rounds {
+		next := heir(hosts[(i+1)%len(hosts)], ttl)
+		w.queued("x", 1)
+		session := w.show("x").Holders[0].Owner.Session
+		killed := life.Now()
+		must(t, syscall.Kill(victim(holder), syscall.SIGKILL))
+		<-holder.done
+		beat := w.lastBeat(session)
+		span := w.after(token, 1)
+		took = append(took, time.Duration(span.Begin-killed))
+		beats = append(beats, time.Duration(span.Begin-beat))
+		holder, token = next, span.Token
+	}
+	must(t, syscall.Kill(victim(holder), syscall.SIGKILL))
+	<-holder.done
+	inTurn(t, w.spans())
+	return took, beats
+}
+
+// lastBeat is when a session's record was last written, on the clock of the
+// stamps: the version is the wall clock's time in microseconds.
+func (w *world) lastBeat(session string) int64 {
+	w.t.Helper()
+	var version int64
+	must(w.t, w.tables.QueryRow(`select version from holdfast_records where space = 1 and name = cast(? as blob)`, session).Scan(&version))
+	return life.Now() - (time.Now().UnixMicro()-version)*1000
+}
+
+func itself(p *process) int { return p.Process.Pid }
+
+// firstChild is the process in the namespace that p has made.
+func firstChild(t *testing.T) func(p *process) int {
+	return func(p *process) (pid int) {
+		await(t, "unshare starts its program", func() bool {
+			for _, child := range children(p.Process.Pid) {
+				pid = child
+			}
+			return pid != 0
+		})
+		return pid
+	}
+}
+
+func needNamespaces(t *testing.T) {
+	t.Helper()
+	if out, err := exec.Command("unshare", "-p", "-f", "--mount-proc", "true").CombinedOutput(); err != nil {
+		t.Skipf("SKIPPED: no pid namespaces here, so death in another one is not tested: %v: %s", err, out)
+	}
+}
+
+// On one host the next holds the lock as soon as the holder is dead, whatever
+// the lease, by the kernel's proof, which also crosses pid namespaces.
+func TestDeathOfHolder(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		heir   heir
+		apart  bool
+		rounds int
+	}{
+		{"library", libraryHeir, false, number(30, 200)},
+		{"run", runHeir, false, number(30, 200)},
+		{"library in another pid namespace", inNamespace(libraryHeir), true, number(10, 50)},
+		{"run in another pid namespace", inNamespace(runHeir), true, number(10, 50)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			victim := itself
+			if c.apart {
+				needNamespaces(t)
+				victim = firstChild(t)
+			}
+			w := newWorld(t)
+			late := machine()
+			took, _ := succeed(t, w, []*world{w}, c.heir, "15s", c.rounds, victim)
+			slow := late()
+			if took.at(1) > 100*time.Millisecond+slow {
+				t.Errorf("after kill -9 the next held the lock after %v (this machine was late by %v)", took, slow)
+			}
+			t.Logf("figure: %s: from kill -9 to the next holder: %v (TTL 15s, machine late by %v)", c.name, took, slow.Round(100*time.Microsecond))
+		})
+	}
+}
+
+// Where the kernel's proof is not seen the lease decides: the next comes after
+// the TTL, and never before.
+func TestDeathOnAnotherHost(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		heir  heir
+		apart bool
+	}{
+		{"library", libraryHeir, false},
+		{"run", runHeir, false},
+		{"library in another pid namespace", inNamespace(libraryHeir), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			victim := itself
+			if c.apart {
+				needNamespaces(t)
+				victim = firstChild(t)
+			}
+			t.Parallel()
+			w := newWorld(t)
+			const ttl = 2 * time.Second
+			took, beats := succeed(t, w, []*world{w.host("a"), w.host("b")}, c.heir, "2s", number(3, 30), victim)
+			if least := slices.Min(beats); least < ttl {
+				t.Errorf("the next held the lock %v after the last heartbeat, before the TTL of %v", least, ttl)
+			}
+			if most := slices.Max(beats); most > ttl+time.Second+300*time.Millisecond {
+				t.Errorf("the next held the lock only %v after the last heartbeat; TTL %v", most, ttl)
+			}
+			t.Logf("figure: %s, another host: from the last heartbeat to the next holder: least %v, %v; from kill -9: %v (TTL 2s)",
+				c.name, slices.Min(beats).Round(time.Millisecond), beats, took)
+		})
+	}
+}
+
+// Ten that died in the queue cost the next one lease together, not ten.
+func TestManyDeadAhead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const ttl = 2 * time.Second
+	holder := w.host("a").runActor([]string{"--ttl", "2", "x"}, "-stdin")
+	token := w.after(0, 1).Token
+	var dead []*process
+	for i := range 10 {
+		if i%2 == 0 {
+			dead = append(dead, w.host("a").program("hold", "-ttl", "2s"))
+		} else {
+			dead = append(dead, w.host("a").runActor([]string{"-q", "--ttl", "2", "x"}))
+		}
+		w.queued("x", i+1)
+	}
+	next := w.host("b").program("hold", "-ttl", "2s", "-for", "1ms")
+	w.queued("x", 11)
+	killed := life.Now()
+	for _, p := range dead {
+		p.signal(syscall.SIGKILL)
+	}
+	for _, p := range dead {
+		<-p.done
+	}
+	holder.end()
+	holder.wantStatus(0)
+	took := time.Duration(w.after(token, 1).Begin - killed)
+	next.wantStatus(0)
+	if took > ttl+time.Second+300*time.Millisecond {
+		t.Errorf("behind ten dead the next waited %v; TTL %v", took, ttl)
+	}
+	if n := len(w.spans()); n != 2 {
+		t.Errorf("%d have held the lock, want 2", n)
+	}
+	t.Logf("figure: behind 10 waiters killed at once, another host: the next held the lock after %v (TTL 2s); swept clean %v later",
+		took.Round(time.Millisecond), w.sweep().Round(time.Millisecond))
+}

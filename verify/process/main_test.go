@@ -1,0 +1,65 @@
+//go:build linux
+
+package process
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+var (
+	full = flag.Bool("full", false, "the full number of processes and rounds")
+
+	// The programs under test, built once for each run of the tests.
+	holdfastPath, actorPath string
+)
+
+// number is n in a normal run and more in a full one.
+func number(n, more int) int {
+	if *full {
+		return more
+	}
+	return n
+}
+
+// The test binary, started again with a role, is a program that uses the library.
+func TestMain(m *testing.M) {
+	if role := os.Getenv("PROCESS_ROLE"); role != "" {
+		if err := roles[role](os.Args[1:]); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
+			os.Exit(70)
+		}
+		os.Exit(0)
+	}
+	flag.Parse()
+	parallel := true
+	flag.Visit(func(f *flag.Flag) { parallel = parallel && f.Name != "test.parallel" })
+	if parallel {
+		flag.Set("test.parallel", "12") // mostly they wait for a lease to run out
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "process")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	os.Chmod(dir, 0o755) // for tests as another user
+	holdfastPath, actorPath = filepath.Join(dir, "holdfast"), filepath.Join(dir, "actor")
+	for path, from := range map[string]string{holdfastPath: "../../cmd/holdfast", actorPath: "actor"} {
+		c := exec.Command("go", "build", "-o", path, ".")
+		c.Dir = from
+		if out, err := c.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", from, err, out)
+			return 1
+		}
+	}
+	return m.Run()
+}

@@ -1,0 +1,187 @@
+//go:build linux
+
+package process
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/sqlite"
+	"github.com/holdfast-lock/holdfast/verify/process/life"
+	"golang.org/x/sys/unix"
+)
+
+// A paused is what a holder that was stopped has to tell.
+type paused struct {
+	Token   int64
+	Acts    int
+	LastAct int64 // when it last asked whether it still holds, and heard yes
+	Lost    int64 // when it heard no
+	Context string
+	Before  string // of a fenced write while it held the lock
+	After   string // and of one after it had lost it
+	Loss    string
+}
+
+// pause holds a lock, asks before each act whether it still does, and tells what
+// happened when it heard that it does not. With -between it stops itself between
+// the question and the act.
+func pause(args []string) error {
+	p := newPart()
+	between := p.Bool("between", false, "")
+	if err := p.begin(args, nil, nil); err != nil {
+		return err
+	}
+	lock, err := p.client.Acquire(p.ctx, p.name)
+	if err != nil {
+		return err
+	}
+	ctx := lock.Context()
+	db, err := sql.Open("sqlite", "file:"+os.Getenv("PROCESS_DB")+"?_txlock=immediate&_pragma=busy_timeout(10000)")
+	if err != nil {
+		return err
+	}
+	write := func(what string) string {
+		err := fenced(p, db, lock, what)
+		switch {
+		case err == nil:
+			return "written"
+		case errors.Is(err, holdfast.ErrLost):
+			return "lost"
+		}
+		return err.Error()
+	}
+	told := paused{Token: lock.Token(), Before: write("before")}
+	l, err := life.Begin(p.lives, "", lock.Token())
+	if err != nil {
+		return err
+	}
+	for {
+		asked := life.Now()
+		if lock.Err() != nil {
+			told.Lost = asked
+			break
+		}
+		told.Acts++
+		told.LastAct = asked
+		if *between && told.Acts == 50 {
+			l.Tick()
+			runtime.LockOSThread()
+			if err := unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP); err != nil {
+				return err
+			}
+			break // in the belief that it holds the lock
+		}
+		l.Tick()
+	}
+	told.After = write("after")
+	told.Loss = fmt.Sprint(lock.Err())
+	switch {
+	case ctx.Err() == nil:
+		told.Context = "goes on"
+	case errors.Is(context.Cause(ctx), holdfast.ErrLost):
+		told.Context = "lost"
+	default:
+		told.Context = fmt.Sprint(context.Cause(ctx))
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(told); err != nil {
+		return err
+	}
+	lock.Release(p.ctx)
+	return p.end()
+}
+
+// fenced writes to a table of the application's in a transaction with the fence.
+func fenced(p *part, db *sql.DB, lock *holdfast.Lock, what string) error {
+	tx, err := db.BeginTx(p.ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if _, err := tx.Exec(`insert into effects (token, what) values (?, ?)`, lock.Token(), what); err != nil {
+		return err
+	}
+	if err := sqlite.Fence(p.ctx, tx, lock); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// A holder that stood still for longer than its lease does nothing in the belief
+// that it holds the lock; what slips between its question and its act is refused
+// by the fence.
+func TestHolderStopped(t *testing.T) {
+	for _, between := range []bool{false, true} {
+		for round := range number(4, 25) {
+			stop := time.Duration(1100+round*300%2000) * time.Millisecond // of a TTL of 1s
+			t.Run(fmt.Sprintf("between=%v/%v/%d", between, stop, round), func(t *testing.T) {
+				t.Parallel()
+				holderStopped(t, between, stop)
+			})
+		}
+	}
+}
+
+func holderStopped(t *testing.T, between bool, stop time.Duration) {
+	w := newWorld(t)
+	_, err := w.tables.Exec(`create table effects (token integer, what text)`)
+	must(t, err)
+	holder := w.program("pause", "-ttl", "1s", fmt.Sprintf("-between=%v", between))
+	w.after(0, 1)
+	next := w.program("hold", "-ttl", "1s")
+	w.queued("x", 1)
+	if between {
+		await(t, "the holder stops itself", func() bool { return stopped(holder.Process.Pid) })
+	} else {
+		holder.signal(syscall.SIGSTOP)
+		await(t, "the holder stands still", func() bool { return stopped(holder.Process.Pid) })
+	}
+	session := w.show("x").Holders[0].Owner.Session
+	began, beat := life.Now(), w.lastBeat(session)
+	for life.Now() < began+int64(stop) || len(w.spans()) < 2 {
+		time.Sleep(5 * time.Millisecond)
+	}
+	resumed := life.Now()
+	holder.signal(syscall.SIGCONT)
+	holder.wantStatus(0)
+	next.end()
+	next.wantStatus(0)
+
+	var told paused
+	must(t, json.Unmarshal(holder.stdout.Bytes(), &told))
+	second := w.spans()[1]
+	if second.Token <= told.Token {
+		t.Errorf("token %d after %d", second.Token, told.Token)
+	}
+	if waited := time.Duration(second.Begin - beat); waited < time.Second {
+		t.Errorf("the next held the lock %v after the last heartbeat, before the TTL of 1s", waited)
+	}
+	if told.LastAct >= resumed {
+		t.Errorf("it acted %v after it was continued (%d acts)", time.Duration(told.LastAct-resumed), told.Acts)
+	}
+	if told.LastAct >= second.Begin {
+		t.Errorf("it acted %v after the next had begun", time.Duration(told.LastAct-second.Begin))
+	}
+	if told.Before != "written" || told.After != "lost" {
+		t.Errorf("fenced writes: while it held %q, after that %q", told.Before, told.After)
+	}
+	if told.Context != "lost" {
+		t.Errorf("its context: %s", told.Context)
+	}
+	var effects int
+	must(t, w.tables.QueryRow(`select count(*) from effects`).Scan(&effects))
+	if effects != 1 {
+		t.Errorf("%d fenced writes are there, want 1", effects)
+	}
+	t.Logf("figure: stopped for %v of a TTL of 1s: 0 acts after, fenced write refused, the next held the lock %v after the last heartbeat; %s",
+		stop, time.Duration(second.Begin-beat).Round(time.Millisecond), told.Loss)
+}

@@ -1,0 +1,5 @@
+//go:build linux
+
+package process
+
+func crash(args []string) error { return nil }

@@ -1,0 +1,286 @@
+//go:build linux
+
+package process
+
+import (
+	"bytes"
+	"database/sql"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/sqlite"
+	"github.com/holdfast-lock/holdfast/verify/process/life"
+)
+
+// patience is how long a test waits for what has to happen at once.
+const patience = 30 * time.Second
+
+// A world is one SQLite file and those who use it.
+type world struct {
+	t       *testing.T
+	dir     string
+	db      string
+	runtime string // where processes prove each other's death: one for each "host"
+	lives   string
+	wrap    []string         // what its programs are started with
+	client  *holdfast.Client // only looks
+	tables  *sql.DB
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dir := t.TempDir()
+	w := &world{t: t, dir: dir, db: filepath.Join(dir, "locks.db"), lives: filepath.Join(dir, "lives")}
+	t.Cleanup(w.checkEmpty) // after everything else
+	must(t, os.Mkdir(w.lives, 0o700))
+	w.runtime = w.host("here").runtime
+	must(t, sqlite.Migrate(t.Context(), w.db))
+	store, err := sqlite.Open(t.Context(), w.db, nil)
+	must(t, err)
+	t.Cleanup(func() { store.Close() })
+	w.client, err = holdfast.New(store, &holdfast.Options{RuntimeDir: os.DevNull})
+	must(t, err)
+	t.Cleanup(func() { w.client.Close() })
+	w.tables, err = sql.Open("sqlite", "file:"+w.db+"?_txlock=immediate&_pragma=busy_timeout(10000)")
+	must(t, err)
+	t.Cleanup(func() { w.tables.Close() })
+	return w
+}
+
+// host is the same world as seen from a host of that name: the kernel's proofs
+// of other hosts are not seen there, only the lease counts.
+func (w *world) host(name string) *world {
+	w.t.Helper()
+	h := *w
+	h.runtime = filepath.Join(w.dir, "run-"+name)
+	if err := os.Mkdir(h.runtime, 0o700); err != nil && !os.IsExist(err) {
+		w.t.Fatal(err)
+	}
+	return &h
+}
+
+const mark = "PROCESS_WORLD="
+
+func (w *world) env(more ...string) []string {
+	env := []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir, "USER=ana", "LOGNAME=ana", "TMPDIR=" + w.dir, mark + w.dir,
+		"HOLDFAST_STORE=sqlite:" + w.db, "XDG_RUNTIME_DIR=" + w.runtime, "XDG_STATE_HOME=" + w.dir,
+	}
+	return append(env, more...)
+}
+
+// A process is one that the test has started.
+type process struct {
+	*exec.Cmd
+	t      *testing.T
+	input  io.WriteCloser
+	stdout bytes.Buffer
+	stderr bytes.Buffer
+	done   chan struct{} // closed when it has ended
+	ended  int64         // when that was noticed
+}
+
+func (w *world) start(c *exec.Cmd) *process {
+	w.t.Helper()
+	p := &process{Cmd: c, t: w.t, done: make(chan struct{})}
+	if c.Env == nil {
+		c.Env = w.env()
+	}
+	if c.Dir == "" {
+		c.Dir = w.dir
+	}
+	if c.SysProcAttr == nil {
+		c.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	c.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	c.SysProcAttr.Setsid = true // away from the terminal of the tests, if any
+	var err error
+	if c.Stdin == nil {
+		p.input, err = c.StdinPipe()
+		must(w.t, err)
+	}
+	if c.Stdout == nil {
+		c.Stdout = &p.stdout
+	}
+	c.Stderr = &p.stderr
+	c.WaitDelay = 5 * time.Second // a descendant may have kept the pipes
+	must(w.t, c.Start())
+	go func() {
+		c.Wait()
+		p.ended = life.Now()
+		close(p.done)
+	}()
+	w.t.Cleanup(func() {
+		p.signal(syscall.SIGCONT)
+		p.signal(syscall.SIGKILL)
+		<-p.done
+		if w.t.Failed() && p.stderr.Len() > 0 {
+			w.t.Logf("%s: %s", strings.Join(p.Args, " "), strings.TrimSpace(p.stderr.String()))
+		}
+	})
+	return p
+}
+
+// apart is the same world from a pid namespace that each process has for itself.
+func (w *world) apart() *world {
+	a := *w
+	a.wrap = []string{"unshare", "-p", "-f", "--mount-proc", "--"}
+	return &a
+}
+
+func (w *world) command(argv ...string) *exec.Cmd {
+	argv = append(slices.Clip(w.wrap), argv...)
+	return exec.Command(argv[0], argv[1:]...)
+}
+
+// holdfast starts the command.
+func (w *world) holdfast(args ...string) *process {
+	w.t.Helper()
+	return w.start(w.command(append([]string{holdfastPath}, args...)...))
+}
+
+// actor is the command line of a command that leaves its life in this world.
+func (w *world) actor(flags ...string) []string {
+	return append([]string{actorPath, "-lives", w.lives}, flags...)
+}
+
+// runActor starts `holdfast run FLAGS… -- actor…`.
+func (w *world) runActor(flags []string, act ...string) *process {
+	w.t.Helper()
+	return w.holdfast(slices.Concat([]string{"run"}, flags, []string{"--"}, w.actor(act...))...)
+}
+
+// program starts a process that uses the library in one of the roles.
+func (w *world) program(role string, args ...string) *process {
+	w.t.Helper()
+	self, err := os.Executable()
+	must(w.t, err)
+	c := w.command(append([]string{self}, args...)...)
+	c.Env = w.env("PROCESS_ROLE="+role, "PROCESS_LIVES="+w.lives, "PROCESS_DB="+w.db)
+	return w.start(c)
+}
+
+func (p *process) signal(sig syscall.Signal) {
+	select {
+	case <-p.done:
+	default:
+		p.Process.Signal(sig)
+	}
+}
+
+// status waits for the end and returns the exit status, 128 and more for a signal.
+func (p *process) status() int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.t.Fatalf("%s has not ended after %v", strings.Join(p.Args, " "), patience)
+	}
+	if s := p.ProcessState.Sys().(syscall.WaitStatus); s.Signaled() {
+		return 128 + int(s.Signal())
+	}
+	return p.ProcessState.ExitCode()
+}
+
+func (p *process) wantStatus(want int) {
+	p.t.Helper()
+	if got := p.status(); got != want {
+		p.t.Errorf("%s ended with status %d, want %d\n%s", strings.Join(p.Args, " "), got, want, p.stderr.String())
+	}
+}
+
+// end lets a process end that lives until its input ends.
+func (p *process) end() { p.input.Close() }
+
+// await is until ok.
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) show(name string) holdfast.Info {
+	w.t.Helper()
+	info, err := w.client.Show(w.t.Context(), name)
+	must(w.t, err)
+	return info
+}
+
+// queued is until so many wait for a name.
+func (w *world) queued(name string, n int) {
+	w.t.Helper()
+	await(w.t, strconv.Itoa(n)+" wait for "+name, func() bool { return len(w.show(name).Waiters) == n })
+}
+
+func (w *world) spans() []life.Span {
+	w.t.Helper()
+	all, err := life.Read(w.lives)
+	must(w.t, err)
+	return all
+}
+
+// after is the first life of a hold later than that of a token, when n
+// processes of it have begun.
+func (w *world) after(token int64, n int) life.Span {
+	w.t.Helper()
+	var first life.Span
+	await(w.t, "a command begins under a token above "+strconv.FormatInt(token, 10), func() bool {
+		later := slices.DeleteFunc(w.spans(), func(s life.Span) bool { return s.Token <= token })
+		if len(later) < n {
+			return false
+		}
+		first = later[0]
+		return true
+	})
+	return first
+}
+
+// checkEmpty is that no process of this world is left.
+func (w *world) checkEmpty() {
+	var left []int
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if left = living(w.dir); len(left) == 0 {
+			return
+		}
+	}
+	for _, pid := range left {
+		name, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		w.t.Errorf("left over: %d %q", pid, name)
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// living are the processes that were started in a world.
+func living(world string) (pids []int) {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		env, err := os.ReadFile("/proc/" + e.Name() + "/environ")
+		if err == nil && bytes.Contains(env, []byte(mark+world+"\x00")) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
