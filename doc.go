@@ -1,0 +1,55 @@
+// Package holdfast keeps locks, leases and leader elections in a database that
+// is there anyway: no server of its own. It is one protocol above a [Store] of
+// three methods; packages sqlite and memory beside this one are such stores.
+//
+//	client, err := holdfast.New(store, nil)
+//	…
+//	defer client.Close()
+//	err = client.Do(ctx, "nightly", func(ctx context.Context, lock *holdfast.Lock) error {
+//		return backup(ctx) // ctx ends when the lock is lost
+//	})
+//
+// One [Client] per process is enough, and best.
+//
+// # What is promised
+//
+//   - Of all who believe at one instant that they hold a name there is one
+//     exclusive holder, or any number of shared ones, or at most N slots. This
+//     rests on clock rates that differ from true time by less than 5 %, never on
+//     clocks that agree.
+//   - A lock is believed until the moment before its last successful heartbeat
+//     was sent, plus TTL, less a margin, on a clock that runs while the machine
+//     sleeps. Then its context ends, with no I/O in the way. Loss is final.
+//   - Every grant of a name has a larger token than every earlier one, for ever.
+//   - Waiters are served first come, first served, across processes.
+//   - After a release the next waiter holds the lock as soon as the news reaches
+//     it; after a crash within a TTL of the last heartbeat, and a poll, if it
+//     was waiting by then, on the same host at once.
+//   - No crash leaves a state that blocks for longer than a TTL.
+//   - Nothing of the caller's is closed, nothing is printed, no tables are made
+//     unasked, and bad settings are refused.
+//
+// # What is not
+//
+// A holder that was frozen can wake up after its lease has gone to another and
+// finish a write it had begun. [Lock.Err] in front of an act narrows that, and
+// only a fence closes it: sqlite.Fence in the transaction that writes, or
+// [Fence] kept by a resource without transactions, or [Lock.Token] handed to
+// whatever compares it.
+//
+// # What an error means
+//
+// [ErrHeld] is no: others hold the lock or wait before us, and a [HeldError]
+// names them. [ErrLost] is over: stop. [ErrReleased] and [ErrClosed] say that it
+// was given back, or the client closed. Any other error of a store means perhaps: the client
+// finds out what became of the call, or makes good for it until its session
+// ends, and never reports it as won or lost.
+//
+// # Units
+//
+// Go knows time.Duration and time.Time; records have milliseconds for spans
+// (ttl, grace) and microseconds since 1970 for moments. Tokens and versions are
+// positive int64. A name is 1 to 255 bytes of UTF-8 without control characters.
+//
+// DESIGN.md tells the protocol: records, steps, races and what closes them.
+package holdfast
