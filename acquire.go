@@ -354,7 +354,7 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 		case failed == "":
 			return nil
 		case !errors.Is(held, ErrHeld):
-			return fmt.Errorf("acquire %q (%d of %d names): %w", failed, slices.Index(names, failed)+1, len(names), held)
+			return ofSet(names, failed, held)
 		}
 		// Give back what lies above, without waiting for it to be confirmed:
 		// the name's driver gets to it before it asks again.
@@ -367,16 +367,26 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 		}
 		r := c.newRequest(ctx, failed, opts)
 		r.start = start
-		r.set = fmt.Sprintf("%d of %d", len(got), len(names))
+		if len(names) > 1 {
+			r.set = fmt.Sprintf("%d of %d", len(got), len(names))
+		}
 		if r.bounded {
 			r.maxWait = max(r.maxWait-now().sub(start), 0)
 		}
 		l, err := c.acquire(ctx, r)
 		if err != nil {
-			return fmt.Errorf("acquire %q (%d of %d names): %w", failed, slices.Index(names, failed)+1, len(names), err)
+			return ofSet(names, failed, err)
 		}
 		got[failed] = l
 	}
+}
+
+// ofSet says at which name of a set an error came.
+func ofSet(names []string, failed string, err error) error {
+	if len(names) == 1 {
+		return fmt.Errorf("acquire %q: %w", failed, err)
+	}
+	return fmt.Errorf("acquire %q (%d of %d names): %w", failed, slices.Index(names, failed)+1, len(names), err)
 }
 
 func quoted(names []string) string {

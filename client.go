@@ -226,7 +226,7 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	for _, p := range c.places {
 		for _, g := range slices.Clone(p.groups) {
-			c.part(g, nil)
+			c.part(g, g.broken)
 		}
 	}
 	c.checkQuiet()

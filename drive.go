@@ -8,9 +8,11 @@ import (
 	"time"
 )
 
-// kick has the driver of a place look at what is wanted; c.mu is held.
+// kick has the driver of a place look at what is wanted; c.mu is held. A place
+// that is no longer the name's has no business there: to it the claims of its
+// successor are claims that nobody wants.
 func (c *Client) kick(p *place) {
-	if p.busy || c.ctx.Err() != nil {
+	if p.busy || c.ctx.Err() != nil || c.places[p.name] != p {
 		return
 	}
 	p.busy = true

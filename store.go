@@ -41,8 +41,9 @@ type Watcher interface {
 	// Watch calls changed with the key of each Write that had Wake set and
 	// won, until ctx is done or watching fails, and returns why it ended.
 	// Calls are only hints: they may be late, doubled, spurious or missing;
-	// a zero Key means that anything may have changed. Calls do not overlap,
-	// and changed does not block.
+	// a zero Key means that anything may have changed, and is what comes first,
+	// as soon as writes are told of. Calls do not overlap, and changed does not
+	// block.
 	Watch(ctx context.Context, changed func(Key)) error
 }
 

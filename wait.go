@@ -182,7 +182,9 @@ func (c *Client) look(places []*place, sessions []string) (changed bool) {
 	if err != nil {
 		c.mu.Lock()
 		for _, p := range places {
-			c.failed(p, err)
+			if c.places[p.name] == p {
+				c.failed(p, err)
+			}
 		}
 		c.unlock()
 		return false
@@ -190,8 +192,8 @@ func (c *Client) look(places []*place, sessions []string) (changed bool) {
 	c.mu.Lock()
 	for i, p := range places {
 		was := p.version
-		if !p.known && p.busy {
-			continue // on its first way there
+		if c.places[p.name] != p || !p.known && p.busy {
+			continue // gone meanwhile, or on its first way there
 		}
 		c.seeRecord(p, recs[i], asked)
 		if p.version != was {
@@ -286,7 +288,6 @@ func (c *Client) startHints() {
 			c.hints.work = false
 			c.mu.Unlock()
 			c.log.Info("no hints from the store, polling instead", "err", err)
-			c.hint(Key{}) // anything may have been missed
 			if now().sub(began) > time.Minute {
 				wait = 100 * time.Millisecond
 			}
@@ -313,6 +314,9 @@ func (c *Client) hint(key Key) {
 	case key == Key{}:
 		for _, p := range c.places {
 			c.hintPlace(p)
+		}
+		if c.sess != nil && c.sess.opened {
+			signal(c.sess.wake) // it may have been revoked something
 		}
 		c.judge.hurry()
 		signal(c.nudge)

@@ -23,6 +23,7 @@ func (s *Store) Watch(ctx context.Context, changed func(holdfast.Key)) error {
 		s.mu.Unlock()
 	}()
 
+	changed(holdfast.Key{}) // what was written before is not told of
 	for {
 		select {
 		case <-ctx.Done():

@@ -106,17 +106,21 @@ var errNoSchema = errors.New(`schema of "holdfast_" is missing; create it with s
 // verify tells whether the schema is there and of our version.
 func (c *conn) verify() error {
 	version, found := int64(0), false
-	err := c.query(`select value from holdfast_meta where key = 'version'`, func(row []driver.Value) {
-		version, found = row[0].(int64)
-	})
-	if err != nil {
+	ask := func() error {
+		return c.query(`select value from holdfast_meta where key = 'version'`, func(row []driver.Value) {
+			version, found = row[0].(int64)
+		})
+	}
+	if err := ask(); err != nil {
 		// That a table is missing has no code of its own.
 		tables := 0
 		again := c.query(`select 1 from sqlite_master where type = 'table' and name = 'holdfast_meta'`, func([]driver.Value) { tables++ })
 		if again == nil && tables == 0 {
 			return errNoSchema
 		}
-		return err
+		if err = ask(); err != nil { // another process may just have made it
+			return err
+		}
 	}
 	switch {
 	case !found:

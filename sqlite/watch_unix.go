@@ -45,6 +45,7 @@ func (s *Store) Watch(ctx context.Context, changed func(holdfast.Key)) error {
 	defer s.wakes.remove(pipe, name)
 	defer context.AfterFunc(ctx, func() { pipe.SetReadDeadline(time.Unix(1, 0)) })()
 
+	w.call(holdfast.Key{}) // what was written before is not told of
 	buf := make([]byte, 64<<10)
 	kept := 0
 	for {

@@ -17,7 +17,6 @@ type queue struct {
 	quiet    bool
 	terminal bool
 	began    time.Time
-	host     string
 
 	mu   sync.Mutex
 	name string // which one of a set is waited for
@@ -30,8 +29,7 @@ type queue struct {
 }
 
 func newQueue(names []string, quiet bool) *queue {
-	host, _ := os.Hostname()
-	return &queue{names: names, quiet: quiet, terminal: isTerminal(os.Stderr), began: time.Now(), name: names[0], host: host}
+	return &queue{names: names, quiet: quiet, terminal: isTerminal(os.Stderr), began: time.Now(), name: names[0]}
 }
 
 // joined is told of each name that is waited for.
@@ -187,7 +185,7 @@ func (q *queue) describe(l look) string {
 		}
 	}
 	for i, c := range l.info.Waiters {
-		if c.Owner.PID != os.Getpid() || c.Owner.Host != q.host {
+		if !c.Own {
 			continue
 		}
 		if i > 0 {

@@ -26,6 +26,7 @@ type runner struct {
 	signals chan os.Signal
 
 	mu      sync.Mutex
+	lock    *holdfast.Lock  // the first, of which the others are a set; nil before
 	lost    context.Context // ends when a lock is lost; nil before
 	until   time.Time       // end of the trust window
 	beaten  time.Time       // when the last heartbeat that was answered was sent
@@ -72,17 +73,12 @@ func (r *runner) beat(took time.Duration, until time.Time, err error) {
 	// A lock that was broken is given back when the window of that moment ends,
 	// although the session lives on.
 	if r.lost != nil && r.lost.Err() == nil {
-		r.guard.Extend(until, r.killAfter(until.Sub(r.beaten)))
+		r.guard.Extend(until, r.killAfter(r.lock.TTL()))
 	}
 }
 
-// killAfter is the time from TERM to KILL in a trust window of that length.
-func (r *runner) killAfter(window time.Duration) time.Duration {
-	// The TTL is the window and a margin of a tenth, at least a second or a quarter.
-	ttl := window * 10 / 9
-	if ttl < 10*time.Second {
-		ttl = min(window+time.Second, window*4/3)
-	}
+// killAfter is the time from TERM to KILL.
+func (r *runner) killAfter(ttl time.Duration) time.Duration {
 	if r.lease.killAfter.set {
 		return min(r.lease.killAfter.Duration, ttl/3)
 	}
@@ -107,7 +103,6 @@ func (r *runner) hold(locks holdfast.Locks) error {
 	}
 	r.mu.Lock()
 	deadline := locks[0].Deadline()
-	left := time.Until(deadline)
 	if deadline.After(r.until) {
 		r.until = deadline
 	}
@@ -115,8 +110,8 @@ func (r *runner) hold(locks holdfast.Locks) error {
 		r.beaten = time.Now()
 	}
 	// The guard is told under the lock, so that no older deadline comes after a newer.
-	r.lost = locks[0].Context()
-	err = r.guard.Run(env, locks[0].Proof(), deadline, r.killAfter(left))
+	r.lock, r.lost = locks[0], locks[0].Context()
+	err = r.guard.Run(env, locks[0].Proof(), deadline, r.killAfter(locks[0].TTL()))
 	r.mu.Unlock()
 	if err != nil {
 		return fail(exitFault, "the guard does not answer: %v; nothing was run", err)
@@ -172,12 +167,11 @@ func (r *runner) standWith() {
 func (r *runner) losing(left time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	cause := ""
+	why := "this process stood still"
 	if r.silence != nil {
-		cause = " (" + redactURL(escape(r.silence.Error())) + ")"
+		why = fmt.Sprintf("the store has not answered for %s (%s)", brief(time.Since(r.beaten)), redactURL(escape(r.silence.Error())))
 	}
-	say("losing %s: the store has not answered for %s%s; stopping %s, %s left",
-		quoteAll(r.names), brief(time.Since(r.beaten)), cause, escape(r.argv[0]), brief(left))
+	say("losing %s: %s; stopping %s, %s left", quoteAll(r.names), why, escape(r.argv[0]), brief(left))
 }
 
 // judge turns the end of the command into ours.
