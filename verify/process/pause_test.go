@@ -140,10 +140,10 @@ func holderStopped(t *testing.T, between bool, stop time.Duration) {
 	next := w.program("hold", "-ttl", "1s")
 	w.queued("x", 1)
 	if between {
-		await(t, "the holder stops itself", func() bool { return stopped(holder.Process.Pid) })
+		await(t, "the holder stops itself", func() bool { return state(holder.Process.Pid) == 'T' })
 	} else {
 		holder.signal(syscall.SIGSTOP)
-		await(t, "the holder stands still", func() bool { return stopped(holder.Process.Pid) })
+		await(t, "the holder stands still", func() bool { return state(holder.Process.Pid) == 'T' })
 	}
 	session := w.show("x").Holders[0].Owner.Session
 	began, beat := life.Now(), w.lastBeat(session)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 )
 
@@ -24,11 +23,13 @@ func children(pid int) (pids []int) {
 	return pids
 }
 
-// stopped is whether a process stands still.
-func stopped(pid int) bool {
+// state is what /proc says of a process: T stands still, Z is dead; 0: gone.
+func state(pid int) byte {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, state, _ := strings.Cut(string(text), ") ")
-	return strings.HasPrefix(state, "T")
+	if i := bytes.LastIndex(text, []byte(") ")); i >= 0 {
+		return text[i+2]
+	}
+	return 0
 }
 
 // guardOf is the guard process of a `holdfast run`.

@@ -116,7 +116,7 @@ func hold(args []string) error {
 		case *time1 > 0:
 			l.For(*time1)
 		default:
-			for !p.over() {
+			for !p.over() && lock.Err() == nil {
 				time.Sleep(time.Millisecond)
 				l.Tick()
 			}
@@ -127,8 +127,9 @@ func hold(args []string) error {
 			}
 		}
 		l.End()
-		if err := lock.Release(p.ctx); err != nil {
-			return err
+		if err := lock.Release(p.ctx); err != nil && !p.over() {
+			fmt.Println(err)
+			break
 		}
 	}
 	return p.end()

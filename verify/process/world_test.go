@@ -36,11 +36,15 @@ type world struct {
 	tables  *sql.DB
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T) *world { return newWorldIn(t, ".") }
+
+// newWorldIn is a world whose file is in a directory of that name.
+func newWorldIn(t *testing.T, sub string) *world {
 	t.Helper()
 	dir := t.TempDir()
-	w := &world{t: t, dir: dir, db: filepath.Join(dir, "locks.db"), lives: filepath.Join(dir, "lives")}
+	w := &world{t: t, dir: dir, db: filepath.Join(dir, sub, "locks.db"), lives: filepath.Join(dir, "lives")}
 	t.Cleanup(w.checkEmpty) // after everything else
+	must(t, os.MkdirAll(filepath.Dir(w.db), 0o700))
 	must(t, os.Mkdir(w.lives, 0o700))
 	w.runtime = w.host("here").runtime
 	must(t, sqlite.Migrate(t.Context(), w.db))
