@@ -56,6 +56,7 @@ func goroutines(b *bench) (rows []Row, err error) {
 			return nil
 		}},
 		{"holdfast, context not asked for", hold(func(*holdfast.Lock) error { shared++; return nil })},
+		{"holdfast, context waited for", hold(func(l *holdfast.Lock) error { shared++; l.Context().Done(); return nil })},
 		{"holdfast", hold(func(l *holdfast.Lock) error { shared++; return l.Context().Err() })},
 	}
 	for _, n := range []int{2, 64} {
