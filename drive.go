@@ -148,9 +148,9 @@ func (c *Client) openWith(p *place, s *session) {
 // c.mu is held.
 func (c *Client) patience(p *place) time.Duration {
 	if p.failing == never {
-		return c.callTimeout()
+		return c.ttl()
 	}
-	return max(c.callTimeout()-now().sub(p.failing), 0) + time.Millisecond
+	return max(c.ttl()-now().sub(p.failing), 0) + time.Millisecond
 }
 
 // awaitOpen waits until a session is open, or over.
@@ -169,12 +169,18 @@ func (c *Client) awaitOpen(p *place, s *session, patience time.Duration) {
 	}
 }
 
-// callTimeout bounds one call to the store; c.mu is held.
-func (c *Client) callTimeout() time.Duration {
+// ttl is the session's; c.mu is held.
+func (c *Client) ttl() time.Duration {
 	if c.sess != nil && c.sess.ttl > 0 {
 		return c.sess.ttl
 	}
 	return DefaultTTL
+}
+
+// callTimeout bounds one call to the store, so that one that hangs is tried
+// again; c.mu is held.
+func (c *Client) callTimeout() time.Duration {
+	return max(c.ttl()/2, min(c.ttl(), time.Second))
 }
 
 // confirm lets go of departures that are done: the claim is not in the record,
@@ -395,7 +401,7 @@ func (c *Client) failed(p *place, err error) {
 		p.failing = now()
 	}
 	p.failed = err
-	tooLong := !c.answers || now().sub(p.failing) > c.callTimeout()
+	tooLong := !c.answers || now().sub(p.failing) > c.ttl()
 	for _, g := range slices.Clone(p.groups) {
 		if g.try || tooLong {
 			c.failGroup(g, fmt.Errorf("the store does not answer: %w", err))

@@ -41,7 +41,10 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context, *Lock) er
 	for {
 		l, err := e.c.Acquire(ctx, e.name, e.opts...)
 		if err != nil {
-			if errors.Is(err, ErrLost) && ctx.Err() == nil {
+			switch {
+			case ctx.Err() != nil:
+				return context.Cause(ctx)
+			case errors.Is(err, ErrLost):
 				continue
 			}
 			return err

@@ -31,6 +31,7 @@ type runner struct {
 	until   time.Time       // end of the trust window
 	beaten  time.Time       // when the last heartbeat that was answered was sent
 	silence error           // why the ones since then were not
+	ticked  time.Time       // when this process last ran, nearly
 }
 
 func newRunner(argv, names []string, l *lease) *runner {
@@ -123,8 +124,15 @@ func (r *runner) hold(locks holdfast.Locks) error {
 // supervise is what happens while the command runs.
 func (r *runner) supervise(lost context.Context) guard.Event {
 	over := lost.Done()
+	ticks := time.NewTicker(tick)
+	defer ticks.Stop()
+	r.ticked = time.Now()
 	for {
 		select {
+		case <-ticks.C:
+			if len(r.guard.Events()) == 0 { // else it is told of first
+				r.ticked = time.Now()
+			}
 		case e, ok := <-r.guard.Events():
 			switch {
 			case !ok:
@@ -152,6 +160,9 @@ func (r *runner) supervise(lost context.Context) guard.Event {
 	}
 }
 
+// tick is how often it is noted that this process is not standing still.
+const tick = 250 * time.Millisecond
+
 // standWith stops us if the command stands still, so that the shell knows and
 // its fg continues both. One that fg has just continued, or is about to, does not.
 func (r *runner) standWith() {
@@ -167,9 +178,12 @@ func (r *runner) standWith() {
 func (r *runner) losing(left time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	why := "this process stood still"
-	if r.silence != nil {
-		why = fmt.Sprintf("the store has not answered for %s (%s)", brief(time.Since(r.beaten)), redactURL(escape(r.silence.Error())))
+	why := "the store has not answered for " + brief(time.Since(r.beaten))
+	switch still := time.Since(r.ticked); {
+	case still > 4*tick:
+		why = "this process stood still for " + brief(still)
+	case r.silence != nil:
+		why += " (" + redactURL(escape(r.silence.Error())) + ")"
 	}
 	say("losing %s: %s; stopping %s, %s left", quoteAll(r.names), why, escape(r.argv[0]), brief(left))
 }
