@@ -48,6 +48,7 @@ type sessionState struct {
 	version int64
 	beatAt  map[string]time.Duration // when each beat was applied, by nonce
 	since   time.Duration            // when the present beat was applied
+	died    bool                     // it has had a tombstone; that is for ever, also once it is swept
 	deadAt  time.Duration
 }
 
@@ -177,7 +178,7 @@ func (a *Audit) mayGo(s Step, c claim, next lock) {
 	}
 	sess := a.sessions[c.Session]
 	switch {
-	case sess == nil || sess.live():
+	case sess == nil || !sess.died:
 		a.bad(s, "claim %v was dropped, and its session has no tombstone", c.id())
 	case s.At < sess.deadAt+time.Duration(sess.Grace)*time.Millisecond:
 		a.bad(s, "claim %v was dropped within the grace of its session", c.id())

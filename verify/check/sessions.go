@@ -47,8 +47,8 @@ func (a *Audit) sessionStep(s Step) {
 			a.bad(s, "beat %d follows %d", next.Beat, was.Beat)
 		}
 	}
-	if !next.live() && (was.live() || !was.present) {
-		was.deadAt = s.At
+	if !next.live() && !was.died {
+		was.died, was.deadAt = true, s.At
 	}
 	was.Session, was.present, was.version = next, s.Value != "", s.Version
 	was.since = was.beatAt[next.Nonce]

@@ -69,10 +69,20 @@ func (r *recorder) CompareAndSwap(ctx context.Context, writes []holdfast.Write) 
 	return outs, err
 }
 
-// Restore takes back a write that a crash has lost.
+// Restore takes back what a crash has lost of a key: its lazy writes since a
+// version. A database has one log, so a write that is not lazy makes durable
+// all that was applied before it; then nothing is lost.
 func (r *recorder) Restore(k holdfast.Key, rec holdfast.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, s := range slices.Backward(r.steps) {
+		if s.Key == k && s.Version <= rec.Version {
+			break
+		}
+		if !s.Lazy && !s.Restored {
+			return
+		}
+	}
 	r.Store.Restore(k, rec)
 	r.steps = append(r.steps, check.Step{Key: k, Version: rec.Version, Value: string(rec.Value), At: time.Since(r.began), Restored: true})
 }
