@@ -117,8 +117,9 @@ type Write struct {
 	// Wake asks the store to tell its watchers of this write, if it wins.
 	Wake bool
 	// Lazy says that the answer need not wait for the disk. A crash of the
-	// database may lose the write again, together with nothing that was
-	// durable before it.
+	// database may lose the write again, but not once a later write that is not
+	// lazy, of whatever key, was answered: that one carries along all that were
+	// applied before it. A store that cannot promise this ignores Lazy.
 	Lazy bool
 }
 

@@ -140,7 +140,7 @@ func (b *Bus) Jump(d time.Duration) {
 
 // CrashStore ends every call that is on its way with an error, and every Watch,
 // and takes back the newest lazy writes: of each key any number of those that
-// came after its last durable one, by the seed. It says how many. Late writes
+// came after the last durable write, by the seed. It says how many. Late writes
 // are still late. Only a memory.Store can take writes back.
 func (b *Bus) CrashStore() (lost int) {
 	b.applying.Lock()
@@ -216,6 +216,7 @@ func (b *Bus) applyNow(ctx context.Context, writes []holdfast.Write) ([]holdfast
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
+	durable := false
 	for i, w := range writes {
 		switch {
 		case !outcomes[i].Won:
@@ -224,8 +225,11 @@ func (b *Bus) applyNow(ctx context.Context, writes []holdfast.Write) ([]holdfast
 			undo = slices.Delete(undo, 0, b.durable(undo, now))
 			b.undo[w.Key] = append(undo, undoneWrite{before[i], now})
 		default:
-			delete(b.undo, w.Key)
+			durable = true
 		}
+	}
+	if durable {
+		clear(b.undo) // it carries everything before it along
 	}
 	return outcomes, nil
 }
