@@ -112,7 +112,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 	if r.bad != nil {
 		return nil, r.bad
 	}
-	r.start = now()
+	r.start = about()
 	if t := c.opts.Trace; t != nil {
 		defer func() {
 			switch {
@@ -135,6 +135,9 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 			c.do(ctx, func() { c.join(r) })
 		}
 		l, err := c.await(ctx, r)
+		if err == nil {
+			return l, nil
+		}
 		var held *HeldError
 		if !errors.As(err, &held) {
 			return l, err

@@ -44,6 +44,9 @@ func (r *lockRecord) settle(dead func(session string) bool) (changed bool) {
 		r.Waiters = r.Waiters[1:]
 		changed = true
 	}
+	if len(r.Waiters) == 0 {
+		r.Waiters = nil // the record is kept for as long as the lock is held
+	}
 	return changed
 }
 

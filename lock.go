@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,9 +22,10 @@ type Lock struct {
 	// Guarded by c.mu.
 	err    error // why it is no longer held; nil while it is
 	left   *departure
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	cancel context.CancelCauseFunc // of ctx
 	set    *lockSet
+
+	ctx atomic.Pointer[context.Context] // see lockContext; set under c.mu
 }
 
 // A lockSet is what AcquireAll returned: one context for all.
@@ -48,19 +50,56 @@ func (l *Lock) Slots() int { return l.group.slots }
 // when the lock is lost or released or the client is closed, and
 // context.Cause tells which (ErrLost, ErrReleased, ErrClosed).
 func (l *Lock) Context() context.Context {
-	l.c.mu.Lock()
-	defer l.c.mu.Unlock()
 	if l.set != nil {
 		return l.set.ctx
 	}
-	if l.ctx == nil {
-		l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(l.values))
-		if l.err != nil {
-			l.cancel(l.err)
-		}
-	}
-	return l.ctx
+	return (*lockContext)(l)
 }
+
+// A lockContext is a lock as a context. The one behind it, which costs as much
+// as a whole hand-off, is made when somebody waits for its end, derives another
+// from it or wants a value. All that package context knows of it, it knows of
+// that one.
+type lockContext Lock
+
+func (x *lockContext) behind() context.Context {
+	l := (*Lock)(x)
+	if ctx := l.ctx.Load(); ctx != nil {
+		return *ctx
+	}
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
+	if ctx := l.ctx.Load(); ctx != nil {
+		return *ctx
+	}
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(l.values))
+	l.cancel = cancel
+	l.ctx.Store(&ctx)
+	if l.err != nil {
+		cancel(l.err)
+	}
+	return ctx
+}
+
+func (x *lockContext) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+
+func (x *lockContext) Done() <-chan struct{} { return x.behind().Done() }
+
+func (x *lockContext) Value(key any) any { return x.behind().Value(key) }
+
+func (x *lockContext) Err() error {
+	if ctx := x.ctx.Load(); ctx != nil {
+		return (*ctx).Err()
+	}
+	x.c.mu.Lock()
+	defer x.c.mu.Unlock()
+	if x.err != nil {
+		return context.Canceled
+	}
+	return nil
+}
+
+func (x *lockContext) String() string { return fmt.Sprintf("holdfast.Lock(%q)", (*Lock)(x).Name()) }
 
 // Err is nil while the lock is held, and then says why it is not. It reads the
 // clock itself, so it is right even where a timer is late: it is the check in
@@ -109,23 +148,24 @@ func (l *Lock) Proof() *os.File {
 // the same answer.
 func (l *Lock) Release(ctx context.Context) error {
 	c := l.c
-	if !l.sess.trusted() {
+	t := now()
+	if !l.sess.trustedAt(t) {
 		l.sess.lose("", nil)
 	}
 	var lost error
 	var left *departure
 	c.do(ctx, func() {
-		if errors.Is(l.err, ErrLost) {
+		if l.err == nil {
+			l.end((*releasedError)(l))
+		} else if errors.Is(l.err, ErrLost) {
 			lost = l.err
-		} else if l.err == nil {
-			l.end(&releasedError{l.Name(), l.token})
 		}
 		if l.left == nil {
 			l.left = departed
 			if i := slices.Index(l.group.active, l); i >= 0 {
 				l.group.active = slices.Delete(l.group.active, i, i+1)
 				if len(l.group.active) == 0 {
-					l.left = c.advance(l.group)
+					l.left = c.advance(l.group, t)
 				}
 			}
 		}
@@ -210,22 +250,20 @@ func (l *Lock) lose(why string, err error) {
 			if i := slices.Index(o.group.active, o); i >= 0 {
 				o.group.active = slices.Delete(o.group.active, i, i+1)
 				if len(o.group.active) == 0 {
-					o.left = l.c.advance(o.group)
+					o.left = l.c.advance(o.group, now())
 				}
 			}
 		}
 	})
 }
 
-type releasedError struct {
-	name  string
-	token int64
-}
+// A releasedError is a lock as the error of its use after its release.
+type releasedError Lock
 
 func (e *releasedError) Is(target error) bool { return target == ErrReleased }
 
 func (e *releasedError) Error() string {
-	return fmt.Sprintf("%q (token %d) has been released", e.name, e.token)
+	return fmt.Sprintf("%q (token %d) has been released", (*Lock)(e).Name(), e.token)
 }
 
 // Locks are the locks of a set, in the order asked for.

@@ -150,7 +150,7 @@ func (c *Client) join(r *request) {
 		r.group = last
 		last.waiting.push(r)
 		r.announce(last.state != wanted)
-		c.advance(last)
+		c.advance(last, now())
 		return
 	case last.token < last.last && last.sess.trusted() && !p.foreign && now().sub(p.asked) <= turn:
 		r.group = last // shared, and nobody else waits
@@ -235,7 +235,7 @@ func (c *Client) see(p *place, rec lockRecord, version int64, asked instant) {
 	}
 	for _, g := range slices.Clone(p.groups) {
 		if g.state == held && len(g.active) == 0 {
-			c.advance(g) // a hand-off may have waited for this look
+			c.advance(g, now()) // a hand-off may have waited for this look
 		}
 	}
 }
@@ -313,7 +313,7 @@ func (c *Client) granted(g *group, claim claimRecord) {
 			c.give(g, g.waiting.pop(), now())
 		}
 	}
-	c.advance(g)
+	c.advance(g, now())
 	if g.slots != 1 && len(g.active) > 0 { // there may be more than it has tokens for
 		c.requeue(g, int64(g.waiting.len()))
 	}
@@ -321,8 +321,8 @@ func (c *Client) granted(g *group, claim claimRecord) {
 
 // advance gives a held claim that nobody has to the next who waits for it
 // here, if it may; else it gives the claim up, or looks first. c.mu is held.
-func (c *Client) advance(g *group) *departure {
-	p, t := g.p, now()
+func (c *Client) advance(g *group, t instant) *departure {
+	p := g.p
 	switch {
 	case g.state != held || len(g.active) > 0 || !g.sess.trustedAt(t):
 	case g.broken != nil:
