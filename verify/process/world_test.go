@@ -128,7 +128,7 @@ func (w *world) start(c *exec.Cmd) *process {
 		p.signal(syscall.SIGKILL)
 		<-p.done
 		if w.t.Failed() && p.stderr.Len() > 0 {
-			w.t.Logf("%s: %s", strings.Join(p.Args, " "), strings.TrimSpace(p.stderr.String()))
+			w.t.Logf("%s: %s", strings.Join(p.Args, " "), p.said())
 		}
 	})
 	return p
@@ -198,8 +198,14 @@ func (p *process) status() int {
 func (p *process) wantStatus(want int) {
 	p.t.Helper()
 	if got := p.status(); got != want {
-		p.t.Errorf("%s ended with status %d, want %d\n%s", strings.Join(p.Args, " "), got, want, p.stderr.String())
+		p.t.Errorf("%s ended with status %d, want %d: %s", strings.Join(p.Args, " "), got, want, p.said())
 	}
+}
+
+// said is the beginning of what it wrote to standard error.
+func (p *process) said() string {
+	text := strings.TrimSpace(p.stderr.String())
+	return text[:min(len(text), 1000)]
 }
 
 // end lets a process end that lives until its input ends.
