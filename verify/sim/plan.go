@@ -27,6 +27,7 @@ type plan struct {
 	sets, elections, tries     bool
 	slots, shared              bool
 	overruns                   bool
+	counts                     bool          // the store has no clock, and counts versions
 	leap                       time.Duration // the most that all jumps of the store's clock leap forward
 }
 
@@ -112,6 +113,9 @@ func drawPlan(r *rand.Rand) plan {
 	if !f.NoClock {
 		p.jumps = count(0.3, 2)
 		p.leap = holdfast.Margin(least)
+	}
+	if p.storeCrashes == 0 && chance(0.4) { // a crash would have it count the same twice
+		p.counts = true
 	}
 	p.setTTLs = chance(0.3)
 	p.breaks = chance(0.3)

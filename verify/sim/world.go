@@ -81,7 +81,7 @@ func Run(seed uint64, out io.Writer) *Result {
 
 func newWorld(seed uint64, p plan, out io.Writer) *world {
 	w := &world{
-		seed: seed, plan: p, store: newRecorder(), began: time.Now(), verbose: out != nil, out: out,
+		seed: seed, plan: p, store: newRecorder(p.counts), began: time.Now(), verbose: out != nil, out: out,
 		resources: map[string]*resource{}, counters: map[string]*counter{},
 	}
 	w.bus = storetest.NewBus(w.store, seed, p.faults)

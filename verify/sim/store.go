@@ -1,0 +1,202 @@
+package sim
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/verify/check"
+)
+
+// A recorder is the store itself, below all faults: all at one instant, and
+// nothing is lost but by Restore. It keeps every write that was applied, in
+// order, and who may have sent it.
+type recorder struct {
+	began time.Time
+	// counts: versions are counted, one by one, by a store without a clock. Then
+	// tokens run into blocks and into what was swept, as they hardly ever do
+	// where versions are microseconds.
+	counts bool
+
+	mu       sync.Mutex // guards all below, and makes the order of steps that of writes
+	rows     map[holdfast.Key]row
+	floor    int64
+	watchers map[chan holdfast.Key]bool
+	steps    []check.Step
+	sent     map[sentKey]uint64
+	owners   map[string]uint64 // of sessions, by id
+}
+
+type row struct {
+	version int64
+	value   []byte
+	written time.Time
+}
+
+// A sentKey tells writes apart as far as the store can.
+type sentKey struct {
+	key   holdfast.Key
+	old   int64
+	value string
+}
+
+func newRecorder(counts bool) *recorder {
+	return &recorder{
+		began: time.Now(), counts: counts, rows: map[holdfast.Key]row{}, watchers: map[chan holdfast.Key]bool{},
+		sent: map[sentKey]uint64{}, owners: map[string]uint64{},
+	}
+}
+
+// announce notes that a process is about to send writes.
+func (r *recorder) announce(writer uint64, writes []holdfast.Write) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range writes {
+		r.sent[sentKey{w.Key, w.Old, string(w.Value)}] |= writer
+	}
+}
+
+// own notes whose a session is.
+func (r *recorder) own(session string, writer uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.owners[session] = writer
+}
+
+func (r *recorder) owner(session string) uint64 { return r.owners[session] }
+
+func (r *recorder) record(k holdfast.Key) holdfast.Record {
+	row := r.rows[k]
+	if row.version == 0 {
+		return holdfast.Record{}
+	}
+	return holdfast.Record{Version: row.version, Value: row.value, Age: time.Since(row.written)}
+}
+
+// Load implements holdfast.Store.
+func (r *recorder) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	recs := make([]holdfast.Record, len(keys))
+	for i, k := range keys {
+		recs[i] = r.record(k)
+	}
+	return recs, nil
+}
+
+// CompareAndSwap implements holdfast.Store.
+func (r *recorder) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	outs := make([]holdfast.Outcome, len(writes))
+	for i, w := range writes {
+		old := r.rows[w.Key]
+		if w.Old == holdfast.IfEmpty && len(old.value) > 0 || w.Old != holdfast.IfEmpty && (w.Old <= 0 || w.Old != old.version) {
+			outs[i].Record = r.record(w.Key)
+			continue
+		}
+		next := row{max(old.version, r.floor) + 1, slices.Clone(w.Value), time.Now()}
+		if !r.counts {
+			next.version = max(next.version, next.written.UnixMicro())
+		}
+		r.rows[w.Key] = next
+		value := string(w.Value)
+		r.steps = append(r.steps, check.Step{
+			Key: w.Key, Version: next.version, Value: value, Lazy: w.Lazy,
+			At: time.Since(r.began), Writers: r.sent[sentKey{w.Key, w.Old, value}],
+		})
+		outs[i] = holdfast.Outcome{Won: true, Record: r.record(w.Key)}
+		if w.Wake {
+			for told := range r.watchers {
+				select {
+				case told <- w.Key:
+				default: // a hint may be lost
+				}
+			}
+		}
+	}
+	return outs, nil
+}
+
+// Keys implements holdfast.Store.
+func (r *recorder) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var names []string
+	for k, row := range r.rows {
+		if k.Space == space && len(row.value) > 0 && k.Name > after {
+			names = append(names, k.Name)
+		}
+	}
+	slices.Sort(names)
+	return names[:min(n, len(names))], ctx.Err()
+}
+
+// Watch implements holdfast.Watcher.
+func (r *recorder) Watch(ctx context.Context, changed func(holdfast.Key)) error {
+	told := make(chan holdfast.Key, 100)
+	r.mu.Lock()
+	r.watchers[told] = true
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.watchers, told)
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case k := <-told:
+			changed(k)
+		}
+	}
+}
+
+// Sweep implements holdfast.Sweeper.
+func (r *recorder) Sweep(ctx context.Context, idle time.Duration) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := len(r.rows)
+	maps.DeleteFunc(r.rows, func(_ holdfast.Key, row row) bool {
+		gone := len(row.value) == 0 && time.Since(row.written) >= idle
+		if gone {
+			r.floor = max(r.floor, row.version)
+		}
+		return gone
+	})
+	return before - len(r.rows), ctx.Err()
+}
+
+// Restore takes back what a crash has lost of a key: its lazy writes since a
+// version. A database has one log, so a write that is not lazy makes durable
+// all that was applied before it; then nothing is lost.
+func (r *recorder) Restore(k holdfast.Key, rec holdfast.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range slices.Backward(r.steps) {
+		if s.Key == k && s.Version <= rec.Version {
+			break
+		}
+		if !s.Lazy && !s.Restored {
+			return
+		}
+	}
+	r.rows[k] = row{rec.Version, slices.Clone(rec.Value), time.Now().Add(-rec.Age)}
+	r.steps = append(r.steps, check.Step{Key: k, Version: rec.Version, Value: string(rec.Value), At: time.Since(r.began), Restored: true})
+}
+
+func (r *recorder) history() []check.Step {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.steps)
+}
