@@ -1,0 +1,145 @@
+package holdfast_test
+
+import (
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/holdfast-lock/holdfast"
+
+// notStores are directories of this repository that may import any package of
+// it: tools, tests and what is built on locks.
+var notStores = []string{"bench", "cmd", "state", "storetest", "verify"}
+
+// packages lists the directories of the library: the root and every store.
+func packages(t *testing.T) []string {
+	t.Helper()
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs := []string{"."}
+	for _, e := range entries {
+		files, _ := filepath.Glob(filepath.Join(e.Name(), "*.go"))
+		if e.IsDir() && len(files) > 0 && !slices.Contains(notStores, e.Name()) {
+			dirs = append(dirs, e.Name())
+		}
+	}
+	return dirs
+}
+
+// deps are the packages outside the standard library that a package and its
+// dependencies import, itself left out.
+func deps(t *testing.T, dir, goos string) (paths []string) {
+	t.Helper()
+	goTool, err := exec.LookPath("go")
+	if err != nil {
+		t.Skip("there is no go command")
+	}
+	cmd := exec.Command(goTool, "list", "-deps", "-json=ImportPath,Standard,DepOnly", ".")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOOS="+goos, "CGO_ENABLED=0", "GOFLAGS=")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for d := json.NewDecoder(out); ; {
+		var p struct {
+			ImportPath        string
+			Standard, DepOnly bool
+		}
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if !p.Standard && p.DepOnly {
+			paths = append(paths, p.ImportPath)
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+// The root needs the standard library and x/sys, wherever it is built.
+func TestRootImports(t *testing.T) {
+	for _, goos := range []string{"linux", "darwin", "windows"} {
+		for _, path := range deps(t, ".", goos) {
+			if !strings.HasPrefix(path, "golang.org/x/sys/") {
+				t.Errorf("on %s the root imports %s", goos, path)
+			}
+		}
+	}
+}
+
+// A store imports the root, and no other store.
+func TestStoreImports(t *testing.T) {
+	for _, dir := range packages(t)[1:] {
+		for _, path := range deps(t, dir, "linux") {
+			own := module + "/" + dir + "/"
+			if strings.HasPrefix(path, module+"/") && !strings.HasPrefix(path, own) {
+				t.Errorf("%s imports %s", dir, path)
+			}
+		}
+	}
+}
+
+// The library registers nothing when it is imported, and writes neither to
+// standard output or error nor to the log of the process.
+func TestSilence(t *testing.T) {
+	forbidden := map[string][]string{
+		"os":   {"Stdout", "Stderr", "Exit"},
+		"fmt":  {"Print", "Printf", "Println"},
+		"log":  nil, // all of it
+		"slog": {"Default", "SetDefault", "Debug", "Info", "Warn", "Error", "Log"},
+	}
+	for _, dir := range packages(t) {
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, name, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.FuncDecl:
+					if n.Name.Name == "init" && n.Recv == nil {
+						t.Errorf("%s: func init", set.Position(n.Pos()))
+					}
+				case *ast.SelectorExpr:
+					of, ok := n.X.(*ast.Ident)
+					if !ok || of.Obj != nil { // a variable
+						break
+					}
+					if names, ok := forbidden[of.Name]; ok && (names == nil || slices.Contains(names, n.Sel.Name)) {
+						t.Errorf("%s: %s.%s", set.Position(n.Pos()), of.Name, n.Sel.Name)
+					}
+				}
+				return true
+			})
+		}
+	}
+}

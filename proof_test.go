@@ -1,0 +1,116 @@
+//go:build linux
+
+package holdfast_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/memory"
+)
+
+// proofIn acquires a lock with a runtime directory.
+func proofIn(t *testing.T, dir string) (*holdfast.Client, *holdfast.Lock) {
+	t.Helper()
+	c := newClient(t, memory.New(), &holdfast.Options{RuntimeDir: dir})
+	l, err := c.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c, l
+}
+
+func files(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// The proof of life is one file for all locks of a session, named after it,
+// which nobody else can read, and which goes with the client.
+func TestProofFile(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	c, l := proofIn(t, dir)
+	if l.Proof() == nil {
+		t.Skip("the temporary directory is on a file system where there is no proof")
+	}
+	again, err := c.Acquire(t.Context(), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Proof() != l.Proof() {
+		t.Error("two locks of one session have two proofs")
+	}
+	info, err := c.Show(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := files(t, dir); len(got) != 1 || got[0] != info.Holders[0].Owner.Session {
+		t.Errorf("the files are %q, want one named after the session, %q", got, info.Holders[0].Owner.Session)
+	}
+	stat, err := os.Stat(dir)
+	if err != nil || stat.Mode().Perm() != 0o700 {
+		t.Errorf("the directory has mode %v, error %v", stat.Mode(), err)
+	}
+	stat, err = l.Proof().Stat()
+	if err != nil || stat.Mode().Perm() != 0o600 {
+		t.Errorf("the file has mode %v, error %v", stat.Mode(), err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := files(t, dir); len(got) != 0 {
+		t.Errorf("after Close the files are %q", got)
+	}
+}
+
+// A runtime directory that others could change is not used: locks work, and
+// only the TTL decides.
+func TestProofRefused(t *testing.T) {
+	own := t.TempDir()
+	mode := func(name string, mode os.FileMode) string {
+		dir := filepath.Join(own, name)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	good := mode("good", 0o700)
+	link, file := filepath.Join(own, "link"), filepath.Join(own, "file")
+	if err := os.Symlink(good, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for what, dir := range map[string]string{
+		"writable by the group":  mode("group", 0o770),
+		"readable by the group":  mode("readable", 0o750),
+		"writable by all":        mode("all", 0o777),
+		"sticky, as /tmp":        mode("sticky", 0o777|os.ModeSticky),
+		"a symbolic link":        link,
+		"a file":                 file,
+		"in no directory":        filepath.Join(own, "no", "such"),
+		"on another file system": "/proc",
+		"none":                   os.DevNull,
+	} {
+		if _, l := proofIn(t, dir); l.Proof() != nil {
+			t.Errorf("a directory that is %s is used for proofs: %s", what, l.Proof().Name())
+		}
+	}
+	if got := files(t, good); len(got) != 0 {
+		t.Errorf("through the link came %q", got)
+	}
+}
