@@ -168,7 +168,7 @@ func (d deed) crash(t *testing.T, at point, waits bool) (took time.Duration, ok 
 		return 0, false
 	}
 	judge := w.host("judge")
-	late := machine()
+	late := machine(t, w)
 	if waits {
 		known := len(w.spans())
 		p := judge.program("hold", "-ttl", "1s", "-for", "1ms")
@@ -201,7 +201,7 @@ func (d deed) crash(t *testing.T, at point, waits bool) (took time.Duration, ok 
 		limit += ttl
 	}
 	if took > limit {
-		t.Errorf("the lock was obtained only %v after the death; TTL %v (this machine was late by %v)", took, ttl, slow)
+		t.Errorf("the lock was obtained only %v after the death; TTL %v (slowness of the machine %v)", took, ttl, slow)
 	}
 	if d.what != "break now" { // which does not wait for the holder
 		inTurn(t, w.spans())

@@ -58,7 +58,7 @@ func TestOrder(t *testing.T) {
 			t.Fatalf("waiting are %v, want %d as the last", listed, p.Process.Pid)
 		}
 	}
-	late := machine()
+	late := machine(t, w)
 	holder.end()
 	holder.wantStatus(0)
 	released := holder.ended
@@ -84,7 +84,7 @@ func TestOrder(t *testing.T) {
 		gaps = append(gaps, time.Duration(spans[i+1].Begin-spans[i].Last))
 	}
 	if gaps.at(0.5) > 100*time.Millisecond+slow {
-		t.Errorf("from one hold to the next it took %v (this machine was late by %v)", gaps, slow)
+		t.Errorf("from one hold to the next it took %v (slowness of the machine %v)", gaps, slow)
 	}
 	t.Logf("figure: %d processes that queued one after the other were served in that order within %v of the release; from one hold to the next: %v",
 		n, time.Duration(spans[n].Begin-released).Round(time.Millisecond), gaps)

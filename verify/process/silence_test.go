@@ -76,9 +76,11 @@ func storeGone(t *testing.T, lose func(t *testing.T, w *world, p *process), says
 		defer func() { beat = last }()
 		return last > beat+int64(ttl)/6
 	})
+	late := machine(t, w)
 	lose(t, w, p)
 	lost := life.Now()
 	p.wantStatus(75)
+	slow := late()
 	last := w.lastOf(token)
 	if over := time.Duration(last - (beat + int64(ttl-margin(ttl)))); over > 0 {
 		t.Errorf("the command lived on for %v after the window had closed", over)
@@ -87,6 +89,10 @@ func storeGone(t *testing.T, lose func(t *testing.T, w *world, p *process), says
 	wanted := []string{`losing "x"`, `lost "x"`, says, "holdfast doctor"}
 	if strings.HasSuffix(t.Name(), "guard_stopped") {
 		wanted = []string{`lost "x": the guard of`}
+	}
+	if strings.Contains(text, "stood still") && slow > 50*time.Millisecond {
+		t.Logf("it could not be seen in time that all were dead (slowness of the machine %v): %s", slow, text)
+		wanted = nil
 	}
 	for _, want := range wanted {
 		if !strings.Contains(text, want) {
