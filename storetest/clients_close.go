@@ -134,7 +134,7 @@ var closeCases = []clientCase{
 			if l.Err() == nil {
 				h.Error("the lock is still believed in")
 			}
-			h.release(h.granted(h.ask(h.client(shortTTL), "a"), shortTTL+shortTTL/2+h.soon))
+			h.release(h.granted(h.ask(h.client(longTTL), "a"), shortTTL+shortTTL/2+h.soon))
 		},
 	},
 	{

@@ -21,7 +21,7 @@ var lossCases = []clientCase{
 			work := l.Context()
 			ended := make(chan time.Time, 1)
 			context.AfterFunc(work, func() { ended <- time.Now() })
-			queued := h.queue(1, h.client(shortTTL), "a")
+			queued := h.queue(1, h.client(longTTL), "a")
 			p.Partition(true)
 			cut := time.Now()
 			next := h.answered(queued, shortTTL+shortTTL/2+h.soon)
@@ -81,7 +81,7 @@ var lossCases = []clientCase{
 					h.queue(i, c, "a")
 				}
 			}
-			queued := h.queue(5, h.client(shortTTL), "a")
+			queued := h.queue(5, h.client(longTTL), "a")
 			for _, p := range processes {
 				p.Crash()
 			}
@@ -102,7 +102,7 @@ var lossCases = []clientCase{
 			if h.record("a").Age < 0 {
 				limit = midTTL + poll + h.soon
 			}
-			h.release(h.granted(h.ask(h.client(midTTL), "a"), limit))
+			h.release(h.granted(h.ask(h.client(longTTL), "a"), limit))
 			h.free("a")
 		},
 	},
@@ -141,7 +141,7 @@ var lossCases = []clientCase{
 				},
 			}})
 			l := h.acquire(holder, "a")
-			queued := h.queue(1, h.client(ttl), "a")
+			queued := h.queue(1, h.client(longTTL), "a")
 			<-beats
 			<-beats
 			p.Pause()
@@ -167,7 +167,7 @@ var lossCases = []clientCase{
 			holder, p := h.process(&holdfast.Options{TTL: shortTTL})
 			l := h.acquire(holder, "a")
 			p.Pause()
-			next := h.granted(h.ask(h.client(shortTTL), "a"), shortTTL+shortTTL/2+h.soon)
+			next := h.granted(h.ask(h.client(longTTL), "a"), shortTTL+shortTTL/2+h.soon)
 			p.Resume()
 			h.is("Err", l.Err(), holdfast.ErrLost)
 			h.release(next)

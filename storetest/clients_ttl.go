@@ -70,7 +70,7 @@ var ttlCases = []clientCase{
 			c := h.open(s, &holdfast.Options{})
 			h.Cleanup(func() { s.off.Store(false); c.Close() })
 			l := h.acquire(c, "a")
-			queued := h.queue(1, h.client(shortTTL), "a")
+			queued := h.queue(1, h.client(longTTL), "a")
 			s.off.Store(true)
 			if err := h.look().SetStoreTTL(h.ctx, holdfast.MinTTL); err != nil {
 				h.Fatal(err)

@@ -177,6 +177,7 @@ var electionCases = []clientCase{
 					return len(o) > 0 && o[len(o)-1].Token == l.Token()
 				})
 				if i < 3 {
+					h.waiting("seat", 2)
 					if err := leader.Resign(h.ctx); err != nil {
 						h.Fatal(err)
 					}
@@ -256,7 +257,7 @@ var electionCases = []clientCase{
 			c, p := h.process(&holdfast.Options{TTL: shortTTL})
 			first := run(c)
 			h.eventually(h.soon, "the first leads", func() bool { _, ok := first.HasLock(); return ok })
-			second := run(h.client(shortTTL))
+			second := run(h.client(longTTL))
 			h.waiting("seat", 1)
 			p.Partition(true)
 			h.eventually(shortTTL+h.soon, "the second leads", func() bool {
