@@ -31,7 +31,10 @@ func (c *Client) BreakNow(ctx context.Context, claim Claim, reason string) error
 	return nil
 }
 
-var errGone = errors.New("gone")
+var (
+	errGone  = errors.New("gone")
+	errHolds = errors.New("holds")
+)
 
 func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atOnce bool) error {
 	switch {
@@ -56,12 +59,19 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atO
 	if err := c.sendRevocation(ctx, claim, entry); err != nil {
 		return err
 	}
-	if held && !atOnce {
-		if err := c.awaitLeave(ctx, claim, nr); err != nil {
-			return err
+	removed := false
+	for {
+		if held && !atOnce {
+			if err := c.awaitLeave(ctx, claim, nr); err != nil {
+				return err
+			}
 		}
+		removed, err = c.removeClaim(ctx, claim.Name, entry, held || atOnce)
+		if !errors.Is(err, errHolds) {
+			break
+		}
+		held = true // it was granted meanwhile
 	}
-	removed, err := c.removeClaim(ctx, claim.Name, session, nr, entry)
 	if err != nil {
 		return err
 	}
@@ -236,16 +246,24 @@ func (c *Client) awaitGrace(ctx context.Context, session string) error {
 }
 
 // removeClaim takes a claim out of a record, with its audit entry in the same
-// write. It reports false if it had gone.
-func (c *Client) removeClaim(ctx context.Context, name, session string, nr int64, entry breakRecord) (removed bool, err error) {
+// write. It reports false if it had gone, and errHolds if it holds and may not
+// be removed from there.
+func (c *Client) removeClaim(ctx context.Context, name string, entry breakRecord, mayHold bool) (removed bool, err error) {
 	_, err = c.update(ctx, Key{Names, name}, true, func(r Record) ([]byte, error) {
+		removed = false
 		rec, err := decodeLock(r.Value, r.Version)
 		if err != nil {
 			return nil, err
 		}
-		if !rec.drop(func(cl claimRecord) bool { return cl.is(session, nr) }) {
+		cl, holds, ok := rec.find(entry.Session, entry.Nr)
+		switch {
+		case !ok:
 			return nil, errGone
+		case holds && !mayHold:
+			return nil, errHolds
 		}
+		rec.drop(func(cl claimRecord) bool { return cl.is(entry.Session, entry.Nr) })
+		entry.Token = cl.Token
 		rec.addBreak(entry)
 		c.mu.Lock()
 		rec.settle(c.isDead)

@@ -39,7 +39,7 @@ type Client struct {
 	sess    *session // nil before the first claim and after a loss
 	lost    map[string]instant
 	dead    map[string]instant // sessions known to be dead, and from when their claims are void
-	lazy    map[string]bool    // names left without waiting for the disk since the last heartbeat
+	lazy    map[string]instant // names left without waiting for the disk, and when that was answered
 	later   []func()           // to be called when mu is not held
 	here    bool               // the goroutine that holds mu will drive one place itself
 	mine    *place             // that place
@@ -66,7 +66,7 @@ func New(store Store, opts *Options) (*Client, error) {
 		places: make(map[string]*place),
 		lost:   make(map[string]instant),
 		dead:   make(map[string]instant),
-		lazy:   make(map[string]bool),
+		lazy:   make(map[string]instant),
 		quiet:  make(chan struct{}),
 		nudge:  make(chan struct{}, 1),
 	}
@@ -291,8 +291,8 @@ func ttlOf(rec Record) (time.Duration, error) {
 		return 0, fmt.Errorf("the setting ttl is %q: %w", rec.Value, err)
 	}
 	ttl := time.Duration(s.TTL) * time.Millisecond
-	if ttl < MinTTL || ttl > maxTTL {
-		return 0, fmt.Errorf("the setting ttl is %v, which is not between %v and %v", ttl, MinTTL, maxTTL)
+	if ttl < MinTTL || ttl > MaxTTL {
+		return 0, fmt.Errorf("the setting ttl is %v, which is not between %v and %v", ttl, MinTTL, MaxTTL)
 	}
 	return ttl, nil
 }
@@ -302,8 +302,8 @@ func ttlOf(rec Record) (time.Duration, error) {
 // dies of a change it has not read.
 func (c *Client) SetStoreTTL(ctx context.Context, ttl time.Duration) error {
 	ttl = ttl.Round(time.Millisecond)
-	if ttl < MinTTL || ttl > maxTTL {
-		return fmt.Errorf("set ttl: TTL %v is not between %v and %v", ttl, MinTTL, maxTTL)
+	if ttl < MinTTL || ttl > MaxTTL {
+		return fmt.Errorf("set ttl: TTL %v is not between %v and %v", ttl, MinTTL, MaxTTL)
 	}
 	value, err := json.Marshal(settingRecord{TTL: ttl.Milliseconds()})
 	if err != nil {

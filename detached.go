@@ -13,8 +13,8 @@ import (
 // that wrap no command; a program does better with Acquire, which is told of a
 // loss. d is at least 1s. The options are those of Acquire.
 func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, opts ...Option) (Claim, error) {
-	if d < MinTTL || d > maxTTL {
-		return Claim{}, fmt.Errorf("acquire %q: a hold for %v is not between %v and %v", name, d, MinTTL, maxTTL)
+	if d < MinTTL || d > MaxTTL {
+		return Claim{}, fmt.Errorf("acquire %q: a hold for %v is not between %v and %v", name, d, MinTTL, MaxTTL)
 	}
 	c.mu.Lock()
 	closed := c.closed

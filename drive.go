@@ -51,7 +51,8 @@ func (c *Client) do(ctx context.Context, f func()) {
 // the goroutines that lock and release kick it again. With a context of its
 // caller it makes one write, and leaves everything else to a goroutine.
 func (c *Client) drive(p *place, here context.Context) {
-	lost := 0 // writes in a row that lost
+	lost := 0       // writes in a row that lost
+	looked := false // since the last of them
 	var took time.Duration
 	for c.ctx.Err() == nil {
 		c.mu.Lock()
@@ -59,7 +60,7 @@ func (c *Client) drive(p *place, here context.Context) {
 		s := c.assign(p)
 		opens := s != nil && !s.opened
 		next, changed := c.plan(p)
-		look := p.look || p.stale() && !changed || lost > 2
+		look := p.look || p.stale() && !changed || lost > 2 && !looked
 		if here != nil && (opens || look || changed && took > 0) {
 			c.unlock()
 			go c.drive(p, nil)
@@ -79,9 +80,8 @@ func (c *Client) drive(p *place, here context.Context) {
 			c.unlock()
 			if lost > 2 {
 				c.pause(time.Duration(mathrand.Int64N(int64(took)<<min(lost-2, 5) + 1)))
-				lost = 2
 			}
-			if !c.lookAt(p) {
+			if looked = c.lookAt(p); !looked {
 				c.pause(c.backoff(p))
 			}
 		case changed:
@@ -95,7 +95,7 @@ func (c *Client) drive(p *place, here context.Context) {
 				go c.drive(p, nil)
 				return
 			}
-			took = max(now().sub(sw.sent), 1)
+			took, looked = max(now().sub(sw.sent), 1), false
 			switch c.answered(p, sw, next, here) {
 			case won:
 				lost = 0
@@ -230,7 +230,7 @@ func (c *Client) plan(p *place) (next lockRecord, changed bool) {
 			for _, d := range p.leaving {
 				if d.nr == cl.Nr && d.broken != nil {
 					b := *d.broken
-					b.Token = cl.Token
+					b.Token = cl.Token // 0: it was waiting
 					next.addBreak(b)
 				}
 			}
@@ -336,7 +336,7 @@ func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Cont
 	c.mu.Lock()
 	defer c.unlock()
 	if sw.write.Lazy {
-		c.lazy[p.name] = true // a crash of the database may take it back, whatever the answer
+		c.lazy[p.name] = now() // a crash of the database may take it back, whatever the answer
 	}
 	switch {
 	case sw.err != nil:
@@ -415,7 +415,7 @@ func (c *Client) failGroup(g *group, err error) {
 		g.waiting.pop().answer(nil, err)
 	}
 	if len(g.active) == 0 {
-		c.part(g, nil)
+		c.part(g, g.broken)
 	}
 }
 

@@ -62,23 +62,33 @@ func (j *judge) forget(keep func(session string) bool) {
 // hurry has the wait loop look at the sessions soon.
 func (j *judge) hurry() { j.mu.Lock(); j.hurried = true; j.mu.Unlock() }
 
-// due says whether a judgement is due at t, or a hint has come.
-func (j *judge) due(t instant) bool {
-	at := j.next()
+// due says whether a judgement of one of the sessions is due at t, or a hint
+// has come.
+func (j *judge) due(sessions []string, t instant) bool {
+	at := j.next(sessions)
 	return at != never && at <= t
 }
 
-// next is when a session is to be looked at, because its beat will be late, or
-// have stood for a TTL; never: no such time is known.
-func (j *judge) next() instant {
+// next is when one of the sessions is to be looked at, because its beat will be
+// late, or have stood for a TTL, or a mark for a third of it; never: no such
+// time is known.
+func (j *judge) next(sessions []string) instant {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.hurried {
 		return now()
 	}
 	at := never
-	for _, w := range j.watched {
-		for _, due := range []instant{w.since.add(w.ttl / 2), w.since.add(w.ttl)} {
+	for _, s := range sessions {
+		w := j.watched[s]
+		if w == nil {
+			continue
+		}
+		moments := []instant{w.since.add(w.ttl / 2), w.since.add(w.ttl)}
+		if w.marked != never {
+			moments = append(moments, w.marked.add(w.ttl/3))
+		}
+		for _, due := range moments {
 			if due > w.looked && (at == never || due < at) {
 				at = due
 			}

@@ -8,11 +8,12 @@ import (
 )
 
 // DefaultTTL is how long a session may be silent where neither the store's
-// setting nor Options.TTL says otherwise; MinTTL is the least that is accepted.
+// setting nor Options.TTL says otherwise; MinTTL and MaxTTL are the least and
+// the most that are accepted.
 const (
 	DefaultTTL = 15 * time.Second
 	MinTTL     = time.Second
-	maxTTL     = 366 * 24 * time.Hour
+	MaxTTL     = 366 * 24 * time.Hour
 	maxReason  = 200
 )
 
@@ -58,12 +59,12 @@ func (o *Options) check() error {
 	switch {
 	case o.TTL < 0 || o.TTL > 0 && o.TTL < MinTTL:
 		return fmt.Errorf("TTL %v is below %v", o.TTL, MinTTL)
-	case o.TTL > maxTTL:
-		return fmt.Errorf("TTL %v is above %v", o.TTL, maxTTL)
+	case o.TTL > MaxTTL:
+		return fmt.Errorf("TTL %v is above %v", o.TTL, MaxTTL)
 	case o.Grace < 0:
 		return fmt.Errorf("Grace %v is negative", o.Grace)
-	case o.Grace > maxTTL:
-		return fmt.Errorf("Grace %v is above %v", o.Grace, maxTTL)
+	case o.Grace > MaxTTL:
+		return fmt.Errorf("Grace %v is above %v", o.Grace, MaxTTL)
 	}
 	size := 0
 	for k, v := range o.Owner.Labels {

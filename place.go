@@ -402,12 +402,12 @@ func (c *Client) revoke(s *session, r revocation) {
 		if g.sess != s || g.nr != r.Nr || g.broken != nil {
 			continue
 		}
+		g.broken = &breakRecord{Session: s.id, Nr: r.Nr, Was: c.owner, By: r.By, Reason: r.Reason, At: r.At}
+		g.broken.Was.Session = s.id
 		if g.state != held {
 			c.failGroup(g, &brokenError{brokenBy(r.By, r.Reason)})
 			continue
 		}
-		g.broken = &breakRecord{Session: s.id, Nr: r.Nr, Was: c.owner, By: r.By, Reason: r.Reason, At: r.At}
-		g.broken.Was.Session = s.id
 		for _, l := range g.active {
 			l.lose(brokenBy(r.By, r.Reason), nil)
 		}

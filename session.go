@@ -226,7 +226,7 @@ func (s *session) beat() bool {
 		}
 		if !again {
 			if err == nil {
-				c.afterBeat()
+				c.afterBeat(a.sent)
 			}
 			return true
 		}

@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// afterBeat looks, once after a heartbeat that is on disk, at the names that
-// were given back without waiting for the disk: if the database crashed in
-// between, the claim is there again, and it is a claim of a living session
-// that nobody wants. Debts are looked at, too. Now and then it sweeps.
-func (c *Client) afterBeat() {
+// afterBeat looks, after a heartbeat that is on disk, once at the names that
+// had been given back without waiting for the disk when it was sent: if the
+// database crashed in between, the claim is there again, and it is a claim of a
+// living session that nobody wants; if not, the heartbeat has carried its end
+// along. Debts are looked at, too. Now and then it sweeps.
+func (c *Client) afterBeat(sent instant) {
 	c.mu.Lock()
 	defer c.unlock()
 	for _, p := range c.places {
@@ -27,12 +28,14 @@ func (c *Client) afterBeat() {
 			c.kick(p)
 		}
 	}
-	if len(c.lazy) > 0 && c.ctx.Err() == nil {
-		var keys []Key
-		for name := range c.lazy {
+	var keys []Key
+	for name, answered := range c.lazy {
+		if answered < sent {
 			keys = append(keys, Key{Names, name})
+			delete(c.lazy, name)
 		}
-		clear(c.lazy)
+	}
+	if len(keys) > 0 && c.ctx.Err() == nil {
 		c.spawn(func() { c.recheck(keys) })
 	}
 	if mathrand.IntN(60) == 0 && c.ctx.Err() == nil {
@@ -54,7 +57,7 @@ func (c *Client) recheck(keys []Key) {
 		c.mu.Lock()
 		for i, k := range part {
 			if err != nil {
-				c.lazy[k.Name] = true // at the next beat
+				c.lazy[k.Name] = asked // at the next beat
 				continue
 			}
 			rec, err := decodeLock(recs[i].Value, recs[i].Version)

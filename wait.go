@@ -92,6 +92,7 @@ func (c *Client) ahead() (r round) {
 func (c *Client) waitLoop() {
 	poll := firstPoll
 	nextPoll := now().add(jitter(poll))
+	silent := never // until when a store that does not answer is left alone
 	for {
 		c.mu.Lock()
 		r := c.ahead()
@@ -115,29 +116,30 @@ func (c *Client) waitLoop() {
 				}
 			}
 		}
-		if len(died) > 0 {
+		t := now()
+		switch {
+		case len(died) > 0:
 			if len(r.due) > 0 {
 				c.look(r.due, nil)
 			}
 			c.buryProven(died)
-			continue
-		}
-
-		t := now()
-		switch {
-		case nextPoll <= t || c.judge.due(t):
+			nextPoll = now()
+		case nextPoll <= t || c.judge.due(r.sessions, t):
 			names := r.names
 			for _, p := range r.due {
 				if !slices.Contains(names, p) {
 					names = append(names, p)
 				}
 			}
-			changed := c.look(names, r.sessions)
+			changed, ok := c.look(names, r.sessions)
 			// Where hints come, this only stands behind them.
 			if poll = min(poll*3/2, lastPoll); changed && !c.hinted() {
 				poll = firstPoll
 			}
 			nextPoll = now().add(jitter(poll))
+			if silent = never; !ok {
+				silent = nextPoll // leave it alone until then
+			}
 		case len(r.due) > 0:
 			c.look(r.due, nil)
 		}
@@ -146,16 +148,21 @@ func (c *Client) waitLoop() {
 		if r.next != never {
 			wake = min(wake, r.next)
 		}
-		if at := c.judge.next(); at != never {
+		if at := c.judge.next(r.sessions); at != never {
 			wake = min(wake, at)
 		}
 		if neighbours {
 			wake = min(wake, now().add(proofPoll))
 		}
-		timer := time.NewTimer(max(wake.sub(now()), 0))
+		pause := max(wake, silent).sub(now())
+		nudge := c.nudge
+		if silent != never {
+			nudge = nil
+		}
+		timer := time.NewTimer(max(pause, time.Millisecond)) // never without a pause
 		select {
 		case <-timer.C:
-		case <-c.nudge:
+		case <-nudge:
 		case <-c.ctx.Done():
 		}
 		timer.Stop()
@@ -163,8 +170,8 @@ func (c *Client) waitLoop() {
 }
 
 // look loads names and sessions in one query, takes in what they show, and
-// reports whether a name had changed.
-func (c *Client) look(places []*place, sessions []string) (changed bool) {
+// reports whether anything had changed, and whether the store answered.
+func (c *Client) look(places []*place, sessions []string) (changed, ok bool) {
 	c.mu.Lock()
 	timeout := c.callTimeout()
 	c.mu.Unlock()
@@ -187,7 +194,7 @@ func (c *Client) look(places []*place, sessions []string) (changed bool) {
 			}
 		}
 		c.unlock()
-		return false
+		return false, false
 	}
 	c.mu.Lock()
 	for i, p := range places {
@@ -214,7 +221,7 @@ func (c *Client) look(places []*place, sessions []string) (changed bool) {
 	if len(sessions) > 0 {
 		c.judge.forget(func(session string) bool { _, ok := looks[session]; return ok })
 	}
-	return changed
+	return changed, true
 }
 
 // blocked says whether a claim of the dead stands in the record.

@@ -9,3 +9,9 @@ import "golang.org/x/sys/unix"
 func writable(path string) error {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.R_OK|unix.W_OK, unix.AT_EACCESS)
 }
+
+// diskFull says whether a directory's file system has no room for a page.
+func diskFull(dir string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(dir, &fs) == nil && uint64(fs.Bavail)*uint64(fs.Bsize) < 64<<10
+}

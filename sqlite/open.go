@@ -50,13 +50,16 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 	s.beats = newSlot(s.connect)
 	s.reads = newSlot(s.connect)
 	err = s.names.use(ctx, func(c *conn) error {
-		if err := retry(ctx, c.writeAhead); err != nil {
+		// A file that is not to be made ours is not touched before it is.
+		if !opts.Create {
+			if err := retry(ctx, c.verify); err != nil {
+				return err
+			}
+		}
+		if err := retry(ctx, c.writeAhead); err != nil || !opts.Create {
 			return err
 		}
-		if opts.Create {
-			return c.migrate(ctx)
-		}
-		return retry(ctx, c.verify)
+		return c.migrate(ctx)
 	})
 	if err != nil {
 		s.Close()
@@ -159,12 +162,12 @@ func (c *conn) writeAhead() error {
 
 // explain says what an error of SQLite means for this store.
 func (s *Store) explain(err error) error {
-	switch code(err) {
-	case codes.SQLITE_FULL:
+	switch c := code(err); {
+	case c == codes.SQLITE_FULL, c == codes.SQLITE_IOERR && diskFull(filepath.Dir(s.path)):
 		return fmt.Errorf("%s: disk is full; nothing was changed: %w", s.path, err)
-	case codes.SQLITE_NOTADB:
+	case c == codes.SQLITE_NOTADB:
 		return fmt.Errorf("%s is not a database: %w", s.path, err)
-	case codes.SQLITE_CORRUPT:
+	case c == codes.SQLITE_CORRUPT:
 		return fmt.Errorf("%s is damaged; restore it, or move it away and create it anew: %w", s.path, err)
 	}
 	if err == errClosed || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

@@ -94,6 +94,9 @@ func (a *app) configSet(ctx context.Context, value string) error {
 	if ttl < holdfast.MinTTL {
 		return usage("config set ttl: %v is below %v", ttl, holdfast.MinTTL)
 	}
+	if ttl > holdfast.MaxTTL {
+		return usage("config set ttl: %v is above %v", ttl, holdfast.MaxTTL)
+	}
 	s, err := a.open(ctx, nil)
 	if err != nil {
 		return err
