@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 var (
@@ -40,6 +41,9 @@ func TestMain(m *testing.M) {
 	flag.Visit(func(f *flag.Flag) { parallel = parallel && f.Name != "test.parallel" })
 	if parallel {
 		flag.Set("test.parallel", "12") // mostly they wait for a lease to run out
+	}
+	if *full {
+		patience = 5 * time.Minute
 	}
 	os.Exit(run(m))
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 )
 
-// patience is how long a test waits for what has to happen at once.
-const patience = 30 * time.Second
+// patience is how long a test waits for what has to happen.
+var patience = 30 * time.Second
 
 // A world is one SQLite file and those who use it.
 type world struct {
