@@ -46,16 +46,18 @@ func run(name string, seeds int) error {
 		began := time.Now()
 		by, seed, err := m.try(root, verify, seeds)
 		if err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
+			fmt.Fprintf(os.Stderr, "%s: %v\n", m.name, err)
+			by = "ERROR"
+			alive++
 		}
-		if by == "" {
+		if by == "" && err == nil {
 			alive++
 			by = "NOT FOUND"
 		}
 		fmt.Printf("%-44s %-10s %-8s %8s %8.1f\n", m.name, m.breaks, by, seed, time.Since(began).Seconds())
 	}
 	if alive > 0 {
-		return fmt.Errorf("%d mutants live", alive)
+		return fmt.Errorf("%d mutants live, or could not be tried", alive)
 	}
 	return nil
 }

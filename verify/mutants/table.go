@@ -38,7 +38,7 @@ var mutants = []mutant{
 		"if err := error(nil); err != nil {"}}},
 	{"grace is not waited for", "R9", []edit{{"client.go",
 		"		return now() >= from\n",
-		"		return true\n"}}},
+		"		return now() >= from || true\n"}}},
 	{"the store ignores Old", "R1", []edit{{"verify/sim/store.go",
 		"w.Old != old.version)",
 		"old.version == 0)"}}},

@@ -67,6 +67,8 @@ type Result struct {
 	resources map[string]*resource
 	steps     []check.Step
 	audit     *check.Audit
+	swift     bool          // news of who waits come
+	news      time.Duration // within so long
 }
 
 // Run plays a seed. It has to be called in a synctest bubble of its own; Judge
@@ -105,6 +107,9 @@ func (r *Result) Judge() []check.Violation {
 	if len(overlaps) == 0 {
 		found = append(found, check.RWLock(r.holds)...)
 	}
+	if r.swift {
+		found = append(found, check.Order(r.steps, r.holds, r.news)...)
+	}
 	for name, res := range r.resources {
 		found = append(found, check.Register(name, res.file)...)
 		found = append(found, check.Register(name, res.row)...)
@@ -112,11 +117,18 @@ func (r *Result) Judge() []check.Violation {
 	return found
 }
 
+// turn is how long goroutines of one process may follow each other once
+// another process waits, and how old their look at the record may be.
+const turn = 20 * time.Millisecond
+
 func (w *world) result() *Result {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := &Result{Seed: w.seed, Holds: len(w.holds), Lasted: time.Since(w.began), Found: w.found, resources: w.resources, steps: w.store.history()}
 	r.Steps = len(r.steps)
+	f := w.plan.faults
+	r.swift = f.Lose+f.LoseReply+f.Late+f.Partial == 0 && w.plan.pauses+w.plan.partitions+w.plan.storeCrashes == 0
+	r.news = 2*turn + 4*(f.Delay+f.SlowReply)
 	atOnce := check.BrokenAtOnce(r.steps)
 	for _, h := range w.holds {
 		h.Void = atOnce(h.Name, h.Token)
