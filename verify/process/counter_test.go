@@ -104,19 +104,20 @@ func TestReadersAndWriter(t *testing.T) {
 	}
 	await(t, "readers overlap", func() bool { return crowd(w.spans()) > 1 })
 	var writers []life.Span
+	passed := 0 // most readers that began from when a writer was started to when it was inside
 	var waits figures
+	slow := machine(t, w)
 	asked := make(map[int64]int64) // by token
 	for range number(10, 40) {
 		began := life.Now()
 		asked[w.writer(t)] = began
 	}
-	still := 0
+	late := slow()
 	for _, p := range readers {
 		select {
 		case <-p.done:
 			t.Errorf("a reader has ended: %s", p.stderr.String())
 		default:
-			still++
 		}
 		p.end()
 		p.signal(syscall.SIGTERM)
@@ -129,6 +130,13 @@ func TestReadersAndWriter(t *testing.T) {
 		if began, ok := asked[s.Token]; ok {
 			writers = append(writers, s)
 			waits = append(waits, time.Duration(s.Begin-began))
+			n := 0
+			for _, r := range spans {
+				if r.Begin > began && r.Begin < s.Begin {
+					n++
+				}
+			}
+			passed = max(passed, n)
 		}
 	}
 	for _, one := range writers {
@@ -142,10 +150,10 @@ func TestReadersAndWriter(t *testing.T) {
 	if len(writers) != number(10, 40) {
 		t.Errorf("%d writers have been inside", len(writers))
 	}
-	if waits.at(1) > 3*time.Second {
-		t.Errorf("a writer waited %v behind a stream of readers", waits.at(1))
+	if waits.at(1) > 3*time.Second+late {
+		t.Errorf("a writer waited %v behind a stream of readers (slowness of the machine %v)", waits.at(1), late)
 	}
-	t.Logf("figure: %d readers, %d at one time; %d writers were alone; from start to inside: %v", len(spans)-len(writers), crowd(spans), len(writers), waits)
+	t.Logf("figure: %d readers, %d at one time; %d writers were alone; from start to inside: %v, meanwhile at most %d readers began", len(spans)-len(writers), crowd(spans), len(writers), waits, passed)
 }
 
 // writer runs a writer and returns its token.

@@ -108,7 +108,9 @@ func TestDeathOfHolder(t *testing.T) {
 			late := machine(t, w)
 			took, _ := succeed(t, w, []*world{w}, c.heir, "15s", c.rounds, victim)
 			slow := late()
-			if took.at(1) > 100*time.Millisecond+slow {
+			// One in ten may meet a processor that others are at; none may have been
+			// forgotten until the next poll.
+			if took.at(0.89) > 100*time.Millisecond+slow || took.at(1) > 500*time.Millisecond+slow {
 				t.Errorf("after kill -9 the next held the lock after %v (slowness of the machine %v)", took, slow)
 			}
 			t.Logf("figure: %s: from kill -9 to the next holder: %v (TTL 15s, slowness of the machine %v)", c.name, took, slow.Round(100*time.Microsecond))
