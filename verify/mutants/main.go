@@ -37,7 +37,7 @@ func run(name string, seeds int) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%-44s %-10s %-8s %8s %8s\n", "mutant", "breaks", "found by", "seed", "seconds")
+	fmt.Printf("%-44s %-10s %-34s %8s %8s\n", "mutant", "breaks", "found by", "seed", "seconds")
 	alive := 0
 	for _, m := range mutants {
 		if !strings.Contains(m.name, name) {
@@ -54,7 +54,7 @@ func run(name string, seeds int) error {
 			alive++
 			by = "NOT FOUND"
 		}
-		fmt.Printf("%-44s %-10s %-8s %8s %8.1f\n", m.name, m.breaks, by, seed, time.Since(began).Seconds())
+		fmt.Printf("%-44s %-10s %-34s %8s %8.1f\n", m.name, m.breaks, by, seed, time.Since(began).Seconds())
 	}
 	if alive > 0 {
 		return fmt.Errorf("%d mutants live, or could not be tried", alive)
@@ -88,28 +88,31 @@ func (m mutant) try(root, verify string, seeds int) (by, seed string, err error)
 	if _, err := goOutput(verify, "test", "-c", "-overlay", overlay, "-o", bin, "./sim"); err != nil {
 		return "", "", err
 	}
-	cmd := exec.Command(bin, "-test.timeout", "10m", "-seeds", fmt.Sprint(seeds))
-	cmd.Dir = filepath.Join(verify, "sim")
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		return "", "", nil
+	for _, args := range [][]string{ // the quick ones first
+		{"-test.run", "TestSeeds", "-seeds", fmt.Sprint(seeds / 10)},
+		{"-test.skip", "TestSeeds"},
+		{"-test.run", "TestSeeds", "-seeds", fmt.Sprint(seeds), "-first", fmt.Sprint(seeds / 10)},
+	} {
+		cmd := exec.Command(bin, append(args, "-test.timeout", "10m")...)
+		cmd.Dir = filepath.Join(verify, "sim")
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			continue
+		}
+		for _, way := range []*regexp.Regexp{finding, hanging, directed} {
+			if found := way.FindSubmatch(out); found != nil {
+				return string(found[way.SubexpIndex("by")]), string(found[way.SubexpIndex("seed")]), nil
+			}
+		}
+		return "", "", fmt.Errorf("fails in a way that is not understood:\n%s", out[max(0, len(out)-2000):])
 	}
-	if found := finding.FindSubmatch(out); found != nil {
-		return string(found[2]), string(found[1]), nil
-	}
-	if found := hanging.FindSubmatch(out); found != nil {
-		return "stuck", string(found[1]), nil
-	}
-	if found := directed.FindSubmatch(out); found != nil {
-		return string(found[1]), "", nil
-	}
-	return "", "", fmt.Errorf("fails in a way that is not understood:\n%s", out[max(0, len(out)-2000):])
+	return "", "", nil
 }
 
 var (
-	finding  = regexp.MustCompile(`seed (\d+): ([A-Z]\d):`)
-	hanging  = regexp.MustCompile(`seed (\d+) (?:does not end|panics)`)
-	directed = regexp.MustCompile(`--- FAIL: Test(\w+)`)
+	finding  = regexp.MustCompile(`seed (?P<seed>\d+): (?P<by>[A-Z]\d):`)
+	hanging  = regexp.MustCompile(`seed (?P<seed>\d+) (?P<by>does not end|panics)`)
+	directed = regexp.MustCompile(`--- FAIL: (?P<by>Test\w+)(?P<seed>)`)
 )
 
 // write makes the mutated files and the overlay that puts them in place.

@@ -321,3 +321,51 @@ func TestTenDeadAheadCostOneTTL(t *testing.T) {
 		s.judge()
 	})
 }
+
+// intercepted is the way to the store of a process, with an eye on its writes.
+type intercepted struct {
+	*storetest.Process
+	before func(holdfast.Write)
+}
+
+func (i intercepted) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	for _, w := range writes {
+		i.before(w)
+	}
+	return i.Process.CompareAndSwap(ctx, writes)
+}
+
+// A heartbeat that was long on its way arrives between the last look of a judge
+// and its burial: the session lives, and is watched anew.
+func TestALateBeatComesBeforeTheBurial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		a, pa := s.join(0)
+		s.must(a, "a")
+		pa.Crash()
+		var beat time.Time
+		way := intercepted{s.bus.Process("judge"), func(w holdfast.Write) {
+			if w.Key.Space != holdfast.Sessions || !beat.IsZero() {
+				return
+			}
+			if rec, err := check.ReadSession(string(w.Value)); err != nil || rec.Dead == 0 {
+				return
+			}
+			beat = time.Now()
+			late := []byte(`{"ttl":15000,"beat":2,"nonce":"late"}`)
+			if out, err := s.store.CompareAndSwap(t.Context(), []holdfast.Write{{Key: w.Key, Old: w.Old, Value: late}}); err != nil || !out[0].Won {
+				t.Error("the late heartbeat did not win", out, err)
+			}
+		}}
+		b, err := holdfast.New(way, &holdfast.Options{RuntimeDir: os.DevNull})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		l := s.must(b, "a")
+		if beat.IsZero() || time.Since(beat) < holdfast.DefaultTTL {
+			t.Errorf("taken over %v after a heartbeat", time.Since(beat))
+		}
+		l.Release(t.Context())
+	})
+}
