@@ -3,7 +3,7 @@
 // is judged by stamps of one kernel clock that the processes write themselves.
 //
 //	go test ./verify/process              about a minute
-//	go test ./verify/process -args -full  the full number of processes and rounds
+//	go test ./verify/process -timeout 20m -args -full  all processes and rounds
 //
 // What cannot be had without rights (namespaces, a small disk) is skipped aloud.
 package process
