@@ -28,7 +28,11 @@ func RunClients(t *testing.T, open func(t *testing.T) holdfast.Store) {
 func RunClientsInBubble(t *testing.T, open func(t *testing.T) holdfast.Store) {
 	runClients(t, func(t *testing.T, c clientCase) {
 		synctest.Test(t, func(t *testing.T) {
-			c.test(&clients{T: t, store: open(t), soon: 200 * time.Millisecond})
+			h := &clients{T: t, store: open(t), soon: 200 * time.Millisecond}
+			if !watches(h.store) {
+				h.soon = 1500 * time.Millisecond // a poll
+			}
+			c.test(h)
 		})
 	})
 }

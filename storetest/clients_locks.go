@@ -103,13 +103,14 @@ var lockCases = []clientCase{
 			for range 20 {
 				h.release(higher("release", h.acquire(a, "a")))
 			}
-			for range 3 {
-				l := higher("release", h.acquire(a, "a"))
+			broken := h.client(midTTL)
+			for range 2 {
+				l := higher("release", h.acquire(broken, "a"))
 				if err := h.look().BreakNow(h.ctx, h.show("a").Holders[0], "test"); err != nil {
 					h.Fatal(err)
 				}
-				l = higher("break", h.acquire(h.client(longTTL), "a"))
-				h.release(l)
+				h.release(higher("break", h.acquire(a, "a")))
+				h.eventually(midTTL/3+h.soon, "the broken knows", func() bool { return l.Err() != nil })
 			}
 			dying, p := h.process(&holdfast.Options{TTL: shortTTL})
 			higher("release", h.acquire(dying, "a"))

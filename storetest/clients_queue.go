@@ -249,13 +249,14 @@ var queueCases = []clientCase{
 		name: "tokens of a hand-off",
 		rule: "what is handed on inside a process has a token of its own, and the fence lets no older one behind it (P3, P4)",
 		run: func(h *clients) {
-			c := h.client(longTTL)
+			var waiting atomic.Int32
+			c := h.clientOf(h.handle(), &holdfast.Options{TTL: longTTL, Trace: &holdfast.Trace{Waiting: func(string) { waiting.Add(1) }}})
 			var asked [4]<-chan answer
 			l := h.acquire(c, "a")
 			for i := range asked {
 				asked[i] = h.ask(c, "a")
 			}
-			h.eventually(h.soon, "all wait", func() bool { return len(asked[0])+len(asked[1])+len(asked[2])+len(asked[3]) == 0 })
+			h.eventually(h.soon, "all wait", func() bool { return waiting.Load() == 4 })
 			handed := false
 			last, token := int64(0), l.Token()
 			for range asked {
@@ -292,8 +293,18 @@ var queueCases = []clientCase{
 				token = l.Token()
 			}
 			h.release(l)
+			if !handed {
+				h.Error("nothing was handed on in memory")
+			}
+			for range 4 {
+				l := h.acquire(h.client(longTTL), "a")
+				if l.Token() <= token {
+					h.Fatalf("token %d after %d, which was handed on in memory", l.Token(), token)
+				}
+				token = l.Token()
+				h.release(l)
+			}
 			h.free("a")
-			h.Logf("handed on in memory: %v", handed)
 		},
 	},
 }

@@ -178,6 +178,10 @@ var electionCases = []clientCase{
 				})
 				if i < 3 {
 					h.waiting("seat", 2)
+					if i == 1 { // the queue changes, and the leader does not
+						_, err := h.client(longTTL).Acquire(h.ctx, "seat", holdfast.MaxWait(1500*time.Millisecond))
+						h.is("one more candidate", err, holdfast.ErrHeld)
+					}
 					if err := leader.Resign(h.ctx); err != nil {
 						h.Fatal(err)
 					}
