@@ -230,6 +230,9 @@ func (c *Client) Close() error {
 		}
 	}
 	c.checkQuiet()
+	if c.sess == nil {
+		deadline.Reset(0) // nothing of ours is left to be given back
+	}
 	c.unlock()
 	clean := true
 	select {
