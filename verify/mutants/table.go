@@ -70,7 +70,7 @@ var mutants = []mutant{
 		"p.openOld = sw.write.Old",
 		"p.openOld = 0"}}},
 	{"lazy release never looked at again", "P8", []edit{{"sweep.go",
-		"if len(c.lazy) > 0 && c.ctx.Err() == nil {",
+		"if len(keys) > 0 && c.ctx.Err() == nil {",
 		"if false {"}}},
 	{"lazy release with a lost answer forgotten", "P8", []edit{{"drive.go",
 		"	if sw.write.Lazy {\n",

@@ -369,3 +369,55 @@ func TestALateBeatComesBeforeTheBurial(t *testing.T) {
 		l.Release(t.Context())
 	})
 }
+
+// A process has tokens left in its shared claim, and another process waits to
+// write: readers that come later wait behind it.
+func TestReadersDoNotJoinPastAWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		first, _ := s.join(0)
+		readers, _ := s.join(0)
+		writer, _ := s.join(0)
+		held := s.must(first, "a")
+		gone, leave := context.WithCancel(t.Context())
+		inside := make(chan *holdfast.Lock, 10)
+		for i := range 4 {
+			ctx := t.Context()
+			if i > 1 {
+				ctx = gone
+			}
+			go func() {
+				if l, err := s.acquire(ctx, readers, "a", holdfast.Shared()); err == nil {
+					inside <- l
+				}
+			}()
+		}
+		time.Sleep(time.Second)
+		leave()
+		held.Release(t.Context())
+		a, b := <-inside, <-inside
+		if a.Token() > b.Token() {
+			a, b = b, a
+		}
+		b.Release(t.Context())
+		order := make(chan string, 2)
+		go func() {
+			l := s.must(writer, "a")
+			order <- "writer"
+			l.Release(context.Background())
+		}()
+		time.Sleep(time.Second)
+		go func() {
+			l := s.must(readers, "a", holdfast.Shared())
+			order <- "reader"
+			l.Release(context.Background())
+		}()
+		time.Sleep(time.Second)
+		a.Release(t.Context())
+		if first := <-order; first != "writer" {
+			t.Errorf("the %s went in first", first)
+		}
+		<-order
+		s.judge()
+	})
+}
