@@ -1,6 +1,8 @@
 package check
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -9,7 +11,8 @@ import (
 // Order checks P5 where the audit of records cannot see it: a claim that holds
 // is handed on inside its process, and may not serve those who asked for it
 // long after another process had begun to wait. grace is how late a process may
-// learn that another one waits, and how long its own may then still follow.
+// learn that another one waits, and how long its own may then still follow: who
+// finds out late gives its own a turn from then on.
 func Order(steps []Step, holds []Hold, grace time.Duration) (found []Violation) {
 	type span struct{ from, to time.Duration }
 	type wait struct {
@@ -69,6 +72,8 @@ func Order(steps []Step, holds []Hold, grace time.Duration) (found []Violation) 
 			known[h.Name][c] = h.Granted
 		}
 	}
+	holds = slices.SortedFunc(slices.Values(holds), func(a, b Hold) int { return cmp.Compare(a.Granted, b.Granted) })
+	turns := make(map[id]time.Duration) // when the first was served that came late
 	for _, h := range holds {
 		for c, t := range tenures[h.Name] {
 			since, ok := known[h.Name][c]
@@ -76,7 +81,13 @@ func Order(steps []Step, holds []Hold, grace time.Duration) (found []Violation) 
 				continue
 			}
 			for _, w := range waits[h.Name] {
-				if w.session != t.Session && max(w.from, since)+grace < h.Asked && h.Granted < w.to {
+				if w.session == t.Session || max(w.from, since)+grace >= h.Asked || h.Granted >= w.to {
+					continue
+				}
+				if _, ok := turns[c]; !ok {
+					turns[c] = h.Granted
+				}
+				if h.Slots != 1 || h.Granted > turns[c]+grace {
 					found = append(found, violation("P5", "%v, and claim %v had been waiting since %v", h, w.id, w.from))
 				}
 			}

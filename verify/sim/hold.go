@@ -117,10 +117,8 @@ func (h *hold) use(ctx context.Context, r *rand.Rand, d time.Duration, overrun b
 		c, before = w.count(h.Name)
 	}
 	if r.IntN(3) == 0 { // a write that was sent and is slow
-		w.writes.Go(func() {
-			delay := time.Duration(r.Int64N(int64(w.plan.maxTTL)))
-			w.write(h, delay)
-		})
+		delay := time.Duration(r.Int64N(int64(w.plan.maxTTL)))
+		w.writes.Go(func() { w.write(h, delay) })
 		d += time.Millisecond
 	}
 	if overrun {
