@@ -23,13 +23,12 @@ type request struct {
 	bad     error // a wrong option
 
 	// Guarded by c.mu until done is told on ch.
-	group  *group
-	done   bool
-	told   bool // Trace.Waiting was
-	lock   *Lock
-	err    error
-	ch     chan struct{}
-	listen bool
+	group *group
+	done  bool
+	told  bool // Trace.Waiting was
+	lock  *Lock
+	err   error
+	ch    chan struct{}
 }
 
 func (c *Client) newRequest(ctx context.Context, name string, opts []Option) *request {

@@ -230,8 +230,9 @@ func (c *Client) Close() error {
 		}
 	}
 	c.checkQuiet()
-	if c.sess == nil {
-		deadline.Reset(0) // nothing of ours is left to be given back
+	void := c.sess == nil // nothing of ours is left to be given back
+	if void {
+		deadline.Reset(0)
 	}
 	c.unlock()
 	clean := true
@@ -241,7 +242,9 @@ func (c *Client) Close() error {
 		select {
 		case <-c.quiet:
 		default:
-			clean = false
+			if clean = void; clean {
+				break
+			}
 			err = errors.Join(err, errors.New("holdfast: close: not all locks are confirmed as given back; they end by themselves"))
 		}
 	}

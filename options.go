@@ -62,9 +62,9 @@ func (o *Options) check() error {
 	case o.TTL > MaxTTL:
 		return fmt.Errorf("TTL %v is above %v", o.TTL, MaxTTL)
 	case o.Grace < 0:
-		return fmt.Errorf("Grace %v is negative", o.Grace)
+		return fmt.Errorf("grace %v is negative", o.Grace)
 	case o.Grace > MaxTTL:
-		return fmt.Errorf("Grace %v is above %v", o.Grace, MaxTTL)
+		return fmt.Errorf("grace %v is above %v", o.Grace, MaxTTL)
 	}
 	size := 0
 	for k, v := range o.Owner.Labels {

@@ -309,7 +309,7 @@ func (c *Client) granted(g *group, claim claimRecord) {
 	}
 	g.state, g.token, g.last = held, claim.Token, claim.Token+claim.tokens()
 	if g.slots == 0 {
-		for g.waiting.len() > 1 && g.token < g.last-1 {
+		for g.waiting.len() > 0 && g.token < g.last {
 			c.give(g, g.waiting.pop(), now())
 		}
 	}

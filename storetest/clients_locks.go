@@ -188,7 +188,7 @@ var lockCases = []clientCase{
 			for want, o := range map[string]holdfast.Options{
 				"TTL 200ms is below 1s":  {TTL: 200 * time.Millisecond},
 				"TTL -1s is below 1s":    {TTL: -time.Second},
-				"Grace -1s is negative":  {Grace: -time.Second},
+				"grace -1s is negative":  {Grace: -time.Second},
 				"TTL 8808h0m0s is above": {TTL: 367 * 24 * time.Hour},
 			} {
 				if _, err := holdfast.New(h.store, &o); err == nil || !strings.Contains(err.Error(), want) {
