@@ -225,13 +225,18 @@ func (c *Client) see(p *place, rec lockRecord, version int64, asked instant) {
 	if p.known && version < p.version && asked < p.got {
 		return // overtaken on its way
 	}
+	before := p.asked
 	p.asked = max(p.asked, asked)
 	if !p.known || version != p.version {
 		p.known, p.rec, p.version, p.got = true, rec, version, now()
 		if version != p.openOld {
 			p.openOld = 0 // nothing can follow that version any more
 		}
+		alone := !p.foreign
 		c.compare(p)
+		if p.foreign && alone && before != never {
+			p.foreignSince = before // it may have come right after the look before
+		}
 	}
 	for _, g := range slices.Clone(p.groups) {
 		if g.state == held && len(g.active) == 0 {

@@ -245,12 +245,12 @@ func (s *session) answer(a attempt, out Outcome, err error) (again bool) {
 	c := s.c
 	c.mu.Lock()
 	if s.over {
-		c.mu.Unlock()
+		c.unlock()
 		return false
 	}
 	if s.failing = err; err != nil {
 		gone := !s.opened && now().sub(s.attempts[0].sent) >= s.ttl
-		c.mu.Unlock()
+		c.unlock()
 		c.log.Warn("heartbeat not answered", "session", s.id, "left", s.left(), "err", err)
 		if gone {
 			s.lose("no answer to its first heartbeat", err)
@@ -259,12 +259,12 @@ func (s *session) answer(a attempt, out Outcome, err error) (again bool) {
 	}
 	if out.Won {
 		s.accept(a, out.Record.Version)
-		c.mu.Unlock()
+		c.unlock()
 		return false
 	}
 	rec, err := decodeSession(out.Record.Value)
 	if err != nil {
-		c.mu.Unlock()
+		c.unlock()
 		s.lose("its record was overwritten", err)
 		return false
 	}
@@ -277,7 +277,7 @@ func (s *session) answer(a attempt, out Outcome, err error) (again bool) {
 		}
 	case len(out.Record.Value) == 0 && s.version == 0:
 		// Emptied before our first record came: try again.
-		c.mu.Unlock()
+		c.unlock()
 		return true
 	case len(out.Record.Value) == 0:
 		why = "its record has vanished from the store"
@@ -304,7 +304,7 @@ func (s *session) answer(a attempt, out Outcome, err error) (again bool) {
 		}
 	}
 	suspected := rec.Suspected != nil
-	c.mu.Unlock()
+	c.unlock()
 	if why != "" {
 		s.lose(why, nil)
 		return false
@@ -336,6 +336,11 @@ func (s *session) accept(a attempt, version int64) {
 		s.opened = true
 		s.until.Store(int64(until))
 		close(s.ready)
+		for _, p := range s.c.places {
+			if p.known {
+				s.c.compare(p) // what was seen granted before could not be believed
+			}
+		}
 		s.c.kickAll()
 	} else if s.trusted() {
 		s.until.Store(max(s.until.Load(), int64(until)))

@@ -53,9 +53,7 @@ func parseStore(s string) (target, error) {
 	}
 	switch scheme {
 	case "sqlite":
-		if strings.HasPrefix(t.rest, "//") { // sqlite:///var/lib/locks.db
-			t.rest = strings.TrimPrefix(t.rest, "//")
-		}
+		t.rest = strings.TrimPrefix(t.rest, "//") // sqlite:///var/lib/locks.db
 		if t.rest == "" {
 			return target{}, usage("sqlite: needs a path: sqlite:/var/lib/locks.db")
 		}
