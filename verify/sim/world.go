@@ -162,12 +162,6 @@ func (w *world) logf(format string, args ...any) {
 	}
 }
 
-func (w *world) over() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.healed
-}
-
 // A proc is a process that may crash and start again.
 type proc struct {
 	w     *world
