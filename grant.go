@@ -13,13 +13,25 @@ import (
 // fits says whether one more holder goes in beside the holders. It is one rule
 // for exclusive, shared and slots: everyone says how many holders it tolerates.
 func fits(c claimRecord, holders []claimRecord) bool {
-	n := len(holders) + 1
+	n := c.weight()
+	for _, h := range holders {
+		n += h.weight()
+	}
 	for _, h := range holders {
 		if h.Slots != 0 && n > h.Slots {
 			return false
 		}
 	}
 	return c.Slots == 0 || n <= c.Slots
+}
+
+// weight is how many a claim may be to those who count: a shared one is as many
+// goroutines of its process as it has tokens.
+func (c claimRecord) weight() int {
+	if c.Slots == 0 {
+		return int(min(c.tokens(), 1<<20))
+	}
+	return 1
 }
 
 // settle drops every claim whose session is dead, and then lets the head of

@@ -89,6 +89,19 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// A shared claim of several goroutines is several holders to those who count.
+func TestSharedBlocksCount(t *testing.T) {
+	r := record(t, "a2 | bs")
+	r.Waiters[0].N = 2
+	if r.settle(func(string) bool { return false }); len(r.Holders) != 1 {
+		t.Errorf("two readers went in beside one who tolerates two holders: %s", line(r))
+	}
+	r.Waiters[0].N = 1
+	if r.settle(func(string) bool { return false }); len(r.Holders) != 2 {
+		t.Errorf("one reader did not go in beside one who tolerates two holders: %s", line(r))
+	}
+}
+
 func TestTokens(t *testing.T) {
 	alive := func(string) bool { return false }
 	// Three readers granted by one write, one of them with a block.

@@ -171,7 +171,7 @@ func (p *place) full(slots int) bool {
 		if g.state != held {
 			return true
 		}
-		ours = append(ours, claimRecord{Slots: g.slots})
+		ours = append(ours, claimRecord{Slots: g.slots, N: int64(len(g.active))})
 	}
 	return !fits(claimRecord{Slots: slots}, ours)
 }

@@ -96,13 +96,24 @@ func (l lock) claims() []claim {
 	return append(append([]claim(nil), l.Holders...), l.Waiters...)
 }
 
-// fits is the one rule of who goes in beside whom.
+// fits is the one rule of who goes in beside whom. A shared claim is as many
+// holders as it has tokens.
 func (c claim) fits(holders []claim) bool {
-	n := len(holders) + 1
+	n := c.many()
+	for _, h := range holders {
+		n += h.many()
+	}
 	for _, h := range holders {
 		if h.Slots != 0 && n > h.Slots {
 			return false
 		}
 	}
 	return c.Slots == 0 || n <= c.Slots
+}
+
+func (c claim) many() int {
+	if c.Slots != 0 || c.N < 2 {
+		return 1
+	}
+	return int(c.N)
 }
