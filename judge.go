@@ -16,7 +16,8 @@ import (
 //     from after a first look had returned to before a last one was sent;
 //   - proof: this host's kernel knows that all processes with its file are gone;
 //   - age: the store's clock says that the beat is older than the TTL, and a mark
-//     that asks for a beat has stood unanswered for a third of it.
+//     that asks for a beat has stood unanswered for a third of it. This one
+//     rests on the store's clock not having leapt by more than the margin.
 //
 // Burying is a swap of the very record that was judged, so either the next beat
 // or the burial wins, and leaves a tombstone: death is permanent, and may be

@@ -28,7 +28,8 @@ type Lock struct {
 	ctx atomic.Pointer[context.Context] // see lockContext; set under c.mu
 }
 
-// A lockSet is what AcquireAll returned: one context for all.
+// A lockSet is what AcquireAll returned: one context for all, which ends when
+// one is lost or all are released.
 type lockSet struct {
 	locks  Locks
 	ctx    context.Context
@@ -212,8 +213,8 @@ func (l *Lock) end(cause error) {
 	if l.cancel != nil {
 		l.cancel(cause)
 	}
-	if l.set != nil {
-		l.set.cancel(cause)
+	if l.set != nil && (!errors.Is(cause, ErrReleased) || !slices.ContainsFunc(l.set.locks, func(o *Lock) bool { return o.err == nil })) {
+		l.set.cancel(cause) // when one is lost, or the last is released
 	}
 	if t := l.c.opts.Trace; t != nil && t.Ended != nil {
 		name, token, held := l.Name(), l.token, now().sub(l.since)

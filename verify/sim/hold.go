@@ -45,7 +45,7 @@ func (l *life) granted(lock *holdfast.Lock, asked time.Duration) *hold {
 		if late > 0 && err == nil && errors.Is(cause, holdfast.ErrLost) && !l.crashed() {
 			w.broken("C6", "%s was told of the loss of %q %v after its window had ended", l.name, h.Name, late)
 		}
-		if setEndsTogether && lock.Err() == nil {
+		if lock.Err() == nil {
 			w.broken("C6", "%s: the context of %q has ended, and Err is nil", l.name, h.Name)
 		}
 	})
@@ -226,5 +226,3 @@ func (w *world) read(l *life, name string) {
 		res.row = append(res.row, a)
 	}
 }
-
-const setEndsTogether = false
