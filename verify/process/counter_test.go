@@ -62,7 +62,7 @@ func TestSlots(t *testing.T) {
 	processes, times := number(10, 40), number(5, 20)
 	var all []*process
 	for i := range processes {
-		d := fmt.Sprintf("%dms", 2+i%9)
+		d := fmt.Sprintf("%dms", 20+3*(i%9)) // longer than a hand-over, so that slots are in use together
 		if i%2 == 0 {
 			all = append(all, w.again(times, "-q --slots 3 x", strings.Join(w.actor("-for", d), " ")))
 			continue
