@@ -278,8 +278,8 @@ func (c *Client) with(ctx context.Context, l *Lock, fn func(context.Context, *Lo
 // AcquireAll takes the locks on all names, or none, and cannot deadlock with
 // others that do so: it waits in one queue at a time, in the order of the
 // names, and meanwhile keeps only what lies below. Doubles count once; the
-// result is in the order asked. The locks have one context; losing one ends
-// all.
+// result is in the order asked. The locks have one context: losing one ends
+// all, and it ends when the last is released.
 func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option) (Locks, error) {
 	sorted := slices.Compact(slices.Sorted(slices.Values(names)))
 	if len(sorted) == 0 {

@@ -86,7 +86,7 @@ func New(store Store, opts *Options) (*Client, error) {
 	c.batch.store, c.batch.ctx = store, c.ctx
 	c.proof.dir = c.opts.RuntimeDir
 	c.judge.init(c)
-	c.hints.init(c)
+	c.hints.init()
 	return c, nil
 }
 

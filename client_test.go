@@ -294,6 +294,31 @@ func TestSets(t *testing.T) {
 	})
 }
 
+// A set has one context, which ends with the last of its locks.
+func TestSetContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memory.New(), nil)
+		defer c.Close()
+		locks, err := c.AcquireAll(t.Context(), []string{"a", "b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := locks[0].Context()
+		if err := locks[0].Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if ctx.Err() != nil || locks[1].Err() != nil {
+			t.Errorf("with one of two released the context is %v and the other lock %v", ctx.Err(), locks[1].Err())
+		}
+		if err := locks.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if !errors.Is(context.Cause(ctx), holdfast.ErrReleased) {
+			t.Errorf("with both released the context's cause is %v", context.Cause(ctx))
+		}
+	})
+}
+
 func TestElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()

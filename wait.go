@@ -267,7 +267,7 @@ type hints struct {
 	subs    map[Key]map[chan struct{}]bool // for Watch and Observe
 }
 
-func (h *hints) init(*Client) { h.subs = make(map[Key]map[chan struct{}]bool) }
+func (h *hints) init() { h.subs = make(map[Key]map[chan struct{}]bool) }
 
 // hinted says whether the store's hints come.
 func (c *Client) hinted() bool {
