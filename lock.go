@@ -43,6 +43,9 @@ func (l *Lock) Name() string { return l.group.p.name }
 // grant of this name, for ever.
 func (l *Lock) Token() int64 { return l.token }
 
+// Store is the store that the lock is in, for the fences of stores.
+func (l *Lock) Store() Store { return l.sess.c.store }
+
 // Slots is the most holders the lock tolerates at once: 1 exclusive, N slots,
 // 0 any number (shared).
 func (l *Lock) Slots() int { return l.group.slots }

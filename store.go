@@ -24,7 +24,9 @@ type Store interface {
 	// in order what became of it. No two writes of a call have the same key.
 	// An error means perhaps, for all of them: each may have been applied, may
 	// be applied at any later time, or never. After an answer a write is never
-	// applied again. A batch promises nothing beyond its single writes.
+	// applied again. A batch promises nothing beyond its single writes. A write
+	// may also lose, after some time, to a transaction that keeps the key locked
+	// (see P4, the fence): then it is told the very record that it was to follow.
 	//
 	// A batch of Sessions keys only carries heartbeats: it must not wait
 	// behind other batches.
@@ -46,6 +48,37 @@ type Watcher interface {
 	// block.
 	Watch(ctx context.Context, changed func(Key)) error
 }
+
+// A CostlyWatcher is a Watcher where everyone who watches slows down all writes
+// that wake. A Client watches there only while it waits or observes; who holds
+// a lock learns of a break or a suspicion with its next heartbeat.
+type CostlyWatcher interface {
+	Watcher
+	WatchCosts()
+}
+
+// A Diagnoser is a Store that can tell how its database stands to what a lock
+// needs, for people: what it is, what its settings put at risk, whether hints
+// come.
+type Diagnoser interface {
+	Diagnose(ctx context.Context) ([]Finding, error)
+}
+
+// A Finding is one thing that a Diagnoser has to say.
+type Finding struct {
+	Level   Level
+	Subject string // "durability"
+	Text    string // with the way out, unless Level is Good
+}
+
+// A Level says how bad a finding is.
+type Level int8
+
+const (
+	Good Level = iota
+	Warning
+	Failure // locks are not safe
+)
 
 // A Sweeper is a Store that keeps a row for a key that holds nothing, and can
 // remove those rows.

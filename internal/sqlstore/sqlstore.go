@@ -1,0 +1,353 @@
+// Package sqlstore is what the stores on SQL servers share: how keys become
+// rows, what is done about losers, deadlocks and locked rows, how old a record
+// is, and what a schema is called. What a database does in its own words is a
+// Dialect.
+package sqlstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// A Dialect speaks to one database, over connections of its own choice. All
+// methods may be called from many goroutines; every statement that changes a
+// record stands in a transaction of its own, READ COMMITTED or stricter.
+type Dialect interface {
+	// Load calls row for those of the ids, sorted and without doubles, that
+	// have a row, and returns the server's clock in microseconds since 1970 as
+	// it was meanwhile. It fails on a server that only follows another.
+	Load(ctx context.Context, ids [][]byte, row func(Row)) (clock int64, err error)
+
+	// Swap attempts one write. The version is what the row has from now on; 0:
+	// it lost. lost is what it lost to, where the statement tells; else nil.
+	// It waits for a locked row for a second at most.
+	Swap(ctx context.Context, w Write) (version int64, lost *Row, err error)
+
+	// Swaps attempts several, sorted by id, in one statement or transaction, and
+	// takes locks in that order. versions are as those of Swap. It waits for a
+	// locked row for a quarter of a second at most.
+	Swaps(ctx context.Context, ws []Write) (versions []int64, err error)
+
+	// Keys returns at most n ids with a value, from < id < to, in order.
+	Keys(ctx context.Context, from, to []byte, n int) ([][]byte, error)
+
+	// Idle returns at most n rows after an id, in order, that have no value and
+	// were written before idle, by the server's clock. They have no Value.
+	Idle(ctx context.Context, after []byte, idle time.Duration, n int) ([]Row, error)
+
+	// Remove raises the floor to the versions of rows, and deletes those that
+	// have not changed since, in one transaction; a row inserted after that has
+	// a version above the floor, however long its statement has been under way.
+	Remove(ctx context.Context, rows []Row) (removed int, err error)
+
+	// Means says what an error means for the statement that had it.
+	Means(err error) Meaning
+}
+
+// A Row is a record as a table has it.
+type Row struct {
+	ID      []byte // see ID
+	Version int64
+	Value   []byte
+}
+
+// A Write is a holdfast.Write to a row.
+type Write struct {
+	ID    []byte
+	Old   int64 // holdfast.IfEmpty, or above 0
+	Value []byte
+	Wake  bool
+	Lazy  bool
+}
+
+// A Meaning is what is known after an error.
+type Meaning int8
+
+const (
+	Perhaps Meaning = iota // nothing
+	Again                  // it was rolled back, and may be tried again: a deadlock, a failure to serialize
+	Locked                 // it was rolled back, since someone keeps a row locked
+)
+
+// ID is the key as one string of bytes: the space, then the name.
+func ID(k holdfast.Key) []byte { return append([]byte{byte(k.Space)}, k.Name...) }
+
+// A Store is a holdfast.Store and Sweeper on a Dialect.
+type Store struct {
+	Names Dialect
+	Beats Dialect // for heartbeats, so that they do not queue behind locks
+	clock Clock
+}
+
+var (
+	_ holdfast.Store   = (*Store)(nil)
+	_ holdfast.Sweeper = (*Store)(nil)
+)
+
+// Load implements holdfast.Store.
+func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	ids := make([][]byte, len(keys))
+	for i, k := range keys {
+		if err := k.Check(); err != nil {
+			return nil, err
+		}
+		ids[i] = ID(k)
+	}
+	if len(keys) == 0 {
+		return nil, ctx.Err()
+	}
+	return s.load(ctx, ids)
+}
+
+// maxLoad is how many keys are asked for in one statement.
+const maxLoad = 1024
+
+func (s *Store) load(ctx context.Context, ids [][]byte) ([]holdfast.Record, error) {
+	records := make([]holdfast.Record, len(ids))
+	if len(ids) == 1 {
+		return records, s.loadSorted(ctx, ids, func(r holdfast.Record, _ []byte) { records[0] = r })
+	}
+	where := make(map[string][]int, len(ids))
+	for i, id := range ids {
+		where[string(id)] = append(where[string(id)], i)
+	}
+	sorted := slices.Clone(ids)
+	slices.SortFunc(sorted, bytes.Compare)
+	sorted = slices.CompactFunc(sorted, bytes.Equal)
+	for part := range slices.Chunk(sorted, maxLoad) {
+		err := s.loadSorted(ctx, part, func(r holdfast.Record, id []byte) {
+			for _, i := range where[string(id)] {
+				records[i] = r
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return records, nil
+}
+
+func (s *Store) loadSorted(ctx context.Context, ids [][]byte, each func(holdfast.Record, []byte)) error {
+	var rows []Row
+	var clock int64
+	began := steadily()
+	err := s.again(ctx, s.Names, func() (err error) {
+		rows = rows[:0]
+		clock, err = s.Names.Load(ctx, ids, func(r Row) { rows = append(rows, r) })
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	age := s.clock.Ages(clock, began)
+	for _, r := range rows {
+		each(holdfast.Record{Version: r.Version, Value: some(r.Value), Age: age(r.Version)}, r.ID)
+	}
+	return nil
+}
+
+// some is nil for no bytes.
+func some(b []byte) []byte {
+	if len(b) == 0 {
+		return nil
+	}
+	return b
+}
+
+// CompareAndSwap implements holdfast.Store. A single write is one statement.
+func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	beats := true
+	ws := make([]Write, 0, len(writes))
+	where := make([]int, 0, len(writes)) // of ws in writes
+	for i, w := range writes {
+		if err := w.Check(); err != nil {
+			return nil, err
+		}
+		beats = beats && w.Key.Space == holdfast.Sessions
+		if w.Old == holdfast.IfEmpty || w.Old > 0 { // else it cannot win
+			ws = append(ws, Write{ID(w.Key), w.Old, w.Value, w.Wake, w.Lazy})
+			where = append(where, i)
+		}
+	}
+	if len(writes) == 0 {
+		return nil, ctx.Err()
+	}
+	db := s.Names
+	if beats {
+		db = s.Beats
+	}
+	outcomes := make([]holdfast.Outcome, len(writes))
+	won := func(i int, version int64) {
+		outcomes[i] = holdfast.Outcome{Won: true, Record: holdfast.Record{Version: version, Value: some(writes[i].Value)}}
+	}
+	told := make([]bool, len(writes)) // what the write has lost to
+
+	alone := len(ws) == 1
+	if len(ws) > 1 {
+		order := make([]int, len(ws))
+		for i := range order {
+			order[i] = i
+		}
+		slices.SortFunc(order, func(a, b int) int { return bytes.Compare(ws[a].ID, ws[b].ID) })
+		sorted := make([]Write, len(ws))
+		for i, o := range order {
+			sorted[i] = ws[o]
+		}
+		var versions []int64
+		err := s.again(ctx, db, func() (err error) {
+			versions, err = db.Swaps(ctx, sorted)
+			return err
+		})
+		switch {
+		case err != nil && db.Means(err) == Locked:
+			alone = true // who keeps one row locked shall not hold up the others
+		case err != nil:
+			return nil, err
+		}
+		for i, v := range versions {
+			if v != 0 {
+				won(where[order[i]], v)
+			}
+		}
+	}
+	if alone {
+		for i, w := range ws {
+			version, lost, err := s.swap(ctx, db, w)
+			switch {
+			case err != nil:
+				return nil, err
+			case version != 0:
+				won(where[i], version)
+			case lost != nil:
+				// No age: a loser judges nobody by it.
+				outcomes[where[i]].Record = holdfast.Record{Version: lost.Version, Value: some(lost.Value), Age: -1}
+				told[where[i]] = true
+			}
+		}
+	}
+
+	var ids [][]byte
+	var losers []int
+	for i, o := range outcomes {
+		if !o.Won && !told[i] {
+			ids = append(ids, ID(writes[i].Key))
+			losers = append(losers, i)
+		}
+	}
+	if len(losers) == 0 {
+		return outcomes, nil
+	}
+	records, err := s.load(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range records {
+		outcomes[losers[i]].Record = r
+	}
+	return outcomes, nil
+}
+
+// swap is one write. It loses also if the row stays locked.
+func (s *Store) swap(ctx context.Context, db Dialect, w Write) (version int64, lost *Row, err error) {
+	err = s.again(ctx, db, func() (err error) {
+		version, lost, err = db.Swap(ctx, w)
+		return err
+	})
+	if err != nil && db.Means(err) == Locked {
+		return 0, nil, nil
+	}
+	return version, lost, err
+}
+
+// attempts bounds how often a statement is tried that was rolled back.
+const attempts = 10
+
+// again calls f until it ends in something else than a roll-back that chance
+// has brought about. Its waits are short and random.
+func (s *Store) again(ctx context.Context, db Dialect, f func() error) error {
+	for try := 1; ; try++ {
+		err := f()
+		if err == nil || try == attempts || db.Means(err) != Again {
+			return err
+		}
+		t := time.NewTimer(time.Duration(rand.Int64N(int64(time.Millisecond) << min(try, 5))))
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+// Keys implements holdfast.Store.
+func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+	if n <= 0 {
+		return nil, ctx.Err()
+	}
+	var ids [][]byte
+	err := s.again(ctx, s.Names, func() (err error) {
+		ids, err = s.Names.Keys(ctx, append([]byte{byte(space)}, after...), []byte{byte(space) + 1}, n)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = string(id[1:])
+	}
+	return names, nil
+}
+
+// sweepBatch is how many rows go in one transaction: others may wait for it.
+const sweepBatch = 500
+
+// Sweep implements holdfast.Sweeper. It looks for rows without locking any, and
+// removes those that have not changed since.
+func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
+	var after []byte
+	for {
+		var found []Row
+		err := s.again(ctx, s.Names, func() (err error) {
+			found, err = s.Names.Idle(ctx, after, idle, sweepBatch)
+			return err
+		})
+		if err != nil || len(found) == 0 {
+			return removed, err
+		}
+		after = found[len(found)-1].ID
+		gone := 0
+		err = s.again(ctx, s.Names, func() (err error) {
+			gone, err = s.Names.Remove(ctx, found)
+			return err
+		})
+		if err != nil && s.Names.Means(err) != Locked { // the next sweep gets them
+			return removed, err
+		}
+		if removed += gone; len(found) < sweepBatch {
+			return removed, nil
+		}
+	}
+}
+
+// CheckSchema compares the version of a schema, as found, with that a program
+// needs. owner says who may change it, in the words of the database.
+func CheckSchema(t Tables, found, need int64, migrate string) error {
+	switch {
+	case found == 0:
+		return fmt.Errorf("schema of %q is missing; create it with %s or: holdfast schema apply", t.String(), migrate)
+	case found > need:
+		return fmt.Errorf("schema of %q is version %d, newer than this program (%d): upgrade the program", t.String(), found, need)
+	case found < need:
+		return fmt.Errorf("schema of %q is version %d, this program needs %d; the owner of the tables runs: holdfast schema apply", t.String(), found, need)
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package sqlstore
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Tables says what Holdfast's tables, views and functions are called.
+type Tables struct {
+	Schema string // "": that of the connection
+	Prefix string // of every name: "holdfast_" makes holdfast_records
+}
+
+// DefaultPrefix is what names begin with if nobody says otherwise.
+const DefaultPrefix = "holdfast_"
+
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// NewTables checks the names, which come from a configuration, before any
+// statement has them. An empty prefix is the default one.
+func NewTables(schema, prefix string) (Tables, error) {
+	if prefix == "" {
+		prefix = DefaultPrefix
+	}
+	if schema != "" && (!identifier.MatchString(schema) || len(schema) > 63) {
+		return Tables{}, fmt.Errorf("schema %q is not a name: letters, digits and _, at most 63", schema)
+	}
+	if !identifier.MatchString(prefix) || len(prefix) > 40 {
+		return Tables{}, fmt.Errorf("prefix %q is not one: letters, digits and _, not a digit first, at most 40", prefix)
+	}
+	return Tables{schema, prefix}, nil
+}
+
+// String is how a person writes them.
+func (t Tables) String() string {
+	if t.Schema == "" {
+		return t.Prefix
+	}
+	return t.Schema + "." + t.Prefix
+}
+
+var braces = regexp.MustCompile(`\{([a-z_]*)\}`)
+
+// Expand puts the full, quoted name of a table in place of each {name}, and
+// the schema as text, in single quotes, in place of {}.
+func (t Tables) Expand(text, quote string) string {
+	return braces.ReplaceAllStringFunc(text, func(s string) string {
+		name := s[1 : len(s)-1]
+		if name == "" {
+			return "'" + t.Schema + "'"
+		}
+		name = quote + t.Prefix + name + quote
+		if t.Schema != "" {
+			name = quote + t.Schema + quote + "." + name
+		}
+		return name
+	})
+}
+
+// Statements splits a script as the clients of MySQL do: at semicolons at the
+// end of a line, or at what a line "delimiter X" says.
+func Statements(script string) (list []string) {
+	delimiter := ";"
+	var b strings.Builder
+	for line := range strings.Lines(script) {
+		trimmed := strings.TrimSpace(line)
+		if d, ok := strings.CutPrefix(strings.ToLower(trimmed), "delimiter "); ok {
+			delimiter = strings.TrimSpace(d)
+			continue
+		}
+		if b.Len() == 0 && (trimmed == "" || strings.HasPrefix(trimmed, "--")) {
+			continue
+		}
+		if body, ok := strings.CutSuffix(trimmed, delimiter); ok {
+			b.WriteString(body)
+			list = append(list, b.String())
+			b.Reset()
+			continue
+		}
+		b.WriteString(line)
+	}
+	if strings.TrimSpace(b.String()) != "" {
+		list = append(list, b.String())
+	}
+	return list
+}
