@@ -1,0 +1,84 @@
+package servers
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+const prefix = "holdfast-server-"
+
+// tempDir makes a directory that goes when this process does.
+func tempDir(kind string) (string, error) {
+	if err := watched(); err != nil {
+		return "", err
+	}
+	return os.MkdirTemp("", fmt.Sprintf("%s%d-%s-", prefix, os.Getpid(), kind))
+}
+
+// janitor waits for the end of its standard input, which is the end of the
+// process that started it, and clears what that left behind: processes that work
+// in directories that begin with $0, and these.
+const janitor = `
+read -r _
+while :; do
+	left=
+	for p in /proc/[0-9]*; do
+		case $(readlink "$p/cwd") in "$0"*) kill -9 "${p#/proc/}" && left=1 ;; esac
+	done
+	[ "$left" ] || break
+	sleep 0.05
+done
+rm -rf "$0"*
+`
+
+// watched starts this process's janitor, and clears what processes left behind
+// whose janitor was killed too.
+var watched = sync.OnceValue(func() error {
+	sweep()
+	tmp, err := filepath.EvalSymlinks(os.TempDir())
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("/bin/sh", "-c", janitor, filepath.Join(tmp, fmt.Sprintf("%s%d-", prefix, os.Getpid())))
+	cmd.Dir = "/"
+	if life, err = cmd.StdinPipe(); err != nil {
+		return err
+	}
+	return startApart(cmd)
+})
+
+var life io.Closer // closed by the end of this process
+
+func sweep() {
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*-*"))
+	for _, dir := range dirs {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
+		if pid, err := strconv.Atoi(pid); err != nil || alive(pid) {
+			continue
+		}
+		if dir, err := filepath.EvalSymlinks(dir); err == nil && signalAll(dir, kill) == nil {
+			os.RemoveAll(dir)
+		}
+	}
+}
+
+// freePort is a port that nobody uses, and none that the kernel gives to
+// connections: else one could take it while its server is restarted.
+func freePort() (int, error) {
+	for range 1000 {
+		port := 10000 + rand.IntN(22000)
+		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, errors.New("no port is free")
+}
