@@ -115,7 +115,7 @@ func (c *Client) wasBroken(ctx context.Context, claim Claim, entry breakRecord) 
 
 // keepAudit adds entries to a name's audit record.
 func (c *Client) keepAudit(ctx context.Context, name string, breaks []breakRecord) error {
-	_, err := c.update(ctx, Key{Audits, name}, false, func(r Record) ([]byte, error) {
+	_, err := c.update(ctx, Key{Audits, name}, "", func(r Record) ([]byte, error) {
 		kept, err := decodeAudit(r.Value)
 		if err != nil {
 			return nil, err
@@ -155,7 +155,7 @@ func (c *Client) findClaim(ctx context.Context, claim Claim) (held bool, cl clai
 
 // sendRevocation writes into the session that one of its claims is broken.
 func (c *Client) sendRevocation(ctx context.Context, claim Claim, entry breakRecord) error {
-	_, err := c.update(ctx, Key{Sessions, claim.Owner.Session}, true, func(r Record) ([]byte, error) {
+	_, err := c.update(ctx, Key{Sessions, claim.Owner.Session}, Everyone, func(r Record) ([]byte, error) {
 		rec, err := decodeSession(r.Value)
 		if err != nil {
 			return nil, err
@@ -249,7 +249,7 @@ func (c *Client) awaitGrace(ctx context.Context, session string) error {
 // write. It reports false if it had gone, and errHolds if it holds and may not
 // be removed from there.
 func (c *Client) removeClaim(ctx context.Context, name string, entry breakRecord, mayHold bool) (removed bool, err error) {
-	_, err = c.update(ctx, Key{Names, name}, true, func(r Record) ([]byte, error) {
+	_, err = c.update(ctx, Key{Names, name}, Everyone, func(r Record) ([]byte, error) {
 		removed = false
 		rec, err := decodeLock(r.Value, r.Version)
 		if err != nil {
@@ -292,7 +292,7 @@ func (c *Client) copyAudit(ctx context.Context, name string) error {
 		return err
 	}
 	copied := rec.Breaks
-	_, err = c.update(ctx, Key{Names, name}, false, func(r Record) ([]byte, error) {
+	_, err = c.update(ctx, Key{Names, name}, "", func(r Record) ([]byte, error) {
 		rec, err := decodeLock(r.Value, r.Version)
 		if err != nil {
 			return nil, err

@@ -39,6 +39,7 @@ type Client struct {
 	sess    *session // nil before the first claim and after a loss
 	lost    map[string]instant
 	dead    map[string]instant // sessions known to be dead, and from when their claims are void
+	recent  map[string]recent  // places that were left with others in them
 	lazy    map[string]instant // names left without waiting for the disk, and when that was answered
 	later   []func()           // to be called when mu is not held
 	here    bool               // the goroutine that holds mu will drive one place itself
@@ -67,6 +68,7 @@ func New(store Store, opts *Options) (*Client, error) {
 		lost:   make(map[string]instant),
 		dead:   make(map[string]instant),
 		lazy:   make(map[string]instant),
+		recent: make(map[string]recent),
 		quiet:  make(chan struct{}),
 		nudge:  make(chan struct{}, 1),
 	}
@@ -315,7 +317,7 @@ func (c *Client) SetStoreTTL(ctx context.Context, ttl time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.update(ctx, ttlKey, true, func(Record) ([]byte, error) { return value, nil }); err != nil {
+	if _, err := c.update(ctx, ttlKey, Everyone, func(Record) ([]byte, error) { return value, nil }); err != nil {
 		return fmt.Errorf("set ttl: %w", err)
 	}
 	return nil
@@ -324,7 +326,7 @@ func (c *Client) SetStoreTTL(ctx context.Context, ttl time.Duration) error {
 // update swaps one record until it wins: change returns the new value for what
 // stands, or an error that ends it. An unknown outcome is tried again, so
 // change must recognise its own work.
-func (c *Client) update(ctx context.Context, key Key, wake bool, change func(Record) ([]byte, error)) (Record, error) {
+func (c *Client) update(ctx context.Context, key Key, wake string, change func(Record) ([]byte, error)) (Record, error) {
 	recs, err := c.store.Load(ctx, []Key{key})
 	if err != nil {
 		return Record{}, err

@@ -109,7 +109,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		return gone
 	}
 	ended := false
-	_, err = c.update(ctx, Key{Sessions, mine.Session}, true, func(r Record) ([]byte, error) {
+	_, err = c.update(ctx, Key{Sessions, mine.Session}, Everyone, func(r Record) ([]byte, error) {
 		s, err := decodeSession(r.Value)
 		switch {
 		case err != nil:
@@ -131,7 +131,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		return err
 	}
 	c.knowDead(mine.Session, sessionRecord{})
-	_, err = c.update(ctx, Key{Names, name}, true, func(r Record) ([]byte, error) {
+	_, err = c.update(ctx, Key{Names, name}, Everyone, func(r Record) ([]byte, error) {
 		rec, err := decodeLock(r.Value, r.Version)
 		if err != nil {
 			return nil, err

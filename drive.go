@@ -79,7 +79,7 @@ func (c *Client) drive(p *place, here context.Context) {
 			p.look = false
 			c.unlock()
 			if lost > 2 {
-				c.pause(time.Duration(mathrand.Int64N(int64(took)<<min(lost-2, 5) + 1)))
+				c.pause(time.Duration(mathrand.Int64N(int64(min(took<<min(lost-2, 5), maxPause)) + 1)))
 			}
 			if looked = c.lookAt(p); !looked {
 				c.pause(c.backoff(p))
@@ -114,7 +114,7 @@ func (c *Client) drive(p *place, here context.Context) {
 			p.busy = false
 			if len(p.groups)+len(p.leaving) == 0 && (!p.blind || c.closed) {
 				c.debts = c.debts || p.blind
-				delete(c.places, p.name)
+				c.leave(p)
 				c.checkQuiet()
 			}
 			c.unlock()
@@ -124,6 +124,9 @@ func (c *Client) drive(p *place, here context.Context) {
 	}
 	c.work.Done()
 }
+
+// maxPause bounds what a write that lost waits before the next look.
+const maxPause = 250 * time.Millisecond
 
 // openWith opens a session in one call with its first claim.
 func (c *Client) openWith(p *place, s *session) {
@@ -291,7 +294,7 @@ func (g *group) claim() claimRecord {
 	}
 	return claimRecord{
 		Session: g.sess.id, Nr: g.nr, Slots: g.slots, N: n, TTL: g.sess.ttl.Milliseconds(),
-		Since: g.since.UnixMicro(), Reason: g.reason, Set: g.set,
+		Since: g.since.UnixMicro(), Reason: g.reason, Retries: g.retries, Set: g.set,
 	}
 }
 
@@ -316,7 +319,11 @@ func (p *place) write(next lockRecord, s *session) Write {
 	w := Write{Key: Key{Names, p.name}, Old: old, Value: next.encode(max(old, 0)), Lazy: !next.gives()}
 	for _, h := range next.Holders {
 		if h.Token == 0 && (s == nil || h.Session != s.id) || h.tokens() > 1 && len(next.Waiters) > len(p.rec.Waiters) {
-			w.Wake = true
+			if w.Wake != "" && w.Wake != h.Session {
+				w.Wake = Everyone
+				break
+			}
+			w.Wake = h.Session
 		}
 	}
 	return w
@@ -359,6 +366,11 @@ func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Cont
 	if err != nil {
 		c.refuse(p, err)
 		return lostTo
+	}
+	for _, g := range p.groups {
+		if g.state == wanted && g.nr != 0 {
+			g.retries++
+		}
 	}
 	c.see(p, rec, sw.out.Record.Version, sw.sent)
 	return lostTo

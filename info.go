@@ -41,6 +41,7 @@ type Claim struct {
 	Token       int64         // fencing token; 0 while waiting
 	Owner       Owner         // as much as its session record tells
 	Reason      string        // why it wants the lock
+	Retries     int64         // how many of its writes lost before it was in
 	Since       time.Time     // when it asked, by its owner's clock: for people
 	TTL         time.Duration // how long its session may be silent
 	BeatAge     time.Duration // since the last heartbeat, by the store's clock; negative: cannot tell
@@ -128,7 +129,8 @@ func (c claimRecord) public(name string) Claim {
 	return Claim{
 		ID: claimID(c.Session, c.Nr), Name: name, Slots: c.Slots, Token: c.Token,
 		Owner: Owner{Session: c.Session}, Reason: c.Reason, Since: time.UnixMicro(c.Since),
-		TTL: time.Duration(c.TTL) * time.Millisecond, BeatAge: -1, Collecting: c.Set, nr: c.Nr,
+		Retries: c.Retries,
+		TTL:     time.Duration(c.TTL) * time.Millisecond, BeatAge: -1, Collecting: c.Set, nr: c.Nr,
 	}
 }
 

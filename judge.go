@@ -16,8 +16,8 @@ import (
 //     from after a first look had returned to before a last one was sent;
 //   - proof: this host's kernel knows that all processes with its file are gone;
 //   - age: the store's clock says that the beat is older than the TTL, and a mark
-//     that asks for a beat has stood unanswered for a third of it. This one
-//     rests on the store's clock not having leapt by more than the margin.
+//     that asks for a beat has stood unanswered for half of it, in which a
+//     heartbeat comes that nobody has told of the mark. This one rests on the store's clock not having leapt by more than the margin.
 //
 // Burying is a swap of the very record that was judged, so either the next beat
 // or the burial wins, and leaves a tombstone: death is permanent, and may be
@@ -71,7 +71,7 @@ func (j *judge) due(sessions []string, t instant) bool {
 }
 
 // next is when one of the sessions is to be looked at, because its beat will be
-// late, or have stood for a TTL, or a mark for a third of it; never: no such
+// late, or have stood for a TTL, or a mark for half of it; never: no such
 // time is known.
 func (j *judge) next(sessions []string) instant {
 	j.mu.Lock()
@@ -86,8 +86,11 @@ func (j *judge) next(sessions []string) instant {
 			continue
 		}
 		moments := []instant{w.since.add(w.ttl / 2), w.since.add(w.ttl)}
+		if w.absent {
+			moments = append(moments, w.since.add(firstPoll))
+		}
 		if w.marked != never {
-			moments = append(moments, w.marked.add(w.ttl/3))
+			moments = append(moments, w.marked.add(w.ttl/2))
 		}
 		for _, due := range moments {
 			if due > w.looked && (at == never || due < at) {
@@ -156,7 +159,7 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 	switch {
 	case age >= ttl && rec.Detached:
 		return buryIt, rec, "its time is over"
-	case age >= ttl && rec.Suspected != nil && s.rec.Age >= ttl/3 && (!patient || s.asked.sub(w.marked) >= ttl/3):
+	case age >= ttl && rec.Suspected != nil && s.rec.Age >= ttl/2 && (!patient || s.asked.sub(w.marked) >= ttl/2):
 		// Who goes on waiting has seen the mark stand on its own clock as well.
 		// Who only asks once cannot, and relies on the store's clock not having
 		// leapt by a TTL since the mark.
@@ -267,12 +270,12 @@ func (c *Client) carryOut(ctx context.Context, id string, r Record, rec sessionR
 		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: IfEmpty, Value: zero.encode()}})
 	case markIt:
 		rec.Suspected = &suspicion{By: c.owner.String(), Age: max(r.Age, 0).Microseconds()}
-		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: rec.encode(), Wake: true}})
+		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: rec.encode(), Wake: Everyone}})
 		c.log.Info("suspected", "session", id, "owner", rec.Owner)
 	case buryIt:
 		tomb := sessionRecord{Owner: rec.Owner, TTL: rec.TTL, Grace: rec.Grace, Beat: rec.Beat, Nonce: rec.Nonce,
 			Dead: time.Now().UnixMicro(), By: c.owner.String(), Why: why}
-		outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: tomb.encode(), Wake: true}})
+		outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: tomb.encode(), Wake: Everyone}})
 		if err != nil {
 			return false // perhaps: the next look tells
 		}
@@ -332,7 +335,7 @@ func (c *Client) buryProven(ids []string) {
 // buryOwn writes the tombstone of our own session.
 func (c *Client) buryOwn(ctx context.Context, s *session) error {
 	errDead := errors.New("dead")
-	_, err := c.update(ctx, Key{Sessions, s.id}, true, func(r Record) ([]byte, error) {
+	_, err := c.update(ctx, Key{Sessions, s.id}, Everyone, func(r Record) ([]byte, error) {
 		rec, err := decodeSession(r.Value)
 		if err == nil && rec.Dead != 0 {
 			return nil, errDead

@@ -28,7 +28,8 @@ type place struct {
 	foreign      bool // other sessions wait
 	foreignSince instant
 	waits        bool    // a claim of ours is in its queue
-	lookAt       instant // when the wait loop looks at it next
+	lookAt       instant // when the wait loop looks at it because of a hint
+	pos          position
 
 	// What the driver is at.
 	busy    bool
@@ -90,6 +91,7 @@ type group struct {
 	waiting fifo
 	active  []*Lock
 	want    int64 // tokens to ask for, to be handed on in memory
+	retries int64 // writes that lost, while it was wanted
 
 	// The claim. A group whose session is lost while it waits takes a new one.
 	sess        *session
@@ -122,7 +124,16 @@ func (c *Client) place(name string) *place {
 	p := c.places[name]
 	if p == nil {
 		p = &place{name: name, asked: never, got: never, failing: never, lookAt: never}
+		p.pos = position{moved: never, pollAt: never, calmAt: never}
 		c.places[name] = p
+		if old, ok := c.recent[name]; ok {
+			// What it was when we left it: who comes again soon need not ask.
+			delete(c.recent, name)
+			if now().sub(old.at) < recently {
+				p.known, p.rec, p.version, p.got = true, old.rec, old.version, old.at
+				c.compare(p)
+			}
+		}
 	}
 	return p
 }
@@ -279,9 +290,32 @@ func (c *Client) compare(p *place) {
 			signal(g.sess.wake)
 		}
 	}
+	c.follow(p)
 	if p.waits {
 		c.startWaiting()
 	}
+}
+
+// recent is a record as it was left behind with others in it.
+type recent struct {
+	rec     lockRecord
+	version int64
+	at      instant
+}
+
+// recently is how long that may be of use.
+const recently = time.Second
+
+// leave forgets a place, but for what it looked like; c.mu is held.
+func (c *Client) leave(p *place) {
+	delete(c.places, p.name)
+	if len(p.rec.Holders)+len(p.rec.Waiters) == 0 {
+		return
+	}
+	if len(c.recent) >= 1000 {
+		clear(c.recent)
+	}
+	c.recent[p.name] = recent{p.rec, p.version, now()}
 }
 
 func (c *Client) isOurs(session string) bool { return c.sess != nil && c.sess.id == session }

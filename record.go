@@ -29,13 +29,14 @@ type claimRecord struct {
 	Slots int `json:"slots"`
 	// Token is the first token it was given. 0 in a holder means: given by the
 	// write that made this version, max(version, next)+Off.
-	Token  int64  `json:"token,omitempty"`
-	Off    int64  `json:"off,omitempty"`
-	N      int64  `json:"n,omitempty"`      // how many tokens; 0 is 1
-	TTL    int64  `json:"ttl"`              // milliseconds
-	Since  int64  `json:"since"`            // microseconds since 1970, by its owner's clock
-	Reason string `json:"reason,omitempty"` // why it wants the lock
-	Set    string `json:"set,omitempty"`    // "2 of 3": part of a set that is being collected
+	Token   int64  `json:"token,omitempty"`
+	Off     int64  `json:"off,omitempty"`
+	N       int64  `json:"n,omitempty"`       // how many tokens; 0 is 1
+	TTL     int64  `json:"ttl"`               // milliseconds
+	Since   int64  `json:"since"`             // microseconds since 1970, by its owner's clock
+	Reason  string `json:"reason,omitempty"`  // why it wants the lock
+	Retries int64  `json:"retries,omitempty"` // how many of its writes lost before it was in
+	Set     string `json:"set,omitempty"`     // "2 of 3": part of a set that is being collected
 }
 
 func (c claimRecord) tokens() int64 { return max(c.N, 1) }

@@ -373,9 +373,11 @@ func (s *session) guardWindow() {
 		timer.Reset(min(left, time.Second))
 		select {
 		case <-timer.C:
-			s.c.mu.Lock()
-			s.c.startHints() // a session that lasts wants to hear at once of a break
-			s.c.mu.Unlock()
+			if _, costs := s.c.store.(CostlyWatcher); !costs {
+				s.c.mu.Lock()
+				s.c.startHints() // a session that lasts wants to hear at once of a break
+				s.c.mu.Unlock()
+			}
 		case <-s.moved:
 		case <-s.ended:
 			return

@@ -40,14 +40,22 @@ type Store interface {
 
 // A Watcher is a Store whose database can tell of changes.
 type Watcher interface {
-	// Watch calls changed with the key of each Write that had Wake set and
-	// won, until ctx is done or watching fails, and returns why it ended.
-	// Calls are only hints: they may be late, doubled, spurious or missing;
-	// a zero Key means that anything may have changed, and is what comes first,
-	// as soon as writes are told of. Calls do not overlap, and changed does not
-	// block.
-	Watch(ctx context.Context, changed func(Key)) error
+	// Watch calls changed for each Write that had Wake set and won, until ctx
+	// is done or watching fails, and returns why it ended. Calls are only
+	// hints: they may be late, doubled, spurious or missing; a zero Hint means
+	// that anything may have changed, and is what comes first, as soon as
+	// writes are told of. Calls do not overlap, and changed does not block.
+	Watch(ctx context.Context, changed func(Hint)) error
 }
+
+// A Hint tells of a write.
+type Hint struct {
+	Key
+	Wake string // that of the Write; Everyone if the store does not know
+}
+
+// Everyone as the Wake of a Write: whoever watches.
+const Everyone = "*"
 
 // A CostlyWatcher is a Watcher where everyone who watches slows down all writes
 // that wake. A Client watches there only while it waits or observes; who holds
@@ -147,8 +155,10 @@ type Write struct {
 	// key without a version is written with IfEmpty.
 	Old   int64
 	Value []byte // empty: the key shall hold nothing
-	// Wake asks the store to tell its watchers of this write, if it wins.
-	Wake bool
+	// Wake asks the store to tell its watchers of this write, if it wins: all
+	// of them, but with the word for whom it is meant, a session id or
+	// Everyone. "": nobody needs to be told. At most 64 bytes.
+	Wake string
 	// Lazy says that the answer need not wait for the disk. A crash of the
 	// database may lose the write again, but not once a later write that is not
 	// lazy, of whatever key, was answered: that one carries along all that were
@@ -175,6 +185,9 @@ func (w Write) Check() error {
 	}
 	if len(w.Value) > MaxValue {
 		return fmt.Errorf("value of %s %q has %d bytes, at most %d", w.Key.Space, w.Key.Name, len(w.Value), MaxValue)
+	}
+	if len(w.Wake) > 64 {
+		return fmt.Errorf("wake %q of %s %q has %d bytes, at most 64", w.Wake, w.Key.Space, w.Key.Name, len(w.Wake))
 	}
 	return nil
 }

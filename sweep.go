@@ -175,7 +175,10 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 		c.mu.Unlock()
 		free := len(rec.Holders)+len(rec.Waiters)+len(rec.Breaks) == 0
 		if changed || free {
-			w := Write{Key: keys[i], Old: r.Version, Value: rec.encode(r.Version), Wake: rec.gives(), Lazy: !rec.gives()}
+			w := Write{Key: keys[i], Old: r.Version, Value: rec.encode(r.Version), Lazy: !rec.gives()}
+			if rec.gives() {
+				w.Wake = Everyone
+			}
 			outs, err := c.store.CompareAndSwap(ctx, []Write{w})
 			switch {
 			case err != nil || !outs[0].Won:

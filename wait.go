@@ -2,20 +2,34 @@ package holdfast
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	mathrand "math/rand/v2"
 	"slices"
 	"time"
 )
 
 // Waiting: one loop per client for all its waits, with one query each time
-// round: the names waited for, and the sessions of all claims ahead of ours.
-// Hints from the store make it look at once; without them it looks after 50 ms,
-// and less and less often up to once a second.
+// round: the names that are due, and now and then the sessions of all claims
+// ahead of ours.
+//
+// Where the store tells of changes, whoever is let in is told so, and polling
+// only stands behind that: once a second near the head of a queue, every three
+// seconds far from it. Elsewhere polling goes by place in the queue. Who is next
+// looks after 3 ms, and then after a seventh of the time since the queue last
+// moved; who is n-th looks when the queue should have moved most of the way. So
+// a wait is at most a seventh longer than it has to be, never by more than a
+// second, and a crowd, or a long wait, asks seldom.
 
 const (
-	firstPoll = 50 * time.Millisecond
-	lastPoll  = time.Second
-	proofPoll = 20 * time.Millisecond // how often the kernel is asked whether someone ahead has died
-	nearHead  = 3                     // by those so near the head of the queue; the others ask with each poll
+	firstPoll   = 50 * time.Millisecond
+	quickPoll   = 3 * time.Millisecond
+	lastPoll    = time.Second
+	farPoll     = 3 * time.Second
+	sessionPoll = 200 * time.Millisecond // until the sessions ahead are first looked at
+	calm        = 100 * time.Millisecond // how long a queue stands still before those in it look where they are
+	proofPoll   = 20 * time.Millisecond  // how often the kernel is asked whether someone ahead has died
+	nearHead    = 3                      // by those so near the head of the queue; the others ask with each poll
 )
 
 // startWaiting runs the wait loop if it does not; c.mu is held.
@@ -28,29 +42,83 @@ func (c *Client) startWaiting() {
 	c.startHints()
 }
 
+// position is where this client stands in the queue of a place.
+type position struct {
+	ahead  int           // live waiters before our first
+	first  string        // the first holder's claim
+	moved  instant       // when one of these was seen to change; never: does not wait
+	pace   time.Duration // how long it took to move on by one, lately
+	passed int           // others that were let in since the last look
+	pollAt instant       // never: at once
+	calmAt instant       // when to look if no one else is let in; never: no need
+}
+
+// follow takes in where we stand; c.mu is held.
+func (c *Client) follow(p *place) {
+	l := &p.pos
+	if !p.waits {
+		*l = position{moved: never, pollAt: never, calmAt: never}
+		return
+	}
+	ahead, first := c.before(p), ""
+	if len(p.rec.Holders) > 0 {
+		first = fmt.Sprint(p.rec.Holders[0].Session, p.rec.Holders[0].Nr)
+	}
+	if t := now(); l.moved == never {
+		*l = position{ahead: ahead, first: first, moved: t, pace: 10 * time.Millisecond, pollAt: never, calmAt: never}
+		l.pollAt = t.add(jitter(c.pollEvery(p)))
+	} else if ahead != l.ahead || first != l.first {
+		if ahead < l.ahead {
+			l.pace = (l.pace + t.sub(l.moved)/time.Duration(l.ahead-ahead)) / 2
+		}
+		l.ahead, l.first, l.moved = ahead, first, t
+	}
+	l.passed, l.calmAt = 0, never
+}
+
+// pollEvery is how long to leave between two polls of a place; c.mu is held.
+func (c *Client) pollEvery(p *place) time.Duration {
+	l := &p.pos
+	switch {
+	case c.hints.work && l.ahead < nearHead:
+		return lastPoll
+	case c.hints.work:
+		return farPoll
+	}
+	every := max(quickPoll, now().sub(l.moved)/7, time.Duration(l.ahead)*l.pace*7/10)
+	return min(every, lastPoll)
+}
+
 // A round is what the wait loop looks at.
 type round struct {
-	names    []*place
+	waits    bool     // anything at all
+	near     bool     // near the head of a queue, somewhere
+	due      []*place // names to be looked at now
 	sessions []string // of claims ahead of ours, without doubles
 	close    []string // those of the holders and of who is next, where ours comes soon
-	due      []*place // names that a hint says have changed
-	next     instant  // when the next hint is due
+	next     instant  // when the next name is due
 }
 
 // ahead finds what is worth looking at; c.mu is held.
 func (c *Client) ahead() (r round) {
 	r.next = never
 	t := now()
-	seen := make(map[string]bool)
-	for _, p := range c.places {
-		if p.lookAt != never {
-			if p.lookAt <= t {
-				p.lookAt = never
-				r.due = append(r.due, p)
-			} else if r.next == never || p.lookAt < r.next {
-				r.next = p.lookAt
-			}
+	soon := func(at instant) {
+		if at != never && (r.next == never || at < r.next) {
+			r.next = at
 		}
+	}
+	seen := make(map[string]bool)
+	var later []*place // to be polled, but not yet
+	polled := false
+	for _, p := range c.places {
+		hinted := p.lookAt != never && p.lookAt <= t || p.pos.calmAt != never && p.pos.calmAt <= t
+		if hinted {
+			p.lookAt, p.pos.calmAt = never, never
+			r.due = append(r.due, p)
+		}
+		soon(p.lookAt)
+		soon(p.pos.calmAt)
 		if !p.waits {
 			continue
 		}
@@ -63,10 +131,16 @@ func (c *Client) ahead() (r round) {
 			}
 		}
 		if !p.waits {
+			c.follow(p)
 			continue
 		}
-		r.names = append(r.names, p)
-		near := c.before(p) < nearHead
+		r.waits = true
+		if !hinted {
+			later = append(later, p)
+			polled = polled || p.pos.pollAt <= t
+		}
+		near := p.pos.ahead < nearHead
+		r.near = r.near || near
 		look := func(cl claimRecord) {
 			if !seen[cl.Session] && !c.isOurs(cl.Session) && !c.isDead(cl.Session) {
 				seen[cl.Session] = true
@@ -86,17 +160,35 @@ func (c *Client) ahead() (r round) {
 			look(w)
 		}
 	}
+	for _, p := range later {
+		// What is nearly due comes along, so that many waits share their queries.
+		if every := c.pollEvery(p); polled && p.pos.pollAt <= t.add(every/3) {
+			r.due = append(r.due, p)
+		} else {
+			soon(p.pos.pollAt)
+		}
+	}
+	r.waits = r.waits || len(r.due) > 0 || r.next != never
 	return r
 }
 
+// looked sets when places are to be polled again: all that have the same pace
+// at the same moment; c.mu is held.
+func (c *Client) looked(places []*place) {
+	t, random := now(), mathrand.Int64N(512)
+	for _, p := range places {
+		every := c.pollEvery(p)
+		p.pos.pollAt = t.add(every*3/4 + every*time.Duration(random)/1024)
+	}
+}
+
 func (c *Client) waitLoop() {
-	poll := firstPoll
-	nextPoll := now().add(jitter(poll))
-	silent := never // until when a store that does not answer is left alone
+	sessionsAt, sessionsEvery := never, sessionPoll
+	silent, rest := never, firstPoll // until when a store that does not answer is left alone
 	for {
 		c.mu.Lock()
 		r := c.ahead()
-		if len(r.names) == 0 && len(r.due) == 0 && r.next == never || c.ctx.Err() != nil {
+		if !r.waits || c.ctx.Err() != nil {
 			c.waiting = false
 			c.unlock()
 			c.judge.forget(nil)
@@ -117,44 +209,62 @@ func (c *Client) waitLoop() {
 			}
 		}
 		t := now()
-		switch {
-		case len(died) > 0:
-			if len(r.due) > 0 {
-				c.look(r.due, nil)
+		longest := lastPoll
+		if !r.near {
+			longest = farPoll
+		}
+		if sessionsAt == never {
+			sessionsAt = t.add(jitter(sessionsEvery))
+			if !r.near {
+				sessionsAt = t.add(jitter(lastPoll))
 			}
+		}
+		var sessions []string
+		if len(r.sessions) > 0 && (sessionsAt <= t || c.judge.due(r.sessions, t)) {
+			sessions = r.sessions
+			sessionsEvery = min(sessionsEvery*3/2, longest)
+			sessionsAt = t.add(jitter(sessionsEvery))
+		}
+		if len(r.due) > 0 || len(sessions) > 0 {
+			if silent = never; c.look(r.due, sessions) {
+				rest = firstPoll
+			} else {
+				silent = now().add(jitter(rest))
+				rest = min(rest*3/2, lastPoll)
+			}
+			c.mu.Lock()
+			c.looked(r.due)
+			c.unlock()
+		}
+		if len(died) > 0 {
 			c.buryProven(died)
-			nextPoll = now()
-		case nextPoll <= t || c.judge.due(r.sessions, t):
-			names := r.names
-			for _, p := range r.due {
-				if !slices.Contains(names, p) {
-					names = append(names, p)
-				}
-			}
-			changed, ok := c.look(names, r.sessions)
-			// Where hints come, this only stands behind them.
-			if poll = min(poll*3/2, lastPoll); changed && !c.hinted() {
-				poll = firstPoll
-			}
-			nextPoll = now().add(jitter(poll))
-			if silent = never; !ok {
-				silent = nextPoll // leave it alone until then
-			}
-		case len(r.due) > 0:
-			c.look(r.due, nil)
+			continue
 		}
 
-		wake := nextPoll
-		if r.next != never {
-			wake = min(wake, r.next)
+		wake := r.next
+		sooner := func(at instant) {
+			if at != never && (wake == never || at < wake) {
+				wake = at
+			}
 		}
-		if at := c.judge.next(r.sessions); at != never {
-			wake = min(wake, at)
+		c.mu.Lock()
+		for _, p := range r.due {
+			if p.waits {
+				sooner(p.pos.pollAt)
+			}
+		}
+		c.unlock()
+		if len(r.sessions) > 0 {
+			sooner(sessionsAt)
+			sooner(c.judge.next(r.sessions))
 		}
 		if neighbours {
-			wake = min(wake, now().add(proofPoll))
+			sooner(now().add(proofPoll))
 		}
-		pause := max(wake, silent).sub(now())
+		pause := lastPoll
+		if wake != never {
+			pause = max(wake, silent).sub(now())
+		}
 		nudge := c.nudge
 		if silent != never {
 			nudge = nil
@@ -170,8 +280,8 @@ func (c *Client) waitLoop() {
 }
 
 // look loads names and sessions in one query, takes in what they show, and
-// reports whether anything had changed, and whether the store answered.
-func (c *Client) look(places []*place, sessions []string) (changed, ok bool) {
+// reports whether the store answered.
+func (c *Client) look(places []*place, sessions []string) (ok bool) {
 	c.mu.Lock()
 	timeout := c.callTimeout()
 	c.mu.Unlock()
@@ -194,7 +304,7 @@ func (c *Client) look(places []*place, sessions []string) (changed, ok bool) {
 			}
 		}
 		c.unlock()
-		return false, false
+		return false
 	}
 	c.mu.Lock()
 	for i, p := range places {
@@ -203,9 +313,6 @@ func (c *Client) look(places []*place, sessions []string) (changed, ok bool) {
 			continue // gone meanwhile, or on its first way there
 		}
 		c.seeRecord(p, recs[i], asked)
-		if p.version != was {
-			changed = true
-		}
 		if p.version != was || p.blocked(c.isDead) {
 			c.kick(p)
 		}
@@ -215,13 +322,11 @@ func (c *Client) look(places []*place, sessions []string) (changed, ok bool) {
 	for i, s := range sessions {
 		looks[s] = sighting{recs[len(places)+i], asked, now()}
 	}
-	if c.judgeAll(ctx, looks) {
-		changed = true
-	}
+	c.judgeAll(ctx, looks)
 	if len(sessions) > 0 {
 		c.judge.forget(func(session string) bool { _, ok := looks[session]; return ok })
 	}
-	return changed, true
+	return true
 }
 
 // blocked says whether a claim of the dead stands in the record.
@@ -263,37 +368,49 @@ func (c *Client) before(p *place) (n int) {
 // hints runs the store's watch while there is something to be told.
 type hints struct {
 	running bool
-	work    bool
+	work    bool                           // they come
+	needed  instant                        // when they were last asked for
 	subs    map[Key]map[chan struct{}]bool // for Watch and Observe
 }
 
 func (h *hints) init() { h.subs = make(map[Key]map[chan struct{}]bool) }
 
-// hinted says whether the store's hints come.
-func (c *Client) hinted() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.hints.work
-}
+// watchIdle is how long a watch that costs goes on with nobody waiting, so that
+// it need not begin anew with each wait.
+const watchIdle = 5 * time.Second
 
-// startHints starts watching, once; c.mu is held.
+// startHints starts watching, unless it runs; c.mu is held.
 func (c *Client) startHints() {
 	w, ok := c.store.(Watcher)
-	if !ok || c.hints.running || c.ctx.Err() != nil {
+	if !ok || c.ctx.Err() != nil {
+		return
+	}
+	c.hints.needed = now()
+	if c.hints.running {
 		return
 	}
 	c.hints.running = true
-	c.hints.work = true
 	c.spawn(func() {
-		for wait := 100 * time.Millisecond; c.ctx.Err() == nil; wait = min(wait*2, 10*time.Second) {
+		for wait := 100 * time.Millisecond; ; wait = min(wait*2, 10*time.Second) {
 			began := now()
-			err := w.Watch(c.ctx, c.hint)
-			if c.ctx.Err() != nil {
-				return
+			ctx, cancel := context.WithCancel(c.ctx)
+			if _, ok := w.(CostlyWatcher); ok {
+				c.spawn(func() { c.stopIdle(ctx, cancel) })
 			}
+			err := w.Watch(ctx, c.hint)
+			cancel()
 			c.mu.Lock()
 			c.hints.work = false
+			for _, p := range c.places {
+				p.pos.pollAt = now() // poll from here on
+			}
+			if c.hintsIdle() || c.ctx.Err() != nil {
+				c.hints.running = false
+				c.mu.Unlock()
+				return
+			}
 			c.mu.Unlock()
+			signal(c.nudge)
 			c.log.Info("no hints from the store, polling instead", "err", err)
 			if now().sub(began) > time.Minute {
 				wait = 100 * time.Millisecond
@@ -303,12 +420,40 @@ func (c *Client) startHints() {
 	})
 }
 
-// hint: the store says that a key has changed, or (zero) that any may have.
-func (c *Client) hint(key Key) {
+// stopIdle ends a watch that costs when nobody needs it.
+func (c *Client) stopIdle(ctx context.Context, cancel func()) {
+	t := time.NewTicker(watchIdle)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+		c.mu.Lock()
+		idle := c.hintsIdle()
+		c.mu.Unlock()
+		if idle {
+			cancel()
+			return
+		}
+	}
+}
+
+// hintsIdle says whether nobody needs a watch that costs; c.mu is held.
+func (c *Client) hintsIdle() bool {
+	_, costs := c.store.(CostlyWatcher)
+	return costs && !c.waiting && len(c.hints.subs) == 0 && now().sub(c.hints.needed) > watchIdle
+}
+
+// hint: the store tells of a write, or (zero) that anything may have changed.
+func (c *Client) hint(h Hint) {
+	key := h.Key
 	c.mu.Lock()
 	defer c.unlock()
-	if key != (Key{}) {
+	if !c.hints.work {
 		c.hints.work = true
+		c.looked(slices.Collect(maps.Values(c.places)))
 	}
 	for k, chans := range c.hints.subs {
 		if k == key || key == (Key{}) {
@@ -328,15 +473,40 @@ func (c *Client) hint(key Key) {
 		c.judge.hurry()
 		signal(c.nudge)
 	case key.Space == Names:
-		if p := c.places[key.Name]; p != nil {
+		p := c.places[key.Name]
+		switch {
+		case p == nil:
+		case c.isOurs(h.Wake):
+			p.lookAt = now()
+			c.startWaiting()
+			signal(c.nudge)
+		case h.Wake == Everyone || !p.waits:
 			c.hintPlace(p)
+		default:
+			// Someone else was let in. We look where we are when that has not
+			// happened for a while.
+			l := &p.pos
+			l.passed++
+			l.calmAt = now().add(calm + time.Duration(min(max(l.ahead-l.passed, 0), 60))*20*time.Millisecond)
+			signal(c.nudge)
 		}
 	case key.Space == Sessions && c.isOurs(key.Name):
 		signal(c.sess.wake)
-	case key.Space == Sessions:
+	case key.Space == Sessions && c.isAhead(key.Name):
 		c.judge.hurry()
 		signal(c.nudge)
 	}
+}
+
+// isAhead says whether a session has a claim where we wait; c.mu is held.
+func (c *Client) isAhead(session string) bool {
+	its := func(cl claimRecord) bool { return cl.Session == session }
+	for _, p := range c.places {
+		if p.waits && (slices.ContainsFunc(p.rec.Holders, its) || slices.ContainsFunc(p.rec.Waiters, its)) {
+			return true
+		}
+	}
+	return false
 }
 
 // hintPlace has a name looked at: at once by who is first in line, by the

@@ -27,7 +27,7 @@ func (c *counter) CompareAndSwap(ctx context.Context, writes []holdfast.Write) (
 }
 
 // Watch implements holdfast.Watcher for a store that does.
-func (c *counter) Watch(ctx context.Context, changed func(holdfast.Key)) error {
+func (c *counter) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
 	return c.Store.(holdfast.Watcher).Watch(ctx, changed)
 }
 

@@ -104,9 +104,9 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 		}
 		s.rows[w.Key] = next
 		outcomes[i] = holdfast.Outcome{Won: true, Record: next.record(now)}
-		if w.Wake {
+		if w.Wake != "" {
 			for each := range s.watchers {
-				each.add(w.Key)
+				each.add(holdfast.Hint{Key: w.Key, Wake: w.Wake})
 			}
 		}
 	}

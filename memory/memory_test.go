@@ -63,15 +63,15 @@ func TestWatchOverflow(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		listen := make(chan bool)
-		heard := map[holdfast.Key]int{}
-		go s.Watch(ctx, func(k holdfast.Key) {
+		heard := map[holdfast.Hint]int{}
+		go s.Watch(ctx, func(k holdfast.Hint) {
 			<-listen
 			heard[k]++
 		})
 		synctest.Wait()
 
 		wake := func(name string) {
-			swap(t, s, holdfast.Write{Key: holdfast.Key{Name: name}, Old: holdfast.IfEmpty, Value: []byte("a"), Wake: true})
+			swap(t, s, holdfast.Write{Key: holdfast.Key{Name: name}, Old: holdfast.IfEmpty, Value: []byte("a"), Wake: holdfast.Everyone})
 		}
 		for i := range 5000 {
 			wake("name " + time.Duration(i).String())
@@ -79,13 +79,13 @@ func TestWatchOverflow(t *testing.T) {
 		close(listen)
 		synctest.Wait()
 		// The first zero key says that it listens, the second stands for too many.
-		if len(heard) != 1 || heard[holdfast.Key{}] != 2 {
+		if len(heard) != 1 || heard[holdfast.Hint{}] != 2 {
 			t.Errorf("heard of %d keys, want two zero keys alone", len(heard))
 		}
 
 		wake("last")
 		synctest.Wait()
-		if heard[holdfast.Key{Name: "last"}] != 1 {
+		if heard[holdfast.Hint{Key: holdfast.Key{Name: "last"}, Wake: holdfast.Everyone}] != 1 {
 			t.Errorf("heard nothing of a write after too many")
 		}
 	})

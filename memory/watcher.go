@@ -7,13 +7,13 @@ import (
 	"github.com/holdfast-lock/holdfast"
 )
 
-// maxHints is how many keys wait for a watcher that is slow. When there are
-// more, one zero key stands for all.
+// maxHints is how many hints wait for a watcher that is slow. When there are
+// more, one zero hint stands for all.
 const maxHints = 1024
 
-// Watch implements holdfast.Watcher. Hints that wait are told once per key.
-func (s *Store) Watch(ctx context.Context, changed func(holdfast.Key)) error {
-	w := &watcher{news: make(chan struct{}, 1), waiting: map[holdfast.Key]bool{}}
+// Watch implements holdfast.Watcher. Hints that wait and are alike are told once.
+func (s *Store) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
+	w := &watcher{news: make(chan struct{}, 1), waiting: map[holdfast.Hint]bool{}}
 	s.mu.Lock()
 	s.watchers[w] = true
 	s.mu.Unlock()
@@ -23,18 +23,18 @@ func (s *Store) Watch(ctx context.Context, changed func(holdfast.Key)) error {
 		s.mu.Unlock()
 	}()
 
-	changed(holdfast.Key{}) // what was written before is not told of
+	changed(holdfast.Hint{}) // what was written before is not told of
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-w.news:
 		}
-		for _, k := range w.take() {
+		for _, h := range w.take() {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			changed(k)
+			changed(h)
 		}
 	}
 }
@@ -44,23 +44,23 @@ type watcher struct {
 	news chan struct{} // has room for one: there is something to take
 
 	mu      sync.Mutex // guards all below
-	keys    []holdfast.Key
-	waiting map[holdfast.Key]bool // the same as a set
-	all     bool                  // too many: anything may have changed
+	hints   []holdfast.Hint
+	waiting map[holdfast.Hint]bool // the same as a set
+	all     bool                   // too many: anything may have changed
 }
 
-func (w *watcher) add(k holdfast.Key) {
+func (w *watcher) add(h holdfast.Hint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
-	case w.all || w.waiting[k]:
+	case w.all || w.waiting[h]:
 		return
-	case len(w.keys) == maxHints:
-		w.keys, w.all = nil, true
+	case len(w.hints) == maxHints:
+		w.hints, w.all = nil, true
 		clear(w.waiting)
 	default:
-		w.keys = append(w.keys, k)
-		w.waiting[k] = true
+		w.hints = append(w.hints, h)
+		w.waiting[h] = true
 	}
 	select {
 	case w.news <- struct{}{}:
@@ -68,14 +68,14 @@ func (w *watcher) add(k holdfast.Key) {
 	}
 }
 
-func (w *watcher) take() []holdfast.Key {
+func (w *watcher) take() []holdfast.Hint {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	keys := w.keys
+	hints := w.hints
 	if w.all {
-		keys = []holdfast.Key{{}}
+		hints = []holdfast.Hint{{}}
 	}
-	w.keys, w.all = nil, false
+	w.hints, w.all = nil, false
 	clear(w.waiting)
-	return keys
+	return hints
 }

@@ -201,7 +201,7 @@ func TestProcessKilled(t *testing.T) {
 
 // watch prints the keys that it is woken for.
 func watch(ctx context.Context, s *Store) error {
-	err := s.Watch(ctx, func(k holdfast.Key) { fmt.Printf("%d %q\n", k.Space, k.Name) })
+	err := s.Watch(ctx, func(k holdfast.Hint) { fmt.Printf("%d %q\n", k.Space, k.Name) })
 	return fmt.Errorf("watch ended: %w", err)
 }
 
@@ -229,7 +229,7 @@ func TestProcessWakes(t *testing.T) {
 	old := holdfast.IfEmpty
 	write := func() {
 		t.Helper()
-		o, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "a\nb"}, Old: old, Value: []byte("1"), Wake: true}})
+		o, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "a\nb"}, Old: old, Value: []byte("1"), Wake: holdfast.Everyone}})
 		if err != nil || !o[0].Won {
 			t.Fatalf("%+v, error %v", o, err)
 		}

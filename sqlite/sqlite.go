@@ -145,7 +145,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 	durable = durable && !s.async
 
 	outcomes := make([]holdfast.Outcome, len(writes))
-	var wake []holdfast.Key
+	var wake []holdfast.Hint
 	err := use(ctx, func(c *conn) error {
 		if len(writes) > 1 {
 			return c.transaction(ctx, durable, func() error { return c.swaps(writes, outcomes, &s.clock) })
@@ -162,8 +162,8 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 		return nil, s.explain(err)
 	}
 	for i, w := range writes {
-		if w.Wake && outcomes[i].Won {
-			wake = append(wake, w.Key)
+		if w.Wake != "" && outcomes[i].Won {
+			wake = append(wake, holdfast.Hint{Key: w.Key, Wake: w.Wake})
 		}
 	}
 	s.wakes.tell(wake)

@@ -19,21 +19,21 @@ type wakes struct {
 // A watcher is a call of Watch that is under way.
 type watcher struct {
 	mu      sync.Mutex
-	changed func(holdfast.Key)
+	changed func(holdfast.Hint)
 }
 
 // call tells the watcher; calls do not overlap.
-func (w *watcher) call(keys ...holdfast.Key) {
+func (w *watcher) call(hints ...holdfast.Hint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, k := range keys {
-		w.changed(k)
+	for _, h := range hints {
+		w.changed(h)
 	}
 }
 
-// tell tells everyone that the keys have changed, as well as it can.
-func (w *wakes) tell(keys []holdfast.Key) {
-	if len(keys) == 0 {
+// tell tells everyone of writes, as well as it can.
+func (w *wakes) tell(hints []holdfast.Hint) {
+	if len(hints) == 0 {
 		return
 	}
 	w.mu.Lock()
@@ -43,30 +43,33 @@ func (w *wakes) tell(keys []holdfast.Key) {
 	}
 	w.mu.Unlock()
 	for _, watcher := range own {
-		watcher.call(keys...)
+		watcher.call(hints...)
 	}
-	w.tellOthers(keys)
+	w.tellOthers(hints)
 }
 
-// message is a key as it is sent through a pipe: its space, the length of its
-// name, its name. It is short enough to be written whole or not at all.
-func message(k holdfast.Key) []byte {
-	return append([]byte{byte(k.Space), byte(len(k.Name))}, k.Name...)
+// message is a hint as it is sent through a pipe: its space, the length of its
+// name, its name, and the same of whom it is for. It is short enough to be
+// written whole or not at all.
+func message(h holdfast.Hint) []byte {
+	m := append([]byte{byte(h.Space), byte(len(h.Name))}, h.Name...)
+	return append(append(m, byte(len(h.Wake))), h.Wake...)
 }
 
 // split cuts the messages out of what was read, and returns what is left of it.
 // What is not a message means that anything may have changed.
-func split(read []byte) (keys []holdfast.Key, rest []byte) {
+func split(read []byte) (hints []holdfast.Hint, rest []byte) {
 	for len(read) >= 2 {
 		space, size := holdfast.Space(read[0]), int(read[1])
 		if space > holdfast.Audits || size == 0 {
-			return append(keys, holdfast.Key{}), nil
+			return append(hints, holdfast.Hint{}), nil
 		}
-		if len(read) < 2+size {
+		if len(read) < 3+size || len(read) < 3+size+int(read[2+size]) {
 			break
 		}
-		keys = append(keys, holdfast.Key{Space: space, Name: string(read[2 : 2+size])})
-		read = read[2+size:]
+		end := 3 + size + int(read[2+size])
+		hints = append(hints, holdfast.Hint{Key: holdfast.Key{Space: space, Name: string(read[2 : 2+size])}, Wake: string(read[3+size : end])})
+		read = read[end:]
 	}
-	return keys, read
+	return hints, read
 }

@@ -12,8 +12,8 @@ import (
 type listing struct{}
 
 // Watch implements holdfast.Watcher, where there are named pipes.
-func (s *Store) Watch(context.Context, func(holdfast.Key)) error {
+func (s *Store) Watch(context.Context, func(holdfast.Hint)) error {
 	return errors.New("waiters poll: SQLite cannot wake them on this system")
 }
 
-func (w *wakes) tellOthers([]holdfast.Key) {}
+func (w *wakes) tellOthers([]holdfast.Hint) {}

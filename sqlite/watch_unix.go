@@ -33,7 +33,7 @@ func (w *wakes) directory() (string, error) {
 // Watch implements holdfast.Watcher. Its pipe is in a directory beside the
 // database file, with "-wake" at the end of its name; who may not use that
 // directory polls.
-func (s *Store) Watch(ctx context.Context, changed func(holdfast.Key)) error {
+func (s *Store) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (s *Store) Watch(ctx context.Context, changed func(holdfast.Key)) error {
 	defer s.wakes.remove(pipe, name)
 	defer context.AfterFunc(ctx, func() { pipe.SetReadDeadline(time.Unix(1, 0)) })()
 
-	w.call(holdfast.Key{}) // what was written before is not told of
+	w.call(holdfast.Hint{}) // what was written before is not told of
 	buf := make([]byte, 64<<10)
 	kept := 0
 	for {
@@ -56,12 +56,12 @@ func (s *Store) Watch(ctx context.Context, changed func(holdfast.Key)) error {
 			}
 			return fmt.Errorf("watch %s: %w", name, err)
 		}
-		keys, rest := split(buf[:kept+n])
+		hints, rest := split(buf[:kept+n])
 		if n > 2048 {
 			// So much may have filled the pipe, and more been turned away.
-			keys = append(keys, holdfast.Key{})
+			hints = append(hints, holdfast.Hint{})
 		}
-		w.call(keys...)
+		w.call(hints...)
 		kept = copy(buf, rest)
 	}
 }
@@ -115,10 +115,10 @@ func (w *wakes) remove(pipe *os.File, name string) {
 	pipe.Close()
 }
 
-// tellOthers writes the keys to the pipes of other watchers.
-func (w *wakes) tellOthers(keys []holdfast.Key) {
+// tellOthers writes the hints to the pipes of other watchers.
+func (w *wakes) tellOthers(hints []holdfast.Hint) {
 	for _, name := range w.others() {
-		send(name, keys)
+		send(name, hints)
 	}
 }
 
@@ -162,9 +162,9 @@ func (w *wakes) others() []string {
 	return others
 }
 
-// send writes the keys to a pipe. One that nobody reads is removed; one that
+// send writes the hints to a pipe. One that nobody reads is removed; one that
 // is full has its reader awake already.
-func send(name string, keys []holdfast.Key) {
+func send(name string, hints []holdfast.Hint) {
 	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err == unix.ENXIO {
 		os.Remove(name)
@@ -177,8 +177,8 @@ func send(name string, keys []holdfast.Key) {
 	if unix.Fstat(fd, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFIFO {
 		return
 	}
-	for _, k := range keys {
-		if _, err := unix.Write(fd, message(k)); err != nil {
+	for _, h := range hints {
+		if _, err := unix.Write(fd, message(h)); err != nil {
 			return
 		}
 	}

@@ -19,7 +19,7 @@ func watching(t *testing.T, s *Store) (keys chan holdfast.Key, stop func() error
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	keys, done := make(chan holdfast.Key, 10000), make(chan error, 1)
-	go func() { done <- s.Watch(ctx, func(k holdfast.Key) { keys <- k }) }()
+	go func() { done <- s.Watch(ctx, func(h holdfast.Hint) { keys <- h.Key }) }()
 	return keys, func() error {
 		cancel()
 		return <-done
@@ -37,7 +37,7 @@ func wake(t *testing.T, s *Store, name string) {
 	if old == 0 {
 		old = holdfast.IfEmpty
 	}
-	o, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: old, Value: []byte("x"), Wake: true}})
+	o, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: old, Value: []byte("x"), Wake: holdfast.Everyone}})
 	if err != nil || !o[0].Won {
 		t.Fatalf("%+v, error %v", o, err)
 	}
@@ -132,10 +132,10 @@ func TestFullPipe(t *testing.T) {
 	}
 	w.mu.Lock() // as if it were still busy with the last call
 	other := open(t, s.path, nil)
-	other.wakes.tell(make([]holdfast.Key, 0))
-	long := holdfast.Key{Name: strings.Repeat("x", 255)}
+	other.wakes.tell(make([]holdfast.Hint, 0))
+	long := holdfast.Hint{Key: holdfast.Key{Name: strings.Repeat("x", 255)}, Wake: holdfast.Everyone}
 	for range 1000 {
-		other.wakes.tell([]holdfast.Key{long})
+		other.wakes.tell([]holdfast.Hint{long})
 	}
 	w.mu.Unlock()
 	for k := range keys {
@@ -154,7 +154,7 @@ func TestWatchImpossible(t *testing.T) {
 	if err := os.WriteFile(s.path+"-wake", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := s.Watch(t.Context(), func(holdfast.Key) {})
+	err := s.Watch(t.Context(), func(holdfast.Hint) {})
 	if err == nil || !strings.HasPrefix(err.Error(), "waiters poll, for they cannot be woken: ") {
 		t.Errorf("got %v", err)
 	}
@@ -162,7 +162,7 @@ func TestWatchImpossible(t *testing.T) {
 }
 
 func TestSplit(t *testing.T) {
-	k := []holdfast.Key{{Space: 1, Name: "a"}, {Space: 0, Name: strings.Repeat("\x00", 255)}}
+	k := []holdfast.Hint{{Key: holdfast.Key{Space: 1, Name: "a"}, Wake: holdfast.Everyone}, {Key: holdfast.Key{Name: strings.Repeat("\x00", 255)}}}
 	sent := append(message(k[0]), message(k[1])...)
 	for cut := range sent {
 		first, rest := split(sent[:cut:cut])

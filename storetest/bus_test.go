@@ -432,7 +432,7 @@ func TestHints(t *testing.T) {
 		heard := map[string]int{}
 		began, latest := time.Now(), time.Duration(0)
 		go func() {
-			done <- p.Watch(t.Context(), func(k holdfast.Key) {
+			done <- p.Watch(t.Context(), func(k holdfast.Hint) {
 				heard[k.Name]++
 				latest = time.Since(began)
 			})
@@ -440,7 +440,7 @@ func TestHints(t *testing.T) {
 		synctest.Wait()
 		_, writes := batch(100)
 		for i := range writes {
-			writes[i].Wake = true
+			writes[i].Wake = holdfast.Everyone
 		}
 		inner.CompareAndSwap(t.Context(), writes)
 		time.Sleep(time.Minute)
@@ -458,7 +458,7 @@ func TestHints(t *testing.T) {
 
 		clear(heard)
 		p.Partition(true)
-		inner.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true}})
+		inner.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone}})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(heard) != 0 {
@@ -514,7 +514,7 @@ func TestClose(t *testing.T) {
 			_, err := p.Load(context.Background(), []holdfast.Key{key})
 			done <- err
 		}()
-		go func() { done <- p.Watch(context.Background(), func(holdfast.Key) {}) }()
+		go func() { done <- p.Watch(context.Background(), func(holdfast.Hint) {}) }()
 		synctest.Wait()
 		bus.Close()
 		fails(t, <-done, storetest.ErrFault)

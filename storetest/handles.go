@@ -48,9 +48,9 @@ var handleCases = []testCase{
 		run: func(h *harness) {
 			stores := h.both()
 			w := h.watch(stores[1])
-			first := h.win(holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true})
+			first := h.win(holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone})
 			w.expect(name("a"))
-			h.win(holdfast.Write{Key: name("a"), Old: first.Version, Wake: true})
+			h.win(holdfast.Write{Key: name("a"), Old: first.Version, Wake: holdfast.Everyone})
 			w.expect(name("a"))
 		},
 	},

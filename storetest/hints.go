@@ -10,7 +10,7 @@ import (
 
 // Watch implements holdfast.Watcher, with hints that are lost, doubled and late
 // as Faults says. It fails when the store crashes.
-func (p *Process) Watch(ctx context.Context, changed func(holdfast.Key)) error {
+func (p *Process) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
 	inner, ok := p.bus.inner.(holdfast.Watcher)
 	if !ok {
 		return fmt.Errorf("storetest: watch of a store that has none")
@@ -20,11 +20,11 @@ func (p *Process) Watch(ctx context.Context, changed func(holdfast.Key)) error {
 	p.bus.mu.Unlock()
 
 	within, cancel := context.WithCancel(ctx)
-	hints, ended := make(chan holdfast.Key), make(chan error, 1)
+	hints, ended := make(chan holdfast.Hint), make(chan error, 1)
 	go func() {
-		ended <- inner.Watch(within, func(k holdfast.Key) {
+		ended <- inner.Watch(within, func(h holdfast.Hint) {
 			select {
-			case hints <- k:
+			case hints <- h:
 			case <-within.Done():
 			}
 		})
@@ -52,32 +52,32 @@ func (p *Process) Watch(ctx context.Context, changed func(holdfast.Key)) error {
 		case err := <-ended:
 			cancel()
 			return err
-		case k := <-hints:
-			late = p.hint(late, k)
+		case h := <-hints:
+			late = p.hint(late, h)
 		case <-due:
 		}
 		for len(late) > 0 && !late[0].due.After(time.Now()) {
-			k := late[0].key
+			h := late[0].hint
 			late = late[1:]
 			if p.listens() {
-				changed(k)
+				changed(h)
 			}
 		}
 	}
 }
 
 type lateHint struct {
-	key holdfast.Key
-	due time.Time
+	hint holdfast.Hint
+	due  time.Time
 }
 
-// hint adds to the hints that wait what becomes of one for k.
-func (p *Process) hint(late []lateHint, k holdfast.Key) []lateHint {
+// hint adds to the hints that wait what becomes of h.
+func (p *Process) hint(late []lateHint, h holdfast.Hint) []lateHint {
 	p.bus.mu.Lock()
 	f := p.bus.faults
 	p.bus.mu.Unlock()
 	p.mu.Lock()
-	kind := "hint " + k.Space.String() + " " + k.Name
+	kind := "hint " + h.Space.String() + " " + h.Name
 	p.count[kind]++
 	random := draw(p.bus.seed, p.name, kind, p.count[kind])
 	p.mu.Unlock()
@@ -94,7 +94,7 @@ func (p *Process) hint(late []lateHint, k holdfast.Key) []lateHint {
 		}
 		late = append(late, lateHint{})
 		copy(late[at+1:], late[at:])
-		late[at] = lateHint{k, due}
+		late[at] = lateHint{h, due}
 	}
 	return late
 }

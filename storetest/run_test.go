@@ -211,12 +211,12 @@ func (s *broken) Keys(ctx context.Context, space holdfast.Space, after string, n
 	return names, err
 }
 
-func (s *broken) Watch(ctx context.Context, changed func(holdfast.Key)) error {
-	return s.Store.Watch(ctx, func(k holdfast.Key) {
+func (s *broken) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
+	return s.Store.Watch(ctx, func(h holdfast.Hint) {
 		if s.hint != nil {
-			k = s.hint(k)
+			h.Key = s.hint(h.Key)
 		}
-		changed(k)
+		changed(h)
 	})
 }
 

@@ -19,11 +19,11 @@ var watchCases = []testCase{
 		run: func(h *harness) {
 			w := h.watch(h.store)
 			k := name("a")
-			first := h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true})
+			first := h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone})
 			w.expect(k)
-			second := h.win(holdfast.Write{Key: k, Old: first.Version, Value: []byte("2"), Wake: true, Lazy: true})
+			second := h.win(holdfast.Write{Key: k, Old: first.Version, Value: []byte("2"), Wake: holdfast.Everyone, Lazy: true})
 			w.expect(k)
-			h.win(holdfast.Write{Key: k, Old: second.Version, Wake: true})
+			h.win(holdfast.Write{Key: k, Old: second.Version, Wake: holdfast.Everyone})
 			w.expect(k)
 		},
 	},
@@ -36,9 +36,9 @@ var watchCases = []testCase{
 			h.put(name("held"), "1")
 			h.swapAll(
 				holdfast.Write{Key: name("quiet"), Old: holdfast.IfEmpty, Value: []byte("1")},
-				holdfast.Write{Key: name("b"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true},
-				holdfast.Write{Key: name("held"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true},
-				holdfast.Write{Key: holdfast.Key{Space: holdfast.Sessions, Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true},
+				holdfast.Write{Key: name("b"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone},
+				holdfast.Write{Key: name("held"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone},
+				holdfast.Write{Key: holdfast.Key{Space: holdfast.Sessions, Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone},
 			)
 			w.expect(name("b"), holdfast.Key{Space: holdfast.Sessions, Name: "a"})
 		},
@@ -53,7 +53,7 @@ var watchCases = []testCase{
 			for i, n := range strangeNames {
 				k := holdfast.Key{Space: spaces[i%len(spaces)], Name: n}
 				written[k] = true
-				h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true, Lazy: true})
+				h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone, Lazy: true})
 				w.expect(k)
 			}
 			for k := range w.seen {
@@ -79,11 +79,11 @@ var watchCases = []testCase{
 				h.Fatalf("Watch goes on %v after its context was cancelled", hintWait)
 			}
 			// Nobody listens, and nobody minds.
-			h.win(holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true})
+			h.win(holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone})
 
 			ctx, cancel := context.WithCancel(h.ctx)
 			cancel()
-			if err := h.store.(holdfast.Watcher).Watch(ctx, func(holdfast.Key) {}); !errors.Is(err, context.Canceled) {
+			if err := h.store.(holdfast.Watcher).Watch(ctx, func(holdfast.Hint) {}); !errors.Is(err, context.Canceled) {
 				h.Errorf("Watch with a context that was done returned %v, want %v", err, context.Canceled)
 			}
 		},
@@ -94,11 +94,11 @@ var watchCases = []testCase{
 		need: watches,
 		run: func(h *harness) {
 			first, second := h.watch(h.store), h.watch(h.store)
-			h.win(holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true})
+			h.win(holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone})
 			first.expect(name("a"))
 			second.expect(name("a"))
 			first.cancel()
-			h.win(holdfast.Write{Key: name("b"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true})
+			h.win(holdfast.Write{Key: name("b"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone})
 			second.expect(name("b"))
 		},
 	},
@@ -113,12 +113,12 @@ var watchCases = []testCase{
 			for i := range calls {
 				writes := make([]holdfast.Write, each)
 				for j := range writes {
-					writes[j] = holdfast.Write{Key: name("%d %d", i, j), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true, Lazy: true}
+					writes[j] = holdfast.Write{Key: name("%d %d", i, j), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone, Lazy: true}
 				}
 				h.swapAll(writes...)
 			}
 			w.slow.Store(false)
-			h.win(holdfast.Write{Key: name("last"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: true})
+			h.win(holdfast.Write{Key: name("last"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone})
 			w.expect(name("last"))
 		},
 	},
@@ -152,7 +152,7 @@ func (h *harness) watch(s holdfast.Store) *watch {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.ended <- s.(holdfast.Watcher).Watch(ctx, func(k holdfast.Key) {
+		w.ended <- s.(holdfast.Watcher).Watch(ctx, func(hint holdfast.Hint) {
 			if inside.Add(1) != 1 {
 				h.Errorf("calls of changed overlap")
 			}
@@ -160,7 +160,7 @@ func (h *harness) watch(s holdfast.Store) *watch {
 				time.Sleep(time.Millisecond)
 			}
 			select {
-			case w.hints <- k:
+			case w.hints <- hint.Key:
 			default:
 			}
 			inside.Add(-1)
@@ -173,7 +173,7 @@ func (h *harness) watch(s holdfast.Store) *watch {
 		if old == 0 {
 			old = holdfast.IfEmpty
 		}
-		h.win(holdfast.Write{Key: probe, Old: old, Value: []byte("1"), Wake: true})
+		h.win(holdfast.Write{Key: probe, Old: old, Value: []byte("1"), Wake: holdfast.Everyone})
 		select {
 		case <-w.hints:
 			return w

@@ -63,7 +63,7 @@ type Write struct {
 	ID    []byte
 	Old   int64 // holdfast.IfEmpty, or above 0
 	Value []byte
-	Wake  bool
+	Wake  string // as in holdfast.Write
 	Lazy  bool
 }
 

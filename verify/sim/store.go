@@ -24,7 +24,7 @@ type recorder struct {
 	mu       sync.Mutex // guards all below, and makes the order of steps that of writes
 	rows     map[holdfast.Key]row
 	floor    int64
-	watchers map[chan holdfast.Key]bool
+	watchers map[chan holdfast.Hint]bool
 	steps    []check.Step
 	sent     map[sentKey]uint64
 	owners   map[string]uint64 // of sessions, by id
@@ -45,7 +45,7 @@ type sentKey struct {
 
 func newRecorder(counts bool) *recorder {
 	return &recorder{
-		began: time.Now(), counts: counts, rows: map[holdfast.Key]row{}, watchers: map[chan holdfast.Key]bool{},
+		began: time.Now(), counts: counts, rows: map[holdfast.Key]row{}, watchers: map[chan holdfast.Hint]bool{},
 		sent: map[sentKey]uint64{}, owners: map[string]uint64{},
 	}
 }
@@ -115,10 +115,10 @@ func (r *recorder) CompareAndSwap(ctx context.Context, writes []holdfast.Write) 
 			At: time.Since(r.began), Writers: r.sent[sentKey{w.Key, w.Old, value}],
 		})
 		outs[i] = holdfast.Outcome{Won: true, Record: r.record(w.Key)}
-		if w.Wake {
+		if w.Wake != "" {
 			for told := range r.watchers {
 				select {
-				case told <- w.Key:
+				case told <- holdfast.Hint{Key: w.Key, Wake: w.Wake}:
 				default: // a hint may be lost
 				}
 			}
@@ -142,8 +142,8 @@ func (r *recorder) Keys(ctx context.Context, space holdfast.Space, after string,
 }
 
 // Watch implements holdfast.Watcher.
-func (r *recorder) Watch(ctx context.Context, changed func(holdfast.Key)) error {
-	told := make(chan holdfast.Key, 100)
+func (r *recorder) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
+	told := make(chan holdfast.Hint, 100)
 	r.mu.Lock()
 	r.watchers[told] = true
 	r.mu.Unlock()
@@ -156,8 +156,8 @@ func (r *recorder) Watch(ctx context.Context, changed func(holdfast.Key)) error 
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case k := <-told:
-			changed(k)
+		case h := <-told:
+			changed(h)
 		}
 	}
 }
