@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ type edge struct {
 	who string
 
 	mu      sync.Mutex
+	calls   int
 	windows map[string]*window // of the client's own sessions
 }
 
@@ -92,7 +94,7 @@ func (e *edge) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]h
 			e.w.logf("%s send %s old %d lazy %v: %s", e.who, keyName(w.Key), w.Old, w.Lazy, w.Value)
 		}
 	}
-	outs, err := e.Process.CompareAndSwap(ctx, writes)
+	outs, err := e.swap(ctx, writes)
 	if e.w.verbose {
 		for i, w := range writes {
 			if err != nil {
@@ -109,6 +111,35 @@ func (e *edge) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]h
 	}
 	return outs, err
 }
+
+// swap sends writes, unless someone keeps a row locked: then they lose to what
+// they were to follow.
+func (e *edge) swap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	keys := make([]holdfast.Key, len(writes))
+	names := true
+	for i, w := range writes {
+		keys[i] = w.Key
+		names = names && w.Key.Space == holdfast.Names
+	}
+	e.mu.Lock()
+	e.calls++
+	random := rand.New(rand.NewPCG(e.bit, uint64(e.calls)))
+	e.mu.Unlock()
+	if !names || random.Float64() >= e.w.plan.locked {
+		return e.Process.CompareAndSwap(ctx, writes)
+	}
+	recs, err := e.Process.Load(ctx, keys)
+	outs := make([]holdfast.Outcome, len(recs))
+	for i := range recs {
+		outs[i].Record = recs[i]
+	}
+	return outs, err
+}
+
+// A costly edge is a store where to watch costs.
+type costly struct{ *edge }
+
+func (costly) WatchCosts() {}
 
 // sending notes a beat of a session of the client's own.
 func (e *edge) sending(w holdfast.Write) (*window, string) {

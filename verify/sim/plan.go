@@ -28,6 +28,8 @@ type plan struct {
 	slots, shared              bool
 	overruns                   bool
 	counts                     bool          // the store has no clock, and counts versions
+	costly                     bool          // to watch costs the store: only who waits does
+	locked                     float64       // how many writes of names lose to nothing but a lock on the row
 	leap                       time.Duration // the most that all jumps of the store's clock leap forward
 }
 
@@ -123,6 +125,10 @@ func drawPlan(r *rand.Rand) plan {
 	p.sets, p.elections, p.tries = chance(0.4), chance(0.3), chance(0.5)
 	p.slots, p.shared = chance(0.4), chance(0.6)
 	p.overruns = chance(0.4)
+	p.costly = chance(0.5)
+	if chance(0.2) {
+		p.locked = rate()
+	}
 	if p.setTTLs {
 		p.leap = min(p.leap, holdfast.Margin(2*time.Second))
 		p.maxTTL = max(p.maxTTL, 6*time.Second)

@@ -204,11 +204,14 @@ func (p *proc) start() {
 
 func (w *world) client(e *edge, nr int, ttl time.Duration) *holdfast.Client {
 	var store holdfast.Store = e
-	if !w.plan.hints {
+	switch {
+	case !w.plan.hints:
 		store = struct {
 			holdfast.Store
 			holdfast.Sweeper
 		}{e, e}
+	case w.plan.costly:
+		store = costly{e}
 	}
 	c, err := holdfast.New(store, &holdfast.Options{
 		TTL: ttl, Grace: w.plan.grace, RuntimeDir: os.DevNull,
