@@ -37,6 +37,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 // Options of Open; nil and the zero value of each field are the defaults.
@@ -56,7 +57,7 @@ type Store struct {
 	path  string // absolute
 	file  os.FileInfo
 	async bool // never wait for the disk
-	clock clock
+	clock sqlstore.Clock
 	wakes wakes
 
 	// Each has its own connection, as soon as it finds that of names in use. A
@@ -92,7 +93,7 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 	}
 	records := make([]holdfast.Record, len(keys))
 	err := s.reads.useOr(ctx, s.names, func(c *conn) error {
-		age := s.clock.ages()
+		age := s.ages()
 		load := func() (err error) {
 			for i, k := range keys {
 				if records[i], err = c.load(k, age); err != nil {
@@ -148,13 +149,13 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 	var wake []holdfast.Hint
 	err := use(ctx, func(c *conn) error {
 		if len(writes) > 1 {
-			return c.transaction(ctx, durable, func() error { return c.swaps(writes, outcomes, &s.clock) })
+			return c.transaction(ctx, durable, func() error { return c.swaps(writes, outcomes, s.ages()) })
 		}
 		return retry(ctx, func() (err error) {
 			if err := c.sync(durable); err != nil {
 				return err
 			}
-			outcomes[0], err = c.swap(writes[0], s.clock.now())
+			outcomes[0], err = c.swap(writes[0], now())
 			return err
 		})
 	})
@@ -178,10 +179,9 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 }
 
 // swaps makes each write and reads what the losers lost to.
-func (c *conn) swaps(writes []holdfast.Write, outcomes []holdfast.Outcome, clock *clock) (err error) {
-	age := clock.ages()
+func (c *conn) swaps(writes []holdfast.Write, outcomes []holdfast.Outcome, age func(int64) time.Duration) (err error) {
 	for i, w := range writes {
-		if outcomes[i], err = c.swap(w, clock.now()); err != nil {
+		if outcomes[i], err = c.swap(w, now()); err != nil {
 			return err
 		}
 		if !outcomes[i].Won {
@@ -191,6 +191,15 @@ func (c *conn) swaps(writes []holdfast.Write, outcomes []holdfast.Outcome, clock
 		}
 	}
 	return nil
+}
+
+// now is the wall clock in µs since 1970, which all processes on this host share.
+func now() int64 { return time.Now().UnixMicro() }
+
+// ages returns a function that tells a record's age now, by its version.
+func (s *Store) ages() func(version int64) time.Duration {
+	steady := sqlstore.Steady()
+	return s.clock.Ages(now(), steady)
 }
 
 // swap makes one write at the time now. Who loses gets no record.

@@ -20,7 +20,7 @@ const sweepBatch = 500
 // Sweep implements holdfast.Sweeper. It looks for rows without keeping others
 // from writing, and removes those that have not changed since.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
-	until := s.clock.now() - idle.Microseconds()
+	until := now() - idle.Microseconds()
 	last := row{space: -1, name: []byte{}}
 	for {
 		var found []row

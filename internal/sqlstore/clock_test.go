@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"testing"
@@ -19,22 +19,40 @@ func TestAge(t *testing.T) {
 		{"an hour", 60 * minute, time.Hour, true, true},
 		{"an hour, slowed", 60*minute - 10_000_000, time.Hour, true, true},
 		{"a step forward", minute, time.Second, false, true},
-		{"a step back", -minute, time.Second, false, true},
+		{"a step back", -minute, time.Second, false, false},
 	} {
-		c := &clock{}
-		c.ages()
-		written := c.now()
+		c := &Clock{}
+		now := func() int64 { return time.Now().UnixMicro() }
+		look := func() func(int64) time.Duration { return c.Ages(now(), Steady()) }
+		look()
+		written := now()
 		c.wall -= test.wall
 		c.steady -= test.steady
 		written -= max(test.wall, 0)
-		age := c.ages()
+		age := look()
 		if got := age(written) >= 0; got != test.old {
 			t.Errorf("%s: a record from before it is %v old, want an age: %v", test.name, age(written), test.old)
 		}
-		// A step back leaves the records of the future without an age.
-		after := max(c.now(), c.stepped) + 1
+		after := now() + 1
 		if got := age(after) >= 0; got != test.young {
 			t.Errorf("%s: a record from after it is %v old, want an age: %v", test.name, age(after), test.young)
 		}
+	}
+}
+
+// A look that took long does not pass for a step, and one that was overtaken
+// does not either.
+func TestSlowLook(t *testing.T) {
+	c := &Clock{}
+	began := Steady()
+	wall := time.Now().UnixMicro()
+	c.Ages(wall, began)
+	c.took = 3 * time.Second // the clock was read at its end
+	c.wall += 3_000_000
+	if age := c.Ages(time.Now().UnixMicro(), Steady()); age(wall) < 0 {
+		t.Error("a look that took three seconds passes for a step")
+	}
+	if age := c.Ages(wall-1000, began-time.Millisecond); age(wall-2000) != time.Millisecond {
+		t.Errorf("by an older look a record is %v old, want 1ms", age(wall-2000))
 	}
 }
