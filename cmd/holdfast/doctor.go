@@ -83,7 +83,7 @@ func (d *checkup) examine(ctx context.Context, t target) {
 		return
 	}
 	defer h.Close()
-	client, err := holdfast.New(h, nil)
+	client, err := holdfast.New(h.store, nil)
 	if err != nil {
 		d.fail("store", "%s: %s", t, t.redact(err.Error()))
 		return
@@ -100,7 +100,7 @@ func (d *checkup) examine(ctx context.Context, t target) {
 	if !d.locks(ctx, client, t) {
 		return
 	}
-	d.handOver(ctx, h, client)
+	d.handOver(ctx, h.store, client)
 	d.ok("ttl", "%s: so long may a holder be silent; change it with: holdfast config set ttl DUR", brief(ttl))
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		d.fail("run", "there is no /proc: what a command starts and leaves behind cannot be found and ended")

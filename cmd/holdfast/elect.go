@@ -88,7 +88,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 		q.lead = true
 		return q
 	}
-	client, err := holdfast.New(h, &holdfast.Options{
+	client, err := holdfast.New(h.store, &holdfast.Options{
 		TTL:   l.ttl.Duration,
 		Owner: holdfast.Owner{Program: "holdfast elect"},
 		Trace: &holdfast.Trace{Beat: r.beat},

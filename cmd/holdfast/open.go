@@ -77,9 +77,10 @@ func ownFile() (string, error) {
 	return filepath.Join(state, "holdfast", "holdfast.db"), nil
 }
 
-// A handle is an open store and what closes it.
+// A handle is an open store and what closes it. It does not embed the store: that
+// may have more methods than a holdfast.Store, and a client looks for them.
 type handle struct {
-	holdfast.Store
+	store holdfast.Store
 	close func() error
 }
 
@@ -163,7 +164,7 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options) (*session, error
 	if err != nil {
 		return nil, t.unusable(err, "")
 	}
-	c, err := holdfast.New(h, opts)
+	c, err := holdfast.New(h.store, opts)
 	if err != nil {
 		h.Close()
 		return nil, usage("%s", strings.TrimPrefix(err.Error(), "holdfast: "))

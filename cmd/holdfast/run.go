@@ -214,7 +214,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	}
 	defer h.Close()
 	q := newQueue(names, l.quiet)
-	client, err := holdfast.New(h, &holdfast.Options{
+	client, err := holdfast.New(h.store, &holdfast.Options{
 		TTL:   l.ttl.Duration,
 		Owner: holdfast.Owner{Program: "holdfast run"},
 		Trace: &holdfast.Trace{Beat: r.beat, Waiting: q.joined},
