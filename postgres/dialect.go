@@ -1,0 +1,312 @@
+package postgres
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// A dialect is a sqlstore.Dialect over a source of connections.
+type dialect struct {
+	*settings
+	conns source
+}
+
+// settings are what all statements of a store share.
+type settings struct {
+	statements
+	channel string
+	mode    pgx.QueryExecMode
+	async   bool // never wait for the disk
+}
+
+// statements are the SQL of a store. In those that change a record the settings
+// come first, evaluated before any row is locked: how long to wait for a locked
+// row, and whether to wait for the disk. They hold for this transaction, which
+// is the statement.
+type statements struct {
+	load, loadAll               string
+	insert, insertAbove, update string
+	swap                        string
+	swaps, swapsAbove           string
+	keys, idle, remove          string
+}
+
+const (
+	clock = `(extract(epoch from clock_timestamp()) * 1000000)::bigint`
+
+	// $3: need not wait for the disk
+	settingsOne = `
+	set_config('lock_timeout', '1000', true) is not null
+	and case when $3::boolean then set_config('synchronous_commit', 'off', true) is not null
+	         when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) is not null
+	         else true end`
+)
+
+func newStatements(t sqlstore.Tables) statements {
+	// In one statement a key whose rows are rare may be new, or not.
+	insert := func(version string) string {
+		return t.Expand(`
+insert into {records} as r (id, version, prev, value)
+select $1::bytea, `+version+`, -1, $2::bytea where `+settingsOne+`
+on conflict (id) do update set version = greatest(r.version + 1, excluded.version), prev = -1, value = excluded.value
+where length(r.value) = 0
+returning version, case when $4::text <> '' then pg_notify($5::text, $4) is null end`, `"`)
+	}
+	above := func(version string) string {
+		return `greatest(` + version + `, (select m.value + 1 from {meta} m where m.key = 'floor'))`
+	}
+	update := `
+update {records} set version = greatest(version + 1, ` + clock + `), prev = version, value = $2::bytea
+where id = $1::bytea and version = $6::bigint and ` + settingsOne + `
+returning version, case when $4::text <> '' then pg_notify($5::text, $4) is null end`
+	swaps := func(version string) string {
+		return t.Expand(`
+insert into {records} as r (id, version, prev, value)
+select w.id, `+version+`, w.old, w.value
+from unnest($1::bytea[], $5::bigint[], $2::bytea[]) as w (id, old, value)
+where (w.old = -1 or (select c.version from {records} c where c.id = w.id) = w.old)
+	and set_config('lock_timeout', '250', true) is not null
+	and case when $3::boolean then set_config('synchronous_commit', 'off', true) is not null
+	         when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) is not null
+	         else true end
+order by w.id
+on conflict (id) do update set version = greatest(r.version + 1, excluded.version), prev = excluded.prev, value = excluded.value
+where r.version = excluded.prev or (excluded.prev = -1 and length(r.value) = 0)
+returning id, version, case when id = any ($6::bytea[]) then pg_notify($7::text, ($4::text[])[array_position($6, id)]) is null end`, `"`)
+	}
+	return statements{
+		load: t.Expand(`
+select `+clock+`, pg_is_in_recovery(), r.id, r.version, r.value
+from (select) one left join {records} r on r.id = $1`, `"`),
+		loadAll: t.Expand(`
+select `+clock+`, pg_is_in_recovery(), r.id, r.version, r.value
+from (select) one left join {records} r on r.id = any ($1::bytea[])`, `"`),
+		insert:      insert(clock),
+		insertAbove: insert(above(clock)),
+		update:      t.Expand(update, `"`),
+		// Who loses is told what the statement has seen.
+		swap: t.Expand(`
+with won as (`+update+`)
+select coalesce(w.version, 0), r.version, case when w.version is null then r.value end
+from {records} r left join won w on true where r.id = $1`, `"`),
+		swaps:      swaps(`(select ` + clock + `)`),
+		swapsAbove: swaps(`(select ` + above(clock) + `)`),
+		keys:       t.Expand(`select k from {keys}($1, $2, $3) k`, `"`),
+		idle:       t.Expand(`select k.id, k.version from {idle}($1, `+clock+` - $2::bigint, $3) k`, `"`),
+		// Rows that others have locked are left to the next sweep.
+		remove: t.Expand(`
+with raised as (
+	update {meta} set value = greatest(value, $2) where key = 'floor' and set_config('synchronous_commit', 'off', true) is not null
+)
+delete from {records} where ctid = any (array(
+	select r.ctid from {records} r
+	where r.id = any ($1::bytea[]) and length(r.value) = 0 and r.version <= $2
+	for update skip locked))`, `"`),
+	}
+}
+
+// bytesOf is never null.
+func bytesOf(value []byte) []byte {
+	if value == nil {
+		return []byte{}
+	}
+	return value
+}
+
+func (d *dialect) query(ctx context.Context, row func(pgx.Rows) error, sql string, args ...any) error {
+	return d.conns.use(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, sql, append([]any{d.mode}, args...)...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if err := row(rows); err != nil {
+				return err
+			}
+		}
+		rows.Close()
+		return rows.Err()
+	})
+}
+
+var errStandby = errors.New("the server is a standby, and what it shows may be old: connect to the primary (target_session_attrs=read-write)")
+
+func (d *dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row)) (clock int64, err error) {
+	sql, arg := d.loadAll, any(ids)
+	if len(ids) == 1 {
+		sql, arg = d.load, ids[0]
+	}
+	err = d.query(ctx, func(rows pgx.Rows) error {
+		var standby bool
+		var r sqlstore.Row
+		var version *int64
+		if err := rows.Scan(&clock, &standby, &r.ID, &version, &r.Value); err != nil {
+			return err
+		}
+		if standby {
+			return errStandby
+		}
+		if version != nil {
+			r.Version = *version
+			each(r)
+		}
+		return nil
+	}, sql, arg)
+	return clock, err
+}
+
+func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lost *sqlstore.Row, err error) {
+	args := []any{w.ID, bytesOf(w.Value), w.Lazy || d.async, payload(w), d.channel}
+	got := func(rows pgx.Rows) error { return rows.Scan(&version, nil) }
+	switch {
+	case w.Old == holdfast.IfEmpty:
+		err = d.query(ctx, got, d.insert, args...)
+		for range 3 {
+			if !swept(err) {
+				break
+			}
+			version = 0
+			err = d.query(ctx, got, d.insertAbove, args...)
+		}
+	case len(w.Value) == 0 && w.Wake == "":
+		err = d.query(ctx, got, d.update, append(args, w.Old)...)
+	default:
+		lost = &sqlstore.Row{ID: w.ID}
+		err = d.query(ctx, func(rows pgx.Rows) error { return rows.Scan(&version, &lost.Version, &lost.Value) },
+			d.swap, append(args, w.Old)...)
+		// It may have lost to a write that the statement did not see.
+		if version != 0 || lost.Version == w.Old {
+			lost = nil
+		}
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	return version, lost, nil
+}
+
+func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []int64, err error) {
+	ids, values, olds := make([][]byte, len(ws)), make([][]byte, len(ws)), make([]int64, len(ws))
+	woken, payloads := [][]byte{}, []string{}
+	lazy, where := true, make(map[string]int, len(ws))
+	for i, w := range ws {
+		ids[i], values[i], olds[i] = w.ID, bytesOf(w.Value), w.Old
+		where[string(w.ID)] = i
+		lazy = lazy && w.Lazy
+		if w.Wake != "" {
+			woken, payloads = append(woken, w.ID), append(payloads, payload(w))
+		}
+	}
+	sql := d.swaps
+	for range 4 {
+		versions = make([]int64, len(ws))
+		err = d.query(ctx, func(rows pgx.Rows) error {
+			var id []byte
+			var version int64
+			if err := rows.Scan(&id, &version, nil); err != nil {
+				return err
+			}
+			versions[where[string(id)]] = version
+			return nil
+		}, sql, ids, values, lazy || d.async, payloads, olds, woken, d.channel)
+		if !swept(err) {
+			break
+		}
+		sql = d.swapsAbove
+	}
+	if err != nil {
+		return nil, err
+	}
+	return versions, nil
+}
+
+func (d *dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byte, err error) {
+	err = d.query(ctx, func(rows pgx.Rows) error {
+		var id []byte
+		err := rows.Scan(&id)
+		ids = append(ids, id)
+		return err
+	}, d.keys, from, to, int32(min(n, 1<<30)))
+	return ids, err
+}
+
+func (d *dialect) Idle(ctx context.Context, after []byte, idle time.Duration, n int) (found []sqlstore.Row, err error) {
+	err = d.query(ctx, func(rows pgx.Rows) error {
+		var r sqlstore.Row
+		err := rows.Scan(&r.ID, &r.Version)
+		found = append(found, r)
+		return err
+	}, d.idle, bytesOf(after), idle.Microseconds(), int32(min(n, 1<<30)))
+	return found, err
+}
+
+func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int, err error) {
+	ids, floor := make([][]byte, len(rows)), int64(0)
+	for i, r := range rows {
+		ids[i], floor = r.ID, max(floor, r.Version)
+	}
+	err = d.conns.use(ctx, func(c *pgx.Conn) error {
+		tag, err := c.Exec(ctx, d.remove, d.mode, ids, floor)
+		removed = int(tag.RowsAffected())
+		return err
+	})
+	return removed, err
+}
+
+// The SQLSTATEs of schema.sql.
+const (
+	stateSwept  = "HF001" // a row was swept while a statement came to insert it
+	stateLost   = "HF002" // the token does not hold the lock
+	stateNoLock = "HF003"
+)
+
+func (d *dialect) Means(err error) sqlstore.Meaning {
+	switch state(err) {
+	case "40001", "40P01", stateSwept: // failure to serialize, deadlock
+		return sqlstore.Again
+	case "55P03": // lock_timeout
+		return sqlstore.Locked
+	}
+	return sqlstore.Perhaps
+}
+
+func swept(err error) bool { return err != nil && state(err) == stateSwept }
+
+// state is the SQLSTATE of an error of whatever driver, or "".
+func state(err error) string {
+	var pe *pgconn.PgError
+	if errors.As(err, &pe) {
+		return pe.Code
+	}
+	var other interface{ SQLState() string }
+	if errors.As(err, &other) {
+		return other.SQLState()
+	}
+	return ""
+}
+
+// payload is what a notification says: the id, and for whom it is meant.
+func payload(w sqlstore.Write) string {
+	if w.Wake == "" {
+		return ""
+	}
+	return hex.EncodeToString(w.ID) + " " + hex.EncodeToString([]byte(w.Wake))
+}
+
+// channelOf is the channel on which a schema's hints are sent: at most 63 bytes.
+func channelOf(schema, prefix string) string {
+	name := fmt.Sprintf("%s.%s", schema, prefix)
+	if len(name) > 63 {
+		name = name[:40] + fmt.Sprintf("%x", sum(name))
+	}
+	return name
+}
