@@ -14,18 +14,17 @@ import (
 // ahead of ours.
 //
 // Where the store tells of changes, whoever is let in is told so, and polling
-// only stands behind that: once a second near the head of a queue, every three
-// seconds far from it. Elsewhere polling goes by place in the queue. Who is next
-// looks after 3 ms, and then after a seventh of the time since the queue last
-// moved; who is n-th looks when the queue should have moved most of the way. So
-// a wait is at most a seventh longer than it has to be, never by more than a
-// second, and a crowd, or a long wait, asks seldom.
+// only stands behind that: every two seconds (with the TTL by default) near the
+// head of a queue, less often far from it. Elsewhere polling goes by place in the
+// queue. Who is next looks after 3 ms, and then after a seventh of the time since
+// the queue last moved; who is n-th looks when the queue should have moved most
+// of the way. So a wait is at most a seventh longer than it has to be, never by
+// more than two seconds, and a crowd, or a long wait, asks seldom.
 
 const (
 	firstPoll   = 50 * time.Millisecond
 	quickPoll   = 3 * time.Millisecond
-	lastPoll    = time.Second
-	farPoll     = 3 * time.Second
+	lastPoll    = time.Second            // and more with a long TTL, see slowest
 	sessionPoll = 200 * time.Millisecond // until the sessions ahead are first looked at
 	calm        = 100 * time.Millisecond // how long a queue stands still before those in it look where they are
 	proofPoll   = 20 * time.Millisecond  // how often the kernel is asked whether someone ahead has died
@@ -41,6 +40,9 @@ func (c *Client) startWaiting() {
 	c.spawn(c.waitLoop)
 	c.startHints()
 }
+
+// slowest is how often it looks at what does not move; c.mu is held.
+func (c *Client) slowest() time.Duration { return min(max(c.ttl()/8, lastPoll), 2*lastPoll) }
 
 // position is where this client stands in the queue of a place.
 type position struct {
@@ -81,12 +83,12 @@ func (c *Client) pollEvery(p *place) time.Duration {
 	l := &p.pos
 	switch {
 	case c.hints.work && l.ahead < nearHead:
-		return lastPoll
+		return c.slowest()
 	case c.hints.work:
-		return farPoll
+		return 3 * c.slowest()
 	}
 	every := max(quickPoll, now().sub(l.moved)/7, time.Duration(l.ahead)*l.pace*7/10)
-	return min(every, lastPoll)
+	return min(every, c.slowest())
 }
 
 // A round is what the wait loop looks at.
@@ -94,6 +96,7 @@ type round struct {
 	waits    bool     // anything at all
 	near     bool     // near the head of a queue, somewhere
 	due      []*place // names to be looked at now
+	slowest  time.Duration
 	sessions []string // of claims ahead of ours, without doubles
 	close    []string // those of the holders and of who is next, where ours comes soon
 	next     instant  // when the next name is due
@@ -101,7 +104,7 @@ type round struct {
 
 // ahead finds what is worth looking at; c.mu is held.
 func (c *Client) ahead() (r round) {
-	r.next = never
+	r.next, r.slowest = never, c.slowest()
 	t := now()
 	soon := func(at instant) {
 		if at != never && (r.next == never || at < r.next) {
@@ -209,18 +212,20 @@ func (c *Client) waitLoop() {
 			}
 		}
 		t := now()
-		longest := lastPoll
+		longest := r.slowest
 		if !r.near {
-			longest = farPoll
+			longest *= 3
 		}
 		if sessionsAt == never {
 			sessionsAt = t.add(jitter(sessionsEvery))
 			if !r.near {
-				sessionsAt = t.add(jitter(lastPoll))
+				sessionsAt = t.add(jitter(r.slowest))
 			}
 		}
 		var sessions []string
-		if len(r.sessions) > 0 && (sessionsAt <= t || c.judge.due(r.sessions, t)) {
+		// They come along with a name if they can.
+		late := sessionsAt.add(sessionsEvery / 2)
+		if len(r.sessions) > 0 && (late <= t || len(r.due) > 0 && sessionsAt.add(-sessionsEvery/2) <= t || c.judge.due(r.sessions, t)) {
 			sessions = r.sessions
 			sessionsEvery = min(sessionsEvery*3/2, longest)
 			sessionsAt = t.add(jitter(sessionsEvery))
@@ -255,7 +260,7 @@ func (c *Client) waitLoop() {
 		}
 		c.unlock()
 		if len(r.sessions) > 0 {
-			sooner(sessionsAt)
+			sooner(sessionsAt.add(sessionsEvery / 2))
 			sooner(c.judge.next(r.sessions))
 		}
 		if neighbours {
