@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -292,14 +291,6 @@ func state(err error) string {
 		return other.SQLState()
 	}
 	return ""
-}
-
-// payload is what a notification says: the id, and for whom it is meant.
-func payload(w sqlstore.Write) string {
-	if w.Wake == "" {
-		return ""
-	}
-	return hex.EncodeToString(w.ID) + " " + hex.EncodeToString([]byte(w.Wake))
 }
 
 // channelOf is the channel on which a schema's hints are sent: at most 63 bytes.

@@ -55,11 +55,14 @@ type Store struct {
 	settings
 	open  func(context.Context) (*pgx.Conn, error)
 	beats *slot
+	hints hints
 }
 
 var (
-	_ holdfast.Store   = (*Store)(nil)
-	_ holdfast.Sweeper = (*Store)(nil)
+	_ holdfast.Store         = (*Store)(nil)
+	_ holdfast.Sweeper       = (*Store)(nil)
+	_ holdfast.CostlyWatcher = (*Store)(nil)
+	_ holdfast.Diagnoser     = (*Store)(nil)
 )
 
 // New makes a store of a pool, which stays the caller's. It verifies the schema
@@ -94,6 +97,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	s.async = facts.synchronousCommit == "off"
 	s.mode = facts.mode
 	s.beats = newSlot(s.open)
+	s.hints.ends = make(map[*func()]struct{})
 	s.Store.Names = &dialect{&s.settings, pooled{pool}}
 	s.Store.Beats = &dialect{&s.settings, s.beats}
 	return s, nil
@@ -101,6 +105,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 
 // Close ends what New and Watch have begun. The pool stays open.
 func (s *Store) Close() error {
+	s.hints.close()
 	s.beats.close()
 	return nil
 }
@@ -120,6 +125,7 @@ type facts struct {
 	schema            string // where the tables are
 	schemaVersion     int64
 	may               bool // write the tables
+	owns              bool // may alter them
 	pooler            bool
 	mode              pgx.QueryExecMode
 }
@@ -138,9 +144,10 @@ select current_setting('server_version_num')::int, current_setting('server_versi
 	coalesce((select m.value from {meta} m where m.key = 'version'), 0),
 	has_table_privilege('{records}', 'select') and has_table_privilege('{records}', 'insert')
 	and has_table_privilege('{records}', 'update') and has_table_privilege('{records}', 'delete')
-	and has_table_privilege('{meta}', 'update')`, `"`), pgx.QueryExecModeExec).Scan(
+	and has_table_privilege('{meta}', 'update'),
+	pg_has_role((select c.relowner from pg_class c where c.oid = '{records}'::regclass), 'usage')`, `"`), pgx.QueryExecModeExec).Scan(
 			&f.version, &f.versionText, &f.standby, &f.readOnly, &f.fsync, &f.fullPageWrites, &f.synchronousCommit,
-			&f.standbyNames, &pid, &f.schema, &f.schemaVersion, &f.may)
+			&f.standbyNames, &pid, &f.schema, &f.schemaVersion, &f.may, &f.owns)
 		if err != nil {
 			return err
 		}

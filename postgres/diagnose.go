@@ -1,0 +1,117 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/jackc/pgx/v5"
+)
+
+// Diagnose implements holdfast.Diagnoser.
+func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err error) {
+	say := func(level holdfast.Level, subject, format string, args ...any) {
+		list = append(list, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
+	}
+	f, err := s.facts(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	role := "primary"
+	if f.standby {
+		role = "standby"
+	}
+	if f.pooler {
+		role += ", behind a connection pooler"
+	}
+	switch {
+	case f.standby:
+		say(holdfast.Failure, "server", "PostgreSQL %s, %s: %v", f.versionText, role, errStandby)
+	case f.readOnly:
+		say(holdfast.Failure, "server", "PostgreSQL %s, %s: transactions are read-only (default_transaction_read_only): use a role that can write", f.versionText, role)
+	default:
+		say(holdfast.Good, "server", "PostgreSQL %s, %s", f.versionText, role)
+	}
+
+	alter := "may not alter (good)"
+	if f.owns {
+		alter = "may alter; a role that may not is enough to run"
+	}
+	switch {
+	case !f.may:
+		say(holdfast.Failure, "schema", "version %d of %s; the role may not write it: grant what the doc comment of postgres.Migrate says", f.schemaVersion, s.tables)
+	default:
+		say(holdfast.Good, "schema", "version %d in schema %s; may read and write, %s", f.schemaVersion, f.schema, alter)
+	}
+
+	s.durability(f, say)
+	s.replicas(ctx, f, say)
+
+	if c, err := s.listen(ctx); err == nil {
+		s.unlisten(c)
+		say(holdfast.Good, "wake-ups", "notifications arrive")
+	} else if errors.Is(err, errDeaf) {
+		say(holdfast.Warning, "wake-ups", "%v", err)
+	} else {
+		say(holdfast.Warning, "wake-ups", "waiters poll, for they cannot listen: %v", err)
+	}
+
+	max := s.pool.Config().MaxConns
+	began := time.Now()
+	if err := s.beats.use(ctx, func(c *pgx.Conn) error { return c.Ping(ctx) }); err != nil {
+		say(holdfast.Failure, "connections", "heartbeats cannot connect beside the pool of %d: %v", max, err)
+	} else {
+		say(holdfast.Good, "connections", "a pool of %d, and beside it one for heartbeats (answers in %s) and one for wake-ups while somebody waits",
+			max, time.Since(began).Round(10*time.Microsecond))
+	}
+	return list, nil
+}
+
+type sayer func(level holdfast.Level, subject, format string, args ...any)
+
+// durability tells what a crash may take.
+func (s *Store) durability(f facts, say sayer) {
+	risks := 0
+	for _, r := range []struct {
+		is   bool
+		text string
+	}{
+		{f.fsync == "off", "fsync is off: after a power cut a token may repeat and fences fail. Set fsync = on and restart the server"},
+		{f.fullPageWrites == "off", "full_page_writes is off: after a power cut locks may be lost. Set full_page_writes = on, unless the file system does not tear pages"},
+		{f.synchronousCommit == "off", "synchronous_commit is off: after a crash of the server a token may repeat. Set synchronous_commit = on for this role"},
+	} {
+		if r.is {
+			say(holdfast.Failure, "durability", "%s", r.text)
+			risks++
+		}
+	}
+	if risks == 0 {
+		say(holdfast.Good, "durability", "synchronous_commit %s, fsync on, full_page_writes on", f.synchronousCommit)
+	}
+}
+
+// replicas tells what a failover may take, as far as the role may see it.
+func (s *Store) replicas(ctx context.Context, f facts, say sayer) {
+	if f.standbyNames != "" && f.synchronousCommit == "local" {
+		say(holdfast.Warning, "replication", "there are synchronous standbys, but synchronous_commit is local: a failover may take the latest locks with it, and tokens may repeat. Set synchronous_commit = on for this role")
+		return
+	}
+	var names []string
+	err := pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, `
+select application_name from pg_stat_replication
+where sync_state = 'async' and state = 'streaming' order by 1`, pgx.QueryExecModeExec)
+		if err != nil {
+			return err
+		}
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err == nil && len(names) > 0 && f.standbyNames == "" {
+		say(holdfast.Warning, "replication", "asynchronous only (%s): a failover to one of them may take the latest locks with it. Tokens go on growing, as far as its clock is right; set synchronous_standby_names to lose nothing", strings.Join(names, ", "))
+	}
+}

@@ -1,0 +1,247 @@
+package postgres
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// hints are the connections that listen.
+type hints struct {
+	mu     sync.Mutex
+	spare  *pgx.Conn            // of a Watch that has ended, for the next
+	ends   map[*func()]struct{} // of those under way
+	closed bool
+	deaf   time.Time // when it was last seen that none arrive
+}
+
+const (
+	quietFor  = 10 * time.Second // then see whether the connection is alive
+	proofTime = 2 * time.Second  // a notification takes at most
+	deafFor   = 5 * time.Minute  // then see again whether notifications arrive
+)
+
+// errDeaf is why there are no hints.
+var errDeaf = errors.New("a connection pooler that shares connections is in between, and notifications do not arrive: waiters poll; to be woken, connect to the server itself or in session mode")
+
+// WatchCosts says that each notification wakes everyone who listens in the
+// database, whatever they listen to.
+func (s *Store) WatchCosts() {}
+
+// Watch implements holdfast.Watcher by LISTEN, on a connection of its own. It
+// returns an error where a connection pooler keeps notifications from arriving.
+func (s *Store) Watch(ctx context.Context, changed func(holdfast.Hint)) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	end := func() { cancel() }
+	h := &s.hints
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return errClosed
+	}
+	h.ends[&end] = struct{}{}
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.ends, &end)
+		if h.closed {
+			err = errClosed
+		}
+	}()
+
+	c, err := s.listen(ctx)
+	if err != nil {
+		return ended(ctx, err)
+	}
+	defer func() { s.unlisten(c) }()
+	changed(holdfast.Hint{}) // what was written before is not told of
+	for {
+		n, err := next(ctx, c)
+		if err != nil {
+			return ended(ctx, err)
+		}
+		if hint, ok := hintOf(n.Payload); ok {
+			changed(hint)
+		}
+	}
+}
+
+// ended is why watching ended: not what a context did to a connection.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("watch: %w", err)
+}
+
+// next waits for a notification. A silent connection is asked for a sign of life.
+func next(ctx context.Context, c *pgx.Conn) (*pgconn.Notification, error) {
+	for {
+		quiet, cancel := context.WithTimeout(ctx, quietFor)
+		n, err := c.WaitForNotification(quiet)
+		cancel()
+		switch {
+		case n != nil:
+			return n, nil
+		case err == nil:
+			continue
+		case ctx.Err() != nil || c.IsClosed():
+			return nil, err
+		}
+		alive, cancel := context.WithTimeout(ctx, quietFor/2)
+		err = c.Ping(alive)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// listen returns a connection on which notifications arrive.
+func (s *Store) listen(ctx context.Context) (*pgx.Conn, error) {
+	h := &s.hints
+	h.mu.Lock()
+	c := h.spare
+	h.spare = nil
+	deaf := !h.deaf.IsZero() && time.Since(h.deaf) < deafFor
+	h.mu.Unlock()
+	if c != nil {
+		if err := s.tune(ctx, c); err == nil {
+			return c, nil
+		}
+		shut(c) // the server may have ended it meanwhile
+	}
+	if deaf {
+		return nil, errDeaf
+	}
+	c, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.tune(ctx, c); err != nil {
+		shut(c)
+		if errors.Is(err, errDeaf) {
+			h.mu.Lock()
+			h.deaf = time.Now()
+			h.mu.Unlock()
+		}
+		return nil, err
+	}
+	return c, nil
+}
+
+// tune has the connection listen. Unless it is one backend's alone, it proves
+// that a notification arrives.
+func (s *Store) tune(ctx context.Context, c *pgx.Conn) error {
+	channel := pgx.Identifier{s.channel}.Sanitize()
+	results, err := c.PgConn().Exec(ctx, `listen `+channel+`; select pg_backend_pid()`).ReadAll()
+	if err != nil {
+		return err
+	}
+	if rows := results[len(results)-1].Rows; len(rows) == 1 && string(rows[0][0]) == fmt.Sprint(c.PgConn().PID()) {
+		return nil
+	}
+	nonce := "? " + rand.Text()
+	err = s.beats.use(ctx, func(other *pgx.Conn) error {
+		_, err := other.Exec(ctx, `select pg_notify($1, $2)`, pgx.QueryExecModeExec, s.channel, nonce)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	proof, cancel := context.WithTimeout(ctx, proofTime)
+	defer cancel()
+	for {
+		n, err := c.WaitForNotification(proof)
+		switch {
+		case err == nil && n.Payload == nonce:
+			return nil
+		case err == nil:
+		case ctx.Err() != nil || proof.Err() == nil:
+			return err
+		default:
+			// Some connection of the pooler's may listen now, for nobody.
+			unlisten(c)
+			return errDeaf
+		}
+	}
+}
+
+// unlisten makes a connection that has listened the spare one, or closes it.
+func (s *Store) unlisten(c *pgx.Conn) {
+	kept := !c.IsClosed() && unlisten(c) == nil
+	h := &s.hints
+	h.mu.Lock()
+	if kept = kept && !h.closed && h.spare == nil; kept {
+		h.spare = c
+	}
+	h.mu.Unlock()
+	if !kept {
+		shut(c)
+	}
+}
+
+func unlisten(c *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, err := c.PgConn().Exec(ctx, `unlisten *`).ReadAll()
+	for err == nil { // what has come meanwhile
+		none, cancel := context.WithCancel(ctx)
+		cancel()
+		if _, late := c.WaitForNotification(none); late != nil {
+			break
+		}
+	}
+	return err
+}
+
+// close ends all watching.
+func (h *hints) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	for end := range h.ends {
+		(*end)()
+	}
+	shut(h.spare)
+	h.spare = nil
+}
+
+// payload is what a notification says: the id, and for whom it is meant.
+func payload(w sqlstore.Write) string {
+	if w.Wake == "" {
+		return ""
+	}
+	return hex.EncodeToString(w.ID) + " " + hex.EncodeToString([]byte(w.Wake))
+}
+
+// hintOf reads a payload. Anyone may send anything: what is not ours means that
+// anything may have changed. The proofs of others mean nothing.
+func hintOf(payload string) (h holdfast.Hint, ok bool) {
+	id, wake, _ := strings.Cut(payload, " ")
+	if id == "?" {
+		return h, false
+	}
+	key, err := hex.DecodeString(id)
+	word, err2 := hex.DecodeString(wake)
+	if err != nil || err2 != nil || len(key) < 2 || len(word) == 0 {
+		return h, true
+	}
+	h = holdfast.Hint{Key: holdfast.Key{Space: holdfast.Space(key[0]), Name: string(key[1:])}, Wake: string(word)}
+	if h.Key.Check() != nil {
+		return holdfast.Hint{}, true
+	}
+	return h, true
+}
