@@ -1,0 +1,343 @@
+package mysql
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/base64"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
+)
+
+// A dialect is a sqlstore.Dialect over some lanes.
+type dialect struct {
+	*statements
+	lanes *lanes
+}
+
+// statements are the SQL of a store. Lists go to the server as one JSON
+// argument, so that one prepared statement serves every length: the server has
+// room for few prepared statements.
+type statements struct {
+	load, loadAll         string
+	insert, update, empty string
+	swaps, won            string
+	returning             bool // the server has INSERT … RETURNING
+	keys, idle            string
+	raise, remove         string
+}
+
+// clock is when the statement began. So no record looks younger than the call
+// that wrote it, however long it waited for the row.
+const clock = "cast(unix_timestamp(now(6)) * 1000000 as signed)"
+
+const sweepBatch = 500 // ids in one statement of remove
+
+func newStatements(t sqlstore.Tables, s server) *statements {
+	x := func(text string) string { return t.Expand(text, "`") }
+	swaps := x(`
+insert into {records} (id, version, value, attempt)
+select from_base64(w.id), if(w.old = -1, greatest(m.value + 1, ` + clock + `), 0), if(w.old = -1, from_base64(w.value), ''), if(w.old = -1, ?, '')
+from {meta} m join json_table(?, '$[*]' columns (
+	id varchar(400) character set ascii path '$[0]', old bigint path '$[1]', value longtext character set ascii path '$[2]')) w
+where m.` + "`key`" + ` = 'floor' lock in share mode
+on duplicate key update
+	attempt = if({records}.version = w.old or (w.old = -1 and {records}.value = ''), ?, {records}.attempt),
+	value = if({records}.attempt = ?, from_base64(w.value), {records}.value),
+	version = if({records}.attempt = ?, greatest({records}.version + 1, m.value + 1, ` + clock + `), {records}.version)`)
+	if s.returning {
+		swaps += ` returning id, if(attempt = ?, version, 0)`
+	}
+	return &statements{
+		load: x(`
+select ` + clock + `, @@global.read_only, r.version, r.value
+from (select 1) one left join {records} r on r.id = ?`),
+		loadAll: x(`
+select ` + clock + `, @@global.read_only, w.nr, r.version, r.value
+from json_table(?, '$[*]' columns (nr for ordinality, id varchar(400) character set ascii path '$')) w
+	left join {records} r on r.id = from_base64(w.id)`),
+		// A new row starts above the floor. Its shared lock makes a sweep wait,
+		// until the row is there to be seen.
+		insert: x(`
+insert into {records} (id, version, value)
+select ?, last_insert_id(greatest(m.value + 1, ` + clock + `)), ?
+from {meta} m where m.` + "`key`" + ` = 'floor' lock in share mode
+on duplicate key update
+	version = if({records}.value = '', last_insert_id(greatest({records}.version + 1, m.value + 1, ` + clock + `)), {records}.version + last_insert_id(0)),
+	value = if({records}.value = '', values(value), {records}.value)`),
+		update: x(`
+update {records} set version = last_insert_id(greatest(version + 1, ` + clock + `)), value = ?
+where id = ? and version = ?`),
+		swaps:     swaps,
+		won:       x(`select id, version from {records} where attempt = ? and id in (select from_base64(w.id) from json_table(?, '$[*]' columns (id varchar(400) character set ascii path '$[0]')) w)`),
+		returning: s.returning,
+		keys:      x(`select id from {records} where id > ? and id < ? and value <> '' order by id limit ?`),
+		idle:      x(`select id, version from {records} where id > ? and value = '' and version <= ` + clock + ` - ? order by id limit ?`),
+		raise:     x("update {meta} set value = greatest(value, ?) where `key` = 'floor'"),
+		remove:    x(`delete from {records} where id in (?` + strings.Repeat(`, ?`, sweepBatch-1) + `) and value = '' and version <= ?`),
+	}
+}
+
+// bytesOf is never nil, which would be null.
+func bytesOf(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+var errReplica = errors.New("the server is read-only, and what it shows may be old: connect to the primary")
+
+func (d *dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row)) (clock int64, err error) {
+	var readOnly string
+	var version sql.NullInt64
+	var value []byte
+	row := func(id []byte) error {
+		if readOnly != "0" && readOnly != "OFF" {
+			return errReplica
+		}
+		if version.Int64 > 0 {
+			each(sqlstore.Row{ID: id, Version: version.Int64, Value: value})
+		}
+		return nil
+	}
+	err = d.lanes.use(ctx, func(l *lane) error {
+		if len(ids) == 1 {
+			return l.query(ctx, d.load, func(rows *sql.Rows) error {
+				if err := rows.Scan(&clock, &readOnly, &version, &value); err != nil {
+					return err
+				}
+				return row(ids[0])
+			}, ids[0])
+		}
+		return l.query(ctx, d.loadAll, func(rows *sql.Rows) error {
+			var nr int
+			value = nil
+			if err := rows.Scan(&clock, &readOnly, &nr, &version, &value); err != nil {
+				return err
+			}
+			return row(ids[nr-1])
+		}, list(len(ids), func(b []byte, i int) []byte { return quoted(b, ids[i]) }))
+	})
+	return clock, err
+}
+
+// list is a JSON array of n items.
+func list(n int, item func(b []byte, i int) []byte) string {
+	b := []byte{'['}
+	for i := range n {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = item(b, i)
+	}
+	return string(append(b, ']'))
+}
+
+// quoted appends bytes as a JSON string, in base64.
+func quoted(b, data []byte) []byte {
+	b = append(b, '"')
+	b = base64.StdEncoding.AppendEncode(b, data)
+	return append(b, '"')
+}
+
+func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lost *sqlstore.Row, err error) {
+	err = d.lanes.use(ctx, func(l *lane) error {
+		query, args := d.update, []any{bytesOf(w.Value), w.ID, w.Old}
+		if w.Old == holdfast.IfEmpty {
+			query, args = d.insert, []any{w.ID, bytesOf(w.Value)}
+		}
+		r, err := l.exec(ctx, query, args...)
+		if err == nil {
+			version, err = r.LastInsertId() // 0 if it has lost, however rows are counted
+		}
+		return err
+	})
+	return version, nil, err
+}
+
+// batchBytes is how much one statement of Swaps carries at least.
+const batchBytes = 1 << 20
+
+func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []int64, err error) {
+	versions = make([]int64, len(ws))
+	where := make(map[string]int, len(ws))
+	for i, w := range ws {
+		where[string(w.ID)] = i
+	}
+	for len(ws) > 0 {
+		n, size := 0, 0
+		for n < len(ws) && size < batchBytes {
+			size += len(ws[n].Value)
+			n++
+		}
+		err := d.swapSome(ctx, ws[:n], func(id []byte, version int64) { versions[where[string(id)]] = version })
+		if err != nil {
+			return nil, err
+		}
+		ws = ws[n:]
+	}
+	return versions, nil
+}
+
+func (d *dialect) swapSome(ctx context.Context, ws []sqlstore.Write, won func(id []byte, version int64)) error {
+	attempt := make([]byte, 16)
+	rand.Read(attempt)
+	writes := list(len(ws), func(b []byte, i int) []byte {
+		b = quoted(append(b, '['), ws[i].ID)
+		b = strconv.AppendInt(append(b, ','), ws[i].Old, 10)
+		return append(quoted(append(b, ','), ws[i].Value), ']')
+	})
+	args := []any{attempt, writes, attempt, attempt, attempt}
+	row := func(rows *sql.Rows) error {
+		var id []byte
+		var version int64
+		if err := rows.Scan(&id, &version); err != nil {
+			return err
+		}
+		won(id, version)
+		return nil
+	}
+	return d.lanes.use(ctx, func(l *lane) error {
+		if d.returning {
+			return l.query(ctx, d.swaps, row, append(args, attempt)...)
+		}
+		// Until the commit nobody else can follow what has won.
+		swaps, err := l.prepare(ctx, d.swaps)
+		if err != nil {
+			return err
+		}
+		winners, err := l.prepare(ctx, d.won)
+		if err != nil {
+			return err
+		}
+		tx, err := l.conn.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		if _, err := tx.StmtContext(ctx, swaps).ExecContext(ctx, args...); err != nil {
+			return err
+		}
+		rows, err := tx.StmtContext(ctx, winners).QueryContext(ctx, attempt, writes)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if err := row(rows); err != nil {
+				return err
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
+}
+
+func (d *dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byte, err error) {
+	err = d.lanes.use(ctx, func(l *lane) error {
+		return l.query(ctx, d.keys, func(rows *sql.Rows) error {
+			var id []byte
+			err := rows.Scan(&id)
+			ids = append(ids, id)
+			return err
+		}, from, to, n)
+	})
+	return ids, err
+}
+
+func (d *dialect) Idle(ctx context.Context, after []byte, idle time.Duration, n int) (found []sqlstore.Row, err error) {
+	err = d.lanes.use(ctx, func(l *lane) error {
+		return l.query(ctx, d.idle, func(rows *sql.Rows) error {
+			var r sqlstore.Row
+			err := rows.Scan(&r.ID, &r.Version)
+			found = append(found, r)
+			return err
+		}, bytesOf(after), idle.Microseconds(), n)
+	})
+	return found, err
+}
+
+// Remove raises the floor first, and deletes when that is committed. Whoever
+// inserts has a shared lock on the floor until its row is there: so a row that
+// is not there when the floor has risen will start above it. Two statements
+// that commit by themselves leave nothing locked if this process freezes
+// between them.
+func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int, err error) {
+	var floor int64
+	for _, r := range rows {
+		floor = max(floor, r.Version)
+	}
+	err = d.lanes.use(ctx, func(l *lane) error {
+		if _, err := l.exec(ctx, d.raise, floor); err != nil {
+			return err
+		}
+		for len(rows) > 0 {
+			args := make([]any, 0, sweepBatch+1)
+			for i := range sweepBatch {
+				args = append(args, rows[min(i, len(rows)-1)].ID)
+			}
+			r, err := l.exec(ctx, d.remove, append(args, floor)...)
+			if err != nil {
+				return err
+			}
+			n, err := r.RowsAffected()
+			if err != nil {
+				return err
+			}
+			removed += int(n)
+			rows = rows[min(sweepBatch, len(rows)):]
+		}
+		return nil
+	})
+	return removed, err
+}
+
+// Errors of the server that are looked at.
+const (
+	errLockWait     = 1205
+	errDeadlock     = 1213
+	errRecordChange = 1020
+	errNoTable      = 1146
+	errUnknownStmt  = 1243
+	errReprepare    = 1615
+	errOption       = 1290 // --read-only among others
+	errReadOnlyMode = 1836
+	errReadOnlyTx   = 1792
+)
+
+func (d *dialect) Means(err error) sqlstore.Meaning {
+	switch number(err) {
+	case errDeadlock, errRecordChange, errReprepare, errUnknownStmt:
+		return sqlstore.Again
+	case errLockWait:
+		return sqlstore.Locked
+	}
+	return sqlstore.Perhaps
+}
+
+// number is that of an error of the server, or 0.
+func number(err error) uint16 {
+	var e *mysql.MySQLError
+	if errors.As(err, &e) {
+		return e.Number
+	}
+	return 0
+}
+
+// sound tells whether a lane is good for more after an error.
+func sound(err error) bool {
+	switch number(err) {
+	case 0, errUnknownStmt, errReprepare, errOption, errReadOnlyMode, errReadOnlyTx:
+		return false
+	}
+	return true
+}

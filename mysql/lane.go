@@ -1,0 +1,209 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"sync"
+	"time"
+)
+
+// A lane is a connection of the caller's pool that is set up for us: whatever
+// the DSN says, statements in it are READ COMMITTED, commit by themselves, wait
+// a second for a locked row, and tell the time in UTC. It does not go back to
+// the pool, which would lend it to others with these settings: it is closed.
+type lane struct {
+	conn   *sql.Conn
+	stmts  map[string]*sql.Stmt
+	opened time.Time
+	used   time.Time
+}
+
+const (
+	laneIdle = 30 * time.Second // unused for so long, a lane is closed
+	laneLife = 10 * time.Minute // and so old, as the server may have moved
+)
+
+// setUp is understood by MariaDB and MySQL. Time zones have hours that come
+// twice; ANSI_QUOTES and others change what a statement means.
+var setUp = []string{
+	`set session transaction isolation level read committed, read write`,
+	`set session autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, time_zone = '+00:00',
+	sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', sql_select_limit = default, sql_safe_updates = 0`,
+}
+
+func openLane(ctx context.Context, db *sql.DB) (*lane, error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := &lane{conn: conn, stmts: make(map[string]*sql.Stmt), opened: time.Now()}
+	for _, q := range setUp {
+		if _, err := conn.ExecContext(ctx, q); err != nil {
+			l.close()
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// close ends the connection, for the server and for the pool.
+func (l *lane) close() {
+	l.conn.Raw(func(any) error { return driver.ErrBadConn })
+	l.conn.Close()
+}
+
+// check tells before a statement is sent whether the server has hung up.
+func (l *lane) check(ctx context.Context) error {
+	return l.conn.Raw(func(c any) error {
+		if r, ok := c.(driver.SessionResetter); ok {
+			return r.ResetSession(ctx)
+		}
+		return nil
+	})
+}
+
+func (l *lane) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
+	s := l.stmts[query]
+	if s == nil {
+		var err error
+		if s, err = l.conn.PrepareContext(ctx, query); err != nil {
+			return nil, err
+		}
+		l.stmts[query] = s
+	}
+	return s, nil
+}
+
+func (l *lane) exec(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	s, err := l.prepare(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	return s.ExecContext(ctx, args...)
+}
+
+func (l *lane) query(ctx context.Context, query string, row func(*sql.Rows) error, args ...any) error {
+	s, err := l.prepare(ctx, query)
+	if err != nil {
+		return err
+	}
+	rows, err := s.QueryContext(ctx, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// lanes lends at most so many lanes, each to one at a time, and opens them when
+// they are needed.
+type lanes struct {
+	db   *sql.DB
+	free chan struct{} // has room for each that is lent
+
+	mu     sync.Mutex
+	idle   []*lane // the last used at the end
+	timer  *time.Timer
+	closed bool
+}
+
+func newLanes(db *sql.DB, n int) *lanes {
+	return &lanes{db: db, free: make(chan struct{}, n)}
+}
+
+var errClosed = errors.New("the store is closed")
+
+// use lends a lane to f. A lane that had an error is not used again, unless the
+// server told it: then the connection is sound.
+func (p *lanes) use(ctx context.Context, f func(*lane) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case p.free <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-p.free }()
+	l, err := p.take(ctx)
+	if err != nil {
+		return err
+	}
+	good := false
+	defer func() { p.put(l, good) }() // also if f panics
+	err = f(l)
+	good = err == nil || sound(err)
+	return err
+}
+
+// take is the lane that was used last, or a new one.
+func (p *lanes) take(ctx context.Context) (*lane, error) {
+	for {
+		p.mu.Lock()
+		if p.closed {
+			p.mu.Unlock()
+			return nil, errClosed
+		}
+		var l *lane
+		if n := len(p.idle) - 1; n >= 0 {
+			l, p.idle = p.idle[n], p.idle[:n]
+		}
+		p.mu.Unlock()
+		if l == nil {
+			return openLane(ctx, p.db)
+		}
+		if time.Since(l.opened) < laneLife && l.check(ctx) == nil {
+			return l, nil
+		}
+		l.close()
+	}
+}
+
+func (p *lanes) put(l *lane, good bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !good || p.closed {
+		l.close()
+		return
+	}
+	l.used = time.Now()
+	p.idle = append(p.idle, l)
+	if p.timer == nil {
+		p.timer = time.AfterFunc(laneIdle, p.trim)
+	}
+}
+
+// trim closes the lanes that nobody needs.
+func (p *lanes) trim() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer = nil
+	for len(p.idle) > 0 && time.Since(p.idle[0].used) >= laneIdle {
+		p.idle[0].close()
+		p.idle = p.idle[1:]
+	}
+	if len(p.idle) > 0 {
+		p.timer = time.AfterFunc(laneIdle-time.Since(p.idle[0].used), p.trim)
+	}
+}
+
+// close closes the lanes that are idle now, and others when they come back.
+func (p *lanes) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	for _, l := range p.idle {
+		l.close()
+	}
+	p.idle = nil
+}

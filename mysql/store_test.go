@@ -1,0 +1,103 @@
+package mysql
+
+import (
+	"database/sql"
+	"net/url"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/storetest"
+)
+
+// A way is how a test reaches the store.
+type way struct {
+	dsn    string // parameters
+	conns  int    // SetMaxOpenConns
+	prefix string
+}
+
+// dsn is the data source name of a database by its URL.
+func dsn(t testing.TB, target, params string) string {
+	t.Helper()
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := mysql.NewConfig()
+	c.Net, c.Addr, c.DBName = "tcp", u.Host, u.Path[1:]
+	c.User = u.User.Username()
+	c.Passwd, _ = u.User.Password()
+	d := c.FormatDSN()
+	if params != "" {
+		d += "?" + params
+	}
+	return d
+}
+
+func connect(t testing.TB, target string, w way) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("mysql", dsn(t, target, w.dsn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(w.conns)
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// A handle is a store that a test can open once more, over a pool of its own.
+type handle struct {
+	*Store
+	url string
+	way way
+}
+
+func (h handle) Reopen(t *testing.T) holdfast.Store { return open(t, h.url, h.way).Store }
+
+func open(t testing.TB, target string, w way) handle {
+	t.Helper()
+	s, err := New(t.Context(), connect(t, target, w), &Options{Prefix: w.prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return handle{s, target, w}
+}
+
+// fresh is a store in a new database.
+func fresh(t testing.TB, w way) handle {
+	t.Helper()
+	target := servers.MySQL(t, nil).Database(t)
+	if err := Migrate(t.Context(), connect(t, target, w), &Options{Prefix: w.prefix}); err != nil {
+		t.Fatal(err)
+	}
+	return open(t, target, w)
+}
+
+var ways = map[string]way{
+	"defaults":       {},
+	"READ COMMITTED": {dsn: "tx_isolation=" + url.QueryEscape("'READ-COMMITTED'"), prefix: "other_"},
+	"two connections, found rows, odd settings": {
+		conns: 2,
+		dsn: "clientFoundRows=true&interpolateParams=true&parseTime=true&loc=Europe%2FBerlin&autocommit=0" +
+			"&time_zone=" + url.QueryEscape("'+05:30'") + "&sql_mode=" + url.QueryEscape("'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'"),
+	},
+}
+
+func TestStore(t *testing.T) {
+	for name, w := range ways {
+		t.Run(name, func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) holdfast.Store { return fresh(t, w) })
+		})
+	}
+}
+
+func TestClients(t *testing.T) {
+	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return fresh(t, way{}) })
+}
