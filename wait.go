@@ -48,6 +48,7 @@ func (c *Client) slowest() time.Duration { return min(max(c.ttl()/8, lastPoll), 
 type position struct {
 	ahead  int           // live waiters before our first
 	first  string        // the first holder's claim
+	token  int64         // and its token
 	moved  instant       // when one of these was seen to change; never: does not wait
 	pace   time.Duration // how long it took to move on by one, lately
 	passed int           // others that were let in since the last look
@@ -62,18 +63,23 @@ func (c *Client) follow(p *place) {
 		*l = position{moved: never, pollAt: never, calmAt: never}
 		return
 	}
-	ahead, first := c.before(p), ""
+	ahead, first, token := c.before(p), "", int64(0)
 	if len(p.rec.Holders) > 0 {
-		first = fmt.Sprint(p.rec.Holders[0].Session, p.rec.Holders[0].Nr)
+		h := p.rec.Holders[0]
+		first, token = fmt.Sprint(h.Session, h.Nr), h.Token
 	}
 	if t := now(); l.moved == never {
-		*l = position{ahead: ahead, first: first, moved: t, pace: 10 * time.Millisecond, pollAt: never, calmAt: never}
+		*l = position{ahead: ahead, first: first, token: token, moved: t, pace: 10 * time.Millisecond, pollAt: never, calmAt: never}
 		l.pollAt = t.add(jitter(c.pollEvery(p)))
+		signal(c.nudge)
 	} else if ahead != l.ahead || first != l.first {
 		if ahead < l.ahead {
-			l.pace = (l.pace + t.sub(l.moved)/time.Duration(l.ahead-ahead)) / 2
+			// Tokens are times where the store has a clock; else they are closer
+			// together, and we look more often.
+			took := max(min(t.sub(l.moved), time.Duration(token-l.token)*time.Microsecond), 0)
+			l.pace = (l.pace + took/time.Duration(l.ahead-ahead)) / 2
 		}
-		l.ahead, l.first, l.moved = ahead, first, t
+		l.ahead, l.first, l.token, l.moved = ahead, first, token, t
 	}
 	l.passed, l.calmAt = 0, never
 }
@@ -97,14 +103,16 @@ type round struct {
 	near     bool     // near the head of a queue, somewhere
 	due      []*place // names to be looked at now
 	slowest  time.Duration
-	sessions []string // of claims ahead of ours, without doubles
-	close    []string // those of the holders and of who is next, where ours comes soon
-	next     instant  // when the next name is due
+	ttl      time.Duration // the shortest of a session ahead
+	told     bool          // the store tells of changes
+	sessions []string      // of claims ahead of ours, without doubles
+	close    []string      // those of the holders and of who is next, where ours comes soon
+	next     instant       // when the next name is due
 }
 
 // ahead finds what is worth looking at; c.mu is held.
 func (c *Client) ahead() (r round) {
-	r.next, r.slowest = never, c.slowest()
+	r.next, r.slowest, r.ttl, r.told = never, c.slowest(), MaxTTL, c.hints.work
 	t := now()
 	soon := func(at instant) {
 		if at != never && (r.next == never || at < r.next) {
@@ -148,6 +156,7 @@ func (c *Client) ahead() (r round) {
 			if !seen[cl.Session] && !c.isOurs(cl.Session) && !c.isDead(cl.Session) {
 				seen[cl.Session] = true
 				r.sessions = append(r.sessions, cl.Session)
+				r.ttl = min(r.ttl, max(time.Duration(cl.TTL)*time.Millisecond, MinTTL))
 				if near {
 					r.close = append(r.close, cl.Session)
 				}
@@ -218,8 +227,8 @@ func (c *Client) waitLoop() {
 		}
 		if sessionsAt == never {
 			sessionsAt = t.add(jitter(sessionsEvery))
-			if !r.near {
-				sessionsAt = t.add(jitter(r.slowest))
+			if r.told && !r.near {
+				sessionsAt = t.add(jitter(min(r.slowest, r.ttl/4)))
 			}
 		}
 		var sessions []string
