@@ -42,20 +42,67 @@ func open(t testing.TB, pool *pgxpool.Pool, opts *Options) *Store {
 	return s
 }
 
-// fresh is a store in a new database, and the URL of that.
-func fresh(t testing.TB, opts *Options) (*Store, string) {
+// migrated opens a store after having made the schema.
+func migrated(t testing.TB, url string, opts *Options) reopener {
 	t.Helper()
-	url := servers.Postgres(t, nil).Database(t)
 	pool := connect(t, url)
 	if err := Migrate(t.Context(), pool, opts); err != nil {
 		t.Fatal(err)
 	}
-	return open(t, pool, opts), url
+	return reopener{open(t, pool, opts), url}
 }
 
+// fresh is a store in a new database.
+func fresh(t testing.TB, opts *Options) reopener {
+	t.Helper()
+	return migrated(t, servers.Postgres(t, nil).Database(t), opts)
+}
+
+// hostile is a schema and a prefix that are valid and need quotes.
+var hostile = &Options{Schema: "Select", Prefix: "Table_9_Where_"}
+
 func TestStore(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) holdfast.Store {
-		s, url := fresh(t, nil)
-		return reopener{s, url}
-	})
+	storetest.Run(t, func(t *testing.T) holdfast.Store { return fresh(t, nil) })
+}
+
+func TestStoreElsewhere(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) holdfast.Store { return fresh(t, hostile) })
+}
+
+// hidden is a store without hints, as it is behind a pooler that shares
+// connections.
+type hidden struct {
+	holdfast.Store
+	holdfast.Sweeper
+	reopener reopener
+}
+
+func hide(r reopener) hidden { return hidden{r.Store, r.Store, r} }
+
+func (h hidden) Reopen(t *testing.T) holdfast.Store {
+	return hide(reopener{open(t, connect(t, h.reopener.url), &h.reopener.opts), h.reopener.url})
+}
+
+// bouncer is a PgBouncer in transaction mode before the tests' server.
+func bouncer(t *testing.T) *servers.Server {
+	t.Helper()
+	return servers.PgBouncer(t, servers.Postgres(t, nil))
+}
+
+func TestStorePooled(t *testing.T) {
+	b := bouncer(t)
+	storetest.Run(t, func(t *testing.T) holdfast.Store { return hide(migrated(t, b.Database(t), nil)) })
+}
+
+func TestClients(t *testing.T) {
+	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return fresh(t, nil) })
+}
+
+func TestClientsElsewhere(t *testing.T) {
+	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return fresh(t, hostile) })
+}
+
+func TestClientsPooled(t *testing.T) {
+	b := bouncer(t)
+	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return migrated(t, b.Database(t), nil) })
 }

@@ -1,0 +1,85 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
+	"github.com/jackc/pgx/v5"
+)
+
+// Fence makes the commit of tx depend on the locks: it fails with ErrLost unless
+// each is still held with its token, and from then on nobody can take them over
+// before tx has ended. It must be the last statement before Commit; after an
+// error roll back.
+//
+// tx is a transaction in the database that holds the locks, of any isolation
+// level: one that is stricter than READ COMMITTED fails with a serialization
+// failure (SQLSTATE 40001) if the lock has changed hands, or somebody has come to
+// wait for it, since it began.
+//
+// A process that freezes between Fence and Commit does not keep the lock from
+// others for ever: the server ends a transaction that is idle for longer than the
+// lock's TTL (idle_in_transaction_session_timeout, for this transaction only).
+//
+// Programs in any language do the same with
+//
+//	select holdfast_fence('orders/42', 1795226403001234)
+//
+// which fails unless the token holds the lock.
+func Fence(ctx context.Context, tx pgx.Tx, locks ...*holdfast.Lock) error {
+	for _, l := range locks {
+		err := fence(l, func(query string, name []byte, token int64) error {
+			_, err := tx.Exec(ctx, query, name, token)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// FenceSQL is Fence for a transaction of database/sql, with any driver for
+// PostgreSQL.
+func FenceSQL(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
+	for _, l := range locks {
+		err := fence(l, func(query string, name []byte, token int64) error {
+			_, err := tx.ExecContext(ctx, query, name, token)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var errNoLock = errors.New("no such lock in this database; was it taken through another store?")
+
+// fence calls the function in the database that is asked by exec.
+func fence(l *holdfast.Lock, exec func(query string, name []byte, token int64) error) error {
+	tables := sqlstore.Tables{Prefix: sqlstore.DefaultPrefix}
+	if s, ok := l.Store().(*Store); ok {
+		tables = s.tables
+	}
+	return fenceName(tables, l.Name(), l.Token(), exec)
+}
+
+func fenceName(t sqlstore.Tables, name string, token int64, exec func(query string, name []byte, token int64) error) error {
+	err := exec(t.Expand(`select {fence}($1::bytea, $2::bigint)`, `"`), []byte(name), token)
+	switch state(err) {
+	case stateLost:
+		_, err = holdfast.Record{}.Fence(name, token, 0)
+		return err
+	case stateNoLock, "42883", "3F000": // no such function, no such schema
+		return fmt.Errorf("fence %q: %w", name, errNoLock)
+	}
+	if err != nil {
+		return fmt.Errorf("fence %q: %w", name, err)
+	}
+	return nil
+}
