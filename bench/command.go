@@ -10,11 +10,14 @@ import (
 
 // command runs `true` under a lock, from the start of the process to its end.
 func command(b *bench) ([]Row, error) {
+	if !b.has("sqlite") {
+		return nil, nil
+	}
 	holdfast := b.path("holdfast")
 	build := exec.CommandContext(b.ctx, "go", "build", "-o", holdfast, "github.com/holdfast-lock/holdfast/cmd/holdfast")
 	if out, err := build.CombinedOutput(); err != nil {
 		b.say("SKIPPED: the command does not build: %v\n%s", err, out)
-		return []Row{Row{System: "holdfast run x -- true"}.notes("skipped: the command does not build here")}, nil
+		return []Row{Row{Store: "sqlite", System: "holdfast run x -- true"}.notes("skipped: the command does not build here")}, nil
 	}
 	env := append(os.Environ(), "HOLDFAST_STORE=sqlite:"+b.path("command.db"), "XDG_RUNTIME_DIR="+b.dir)
 	if out, err := environ(exec.CommandContext(b.ctx, holdfast, "schema", "apply"), env).CombinedOutput(); err != nil {
@@ -26,29 +29,29 @@ func command(b *bench) ([]Row, error) {
 		{holdfast, "version"},
 		{holdfast, "run", "x", "--", "true"},
 	}
-	var systems []system
+	var runs []run
 	var rows []Row
 	for _, line := range lines {
 		path, err := exec.LookPath(line[0])
 		if errors.Is(err, exec.ErrNotFound) {
 			b.say("SKIPPED: there is no %s here", line[0])
-			rows = append(rows, Row{System: line[0]}.notes("skipped: not installed"))
+			rows = append(rows, Row{Store: "sqlite", System: line[0]}.notes("skipped: not installed"))
 			continue
 		}
 		name := strings.ReplaceAll(strings.Join(line, " "), b.dir+string(os.PathSeparator), "")
-		systems = append(systems, system{name, func() (series, error) {
+		runs = append(runs, run{name, func() (series, error) {
 			return timed(3, func() error {
 				return environ(exec.CommandContext(b.ctx, path, line[1:]...), env).Run()
 			})
 		}})
 	}
-	taken, err := b.take(systems)
+	taken, err := b.take(b.rounds, true, runs)
 	if err != nil {
 		return nil, err
 	}
-	for i, s := range systems {
-		row := taken[i].row(s.name, "ms", 1e3)
-		row.Ratio = taken[i].ratio(taken[0])
+	for i, s := range runs {
+		row := taken[i].row(Row{Store: "sqlite", System: s.name}, "ms", 1e3)
+		row.Ratio, row.Of = taken[i].ratio(taken[0]), "true"
 		over := taken[i].over(taken[0]) * 1e3
 		if i > 0 {
 			row = row.notes("%.1f ms more than true", over)

@@ -16,6 +16,9 @@ import (
 // is sync.Mutex, which lets who runs overtake who sleeps, and a mutex that is
 // handed to who came first, as Holdfast's is.
 func goroutines(b *bench) (rows []Row, err error) {
+	if !b.has("memory") {
+		return nil, nil
+	}
 	store := &counter{Store: memory.New()}
 	client, err := holdfast.New(store, &holdfast.Options{RuntimeDir: b.dir})
 	if err != nil {
@@ -64,20 +67,24 @@ func goroutines(b *bench) (rows []Row, err error) {
 		{"holdfast, all waits end with one context", hold(b.ctx, look)},
 		{"holdfast", hold(always, look)},
 	}
+	length := 200 * time.Millisecond
+	if b.quick {
+		length = 50 * time.Millisecond
+	}
 	for _, n := range []int{2, 64} {
 		before := store.count()
 		granted = 0
-		var systems []system
+		var runs []run
 		for _, w := range work {
-			systems = append(systems, system{w.name, func() (series, error) { return b.rate(n, w.turn) }})
+			runs = append(runs, run{w.name, func() (series, error) { return rate(n, length, func(int) error { return w.turn() }) }})
 		}
-		taken, err := b.take(systems)
+		taken, err := b.take(b.rounds, true, runs)
 		if err != nil {
 			return nil, err
 		}
-		for i, s := range systems {
-			row := taken[i].row(fmt.Sprintf("%s, %d goroutines", s.name, n), "/s", 1)
-			row.Ratio = taken[i].ratio(taken[0])
+		for i, s := range runs {
+			row := taken[i].row(Row{Store: "memory", System: s.name, Case: fmt.Sprintf("%d goroutines", n)}, "/s", 1)
+			row.Ratio, row.Of = taken[i].ratio(taken[0]), work[0].name
 			if s.name == "holdfast" {
 				row = row.aims("≥ 1,000,000/s", row.Median >= 1e6).
 					notes("each with its own token and context; %.4f store writes each", store.count().since(before).written/granted)
@@ -86,42 +93,6 @@ func goroutines(b *bench) (rows []Row, err error) {
 		}
 	}
 	return rows, nil
-}
-
-// rate counts how often in a second n goroutines together take a turn.
-func (b *bench) rate(n int, turn func() error) (series, error) {
-	length := 200 * time.Millisecond
-	if b.quick {
-		length = 50 * time.Millisecond
-	}
-	var stop atomic.Bool
-	var total atomic.Int64
-	failed := make(chan error, n)
-	var wg sync.WaitGroup
-	start := time.Now()
-	for range n {
-		wg.Go(func() {
-			turns := 0
-			for !stop.Load() {
-				if err := turn(); err != nil {
-					failed <- err
-					break
-				}
-				turns++
-			}
-			total.Add(int64(turns))
-		})
-	}
-	time.Sleep(length)
-	stop.Store(true)
-	took := time.Since(start)
-	wg.Wait()
-	select {
-	case err := <-failed:
-		return nil, err
-	default:
-	}
-	return series{float64(total.Load()) / took.Seconds()}, nil
 }
 
 // A fairMutex serves who came first first.

@@ -2,171 +2,371 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"strconv"
+	"slices"
+	"strings"
+	"sync"
 	"time"
-
-	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/sqlite"
 )
 
-// processes passes one lock between two processes. Whoever is next waits
-// already when the other lets go. The time is from just before the one calls
-// Release to just after the other's Acquire has returned, by the clock that the
-// kernel shows to both.
-func processes(b *bench) ([]Row, error) {
-	systems := []system{{name: "flock(2)"}, {name: "holdfast"}}
-	for i, role := range []string{"flock", "lock"} {
-		pair := make([]*player, 2)
-		for j := range pair {
-			p, err := b.player(role)
+// handoff passes one lock around among processes that want it all the time and
+// hold it for 10 to 30 ms. A hand-off goes from just before the holder's call to
+// release until the next one's call to acquire has returned, by the clock that
+// the kernel shows to all; it counts if the next is another process that had
+// been asking for 5 ms when the holder let go.
+func handoff(b *bench) (rows []Row, err error) {
+	crowds := []int{2, 8, 64}
+	if b.quick {
+		crowds = []int{2, 8}
+	}
+	return b.eachStore("handoff", func(ss []*system) (rows []Row, err error) {
+		for _, n := range crowds {
+			some, err := turnsOf(b, ss, n)
 			if err != nil {
 				return nil, err
 			}
-			defer p.end()
-			if _, err := p.expect("ready"); err != nil {
-				return nil, err
-			}
-			pair[j] = p
+			rows = append(rows, some...)
 		}
-		if err := pair[0].order("acquire"); err != nil {
-			return nil, err
-		}
-		if _, err := pair[0].expect("granted"); err != nil {
-			return nil, err
-		}
-		systems[i].round = func() (s series, err error) {
-			n := 30
-			if b.quick {
-				n = 4
-			}
-			for range n {
-				took, err := handOff(pair[0], pair[1])
+		for _, s := range ss {
+			if s.name == "holdfast" && s.store != "sqlite" {
+				some, err := besideIdle(b, s)
 				if err != nil {
 					return nil, err
 				}
-				s = append(s, took)
-				pair[0], pair[1] = pair[1], pair[0]
+				rows = append(rows, some...)
 			}
-			return s, nil
 		}
+		return rows, nil
+	})
+}
+
+const waitsAlready = 5 * time.Millisecond
+
+// A turn is one hold of a process, or its last wait, in ns.
+type turn struct {
+	Asked, Got, Let int64 // Got is 0 if it did not get it
+	who             int
+}
+
+// A crowdRun is what one round of a crowd showed.
+type crowdRun struct {
+	hands    series  // seconds each
+	turns    int     // holds in the time that was counted
+	requests float64 // in the same time
+	counted  bool
+	fewest   int     // holds of the one with the fewest
+	most     int     // and with the most
+	longest  float64 // seconds that one has waited
+	queued   float64 // seconds from the start until all had joined the queue; 0: not told
+}
+
+func turnsOf(b *bench, ss []*system, n int) (rows []Row, err error) {
+	var runs []run
+	told := make([][]crowdRun, len(ss))
+	for i, s := range ss {
+		runs = append(runs, run{s.name, func() (series, error) {
+			c, err := b.crowd(s, n)
+			if err != nil {
+				return nil, fmt.Errorf("%s, %d processes: %w", s.name, n, err)
+			}
+			told[i] = append(told[i], c)
+			return c.hands, nil
+		}})
 	}
-	taken, err := b.take(systems)
+	taken, err := b.take(b.few(), false, runs)
 	if err != nil {
 		return nil, err
 	}
-	var rows []Row
-	for i, s := range systems {
-		row := taken[i].row(s.name, "ms", 1e3)
-		row.Ratio = taken[i].ratio(taken[0])
-		if s.name == "holdfast" {
-			row = row.aims("median ≤ 2 ms", row.Median <= 2).notes("on SQLite; a grant is on disk before it is believed")
-		}
-		rows = append(rows, row)
+	for i, s := range ss {
+		of := slices.IndexFunc(ss, func(o *system) bool { return o.name == s.besideInHandoff() })
+		rows = append(rows, handRows(s, n, told[i], taken[i], taken[max(of, 0)])...)
 	}
 	return rows, nil
 }
 
-// handOff lets one release to the other, and returns how many seconds it took.
-func handOff(holder, next *player) (float64, error) {
-	if err := next.order("acquire"); err != nil {
-		return 0, err
-	}
-	if _, err := next.expect("waiting"); err != nil {
-		return 0, err
-	}
-	time.Sleep(2*time.Millisecond + rand.N(3*time.Millisecond)) // both at rest
-	if err := holder.order("release"); err != nil {
-		return 0, err
-	}
-	released, err := holder.stamp("released")
-	if err != nil {
-		return 0, err
-	}
-	granted, err := next.stamp("granted")
-	return time.Duration(granted - released).Seconds(), err
+// besideInHandoff is whom a system is compared with: the plainest lock of the
+// same place.
+func (s *system) besideInHandoff() string {
+	return map[string]string{"sqlite": "flock(2)", "postgres": "pg_advisory_lock", "mysql": "GET_LOCK", "redis": "redislock"}[s.store]
 }
 
-// stamp is the time at which something happened that a player tells of.
-func (p *player) stamp(word string) (int64, error) {
-	rest, err := p.expect(word)
-	if err != nil {
-		return 0, err
+func handRows(s *system, n int, told []crowdRun, taken, beside rounds) (rows []Row) {
+	row := s.row(fmt.Sprintf("%d processes", n))
+	turns, requests, counted := 0, 0.0, true
+	fewest, most, longest, queued := -1, 0, 0.0, series{}
+	for _, c := range told {
+		turns += c.turns
+		requests += c.requests
+		counted = counted && c.counted
+		if fewest < 0 || c.fewest < fewest {
+			fewest = c.fewest
+		}
+		most, longest = max(most, c.most), max(longest, c.longest)
+		queued = append(queued, c.queued)
 	}
-	return strconv.ParseInt(rest, 10, 64)
+	hands := len(slices.Concat(taken...))
+	if hands > 0 {
+		row = taken.row(row, "ms", 1e3)
+		if of := s.besideInHandoff(); of != s.name && of != "" && len(slices.Concat(beside...)) > 0 {
+			row.Ratio, row.Of = taken.ratio(beside), of
+		}
+	}
+	row = row.notes("%d hand-offs, %d to %d holds each, longest wait %s s", hands, fewest, most, figure(longest))
+	if !s.ours() || s.store == "sqlite" {
+		if counted && turns > 0 {
+			row.Note += fmt.Sprintf(", %s %s per hold", figure(requests/float64(turns)), requestsOf[s.store])
+		}
+		if s.ours() {
+			row = row.aims("p50 ≤ 2 ms", row.Median <= 2)
+		}
+		return append(rows, row)
+	}
+	limit, per := 2.0, 4.0
+	switch {
+	case s.store == "mysql":
+		limit, per = 4, 15
+	case n > 8:
+		limit = 4
+	}
+	row = row.aims(fmt.Sprintf("p50 ≤ %g ms", limit), hands > 0 && row.Median <= limit)
+	rows = append(rows, row)
+	if counted && turns > 0 {
+		r := s.row(fmt.Sprintf("%d processes, %s per hand-off", n, requestsOf[s.store]))
+		r.Unit, r.Median = requestsOf[s.store], requests/float64(turns)
+		rows = append(rows, r.aims(fmt.Sprintf("≤ %g", per), r.Median <= per).notes("counted by the server, heartbeats and all"))
+	}
+	r := s.row(fmt.Sprintf("%d processes, fewest holds of one", n))
+	r.Unit, r.Median = "holds", float64(fewest)
+	rows = append(rows, r.aims("nobody starved", fewest > 0).notes("at most %d; longest wait %s s", most, figure(longest)))
+	r = s.row(fmt.Sprintf("%d arrive at once, all queued", n))
+	r.Unit, r.Median = "s", queued.quantile(0.5)
+	r = r.notes("new clients, the first opens its session here; slowest round %s s", figure(slices.Max(queued)))
+	if n >= 64 {
+		r = r.aims("≤ 1 s", r.Median <= 1)
+	}
+	return append(rows, r)
 }
 
-// tell writes a line at once.
-func tell(format string, args ...any) { os.Stdout.WriteString(fmt.Sprintf(format+"\n", args...)) }
+// crowd runs one round of n processes.
+func (b *bench) crowd(s *system, n int) (c crowdRun, err error) {
+	length := 5 * time.Second
+	if n > 8 {
+		length = 8 * time.Second
+	}
+	if b.quick {
+		length = time.Second
+	}
+	ps, err := b.players(n, "turns", s, options{})
+	if err != nil {
+		return c, err
+	}
+	defer dismiss(ps)
+	b.round++
+	start := monotonic()
+	for _, p := range ps {
+		if err := p.order("begin crowd/%d", b.round); err != nil {
+			return c, err
+		}
+	}
+	if s.ours() {
+		for _, p := range ps {
+			in, err := p.stamp("in")
+			if err != nil {
+				return c, err
+			}
+			c.queued = max(c.queued, time.Duration(in-start).Seconds())
+		}
+	}
+	if err := b.sleep(time.Second); err != nil { // who arrives is not yet who waits
+		return c, err
+	}
+	count := func() (float64, error) { return 0, nil }
+	if server := b.servers[s.store]; server.requests != nil {
+		c.counted = true
+		count = func() (float64, error) { return server.requests(b.ctx) }
+	}
+	before, err := count()
+	if err != nil {
+		return c, err
+	}
+	from := monotonic()
+	if err := b.sleep(length); err != nil {
+		return c, err
+	}
+	to := monotonic()
+	after, err := count()
+	if err != nil {
+		return c, err
+	}
+	c.requests = after - before
 
-// playLock takes and gives back a lock as ordered.
-func playLock(dir string, orders *bufio.Scanner) error {
+	var turns []turn
+	holds := make([]int, n)
+	for _, p := range ps {
+		if err := p.order("stop"); err != nil {
+			return c, err
+		}
+	}
+	for i, p := range ps {
+		var its []turn
+		if err := p.tells("turns", &its); err != nil {
+			return c, err
+		}
+		for _, t := range its {
+			end := t.Got
+			if end == 0 {
+				end = to
+			}
+			if end >= from {
+				c.longest = max(c.longest, time.Duration(min(end, to)-t.Asked).Seconds())
+			}
+			if t.Got == 0 {
+				continue
+			}
+			t.who = i
+			turns = append(turns, t)
+			if t.Got >= from && t.Got <= to {
+				holds[i]++
+				c.turns++
+			}
+		}
+	}
+	c.fewest, c.most = slices.Min(holds), slices.Max(holds)
+	slices.SortFunc(turns, func(a, b turn) int { return cmp.Compare(a.Got, b.Got) })
+	for i := 1; i < len(turns); i++ {
+		was, is := turns[i-1], turns[i]
+		if is.Got < was.Let {
+			return c, fmt.Errorf("two held at once for %v", time.Duration(was.Let-is.Got))
+		}
+		if is.who != was.who && is.Asked+int64(waitsAlready) <= was.Let && is.Got >= from && is.Got <= to {
+			c.hands = append(c.hands, time.Duration(is.Got-was.Let).Seconds())
+		}
+	}
+	return c, nil
+}
+
+// playTurns wants one lock all the time.
+func playTurns(t *task, orders *bufio.Scanner) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var in sync.Once
+	tellIn := func() { in.Do(func() { tell("in %d", monotonic()) }) }
+	t.Options.waiting = tellIn
+	l, err := t.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	tell("ready")
+	if !orders.Scan() {
+		return orders.Err()
+	}
+	name, ok := strings.CutPrefix(orders.Text(), "begin ")
+	if !ok {
+		return errors.New("no such order")
+	}
+	go func() { // "stop", or the end of who gives the orders
+		orders.Scan()
+		cancel()
+	}()
+	turns := []turn{}
+	for ctx.Err() == nil {
+		now := turn{Asked: monotonic()}
+		h, err := l.lock(ctx, name)
+		if err != nil {
+			if ctx.Err() == nil {
+				return err
+			}
+			turns = append(turns, now)
+			break
+		}
+		now.Got = monotonic()
+		tellIn()
+		time.Sleep(10*time.Millisecond + rand.N(20*time.Millisecond))
+		now.Let = monotonic()
+		if err := h.unlock(); err != nil {
+			return err
+		}
+		turns = append(turns, now)
+	}
+	text, err := json.Marshal(turns)
+	tell("turns %s", text)
+	return err
+}
+
+// besideIdle measures a hand-off between two while many others are connected,
+// each with a lock of its own, against the same without them.
+func besideIdle(b *bench, s *system) ([]Row, error) {
+	n := 256
+	if b.quick {
+		n = 32
+	}
+	var runs []run
+	for _, idle := range []bool{false, true} {
+		runs = append(runs, run{s.name, func() (series, error) {
+			if idle {
+				ps, err := b.players(1, "idle", s, options{Conns: n})
+				if err != nil {
+					return nil, err
+				}
+				defer dismiss(ps)
+			}
+			c, err := b.crowd(s, 2)
+			return c.hands, err
+		}})
+	}
+	taken, err := b.take(b.few(), false, runs)
+	if err != nil {
+		return nil, err
+	}
+	row := taken[1].row(s.row(fmt.Sprintf("2 processes beside %d idle clients", n)), "ms", 1e3)
+	row.Ratio, row.Of = taken[1].ratio(taken[0]), "without them"
+	return []Row{row.aims("≤ 1.5x", row.Ratio <= 1.5).notes("each with a pool and a lock of its own; %s ms without them", figure(taken[0].median()*1e3))}, nil
+}
+
+// playIdle is many clients that hold a lock each.
+func playIdle(t *task, orders *bufio.Scanner) (err error) {
 	ctx := context.Background()
-	store, err := sqlite.Open(ctx, filepath.Join(dir, "processes.db"), &sqlite.Options{Create: true})
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	client, err := holdfast.New(store, &holdfast.Options{
-		RuntimeDir: dir,
-		Trace:      &holdfast.Trace{Waiting: func(string) { tell("waiting") }},
-	})
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	tell("ready")
-	var l *holdfast.Lock
-	for orders.Scan() {
-		switch orders.Text() {
-		case "acquire":
-			if l, err = client.Acquire(ctx, "nightly"); err != nil {
-				return err
+	n := t.Options.Conns
+	t.Options.Conns = 0
+	lockers := make([]locker, n)
+	failed := make(chan error, n)
+	var wg sync.WaitGroup
+	gate := make(chan struct{}, 8)
+	for i := range n {
+		wg.Go(func() {
+			gate <- struct{}{}
+			defer func() { <-gate }()
+			l, err := t.open(ctx)
+			if err == nil {
+				lockers[i] = l
+				_, err = l.lock(ctx, fmt.Sprintf("idle/%d", i))
 			}
-			tell("granted %d", monotonic())
-		case "release":
-			start := monotonic()
-			if err := l.Release(ctx); err != nil {
-				return err
+			if err != nil {
+				failed <- err
 			}
-			tell("released %d", start)
-		default:
-			return errors.New("no such order")
+		})
+	}
+	wg.Wait()
+	defer func() {
+		for _, l := range lockers {
+			if l != nil {
+				wg.Go(func() { l.close() })
+			}
 		}
-	}
-	return orders.Err()
-}
-
-// playFlock does the same with flock(2).
-func playFlock(dir string, orders *bufio.Scanner) error {
-	f, err := os.OpenFile(filepath.Join(dir, "flock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
+		wg.Wait()
+	}()
+	select {
+	case err := <-failed:
 		return err
+	default:
 	}
-	defer f.Close()
 	tell("ready")
-	for orders.Scan() {
-		switch orders.Text() {
-		case "acquire":
-			tell("waiting")
-			if err := flock(f); err != nil {
-				return err
-			}
-			tell("granted %d", monotonic())
-		case "release":
-			start := monotonic()
-			if err := unflock(f); err != nil {
-				return err
-			}
-			tell("released %d", start)
-		default:
-			return errors.New("no such order")
-		}
-	}
+	orders.Scan()
 	return orders.Err()
 }

@@ -4,180 +4,294 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/sqlite"
 )
 
 // A holding is what it costs to hold many locks.
 type holding struct {
-	Locks         int
-	Heap, RSS     float64 // bytes that came with the locks
-	Contexts      float64 // heap bytes that came with their contexts
-	Acquired      float64 // seconds to acquire all
-	Beats         float64
-	Writes, Reads float64 // of the store, during the beats
-	CPU           float64 // seconds used during the beats
+	Heap, RSS float64 // bytes that came with the locks
+	Contexts  float64 // heap bytes that came with their contexts
+	Acquired  float64 // seconds to acquire all
 }
 
-// held holds 10,000 locks, in a process of its own whose memory is measured.
-func held(b *bench) ([]Row, error) {
-	p, err := b.player("hold")
-	if err != nil {
-		return nil, err
-	}
-	defer p.end()
-	locks, beats := 10_000, 6
-	if b.quick {
-		locks, beats = 1000, 2
-	}
-	if err := p.order(fmt.Sprintf("%d %d", locks, beats)); err != nil {
-		return nil, err
-	}
-	told, err := p.expect("held")
-	if err != nil {
-		return nil, err
-	}
-	var h holding
-	if err := json.Unmarshal([]byte(told), &h); err != nil {
-		return nil, err
-	}
-	const mib = 1 << 20
-	limit := 8.0 * float64(locks) / 10_000
-	who := func(what string) string { return fmt.Sprintf("%d locks, %s", locks, what) }
-	return []Row{
-		Row{System: who("writes per beat"), Unit: "writes", Median: h.Writes / h.Beats}.
-			aims("1 per beat", h.Writes <= h.Beats).
-			notes("%g beats, %.1f reads and %.2f ms of CPU each", h.Beats, h.Reads/h.Beats, h.CPU/h.Beats*1e3),
-		Row{System: who("heap"), Unit: "MiB", Median: h.Heap / mib}.
-			aims(fmt.Sprintf("≤ %s MiB", figure(limit)), h.Heap <= limit*mib).
-			notes("%.0f bytes per lock", h.Heap/float64(locks)),
-		Row{System: who("heap, each context waited for"), Unit: "MiB", Median: (h.Heap + h.Contexts) / mib}.
-			notes("%.0f bytes per lock", (h.Heap+h.Contexts)/float64(locks)),
-		Row{System: who("resident"), Unit: "MiB", Median: h.RSS / mib}.
-			notes("with SQLite's cache and what acquiring left behind"),
-		Row{System: who("to acquire all"), Unit: "s", Median: h.Acquired}.
-			notes("64 goroutines, %.0f locks/s", float64(locks)/h.Acquired),
-	}, nil
+// A keeping is what it costs to keep them for a while.
+type keeping struct {
+	Seconds, Beats float64
+	Requests       float64 // as counted by the process, where no server counts
+	CPU            float64 // seconds
 }
 
-// playHold holds locks and measures it.
-func playHold(dir string, orders *bufio.Scanner) error {
-	if !orders.Scan() {
-		return orders.Err()
-	}
-	h := holding{}
-	beats := 0
-	if _, err := fmt.Sscan(orders.Text(), &h.Locks, &beats); err != nil {
-		return err
-	}
-	ctx := context.Background()
-	store, err := sqlite.Open(ctx, filepath.Join(dir, "held.db"), &sqlite.Options{Create: true})
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	counted := &counter{Store: store}
-	beaten := make(chan struct{}, 1000)
-	client, err := holdfast.New(counted, &holdfast.Options{
-		TTL: 3 * time.Second, RuntimeDir: dir,
-		Trace: &holdfast.Trace{Beat: func(time.Duration, time.Time, error) {
-			select {
-			case beaten <- struct{}{}:
-			default:
+// keep holds many locks, in a process of its own whose memory is measured.
+func keep(b *bench) ([]Row, error) {
+	return b.eachStore("held", func(ss []*system) (rows []Row, err error) {
+		for _, s := range ss {
+			sizes := []int{10_000, 100_000}
+			switch {
+			case b.quick:
+				sizes = []int{1000}
+			case s.name == "pglock":
+				sizes = []int{1000}
+			case !s.ours():
+				sizes = []int{10_000}
 			}
-		}},
+			for _, n := range sizes {
+				some, err := hold(b, s, n)
+				if err != nil {
+					return nil, fmt.Errorf("%s, %d locks: %w", s.name, n, err)
+				}
+				rows = append(rows, some...)
+			}
+		}
+		return rows, nil
 	})
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	// What one lock needs is there before any is counted.
-	first, err := client.Acquire(ctx, "first")
-	if err != nil {
-		return err
-	}
-	defer first.Release(ctx)
+}
 
-	locks := make([]*holdfast.Lock, h.Locks)
-	names := make([]string, h.Locks)
-	for i := range names {
-		names[i] = fmt.Sprintf("customers/%d/invoices", i)
+const heldTTL = 3 * time.Second // a heartbeat each second
+
+func hold(b *bench, s *system, n int) (rows []Row, err error) {
+	length := 6 * time.Second
+	if b.quick {
+		length = 2 * time.Second
 	}
-	heap, resident := memoryUsed()
-	start := time.Now()
+	o := options{TTL: heldTTL}
+	switch s.name {
+	case "pglock", "concurrency.Mutex":
+		o.TTL = 0 // their own defaults
+		length *= 2
+	case "redislock", "redsync":
+		o.TTL = time.Hour // they renew nothing
+	case "pg_advisory_lock", "GET_LOCK":
+		o.Conns = 1 // all in one session
+	}
+	ps, err := b.players(1, "hold", s, o)
+	if err != nil {
+		return nil, err
+	}
+	p := ps[0]
+	defer dismiss(ps)
+	var h holding
+	if err := p.order("hold %d", n); err != nil {
+		return nil, err
+	}
+	if err := p.tells("held", &h); err != nil {
+		return nil, err
+	}
+	count := func() (float64, error) { return 0, nil }
+	if server := b.servers[s.store]; server.requests != nil {
+		count = func() (float64, error) { return server.requests(b.ctx) }
+	}
+	var k keeping
+	if err := p.order("keep %d", length.Milliseconds()); err != nil {
+		return nil, err
+	}
+	if _, err := p.expect("from"); err != nil {
+		return nil, err
+	}
+	before, err := count()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.tells("kept", &k); err != nil {
+		return nil, err
+	}
+	after, err := count()
+	if err != nil {
+		return nil, err
+	}
+	requests := after - before + k.Requests
+	if err := p.order("free"); err != nil {
+		return nil, err
+	}
+	freed, err := p.number("freed")
+	if err != nil {
+		return nil, err
+	}
+
+	const mib = 1 << 20
+	add := func(what, unit string, x float64) *Row {
+		r := s.row(fmt.Sprintf("%d locks, %s", n, what))
+		r.Unit, r.Median = unit, x
+		rows = append(rows, r)
+		return &rows[len(rows)-1]
+	}
+	if s.ours() {
+		r := add(requestsOf[s.store]+" per beat", requestsOf[s.store], requests/k.Beats)
+		*r = r.aims("1 per beat", requests <= k.Beats+0.5).
+			notes("%.0f in %.0f beats, %.2f ms of CPU each", requests, k.Beats, k.CPU/k.Beats*1e3)
+	} else {
+		r := add("to keep them", requestsOf[s.store]+"/s", requests/k.Seconds)
+		if o.TTL == time.Hour {
+			*r = r.notes("it renews nothing: its user would, each lock by itself")
+		}
+	}
+	r := add("heap", "MiB", h.Heap/mib)
+	*r = r.notes("%.0f bytes per lock", h.Heap/float64(n))
+	if limit := 8.0 * float64(n) / 10_000; s.ours() {
+		*r = r.aims(fmt.Sprintf("≤ %s MiB", figure(limit)), h.Heap <= limit*mib)
+	}
+	if s.ours() {
+		*add("heap, each context waited for", "MiB", (h.Heap+h.Contexts)/mib) =
+			rows[len(rows)-1].notes("%.0f bytes per lock", (h.Heap+h.Contexts)/float64(n))
+		add("resident", "MiB", h.RSS/mib)
+	}
+	r = add("to take all", "s", h.Acquired)
+	*r = r.notes("64 goroutines, %.0f locks/s", float64(n)/h.Acquired)
+	r = add("to give all back", "s", freed)
+	*r = r.notes("64 goroutines, %.0f locks/s", float64(n)/freed)
+	return rows, nil
+}
+
+// many calls f for 0 to n-1 from 64 goroutines.
+func many(n int, f func(i int) error) error {
 	var wg sync.WaitGroup
 	var next atomic.Int64
 	failed := make(chan error, 64)
 	for range cap(failed) {
 		wg.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(locks)); i = next.Add(1) - 1 {
-				l, err := client.Acquire(ctx, names[i])
-				if err != nil {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				if err := f(int(i)); err != nil {
 					failed <- err
 					return
 				}
-				locks[i] = l
 			}
 		})
 	}
 	wg.Wait()
-	h.Acquired = time.Since(start).Seconds()
 	select {
 	case err := <-failed:
 		return err
 	default:
+		return nil
 	}
-	all, allResident := memoryUsed()
-	h.Heap, h.RSS = all-heap, allResident-resident
+}
 
-	// From just after a beat to just after another.
-	for len(beaten) > 0 {
-		<-beaten
-	}
-	<-beaten
-	time.Sleep(100 * time.Millisecond)
-	before, cpu := counted.count(), cpuTime()
-	for range beats {
-		<-beaten
-	}
-	time.Sleep(100 * time.Millisecond)
-	used := counted.count().since(before)
-	h.Beats, h.Writes, h.Reads = float64(beats), used.written, used.loads
-	h.CPU = (cpuTime() - cpu).Seconds()
-
-	contexts := make([]context.Context, len(locks))
-	heap, _ = memoryUsed()
-	for i, l := range locks {
-		contexts[i] = l.Context()
-		contexts[i].Done()
-	}
-	all, _ = memoryUsed()
-	h.Contexts = all - heap
-	for i, l := range locks {
-		if err := l.Err(); err != nil {
-			return err
-		}
-		if contexts[i].Err() != nil {
-			return context.Cause(contexts[i])
+// playHold holds locks and measures it.
+func playHold(t *task, orders *bufio.Scanner) error {
+	ctx := context.Background()
+	var beats atomic.Int64
+	beaten := make(chan struct{}, 1)
+	t.Options.beat = func() {
+		beats.Add(1)
+		select {
+		case beaten <- struct{}{}:
+		default:
 		}
 	}
-	told, err := json.Marshal(h)
+	l, err := t.open(ctx)
 	if err != nil {
 		return err
 	}
-	tell("held %s", told)
-	runtime.KeepAlive(names)
-	return nil
+	defer l.close()
+	// What one lock needs is there before any is counted.
+	first, err := l.lock(ctx, "first")
+	if err != nil {
+		return err
+	}
+	defer first.unlock()
+	tell("ready")
+
+	var locks []held
+	var names []string
+	for orders.Scan() {
+		what, rest, _ := strings.Cut(orders.Text(), " ")
+		n, _ := strconv.Atoi(rest)
+		switch what {
+		case "hold":
+			locks, names = make([]held, n), make([]string, n)
+			for i := range names {
+				names[i] = fmt.Sprintf("customers/%d/invoices", i)
+			}
+			var h holding
+			heap, resident := memoryUsed()
+			start := time.Now()
+			if err := many(n, func(i int) (err error) {
+				locks[i], err = l.lock(ctx, names[i])
+				return err
+			}); err != nil {
+				return err
+			}
+			h.Acquired = time.Since(start).Seconds()
+			all, allResident := memoryUsed()
+			h.Heap, h.RSS = all-heap, allResident-resident
+			h.Contexts = contexts(locks)
+			if err := tellJSON("held", h); err != nil {
+				return err
+			}
+		case "keep":
+			_, ours := l.(*client)
+			afterBeat(beaten, ours)
+			k := keeping{Beats: -float64(beats.Load())}
+			if c, ok := l.(countingLocker); ok {
+				k.Requests = -c.requests()
+			}
+			start, cpu := time.Now(), cpuTime()
+			tell("from")
+			time.Sleep(time.Duration(n) * time.Millisecond)
+			afterBeat(beaten, ours)
+			k.Seconds, k.CPU = time.Since(start).Seconds(), (cpuTime() - cpu).Seconds()
+			k.Beats += float64(beats.Load())
+			if c, ok := l.(countingLocker); ok {
+				k.Requests += c.requests()
+			}
+			if err := tellJSON("kept", k); err != nil {
+				return err
+			}
+		case "free":
+			start := time.Now()
+			if err := many(len(locks), func(i int) error { return locks[i].unlock() }); err != nil {
+				return err
+			}
+			tell("freed %f", time.Since(start).Seconds())
+			runtime.KeepAlive(names)
+		default:
+			return errors.New("no such order")
+		}
+	}
+	return orders.Err()
+}
+
+// contexts is the heap that the contexts of locks need that are waited for.
+func contexts(locks []held) float64 {
+	before, _ := memoryUsed()
+	all := make([]context.Context, 0, len(locks))
+	for _, h := range locks {
+		if l, ok := h.(ours); ok {
+			all = append(all, l.Context())
+			l.Context().Done()
+		}
+	}
+	after, _ := memoryUsed()
+	runtime.KeepAlive(all)
+	return after - before - 16*float64(len(all))
+}
+
+// afterBeat returns a while after a heartbeat, between that one and the next.
+func afterBeat(beaten chan struct{}, there bool) {
+	if !there {
+		return
+	}
+	select {
+	case <-beaten:
+	default:
+	}
+	<-beaten
+	time.Sleep(100 * time.Millisecond)
+}
+
+func tellJSON(word string, v any) error {
+	text, err := json.Marshal(v)
+	if err == nil {
+		tell("%s %s", word, text)
+	}
+	return err
 }
 
 // memoryUsed is what the heap holds and what of the process is resident, in bytes.

@@ -1,15 +1,18 @@
-// Command bench measures Holdfast beside the floors it stands on: the bare
-// statements of the same database, sync.Mutex, flock(2) and flock(1).
+// Command bench measures Holdfast beside the floors it stands on and the other
+// ways to lock on the same servers, which it starts itself:
 //
 //	go run ./bench
+//	go run ./bench -only latency,handoff -stores postgres
 //
-// Progress goes to standard error, a table to standard output. The systems of
-// a workload take turns in one run, so the ratios mean more than the times,
-// which are those of this machine at this moment.
+// Progress goes to standard error, tables to standard output. The systems of a
+// workload take turns in one run, so the ratios mean more than the times, which
+// are those of this machine at this moment. A store whose server is not
+// installed is left out, and that is said.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -17,6 +20,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/servers"
 )
 
 // A workload measures some systems that do the same.
@@ -26,20 +32,25 @@ type workload struct {
 }
 
 var workloads = []workload{
-	{"free", free},
+	{"latency", latency},
+	{"throughput", throughput},
 	{"goroutines", goroutines},
-	{"processes", processes},
-	{"held", held},
+	{"handoff", handoff},
+	{"held", keep},
+	{"crash", crash},
 	{"waiters", waiters},
 	{"command", command},
 }
 
 // A bench is what the workloads share.
 type bench struct {
-	ctx    context.Context
-	dir    string // on a real disk, removed at the end
-	rounds int
-	quick  bool
+	ctx     context.Context
+	dir     string // on a real disk, removed at the end
+	site    site
+	servers map[string]*server // that run
+	rounds  int
+	quick   bool
+	round   int // counts those that need names of their own
 }
 
 // say tells of progress.
@@ -48,42 +59,118 @@ func (b *bench) say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+
 // path is a file of this run.
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
 
+// has says whether a store is measured.
+func (b *bench) has(store string) bool { return b.servers[store] != nil }
+
+// few is how often those take turns whose rounds take seconds.
+func (b *bench) few() int { return max(1, b.rounds/4) }
+
+func (b *bench) sleep(d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-b.ctx.Done():
+		return b.ctx.Err()
+	}
+}
+
+// eachStore runs a workload on one store after the other.
+func (b *bench) eachStore(workload string, f func(ss []*system) ([]Row, error)) (rows []Row, err error) {
+	for _, start := range starters {
+		var ss []*system
+		for _, s := range systems {
+			needsBouncer := strings.HasSuffix(s.name, "through PgBouncer")
+			if s.store == start.store && b.has(s.store) && s.takesPart(workload) && (!needsBouncer || b.site.Bouncer != "") {
+				ss = append(ss, s)
+			}
+		}
+		if len(ss) == 0 {
+			continue
+		}
+		b.say("  %s", start.store)
+		some, err := f(ss)
+		if b.ctx.Err() != nil {
+			return nil, b.ctx.Err()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", start.store, err)
+		}
+		rows = append(rows, some...)
+	}
+	return rows, nil
+}
+
+// open opens systems in this process. shut closes them, and adds what that
+// meets to an error.
+func (b *bench) open(ss []*system, o func(s *system) options) (ls []locker, shut func(err *error), err error) {
+	shut = func(err *error) {
+		for _, l := range ls {
+			*err = errors.Join(*err, l.close())
+		}
+	}
+	for _, s := range ss {
+		l, err := s.open(b.ctx, &b.site, o(s))
+		if err != nil {
+			err = fmt.Errorf("open %s: %w", s.name, err)
+			shut(&err)
+			return nil, nil, err
+		}
+		ls = append(ls, l)
+	}
+	return ls, shut, nil
+}
+
 func main() {
-	if role := os.Getenv(roleVariable); role != "" {
-		if err := play(role); err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
+	if task := os.Getenv(taskVariable); task != "" {
+		if err := play(task); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		return
 	}
-	if err := run(); err != nil {
+	if err := measure(); err != nil {
 		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func run() error {
-	var names []string
-	for _, w := range workloads {
-		names = append(names, w.name)
+// chosen are the names of a list that a flag has asked for; all if for none.
+func chosen(what, asked string, names []string) ([]string, error) {
+	if asked == "" {
+		return names, nil
 	}
-	rounds := flag.Int("rounds", 0, "how often the systems take turns (default 20, with -quick 3)")
-	only := flag.String("only", "", "run some workloads only, separated by commas: "+strings.Join(names, ", "))
+	list := strings.Split(asked, ",")
+	for _, name := range list {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("no %s %q; there are %s", what, name, strings.Join(names, ", "))
+		}
+	}
+	return list, nil
+}
+
+func measure() (err error) {
+	var works, stores []string
+	for _, w := range workloads {
+		works = append(works, w.name)
+	}
+	for _, s := range starters {
+		stores = append(stores, s.store)
+	}
+	rounds := flag.Int("rounds", 0, "how often the systems take turns, a quarter of it where a round takes seconds (default 20, with -quick 3)")
+	only := flag.String("only", "", "run some workloads only, separated by commas: "+strings.Join(works, ", "))
+	on := flag.String("stores", "", "measure on some stores only, separated by commas: "+strings.Join(stores, ", "))
 	report := flag.String("json", "", "also write the result to a `FILE`")
 	quick := flag.Bool("quick", false, "a short run that shows whether all works; its numbers mean little")
-	dir := flag.String("dir", "", "make the files in a `DIR` on another disk (default the one for temporary files)")
+	dir := flag.String("dir", "", "make files and servers in a `DIR` on another disk (default the one for temporary files)")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
 	}
-	wanted := names
-	if *only != "" {
-		wanted = strings.Split(*only, ",")
+	if works, err = chosen("workload", *only, works); err != nil {
+		return err
 	}
-	for _, name := range wanted {
-		if !slices.Contains(names, name) {
-			return fmt.Errorf("no workload %q; there are %s", name, strings.Join(names, ", "))
-		}
+	if stores, err = chosen("store", *on, stores); err != nil {
+		return err
 	}
 	if *rounds == 0 {
 		*rounds = 20
@@ -91,22 +178,46 @@ func run() error {
 			*rounds = 3
 		}
 	}
+	if *dir != "" {
+		if err := os.Setenv("TMPDIR", *dir); err != nil { // where servers live too
+			return err
+		}
+	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	temp, err := os.MkdirTemp(*dir, "holdfast-bench-")
+	temp, err := os.MkdirTemp("", "holdfast-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	b := &bench{ctx: ctx, dir: temp, rounds: *rounds, quick: *quick}
+	b := &bench{ctx: ctx, dir: temp, site: site{Dir: temp}, servers: map[string]*server{}, rounds: *rounds, quick: *quick}
 	result := Report{Machine: thisMachine(temp), Rounds: *rounds, Quick: *quick}
 	b.say("%s", result.Machine)
 	if volatile[result.Machine.FileSystem] {
 		b.say("WARNING: %s is no disk; nothing here waits for one. Choose another with -dir.", result.Machine.FileSystem)
 	}
+	for _, s := range starters {
+		if !slices.Contains(stores, s.store) {
+			continue
+		}
+		server, err := s.start(b)
+		switch {
+		case errors.Is(err, servers.ErrMissing):
+			b.say("SKIPPED: %v", err)
+			continue
+		case err != nil:
+			return fmt.Errorf("%s: %w", s.store, err)
+		}
+		defer server.stop()
+		b.servers[s.store] = server
+		if server.version != "" {
+			result.Servers = append(result.Servers, server.version)
+			b.say("%s", server.version)
+		}
+	}
 	for _, w := range workloads {
-		if !slices.Contains(wanted, w.name) {
+		if !slices.Contains(works, w.name) {
 			continue
 		}
 		b.say("%s …", w.name)
@@ -121,10 +232,10 @@ func run() error {
 			rows[i].Workload = w.name
 		}
 		result.Rows = append(result.Rows, rows...)
-	}
-	if *report != "" {
-		if err := result.save(*report); err != nil {
-			return err
+		if *report != "" { // as far as it has come
+			if err := result.save(*report); err != nil {
+				return err
+			}
 		}
 	}
 	return result.print(os.Stdout)

@@ -15,23 +15,38 @@ import (
 
 // A Report is the result of one run.
 type Report struct {
-	Machine Machine `json:"machine"`
-	Rounds  int     `json:"rounds"`
-	Quick   bool    `json:"quick,omitempty"`
-	Rows    []Row   `json:"rows"`
+	Machine Machine  `json:"machine"`
+	Rounds  int      `json:"rounds"`
+	Quick   bool     `json:"quick,omitempty"`
+	Servers []string `json:"servers,omitempty"`
+	Rows    []Row    `json:"rows"`
 }
 
 // A Row is what one system showed under one workload.
 type Row struct {
 	Workload string  `json:"workload"`
+	Store    string  `json:"store,omitempty"`
 	System   string  `json:"system"`
-	Unit     string  `json:"unit,omitempty"`
+	Case     string  `json:"case,omitempty"` // of the workload
+	Unit     string  `json:"unit,omitempty"` // none: not measured
 	Median   float64 `json:"median"`
 	P99      float64 `json:"p99,omitempty"`
-	Ratio    float64 `json:"ratio,omitempty"` // to the floor: the median of the rounds' ratios
+	Ratio    float64 `json:"ratio,omitempty"` // the median of the rounds' ratios
+	Of       string  `json:"of,omitempty"`    // to what
 	Aim      string  `json:"aim,omitempty"`
 	Met      *bool   `json:"met,omitempty"`
+	Disk     string  `json:"disk,omitempty"` // what waits for the disk
+	Settings string  `json:"settings,omitempty"`
 	Note     string  `json:"note,omitempty"`
+}
+
+// beside sets how a system compares with the one that it is measured against.
+func (r Row) beside(s *system, ratio float64) Row {
+	r.Ratio = ratio
+	if r.Of = s.of; s.of == s.name {
+		r.Of = "itself"
+	}
+	return r
 }
 
 // aims sets what was aimed for and whether it was met.
@@ -114,27 +129,56 @@ func (r *Report) save(path string) error {
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// print writes the table.
+// print writes a table for each workload and store, and what the systems of it
+// were set to.
 func (r *Report) print(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "WORKLOAD\tSYSTEM\tMEDIAN\tP99\tRATIO\tAIM\tMET\tNOTE")
-	for _, row := range r.Rows {
-		met := ""
-		if row.Met != nil {
-			met = map[bool]string{true: "yes", false: "NO"}[*row.Met]
+	for i := 0; i < len(r.Rows); {
+		first := r.Rows[i]
+		n := i
+		for n < len(r.Rows) && r.Rows[n].Workload == first.Workload && r.Rows[n].Store == first.Store {
+			n++
 		}
-		ratio := ""
-		if row.Ratio != 0 {
-			ratio = figure(row.Ratio) + "x"
+		rows := r.Rows[i:n]
+		i = n
+		fmt.Fprintf(w, "\n%s", strings.ToUpper(first.Workload))
+		if first.Store != "" {
+			fmt.Fprintf(w, " on %s", first.Store)
 		}
-		median := "not measured"
-		if row.Unit != "" {
-			median = figure(row.Median) + " " + row.Unit
+		fmt.Fprintln(w)
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "SYSTEM\tCASE\tMEDIAN\tP99\tRATIO\tAIM\tMET\tWAITS FOR THE DISK\tNOTE")
+		for _, row := range rows {
+			met := ""
+			if row.Met != nil {
+				met = map[bool]string{true: "yes", false: "NO"}[*row.Met]
+			}
+			ratio := ""
+			if row.Ratio != 0 && row.Of != "itself" {
+				ratio = figure(row.Ratio) + "x " + row.Of
+			}
+			median := "not measured"
+			if row.Unit != "" {
+				median = "0"
+				if row.Median != 0 {
+					median = figure(row.Median)
+				}
+				median += " " + row.Unit
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+				row.System, row.Case, median, figure(row.P99), ratio, row.Aim, met, row.Disk, row.Note)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			row.Workload, row.System, median, figure(row.P99), ratio, row.Aim, met, row.Note)
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		told := map[string]bool{}
+		for _, row := range rows {
+			if line := row.System + ": " + row.Settings; row.Settings != "" && !told[line] {
+				told[line] = true
+				fmt.Fprintf(w, "  %s\n", line)
+			}
+		}
 	}
-	return t.Flush()
+	return nil
 }
 
 // figure writes a number with three digits that matter, and none as nothing.
@@ -148,6 +192,8 @@ func figure(x float64) string {
 		return fmt.Sprintf("%.0f", x)
 	case math.Abs(x) >= 10:
 		return fmt.Sprintf("%.1f", x)
+	case math.Abs(x) < 0.1:
+		return fmt.Sprintf("%.3f", x)
 	}
 	return fmt.Sprintf("%.2f", x)
 }

@@ -2,11 +2,13 @@ package main
 
 import (
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// A system is one of those that do the same and are measured in turn.
-type system struct {
+// A run is one round of a system under a workload, to be taken again and again.
+type run struct {
 	name  string
 	round func() (series, error)
 }
@@ -17,22 +19,26 @@ type series []float64
 // rounds are the series of one system.
 type rounds []series
 
-// take runs all systems in turn, each time beginning with another, so that
-// what disturbs the machine disturbs all alike. One round before is not
-// counted.
-func (b *bench) take(systems []system) ([]rounds, error) {
-	taken := make([]rounds, len(systems))
-	for n := range b.rounds + 1 {
-		for i := range systems {
-			i = (i + n) % len(systems)
-			got, err := systems[i].round()
+// take has all take turns n times, each time beginning with another, so that
+// what disturbs the machine disturbs all alike. With warm one round before is
+// not counted.
+func (b *bench) take(n int, warm bool, runs []run) ([]rounds, error) {
+	taken := make([]rounds, len(runs))
+	first := 0
+	if warm {
+		first = -1
+	}
+	for n := range n - first {
+		for i := range runs {
+			i = (i + n) % len(runs)
+			got, err := runs[i].round()
 			if err == nil {
 				err = b.ctx.Err()
 			}
 			if err != nil {
 				return nil, err
 			}
-			if n > 0 {
+			if n+first >= 0 {
 				taken[i] = append(taken[i], got)
 			}
 		}
@@ -41,25 +47,29 @@ func (b *bench) take(systems []system) ([]rounds, error) {
 }
 
 // row sums up the rounds of a system in a unit, of which a sample is so many.
-func (r rounds) row(name, unit string, scale float64) Row {
+func (r rounds) row(row Row, unit string, scale float64) Row {
 	all := slices.Concat(r...)
-	row := Row{System: name, Unit: unit, Median: all.quantile(0.5) * scale}
+	row.Unit, row.Median = unit, all.quantile(0.5)*scale
 	if len(all) >= 500 {
 		row.P99 = all.quantile(0.99) * scale
 	}
 	return row
 }
 
-// ratio is the median of the rounds' ratios to those of the floor.
+func (r rounds) median() float64 { return slices.Concat(r...).quantile(0.5) }
+
+// ratio is the median of the rounds' ratios to those of another.
 func (r rounds) ratio(floor rounds) float64 {
 	var s series
 	for i := range r {
-		s = append(s, r[i].quantile(0.5)/floor[i].quantile(0.5))
+		if len(r[i]) > 0 && len(floor[i]) > 0 {
+			s = append(s, r[i].quantile(0.5)/floor[i].quantile(0.5))
+		}
 	}
 	return s.quantile(0.5)
 }
 
-// over is the median of the rounds' differences to those of the floor.
+// over is the median of the rounds' differences to those of another.
 func (r rounds) over(floor rounds) float64 {
 	var s series
 	for i := range r {
@@ -91,4 +101,37 @@ func timed(n int, f func() error) (series, error) {
 		s[i] = time.Since(start).Seconds()
 	}
 	return s, nil
+}
+
+// rate counts how often in a second n goroutines together take a turn. Turns
+// that were begun in time are counted, and waited for.
+func rate(n int, length time.Duration, turn func(i int) error) (series, error) {
+	var stop atomic.Bool
+	var total atomic.Int64
+	failed := make(chan error, n)
+	var wg sync.WaitGroup
+	start := time.Now()
+	for i := range n {
+		wg.Go(func() {
+			turns := 0
+			for !stop.Load() {
+				if err := turn(i); err != nil {
+					failed <- err
+					break
+				}
+				turns++
+			}
+			total.Add(int64(turns))
+		})
+	}
+	time.Sleep(length)
+	stop.Store(true)
+	wg.Wait()
+	took := time.Since(start)
+	select {
+	case err := <-failed:
+		return nil, err
+	default:
+	}
+	return series{float64(total.Load()) / took.Seconds()}, nil
 }

@@ -16,3 +16,5 @@ func flock(*os.File) error { return errors.ErrUnsupported }
 func unflock(*os.File) error { return errors.ErrUnsupported }
 
 func cpuTime() time.Duration { return 0 }
+
+func (p *player) freeze() (int64, error) { return 0, errors.ErrUnsupported }

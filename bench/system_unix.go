@@ -36,3 +36,9 @@ func cpuTime() time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// freeze stops the process as SIGSTOP does, and returns just before when.
+func (p *player) freeze() (int64, error) {
+	at := monotonic()
+	return at, p.cmd.Process.Signal(unix.SIGSTOP)
+}

@@ -1,100 +1,223 @@
 package main
 
 import (
+	"bufio"
 	"context"
-	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/sqlite"
 )
 
-// waiters has 1,000 goroutines of one process wait for what another client
-// holds and does not give back, and counts what they ask of the store.
-func waiters(b *bench) (rows []Row, err error) {
+// waiters has 1,000 goroutines of one process wait for what another process
+// holds and does not give back, and counts what that costs the server: as much
+// more as it is than with the holder alone.
+func waiters(b *bench) ([]Row, error) {
 	n := 1000
 	if b.quick {
 		n = 100
 	}
-	for _, names := range []int{1, n} {
-		row, err := wait(b, n, names)
-		if err != nil {
-			return nil, err
+	return b.eachStore("waiters", func(ss []*system) (rows []Row, err error) {
+		for _, s := range ss {
+			for _, names := range []int{1, n} {
+				if s.store == "etcd" && names == 1 {
+					rows = append(rows, s.row("waiters on 1 name").notes("not measured: within one session all would hold it"))
+					continue
+				}
+				some, err := wait(b, s, n, names)
+				if err != nil {
+					return nil, fmt.Errorf("%s, %d names: %w", s.name, names, err)
+				}
+				rows = append(rows, some...)
+			}
 		}
-		rows = append(rows, row)
-	}
-	return rows, nil
+		return rows, nil
+	})
 }
 
-func wait(b *bench, n, names int) (row Row, err error) {
-	path := b.path(fmt.Sprintf("waiters-%d.db", names))
-	open := func(trace *holdfast.Trace) (*counter, *holdfast.Client, func(), error) {
-		store, err := sqlite.Open(b.ctx, path, &sqlite.Options{Create: true})
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		counted := &counter{Store: store}
-		client, err := holdfast.New(counted, &holdfast.Options{RuntimeDir: b.dir, Trace: trace})
-		return counted, client, func() { store.Close() }, err
-	}
-	_, holder, closeHolder, err := open(nil)
-	if err != nil {
-		return row, err
-	}
-	defer closeHolder()
-	defer func() { err = errors.Join(err, holder.Close()) }()
-	var waiting atomic.Int64
-	store, waiter, closeWaiter, err := open(&holdfast.Trace{Waiting: func(string) { waiting.Add(1) }})
-	if err != nil {
-		return row, err
-	}
-	defer closeWaiter()
+// A waiting is what the process of the waiters tells of itself.
+type waiting struct {
+	Requests, Keys, Writes float64 // of the store, where no server counts
+	CPU                    float64
+}
 
-	var wg sync.WaitGroup
-	failed := make(chan error, n+names)
-	for i := range names {
-		wg.Go(func() {
-			if _, err := holder.Acquire(b.ctx, fmt.Sprintf("job/%d", i)); err != nil {
-				failed <- err
-			}
-		})
-	}
-	wg.Wait()
-	ctx, cancel := context.WithCancel(b.ctx)
-	defer cancel()
-	for i := range n {
-		wg.Go(func() {
-			if _, err := waiter.Acquire(ctx, fmt.Sprintf("job/%d", i%names)); !errors.Is(err, context.Canceled) && !errors.Is(err, holdfast.ErrHeld) {
-				failed <- fmt.Errorf("one that was to wait: %v", err)
-			}
-		})
-	}
-	for waiting.Load() < int64(n) && len(failed) == 0 && b.ctx.Err() == nil {
-		time.Sleep(10 * time.Millisecond)
-	}
+func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
 	settle, length := 5*time.Second, 10*time.Second
 	if b.quick {
 		settle, length = time.Second, 2*time.Second
 	}
-	time.Sleep(settle)
-	before, cpu := store.count(), cpuTime()
-	start := time.Now()
-	time.Sleep(length)
-	used, took := store.count().since(before), time.Since(start).Seconds()
-	busy := (cpuTime() - cpu).Seconds() / took
-	cancel()
-	wg.Wait()
-	err = waiter.Close()
-	select {
-	case failure := <-failed:
-		err = errors.Join(failure, err)
-	default:
+	server := b.servers[s.store]
+	look := func() (requests, connections float64, err error) {
+		if server.requests != nil {
+			requests, err = server.requests(b.ctx)
+		}
+		if err == nil && server.connections != nil {
+			connections, err = server.connections(b.ctx)
+		}
+		return requests, connections, err
 	}
-	row = Row{System: fmt.Sprintf("%d waiters on %d names", n, names), Unit: "reads/s", Median: used.loads / took}.
-		aims("≤ 2 reads/s", used.loads/took <= 2).
-		notes("%.0f keys/s, %.1f writes/s, %.1f %% of a CPU", used.loaded/took, used.written/took, busy*100)
-	return row, err
+	// over counts requests per second of a while, and the connections after it.
+	over := func() (rate, connections float64, err error) {
+		before, _, err := look()
+		if err != nil {
+			return 0, 0, err
+		}
+		start := time.Now()
+		if err := b.sleep(length); err != nil {
+			return 0, 0, err
+		}
+		after, connections, err := look()
+		return (after - before) / time.Since(start).Seconds(), connections, err
+	}
+	o := options{TTL: 15 * time.Second, Keep: true}
+	ps, err := b.players(1, "wait", s, o)
+	if err != nil {
+		return nil, err
+	}
+	defer dismiss(ps)
+	holder := ps[0]
+	b.round++
+	if err := holder.order("hold %d waiters/%d", names, b.round); err != nil {
+		return nil, err
+	}
+	if _, err := holder.expect("held"); err != nil {
+		return nil, err
+	}
+	if err := b.sleep(settle); err != nil {
+		return nil, err
+	}
+	rest, connected, err := over()
+	if err != nil {
+		return nil, err
+	}
+	more, err := b.players(1, "wait", s, o)
+	if err != nil {
+		return nil, err
+	}
+	defer dismiss(more)
+	waiter := more[0]
+	if err := waiter.order("wait %d %d waiters/%d", n, names, b.round); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	if s.ours() {
+		if _, err := waiter.expect("queued"); err != nil {
+			return nil, err
+		}
+	}
+	queued := time.Since(start)
+	if err := b.sleep(settle); err != nil {
+		return nil, err
+	}
+	var before, after waiting
+	ask := func(w *waiting) error {
+		if err := waiter.order("look"); err != nil {
+			return err
+		}
+		return waiter.tells("look", w)
+	}
+	if err := ask(&before); err != nil {
+		return nil, err
+	}
+	start = time.Now()
+	rate, connections, err := over()
+	if err != nil {
+		return nil, err
+	}
+	if err := ask(&after); err != nil {
+		return nil, err
+	}
+	took := time.Since(start).Seconds()
+	row := s.row(fmt.Sprintf("%d waiters on %d names", n, names))
+	row.Unit, row.Median = requestsOf[s.store]+"/s", rate-rest+(after.Requests-before.Requests)/took
+	row = row.notes("%.1f %% of a CPU", (after.CPU-before.CPU)/took*100)
+	if s.ours() {
+		row = row.aims("≤ 1/s", row.Median <= 1)
+		row.Note += fmt.Sprintf(", all queued after %s s", figure(queued.Seconds()))
+	}
+	if server.requests == nil {
+		row.Note += fmt.Sprintf(", %.0f keys/s, %.1f writes/s", (after.Keys-before.Keys)/took, (after.Writes-before.Writes)/took)
+	}
+	rows = append(rows, row)
+	if server.connections != nil {
+		r := s.row(fmt.Sprintf("%d waiters on %d names, connections", n, names))
+		r.Unit, r.Median = "connections", connections-connected
+		r = r.notes("of the process that waits, its pool's and all")
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
+
+// playWait holds, or has many goroutines wait.
+func playWait(t *task, orders *bufio.Scanner) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var queued atomic.Int64
+	expected := int64(-1)
+	t.Options.waiting = func() {
+		if queued.Add(1) == atomic.LoadInt64(&expected) {
+			tell("queued")
+		}
+	}
+	l, err := t.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	failed := make(chan error, 1)
+	tell("ready")
+	for orders.Scan() {
+		var n, names int
+		var base string
+		switch what, rest, _ := strings.Cut(orders.Text(), " "); what {
+		case "hold":
+			if _, err := fmt.Sscan(rest, &n, &base); err != nil {
+				return err
+			}
+			if err := many(n, func(i int) error {
+				_, err := l.lock(ctx, fmt.Sprintf("%s/%d", base, i))
+				return err
+			}); err != nil {
+				return err
+			}
+			tell("held")
+		case "wait":
+			if _, err := fmt.Sscan(rest, &n, &names, &base); err != nil {
+				return err
+			}
+			atomic.StoreInt64(&expected, int64(n))
+			for i := range n {
+				wg.Go(func() {
+					_, err := l.lock(ctx, fmt.Sprintf("%s/%d", base, i%names))
+					if ctx.Err() == nil {
+						select {
+						case failed <- fmt.Errorf("one that was to wait did not: %v", err):
+						default:
+						}
+					}
+				})
+			}
+		case "look":
+			select {
+			case err := <-failed:
+				return err
+			default:
+			}
+			w := waiting{CPU: cpuTime().Seconds()}
+			if c, ok := l.(*client); ok && c.counted != nil {
+				n := c.counted.count()
+				w.Requests, w.Keys, w.Writes = n.loads+n.swaps, n.loaded, n.written
+			}
+			if err := tellJSON("look", w); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("no order %q", what)
+		}
+	}
+	return orders.Err()
 }

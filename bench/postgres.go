@@ -1,0 +1,311 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	"cirello.io/pglock"
+	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/postgres"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/lib/pq"
+)
+
+const postgresMeans = "fsync=on, synchronous_commit=on"
+
+var postgresSystems = []*system{
+	{
+		store: "postgres", name: "INSERT, DELETE", of: "INSERT, DELETE", in: "latency throughput", disk: bothWait,
+		means: postgresMeans + "; pgxpool, prepared", open: openPostgresFloor(direct, 0),
+	}, {
+		store: "postgres", name: "INSERT, DELETE, pool of 16", of: "INSERT, DELETE", in: "throughput", disk: bothWait,
+		means: postgresMeans + "; pgxpool, prepared", open: openPostgresFloor(direct, 16),
+	}, {
+		store: "postgres", name: "INSERT, DELETE, pool of 64", of: "INSERT, DELETE", in: "throughput", disk: bothWait,
+		means: postgresMeans + "; pgxpool, prepared", open: openPostgresFloor(direct, 64),
+	}, {
+		store: "postgres", name: "INSERT, DELETE through PgBouncer", of: "INSERT, DELETE", in: "latency", disk: bothWait,
+		means: postgresMeans + "; pgxpool, not prepared", open: openPostgresFloor(bounced, 0),
+	}, {
+		store: "postgres", name: "pg_advisory_lock", of: "INSERT, DELETE", in: "latency throughput handoff held crash", disk: noDisk,
+		means: "of the session, one connection each; gone with the server, no tokens", open: openAdvisory,
+	}, {
+		store: "postgres", name: "pglock", of: "INSERT, DELETE", in: "latency throughput handoff held crash waiters", disk: bothWait,
+		means: postgresMeans + "; v1.16.1 with lib/pq; lease 20s, heartbeat 5s (defaults)", open: openPglock(0),
+	}, {
+		store: "postgres", name: "pglock, lease 1s", of: "pg_advisory_lock", in: "handoff", disk: bothWait,
+		means: postgresMeans + "; v1.16.1 with lib/pq; lease 1s, heartbeat 250ms", open: openPglock(time.Second),
+	}, {
+		store: "postgres", name: "holdfast", of: "INSERT, DELETE", in: "latency throughput handoff held crash waiters", disk: takeWaits,
+		means: postgresMeans + "; a release to nobody commits asynchronously", open: openPostgres(direct),
+	}, {
+		store: "postgres", name: "holdfast through PgBouncer", of: "INSERT, DELETE through PgBouncer", in: "latency handoff", disk: takeWaits,
+		means: postgresMeans + "; a release to nobody commits asynchronously; transaction pooling, polls", open: openPostgres(bounced),
+	},
+}
+
+// direct and bounced are the two ways to a PostgreSQL.
+func direct(at *site) string  { return at.Postgres }
+func bounced(at *site) string { return at.Bouncer }
+
+// postgresPool opens a pool. A pooler gives every transaction another
+// connection, where nothing can be prepared.
+func postgresPool(ctx context.Context, at *site, way func(*site) string, conns int) (*pgxpool.Pool, error) {
+	target := way(at)
+	config, err := pgxpool.ParseConfig(target)
+	if err != nil {
+		return nil, err
+	}
+	if conns > 0 {
+		config.MaxConns = int32(conns)
+	}
+	if target == at.Bouncer {
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err == nil {
+		err = pool.Ping(ctx)
+	}
+	return pool, err
+}
+
+type postgresFloor struct{ pool *pgxpool.Pool }
+
+func openPostgresFloor(way func(*site) string, conns int) func(context.Context, *site, options) (locker, error) {
+	return func(ctx context.Context, at *site, o options) (locker, error) {
+		if conns == 0 {
+			conns = o.Conns
+		}
+		pool, err := postgresPool(ctx, at, way, conns)
+		if err != nil {
+			return nil, err
+		}
+		return &postgresFloor{pool}, nil
+	}
+}
+
+func (f *postgresFloor) lock(ctx context.Context, name string) (held, error) {
+	if _, err := f.pool.Exec(ctx, `insert into bare (name, value) values ($1, $2)`, name, bareValue); err != nil {
+		return nil, err
+	}
+	return unlocker(func() error {
+		_, err := f.pool.Exec(context.WithoutCancel(ctx), `delete from bare where name = $1`, name)
+		return err
+	}), nil
+}
+
+func (f *postgresFloor) close() error { f.pool.Close(); return nil }
+
+// An advisory locker pins a connection for each lock; with Conns 1 it has one
+// for all.
+type advisory struct {
+	pool *pgxpool.Pool
+	mu   sync.Mutex
+	one  *pgxpool.Conn
+}
+
+const (
+	advisoryLock   = `select pg_advisory_lock(hashtextextended($1, 0))`
+	advisoryUnlock = `select pg_advisory_unlock(hashtextextended($1, 0))`
+)
+
+func openAdvisory(ctx context.Context, at *site, o options) (locker, error) {
+	pool, err := postgresPool(ctx, at, direct, o.Conns)
+	if err != nil {
+		return nil, err
+	}
+	a := &advisory{pool: pool}
+	if o.Conns == 1 {
+		if a.one, err = pool.Acquire(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+func (a *advisory) lock(ctx context.Context, name string) (held, error) {
+	if a.one != nil {
+		exec := func(ctx context.Context, query string) error {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			_, err := a.one.Exec(ctx, query, name)
+			return err
+		}
+		return unlocker(func() error { return exec(context.WithoutCancel(ctx), advisoryUnlock) }), exec(ctx, advisoryLock)
+	}
+	conn, err := a.pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, advisoryLock, name); err != nil {
+		conn.Release()
+		return nil, err
+	}
+	return unlocker(func() error {
+		defer conn.Release()
+		_, err := conn.Exec(context.WithoutCancel(ctx), advisoryUnlock, name)
+		return err
+	}), nil
+}
+
+func (a *advisory) close() error {
+	if a.one != nil {
+		a.one.Release()
+	}
+	a.pool.Close()
+	return nil
+}
+
+type pglocker struct {
+	db *sql.DB
+	c  *pglock.Client
+}
+
+func openPglock(lease time.Duration) func(context.Context, *site, options) (locker, error) {
+	return func(ctx context.Context, at *site, o options) (locker, error) {
+		db, err := sql.Open("postgres", at.Postgres)
+		if err != nil {
+			return nil, err
+		}
+		conns := o.Conns
+		if conns == 0 {
+			conns = 4 // as the others have
+		}
+		db.SetMaxOpenConns(conns)
+		db.SetMaxIdleConns(conns)
+		ttl, beat := lease, lease/4
+		if o.TTL > 0 {
+			ttl, beat = o.TTL, o.TTL/3
+		}
+		var opts []pglock.ClientOption
+		if ttl > 0 {
+			opts = append(opts, pglock.WithLeaseDuration(ttl), pglock.WithHeartbeatFrequency(beat))
+		}
+		c, err := pglock.New(db, opts...)
+		if err == nil {
+			err = db.PingContext(ctx)
+		}
+		if err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
+		return &pglocker{db, c}, nil
+	}
+}
+
+func (p *pglocker) lock(ctx context.Context, name string) (held, error) {
+	l, err := p.c.AcquireContext(ctx, name)
+	if err != nil {
+		return nil, errors.Join(ctx.Err(), err)
+	}
+	return unlocker(func() error { return p.c.ReleaseContext(context.WithoutCancel(ctx), l) }), nil
+}
+
+func (p *pglocker) close() error { return p.db.Close() }
+
+func openPostgres(way func(*site) string) func(context.Context, *site, options) (locker, error) {
+	return func(ctx context.Context, at *site, o options) (locker, error) {
+		pool, err := postgresPool(ctx, at, way, o.Conns)
+		if err != nil {
+			return nil, err
+		}
+		s, err := postgres.New(ctx, pool, nil)
+		if err != nil {
+			pool.Close()
+			return nil, err
+		}
+		return newClient(at, s, o, func() error { pool.Close(); return nil }, s.Close)
+	}
+}
+
+// startPostgres starts a PostgreSQL that counts statements, and a PgBouncer.
+func startPostgres(b *bench) (*server, error) {
+	pg, err := servers.StartPostgres(b.ctx, &servers.Options{Settings: []string{
+		"max_connections=1500", "shared_preload_libraries=pg_stat_statements", "pg_stat_statements.track_planning=off",
+	}})
+	if err != nil {
+		return nil, err
+	}
+	s := &server{version: pg.Name}
+	s.stopped(b, pg)
+	err = func() error {
+		admin, err := pgxpool.New(b.ctx, pg.URL)
+		if err != nil {
+			return err
+		}
+		s.atEnd(admin.Close)
+		for _, statement := range []string{"create extension pg_stat_statements", "create database bench"} {
+			if _, err := admin.Exec(b.ctx, statement); err != nil {
+				return err
+			}
+		}
+		if b.site.Postgres, err = inDatabase(pg.URL, "bench"); err != nil {
+			return err
+		}
+		bouncer, err := servers.StartPgBouncer(b.ctx, pg, nil)
+		switch {
+		case errors.Is(err, servers.ErrMissing):
+			b.say("SKIPPED: %v", err)
+		case err != nil:
+			return err
+		default:
+			s.stopped(b, bouncer)
+			if b.site.Bouncer, err = inDatabase(bouncer.URL, "bench"); err != nil {
+				return err
+			}
+		}
+		number := func(query string) func(ctx context.Context) (float64, error) {
+			return func(ctx context.Context) (n float64, err error) {
+				err = admin.QueryRow(ctx, query).Scan(&n)
+				return n, err
+			}
+		}
+		const here = `(select oid from pg_database where datname = 'bench')`
+		s.requests = number(`select coalesce(sum(calls), 0)::float8 from pg_stat_statements where dbid = ` + here)
+		s.connections = number(`select count(*)::float8 from pg_stat_activity where datid = ` + here)
+		return preparePostgres(b)
+	}()
+	if err != nil {
+		s.stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+func inDatabase(target, name string) (string, error) {
+	u, err := url.Parse(target)
+	if err != nil {
+		return "", err
+	}
+	u.Path = "/" + name
+	return u.String(), nil
+}
+
+// preparePostgres makes the tables of all systems.
+func preparePostgres(b *bench) error {
+	pool, err := postgresPool(b.ctx, &b.site, direct, 0)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if _, err := pool.Exec(b.ctx, `create table bare (name text primary key, value bytea)`); err != nil {
+		return err
+	}
+	if err := postgres.Migrate(b.ctx, pool, nil); err != nil {
+		return err
+	}
+	l, err := openPglock(0)(b.ctx, &b.site, options{})
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	if err := l.(*pglocker).c.CreateTable(); err != nil {
+		return fmt.Errorf("pglock: %w", err)
+	}
+	return nil
+}
