@@ -3,7 +3,6 @@ package servers
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -26,7 +25,8 @@ func tempDir(kind string) (string, error) {
 
 // janitor waits for the end of its standard input, which is the end of the
 // process that started it, and clears what that left behind: processes that work
-// in directories that begin with $0, and these.
+// in directories that begin with $0, shared memory of a PostgreSQL, and these
+// directories.
 const janitor = `
 read -r _
 while :; do
@@ -36,6 +36,9 @@ while :; do
 	done
 	[ "$left" ] || break
 	sleep 0.05
+done
+for f in "$0"*/data/postmaster.pid; do
+	[ ! -f "$f" ] || ipcrm -m "$(sed -n '7s/.* //p' "$f")"
 done
 rm -rf "$0"*
 `
@@ -50,13 +53,15 @@ var watched = sync.OnceValue(func() error {
 	}
 	cmd := exec.Command("/bin/sh", "-c", janitor, filepath.Join(tmp, fmt.Sprintf("%s%d-", prefix, os.Getpid())))
 	cmd.Dir = "/"
-	if life, err = cmd.StdinPipe(); err != nil {
+	if _, err := cmd.StdinPipe(); err != nil { // closed by the end of this process
 		return err
 	}
-	return startApart(cmd)
+	if err := startApart(cmd); err != nil {
+		return err
+	}
+	go cmd.Wait()
+	return nil
 })
-
-var life io.Closer // closed by the end of this process
 
 func sweep() {
 	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*-*"))
@@ -66,7 +71,15 @@ func sweep() {
 			continue
 		}
 		if dir, err := filepath.EvalSymlinks(dir); err == nil && signalAll(dir, kill) == nil {
+			forget(dir)
 			os.RemoveAll(dir)
+		}
+	}
+	// What libfaketime keeps is in the way of the next process of that number.
+	shared, _ := filepath.Glob("/dev/shm/*faketime_s*_*")
+	for _, file := range shared {
+		if pid, err := strconv.Atoi(file[strings.LastIndexByte(file, '_')+1:]); err == nil && !alive(pid) {
+			os.Remove(file)
 		}
 	}
 }

@@ -3,8 +3,12 @@ package servers
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -108,7 +112,8 @@ func StartPostgres(ctx context.Context, opts *Options) (*Server, error) {
 	}
 	s.argv = []string{postgres, "-D", s.data()}
 	for _, line := range settings(opts, fmt.Sprintf("port=%d", s.Port), "listen_addresses=127.0.0.1",
-		"unix_socket_directories="+s.Dir, "max_connections=600", "fsync=on", "synchronous_commit=on", "full_page_writes=on") {
+		"unix_socket_directories="+s.Dir, "max_connections=600", "fsync=on", "synchronous_commit=on", "full_page_writes=on",
+		"dynamic_shared_memory_type=mmap" /* in its directory, and gone with it */) {
 		s.argv = append(s.argv, "-c", line)
 	}
 	s.quit = os.Interrupt
@@ -221,4 +226,104 @@ func StartPgBouncer(ctx context.Context, pg *Server, opts *Options) (*Server, er
 		return query(ctx, "postgres://holdfast@"+s.addr()+"/pgbouncer?sslmode=disable", "SHOW VERSION")
 	}
 	return s.open(ctx)
+}
+
+// StartRedis starts a Redis that has each write on disk before it answers.
+func StartRedis(ctx context.Context, opts *Options) (*Server, error) {
+	redis := find("redis-server")
+	if !supported || redis == "" {
+		return nil, missing("Redis", "redis-server")
+	}
+	if opts != nil && opts.Faketime {
+		return nil, fmt.Errorf("libfaketime does not work with Redis's jemalloc: %w", errors.ErrUnsupported)
+	}
+	s, _, err := prepare("redis", opts, nil)
+	if err != nil {
+		return nil, err
+	}
+	s.argv = []string{redis}
+	for _, line := range settings(opts, fmt.Sprintf("port=%d", s.Port), "bind=127.0.0.1", "save=",
+		"appendonly=yes", "appendfsync=always") {
+		name, value, _ := strings.Cut(line, "=")
+		s.argv = append(s.argv, "--"+name, value)
+	}
+	s.quit = syscall.SIGTERM
+	s.URL = "redis://" + s.addr()
+	s.ask = s.askRedis
+	return s.open(ctx)
+}
+
+func (s *Server) askRedis(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", s.addr())
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	fmt.Fprint(c, "PING\r\nINFO server\r\nQUIT\r\n")
+	said, err := io.ReadAll(c)
+	_, version, found := strings.Cut(string(said), "redis_version:")
+	version, _, _ = strings.Cut(version, "\r\n")
+	if !found || said[0] != '+' { // it still loads its data
+		return "", fmt.Errorf("got %q from Redis, %w", said, err)
+	}
+	return "Redis " + version, nil
+}
+
+// StartEtcd starts an etcd of one member.
+func StartEtcd(ctx context.Context, opts *Options) (*Server, error) {
+	etcd := find("etcd")
+	if !supported || etcd == "" {
+		return nil, missing("etcd", "etcd-server")
+	}
+	if opts != nil && opts.Faketime {
+		return nil, fmt.Errorf("libfaketime has no power over Go's etcd: %w", errors.ErrUnsupported)
+	}
+	s, _, err := prepare("etcd", opts, nil)
+	if err != nil {
+		return nil, err
+	}
+	peers, err := freePort()
+	if err != nil {
+		return nil, errors.Join(err, s.clear())
+	}
+	s.URL = "http://" + s.addr()
+	peer := fmt.Sprintf("http://127.0.0.1:%d", peers)
+	s.argv = []string{etcd}
+	for _, line := range settings(opts, "name=one", "data-dir="+s.data(), "listen-client-urls="+s.URL, "advertise-client-urls="+s.URL,
+		"listen-peer-urls="+peer, "initial-advertise-peer-urls="+peer, "initial-cluster=one="+peer) {
+		s.argv = append(s.argv, "--"+line)
+	}
+	s.quit = syscall.SIGTERM
+	s.ask = s.askEtcd
+	return s.open(ctx)
+}
+
+func (s *Server) askEtcd(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var health struct{ Health string }
+	var version struct{ Etcdserver string }
+	for path, into := range map[string]any{"/health": &health, "/version": &version} {
+		req, err := http.NewRequestWithContext(ctx, "GET", s.URL+path, nil)
+		if err != nil {
+			return "", err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return "", err
+		}
+		err = json.NewDecoder(resp.Body).Decode(into)
+		resp.Body.Close()
+		if err != nil {
+			return "", err
+		}
+	}
+	if health.Health != "true" {
+		return "", errors.New("etcd has no leader yet")
+	}
+	return "etcd " + version.Etcdserver, nil
 }

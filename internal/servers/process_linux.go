@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const supported = true
@@ -84,6 +86,20 @@ func working(dir string) map[int]byte {
 		}
 	}
 	return found
+}
+
+// forget removes the shared memory that a killed PostgreSQL in dir has left.
+func forget(dir string) {
+	b, err := os.ReadFile(filepath.Join(dir, "data", "postmaster.pid"))
+	lines := strings.Split(string(b), "\n")
+	if err != nil || len(lines) < 7 {
+		return
+	}
+	if f := strings.Fields(lines[6]); len(f) == 2 {
+		if id, err := strconv.Atoi(f[1]); err == nil {
+			unix.SysvShmCtl(id, unix.IPC_RMID, nil)
+		}
+	}
 }
 
 // A treatment is a signal and what has come of it when it has worked.

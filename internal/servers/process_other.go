@@ -21,3 +21,4 @@ func start(*exec.Cmd, *account) error    { return errors.ErrUnsupported }
 func startApart(*exec.Cmd) error         { return errors.ErrUnsupported }
 func alive(int) bool                     { return true }
 func signalAll(string, treatment) error  { return errors.ErrUnsupported }
+func forget(string)                      {}

@@ -113,6 +113,7 @@ func (s *Server) clear() error {
 	if !s.temp {
 		return nil
 	}
+	forget(s.Dir)
 	return os.RemoveAll(s.Dir)
 }
 

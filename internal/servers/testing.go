@@ -16,6 +16,8 @@ import (
 var (
 	sharedPostgres = sync.OnceValues(func() (*Server, error) { return StartPostgres(context.Background(), nil) })
 	sharedMySQL    = sync.OnceValues(func() (*Server, error) { return StartMySQL(context.Background(), nil) })
+	sharedRedis    = sync.OnceValues(func() (*Server, error) { return StartRedis(context.Background(), nil) })
+	sharedEtcd     = sync.OnceValues(func() (*Server, error) { return StartEtcd(context.Background(), nil) })
 )
 
 // Postgres is a PostgreSQL for a test: with opts nil one for all tests of the
@@ -38,6 +40,18 @@ func PgBouncer(t testing.TB, pg *Server) *Server {
 	t.Helper()
 	start := func(ctx context.Context, opts *Options) (*Server, error) { return StartPgBouncer(ctx, pg, opts) }
 	return forTest(t, "", nil, start, &Options{})
+}
+
+// Redis is a Redis for a test, as Postgres is, only never one that was pointed at.
+func Redis(t testing.TB, opts *Options) *Server {
+	t.Helper()
+	return forTest(t, "", sharedRedis, StartRedis, opts)
+}
+
+// Etcd is an etcd for a test, as Redis is.
+func Etcd(t testing.TB, opts *Options) *Server {
+	t.Helper()
+	return forTest(t, "", sharedEtcd, StartEtcd, opts)
 }
 
 type starter func(context.Context, *Options) (*Server, error)
