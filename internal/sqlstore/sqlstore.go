@@ -103,16 +103,16 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 	if len(keys) == 0 {
 		return nil, ctx.Err()
 	}
-	return s.load(ctx, ids)
+	return s.load(ctx, s.Names, ids)
 }
 
 // maxLoad is how many keys are asked for in one statement.
 const maxLoad = 1024
 
-func (s *Store) load(ctx context.Context, ids [][]byte) ([]holdfast.Record, error) {
+func (s *Store) load(ctx context.Context, db Dialect, ids [][]byte) ([]holdfast.Record, error) {
 	records := make([]holdfast.Record, len(ids))
 	if len(ids) == 1 {
-		return records, s.loadSorted(ctx, ids, func(r holdfast.Record, _ []byte) { records[0] = r })
+		return records, s.loadSorted(ctx, db, ids, func(r holdfast.Record, _ []byte) { records[0] = r })
 	}
 	where := make(map[string][]int, len(ids))
 	for i, id := range ids {
@@ -122,7 +122,7 @@ func (s *Store) load(ctx context.Context, ids [][]byte) ([]holdfast.Record, erro
 	slices.SortFunc(sorted, bytes.Compare)
 	sorted = slices.CompactFunc(sorted, bytes.Equal)
 	for part := range slices.Chunk(sorted, maxLoad) {
-		err := s.loadSorted(ctx, part, func(r holdfast.Record, id []byte) {
+		err := s.loadSorted(ctx, db, part, func(r holdfast.Record, id []byte) {
 			for _, i := range where[string(id)] {
 				records[i] = r
 			}
@@ -134,13 +134,13 @@ func (s *Store) load(ctx context.Context, ids [][]byte) ([]holdfast.Record, erro
 	return records, nil
 }
 
-func (s *Store) loadSorted(ctx context.Context, ids [][]byte, each func(holdfast.Record, []byte)) error {
+func (s *Store) loadSorted(ctx context.Context, db Dialect, ids [][]byte, each func(holdfast.Record, []byte)) error {
 	var rows []Row
 	var clock int64
 	began := steadily()
-	err := s.again(ctx, s.Names, func() (err error) {
+	err := s.again(ctx, db, func() (err error) {
 		rows = rows[:0]
-		clock, err = s.Names.Load(ctx, ids, func(r Row) { rows = append(rows, r) })
+		clock, err = db.Load(ctx, ids, func(r Row) { rows = append(rows, r) })
 		return err
 	})
 	if err != nil {
@@ -244,7 +244,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 	if len(losers) == 0 {
 		return outcomes, nil
 	}
-	records, err := s.load(ctx, ids)
+	records, err := s.load(ctx, db, ids)
 	if err != nil {
 		return nil, err
 	}
