@@ -74,8 +74,12 @@ on duplicate key update
 		update: x(`
 update {records} set version = last_insert_id(greatest(version + 1, ` + clock + `)), value = ?
 where id = ? and version = ?`),
-		swaps:     swaps,
-		won:       x(`select id, version from {records} where attempt = ? and id in (select from_base64(w.id) from json_table(?, '$[*]' columns (id varchar(400) character set ascii path '$[0]')) w)`),
+		swaps: swaps,
+		won: x(`
+select r.id, r.version
+from json_table(?, '$[*]' columns (id varchar(400) character set ascii path '$[0]')) w
+	straight_join {records} r on r.id = from_base64(w.id)
+where r.attempt = ?`),
 		returning: s.returning,
 		keys:      x(`select id from {records} where id > ? and id < ? and value <> '' order by id limit ?`),
 		idle:      x(`select id, version from {records} where id > ? and value = '' and version <= ` + clock + ` - ? order by id limit ?`),
@@ -83,6 +87,9 @@ where id = ? and version = ?`),
 		remove:    x(`delete from {records} where id in (?` + strings.Repeat(`, ?`, sweepBatch-1) + `) and value = '' and version <= ?`),
 	}
 }
+
+// rights are statements that together need all the rights there are.
+func (s *statements) rights() []string { return []string{s.insert, s.raise, s.remove} }
 
 // bytesOf is never nil, which would be null.
 func bytesOf(b []byte) []byte {
@@ -187,8 +194,7 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 }
 
 func (d *dialect) swapSome(ctx context.Context, ws []sqlstore.Write, won func(id []byte, version int64)) error {
-	attempt := make([]byte, 16)
-	rand.Read(attempt)
+	attempt := rand.Text()[:16]
 	writes := list(len(ws), func(b []byte, i int) []byte {
 		b = quoted(append(b, '['), ws[i].ID)
 		b = strconv.AppendInt(append(b, ','), ws[i].Old, 10)
@@ -225,7 +231,7 @@ func (d *dialect) swapSome(ctx context.Context, ws []sqlstore.Write, won func(id
 		if _, err := tx.StmtContext(ctx, swaps).ExecContext(ctx, args...); err != nil {
 			return err
 		}
-		rows, err := tx.StmtContext(ctx, winners).QueryContext(ctx, attempt, writes)
+		rows, err := tx.StmtContext(ctx, winners).QueryContext(ctx, writes, attempt)
 		if err != nil {
 			return err
 		}
@@ -307,6 +313,7 @@ const (
 	errDeadlock     = 1213
 	errRecordChange = 1020
 	errNoTable      = 1146
+	errNoProcedure  = 1305
 	errUnknownStmt  = 1243
 	errReprepare    = 1615
 	errOption       = 1290 // --read-only among others
@@ -314,6 +321,8 @@ const (
 	errReadOnlyTx   = 1792
 )
 
+// Means implements sqlstore.Dialect. What these errors are of was rolled back: a
+// statement that commits by itself, or a transaction that we end after any error.
 func (d *dialect) Means(err error) sqlstore.Meaning {
 	switch number(err) {
 	case errDeadlock, errRecordChange, errReprepare, errUnknownStmt:
@@ -331,6 +340,15 @@ func number(err error) uint16 {
 		return e.Number
 	}
 	return 0
+}
+
+// denied tells whether the user lacks a right.
+func denied(err error) bool {
+	switch number(err) {
+	case 1044, 1142, 1143, 1227, 1370:
+		return true
+	}
+	return false
 }
 
 // sound tells whether a lane is good for more after an error.

@@ -25,13 +25,14 @@ const (
 	laneLife = 10 * time.Minute // and so old, as the server may have moved
 )
 
-// setUp is understood by MariaDB and MySQL. Time zones have hours that come
-// twice; ANSI_QUOTES and others change what a statement means.
-var setUp = []string{
-	`set session transaction isolation level read committed, read write`,
-	`set session autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, time_zone = '+00:00',
-	sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', sql_select_limit = default, sql_safe_updates = 0`,
-}
+// setUp is read differently by MariaDB and MySQL. Of what the caller may have
+// set, it is what changes the meaning of our statements: time zones have hours
+// that come twice, for example.
+const setUp = `
+set session autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, time_zone = '+00:00',
+	sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', sql_select_limit = default, sql_safe_updates = 0
+	/*M!100600 , tx_isolation = 'READ-COMMITTED', tx_read_only = 0 */
+	/*!80000 , transaction_isolation = 'READ-COMMITTED', transaction_read_only = 0 */`
 
 func openLane(ctx context.Context, db *sql.DB) (*lane, error) {
 	conn, err := db.Conn(ctx)
@@ -39,11 +40,9 @@ func openLane(ctx context.Context, db *sql.DB) (*lane, error) {
 		return nil, err
 	}
 	l := &lane{conn: conn, stmts: make(map[string]*sql.Stmt), opened: time.Now()}
-	for _, q := range setUp {
-		if _, err := conn.ExecContext(ctx, q); err != nil {
-			l.close()
-			return nil, err
-		}
+	if _, err := conn.ExecContext(ctx, setUp); err != nil {
+		l.close()
+		return nil, err
 	}
 	return l, nil
 }

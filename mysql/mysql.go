@@ -1,34 +1,78 @@
 // Package mysql keeps locks in a MariaDB or MySQL database, which may be the
 // application's own: then a fenced transaction is in reach (see Fence).
+//
+// It takes MariaDB 10.6 or newer and MySQL 8.0.21 or newer. It is tested on
+// MariaDB 10.11. On MySQL it was never run: there it relies on the manual.
+//
+// # Connections
+//
+// The store takes connections from the caller's pool and sets them up for
+// itself: READ COMMITTED, autocommit, UTC, and at most a second of waiting for a
+// locked row. So the settings in the data source name do not matter to it, nor
+// its to others: it gives no connection back but closes it, when it is unused for
+// half a minute. There are up to four for locks and one for heartbeats; half as
+// many as SetMaxOpenConns allows at most, and with two only one for both.
+//
+// # Waiting
+//
+// The database cannot tell of changes, so waiters poll, each by its place in the
+// queue: the next in line every few milliseconds. A chain of user locks (GET_LOCK),
+// where each waits for the one before, would wake without polling. It is not used:
+// such a lock belongs to a connection, so it is gone, unseen, behind a proxy that
+// shares connections (ProxySQL, MaxScale, Vitess); it blocks a connection for each
+// name waited for; Galera forbids it in strict mode and does not replicate it; and
+// the server takes a chain of 32 waits for a deadlock. Polling works everywhere.
+//
+// # Waiting for the disk
+//
+// Every write does: what waits is set for the whole server
+// (innodb_flush_log_at_trx_commit), so a lazy write is written as any other.
+//
+// # Versions and time
+//
+// A version is at least the server's clock in microseconds when the statement
+// began, computed under the lock of the row; a record's Age is told by the same
+// clock.
 package mysql
 
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 // Options of New, Migrate, Verify and Schema; nil and the zero value of each
-// field are the defaults.
+// field are the defaults. The database is that of the data source name.
 type Options struct {
 	// Prefix is what the names of tables, view and procedure begin with;
 	// "holdfast_".
 	Prefix string
-	// Allow lists dangers accepted by name.
+	// Allow lists dangers accepted by name: "async-commit" and "async-binlog",
+	// that the server does not wait for the disk, so that a token may repeat
+	// after a crash of the machine; "galera", a cluster that may give the same
+	// lock twice.
 	Allow []string
 }
 
-func (o *Options) tables() (sqlstore.Tables, error) {
+func (o *Options) orDefault() Options {
 	if o == nil {
-		o = &Options{}
+		return Options{}
 	}
-	return sqlstore.NewTables("", o.Prefix)
+	return *o
 }
 
-// A Store keeps records in a database. It is a holdfast.Store and Sweeper.
+func (o *Options) tables() (sqlstore.Tables, error) {
+	return sqlstore.NewTables("", o.orDefault().Prefix)
+}
+
+// A Store keeps records in a database. It is a holdfast.Store, Sweeper and
+// Diagnoser.
 type Store struct {
 	sqlstore.Store
 	db           *sql.DB
@@ -41,35 +85,76 @@ var (
 	_ holdfast.Sweeper = (*Store)(nil)
 )
 
-type server struct{ returning bool }
-
-// New makes a store of a pool, which stays the caller's.
+// New makes a store of a pool, which stays the caller's. It verifies the schema,
+// the settings of the server and the rights of the user, and creates nothing.
 func New(ctx context.Context, db *sql.DB, opts *Options) (*Store, error) {
-	t, err := opts.tables()
+	s, err := newStore(ctx, db, opts.orDefault(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("mysql: %w", err)
 	}
-	s := &Store{db: db, tables: t}
-	s.names, s.beats = share(db)
-	st := newStatements(t, server{returning: true})
-	s.Names = &dialect{st, s.names}
-	s.Beats = &dialect{st, s.beats}
 	return s, nil
 }
 
-func share(db *sql.DB) (names, beats *lanes) {
-	n := db.Stats().MaxOpenConnections
-	switch {
-	case n == 0 || n >= 8:
-		return newLanes(db, 4), newLanes(db, 1)
-	case n >= 3:
-		return newLanes(db, n/2), newLanes(db, 1)
+// newStore is New; tests change what it has learned about the server.
+func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server)) (*Store, error) {
+	t, err := opts.tables()
+	if err != nil {
+		return nil, err
 	}
-	names = newLanes(db, 1)
-	return names, names
+	for _, a := range opts.Allow {
+		if !slices.Contains(dangers, a) {
+			return nil, fmt.Errorf("cannot allow %q: one of %s", a, strings.Join(dangers, ", "))
+		}
+	}
+	s := &Store{db: db, tables: t}
+	if s.names, s.beats, err = share(db); err != nil {
+		return nil, err
+	}
+	err = s.names.use(ctx, func(l *lane) error {
+		found, err := ask(ctx, l, t)
+		if err != nil {
+			return err
+		}
+		if err := found.refuse(t, opts.Allow); err != nil {
+			return err
+		}
+		if change != nil {
+			change(&found)
+		}
+		stmts := newStatements(t, found)
+		s.Names, s.Beats = &dialect{stmts, s.names}, &dialect{stmts, s.beats}
+		for _, query := range stmts.rights() {
+			switch _, err := l.prepare(ctx, query); {
+			case denied(err):
+				return fmt.Errorf("the user may not write the tables of %q: grant it what the doc comment of mysql.Migrate says: %w", t, err)
+			case err != nil:
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
 }
 
-// Close ends what New and others have begun.
+// share says how many connections of a pool are for locks, and for heartbeats.
+func share(db *sql.DB) (names, beats *lanes, err error) {
+	switch n := db.Stats().MaxOpenConnections; {
+	case n == 0 || n >= 8:
+		return newLanes(db, 4), newLanes(db, 1), nil
+	case n >= 3:
+		return newLanes(db, n/2), newLanes(db, 1), nil
+	case n == 2:
+		names = newLanes(db, 1)
+		return names, names, nil
+	}
+	return nil, nil, errors.New("the pool has one connection, and locks would take it from everybody else: SetMaxOpenConns(3) or more, or a pool of its own")
+}
+
+// Close closes the connections that the store has taken. The pool stays open.
 func (s *Store) Close() error {
 	s.names.close()
 	s.beats.close()

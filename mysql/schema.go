@@ -4,7 +4,12 @@ import (
 	"context"
 	"database/sql"
 	_ "embed"
+	"errors"
 	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
@@ -12,8 +17,10 @@ import (
 //go:embed schema.sql
 var schema string
 
+const schemaVersion = 1
+
 // Schema returns the statements that create what Holdfast needs, for those who
-// run them with a tool of their own. They may be repeated.
+// run them with the client mariadb or mysql. They may be repeated.
 func Schema(opts *Options) (string, error) {
 	t, err := opts.tables()
 	if err != nil {
@@ -22,21 +29,162 @@ func Schema(opts *Options) (string, error) {
 	return t.Expand(schema, "`"), nil
 }
 
-// Migrate creates the schema as far as it is missing.
+// Migrate creates the schema as far as it is missing. It may be repeated, and by
+// several at once. Where all is there it changes nothing.
+//
+// It needs a user with these rights on the database, who has to stay, for the
+// view and the procedure run with them:
+//
+//	grant create, drop, create view, create routine, alter routine,
+//	      select, insert, update, delete, execute on shop.* to migrator;
+//
+// A user who takes locks needs only these:
+//
+//	grant select, insert, update, delete on shop.holdfast_records to app;
+//	grant select, update on shop.holdfast_meta to app;
+//
+// Who fences, but takes no locks, and who looks at them:
+//
+//	grant execute on procedure shop.holdfast_fence to app;
+//	grant select on shop.holdfast_locks to dba;
 func Migrate(ctx context.Context, db *sql.DB, opts *Options) error {
 	script, err := Schema(opts)
 	if err != nil {
 		return err
 	}
-	l, err := openLane(ctx, db)
+	t, err := opts.tables()
 	if err != nil {
 		return fmt.Errorf("mysql: %w", err)
 	}
-	defer l.close()
-	for _, q := range sqlstore.Statements(script) {
-		if _, err := l.conn.ExecContext(ctx, q); err != nil {
-			return fmt.Errorf("mysql: create the schema: %w", err)
+	err = alone(ctx, db, func(l *lane) error {
+		// One at a time. Who does not get this lock goes on all the same.
+		lock := "holdfast schema " + t.Prefix
+		if _, err := l.conn.ExecContext(ctx, `do get_lock(?, 30)`, lock); err != nil {
+			return err
 		}
+		// Nothing is done twice: while the procedure is made anew it is missing.
+		switch s, err := ask(ctx, l, t); {
+		case err != nil:
+			return err
+		case s.schema > schemaVersion:
+			return sqlstore.CheckSchema(t, s.schema, schemaVersion, "mysql.Migrate")
+		case s.schema == schemaVersion && verify(ctx, l, t) == nil:
+			return nil
+		}
+		for _, q := range sqlstore.Statements(script) {
+			if _, err := l.conn.ExecContext(ctx, q); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("mysql: create the schema of %q: %w", t, err)
 	}
 	return nil
+}
+
+// alone calls f with a lane that ends with it.
+func alone(ctx context.Context, db *sql.DB, f func(*lane) error) error {
+	l, err := openLane(ctx, db)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	return f(l)
+}
+
+// Verify compares the schema in the database with that of this program: tables
+// and the view column by column, and the procedure if the user may see it.
+func Verify(ctx context.Context, db *sql.DB, opts *Options) error {
+	t, err := opts.tables()
+	if err != nil {
+		return fmt.Errorf("mysql: %w", err)
+	}
+	if err := alone(ctx, db, func(l *lane) error { return verify(ctx, l, t) }); err != nil {
+		return fmt.Errorf("mysql: %w", err)
+	}
+	return nil
+}
+
+func verify(ctx context.Context, l *lane, t sqlstore.Tables) error {
+	s, err := ask(ctx, l, t)
+	if err != nil {
+		return err
+	}
+	if err := sqlstore.CheckSchema(t, s.schema, schemaVersion, "mysql.Migrate"); err != nil {
+		return err
+	}
+	var got = make(map[string]string)
+	err = l.query(ctx, `
+select c.table_name, c.column_name, c.ordinal_position,
+	concat(c.data_type, if(c.character_octet_length is null or t.table_type = 'VIEW', '', concat('(', c.character_octet_length, ')')),
+		if(c.is_nullable = 'YES', '', ' not null'), if(c.column_key = 'PRI', ' primary key', '')),
+	coalesce(t.engine, t.table_type)
+from information_schema.columns c
+join information_schema.tables t on t.table_schema = c.table_schema and t.table_name = c.table_name
+where c.table_schema = database() and c.table_name in (?, ?, ?)`, func(rows *sql.Rows) error {
+		var table, column, position, kind, engine string
+		if err := rows.Scan(&table, &column, &position, &kind, &engine); err != nil {
+			return err
+		}
+		table = strings.TrimPrefix(strings.ToLower(table), strings.ToLower(t.Prefix)) // lower_case_table_names
+		got[table] = engine
+		if engine == "VIEW" {
+			kind = "column"
+		}
+		got[table+"."+column] = kind
+		return nil
+	}, t.Prefix+"meta", t.Prefix+"records", t.Prefix+"locks")
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(objects)) {
+		if !strings.Contains(name, "locks") || len(got["locks"]) > 0 { // the view is not for everybody to see
+			if got[name] != objects[name] {
+				return fmt.Errorf("schema of %q: %s is %q and not %q, as published; compare it with: holdfast schema print", t, t.Prefix+name, got[name], objects[name])
+			}
+		}
+	}
+	var body sql.NullString
+	err = l.conn.QueryRowContext(ctx, `
+select routine_definition from information_schema.routines
+where routine_schema = database() and routine_name = ?`, t.Prefix+"fence").Scan(&body)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	if want := t.Expand(procedure.FindString(schema), "`"); body.Valid && plain(body.String) != plain(want) {
+		return fmt.Errorf("schema of %q: %s is not as published; compare it with: holdfast schema print", t, t.Prefix+"fence")
+	}
+	return nil
+}
+
+// objects are the columns of tables and view as verify sees them.
+var objects = map[string]string{
+	"meta":            "InnoDB",
+	"meta.key":        "varchar(20) not null primary key",
+	"meta.value":      "bigint not null",
+	"records":         "InnoDB",
+	"records.id":      "varbinary(256) not null primary key",
+	"records.version": "bigint not null",
+	"records.value":   "mediumblob(16777215) not null",
+	"records.fence":   "bigint not null",
+	"records.attempt": "binary(16) not null",
+}
+
+func init() {
+	for _, column := range strings.Fields(`name mode state position holder host pid user program session nr reason token
+		last_token requested acquired waited retries ttl last_beat suspected_by suspected_since dead`) {
+		objects["locks."+column] = "column"
+	}
+}
+
+var (
+	procedure = regexp.MustCompile(`(?s)\nbegin\n.*\nend`)
+	comments  = regexp.MustCompile(`--[^\n]*|/\*M!\d+|\*/|\s+`)
+)
+
+// plain is the body of a procedure without comments, which clients drop.
+func plain(body string) string {
+	return strings.TrimSpace(comments.ReplaceAllString(comments.ReplaceAllString(body, " "), " "))
 }

@@ -7,11 +7,155 @@ create table if not exists {meta} (
 
 -- A record that holds nothing keeps its row and its version.
 create table if not exists {records} (
-  id      varbinary(256) not null primary key,         -- \0 lock, \1 session, \2 setting, \3 audit; then the name
-  version bigint         not null,                     -- microseconds since 1970, or one more than before; 0: never written
-  value   mediumblob     not null,                     -- JSON, or empty
-  fence   bigint         not null default 0,           -- highest token of a block seen by a fence
-  attempt binary(16)     not null default ''           -- the batch that wrote it last, if one has
+  id      varbinary(256) not null primary key, -- 0x00 lock, 0x01 session, 0x02 setting, 0x03 audit; then the name
+  version bigint         not null,             -- microseconds since 1970, or one more than before; 0: never written
+  value   mediumblob     not null,             -- JSON, or empty
+  fence   bigint         not null default 0,   -- highest token of a block seen by a fence
+  attempt binary(16)     not null default ''   -- of the last batch that wrote it
 ) engine=InnoDB;
+
+-- One row for each who holds a lock or waits for it. Times are in the time zone
+-- of the session that looks.
+create or replace view {locks} as
+with
+  locks as (
+    select substr(id, 2) as name, version,
+           if(json_valid(convert(value using utf8mb4)), convert(value using utf8mb4), '[]') as value
+    from {records}
+    where id > x'00' and id < x'01' and value <> ''
+  ),
+  claims as (
+    select l.name, 'held' as state, c.place, c.session, c.nr, c.slots, c.n, c.ttl, c.since, c.reason, c.retries,
+           coalesce(nullif(c.token, 0),
+                    greatest(l.version, coalesce(cast(json_value(l.value, '$.next') as signed), 0)) + coalesce(c.off, 0)) as token
+    from locks l join json_table(l.value, '$.holders[*]' columns (
+      place for ordinality, session varchar(64) path '$.session', nr bigint path '$.nr', slots bigint path '$.slots',
+      token bigint path '$.token', off bigint path '$.off', n bigint path '$.n', ttl bigint path '$.ttl',
+      since bigint path '$.since', reason text path '$.reason', retries bigint path '$.retries')) c
+    union all
+    select l.name, 'waiting', c.place, c.session, c.nr, c.slots, c.n, c.ttl, c.since, c.reason, c.retries, null
+    from locks l join json_table(l.value, '$.waiters[*]' columns (
+      place for ordinality, session varchar(64) path '$.session', nr bigint path '$.nr', slots bigint path '$.slots',
+      n bigint path '$.n', ttl bigint path '$.ttl',
+      since bigint path '$.since', reason text path '$.reason', retries bigint path '$.retries')) c
+  ),
+  sessions as (
+    select id, version,
+           if(json_valid(convert(value using utf8mb4)), convert(value using utf8mb4), null) as value
+    from {records}
+    where id > x'01' and id < x'02'
+  )
+select
+  convert(c.name using utf8mb4) as name,
+  case coalesce(c.slots, 0) when 0 then 'shared' when 1 then 'exclusive' else concat('slots ', c.slots) end as mode,
+  c.state as state,
+  c.place as position,
+  concat(
+    coalesce(concat(coalesce(concat(json_value(s.value, '$.owner.user'), '@'), ''), json_value(s.value, '$.owner.host')),
+             json_value(s.value, '$.owner.user'), concat('session ', left(c.session, 8))),
+    coalesce(concat(' (pid ', json_value(s.value, '$.owner.pid'), ')'), '')) as holder,
+  json_value(s.value, '$.owner.host') as host,
+  cast(json_value(s.value, '$.owner.pid') as signed) as pid,
+  json_value(s.value, '$.owner.user') as `user`,
+  json_value(s.value, '$.owner.program') as program,
+  c.session as session,
+  c.nr as nr,
+  c.reason as reason,
+  c.token as token,
+  c.token + coalesce(nullif(c.n, 0), 1) - 1 as last_token,
+  from_unixtime(c.since * 0.000001) as requested,
+  from_unixtime(c.token * 0.000001) as acquired,
+  greatest(coalesce(c.token * 0.000001, unix_timestamp(now(6))) - c.since * 0.000001, 0) as waited,
+  coalesce(c.retries, 0) as retries,
+  c.ttl * 0.001 as ttl,
+  from_unixtime((s.version - coalesce(cast(json_value(s.value, '$.suspected.age') as signed), 0)) * 0.000001) as last_beat,
+  json_value(s.value, '$.suspected.by') as suspected_by,
+  if(json_value(s.value, '$.suspected.by') is null, null, from_unixtime(s.version * 0.000001)) as suspected_since,
+  coalesce(cast(json_value(s.value, '$.dead') as signed), 0) <> 0 as dead
+from claims c
+left join sessions s on s.id = concat(x'01', c.session)
+where c.session is not null;
+
+-- The fence for all who speak SQL, as the last statement before COMMIT:
+--   call holdfast_fence('orders/42', 1795226403001234);
+-- fails unless the token still holds the lock, and keeps the lock from being
+-- taken over until the transaction has ended. After an error roll back.
+--   HF002 the token does not hold it   HF003 there is no such lock
+drop procedure if exists {fence};
+
+-- What a value is that is not JSON shall be no error.
+set @holdfast_sql_mode = @@session.sql_mode, session sql_mode = '';
+
+delimiter //
+create procedure {fence}(in lock_name varchar(300) character set utf8mb4, in lock_token bigint)
+  modifies sql data
+begin
+  declare its_id varbinary(1300) default concat(x'00', cast(lock_name as binary));
+  declare raw longblob;
+  declare doc longtext character set utf8mb4;
+  declare its_version, seen, claim_slots, claim_token, claim_n, claim_ttl bigint;
+  declare alone boolean;
+  declare problem varchar(128) character set utf8mb4;
+
+  -- A guess, by what this transaction may have seen long ago: holders that share
+  -- a lock do not wait for each other here.
+  set raw = (select r.value from {records} r where r.id = its_id);
+  set doc = convert(raw using utf8mb4);
+  set alone = coalesce(if(json_valid(doc), json_value(doc, '$.holders[0].slots'), null) = 1, true);
+
+  look: loop
+    if alone then
+      select max(r.version), max(r.fence), max(r.value) into its_version, seen, raw
+      from {records} r where r.id = its_id for update;
+    else
+      select max(r.version), max(r.fence), max(r.value) into its_version, seen, raw
+      from {records} r where r.id = its_id lock in share mode;
+    end if;
+    if coalesce(its_version, 0) = 0 then
+      set problem = concat('no such lock in this database: "', left(lock_name, 40), '"; was it taken through another store?');
+      signal sqlstate 'HF003' set message_text = problem;
+    end if;
+    set doc = convert(raw using utf8mb4);
+    if not coalesce(json_valid(doc), false) then
+      set doc = '[]';
+    end if;
+    select max(h.slots), max(h.token), max(h.n), max(h.ttl) into claim_slots, claim_token, claim_n, claim_ttl
+    from (
+      select coalesce(c.slots, 0) as slots, coalesce(nullif(c.n, 0), 1) as n, c.ttl,
+             coalesce(nullif(c.token, 0),
+                      greatest(its_version, coalesce(cast(json_value(doc, '$.next') as signed), 0)) + coalesce(c.off, 0)) as token
+      from json_table(doc, '$.holders[*]' columns (
+        session varchar(64) path '$.session', slots bigint path '$.slots', token bigint path '$.token',
+        off bigint path '$.off', n bigint path '$.n', ttl bigint path '$.ttl')) c
+      where c.session is not null
+    ) h
+    where lock_token >= h.token and lock_token < h.token + h.n;
+    if alone or coalesce(claim_slots, 0) <> 1 then
+      leave look;
+    end if;
+    set alone = true; -- it has changed hands between the two looks
+  end loop;
+
+  -- Of an exclusive claim with many tokens only one may write at a time, and
+  -- none behind a newer one.
+  if claim_token is null or (claim_slots = 1 and claim_n > 1 and lock_token < seen) then
+    set problem = concat('token ', lock_token, ' no longer holds "', left(lock_name, 60), '"; roll back');
+    signal sqlstate 'HF002' set message_text = problem;
+  end if;
+  if claim_slots = 1 and claim_n > 1 and lock_token > seen then
+    update {records} r set r.fence = lock_token where r.id = its_id;
+  end if;
+
+  -- A process that freezes must not keep the lock from others for ever. What
+  -- follows is a comment to MySQL, which has no such setting.
+  /*M!100300
+  if @@session.idle_transaction_timeout = 0 then
+    set session idle_transaction_timeout = greatest(1, ceiling(coalesce(nullif(claim_ttl, 0), 15000) / 1000));
+  end if;
+  */
+end//
+delimiter ;
+
+set session sql_mode = @holdfast_sql_mode;
 
 insert ignore into {meta} (`key`, value) values ('version', 1), ('floor', 0);

@@ -1,0 +1,67 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
+)
+
+// Fence makes the commit of tx depend on the locks: it fails with ErrLost unless
+// each is still held with its token, and from then on nobody can take them over
+// before tx has ended. It must be the last statement before Commit; after an
+// error roll back: the server does not see to it that you do.
+//
+// tx is a transaction in the database that holds the locks, of any isolation
+// level. Where innodb_snapshot_isolation is on and tx is REPEATABLE READ, it
+// fails with error 1020 if the lock's record has changed since tx began to read,
+// be it that somebody has come to wait; then roll back and do it again.
+//
+// A process that freezes between Fence and Commit does not keep the lock from
+// others for ever: on MariaDB the fence sets idle_transaction_timeout to the
+// lock's TTL unless the session has a limit of its own. It stays set for the
+// connection: set it in the data source name if that is too short for other
+// transactions. MySQL has no such setting; there a frozen transaction blocks until
+// the connection breaks, or wait_timeout is over.
+//
+// Programs in any language do the same with
+//
+//	call holdfast_fence('orders/42', 1795226403001234)
+//
+// which fails, with SQLSTATE HF002, unless the token holds the lock.
+func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
+	for _, l := range locks {
+		t := sqlstore.Tables{Prefix: sqlstore.DefaultPrefix}
+		if s, ok := l.Store().(*Store); ok {
+			t = s.tables
+		}
+		if err := fence(ctx, tx, t, l.Name(), l.Token()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var errNoLock = errors.New("no such lock in this database; was it taken through another store?")
+
+func fence(ctx context.Context, tx *sql.Tx, t sqlstore.Tables, name string, token int64) error {
+	_, err := tx.ExecContext(ctx, t.Expand(`call {fence}(?, ?)`, "`"), name, token)
+	var e *mysql.MySQLError
+	if errors.As(err, &e) {
+		switch {
+		case e.SQLState == [5]byte([]byte("HF002")):
+			_, err = holdfast.Record{}.Fence(name, token, 0)
+			return err
+		case e.SQLState == [5]byte([]byte("HF003")), e.Number == errNoTable, e.Number == errNoProcedure:
+			err = errNoLock
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("fence %q: %w", name, err)
+	}
+	return nil
+}
