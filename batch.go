@@ -10,9 +10,11 @@ import (
 )
 
 // A batcher sends writes to the store. What gathers while a call is in flight
-// goes in the next one; at most two calls are in flight. Heartbeats do not go
-// through it, so that they never queue behind locks. The idea of gathering
-// behind the call in flight is go-cloud's.
+// goes in the next one. A second call joins the first when a crowd has gathered,
+// or the first is slow: with two at once a small crowd would fall in two halves,
+// each too small to be worth a call. Heartbeats do not go through it, so that
+// they never queue behind locks. The idea of gathering behind the call in flight
+// is go-cloud's.
 type batcher struct {
 	store Store
 	ctx   context.Context
@@ -20,7 +22,8 @@ type batcher struct {
 	mu     sync.Mutex
 	queue  []*swap
 	calls  int
-	crowds bool // the last call carried more than one write
+	crowds bool        // the last call carried more than one write
+	timer  *time.Timer // has another call join one that is slow
 	slow   atomic.Bool
 }
 
@@ -36,6 +39,7 @@ type swap struct {
 const (
 	maxCalls = 2
 	maxBatch = 512
+	crowd    = 16 // that is worth a second call
 )
 
 // do sends one write and waits for what became of it. timeout bounds the call;
@@ -44,9 +48,22 @@ func (b *batcher) do(w Write, timeout time.Duration) *swap {
 	s := &swap{write: w, done: make(chan struct{})}
 	b.mu.Lock()
 	b.queue = append(b.queue, s)
-	if b.calls < maxCalls {
+	switch {
+	case b.calls == 0 || b.calls < maxCalls && len(b.queue) >= crowd:
 		b.calls++
 		go b.drain(timeout)
+	case b.calls < maxCalls && len(b.queue) == 1:
+		if b.timer != nil {
+			b.timer.Stop()
+		}
+		b.timer = time.AfterFunc(quickCall, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if len(b.queue) > 0 && b.calls < maxCalls {
+				b.calls++
+				go b.drain(timeout)
+			}
+		})
 	}
 	b.mu.Unlock()
 	<-s.done
