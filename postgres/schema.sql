@@ -14,6 +14,14 @@ end $$;
 -- search_path of their caller.
 select set_config('search_path', quote_ident(coalesce(nullif({}, ''), current_schema())) || ', pg_temp', true);
 
+do $$ begin
+  if to_regclass('{meta}') is not null then
+    if (select m.value from {meta} m where m.key = 'version') > 1 then
+      raise exception 'holdfast: the schema is newer than this script';
+    end if;
+  end if;
+end $$;
+
 create table if not exists {meta} (
   key   text   not null primary key,
   value bigint not null
@@ -46,8 +54,8 @@ begin
 end $$;
 
 do $$ begin
-  if not exists (select from pg_trigger where tgrelid = '{records}'::regclass and tgname = 'holdfast_inserted') then
-    create trigger holdfast_inserted after insert on {records} for each row execute function {inserted}();
+  if not exists (select from pg_trigger where tgrelid = '{records}'::regclass and tgname = 'holdfast_insert') then
+    create trigger holdfast_insert after insert on {records} for each row execute function {inserted}();
   end if;
 end $$;
 
@@ -234,6 +242,10 @@ language plpgsql security definer set search_path from current as $$
 begin
   perform {fence}(convert_to($1, 'UTF8'), $2);
 end $$;
+
+-- It runs with the rights of the owner of the tables: who fences needs no other
+-- right on them than to call it. Grant that to those who shall have it.
+revoke all on function {fence}(text, bigint), {fence}(bytea, bigint) from public;
 
 insert into {meta} (key, value) values ('version', 1), ('floor', 0) on conflict do nothing;
 
