@@ -42,6 +42,7 @@ type judge struct {
 type watched struct {
 	beat   sessionRecord
 	since  instant // when this beat was first seen
+	born   instant // when it was written, as far as the store's clock tells; never
 	looked instant // when it was last looked at
 	marked instant // when its mark was first seen; never
 	ttl    time.Duration
@@ -86,6 +87,9 @@ func (j *judge) next(sessions []string) instant {
 			continue
 		}
 		moments := []instant{w.since.add(w.ttl / 2), w.since.add(w.ttl)}
+		if w.born != never {
+			moments = append(moments, w.born.add(w.ttl/2), w.born.add(w.ttl))
+		}
 		if w.absent {
 			moments = append(moments, w.since.add(firstPoll))
 		}
@@ -131,7 +135,7 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 	}
 	w := j.watched[session]
 	if w == nil || w.absent != absent || !w.beat.sameBeat(rec) {
-		w = &watched{beat: rec, since: s.got, marked: never, ttl: ttl, absent: absent}
+		w = &watched{beat: rec, since: s.got, born: never, marked: never, ttl: ttl, absent: absent}
 		j.watched[session] = w
 	}
 	w.beat, w.ttl, w.looked = rec, ttl, s.asked // a mark may have come
@@ -155,6 +159,9 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 		if rec.Suspected != nil {
 			age += time.Duration(rec.Suspected.Age) * time.Microsecond
 		}
+	}
+	if w.born = never; age >= 0 {
+		w.born = s.asked.add(-age + time.Millisecond) // a look then is not too early
 	}
 	switch {
 	case age >= ttl && rec.Detached:
