@@ -27,17 +27,17 @@ with
   claims as (
     select l.name, 'held' as state, c.place, c.session, c.nr, c.slots, c.n, c.ttl, c.since, c.reason, c.retries,
            coalesce(nullif(c.token, 0),
-                    greatest(l.version, coalesce(cast(json_value(l.value, '$.next') as signed), 0)) + coalesce(c.off, 0)) as token
+                    greatest(l.version, coalesce(cast(json_value(l.value, '$.next') as decimal(20)), 0)) + coalesce(c.off, 0)) as token
     from locks l join json_table(l.value, '$.holders[*]' columns (
       place for ordinality, session varchar(64) path '$.session', nr bigint path '$.nr', slots bigint path '$.slots',
-      token bigint path '$.token', off bigint path '$.off', n bigint path '$.n', ttl bigint path '$.ttl',
-      since bigint path '$.since', reason text path '$.reason', retries bigint path '$.retries')) c
+      token decimal(20) path '$.token', off decimal(20) path '$.off', n decimal(20) path '$.n', ttl bigint path '$.ttl',
+      since decimal(20) path '$.since', reason text path '$.reason', retries bigint path '$.retries')) c
     union all
     select l.name, 'waiting', c.place, c.session, c.nr, c.slots, c.n, c.ttl, c.since, c.reason, c.retries, null
     from locks l join json_table(l.value, '$.waiters[*]' columns (
       place for ordinality, session varchar(64) path '$.session', nr bigint path '$.nr', slots bigint path '$.slots',
-      n bigint path '$.n', ttl bigint path '$.ttl',
-      since bigint path '$.since', reason text path '$.reason', retries bigint path '$.retries')) c
+      n decimal(20) path '$.n', ttl bigint path '$.ttl',
+      since decimal(20) path '$.since', reason text path '$.reason', retries bigint path '$.retries')) c
   ),
   sessions as (
     select id, version,
@@ -61,8 +61,8 @@ select
   c.session as session,
   c.nr as nr,
   c.reason as reason,
-  c.token as token,
-  c.token + coalesce(nullif(c.n, 0), 1) - 1 as last_token,
+  cast(c.token as signed) as token,
+  cast(c.token + greatest(coalesce(c.n, 1), 1) - 1 as signed) as last_token,
   from_unixtime(c.since * 0.000001) as requested,
   from_unixtime(c.token * 0.000001) as acquired,
   greatest(coalesce(c.token * 0.000001, unix_timestamp(now(6))) - c.since * 0.000001, 0) as waited,
@@ -93,7 +93,8 @@ begin
   declare its_id varbinary(1300) default concat(x'00', cast(lock_name as binary));
   declare raw longblob;
   declare doc longtext character set utf8mb4;
-  declare its_version, seen, claim_slots, claim_token, claim_n, claim_ttl bigint;
+  declare its_version, seen, claim_slots, claim_ttl bigint;
+  declare claim_token, claim_n decimal(30);
   declare alone boolean;
   declare problem varchar(128) character set utf8mb4;
 
@@ -121,12 +122,12 @@ begin
     end if;
     select max(h.slots), max(h.token), max(h.n), max(h.ttl) into claim_slots, claim_token, claim_n, claim_ttl
     from (
-      select coalesce(c.slots, 0) as slots, coalesce(nullif(c.n, 0), 1) as n, c.ttl,
+      select coalesce(c.slots, 0) as slots, greatest(coalesce(c.n, 1), 1) as n, c.ttl,
              coalesce(nullif(c.token, 0),
-                      greatest(its_version, coalesce(cast(json_value(doc, '$.next') as signed), 0)) + coalesce(c.off, 0)) as token
+                      greatest(its_version, coalesce(cast(json_value(doc, '$.next') as decimal(20)), 0)) + coalesce(c.off, 0)) as token
       from json_table(doc, '$.holders[*]' columns (
-        session varchar(64) path '$.session', slots bigint path '$.slots', token bigint path '$.token',
-        off bigint path '$.off', n bigint path '$.n', ttl bigint path '$.ttl')) c
+        session varchar(64) path '$.session', slots bigint path '$.slots', token decimal(20) path '$.token',
+        off decimal(20) path '$.off', n decimal(20) path '$.n', ttl bigint path '$.ttl')) c
       where c.session is not null
     ) h
     where lock_token >= h.token and lock_token < h.token + h.n;
@@ -150,7 +151,7 @@ begin
   -- follows is a comment to MySQL, which has no such setting.
   /*M!100300
   if @@session.idle_transaction_timeout = 0 then
-    set session idle_transaction_timeout = greatest(1, ceiling(coalesce(nullif(claim_ttl, 0), 15000) / 1000));
+    set session idle_transaction_timeout = greatest(1, ceiling(least(coalesce(nullif(claim_ttl, 0), 15000), 86400000) / 1000));
   end if;
   */
 end//
