@@ -78,11 +78,15 @@ func (t target) unusable(err error, also string) error {
 		return fail(exitFault, "%v", err)
 	}
 	hint := "Check --store or HOLDFAST_STORE, then: holdfast doctor"
-	text := t.redact(err.Error())
-	if strings.Contains(text, "holdfast ") {
-		return fail(exitStore, "cannot use the store %s: %s%s", t, text, also) // it says what to do
+	text := t.redact(cause(err))
+	do := "use"
+	if unreachable(err) {
+		do = "reach"
 	}
-	return fail(exitStore, "cannot reach the store %s: %s%s. %s", t, text, also, hint)
+	if strings.Contains(text, "holdfast ") { // it says what to do
+		return fail(exitStore, "cannot %s the store %s: %s%s", do, t, text, also)
+	}
+	return fail(exitStore, "cannot %s the store %s: %s%s. %s", do, t, text, also, hint)
 }
 
 // say writes a message of ours.

@@ -8,7 +8,8 @@ import (
 	"github.com/holdfast-lock/holdfast"
 )
 
-// What --json shows: durations in seconds, times as RFC 3339.
+// What --json shows: durations in seconds, times as RFC 3339. What the view
+// holdfast_locks of an SQL store has too is called as it is there.
 type (
 	infoJSON struct {
 		Name    string      `json:"name"`
@@ -23,7 +24,8 @@ type (
 		Token       int64          `json:"token,omitempty"`
 		Owner       holdfast.Owner `json:"owner"`
 		Reason      string         `json:"reason,omitempty"`
-		Since       time.Time      `json:"since"`
+		Requested   time.Time      `json:"requested"`
+		Retries     int64          `json:"retries"` // writes that lost before it was in
 		TTL         float64        `json:"ttl"`
 		BeatAge     *float64       `json:"beat_age"` // null: cannot tell
 		Detached    bool           `json:"detached,omitempty"`
@@ -31,6 +33,11 @@ type (
 		SuspectedBy string         `json:"suspected_by,omitempty"`
 		Dead        bool           `json:"dead"`
 		Collecting  string         `json:"collecting,omitempty"`
+	}
+	findingJSON struct {
+		Level   string `json:"level"`
+		Subject string `json:"subject"`
+		Text    string `json:"text"`
 	}
 	breakJSON struct {
 		Token  int64          `json:"token,omitempty"`
@@ -47,7 +54,7 @@ func claimsJSON(claims []holdfast.Claim) []claimJSON {
 	for i, c := range claims {
 		list[i] = claimJSON{
 			ID: c.ID, Mode: c.Mode(), Slots: c.Slots, Token: c.Token, Owner: c.Owner, Reason: c.Reason,
-			Since: c.Since.UTC(), TTL: c.TTL.Seconds(), Detached: c.Detached,
+			Requested: c.Since.UTC(), Retries: c.Retries, TTL: c.TTL.Seconds(), Detached: c.Detached,
 			Suspected: c.Suspected, SuspectedBy: c.SuspectedBy, Dead: c.Dead, Collecting: c.Collecting,
 		}
 		if c.BeatAge >= 0 {

@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"database/sql"
+	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,11 +20,14 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-lock/holdfast/internal/servers"
 )
 
 // The test binary is also the command, and its guard.
 func TestMain(m *testing.M) {
 	guard.Main()
+	// With the race detector every command would sleep for a second when it is done.
+	os.Setenv("GORACE", "atexit_sleep_ms=10 "+os.Getenv("GORACE"))
 	if guard.Terminal() && filepath.Base(os.Args[0]) != "holdfast" {
 		os.Exit(withoutTerminal())
 	}
@@ -48,10 +53,88 @@ func withoutTerminal() int {
 	return 0
 }
 
-// The manual of the command is testdata/script: what it shows is what happens.
+// A shop has what a store's scripts need.
+type shop struct {
+	kind   string
+	server func(testing.TB, *servers.Options) *servers.Server
+}
+
+var shops = []shop{{"sqlite", nil}, {"postgres", servers.Postgres}, {"mysql", servers.MySQL}}
+
+// The manual of the command is testdata: what it shows is what happens, in script
+// with every store, in sqlite and servers with those, in faults with servers that
+// are ill-treated.
 func TestScript(t *testing.T) {
+	for _, shop := range shops {
+		t.Run(shop.kind, func(t *testing.T) {
+			dirs := []string{"script", "sqlite"}
+			if shop.server != nil {
+				dirs = []string{"script", "servers", "faults"}
+			}
+			for _, dir := range dirs {
+				files, err := filepath.Glob(filepath.Join("testdata", dir, "*.txtar"))
+				if err != nil || len(files) == 0 {
+					t.Fatalf("no scripts in %s: %v", dir, err)
+				}
+				for _, file := range files {
+					t.Run(dir, func(t *testing.T) {
+						t.Parallel()
+						shop.play(t, dir, file)
+					})
+				}
+			}
+		})
+	}
+}
+
+// play runs a script with a store of its own.
+func (s shop) play(t *testing.T, dir, file string) {
+	var server *servers.Server
+	var proxy *servers.Proxy
+	stores := map[string]string{} // by the variables that scripts know them by
+	if s.server != nil {
+		var opts *servers.Options
+		if dir == "faults" {
+			opts = &servers.Options{} // one of its own
+		}
+		server = s.server(t, opts)
+		if dir == "faults" && !server.Own {
+			t.Skipf("%s is not ours to ill-treat", server.Name)
+		}
+		direct := server.Database(t)
+		u, err := url.Parse(direct)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if proxy, err = servers.NewProxy(t.Context(), u.Host); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(proxy.Close)
+		stores["DIRECT"] = direct
+		stores["HOLDFAST_STORE"] = servers.WithHostPort(direct, proxy.Addr())
+		stores["AND"] = "?" // before one more setting
+		if u.RawQuery != "" {
+			stores["AND"] = "&"
+		}
+		stores["HOST"], stores["DB"] = u.Host, strings.TrimPrefix(u.Path, "/")
+		stores["DATA"] = filepath.Join(server.Dir, "data")
+		stores["SQL"] = "psql -XAtq -v ON_ERROR_STOP=1 " + direct // reads statements
+		if s.kind == "mysql" {
+			stores["MYSQL_PWD"], _ = u.User.Password()
+			stores["SQL"] = fmt.Sprintf("mariadb --no-defaults --protocol=tcp -h%s -P%s -u%s -BN %s", u.Hostname(), u.Port(), u.User.Username(), stores["DB"])
+		}
+		if dir != "servers" {
+			target, err := parseStore(direct)
+			if err == nil {
+				err = target.migrate(t.Context(), target)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+		Files: []string{file},
 		Setup: func(e *testscript.Env) error {
 			for _, dir := range []string{"state", "run"} {
 				if err := os.Mkdir(filepath.Join(e.WorkDir, dir), 0o700); err != nil {
@@ -60,15 +143,50 @@ func TestScript(t *testing.T) {
 			}
 			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
 			e.Setenv("XDG_RUNTIME_DIR", filepath.Join(e.WorkDir, "run"))
+			e.Setenv("GORACE", os.Getenv("GORACE"))
 			e.Setenv("USER", "ana")
 			e.Setenv("LOGNAME", "ana")
+			for name, value := range stores {
+				e.Setenv(name, value)
+			}
 			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			for _, other := range shops {
+				if cond == other.kind {
+					return cond == s.kind, nil
+				}
+			}
+			return false, fmt.Errorf("unknown condition %s", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"eventually": eventually,
 			"status":     status,
-			"silence":    silence,
 			"token":      token,
+			"silence": func(ts *testscript.TestScript, _ bool, args []string) {
+				d, err := time.ParseDuration(args[0])
+				ts.Check(err)
+				if proxy == nil {
+					silence(ts, "state/holdfast/holdfast.db", d)
+					return
+				}
+				proxy.Stall(true)
+				time.AfterFunc(d, func() { proxy.Stall(false) })
+			},
+			"server": func(ts *testscript.TestScript, _ bool, args []string) {
+				switch args[0] {
+				case "freeze":
+					ts.Check(server.Freeze())
+				case "thaw":
+					ts.Check(server.Thaw())
+				case "kill":
+					ts.Check(server.Kill())
+				case "restart":
+					ts.Check(server.Restart(t.Context()))
+				default:
+					ts.Fatalf("server %s?", args[0])
+				}
+			},
 		},
 	})
 }
@@ -76,7 +194,7 @@ func TestScript(t *testing.T) {
 // eventually PATTERN CMD…: CMD's output matches PATTERN before long (! does not).
 func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	pattern := regexp.MustCompile("(?m)" + args[0])
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		ts.Exec(args[1], args[2:]...)
 		out := ts.ReadFile("stdout") + ts.ReadFile("stderr")
 		if pattern.MatchString(out) != neg {
@@ -100,11 +218,9 @@ func status(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// silence FILE DUR: the SQLite file answers nobody for so long, in the background.
-func silence(ts *testscript.TestScript, _ bool, args []string) {
-	d, err := time.ParseDuration(args[1])
-	ts.Check(err)
-	db, err := sql.Open("sqlite", ts.MkAbs(args[0]))
+// silence lets an SQLite file answer nobody for so long, in the background.
+func silence(ts *testscript.TestScript, file string, d time.Duration) {
+	db, err := sql.Open("sqlite", ts.MkAbs(file))
 	ts.Check(err)
 	db.SetMaxOpenConns(1)
 	conn, err := db.Conn(context.Background())
@@ -124,7 +240,7 @@ func silence(ts *testscript.TestScript, _ bool, args []string) {
 // token VAR NAME: sets VAR to the token of NAME's first holder, when there is one.
 func token(ts *testscript.TestScript, _ bool, args []string) {
 	find := regexp.MustCompile(`"holders":\[\{[^]]*?"token":(\d+)`)
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		ts.Exec("holdfast", "show", "--json", args[1])
 		if m := find.FindStringSubmatch(ts.ReadFile("stdout")); m != nil {
 			ts.Setenv(args[0], m[1])

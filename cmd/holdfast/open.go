@@ -8,61 +8,126 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/memory"
-	"github.com/holdfast-lock/holdfast/sqlite"
 )
+
+// A kind of store, and what the command does with one.
+type kind struct {
+	example  string
+	server   bool     // it has a URL; what is not ours in its query is the driver's
+	settings []string // what of the query is ours
+
+	open func(context.Context, target) (handle, error)
+
+	// Of a store that has tables.
+	schemaText func(target) (string, error)
+	migrate    func(context.Context, target) error
+	verify     func(context.Context, target) error
+}
+
+const stores = "sqlite:PATH, postgres://…, mysql://…, memory:"
+
+var kinds = map[string]*kind{
+	"sqlite":     &sqliteKind,
+	"postgres":   &postgresKind,
+	"postgresql": &postgresKind,
+	"mysql":      &mysqlKind,
+	"memory": {example: "memory:", settings: []string{"allow"}, open: func(context.Context, target) (handle, error) {
+		return handle{memory.New(), func() error { return nil }}, nil
+	}},
+}
 
 // A target is the store that --store, HOLDFAST_STORE or nothing points to.
 type target struct {
-	scheme string
-	rest   string   // what follows the scheme, without settings
-	allow  []string // dangers accepted: ?allow=NAME
-	own    bool     // the file that is there without any setting
+	*kind
+	scheme         string
+	path           string  // of a file
+	address        address // of a server
+	allow          []string
+	schema, prefix string   // of the tables
+	socket         string   // of a server, in place of a host
+	own            bool     // the file that is there without any setting
+	shown          []string // of the settings, what may be shown
+	secrets        []string // what may not
 }
 
-const stores = "sqlite:PATH, memory:"
+var schemeForm = regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)
 
-// parseStore understands the URL of a store.
+// parseStore understands the URL of a store. What it does not understand it does
+// not repeat: that could be a password.
 func parseStore(s string) (target, error) {
 	if s == "" {
 		path, err := ownFile()
-		return target{scheme: "sqlite", rest: path, own: true}, err
+		return target{kind: &sqliteKind, scheme: "sqlite", path: path, own: true}, err
 	}
 	scheme, rest, found := strings.Cut(s, ":")
-	if !found {
-		return target{}, usage("a store is written SCHEME:…, not %q: one of %s", redactURL(s), stores)
+	if !found || !schemeForm.MatchString(scheme) {
+		return target{}, usage("a store is written SCHEME:…: one of %s", stores)
 	}
-	t := target{scheme: scheme}
-	t.rest, rest, _ = strings.Cut(rest, "?")
-	query, err := url.ParseQuery(rest)
-	if err != nil {
-		return target{}, usage("the settings after ? in --store cannot be read; write: %s:…?allow=NAME", scheme)
-	}
-	for _, value := range query["allow"] {
-		t.allow = append(t.allow, strings.Split(value, ",")...)
-	}
-	if scheme == "sqlite" || scheme == "memory" {
-		for key := range query {
-			if key != "allow" {
-				return target{}, usage("%s: unknown setting %q in --store: allow is the only one", scheme, key)
-			}
-		}
-	}
-	switch scheme {
-	case "sqlite":
-		t.rest = strings.TrimPrefix(t.rest, "//") // sqlite:///var/lib/locks.db
-		if t.rest == "" {
-			return target{}, usage("sqlite: needs a path: sqlite:/var/lib/locks.db")
-		}
-	case "memory":
-	default:
+	t := target{kind: kinds[scheme], scheme: scheme}
+	if t.kind == nil {
 		return target{}, usage("unknown store %q: one of %s", scheme, stores)
+	}
+	if t.server {
+		return t, t.parseServer(rest)
+	}
+	path, query, _ := strings.Cut(rest, "?")
+	t.path = strings.TrimPrefix(path, "//") // sqlite:///var/lib/locks.db
+	others, err := t.takeSettings(query)
+	switch {
+	case err != nil:
+		return target{}, err
+	case others != "":
+		key, _, _ := strings.Cut(others, "=")
+		return target{}, usage("%s: unknown setting %s in --store: allow is the only one", scheme, quote(key))
+	case scheme == "sqlite" && t.path == "":
+		return target{}, usage("sqlite: needs a path: %s", t.example)
 	}
 	return t, nil
 }
+
+// takeSettings takes ours out of a query; what is left is the driver's.
+func (t *target) takeSettings(query string) (others string, err error) {
+	var left []string
+	for pair := range strings.SplitSeq(query, "&") {
+		key, value, _ := strings.Cut(pair, "=")
+		raw := value
+		for _, part := range []*string{&key, &value} {
+			if *part, err = url.QueryUnescape(*part); err != nil {
+				return "", usage("%s: what follows ? in --store cannot be read: write %%25 for a %%", t.scheme)
+			}
+		}
+		ours := slices.Contains(t.settings, key)
+		switch {
+		case pair == "":
+			continue
+		case ours && key == "allow":
+			t.allow = append(t.allow, strings.Split(value, ",")...)
+		case ours && key == "schema":
+			t.schema = value
+		case ours && key == "prefix":
+			t.prefix = value
+		case ours && key == "socket":
+			t.socket = value
+		default:
+			left = append(left, pair)
+		}
+		switch {
+		case secretKey.MatchString(key):
+			t.secrets = append(t.secrets, value, raw)
+		case ours || slices.Contains(whereKeys, key):
+			t.shown = append(t.shown, pair)
+		}
+	}
+	return strings.Join(left, "&"), nil
+}
+
+// whereKeys are those of the drivers' settings that say which database it is.
+var whereKeys = []string{"host", "port", "dbname", "user", "service", "socket"}
 
 // ownFile is where the locks are if nobody says otherwise.
 func ownFile() (string, error) {
@@ -77,6 +142,18 @@ func ownFile() (string, error) {
 	return filepath.Join(state, "holdfast", "holdfast.db"), nil
 }
 
+// String is the store's URL as it may be shown.
+func (t target) String() string {
+	s := t.scheme + ":" + t.path
+	if t.server {
+		s = t.scheme + "://" + t.address.shown()
+	}
+	if len(t.shown) > 0 {
+		s += "?" + strings.Join(t.shown, "&")
+	}
+	return escape(s)
+}
+
 // A handle is an open store and what closes it. It does not embed the store: that
 // may have more methods than a holdfast.Store, and a client looks for them.
 type handle struct {
@@ -85,67 +162,6 @@ type handle struct {
 }
 
 func (h handle) Close() error { return h.close() }
-
-// open opens the store. Only the file of one's own is created unasked.
-func (t target) open(ctx context.Context) (handle, error) {
-	switch t.scheme {
-	case "sqlite":
-		if t.own {
-			if err := os.MkdirAll(filepath.Dir(t.rest), 0o700); err != nil {
-				return handle{}, err
-			}
-		}
-		s, err := sqlite.Open(ctx, t.rest, &sqlite.Options{Create: t.own, Allow: t.allow})
-		if err != nil {
-			return handle{}, err
-		}
-		return handle{s, s.Close}, nil
-	case "memory":
-		return handle{memory.New(), func() error { return nil }}, nil
-	}
-	return handle{}, errors.New("unknown store")
-}
-
-// String is the store's URL as it may be shown.
-func (t target) String() string {
-	s := redactURL(t.scheme + ":" + t.rest)
-	if len(t.allow) > 0 {
-		s += "?allow=" + strings.Join(t.allow, ",")
-	}
-	return escape(s)
-}
-
-// redact takes this store's password out of a driver's message.
-func (t target) redact(text string) string {
-	if _, after, ok := strings.Cut(t.rest, "//"); ok {
-		if user, _, ok := cutLast(after, "@"); ok {
-			if _, secret, ok := strings.Cut(user, ":"); ok && secret != "" {
-				text = strings.ReplaceAll(text, secret, "***")
-				if plain, err := url.QueryUnescape(secret); err == nil {
-					text = strings.ReplaceAll(text, plain, "***")
-				}
-			}
-		}
-	}
-	return escape(redactURL(text))
-}
-
-var (
-	passwords = regexp.MustCompile(`(://[^:@/\s]*):\S*@`)
-	settings  = regexp.MustCompile(`((?i:password|passwd|secret|token)=)[^&\s]*`)
-)
-
-// redactURL takes passwords out of all URLs in a text.
-func redactURL(text string) string {
-	return settings.ReplaceAllString(passwords.ReplaceAllString(text, "$1@"), "$1…")
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
-}
 
 // A session is a client on an open store, for one command.
 type session struct {
@@ -160,7 +176,7 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options) (*session, error
 	if err != nil {
 		return nil, err
 	}
-	h, err := t.open(ctx)
+	h, err := t.open(ctx, t)
 	if err != nil {
 		return nil, t.unusable(err, "")
 	}

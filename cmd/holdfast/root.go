@@ -22,8 +22,12 @@ See it      list show watch break doctor
 Set it up   schema config completion version
 
 Store       --store URL or HOLDFAST_STORE: ` + stores + `
-            (?allow=NAME accepts a danger by the name that doctor gives it)
             without either a file of your own: ~/.local/state/holdfast/holdfast.db
+              postgres://USER@HOST/DB?schema=NAME&prefix=NAME   and what psql takes
+              mysql://USER@HOST/DB?prefix=NAME&tls=true&socket=PATH
+            ?allow=NAME accepts a danger by the name that doctor gives it
+Passwords   not in --store: ps shows it to all users of this host. In HOLDFAST_STORE,
+            PGPASSFILE, PGPASSWORD or MYSQL_PWD nobody else sees them
 More        holdfast run --help, and so for each verb
 
 exit status: 0 done; 1 the answer is no; 64 usage; 69 store; 70 a fault of ours; see run --help for more

@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
-
-	"github.com/holdfast-lock/holdfast/sqlite"
 )
 
 const schemaHelp = `usage: holdfast schema print|apply|verify
@@ -20,13 +17,19 @@ The tables that Holdfast needs in the store.
   print     write the statements that make them to standard output; connects to
             nothing
   apply     make what is missing; may be repeated, and while others use the store.
-            A file is created if need be
+            An SQLite file is created if need be
   verify    compare what is there with what this program needs
+
+On a server the tables may have a place and a name of their own: ?schema=NAME
+(PostgreSQL) and ?prefix=NAME in the store's URL. Give both to all who use them.
+Only apply needs the right to make tables: the owner runs it, or what print prints.
 
 examples:
   holdfast --store sqlite:/srv/app/app.db schema apply
-  holdfast --store sqlite:/srv/app/app.db schema verify
-  holdfast --store sqlite:any schema print | less
+  holdfast --store postgres://owner@db/shop schema apply
+  holdfast --store 'postgres://db/shop?schema=locks' schema print | psql shop
+  holdfast --store mysql://db/shop schema print | mariadb shop
+  holdfast schema verify
 
 exit status: 0; 1 verify: not as it should be; 64 usage; 69 store
 `
@@ -54,8 +57,8 @@ func schemaVerb(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if t.scheme == "memory" {
-					return usage("schema: the memory store has no tables")
+				if t.schemaText == nil {
+					return usage("schema: the store %s has no tables", t)
 				}
 				return f(orBackground(c.Context()), t)
 			},
@@ -64,20 +67,19 @@ func schemaVerb(a *app) *cobra.Command {
 	return schema
 }
 
-func schemaPrint(context.Context, target) error {
-	if _, err := os.Stdout.WriteString(sqlite.Schema()); err != nil {
+func schemaPrint(_ context.Context, t target) error {
+	text, err := t.schemaText(t)
+	if err != nil {
+		return usage("%s: %s", t, t.redact(err.Error()))
+	}
+	if _, err := os.Stdout.WriteString(text); err != nil {
 		return cannotWrite(err)
 	}
 	return nil
 }
 
 func schemaApply(ctx context.Context, t target) error {
-	if t.own {
-		if err := os.MkdirAll(filepath.Dir(t.rest), 0o700); err != nil {
-			return t.unusable(err, "")
-		}
-	}
-	if err := sqlite.Migrate(ctx, t.rest); err != nil {
+	if err := t.migrate(ctx, t); err != nil {
 		return t.unusable(err, "")
 	}
 	say("%s is ready", t)
@@ -85,12 +87,15 @@ func schemaApply(ctx context.Context, t target) error {
 }
 
 func schemaVerify(ctx context.Context, t target) error {
-	err := sqlite.Verify(ctx, t.rest)
+	err := t.verify(ctx, t)
+	var f *failure
 	switch {
 	case err == nil:
-		fmt.Printf("%s is as it should be\n", t)
+		if _, err := fmt.Printf("%s is as it should be\n", t); err != nil {
+			return cannotWrite(err)
+		}
 		return nil
-	case errors.Is(err, fs.ErrPermission):
+	case errors.As(err, &f), errors.Is(err, fs.ErrPermission), unreachable(err), notLetIn(err):
 		return t.unusable(err, "")
 	}
 	return fail(exitNo, "%s", t.redact(err.Error()))

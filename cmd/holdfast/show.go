@@ -94,7 +94,7 @@ func describeInfo(info holdfast.Info) string {
 	fmt.Fprintln(&b, strings.Join(what, ", "))
 	for _, c := range info.Holders {
 		fmt.Fprintf(&b, "  held by   %s for %s, token %d%s\n", owner(c.Owner), sinceText(c), c.Token, because(c))
-		fmt.Fprintf(&b, "            %s\n", beatLine(c))
+		fmt.Fprintf(&b, "            %s%s\n", beatLine(c), retriesText(c))
 		if c.Collecting != "" {
 			fmt.Fprintf(&b, "            has %s names of a set\n", escape(c.Collecting))
 		}
@@ -105,8 +105,8 @@ func describeInfo(info holdfast.Info) string {
 			mode = c.Mode() + ", "
 		}
 		fmt.Fprintf(&b, "  waiting   %s for %s, %sclaim %s%s\n", owner(c.Owner), sinceText(c), mode, escape(c.ID), because(c))
-		if c.Dead || c.Suspected {
-			fmt.Fprintf(&b, "            %s\n", beatLine(c))
+		if c.Dead || c.Suspected || c.Retries > 0 {
+			fmt.Fprintf(&b, "            %s%s\n", beatLine(c), retriesText(c))
 		}
 	}
 	for _, br := range info.Breaks {
@@ -155,6 +155,14 @@ func beatLine(c holdfast.Claim) string {
 		s += "; asked by " + escape(c.SuspectedBy)
 	}
 	return s
+}
+
+// retriesText tells of writes that lost to others' before the claim was in.
+func retriesText(c holdfast.Claim) string {
+	if c.Retries == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d of its writes lost before it was in", c.Retries)
 }
 
 func breakText(b holdfast.Break) string {
