@@ -77,6 +77,7 @@ type Store struct {
 	sqlstore.Store
 	db           *sql.DB
 	tables       sqlstore.Tables
+	allow        []string
 	names, beats *lanes
 }
 
@@ -106,7 +107,7 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server
 			return nil, fmt.Errorf("cannot allow %q: one of %s", a, strings.Join(dangers, ", "))
 		}
 	}
-	s := &Store{db: db, tables: t}
+	s := &Store{db: db, tables: t, allow: slices.Clone(opts.Allow)}
 	if s.names, s.beats, err = share(db); err != nil {
 		return nil, err
 	}

@@ -59,14 +59,7 @@ show global variables where variable_name in ('version', 'read_only', 'super_rea
 		return s, err
 	}
 	s.version = s.settings["version"]
-	for i, n := range numbers.FindStringSubmatch(s.version) {
-		if i > 0 {
-			s.numbers[i-1], _ = strconv.Atoi(n)
-		}
-	}
-	s.mariadb = strings.Contains(s.version, "MariaDB")
-	s.returning = s.mariadb
-
+	s.read()
 	err = l.conn.QueryRowContext(ctx, t.Expand("select value from {meta} where `key` = 'version'", "`")).Scan(&s.schema)
 	switch {
 	case errors.Is(err, sql.ErrNoRows), number(err) == errNoTable:
@@ -77,34 +70,39 @@ show global variables where variable_name in ('version', 'read_only', 'super_rea
 	return s, err
 }
 
+// read takes in the version.
+func (s *server) read() {
+	for i, n := range numbers.FindStringSubmatch(s.version) {
+		if i > 0 {
+			s.numbers[i-1], _ = strconv.Atoi(n)
+		}
+	}
+	s.mariadb = strings.Contains(s.version, "MariaDB")
+	s.returning = s.mariadb
+}
+
 // is tells whether a setting has one of the values.
 func (s server) is(setting string, values ...string) bool {
 	v, ok := s.settings[setting]
 	return ok && slices.Contains(values, strings.ToUpper(v))
 }
 
-// A risk is a setting with which locks are not safe, or do not work.
+// A risk is a setting with which locks are not safe.
 type risk struct {
-	danger string // by which it may be allowed; "": it may not
+	danger string // by which it may be allowed
 	text   string
 }
 
 // risks are those that a server takes.
 func (s server) risks() (list []risk) {
-	add := func(danger, text string) {
-		if danger != "" {
-			text += fmt.Sprintf(", or accept it: allow %q", danger)
-		}
-		list = append(list, risk{danger, text})
-	}
 	if !s.is("innodb_flush_log_at_trx_commit", "1", "3") {
-		add("async-commit", fmt.Sprintf("innodb_flush_log_at_trx_commit is %s: after a crash a token may repeat. Set it to 1", s.settings["innodb_flush_log_at_trx_commit"]))
+		list = append(list, risk{"async-commit", fmt.Sprintf("innodb_flush_log_at_trx_commit is %s: after a crash a token may repeat. Set it to 1", s.settings["innodb_flush_log_at_trx_commit"])})
 	}
 	if s.is("log_bin", "ON", "1") && !s.is("sync_binlog", "1") {
-		add("async-binlog", fmt.Sprintf("sync_binlog is %s: after a crash of the machine transactions that are not in the binary log are rolled back, and a token may repeat. Set sync_binlog = 1", s.settings["sync_binlog"]))
+		list = append(list, risk{"async-binlog", fmt.Sprintf("sync_binlog is %s: after a crash of the machine transactions that are not in the binary log are rolled back, and a token may repeat. Set sync_binlog = 1", s.settings["sync_binlog"])})
 	}
 	if s.is("wsrep_on", "ON", "1") {
-		add("galera", "the server is part of a Galera cluster, which may lose commits that it has confirmed, and let two nodes give the same lock. Use a server that replicates from one primary")
+		list = append(list, risk{"galera", "the server is part of a Galera cluster, which may lose commits that it has confirmed, and let two nodes give the same lock. Use a server that replicates from one primary"})
 	}
 	return list
 }
@@ -129,7 +127,7 @@ func (s server) refuse(t sqlstore.Tables, allow []string) error {
 	}
 	for _, r := range s.risks() {
 		if !slices.Contains(allow, r.danger) {
-			return errors.New(r.text)
+			return fmt.Errorf("%s, or accept it: allow %q", r.text, r.danger)
 		}
 	}
 	return sqlstore.CheckSchema(t, s.schema, schemaVersion, "mysql.Migrate")
@@ -188,7 +186,11 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 		if r.danger == "galera" {
 			subject = "cluster"
 		}
-		say(holdfast.Failure, subject, "%s", r.text)
+		level := holdfast.Failure
+		if slices.Contains(s.allow, r.danger) {
+			level = holdfast.Warning
+		}
+		say(level, subject, "%s", r.text)
 	}
 	if len(risks) == 0 {
 		text := "innodb_flush_log_at_trx_commit " + found.settings["innodb_flush_log_at_trx_commit"]

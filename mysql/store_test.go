@@ -8,6 +8,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
@@ -100,4 +101,13 @@ func TestStore(t *testing.T) {
 
 func TestClients(t *testing.T) {
 	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return fresh(t, way{}) })
+}
+
+func tables(t *testing.T, prefix string) sqlstore.Tables {
+	t.Helper()
+	tables, err := sqlstore.NewTables("", prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tables
 }
