@@ -167,7 +167,7 @@ func (s shop) play(t *testing.T, dir, file string) {
 				d, err := time.ParseDuration(args[0])
 				ts.Check(err)
 				if proxy == nil {
-					silence(ts, "state/holdfast/holdfast.db", d)
+					mute(ts, "state/holdfast/holdfast.db", d)
 					return
 				}
 				proxy.Stall(true)
@@ -218,8 +218,8 @@ func status(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// silence lets an SQLite file answer nobody for so long, in the background.
-func silence(ts *testscript.TestScript, file string, d time.Duration) {
+// mute lets an SQLite file answer nobody for so long, in the background.
+func mute(ts *testscript.TestScript, file string, d time.Duration) {
 	db, err := sql.Open("sqlite", ts.MkAbs(file))
 	ts.Check(err)
 	db.SetMaxOpenConns(1)

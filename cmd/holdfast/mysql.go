@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"strings"
+	"time"
 
 	driver "github.com/go-sql-driver/mysql"
 
@@ -20,12 +21,12 @@ var mysqlKind = kind{
 	server:   true,
 	settings: []string{"allow", "prefix", "socket"},
 	open: func(ctx context.Context, t target) (handle, error) {
-		db, err := t.mysqlPool()
+		db, limit, err := t.mysqlPool()
 		if err != nil {
 			return handle{}, err
 		}
 		var s *mysql.Store
-		err = inTime(ctx, patience, func(ctx context.Context) error {
+		err = inTime(ctx, limit, func(ctx context.Context) error {
 			s, err = mysql.New(ctx, db, t.mysqlOptions())
 			return err
 		})
@@ -94,27 +95,32 @@ func (t target) mysqlConfig() (*driver.Config, error) {
 	return config, nil
 }
 
-// mysqlPool connects to nothing yet.
-func (t target) mysqlPool() (*sql.DB, error) {
+// mysqlPool connects to nothing yet. limit is how long the server may take to do
+// so and to answer; of the driver's timeout that is only the connection's part.
+func (t target) mysqlPool() (db *sql.DB, limit time.Duration, err error) {
 	config, err := t.mysqlConfig()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	connector, err := driver.NewConnector(config)
 	if err != nil {
-		return nil, usage("the settings of %s cannot be used: %s", t, t.redact(err.Error()))
+		return nil, 0, usage("the settings of %s cannot be used: %s", t, t.redact(err.Error()))
 	}
-	db := sql.OpenDB(connector)
+	db = sql.OpenDB(connector)
 	db.SetMaxOpenConns(maxConns)
 	db.SetMaxIdleConns(maxConns)
-	return db, nil
+	return db, config.Timeout, nil
 }
 
 func (t target) withMySQL(ctx context.Context, do func(context.Context, *sql.DB, *mysql.Options) error) error {
-	db, err := t.mysqlPool()
+	db, limit, err := t.mysqlPool()
 	if err != nil {
 		return err
 	}
 	defer db.Close()
+	// The driver's timeout is not for the server's greeting.
+	if err := inTime(ctx, limit, db.PingContext); err != nil {
+		return err
+	}
 	return do(ctx, db, t.mysqlOptions())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -22,7 +23,9 @@ var postgresKind = kind{
 			return handle{}, err
 		}
 		var s *postgres.Store
-		err = inTime(ctx, pool.Config().ConnConfig.ConnectTimeout, func(ctx context.Context) error {
+		cc := pool.Config().ConnConfig
+		// To connect, to each of its hosts, and to answer.
+		err = inTime(ctx, cc.ConnectTimeout*time.Duration(2+len(cc.Fallbacks)), func(ctx context.Context) error {
 			s, err = postgres.New(ctx, pool, t.postgresOptions())
 			return err
 		})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -90,18 +89,25 @@ const (
 	maxConns = 4
 )
 
-// inTime calls f with a context that ends after the time that connecting may
-// take, and once more that for the first answer.
+// inTime calls f with a context that ends after limit.
 func inTime(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
-	limit *= 2
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := f(ctx)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("no answer within %s: %w", brief(limit), err)
+		return &silence{limit, err}
 	}
 	return err
 }
+
+// A silence is a server that was reached, perhaps, but has not answered.
+type silence struct {
+	limit time.Duration
+	err   error
+}
+
+func (s *silence) Error() string { return "no answer within " + brief(s.limit) }
+func (s *silence) Unwrap() error { return s.err }
 
 // parting closes politely, but does not wait for a server that does not answer:
 // the command is about to end, and its connections with it.
@@ -184,6 +190,8 @@ func cause(err error) string {
 		return lookup.Error()
 	case errors.As(err, &op):
 		return op.Error()
+	case pgconn.Timeout(err):
+		return (&silence{connect.Config.ConnectTimeout, err}).Error()
 	default:
 		return err.Error()
 	}
