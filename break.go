@@ -155,7 +155,7 @@ func (c *Client) findClaim(ctx context.Context, claim Claim) (held bool, cl clai
 
 // sendRevocation writes into the session that one of its claims is broken.
 func (c *Client) sendRevocation(ctx context.Context, claim Claim, entry breakRecord) error {
-	_, err := c.update(ctx, Key{Sessions, claim.Owner.Session}, Everyone, func(r Record) ([]byte, error) {
+	_, err := c.update(ctx, Key{Sessions, claim.Owner.Session}, claim.Owner.Session, func(r Record) ([]byte, error) {
 		rec, err := decodeSession(r.Value)
 		if err != nil {
 			return nil, err

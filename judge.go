@@ -277,7 +277,7 @@ func (c *Client) carryOut(ctx context.Context, id string, r Record, rec sessionR
 		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: IfEmpty, Value: zero.encode()}})
 	case markIt:
 		rec.Suspected = &suspicion{By: c.owner.String(), Age: max(r.Age, 0).Microseconds()}
-		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: rec.encode(), Wake: Everyone}})
+		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: rec.encode(), Wake: id}})
 		c.log.Info("suspected", "session", id, "owner", rec.Owner)
 	case buryIt:
 		tomb := sessionRecord{Owner: rec.Owner, TTL: rec.TTL, Grace: rec.Grace, Beat: rec.Beat, Nonce: rec.Nonce,

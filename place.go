@@ -124,7 +124,7 @@ func (c *Client) place(name string) *place {
 	p := c.places[name]
 	if p == nil {
 		p = &place{name: name, asked: never, got: never, failing: never, lookAt: never}
-		p.pos = position{moved: never, pollAt: never, calmAt: never}
+		p.pos = position{moved: never, pollAt: never}
 		c.places[name] = p
 		if old, ok := c.recent[name]; ok {
 			// What it was when we left it: who comes again soon need not ask.

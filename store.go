@@ -45,7 +45,9 @@ type Watcher interface {
 	// hints: they may be late, doubled, spurious or missing; a zero Hint means
 	// that anything may have changed, and is what comes first, as soon as
 	// writes are told of. Calls do not overlap, and changed does not block.
-	Watch(ctx context.Context, changed func(Hint)) error
+	// Only hints whose Wake is one of who, or Everyone, are asked for; with who
+	// nil all are. A store may tell of more.
+	Watch(ctx context.Context, who []string, changed func(Hint)) error
 }
 
 // A Hint tells of a write.
@@ -155,9 +157,9 @@ type Write struct {
 	// key without a version is written with IfEmpty.
 	Old   int64
 	Value []byte // empty: the key shall hold nothing
-	// Wake asks the store to tell its watchers of this write, if it wins: all
-	// of them, but with the word for whom it is meant, a session id or
-	// Everyone. "": nobody needs to be told. At most 64 bytes.
+	// Wake asks the store to tell its watchers of this write, if it wins, and
+	// says for whom it is meant: a session id, or Everyone. "": nobody needs to
+	// be told. At most 64 bytes.
 	Wake string
 	// Lazy says that the answer need not wait for the disk. A crash of the
 	// database may lose the write again, but not once a later write that is not

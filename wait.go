@@ -14,8 +14,9 @@ import (
 // ahead of ours.
 //
 // Where the store tells of changes, whoever is let in is told so, and polling
-// only stands behind that: every two seconds (with the TTL by default) near the
-// head of a queue, less often far from it. Elsewhere polling goes by place in the
+// only stands behind that: when the queue should have moved on long ago, then
+// ever less often, up to every two seconds (with the TTL by default) near the
+// head and every six far from it. Elsewhere polling goes by place in the
 // queue. Who is next looks after 3 ms, and then after a seventh of the time since
 // the queue last moved; who is n-th looks when the queue should have moved most
 // of the way. So a wait is at most a seventh longer than it has to be, never by
@@ -26,7 +27,7 @@ const (
 	quickPoll   = 3 * time.Millisecond
 	lastPoll    = time.Second            // and more with a long TTL, see slowest
 	sessionPoll = 200 * time.Millisecond // until the sessions ahead are first looked at
-	calm        = 100 * time.Millisecond // how long a queue stands still before those in it look where they are
+	calm        = 100 * time.Millisecond // how long a queue may stand still before those in it look, though they would be told
 	proofPoll   = 20 * time.Millisecond  // how often the kernel is asked whether someone ahead has died
 	nearHead    = 3                      // by those so near the head of the queue; the others ask with each poll
 )
@@ -51,16 +52,14 @@ type position struct {
 	token  int64         // and its token
 	moved  instant       // when one of these was seen to change; never: does not wait
 	pace   time.Duration // how long it took to move on by one, lately
-	passed int           // others that were let in since the last look
 	pollAt instant       // never: at once
-	calmAt instant       // when to look if no one else is let in; never: no need
 }
 
 // follow takes in where we stand; c.mu is held.
 func (c *Client) follow(p *place) {
 	l := &p.pos
 	if !p.waits {
-		*l = position{moved: never, pollAt: never, calmAt: never}
+		*l = position{moved: never, pollAt: never}
 		return
 	}
 	ahead, first, token := c.before(p), "", int64(0)
@@ -69,9 +68,10 @@ func (c *Client) follow(p *place) {
 		first, token = fmt.Sprint(h.Session, h.Nr), h.Token
 	}
 	if t := now(); l.moved == never {
-		*l = position{ahead: ahead, first: first, token: token, moved: t, pace: 10 * time.Millisecond, pollAt: never, calmAt: never}
+		*l = position{ahead: ahead, first: first, token: token, moved: t, pace: 10 * time.Millisecond, pollAt: never}
 		l.pollAt = t.add(jitter(c.pollEvery(p)))
 		signal(c.nudge)
+		c.startHints()
 	} else if ahead != l.ahead || first != l.first {
 		if ahead < l.ahead {
 			// Tokens are times where the store has a clock; else they are closer
@@ -81,20 +81,19 @@ func (c *Client) follow(p *place) {
 		}
 		l.ahead, l.first, l.token, l.moved = ahead, first, token, t
 	}
-	l.passed, l.calmAt = 0, never
 }
 
 // pollEvery is how long to leave between two polls of a place; c.mu is held.
 func (c *Client) pollEvery(p *place) time.Duration {
 	l := &p.pos
+	still, rest := now().sub(l.moved), time.Duration(l.ahead)*l.pace // until it is our turn
 	switch {
 	case c.hints.work && l.ahead < nearHead:
-		return c.slowest()
+		return min(max(calm+rest*4, still/2), c.slowest())
 	case c.hints.work:
-		return 3 * c.slowest()
+		return min(max(calm+rest*4, still/2), 3*c.slowest())
 	}
-	every := max(quickPoll, now().sub(l.moved)/7, time.Duration(l.ahead)*l.pace*7/10)
-	return min(every, c.slowest())
+	return min(max(quickPoll, still/7, rest*7/10), c.slowest())
 }
 
 // A round is what the wait loop looks at.
@@ -123,13 +122,12 @@ func (c *Client) ahead() (r round) {
 	var later []*place // to be polled, but not yet
 	polled := false
 	for _, p := range c.places {
-		hinted := p.lookAt != never && p.lookAt <= t || p.pos.calmAt != never && p.pos.calmAt <= t
+		hinted := p.lookAt != never && p.lookAt <= t
 		if hinted {
-			p.lookAt, p.pos.calmAt = never, never
+			p.lookAt = never
 			r.due = append(r.due, p)
 		}
 		soon(p.lookAt)
-		soon(p.pos.calmAt)
 		if !p.waits {
 			continue
 		}
@@ -223,7 +221,7 @@ func (c *Client) waitLoop() {
 		t := now()
 		longest := r.slowest
 		if !r.near {
-			longest *= 3
+			longest *= 4
 		}
 		if sessionsAt == never {
 			sessionsAt = t.add(jitter(sessionsEvery))
@@ -383,6 +381,8 @@ func (c *Client) before(p *place) (n int) {
 type hints struct {
 	running bool
 	work    bool                           // they come
+	who     []string                       // that are asked for; nil: all
+	anew    func()                         // ends the watch, to begin anew
 	needed  instant                        // when they were last asked for
 	subs    map[Key]map[chan struct{}]bool // for Watch and Observe
 }
@@ -399,32 +399,50 @@ func (c *Client) startHints() {
 	if !ok || c.ctx.Err() != nil {
 		return
 	}
-	c.hints.needed = now()
-	if c.hints.running {
+	h := &c.hints
+	h.needed = now()
+	if h.running {
+		if h.who != nil && (len(h.subs) > 0 || c.sess != nil && !slices.Contains(h.who, c.sess.id)) {
+			h.anew() // for what is wanted now
+		}
 		return
 	}
-	c.hints.running = true
+	h.running = true
 	c.spawn(func() {
 		for wait := 100 * time.Millisecond; ; wait = min(wait*2, 10*time.Second) {
 			began := now()
 			ctx, cancel := context.WithCancel(c.ctx)
+			c.mu.Lock()
+			h.who, h.anew = []string{}, cancel
+			if len(h.subs) > 0 {
+				h.who = nil
+			} else if c.sess != nil {
+				h.who = append(h.who, c.sess.id)
+			}
+			who := h.who
+			c.mu.Unlock()
 			if _, ok := w.(CostlyWatcher); ok {
 				c.spawn(func() { c.stopIdle(ctx, cancel) })
 			}
-			err := w.Watch(ctx, c.hint)
+			err := w.Watch(ctx, who, c.hint)
+			anew := ctx.Err() != nil
 			cancel()
 			c.mu.Lock()
-			c.hints.work = false
+			h.work = false
 			for _, p := range c.places {
 				p.pos.pollAt = now() // poll from here on
 			}
 			if c.hintsIdle() || c.ctx.Err() != nil {
-				c.hints.running = false
+				h.running = false
 				c.mu.Unlock()
 				return
 			}
 			c.mu.Unlock()
 			signal(c.nudge)
+			if anew {
+				wait = 50 * time.Millisecond
+				continue
+			}
 			c.log.Info("no hints from the store, polling instead", "err", err)
 			if now().sub(began) > time.Minute {
 				wait = 100 * time.Millisecond
@@ -494,15 +512,8 @@ func (c *Client) hint(h Hint) {
 			p.lookAt = now()
 			c.startWaiting()
 			signal(c.nudge)
-		case h.Wake == Everyone || !p.waits:
+		case h.Wake == Everyone:
 			c.hintPlace(p)
-		default:
-			// Someone else was let in. We look where we are when that has not
-			// happened for a while.
-			l := &p.pos
-			l.passed++
-			l.calmAt = now().add(calm + time.Duration(min(max(l.ahead-l.passed, 0), 60))*20*time.Millisecond)
-			signal(c.nudge)
 		}
 	case key.Space == Sessions && c.isOurs(key.Name):
 		signal(c.sess.wake)

@@ -39,10 +39,10 @@ type telling struct {
 
 func (s *telling) WatchCosts() {}
 
-func (s *telling) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
+func (s *telling) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
 	s.listening.Add(1)
 	defer s.listening.Add(-1)
-	return s.Store.(holdfast.Watcher).Watch(ctx, changed)
+	return s.Store.(holdfast.Watcher).Watch(ctx, who, changed)
 }
 
 // queue has clients queue for "a" one after the other, and returns what tells

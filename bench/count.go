@@ -27,8 +27,8 @@ func (c *counter) CompareAndSwap(ctx context.Context, writes []holdfast.Write) (
 }
 
 // Watch implements holdfast.Watcher for a store that does.
-func (c *counter) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
-	return c.Store.(holdfast.Watcher).Watch(ctx, changed)
+func (c *counter) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
+	return c.Store.(holdfast.Watcher).Watch(ctx, who, changed)
 }
 
 // A count is what a counter has counted.

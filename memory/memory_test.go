@@ -64,7 +64,7 @@ func TestWatchOverflow(t *testing.T) {
 		defer cancel()
 		listen := make(chan bool)
 		heard := map[holdfast.Hint]int{}
-		go s.Watch(ctx, func(k holdfast.Hint) {
+		go s.Watch(ctx, nil, func(k holdfast.Hint) {
 			<-listen
 			heard[k]++
 		})

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/holdfast-lock/holdfast"
@@ -12,8 +13,8 @@ import (
 const maxHints = 1024
 
 // Watch implements holdfast.Watcher. Hints that wait and are alike are told once.
-func (s *Store) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
-	w := &watcher{news: make(chan struct{}, 1), waiting: map[holdfast.Hint]bool{}}
+func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
+	w := &watcher{who: who, news: make(chan struct{}, 1), waiting: map[holdfast.Hint]bool{}}
 	s.mu.Lock()
 	s.watchers[w] = true
 	s.mu.Unlock()
@@ -41,6 +42,7 @@ func (s *Store) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
 
 // A watcher holds what was not told yet. Adding to it never blocks.
 type watcher struct {
+	who  []string      // nil: all
 	news chan struct{} // has room for one: there is something to take
 
 	mu      sync.Mutex // guards all below
@@ -50,6 +52,9 @@ type watcher struct {
 }
 
 func (w *watcher) add(h holdfast.Hint) {
+	if w.who != nil && h.Wake != holdfast.Everyone && !slices.Contains(w.who, h.Wake) {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {

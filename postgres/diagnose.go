@@ -51,7 +51,7 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	s.durability(f, say)
 	s.replicas(ctx, f, say)
 
-	if c, err := s.listen(ctx); err == nil {
+	if c, err := s.listen(ctx, nil); err == nil {
 		s.unlisten(c)
 		say(holdfast.Good, "wake-ups", "notifications arrive")
 	} else if errors.Is(err, errDeaf) {

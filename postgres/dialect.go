@@ -21,7 +21,7 @@ type dialect struct {
 // settings are what all statements of a store share.
 type settings struct {
 	statements
-	channel string
+	channel channel
 	mode    pgx.QueryExecMode
 	async   bool // never wait for the disk
 }
@@ -47,6 +47,9 @@ const (
 	and case when $3::boolean then set_config('synchronous_commit', 'off', true) is not null
 	         when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) is not null
 	         else true end`
+
+	// $4: what watchers are told, or nothing; $5: on which channels
+	told = `case when $4::text <> '' then (select count(pg_notify(c, $4)) from unnest($5::text[]) c) end`
 )
 
 func newStatements(t sqlstore.Tables) statements {
@@ -57,7 +60,7 @@ insert into {records} as r (id, version, prev, value)
 select $1::bytea, `+version+`, -1, $2::bytea where `+settingsOne+`
 on conflict (id) do update set version = greatest(r.version + 1, excluded.version), prev = -1, value = excluded.value
 where length(r.value) = 0
-returning version, case when $4::text <> '' then pg_notify($5::text, $4) is null end`, `"`)
+returning version, `+told, `"`)
 	}
 	above := func(version string) string {
 		return `greatest(` + version + `, (select m.value + 1 from {meta} m where m.key = 'floor'))`
@@ -65,7 +68,7 @@ returning version, case when $4::text <> '' then pg_notify($5::text, $4) is null
 	update := `
 update {records} set version = greatest(version + 1, ` + clock + `), prev = version, value = $2::bytea
 where id = $1::bytea and version = $6::bigint and ` + settingsOne + `
-returning version, case when $4::text <> '' then pg_notify($5::text, $4) is null end`
+returning version, ` + told
 	swaps := func(version string) string {
 		return t.Expand(`
 insert into {records} as r (id, version, prev, value)
@@ -79,7 +82,9 @@ where (w.old = -1 or (select c.version from {records} c where c.id = w.id) = w.o
 order by w.id
 on conflict (id) do update set version = greatest(r.version + 1, excluded.version), prev = excluded.prev, value = excluded.value
 where r.version = excluded.prev or (excluded.prev = -1 and length(r.value) = 0)
-returning id, version, case when id = any ($6::bytea[]) then pg_notify($7::text, ($4::text[])[array_position($6, id)]) is null end`, `"`)
+returning id, version, case when id = any ($6::bytea[]) then (
+	select count(pg_notify(c, ($4::text[])[array_position($6, id)]))
+	from unnest(array[$7::text, ($8::text[])[array_position($6, id)]]) c) end`, `"`)
 	}
 	return statements{
 		load: t.Expand(`
@@ -164,7 +169,7 @@ func (d *dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row
 }
 
 func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lost *sqlstore.Row, err error) {
-	args := []any{w.ID, bytesOf(w.Value), w.Lazy || d.async, payload(w), d.channel}
+	args := []any{w.ID, bytesOf(w.Value), w.Lazy || d.async, payload(w), d.channels(w.Wake)}
 	got := func(rows pgx.Rows) error { return rows.Scan(&version, nil) }
 	switch {
 	case w.Old == holdfast.IfEmpty:
@@ -195,14 +200,14 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 
 func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []int64, err error) {
 	ids, values, olds := make([][]byte, len(ws)), make([][]byte, len(ws)), make([]int64, len(ws))
-	woken, payloads := [][]byte{}, []string{}
+	woken, payloads, channels := [][]byte{}, []string{}, []string{}
 	lazy, where := true, make(map[string]int, len(ws))
 	for i, w := range ws {
 		ids[i], values[i], olds[i] = w.ID, bytesOf(w.Value), w.Old
 		where[string(w.ID)] = i
 		lazy = lazy && w.Lazy
 		if w.Wake != "" {
-			woken, payloads = append(woken, w.ID), append(payloads, payload(w))
+			woken, payloads, channels = append(woken, w.ID), append(payloads, payload(w)), append(channels, d.channel.of(w.Wake))
 		}
 	}
 	sql := d.swaps
@@ -216,7 +221,7 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 			}
 			versions[where[string(id)]] = version
 			return nil
-		}, sql, ids, values, lazy || d.async, payloads, olds, woken, d.channel)
+		}, sql, ids, values, lazy || d.async, payloads, olds, woken, d.channel.all(), channels)
 		if !swept(err) {
 			break
 		}
@@ -293,11 +298,34 @@ func state(err error) string {
 	return ""
 }
 
-// channelOf is the channel on which a schema's hints are sent: at most 63 bytes.
-func channelOf(schema, prefix string) string {
+// A channel is what the names of the channels begin with on which a schema's
+// hints are sent. There is one for all hints, one for those that are meant for
+// everyone, and one for each session: a notification wakes every backend that
+// listens, but the programs of those alone that listen to its channel.
+type channel string
+
+func channelOf(schema, prefix string) channel {
 	name := fmt.Sprintf("%s.%s", schema, prefix)
-	if len(name) > 63 {
-		name = name[:40] + fmt.Sprintf("%x", sum(name))
+	if len(name) > 30 {
+		name = name[:14] + fmt.Sprintf("%016x", sum(name))
 	}
-	return name
+	return channel(name)
+}
+
+func (c channel) all() string { return string(c) }
+
+// of is the channel of hints for someone: at most 63 bytes.
+func (c channel) of(wake string) string {
+	if len(wake) > 32 {
+		wake = fmt.Sprintf("%016x", sum(wake))
+	}
+	return string(c) + ":" + wake
+}
+
+// channels are those that a write is told on.
+func (s *settings) channels(wake string) []string {
+	if wake == "" {
+		return nil
+	}
+	return []string{s.channel.all(), s.channel.of(wake)}
 }

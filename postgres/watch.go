@@ -40,7 +40,7 @@ func (s *Store) WatchCosts() {}
 
 // Watch implements holdfast.Watcher by LISTEN, on a connection of its own. It
 // returns an error where a connection pooler keeps notifications from arriving.
-func (s *Store) Watch(ctx context.Context, changed func(holdfast.Hint)) (err error) {
+func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	end := func() { cancel() }
@@ -61,7 +61,7 @@ func (s *Store) Watch(ctx context.Context, changed func(holdfast.Hint)) (err err
 		}
 	}()
 
-	c, err := s.listen(ctx)
+	c, err := s.listen(ctx, who)
 	if err != nil {
 		return ended(ctx, err)
 	}
@@ -110,7 +110,7 @@ func next(ctx context.Context, c *pgx.Conn) (*pgconn.Notification, error) {
 }
 
 // listen returns a connection on which notifications arrive.
-func (s *Store) listen(ctx context.Context) (*pgx.Conn, error) {
+func (s *Store) listen(ctx context.Context, who []string) (*pgx.Conn, error) {
 	h := &s.hints
 	h.mu.Lock()
 	c := h.spare
@@ -118,7 +118,7 @@ func (s *Store) listen(ctx context.Context) (*pgx.Conn, error) {
 	deaf := !h.deaf.IsZero() && time.Since(h.deaf) < deafFor
 	h.mu.Unlock()
 	if c != nil {
-		if err := s.tune(ctx, c); err == nil {
+		if err := s.tune(ctx, c, who); err == nil {
 			return c, nil
 		}
 		shut(c) // the server may have ended it meanwhile
@@ -130,7 +130,7 @@ func (s *Store) listen(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.tune(ctx, c); err != nil {
+	if err := s.tune(ctx, c, who); err != nil {
 		shut(c)
 		if errors.Is(err, errDeaf) {
 			h.mu.Lock()
@@ -144,9 +144,19 @@ func (s *Store) listen(ctx context.Context) (*pgx.Conn, error) {
 
 // tune has the connection listen. Unless it is one backend's alone, it proves
 // that a notification arrives.
-func (s *Store) tune(ctx context.Context, c *pgx.Conn) error {
-	channel := pgx.Identifier{s.channel}.Sanitize()
-	results, err := c.PgConn().Exec(ctx, `listen `+channel+`; select pg_backend_pid()`).ReadAll()
+func (s *Store) tune(ctx context.Context, c *pgx.Conn, who []string) error {
+	channels := []string{s.channel.all()}
+	if who != nil {
+		channels = []string{s.channel.of(holdfast.Everyone)}
+		for _, w := range who {
+			channels = append(channels, s.channel.of(w))
+		}
+	}
+	sql := ""
+	for _, c := range channels {
+		sql += `listen ` + pgx.Identifier{c}.Sanitize() + `; `
+	}
+	results, err := c.PgConn().Exec(ctx, sql+`select pg_backend_pid()`).ReadAll()
 	if err != nil {
 		return err
 	}
@@ -155,7 +165,7 @@ func (s *Store) tune(ctx context.Context, c *pgx.Conn) error {
 	}
 	nonce := "? " + rand.Text()
 	err = s.beats.use(ctx, func(other *pgx.Conn) error {
-		_, err := other.Exec(ctx, `select pg_notify($1, $2)`, pgx.QueryExecModeExec, s.channel, nonce)
+		_, err := other.Exec(ctx, `select pg_notify($1, $2)`, pgx.QueryExecModeExec, channels[0], nonce)
 		return err
 	})
 	if err != nil {

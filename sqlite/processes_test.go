@@ -201,7 +201,7 @@ func TestProcessKilled(t *testing.T) {
 
 // watch prints the keys that it is woken for.
 func watch(ctx context.Context, s *Store) error {
-	err := s.Watch(ctx, func(k holdfast.Hint) { fmt.Printf("%d %q\n", k.Space, k.Name) })
+	err := s.Watch(ctx, nil, func(k holdfast.Hint) { fmt.Printf("%d %q\n", k.Space, k.Name) })
 	return fmt.Errorf("watch ended: %w", err)
 }
 

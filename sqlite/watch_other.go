@@ -12,7 +12,7 @@ import (
 type listing struct{}
 
 // Watch implements holdfast.Watcher, where there are named pipes.
-func (s *Store) Watch(context.Context, func(holdfast.Hint)) error {
+func (s *Store) Watch(context.Context, []string, func(holdfast.Hint)) error {
 	return errors.New("waiters poll: SQLite cannot wake them on this system")
 }
 

@@ -33,7 +33,7 @@ func (w *wakes) directory() (string, error) {
 // Watch implements holdfast.Watcher. Its pipe is in a directory beside the
 // database file, with "-wake" at the end of its name; who may not use that
 // directory polls.
-func (s *Store) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
+func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

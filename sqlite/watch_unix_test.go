@@ -19,7 +19,7 @@ func watching(t *testing.T, s *Store) (keys chan holdfast.Key, stop func() error
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	keys, done := make(chan holdfast.Key, 10000), make(chan error, 1)
-	go func() { done <- s.Watch(ctx, func(h holdfast.Hint) { keys <- h.Key }) }()
+	go func() { done <- s.Watch(ctx, nil, func(h holdfast.Hint) { keys <- h.Key }) }()
 	return keys, func() error {
 		cancel()
 		return <-done
@@ -154,7 +154,7 @@ func TestWatchImpossible(t *testing.T) {
 	if err := os.WriteFile(s.path+"-wake", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := s.Watch(t.Context(), func(holdfast.Hint) {})
+	err := s.Watch(t.Context(), nil, func(holdfast.Hint) {})
 	if err == nil || !strings.HasPrefix(err.Error(), "waiters poll, for they cannot be woken: ") {
 		t.Errorf("got %v", err)
 	}

@@ -432,7 +432,7 @@ func TestHints(t *testing.T) {
 		heard := map[string]int{}
 		began, latest := time.Now(), time.Duration(0)
 		go func() {
-			done <- p.Watch(t.Context(), func(k holdfast.Hint) {
+			done <- p.Watch(t.Context(), nil, func(k holdfast.Hint) {
 				heard[k.Name]++
 				latest = time.Since(began)
 			})
@@ -514,7 +514,7 @@ func TestClose(t *testing.T) {
 			_, err := p.Load(context.Background(), []holdfast.Key{key})
 			done <- err
 		}()
-		go func() { done <- p.Watch(context.Background(), func(holdfast.Hint) {}) }()
+		go func() { done <- p.Watch(context.Background(), nil, func(holdfast.Hint) {}) }()
 		synctest.Wait()
 		bus.Close()
 		fails(t, <-done, storetest.ErrFault)

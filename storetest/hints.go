@@ -10,7 +10,7 @@ import (
 
 // Watch implements holdfast.Watcher, with hints that are lost, doubled and late
 // as Faults says. It fails when the store crashes.
-func (p *Process) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
+func (p *Process) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
 	inner, ok := p.bus.inner.(holdfast.Watcher)
 	if !ok {
 		return fmt.Errorf("storetest: watch of a store that has none")
@@ -22,7 +22,7 @@ func (p *Process) Watch(ctx context.Context, changed func(holdfast.Hint)) error 
 	within, cancel := context.WithCancel(ctx)
 	hints, ended := make(chan holdfast.Hint), make(chan error, 1)
 	go func() {
-		ended <- inner.Watch(within, func(h holdfast.Hint) {
+		ended <- inner.Watch(within, who, func(h holdfast.Hint) {
 			select {
 			case hints <- h:
 			case <-within.Done():

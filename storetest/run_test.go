@@ -211,8 +211,8 @@ func (s *broken) Keys(ctx context.Context, space holdfast.Space, after string, n
 	return names, err
 }
 
-func (s *broken) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
-	return s.Store.Watch(ctx, func(h holdfast.Hint) {
+func (s *broken) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
+	return s.Store.Watch(ctx, who, func(h holdfast.Hint) {
 		if s.hint != nil {
 			h.Key = s.hint(h.Key)
 		}

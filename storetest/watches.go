@@ -83,7 +83,7 @@ var watchCases = []testCase{
 
 			ctx, cancel := context.WithCancel(h.ctx)
 			cancel()
-			if err := h.store.(holdfast.Watcher).Watch(ctx, func(holdfast.Hint) {}); !errors.Is(err, context.Canceled) {
+			if err := h.store.(holdfast.Watcher).Watch(ctx, nil, func(holdfast.Hint) {}); !errors.Is(err, context.Canceled) {
 				h.Errorf("Watch with a context that was done returned %v, want %v", err, context.Canceled)
 			}
 		},
@@ -152,7 +152,7 @@ func (h *harness) watch(s holdfast.Store) *watch {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.ended <- s.(holdfast.Watcher).Watch(ctx, func(hint holdfast.Hint) {
+		w.ended <- s.(holdfast.Watcher).Watch(ctx, nil, func(hint holdfast.Hint) {
 			if inside.Add(1) != 1 {
 				h.Errorf("calls of changed overlap")
 			}

@@ -142,7 +142,7 @@ func (r *recorder) Keys(ctx context.Context, space holdfast.Space, after string,
 }
 
 // Watch implements holdfast.Watcher.
-func (r *recorder) Watch(ctx context.Context, changed func(holdfast.Hint)) error {
+func (r *recorder) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
 	told := make(chan holdfast.Hint, 100)
 	r.mu.Lock()
 	r.watchers[told] = true
