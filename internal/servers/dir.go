@@ -29,12 +29,8 @@ func tempDir(kind string) (string, error) {
 // directories.
 const janitor = `
 read -r _
-while :; do
-	left=
-	for p in /proc/[0-9]*; do
-		case $(readlink "$p/cwd") in "$0"*) kill -9 "${p#/proc/}" && left=1 ;; esac
-	done
-	[ "$left" ] || break
+while left=$(ls -l /proc/[0-9]*/cwd 2>/dev/null | grep -F -- "/cwd -> $0"); do
+	kill -9 $(printf '%s\n' "$left" | sed 's|.*/proc/\([0-9]*\)/cwd -> .*|\1|')
 	sleep 0.05
 done
 for f in "$0"*/data/postmaster.pid; do

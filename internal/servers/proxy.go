@@ -146,7 +146,7 @@ func (p *Proxy) Cuts() int {
 
 var (
 	locking = regexp.MustCompile(`(?i)\bFOR\s+(NO\s+KEY\s+)?UPDATE\b`)
-	writing = regexp.MustCompile(`(?i)\b(INSERT|UPDATE|DELETE|MERGE|REPLACE|CALL|COMMIT)\b`)
+	writing = regexp.MustCompile(`(?i)^\s*END\b|\b(INSERT|UPDATE|DELETE|MERGE|REPLACE|CALL|COMMIT)\b`)
 )
 
 func writes(sql string) bool { return writing.MatchString(locking.ReplaceAllString(sql, "")) }

@@ -160,7 +160,7 @@ func (s *Server) start(ctx context.Context) error {
 		name, err := s.ask(ctx)
 		switch {
 		case isClosed(done):
-			return fmt.Errorf("%s: %v\n%s", s.argv[0], cmd.ProcessState, s.Log())
+			return errors.Join(fmt.Errorf("%s: %v\n%s", s.argv[0], cmd.ProcessState, s.Log()), s.kill())
 		case err == nil:
 			if s.Name == "" {
 				s.Name = name
@@ -244,6 +244,9 @@ func (s *Server) Kill() error { return s.owned(s.kill) }
 func (s *Server) Restart(ctx context.Context) error {
 	return s.owned(func() error {
 		if !isClosed(s.done) {
+			if err := signalAll(s.data(), thaw); err != nil {
+				return err
+			}
 			s.main.Signal(s.quit)
 			select {
 			case <-s.done:

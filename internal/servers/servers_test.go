@@ -50,13 +50,6 @@ func ask(t *testing.T, target, command string) string {
 	return out
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // The kinds of servers, and how to do what the tests do with each of them.
 var kinds = []struct {
 	name     string // how theirs begins
@@ -142,6 +135,9 @@ func TestFreeze(t *testing.T) {
 	}
 	must(t, s.Thaw())
 	ask(t, s.URL, "SELECT 1")
+	must(t, s.Freeze())
+	must(t, s.Restart(t.Context()))
+	ask(t, s.URL, "SELECT 1")
 }
 
 // SetClock moves the clock of a running server, and that of one that was killed
@@ -200,6 +196,22 @@ func TestPgBouncer(t *testing.T) {
 	must(t, b.Kill())
 	must(t, b.Restart(t.Context()))
 	ask(t, db, "SELECT 1")
+}
+
+// A server that was pointed at is used and not harmed.
+func TestPointedAt(t *testing.T) {
+	own := Postgres(t, nil)
+	t.Setenv("HOLDFAST_TEST_POSTGRES", own.URL)
+	s := Postgres(t, &Options{})
+	if s.Own || s.Name != own.Name || s.Port != own.Port {
+		t.Errorf("got %s, port %d, own: %v; want %s, port %d, not own", s.Name, s.Port, s.Own, own.Name, own.Port)
+	}
+	if s.Kill() == nil || s.Restart(t.Context()) == nil || s.Freeze() == nil || s.SetClock(0) == nil {
+		t.Error("a server that is not ours could be harmed")
+	}
+	must(t, s.Stop())
+	ask(t, s.Database(t), "SELECT 1")
+	ask(t, PgBouncer(t, s).Database(t), "SELECT 1")
 }
 
 // A server that cannot start says why.

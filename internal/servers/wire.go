@@ -24,7 +24,7 @@ const most = 64 << 20
 func splitPostgres(b []byte, each func(kind byte, body []byte)) (rest []byte) {
 	for len(b) >= 5 {
 		n := binary.BigEndian.Uint32(b[1:])
-		if b[0] < 'A' || b[0] > 'z' || n < 4 || n > most {
+		if b[0] < '1' || b[0] > 'z' || n < 4 || n > most {
 			return nil
 		}
 		if uint32(len(b)) < n+1 {
@@ -129,7 +129,7 @@ func (w *wire) verdict(b []byte) (whole, applied, ended bool) {
 			whole, ended = true, body[0] == 'I'
 		}
 	})
-	return whole && len(rest) == 0, applied, ended
+	return whole && len(rest) == 0 || rest == nil, applied, ended
 }
 
 // mysqlStatus is the status that an OK or EOF packet tells; its lowest bit is
