@@ -247,8 +247,12 @@ func (c *Client) ttlGuess() time.Duration {
 }
 
 // claimTTL is the longest TTL that any claim of a session we have seen names.
-func (c *Client) claimTTL(session string) time.Duration {
-	ttl := c.ttlGuess()
+func (c *Client) claimTTL(session string) (ttl time.Duration) {
+	defer func() {
+		if ttl == 0 {
+			ttl = c.ttlGuess()
+		}
+	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range c.places {
@@ -259,6 +263,42 @@ func (c *Client) claimTTL(session string) time.Duration {
 		}
 	}
 	return ttl
+}
+
+// claimStands looks again at the records where a session was seen to have a
+// claim, and says whether one still stands.
+func (c *Client) claimStands(ctx context.Context, session string) bool {
+	its := func(cl claimRecord) bool { return cl.Session == session }
+	has := func(p *place) bool {
+		return slices.ContainsFunc(p.rec.Holders, its) || slices.ContainsFunc(p.rec.Waiters, its)
+	}
+	var places []*place
+	var keys []Key
+	c.mu.Lock()
+	for _, p := range c.places {
+		if has(p) {
+			places, keys = append(places, p), append(keys, Key{Names, p.name})
+		}
+	}
+	c.mu.Unlock()
+	if len(keys) == 0 {
+		return true // asked for by someone who has just looked
+	}
+	asked := now()
+	recs, err := c.store.Load(ctx, keys)
+	if err != nil {
+		return false // the next look tells
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	stands := false
+	for i, p := range places {
+		if c.places[p.name] == p {
+			c.seeRecord(p, recs[i], asked)
+			stands = stands || has(p)
+		}
+	}
+	return stands
 }
 
 // carryOut does what a verdict says and reports whether the session is dead.
@@ -273,6 +313,9 @@ func (c *Client) carryOut(ctx context.Context, id string, r Record, rec sessionR
 		c.knowDead(id, rec)
 		return true
 	case recordIt:
+		if !c.claimStands(ctx, id) {
+			return false // it has left in order since we saw its claim
+		}
 		zero := sessionRecord{TTL: c.claimTTL(id).Milliseconds(), Suspected: &suspicion{By: c.owner.String()}}
 		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: IfEmpty, Value: zero.encode()}})
 	case markIt:
