@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"flag"
 	"fmt"
 	"net/url"
 	"os"
@@ -31,10 +32,24 @@ func TestMain(m *testing.M) {
 	if guard.Terminal() && filepath.Base(os.Args[0]) != "holdfast" {
 		os.Exit(withoutTerminal())
 	}
+	if strings.HasSuffix(os.Args[0], ".test") {
+		inCrowds()
+	}
 	testscript.Main(m, map[string]func(){
 		"holdfast":        func() { os.Exit(Main(os.Args[1:])) },
 		"holdfast-ticker": ticker,
 	})
+}
+
+// inCrowds lets more tests run at a time than there are processors, unless it is
+// said how many: they wait more than they work.
+func inCrowds() {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if !said {
+		flag.Set("test.parallel", "4")
+	}
 }
 
 // withoutTerminal runs the tests as they run where nobody looks: at a terminal a
@@ -63,13 +78,17 @@ var shops = []shop{{"sqlite", nil}, {"postgres", servers.Postgres}, {"mysql", se
 
 // The manual of the command is testdata: what it shows is what happens, in script
 // with every store, in sqlite and servers with those, in faults with servers that
-// are ill-treated.
+// are ill-treated, in pooler by way of a PgBouncer.
 func TestScript(t *testing.T) {
 	for _, shop := range shops {
 		t.Run(shop.kind, func(t *testing.T) {
+			t.Parallel()
 			dirs := []string{"script", "sqlite"}
 			if shop.server != nil {
 				dirs = []string{"script", "servers", "faults"}
+			}
+			if shop.kind == "postgres" {
+				dirs = append(dirs, "pooler")
 			}
 			for _, dir := range dirs {
 				files, err := filepath.Glob(filepath.Join("testdata", dir, "*.txtar"))
@@ -100,6 +119,9 @@ func (s shop) play(t *testing.T, dir, file string) {
 		server = s.server(t, opts)
 		if dir == "faults" && !server.Own {
 			t.Skipf("%s is not ours to ill-treat", server.Name)
+		}
+		if dir == "pooler" {
+			server = servers.PgBouncer(t, server)
 		}
 		direct := server.Database(t)
 		u, err := url.Parse(direct)

@@ -64,7 +64,7 @@ func (t target) mysqlConfig() (*driver.Config, error) {
 		return nil, usage("the settings of %s cannot be used: %s", t, t.redact(err.Error()))
 	}
 	for key := range config.Params {
-		if secretKey.MatchString(key) {
+		if secretKey().MatchString(key) {
 			return nil, usage("mysql: the password stands behind the user, or in MYSQL_PWD, not in %s=", quote(key))
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -55,7 +54,7 @@ type target struct {
 	secrets        []string // what may not
 }
 
-var schemeForm = regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)
+var schemeForm = lazily(`^[a-z][a-z0-9+.-]*$`)
 
 // parseStore understands the URL of a store. What it does not understand it does
 // not repeat: that could be a password.
@@ -65,7 +64,7 @@ func parseStore(s string) (target, error) {
 		return target{kind: &sqliteKind, scheme: "sqlite", path: path, own: true}, err
 	}
 	scheme, rest, found := strings.Cut(s, ":")
-	if !found || !schemeForm.MatchString(scheme) {
+	if !found || !schemeForm().MatchString(scheme) {
 		return target{}, usage("a store is written SCHEME:…: one of %s", stores)
 	}
 	t := target{kind: kinds[scheme], scheme: scheme}
@@ -117,7 +116,7 @@ func (t *target) takeSettings(query string) (others string, err error) {
 			left = append(left, pair)
 		}
 		switch {
-		case secretKey.MatchString(key):
+		case secretKey().MatchString(key):
 			t.secrets = append(t.secrets, value, raw)
 		case ours || slices.Contains(whereKeys, key):
 			t.shown = append(t.shown, pair)

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -131,7 +132,13 @@ func parting(closers ...func() error) func() error {
 }
 
 // secretKey is what settings with secrets are called.
-var secretKey = regexp.MustCompile(`(?i)pass|pwd|secret|token`)
+var secretKey = lazily(`(?i)pass|pwd|secret|token`)
+
+// lazily compiles an expression when it is needed: few commands need any, and
+// each starts twice, for its guard.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 // redact takes this store's secrets out of a driver's message. What is shown
 // anyway, as a user whose password is the same, is none.
@@ -155,20 +162,20 @@ func oneLine(text string) string {
 }
 
 var (
-	passwords = regexp.MustCompile(`(//[^:@/\s]*):\S*@`)
-	settings  = regexp.MustCompile(`(?i)((?:[a-z_]*pass[a-z]*|pwd|secret|token)=)('(?:[^'\\]|\\.)*'|[^&\s]+)`)
-	goDSN     = regexp.MustCompile(`([^\s:@/]+):\S*@((?:tcp|unix)\()`)
+	passwords = lazily(`(//[^:@/\s]*):\S*@`)
+	settings  = lazily(`(?i)((?:[a-z_]*pass[a-z]*|pwd|secret|token)=)('(?:[^'\\]|\\.)*'|[^&\s]+)`)
+	goDSN     = lazily(`([^\s:@/]+):\S*@((?:tcp|unix)\()`)
 )
 
 // redactURL takes passwords out of all URLs and connection strings in a text.
 func redactURL(text string) string {
-	text = passwords.ReplaceAllString(text, "$1@")
-	text = goDSN.ReplaceAllString(text, "$1@$2")
-	return settings.ReplaceAllString(text, "$1…")
+	text = passwords().ReplaceAllString(text, "$1@")
+	text = goDSN().ReplaceAllString(text, "$1@$2")
+	return settings().ReplaceAllString(text, "$1…")
 }
 
 // allowing is how a store says that a danger can be accepted.
-var allowing = regexp.MustCompile(`[Aa]llow "([a-z-]+)"`)
+var allowing = lazily(`[Aa]llow "([a-z-]+)"`)
 
 // cause is what is new in a driver's error to one who knows the store's URL.
 func cause(err error) string {
@@ -178,7 +185,7 @@ func cause(err error) string {
 		for _, store := range []string{"postgres: ", "mysql: "} {
 			text = strings.TrimPrefix(text, store)
 		}
-		return allowing.ReplaceAllString(text, "?allow=$1")
+		return allowing().ReplaceAllString(text, "?allow=$1")
 	}
 	var refused *pgconn.PgError
 	var lookup *net.DNSError

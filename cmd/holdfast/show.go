@@ -105,7 +105,7 @@ func describeInfo(info holdfast.Info) string {
 			mode = c.Mode() + ", "
 		}
 		fmt.Fprintf(&b, "  waiting   %s for %s, %sclaim %s%s\n", owner(c.Owner), sinceText(c), mode, escape(c.ID), because(c))
-		if c.Dead || c.Suspected || c.Retries > 0 {
+		if c.Dead || c.Suspected || c.Retries > 1 {
 			fmt.Fprintf(&b, "            %s%s\n", beatLine(c), retriesText(c))
 		}
 	}
@@ -157,9 +157,10 @@ func beatLine(c holdfast.Claim) string {
 	return s
 }
 
-// retriesText tells of writes that lost to others' before the claim was in.
+// retriesText tells of writes that lost to others' before the claim was in. One is
+// how it found that it has to wait.
 func retriesText(c holdfast.Claim) string {
-	if c.Retries == 0 {
+	if c.Retries <= 1 {
 		return ""
 	}
 	return fmt.Sprintf("; %d of its writes lost before it was in", c.Retries)
