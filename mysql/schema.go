@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
@@ -139,10 +140,10 @@ where c.table_schema = database() and c.table_name in (?, ?, ?)`, func(rows *sql
 	if err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(objects)) {
+	for _, name := range slices.Sorted(maps.Keys(objects())) {
 		if !strings.Contains(name, "locks") || len(got["locks"]) > 0 { // the view is not for everybody to see
-			if got[name] != objects[name] {
-				return fmt.Errorf("schema of %q: %s is %q and not %q, as published; compare it with: holdfast schema print", t, t.Prefix+name, got[name], objects[name])
+			if got[name] != objects()[name] {
+				return fmt.Errorf("schema of %q: %s is %q and not %q, as published; compare it with: holdfast schema print", t, t.Prefix+name, got[name], objects()[name])
 			}
 		}
 	}
@@ -153,38 +154,38 @@ where routine_schema = database() and routine_name = ?`, t.Prefix+"fence").Scan(
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	if want := t.Expand(procedure.FindString(schema), "`"); body.Valid && plain(body.String) != plain(want) {
+	if want := t.Expand(procedure().FindString(schema), "`"); body.Valid && plain(body.String) != plain(want) {
 		return fmt.Errorf("schema of %q: %s is not as published; compare it with: holdfast schema print", t, t.Prefix+"fence")
 	}
 	return nil
 }
 
 // objects are the columns of tables and view as verify sees them.
-var objects = map[string]string{
-	"meta":            "InnoDB",
-	"meta.key":        "varchar(20) not null primary key",
-	"meta.value":      "bigint not null",
-	"records":         "InnoDB",
-	"records.id":      "varbinary(256) not null primary key",
-	"records.version": "bigint not null",
-	"records.value":   "mediumblob(16777215) not null",
-	"records.fence":   "bigint not null",
-	"records.attempt": "binary(16) not null",
-}
-
-func init() {
+var objects = sync.OnceValue(func() map[string]string {
+	objects := map[string]string{
+		"meta":            "InnoDB",
+		"meta.key":        "varchar(20) not null primary key",
+		"meta.value":      "bigint not null",
+		"records":         "InnoDB",
+		"records.id":      "varbinary(256) not null primary key",
+		"records.version": "bigint not null",
+		"records.value":   "mediumblob(16777215) not null",
+		"records.fence":   "bigint not null",
+		"records.attempt": "binary(16) not null",
+	}
 	for _, column := range strings.Fields(`name mode state position holder host pid user program session nr reason token
 		last_token requested acquired waited retries ttl last_beat suspected_by suspected_since dead`) {
 		objects["locks."+column] = "column"
 	}
-}
+	return objects
+})
 
 var (
-	procedure = regexp.MustCompile(`(?s)\nbegin\n.*\nend`)
-	comments  = regexp.MustCompile(`--[^\n]*|/\*M!\d+|\*/|\s+`)
+	procedure = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?s)\nbegin\n.*\nend`) })
+	comments  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`--[^\n]*|/\*M!\d+|\*/|\s+`) })
 )
 
 // plain is the body of a procedure without comments, which clients drop.
 func plain(body string) string {
-	return strings.TrimSpace(comments.ReplaceAllString(comments.ReplaceAllString(body, " "), " "))
+	return strings.TrimSpace(comments().ReplaceAllString(comments().ReplaceAllString(body, " "), " "))
 }

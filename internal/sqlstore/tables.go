@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // Tables says what Holdfast's tables, views and functions are called.
@@ -15,7 +16,7 @@ type Tables struct {
 // DefaultPrefix is what names begin with if nobody says otherwise.
 const DefaultPrefix = "holdfast_"
 
-var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var identifier = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 // NewTables checks the names, which come from a configuration, before any
 // statement has them. An empty prefix is the default one.
@@ -23,10 +24,10 @@ func NewTables(schema, prefix string) (Tables, error) {
 	if prefix == "" {
 		prefix = DefaultPrefix
 	}
-	if schema != "" && (!identifier.MatchString(schema) || len(schema) > 63) {
+	if schema != "" && (!identifier().MatchString(schema) || len(schema) > 63) {
 		return Tables{}, fmt.Errorf("schema %q is not a name: letters, digits and _, at most 63", schema)
 	}
-	if !identifier.MatchString(prefix) || len(prefix) > 40 {
+	if !identifier().MatchString(prefix) || len(prefix) > 40 {
 		return Tables{}, fmt.Errorf("prefix %q is not one: letters, digits and _, not a digit first, at most 40", prefix)
 	}
 	return Tables{schema, prefix}, nil
@@ -40,12 +41,12 @@ func (t Tables) String() string {
 	return t.Schema + "." + t.Prefix
 }
 
-var braces = regexp.MustCompile(`\{([a-z_]*)\}`)
+var braces = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{([a-z_]*)\}`) })
 
 // Expand puts the full, quoted name of a table in place of each {name}, and
 // the schema as text, in single quotes, in place of {}.
 func (t Tables) Expand(text, quote string) string {
-	return braces.ReplaceAllStringFunc(text, func(s string) string {
+	return braces().ReplaceAllStringFunc(text, func(s string) string {
 		name := s[1 : len(s)-1]
 		if name == "" {
 			return "'" + t.Schema + "'"
