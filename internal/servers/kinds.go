@@ -178,7 +178,7 @@ func StartMySQL(ctx context.Context, opts *Options) (*Server, error) {
 	}
 	s.argv = []string{mysqld, "--no-defaults", as[0], "--datadir=" + s.data(), "--init-file=" + s.file("first.sql")}
 	for _, line := range settings(opts, fmt.Sprintf("port=%d", s.Port), "bind-address=127.0.0.1", "socket="+s.file("socket"),
-		"pid-file="+s.file("pid"), "max-connections=600", "innodb-flush-log-at-trx-commit=1", "skip-log-bin",
+		"pid-file="+s.file("pid"), "max-connections=600", "innodb-flush-log-at-trx-commit=1", "skip-log-bin", "tmpdir="+s.Dir,
 		"innodb-buffer-pool-size=64M", "loose-innodb-log-file-size=48M", "loose-mysqlx=0", "skip-name-resolve",
 		"character-set-server=utf8mb4") {
 		s.argv = append(s.argv, "--"+line)
