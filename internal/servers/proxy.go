@@ -114,7 +114,7 @@ func (p *Proxy) Delay(d time.Duration) { p.set(func() { p.delay = d }) }
 // CutAfter lets the next n requests whose SQL contains a string be executed,
 // and resets their connections instead of passing the reply on: it was applied
 // and the client does not know. What the server refused is passed on and does
-// not count. The empty string is in every request.
+// not count. The empty string is in every request, also in the ping of a pool.
 //
 // The SQL of prepared statements is known if they were prepared by way of this
 // proxy. PostgreSQL and MySQL, not encrypted; of any other protocol a request is
