@@ -7,6 +7,7 @@ import (
 
 	etcd "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
 )
 
 const etcdDisk = "each write"
@@ -26,7 +27,7 @@ var etcdSystems = []*system{
 }
 
 func etcdClient(at *site) (*etcd.Client, error) {
-	return etcd.New(etcd.Config{Endpoints: []string{at.Etcd}, DialTimeout: 10 * time.Second})
+	return etcd.New(etcd.Config{Endpoints: []string{at.Etcd}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
 }
 
 type etcdFloor struct{ c *etcd.Client }

@@ -54,18 +54,13 @@ func keep(b *bench) ([]Row, error) {
 	})
 }
 
-const heldTTL = 3 * time.Second // a heartbeat each second
-
 func hold(b *bench, s *system, n int) (rows []Row, err error) {
-	length := 6 * time.Second
+	length := 20 * time.Second
 	if b.quick {
-		length = 2 * time.Second
+		length = 6 * time.Second
 	}
-	o := options{TTL: heldTTL}
+	var o options
 	switch s.name {
-	case "pglock", "concurrency.Mutex":
-		o.TTL = 0 // their own defaults
-		length *= 2
 	case "redislock", "redsync":
 		o.TTL = time.Hour // they renew nothing
 	case "pg_advisory_lock", "GET_LOCK":
@@ -125,7 +120,7 @@ func hold(b *bench, s *system, n int) (rows []Row, err error) {
 	if s.ours() {
 		r := add(requestsOf[s.store]+" per beat", requestsOf[s.store], requests/k.Beats)
 		*r = r.aims("1 per beat", requests <= k.Beats+0.5).
-			notes("%.0f in %.0f beats, %.2f ms of CPU each", requests, k.Beats, k.CPU/k.Beats*1e3)
+			notes("%.0f in %.0f beats, the default TTL of 15s; %.2f ms of CPU each", requests, k.Beats, k.CPU/k.Beats*1e3)
 	} else {
 		r := add("to keep them", requestsOf[s.store]+"/s", requests/k.Seconds)
 		if o.TTL == time.Hour {
@@ -134,7 +129,7 @@ func hold(b *bench, s *system, n int) (rows []Row, err error) {
 	}
 	r := add("heap", "MiB", h.Heap/mib)
 	*r = r.notes("%.0f bytes per lock", h.Heap/float64(n))
-	if limit := 8.0 * float64(n) / 10_000; s.ours() {
+	if limit := 8.0 * float64(n) / 10_000; s.ours() && n >= 10_000 {
 		*r = r.aims(fmt.Sprintf("≤ %s MiB", figure(limit)), h.Heap <= limit*mib)
 	}
 	if s.ours() {

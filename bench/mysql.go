@@ -210,6 +210,27 @@ func startMySQL(b *bench) (*server, error) {
 		}
 	}
 	s.requests = status("Questions", 1)
-	s.connections = status("Threads_connected", 0)
+	s.kinds = func(ctx context.Context) (map[string]float64, error) {
+		rows, err := admin.QueryContext(ctx, "show global status where variable_name like 'Com\\_%'")
+		if err != nil {
+			return nil, err
+		}
+		defer rows.Close()
+		kinds := map[string]float64{}
+		for rows.Next() {
+			var name string
+			var n float64
+			if err := rows.Scan(&name, &n); err != nil {
+				return nil, err
+			}
+			kinds[name] = n
+		}
+		return kinds, rows.Err()
+	}
+	connected := status("Threads_connected", 0)
+	s.connections = func(ctx context.Context) (c connections, err error) {
+		c.all, err = connected(ctx) // all of them are of the pools
+		return c, err
+	}
 	return s, nil
 }

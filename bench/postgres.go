@@ -259,15 +259,29 @@ func startPostgres(b *bench) (*server, error) {
 				return err
 			}
 		}
-		number := func(query string) func(ctx context.Context) (float64, error) {
-			return func(ctx context.Context) (n float64, err error) {
-				err = admin.QueryRow(ctx, query).Scan(&n)
-				return n, err
-			}
-		}
 		const here = `(select oid from pg_database where datname = 'bench')`
-		s.requests = number(`select coalesce(sum(calls), 0)::float8 from pg_stat_statements where dbid = ` + here)
-		s.connections = number(`select count(*)::float8 from pg_stat_activity where datid = ` + here)
+		s.requests = func(ctx context.Context) (n float64, err error) {
+			err = admin.QueryRow(ctx, `select coalesce(sum(calls), 0)::float8 from pg_stat_statements where dbid = `+here).Scan(&n)
+			return n, err
+		}
+		// What the store opens by itself has a name.
+		s.connections = func(ctx context.Context) (c connections, err error) {
+			err = admin.QueryRow(ctx, `select count(*)::float8, count(*) filter (where application_name = 'holdfast')::float8
+from pg_stat_activity where datid = `+here).Scan(&c.all, &c.beside)
+			return c, err
+		}
+		s.kinds = func(ctx context.Context) (map[string]float64, error) {
+			rows, err := admin.Query(ctx, `select regexp_replace(query, '\s+', ' ', 'g'), calls::float8 from pg_stat_statements where dbid = `+here)
+			if err != nil {
+				return nil, err
+			}
+			kinds, query, calls := map[string]float64{}, "", 0.0
+			_, err = pgx.ForEachRow(rows, []any{&query, &calls}, func() error {
+				kinds[query[:min(len(query), 150)]] += calls
+				return nil
+			})
+			return kinds, err
+		}
 		return preparePostgres(b)
 	}()
 	if err != nil {

@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"maps"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/redis/go-redis/v9"
@@ -24,14 +21,45 @@ type server struct {
 	// requests is how many statements or other requests it has taken from the
 	// systems measured. nil: the store has no server that could count.
 	requests func(ctx context.Context) (float64, error)
-	// connections is how many it has.
-	connections func(ctx context.Context) (float64, error)
+	// kinds are the requests by what they are, where the server tells.
+	kinds       func(ctx context.Context) (map[string]float64, error)
+	connections func(ctx context.Context) (connections, error)
 	stops       []func()
 }
 
 func (s *server) stop() {
 	for i := range s.stops {
 		s.stops[len(s.stops)-1-i]()
+	}
+}
+
+// connections are those that a server has.
+type connections struct {
+	all, beside float64 // beside: of Holdfast's own, not of its user's pool
+}
+
+// kindsOf are the kinds of requests so far, if that is to be told.
+func (b *bench) kindsOf(s *server) map[string]float64 {
+	if !b.verbose || s.kinds == nil {
+		return nil
+	}
+	kinds, err := s.kinds(b.ctx)
+	if err != nil {
+		b.say("    %v", err)
+	}
+	return kinds
+}
+
+// sayKinds tells what was asked for between two looks, for each of n.
+func (b *bench) sayKinds(what string, before, after map[string]float64, n float64) {
+	if after == nil {
+		return
+	}
+	b.say("    %s:", what)
+	for _, kind := range slices.Sorted(maps.Keys(after)) {
+		if x := after[kind] - before[kind]; x >= n/50 {
+			b.say("    %8s  %s", figure(x/n), kind)
+		}
 	}
 }
 
@@ -59,80 +87,17 @@ func (s *server) stopped(b *bench, of *servers.Server) {
 	})
 }
 
-// child starts a server program in a directory of its own that ends with this
-// process, however that ends, and waits until it answers.
-func (b *bench) child(ctx context.Context, dir string, answers func(ctx context.Context) error, argv ...string) (stop func(), err error) {
-	path, err := exec.LookPath(argv[0])
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", argv[0], servers.ErrMissing)
-	}
-	log, err := os.Create(dir + ".log")
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	const keeper = `trap '' INT; "$@" & read -r _; kill -9 $!; wait`
-	cmd := exec.Command("/bin/sh", append([]string{"-c", keeper, "sh", path}, argv[1:]...)...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
-	life, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	stop = func() { life.Close(); cmd.Wait() }
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		err := answers(ctx)
-		cancel()
-		if err == nil {
-			return stop, nil
-		}
-		if time.Now().After(deadline) || b.ctx.Err() != nil {
-			stop()
-			said, _ := os.ReadFile(log.Name())
-			return nil, fmt.Errorf("%s does not answer: %w\n%s", argv[0], err, said)
-		}
-	}
-}
-
-// freeAddr is a host and port that nobody uses.
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
-}
-
-func (b *bench) newDir(name string) (string, error) {
-	dir := b.path(name)
-	return dir, os.Mkdir(dir, 0o700)
-}
-
-// startRedis starts a redis that has every write on disk before it answers,
+// startRedis starts a Redis that has every write on disk before it answers,
 // which is not its default.
 func startRedis(b *bench) (*server, error) {
-	addr, err := freeAddr()
+	started, err := servers.StartRedis(b.ctx, &servers.Options{Settings: []string{"maxclients=4000"}})
 	if err != nil {
 		return nil, err
 	}
-	dir, err := b.newDir("redis")
-	if err != nil {
-		return nil, err
-	}
-	client := redis.NewClient(&redis.Options{Addr: addr})
-	host, port, _ := net.SplitHostPort(addr)
-	stop, err := b.child(b.ctx, dir, func(ctx context.Context) error { return client.Ping(ctx).Err() },
-		"redis-server", "--bind", host, "--port", port, "--dir", dir, "--save", "",
-		"--appendonly", "yes", "--appendfsync", "always", "--maxclients", "4000")
-	if err != nil {
-		return nil, err
-	}
-	s := &server{}
-	s.atEnd(stop)
+	s := &server{version: started.Name}
+	s.stopped(b, started)
+	b.site.Redis = strings.TrimPrefix(started.URL, "redis://")
+	client := redis.NewClient(&redis.Options{Addr: b.site.Redis})
 	s.atEnd(func() { client.Close() })
 	info := func(ctx context.Context, section, field string) (string, error) {
 		text, err := client.Info(ctx, section).Result()
@@ -158,41 +123,29 @@ func startRedis(b *bench) (*server, error) {
 			return x - asked, err
 		}
 	}
-	version, err := info(b.ctx, "server", "redis_version")
-	if err != nil {
-		s.stop()
-		return nil, err
-	}
-	s.version = "Redis " + version
 	// Each read is one request, since nobody here sends several at once.
 	s.requests = number("stats", "total_reads_processed")
-	s.connections = func(ctx context.Context) (float64, error) {
+	s.connections = func(ctx context.Context) (c connections, err error) {
 		text, err := info(ctx, "clients", "connected_clients")
-		if err != nil {
-			return 0, err
+		if err == nil {
+			c.all, err = strconv.ParseFloat(text, 64)
 		}
-		return strconv.ParseFloat(text, 64)
+		return c, err
 	}
-	b.site.Redis = addr
 	return s, nil
 }
 
 // startEtcd starts a cluster of one member.
 func startEtcd(b *bench) (*server, error) {
-	addr, err := freeAddr()
+	started, err := servers.StartEtcd(b.ctx, &servers.Options{Settings: []string{"log-level=error"}})
 	if err != nil {
 		return nil, err
 	}
-	peer, err := freeAddr()
-	if err != nil {
-		return nil, err
-	}
-	dir, err := b.newDir("etcd")
-	if err != nil {
-		return nil, err
-	}
+	s := &server{version: started.Name}
+	s.stopped(b, started)
+	b.site.Etcd = strings.TrimPrefix(started.URL, "http://")
 	page := func(ctx context.Context, path string) (string, error) {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, started.URL+path, nil)
 		if err != nil {
 			return "", err
 		}
@@ -206,22 +159,6 @@ func startEtcd(b *bench) (*server, error) {
 			err = errors.Join(err, errors.New(resp.Status))
 		}
 		return string(text), err
-	}
-	stop, err := b.child(b.ctx, dir, func(ctx context.Context) error { _, err := page(ctx, "/health"); return err },
-		"etcd", "--name", "bench", "--data-dir", filepath.Join(dir, "data"), "--log-level", "error",
-		"--listen-client-urls", "http://"+addr, "--advertise-client-urls", "http://"+addr,
-		"--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer,
-		"--initial-cluster", "bench=http://"+peer)
-	if err != nil {
-		return nil, err
-	}
-	s := &server{version: "etcd"}
-	s.atEnd(stop)
-	if text, err := page(b.ctx, "/version"); err == nil {
-		if _, rest, ok := strings.Cut(text, `"etcdserver":"`); ok {
-			v, _, _ := strings.Cut(rest, `"`)
-			s.version = "etcd " + v
-		}
 	}
 	// sum adds up a metric over its labels.
 	sum := func(metric string) func(ctx context.Context) (float64, error) {
@@ -243,6 +180,5 @@ func startEtcd(b *bench) (*server, error) {
 		}
 	}
 	s.requests = sum("grpc_server_msg_received_total")
-	b.site.Etcd = addr
 	return s, nil
 }

@@ -43,12 +43,12 @@ type waiting struct {
 }
 
 func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
-	settle, length := 5*time.Second, 10*time.Second
+	settle, length := 5*time.Second, 30*time.Second // two leases of 15s
 	if b.quick {
-		settle, length = time.Second, 2*time.Second
+		settle, length = 4*time.Second, 5*time.Second
 	}
 	server := b.servers[s.store]
-	look := func() (requests, connections float64, err error) {
+	look := func() (requests float64, connections connections, err error) {
 		if server.requests != nil {
 			requests, err = server.requests(b.ctx)
 		}
@@ -58,19 +58,22 @@ func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
 		return requests, connections, err
 	}
 	// over counts requests per second of a while, and the connections after it.
-	over := func() (rate, connections float64, err error) {
+	over := func() (rate float64, after connections, err error) {
 		before, _, err := look()
 		if err != nil {
-			return 0, 0, err
+			return 0, after, err
 		}
 		start := time.Now()
 		if err := b.sleep(length); err != nil {
-			return 0, 0, err
+			return 0, after, err
 		}
-		after, connections, err := look()
-		return (after - before) / time.Since(start).Seconds(), connections, err
+		requests, after, err := look()
+		return (requests - before) / time.Since(start).Seconds(), after, err
 	}
 	o := options{TTL: 15 * time.Second, Keep: true}
+	if s.ours() {
+		o.TTL = 0 // which is the same, but followed in the store
+	}
 	ps, err := b.players(1, "wait", s, o)
 	if err != nil {
 		return nil, err
@@ -87,7 +90,7 @@ func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
 	if err := b.sleep(settle); err != nil {
 		return nil, err
 	}
-	rest, connected, err := over()
+	rest, connectedBefore, err := over()
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +124,7 @@ func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
 		return nil, err
 	}
 	start = time.Now()
-	rate, connections, err := over()
+	rate, connected, err := over()
 	if err != nil {
 		return nil, err
 	}
@@ -142,8 +145,10 @@ func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
 	rows = append(rows, row)
 	if server.connections != nil {
 		r := s.row(fmt.Sprintf("%d waiters on %d names, connections", n, names))
-		r.Unit, r.Median = "connections", connections-connected
-		r = r.notes("of the process that waits, its pool's and all")
+		r.Unit, r.Median = "connections", connected.all-connectedBefore.all
+		if beside := connected.beside - connectedBefore.beside; s.ours() {
+			r = r.aims("one besides the pool's", beside <= 1).notes("%g of them beside its pool, of 4 at most", beside)
+		}
 		rows = append(rows, r)
 	}
 	return rows, nil
