@@ -146,13 +146,7 @@ func (s shop) play(t *testing.T, dir, file string) {
 			stores["SQL"] = fmt.Sprintf("mariadb --no-defaults --protocol=tcp -h%s -P%s -u%s -BN %s", u.Hostname(), u.Port(), u.User.Username(), stores["DB"])
 		}
 		if dir != "servers" {
-			target, err := parseStore(direct)
-			if err == nil {
-				err = target.migrate(t.Context(), target)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			migrate(t, direct)
 		}
 	}
 	testscript.Run(t, testscript.Params{
@@ -211,6 +205,18 @@ func (s shop) play(t *testing.T, dir, file string) {
 			},
 		},
 	})
+}
+
+// migrate is schema apply.
+func migrate(t *testing.T, store string) {
+	t.Helper()
+	target, err := parseStore(store)
+	if err == nil {
+		err = target.migrate(t.Context(), target)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // eventually PATTERN CMD…: CMD's output matches PATTERN before long (! does not).

@@ -22,16 +22,21 @@ import (
 
 // A place is a store and a runtime directory of a test's own.
 type place struct {
-	t   *testing.T
-	dir string
+	t       *testing.T
+	dir     string
+	runtime string
+	store   string // "": a file in dir
 }
 
-func newPlace(t *testing.T) place { return place{t, t.TempDir()} }
+func newPlace(t *testing.T) place {
+	dir := t.TempDir()
+	return place{t, dir, dir, ""}
+}
 
 func (p place) command(args ...string) *exec.Cmd {
 	c := exec.Command("holdfast", args...)
 	c.Dir = p.dir
-	c.Env = append(os.Environ(), "XDG_STATE_HOME="+p.dir, "XDG_RUNTIME_DIR="+p.dir, "HOLDFAST_TEST_LOG="+filepath.Join(p.dir, "log"))
+	c.Env = append(os.Environ(), "XDG_STATE_HOME="+p.dir, "XDG_RUNTIME_DIR="+p.runtime, "HOLDFAST_TEST_LOG="+filepath.Join(p.dir, "log"), "HOLDFAST_STORE="+p.store)
 	c.Stderr = os.Stderr
 	return c
 }
@@ -144,9 +149,13 @@ func TestNoTwoAlive(t *testing.T) {
 			p.start("break", "--yes", "--reason", "test", "x", "--token", fmt.Sprint(info.Holders[0].Token))
 		}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		alone := func(t *testing.T, shop shop) {
 			t.Parallel()
 			p := newPlace(t)
+			if shop.server != nil {
+				p.store = shop.server(t, nil).Database(t)
+				migrate(t, p.store)
+			}
 			self, _ := os.Executable()
 			if err := os.Symlink(self, filepath.Join(p.dir, "holdfast-ticker")); err != nil {
 				t.Fatal(err)
@@ -154,6 +163,9 @@ func TestNoTwoAlive(t *testing.T) {
 			args := []string{"run", "-q", "--ttl", "2", "--kill-after", "0.3", "x", "--", "./holdfast-ticker"}
 			first := p.start(args...)
 			p.await("the first runs", func() bool { return len(p.tenures()) == 1 })
+			if shop.kind == "postgres" {
+				p.runtime = t.TempDir() // as if on another host, where nothing proves a death
+			}
 			next := p.start(args...)
 			p.await("the second waits", func() bool {
 				out, _ := p.command("show", "x").Output()
@@ -188,7 +200,10 @@ func TestNoTwoAlive(t *testing.T) {
 			if lives[0][1] >= lives[1][0] {
 				t.Errorf("two alive for %v", time.Duration(lives[0][1]-lives[1][0]))
 			}
-		})
+		}
+		for _, shop := range shops {
+			t.Run(shop.kind+"/"+test.name, func(t *testing.T) { alone(t, shop) })
+		}
 	}
 }
 
