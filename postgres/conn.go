@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -76,6 +77,28 @@ func (s *slot) close() {
 		close(s.turn)
 		shut(c)
 	}
+}
+
+// A borrower is a slot that in its first moments rather takes a connection of the
+// pool that is idle: a program that takes one lock and ends needs but one.
+type borrower struct {
+	*slot
+	pool  *pgxpool.Pool
+	since time.Time
+}
+
+func (b *borrower) use(ctx context.Context, f func(*pgx.Conn) error) error {
+	if time.Since(b.since) > 2*time.Second || b.pool.Stat().IdleConns() == 0 {
+		return b.slot.use(ctx, f)
+	}
+	quick, cancel := context.WithTimeout(ctx, 10*time.Millisecond) // somebody may be quicker
+	c, err := b.pool.Acquire(quick)
+	cancel()
+	if err != nil {
+		return b.slot.use(ctx, f)
+	}
+	defer c.Release()
+	return f(c.Conn())
 }
 
 // shut closes a connection, without waiting for anybody.

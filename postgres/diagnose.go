@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,21 +76,15 @@ type sayer func(level holdfast.Level, subject, format string, args ...any)
 
 // durability tells what a crash may take.
 func (s *Store) durability(f facts, say sayer) {
-	risks := 0
-	for _, r := range []struct {
-		is   bool
-		text string
-	}{
-		{f.fsync == "off", "fsync is off: after a power cut a token may repeat and fences fail. Set fsync = on and restart the server"},
-		{f.fullPageWrites == "off", "full_page_writes is off: after a power cut locks may be lost. Set full_page_writes = on, unless the file system does not tear pages"},
-		{f.synchronousCommit == "off", "synchronous_commit is off: after a crash of the server a token may repeat. Set synchronous_commit = on for this role"},
-	} {
-		if r.is {
-			say(holdfast.Failure, "durability", "%s", r.text)
-			risks++
+	found := f.dangers()
+	for _, d := range found {
+		if slices.Contains(s.opts.Allow, d.name) {
+			say(holdfast.Warning, "durability", "%s is accepted: %s", d.name, d.text)
+		} else {
+			say(holdfast.Failure, "durability", "%s. %s", d.text, d.cure)
 		}
 	}
-	if risks == 0 {
+	if len(found) == 0 {
 		say(holdfast.Good, "durability", "synchronous_commit %s, fsync on, full_page_writes on", f.synchronousCommit)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
@@ -77,8 +78,8 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	s := &Store{pool: pool, tables: t, opts: opts.orDefault(), open: own(pool)}
 	s.opts.Allow = slices.Clone(s.opts.Allow)
 	for _, a := range s.opts.Allow {
-		if !slices.Contains(dangers, a) {
-			return nil, fmt.Errorf("postgres: cannot allow %q: one of %s", a, strings.Join(dangers, ", "))
+		if !slices.ContainsFunc(dangers, func(d danger) bool { return d.name == a }) {
+			return nil, fmt.Errorf("postgres: cannot allow %q: it is none of async-commit, fsync-off, full-page-writes-off", a)
 		}
 	}
 	facts, err := s.facts(ctx)
@@ -99,7 +100,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	s.beats = newSlot(s.open)
 	s.hints.ends = make(map[*func()]struct{})
 	s.Store.Names = &dialect{&s.settings, pooled{pool}}
-	s.Store.Beats = &dialect{&s.settings, s.beats}
+	s.Store.Beats = &dialect{&s.settings, &borrower{s.beats, pool, time.Now()}}
 	return s, nil
 }
 
@@ -110,8 +111,24 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// dangers are what Options.Allow may name.
-var dangers = []string{"async-commit", "fsync-off", "full-page-writes-off"}
+// A danger is a setting that puts locks at risk, which Options.Allow may accept.
+type danger struct{ name, text, cure string }
+
+var dangers = []danger{
+	{"fsync-off", "fsync is off: after a power cut a token may repeat and fences fail", "Set fsync = on and restart the server"},
+	{"full-page-writes-off", "full_page_writes is off: after a power cut locks may be lost, unless the file system never tears a page", "Set full_page_writes = on"},
+	{"async-commit", "synchronous_commit is off: after a crash of the server a token may repeat", "Set synchronous_commit = on for this role"},
+}
+
+// dangers are those that are there.
+func (f facts) dangers() (there []danger) {
+	for i, setting := range []string{f.fsync, f.fullPageWrites, f.synchronousCommit} {
+		if setting == "off" {
+			there = append(there, dangers[i])
+		}
+	}
+	return there
+}
 
 // facts are what is known of a database.
 type facts struct {
@@ -170,7 +187,6 @@ select current_setting('server_version_num')::int, current_setting('server_versi
 
 // refuse is why there can be no locks in such a database.
 func (s *Store) refuse(f facts) error {
-	allowed := func(danger string) bool { return slices.Contains(s.opts.Allow, danger) }
 	switch {
 	case f.version < 120000:
 		return fmt.Errorf("the server is PostgreSQL %s; it takes 12 or newer", f.versionText)
@@ -178,12 +194,11 @@ func (s *Store) refuse(f facts) error {
 		return errStandby
 	case f.readOnly:
 		return errors.New("transactions are read-only (default_transaction_read_only): use a role or a server that can write")
-	case f.fsync == "off" && !allowed("fsync-off"):
-		return errors.New(`fsync is off: after a power cut a token may repeat and fences fail. Set fsync = on and restart the server, or accept it: allow "fsync-off"`)
-	case f.fullPageWrites == "off" && !allowed("full-page-writes-off"):
-		return errors.New(`full_page_writes is off: after a power cut locks may be lost. Set full_page_writes = on, or accept it (on a file system that does not tear pages): allow "full-page-writes-off"`)
-	case f.synchronousCommit == "off" && !allowed("async-commit"):
-		return errors.New(`synchronous_commit is off: after a crash of the server a token may repeat. Set synchronous_commit = on for this role, or accept it: allow "async-commit"`)
+	}
+	for _, d := range f.dangers() {
+		if !slices.Contains(s.opts.Allow, d.name) {
+			return fmt.Errorf("%s. %s, or accept it: allow %q", d.text, d.cure, d.name)
+		}
 	}
 	if err := sqlstore.CheckSchema(s.tables, f.schemaVersion, schemaVersion, "postgres.Migrate"); err != nil {
 		return err

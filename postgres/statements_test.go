@@ -182,7 +182,7 @@ func TestLockedRow(t *testing.T) {
 			if test.name == "take" {
 				version = hold(t, r, "a", "")
 			}
-						w := test.write
+			w := test.write
 			if w.Key.Name == "" {
 				w.Key.Name = "a"
 			}
