@@ -29,6 +29,9 @@ type Audit struct {
 	// Leap is how far in all the store's clock may have leapt forward: by so
 	// much sooner a session may be buried by its age.
 	Leap time.Duration
+	// Gone says of which sessions the processes were killed, so that the kernel
+	// may have proved their death; nil: of none.
+	Gone func(session string) bool
 
 	locks    map[string]*lockState
 	sessions map[string]*sessionState

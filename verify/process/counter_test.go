@@ -24,8 +24,10 @@ func (w *world) again(times int, flags, command string) *process {
 
 // Processes that add to one number, half of them through the command and half
 // through the library, lose no addition; tokens grow in the order of the holds.
-func TestCounter(t *testing.T) {
-	w := newWorld(t)
+func TestCounter(t *testing.T) { onStores(t, counter) }
+
+func counter(t *testing.T, fresh func(*testing.T) *world) {
+	w := fresh(t)
 	processes, times := number(20, 50), number(5, 20)
 	file := filepath.Join(w.dir, "f")
 	must(t, os.WriteFile(file, []byte("0\n"), 0o600))
@@ -57,8 +59,10 @@ func TestCounter(t *testing.T) {
 }
 
 // Of three slots no more than three are ever in use, and three are.
-func TestSlots(t *testing.T) {
-	w := newWorld(t)
+func TestSlots(t *testing.T) { onStores(t, slots) }
+
+func slots(t *testing.T, fresh func(*testing.T) *world) {
+	w := fresh(t)
 	processes, times := number(10, 40), number(5, 20)
 	var all []*process
 	for i := range processes {
@@ -92,8 +96,10 @@ func TestSlots(t *testing.T) {
 
 // Readers are together, a writer is alone, and a stream of readers does not
 // keep it waiting for longer than those who were there before it.
-func TestReadersAndWriter(t *testing.T) {
-	w := newWorld(t)
+func TestReadersAndWriter(t *testing.T) { onStores(t, readersAndWriter) }
+
+func readersAndWriter(t *testing.T, fresh func(*testing.T) *world) {
+	w := fresh(t)
 	var readers []*process
 	for i := range number(8, 12) {
 		if i%2 == 0 {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 )
 
@@ -57,9 +58,9 @@ func succeed(t *testing.T, w *world, hosts []*world, heir heir, ttl string, roun
 // stamps: the version is the wall clock's time in microseconds.
 func (w *world) lastBeat(session string) int64 {
 	w.t.Helper()
-	var version int64
-	must(w.t, w.tables.QueryRow(`select version from holdfast_records where space = 1 and name = cast(? as blob)`, session).Scan(&version))
-	return life.Now() - (time.Now().UnixMicro()-version)*1000
+	recs, err := w.store.Load(w.t.Context(), []holdfast.Key{{Space: holdfast.Sessions, Name: session}})
+	must(w.t, err)
+	return life.Now() - (time.Now().UnixMicro()-recs[0].Version)*1000
 }
 
 func itself(p *process) int { return p.Process.Pid }
@@ -86,7 +87,9 @@ func needNamespaces(t *testing.T) {
 
 // On one host the next holds the lock as soon as the holder is dead, whatever
 // the lease, by the kernel's proof, which also crosses pid namespaces.
-func TestDeathOfHolder(t *testing.T) {
+func TestDeathOfHolder(t *testing.T) { onStores(t, deathOfHolder) }
+
+func deathOfHolder(t *testing.T, fresh func(*testing.T) *world) {
 	for _, c := range []struct {
 		name   string
 		heir   heir
@@ -104,7 +107,10 @@ func TestDeathOfHolder(t *testing.T) {
 				needNamespaces(t)
 				victim = firstChild(t)
 			}
-			w := newWorld(t)
+			w := fresh(t)
+			if w.onServer() {
+				c.rounds = max(c.rounds/3, 5)
+			}
 			late := machine(t, w)
 			took, _ := succeed(t, w, []*world{w}, c.heir, "15s", c.rounds, victim)
 			slow := late()
@@ -122,6 +128,10 @@ func TestDeathOfHolder(t *testing.T) {
 // the TTL, and never before.
 func TestDeathOnAnotherHost(t *testing.T) {
 	t.Parallel()
+	onStores(t, deathOnAnotherHost)
+}
+
+func deathOnAnotherHost(t *testing.T, fresh func(*testing.T) *world) {
 	for _, c := range []struct {
 		name  string
 		heir  heir
@@ -138,7 +148,7 @@ func TestDeathOnAnotherHost(t *testing.T) {
 				victim = firstChild(t)
 			}
 			t.Parallel()
-			w := newWorld(t)
+			w := fresh(t)
 			const ttl = 2 * time.Second
 			took, beats := succeed(t, w, []*world{w.host("a"), w.host("b")}, c.heir, "2s", number(3, 30), victim)
 			if least := slices.Min(beats); least < ttl {
@@ -156,7 +166,12 @@ func TestDeathOnAnotherHost(t *testing.T) {
 // Ten that died in the queue cost the next one lease together, not ten.
 func TestManyDeadAhead(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	onStores(t, manyDeadAhead)
+}
+
+func manyDeadAhead(t *testing.T, fresh func(*testing.T) *world) {
+	t.Parallel()
+	w := fresh(t)
 	const ttl = 2 * time.Second
 	holder := w.host("a").runActor([]string{"--ttl", "2", "x"}, "-stdin")
 	token := w.after(0, 1).Token

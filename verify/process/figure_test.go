@@ -4,10 +4,7 @@ package process
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -74,45 +71,10 @@ func inTurn(t *testing.T, spans []life.Span) {
 	}
 }
 
-// machine measures by how much this machine is late to wake who sleeps, and how
-// long its disk takes, so that a limit on others is not a limit on them: a
-// hand-over is a few wake-ups and writes.
+// machine measures how slow this machine is meanwhile.
 func machine(t *testing.T, w *world) (slow func() time.Duration) {
 	t.Helper()
-	file, err := os.Create(filepath.Join(w.dir, "gauge-"+strconv.FormatInt(life.Now(), 10)))
+	slow, err := life.Slowness(w.dir)
 	must(t, err)
-	stop := make(chan struct{})
-	worst := func(do func() time.Duration) chan time.Duration {
-		most := make(chan time.Duration, 1)
-		go func() {
-			var worst time.Duration
-			for {
-				select {
-				case <-stop:
-					most <- worst
-					return
-				default:
-					worst = max(worst, do())
-				}
-			}
-		}()
-		return most
-	}
-	late := worst(func() time.Duration {
-		before := life.Now()
-		time.Sleep(time.Millisecond)
-		return time.Duration(life.Now()-before) - time.Millisecond
-	})
-	disk := worst(func() time.Duration {
-		time.Sleep(20 * time.Millisecond)
-		before := life.Now()
-		file.WriteAt(make([]byte, 4096), 0)
-		file.Sync()
-		return time.Duration(life.Now() - before)
-	})
-	return func() time.Duration {
-		close(stop)
-		defer file.Close()
-		return 2*<-late + 3*<-disk
-	}
+	return slow
 }

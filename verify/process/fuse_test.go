@@ -91,7 +91,7 @@ func crash(args []string) error {
 	p.BoolVar(&f.after, "after", false, "")
 	beats := make(chan bool, 100)
 	trace := &holdfast.Trace{Beat: func(time.Duration, time.Time, error) { beats <- true }}
-	if err := p.begin(args, func(s *sqlite.Store) holdfast.Store { f.Store = s; return f }, trace); err != nil {
+	if err := p.begin(args, func(s holdfast.Store) holdfast.Store { f.Store = s.(*sqlite.Store); return f }, trace); err != nil {
 		return err
 	}
 	var lock *holdfast.Lock

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/sqlite"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 )
 
@@ -38,8 +37,10 @@ func (w *world) listed(name string) (pids []int) {
 }
 
 // Who came first is served first.
-func TestOrder(t *testing.T) {
-	w := newWorld(t)
+func TestOrder(t *testing.T) { onStores(t, order) }
+
+func order(t *testing.T, fresh func(*testing.T) *world) {
+	w := fresh(t)
 	holder := w.runActor([]string{"x"}, "-stdin")
 	w.after(0, 1)
 	const n = 20
@@ -93,27 +94,24 @@ func TestOrder(t *testing.T) {
 // leftovers are the records that hold something, by what they are.
 func (w *world) leftovers() (left []string) {
 	w.t.Helper()
-	rows, err := w.tables.QueryContext(context.Background(),
-		`select space, cast(name as text), cast(value as text) from holdfast_records where length(value) > 0 and space < 2 order by 1, 2`)
-	must(w.t, err)
-	defer rows.Close()
-	for rows.Next() {
-		var space int
-		var name, value string
-		must(w.t, rows.Scan(&space, &name, &value))
-		left = append(left, fmt.Sprintf("%v %s: %s", holdfast.Space(space), name, value))
+	for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions} {
+		names, err := w.store.Keys(context.Background(), space, "", 1000)
+		must(w.t, err)
+		for _, name := range names {
+			recs, err := w.store.Load(context.Background(), []holdfast.Key{{Space: space, Name: name}})
+			must(w.t, err)
+			if len(recs[0].Value) > 0 {
+				left = append(left, fmt.Sprintf("%v %s: %s", space, name, recs[0].Value))
+			}
+		}
 	}
-	must(w.t, rows.Err())
 	return left
 }
 
 // sweep sweeps until nothing is left and returns how long that took.
 func (w *world) sweep() time.Duration {
 	w.t.Helper()
-	store, err := sqlite.Open(w.t.Context(), w.db, nil)
-	must(w.t, err)
-	defer store.Close()
-	c, err := holdfast.New(store, &holdfast.Options{RuntimeDir: filepath.Join(w.runtime, "holdfast")})
+	c, err := holdfast.New(w.store.Store, &holdfast.Options{RuntimeDir: filepath.Join(w.runtime, "holdfast")})
 	must(w.t, err)
 	defer c.Close()
 	began := life.Now()
@@ -134,7 +132,12 @@ func (w *world) sweep() time.Duration {
 // Waiters that are killed, interrupted or out of time leave nothing behind.
 func TestWaitersLeave(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	onStores(t, waitersLeave)
+}
+
+func waitersLeave(t *testing.T, fresh func(*testing.T) *world) {
+	t.Parallel()
+	w := fresh(t)
 	holder := w.runActor([]string{"--ttl", "1", "x"}, "-stdin")
 	token := w.after(0, 1).Token
 	var killed []*process

@@ -4,7 +4,6 @@ package process
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/sqlite"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 	"golang.org/x/sys/unix"
 )
@@ -46,12 +44,8 @@ func pause(args []string) error {
 		return err
 	}
 	ctx := lock.Context()
-	db, err := sql.Open("sqlite", "file:"+os.Getenv("PROCESS_DB")+"?_txlock=immediate&_pragma=busy_timeout(10000)")
-	if err != nil {
-		return err
-	}
 	write := func(what string) string {
-		err := fenced(p, db, lock, what)
+		err := fenced(p, lock, what)
 		switch {
 		case err == nil:
 			return "written"
@@ -101,16 +95,16 @@ func pause(args []string) error {
 }
 
 // fenced writes to a table of the application's in a transaction with the fence.
-func fenced(p *part, db *sql.DB, lock *holdfast.Lock, what string) error {
-	tx, err := db.BeginTx(p.ctx, nil)
+func fenced(p *part, lock *holdfast.Lock, what string) error {
+	tx, err := p.store.DB.BeginTx(p.ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback()
-	if _, err := tx.Exec(`insert into effects (token, what) values (?, ?)`, lock.Token(), what); err != nil {
+	if _, err := tx.Exec(p.store.SQL(`insert into effects (token, what) values (?, ?)`), lock.Token(), what); err != nil {
 		return err
 	}
-	if err := sqlite.Fence(p.ctx, tx, lock); err != nil {
+	if err := p.store.Fence(p.ctx, tx, lock, false); err != nil {
 		return err
 	}
 	return tx.Commit()
@@ -119,21 +113,22 @@ func fenced(p *part, db *sql.DB, lock *holdfast.Lock, what string) error {
 // A holder that stood still for longer than its lease does nothing in the belief
 // that it holds the lock; what slips between its question and its act is refused
 // by the fence.
-func TestHolderStopped(t *testing.T) {
+func TestHolderStopped(t *testing.T) { onStores(t, stopped) }
+
+func stopped(t *testing.T, fresh func(*testing.T) *world) {
 	for _, between := range []bool{false, true} {
 		for round := range number(4, 25) {
 			stop := time.Duration(1100+round*300%2000) * time.Millisecond // of a TTL of 1s
 			t.Run(fmt.Sprintf("between=%v/%v/%d", between, stop, round), func(t *testing.T) {
 				t.Parallel()
-				holderStopped(t, between, stop)
+				holderStopped(t, fresh(t), between, stop)
 			})
 		}
 	}
 }
 
-func holderStopped(t *testing.T, between bool, stop time.Duration) {
-	w := newWorld(t)
-	_, err := w.tables.Exec(`create table effects (token integer, what text)`)
+func holderStopped(t *testing.T, w *world, between bool, stop time.Duration) {
+	_, err := w.tables.Exec(`create table effects (token bigint, what text)`)
 	must(t, err)
 	holder := w.program("pause", "-ttl", "1s", fmt.Sprintf("-between=%v", between))
 	w.after(0, 1)

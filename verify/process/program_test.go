@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/sqlite"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
+	"github.com/holdfast-lock/holdfast/verify/stores"
 )
 
 // roles are programs that use the library.
@@ -32,7 +32,7 @@ type part struct {
 	ttl  time.Duration
 
 	ctx    context.Context
-	store  *sqlite.Store
+	store  *stores.Store
 	client *holdfast.Client
 	lives  string
 	input  chan struct{} // closed when standard input has ended
@@ -46,17 +46,17 @@ func newPart() *part {
 }
 
 // begin opens the store; wrap, if any, comes between it and the client.
-func (p *part) begin(args []string, wrap func(*sqlite.Store) holdfast.Store, trace *holdfast.Trace) (err error) {
+func (p *part) begin(args []string, wrap func(holdfast.Store) holdfast.Store, trace *holdfast.Trace) (err error) {
 	if err := p.Parse(args); err != nil {
 		return err
 	}
 	p.lives = os.Getenv("PROCESS_LIVES")
-	if p.store, err = sqlite.Open(p.ctx, os.Getenv("PROCESS_DB"), nil); err != nil {
+	if p.store, err = stores.Open(p.ctx, os.Getenv("PROCESS_STORE")); err != nil {
 		return err
 	}
-	var store holdfast.Store = p.store
+	store := p.store.Store
 	if wrap != nil {
-		store = wrap(p.store)
+		store = wrap(store)
 	}
 	p.input = make(chan struct{})
 	go func() { io.Copy(io.Discard, os.Stdin); close(p.input) }()

@@ -17,48 +17,87 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/sqlite"
+	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
+	"github.com/holdfast-lock/holdfast/verify/stores"
 )
 
 // patience is how long a test waits for what has to happen.
 var patience = 30 * time.Second
 
-// A world is one SQLite file and those who use it.
+// A world is one store and those who use it.
 type world struct {
 	t       *testing.T
 	dir     string
-	db      string
+	target  string // the store's URL
+	db      string // the file of an SQLite store
 	runtime string // where processes prove each other's death: one for each "host"
 	lives   string
-	wrap    []string         // what its programs are started with
+	wrap    []string // what its programs are started with
+	store   *stores.Store
 	client  *holdfast.Client // only looks
 	tables  *sql.DB
 }
 
+// newWorld is a world on a file.
 func newWorld(t *testing.T) *world { return newWorldIn(t, ".") }
 
 // newWorldIn is a world whose file is in a directory of that name.
 func newWorldIn(t *testing.T, sub string) *world {
 	t.Helper()
-	dir := t.TempDir()
-	w := &world{t: t, dir: dir, db: filepath.Join(dir, sub, "locks.db"), lives: filepath.Join(dir, "lives")}
-	t.Cleanup(w.checkEmpty) // after everything else
+	w := newDir(t)
+	w.db = filepath.Join(w.dir, sub, "locks.db")
 	must(t, os.MkdirAll(filepath.Dir(w.db), 0o700))
+	return w.open("sqlite:" + w.db)
+}
+
+// newDir is a world without a store.
+func newDir(t *testing.T) *world {
+	t.Helper()
+	dir := t.TempDir()
+	w := &world{t: t, dir: dir, lives: filepath.Join(dir, "lives")}
+	t.Cleanup(w.checkEmpty) // after everything else
 	must(t, os.Mkdir(w.lives, 0o700))
 	w.runtime = w.host("here").runtime
-	must(t, sqlite.Migrate(t.Context(), w.db))
-	store, err := sqlite.Open(t.Context(), w.db, nil)
-	must(t, err)
-	t.Cleanup(func() { store.Close() })
-	w.client, err = holdfast.New(store, &holdfast.Options{RuntimeDir: os.DevNull})
-	must(t, err)
-	t.Cleanup(func() { w.client.Close() })
-	w.tables, err = sql.Open("sqlite", "file:"+w.db+"?_txlock=immediate&_pragma=busy_timeout(10000)")
-	must(t, err)
-	t.Cleanup(func() { w.tables.Close() })
 	return w
 }
+
+// open gives a world its store.
+func (w *world) open(target string) *world {
+	t := w.t
+	t.Helper()
+	w.target = target
+	must(t, stores.Migrate(t.Context(), target))
+	var err error
+	w.store, err = stores.Open(t.Context(), target)
+	must(t, err)
+	t.Cleanup(func() { w.store.Close() })
+	w.tables = w.store.DB
+	w.client, err = holdfast.New(w.store.Store, &holdfast.Options{RuntimeDir: os.DevNull})
+	must(t, err)
+	t.Cleanup(func() { w.client.Close() })
+	return w
+}
+
+// onStores runs a test on a file, and on each server that is installed.
+func onStores(t *testing.T, f func(t *testing.T, fresh func(*testing.T) *world)) {
+	t.Run("sqlite", func(t *testing.T) { f(t, newWorld) })
+	on := func(server func(testing.TB, *servers.Options) *servers.Server) func(*testing.T) {
+		return func(t *testing.T) {
+			s := server(t, nil) // or skips
+			f(t, func(t *testing.T) *world {
+				t.Helper()
+				w := newDir(t)
+				return w.open(s.Database(t))
+			})
+		}
+	}
+	t.Run("postgres", on(servers.Postgres))
+	t.Run("mysql", on(servers.MySQL))
+}
+
+// onServer is whether a world's store is on a server.
+func (w *world) onServer() bool { return w.db == "" }
 
 // host is the same world as seen from a host of that name: the kernel's proofs
 // of other hosts are not seen there, only the lease counts.
@@ -77,7 +116,7 @@ const mark = "PROCESS_WORLD="
 func (w *world) env(more ...string) []string {
 	env := []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir, "USER=ana", "LOGNAME=ana", "TMPDIR=" + w.dir, mark + w.dir,
-		"HOLDFAST_STORE=sqlite:" + w.db, "XDG_RUNTIME_DIR=" + w.runtime, "XDG_STATE_HOME=" + w.dir,
+		"HOLDFAST_STORE=" + w.target, "XDG_RUNTIME_DIR=" + w.runtime, "XDG_STATE_HOME=" + w.dir,
 	}
 	return append(env, more...)
 }
@@ -169,7 +208,7 @@ func (w *world) program(role string, args ...string) *process {
 	self, err := os.Executable()
 	must(w.t, err)
 	c := w.command(append([]string{self}, args...)...)
-	c.Env = w.env("PROCESS_ROLE="+role, "PROCESS_LIVES="+w.lives, "PROCESS_DB="+w.db)
+	c.Env = w.env("PROCESS_ROLE="+role, "PROCESS_LIVES="+w.lives, "PROCESS_STORE="+w.target)
 	return w.start(c)
 }
 

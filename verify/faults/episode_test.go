@@ -1,0 +1,418 @@
+//go:build linux
+
+package faults
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/verify/check"
+	"github.com/holdfast-lock/holdfast/verify/process/life"
+	"github.com/holdfast-lock/holdfast/verify/stores"
+)
+
+// names are the locks of an episode, and how they are asked for.
+const names = "one/x,both/s,slots/2"
+
+// patience is how long an episode waits for what has to happen.
+const patience = 60 * time.Second
+
+// A lane is a server, and what may stand in front of it. Its episodes come one
+// after the other.
+type lane struct {
+	kind   string // postgres, mysql
+	server *servers.Server
+	front  *servers.Server // a PgBouncer
+	disk   string          // the directory of a small disk on which its data are
+}
+
+func (l *lane) addr() string {
+	s := l.server
+	if l.front != nil {
+		s = l.front
+	}
+	return fmt.Sprintf("127.0.0.1:%d", s.Port)
+}
+
+// An episode is a few workers, a fault, and its end.
+type episode struct {
+	t       *testing.T
+	rng     *rand.Rand
+	lane    *lane
+	dir     string
+	target  string // the database itself
+	store   *stores.Store
+	client  *holdfast.Client // only looks
+	ttl     time.Duration
+	leap    time.Duration // of the server's clock
+	workers []*process
+	cuts    int
+
+	mu    sync.Mutex
+	notes []note
+}
+
+type note struct {
+	at   int64
+	text string
+}
+
+func (e *episode) note(format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.notes = append(e.notes, note{life.Now(), fmt.Sprintf(format, args...)})
+}
+
+// newEpisode makes a database with a few workers' worth of tables.
+func newEpisode(t *testing.T, l *lane, seed uint64) *episode {
+	t.Helper()
+	dir := t.TempDir()
+	t.Cleanup(func() { checkEmpty(t, dir) })
+	e := &episode{t: t, rng: rand.New(rand.NewPCG(seed, 1)), lane: l, dir: dir, ttl: 1500 * time.Millisecond}
+	e.target = l.server.Database(t)
+	must(t, stores.Migrate(t.Context(), e.target))
+	var err error
+	e.store, err = stores.Open(t.Context(), as(e.target, "judge"))
+	must(t, err)
+	t.Cleanup(func() { e.store.Close() })
+	must(t, setUp(t.Context(), e.store.DB, l.kind))
+	e.client, err = holdfast.New(e.store.Store, &holdfast.Options{RuntimeDir: e.host("judge")})
+	must(t, err)
+	t.Cleanup(func() { e.client.Close() })
+	return e
+}
+
+// host is the directory in which processes of a host prove each other's death.
+func (e *episode) host(name string) string {
+	dir := filepath.Join(e.dir, "run-"+name)
+	if err := os.Mkdir(dir, 0o700); err != nil && !os.IsExist(err) {
+		e.t.Fatal(err)
+	}
+	return dir
+}
+
+// crowd starts a few workers on two hosts and returns when each has held a lock.
+func (e *episode) crowd(flags ...string) {
+	e.t.Helper()
+	for range 3 + e.rng.IntN(4) {
+		e.start(fmt.Sprint(e.rng.IntN(2)), flags...)
+	}
+	e.await("each worker has held a lock", func() bool { return e.each(granted, 0) })
+}
+
+// each says whether every worker that was not killed told of something after an
+// instant.
+func (e *episode) each(what string, after int64) bool {
+	for _, p := range e.workers {
+		if p.killed == 0 && !p.has(what, after) {
+			return false
+		}
+	}
+	return true
+}
+
+// await is until ok, or the end of the episode: what was awaited is missing.
+func (e *episode) await(what string, ok func() bool) {
+	e.t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			e.t.Errorf("not within %v: %s", patience, what)
+			e.dump()
+			e.t.FailNow()
+		}
+	}
+}
+
+// between is a random time.
+func (e *episode) between(least, most time.Duration) time.Duration {
+	return least + time.Duration(e.rng.Int64N(int64(most-least)+1))
+}
+
+// part is about that part of the TTL.
+func (e *episode) part(least, most float64) time.Duration {
+	return e.between(time.Duration(least*float64(e.ttl)), time.Duration(most*float64(e.ttl)))
+}
+
+func (e *episode) sleep(d time.Duration) { time.Sleep(d) }
+
+// anyone is a worker that lives.
+func (e *episode) anyone() *process {
+	var live []*process
+	for _, p := range e.workers {
+		if p.killed == 0 {
+			live = append(live, p)
+		}
+	}
+	return live[e.rng.IntN(len(live))]
+}
+
+// who is a worker that holds or waits for a lock, or anyone.
+func (e *episode) who(waits bool) *process {
+	ctx, cancel := context.WithTimeout(e.t.Context(), time.Second)
+	defer cancel()
+	for _, i := range e.rng.Perm(3) {
+		name, _, _ := strings.Cut(strings.Split(names, ",")[i], "/")
+		info, err := e.client.Show(ctx, name)
+		if err != nil {
+			break
+		}
+		claims := info.Holders
+		if waits {
+			claims = info.Waiters
+		}
+		for _, c := range claims {
+			for _, p := range e.workers {
+				if p.killed == 0 && p.cmd.Process.Pid == c.Owner.PID {
+					return p
+				}
+			}
+		}
+	}
+	return e.anyone()
+}
+
+// finish demands, after the faults have ended, that everything goes on, ends
+// and leaves nothing, and judges what has happened.
+func (e *episode) finish(slow func() time.Duration) (r entry) {
+	e.t.Helper()
+	r = e.conclude(slow)
+	for i, v := range r.Found {
+		if i < 10 {
+			e.t.Error(v)
+		}
+	}
+	if e.t.Failed() || *keep {
+		e.dump()
+	}
+	return r
+}
+
+func (e *episode) conclude(slow func() time.Duration) (r entry) {
+	e.t.Helper()
+	healed := life.Now()
+	e.note("healed")
+	e.await("each worker asks and is granted a lock after the faults have ended", func() bool {
+		return e.each(granted, healed) && e.each(asks, healed)
+	})
+	e.sleep(e.ttl / 2)
+	for _, p := range e.workers {
+		p.input.Close()
+	}
+	e.note("told to end")
+	e.await("every worker ends", func() bool {
+		return !slices.ContainsFunc(e.workers, func(p *process) bool { return !p.ended() })
+	})
+	h := &history{healed: healed, rows: make(map[string]bool), slow: slow()}
+	for _, p := range e.workers {
+		h.stories = append(h.stories, &p.story)
+		if text := strings.TrimSpace(p.said.String()); text != "" {
+			r.Found = append(r.Found, bad("worker", "%s says: %s", p.id, text))
+		}
+	}
+	rows, err := e.store.DB.QueryContext(e.t.Context(), `select id from effects`)
+	must(e.t, err)
+	for rows.Next() {
+		var id string
+		must(e.t, rows.Scan(&id))
+		h.rows[id] = true
+	}
+	must(e.t, rows.Err())
+	r.Found = append(r.Found, h.judge()...)
+	r.Found = append(r.Found, e.residue(h.slow)...)
+	found, n := e.audit()
+	r.Found, r.Steps = append(r.Found, found...), n
+	var where string
+	if r.Gap, where = h.gap(); r.Gap > 2*e.ttl+1500*time.Millisecond+h.slow {
+		r.Found = append(r.Found, bad("P6", "%s was free for %v while somebody waited; TTL %v, slowness of the machine %v", where, r.Gap, e.ttl, h.slow))
+	}
+	for _, o := range h.holds() {
+		r.Holds++
+		if o.lost > 0 || o.finds > 0 {
+			r.Losses++
+		}
+	}
+	r.Writes, r.Slow, r.Cuts = len(h.rows), h.slow, e.cuts
+	return r
+}
+
+// residue demands that all locks and sessions go.
+func (e *episode) residue(slow time.Duration) (found []check.Violation) {
+	c, err := holdfast.New(e.store.Store, &holdfast.Options{TTL: e.ttl, RuntimeDir: e.host("judge")})
+	must(e.t, err)
+	defer c.Close()
+	ctx := e.t.Context()
+	for end := time.Now().Add(2*e.ttl + 2*time.Second + slow); ; time.Sleep(50 * time.Millisecond) {
+		_, err := c.Sweep(ctx)
+		must(e.t, err)
+		found = nil
+		for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions} {
+			keys, err := e.store.Keys(ctx, space, "", 1000)
+			must(e.t, err)
+			for _, name := range keys {
+				recs, err := e.store.Load(ctx, []holdfast.Key{{Space: space, Name: name}})
+				must(e.t, err)
+				value := string(recs[0].Value)
+				sess, err := check.ReadSession(value)
+				switch {
+				case value == "":
+				case space == holdfast.Sessions && err == nil && sess.Dead != 0:
+				case space == holdfast.Names && !strings.Contains(value, "session"):
+				default:
+					found = append(found, bad("C7", "left is %v %s: %s", space, name, value))
+				}
+			}
+		}
+		if len(found) == 0 || time.Now().After(end) {
+			return found
+		}
+	}
+}
+
+// dump prints what has happened, the end of it if it is long.
+func (e *episode) dump() {
+	var lines []note
+	lines = append(lines, e.notes...)
+	for _, p := range e.workers {
+		for _, ev := range p.told() {
+			text := fmt.Sprintf("%s %s", p.id, ev.What)
+			if ev.ID != 0 {
+				text += fmt.Sprintf(" %d %s/%d", ev.ID, ev.Name, ev.Slots)
+			} else {
+				text += " " + ev.Name
+			}
+			if ev.Token != 0 {
+				text += fmt.Sprint(" token ", ev.Token)
+			}
+			if ev.Sent != 0 {
+				text += fmt.Sprint(" sent ", time.Duration(ev.Sent))
+			}
+			lines = append(lines, note{ev.At, text + " " + ev.Text})
+		}
+		if text := strings.TrimSpace(p.said.String()); text != "" && p.ended() {
+			lines = append(lines, note{life.Now(), p.id + " said: " + text})
+		}
+	}
+	slices.SortFunc(lines, func(a, b note) int { return cmp.Compare(a.at, b.at) })
+	file, err := os.CreateTemp("", "faults-*.log")
+	if err != nil {
+		e.t.Log(err)
+		return
+	}
+	defer file.Close()
+	for _, l := range lines {
+		fmt.Fprintf(file, "%v %s\n", time.Duration(l.at), l.text)
+	}
+	if all, err := e.steps(context.Background()); err == nil {
+		for _, s := range all {
+			fmt.Fprintf(file, "step at %v by %b lazy %v: %v %s version %d: %s\n", s.At, s.Writers, s.Lazy, s.Key.Space, s.Key.Name, s.Version, s.Value)
+		}
+	}
+	e.t.Logf("all that happened is in %s", file.Name())
+	for _, l := range lines {
+		if !strings.HasPrefix(l.text, "w") {
+			e.t.Logf("%v %s", time.Duration(l.at), l.text)
+		}
+	}
+}
+
+// seedOf is the seed of an episode.
+func seedOf(parts ...any) uint64 {
+	h := fnv.New64a()
+	fmt.Fprint(h, parts...)
+	return h.Sum64()
+}
+
+// An entry is what an episode, or all of a kind, have come to.
+type entry struct {
+	Fault                                        string
+	Episodes, Holds, Writes, Losses, Cuts, Steps int
+	Found                                        []check.Violation
+	Gap, Slow                                    time.Duration
+}
+
+var ledger struct {
+	sync.Mutex
+	of map[string]*entry
+}
+
+// entryMark begins a line by which another process tells its entries.
+const entryMark = "entry: "
+
+// enter adds an episode to the ledger.
+func enter(e entry) {
+	ledger.Lock()
+	defer ledger.Unlock()
+	if own {
+		text, _ := json.Marshal(e)
+		fmt.Printf("\n%s%s\n", entryMark, text)
+	}
+	if ledger.of == nil {
+		ledger.of = make(map[string]*entry)
+	}
+	for _, fault := range []string{e.Fault, "all"} {
+		l := ledger.of[fault]
+		if l == nil {
+			l = &entry{Fault: fault}
+			ledger.of[fault] = l
+		}
+		l.Episodes++
+		l.Holds += e.Holds
+		l.Writes += e.Writes
+		l.Losses += e.Losses
+		l.Cuts += e.Cuts
+		l.Steps += e.Steps
+		l.Found = append(l.Found, e.Found...)
+		l.Gap = max(l.Gap, e.Gap)
+		l.Slow = max(l.Slow, e.Slow)
+	}
+}
+
+// report prints the ledger.
+func report(t *testing.T) {
+	ledger.Lock()
+	defer ledger.Unlock()
+	for _, fault := range slices.Sorted(maps.Keys(ledger.of)) {
+		l := ledger.of[fault]
+		t.Logf("ledger: %-58s episodes %3d, holds %6d, lost %3d, fenced writes %5d, replies thrown away %3d, writes audited %6d, longest that a name was free and awaited after healing %6v, violations %d",
+			fault, l.Episodes, l.Holds, l.Losses, l.Writes, l.Cuts, l.Steps, l.Gap.Round(time.Millisecond), len(l.Found))
+	}
+}
+
+// account makes the users of the workers on a MySQL.
+func account(ctx context.Context, s *servers.Server) error {
+	if u, err := url.Parse(s.URL); err != nil || u.Scheme != "mysql" {
+		return err
+	}
+	store, err := stores.OpenDB(s.URL)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	for i := range 40 {
+		user := fmt.Sprintf("w%d@'127.0.0.1'", i)
+		if i == 39 {
+			user = "judge@'127.0.0.1'"
+		}
+		for _, q := range []string{"create user if not exists " + user, "grant all on *.* to " + user} {
+			if _, err := store.ExecContext(ctx, q); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

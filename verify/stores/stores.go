@@ -1,0 +1,200 @@
+// Package stores opens each of our stores by its URL, together with the database
+// that it is in: sqlite:PATH, postgres://…, mysql://….
+package stores
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	mysqldriver "github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/mysql"
+	"github.com/holdfast-lock/holdfast/postgres"
+	"github.com/holdfast-lock/holdfast/sqlite"
+)
+
+// A Store is open, and so is its database for what an application does there.
+type Store struct {
+	holdfast.Store // as its package made it
+	DB             *sql.DB
+
+	kind  kind
+	close func() error
+}
+
+// A kind is what is different between stores.
+type kind struct {
+	scheme  string
+	migrate func(ctx context.Context, target string) error
+	open    func(ctx context.Context, target string) (*Store, error)
+	fence   func(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error
+	plain   string // the same in plain SQL
+	args    func(i int) string
+}
+
+var kinds = []kind{
+	{
+		scheme: "sqlite",
+		migrate: func(ctx context.Context, target string) error {
+			return sqlite.Migrate(ctx, strings.TrimPrefix(target, "sqlite:"))
+		},
+		open:  openSQLite,
+		fence: sqlite.Fence,
+		plain: `insert into holdfast_fence (name, token) values (?, ?)`,
+	},
+	{
+		scheme: "postgres",
+		migrate: func(ctx context.Context, target string) error {
+			pool, err := pgxpool.New(ctx, target)
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			return postgres.Migrate(ctx, pool, nil)
+		},
+		open:  openPostgres,
+		fence: postgres.FenceSQL,
+		plain: `select holdfast_fence(?::text, ?::bigint)`,
+		args:  func(i int) string { return fmt.Sprintf("$%d", i) },
+	},
+	{
+		scheme: "mysql",
+		migrate: func(ctx context.Context, target string) error {
+			db, err := OpenDB(target)
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			return mysql.Migrate(ctx, db, nil)
+		},
+		open:  openMySQL,
+		fence: mysql.Fence,
+		plain: `call holdfast_fence(?, ?)`,
+	},
+}
+
+func kindOf(target string) (kind, error) {
+	scheme, _, _ := strings.Cut(target, ":")
+	for _, k := range kinds {
+		if k.scheme == scheme {
+			return k, nil
+		}
+	}
+	return kind{}, fmt.Errorf("no store is called %q", scheme)
+}
+
+// Migrate makes the tables.
+func Migrate(ctx context.Context, target string) error {
+	k, err := kindOf(target)
+	if err != nil {
+		return err
+	}
+	return k.migrate(ctx, target)
+}
+
+// Open opens a store.
+func Open(ctx context.Context, target string) (*Store, error) {
+	k, err := kindOf(target)
+	if err != nil {
+		return nil, err
+	}
+	s, err := k.open(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	s.kind = k
+	return s, nil
+}
+
+// Close closes store and database.
+func (s *Store) Close() error { return s.close() }
+
+// SQL is a statement with ? for each argument in the words of the database.
+func (s *Store) SQL(query string) string {
+	if s.kind.args == nil {
+		return query
+	}
+	i := 0
+	return regexp.MustCompile(`\?`).ReplaceAllStringFunc(query, func(string) string { i++; return s.kind.args(i) })
+}
+
+// Fence has a transaction depend on a lock, by the function of the store's
+// package, or as any other language does it.
+func (s *Store) Fence(ctx context.Context, tx *sql.Tx, lock *holdfast.Lock, plain bool) error {
+	if !plain {
+		return s.kind.fence(ctx, tx, lock)
+	}
+	_, err := tx.ExecContext(ctx, s.SQL(s.kind.plain), lock.Name(), lock.Token())
+	return err
+}
+
+func openSQLite(ctx context.Context, target string) (*Store, error) {
+	path := strings.TrimPrefix(target, "sqlite:")
+	store, err := sqlite.Open(ctx, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(10000)")
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return &Store{Store: store, DB: db, close: func() error { return errors.Join(db.Close(), store.Close()) }}, nil
+}
+
+func openPostgres(ctx context.Context, target string) (*Store, error) {
+	pool, err := pgxpool.New(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	store, err := postgres.New(ctx, pool, nil)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	db := stdlib.OpenDBFromPool(pool)
+	return &Store{Store: store, DB: db, close: func() error {
+		defer pool.Close()
+		return errors.Join(db.Close(), store.Close())
+	}}, nil
+}
+
+func openMySQL(ctx context.Context, target string) (*Store, error) {
+	db, err := OpenDB(target)
+	if err != nil {
+		return nil, err
+	}
+	store, err := mysql.New(ctx, db, nil)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return &Store{Store: store, DB: db, close: func() error { return errors.Join(store.Close(), db.Close()) }}, nil
+}
+
+// OpenDB understands the URL of a MySQL, which its driver does not.
+func OpenDB(target string) (*sql.DB, error) {
+	u, err := url.Parse(target)
+	if err != nil {
+		return nil, err
+	}
+	c := mysqldriver.NewConfig()
+	c.Net, c.Addr, c.User, c.DBName = "tcp", u.Host, u.User.Username(), strings.TrimPrefix(u.Path, "/")
+	c.Passwd, _ = u.User.Password()
+	c.Timeout = 5 * time.Second
+	c.Logger = &mysqldriver.NopLogger{}
+	connector, err := mysqldriver.NewConnector(c)
+	if err != nil {
+		return nil, err
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(8)
+	return db, nil
+}
