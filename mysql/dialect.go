@@ -25,12 +25,12 @@ type dialect struct {
 // argument, so that one prepared statement serves every length: the server has
 // room for few prepared statements.
 type statements struct {
-	load, loadAll         string
-	insert, update, empty string
-	swaps, won            string
-	returning             bool // the server has INSERT … RETURNING
-	keys, idle            string
-	raise, remove         string
+	load, loadAll  string
+	insert, update string
+	swaps, won     string
+	returning      bool // the server has INSERT … RETURNING
+	keys, idle     string
+	raise, remove  string
 }
 
 // clock is when the statement began. So no record looks younger than the call

@@ -17,32 +17,28 @@ type way struct {
 	dsn    string // parameters
 	conns  int    // SetMaxOpenConns
 	prefix string
+	change func(*server) // what it knows of the server
 }
 
-// dsn is the data source name of a database by its URL.
-func dsn(t testing.TB, target, params string) string {
+// connect is a pool for a database by its URL.
+func connect(t testing.TB, target string, w way) *sql.DB {
 	t.Helper()
 	u, err := url.Parse(target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := mysql.NewConfig()
-	c.Net, c.Addr, c.DBName = "tcp", u.Host, u.Path[1:]
-	c.User = u.User.Username()
-	c.Passwd, _ = u.User.Password()
-	d := c.FormatDSN()
-	if params != "" {
-		d += "?" + params
-	}
-	return d
-}
-
-func connect(t testing.TB, target string, w way) *sql.DB {
-	t.Helper()
-	db, err := sql.Open("mysql", dsn(t, target, w.dsn))
+	c, err := mysql.ParseDSN("tcp(" + u.Host + ")" + u.Path + "?" + w.dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.User = u.User.Username()
+	c.Passwd, _ = u.User.Password()
+	c.Logger = &mysql.NopLogger{}
+	connector, err := mysql.NewConnector(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(w.conns)
 	t.Cleanup(func() { db.Close() })
 	return db
@@ -59,7 +55,7 @@ func (h handle) Reopen(t *testing.T) holdfast.Store { return open(t, h.url, h.wa
 
 func open(t testing.TB, target string, w way) handle {
 	t.Helper()
-	s, err := New(t.Context(), connect(t, target, w), &Options{Prefix: w.prefix})
+	s, err := newStore(t.Context(), connect(t, target, w), Options{Prefix: w.prefix}, w.change)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,6 +79,7 @@ func fresh(t testing.TB, w way) handle {
 
 var ways = map[string]way{
 	"defaults":       {},
+	"as on MySQL":    {change: func(s *server) { s.returning = false }},
 	"READ COMMITTED": {dsn: "tx_isolation=" + url.QueryEscape("'READ-COMMITTED'"), prefix: "other_"},
 	"two connections, found rows, odd settings": {
 		conns: 2,

@@ -1,0 +1,405 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
+)
+
+// hostPort is where the server of a URL listens.
+func hostPort(t *testing.T, target string) string {
+	t.Helper()
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Host
+}
+
+func name(format string, args ...any) holdfast.Key {
+	return holdfast.Key{Name: fmt.Sprintf(format, args...)}
+}
+
+// Where the connection breaks after a write was committed, and before that is
+// told, the answer is perhaps: the write was applied, and is not sent again.
+func TestCutAfterCommit(t *testing.T) {
+	for which, change := range map[string]func(*server){"MariaDB": nil, "as on MySQL": ways["as on MySQL"].change} {
+		t.Run(which, func(t *testing.T) {
+			h := fresh(t, way{})
+			proxy, err := servers.NewProxy(t.Context(), hostPort(t, h.url))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer proxy.Close()
+			s := open(t, servers.WithHostPort(h.url, proxy.Addr()), way{change: change})
+			for i := range 20 {
+				writes := []holdfast.Write{{Key: name("a %d", i), Old: holdfast.IfEmpty, Value: []byte("1")}}
+				if i%2 == 1 {
+					writes = append(writes, holdfast.Write{Key: name("b %d", i), Old: holdfast.IfEmpty, Value: []byte("1")})
+				}
+				if i%4 > 1 { // writes that follow
+					for j := range writes {
+						writes[j].Old = hold(t, s, writes[j].Key.Name, "0")
+					}
+				}
+				proxy.CutAfterCommit(1)
+				out, err := s.CompareAndSwap(t.Context(), writes)
+				if err == nil {
+					t.Fatalf("round %d: the answer was cut off, and is %+v", i, out)
+				}
+				if proxy.Cuts() != i+1 {
+					t.Fatalf("round %d: %d connections were cut, error %v", i, proxy.Cuts(), err)
+				}
+				for _, w := range writes {
+					r, err := s.Load(t.Context(), []holdfast.Key{w.Key})
+					if err != nil || string(r[0].Value) != "1" {
+						t.Errorf("round %d: %s holds %q, error %v", i, w.Key.Name, r[0].Value, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// What was cut off before the server had it is not known to be lost, but soon
+// all goes on.
+func TestBrokenConnections(t *testing.T) {
+	h := fresh(t, way{})
+	proxy, err := servers.NewProxy(t.Context(), hostPort(t, h.url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	s := open(t, servers.WithHostPort(h.url, proxy.Addr()), way{})
+	for i := range 10 {
+		hold(t, s, fmt.Sprint(i), "x")
+		proxy.Cut()
+		// Lanes that were idle are found broken before anything is sent.
+		hold(t, s, fmt.Sprint(i), "y")
+	}
+}
+
+// A server that was killed is used again when it is back, and has what it
+// confirmed.
+func TestKilledServer(t *testing.T) {
+	server := servers.MySQL(t, &servers.Options{})
+	if !server.Own {
+		t.Skip("this server is not ours")
+	}
+	target := server.Database(t)
+	if err := Migrate(t.Context(), connect(t, target, way{}), nil); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, target, way{})
+	version := hold(t, s, "a", "x")
+	for range 2 {
+		if err := server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		if _, err := s.Load(ctx, []holdfast.Key{name("a")}); err == nil {
+			t.Error("a dead server answers")
+		}
+		cancel()
+		if err := server.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Load(t.Context(), []holdfast.Key{name("a")})
+		if err != nil || r[0].Version != version {
+			t.Fatalf("after the restart: %+v, error %v, want version %d", r, err, version)
+		}
+		version = hold(t, s, "a", "y")
+	}
+}
+
+// A primary that has become a replica is neither read nor written; when it is
+// the primary again all goes on.
+func TestReadOnly(t *testing.T) {
+	server := servers.MySQL(t, &servers.Options{})
+	if !server.Own {
+		t.Skip("this server is not ours")
+	}
+	target := server.Database(t)
+	admin := connect(t, target, way{})
+	for _, q := range []string{`create user app@'%' identified by 'secret'`, `grant all on *.* to app@'%'`, `revoke super, read_only admin on *.* from app@'%'`} {
+		if _, err := admin.Exec(q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Migrate(t.Context(), admin, nil); err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword("app", "secret")
+	s := open(t, u.String(), way{})
+	version := hold(t, s, "a", "x")
+	for _, on := range []bool{true, false} {
+		if _, err := admin.Exec(`set global read_only = ?`, on); err != nil {
+			t.Fatal(err)
+		}
+		_, err := s.Load(t.Context(), []holdfast.Key{name("a")})
+		if on != errors.Is(err, errReplica) {
+			t.Errorf("read-only %v: load has error %v", on, err)
+		}
+		if _, err = s.Load(t.Context(), []holdfast.Key{name("a"), name("b")}); on != errors.Is(err, errReplica) {
+			t.Errorf("read-only %v: load of two has error %v", on, err)
+		}
+		out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: name("a"), Old: version, Value: []byte("y")}})
+		if on && number(err) != errOption || !on && (err != nil || !out[0].Won) {
+			t.Errorf("read-only %v: %+v, error %v", on, out, err)
+		}
+		if on {
+			if f := finding(t, s.Store, "server"); f.Level != holdfast.Failure {
+				t.Errorf("the doctor says %+v", f)
+			}
+		}
+	}
+}
+
+// Others that lock our rows in another order may bring about deadlocks. A write
+// that is rolled back because of one is made again, and has its right outcome.
+func TestDeadlock(t *testing.T) {
+	h := fresh(t, way{})
+	db := connect(t, h.url, way{})
+	ctx := t.Context()
+	const n = 20
+	writes := make([]holdfast.Write, n)
+	for i := range writes {
+		writes[i] = holdfast.Write{Key: name("key %02d", i), Old: holdfast.IfEmpty, Value: []byte("0")}
+	}
+	var versions [n]int64
+	out, err := h.CompareAndSwap(ctx, writes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, o := range out {
+		versions[i] = o.Record.Version
+	}
+	deadlocks := func() (n int) {
+		var name string
+		if err := db.QueryRow(`show global status like 'Innodb_deadlocks'`).Scan(&name, &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := deadlocks()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			tx, err := db.BeginTx(ctx, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			// As heavy as it can be, so that it is not the victim.
+			if _, err := tx.Exec(`create temporary table if not exists heavy (n int)`); err != nil {
+				t.Error(err)
+			}
+			tx.Exec(`insert into heavy select seq from seq_1_to_1000`)
+			for i := n - 1; i >= 0; i-- {
+				if _, err := tx.Exec(`update holdfast_records set fence = fence + 1 where id = ?`, sqlstore.ID(writes[i].Key)); err != nil {
+					break
+				}
+			}
+			tx.Rollback()
+		}
+	})
+	for round := 0; deadlocks() < before+5; round++ {
+		if round > 2000 {
+			t.Fatal("no deadlock has come about")
+		}
+		for i := range writes {
+			writes[i].Old, writes[i].Value = versions[i], fmt.Append(nil, round)
+		}
+		out, err := h.CompareAndSwap(ctx, writes)
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		for i, o := range out {
+			switch {
+			case !o.Won && o.Record.Version != versions[i]: // else it has lost to a row that stayed locked
+				t.Fatalf("round %d: write %d lost to version %d, and nobody writes", round, i, o.Record.Version)
+			case o.Won && o.Record.Version <= versions[i]:
+				t.Fatalf("round %d: version %d follows %d", round, o.Record.Version, versions[i])
+			}
+			versions[i] = o.Record.Version
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// Who keeps one row locked holds up a batch for about two seconds, and then only
+// the write to this row loses. Heartbeats do not wait for it.
+func TestLockedRow(t *testing.T) {
+	h := fresh(t, way{})
+	version := hold(t, h, "locked", "x")
+	tx := begin(t, connect(t, h.url, way{}))
+	if err := tx.QueryRow(`select version from holdfast_records where id = ? for update`, sqlstore.ID(name("locked"))).Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	batch := make(chan error, 1)
+	began := time.Now()
+	go func() {
+		out, err := h.CompareAndSwap(t.Context(), []holdfast.Write{
+			{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1")},
+			{Key: name("locked"), Old: version, Value: []byte("2")},
+			{Key: name("z"), Old: holdfast.IfEmpty, Value: []byte("3")},
+		})
+		switch {
+		case err != nil:
+		case !out[0].Won || out[1].Won || !out[2].Won:
+			err = fmt.Errorf("got %+v", out)
+		case out[1].Record.Version != version || string(out[1].Record.Value) != "x":
+			err = fmt.Errorf("it lost to %+v", out[1].Record)
+		}
+		batch <- err
+	}()
+	old := holdfast.IfEmpty
+	for range 20 {
+		beat := time.Now()
+		out, err := h.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Sessions, Name: "s"}, Old: old, Value: []byte("beat")}})
+		if err != nil || !out[0].Won {
+			t.Fatalf("a heartbeat: %+v, error %v", out, err)
+		}
+		if took := time.Since(beat); took > 500*time.Millisecond {
+			t.Errorf("a heartbeat took %v", took)
+		}
+		old = out[0].Record.Version
+	}
+	if err := <-batch; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the batch took %v", took)
+	}
+}
+
+// A write to a row that was swept loses, in a batch too, and brings nothing
+// back: who takes the name next is above all that was there, also if the clock
+// has gone back meanwhile.
+func TestSweptForGood(t *testing.T) {
+	h := fresh(t, way{})
+	ctx := t.Context()
+	const future = int64(9_000_000_000_000_000) // as if the clock had been there
+	db := connect(t, h.url, way{})
+	for i, k := range []holdfast.Key{name("a"), name("b"), name("c")} {
+		if _, err := db.Exec(`insert into holdfast_records (id, version, value) values (?, ?, '')`, sqlstore.ID(k), future+int64(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows := []sqlstore.Row{{ID: sqlstore.ID(name("a")), Version: future}, {ID: sqlstore.ID(name("b")), Version: future + 1}, {ID: sqlstore.ID(name("c")), Version: future + 2}}
+	if n, err := h.Names.Remove(ctx, rows); err != nil || n != 3 {
+		t.Fatalf("%d rows removed, error %v", n, err)
+	}
+	follow := []holdfast.Write{{Key: name("a"), Old: future, Value: []byte("late")}, {Key: name("b"), Old: future + 1, Value: []byte("late")}, {Key: name("new"), Old: holdfast.IfEmpty, Value: []byte("1")}}
+	out, err := h.CompareAndSwap(ctx, follow)
+	if err != nil || out[0].Won || out[1].Won || !out[2].Won {
+		t.Fatalf("writes that follow what was swept: %+v, error %v", out, err)
+	}
+	for i, o := range out[:2] {
+		if o.Record.Version != 0 || o.Record.Value != nil {
+			t.Errorf("write %d lost to %+v, want nothing", i, o.Record)
+		}
+	}
+	if keys, err := h.Keys(ctx, holdfast.Names, "", 10); err != nil || strings.Join(keys, " ") != "new" {
+		t.Errorf("keys %q, error %v", keys, err)
+	}
+	last := out[2].Record.Version
+	for _, writes := range [][]holdfast.Write{
+		{{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("alone")}},
+		{{Key: name("b"), Old: holdfast.IfEmpty, Value: []byte("together")}, {Key: name("c"), Old: holdfast.IfEmpty, Value: []byte("together")}},
+	} {
+		out, err := h.CompareAndSwap(ctx, writes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, o := range out {
+			if !o.Won || o.Record.Version <= future+2 {
+				t.Errorf("%s: %+v, want a version above %d", writes[i].Key.Name, o, future+2)
+			}
+		}
+	}
+	if last <= future+2 {
+		t.Errorf("a new name has version %d, want one above the floor", last)
+	}
+}
+
+// A row that is inserted while it is swept has a version above that of the row
+// that went, even if the one who inserts has read the floor before it rose: the
+// sweep waits.
+func TestSweepWaitsForInsert(t *testing.T) {
+	h := fresh(t, way{})
+	ctx := t.Context()
+	db := connect(t, h.url, way{})
+	// Someone in the middle of inserting: it has read the floor.
+	tx := begin(t, db)
+	var floor int64
+	if err := tx.QueryRow("select value from holdfast_meta where `key` = 'floor' lock in share mode").Scan(&floor); err != nil {
+		t.Fatal(err)
+	}
+	freed := hold(t, h, "a", "x")
+	if out, err := h.CompareAndSwap(ctx, []holdfast.Write{{Key: name("a"), Old: freed}}); err != nil || !out[0].Won {
+		t.Fatalf("%+v, error %v", out, err)
+	}
+	if n, err := h.Sweep(ctx, 0); err != nil || n != 0 {
+		t.Errorf("a sweep beside an insert: %d removed, error %v; want it to leave that to the next", n, err)
+	}
+	tx.Rollback()
+	if n, err := h.Sweep(ctx, 0); err != nil || n != 1 {
+		t.Errorf("the next sweep: %d removed, error %v", n, err)
+	}
+	var now int64
+	if err := db.QueryRow("select value from holdfast_meta where `key` = 'floor'").Scan(&now); err != nil || now <= freed {
+		t.Errorf("the floor is %d, error %v, want one above %d", now, err, freed)
+	}
+}
+
+// Names are bytes: what a collation takes for the same are different names.
+func TestNamesAreBytes(t *testing.T) {
+	h := fresh(t, way{})
+	var writes []holdfast.Write
+	for _, n := range []string{"a", "A", "a ", "a\x00", "ä", "a\u0308", "\xe4", "a\t", " a", "a\\", "a'", "a`", "a%", "a_"} {
+		writes = append(writes, holdfast.Write{Key: name("%s", n), Old: holdfast.IfEmpty, Value: []byte(n)})
+	}
+	for i, w := range writes {
+		ws := writes[i : i+1]
+		if i%2 == 0 && i+1 < len(writes) {
+			ws = writes[i : i+2]
+		} else if i%2 == 1 {
+			continue
+		}
+		out, err := h.CompareAndSwap(t.Context(), ws)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range out {
+			if !o.Won {
+				t.Errorf("near %q: lost to %q", w.Key.Name, o.Record.Value)
+			}
+		}
+	}
+	for _, w := range writes {
+		if r, err := h.Load(t.Context(), []holdfast.Key{w.Key}); err != nil || string(r[0].Value) != w.Key.Name {
+			t.Errorf("%q holds %q, error %v", w.Key.Name, r[0].Value, err)
+		}
+	}
+}
