@@ -206,8 +206,8 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 			return err
 		})
 		switch {
-		case err != nil && db.Means(err) == Locked:
-			alone = true // who keeps one row locked shall not hold up the others
+		case err != nil && db.Means(err) != Perhaps:
+			alone = true // who keeps one row locked, or deadlocks again and again, shall not hold up the others
 		case err != nil:
 			return nil, err
 		}
