@@ -1,0 +1,257 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
+)
+
+// watching runs Watch and returns what it calls; stop ends it.
+func watching(t *testing.T, s *Store, who ...string) (hints chan holdfast.Hint, ended chan error, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	hints, ended = make(chan holdfast.Hint, 1000), make(chan error, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ended <- s.Watch(ctx, who, func(h holdfast.Hint) { hints <- h })
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return hints, ended, cancel
+}
+
+func expect(t *testing.T, hints chan holdfast.Hint, want holdfast.Hint) {
+	t.Helper()
+	select {
+	case got := <-hints:
+		if got != want {
+			t.Errorf("told of %+v, want %+v", got, want)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatalf("not told of %+v", want)
+	}
+}
+
+// listening counts the backends that listen.
+func listening(t *testing.T, r reopener) (n int) {
+	t.Helper()
+	if err := r.pool.QueryRow(t.Context(), `
+select count(*) from pg_stat_activity where datname = current_database() and query like 'listen%'`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func eventually(t *testing.T, within time.Duration, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(within); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in %v: %s", within, what)
+		}
+	}
+}
+
+func TestPayload(t *testing.T) {
+	for _, k := range []holdfast.Key{{Space: holdfast.Names, Name: "a"}, {Space: holdfast.Audits, Name: strings.Repeat("\x00\xff'", 85)}} {
+		for _, wake := range []string{holdfast.Everyone, strings.Repeat("\x00", 64)} {
+			p := payload(sqlstore.Write{ID: sqlstore.ID(k), Wake: wake})
+			want := holdfast.Hint{Key: k, Wake: wake}
+			if got, ok := hintOf(p); !ok || got != want || len(p) > 7999 {
+				t.Errorf("%q became %+v, %v", p, got, ok)
+			}
+		}
+	}
+	for _, p := range []string{"", "x", "00", "0061", "0061 ", "0961 2a", "zz 2a", "0061 zz", strings.Repeat("00", 300) + " 2a"} {
+		if got, ok := hintOf(p); !ok || got != (holdfast.Hint{}) {
+			t.Errorf("%q became %+v, %v, want that anything may have changed", p, got, ok)
+		}
+	}
+	if _, ok := hintOf("? ABC"); ok {
+		t.Error("somebody's proof is taken for a hint")
+	}
+}
+
+// What strangers send does no harm; and watching ends with the store, with the
+// connection, and leaves nobody listening.
+func TestWatch(t *testing.T) {
+	r := fresh(t, nil)
+	ctx := t.Context()
+	if n := listening(t, r); n != 0 {
+		t.Errorf("%d backends listen, and nobody watches", n)
+	}
+	hints, ended, stop := watching(t, r.Store)
+	expect(t, hints, holdfast.Hint{})
+	exec(t, r.pool, `select pg_notify($1, 'rubbish')`, r.channel.all())
+	expect(t, hints, holdfast.Hint{})
+	exec(t, r.pool, `select pg_notify($1, '? 123')`, r.channel.all())
+	exec(t, r.pool, `notify other, 'rubbish'`)
+	if _, err := r.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: "me"}}); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, hints, holdfast.Hint{Key: holdfast.Key{Name: "a"}, Wake: "me"})
+	if n := listening(t, r); n != 1 {
+		t.Errorf("%d backends listen, want 1", n)
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("Watch returned %v", err)
+	}
+	if n := listening(t, r); n != 0 {
+		t.Errorf("%d backends listen after Watch", n)
+	}
+
+	// The next one takes the same connection, if it is still good.
+	for _, ruin := range []bool{false, true} {
+		var before, after int
+		count := func(n *int) {
+			t.Helper()
+			if err := r.pool.QueryRow(ctx, `select count(*) from pg_stat_activity where application_name = 'holdfast' and datname = current_database()`).Scan(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		count(&before)
+		if ruin {
+			exec(t, r.pool, `select pg_terminate_backend(pid) from pg_stat_activity where query like 'unlisten%' and datname = current_database()`)
+		}
+		hints, ended, stop = watching(t, r.Store)
+		expect(t, hints, holdfast.Hint{})
+		if count(&after); after != before {
+			t.Errorf("%d connections of ours, after %d", after, before)
+		}
+		stop()
+		<-ended
+	}
+
+	hints, ended, _ = watching(t, r.Store)
+	expect(t, hints, holdfast.Hint{})
+	exec(t, r.pool, `select pg_terminate_backend(pid) from pg_stat_activity where query like 'listen%' and datname = current_database()`)
+	if err := <-ended; err == nil || !strings.HasPrefix(err.Error(), "watch: ") {
+		t.Errorf("Watch of a connection that is gone returned %v", err)
+	}
+
+	hints, ended, _ = watching(t, r.Store)
+	expect(t, hints, holdfast.Hint{})
+	r.Close()
+	if err := <-ended; !errors.Is(err, errClosed) {
+		t.Errorf("Watch returned %v after Close", err)
+	}
+	if err := r.Watch(ctx, nil, func(holdfast.Hint) {}); !errors.Is(err, errClosed) {
+		t.Errorf("Watch of a closed store returned %v", err)
+	}
+}
+
+// Only those are told whom it is meant for.
+func TestWatchWho(t *testing.T) {
+	r := fresh(t, nil)
+	me, _, _ := watching(t, r.Store, "me", strings.Repeat("long", 16))
+	all, _, _ := watching(t, r.Store)
+	expect(t, me, holdfast.Hint{})
+	expect(t, all, holdfast.Hint{})
+	for i, wake := range []string{"you", "me", strings.Repeat("long", 16), holdfast.Everyone} {
+		k := holdfast.Key{Name: string(rune('a' + i))}
+		if _, err := r.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: wake}}); err != nil {
+			t.Fatal(err)
+		}
+		if wake != "you" {
+			expect(t, me, holdfast.Hint{Key: k, Wake: wake})
+		}
+		expect(t, all, holdfast.Hint{Key: k, Wake: wake})
+	}
+}
+
+// A client listens only while it waits.
+func TestListensWhileWaiting(t *testing.T) {
+	r := fresh(t, nil)
+	ctx := t.Context()
+	holder, waiter := client(t, open(t, connect(t, r.url), nil)), client(t, open(t, connect(t, r.url), nil))
+	l, err := holder.Acquire(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan *holdfast.Lock, 1)
+	go func() {
+		l, err := waiter.Acquire(ctx, "a")
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	eventually(t, 10*time.Second, "a waiter listens", func() bool { return listening(t, r) == 1 })
+	if err := l.Release(ctx); err != nil {
+		t.Error(err)
+	}
+	if l = <-got; l == nil {
+		return
+	}
+	eventually(t, 20*time.Second, "who waits no longer does not listen", func() bool { return listening(t, r) == 0 })
+	if err := l.Release(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// A connection that has died without a word is noticed.
+func TestWatchSilence(t *testing.T) {
+	t.Parallel()
+	r := fresh(t, nil)
+	u, err := url.Parse(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := servers.NewProxy(t.Context(), u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	s := open(t, connect(t, servers.WithHostPort(r.url, proxy.Addr())), nil)
+	hints, ended, _ := watching(t, s)
+	expect(t, hints, holdfast.Hint{})
+	proxy.Blackhole(true, true)
+	select {
+	case err := <-ended:
+		if err == nil || errors.Is(err, context.Canceled) {
+			t.Errorf("Watch returned %v", err)
+		}
+	case <-time.After(2 * quietFor):
+		t.Errorf("nobody noticed in %v", 2*quietFor)
+	}
+	proxy.Blackhole(false, false)
+}
+
+// Behind a pooler in transaction mode Watch says that nothing arrives, and says it
+// at once when it is asked again; in session mode it works.
+func TestWatchPooled(t *testing.T) {
+	r := migrated(t, bouncer(t).Database(t), nil)
+	for i := range 2 {
+		began := time.Now()
+		err := r.Watch(t.Context(), nil, func(h holdfast.Hint) { t.Errorf("told of %+v", h) })
+		if !errors.Is(err, errDeaf) {
+			t.Errorf("Watch returned %v", err)
+		}
+		if took := time.Since(began); took > proofTime*3 || i > 0 && took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+	}
+	says(t, r.Store, "ok server: PostgreSQL ", "slow wake-ups: a connection pooler that shares connections is in between")
+
+	session, err := servers.StartPgBouncer(t.Context(), servers.Postgres(t, nil), &servers.Options{Settings: []string{"pool_mode=session"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Stop()
+	r = migrated(t, session.Database(t), nil)
+	hints, _, stop := watching(t, r.Store)
+	expect(t, hints, holdfast.Hint{})
+	if _, err := r.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: "me"}}); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, hints, holdfast.Hint{Key: holdfast.Key{Name: "a"}, Wake: "me"})
+	stop()
+	says(t, r.Store, "ok wake-ups: notifications arrive")
+}
