@@ -359,6 +359,7 @@ func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Cont
 		return perhaps
 	case sw.out.Won:
 		next.written(sw.out.Record.Version)
+		p.saw(sw.out.Record)
 		c.see(p, next, sw.out.Record.Version, sw.sent)
 		return won
 	}
@@ -367,6 +368,7 @@ func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Cont
 		c.refuse(p, err)
 		return lostTo
 	}
+	p.saw(sw.out.Record)
 	for _, g := range p.groups {
 		if g.state == wanted && g.nr != 0 {
 			g.retries++
@@ -396,7 +398,15 @@ func (c *Client) lookAt(p *place) bool {
 	return true
 }
 
+// saw takes in the store's clock from a record of a place.
+func (p *place) saw(r Record) {
+	if p.clock = 0; r.Age >= 0 {
+		p.clock = r.Version + r.Age.Microseconds()
+	}
+}
+
 func (c *Client) seeRecord(p *place, r Record, asked instant) {
+	p.saw(r)
 	rec, err := decodeLock(r.Value, r.Version)
 	if err != nil {
 		c.refuse(p, err)

@@ -30,6 +30,8 @@ type place struct {
 	waits        bool    // a claim of ours is in its queue
 	lookAt       instant // when the wait loop looks at it because of a hint
 	pos          position
+	pace         time.Duration // of the queue, when we last left it
+	clock        int64         // the store's, when the record was last seen, in microseconds since 1970; 0: not known
 
 	// What the driver is at.
 	busy    bool
@@ -130,7 +132,7 @@ func (c *Client) place(name string) *place {
 			// What it was when we left it: who comes again soon need not ask.
 			delete(c.recent, name)
 			if now().sub(old.at) < recently {
-				p.known, p.rec, p.version, p.got = true, old.rec, old.version, old.at
+				p.known, p.rec, p.version, p.got, p.pace = true, old.rec, old.version, old.at, old.pace
 				c.compare(p)
 			}
 		}
@@ -301,6 +303,7 @@ type recent struct {
 	rec     lockRecord
 	version int64
 	at      instant
+	pace    time.Duration
 }
 
 // recently is how long that may be of use.
@@ -315,7 +318,7 @@ func (c *Client) leave(p *place) {
 	if len(c.recent) >= 1000 {
 		clear(c.recent)
 	}
-	c.recent[p.name] = recent{p.rec, p.version, now()}
+	c.recent[p.name] = recent{p.rec, p.version, now(), p.pace}
 }
 
 func (c *Client) isOurs(session string) bool { return c.sess != nil && c.sess.id == session }

@@ -17,10 +17,10 @@ import (
 // only stands behind that: when the queue should have moved on long ago, then
 // ever less often, up to every two seconds (with the TTL by default) near the
 // head and every six far from it. Elsewhere polling goes by place in the
-// queue. Who is next looks after 3 ms, and then after a seventh of the time since
-// the queue last moved; who is n-th looks when the queue should have moved most
-// of the way. So a wait is at most a seventh longer than it has to be, never by
-// more than two seconds, and a crowd, or a long wait, asks seldom.
+// queue: who is n-th looks when, if those before it are quick, it could be its
+// turn, and from then on after 3 ms and each time a seventh of the time since the
+// queue last moved. So a wait is at most a seventh longer than it has to be, never
+// by more than two seconds, and a crowd, or a long wait, asks seldom.
 
 const (
 	firstPoll   = 50 * time.Millisecond
@@ -28,6 +28,7 @@ const (
 	lastPoll    = time.Second            // and more with a long TTL, see slowest
 	sessionPoll = 200 * time.Millisecond // until the sessions ahead are first looked at
 	calm        = 100 * time.Millisecond // how long a queue may stand still before those in it look, though they would be told
+	firstPace   = 10 * time.Millisecond  // until the queue is seen to move
 	proofPoll   = 20 * time.Millisecond  // how often the kernel is asked whether someone ahead has died
 	nearHead    = 3                      // by those so near the head of the queue; the others ask with each poll
 )
@@ -51,7 +52,8 @@ type position struct {
 	first  string        // the first holder's claim
 	token  int64         // and its token
 	moved  instant       // when one of these was seen to change; never: does not wait
-	pace   time.Duration // how long it took to move on by one, lately
+	pace   time.Duration // how long it takes to move on by one, when it is quick
+	held   time.Duration // how long the first holder had it when that was seen
 	pollAt instant       // never: at once
 }
 
@@ -68,32 +70,47 @@ func (c *Client) follow(p *place) {
 		first, token = fmt.Sprint(h.Session, h.Nr), h.Token
 	}
 	if t := now(); l.moved == never {
-		*l = position{ahead: ahead, first: first, token: token, moved: t, pace: 10 * time.Millisecond, pollAt: never}
+		*l = position{ahead: ahead, first: first, token: token, moved: t, pace: firstPace, held: p.heldFor(token), pollAt: never}
+		if p.pace > 0 {
+			l.pace = p.pace
+		}
 		l.pollAt = t.add(jitter(c.pollEvery(p)))
 		signal(c.nudge)
 		c.startHints()
 	} else if ahead != l.ahead || first != l.first {
 		if ahead < l.ahead {
 			// Tokens are times where the store has a clock; else they are closer
-			// together, and we look more often.
+			// together, and we look more often. That someone was late shall not
+			// make all others late as well: the pace grows slowly.
 			took := max(min(t.sub(l.moved), time.Duration(token-l.token)*time.Microsecond), 0)
-			l.pace = (l.pace + took/time.Duration(l.ahead-ahead)) / 2
+			l.pace = min(max(took/time.Duration(l.ahead-ahead), time.Millisecond), l.pace*3/2)
+			p.pace = l.pace
 		}
-		l.ahead, l.first, l.token, l.moved = ahead, first, token, t
+		l.ahead, l.first, l.token, l.moved, l.held = ahead, first, token, t, p.heldFor(token)
 	}
+}
+
+// heldFor is how long a token had been given by the store's clock, when it was
+// last seen; 0: cannot tell.
+func (p *place) heldFor(token int64) time.Duration {
+	if p.clock == 0 {
+		return 0
+	}
+	return min(max(time.Duration(p.clock-token)*time.Microsecond, 0), time.Second)
 }
 
 // pollEvery is how long to leave between two polls of a place; c.mu is held.
 func (c *Client) pollEvery(p *place) time.Duration {
 	l := &p.pos
-	still, rest := now().sub(l.moved), time.Duration(l.ahead)*l.pace // until it is our turn
+	still, rest := now().sub(l.moved), time.Duration(l.ahead)*l.pace
 	switch {
 	case c.hints.work && l.ahead < nearHead:
 		return min(max(calm+rest*4, still/2), c.slowest())
 	case c.hints.work:
 		return min(max(calm+rest*4, still/2), 3*c.slowest())
 	}
-	return min(max(quickPoll, still/7, rest*7/10), c.slowest())
+	could := time.Duration(l.ahead+1)*l.pace*11/20 - l.held - still // it be our turn
+	return min(max(quickPoll, still/7, could), c.slowest())
 }
 
 // A round is what the wait loop looks at.
