@@ -1,0 +1,107 @@
+package postgres
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/jackc/pgx/v5"
+)
+
+// A DBA reads the locks with psql, whatever is in the records.
+func TestView(t *testing.T) {
+	r := fresh(t, nil)
+	ctx := t.Context()
+	session := func(id, value string) int64 {
+		return put(t, r, holdfast.Key{Space: holdfast.Sessions, Name: id}, value)
+	}
+	version := hold(t, r, "deploy", `{"holders":[{"session":"8f3ac1d2e4","nr":1,"slots":1,"n":8,"ttl":15000,"since":1795226403001234,"reason":"release 42\u0000"}],
+		"waiters":[{"session":"51bd","nr":3,"slots":0,"ttl":1500,"since":1795226404001234,"retries":4},{"session":"none","nr":4,"slots":3,"ttl":15000,"since":9795226404001234}]}`)
+	hold(t, r, "given", `{"next":200,"holders":[{"session":"8f3ac1d2e4","nr":2,"slots":4,"token":1795226403001234,"ttl":15000,"since":1795226401501234}]}`)
+	hold(t, r, "next", `{"next":9000000000000000,"holders":[{"session":"8f3ac1d2e4","nr":2,"slots":0,"off":3}]}`)
+	hold(t, r, "not json", "\xff\x00{")
+	hold(t, r, "not a lock", `[1,2]`)
+	hold(t, r, "no claims", `{"holders":[7,null,"x",[]],"waiters":{"a":1}}`)
+	hold(t, r, "strange claims", `{"holders":[{"session":{"a":1},"nr":"x","slots":1.5,"ttl":1e400,"token":99999999999999999999,"since":"then","n":null}]}`)
+	hold(t, r, "\xff\xfe", `{"holders":[{"session":"dead","nr":1,"slots":1,"token":1}]}`)
+	suspected := session("8f3ac1d2e4", `{"owner":{"host":"runner7","pid":52310,"user":"ci","program":"run"},"beat":7,"suspected":{"by":"ana@db1","age":2000000}}`)
+	session("51bd", "rubbish")
+	beat := session("dead", `{"dead":17,"owner":{"host":"db1"}}`)
+	put(t, r, holdfast.Key{Space: holdfast.Audits, Name: "deploy"}, `{"holders":[{"session":"a"}]}`)
+
+	rows, err := r.pool.Query(ctx, `select * from holdfast_locks order by name, state, position`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowToMap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	µs := func(n int64) time.Time { return time.UnixMicro(n) }
+	want := []map[string]any{
+		{"name": `\377\376`, "mode": "exclusive", "state": "held", "token": int64(1), "holder": "db1", "dead": true, "last_beat": µs(beat), "acquired": µs(1)},
+		{"name": "deploy", "mode": "exclusive", "state": "held", "position": int64(1), "holder": "ci@runner7 (pid 52310)", "host": "runner7", "pid": int64(52310),
+			"user": "ci", "program": "run", "session": "8f3ac1d2e4", "nr": int64(1), "reason": "release 42?", "token": version, "last_token": version + 7,
+			"requested": µs(1795226403001234), "acquired": µs(version), "waited": float64(version-1795226403001234) / 1e6, "retries": int64(0), "ttl": 15.0,
+			"last_beat": µs(suspected - 2000000), "suspected_by": "ana@db1", "suspected_since": µs(suspected), "dead": false},
+		{"name": "deploy", "mode": "shared", "state": "waiting", "position": int64(1), "holder": "session 51bd", "host": nil, "token": nil, "acquired": nil,
+			"retries": int64(4), "ttl": 1.5, "suspected_since": nil, "dead": false},
+		{"name": "deploy", "mode": "slots 3", "state": "waiting", "position": int64(2), "waited": 0.0, "holder": "session none"},
+		{"name": "given", "mode": "slots 4", "state": "held", "token": int64(1795226403001234), "last_token": int64(1795226403001234), "waited": 1.5},
+		{"name": "next", "mode": "shared", "token": int64(9000000000000003)},
+		{"name": "strange claims", "mode": "shared", "nr": nil, "ttl": nil, "requested": nil, "holder": `session {"a": 1}`},
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d rows, want %d: %v", len(got), len(want), got)
+	}
+	for i, w := range want {
+		for column, value := range w {
+			is := got[i][column]
+			if at, ok := is.(time.Time); ok {
+				if wanted, ok := value.(time.Time); ok && wanted.Sub(at).Abs() <= 2*time.Microsecond {
+					continue
+				}
+			}
+			if is != value {
+				t.Errorf("row %d (%v): %s is %v (%T), want %v", i, w["name"], column, is, is, value)
+			}
+		}
+	}
+	if waited := got[2]["waited"].(float64); waited < 1 {
+		t.Errorf("it has waited for %v seconds so far", waited)
+	}
+}
+
+// The view shows what the command's list shows, of real clients.
+func TestViewOfClients(t *testing.T) {
+	r := fresh(t, nil)
+	ctx := t.Context()
+	c, err := holdfast.New(r, &holdfast.Options{RuntimeDir: "/dev/null", Owner: holdfast.Owner{Host: "db1", PID: 7, User: "ana", Program: "test"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := c.Acquire(ctx, "a", holdfast.Reason("because"), holdfast.Slots(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := c.Show(ctx, "a")
+	if err != nil || len(info.Holders) != 1 {
+		t.Fatalf("%+v, error %v", info, err)
+	}
+	h := info.Holders[0]
+	var got string
+	if err := r.pool.QueryRow(ctx, `select concat_ws('|', holder, mode, token, reason, session, round(ttl)) from holdfast_locks`).Scan(&got); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Join([]string{h.Owner.String(), h.Mode(), fmt.Sprint(l.Token()), "because", h.Owner.Session, fmt.Sprint(h.TTL.Seconds())}, "|")
+	if got != want {
+		t.Errorf("the view shows %s, list %s", got, want)
+	}
+	var since time.Time
+	if err := r.pool.QueryRow(ctx, `select requested from holdfast_locks where acquired between now() - '1 minute'::interval and clock_timestamp()`).Scan(&since); err != nil || !since.Equal(h.Since) {
+		t.Errorf("requested at %v, error %v, want %v", since, err, h.Since)
+	}
+}
