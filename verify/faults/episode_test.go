@@ -60,8 +60,10 @@ type episode struct {
 	client  *holdfast.Client // only looks
 	ttl     time.Duration
 	leap    time.Duration // of the server's clock
+	names   string        // see names
 	workers []*process
 	cuts    int
+	known   map[string]int64 // versions that are known to be lost
 
 	mu    sync.Mutex
 	notes []note
@@ -83,7 +85,7 @@ func newEpisode(t *testing.T, l *lane, seed uint64) *episode {
 	t.Helper()
 	dir := t.TempDir()
 	t.Cleanup(func() { checkEmpty(t, dir) })
-	e := &episode{t: t, rng: rand.New(rand.NewPCG(seed, 1)), lane: l, dir: dir, ttl: 1500 * time.Millisecond}
+	e := &episode{t: t, rng: rand.New(rand.NewPCG(seed, 1)), lane: l, dir: dir, ttl: 1500 * time.Millisecond, names: names, known: make(map[string]int64)}
 	e.target = l.server.Database(t)
 	must(t, stores.Migrate(t.Context(), e.target))
 	var err error
@@ -166,7 +168,7 @@ func (e *episode) who(waits bool) *process {
 	ctx, cancel := context.WithTimeout(e.t.Context(), time.Second)
 	defer cancel()
 	for _, i := range e.rng.Perm(3) {
-		name, _, _ := strings.Cut(strings.Split(names, ",")[i], "/")
+		name, _, _ := strings.Cut(strings.Split(e.names, ",")[i], "/")
 		info, err := e.client.Show(ctx, name)
 		if err != nil {
 			break

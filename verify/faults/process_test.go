@@ -45,7 +45,7 @@ func (e *episode) start(host string, flags ...string) *process {
 	self, err := os.Executable()
 	must(e.t, err)
 	args := append([]string{"-store", as(servers.WithHostPort(e.target, p.proxy.Addr()), id), "-id", id, "-ttl", e.ttl.String(),
-		"-names", names, "-seed", fmt.Sprint(e.rng.Uint64())}, flags...)
+		"-names", e.names, "-seed", fmt.Sprint(e.rng.Uint64())}, flags...)
 	if e.lane.kind == "mysql" {
 		args = append(args, "-writes") // see steps
 	}
