@@ -324,10 +324,13 @@ func (e *episode) fill() (pad string) {
 		e.t.Fatal(err)
 	}
 	e.note("disk full")
-	if e.lane.kind == "postgres" {
+	switch {
+	case e.lane.kind == "mysql":
+		return `insert into pad select seq, repeat(md5(seq), 100) from seq_1_to_1000`
+	case e.rng.IntN(3) == 0:
 		return `insert into pad select n, repeat(md5(n::text), 100) from generate_series(1, 1000) n`
 	}
-	return `insert into pad select seq, repeat(md5(seq), 100) from seq_1_to_1000`
+	return `select length(pg_logical_emit_message(false, 'pad', repeat('x', 1000000))::text)` // only log
 }
 
 // number is n in a normal run and more in a full one.
