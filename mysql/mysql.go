@@ -40,6 +40,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strings"
 
@@ -123,7 +124,8 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server
 			change(&found)
 		}
 		stmts := newStatements(t, found)
-		s.Names, s.Beats = &dialect{stmts, s.names}, &dialect{stmts, s.beats}
+		rows := &rowsSeen{seed: maphash.MakeSeed()}
+		s.Names, s.Beats = &dialect{stmts, s.names, rows}, &dialect{stmts, s.beats, rows}
 		for _, query := range stmts.rights() {
 			switch _, err := l.prepare(ctx, query); {
 			case denied(err):
