@@ -1,0 +1,234 @@
+package sqlstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// A fake is a dialect that keeps what it was asked, and fails as it is told.
+type fake struct {
+	rows  map[string]Row
+	asked []string // "swaps a b"
+	fails []error  // of the next calls
+}
+
+var errAgain, errLocked, errUnknown = errors.New("again"), errors.New("locked"), errors.New("unknown")
+
+func (f *fake) ask(what string, ids ...[]byte) error {
+	f.asked = append(f.asked, what+" "+string(bytes.Join(ids, []byte(" "))))
+	if len(f.fails) == 0 {
+		return nil
+	}
+	err := f.fails[0]
+	f.fails = f.fails[1:]
+	return err
+}
+
+func (f *fake) Load(_ context.Context, ids [][]byte, row func(Row)) (int64, error) {
+	if err := f.ask("load", ids...); err != nil {
+		return 0, err
+	}
+	for _, id := range ids {
+		if r, ok := f.rows[string(id)]; ok {
+			row(r)
+		}
+	}
+	return time.Now().UnixMicro(), nil
+}
+
+func (f *fake) Swap(_ context.Context, w Write) (int64, *Row, error) {
+	if err := f.ask("swap", w.ID); err != nil {
+		return 0, nil, err
+	}
+	old, there := f.rows[string(w.ID)]
+	if w.Old == holdfast.IfEmpty && len(old.Value) > 0 || w.Old > 0 && (!there || old.Version != w.Old) {
+		return 0, nil, nil
+	}
+	f.rows[string(w.ID)] = Row{w.ID, old.Version + 1, w.Value}
+	return old.Version + 1, nil, nil
+}
+
+func (f *fake) Swaps(ctx context.Context, ws []Write) (versions []int64, err error) {
+	var ids [][]byte
+	for _, w := range ws {
+		ids = append(ids, w.ID)
+	}
+	if err := f.ask("swaps", ids...); err != nil {
+		return nil, err
+	}
+	said := f.asked
+	for _, w := range ws {
+		version, _, _ := f.Swap(ctx, w)
+		versions = append(versions, version)
+	}
+	f.asked = said
+	return versions, nil
+}
+
+func (f *fake) Keys(context.Context, []byte, []byte, int) ([][]byte, error) { return nil, nil }
+
+func (f *fake) Idle(_ context.Context, after []byte, _ time.Duration, n int) (found []Row, err error) {
+	var all []Row
+	for _, r := range f.rows {
+		if bytes.Compare(r.ID, after) > 0 {
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b Row) int { return bytes.Compare(a.ID, b.ID) })
+	return all[:min(n, len(all))], f.ask("idle")
+}
+
+func (f *fake) Remove(_ context.Context, rows []Row) (removed int, err error) {
+	if err := f.ask("remove"); err != nil {
+		return 0, err
+	}
+	for _, r := range rows {
+		delete(f.rows, string(r.ID))
+	}
+	return len(rows), nil
+}
+
+func (f *fake) Means(err error) Meaning {
+	switch err {
+	case errAgain:
+		return Again
+	case errLocked:
+		return Locked
+	}
+	return Perhaps
+}
+
+func fakes() (s *Store, names, beats *fake) {
+	names, beats = &fake{rows: map[string]Row{}}, &fake{rows: map[string]Row{}}
+	return &Store{Names: names, Beats: beats}, names, beats
+}
+
+func write(space holdfast.Space, name string) holdfast.Write {
+	return holdfast.Write{Key: holdfast.Key{Space: space, Name: name}, Old: holdfast.IfEmpty, Value: []byte(name)}
+}
+
+func expect(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: asked for %q, want %q", what, got, want)
+	}
+}
+
+// Heartbeats have connections of their own, also to learn what they lost to;
+// what is not only heartbeats does not take them.
+func TestHeartbeatsApart(t *testing.T) {
+	for _, test := range []struct {
+		what         string
+		writes       []holdfast.Write
+		names, beats []string
+	}{
+		{"a heartbeat", []holdfast.Write{write(holdfast.Sessions, "s")}, nil, []string{"swap \x01s"}},
+		{"one that loses", []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Sessions, Name: "s"}, Old: 7}}, nil, []string{"swap \x01s", "load \x01s"}},
+		{"two", []holdfast.Write{write(holdfast.Sessions, "s"), write(holdfast.Sessions, "t")}, nil, []string{"swaps \x01s \x01t"}},
+		{"a claim", []holdfast.Write{write(holdfast.Names, "a")}, []string{"swap \x00a"}, nil},
+		{"both", []holdfast.Write{write(holdfast.Sessions, "s"), write(holdfast.Names, "a")}, []string{"swaps \x00a \x01s"}, nil},
+	} {
+		s, names, beats := fakes()
+		if _, err := s.CompareAndSwap(t.Context(), test.writes); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, test.what, names.asked, test.names...)
+		expect(t, test.what, beats.asked, test.beats...)
+	}
+}
+
+// A batch takes its locks in the order of ids, whatever that of its writes.
+func TestBatchInOrder(t *testing.T) {
+	s, names, _ := fakes()
+	names.rows["\x00b"] = Row{[]byte("\x00b"), 7, []byte("held")}
+	out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "c"), write(0, "b"), write(0, "a")})
+	if err != nil || !out[0].Won || out[1].Won || !out[2].Won || string(out[1].Record.Value) != "held" {
+		t.Errorf("%+v, error %v, want the second to lose", out, err)
+	}
+	expect(t, "a batch", names.asked, "swaps \x00a \x00b \x00c", "load \x00b")
+}
+
+// What was rolled back is tried again, but not for ever; what may have been
+// applied never is.
+func TestAgain(t *testing.T) {
+	for _, n := range []int{1, 2} { // writes
+		for _, test := range []struct {
+			err   error
+			times int // that it fails
+			calls int // wanted
+			won   bool
+		}{
+			{errAgain, 1, 2, true},
+			{errAgain, attempts - 1, attempts, true},
+			{errUnknown, 1, 1, false},
+		} {
+			s, names, _ := fakes()
+			names.fails = slices.Repeat([]error{test.err}, test.times)
+			out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "a"), write(0, "b")}[:n])
+			if (err == nil) != test.won || err == nil && !out[0].Won || len(names.asked) != test.calls {
+				t.Errorf("%d writes, %v %d times: %+v, error %v, after %d calls; want %d", n, test.err, test.times, out, err, len(names.asked), test.calls)
+			}
+		}
+	}
+	s, names, _ := fakes()
+	names.fails = slices.Repeat([]error{errAgain}, 100)
+	if _, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "a")}); err != errAgain || len(names.asked) != attempts {
+		t.Errorf("error %v after %d calls, want %d", err, len(names.asked), attempts)
+	}
+}
+
+// Where a row stays locked a batch is written one by one, and only the write to
+// that row loses, to what stands there.
+func TestLocked(t *testing.T) {
+	s, names, _ := fakes()
+	names.rows["\x00b"] = Row{[]byte("\x00b"), 7, nil}
+	names.fails = []error{errLocked, nil, errLocked}
+	out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "a"), write(0, "b"), write(0, "c")})
+	if err != nil || !out[0].Won || out[1].Won || !out[2].Won || out[1].Record.Version != 7 {
+		t.Errorf("%+v, error %v, want the second to lose to version 7", out, err)
+	}
+	expect(t, "a batch", names.asked, "swaps \x00a \x00b \x00c", "swap \x00a", "swap \x00b", "swap \x00c", "load \x00b")
+}
+
+// Many keys are loaded in parts, each key once, and put in the caller's order.
+func TestLoadMany(t *testing.T) {
+	s, names, _ := fakes()
+	var keys []holdfast.Key
+	for i := range 3 * maxLoad {
+		k := holdfast.Key{Name: fmt.Sprint(i % (2*maxLoad + 1))}
+		keys = append(keys, k)
+		names.rows[string(ID(k))] = Row{ID(k), int64(i%(2*maxLoad+1)) + 1, []byte(k.Name)}
+	}
+	recs, err := s.Load(t.Context(), keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range recs {
+		if string(r.Value) != keys[i].Name {
+			t.Fatalf("record %d holds %q, want %q", i, r.Value, keys[i].Name)
+		}
+	}
+	if len(names.asked) != 3 {
+		t.Errorf("%d loads of %d keys, want 3", len(names.asked), 2*maxLoad+1)
+	}
+}
+
+// A sweep goes on behind rows that somebody keeps locked.
+func TestSweepGoesOn(t *testing.T) {
+	s, names, _ := fakes()
+	for i := range 2*sweepBatch + 1 {
+		id := ID(holdfast.Key{Name: fmt.Sprintf("%05d", i)})
+		names.rows[string(id)] = Row{ID: id, Version: int64(i) + 1}
+	}
+	names.fails = []error{nil, errLocked}
+	if n, err := s.Sweep(t.Context(), 0); n != sweepBatch+1 || err != nil || len(names.rows) != sweepBatch {
+		t.Errorf("%d rows removed, %d left, error %v; want all but the first %d removed", n, len(names.rows), err, sweepBatch)
+	}
+}

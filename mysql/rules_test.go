@@ -1,0 +1,144 @@
+package mysql
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
+)
+
+// rowAhead makes a row whose version is an hour ahead of the clock, as after the
+// clock has gone back.
+func rowAhead(t *testing.T, h handle, n, value string) int64 {
+	t.Helper()
+	version := time.Now().Add(time.Hour).UnixMicro()
+	if _, err := connect(t, h.url, way{}).Exec(`insert into holdfast_records (id, version, value) values (?, ?, ?)`, sqlstore.ID(name("%s", n)), version, value); err != nil {
+		t.Fatal(err)
+	}
+	return version
+}
+
+// Versions grow where the clock has gone back.
+func TestVersionsOutrunTheClock(t *testing.T) {
+	h := fresh(t, way{})
+	for _, test := range []struct {
+		name, holds string
+		write       holdfast.Write // Old 1: what is there
+	}{
+		{"take", "", holdfast.Write{Old: holdfast.IfEmpty, Value: []byte("2")}},
+		{"follow", "1", holdfast.Write{Old: 1, Value: []byte("2")}},
+		{"free", "1", holdfast.Write{Old: 1}},
+	} {
+		for n := range 2 {
+			w := test.write
+			w.Key.Name = fmt.Sprintf("%s %d", test.name, n)
+			version := rowAhead(t, h, w.Key.Name, test.holds)
+			if w.Old == 1 {
+				w.Old = version
+			}
+			batch := []holdfast.Write{w, {Key: name("%s'", w.Key.Name), Old: holdfast.IfEmpty}}[:n+1]
+			if out, err := h.CompareAndSwap(t.Context(), batch); err != nil || !out[0].Won || out[0].Record.Version <= version {
+				t.Errorf("%s in a call of %d: %+v, error %v, want a version above %d", test.name, n+1, out, err, version)
+			}
+		}
+	}
+}
+
+// What is removed has raised the floor, which never falls; and what was written
+// since it was found is not removed.
+func TestRemoveKeepsTheFloor(t *testing.T) {
+	h := fresh(t, way{})
+	find := func(n string, version int64) []sqlstore.Row {
+		return []sqlstore.Row{{ID: sqlstore.ID(name("%s", n)), Version: version}}
+	}
+	remove := func(what string, rows []sqlstore.Row, want int) {
+		t.Helper()
+		if n, err := h.Names.Remove(t.Context(), rows); err != nil || n != want {
+			t.Errorf("%s: %d rows removed, error %v, want %d", what, n, err, want)
+		}
+	}
+	high := rowAhead(t, h, "a", "")
+	low := hold(t, h, "b", "") // an hour below, though the floor does not know yet
+	remove("a row", find("a", high), 1)
+	remove("a lower one", find("b", low), 1)
+	var floor int64
+	if err := connect(t, h.url, way{}).QueryRow("select value from holdfast_meta where `key` = 'floor'").Scan(&floor); err != nil || floor != high {
+		t.Errorf("the floor is %d, error %v, after a row of version %d was removed", floor, err, high)
+	}
+	version := hold(t, h, "c", "")
+	again := rowAhead(t, h, "d", "")
+	remove("one that was written since", find("c", version-1), 0)
+	remove("one that is held again", append(find("d", again), find("e", hold(t, h, "e", "held"))...), 1)
+	if got, err := h.Load(t.Context(), []holdfast.Key{name("c"), name("e")}); err != nil || got[0].Version != version || string(got[1].Value) != "held" {
+		t.Errorf("they are %+v, error %v", got, err)
+	}
+}
+
+// Who inserts a row keeps the floor from rising until the row is there: its
+// version was computed above the floor that it saw.
+func TestInsertHoldsTheFloor(t *testing.T) {
+	h := fresh(t, way{})
+	for n := range 2 {
+		batch := []holdfast.Write{
+			{Key: name("new %d", n), Old: holdfast.IfEmpty, Value: []byte("1")}, {Key: name("other"), Old: holdfast.IfEmpty, Value: []byte("1")},
+		}[:n+1]
+		db := connect(t, h.url, way{dsn: "innodb_lock_wait_timeout=1"})
+		other := begin(t, db)
+		if _, err := other.Exec(`insert into holdfast_records (id, version, value) values (?, 1, '')`, sqlstore.ID(batch[0].Key)); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := h.CompareAndSwap(t.Context(), batch) // it waits for the other, for a second
+			done <- err
+		}()
+		var waits int // the server takes that in only if nobody has asked for 0.1 s
+		for end := time.Now().Add(10 * time.Second); waits == 0; time.Sleep(150 * time.Millisecond) {
+			if err := db.QueryRow(`select count(*) from information_schema.innodb_trx where trx_state = 'LOCK WAIT'`).Scan(&waits); err != nil {
+				t.Fatal(err)
+			}
+			if time.Now().After(end) {
+				t.Fatal("it does not wait")
+			}
+		}
+		if _, err := db.Exec("select value from holdfast_meta where `key` = 'floor' for update nowait"); number(err) != errLockWait {
+			t.Errorf("call %d: the floor can rise under a statement that inserts: error %v", n, err)
+		}
+		other.Rollback()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// All batches lock rows in one order, of rows that are there and of new ones.
+func TestBatchLocksInOrder(t *testing.T) {
+	h := fresh(t, way{})
+	db := connect(t, h.url, way{})
+	for _, q := range []string{
+		`create table seen (nr integer primary key auto_increment, id varbinary(256))`,
+		`create trigger look before insert on holdfast_records for each row insert into seen (id) values (new.id)`,
+	} {
+		if _, err := db.Exec(q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		var batch []holdfast.Write
+		for _, n := range []string{"c", "a", "e", "b", "d"} {
+			batch = append(batch, holdfast.Write{Key: name("%s", n), Old: holdfast.IfEmpty})
+		}
+		if out, err := h.CompareAndSwap(t.Context(), batch); err != nil || !out[0].Won {
+			t.Fatalf("%+v, error %v", out, err)
+		}
+		var order string
+		if err := db.QueryRow(`select group_concat(convert(substr(id, 2) using utf8mb4) order by nr separator '') from seen`).Scan(&order); err != nil || order != "abcde" {
+			t.Errorf("rows were locked in the order %q, error %v", order, err)
+		}
+		if _, err := db.Exec(`delete from seen`); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

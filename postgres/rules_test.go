@@ -1,0 +1,205 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
+	"github.com/jackc/pgx/v5"
+)
+
+// rowAhead is a row whose version is an hour ahead of the clock, as after the clock
+// has gone back.
+func rowAhead(t *testing.T, r reopener, name, value string) int64 {
+	t.Helper()
+	version := time.Now().Add(time.Hour).UnixMicro()
+	exec(t, r.pool, `insert into holdfast_records (id, version, value) values ($1, $2, $3)`, sqlstore.ID(holdfast.Key{Name: name}), version, []byte(value))
+	return version
+}
+
+// Versions grow where the clock has gone back.
+func TestVersionsOutrunTheClock(t *testing.T) {
+	r := fresh(t, nil)
+	for _, test := range []struct {
+		name, holds string
+		write       holdfast.Write // Old 1: what is there
+	}{
+		{"take", "", holdfast.Write{Old: holdfast.IfEmpty, Value: []byte("2")}},
+		{"follow", "1", holdfast.Write{Old: 1, Value: []byte("2")}},
+		{"free", "1", holdfast.Write{Old: 1}},
+	} {
+		for n := range 2 {
+			w := test.write
+			w.Key.Name = fmt.Sprintf("%s %d", test.name, n)
+			version := rowAhead(t, r, w.Key.Name, test.holds)
+			if w.Old == 1 {
+				w.Old = version
+			}
+			batch := []holdfast.Write{w, {Key: holdfast.Key{Name: w.Key.Name + "'"}, Old: holdfast.IfEmpty}}[:n+1]
+			if out, err := r.CompareAndSwap(t.Context(), batch); err != nil || !out[0].Won || out[0].Record.Version <= version {
+				t.Errorf("%s in a call of %d: %+v, error %v, want a version above %d", test.name, n+1, out, err, version)
+			}
+		}
+	}
+}
+
+func floorNow(t *testing.T, r reopener) (floor int64) {
+	t.Helper()
+	if err := r.pool.QueryRow(t.Context(), `select value from holdfast_meta where key = 'floor'`).Scan(&floor); err != nil {
+		t.Fatal(err)
+	}
+	return floor
+}
+
+// What is removed has raised the floor, which never falls; and what was written
+// since it was found is not removed.
+func TestRemoveKeepsTheFloor(t *testing.T) {
+	r := fresh(t, nil)
+	find := func(name string, version int64) []sqlstore.Row {
+		return []sqlstore.Row{{ID: sqlstore.ID(holdfast.Key{Name: name}), Version: version}}
+	}
+	remove := func(what string, rows []sqlstore.Row, want int) {
+		t.Helper()
+		if n, err := r.Names.Remove(t.Context(), rows); err != nil || n != want {
+			t.Errorf("%s: %d rows removed, error %v, want %d", what, n, err, want)
+		}
+	}
+	high := rowAhead(t, r, "a", "")
+	low := hold(t, r, "b", "")
+	remove("a row", find("a", high), 1)
+	remove("a lower one", find("b", low), 1)
+	if got := floorNow(t, r); got != high {
+		t.Errorf("the floor is %d after a row of version %d was removed", got, high)
+	}
+	version := hold(t, r, "c", "")
+	again := rowAhead(t, r, "d", "")
+	remove("one that was written since", find("c", version-1), 0)
+	remove("one that is held again", append(find("d", again), find("e", hold(t, r, "e", "held"))...), 1)
+	if got, err := r.Load(t.Context(), []holdfast.Key{{Name: "c"}, {Name: "e"}}); err != nil || got[0].Version != version || string(got[1].Value) != "held" {
+		t.Errorf("they are %+v, error %v", got, err)
+	}
+}
+
+// All batches lock rows in one order, of rows that are there and of new ones.
+func TestBatchLocksInOrder(t *testing.T) {
+	r := fresh(t, nil)
+	exec(t, r.pool, `
+create table seen (nr serial, id bytea);
+create function look() returns trigger language plpgsql as $$ begin
+  insert into seen (id) values (new.id);
+  return new;
+end $$;
+create trigger look before insert or update on holdfast_records for each row execute function look();`)
+	for range 2 {
+		var batch []holdfast.Write
+		for _, n := range []string{"c", "a", "e", "b", "d"} {
+			batch = append(batch, holdfast.Write{Key: holdfast.Key{Name: n}, Old: holdfast.IfEmpty})
+		}
+		if out, err := r.CompareAndSwap(t.Context(), batch); err != nil || !out[0].Won {
+			t.Fatalf("%+v, error %v", out, err)
+		}
+		var order string
+		if err := r.pool.QueryRow(t.Context(), `with gone as (delete from seen returning nr, id)
+select string_agg(id, '' order by nr) from (select min(nr) as nr, convert_from(substr(id, 2), 'UTF8') as id from gone group by id) one`).Scan(&order); err != nil || order != "abcde" {
+			t.Errorf("rows were locked in the order %q, error %v", order, err)
+		}
+	}
+}
+
+// Each write of a batch is told of to whom it is meant for.
+func TestBatchTellsWhom(t *testing.T) {
+	r := fresh(t, nil)
+	var batch []holdfast.Write
+	who := []string{"c", "a", "", "b", holdfast.Everyone}
+	hints := make(map[string]chan holdfast.Hint)
+	for _, w := range []string{"a", "b", "c"} {
+		hints[w], _, _ = watching(t, r.Store, w)
+		expect(t, hints[w], holdfast.Hint{})
+	}
+	for i, w := range who {
+		batch = append(batch, holdfast.Write{Key: holdfast.Key{Name: fmt.Sprint(i)}, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: w})
+	}
+	if out, err := r.CompareAndSwap(t.Context(), batch); err != nil || !out[4].Won {
+		t.Fatalf("%+v, error %v", out, err)
+	}
+	for i, w := range who {
+		if hints[w] != nil {
+			expect(t, hints[w], holdfast.Hint{Key: batch[i].Key, Wake: w})
+			expect(t, hints[w], holdfast.Hint{Key: batch[4].Key, Wake: holdfast.Everyone})
+		}
+	}
+}
+
+// Where the connection breaks after a write was committed, and before that is
+// told, the answer is perhaps: the write was applied, and is not sent again.
+func TestAppliedIsNotSentAgain(t *testing.T) {
+	r := fresh(t, nil)
+	u, err := url.Parse(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := servers.NewProxy(t.Context(), u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	s := open(t, connect(t, servers.WithHostPort(r.url, proxy.Addr())), nil)
+	for i := range 8 {
+		writes := []holdfast.Write{{Key: holdfast.Key{Name: fmt.Sprint("a", i)}, Old: holdfast.IfEmpty, Value: []byte("1")}}
+		if i%2 == 1 {
+			writes = append(writes, holdfast.Write{Key: holdfast.Key{Name: fmt.Sprint("b", i)}, Old: holdfast.IfEmpty, Value: []byte("1")})
+		}
+		if i%4 > 1 { // writes that follow
+			for j := range writes {
+				writes[j].Old = hold(t, s, writes[j].Key.Name, "0")
+			}
+		}
+		proxy.CutAfterCommit(1)
+		if out, err := s.CompareAndSwap(t.Context(), writes); err == nil {
+			t.Fatalf("round %d: the answer was cut off, and is %+v", i, out)
+		}
+		if proxy.Cuts() != i+1 {
+			t.Fatalf("round %d: %d connections were cut", i, proxy.Cuts())
+		}
+		for _, w := range writes {
+			if got, err := r.Load(t.Context(), []holdfast.Key{w.Key}); err != nil || string(got[0].Value) != "1" {
+				t.Errorf("round %d: %s holds %q, error %v", i, w.Key.Name, got[0].Value, err)
+			}
+		}
+	}
+}
+
+// A fence that found readers, and waited until the lock was exclusive, has it as
+// locked as it had it if it had found it so.
+func TestFenceChangesHands(t *testing.T) {
+	r := fresh(t, nil)
+	ctx := t.Context()
+	version := hold(t, r, "a", `{"holders":[{"session":"a","nr":1,"slots":0}]}`)
+	takeover := begin(t, r.pool)
+	if _, err := takeover.Exec(ctx, `
+update holdfast_records set version = version + 1, value = '{"holders":[{"session":"b","nr":1,"slots":1}]}' where id = '\x0061'`); err != nil {
+		t.Fatal(err)
+	}
+	tx := begin(t, r.pool)
+	said := make(chan error, 1)
+	go func() { said <- fences["SQL"](context.WithoutCancel(ctx), tx, "a", version+1) }()
+	blocked(t, r, 1)
+	if err := takeover.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-said; err != nil {
+		t.Fatal(err)
+	}
+	err := pgx.BeginFunc(ctx, r.pool, func(other pgx.Tx) error {
+		_, err := other.Exec(ctx, `select from holdfast_records where id = '\x0061' for share nowait`)
+		return err
+	})
+	if state(err) != "55P03" {
+		t.Errorf("a reader beside an exclusive fence: %v, want that the row is locked", err)
+	}
+}
