@@ -23,11 +23,12 @@ Set it up   schema config completion version
 
 Store       --store URL or HOLDFAST_STORE: ` + stores + `
             without either a file of your own: ~/.local/state/holdfast/holdfast.db
-              postgres://USER@HOST/DB?schema=NAME&prefix=NAME   and what psql takes
-              mysql://USER@HOST/DB?prefix=NAME&tls=true&socket=PATH
             ?allow=NAME accepts a danger by the name that doctor gives it
+Servers     postgres://USER@HOST/DB?schema=NAME&prefix=NAME&sslmode=verify-full
+            mysql://USER@HOST/DB?prefix=NAME&tls=true&socket=PATH
+            schema and prefix: where the tables are; what is not ours is the driver's
 Passwords   not in --store: ps shows it to all users of this host. In HOLDFAST_STORE,
-            PGPASSFILE, PGPASSWORD or MYSQL_PWD nobody else sees them
+            PGPASSWORD, PGPASSFILE, PGSERVICE or MYSQL_PWD no other user sees them
 More        holdfast run --help, and so for each verb
 
 exit status: 0 done; 1 the answer is no; 64 usage; 69 store; 70 a fault of ours; see run --help for more

@@ -175,7 +175,7 @@ func redactURL(text string) string {
 }
 
 // allowing is how a store says that a danger can be accepted.
-var allowing = lazily(`[Aa]llow "([a-z-]+)"`)
+var allowing = lazily(`accept it(?:: allow| with Allow) "([a-z-]+)"`)
 
 // cause is what is new in a driver's error to one who knows the store's URL.
 func cause(err error) string {
@@ -185,7 +185,7 @@ func cause(err error) string {
 		for _, store := range []string{"postgres: ", "mysql: "} {
 			text = strings.TrimPrefix(text, store)
 		}
-		return allowing().ReplaceAllString(text, "?allow=$1")
+		return allowing().ReplaceAllString(text, "accept it with ?allow=$1")
 	}
 	var refused *pgconn.PgError
 	var lookup *net.DNSError
