@@ -124,10 +124,12 @@ func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
 		return nil, err
 	}
 	start = time.Now()
+	kinds := b.kindsOf(server)
 	rate, connected, err := over()
 	if err != nil {
 		return nil, err
 	}
+	b.sayKinds(fmt.Sprintf("%s, %d waiters on %d names, and who holds", s.name, n, names), kinds, b.kindsOf(server), 1)
 	if err := ask(&after); err != nil {
 		return nil, err
 	}
