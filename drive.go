@@ -400,8 +400,11 @@ func (c *Client) lookAt(p *place) bool {
 
 // saw takes in the store's clock from a record of a place.
 func (p *place) saw(r Record) {
-	if p.clock = 0; r.Age >= 0 {
-		p.clock = r.Version + r.Age.Microseconds()
+	if p.pos == nil {
+		return
+	}
+	if p.pos.clock = 0; r.Age >= 0 {
+		p.pos.clock = r.Version + r.Age.Microseconds()
 	}
 }
 

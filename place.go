@@ -27,11 +27,9 @@ type place struct {
 
 	foreign      bool // other sessions wait
 	foreignSince instant
-	waits        bool    // a claim of ours is in its queue
-	lookAt       instant // when the wait loop looks at it because of a hint
-	pos          position
-	pace         time.Duration // of the queue, when we last left it
-	clock        int64         // the store's, when the record was last seen, in microseconds since 1970; 0: not known
+	waits        bool      // a claim of ours is in its queue
+	lookAt       instant   // when the wait loop looks at it because of a hint
+	pos          *position // nil until it waits
 
 	// What the driver is at.
 	busy    bool
@@ -126,13 +124,15 @@ func (c *Client) place(name string) *place {
 	p := c.places[name]
 	if p == nil {
 		p = &place{name: name, asked: never, got: never, failing: never, lookAt: never}
-		p.pos = position{moved: never, pollAt: never}
 		c.places[name] = p
 		if old, ok := c.recent[name]; ok {
 			// What it was when we left it: who comes again soon need not ask.
 			delete(c.recent, name)
 			if now().sub(old.at) < recently {
-				p.known, p.rec, p.version, p.got, p.pace = true, old.rec, old.version, old.at, old.pace
+				p.known, p.rec, p.version, p.got = true, old.rec, old.version, old.at
+				if old.pace > 0 {
+					p.pos = &position{moved: never, pace: old.pace}
+				}
 				c.compare(p)
 			}
 		}
@@ -318,7 +318,11 @@ func (c *Client) leave(p *place) {
 	if len(c.recent) >= 1000 {
 		clear(c.recent)
 	}
-	c.recent[p.name] = recent{p.rec, p.version, now(), p.pace}
+	left := recent{p.rec, p.version, now(), 0}
+	if p.pos != nil {
+		left.pace = p.pos.pace
+	}
+	c.recent[p.name] = left
 }
 
 func (c *Client) isOurs(session string) bool { return c.sess != nil && c.sess.id == session }

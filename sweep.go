@@ -2,6 +2,7 @@ package holdfast
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	mathrand "math/rand/v2"
 	"slices"
@@ -39,12 +40,43 @@ func (c *Client) afterBeat(sent instant) {
 		c.spawn(func() { c.recheck(keys) })
 	}
 	if mathrand.IntN(60) == 0 && c.ctx.Err() == nil {
+		every := 20 * c.ttl()
 		c.spawn(func() {
 			ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
 			defer cancel()
-			c.Sweep(ctx)
+			if c.turnToSweep(ctx, every) {
+				c.Sweep(ctx)
+			}
 		})
 	}
+}
+
+var sweepKey = Key{Settings, "sweep"}
+
+// turnToSweep says whether nobody has begun to sweep for so long, and if so
+// takes the turn: the more clients there are, the more seldom each one sweeps.
+// Where the store has no clock, chance alone decides.
+func (c *Client) turnToSweep(ctx context.Context, every time.Duration) bool {
+	recs, err := c.store.Load(ctx, []Key{sweepKey})
+	if err != nil {
+		return false
+	}
+	last := recs[0]
+	if last.Version == 0 {
+		last.Version = IfEmpty
+	} else if last.Age < 0 {
+		return true
+	} else if last.Age < every {
+		return false
+	}
+	value, err := json.Marshal(struct {
+		By string `json:"by"`
+	}{c.owner.String()})
+	if err != nil {
+		return false
+	}
+	outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: sweepKey, Old: last.Version, Value: value, Lazy: true}})
+	return err == nil && outs[0].Won
 }
 
 // recheck finds claims of ours that nobody wants.

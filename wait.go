@@ -54,54 +54,54 @@ type position struct {
 	moved  instant       // when one of these was seen to change; never: does not wait
 	pace   time.Duration // how long it takes to move on by one, when it is quick
 	held   time.Duration // how long the first holder had it when that was seen
-	pollAt instant       // never: at once
+	clock  int64         // the store's, when the record was last seen, in microseconds since 1970; 0: not known
+	pollAt instant
 }
 
 // follow takes in where we stand; c.mu is held.
 func (c *Client) follow(p *place) {
-	l := &p.pos
 	if !p.waits {
-		*l = position{moved: never, pollAt: never}
+		if p.pos != nil {
+			p.pos.moved = never
+		}
 		return
 	}
+	if p.pos == nil {
+		p.pos = &position{moved: never, pace: firstPace}
+	}
+	l, t := p.pos, now()
 	ahead, first, token := c.before(p), "", int64(0)
 	if len(p.rec.Holders) > 0 {
 		h := p.rec.Holders[0]
 		first, token = fmt.Sprint(h.Session, h.Nr), h.Token
 	}
-	if t := now(); l.moved == never {
-		*l = position{ahead: ahead, first: first, token: token, moved: t, pace: firstPace, held: p.heldFor(token), pollAt: never}
-		if p.pace > 0 {
-			l.pace = p.pace
-		}
+	held := time.Duration(0)
+	if l.clock != 0 {
+		held = min(max(time.Duration(l.clock-token)*time.Microsecond, 0), time.Second)
+	}
+	switch {
+	case l.moved == never:
+		l.pollAt = never
+	case ahead < l.ahead:
+		// Tokens are times where the store has a clock; else they are closer
+		// together, and we look more often. That someone was late shall not
+		// make all others late as well: the pace grows slowly.
+		took := max(min(t.sub(l.moved), time.Duration(token-l.token)*time.Microsecond), 0)
+		l.pace = min(max(took/time.Duration(l.ahead-ahead), time.Millisecond), l.pace*3/2)
+	case ahead == l.ahead && first == l.first:
+		return
+	}
+	l.ahead, l.first, l.token, l.moved, l.held = ahead, first, token, t, held
+	if l.pollAt == never {
 		l.pollAt = t.add(jitter(c.pollEvery(p)))
 		signal(c.nudge)
 		c.startHints()
-	} else if ahead != l.ahead || first != l.first {
-		if ahead < l.ahead {
-			// Tokens are times where the store has a clock; else they are closer
-			// together, and we look more often. That someone was late shall not
-			// make all others late as well: the pace grows slowly.
-			took := max(min(t.sub(l.moved), time.Duration(token-l.token)*time.Microsecond), 0)
-			l.pace = min(max(took/time.Duration(l.ahead-ahead), time.Millisecond), l.pace*3/2)
-			p.pace = l.pace
-		}
-		l.ahead, l.first, l.token, l.moved, l.held = ahead, first, token, t, p.heldFor(token)
 	}
-}
-
-// heldFor is how long a token had been given by the store's clock, when it was
-// last seen; 0: cannot tell.
-func (p *place) heldFor(token int64) time.Duration {
-	if p.clock == 0 {
-		return 0
-	}
-	return min(max(time.Duration(p.clock-token)*time.Microsecond, 0), time.Second)
 }
 
 // pollEvery is how long to leave between two polls of a place; c.mu is held.
 func (c *Client) pollEvery(p *place) time.Duration {
-	l := &p.pos
+	l := p.pos
 	still, rest := now().sub(l.moved), time.Duration(l.ahead)*l.pace
 	switch {
 	case c.hints.work && l.ahead < nearHead:
@@ -204,6 +204,9 @@ func (c *Client) ahead() (r round) {
 func (c *Client) looked(places []*place) {
 	t, random := now(), mathrand.Int64N(512)
 	for _, p := range places {
+		if p.pos == nil || !p.waits {
+			continue
+		}
 		every := c.pollEvery(p)
 		p.pos.pollAt = t.add(every*3/4 + every*time.Duration(random)/1024)
 	}
@@ -447,7 +450,9 @@ func (c *Client) startHints() {
 			c.mu.Lock()
 			h.work = false
 			for _, p := range c.places {
-				p.pos.pollAt = now() // poll from here on
+				if p.pos != nil {
+					p.pos.pollAt = now() // poll from here on
+				}
 			}
 			if c.hintsIdle() || c.ctx.Err() != nil {
 				h.running = false
