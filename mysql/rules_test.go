@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"database/sql"
 	"fmt"
 	"testing"
 	"time"
@@ -94,21 +95,31 @@ func TestInsertHoldsTheFloor(t *testing.T) {
 			_, err := h.CompareAndSwap(t.Context(), batch) // it waits for the other, for a second
 			done <- err
 		}()
-		var waits int // the server takes that in only if nobody has asked for 0.1 s
-		for end := time.Now().Add(10 * time.Second); waits == 0; time.Sleep(150 * time.Millisecond) {
-			if err := db.QueryRow(`select count(*) from information_schema.innodb_trx where trx_state = 'LOCK WAIT'`).Scan(&waits); err != nil {
-				t.Fatal(err)
-			}
-			if time.Now().After(end) {
-				t.Fatal("it does not wait")
-			}
-		}
+		waiting(t, db)
 		if _, err := db.Exec("select value from holdfast_meta where `key` = 'floor' for update nowait"); number(err) != errLockWait {
 			t.Errorf("call %d: the floor can rise under a statement that inserts: error %v", n, err)
 		}
 		other.Rollback()
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// waiting waits until a statement waits for a lock.
+func waiting(t *testing.T, db *sql.DB) {
+	t.Helper()
+	// The server takes that in only if nobody has asked for 0.1 s.
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(150 * time.Millisecond) {
+		var n int
+		if err := db.QueryRow(`select count(*) from information_schema.innodb_trx where trx_state = 'LOCK WAIT'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("nobody waits for a lock")
 		}
 	}
 }
@@ -140,5 +151,73 @@ func TestBatchLocksInOrder(t *testing.T) {
 		if _, err := db.Exec(`delete from seen`); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A row that a batch has left for a name that was swept was never written: who
+// takes the name, also by what it remembers of it, starts above the floor.
+func TestTakeOfWhatWasSwept(t *testing.T) {
+	h := fresh(t, way{})
+	ctx := t.Context()
+	k := name("a")
+	take := []holdfast.Write{{Key: k, Old: holdfast.IfEmpty}}
+	if out, err := h.CompareAndSwap(ctx, take); err != nil || !out[0].Won {
+		t.Fatalf("%+v, error %v", out, err)
+	}
+	high := time.Now().Add(time.Hour).UnixMicro()
+	if _, err := connect(t, h.url, way{}).Exec(`update holdfast_records set version = ?`, high); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := h.Names.Remove(ctx, []sqlstore.Row{{ID: sqlstore.ID(k), Version: high}}); err != nil || n != 1 {
+		t.Fatalf("%d rows removed, error %v", n, err)
+	}
+	out, err := h.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: high}, {Key: name("b"), Old: holdfast.IfEmpty}})
+	if err != nil || out[0].Won || out[0].Record.Version != 0 {
+		t.Fatalf("a write that follows what was swept: %+v, error %v", out, err)
+	}
+	if out, err := h.CompareAndSwap(ctx, take); err != nil || !out[0].Won || out[0].Record.Version <= high {
+		t.Errorf("%+v, error %v, want a version above %d", out, err, high)
+	}
+}
+
+// Nobody takes over what a reader has fenced.
+func TestSharedFenceHolds(t *testing.T) {
+	h := fresh(t, way{})
+	token := hold(t, h, "a", `{"holders":[{"session":"a","nr":1,"slots":0}]}`)
+	tx := begin(t, connect(t, h.url, way{}))
+	if err := fences["SQL"](t.Context(), tx, "a", token); err != nil {
+		t.Fatal(err)
+	}
+	out, err := h.CompareAndSwap(t.Context(), []holdfast.Write{{Key: name("a"), Old: token, Value: []byte("{}")}})
+	if err != nil || out[0].Won {
+		t.Errorf("a takeover behind an open fence: %+v, error %v", out, err)
+	}
+}
+
+// A fence that found readers, and waited until the lock was exclusive, has it as
+// locked as if it had found it so.
+func TestFenceChangesHands(t *testing.T) {
+	h := fresh(t, way{})
+	ctx := t.Context()
+	db := connect(t, h.url, way{dsn: "tx_isolation=%27READ-COMMITTED%27"})
+	version := hold(t, h, "a", `{"holders":[{"session":"a","nr":1,"slots":0}]}`)
+	takeover := begin(t, db)
+	if _, err := takeover.Exec(`
+update holdfast_records set version = version + 1, value = '{"holders":[{"session":"b","nr":1,"slots":1}]}' where id = ?`, sqlstore.ID(name("a"))); err != nil {
+		t.Fatal(err)
+	}
+	tx := begin(t, db)
+	said := make(chan error, 1)
+	go func() { said <- fences["SQL"](ctx, tx, "a", version+1) }()
+	waiting(t, db)
+	if err := takeover.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-said; err != nil {
+		t.Fatal(err)
+	}
+	other := begin(t, db)
+	if _, err := other.Exec(`select version from holdfast_records where id = ? lock in share mode nowait`, sqlstore.ID(name("a"))); number(err) != errLockWait {
+		t.Errorf("a reader beside an exclusive fence: %v, want that the row is locked", err)
 	}
 }

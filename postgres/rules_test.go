@@ -175,7 +175,7 @@ func TestAppliedIsNotSentAgain(t *testing.T) {
 }
 
 // A fence that found readers, and waited until the lock was exclusive, has it as
-// locked as it had it if it had found it so.
+// locked as if it had found it so.
 func TestFenceChangesHands(t *testing.T) {
 	r := fresh(t, nil)
 	ctx := t.Context()
