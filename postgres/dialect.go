@@ -41,12 +41,15 @@ type statements struct {
 const (
 	clock = `(extract(epoch from clock_timestamp()) * 1000000)::bigint`
 
-	// $3: need not wait for the disk
-	settingsOne = `
-	set_config('lock_timeout', '1000', true) is not null
-	and case when $3::boolean then set_config('synchronous_commit', 'off', true) is not null
-	         when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) is not null
-	         else true end`
+	// $3: it need not wait for the disk
+	commit = `case when $3::boolean then set_config('synchronous_commit', 'off', true)
+		when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true)
+		else '' end is not null`
+	settingsOne = `set_config('lock_timeout', '1000', true) is not null
+	and ` + commit
+	// For all rows at once.
+	settingsAll = `(select set_config('lock_timeout', '250', true)) is not null
+	and (select ` + commit + `)`
 
 	// $4: what watchers are told, or nothing; $5: on which channels
 	told = `case when $4::text <> '' then (select count(pg_notify(c, $4)) from unnest($5::text[]) c) end`
@@ -75,10 +78,7 @@ insert into {records} as r (id, version, prev, value)
 select w.id, `+version+`, w.old, w.value
 from unnest($1::bytea[], $5::bigint[], $2::bytea[]) as w (id, old, value)
 where (w.old = -1 or (select c.version from {records} c where c.id = w.id) = w.old)
-	and set_config('lock_timeout', '250', true) is not null
-	and case when $3::boolean then set_config('synchronous_commit', 'off', true) is not null
-	         when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true) is not null
-	         else true end
+	and `+settingsAll+`
 order by w.id
 on conflict (id) do update set version = greatest(r.version + 1, excluded.version), prev = excluded.prev, value = excluded.value
 where r.version = excluded.prev or (excluded.prev = -1 and length(r.value) = 0)
