@@ -28,13 +28,13 @@ type dialect struct {
 // argument, so that one prepared statement serves every length: the server has
 // room for few prepared statements.
 type statements struct {
-	load, loadAll  string
-	insert, update string
-	take           string // what update is to a row that holds nothing
-	swaps, won     string
-	returning      bool // the server has INSERT … RETURNING
-	keys, idle     string
-	raise, remove  string
+	load, loadAll         string
+	insert, update        string
+	take                  string // what update is to a row that holds nothing
+	swaps, swapsLong, won string
+	returning             bool // the server has INSERT … RETURNING
+	keys, idle            string
+	raise, remove         string
 }
 
 // clock is when the statement began. So no record looks younger than the call
@@ -45,18 +45,23 @@ const sweepBatch = 500 // ids in one statement of remove
 
 func newStatements(t sqlstore.Tables, s server) *statements {
 	x := func(text string) string { return t.Expand(text, "`") }
-	swaps := x(`
+	// In a row that is not there a write that follows a version leaves nothing
+	// but an empty row without a version, which is as good as none.
+	swaps := func(value string) string {
+		text := x(`
 insert into {records} (id, version, value, attempt)
 select from_base64(w.id), if(w.old = -1, greatest(m.value + 1, ` + clock + `), 0), if(w.old = -1, from_base64(w.value), ''), if(w.old = -1, ?, '')
 from {meta} m join json_table(?, '$[*]' columns (
-	id varchar(400) character set ascii path '$[0]', old bigint path '$[1]', value longtext character set ascii path '$[2]')) w
+	id varchar(400) character set ascii path '$[0]', old bigint path '$[1]', value ` + value + ` character set ascii path '$[2]')) w
 where m.` + "`key`" + ` = 'floor' lock in share mode
 on duplicate key update
 	attempt = if({records}.version = w.old or (w.old = -1 and {records}.value = ''), ?, {records}.attempt),
 	value = if({records}.attempt = ?, from_base64(w.value), {records}.value),
 	version = if({records}.attempt = ?, greatest({records}.version + 1, m.value + 1, ` + clock + `), {records}.version)`)
-	if s.returning {
-		swaps += ` returning id, if(attempt = ?, version, 0)`
+		if s.returning {
+			text += ` returning id, if(attempt = ?, version, 0)`
+		}
+		return text
 	}
 	return &statements{
 		load: x(`
@@ -66,22 +71,22 @@ from (select 1) one left join {records} r on r.id = ?`),
 select ` + clock + `, @@global.read_only, w.nr, r.version, r.value
 from json_table(?, '$[*]' columns (nr for ordinality, id varchar(400) character set ascii path '$')) w
 	left join {records} r on r.id = from_base64(w.id)`),
-		// A new row starts above the floor. Its shared lock makes a sweep wait,
-		// until the row is there to be seen.
+		// A new row starts above the floor. The shared lock on that makes a sweep
+		// wait until the row is there to be seen.
 		insert: x(`
 insert into {records} (id, version, value)
-select ?, last_insert_id(greatest(m.value + 1, ` + clock + `)), ?
-from {meta} m where m.` + "`key`" + ` = 'floor' lock in share mode
+values (?, last_insert_id((select greatest(m.value + 1, ` + clock + `) from {meta} m where m.` + "`key`" + ` = 'floor' lock in share mode)), ?)
 on duplicate key update
-	version = if({records}.value = '', last_insert_id(greatest({records}.version + 1, m.value + 1, ` + clock + `)), {records}.version + last_insert_id(0)),
-	value = if({records}.value = '', values(value), {records}.value)`),
+	version = if(value = '', last_insert_id(greatest(version + 1, values(version))), version + last_insert_id(0)),
+	value = if(value = '', values(value), value)`),
 		update: x(`
 update {records} set version = last_insert_id(greatest(version + 1, ` + clock + `)), value = ?
 where id = ? and version = ?`),
 		take: x(`
 update {records} set version = last_insert_id(greatest(version + 1, ` + clock + `)), value = ?
 where id = ? and value = '' and version > 0`),
-		swaps: swaps,
+		swaps:     swaps(`varchar(700)`),
+		swapsLong: swaps(`longtext`),
 		won: x(`
 select r.id, r.version
 from json_table(?, '$[*]' columns (id varchar(400) character set ascii path '$[0]')) w
@@ -213,31 +218,28 @@ func (r *rowsSeen) seen(id []byte) bool {
 	return at.Load() == mark
 }
 
-// batchBytes is how much one statement of Swaps carries at least.
-const batchBytes = 1 << 20
+const (
+	// shortValue is what a value may have so that the server handles a batch in
+	// memory, also if it has no room for temporary files.
+	shortValue = 512
+	// batchBytes is what the values of a batch may have together.
+	batchBytes = 2 << 20
+)
+
+var errLarge = errors.New("the batch is too large for one statement")
 
 func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []int64, err error) {
-	versions = make([]int64, len(ws))
+	query, size := d.swaps, 0
 	where := make(map[string]int, len(ws))
 	for i, w := range ws {
 		where[string(w.ID)] = i
-	}
-	for len(ws) > 0 {
-		n, size := 0, 0
-		for n < len(ws) && size < batchBytes {
-			size += len(ws[n].Value)
-			n++
+		if size += len(w.Value); len(w.Value) > shortValue {
+			query = d.swapsLong
 		}
-		err := d.swapSome(ctx, ws[:n], func(id []byte, version int64) { versions[where[string(id)]] = version })
-		if err != nil {
-			return nil, err
-		}
-		ws = ws[n:]
 	}
-	return versions, nil
-}
-
-func (d *dialect) swapSome(ctx context.Context, ws []sqlstore.Write, won func(id []byte, version int64)) error {
+	if size > batchBytes {
+		return nil, errLarge
+	}
 	attempt := rand.Text()[:16]
 	writes := list(len(ws), func(b []byte, i int) []byte {
 		b = quoted(append(b, '['), ws[i].ID)
@@ -248,22 +250,21 @@ func (d *dialect) swapSome(ctx context.Context, ws []sqlstore.Write, won func(id
 	row := func(rows *sql.Rows) error {
 		var id []byte
 		var version int64
-		if err := rows.Scan(&id, &version); err != nil {
-			return err
-		}
-		won(id, version)
-		return nil
+		err := rows.Scan(&id, &version)
+		versions[where[string(id)]] = version
+		return err
 	}
-	return d.lanes.use(ctx, func(l *lane) error {
+	err = d.lanes.use(ctx, func(l *lane) error {
+		versions = make([]int64, len(ws))
 		if d.returning {
-			return l.query(ctx, d.swaps, row, append(args, attempt)...)
+			return l.query(ctx, query, row, append(args, attempt)...)
 		}
 		// Until the commit nobody else can follow what has won.
-		swaps, err := l.prepare(ctx, d.swaps)
+		swaps, err := l.prepare(ctx, query)
 		if err != nil {
 			return err
 		}
-		winners, err := l.prepare(ctx, d.won)
+		won, err := l.prepare(ctx, d.won)
 		if err != nil {
 			return err
 		}
@@ -275,26 +276,21 @@ func (d *dialect) swapSome(ctx context.Context, ws []sqlstore.Write, won func(id
 		if _, err := tx.StmtContext(ctx, swaps).ExecContext(ctx, args...); err != nil {
 			return err
 		}
-		rows, err := tx.StmtContext(ctx, winners).QueryContext(ctx, writes, attempt)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			if err := row(rows); err != nil {
-				return err
-			}
-		}
-		if err := rows.Err(); err != nil {
+		rows, err := tx.StmtContext(ctx, won).QueryContext(ctx, writes, attempt)
+		if err := each(rows, err, row); err != nil {
 			return err
 		}
 		return tx.Commit()
 	})
+	if err != nil {
+		return nil, err
+	}
+	return versions, nil
 }
 
 func (d *dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byte, err error) {
 	err = d.lanes.use(ctx, func(l *lane) error {
-		return l.query(ctx, d.keys, func(rows *sql.Rows) error {
+		return l.once(ctx, d.keys, func(rows *sql.Rows) error {
 			var id []byte
 			err := rows.Scan(&id)
 			ids = append(ids, id)
@@ -306,7 +302,7 @@ func (d *dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byt
 
 func (d *dialect) Idle(ctx context.Context, after []byte, idle time.Duration, n int) (found []sqlstore.Row, err error) {
 	err = d.lanes.use(ctx, func(l *lane) error {
-		return l.query(ctx, d.idle, func(rows *sql.Rows) error {
+		return l.once(ctx, d.idle, func(rows *sql.Rows) error {
 			var r sqlstore.Row
 			err := rows.Scan(&r.ID, &r.Version)
 			found = append(found, r)
@@ -327,7 +323,7 @@ func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int,
 		floor = max(floor, r.Version)
 	}
 	err = d.lanes.use(ctx, func(l *lane) error {
-		if _, err := l.exec(ctx, d.raise, floor); err != nil {
+		if _, err := l.conn.ExecContext(ctx, d.raise, floor); err != nil {
 			return err
 		}
 		for len(rows) > 0 {
@@ -335,7 +331,7 @@ func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int,
 			for i := range sweepBatch {
 				args = append(args, rows[min(i, len(rows)-1)].ID)
 			}
-			r, err := l.exec(ctx, d.remove, append(args, floor)...)
+			r, err := l.conn.ExecContext(ctx, d.remove, append(args, floor)...)
 			if err != nil {
 				return err
 			}
@@ -368,6 +364,9 @@ const (
 // Means implements sqlstore.Dialect. What these errors are of was rolled back: a
 // statement that commits by itself, or a transaction that we end after any error.
 func (d *dialect) Means(err error) sqlstore.Meaning {
+	if err == errLarge {
+		return sqlstore.Locked // each is written alone
+	}
 	switch number(err) {
 	case errDeadlock, errRecordChange, errReprepare, errUnknownStmt:
 		return sqlstore.Again

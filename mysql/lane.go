@@ -14,16 +14,14 @@ import (
 // a second for a locked row, and tell the time in UTC. It does not go back to
 // the pool, which would lend it to others with these settings: it is closed.
 type lane struct {
-	conn   *sql.Conn
-	stmts  map[string]*sql.Stmt
-	opened time.Time
-	used   time.Time
+	conn  *sql.Conn
+	stmts map[string]*sql.Stmt
+	used  time.Time
 }
 
-const (
-	laneIdle = 30 * time.Second // unused for so long, a lane is closed
-	laneLife = 10 * time.Minute // and so old, as the server may have moved
-)
+// laneIdle is how long a lane is kept that nobody uses. One that is used is kept
+// for as long as it works: the pool may have no other to give.
+const laneIdle = 30 * time.Second
 
 // setUp is read differently by MariaDB and MySQL. Of what the caller may have
 // set, it is what changes the meaning of our statements: time zones have hours
@@ -39,7 +37,7 @@ func openLane(ctx context.Context, db *sql.DB) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lane{conn: conn, stmts: make(map[string]*sql.Stmt), opened: time.Now()}
+	l := &lane{conn: conn, stmts: make(map[string]*sql.Stmt)}
 	if _, err := conn.ExecContext(ctx, setUp); err != nil {
 		l.close()
 		return nil, err
@@ -63,6 +61,8 @@ func (l *lane) check(ctx context.Context) error {
 	})
 }
 
+// prepare keeps a statement for the next time. The server has room for 16,382 of
+// all its clients, by default; so only what is used often is kept.
 func (l *lane) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
 	s := l.stmts[query]
 	if s == nil {
@@ -89,6 +89,16 @@ func (l *lane) query(ctx context.Context, query string, row func(*sql.Rows) erro
 		return err
 	}
 	rows, err := s.QueryContext(ctx, args...)
+	return each(rows, err, row)
+}
+
+// once is query with a statement that is not kept.
+func (l *lane) once(ctx context.Context, query string, row func(*sql.Rows) error, args ...any) error {
+	rows, err := l.conn.QueryContext(ctx, query, args...)
+	return each(rows, err, row)
+}
+
+func each(rows *sql.Rows, err error, row func(*sql.Rows) error) error {
 	if err != nil {
 		return err
 	}
@@ -158,7 +168,7 @@ func (p *lanes) take(ctx context.Context) (*lane, error) {
 		if l == nil {
 			return openLane(ctx, p.db)
 		}
-		if time.Since(l.opened) < laneLife && l.check(ctx) == nil {
+		if l.check(ctx) == nil {
 			return l, nil
 		}
 		l.close()

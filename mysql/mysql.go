@@ -127,12 +127,14 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server
 		rows := &rowsSeen{seed: maphash.MakeSeed()}
 		s.Names, s.Beats = &dialect{stmts, s.names, rows}, &dialect{stmts, s.beats, rows}
 		for _, query := range stmts.rights() {
-			switch _, err := l.prepare(ctx, query); {
+			p, err := l.conn.PrepareContext(ctx, query)
+			switch {
 			case denied(err):
 				return fmt.Errorf("the user may not write the tables of %q: grant it what the doc comment of mysql.Migrate says: %w", t, err)
 			case err != nil:
 				return err
 			}
+			p.Close()
 		}
 		return nil
 	})

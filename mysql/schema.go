@@ -117,7 +117,7 @@ func verify(ctx context.Context, l *lane, t sqlstore.Tables) error {
 		return err
 	}
 	var got = make(map[string]string)
-	err = l.query(ctx, `
+	err = l.once(ctx, `
 select c.table_name, c.column_name, c.ordinal_position,
 	concat(c.data_type, if(c.character_octet_length is null or t.table_type = 'VIEW', '', concat('(', c.character_octet_length, ')')),
 		if(c.is_nullable = 'YES', '', ' not null'), if(c.column_key = 'PRI', ' primary key', '')),

@@ -40,22 +40,16 @@ var numbers = regexp.MustCompile(`^(\d+)\.(\d+)\.(\d+)`)
 
 // ask is what a store needs to know of its server.
 func ask(ctx context.Context, l *lane, t sqlstore.Tables) (s server, err error) {
-	rows, err := l.conn.QueryContext(ctx, `
-show global variables where variable_name in ('version', 'read_only', 'super_read_only', 'innodb_read_only', 'innodb_flush_log_at_trx_commit',
-	'log_bin', 'sync_binlog', 'binlog_format', 'wsrep_on', 'max_allowed_packet', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')`)
-	if err != nil {
-		return s, err
-	}
-	defer rows.Close()
 	s.settings = make(map[string]string)
-	for rows.Next() {
+	err = l.once(ctx, `
+show global variables where variable_name in ('version', 'read_only', 'super_read_only', 'innodb_read_only', 'innodb_flush_log_at_trx_commit',
+	'log_bin', 'sync_binlog', 'binlog_format', 'wsrep_on', 'max_allowed_packet', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')`, func(rows *sql.Rows) error {
 		var name, value string
-		if err := rows.Scan(&name, &value); err != nil {
-			return s, err
-		}
+		err := rows.Scan(&name, &value)
 		s.settings[strings.ToLower(name)] = value
-	}
-	if err := rows.Err(); err != nil {
+		return err
+	})
+	if err != nil {
 		return s, err
 	}
 	s.version = s.settings["version"]
