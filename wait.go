@@ -118,6 +118,7 @@ type round struct {
 	waits    bool     // anything at all
 	near     bool     // near the head of a queue, somewhere
 	due      []*place // names to be looked at now
+	polled   bool     // one of them although nothing was told of it
 	slowest  time.Duration
 	ttl      time.Duration // the shortest of a session ahead
 	told     bool          // the store tells of changes
@@ -190,7 +191,7 @@ func (c *Client) ahead() (r round) {
 	for _, p := range later {
 		// What is nearly due comes along, so that many waits share their queries.
 		if every := c.pollEvery(p); polled && p.pos.pollAt <= t.add(every/3) {
-			r.due = append(r.due, p)
+			r.due, r.polled = append(r.due, p), true
 		} else {
 			soon(p.pos.pollAt)
 		}
@@ -250,9 +251,10 @@ func (c *Client) waitLoop() {
 			}
 		}
 		var sessions []string
-		// They come along with a name if they can.
+		// They come along with a name if they can, but not where someone has
+		// just been let in.
 		late := sessionsAt.add(sessionsEvery / 2)
-		if len(r.sessions) > 0 && (late <= t || len(r.due) > 0 && sessionsAt.add(-sessionsEvery/2) <= t || c.judge.due(r.sessions, t)) {
+		if len(r.sessions) > 0 && (late <= t || r.polled && sessionsAt.add(-sessionsEvery/2) <= t || c.judge.due(r.sessions, t)) {
 			sessions = r.sessions
 			sessionsEvery = min(sessionsEvery*3/2, longest)
 			sessionsAt = t.add(jitter(sessionsEvery))

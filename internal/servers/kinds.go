@@ -163,7 +163,7 @@ func StartMySQL(ctx context.Context, opts *Options) (*Server, error) {
 	}
 	if fresh && install != "" {
 		err = s.setUp(ctx, install, "--no-defaults", as[0], "--datadir="+s.data(), "--auth-root-authentication-method=normal",
-			"--skip-test-db", "--skip-name-resolve", "--innodb-log-file-size=48M")
+			"--skip-test-db", "--skip-name-resolve", "--innodb-log-file-size=48M", "--tmpdir="+s.Dir)
 	} else if fresh {
 		err = s.setUp(ctx, mysqld, "--no-defaults", as[0], "--datadir="+s.data(), "--initialize-insecure")
 	}
