@@ -7,18 +7,18 @@ import (
 	"testing"
 )
 
-// comment is the doc comment of Migrate, whose grants are tested.
-func comment(t *testing.T) string {
+// comment is the doc comment of a function: what it tells to run is tested.
+func comment(t *testing.T, file, function string) string {
 	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), "schema.go", nil, parser.ParseComments)
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range f.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok && f.Name.Name == "Migrate" {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Name.Name == function {
 			return f.Doc.Text()
 		}
 	}
-	t.Fatal("there is no Migrate")
+	t.Fatalf("there is no %s", function)
 	return ""
 }

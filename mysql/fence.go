@@ -32,7 +32,12 @@ import (
 //
 //	call holdfast_fence('orders/42', 1795226403001234)
 //
-// which fails, with SQLSTATE HF002, unless the token holds the lock.
+// which fails, with SQLSTATE HF002, unless the token holds the lock. A trigger can
+// see to it that nobody writes without: here only who holds the lock on an account,
+// and has said so with "set @lock_token = 1795226403001234".
+//
+//	create trigger accounts_fenced before update on accounts for each row
+//	  call holdfast_fence(concat('accounts/', new.id), coalesce(@lock_token, 0))
 func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
 	for _, l := range locks {
 		t := sqlstore.Tables{Prefix: sqlstore.DefaultPrefix}
@@ -49,7 +54,8 @@ func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
 var errNoLock = errors.New("no such lock in this database; was it taken through another store?")
 
 func fence(ctx context.Context, tx *sql.Tx, t sqlstore.Tables, name string, token int64) error {
-	_, err := tx.ExecContext(ctx, t.Expand(`call {fence}(?, ?)`, "`"), name, token)
+	// The bytes of the name, whatever character set the connection has.
+	_, err := tx.ExecContext(ctx, t.Expand(`call {fence}(convert(unhex(?) using utf8mb4), ?)`, "`"), fmt.Sprintf("%x", name), token)
 	var e *mysql.MySQLError
 	if errors.As(err, &e) {
 		switch {

@@ -337,16 +337,15 @@ func TestFrozenTransaction(t *testing.T) {
 }
 
 // A trigger on the user's table lets only those write who bring the token of the
-// lock; they need not even call the fence. This is the example of the
-// documentation.
+// lock, as the documentation has it.
 func TestTrigger(t *testing.T) {
 	s := fresh(t, way{})
 	db := application(t, s, "")
+	_, trigger, _ := strings.Cut(comment(t, "fence.go", "Fence"), "create trigger")
 	for _, q := range []string{
 		`create table accounts (id integer primary key, balance integer not null)`,
 		`insert into accounts values (1, 100)`,
-		`create trigger accounts_fenced before update on accounts for each row
-		 call holdfast_fence(concat('accounts/', new.id), coalesce(@lock_token, 0))`,
+		"create trigger" + trigger,
 	} {
 		if _, err := db.Exec(q); err != nil {
 			t.Fatal(err)
@@ -399,7 +398,7 @@ func TestTrigger(t *testing.T) {
 // once it is given back and another holds it, it does not.
 func TestFenceOfClient(t *testing.T) {
 	s := fresh(t, way{prefix: "elsewhere_"})
-	db := application(t, s, "")
+	db := application(t, s, "charset=latin1")
 	ctx := t.Context()
 	var clients [2]*holdfast.Client
 	for i := range clients {
@@ -422,7 +421,7 @@ func TestFenceOfClient(t *testing.T) {
 		return tx.Commit()
 	}
 
-	first, err := clients[0].Acquire(ctx, "orders/42")
+	first, err := clients[0].Acquire(ctx, "größe/42")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -434,13 +433,13 @@ func TestFenceOfClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	var token int64
-	if err := db.QueryRow(`select token from elsewhere_locks where name = 'orders/42' and state = 'held'`).Scan(&token); err != nil || token != first.Token() {
+	if err := db.QueryRow(`select token from elsewhere_locks where token = ? and state = 'held'`, first.Token()).Scan(&token); err != nil || token != first.Token() {
 		t.Errorf("the view shows token %d, error %v; the lock has %d", token, err, first.Token())
 	}
 	if err := first.Release(ctx); err != nil {
 		t.Fatal(err)
 	}
-	second, err := clients[1].Acquire(ctx, "orders/42")
+	second, err := clients[1].Acquire(ctx, "größe/42")
 	if err != nil {
 		t.Fatal(err)
 	}

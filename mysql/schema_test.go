@@ -148,7 +148,7 @@ func TestRights(t *testing.T) {
 		return connect(t, own.String(), way{})
 	}
 	grants := func(role, to string) {
-		_, text, _ := strings.Cut(comment(t), role)
+		_, text, _ := strings.Cut(comment(t, "schema.go", "Migrate"), role)
 		for _, g := range strings.Split(text, "grant ")[1:] {
 			g, _, _ = strings.Cut(g, ";")
 			if strings.HasSuffix(g, " to "+to) {
