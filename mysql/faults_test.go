@@ -121,6 +121,101 @@ func TestKilledServer(t *testing.T) {
 	}
 }
 
+// Of a server that hangs nobody waits for longer than the context says, and when
+// it goes on so do we.
+func TestHangingServer(t *testing.T) {
+	server := servers.MySQL(t, &servers.Options{})
+	if !server.Own {
+		t.Skip("this server is not ours")
+	}
+	target := server.Database(t)
+	if err := Migrate(t.Context(), connect(t, target, way{}), nil); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, target, way{})
+	hold(t, s, "a", "x")
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	var calls sync.WaitGroup
+	for i := range 10 { // more than there are connections
+		calls.Go(func() {
+			_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: name("%d", i), Old: holdfast.IfEmpty, Value: []byte("x")}})
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
+			}
+		})
+	}
+	calls.Wait()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: name("%d", i), Old: holdfast.IfEmpty, Value: []byte("y")}})
+		if err != nil || !out[0].Won && string(out[0].Record.Value) != "x" {
+			t.Errorf("after it: %+v, error %v", out, err)
+		}
+	}
+}
+
+// When the server's clock is set back versions go on growing, and when it leaps
+// forward nothing that was written before has an age.
+func TestClockMoved(t *testing.T) {
+	server := servers.MySQL(t, &servers.Options{Faketime: true})
+	if !server.Own {
+		t.Skip("this server is not ours")
+	}
+	target := server.Database(t)
+	if err := Migrate(t.Context(), connect(t, target, way{}), nil); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, target, way{})
+	load := func(n string) holdfast.Record {
+		t.Helper()
+		r, err := s.Load(t.Context(), []holdfast.Key{name("%s", n)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r[0]
+	}
+	last := hold(t, s, "a", "x")
+	if age := load("a").Age; age < 0 || age > time.Minute {
+		t.Errorf("a new record is %v old", age)
+	}
+	if err := server.SetClock(-time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		version := hold(t, s, "a", fmt.Sprint(i))
+		if version <= last {
+			t.Errorf("version %d follows %d", version, last)
+		}
+		if last = version; load("a").Age >= 0 {
+			t.Errorf("a record from the future is %v old", load("a").Age)
+		}
+	}
+	fresh := hold(t, s, "b", "x")
+	if fresh > last-int64(50*time.Minute/time.Microsecond) {
+		t.Errorf("the clock has not been set: %d, %d", fresh, last)
+	}
+	if err := server.SetClock(time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if age := load("b").Age; age >= 0 {
+		t.Errorf("after a leap a record passes for %v old", age)
+	}
+	hold(t, s, "c", "x")
+	if age := load("c").Age; age < 0 || age > time.Minute {
+		t.Errorf("a record from after the leap is %v old", age)
+	}
+}
+
 // A primary that has become a replica is neither read nor written; when it is
 // the primary again all goes on.
 func TestReadOnly(t *testing.T) {
