@@ -221,3 +221,16 @@ update holdfast_records set version = version + 1, value = '{"holders":[{"sessio
 		t.Errorf("a reader beside an exclusive fence: %v, want that the row is locked", err)
 	}
 }
+
+// Of a batch, too, a write that names another version than the row's loses.
+func TestBatchComparesVersions(t *testing.T) {
+	h := fresh(t, way{})
+	old := hold(t, h, "a", "1")
+	version := hold(t, h, "a", "2")
+	for _, stale := range []int64{old, version + 1, version - 1, 1} {
+		out, err := h.CompareAndSwap(t.Context(), []holdfast.Write{{Key: name("a"), Old: stale, Value: []byte("3")}, {Key: name("b"), Old: holdfast.IfEmpty}})
+		if err != nil || out[0].Won || out[0].Record.Version != version || !out[1].Won {
+			t.Errorf("version %d of a row that has %d: %+v, error %v", stale, version, out, err)
+		}
+	}
+}

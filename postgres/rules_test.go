@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // rowAhead is a row whose version is an hour ahead of the clock, as after the clock
@@ -201,5 +202,67 @@ update holdfast_records set version = version + 1, value = '{"holders":[{"sessio
 	})
 	if state(err) != "55P03" {
 		t.Errorf("a reader beside an exclusive fence: %v, want that the row is locked", err)
+	}
+}
+
+// Of a batch, too, a write that names another version than the row's loses.
+func TestBatchComparesVersions(t *testing.T) {
+	r := fresh(t, nil)
+	old := hold(t, r, "a", "1")
+	version := hold(t, r, "a", "2")
+	for _, stale := range []int64{old, version + 1, version - 1, 1} {
+		out, err := r.CompareAndSwap(t.Context(), []holdfast.Write{
+			{Key: holdfast.Key{Name: "a"}, Old: stale, Value: []byte("3")}, {Key: holdfast.Key{Name: "b"}, Old: holdfast.IfEmpty},
+		})
+		if err != nil || out[0].Won || out[0].Record.Version != version || !out[1].Won {
+			t.Errorf("version %d of a row that has %d: %+v, error %v", stale, version, out, err)
+		}
+	}
+}
+
+// A statement that began before a sweep has committed, and inserts after that,
+// puts its row above the floor all the same.
+func TestInsertSeesTheFloor(t *testing.T) {
+	for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
+		t.Run(isolation, func(t *testing.T) {
+			t.Parallel()
+			r := fresh(t, nil)
+			ctx := t.Context()
+			config, err := pgxpool.ParseConfig(r.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config.ConnConfig.RuntimeParams["default_transaction_isolation"] = isolation
+			pool, err := pgxpool.NewWithConfig(ctx, config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			s := open(t, pool, nil)
+			version := rowAhead(t, r, "a", "")
+			exec(t, r.pool, `
+create function dawdle() returns trigger language plpgsql as $$ begin perform pg_sleep(1); return new; end $$;
+create trigger dawdle before insert on holdfast_records for each row execute function dawdle();`)
+			got := make(chan error, 1)
+			go func() {
+				out, err := s.CompareAndSwap(context.WithoutCancel(ctx), []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1")}})
+				if err == nil && (!out[0].Won || out[0].Record.Version <= version) {
+					err = fmt.Errorf("%+v, want a version above %d", out, version)
+				}
+				got <- err
+			}()
+			eventually(t, 10*time.Second, "it has begun", func() (asleep bool) {
+				if err := r.pool.QueryRow(ctx, `select exists (select from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database())`).Scan(&asleep); err != nil {
+					t.Fatal(err)
+				}
+				return asleep
+			})
+			if n, err := r.Names.Remove(ctx, []sqlstore.Row{{ID: sqlstore.ID(holdfast.Key{Name: "a"}), Version: version}}); err != nil || n != 1 {
+				t.Errorf("%d rows removed, error %v", n, err)
+			}
+			if err := <-got; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
