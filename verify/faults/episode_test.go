@@ -201,6 +201,9 @@ func (e *episode) finish(slow func() time.Duration) (r entry) {
 	if e.t.Failed() || *keep {
 		e.dump()
 	}
+	if e.t.Failed() {
+		e.t.Logf("the same plan again: go test ./verify/faults -v -run '^%s$' -args -full=%v -seed %d", strings.ReplaceAll(e.t.Name(), "/", "$/^"), *full, *seed)
+	}
 	return r
 }
 

@@ -55,7 +55,9 @@ func (h *history) holds() (all []*hold) {
 		for _, e := range s.events {
 			switch e.What {
 			case beats:
-				session = e.Name
+				if beat[e.Name] == 0 {
+					session = e.Name // a late answer is of an older one
+				}
 				beat[e.Name] = max(beat[e.Name], e.Sent)
 				for _, o := range open {
 					if of[o] == e.Name {

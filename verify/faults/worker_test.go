@@ -305,7 +305,8 @@ func (w *work) swap(ctx context.Context, s holdfast.Store, writes []holdfast.Wri
 	sent := life.Now()
 	for _, wr := range writes {
 		if wr.Key.Space == holdfast.Sessions && len(wr.Value) > 0 {
-			if rec, err := check.ReadSession(string(wr.Value)); err == nil {
+			// Not the marks and burials of others.
+			if rec, err := check.ReadSession(string(wr.Value)); err == nil && rec.Suspected == nil && rec.Revoked == nil && rec.Dead == 0 {
 				w.mu.Lock()
 				w.nonces[rec.Nonce] = sent
 				w.mu.Unlock()
