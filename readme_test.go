@@ -59,3 +59,26 @@ func trimmedLines(t *testing.T, name string) (lines []string) {
 	}
 	return lines
 }
+
+// Links inside the README lead to its sections.
+func TestLinks(t *testing.T) {
+	text := strings.Join(trimmedLines(t, "README.md"), "\n")
+	for rest := text; ; {
+		_, after, ok := strings.Cut(rest, "](#")
+		if !ok {
+			break
+		}
+		link, after, _ := strings.Cut(after, ")")
+		rest = after
+		found := false
+		for line := range strings.Lines(text) {
+			if head, ok := strings.CutPrefix(strings.TrimSpace(line), "## "); ok {
+				anchor := strings.NewReplacer(" ", "-", ",", "", "`", "").Replace(strings.ToLower(head))
+				found = found || anchor == link
+			}
+		}
+		if !found {
+			t.Errorf("the README has no section %q", link)
+		}
+	}
+}
