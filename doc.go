@@ -1,6 +1,7 @@
 // Package holdfast keeps locks, leases and leader elections in a database that
 // is there anyway: no server of its own. It is one protocol above a [Store] of
-// three methods; packages sqlite and memory beside this one are such stores.
+// three methods; packages sqlite, postgres, mysql and memory beside this one
+// are such stores.
 //
 //	client, err := holdfast.New(store, nil)
 //	…
@@ -33,7 +34,7 @@
 //
 // A holder that was frozen can wake up after its lease has gone to another and
 // finish a write it had begun. [Lock.Err] in front of an act narrows that, and
-// only a fence closes it: sqlite.Fence in the transaction that writes, or
+// only a fence closes it: Fence of the package of the store in the transaction that writes, or
 // [Fence] kept by a resource without transactions, or [Lock.Token] handed to
 // whatever compares it.
 //
