@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -280,6 +282,50 @@ func TestFenceTogether(t *testing.T) {
 		}
 		first.Rollback(ctx)
 		second.Rollback(ctx)
+	}
+}
+
+// Readers that fence one behind the other all the time do not keep a writer of the
+// record waiting: somebody who queues, or the one who takes over.
+func TestFenceCrowd(t *testing.T) {
+	r := fresh(t, nil)
+	value := `{"holders":[{"session":"a","nr":1,"slots":0,"token":7}]}`
+	version := hold(t, r, "a", value)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	var fenced atomic.Int64
+	for range 6 {
+		pool := connect(t, r.url)
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+					if err := fences["SQL"](ctx, tx, "a", 7); err != nil {
+						return err
+					}
+					_, err := tx.Exec(ctx, `select pg_sleep(0.03)`)
+					fenced.Add(1)
+					return err
+				})
+				if err != nil && ctx.Err() == nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 5 {
+		at := fenced.Load()
+		eventually(t, 20*time.Second, "the readers are at it", func() bool { return fenced.Load() > at+12 })
+		began := time.Now()
+		out, err := r.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: version, Value: []byte(value)}})
+		if took := time.Since(began); err != nil || !out[0].Won || took > 3*time.Second {
+			t.Errorf("a write behind readers that fence: %+v after %v, error %v", out, took, err)
+		}
+		if err == nil {
+			version = out[0].Record.Version
+		}
 	}
 }
 

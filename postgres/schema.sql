@@ -192,8 +192,14 @@ declare
   idle   bigint;
   strong boolean; -- the lock of the row; shared holders do not wait for each other
 begin
-  select version, value into r from {records} where id = '\x00'::bytea || $1;
-  strong := exists (select from {list}({json}(r.value)->'holders') h where {number}(h->'slots') = 1);
+  select c.version, c.value, c.ctid into r from {records} c where c.id = '\x00'::bytea || $1;
+  strong := exists (select from {list}({json}(r.value)->'holders') h where {number}(h->'slots') = 1)
+    -- Who waits to write the row comes first: by PostgreSQL's rules readers that
+    -- follow each other closely would keep it waiting for ever.
+    or exists (
+      select from pg_locks l
+      where l.locktype = 'tuple' and l.relation = '{records}'::regclass and format('(%s,%s)', l.page, l.tuple) = r.ctid::text
+        and l.database = (select d.oid from pg_database d where d.datname = current_database()));
   loop
     if strong then
       select version, value, fence into r from {records} where id = '\x00'::bytea || $1 for no key update;
