@@ -177,42 +177,49 @@ func (p *lanes) take(ctx context.Context) (*lane, error) {
 
 func (p *lanes) put(l *lane, good bool) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !good || p.closed {
-		l.close()
-		return
+	if good && !p.closed {
+		l.used = time.Now()
+		p.idle = append(p.idle, l)
+		if p.timer == nil {
+			p.timer = time.AfterFunc(laneIdle, p.trim)
+		}
+		l = nil
 	}
-	l.used = time.Now()
-	p.idle = append(p.idle, l)
-	if p.timer == nil {
-		p.timer = time.AfterFunc(laneIdle, p.trim)
+	p.mu.Unlock()
+	if l != nil {
+		l.close()
 	}
 }
 
 // trim closes the lanes that nobody needs.
 func (p *lanes) trim() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.timer = nil
-	for len(p.idle) > 0 && time.Since(p.idle[0].used) >= laneIdle {
-		p.idle[0].close()
-		p.idle = p.idle[1:]
+	n := 0
+	for n < len(p.idle) && time.Since(p.idle[n].used) >= laneIdle {
+		n++
 	}
-	if len(p.idle) > 0 {
+	old := p.idle[:n:n]
+	p.idle = p.idle[n:]
+	p.timer = nil
+	if len(p.idle) > 0 && !p.closed {
 		p.timer = time.AfterFunc(laneIdle-time.Since(p.idle[0].used), p.trim)
+	}
+	p.mu.Unlock()
+	for _, l := range old {
+		l.close()
 	}
 }
 
 // close closes the lanes that are idle now, and others when they come back.
 func (p *lanes) close() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
+	idle := p.idle
+	p.idle, p.closed = nil, true
 	if p.timer != nil {
 		p.timer.Stop()
 	}
-	for _, l := range p.idle {
+	p.mu.Unlock()
+	for _, l := range idle {
 		l.close()
 	}
-	p.idle = nil
 }

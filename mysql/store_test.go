@@ -96,6 +96,37 @@ func TestStore(t *testing.T) {
 	}
 }
 
+// A binary log changes how statements are locked and committed.
+func TestStoreWithBinaryLog(t *testing.T) {
+	server := servers.MySQL(t, &servers.Options{Settings: []string{"log-bin=log", "sync-binlog=1", "binlog-format=mixed"}})
+	if !server.Own {
+		t.Skip("the settings of this server are not ours")
+	}
+	fresh := func(t *testing.T) handle {
+		target := server.Database(t)
+		if err := Migrate(t.Context(), connect(t, target, way{}), nil); err != nil {
+			t.Fatal(err)
+		}
+		return open(t, target, way{})
+	}
+	storetest.Run(t, func(t *testing.T) holdfast.Store { return fresh(t) })
+	s := fresh(t)
+	db := application(t, s, "")
+	for form, fence := range fences {
+		hold(t, s, form, `{"holders":[{"session":"a","nr":1,"slots":1,"token":7,"n":3}]}`)
+		tx := begin(t, db)
+		if _, err := tx.Exec(`insert into orders (paid) values ('yes')`); err != nil {
+			t.Fatal(err)
+		}
+		if err := fence(t.Context(), tx, form, 8); err != nil {
+			t.Errorf("%s: %v", form, err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Errorf("%s: %v", form, err)
+		}
+	}
+}
+
 func TestClients(t *testing.T) {
 	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return fresh(t, way{}) })
 }
