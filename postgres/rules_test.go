@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"testing"
@@ -264,5 +265,30 @@ create trigger dawdle before insert on holdfast_records for each row execute fun
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// Where hints do not arrive Watch says so, and does not wait for them.
+func TestPoolerIsNoticed(t *testing.T) {
+	r := migrated(t, bouncer(t).Database(t), nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	if err := r.Watch(ctx, nil, func(holdfast.Hint) {}); !errors.Is(err, errDeaf) {
+		t.Errorf("Watch returned %v, want %v", err, errDeaf)
+	}
+}
+
+// The fence looks at the tables beside it, whatever its caller has of that name.
+func TestFenceLooksAtItsOwnTables(t *testing.T) {
+	r := fresh(t, nil)
+	version := hold(t, r, "a", `{"holders":[{"session":"a","nr":1,"slots":1}]}`)
+	tx := begin(t, r.pool)
+	exec(t, tx, `
+create temp table holdfast_records as
+select id, 17::bigint as version, fence, value from holdfast_records`)
+	exec(t, tx, `set local search_path = pg_temp, public`)
+	exec(t, tx, `select public.holdfast_fence('a'::bytea, $1)`, version)
+	if _, err := tx.Exec(t.Context(), `select public.holdfast_fence('a'::bytea, 17)`); state(err) != stateLost {
+		t.Errorf("the fence looked at a table of its caller's: %v", err)
 	}
 }
