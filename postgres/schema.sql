@@ -82,7 +82,7 @@ end $$;
 -- A value as JSON; null if it is not. jsonb cannot have all that JSON can, so at
 -- a second try what it refuses is left out.
 create or replace function {json}(value bytea) returns jsonb
-language plpgsql immutable parallel safe set search_path from current as $$
+language plpgsql immutable parallel safe as $$
 declare
   plain text;
 begin
@@ -98,25 +98,34 @@ exception when others then
   end;
 end $$;
 
+-- A list of it; empty if it is none.
+create or replace function {list}(value jsonb) returns jsonb
+language plpgsql immutable parallel safe as $$
+begin
+  if jsonb_typeof(value) = 'array' then
+    return value;
+  end if;
+  return '[]';
+end $$;
+
+-- A number of it; null if it is none.
+create or replace function {number}(value jsonb) returns bigint
+language plpgsql immutable parallel safe as $$
+begin
+  if jsonb_typeof(value) = 'number' and value::text ~ '^-?[0-9]{1,18}$' then
+    return value::bigint;
+  end if;
+  return null;
+end $$;
+
 -- A name for people.
 create or replace function {text}(name bytea) returns text
-language plpgsql immutable parallel safe set search_path from current as $$
+language plpgsql immutable parallel safe as $$
 begin
   return convert_from(name, 'UTF8');
 exception when others then
   return encode(name, 'escape');
 end $$;
-
-create or replace function {number}(value jsonb) returns bigint
-language sql immutable parallel safe set search_path from current as $$
-  select case when jsonb_typeof(value) = 'number' and value::text ~ '^-?[0-9]{1,18}$' then value::text::bigint end;
-$$;
-
-create or replace function {list}(value jsonb) returns setof jsonb
-language sql immutable parallel safe set search_path from current as $$
-  select e.claim from jsonb_array_elements(case when jsonb_typeof(value) = 'array' then value end) with ordinality e(claim, place)
-  where jsonb_typeof(e.claim) = 'object' order by e.place;
-$$;
 
 -- One row for each who holds a lock or waits for it.
 create or replace view {locks} as
@@ -130,10 +139,12 @@ with
     select l.name, 'held' as state, c.place, c.claim,
            coalesce(nullif({number}(c.claim->'token'), 0),
                     greatest(l.version, {number}(l.value->'next')) + coalesce({number}(c.claim->'off'), 0)) as token
-    from locks l, {list}(l.value->'holders') with ordinality c(claim, place)
+    from locks l, jsonb_array_elements({list}(l.value->'holders')) with ordinality c(claim, place)
+    where jsonb_typeof(c.claim) = 'object'
     union all
     select l.name, 'waiting', c.place, c.claim, null
-    from locks l, {list}(l.value->'waiters') with ordinality c(claim, place)
+    from locks l, jsonb_array_elements({list}(l.value->'waiters')) with ordinality c(claim, place)
+    where jsonb_typeof(c.claim) = 'object'
   ),
   sessions as (
     select {text}(substr(r.id, 2)) as id, r.version, {json}(r.value) as value
@@ -184,62 +195,64 @@ left join sessions s on s.id = c.claim->>'session';
 create or replace function {fence}(name bytea, token bigint) returns void
 language plpgsql security definer set search_path from current as $$
 declare
+  key    constant bytea := '\x00'::bytea || $1;
   r      record;
+  value  jsonb;
   claim  jsonb;
-  first  bigint; -- its tokens
+  alone  boolean; -- its holder is exclusive
+  first  bigint;  -- its tokens
   last   bigint;
   ttl    bigint;
   idle   bigint;
   strong boolean; -- the lock of the row; shared holders do not wait for each other
 begin
-  select c.version, c.value, c.ctid into r from {records} c where c.id = '\x00'::bytea || $1;
-  strong := exists (select from {list}({json}(r.value)->'holders') h where {number}(h->'slots') = 1)
+  select c.version, c.value, c.ctid, c.xmax into r from {records} c where c.id = key;
+  value := {json}(r.value);
+  strong := {list}(value->'holders') @> '[{"slots": 1}]';
+  if not strong and r.xmax <> '0'::xid then -- others have locked it, or still do
     -- Who waits to write the row comes first: by PostgreSQL's rules readers that
     -- follow each other closely would keep it waiting for ever.
-    or exists (
+    strong := exists (
       select from pg_locks l
       where l.locktype = 'tuple' and l.relation = '{records}'::regclass and format('(%s,%s)', l.page, l.tuple) = r.ctid::text
         and l.database = (select d.oid from pg_database d where d.datname = current_database()));
+  end if;
   loop
     if strong then
-      select version, value, fence into r from {records} where id = '\x00'::bytea || $1 for no key update;
+      select c.version, c.value, c.fence into r from {records} c where c.id = key for no key update;
     else
-      select version, value, fence into r from {records} where id = '\x00'::bytea || $1 for share;
+      select c.version, c.value, c.fence into r from {records} c where c.id = key for share;
     end if;
     if not found then
       raise exception using errcode = 'HF003',
         message = format('no such lock in this database: "%s"; was it taken through another store?', {text}($1));
     end if;
-    claim := null;
-    for claim, first, last in
-      select h.claim, h.first, h.first + coalesce(nullif({number}(h.claim->'n'), 0), 1) - 1
-      from (
-        select c as claim,
-               coalesce(nullif({number}(c->'token'), 0),
-                        greatest(r.version, {number}({json}(r.value)->'next')) + coalesce({number}(c->'off'), 0)) as first
-        from {list}({json}(r.value)->'holders') c
-      ) h
-    loop
-      exit when $2 between first and last;
+    value := {json}(r.value);
+    for claim in select h from jsonb_array_elements({list}(value->'holders')) h loop
+      first := coalesce(nullif({number}(claim->'token'), 0),
+                        greatest(r.version, {number}(value->'next')) + coalesce({number}(claim->'off'), 0));
+      last := first + coalesce(nullif({number}(claim->'n'), 0), 1) - 1;
+      exit when $2 between first and last and jsonb_typeof(claim) = 'object';
       claim := null;
     end loop;
-    exit when strong or {number}(claim->'slots') is distinct from 1;
+    alone := {number}(claim->'slots') is not distinct from 1;
+    exit when strong or not alone;
     strong := true; -- it changed hands between the two looks
   end loop;
   -- Of an exclusive claim with many tokens only one may write at a time, and
   -- none behind a newer one.
-  if claim is null or {number}(claim->'slots') = 1 and last > first and $2 < r.fence then
+  if claim is null or alone and last > first and $2 < r.fence then
     raise exception using errcode = 'HF002',
       message = format('token %s no longer holds "%s"; roll back', $2, {text}($1));
   end if;
-  if {number}(claim->'slots') = 1 and last > first and $2 > r.fence then
-    update {records} set fence = $2 where id = '\x00'::bytea || $1;
+  if alone and last > first and $2 > r.fence then
+    update {records} c set fence = $2 where c.id = key;
   end if;
   -- A frozen process must not keep the lock from others for ever.
-  ttl := coalesce(nullif({number}(claim->'ttl'), 0), 15000);
+  ttl := least(coalesce(nullif({number}(claim->'ttl'), 0), 15000), 2147483647);
   idle := 1000 * extract(epoch from current_setting('idle_in_transaction_session_timeout')::interval);
   if idle = 0 or idle > ttl then
-    perform set_config('idle_in_transaction_session_timeout', least(ttl, 2147483647)::text, true);
+    perform set_config('idle_in_transaction_session_timeout', ttl::text, true);
   end if;
 end $$;
 
