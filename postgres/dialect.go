@@ -9,7 +9,6 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // A dialect is a sqlstore.Dialect over a source of connections.
@@ -99,7 +98,7 @@ from (select) one left join {records} r on r.id = any ($1::bytea[])`, `"`),
 		// Who loses is told what the statement has seen.
 		swap: t.Expand(`
 with won as (`+update+`)
-select coalesce(w.version, 0), r.version, case when w.version is null then r.value end
+select coalesce(w.version, 0), r.version, case when w.version is null then r.value end, `+clock+`
 from {records} r left join won w on true where r.id = $1`, `"`),
 		swaps:      swaps(`(select ` + clock + `)`),
 		swapsAbove: swaps(`(select ` + above(clock) + `)`),
@@ -185,7 +184,7 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 		err = d.query(ctx, got, d.update, append(args, w.Old)...)
 	default:
 		lost = &sqlstore.Row{ID: w.ID}
-		err = d.query(ctx, func(rows pgx.Rows) error { return rows.Scan(&version, &lost.Version, &lost.Value) },
+		err = d.query(ctx, func(rows pgx.Rows) error { return rows.Scan(&version, &lost.Version, &lost.Value, &lost.Clock) },
 			d.swap, append(args, w.Old)...)
 		// It may have lost to a write that the statement did not see.
 		if version != 0 || lost.Version == w.Old {
@@ -287,13 +286,9 @@ func swept(err error) bool { return err != nil && state(err) == stateSwept }
 
 // state is the SQLSTATE of an error of whatever driver, or "".
 func state(err error) string {
-	var pe *pgconn.PgError
-	if errors.As(err, &pe) {
-		return pe.Code
-	}
-	var other interface{ SQLState() string }
-	if errors.As(err, &other) {
-		return other.SQLState()
+	var e interface{ SQLState() string }
+	if errors.As(err, &e) {
+		return e.SQLState()
 	}
 	return ""
 }

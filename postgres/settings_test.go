@@ -81,6 +81,34 @@ func TestRefused(t *testing.T) {
 	hold(t, s, "a", "1")
 }
 
+// What no server here is like.
+func TestRefuse(t *testing.T) {
+	sound := facts{version: 150004, versionText: "15.4", fsync: "on", fullPageWrites: "on", synchronousCommit: "on", schemaVersion: schemaVersion, may: true}
+	s := &Store{}
+	if err := s.refuse(sound); err != nil {
+		t.Error(err)
+	}
+	old := sound
+	old.version, old.versionText = 110022, "11.22"
+	if err := s.refuse(old); err == nil || err.Error() != "the server is PostgreSQL 11.22; it takes 12 or newer" {
+		t.Errorf("got %v", err)
+	}
+	local := sound
+	local.synchronousCommit, local.standbyNames = "local", "ANY 1 (a, b)"
+	if err := s.refuse(local); err != nil {
+		t.Error(err)
+	}
+	warned := 0
+	s.replicas(t.Context(), local, func(level holdfast.Level, subject, format string, args ...any) {
+		if warned++; level != holdfast.Warning || !strings.Contains(format, "synchronous_commit is local") {
+			t.Errorf("it says %d %s: %s", level, subject, format)
+		}
+	})
+	if warned != 1 {
+		t.Errorf("%d warnings", warned)
+	}
+}
+
 // A session of the caller's that does not wait for the disk does not keep a
 // grant from doing so; and what need not wait does not.
 func TestWaitsForDisk(t *testing.T) {
