@@ -51,7 +51,7 @@ func (f *fake) Swap(_ context.Context, w Write) (int64, *Row, error) {
 	if w.Old == holdfast.IfEmpty && len(old.Value) > 0 || w.Old > 0 && (!there || old.Version != w.Old) {
 		return 0, nil, nil
 	}
-	f.rows[string(w.ID)] = Row{w.ID, old.Version + 1, w.Value}
+	f.rows[string(w.ID)] = Row{ID: w.ID, Version: old.Version + 1, Value: w.Value}
 	return old.Version + 1, nil, nil
 }
 

@@ -56,6 +56,7 @@ type Row struct {
 	ID      []byte // see ID
 	Version int64
 	Value   []byte
+	Clock   int64 // of what a swap has lost to: the server's clock then, in microseconds since 1970
 }
 
 // A Write is a holdfast.Write to a row.
@@ -219,6 +220,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 	}
 	if alone {
 		for i, w := range ws {
+			began := Steady()
 			version, lost, err := s.swap(ctx, db, w)
 			switch {
 			case err != nil:
@@ -226,8 +228,11 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 			case version != 0:
 				won(where[i], version)
 			case lost != nil:
-				// No age: a loser judges nobody by it.
-				outcomes[where[i]].Record = holdfast.Record{Version: lost.Version, Value: some(lost.Value), Age: -1}
+				r := holdfast.Record{Version: lost.Version, Value: some(lost.Value)}
+				if r.Version != 0 {
+					r.Age = s.clock.Ages(lost.Clock, began)(r.Version)
+				}
+				outcomes[where[i]].Record = r
 				told[where[i]] = true
 			}
 		}
