@@ -147,7 +147,7 @@ func TestHeartbeatsApart(t *testing.T) {
 // A batch takes its locks in the order of ids, whatever that of its writes.
 func TestBatchInOrder(t *testing.T) {
 	s, names, _ := fakes()
-	names.rows["\x00b"] = Row{[]byte("\x00b"), 7, []byte("held")}
+	names.rows["\x00b"] = Row{ID: []byte("\x00b"), Version: 7, Value: []byte("held")}
 	out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "c"), write(0, "b"), write(0, "a")})
 	if err != nil || !out[0].Won || out[1].Won || !out[2].Won || string(out[1].Record.Value) != "held" {
 		t.Errorf("%+v, error %v, want the second to lose", out, err)
