@@ -84,7 +84,9 @@ func goroutines(b *bench) (rows []Row, err error) {
 		}
 		for i, s := range runs {
 			row := taken[i].row(Row{Store: "memory", System: s.name, Case: fmt.Sprintf("%d goroutines", n)}, "/s", 1)
-			row.Ratio, row.Of = taken[i].ratio(taken[0]), work[0].name
+			if i > 0 {
+				row.Ratio, row.Of = taken[i].ratio(taken[0]), work[0].name
+			}
 			if s.name == "holdfast" {
 				row = row.aims("≥ 1,000,000/s", row.Median >= 1e6).
 					notes("each with its own token and context; %.4f store writes each", store.count().since(before).written/granted)

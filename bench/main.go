@@ -4,7 +4,8 @@
 //	go run ./bench
 //	go run ./bench -only latency,handoff -stores postgres
 //
-// Progress goes to standard error, tables to standard output. The systems of a
+// All of it takes more than an hour; -quick some minutes, and shows only that it
+// works. Progress goes to standard error, tables to standard output. The systems of a
 // workload take turns in one run, so the ratios mean more than the times, which
 // are those of this machine at this moment. A store whose server is not
 // installed is left out, and that is said.
@@ -21,6 +22,7 @@ import (
 	"runtime/pprof"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/servers"
@@ -46,6 +48,7 @@ var workloads = []workload{
 // A bench is what the workloads share.
 type bench struct {
 	ctx     context.Context
+	began   time.Time
 	dir     string // on a real disk, removed at the end
 	site    site
 	servers map[string]*server // that run
@@ -55,8 +58,10 @@ type bench struct {
 	round   int // counts those that need names of their own
 }
 
-// say tells of progress.
-func (b *bench) say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+// say tells of progress, after how many seconds.
+func (b *bench) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%4.0f  %s\n", time.Since(b.began).Seconds(), fmt.Sprintf(format, args...))
+}
 
 // path is a file of this run.
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
@@ -165,7 +170,7 @@ func measure() (err error) {
 	quick := flag.Bool("quick", false, "a short run that shows whether all works; its numbers mean little")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of this process to a `FILE`: of latency and throughput, the others use more processes")
 	verbose := flag.Bool("v", false, "also tell which statements a hand-off has taken, where the server knows")
-	dir := flag.String("dir", "", "make files and servers in a `DIR` on another disk (default the one for temporary files)")
+	dir := flag.String("dir", "", "make files and servers in a `DIR` on another disk, which all users can enter (default the one for temporary files)")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
@@ -202,14 +207,14 @@ func measure() (err error) {
 		}()
 	}
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	temp, err := os.MkdirTemp("", "holdfast-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	b := &bench{ctx: ctx, dir: temp, site: site{Dir: temp}, servers: map[string]*server{}, rounds: *rounds, quick: *quick, verbose: *verbose}
+	b := &bench{ctx: ctx, began: time.Now(), dir: temp, site: site{Dir: temp}, servers: map[string]*server{}, rounds: *rounds, quick: *quick, verbose: *verbose}
 	result := Report{Machine: thisMachine(temp), Rounds: *rounds, Quick: *quick}
 	b.say("%s", result.Machine)
 	if volatile[result.Machine.FileSystem] {

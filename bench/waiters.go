@@ -45,7 +45,7 @@ type waiting struct {
 func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
 	settle, length := 5*time.Second, 30*time.Second // two leases of 15s
 	if b.quick {
-		settle, length = 4*time.Second, 5*time.Second
+		settle, length = 2*time.Second, 3*time.Second
 	}
 	server := b.servers[s.store]
 	look := func() (requests float64, connections connections, err error) {
