@@ -100,7 +100,8 @@ where r.attempt = ?`),
 	}
 }
 
-// rights are statements that together need all the rights there are.
+// rights are statements that together need all the rights there are, and the
+// first all but those to sweep.
 func (s *statements) rights() []string { return []string{s.insert, s.raise, s.remove} }
 
 // bytesOf is never nil, which would be null.
@@ -168,31 +169,52 @@ func quoted(b, data []byte) []byte {
 
 func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lost *sqlstore.Row, err error) {
 	value := bytesOf(w.Value)
-	// The new version, which is the id that a statement has set, tells who won:
-	// the number of rows depends on clientFoundRows.
-	write := func(query string, args ...any) error {
-		return d.lanes.use(ctx, func(l *lane) error {
-			r, err := l.exec(ctx, query, args...)
-			if err == nil {
-				version, err = r.LastInsertId()
-			}
-			return err
-		})
-	}
 	if w.Old != holdfast.IfEmpty {
-		err = write(d.update, value, w.ID, w.Old)
+		version, err = d.write(ctx, d.update, value, w.ID, w.Old)
 		return version, nil, err
 	}
 	if d.rows.seen(w.ID) {
-		if err = write(d.take, value, w.ID); err != nil || version != 0 {
+		if version, err = d.write(ctx, d.take, value, w.ID); err != nil || version != 0 {
 			return version, nil, err
 		}
+		clock, err := d.Load(ctx, [][]byte{w.ID}, func(r sqlstore.Row) { lost = &r })
+		if err != nil {
+			return 0, nil, err
+		}
+		if lost != nil && len(lost.Value) > 0 {
+			lost.Clock = clock
+			return 0, lost, nil
+		}
+		// It was freed just now, or swept.
 	}
-	err = write(d.insert, w.ID, value)
-	if err == nil {
+	if version, err = d.write(ctx, d.insert, w.ID, value); err == nil {
 		d.rows.see(w.ID)
 	}
 	return version, nil, err
+}
+
+var errTrigger = errors.New("a trigger on our table of records hides what a write has done: drop it")
+
+// write is one statement. The new version, which is the id that it has set, tells
+// who won: the number of rows depends on clientFoundRows.
+func (d *dialect) write(ctx context.Context, query string, args ...any) (version int64, err error) {
+	err = d.lanes.use(ctx, func(l *lane) error {
+		r, err := l.exec(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		if version, err = r.LastInsertId(); err != nil || version != 0 {
+			return err
+		}
+		// A row that has changed has a version, unless a statement after it, which
+		// can only be that of a trigger, has made the server forget it. Of an
+		// insert that lost, one row is told with clientFoundRows.
+		if n, err := r.RowsAffected(); err != nil || n > 1 || n == 1 && query != d.insert {
+			return errors.Join(err, errTrigger)
+		}
+		return nil
+	})
+	return version, err
 }
 
 // rowsSeen remembers what ids have rows, as far as it has room. It may be

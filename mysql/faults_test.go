@@ -454,13 +454,14 @@ func TestSweepWaitsForInsert(t *testing.T) {
 			idle := []sqlstore.Row{{ID: sqlstore.ID(name("idle")), Version: out[0].Record.Version}}
 
 			// Another, unfinished, keeps an insert waiting for a row.
+			patient(t, h)
 			tx := begin(t, db)
 			if _, err := tx.Exec(`insert into holdfast_records (id, version, value) values (?, 1, '')`, sqlstore.ID(name("a"))); err != nil {
 				t.Fatal(err)
 			}
 			waiting := func(want int) {
 				t.Helper()
-				for end := time.Now().Add(900 * time.Millisecond); ; {
+				for end := time.Now().Add(20 * time.Second); ; {
 					var status string
 					var n int
 					if err := db.QueryRow(`show global status like 'Innodb_row_lock_current_waits'`).Scan(&status, &n); err != nil {
@@ -502,6 +503,58 @@ func TestSweepWaitsForInsert(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A trigger of somebody else's on our table makes the server forget what version
+// a write has made. Then nobody is told that it lost.
+func TestForeignTrigger(t *testing.T) {
+	for _, dsn := range []string{"", "clientFoundRows=true"} {
+		h := fresh(t, way{dsn: dsn})
+		version := hold(t, h, "a", "1")
+		db := connect(t, h.url, way{})
+		for _, q := range []string{
+			`create table audit (id integer primary key auto_increment, version bigint)`,
+			`create trigger audit after update on holdfast_records for each row insert into audit (version) values (new.version)`,
+		} {
+			if _, err := db.Exec(q); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write := []holdfast.Write{{Key: name("a"), Old: version, Value: []byte("2")}}
+		if out, err := h.CompareAndSwap(t.Context(), write); !errors.Is(err, errTrigger) {
+			t.Errorf("%s: a write that won: %+v, error %v, want %v", dsn, out, err, errTrigger)
+		}
+		if out, err := h.CompareAndSwap(t.Context(), write); err != nil || out[0].Won || string(out[0].Record.Value) != "2" {
+			t.Errorf("%s: a write that lost: %+v, error %v", dsn, out, err)
+		}
+		take := []holdfast.Write{{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("3")}}
+		if out, err := h.CompareAndSwap(t.Context(), take); err != nil || out[0].Won || string(out[0].Record.Value) != "2" {
+			t.Errorf("%s: a take that lost: %+v, error %v", dsn, out, err)
+		}
+	}
+}
+
+// patient has statements wait longer than a second for locked rows: in a test
+// that looks on, on a machine that is busy.
+func patient(t *testing.T, h handle) {
+	t.Helper()
+	h.names.lend(t, cap(h.names.free))
+}
+
+// lend sets the limit of n lanes at once.
+func (p *lanes) lend(t *testing.T, n int) {
+	t.Helper()
+	if n == 0 {
+		return
+	}
+	err := p.use(t.Context(), func(l *lane) error {
+		p.lend(t, n-1)
+		_, err := l.conn.ExecContext(t.Context(), `set session innodb_lock_wait_timeout = 60`)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

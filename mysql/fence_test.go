@@ -161,6 +161,19 @@ func TestFenceOfNoLock(t *testing.T) {
 	}
 }
 
+// Nobody holds anything with no token, as a trigger on a column that may be null
+// may have it.
+func TestFenceOfNull(t *testing.T) {
+	s := fresh(t, way{})
+	db := application(t, s, "")
+	hold(t, s, "a", `{"holders":[{"session":"a","nr":1,"slots":1}]}`)
+	for call, want := range map[string]string{`call holdfast_fence('a', null)`: "HF002", `call holdfast_fence(null, 7)`: "HF003", `call holdfast_fence(null, null)`: "HF003"} {
+		if _, err := db.Exec(call); state(err) != want {
+			t.Errorf("%s: error %v, want one of SQLSTATE %s", call, err, want)
+		}
+	}
+}
+
 func state(err error) string {
 	var e *mysql.MySQLError
 	if errors.As(err, &e) {

@@ -121,6 +121,11 @@ type lanes struct {
 	idle   []*lane // the last used at the end
 	timer  *time.Timer
 	closed bool
+
+	// A program that soon ends does without lanes that are only needed now and
+	// then: at first they are those that the lender has no use for.
+	lender *lanes
+	loans  int // how many are left
 }
 
 func newLanes(db *sql.DB, n int) *lanes {
@@ -141,10 +146,18 @@ func (p *lanes) use(ctx context.Context, f func(*lane) error) error {
 		return ctx.Err()
 	}
 	defer func() { <-p.free }()
+	if l := p.borrow(ctx); l != nil {
+		return p.lender.with(l, f)
+	}
 	l, err := p.take(ctx)
 	if err != nil {
 		return err
 	}
+	return p.with(l, f)
+}
+
+// with calls f with a lane that goes to p afterwards.
+func (p *lanes) with(l *lane, f func(*lane) error) (err error) {
 	good := false
 	defer func() { p.put(l, good) }() // also if f panics
 	err = f(l)
@@ -154,25 +167,47 @@ func (p *lanes) use(ctx context.Context, f func(*lane) error) error {
 
 // take is the lane that was used last, or a new one.
 func (p *lanes) take(ctx context.Context) (*lane, error) {
+	l, closed := p.unused(ctx)
+	switch {
+	case closed:
+		return nil, errClosed
+	case l == nil:
+		return openLane(ctx, p.db)
+	}
+	return l, nil
+}
+
+// unused is the lane that was used last, if there is one that works.
+func (p *lanes) unused(ctx context.Context) (l *lane, closed bool) {
 	for {
 		p.mu.Lock()
-		if p.closed {
-			p.mu.Unlock()
-			return nil, errClosed
-		}
-		var l *lane
+		l, closed = nil, p.closed
 		if n := len(p.idle) - 1; n >= 0 {
 			l, p.idle = p.idle[n], p.idle[:n]
 		}
 		p.mu.Unlock()
-		if l == nil {
-			return openLane(ctx, p.db)
-		}
-		if l.check(ctx) == nil {
-			return l, nil
+		if l == nil || l.check(ctx) == nil {
+			return l, closed
 		}
 		l.close()
 	}
+}
+
+// borrow is a lane of the lender's, or nil.
+func (p *lanes) borrow(ctx context.Context) *lane {
+	p.mu.Lock()
+	may := p.loans > 0 && len(p.idle) == 0 && !p.closed
+	p.mu.Unlock()
+	if !may {
+		return nil
+	}
+	l, _ := p.lender.unused(ctx)
+	if l != nil {
+		p.mu.Lock()
+		p.loans--
+		p.mu.Unlock()
+	}
+	return l
 }
 
 func (p *lanes) put(l *lane, good bool) {

@@ -88,7 +88,7 @@ var (
 )
 
 // New makes a store of a pool, which stays the caller's. It verifies the schema,
-// the settings of the server and the rights of the user, and creates nothing.
+// the settings of the server and the user's right to write, and creates nothing.
 func New(ctx context.Context, db *sql.DB, opts *Options) (*Store, error) {
 	s, err := newStore(ctx, db, opts.orDefault(), nil)
 	if err != nil {
@@ -126,15 +126,12 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server
 		stmts := newStatements(t, found)
 		rows := &rowsSeen{seed: maphash.MakeSeed()}
 		s.Names, s.Beats = &dialect{stmts, s.names, rows}, &dialect{stmts, s.beats, rows}
-		for _, query := range stmts.rights() {
-			p, err := l.conn.PrepareContext(ctx, query)
-			switch {
-			case denied(err):
-				return fmt.Errorf("the user may not write the tables of %q: grant it what the doc comment of mysql.Migrate says: %w", t, err)
-			case err != nil:
-				return err
-			}
-			p.Close()
+		// Whether the user may sweep, too, is for Diagnose: each look costs a
+		// round trip before the first lock.
+		if _, err := l.prepare(ctx, stmts.insert); denied(err) {
+			return errNotGranted(t, err)
+		} else if err != nil {
+			return err
 		}
 		return nil
 	})
@@ -145,13 +142,20 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server
 	return s, nil
 }
 
+func errNotGranted(t sqlstore.Tables, err error) error {
+	return fmt.Errorf("the user may not write the tables of %q: grant it what the doc comment of mysql.Migrate says: %w", t, err)
+}
+
 // share says how many connections of a pool are for locks, and for heartbeats.
 func share(db *sql.DB) (names, beats *lanes, err error) {
 	switch n := db.Stats().MaxOpenConnections; {
-	case n == 0 || n >= 8:
-		return newLanes(db, 4), newLanes(db, 1), nil
-	case n >= 3:
-		return newLanes(db, n/2), newLanes(db, 1), nil
+	case n == 0 || n >= 3:
+		names, beats = newLanes(db, 4), newLanes(db, 1)
+		if n > 0 && n < 8 {
+			names = newLanes(db, n/2)
+		}
+		beats.lender, beats.loans = names, 2
+		return names, beats, nil
 	case n == 2:
 		names = newLanes(db, 1)
 		return names, names, nil

@@ -81,6 +81,7 @@ func TestRemoveKeepsTheFloor(t *testing.T) {
 // version was computed above the floor that it saw.
 func TestInsertHoldsTheFloor(t *testing.T) {
 	h := fresh(t, way{})
+	patient(t, h)
 	for n := range 2 {
 		batch := []holdfast.Write{
 			{Key: name("new %d", n), Old: holdfast.IfEmpty, Value: []byte("1")}, {Key: name("other"), Old: holdfast.IfEmpty, Value: []byte("1")},

@@ -147,6 +147,15 @@ where c.table_schema = database() and c.table_name in (?, ?, ?)`, func(rows *sql
 			}
 		}
 	}
+	var trigger string
+	err = l.conn.QueryRowContext(ctx, `
+select trigger_name from information_schema.triggers
+where event_object_schema = database() and event_object_table = ? limit 1`, t.Prefix+"records").Scan(&trigger)
+	if err == nil {
+		return fmt.Errorf("schema of %q: %s has a trigger, %s: %w", t, t.Prefix+"records", trigger, errTrigger)
+	} else if !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
 	var body sql.NullString
 	err = l.conn.QueryRowContext(ctx, `
 select routine_definition from information_schema.routines

@@ -67,7 +67,7 @@ select
   from_unixtime(c.token * 0.000001) as acquired,
   greatest(coalesce(c.token * 0.000001, unix_timestamp(now(6))) - c.since * 0.000001, 0) as waited,
   coalesce(c.retries, 0) as retries,
-  c.ttl * 0.001 as ttl,
+  coalesce(nullif(cast(json_value(s.value, '$.ttl') as signed), 0), c.ttl) * 0.001 as ttl,
   from_unixtime((s.version - coalesce(cast(json_value(s.value, '$.suspected.age') as signed), 0)) * 0.000001) as last_beat,
   json_value(s.value, '$.suspected.by') as suspected_by,
   if(json_value(s.value, '$.suspected.by') is null, null, from_unixtime(s.version * 0.000001)) as suspected_since,
@@ -113,7 +113,7 @@ begin
       from {records} r where r.id = its_id lock in share mode;
     end if;
     if coalesce(its_version, 0) = 0 then
-      set problem = concat('no such lock in this database: "', left(lock_name, 40), '"; was it taken through another store?');
+      set problem = concat('no such lock in this database: "', coalesce(left(lock_name, 40), 'null'), '"; was it taken through another store?');
       signal sqlstate 'HF003' set message_text = problem;
     end if;
     set doc = convert(raw using utf8mb4);
@@ -139,8 +139,8 @@ begin
 
   -- Of an exclusive claim with many tokens only one may write at a time, and
   -- none behind a newer one.
-  if claim_token is null or (claim_slots = 1 and claim_n > 1 and lock_token < seen) then
-    set problem = concat('token ', lock_token, ' no longer holds "', left(lock_name, 60), '"; roll back');
+  if claim_token is null or lock_token is null or (claim_slots = 1 and claim_n > 1 and lock_token < seen) then
+    set problem = concat('token ', coalesce(lock_token, 'null'), ' no longer holds "', left(lock_name, 60), '"; roll back');
     signal sqlstate 'HF002' set message_text = problem;
   end if;
   if claim_slots = 1 and claim_n > 1 and lock_token > seen then

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"fmt"
 	"net/url"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -83,6 +84,8 @@ func TestSchemaByClient(t *testing.T) {
 	for range 2 {
 		cmd := exec.Command(client, "--no-defaults", "--protocol=tcp", "-h"+u.Hostname(), "-P"+u.Port(), "-u"+u.User.Username(), u.Path[1:])
 		cmd.Stdin = strings.NewReader(script)
+		password, _ := u.User.Password()
+		cmd.Env = append(os.Environ(), "MYSQL_PWD="+password)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -104,6 +107,7 @@ func TestVerify(t *testing.T) {
 		`alter table holdfast_records modify id varchar(256) not null`:                         `holdfast_records.id is`,
 		`create or replace view holdfast_locks as select 1 as name`:                            `holdfast_locks.acquired is "" and not "column"`,
 		`create or replace procedure holdfast_fence(a varchar(300), b bigint) begin do 1; end`: `holdfast_fence is not as published`,
+		`create trigger audit after update on holdfast_records for each row set @x = 1`:        `holdfast_records has a trigger, audit: a trigger on our table`,
 		`drop table holdfast_meta`:                                                             `is missing; create it with mysql.Migrate or: holdfast schema apply`,
 		"delete from holdfast_meta where `key` = 'version'":                                    `is missing; create it with mysql.Migrate or: holdfast schema apply`,
 		"update holdfast_meta set value = -1 where `key` = 'version'":                          `is version -1, this program needs 1; the owner of the tables runs: holdfast schema apply`,
@@ -181,6 +185,16 @@ func TestRights(t *testing.T) {
 	want = `the user may not write the tables of "holdfast_": grant it what the doc comment of mysql.Migrate says`
 	if _, err := New(t.Context(), app, nil); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("with read rights: got %v, want %s", err, want)
+	}
+
+	do(`grant insert, update on %s.holdfast_records to %sapp@'%%'`, database, strings.TrimPrefix(database, "hf_"))
+	if s, err := New(t.Context(), app, nil); err != nil {
+		t.Errorf("without the right to sweep: %v", err)
+	} else {
+		if f := finding(t, s, "schema"); f.Level != holdfast.Failure || !strings.Contains(f.Text, want) {
+			t.Errorf("without the right to sweep the doctor says %+v", f)
+		}
+		s.Close()
 	}
 
 	grants("needs only these", "app")

@@ -148,16 +148,28 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	}
 	var found server
 	var replicas int
+	var may error
 	err = s.names.use(ctx, func(l *lane) (err error) {
 		if found, err = ask(ctx, l, s.tables); err != nil {
 			return err
 		}
 		var name string // only MariaDB counts them where all may see it
 		err = l.conn.QueryRowContext(ctx, `show global status like 'Slaves_connected'`).Scan(&name, &replicas)
-		if errors.Is(err, sql.ErrNoRows) {
-			err = nil
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
 		}
-		return err
+		for _, query := range newStatements(s.tables, found).rights() {
+			p, err := l.conn.PrepareContext(ctx, query)
+			switch {
+			case denied(err):
+				may = errors.Join(may, err)
+			case err != nil && number(err) != errNoTable:
+				return err
+			case err == nil:
+				p.Close()
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -170,8 +182,10 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 
 	if err := sqlstore.CheckSchema(s.tables, found.schema, schemaVersion, "mysql.Migrate"); err != nil {
 		say(holdfast.Failure, "schema", "%v", err)
+	} else if may != nil {
+		say(holdfast.Failure, "schema", "version %d of %s; %v", found.schema, s.tables, errNotGranted(s.tables, may))
 	} else {
-		say(holdfast.Good, "schema", "version %d of %s", found.schema, s.tables)
+		say(holdfast.Good, "schema", "version %d of %s; may read and write", found.schema, s.tables)
 	}
 
 	risks := found.risks()

@@ -199,6 +199,42 @@ func TestPools(t *testing.T) {
 	}
 }
 
+// A program that takes one lock and ends makes do with one connection.
+func TestShortProgram(t *testing.T) {
+	h := fresh(t, way{})
+	c, err := holdfast.New(h, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := c.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := h.db.Stats().OpenConnections; n != 1 {
+		t.Errorf("it has %d connections", n)
+	}
+	// Who goes on has one for heartbeats that no lock can occupy.
+	k := holdfast.Key{Space: holdfast.Sessions, Name: "s"}
+	for i := range 3 {
+		out, err := h.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")}})
+		if err == nil && out[0].Won {
+			_, err = h.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: out[0].Record.Version}})
+		}
+		if err != nil {
+			t.Fatalf("beat %d: %v", i, err)
+		}
+	}
+	if len(h.beats.idle) != 1 {
+		t.Errorf("heartbeats have %d connections", len(h.beats.idle))
+	}
+}
+
 // A lane is not given back to the pool with our settings, and goes when nobody
 // has used it for a while.
 func TestLaneEnds(t *testing.T) {
