@@ -80,9 +80,10 @@ begin
 end $$;
 
 -- A value as JSON; null if it is not. jsonb cannot have all that JSON can, so at
--- a second try what it refuses is left out.
+-- a second try what it refuses is left out. (What catches an error cannot run in
+-- parallel.)
 create or replace function {json}(value bytea) returns jsonb
-language plpgsql immutable parallel safe as $$
+language plpgsql immutable as $$
 declare
   plain text;
 begin
@@ -120,7 +121,7 @@ end $$;
 
 -- A name for people.
 create or replace function {text}(name bytea) returns text
-language plpgsql immutable parallel safe as $$
+language plpgsql immutable as $$
 begin
   return convert_from(name, 'UTF8');
 exception when others then

@@ -31,6 +31,16 @@ func TestView(t *testing.T) {
 	beat := session("dead", `{"dead":17,"owner":{"host":"db1"}}`)
 	put(t, r, holdfast.Key{Space: holdfast.Audits, Name: "deploy"}, `{"holders":[{"session":"a"}]}`)
 
+	// As a big table would be read.
+	exec(t, r.pool, `alter table holdfast_records set (parallel_workers = 2)`)
+	exec(t, r.pool, `do $$ begin
+		execute format('alter database %I set parallel_setup_cost = 0', current_database());
+		execute format('alter database %I set parallel_tuple_cost = 0', current_database());
+		execute format('alter database %I set min_parallel_table_scan_size = 0', current_database());
+		execute format('alter database %I set enable_indexscan = off', current_database());
+		execute format('alter database %I set enable_bitmapscan = off', current_database());
+	end $$`)
+	r.pool.Reset()
 	rows, err := r.pool.Query(ctx, `select * from holdfast_locks order by name, state, position`)
 	if err != nil {
 		t.Fatal(err)
