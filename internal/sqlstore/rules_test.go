@@ -188,7 +188,7 @@ func TestAgain(t *testing.T) {
 // that row loses, to what stands there.
 func TestLocked(t *testing.T) {
 	s, names, _ := fakes()
-	names.rows["\x00b"] = Row{[]byte("\x00b"), 7, nil}
+	names.rows["\x00b"] = Row{ID: []byte("\x00b"), Version: 7}
 	names.fails = []error{errLocked, nil, errLocked}
 	out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "a"), write(0, "b"), write(0, "c")})
 	if err != nil || !out[0].Won || out[1].Won || !out[2].Won || out[1].Record.Version != 7 {
@@ -204,7 +204,7 @@ func TestLoadMany(t *testing.T) {
 	for i := range 3 * maxLoad {
 		k := holdfast.Key{Name: fmt.Sprint(i % (2*maxLoad + 1))}
 		keys = append(keys, k)
-		names.rows[string(ID(k))] = Row{ID(k), int64(i%(2*maxLoad+1)) + 1, []byte(k.Name)}
+		names.rows[string(ID(k))] = Row{ID: ID(k), Version: int64(i%(2*maxLoad+1)) + 1, Value: []byte(k.Name)}
 	}
 	recs, err := s.Load(t.Context(), keys)
 	if err != nil {
