@@ -19,8 +19,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/mysql"
-	"github.com/holdfast-lock/holdfast/postgres"
 	"github.com/holdfast-lock/holdfast/verify/check"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 	"github.com/holdfast-lock/holdfast/verify/stores"
@@ -121,7 +119,7 @@ func worker(args []string) error {
 	if w.store, err = stores.Open(ctx, *target); err != nil {
 		return err
 	}
-	if w.client, err = holdfast.New(w.told(), &holdfast.Options{TTL: w.ttl}); err != nil {
+	if w.client, err = holdfast.New(stores.Behind(told{w.store.Store, w}, w.store.Store), &holdfast.Options{TTL: w.ttl}); err != nil {
 		return err
 	}
 	go func() { io.Copy(io.Discard, os.Stdin); close(w.stop) }()
@@ -273,31 +271,12 @@ func freeze() {
 }
 
 // told is the store, whose writes are told of before the library knows of them.
-func (w *work) told() holdfast.Store {
-	switch s := w.store.Store.(type) {
-	case *postgres.Store:
-		return &toldPostgres{s, w}
-	case *mysql.Store:
-		return &toldMySQL{s, w}
-	}
-	return w.store.Store
-}
-
-type toldPostgres struct {
-	*postgres.Store
+type told struct {
+	holdfast.Store
 	w *work
 }
 
-func (s *toldPostgres) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	return s.w.swap(ctx, s.Store, writes)
-}
-
-type toldMySQL struct {
-	*mysql.Store
-	w *work
-}
-
-func (s *toldMySQL) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s told) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
 	return s.w.swap(ctx, s.Store, writes)
 }
 

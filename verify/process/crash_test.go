@@ -119,6 +119,14 @@ func (p *process) isDone() bool {
 // within two by who asks again and again; nothing is left over after sweeps.
 func TestCrashPoints(t *testing.T) {
 	t.Parallel()
+	if *full {
+		onStores(t, crashPoints)
+	} else {
+		crashPoints(t, newWorld)
+	}
+}
+
+func crashPoints(t *testing.T, fresh func(*testing.T) *world) {
 	var mu sync.Mutex
 	waited, tried := make(map[string]figures), make(map[string]figures)
 	missed := make(map[string]int)
@@ -126,7 +134,7 @@ func TestCrashPoints(t *testing.T) {
 		for _, d := range deeds {
 			t.Run(d.what, func(t *testing.T) {
 				t.Parallel()
-				_, calls := d.act(t, newWorld(t), point{})
+				_, calls := d.act(t, fresh(t), point{})
 				t.Logf("figure: %s takes %d calls: %v", d.what, len(calls), calls)
 				for i, at := range points(calls) {
 					for _, waits := range []bool{true, false} {
@@ -135,7 +143,7 @@ func TestCrashPoints(t *testing.T) {
 						}
 						t.Run(fmt.Sprintf("%s %d after=%v waits=%v", at.kind, at.n, at.after, waits), func(t *testing.T) {
 							t.Parallel()
-							took, ok := d.crash(t, at, waits)
+							took, ok := d.crash(t, fresh(t), at, waits)
 							mu.Lock()
 							defer mu.Unlock()
 							switch {
@@ -160,9 +168,8 @@ func TestCrashPoints(t *testing.T) {
 
 // crash has a process die of one call and judges what it has left; ok is false
 // if it did not come to that call.
-func (d deed) crash(t *testing.T, at point, waits bool) (took time.Duration, ok bool) {
+func (d deed) crash(t *testing.T, w *world, at point, waits bool) (took time.Duration, ok bool) {
 	const ttl = time.Second
-	w := newWorld(t)
 	dead, _ := d.act(t, w, at)
 	if dead == 0 {
 		return 0, false

@@ -14,14 +14,14 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/sqlite"
+	"github.com/holdfast-lock/holdfast/verify/stores"
 	"golang.org/x/sys/unix"
 )
 
 // A fuse is a store that kills its process with -9 before or after the n-th call
 // of a kind from when it was lit.
 type fuse struct {
-	*sqlite.Store
+	holdfast.Store
 	kind  string
 	at    int
 	after bool
@@ -91,7 +91,7 @@ func crash(args []string) error {
 	p.BoolVar(&f.after, "after", false, "")
 	beats := make(chan bool, 100)
 	trace := &holdfast.Trace{Beat: func(time.Duration, time.Time, error) { beats <- true }}
-	if err := p.begin(args, func(s holdfast.Store) holdfast.Store { f.Store = s.(*sqlite.Store); return f }, trace); err != nil {
+	if err := p.begin(args, func(s holdfast.Store) holdfast.Store { f.Store = s; return stores.Behind(f, s) }, trace); err != nil {
 		return err
 	}
 	var lock *holdfast.Lock

@@ -179,7 +179,7 @@ func regular(path string) string {
 // or cuts it to half.
 func damage(t *testing.T, path string, from, n int) {
 	t.Helper()
-	w := &world{t: t, dir: filepath.Dir(path), db: path, runtime: filepath.Dir(path)}
+	w := &world{t: t, dir: filepath.Dir(path), target: "sqlite:" + path, db: path, runtime: filepath.Dir(path)}
 	w.holdfast("schema", "apply").wantStatus(0)
 	text, err := os.ReadFile(path)
 	must(t, err)
@@ -248,6 +248,7 @@ func fullDisk(t *testing.T, inUse bool) {
 	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
 	v := *w
 	v.db = filepath.Join(dir, "locks.db")
+	v.target = "sqlite:" + v.db
 	v.holdfast("schema", "apply").wantStatus(0)
 	v.holdfast("run", "x", "--", "true").wantStatus(0)
 	var user *process

@@ -137,6 +137,29 @@ func (s *Store) Fence(ctx context.Context, tx *sql.Tx, lock *holdfast.Lock, plai
 	return err
 }
 
+// Behind is a store that answers as front does, and can watch and sweep as s can.
+func Behind(front, s holdfast.Store) holdfast.Store {
+	sweeper := s.(holdfast.Sweeper)
+	switch w := s.(type) {
+	case holdfast.CostlyWatcher:
+		return struct {
+			holdfast.Store
+			holdfast.CostlyWatcher
+			holdfast.Sweeper
+		}{front, w, sweeper}
+	case holdfast.Watcher:
+		return struct {
+			holdfast.Store
+			holdfast.Watcher
+			holdfast.Sweeper
+		}{front, w, sweeper}
+	}
+	return struct {
+		holdfast.Store
+		holdfast.Sweeper
+	}{front, sweeper}
+}
+
 func openSQLite(ctx context.Context, target string) (*Store, error) {
 	path := strings.TrimPrefix(target, "sqlite:")
 	store, err := sqlite.Open(ctx, path, nil)
