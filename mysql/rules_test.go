@@ -77,43 +77,31 @@ func TestRemoveKeepsTheFloor(t *testing.T) {
 	}
 }
 
-// Who inserts a row keeps the floor from rising until the row is there: its
-// version was computed above the floor that it saw.
-func TestInsertHoldsTheFloor(t *testing.T) {
+// No row goes before the floor has risen.
+func TestFloorRisesFirst(t *testing.T) {
 	h := fresh(t, way{})
-	patient(t, h)
-	for n := range 2 {
-		batch := []holdfast.Write{
-			{Key: name("new %d", n), Old: holdfast.IfEmpty, Value: []byte("1")}, {Key: name("other"), Old: holdfast.IfEmpty, Value: []byte("1")},
-		}[:n+1]
-		db := connect(t, h.url, way{dsn: "innodb_lock_wait_timeout=1"})
-		other := begin(t, db)
-		if _, err := other.Exec(`insert into holdfast_records (id, version, value) values (?, 1, '')`, sqlstore.ID(batch[0].Key)); err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan error, 1)
-		go func() {
-			_, err := h.CompareAndSwap(t.Context(), batch) // it waits for the other, for a second
-			done <- err
-		}()
-		waiting(t, db)
-		if _, err := db.Exec("select value from holdfast_meta where `key` = 'floor' for update nowait"); number(err) != errLockWait {
-			t.Errorf("call %d: the floor can rise under a statement that inserts: error %v", n, err)
-		}
-		other.Rollback()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+	version := hold(t, h, "a", "")
+	tx := begin(t, connect(t, h.url, way{}))
+	var floor int64
+	if err := tx.QueryRow("select value from holdfast_meta where `key` = 'floor' lock in share mode").Scan(&floor); err != nil {
+		t.Fatal(err)
+	}
+	n, err := h.Names.Remove(t.Context(), []sqlstore.Row{{ID: sqlstore.ID(name("a")), Version: version}})
+	if n != 0 || h.Names.Means(err) != sqlstore.Locked {
+		t.Errorf("while the floor cannot rise %d rows are removed, error %v", n, err)
+	}
+	if got, err := h.Load(t.Context(), []holdfast.Key{name("a")}); err != nil || got[0].Version != version {
+		t.Errorf("the row is %+v, error %v", got, err)
 	}
 }
 
 // waiting waits until a statement waits for a lock.
 func waiting(t *testing.T, db *sql.DB) {
 	t.Helper()
-	// The server takes that in only if nobody has asked for 0.1 s.
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(150 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		var status string
 		var n int
-		if err := db.QueryRow(`select count(*) from information_schema.innodb_trx where trx_state = 'LOCK WAIT'`).Scan(&n); err != nil {
+		if err := db.QueryRow(`show global status like 'Innodb_row_lock_current_waits'`).Scan(&status, &n); err != nil {
 			t.Fatal(err)
 		}
 		if n > 0 {

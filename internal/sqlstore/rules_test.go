@@ -16,6 +16,7 @@ import (
 type fake struct {
 	rows  map[string]Row
 	asked []string // "swaps a b"
+	tells bool     // a swap what it lost to
 	fails []error  // of the next calls
 }
 
@@ -49,6 +50,10 @@ func (f *fake) Swap(_ context.Context, w Write) (int64, *Row, error) {
 	}
 	old, there := f.rows[string(w.ID)]
 	if w.Old == holdfast.IfEmpty && len(old.Value) > 0 || w.Old > 0 && (!there || old.Version != w.Old) {
+		if f.tells {
+			old.Clock = time.Now().UnixMicro()
+			return 0, &old, nil
+		}
 		return 0, nil, nil
 	}
 	f.rows[string(w.ID)] = Row{ID: w.ID, Version: old.Version + 1, Value: w.Value}
@@ -231,4 +236,17 @@ func TestSweepGoesOn(t *testing.T) {
 	if n, err := s.Sweep(t.Context(), 0); n != sweepBatch+1 || err != nil || len(names.rows) != sweepBatch {
 		t.Errorf("%d rows removed, %d left, error %v; want all but the first %d removed", n, len(names.rows), err, sweepBatch)
 	}
+}
+
+// Who is told by the statement what it lost to is told how old that is, and not
+// asked to look.
+func TestAgeOfWhatWon(t *testing.T) {
+	s, names, _ := fakes()
+	names.tells = true
+	names.rows["\x00a"] = Row{ID: []byte("\x00a"), Version: time.Now().Add(-time.Minute).UnixMicro(), Value: []byte("1")}
+	out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "a")})
+	if err != nil || out[0].Won || (out[0].Record.Age-time.Minute).Abs() > 10*time.Second {
+		t.Errorf("%+v, error %v, want an age of a minute", out, err)
+	}
+	expect(t, "a write that loses", names.asked, "swap \x00a")
 }

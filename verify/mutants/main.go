@@ -1,8 +1,9 @@
-// Command mutants breaks the library on purpose, one rule at a time, and runs
-// the simulation against each: a simulation that does not notice proves
+// Command mutants breaks the library and its SQL stores on purpose, one rule at
+// a time, and runs what has to notice: the simulation, or a named test, of a
+// store against a server that the test starts. Tests that do not notice prove
 // nothing. Nothing is written into the tree.
 //
-//	go run ./verify/mutants [-run name] [-seeds 20000]
+//	go run ./verify/mutants [-run name] [-only core|sql] [-seeds 20000] [-p 2] [-v]
 package main
 
 import (
@@ -15,98 +16,327 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 )
 
 func main() {
-	seeds := flag.Int("seeds", 20000, "the most seeds a mutant may live through")
+	r := runner{}
+	flag.IntVar(&r.seeds, "seeds", 20000, "the most seeds a mutant may live through")
 	name := flag.String("run", "", "only mutants whose name contains this")
+	only := flag.String("only", "", "core: those of the library alone; sql: those of the SQL stores")
+	together := flag.Int("p", 2, "how many are tried at once")
+	flag.BoolVar(&r.verbose, "v", false, "show what a test said")
 	flag.Parse()
-	if err := run(*name, *seeds); err != nil {
+	tables := [][]mutant{core, sql}
+	switch *only {
+	case "":
+	case "core":
+		tables = tables[:1]
+	case "sql":
+		tables = tables[1:]
+	default:
+		fmt.Fprintf(os.Stderr, "-only %s: core or sql\n", *only)
+		os.Exit(64)
+	}
+	var chosen []*mutant
+	for _, table := range tables {
+		for i := range table {
+			if strings.Contains(table[i].name, *name) {
+				chosen = append(chosen, &table[i])
+			}
+		}
+	}
+	if len(chosen) == 0 {
+		fmt.Fprintf(os.Stderr, "no mutant's name contains %q\n", *name)
+		os.Exit(64)
+	}
+	if err := r.run(chosen, max(*together, 1)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(name string, seeds int) error {
-	verify, err := goOutput(".", "list", "-m", "-f", "{{.Dir}}", "github.com/holdfast-lock/holdfast/verify")
-	if err != nil {
+// A mutant is the library with a rule broken.
+type mutant struct {
+	name   string
+	breaks string // rules of the protocol: R, races: Q, promises: P, hazards of databases: X
+	edits  []edit
+	test   test // what has to notice; none: the simulation
+}
+
+// An edit replaces text that occurs once in a file.
+type edit struct{ file, old, new string }
+
+// A test is one of a package, as go test -run takes it.
+type test struct{ pkg, run string }
+
+// A verdict is what became of a mutant.
+type verdict struct {
+	by, seed string // "": it lives
+	untried  string // why it was not tried
+	said     string // by the test that failed
+	took     time.Duration
+	err      error
+}
+
+type runner struct {
+	root, verify string
+	seeds        int
+	verbose      bool
+	began        map[test]string // why a test cannot tell: skipped, or "" if it passes with nothing broken
+}
+
+const line = "%-58s %-10s %-52s %8s %8s\n"
+
+func (r *runner) run(mutants []*mutant, together int) (err error) {
+	if r.verify, err = goOutput(".", "list", "-m", "-f", "{{.Dir}}", "github.com/holdfast-lock/holdfast/verify"); err != nil {
 		return err
 	}
-	root, err := goOutput(verify, "list", "-m", "-f", "{{.Dir}}", "github.com/holdfast-lock/holdfast")
-	if err != nil {
+	if r.root, err = goOutput(r.verify, "list", "-m", "-f", "{{.Dir}}", "github.com/holdfast-lock/holdfast"); err != nil {
 		return err
 	}
-	fmt.Printf("%-44s %-10s %-34s %8s %8s\n", "mutant", "breaks", "found by", "seed", "seconds")
-	alive := 0
-	for _, m := range mutants {
-		if !strings.Contains(m.name, name) {
-			continue
-		}
-		began := time.Now()
-		by, seed, err := m.try(root, verify, seeds)
-		if err != nil {
+	bad := 0
+	for _, m := range mutants { // at once, for it costs nothing
+		if _, err := m.mutated(r.root); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", m.name, err)
-			by = "ERROR"
-			alive++
+			bad++
 		}
-		if by == "" && err == nil {
-			alive++
-			by = "NOT FOUND"
-		}
-		fmt.Printf("%-44s %-10s %-34s %8s %8.1f\n", m.name, m.breaks, by, seed, time.Since(began).Seconds())
 	}
+	if bad > 0 {
+		return fmt.Errorf("%d mutants do not fit the sources", bad)
+	}
+	if err := r.unbroken(mutants); err != nil {
+		return err
+	}
+
+	fmt.Printf(line, "mutant", "breaks", "found by", "seed", "seconds")
+	verdicts := make([]chan verdict, len(mutants))
+	turn := make(chan bool, together)
+	var all sync.WaitGroup
+	for i := range mutants {
+		verdicts[i] = make(chan verdict, 1)
+	}
+	go func() {
+		for i, m := range mutants {
+			turn <- true
+			all.Go(func() {
+				began := time.Now()
+				v := r.try(m)
+				v.took = time.Since(began)
+				verdicts[i] <- v
+				<-turn
+			})
+		}
+	}()
+	alive, untried := 0, 0
+	for i, m := range mutants {
+		v := <-verdicts[i]
+		switch {
+		case v.err != nil:
+			fmt.Fprintf(os.Stderr, "%s: %v\n", m.name, v.err)
+			v.by = "ERROR"
+			alive++
+		case v.untried != "":
+			v.by = "not tried: " + v.untried
+			untried++
+		case v.by == "":
+			v.by = "NOT FOUND"
+			alive++
+		}
+		fmt.Printf(line, m.name, m.breaks, v.by, v.seed, fmt.Sprintf("%.1f", v.took.Seconds()))
+		if r.verbose && v.said != "" {
+			fmt.Println("    " + strings.ReplaceAll(strings.TrimSpace(v.said), "\n", "\n    "))
+		}
+	}
+	all.Wait()
+	fmt.Printf("%d mutants: %d found, %d not tried, %d live or could not be tried\n", len(mutants), len(mutants)-alive-untried, untried, alive)
 	if alive > 0 {
 		return fmt.Errorf("%d mutants live, or could not be tried", alive)
 	}
 	return nil
 }
 
-// A mutant is the library with a rule broken.
-type mutant struct {
-	name   string
-	breaks string // rules of the protocol: R, races: Q, promises: P
-	edits  []edit
-}
-
-// An edit replaces text that occurs once in a file.
-type edit struct{ file, old, new string }
-
-// try runs the simulation against a mutant and says which checker found it,
-// and at which seed.
-func (m mutant) try(root, verify string, seeds int) (by, seed string, err error) {
+// unbroken runs the tests with nothing broken: one that fails then, or is
+// skipped, cannot notice anything.
+func (r *runner) unbroken(mutants []*mutant) error {
+	r.began = make(map[test]string)
+	runs := make(map[string][]string) // of packages
+	for _, m := range mutants {
+		if _, ok := r.began[m.test]; !ok && m.test.pkg != "" {
+			r.began[m.test] = ""
+			runs[m.test.pkg] = append(runs[m.test.pkg], m.test.run)
+		}
+	}
+	if len(runs) == 0 {
+		return nil
+	}
 	dir, err := os.MkdirTemp("", "mutant")
 	if err != nil {
-		return "", "", err
+		return err
 	}
 	defer os.RemoveAll(dir)
-	overlay, err := m.write(root, dir)
-	if err != nil {
-		return "", "", err
+	for pkg, patterns := range runs {
+		began := time.Now()
+		out, err := r.test(dir, "", pkg, "-test.v", "-test.timeout", "10m", "-test.run", strings.Join(patterns, "|"))
+		if err != nil && out == "" {
+			return err
+		}
+		results := outcome.FindAllStringSubmatch(out, -1)
+		for _, run := range patterns {
+			passed, skipped := false, ""
+			for _, res := range results {
+				switch {
+				case res[1] == "FAIL" && matches(run, res[2]):
+					return fmt.Errorf("%s in %s fails with nothing broken:\n%s", res[2], pkg, tail(out))
+				case res[1] == "PASS" && matches(run, res[2]):
+					passed = true
+				case res[1] == "SKIP" && strings.HasPrefix(run, top(res[2])):
+					skipped = why(out, res[2])
+				}
+			}
+			switch {
+			case passed:
+			case skipped != "":
+				r.began[test{pkg, run}] = skipped
+			case err != nil:
+				return fmt.Errorf("%s fails with nothing broken: %w\n%s", pkg, err, tail(out))
+			default:
+				return fmt.Errorf("there is no test %q in %s", run, pkg)
+			}
+		}
+		fmt.Printf("with nothing broken %s passes its %d tests, in %.0f s\n", pkg, len(patterns), time.Since(began).Seconds())
 	}
+	return nil
+}
+
+var outcome = regexp.MustCompile(`(?m)^\s*--- (PASS|FAIL|SKIP): (\S+)`)
+
+// matches says whether -run would run a test, not only those above it.
+func matches(run, name string) bool {
+	parts := strings.Split(name, "/")
+	for i, p := range strings.Split(run, "/") {
+		if i >= len(parts) {
+			return false
+		}
+		if ok, _ := regexp.MatchString(p, parts[i]); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// top is the name of the test that a subtest belongs to.
+func top(name string) string { name, _, _ = strings.Cut(name, "/"); return name }
+
+// why is what a test said before it was skipped.
+func why(out, name string) string {
+	_, after, _ := strings.Cut(out, "=== RUN   "+name+"\n")
+	for l := range strings.Lines(after) {
+		if _, text, ok := strings.Cut(strings.TrimSpace(l), ".go:"); ok {
+			_, text, _ = strings.Cut(text, ": ")
+			return text
+		}
+	}
+	return "skipped"
+}
+
+func tail(s string) string { return s[max(0, len(s)-4000):] }
+
+// try breaks a rule, and says who has noticed.
+func (r *runner) try(m *mutant) (v verdict) {
+	if m.test.pkg != "" && r.began[m.test] != "" {
+		return verdict{untried: r.began[m.test]}
+	}
+	dir, err := os.MkdirTemp("", "mutant")
+	if err != nil {
+		return verdict{err: err}
+	}
+	defer os.RemoveAll(dir)
+	overlay, err := m.write(r.root, dir)
+	if err != nil {
+		return verdict{err: err}
+	}
+	if m.test.pkg != "" {
+		return r.tryTest(m, dir, overlay)
+	}
+	return r.trySimulation(dir, overlay)
+}
+
+func (r *runner) tryTest(m *mutant, dir, overlay string) (v verdict) {
+	out, err := r.test(dir, overlay, m.test.pkg, "-test.failfast", "-test.timeout", "2m", "-test.run", m.test.run)
+	switch {
+	case err == nil:
+		return verdict{}
+	case strings.Contains(out, "panic: test timed out"):
+		return verdict{by: top(m.test.run) + " does not end", said: brief(out)}
+	}
+	all := outcome.FindAllStringSubmatch(out, -1)
+	for _, res := range all {
+		if res[1] == "FAIL" && len(res[2]) >= len(v.by) {
+			v.by = res[2]
+		}
+	}
+	if v.said = brief(out); v.by == "" {
+		v.err = fmt.Errorf("fails in a way that is not understood: %w\n%s", err, tail(out))
+	}
+	return v
+}
+
+var complaint = regexp.MustCompile(`^(\s+\w+\.go:\d+: |panic:)`)
+
+// brief is what failing tests said first.
+func brief(out string) string {
+	var said []string
+	for l := range strings.Lines(out) {
+		if complaint.MatchString(l) {
+			said = append(said, strings.TrimSpace(l))
+		}
+	}
+	return strings.Join(said[:min(3, len(said))], "\n")
+}
+
+// test builds the tests of a package and runs some. An error without output is
+// one of building them.
+func (r *runner) test(dir, overlay, pkg string, args ...string) (string, error) {
+	bin := filepath.Join(dir, strings.NewReplacer("/", "_", ".", "_").Replace(pkg)+".test")
+	if _, err := goOutput(r.root, "test", "-vet=off", "-c", "-overlay", overlay, "-o", bin, pkg); err != nil {
+		return "", err
+	}
+	cmd := exec.Command(bin, args...)
+	cmd.Dir = filepath.Join(r.root, pkg)
+	out, err := cmd.CombinedOutput()
+	if err != nil && len(out) == 0 {
+		out = []byte(err.Error())
+	}
+	return string(out), err
+}
+
+// trySimulation says which checker found it, and at which seed.
+func (r *runner) trySimulation(dir, overlay string) verdict {
 	bin := filepath.Join(dir, "sim.test")
-	if _, err := goOutput(verify, "test", "-c", "-overlay", overlay, "-o", bin, "./sim"); err != nil {
-		return "", "", err
+	if _, err := goOutput(r.verify, "test", "-c", "-overlay", overlay, "-o", bin, "./sim"); err != nil {
+		return verdict{err: err}
 	}
 	for _, args := range [][]string{ // the quick ones first
-		{"-test.run", "TestSeeds", "-seeds", fmt.Sprint(seeds / 10)},
+		{"-test.run", "TestSeeds", "-seeds", fmt.Sprint(r.seeds / 10)},
 		{"-test.skip", "TestSeeds"},
-		{"-test.run", "TestSeeds", "-seeds", fmt.Sprint(seeds), "-first", fmt.Sprint(seeds / 10)},
+		{"-test.run", "TestSeeds", "-seeds", fmt.Sprint(r.seeds), "-first", fmt.Sprint(r.seeds / 10)},
 	} {
 		cmd := exec.Command(bin, append(args, "-test.timeout", "10m")...)
-		cmd.Dir = filepath.Join(verify, "sim")
+		cmd.Dir = filepath.Join(r.verify, "sim")
 		out, err := cmd.CombinedOutput()
 		if err == nil {
 			continue
 		}
 		for _, way := range []*regexp.Regexp{finding, hanging, directed} {
 			if found := way.FindSubmatch(out); found != nil {
-				return string(found[way.SubexpIndex("by")]), string(found[way.SubexpIndex("seed")]), nil
+				return verdict{by: string(found[way.SubexpIndex("by")]), seed: string(found[way.SubexpIndex("seed")])}
 			}
 		}
-		return "", "", fmt.Errorf("fails in a way that is not understood:\n%s", out[max(0, len(out)-2000):])
+		return verdict{err: fmt.Errorf("fails in a way that is not understood:\n%s", tail(string(out)))}
 	}
-	return "", "", nil
+	return verdict{}
 }
 
 var (
@@ -115,25 +345,34 @@ var (
 	directed = regexp.MustCompile(`--- FAIL: (?P<by>Test\w+)(?P<seed>)`)
 )
 
-// write makes the mutated files and the overlay that puts them in place.
-func (m mutant) write(root, dir string) (overlay string, err error) {
-	files := make(map[string][]byte)
+// mutated are the files that change, by their paths.
+func (m *mutant) mutated(root string) (files map[string][]byte, err error) {
+	files = make(map[string][]byte)
 	for _, e := range m.edits {
 		path := filepath.Join(root, e.file)
 		text, ok := files[path]
 		if !ok {
 			if text, err = os.ReadFile(path); err != nil {
-				return "", err
+				return nil, err
 			}
 		}
 		if n := bytes.Count(text, []byte(e.old)); n != 1 {
-			return "", fmt.Errorf("%s has this %d times, and the table of mutants wants it once:\n%s", e.file, n, e.old)
+			return nil, fmt.Errorf("%s has this %d times, and the table of mutants wants it once:\n%s", e.file, n, e.old)
 		}
 		files[path] = bytes.Replace(text, []byte(e.old), []byte(e.new), 1)
 	}
+	return files, nil
+}
+
+// write makes the mutated files and the overlay that puts them in place.
+func (m *mutant) write(root, dir string) (overlay string, err error) {
+	files, err := m.mutated(root)
+	if err != nil {
+		return "", err
+	}
 	replace := make(map[string]string)
 	for path, text := range files {
-		to := filepath.Join(dir, filepath.Base(path))
+		to := filepath.Join(dir, fmt.Sprint(len(replace))+filepath.Base(path))
 		if err := os.WriteFile(to, text, 0o600); err != nil {
 			return "", err
 		}

@@ -1,0 +1,19 @@
+package main
+
+import "testing"
+
+// The table fits the sources: each text to be replaced is there once.
+func TestFits(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, table := range [][]mutant{core, sql} {
+		for _, m := range table {
+			if _, err := m.mutated("../.."); err != nil {
+				t.Errorf("%s: %v", m.name, err)
+			}
+			if seen[m.name] {
+				t.Errorf("there are two mutants %q", m.name)
+			}
+			seen[m.name] = true
+		}
+	}
+}
