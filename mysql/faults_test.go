@@ -84,6 +84,9 @@ func TestBrokenConnections(t *testing.T) {
 		hold(t, s, fmt.Sprint(i), "x")
 		proxy.Cut()
 		// Lanes that were idle are found broken before anything is sent.
+		for _, l := range s.names.idle {
+			l.used = time.Now().Add(-time.Second)
+		}
 		hold(t, s, fmt.Sprint(i), "y")
 	}
 }

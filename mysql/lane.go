@@ -51,8 +51,12 @@ func (l *lane) close() {
 	l.conn.Close()
 }
 
-// check tells before a statement is sent whether the server has hung up.
+// check tells before a statement is sent whether the server has hung up. It
+// takes some time, and what was used just now will do.
 func (l *lane) check(ctx context.Context) error {
+	if time.Since(l.used) < 20*time.Millisecond {
+		return nil
+	}
 	return l.conn.Raw(func(c any) error {
 		if r, ok := c.(driver.SessionResetter); ok {
 			return r.ResetSession(ctx)
