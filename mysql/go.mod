@@ -7,4 +7,7 @@ require (
 	github.com/holdfast-lock/holdfast v0.1.0
 )
 
-require filippo.io/edwards25519 v1.2.0 // indirect
+require (
+	filippo.io/edwards25519 v1.2.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+)
