@@ -47,6 +47,22 @@ func TestVersionsOutrunTheClock(t *testing.T) {
 	}
 }
 
+// So they do where the store remembers the row.
+func TestVersionsOfWhatIsRemembered(t *testing.T) {
+	h := fresh(t, way{})
+	take := []holdfast.Write{{Key: name("a"), Old: holdfast.IfEmpty}}
+	if out, err := h.CompareAndSwap(t.Context(), take); err != nil || !out[0].Won {
+		t.Fatalf("%+v, error %v", out, err)
+	}
+	version := time.Now().Add(time.Hour).UnixMicro()
+	if _, err := connect(t, h.url, way{}).Exec(`update holdfast_records set version = ?`, version); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := h.CompareAndSwap(t.Context(), take); err != nil || !out[0].Won || out[0].Record.Version <= version {
+		t.Errorf("%+v, error %v, want a version above %d", out, err, version)
+	}
+}
+
 // What is removed has raised the floor, which never falls; and what was written
 // since it was found is not removed.
 func TestRemoveKeepsTheFloor(t *testing.T) {
