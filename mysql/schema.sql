@@ -99,8 +99,9 @@ begin
   declare problem varchar(128) character set utf8mb4;
 
   -- A guess, by what this transaction may have seen long ago: holders that share
-  -- a lock do not wait for each other here.
-  set raw = (select r.value from {records} r where r.id = its_id);
+  -- a lock do not wait for each other here. (SET with a subquery would lock the row,
+  -- and two that fence the same lock would deadlock.)
+  select max(r.value) into raw from {records} r where r.id = its_id;
   set doc = convert(raw using utf8mb4);
   set alone = coalesce(if(json_valid(doc), json_value(doc, '$.holders[0].slots'), null) = 1, true);
 
