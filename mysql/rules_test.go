@@ -239,3 +239,17 @@ func TestBatchComparesVersions(t *testing.T) {
 		}
 	}
 }
+
+// A batch on MySQL, which is a transaction, leaves no row locked when it fails.
+func TestFailedBatchLocksNothing(t *testing.T) {
+	h := fresh(t, ways["as on MySQL"])
+	version := hold(t, h, "b", "")
+	tx := begin(t, connect(t, h.url, way{}))
+	if err := tx.QueryRow(`select version from holdfast_records where id = ? for update`, sqlstore.ID(name("b"))).Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	out, err := h.CompareAndSwap(t.Context(), []holdfast.Write{{Key: name("a"), Old: holdfast.IfEmpty}, {Key: name("b"), Old: version}, {Key: name("c"), Old: holdfast.IfEmpty}})
+	if err != nil || !out[0].Won || out[1].Won || !out[2].Won {
+		t.Errorf("%+v, error %v, want the second to lose", out, err)
+	}
+}

@@ -292,3 +292,18 @@ select id, 17::bigint as version, fence, value from holdfast_records`)
 		t.Errorf("the fence looked at a table of its caller's: %v", err)
 	}
 }
+
+// A sweep leaves rows that somebody has locked to the next one, and does not wait.
+func TestSweepPassesLockedRows(t *testing.T) {
+	r := fresh(t, nil)
+	rows := []sqlstore.Row{
+		{ID: sqlstore.ID(holdfast.Key{Name: "a"}), Version: hold(t, r, "a", "")},
+		{ID: sqlstore.ID(holdfast.Key{Name: "b"}), Version: hold(t, r, "b", "")},
+	}
+	foreign(t, r, `select from holdfast_records where id = '\x0061' for share`)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if n, err := r.Names.Remove(ctx, rows); err != nil || n != 1 {
+		t.Errorf("beside a locked row %d are removed, error %v, want 1", n, err)
+	}
+}

@@ -250,3 +250,17 @@ func TestAgeOfWhatWon(t *testing.T) {
 	}
 	expect(t, "a write that loses", names.asked, "swap \x00a")
 }
+
+// A write that cannot win is not sent.
+func TestZeroIsNotSent(t *testing.T) {
+	s, names, _ := fakes()
+	for _, old := range []int64{0, -2} {
+		w := write(0, "a")
+		w.Old = old
+		if out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{w, write(0, "b")}); err != nil || out[0].Won {
+			t.Errorf("old %d: %+v, error %v", old, out, err)
+		}
+		names.rows = map[string]Row{}
+	}
+	expect(t, "two calls", names.asked, "swap \x00b", "load \x00a", "swap \x00b", "load \x00a")
+}
