@@ -178,7 +178,7 @@ select
   greatest(coalesce(c.token / 1e6, extract(epoch from clock_timestamp())::numeric)
            - {number}(c.claim->'since') / 1e6, 0)::double precision as waited,
   coalesce({number}(c.claim->'retries'), 0) as retries,
-  ({number}(c.claim->'ttl') / 1e3)::double precision as ttl,
+  (coalesce(nullif({number}(s.value->'ttl'), 0), {number}(c.claim->'ttl')) / 1e3)::double precision as ttl,
   to_timestamp((s.version - case when s.value->'suspected' is null then 0
                                  else coalesce({number}(s.value->'suspected'->'age'), 0) end) / 1e6) as last_beat,
   s.value->'suspected'->>'by' as suspected_by,

@@ -59,7 +59,7 @@ select
   json_extract(s.value, '$.owner.program') as program,
   json_extract(c.claim, '$.reason') as reason,
   strftime('%Y-%m-%dT%H:%M:%SZ', json_extract(c.claim, '$.since') / 1000000, 'unixepoch') as since,
-  json_extract(c.claim, '$.ttl') / 1000.0 as ttl,
+  coalesce(json_extract(s.value, '$.ttl'), json_extract(c.claim, '$.ttl')) / 1000.0 as ttl,
   strftime('%Y-%m-%dT%H:%M:%SZ', s.version / 1000000, 'unixepoch') as last_beat,
   json_extract(s.value, '$.suspected.by') as suspected_by,
   json_extract(s.value, '$.dead') is not null as dead
