@@ -252,4 +252,10 @@ func TestFailedBatchLocksNothing(t *testing.T) {
 	if err != nil || !out[0].Won || out[1].Won || !out[2].Won {
 		t.Errorf("%+v, error %v, want the second to lose", out, err)
 	}
+	db := connect(t, h.url, way{})
+	for _, n := range []string{"a", "c"} {
+		if err := db.QueryRow(`select version from holdfast_records where id = ? for update nowait`, sqlstore.ID(name("%s", n))).Scan(&version); err != nil {
+			t.Errorf("the row of %s: %v; want it to be there, and not locked", n, err)
+		}
+	}
 }

@@ -152,12 +152,12 @@ func TestHeartbeatsApart(t *testing.T) {
 // A batch takes its locks in the order of ids, whatever that of its writes.
 func TestBatchInOrder(t *testing.T) {
 	s, names, _ := fakes()
-	names.rows["\x00b"] = Row{ID: []byte("\x00b"), Version: 7, Value: []byte("held")}
-	out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "c"), write(0, "b"), write(0, "a")})
+	names.rows["\x00a"] = Row{ID: []byte("\x00a"), Version: 7, Value: []byte("held")}
+	out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "c"), write(0, "a"), write(0, "b")})
 	if err != nil || !out[0].Won || out[1].Won || !out[2].Won || string(out[1].Record.Value) != "held" {
 		t.Errorf("%+v, error %v, want the second to lose", out, err)
 	}
-	expect(t, "a batch", names.asked, "swaps \x00a \x00b \x00c", "load \x00b")
+	expect(t, "a batch", names.asked, "swaps \x00a \x00b \x00c", "load \x00a")
 }
 
 // What was rolled back is tried again, but not for ever; what may have been
@@ -263,4 +263,17 @@ func TestZeroIsNotSent(t *testing.T) {
 		names.rows = map[string]Row{}
 	}
 	expect(t, "two calls", names.asked, "swap \x00b", "load \x00a", "swap \x00b", "load \x00a")
+}
+
+// What was written at a time that the clock has not reached has no age.
+func TestAgeOfTheFuture(t *testing.T) {
+	var c Clock
+	now := time.Now().UnixMicro()
+	age := c.Ages(now, Steady())
+	if got := age(now + time.Hour.Microseconds()); got >= 0 {
+		t.Errorf("an hour ahead of the clock: an age of %v, want none", got)
+	}
+	if got := age(now + time.Millisecond.Microseconds()); got != 0 {
+		t.Errorf("a millisecond ahead of the clock: an age of %v, want 0", got)
+	}
 }
