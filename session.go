@@ -30,6 +30,7 @@ type session struct {
 	// Guarded by c.mu.
 	opening  bool
 	opened   bool
+	ending   bool   // no more beats
 	over     bool   // lost or ended
 	claims   int64  // claim numbers used
 	why      string // of the loss
@@ -185,6 +186,10 @@ func (s *session) beat() bool {
 	for {
 		c.mu.Lock()
 		ttl := s.ttl
+		if s.ending {
+			c.mu.Unlock()
+			return false
+		}
 		if s.over || s.opened && !s.trusted() {
 			c.mu.Unlock()
 			s.lose("", nil)
@@ -440,26 +445,29 @@ func (s *session) end(clean bool) error {
 		c.mu.Unlock()
 		return nil
 	}
-	s.over = true
+	s.ending = true
 	close(s.ended)
 	if !s.opened && len(s.attempts) == 0 {
+		s.over = true
 		c.mu.Unlock()
 		c.proof.drop(s.proof)
 		return nil
 	}
-	left := max(s.left(), 0)
-	old, known := s.version, len(s.attempts) == 0 && s.opened
 	c.mu.Unlock()
-	<-s.idle
+	<-s.idle // with the answer to a beat that is on its way
+	c.mu.Lock()
+	if s.over {
+		c.mu.Unlock()
+		return nil // lost meanwhile
+	}
+	s.over = true
+	left := max(s.left(), 0)
+	old := s.version
+	clean = clean && s.opened && len(s.attempts) == 0
+	c.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(c.ctx, max(left, 100*time.Millisecond))
 	defer cancel()
-	c.mu.Lock()
-	if known = known && len(s.attempts) == 0; known {
-		old = s.version
-	}
-	clean = clean && known
-	c.mu.Unlock()
 	var err error
 	if clean {
 		var outs []Outcome

@@ -71,7 +71,7 @@ var closeCases = []clientCase{
 				h.Errorf("Close again: %v", err)
 			}
 			if n := len(h.keys(holdfast.Sessions)); n != 1 {
-				h.Errorf("%d sessions in the store, want that of the other client", n)
+				h.Errorf("%d sessions in the store, want that of the other client%s", n, h.dump())
 			}
 			after := h.clientOf(s, &holdfast.Options{TTL: longTTL})
 			h.release(h.acquire(after, "f"))
