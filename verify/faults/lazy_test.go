@@ -106,32 +106,32 @@ func lazyWritesLost(t *testing.T, l *lane, n int) {
 	if t.Failed() || *keep {
 		e.dump()
 	}
-	t.Logf("figure: %s killed %d times under load: %d writes that were confirmed without the disk were lost, in %d kills (%d ends of holds or waits, %d places in a queue, %d of sessions); "+
+	t.Logf("figure: %s killed %d times under load: %d writes that were confirmed without the disk were lost, in %d kills (%d ends of holds or waits, %d places in a queue, %d of other records); "+
 		"%d holds, %d lost locks, %d writes audited, violations %d; each name was obtained afterwards within %v, %d times; longest that a name was free and awaited %v",
-		l.server.Name, n, len(lost.writes), lost.kills, lost.ends, lost.places, lost.sessions, r.Holds, r.Losses, r.Steps, len(r.Found),
+		l.server.Name, n, len(lost.writes), lost.kills, lost.ends, lost.places, lost.others, r.Holds, r.Losses, r.Steps, len(r.Found),
 		longest.Round(time.Millisecond), probes, r.Gap.Round(time.Millisecond))
 }
 
 // forgotten are confirmed writes that a crash has undone.
 type forgotten struct {
-	kills                  int
-	ends, places, sessions int
-	writes                 []event
-	found                  []check.Violation
+	kills                int
+	ends, places, others int
+	writes               []event
+	found                []check.Violation
 }
 
 func (f *forgotten) add(g forgotten) {
 	if len(g.writes) > 0 {
 		f.kills++
 	}
-	f.ends, f.places, f.sessions = f.ends+g.ends, f.places+g.places, f.sessions+g.sessions
+	f.ends, f.places, f.others = f.ends+g.ends, f.places+g.places, f.others+g.others
 	f.writes, f.found = append(f.writes, g.writes...), append(f.found, g.found...)
 }
 
 // forgotten compares what stands, while nobody writes, with what was confirmed.
 func (e *episode) forgotten() (f forgotten) {
 	stands := make(map[string]int64)
-	for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions} {
+	for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions, holdfast.Settings, holdfast.Audits} {
 		keys := make(map[string]bool)
 		for _, p := range e.workers {
 			for _, ev := range p.told() {
@@ -172,8 +172,8 @@ func (e *episode) forgotten() (f forgotten) {
 				f.found = append(f.found, bad("A1", "a confirmed write is gone: %+v", ev))
 			}
 			switch {
-			case strings.HasPrefix(ev.Name, "1 "):
-				f.sessions++
+			case !strings.HasPrefix(ev.Name, "0 "):
+				f.others++
 			case strings.Contains(ev.Text, `"waiters"`):
 				f.places++
 			default:
