@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -263,7 +264,16 @@ func newLane(t *testing.T, kind string, opts *servers.Options) *lane {
 // smallDisk is a server whose data are on a file system of its own.
 func smallDisk(t *testing.T, kind string) *lane {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "faults-disk-")
+	const prefix = "faults-disk-"
+	left, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*")) // of tests that were killed
+	for _, dir := range left {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
+		if _, err := os.Stat("/proc/" + pid); err != nil {
+			syscall.Unmount(dir, syscall.MNT_DETACH)
+			os.Remove(dir)
+		}
+	}
+	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", prefix, os.Getpid()))
 	must(t, err)
 	t.Cleanup(func() { os.Remove(dir) })
 	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=320m,mode=0755", "holdfast-test", dir).CombinedOutput(); err != nil {
