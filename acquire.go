@@ -230,7 +230,7 @@ func (c *Client) explain(held *HeldError) bool {
 	if err != nil {
 		return false
 	}
-	died := c.judgeAll(ctx, looks)
+	died := c.judgeAll(ctx, looks, held.Name)
 	c.fill(held.Holders, looks)
 	c.fill(held.Waiters, looks)
 	for _, cl := range held.Holders {

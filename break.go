@@ -199,7 +199,7 @@ func (c *Client) awaitLeave(ctx context.Context, claim Claim, nr int64) error {
 			looks, err := c.loadSessions(ctx, []string{session})
 			if err == nil {
 				s := looks[session]
-				if c.judgeAll(ctx, looks) {
+				if c.judgeAll(ctx, looks, claim.Name) {
 					return c.awaitGrace(ctx, session)
 				}
 				c.mu.Lock()

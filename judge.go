@@ -208,8 +208,9 @@ func (c *Client) loadSessions(ctx context.Context, ids []string) (map[string]sig
 }
 
 // judgeAll judges sessions and does what follows from it. It reports whether
-// any is newly known to be dead.
-func (c *Client) judgeAll(ctx context.Context, looks map[string]sighting) (died bool) {
+// any is newly known to be dead. names are those where they were seen to have claims,
+// besides where this client waits.
+func (c *Client) judgeAll(ctx context.Context, looks map[string]sighting, names ...string) (died bool) {
 	c.judge.mu.Lock()
 	c.judge.hurried = false
 	c.judge.mu.Unlock()
@@ -224,7 +225,7 @@ func (c *Client) judgeAll(ctx context.Context, looks map[string]sighting) (died 
 		if v == letLive && !rec.Detached && len(s.rec.Value) > 0 && c.proof.near(id) && c.proof.dead(id) {
 			v, why = buryIt, provenDead
 		}
-		if c.carryOut(ctx, id, s.rec, rec, v, why) {
+		if c.carryOut(ctx, id, s.rec, rec, v, why, names) {
 			died = true
 		}
 	}
@@ -267,22 +268,25 @@ func (c *Client) claimTTL(session string) (ttl time.Duration) {
 
 // claimStands looks again at the records where a session was seen to have a
 // claim, and says whether one still stands.
-func (c *Client) claimStands(ctx context.Context, session string) bool {
+func (c *Client) claimStands(ctx context.Context, session string, names []string) bool {
 	its := func(cl claimRecord) bool { return cl.Session == session }
-	has := func(p *place) bool {
-		return slices.ContainsFunc(p.rec.Holders, its) || slices.ContainsFunc(p.rec.Waiters, its)
+	has := func(r lockRecord) bool {
+		return slices.ContainsFunc(r.Holders, its) || slices.ContainsFunc(r.Waiters, its)
 	}
-	var places []*place
-	var keys []Key
+	names = slices.Clone(names)
 	c.mu.Lock()
 	for _, p := range c.places {
-		if has(p) {
-			places, keys = append(places, p), append(keys, Key{Names, p.name})
+		if has(p.rec) && !slices.Contains(names, p.name) {
+			names = append(names, p.name)
 		}
 	}
 	c.mu.Unlock()
-	if len(keys) == 0 {
-		return true // asked for by someone who has just looked
+	if len(names) == 0 {
+		return false // it has left since
+	}
+	keys := make([]Key, len(names))
+	for i, name := range names {
+		keys[i] = Key{Names, name}
 	}
 	asked := now()
 	recs, err := c.store.Load(ctx, keys)
@@ -292,17 +296,18 @@ func (c *Client) claimStands(ctx context.Context, session string) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	stands := false
-	for i, p := range places {
-		if c.places[p.name] == p {
+	for i, name := range names {
+		if p := c.places[name]; p != nil && p.known {
 			c.seeRecord(p, recs[i], asked)
-			stands = stands || has(p)
 		}
+		rec, err := decodeLock(recs[i].Value, recs[i].Version)
+		stands = stands || err == nil && has(rec)
 	}
 	return stands
 }
 
 // carryOut does what a verdict says and reports whether the session is dead.
-func (c *Client) carryOut(ctx context.Context, id string, r Record, rec sessionRecord, v verdict, why string) bool {
+func (c *Client) carryOut(ctx context.Context, id string, r Record, rec sessionRecord, v verdict, why string, names []string) bool {
 	key := Key{Sessions, id}
 	old := r.Version
 	if old == 0 || len(r.Value) == 0 {
@@ -313,7 +318,7 @@ func (c *Client) carryOut(ctx context.Context, id string, r Record, rec sessionR
 		c.knowDead(id, rec)
 		return true
 	case recordIt:
-		if !c.claimStands(ctx, id) {
+		if !c.claimStands(ctx, id, names) {
 			return false // it has left in order since we saw its claim
 		}
 		zero := sessionRecord{TTL: c.claimTTL(id).Milliseconds(), Suspected: &suspicion{By: c.owner.String()}}
