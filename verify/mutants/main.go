@@ -3,7 +3,7 @@
 // store against a server that the test starts. Tests that do not notice prove
 // nothing. Nothing is written into the tree.
 //
-//	go run ./verify/mutants [-run name] [-only core|sql] [-seeds 20000] [-p 2] [-v]
+//	go run ./verify/mutants [-run name] [-only core|sql] [-seeds 20000] [-p 3] [-v]
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	flag.IntVar(&r.seeds, "seeds", 20000, "the most seeds a mutant may live through")
 	name := flag.String("run", "", "only mutants whose name contains this")
 	only := flag.String("only", "", "core: those of the library alone; sql: those of the SQL stores")
-	together := flag.Int("p", 2, "how many are tried at once")
+	together := flag.Int("p", 3, "how many are tried at once")
 	flag.BoolVar(&r.verbose, "v", false, "show what a test said")
 	flag.Parse()
 	tables := [][]mutant{core, sql}
@@ -129,7 +129,7 @@ func (r *runner) run(mutants []*mutant, together int) (err error) {
 			})
 		}
 	}()
-	alive, untried := 0, 0
+	alive, untried, skipped := 0, 0, make(map[string]int)
 	for i, m := range mutants {
 		v := <-verdicts[i]
 		switch {
@@ -138,7 +138,8 @@ func (r *runner) run(mutants []*mutant, together int) (err error) {
 			v.by = "ERROR"
 			alive++
 		case v.untried != "":
-			v.by = "not tried: " + v.untried
+			v.by = "not tried"
+			skipped[v.untried]++
 			untried++
 		case v.by == "":
 			v.by = "NOT FOUND"
@@ -150,6 +151,9 @@ func (r *runner) run(mutants []*mutant, together int) (err error) {
 		}
 	}
 	all.Wait()
+	for why, n := range skipped { // as a test that is skipped would say
+		fmt.Printf("--- SKIP: %d mutants: %s\n", n, why)
+	}
 	fmt.Printf("%d mutants: %d found, %d not tried, %d live or could not be tried\n", len(mutants), len(mutants)-alive-untried, untried, alive)
 	if alive > 0 {
 		return fmt.Errorf("%d mutants live, or could not be tried", alive)
@@ -182,9 +186,9 @@ func (r *runner) unbroken(mutants []*mutant) error {
 		if err != nil && out == "" {
 			return err
 		}
-		results := outcome.FindAllStringSubmatch(out, -1)
+		results, tests := outcome.FindAllStringSubmatch(out, -1), len(patterns)
 		for _, run := range patterns {
-			passed, skipped := false, ""
+			passed, skipped := false, "" // this one
 			for _, res := range results {
 				switch {
 				case res[1] == "FAIL" && matches(run, res[2]):
@@ -199,13 +203,14 @@ func (r *runner) unbroken(mutants []*mutant) error {
 			case passed:
 			case skipped != "":
 				r.began[test{pkg, run}] = skipped
+				tests--
 			case err != nil:
 				return fmt.Errorf("%s fails with nothing broken: %w\n%s", pkg, err, tail(out))
 			default:
 				return fmt.Errorf("there is no test %q in %s", run, pkg)
 			}
 		}
-		fmt.Printf("with nothing broken %s passes its %d tests, in %.0f s\n", pkg, len(patterns), time.Since(began).Seconds())
+		fmt.Printf("with nothing broken %s passes %d tests, and skips %d, in %.0f s\n", pkg, tests, len(patterns)-tests, time.Since(began).Seconds())
 	}
 	return nil
 }
