@@ -17,7 +17,8 @@ import (
 //   - proof: this host's kernel knows that all processes with its file are gone;
 //   - age: the store's clock says that the beat is older than the TTL, and a mark
 //     that asks for a beat has stood unanswered for half of it, in which a
-//     heartbeat comes that nobody has told of the mark. This one rests on the store's clock not having leapt by more than the margin.
+//     heartbeat comes that nobody has told of the mark. This one rests on the
+//     store's clock not having leapt by more than the margin.
 //
 // Burying is a swap of the very record that was judged, so either the next beat
 // or the burial wins, and leaves a tombstone: death is permanent, and may be

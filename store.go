@@ -95,8 +95,9 @@ const (
 type Sweeper interface {
 	// Sweep removes rows of keys that have held nothing for at least idle, and
 	// says how many. Before a row goes, the store raises a floor to at least its
-	// version, in the same transaction; a key that is written again starts
-	// above the floor. So versions grow strictly per key, for ever.
+	// version, in the same transaction or in one that came before; a key that is
+	// written again starts above the floor, however long that write has been
+	// under way. So versions grow strictly per key, for ever.
 	Sweep(ctx context.Context, idle time.Duration) (removed int, err error)
 }
 

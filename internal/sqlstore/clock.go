@@ -16,14 +16,10 @@ type Clock struct {
 	stepped int64         // µs; what was written until then has no age
 }
 
-// Steady reads a clock of this host that does not step, and runs while the
-// machine sleeps where there is such a clock.
-func Steady() time.Duration { return steadily() }
-
 // Ages takes in the database's clock, as it was between began (see Steady) and
 // now, and returns a function that tells a record's age by its version.
 func (c *Clock) Ages(wall int64, began time.Duration) func(version int64) time.Duration {
-	took := steadily() - began
+	took := Steady() - began
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.wall != 0 && began > c.steady {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// steadily reads a clock that does not step and runs while the machine sleeps.
-func steadily() time.Duration {
+// Steady reads a clock that does not step and runs while the machine sleeps.
+func Steady() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
 		return time.Since(started)

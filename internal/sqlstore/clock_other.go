@@ -4,7 +4,7 @@ package sqlstore
 
 import "time"
 
-// steadily reads a clock that does not step.
-func steadily() time.Duration { return time.Since(started) }
+// Steady reads a clock that does not step.
+func Steady() time.Duration { return time.Since(started) }
 
 var started = time.Now()

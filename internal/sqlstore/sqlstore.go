@@ -32,7 +32,7 @@ type Dialect interface {
 
 	// Swaps attempts several, sorted by id, in one statement or transaction, and
 	// takes locks in that order. versions are as those of Swap. It waits for a
-	// locked row for a quarter of a second at most.
+	// locked row for a second at most, less where the server has a finer measure.
 	Swaps(ctx context.Context, ws []Write) (versions []int64, err error)
 
 	// Keys returns at most n ids with a value, from < id < to, in order.
@@ -42,9 +42,10 @@ type Dialect interface {
 	// were written before idle, by the server's clock. They have no Value.
 	Idle(ctx context.Context, after []byte, idle time.Duration, n int) ([]Row, error)
 
-	// Remove raises the floor to the versions of rows, and deletes those that
-	// have not changed since, in one transaction; a row inserted after that has
-	// a version above the floor, however long its statement has been under way.
+	// Remove raises the floor to the versions of rows, and then, or in the same
+	// transaction, deletes those that have not changed since; a row inserted
+	// after that has a version above the floor, however long its statement has
+	// been under way.
 	Remove(ctx context.Context, rows []Row) (removed int, err error)
 
 	// Means says what an error means for the statement that had it.
@@ -138,7 +139,7 @@ func (s *Store) load(ctx context.Context, db Dialect, ids [][]byte) ([]holdfast.
 func (s *Store) loadSorted(ctx context.Context, db Dialect, ids [][]byte, each func(holdfast.Record, []byte)) error {
 	var rows []Row
 	var clock int64
-	began := steadily()
+	began := Steady()
 	err := s.again(ctx, db, func() (err error) {
 		rows = rows[:0]
 		clock, err = db.Load(ctx, ids, func(r Row) { rows = append(rows, r) })
@@ -344,7 +345,7 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 }
 
 // CheckSchema compares the version of a schema, as found, with that a program
-// needs. owner says who may change it, in the words of the database.
+// needs. migrate is what creates it, in Go.
 func CheckSchema(t Tables, found, need int64, migrate string) error {
 	switch {
 	case found == 0:

@@ -1,0 +1,212 @@
+package holdfast
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+)
+
+// hints runs the store's watch while there is something to be told.
+type hints struct {
+	running bool
+	work    bool                           // they come
+	who     []string                       // that are asked for; nil: all
+	anew    func()                         // ends the watch, to begin anew
+	needed  instant                        // when they were last asked for
+	subs    map[Key]map[chan struct{}]bool // for Watch and Observe
+}
+
+func (h *hints) init() { h.subs = make(map[Key]map[chan struct{}]bool) }
+
+// watchIdle is how long a watch that costs goes on with nobody waiting, so that
+// it need not begin anew with each wait.
+const watchIdle = 5 * time.Second
+
+// startHints starts watching, unless it runs; c.mu is held.
+func (c *Client) startHints() {
+	w, ok := c.store.(Watcher)
+	if !ok || c.ctx.Err() != nil {
+		return
+	}
+	h := &c.hints
+	h.needed = now()
+	if h.running {
+		if h.who != nil && (len(h.subs) > 0 || c.sess != nil && !slices.Contains(h.who, c.sess.id)) {
+			h.anew() // for what is wanted now
+		}
+		return
+	}
+	h.running = true
+	c.spawn(func() {
+		for wait := 100 * time.Millisecond; ; wait = min(wait*2, 10*time.Second) {
+			began := now()
+			ctx, cancel := context.WithCancel(c.ctx)
+			c.mu.Lock()
+			h.who, h.anew = []string{}, cancel
+			if len(h.subs) > 0 {
+				h.who = nil
+			} else if c.sess != nil {
+				h.who = append(h.who, c.sess.id)
+			}
+			who := h.who
+			c.mu.Unlock()
+			if _, ok := w.(CostlyWatcher); ok {
+				c.spawn(func() { c.stopIdle(ctx, cancel) })
+			}
+			err := w.Watch(ctx, who, c.hint)
+			anew := ctx.Err() != nil
+			cancel()
+			c.mu.Lock()
+			h.work = false
+			for _, p := range c.places {
+				if p.pos != nil {
+					p.pos.pollAt = now() // poll from here on
+				}
+			}
+			if c.hintsIdle() || c.ctx.Err() != nil {
+				h.running = false
+				c.mu.Unlock()
+				return
+			}
+			c.mu.Unlock()
+			signal(c.nudge)
+			if anew {
+				wait = 50 * time.Millisecond
+				continue
+			}
+			c.log.Info("no hints from the store, polling instead", "err", err)
+			if now().sub(began) > time.Minute {
+				wait = 100 * time.Millisecond
+			}
+			c.pause(jitter(wait))
+		}
+	})
+}
+
+// stopIdle ends a watch that costs when nobody needs it.
+func (c *Client) stopIdle(ctx context.Context, cancel func()) {
+	t := time.NewTicker(watchIdle)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+		c.mu.Lock()
+		idle := c.hintsIdle()
+		c.mu.Unlock()
+		if idle {
+			cancel()
+			return
+		}
+	}
+}
+
+// hintsIdle says whether nobody needs a watch that costs; c.mu is held.
+func (c *Client) hintsIdle() bool {
+	_, costs := c.store.(CostlyWatcher)
+	return costs && !c.waiting && len(c.hints.subs) == 0 && now().sub(c.hints.needed) > watchIdle
+}
+
+// hint: the store tells of a write, or (zero) that anything may have changed.
+func (c *Client) hint(h Hint) {
+	key := h.Key
+	c.mu.Lock()
+	defer c.unlock()
+	if !c.hints.work {
+		c.hints.work = true
+		c.looked(slices.Collect(maps.Values(c.places)))
+	}
+	for k, chans := range c.hints.subs {
+		if k == key || key == (Key{}) {
+			for ch := range chans {
+				signal(ch)
+			}
+		}
+	}
+	switch {
+	case key == Key{}:
+		for _, p := range c.places {
+			c.hintPlace(p)
+		}
+		if c.sess != nil && c.sess.opened {
+			signal(c.sess.wake) // it may have been revoked something
+		}
+		c.judge.hurry()
+		signal(c.nudge)
+	case key.Space == Names:
+		p := c.places[key.Name]
+		switch {
+		case p == nil:
+		case c.isOurs(h.Wake):
+			p.lookAt = now()
+			c.startWaiting()
+			signal(c.nudge)
+		case h.Wake == Everyone:
+			c.hintPlace(p)
+		}
+	case key.Space == Sessions && c.isOurs(key.Name):
+		signal(c.sess.wake)
+	case key.Space == Sessions && c.isAhead(key.Name):
+		c.judge.hurry()
+		signal(c.nudge)
+	}
+}
+
+// isAhead says whether a session has a claim where we wait; c.mu is held.
+func (c *Client) isAhead(session string) bool {
+	its := func(cl claimRecord) bool { return cl.Session == session }
+	for _, p := range c.places {
+		if p.waits && (slices.ContainsFunc(p.rec.Holders, its) || slices.ContainsFunc(p.rec.Waiters, its)) {
+			return true
+		}
+	}
+	return false
+}
+
+// hintPlace has a name looked at: at once by who is first in line, by the
+// others a little later each, so that a crowd does not come all together. A
+// holder that hands on in memory looks before it does so again.
+func (c *Client) hintPlace(p *place) {
+	if !p.waits {
+		for _, g := range p.groups {
+			if g.state == held && g.last-g.token > 0 {
+				p.lookAt = now()
+				c.startWaiting()
+				signal(c.nudge)
+				return
+			}
+		}
+		return
+	}
+	at := now().add(time.Duration(min(c.before(p), 60)) * 3 * time.Millisecond)
+	if p.lookAt == never || at < p.lookAt {
+		p.lookAt = at
+		signal(c.nudge)
+	}
+}
+
+// subscribe has ch signalled when a key may have changed.
+func (c *Client) subscribe(ch chan struct{}, keys ...Key) (cancel func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range keys {
+		if c.hints.subs[k] == nil {
+			c.hints.subs[k] = make(map[chan struct{}]bool)
+		}
+		c.hints.subs[k][ch] = true
+	}
+	c.startHints()
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, k := range keys {
+			delete(c.hints.subs[k], ch)
+			if len(c.hints.subs[k]) == 0 {
+				delete(c.hints.subs, k)
+			}
+		}
+	}
+}
