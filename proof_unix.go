@@ -7,6 +7,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/holdfast-lock/holdfast/internal/filesystem"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,7 +25,7 @@ func prepareProofDir(dir string) error {
 	if !ok || !info.IsDir() || info.Mode().Perm()&0o077 != 0 || int(stat.Uid) != os.Geteuid() {
 		return fmt.Errorf("%s is not a directory of this user alone", dir)
 	}
-	return localFS(dir)
+	return filesystem.Local(dir)
 }
 
 func lockNew(temporary, path string) (*os.File, error) {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/filesystem"
 )
 
 var _ holdfast.Diagnoser = (*Store)(nil)
@@ -43,7 +44,7 @@ func (s *Store) Diagnose(ctx context.Context) (findings []holdfast.Finding, err 
 		say(holdfast.Good, "durability", "synchronous is full for each grant: it is on disk before it is told")
 	}
 	dir := filepath.Dir(s.path)
-	if name := networkFS(dir); name != "" {
+	if name := filesystem.Network(dir); name != "" {
 		say(holdfast.Warning, "file system", "%s: network-fs is accepted; if its locks fail, so do ours", name)
 	}
 	if diskFull(dir) {

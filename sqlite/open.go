@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/holdfast-lock/holdfast/internal/filesystem"
 	codes "modernc.org/sqlite/lib"
 )
 
@@ -77,7 +78,7 @@ var creating sync.Mutex
 func admit(path string, opts *Options) error {
 	dir := filepath.Dir(path)
 	if !slices.Contains(opts.Allow, "network-fs") {
-		if name := networkFS(dir); name != "" {
+		if name := filesystem.Network(dir); name != "" {
 			return fmt.Errorf(`%s is on %s, where SQLite's locks cannot be trusted: use a local disk or the directory store, or accept it with Allow "network-fs"`, path, name)
 		}
 	}

@@ -37,7 +37,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/internal/sqlstore"
+	"github.com/holdfast-lock/holdfast/internal/clock"
 )
 
 // Options of Open; nil and the zero value of each field are the defaults.
@@ -57,7 +57,7 @@ type Store struct {
 	path  string // absolute
 	file  os.FileInfo
 	async bool // never wait for the disk
-	clock sqlstore.Clock
+	clock clock.Remote
 	wakes wakes
 
 	// Each has its own connection, as soon as it finds that of names in use. A
@@ -198,7 +198,7 @@ func now() int64 { return time.Now().UnixMicro() }
 
 // ages returns a function that tells a record's age now, by its version.
 func (s *Store) ages() func(version int64) time.Duration {
-	steady := sqlstore.Steady()
+	steady := clock.Steady()
 	return s.clock.Ages(now(), steady)
 }
 

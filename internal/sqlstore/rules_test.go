@@ -264,16 +264,3 @@ func TestZeroIsNotSent(t *testing.T) {
 	}
 	expect(t, "two calls", names.asked, "swap \x00b", "load \x00a", "swap \x00b", "load \x00a")
 }
-
-// What was written at a time that the clock has not reached has no age.
-func TestAgeOfTheFuture(t *testing.T) {
-	var c Clock
-	now := time.Now().UnixMicro()
-	age := c.Ages(now, Steady())
-	if got := age(now + time.Hour.Microseconds()); got >= 0 {
-		t.Errorf("an hour ahead of the clock: an age of %v, want none", got)
-	}
-	if got := age(now + time.Millisecond.Microseconds()); got != 0 {
-		t.Errorf("a millisecond ahead of the clock: an age of %v, want 0", got)
-	}
-}

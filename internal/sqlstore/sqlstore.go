@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/clock"
 )
 
 // A Dialect speaks to one database, over connections of its own choice. All
@@ -85,7 +86,7 @@ func ID(k holdfast.Key) []byte { return append([]byte{byte(k.Space)}, k.Name...)
 type Store struct {
 	Names Dialect
 	Beats Dialect // for heartbeats, so that they do not queue behind locks
-	clock Clock
+	clock clock.Remote
 }
 
 var (
@@ -138,17 +139,17 @@ func (s *Store) load(ctx context.Context, db Dialect, ids [][]byte) ([]holdfast.
 
 func (s *Store) loadSorted(ctx context.Context, db Dialect, ids [][]byte, each func(holdfast.Record, []byte)) error {
 	var rows []Row
-	var clock int64
-	began := Steady()
+	var wall int64
+	began := clock.Steady()
 	err := s.again(ctx, db, func() (err error) {
 		rows = rows[:0]
-		clock, err = db.Load(ctx, ids, func(r Row) { rows = append(rows, r) })
+		wall, err = db.Load(ctx, ids, func(r Row) { rows = append(rows, r) })
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	age := s.clock.Ages(clock, began)
+	age := s.clock.Ages(wall, began)
 	for _, r := range rows {
 		each(holdfast.Record{Version: r.Version, Value: some(r.Value), Age: age(r.Version)}, r.ID)
 	}
@@ -221,7 +222,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 	}
 	if alone {
 		for i, w := range ws {
-			began := Steady()
+			began := clock.Steady()
 			version, lost, err := s.swap(ctx, db, w)
 			switch {
 			case err != nil:

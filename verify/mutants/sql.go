@@ -58,12 +58,12 @@ var sql = []mutant{
 	{"a locked row ends a sweep", "R2", []edit{{"internal/sqlstore/sqlstore.go",
 		"if err != nil && s.Names.Means(err) != Locked {",
 		"if err != nil {"}}, shared("TestSweepGoesOn")},
-	{"ages across a step of the server's clock", "X9", []edit{{"internal/sqlstore/clock.go",
+	{"ages across a step of the server's clock", "X9", []edit{{"internal/clock/remote.go",
 		"c.stepped = max(wall, c.wall)",
-		"c.stepped = 0"}}, shared("TestAge")},
-	{"ages by a clock that has gone back", "X9", []edit{{"internal/sqlstore/clock.go",
+		"c.stepped = 0"}}, clocks("TestAge")},
+	{"ages by a clock that has gone back", "X9", []edit{{"internal/clock/remote.go",
 		"|| age < -time.Second {",
-		"|| age < -time.Since(time.Time{}) {"}}, shared("TestAgeOfTheFuture")},
+		"|| age < -time.Since(time.Time{}) {"}}, clocks("TestAgeOfTheFuture")},
 	{"a newer schema is good enough", "R16", []edit{{"internal/sqlstore/sqlstore.go",
 		"case found > need:",
 		"case false:"}}, postgres("TestVersions$")},
@@ -454,6 +454,7 @@ var sql = []mutant{
 		`case e.SQLState == [5]byte([]byte("HF999")):`}}, mysql("TestFence$/^free$")},
 }
 
+func clocks(run string) test   { return test{"./internal/clock", run} }
 func shared(run string) test   { return test{"./internal/sqlstore", run} }
 func postgres(run string) test { return test{"./postgres", run} }
 func mysql(run string) test    { return test{"./mysql", run} }

@@ -1,24 +1,26 @@
-package sqlstore
+// Package clock reads clocks that do not step, and watches those of databases and
+// file servers that may.
+package clock
 
 import (
 	"sync"
 	"time"
 )
 
-// A Clock tells ages of records by the clock of a database, and has an eye on
-// steps of that clock. A step forward would make every record look old, and the
+// A Remote tells ages of records by the clock of a database or file server, and
+// has an eye on steps of that clock. A step forward would make every record look old, and the
 // sessions of the living dead; so what was written before a step has no age.
-type Clock struct {
+type Remote struct {
 	mu      sync.Mutex
-	wall    int64         // the database's at the last look, µs since 1970
+	wall    int64         // the server's at the last look, µs since 1970
 	steady  time.Duration // of a clock here that does not step, just before it
 	took    time.Duration // the look
 	stepped int64         // µs; what was written until then has no age
 }
 
-// Ages takes in the database's clock, as it was between began (see Steady) and
+// Ages takes in the server's clock, as it was between began (see Steady) and
 // now, and returns a function that tells a record's age by its version.
-func (c *Clock) Ages(wall int64, began time.Duration) func(version int64) time.Duration {
+func (c *Remote) Ages(wall int64, began time.Duration) func(version int64) time.Duration {
 	took := Steady() - began
 	c.mu.Lock()
 	defer c.mu.Unlock()

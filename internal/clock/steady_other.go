@@ -1,6 +1,6 @@
 //go:build !linux
 
-package sqlstore
+package clock
 
 import "time"
 

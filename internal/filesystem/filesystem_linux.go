@@ -1,6 +1,24 @@
-package sqlite
+package filesystem
 
-import "golang.org/x/sys/unix"
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Local refuses file systems that are not known to be this kernel's alone.
+func Local(path string) error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		return err
+	}
+	switch uint32(fs.Type) {
+	case unix.TMPFS_MAGIC, unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC,
+		unix.OVERLAYFS_SUPER_MAGIC, unix.RAMFS_MAGIC, unix.F2FS_SUPER_MAGIC, 0x2fc12fc1 /* zfs */, 0xca451a4e /* bcachefs */ :
+		return nil
+	}
+	return fmt.Errorf("%s is on a file system of type %#x, not known to be local", path, fs.Type)
+}
 
 // networks are the file systems whose locks other hosts, or the kernel itself,
 // may not see, by their magic number.
@@ -27,8 +45,8 @@ var networks = map[uint32]string{
 	0x564c:     "ncp",
 }
 
-// networkFS names the network file system that path is on, or nothing.
-func networkFS(path string) string {
+// Network names the network file system that path is on, or nothing.
+func Network(path string) string {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {
 		return "" // opening the file says it better

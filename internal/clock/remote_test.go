@@ -1,4 +1,4 @@
-package sqlstore
+package clock
 
 import (
 	"testing"
@@ -21,7 +21,7 @@ func TestAge(t *testing.T) {
 		{"a step forward", minute, time.Second, false, true},
 		{"a step back", -minute, time.Second, false, false},
 	} {
-		c := &Clock{}
+		c := &Remote{}
 		now := func() int64 { return time.Now().UnixMicro() }
 		look := func() func(int64) time.Duration { return c.Ages(now(), Steady()) }
 		look()
@@ -43,7 +43,7 @@ func TestAge(t *testing.T) {
 // A look that took long does not pass for a step, and one that was overtaken
 // does not either.
 func TestSlowLook(t *testing.T) {
-	c := &Clock{}
+	c := &Remote{}
 	began := Steady()
 	wall := time.Now().UnixMicro()
 	c.Ages(wall, began)
@@ -54,5 +54,18 @@ func TestSlowLook(t *testing.T) {
 	}
 	if age := c.Ages(wall-1000, began-time.Millisecond); age(wall-2000) != time.Millisecond {
 		t.Errorf("by an older look a record is %v old, want 1ms", age(wall-2000))
+	}
+}
+
+// What was written at a time that the clock has not reached has no age.
+func TestAgeOfTheFuture(t *testing.T) {
+	var c Remote
+	now := time.Now().UnixMicro()
+	age := c.Ages(now, Steady())
+	if got := age(now + time.Hour.Microseconds()); got >= 0 {
+		t.Errorf("an hour ahead of the clock: an age of %v, want none", got)
+	}
+	if got := age(now + time.Millisecond.Microseconds()); got != 0 {
+		t.Errorf("a millisecond ahead of the clock: an age of %v, want 0", got)
 	}
 }

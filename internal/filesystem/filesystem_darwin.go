@@ -1,0 +1,22 @@
+package filesystem
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Network names the network file system that path is on, or nothing.
+func Network(path string) string {
+	var s unix.Statfs_t
+	if err := unix.Statfs(path, &s); err != nil || s.Flags&unix.MNT_LOCAL != 0 {
+		return ""
+	}
+	return strings.TrimRight(unix.ByteSliceToString(s.Fstypename[:]), "\x00")
+}
+
+// Local refuses file systems that are not known to be this kernel's alone.
+func Local(path string) error {
+	return fmt.Errorf("%s: not known to be local on macOS", path)
+}
