@@ -1,5 +1,5 @@
 // Package stores opens each of our stores by its URL, together with the database
-// that it is in: sqlite:PATH, postgres://…, mysql://….
+// that it is in: sqlite:PATH, postgres://…, mysql://…, dir:PATH.
 package stores
 
 import (
@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/directory"
 	"github.com/holdfast-lock/holdfast/mysql"
 	"github.com/holdfast-lock/holdfast/postgres"
 	"github.com/holdfast-lock/holdfast/sqlite"
@@ -25,7 +26,7 @@ import (
 // A Store is open, and so is its database for what an application does there.
 type Store struct {
 	holdfast.Store // as its package made it
-	DB             *sql.DB
+	DB             *sql.DB // nil where there are no transactions: then there is no fence
 
 	kind  kind
 	close func() error
@@ -80,6 +81,13 @@ var kinds = []kind{
 		fence: mysql.Fence,
 		plain: `call holdfast_fence(?, ?)`,
 	},
+	{
+		scheme: "dir",
+		migrate: func(ctx context.Context, target string) error {
+			return directory.Migrate(strings.TrimPrefix(target, "dir:"))
+		},
+		open: openDirectory,
+	},
 }
 
 func kindOf(target string) (kind, error) {
@@ -130,6 +138,9 @@ func (s *Store) SQL(query string) string {
 // Fence has a transaction depend on a lock, by the function of the store's
 // package, or as any other language does it.
 func (s *Store) Fence(ctx context.Context, tx *sql.Tx, lock *holdfast.Lock, plain bool) error {
+	if s.kind.fence == nil {
+		return fmt.Errorf("%s has no transactions to fence", s.kind.scheme)
+	}
 	if !plain {
 		return s.kind.fence(ctx, tx, lock)
 	}
@@ -188,6 +199,14 @@ func openPostgres(ctx context.Context, target string) (*Store, error) {
 		defer pool.Close()
 		return errors.Join(db.Close(), store.Close())
 	}}, nil
+}
+
+func openDirectory(ctx context.Context, target string) (*Store, error) {
+	store, err := directory.New(strings.TrimPrefix(target, "dir:"))
+	if err != nil {
+		return nil, err
+	}
+	return &Store{Store: store, close: store.Close}, nil
 }
 
 func openMySQL(ctx context.Context, target string) (*Store, error) {
