@@ -54,6 +54,43 @@ var batchCases = []testCase{
 		},
 	},
 	{
+		name: "batch after old versions",
+		rule: "a write follows its very version also in a batch: one that names another version of a key that is there loses, and is told to what",
+		run: func(h *harness) {
+			for _, others := range []int{1, 20} {
+				was := func(what string) (old, now holdfast.Record) {
+					k := name("%s beside %d", what, others)
+					old = h.put(k, "old")
+					return old, h.win(holdfast.Write{Key: k, Old: old.Version, Value: []byte("now")})
+				}
+				held, heldNow := was("held")
+				ahead, aheadNow := was("ahead")
+				emptied, emptiedOnce := was("emptied")
+				emptiedNow := h.win(holdfast.Write{Key: name("emptied beside %d", others), Old: emptiedOnce.Version})
+				lost := []holdfast.Record{heldNow, aheadNow, emptiedNow}
+				writes := []holdfast.Write{
+					{Key: name("held beside %d", others), Old: held.Version, Value: []byte("late")},
+					{Key: name("ahead beside %d", others), Old: aheadNow.Version + (aheadNow.Version - ahead.Version), Value: []byte("early")},
+					{Key: name("emptied beside %d", others), Old: emptied.Version, Value: []byte("late")},
+				}
+				for i := range others {
+					k := name("other %d of %d", i, others)
+					writes = append(writes, holdfast.Write{Key: k, Old: h.put(k, "before").Version, Value: []byte("after")})
+				}
+				outcomes := h.swapAll(writes...)
+				for i, o := range outcomes {
+					if want := i >= len(lost); o.Won != want {
+						h.Fatalf("%s after version %d: won is %v with %s, want %v", describe(writes[i].Key), writes[i].Old, o.Won, show(o.Record), want)
+					}
+					if i < len(lost) {
+						h.same("what a write lost to", o.Record, lost[i])
+					}
+					h.same(describe(writes[i].Key), h.load(writes[i].Key), o.Record)
+				}
+			}
+		},
+	},
+	{
 		name: "batch of all spaces",
 		rule: "keys of different spaces are different keys, also in one call",
 		run: func(h *harness) {

@@ -82,6 +82,21 @@ var brokenStores = map[string]struct {
 			return all, nil
 		}
 	}},
+	"batches do not compare versions": {"batch after old versions", func(s *broken) {
+		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+			writes = slices.Clone(writes)
+			for i, w := range writes {
+				r, err := s.Store.Load(ctx, []holdfast.Key{w.Key})
+				if err != nil {
+					return nil, err
+				}
+				if len(writes) > 1 && w.Old > 0 && len(r[0].Value) > 0 {
+					writes[i].Old = r[0].Version
+				}
+			}
+			return s.Store.CompareAndSwap(ctx, writes)
+		}
+	}},
 	"outcomes are in the order of keys": {"big batch", func(s *broken) {
 		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
 			writes = slices.Clone(writes)
