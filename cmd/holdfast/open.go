@@ -16,9 +16,10 @@ import (
 
 // A kind of store, and what the command does with one.
 type kind struct {
-	example  string
-	server   bool     // it has a URL; what is not ours in its query is the driver's
-	settings []string // what of the query is ours
+	example   string
+	server    bool     // it has a URL; what is not ours in its query is the driver's
+	needsPath bool     // of a file or directory
+	settings  []string // what of the query is ours
 
 	open func(context.Context, target) (handle, error)
 
@@ -28,10 +29,11 @@ type kind struct {
 	verify     func(context.Context, target) error
 }
 
-const stores = "sqlite:PATH, postgres://…, mysql://…, memory:"
+const stores = "sqlite:PATH, dir:PATH, postgres://…, mysql://…, memory:"
 
 var kinds = map[string]*kind{
 	"sqlite":     &sqliteKind,
+	"dir":        &directoryKind,
 	"postgres":   &postgresKind,
 	"postgresql": &postgresKind,
 	"mysql":      &mysqlKind,
@@ -82,9 +84,13 @@ func parseStore(s string) (target, error) {
 		return target{}, err
 	case others != "":
 		key, _, _ := strings.Cut(others, "=")
-		return target{}, usage("%s: unknown setting %s in --store: allow is the only one", scheme, quote(key))
-	case scheme == "sqlite" && t.path == "":
-		return target{}, usage("sqlite: needs a path: %s", t.example)
+		known := "allow is the only one"
+		if len(t.settings) == 0 {
+			known = "there are none"
+		}
+		return target{}, usage("%s: unknown setting %s in --store: %s", scheme, quote(key), known)
+	case t.needsPath && t.path == "":
+		return target{}, usage("%s: needs a path: %s", scheme, t.example)
 	}
 	return t, nil
 }

@@ -12,12 +12,13 @@ import (
 
 const schemaHelp = `usage: holdfast schema print|apply|verify
 
-The tables that Holdfast needs in the store.
+The tables that Holdfast needs in the store, or the mark by which it knows a
+directory that is one.
 
   print     write the statements that make them to standard output; connects to
             nothing
   apply     make what is missing; may be repeated, and while others use the store.
-            An SQLite file is created if need be
+            An SQLite file is created if need be, a directory is not
   verify    compare what is there with what this program needs
 
 On a server the tables may have a place and a name of their own: ?schema=NAME
@@ -26,6 +27,7 @@ Only apply needs the right to make tables: the owner runs it, or what print prin
 
 examples:
   holdfast --store sqlite:/srv/app/app.db schema apply
+  holdfast --store dir:/mnt/share/locks schema apply
   holdfast --store postgres://owner@db/shop schema apply
   holdfast --store 'postgres://db/shop?schema=locks' schema print | psql shop
   holdfast --store mysql://db/shop schema print | mariadb shop

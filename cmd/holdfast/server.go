@@ -182,7 +182,7 @@ func cause(err error) string {
 	var connect *pgconn.ConnectError
 	if !errors.As(err, &connect) {
 		text := err.Error()
-		for _, store := range []string{"postgres: ", "mysql: "} {
+		for _, store := range []string{"postgres: ", "mysql: ", "directory: "} {
 			text = strings.TrimPrefix(text, store)
 		}
 		return allowing().ReplaceAllString(text, "accept it with ?allow=$1")

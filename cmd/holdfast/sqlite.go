@@ -9,8 +9,9 @@ import (
 )
 
 var sqliteKind = kind{
-	example:  "sqlite:/var/lib/locks.db",
-	settings: []string{"allow"},
+	example:   "sqlite:/var/lib/locks.db",
+	needsPath: true,
+	settings:  []string{"allow"},
 	open: func(ctx context.Context, t target) (handle, error) {
 		if err := t.ownDir(); err != nil {
 			return handle{}, err

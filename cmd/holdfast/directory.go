@@ -1,0 +1,38 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-lock/holdfast/directory"
+)
+
+var directoryKind = kind{
+	example:   "dir:/srv/locks",
+	needsPath: true,
+	open: func(_ context.Context, t target) (handle, error) {
+		s, err := directory.New(t.path)
+		if err != nil {
+			return handle{}, err
+		}
+		return handle{s, s.Close}, nil
+	},
+	schemaText: func(t target) (string, error) {
+		return fmt.Sprintf(directorySchema, strings.TrimSuffix(t.path, "/")), nil
+	},
+	migrate: func(_ context.Context, t target) error { return directory.Migrate(t.path) },
+	verify: func(_ context.Context, t target) error {
+		s, err := directory.New(t.path)
+		if err != nil {
+			return err
+		}
+		return s.Close()
+	},
+}
+
+const directorySchema = `# In the directory %[1]s, which has to be there, with its permissions:
+mkdir %[1]s/tmp %[1]s/wake %[1]s/names %[1]s/sessions %[1]s/settings %[1]s/audits
+# and %[1]s/holdfast.json, by which it is known to be a store and not a mount
+# point without its mount. Only schema apply writes that.
+`
