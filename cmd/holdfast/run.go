@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
 )
 
 const runHelp = `usage: holdfast run [flags] NAME... -- CMD [ARG...]
@@ -192,18 +190,8 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	}
 	// While the guard starts we get the lock.
 	r := newRunner(argv, names, l)
-	started := make(chan error, 1)
-	go func() {
-		g, err := guard.Start(path, argv, environment())
-		r.guard = g
-		started <- err
-	}()
-	ready := sync.OnceValue(func() error { return <-started })
-	defer func() {
-		if ready() == nil {
-			r.guard.Close()
-		}
-	}()
+	ready, over := r.startGuard(path, environment())
+	defer over()
 	ctx, cancel := context.WithCancelCause(orBackground(ctx))
 	defer cancel(nil)
 	stop := r.endOnSignal(cancel)
@@ -255,9 +243,9 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	}
 	q.done(locks)
 	err = r.hold(locks)
-	over, done := context.WithCancel(ctx)
+	ended, done := context.WithCancel(ctx)
 	done()
-	locks.Release(over) // Close waits for the answer
+	locks.Release(ended) // Close waits for the answer
 	closed = true
 	if e := client.Close(); e != nil && err == nil {
 		say("%s has ended, but %s is perhaps not given back: %s", escape(argv[0]), quoteAll(names), t.redact(e.Error()))

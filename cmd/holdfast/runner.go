@@ -16,18 +16,27 @@ import (
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
 )
 
-// A runner runs one command under locks.
+// A holding is what a command runs under: a lock, or a write of a state.
+type holding interface {
+	Context() context.Context // ends when it is lost
+	Deadline() time.Time      // when it ends unless it is renewed
+	TTL() time.Duration       // how long each renewal is good for
+	Proof() *os.File          // what the command inherits; may be nil
+}
+
+// A runner runs one command under a holding.
 type runner struct {
 	argv    []string
 	names   []string
+	files   bool // it is about files, not a store
 	lease   *lease
 	guard   *guard.Guard
 	shared  bool // the command shares our process group and terminal
 	signals chan os.Signal
 
 	mu      sync.Mutex
-	lock    *holdfast.Lock  // the first, of which the others are a set; nil before
-	lost    context.Context // ends when a lock is lost; nil before
+	held    holding         // of a set of locks the first; nil before
+	lost    context.Context // ends when it is lost; nil before
 	until   time.Time       // end of the trust window
 	beaten  time.Time       // when the last heartbeat that was answered was sent
 	silence error           // why the ones since then were not
@@ -74,7 +83,7 @@ func (r *runner) beat(took time.Duration, until time.Time, err error) {
 	// A lock that was broken is given back when the window of that moment ends,
 	// although the session lives on.
 	if r.lost != nil && r.lost.Err() == nil {
-		r.guard.Extend(until, r.killAfter(r.lock.TTL()))
+		r.guard.Extend(until, r.killAfter(r.held.TTL()))
 	}
 }
 
@@ -86,6 +95,23 @@ func (r *runner) killAfter(ttl time.Duration) time.Duration {
 	return ttl / 5
 }
 
+// startGuard starts the guard of the command while something else is done: ready
+// waits for it, over ends it.
+func (r *runner) startGuard(path string, env []string) (ready func() error, over func()) {
+	started := make(chan error, 1)
+	go func() {
+		g, err := guard.Start(path, r.argv, env)
+		r.guard = g
+		started <- err
+	}()
+	ready = sync.OnceValue(func() error { return <-started })
+	return ready, func() {
+		if ready() == nil {
+			r.guard.Close()
+		}
+	}
+}
+
 // hold runs the command under the locks and returns how it ended: nil, a
 // failure with its status, or killed.
 func (r *runner) hold(locks holdfast.Locks) error {
@@ -93,17 +119,26 @@ func (r *runner) hold(locks holdfast.Locks) error {
 	for i, name := range r.names {
 		tokens[name] = locks[i].Token()
 	}
+	return r.under(locks[0], tokenEnvironment(r.names[0], tokens))
+}
+
+// tokenEnvironment is what a command finds of its locks, the first and all.
+func tokenEnvironment(name string, tokens map[string]int64) []string {
 	text, err := json.Marshal(tokens)
 	if err != nil {
-		return fail(exitFault, "%v", err)
+		panic(err)
 	}
-	env := []string{
-		"HOLDFAST_NAME=" + r.names[0],
-		"HOLDFAST_TOKEN=" + strconv.FormatInt(locks[0].Token(), 10),
+	return []string{
+		"HOLDFAST_NAME=" + name,
+		"HOLDFAST_TOKEN=" + strconv.FormatInt(tokens[name], 10),
 		"HOLDFAST_LOCKS=" + string(text),
 	}
+}
+
+// under is hold for any holding.
+func (r *runner) under(h holding, env []string) error {
 	r.mu.Lock()
-	deadline := locks[0].Deadline()
+	deadline := h.Deadline()
 	if deadline.After(r.until) {
 		r.until = deadline
 	}
@@ -111,8 +146,8 @@ func (r *runner) hold(locks holdfast.Locks) error {
 		r.beaten = time.Now()
 	}
 	// The guard is told under the lock, so that no older deadline comes after a newer.
-	r.lock, r.lost = locks[0], locks[0].Context()
-	err = r.guard.Run(env, locks[0].Proof(), deadline, r.killAfter(locks[0].TTL()))
+	r.held, r.lost = h, h.Context()
+	err := r.guard.Run(env, h.Proof(), deadline, r.killAfter(h.TTL()))
 	r.mu.Unlock()
 	if err != nil {
 		return fail(exitFault, "the guard does not answer: %v; nothing was run", err)
@@ -178,7 +213,11 @@ func (r *runner) standWith() {
 func (r *runner) losing(left time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	why := "the store has not answered for " + brief(time.Since(r.beaten))
+	whoever := "the store has"
+	if r.files {
+		whoever = "the files have"
+	}
+	why := whoever + " not answered for " + brief(time.Since(r.beaten))
 	switch still := time.Since(r.ticked); {
 	case still > 4*tick:
 		why = "this process stood still for " + brief(still)
@@ -202,6 +241,8 @@ func (r *runner) judge(e guard.Event, lost error) error {
 		return fail(exitLost, "lost %s: the guard of %s is gone or stood still; %s was killed with all it started", names, command, command)
 	case e.Late:
 		return fail(exitLost, "lost %s: this machine stood still, and %s may have run on beside the next holder; only what is fenced was protected", names, command)
+	case e.Why == guard.Deadline && r.files:
+		return fail(exitLost, "lost %s: %s stopped in time (%s); run it again when the files can be written", names, command, manner(e))
 	case e.Why == guard.Deadline:
 		return fail(exitLost, "lost %s: %s stopped in time (%s); run it again when the store is back: holdfast doctor", names, command, manner(e))
 	case e.Why == guard.Told:
