@@ -70,7 +70,11 @@ func mode(slots int) string {
 
 // Info is what the store knows of a name.
 type Info struct {
-	Name    string
+	Name string
+	// Version is that of the name's lock record: it grows with every grant,
+	// release and change in the queue, for ever, so that equal versions mean that
+	// nothing was held or given back in between. 0: never locked, or long ago.
+	Version int64
 	Holders []Claim // in order of their grant
 	Waiters []Claim // first come first
 	Breaks  []Break // forced releases, newest first

@@ -154,6 +154,7 @@ func (i *Info) read(lock, audit Record) error {
 	if err != nil {
 		return err
 	}
+	i.Version = lock.Version
 	for _, h := range rec.Holders {
 		i.Holders = append(i.Holders, h.public(i.Name))
 	}
