@@ -1,0 +1,382 @@
+//go:build linux
+
+package hostile
+
+import (
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A Server keeps the files. Its methods may be called from any goroutine.
+type Server struct {
+	ordered bool
+
+	mu      sync.Mutex
+	rng     *rand.Rand
+	nodes   map[uint64]*node
+	last    uint64 // node
+	log     []change
+	mounts  []*Mount
+	skew    time.Duration // of its clock
+	full    bool
+	renamed func(dir []Entry, from, to string) // see Watch
+	closed  chan struct{}
+
+	lateMu sync.Mutex
+	late   int // what is still to be done
+	none   *sync.Cond
+}
+
+// An Entry is a name in a directory with what the file holds.
+type Entry struct {
+	Name string
+	Data []byte
+}
+
+// A node is a file, directory or symbolic link. Its number is its handle, and
+// never used again.
+type node struct {
+	id, ino             uint64
+	mode                uint32
+	uid, gid            uint32
+	links               int
+	data, synced        []byte // synced: what a crash leaves; nil: it was never synced
+	dirty               bool   // data may differ from synced
+	entries, durable    map[string]*node
+	above               *node // of a directory
+	atime, mtime, ctime time.Time
+	open                map[*Mount]int
+}
+
+const root = 1
+
+// NewServer returns a server with an empty directory. In a crash it forgets
+// the newest changes of directories if it is ordered, as journals do, or else any
+// that were not synced.
+func NewServer(seed uint64, ordered bool) *Server {
+	s := &Server{ordered: ordered, rng: rand.New(rand.NewPCG(seed, 2)), nodes: make(map[uint64]*node), closed: make(chan struct{})}
+	s.none = sync.NewCond(&s.lateMu)
+	s.make(syscall.S_IFDIR | 0o777)
+	return s
+}
+
+// Skew sets the server's clock ahead.
+func (s *Server) Skew(by time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.skew = by
+}
+
+// Fill makes the disk full, or not any more.
+func (s *Server) Fill(full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.full = full
+}
+
+// Watch has f told of each rename that is applied, with the files of the
+// directory as they are then. f must not use a mount.
+func (s *Server) Watch(f func(dir []Entry, from, to string)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.renamed = f
+}
+
+// Settle waits until what was delayed is done, or was never to be.
+func (s *Server) Settle() {
+	s.lateMu.Lock()
+	defer s.lateMu.Unlock()
+	for s.late > 0 {
+		s.none.Wait()
+	}
+}
+
+func (s *Server) now() time.Time { return time.Now().Add(s.skew) }
+
+func (s *Server) make(mode uint32) *node {
+	s.last++
+	now := s.now()
+	n := &node{id: s.last, ino: s.last, mode: mode, atime: now, mtime: now, ctime: now, open: make(map[*Mount]int)}
+	if n.isDir() {
+		n.entries, n.durable = make(map[string]*node), make(map[string]*node)
+	}
+	s.nodes[n.id] = n
+	return n
+}
+
+func (n *node) isDir() bool { return n.mode&syscall.S_IFMT == syscall.S_IFDIR }
+
+func (n *node) gone() bool { return n.links == 0 && n.id != root }
+
+// find is the node of a handle. One that was removed has a stale handle.
+func (s *Server) find(id uint64) (*node, syscall.Errno) {
+	n := s.nodes[id]
+	if n == nil || n.gone() {
+		return nil, syscall.ESTALE
+	}
+	return n, 0
+}
+
+func (s *Server) dir(id uint64) (*node, syscall.Errno) {
+	n, err := s.find(id)
+	if err == 0 && !n.isDir() {
+		err = syscall.ENOTDIR
+	}
+	return n, err
+}
+
+// in finds a name in a directory.
+func (s *Server) in(dir uint64, name string) (d, n *node, err syscall.Errno) {
+	d, err = s.dir(dir)
+	if err != 0 {
+		return nil, nil, err
+	}
+	if len(name) > 255 {
+		return nil, nil, syscall.ENAMETOOLONG
+	}
+	if n = d.entries[name]; n == nil {
+		return d, nil, syscall.ENOENT
+	}
+	return d, n, 0
+}
+
+// A set puts a node under a name, or removes the name.
+type set struct {
+	dir  *node
+	name string
+	node *node
+}
+
+// change applies changes of names as one, and notes them as not durable.
+func (s *Server) change(sets ...set) {
+	now := s.now()
+	for _, c := range sets {
+		if old := c.dir.entries[c.name]; old != nil {
+			old.links--
+			old.ctime = now
+		}
+		if c.node == nil {
+			delete(c.dir.entries, c.name)
+		} else {
+			c.dir.entries[c.name] = c.node
+			c.node.links++
+			c.node.ctime = now
+			if c.node.isDir() {
+				c.node.above = c.dir
+			}
+		}
+		c.dir.mtime, c.dir.ctime = now, now
+	}
+	s.log = append(s.log, change(sets))
+}
+
+// create makes a file or directory; a file that is there is found unless it
+// must be new.
+func (s *Server) create(dir uint64, name string, mode uint32, uid, gid uint32, excl bool) (*node, syscall.Errno) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d, n, err := s.in(dir, name)
+	switch {
+	case err == 0 && excl:
+		return nil, syscall.EEXIST
+	case err == 0 && n.isDir():
+		return nil, syscall.EISDIR
+	case err != syscall.ENOENT:
+		return n, err
+	case s.full:
+		return nil, syscall.ENOSPC
+	}
+	n = s.make(mode)
+	n.uid, n.gid = uid, gid
+	s.change(set{d, name, n})
+	return n, 0
+}
+
+func (s *Server) symlink(dir uint64, name, to string) (*node, syscall.Errno) {
+	n, err := s.create(dir, name, syscall.S_IFLNK|0o777, 0, 0, true)
+	if err == 0 {
+		s.mu.Lock()
+		n.data, n.synced = []byte(to), []byte(to)
+		s.mu.Unlock()
+	}
+	return n, err
+}
+
+func (s *Server) link(id, dir uint64, name string) (*node, syscall.Errno) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, err := s.find(id)
+	if err != 0 {
+		return nil, err
+	}
+	d, _, err := s.in(dir, name)
+	switch {
+	case err == 0:
+		return nil, syscall.EEXIST
+	case err != syscall.ENOENT:
+		return nil, err
+	case n.isDir():
+		return nil, syscall.EPERM
+	case s.full:
+		return nil, syscall.ENOSPC
+	}
+	s.change(set{d, name, n})
+	return n, 0
+}
+
+// unlink removes a file's name. If the host has it open, the file stays for it
+// under a name that nobody else looks for, until it is closed.
+func (s *Server) unlink(m *Mount, dir uint64, name string) syscall.Errno {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d, n, err := s.in(dir, name)
+	switch {
+	case err != 0:
+		return err
+	case n.isDir():
+		return syscall.EISDIR
+	}
+	s.change(append(s.silly(m, d, n), set{d, name, nil})...)
+	return 0
+}
+
+const sillyPrefix = ".nfs"
+
+func (s *Server) silly(m *Mount, d, n *node) []set {
+	if m == nil || n.open[m] == 0 || n.links > 1 {
+		return nil
+	}
+	s.last++
+	name := sillyPrefix + strings.Repeat("0", 16) + string(rune('a'+s.rng.IntN(26))) + itoa(s.last)
+	m.silly[n] = append(m.silly[n], set{d, name, nil})
+	return []set{{d, name, n}}
+}
+
+func (s *Server) rmdir(dir uint64, name string) syscall.Errno {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d, n, err := s.in(dir, name)
+	switch {
+	case err != 0:
+		return err
+	case !n.isDir():
+		return syscall.ENOTDIR
+	case len(n.entries) > 0:
+		return syscall.ENOTEMPTY
+	}
+	s.change(set{d, name, nil})
+	return 0
+}
+
+const noReplace, exchange = 1, 2 // flags of renameat2
+
+func (s *Server) rename(m *Mount, from uint64, old string, to uint64, name string, flags uint32) syscall.Errno {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a, n, err := s.in(from, old)
+	if err != 0 {
+		return err
+	}
+	b, target, err := s.in(to, name)
+	switch {
+	case err != 0 && err != syscall.ENOENT:
+		return err
+	case flags != 0 && flags != noReplace:
+		return syscall.EINVAL
+	case target != nil && flags == noReplace:
+		return syscall.EEXIST
+	case target == n:
+		return 0
+	case target != nil && target.isDir() && !n.isDir():
+		return syscall.EISDIR
+	case target != nil && !target.isDir() && n.isDir():
+		return syscall.ENOTDIR
+	case target != nil && len(target.entries) > 0:
+		return syscall.ENOTEMPTY
+	}
+	for up := b; up != nil; up = up.above {
+		if up == n {
+			return syscall.EINVAL
+		}
+	}
+	var sets []set
+	if target != nil {
+		sets = s.silly(m, b, target)
+	}
+	s.change(append(sets, set{b, name, n}, set{a, old, nil})...)
+	if s.renamed != nil {
+		var files []Entry
+		for name, f := range b.entries {
+			if !f.isDir() {
+				files = append(files, Entry{name, f.data})
+			}
+		}
+		s.renamed(files, old, name)
+	}
+	return 0
+}
+
+// write writes at an offset, or at the end.
+func (s *Server) write(id uint64, off int64, data []byte) syscall.Errno {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, err := s.find(id)
+	switch {
+	case err != 0:
+		return err
+	case s.full:
+		return syscall.ENOSPC
+	}
+	if off < 0 {
+		off = int64(len(n.data))
+	}
+	fresh := make([]byte, max(int64(len(n.data)), off+int64(len(data))))
+	copy(fresh, n.data)
+	copy(fresh[off:], data)
+	n.data, n.dirty, n.mtime, n.ctime = fresh, true, s.now(), s.now()
+	return 0
+}
+
+// A setting is a change of attributes; what is nil stays.
+type setting struct {
+	mode, uid, gid *uint32
+	size           *uint64
+	atime, mtime   *time.Time // zero: the server's now
+}
+
+func (s *Server) setattr(id uint64, c setting) (*node, syscall.Errno) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, err := s.find(id)
+	if err != 0 {
+		return nil, err
+	}
+	n.ctime = s.now()
+	put := func(to *time.Time, t *time.Time) {
+		if t != nil && t.IsZero() {
+			*to = n.ctime
+		} else if t != nil {
+			*to = *t
+		}
+	}
+	if c.size != nil {
+		fresh := make([]byte, *c.size)
+		copy(fresh, n.data)
+		n.data, n.dirty, n.mtime = fresh, true, n.ctime
+	}
+	put(&n.atime, c.atime)
+	put(&n.mtime, c.mtime)
+	if c.mode != nil {
+		n.mode = n.mode&syscall.S_IFMT | *c.mode&^syscall.S_IFMT
+	}
+	if c.uid != nil {
+		n.uid = *c.uid
+	}
+	if c.gid != nil {
+		n.gid = *c.gid
+	}
+	return n, 0
+}
