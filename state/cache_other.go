@@ -1,0 +1,20 @@
+//go:build !unix
+
+package state
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+)
+
+const plainly = 0
+
+func openCacheDir(string) (*os.Root, error) {
+	return nil, fmt.Errorf("there is none on %s: %w", runtime.GOOS, errors.ErrUnsupported)
+}
+
+func tryLock(*os.File) error { return errors.ErrUnsupported }
+func busy(error) bool        { return false }
+func full(error) bool        { return false }
