@@ -56,7 +56,7 @@ func (c *Cache) open(name string) io.ReadCloser {
 			if b, err := newBlob(file); err == nil {
 				return b
 			}
-		} else if named(root, name, file) {
+		} else if hasName(root, name, file) {
 			root.Remove(name)
 		}
 	}

@@ -169,7 +169,7 @@ func bury(root *os.Root, name string) {
 		return
 	}
 	defer file.Close()
-	if tryLock(file) == nil && named(root, name, file) {
+	if tryLock(file) == nil && hasName(root, name, file) {
 		root.Remove(name)
 	}
 }

@@ -31,7 +31,7 @@ func (c *Cache) claim(ctx context.Context, name string) (t *turn, waited bool, e
 			return nil, waited, nil
 		}
 		err = tryLock(file)
-		if err == nil && named(root, name+lockSuffix, file) {
+		if err == nil && hasName(root, name+lockSuffix, file) {
 			return c.take(root, name, file), waited, nil
 		}
 		says := make([]byte, 32)
@@ -107,8 +107,8 @@ func (t *turn) leave() {
 	t.file.Close()
 }
 
-// named says whether a file still has its name.
-func named(root *os.Root, name string, file *os.File) bool {
+// hasName says whether a file still has its name.
+func hasName(root *os.Root, name string, file *os.File) bool {
 	is, err := file.Stat()
 	if err != nil {
 		return false
