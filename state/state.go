@@ -9,13 +9,13 @@ package state
 
 import (
 	"context"
+	"errors"
 	"os"
 	"time"
-
-	"github.com/holdfast-lock/holdfast"
 )
 
-// A State is what the key stands for.
+// A State is what the key stands for. Its methods may be called from any number
+// of goroutines.
 type State struct {
 	keeper
 }
@@ -36,25 +36,45 @@ type Key struct {
 }
 
 // Key returns the key of now. What is read after that call may be cached under
-// the key only if Writing is false in it and in the answer of a second call, made after all was
-// read, and both are Equal.
+// the key only if Writing is false in it and in the answer of a second call,
+// made after all was read, and both are Equal. An error means that the key cannot
+// be told: then nothing may be taken from a cache, nor cached. Key makes up for
+// writers that have died, and makes the first key.
 func (s *State) Key(ctx context.Context) (Key, error) { return s.key(ctx) }
 
 // Equal says whether two keys stand for the same state.
 func (k Key) Equal(other Key) bool { return k.ID == other.ID && k.stamp == other.stamp }
 
 // Begin begins a write. Readers are told of it before Begin returns, and go on
-// without the cache until End. Any number may write at the same time. An error means that
-// nothing may be written.
+// without the cache until End. Any number may write at the same time. An error
+// means that nothing may be written. ctx does not bound the write.
 func (s *State) Begin(ctx context.Context) (*Writer, error) { return s.begin(ctx) }
 
-// Write runs fn between Begin and End. fn's context ends when the lease is lost: then it
-// must stop writing.
-func (s *State) Write(ctx context.Context, fn func(context.Context) error) error {
-	panic("to be written")
+// Write runs fn between Begin and End. fn's context ends with ctx, and when the
+// lease is lost: then it must stop writing. Whatever fn returns, the key
+// changes. It returns what kept it from running fn, or fn's error joined with
+// that of End.
+func (s *State) Write(ctx context.Context, fn func(context.Context) error) (err error) {
+	w, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	work, cancel := context.WithCancelCause(w.Context())
+	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	defer func() {
+		stop()
+		cancel(nil)
+		end, done := context.WithTimeout(context.WithoutCancel(ctx), w.TTL())
+		defer done()
+		if e := w.End(end); e != nil {
+			err = errors.Join(err, e)
+		}
+	}()
+	return fn(work)
 }
 
-// Clear changes the key, and removes writers whose lease has ended. Writers at work stay. It is for people.
+// Clear changes the key, and removes writers whose lease has ended. Writers at
+// work stay. It is for people, and for after a restore from a backup.
 func (s *State) Clear(ctx context.Context) error { return s.clear(ctx) }
 
 // A Writer is a write that is under way. Its lease is renewed until End.
@@ -63,23 +83,21 @@ type Writer struct {
 }
 
 type lease interface {
-	Context() context.Context      // ends when the lease is lost, with that cause, or by End
-	Deadline() time.Time           // when the lease ends unless it is renewed
-	TTL() time.Duration            // how long each renewal is good for
-	Proof() *os.File               // what a command inherits so that this host knows that it still writes; may be nil
-	End(ctx context.Context) error // changes the key, durably, and then leaves
+	// Context has the values of Begin's ctx, but not its end: it ends when the
+	// lease is lost, or with End, and context.Cause tells which (ErrLost,
+	// ErrReleased of package holdfast).
+	Context() context.Context
+	// Deadline is when the lease ends unless it is renewed.
+	Deadline() time.Time
+	// TTL is how long each renewal is good for.
+	TTL() time.Duration
+	// Proof is an open file by which this host knows that someone writes, also
+	// after this process's death if a command has inherited it. nil: there is
+	// none. It must not be closed.
+	Proof() *os.File
+	// End changes the key, durably, and then leaves. ErrLost: the lease was lost
+	// before, so that readers may have taken what was half written for whole; they
+	// will not any more, since the key has changed. Any other error: the key may
+	// not have changed yet, and readers will see to it; End may be called again.
+	End(ctx context.Context) error
 }
-
-// On is the state that goes by a name in a store: its key is the version of the
-// name's lock record, and a writer is a shared holder of the lock.
-func On(c *holdfast.Client, name string) *State { panic("to be written") }
-
-// DirOptions are settings of plain files.
-type DirOptions struct {
-	Lease time.Duration                    // of a writer, renewed each third of it; 0: 30 s
-	Limit time.Duration                    // when a pending entry that nobody renews and that tells no lease of its own is that of a dead writer; 0: an hour
-	Beat  func(until time.Time, err error) // told of each renewal; may be nil
-}
-
-// Dir is the state in the files state/key and state/pending/* of a directory.
-func Dir(path string, opts *DirOptions) (*State, error) { panic("to be written") }

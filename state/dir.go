@@ -1,0 +1,484 @@
+package state
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/clock"
+	"github.com/holdfast-lock/holdfast/internal/filesystem"
+)
+
+// DirOptions are settings of plain files.
+type DirOptions struct {
+	// Lease is how long a writer may be silent before readers take it for dead;
+	// it is renewed each third of it. 0: 30s. At least 1s.
+	Lease time.Duration
+	// Limit is the same for entries that tell no lease of their own, such as
+	// the empty ones of scripts. 0: an hour. At least 1s.
+	Limit time.Duration
+	// Beat is told of each renewal, or why it failed, and of the end of the
+	// writer's window as it is now. It must not block. nil: nobody is.
+	Beat func(until time.Time, err error)
+}
+
+// Dir is the state in the files state/key and state/pending/* below an existing
+// directory, which several hosts may mount and other programs share: a writer
+// makes a randomly named file in state/pending, and at its end first writes a
+// new random value to state/key and then removes its file; a reader that finds a
+// file older than an hour does so in its place. Dir does no I/O, and makes what
+// is missing when it is needed. opts may be nil.
+func Dir(path string, opts *DirOptions) (*State, error) {
+	d := &dir{seen: make(map[string]*seen)}
+	if opts != nil {
+		d.DirOptions = *opts
+	}
+	if d.Lease == 0 {
+		d.Lease = 30 * time.Second
+	}
+	if d.Limit == 0 {
+		d.Limit = time.Hour
+	}
+	switch {
+	case path == "":
+		return nil, errors.New("state: no directory")
+	case d.Lease < holdfast.MinTTL || d.Lease > holdfast.MaxTTL:
+		return nil, fmt.Errorf("state: lease %v is not between %v and %v", d.Lease, holdfast.MinTTL, holdfast.MaxTTL)
+	case d.Limit < holdfast.MinTTL:
+		return nil, fmt.Errorf("state: limit %v is below %v", d.Limit, holdfast.MinTTL)
+	}
+	var err error
+	if d.path, err = filepath.Abs(path); err != nil {
+		return nil, fmt.Errorf("state: %w", err)
+	}
+	return &State{d}, nil
+}
+
+// A dir is a state in plain files.
+type dir struct {
+	DirOptions
+	path string
+	step func(what string) error // for tests: called before each step, and fails it
+
+	mu   sync.Mutex
+	seen map[string]*seen // pending entries, by name
+	ages clock.Remote     // of the file server
+}
+
+// A seen is a pending entry as this process has seen it.
+type seen struct {
+	ino   uint64
+	mtime int64
+	since time.Duration // seen first with that mtime, by clock.Steady
+	until time.Duration // it is good until then, whatever else is found
+	entry entry
+	ours  bool // of a writer that tells its lease
+}
+
+const (
+	maxPending = 4096 // entries that a reader looks at in one go
+	maxTries   = 100
+	temporary  = ".holdfast-" // how the names of our temporary files begin
+	pending    = "pending"
+	keyFile    = "key"
+)
+
+var (
+	errAgain  = errors.New("it does not stand still")
+	errNoKey  = errors.New("holds no key")
+	errLinked = errors.New("has a second name")
+	errCrowd  = fmt.Errorf("has more than %d entries, and those at its beginning are none of writers: remove them", maxPending)
+	errNoRoom = errors.New("there is a directory in the place of the key: remove it")
+)
+
+func (d *dir) id() string { return "dir:" + d.path }
+
+func (d *dir) key(ctx context.Context) (Key, error) {
+	k, err := d.retry(ctx, d.look)
+	if err != nil {
+		return Key{}, fmt.Errorf("key of %q: %w", d.path, err)
+	}
+	return k, nil
+}
+
+// retry repeats what met a change, or a file that is gone from its server.
+func (d *dir) retry(ctx context.Context, look func() (Key, error)) (k Key, err error) {
+	for range maxTries {
+		if err := ctx.Err(); err != nil {
+			return Key{}, err
+		}
+		if k, err = look(); !errors.Is(err, errAgain) && !stale(err) {
+			break
+		}
+	}
+	return k, err
+}
+
+// look does what the seed has a reader do: it lists those who write, makes up
+// for the dead, and reads the key.
+func (d *dir) look() (Key, error) {
+	st, err := d.open()
+	if err != nil {
+		return Key{}, err
+	}
+	defer st.close()
+	writing, dead, err := d.judge(st)
+	if err != nil {
+		return Key{}, err
+	}
+	if len(dead) > 0 {
+		if err := d.bury(st, dead); err != nil {
+			return Key{}, fmt.Errorf("for a writer that died: %w", err)
+		}
+		return Key{}, errAgain // there may be more
+	}
+	k, err := readKey(st)
+	for try := 0; errors.Is(err, errLinked) && try < 20; try++ { // it is being made, see create
+		time.Sleep(time.Millisecond)
+		k, err = readKey(st)
+	}
+	switch {
+	case err == nil:
+		k.Writing = writing
+		return k, nil
+	case writing && (errors.Is(err, errNoKey) || errors.Is(err, errLinked) || errors.Is(err, fs.ErrNotExist)):
+		return Key{Writing: true}, nil // who writes will make one
+	case errors.Is(err, fs.ErrNotExist):
+		err = d.create(st)
+	case errors.Is(err, errNoKey) || errors.Is(err, errLinked): // as if a writer had died
+		err = d.rotate(st)
+	}
+	if err != nil {
+		return Key{}, err
+	}
+	return Key{}, errAgain
+}
+
+// readKey returns the key, errNoKey if there is something else, errLinked if
+// the file can be changed under another name, or fs.ErrNotExist.
+func readKey(st folder) (Key, error) {
+	text, info, err := st.read(keyFile, maxKey)
+	if errors.Is(err, errNotRegular) || errors.Is(err, errTooLong) || errors.Is(err, errTorn) {
+		return Key{}, errNoKey
+	}
+	if err != nil {
+		return Key{}, err
+	}
+	id, ok := parseKey(text)
+	if !ok {
+		return Key{}, errNoKey
+	}
+	if info.links > 1 {
+		return Key{}, errLinked
+	}
+	return Key{ID: id, stamp: fmt.Sprintf("%d:%d", info.ino, info.ctime)}, nil
+}
+
+// open opens the directory called state, and makes it if there is none.
+func (d *dir) open() (folder, error) {
+	top, err := openFolder(d.path)
+	if err != nil {
+		return folder{}, err
+	}
+	defer top.close()
+	st, err := top.open("state")
+	if !errors.Is(err, fs.ErrNotExist) {
+		return st, err
+	}
+	if err := top.mkdir("state"); err != nil && !errors.Is(err, fs.ErrExist) {
+		return folder{}, err
+	}
+	if err := top.sync(); err != nil {
+		return folder{}, err
+	}
+	return top.open("state")
+}
+
+// judge looks at the pending entries: whether someone writes, and who is dead.
+func (d *dir) judge(st folder) (writing bool, dead []string, err error) {
+	pend, err := st.open(pending)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil, nil
+	}
+	if err != nil {
+		return false, nil, err
+	}
+	defer pend.close()
+	names, more, err := pend.list(maxPending)
+	if err != nil || len(names) == 0 {
+		return false, nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := clock.Steady()
+	var t serverTime
+	probed := false
+	listed := make(map[string]bool, len(names))
+	for _, name := range names {
+		listed[name] = true
+		if strings.HasPrefix(name, ".nfs") { // removed, and open somewhere
+			continue
+		}
+		s := d.seen[name]
+		if s != nil && now < s.until && s.entry.Proof == "" {
+			writing = true
+			continue
+		}
+		if !probed && (s == nil || now >= s.until) {
+			// Before the entry is looked at: one that is renewed meanwhile only
+			// looks younger.
+			t, probed = d.probe(st), true
+		}
+		alive, err := d.see(pend, name, t)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotRegular):
+		case err != nil:
+			return false, nil, err
+		case alive:
+			writing = true
+		default:
+			dead = append(dead, name)
+		}
+	}
+	for name := range d.seen {
+		if !listed[name] {
+			delete(d.seen, name)
+		}
+	}
+	if more && !writing && len(dead) == 0 {
+		return false, nil, &fs.PathError{Op: "list", Path: pend.path, Err: errCrowd}
+	}
+	return writing, dead, nil
+}
+
+// see looks at a pending entry, and says whether its writer lives; d.mu is held.
+func (d *dir) see(pend folder, name string, t serverTime) (alive bool, err error) {
+	info, err := pend.stat(name)
+	if err != nil {
+		return false, err
+	}
+	if !info.regular {
+		return false, errNotRegular
+	}
+	now := clock.Steady()
+	s := d.seen[name]
+	if s == nil || s.ino != info.ino {
+		s = &seen{ino: info.ino, mtime: info.mtime, since: now}
+		if text, _, err := pend.read(name, maxEntry); err == nil {
+			s.entry, s.ours = parseEntry(text)
+		}
+		d.seen[name] = s
+	}
+	if s.mtime != info.mtime {
+		s.mtime, s.since = info.mtime, now
+	}
+	look := sight{limit: d.Limit, most: d.Limit, age: t.age(info.mtime), stood: now - s.since}
+	if t.before(info.mtime) { // nobody could tell for long when it was left
+		pend.touch(name)
+	}
+	if s.ours {
+		look.limit = s.entry.lease()
+	}
+	if s.entry.Proof != "" && filesystem.Local(pend.path) == nil {
+		if locked, err := pend.locked(name, s.entry.Proof); err == nil {
+			look.lock = free
+			if locked {
+				look.lock = held
+			}
+		}
+	}
+	s.until = now + look.left()
+	return !look.dead(), nil
+}
+
+// A serverTime is what the clock of who keeps the files said. The clock of this
+// host is never compared with the time of a file.
+type serverTime struct {
+	now  int64 // ns since 1970; 0: cannot be told
+	ages func(version int64) time.Duration
+}
+
+// age is how long ago a file was changed, at least; negative if it cannot be
+// told.
+func (t serverTime) age(mtime int64) time.Duration {
+	if t.now == 0 {
+		return -1
+	}
+	age := t.ages(mtime / 1000)
+	if age > 0 && mtime%int64(time.Second) == 0 { // times may be kept in steps of two seconds
+		age = max(0, age-2*time.Second)
+	}
+	return age
+}
+
+// before says whether a time of change is still to come.
+func (t serverTime) before(mtime int64) bool { return t.now != 0 && mtime > t.now+int64(time.Second) }
+
+// probe asks for the time, with a file that is made for that.
+func (d *dir) probe(st folder) serverTime {
+	name := temporary + rand.Text()
+	began := clock.Steady()
+	file, err := st.write(name, nil)
+	if err != nil {
+		return serverTime{}
+	}
+	defer st.remove(name)
+	defer file.Close()
+	if err := st.touch(name); err != nil {
+		return serverTime{}
+	}
+	info, err := st.stat(name)
+	if err != nil {
+		return serverTime{}
+	}
+	return serverTime{info.mtime, d.ages.Ages(info.mtime/1000, began)}
+}
+
+// bury changes the key in the place of dead writers, and only then removes their
+// entries.
+func (d *dir) bury(st folder, dead []string) error {
+	if err := d.rotate(st); err != nil {
+		return err
+	}
+	if len(dead) == 0 {
+		return nil
+	}
+	pend, err := st.open(pending)
+	if err != nil {
+		return err
+	}
+	defer pend.close()
+	for _, name := range dead {
+		if err := d.at("remove entry"); err != nil {
+			return err
+		}
+		if err := pend.remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	d.sweep(st)
+	return nil
+}
+
+// sweep removes temporary files that crashed processes of ours have left. Nobody
+// misses one after the limit: its rename would fail.
+func (d *dir) sweep(st folder) {
+	names, _, err := st.list(maxPending)
+	if err != nil {
+		return
+	}
+	var t serverTime
+	for _, name := range names {
+		if !strings.HasPrefix(name, temporary) {
+			continue
+		}
+		if t.now == 0 {
+			t = d.probe(st)
+		}
+		if info, err := st.stat(name); err == nil && t.age(info.mtime) > max(d.Limit, d.Lease) {
+			st.remove(name)
+		}
+	}
+}
+
+// rotate gives the state a new key. It is on disk when rotate returns.
+func (d *dir) rotate(st folder) error {
+	id, name := rand.Text(), temporary+rand.Text()
+	if err := d.prepare(st, name, id); err != nil {
+		return err
+	}
+	err := d.at("rename key")
+	if err == nil {
+		err = st.rename(name, st, keyFile)
+	}
+	if err != nil {
+		// The answer of a file server may have been lost.
+		if k, look := readKey(st); look != nil || k.ID != id {
+			st.remove(name)
+			if info, look := st.stat(keyFile); look == nil && !info.regular {
+				return fmt.Errorf("%w: %w", err, errNoRoom)
+			}
+			return err
+		}
+	}
+	if err := d.at("sync key"); err != nil {
+		return err
+	}
+	return st.sync()
+}
+
+// create makes the first key; of all who do so at once one wins.
+func (d *dir) create(st folder) error {
+	id, name := rand.Text(), temporary+rand.Text()
+	if err := d.prepare(st, name, id); err != nil {
+		return err
+	}
+	if err := st.link(name, keyFile); err != nil && !errors.Is(err, fs.ErrExist) {
+		// A file system without links: the last one wins.
+		if err := st.rename(name, st, keyFile); err != nil {
+			st.remove(name)
+			return err
+		}
+		return st.sync()
+	}
+	if err := st.remove(name); err != nil {
+		return err
+	}
+	return st.sync()
+}
+
+// prepare writes a key to a temporary file.
+func (d *dir) prepare(st folder, name, id string) error {
+	if err := d.at("write key"); err != nil {
+		return err
+	}
+	file, err := st.write(name, []byte(id))
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
+func (d *dir) clear(ctx context.Context) error {
+	_, err := d.retry(ctx, func() (Key, error) {
+		st, err := d.open()
+		if err != nil {
+			return Key{}, err
+		}
+		defer st.close()
+		_, dead, err := d.judge(st)
+		if errors.Is(err, errCrowd) {
+			return Key{}, errors.Join(err, d.rotate(st))
+		}
+		if err != nil {
+			return Key{}, err
+		}
+		if err := d.bury(st, dead); err != nil { // also if there are none
+			return Key{}, err
+		}
+		d.sweep(st)
+		if len(dead) > 0 {
+			return Key{}, errAgain // there may be more
+		}
+		return Key{}, nil
+	})
+	if err != nil {
+		return fmt.Errorf("clear %q: %w", d.path, err)
+	}
+	return nil
+}
+
+// at is a step of which tests want to know.
+func (d *dir) at(what string) error {
+	if d.step == nil {
+		return nil
+	}
+	return d.step(what)
+}

@@ -1,0 +1,99 @@
+package state
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// An entry is what a pending entry says of its writer. Only lease_ms and proof
+// decide; the rest is for people.
+type entry struct {
+	Lease   int64  `json:"lease_ms"`
+	Proof   string `json:"proof,omitempty"` // identity of the entry's file, which its writer has locked
+	Host    string `json:"host,omitempty"`
+	PID     int    `json:"pid,omitempty"`
+	User    string `json:"user,omitempty"`
+	Program string `json:"program,omitempty"`
+}
+
+const maxEntry = 4096 // bytes
+
+// parseEntry reads what a writer of ours has written. false: it is of another
+// program.
+func parseEntry(text []byte) (entry, bool) {
+	var e entry
+	if len(text) > maxEntry || json.Unmarshal(text, &e) != nil {
+		return entry{}, false
+	}
+	if e.Lease <= 0 || e.Lease > holdfast.MaxTTL.Milliseconds() {
+		return entry{}, false
+	}
+	return e, true
+}
+
+func (e entry) lease() time.Duration { return time.Duration(e.Lease) * time.Millisecond }
+
+func (e entry) encode() []byte {
+	e.Host, e.User, e.Program = shorten(e.Host), shorten(e.User), shorten(e.Program)
+	text, err := json.Marshal(e)
+	if err != nil {
+		panic(err) // it has only strings and numbers
+	}
+	return append(text, '\n')
+}
+
+func shorten(s string) string { return strings.ToValidUTF8(s[:min(len(s), 255)], "\uFFFD") }
+
+const maxKey = 256 // bytes of the file
+
+// parseKey returns the key that a file holds: 8 to 128 characters of base64 in
+// any of its alphabets, hexadecimal or a UUID, and perhaps the end of a line.
+// Whatever else is there, as after a crash, is no key.
+func parseKey(text []byte) (string, bool) {
+	key := strings.TrimSuffix(string(text), "\n")
+	if len(key) < 8 || len(key) > 128 {
+		return "", false
+	}
+	for _, c := range []byte(key) {
+		switch {
+		case 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z', '0' <= c && c <= '9', strings.IndexByte("+/=_.-", c) >= 0:
+		default:
+			return "", false
+		}
+	}
+	return key, true
+}
+
+// A sight is what a reader knows of a pending entry.
+type sight struct {
+	limit time.Duration // for which its writer may be silent
+	most  time.Duration // for which it may though its lock is held: the process may hang, or have left the file to another
+	lock  lockState
+	age   time.Duration // since its last renewal, by the clock of who keeps the file; negative: cannot be told
+	stood time.Duration // how long this process has seen it stand unchanged, by its own clock
+}
+
+// A lockState is what this host's kernel knows of an entry's writer.
+type lockState int8
+
+const (
+	unknown lockState = iota
+	held              // it lives, or a process that it has started
+	free              // it is dead
+)
+
+// dead says whether the writer is dead, or as good as dead: whoever keeps the
+// protocol has stopped to believe in its lease before that.
+func (s sight) dead() bool { return s.lock == free || s.left() <= 0 }
+
+// left is how long the writer may be silent yet.
+func (s sight) left() time.Duration {
+	limit := s.limit
+	if s.lock == held {
+		limit = max(limit, s.most)
+	}
+	return limit - max(s.age, s.stood)
+}

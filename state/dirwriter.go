@@ -1,0 +1,354 @@
+package state
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/clock"
+	"github.com/holdfast-lock/holdfast/internal/filesystem"
+)
+
+// A dirWriter is an entry of ours in state/pending, and the lease that it is.
+// The lease is trusted until the moment before its last renewal was sent, plus
+// its length, less the margin. Nobody removes the entry earlier.
+type dirWriter struct {
+	d      *dir
+	name   string
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	file   *os.File // locked: this host's proof that someone writes; nil: there is none
+	done   chan struct{}
+	loops  sync.WaitGroup
+
+	ending sync.Mutex // one End at a time
+	gone   bool       // it has left
+	ended  error      // and said that
+
+	mu    sync.Mutex
+	until time.Duration // by clock.Steady
+	lost  error
+	late  error // why the last renewal failed
+	over  bool  // End has been called
+}
+
+func (d *dir) begin(ctx context.Context) (*Writer, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("begin to write %q: %w", d.path, err)
+	}
+	w := &dirWriter{d: d, name: rand.Text(), done: make(chan struct{})}
+	if err := w.enter(); err != nil {
+		return nil, fmt.Errorf("begin to write %q: %w; nothing may be written", d.path, err)
+	}
+	w.ctx, w.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	w.loops.Go(w.guard)
+	go w.renew() // may hang with its file server: nobody waits for it
+	return &Writer{w}, nil
+}
+
+// enter makes the entry: complete, locked, on disk, and only then where readers
+// see it.
+func (w *dirWriter) enter() (err error) {
+	d := w.d
+	st, err := d.open()
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	if err := st.mkdir(pending); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	pend, err := st.open(pending)
+	if err != nil {
+		return err
+	}
+	defer pend.close()
+
+	if err := d.at("write entry"); err != nil {
+		return err
+	}
+	sent := clock.Steady()
+	temp := temporary + w.name
+	file, err := st.write(temp, nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			st.remove(temp)
+			pend.remove(w.name)
+		}
+		if err != nil || w.file == nil {
+			file.Close()
+		}
+	}()
+	text := d.describe()
+	if filesystem.Local(pend.path) == nil && lock(file) == nil {
+		if text.Proof, err = identity(file); err != nil {
+			return err
+		}
+		w.file = file
+	}
+	if _, err := file.Write(text.encode()); err != nil {
+		return err
+	}
+	if err := file.Sync(); err != nil {
+		return err
+	}
+	if err := st.touch(temp); err != nil {
+		return err
+	}
+	if err := d.at("rename entry"); err != nil {
+		return err
+	}
+	if err := st.rename(temp, pend, w.name); err != nil {
+		if _, look := pend.stat(w.name); look != nil { // else only the answer was lost
+			return err
+		}
+	}
+	if err := d.at("sync entry"); err != nil {
+		return err
+	}
+	if err := pend.sync(); err != nil {
+		return err
+	}
+	if err := st.sync(); err != nil { // pending itself may be new
+		return err
+	}
+	w.until = sent + d.Lease - holdfast.Margin(d.Lease)
+	if clock.Steady() >= w.until {
+		return errors.New("this took as long as a lease")
+	}
+	return nil
+}
+
+// describe is what an entry of ours says.
+func (d *dir) describe() entry {
+	e := entry{Lease: d.Lease.Milliseconds(), PID: os.Getpid()}
+	e.Host, _ = os.Hostname()
+	for _, v := range []string{"LOGNAME", "USER", "USERNAME"} {
+		if e.User == "" {
+			e.User = os.Getenv(v)
+		}
+	}
+	if len(os.Args) > 0 {
+		e.Program = filepath.Base(os.Args[0])
+	}
+	return e
+}
+
+func (w *dirWriter) Context() context.Context { return w.ctx }
+
+func (w *dirWriter) TTL() time.Duration { return w.d.Lease }
+
+func (w *dirWriter) Proof() *os.File { return w.file }
+
+func (w *dirWriter) Deadline() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.deadline()
+}
+
+// deadline needs w.mu.
+func (w *dirWriter) deadline() time.Time { return time.Now().Add(w.until - clock.Steady()) }
+
+// renew keeps the lease until the end.
+func (w *dirWriter) renew() {
+	wait := w.d.Lease / 3
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-w.done:
+			return
+		}
+		next := wait
+		if err := w.beat(); err != nil {
+			next = max(wait/10, 50*time.Millisecond)
+		}
+		if w.ctx.Err() != nil {
+			return
+		}
+		t.Reset(next)
+	}
+}
+
+// beat renews the lease once, and finds out whether the entry is still there.
+func (w *dirWriter) beat() error {
+	sent := clock.Steady()
+	err := w.touch()
+	w.mu.Lock()
+	select {
+	case <-w.done:
+		w.mu.Unlock()
+		return nil
+	default:
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		w.lose("its entry was removed", nil)
+	case err == nil && w.lost == nil && clock.Steady() < w.until:
+		w.until, w.late = sent+w.d.Lease-holdfast.Margin(w.d.Lease), nil
+	default:
+		w.late = err
+	}
+	until := w.deadline()
+	w.mu.Unlock()
+	if w.d.Beat != nil {
+		w.d.Beat(until, err)
+	}
+	return err
+}
+
+// touch gives the entry the time of now, if it still has its name.
+func (w *dirWriter) touch() error {
+	if err := w.d.at("renew"); err != nil {
+		return err
+	}
+	return w.inPending(func(pend folder) error { return pend.touch(w.name) })
+}
+
+// inPending opens the directory anew, so that one that was replaced is noticed.
+func (w *dirWriter) inPending(fn func(folder) error) error {
+	top, err := openFolder(w.d.path)
+	if err != nil {
+		return err
+	}
+	defer top.close()
+	st, err := top.open("state")
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	pend, err := st.open(pending)
+	if err != nil {
+		return err
+	}
+	defer pend.close()
+	return fn(pend)
+}
+
+// guard ends belief when the window does, with no I/O in the way. It looks at
+// least once a second, since a timer does not run while the machine sleeps.
+func (w *dirWriter) guard() {
+	t := time.NewTimer(0)
+	defer t.Stop()
+	for {
+		left := w.left()
+		if left <= 0 {
+			return
+		}
+		t.Reset(min(left, time.Second))
+		select {
+		case <-t.C:
+		case <-w.done:
+			return
+		}
+	}
+}
+
+// left is how much of the window is left; with nothing left the lease is lost.
+func (w *dirWriter) left() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	left := w.until - clock.Steady()
+	if left <= 0 && !w.over {
+		w.lose(fmt.Sprintf("not renewed for %v", (w.d.Lease-holdfast.Margin(w.d.Lease)-left).Round(100*time.Millisecond)), w.late)
+	}
+	return left
+}
+
+// lose ends belief in the lease, for ever; w.mu is held.
+func (w *dirWriter) lose(why string, err error) {
+	if w.lost == nil && !w.over {
+		w.lost = &lostError{w.d.path, why, err}
+		w.until = min(w.until, clock.Steady())
+		w.cancel(w.lost)
+	}
+}
+
+// End changes the key before it leaves, whatever has happened to the lease: a
+// reader that took this writer for dead has changed it too early.
+func (w *dirWriter) End(ctx context.Context) error {
+	w.ending.Lock()
+	defer w.ending.Unlock()
+	if w.gone {
+		return w.ended
+	}
+	w.left()
+	w.mu.Lock()
+	first := !w.over
+	w.over = true
+	w.mu.Unlock()
+	if first {
+		close(w.done)
+		w.cancel(holdfast.ErrReleased)
+		w.loops.Wait()
+		// Could readers know of the write to its end?
+		err := w.inPending(func(pend folder) error { _, err := pend.stat(w.name); return err })
+		if errors.Is(err, fs.ErrNotExist) && w.lost == nil {
+			w.lost = &lostError{w.d.path, "its entry was removed", nil}
+		}
+	}
+	err := w.leave()
+	for try := 0; stale(err) && try < 3; try++ {
+		err = w.leave()
+	}
+	if first && w.file != nil {
+		w.file.Close() // nobody writes any more, whatever has become of the entry
+	}
+	if err != nil {
+		err = fmt.Errorf("end of writing %q: the key was not changed: %w; until a reader can change it nothing is cached", w.d.path, err)
+		if w.lost != nil {
+			err = errors.Join(w.lost, err)
+		}
+		return err
+	}
+	w.gone, w.ended = true, w.lost
+	return w.ended
+}
+
+// leave changes the key and then removes the entry.
+func (w *dirWriter) leave() error {
+	st, err := w.d.open()
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	if err := w.d.rotate(st); err != nil {
+		return err
+	}
+	if err := w.d.at("remove entry"); err != nil {
+		return err
+	}
+	// An entry that stays is that of a dead writer: the next reader sees to it.
+	w.inPending(func(pend folder) error { return pend.remove(w.name) })
+	return nil
+}
+
+// lostError is holdfast.ErrLost with its story.
+type lostError struct {
+	path string
+	why  string
+	err  error // what kept the lease from being renewed, or nil
+}
+
+func (e *lostError) Is(target error) bool { return target == holdfast.ErrLost }
+
+func (e *lostError) Unwrap() error { return e.err }
+
+func (e *lostError) Error() string {
+	s := fmt.Sprintf("lease to write %q lost: %s", e.path, e.why)
+	if e.err != nil {
+		s += ": " + e.err.Error()
+	}
+	return s
+}
