@@ -1,35 +1,297 @@
-// Package directory is a store in a plain directory that several hosts may share.
+// Package directory is a store in a plain directory, which several hosts may
+// share: over NFS, a cluster's file system, or on one disk. It needs no server
+// and no locks of the file system, and a person can read its files with cat.
+//
+// It rests on rename(2) alone: a record's version is the name of a file, and to
+// follow version N means to give that file another name. Of all who try, at
+// whatever time, exactly one finds it. Nothing is decided by what a directory
+// listing or a file's attributes say, which on a network may be old, and an
+// answer that a network lost is found out by reading. How, is in DESIGN.md.
+//
+// There is no fence: nothing that is done in a directory is a transaction. Give
+// the token along, and let what you write to refuse an older one
+// (holdfast.Fence).
 package directory
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/clock"
+	"github.com/holdfast-lock/holdfast/internal/filesystem"
 )
 
-// A Store keeps records as files.
-type Store struct{}
+// A Store keeps records as files in a directory. It is a holdfast.Store,
+// Watcher, Sweeper and Diagnoser, and safe for any number of goroutines.
+//
+// Ages are measured by the clock of whoever serves the files, never by ours.
+// Lazy makes no difference: there is no log that would carry an earlier write
+// along.
+type Store struct {
+	path  string
+	root  *os.Root
+	local bool // nobody but this kernel changes the files, and it forgets no order
+	mode  fs.FileMode
 
-// New opens the store in the directory at path. Migrate has prepared it.
-func New(path string) (*Store, error) { panic("to be written") }
+	clock clock.Remote
+	probe probe
+	names nameCache
+	calls lane
+	beats lane // of heartbeats, which wait behind nothing else
+}
 
-// Migrate prepares an existing directory; it may be repeated.
-func Migrate(path string) error { panic("to be written") }
+var (
+	_ holdfast.Store     = (*Store)(nil)
+	_ holdfast.Watcher   = (*Store)(nil)
+	_ holdfast.Sweeper   = (*Store)(nil)
+	_ holdfast.Diagnoser = (*Store)(nil)
+)
 
-// Close ends what the store has opened.
-func (s *Store) Close() error { return nil }
+// What is in the directory.
+const (
+	about   = "holdfast.json" // says that it is ours
+	scratch = "tmp"           // what is not finished
+	wakes   = "wake"          // of those who wait on the host that has the disk
+	floors  = "floor"         // a record: no version of a swept key is above it
+)
+
+var spaces = [...]string{"names", "sessions", "settings", "audits"}
+
+const formatVersion = 1
+
+type aboutFile struct {
+	Format int    `json:"holdfast_directory"`
+	Text   string `json:"about"`
+}
+
+// Migrate prepares the directory at path, which has to exist, for New. It may be
+// repeated, and while others use the directory. What we make in it has the
+// directory's own permissions.
+func Migrate(path string) error {
+	s, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer s.root.Close()
+	if err := s.verify(); err == nil || !errors.Is(err, errNotPrepared) {
+		return err
+	}
+	for _, dir := range append([]string{scratch, wakes}, spaces[:]...) {
+		if err := s.mkdir(s.root, dir); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("prepare %s: %w", path, err)
+		}
+	}
+	text, err := json.Marshal(aboutFile{formatVersion, "locks of Holdfast: each directory under names is one, its files can be read with cat"})
+	if err == nil {
+		err = s.replace(about, append(text, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("prepare %s: %w", path, err)
+	}
+	return s.verify()
+}
+
+// Verify compares what Migrate prepares with what is there.
+func Verify(path string) error {
+	s, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer s.root.Close()
+	return s.verify()
+}
+
+// New opens the store in the directory at path, which Migrate has prepared; one
+// that was not is refused, since it could be a mount point without its mount.
+// Refused as well is a directory that everyone may write to.
+func New(path string) (*Store, error) {
+	s, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.verify(); err != nil {
+		s.root.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func open(path string) (*Store, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := root.Stat(".")
+	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0 {
+		err = fmt.Errorf("%s can be changed by everyone: chmod o-w %s", path, path)
+	}
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	return &Store{path: path, root: root, local: filesystem.Local(path) == nil, mode: info.Mode().Perm(), calls: make(lane, 64), beats: make(lane, 8)}, nil
+}
+
+var errNotPrepared = errors.New("not prepared for Holdfast")
+
+func (s *Store) verify() error {
+	text, err := s.root.ReadFile(about)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is %w (it has no %s). If something is to be mounted there, mount it; else prepare it once, with directory.Migrate or: holdfast schema apply", s.path, errNotPrepared, about)
+	}
+	if err != nil {
+		return err
+	}
+	var a aboutFile
+	switch err := json.Unmarshal(text, &a); {
+	case err != nil || a.Format < 1:
+		return fmt.Errorf("%s is not of Holdfast", filepath.Join(s.path, about))
+	case a.Format > formatVersion:
+		return fmt.Errorf("%s is version %d, newer than this program (%d): upgrade the program", s.path, a.Format, formatVersion)
+	}
+	for _, dir := range append([]string{scratch, wakes}, spaces[:]...) {
+		if info, err := s.root.Lstat(dir); err != nil || !info.IsDir() {
+			return fmt.Errorf("%s has no directory %s any more: nothing can be trusted that is in it", s.path, dir)
+		}
+	}
+	return nil
+}
+
+// Close ends what the store has opened. Calls under way fail or go on.
+func (s *Store) Close() error {
+	s.probe.close(s.root)
+	return s.root.Close()
+}
 
 // Load implements holdfast.Store.
 func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	panic("to be written")
+	for _, k := range keys {
+		if err := k.Check(); err != nil {
+			return nil, fmt.Errorf("directory: load: %w", err)
+		}
+	}
+	keys = slices.Clone(keys)
+	records := make([]holdfast.Record, len(keys))
+	err := s.calls.do(ctx, func() error {
+		age := s.ages()
+		return each(len(keys), func(i int) error {
+			f, err := s.look(ctx, keys[i])
+			if err == nil {
+				defer f.close()
+				records[i] = f.record(age)
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("directory: load: %w", err)
+	}
+	return records, nil
 }
 
-// CompareAndSwap implements holdfast.Store.
+// CompareAndSwap implements holdfast.Store. The writes of a call are made side
+// by side, each on its own.
 func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	panic("to be written")
+	own := slices.Clone(writes) // a call that was given up may still be at it
+	seen := make(map[holdfast.Key]bool, len(own))
+	l := s.beats
+	for i, w := range own {
+		if err := w.Check(); err != nil {
+			return nil, fmt.Errorf("directory: compare and swap: %w", err)
+		}
+		if seen[w.Key] {
+			return nil, fmt.Errorf("directory: compare and swap: two writes of %s %q", w.Key.Space, w.Key.Name)
+		}
+		seen[w.Key] = true
+		own[i].Value = slices.Clone(w.Value)
+		if w.Key.Space != holdfast.Sessions {
+			l = s.calls
+		}
+	}
+	outcomes := make([]holdfast.Outcome, len(own))
+	err := l.do(ctx, func() error {
+		age := sync.OnceValue(s.ages)
+		return each(len(own), func(i int) (err error) {
+			outcomes[i], err = s.swap(ctx, own[i], age)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("directory: compare and swap: %w", err)
+	}
+	s.tell(own, outcomes)
+	return outcomes, nil
 }
 
-// Keys implements holdfast.Store.
-func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
-	panic("to be written")
+// A lane bounds how many calls are under way. A call on files can neither be
+// cancelled nor be bounded: when its context ends it is left alone.
+type lane chan struct{}
+
+func (l lane) do(ctx context.Context, call func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case l <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer func() { <-l }()
+		done <- call()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// each calls fn for 0 to n-1, some at the same time, so that those who wait for
+// the disk wait together.
+func each(n int, fn func(i int) error) error {
+	if n == 1 {
+		return fn(0)
+	}
+	const width = 16
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, width)
+	for i := range n {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			errs[i] = fn(i)
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// ages reads the clock of whoever serves the files, and returns a function that
+// tells how long ago something was written, by its time there; negative where
+// it cannot tell.
+func (s *Store) ages() func(written int64) time.Duration {
+	began := clock.Steady()
+	now, err := s.probe.now(s)
+	if err != nil {
+		return func(int64) time.Duration { return -1 }
+	}
+	return s.clock.Ages(now, began)
 }

@@ -1,0 +1,325 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/clock"
+)
+
+// floor reads what no version of a swept key was above.
+func (s *Store) floor(ctx context.Context) (int64, error) {
+	f, err := s.lookAt(ctx, floors)
+	if err != nil {
+		return 0, err
+	}
+	defer f.close()
+	return f.floor()
+}
+
+func (f *found) floor() (int64, error) {
+	if f.empty() {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(string(f.value), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("the floor is damaged: %q", f.value)
+	}
+	return n, nil
+}
+
+// raise has the floor be at least n.
+func (s *Store) raise(ctx context.Context, n int64) error {
+	for {
+		f, err := s.lookAt(ctx, floors)
+		if err != nil {
+			return err
+		}
+		if f.dir == nil {
+			if err := s.create(floors, holdfast.Key{}); err != nil {
+				return err
+			}
+			continue
+		}
+		was, err := f.floor()
+		if err != nil || was >= n {
+			f.close()
+			return err
+		}
+		next, err := s.followFloor(ctx, f, n)
+		f.close()
+		if err != nil || next != nil {
+			return err
+		}
+	}
+}
+
+func (s *Store) followFloor(ctx context.Context, f *found, n int64) (*found, error) {
+	return s.follow(ctx, f, holdfast.Write{Value: strconv.AppendInt(nil, n, 10)})
+}
+
+// Keys implements holdfast.Store.
+func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) (names []string, err error) {
+	if int(space) >= len(spaces) {
+		return nil, fmt.Errorf("directory: keys: unknown %s", space)
+	}
+	err = s.calls.do(ctx, func() error {
+		names, err = s.keys(ctx, space, after, n)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("directory: keys: %w", err)
+	}
+	return names, nil
+}
+
+func (s *Store) keys(ctx context.Context, space holdfast.Space, after string, n int) (names []string, err error) {
+	dirs, _, err := s.spaceDir(space)
+	if err != nil {
+		return nil, err
+	}
+	at := make(map[string]string) // by name
+	for _, dir := range dirs {
+		name, known := s.names.get(dir)
+		if !known {
+			f, err := s.lookOnce(dir)
+			if errors.Is(err, errMoved) {
+				f, err = s.lookAt(ctx, dir)
+			}
+			if err != nil {
+				return nil, err
+			}
+			name = f.head.name()
+			f.close()
+			if f.dir == nil {
+				continue // it was swept
+			}
+			s.names.put(dir, name)
+		}
+		if name > after {
+			at[name] = dir
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+	all := make([]string, 0, len(at))
+	for name := range at {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	for _, name := range all {
+		if len(names) >= n {
+			break
+		}
+		if m, err := s.listed(at[name]); err == nil && m.version > 0 && !m.free {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// spaceDir lists the directories of a space's keys, and its records.
+func (s *Store) spaceDir(space holdfast.Space) (keys, records []string, err error) {
+	d, err := s.root.Open(spaces[space])
+	if err != nil {
+		return nil, nil, err
+	}
+	defer d.Close()
+	entries, err := d.ReadDir(-1)
+	for _, e := range entries {
+		name := path.Join(spaces[space], e.Name())
+		switch {
+		case e.IsDir():
+			keys = append(keys, name)
+		case strings.HasPrefix(e.Name(), "record-"):
+			records = append(records, name)
+		}
+	}
+	return keys, records, err
+}
+
+// listed is the newest version by the listing alone.
+func (s *Store) listed(at string) (newest marker, err error) {
+	dir, err := s.root.OpenRoot(at)
+	if err != nil {
+		return newest, err
+	}
+	defer dir.Close()
+	names, err := list(dir)
+	for _, name := range names {
+		if m, ok := parseMarker(name); ok && m.version >= newest.version {
+			newest = m
+		}
+	}
+	return newest, err
+}
+
+// A nameCache remembers the names of keys by their directories, which never
+// change. Only so many.
+type nameCache struct {
+	mu    sync.Mutex
+	names map[string]string
+}
+
+func (c *nameCache) get(dir string) (string, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	name, ok := c.names[dir]
+	return name, ok
+}
+
+func (c *nameCache) put(dir, name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.names) >= 100_000 || c.names == nil {
+		c.names = make(map[string]string)
+	}
+	c.names[dir] = name
+}
+
+// Sweep implements holdfast.Sweeper. It also removes what calls that did not
+// come to their end have left.
+func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
+	err = s.calls.do(ctx, func() error {
+		removed, err = s.sweep(ctx, idle)
+		return err
+	})
+	if err != nil {
+		return removed, fmt.Errorf("directory: sweep: %w", err)
+	}
+	return removed, nil
+}
+
+// leftover is how old something must be that no call under way can still want.
+const leftover = time.Hour
+
+func (s *Store) sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
+	began := clock.Steady()
+	now, err := s.probe.now(s)
+	if err != nil {
+		return 0, err
+	}
+	age := s.clock.Ages(now, began)
+	s.sweepScratch(age)
+	s.sweepWakes()
+	for space := range spaces {
+		n, err := s.sweepSpace(ctx, holdfast.Space(space), idle, age)
+		if removed += n; err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
+}
+
+func (s *Store) sweepSpace(ctx context.Context, space holdfast.Space, idle time.Duration, age func(int64) time.Duration) (removed int, err error) {
+	dirs, records, err := s.spaceDir(space)
+	if err != nil {
+		return 0, err
+	}
+	var old []string
+	var highest int64
+	newest := make(map[string]bool) // records
+	for _, at := range dirs {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		m, err := s.listed(at)
+		if err != nil || m.nonce == "" {
+			f, err := s.lookOnce(at) // which ends a sweep that was begun
+			if err == nil {
+				f.close()
+			}
+			continue
+		}
+		newest[m.nonce] = true
+		if m.free {
+			old, highest = append(old, at), max(highest, m.version)
+		}
+	}
+	s.sweepRecords(space, records, newest, age)
+	raised := false
+	for _, at := range old {
+		if err := ctx.Err(); err != nil {
+			return removed, err
+		}
+		f, err := s.lookOnce(at)
+		if err != nil || f.dir == nil || !f.empty() || f.version > highest || age(f.written) < idle {
+			if err == nil {
+				f.close()
+			}
+			continue
+		}
+		if !raised {
+			raised = true
+			if err := s.raise(ctx, highest); err != nil {
+				f.close()
+				return removed, err
+			}
+		}
+		if f.dir.Rename(f.marker.String(), f.swept()) == nil { // else it was written, or swept by another
+			s.finishSweep(f, f.swept(), nil)
+			removed++
+		}
+		f.close()
+	}
+	return removed, nil
+}
+
+// sweepRecords removes records that no version has, nor can have any more.
+func (s *Store) sweepRecords(space holdfast.Space, records []string, newest map[string]bool, age func(int64) time.Duration) {
+	for _, name := range records {
+		if newest[strings.TrimPrefix(path.Base(name), "record-")] {
+			continue
+		}
+		text, written, err := readFile(s.root, name)
+		if err != nil || age(written) < leftover {
+			continue
+		}
+		h, _, err := decodeRecord(text)
+		if err == nil {
+			f, err := s.lookOnce(keyDir(holdfast.Key{Space: space, Name: h.name()}))
+			if err != nil {
+				continue
+			}
+			f.close()
+			if f.dir != nil && (f.recordOf(f.nonce) == name || f.version <= h.Follows) {
+				continue
+			}
+		}
+		s.root.Remove(name)
+	}
+}
+
+// sweepScratch removes what nobody has finished.
+func (s *Store) sweepScratch(age func(int64) time.Duration) {
+	d, err := s.root.Open(scratch)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	entries, _ := d.ReadDir(-1)
+	for _, e := range entries {
+		name := path.Join(scratch, e.Name())
+		info, err := e.Info()
+		if err != nil || age(info.ModTime().UnixMicro()) < leftover || name == s.probe.file() {
+			continue
+		}
+		if info.IsDir() && !strings.HasSuffix(name, discarded) {
+			s.discard(name)
+		} else {
+			s.root.RemoveAll(name)
+		}
+	}
+}
+
+// sweepWakes removes the files of watchers that are gone.
+func (s *Store) sweepWakes() {}
