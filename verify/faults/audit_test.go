@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/verify/check"
+	"github.com/holdfast-lock/holdfast/verify/story"
 )
 
 // tables are what an episode adds to its database: the application's table, and
@@ -111,9 +112,9 @@ func keyOf(k holdfast.Key) string { return fmt.Sprintf("%d %s", k.Space, k.Name)
 func (e *episode) writers() map[writeOf]string {
 	who := make(map[writeOf]string)
 	for _, p := range e.workers {
-		for _, ev := range p.told() {
-			if ev.What == wrote {
-				who[writeOf{ev.Name, ev.Token}] = p.id
+		for _, ev := range p.Told() {
+			if ev.What == story.Wrote {
+				who[writeOf{ev.Name, ev.Token}] = p.ID
 			}
 		}
 	}
@@ -129,8 +130,8 @@ func (e *episode) audit() (found []check.Violation, n int) {
 	must(e.t, err)
 	killed := make(map[string]bool)
 	for _, p := range e.workers {
-		for _, ev := range p.events {
-			if ev.What == beats && p.killed > 0 {
+		for _, ev := range p.Events {
+			if ev.What == story.Beats && p.Killed > 0 {
 				killed[ev.Name] = true
 			}
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-lock/holdfast/verify/check"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 	"github.com/holdfast-lock/holdfast/verify/stores"
+	"github.com/holdfast-lock/holdfast/verify/story"
 )
 
 // names are the locks of an episode, and how they are asked for.
@@ -114,14 +115,14 @@ func (e *episode) crowd(flags ...string) {
 	for range 3 + e.rng.IntN(4) {
 		e.start(fmt.Sprint(e.rng.IntN(2)), flags...)
 	}
-	e.await("each worker has held a lock", func() bool { return e.each(granted, 0) })
+	e.await("each worker has held a lock", func() bool { return e.each(story.Granted, 0) })
 }
 
 // each says whether every worker that was not killed told of something after an
 // instant.
 func (e *episode) each(what string, after int64) bool {
 	for _, p := range e.workers {
-		if p.killed == 0 && !p.has(what, after) {
+		if p.Killed == 0 && !p.Has(what, after) {
 			return false
 		}
 	}
@@ -156,7 +157,7 @@ func (e *episode) sleep(d time.Duration) { time.Sleep(d) }
 func (e *episode) anyone() *process {
 	var live []*process
 	for _, p := range e.workers {
-		if p.killed == 0 {
+		if p.Killed == 0 {
 			live = append(live, p)
 		}
 	}
@@ -179,7 +180,7 @@ func (e *episode) who(waits bool) *process {
 		}
 		for _, c := range claims {
 			for _, p := range e.workers {
-				if p.killed == 0 && p.cmd.Process.Pid == c.Owner.PID {
+				if p.Killed == 0 && p.PID == c.Owner.PID {
 					return p
 				}
 			}
@@ -212,21 +213,21 @@ func (e *episode) conclude(slow func() time.Duration) (r entry) {
 	healed := life.Now()
 	e.note("healed")
 	e.await("each worker asks and is granted a lock after the faults have ended", func() bool {
-		return e.each(granted, healed) && e.each(asks, healed)
+		return e.each(story.Granted, healed) && e.each(story.Asks, healed)
 	})
 	e.sleep(e.ttl / 2)
 	for _, p := range e.workers {
-		p.input.Close()
+		p.End()
 	}
 	e.note("told to end")
 	e.await("every worker ends", func() bool {
-		return !slices.ContainsFunc(e.workers, func(p *process) bool { return !p.ended() })
+		return !slices.ContainsFunc(e.workers, func(p *process) bool { return !p.Ended() })
 	})
-	h := &history{healed: healed, rows: make(map[string]bool), slow: slow()}
+	h := &story.History{Healed: healed, Rows: make(map[string]bool), Slow: slow()}
 	for _, p := range e.workers {
-		h.stories = append(h.stories, &p.story)
-		if text := strings.TrimSpace(p.said.String()); text != "" {
-			r.Found = append(r.Found, bad("worker", "%s says: %s", p.id, text))
+		h.Stories = append(h.Stories, &p.Story)
+		if text := p.Said(); text != "" {
+			r.Found = append(r.Found, story.Bad("worker", "%s says: %s", p.ID, text))
 		}
 	}
 	rows, err := e.store.DB.QueryContext(e.t.Context(), `select id from effects`)
@@ -234,24 +235,24 @@ func (e *episode) conclude(slow func() time.Duration) (r entry) {
 	for rows.Next() {
 		var id string
 		must(e.t, rows.Scan(&id))
-		h.rows[id] = true
+		h.Rows[id] = true
 	}
 	must(e.t, rows.Err())
-	r.Found = append(r.Found, h.judge()...)
-	r.Found = append(r.Found, e.residue(h.slow)...)
+	r.Found = append(r.Found, h.Judge()...)
+	r.Found = append(r.Found, e.residue(h.Slow)...)
 	found, n := e.audit()
 	r.Found, r.Steps = append(r.Found, found...), n
 	var where string
-	if r.Gap, where = h.gap(); r.Gap > 2*e.ttl+1500*time.Millisecond+h.slow {
-		r.Found = append(r.Found, bad("P6", "%s was free for %v while somebody waited; TTL %v, slowness of the machine %v", where, r.Gap, e.ttl, h.slow))
+	if r.Gap, where = h.Gap(); r.Gap > 2*e.ttl+1500*time.Millisecond+h.Slow {
+		r.Found = append(r.Found, story.Bad("P6", "%s was free for %v while somebody waited; TTL %v, slowness of the machine %v", where, r.Gap, e.ttl, h.Slow))
 	}
-	for _, o := range h.holds() {
+	for _, o := range h.Holds() {
 		r.Holds++
-		if o.lost > 0 || o.finds > 0 {
+		if o.Lost() {
 			r.Losses++
 		}
 	}
-	r.Writes, r.Slow, r.Cuts = len(h.rows), h.slow, e.cuts
+	r.Writes, r.Slow, r.Cuts = len(h.Rows), h.Slow, e.cuts
 	return r
 }
 
@@ -278,7 +279,7 @@ func (e *episode) residue(slow time.Duration) (found []check.Violation) {
 				case space == holdfast.Sessions && err == nil && sess.Dead != 0:
 				case space == holdfast.Names && !strings.Contains(value, "session"):
 				default:
-					found = append(found, bad("C7", "left is %v %s: %s", space, name, value))
+					found = append(found, story.Bad("C7", "left is %v %s: %s", space, name, value))
 				}
 			}
 		}
@@ -293,8 +294,8 @@ func (e *episode) dump() {
 	var lines []note
 	lines = append(lines, e.notes...)
 	for _, p := range e.workers {
-		for _, ev := range p.told() {
-			text := fmt.Sprintf("%s %s", p.id, ev.What)
+		for _, ev := range p.Told() {
+			text := fmt.Sprintf("%s %s", p.ID, ev.What)
 			if ev.ID != 0 {
 				text += fmt.Sprintf(" %d %s/%d", ev.ID, ev.Name, ev.Slots)
 			} else {
@@ -308,8 +309,8 @@ func (e *episode) dump() {
 			}
 			lines = append(lines, note{ev.At, text + " " + ev.Text})
 		}
-		if text := strings.TrimSpace(p.said.String()); text != "" && p.ended() {
-			lines = append(lines, note{life.Now(), p.id + " said: " + text})
+		if p.Ended() && p.Said() != "" {
+			lines = append(lines, note{life.Now(), p.ID + " said: " + p.Said()})
 		}
 	}
 	slices.SortFunc(lines, func(a, b note) int { return cmp.Compare(a.at, b.at) })

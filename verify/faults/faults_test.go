@@ -105,7 +105,7 @@ var ofNetwork = []fault{
 func (e *episode) cutOff(intoServer, intoClient bool, some ...*process) {
 	d := e.part(0.4, 2.3)
 	for _, p := range some {
-		e.note("cut off for %v: %s", d, p.id)
+		e.note("cut off for %v: %s", d, p.ID)
 		p.proxy.Blackhole(intoServer, intoClient)
 	}
 	e.sleep(d)
@@ -138,8 +138,8 @@ var ofWorkers = []fault{
 func stopInTransaction(e *episode) {
 	from := life.Now()
 	p := e.start("0", "-lanes", "1", "-freeze", "transaction")
-	e.await("the holder stops itself", func() bool { return state(p.cmd.Process.Pid) == 'T' })
-	e.note("%s stands still", p.id)
+	e.await("the holder stops itself", func() bool { return p.State() == 'T' })
+	e.note("%s stands still", p.ID)
 	e.sleep(e.part(0.8, 2.5))
 	e.resume(p, from)
 }

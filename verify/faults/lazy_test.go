@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-lock/holdfast/verify/check"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 	"github.com/holdfast-lock/holdfast/verify/stores"
+	"github.com/holdfast-lock/holdfast/verify/story"
 )
 
 // lazyServer is a server that writes to disk what nobody waits for as late as it can.
@@ -55,7 +56,7 @@ func lazyWritesLost(t *testing.T, l *lane, n int) {
 	for i := range 4 {
 		e.start(fmt.Sprint(i%2), "-writes", "-fences=false", "-think", "120ms", "-long", "0")
 	}
-	e.await("each worker has held a lock", func() bool { return e.each(granted, 0) })
+	e.await("each worker has held a lock", func() bool { return e.each(story.Granted, 0) })
 	probe, err := holdfast.New(e.store.Store, &holdfast.Options{TTL: e.ttl, RuntimeDir: e.host("judge")})
 	must(t, err)
 	var lost forgotten
@@ -75,7 +76,7 @@ func lazyWritesLost(t *testing.T, l *lane, n int) {
 		}
 		healed := life.Now()
 		e.note("server started again")
-		e.await("each worker is granted a lock", func() bool { return e.each(granted, healed) })
+		e.await("each worker is granted a lock", func() bool { return e.each(story.Granted, healed) })
 		for pair := range strings.SplitSeq(e.names, ",") {
 			name, _, _ := strings.Cut(pair, "/")
 			began := life.Now()
@@ -95,7 +96,7 @@ func lazyWritesLost(t *testing.T, l *lane, n int) {
 	r := e.conclude(slow)
 	r.Found = append(r.Found, lost.found...)
 	if limit := 3*time.Second + r.Slow; longest > limit {
-		r.Found = append(r.Found, bad("P6", "a name was obtained only after %v; TTL 2s, slowness of the machine %v", longest, r.Slow))
+		r.Found = append(r.Found, story.Bad("P6", "a name was obtained only after %v; TTL 2s, slowness of the machine %v", longest, r.Slow))
 	}
 	if n := len(lost.writes); l.kind == "postgres" && n == 0 {
 		t.Error("no write was lost, so nothing was tested")
@@ -116,7 +117,7 @@ func lazyWritesLost(t *testing.T, l *lane, n int) {
 type forgotten struct {
 	kills                int
 	ends, places, others int
-	writes               []event
+	writes               []story.Event
 	found                []check.Violation
 }
 
@@ -134,8 +135,8 @@ func (e *episode) forgotten() (f forgotten) {
 	for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions, holdfast.Settings, holdfast.Audits} {
 		keys := make(map[string]bool)
 		for _, p := range e.workers {
-			for _, ev := range p.told() {
-				if name, ok := strings.CutPrefix(ev.Name, fmt.Sprintf("%d ", space)); ok && ev.What == wrote {
+			for _, ev := range p.Told() {
+				if name, ok := strings.CutPrefix(ev.Name, fmt.Sprintf("%d ", space)); ok && ev.What == story.Wrote {
 					keys[name] = true
 				}
 			}
@@ -149,27 +150,27 @@ func (e *episode) forgotten() (f forgotten) {
 	}
 	durable := int64(0) // when the last write that waited for the disk was sent
 	for _, p := range e.workers {
-		for _, ev := range p.told() {
-			if ev.What == wrote && !ev.Lazy {
+		for _, ev := range p.Told() {
+			if ev.What == story.Wrote && !ev.Lazy {
 				durable = max(durable, ev.Sent)
 			}
 		}
 	}
 	for _, p := range e.workers {
-		for _, ev := range p.told() {
-			if ev.What != wrote || ev.Token <= stands[ev.Name] || e.known[ev.Name] >= ev.Token {
+		for _, ev := range p.Told() {
+			if ev.What != story.Wrote || ev.Token <= stands[ev.Name] || e.known[ev.Name] >= ev.Token {
 				continue
 			}
 			f.writes = append(f.writes, ev)
 			e.known[ev.Name] = max(e.known[ev.Name], ev.Token)
 			switch {
 			case !ev.Lazy:
-				f.found = append(f.found, bad("A1", "a write that waited for the disk is gone: %+v; version %d stands", ev, stands[ev.Name]))
+				f.found = append(f.found, story.Bad("A1", "a write that waited for the disk is gone: %+v; version %d stands", ev, stands[ev.Name]))
 			case durable > ev.At:
-				f.found = append(f.found, bad("A1", "a lazy write is gone although one that was sent %v later, and waited for the disk, was confirmed: %+v; version %d stands",
+				f.found = append(f.found, story.Bad("A1", "a lazy write is gone although one that was sent %v later, and waited for the disk, was confirmed: %+v; version %d stands",
 					time.Duration(durable-ev.At), ev, stands[ev.Name]))
 			case e.lane.kind == "mysql":
-				f.found = append(f.found, bad("A1", "a confirmed write is gone: %+v", ev))
+				f.found = append(f.found, story.Bad("A1", "a confirmed write is gone: %+v", ev))
 			}
 			switch {
 			case !strings.HasPrefix(ev.Name, "0 "):

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"github.com/holdfast-lock/holdfast/verify/story"
 )
 
 var (
@@ -18,7 +20,7 @@ var (
 // TestMain is also the worker: this program, started again with a role.
 func TestMain(m *testing.M) {
 	if os.Getenv("FAULTS_ROLE") != "" {
-		if err := worker(os.Args[1:]); err != nil {
+		if err := story.Work(os.Args[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(70)
 		}

@@ -54,7 +54,7 @@ func (e *episode) drop(toServer, toWorker bool, some ...*process) {
 	d := e.part(0.4, 2.3)
 	tell("-A")
 	for _, p := range some {
-		e.note("for %v packets are dropped of %s", d, p.id)
+		e.note("for %v packets are dropped of %s", d, p.ID)
 	}
 	e.sleep(d)
 	tell("-D")

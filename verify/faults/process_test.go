@@ -3,41 +3,29 @@
 package faults
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"os/exec"
-	"slices"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/servers"
-	"github.com/holdfast-lock/holdfast/verify/process/life"
+	"github.com/holdfast-lock/holdfast/verify/story"
 )
 
 // A process is a worker that runs, behind a proxy of its own.
 type process struct {
-	story
-	cmd   *exec.Cmd
+	*story.Process
 	proxy *servers.Proxy
-	input io.Closer
-	said  bytes.Buffer  // on standard error
-	done  chan struct{} // closed when it has ended and all that it told is known
-
-	mu sync.Mutex // guards story.events
 }
 
 // start starts a worker of a host, with its own way to the database.
 func (e *episode) start(host string, flags ...string) *process {
 	e.t.Helper()
 	id := fmt.Sprintf("w%d", len(e.workers))
-	p := &process{story: story{id: id, ttl: e.ttl}, done: make(chan struct{})}
+	p := new(process)
 	var err error
 	p.proxy, err = servers.NewProxy(e.t.Context(), e.lane.addr())
 	must(e.t, err)
@@ -49,27 +37,14 @@ func (e *episode) start(host string, flags ...string) *process {
 	if e.lane.kind == "mysql" {
 		args = append(args, "-writes") // see steps
 	}
-	p.cmd = exec.Command(self, args...)
-	p.cmd.Dir = e.dir
-	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "USER=ana", mark + e.dir, "FAULTS_ROLE=worker", "XDG_RUNTIME_DIR=" + e.host(host)}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
-	p.cmd.Stderr = &p.said
-	p.input, err = p.cmd.StdinPipe()
+	cmd := exec.Command(self, args...)
+	cmd.Dir = e.dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "USER=ana", mark + e.dir, "FAULTS_ROLE=worker", "XDG_RUNTIME_DIR=" + e.host(host)}
+	p.Process, err = story.Start(cmd, id, e.ttl)
 	must(e.t, err)
-	out, err := p.cmd.StdoutPipe()
-	must(e.t, err)
-	must(e.t, p.cmd.Start())
 	e.workers = append(e.workers, p)
-	e.note("%s is process %d on host %s %v", id, p.cmd.Process.Pid, host, flags)
-	go func() {
-		defer close(p.done)
-		p.listen(out)
-		p.cmd.Wait()
-	}()
-	e.t.Cleanup(func() {
-		p.signal(syscall.SIGKILL)
-		<-p.done
-	})
+	e.note("%s is process %d on host %s %v", id, p.PID, host, flags)
+	e.t.Cleanup(p.Destroy)
 	return p
 }
 
@@ -89,89 +64,22 @@ func as(target, name string) string {
 	return u.String()
 }
 
-func (p *process) listen(out io.Reader) {
-	for lines := bufio.NewReader(out); ; {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			return // what was cut short by a kill was not told
-		}
-		var e event
-		if err := json.Unmarshal(line, &e); err != nil {
-			fmt.Fprintf(&p.said, "%q: %v\n", line, err)
-			continue
-		}
-		p.mu.Lock()
-		p.events = append(p.events, e)
-		p.mu.Unlock()
-	}
-}
-
-// told is a copy of its events so far.
-func (p *process) told() []event {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.events)
-}
-
-// has says whether it told of something after an instant.
-func (p *process) has(what string, after int64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := len(p.events) - 1; i >= 0 && p.events[i].At > after; i-- {
-		if p.events[i].What == what {
-			return true
-		}
-	}
-	return false
-}
-
-func (p *process) signal(sig syscall.Signal) {
-	select {
-	case <-p.done:
-	default:
-		p.cmd.Process.Signal(sig)
-	}
-}
-
-func (p *process) ended() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // kill is SIGKILL.
 func (e *episode) kill(p *process) {
-	p.killed = life.Now()
-	p.signal(syscall.SIGKILL)
-	<-p.done
-	e.note("killed %s", p.id)
+	p.Kill()
+	e.note("killed %s", p.ID)
 }
 
-// hold stops a process for that long.
+// stop stops a process for that long.
 func (e *episode) stop(p *process, d time.Duration) {
-	from := life.Now()
-	p.signal(syscall.SIGSTOP)
-	e.note("stopped %s", p.id)
-	time.Sleep(d)
-	e.resume(p, from)
+	e.note("stopped %s", p.ID)
+	p.Stop(d)
+	e.note("continued %s", p.ID)
 }
 
 func (e *episode) resume(p *process, from int64) {
-	p.signal(syscall.SIGCONT)
-	p.stops = append(p.stops, [2]int64{from, life.Now()})
-	e.note("continued %s", p.id)
-}
-
-// state is what /proc says of a process: T stands still; 0: gone.
-func state(pid int) byte {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if i := bytes.LastIndex(text, []byte(") ")); i >= 0 {
-		return text[i+2]
-	}
-	return 0
+	p.Resume(from)
+	e.note("continued %s", p.ID)
 }
 
 const mark = "FAULTS_EPISODE="

@@ -1,6 +1,6 @@
 //go:build linux
 
-package faults
+package story
 
 import (
 	"context"
@@ -25,8 +25,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An event is what a worker tells of itself, as a line of JSON.
-type event struct {
+// An Event is what a worker tells of itself, as a line of JSON.
+type Event struct {
 	At   int64  `json:"at"` // life.Now
 	What string `json:"what"`
 	ID   int    `json:"id,omitempty"` // of the attempt
@@ -42,19 +42,19 @@ type event struct {
 
 // What a worker tells.
 const (
-	ready     = "ready"
-	asks      = "asks"      // before Acquire
-	granted   = "granted"   // after it
-	refused   = "refused"   // or this
-	beats     = "beats"     // a heartbeat of session Name has won
-	lost      = "lost"      // its context has just ended: it no longer holds
-	ends      = "ends"      // it believed until now, and releases
-	finds     = "finds"     // it asked, and heard that it no longer holds
-	released  = "released"  // what Release returned
-	commits   = "commits"   // before COMMIT of a fenced write; Text is its key
-	committed = "committed" // after it
-	wrote     = "wrote"     // a write to the store has won; Name is its key
-	closed    = "closed"    // what Close returned
+	Ready     = "ready"
+	Asks      = "asks"      // before Acquire
+	Granted   = "granted"   // after it
+	Refused   = "refused"   // or this
+	Beats     = "beats"     // a heartbeat of session Name has won
+	Lost      = "lost"      // its context has just ended: it no longer holds
+	Ends      = "ends"      // it believed until now, and releases
+	Finds     = "finds"     // it asked, and heard that it no longer holds
+	Released  = "released"  // what Release returned
+	Commits   = "commits"   // before COMMIT of a fenced write; Text is its key
+	Committed = "committed" // after it
+	Wrote     = "wrote"     // a write to the store has won; Name is its key
+	Closed    = "closed"    // what Close returned
 )
 
 // A work is the life of a worker.
@@ -78,7 +78,7 @@ type work struct {
 	nonces map[string]int64 // when each heartbeat was sent
 }
 
-func (w *work) tell(e event) {
+func (w *work) tell(e Event) {
 	if e.At == 0 {
 		e.At = life.Now()
 	}
@@ -91,9 +91,9 @@ func (w *work) tell(e event) {
 	os.Stdout.Write(append(line, '\n'))
 }
 
-// worker is the role of a process that asks for locks until its standard input
+// Work is the role of a process that asks for locks until its standard input
 // ends, believes in them, and writes under their fences.
-func worker(args []string) error {
+func Work(args []string) error {
 	w := &work{stop: make(chan struct{}), nonces: make(map[string]int64)}
 	f := flag.NewFlagSet("worker", flag.ContinueOnError)
 	target := f.String("store", "", "")
@@ -123,7 +123,7 @@ func worker(args []string) error {
 		return err
 	}
 	go func() { io.Copy(io.Discard, os.Stdin); close(w.stop) }()
-	w.tell(event{What: ready})
+	w.tell(Event{What: Ready})
 	var wg sync.WaitGroup
 	for range *lanes {
 		rng := w.rng()
@@ -136,7 +136,7 @@ func worker(args []string) error {
 	}
 	wg.Wait()
 	err = w.client.Close()
-	w.tell(event{What: closed, Text: fmt.Sprint(err)})
+	w.tell(Event{What: Closed, Text: fmt.Sprint(err)})
 	return w.store.Close()
 }
 
@@ -170,23 +170,23 @@ func (w *work) once(ctx context.Context, rng *rand.Rand) {
 	case kind == "s" && rng.IntN(3) > 0:
 		slots, opts = 0, []holdfast.Option{holdfast.Shared()}
 	}
-	e := event{ID: id, Name: name, Slots: slots}
-	say := func(what string) event { e.At, e.What = life.Now(), what; return e }
-	w.tell(say(asks))
+	e := Event{ID: id, Name: name, Slots: slots}
+	say := func(what string) Event { e.At, e.What = life.Now(), what; return e }
+	w.tell(say(Asks))
 	lock, err := w.client.Acquire(ctx, name, opts...)
 	if err != nil {
 		e.Text = err.Error()
-		w.tell(say(refused))
+		w.tell(say(Refused))
 		w.pause(time.Duration(20+rng.IntN(80)) * time.Millisecond)
 		return
 	}
 	e.Token = lock.Token()
-	w.tell(say(granted))
+	w.tell(say(Granted))
 
 	heard := context.AfterFunc(lock.Context(), func() {
 		if cause := context.Cause(lock.Context()); errors.Is(cause, holdfast.ErrLost) {
 			e := e
-			e.At, e.What, e.Text = life.Now(), lost, cause.Error()
+			e.At, e.What, e.Text = life.Now(), Lost, cause.Error()
 			w.tell(e)
 		}
 	})
@@ -215,10 +215,10 @@ func (w *work) once(ctx context.Context, rng *rand.Rand) {
 	if w.fences && rng.IntN(4) == 0 {
 		w.fenced(lock, e, rng.IntN(2) == 0)
 	}
-	end := say(ends)
+	end := say(Ends)
 	if err := lock.Err(); err != nil && w.broken != "believes" {
 		e.Text = err.Error()
-		w.tell(say(finds))
+		w.tell(say(Finds))
 	} else {
 		w.tell(end)
 	}
@@ -228,12 +228,12 @@ func (w *work) once(ctx context.Context, rng *rand.Rand) {
 	if err := lock.Release(bound); err != nil {
 		e.Text = err.Error()
 	}
-	w.tell(say(released))
+	w.tell(say(Released))
 }
 
 // fenced writes to the application's table in a transaction that depends on the
 // lock. Only the fence stands between a stale holder and the table.
-func (w *work) fenced(lock *holdfast.Lock, e event, plain bool) {
+func (w *work) fenced(lock *holdfast.Lock, e Event, plain bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*w.ttl)
 	defer cancel()
 	e.Text = fmt.Sprintf("%s-%d-%d", w.id, e.ID, life.Now())
@@ -254,12 +254,12 @@ func (w *work) fenced(lock *holdfast.Lock, e event, plain bool) {
 		w.frozen = ""
 		freeze()
 	}
-	e.At, e.What = life.Now(), commits
+	e.At, e.What = life.Now(), Commits
 	w.tell(e)
 	if err := tx.Commit(); err != nil {
 		e.Text += " " + err.Error()
 	}
-	e.At, e.What = life.Now(), committed
+	e.At, e.What = life.Now(), Committed
 	w.tell(e)
 }
 
@@ -299,7 +299,7 @@ func (w *work) swap(ctx context.Context, s holdfast.Store, writes []holdfast.Wri
 	at := life.Now()
 	for i, wr := range writes {
 		if w.writes && outs[i].Won {
-			w.tell(event{At: at, What: wrote, Name: fmt.Sprintf("%d %s", wr.Key.Space, wr.Key.Name),
+			w.tell(Event{At: at, What: Wrote, Name: fmt.Sprintf("%d %s", wr.Key.Space, wr.Key.Name),
 				Token: outs[i].Record.Version, Sent: sent, Lazy: wr.Lazy, Text: string(wr.Value)})
 		}
 		if wr.Key.Space != holdfast.Sessions {
@@ -317,7 +317,7 @@ func (w *work) swap(ctx context.Context, s holdfast.Store, writes []holdfast.Wri
 		began, mine := w.nonces[rec.Nonce]
 		w.mu.Unlock()
 		if mine {
-			w.tell(event{At: at, What: beats, Name: wr.Key.Name, Sent: began})
+			w.tell(Event{At: at, What: Beats, Name: wr.Key.Name, Sent: began})
 		}
 	}
 	return outs, nil

@@ -1,6 +1,6 @@
 //go:build linux
 
-package faults
+package story
 
 import (
 	"cmp"
@@ -13,28 +13,28 @@ import (
 	"github.com/holdfast-lock/holdfast/verify/check"
 )
 
-// A story is what one worker told, and what was done to it.
-type story struct {
-	id     string
-	ttl    time.Duration
-	events []event
-	killed int64      // when it was sent SIGKILL, or 0
-	stops  [][2]int64 // from before SIGSTOP to after SIGCONT
-	broken bool       // nothing is expected of it but that it is noticed
+// A Story is what one worker told, and what was done to it.
+type Story struct {
+	ID     string
+	TTL    time.Duration
+	Events []Event
+	Killed int64      // when it was sent SIGKILL, or 0
+	Stops  [][2]int64 // from before SIGSTOP to after SIGCONT
+	Broken bool       // nothing is expected of it but that it is noticed
 }
 
-// A history is an episode as it is judged.
-type history struct {
-	stories []*story
-	rows    map[string]bool // keys of the fenced writes that are in the table
-	healed  int64           // when faults had ended
-	slow    time.Duration   // of the machine
+// A History is an episode as it is judged.
+type History struct {
+	Stories []*Story
+	Rows    map[string]bool // keys of the fenced writes that are in the table
+	Healed  int64           // when faults had ended
+	Slow    time.Duration   // of the machine
 }
 
-// A hold is one grant as its worker saw it.
-type hold struct {
+// A Hold is one grant as its worker saw it.
+type Hold struct {
 	check.Hold
-	of    *story
+	of    *Story
 	until time.Duration // end of the trust window, by the heartbeats that won
 	ends  time.Duration // when it said that it believed, last; 0: never
 	lost  time.Duration // when its context ended by loss, or 0
@@ -42,19 +42,22 @@ type hold struct {
 	why   string
 }
 
-// holds are all grants.
-func (h *history) holds() (all []*hold) {
-	for _, s := range h.stories {
-		window := s.ttl - holdfast.Margin(s.ttl)
-		asked := make(map[int]event)
-		byID := make(map[int]*hold)
-		open := make(map[int]*hold) // those whose window heartbeats move
+// Lost says whether its worker was told so.
+func (o *Hold) Lost() bool { return o.lost > 0 || o.finds > 0 }
+
+// Holds are all grants.
+func (h *History) Holds() (all []*Hold) {
+	for _, s := range h.Stories {
+		window := s.TTL - holdfast.Margin(s.TTL)
+		asked := make(map[int]Event)
+		byID := make(map[int]*Hold)
+		open := make(map[int]*Hold) // those whose window heartbeats move
 		session := ""
 		beat := make(map[string]int64)
-		of := make(map[*hold]string)
-		for _, e := range s.events {
+		of := make(map[*Hold]string)
+		for _, e := range s.Events {
 			switch e.What {
-			case beats:
+			case Beats:
 				if beat[e.Name] == 0 {
 					session = e.Name // a late answer is of an older one
 				}
@@ -64,20 +67,20 @@ func (h *history) holds() (all []*hold) {
 						o.until = time.Duration(beat[e.Name]) + window
 					}
 				}
-			case asks:
+			case Asks:
 				asked[e.ID] = e
-			case granted:
-				o := &hold{of: s, until: time.Duration(beat[session]) + window, Hold: check.Hold{
-					Name: e.Name, Slots: e.Slots, Token: e.Token, Who: fmt.Sprintf("%s/%d", s.id, e.ID),
+			case Granted:
+				o := &Hold{of: s, until: time.Duration(beat[session]) + window, Hold: check.Hold{
+					Name: e.Name, Slots: e.Slots, Token: e.Token, Who: fmt.Sprintf("%s/%d", s.ID, e.ID),
 					Asked: time.Duration(asked[e.ID].At), Granted: time.Duration(e.At)}}
 				byID[e.ID], open[e.ID], of[o] = o, o, session
 				all = append(all, o)
-			case lost:
+			case Lost:
 				byID[e.ID].lost, byID[e.ID].why = time.Duration(e.At), e.Text
-			case ends:
+			case Ends:
 				byID[e.ID].ends = time.Duration(e.At)
 				delete(open, e.ID)
-			case finds:
+			case Finds:
 				byID[e.ID].finds, byID[e.ID].why = time.Duration(e.At), e.Text
 				delete(open, e.ID)
 			}
@@ -87,26 +90,27 @@ func (h *history) holds() (all []*hold) {
 		// What it said last counts; where it says nothing more, its window does.
 		if o.Ended = o.ends; o.ends == 0 {
 			o.Ended = o.until
-			for _, at := range []time.Duration{o.lost, o.finds, time.Duration(o.of.killed)} {
+			for _, at := range []time.Duration{o.lost, o.finds, time.Duration(o.of.Killed)} {
 				if at > 0 {
 					o.Ended = min(o.Ended, at)
 				}
 			}
 		}
-		if k := time.Duration(o.of.killed); k > 0 {
+		if k := time.Duration(o.of.Killed); k > 0 {
 			o.Ended = min(o.Ended, k)
 		}
 	}
 	return all
 }
 
-func bad(rule, format string, args ...any) check.Violation {
+// Bad is a broken promise.
+func Bad(rule, format string, args ...any) check.Violation {
 	return check.Violation{Rule: rule, Text: fmt.Sprintf(format, args...)}
 }
 
-// judge finds every broken promise in a history.
-func (h *history) judge() (found []check.Violation) {
-	all := h.holds()
+// Judge finds every broken promise in a history.
+func (h *History) Judge() (found []check.Violation) {
+	all := h.Holds()
 	var plain []check.Hold
 	for _, o := range all {
 		plain = append(plain, o.Hold)
@@ -133,7 +137,7 @@ func order(holds []check.Hold) (found []check.Violation) {
 			exclusive[h.Name] = h
 		}
 		if before.Token >= h.Token {
-			found = append(found, bad("C1", "the token does not grow: %v, then %v", before, h))
+			found = append(found, Bad("C1", "the token does not grow: %v, then %v", before, h))
 		}
 		if h.Token > last[h.Name].Token {
 			last[h.Name] = h
@@ -144,22 +148,22 @@ func order(holds []check.Hold) (found []check.Violation) {
 
 // writes checks the fenced writes: none was committed after a later holder that
 // excludes its own had the lock, and none that was confirmed is missing.
-func (h *history) writes(all []*hold) (found []check.Violation) {
+func (h *History) writes(all []*Hold) (found []check.Violation) {
 	slots := make(map[string]int)
 	for _, o := range all {
 		slots[fmt.Sprint(o.Name, o.Token)] = o.Slots
 	}
-	for _, s := range h.stories {
-		for _, e := range s.events {
+	for _, s := range h.Stories {
+		for _, e := range s.Events {
 			switch {
-			case e.What == committed && !strings.Contains(e.Text, " ") && !h.rows[e.Text]:
-				found = append(found, bad("durable", "the write %s was confirmed and is not there", e.Text))
-			case e.What != commits || !h.rows[e.Text]:
+			case e.What == Committed && !strings.Contains(e.Text, " ") && !h.Rows[e.Text]:
+				found = append(found, Bad("durable", "the write %s was confirmed and is not there", e.Text))
+			case e.What != Commits || !h.Rows[e.Text]:
 				continue
 			}
 			for _, o := range all {
 				if o.Name == e.Name && o.Token > e.Token && int64(o.Granted) < e.At && (o.Slots == 1 || e.Slots == 1) {
-					found = append(found, bad("fence", "the write %s under token %d of %q was committed %v or more after %v had been granted",
+					found = append(found, Bad("fence", "the write %s under token %d of %q was committed %v or more after %v had been granted",
 						e.Text, e.Token, e.Name, time.Duration(e.At)-o.Granted, o.Hold))
 				}
 			}
@@ -170,67 +174,67 @@ func (h *history) writes(all []*hold) (found []check.Violation) {
 
 // notices checks what a holder was told: that it holds, within its window only;
 // that it does not, before anybody else could; and never too early.
-func (h *history) notices(all []*hold) (found []check.Violation) {
+func (h *History) notices(all []*Hold) (found []check.Violation) {
 	for _, o := range all {
-		if o.of.broken {
+		if o.of.Broken {
 			continue
 		}
 		switch {
 		case o.ends > o.until:
-			found = append(found, bad("C6", "%v believed %v after its window had ended", o.Hold, o.ends-o.until))
-		case o.finds > 0 && o.finds < o.until-50*time.Millisecond-h.slow: // its own clock began a little earlier than our stamp
-			found = append(found, bad("C6", "%v was lost %v before its window was over: %s", o.Hold, o.until-o.finds, o.why))
+			found = append(found, Bad("C6", "%v believed %v after its window had ended", o.Hold, o.ends-o.until))
+		case o.finds > 0 && o.finds < o.until-50*time.Millisecond-h.Slow: // its own clock began a little earlier than our stamp
+			found = append(found, Bad("C6", "%v was lost %v before its window was over: %s", o.Hold, o.until-o.finds, o.why))
 		case o.finds > 0 && o.lost == 0:
-			found = append(found, bad("C6", "%v was lost, and its context did not say so", o.Hold))
+			found = append(found, Bad("C6", "%v was lost, and its context did not say so", o.Hold))
 		}
 		if o.lost == 0 {
 			continue
 		}
 		by := o.until
-		for _, stop := range o.of.stops {
-			if time.Duration(stop[0]) <= by+holdfast.Margin(o.of.ttl) {
+		for _, stop := range o.of.Stops {
+			if time.Duration(stop[0]) <= by+holdfast.Margin(o.of.TTL) {
 				by = max(by, time.Duration(stop[1]))
 			}
 		}
-		if late := o.lost - by - holdfast.Margin(o.of.ttl) - h.slow; late > 0 {
-			found = append(found, bad("C6", "%v heard of its loss only %v after its window; TTL %v, slowness of the machine %v",
-				o.Hold, o.lost-by, o.of.ttl, h.slow))
+		if late := o.lost - by - holdfast.Margin(o.of.TTL) - h.Slow; late > 0 {
+			found = append(found, Bad("C6", "%v heard of its loss only %v after its window; TTL %v, slowness of the machine %v",
+				o.Hold, o.lost-by, o.of.TTL, h.Slow))
 		}
 	}
 	return found
 }
 
 // waits checks that every wait ended, and every process.
-func (h *history) waits() (found []check.Violation) {
-	for _, s := range h.stories {
-		if s.killed > 0 {
+func (h *History) waits() (found []check.Violation) {
+	for _, s := range h.Stories {
+		if s.Killed > 0 {
 			continue
 		}
-		waiting := make(map[int]event)
+		waiting := make(map[int]Event)
 		ended := false
-		for _, e := range s.events {
+		for _, e := range s.Events {
 			switch e.What {
-			case asks:
+			case Asks:
 				waiting[e.ID] = e
-			case granted, refused:
+			case Granted, Refused:
 				delete(waiting, e.ID)
-			case closed:
+			case Closed:
 				ended = true
 			}
 		}
 		for _, e := range waiting {
-			found = append(found, bad("P6", "worker %s asked for %q (slots %d) at %v and has no answer", s.id, e.Name, e.Slots, time.Duration(e.At)))
+			found = append(found, Bad("P6", "worker %s asked for %q (slots %d) at %v and has no answer", s.ID, e.Name, e.Slots, time.Duration(e.At)))
 		}
 		if !ended && len(waiting) == 0 {
-			found = append(found, bad("P6", "worker %s has not ended", s.id))
+			found = append(found, Bad("P6", "worker %s has not ended", s.ID))
 		}
 	}
 	return found
 }
 
-// gap is the longest that a name was held by nobody after the faults had ended,
+// Gap is the longest that a name was held by nobody after the faults had ended,
 // though someone waited for it.
-func (h *history) gap() (longest time.Duration, where string) {
+func (h *History) Gap() (longest time.Duration, where string) {
 	type edge struct {
 		at          int64
 		wait, holds int
@@ -244,24 +248,24 @@ func (h *history) gap() (longest time.Duration, where string) {
 			edges[name] = append(edges[name], e)
 		}
 	}
-	for _, s := range h.stories {
-		asked := make(map[int]event)
-		for _, e := range s.events {
+	for _, s := range h.Stories {
+		asked := make(map[int]Event)
+		for _, e := range s.Events {
 			switch e.What {
-			case asks:
+			case Asks:
 				asked[e.ID] = e
-			case granted, refused:
+			case Granted, Refused:
 				add(e.Name, asked[e.ID].At, e.At, edge{wait: 1})
 				delete(asked, e.ID)
 			}
 		}
 		for _, e := range asked {
-			if s.killed > 0 {
-				add(e.Name, e.At, s.killed, edge{wait: 1})
+			if s.Killed > 0 {
+				add(e.Name, e.At, s.Killed, edge{wait: 1})
 			}
 		}
 	}
-	for _, o := range h.holds() {
+	for _, o := range h.Holds() {
 		add(o.Name, int64(o.Granted), int64(o.Ended), edge{holds: 1})
 	}
 	for name, es := range edges {
@@ -270,7 +274,7 @@ func (h *history) gap() (longest time.Duration, where string) {
 		wait, holds, idle := 0, 0, false
 		for _, e := range es {
 			if idle {
-				if d := time.Duration(e.at - max(since, h.healed)); d > longest {
+				if d := time.Duration(e.at - max(since, h.Healed)); d > longest {
 					longest, where = d, fmt.Sprintf("%q from %v to %v", name, time.Duration(since), time.Duration(e.at))
 				}
 			}
