@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -325,13 +326,13 @@ func (t serverTime) before(mtime int64) bool { return t.now != 0 && mtime > t.no
 func (d *dir) probe(st folder) serverTime {
 	name := temporary + rand.Text()
 	began := clock.Steady()
-	file, err := st.write(name, nil)
+	file, err := st.create(name)
 	if err != nil {
 		return serverTime{}
 	}
 	defer st.remove(name)
 	defer file.Close()
-	if err := st.touch(name); err != nil {
+	if st.touch(name) != nil || d.at("probe") != nil {
 		return serverTime{}
 	}
 	info, err := st.stat(name)
@@ -347,20 +348,19 @@ func (d *dir) bury(st folder, dead []string) error {
 	if err := d.rotate(st); err != nil {
 		return err
 	}
-	if len(dead) == 0 {
-		return nil
-	}
-	pend, err := st.open(pending)
-	if err != nil {
-		return err
-	}
-	defer pend.close()
-	for _, name := range dead {
-		if err := d.at("remove entry"); err != nil {
+	if len(dead) > 0 {
+		pend, err := st.open(pending)
+		if err != nil {
 			return err
 		}
-		if err := pend.remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		defer pend.close()
+		for _, name := range dead {
+			if err := d.at("remove entry"); err != nil {
+				return err
+			}
+			if err := pend.remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
 		}
 	}
 	d.sweep(st)
@@ -434,16 +434,35 @@ func (d *dir) create(st folder) error {
 	return st.sync()
 }
 
-// prepare writes a key to a temporary file.
-func (d *dir) prepare(st folder, name, id string) error {
+// prepare writes a key to a temporary file, and to disk.
+func (d *dir) prepare(st folder, name, id string) (err error) {
 	if err := d.at("write key"); err != nil {
 		return err
 	}
-	file, err := st.write(name, []byte(id))
+	file, err := st.create(name)
 	if err != nil {
 		return err
 	}
-	return file.Close()
+	defer func() {
+		if e := file.Close(); err == nil {
+			err = e
+		}
+		if err != nil {
+			st.remove(name)
+		}
+	}()
+	return d.fill(file, []byte(id))
+}
+
+// fill writes a new file, and to disk.
+func (d *dir) fill(file *os.File, text []byte) error {
+	if _, err := file.Write(text); err != nil {
+		return err
+	}
+	if err := d.at("sync file"); err != nil {
+		return err
+	}
+	return file.Sync()
 }
 
 func (d *dir) clear(ctx context.Context) error {
@@ -463,7 +482,6 @@ func (d *dir) clear(ctx context.Context) error {
 		if err := d.bury(st, dead); err != nil { // also if there are none
 			return Key{}, err
 		}
-		d.sweep(st)
 		if len(dead) > 0 {
 			return Key{}, errAgain // there may be more
 		}

@@ -129,35 +129,18 @@ func (f folder) stat(name string) (fileInfo, error) {
 	return info, f.failed("stat", name, err)
 }
 
-// write makes a new file, complete and on disk, and leaves it open. Who may
-// read the folder may read the file.
-func (f folder) write(name string, text []byte) (file *os.File, err error) {
+// create makes a new file and leaves it open. Who may read the folder may read
+// the file.
+func (f folder) create(name string) (*os.File, error) {
 	fd, err := openat(f.fd, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, f.failed("create", name, err)
-	}
-	file = os.NewFile(uintptr(fd), f.path+"/"+name)
-	defer func() {
-		if err != nil {
-			file.Close()
-			f.remove(name)
-		}
-	}()
-	if len(text) > 0 {
-		if _, err := file.Write(text); err != nil {
-			return nil, err
-		}
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err == nil && st.Mode&0o044 != 0 {
 		unix.Fchmod(fd, 0o600|uint32(st.Mode)&0o044)
 	}
-	if len(text) > 0 {
-		if err := file.Sync(); err != nil {
-			return nil, err
-		}
-	}
-	return file, nil
+	return os.NewFile(uintptr(fd), f.path+"/"+name), nil
 }
 
 // touch gives a file the time of now, by the clock of who keeps it.

@@ -76,7 +76,7 @@ func (w *dirWriter) enter() (err error) {
 	}
 	sent := clock.Steady()
 	temp := temporary + w.name
-	file, err := st.write(temp, nil)
+	file, err := st.create(temp)
 	if err != nil {
 		return err
 	}
@@ -96,10 +96,7 @@ func (w *dirWriter) enter() (err error) {
 		}
 		w.file = file
 	}
-	if _, err := file.Write(text.encode()); err != nil {
-		return err
-	}
-	if err := file.Sync(); err != nil {
+	if err := d.fill(file, text.encode()); err != nil {
 		return err
 	}
 	if err := st.touch(temp); err != nil {
@@ -326,11 +323,13 @@ func (w *dirWriter) leave() error {
 	if err := w.d.rotate(st); err != nil {
 		return err
 	}
-	if err := w.d.at("remove entry"); err != nil {
-		return err
-	}
 	// An entry that stays is that of a dead writer: the next reader sees to it.
-	w.inPending(func(pend folder) error { return pend.remove(w.name) })
+	w.inPending(func(pend folder) error {
+		if err := w.d.at("remove entry"); err != nil {
+			return err
+		}
+		return pend.remove(w.name)
+	})
 	return nil
 }
 
