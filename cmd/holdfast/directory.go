@@ -22,13 +22,7 @@ var directoryKind = kind{
 		return fmt.Sprintf(directorySchema, strings.TrimSuffix(t.path, "/")), nil
 	},
 	migrate: func(_ context.Context, t target) error { return directory.Migrate(t.path) },
-	verify: func(_ context.Context, t target) error {
-		s, err := directory.New(t.path)
-		if err != nil {
-			return err
-		}
-		return s.Close()
-	},
+	verify:  func(_ context.Context, t target) error { return directory.Verify(t.path) },
 }
 
 const directorySchema = `# In the directory %[1]s, which has to be there, with its permissions:

@@ -44,7 +44,7 @@ func electVerb(a *app) *cobra.Command {
 	c.Flags().StringVar(&w.reason, "reason", "", "")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		w.slots = 1
-		names, argv, err := splitArgs(c, args)
+		names, argv, err := splitArgs(c, args, "nightly -- ./backup.sh", checkName)
 		if err == nil && len(names) > 1 {
 			err = usage("elect: one name before --, not %d", len(names))
 		}

@@ -39,6 +39,10 @@ type (
 		Subject string `json:"subject"`
 		Text    string `json:"text"`
 	}
+	keyJSON struct {
+		Key     string `json:"key"` // "": there is none that can be told
+		Writing bool   `json:"writing"`
+	}
 	breakJSON struct {
 		Token  int64          `json:"token,omitempty"`
 		Was    holdfast.Owner `json:"was"`

@@ -17,7 +17,7 @@ const rootHelp = `Locks, leases and leader election in the database you already 
 
   holdfast run nightly -- ./backup.sh      one at a time, wherever it is started
 
-Use it      run elect acquire release
+Use it      run elect acquire release state cache
 See it      list show watch break doctor
 Set it up   schema config completion version
 
@@ -63,15 +63,17 @@ func newRoot(args []string) *cobra.Command {
 		c.OutOrStdout().Write([]byte(text))
 	})
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		if c.Name() == "run" || c.Name() == "elect" {
-			if !slices.Contains(args, "--") && strings.Contains(err.Error(), "unknown") {
-				if names, command := splitGuess(c.Flags().Args()); command != "" {
-					return noDashes(c.Name(), names, command)
-				}
+		if !slices.Contains(args, "--") && strings.Contains(err.Error(), "unknown") {
+			names, command := splitGuess(c.Flags().Args())
+			switch verb := verbOf(c); {
+			case verb == "cache" && len(names) > 0:
+				return cacheDashes(c.Flag("state").Value.String())
+			case command != "" && (verb == "run" || verb == "elect" || verb == "state write"):
+				return noDashes(verb, names, command)
 			}
 		}
 		text, _, _ := strings.Cut(err.Error(), "\n")
-		return usage("%s: %s; see: %s --help", c.Name(), escape(text), c.CommandPath())
+		return usage("%s: %s; see: %s --help", verbOf(c), escape(text), c.CommandPath())
 	})
 	for _, verb := range verbs {
 		root.AddCommand(verb(a))
@@ -80,9 +82,12 @@ func newRoot(args []string) *cobra.Command {
 }
 
 var verbs = []func(*app) *cobra.Command{
-	runVerb, electVerb, acquireVerb, releaseVerb, listVerb, showVerb, watchVerb, breakVerb,
+	runVerb, electVerb, acquireVerb, releaseVerb, stateVerb, cacheVerb, listVerb, showVerb, watchVerb, breakVerb,
 	configVerb, schemaVerb, doctorVerb, versionVerb,
 }
+
+// verbOf is what stands between holdfast and the arguments.
+func verbOf(c *cobra.Command) string { return strings.TrimPrefix(c.CommandPath(), "holdfast ") }
 
 // splitGuess takes a command line without "--" for a name and a command.
 func splitGuess(args []string) (names []string, command string) {

@@ -109,6 +109,9 @@ func (l *lease) check() error {
 	if l.ttl.set && l.ttl.Duration < holdfast.MinTTL {
 		return usage("--ttl %v is below %v", l.ttl.Duration, holdfast.MinTTL)
 	}
+	if l.ttl.Duration > holdfast.MaxTTL {
+		return usage("--ttl %v is above %v", l.ttl.Duration, holdfast.MaxTTL)
+	}
 	if l.ttl.set {
 		return l.checkKillAfter(l.ttl.Duration)
 	}
@@ -137,7 +140,7 @@ func runVerb(a *app) *cobra.Command {
 	l.flags(c.Flags())
 	c.Flags().IntVarP(&code, "exit-code", "E", exitNo, "")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		names, argv, err := splitArgs(c, args)
+		names, argv, err := splitArgs(c, args, "nightly -- ./backup.sh", checkName)
 		if err != nil {
 			return err
 		}
@@ -156,23 +159,24 @@ func runVerb(a *app) *cobra.Command {
 	return c
 }
 
-// splitArgs takes apart NAME... -- CMD [ARG...].
-func splitArgs(c *cobra.Command, args []string) (names, argv []string, err error) {
-	verb := c.Name()
+// splitArgs takes apart NAME... -- CMD [ARG...], with an example.
+func splitArgs(c *cobra.Command, args []string, example string, check func(string) error) (names, argv []string, err error) {
+	verb := verbOf(c)
 	dash := c.ArgsLenAtDash()
 	switch {
 	case dash < 0 && len(args) < 2:
-		return nil, nil, usage("%s: needs a name and a command, as in: holdfast %s nightly -- ./backup.sh", verb, verb)
+		return nil, nil, usage("%s: needs a name and a command, as in: holdfast %s %s", verb, verb, example)
 	case dash < 0:
 		names, command := splitGuess(args)
 		return nil, nil, noDashes(verb, names, command)
 	case dash == 0:
-		return nil, nil, usage("%s: no name before --, as in: holdfast %s nightly -- ./backup.sh", verb, verb)
+		return nil, nil, usage("%s: no name before --, as in: holdfast %s %s", verb, verb, example)
 	case dash == len(args):
-		return nil, nil, usage("%s: no command after --, as in: holdfast %s %s -- ./backup.sh", verb, verb, escape(args[0]))
+		_, command, _ := strings.Cut(example, " -- ")
+		return nil, nil, usage("%s: no command after --, as in: holdfast %s %s -- %s", verb, verb, escape(args[0]), command)
 	}
 	for _, name := range args[:dash] {
-		if err := checkName(name); err != nil {
+		if err := check(name); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -335,7 +339,7 @@ func environment() []string {
 	for _, v := range os.Environ() {
 		switch name, _, _ := strings.Cut(v, "="); {
 		case strings.HasPrefix(name, "HOLDFAST_AUTH"):
-		case name == "HOLDFAST_NAME", name == "HOLDFAST_TOKEN", name == "HOLDFAST_LOCKS":
+		case name == "HOLDFAST_NAME", name == "HOLDFAST_TOKEN", name == "HOLDFAST_LOCKS", name == "HOLDFAST_STATE":
 		default:
 			env = append(env, v)
 		}
