@@ -13,10 +13,11 @@ func command(b *bench) ([]Row, error) {
 	if !b.has("sqlite") {
 		return nil, nil
 	}
-	holdfast := b.path("holdfast")
-	build := exec.CommandContext(b.ctx, "go", "build", "-o", holdfast, "github.com/holdfast-lock/holdfast/cmd/holdfast")
-	if out, err := build.CombinedOutput(); err != nil {
-		b.say("SKIPPED: the command does not build: %v\n%s", err, out)
+	holdfast, err := b.holdfast()
+	if err != nil {
+		return nil, err
+	}
+	if holdfast == "" {
 		return []Row{Row{Store: "sqlite", System: "holdfast run x -- true"}.notes("skipped: the command does not build here")}, nil
 	}
 	env := append(os.Environ(), "HOLDFAST_STORE=sqlite:"+b.path("command.db"), "XDG_RUNTIME_DIR="+b.dir)
@@ -62,6 +63,20 @@ func command(b *bench) ([]Row, error) {
 		rows = append(rows, row)
 	}
 	return rows, nil
+}
+
+// holdfast builds the command, once, and tells where; "" if it does not build here.
+func (b *bench) holdfast() (path string, err error) {
+	path = b.path("holdfast")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	build := exec.CommandContext(b.ctx, "go", "build", "-o", path, "github.com/holdfast-lock/holdfast/cmd/holdfast")
+	if out, err := build.CombinedOutput(); err != nil {
+		b.say("SKIPPED: the command does not build: %v\n%s", err, out)
+		return "", b.ctx.Err()
+	}
+	return path, nil
 }
 
 func environ(cmd *exec.Cmd, env []string) *exec.Cmd {

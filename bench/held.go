@@ -39,6 +39,8 @@ func keep(b *bench) ([]Row, error) {
 				sizes = []int{1000}
 			case s.name == "pglock":
 				sizes = []int{1000}
+			case s.store == "dir": // each is a directory
+				sizes = []int{10_000}
 			case !s.ours():
 				sizes = []int{10_000}
 			}

@@ -43,6 +43,8 @@ var workloads = []workload{
 	{"crash", crash},
 	{"waiters", waiters},
 	{"command", command},
+	{"state", states},
+	{"cache", caches},
 }
 
 // A bench is what the workloads share.

@@ -72,6 +72,7 @@ var starters = []struct {
 }{
 	{"memory", func(*bench) (*server, error) { return &server{}, nil }},
 	{"sqlite", func(*bench) (*server, error) { return &server{version: "SQLite"}, nil }},
+	{"dir", startDirectory},
 	{"postgres", startPostgres},
 	{"mysql", startMySQL},
 	{"redis", startRedis},

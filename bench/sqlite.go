@@ -52,7 +52,7 @@ var sqliteSystems = []*system{
 			if err != nil {
 				return nil, err
 			}
-			return storeAlone{s}, nil
+			return storeAlone{s, s.Close}, nil
 		},
 	},
 }
@@ -146,13 +146,16 @@ func (c *client) requests() float64 {
 }
 
 // storeAlone makes the calls that the client makes for a lock: a take that
-// waits for the disk, and a release that does not.
-type storeAlone struct{ s *sqlite.Store }
+// waits for the disk, and a release that need not.
+type storeAlone struct {
+	holdfast.Store
+	shut func() error
+}
 
 func (a storeAlone) lock(ctx context.Context, name string) (held, error) {
 	key := holdfast.Key{Name: name}
 	swap := func(ctx context.Context, w holdfast.Write) (int64, error) {
-		out, err := a.s.CompareAndSwap(ctx, []holdfast.Write{w})
+		out, err := a.CompareAndSwap(ctx, []holdfast.Write{w})
 		if err == nil && !out[0].Won {
 			err = errors.New("lost a write without a rival")
 		}
@@ -171,7 +174,7 @@ func (a storeAlone) lock(ctx context.Context, name string) (held, error) {
 	}), nil
 }
 
-func (a storeAlone) close() error { return a.s.Close() }
+func (a storeAlone) close() error { return a.shut() }
 
 // A floorDB makes the floor's statements as a program would, with database/sql.
 type floorDB struct {
@@ -273,12 +276,14 @@ func (f flocker) lock(ctx context.Context, name string) (held, error) {
 	if err != nil {
 		return nil, err
 	}
-	locked := make(chan error, 1)
-	go func() { locked <- flock(file) }()
-	select {
-	case err = <-locked:
-	case <-ctx.Done():
-		return nil, ctx.Err() // the end of the process ends the wait
+	if !tryFlock(file) {
+		locked := make(chan error, 1)
+		go func() { locked <- flock(file) }()
+		select {
+		case err = <-locked:
+		case <-ctx.Done():
+			return nil, ctx.Err() // the end of the process ends the wait
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close())

@@ -58,7 +58,7 @@ type site struct {
 }
 
 // systems are all, by store; who others are compared with comes before them.
-var systems = slices.Concat(sqliteSystems, postgresSystems, mysqlSystems, redisSystems, etcdSystems)
+var systems = slices.Concat(sqliteSystems, dirSystems, postgresSystems, mysqlSystems, redisSystems, etcdSystems)
 
 func findSystem(store, name string) *system {
 	for _, s := range systems {

@@ -13,6 +13,8 @@ func monotonic() int64 { return time.Now().UnixNano() }
 
 func flock(*os.File) error { return errors.ErrUnsupported }
 
+func tryFlock(*os.File) bool { return false }
+
 func unflock(*os.File) error { return errors.ErrUnsupported }
 
 func cpuTime() time.Duration { return 0 }

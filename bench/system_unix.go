@@ -26,6 +26,8 @@ func flock(f *os.File) error {
 	}
 }
 
+func tryFlock(f *os.File) bool { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil }
+
 func unflock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) }
 
 // cpuTime is what this process has used.
