@@ -40,7 +40,8 @@ import (
 type Store struct {
 	path  string
 	root  *os.Root
-	local bool // nobody but this kernel changes the files, and it forgets no order
+	is    fs.FileInfo // of root
+	local bool        // nobody but this kernel changes the files, and it forgets no order
 	mode  fs.FileMode
 
 	clock clock.Remote
@@ -62,7 +63,7 @@ const (
 	about   = "holdfast.json" // says that it is ours
 	scratch = "tmp"           // what is not finished
 	wakes   = "wake"          // of those who wait on the host that has the disk
-	floors  = "floor"         // a record: no version of a swept key is above it
+	floor   = "floor"         // in it a key: no version of a swept key is above its value
 )
 
 var spaces = [...]string{"names", "sessions", "settings", "audits"}
@@ -86,7 +87,7 @@ func Migrate(path string) error {
 	if err := s.verify(); err == nil || !errors.Is(err, errNotPrepared) {
 		return err
 	}
-	for _, dir := range append([]string{scratch, wakes}, spaces[:]...) {
+	for _, dir := range append([]string{scratch, wakes, floor}, spaces[:]...) {
 		if err := s.mkdir(s.root, dir); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("prepare %s: %w", path, err)
 		}
@@ -143,7 +144,20 @@ func open(path string) (*Store, error) {
 		root.Close()
 		return nil, err
 	}
-	return &Store{path: path, root: root, local: filesystem.Local(path) == nil, mode: info.Mode().Perm(), calls: make(lane, 64), beats: make(lane, 8)}, nil
+	return &Store{path: path, root: root, is: info, local: filesystem.Local(path) == nil, mode: info.Mode().Perm(), calls: make(lane, 64), beats: make(lane, 8)}, nil
+}
+
+// here refuses to go on in a directory that others do not find any more: what
+// they take for the store is another.
+func (s *Store) here() error {
+	is, err := os.Stat(s.path)
+	if err == nil && !os.SameFile(is, s.is) {
+		err = errors.New("another directory, or another file system, is in its place")
+	}
+	if err != nil {
+		return fmt.Errorf("%s was removed, replaced or mounted over while in use, open the store anew: %w", s.path, err)
+	}
+	return nil
 }
 
 var errNotPrepared = errors.New("not prepared for Holdfast")
@@ -163,7 +177,7 @@ func (s *Store) verify() error {
 	case a.Format > formatVersion:
 		return fmt.Errorf("%s is version %d, newer than this program (%d): upgrade the program", s.path, a.Format, formatVersion)
 	}
-	for _, dir := range append([]string{scratch, wakes}, spaces[:]...) {
+	for _, dir := range append([]string{scratch, wakes, floor}, spaces[:]...) {
 		if info, err := s.root.Lstat(dir); err != nil || !info.IsDir() {
 			return fmt.Errorf("%s has no directory %s any more: nothing can be trusted that is in it", s.path, dir)
 		}
@@ -186,7 +200,7 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 	}
 	keys = slices.Clone(keys)
 	records := make([]holdfast.Record, len(keys))
-	err := s.calls.do(ctx, func() error {
+	err := s.do(ctx, s.calls, func() error {
 		age := s.ages()
 		return each(len(keys), func(i int) error {
 			f, err := s.look(ctx, keys[i])
@@ -223,7 +237,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 		}
 	}
 	outcomes := make([]holdfast.Outcome, len(own))
-	err := l.do(ctx, func() error {
+	err := s.do(ctx, l, func() error {
 		age := sync.OnceValue(s.ages)
 		return each(len(own), func(i int) (err error) {
 			outcomes[i], err = s.swap(ctx, own[i], age)
@@ -241,7 +255,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 // cancelled nor be bounded: when its context ends it is left alone.
 type lane chan struct{}
 
-func (l lane) do(ctx context.Context, call func() error) error {
+func (s *Store) do(ctx context.Context, l lane, call func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -253,7 +267,11 @@ func (l lane) do(ctx context.Context, call func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		defer func() { <-l }()
-		done <- call()
+		err := s.here()
+		if err == nil {
+			err = call()
+		}
+		done <- err
 	}()
 	select {
 	case err := <-done:

@@ -60,7 +60,7 @@ func (s *Store) look(ctx context.Context, k holdfast.Key) (*found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s %q: %w", k.Space, k.Name, err)
 	}
-	if f.dir != nil && f.head.name() != k.Name {
+	if f.version > 0 && f.head.name() != k.Name {
 		f.close()
 		return nil, fmt.Errorf("%s %q: its directory %s is that of %q", k.Space, k.Name, keyDir(k), f.head.name())
 	}
@@ -144,11 +144,14 @@ func (s *Store) read(f *found) error {
 		return err
 	}
 	f.written = written
+	if f.version == 0 {
+		return nil
+	}
 	f.head, f.value, err = decodeRecord(text)
 	if err != nil {
 		return fmt.Errorf("%s is damaged: %w", f.recordOf(f.nonce), err)
 	}
-	if f.version > 0 && exists(s.root, f.recordOf(f.head.Previous)) {
+	if exists(s.root, f.recordOf(f.head.Previous)) {
 		return s.settle(f)
 	}
 	return nil
@@ -322,17 +325,20 @@ func (s *Store) create(at string, k holdfast.Key) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.write(s.root, f.recordOf(f.nonce), text); err != nil {
+	// It must never be seen without its marker and record. A disk of ours keeps
+	// the order of names; of another's we do not know.
+	apart := !s.local
+	if _, err := s.write(s.root, f.recordOf(f.nonce), text, apart); err != nil {
 		s.root.Remove(f.recordOf(f.nonce))
 		return err
 	}
 	temporary := path.Join(scratch, f.nonce)
 	err = s.mkdir(s.root, temporary)
 	if err == nil {
-		_, err = s.write(s.root, path.Join(temporary, f.marker.String()), nil)
+		_, err = s.write(s.root, path.Join(temporary, f.marker.String()), nil, apart)
 	}
-	if err == nil { // it must never be seen without its marker
-		err = syncDir(s.root, temporary)
+	if err == nil && apart {
+		err = errors.Join(syncDir(s.root, temporary), syncDir(s.root, path.Dir(at)))
 	}
 	if err == nil {
 		if err = s.root.Rename(temporary, at); err == nil {
@@ -378,7 +384,7 @@ func (s *Store) follow(ctx context.Context, f *found, w holdfast.Write) (*found,
 	if err != nil {
 		return nil, err
 	}
-	next.written, err = s.write(s.root, next.recordOf(next.nonce), text)
+	next.written, err = s.write(s.root, next.recordOf(next.nonce), text, true)
 	if err == nil && !s.local {
 		// The name of the record must not be lost when that of its version is kept.
 		err = syncDir(s.root, path.Dir(f.at))
@@ -436,9 +442,9 @@ func (s *Store) resolve(ctx context.Context, f, next *found, failed error) (*fou
 	return nil, nil
 }
 
-// write creates a file and has it on disk when it returns. It tells the time at
-// which it was written, by the clock of whoever serves the files, in µs.
-func (s *Store) write(dir *os.Root, name string, text []byte) (written int64, err error) {
+// write creates a file, and may have it on disk when it returns. It tells the
+// time at which it was written, by the clock of whoever serves the files, in µs.
+func (s *Store) write(dir *os.Root, name string, text []byte, onDisk bool) (written int64, err error) {
 	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, s.mode&0o666)
 	if err != nil {
 		return 0, err
@@ -452,8 +458,10 @@ func (s *Store) write(dir *os.Root, name string, text []byte) (written int64, er
 	if _, err := f.Write(text); err != nil {
 		return 0, err
 	}
-	if err := f.Sync(); err != nil {
-		return 0, err
+	if onDisk {
+		if err := f.Sync(); err != nil {
+			return 0, err
+		}
 	}
 	info, err := f.Stat()
 	if err != nil {
@@ -476,7 +484,7 @@ func (s *Store) mkdir(root *os.Root, name string) error {
 // replace writes a file that is there whole or not at all.
 func (s *Store) replace(name string, text []byte) error {
 	temporary := path.Join(scratch, rand.Text())
-	_, err := s.write(s.root, temporary, text)
+	_, err := s.write(s.root, temporary, text, true)
 	if err == nil {
 		err = s.root.Rename(temporary, name)
 	}

@@ -27,9 +27,11 @@ import (
 //	names/record-<nonce>
 
 // keyDir is the directory of a key.
-func keyDir(k holdfast.Key) string {
-	sum := sha256.Sum256([]byte(k.Name))
-	return spaces[k.Space] + "/" + hex.EncodeToString(sum[:])
+func keyDir(k holdfast.Key) string { return spaces[k.Space] + "/" + hashed(k.Name) }
+
+func hashed(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:])
 }
 
 // A marker is the name that a version has.

@@ -15,9 +15,12 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/clock"
 )
 
+// floorKey is the key that keeps the floor.
+const floorKey = floor + "/key"
+
 // floor reads what no version of a swept key was above.
 func (s *Store) floor(ctx context.Context) (int64, error) {
-	f, err := s.lookAt(ctx, floors)
+	f, err := s.lookAt(ctx, floorKey)
 	if err != nil {
 		return 0, err
 	}
@@ -39,12 +42,12 @@ func (f *found) floor() (int64, error) {
 // raise has the floor be at least n.
 func (s *Store) raise(ctx context.Context, n int64) error {
 	for {
-		f, err := s.lookAt(ctx, floors)
+		f, err := s.lookAt(ctx, floorKey)
 		if err != nil {
 			return err
 		}
 		if f.dir == nil {
-			if err := s.create(floors, holdfast.Key{}); err != nil {
+			if err := s.create(floorKey, holdfast.Key{}); err != nil {
 				return err
 			}
 			continue
@@ -71,7 +74,7 @@ func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n 
 	if int(space) >= len(spaces) {
 		return nil, fmt.Errorf("directory: keys: unknown %s", space)
 	}
-	err = s.calls.do(ctx, func() error {
+	err = s.do(ctx, s.calls, func() error {
 		names, err = s.keys(ctx, space, after, n)
 		return err
 	})
@@ -82,7 +85,7 @@ func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n 
 }
 
 func (s *Store) keys(ctx context.Context, space holdfast.Space, after string, n int) (names []string, err error) {
-	dirs, _, err := s.spaceDir(space)
+	dirs, _, err := s.spaceDir(spaces[space])
 	if err != nil {
 		return nil, err
 	}
@@ -99,8 +102,8 @@ func (s *Store) keys(ctx context.Context, space holdfast.Space, after string, n 
 			}
 			name = f.head.name()
 			f.close()
-			if f.dir == nil {
-				continue // it was swept
+			if f.version == 0 {
+				continue // it was never written, or swept
 			}
 			s.names.put(dir, name)
 		}
@@ -127,16 +130,16 @@ func (s *Store) keys(ctx context.Context, space holdfast.Space, after string, n 
 	return names, nil
 }
 
-// spaceDir lists the directories of a space's keys, and its records.
-func (s *Store) spaceDir(space holdfast.Space) (keys, records []string, err error) {
-	d, err := s.root.Open(spaces[space])
+// spaceDir lists the directories of a space's keys, and the records.
+func (s *Store) spaceDir(space string) (keys, records []string, err error) {
+	d, err := s.root.Open(space)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer d.Close()
 	entries, err := d.ReadDir(-1)
 	for _, e := range entries {
-		name := path.Join(spaces[space], e.Name())
+		name := path.Join(space, e.Name())
 		switch {
 		case e.IsDir():
 			keys = append(keys, name)
@@ -189,7 +192,7 @@ func (c *nameCache) put(dir, name string) {
 // Sweep implements holdfast.Sweeper. It also removes what calls that did not
 // come to their end have left.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
-	err = s.calls.do(ctx, func() error {
+	err = s.do(ctx, s.calls, func() error {
 		removed, err = s.sweep(ctx, idle)
 		return err
 	})
@@ -211,8 +214,8 @@ func (s *Store) sweep(ctx context.Context, idle time.Duration) (removed int, err
 	age := s.clock.Ages(now, began)
 	s.sweepScratch(age)
 	s.sweepWakes()
-	for space := range spaces {
-		n, err := s.sweepSpace(ctx, holdfast.Space(space), idle, age)
+	for _, space := range append([]string{floor}, spaces[:]...) {
+		n, err := s.sweepSpace(ctx, space, idle, age)
 		if removed += n; err != nil {
 			return removed, err
 		}
@@ -220,7 +223,7 @@ func (s *Store) sweep(ctx context.Context, idle time.Duration) (removed int, err
 	return removed, nil
 }
 
-func (s *Store) sweepSpace(ctx context.Context, space holdfast.Space, idle time.Duration, age func(int64) time.Duration) (removed int, err error) {
+func (s *Store) sweepSpace(ctx context.Context, space string, idle time.Duration, age func(int64) time.Duration) (removed int, err error) {
 	dirs, records, err := s.spaceDir(space)
 	if err != nil {
 		return 0, err
@@ -241,11 +244,11 @@ func (s *Store) sweepSpace(ctx context.Context, space holdfast.Space, idle time.
 			continue
 		}
 		newest[m.nonce] = true
-		if m.free {
+		if m.free && space != floor {
 			old, highest = append(old, at), max(highest, m.version)
 		}
 	}
-	s.sweepRecords(space, records, newest, age)
+	s.sweepRecords(records, newest, age)
 	raised := false
 	for _, at := range old {
 		if err := ctx.Err(); err != nil {
@@ -275,7 +278,7 @@ func (s *Store) sweepSpace(ctx context.Context, space holdfast.Space, idle time.
 }
 
 // sweepRecords removes records that no version has, nor can have any more.
-func (s *Store) sweepRecords(space holdfast.Space, records []string, newest map[string]bool, age func(int64) time.Duration) {
+func (s *Store) sweepRecords(records []string, newest map[string]bool, age func(int64) time.Duration) {
 	for _, name := range records {
 		if newest[strings.TrimPrefix(path.Base(name), "record-")] {
 			continue
@@ -286,7 +289,11 @@ func (s *Store) sweepRecords(space holdfast.Space, records []string, newest map[
 		}
 		h, _, err := decodeRecord(text)
 		if err == nil {
-			f, err := s.lookOnce(keyDir(holdfast.Key{Space: space, Name: h.name()}))
+			at := path.Join(path.Dir(name), hashed(h.name()))
+			if path.Dir(name) == floor {
+				at = floorKey
+			}
+			f, err := s.lookOnce(at)
 			if err != nil {
 				continue
 			}
@@ -320,6 +327,3 @@ func (s *Store) sweepScratch(age func(int64) time.Duration) {
 		}
 	}
 }
-
-// sweepWakes removes the files of watchers that are gone.
-func (s *Store) sweepWakes() {}

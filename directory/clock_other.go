@@ -1,0 +1,19 @@
+//go:build !linux
+
+package directory
+
+import "os"
+
+// touch has whoever serves the files say what time it is: it becomes the time
+// of the file.
+func touch(root *os.Root, name string) error {
+	f, err := root.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte{0}, 0); err != nil {
+		return err
+	}
+	return f.Sync()
+}
