@@ -402,7 +402,8 @@ func (d *dir) rotate(st folder) error {
 		// The answer of a file server may have been lost.
 		if k, look := readKey(st); look != nil || k.ID != id {
 			st.remove(name)
-			if info, look := st.stat(keyFile); look == nil && !info.regular {
+			if in, look := st.open(keyFile); look == nil {
+				in.close()
 				return fmt.Errorf("%w: %w", err, errNoRoom)
 			}
 			return err

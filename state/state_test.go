@@ -176,3 +176,5 @@ func TestClear(t *testing.T) {
 		}
 	})
 }
+
+func isLost(err error) bool { return errors.Is(err, holdfast.ErrLost) }
