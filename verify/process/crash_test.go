@@ -121,8 +121,10 @@ func TestCrashPoints(t *testing.T) {
 	t.Parallel()
 	if *full {
 		onStores(t, crashPoints)
-	} else {
-		crashPoints(t, newWorld)
+		return
+	}
+	for store, fresh := range onFiles {
+		t.Run(store, func(t *testing.T) { crashPoints(t, fresh) })
 	}
 }
 

@@ -62,22 +62,23 @@ var attacks = []attack{
 // commands of a name alive, with all they started.
 func TestNeverTwoCommands(t *testing.T) {
 	t.Parallel()
-	for _, a := range attacks {
-		for _, hosts := range []string{"a", "ab"} {
-			where := "same host"
-			if len(hosts) > 1 {
-				where = "another host"
+	for store, fresh := range onFiles {
+		for _, a := range attacks {
+			for _, hosts := range []string{"a", "ab"} {
+				where := "same host"
+				if len(hosts) > 1 {
+					where = "another host"
+				}
+				t.Run(store+"/"+a.name+"/"+where, func(t *testing.T) {
+					t.Parallel()
+					neverTwo(t, fresh(t), a, hosts, where)
+				})
 			}
-			t.Run(a.name+"/"+where, func(t *testing.T) {
-				t.Parallel()
-				neverTwo(t, a, hosts, where)
-			})
 		}
 	}
 }
 
-func neverTwo(t *testing.T, a attack, hosts, where string) {
-	w := newWorld(t)
+func neverTwo(t *testing.T, w *world, a attack, hosts, where string) {
 	var all []*world
 	for _, h := range hosts {
 		all = append(all, w.host(string(h)))
@@ -139,34 +140,39 @@ func (w *world) lastOf(token int64) (last int64) {
 // also when nobody waits.
 func TestStoppedRunAlone(t *testing.T) {
 	t.Parallel()
-	for _, ttl := range []time.Duration{time.Second, 2 * time.Second} {
-		t.Run(ttl.String(), func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			var left figures
-			for range number(2, 10) {
-				p := w.family("--ttl", fmt.Sprint(ttl.Seconds()))
-				token := w.newest(members)
-				session := w.show("x").Holders[0].Owner.Session
-				p.signal(syscall.SIGSTOP)
-				await(t, "it stands still", func() bool { return state(p.Process.Pid) == 'T' })
-				beat := w.lastBeat(session)
-				end := beat + int64(ttl)
-				for life.Now() < end+int64(ttl)/2 {
-					time.Sleep(5 * time.Millisecond)
-				}
-				last := w.lastOf(token)
-				left = append(left, time.Duration(end-last))
-				if over := time.Duration(last - (end - int64(margin(ttl)))); over > 0 {
-					t.Errorf("the command lived on for %v after the window had closed", over)
-				}
-				p.signal(syscall.SIGCONT)
-				p.wantStatus(75)
-			}
-			t.Logf("figure: run stopped, TTL %v: the command and all it started were dead %v to %v before the TTL was over", ttl,
-				slices.Min(left).Round(time.Millisecond), slices.Max(left).Round(time.Millisecond))
-		})
+	for store, fresh := range onFiles {
+		for _, ttl := range []time.Duration{time.Second, 2 * time.Second} {
+			t.Run(fmt.Sprintf("%s/%v", store, ttl), func(t *testing.T) {
+				t.Parallel()
+				stoppedAlone(t, fresh(t), ttl)
+			})
+		}
 	}
+}
+
+func stoppedAlone(t *testing.T, w *world, ttl time.Duration) {
+	var left figures
+	for range number(2, 10) {
+		p := w.family("--ttl", fmt.Sprint(ttl.Seconds()))
+		token := w.newest(members)
+		session := w.show("x").Holders[0].Owner.Session
+		p.signal(syscall.SIGSTOP)
+		await(t, "it stands still", func() bool { return state(p.Process.Pid) == 'T' })
+		beat := w.lastBeat(session)
+		end := beat + int64(ttl)
+		for life.Now() < end+int64(ttl)/2 {
+			time.Sleep(5 * time.Millisecond)
+		}
+		last := w.lastOf(token)
+		left = append(left, time.Duration(end-last))
+		if over := time.Duration(last - (end - int64(margin(ttl)))); over > 0 {
+			t.Errorf("the command lived on for %v after the window had closed", over)
+		}
+		p.signal(syscall.SIGCONT)
+		p.wantStatus(75)
+	}
+	t.Logf("figure: run stopped, TTL %v: the command and all it started were dead %v to %v before the TTL was over", ttl,
+		slices.Min(left).Round(time.Millisecond), slices.Max(left).Round(time.Millisecond))
 }
 
 // newest is the token of the newest hold, when its n processes have begun.

@@ -120,7 +120,9 @@ func (w *world) sweep() time.Duration {
 		must(w.t, err)
 		left := w.leftovers()
 		if len(left) == 0 {
-			return time.Duration(life.Now() - began)
+			took := time.Duration(life.Now() - began)
+			w.bare()
+			return took
 		}
 		if time.Now().After(end) {
 			w.t.Errorf("left over after sweeps:\n%s", strings.Join(left, "\n"))
@@ -139,7 +141,7 @@ func waitersLeave(t *testing.T, fresh func(*testing.T) *world) {
 	t.Parallel()
 	w := fresh(t)
 	ttl, wait := time.Second, "1"
-	if w.onServer() {
+	if w.db == "" {
 		ttl, wait = 2*time.Second, "4" // others are at it, too
 	}
 	holder := w.runActor([]string{"--ttl", ttl.String(), "x"}, "-stdin")

@@ -36,6 +36,9 @@ func state(pid int) byte {
 func guardOf(t *testing.T, p *process) (guard int) {
 	t.Helper()
 	await(t, "the guard is there", func() bool {
+		if p.isDone() {
+			t.Fatalf("there is no guard, since run has ended: %s", p.said())
+		}
 		for _, child := range children(p.Process.Pid) {
 			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", child))
 			if string(name) == "holdfast-guard\n" {

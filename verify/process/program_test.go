@@ -23,6 +23,8 @@ var roles = map[string]func(args []string) error{
 	"hold":  hold,
 	"pause": pause,
 	"crash": crash,
+	"swap":  swap,
+	"trace": trace,
 }
 
 // A part is what the roles have in common.

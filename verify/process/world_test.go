@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"database/sql"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,7 +37,7 @@ type world struct {
 	wrap    []string // what its programs are started with
 	store   *stores.Store
 	client  *holdfast.Client // only looks
-	tables  *sql.DB
+	tables  *sql.DB          // nil on a directory
 }
 
 // newWorld is a world on a file.
@@ -50,6 +51,20 @@ func newWorldIn(t *testing.T, sub string) *world {
 	must(t, os.MkdirAll(filepath.Dir(w.db), 0o700))
 	return w.open("sqlite:" + w.db)
 }
+
+// newDirectory is a world on a directory store.
+func newDirectory(t *testing.T) *world { return newDirectoryIn(t, ".") }
+
+func newDirectoryIn(t *testing.T, sub string) *world {
+	t.Helper()
+	w := newDir(t)
+	path := filepath.Join(w.dir, sub, "store")
+	must(t, os.MkdirAll(path, 0o700))
+	return w.open("dir:" + path)
+}
+
+// onFiles are the worlds without a server.
+var onFiles = map[string]func(*testing.T) *world{"sqlite": newWorld, "dir": newDirectory}
 
 // newDir is a world without a store.
 func newDir(t *testing.T) *world {
@@ -79,9 +94,11 @@ func (w *world) open(target string) *world {
 	return w
 }
 
-// onStores runs a test on a file, and on each server that is installed.
+// onStores runs a test on files, and on each server that is installed.
 func onStores(t *testing.T, f func(t *testing.T, fresh func(*testing.T) *world)) {
-	t.Run("sqlite", func(t *testing.T) { f(t, newWorld) })
+	for _, name := range slices.Sorted(maps.Keys(onFiles)) {
+		t.Run(name, func(t *testing.T) { f(t, onFiles[name]) })
+	}
 	on := func(server func(testing.TB, *servers.Options) *servers.Server) func(*testing.T) {
 		return func(t *testing.T) {
 			s := server(t, nil) // or skips
@@ -97,7 +114,10 @@ func onStores(t *testing.T, f func(t *testing.T, fresh func(*testing.T) *world))
 }
 
 // onServer is whether a world's store is on a server.
-func (w *world) onServer() bool { return w.db == "" }
+func (w *world) onServer() bool {
+	scheme, _, _ := strings.Cut(w.target, ":")
+	return onFiles[scheme] == nil
+}
 
 // host is the same world as seen from a host of that name: the kernel's proofs
 // of other hosts are not seen there, only the lease counts.
