@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const watchable = true
+
 // Watch implements holdfast.Watcher on the host whose disk the directory is on.
 // On others it fails, and waiters poll.
 func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {

@@ -9,6 +9,8 @@ import (
 	"github.com/holdfast-lock/holdfast"
 )
 
+const watchable = false
+
 // Watch implements holdfast.Watcher on Linux; elsewhere waiters poll.
 func (s *Store) Watch(ctx context.Context, _ []string, _ func(holdfast.Hint)) error {
 	if err := ctx.Err(); err != nil {

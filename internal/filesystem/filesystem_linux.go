@@ -2,6 +2,8 @@ package filesystem
 
 import (
 	"fmt"
+	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,4 +54,32 @@ func Network(path string) string {
 		return "" // opening the file says it better
 	}
 	return networks[uint32(s.Type)]
+}
+
+// Volatile says whether what is at path is gone when the machine restarts.
+func Volatile(path string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(path, &fs) == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC)
+}
+
+// Options are the mount options of the file system that path is on, those of
+// the file system itself and not of its place.
+func Options(path string) []string {
+	var stat unix.Stat_t
+	if unix.Stat(path, &stat) != nil {
+		return nil
+	}
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	dev := fmt.Sprintf("%d:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev))
+	for line := range strings.Lines(string(text)) {
+		place, fs, found := strings.Cut(line, " - ")
+		places, of := strings.Fields(place), strings.Fields(fs)
+		if found && len(places) > 2 && places[2] == dev && len(of) > 2 {
+			return strings.Split(of[2], ",")
+		}
+	}
+	return nil
 }

@@ -15,3 +15,10 @@ func Network(string) string { return "" }
 func Local(path string) error {
 	return fmt.Errorf("%s: not known to be local on %s", path, runtime.GOOS)
 }
+
+// Volatile says whether what is at path is gone when the machine restarts.
+func Volatile(string) bool { return false }
+
+// Options are the mount options of the file system that path is on, where they
+// can be known.
+func Options(string) []string { return nil }

@@ -1,0 +1,450 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+var key = holdfast.Key{Space: holdfast.Names, Name: "orders/42"}
+
+func put(t *testing.T, s *Store, old int64, value string) holdfast.Record {
+	t.Helper()
+	outs, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: old, Value: []byte(value)}})
+	if err != nil || !outs[0].Won {
+		t.Fatalf("write %q: %v %v", value, outs, err)
+	}
+	return outs[0].Record
+}
+
+func load(t *testing.T, s *Store) holdfast.Record {
+	t.Helper()
+	recs, err := s.Load(t.Context(), []holdfast.Key{key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return recs[0]
+}
+
+// at looks at the key as it is.
+func at(t *testing.T, s *Store) *found {
+	t.Helper()
+	f, err := s.lookAt(t.Context(), keyDir(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.close)
+	return f
+}
+
+func (s *Store) file(name string) string { return filepath.Join(s.path, filepath.FromSlash(name)) }
+
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("the error is %q, and does not say %q", err, part)
+		}
+	}
+}
+
+// A directory that nobody has prepared may be a mount point without its mount.
+func TestNotPrepared(t *testing.T) {
+	dir := t.TempDir()
+	_, err := New(dir)
+	wantError(t, err, dir, "not prepared", "mount it", "holdfast schema apply")
+	if entries, _ := os.ReadDir(dir); len(entries) > 0 {
+		t.Errorf("New has made %v", entries)
+	}
+	_, err = New(filepath.Join(dir, "none"))
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of a directory that is not there: %v", err)
+	}
+	if err := Migrate(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := Migrate(dir); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, about), []byte(`{"holdfast_directory":2}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = New(dir)
+	wantError(t, err, "version 2, newer than this program (1)")
+	wantError(t, Migrate(dir), "version 2")
+}
+
+func TestChangedByEveryone(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("permissions are not bits here")
+	}
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, Migrate(dir), "can be changed by everyone", "chmod o-w "+dir)
+}
+
+// What others do not find any more is not the store.
+func TestReplaced(t *testing.T) {
+	s := fresh(t)
+	put(t, s, holdfast.IfEmpty, "1")
+	if err := os.Rename(s.path, s.path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Load(t.Context(), []holdfast.Key{key})
+	wantError(t, err, s.path, "was removed, replaced or mounted over")
+	if err := os.Mkdir(s.path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := Migrate(s.path); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: holdfast.IfEmpty, Value: []byte("2")}})
+	wantError(t, err, s.path, "open the store anew")
+}
+
+// A version that its writer did not live to report is made to last by who reads
+// it: what it follows cannot be read any more, by anybody.
+func TestReaderSettles(t *testing.T) {
+	s := fresh(t)
+	first := put(t, s, holdfast.IfEmpty, "1")
+	old := at(t, s)
+	kept, err := os.ReadFile(s.file(old.recordOf(old.nonce)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := put(t, s, first.Version, "2")
+	if err := os.WriteFile(s.file(old.recordOf(old.nonce)), kept, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := load(t, s); got.Version != second.Version || string(got.Value) != "2" {
+		t.Errorf("read version %d with %q", got.Version, got.Value)
+	}
+	if exists(s.root, old.recordOf(old.nonce)) {
+		t.Error("the record before the one that was read is still there")
+	}
+}
+
+// An old listing leads to a record that is gone, and is made again.
+func TestOldListing(t *testing.T) {
+	s := fresh(t)
+	first := put(t, s, holdfast.IfEmpty, "1")
+	f := at(t, s)
+	if err := os.Remove(s.file(f.recordOf(f.nonce))); err != nil { // as a writer does before it reports
+		t.Fatal(err)
+	}
+	if _, err := s.lookOnce(f.at); !errors.Is(err, errMoved) {
+		t.Errorf("a version without its record: %v, want %v", err, errMoved)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: key, Old: first.Version}}); err == nil {
+		t.Error("it was followed")
+	}
+}
+
+// A write that comes late, to a version that was followed, or to a key that was
+// swept and made again, finds nothing to rename.
+func TestLateRename(t *testing.T) {
+	s := fresh(t)
+	first := put(t, s, holdfast.IfEmpty, "1")
+	stale := at(t, s)
+	empty := put(t, s, first.Version, "")
+	if next, err := s.follow(t.Context(), stale, holdfast.Write{Key: key, Old: first.Version, Value: []byte("late")}); next != nil || err != nil {
+		t.Errorf("a late write: %v %v, want none", next, err)
+	}
+	if n, err := s.Sweep(t.Context(), 0); n != 1 || err != nil {
+		t.Fatalf("swept %d, %v", n, err)
+	}
+	if got := load(t, s); got.Version != 0 {
+		t.Errorf("a swept key has version %d", got.Version)
+	}
+	again := put(t, s, holdfast.IfEmpty, "2")
+	if again.Version <= empty.Version {
+		t.Errorf("version %d after %d was swept", again.Version, empty.Version)
+	}
+	if next, err := s.follow(t.Context(), stale, holdfast.Write{Key: key, Old: first.Version, Value: []byte("late")}); next != nil || err != nil {
+		t.Errorf("a late write to a key that was made again: %v %v, want none", next, err)
+	}
+	if got := load(t, s); string(got.Value) != "2" {
+		t.Errorf("the key holds %q", got.Value)
+	}
+}
+
+// The floor is above what was swept, whatever the clock says.
+func TestFloor(t *testing.T) {
+	s := fresh(t)
+	now := put(t, s, holdfast.IfEmpty, "1").Version
+	f := at(t, s)
+	far := now + time.Hour.Microseconds() // the clock has gone back since
+	m := f.marker
+	m.version = far
+	if err := os.Rename(s.file(f.at+"/"+f.marker.String()), s.file(f.at+"/"+m.String())); err != nil {
+		t.Fatal(err)
+	}
+	far = put(t, s, far, "").Version
+	if n, err := s.Sweep(t.Context(), 0); n != 1 || err != nil {
+		t.Fatalf("swept %d, %v", n, err)
+	}
+	if got := put(t, s, holdfast.IfEmpty, "2").Version; got <= far {
+		t.Errorf("version %d after %d was swept", got, far)
+	}
+}
+
+// A sweep that has come halfway is ended by who comes next.
+func TestHalfSwept(t *testing.T) {
+	s := fresh(t)
+	first := put(t, s, holdfast.IfEmpty, "1")
+	put(t, s, first.Version, "")
+	f := at(t, s)
+	if err := f.dir.Rename(f.marker.String(), f.swept()); err != nil {
+		t.Fatal(err)
+	}
+	if got := load(t, s); got.Version != 0 {
+		t.Errorf("a key that is being swept has version %d", got.Version)
+	}
+	if exists(s.root, f.recordOf(f.nonce)) || exists(s.root, f.at) {
+		t.Error("something of it is left")
+	}
+	if err := s.root.Mkdir(f.at, 0o700); err != nil { // halfway in another place
+		t.Fatal(err)
+	}
+	put(t, s, holdfast.IfEmpty, "2")
+}
+
+// A damaged record is not taken for another.
+func TestDamaged(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		damage func(path string, text []byte) error
+	}{
+		{"cut short", func(p string, text []byte) error { return os.WriteFile(p, text[:len(text)-1], 0o600) }},
+		{"emptied", func(p string, _ []byte) error { return os.Truncate(p, 0) }},
+		{"a bit", func(p string, text []byte) error { text[len(text)-1] ^= 1; return os.WriteFile(p, text, 0o600) }},
+		{"zeros", func(p string, text []byte) error { return os.WriteFile(p, make([]byte, len(text)), 0o600) }},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			s := fresh(t)
+			put(t, s, holdfast.IfEmpty, "a value")
+			f := at(t, s)
+			path := s.file(f.recordOf(f.nonce))
+			text, err := os.ReadFile(path)
+			if err == nil {
+				err = c.damage(path, text)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = s.Load(t.Context(), []holdfast.Key{key})
+			wantError(t, err, "orders/42", "is damaged", f.recordOf(f.nonce))
+		})
+	}
+}
+
+// A person reads what is there.
+func TestReadable(t *testing.T) {
+	s := fresh(t)
+	put(t, s, holdfast.IfEmpty, `{"holders":[]}`)
+	f := at(t, s)
+	text, err := os.ReadFile(s.file(f.recordOf(f.nonce)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, value, _ := strings.Cut(string(text), "\n")
+	if !strings.Contains(line, `"name":"orders/42"`) || value != `{"holders":[]}` {
+		t.Errorf("a record reads\n%s", text)
+	}
+}
+
+// Two hosts of a directory of a group can both write, whatever their umask.
+func TestModes(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("permissions are not bits here")
+	}
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o770); err != nil {
+		t.Fatal(err)
+	}
+	if err := Migrate(dir); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	put(t, s, holdfast.IfEmpty, "1")
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		info, e2 := e.Info()
+		if err = errors.Join(err, e2); err != nil {
+			return err
+		}
+		want := fs.FileMode(0o660)
+		if e.IsDir() {
+			want = 0o770
+		}
+		if got := info.Mode().Perm(); got != want {
+			t.Errorf("%s has mode %o, want %o", path, got, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The ages of records do not follow the wall clock of who asks: a file with a
+// time ahead has none.
+func TestAgeOfTheFuture(t *testing.T) {
+	s := fresh(t)
+	put(t, s, holdfast.IfEmpty, "1")
+	if got := load(t, s).Age; got < 0 || got > time.Minute {
+		t.Errorf("a record of now is %v old", got)
+	}
+	f := at(t, s)
+	for _, c := range []struct{ by, low, high time.Duration }{
+		{time.Hour, -1, -1},
+		{-time.Hour, time.Hour, time.Hour + time.Minute},
+	} {
+		to := time.Now().Add(c.by)
+		if err := os.Chtimes(s.file(f.recordOf(f.nonce)), to, to); err != nil {
+			t.Fatal(err)
+		}
+		if got := load(t, s).Age; got < c.low || got > c.high {
+			t.Errorf("written %v from now: %v old", c.by, got)
+		}
+	}
+}
+
+// What is no file of ours keeps nobody waiting.
+func TestPlanted(t *testing.T) {
+	s := fresh(t)
+	put(t, s, holdfast.IfEmpty, "1")
+	f := at(t, s)
+	path := s.file(f.recordOf(f.nonce))
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	plant(t, path)
+	_, err := s.Load(t.Context(), []holdfast.Key{key})
+	wantError(t, err, "is not a file of ours")
+}
+
+// A call that hangs, as on a mount whose server is gone, is left alone when its
+// context ends, and heartbeats go on.
+func TestHanging(t *testing.T) {
+	s := fresh(t)
+	hang := make(chan struct{})
+	var stuck sync.WaitGroup
+	for range cap(s.calls) {
+		ctx, cancel := context.WithCancel(t.Context())
+		begun := make(chan struct{})
+		stuck.Go(func() {
+			if err := s.do(ctx, s.calls, func() error { close(begun); <-hang; return nil }); !errors.Is(err, context.Canceled) {
+				t.Errorf("a call that hangs ended with %v", err)
+			}
+		})
+		<-begun
+		cancel()
+	}
+	stuck.Wait()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := s.Load(ctx, []holdfast.Key{key}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("one more ended with %v", err)
+	}
+	if _, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Sessions, Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1")}}); err != nil {
+		t.Errorf("a heartbeat: %v", err)
+	}
+	close(hang)
+}
+
+// What nobody finished is swept when no call can still want it.
+func TestLeftovers(t *testing.T) {
+	s := fresh(t)
+	first := put(t, s, holdfast.IfEmpty, "1")
+	f := at(t, s)
+	place := func(name string, h header, old bool) string {
+		t.Helper()
+		h.setName(key.Name)
+		text, err := encodeRecord(h, []byte("x"))
+		if err == nil {
+			err = os.WriteFile(s.file(name), text, 0o600)
+		}
+		if err == nil && old {
+			to := time.Now().Add(-2 * leftover)
+			err = os.Chtimes(s.file(name), to, to)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	lost := place("names/record-LOST", header{Follows: first.Version - 1}, true)
+	coming := place("names/record-COMING", header{Follows: first.Version, Previous: f.nonce}, true)
+	young := place("names/record-YOUNG", header{Follows: first.Version - 1}, false)
+	dirt := place(scratch+"/dirt", header{}, true)
+	old := time.Now().Add(-2 * leftover)
+	if err := os.Chtimes(s.file(f.recordOf(f.nonce)), old, old); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Sweep(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{lost: false, coming: true, young: true, dirt: false, f.recordOf(f.nonce): true} {
+		if exists(s.root, name) != want {
+			t.Errorf("%s is there: %v, want %v", name, !want, want)
+		}
+	}
+}
+
+func FuzzMarker(f *testing.F) {
+	for _, name := range []string{"version-1-A", "version-1795226403001234-ABC-free", "version--1-A", "version-01-A", "swept-1-A", "version-1-", "version-9223372036854775808-A"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if m, ok := parseMarker(name); ok && m.String() != name {
+			t.Errorf("%q was taken for %q", name, m)
+		}
+	})
+}
+
+func FuzzRecord(f *testing.F) {
+	text, _ := encodeRecord(header{Name: "a"}, []byte("value"))
+	f.Add(text)
+	f.Add([]byte("{}\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		h, value, err := decodeRecord(text)
+		if err == nil && (h.Size != len(value) || h.Sum != checksum(value)) {
+			t.Errorf("%q was taken for a record", text)
+		}
+	})
+}
+
+func FuzzHints(f *testing.F) {
+	f.Add(append(message(holdfast.Hint{Key: key, Wake: "x"}), "0 \"half"...))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		hints, rest := split(text)
+		for _, h := range hints {
+			if h != (holdfast.Hint{}) && h.Key.Check() != nil {
+				t.Errorf("%q has the hint %v", text, h)
+			}
+		}
+		if strings.Contains(string(rest), "\n") {
+			t.Errorf("a line is left: %q", rest)
+		}
+	})
+}
