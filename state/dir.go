@@ -84,7 +84,7 @@ type seen struct {
 }
 
 const (
-	maxPending = 4096 // entries that a reader looks at in one go
+	maxPending = 1024 // entries that a reader looks at in one go
 	maxTries   = 100
 	temporary  = ".holdfast-" // how the names of our temporary files begin
 	pending    = "pending"
@@ -254,7 +254,7 @@ func (d *dir) judge(st folder) (writing bool, dead []string, err error) {
 		}
 	}
 	if more && !writing && len(dead) == 0 {
-		return false, nil, &fs.PathError{Op: "list", Path: pend.path, Err: errCrowd}
+		return false, nil, failed("list", pend.path, errCrowd)
 	}
 	return writing, dead, nil
 }

@@ -3,6 +3,8 @@ package state
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"strconv"
 )
 
 // A fileInfo is what a file was when it was asked.
@@ -21,5 +23,18 @@ var (
 	errNotFolder  = errors.New("not a directory, or a symbolic link to one")
 	errNotRegular = errors.New("not a regular file")
 	errTooLong    = errors.New("too long")
+	errOther      = errors.New("another file goes by that name")
 	errTorn       = errors.New("shorter than it was")
 )
+
+// failed is an error of an operation on a path, which may have been named by
+// others: it is shown in quotes if it is not plain text. nil stays nil.
+func failed(op, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if quoted := strconv.Quote(path); quoted != `"`+path+`"` {
+		path = quoted
+	}
+	return &fs.PathError{Op: op, Path: path, Err: err}
+}

@@ -5,7 +5,6 @@ package state
 import (
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -16,7 +15,7 @@ type folder struct{ path string }
 func openFolder(path string) (folder, error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.IsDir() {
-		err = &fs.PathError{Op: "open", Path: path, Err: errNotFolder}
+		err = failed("open", path, errNotFolder)
 	}
 	return folder{path}, err
 }
@@ -24,7 +23,7 @@ func openFolder(path string) (folder, error) {
 func (f folder) open(name string) (folder, error) {
 	info, err := os.Lstat(f.name(name))
 	if err == nil && !info.IsDir() {
-		err = &fs.PathError{Op: "open", Path: f.name(name), Err: errNotFolder}
+		err = failed("open", f.name(name), errNotFolder)
 	}
 	return folder{f.name(name)}, err
 }
@@ -54,14 +53,14 @@ func (f folder) read(name string, most int) ([]byte, fileInfo, error) {
 		return nil, info, err
 	}
 	if !info.regular {
-		return nil, info, &fs.PathError{Op: "read", Path: f.name(name), Err: errNotRegular}
+		return nil, info, failed("read", f.name(name), errNotRegular)
 	}
 	if info.size > int64(most) {
-		return nil, info, &fs.PathError{Op: "read", Path: f.name(name), Err: errTooLong}
+		return nil, info, failed("read", f.name(name), errTooLong)
 	}
 	text, err := os.ReadFile(f.name(name))
 	if err == nil && int64(len(text)) != info.size {
-		err = &fs.PathError{Op: "read", Path: f.name(name), Err: errTorn}
+		err = failed("read", f.name(name), errTorn)
 	}
 	return text, info, err
 }

@@ -4,8 +4,6 @@ package state
 
 import (
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -31,10 +29,10 @@ func (f folder) open(name string) (folder, error) {
 func open(at int, name, path string, flags int) (folder, error) {
 	fd, err := openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|flags, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
-		return folder{}, &fs.PathError{Op: "open", Path: path, Err: errNotFolder}
+		err = errNotFolder
 	}
 	if err != nil {
-		return folder{}, &fs.PathError{Op: "open", Path: path, Err: err}
+		return folder{}, failed("open", path, err)
 	}
 	return folder{fd, path}, nil
 }
@@ -42,10 +40,7 @@ func open(at int, name, path string, flags int) (folder, error) {
 func (f folder) close() { unix.Close(f.fd) }
 
 func (f folder) failed(op, name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &fs.PathError{Op: op, Path: f.path + "/" + name, Err: err}
+	return failed(op, f.path+"/"+name, err)
 }
 
 func (f folder) mkdir(name string) error {
@@ -59,7 +54,7 @@ func (f folder) list(n int) (names []string, more bool, err error) {
 	for {
 		got, err := again(func() (int, error) { return unix.ReadDirent(f.fd, buf) })
 		if err != nil {
-			return nil, false, f.failed("list", "", err)
+			return nil, false, failed("list", f.path, err)
 		}
 		if got <= 0 {
 			return names, false, nil
@@ -166,7 +161,7 @@ func (f folder) remove(name string) error {
 // sync puts the names in a folder on disk.
 func (f folder) sync() error {
 	_, err := again(func() (int, error) { return 0, unix.Fsync(f.fd) })
-	return f.failed("sync", "", err)
+	return failed("sync", f.path, err)
 }
 
 // identity tells a file from all others of this host.
@@ -193,7 +188,7 @@ func (f folder) locked(name, id string) (bool, error) {
 	}
 	defer unix.Close(fd)
 	if info.id() != id {
-		return false, fmt.Errorf("%s/%s is another file", f.path, name)
+		return false, f.failed("lock", name, errOther)
 	}
 	err = unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
