@@ -214,7 +214,7 @@ func (s *Store) sweep(ctx context.Context, idle time.Duration) (removed int, err
 	age := s.clock.Ages(now, began)
 	s.sweepScratch(age)
 	s.sweepWakes()
-	for _, space := range append([]string{floor}, spaces[:]...) {
+	for _, space := range append(spaces[:], floor) {
 		n, err := s.sweepSpace(ctx, space, idle, age)
 		if removed += n; err != nil {
 			return removed, err

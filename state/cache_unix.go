@@ -34,11 +34,11 @@ func openCacheDir(dir string) (*os.Root, error) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !ok || !info.IsDir():
-		return nil, errors.New("it is a symbolic link or no directory: name the directory itself")
+		return nil, errors.New("it is a symbolic link, or not a directory: name the directory itself")
 	case int(stat.Uid) != os.Geteuid():
 		return nil, fmt.Errorf("it belongs to user %d: name a directory of your own", stat.Uid)
 	case info.Mode().Perm()&0o022 != 0:
-		return nil, fmt.Errorf("others can write to it (mode %04o): take that from them, or name another directory", info.Mode().Perm())
+		return nil, fmt.Errorf("others can write to it (mode %04o): chmod go-w, or name another directory", info.Mode().Perm())
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -129,7 +129,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 		r.mu.Lock()
 		r.lost = nil
 		r.mu.Unlock()
-		if isLost(ended) {
+		if isLost(ended) && r.asked == nil {
 			say("%s", ended)
 			stop = r.endOnSignal(cancel)
 			q = begin()

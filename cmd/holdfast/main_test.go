@@ -74,16 +74,16 @@ type shop struct {
 	server func(testing.TB, *servers.Options) *servers.Server
 }
 
-var shops = []shop{{"sqlite", nil}, {"postgres", servers.Postgres}, {"mysql", servers.MySQL}}
+var shops = []shop{{"sqlite", nil}, {"dir", nil}, {"postgres", servers.Postgres}, {"mysql", servers.MySQL}}
 
 // The manual of the command is testdata: what it shows is what happens, in script
-// with every store, in sqlite and servers with those, in faults with servers that
-// are ill-treated, in pooler by way of a PgBouncer.
+// with every store, in sqlite, dir and servers with those, in faults with servers
+// that are ill-treated, in pooler by way of a PgBouncer.
 func TestScript(t *testing.T) {
 	for _, shop := range shops {
 		t.Run(shop.kind, func(t *testing.T) {
 			t.Parallel()
-			dirs := []string{"script", "sqlite"}
+			dirs := []string{"script", shop.kind}
 			if shop.server != nil {
 				dirs = []string{"script", "servers", "faults"}
 			}
@@ -162,6 +162,14 @@ func (s shop) play(t *testing.T, dir, file string) {
 			e.Setenv("GORACE", os.Getenv("GORACE"))
 			e.Setenv("USER", "ana")
 			e.Setenv("LOGNAME", "ana")
+			if s.kind == "dir" {
+				dir := filepath.Join(e.WorkDir, "locks.d")
+				if err := os.Mkdir(dir, 0o700); err != nil {
+					return err
+				}
+				migrate(t, "dir:"+dir)
+				e.Setenv("HOLDFAST_STORE", "dir:"+dir)
+			}
 			for name, value := range stores {
 				e.Setenv(name, value)
 			}
@@ -182,12 +190,15 @@ func (s shop) play(t *testing.T, dir, file string) {
 			"silence": func(ts *testscript.TestScript, _ bool, args []string) {
 				d, err := time.ParseDuration(args[0])
 				ts.Check(err)
-				if proxy == nil {
+				switch {
+				case s.kind == "dir":
+					obstruct(ts, "locks.d", d)
+				case proxy == nil:
 					mute(ts, "state/holdfast/holdfast.db", d)
-					return
+				default:
+					proxy.Stall(true)
+					time.AfterFunc(d, func() { proxy.Stall(false) })
 				}
-				proxy.Stall(true)
-				time.AfterFunc(d, func() { proxy.Stall(false) })
 			},
 			"server": func(ts *testscript.TestScript, _ bool, args []string) {
 				switch args[0] {
@@ -261,6 +272,25 @@ func mute(ts *testscript.TestScript, file string, d time.Duration) {
 	}
 	ts.Check(err)
 	over := sync.OnceFunc(func() { conn.ExecContext(context.Background(), "rollback"); conn.Close(); db.Close() })
+	time.AfterFunc(d, over)
+	ts.Defer(over)
+}
+
+// obstruct lets nobody read or write what a directory has, for so long, in the
+// background.
+func obstruct(ts *testscript.TestScript, dir string, d time.Duration) {
+	var thaw []func()
+	for _, space := range []string{"names", "sessions", "settings", "audits"} {
+		path := filepath.Join(ts.MkAbs(dir), space)
+		ts.Check(os.Rename(path, path+".away"))
+		ts.Check(os.WriteFile(path, nil, 0o600))
+		thaw = append(thaw, func() { os.Remove(path); os.Rename(path+".away", path) })
+	}
+	over := sync.OnceFunc(func() {
+		for _, f := range thaw {
+			f()
+		}
+	})
 	time.AfterFunc(d, over)
 	ts.Defer(over)
 }

@@ -34,6 +34,8 @@ type runner struct {
 	shared  bool // the command shares our process group and terminal
 	signals chan os.Signal
 
+	asked *killed // to end, while the command ran
+
 	mu      sync.Mutex
 	held    holding         // of a set of locks the first; nil before
 	lost    context.Context // ends when it is lost; nil before
@@ -189,6 +191,9 @@ func (r *runner) supervise(lost context.Context) guard.Event {
 				r.guard.Signal(sig.(syscall.Signal))
 				standStill()
 			default:
+				if ends(sig) {
+					r.asked = &killed{sig: sig.(syscall.Signal)}
+				}
 				r.guard.Signal(sig.(syscall.Signal))
 			}
 		}

@@ -118,6 +118,9 @@ func (s *Server) Crash(all bool) {
 	for _, m := range s.mounts {
 		m.forget()
 	}
+	if s.watcher != nil {
+		s.watcher.Crashed(s.walk)
+	}
 }
 
 // left is what may be left of a file's data that was not synced.

@@ -3,7 +3,10 @@
 package hostile
 
 import (
+	"maps"
 	"math/rand/v2"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,18 +25,12 @@ type Server struct {
 	mounts  []*Mount
 	skew    time.Duration // of its clock
 	full    bool
-	renamed func(dir []Entry, from, to string) // see Watch
+	watcher Watcher
 	closed  chan struct{}
 
 	lateMu sync.Mutex
 	late   int // what is still to be done
 	none   *sync.Cond
-}
-
-// An Entry is a name in a directory with what the file holds.
-type Entry struct {
-	Name string
-	Data []byte
 }
 
 // A node is a file, directory or symbolic link. Its number is its handle, and
@@ -59,7 +56,7 @@ const root = 1
 func NewServer(seed uint64, ordered bool) *Server {
 	s := &Server{ordered: ordered, rng: rand.New(rand.NewPCG(seed, 2)), nodes: make(map[uint64]*node), closed: make(chan struct{})}
 	s.none = sync.NewCond(&s.lateMu)
-	s.make(syscall.S_IFDIR | 0o777)
+	s.make(syscall.S_IFDIR | 0o755)
 	return s
 }
 
@@ -77,12 +74,61 @@ func (s *Server) Fill(full bool) {
 	s.full = full
 }
 
-// Watch has f told of each rename that is applied, with the files of the
-// directory as they are then. f must not use a mount.
-func (s *Server) Watch(f func(dir []Entry, from, to string)) {
+// A Watcher is told of what happens to the files, by paths from the root. It
+// must not use the server or a mount.
+type Watcher interface {
+	Renamed(from, to string, read func(path string) (data []byte, age time.Duration))
+	Crashed(walk func(f func(path string, data []byte))) // what is left
+}
+
+// Watch has w told.
+func (s *Server) Watch(w Watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.renamed = f
+	s.watcher = w
+}
+
+// Walk tells of all files by their paths from the root.
+func (s *Server) Walk(f func(path string, data []byte)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.walk(f)
+}
+
+func (s *Server) walk(f func(path string, data []byte)) {
+	var visit func(at string, n *node)
+	visit = func(at string, n *node) {
+		if !n.isDir() {
+			f(at, n.data)
+		}
+		for _, name := range slices.Sorted(maps.Keys(n.entries)) {
+			visit(path.Join(at, name), n.entries[name])
+		}
+	}
+	visit("", s.nodes[root])
+}
+
+// at is the path of a name in a directory.
+func (s *Server) at(d *node, name string) string {
+	for d.above != nil {
+		for n, below := range d.above.entries {
+			if below == d {
+				name = n + "/" + name
+			}
+		}
+		d = d.above
+	}
+	return name
+}
+
+func (s *Server) read(name string) (data []byte, age time.Duration) {
+	n := s.nodes[root]
+	for part := range strings.SplitSeq(name, "/") {
+		if n = n.entries[part]; n == nil {
+			return nil, 0
+		}
+	}
+	return n.data, s.now().Sub(n.mtime)
 }
 
 // Settle waits until what was delayed is done, or was never to be.
@@ -307,14 +353,8 @@ func (s *Server) rename(m *Mount, from uint64, old string, to uint64, name strin
 		sets = s.silly(m, b, target)
 	}
 	s.change(append(sets, set{b, name, n}, set{a, old, nil})...)
-	if s.renamed != nil {
-		var files []Entry
-		for name, f := range b.entries {
-			if !f.isDir() {
-				files = append(files, Entry{name, f.data})
-			}
-		}
-		s.renamed(files, old, name)
+	if s.watcher != nil {
+		s.watcher.Renamed(s.at(a, old), s.at(b, name), s.read)
 	}
 	return 0
 }

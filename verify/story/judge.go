@@ -172,6 +172,27 @@ func (h *History) writes(all []*Hold) (found []check.Violation) {
 	return found
 }
 
+// Counters checks that no increment was lost of counters that locks guard: no
+// value was put there twice. Pauses between a look at the lock and the write are
+// what no lock can mend.
+func (h *History) Counters() (found []check.Violation, n int) {
+	who := make(map[string]string)
+	for _, s := range h.Stories {
+		for _, e := range s.Events {
+			if e.What != Counted {
+				continue
+			}
+			n++
+			this := fmt.Sprint(e.Name, " ", e.Token)
+			if other := who[this]; other != "" {
+				found = append(found, Bad("counter", "%s was counted by %s and by %s at %v: an increment is lost", this, other, s.ID, time.Duration(e.At)))
+			}
+			who[this] = s.ID
+		}
+	}
+	return found, n
+}
+
 // notices checks what a holder was told: that it holds, within its window only;
 // that it does not, before anybody else could; and never too early.
 func (h *History) notices(all []*Hold) (found []check.Violation) {

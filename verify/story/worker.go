@@ -11,6 +11,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -54,6 +55,7 @@ const (
 	Commits   = "commits"   // before COMMIT of a fenced write; Text is its key
 	Committed = "committed" // after it
 	Wrote     = "wrote"     // a write to the store has won; Name is its key
+	Counted   = "counted"   // it has put Token into the counter of Name
 	Closed    = "closed"    // what Close returned
 )
 
@@ -68,6 +70,7 @@ type work struct {
 	frozen  string // stops itself at that point, once
 	broken  string // what is wrong with it, to see that it is noticed
 	fences  bool
+	counter string // directory of counters that the locks guard
 	rng     func() *rand.Rand
 	store   *stores.Store
 	client  *holdfast.Client
@@ -106,6 +109,7 @@ func Work(args []string) error {
 	f.DurationVar(&w.think, "think", 0, "at most, between two attempts")
 	f.BoolVar(&w.writes, "writes", false, "")
 	f.BoolVar(&w.fences, "fences", true, "")
+	f.StringVar(&w.counter, "counter", "", "")
 	f.StringVar(&w.frozen, "freeze", "", "")
 	f.StringVar(&w.broken, "broken", "", "")
 	if err := f.Parse(args); err != nil {
@@ -203,6 +207,9 @@ func (w *work) once(ctx context.Context, rng *rand.Rand) {
 	if w.fences && rng.IntN(2) == 0 {
 		w.fenced(lock, e, rng.IntN(2) == 0)
 	}
+	if w.counter != "" && slots == 1 {
+		w.count(lock, e)
+	}
 	done := lock.Context().Done()
 	if w.broken == "believes" {
 		done = nil
@@ -260,6 +267,27 @@ func (w *work) fenced(lock *holdfast.Lock, e Event, plain bool) {
 		e.Text += " " + err.Error()
 	}
 	e.At, e.What = life.Now(), Committed
+	w.tell(e)
+}
+
+// count increments a counter in a file that nothing but the lock guards.
+func (w *work) count(lock *holdfast.Lock, e Event) {
+	file, err := os.OpenFile(filepath.Join(w.counter, e.Name), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	defer file.Close()
+	const form = "%020d\n"
+	var n int64
+	fmt.Fscanf(file, form, &n)
+	time.Sleep(time.Millisecond)
+	if lock.Err() != nil {
+		return
+	}
+	if _, err := file.WriteAt(fmt.Appendf(nil, form, n+1), 0); err != nil {
+		panic(err)
+	}
+	e.At, e.What, e.Token = life.Now(), Counted, n+1
 	w.tell(e)
 }
 
