@@ -45,7 +45,7 @@ func (e entry) encode() []byte {
 	return append(text, '\n')
 }
 
-func shorten(s string) string { return strings.ToValidUTF8(s[:min(len(s), 255)], "\uFFFD") }
+func shorten(s string) string { return strings.ToValidUTF8(s[:min(len(s), 100)], "\uFFFD") }
 
 const maxKey = 256 // bytes of the file
 
