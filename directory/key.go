@@ -60,7 +60,7 @@ func (s *Store) look(ctx context.Context, k holdfast.Key) (*found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s %q: %w", k.Space, k.Name, err)
 	}
-	if f.version > 0 && f.head.name() != k.Name {
+	if f.head.name() != "" && f.head.name() != k.Name {
 		f.close()
 		return nil, fmt.Errorf("%s %q: its directory %s is that of %q", k.Space, k.Name, keyDir(k), f.head.name())
 	}
@@ -148,6 +148,10 @@ func (s *Store) read(f *found) error {
 		return nil
 	}
 	f.head, f.value, err = decodeRecord(text)
+	if err != nil && f.free && s.local {
+		f.head, f.value = header{}, nil // see follow
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("%s is damaged: %w", f.recordOf(f.nonce), err)
 	}
@@ -384,7 +388,9 @@ func (s *Store) follow(ctx context.Context, f *found, w holdfast.Write) (*found,
 	if err != nil {
 		return nil, err
 	}
-	next.written, err = s.write(s.root, next.recordOf(next.nonce), text, true)
+	// That a key is free is in the name of its marker: on a disk of ours, where
+	// the order of names is kept, the record need not be there after a power cut.
+	next.written, err = s.write(s.root, next.recordOf(next.nonce), text, !next.free || !s.local)
 	if err == nil && !s.local {
 		// The name of the record must not be lost when that of its version is kept.
 		err = syncDir(s.root, path.Dir(f.at))

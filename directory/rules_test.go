@@ -254,6 +254,22 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// That a key is free needs no record after a power cut.
+func TestFreeWithoutRecord(t *testing.T) {
+	s := fresh(t)
+	free := put(t, s, put(t, s, holdfast.IfEmpty, "1").Version, "")
+	f := at(t, s)
+	if err := os.Truncate(s.file(f.recordOf(f.nonce)), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := load(t, s); got.Version != free.Version || len(got.Value) > 0 {
+		t.Errorf("read version %d with %q, want %d with nothing", got.Version, got.Value, free.Version)
+	}
+	if got := put(t, s, holdfast.IfEmpty, "2"); got.Version <= free.Version {
+		t.Errorf("version %d after %d", got.Version, free.Version)
+	}
+}
+
 // A person reads what is there.
 func TestReadable(t *testing.T) {
 	s := fresh(t)

@@ -102,8 +102,8 @@ func (s *Store) keys(ctx context.Context, space holdfast.Space, after string, n 
 			}
 			name = f.head.name()
 			f.close()
-			if f.version == 0 {
-				continue // it was never written, or swept
+			if name == "" {
+				continue // it holds nothing
 			}
 			s.names.put(dir, name)
 		}
