@@ -11,10 +11,6 @@ import (
 // A change is of one or more names, at once, also in a crash.
 type change []set
 
-func (c change) touches(n *node) bool {
-	return slices.ContainsFunc(c, func(s set) bool { return s.dir == n })
-}
-
 func (c change) keep() {
 	for _, s := range c {
 		if s.node == nil {
@@ -39,17 +35,46 @@ func (s *Server) sync(id uint64) syscall.Errno {
 			n.synced = []byte{}
 		}
 	}
+	dirs := map[*node]bool{n: true}
+	s.settle(func(c change) bool {
+		if s.ordered || slices.ContainsFunc(c, func(s set) bool { return dirs[s.dir] }) {
+			for _, s := range c {
+				dirs[s.dir] = true // what came before a move goes before it
+			}
+			return true
+		}
+		return false
+	})
+	s.collect()
+	return 0
+}
+
+// settle makes those changes durable that are chosen, and what has to come before
+// them: a file or directory never has two names because it was moved. Chosen is
+// backwards.
+func (s *Server) settle(choose func(c change) bool) {
+	kept := make([]bool, len(s.log))
+	nodes := make(map[*node]bool)
+	for i, c := range slices.Backward(s.log) {
+		kept[i] = choose(c) || slices.ContainsFunc(c, func(s set) bool { return nodes[s.node] || nodes[s.was] })
+		for _, s := range c {
+			if kept[i] && s.node != nil {
+				nodes[s.node] = true
+			}
+			if kept[i] && s.was != nil {
+				nodes[s.was] = true
+			}
+		}
+	}
 	left := s.log[:0:0]
-	for _, c := range s.log {
-		if s.ordered || c.touches(n) {
+	for i, c := range s.log {
+		if kept[i] {
 			c.keep()
 		} else {
 			left = append(left, c)
 		}
 	}
 	s.log = left
-	s.collect()
-	return 0
 }
 
 // giveUp is a sync of a file that has failed: a later one does not write again what
@@ -74,11 +99,11 @@ func (s *Server) giveUp(id uint64) {
 func (s *Server) Crash(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, n := 0, s.rng.IntN(len(s.log)+1); i < len(s.log); i++ {
-		if s.ordered && i < n || !s.ordered && s.rng.IntN(2) == 0 {
-			s.log[i].keep()
-		}
-	}
+	forgets := s.rng.IntN(len(s.log) + 1)
+	s.settle(func(change) bool {
+		forgets--
+		return s.ordered && forgets < 0 || !s.ordered && s.rng.IntN(2) == 0
+	})
 	s.log = nil
 	top := s.nodes[root]
 	fresh := make(map[uint64]*node)

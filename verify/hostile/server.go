@@ -194,13 +194,15 @@ type set struct {
 	dir  *node
 	name string
 	node *node
+	was  *node // that had the name
 }
 
 // change applies changes of names as one, and notes them as not durable.
 func (s *Server) change(sets ...set) {
 	now := s.now()
-	for _, c := range sets {
-		if old := c.dir.entries[c.name]; old != nil {
+	for i, c := range sets {
+		old := c.dir.entries[c.name]
+		if sets[i].was = old; old != nil {
 			old.links--
 			old.ctime = now
 		}
@@ -237,7 +239,7 @@ func (s *Server) create(dir uint64, name string, mode uint32, uid, gid uint32, e
 	}
 	n = s.make(mode)
 	n.uid, n.gid = uid, gid
-	s.change(set{d, name, n})
+	s.change(set{dir: d, name: name, node: n})
 	return n, 0
 }
 
@@ -269,7 +271,7 @@ func (s *Server) link(id, dir uint64, name string) (*node, syscall.Errno) {
 	case s.full:
 		return nil, syscall.ENOSPC
 	}
-	s.change(set{d, name, n})
+	s.change(set{dir: d, name: name, node: n})
 	return n, 0
 }
 
@@ -285,7 +287,7 @@ func (s *Server) unlink(m *Mount, dir uint64, name string) syscall.Errno {
 	case n.isDir():
 		return syscall.EISDIR
 	}
-	s.change(append(s.silly(m, d, n), set{d, name, nil})...)
+	s.change(append(s.silly(m, d, n), set{dir: d, name: name})...)
 	return 0
 }
 
@@ -297,8 +299,8 @@ func (s *Server) silly(m *Mount, d, n *node) []set {
 	}
 	s.last++
 	name := sillyPrefix + strings.Repeat("0", 16) + string(rune('a'+s.rng.IntN(26))) + itoa(s.last)
-	m.silly[n] = append(m.silly[n], set{d, name, nil})
-	return []set{{d, name, n}}
+	m.silly[n] = append(m.silly[n], set{dir: d, name: name})
+	return []set{{dir: d, name: name, node: n}}
 }
 
 func (s *Server) rmdir(dir uint64, name string) syscall.Errno {
@@ -313,7 +315,7 @@ func (s *Server) rmdir(dir uint64, name string) syscall.Errno {
 	case len(n.entries) > 0:
 		return syscall.ENOTEMPTY
 	}
-	s.change(set{d, name, nil})
+	s.change(set{dir: d, name: name})
 	return 0
 }
 
@@ -352,7 +354,7 @@ func (s *Server) rename(m *Mount, from uint64, old string, to uint64, name strin
 	if target != nil {
 		sets = s.silly(m, b, target)
 	}
-	s.change(append(sets, set{b, name, n}, set{a, old, nil})...)
+	s.change(append(sets, set{dir: b, name: name, node: n}, set{dir: a, name: old})...)
 	if s.watcher != nil {
 		s.watcher.Renamed(s.at(a, old), s.at(b, name), s.read)
 	}
