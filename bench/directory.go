@@ -25,7 +25,7 @@ var dirSystems = []*system{
 		means: "hints by inotify", open: openDirectory,
 	}, {
 		store: "dir", name: "holdfast, polling", of: "link, unlink", in: "handoff crash waiters", disk: bothWait,
-		means: "no hints, as on a network file system",
+		means: "no hints, as on a network file system: asks each 3 ms to 1 s, the longer it waits",
 		open: func(ctx context.Context, at *site, o options) (locker, error) {
 			return newDirectory(at, o, func(s *directory.Store, c *counter) holdfast.Store {
 				return struct {

@@ -82,7 +82,7 @@ func crowd(b *bench, all []*system, n int) (rows []Row, err error) {
 			if aim > 0 {
 				row = row.aims(fmt.Sprintf("≥ %.2fx", aim), row.Ratio >= aim)
 			}
-			if best != floor {
+			if best >= 0 && best != floor {
 				row = row.notes("%sx of the floor with its best pool (%s)", figure(taken[i].ratio(taken[best])), ss[best].name)
 			}
 		}
