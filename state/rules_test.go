@@ -188,6 +188,31 @@ func TestK1Renewed(t *testing.T) {
 	}
 }
 
+// K1: a lease counts from before its renewal was sent, not from the answer.
+func TestK1Window(t *testing.T) {
+	t.Parallel()
+	const lease = 3 * time.Second
+	sent := make(chan time.Time, 100)
+	s := openDir(t, t.TempDir(), nil)
+	d := s.keeper.(*dir)
+	until := make(chan time.Time, 100)
+	d.Lease, d.Beat = lease, func(at time.Time, err error) { until <- at }
+	d.step = func(what string) error {
+		if what == "renew" {
+			sent <- time.Now()
+			time.Sleep(300 * time.Millisecond)
+		}
+		return nil
+	}
+	w := begin(t, s)
+	if end, most := <-until, (<-sent).Add(lease-holdfast.Margin(lease)); end.After(most) {
+		t.Errorf("the lease ends %v late", end.Sub(most))
+	}
+	if err := w.End(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // K1: a writer whose entry was removed, or whose directory was replaced, learns
 // of it with its next renewal, and if there is none at its end.
 func TestK1Removed(t *testing.T) {
@@ -468,6 +493,23 @@ func TestK5(t *testing.T) {
 	}
 	if k := eventually(t, s); k.Equal(before) {
 		t.Errorf("after it the key is still %+v", k)
+	}
+}
+
+// K5: an entry that is renewed while a reader looks is alive.
+func TestK5Renewed(t *testing.T) {
+	path := t.TempDir()
+	name := ""
+	s := openWith(t, path, holdfast.MinTTL, func(what string) error {
+		if now := time.Now(); what == "probe" {
+			return os.Chtimes(name, now, now)
+		}
+		return nil
+	})
+	before := keyOf(t, s)
+	name = plant(t, path, "pending/x", "", 2*time.Hour)
+	if k := anyKey(t, s); !k.Writing || !k.Equal(before) {
+		t.Errorf("the key is %+v, and was %+v", k, before)
 	}
 }
 

@@ -116,6 +116,15 @@ func TestWrite(t *testing.T) {
 	})
 }
 
+// A name that was never written gets a version from the first who asks.
+func TestKeyUnwritten(t *testing.T) {
+	kinds(t, func(t *testing.T, open func() *State) {
+		if k := keyOf(t, open()); k.ID == "0" {
+			t.Errorf("the key is %+v", k)
+		}
+	})
+}
+
 // Write ends whatever its function does, with that function's error, and the
 // function's context ends with the caller's.
 func TestWriteFunction(t *testing.T) {

@@ -1,9 +1,9 @@
-// Command mutants breaks the library and its SQL stores on purpose, one rule at
-// a time, and runs what has to notice: the simulation, or a named test, of a
-// store against a server that the test starts. Tests that do not notice prove
-// nothing. Nothing is written into the tree.
+// Command mutants breaks the library, its SQL stores and its state keys on
+// purpose, one rule at a time, and runs what has to notice: the simulation, or a
+// named test, of a store against a server that the test starts. Tests that do
+// not notice prove nothing. Nothing is written into the tree.
 //
-//	go run ./verify/mutants [-run name] [-only core|sql] [-seeds 20000] [-p 3] [-v]
+//	go run ./verify/mutants [-run name] [-only core|sql|state] [-seeds 20000] [-p 3] [-v]
 package main
 
 import (
@@ -24,28 +24,26 @@ func main() {
 	r := runner{}
 	flag.IntVar(&r.seeds, "seeds", 20000, "the most seeds a mutant may live through")
 	name := flag.String("run", "", "only mutants whose name contains this")
-	only := flag.String("only", "", "core: those of the library alone; sql: those of the SQL stores")
+	only := flag.String("only", "", "core: those of the library alone; sql: those of the SQL stores; state: those of state keys")
 	together := flag.Int("p", 3, "how many are tried at once")
 	flag.BoolVar(&r.verbose, "v", false, "show what a test said")
 	flag.Parse()
-	tables := [][]mutant{core, sql}
-	switch *only {
-	case "":
-	case "core":
-		tables = tables[:1]
-	case "sql":
-		tables = tables[1:]
-	default:
-		fmt.Fprintf(os.Stderr, "-only %s: core or sql\n", *only)
-		os.Exit(64)
-	}
 	var chosen []*mutant
+	known := false
 	for _, table := range tables {
-		for i := range table {
-			if strings.Contains(table[i].name, *name) {
-				chosen = append(chosen, &table[i])
+		if *only != "" && *only != table.name {
+			continue
+		}
+		known = true
+		for i := range table.mutants {
+			if strings.Contains(table.mutants[i].name, *name) {
+				chosen = append(chosen, &table.mutants[i])
 			}
 		}
+	}
+	if !known {
+		fmt.Fprintf(os.Stderr, "-only %s: core, sql or state\n", *only)
+		os.Exit(64)
 	}
 	if len(chosen) == 0 {
 		fmt.Fprintf(os.Stderr, "no mutant's name contains %q\n", *name)
@@ -56,6 +54,12 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+// tables are all mutants, by what they are of.
+var tables = []struct {
+	name    string
+	mutants []mutant
+}{{"core", core}, {"sql", sql}, {"state", state}}
 
 // A mutant is the library with a rule broken.
 type mutant struct {

@@ -5,8 +5,8 @@ import "testing"
 // The table fits the sources: each text to be replaced is there once.
 func TestFits(t *testing.T) {
 	seen := make(map[string]bool)
-	for _, table := range [][]mutant{core, sql} {
-		for _, m := range table {
+	for _, table := range tables {
+		for _, m := range table.mutants {
 			if _, err := m.mutated("../.."); err != nil {
 				t.Errorf("%s: %v", m.name, err)
 			}
