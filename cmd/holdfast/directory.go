@@ -26,7 +26,7 @@ var directoryKind = kind{
 }
 
 const directorySchema = `# In the directory %[1]s, which has to be there, with its permissions:
-mkdir %[1]s/tmp %[1]s/wake %[1]s/names %[1]s/sessions %[1]s/settings %[1]s/audits
-# and %[1]s/holdfast.json, by which it is known to be a store and not a mount
+cd %[1]s && mkdir tmp wake floor names sessions settings audits
+# and the file holdfast.json, by which it is known to be a store and not a mount
 # point without its mount. Only schema apply writes that.
 `

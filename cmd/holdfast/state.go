@@ -172,7 +172,7 @@ func (s *subject) unusable(err error, also string) error {
 	if s.store != nil {
 		return s.store.unusable(err, also)
 	}
-	return fail(exitStore, "cannot use the state in %s: %s%s", quote(s.where), s.said(err), also)
+	return fail(exitStore, "%s%s", s.said(err), also)
 }
 
 // said is an error as it may be shown.
