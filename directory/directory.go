@@ -92,7 +92,7 @@ func Migrate(path string) error {
 			return fmt.Errorf("prepare %s: %w", path, err)
 		}
 	}
-	text, err := json.Marshal(aboutFile{formatVersion, "locks of Holdfast: each directory under names is one, its files can be read with cat"})
+	text, err := json.Marshal(aboutFile{formatVersion, "locks of Holdfast; names/record-* tell what is held"})
 	if err == nil {
 		err = s.replace(about, append(text, '\n'))
 	}
