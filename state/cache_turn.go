@@ -24,7 +24,7 @@ type turn struct {
 func (c *Cache) claim(ctx context.Context, name string) (t *turn, waited bool, err error) {
 	var seen string // in the file that another process has locked
 	var since time.Time
-	fills := 1 // that were waited for
+	fills, gone := 1, 0 // fills that were waited for
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		root, file, err := c.create(name+lockSuffix, 0)
 		if err != nil {
@@ -37,10 +37,11 @@ func (c *Cache) claim(ctx context.Context, name string) (t *turn, waited bool, e
 		says := make([]byte, 32)
 		n, _ := file.ReadAt(says, 0)
 		file.Close()
-		if err == nil {
+		if err == nil && gone < 100 {
+			gone++
 			continue // it was let go of and removed
 		}
-		if !busy(err) {
+		if !busy(err) { // also if it never has its name, as behind a symbolic link
 			return nil, waited, nil
 		}
 		now := string(says[:n])
