@@ -34,6 +34,7 @@ type Mount struct {
 	healed  chan struct{}
 	counts  map[string]int
 	views   map[uint64]view
+	own     map[uint64]int // changes of a directory by this host
 	handles map[uint64]*handle
 	last    uint64 // handle
 }
@@ -53,7 +54,9 @@ type handle struct {
 	data  []byte // as it was when opened
 	until time.Time
 	list  []fuse.DirEntry
-	stale bool
+	stale bool // the server has crashed since
+
+	closed bool // the server's mutex guards it
 }
 
 // kernelName is the type of these file systems, after "fuse.".
@@ -65,7 +68,7 @@ func (s *Server) Mount(path string) (*Mount, error) {
 		return nil, err
 	}
 	m := &Mount{RawFileSystem: fuse.NewDefaultRawFileSystem(), Path: path, server: s,
-		silly: make(map[*node][]set), counts: make(map[string]int), views: make(map[uint64]view), handles: make(map[uint64]*handle)}
+		silly: make(map[*node][]set), counts: make(map[string]int), views: make(map[uint64]view), own: make(map[uint64]int), handles: make(map[uint64]*handle)}
 	s.mu.Lock()
 	m.rng = rand.New(rand.NewPCG(s.rng.Uint64(), 3))
 	s.mu.Unlock()
@@ -128,6 +131,7 @@ func (m *Mount) forget() {
 func (m *Mount) look(id uint64) (view, syscall.Errno) {
 	m.mu.Lock()
 	v, ok := m.views[id]
+	own := m.own[id]
 	m.mu.Unlock()
 	if ok && time.Now().Before(v.until) {
 		return v, 0
@@ -145,7 +149,7 @@ func (m *Mount) look(id uint64) (view, syscall.Errno) {
 	m.server.mu.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if v.until = time.Now().Add(m.upTo(m.faults.Stale)); m.faults.Stale > 0 {
+	if v.until = time.Now().Add(m.upTo(m.faults.Stale)); m.faults.Stale > 0 && m.own[id] == own {
 		m.views[id] = v
 	}
 	return v, 0
@@ -157,6 +161,7 @@ func (m *Mount) changed(ids ...uint64) {
 	defer m.mu.Unlock()
 	for _, id := range ids {
 		delete(m.views, id)
+		m.own[id]++
 	}
 }
 

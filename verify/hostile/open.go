@@ -120,7 +120,34 @@ func (m *Mount) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (ui
 	return uint32(len(data)), fuse.OK
 }
 
-func (m *Mount) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status { return fuse.OK }
+// Flush is told of each close(2), while Release comes when it comes.
+func (m *Mount) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
+	if h, err := m.handle(in.Fh); err == 0 {
+		m.closed(h)
+	}
+	return fuse.OK
+}
+
+// closed is that a file is not open by that handle any more. What was removed
+// while it was open goes now.
+func (m *Mount) closed(h *handle) {
+	m.server.mu.Lock()
+	defer m.server.mu.Unlock()
+	if h.stale || h.closed || h.node == nil {
+		return
+	}
+	h.closed = true
+	if h.node.open[m]--; h.node.open[m] > 0 {
+		return
+	}
+	delete(h.node.open, m)
+	for _, c := range m.silly[h.node] {
+		if c.dir.entries[c.name] == h.node {
+			m.server.change(c)
+		}
+	}
+	delete(m.silly, h.node)
+}
 
 func (m *Mount) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	h, err := m.handle(in.Fh)
@@ -134,27 +161,14 @@ func (m *Mount) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	return m.status(in.NodeId, err)
 }
 
-// Release closes a file. What was removed while it was open goes now.
 func (m *Mount) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
-	m.server.mu.Lock()
-	defer m.server.mu.Unlock()
 	m.mu.Lock()
 	h := m.handles[in.Fh]
 	delete(m.handles, in.Fh)
 	m.mu.Unlock()
-	if h == nil || h.stale {
-		return
+	if h != nil {
+		m.closed(h)
 	}
-	if h.node.open[m]--; h.node.open[m] > 0 {
-		return
-	}
-	delete(h.node.open, m)
-	for _, c := range m.silly[h.node] {
-		if c.dir.entries[c.name] == h.node {
-			m.server.change(c)
-		}
-	}
-	delete(m.silly, h.node)
 }
 
 func (m *Mount) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
