@@ -30,8 +30,9 @@ type Cache struct {
 	beat time.Duration // how often who fills a blob says so to those who wait
 
 	mu     sync.Mutex
-	root   *os.Root           // nil if it was closed
-	flight map[string]*flight // by the name of the blob
+	root   *os.Root            // nil if it was closed
+	flight map[string]*flight  // by the name of the blob
+	whole  map[string]fileInfo // files of blobs that were whole
 }
 
 // A flight is a fill, or the wait for one, that others in this process wait for.
@@ -50,7 +51,7 @@ func OpenCache(dir string, opts *CacheOptions) (*Cache, error) {
 	if o.TTL < 0 || o.MaxBytes < 0 {
 		return nil, fmt.Errorf("cache %q: a TTL of %v and %d bytes: neither can be negative", dir, o.TTL, o.MaxBytes)
 	}
-	c := &Cache{ttl: o.TTL, max: o.MaxBytes, beat: 2 * time.Second, flight: make(map[string]*flight)}
+	c := &Cache{ttl: o.TTL, max: o.MaxBytes, beat: 2 * time.Second, flight: make(map[string]*flight), whole: make(map[string]fileInfo)}
 	if c.ttl == 0 {
 		c.ttl = time.Hour
 	}

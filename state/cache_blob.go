@@ -12,11 +12,12 @@ import (
 // format is that of names and files of blobs.
 const format = "holdfast blob 1"
 
-// A blob's file begins with a line of fixed length: the format, how many bytes follow,
-// and a checksum of the blob's name and of them. It is checked whenever a blob
-// is opened: bytes that a power cut, a disk or a person has taken or turned are
-// noticed before the first is served. So no fill waits for fsync, whose promise a disk may
-// break, and a blob that does not hold is only one more miss.
+// A blob's file begins with a line of fixed length: the format, how many bytes
+// follow, and a checksum of the blob's name and of them. A process checks it when it
+// opens a blob for the first time, and whenever the file has changed since: bytes that
+// a power cut, a disk or a person has taken or turned are noticed before the
+// first is served. So no fill waits for fsync, whose promise a disk may break,
+// and a blob that does not hold is only one more miss.
 const (
 	header    = format + " %016x %08x\n"
 	headerLen = len(format) + 1 + 16 + 1 + 8 + 1
@@ -49,11 +50,12 @@ func (c *Cache) open(name string) io.ReadCloser {
 	if err != nil {
 		return nil
 	}
-	info, err := file.Stat()
+	info, err := describe(file)
 	// One from the future was written by a clock that has gone back since.
-	if err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()).Abs() <= c.ttl {
-		if whole(file, name, info.Size()) {
+	if err == nil && info.regular && time.Since(time.Unix(0, info.mtime)).Abs() <= c.ttl {
+		if c.checked(name, info) || whole(file, name, info.size) {
 			if b, err := newBlob(file); err == nil {
+				c.remember(name, info)
 				return b
 			}
 		} else if hasName(root, name, file) {
@@ -62,6 +64,24 @@ func (c *Cache) open(name string) io.ReadCloser {
 	}
 	file.Close()
 	return nil
+}
+
+// checked says whether a blob was whole when it was opened before, and its file
+// is still the same.
+func (c *Cache) checked(name string, info fileInfo) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was, ok := c.whole[name]
+	return ok && was == info
+}
+
+func (c *Cache) remember(name string, info fileInfo) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.whole) >= 10000 {
+		clear(c.whole) // most of them are never asked for again
+	}
+	c.whole[name] = info
 }
 
 // whole says whether a file is what was once written under that name.

@@ -265,7 +265,7 @@ func TestCacheForeignFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	if err := tryLock(file); err != nil {
+	if err := lock(file); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := c.sweep(c.directory(), 0); left != 0 || err != nil {

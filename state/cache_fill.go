@@ -65,7 +65,7 @@ func (w *sink) begin(name string) (err error) {
 		return w.elsewhere(err)
 	}
 	w.temp = temp
-	tryLock(w.file) // a sweep sees that we live
+	lock(w.file)    // a sweep sees that we live
 	if name == "" { // it goes when we do
 		w.drop()
 	}

@@ -15,6 +15,6 @@ func openCacheDir(string) (*os.Root, error) {
 	return nil, fmt.Errorf("there is none on %s: %w", runtime.GOOS, errors.ErrUnsupported)
 }
 
-func tryLock(*os.File) error { return errors.ErrUnsupported }
-func busy(error) bool        { return false }
-func full(error) bool        { return false }
+func describe(*os.File) (fileInfo, error) { return fileInfo{}, errors.ErrUnsupported }
+func busy(error) bool                     { return false }
+func full(error) bool                     { return false }

@@ -40,7 +40,7 @@ func (c *Cache) reserve(ctx context.Context, root *os.Root, size int64) bool {
 	defer file.Close()
 	began := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		if err := tryLock(file); err == nil || !busy(err) {
+		if err := lock(file); err == nil || !busy(err) {
 			break
 		}
 		if time.Since(began) > 5*c.beat || ctx.Err() != nil {
@@ -169,7 +169,7 @@ func bury(root *os.Root, name string) {
 		return
 	}
 	defer file.Close()
-	if tryLock(file) == nil && hasName(root, name, file) {
+	if lock(file) == nil && hasName(root, name, file) {
 		root.Remove(name)
 	}
 }

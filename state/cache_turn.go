@@ -30,7 +30,7 @@ func (c *Cache) claim(ctx context.Context, name string) (t *turn, waited bool, e
 		if err != nil {
 			return nil, waited, nil
 		}
-		err = tryLock(file)
+		err = lock(file)
 		if err == nil && hasName(root, name+lockSuffix, file) {
 			return c.take(root, name, file), waited, nil
 		}

@@ -79,9 +79,11 @@ func markCacheDir(root *os.Root) error {
 	return root.WriteFile(tagName, []byte(tag), 0o600)
 }
 
-// tryLock locks a file until it is closed, if nobody else has.
-func tryLock(file *os.File) error {
-	return unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+// describe tells what a file is now.
+func describe(file *os.File) (fileInfo, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(int(file.Fd()), &st)
+	return infoOf(&st), err
 }
 
 // busy says whether a lock failed because another has it.
