@@ -68,6 +68,20 @@ func (s *Store) Diagnose(ctx context.Context) (findings []holdfast.Finding, err 
 		default:
 			say(holdfast.Warning, "wake-ups", "waiters poll: a hand-over takes as long as another host's change needs to be seen")
 		}
+		for _, space := range spaces {
+			keys, _, err := s.spaceDir(space)
+			if err != nil {
+				return err
+			}
+			for _, at := range keys {
+				f, err := s.lookAt(ctx, at)
+				if err != nil {
+					say(holdfast.Failure, "records", "%v: nobody can use this name; restore the file, or if nobody holds it remove %s and the file", err, path.Join(s.path, at))
+					continue
+				}
+				f.close()
+			}
+		}
 		return nil
 	})
 	return findings, err

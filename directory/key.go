@@ -120,7 +120,7 @@ func (s *Store) lookOnce(at string) (*found, error) {
 
 // read fills in what is in f.dir. If that is no version, f has no nonce.
 func (s *Store) read(f *found) error {
-	names, err := list(f.dir)
+	names, err := list(f.dir, ".")
 	if err != nil {
 		return err
 	}
@@ -214,19 +214,13 @@ func exists(root *os.Root, name string) bool {
 	return !gone(err)
 }
 
-// list names the regular files of a directory.
-func list(dir *os.Root) ([]string, error) {
-	d, err := dir.Open(".")
+// list names what is in a directory.
+func list(root *os.Root, dir string) ([]string, error) {
+	d, err := root.Open(dir)
 	if err == nil {
 		defer d.Close()
-		var entries []fs.DirEntry
-		if entries, err = d.ReadDir(-1); err == nil {
-			names := make([]string, 0, len(entries))
-			for _, e := range entries {
-				if e.Type().IsRegular() {
-					names = append(names, e.Name())
-				}
-			}
+		var names []string
+		if names, err = d.Readdirnames(-1); err == nil {
 			return names, nil
 		}
 	}

@@ -34,6 +34,11 @@ func hashed(name string) string {
 	return hex.EncodeToString(sum[:])
 }
 
+func isHash(name string) bool {
+	b, err := hex.DecodeString(name)
+	return err == nil && len(b) == sha256.Size
+}
+
 // A marker is the name that a version has.
 type marker struct {
 	version int64

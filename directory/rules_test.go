@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -250,6 +251,15 @@ func TestDamaged(t *testing.T) {
 			}
 			_, err = s.Load(t.Context(), []holdfast.Key{key})
 			wantError(t, err, "orders/42", "is damaged", f.recordOf(f.nonce))
+			findings, err := s.Diagnose(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(findings, func(found holdfast.Finding) bool {
+				return found.Level == holdfast.Failure && strings.Contains(found.Text, f.recordOf(f.nonce))
+			}) {
+				t.Errorf("doctor says nothing of it: %v", findings)
+			}
 		})
 	}
 }

@@ -98,7 +98,7 @@ func (s *Store) keys(ctx context.Context, space holdfast.Space, after string, n 
 				f, err = s.lookAt(ctx, dir)
 			}
 			if err != nil {
-				return nil, err
+				continue // it is damaged: see Diagnose
 			}
 			name = f.head.name()
 			f.close()
@@ -132,19 +132,13 @@ func (s *Store) keys(ctx context.Context, space holdfast.Space, after string, n 
 
 // spaceDir lists the directories of a space's keys, and the records.
 func (s *Store) spaceDir(space string) (keys, records []string, err error) {
-	d, err := s.root.Open(space)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer d.Close()
-	entries, err := d.ReadDir(-1)
-	for _, e := range entries {
-		name := path.Join(space, e.Name())
+	names, err := list(s.root, space)
+	for _, name := range names {
 		switch {
-		case e.IsDir():
-			keys = append(keys, name)
-		case strings.HasPrefix(e.Name(), "record-"):
-			records = append(records, name)
+		case strings.HasPrefix(name, "record-"):
+			records = append(records, path.Join(space, name))
+		case isHash(name) || space == floor && name == path.Base(floorKey):
+			keys = append(keys, path.Join(space, name))
 		}
 	}
 	return keys, records, err
@@ -157,7 +151,7 @@ func (s *Store) listed(at string) (newest marker, err error) {
 		return newest, err
 	}
 	defer dir.Close()
-	names, err := list(dir)
+	names, err := list(dir, ".")
 	for _, name := range names {
 		if m, ok := parseMarker(name); ok && m.version >= newest.version {
 			newest = m

@@ -45,13 +45,8 @@ func (s *Store) tell(writes []holdfast.Write, outcomes []holdfast.Outcome) {
 	}
 }
 
-func (s *Store) wakeFiles() (names []string) {
-	d, err := s.root.Open(wakes)
-	if err != nil {
-		return nil
-	}
-	defer d.Close()
-	names, _ = d.Readdirnames(-1)
+func (s *Store) wakeFiles() []string {
+	names, _ := list(s.root, wakes)
 	return names
 }
 
