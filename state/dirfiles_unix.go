@@ -43,8 +43,17 @@ func (f folder) failed(op, name string, err error) error {
 	return failed(op, f.path+"/"+name, err)
 }
 
+// mkdir makes a directory for those who may use this one, unless here names
+// belong to whoever made them.
 func (f folder) mkdir(name string) error {
-	return f.failed("mkdir", name, unix.Mkdirat(f.fd, name, 0o777))
+	if err := unix.Mkdirat(f.fd, name, 0o777); err != nil {
+		return f.failed("mkdir", name, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err == nil && st.Mode&unix.S_ISVTX == 0 {
+		unix.Fchmodat(f.fd, name, uint32(st.Mode)&(0o777|unix.S_ISGID), 0)
+	}
+	return nil
 }
 
 // list names what is in a folder, at most n, and says whether there is more.

@@ -194,3 +194,39 @@ func TestUnreadableEntry(t *testing.T) {
 		}
 	})
 }
+
+// What is made is for those who may use the directory, whatever the umask; names
+// in a directory that all may write to are not.
+func TestModes(t *testing.T) {
+	for _, test := range []struct{ top, dir, file os.FileMode }{
+		{0o700, 0o700, 0o600},
+		{0o755, 0o755, 0o644},
+		{0o770 | os.ModeSetgid, 0o770 | os.ModeSetgid, 0o640},
+		{0o777 | os.ModeSticky, 0, 0},
+	} {
+		path := t.TempDir()
+		if err := os.Chmod(path, test.top); err != nil {
+			t.Fatal(err)
+		}
+		s := openDir(t, path, nil)
+		keyOf(t, s)
+		w := begin(t, s)
+		for name, want := range map[string]os.FileMode{"state": test.dir, "state/pending": test.dir, "state/key": test.file, "entry": test.file} {
+			name = filepath.Join(path, name)
+			if filepath.Base(name) == "entry" {
+				name = entries(t, path)[0]
+			}
+			info, err := os.Stat(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := info.Mode() &^ os.ModeDir
+			if want == 0 && got&0o022 != 0 || want != 0 && got != want {
+				t.Errorf("in a directory of mode %v %s has %v, want %v", test.top, filepath.Base(name), got, want)
+			}
+		}
+		if err := w.End(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -373,25 +373,34 @@ func TestK3(t *testing.T) {
 	}
 }
 
-// K3: the key is never seen half written: a file is complete before it has that
-// name.
+// K3: whoever reads the key while it changes, however often, reads a whole one.
 func TestK3Whole(t *testing.T) {
 	path := t.TempDir()
-	s := openWith(t, path, holdfast.MinTTL, func(what string) error {
-		if text, err := os.ReadFile(filepath.Join(path, "state/key")); err == nil {
-			if _, ok := parseKey(text); !ok {
-				t.Errorf("before %q the key is %q", what, text)
+	s := openDir(t, path, nil)
+	keyOf(t, s)
+	stop, done := make(chan bool), make(chan bool)
+	go func() {
+		defer close(done)
+		for {
+			text, err := os.ReadFile(filepath.Join(path, "state/key"))
+			if _, ok := parseKey(text); !ok || err != nil {
+				t.Errorf("the key is %q, error %v", text, err)
+				return
+			}
+			select {
+			case <-stop:
+				return
+			default:
 			}
 		}
-		return nil
-	})
-	keyOf(t, s)
-	if err := begin(t, s).End(t.Context()); err != nil {
-		t.Fatal(err)
+	}()
+	for range 200 {
+		if err := s.Clear(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := s.Clear(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	close(stop)
+	<-done
 }
 
 // K4: readers are told of a writer from its first moment, of whatever program it
@@ -736,6 +745,11 @@ func TestK9(t *testing.T) {
 	for _, restore := range []func() error{
 		func() error { return os.WriteFile(name, backup, 0o644) },
 		func() error { os.Remove(name); return os.WriteFile(name, backup, 0o644) },
+		func() error { // where it was, as a program does that writes in place
+			before = keyOf(t, s)
+			time.Sleep(20 * time.Millisecond) // times of files may have that grain
+			return errors.Join(os.WriteFile(name, []byte("another-key"), 0o644), os.WriteFile(name, backup, 0o644))
+		},
 	} {
 		if err := restore(); err != nil {
 			t.Fatal(err)
