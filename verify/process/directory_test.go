@@ -61,8 +61,8 @@ func TestPlanted(t *testing.T) {
 		{"file beside a version", func(p *planted) { p.file(p.key + "/notes") }, nil},
 		{"file of a network file system", func(p *planted) { p.file(p.key + "/.nfs000000000000000100000001") }, nil},
 		{"pipe beside a version", func(p *planted) { p.pipe(p.key + "/pipe") }, nil},
-		{"pipe as a version", func(p *planted) { p.pipe(p.key + newer) }, nil},
-		{"link as a version", func(p *planted) { p.link(p.key + newer) }, nil},
+		{"pipe as a version", func(p *planted) { p.pipe(filepath.Dir(p.version) + newer) }, []string{"does not answer"}},
+		{"link as a version", func(p *planted) { p.link(filepath.Dir(p.version) + newer) }, []string{"does not answer"}},
 		{"link among the names", func(p *planted) { p.link(p.dir + "/names/" + strings.Repeat("a", 64)) }, nil},
 		{"file and pipe among the names", func(p *planted) { p.file(p.dir + "/names/notes"); p.pipe(p.dir + "/names/pipe") }, nil},
 		{"pipe and link in tmp", func(p *planted) { p.pipe(p.dir + "/tmp/pipe"); p.link(p.dir + "/tmp/link") }, nil},
@@ -94,8 +94,10 @@ func TestPlanted(t *testing.T) {
 			w.holdfast("run", "x", "--", "true").wantStatus(0)
 			p := &planted{world: w, dir: strings.TrimPrefix(w.target, "dir:"), outside: filepath.Join(w.dir, "outside")}
 			must(t, os.Mkdir(p.outside, 0o700))
-			p.record = p.find("names/*record-*", "names/*/*record-*")
 			p.key = filepath.Dir(p.find("names/*/version-*"))
+			w.holdfast("acquire", "--for", "1h", "held").wantStatus(0)
+			p.version = p.find("names/*/version-*[^e]")
+			p.record = p.find("names/record-*" + p.version[strings.LastIndex(p.version, "-")+1:])
 			c.plant(p)
 			before := p.seen()
 			if c.says == nil {
@@ -105,7 +107,7 @@ func TestPlanted(t *testing.T) {
 				_, err := w.store.Store.(holdfast.Sweeper).Sweep(t.Context(), 0)
 				must(t, err)
 			} else {
-				w.refused(w.holdfast("run", "--ttl", "1", "-w", "5", "x", "--", "touch", "ran"), 69, append(c.says, p.dir)...)
+				w.refused(w.holdfast("run", "--ttl", "1", "-w", "5", "held", "--", "touch", "ran"), 69, append(c.says, p.dir)...)
 			}
 			if after := p.seen(); after != before {
 				t.Errorf("outside of the directory was %q, and is %q", before, after)
@@ -119,22 +121,19 @@ const newer = "/version-9000000000000000-AAAAAAAAAAAAAAAAAAAAAAAAAA"
 // A planted directory has something in it that is not ours.
 type planted struct {
 	*world
-	dir         string
-	key, record string // of a name that is there
-	outside     string // where nothing of ours has business
+	dir             string
+	key             string // the directory of a name that is free
+	version, record string // of one that is held
+	outside         string // where nothing of ours has business
 }
 
 // find is the one file that matches.
-func (p *planted) find(patterns ...string) string {
+func (p *planted) find(pattern string) string {
 	p.t.Helper()
-	var all []string
-	for _, pattern := range patterns {
-		found, err := filepath.Glob(filepath.Join(p.dir, pattern))
-		must(p.t, err)
-		all = append(all, found...)
-	}
+	all, err := filepath.Glob(filepath.Join(p.dir, pattern))
+	must(p.t, err)
 	if len(all) != 1 {
-		p.t.Fatalf("%q are %q, want one", patterns, all)
+		p.t.Fatalf("%s are %q, want one", pattern, all)
 	}
 	return all[0]
 }
