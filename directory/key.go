@@ -76,7 +76,7 @@ func (s *Store) lookAt(ctx context.Context, at string) (*found, error) {
 		case err == nil: // it may have come since we have last asked
 			at := path.Dir(at)
 			s.refresh(s.root, at)
-		case !errors.Is(err, errMoved):
+		case !errors.Is(err, errMoved) && (s.local || !errors.Is(err, errDamaged) || try > 20):
 			return nil, err
 		default: // somebody has written between two looks, or the listing is old
 			if !s.local {
@@ -97,6 +97,8 @@ func (s *Store) lookAt(ctx context.Context, at string) (*found, error) {
 
 // errMoved means to look again.
 var errMoved = errors.New("the directory's listing and its files do not agree")
+
+var errDamaged = errors.New("is damaged")
 
 // lookOnce reads the newest version that the listing has.
 func (s *Store) lookOnce(at string) (*found, error) {
@@ -153,7 +155,7 @@ func (s *Store) read(f *found) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s is damaged: %w", f.recordOf(f.nonce), err)
+		return fmt.Errorf("%s %w: %w", f.recordOf(f.nonce), errDamaged, err)
 	}
 	if exists(s.root, f.recordOf(f.head.Previous)) {
 		return s.settle(f)
@@ -167,7 +169,7 @@ func (s *Store) read(f *found) error {
 func (s *Store) finishSweep(f *found, swept string, names []string) error {
 	if swept != "" {
 		// The record goes first, as when it is followed.
-		if err := s.root.Remove(f.recordOf(swept[strings.LastIndexByte(swept, '-')+1:])); err != nil && !gone(err) {
+		if err := s.drop(f.recordOf(swept[strings.LastIndexByte(swept, '-')+1:])); err != nil {
 			return err
 		}
 		f.dir.Remove(swept)
@@ -196,11 +198,29 @@ func (s *Store) settle(f *found) error {
 			return err
 		}
 	}
-	err := s.root.Remove(f.recordOf(f.head.Previous))
-	if gone(err) {
-		return nil
+	return s.drop(f.recordOf(f.head.Previous))
+}
+
+// drop removes a record, so that nobody can read it any more. On a network file
+// system one that this host has open would only get another name, under which
+// other hosts that knew it still find it: so it is emptied first.
+func (s *Store) drop(record string) error {
+	if !s.local {
+		f, err := s.root.OpenFile(record, os.O_WRONLY|os.O_TRUNC|nonblock, 0)
+		if gone(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
 	}
-	return err
+	if err := s.root.Remove(record); err != nil && !gone(err) {
+		return err
+	}
+	return nil
 }
 
 // recordOf is where the record of a version of the key is.
