@@ -150,7 +150,7 @@ func (a *app) answer(ctx context.Context, k *caching) error {
 		return err
 	}
 	defer cache.Close()
-	kind, err := k.kindOf()
+	kind, err := k.kindOf(s)
 	if err != nil {
 		return err
 	}
@@ -237,16 +237,29 @@ func (k *caching) directory() (string, error) {
 	return dir, os.MkdirAll(dir, 0o700)
 }
 
-// kindOf is the kind that was given, or one that no other command has.
-func (k *caching) kindOf() (string, error) {
-	if k.kind != "" {
-		return k.kind, nil
+// kindOf is the kind that was given, or one that no other command has. Names of
+// two stores are two states, also if one is a copy of the other.
+func (k *caching) kindOf(s *subject) (string, error) {
+	kind := k.kind
+	if kind == "" {
+		dir, err := os.Getwd()
+		if err != nil {
+			return "", err
+		}
+		kind = fmt.Sprintf("command %q", append([]string{dir, k.path}, k.argv...))
 	}
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
+	if s.store != nil {
+		t := s.store.target
+		if t.needsPath {
+			path, err := filepath.Abs(t.path)
+			if err != nil {
+				return "", err
+			}
+			t.path = path
+		}
+		kind = fmt.Sprintf("%s in %s", kind, t)
 	}
-	return fmt.Sprintf("command %q", append([]string{dir, k.path}, k.argv...)), nil
+	return kind, nil
 }
 
 // untilSignal ends its context by a signal that would end this process.

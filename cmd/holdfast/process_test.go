@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -51,8 +52,8 @@ func (p place) start(args ...string) *exec.Cmd {
 	return c
 }
 
-// ticker is a command that notes that it lives, with its token, each few
-// milliseconds: itself, and in a session of its own and deaf to TERM. It is the
+// ticker is a command that notes that it lives, with its token if it has one, each
+// few milliseconds: itself, and in a session of its own and deaf to TERM. It is the
 // test binary as `holdfast-ticker`.
 func ticker() {
 	if os.Getenv("HOLDFAST_TEST_TICKER") == "" {
@@ -70,7 +71,7 @@ func ticker() {
 		panic(err)
 	}
 	for end := now() + int64(time.Minute); now() < end; time.Sleep(2 * time.Millisecond) {
-		fmt.Fprintf(log, "%s %d\n", os.Getenv("HOLDFAST_TOKEN"), now())
+		fmt.Fprintf(log, "%s %d %d\n", cmp.Or(os.Getenv("HOLDFAST_TOKEN"), "-"), now(), os.Getpid())
 	}
 }
 

@@ -28,7 +28,8 @@ type holding interface {
 type runner struct {
 	argv    []string
 	names   []string
-	files   bool // it is about files, not a store
+	files   bool   // it is about files, not a store
+	last    string // what is done when the command has ended, and all it started
 	lease   *lease
 	guard   *guard.Guard
 	shared  bool // the command shares our process group and terminal
@@ -47,7 +48,7 @@ type runner struct {
 
 func newRunner(argv, names []string, l *lease) *runner {
 	shared := guard.Terminal()
-	return &runner{argv: argv, names: names, lease: l, shared: shared, signals: catch(shared)}
+	return &runner{argv: argv, names: names, last: quoteAll(names) + " is released", lease: l, shared: shared, signals: catch(shared)}
 }
 
 // endOnSignal ends the wait for the lock by a signal, until stop is called.
@@ -258,7 +259,7 @@ func (r *runner) judge(e guard.Event, lost error) error {
 		if e.Killed {
 			how = "killed"
 		}
-		say("%s left %d of its processes running; %s before %s is released", command, e.Left, how, names)
+		say("%s left %d of its processes running; %s before %s", command, e.Left, how, r.last)
 	}
 	switch s := e.Status; {
 	case s.Signaled():

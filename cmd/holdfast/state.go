@@ -291,7 +291,7 @@ func (a *app) stateWrite(ctx context.Context, where string, argv []string, l *le
 		return err
 	}
 	r := newRunner(argv, []string{where}, l)
-	r.files = isDirectory(where)
+	r.files, r.last = isDirectory(where), "the key of "+quote(where)+" is changed"
 	ready, over := r.startGuard(path, environment())
 	defer over()
 	ctx, cancel := context.WithCancelCause(orBackground(ctx))
