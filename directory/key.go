@@ -86,10 +86,10 @@ func (s *Store) lookAt(ctx context.Context, at string) (*found, error) {
 				time.Sleep(min(time.Duration(try), 50) * time.Millisecond)
 			}
 		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
+		if late := ctx.Err(); late != nil {
+			return nil, fmt.Errorf("%s: %w: %w", at, errMoved, late)
 		}
-		if try > 200 {
+		if try > 60 {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
 	}
