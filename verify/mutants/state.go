@@ -189,7 +189,7 @@ var state = []mutant{
 		"	if false {\n"}}, keys("TestK11HardLink")},
 	{"state: a crowd is not said", "K11", []edit{{"state/dir.go",
 		"	if more && !writing && len(dead) == 0 {\n",
-		"	if false {\n"}}, keys("TestK11Crowd")},
+		"	if more && false {\n"}}, keys("TestK11Crowd")},
 	{"state: entries are remembered for ever", "K11", []edit{{"state/dir.go",
 		"		if !listed[name] {\n",
 		"		if false {\n"}}, keys("TestK11Crowd")},
