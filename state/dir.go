@@ -36,6 +36,14 @@ type DirOptions struct {
 // new random value to state/key and then removes its file; a reader that finds a
 // file older than an hour does so in its place. Dir does no I/O, and makes what
 // is missing when it is needed. opts may be nil.
+//
+// A writer of ours is told from others by what its file says. Its lease is
+// short and renewed, and its age is by the clock of the file server, never by
+// this host's. Where a file system is known to be this host's alone, a writer
+// also locks its file: its death is known at once, and while it lives, or a
+// command that has inherited the file, it is respected up to Limit though it
+// is silent. A file server that does not answer holds up its callers, whatever
+// their ctx says.
 func Dir(path string, opts *DirOptions) (*State, error) {
 	d := &dir{seen: make(map[string]*seen)}
 	if opts != nil {
@@ -165,6 +173,7 @@ func (d *dir) look() (Key, error) {
 // readKey returns the key, errNoKey if there is something else, errLinked if
 // the file can be changed under another name, or fs.ErrNotExist.
 func readKey(st folder) (Key, error) {
+	st.refresh()
 	text, info, err := st.read(keyFile, maxKey)
 	if errors.Is(err, errNotRegular) || errors.Is(err, errTooLong) || errors.Is(err, errTorn) {
 		return Key{}, errNoKey

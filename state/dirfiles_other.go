@@ -30,6 +30,8 @@ func (f folder) open(name string) (folder, error) {
 
 func (f folder) close() {}
 
+func (f folder) refresh() {}
+
 func (f folder) name(name string) string { return filepath.Join(f.path, name) }
 
 func (f folder) mkdir(name string) error { return os.Mkdir(f.name(name), 0o777) }

@@ -43,6 +43,10 @@ func (f folder) failed(op, name string, err error) error {
 	return failed(op, f.path+"/"+name, err)
 }
 
+// refresh has a file server's client ask what has changed in the folder, where it
+// would else answer from its memory for a while.
+func (f folder) refresh() { fresh(f.fd) }
+
 // mkdir makes a directory for those who may use this one, unless here names
 // belong to whoever made them.
 func (f folder) mkdir(name string) error {
@@ -58,7 +62,7 @@ func (f folder) mkdir(name string) error {
 
 // list names what is in a folder, at most n, and says whether there is more.
 func (f folder) list(n int) (names []string, more bool, err error) {
-	fresh(f.fd) // else a file server's client may answer from its memory
+	f.refresh()
 	buf := make([]byte, 4096)
 	for {
 		got, err := again(func() (int, error) { return unix.ReadDirent(f.fd, buf) })

@@ -14,9 +14,13 @@ import (
 
 // On is the state that goes by a name in a store: its key is the version of the
 // name's lock record, which changes with every grant and release, and a writer
-// is a shared holder of the lock. Who wants one writer at a time takes another
-// lock around it, or this one exclusively, which is a write too. The name
-// serves nothing else.
+// is a shared holder of the lock. Who holds the name in another way, such as
+// exclusively to be the only writer, is a writer as well.
+//
+// A store that was restored from a backup has the versions of then until a name
+// is written again: Clear it, if what it stands for did not come from the same
+// backup. States of one name in two stores of which one is a copy of the other
+// cannot be told apart: give each a cache of its own.
 func On(c *holdfast.Client, name string) *State { return &State{&byName{c, name}} }
 
 type byName struct {

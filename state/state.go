@@ -4,7 +4,14 @@
 // dumb store of immutable blobs.
 //
 // There are two kinds with one type: a name in any store of Holdfast (On), and
-// plain files that any program can follow (Dir).
+// plain files that any program can follow (Dir). The protocol is that of the
+// lease-based repository state of Gitaly, with leases that are short and renewed
+// and readers who are told of writers.
+//
+// A writer whose lease was lost is told before readers take it for dead, and
+// changes the key once more at its end. If it goes on to write nevertheless, and
+// is killed before its end, no key can tell that: pass the context of the write
+// on to all that it does.
 package state
 
 import (
