@@ -28,6 +28,9 @@ type Faults struct {
 	Full    float64       // changes that take space: ENOSPC
 	Slow    float64       // all: takes longer, up to SlowBy, before or after it is done
 	SlowBy  time.Duration
+
+	Only string          // only operations of this name have these faults: rename, fsyncdir, …
+	Held <-chan struct{} // changes are done, and answered when this is closed
 }
 
 // A Cut is how a host is cut off.
@@ -130,11 +133,14 @@ var (
 // once, twice, never, or long after call has returned. Of its answer only that
 // counts which call returns.
 func (m *Mount) call(pid uint32, name string, k kind, do func() syscall.Errno) syscall.Errno {
-	if done, err := m.reach(pid, name, k, do); done {
+	if done, err := m.reach(pid, k, do); done {
 		return err
 	}
 	m.mu.Lock()
 	f := m.faults
+	if f.Only != "" && f.Only != name {
+		f = Faults{}
+	}
 	var before, after time.Duration
 	if m.chance(f.Slow) {
 		m.count("slow")
@@ -168,6 +174,9 @@ func (m *Mount) call(pid uint32, name string, k kind, do func() syscall.Errno) s
 	m.mu.Unlock()
 	time.Sleep(before)
 	defer time.Sleep(after)
+	if f.Held != nil && k.change {
+		defer func() { <-f.Held }()
+	}
 	switch what {
 	case "refused", "read failed":
 		return syscall.EIO
@@ -194,7 +203,7 @@ func (m *Mount) call(pid uint32, name string, k kind, do func() syscall.Errno) s
 
 // reach waits until the host is connected, or says what becomes of a call when
 // it is not.
-func (m *Mount) reach(pid uint32, name string, k kind, do func() syscall.Errno) (done bool, err syscall.Errno) {
+func (m *Mount) reach(pid uint32, k kind, do func() syscall.Errno) (done bool, err syscall.Errno) {
 	for {
 		m.mu.Lock()
 		cut, healed := m.cut, m.healed

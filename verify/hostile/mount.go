@@ -306,9 +306,9 @@ func (m *Mount) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.At
 }
 
 // made does an operation that gives a new name to a node.
-func (m *Mount) made(h fuse.InHeader, name string, out *fuse.EntryOut, do func() (*node, syscall.Errno)) (*node, fuse.Status) {
+func (m *Mount) made(h fuse.InHeader, op string, out *fuse.EntryOut, do func() (*node, syscall.Errno)) (*node, fuse.Status) {
 	got := make(chan *node, 2)
-	err := m.call(h.Pid, name, makes, func() syscall.Errno {
+	err := m.call(h.Pid, op, makes, func() syscall.Errno {
 		n, err := do()
 		got <- n
 		return err
