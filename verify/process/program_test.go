@@ -20,11 +20,12 @@ import (
 
 // roles are programs that use the library.
 var roles = map[string]func(args []string) error{
-	"hold":  hold,
-	"pause": pause,
-	"crash": crash,
-	"swap":  swap,
-	"trace": trace,
+	"hold":   hold,
+	"pause":  pause,
+	"crash":  crash,
+	"swap":   swap,
+	"trace":  trace,
+	"rivals": rivals,
 }
 
 // A part is what the roles have in common.
