@@ -141,7 +141,19 @@ func (d *dir) describe() entry {
 	return e
 }
 
-func (w *dirWriter) Context() context.Context { return w.ctx }
+func (w *dirWriter) Context() context.Context { return leaseContext{w.ctx, w} }
+
+// A leaseContext is right about its end even where a timer is late, as after the
+// process was stopped.
+type leaseContext struct {
+	context.Context
+	w *dirWriter
+}
+
+func (c leaseContext) Err() error {
+	c.w.left()
+	return c.Context.Err()
+}
 
 func (w *dirWriter) TTL() time.Duration { return w.d.Lease }
 

@@ -95,18 +95,19 @@ func TestNoRoomForKey(t *testing.T) {
 // afterwards.
 func asAnyone(t *testing.T, f func()) {
 	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("NOT TESTED, another user: this is not root")
+	}
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		if os.Geteuid() == 0 {
-			if err := unix.Setfsuid(65534); err != nil {
-				done <- err
-				return
-			}
-			if now, _ := unix.SetfsuidRetUid(-1); now != 65534 {
-				done <- errors.New("still root")
-				return
-			}
+		if err := unix.Setfsuid(65534); err != nil {
+			done <- err
+			return
+		}
+		if now, _ := unix.SetfsuidRetUid(-1); now != 65534 {
+			done <- errors.New("still root")
+			return
 		}
 		f()
 		done <- nil
@@ -182,9 +183,12 @@ func TestUnreadableEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(path)
+	if err := os.Chmod(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	keyOf(t, openDir(t, path, nil))
 	name := plant(t, path, "pending/x", "", 0)
-	if err := errors.Join(os.Chmod(path, 0o755), os.Chmod(name, 0)); err != nil {
+	if err := os.Chmod(name, 0); err != nil {
 		t.Fatal(err)
 	}
 	s := openDir(t, path, nil)

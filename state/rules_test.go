@@ -129,16 +129,29 @@ func TestK1(t *testing.T) {
 	}
 }
 
+// K1: whoever asks is told of a lease's end though no timer has run yet.
+func TestK1Clock(t *testing.T) {
+	w := begin(t, openDir(t, t.TempDir(), nil))
+	f := w.lease.(*dirWriter)
+	f.mu.Lock()
+	f.until = 0 // as if the process had been stopped until now
+	f.mu.Unlock()
+	if w.Context().Err() == nil || !isLost(context.Cause(w.Context())) {
+		t.Errorf("the lease has ended, and its context's cause is %v", context.Cause(w.Context()))
+	}
+	if err := w.End(t.Context()); !isLost(err) {
+		t.Errorf("End: %v, want ErrLost", err)
+	}
+}
+
 // K1: a renewal that is answered after the lease has ended does not bring it
 // back.
 func TestK1Late(t *testing.T) {
 	t.Parallel()
-	path := t.TempDir()
 	hold := make(chan bool)
-	var once sync.Once
-	s := openWith(t, path, holdfast.MinTTL, func(what string) error {
+	s := openWith(t, t.TempDir(), holdfast.MinTTL, func(what string) error {
 		if what == "renew" {
-			once.Do(func() { <-hold })
+			<-hold
 		}
 		return nil
 	})

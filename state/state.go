@@ -92,7 +92,8 @@ type Writer struct {
 type lease interface {
 	// Context has the values of Begin's ctx, but not its end: it ends when the
 	// lease is lost, or with End, and context.Cause tells which (ErrLost,
-	// ErrReleased of package holdfast).
+	// ErrReleased of package holdfast). Its Err reads the clock itself: it is the
+	// check in front of each change.
 	Context() context.Context
 	// Deadline is when the lease ends unless it is renewed.
 	Deadline() time.Time
