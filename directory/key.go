@@ -71,28 +71,41 @@ func (s *Store) lookAt(ctx context.Context, at string) (*found, error) {
 	for try := 0; ; try++ {
 		f, err := s.lookOnce(at)
 		switch {
-		case err == nil && (f.dir != nil || s.local || try > 0):
+		case err == nil && (f.dir != nil || s.local):
 			return f, nil
-		case err == nil: // it may have come since we have last asked
-			at := path.Dir(at)
-			s.refresh(s.root, at)
+		case err == nil:
+			if absent, err := s.absent(at); absent || err != nil {
+				return f, err
+			}
 		case !errors.Is(err, errMoved) && (s.local || !errors.Is(err, errDamaged) || try > 20):
 			return nil, err
-		default: // somebody has written between two looks, or the listing is old
-			if !s.local {
-				s.refresh(s.root, at)
-			}
-			if try > 3 {
-				time.Sleep(min(time.Duration(try), 50) * time.Millisecond)
-			}
+		case !s.local: // the listing is old
+			s.refresh(s.root, at)
+		}
+		// Somebody has written between two looks, or what we see is old.
+		if try > 3 {
+			time.Sleep(min(time.Duration(try), 50) * time.Millisecond)
 		}
 		if late := ctx.Err(); late != nil {
 			return nil, fmt.Errorf("%s: %w: %w", at, errMoved, late)
 		}
 		if try > 60 {
-			return nil, fmt.Errorf("%s: %w", at, err)
+			return nil, fmt.Errorf("%s: %w", at, errors.Join(err, errMoved))
 		}
 	}
+}
+
+// absent asks whoever serves the files whether a key has no directory. What this
+// host has once not found it may go on not finding for a while.
+func (s *Store) absent(at string) (bool, error) {
+	err := s.root.Mkdir(at, s.mode)
+	if errors.Is(err, fs.ErrExist) || gone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return s.root.Remove(at) == nil, nil // else another has put a directory in its place
 }
 
 // errMoved means to look again.
@@ -226,12 +239,15 @@ func (s *Store) drop(record string) error {
 // recordOf is where the record of a version of the key is.
 func (f *found) recordOf(nonce string) string { return path.Join(path.Dir(f.at), "record-"+nonce) }
 
-func exists(root *os.Root, name string) bool {
-	f, err := root.OpenFile(name, os.O_RDONLY|nonblock, 0)
-	if err == nil {
-		f.Close()
+// exists says whether a record is there; see drop for those that are empty.
+func exists(root *os.Root, record string) bool {
+	f, err := root.OpenFile(record, os.O_RDONLY|nonblock, 0)
+	if err != nil {
+		return !gone(err)
 	}
-	return !gone(err)
+	defer f.Close()
+	info, err := f.Stat()
+	return err != nil || info.Size() > 0
 }
 
 // list names what is in a directory.
