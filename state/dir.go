@@ -92,8 +92,8 @@ type seen struct {
 }
 
 const (
-	maxPending = 1024 // entries that a reader looks at in one go
-	maxTries   = 100
+	maxPending = 1024         // entries that a reader looks at in one go
+	maxTries   = 60           // two seconds
 	temporary  = ".holdfast-" // how the names of our temporary files begin
 	pending    = "pending"
 	keyFile    = "key"
@@ -119,13 +119,14 @@ func (d *dir) key(ctx context.Context) (Key, error) {
 
 // retry repeats what met a change, or a file that is gone from its server.
 func (d *dir) retry(ctx context.Context, look func() (Key, error)) (k Key, err error) {
-	for range maxTries {
+	for try := range maxTries {
 		if err := ctx.Err(); err != nil {
 			return Key{}, err
 		}
 		if k, err = look(); !errors.Is(err, errAgain) && !stale(err) {
 			break
 		}
+		time.Sleep(time.Duration(max(0, try-3)) * time.Millisecond)
 	}
 	return k, err
 }
@@ -215,6 +216,11 @@ func (d *dir) open() (folder, error) {
 func (d *dir) judge(st folder) (writing bool, dead []string, err error) {
 	pend, err := st.open(pending)
 	if errors.Is(err, fs.ErrNotExist) {
+		// It is made not to be asked for again, and to be sure: a file server's
+		// client may remember that it is not there.
+		if err := st.mkdir(pending); errors.Is(err, fs.ErrExist) {
+			return false, nil, errAgain
+		}
 		return false, nil, nil
 	}
 	if err != nil {
