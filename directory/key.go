@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -90,7 +91,7 @@ func (s *Store) lookAt(ctx context.Context, at string) (*found, error) {
 			return nil, fmt.Errorf("%s: %w: %w", at, errMoved, late)
 		}
 		if try > 60 {
-			return nil, fmt.Errorf("%s: %w", at, errors.Join(err, errMoved))
+			return nil, fmt.Errorf("%s: %w", at, cmp.Or(err, errMoved))
 		}
 	}
 }
