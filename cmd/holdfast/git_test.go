@@ -234,6 +234,16 @@ func (r *repo) pending() (pids []int) {
 	return pids
 }
 
+// holder is the one process that holds a lease.
+func (r *repo) holder() int {
+	r.t.Helper()
+	pids := r.pending()
+	if len(pids) != 1 {
+		r.t.Fatalf("the lease is held by %v", pids)
+	}
+	return pids[0]
+}
+
 // No reader is told of refs that are older than a push that has returned, by
 // whichever way it came, and most are told from the cache.
 func TestGitPush(t *testing.T) {
@@ -381,6 +391,45 @@ func TestGitReaders(t *testing.T) {
 	}
 }
 
+// Between the hook and the change of a ref readers go without the cache.
+func TestGitSlowPush(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		hook bool
+	}{{"hook", true}, {"receive-pack", false}} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRepo(t, test.hook)
+			r.wrap()
+			if test.hook {
+				r.url = r.bare
+			}
+			r.commit()
+			r.mustPush("main")
+			r.cached()
+			at := filepath.Join(r.bare, "at")
+			r.hook("update", "#!/bin/sh\ntouch at; while test -e at; do sleep 0.1; done\n")
+			r.commit()
+			pushed := make(chan error, 1)
+			go func() { pushed <- r.push("main") }()
+			r.await("it is being pushed", func() bool { _, err := os.Stat(at); return err == nil })
+			before := r.runs()
+			r.right("during a push")
+			r.right("during a push")
+			if got := r.runs() - before; got != 2 {
+				t.Errorf("git was asked %d times by 2 readers during a push", got)
+			}
+			os.Remove(at)
+			if err := <-pushed; err != nil {
+				t.Fatal(err)
+			}
+			r.right("after the push")
+			r.cached()
+			r.right("from the cache")
+		})
+	}
+}
+
 // A push that is refused, or that ends before its time, leaves readers that are
 // told the truth, and a cache.
 func TestGitUnfinished(t *testing.T) {
@@ -399,11 +448,11 @@ func TestGitUnfinished(t *testing.T) {
 		},
 		{
 			name: "the lease's process is killed", update: "touch at; while test -e at; do sleep 0.1; done",
-			during: func(r *repo) { syscall.Kill(r.pending()[0], syscall.SIGKILL) },
+			during: func(r *repo) { syscall.Kill(r.holder(), syscall.SIGKILL) },
 		},
 		{
 			name: "the lease's process is asked to end", update: "touch at; while test -e at; do sleep 0.1; done",
-			during: func(r *repo) { syscall.Kill(r.pending()[0], syscall.SIGTERM) },
+			during: func(r *repo) { syscall.Kill(r.holder(), syscall.SIGTERM) },
 		},
 		{
 			name: "receive-pack is killed when it runs no hook", update: "touch at; while test -e at; do sleep 0.1; done",
@@ -565,7 +614,7 @@ func TestGitReceivePackLost(t *testing.T) {
 	at := filepath.Join(r.bare, "at")
 	r.await("it is being pushed", func() bool { _, err := os.Stat(at); return err == nil })
 	began := time.Now()
-	syscall.Kill(r.pending()[0], syscall.SIGKILL)
+	syscall.Kill(r.holder(), syscall.SIGKILL)
 	if err := <-pushed; err == nil {
 		t.Error("the push is said to be done")
 	}
