@@ -87,10 +87,11 @@ func (c *Cache) Close() error {
 // it is now. kind names content and format, such as "info/refs v1". The answer
 // is never older than a write that had ended when Get was called.
 //
-// fill writes to a file; nothing is served of one that fails, panics, or whose
-// writer failed. One fill of a blob runs at a time in all processes, and the others
-// wait for it, as long as it is alive. What is filled while someone writes to the state, or while
-// the state changes, is returned to its caller and not kept.
+// fill writes to a file; nothing is served of one that fails or panics, or whose
+// writer failed. One fill of a blob runs at a time in all processes, and the
+// others wait for it as long as it is alive. What is filled while someone writes
+// to the state, or while the state changes, is returned to its caller and not
+// kept.
 //
 // The caller closes what it gets. It is an io.WriterTo that leaves the copying to
 // the kernel where that can be done.
@@ -134,8 +135,8 @@ func (c *Cache) Get(ctx context.Context, s *State, kind string, fill func(contex
 	}
 }
 
-// blobName is that of the file: what tells a blob from others, each part with its length
-// before it, so that parts cannot pass for one another.
+// blobName is that of the file: what tells a blob from others, each part with its
+// length before it, so that none can pass for another.
 func blobName(id, kind string, key Key) string {
 	h := sha256.New()
 	for _, part := range []string{format, id, kind, key.ID, key.stamp} {

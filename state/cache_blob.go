@@ -13,11 +13,11 @@ import (
 const format = "holdfast blob 1"
 
 // A blob's file begins with a line of fixed length: the format, how many bytes
-// follow, and a checksum of the blob's name and of them. A process checks it when it
-// opens a blob for the first time, and whenever the file has changed since: bytes that
-// a power cut, a disk or a person has taken or turned are noticed before the
-// first is served. So no fill waits for fsync, whose promise a disk may break,
-// and a blob that does not hold is only one more miss.
+// follow, and a checksum of the blob's name and of them. A process checks it when
+// it opens a blob for the first time, and again if the file has changed since:
+// what a power cut or a person has taken or turned is noticed before the first
+// byte is served. So no fill waits for fsync, whose promise a disk may break, and
+// a blob that does not hold is only one more miss.
 const (
 	header    = format + " %016x %08x\n"
 	headerLen = len(format) + 1 + 16 + 1 + 8 + 1
@@ -39,8 +39,8 @@ func newBlob(file *os.File) (b *blob, err error) {
 	return &blob{file}, err
 }
 
-// open returns a blob that is whole and young enough, or nil. One that has been opened
-// can be read to its end, whatever becomes of its name.
+// open returns a blob that is whole and young enough, or nil. One that is open can
+// be read to its end, whatever becomes of its name.
 func (c *Cache) open(name string) io.ReadCloser {
 	root := c.directory()
 	if root == nil {

@@ -159,7 +159,7 @@ func TestCacheSize(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			used += blocks(info.Size())
+			used += (info.Size() + 4095) / 4096 * 4096
 			if info.ModTime().Before(oldest) {
 				oldest = info.ModTime()
 			}

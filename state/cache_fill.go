@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// fill runs fill into a file and returns that. It is kept under name, if there is
-// one, if nobody has written to the state meanwhile.
+// fill runs fill into a file and returns that. If it has a name, and nobody has
+// written to the state meanwhile, it is kept.
 func (c *Cache) fill(ctx context.Context, s *State, name, kind string, before Key, fill func(context.Context, io.Writer) error) (io.ReadCloser, error) {
 	w := &sink{ctx: ctx, cache: c, sum: seed(name)}
 	defer w.end() // also when fill panics
@@ -26,8 +26,7 @@ func (c *Cache) fill(ctx context.Context, s *State, name, kind string, before Ke
 	if err != nil {
 		return nil, fmt.Errorf("fill %q: %w", kind, err)
 	}
-	// What was read may be older than the key of before if a file server's answers came
-	// from this host's memory, and younger if someone wrote: then it is no one else's answer.
+	// If someone wrote, this may be half of it, and nobody else's answer.
 	if w.temp != "" && !before.Writing {
 		after, err := s.Key(ctx)
 		if err == nil && !after.Writing && after.Equal(before) && c.reserve(ctx, w.root, w.size) &&
@@ -39,15 +38,15 @@ func (c *Cache) fill(ctx context.Context, s *State, name, kind string, before Ke
 	return b, nil
 }
 
-// A sink is what a fill writes to: a file beside the blobs, or, where that fails, one
-// elsewhere that has no name.
+// A sink is what a fill writes to: a file beside the blobs, or, where that fails,
+// one elsewhere that has no name.
 type sink struct {
 	ctx   context.Context
 	cache *Cache
 	root  *os.Root
 	temp  string // its name, if it may become a blob
 
-	mu    sync.Mutex // a fill may write from several goroutines, and from one that it has left behind
+	mu    sync.Mutex // a fill may write from several goroutines, and leave some behind
 	file  *os.File
 	buf   []byte
 	size  int64 // of the file, with its header

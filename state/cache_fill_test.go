@@ -127,49 +127,144 @@ func TestCacheFillCanceled(t *testing.T) {
 	}
 }
 
-// Fills that fail slowly are not waited for one after the other.
-func TestCacheWaitsForTwo(t *testing.T) {
-	const n = 10
-	c, f := newCache(t, nil), newFake("repo")
-	bad := errors.New("git has no time")
-	asked, inside, fail := make(chan bool, 10*n), make(chan bool, n), make(chan bool, n)
-	f.ask = func() { asked <- true }
+// However many give up one after the other, the rest fill once.
+func TestCacheFillsCanceled(t *testing.T) {
+	const n, giveUp = 10, 4
+	c := newCache(t, nil)
+	s := &State{newFake("repo")}
+	inside, goOn := make(chan context.CancelFunc, n), make(chan bool)
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
-			if _, err := c.Get(t.Context(), &State{f}, "refs", func(context.Context, io.Writer) error {
-				inside <- true
-				<-fail
-				return bad
-			}); !errors.Is(err, bad) {
-				t.Errorf("got %v", err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			b, err := c.Get(ctx, s, "refs", func(ctx context.Context, w io.Writer) error {
+				inside <- cancel
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-goOn:
+					return says("whole")(ctx, w)
+				}
+			})
+			if err == nil {
+				b.Close()
 			}
 		})
 	}
-	for range n {
-		<-asked
+	for range giveUp {
+		(<-inside)()
 	}
-	// Two fail; the others are to be inside at once then, save for those that
-	// came late.
-	fills, failed, late := 0, 0, 0
-	for fills < n {
-		select {
-		case <-inside:
-			if fills++; failed < 2 {
-				failed++
+	<-inside
+	goOn <- true
+	all.Wait()
+	if more := len(inside); more > 0 {
+		t.Errorf("after %d gave up %d fill, want one", giveUp, more+1)
+	}
+}
+
+// Fills that fail slowly are not waited for one after the other.
+func TestCacheWaitsForTwo(t *testing.T) {
+	const n = 10
+	for _, apart := range []bool{false, true} {
+		name := "together"
+		if apart {
+			name = "apart" // as in so many processes
+		}
+		t.Run(name, func(t *testing.T) {
+			c, f := newCache(t, nil), newFake("repo")
+			bad := errors.New("git has no time")
+			asked, inside, fail := make(chan bool, 10*n), make(chan bool, n), make(chan bool, n)
+			f.ask = func() { asked <- true }
+			var all sync.WaitGroup
+			for range n {
+				c := c
+				if apart {
+					var err error
+					if c, err = OpenCache(c.dir, nil); err != nil {
+						t.Fatal(err)
+					}
+					defer c.Close()
+				}
+				all.Go(func() {
+					if _, err := c.Get(t.Context(), &State{f}, "refs", func(context.Context, io.Writer) error {
+						inside <- true
+						<-fail
+						return bad
+					}); !errors.Is(err, bad) {
+						t.Errorf("got %v", err)
+					}
+				})
+			}
+			for range n {
+				<-asked
+			}
+			// Two fail; the others are to be inside at once then, save for those
+			// that came late.
+			fills, failed, late := 0, 0, 0
+			for fills < n {
+				select {
+				case <-inside:
+					if fills++; failed < 2 {
+						failed++
+						fail <- true
+					}
+				case <-time.After(2 * time.Second):
+					if late++; late > 2 {
+						t.Fatalf("%d of %d fill, and the others wait for one that will fail", fills, n)
+					}
+					fail <- true
+				}
+			}
+			for range n {
 				fail <- true
 			}
-		case <-time.After(time.Second):
-			if late++; late > 2 {
-				t.Fatalf("%d of %d fill, and the others wait for one that will fail", fills, n)
-			}
-			fail <- true
+			all.Wait()
+		})
+	}
+}
+
+// Another process is waited for as long as it is at work.
+func TestCacheSlow(t *testing.T) {
+	c := newCache(t, nil)
+	other, err := OpenCache(c.dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	c.beat, other.beat = 100*time.Millisecond, 200*time.Millisecond
+	s := &State{newFake("repo")}
+	inside, done := make(chan bool), make(chan string)
+	go func() {
+		done <- get(t, c, s, "refs", func(ctx context.Context, w io.Writer) error {
+			inside <- true
+			time.Sleep(2 * time.Second)
+			return says("slow")(ctx, w)
+		})
+	}()
+	<-inside
+	if got := get(t, other, s, "refs", not(t)); got != "slow" {
+		t.Errorf("who waited got %q", got)
+	}
+	<-done
+}
+
+// A sweep does not take a fill that is under way for one that has died.
+func TestCacheSweptWhileFilling(t *testing.T) {
+	c := newCache(t, nil)
+	s := &State{newFake("repo")}
+	get(t, c, s, "refs", func(ctx context.Context, w io.Writer) error {
+		other, err := OpenCache(c.dir, nil)
+		if err != nil {
+			return err
 		}
+		defer other.Close()
+		_, err = other.sweep(other.directory(), 0)
+		return errors.Join(err, says("whole")(ctx, w))
+	})
+	if got := get(t, c, s, "refs", not(t)); got != "whole" {
+		t.Errorf("got %q", got)
 	}
-	for range n {
-		fail <- true
-	}
-	all.Wait()
 }
 
 // Who asks after a write has ended never gets what was read before, not by

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// What all blobs take is counted in a file, which whoever keeps a blob adds to before
-// the blob has its name: so a process that keeps only one need not look at all the others, and one
-// that dies has counted too much, never too little. When the count is above what
-// is allowed, and once in each TTL, one process goes through all blobs: what has
-// expired goes, then the oldest down to three quarters, so that the next time is a
+// What all blobs take is counted in a file. Whoever keeps a blob adds to it before
+// the blob has its name: so a process that keeps only one need not look at all the
+// others, and one that dies has counted too much, never too little. When there is
+// no room, and once in each TTL, one process goes through all blobs: what has
+// expired goes, and the oldest down to three quarters, so that the next time is a
 // quarter of the cache away. A count that was lost is made anew in that way.
 const (
 	countName = "size"
@@ -73,8 +73,8 @@ func readCount(file *os.File) (used, swept int64, ok bool) {
 func blocks(size int64) int64 { return (size + block - 1) / block * block }
 
 // sweep removes what has expired, what dead fills have left, and of the rest the
-// oldest until it takes no more than limit. It returns what is left. Files that are not
-// the cache's stay.
+// oldest until it takes no more than limit. It returns what is left. Files that
+// are not the cache's stay.
 func (c *Cache) sweep(root *os.Root, limit int64) (left int64, err error) {
 	dir, err := root.Open(".")
 	if err != nil {

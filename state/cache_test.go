@@ -146,8 +146,8 @@ func TestCacheParts(t *testing.T) {
 	}
 }
 
-// What is filled while someone writes, or while the key changes, goes to its caller and to nobody
-// else.
+// What is filled while someone writes, or while the key changes, goes to its
+// caller and to nobody else.
 func TestCacheRechecks(t *testing.T) {
 	for _, test := range []struct {
 		name          string
@@ -181,8 +181,8 @@ func TestCacheRechecks(t *testing.T) {
 	}
 }
 
-// A key that cannot be read after the fill keeps nothing; one that cannot be read before it is
-// an error.
+// If the key cannot be read after a fill nothing is kept; before one that is an
+// error.
 func TestCacheKeyFails(t *testing.T) {
 	c, f := newCache(t, nil), newFake("repo")
 	s, bad := &State{f}, errors.New("no state today")

@@ -18,12 +18,12 @@ type turn struct {
 	done chan struct{}
 }
 
-// claim waits for the turn to fill a blob. There is none, and no error either, if the blob
-// came meanwhile, if who has it stands still or fails for the second time, and
-// where there are no such locks.
+// claim waits for the turn to fill a blob. There is none, and no error either, if
+// the blob came meanwhile, if who has the turn stands still, after two that came
+// to nothing, and where there are no such locks.
 func (c *Cache) claim(ctx context.Context, name string) (t *turn, waited bool, err error) {
 	var seen string // in the file that another process has locked
-	var since time.Time
+	since := time.Now()
 	fills, gone := 1, 0 // fills that were waited for
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		root, file, err := c.create(name+lockSuffix, 0)
