@@ -244,6 +244,17 @@ func (r *repo) holder() int {
 	return pids[0]
 }
 
+// receiver is the git receive-pack that runs the hook update, which has noted it.
+func (r *repo) receiver() int {
+	r.t.Helper()
+	text, _ := os.ReadFile(filepath.Join(r.bare, "receiver"))
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return pid
+}
+
 // No reader is told of refs that are older than a push that has returned, by
 // whichever way it came, and most are told from the cache.
 func TestGitPush(t *testing.T) {
@@ -435,6 +446,7 @@ func TestGitSlowPush(t *testing.T) {
 func TestGitUnfinished(t *testing.T) {
 	for _, test := range []struct {
 		name   string
+		lease  string // in place of state write, in the hook
 		update string // the hook, called before each ref is changed
 		during func(r *repo)
 		want   func(r *repo, old, new string) map[string]string // nil: as before
@@ -455,12 +467,17 @@ func TestGitUnfinished(t *testing.T) {
 			during: func(r *repo) { syscall.Kill(r.holder(), syscall.SIGTERM) },
 		},
 		{
-			name: "receive-pack is killed when it runs no hook", update: "touch at; while test -e at; do sleep 0.1; done",
+			name: "the lease's process stands still", lease: "state write --ttl 2", update: "touch at; while test -e at; do sleep 0.1; done",
 			during: func(r *repo) {
-				out, _ := os.ReadFile(filepath.Join(r.bare, "receiver"))
-				pid, _ := strconv.Atoi(strings.TrimSpace(string(out)))
-				syscall.Kill(pid, syscall.SIGKILL)
+				pid := r.holder()
+				syscall.Kill(pid, syscall.SIGSTOP)
+				r.await("receive-pack is killed", func() bool { return syscall.Kill(r.receiver(), 0) != nil })
+				syscall.Kill(pid, syscall.SIGCONT)
 			},
+		},
+		{
+			name: "receive-pack is killed when it runs no hook", update: "touch at; while test -e at; do sleep 0.1; done",
+			during: func(r *repo) { syscall.Kill(r.receiver(), syscall.SIGKILL) },
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -470,6 +487,10 @@ func TestGitUnfinished(t *testing.T) {
 			r.mustPush("main")
 			r.cached()
 			r.hook("update", "#!/bin/sh\necho $PPID >receiver\n"+test.update+"\n")
+			if test.lease != "" {
+				text, _ := os.ReadFile(filepath.Join(r.bare, "hooks", "pre-receive"))
+				r.hook("pre-receive", strings.Replace(string(text), "state write", test.lease, 1))
+			}
 			new := r.commit()
 			pushed := make(chan error, 1)
 			go func() { pushed <- r.push("main:a", "main:b") }()
