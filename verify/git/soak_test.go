@@ -120,19 +120,28 @@ func what(args []string) string {
 	return "another"
 }
 
-// kill kills one of what it is told, if there is one.
-func (s *soak) kill(names ...string) {
-	running := s.processes()
-	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	for _, name := range names {
-		if pids := running[name]; len(pids) > 0 {
-			if syscall.Kill(pids[rand.IntN(len(pids))], syscall.SIGKILL) == nil {
-				s.killed[name]++
+// kill waits, not for long, until one of what it is told runs, and kills it.
+func (s *soak) kill(names []string) {
+	for range 20 {
+		running := s.processes()
+		for _, i := range rand.Perm(len(names)) {
+			if pids := running[names[i]]; len(pids) > 0 {
+				if syscall.Kill(pids[rand.IntN(len(pids))], syscall.SIGKILL) == nil {
+					s.killed[names[i]]++
+				}
+				return
 			}
-			return
 		}
+		time.Sleep(20 * time.Millisecond)
 	}
 }
+
+// Whom a soak kills.
+var (
+	readersPrograms = []string{"holdfast cache", "git upload-pack"}
+	writersPrograms = []string{"git push", "git receive-pack", "holdfast state write", "holdfast's guard", "the hook"}
+	hooksPrograms   = []string{"holdfast state write", "holdfast's guard", "the hook's keeper", "the hook's section"}
+)
 
 // clear ends all that still runs.
 func (s *soak) clear() {
@@ -285,14 +294,19 @@ func TestSoak(t *testing.T) {
 	t.Run("hook", func(t *testing.T) {
 		s := newSoak(t, length(10*time.Second, time.Minute))
 		s.install(t, "pre-receive", "hooks/pre-receive")
-		s.soak("")
+		s.soak("", readersPrograms, writersPrograms, hooksPrograms)
+	})
+	t.Run("hook that loses its lease", func(t *testing.T) {
+		s := newSoak(t, length(8*time.Second, 20*time.Second))
+		s.install(t, "pre-receive", "hooks/pre-receive")
+		s.soak("", hooksPrograms)
 	})
 	t.Run("receive-pack", func(t *testing.T) {
 		script, err := filepath.Abs("../../docs/git/receive-pack")
 		if err != nil {
 			t.Fatal(err)
 		}
-		newSoak(t, length(5*time.Second, 20*time.Second)).soak(script)
+		newSoak(t, length(5*time.Second, 20*time.Second)).soak(script, readersPrograms, writersPrograms)
 	})
 }
 
@@ -303,12 +317,12 @@ func length(short, long time.Duration) time.Duration {
 	return short
 }
 
-func (s *soak) soak(receive string) {
+func (s *soak) soak(receive string, victims ...[]string) {
 	t, length, n := s.t, s.until, 4
 	var writers, readers []string
 	jobs := make(map[string]job)
 	for k := range n {
-		j := job{Name: fmt.Sprintf("writer%d", k), Pause: min(length/8, 3*time.Second), Refs: owned(k, n), Receive: receive}
+		j := job{Name: fmt.Sprintf("writer%d", k), Pause: min(length/8, 2*time.Second), Refs: owned(k, n), Receive: receive}
 		j.Pool, j.Values = s.newValues(t, j.Name, 4000)
 		jobs[j.Name] = j
 		writers = append(writers, j.Name)
@@ -324,8 +338,7 @@ func (s *soak) soak(receive string) {
 	}
 	for now() < s.until-time.Second {
 		time.Sleep(time.Duration(200+rand.IntN(1000)) * time.Millisecond)
-		s.kill("git push", "git receive-pack", "holdfast state write", "holdfast cache", "git upload-pack",
-			"the hook's keeper", "the hook's section", "the hook", "holdfast's guard")
+		s.kill(victims[rand.IntN(len(victims))])
 		if rand.IntN(8) == 0 { // a reader that uses the library
 			name := readers[rand.IntN(2)]
 			s.workers[name].Process.Kill()
