@@ -49,7 +49,7 @@ func (s *Store) Diagnose(ctx context.Context) (findings []holdfast.Finding, err 
 		case s.local:
 			say(holdfast.Good, "durability", "a file is on disk after %s", took.Round(100*time.Microsecond))
 		default:
-			say(holdfast.Good, "durability", "a file is on disk after %s, if its server says the truth (of NFS: exported with sync)", took.Round(100*time.Microsecond))
+			say(holdfast.Good, "durability", "a file is on disk after %s, if its server says the truth (NFS: exported with sync; with async locks are lost when it crashes)", took.Round(100*time.Microsecond))
 		}
 		if now, err := s.probe.now(s); err != nil {
 			say(holdfast.Warning, "clock", "the time of a file cannot be set: who comes late waits a whole TTL for the dead: %v", err)

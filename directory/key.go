@@ -369,8 +369,14 @@ func (s *Store) create(at string, k holdfast.Key) error {
 	}
 	temporary := path.Join(scratch, f.nonce)
 	err = s.mkdir(s.root, temporary)
+	// A create that a file server makes twice, since its first answer was lost,
+	// could bring back a marker. So markers come from renames alone.
+	blank := path.Join(temporary, look+"blank")
 	if err == nil {
-		_, err = s.write(s.root, path.Join(temporary, f.marker.String()), nil, apart)
+		_, err = s.write(s.root, blank, nil, apart)
+	}
+	if err == nil {
+		err = s.root.Rename(blank, path.Join(temporary, f.marker.String()))
 	}
 	if err == nil && apart {
 		err = errors.Join(syncDir(s.root, temporary), syncDir(s.root, path.Dir(at)))
