@@ -37,7 +37,7 @@ func (s *Server) sync(id uint64) syscall.Errno {
 	}
 	dirs := map[*node]bool{n: true}
 	s.settle(func(c change) bool {
-		if s.ordered || slices.ContainsFunc(c, func(s set) bool { return dirs[s.dir] }) {
+		if s.names == InOrder || slices.ContainsFunc(c, func(s set) bool { return dirs[s.dir] }) {
 			for _, s := range c {
 				dirs[s.dir] = true // what came before a move goes before it
 			}
@@ -95,14 +95,15 @@ func (s *Server) giveUp(id uint64) {
 }
 
 // Crash has the server forget what was not synced. Handles of open files are
-// stale afterwards; with all also those of every directory but the root.
-func (s *Server) Crash(all bool) {
+// stale afterwards; so are those of directories but the root, unless names are
+// Durable.
+func (s *Server) Crash() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	forgets := s.rng.IntN(len(s.log) + 1)
 	s.settle(func(change) bool {
 		forgets--
-		return s.ordered && forgets < 0 || !s.ordered && s.rng.IntN(2) == 0
+		return s.names == Durable || s.names == InOrder && forgets < 0 || s.names == Anyhow && s.rng.IntN(2) == 0
 	})
 	s.log = nil
 	top := s.nodes[root]
@@ -115,7 +116,7 @@ func (s *Server) Crash(all bool) {
 		if fresh[n.id] != nil {
 			return
 		}
-		if n.id != root && (all || !n.isDir()) {
+		if n.id != root && (s.names != Durable || !n.isDir()) {
 			s.last++
 			n.id = s.last
 		}

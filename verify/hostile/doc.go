@@ -14,13 +14,16 @@
 //   - fsync fails, and what it was for is not durable though the next one succeeds
 //   - the disk is full, operations are slow, a host is cut off (calls hang or fail)
 //   - the server crashes and forgets what was not synced: data is gone, torn or
-//     zeros, names are gone, in order or in any order; handles are stale then
+//     zeros; names are gone, in order or in any order, and then handles are stale,
+//     or names outlive it and so do handles of directories
 //   - the server's clock is not the hosts'
 //
 // FUSE is not NFS. The kernel's caches are FUSE's: they follow rules like those of
 // NFS (close-to-open, timeouts of names and attributes) and not the same code; locks
 // (flock, fcntl) are each mount's own; there is no delegation, no lease and no
-// reclaim after a crash. A real NFS server that is exported "sync" forgets less
-// than this one. That a program holds here proves that it does not lean on what
-// the list above takes away; it is no test of an NFS client or server.
+// reclaim after a crash. A server that forgets names in a crash and lets hosts go on
+// with their handles, as one that exports NFS "async" does, is beyond what a store
+// in files can stand, and is not made here. That a program holds proves that it
+// does not lean on what the list above takes away; it is no test of an NFS client
+// or server.
 package hostile

@@ -19,9 +19,9 @@ import (
 )
 
 // serve is a server with hosts, whose directories are returned.
-func serve(t testing.TB, seed uint64, ordered bool, hosts int) (s *Server, paths []string) {
+func serve(t testing.TB, seed uint64, names Names, hosts int) (s *Server, paths []string) {
 	t.Helper()
-	s = NewServer(seed, ordered)
+	s = NewServer(seed, names)
 	t.Cleanup(func() { must(t, s.Close()) })
 	for range hosts {
 		paths = append(paths, host(t, s).Path)
@@ -119,7 +119,7 @@ func fsync(path ...string) error {
 
 // Without faults it is a file system, and every host sees what another has done.
 func TestPlain(t *testing.T) {
-	_, p := serve(t, 1, false, 2)
+	_, p := serve(t, 1, Anyhow, 2)
 	a, b := p[0], p[1]
 	must(t, os.MkdirAll(filepath.Join(a, "d/e"), 0o755))
 	put(t, "one", a, "d/e/f")
@@ -169,7 +169,7 @@ func TestPlain(t *testing.T) {
 // What a host has looked up it may believe for a while, that it is there and
 // that it is not, and its attributes; opening a file asks the server.
 func TestStaleNames(t *testing.T) {
-	s, p := serve(t, 1, false, 1)
+	s, p := serve(t, 1, Anyhow, 1)
 	reader := host(t, s)
 	r := reader.Path
 	for round := 0; ; round++ {
@@ -215,7 +215,7 @@ func TestStaleNames(t *testing.T) {
 
 // A listing may be old, until this very host changes the directory.
 func TestStaleListing(t *testing.T) {
-	s, p := serve(t, 1, false, 1)
+	s, p := serve(t, 1, Anyhow, 1)
 	reader := host(t, s)
 	reader.Set(Faults{Stale: time.Second})
 	put(t, "", p[0], "a")
@@ -236,7 +236,7 @@ func TestStaleListing(t *testing.T) {
 
 // With views also a name that was never asked for is looked up in an old listing.
 func TestStaleView(t *testing.T) {
-	s, p := serve(t, 1, false, 1)
+	s, p := serve(t, 1, Anyhow, 1)
 	reader := host(t, s)
 	reader.Set(Faults{Stale: time.Second, Views: true})
 	n := 0
@@ -252,7 +252,7 @@ func TestStaleView(t *testing.T) {
 // The handle of a file that another host has removed is stale; a file that this
 // host has removed is there until it is closed, under another name.
 func TestStaleHandle(t *testing.T) {
-	_, p := serve(t, 1, false, 2)
+	_, p := serve(t, 1, Anyhow, 2)
 	for i, want := range []error{nil, syscall.ESTALE} {
 		put(t, "text", p[0], "f")
 		f, err := os.Open(filepath.Join(p[0], "f"))
@@ -281,7 +281,7 @@ func TestStaleHandle(t *testing.T) {
 // Each change can be done and be told as failed; be told as a retransmission is;
 // fail for real; or be done later, or twice.
 func TestLostReplies(t *testing.T) {
-	s, p := serve(t, 1, false, 1)
+	s, p := serve(t, 1, Anyhow, 1)
 	m := host(t, s)
 	at := func(name string) string { return filepath.Join(m.Path, name) }
 	for _, c := range []struct {
@@ -368,7 +368,7 @@ func TestLostReplies(t *testing.T) {
 
 // What was late is done when it can be: not if the file has gone meanwhile.
 func TestLate(t *testing.T) {
-	s, p := serve(t, 1, false, 1)
+	s, p := serve(t, 1, Anyhow, 1)
 	m := host(t, s)
 	put(t, "", p[0], "f")
 	m.Set(Faults{Late: 1, LateBy: 500 * time.Millisecond})
@@ -380,7 +380,7 @@ func TestLate(t *testing.T) {
 
 // A failed fsync has not made the data durable, and the next one does not either.
 func TestFailedSync(t *testing.T) {
-	s, p := serve(t, 1, false, 1)
+	s, p := serve(t, 1, Anyhow, 1)
 	m := host(t, s)
 	lost := 0
 	for i := range 20 {
@@ -391,7 +391,7 @@ func TestFailedSync(t *testing.T) {
 		is(t, "fsync", fsync(m.Path, name), syscall.EIO)
 		m.Set(Faults{})
 		must(t, fsync(m.Path, name))
-		s.Crash(false)
+		s.Crash()
 		if got, err := os.ReadFile(filepath.Join(p[0], name)); err == nil && string(got) == "old" {
 			lost++
 		}
@@ -403,11 +403,11 @@ func TestFailedSync(t *testing.T) {
 
 // A crash forgets what was not synced, and nothing else.
 func TestCrash(t *testing.T) {
-	for _, ordered := range []bool{false, true} {
-		t.Run(fmt.Sprint("ordered ", ordered), func(t *testing.T) {
+	for _, names := range []Names{Anyhow, InOrder, Durable} {
+		t.Run(fmt.Sprint("names ", names), func(t *testing.T) {
 			seen := make(map[string]int)
 			for seed := range uint64(40) {
-				s, p := serve(t, seed, ordered, 1)
+				s, p := serve(t, seed, names, 1)
 				synced(t, "kept", p[0], "kept")
 				synced(t, "old", p[0], "replaced")
 				must(t, os.Mkdir(filepath.Join(p[0], "d"), 0o700))
@@ -421,15 +421,15 @@ func TestCrash(t *testing.T) {
 				put(t, "data", p[0], "unsynced")
 				put(t, "data", p[0], "later")
 				must(t, os.Remove(filepath.Join(p[0], "d/below")))
-				s.Crash(false)
+				s.Crash()
 
 				_, err = f.ReadAt(make([]byte, 1), 0)
 				is(t, "a handle from before the crash", err, syscall.ESTALE)
 				has(t, "kept", p[0], "kept")
-				names := list(t, p[0])
-				renamed := slices.Contains(names, "renamed")
-				if renamed == slices.Contains(names, "replaced") {
-					t.Errorf("half a rename is left: %q", names)
+				left := list(t, p[0])
+				renamed := slices.Contains(left, "renamed")
+				if renamed == slices.Contains(left, "replaced") {
+					t.Errorf("half a rename is left: %q", left)
 				}
 				note := func(what string, so bool) {
 					if so {
@@ -438,7 +438,7 @@ func TestCrash(t *testing.T) {
 				}
 				note("rename kept", renamed)
 				note("rename forgotten", !renamed)
-				later, earlier := slices.Contains(names, "later"), slices.Contains(names, "unsynced")
+				later, earlier := slices.Contains(left, "later"), slices.Contains(left, "unsynced")
 				note("out of order", later && !earlier)
 				note("name forgotten", !earlier)
 				note("removed came back", exists(p[0], "d/below"))
@@ -450,41 +450,43 @@ func TestCrash(t *testing.T) {
 					note("zeros", len(data) == 4 && data[3] == 0)
 				}
 			}
-			for _, want := range []string{"rename kept", "rename forgotten", "name forgotten", "removed came back", "data kept", "data gone", "zeros", "out of order"} {
-				if want == "out of order" && ordered {
-					if n := seen[want]; n > 0 {
-						t.Errorf("%s: %d times, want never", want, n)
-					}
-				} else if seen[want] == 0 {
-					t.Errorf("never seen: %s", want)
+			for _, want := range []string{"data kept", "data gone", "zeros", "rename kept", "rename forgotten", "name forgotten", "removed came back", "out of order"} {
+				never := names == Durable && !strings.HasPrefix(want, "data") && want != "zeros" && want != "rename kept" || names == InOrder && want == "out of order"
+				if n := seen[want]; never && n > 0 || !never && n == 0 {
+					t.Errorf("seen %d times: %s", n, want)
 				}
 			}
 		})
 	}
 }
 
-// After a crash in which all handles go stale paths lead on.
-func TestCrashAll(t *testing.T) {
-	s, p := serve(t, 1, true, 2)
-	must(t, os.MkdirAll(filepath.Join(p[0], "d/e"), 0o700))
-	synced(t, "text", p[0], "d/e/f")
-	has(t, "text", p[1], "d/e/f")
-	dir, err := os.Open(filepath.Join(p[1], "d"))
-	must(t, err)
-	defer dir.Close()
-	s.Crash(true)
-	if _, err = dir.Readdirnames(-1); !errors.Is(err, syscall.ESTALE) {
-		t.Errorf("listing by a handle: error %v, want ESTALE", err)
+// After a crash paths lead on. Handles of directories do where no name was
+// forgotten.
+func TestCrashHandles(t *testing.T) {
+	for names, want := range map[Names]error{InOrder: syscall.ESTALE, Anyhow: syscall.ESTALE, Durable: nil} {
+		s, p := serve(t, 1, names, 2)
+		must(t, os.MkdirAll(filepath.Join(p[0], "d/e"), 0o700))
+		for _, dir := range []string{"d/e", "d", "."} {
+			must(t, fsync(p[0], dir))
+		}
+		synced(t, "text", p[0], "d/e/f")
+		has(t, "text", p[1], "d/e/f")
+		dir, err := os.OpenRoot(filepath.Join(p[1], "d"))
+		must(t, err)
+		defer dir.Close()
+		s.Crash()
+		_, err = dir.ReadFile("e/f")
+		is(t, "reading by a handle", err, want)
+		has(t, "text", p[1], "d/e/f")
+		synced(t, "more", p[0], "d/e/f")
+		has(t, "more", p[1], "d/e/f")
 	}
-	has(t, "text", p[1], "d/e/f")
-	synced(t, "more", p[0], "d/e/f")
-	has(t, "more", p[1], "d/e/f")
 }
 
 // A host that is cut off waits or fails; then it goes on. One that is killed
 // while it waits ends.
 func TestCutOff(t *testing.T) {
-	s, p := serve(t, 1, false, 1)
+	s, p := serve(t, 1, Anyhow, 1)
 	m := host(t, s)
 	put(t, "text", p[0], "f")
 	m.CutOff(Hangs)
@@ -517,7 +519,7 @@ func TestCutOff(t *testing.T) {
 
 // The disk is full, the server's clock is ahead, calls are slow.
 func TestFullSkewedSlow(t *testing.T) {
-	s, p := serve(t, 1, false, 1)
+	s, p := serve(t, 1, Anyhow, 1)
 	m := host(t, s)
 	put(t, "", p[0], "f")
 	s.Fill(true)

@@ -18,6 +18,19 @@ const sourcePrefix = "hostile-"
 // source is what mounts of this process are called.
 func source() string { return fmt.Sprintf("%s%d", sourcePrefix, os.Getpid()) }
 
+// closeOnExec keeps files of that name from processes that are started. The FUSE
+// library does not: a worker that outlived us would then wait for itself.
+func closeOnExec(name string) {
+	const dir = "/proc/self/fd"
+	fds, _ := os.ReadDir(dir)
+	for _, e := range fds {
+		fd, err := strconv.Atoi(e.Name())
+		if to, _ := os.Readlink(dir + "/" + e.Name()); err == nil && to == name {
+			syscall.CloseOnExec(fd)
+		}
+	}
+}
+
 // watched has mounts go when this process does, however it ends, and removes
 // those that were left by processes whose watcher was killed too.
 var watched = sync.OnceValue(func() error {

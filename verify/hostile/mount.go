@@ -73,11 +73,14 @@ func (s *Server) Mount(path string) (*Mount, error) {
 	m.rng = rand.New(rand.NewPCG(s.rng.Uint64(), 3))
 	s.mu.Unlock()
 	var err error
+	syscall.ForkLock.RLock() // no process may inherit the connection, and keep it
 	m.fuse, err = fuse.NewServer(m, path, &fuse.MountOptions{
 		FsName: source(), Name: kernelName, DirectMountStrict: true, DirectMount: true,
 		DisableXAttrs: true, DisableReadDirPlus: true, MaxBackground: 64, MaxWrite: 1 << 17,
 		Options: []string{"default_permissions"},
 	})
+	closeOnExec("/dev/fuse")
+	syscall.ForkLock.RUnlock()
 	if err != nil {
 		return nil, fmt.Errorf("mount at %s: %w", path, err)
 	}

@@ -26,7 +26,7 @@ var plans = []plan{
 	{"failing operations", func(e *episode) { e.during(Faults{Refused: 0.1, Read: 0.03}) }},
 	{"failing fsync", func(e *episode) {
 		e.during(Faults{Sync: 0.2})
-		e.crash(false)
+		e.crash()
 	}},
 	{"full disk", func(e *episode) {
 		e.all(Faults{Full: 0.1})
@@ -45,13 +45,9 @@ var plans = []plan{
 	{"server away", func(e *episode) { e.cutOff([]Cut{Hangs, Fails}[e.rng.IntN(2)], e.hosts...) }},
 	{"server crashes", func(e *episode) {
 		for range 2 {
-			e.crash(false)
+			e.crash()
 			e.sleep(e.part(0.2, 1))
 		}
-	}},
-	{"server crashes, all handles stale", func(e *episode) {
-		e.crash(e.in == "") // who has opened a directory that is another afterwards is lost
-		e.sleep(e.part(0.2, 0.6))
 	}},
 	{"holders killed", func(e *episode) { e.kills(false, 3) }},
 	{"waiters killed", func(e *episode) { e.kills(true, 3) }},
@@ -92,7 +88,7 @@ var plans = []plan{
 			}
 			switch e.rng.IntN(4) {
 			case 0:
-				e.crash(false)
+				e.crash()
 			case 1:
 				e.cutOff(Hangs, e.hosts[0])
 			case 2:
@@ -126,12 +122,12 @@ func (e *episode) cutOff(how Cut, hosts ...*Mount) {
 }
 
 // crash crashes the server, which is then away for a while.
-func (e *episode) crash(all bool) {
+func (e *episode) crash() {
 	how := []Cut{Hangs, Fails}[e.rng.IntN(2)]
 	for _, m := range e.hosts {
 		m.CutOff(how)
 	}
-	e.server.Crash(all)
+	e.server.Crash()
 	e.note("server crashed")
 	e.sleep(e.part(0, 0.6))
 	for _, m := range e.hosts {
@@ -165,7 +161,7 @@ func (p plan) run(t *testing.T, seed uint64) result {
 	slow, err := life.Slowness(t.TempDir())
 	must(t, err)
 	e := newEpisode(t, seed)
-	e.note("%s, seed %d, ordered %v, usually %+v", p.name, seed, e.server.ordered, e.usual)
+	e.note("%s, seed %d, names %v, usually %+v", p.name, seed, e.server.names, e.usual)
 	e.crowd()
 	e.sleep(e.part(0.1, 0.5))
 	p.do(e)

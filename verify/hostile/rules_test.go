@@ -23,10 +23,10 @@ type rig struct {
 
 var aKey = holdfast.Key{Name: "a"}
 
-func newRig(t *testing.T, seed uint64, ordered bool, hosts int) *rig {
+func newRig(t *testing.T, seed uint64, names Names, hosts int) *rig {
 	t.Helper()
 	r := &rig{T: t}
-	r.server, _ = serve(t, seed, ordered, 0)
+	r.server, _ = serve(t, seed, names, 0)
 	for i := range hosts {
 		m := host(t, r.server)
 		if r.hosts = append(r.hosts, m); i == 0 {
@@ -37,13 +37,13 @@ func newRig(t *testing.T, seed uint64, ordered bool, hosts int) *rig {
 	return r
 }
 
-// each calls fn with servers of several seeds that forget in order, and not.
+// each calls fn with servers of several seeds that forget in order, or anyhow.
 func each(t *testing.T, hosts int, fn func(r *rig)) {
 	for seed := range uint64(6) {
-		for _, ordered := range []bool{false, true} {
-			fn(newRig(t, seed, ordered, hosts))
+		for _, names := range []Names{Anyhow, InOrder, Durable} {
+			fn(newRig(t, seed, names, hosts))
 			if t.Failed() {
-				t.Fatalf("with seed %d, ordered %v", seed, ordered)
+				t.Fatalf("with seed %d, names %v", seed, names)
 			}
 		}
 	}
@@ -96,28 +96,40 @@ func TestReportedIsDurable(t *testing.T) {
 		for i := range 3 {
 			value := fmt.Sprint("value ", i)
 			version := r.wins(i%2, value)
-			r.server.Crash(false)
+			r.server.Crash()
 			r.holds(i%2, version, value)
 			r.holds(1-i%2, version, value)
 		}
 		free := r.wins(0, "")
-		r.server.Crash(false)
+		r.server.Crash()
 		r.holds(1, free, "")
 	})
+}
+
+// A then does something once a version has got its name.
+type then func()
+
+func (f then) Crashed(func(func(string, []byte))) {}
+
+func (f then) Renamed(_, to string, _ func(string) ([]byte, time.Duration)) {
+	if _, _, _, ok := versionAt(to); ok {
+		f()
+	}
 }
 
 // What another host has read outlives it too, though its writer never knew.
 func TestReadIsDurable(t *testing.T) {
 	each(t, 2, func(r *rig) {
 		r.wins(0, "first")
-		r.hosts[0].Set(Faults{Sync: 1, Only: "fsyncdir"})
-		recordSynced := func() (err error) { _, err = r.write(0, "second"); return err }
-		if recordSynced() == nil {
-			r.Fatal("a write was reported that is not on disk")
+		r.server.Watch(then(func() { r.hosts[0].Set(Faults{Sync: 1, Only: "fsyncdir"}) }))
+		if o, err := r.write(0, "second"); err == nil {
+			r.Fatalf("a write was answered that is not on disk: %+v", o)
 		}
-		r.hosts[0].Set(Faults{})
 		got := r.load(1)
-		r.server.Crash(false)
+		if string(got.Value) != "second" {
+			r.Errorf("another host reads %q", got.Value)
+		}
+		r.server.Crash()
 		r.holds(1, got.Version, string(got.Value))
 	})
 }
@@ -126,7 +138,7 @@ func TestReadIsDurable(t *testing.T) {
 // have won; so it is when others have followed it meanwhile, or it is not known.
 func TestLostRename(t *testing.T) {
 	for name, f := range map[string]Faults{"failed": {Lost: 1, Only: "rename"}, "retransmitted": {Again: 1, Only: "rename"}} {
-		r := newRig(t, 1, false, 3)
+		r := newRig(t, 1, Anyhow, 3)
 		r.wins(0, "first")
 		r.hosts[0].Set(f)
 		o, err := r.write(0, "second")
@@ -169,7 +181,7 @@ func TestLostRename(t *testing.T) {
 // A rename that was not applied may be later: until somebody else has followed the
 // same version nothing can be said; and from then on it never is.
 func TestLateRename(t *testing.T) {
-	r := newRig(t, 1, false, 2)
+	r := newRig(t, 1, Anyhow, 2)
 	first := r.wins(0, "first")
 	r.hosts[0].Set(Faults{Late: 1, LateBy: 2 * time.Second, Only: "rename"})
 	o, err := r.follow(0, first, "late")
@@ -197,11 +209,11 @@ func TestLateRename(t *testing.T) {
 	r.holds(0, o.Record.Version, string(o.Record.Value))
 }
 
-// A listing that is old leads to what is there now, also where nothing was when
+// A listing that is old leads to what is there now, at once, also where nothing was when
 // it was made, and when many versions have gone by.
 func TestOldListing(t *testing.T) {
-	for _, f := range []Faults{{Stale: time.Second}, {Stale: time.Second, Views: true}} {
-		r := newRig(t, 1, false, 2)
+	for _, f := range []Faults{{Stale: time.Minute}, {Stale: time.Minute, Views: true}} {
+		r := newRig(t, 1, Anyhow, 2)
 		for i := range 10 {
 			r.hosts[1].Set(f)
 			r.load(1)
@@ -223,7 +235,7 @@ func TestOldListing(t *testing.T) {
 // Ages are by the server's clock, whatever the hosts' is.
 func TestAge(t *testing.T) {
 	for _, skew := range []time.Duration{time.Hour, -time.Hour} {
-		r := newRig(t, 1, false, 2)
+		r := newRig(t, 1, Anyhow, 2)
 		r.server.Skew(skew)
 		began := time.Now()
 		r.wins(0, "value")
@@ -245,7 +257,7 @@ func TestRecordNotSynced(t *testing.T) {
 			r.Errorf("answered: %+v", o)
 		}
 		r.hosts[0].Set(Faults{})
-		r.server.Crash(false)
+		r.server.Crash()
 		r.holds(1, first, "first")
 		r.wins(0, "third")
 	})
@@ -255,7 +267,7 @@ func TestRecordNotSynced(t *testing.T) {
 // is lost or comes late.
 func TestLostCreate(t *testing.T) {
 	for _, f := range []Faults{{Lost: 1, Only: "rename"}, {Again: 1, Only: "rename"}, {Late: 1, LateBy: 300 * time.Millisecond, Only: "rename"}} {
-		r := newRig(t, 1, false, 2)
+		r := newRig(t, 1, Anyhow, 2)
 		r.hosts[0].Set(f)
 		o, err := r.follow(0, 0, "mine")
 		r.hosts[0].Set(Faults{})

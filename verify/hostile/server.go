@@ -15,7 +15,7 @@ import (
 
 // A Server keeps the files. Its methods may be called from any goroutine.
 type Server struct {
-	ordered bool
+	names Names
 
 	mu      sync.Mutex
 	rng     *rand.Rand
@@ -50,11 +50,20 @@ type node struct {
 
 const root = 1
 
-// NewServer returns a server with an empty directory. In a crash it forgets
-// the newest changes of directories if it is ordered, as journals do, or else any
-// that were not synced.
-func NewServer(seed uint64, ordered bool) *Server {
-	s := &Server{ordered: ordered, rng: rand.New(rand.NewPCG(seed, 2)), nodes: make(map[uint64]*node), closed: make(chan struct{})}
+// Names are what a crash of the server does to changes of names that nobody has
+// synced. Handles outlive it only where none is forgotten: a client that goes on
+// has to be able to notice.
+type Names int
+
+const (
+	Anyhow  Names = iota // any are forgotten, but a move is never half done
+	InOrder              // the newest are, as by a journal
+	Durable              // none is, as NFS has it of a server that is exported "sync"
+)
+
+// NewServer returns a server with an empty directory.
+func NewServer(seed uint64, names Names) *Server {
+	s := &Server{names: names, rng: rand.New(rand.NewPCG(seed, 2)), nodes: make(map[uint64]*node), closed: make(chan struct{})}
 	s.none = sync.NewCond(&s.lateMu)
 	s.make(syscall.S_IFDIR | 0o755)
 	return s

@@ -39,7 +39,7 @@ func open(t *testing.T, path string) *directory.Store {
 
 // stale are opened stores on three hosts whose names and listings are old.
 func stale(t *testing.T, f Faults) func(t *testing.T) holdfast.Store {
-	s, _ := serve(t, *seed, false, 0)
+	s, _ := serve(t, *seed, Anyhow, 0)
 	var hosts []*Mount
 	for range 3 {
 		m := host(t, s)
@@ -83,7 +83,7 @@ func TestClients(t *testing.T) {
 // name. Another host may go on opening it by its old name, and must not take it
 // for what stands.
 func TestRemovedWhileOpen(t *testing.T) {
-	s, p := serve(t, 1, false, 1)
+	s, p := serve(t, 1, Anyhow, 1)
 	reader := host(t, s)
 	must(t, directory.Migrate(p[0]))
 	key := holdfast.Key{Name: "a"}

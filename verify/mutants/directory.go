@@ -1,0 +1,63 @@
+package main
+
+// The rules of the directory store, and what a file server does that each
+// is against: names and listings that are old (F1), answers that are lost (F2) or
+// of what comes later (F3), crashes that forget what was not synced (F4), fsyncs
+// that fail (F5), files that are removed while a host has them open (F6), clocks
+// (F7).
+var dirs = []mutant{
+	{"dir: a rename's outcome is believed", "F2", []edit{{"directory/key.go",
+		"	return s.resolve(ctx, f, next, err)\n",
+		"	if gone(err) {\n		return nil, nil\n	}\n	return nil, err\n"}}, hostile("TestLostRename")},
+	{"dir: a rename that failed was not applied", "F2", []edit{{"directory/key.go",
+		"	case now.nonce == next.nonce || now.head.Previous == next.nonce:\n",
+		"	case false:\n"}}, hostile("TestLostRename")},
+	{"dir: who was followed has lost", "F2", []edit{{"directory/key.go",
+		"	lost := exists(s.root, f.recordOf(next.nonce)) ",
+		"	lost := true "}}, hostile("TestLostRename")},
+	{"dir: a rename that has not come never comes", "F3", []edit{{"directory/key.go",
+		"	case now.nonce == f.nonce:\n		return nil, failed // it may still come\n",
+		"	case now.nonce == f.nonce:\n		s.root.Remove(f.recordOf(next.nonce))\n		return nil, failed\n"}}, hostile("TestLateRename")},
+	{"dir: a rename that has not come has lost", "F3", []edit{{"directory/key.go",
+		"	case now.nonce == f.nonce:\n		return nil, failed // it may still come\n",
+		"	case now.nonce == f.nonce:\n		return nil, nil\n"}}, hostile("TestLateRename")},
+	{"dir: a directory whose rename has not come is removed", "F3", []edit{{"directory/key.go",
+		"	if s.discard(temporary) {\n",
+		"	if s.root.RemoveAll(temporary) == nil {\n"}}, hostile("TestLostCreate")},
+	{"dir: the record is not synced", "F4", []edit{{"directory/key.go",
+		"		if err := f.Sync(); err != nil {\n",
+		"		if err := error(nil); err != nil {\n"}}, hostile("TestReportedIsDurable")},
+	{"dir: the record's name is not synced", "F4", []edit{{"directory/key.go",
+		"		err = syncDir(s.root, path.Dir(f.at))\n",
+		""}}, hostile("TestReportedIsDurable")},
+	{"dir: the version's name is not synced", "F4", []edit{{"directory/key.go",
+		"	if err := syncDir(f.dir, \".\"); err != nil {\n		return err\n	}\n	if f.head.Follows == 0 {",
+		"	if f.head.Follows == 0 {"}}, hostile("TestReportedIsDurable")},
+	{"dir: a reader does not sync", "F4", []edit{{"directory/key.go",
+		"	if exists(s.root, f.recordOf(f.head.Previous)) {\n		return s.settle(f)\n	}\n",
+		""}}, hostile("TestReadIsDurable")},
+	{"dir: a failed fsync is none", "F5", []edit{{"directory/key.go",
+		"		if err := f.Sync(); err != nil {\n",
+		"		if err := f.Sync(); false {\n"}}, hostile("TestRecordNotSynced")},
+	{"dir: the old record stays", "F1", []edit{{"directory/key.go",
+		"	return s.drop(f.recordOf(f.head.Previous))\n",
+		"	return nil\n"}}, hostile("TestOldListing")},
+	{"dir: the old record is only removed", "F6", []edit{{"directory/key.go",
+		"	if !s.local {\n		f, err := s.root.OpenFile(record,",
+		"	if false {\n		f, err := s.root.OpenFile(record,"}}, hostile("TestRemovedWhileOpen")},
+	{"dir: a listing is trusted", "F1", []edit{{"directory/key.go",
+		"	if gone(err) {\n		return errMoved\n	}\n	if err != nil {\n		return err\n	}\n	f.written = written\n",
+		"	if gone(err) {\n		f.written = f.version\n		return nil\n	}\n	if err != nil {\n		return err\n	}\n	f.written = written\n"}}, hostile("TestOldListing")},
+	{"dir: an old listing is not asked for again", "F1", []edit{{"directory/key.go",
+		"		case !s.local: // the listing is old\n			s.refresh(s.root, at)\n",
+		"		case !s.local:\n"}}, hostile("TestOldListing")},
+	{"dir: what was absent is absent", "F1", []edit{{"directory/key.go",
+		"		case err == nil && (f.dir != nil || s.local):\n",
+		"		case err == nil:\n"}}, hostile("TestOldListing")},
+	{"dir: ages by the host's clock", "F7", []edit{{"directory/clock.go",
+		"	return info.ModTime().UnixMicro(), nil\n",
+		"	return time.Now().UnixMicro() + 0*info.ModTime().UnixMicro(), nil\n"}, {"directory/clock.go",
+		"	\"sync\"\n", "	\"sync\"\n	\"time\"\n"}}, hostile("TestAge")},
+}
+
+func hostile(run string) test { return test{"./verify/hostile", run + "$"} }
