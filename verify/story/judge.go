@@ -52,14 +52,14 @@ func (h *History) Holds() (all []*Hold) {
 		asked := make(map[int]Event)
 		byID := make(map[int]*Hold)
 		open := make(map[int]*Hold) // those whose window heartbeats move
-		session := ""
+		session, begun := "", int64(-1)
 		beat := make(map[string]int64)
 		of := make(map[*Hold]string)
 		for _, e := range s.Events {
 			switch e.What {
 			case Beats:
-				if beat[e.Name] == 0 {
-					session = e.Name // a late answer is of an older one
+				if beat[e.Name] == 0 && e.Sent > begun {
+					session, begun = e.Name, e.Sent // a late answer is of an older one
 				}
 				beat[e.Name] = max(beat[e.Name], e.Sent)
 				for _, o := range open {
