@@ -201,6 +201,29 @@ func TestK1Renewed(t *testing.T) {
 	}
 }
 
+// K1: the function of a Write is told that the lease is lost, and so is who
+// called it.
+func TestK1Write(t *testing.T) {
+	t.Parallel()
+	step, fail := failing()
+	s := openWith(t, t.TempDir(), holdfast.MinTTL, step)
+	fail("renew")
+	err := s.Write(t.Context(), func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Second):
+			t.Error("the context of Write's function does not end")
+		}
+		if cause := context.Cause(ctx); !isLost(cause) {
+			t.Errorf("its cause is %v, want ErrLost", cause)
+		}
+		return nil
+	})
+	if !isLost(err) {
+		t.Errorf("Write: %v, want ErrLost", err)
+	}
+}
+
 // K1: a lease counts from before its renewal was sent, not from the answer.
 func TestK1Window(t *testing.T) {
 	t.Parallel()
@@ -352,6 +375,16 @@ func TestK2(t *testing.T) {
 	p.kill()
 	if k := eventually(t, s); k.Equal(before) {
 		t.Error("a write that died is not noticed")
+	}
+}
+
+// K2: a reader that finds no directory of writers makes it, so that none that is
+// there is overlooked.
+func TestK2Pending(t *testing.T) {
+	path := t.TempDir()
+	keyOf(t, openDir(t, path, nil))
+	if _, err := os.Stat(filepath.Join(path, "state/pending")); err != nil {
+		t.Error(err)
 	}
 }
 
