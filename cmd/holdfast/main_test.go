@@ -163,12 +163,7 @@ func (s shop) play(t *testing.T, dir, file string) {
 			e.Setenv("USER", "ana")
 			e.Setenv("LOGNAME", "ana")
 			if s.kind == "dir" {
-				dir := filepath.Join(e.WorkDir, "locks.d")
-				if err := os.Mkdir(dir, 0o700); err != nil {
-					return err
-				}
-				migrate(t, "dir:"+dir)
-				e.Setenv("HOLDFAST_STORE", "dir:"+dir)
+				e.Setenv("HOLDFAST_STORE", makeDirectory(t, filepath.Join(e.WorkDir, "locks.d")))
 			}
 			for name, value := range stores {
 				e.Setenv(name, value)
@@ -216,6 +211,17 @@ func (s shop) play(t *testing.T, dir, file string) {
 			},
 		},
 	})
+}
+
+// makeDirectory makes a store in a directory.
+func makeDirectory(t *testing.T, dir string) (store string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	store = "dir:" + dir
+	migrate(t, store)
+	return store
 }
 
 // migrate is schema apply.
