@@ -69,7 +69,11 @@ func TestCacheWriter(t *testing.T) {
 		left = w
 		var all sync.WaitGroup
 		for range 10 {
-			all.Go(func() { says(strings.Repeat("x", 10000))(ctx, w) })
+			all.Go(func() {
+				for range 2000 {
+					says("xxxxx")(ctx, w)
+				}
+			})
 		}
 		all.Wait()
 		return nil

@@ -24,7 +24,7 @@ func main() {
 	r := runner{}
 	flag.IntVar(&r.seeds, "seeds", 20000, "the most seeds a mutant may live through")
 	name := flag.String("run", "", "only mutants whose name contains this")
-	only := flag.String("only", "", "core: those of the library alone; sql: those of the SQL stores; state: those of state keys; directory: those of the directory store")
+	only := flag.String("only", "", "core: those of the library alone; sql: those of the SQL stores; state: those of state keys and the cache; directory: those of the directory store")
 	together := flag.Int("p", 3, "how many are tried at once")
 	flag.BoolVar(&r.verbose, "v", false, "show what a test said")
 	flag.Parse()
@@ -59,7 +59,7 @@ func main() {
 var tables = []struct {
 	name    string
 	mutants []mutant
-}{{"core", core}, {"sql", sql}, {"state", state}, {"directory", dirs}}
+}{{"core", core}, {"sql", sql}, {"state", append(state, cached...)}, {"directory", dirs}}
 
 // A mutant is the library with a rule broken.
 type mutant struct {
