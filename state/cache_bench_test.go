@@ -12,10 +12,8 @@ import (
 
 // A hit of a blob beside reading a plain file with the same bytes.
 func BenchmarkHit(b *testing.B) {
-	for _, size := range []int{1 << 10, 1 << 20, 16 << 20} {
+	for name, size := range map[string]int{"1KiB": 1 << 10, "1MiB": 1 << 20, "16MiB": 16 << 20} {
 		text := strings.Repeat("x", size)
-		name := strings.TrimSuffix(strings.TrimSuffix(
-			map[int]string{1 << 10: "1KiB", 1 << 20: "1MiB", 16 << 20: "16MiB"}[size], ""), "")
 		file := filepath.Join(b.TempDir(), "plain")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			b.Fatal(err)

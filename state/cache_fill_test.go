@@ -160,7 +160,7 @@ func TestCacheFillsCanceled(t *testing.T) {
 		(<-inside)()
 	}
 	<-inside
-	goOn <- true
+	close(goOn)
 	all.Wait()
 	if more := len(inside); more > 0 {
 		t.Errorf("after %d gave up %d fill, want one", giveUp, more+1)
