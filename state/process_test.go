@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/directory"
 )
 
 // The test binary, started again with a role, is another process on the
@@ -27,12 +28,24 @@ var roles = map[string]func(ctx context.Context, s *State) error{
 	"parent": writeWithChild,
 }
 
+// roleLease is the lease of writers that are other processes.
+const roleLease = 2 * time.Second
+
 func TestMain(m *testing.M) {
 	role := os.Getenv("HOLDFAST_TEST_ROLE")
 	if role == "" {
 		os.Exit(m.Run())
 	}
-	s, err := Dir(os.Getenv("HOLDFAST_TEST_DIR"), &DirOptions{Lease: holdfast.MinTTL})
+	path := os.Getenv("HOLDFAST_TEST_DIR")
+	s, err := Dir(path, &DirOptions{Lease: roleLease})
+	if onStore, ok := strings.CutSuffix(role, " on"); ok && err == nil {
+		role = onStore
+		var c *holdfast.Client
+		if c, err = openStore(path, ""); err == nil {
+			defer c.Close()
+			s = On(c, "refs")
+		}
+	}
 	if err == nil {
 		err = roles[role](context.Background(), s)
 	}
@@ -40,6 +53,15 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// openStore opens a client on the store in a directory.
+func openStore(path, proofs string) (*holdfast.Client, error) {
+	store, err := directory.New(path)
+	if err != nil {
+		return nil, err
+	}
+	return holdfast.New(store, &holdfast.Options{TTL: roleLease, RuntimeDir: proofs})
 }
 
 // tellKey waits for a line, so that many can begin at once, and prints the key.
@@ -304,7 +326,7 @@ func TestScriptBuries(t *testing.T) {
 // key at its end.
 func TestScriptBuriesTheLiving(t *testing.T) {
 	path := t.TempDir()
-	s := openDir(t, path, &DirOptions{Lease: holdfast.MinTTL})
+	s := openDir(t, path, &DirOptions{Lease: roleLease})
 	w := begin(t, s)
 	age(t, path, 61*time.Minute)
 	after := scriptKey(t, path)
@@ -365,13 +387,13 @@ func TestKilledElsewhere(t *testing.T) {
 	p.kill()
 	hide(t, path)
 	died := time.Now()
-	if k := anyKey(t, s); !k.Writing && time.Since(died) < holdfast.MinTTL {
+	if k := anyKey(t, s); !k.Writing && time.Since(died) < roleLease {
 		t.Fatalf("before the lease is over the key is %+v", k)
 	}
 	if k := eventually(t, s); k.Equal(before) {
 		t.Errorf("after its death the key is still %+v", k)
 	}
-	if took := time.Since(died); took < holdfast.MinTTL-100*time.Millisecond {
+	if took := time.Since(died); took < roleLease-100*time.Millisecond {
 		t.Errorf("it was taken for dead after %v, before its lease was over", took)
 	}
 }
@@ -387,7 +409,7 @@ func TestKilledParent(t *testing.T) {
 	local(t, path)
 	p.Process.Kill()
 	p.Process.Wait()
-	for begun := time.Now(); time.Since(begun) < holdfast.MinTTL*3/2; time.Sleep(50 * time.Millisecond) {
+	for begun := time.Now(); time.Since(begun) < roleLease*3/2; time.Sleep(50 * time.Millisecond) {
 		for _, s := range []*State{s, openDir(t, path, nil)} {
 			if k := anyKey(t, s); !k.Writing {
 				t.Fatalf("%v after its parent's death the command's key is %+v", time.Since(begun), k)
@@ -444,6 +466,46 @@ func TestFrozenHere(t *testing.T) {
 	fmt.Fprintln(p.in)
 	p.line()
 	if after := keyOf(t, s); after.Equal(k) {
+		t.Errorf("after its end the key is still %+v", k)
+	}
+}
+
+// In a store, too, a writer that was killed is made up for, and one that was
+// frozen until it was taken for dead changes the key again when it ends.
+func TestKilledAndFrozenOn(t *testing.T) {
+	path := t.TempDir()
+	if err := directory.Migrate(path); err != nil {
+		t.Fatal(err)
+	}
+	c, err := openStore(path, os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s := On(c, "refs")
+	before := keyOf(t, s)
+	p := startRole(t, "write on", path)
+	p.line()
+	if k := anyKey(t, s); !k.Writing {
+		t.Fatalf("while it lives the key is %+v", k)
+	}
+	p.kill()
+	k := eventually(t, s)
+	if k.Equal(before) {
+		t.Errorf("after its death the key is still %+v", k)
+	}
+	p = startRole(t, "write on", path)
+	p.line()
+	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	buried := eventually(t, s)
+	p.Process.Signal(syscall.SIGCONT)
+	fmt.Fprintln(p.in)
+	if said := p.line(); !strings.HasPrefix(said, context.Canceled.Error()) || strings.Count(said, " lost: ") != 2 {
+		t.Errorf("it says %q, want that its context has ended and its lock is lost", said)
+	}
+	if k := eventually(t, s); k.Equal(buried) {
 		t.Errorf("after its end the key is still %+v", k)
 	}
 }
