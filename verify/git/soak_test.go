@@ -28,7 +28,7 @@ type soak struct {
 	t        *testing.T
 	id       string // in the environment of all it starts
 	contents string
-	until    time.Duration
+	length   time.Duration
 	workers  map[string]*exec.Cmd
 	killed   map[string]int
 	kills    []time.Duration // of those that have the hook's lease
@@ -49,13 +49,13 @@ func newSoak(t *testing.T, length time.Duration) *soak {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.clear)
-	s.until = length
+	s.length = length
 	return s
 }
 
 // begin starts a worker.
 func (s *soak) begin(role string, j job) {
-	j.Dir, j.Repo, j.Until, j.Contents = s.dir, s.path, s.until, s.contents
+	j.Dir, j.Repo, j.Contents = s.dir, s.path, s.contents
 	text, err := json.Marshal(j)
 	if err != nil {
 		s.t.Fatal(err)
@@ -169,8 +169,11 @@ func (s *soak) clear() {
 	}
 }
 
-// wait waits for the workers.
-func (s *soak) wait() {
+// end ends a soak: the workers finish what they are at.
+func (s *soak) end() {
+	if err := os.WriteFile(filepath.Join(s.dir, "over"), nil, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
 	for name, c := range s.workers {
 		if err := c.Wait(); err != nil {
 			s.t.Errorf("%s: %v", name, err)
@@ -323,11 +326,12 @@ func length(short, long time.Duration) time.Duration {
 }
 
 func (s *soak) soak(receive string, victims ...[]string) {
-	t, length, n := s.t, s.until, 4
+	const n = 4
+	t := s.t
 	var writers, readers []string
 	jobs := make(map[string]job)
 	for k := range n {
-		j := job{Name: fmt.Sprintf("writer%d", k), Pause: min(length/8, 2*time.Second), Refs: owned(k, n), Receive: receive}
+		j := job{Name: fmt.Sprintf("writer%d", k), Pause: min(s.length/8, 2*time.Second), Refs: owned(k, n), Receive: receive}
 		j.Pool, j.Values = s.newValues(t, j.Name, 4000)
 		jobs[j.Name] = j
 		writers = append(writers, j.Name)
@@ -337,11 +341,23 @@ func (s *soak) soak(receive string, victims ...[]string) {
 		jobs[name] = job{Name: name, Way: way, Pause: 10 * time.Millisecond}
 		readers = append(readers, name)
 	}
-	s.until = now() + length
 	for name, j := range jobs {
 		s.begin(strings.TrimRight(name, "0123456789"), j)
 	}
-	for now() < s.until-time.Second {
+	// A busy machine may take longer until there is something to judge.
+	began := now()
+	var v verdict
+	enough := func() bool {
+		if now() < began+s.length {
+			return false
+		}
+		v = s.judged(writers, readers)
+		return v.returned >= 5 && len(v.took["library hit"]) > 0 && len(v.took["command hit"])+len(v.took["script hit"]) > 0
+	}
+	for !enough() {
+		if now() > began+s.length+2*time.Minute {
+			t.Fatalf("%d answers and %d pushes that returned: that shows nothing", len(v.answers), v.returned)
+		}
 		time.Sleep(time.Duration(200+rand.IntN(1000)) * time.Millisecond)
 		s.kill(victims[rand.IntN(len(victims))])
 		if rand.IntN(8) == 0 { // a reader that uses the library
@@ -352,8 +368,8 @@ func (s *soak) soak(receive string, victims ...[]string) {
 			s.begin("reader", jobs[name])
 		}
 	}
-	s.wait()
-	v := s.judged(writers, readers)
+	s.end()
+	v = s.judged(writers, readers)
 	v.report(t)
 	t.Logf("killed: %v", s.killed)
 	if slices.ContainsFunc(victims, func(names []string) bool { return slices.Equal(names, hooksPrograms) }) {
@@ -365,9 +381,6 @@ func (s *soak) soak(receive string, victims ...[]string) {
 	}
 	for _, f := range v.faults[:min(10, len(v.faults))] {
 		t.Errorf("%s: %s", f.who, f.why)
-	}
-	if len(v.answers) < 50 || v.returned < 3 || len(v.took["library hit"]) == 0 || len(v.took["command hit"])+len(v.took["script hit"]) == 0 {
-		t.Errorf("%d answers and %d pushes that returned: that shows nothing", len(v.answers), v.returned)
 	}
 	s.quiet()
 }
@@ -426,21 +439,25 @@ func TestWithoutHook(t *testing.T) {
 	s := newSoak(t, 0)
 	w := job{Name: "writer0", Pause: 300 * time.Millisecond, Refs: owned(0, 4)}
 	w.Pool, w.Values = s.newValues(t, w.Name, 200)
-	s.until = now() + 4*time.Second
 	s.begin("writer", w)
 	s.begin("reader", job{Name: "reader0", Way: "library", Pause: 20 * time.Millisecond})
 	s.begin("reader", job{Name: "reader1", Way: "command", Pause: 20 * time.Millisecond})
-	s.wait()
-	v := s.judged([]string{"writer0"}, []string{"reader0", "reader1"})
-	v.report(t)
+	var v verdict
 	stale := make(map[string]int)
-	for _, f := range v.faults {
-		_, way, _ := strings.Cut(f.who, " by ")
-		if strings.Contains(f.why, "STALE") {
-			stale[way]++
+	for began := now(); (stale["library"] == 0 || stale["command"] == 0) && now() < began+2*time.Minute; {
+		time.Sleep(time.Second)
+		v = s.judged([]string{"writer0"}, []string{"reader0", "reader1"})
+		clear(stale)
+		for _, f := range v.faults {
+			_, way, _ := strings.Cut(f.who, " by ")
+			if strings.Contains(f.why, "STALE") {
+				stale[way]++
+			}
 		}
 	}
-	if v.returned < 2 || stale["library"] == 0 || stale["command"] == 0 || stale["git"] > 0 {
+	s.end()
+	v.report(t)
+	if v.returned < 1 || stale["library"] == 0 || stale["command"] == 0 || stale["git"] > 0 {
 		t.Errorf("%d pushes without the hook, and stale answers: %v; want some of library and command, none of git", v.returned, stale)
 	}
 }

@@ -27,7 +27,6 @@ type job struct {
 	Name     string
 	Dir      string // where it leaves its log, and contents
 	Repo     string
-	Until    time.Duration // by the clock of now
 	Pause    time.Duration // between two pushes or questions, on average
 	Receive  string        // of a writer: the program for git push --receive-pack
 	Pool     string        // the repository that has its values
@@ -75,6 +74,12 @@ func tell(log *os.File, e event) error {
 // pause waits for a while, about as long as it is told.
 func (j *job) pause() { time.Sleep(time.Duration((0.2 + 1.6*rand.Float64()) * float64(j.Pause))) }
 
+// over says whether the soak has ended.
+func (j *job) over() bool {
+	_, err := os.Stat(filepath.Join(j.Dir, "over"))
+	return err == nil
+}
+
 // writer pushes new values to its own refs.
 func writer() error {
 	j, log, err := readJob()
@@ -82,7 +87,7 @@ func writer() error {
 		return err
 	}
 	next := 0
-	for n := 1; now() < j.Until; n++ {
+	for n := 1; !j.over(); n++ {
 		e := event{Push: n}
 		args := []string{"-C", j.Pool, "push", "-q", "-f"}
 		if j.Receive != "" {
@@ -133,7 +138,7 @@ func reader() error {
 	}
 	trace := filepath.Join(j.Dir, fmt.Sprintf("%s.%d.trace", j.Name, os.Getpid()))
 	var buf bytes.Buffer
-	for now() < j.Until {
+	for !j.over() {
 		way := j.Way
 		if rand.IntN(40) == 0 {
 			way = "git" // it is judged, too
