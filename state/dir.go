@@ -52,6 +52,7 @@ func Dir(path string, opts *DirOptions) (*State, error) {
 	if d.Lease == 0 {
 		d.Lease = 30 * time.Second
 	}
+	d.Lease = d.Lease.Truncate(time.Millisecond) // as entries tell it
 	if d.Limit == 0 {
 		d.Limit = time.Hour
 	}
