@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -112,18 +113,19 @@ func environment(more ...string) []string {
 	return append(env, more...)
 }
 
-// parse reads an advertisement: the value of each ref. It is an error if it is not
-// whole.
+// parse reads an advertisement: the value of each ref. It is an error if it is
+// not whole.
 func parse(text []byte, refs int) ([]string, error) {
 	values, found := make([]string, refs), 0
 	for rest := text; ; {
-		var n int
 		if len(rest) < 4 {
 			return nil, fmt.Errorf("it ends after %d bytes without an end", len(text))
 		}
-		if _, err := fmt.Sscanf(string(rest[:4]), "%04x", &n); err != nil {
+		length, err := strconv.ParseUint(string(rest[:4]), 16, 16)
+		if err != nil {
 			return nil, fmt.Errorf("at byte %d: %w", len(text)-len(rest), err)
 		}
+		n := int(length)
 		if n == 0 {
 			if len(rest) > 4 {
 				return nil, fmt.Errorf("it goes on after its end, for %d bytes", len(rest)-4)
@@ -136,14 +138,15 @@ func parse(text []byte, refs int) ([]string, error) {
 		line, _, _ := bytes.Cut(bytes.TrimSuffix(rest[4:n], []byte("\n")), []byte{0})
 		rest = rest[n:]
 		value, name, _ := strings.Cut(string(line), " ")
-		var i int
-		if _, err := fmt.Sscanf(name, "refs/heads/topic/%05d", &i); err != nil {
+		number, ok := strings.CutPrefix(name, "refs/heads/topic/")
+		i, err := strconv.Atoi(number)
+		if !ok || err != nil {
 			if name == "HEAD" {
 				continue
 			}
 			return nil, fmt.Errorf("a ref called %q", name)
 		}
-		if i >= refs || values[i] != "" || len(value) != 40 {
+		if i < 0 || i >= refs || values[i] != "" || len(value) != 40 {
 			return nil, fmt.Errorf("a line %q that is twice there or of no ref", line)
 		}
 		values[i] = value

@@ -31,7 +31,8 @@ type soak struct {
 	length   time.Duration
 	workers  map[string]*exec.Cmd
 	killed   map[string]int
-	kills    []time.Duration // of those that have the hook's lease
+	kills    []time.Duration     // of those that have the hook's lease
+	told     map[string][]string // what contents say
 }
 
 const refs = 10000
@@ -44,7 +45,7 @@ func newSoak(t *testing.T, length time.Duration) *soak {
 		t.Fatal(err)
 	}
 	s := &soak{repository: newRepository(t, dir, refs), t: t, id: fmt.Sprintf("%s.%d", t.Name(), os.Getpid()), contents: filepath.Join(dir, "contents"),
-		workers: make(map[string]*exec.Cmd), killed: make(map[string]int)}
+		workers: make(map[string]*exec.Cmd), killed: make(map[string]int), told: make(map[string][]string)}
 	if err := os.Mkdir(s.contents, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +233,6 @@ func (s *soak) judged(writers, readers []string) verdict {
 			}
 		})
 	}
-	contents := make(map[string][]string)
 	for _, name := range readers {
 		s.events(name, func(e event) {
 			if e.Error != "" {
@@ -245,19 +245,19 @@ func (s *soak) judged(writers, readers []string) verdict {
 				way = e.Way + " hit"
 			}
 			v.took[way] = append(v.took[way], e.End-e.Begin)
-			if contents[e.Content] == nil {
+			if s.told[e.Content] == nil {
 				text, err := os.ReadFile(filepath.Join(s.contents, e.Content))
 				if err != nil {
 					s.t.Fatal(err)
 				}
-				if contents[e.Content], err = parse(text, s.refs); err != nil {
+				if s.told[e.Content], err = parse(text, s.refs); err != nil {
 					s.t.Errorf("an advertisement that is not whole, by %s: %v", e.Way, err)
-					contents[e.Content] = slices.Clone(s.initial)
+					s.told[e.Content] = slices.Clone(s.initial)
 				}
 			}
 		})
 	}
-	v.faults = judge(s.initial, pushes, v.answers, contents)
+	v.faults = judge(s.initial, pushes, v.answers, s.told)
 	return v
 }
 
