@@ -88,6 +88,7 @@ type seen struct {
 	mtime int64
 	since time.Duration // seen first with that mtime, by clock.Steady
 	until time.Duration // it is good until then, whatever else is found
+	read  bool          // as far as it can be
 	entry entry
 	ours  bool // of a writer that tells its lease
 }
@@ -288,10 +289,17 @@ func (d *dir) see(pend folder, name string, t serverTime) (alive bool, err error
 	s := d.seen[name]
 	if s == nil || s.ino != info.ino {
 		s = &seen{ino: info.ino, mtime: info.mtime, since: now}
-		if text, _, err := pend.read(name, maxEntry); err == nil {
+		d.seen[name] = s
+	}
+	if !s.read {
+		text, err := []byte(nil), d.at("read entry")
+		if err == nil {
+			text, _, err = pend.read(name, maxEntry)
+		}
+		if err == nil {
 			s.entry, s.ours = parseEntry(text)
 		}
-		d.seen[name] = s
+		s.read = err == nil || errors.Is(err, errTooLong) || errors.Is(err, fs.ErrPermission)
 	}
 	if s.mtime != info.mtime {
 		s.mtime, s.since = info.mtime, now
@@ -311,7 +319,9 @@ func (d *dir) see(pend folder, name string, t serverTime) (alive bool, err error
 			}
 		}
 	}
-	s.until = now + look.left()
+	if s.read {
+		s.until = now + look.left()
+	}
 	return !look.dead(), nil
 }
 

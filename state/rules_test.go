@@ -484,6 +484,23 @@ func TestK4(t *testing.T) {
 	}
 }
 
+// K4: an entry that could not be read once is read again.
+func TestK4Unread(t *testing.T) {
+	path := t.TempDir()
+	step, fail := failing()
+	s := openWith(t, path, holdfast.MinTTL, step)
+	before := keyOf(t, s)
+	plant(t, path, "pending/x", `{"lease_ms":30000}`, time.Minute)
+	fail("read entry")
+	if k := anyKey(t, s); !k.Writing {
+		t.Errorf("with an entry that cannot be read the key is %+v", k)
+	}
+	fail("")
+	if k := anyKey(t, s); k.Writing || k.Equal(before) {
+		t.Errorf("later the key is %+v, and was %+v", k, before)
+	}
+}
+
 // K5: an entry's age is by the clock of the file server, whatever this host's
 // own says, and by none if that clock steps or the entry is from the future.
 func TestK5(t *testing.T) {
@@ -732,7 +749,7 @@ func TestK7(t *testing.T) {
 	before = key()
 	plant(t, path, "pending/x", "", 2*time.Hour)
 	anyKey(t, s)
-	expect("Key after a death", "probe, write key, sync file, rename key, sync key, remove entry")
+	expect("Key after a death", "probe, read entry, write key, sync file, rename key, sync key, remove entry")
 }
 
 // K8: Clear changes the key and removes the dead; writers at work stay, whatever
