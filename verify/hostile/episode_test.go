@@ -98,12 +98,12 @@ func newEpisode(t *testing.T, seed uint64) *episode {
 	must(t, os.Mkdir(e.counters(), 0o700))
 	e.usual = Faults{Stale: time.Duration(e.rng.IntN(4)) * 100 * time.Millisecond, Views: e.rng.IntN(3) == 0}
 	e.all(e.usual)
-	e.client = e.open()
+	e.client = e.open(e.ttl)
 	return e
 }
 
 // open is a client on the host with which nothing is wrong.
-func (e *episode) open() *holdfast.Client {
+func (e *episode) open(ttl time.Duration) *holdfast.Client {
 	e.t.Helper()
 	if e.store == nil {
 		var err error
@@ -111,7 +111,7 @@ func (e *episode) open() *holdfast.Client {
 		must(e.t, err)
 		e.t.Cleanup(func() { e.store.Close() })
 	}
-	c, err := holdfast.New(e.store, &holdfast.Options{TTL: e.ttl, RuntimeDir: os.DevNull})
+	c, err := holdfast.New(e.store, &holdfast.Options{TTL: ttl, RuntimeDir: os.DevNull})
 	must(e.t, err)
 	e.t.Cleanup(func() { c.Close() })
 	return c
@@ -339,7 +339,7 @@ func (e *episode) room(slow time.Duration) time.Duration {
 // fresh demands that a new client gets every name as soon as the dead can be
 // known to be dead.
 func (e *episode) fresh(slow time.Duration) (found []check.Violation) {
-	c := e.open()
+	c := e.open(5 * e.ttl) // on a busy machine a call may take a part of a TTL
 	began := time.Now()
 	for pair := range strings.SplitSeq(names, ",") {
 		name, _, _ := strings.Cut(pair, "/")
@@ -363,12 +363,14 @@ func (e *episode) fresh(slow time.Duration) (found []check.Violation) {
 
 // residue demands that all locks and sessions go.
 func (e *episode) residue() (found []check.Violation) {
-	c := e.open()
+	c := e.open(5 * e.ttl)
 	ctx := e.t.Context()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		_, err := c.Sweep(ctx)
-		must(e.t, err)
 		found = nil
+		if err != nil {
+			found = append(found, story.Bad("C7", "sweep: %v", err))
+		}
 		for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions} {
 			keys, err := e.store.Keys(ctx, space, "", 1000)
 			must(e.t, err)

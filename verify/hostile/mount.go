@@ -42,8 +42,16 @@ type Mount struct {
 // A view is a directory as it was.
 type view struct {
 	until time.Time
-	names []fuse.DirEntry
 	nodes map[string]*node
+}
+
+func (m *Mount) list(v view) (names []fuse.DirEntry) {
+	m.server.mu.Lock()
+	defer m.server.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(v.nodes)) {
+		names = append(names, fuse.DirEntry{Name: name, Mode: v.nodes[name].mode, Ino: v.nodes[name].ino})
+	}
+	return names
 }
 
 // A handle is an open file or directory.
@@ -145,10 +153,7 @@ func (m *Mount) look(id uint64) (view, syscall.Errno) {
 		m.server.mu.Unlock()
 		return view{}, err
 	}
-	v = view{nodes: maps.Clone(d.entries)}
-	for _, name := range slices.Sorted(maps.Keys(v.nodes)) {
-		v.names = append(v.names, fuse.DirEntry{Name: name, Mode: v.nodes[name].mode, Ino: v.nodes[name].ino})
-	}
+	v = view{nodes: d.entries}
 	m.server.mu.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -297,7 +302,9 @@ func (m *Mount) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.At
 	got := make(chan *node, 2)
 	err := m.call(in.Pid, "setattr", sets, func() syscall.Errno {
 		n, err := m.server.setattr(id, c)
-		got <- n
+		if err == 0 {
+			got <- n
+		}
 		return err
 	})
 	if err != 0 {
@@ -313,7 +320,9 @@ func (m *Mount) made(h fuse.InHeader, op string, out *fuse.EntryOut, do func() (
 	got := make(chan *node, 2)
 	err := m.call(h.Pid, op, makes, func() syscall.Errno {
 		n, err := do()
-		got <- n
+		if err == 0 {
+			got <- n
+		}
 		return err
 	})
 	if err != 0 {

@@ -181,10 +181,11 @@ func (m *Mount) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenO
 	if err != 0 {
 		return m.status(id, err)
 	}
+	list := m.list(v)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last++
-	m.handles[m.last] = &handle{id: id, list: v.names}
+	m.handles[m.last] = &handle{id: id, list: list}
 	out.Fh = m.last
 	return fuse.OK
 }
@@ -198,8 +199,9 @@ func (m *Mount) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEn
 				return 0
 			}
 			v, err := m.look(h.id)
+			list := m.list(v)
 			m.mu.Lock()
-			h.list = v.names
+			h.list = list
 			m.mu.Unlock()
 			return err
 		})

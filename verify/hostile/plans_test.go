@@ -56,9 +56,11 @@ var plans = []plan{
 		m := e.hosts[w.host]
 		m.CutOff(Hangs)
 		e.sleep(e.part(0.05, 0.3))
-		e.kill(w)
+		w.Shoot() // it may not be able to die before its host is connected again
+		e.note("killed %s", w.ID)
 		e.sleep(e.part(0, 1.5))
 		m.CutOff(Connected)
+		w.Destroy()
 		e.start()
 	}},
 	{"a holder stopped", func(e *episode) { e.stop(e.who(false), e.part(0.8, 2.2)) }},

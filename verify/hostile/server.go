@@ -40,10 +40,10 @@ type node struct {
 	mode                uint32
 	uid, gid            uint32
 	links               int
-	data, synced        []byte // synced: what a crash leaves; nil: it was never synced
-	dirty               bool   // data may differ from synced
-	entries, durable    map[string]*node
-	above               *node // of a directory
+	data, synced        []byte           // synced: what a crash leaves; nil: it was never synced
+	dirty               bool             // data may differ from synced
+	entries, durable    map[string]*node // entries is replaced, never changed
+	above               *node            // of a directory
 	atime, mtime, ctime time.Time
 	open                map[*Mount]int
 }
@@ -209,6 +209,9 @@ type set struct {
 // change applies changes of names as one, and notes them as not durable.
 func (s *Server) change(sets ...set) {
 	now := s.now()
+	for _, c := range sets {
+		c.dir.entries = maps.Clone(c.dir.entries) // hosts go on seeing the old one
+	}
 	for i, c := range sets {
 		old := c.dir.entries[c.name]
 		if sets[i].was = old; old != nil {

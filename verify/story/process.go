@@ -122,8 +122,15 @@ func (p *Process) Destroy() {
 
 // Kill is SIGKILL, as a part of the story.
 func (p *Process) Kill() {
-	p.Killed = life.Now()
+	p.Shoot()
 	p.Destroy()
+}
+
+// Shoot is SIGKILL without waiting for the end, which may have to wait for a file
+// server.
+func (p *Process) Shoot() {
+	p.Killed = life.Now()
+	p.signal(syscall.SIGKILL)
 }
 
 // Stop stops it for that long.
