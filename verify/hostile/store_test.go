@@ -63,18 +63,25 @@ func stale(t *testing.T, f Faults) func(t *testing.T) holdfast.Store {
 
 // The store keeps its contract where names, attributes and listings are old.
 func TestStore(t *testing.T) {
-	t.Run("views", func(t *testing.T) { storetest.Run(t, stale(t, Faults{Stale: 50 * time.Millisecond, Views: true})) })
-	if *full {
-		t.Run("kernel", func(t *testing.T) { storetest.Run(t, stale(t, Faults{Stale: 200 * time.Millisecond})) })
+	onlyFull(t)
+	for name, f := range map[string]Faults{
+		"kernel": {Stale: 200 * time.Millisecond},
+		"views":  {Stale: 50 * time.Millisecond, Views: true},
+	} {
+		t.Run(name, func(t *testing.T) { storetest.Run(t, stale(t, f)) })
 	}
 }
 
 // So do clients over it.
 func TestClients(t *testing.T) {
-	if !*full {
-		t.Skip("takes minutes: only with -args -full")
-	}
+	onlyFull(t)
 	storetest.RunClients(t, stale(t, Faults{Stale: 200 * time.Millisecond}))
+}
+
+func onlyFull(t *testing.T) {
+	if !*full {
+		t.Skip("it takes minutes: only with -args -full")
+	}
 }
 
 // A file that is removed while its host has it open stays there under another
@@ -85,7 +92,7 @@ func TestRemovedWhileOpen(t *testing.T) {
 	reader := host(t, s)
 	must(t, directory.Migrate(p[0]))
 	key := holdfast.Key{Name: "a"}
-	for round := range 20 {
+	for round := range 6 {
 		w := open(t, p[0])
 		first, err := w.Load(t.Context(), []holdfast.Key{key})
 		must(t, err)
