@@ -243,13 +243,13 @@ func TestCacheSlow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	c.beat, other.beat = 100*time.Millisecond, 200*time.Millisecond
+	c.beat, other.beat = 100*time.Millisecond, 400*time.Millisecond
 	s := &State{newFake("repo")}
 	inside, done := make(chan bool), make(chan string)
 	go func() {
 		done <- get(t, c, s, "refs", func(ctx context.Context, w io.Writer) error {
 			inside <- true
-			time.Sleep(2 * time.Second)
+			time.Sleep(3 * time.Second) // longer than who stands still is waited for
 			return says("slow")(ctx, w)
 		})
 	}()
