@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -283,4 +284,27 @@ func TestLostCreate(t *testing.T) {
 			t.Errorf("%+v: there is %q; won %v, %v", f, got, o.Won, other.Won)
 		}
 	}
+}
+
+// A create that the server makes twice brings back no version: a rename of it that
+// is late would win a second time.
+func TestDoubledCreate(t *testing.T) {
+	r := newRig(t, 1, Anyhow, 2)
+	r.hosts[0].Set(Faults{Twice: 1, LateBy: 300 * time.Millisecond, Only: "create"})
+	var last int64
+	for i := range 3 {
+		last = r.wins(0, fmt.Sprint("value ", i))
+	}
+	r.hosts[0].Set(Faults{})
+	r.server.Settle()
+	var markers []string
+	r.server.Walk(func(path string, _ []byte) {
+		if strings.HasPrefix(filepath.Base(path), "version-") {
+			markers = append(markers, path)
+		}
+	})
+	if len(markers) != 1 {
+		t.Errorf("of one key there are the versions %q", markers)
+	}
+	r.holds(1, last, "value 2")
 }
