@@ -196,15 +196,15 @@ func readKey(st folder) (Key, error) {
 
 // open opens the directory called state, and makes it if there is none.
 func (d *dir) open() (folder, error) {
+	st, err := openBelow(d.path, "state")
+	if !errors.Is(err, fs.ErrNotExist) {
+		return st, err
+	}
 	top, err := openFolder(d.path)
 	if err != nil {
 		return folder{}, err
 	}
 	defer top.close()
-	st, err := top.open("state")
-	if !errors.Is(err, fs.ErrNotExist) {
-		return st, err
-	}
 	if err := top.mkdir("state"); err != nil && !errors.Is(err, fs.ErrExist) {
 		return folder{}, err
 	}

@@ -20,6 +20,8 @@ func openFolder(path string) (folder, error) {
 	return folder{path}, err
 }
 
+func openBelow(path, name string) (folder, error) { return folder{path}.open(name) }
+
 func (f folder) open(name string) (folder, error) {
 	info, err := os.Lstat(f.name(name))
 	if err == nil && !info.IsDir() {

@@ -22,6 +22,12 @@ func openFolder(path string) (folder, error) {
 	return open(unix.AT_FDCWD, path, path, 0)
 }
 
+// openBelow opens a directory in the one at a path.
+func openBelow(path, name string) (folder, error) {
+	path += "/" + name
+	return open(unix.AT_FDCWD, path, path, unix.O_NOFOLLOW)
+}
+
 func (f folder) open(name string) (folder, error) {
 	return open(f.fd, name, f.path+"/"+name, unix.O_NOFOLLOW)
 }

@@ -227,12 +227,7 @@ func (w *dirWriter) touch() error {
 
 // inPending opens the directory anew, so that one that was replaced is noticed.
 func (w *dirWriter) inPending(fn func(folder) error) error {
-	top, err := openFolder(w.d.path)
-	if err != nil {
-		return err
-	}
-	defer top.close()
-	st, err := top.open("state")
+	st, err := openBelow(w.d.path, "state")
 	if err != nil {
 		return err
 	}

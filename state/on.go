@@ -107,7 +107,18 @@ type nameWriter struct {
 	err  error // what it said then
 }
 
-func (w *nameWriter) Context() context.Context { return w.l.Context() }
+func (w *nameWriter) Context() context.Context { return holdContext{w.l.Context(), w.l} }
+
+// A holdContext is right about its end even where a timer is late.
+type holdContext struct {
+	context.Context
+	l *holdfast.Lock
+}
+
+func (c holdContext) Err() error {
+	c.l.Err()
+	return c.Context.Err()
+}
 
 func (w *nameWriter) Deadline() time.Time { return w.l.Deadline() }
 
