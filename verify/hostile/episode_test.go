@@ -131,15 +131,21 @@ func (e *episode) all(f Faults) {
 
 const mark = "HOSTILE_EPISODE="
 
-// start starts a worker on a host.
+// start starts a worker on some host.
 func (e *episode) start() *worker {
 	e.t.Helper()
-	w := &worker{host: e.rng.IntN(len(e.hosts))}
+	return e.startOn(e.rng.IntN(len(e.hosts)))
+}
+
+func (e *episode) startOn(host int, flags ...string) *worker {
+	e.t.Helper()
+	w := &worker{host: host}
 	id := fmt.Sprintf("w%d", len(e.workers))
 	self, err := os.Executable()
 	must(e.t, err)
-	cmd := exec.Command(self, "-store", "dir:"+filepath.Join(e.hosts[w.host].Path, e.in), "-id", id, "-ttl", e.ttl.String(), "-names", names,
-		"-seed", fmt.Sprint(e.rng.Uint64()), "-fences=false", "-writes", "-counter", e.counters(), "-think", "30ms")
+	args := []string{"-store", "dir:" + filepath.Join(e.hosts[w.host].Path, e.in), "-id", id, "-ttl", e.ttl.String(), "-names", names,
+		"-seed", fmt.Sprint(e.rng.Uint64()), "-fences=false", "-writes", "-counter", e.counters(), "-think", "30ms"}
+	cmd := exec.Command(self, append(args, flags...)...)
 	cmd.Dir = e.dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "USER=ana", mark + e.dir, role + "=worker", "XDG_RUNTIME_DIR=" + e.run(w.host)}
 	w.Process, err = story.Start(cmd, id, e.ttl)

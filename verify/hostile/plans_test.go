@@ -4,11 +4,15 @@ package hostile
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/verify/check"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
+	"github.com/holdfast-lock/holdfast/verify/story"
 )
 
 // A plan is what happens to an episode. It returns when it has ended.
@@ -190,4 +194,47 @@ func TestEpisodes(t *testing.T) {
 		}
 	})
 	rs.report(t)
+}
+
+// What is looked for is found: a holder that goes on believing on a host that is
+// cut off, a crash that forgets what was reported, and an old version that comes back.
+func TestNoticed(t *testing.T) {
+	for _, c := range []struct {
+		rule  string
+		flags []string
+		do    func(e *episode, w *worker)
+	}{
+		{"C2", []string{"-broken", "believes"}, func(e *episode, w *worker) {
+			e.await("it holds the lock", func() bool { return w.Has(story.Granted, 0) })
+			m := e.hosts[w.host]
+			m.CutOff(Hangs)
+			e.sleep(3 * e.ttl)
+			m.CutOff(Connected)
+		}},
+		{"durable", nil, func(e *episode, w *worker) {
+			e.await("it holds the lock", func() bool { return w.Has(story.Granted, 0) })
+			e.ledger.mu.Lock()
+			e.ledger.crashes = append(e.ledger.crashes, crash{life.Now() + int64(time.Hour), map[holdfast.Key]int64{{Name: "one"}: 1}})
+			e.ledger.mu.Unlock()
+		}},
+		{"C5", nil, func(e *episode, w *worker) {
+			e.await("it holds the lock", func() bool { return w.Has(story.Granted, 0) })
+			e.ledger.mu.Lock()
+			e.ledger.steps = append(e.ledger.steps, e.ledger.steps[0])
+			e.ledger.mu.Unlock()
+		}},
+	} {
+		slow, err := life.Slowness(t.TempDir())
+		must(t, err)
+		e := newEpisode(t, *seed)
+		e.startOn(0, "-names", "one/x", "-lanes", "1")
+		w := e.startOn(1, append([]string{"-names", "one/x", "-lanes", "1"}, c.flags...)...)
+		w.Broken = true
+		c.do(e, w)
+		r := e.conclude(slow)
+		if !slices.ContainsFunc(r.found, func(v check.Violation) bool { return v.Rule == c.rule }) {
+			t.Errorf("%s: found %v", c.rule, r.found)
+			e.dump()
+		}
+	}
 }
