@@ -25,7 +25,7 @@ func TestFullDirectory(t *testing.T) {
 	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
 	w.open("dir:" + dir)
 	w.holdfast("run", "x", "--", "true").wantStatus(0)
-	user := w.runActor([]string{"other"}, "-stdin")
+	user := w.runActor([]string{"--ttl", "5", "other"}, "-stdin")
 	w.after(0, 1)
 
 	filler, err := os.Create(filepath.Join(dir, "filler"))
