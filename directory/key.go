@@ -80,8 +80,9 @@ func (s *Store) lookAt(ctx context.Context, at string) (*found, error) {
 			}
 		case !errors.Is(err, errMoved) && (s.local || !errors.Is(err, errDamaged) || try > 20):
 			return nil, err
-		case !s.local: // the listing is old
+		case !s.local: // a listing is old
 			s.refresh(s.root, at)
+			s.refresh(s.root, path.Dir(at)) // where the records are
 		}
 		// Somebody has written between two looks, or what we see is old.
 		if try > 3 {
