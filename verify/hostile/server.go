@@ -3,6 +3,7 @@
 package hostile
 
 import (
+	"bytes"
 	"maps"
 	"math/rand/v2"
 	"path"
@@ -390,7 +391,8 @@ func (s *Server) write(id uint64, off int64, data []byte) syscall.Errno {
 	fresh := make([]byte, max(int64(len(n.data)), off+int64(len(data))))
 	copy(fresh, n.data)
 	copy(fresh[off:], data)
-	n.data, n.dirty, n.mtime, n.ctime = fresh, true, s.now(), s.now()
+	n.dirty = n.dirty || !bytes.Equal(n.data, fresh) // what is written again as it is can not be torn
+	n.data, n.mtime, n.ctime = fresh, s.now(), s.now()
 	return 0
 }
 

@@ -120,8 +120,13 @@ func Work(args []string) error {
 	w.rng = func() *rand.Rand { return rand.New(rand.NewPCG(*seed, lane.Add(1))) }
 	ctx := context.Background()
 	var err error
-	if w.store, err = stores.Open(ctx, *target); err != nil {
-		return err
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) { // there may be faults already
+		if w.store, err = stores.Open(ctx, *target); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			return err
+		}
 	}
 	if w.client, err = holdfast.New(stores.Behind(told{w.store.Store, w}, w.store.Store), &holdfast.Options{TTL: w.ttl}); err != nil {
 		return err
