@@ -61,6 +61,14 @@ var dirs = []mutant{
 		"	return info.ModTime().UnixMicro(), nil\n",
 		"	return time.Now().UnixMicro() + 0*info.ModTime().UnixMicro(), nil\n"}, {"directory/clock.go",
 		"	\"sync\"\n", "	\"sync\"\n	\"time\"\n"}}, hostile("TestAge")},
+
+	// That the episodes can fail.
+	{"dir: a rename's outcome is believed, in episodes", "F2", []edit{{"directory/key.go",
+		"	return s.resolve(ctx, f, next, err)\n",
+		"	s.root.Remove(f.recordOf(next.nonce))\n	return nil, nil\n"}}, hostile("TestEpisodes/^plan$/^lost_replies")},
+	{"dir: nothing is synced, in episodes", "F4", []edit{{"directory/key.go",
+		"		if err := f.Sync(); err != nil {\n",
+		"		if err := error(nil); err != nil {\n"}}, hostile("TestEpisodes/^plan$/^server_crashes")},
 }
 
 func hostile(run string) test { return test{"./verify/hostile", run + "$"} }
