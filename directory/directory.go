@@ -178,8 +178,15 @@ func (s *Store) verify() error {
 		return fmt.Errorf("%s is version %d, newer than this program (%d): upgrade the program", s.path, a.Format, formatVersion)
 	}
 	for _, dir := range append([]string{scratch, wakes, floor}, spaces[:]...) {
-		if info, err := s.root.Lstat(dir); err != nil || !info.IsDir() {
+		info, err := s.root.Lstat(dir)
+		if err == nil && !info.IsDir() {
+			err = fs.ErrNotExist
+		}
+		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s has no directory %s any more: nothing can be trusted that is in it", s.path, dir)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -25,7 +25,7 @@ import (
 
 // A Store is open, and so is its database for what an application does there.
 type Store struct {
-	holdfast.Store // as its package made it
+	holdfast.Store         // as its package made it
 	DB             *sql.DB // nil where there are no transactions: then there is no fence
 
 	kind  kind
