@@ -51,7 +51,9 @@ func (s *Store) Diagnose(ctx context.Context) (findings []holdfast.Finding, err 
 		default:
 			say(holdfast.Good, "durability", "a file is on disk after %s, if its server says the truth (NFS: exported with sync; with async locks are lost when it crashes)", took.Round(100*time.Microsecond))
 		}
-		if now, err := s.probe.now(s); err != nil {
+		if !s.timed {
+			say(holdfast.Warning, "clock", "files may have their times from each host's own clock: who comes late waits a whole TTL for the dead; if all times are of one clock, accept them: dir:…?allow=%s", FileTimes)
+		} else if now, err := s.probe.now(s); err != nil {
 			say(holdfast.Warning, "clock", "the time of a file cannot be set: who comes late waits a whole TTL for the dead: %v", err)
 		} else if off := time.Until(time.UnixMicro(now)); off.Abs() > time.Second {
 			say(holdfast.Good, "clock", "that of the files is %s off ours, and nothing rests on ours", off.Round(time.Second))

@@ -34,7 +34,8 @@ import (
 // A Store keeps records as files in a directory. It is a holdfast.Store,
 // Watcher, Sweeper and Diagnoser, and safe for any number of goroutines.
 //
-// Ages are measured by the clock of whoever serves the files, never by ours.
+// Ages are measured by the clock of whoever serves the files, never by ours; see
+// New.
 // Lazy makes no difference: there is no log that would carry an earlier write
 // along.
 type Store struct {
@@ -42,6 +43,7 @@ type Store struct {
 	root  *os.Root
 	is    fs.FileInfo // of root
 	local bool        // nobody but this kernel changes the files, and it forgets no order
+	timed bool        // one clock gives all files their times
 	mode  fs.FileMode
 
 	clock clock.Remote
@@ -112,10 +114,24 @@ func Verify(path string) error {
 	return s.verify()
 }
 
+// FileTimes, given to New, accepts that the times of files are those of one
+// clock also where that is not known.
+const FileTimes = "file-times"
+
 // New opens the store in the directory at path, which Migrate has prepared; one
 // that was not is refused, since it could be a mount point without its mount.
 // Refused as well is a directory that everyone may write to.
-func New(path string) (*Store, error) {
+//
+// On a disk of this host and on NFS one clock gives files their times, and
+// records have ages. Elsewhere each host's own may do so (Ceph, Lustre, GFS2):
+// there records have none, and who comes late watches the dead for a whole TTL,
+// unless allow has FileTimes.
+func New(path string, allow ...string) (*Store, error) {
+	for _, danger := range allow {
+		if danger != FileTimes {
+			return nil, fmt.Errorf("directory: allow %q: %q is all that can be allowed", danger, FileTimes)
+		}
+	}
 	s, err := open(path)
 	if err != nil {
 		return nil, err
@@ -124,6 +140,7 @@ func New(path string) (*Store, error) {
 		s.root.Close()
 		return nil, err
 	}
+	s.timed = s.local || filesystem.Network(s.path) == "nfs" || len(allow) > 0
 	return s, nil
 }
 
@@ -313,6 +330,9 @@ func each(n int, fn func(i int) error) error {
 // tells how long ago something was written, by its time there; negative where
 // it cannot tell.
 func (s *Store) ages() func(written int64) time.Duration {
+	if !s.timed {
+		return func(int64) time.Duration { return -1 }
+	}
 	began := clock.Steady()
 	now, err := s.probe.now(s)
 	if err != nil {

@@ -364,12 +364,11 @@ func (s *Store) create(at string, k holdfast.Key) error {
 	// It must never be seen without its marker and record. A disk of ours keeps
 	// the order of names; of another's we do not know.
 	apart := !s.local
-	if _, err := s.write(s.root, f.recordOf(f.nonce), text, apart); err != nil {
-		s.root.Remove(f.recordOf(f.nonce))
-		return err
-	}
-	temporary := path.Join(scratch, f.nonce)
+	temporary := path.Join(scratch, f.nonce) // while it is there, nobody sweeps the record
 	err = s.mkdir(s.root, temporary)
+	if err == nil {
+		_, err = s.write(s.root, f.recordOf(f.nonce), text, apart)
+	}
 	// A create that a file server makes twice, since its first answer was lost,
 	// could bring back a marker. So markers come from renames alone.
 	blank := path.Join(temporary, look+"blank")

@@ -355,6 +355,26 @@ func TestAgeOfTheFuture(t *testing.T) {
 	}
 }
 
+// Where each host's clock may give files their times they tell no ages.
+func TestFileTimes(t *testing.T) {
+	s := fresh(t)
+	put(t, s, holdfast.IfEmpty, "1")
+	s.timed = false
+	if got := load(t, s).Age; got >= 0 {
+		t.Errorf("a record is %v old by times that may be anybody's", got)
+	}
+	_, err := New(s.path, "fire")
+	wantError(t, err, `"fire"`, FileTimes)
+	again, err := New(s.path, FileTimes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if !again.timed {
+		t.Error("they were accepted, and are not used")
+	}
+}
+
 // What is no file of ours keeps nobody waiting.
 func TestPlanted(t *testing.T) {
 	s := fresh(t)
@@ -405,7 +425,7 @@ func TestLeftovers(t *testing.T) {
 	f := at(t, s)
 	place := func(name string, h header, old bool) string {
 		t.Helper()
-		h.setName(key.Name)
+		h.setName(h.Name + key.Name)
 		text, err := encodeRecord(h, []byte("x"))
 		if err == nil {
 			err = os.WriteFile(s.file(name), text, 0o600)
@@ -423,6 +443,11 @@ func TestLeftovers(t *testing.T) {
 	coming := place("names/record-COMING", header{Follows: first.Version, Previous: f.nonce}, true)
 	young := place("names/record-YOUNG", header{Follows: first.Version - 1}, false)
 	dirt := place(scratch+"/dirt", header{}, true)
+	born := place("names/record-BORN", header{}, true)
+	if err := s.root.Mkdir(scratch+"/BORN", 0o700); err != nil { // by who is at it
+		t.Fatal(err)
+	}
+	stillborn := place("names/record-STILLBORN", header{}, true)
 	old := time.Now().Add(-2 * leftover)
 	if err := os.Chtimes(s.file(f.recordOf(f.nonce)), old, old); err != nil {
 		t.Fatal(err)
@@ -430,7 +455,7 @@ func TestLeftovers(t *testing.T) {
 	if _, err := s.Sweep(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{lost: false, coming: true, young: true, dirt: false, f.recordOf(f.nonce): true} {
+	for name, want := range map[string]bool{lost: false, coming: true, young: true, dirt: false, born: true, stillborn: false, f.recordOf(f.nonce): true} {
 		if exists(s.root, name) != want {
 			t.Errorf("%s is there: %v, want %v", name, !want, want)
 		}

@@ -31,7 +31,7 @@ func reopen(t *testing.T, s *Store) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again.local = s.local
+	again.local, again.timed = s.local, s.timed
 	t.Cleanup(func() { again.Close() })
 	return again
 }

@@ -274,8 +274,12 @@ func (s *Store) sweepSpace(ctx context.Context, space string, idle time.Duration
 // sweepRecords removes records that no version has, nor can have any more.
 func (s *Store) sweepRecords(records []string, newest map[string]bool, age func(int64) time.Duration) {
 	for _, name := range records {
-		if newest[strings.TrimPrefix(path.Base(name), "record-")] {
+		nonce := strings.TrimPrefix(path.Base(name), "record-")
+		if newest[nonce] {
 			continue
+		}
+		if _, err := s.root.Lstat(path.Join(scratch, nonce)); err == nil {
+			continue // see create
 		}
 		text, written, err := readFile(s.root, name)
 		if err != nil || age(written) < leftover {

@@ -11,8 +11,9 @@ import (
 var directoryKind = kind{
 	example:   "dir:/srv/locks",
 	needsPath: true,
+	settings:  []string{"allow"},
 	open: func(_ context.Context, t target) (handle, error) {
-		s, err := directory.New(t.path)
+		s, err := directory.New(t.path, t.allow...)
 		if err != nil {
 			return handle{}, err
 		}

@@ -107,7 +107,7 @@ func (e *episode) open(ttl time.Duration) *holdfast.Client {
 	e.t.Helper()
 	if e.store == nil {
 		var err error
-		e.store, err = directory.New(filepath.Join(e.judge.Path, e.in))
+		e.store, err = directory.New(filepath.Join(e.judge.Path, e.in), directory.FileTimes)
 		must(e.t, err)
 		e.t.Cleanup(func() { e.store.Close() })
 	}

@@ -31,7 +31,7 @@ func (r *reopener) Reopen(t *testing.T) holdfast.Store {
 
 func open(t *testing.T, path string) *directory.Store {
 	t.Helper()
-	s, err := directory.New(path)
+	s, err := directory.New(path, directory.FileTimes)
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s

@@ -202,7 +202,7 @@ func openPostgres(ctx context.Context, target string) (*Store, error) {
 }
 
 func openDirectory(ctx context.Context, target string) (*Store, error) {
-	store, err := directory.New(strings.TrimPrefix(target, "dir:"))
+	store, err := directory.New(strings.TrimPrefix(target, "dir:"), directory.FileTimes)
 	if err != nil {
 		return nil, err
 	}
