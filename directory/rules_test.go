@@ -443,6 +443,7 @@ func TestLeftovers(t *testing.T) {
 	coming := place("names/record-COMING", header{Follows: first.Version, Previous: f.nonce}, true)
 	young := place("names/record-YOUNG", header{Follows: first.Version - 1}, false)
 	dirt := place(scratch+"/dirt", header{}, true)
+	peeked := place("names/"+look+"X", header{}, false)
 	born := place("names/record-BORN", header{}, true)
 	if err := s.root.Mkdir(scratch+"/BORN", 0o700); err != nil { // by who is at it
 		t.Fatal(err)
@@ -455,7 +456,7 @@ func TestLeftovers(t *testing.T) {
 	if _, err := s.Sweep(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{lost: false, coming: true, young: true, dirt: false, born: true, stillborn: false, f.recordOf(f.nonce): true} {
+	for name, want := range map[string]bool{lost: false, coming: true, young: true, dirt: false, peeked: false, born: true, stillborn: false, f.recordOf(f.nonce): true} {
 		if exists(s.root, name) != want {
 			t.Errorf("%s is there: %v, want %v", name, !want, want)
 		}

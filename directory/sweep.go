@@ -130,12 +130,12 @@ func (s *Store) keys(ctx context.Context, space holdfast.Space, after string, n 
 	return names, nil
 }
 
-// spaceDir lists the directories of a space's keys, and the records.
+// spaceDir lists the directories of a space's keys, and the other files that are ours.
 func (s *Store) spaceDir(space string) (keys, records []string, err error) {
 	names, err := list(s.root, space)
 	for _, name := range names {
 		switch {
-		case strings.HasPrefix(name, "record-"):
+		case strings.HasPrefix(name, "record-"), strings.HasPrefix(name, look):
 			records = append(records, path.Join(space, name))
 		case isHash(name) || space == floor && name == path.Base(floorKey):
 			keys = append(keys, path.Join(space, name))
@@ -274,7 +274,11 @@ func (s *Store) sweepSpace(ctx context.Context, space string, idle time.Duration
 // sweepRecords removes records that no version has, nor can have any more.
 func (s *Store) sweepRecords(records []string, newest map[string]bool, age func(int64) time.Duration) {
 	for _, name := range records {
-		nonce := strings.TrimPrefix(path.Base(name), "record-")
+		nonce, isRecord := strings.CutPrefix(path.Base(name), "record-")
+		if !isRecord { // of a process that was killed in refresh
+			s.root.Remove(name)
+			continue
+		}
 		if newest[nonce] {
 			continue
 		}
