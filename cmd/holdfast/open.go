@@ -84,11 +84,7 @@ func parseStore(s string) (target, error) {
 		return target{}, err
 	case others != "":
 		key, _, _ := strings.Cut(others, "=")
-		known := "allow is the only one"
-		if len(t.settings) == 0 {
-			known = "there are none"
-		}
-		return target{}, usage("%s: unknown setting %s in --store: %s", scheme, quote(key), known)
+		return target{}, usage("%s: unknown setting %s in --store: allow is the only one", scheme, quote(key))
 	case t.needsPath && t.path == "":
 		return target{}, usage("%s: needs a path: %s", scheme, t.example)
 	}

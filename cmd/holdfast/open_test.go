@@ -43,7 +43,7 @@ func TestParseStore(t *testing.T) {
 		"sqlite:app.db?schema=x":             `unknown setting "schema"`,
 		"dir:":                               "dir: needs a path: dir:/srv/locks",
 		"dir://":                             "dir: needs a path: dir:/srv/locks",
-		"dir:/srv/locks?allow=x":             `dir: unknown setting "allow" in --store: there are none`,
+		"dir:/srv/locks?prefix=x":            `dir: unknown setting "prefix" in --store: allow is the only one`,
 		"memory:?x":                          `unknown setting "x"`,
 		"postgres://app:pa@ss@db/shop":       "write %40 for @",
 		"postgres://app:pa/ss@db/shop":       "%2F for /",

@@ -83,13 +83,13 @@ func neverTwo(t *testing.T, w *world, a attack, hosts, where string) {
 	for _, h := range hosts {
 		all = append(all, w.host(string(h)))
 	}
-	const ttl = time.Second
+	const ttl = 2 * time.Second
 	late := machine(t, w)
-	holder := all[0].family("--ttl", "1")
+	holder := all[0].family("--ttl", "2")
 	token := w.after(0, members).Token
 	var took, beats, outlived figures
 	for i := range number(3, 20) {
-		next := all[(i+1)%len(all)].family("--ttl", "1")
+		next := all[(i+1)%len(all)].family("--ttl", "2")
 		w.queued("x", 1)
 		session := w.show("x").Holders[0].Owner.Session
 		struck, beat := life.Now(), w.lastBeat(session)
@@ -122,7 +122,7 @@ func neverTwo(t *testing.T, w *world, a attack, hosts, where string) {
 	case took.at(1) > ttl+time.Second+300*time.Millisecond+slow:
 		t.Errorf("the next command came only after %v; TTL %v", took, ttl)
 	}
-	t.Logf("figure: %s, %s: never two commands (%d processes); they outlived the attack by %v; the next after %v (TTL 1s)",
+	t.Logf("figure: %s, %s: never two commands (%d processes); they outlived the attack by %v; the next after %v (TTL 2s)",
 		a.name, where, len(w.spans()), outlived, took)
 }
 
