@@ -46,7 +46,9 @@ func succeed(t *testing.T, w *world, hosts []*world, heir heir, ttl string, roun
 		beat := w.lastBeat(session)
 		span := w.after(token, 1)
 		took = append(took, time.Duration(span.Begin-killed))
-		beats = append(beats, time.Duration(span.Begin-beat))
+		if beat != 0 {
+			beats = append(beats, time.Duration(span.Begin-beat))
+		}
 		holder, token = next, span.Token
 	}
 	must(t, syscall.Kill(victim(holder), syscall.SIGKILL))
@@ -57,7 +59,7 @@ func succeed(t *testing.T, w *world, hosts []*world, heir heir, ttl string, roun
 
 // lastBeat is when a session's last heartbeat was written, on the clock of the
 // stamps: the version is the wall clock's time in microseconds. A mark of one who
-// waits tells how old the heartbeat was.
+// waits tells how old the heartbeat was. 0: it is dead and buried.
 func (w *world) lastBeat(session string) int64 {
 	w.t.Helper()
 	recs, err := w.store.Load(w.t.Context(), []holdfast.Key{{Space: holdfast.Sessions, Name: session}})
@@ -68,7 +70,7 @@ func (w *world) lastBeat(session string) int64 {
 	}
 	must(w.t, json.Unmarshal(recs[0].Value, &rec))
 	if rec.Dead != 0 {
-		w.t.Skip("SKIPPED: this machine is so slow that the dead was buried before it could be looked at")
+		return 0 // nobody can tell any more
 	}
 	return life.Now() - (time.Now().UnixMicro()-recs[0].Version+rec.Suspected.Age)*1000
 }
@@ -165,6 +167,9 @@ func deathOnAnotherHost(t *testing.T, fresh func(*testing.T) *world) {
 				rounds = number(2, 10)
 			}
 			took, beats := succeed(t, w, []*world{w.host("a"), w.host("b")}, c.heir, "2s", rounds, victim)
+			if len(beats) == 0 {
+				t.Skip("SKIPPED: this machine is so slow that each was buried before it could be looked at")
+			}
 			if least := slices.Min(beats); least < ttl {
 				t.Errorf("the next held the lock %v after the last heartbeat, before the TTL of %v", least, ttl)
 			}

@@ -63,7 +63,10 @@ var attacks = []attack{
 func TestNeverTwoCommands(t *testing.T) {
 	t.Parallel()
 	for store, fresh := range onFiles {
-		for _, a := range attacks {
+		for i, a := range attacks {
+			if store == "dir" && i > 0 && !*full {
+				continue // the guard does not know of stores; all of them in the full size
+			}
 			for _, hosts := range []string{"a", "ab"} {
 				where := "same host"
 				if len(hosts) > 1 {
