@@ -56,13 +56,14 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atO
 	if entry.Token = rec.Token; claim.Token != 0 && (claim.Token < rec.Token || claim.Token >= rec.Token+rec.tokens()) {
 		return &goneError{claim}
 	}
-	if err := c.sendRevocation(ctx, claim, entry); err != nil {
+	told, err := c.sendRevocation(ctx, claim, entry)
+	if err != nil {
 		return err
 	}
 	removed := false
 	for {
 		if held && !atOnce {
-			if err := c.awaitLeave(ctx, claim, nr); err != nil {
+			if err := c.awaitLeave(ctx, claim, entry, told); err != nil {
 				return err
 			}
 		}
@@ -153,14 +154,17 @@ func (c *Client) findClaim(ctx context.Context, claim Claim) (held bool, cl clai
 	return held, cl, nil
 }
 
-// sendRevocation writes into the session that one of its claims is broken.
-func (c *Client) sendRevocation(ctx context.Context, claim Claim, entry breakRecord) error {
-	_, err := c.update(ctx, Key{Sessions, claim.Owner.Session}, claim.Owner.Session, func(r Record) ([]byte, error) {
+// sendRevocation writes into the session that one of its claims is broken. It
+// reports false if the session has no record to write into: a first claim may be
+// seen before its session.
+func (c *Client) sendRevocation(ctx context.Context, claim Claim, entry breakRecord) (told bool, err error) {
+	told = true
+	_, err = c.update(ctx, Key{Sessions, claim.Owner.Session}, claim.Owner.Session, func(r Record) ([]byte, error) {
 		rec, err := decodeSession(r.Value)
 		if err != nil {
 			return nil, err
 		}
-		if len(r.Value) == 0 || rec.Dead != 0 {
+		if told = len(r.Value) > 0; !told || rec.Dead != 0 {
 			return nil, errGone
 		}
 		for _, v := range rec.Revoked {
@@ -172,16 +176,17 @@ func (c *Client) sendRevocation(ctx context.Context, claim Claim, entry breakRec
 		return rec.encode(), nil
 	})
 	if errors.Is(err, errGone) {
-		return nil
+		err = nil
 	}
-	return err
+	return told && err == nil, err
 }
 
 // awaitLeave waits until a revoked claim has left, or may be removed: its
 // session is dead, or has read the revocation a TTL ago, so that its belief
-// ended long since.
-func (c *Client) awaitLeave(ctx context.Context, claim Claim, nr int64) error {
-	session := claim.Owner.Session
+// ended long since. A session that could not be told yet is told once it is
+// there; if it never comes it is judged like a dead one.
+func (c *Client) awaitLeave(ctx context.Context, claim Claim, entry breakRecord, told bool) error {
+	session, nr := claim.Owner.Session, entry.Nr
 	hint := make(chan struct{}, 1)
 	defer c.subscribe(hint, Key{Names, claim.Name}, Key{Sessions, session})()
 	began := now()
@@ -196,7 +201,13 @@ func (c *Client) awaitLeave(ctx context.Context, claim Claim, nr int64) error {
 			if _, _, ok := rec.find(session, nr); !ok {
 				return nil
 			}
-			looks, err := c.loadSessions(ctx, []string{session})
+			if !told {
+				told, err = c.sendRevocation(ctx, claim, entry)
+			}
+			looks := map[string]sighting(nil)
+			if err == nil {
+				looks, err = c.loadSessions(ctx, []string{session})
+			}
 			if err == nil {
 				s := looks[session]
 				if c.judgeAll(ctx, looks, claim.Name) {
@@ -213,7 +224,7 @@ func (c *Client) awaitLeave(ctx context.Context, claim Claim, nr int64) error {
 					return err
 				}
 				ttl := max(time.Duration(sess.TTL)*time.Millisecond, MinTTL)
-				read := len(sess.Revoked) == 0 && len(s.rec.Value) > 0
+				read := told && len(sess.Revoked) == 0 && len(s.rec.Value) > 0
 				if read && absentSince == never {
 					absentSince = s.got
 				}

@@ -1,0 +1,82 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/memory"
+)
+
+// A split store makes the writes of a batch one after the other, names first,
+// and the others when it may.
+type split struct {
+	holdfast.Store
+	may chan struct{}
+}
+
+func (s *split) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	outcomes := make([]holdfast.Outcome, len(writes))
+	for _, names := range []bool{true, false} {
+		for i, w := range writes {
+			if (w.Key.Space == holdfast.Names) != names {
+				continue
+			}
+			if !names {
+				<-s.may
+			}
+			o, err := s.Store.CompareAndSwap(ctx, []holdfast.Write{w})
+			if err != nil {
+				return nil, err
+			}
+			outcomes[i] = o[0]
+		}
+	}
+	return outcomes, nil
+}
+
+// A claim that is broken before its session can be seen is told as soon as it
+// can: it does not go on believing while its lock goes to another.
+func TestBreakBeforeTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		front := &split{store, make(chan struct{})}
+		holder, err := holdfast.New(front, &holdfast.Options{TTL: 4 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer holder.Close()
+		other, err := holdfast.New(store, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		got := make(chan *holdfast.Lock, 1)
+		go func() {
+			l, err := holder.Acquire(t.Context(), "a")
+			if err != nil && !errors.Is(err, holdfast.ErrLost) {
+				t.Error(err)
+			}
+			got <- l
+		}()
+		synctest.Wait()
+		info, err := other.Show(t.Context(), "a")
+		if err != nil || len(info.Holders) != 1 {
+			t.Fatalf("held by %v, %v", info.Holders, err)
+		}
+		broken := make(chan error, 1)
+		go func() { broken <- other.Break(t.Context(), info.Holders[0], "ticket 815") }()
+		synctest.Wait()
+		close(front.may)
+		lock := <-got
+		if err := <-broken; err != nil {
+			t.Fatal(err)
+		}
+		if lock != nil && lock.Err() == nil {
+			t.Error("it was broken, and believes that it holds")
+		}
+	})
+}
