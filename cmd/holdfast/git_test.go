@@ -390,8 +390,8 @@ func TestGitReaders(t *testing.T) {
 		r.mustPush("main")
 		returned.Store(i + 1)
 		if i%3 == 2 { // time for the cache
-			before := count()
-			r.await("it is read", func() bool { return count() > before+6 })
+			before := count() - r.runs()
+			r.await("it is read from the cache", func() bool { return count()-r.runs() > before+2 })
 		}
 	}
 	close(stop)
