@@ -37,7 +37,7 @@ func (s *Store) Diagnose(ctx context.Context) (findings []holdfast.Finding, err 
 		}
 		began := time.Now()
 		name := path.Join(scratch, rand.Text())
-		_, err := s.write(s.root, name, []byte("a trial\n"), true)
+		_, err := s.write(name, []byte("a trial\n"), true)
 		took := time.Since(began)
 		s.root.Remove(name)
 		if err == nil {

@@ -90,7 +90,7 @@ func Migrate(path string) error {
 		return err
 	}
 	for _, dir := range append([]string{scratch, wakes, floor}, spaces[:]...) {
-		if err := s.mkdir(s.root, dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := s.mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("prepare %s: %w", path, err)
 		}
 	}

@@ -81,8 +81,8 @@ func (s *Store) lookAt(ctx context.Context, at string) (*found, error) {
 		case !errors.Is(err, errMoved) && (s.local || !errors.Is(err, errDamaged) || try > 20):
 			return nil, err
 		case !s.local: // a listing is old
-			s.refresh(s.root, at)
-			s.refresh(s.root, path.Dir(at)) // where the records are
+			s.refresh(at)
+			s.refresh(path.Dir(at)) // where the records are
 		}
 		// Somebody has written between two looks, or what we see is old.
 		if try > 3 {
@@ -153,7 +153,7 @@ func (s *Store) read(f *found) error {
 	if f.nonce == "" {
 		return s.finishSweep(f, swept, names)
 	}
-	text, written, err := readFile(s.root, f.recordOf(f.nonce))
+	text, written, err := s.readFile(f.recordOf(f.nonce))
 	if gone(err) {
 		return errMoved
 	}
@@ -172,7 +172,7 @@ func (s *Store) read(f *found) error {
 	if err != nil {
 		return fmt.Errorf("%s %w: %w", f.recordOf(f.nonce), errDamaged, err)
 	}
-	if exists(s.root, f.recordOf(f.head.Previous)) {
+	if s.exists(f.recordOf(f.head.Previous)) {
 		return s.settle(f)
 	}
 	return nil
@@ -242,14 +242,14 @@ func (s *Store) drop(record string) error {
 func (f *found) recordOf(nonce string) string { return path.Join(path.Dir(f.at), "record-"+nonce) }
 
 // exists says whether a record is there; see drop for those that are empty.
-func exists(root *os.Root, record string) bool {
-	f, err := root.OpenFile(record, os.O_RDONLY|nonblock, 0)
+func (s *Store) exists(record string) bool {
+	f, err := s.root.OpenFile(record, os.O_RDONLY|nonblock, 0)
 	if err != nil {
 		return !gone(err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
-	return err != nil || info.Size() > 0
+	return err != nil || s.local || info.Size() > 0
 }
 
 // list names what is in a directory.
@@ -269,8 +269,8 @@ func list(root *os.Root, dir string) ([]string, error) {
 }
 
 // readFile reads a regular file, and when it was written.
-func readFile(dir *os.Root, name string) (text []byte, written int64, err error) {
-	f, err := dir.OpenFile(name, os.O_RDONLY|nonblock, 0)
+func (s *Store) readFile(name string) (text []byte, written int64, err error) {
+	f, err := s.root.OpenFile(name, os.O_RDONLY|nonblock, 0)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -302,242 +302,12 @@ const look = ".look-"
 
 // refresh has a network file system ask its server for a directory: it does so
 // after changes of its own.
-func (s *Store) refresh(root *os.Root, dir string) {
+func (s *Store) refresh(dir string) {
 	name := path.Join(dir, look+rand.Text())
-	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, s.mode&0o666)
+	f, err := s.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, s.mode&0o666)
 	if err != nil {
 		return
 	}
 	f.Close()
-	root.Remove(name)
-}
-
-// swap makes one write.
-func (s *Store) swap(ctx context.Context, w holdfast.Write, age func() func(int64) time.Duration) (holdfast.Outcome, error) {
-	at := keyDir(w.Key)
-	for {
-		if err := ctx.Err(); err != nil {
-			return holdfast.Outcome{}, err
-		}
-		f, err := s.look(ctx, w.Key)
-		if err != nil {
-			return holdfast.Outcome{}, err
-		}
-		if !f.letsFollow(w.Old) {
-			defer f.close()
-			return holdfast.Outcome{Record: f.record(age())}, nil
-		}
-		if f.dir == nil {
-			if err := s.create(at, w.Key); err != nil {
-				return holdfast.Outcome{}, err
-			}
-			continue
-		}
-		next, err := s.follow(ctx, f, w)
-		f.close()
-		if err != nil {
-			return holdfast.Outcome{}, fmt.Errorf("%s %q: %w", w.Key.Space, w.Key.Name, err)
-		}
-		if next != nil {
-			r := next.record(func(int64) time.Duration { return 0 })
-			return holdfast.Outcome{Won: true, Record: r}, nil
-		}
-	}
-}
-
-func (f *found) letsFollow(old int64) bool {
-	if old == holdfast.IfEmpty {
-		return f.empty()
-	}
-	return old > 0 && f.version == old
-}
-
-// create makes the directory of a key that has none, with version 0 in it: it
-// comes with one rename, which fails where another has been quicker.
-func (s *Store) create(at string, k holdfast.Key) error {
-	f := &found{at: at, marker: marker{nonce: rand.Text(), free: true}}
-	f.head.setName(k.Name)
-	text, err := encodeRecord(f.head, nil)
-	if err != nil {
-		return err
-	}
-	// It must never be seen without its marker and record. A disk of ours keeps
-	// the order of names; of another's we do not know.
-	apart := !s.local
-	temporary := path.Join(scratch, f.nonce) // while it is there, nobody sweeps the record
-	err = s.mkdir(s.root, temporary)
-	if err == nil {
-		_, err = s.write(s.root, f.recordOf(f.nonce), text, apart)
-	}
-	// A create that a file server makes twice, since its first answer was lost,
-	// could bring back a marker. So markers come from renames alone.
-	blank := path.Join(temporary, look+"blank")
-	if err == nil {
-		_, err = s.write(s.root, blank, nil, apart)
-	}
-	if err == nil {
-		marker := path.Join(temporary, f.marker.String())
-		err = s.root.Rename(blank, marker)
-		if _, there := s.root.Lstat(marker); there == nil {
-			err = nil // only the answer was lost
-		}
-	}
-	if err == nil && apart {
-		err = errors.Join(syncDir(s.root, temporary), syncDir(s.root, path.Dir(at)))
-	}
-	if err == nil {
-		if err = s.root.Rename(temporary, at); err == nil {
-			return nil
-		}
-		if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) || gone(err) {
-			err = nil // another's, or ours and the answer was lost: the next look tells
-		}
-	}
-	if s.discard(temporary) {
-		s.root.Remove(f.recordOf(f.nonce))
-	}
-	return err
-}
-
-// discard removes a directory that was not finished. If it has another name by
-// now it is left alone.
-func (s *Store) discard(dir string) bool {
-	if s.root.Rename(dir, dir+discarded) != nil {
-		return false
-	}
-	s.root.RemoveAll(dir + discarded)
-	return true
-}
-
-const discarded = "-discarded"
-
-// follow has w follow the version that was found. It returns the new version,
-// or nil if that was no longer the newest.
-func (s *Store) follow(ctx context.Context, f *found, w holdfast.Write) (*found, error) {
-	next := &found{at: f.at, dir: f.dir, marker: marker{nonce: rand.Text(), free: len(w.Value) == 0}, value: w.Value}
-	floor := int64(0)
-	if f.version == 0 {
-		// Read now, after version 0 was seen: it is above all that was here before.
-		var err error
-		if floor, err = s.floor(ctx); err != nil {
-			return nil, err
-		}
-	}
-	next.head = header{Follows: f.version, Previous: f.nonce}
-	next.head.setName(w.Key.Name)
-	text, err := encodeRecord(next.head, w.Value)
-	if err != nil {
-		return nil, err
-	}
-	// That a key is free is in the name of its marker: on a disk of ours, where
-	// the order of names is kept, the record need not be there after a power cut.
-	next.written, err = s.write(s.root, next.recordOf(next.nonce), text, !next.free || !s.local)
-	if err == nil && !s.local {
-		// The name of the record must not be lost when that of its version is kept.
-		err = syncDir(s.root, path.Dir(f.at))
-	}
-	if err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
-		s.root.Remove(next.recordOf(next.nonce))
-		return nil, err
-	}
-	next.version = max(f.version+1, floor+1, next.written)
-	err = f.dir.Rename(f.marker.String(), next.marker.String())
-	if err == nil {
-		return next, s.settle(next)
-	}
-	return s.resolve(ctx, f, next, err)
-}
-
-// resolve finds out what became of a rename that has failed, or of which only
-// the answer was lost. The record stays unless it is certain that the rename
-// cannot come any more.
-func (s *Store) resolve(ctx context.Context, f, next *found, failed error) (*found, error) {
-	if !s.local {
-		s.refresh(s.root, f.at)
-	}
-	now, err := s.lookAt(ctx, f.at)
-	if err != nil {
-		return nil, errors.Join(failed, err)
-	}
-	defer now.close()
-	switch {
-	case now.nonce == next.nonce || now.head.Previous == next.nonce:
-		return next, nil // looking at it has settled it
-	case s.local: // an error is an answer
-		s.root.Remove(f.recordOf(next.nonce))
-		if gone(failed) {
-			return nil, nil
-		}
-		return nil, failed
-	case now.nonce == f.nonce:
-		return nil, failed // it may still come
-	}
-	// The marker that was to be renamed is gone for ever: by us, by another
-	// writer, or by a sweep, which would have raised the floor above us first.
-	lost := exists(s.root, f.recordOf(next.nonce)) // or who followed us would have removed it
-	if now.version == 0 || now.head.Follows == 0 {
-		floor, err := s.floor(ctx)
-		lost = err == nil && floor < next.version
-	}
-	if !lost {
-		return nil, failed
-	}
-	s.root.Remove(f.recordOf(next.nonce))
-	return nil, nil
-}
-
-// write creates a file, and may have it on disk when it returns. It tells the
-// time at which it was written, by the clock of whoever serves the files, in µs.
-func (s *Store) write(dir *os.Root, name string, text []byte, onDisk bool) (written int64, err error) {
-	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, s.mode&0o666)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	if s.mode&0o066 != 0 { // whatever the umask
-		if err := f.Chmod(s.mode & 0o666); err != nil {
-			return 0, err
-		}
-	}
-	if _, err := f.Write(text); err != nil {
-		return 0, err
-	}
-	if onDisk {
-		if err := f.Sync(); err != nil {
-			return 0, err
-		}
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return 0, err
-	}
-	return info.ModTime().UnixMicro(), f.Close()
-}
-
-// mkdir makes a directory with the permissions of ours, whatever the umask.
-func (s *Store) mkdir(root *os.Root, name string) error {
-	if err := root.Mkdir(name, s.mode); err != nil {
-		return err
-	}
-	if s.mode&0o077 != 0 {
-		return root.Chmod(name, s.mode)
-	}
-	return nil
-}
-
-// replace writes a file that is there whole or not at all.
-func (s *Store) replace(name string, text []byte) error {
-	temporary := path.Join(scratch, rand.Text())
-	_, err := s.write(s.root, temporary, text, true)
-	if err == nil {
-		err = s.root.Rename(temporary, name)
-	}
-	if err != nil {
-		s.root.Remove(temporary)
-		return err
-	}
-	return syncDir(s.root, ".")
+	s.root.Remove(name)
 }

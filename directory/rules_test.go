@@ -134,7 +134,7 @@ func TestReaderSettles(t *testing.T) {
 	if got := load(t, s); got.Version != second.Version || string(got.Value) != "2" {
 		t.Errorf("read version %d with %q", got.Version, got.Value)
 	}
-	if exists(s.root, old.recordOf(old.nonce)) {
+	if s.exists(old.recordOf(old.nonce)) {
 		t.Error("the record before the one that was read is still there")
 	}
 }
@@ -217,7 +217,7 @@ func TestHalfSwept(t *testing.T) {
 	if got := load(t, s); got.Version != 0 {
 		t.Errorf("a key that is being swept has version %d", got.Version)
 	}
-	if exists(s.root, f.recordOf(f.nonce)) || exists(s.root, f.at) {
+	if s.exists(f.recordOf(f.nonce)) || s.exists(f.at) {
 		t.Error("something of it is left")
 	}
 	if err := s.root.Mkdir(f.at, 0o700); err != nil { // halfway in another place
@@ -277,6 +277,14 @@ func TestFreeWithoutRecord(t *testing.T) {
 	}
 	if got := put(t, s, holdfast.IfEmpty, "2"); got.Version <= free.Version {
 		t.Errorf("version %d after %d", got.Version, free.Version)
+	}
+	// As its writer would have left it if it had died before it reported.
+	if err := os.WriteFile(s.file(f.recordOf(f.nonce)), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	load(t, s)
+	if s.exists(f.recordOf(f.nonce)) {
+		t.Error("the version after it was read, and not made to last")
 	}
 }
 
@@ -457,7 +465,7 @@ func TestLeftovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]bool{lost: false, coming: true, young: true, dirt: false, peeked: false, born: true, stillborn: false, f.recordOf(f.nonce): true} {
-		if exists(s.root, name) != want {
+		if s.exists(name) != want {
 			t.Errorf("%s is there: %v, want %v", name, !want, want)
 		}
 	}

@@ -285,7 +285,7 @@ func (s *Store) sweepRecords(records []string, newest map[string]bool, age func(
 		if _, err := s.root.Lstat(path.Join(scratch, nonce)); err == nil {
 			continue // see create
 		}
-		text, written, err := readFile(s.root, name)
+		text, written, err := s.readFile(name)
 		if err != nil || age(written) < leftover {
 			continue
 		}
