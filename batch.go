@@ -109,7 +109,7 @@ func (b *batcher) alone(caller context.Context, w Write, timeout time.Duration) 
 	s := &swap{write: w, sent: now()}
 	outs, err := b.store.CompareAndSwap(ctx, []Write{w})
 	if s.err = err; err == nil {
-		s.out = outs[0]
+		s.out, s.err = outs[0], outs[0].Err
 	}
 	b.slow.Store(now().sub(s.sent) > quickCall)
 	b.mu.Lock()
@@ -158,7 +158,7 @@ func (b *batcher) call(batch []*swap, timeout time.Duration) {
 	for i, s := range batch {
 		s.sent, s.err = sent, err
 		if err == nil {
-			s.out = outs[i]
+			s.out, s.err = outs[i], outs[i].Err
 		}
 		close(s.done)
 	}

@@ -40,6 +40,7 @@ type Client struct {
 	lost    map[string]instant
 	dead    map[string]instant // sessions known to be dead, and from when their claims are void
 	recent  map[string]recent  // places that were left with others in them
+	swept   recent             // the version of the last sweep, and when it was first seen
 	lazy    map[string]instant // names left without waiting for the disk, and when that was answered
 	later   []func()           // to be called when mu is not held
 	here    bool               // the goroutine that holds mu will drive one place itself
@@ -283,10 +284,19 @@ var ttlKey = Key{Settings, "ttl"}
 // StoreTTL is the store's setting of how long a session may be silent. Clients
 // without a TTL of their own adopt a change at their next heartbeat.
 func (c *Client) StoreTTL(ctx context.Context) (time.Duration, error) {
-	recs, err := c.store.Load(ctx, []Key{ttlKey})
+	return c.readTTL(ctx, c.store.Load)
+}
+
+// readTTL reads the setting. A heartbeat reads it with a glance: who is judged
+// is judged by the TTL in its own record.
+func (c *Client) readTTL(ctx context.Context, read func(context.Context, []Key) ([]Record, error)) (time.Duration, error) {
+	recs, err := read(ctx, []Key{ttlKey})
 	if err != nil {
 		return 0, fmt.Errorf("read the setting ttl: %w", err)
 	}
+	c.mu.Lock()
+	c.answers = true
+	c.mu.Unlock()
 	return ttlOf(recs[0])
 }
 

@@ -2,6 +2,7 @@ package holdfast
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"slices"
@@ -51,8 +52,9 @@ func (c *Client) do(ctx context.Context, f func()) {
 // the goroutines that lock and release kick it again. With a context of its
 // caller it makes one write, and leaves everything else to a goroutine.
 func (c *Client) drive(p *place, here context.Context) {
-	lost := 0       // writes in a row that lost
-	looked := false // since the last of them
+	lost := 0                      // writes in a row that lost
+	looked := false                // since the last of them
+	_, spread := c.store.(Glancer) // writes of one key that meet there delay each other
 	var took time.Duration
 	for c.ctx.Err() == nil {
 		c.mu.Lock()
@@ -78,7 +80,7 @@ func (c *Client) drive(p *place, here context.Context) {
 		case look:
 			p.look = false
 			c.unlock()
-			if lost > 2 {
+			if lost > 2 && !spread {
 				c.pause(time.Duration(mathrand.Int64N(int64(min(took<<min(lost-2, 5), maxPause)) + 1)))
 			}
 			if looked = c.lookAt(p); !looked {
@@ -86,6 +88,7 @@ func (c *Client) drive(p *place, here context.Context) {
 			}
 		case changed:
 			w := p.write(next, c.sess)
+			leaves := len(p.leaving) > 0
 			timeout := c.callTimeout()
 			c.unlock()
 			var sw *swap
@@ -100,7 +103,9 @@ func (c *Client) drive(p *place, here context.Context) {
 			case won:
 				lost = 0
 			case lostTo:
-				lost++
+				if lost++; spread && !leaves {
+					c.pause(time.Duration(mathrand.Int64N(int64(min(4*took, maxPause)) + 1)))
+				}
 			case perhaps:
 				if here != nil {
 					go c.drive(p, nil)
@@ -426,9 +431,11 @@ func (c *Client) failed(p *place, err error) {
 		p.failing = now()
 	}
 	p.failed = err
+	busy := errors.Is(err, ErrBusy)
+	c.answers = c.answers || busy
 	tooLong := !c.answers || now().sub(p.failing) > c.ttl()
 	for _, g := range slices.Clone(p.groups) {
-		if g.try || tooLong {
+		if g.try && !busy || tooLong {
 			c.failGroup(g, fmt.Errorf("the store does not answer: %w", err))
 		}
 	}

@@ -26,9 +26,10 @@ import (
 
 // A sighting is one look at a session's record.
 type sighting struct {
-	rec   Record
-	asked instant // before the call was sent
-	got   instant // after it had been answered
+	rec      Record
+	asked    instant // before the call was sent
+	got      instant // after it had been answered
+	glimpsed bool    // it may be out of date: nothing is done on it
 }
 
 // judge remembers since when it has seen the same beat.
@@ -48,6 +49,8 @@ type watched struct {
 	marked instant // when its mark was first seen; never
 	ttl    time.Duration
 	absent bool
+	// version is the newest seen of its record: a glimpse of an older one is none.
+	version int64
 }
 
 func (j *judge) init(c *Client) { j.c, j.watched = c, make(map[string]*watched) }
@@ -129,6 +132,9 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if w := j.watched[session]; s.glimpsed && w != nil && s.rec.Version < w.version {
+		return letLive, rec, ""
+	}
 	absent := len(s.rec.Value) == 0
 	ttl := time.Duration(rec.TTL) * time.Millisecond
 	if absent || ttl <= 0 {
@@ -139,7 +145,7 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 		w = &watched{beat: rec, since: s.got, born: never, marked: never, ttl: ttl, absent: absent}
 		j.watched[session] = w
 	}
-	w.beat, w.ttl, w.looked = rec, ttl, s.asked // a mark may have come
+	w.beat, w.ttl, w.looked, w.version = rec, ttl, s.asked, s.rec.Version // a mark may have come
 	if rec.Suspected != nil && w.marked == never {
 		w.marked = s.got
 	}
@@ -203,7 +209,7 @@ func (c *Client) loadSessions(ctx context.Context, ids []string) (map[string]sig
 		return nil, err
 	}
 	for i, k := range keys {
-		looks[k.Name] = sighting{recs[i], asked, now()}
+		looks[k.Name] = sighting{rec: recs[i], asked: asked, got: now()}
 	}
 	return looks, nil
 }
@@ -215,6 +221,7 @@ func (c *Client) judgeAll(ctx context.Context, looks map[string]sighting, names 
 	c.judge.mu.Lock()
 	c.judge.hurried = false
 	c.judge.mu.Unlock()
+	var unsure []string
 	for id, s := range looks {
 		c.mu.Lock()
 		skip := c.isOurs(id) || c.isDead(id)
@@ -226,12 +233,19 @@ func (c *Client) judgeAll(ctx context.Context, looks map[string]sighting, names 
 		if v == letLive && !rec.Detached && len(s.rec.Value) > 0 && c.proof.near(id) && c.proof.dead(id) {
 			v, why = buryIt, provenDead
 		}
+		if s.glimpsed && v != letLive {
+			unsure = append(unsure, id)
+			continue
+		}
 		if c.carryOut(ctx, id, s.rec, rec, v, why, names) {
 			died = true
 		}
 	}
 	if died {
 		c.buried()
+	}
+	if len(unsure) > 0 {
+		died = c.judgeAll(ctx, c.loadUnsure(ctx, unsure), names...) || died
 	}
 	return died
 }

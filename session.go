@@ -88,7 +88,7 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 	if ttl == 0 {
 		ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
 		var err error
-		if ttl, err = c.StoreTTL(ctx); err != nil {
+		if ttl, err = c.readTTL(ctx, c.glance); err != nil {
 			ttl = DefaultTTL
 		}
 		cancel()
@@ -109,9 +109,9 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 	outs, err := c.store.CompareAndSwap(ctx, writes)
 	var out Outcome
 	if sw.err = err; err == nil {
-		out = outs[0]
+		out, err = outs[0], outs[0].Err
 		if ok {
-			sw.out = outs[1]
+			sw.out, sw.err = outs[1], outs[1].Err
 		}
 	}
 	s.answer(first, out, err)
@@ -207,7 +207,7 @@ func (s *session) beat() bool {
 			ttl = detachedTTL(s.detach)
 		case c.opts.TTL == 0:
 			ask, cancel := context.WithTimeout(ctx, bound/3)
-			if set, err := c.StoreTTL(ask); err == nil {
+			if set, err := c.readTTL(ask, c.glance); err == nil {
 				ttl = set
 			}
 			cancel()

@@ -38,6 +38,16 @@ type Store interface {
 	Keys(ctx context.Context, space Space, after string, n int) ([]string, error)
 }
 
+// A Glancer is a Store where Load is dear, as where it is a round of consensus,
+// and a look that may be out of date is not.
+type Glancer interface {
+	// Glance is Load, but what it returns may have been followed long ago, also
+	// by records that this process has seen. It never returns a record that was
+	// not written by a write that won. A Client polls with it; before it
+	// believes, or tells anyone, it loads.
+	Glance(ctx context.Context, keys []Key) ([]Record, error)
+}
+
 // A Watcher is a Store whose database can tell of changes.
 type Watcher interface {
 	// Watch calls changed for each Write that had Wake set and won, until ctx
@@ -175,6 +185,9 @@ type Outcome struct {
 	// Record is the key's record after a write that won, and what a write
 	// that lost has lost to.
 	Record Record
+	// Err means perhaps for this write, as an error of the call does for all. It
+	// is only used in a call of several writes, the others of which were answered.
+	Err error
 }
 
 // MaxValue is the size in bytes up to which every store keeps a value.

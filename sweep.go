@@ -55,7 +55,7 @@ var sweepKey = Key{Settings, "sweep"}
 
 // turnToSweep says whether nobody has begun to sweep for so long, and if so
 // takes the turn: the more clients there are, the more seldom each one sweeps.
-// Where the store has no clock, chance alone decides.
+// Where the store has no clock, it is who has itself seen nobody begin for so long.
 func (c *Client) turnToSweep(ctx context.Context, every time.Duration) bool {
 	recs, err := c.store.Load(ctx, []Key{sweepKey})
 	if err != nil {
@@ -65,7 +65,15 @@ func (c *Client) turnToSweep(ctx context.Context, every time.Duration) bool {
 	if last.Version == 0 {
 		last.Version = IfEmpty
 	} else if last.Age < 0 {
-		return true
+		c.mu.Lock()
+		seen := c.swept
+		if seen.version != last.Version {
+			c.swept = recent{version: last.Version, at: now()}
+		}
+		c.mu.Unlock()
+		if seen.version != last.Version || now().sub(seen.at) < every {
+			return false
+		}
 	} else if last.Age < every {
 		return false
 	}
@@ -85,7 +93,7 @@ func (c *Client) recheck(keys []Key) {
 	defer cancel()
 	for part := range slices.Chunk(keys, 500) {
 		asked := now()
-		recs, err := c.store.Load(ctx, part)
+		recs, err := c.glance(ctx, part) // whose claim it shows is loaded before it is left
 		c.mu.Lock()
 		for i, k := range part {
 			if err != nil {
@@ -99,7 +107,11 @@ func (c *Client) recheck(keys []Key) {
 			}
 			p := c.place(k.Name)
 			if len(p.groups)+len(p.leaving) == 0 {
-				c.see(p, rec, recs[i].Version, asked)
+				if _, glimpsed := c.store.(Glancer); glimpsed {
+					p.look = true
+				} else {
+					c.see(p, rec, recs[i].Version, asked)
+				}
 				c.kick(p)
 			}
 		}

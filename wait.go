@@ -320,15 +320,13 @@ func (c *Client) look(places []*place, sessions []string) (ok bool) {
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
-	keys := make([]Key, 0, len(places)+len(sessions))
-	for _, p := range places {
-		keys = append(keys, Key{Names, p.name})
+	others := make([]Key, len(sessions))
+	for i, s := range sessions {
+		others[i] = Key{Sessions, s}
 	}
-	for _, s := range sessions {
-		keys = append(keys, Key{Sessions, s})
-	}
-	asked := now()
-	recs, err := c.store.Load(ctx, keys)
+	_, glimpsed := c.store.(Glancer)
+	began := now()
+	recs, sure, asked, err := c.lookOver(ctx, places, others)
 	if err != nil {
 		c.mu.Lock()
 		for _, p := range places {
@@ -345,7 +343,9 @@ func (c *Client) look(places []*place, sessions []string) (ok bool) {
 		if c.places[p.name] != p || !p.known && p.busy {
 			continue // gone meanwhile, or on its first way there
 		}
-		c.seeRecord(p, recs[i], asked)
+		if sure[i] {
+			c.seeRecord(p, recs[i], asked)
+		}
 		if p.version != was || p.blocked(c.isDead) {
 			c.kick(p)
 		}
@@ -353,7 +353,7 @@ func (c *Client) look(places []*place, sessions []string) (ok bool) {
 	c.unlock()
 	looks := make(map[string]sighting, len(sessions))
 	for i, s := range sessions {
-		looks[s] = sighting{recs[len(places)+i], asked, now()}
+		looks[s] = sighting{rec: recs[len(places)+i], asked: began, got: now(), glimpsed: glimpsed}
 	}
 	c.judgeAll(ctx, looks)
 	if len(sessions) > 0 {

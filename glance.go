@@ -1,0 +1,110 @@
+package holdfast
+
+import (
+	"context"
+	"slices"
+)
+
+// Polling where the store has a cheap look that may be out of date (Glancer).
+// What it shows was true once, so a queue may be followed by it, and a beat
+// watched. Whatever else follows from a record follows from one that was loaded:
+// that we hold, that we are not in the queue any more, that somebody is to be
+// marked or buried.
+
+// glance looks at keys as cheaply as the store can.
+func (c *Client) glance(ctx context.Context, keys []Key) ([]Record, error) {
+	if g, ok := c.store.(Glancer); ok {
+		return g.Glance(ctx, keys)
+	}
+	return c.store.Load(ctx, keys)
+}
+
+// lookOver looks at places and then at other keys in one query, and loads the
+// records of the places that matter. A record that was not loaded and says
+// nothing new has sure unset.
+func (c *Client) lookOver(ctx context.Context, places []*place, others []Key) (recs []Record, sure []bool, asked instant, err error) {
+	keys := make([]Key, 0, len(places)+len(others))
+	for _, p := range places {
+		keys = append(keys, Key{Names, p.name})
+	}
+	keys = append(keys, others...)
+	asked = now()
+	sure = make([]bool, len(places))
+	g, ok := c.store.(Glancer)
+	if !ok {
+		for i := range sure {
+			sure[i] = true
+		}
+		recs, err = c.store.Load(ctx, keys)
+		return recs, sure, asked, err
+	}
+	if recs, err = g.Glance(ctx, keys); err != nil {
+		return nil, nil, asked, err
+	}
+	var load []Key
+	c.mu.Lock()
+	for i, p := range places {
+		if c.places[p.name] == p && c.matters(p, recs[i]) {
+			sure[i] = true
+			load = append(load, keys[i])
+		}
+	}
+	c.unlock()
+	if len(load) == 0 {
+		return recs, sure, asked, nil
+	}
+	loading := now()
+	loaded, err := c.store.Load(ctx, load)
+	if err != nil {
+		return nil, nil, asked, err
+	}
+	for i := range places {
+		if sure[i] {
+			recs[i], loaded = loaded[0], loaded[1:]
+		}
+	}
+	return recs, sure, loading, nil
+}
+
+// matters says whether a record that was glanced at calls for the record as it
+// stands; if it only moves us on in a queue it is taken in. Now and then it is
+// loaded whatever it shows: a write that its writer did not live to complete may
+// not be seen before. c.mu is held.
+func (c *Client) matters(p *place, r Record) bool {
+	if !p.known || now().sub(p.asked) > c.ttl()/2 {
+		return true
+	}
+	if r.Version > p.version {
+		rec, err := decodeLock(r.Value, r.Version)
+		if err != nil || len(p.leaving) > 0 || !p.onlyWaits(&rec) {
+			return true
+		}
+		c.see(p, rec, r.Version, p.asked) // not as fresh as a look
+	}
+	p.failing, p.failed, c.answers = never, nil, true
+	return false
+}
+
+// onlyWaits says whether all our claims on a place are in the queue of a record.
+func (p *place) onlyWaits(rec *lockRecord) bool {
+	for _, g := range p.groups {
+		if g.state != queued || g.sess == nil {
+			return false
+		}
+		if _, holds, ok := rec.find(g.sess.id, g.nr); !ok || holds {
+			return false
+		}
+	}
+	return true
+}
+
+// loadUnsure loads the sessions of which a glance says that something is to be
+// done about them.
+func (c *Client) loadUnsure(ctx context.Context, ids []string) map[string]sighting {
+	slices.Sort(ids)
+	looks, err := c.loadSessions(ctx, ids)
+	if err != nil {
+		return nil // at the next look
+	}
+	return looks
+}
