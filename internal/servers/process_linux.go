@@ -102,6 +102,9 @@ func forget(dir string) {
 	}
 }
 
+// lockFile waits for the lock of a file, which goes when it is closed.
+func lockFile(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX) }
+
 // A treatment is a signal and what has come of it when it has worked.
 type treatment struct {
 	signal syscall.Signal

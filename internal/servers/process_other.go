@@ -4,6 +4,7 @@ package servers
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 )
 
@@ -22,3 +23,4 @@ func startApart(*exec.Cmd) error         { return errors.ErrUnsupported }
 func alive(int) bool                     { return true }
 func signalAll(string, treatment) error  { return errors.ErrUnsupported }
 func forget(string)                      {}
+func lockFile(*os.File) error            { return errors.ErrUnsupported }

@@ -1,0 +1,354 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Nodes is how many nodes a Cluster has.
+const Nodes = 3
+
+// A Cluster is three nodes of Cassandra on 127.0.0.1, 127.0.0.2 and 127.0.0.3,
+// each with 512 MiB of heap, or a cluster that was pointed at. Its nodes are
+// numbered from 0.
+//
+// A node has written to disk what it has acknowledged, as far as the Settings do
+// not say otherwise.
+type Cluster struct {
+	Name string // as it says itself: "Cassandra 5.0.9"
+	URL  string // cassandra://127.0.0.1,127.0.0.2,127.0.0.3:PORT
+	Port int    // for clients, the same for all nodes
+	Dir  string // what each node has in node0, node1, node2, and what it says in log there
+	Own  bool   // if not, it was pointed at: only Name, URL, Port, Settled and Keyspace are to be used
+
+	hosts   []string
+	nodes   [Nodes]node
+	mu      sync.Mutex // guards stopped
+	stopped bool
+}
+
+// A node is one process of a cluster.
+type node struct {
+	dir  string
+	argv []string
+
+	mu   sync.Mutex // held while it starts or ends
+	main *os.Process
+	done chan struct{} // closed when main has ended
+}
+
+// ClusterOptions say how a cluster is started.
+type ClusterOptions struct {
+	Settings []string // lines of cassandra.yaml, "write_request_timeout: 500ms"; the last one counts
+}
+
+// clusterPatience is how long a node may take to start or to end: on a busy
+// machine a JVM that starts is slow.
+const clusterPatience = 3 * time.Minute
+
+// StartCassandra starts a cluster. It returns when each node sees the others.
+func StartCassandra(ctx context.Context, opts *ClusterOptions) (*Cluster, error) {
+	if opts == nil {
+		opts = &ClusterOptions{}
+	}
+	java, err := javaFor(11, 17)
+	if err != nil {
+		return nil, err
+	}
+	lib, err := Jars(ctx, CassandraJars)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := tempDir("cassandra")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Dir: dir, Own: true}
+	if c.Dir, err = filepath.EvalSymlinks(dir); err == nil {
+		err = c.prepare(java, lib, opts)
+	}
+	if err == nil {
+		err = c.open(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return c, nil
+}
+
+// prepare writes what the nodes are to read, and chooses the ports.
+func (c *Cluster) prepare(java, lib string, opts *ClusterOptions) error {
+	for n := range Nodes {
+		c.hosts = append(c.hosts, fmt.Sprintf("127.0.0.%d", n+1))
+	}
+	storage := 0
+	ports := []*int{&c.Port, &storage}
+	var jmx [Nodes]int
+	for n := range jmx {
+		ports = append(ports, &jmx[n])
+	}
+	if err := freeOn(c.hosts, ports...); err != nil {
+		return err
+	}
+	c.URL = "cassandra://" + strings.Join(c.hosts, ",") + ":" + strconv.Itoa(c.Port)
+	for n := range c.nodes {
+		nd := &c.nodes[n]
+		nd.dir = filepath.Join(c.Dir, "node"+strconv.Itoa(n))
+		conf := filepath.Join(nd.dir, "conf")
+		if err := os.MkdirAll(conf, 0o700); err != nil {
+			return err
+		}
+		err := errors.Join(
+			os.WriteFile(filepath.Join(conf, "cassandra.yaml"), cassandraYAML(nd.dir, c.hosts, n, c.Port, storage, opts.Settings), 0o600),
+			os.WriteFile(filepath.Join(conf, "logback.xml"), []byte(logback), 0o600))
+		if err != nil {
+			return err
+		}
+		nd.argv = cassandraArgv(java, lib, nd.dir, jmx[n])
+	}
+	return nil
+}
+
+// freeOn chooses ports that nobody uses on any of the hosts, as freePort does.
+func freeOn(hosts []string, into ...*int) error {
+	taken := map[int]bool{}
+next:
+	for range 1000 {
+		if len(into) == 0 {
+			return nil
+		}
+		port := 10000 + rand.IntN(22000)
+		if taken[port] {
+			continue
+		}
+		for _, host := range append(hosts, "0.0.0.0") {
+			l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+			if err != nil {
+				continue next
+			}
+			l.Close()
+		}
+		taken[port] = true
+		*into[0], into = port, into[1:]
+	}
+	return errors.New("no port is free")
+}
+
+// open starts all nodes for the first time.
+func (c *Cluster) open(ctx context.Context) error {
+	errs := make(chan error, Nodes)
+	for n := range c.nodes {
+		go func() { errs <- c.nodes[n].start(ctx) }()
+	}
+	var err error
+	for range c.nodes {
+		err = errors.Join(err, <-errs)
+	}
+	if err == nil {
+		err = c.Settled(ctx)
+	}
+	if err == nil {
+		c.Name, err = clusterName(ctx, c.addr(0))
+	}
+	return err
+}
+
+func clusterName(ctx context.Context, addr string) (string, error) {
+	version, err := cql(ctx, addr, "SELECT release_version FROM system.local", one)
+	if err != nil {
+		return "", err
+	}
+	return "Cassandra " + strings.Join(version, ""), nil
+}
+
+func (c *Cluster) addr(n int) string { return net.JoinHostPort(c.hosts[n], strconv.Itoa(c.Port)) }
+
+// Settled returns when every node sees every other one up and has had an answer
+// of it.
+func (c *Cluster) Settled(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, clusterPatience)
+	defer cancel()
+	for n := range c.hosts {
+		for {
+			// A node refuses this at once if one of those that have the row, which are
+			// all, is down in its eyes.
+			_, err := cql(ctx, c.addr(n), "SELECT status FROM system_distributed.view_build_status WHERE keyspace_name = '' AND view_name = ''", all)
+			if err == nil {
+				break
+			}
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+				return fmt.Errorf("node %d does not see all others up: %w", n, err)
+			}
+		}
+	}
+	return nil
+}
+
+// start starts the node and returns when it serves clients.
+func (n *node) start(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.startLocked(ctx)
+}
+
+func (n *node) startLocked(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, clusterPatience)
+	defer cancel()
+	log, err := os.OpenFile(n.file("log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	old, err := log.Seek(0, 2)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(n.argv[0], n.argv[1:]...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = n.dir, log, log
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "HOME=/nonexistent"}
+	if err := start(cmd, nil); err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	n.main, n.done = cmd.Process, done
+	go func() {
+		cmd.Wait()
+		close(done)
+	}()
+	for {
+		said, _ := os.ReadFile(n.file("log"))
+		if int64(len(said)) > old && strings.Contains(string(said[old:]), "Startup complete") {
+			return nil
+		}
+		select {
+		case <-done:
+			return fmt.Errorf("%s: %v\n%s", n.argv[0], cmd.ProcessState, n.log())
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("%s does not start: %w\n%s", n.argv[0], ctx.Err(), n.log()), n.kill())
+		}
+	}
+}
+
+func (n *node) file(name string) string { return filepath.Join(n.dir, name) }
+
+func (n *node) log() string {
+	b, _ := os.ReadFile(n.file("log"))
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(lines[max(0, len(lines)-20):], "\n")
+}
+
+// kill ends the node and waits until it is gone.
+func (n *node) kill() error {
+	if n.main == nil {
+		return nil
+	}
+	n.main.Kill()
+	if err := signalAll(n.dir, kill); err != nil {
+		return err
+	}
+	<-n.done
+	return nil
+}
+
+// owned runs f on a node of our own.
+func (c *Cluster) owned(n int, f func(*node) error) error {
+	if !c.Own {
+		return errNotOwn
+	}
+	nd := &c.nodes[n]
+	nd.mu.Lock()
+	defer nd.mu.Unlock()
+	c.mu.Lock()
+	stopped := c.stopped
+	c.mu.Unlock()
+	if stopped {
+		return errors.New("this cluster was stopped for good")
+	}
+	return f(nd)
+}
+
+// Kill sends SIGKILL to node n and waits until it is gone.
+func (c *Cluster) Kill(n int) error { return c.owned(n, (*node).kill) }
+
+// Freeze stops node n, as SIGSTOP does: connections stay and nothing answers,
+// until Thaw.
+func (c *Cluster) Freeze(n int) error {
+	return c.owned(n, func(nd *node) error { return signalAll(nd.dir, freeze) })
+}
+
+// Thaw lets a frozen node go on.
+func (c *Cluster) Thaw(n int) error {
+	return c.owned(n, func(nd *node) error { return signalAll(nd.dir, thaw) })
+}
+
+// Restart starts node n again over the same data, and returns when it serves
+// clients; that the others see it up takes longer, see Settled. If it runs, it
+// is first asked to end.
+func (c *Cluster) Restart(ctx context.Context, n int) error {
+	return c.owned(n, func(nd *node) error {
+		if !isClosed(nd.done) {
+			if err := signalAll(nd.dir, thaw); err != nil {
+				return err
+			}
+			nd.main.Signal(syscall.SIGTERM)
+			select {
+			case <-nd.done:
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(clusterPatience):
+			}
+		}
+		if err := nd.kill(); err != nil {
+			return err
+		}
+		return nd.startLocked(ctx)
+	})
+}
+
+// Stop ends all nodes, by force, and removes their directory. A second Stop does
+// nothing.
+func (c *Cluster) Stop() error {
+	if !c.Own {
+		return nil
+	}
+	c.mu.Lock()
+	stopped := c.stopped
+	c.stopped = true
+	c.mu.Unlock()
+	if stopped {
+		return nil
+	}
+	var err error
+	for n := range c.nodes {
+		nd := &c.nodes[n]
+		nd.mu.Lock()
+		err = errors.Join(err, nd.kill())
+		nd.mu.Unlock()
+	}
+	return errors.Join(err, os.RemoveAll(c.Dir))
+}
+
+// Log is the end of what each node has written to its log.
+func (c *Cluster) Log() string {
+	var b strings.Builder
+	for n := range c.nodes {
+		if c.Own {
+			fmt.Fprintf(&b, "node %d:\n%s\n", n, c.nodes[n].log())
+		}
+	}
+	return b.String()
+}
