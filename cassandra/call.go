@@ -1,0 +1,260 @@
+package cassandra
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+)
+
+// calls sends statements to coordinators of its own choice.
+type calls struct {
+	session *gocql.Session
+	dc      string
+	serial  gocql.Consistency // of the rounds of consensus
+	quorum  gocql.Consistency // of what they have decided, and of glances
+	names   lane
+	beats   lane
+	deaf    deaf
+}
+
+// A lane bounds how many statements are under way at a time.
+type lane chan struct{}
+
+// maxCalls is how many statements of a lane are under way at a time: enough to
+// keep a few nodes busy, few enough that none of them waits long enough to time
+// out.
+const maxCalls = 16
+
+func (c *calls) init(session *gocql.Session, dc string, local bool) {
+	c.session, c.dc = session, dc
+	c.serial, c.quorum = gocql.Serial, gocql.Quorum
+	if local {
+		c.serial, c.quorum = gocql.LocalSerial, gocql.LocalQuorum
+	}
+	c.names, c.beats = make(lane, maxCalls), make(lane, maxCalls)
+	c.deaf.init()
+}
+
+func (l lane) enter(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l lane) leave() { <-l }
+
+// each calls f for 0 to n-1, as many at a time as the lane has room for.
+func (l lane) each(ctx context.Context, n int, f func(i int) error) []error {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		if errs[i] = l.enter(ctx); errs[i] != nil {
+			continue
+		}
+		if i == n-1 { // from here: most calls have one statement
+			errs[i] = f(i)
+			l.leave()
+			continue
+		}
+		wg.Go(func() {
+			defer l.leave()
+			errs[i] = f(i)
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+// A node that is alive answers within its own time limits, which are two seconds
+// by default. One that has not answered in slow is given up, and sooner if the
+// caller has no time to wait.
+const (
+	slow    = 2500 * time.Millisecond
+	minWait = 250 * time.Millisecond
+)
+
+// patience is how long to wait for one coordinator: so long that there is time
+// left for another.
+func patience(ctx context.Context) time.Duration {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return slow
+	}
+	return min(max(time.Until(end)/2, minWait), slow)
+}
+
+// send sends a statement to coordinators of a row, one after the other, until
+// one answers or refuses it: run is given what to ask, and reads the answer. It
+// must be harmless to send the statement again. unknown says whether an earlier
+// one may have done its work.
+func (c *calls) send(ctx context.Context, row []byte, text string, args []any, run func(q *gocql.Query) error) (unknown bool, err error) {
+	for try := 0; ; try++ {
+		host, others := c.coordinator(row)
+		if host == "" {
+			err = gocql.ErrNoConnections
+		} else {
+			wait, sent := patience(ctx), time.Now()
+			one, cancel := context.WithTimeout(ctx, wait)
+			q := c.session.Query(text, args...).WithContext(one).SetHostID(host).
+				Consistency(c.quorum).SerialConsistency(c.serial).RetryPolicy(nil)
+			err = run(q)
+			cancel()
+			if err == nil || refused(err) || errors.Is(err, gocql.ErrSessionClosed) {
+				c.deaf.heard(host)
+				return unknown, err
+			}
+			unknown = unknown || !errors.Is(err, gocql.ErrNoConnections)
+			var answer gocql.RequestError
+			switch {
+			case errors.As(err, &answer):
+				c.deaf.heard(host) // it is alive, but cannot
+			case ctx.Err() == nil || time.Since(sent) >= slow:
+				c.deaf.add(host, sent)
+			}
+		}
+		if ctx.Err() != nil {
+			return unknown, err
+		}
+		if !again(err) && try >= len(others) {
+			return unknown, err
+		}
+		// Whoever else was timed out tries again as well.
+		pause := time.NewTimer(time.Duration(rand.Int64N(int64(20*time.Millisecond) << min(try, 5))))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return unknown, err
+		}
+	}
+}
+
+// coordinator is the node to ask about a row, the same for everyone as long as
+// it is up (rendezvous hashing), and all others. A nil row: any node.
+func (c *calls) coordinator(row []byte) (host string, others []string) {
+	var best uint64
+	deaf := true
+	for _, h := range c.session.GetHosts() {
+		if !h.IsUp() || c.dc != "" && h.DataCenter() != c.dc {
+			continue
+		}
+		id := h.HostID()
+		var weight uint64
+		if row == nil {
+			weight = rand.Uint64()
+		} else {
+			f := fnv.New64a()
+			f.Write(row)
+			f.Write([]byte(id))
+			weight = mix(f.Sum64())
+		}
+		isDeaf := c.deaf.is(id)
+		if host == "" || deaf && !isDeaf || deaf == isDeaf && weight > best {
+			if host != "" {
+				others = append(others, host)
+			}
+			host, best, deaf = id, weight, isDeaf
+		} else {
+			others = append(others, id)
+		}
+	}
+	return host, others
+}
+
+// mix spreads the bits of a hash whose last bytes were alike.
+func mix(x uint64) uint64 {
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	x *= 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}
+
+// refused says that a node has understood a statement and will not carry it out,
+// and neither will another.
+func refused(err error) bool {
+	var answer gocql.RequestError
+	if !errors.As(err, &answer) {
+		return false
+	}
+	switch answer.Code() {
+	case gocql.ErrCodeSyntax, gocql.ErrCodeInvalid, gocql.ErrCodeUnauthorized, gocql.ErrCodeConfig,
+		gocql.ErrCodeCredentials, gocql.ErrCodeProtocol, gocql.ErrCodeAlreadyExists, gocql.ErrCodeTruncate:
+		return true
+	}
+	return false
+}
+
+// again says that a statement is worth sending again for as long as there is
+// time: too many were writing the same row.
+func again(err error) bool {
+	var answer gocql.RequestError
+	if !errors.As(err, &answer) {
+		return false
+	}
+	switch answer.Code() {
+	case gocql.ErrCodeWriteTimeout, gocql.ErrCodeReadTimeout, gocql.ErrCodeCASWriteUnknown, gocql.ErrCodeOverloaded:
+		return true
+	}
+	return false
+}
+
+// alive says that too few replicas were, as opposed to too many writers.
+func alive(err error) bool {
+	var w *gocql.RequestErrWriteTimeout
+	var u *gocql.RequestErrCASWriteUnknown
+	return errors.As(err, &w) && w.WriteType == "CAS" || errors.As(err, &u)
+}
+
+// deaf remembers which nodes do not answer.
+type deaf struct {
+	mu    sync.Mutex
+	until map[string]time.Time // not asked until then, if there is another
+	last  map[string]time.Time // heard of
+}
+
+// rest is how long a node that did not answer is left alone.
+const rest = 5 * time.Second
+
+func (d *deaf) init() {
+	d.until, d.last = make(map[string]time.Time), make(map[string]time.Time)
+}
+
+// add: a node has not answered what was sent to it. One that has answered
+// something else since is only slow.
+func (d *deaf) add(host string, sent time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.last[host].Before(sent) {
+		d.until[host] = time.Now().Add(rest)
+	}
+}
+
+func (d *deaf) heard(host string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.last[host] = time.Now()
+	delete(d.until, host)
+}
+
+func (d *deaf) is(host string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Now().Before(d.until[host])
+}
+
+// keyspace is that of the session.
+func (c *calls) keyspace(context.Context) (string, error) {
+	if ks := c.session.Query("").Keyspace(); ks != "" {
+		return ks, nil
+	}
+	return "", errors.New("which keyspace? name it in Options.Keyspace or in the session's configuration")
+}

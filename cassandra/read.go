@@ -1,0 +1,163 @@
+package cassandra
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// Glance reads at QUORUM: what was decided and told to somebody is seen, but not
+// what was decided by a write that its coordinator did not live to complete.
+// All keys of a space are one statement.
+func (s *Store) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	bySpace := make(map[holdfast.Space][][]byte)
+	for _, k := range keys {
+		if err := k.Check(); err != nil {
+			return nil, fmt.Errorf("cassandra: %w", err)
+		}
+		bySpace[k.Space] = append(bySpace[k.Space], []byte(k.Name))
+	}
+	type question struct {
+		space holdfast.Space
+		names [][]byte
+	}
+	var questions []question
+	for space, names := range bySpace {
+		for part := range slices.Chunk(names, maxGlance) {
+			questions = append(questions, question{space, part})
+		}
+	}
+	var mu sync.Mutex
+	found := make(map[holdfast.Key]holdfast.Record, len(keys))
+	for _, err := range s.calls.lane(keys).each(ctx, len(questions), func(i int) error {
+		q := questions[i]
+		var row []byte
+		if len(q.names) == 1 { // which has it in its memory
+			row = rowOf(holdfast.Key{Space: q.space, Name: string(q.names[0])})
+		}
+		_, err := s.calls.send(ctx, row, s.text.glance, []any{int8(q.space), q.names}, func(cql *gocql.Query) error {
+			var space int8
+			var name, value []byte
+			var version int64
+			iter := cql.Iter()
+			for iter.Scan(&space, &name, &version, &value) {
+				mu.Lock()
+				found[holdfast.Key{Space: holdfast.Space(space), Name: string(name)}] = record(version, slices.Clone(value))
+				mu.Unlock()
+			}
+			return iter.Close()
+		})
+		return err
+	}) {
+		if err != nil {
+			return nil, fmt.Errorf("cassandra: read: %w", err)
+		}
+	}
+	recs := make([]holdfast.Record, len(keys))
+	for i, k := range keys {
+		rec, ok := found[k]
+		if !ok {
+			rec = record(0, nil)
+		}
+		recs[i] = rec
+	}
+	return recs, nil
+}
+
+// maxGlance is how many rows one statement asks for.
+const maxGlance = 50
+
+// listings keep, for each space, the rest of the names that Keys has found and
+// not given yet: rows are in no order, so the first page is read from all.
+type listings struct {
+	mu   sync.Mutex
+	rest map[holdfast.Space]listing
+}
+
+type listing struct {
+	names []string // in order
+	after string   // what the next page follows
+	read  time.Time
+}
+
+// listingLasts is how long the pages after the first come from one reading.
+const listingLasts = time.Minute
+
+// Keys reads all rows for the first page; the next pages, asked for one after
+// the other, are of the same reading. Its cost grows with all that has a row.
+func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+	l := &s.lists
+	l.mu.Lock()
+	page, ok := l.rest[space]
+	l.mu.Unlock()
+	if !ok || after == "" || page.after != after || time.Since(page.read) > listingLasts {
+		page = listing{read: time.Now()}
+		err := s.each(ctx, func(sp holdfast.Space, name string, version int64, value []byte, _ time.Time) {
+			if sp == space && version > 0 && len(value) > 0 && name > after {
+				page.names = append(page.names, name)
+			}
+		})
+		if err != nil {
+			return nil, fmt.Errorf("cassandra: list: %w", err)
+		}
+		slices.SortFunc(page.names, strings.Compare)
+	}
+	n = min(max(n, 0), len(page.names))
+	names := page.names[:n:n]
+	page.names = page.names[n:]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rest == nil {
+		l.rest = make(map[holdfast.Space]listing)
+	}
+	if delete(l.rest, space); n > 0 {
+		page.after = names[n-1]
+		l.rest[space] = page
+	}
+	return names, nil
+}
+
+// each reads all rows. written is when by the clock of its coordinator.
+func (s *Store) each(ctx context.Context, f func(space holdfast.Space, name string, version int64, value []byte, written time.Time)) error {
+	var page []byte
+	for {
+		type found struct {
+			space          int8
+			name, value    []byte
+			version, clock int64
+		}
+		var rows []found
+		var next []byte
+		_, err := s.calls.send(ctx, nil, s.text.list, nil, func(q *gocql.Query) error {
+			rows = rows[:0]
+			iter := q.PageSize(1000).PageState(page).Iter()
+			var r found
+			for range iter.NumRows() {
+				if !iter.Scan(&r.space, &r.name, &r.version, &r.value, &r.clock) {
+					break
+				}
+				rows = append(rows, found{r.space, slices.Clone(r.name), slices.Clone(r.value), r.version, r.clock})
+			}
+			next = slices.Clone(iter.PageState())
+			return iter.Close()
+		})
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			if r.space >= 0 {
+				f(holdfast.Space(r.space), string(r.name), r.version, r.value, time.UnixMicro(r.clock))
+			}
+		}
+		if page = next; len(page) == 0 {
+			return nil
+		}
+	}
+}
