@@ -1,5 +1,5 @@
 // Package stores opens each of our stores by its URL, together with the database
-// that it is in: sqlite:PATH, postgres://…, mysql://…, dir:PATH.
+// that it is in: sqlite:PATH, postgres://…, mysql://…, dir:PATH, cassandra://….
 package stores
 
 import (
@@ -88,6 +88,7 @@ var kinds = []kind{
 		},
 		open: openDirectory,
 	},
+	{scheme: "cassandra", migrate: migrateCassandra, open: openCassandra},
 }
 
 func kindOf(target string) (kind, error) {
@@ -148,10 +149,17 @@ func (s *Store) Fence(ctx context.Context, tx *sql.Tx, lock *holdfast.Lock, plai
 	return err
 }
 
-// Behind is a store that answers as front does, and can watch and sweep as s can.
+// Behind is a store that answers as front does, and can watch, glance and sweep as
+// s can.
 func Behind(front, s holdfast.Store) holdfast.Store {
 	sweeper := s.(holdfast.Sweeper)
 	switch w := s.(type) {
+	case holdfast.Glancer:
+		return struct {
+			holdfast.Store
+			holdfast.Glancer
+			holdfast.Sweeper
+		}{front, w, sweeper}
 	case holdfast.CostlyWatcher:
 		return struct {
 			holdfast.Store
