@@ -49,7 +49,7 @@ type watched struct {
 	marked instant // when its mark was first seen; never
 	ttl    time.Duration
 	absent bool
-	// version is the newest seen of its record: a glimpse of an older one is none.
+	// version is the newest seen of its record: a glimpse of an older one is no news.
 	version int64
 }
 
@@ -132,15 +132,16 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if w := j.watched[session]; s.glimpsed && w != nil && s.rec.Version < w.version {
-		return letLive, rec, ""
-	}
+	w := j.watched[session]
 	absent := len(s.rec.Value) == 0
+	old := s.glimpsed && w != nil && s.rec.Version < w.version
+	if old { // no news: what is known may stand still
+		rec, absent, s.rec.Age, s.rec.Version = w.beat, w.absent, -1, w.version
+	}
 	ttl := time.Duration(rec.TTL) * time.Millisecond
 	if absent || ttl <= 0 {
 		ttl = defaultTTL
 	}
-	w := j.watched[session]
 	if w == nil || w.absent != absent || !w.beat.sameBeat(rec) {
 		w = &watched{beat: rec, since: s.got, born: never, marked: never, ttl: ttl, absent: absent}
 		j.watched[session] = w
@@ -167,7 +168,10 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 			age += time.Duration(rec.Suspected.Age) * time.Microsecond
 		}
 	}
-	if w.born = never; age >= 0 {
+	if !old {
+		w.born = never
+	}
+	if age >= 0 {
 		w.born = s.asked.add(-age + time.Millisecond) // a look then is not too early
 	}
 	switch {
