@@ -33,7 +33,7 @@ func handoff(b *bench) (rows []Row, err error) {
 			rows = append(rows, some...)
 		}
 		for _, s := range ss {
-			if s.name == "holdfast" && s.store != "sqlite" && s.store != "dir" {
+			if s.name == "holdfast" && s.store != "sqlite" && s.store != "dir" && s.store != "cassandra" {
 				some, err := besideIdle(b, s)
 				if err != nil {
 					return nil, err
@@ -58,6 +58,8 @@ type crowdRun struct {
 	hands    series  // seconds each
 	turns    int     // holds in the time that was counted
 	requests float64 // in the same time
+	seconds  float64 // of that time
+	asked    asked   // in the same time, where a tally is kept
 	counted  bool
 	fewest   int     // holds of the one with the fewest
 	most     int     // and with the most
@@ -84,6 +86,10 @@ func turnsOf(b *bench, ss []*system, n int) (rows []Row, err error) {
 	}
 	for i, s := range ss {
 		of := slices.IndexFunc(ss, func(o *system) bool { return o.name == s.besideInHandoff() })
+		if s.store == "cassandra" {
+			rows = append(rows, clusterHandRows(s, n, told[i], told[of], taken[i], taken[of])...)
+			continue
+		}
 		rows = append(rows, handRows(s, n, told[i], taken[i], taken[max(of, 0)])...)
 	}
 	return rows, nil
@@ -92,7 +98,7 @@ func turnsOf(b *bench, ss []*system, n int) (rows []Row, err error) {
 // besideInHandoff is whom a system is compared with: the plainest lock of the
 // same place.
 func (s *system) besideInHandoff() string {
-	return map[string]string{"sqlite": "flock(2)", "dir": "flock(2)", "postgres": "pg_advisory_lock", "mysql": "GET_LOCK", "redis": "redislock"}[s.store]
+	return map[string]string{"sqlite": "flock(2)", "dir": "flock(2)", "postgres": "pg_advisory_lock", "mysql": "GET_LOCK", "redis": "redislock", "cassandra": "IF NOT EXISTS"}[s.store]
 }
 
 func handRows(s *system, n int, told []crowdRun, taken, beside rounds) (rows []Row) {
@@ -161,7 +167,10 @@ func handRows(s *system, n int, told []crowdRun, taken, beside rounds) (rows []R
 // crowd runs one round of n processes.
 func (b *bench) crowd(s *system, n int) (c crowdRun, err error) {
 	length := 5 * time.Second
-	if n > 8 {
+	switch {
+	case n > 8 && s.store == "cassandra": // so that each may have had a few
+		length = 20 * time.Second
+	case n > 8:
 		length = 8 * time.Second
 	}
 	if b.quick {
@@ -201,6 +210,7 @@ func (b *bench) crowd(s *system, n int) (c crowdRun, err error) {
 		return c, err
 	}
 	kinds := b.kindsOf(b.servers[s.store])
+	asked := b.servers[s.store].tally.asked()
 	from := monotonic()
 	if err := b.sleep(length); err != nil {
 		return c, err
@@ -210,7 +220,8 @@ func (b *bench) crowd(s *system, n int) (c crowdRun, err error) {
 	if err != nil {
 		return c, err
 	}
-	c.requests = after - before
+	c.requests, c.seconds = after-before, time.Duration(to-from).Seconds()
+	c.asked = b.servers[s.store].tally.asked().since(asked)
 	kindsAfter := b.kindsOf(b.servers[s.store])
 
 	var turns []turn

@@ -37,9 +37,9 @@ func keep(b *bench) ([]Row, error) {
 			switch {
 			case b.quick:
 				sizes = []int{1000}
-			case s.name == "pglock":
+			case s.name == "pglock", s.name == "IF NOT EXISTS":
 				sizes = []int{1000}
-			case s.store == "dir": // each is a directory
+			case s.store == "dir", s.store == "cassandra": // each is a directory, or a round trip or two
 				sizes = []int{10_000}
 			case !s.ours():
 				sizes = []int{10_000}
@@ -63,7 +63,7 @@ func hold(b *bench, s *system, n int) (rows []Row, err error) {
 	}
 	var o options
 	switch s.name {
-	case "redislock", "redsync":
+	case "redislock", "redsync", "IF NOT EXISTS":
 		o.TTL = time.Hour // they renew nothing
 	case "pg_advisory_lock", "GET_LOCK":
 		o.Conns = 1 // all in one session

@@ -24,6 +24,7 @@ type server struct {
 	// kinds are the requests by what they are, where the server tells.
 	kinds       func(ctx context.Context) (map[string]float64, error)
 	connections func(ctx context.Context) (connections, error)
+	tally       *tally // by which it is counted, where the clients do it
 	stops       []func()
 }
 
@@ -77,6 +78,7 @@ var starters = []struct {
 	{"mysql", startMySQL},
 	{"redis", startRedis},
 	{"etcd", startEtcd},
+	{"cassandra", startCassandra},
 }
 
 // stopped adds the end of a server of package servers.

@@ -55,10 +55,11 @@ type site struct {
 	Dir                      string // on a real disk
 	Postgres, Bouncer, MySQL string // URLs
 	Redis, Etcd              string // host:port
+	Cassandra                string // URL with a keyspace
 }
 
 // systems are all, by store; who others are compared with comes before them.
-var systems = slices.Concat(sqliteSystems, dirSystems, postgresSystems, mysqlSystems, redisSystems, etcdSystems)
+var systems = slices.Concat(sqliteSystems, dirSystems, postgresSystems, mysqlSystems, redisSystems, etcdSystems, cassandraSystems)
 
 func findSystem(store, name string) *system {
 	for _, s := range systems {

@@ -18,6 +18,11 @@ func monotonic() int64 {
 	return t.Nano()
 }
 
+// share maps a file into memory, for all processes that do so.
+func share(f *os.File, size int) ([]byte, error) {
+	return unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+}
+
 func flock(f *os.File) error {
 	for {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != unix.EINTR {

@@ -25,6 +25,9 @@ func waiters(b *bench) ([]Row, error) {
 					rows = append(rows, s.row("waiters on 1 name").notes("not measured: within one session all would hold it"))
 					continue
 				}
+				if s.store == "cassandra" {
+					n, names = min(n, 100), min(names, 100)
+				}
 				some, err := wait(b, s, n, names)
 				if err != nil {
 					return nil, fmt.Errorf("%s, %d names: %w", s.name, names, err)
@@ -48,6 +51,9 @@ func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
 		settle, length = 2*time.Second, 3*time.Second
 	}
 	server := b.servers[s.store]
+	if server.tally != nil {
+		settle *= 2
+	}
 	look := func() (requests float64, connections connections, err error) {
 		if server.requests != nil {
 			requests, err = server.requests(b.ctx)
@@ -90,16 +96,19 @@ func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
 	if err := b.sleep(settle); err != nil {
 		return nil, err
 	}
+	asked := server.tally.asked()
 	rest, connectedBefore, err := over()
 	if err != nil {
 		return nil, err
 	}
+	restAsked := server.tally.asked().since(asked).per(length.Seconds())
 	more, err := b.players(1, "wait", s, o)
 	if err != nil {
 		return nil, err
 	}
 	defer dismiss(more)
 	waiter := more[0]
+	asked = server.tally.asked()
 	if err := waiter.order("wait %d %d waiters/%d", n, names, b.round); err != nil {
 		return nil, err
 	}
@@ -113,6 +122,8 @@ func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
 	if err := b.sleep(settle); err != nil {
 		return nil, err
 	}
+	early := server.tally.asked().since(asked).per(time.Since(start).Seconds())
+	asked = server.tally.asked()
 	var before, after waiting
 	ask := func(w *waiting) error {
 		if err := waiter.order("look"); err != nil {
@@ -134,6 +145,10 @@ func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
 		return nil, err
 	}
 	took := time.Since(start).Seconds()
+	if server.tally != nil {
+		late := server.tally.asked().since(asked).per(took)
+		return clusterWaitRows(s, n, names, restAsked, early, late, (after.CPU-before.CPU)/took, queued), nil
+	}
 	row := s.row(fmt.Sprintf("%d waiters on %d names", n, names))
 	row.Unit, row.Median = requestsOf[s.store]+"/s", rate-rest+(after.Requests-before.Requests)/took
 	row = row.notes("%.1f %% of a CPU", (after.CPU-before.CPU)/took*100)
