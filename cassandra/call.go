@@ -3,12 +3,15 @@ package cassandra
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
+	"github.com/holdfast-lock/holdfast"
 )
 
 // calls sends statements to coordinators of its own choice.
@@ -108,14 +111,14 @@ func (c *calls) send(ctx context.Context, row []byte, text string, args []any, r
 			err = run(q)
 			cancel()
 			if err == nil || refused(err) || errors.Is(err, gocql.ErrSessionClosed) {
-				c.deaf.heard(host)
+				c.deaf.heard(host, err == nil)
 				return unknown, err
 			}
 			unknown = unknown || !errors.Is(err, gocql.ErrNoConnections)
 			var answer gocql.RequestError
 			switch {
 			case errors.As(err, &answer):
-				c.deaf.heard(host) // it is alive, but cannot
+				c.deaf.heard(host, false) // it is alive, but cannot
 			case ctx.Err() == nil || time.Since(sent) >= slow:
 				c.deaf.add(host, sent)
 			}
@@ -207,11 +210,18 @@ func again(err error) bool {
 	return false
 }
 
-// alive says that too few replicas were, as opposed to too many writers.
-func alive(err error) bool {
-	var w *gocql.RequestErrWriteTimeout
-	var u *gocql.RequestErrCASWriteUnknown
-	return errors.As(err, &w) && w.WriteType == "CAS" || errors.As(err, &u)
+// crowded says so of an error that came of too many statements at once, and not
+// of nodes that are gone: a round of consensus was interrupted, or there was no
+// time left while other statements were answered.
+func (c *calls) crowded(err error, began time.Time) error {
+	var write *gocql.RequestErrWriteTimeout
+	var unknown *gocql.RequestErrCASWriteUnknown
+	switch {
+	case errors.As(err, &write) && write.WriteType == "CAS", errors.As(err, &unknown),
+		errors.Is(err, context.DeadlineExceeded) && c.deaf.servedSince(began):
+		return fmt.Errorf("%w: %w", holdfast.ErrBusy, err)
+	}
+	return err
 }
 
 // deaf remembers which nodes do not answer.
@@ -219,6 +229,8 @@ type deaf struct {
 	mu    sync.Mutex
 	until map[string]time.Time // not asked until then, if there is another
 	last  map[string]time.Time // heard of
+	// served is when a statement was last carried out.
+	served time.Time
 }
 
 // rest is how long a node that did not answer is left alone.
@@ -238,11 +250,20 @@ func (d *deaf) add(host string, sent time.Time) {
 	}
 }
 
-func (d *deaf) heard(host string) {
+func (d *deaf) heard(host string, served bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.last[host] = time.Now()
+	if d.last[host] = time.Now(); served {
+		d.served = d.last[host]
+	}
 	delete(d.until, host)
+}
+
+// servedSince says whether any statement has been carried out since.
+func (d *deaf) servedSince(t time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.served.After(t)
 }
 
 func (d *deaf) is(host string) bool {

@@ -74,12 +74,13 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 		}
 	}
 	recs := make([]holdfast.Record, len(keys))
+	began := time.Now()
 	for _, err := range s.calls.lane(keys).each(ctx, len(keys), func(i int) (err error) {
 		recs[i], err = s.loadOne(ctx, keys[i])
 		return err
 	}) {
 		if err != nil {
-			return nil, fmt.Errorf("cassandra: read: %w", err)
+			return nil, fmt.Errorf("cassandra: read: %w", s.calls.crowded(err, began))
 		}
 	}
 	return recs, nil
@@ -228,6 +229,7 @@ func (a *attempt) transact(ctx context.Context, text string, version, follows in
 
 // conditional sends any statement with a condition until it is answered.
 func (a *attempt) conditional(ctx context.Context, text string, args []any) (met row, applied bool, err error) {
+	began := time.Now()
 	unknown, err := a.s.calls.send(ctx, rowOf(a.w.Key), text, args, func(q *gocql.Query) (err error) {
 		met, applied, err = scan(q)
 		return err
@@ -240,10 +242,7 @@ func (a *attempt) conditional(ctx context.Context, text string, args []any) (met
 		return met, false, err
 	}
 	a.unknown = true
-	if alive(err) {
-		return met, false, fmt.Errorf("%w: %w: %w", errUnknown, holdfast.ErrBusy, err)
-	}
-	return met, false, fmt.Errorf("%w: %w", errUnknown, err)
+	return met, false, fmt.Errorf("%w: %w", errUnknown, a.s.calls.crowded(err, began))
 }
 
 // scan reads the answer to a conditional statement.
@@ -259,16 +258,21 @@ func scan(q *gocql.Query) (met row, applied bool, err error) {
 	return met, false, nil
 }
 
-// take writes the value if the key holds nothing, whatever its version.
-func (a *attempt) take(ctx context.Context) (holdfast.Outcome, error) {
+// take writes the value if the key holds nothing, whatever its version. Names
+// mostly have a row, and sessions have none before their first record.
+func (a *attempt) take(ctx context.Context) (out holdfast.Outcome, err error) {
 	now := time.Now().UnixMicro()
-	met, applied, err := a.transact(ctx, a.s.text.take, now, -1, now, a.id, int64(nowhere))
+	var met row
+	var applied bool
+	if a.w.Key.Space != holdfast.Sessions {
+		met, applied, err = a.transact(ctx, a.s.text.take, now, -1, now, a.id, int64(nowhere))
+	}
 	for try := 0; ; try++ {
 		switch {
 		case err != nil:
 			return holdfast.Outcome{}, err
 		case applied, a.unknown, len(met.value) > 0:
-			out, _, err := a.settle(met, applied, 0, now)
+			out, _, err = a.settle(met, applied, 0, now)
 			return out, err
 		case !met.there:
 			version := placeholder()
@@ -289,7 +293,6 @@ func (a *attempt) take(ctx context.Context) (holdfast.Outcome, error) {
 				}
 				version = max(floor+1, now)
 			}
-			var out holdfast.Outcome
 			if out, met, err = a.follow(ctx, met.version, version); err != nil || out.Won || len(met.value) > 0 {
 				return out, err
 			}

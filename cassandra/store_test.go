@@ -3,9 +3,11 @@ package cassandra
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,29 +69,39 @@ func exec(t testing.TB, s *gocql.Session, text string, args ...any) {
 	}
 }
 
-// The keyspace of the tests of this process, and the tables in it that no test
-// uses just now: to make one takes longer than most tests.
+// tables is how many tables all tests of this process share: to make one takes
+// longer than most tests, and all nodes wait for it.
+const sharedTables = 5
+
+// shared is the keyspace of the tests of this process, and the tables in it.
 var shared struct {
-	sync.Mutex
+	once     sync.Once
+	err      error
 	session  *gocql.Session
 	keyspace string
-	free     []string // prefixes
-	made     int
+	free     chan string // prefixes of those that no test uses just now
 }
 
 // keyspace makes the keyspace, and a session for what needs no session of its own.
 func keyspace(t testing.TB) (*gocql.Session, string) {
 	t.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.session == nil {
-		s, err := config(t, cluster(t)).CreateSession()
-		if err != nil {
-			t.Fatal(err)
+	target := cluster(t)
+	shared.once.Do(func() {
+		if shared.session, shared.err = config(t, target).CreateSession(); shared.err != nil {
+			return
 		}
-		name := "hf_" + strings.ToLower(rand.Text()[:12])
-		exec(t, s, fmt.Sprintf("create keyspace %s with replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}", name))
-		shared.session, shared.keyspace = s, name
+		ctx := context.Background()
+		shared.keyspace = "hf_" + strings.ToLower(rand.Text()[:12])
+		shared.err = shared.session.Query(fmt.Sprintf("create keyspace %s with replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}", shared.keyspace)).Exec()
+		shared.free = make(chan string, sharedTables)
+		for i := 0; i < sharedTables && shared.err == nil; i++ {
+			opts := &Options{Keyspace: shared.keyspace, Prefix: fmt.Sprintf("Table_%d_", i)} // which needs quotes
+			shared.err = Migrate(ctx, shared.session, opts)
+			shared.free <- opts.Prefix
+		}
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
 	}
 	return shared.session, shared.keyspace
 }
@@ -106,24 +118,12 @@ func dropAll() {
 func table(t testing.TB) *Options {
 	t.Helper()
 	session, ks := keyspace(t)
-	shared.Lock()
-	opts := &Options{Keyspace: ks}
-	if n := len(shared.free); n > 0 {
-		opts.Prefix = shared.free[n-1]
-		shared.free = shared.free[:n-1]
-	} else {
-		shared.made++
-		opts.Prefix = fmt.Sprintf("Table_%d_", shared.made) // which needs quotes
-	}
-	shared.Unlock()
-	if err := Migrate(t.Context(), session, opts); err != nil {
-		t.Fatal(err)
-	}
+	opts := &Options{Keyspace: ks, Prefix: <-shared.free}
+	records := opts.tables().expand("{records}")
 	t.Cleanup(func() {
-		exec(t, session, "truncate "+opts.tables().expand("{records}"))
-		shared.Lock()
-		defer shared.Unlock()
-		shared.free = append(shared.free, opts.Prefix)
+		exec(t, session, "truncate "+records)
+		exec(t, session, "insert into "+records+" (space, name, version, value, attempt, follows) values (-1, 0x00, 0, 0x, 0x, 0) if not exists")
+		shared.free <- opts.Prefix
 	})
 	return opts
 }
@@ -156,7 +156,63 @@ func TestStore(t *testing.T) {
 }
 
 func TestClients(t *testing.T) {
-	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return fresh(t) })
+	session, _ := keyspace(t)
+	opts := table(t)
+	storetest.RunClients(t, func(t *testing.T) holdfast.Store {
+		return within{open(t, session, opts), rand.Text()[:8] + " "}
+	})
+}
+
+// within is a store that has a part of a table to itself: all keys that begin so.
+type within struct {
+	*Store
+	prefix string
+}
+
+func (w within) key(k holdfast.Key) holdfast.Key {
+	name := w.prefix + k.Name
+	if len(name) > 255 { // not found by Keys, then
+		name = w.prefix + fmt.Sprintf("%x", sha256.Sum256([]byte(k.Name)))
+	}
+	return holdfast.Key{Space: k.Space, Name: name}
+}
+
+func (w within) keys(keys []holdfast.Key) []holdfast.Key {
+	var own []holdfast.Key
+	for _, k := range keys {
+		own = append(own, w.key(k))
+	}
+	return own
+}
+
+func (w within) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	return w.Store.Load(ctx, w.keys(keys))
+}
+
+func (w within) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	return w.Store.Glance(ctx, w.keys(keys))
+}
+
+func (w within) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	writes = slices.Clone(writes)
+	for i := range writes {
+		writes[i].Key = w.key(writes[i].Key)
+	}
+	return w.Store.CompareAndSwap(ctx, writes)
+}
+
+func (w within) Keys(ctx context.Context, space holdfast.Space, after string, n int) (own []string, err error) {
+	names, err := w.Store.Keys(ctx, space, w.prefix+after, n)
+	for _, name := range names {
+		if rest, ok := strings.CutPrefix(name, w.prefix); ok {
+			own = append(own, rest)
+		}
+	}
+	return own, err
+}
+
+func (w within) Reopen(t *testing.T) holdfast.Store {
+	return within{open(t, connect(t, config(t, cluster(t))), &w.opts), w.prefix}
 }
 
 // cluster is the URL of the cluster of all tests.
