@@ -1,0 +1,120 @@
+package claims
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// A Lock is one lock that is held: a transaction with a single claim.
+type Lock struct {
+	tx *Tx
+}
+
+// Acquire waits for the lock of a column of a key until ctx is done, and takes
+// it: first come, first served, within this process always, among Lockers as long as a
+// claim lasts. A claim that waits stays where it is, and comes to the front as those
+// before it leave. JanusGraph does not wait in line: where its claims are met,
+// Acquire does as it does, and tries again and again. A *HeldError says who was
+// in the way when ctx was done, a *SlowError that the store is too slow.
+func (l *Locker) Acquire(ctx context.Context, key, column []byte) (*Lock, error) {
+	t := l.begin(ctx, nil)
+	err := t.do(ctx, func(ctx context.Context) error { return t.acquire(ctx, key, column) })
+	if err != nil {
+		err = fmt.Errorf("acquire key %q, column %q: %w", key, column, err)
+		t.end(err)
+		return nil, err
+	}
+	return &Lock{t}, nil
+}
+
+func (t *Tx) acquire(ctx context.Context, key, column []byte) error {
+	c, err := t.enter(ctx, key, column)
+	if err != nil {
+		return err
+	}
+	var held *HeldError
+	for err == nil {
+		if c.began == 0 || t.l.steady()-c.began > t.l.trust()/2 {
+			if err = t.l.agree(ctx); err == nil {
+				err = c.stake(ctx)
+			}
+		}
+		if err == nil {
+			err = c.settle(ctx, c.ready)
+		}
+		var s sight
+		if err == nil {
+			s, err = c.follow(ctx)
+		}
+		if err != nil {
+			break
+		}
+		switch err = c.verdict(s); {
+		case err == nil:
+			return t.hold()
+		case errors.Is(err, errMissing), errors.Is(err, ErrExpired):
+			c.began = 0
+			err = sleep(ctx, jitter(t.l.opts.Wait/4))
+		case errors.As(err, &held):
+			err = t.standBy(ctx, c, s)
+		}
+	}
+	if held != nil && ctx.Err() != nil {
+		held.Err = ctx.Err()
+		return held
+	}
+	return err
+}
+
+const (
+	quickPoll = 10 * time.Millisecond
+	lastPoll  = time.Second
+)
+
+// standBy waits until it is worth while to look again: a seventh of the time
+// since the queue last moved. Among strangers, who come and go and do not queue, the
+// claim is withdrawn meanwhile: standing, it would make all of theirs fail.
+func (t *Tx) standBy(ctx context.Context, c *claim, s sight) error {
+	pause := jitter(min(max(quickPoll, (t.l.steady()-c.moved)/7), lastPoll))
+	if s.strangers {
+		c.began = 0
+		if err := c.withdraw(ctx); permanent(err) {
+			return err
+		}
+		pause = jitter(min(max(t.l.wait()/2, (t.l.steady()-c.moved)/7), lastPoll))
+	}
+	return sleep(ctx, pause)
+}
+
+// Context has the values of the acquiring context, but not its end: it ends when
+// the lock is lost or released or the Locker is closed, and context.Cause tells
+// which (holdfast.ErrLost, ErrReleased, ErrClosed).
+func (k *Lock) Context() context.Context { return k.tx.ctx }
+
+// Done is closed when the lock is held no longer.
+func (k *Lock) Done() <-chan struct{} { return k.tx.Done() }
+
+// Err is nil while the lock is held, and then says why it is not. See Tx.Err.
+func (k *Lock) Err() error { return k.tx.Err() }
+
+// Deadline is the end of trust as of now; it moves with every renewal.
+func (k *Lock) Deadline() time.Time { return k.tx.Deadline() }
+
+// Verify reads the claims: nil if ours is still the first. It is another check in
+// front of an act, for who can pay a read. After an error of the store the lock
+// is still held.
+func (k *Lock) Verify(ctx context.Context) error { return k.tx.Check(ctx) }
+
+// Release ends belief in the lock at once and then removes its claims, see
+// Tx.Delete.
+func (k *Lock) Release(ctx context.Context) error {
+	err := k.tx.Delete(ctx)
+	if err != nil && !errors.Is(err, holdfast.ErrLost) {
+		return fmt.Errorf("release %v: %w", k.tx.claims[0], err)
+	}
+	return err
+}

@@ -1,0 +1,366 @@
+package claims
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// Read reads the value of a column of the data, strongly (at QUORUM): nil if
+// there is none.
+type Read func(ctx context.Context, key, column []byte) ([]byte, error)
+
+// A Tx is a transaction: several locks that are claimed one by one, checked
+// together and held until Delete.
+type Tx struct {
+	l      *Locker
+	read   Read
+	ctx    context.Context // ends with the transaction
+	cancel context.CancelCauseFunc
+	waits  *queue // by the mediator's mutex
+
+	op     sync.Mutex // Write or Check is at work
+	claims []*claim
+	expect [][]byte // of each claim
+
+	mu    sync.Mutex
+	held  bool            // Check has succeeded
+	err   error           // why it is over
+	last  error           // of a renewal
+	until []time.Duration // of each claim that is held
+	timer *time.Timer
+	keep  sync.WaitGroup // the renewals
+
+	leave sync.Once
+	gone  chan bool // closed when the claims are removed, or given up
+	left  error     // of their removal
+}
+
+// Begin begins a transaction. With read, Check compares each locked column's
+// value with what was expected; nil: it does not.
+func (l *Locker) Begin(read Read) *Tx { return l.begin(context.Background(), read) }
+
+func (l *Locker) begin(ctx context.Context, read Read) *Tx {
+	t := &Tx{l: l, read: read, gone: make(chan bool)}
+	t.ctx, t.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		t.fail(holdfast.ErrClosed)
+		t.leave.Do(func() { close(t.gone) })
+		return t
+	}
+	l.open[t] = true
+	l.behind.Add(1)
+	return t
+}
+
+// Write claims the lock of a column of a key. It waits for transactions of this
+// process, until ctx is done, and not for those of others: that is Check's part.
+// expected is the value that Check wants to find, nil for none. Of a second
+// Write of the same column nothing is taken. An error ends the transaction: its
+// claims are removed.
+func (t *Tx) Write(ctx context.Context, key, column, expected []byte) error {
+	err := t.do(ctx, func(ctx context.Context) error {
+		if t.isHeld() {
+			return errChecked
+		}
+		for _, c := range t.claims {
+			if bytes.Equal(c.key, key) && bytes.Equal(c.column, column) {
+				return nil
+			}
+		}
+		c, err := t.enter(ctx, key, column)
+		if err != nil {
+			return err
+		}
+		t.expect = append(t.expect, bytes.Clone(expected))
+		return c.stake(ctx)
+	})
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("claim key %q, column %q: %w", key, column, err)
+	if !errors.Is(err, errChecked) {
+		t.end(err)
+	}
+	return err
+}
+
+var errChecked = errors.New("no lock can be added after Check")
+
+// do does a part of the transaction; ctx ends with it too.
+func (t *Tx) do(ctx context.Context, part func(context.Context) error) error {
+	t.op.Lock()
+	defer t.op.Unlock()
+	if err := t.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(t.ctx, cancel)()
+	err := part(ctx)
+	if over := t.Err(); err != nil && over != nil {
+		return over
+	}
+	return err
+}
+
+// enter makes sure of the settings, and takes the local lock.
+func (t *Tx) enter(ctx context.Context, key, column []byte) (*claim, error) {
+	c := t.l.claim(key, column)
+	if err := t.l.mediator.lock(ctx, string(c.row), t); err != nil {
+		return nil, &HeldError{Local: true, Err: err}
+	}
+	t.claims = append(t.claims, c)
+	return c, t.l.agree(ctx)
+}
+
+// Check waits until the claims may be judged, and finds out whether each of them
+// is first; then it compares the expected values. nil: all locks are held, and kept by
+// renewals until Delete. A *HeldError says that another was first, a
+// *MismatchError that a value was not the expected one. Any error ends the
+// transaction. Again, it looks once more whether the claims stand.
+func (t *Tx) Check(ctx context.Context) error {
+	err := t.do(ctx, func(ctx context.Context) error {
+		if t.isHeld() {
+			return t.recheck(ctx)
+		}
+		err := t.check(ctx)
+		if err != nil {
+			t.end(err)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("check %w", err)
+	}
+	return nil
+}
+
+func (t *Tx) check(ctx context.Context) error {
+	for _, c := range t.claims {
+		err := c.settle(ctx, c.ready)
+		var s sight
+		if err == nil {
+			s, err = c.look(ctx)
+		}
+		if err == nil {
+			err = c.verdict(s)
+		}
+		if err != nil {
+			return fmt.Errorf("%v: %w", c, err)
+		}
+	}
+	if err := t.hold(); err != nil || t.read == nil {
+		return err
+	}
+	for i, c := range t.claims {
+		got, err := t.read(ctx, c.key, c.column)
+		if err != nil {
+			return fmt.Errorf("%v: reading the value: %w", c, err)
+		}
+		if want := t.expect[i]; !bytes.Equal(got, want) || (got == nil) != (want == nil) {
+			return &MismatchError{c.key, c.column, want, got}
+		}
+	}
+	return t.Err()
+}
+
+// recheck looks whether the claims are still first. An error of the store says
+// nothing, and ends nothing.
+func (t *Tx) recheck(ctx context.Context) error {
+	for _, c := range t.claims {
+		s, err := c.look(ctx)
+		if err != nil {
+			return fmt.Errorf("%v: %w", c, err)
+		}
+		if s.ahead > 0 || s.missing {
+			t.lose("it is no longer the first", nil)
+		}
+	}
+	return t.Err()
+}
+
+// hold begins to trust in the claims, and to renew them.
+func (t *Tx) hold() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err != nil {
+		return t.err
+	}
+	for _, c := range t.claims {
+		t.until = append(t.until, c.until)
+	}
+	if t.remains() <= 0 {
+		return ErrExpired // while others were checked
+	}
+	t.held = true
+	t.timer = time.AfterFunc(t.remains(), func() { t.Err() })
+	for i := range t.claims {
+		t.keep.Go(func() { t.keeper(i) })
+	}
+	return nil
+}
+
+func (t *Tx) isHeld() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.held
+}
+
+// remains is how long the claims may still be trusted; t.mu is held.
+func (t *Tx) remains() time.Duration {
+	if len(t.until) == 0 {
+		return t.l.trust()
+	}
+	return slices.Min(t.until) - t.l.steady()
+}
+
+// keeper renews one claim until the transaction is over.
+func (t *Tx) keeper(i int) {
+	c, l := t.claims[i], t.l
+	for {
+		if sleep(t.ctx, c.began+l.trust()/3-l.steady()) != nil {
+			return
+		}
+		err := l.agree(t.ctx)
+		if err == nil {
+			err = c.renew(t.ctx)
+		}
+		if t.ctx.Err() != nil {
+			return
+		}
+		t.mu.Lock()
+		t.last = err
+		if err == nil {
+			t.until[i] = c.until
+		}
+		t.mu.Unlock()
+		if final(err) {
+			t.lose("it could not be renewed", err)
+			return
+		}
+		if err != nil && sleep(t.ctx, jitter(l.trust()/60)) != nil {
+			return
+		}
+	}
+}
+
+// final says that a claim stands no more, whatever the clock says.
+func final(err error) bool {
+	var settings *SettingsError
+	var skew *SkewError
+	return errors.As(err, &settings) || errors.As(err, &skew) ||
+		errors.Is(err, holdfast.ErrHeld) || errors.Is(err, errMissing) || errors.Is(err, ErrExpired)
+}
+
+// fail ends the transaction, if it is not over.
+func (t *Tx) fail(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err != nil {
+		return
+	}
+	t.err = err
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	t.cancel(err)
+}
+
+func (t *Tx) lose(why string, err error) { t.fail(&lostError{why, err}) }
+
+// end ends the transaction, and has its claims removed, with time of their own.
+func (t *Tx) end(err error) {
+	t.fail(err)
+	t.leave.Do(func() { go t.depart() })
+}
+
+func (t *Tx) depart() {
+	l := t.l
+	t.op.Lock() // what is at work has heard of the end
+	defer t.op.Unlock()
+	t.keep.Wait()
+	for _, c := range t.claims {
+		l.mediator.unlock(string(c.row), t)
+	}
+	var all sync.WaitGroup
+	errs := make([]error, len(t.claims))
+	for i, c := range t.claims {
+		all.Go(func() { errs[i] = c.leave(l.ctx) })
+	}
+	all.Wait()
+	t.left = errors.Join(errs...)
+	close(t.gone)
+	l.mu.Lock()
+	delete(l.open, t)
+	l.mu.Unlock()
+	l.behind.Done()
+}
+
+// Err is nil until the transaction is over, and then says why: ErrLost,
+// ErrReleased, ErrClosed or the error that Write or Check returned. It reads the
+// clock itself, so it is right even where a timer is late: it is the check in front of an act.
+func (t *Tx) Err() error {
+	t.mu.Lock()
+	err, held, left, last := t.err, t.held, t.remains(), t.last
+	if err == nil && held && left > 0 {
+		t.timer.Reset(left)
+	}
+	t.mu.Unlock()
+	if err == nil && held && left <= 0 {
+		t.lose("its claims may have expired for others", last)
+		t.mu.Lock()
+		err = t.err
+		t.mu.Unlock()
+	}
+	return err
+}
+
+// Context ends when the transaction is over; context.Cause says why.
+func (t *Tx) Context() context.Context { return t.ctx }
+
+// Done is closed when the transaction is over.
+func (t *Tx) Done() <-chan struct{} { return t.ctx.Done() }
+
+// Deadline is the end of trust as of now; it moves with every renewal. Before
+// Check it is zero. It is for planning: Err decides.
+func (t *Tx) Deadline() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.held {
+		return time.Time{}
+	}
+	return time.Now().Add(t.remains())
+}
+
+// Delete ends the transaction and removes its claims, every column that was ever
+// written for them. That is sent even if ctx is done: ctx bounds only the wait.
+// ErrLost: a lock had been lost before. Any other error means that claims may
+// still stand: until Close the Locker tries on, and then they expire by themselves.
+// Again, it gives the same answer.
+func (t *Tx) Delete(ctx context.Context) error {
+	if err := t.Err(); errors.Is(err, holdfast.ErrLost) {
+		t.end(err)
+		return err
+	}
+	t.end(holdfast.ErrReleased)
+	select {
+	case <-t.gone:
+		return t.left
+	default:
+	}
+	select {
+	case <-t.gone:
+		return t.left
+	case <-ctx.Done():
+		return fmt.Errorf("removing claims: not confirmed: %w", ctx.Err())
+	}
+}
