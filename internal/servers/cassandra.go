@@ -34,6 +34,7 @@ type Cluster struct {
 
 	hosts   []string
 	nodes   [Nodes]node
+	links   *links     // if the nodes can be cut off
 	mu      sync.Mutex // guards stopped
 	stopped bool
 }
@@ -51,6 +52,11 @@ type node struct {
 // ClusterOptions say how a cluster is started.
 type ClusterOptions struct {
 	Settings []string // lines of cassandra.yaml, "write_request_timeout: 500ms"; the last one counts
+	Java     []string // options of Java; the last one counts
+
+	// Cuttable makes CutOff, Part, Between and Clients work: all that the nodes send
+	// and are sent goes by way of this process.
+	Cuttable bool
 }
 
 // clusterPatience is how long a node may take to start or to end: on a busy
@@ -62,11 +68,15 @@ func StartCassandra(ctx context.Context, opts *ClusterOptions) (*Cluster, error)
 	if opts == nil {
 		opts = &ClusterOptions{}
 	}
-	java, err := javaFor(11, 17)
+	java, version, err := java17()
 	if err != nil {
 		return nil, err
 	}
 	lib, err := Jars(ctx, CassandraJars)
+	if err != nil {
+		return nil, err
+	}
+	classes, err := archive(ctx, java, version, lib)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +86,7 @@ func StartCassandra(ctx context.Context, opts *ClusterOptions) (*Cluster, error)
 	}
 	c := &Cluster{Dir: dir, Own: true}
 	if c.Dir, err = filepath.EvalSymlinks(dir); err == nil {
-		err = c.prepare(java, lib, opts)
+		err = c.prepare(java, lib, classes, opts)
 	}
 	if err == nil {
 		err = c.open(ctx)
@@ -88,9 +98,14 @@ func StartCassandra(ctx context.Context, opts *ClusterOptions) (*Cluster, error)
 }
 
 // prepare writes what the nodes are to read, and chooses the ports.
-func (c *Cluster) prepare(java, lib string, opts *ClusterOptions) error {
+func (c *Cluster) prepare(java, lib, classes string, opts *ClusterOptions) error {
+	var bind []string // where the nodes themselves listen
 	for n := range Nodes {
 		c.hosts = append(c.hosts, fmt.Sprintf("127.0.0.%d", n+1))
+		bind = append(bind, fmt.Sprintf("127.0.1.%d", n+1))
+	}
+	if !opts.Cuttable {
+		bind = c.hosts
 	}
 	storage := 0
 	ports := []*int{&c.Port, &storage}
@@ -98,26 +113,86 @@ func (c *Cluster) prepare(java, lib string, opts *ClusterOptions) error {
 	for n := range jmx {
 		ports = append(ports, &jmx[n])
 	}
-	if err := freeOn(c.hosts, ports...); err != nil {
+	if err := freeOn(append(bind, c.hosts...), ports...); err != nil {
 		return err
 	}
+	if opts.Cuttable {
+		var err error
+		if c.links, err = newLinks(c.hosts, bind, c.Port, storage); err != nil {
+			return err
+		}
+	}
 	c.URL = "cassandra://" + strings.Join(c.hosts, ",") + ":" + strconv.Itoa(c.Port)
+	options := append([]string{"-XX:SharedArchiveFile=" + classes}, opts.Java...)
 	for n := range c.nodes {
 		nd := &c.nodes[n]
 		nd.dir = filepath.Join(c.Dir, "node"+strconv.Itoa(n))
-		conf := filepath.Join(nd.dir, "conf")
-		if err := os.MkdirAll(conf, 0o700); err != nil {
+		nd.argv = cassandraArgv(java, lib, nd.dir, jmx[n], options)
+		if err := nd.configure(cassandraYAML(nd.dir, c.hosts, bind[n], n, c.Port, storage, opts.Settings)); err != nil {
 			return err
 		}
-		err := errors.Join(
-			os.WriteFile(filepath.Join(conf, "cassandra.yaml"), cassandraYAML(nd.dir, c.hosts, n, c.Port, storage, opts.Settings), 0o600),
-			os.WriteFile(filepath.Join(conf, "logback.xml"), []byte(logback), 0o600))
-		if err != nil {
-			return err
-		}
-		nd.argv = cassandraArgv(java, lib, nd.dir, jmx[n])
 	}
 	return nil
+}
+
+func (n *node) configure(yaml []byte) error {
+	conf := n.file("conf")
+	return errors.Join(
+		os.MkdirAll(conf, 0o700),
+		os.WriteFile(filepath.Join(conf, "cassandra.yaml"), yaml, 0o600),
+		os.WriteFile(filepath.Join(conf, "logback.xml"), []byte(logback), 0o600))
+}
+
+// archive is where the classes of Cassandra are as this Java wants them, which
+// halves what a start costs. The first time, one node is started and ended to
+// write it.
+func archive(ctx context.Context, java, version, lib string) (path string, err error) {
+	path = filepath.Join(lib, "java-"+version+".jsa")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	unlock, err := lockPath(lib + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	dir, err := tempDir("cassandra")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return "", err
+	}
+	hosts := []string{"127.0.0.1"}
+	var native, storage, jmx int
+	if err := freeOn(hosts, &native, &storage, &jmx); err != nil {
+		return "", err
+	}
+	made := filepath.Join(dir, "classes.jsa")
+	n := &node{dir: dir, argv: cassandraArgv(java, lib, dir, jmx, []string{"-XX:ArchiveClassesAtExit=" + made})}
+	if err := n.configure(cassandraYAML(dir, hosts, hosts[0], 0, native, storage, nil)); err != nil {
+		return "", err
+	}
+	if err := n.start(ctx); err != nil {
+		return "", err
+	}
+	n.end(ctx)
+	if err := n.kill(); err != nil {
+		return "", err
+	}
+	// It may be another file system.
+	b, err := os.ReadFile(made)
+	if err != nil {
+		return "", fmt.Errorf("Java has written no archive of classes: %w\n%s", err, n.log())
+	}
+	if err := os.WriteFile(path+".part", b, 0o644); err != nil {
+		return "", err
+	}
+	return path, os.Rename(path+".part", path)
 }
 
 // freeOn chooses ports that nobody uses on any of the hosts, as freePort does.
@@ -132,7 +207,7 @@ next:
 		if taken[port] {
 			continue
 		}
-		for _, host := range append(hosts, "0.0.0.0") {
+		for _, host := range hosts {
 			l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 			if err != nil {
 				continue next
@@ -251,6 +326,16 @@ func (n *node) log() string {
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }
 
+// end asks the node to end, and returns when it has or time is up.
+func (n *node) end(ctx context.Context) {
+	n.main.Signal(syscall.SIGTERM)
+	select {
+	case <-n.done:
+	case <-ctx.Done():
+	case <-time.After(clusterPatience):
+	}
+}
+
 // kill ends the node and waits until it is gone.
 func (n *node) kill() error {
 	if n.main == nil {
@@ -304,15 +389,9 @@ func (c *Cluster) Restart(ctx context.Context, n int) error {
 			if err := signalAll(nd.dir, thaw); err != nil {
 				return err
 			}
-			nd.main.Signal(syscall.SIGTERM)
-			select {
-			case <-nd.done:
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(clusterPatience):
-			}
+			nd.end(ctx)
 		}
-		if err := nd.kill(); err != nil {
+		if err := errors.Join(ctx.Err(), nd.kill()); err != nil {
 			return err
 		}
 		return nd.startLocked(ctx)
@@ -338,6 +417,9 @@ func (c *Cluster) Stop() error {
 		nd.mu.Lock()
 		err = errors.Join(err, nd.kill())
 		nd.mu.Unlock()
+	}
+	if c.links != nil {
+		c.links.close()
 	}
 	return errors.Join(err, os.RemoveAll(c.Dir))
 }

@@ -25,7 +25,7 @@ const logback = `<configuration>
 //
 // Each node has one token, so that nobody has to choose: any of them may start
 // first, and all together.
-func cassandraYAML(dir string, hosts []string, n, native, storage int, settings []string) []byte {
+func cassandraYAML(dir string, hosts []string, bind string, n, native, storage int, settings []string) []byte {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	lines := []string{
 		"cluster_name: holdfast",
@@ -35,8 +35,10 @@ func cassandraYAML(dir string, hosts []string, n, native, storage int, settings 
 		"partitioner: org.apache.cassandra.dht.Murmur3Partitioner",
 		"endpoint_snitch: SimpleSnitch",
 		fmt.Sprintf("seed_provider: [{class_name: org.apache.cassandra.locator.SimpleSeedProvider, parameters: [{seeds: %q}]}]", strings.Join(hosts, ",")),
-		"listen_address: " + hosts[n],
-		"rpc_address: " + hosts[n],
+		"listen_address: " + bind,
+		"broadcast_address: " + hosts[n],
+		"rpc_address: " + bind,
+		"broadcast_rpc_address: " + hosts[n],
 		fmt.Sprintf("storage_port: %d", storage),
 		fmt.Sprintf("native_transport_port: %d", native),
 		fmt.Sprintf("data_file_directories: [%q]", in("data")),
@@ -83,10 +85,13 @@ var (
 		"jdk.compiler/com.sun.tools.javac", "jdk.management/com.sun.management.internal"}
 )
 
-// cassandraArgv starts a node that lives in dir.
-func cassandraArgv(java, lib, dir string, jmx int) []string {
+// cassandraArgv starts a node that lives in dir. Three of them start in half the
+// time if Java's optimizing compiler does not work at it too, and if the classes
+// come from an archive.
+func cassandraArgv(java, lib, dir string, jmx int, options []string) []string {
 	conf := filepath.Join(dir, "conf")
-	argv := []string{java, "-Xms256m", "-Xmx512m", "-Xss256k", "-XX:+UseSerialGC", "-XX:+PerfDisableSharedMem", "-XX:-UsePerfData",
+	argv := []string{java, "-Xms256m", "-Xmx512m", "-Xss256k", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1",
+		"-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off",
 		"-Djdk.attach.allowAttachSelf=true", "-Dio.netty.tryReflectionSetAccessible=true", "-Djava.io.tmpdir=" + dir}
 	for _, m := range javaExports {
 		argv = append(argv, "--add-exports="+m+"=ALL-UNNAMED")
@@ -94,7 +99,7 @@ func cassandraArgv(java, lib, dir string, jmx int) []string {
 	for _, m := range javaOpens {
 		argv = append(argv, "--add-opens="+m+"=ALL-UNNAMED")
 	}
-	return append(argv,
+	argv = append(argv,
 		"-Dcassandra.config=file://"+filepath.Join(conf, "cassandra.yaml"),
 		"-Dlogback.configurationFile="+filepath.Join(conf, "logback.xml"),
 		"-Dcassandra.storagedir="+dir,
@@ -105,6 +110,6 @@ func cassandraArgv(java, lib, dir string, jmx int) []string {
 		"-Dcassandra.skip_wait_for_gossip_to_settle=0",
 		"-Dcassandra.ring_delay_ms=100",
 		"-Dcassandra.superuser_setup_delay_ms=0",
-		"-cp", conf+":"+filepath.Join(lib, "*"),
-		"org.apache.cassandra.service.CassandraDaemon")
+		"-cp", filepath.Join(lib, "*"))
+	return append(append(argv, options...), "org.apache.cassandra.service.CassandraDaemon")
 }

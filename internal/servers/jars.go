@@ -8,8 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -40,14 +38,11 @@ func Jars(ctx context.Context, a Artifact) (dir string, err error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
 	}
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	unlock, err := lockPath(dir + ".lock")
 	if err != nil {
 		return "", err
 	}
-	defer lock.Close()
-	if err := lockFile(lock); err != nil {
-		return "", err
-	}
+	defer unlock()
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -60,6 +55,15 @@ func Jars(ctx context.Context, a Artifact) (dir string, err error) {
 		return "", fmt.Errorf("%s: %w", a, err)
 	}
 	return dir, os.Rename(filepath.Join(part, "lib"), dir)
+}
+
+// lockPath waits for the lock of a file.
+func lockPath(path string) (unlock func() error, err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	return f.Close, lockFile(f)
 }
 
 const pom = `<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -90,15 +94,12 @@ func fetch(ctx context.Context, mvn, part string, a []string) error {
 	return nil
 }
 
-var javaVersion = regexp.MustCompile(`version "(?:1\.)?(\d+)`)
+var javaVersion = regexp.MustCompile(`version "(17[0-9.]*)`)
 
-// javaFor finds a Java of one of these versions, the last one first.
-func javaFor(versions ...int) (string, error) {
-	var candidates []string
-	for _, v := range slices.Backward(versions) {
-		found, _ := filepath.Glob(fmt.Sprintf("/usr/lib/jvm/*-%d-*/bin/java", v))
-		candidates = append(candidates, found...)
-	}
+// java17 finds a Java 17, which is what Cassandra 5.0 is made for, and the number
+// of its version.
+func java17() (java, version string, err error) {
+	candidates, _ := filepath.Glob("/usr/lib/jvm/*-17-*/bin/java")
 	if home := os.Getenv("JAVA_HOME"); home != "" {
 		candidates = append([]string{filepath.Join(home, "bin", "java")}, candidates...)
 	}
@@ -107,14 +108,9 @@ func javaFor(versions ...int) (string, error) {
 			continue
 		}
 		out, err := exec.Command(java, "-version").CombinedOutput()
-		if err != nil {
-			continue
-		}
-		if m := javaVersion.FindSubmatch(out); m != nil {
-			if v, _ := strconv.Atoi(string(m[1])); slices.Contains(versions, v) {
-				return java, nil
-			}
+		if m := javaVersion.FindSubmatch(out); err == nil && m != nil {
+			return java, string(m[1]), nil
 		}
 	}
-	return "", missing(fmt.Sprintf("Java %v", versions), "openjdk-17-jdk-headless")
+	return "", "", missing("Java 17", "openjdk-17-jdk-headless")
 }

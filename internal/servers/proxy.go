@@ -62,10 +62,14 @@ func NewProxy(ctx context.Context, target string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newProxy(ln, target), nil
+}
+
+func newProxy(ln net.Listener, target string) *Proxy {
 	p := &Proxy{target: target, ln: ln, links: map[*link]bool{}}
 	p.changed = sync.NewCond(&p.mu)
 	p.wg.Go(p.accept)
-	return p, nil
+	return p
 }
 
 // Addr is where clients connect, a host and a port.
@@ -174,7 +178,10 @@ func (p *Proxy) cutLink(l *link, reset bool) {
 	close(l.gone)
 	delete(p.links, l)
 	for _, c := range l.conns {
-		if c, ok := c.(*net.TCPConn); ok {
+		if c, ok := c.(interface {
+			SetLinger(int) error
+			Close() error
+		}); ok {
 			if reset {
 				c.SetLinger(0)
 			}

@@ -1,0 +1,131 @@
+package servers
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const cassandraEnv = "HOLDFAST_TEST_CASSANDRA"
+
+var sharedCassandra = sync.OnceValues(func() (*Cluster, error) { return StartCassandra(context.Background(), nil) })
+
+// Cassandra is a cluster for a test: with opts nil one for all tests of the
+// process, or that at HOLDFAST_TEST_CASSANDRA, a URL, if it is set; else one of
+// its own that ends with the test. The test is skipped if Java or Maven is not
+// installed.
+func Cassandra(t testing.TB, opts *ClusterOptions) *Cluster {
+	t.Helper()
+	var c *Cluster
+	var err error
+	target := os.Getenv(cassandraEnv)
+	switch {
+	case opts != nil:
+		c, err = StartCassandra(t.Context(), opts)
+	case target != "":
+		if c, err = clusterAt(t.Context(), target); err != nil {
+			t.Fatalf("%s: %v", cassandraEnv, err)
+		}
+	default:
+		c, err = sharedCassandra()
+	}
+	switch {
+	case errors.Is(err, ErrMissing) && opts == nil:
+		t.Skipf("%v, or set %s to the URL of a cluster", err, cassandraEnv)
+	case errors.Is(err, ErrMissing):
+		t.Skip(err)
+	case err != nil:
+		t.Fatal(err)
+	case opts != nil:
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("%s said:\n%s", c.Name, c.Log())
+			}
+			if err := c.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return c
+}
+
+// clusterAt is the cluster at a URL, cassandra://HOST,HOST,HOST:PORT.
+func clusterAt(ctx context.Context, target string) (*Cluster, error) {
+	u, err := url.Parse(target)
+	if err != nil {
+		return nil, err
+	}
+	hosts, port, err := net.SplitHostPort(u.Host)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{URL: "cassandra://" + u.Host, hosts: strings.Split(hosts, ",")}
+	if c.Port, err = strconv.Atoi(port); err == nil {
+		c.Name, err = clusterName(ctx, c.addr(0))
+	}
+	return c, err
+}
+
+// Keyspace makes an empty keyspace on the cluster, with three replicas, and
+// returns its URL. It is dropped when the test ends.
+func (c *Cluster) Keyspace(t testing.TB) string {
+	t.Helper()
+	name := "hf_" + strings.ToLower(rand.Text()[:12])
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	dc, err := c.ask(ctx, "SELECT data_center FROM system.local", one)
+	if err == nil {
+		_, err = c.ask(ctx, fmt.Sprintf("CREATE KEYSPACE %s WITH replication = {'class': 'NetworkTopologyStrategy', '%s': 3}",
+			name, strings.Join(dc, "")), quorum)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if _, err := c.ask(ctx, "DROP KEYSPACE IF EXISTS "+name, quorum); err != nil && !c.Own {
+			t.Logf("%s is left behind: %v", name, err)
+		}
+	})
+	c.agree(ctx)
+	return c.URL + "/" + name
+}
+
+// ask runs a statement on the first node that answers.
+func (c *Cluster) ask(ctx context.Context, statement string, consistency uint16) (cells []string, err error) {
+	for n := range c.hosts {
+		if cells, err = cql(ctx, c.addr(n), statement, consistency); err == nil {
+			break
+		}
+	}
+	return cells, err
+}
+
+// agree returns when all nodes that answer have the same schema, or ctx is done.
+func (c *Cluster) agree(ctx context.Context) {
+	for ctx.Err() == nil {
+		versions := map[string]bool{}
+		for n := range c.hosts {
+			if v, err := cql(ctx, c.addr(n), "SELECT schema_version FROM system.local", one); err == nil {
+				versions[strings.Join(v, "")] = true
+			}
+		}
+		if len(versions) == 1 {
+			return
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
