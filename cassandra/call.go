@@ -99,8 +99,9 @@ func patience(ctx context.Context) time.Duration {
 // must be harmless to send the statement again. unknown says whether an earlier
 // one may have done its work.
 func (c *calls) send(ctx context.Context, row []byte, text string, args []any, run func(q *gocql.Query) error) (unknown bool, err error) {
+	failed := make(map[string]int) // what each has answered, from 2 on it is left for another
 	for try := 0; ; try++ {
-		host, others := c.coordinator(row)
+		host, others := c.coordinator(row, failed)
 		if host == "" {
 			err = gocql.ErrNoConnections
 		} else {
@@ -112,13 +113,21 @@ func (c *calls) send(ctx context.Context, row []byte, text string, args []any, r
 			cancel()
 			if err == nil || refused(err) || errors.Is(err, gocql.ErrSessionClosed) {
 				c.deaf.heard(host, err == nil)
+				for id, n := range failed {
+					if err == nil && n > 1 && id != host { // it is alive, but cannot, and another can
+						c.deaf.rest(id)
+					}
+				}
 				return unknown, err
 			}
 			unknown = unknown || !errors.Is(err, gocql.ErrNoConnections)
 			var answer gocql.RequestError
 			switch {
 			case errors.As(err, &answer):
-				c.deaf.heard(host, false) // it is alive, but cannot
+				c.deaf.heard(host, false)
+				if failed[host]++; !again(err) {
+					failed[host]++
+				}
 			case ctx.Err() == nil || time.Since(sent) >= slow:
 				c.deaf.add(host, sent)
 			}
@@ -141,8 +150,9 @@ func (c *calls) send(ctx context.Context, row []byte, text string, args []any, r
 }
 
 // coordinator is the node to ask about a row, the same for everyone as long as
-// it is up (rendezvous hashing), and all others. A nil row: any node.
-func (c *calls) coordinator(row []byte) (host string, others []string) {
+// it is up (rendezvous hashing), and all others. A nil row: any node. One that is
+// deaf, or has failed twice, is only asked if all are or have.
+func (c *calls) coordinator(row []byte, failed map[string]int) (host string, others []string) {
 	var best uint64
 	deaf := true
 	for _, h := range c.session.GetHosts() {
@@ -159,7 +169,7 @@ func (c *calls) coordinator(row []byte) (host string, others []string) {
 			f.Write([]byte(id))
 			weight = mix(f.Sum64())
 		}
-		isDeaf := c.deaf.is(id)
+		isDeaf := c.deaf.is(id) || failed[id] > 1
 		if host == "" || deaf && !isDeaf || deaf == isDeaf && weight > best {
 			if host != "" {
 				others = append(others, host)
@@ -248,6 +258,13 @@ func (d *deaf) add(host string, sent time.Time) {
 	if d.last[host].Before(sent) {
 		d.until[host] = time.Now().Add(rest)
 	}
+}
+
+// rest: a node cannot do what another can.
+func (d *deaf) rest(host string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.until[host] = time.Now().Add(rest)
 }
 
 func (d *deaf) heard(host string, served bool) {
