@@ -165,6 +165,7 @@ type sight struct {
 	ahead     int      // how many of them come before the first of ours that counts
 	missing   bool     // none of ours is there
 	strangers bool     // some of the others are not Lockers
+	near      []byte   // the first stranger so little behind ours that it may have read before ours was there
 	skew      *SkewError
 }
 
@@ -176,12 +177,16 @@ func (c *claim) judge(columns []Column, expired, now int64) (s sight) {
 	defer c.mu.Unlock()
 	o := &c.l.opts
 	s.missing = true
+	near := int64(0) // up to which timestamp
 	for _, col := range columns {
 		t := timestampOf(col.Name)
 		own, ours := c.own[string(col.Name)]
 		switch {
 		case t < expired:
 		case ours && own.counts:
+			if s.missing {
+				near = t + o.Unit.count(o.Skew+c.l.tick())
+			}
 			s.missing = false
 		case ours:
 		default:
@@ -190,7 +195,12 @@ func (c *claim) judge(columns []Column, expired, now int64) (s sight) {
 				s.ahead++
 			}
 			rid := ridOf(col.Name)
-			s.strangers = s.strangers || !isHoldfast(rid)
+			if !isHoldfast(rid) {
+				s.strangers = true
+				if !s.missing && t <= near && s.near == nil {
+					s.near = col.Name
+				}
+			}
 			if ahead := time.Duration(t-now) * o.Unit.span(); t-now > o.Unit.count(o.Skew+c.l.tick()) && s.skew == nil {
 				s.skew = &SkewError{Rid: rid, By: ahead, Skew: o.Skew}
 			}
@@ -220,6 +230,8 @@ func (c *claim) follow(ctx context.Context) (s sight, err error) {
 	first := ""
 	if s.ahead > 0 {
 		first = string(s.others[0])
+	} else if s.near != nil {
+		first = string(s.near)
 	}
 	if first != c.first || c.moved == 0 {
 		c.first, c.moved = first, c.l.steady()
@@ -227,7 +239,7 @@ func (c *claim) follow(ctx context.Context) (s sight, err error) {
 	return s, nil
 }
 
-// verdict is nil if the claim is first and still trusted: then it holds.
+// verdict is nil if the claim is first and still trusted.
 func (c *claim) verdict(s sight) error {
 	switch {
 	case s.skew != nil:
@@ -235,12 +247,26 @@ func (c *claim) verdict(s sight) error {
 	case c.l.steady() >= c.until:
 		return ErrExpired
 	case s.ahead > 0:
-		first := s.others[0]
-		return &HeldError{Rid: ridOf(first), Age: time.Duration(c.l.now()-timestampOf(first)) * c.l.opts.Unit.span()}
+		return c.heldBy(s.others[0])
 	case s.missing:
 		return errMissing
 	}
 	return nil
+}
+
+// grant is the verdict on a claim that does not hold yet. JanusGraph waits for
+// Wait alone, not for Skew. If its claim sorts right behind ours it may have
+// begun before ours, and have been read before ours was there.
+func (c *claim) grant(s sight) error {
+	err := c.verdict(s)
+	if err == nil && s.near != nil {
+		return c.heldBy(s.near)
+	}
+	return err
+}
+
+func (c *claim) heldBy(name []byte) error {
+	return &HeldError{Rid: ridOf(name), Age: time.Duration(c.l.now()-timestampOf(name)) * c.l.opts.Unit.span()}
 }
 
 var errMissing = errors.New("the claim is gone: somebody has removed it")

@@ -53,7 +53,7 @@ func (t *Tx) acquire(ctx context.Context, key, column []byte) error {
 		if err != nil {
 			break
 		}
-		switch err = c.verdict(s); {
+		switch err = c.grant(s); {
 		case err == nil:
 			return t.hold()
 		case errors.Is(err, errMissing), errors.Is(err, ErrExpired):

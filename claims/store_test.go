@@ -220,6 +220,12 @@ func (w *wall) step(d time.Duration) {
 	w.off += d
 }
 
+func (w *wall) set(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.off = d
+}
+
 func (w *wall) now() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()

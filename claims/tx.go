@@ -152,7 +152,7 @@ func (t *Tx) check(ctx context.Context) error {
 			s, err = c.look(ctx)
 		}
 		if err == nil {
-			err = c.verdict(s)
+			err = c.grant(s)
 		}
 		if err != nil {
 			return fmt.Errorf("%v: %w", c, err)
