@@ -350,8 +350,14 @@ func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Cont
 	if sw.write.Lazy {
 		c.lazy[p.name] = now() // a crash of the database may take it back, whatever the answer
 	}
+	if sw.err == nil {
+		p.unsure = never
+	}
 	switch {
 	case sw.err != nil:
+		if p.unsure == never {
+			p.unsure = now()
+		}
 		if sw.write.Old == IfEmpty {
 			p.blind = true
 		} else {
@@ -425,7 +431,8 @@ func (c *Client) seeRecord(p *place, r Record, asked instant) {
 
 // failed: the store did not answer. Who does not want to wait is told at once,
 // as is everyone if it has never answered this client; the others when it has
-// been silent for a TTL. c.mu is held.
+// been silent for a TTL. Where the store is busy, who does not want to wait is
+// told when it has been so for a TTL. c.mu is held.
 func (c *Client) failed(p *place, err error) {
 	if p.failing == never {
 		p.failing = now()
@@ -435,7 +442,7 @@ func (c *Client) failed(p *place, err error) {
 	c.answers = c.answers || busy
 	tooLong := !c.answers || now().sub(p.failing) > c.ttl()
 	for _, g := range slices.Clone(p.groups) {
-		if g.try && !busy || tooLong {
+		if g.try && (!busy || p.unsure != never && now().sub(p.unsure) > c.ttl()) || tooLong {
 			c.failGroup(g, fmt.Errorf("the store does not answer: %w", err))
 		}
 	}
@@ -488,9 +495,16 @@ func (p *place) claims(recs []claimRecord) []Claim {
 	return claims
 }
 
-// backoff is how long to leave a store alone that does not answer.
+// backoff is how long to leave a store alone that does not answer, or that does
+// not say what becomes of writes.
 func (c *Client) backoff(p *place) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return jitter(min(5*time.Millisecond+now().sub(p.failing)/4, time.Second))
+	still := time.Duration(0)
+	for _, since := range []instant{p.failing, p.unsure} {
+		if since != never {
+			still = max(still, now().sub(since))
+		}
+	}
+	return jitter(min(5*time.Millisecond+still/4, time.Second))
 }

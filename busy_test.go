@@ -1,0 +1,92 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/memory"
+)
+
+// A doubtful store leaves it open what became of writes of names, as often as
+// it is told.
+type doubtful struct {
+	holdfast.Store
+	times int   // under the test's control: no two calls are under way
+	err   error // that it says so with
+	// singly: in calls of several writes it answers the others.
+	singly bool
+}
+
+func (s *doubtful) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	var known []holdfast.Write
+	for _, w := range writes {
+		if w.Key.Space != holdfast.Names {
+			known = append(known, w)
+		}
+	}
+	if s.times == 0 || len(known) == len(writes) {
+		return s.Store.CompareAndSwap(ctx, writes)
+	}
+	s.times--
+	if len(writes) == 1 || !s.singly {
+		return nil, s.err
+	}
+	done, err := s.Store.CompareAndSwap(ctx, known)
+	if err != nil {
+		return nil, err
+	}
+	outs := make([]holdfast.Outcome, len(writes))
+	for i, w := range writes {
+		if w.Key.Space == holdfast.Names {
+			outs[i].Err = s.err
+		} else {
+			outs[i], done = done[0], done[1:]
+		}
+	}
+	return outs, nil
+}
+
+// A store that is busy is asked again, also by who does not want to wait and
+// has never heard of the store before; one that fails otherwise is not.
+func TestBusy(t *testing.T) {
+	down := errors.New("down")
+	for _, singly := range []bool{false, true} {
+		for _, fails := range []error{fmt.Errorf("%w: timeout", holdfast.ErrBusy), down} {
+			synctest.Test(t, func(t *testing.T) {
+				s := &doubtful{Store: memory.New(), times: 3, err: fails, singly: singly}
+				c := newClient(t, s, nil)
+				defer c.Close()
+				began := time.Now()
+				l, err := c.TryAcquire(t.Context(), "a")
+				switch {
+				case errors.Is(fails, holdfast.ErrBusy) && err != nil:
+					t.Errorf("singly %v: the store is busy three times: %v after %v", singly, err, time.Since(began))
+				case errors.Is(fails, holdfast.ErrBusy):
+					if err := l.Release(t.Context()); err != nil {
+						t.Error(err)
+					}
+				case !errors.Is(err, down):
+					t.Errorf("singly %v: a store that is down: %v", singly, err)
+				}
+			})
+		}
+	}
+}
+
+// A store that is busy for ever is given up after a TTL.
+func TestBusyForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, &doubtful{Store: memory.New(), times: 1 << 30, err: holdfast.ErrBusy}, nil)
+		defer c.Close()
+		began := time.Now()
+		_, err := c.TryAcquire(t.Context(), "a")
+		if took := time.Since(began); !errors.Is(err, holdfast.ErrBusy) || took < holdfast.DefaultTTL || took > 2*holdfast.DefaultTTL {
+			t.Errorf("%v after %v", err, took)
+		}
+	})
+}
