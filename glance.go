@@ -3,6 +3,7 @@ package holdfast
 import (
 	"context"
 	"slices"
+	"time"
 )
 
 // Polling where the store has a cheap look that may be out of date (Glancer).
@@ -67,11 +68,9 @@ func (c *Client) lookOver(ctx context.Context, places []*place, others []Key) (r
 }
 
 // matters says whether a record that was glanced at calls for the record as it
-// stands; if it only moves us on in a queue it is taken in. Now and then it is
-// loaded whatever it shows: a write that its writer did not live to complete may
-// not be seen before. c.mu is held.
+// stands; if it only moves us on in a queue it is taken in. c.mu is held.
 func (c *Client) matters(p *place, r Record) bool {
-	if !p.known || now().sub(p.asked) > c.ttl()/2 {
+	if !p.known || now().sub(p.asked) > c.loadEvery(p) {
 		return true
 	}
 	if r.Version > p.version {
@@ -83,6 +82,17 @@ func (c *Client) matters(p *place, r Record) bool {
 	}
 	p.failing, p.failed, c.answers = never, nil, true
 	return false
+}
+
+// loadEvery is how often a place is loaded whatever glances show: a write that
+// its writer did not live to complete may not be seen before. In a long wait
+// that is seldom, and prolongs it by a seventh at most. c.mu is held.
+func (c *Client) loadEvery(p *place) time.Duration {
+	ttl := c.ttl()
+	if p.pos == nil || p.pos.moved == never {
+		return ttl
+	}
+	return max(ttl, min(now().sub(p.pos.moved)/7, 4*ttl))
 }
 
 // onlyWaits says whether all our claims on a place are in the queue of a record.

@@ -1,0 +1,328 @@
+package holdfast_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/memory"
+)
+
+// A glancing store tells of nothing, has no clock, and has a look that is
+// cheap. It counts looks of both kinds, and writes.
+type glancing struct {
+	holdfast.Store
+	glances, loads atomic.Int64
+	deaf           atomic.Bool // loads fail
+	cut            atomic.Bool // everything fails
+
+	mu     sync.Mutex
+	shown  func(k holdfast.Key, newest holdfast.Record) holdfast.Record // by a glance; nil: the newest
+	writes map[holdfast.Key]int
+}
+
+var errFails = errors.New("the store fails")
+
+func glancingAt(s holdfast.Store) *glancing {
+	return &glancing{Store: s, writes: make(map[holdfast.Key]int)}
+}
+
+// Glance implements holdfast.Glancer.
+func (s *glancing) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	s.glances.Add(1)
+	if s.cut.Load() {
+		return nil, errFails
+	}
+	recs, err := s.Store.Load(ctx, keys)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range recs {
+		if s.shown != nil {
+			recs[i] = s.shown(keys[i], recs[i])
+		}
+		recs[i].Age = -1
+	}
+	return recs, err
+}
+
+func (s *glancing) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	s.loads.Add(1)
+	if s.deaf.Load() || s.cut.Load() {
+		return nil, errFails
+	}
+	recs, err := s.Store.Load(ctx, keys)
+	for i := range recs {
+		recs[i].Age = -1
+	}
+	return recs, err
+}
+
+func (s *glancing) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	s.mu.Lock()
+	for _, w := range writes {
+		s.writes[w.Key]++
+	}
+	s.mu.Unlock()
+	if s.cut.Load() {
+		return nil, errFails
+	}
+	outs, err := s.Store.CompareAndSwap(ctx, writes)
+	for i := range outs {
+		outs[i].Record.Age = -1
+	}
+	return outs, err
+}
+
+// show has glances show something else from now on.
+func (s *glancing) show(shown func(k holdfast.Key, newest holdfast.Record) holdfast.Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shown = shown
+}
+
+// written tells of which keys writes were sent, how often.
+func (s *glancing) written() map[holdfast.Key]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.writes)
+}
+
+// lockA is where the tests' lock is.
+var lockA = holdfast.Key{Space: holdfast.Names, Name: "a"}
+
+// stands returns what a key holds.
+func (s *glancing) stands(t *testing.T, k holdfast.Key) holdfast.Record {
+	t.Helper()
+	recs, err := s.Store.Load(t.Context(), []holdfast.Key{k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return recs[0]
+}
+
+// A queueOfTwo is a holder of "a", and one who waits behind it and glances.
+type queueOfTwo struct {
+	holder, waiter *glancing
+	a, b           *holdfast.Client
+	lock           *holdfast.Lock
+	got            chan *holdfast.Lock
+}
+
+func newQueueOfTwo(t *testing.T) *queueOfTwo {
+	t.Helper()
+	inner := memory.New()
+	q := &queueOfTwo{holder: glancingAt(inner), waiter: glancingAt(inner)}
+	q.a, q.b = newClient(t, q.holder, nil), newClient(t, q.waiter, nil)
+	var err error
+	if q.lock, err = q.a.Acquire(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	q.got = queue(t, q.b)
+	time.Sleep(2 * time.Second)
+	return q
+}
+
+// session is where the holder's heartbeats are.
+func (q *queueOfTwo) session(t *testing.T) holdfast.Key {
+	t.Helper()
+	info, err := q.a.Show(t.Context(), "a")
+	if err != nil || len(info.Holders) == 0 {
+		t.Fatal(info, err)
+	}
+	return holdfast.Key{Space: holdfast.Sessions, Name: info.Holders[0].Owner.Session}
+}
+
+// has fails unless the one who waits has the lock within some time.
+func (q *queueOfTwo) has(t *testing.T, within time.Duration) {
+	t.Helper()
+	select {
+	case l := <-q.got:
+		if l == nil || l.Err() != nil {
+			t.Fatalf("who waited has no good lock: %v", l)
+		}
+	case <-time.After(within):
+		t.Fatalf("who waits has nothing after %v", within)
+	}
+}
+
+func (q *queueOfTwo) hasNot(t *testing.T, why string) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case <-q.got:
+		t.Fatal(why)
+	default:
+	}
+}
+
+// Who waits long glances about once a second, and seldom loads, whether a
+// hundred wait for one name or for a hundred.
+func TestGlancesOfWaiters(t *testing.T) {
+	const waiters, span = 100, 100 * time.Second
+	for _, names := range []int{1, waiters} {
+		synctest.Test(t, func(t *testing.T) {
+			inner := memory.New()
+			a := newClient(t, glancingAt(inner), nil)
+			defer a.Close()
+			seen := glancingAt(inner)
+			b := newClient(t, seen, nil)
+			defer b.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan bool)
+			for i := range waiters {
+				name := fmt.Sprint(i % names)
+				if i < names {
+					if _, err := a.Acquire(ctx, name); err != nil {
+						t.Fatal(err)
+					}
+				}
+				go func() {
+					b.Acquire(ctx, name)
+					done <- true
+				}()
+			}
+			time.Sleep(10 * time.Second)
+			glances, loads := seen.glances.Load(), seen.loads.Load()
+			time.Sleep(span)
+			if n := seen.glances.Load() - glances; n > 100 {
+				t.Errorf("%d glances of %d names in %v, want at most one a second", n, names, span)
+			}
+			if n := seen.loads.Load() - loads; n > 10 {
+				t.Errorf("%d loads of %d names in %v, want at most one in ten seconds", n, names, span)
+			}
+			cancel()
+			for range waiters {
+				<-done
+			}
+		})
+	}
+}
+
+// A grant that was only glanced at is not believed.
+func TestGrantIsLoaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueueOfTwo(t)
+		defer q.a.Close()
+		defer q.b.Close()
+		q.waiter.deaf.Store(true)
+		if err := q.lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		q.hasNot(t, "a lock was given that only a glance has shown")
+		q.waiter.deaf.Store(false)
+		q.has(t, 5*time.Second)
+	})
+}
+
+// Nothing is done about a session that was only glanced at.
+func TestSessionIsLoaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueueOfTwo(t)
+		defer q.a.Close()
+		defer q.b.Close()
+		session := q.session(t)
+		q.holder.cut.Store(true)
+		time.Sleep(5 * time.Second) // its last beat is not older than half a TTL
+		q.waiter.deaf.Store(true)
+		time.Sleep(9 * time.Second)
+		if n := q.waiter.written()[session]; n > 0 {
+			t.Errorf("%d writes to a session that only glances have shown", n)
+		}
+		q.waiter.deaf.Store(false)
+		q.has(t, time.Minute)
+	})
+}
+
+// A death is found though glances show older beats again, and may never show
+// the last one.
+func TestOldGlances(t *testing.T) {
+	for _, never := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			q := newQueueOfTwo(t)
+			defer q.a.Close()
+			defer q.b.Close()
+			session := q.session(t)
+			before := q.holder.stands(t, session)
+			time.Sleep(20 * time.Second)
+			q.holder.cut.Store(true)
+			n := 0
+			q.waiter.show(func(k holdfast.Key, newest holdfast.Record) holdfast.Record {
+				if n++; k == session && (never || n%2 == 0) {
+					return before
+				}
+				return newest
+			})
+			glances := q.waiter.glances.Load()
+			q.has(t, 40*time.Second)
+			if n := q.waiter.glances.Load() - glances; n > 100 {
+				t.Errorf("%d glances until a death is found", n)
+			}
+		})
+	}
+}
+
+// A grant of which no glance tells, since its writer has not completed it, is
+// found by a load.
+func TestGrantThatNoGlanceShows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueueOfTwo(t)
+		defer q.a.Close()
+		defer q.b.Close()
+		before := q.holder.stands(t, lockA)
+		q.waiter.show(func(k holdfast.Key, newest holdfast.Record) holdfast.Record {
+			if k == lockA {
+				return before
+			}
+			return newest
+		})
+		if err := q.lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		q.has(t, 20*time.Second)
+	})
+}
+
+// Who is not in the queue any more, as a glance has it, looks well before it
+// asks again.
+func TestGoneFromTheQueueIsLoaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueueOfTwo(t)
+		defer q.a.Close()
+		defer q.b.Close()
+		before := q.holder.stands(t, lockA)
+		var rec map[string]any
+		if err := json.Unmarshal(before.Value, &rec); err != nil {
+			t.Fatal(err)
+		}
+		delete(rec, "waiters")
+		without, err := json.Marshal(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.waiter.deaf.Store(true)
+		writes := q.waiter.written()[lockA]
+		outs, err := q.holder.CompareAndSwap(t.Context(), []holdfast.Write{{Key: lockA, Old: before.Version, Value: without}})
+		if err != nil || !outs[0].Won {
+			t.Fatal(outs, err)
+		}
+		time.Sleep(10 * time.Second) // two heartbeats
+		if n := q.waiter.written()[lockA] - writes; n > 0 {
+			t.Errorf("%d writes on a glance", n)
+		}
+		q.waiter.deaf.Store(false)
+		time.Sleep(10 * time.Second)
+		if err := q.lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		q.has(t, 20*time.Second)
+	})
+}
