@@ -38,14 +38,18 @@ func tappedStore(t *testing.T, change func(*gocql.ClusterConfig)) *subject {
 	return &subject{open(t, own, opts), p, open(t, session, opts)}
 }
 
-func nameKey(name string) holdfast.Key { return holdfast.Key{Space: holdfast.Names, Name: name} }
+// nameKey is a name for a test alone: of a table that was truncated the next round
+// of consensus may bring a row back.
+func nameKey(t *testing.T, name string) holdfast.Key {
+	return holdfast.Key{Space: holdfast.Names, Name: t.Name() + " " + name}
+}
 
 // swap is one write.
 func swap(t *testing.T, s holdfast.Store, name string, old int64, value string) (holdfast.Outcome, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	return swapIn(ctx, s, nameKey(name), old, value)
+	return swapIn(ctx, s, nameKey(t, name), old, value)
 }
 
 func swapIn(ctx context.Context, s holdfast.Store, k holdfast.Key, old int64, value string) (holdfast.Outcome, error) {
@@ -69,11 +73,22 @@ func put(t *testing.T, s holdfast.Store, name string, old int64, value string) h
 // get is what stands.
 func get(t *testing.T, s holdfast.Store, name string) holdfast.Record {
 	t.Helper()
-	recs, err := s.Load(t.Context(), []holdfast.Key{nameKey(name)})
+	recs, err := s.Load(t.Context(), []holdfast.Key{nameKey(t, name)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return recs[0]
+}
+
+// swept wants the row of a name that holds nothing to go.
+func swept(t *testing.T, s holdfast.Store, name string) {
+	t.Helper()
+	if n, err := s.(holdfast.Sweeper).Sweep(t.Context(), 0); err != nil || n == 0 {
+		t.Errorf("%d rows are swept, %v", n, err)
+	}
+	if rec := get(t, s, name); rec.Version != 0 {
+		t.Errorf("%q has still a row after a sweep: %+v", name, rec)
+	}
 }
 
 // stands wants a value and version to be what stands.
@@ -99,7 +114,7 @@ func once(kind string, f fate) func(*call) fate {
 func (s *subject) row(t *testing.T, name string, version int64, value string) {
 	t.Helper()
 	exec(t, s.other.session, s.tables.expand(`insert into {records} (space, name, version, value, attempt, follows) values (0, ?, ?, ?, 0x00, 0) if not exists`),
-		[]byte(name), version, []byte(value))
+		[]byte(nameKey(t, name).Name), version, []byte(value))
 }
 
 // P20: a write timeout of type CAS says nothing. Whether the transaction was
@@ -164,9 +179,7 @@ func TestTakenAndSweptIsUnknown(t *testing.T) {
 		case n.Load() == 2:
 			rec := get(t, s.other, "x")
 			put(t, s.other, "x", rec.Version, "")
-			if n, err := s.other.Sweep(t.Context(), 0); err != nil || n != 1 {
-				t.Errorf("%d swept, %v", n, err)
-			}
+			swept(t, s.other, "x")
 		}
 		return pass
 	})
@@ -271,9 +284,7 @@ func TestLateStatements(t *testing.T) {
 	send = late("update", 2) // the fill of a placeholder
 	rec = put(t, s, "y", holdfast.IfEmpty, "one")
 	put(t, s, "y", rec.Version, "")
-	if n, err := s.other.Sweep(t.Context(), 0); err != nil || n != 1 {
-		t.Fatalf("%d swept, %v", n, err)
-	}
+	swept(t, s.other, "y")
 	send()
 	if rec := get(t, s.other, "y"); rec.Version != 0 {
 		t.Errorf("a swept row is back: %+v", rec)
@@ -295,9 +306,7 @@ func TestLateFill(t *testing.T) {
 	})
 	rec := put(t, s, "x", holdfast.IfEmpty, "old")
 	put(t, s, "x", rec.Version, "")
-	if n, err := s.other.Sweep(t.Context(), 0); err != nil || n != 1 {
-		t.Fatalf("%d swept, %v", n, err)
-	}
+	swept(t, s.other, "x")
 	fills.Store(0)
 	s.tap.set(func(c *call) fate {
 		if c.is("update") && fills.Add(1) == 2 {
@@ -325,9 +334,7 @@ func TestFloorIsReadAfterThePlaceholder(t *testing.T) {
 		if c.is("insert") {
 			done.Do(func() {
 				s.row(t, "x", high, "")
-				if n, err := s.other.Sweep(t.Context(), 0); err != nil || n != 1 {
-					t.Errorf("%d swept, %v", n, err)
-				}
+				swept(t, s.other, "x")
 			})
 		}
 		return pass
@@ -344,19 +351,14 @@ func TestFloorIsRaisedBeforeRowsGo(t *testing.T) {
 	high := time.Now().UnixMicro() + hour
 	s.row(t, "x", high, "")
 	s.tap.set(func(c *call) fate {
-		if c.is("delete") {
+		if c.is("delete") && string(c.values[1]) == nameKey(t, "x").Name {
 			if floor, err := s.other.floor(t.Context()); err != nil || floor < high {
 				t.Errorf("the floor is %d, %v when a row of version %d is removed", floor, err, high)
 			}
 		}
 		return pass
 	})
-	if n, err := s.Sweep(t.Context(), 0); err != nil || n != 1 {
-		t.Errorf("%d swept, %v", n, err)
-	}
-	if len(s.tap.seen("delete")) != 1 {
-		t.Error("no row was removed")
-	}
+	swept(t, s, "x")
 }
 
 // A table without its floor gives nothing new.
@@ -378,13 +380,16 @@ func TestSweepSparesWhatIsTaken(t *testing.T) {
 	var taken holdfast.Record
 	var done sync.Once
 	s.tap.set(func(c *call) fate {
-		if c.is("delete") {
+		if c.is("delete") && string(c.values[1]) == nameKey(t, "x").Name {
 			done.Do(func() { taken = put(t, s.other, "x", holdfast.IfEmpty, "two") })
 		}
 		return pass
 	})
-	if n, err := s.Sweep(t.Context(), 0); err != nil || n != 0 {
-		t.Errorf("%d swept, %v, want none", n, err)
+	if _, err := s.Sweep(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+	if taken.Version == 0 {
+		t.Error("no row was removed")
 	}
 	s.stands(t, "x", "two", taken.Version)
 }
@@ -427,12 +432,10 @@ func TestX15LightweightTransactionsOnly(t *testing.T) {
 			rec = put(t, s, "x", rec.Version, "two")
 			put(t, s, "x", rec.Version, "")
 			get(t, s, "x")
-			if _, err := s.Glance(t.Context(), []holdfast.Key{nameKey("x"), nameKey("y")}); err != nil {
+			if _, err := s.Glance(t.Context(), []holdfast.Key{nameKey(t, "x"), nameKey(t, "y")}); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := s.Sweep(t.Context(), 0); err != nil || n != 1 {
-				t.Errorf("%d swept, %v", n, err)
-			}
+			swept(t, s, "x")
 			for _, kind := range []string{"insert", "update", "delete"} {
 				if len(s.tap.seen(kind)) == 0 {
 					t.Errorf("nothing was written by %s", kind)
@@ -461,8 +464,8 @@ func TestX15LightweightTransactionsOnly(t *testing.T) {
 					t.Errorf("agreed at %v, written at %v: %s", c.serial, c.consistency, c.text)
 				}
 			}
-			if loads != 1 || glances != 1 {
-				t.Errorf("%d loads and %d glances, want one of each", loads, glances)
+			if loads == 0 || glances == 0 {
+				t.Errorf("%d loads and %d glances, want some of each", loads, glances)
 			}
 			var ttl int
 			if err := s.session.Query(`select default_time_to_live from system_schema.tables where keyspace_name = ? and table_name = ?`,
@@ -520,7 +523,7 @@ func TestDeafCoordinator(t *testing.T) {
 	})
 	for i := range 5 {
 		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-		out, err := swapIn(ctx, s, nameKey("x"), rec.Version, fmt.Sprint(i+1))
+		out, err := swapIn(ctx, s, nameKey(t, "x"), rec.Version, fmt.Sprint(i+1))
 		cancel()
 		if err != nil || !out.Won {
 			t.Fatalf("write %d: %+v, %v", i, out, err)
@@ -555,7 +558,7 @@ func TestBusy(t *testing.T) {
 	s.tap.set(func(*call) fate { return busy })
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if out, err := swapIn(ctx, s, nameKey("x"), second.Version, "three"); !errors.Is(err, holdfast.ErrBusy) {
+	if out, err := swapIn(ctx, s, nameKey(t, "x"), second.Version, "three"); !errors.Is(err, holdfast.ErrBusy) {
 		t.Errorf("got %+v, %v, want ErrBusy", out, err)
 	}
 }
@@ -615,7 +618,7 @@ func TestLanes(t *testing.T) {
 	})
 	writes := make([]holdfast.Write, maxCalls+4)
 	for i := range writes {
-		writes[i] = holdfast.Write{Key: nameKey(fmt.Sprint(i)), Old: 5, Value: []byte("x")}
+		writes[i] = holdfast.Write{Key: nameKey(t, fmt.Sprint(i)), Old: 5, Value: []byte("x")}
 	}
 	answered := make(chan error, 1)
 	go func() {
