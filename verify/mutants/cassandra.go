@@ -1,0 +1,101 @@
+package main
+
+// The rules of the Cassandra store: a write time-out of type CAS says nothing
+// (P20), and nothing but lightweight transactions at SERIAL counts (X15).
+var cql = []mutant{
+	// What became of a write.
+	{"cql: the attempt's id is not looked at", "P20", []edit{{"cassandra/store.go",
+		"case met.there && bytes.Equal(met.attempt, a.id):",
+		"case false:"}}, onCassandra("TestP20WriteTimeoutIsUnknown")},
+	{"cql: the attempt's id is not looked at when an answer is lost", "P20", []edit{{"cassandra/store.go",
+		"case met.there && bytes.Equal(met.attempt, a.id):",
+		"case false:"}}, onCassandra("TestLostAnswer")},
+	{"cql: each statement is an attempt", "P20", []edit{{"cassandra/store.go",
+		"	unknown, err := a.s.calls.send(",
+		"	var unknown bool\n	args[2] = random()\n	_, err = a.s.calls.send("}}, onCassandra("TestFollowedSinceIsUnknown")},
+	{"cql: who was followed has lost", "P20", []edit{{"cassandra/store.go",
+		"case !a.unknown, met.there && old != 0 && met.follows == old:",
+		"case true:"}}, onCassandra("TestFollowedSinceIsUnknown")},
+	{"cql: a key without a row was never taken", "P20", []edit{{"cassandra/store.go",
+		"		case applied, a.unknown, len(met.value) > 0:",
+		"		case applied, a.unknown && met.there, len(met.value) > 0:"}}, onCassandra("TestTakenAndSweptIsUnknown")},
+	{"cql: what another has followed is unknown", "P6", []edit{{"cassandra/store.go",
+		"case !a.unknown, met.there && old != 0 && met.follows == old:",
+		"case !a.unknown:"}}, onCassandra("TestFollowedInsteadIsLost")},
+	{"cql: an answer after none is believed", "P20", []edit{{"cassandra/call.go",
+		"			unknown = unknown || !errors.Is(err, gocql.ErrNoConnections)\n",
+		""}}, onCassandra("TestFollowedSinceIsUnknown")},
+	{"cql: the driver sends again", "P18", []edit{{"cassandra/call.go",
+		".RetryPolicy(nil)", ""}}, onCassandra("TestFollowedSinceIsUnknown")},
+	{"cql: the driver sends again, and again", "P18", []edit{{"cassandra/call.go",
+		".RetryPolicy(nil)", ""}}, onCassandra("TestDriverDoesNotRetry")},
+	{"cql: what is refused is unknown", "P20", []edit{{"cassandra/store.go",
+		"	case !a.unknown && !unknown && refused(err):",
+		"	case false:"}}, onCassandra("TestRefusedIsNotUnknown")},
+
+	// What comes late.
+	{"cql: a take does not look at the version", "R3", []edit{{"cassandra/store.go",
+		"if value = 0x and version > 0 and version < ? and",
+		"if value = 0x and version > 0 and version != ? and"}}, onCassandra("TestLateStatements")},
+	{"cql: a follow does not look at the version", "R1", []edit{{"cassandra/store.go",
+		"(set + `if version = ?` + told)",
+		"(set + `if version >= ?` + told)"}}, onCassandra("TestLateStatements")},
+	{"cql: all placeholders are alike", "R2", []edit{{"cassandra/store.go",
+		"{ return -2 - int64(binary.BigEndian.Uint64(random())>>2) }",
+		"{ return -2 - int64(binary.BigEndian.Uint64(random())>>63>>1) }"}}, onCassandra("TestLateFill")},
+
+	// Versions, the floor and sweeps.
+	{"cql: the floor is read before the placeholder", "R2", []edit{
+		{"cassandra/store.go", "	for try := 0; ; try++ {\n		switch {\n		case err != nil:\n", "	early, _ := a.s.floor(ctx)\n	for try := 0; ; try++ {\n		switch {\n		case err != nil:\n"},
+		{"cassandra/store.go", "if floor, err = a.s.floor(ctx); err != nil {", "if floor = early; false {"}}, onCassandra("TestFloorIsReadAfterThePlaceholder")},
+	{"cql: the floor is ignored", "R2", []edit{{"cassandra/store.go",
+		"version = max(floor+1, now)", "version = max(floor-floor, now)"}}, onCassandra("TestFloorIsReadAfterThePlaceholder")},
+	{"cql: no floor is a floor", "R2", []edit{{"cassandra/sweep.go",
+		"		err = errNoFloor\n	}\n	return version, err",
+		"		err = nil\n	}\n	return version, err"}}, onCassandra("TestNoFloor")},
+	{"cql: rows go before the floor is raised", "R2", []edit{
+		{"cassandra/sweep.go", "	if err == nil && highest > 0 {\n		err = s.raise(ctx, highest)\n	}\n", "	defer func() { s.raise(ctx, highest) }()\n"}}, onCassandra("TestFloorIsRaisedBeforeRowsGo")},
+	{"cql: a sweep removes what was taken", "R2", []edit{{"cassandra/store.go",
+		"delete from {records} where space = ? and name = ? if version = ?",
+		"delete from {records} where space = ? and name = ? if version >= ?"}}, onCassandra("TestSweepSparesWhatIsTaken")},
+	{"cql: a version is the clock when a name is taken", "X9", []edit{{"cassandra/store.go",
+		"version := max(met.version+1, now)", "version := max(met.version-met.version, now)"}}, onCassandra("TestVersionsOutrunTheClock")},
+	{"cql: a version is the clock when a name is followed", "X9", []edit{{"cassandra/store.go",
+		"max(w.Old+1, time.Now().UnixMicro())", "max(0, time.Now().UnixMicro())"}}, onCassandra("TestVersionsOutrunTheClock")},
+
+	// Consistency.
+	{"cql: a record is read at QUORUM", "X15", []edit{{"cassandra/store.go",
+		"q.Consistency(s.calls.serial).Scan(", "q.Scan("}}, onCassandra("TestX15LightweightTransactionsOnly")},
+	{"cql: a glance is taken for a look", "X15", []edit{{"cassandra/store.go",
+		"		recs[i], err = s.loadOne(ctx, keys[i])\n		return err\n",
+		"		seen, err := s.Glance(ctx, keys[i:i+1])\n		if err == nil {\n			recs[i] = seen[0]\n		}\n		return err\n"}}, onCassandra("TestX15LightweightTransactionsOnly")},
+	{"cql: transactions are local though nobody said so", "X15", []edit{{"cassandra/call.go",
+		"c.serial, c.quorum = gocql.Serial, gocql.Quorum", "c.serial, c.quorum = gocql.LocalSerial, gocql.Quorum"}}, onCassandra("TestX15LightweightTransactionsOnly/local=false")},
+	{"cql: rows have a TTL", "X15", []edit{{"cassandra/schema.cql",
+		") with comment = 'holdfast 1'", ") with default_time_to_live = 600 and comment = 'holdfast 1'"}}, onCassandra("TestX15LightweightTransactionsOnly")},
+	{"cql: a write has a TTL", "X15", []edit{{"cassandra/store.go",
+		"const set = `update {records} set", "const set = `update {records} using ttl 600 set"}}, onCassandra("TestX15LightweightTransactionsOnly")},
+	{"cql: a sweep deletes without a transaction", "X15", []edit{
+		{"cassandra/store.go", "delete from {records} where space = ? and name = ? if version = ?", "delete from {records} where space = ? and name = ?"},
+		{"cassandra/sweep.go", "[]any{int8(k.Space), []byte(k.Name), rows[i].version}", "[]any{int8(k.Space), []byte(k.Name)}"},
+		{"cassandra/sweep.go", "			_, gone[i], err = scan(q)\n", "			err, gone[i] = q.Exec(), true\n"}}, onCassandra("TestX15LightweightTransactionsOnly")},
+
+	// Coordinators.
+	{"cql: any node is asked", "P6", []edit{{"cassandra/call.go",
+		"			weight = mix(f.Sum64())\n", "			weight = mix(f.Sum64()) ^ rand.Uint64()\n"}}, onCassandra("TestOneCoordinator")},
+	{"cql: a deaf node is not left", "P6", []edit{{"cassandra/call.go",
+		"isDeaf := c.deaf.is(id) ||", "isDeaf := false ||"}}, onCassandra("TestDeafCoordinator")},
+	{"cql: a node that cannot is asked again", "P6", []edit{{"cassandra/call.go",
+		"|| failed[id] > 1", "|| failed[id] > 100"}}, onCassandra("TestDriverDoesNotRetry")},
+	{"cql: contention is given up", "P6", []edit{{"cassandra/call.go",
+		"if !again(err) && try >= len(others) {", "if try >= len(others) {"}}, onCassandra("TestBusy")},
+	{"cql: contention is silence", "P3", []edit{{"cassandra/call.go",
+		"case errors.As(err, &write) && write.WriteType == \"CAS\", errors.As(err, &unknown),", "case"}}, onCassandra("TestBusy")},
+	{"cql: heartbeats wait for names", "P6", []edit{{"cassandra/store.go",
+		"	return c.beats\n", "	return c.names\n"}}, onCassandra("TestLanes")},
+	{"cql: all at once", "P6", []edit{{"cassandra/call.go",
+		"func (l lane) enter(ctx context.Context) error {\n", "func (l lane) enter(ctx context.Context) error {\n	if len(l) == cap(l) {\n		<-l\n	}\n"}}, onCassandra("TestLanes")},
+}
+
+// onCassandra is a test of the store against a cluster.
+func onCassandra(run string) test { return test{"./cassandra", run + "$"} }
