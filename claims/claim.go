@@ -266,7 +266,7 @@ func (c *claim) grant(s sight) error {
 }
 
 func (c *claim) heldBy(name []byte) error {
-	return &HeldError{Rid: ridOf(name), Age: time.Duration(c.l.now()-timestampOf(name)) * c.l.opts.Unit.span()}
+	return &HeldError{Rid: ridOf(name), Age: max(0, time.Duration(c.l.now()-timestampOf(name))*c.l.opts.Unit.span())}
 }
 
 var errMissing = errors.New("the claim is gone: somebody has removed it")

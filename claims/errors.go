@@ -83,7 +83,17 @@ type MismatchError struct {
 }
 
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("key %q, column %q: expected value %q, found %q", e.Key, e.Column, e.Want, e.Got)
+	return fmt.Sprintf("key %q, column %q: expected %s, found %s", e.Key, e.Column, shownValue(e.Want), shownValue(e.Got))
+}
+
+func shownValue(v []byte) string {
+	switch {
+	case v == nil:
+		return "no value"
+	case len(v) > 100:
+		return fmt.Sprintf("%q… (%d bytes)", v[:100], len(v))
+	}
+	return fmt.Sprintf("%q", v)
 }
 
 // lostError is holdfast.ErrLost with its story.

@@ -202,7 +202,7 @@ func (t *Tx) hold() error {
 		return ErrExpired // while others were checked
 	}
 	t.held = true
-	t.timer = time.AfterFunc(t.remains(), func() { t.Err() })
+	t.timer = time.AfterFunc(t.remains(), t.expire)
 	for i := range t.claims {
 		t.keep.Go(func() { t.keeper(i) })
 	}
@@ -311,9 +311,6 @@ func (t *Tx) depart() {
 func (t *Tx) Err() error {
 	t.mu.Lock()
 	err, held, left, last := t.err, t.held, t.remains(), t.last
-	if err == nil && held && left > 0 {
-		t.timer.Reset(left)
-	}
 	t.mu.Unlock()
 	if err == nil && held && left <= 0 {
 		t.lose("its claims may have expired for others", last)
@@ -322,6 +319,15 @@ func (t *Tx) Err() error {
 		t.mu.Unlock()
 	}
 	return err
+}
+
+// expire is called when trust ends, if no renewal has prolonged it.
+func (t *Tx) expire() {
+	if t.Err() == nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.timer.Reset(max(t.remains(), 0))
+	}
 }
 
 // Context ends when the transaction is over; context.Cause says why.
