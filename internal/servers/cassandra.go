@@ -68,15 +68,7 @@ func StartCassandra(ctx context.Context, opts *ClusterOptions) (*Cluster, error)
 	if opts == nil {
 		opts = &ClusterOptions{}
 	}
-	java, version, err := java17()
-	if err != nil {
-		return nil, err
-	}
-	lib, err := Jars(ctx, CassandraJars)
-	if err != nil {
-		return nil, err
-	}
-	classes, err := archive(ctx, java, version, lib)
+	java, lib, classes, err := PrepareCassandra(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -95,6 +87,19 @@ func StartCassandra(ctx context.Context, opts *ClusterOptions) (*Cluster, error)
 		return nil, errors.Join(err, c.Stop())
 	}
 	return c, nil
+}
+
+// PrepareCassandra has what a cluster needs in the user's cache: jars, and the
+// archive of their classes. The first time that takes a minute or two.
+func PrepareCassandra(ctx context.Context) (java, lib, classes string, err error) {
+	java, version, err := Java17()
+	if err == nil {
+		lib, err = Jars(ctx, CassandraJars)
+	}
+	if err == nil {
+		classes, err = archive(ctx, java, version, lib)
+	}
+	return java, lib, classes, err
 }
 
 // prepare writes what the nodes are to read, and chooses the ports.

@@ -14,8 +14,11 @@ import (
 // An Artifact names something on Maven Central, "group:name:version".
 type Artifact string
 
-// CassandraJars is the Cassandra that tests use.
-const CassandraJars Artifact = "org.apache.cassandra:cassandra-all:5.0.9"
+// What tests use.
+const (
+	CassandraJars  Artifact = "org.apache.cassandra:cassandra-all:5.0.9"
+	JanusGraphJars Artifact = "org.janusgraph:janusgraph-cql:1.1.0"
+)
 
 // Jars returns a directory with the jars of an artifact and of all it needs. It
 // is in the user's cache, where Maven puts it the first time, which takes about a
@@ -96,9 +99,9 @@ func fetch(ctx context.Context, mvn, part string, a []string) error {
 
 var javaVersion = regexp.MustCompile(`version "(17[0-9.]*)`)
 
-// java17 finds a Java 17, which is what Cassandra 5.0 is made for, and the number
+// Java17 finds a Java 17, which is what Cassandra 5.0 is made for, and the number
 // of its version.
-func java17() (java, version string, err error) {
+func Java17() (java, version string, err error) {
 	candidates, _ := filepath.Glob("/usr/lib/jvm/*-17-*/bin/java")
 	if home := os.Getenv("JAVA_HOME"); home != "" {
 		candidates = append([]string{filepath.Join(home, "bin", "java")}, candidates...)

@@ -1,10 +1,11 @@
 // Command cassandra starts a cluster of three Cassandra nodes for tests, prints
-// its URL, and stops it when its standard input ends:
+// its URL, and stops it when its standard input ends. With
 //
 //	HOLDFAST_TEST_CASSANDRA=cassandra://127.0.0.1,127.0.0.2,127.0.0.3:PORT
 //
-// is then for the tests of many processes. It exits with 69 if Java or Maven is
-// not installed.
+// it is the one of the tests of many processes. "cassandra fetch" only has the
+// jars, JanusGraph's too, in the user's cache. It exits with 69 if Java or Maven
+// is not installed.
 package main
 
 import (
@@ -18,23 +19,49 @@ import (
 )
 
 func main() {
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
-	c, err := servers.StartCassandra(ctx, nil)
-	if err != nil {
+	run := serve
+	if len(os.Args) > 1 {
+		if run = fetch; os.Args[1] != "fetch" {
+			fmt.Fprintln(os.Stderr, "usage: cassandra [fetch]")
+			os.Exit(64)
+		}
+	}
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		if errors.Is(err, servers.ErrMissing) {
 			os.Exit(69)
 		}
 		os.Exit(1)
 	}
+}
+
+func fetch() error {
+	ctx := context.Background()
+	_, lib, _, err := servers.PrepareCassandra(ctx)
+	if err != nil {
+		return err
+	}
+	janus, err := servers.Jars(ctx, servers.JanusGraphJars)
+	if err != nil {
+		return err
+	}
+	fmt.Println(lib)
+	fmt.Println(janus)
+	return nil
+}
+
+func serve() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	c, err := servers.StartCassandra(ctx, nil)
+	if err != nil {
+		return err
+	}
 	fmt.Println(c.URL)
 	<-ctx.Done()
-	if err := c.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	return c.Stop()
 }
