@@ -1,9 +1,304 @@
 package cassandra
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
 	"github.com/holdfast-lock/holdfast"
 )
 
-func (s *Store) Diagnose(ctx context.Context) ([]holdfast.Finding, error) { return nil, nil }
+type sayer func(level holdfast.Level, subject, format string, args ...any)
+
+// Diagnose implements holdfast.Diagnoser. It asks every node that is up.
+func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err error) {
+	say := func(level holdfast.Level, subject, format string, args ...any) {
+		list = append(list, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
+	}
+	f, err := s.facts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.server(f, say)
+	if err := s.compare(f); err != nil {
+		say(holdfast.Failure, "schema", "%v", err)
+	} else if _, err := s.floor(ctx); err != nil {
+		say(holdfast.Failure, "schema", "%v", err)
+	} else {
+		say(holdfast.Good, "schema", "version %d, table %s", schemaVersion, s.tables)
+	}
+	s.replication(f, say)
+	s.agreement(f, say)
+	set, err := s.settings(ctx, f)
+	if err != nil {
+		say(holdfast.Warning, "durability", "the settings of the nodes cannot be seen from here: commitlog_sync should be batch or group, paxos_variant v2 (%v)", err)
+		return list, nil
+	}
+	durability(set, say)
+	paxos(set, say)
+	timeouts(set, say)
+	s.repair(f, say)
+	return list, nil
+}
+
+// server tells which nodes there are.
+func (s *Store) server(f facts, say sayer) {
+	name := "Cassandra"
+	if f.scylla {
+		name = "ScyllaDB, as Cassandra"
+	}
+	versions := make(map[string]bool)
+	up := make(map[string]int)
+	var down []string
+	for _, n := range f.nodes {
+		versions[n.version] = true
+		if n.up {
+			up[n.dc]++
+		} else {
+			down = append(down, cmp.Or(n.address, "one in "+n.dc))
+		}
+	}
+	var where []string
+	dcs := f.dcs()
+	for _, dc := range slices.Sorted(maps.Keys(dcs)) {
+		where = append(where, fmt.Sprintf("%d of %d nodes up in %s", up[dc], dcs[dc], dc))
+	}
+	text := fmt.Sprintf("%s %s, %s", name, strings.Join(slices.SortedFunc(maps.Keys(versions), compareVersions), " and "), strings.Join(where, ", "))
+	slices.Sort(down)
+	switch old := f.oldest(); {
+	case f.scylla:
+		say(holdfast.Warning, "server", "%s: Holdfast was never tested on ScyllaDB", text)
+	case old != "" && major(old) < 4:
+		say(holdfast.Failure, "server", "%s; it takes 4.0 or newer", text)
+	case len(down) > 0:
+		say(holdfast.Warning, "server", "%s; not reached: %s", text, strings.Join(down, ", "))
+	default:
+		say(holdfast.Good, "server", "%s", text)
+	}
+}
+
+func (s *Store) replication(f facts, say sayer) {
+	var each []string
+	dcs := f.dcs()
+	for _, dc := range slices.Sorted(maps.Keys(f.replicas)) {
+		each = append(each, strings.TrimSpace(fmt.Sprintf("%s %d", dc, f.replicas[dc])))
+		if nodes := dcs[dc]; dc != "" && nodes < f.replicas[dc] {
+			say(holdfast.Warning, "replication", "%d replicas in data centre %q, which has %d nodes: the missing ones count as down", f.replicas[dc], dc, nodes)
+		}
+	}
+	found := f.dangers()
+	for _, d := range found {
+		if slices.Contains(s.opts.Allow, d.name) {
+			say(holdfast.Warning, "replication", "%s is accepted: %s", d.name, d.text)
+		} else {
+			say(holdfast.Failure, "replication", "%s. %s", d.text, d.cure)
+		}
+	}
+	if len(found) == 0 {
+		say(holdfast.Good, "replication", "%s, %s", f.strategy, strings.Join(each, ", "))
+	}
+}
+
+// agreement tells whose majority decides.
+func (s *Store) agreement(f facts, say sayer) {
+	total, dcs := 0, 0
+	for _, n := range f.replicas {
+		if total += n; n > 0 {
+			dcs++
+		}
+	}
+	switch {
+	case s.opts.localSerial():
+		say(holdfast.Warning, "agreement", "%s is accepted: LOCAL_SERIAL, by a majority of the %d replicas in %s only. Whoever locks from another data centre, or without this setting, breaks all locks",
+			localSerial, f.replicas[s.opts.LocalDC], s.opts.LocalDC)
+	case dcs > 1:
+		say(holdfast.Good, "agreement", "SERIAL, by a majority of the %d replicas in %d data centres: each write waits for more than one of them", total, dcs)
+	default:
+		say(holdfast.Good, "agreement", "SERIAL, by a majority of %d replicas", total)
+	}
+}
+
+// settings are those of the nodes that are up: by name, each value with the nodes
+// that have it.
+type settings map[string]map[string][]string
+
+// of is the one value that all nodes have, or a list of all, with an example for
+// each.
+func (set settings) of(name string) string {
+	values := set[name]
+	var list []string
+	for _, v := range slices.Sorted(maps.Keys(values)) {
+		if len(values) == 1 {
+			return v
+		}
+		list = append(list, fmt.Sprintf("%s (%s)", v, slices.Min(values[v])))
+	}
+	return strings.Join(list, ", ")
+}
+
+// any tells whether a node has a value for which is holds.
+func (set settings) any(name string, is func(value string) bool) bool {
+	for v := range set[name] {
+		if is(v) {
+			return true
+		}
+	}
+	return false
+}
+
+const paxosSize = "size of system.paxos" // not a setting, but seen in the same place
+
+// settings asks every node that is up for its own, which a Cassandra shows since
+// 4.0, and ScyllaDB does not. No answer of a single node is no error.
+func (s *Store) settings(ctx context.Context, f facts) (settings, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	set := make(settings)
+	add := func(name, value, host string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if set[name] == nil {
+			set[name] = make(map[string][]string)
+		}
+		set[name][value] = append(set[name][value], host)
+	}
+	type asked struct{ id, address string }
+	var hosts []asked
+	for _, id := range slices.Sorted(maps.Keys(f.nodes)) {
+		if n := f.nodes[id]; n.up {
+			hosts = append(hosts, asked{id, n.address})
+		}
+	}
+	if len(hosts) == 0 {
+		return nil, gocql.ErrNoConnections
+	}
+	var last error
+	answers := 0
+	for _, err := range s.calls.names.each(ctx, len(hosts), func(i int) error {
+		h := hosts[i]
+		query := func(text string) ([]map[string]any, error) {
+			return s.session.Query(text).WithContext(ctx).SetHostID(h.id).Consistency(gocql.One).RetryPolicy(nil).Iter().SliceMap()
+		}
+		rows, err := query(`select name, value from system_views.settings where name in ('commitlog_sync', 'commitlog_sync_period', 'commitlog_sync_period_in_ms', 'paxos_variant', 'paxos_state_purging', 'cas_contention_timeout', 'cas_contention_timeout_in_ms', 'write_request_timeout', 'write_request_timeout_in_ms')`)
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			name, _ := r["name"].(string)
+			value, _ := r["value"].(string)
+			if base, old := strings.CutSuffix(name, "_in_ms"); old { // until 4.1 the only name
+				if has(rows, base) {
+					continue
+				}
+				name, value = base, value+"ms"
+			}
+			add(name, value, h.address)
+		}
+		rows, err = query(`select mebibytes from system_views.disk_usage where keyspace_name = 'system' and table_name = 'paxos'`)
+		for _, r := range rows {
+			add(paxosSize, fmt.Sprint(r["mebibytes"]), h.address)
+		}
+		if refused(err) { // it is not there in all versions
+			err = nil
+		}
+		return err
+	}) {
+		if err == nil {
+			answers++
+		} else {
+			last = err
+		}
+	}
+	if answers == 0 {
+		return nil, last
+	}
+	return set, nil
+}
+
+func has(rows []map[string]any, name string) bool {
+	return slices.ContainsFunc(rows, func(r map[string]any) bool { return r["name"] == name })
+}
+
+// durability tells what a node that dies takes along.
+func durability(set settings, say sayer) {
+	sync := set.of("commitlog_sync")
+	if set.any("commitlog_sync", func(v string) bool { return v == "periodic" }) {
+		say(holdfast.Warning, "durability", "commitlog_sync is %s: a node that loses power forgets what it confirmed within commitlog_sync_period (%s), and a lock that was confirmed may be given again. Set commitlog_sync: batch or group on all nodes",
+			sync, set.of("commitlog_sync_period"))
+		return
+	}
+	say(holdfast.Good, "durability", "commitlog_sync is %s: what is confirmed is on the disks of a majority", sync)
+}
+
+// paxos tells how nodes agree.
+func paxos(set settings, say sayer) {
+	const variant = "paxos_variant"
+	is := set.of(variant)
+	switch {
+	case set.any(variant, func(v string) bool { return strings.Contains(v, "_without_") }):
+		say(holdfast.Failure, "paxos", "paxos_variant is %s: reads, or writes that are refused, may be told what is no longer so. Set paxos_variant: v2 on all nodes", is)
+	case len(set[variant]) == 0:
+		say(holdfast.Warning, "paxos", "this version has no paxos_variant: v2, in Cassandra 4.1 and newer, takes fewer round trips")
+	case is != "v2":
+		say(holdfast.Warning, "paxos", "paxos_variant is %s: v2 takes fewer round trips. Set it on all nodes", is)
+	default:
+		say(holdfast.Good, "paxos", "paxos_variant is v2")
+	}
+	most := ""
+	for v := range set[paxosSize] {
+		if most == "" || compareVersions(v, most) > 0 {
+			most = v
+		}
+	}
+	if purging := set.of("paxos_state_purging"); purging != "" {
+		text := "paxos_state_purging is " + purging
+		if most != "" {
+			text += fmt.Sprintf("; system.paxos has %s MiB on the node where it is largest", most)
+		}
+		say(holdfast.Good, "paxos", "%s", text)
+	}
+}
+
+// timeouts tells whether nodes give up before we give them up.
+func timeouts(set settings, say sayer) {
+	var long, all []string
+	for _, name := range []string{"cas_contention_timeout", "write_request_timeout"} {
+		is := set.of(name)
+		if is == "" {
+			continue
+		}
+		all = append(all, name+" "+is)
+		if set.any(name, func(v string) bool { d, err := time.ParseDuration(v); return err == nil && d > slow }) {
+			long = append(long, name+" "+is)
+		}
+	}
+	switch {
+	case len(long) > 0:
+		say(holdfast.Warning, "timeouts", "%s: a node is taken for dead when it has not answered in %s. Set at most 2s", strings.Join(long, ", "), slow)
+	case len(all) > 0:
+		say(holdfast.Good, "timeouts", "%s: less than the %s after which a node is taken for dead", strings.Join(all, ", "), slow)
+	}
+}
+
+// repair tells by when; whether it is done cannot be seen.
+func (s *Store) repair(f facts, say sayer) {
+	const hints = 3 * time.Hour // for so long nodes keep what one that is down has missed
+	grace := time.Duration(f.gcGrace) * time.Second
+	if grace < hints {
+		say(holdfast.Warning, "repair", "gc_grace_seconds of %s is %d: rows that were swept may come back with old tokens. Set it to 864000", s.tables, f.gcGrace)
+		return
+	}
+	text := fmt.Sprintf("%d hours", f.gcGrace/3600)
+	if f.gcGrace >= 2*86400 {
+		text = fmt.Sprintf("%d days", f.gcGrace/86400)
+	}
+	say(holdfast.Good, "repair", "gc_grace_seconds is %s: each node has to be repaired (nodetool repair) at least that often, which cannot be seen from here", text)
+}

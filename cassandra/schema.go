@@ -3,8 +3,11 @@ package cassandra
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -13,6 +16,8 @@ import (
 
 //go:embed schema.cql
 var schema string
+
+const schemaVersion = 1
 
 // tables are the names of what belongs to one Options.
 type tables struct{ keyspace, prefix string }
@@ -27,37 +32,192 @@ func (o *Options) tables() tables {
 	return t
 }
 
+// String is how errors name them.
+func (t tables) String() string { return t.keyspace + "." + t.prefix + "records" }
+
 // expand puts quoted names for {records}.
 func (t tables) expand(text string) string {
-	return strings.ReplaceAll(text, "{records}", quote(t.keyspace)+"."+quote(t.prefix+"records"))
+	name := quote(t.prefix + "records")
+	if t.keyspace != "" {
+		name = quote(t.keyspace) + "." + name
+	}
+	return strings.ReplaceAll(text, "{records}", name)
 }
 
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// nameForm is what Cassandra takes for a name.
-var nameForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_]{0,40}$`) })
+// maxName is how long a keyspace's name may be, and a prefix: "records" follows
+// it, and a name in Cassandra has at most 48 characters.
+const maxName = 40
 
-func (o *Options) check() error {
-	for _, n := range []struct{ what, name string }{{"keyspace", o.Keyspace}, {"prefix", o.Prefix}} {
-		if !nameForm().MatchString(n.name) {
-			return fmt.Errorf("%s %q: at most 40 letters, digits and underscores", n.what, n.name)
-		}
+// nameForm is what Cassandra takes for a name.
+var nameForm = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(fmt.Sprintf(`^[A-Za-z0-9_]{0,%d}$`, maxName))
+})
+
+// Schema returns the statements that create what Holdfast needs in a keyspace,
+// for those who run them with cqlsh or a tool of their own. They may be repeated,
+// but not by several at once (see Migrate). Without Options.Keyspace they are for
+// the keyspace that is in use.
+func Schema(opts *Options) (string, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	if err := opts.check(); err != nil {
+		return "", fmt.Errorf("cassandra: %w", err)
+	}
+	return opts.tables().expand(schema), nil
+}
+
+// Migrate creates the table in a keyspace that exists, as far as it is missing,
+// and returns when all nodes that are up know it. It may be repeated. Where all is
+// there it changes nothing.
+//
+// Two nodes that are told to create a table at the same time make two tables of
+// one name, and which one the cluster keeps may change when it restarts; no
+// statement of Cassandra prevents that. So Migrate always asks the same node, as
+// long as it is up: who runs it at several places at once is safe as long as all
+// see the same nodes up. Better run it at one.
+//
+// It needs a role that may create in the keyspace:
+//
+//	grant create on keyspace locks to migrator;
+//	grant select, modify on keyspace locks to migrator;
+//
+// A role that takes locks and sweeps needs only these:
+//
+//	grant select on table locks.holdfast_records to app;
+//	grant modify on table locks.holdfast_records to app;
+func Migrate(ctx context.Context, session *gocql.Session, opts *Options) error {
+	s, err := prepare(ctx, session, opts)
+	if err == nil {
+		err = s.migrate(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("cassandra: create the schema: %w", err)
 	}
 	return nil
 }
 
-// Migrate creates the table in a keyspace that exists, as far as it is missing.
-func Migrate(ctx context.Context, session *gocql.Session, opts *Options) error {
+func (s *Store) migrate(ctx context.Context) error {
+	f, err := s.facts(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.refuseCluster(f); err != nil {
+		return err
+	}
+	if f.table {
+		if err := s.compare(f); err != nil {
+			return err
+		}
+		if _, err := s.floor(ctx); err == nil || !errors.Is(err, errNoFloor) {
+			return err
+		}
+	}
+	for _, text := range statementsOf(s.tables.expand(schema)) {
+		if isInsert(text) {
+			_, err = s.calls.send(ctx, floorName, text, nil, func(q *gocql.Query) error {
+				_, err := q.MapScanCAS(make(map[string]any))
+				return err
+			})
+		} else {
+			err = s.create(ctx, text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return s.verify(ctx)
+}
+
+func isInsert(text string) bool { return strings.HasPrefix(text, "insert ") }
+
+// create sends a statement that changes the schema, once, to the node that all
+// are to ask for that, and waits until the others know of it.
+func (s *Store) create(ctx context.Context, text string) error {
+	host, _ := s.calls.coordinator([]byte(s.tables.String()), nil)
+	if host == "" {
+		return gocql.ErrNoConnections
+	}
+	err := s.session.Query(text).WithContext(ctx).SetHostID(host).Consistency(gocql.One).RetryPolicy(nil).Exec()
+	if err != nil {
+		return err
+	}
+	return s.session.AwaitSchemaAgreement(ctx)
+}
+
+// Verify compares the schema in the database with that of this program, column
+// by column. It needs the right to read the table, and no other.
+func Verify(ctx context.Context, session *gocql.Session, opts *Options) error {
 	s, err := prepare(ctx, session, opts)
+	if err == nil {
+		err = s.verify(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("cassandra: %w", err)
 	}
-	for _, text := range statementsOf(s.tables.expand(schema)) {
-		if err := session.Query(text).WithContext(ctx).Consistency(gocql.Quorum).SerialConsistency(gocql.Serial).Exec(); err != nil {
-			return fmt.Errorf("cassandra: create the schema: %w", err)
+	return nil
+}
+
+func (s *Store) verify(ctx context.Context) error {
+	f, err := s.facts(ctx)
+	if err != nil {
+		return err
+	}
+	if f.strategy == "" {
+		return s.noKeyspace(f)
+	}
+	if err := s.compare(f); err != nil {
+		return err
+	}
+	_, err = s.floor(ctx)
+	return err
+}
+
+// published are the columns of the table as facts sees them.
+var published = map[string]string{
+	"space":   "tinyint partition_key 0",
+	"name":    "blob partition_key 1",
+	"version": "bigint regular",
+	"value":   "blob regular",
+	"attempt": "blob regular",
+	"follows": "bigint regular",
+}
+
+// compare is what of the table is not as published.
+func (s *Store) compare(f facts) error {
+	if !f.table {
+		return fmt.Errorf("the table %s is missing; create it with cassandra.Migrate or: holdfast schema apply", s.tables)
+	}
+	var version int
+	if _, err := fmt.Sscanf(f.comment, "holdfast %d", &version); err != nil {
+		return fmt.Errorf("the table %s is not ours: its comment is %q, not %q", s.tables, f.comment, fmt.Sprintf("holdfast %d", schemaVersion))
+	}
+	switch {
+	case version > schemaVersion:
+		return fmt.Errorf("the table %s is version %d, newer than this program (%d): upgrade the program", s.tables, version, schemaVersion)
+	case version < schemaVersion:
+		return fmt.Errorf("the table %s is version %d, this program needs %d; its owner runs: holdfast schema apply", s.tables, version, schemaVersion)
+	}
+	for _, name := range slices.Sorted(maps.Keys(published)) {
+		switch is, ok := f.columns[name]; {
+		case !ok:
+			return fmt.Errorf("the table %s has no column %s; compare it with: holdfast schema print", s.tables, name)
+		case is != published[name]:
+			return fmt.Errorf("the column %s of the table %s is not as published, but %s; compare it with: holdfast schema print", name, s.tables, is)
 		}
 	}
-	return session.AwaitSchemaAgreement(ctx)
+	for _, name := range slices.Sorted(maps.Keys(f.columns)) {
+		if _, ok := published[name]; !ok {
+			return fmt.Errorf("the table %s has a column %s that is not published; compare it with: holdfast schema print", s.tables, name)
+		}
+	}
+	if f.ttl != 0 {
+		return fmt.Errorf("the table %s has default_time_to_live %d, so locks would vanish: alter table %s with default_time_to_live = 0",
+			s.tables, f.ttl, s.tables.expand("{records}"))
+	}
+	return nil
 }
 
 // statementsOf takes a script apart.
@@ -74,5 +234,3 @@ func statementsOf(script string) (texts []string) {
 	}
 	return texts
 }
-
-func (s *Store) check(ctx context.Context) error { return nil }

@@ -1,0 +1,109 @@
+package cassandra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// ErrNotApplied is the error of Fence if the row does not exist, or has no fence
+// yet, or a condition of the caller's own does not hold.
+var ErrNotApplied = errors.New("not applied")
+
+// Fence carries out an update of a row of the caller's own, unless a later holder
+// has written to that row with Fence: then it fails with ErrLost. The row keeps the
+// highest token that has written to it in a bigint column called fence, which has
+// to be 0 before the first; so insert rows with fence 0, if not exists.
+//
+//	err := cassandra.Fence(ctx, session, lock,
+//		`update accounts set fence = ?, balance = ? where id = ? if fence <= ?`, 90, "ana")
+//
+// The update has to begin as this one does, by setting fence, and to end with the
+// condition on it, if fence <= ?, or, after conditions of its own, and fence <= ?.
+// An update that does not is refused and not sent. Fence puts the lock's token in
+// these two places; args are for the others. Programs in any language do the same
+// with such a statement, and look at [applied].
+//
+// What it promises: once a holder has written to a row, no earlier holder's update
+// of that row is applied. What it does not: an earlier holder's update that comes
+// before the first of a later one is applied, whoever holds the lock by then; and
+// rows know nothing of each other. So a holder that goes by what it reads first
+// fences each row that it will read or write, with an update that sets nothing
+// else, and reads then, at SERIAL. All writes to such rows have to be lightweight
+// transactions, and none may delete them or have a TTL. If fence is a static
+// column, it is one fence for all rows of a partition.
+//
+// If an answer is lost, or comes late, the update is sent again, so it must do no
+// harm twice: one that sets values does none, one that appends to a list does. An
+// error other than ErrLost and ErrNotApplied means perhaps; so does ErrLost, if a
+// later holder came in between.
+//
+// The lock has to be exclusive. It may be kept in any store; if that is a Store of
+// this package, its LocalDC is asked, at SERIAL or LOCAL_SERIAL as for locks.
+func Fence(ctx context.Context, session *gocql.Session, lock *holdfast.Lock, update string, args ...any) error {
+	if lock.Slots() != 1 {
+		return fmt.Errorf("fence %q: the lock is shared, or one of several slots; its token is not above all others", lock.Name())
+	}
+	if err := lock.Err(); err != nil {
+		return fmt.Errorf("fence %q: %w", lock.Name(), err)
+	}
+	c := new(calls)
+	if s, ok := lock.Store().(*Store); ok && s.session == session {
+		c = &s.calls
+	} else if ok {
+		c.init(session, s.opts.LocalDC, s.opts.localSerial())
+	} else {
+		c.init(session, "", false)
+	}
+	return fence(ctx, c, lock.Name(), lock.Token(), update, args)
+}
+
+// The two ends of an update that is fenced.
+var (
+	fenceSet = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?is)^\s*update\s+[^\s]+\s+set\s+fence\s*=\s*\?\s*(,|where\s)`)
+	})
+	fenceIf = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?is)\s(if|and)\s+fence\s*<=\s*\?\s*;?\s*$`)
+	})
+)
+
+func fence(ctx context.Context, c *calls, name string, token int64, update string, args []any) error {
+	end := fenceIf().FindStringSubmatch(update)
+	if !fenceSet().MatchString(update) || end == nil {
+		return fmt.Errorf("fence %q: the update has to begin with: update TABLE set fence = ?, and to end with: if fence <= ?", name)
+	}
+	all := append(append([]any{token}, args...), token)
+	var applied bool
+	var found map[string]any
+	unknown, err := c.send(ctx, []byte(name), update, all, func(q *gocql.Query) (err error) {
+		found = make(map[string]any)
+		applied, err = q.MapScanCAS(found)
+		return err
+	})
+	if err != nil {
+		if !refused(err) || unknown {
+			return fmt.Errorf("fence %q: %w: %w", name, errUnknown, err)
+		}
+		return fmt.Errorf("fence %q: %w", name, err)
+	}
+	seen, there := found["fence"].(int64)
+	switch {
+	case applied:
+		return nil
+	case there && seen > token:
+		return fmt.Errorf("fence %q: the row was written with token %d, ours is %d: %w", name, seen, token, holdfast.ErrLost)
+	case unknown:
+		return fmt.Errorf("fence %q: %w: an earlier try may have been, and a condition does not hold now", name, errUnknown)
+	case strings.EqualFold(end[1], "if"):
+		return fmt.Errorf("fence %q: %w: the row is not there, or its fence is null: insert it with fence 0", name, ErrNotApplied)
+	}
+	return fmt.Errorf("fence %q: %w: another condition does not hold, or the row has no fence", name, ErrNotApplied)
+}

@@ -1,0 +1,173 @@
+package cassandra
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/memory"
+)
+
+// accounts is a table of an application's, with a row for "ana".
+func accounts(t *testing.T) (session *gocql.Session, table string) {
+	t.Helper()
+	session, ks := keyspace(t)
+	table = ks + ".accounts"
+	exec(t, session, "create table "+table+" (id text primary key, balance bigint, fence bigint)")
+	exec(t, session, "insert into "+table+" (id, balance, fence) values ('ana', 100, 0) if not exists")
+	return session, table
+}
+
+func balance(t *testing.T, session *gocql.Session, table string) (balance, fence int64) {
+	t.Helper()
+	if err := session.Query("select balance, fence from "+table+" where id = 'ana'").Consistency(gocql.Serial).Scan(&balance, &fence); err != nil {
+		t.Fatal(err)
+	}
+	return balance, fence
+}
+
+func client(t *testing.T, s holdfast.Store) *holdfast.Client {
+	t.Helper()
+	c, err := holdfast.New(s, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// The fence of a row lets each later holder in and no earlier one.
+func TestFence(t *testing.T) {
+	t.Parallel()
+	session, table := accounts(t)
+	c := client(t, memory.New()) // wherever the lock is
+	ctx := t.Context()
+	set := "update " + table + " set fence = ?, balance = ? where id = ? if fence <= ?"
+	first, err := c.Acquire(ctx, "ana")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the same holder as often as it likes
+		if err := Fence(ctx, session, first, set, 90, "ana"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b, f := balance(t, session, table); b != 90 || f != first.Token() {
+		t.Errorf("balance %d, fence %d", b, f)
+	}
+	if err := Fence(ctx, session, first, "update "+table+" set fence = ?, balance = ?\nwhere id = ? IF balance = ? AND fence <= ?;", 80, "ana", 90); err != nil {
+		t.Errorf("with a condition that holds: %v", err)
+	}
+	if err := Fence(ctx, session, first, "update "+table+" set fence = ?, balance = ? where id = ? if balance = ? and fence <= ?", 70, "ana", 90); !errors.Is(err, ErrNotApplied) {
+		t.Errorf("with a condition that does not hold: %v", err)
+	}
+	if err := Fence(ctx, session, first, set, 70, "bob"); !errors.Is(err, ErrNotApplied) || !strings.Contains(err.Error(), "insert it with fence 0") {
+		t.Errorf("a row that is not there: %v", err)
+	}
+	exec(t, session, "insert into "+table+" (id, balance) values ('eve', 1) if not exists")
+	if err := Fence(ctx, session, first, set, 70, "eve"); !errors.Is(err, ErrNotApplied) || !strings.Contains(err.Error(), "insert it with fence 0") {
+		t.Errorf("a row without a fence: %v", err)
+	}
+	if err := first.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := Fence(ctx, session, first, set, 60, "ana"); !errors.Is(err, holdfast.ErrReleased) {
+		t.Errorf("after the release: %v", err)
+	}
+
+	// What it promises, and what not: with tokens, for a holder that has lost
+	// its lock and does not know.
+	second, err := c.Acquire(ctx, "ana")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := new(calls)
+	own.init(session, "", false)
+	late := func(b int64) error { return fence(ctx, own, "ana", first.Token(), set, []any{b, "ana"}) }
+	if err := late(50); err != nil {
+		t.Errorf("an earlier holder before the later one's first update: %v", err)
+	}
+	if err := Fence(ctx, session, second, "update "+table+" set fence = ? where id = ? if fence <= ?", "ana"); err != nil {
+		t.Errorf("raising the fence alone: %v", err)
+	}
+	if err := late(40); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("an earlier holder after it: %v", err)
+	}
+	if b, f := balance(t, session, table); b != 50 || f != second.Token() {
+		t.Errorf("balance %d, fence %d", b, f)
+	}
+	// An update whose answer is lost may have been applied: that is said.
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := Fence(over, session, second, set, 1, "ana"); !errors.Is(err, errUnknown) || errors.Is(err, ErrNotApplied) || errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("in no time: %v", err)
+	}
+	// A wrong statement is told as the server says it.
+	if err := Fence(ctx, session, second, "update "+table+" set fence = ?, nothing = ? where id = ? if fence <= ?", 1, "ana"); err == nil || errors.Is(err, errUnknown) {
+		t.Errorf("a column that is not there: %v", err)
+	}
+}
+
+// An update without the condition, or without the token in the row, is not sent.
+func TestFenceForm(t *testing.T) {
+	for _, update := range []string{
+		"update accounts set balance = ? where id = ?",
+		"update accounts set fence = ?, balance = ? where id = ?",
+		"update accounts set balance = ? where id = ? if fence <= ?",
+		"update accounts set fence = ?, balance = ? where id = ? if fence <= ? and balance = ?",
+		"update accounts set fence = ?, balance = ? where id = ? if fence < ?",
+		"update accounts set fence = ?, balance = ? where id = ? if fence >= ?",
+		"update accounts set fence = ? + 1 where id = ? if fence <= ?",
+		"update accounts set fences = ?, balance = ? where id = ? if fence <= ?",
+		"insert into accounts (id, fence) values (?, ?) if not exists",
+		"delete from accounts where id = ? if fence <= ?",
+		"update accounts using ttl 5 set fence = ?, balance = ? where id = ? if fence <= ?",
+		"",
+	} {
+		if err := fence(t.Context(), nil, "ana", 1, update, nil); err == nil || !strings.Contains(err.Error(), "has to begin with") {
+			t.Errorf("%q: %v", update, err)
+		}
+	}
+}
+
+// Shared holders' tokens are in no order that a row could go by.
+func TestFenceShared(t *testing.T) {
+	c := client(t, memory.New())
+	for _, opt := range []holdfast.Option{holdfast.Shared(), holdfast.Slots(2)} {
+		lock, err := c.Acquire(t.Context(), "a", opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Fence(t.Context(), nil, lock, "update a set fence = ? where id = ? if fence <= ?", "a"); err == nil || !strings.Contains(err.Error(), "shared") {
+			t.Errorf("got %v", err)
+		}
+		lock.Release(t.Context())
+	}
+}
+
+// A static column is one fence for all rows of a partition.
+func TestFenceStatic(t *testing.T) {
+	t.Parallel()
+	session, ks := keyspace(t)
+	table := ks + ".ledger_static"
+	exec(t, session, "create table "+table+" (book text, nr int, amount bigint, fence bigint static, primary key (book, nr))")
+	exec(t, session, "insert into "+table+" (book, fence) values ('a', 0) if not exists")
+	c := new(calls)
+	c.init(session, "", false)
+	write := func(token int64, nr int) error {
+		return fence(t.Context(), c, "a", token, "update "+table+" set fence = ?, amount = ? where book = ? and nr = ? if fence <= ?", []any{int64(5), "a", nr})
+	}
+	if err := write(2, 1); err != nil {
+		t.Error(err)
+	}
+	if err := write(1, 2); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("another row of the partition: %v", err)
+	}
+	if err := write(2, 2); err != nil {
+		t.Error(err)
+	}
+}

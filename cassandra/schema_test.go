@@ -1,0 +1,96 @@
+package cassandra
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+func TestSchemaText(t *testing.T) {
+	text, err := Schema(nil)
+	if err != nil || !strings.Contains(text, `create table if not exists "holdfast_records" (`) {
+		t.Errorf("got %s, error %v", text, err)
+	}
+	text, err = Schema(&Options{Keyspace: "Shop", Prefix: "app_"})
+	if err != nil || strings.Count(text, `"Shop"."app_records"`) != 2 || strings.Contains(text, "{") != strings.Contains(text, "{'class'") {
+		t.Errorf("got %s, error %v", text, err)
+	}
+	if n := len(statementsOf(text)); n != 2 {
+		t.Errorf("%d statements", n)
+	}
+	if _, err = Schema(&Options{Prefix: "a b"}); err == nil {
+		t.Error("a prefix that is none is taken")
+	}
+}
+
+// Migrate may be repeated and run by several at once: it makes one table, and its
+// floor stays.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	_, ks := keyspace(t)
+	opts := &Options{Keyspace: ks, Prefix: "migrated_"}
+	var sessions []*gocql.Session
+	for range 4 {
+		sessions = append(sessions, connect(t, config(t, cluster(t))))
+	}
+	errs := make([]error, len(sessions))
+	var wg sync.WaitGroup
+	for i, s := range sessions {
+		wg.Go(func() { errs[i] = Migrate(t.Context(), s, opts) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	s := sessions[0]
+	ids := make(map[string]bool)
+	for _, h := range s.GetHosts() {
+		var id gocql.UUID
+		if err := s.Query(`select id from system_schema.tables where keyspace_name = ? and table_name = 'migrated_records'`, ks).SetHostID(h.HostID()).Consistency(gocql.One).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		ids[id.String()] = true
+	}
+	if len(ids) != 1 {
+		t.Errorf("the nodes have tables %v, want one", ids)
+	}
+	store := open(t, s, opts)
+	if err := store.raise(t.Context(), 4711); err != nil {
+		t.Fatal(err)
+	}
+	out, err := store.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1")}})
+	if err != nil || !out[0].Won {
+		t.Fatalf("%+v, error %v", out, err)
+	}
+	if err := Migrate(t.Context(), s, opts); err != nil {
+		t.Error(err)
+	}
+	if err := Verify(t.Context(), s, opts); err != nil {
+		t.Error(err)
+	}
+	if v, err := store.floor(t.Context()); err != nil || v != 4711 {
+		t.Errorf("the floor is %d, error %v", v, err)
+	}
+	if recs, err := store.Load(t.Context(), []holdfast.Key{{Name: "a"}}); err != nil || fmt.Sprintf("%s", recs[0].Value) != "1" {
+		t.Errorf("%+v, error %v", recs, err)
+	}
+}
+
+// The session's own keyspace is taken if none is named.
+func TestKeyspaceOfSession(t *testing.T) {
+	t.Parallel()
+	opts := table(t)
+	c := config(t, cluster(t))
+	c.Keyspace = opts.Keyspace
+	s := open(t, connect(t, c), &Options{Prefix: opts.Prefix})
+	if s.opts.Keyspace != opts.Keyspace {
+		t.Errorf("got %q, want %q", s.opts.Keyspace, opts.Keyspace)
+	}
+}
