@@ -218,6 +218,9 @@ func (c *claim) look(ctx context.Context) (s sight, err error) {
 		return sight{}, err
 	}
 	s = c.judge(columns, expired, l.now())
+	if s.strangers {
+		l.met.Store(int64(l.steady()))
+	}
 	l.clean(c.row)
 	return s, nil
 }

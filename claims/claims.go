@@ -108,6 +108,7 @@ type Locker struct {
 	settings settings
 	cleaner  cleaner
 	stamped  atomic.Int64 // the latest write timestamp given
+	met      atomic.Int64 // when a claim of JanusGraph's was last seen, by steady
 
 	ctx    context.Context // of all that goes on behind the caller's back
 	cancel context.CancelFunc

@@ -40,6 +40,9 @@ func (t *Tx) acquire(ctx context.Context, key, column []byte) error {
 	for err == nil {
 		if c.began == 0 || t.l.steady()-c.began > t.l.trust()/2 {
 			if err = t.l.agree(ctx); err == nil {
+				err = c.giveWay(ctx)
+			}
+			if err == nil {
 				err = c.stake(ctx)
 			}
 		}
@@ -74,6 +77,20 @@ const (
 	quickPoll = 10 * time.Millisecond
 	lastPoll  = time.Second
 )
+
+// giveWay lets strangers go first, for a while, if there are any. They do not wait in
+// line, and lose whenever an older claim of ours is there.
+func (c *claim) giveWay(ctx context.Context) error {
+	l := c.l
+	if met := time.Duration(l.met.Load()); met == 0 || l.steady()-met > 10*time.Second {
+		return nil
+	}
+	s, err := c.look(ctx)
+	if err != nil || !s.strangers {
+		return err
+	}
+	return sleep(ctx, jitter(3*l.wait()))
+}
 
 // standBy waits until it is worth while to look again: a seventh of the time
 // since the queue last moved. Among strangers, who come and go and do not queue, the

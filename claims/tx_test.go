@@ -573,7 +573,7 @@ func TestTurns(t *testing.T) {
 			ours, theirs = ours+turns[i], theirs+turns[4+i]
 		}
 		t.Logf("turns of Lockers %v, of originals %v", turns[:4], turns[4:])
-		if ours < 12 || theirs < 12 {
+		if ours < 60 || theirs < 60 || ours > 4*theirs || theirs > 4*ours {
 			t.Errorf("Lockers had %d turns in a minute, originals %d", ours, theirs)
 		}
 	})
