@@ -75,7 +75,7 @@ func (c *Client) matters(p *place, r Record) bool {
 	}
 	if r.Version > p.version {
 		rec, err := decodeLock(r.Value, r.Version)
-		if err != nil || len(p.leaving) > 0 || !p.onlyWaits(&rec) {
+		if err != nil || len(p.leaving) > 0 || !c.onlyWaits(p, &rec) {
 			return true
 		}
 		c.see(p, rec, r.Version, p.asked) // not as fresh as a look
@@ -95,8 +95,9 @@ func (c *Client) loadEvery(p *place) time.Duration {
 	return max(ttl, min(now().sub(p.pos.moved)/7, 4*ttl))
 }
 
-// onlyWaits says whether all our claims on a place are in the queue of a record.
-func (p *place) onlyWaits(rec *lockRecord) bool {
+// onlyWaits says whether all our claims on a place are in the queue of a record,
+// and none that nobody wants is in it: a crash of the store may bring one back.
+func (c *Client) onlyWaits(p *place, rec *lockRecord) bool {
 	for _, g := range p.groups {
 		if g.state != queued || g.sess == nil {
 			return false
@@ -105,7 +106,8 @@ func (p *place) onlyWaits(rec *lockRecord) bool {
 			return false
 		}
 	}
-	return true
+	unwanted := func(cl claimRecord) bool { return c.isOurs(cl.Session) && !p.wants(cl.Nr) }
+	return !slices.ContainsFunc(rec.Holders, unwanted) && !slices.ContainsFunc(rec.Waiters, unwanted)
 }
 
 // loadUnsure loads the sessions of which a glance says that something is to be
