@@ -104,7 +104,7 @@ func (c *Client) drive(p *place, here context.Context) {
 				lost = 0
 			case lostTo:
 				if lost++; spread && !leaves {
-					c.pause(time.Duration(mathrand.Int64N(int64(min(4*took, maxPause)) + 1)))
+					c.pause(time.Duration(mathrand.Int64N(int64(min(4*took<<min(lost-1, 8), maxSpread)) + 1)))
 				}
 			case perhaps:
 				if here != nil {
@@ -130,8 +130,12 @@ func (c *Client) drive(p *place, here context.Context) {
 	c.work.Done()
 }
 
-// maxPause bounds what a write that lost waits before the next look.
-const maxPause = 250 * time.Millisecond
+// maxPause bounds what a write that lost waits before the next look; maxSpread
+// where a crowd that writes one key has to be spread out.
+const (
+	maxPause  = 250 * time.Millisecond
+	maxSpread = 2 * time.Second
+)
 
 // openWith opens a session in one call with its first claim.
 func (c *Client) openWith(p *place, s *session) {
