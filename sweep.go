@@ -87,13 +87,14 @@ func (c *Client) turnToSweep(ctx context.Context, every time.Duration) bool {
 	return err == nil && outs[0].Won
 }
 
-// recheck finds claims of ours that nobody wants.
+// recheck finds claims of ours that nobody wants. It loads, for a glance may show
+// what was before the crash.
 func (c *Client) recheck(keys []Key) {
 	ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
 	defer cancel()
 	for part := range slices.Chunk(keys, 500) {
 		asked := now()
-		recs, err := c.glance(ctx, part) // whose claim it shows is loaded before it is left
+		recs, err := c.store.Load(ctx, part)
 		c.mu.Lock()
 		for i, k := range part {
 			if err != nil {
@@ -107,11 +108,7 @@ func (c *Client) recheck(keys []Key) {
 			}
 			p := c.place(k.Name)
 			if len(p.groups)+len(p.leaving) == 0 {
-				if _, glimpsed := c.store.(Glancer); glimpsed {
-					p.look = true
-				} else {
-					c.see(p, rec, recs[i].Version, asked)
-				}
+				c.see(p, rec, recs[i].Version, asked)
 				c.kick(p)
 			}
 		}
