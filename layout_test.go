@@ -88,11 +88,15 @@ func TestRootImports(t *testing.T) {
 	}
 }
 
-// A store imports the root and what is internal to all, and no other store.
+// A store imports the root and what is internal to all, and no other store; the
+// one in Cassandra also has the table that claims are made in.
 func TestStoreImports(t *testing.T) {
 	for _, dir := range packages(t)[1:] {
 		for _, path := range deps(t, dir, "linux") {
 			own := module + "/" + dir + "/"
+			if dir == "cassandra" && path == module+"/claims" {
+				continue
+			}
 			if strings.HasPrefix(path, module+"/") && !strings.HasPrefix(path, own) && !strings.HasPrefix(path, module+"/internal/") {
 				t.Errorf("%s imports %s", dir, path)
 			}
