@@ -28,6 +28,10 @@ type Faults struct {
 
 	Split   float64 // calls whose keys are written or read one by one, in any order, at moments of their own
 	Partial float64 // batches that fail with some writes applied, some late and some lost
+	Singly  float64 // of those batches: that are answered, with an error for each write that is late or lost
+	Busy    float64 // of the writes that fail, and do not hang: those that do so with holdfast.ErrBusy
+
+	Stale time.Duration // the most by which a glance is out of date
 
 	LoseHint   float64       // hints that are not told
 	DoubleHint float64       // hints that are told twice
@@ -60,6 +64,8 @@ type Bus struct {
 	faults Faults
 	late   []lateWrite // by due
 	undo   map[holdfast.Key][]undoneWrite
+	past   map[holdfast.Key][]pastRecord
+	untold map[holdfast.Key]bool // newest records that no glance shows
 	jumps  []jump
 	crash  chan struct{} // closed, and made anew, when the store crashes
 	closed chan struct{} // closed when nothing works any more
@@ -95,6 +101,8 @@ func NewBus(inner holdfast.Store, seed uint64, f Faults) *Bus {
 		seed:   seed,
 		faults: f,
 		undo:   map[holdfast.Key][]undoneWrite{},
+		past:   map[holdfast.Key][]pastRecord{},
+		untold: map[holdfast.Key]bool{},
 		crash:  make(chan struct{}),
 		closed: make(chan struct{}),
 	}
@@ -201,10 +209,7 @@ func (b *Bus) applyNow(ctx context.Context, writes []holdfast.Write) ([]holdfast
 
 	b.applying.Lock()
 	defer b.applying.Unlock()
-	keys := make([]holdfast.Key, len(writes))
-	for i, w := range writes {
-		keys[i] = w.Key
-	}
+	keys := keysOf(writes)
 	before, err := b.inner.Load(ctx, keys)
 	if err != nil {
 		return nil, err
@@ -218,6 +223,9 @@ func (b *Bus) applyNow(ctx context.Context, writes []holdfast.Write) ([]holdfast
 	now := time.Now()
 	durable := false
 	for i, w := range writes {
+		if outcomes[i].Won {
+			b.remember(w.Key, before[i])
+		}
 		switch {
 		case !outcomes[i].Won:
 		case w.Lazy:
@@ -250,7 +258,10 @@ func (b *Bus) catchUp() {
 
 func (b *Bus) applyLate(due []lateWrite) {
 	for _, w := range due {
-		b.applyNow(context.Background(), []holdfast.Write{w.Write}) // nobody waits for what becomes of it
+		outcomes, err := b.applyNow(context.Background(), []holdfast.Write{w.Write})
+		if err == nil && outcomes[0].Won { // and nobody waits for that
+			b.told([]holdfast.Key{w.Key}, false)
+		}
 	}
 }
 

@@ -140,6 +140,12 @@ func (h *clients) process(o *holdfast.Options) (*holdfast.Client, *Process) {
 	if !watches(h.store) {
 		s = p.Plain()
 	}
+	if glances(h.store) && !watches(h.store) {
+		s = struct {
+			holdfast.Store
+			holdfast.Glancer
+		}{s, p.Glancer()}
+	}
 	c := h.open(s, o)
 	h.Cleanup(func() {
 		bus.Close()

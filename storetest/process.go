@@ -126,6 +126,7 @@ func (p *Process) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Rec
 	var records []holdfast.Record
 	err := c.run(func() error {
 		p.bus.catchUp()
+		p.bus.told(keys, true)
 		if c.chance(c.faults.Split) && len(keys) > 1 {
 			records = make([]holdfast.Record, len(keys))
 			for _, i := range c.random.Perm(len(keys)) {
@@ -158,13 +159,11 @@ func (p *Process) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Rec
 
 // CompareAndSwap implements holdfast.Store.
 func (p *Process) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	kind := "beat"
-	keys := make([]holdfast.Key, len(writes))
-	for i, w := range writes {
+	kind, keys := "beat", keysOf(writes)
+	for _, w := range writes {
 		if err := w.Check(); err != nil {
 			return nil, fmt.Errorf("storetest: compare and swap: %w", err)
 		}
-		keys[i] = w.Key
 		if w.Key.Space != holdfast.Sessions {
 			kind = "swap"
 		}
@@ -172,6 +171,7 @@ func (p *Process) CompareAndSwap(ctx context.Context, writes []holdfast.Write) (
 	c := p.begin(ctx, kind, describeAll(keys))
 	var outcomes []holdfast.Outcome
 	err := c.run(func() (err error) {
+		p.bus.told(keys, true)
 		outcomes, err = c.write(writes)
 		now := time.Now()
 		for i := range outcomes {
@@ -180,6 +180,11 @@ func (p *Process) CompareAndSwap(ctx context.Context, writes []holdfast.Write) (
 		return err
 	}, writes)
 	if err != nil {
+		for i, o := range outcomes {
+			if o.Won {
+				p.bus.told(keys[i:i+1], false)
+			}
+		}
 		return nil, err
 	}
 	return outcomes, nil
@@ -297,10 +302,10 @@ func (c *call) run(do func() error, writes []holdfast.Write) error {
 	}
 	switch {
 	case lose:
-		return c.fail(hangs, fault("the call was lost"))
+		return c.fail(hangs, c.unknown(writes, fault("the call was lost")))
 	case late:
 		c.p.bus.delay(lateBy, writes...)
-		return c.fail(hangs, fault("the call is late"))
+		return c.fail(hangs, c.unknown(writes, fault("the call is late")))
 	}
 
 	if err := do(); err != nil {
@@ -312,7 +317,7 @@ func (c *call) run(do func() error, writes []holdfast.Write) error {
 		return err
 	}
 	if loseReply {
-		return c.fail(hangs, fault("the answer was lost"))
+		return c.fail(hangs, c.unknown(writes, fault("the answer was lost")))
 	}
 	if err := c.sleep(back); err != nil {
 		return err
@@ -339,17 +344,13 @@ func (c *call) write(writes []holdfast.Write) ([]holdfast.Outcome, error) {
 	}
 
 	outcomes := make([]holdfast.Outcome, len(writes))
-	failed := error(nil)
-	if partial {
-		failed = fault("the batch was done in part")
-	}
+	var missed []int
 	for _, i := range c.random.Perm(len(writes)) {
 		wait, lateBy, luck := upTo(c.random, c.faults.Delay), upTo(c.random, lateBy(c.faults)), c.random.IntN(3)
-		if partial && luck == 0 {
-			continue
-		}
-		if partial && luck == 1 {
-			b.delay(lateBy, writes[i])
+		if partial && luck < 2 {
+			if missed = append(missed, i); luck == 1 {
+				b.delay(lateBy, writes[i])
+			}
 			continue
 		}
 		if err := c.sleep(wait); err != nil {
@@ -361,7 +362,26 @@ func (c *call) write(writes []holdfast.Write) ([]holdfast.Outcome, error) {
 		}
 		outcomes[i] = one[0]
 	}
-	return outcomes, failed
+	if !partial {
+		return outcomes, nil
+	}
+	failed := c.unknown(writes, fault("the batch was done in part"))
+	if len(missed) == len(writes) || !c.chance(c.faults.Singly) {
+		return outcomes, failed
+	}
+	for _, i := range missed {
+		outcomes[i].Err = failed
+	}
+	return outcomes, nil
+}
+
+// unknown is err as a call of writes tells it: some stores say that they are
+// busy.
+func (c *call) unknown(writes []holdfast.Write, err error) error {
+	if len(writes) > 0 && c.faults.Busy > 0 && c.chance(c.faults.Busy) {
+		return fmt.Errorf("%w: %w", holdfast.ErrBusy, err)
+	}
+	return err
 }
 
 // at runs what the test has put at this point of this call.

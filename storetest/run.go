@@ -6,6 +6,7 @@ package storetest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -16,7 +17,7 @@ import (
 
 // Reopener is a Store that a test can open a second time over the same data,
 // as another process would. Then all races of Run are between both. What
-// Reopen returns is a Watcher and a Sweeper if the first is.
+// Reopen returns is a Watcher, a Sweeper and a Glancer if the first is.
 type Reopener interface {
 	Reopen(t *testing.T) holdfast.Store
 }
@@ -24,11 +25,11 @@ type Reopener interface {
 // Run tests a store against the contract, each sentence of it a subtest; one
 // that fails tells the sentence. open returns a store that nothing was written
 // to, and is called for every case, also at the same time; it closes what it
-// opens with t.Cleanup. A Watcher, Sweeper or Reopener is tested as such.
+// opens with t.Cleanup. A Watcher, Sweeper, Glancer or Reopener is tested as such.
 //
 // Run finds most faults only under the race detector, and never all of them.
 func Run(t *testing.T, open func(t *testing.T) holdfast.Store) {
-	for _, group := range [][]testCase{recordCases, versionCases, raceCases, batchCases, keyCases, failureCases, sweepCases, watchCases, handleCases} {
+	for _, group := range [][]testCase{recordCases, versionCases, raceCases, batchCases, keyCases, failureCases, glanceCases, sweepCases, watchCases, handleCases} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
@@ -183,6 +184,8 @@ func load(ctx context.Context, s holdfast.Store, keys ...holdfast.Key) ([]holdfa
 	return records, nil
 }
 
+// swap is for writes without rivals: what a store does not know of one of them
+// is an error of the call.
 func swap(ctx context.Context, s holdfast.Store, writes ...holdfast.Write) ([]holdfast.Outcome, error) {
 	outcomes, err := s.CompareAndSwap(ctx, writes)
 	if err != nil {
@@ -191,7 +194,56 @@ func swap(ctx context.Context, s holdfast.Store, writes ...holdfast.Write) ([]ho
 	if len(outcomes) != len(writes) {
 		return nil, fmt.Errorf("%d writes have %d outcomes", len(writes), len(outcomes))
 	}
+	for i, o := range outcomes {
+		switch {
+		case o.Err != nil && len(writes) == 1:
+			return nil, fmt.Errorf("the outcome of a single write has an error, which the call should have: %w", o.Err)
+		case o.Err != nil:
+			return nil, fmt.Errorf("compare and swap: write %d of %d: %w", i, len(writes), o.Err)
+		}
+	}
 	return outcomes, nil
+}
+
+// contend is for writes with rivals: of each the store may say that it is too
+// busy to know, in the Err of its outcome. It is never too busy for all of them,
+// for ever.
+func contend(ctx context.Context, s holdfast.Store, writes ...holdfast.Write) ([]holdfast.Outcome, error) {
+	outcomes, err := s.CompareAndSwap(ctx, writes)
+	if errors.Is(err, holdfast.ErrBusy) {
+		outcomes = make([]holdfast.Outcome, len(writes))
+		for i := range outcomes {
+			outcomes[i].Err = err
+		}
+		return outcomes, nil
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("compare and swap: %w", err)
+	case len(outcomes) != len(writes):
+		return nil, fmt.Errorf("%d writes have %d outcomes", len(writes), len(outcomes))
+	case len(writes) == 1 && outcomes[0].Err != nil:
+		return nil, fmt.Errorf("the outcome of a single write has an error, which the call should have: %w", outcomes[0].Err)
+	}
+	return outcomes, nil
+}
+
+// settle makes sure that a key has moved on when some of its rivals do not know
+// what became of their writes: it has, or does by one write more. It returns
+// what the key holds, and does nothing if all know.
+func (h *harness) settle(outcomes []holdfast.Outcome, w holdfast.Write) (now holdfast.Record, unsure bool) {
+	h.Helper()
+	for _, o := range outcomes {
+		unsure = unsure || o.Err != nil
+		if o.Won {
+			return o.Record, false
+		}
+	}
+	if !unsure {
+		return now, false
+	}
+	w.Value = []byte("settled")
+	return h.swap(w).Record, true
 }
 
 // name returns a key of the user's names.

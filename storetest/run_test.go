@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -160,6 +161,59 @@ var brokenStores = map[string]struct {
 			return s.Store.CompareAndSwap(context.WithoutCancel(ctx), writes)
 		}
 	}},
+	"glances show what was never written": {"glance at what was", func(s *broken) {
+		s.glance = func(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+			r, err := s.Load(ctx, keys)
+			for i := range r {
+				r[i].Version++ // a write that may still lose
+			}
+			return r, err
+		}
+	}},
+	"glances stand still": {"glance catches up", func(s *broken) {
+		seen := make(map[holdfast.Key]holdfast.Record)
+		var mu sync.Mutex
+		s.glance = func(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			r, err := s.Load(ctx, keys)
+			for i := range r {
+				if first, ok := seen[keys[i]]; ok {
+					r[i] = first
+				}
+				seen[keys[i]] = r[i]
+			}
+			return r, err
+		}
+	}},
+	"glances are in the order of keys": {"glance", func(s *broken) {
+		s.glance = func(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+			keys = slices.Clone(keys)
+			slices.SortFunc(keys, func(a, b holdfast.Key) int { return strings.Compare(a.Name, b.Name) })
+			return s.Load(ctx, keys)
+		}
+	}},
+	"glances have no age": {"glance age", func(s *broken) {
+		s.glance = func(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+			r, err := s.Load(ctx, keys)
+			for i := range r {
+				r[i].Age = -1
+			}
+			return r, err
+		}
+	}},
+	"a glance with a done context is answered": {"glance cancelled", func(s *broken) {
+		s.glance = func(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+			return s.Load(context.WithoutCancel(ctx), keys)
+		}
+	}},
+	"single writes have an error of their own": {"take", func(s *broken) {
+		s.answer = func(o []holdfast.Outcome) {
+			if len(o) == 1 && !o[0].Won {
+				o[0].Err = holdfast.ErrBusy
+			}
+		}
+	}},
 	"a sweep takes all that is empty": {"sweep too young", func(s *broken) { s.idle = func(time.Duration) time.Duration { return 0 } }},
 }
 
@@ -173,6 +227,15 @@ type broken struct {
 	list   func([]string)
 	hint   func(holdfast.Key) holdfast.Key
 	idle   func(time.Duration) time.Duration
+	glance func(context.Context, []holdfast.Key) ([]holdfast.Record, error)
+}
+
+// Glance implements holdfast.Glancer.
+func (s *broken) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	if s.glance != nil {
+		return s.glance(ctx, keys)
+	}
+	return s.Load(ctx, keys)
 }
 
 func (s *broken) key(k holdfast.Key) holdfast.Key {

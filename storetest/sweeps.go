@@ -155,14 +155,23 @@ func sweepRace(h *harness) {
 		for n := range rounds {
 			at := (i + n) % nkeys
 			k := name("key %d", at)
-			taken, err := swap(h.ctx, s, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: fmt.Append(nil, i)})
+			taken, err := contend(h.ctx, s, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: fmt.Append(nil, i)})
 			if err != nil {
 				return err
 			}
 			if !taken[0].Won {
 				continue
 			}
-			freed, err := swap(h.ctx, s, holdfast.Write{Key: k, Old: taken[0].Record.Version, Lazy: n%2 == 0})
+			free := holdfast.Write{Key: k, Old: taken[0].Record.Version, Lazy: n%2 == 0}
+			freed, err := contend(h.ctx, s, free)
+			if err == nil && freed[0].Err != nil { // it may win now, or have won before
+				for err == nil && freed[0].Err != nil {
+					freed, err = contend(h.ctx, s, free)
+				}
+				if err == nil {
+					continue
+				}
+			}
 			if err != nil {
 				return err
 			}

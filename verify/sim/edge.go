@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -60,14 +61,19 @@ func (e *edge) deadline() time.Time {
 
 // Load implements holdfast.Store.
 func (e *edge) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	recs, err := e.Process.Load(ctx, keys)
+	return e.read(ctx, "load", e.Process.Load, keys)
+}
+
+// read looks at keys one way or the other.
+func (e *edge) read(ctx context.Context, how string, read func(context.Context, []holdfast.Key) ([]holdfast.Record, error), keys []holdfast.Key) ([]holdfast.Record, error) {
+	recs, err := read(ctx, keys)
 	if e.w.verbose {
 		for i, k := range keys {
 			if err != nil {
-				e.w.logf("%s load %s: %v", e.who, keyName(k), err)
+				e.w.logf("%s %s %s: %v", e.who, how, keyName(k), err)
 				break
 			}
-			e.w.logf("%s load %s: %d age %v %s", e.who, keyName(k), recs[i].Version, recs[i].Age, recs[i].Value)
+			e.w.logf("%s %s %s: %d age %v %s", e.who, how, keyName(k), recs[i].Version, recs[i].Age, recs[i].Value)
 		}
 	}
 	return recs, err
@@ -97,8 +103,8 @@ func (e *edge) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]h
 	outs, err := e.swap(ctx, writes)
 	if e.w.verbose {
 		for i, w := range writes {
-			if err != nil {
-				e.w.logf("%s sent %s old %d: %v", e.who, keyName(w.Key), w.Old, err)
+			if perhaps := cmp.Or(err, unknown(outs, i)); perhaps != nil {
+				e.w.logf("%s sent %s old %d: %v", e.who, keyName(w.Key), w.Old, perhaps)
 				continue
 			}
 			e.w.logf("%s sent %s old %d: won %v %d %s", e.who, keyName(w.Key), w.Old, outs[i].Won, outs[i].Record.Version, outs[i].Record.Value)
@@ -106,7 +112,9 @@ func (e *edge) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]h
 	}
 	if err == nil {
 		for _, b := range beats {
-			e.answered(b.win, b.nonce, outs[b.i])
+			if outs[b.i].Err == nil {
+				e.answered(b.win, b.nonce, outs[b.i])
+			}
 		}
 	}
 	return outs, err
@@ -136,10 +144,26 @@ func (e *edge) swap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Ou
 	return outs, err
 }
 
+// unknown is why nothing is known of a write, though its call was answered.
+func unknown(outs []holdfast.Outcome, i int) error {
+	if i < len(outs) {
+		return outs[i].Err
+	}
+	return nil
+}
+
 // A costly edge is a store where to watch costs.
 type costly struct{ *edge }
 
 func (costly) WatchCosts() {}
+
+// A glancer is the cheap look of an edge.
+type glancer struct{ *edge }
+
+// Glance implements holdfast.Glancer.
+func (g glancer) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	return g.read(ctx, "glance", g.Process.Glancer().Glance, keys)
+}
 
 // sending notes a beat of a session of the client's own.
 func (e *edge) sending(w holdfast.Write) (*window, string) {

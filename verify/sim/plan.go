@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math/rand/v2"
+	"os"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -29,9 +30,13 @@ type plan struct {
 	overruns                   bool
 	counts                     bool          // the store has no clock, and counts versions
 	costly                     bool          // to watch costs the store: only who waits does
+	glances                    bool          // the store has a cheap look that may be out of date
 	locked                     float64       // how many writes of names lose to nothing but a lock on the row
 	leap                       time.Duration // the most that all jumps of the store's clock leap forward
 }
+
+// glancesAlways gives every seed a store with a cheap look.
+var glancesAlways = os.Getenv("HOLDFAST_GLANCES") != ""
 
 func drawPlan(r *rand.Rand) plan {
 	chance := func(p float64) bool { return r.Float64() < p }
@@ -128,6 +133,11 @@ func drawPlan(r *rand.Rand) plan {
 	p.costly = chance(0.5)
 	if chance(0.2) {
 		p.locked = rate()
+	}
+	// Drawn last, so that the plans of older seeds stay what they were.
+	if p.glances = chance(0.25) || glancesAlways; p.glances {
+		f.Stale = []time.Duration{0, time.Second, p.maxTTL, 3 * p.maxTTL}[r.IntN(4)]
+		f.Singly, f.Busy = r.Float64(), []float64{0, 0.5, 1}[r.IntN(3)]
 	}
 	if p.setTTLs {
 		p.leap = min(p.leap, holdfast.Margin(2*time.Second))

@@ -205,11 +205,24 @@ func (p *proc) start() {
 func (w *world) client(e *edge, nr int, ttl time.Duration) *holdfast.Client {
 	var store holdfast.Store = e
 	switch {
+	case !w.plan.hints && w.plan.glances:
+		store = struct {
+			holdfast.Store
+			holdfast.Sweeper
+			holdfast.Glancer
+		}{e, e, glancer{e}}
 	case !w.plan.hints:
 		store = struct {
 			holdfast.Store
 			holdfast.Sweeper
 		}{e, e}
+	case w.plan.costly && w.plan.glances:
+		store = struct {
+			costly
+			holdfast.Glancer
+		}{costly{e}, glancer{e}}
+	case w.plan.glances:
+		store = glancer{e}
 	case w.plan.costly:
 		store = costly{e}
 	}

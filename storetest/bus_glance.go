@@ -1,0 +1,109 @@
+package storetest
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// A Bus remembers what keys held before, for glances that are out of date.
+
+// A pastRecord is what a key held until it was followed.
+type pastRecord struct {
+	holdfast.Record
+	until time.Time
+}
+
+// maxPast bounds what is remembered of a key.
+const maxPast = 16
+
+// Glancer returns the cheap look of the process, which is that of the inner store
+// if it has one, and out of date by Faults.Stale at most. What a write has left of which nobody was
+// told shows only when the key is loaded or written again, as where the one who
+// reads has to complete what a dead writer began.
+func (p *Process) Glancer() holdfast.Glancer { return glancer{p} }
+
+type glancer struct{ p *Process }
+
+// Glance implements holdfast.Glancer.
+func (g glancer) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	c := g.p.begin(ctx, "glance", describeAll(keys))
+	var records []holdfast.Record
+	err := c.run(func() (err error) {
+		b := g.p.bus
+		b.catchUp()
+		look := b.inner.Load
+		if own, ok := b.inner.(holdfast.Glancer); ok {
+			look = own.Glance
+		}
+		if records, err = look(ctx, keys); err != nil {
+			return err
+		}
+		now := time.Now()
+		for i, k := range keys {
+			records[i] = b.glance(c, k, records[i], now)
+			b.tell(&records[i], now)
+		}
+		return nil
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return records, nil
+}
+
+// glance draws what a glance shows of a key: half of them are up to date.
+func (b *Bus) glance(c *call, k holdfast.Key, newest holdfast.Record, now time.Time) holdfast.Record {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	past := b.past[k]
+	first := len(past) // that a glance may show
+	for first > 0 && now.Sub(past[first-1].until) < c.faults.Stale {
+		first--
+	}
+	old := c.chance(0.5)
+	at := first + c.random.IntN(len(past)-first+1)
+	switch {
+	case b.untold[k] && len(past) > 0:
+		at = min(at, len(past)-1)
+	case !old || at == len(past):
+		return newest
+	}
+	shown := past[at].Record
+	if shown.Version > 0 && shown.Age >= 0 {
+		shown.Age += now.Sub(past[at].until)
+	}
+	shown.Value = slices.Clone(shown.Value)
+	return shown
+}
+
+// remember keeps what a key held when a write follows it; b.mu is held.
+func (b *Bus) remember(k holdfast.Key, before holdfast.Record) {
+	past := append(b.past[k], pastRecord{before, time.Now()})
+	b.past[k] = past[max(len(past)-maxPast, 0):]
+}
+
+// told has glances show the newest of keys again, or not until they are looked
+// at with more care.
+func (b *Bus) told(keys []holdfast.Key, yes bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, k := range keys {
+		if yes {
+			delete(b.untold, k)
+		} else {
+			b.untold[k] = true
+		}
+	}
+}
+
+// keysOf are the keys of writes.
+func keysOf(writes []holdfast.Write) []holdfast.Key {
+	keys := make([]holdfast.Key, len(writes))
+	for i, w := range writes {
+		keys[i] = w.Key
+	}
+	return keys
+}
