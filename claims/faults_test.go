@@ -211,11 +211,22 @@ func TestT03ExpirySkew(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := locker(t, x, "b", nil, opts)
-			lock := acquire(t, b)
-			if age := behind.now().Sub(time.UnixMicro(o.at)); age <= opts.Expire {
-				t.Errorf("taken over when the original's clock gives it %v more", opts.Expire-age)
+			for _, free := range []bool{false, true} {
+				left := opts.Expire - 500*ms // when b claims, by its clock
+				if free {
+					left += 1500 * ms
+				}
+				time.Sleep(time.Until(time.UnixMicro(o.at).Add(left)))
+				tx := b.Begin(nil)
+				if err := tx.Write(t.Context(), testKey, testCol, nil); err != nil {
+					t.Fatal(err)
+				}
+				err := tx.Check(t.Context())
+				if age := behind.now().Sub(time.UnixMicro(o.at)); (age > opts.Expire) != free || (err == nil) != free {
+					t.Errorf("the original's clock gives it %v more: %v", opts.Expire-age, err)
+				}
+				tx.Delete(t.Context())
 			}
-			lock.Release(t.Context())
 			b.Close(t.Context())
 		})
 	})

@@ -45,12 +45,26 @@ func (w *world) upTo(d time.Duration) time.Duration {
 	return time.Duration(w.rand.Int64N(int64(d)))
 }
 
+// off is how far a clock is off, often as far as may be.
+func (w *world) off() time.Duration {
+	switch w.upTo(4) {
+	case 0:
+		return 0
+	case 1:
+		return w.skew
+	}
+	return w.upTo(w.skew + 1)
+}
+
 // fate: mostly quick, sometimes too slow, sometimes an error of something that
 // has happened, will happen, or never does.
 func (w *world) fate(call, who string) fate {
 	f := fate{takes: w.upTo(15 * ms), reply: w.upTo(15 * ms)}
-	if w.chance(6) {
+	switch {
+	case w.chance(6):
 		f.takes += w.upTo(120 * ms)
+	case w.chance(10): // just in time
+		f.takes, f.reply = 99*ms+w.upTo(ms), 0
 	}
 	if w.chance(6) {
 		f.reply += w.upTo(120 * ms)
@@ -141,6 +155,12 @@ func (w *world) process(name string, clock *wall) {
 				break // while it holds the lock, perhaps
 			}
 			w.left(who)
+			if w.seed%2 == 0 && w.chance(50) { // all come back at about the same time
+				round := 2 * time.Second
+				lock.Release(context.Background())
+				time.Sleep(time.Until(time.Now().Truncate(round).Add(round)) + w.upTo(150*ms))
+				continue
+			}
 			ctx, cancel = context.WithTimeout(context.Background(), w.upTo(300*ms))
 			lock.Release(ctx)
 			cancel()
@@ -167,10 +187,15 @@ func (w *world) stranger(name string, clock *wall) {
 		o := w.x.original(name, clock, w.opts)
 		ctx := context.Background()
 		err := o.write(ctx)
+		hold := w.upTo(time.Second)
+		if err == nil && w.chance(30) { // a transaction that takes its time: as long as it may
+			time.Sleep(w.opts.Expire - w.upTo(2*time.Second) - 200*ms)
+			hold = 0
+		}
 		if err == nil {
 			if err = o.check(ctx); err == nil {
 				w.took(name, func() bool { return true })
-				time.Sleep(w.upTo(time.Second))
+				time.Sleep(hold)
 				w.look()
 				w.left(name)
 			}
@@ -184,16 +209,16 @@ func (w *world) stranger(name string, clock *wall) {
 func run(t *testing.T, seed int, skew time.Duration, strangers bool) (w *world) {
 	synctest.Test(t, func(t *testing.T) {
 		w = &world{t: t, seed: seed, x: newTable(), skew: skew, opts: Options{Expire: 4 * time.Second, CleanExpired: seed%2 == 0},
-			ends: time.Now().Add(20 * time.Second), rand: rand.New(rand.NewPCG(uint64(seed), 6)),
+			ends: time.Now().Add(15 * time.Second), rand: rand.New(rand.NewPCG(uint64(seed), 6)),
 			cut: make(map[string]bool), believes: make(map[string]func() bool)}
 		w.x.doom(w.fate)
 		var clocks []*wall
 		for i := range 3 {
-			clocks = append(clocks, &wall{off: w.upTo(skew + 1)})
+			clocks = append(clocks, &wall{off: w.off()})
 			w.all.Go(func() { w.process(fmt.Sprint("p", i), clocks[i]) })
 		}
 		if strangers && seed%3 == 0 {
-			both := &wall{off: w.upTo(skew + 1)} // they are not safe from one another if their clocks differ
+			both := &wall{off: w.off()} // they are not safe from one another if their clocks differ
 			for i := range 1 + seed%2 {
 				w.all.Go(func() { w.stranger(fmt.Sprint("s", i), both) })
 			}
@@ -202,7 +227,7 @@ func run(t *testing.T, seed int, skew time.Duration, strangers bool) (w *world) 
 			for !w.over() {
 				time.Sleep(w.upTo(8 * time.Second))
 				c := clocks[w.upTo(3)]
-				c.set(w.upTo(skew + 1))
+				c.set(w.off())
 			}
 		})
 		w.all.Wait()
@@ -221,7 +246,7 @@ func TestSimulation(t *testing.T) {
 		grants, steals = grants+w.grants, steals+w.steals
 	}
 	t.Logf("%d grants, and %d times a holder was seen that had lost its lock", grants, steals)
-	if grants < 20**seeds || steals < *seeds/10 {
+	if grants < 10**seeds || steals < *seeds/10 {
 		t.Errorf("too little happens")
 	}
 }
