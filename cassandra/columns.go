@@ -55,8 +55,11 @@ func NewColumns(ctx context.Context, session *gocql.Session, keyspace, table str
 func MigrateColumns(ctx context.Context, session *gocql.Session, keyspace, table string) error {
 	full, err := columnsName(keyspace, table)
 	if err == nil {
+		var c calls
+		c.init(session, "", false)
+		host, _ := c.coordinator([]byte(full), nil) // the same for all who may be at it
 		err = session.Query(`create table if not exists ` + full + ` (key blob, column1 blob, value blob, primary key (key, column1))`).
-			WithContext(ctx).Exec()
+			WithContext(ctx).SetHostID(host).Exec()
 	}
 	if err == nil {
 		err = session.AwaitSchemaAgreement(ctx)

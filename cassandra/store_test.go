@@ -17,6 +17,7 @@ import (
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
@@ -45,6 +46,7 @@ func config(t testing.TB, target string) *gocql.ClusterConfig {
 	c.Timeout, c.ConnectTimeout = 10*time.Second, 10*time.Second
 	c.Metadata.CacheMode = gocql.Disabled // nothing here needs it, and it makes tests that create tables slow
 	c.ReconnectInterval = time.Second
+	c.MaxWaitSchemaAgreement = 20 * time.Second
 	return c
 }
 
@@ -59,14 +61,25 @@ func connect(t testing.TB, c *gocql.ClusterConfig) *gocql.Session {
 	return s
 }
 
-// exec carries out a statement that has to work.
+// exec carries out a statement that has to work. All of them ask the same node: the
+// schema may get lost between nodes that change it at the same time.
 func exec(t testing.TB, s *gocql.Session, text string, args ...any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := s.Query(text, args...).WithContext(ctx).Consistency(gocql.Quorum).Exec(); err != nil {
+	if err := s.Query(text, args...).WithContext(ctx).SetHostID(first(s)).Consistency(gocql.Quorum).Exec(); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
+}
+
+// first is the node with the lowest id.
+func first(s *gocql.Session) (id string) {
+	for _, h := range s.GetHosts() {
+		if id == "" || h.HostID() < id {
+			id = h.HostID()
+		}
+	}
+	return id
 }
 
 // tables is how many tables all tests of this process share: to make one takes
@@ -92,7 +105,7 @@ func keyspace(t testing.TB) (*gocql.Session, string) {
 		}
 		ctx := context.Background()
 		shared.keyspace = "hf_" + strings.ToLower(rand.Text()[:12])
-		shared.err = shared.session.Query(fmt.Sprintf("create keyspace %s with replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}", shared.keyspace)).Exec()
+		shared.err = shared.session.Query(fmt.Sprintf("create keyspace %s with replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}", shared.keyspace)).SetHostID(first(shared.session)).Exec()
 		shared.free = make(chan string, sharedTables)
 		for i := 0; i < sharedTables && shared.err == nil; i++ {
 			opts := &Options{Keyspace: shared.keyspace, Prefix: fmt.Sprintf("Table_%d_", i)} // which needs quotes
@@ -110,7 +123,7 @@ func dropAll() {
 	if s := shared.session; s != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		s.Query("drop keyspace " + shared.keyspace).WithContext(ctx).Exec()
+		s.Query("drop keyspace " + shared.keyspace).WithContext(ctx).SetHostID(first(s)).Exec()
 	}
 }
 
@@ -216,4 +229,7 @@ func (w within) Reopen(t *testing.T) holdfast.Store {
 }
 
 // cluster is the URL of the cluster of all tests.
-func cluster(t testing.TB) string { return os.Getenv("HOLDFAST_TEST_CASSANDRA") }
+func cluster(t testing.TB) string {
+	t.Helper()
+	return servers.Cassandra(t, nil).URL
+}
