@@ -97,30 +97,31 @@ func (c *Cluster) Keyspace(t testing.TB) string {
 			t.Logf("%s is left behind: %v", name, err)
 		}
 	})
-	c.agree(ctx)
+	c.known(ctx, name)
 	return c.URL + "/" + name
 }
 
-// ask runs a statement on the first node that answers.
+// ask runs a statement on the first node that can be reached. Changes of the
+// schema by way of several nodes at the same time would leave them in discord.
 func (c *Cluster) ask(ctx context.Context, statement string, consistency uint16) (cells []string, err error) {
 	for n := range c.hosts {
-		if cells, err = cql(ctx, c.addr(n), statement, consistency); err == nil {
+		var dial *net.OpError
+		if cells, err = cql(ctx, c.addr(n), statement, consistency); !errors.As(err, &dial) || dial.Op != "dial" {
 			break
 		}
 	}
 	return cells, err
 }
 
-// agree returns when all nodes that answer have the same schema, or ctx is done.
-func (c *Cluster) agree(ctx context.Context) {
+// known returns when all nodes that answer know a keyspace, or ctx is done.
+func (c *Cluster) known(ctx context.Context, name string) {
 	for ctx.Err() == nil {
-		versions := map[string]bool{}
+		missing := false
 		for n := range c.hosts {
-			if v, err := cql(ctx, c.addr(n), "SELECT schema_version FROM system.local", one); err == nil {
-				versions[strings.Join(v, "")] = true
-			}
+			rows, err := cql(ctx, c.addr(n), "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = '"+name+"'", one)
+			missing = missing || err == nil && len(rows) == 0
 		}
-		if len(versions) == 1 {
+		if !missing {
 			return
 		}
 		select {
