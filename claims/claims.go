@@ -84,7 +84,8 @@ type Options struct {
 	// Retries is how often a write or a read is tried: 3.
 	Retries int
 	// Group names the Lockers of this process that queue together, so that
-	// goroutines contend here and not in the store. "": this Locker alone.
+	// goroutines contend here and not in the store: all of one table. "": this
+	// Locker alone.
 	Group string
 	// CleanExpired has columns removed that are of nobody any more, at most once
 	// in 30 s for a row. For that the whole row is read.

@@ -53,7 +53,8 @@ func (e *SlowError) Error() string {
 }
 
 // A SkewError: a claim from the future shows that two clocks are further apart
-// than Skew allows. Nothing can be locked there safely.
+// than Skew allows. Nothing can be locked there safely, until that claim is
+// removed, by hand if its owner is gone, or until its time has come.
 type SkewError struct {
 	Rid  string        // of who is ahead of us
 	By   time.Duration // at least

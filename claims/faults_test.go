@@ -743,11 +743,36 @@ func TestT13UnequalSettings(t *testing.T) {
 			if _, err := c.Acquire(t.Context(), testKey, testCol); !errors.As(err, &settings) {
 				t.Errorf("beside one that was killed just now: %v", err)
 			}
-			time.Sleep(b.opts.Expire + b.opts.Skew)
+			time.Sleep(2*b.opts.Expire + b.opts.Skew)
 			acquire(t, c)
 			c.Close(t.Context())
 		})
 	}
+}
+
+// A Locker that is cut off still believes in its lock for a while. Nobody locks
+// with other settings meanwhile.
+func TestT13CutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newTable()
+		a := locker(t, x, "a", nil, small)
+		a.agree(t.Context())
+		time.Sleep(a.trust()/3 - a.wait() - ms) // just before it would publish again
+		lock := acquire(t, a)
+		x.cut("a")
+		b := locker(t, x, "b", nil, Options{Expire: 5 * time.Second})
+		for lock.Err() == nil {
+			if _, err := b.Acquire(within(t, time.Second), testKey, testCol); err == nil {
+				t.Fatal("both hold the lock")
+			} else if lock.Err() == nil && errors.Is(err, holdfast.ErrHeld) {
+				t.Fatalf("it locks with other settings: %v", err)
+			}
+			time.Sleep(100 * ms)
+		}
+		x.doom(nil)
+		a.Close(t.Context())
+		b.Close(t.Context())
+	})
 }
 
 // Two that start in one moment with unequal settings do not both lock.

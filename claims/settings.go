@@ -18,7 +18,7 @@ type settings struct {
 	name    []byte
 	stamp   int64
 	refresh time.Duration // when to write it again
-	lapses  time.Duration // when others may have forgotten it
+	lapses  time.Duration // when no claim may be made on its strength any more
 }
 
 // settingsKey cannot be the row of a lock: no key has this length.
@@ -45,7 +45,7 @@ func (l *Locker) agree(ctx context.Context) error {
 	if s.name == nil {
 		s.name = []byte(l.opts.text() + "\x00" + l.opts.Name + "~" + s.id)
 	}
-	until := l.wall().Add(l.opts.Expire)
+	until := l.wall().Add(2 * l.opts.Expire) // longer than the trust in any claim that is made before it lapses for us
 	s.stamp = l.stamp(s.stamp)
 	err := l.call(ctx, func(ctx context.Context) error {
 		value := binary.BigEndian.AppendUint64(nil, uint64(until.UnixNano()))

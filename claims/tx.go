@@ -43,7 +43,8 @@ type Tx struct {
 }
 
 // Begin begins a transaction. With read, Check compares each locked column's
-// value with what was expected; nil: it does not.
+// value with what was expected; nil: it does not. Delete ends it, and is to be called
+// whatever the others return.
 func (l *Locker) Begin(read Read) *Tx { return l.begin(context.Background(), read) }
 
 func (l *Locker) begin(ctx context.Context, read Read) *Tx {
