@@ -31,6 +31,8 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 		say(holdfast.Failure, "schema", "%v", err)
 	} else if _, err := s.floor(ctx); err != nil {
 		say(holdfast.Failure, "schema", "%v", err)
+	} else if ids, err := s.tableIDs(ctx); err == nil && len(ids) > 1 {
+		say(holdfast.Failure, "schema", "the nodes do not know table %s as the same one, but by the ids %v: it was made at two nodes at once. Drop it once all holders have stopped, and run: holdfast schema apply", s.tables, ids)
 	} else {
 		say(holdfast.Good, "schema", "version %d, table %s", schemaVersion, s.tables)
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 )
@@ -70,7 +71,7 @@ func Schema(opts *Options) (string, error) {
 }
 
 // Migrate creates the table in a keyspace that exists, as far as it is missing,
-// and returns when all nodes that are up know it. It may be repeated. Where all is
+// and returns when all nodes that are up know the same one. It may be repeated. Where all is
 // there it changes nothing.
 //
 // Two nodes that are told to create a table at the same time make two tables of
@@ -134,7 +135,9 @@ func (s *Store) migrate(ctx context.Context) error {
 func isInsert(text string) bool { return strings.HasPrefix(text, "insert ") }
 
 // create sends a statement that changes the schema, once, to the node that all
-// are to ask for that, and waits until the others know of it.
+// are to ask for that, and waits until all others that are up know the same table.
+// (What the driver waits for, that they agree on the schemas of all keyspaces,
+// may never come where others change theirs.)
 func (s *Store) create(ctx context.Context, text string) error {
 	host, _ := s.calls.coordinator([]byte(s.tables.String()), nil)
 	if host == "" {
@@ -144,7 +147,49 @@ func (s *Store) create(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	return s.session.AwaitSchemaAgreement(ctx)
+	ctx, cancel := context.WithTimeout(ctx, spread)
+	defer cancel()
+	for {
+		ids, err := s.tableIDs(ctx)
+		if err == nil && len(ids) == 1 && ids[0] != noID {
+			return nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			if err == nil {
+				err = fmt.Errorf("the nodes know it by the ids %v", ids)
+			}
+			return fmt.Errorf("the table %s is not the same on all nodes that are up: %w", s.tables, err)
+		}
+	}
+}
+
+// spread is how long nodes may take to tell each other of a table.
+const spread = time.Minute
+
+const noID = "none"
+
+// tableIDs are the ids by which the nodes that are up know the table.
+func (s *Store) tableIDs(ctx context.Context) (ids []string, err error) {
+	for _, h := range s.session.GetHosts() {
+		if !h.IsUp() {
+			continue
+		}
+		var id gocql.UUID
+		q := s.session.Query(`select id from system_schema.tables where keyspace_name = ? and table_name = ?`, s.tables.keyspace, s.tables.prefix+"records")
+		text := noID
+		switch err := q.WithContext(ctx).SetHostID(h.HostID()).Consistency(gocql.One).RetryPolicy(nil).Scan(&id); {
+		case err == nil:
+			text = id.String()
+		case !errors.Is(err, gocql.ErrNotFound):
+			return nil, err
+		}
+		if !slices.Contains(ids, text) {
+			ids = append(ids, text)
+		}
+	}
+	return ids, nil
 }
 
 // Verify compares the schema in the database with that of this program, column

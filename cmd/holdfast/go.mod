@@ -3,9 +3,11 @@ module github.com/holdfast-lock/holdfast/cmd/holdfast
 go 1.26.0
 
 require (
+	github.com/apache/cassandra-gocql-driver/v2 v2.1.2
 	github.com/creack/pty v1.1.24
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/holdfast-lock/holdfast v0.1.0
+	github.com/holdfast-lock/holdfast/cassandra v0.1.0
 	github.com/holdfast-lock/holdfast/mysql v0.1.0
 	github.com/holdfast-lock/holdfast/postgres v0.1.0
 	github.com/holdfast-lock/holdfast/sqlite v0.1.0
@@ -30,6 +32,7 @@ require (
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/text v0.41.0 // indirect
 	golang.org/x/tools v0.52.0 // indirect
+	gopkg.in/inf.v0 v0.9.1 // indirect
 	modernc.org/libc v1.79.0 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect

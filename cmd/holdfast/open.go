@@ -29,7 +29,7 @@ type kind struct {
 	verify     func(context.Context, target) error
 }
 
-const stores = "sqlite:PATH, dir:PATH, postgres://…, mysql://…, memory:"
+const stores = "sqlite:PATH, dir:PATH, postgres://…, mysql://…, cassandra://…, memory:"
 
 var kinds = map[string]*kind{
 	"sqlite":     &sqliteKind,
@@ -37,6 +37,7 @@ var kinds = map[string]*kind{
 	"postgres":   &postgresKind,
 	"postgresql": &postgresKind,
 	"mysql":      &mysqlKind,
+	"cassandra":  &cassandraKind,
 	"memory": {example: "memory:", settings: []string{"allow"}, open: func(context.Context, target) (handle, error) {
 		return handle{memory.New(), func() error { return nil }}, nil
 	}},
@@ -128,7 +129,7 @@ func (t *target) takeSettings(query string) (others string, err error) {
 }
 
 // whereKeys are those of the drivers' settings that say which database it is.
-var whereKeys = []string{"host", "port", "dbname", "user", "service", "socket"}
+var whereKeys = []string{"host", "port", "dbname", "user", "service", "socket", "dc"}
 
 // ownFile is where the locks are if nobody says otherwise.
 func ownFile() (string, error) {

@@ -29,6 +29,7 @@ func TestParseStore(t *testing.T) {
 		"postgres://a,b:2/shop?sslmode=disable&schema=locks&prefix=hf_&target_session_attrs=read-write": "postgres://a,b:2/shop?schema=locks&prefix=hf_",
 		"postgres:///shop?host=/run/postgresql&password=hunter2":                                        "postgres:///shop?host=/run/postgresql",
 		"mysql://app:hunter2@db/shop?socket=/run/x.sock&tls=true&prefix=hf_&allow=x":                    "mysql://app@db/shop?socket=/run/x.sock&prefix=hf_&allow=x",
+		"cassandra://app:hunter2@a,b:9999/shop?dc=eu&ca=/x.pem&prefix=hf_&allow=few-replicas":           "cassandra://app@a,b:9999/shop?dc=eu&prefix=hf_&allow=few-replicas",
 	} {
 		got, err := parseStore(in)
 		if err != nil || got.String() != want {
@@ -37,7 +38,7 @@ func TestParseStore(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		"app.db":                             "a store is written SCHEME:",
-		"postgre://db/shop":                  `unknown store "postgre": one of sqlite:PATH, dir:PATH, postgres://…, mysql://…, memory:`,
+		"postgre://db/shop":                  `unknown store "postgre": one of sqlite:PATH, dir:PATH, postgres://…, mysql://…, cassandra://…, memory:`,
 		"postgres:host=db dbname=shop":       "as in postgres://app@db.example/shop",
 		"sqlite:":                            "needs a path",
 		"sqlite:app.db?schema=x":             `unknown setting "schema"`,
@@ -175,6 +176,7 @@ func TestMySQLConfig(t *testing.T) {
 func TestRedact(t *testing.T) {
 	t.Setenv("PGPASSWORD", "hunter2-of-the-environment")
 	t.Setenv("MYSQL_PWD", "hunter2-of-the-environment")
+	t.Setenv("CASSANDRA_PASSWORD", "hunter2-of-the-environment")
 	t.Setenv("PGCONNECT_TIMEOUT", "1")
 	for _, in := range []string{
 		"postgres://app:hunter2@127.0.0.1:1/shop",
@@ -209,6 +211,13 @@ func TestRedact(t *testing.T) {
 		"mysql://app@127.0.0.1:1/shop?passwd=hunter2",
 		"mysql://app:hunter2@tcp(127.0.0.1:1)/shop",
 		"app:hunter2@tcp(127.0.0.1:1)/shop",
+		"cassandra://app:hunter2@127.0.0.1:1/shop",
+		"cassandra://app:%68unter2@127.0.0.1:1,127.0.0.2:1/shop",
+		"cassandra://app:hunter2@127.0.0.1:nonsense/shop",
+		"cassandra://app:hunter2@127.0.0.1:1/",
+		"cassandra://app@127.0.0.1:1/shop?password=hunter2",
+		"cassandra://app@127.0.0.1:1/shop?key_password=hunter2",
+		"cassandra://app:hunter2@127.0.0.1:1/shop?cert=/no/such",
 		"hunter2",
 		"//app:hunter2@db/shop",
 		"postgre://app:hunter2@db/shop",

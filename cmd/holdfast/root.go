@@ -26,9 +26,11 @@ Store       --store URL or HOLDFAST_STORE: ` + stores + `
             ?allow=NAME accepts a danger by the name that doctor gives it
 Servers     postgres://USER@HOST/DB?schema=NAME&prefix=NAME&sslmode=verify-full
             mysql://USER@HOST/DB?prefix=NAME&tls=true&socket=PATH
+            cassandra://USER@HOST,HOST/KEYSPACE?dc=NAME&prefix=NAME&tls=verify&ca=FILE
             schema and prefix: where the tables are; what is not ours is the driver's
 Passwords   not in --store: ps shows it to all users of this host. In HOLDFAST_STORE,
-            PGPASSWORD, PGPASSFILE, PGSERVICE or MYSQL_PWD no other user sees them
+            PGPASSWORD, PGPASSFILE, PGSERVICE, MYSQL_PWD, CASSANDRA_PASSWORD or
+            CASSANDRA_PASSWORD_FILE no other user sees them
 More        holdfast run --help, and so for each verb
 
 exit status: 0 done; 1 the answer is no; 64 usage; 69 store; 70 a fault of ours; see run --help for more

@@ -18,7 +18,8 @@ directory that is one.
   print     write the statements that make them to standard output; connects to
             nothing
   apply     make what is missing; may be repeated, and while others use the store.
-            An SQLite file is created if need be, a directory is not
+            An SQLite file is created if need be; a directory, a database and a
+            keyspace are not
   verify    compare what is there with what this program needs
 
 On a server the tables may have a place and a name of their own: ?schema=NAME
@@ -31,6 +32,7 @@ examples:
   holdfast --store postgres://owner@db/shop schema apply
   holdfast --store 'postgres://db/shop?schema=locks' schema print | psql shop
   holdfast --store mysql://db/shop schema print | mariadb shop
+  holdfast --store cassandra://db1,db2/shop schema print | cqlsh db1
   holdfast schema verify
 
 exit status: 0; 1 verify: not as it should be; 64 usage; 69 store

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -52,7 +53,7 @@ func (t *target) parseServer(rest string) error {
 		}
 	}
 	t.secrets = append(t.secrets, a.password)
-	for _, name := range []string{"PGPASSWORD", "MYSQL_PWD"} {
+	for _, name := range []string{"PGPASSWORD", "MYSQL_PWD", "CASSANDRA_PASSWORD"} {
 		t.secrets = append(t.secrets, os.Getenv(name))
 	}
 	var err error
@@ -182,7 +183,7 @@ func cause(err error) string {
 	var connect *pgconn.ConnectError
 	if !errors.As(err, &connect) {
 		text := err.Error()
-		for _, store := range []string{"postgres: ", "mysql: ", "directory: "} {
+		for _, store := range []string{"postgres: ", "mysql: ", "cassandra: ", "directory: "} {
 			text = strings.TrimPrefix(text, store)
 		}
 		return allowing().ReplaceAllString(text, "accept it with ?allow=$1")
@@ -209,14 +210,16 @@ func unreachable(err error) bool {
 	var connect *pgconn.ConnectError
 	var pg *pgconn.PgError
 	var my *mysql.MySQLError
+	var cql gocql.RequestError
+	var denied *denial
 	var network net.Error
 	switch {
-	case errors.As(err, &pg), errors.As(err, &my):
+	case errors.As(err, &pg), errors.As(err, &my), errors.As(err, &cql), errors.As(err, &denied):
 		return false
 	case errors.As(err, &connect), errors.As(err, &network):
 		return true
 	}
-	for _, is := range []error{context.DeadlineExceeded, driver.ErrBadConn, mysql.ErrInvalidConn} {
+	for _, is := range []error{context.DeadlineExceeded, driver.ErrBadConn, mysql.ErrInvalidConn, gocql.ErrNoConnections, gocql.ErrTimeoutNoResponse, gocql.ErrConnectionClosed} {
 		if errors.Is(err, is) {
 			return true
 		}
@@ -228,11 +231,16 @@ func unreachable(err error) bool {
 func notLetIn(err error) bool {
 	var connect *pgconn.ConnectError
 	var my *mysql.MySQLError
+	var cql gocql.RequestError
+	var denied *denial
 	if errors.As(err, &my) {
 		switch my.Number {
 		case 1040, 1044, 1045, 1049, 1129, 1130, 1203, 1698:
 			return true // too many, denied, no such database, blocked
 		}
 	}
-	return errors.As(err, &connect)
+	if errors.As(err, &cql) && cql.Code() == gocql.ErrCodeUnauthorized {
+		return true
+	}
+	return errors.As(err, &connect) || errors.As(err, &denied)
 }
