@@ -59,7 +59,7 @@ func TestBusy(t *testing.T) {
 		for _, fails := range []error{fmt.Errorf("%w: timeout", holdfast.ErrBusy), down} {
 			synctest.Test(t, func(t *testing.T) {
 				s := &doubtful{Store: memory.New(), times: 3, err: fails, singly: singly}
-				c := newClient(t, s, nil)
+				c := newClient(t, s, &holdfast.Options{TTL: holdfast.DefaultTTL}) // which it need not ask the store for
 				defer c.Close()
 				began := time.Now()
 				l, err := c.TryAcquire(t.Context(), "a")
@@ -78,15 +78,22 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// A store that is busy for ever is given up after a TTL.
+// A store that is busy for ever is given up after a TTL, and asked ever more
+// slowly until then.
 func TestBusyForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t, &doubtful{Store: memory.New(), times: 1 << 30, err: holdfast.ErrBusy}, nil)
+		s := &doubtful{Store: memory.New(), times: 1 << 30, err: holdfast.ErrBusy}
+		c := newClient(t, s, nil)
 		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*holdfast.DefaultTTL)
+		defer cancel()
 		began := time.Now()
-		_, err := c.TryAcquire(t.Context(), "a")
+		_, err := c.TryAcquire(ctx, "a")
 		if took := time.Since(began); !errors.Is(err, holdfast.ErrBusy) || took < holdfast.DefaultTTL || took > 2*holdfast.DefaultTTL {
 			t.Errorf("%v after %v", err, took)
+		}
+		if n := 1<<30 - s.times; n > 100 {
+			t.Errorf("a busy store was asked %d times", n)
 		}
 	})
 }

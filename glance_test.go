@@ -140,6 +140,25 @@ func (q *queueOfTwo) session(t *testing.T) holdfast.Key {
 	return holdfast.Key{Space: holdfast.Sessions, Name: info.Holders[0].Owner.Session}
 }
 
+// rewrite changes the record of the lock, as no client does.
+func (q *queueOfTwo) rewrite(t *testing.T, change func(rec map[string]any)) {
+	t.Helper()
+	before := q.holder.stands(t, lockA)
+	var rec map[string]any
+	if err := json.Unmarshal(before.Value, &rec); err != nil {
+		t.Fatal(err)
+	}
+	change(rec)
+	value, err := json.Marshal(rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outs, err := q.holder.CompareAndSwap(t.Context(), []holdfast.Write{{Key: lockA, Old: before.Version, Value: value}})
+	if err != nil || !outs[0].Won {
+		t.Fatal(outs, err)
+	}
+}
+
 // has fails unless the one who waits has the lock within some time.
 func (q *queueOfTwo) has(t *testing.T, within time.Duration) {
 	t.Helper()
@@ -298,22 +317,9 @@ func TestGoneFromTheQueueIsLoaded(t *testing.T) {
 		q := newQueueOfTwo(t)
 		defer q.a.Close()
 		defer q.b.Close()
-		before := q.holder.stands(t, lockA)
-		var rec map[string]any
-		if err := json.Unmarshal(before.Value, &rec); err != nil {
-			t.Fatal(err)
-		}
-		delete(rec, "waiters")
-		without, err := json.Marshal(rec)
-		if err != nil {
-			t.Fatal(err)
-		}
 		q.waiter.deaf.Store(true)
 		writes := q.waiter.written()[lockA]
-		outs, err := q.holder.CompareAndSwap(t.Context(), []holdfast.Write{{Key: lockA, Old: before.Version, Value: without}})
-		if err != nil || !outs[0].Won {
-			t.Fatal(outs, err)
-		}
+		q.rewrite(t, func(rec map[string]any) { delete(rec, "waiters") })
 		time.Sleep(10 * time.Second) // two heartbeats
 		if n := q.waiter.written()[lockA] - writes; n > 0 {
 			t.Errorf("%d writes on a glance", n)
@@ -324,5 +330,57 @@ func TestGoneFromTheQueueIsLoaded(t *testing.T) {
 			t.Fatal(err)
 		}
 		q.has(t, 20*time.Second)
+	})
+}
+
+// A claim that nobody wants any more, and that a crash of the store has brought
+// back ahead of one that waits, is given up.
+func TestBroughtBackIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueueOfTwo(t)
+		defer q.a.Close()
+		defer q.b.Close()
+		q.rewrite(t, func(rec map[string]any) {
+			ours := rec["waiters"].([]any)[0].(map[string]any)
+			back := maps.Clone(ours)
+			back["nr"] = 99
+			rec["waiters"] = []any{back, ours}
+		})
+		time.Sleep(5 * time.Second)
+		if err := q.lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		q.has(t, 5*time.Second)
+	})
+}
+
+// What was given back without waiting for the disk is given back again when a
+// crash has undone that, though glances show what was before the crash.
+func TestUndoneReleaseIsLoaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New()
+		s := glancingAt(inner)
+		c := newClient(t, s, nil)
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := s.stands(t, lockA)
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		free := s.stands(t, lockA)
+		inner.Restore(lockA, held)
+		s.show(func(k holdfast.Key, newest holdfast.Record) holdfast.Record {
+			if k == lockA {
+				return free
+			}
+			return newest
+		})
+		time.Sleep(15 * time.Second) // three heartbeats
+		if r := s.stands(t, lockA); len(r.Value) > 0 {
+			t.Errorf("the lock is still held: %s", r.Value)
+		}
 	})
 }
