@@ -1,6 +1,6 @@
-// Package faults breaks what locks on PostgreSQL and MariaDB stand on while
-// processes use them: servers are killed, stopped, cut off, filled up and lied to
-// about the time, and so are the processes. Everything is judged by stamps of one
+// Package faults breaks what locks on PostgreSQL, MariaDB and Cassandra stand on
+// while processes use them: servers and nodes are killed, stopped, cut off, filled
+// up and lied to about the time, and so are the processes. Everything is judged by stamps of one
 // kernel clock that the processes write themselves, and by every write that the
 // database saw.
 //

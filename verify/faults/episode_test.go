@@ -30,14 +30,17 @@ import (
 // names are the locks of an episode, and how they are asked for.
 const names = "one/x,both/s,slots/2"
 
-// patience is how long an episode waits for what has to happen.
+// patience is how long an episode waits at least for what has to happen.
 const patience = 60 * time.Second
+
+func (e *episode) patience() time.Duration { return max(patience, 10*e.ttl) }
 
 // A lane is a server, and what may stand in front of it. Its episodes come one
 // after the other.
 type lane struct {
-	kind   string // postgres, mysql
+	kind   string // postgres, mysql, cassandra
 	server *servers.Server
+	nodes  *nodes          // in the place of a server
 	front  *servers.Server // a PgBouncer
 	disk   string          // the directory of a small disk on which its data are
 }
@@ -65,6 +68,8 @@ type episode struct {
 	workers []*process
 	cuts    int
 	known   map[string]int64 // versions that are known to be lost
+	counter string           // the directory of counters that the locks guard, or ""
+	pauses  bool             // somebody may have stood still between a look at its lock and what it did
 
 	mu    sync.Mutex
 	notes []note
@@ -87,13 +92,19 @@ func newEpisode(t *testing.T, l *lane, seed uint64) *episode {
 	dir := t.TempDir()
 	t.Cleanup(func() { checkEmpty(t, dir) })
 	e := &episode{t: t, rng: rand.New(rand.NewPCG(seed, 1)), lane: l, dir: dir, ttl: 1500 * time.Millisecond, names: names, known: make(map[string]int64)}
-	e.target = l.server.Database(t)
-	must(t, stores.Migrate(t.Context(), e.target))
+	if l.nodes != nil {
+		e.target, e.ttl, e.counter = l.nodes.keyspace, l.nodes.ttl, t.TempDir()
+	} else {
+		e.target = l.server.Database(t)
+		must(t, stores.Migrate(t.Context(), e.target))
+	}
 	var err error
 	e.store, err = stores.Open(t.Context(), as(e.target, "judge"))
 	must(t, err)
 	t.Cleanup(func() { e.store.Close() })
-	must(t, setUp(t.Context(), e.store.DB, l.kind))
+	if e.store.DB != nil {
+		must(t, setUp(t.Context(), e.store.DB, l.kind))
+	}
 	e.client, err = holdfast.New(e.store.Store, &holdfast.Options{RuntimeDir: e.host("judge")})
 	must(t, err)
 	t.Cleanup(func() { e.client.Close() })
@@ -112,7 +123,11 @@ func (e *episode) host(name string) string {
 // crowd starts a few workers on two hosts and returns when each has held a lock.
 func (e *episode) crowd(flags ...string) {
 	e.t.Helper()
-	for range 3 + e.rng.IntN(4) {
+	n := 3 + e.rng.IntN(4)
+	if e.lane.nodes != nil {
+		n = 3 + e.rng.IntN(2) // they share the machine with three nodes
+	}
+	for range n {
 		e.start(fmt.Sprint(e.rng.IntN(2)), flags...)
 	}
 	e.await("each worker has held a lock", func() bool { return e.each(story.Granted, 0) })
@@ -132,9 +147,9 @@ func (e *episode) each(what string, after int64) bool {
 // await is until ok, or the end of the episode: what was awaited is missing.
 func (e *episode) await(what string, ok func() bool) {
 	e.t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(e.patience()); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			e.t.Errorf("not within %v: %s", patience, what)
+			e.t.Errorf("not within %v: %s", e.patience(), what)
 			e.dump()
 			e.t.FailNow()
 		}
@@ -230,18 +245,28 @@ func (e *episode) conclude(slow func() time.Duration) (r entry) {
 			r.Found = append(r.Found, story.Bad("worker", "%s says: %s", p.ID, text))
 		}
 	}
-	rows, err := e.store.DB.QueryContext(e.t.Context(), `select id from effects`)
-	must(e.t, err)
-	for rows.Next() {
-		var id string
-		must(e.t, rows.Scan(&id))
-		h.Rows[id] = true
+	if e.store.DB != nil {
+		rows, err := e.store.DB.QueryContext(e.t.Context(), `select id from effects`)
+		must(e.t, err)
+		for rows.Next() {
+			var id string
+			must(e.t, rows.Scan(&id))
+			h.Rows[id] = true
+		}
+		must(e.t, rows.Err())
 	}
-	must(e.t, rows.Err())
 	r.Found = append(r.Found, h.Judge()...)
 	r.Found = append(r.Found, e.residue(h.Slow)...)
-	found, n := e.audit()
-	r.Found, r.Steps = append(r.Found, found...), n
+	if e.store.DB != nil {
+		found, n := e.audit()
+		r.Found, r.Steps = append(r.Found, found...), n
+	}
+	if e.counter != "" {
+		found, n := h.Counters()
+		if r.Counted = n; !e.pauses {
+			r.Found = append(r.Found, found...)
+		}
+	}
 	var where string
 	if r.Gap, where = h.Gap(); r.Gap > 2*e.ttl+1500*time.Millisecond+h.Slow {
 		r.Found = append(r.Found, story.Bad("P6", "%s was free for %v while somebody waited; TTL %v, slowness of the machine %v", where, r.Gap, e.ttl, h.Slow))
@@ -323,7 +348,8 @@ func (e *episode) dump() {
 	for _, l := range lines {
 		fmt.Fprintf(file, "%v %s\n", time.Duration(l.at), l.text)
 	}
-	if all, err := e.steps(context.Background()); err == nil {
+	if e.store.DB == nil {
+	} else if all, err := e.steps(context.Background()); err == nil {
 		for _, s := range all {
 			fmt.Fprintf(file, "step at %v by %b lazy %v: %v %s version %d: %s\n", s.At, s.Writers, s.Lazy, s.Key.Space, s.Key.Name, s.Version, s.Value)
 		}
@@ -347,6 +373,7 @@ func seedOf(parts ...any) uint64 {
 type entry struct {
 	Fault                                        string
 	Episodes, Holds, Writes, Losses, Cuts, Steps int
+	Counted                                      int // increments of counters
 	Found                                        []check.Violation
 	Gap, Slow                                    time.Duration
 }
@@ -382,6 +409,7 @@ func enter(e entry) {
 		l.Losses += e.Losses
 		l.Cuts += e.Cuts
 		l.Steps += e.Steps
+		l.Counted += e.Counted
 		l.Found = append(l.Found, e.Found...)
 		if e.Gap > l.Gap {
 			l.Gap, l.Slow = e.Gap, e.Slow
@@ -395,8 +423,8 @@ func report(t *testing.T) {
 	defer ledger.Unlock()
 	for _, fault := range slices.Sorted(maps.Keys(ledger.of)) {
 		l := ledger.of[fault]
-		t.Logf("ledger: %-58s episodes %3d, holds %6d, lost %3d, fenced writes %5d, replies thrown away %3d, writes audited %6d, longest that a name was free and awaited after healing %6v (slowness of the machine %v), violations %d",
-			fault, l.Episodes, l.Holds, l.Losses, l.Writes, l.Cuts, l.Steps, l.Gap.Round(time.Millisecond), l.Slow.Round(time.Millisecond), len(l.Found))
+		t.Logf("ledger: %-58s episodes %3d, holds %6d, lost %3d, fenced writes %5d, increments %5d, replies thrown away %3d, writes audited %6d, longest that a name was free and awaited after healing %6v (slowness of the machine %v), violations %d",
+			fault, l.Episodes, l.Holds, l.Losses, l.Writes, l.Counted, l.Cuts, l.Steps, l.Gap.Round(time.Millisecond), l.Slow.Round(time.Millisecond), len(l.Found))
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-lock/holdfast/verify/story"
 )
 
-// A process is a worker that runs, behind a proxy of its own.
+// A process is a worker that runs, behind a proxy of its own to a server.
 type process struct {
 	*story.Process
 	proxy *servers.Proxy
@@ -27,13 +27,20 @@ func (e *episode) start(host string, flags ...string) *process {
 	id := fmt.Sprintf("w%d", len(e.workers))
 	p := new(process)
 	var err error
-	p.proxy, err = servers.NewProxy(e.t.Context(), e.lane.addr())
-	must(e.t, err)
-	e.t.Cleanup(p.proxy.Close)
+	target := e.target
+	if e.lane.nodes == nil {
+		p.proxy, err = servers.NewProxy(e.t.Context(), e.lane.addr())
+		must(e.t, err)
+		e.t.Cleanup(p.proxy.Close)
+		target = servers.WithHostPort(target, p.proxy.Addr())
+	}
 	self, err := os.Executable()
 	must(e.t, err)
-	args := append([]string{"-store", as(servers.WithHostPort(e.target, p.proxy.Addr()), id), "-id", id, "-ttl", e.ttl.String(),
-		"-names", e.names, "-seed", fmt.Sprint(e.rng.Uint64())}, flags...)
+	args := []string{"-store", as(target, id), "-id", id, "-ttl", e.ttl.String(), "-names", e.names, "-seed", fmt.Sprint(e.rng.Uint64())}
+	if e.counter != "" {
+		args = append(args, "-fences=false", "-counter", e.counter, "-lanes", "1", "-think", "100ms")
+	}
+	args = append(args, flags...)
 	if e.lane.kind == "mysql" {
 		args = append(args, "-writes") // see steps
 	}
@@ -73,6 +80,7 @@ func (e *episode) kill(p *process) {
 // stop stops a process for that long.
 func (e *episode) stop(p *process, d time.Duration) {
 	e.note("stopped %s", p.ID)
+	e.pauses = true
 	p.Stop(d)
 	e.note("continued %s", p.ID)
 }

@@ -84,7 +84,11 @@ func order(t *testing.T, fresh func(*testing.T) *world) {
 	for i := range n {
 		gaps = append(gaps, time.Duration(spans[i+1].Begin-spans[i].Last))
 	}
-	if gaps.at(0.5) > 100*time.Millisecond+slow {
+	limit := 100 * time.Millisecond
+	if w.onCassandra() {
+		limit *= 10 // it is one of many on this machine
+	}
+	if gaps.at(0.5) > limit+slow {
 		t.Errorf("from one hold to the next it took %v (slowness of the machine %v)", gaps, slow)
 	}
 	t.Logf("figure: %d processes that queued one after the other were served in that order within %v of the release; from one hold to the next: %v",

@@ -38,6 +38,7 @@ var rivalKeys = []string{"a", "b", "c"}
 func rivals(args []string) error {
 	p := newPart()
 	log := p.String("log", "", "")
+	perhaps := p.Bool("perhaps", false, "errors are expected: what they leave open is not told")
 	if err := p.Parse(args); err != nil {
 		return err
 	}
@@ -68,17 +69,22 @@ func rivals(args []string) error {
 			return err
 		}
 		if d.Old == 0 {
-			recs, err := s.Load(p.ctx, []holdfast.Key{inName(d.Key)})
-			if err != nil {
-				return err
+			var recs []holdfast.Record
+			if recs, err = s.Load(p.ctx, []holdfast.Key{inName(d.Key)}); err == nil {
+				was = recs[0]
 			}
-			was = recs[0]
 		} else {
-			outs, err := s.CompareAndSwap(p.ctx, []holdfast.Write{{Key: inName(d.Key), Old: d.Old, Value: []byte(d.Put), Lazy: rand.N(2) == 0}})
-			if err != nil {
-				return err
+			var outs []holdfast.Outcome
+			outs, err = s.CompareAndSwap(p.ctx, []holdfast.Write{{Key: inName(d.Key), Old: d.Old, Value: []byte(d.Put), Lazy: rand.N(2) == 0}})
+			if err == nil {
+				d.Won, was, err = outs[0].Won, outs[0].Record, outs[0].Err
 			}
-			d.Won, was = outs[0].Won, outs[0].Record
+		}
+		switch {
+		case err != nil && *perhaps:
+			continue
+		case err != nil:
+			return err
 		}
 		d.End, d.Version, d.Value = life.Now(), was.Version, string(was.Value)
 		known[d.Key] = was
@@ -106,16 +112,20 @@ func rivalry(t *testing.T, fresh func(*testing.T) *world) {
 	const crowd = 5
 	var all [crowd]*process
 	logs := 0
+	least, lasts, flags := 100, time.Duration(number(4, 60))*time.Second, []string(nil)
+	if w.onCassandra() {
+		least, lasts, flags = 20, 2*lasts, []string{"-perhaps"}
+	}
 	begin := func(i int) {
 		logs++
-		all[i] = w.program("rivals", "-log", filepath.Join(w.dir, fmt.Sprintf("log-%d", logs)))
+		all[i] = w.program("rivals", append(flags, "-log", filepath.Join(w.dir, fmt.Sprintf("log-%d", logs)))...)
 	}
 	for i := range all {
 		begin(i)
 	}
 	sweeper := w.store.Store.(holdfast.Sweeper)
 	swept := 0
-	for end := time.Now().Add(time.Duration(number(4, 60)) * time.Second); time.Now().Before(end); time.Sleep(rand.N(100 * time.Millisecond)) {
+	for end := time.Now().Add(lasts); time.Now().Before(end); time.Sleep(rand.N(lasts / 40)) {
 		i := rand.N(crowd)
 		if all[i].isDone() {
 			t.Fatalf("a process has ended: %s", all[i].said())
@@ -160,7 +170,7 @@ func rivalry(t *testing.T, fresh func(*testing.T) *world) {
 		inOrder(t, begun[key], append(told[key], deal{Key: key, Begin: life.Now(), End: life.Now() + 1, Version: now.Version, Value: string(now.Value)}))
 	}
 	w.clear()
-	if won < 100 || swept == 0 {
+	if won < least || swept == 0 {
 		t.Errorf("%d writes won, and %d keys were swept: too few to tell", won, swept)
 	}
 	t.Logf("figure: %d calls of %d processes, all but %d killed, on %d keys: %d writes won, each followed its version at once; %d times a key was swept",

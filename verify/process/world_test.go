@@ -119,6 +119,9 @@ func (w *world) onServer() bool {
 	return onFiles[scheme] == nil
 }
 
+// onCassandra is whether a world's store is on a cluster of Cassandra.
+func (w *world) onCassandra() bool { return strings.HasPrefix(w.target, "cassandra:") }
+
 // host is the same world as seen from a host of that name: the kernel's proofs
 // of other hosts are not seen there, only the lease counts.
 func (w *world) host(name string) *world {

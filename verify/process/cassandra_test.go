@@ -1,0 +1,41 @@
+//go:build linux
+
+package process
+
+import (
+	"testing"
+
+	"github.com/holdfast-lock/holdfast/internal/servers"
+)
+
+// On Cassandra processes take locks in turn, in the order in which they came, and
+// as many as there are slots; those who died ahead cost one lease together; and
+// what processes write that are killed at any moment is in order.
+func TestCassandra(t *testing.T) {
+	t.Parallel()
+	c := servers.Cassandra(t, nil) // or skips
+	fresh := func(t *testing.T) *world {
+		t.Helper()
+		w := newDir(t)
+		return w.open(c.Keyspace(t))
+	}
+	tests := []struct {
+		name string
+		run  func(*testing.T, func(*testing.T) *world)
+		full bool
+	}{
+		{"counter", counter, false},
+		{"slots", slots, false},
+		{"order", order, false},
+		{"rivals", rivalry, false},
+		{"many dead ahead", manyDeadAhead, false},
+		{"readers and writer", readersAndWriter, true},
+		{"crash points", crashPoints, true},
+	}
+	for _, test := range tests {
+		if test.full && !*full {
+			continue
+		}
+		t.Run(test.name, func(t *testing.T) { test.run(t, fresh) })
+	}
+}
