@@ -188,11 +188,19 @@ func TestTakenAndSweptIsUnknown(t *testing.T) {
 	}
 }
 
+// A stubborn driver asks the same node again.
+type stubborn struct{}
+
+func retrying(c *gocql.ClusterConfig) { c.RetryPolicy, c.DefaultIdempotence = stubborn{}, true }
+
+func (stubborn) Attempt(q gocql.RetryableQuery) bool    { return q.Attempts() <= 3 }
+func (stubborn) GetRetryType(err error) gocql.RetryType { return gocql.Retry }
+
 // A write whose answer was lost, and that somebody has followed since, is not
 // said to have lost. The driver's own retries would hide that there was one.
 func TestFollowedSinceIsUnknown(t *testing.T) {
 	t.Parallel()
-	s := tappedStore(t, func(c *gocql.ClusterConfig) { c.RetryPolicy = &gocql.SimpleRetryPolicy{NumRetries: 3} })
+	s := tappedStore(t, retrying)
 	first := put(t, s, "x", holdfast.IfEmpty, "one")
 	for _, f := range []fate{cut, timedOut} {
 		var n atomic.Int64
@@ -567,7 +575,7 @@ func TestBusy(t *testing.T) {
 // next node, once, and then says that it does not know.
 func TestDriverDoesNotRetry(t *testing.T) {
 	t.Parallel()
-	s := tappedStore(t, func(c *gocql.ClusterConfig) { c.RetryPolicy = &gocql.SimpleRetryPolicy{NumRetries: 3} })
+	s := tappedStore(t, retrying)
 	rec := put(t, s, "x", holdfast.IfEmpty, "one")
 	s.tap.set(func(*call) fate { return failed })
 	if out, err := swap(t, s, "x", rec.Version, "two"); err == nil {
