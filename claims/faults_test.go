@@ -409,7 +409,7 @@ func TestT07LocalLock(t *testing.T) {
 		}
 		var held *HeldError
 		if _, err := a2.Acquire(within(t, time.Minute), testKey, testCol); !errors.As(err, &held) || !held.Local {
-			t.Errorf("beside work that goes on: %v", err)
+			t.Fatalf("beside work that goes on: %v", err)
 		}
 		x.doom(nil)
 		lock.Release(t.Context())

@@ -470,6 +470,12 @@ func TestLocalOrder(t *testing.T) {
 		lockers := []*Locker{locker(t, x, "a", nil, opts), locker(t, x, "b", nil, opts)}
 		first := acquire(t, lockers[0])
 		var order []int
+		var mu sync.Mutex
+		note := func(i int) {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, i)
+		}
 		var all sync.WaitGroup
 		for i := range 6 {
 			all.Go(func() {
@@ -479,10 +485,10 @@ func TestLocalOrder(t *testing.T) {
 				}
 				lock, err := lockers[i%2].Acquire(ctx, testKey, testCol)
 				if err != nil {
-					order = append(order, -i)
+					note(-i)
 					return
 				}
-				order = append(order, i)
+				note(i)
 				lock.Release(t.Context())
 			})
 			synctest.Wait()
