@@ -28,7 +28,7 @@ func clusterHandRows(s *system, n int, told, of []crowdRun, taken, beside rounds
 		if other := float64(of[i].turns) / of[i].seconds; other > 0 {
 			ratios = append(ratios, rate/other)
 		}
-		sum = asked{sum.lwts + c.asked.lwts, sum.serial + c.asked.serial, sum.reads + c.asked.reads, sum.failed + c.asked.failed}
+		sum = sum.plus(c.asked, 1)
 		holds += float64(c.turns)
 		fewest, most, longest = min(fewest, c.fewest), max(most, c.most), max(longest, c.longest)
 		shares = max(shares, float64(c.most)/max(float64(c.fewest), 0.1))
@@ -39,6 +39,8 @@ func clusterHandRows(s *system, n int, told, of []crowdRun, taken, beside rounds
 	compared := s.name != s.besideInHandoff()
 	if compared {
 		r.Ratio, r.Of = ratios.quantile(0.5), s.besideInHandoff()
+	}
+	if s.ours() {
 		*r = r.aims("≥ 0.8x", r.Ratio >= 0.8)
 	}
 	if hands := slices.Concat(taken...); len(hands) > 0 {
@@ -49,8 +51,12 @@ func clusterHandRows(s *system, n int, told, of []crowdRun, taken, beside rounds
 			r.Ratio, r.Of = taken.ratio(beside), s.besideInHandoff()
 		}
 	}
-	if holds > 0 {
-		per := sum.per(holds)
+	switch per := sum.per(holds); {
+	case holds == 0 || per.lwts+per.writes == 0: // not counted
+	case per.lwts == 0:
+		r := add(", per hold", "writes", per.writes)
+		*r = r.notes("%.1f reads", per.reads)
+	default:
 		r := add(", per hold", "LWTs", per.lwts)
 		*r = r.notes("%.2f SERIAL reads, %.1f others; %.3f failed", per.serial, per.reads, per.failed)
 		if s.ours() {

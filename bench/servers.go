@@ -79,6 +79,7 @@ var starters = []struct {
 	{"redis", startRedis},
 	{"etcd", startEtcd},
 	{"cassandra", startCassandra},
+	{claimsStore, startClaims},
 }
 
 // stopped adds the end of a server of package servers.

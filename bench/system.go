@@ -59,7 +59,7 @@ type site struct {
 }
 
 // systems are all, by store; who others are compared with comes before them.
-var systems = slices.Concat(sqliteSystems, dirSystems, postgresSystems, mysqlSystems, redisSystems, etcdSystems, cassandraSystems)
+var systems = slices.Concat(sqliteSystems, dirSystems, postgresSystems, mysqlSystems, redisSystems, etcdSystems, cassandraSystems, claimsSystems)
 
 func findSystem(store, name string) *system {
 	for _, s := range systems {

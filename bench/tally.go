@@ -82,6 +82,7 @@ type asked struct {
 	lwts   float64 // lightweight transactions, and those that failed
 	serial float64 // reads by a round of consensus
 	reads  float64 // plain ones
+	writes float64
 	failed float64 // of all these
 }
 
@@ -101,6 +102,8 @@ func (t *tally) asked() (a asked) {
 			a.serial += n
 		case "read":
 			a.reads += n
+		case "write":
+			a.writes += n
 		}
 		if err != "" {
 			a.failed += n
@@ -109,13 +112,13 @@ func (t *tally) asked() (a asked) {
 	return a
 }
 
-func (a asked) since(o asked) asked {
-	return asked{a.lwts - o.lwts, a.serial - o.serial, a.reads - o.reads, a.failed - o.failed}
+func (a asked) plus(o asked, times float64) asked {
+	return asked{a.lwts + times*o.lwts, a.serial + times*o.serial, a.reads + times*o.reads, a.writes + times*o.writes, a.failed + times*o.failed}
 }
 
-func (a asked) per(n float64) asked {
-	return asked{a.lwts / n, a.serial / n, a.reads / n, a.failed / n}
-}
+func (a asked) since(o asked) asked { return a.plus(o, -1) }
+
+func (a asked) per(n float64) asked { return asked{}.plus(a, 1/n) }
 
 // ObserveQuery implements gocql.QueryObserver.
 func (t *tally) ObserveQuery(_ context.Context, q gocql.ObservedQuery) {
