@@ -16,6 +16,8 @@ func TestShownCode(t *testing.T) {
 		{"README.md", "## MySQL and MariaDB", "mysql/example_test.go"},
 		{"README.md", "## A shared directory", "directory/example_test.go"},
 		{"README.md", "## State keys", "state/cache_example_test.go"},
+		{"README.md", "## Cassandra", "cassandra/example_test.go"},
+		{"docs/cassandra.md", "#", "cassandra/example_test.go"},
 		{"docs/pglock.md", "#", "bench/pglock_test.go"},
 	} {
 		t.Run(shown.text+" "+shown.section, func(t *testing.T) {
