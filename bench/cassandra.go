@@ -115,17 +115,23 @@ func openBareLWTs(oneNode bool) func(context.Context, *site, options) (locker, e
 	}
 }
 
-// apply makes one LWT that nobody is in the way of.
+// apply makes one LWT that nobody is in the way of, again if the nodes were too
+// busy: then an earlier one may have been applied.
 func (f *cassandraFloor) apply(ctx context.Context, text string, args ...any) error {
-	q := f.session.Query(text, args...).WithContext(ctx)
-	if f.node != "" {
-		q = q.SetHostID(f.node)
+	for unknown := false; ; unknown = true {
+		q := f.session.Query(text, args...).WithContext(ctx)
+		if f.node != "" {
+			q = q.SetHostID(f.node)
+		}
+		applied, err := q.MapScanCAS(map[string]any{})
+		switch {
+		case err != nil && answered(err):
+			continue
+		case err == nil && !applied && !unknown:
+			return errors.New("lost a write without a rival")
+		}
+		return err
 	}
-	applied, err := q.MapScanCAS(map[string]any{})
-	if err == nil && !applied {
-		err = errors.New("lost a write without a rival")
-	}
-	return err
 }
 
 func (f *cassandraFloor) lock(ctx context.Context, name string) (held, error) {
