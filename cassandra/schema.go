@@ -80,7 +80,7 @@ func Schema(opts *Options) (string, error) {
 // long as it is up: who runs it at several places at once is safe as long as all
 // see the same nodes up. Better run it at one.
 //
-// It needs a role that may create in the keyspace:
+// It needs a role that may create in the keyspace (roles were not tested yet):
 //
 //	grant create on keyspace locks to migrator;
 //	grant select, modify on keyspace locks to migrator;
@@ -193,7 +193,7 @@ func (s *Store) tableIDs(ctx context.Context) (ids []string, err error) {
 }
 
 // Verify compares the schema in the database with that of this program, column
-// by column. It needs the right to read the table, and no other.
+// by column.
 func Verify(ctx context.Context, session *gocql.Session, opts *Options) error {
 	s, err := prepare(ctx, session, opts)
 	if err == nil {
