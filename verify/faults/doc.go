@@ -1,8 +1,8 @@
 // Package faults breaks what locks on PostgreSQL, MariaDB and Cassandra stand on
 // while processes use them: servers and nodes are killed, stopped, cut off, filled
-// up and lied to about the time, and so are the processes. Everything is judged by stamps of one
-// kernel clock that the processes write themselves, and by every write that the
-// database saw.
+// up and lied to about the time, and so are the processes. Everything is judged by
+// stamps of one kernel clock that the processes write themselves, and by every
+// write that an SQL database saw.
 //
 //	go test ./verify/faults               a few episodes of each kind
 //	go test ./verify/faults -timeout 40m -v -args -full

@@ -24,7 +24,7 @@ import (
 )
 
 // patience is how long a test waits for what has to happen.
-var patience = 30 * time.Second
+var patience = 90 * time.Second
 
 // A world is one store and those who use it.
 type world struct {

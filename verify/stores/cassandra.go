@@ -2,14 +2,10 @@ package stores
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
@@ -17,18 +13,8 @@ import (
 	"github.com/holdfast-lock/holdfast/cassandra"
 )
 
-// Session connects to cassandra://HOST,HOST,HOST:PORT/KEYSPACE. With ?via=ADDR,ADDR,ADDR
-// each of the hosts is reached at another address, that of a proxy; then frames
-// are those of version 4 of the protocol, which a proxy can read.
-func Session(target string) (*gocql.Session, error) {
-	c, err := config(target)
-	if err != nil {
-		return nil, err
-	}
-	return c.CreateSession()
-}
-
-func config(target string) (*gocql.ClusterConfig, error) {
+// session connects to cassandra://HOST,HOST,HOST:PORT/KEYSPACE.
+func session(target string) (*gocql.Session, error) {
 	u, err := url.Parse(target)
 	if err != nil {
 		return nil, err
@@ -47,33 +33,11 @@ func config(target string) (*gocql.ClusterConfig, error) {
 	c.Metadata.CacheMode = gocql.Disabled // or each table that a test makes is read by all
 	c.ReconnectInterval = time.Second
 	c.ReconnectionPolicy = &gocql.ConstantReconnectionPolicy{MaxRetries: 3, Interval: 200 * time.Millisecond}
-	if via := u.Query().Get("via"); via != "" {
-		addrs := strings.Split(via, ",")
-		if len(addrs) != len(hosts) {
-			return nil, errors.New("via needs an address for each host")
-		}
-		to := make(detour)
-		for i, h := range hosts {
-			to[net.JoinHostPort(h, port)] = addrs[i]
-		}
-		c.Dialer, c.ProtoVersion = to, 4
-	}
-	return c, nil
-}
-
-// A detour dials some addresses in the place of others.
-type detour map[string]string
-
-func (d detour) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
-	if to, ok := d[addr]; ok {
-		addr = to
-	}
-	dialer := net.Dialer{Timeout: 2 * time.Second}
-	return dialer.DialContext(ctx, network, addr)
+	return c.CreateSession()
 }
 
 func migrateCassandra(ctx context.Context, target string) error {
-	s, err := Session(target)
+	s, err := session(target)
 	if err != nil {
 		return err
 	}
@@ -82,43 +46,14 @@ func migrateCassandra(ctx context.Context, target string) error {
 }
 
 func openCassandra(ctx context.Context, target string) (*Store, error) {
-	session, err := Session(target)
+	conn, err := session(target)
 	if err != nil {
 		return nil, err
 	}
-	store, err := cassandra.New(ctx, session, nil)
+	store, err := cassandra.New(ctx, conn, nil)
 	if err != nil {
-		session.Close()
+		conn.Close()
 		return nil, err
 	}
-	return &Store{Store: store, close: func() error { session.Close(); return nil }}, nil
-}
-
-// Keyspace makes a keyspace with three replicas in the cluster at a URL, which is
-// dropped when the test ends, and returns its URL.
-func Keyspace(t testing.TB, cluster string) string {
-	t.Helper()
-	do := func(text string) error {
-		s, err := Session(cluster)
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := s.Query(text).WithContext(ctx).Exec(); err != nil {
-			return err
-		}
-		return s.AwaitSchemaAgreement(ctx)
-	}
-	name := "hf_verify_" + strings.ToLower(rand.Text()[:12])
-	if err := do("create keyspace " + name + " with replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := do("drop keyspace " + name); err != nil {
-			t.Logf("%s is left behind: %v", name, err)
-		}
-	})
-	return cluster + "/" + name
+	return &Store{Store: store, close: func() error { conn.Close(); return nil }}, nil
 }
