@@ -718,6 +718,9 @@ func TestT13UnequalSettings(t *testing.T) {
 			var settings *SettingsError
 			refused := func(when string) {
 				_, err := b.Acquire(t.Context(), testKey, testCol)
+				if err == nil {
+					t.Fatalf("%s: it locks with other settings", when)
+				}
 				if !errors.As(err, &settings) || !strings.Contains(err.Error(), a.opts.text()) || !strings.Contains(err.Error(), b.opts.text()) {
 					t.Errorf("%s: %v", when, err)
 				}
