@@ -805,7 +805,7 @@ func TestT14SlowStore(t *testing.T) {
 		a := locker(t, x, "a", nil, small)
 		a.agree(t.Context())
 		x.doom(func(call, who string) fate { return fate{takes: 155 * ms} })
-		_, err := a.Acquire(t.Context(), testKey, testCol)
+		_, err := a.Acquire(within(t, time.Minute), testKey, testCol)
 		var slow *SlowError
 		if !errors.As(err, &slow) || slow.Took != 155*ms || slow.Wait != 100*ms || slow.Tries != 3 || !strings.Contains(err.Error(), "155ms") {
 			t.Errorf("%v", err)
