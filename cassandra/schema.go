@@ -112,18 +112,20 @@ func (s *Store) migrate(ctx context.Context) error {
 		if err := s.compare(f); err != nil {
 			return err
 		}
-		if _, err := s.floor(ctx); err == nil || !errors.Is(err, errNoFloor) {
-			return err
-		}
 	}
 	for _, text := range statementsOf(s.tables.expand(schema)) {
-		if isInsert(text) {
-			_, err = s.calls.send(ctx, floorName, text, nil, func(q *gocql.Query) error {
-				_, err := q.MapScanCAS(make(map[string]any))
-				return err
-			})
-		} else {
+		switch _, insert := strings.CutPrefix(text, "insert "); {
+		case !insert && !f.table:
 			err = s.create(ctx, text)
+		case !insert: // somebody may be at it
+			err = s.spread(ctx)
+		default:
+			if _, err = s.floor(ctx); errors.Is(err, errNoFloor) {
+				_, err = s.calls.send(ctx, floorName, text, nil, func(q *gocql.Query) error {
+					_, err := q.MapScanCAS(make(map[string]any))
+					return err
+				})
+			}
 		}
 		if err != nil {
 			return err
@@ -132,12 +134,8 @@ func (s *Store) migrate(ctx context.Context) error {
 	return s.verify(ctx)
 }
 
-func isInsert(text string) bool { return strings.HasPrefix(text, "insert ") }
-
 // create sends a statement that changes the schema, once, to the node that all
-// are to ask for that, and waits until all others that are up know the same table.
-// (What the driver waits for, that they agree on the schemas of all keyspaces,
-// may never come where others change theirs.)
+// are to ask for that, and waits until the others know.
 func (s *Store) create(ctx context.Context, text string) error {
 	host, _ := s.calls.coordinator([]byte(s.tables.String()), nil)
 	if host == "" {
@@ -147,7 +145,17 @@ func (s *Store) create(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, spread)
+	return s.spread(ctx)
+}
+
+// spreadTime is how long nodes may take to tell each other of a table.
+const spreadTime = time.Minute
+
+// spread waits until all nodes that are up know the same table. (What the driver
+// waits for, that they agree on the schemas of all keyspaces, may never come
+// where others change theirs.)
+func (s *Store) spread(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, spreadTime)
 	defer cancel()
 	for {
 		ids, err := s.tableIDs(ctx)
@@ -158,15 +166,12 @@ func (s *Store) create(ctx context.Context, text string) error {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
 			if err == nil {
-				err = fmt.Errorf("the nodes know it by the ids %v", ids)
+				err = fmt.Errorf("they know it by the ids %v", ids)
 			}
 			return fmt.Errorf("the table %s is not the same on all nodes that are up: %w", s.tables, err)
 		}
 	}
 }
-
-// spread is how long nodes may take to tell each other of a table.
-const spread = time.Minute
 
 const noID = "none"
 
@@ -176,14 +181,19 @@ func (s *Store) tableIDs(ctx context.Context) (ids []string, err error) {
 		if !h.IsUp() {
 			continue
 		}
+		ask := func(text string, args ...any) *gocql.Query {
+			return s.session.Query(text, args...).WithContext(ctx).SetHostID(h.HostID()).Consistency(gocql.One).RetryPolicy(nil)
+		}
 		var id gocql.UUID
-		q := s.session.Query(`select id from system_schema.tables where keyspace_name = ? and table_name = ?`, s.tables.keyspace, s.tables.prefix+"records")
 		text := noID
-		switch err := q.WithContext(ctx).SetHostID(h.HostID()).Consistency(gocql.One).RetryPolicy(nil).Scan(&id); {
-		case err == nil:
-			text = id.String()
-		case !errors.Is(err, gocql.ErrNotFound):
+		err := ask(`select id from system_schema.tables where keyspace_name = ? and table_name = ?`, s.tables.keyspace, s.tables.prefix+"records").Scan(&id)
+		switch {
+		case errors.Is(err, gocql.ErrNotFound):
+		case err != nil:
 			return nil, err
+		// It may have it on record, and not know it yet.
+		case !refused(ask(s.text.floor, int8(floorSpace), floorName).Exec()):
+			text = id.String()
 		}
 		if !slices.Contains(ids, text) {
 			ids = append(ids, text)
