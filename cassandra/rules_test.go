@@ -24,14 +24,8 @@ type subject struct {
 	other *Store
 }
 
-// turns bounds how many tables the tests of the rules need at once: to make one
-// takes longer than most of them.
-var turns = make(chan bool, 3)
-
 func tappedStore(t *testing.T, change func(*gocql.ClusterConfig)) *subject {
 	t.Helper()
-	turns <- true
-	t.Cleanup(func() { <-turns })
 	session, _ := keyspace(t)
 	opts := table(t)
 	p, own := tapped(t, change)

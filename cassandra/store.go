@@ -209,7 +209,7 @@ func (a *attempt) settle(met row, applied bool, old, version int64) (holdfast.Ou
 	case !a.unknown, met.there && old != 0 && met.follows == old:
 		return holdfast.Outcome{Record: met.record()}, met, nil // another has followed it
 	}
-	return holdfast.Outcome{}, met, errUnknown // ours may have been, and been followed since
+	return holdfast.Outcome{}, met, fmt.Errorf("%w: %w", errUnknown, holdfast.ErrBusy) // ours may have been, and been followed since
 }
 
 func (a *attempt) won(version int64) holdfast.Outcome {

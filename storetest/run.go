@@ -184,25 +184,44 @@ func load(ctx context.Context, s holdfast.Store, keys ...holdfast.Key) ([]holdfa
 	return records, nil
 }
 
-// swap is for writes without rivals: what a store does not know of one of them
-// is an error of the call.
+// swap is for writes without rivals: of one that the store was too busy to know
+// of, what stands tells.
 func swap(ctx context.Context, s holdfast.Store, writes ...holdfast.Write) ([]holdfast.Outcome, error) {
-	outcomes, err := s.CompareAndSwap(ctx, writes)
+	outcomes, err := contend(ctx, s, writes...)
 	if err != nil {
-		return nil, fmt.Errorf("compare and swap: %w", err)
-	}
-	if len(outcomes) != len(writes) {
-		return nil, fmt.Errorf("%d writes have %d outcomes", len(writes), len(outcomes))
+		return nil, err
 	}
 	for i, o := range outcomes {
-		switch {
-		case o.Err != nil && len(writes) == 1:
-			return nil, fmt.Errorf("the outcome of a single write has an error, which the call should have: %w", o.Err)
-		case o.Err != nil:
+		for n := 0; errors.Is(o.Err, holdfast.ErrBusy) && n < 20; n++ {
+			if o, err = resolve(ctx, s, writes[i]); err != nil {
+				return nil, err
+			}
+		}
+		if outcomes[i] = o; o.Err != nil {
 			return nil, fmt.Errorf("compare and swap: write %d of %d: %w", i, len(writes), o.Err)
 		}
 	}
 	return outcomes, nil
+}
+
+// resolve looks for what became of a write without rivals, and repeats it if
+// nothing has yet.
+func resolve(ctx context.Context, s holdfast.Store, w holdfast.Write) (holdfast.Outcome, error) {
+	records, err := load(ctx, s, w.Key)
+	if err != nil {
+		return holdfast.Outcome{}, err
+	}
+	now := records[0]
+	switch {
+	case w.Old == holdfast.IfEmpty && now.Version != 0 && (len(now.Value) > 0 || len(w.Value) == 0),
+		w.Old != holdfast.IfEmpty && now.Version != w.Old:
+		return holdfast.Outcome{Won: bytes.Equal(now.Value, w.Value), Record: now}, nil
+	}
+	outcomes, err := contend(ctx, s, w)
+	if err != nil {
+		return holdfast.Outcome{}, err
+	}
+	return outcomes[0], nil
 }
 
 // contend is for writes with rivals: of each the store may say that it is too

@@ -110,6 +110,9 @@ func cassandraArgv(java, lib, dir string, jmx int, options []string) []string {
 		"-Dcassandra.skip_wait_for_gossip_to_settle=0",
 		"-Dcassandra.ring_delay_ms=100",
 		"-Dcassandra.superuser_setup_delay_ms=0",
+		// A node that has missed a change of the schema asks for it soon.
+		"-Dcassandra.migration_delay_ms=200",
+		"-Dcassandra.schema_pull_interval_ms=1000",
 		"-cp", filepath.Join(lib, "*"))
 	return append(append(argv, options...), "org.apache.cassandra.service.CassandraDaemon")
 }

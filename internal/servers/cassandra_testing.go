@@ -17,7 +17,11 @@ import (
 
 const cassandraEnv = "HOLDFAST_TEST_CASSANDRA"
 
-var sharedCassandra = sync.OnceValues(func() (*Cluster, error) { return StartCassandra(context.Background(), nil) })
+var sharedCassandra = sync.OnceValues(func() (*Cluster, error) { return StartCassandra(context.Background(), Quick) })
+
+// Quick has a cluster that nobody will kill acknowledge writes before they are on
+// disk.
+var Quick = &ClusterOptions{Settings: []string{"commitlog_sync: periodic", "commitlog_sync_period: 10s"}}
 
 // Cassandra is a cluster for a test: with opts nil one for all tests of the
 // process, or that at HOLDFAST_TEST_CASSANDRA, a URL, if it is set; else one of

@@ -27,9 +27,7 @@ type nodes struct {
 // newNodes starts a cluster, or skips.
 func newNodes(t *testing.T) *lane {
 	t.Helper()
-	c := servers.Cassandra(t, &servers.ClusterOptions{Cuttable: true, Java: []string{
-		// A node that has missed a change of the schema asks for it soon.
-		"-Dcassandra.migration_delay_ms=200", "-Dcassandra.schema_pull_interval_ms=1000"}})
+	c := servers.Cassandra(t, &servers.ClusterOptions{Cuttable: true})
 	l := &lane{kind: "cassandra", nodes: &nodes{c, c.Keyspace(t), 0}}
 	must(t, stores.Migrate(t.Context(), l.nodes.keyspace))
 	l.nodes.ttl = ttlOn(t, l.nodes.keyspace)

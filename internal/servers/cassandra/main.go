@@ -57,7 +57,7 @@ func serve() error {
 		io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	c, err := servers.StartCassandra(ctx, nil)
+	c, err := servers.StartCassandra(ctx, servers.Quick)
 	if err != nil {
 		return err
 	}
