@@ -42,11 +42,14 @@ func TestDiagnose(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	says(t, s.Store, "ok server: Cassandra ", "ok schema: version 1, table "+s.opts.Keyspace+".", "ok replication: NetworkTopologyStrategy, datacenter1 3",
-		"ok agreement: SERIAL, by a majority of 3 replicas", "ok durability: commitlog_sync is batch: ", "ok paxos: paxos_variant is v2",
+		"ok agreement: SERIAL, by a majority of 3 replicas", "ok paxos: paxos_variant is v2",
 		"ok paxos: paxos_state_purging is ", "ok timeouts: cas_contention_timeout ", "ok repair: gc_grace_seconds is 10 days: ")
 	got := findings(t, s.Store)
 	if !strings.HasSuffix(got[0], ", 3 of 3 nodes up in datacenter1") {
 		t.Errorf("it says %q", got[0])
+	}
+	if all := strings.Join(got, "\n"); !strings.Contains(all, "warn durability: commitlog_sync is periodic: ") && !strings.Contains(all, "ok durability: commitlog_sync is ") {
+		t.Errorf("it says %q, without commitlog_sync", got)
 	}
 	if !strings.Contains(strings.Join(got, "\n"), "; system.paxos has ") {
 		t.Errorf("it says %q, without the size of system.paxos", got)

@@ -222,7 +222,7 @@ func TestStore(t *testing.T) {
 }
 
 func TestClients(t *testing.T) {
-	storetest.RunClients(t, func(t *testing.T) holdfast.Store {
+	storetest.RunClientsSlowly(t, func(t *testing.T) holdfast.Store {
 		if session, _ := keyspace(t); t.Name() == "TestClients/sweep_after_crashes" {
 			return reopener{open(t, session, emptyTable(t))}
 		}

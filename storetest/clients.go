@@ -22,6 +22,15 @@ func RunClients(t *testing.T, open func(t *testing.T) holdfast.Store) {
 	})
 }
 
+// RunClientsSlowly is RunClients for a store where a write may take a second: the
+// TTLs are twice as long, for all of the process. So is what has to happen soon.
+func RunClientsSlowly(t *testing.T, open func(t *testing.T) holdfast.Store) {
+	shortTTL, midTTL = 2*1500*time.Millisecond, 2*4*time.Second
+	runClients(t, func(t *testing.T, c clientCase) {
+		c.test(&clients{T: t, store: open(t), soon: 10 * time.Second})
+	})
+}
+
 // RunClientsInBubble is RunClients inside testing/synctest bubbles, where
 // waiting takes no time: for stores in memory only. Times are judged more
 // strictly, and a goroutine that is left over fails its case.
@@ -75,7 +84,7 @@ func (c clientCase) test(h *clients) {
 
 // The TTL of a client that shall be found dead soon, of one whose heartbeats
 // matter, and of others.
-const (
+var (
 	shortTTL = 1500 * time.Millisecond
 	midTTL   = 4 * time.Second
 	longTTL  = 15 * time.Second

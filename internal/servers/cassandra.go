@@ -192,7 +192,7 @@ func archive(ctx context.Context, java, version, lib string) (path string, err e
 	// It may be another file system.
 	b, err := os.ReadFile(made)
 	if err != nil {
-		return "", fmt.Errorf("Java has written no archive of classes: %w\n%s", err, n.log())
+		return "", fmt.Errorf("no archive of classes was written by Java: %w\n%s", err, n.log())
 	}
 	if err := os.WriteFile(path+".part", b, 0o644); err != nil {
 		return "", err

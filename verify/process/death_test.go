@@ -127,9 +127,9 @@ func deathOfHolder(t *testing.T, fresh func(*testing.T) *world) {
 			late := machine(t, w)
 			took, _ := succeed(t, w, []*world{w}, c.heir, "15s", c.rounds, victim)
 			slow := late()
-			// One in ten may meet a processor that others are at; none may have been
-			// forgotten until the next poll.
-			if took.at(0.89) > 100*time.Millisecond+slow || took.at(1) > 500*time.Millisecond+slow {
+			// One in ten, or the one of few, may meet a processor that others are at;
+			// none may have been forgotten until the next poll.
+			if took.at(min(0.89, 1-1.1/float64(c.rounds))) > 100*time.Millisecond+slow || took.at(1) > 500*time.Millisecond+slow {
 				t.Errorf("after kill -9 the next held the lock after %v (slowness of the machine %v)", took, slow)
 			}
 			t.Logf("figure: %s: from kill -9 to the next holder: %v (TTL 15s, slowness of the machine %v)", c.name, took, slow.Round(100*time.Microsecond))
