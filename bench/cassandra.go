@@ -119,11 +119,11 @@ func openBareLWTs(oneNode bool) func(context.Context, *site, options) (locker, e
 // busy: then an earlier one may have been applied.
 func (f *cassandraFloor) apply(ctx context.Context, text string, args ...any) error {
 	for unknown := false; ; unknown = true {
-		q := f.session.Query(text, args...).WithContext(ctx)
+		q := f.session.Query(text, args...)
 		if f.node != "" {
 			q = q.SetHostID(f.node)
 		}
-		applied, err := q.MapScanCAS(map[string]any{})
+		applied, err := q.MapScanCASContext(ctx, map[string]any{})
 		switch {
 		case err != nil && answered(err):
 			continue
@@ -180,7 +180,7 @@ func (n *ifNotExists) lock(ctx context.Context, name string) (held, error) {
 	for {
 		row := map[string]any{}
 		applied, err := n.session.Query(`insert into locks (name, owner) values (?, ?) if not exists using ttl ?`, name, owner, n.ttl).
-			WithContext(ctx).MapScanCAS(row)
+			MapScanCASContext(ctx, row)
 		if err == nil && (applied || row["owner"] == owner) {
 			break
 		}
@@ -198,7 +198,7 @@ func (n *ifNotExists) lock(ctx context.Context, name string) (held, error) {
 	if n.keep {
 		stop = renewing(time.Duration(n.ttl)*time.Second, func(ctx context.Context) {
 			n.session.Query(`update locks using ttl ? set owner = ? where name = ? if owner = ?`, n.ttl, owner, name, owner).
-				WithContext(ctx).MapScanCAS(map[string]any{})
+				MapScanCASContext(ctx, map[string]any{})
 		})
 	}
 	return unlocker(func() error { stop(); return n.free(name, owner) }), nil
@@ -292,7 +292,7 @@ func (s *server) prepareCassandra(b *bench, target string) error {
 	}
 	defer session.Close()
 	for text := range strings.SplitSeq(bareTables, ";") {
-		if err := session.Query(text).WithContext(b.ctx).Exec(); err != nil {
+		if err := session.Query(text).ExecContext(b.ctx); err != nil {
 			return err
 		}
 	}

@@ -98,7 +98,7 @@ func patience(ctx context.Context) time.Duration {
 // one answers or refuses it: run is given what to ask, and reads the answer. It
 // must be harmless to send the statement again. unknown says whether an earlier
 // one may have done its work.
-func (c *calls) send(ctx context.Context, row []byte, text string, args []any, run func(q *gocql.Query) error) (unknown bool, err error) {
+func (c *calls) send(ctx context.Context, row []byte, text string, args []any, run func(ctx context.Context, q *gocql.Query) error) (unknown bool, err error) {
 	failed := make(map[string]int) // what each has answered, from 2 on it is left for another
 	for try := 0; ; try++ {
 		host, others := c.coordinator(row, failed)
@@ -107,9 +107,9 @@ func (c *calls) send(ctx context.Context, row []byte, text string, args []any, r
 		} else {
 			wait, sent := patience(ctx), time.Now()
 			one, cancel := context.WithTimeout(ctx, wait)
-			q := c.session.Query(text, args...).WithContext(one).SetHostID(host).
+			q := c.session.Query(text, args...).SetHostID(host).
 				Consistency(c.quorum).SerialConsistency(c.serial).RetryPolicy(nil)
-			err = run(q)
+			err = run(one, q)
 			cancel()
 			if err == nil || refused(err) || errors.Is(err, gocql.ErrSessionClosed) {
 				c.deaf.heard(host, err == nil)

@@ -59,7 +59,7 @@ func MigrateColumns(ctx context.Context, session *gocql.Session, keyspace, table
 		c.init(session, "", false)
 		host, _ := c.coordinator([]byte(full), nil) // the same for all who may be at it
 		err = session.Query(`create table if not exists ` + full + ` (key blob, column1 blob, value blob, primary key (key, column1))`).
-			WithContext(ctx).SetHostID(host).Exec()
+			SetHostID(host).ExecContext(ctx)
 	}
 	if err == nil {
 		err = session.AwaitSchemaAgreement(ctx)
@@ -82,14 +82,14 @@ func columnsName(keyspace, table string) (string, error) {
 // Add writes one column and removes others.
 func (c *Columns) Add(ctx context.Context, key []byte, add claims.Column, remove [][]byte, timestamp int64) error {
 	if len(remove) == 0 {
-		return c.do(ctx, key, c.add, []any{key, add.Name, add.Value, timestamp}, (*gocql.Query).Exec)
+		return c.do(ctx, key, c.add, []any{key, add.Name, add.Value, timestamp}, execute)
 	}
-	return c.do(ctx, key, c.swap, []any{timestamp, key, remove, key, add.Name, add.Value}, (*gocql.Query).Exec)
+	return c.do(ctx, key, c.swap, []any{timestamp, key, remove, key, add.Name, add.Value}, execute)
 }
 
 // Delete removes columns.
 func (c *Columns) Delete(ctx context.Context, key []byte, columns [][]byte, timestamp int64) error {
-	return c.do(ctx, key, c.drop, []any{timestamp, key, columns}, (*gocql.Query).Exec)
+	return c.do(ctx, key, c.drop, []any{timestamp, key, columns}, execute)
 }
 
 // Slice reads columns.
@@ -98,8 +98,8 @@ func (c *Columns) Slice(ctx context.Context, key, from []byte) (columns []claims
 	if from != nil {
 		text, args = c.from, []any{key, from}
 	}
-	err = c.do(ctx, key, text, args, func(q *gocql.Query) error {
-		iter := q.Iter()
+	err = c.do(ctx, key, text, args, func(ctx context.Context, q *gocql.Query) error {
+		iter := q.IterContext(ctx)
 		var name, value []byte
 		for iter.Scan(&name, &value) {
 			columns = append(columns, claims.Column{Name: slices.Clone(name), Value: slices.Clone(value)})
@@ -109,14 +109,16 @@ func (c *Columns) Slice(ctx context.Context, key, from []byte) (columns []claims
 	return columns, err
 }
 
+func execute(ctx context.Context, q *gocql.Query) error { return q.ExecContext(ctx) }
+
 // do sends a statement to one coordinator, once.
-func (c *Columns) do(ctx context.Context, key []byte, text string, args []any, run func(q *gocql.Query) error) error {
+func (c *Columns) do(ctx context.Context, key []byte, text string, args []any, run func(ctx context.Context, q *gocql.Query) error) error {
 	host, _ := c.calls.coordinator(key, nil)
 	if host == "" {
 		return gocql.ErrNoConnections
 	}
 	sent := time.Now()
-	err := run(c.calls.session.Query(text, args...).WithContext(ctx).SetHostID(host).Consistency(gocql.Quorum).RetryPolicy(nil))
+	err := run(ctx, c.calls.session.Query(text, args...).SetHostID(host).Consistency(gocql.Quorum).RetryPolicy(nil))
 	var answer gocql.RequestError
 	switch {
 	case err == nil:
@@ -149,7 +151,7 @@ func Skews(ctx context.Context, session *gocql.Session) ([]Skew, error) {
 		for range 5 {
 			sent := time.Now()
 			var id gocql.UUID
-			err := session.Query(`select now() from system.local`).WithContext(ctx).SetHostID(h.HostID()).Consistency(gocql.One).RetryPolicy(nil).Scan(&id)
+			err := session.Query(`select now() from system.local`).SetHostID(h.HostID()).Consistency(gocql.One).RetryPolicy(nil).ScanContext(ctx, &id)
 			if err != nil {
 				return skews, fmt.Errorf("cassandra: the clock of %s: %w", best.Node, err)
 			}

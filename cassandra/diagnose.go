@@ -187,7 +187,7 @@ func (s *Store) settings(ctx context.Context, f facts) (settings, error) {
 	for _, err := range s.calls.names.each(ctx, len(hosts), func(i int) error {
 		h := hosts[i]
 		query := func(text string) ([]map[string]any, error) {
-			return s.session.Query(text).WithContext(ctx).SetHostID(h.id).Consistency(gocql.One).RetryPolicy(nil).Iter().SliceMap()
+			return s.session.Query(text).SetHostID(h.id).Consistency(gocql.One).RetryPolicy(nil).IterContext(ctx).SliceMap()
 		}
 		rows, err := query(`select name, value from system_views.settings where name in ('commitlog_sync', 'commitlog_sync_period', 'commitlog_sync_period_in_ms', 'paxos_variant', 'paxos_state_purging', 'cas_contention_timeout', 'cas_contention_timeout_in_ms', 'write_request_timeout', 'write_request_timeout_in_ms')`)
 		if err != nil {

@@ -83,9 +83,9 @@ func fence(ctx context.Context, c *calls, name string, token int64, update strin
 	all := append(append([]any{token}, args...), token)
 	var applied bool
 	var found map[string]any
-	unknown, err := c.send(ctx, []byte(name), update, all, func(q *gocql.Query) (err error) {
+	unknown, err := c.send(ctx, []byte(name), update, all, func(ctx context.Context, q *gocql.Query) (err error) {
 		found = make(map[string]any)
-		applied, err = q.MapScanCAS(found)
+		applied, err = q.MapScanCASContext(ctx, found)
 		return err
 	})
 	if err != nil {

@@ -42,11 +42,11 @@ func (s *Store) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Rec
 		if len(q.names) == 1 { // which has it in its memory
 			row = rowOf(holdfast.Key{Space: q.space, Name: string(q.names[0])})
 		}
-		_, err := s.calls.send(ctx, row, s.text.glance, []any{int8(q.space), q.names}, func(cql *gocql.Query) error {
+		_, err := s.calls.send(ctx, row, s.text.glance, []any{int8(q.space), q.names}, func(ctx context.Context, cql *gocql.Query) error {
 			var space int8
 			var name, value []byte
 			var version int64
-			iter := cql.Iter()
+			iter := cql.IterContext(ctx)
 			for iter.Scan(&space, &name, &version, &value) {
 				mu.Lock()
 				found[holdfast.Key{Space: holdfast.Space(space), Name: string(name)}] = record(version, slices.Clone(value))
@@ -135,9 +135,9 @@ func (s *Store) each(ctx context.Context, f func(space holdfast.Space, name stri
 		}
 		var rows []found
 		var next []byte
-		_, err := s.calls.send(ctx, nil, s.text.list, nil, func(q *gocql.Query) error {
+		_, err := s.calls.send(ctx, nil, s.text.list, nil, func(ctx context.Context, q *gocql.Query) error {
 			rows = rows[:0]
-			iter := q.PageSize(1000).PageState(page).Iter()
+			iter := q.PageSize(1000).PageState(page).IterContext(ctx)
 			var r found
 			for range iter.NumRows() {
 				if !iter.Scan(&r.space, &r.name, &r.version, &r.value, &r.clock) {

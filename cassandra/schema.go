@@ -121,8 +121,8 @@ func (s *Store) migrate(ctx context.Context) error {
 			err = s.spread(ctx)
 		default:
 			if _, err = s.floor(ctx); errors.Is(err, errNoFloor) {
-				_, err = s.calls.send(ctx, floorName, text, nil, func(q *gocql.Query) error {
-					_, err := q.MapScanCAS(make(map[string]any))
+				_, err = s.calls.send(ctx, floorName, text, nil, func(ctx context.Context, q *gocql.Query) error {
+					_, err := q.MapScanCASContext(ctx, make(map[string]any))
 					return err
 				})
 			}
@@ -141,7 +141,7 @@ func (s *Store) create(ctx context.Context, text string) error {
 	if host == "" {
 		return gocql.ErrNoConnections
 	}
-	err := s.session.Query(text).WithContext(ctx).SetHostID(host).Consistency(gocql.One).RetryPolicy(nil).Exec()
+	err := s.session.Query(text).SetHostID(host).Consistency(gocql.One).RetryPolicy(nil).ExecContext(ctx)
 	if err != nil {
 		return err
 	}
@@ -182,17 +182,17 @@ func (s *Store) tableIDs(ctx context.Context) (ids []string, err error) {
 			continue
 		}
 		ask := func(text string, args ...any) *gocql.Query {
-			return s.session.Query(text, args...).WithContext(ctx).SetHostID(h.HostID()).Consistency(gocql.One).RetryPolicy(nil)
+			return s.session.Query(text, args...).SetHostID(h.HostID()).Consistency(gocql.One).RetryPolicy(nil)
 		}
 		var id gocql.UUID
 		text := noID
-		err := ask(`select id from system_schema.tables where keyspace_name = ? and table_name = ?`, s.tables.keyspace, s.tables.prefix+"records").Scan(&id)
+		err := ask(`select id from system_schema.tables where keyspace_name = ? and table_name = ?`, s.tables.keyspace, s.tables.prefix+"records").ScanContext(ctx, &id)
 		switch {
 		case errors.Is(err, gocql.ErrNotFound):
 		case err != nil:
 			return nil, err
 		// It may have it on record, and not know it yet.
-		case !refused(ask(s.text.floor, int8(floorSpace), floorName).Exec()):
+		case !refused(ask(s.text.floor, int8(floorSpace), floorName).ExecContext(ctx)):
 			text = id.String()
 		}
 		if !slices.Contains(ids, text) {

@@ -84,8 +84,8 @@ type question struct {
 
 func (s *Store) ask(ctx context.Context, q question) error {
 	var rows []map[string]any
-	_, err := s.calls.send(ctx, nil, q.text, q.args, func(cql *gocql.Query) (err error) {
-		rows, err = cql.Consistency(gocql.One).Iter().SliceMap()
+	_, err := s.calls.send(ctx, nil, q.text, q.args, func(ctx context.Context, cql *gocql.Query) (err error) {
+		rows, err = cql.Consistency(gocql.One).IterContext(ctx).SliceMap()
 		return err
 	})
 	for _, r := range rows {

@@ -99,9 +99,9 @@ func (c *calls) lane(keys []holdfast.Key) lane {
 func (s *Store) loadOne(ctx context.Context, k holdfast.Key) (holdfast.Record, error) {
 	var version int64
 	var value []byte
-	_, err := s.calls.send(ctx, rowOf(k), s.text.load, []any{int8(k.Space), []byte(k.Name)}, func(q *gocql.Query) error {
+	_, err := s.calls.send(ctx, rowOf(k), s.text.load, []any{int8(k.Space), []byte(k.Name)}, func(ctx context.Context, q *gocql.Query) error {
 		version, value = 0, nil
-		err := q.Consistency(s.calls.serial).Scan(&version, &value)
+		err := q.Consistency(s.calls.serial).ScanContext(ctx, &version, &value)
 		if errors.Is(err, gocql.ErrNotFound) {
 			err = nil
 		}
@@ -230,8 +230,8 @@ func (a *attempt) transact(ctx context.Context, text string, version, follows in
 // conditional sends any statement with a condition until it is answered.
 func (a *attempt) conditional(ctx context.Context, text string, args []any) (met row, applied bool, err error) {
 	began := time.Now()
-	unknown, err := a.s.calls.send(ctx, rowOf(a.w.Key), text, args, func(q *gocql.Query) (err error) {
-		met, applied, err = scan(q)
+	unknown, err := a.s.calls.send(ctx, rowOf(a.w.Key), text, args, func(ctx context.Context, q *gocql.Query) (err error) {
+		met, applied, err = scan(ctx, q)
 		return err
 	})
 	switch {
@@ -246,9 +246,9 @@ func (a *attempt) conditional(ctx context.Context, text string, args []any) (met
 }
 
 // scan reads the answer to a conditional statement.
-func scan(q *gocql.Query) (met row, applied bool, err error) {
+func scan(ctx context.Context, q *gocql.Query) (met row, applied bool, err error) {
 	columns := make(map[string]any, 6)
-	if applied, err = q.MapScanCAS(columns); err != nil || applied {
+	if applied, err = q.MapScanCASContext(ctx, columns); err != nil || applied {
 		return met, applied, err
 	}
 	met.version, met.there = columns["version"].(int64)

@@ -67,7 +67,7 @@ func exec(t testing.TB, s *gocql.Session, text string, args ...any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := s.Query(text, args...).WithContext(ctx).SetHostID(first(s)).Consistency(gocql.Quorum).Exec(); err != nil {
+	if err := s.Query(text, args...).SetHostID(first(s)).Consistency(gocql.Quorum).ExecContext(ctx); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
 }
@@ -141,7 +141,7 @@ func dropAll() {
 	if s := shared.session; s != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		s.Query("drop keyspace " + shared.keyspace).WithContext(ctx).SetHostID(first(s)).Exec()
+		s.Query("drop keyspace " + shared.keyspace).SetHostID(first(s)).ExecContext(ctx)
 	}
 }
 

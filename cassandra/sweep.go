@@ -17,8 +17,8 @@ var errNoFloor = errors.New("the floor is missing: the table was emptied or rest
 // floor is the version above which a row that was swept may come back. What was
 // raised before somebody swept is seen at QUORUM.
 func (s *Store) floor(ctx context.Context) (version int64, err error) {
-	_, err = s.calls.send(ctx, nil, s.text.floor, []any{int8(floorSpace), floorName}, func(q *gocql.Query) error {
-		return q.Scan(&version)
+	_, err = s.calls.send(ctx, nil, s.text.floor, []any{int8(floorSpace), floorName}, func(ctx context.Context, q *gocql.Query) error {
+		return q.ScanContext(ctx, &version)
 	})
 	if errors.Is(err, gocql.ErrNotFound) {
 		err = errNoFloor
@@ -32,8 +32,8 @@ func (s *Store) raise(ctx context.Context, version int64) error {
 	for err == nil && old < version {
 		var met row
 		var applied bool
-		_, err = s.calls.send(ctx, floorName, s.text.raise, []any{version, int8(floorSpace), floorName, old}, func(q *gocql.Query) (err error) {
-			met, applied, err = scan(q)
+		_, err = s.calls.send(ctx, floorName, s.text.raise, []any{version, int8(floorSpace), floorName, old}, func(ctx context.Context, q *gocql.Query) (err error) {
+			met, applied, err = scan(ctx, q)
 			return err
 		})
 		switch {
@@ -73,8 +73,8 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 	gone := make([]bool, len(rows))
 	for _, err := range s.calls.names.each(ctx, len(rows), func(i int) error {
 		k := rows[i].key
-		_, err := s.calls.send(ctx, rowOf(k), s.text.drop, []any{int8(k.Space), []byte(k.Name), rows[i].version}, func(q *gocql.Query) (err error) {
-			_, gone[i], err = scan(q)
+		_, err := s.calls.send(ctx, rowOf(k), s.text.drop, []any{int8(k.Space), []byte(k.Name), rows[i].version}, func(ctx context.Context, q *gocql.Query) (err error) {
+			_, gone[i], err = scan(ctx, q)
 			return err
 		})
 		return err

@@ -214,8 +214,9 @@ func run(t *testing.T, seed int, skew time.Duration, strangers bool) (w *world) 
 		w.x.doom(w.fate)
 		var clocks []*wall
 		for i := range 3 {
-			clocks = append(clocks, &wall{off: w.off()})
-			w.all.Go(func() { w.process(fmt.Sprint("p", i), clocks[i]) })
+			clock := &wall{off: w.off()}
+			clocks = append(clocks, clock)
+			w.all.Go(func() { w.process(fmt.Sprint("p", i), clock) })
 		}
 		if strangers && seed%3 == 0 {
 			both := &wall{off: w.off()} // they are not safe from one another if their clocks differ

@@ -156,7 +156,10 @@ func (x *table) claims() (names []string) {
 
 // leftovers are the live columns of all rows of locks.
 func (x *table) leftovers() (names []string) {
-	for _, key := range slices.Sorted(maps.Keys(x.rows)) {
+	x.mu.Lock()
+	keys := slices.Sorted(maps.Keys(x.rows))
+	x.mu.Unlock()
+	for _, key := range keys {
 		columns, _ := x.live(key, "")
 		for _, c := range columns {
 			if key != string(settingsKey) {

@@ -38,7 +38,7 @@ func TestScriptCassandra(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := session.Query(text).WithContext(ctx).Exec(); err != nil {
+		if err := session.Query(text).ExecContext(ctx); err != nil {
 			t.Error(err)
 		}
 	}

@@ -42,7 +42,7 @@ func Build(ctx context.Context, dir string) (*Program, error) {
 	}
 	javac := filepath.Join(filepath.Dir(java), "javac")
 	if _, err := os.Stat(javac); err != nil {
-		return nil, fmt.Errorf("Java's compiler is %w: apt-get install openjdk-17-jdk-headless", servers.ErrMissing)
+		return nil, fmt.Errorf("the compiler of Java is %w: apt-get install openjdk-17-jdk-headless", servers.ErrMissing)
 	}
 	lib, err := servers.Jars(ctx, servers.JanusGraphJars)
 	if err != nil {
