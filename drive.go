@@ -104,7 +104,11 @@ func (c *Client) drive(p *place, here context.Context) {
 				lost = 0
 			case lostTo:
 				if lost++; spread && !leaves {
-					c.pause(time.Duration(mathrand.Int64N(int64(min(4*took<<min(lost-1, 8), maxSpread)) + 1)))
+					wide := min(lost-1, 4)
+					if lost > 8 { // who comes anew does not pause, and shall not always be before us
+						wide = 0
+					}
+					c.pause(time.Duration(mathrand.Int64N(int64(min(4*took<<wide, maxSpread)) + 1)))
 				}
 			case perhaps:
 				if here != nil {
@@ -134,7 +138,7 @@ func (c *Client) drive(p *place, here context.Context) {
 // where a crowd that writes one key has to be spread out.
 const (
 	maxPause  = 250 * time.Millisecond
-	maxSpread = 2 * time.Second
+	maxSpread = time.Second
 )
 
 // openWith opens a session in one call with its first claim.

@@ -182,7 +182,7 @@ var lossCases = []clientCase{
 		name: "sweep after crashes",
 		rule: "Sweep leaves nothing of processes that crashed: no claims, no sessions, no rows (P8)",
 		run: func(h *clients) {
-			const ttl = holdfast.MinTTL
+			ttl := max(holdfast.MinTTL, shortTTL-500*time.Millisecond)
 			var processes []*Process
 			var died []*holdfast.Client
 			for i := range 3 {

@@ -62,7 +62,7 @@ var cql = []mutant{
 
 	// Consistency.
 	{"cql: a record is read at QUORUM", "X15", []edit{{"cassandra/store.go",
-		"q.Consistency(s.calls.serial).Scan(", "q.Scan("}}, onCassandra("TestX15LightweightTransactionsOnly")},
+		"q.Consistency(s.calls.serial).ScanContext(", "q.ScanContext("}}, onCassandra("TestX15LightweightTransactionsOnly")},
 	{"cql: a glance is taken for a look", "X15", []edit{{"cassandra/store.go",
 		"		recs[i], err = s.loadOne(ctx, keys[i])\n		return err\n",
 		"		seen, err := s.Glance(ctx, keys[i:i+1])\n		if err == nil {\n			recs[i] = seen[0]\n		}\n		return err\n"}}, onCassandra("TestX15LightweightTransactionsOnly")},
@@ -75,7 +75,7 @@ var cql = []mutant{
 	{"cql: a sweep deletes without a transaction", "X15", []edit{
 		{"cassandra/store.go", "delete from {records} where space = ? and name = ? if version = ?", "delete from {records} where space = ? and name = ?"},
 		{"cassandra/sweep.go", "[]any{int8(k.Space), []byte(k.Name), rows[i].version}", "[]any{int8(k.Space), []byte(k.Name)}"},
-		{"cassandra/sweep.go", "			_, gone[i], err = scan(q)\n", "			err, gone[i] = q.Exec(), true\n"}}, onCassandra("TestX15LightweightTransactionsOnly")},
+		{"cassandra/sweep.go", "			_, gone[i], err = scan(ctx, q)\n", "			err, gone[i] = q.ExecContext(ctx), true\n"}}, onCassandra("TestX15LightweightTransactionsOnly")},
 
 	// Coordinators.
 	{"cql: any node is asked", "P6", []edit{{"cassandra/call.go",
