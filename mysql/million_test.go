@@ -83,7 +83,7 @@ from seq_1_to_1000000`)
 		}
 		few, many := took[0][50], took[1][50]
 		t.Logf("%s: %v with no names, %v with a million: %.2fx", what, few, many, float64(many)/float64(few))
-		if many > few*2+5*time.Millisecond { // to read the million takes a hundred times that
+		if many > few*3/2+500*time.Microsecond {
 			t.Errorf("%s takes %v with no names, and %v with a million", what, few, many)
 		}
 	}
