@@ -52,9 +52,9 @@ func (c *Client) do(ctx context.Context, f func()) {
 // the goroutines that lock and release kick it again. With a context of its
 // caller it makes one write, and leaves everything else to a goroutine.
 func (c *Client) drive(p *place, here context.Context) {
-	lost := 0                      // writes in a row that lost
-	looked := false                // since the last of them
-	_, spread := c.store.(Glancer) // writes of one key that meet there delay each other
+	lost := 0                            // writes in a row that lost
+	looked := false                      // since the last of them
+	glancer, spread := c.store.(Glancer) // writes of one key that meet there delay each other
 	var took time.Duration
 	for c.ctx.Err() == nil {
 		c.mu.Lock()
@@ -62,8 +62,9 @@ func (c *Client) drive(p *place, here context.Context) {
 		s := c.assign(p)
 		opens := s != nil && !s.opened
 		next, changed := c.plan(p)
-		look := p.look || p.stale() && !changed || lost > 2 && !looked
-		if here != nil && (opens || look || changed && took > 0) {
+		look := p.look || p.stale() && !changed || lost > 2 && !looked && !spread
+		peek := spread && changed && p.known && (lost > 0 || p.pos != nil) && now().sub(max(p.asked, p.got, p.glanced)) > peekAfter
+		if here != nil && (opens || look || peek || changed && took > 0) {
 			c.unlock()
 			go c.drive(p, nil)
 			return
@@ -86,6 +87,9 @@ func (c *Client) drive(p *place, here context.Context) {
 			if looked = c.lookAt(p); !looked {
 				c.pause(c.backoff(p))
 			}
+		case peek:
+			c.unlock()
+			c.peek(glancer, p)
 		case changed:
 			w := p.write(next, c.sess)
 			leaves := len(p.leaving) > 0

@@ -6,11 +6,13 @@ import (
 	"time"
 )
 
-// Polling where the store has a cheap look that may be out of date (Glancer).
-// What it shows was true once, so a queue may be followed by it, and a beat
-// watched. Whatever else follows from a record follows from one that was loaded:
-// that we hold, that we are not in the queue any more, that somebody is to be
-// marked or buried.
+// Looks where the store has a cheap one that may be out of date (Glancer). What
+// it shows was true once, so a queue may be followed by it, a beat watched, and a
+// grant believed: nobody takes that back but by way of our session, and no look,
+// however fresh, is newer than the window by which it is believed. What follows
+// from a claim that is not there, or from a session, follows from a record that
+// was loaded: that we are not in the queue any more, that what we gave back is
+// gone, that somebody is to be marked or buried.
 
 // glance looks at keys as cheaply as the store can.
 func (c *Client) glance(ctx context.Context, keys []Key) ([]Record, error) {
@@ -68,14 +70,18 @@ func (c *Client) lookOver(ctx context.Context, places []*place, others []Key) (r
 }
 
 // matters says whether a record that was glanced at calls for the record as it
-// stands; if it only moves us on in a queue it is taken in. c.mu is held.
+// stands; else it is taken in. c.mu is held.
 func (c *Client) matters(p *place, r Record) bool {
-	if !p.known || now().sub(p.asked) > c.loadEvery(p) {
-		return true
-	}
+	return !p.known || now().sub(p.asked) > c.loadEvery(p) || c.surprises(p, r)
+}
+
+// surprises says whether a record that was glanced at is not what others can
+// have made of the one last seen; else it is taken in, if it is newer. c.mu is
+// held.
+func (c *Client) surprises(p *place, r Record) bool {
 	if r.Version > p.version {
 		rec, err := decodeLock(r.Value, r.Version)
-		if err != nil || len(p.leaving) > 0 || !c.onlyWaits(p, &rec) {
+		if err != nil || !c.goesOn(p, &rec) {
 			return true
 		}
 		c.see(p, rec, r.Version, p.asked) // not as fresh as a look
@@ -95,20 +101,43 @@ func (c *Client) loadEvery(p *place) time.Duration {
 	return max(ttl, min(now().sub(p.pos.moved)/7, 4*ttl))
 }
 
-// onlyWaits says whether all our claims on a place are in the queue of a record,
-// and none that nobody wants is in it: a crash of the store may bring one back.
-func (c *Client) onlyWaits(p *place, rec *lockRecord) bool {
+// goesOn says whether all our claims that stood in the record of a place stand in
+// one that follows it, and none that nobody wants: a crash of the store may bring
+// one back.
+func (c *Client) goesOn(p *place, rec *lockRecord) bool {
 	for _, g := range p.groups {
-		if g.state != queued || g.sess == nil {
-			return false
+		if g.state == wanted {
+			continue
 		}
-		if _, holds, ok := rec.find(g.sess.id, g.nr); !ok || holds {
+		if _, holds, ok := rec.find(g.sess.id, g.nr); !ok || g.state == held && !holds {
 			return false
 		}
 	}
-	unwanted := func(cl claimRecord) bool { return c.isOurs(cl.Session) && !p.wants(cl.Nr) }
+	unwanted := func(cl claimRecord) bool {
+		return c.isOurs(cl.Session) && !p.wants(cl.Nr) &&
+			!slices.ContainsFunc(p.leaving, func(d *departure) bool { return d.nr == cl.Nr })
+	}
 	return !slices.ContainsFunc(rec.Holders, unwanted) && !slices.ContainsFunc(rec.Waiters, unwanted)
 }
+
+// peek glances at a place that a write is about to change, which would lose if
+// somebody has changed it meanwhile. If that fails, the write tells.
+func (c *Client) peek(g Glancer, p *place) {
+	c.mu.Lock()
+	timeout := c.callTimeout()
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(c.ctx, timeout)
+	defer cancel()
+	recs, err := g.Glance(ctx, []Key{{Names, p.name}})
+	c.mu.Lock()
+	defer c.unlock()
+	p.glanced = now()
+	p.look = p.look || err == nil && c.surprises(p, recs[0])
+}
+
+// peekAfter is how old a record may be, before a write, where others write as
+// well: less than it takes to lose one.
+const peekAfter = 4 * time.Millisecond
 
 // loadUnsure loads the sessions of which a glance says that something is to be
 // done about them.

@@ -24,6 +24,7 @@ type place struct {
 	version int64
 	asked   instant // when the latest call was sent that showed it
 	got     instant // when this version was first seen here
+	glanced instant // when the last glance before a write was answered
 
 	foreign      bool // other sessions wait
 	foreignSince instant
@@ -124,7 +125,7 @@ const maxBlock = 1 << 16
 func (c *Client) place(name string) *place {
 	p := c.places[name]
 	if p == nil {
-		p = &place{name: name, asked: never, got: never, failing: never, unsure: never, lookAt: never}
+		p = &place{name: name, asked: never, glanced: never, got: never, failing: never, unsure: never, lookAt: never}
 		c.places[name] = p
 		if old, ok := c.recent[name]; ok {
 			// What it was when we left it: who comes again soon need not ask.

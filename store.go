@@ -43,8 +43,10 @@ type Store interface {
 type Glancer interface {
 	// Glance is Load, but what it returns may have been followed long ago, also
 	// by records that this process has seen. It never returns a record that was
-	// not written by a write that won. A Client polls with it; before it
-	// believes, or tells anyone, it loads.
+	// not written by a write that won, and that no crash takes back. A Client
+	// polls with it, follows the queue, and believes that it was let in, which
+	// stays true while its session does; before it acts on what others did not
+	// do, or on what is not there, it loads.
 	Glance(ctx context.Context, keys []Key) ([]Record, error)
 }
 

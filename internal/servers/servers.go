@@ -49,6 +49,8 @@ type Server struct {
 	main    *os.Process
 	done    chan struct{} // closed when main has ended
 	stopped bool
+
+	spares []string // databases that are empty
 }
 
 // Options say how a server is started.

@@ -97,31 +97,88 @@ func forTest(t testing.TB, env string, shared func() (*Server, error), start sta
 	return s
 }
 
-// Database makes an empty database on the server and returns its URL. It is
-// dropped when the test ends, whoever is connected.
+// Database returns the URL of an empty database on the server. When the test
+// ends it is taken from whoever is connected, and emptied for another test, or
+// dropped.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
-	home, force := s.URL, ""
+	home := s
 	if s.behind != nil {
-		home = s.behind.URL
+		home = s.behind
 	}
-	if strings.HasPrefix(home, "postgres") {
-		force = " WITH (FORCE)"
-	}
-	name := "hf_" + strings.ToLower(rand.Text()[:12])
-	if _, err := query(t.Context(), home, "CREATE DATABASE "+name); err != nil {
+	name, err := home.spare(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		if _, err := query(ctx, home, "DROP DATABASE IF EXISTS "+name+force); err != nil && !s.Own {
+		if !t.Failed() && home.empty(ctx, name) == nil {
+			return
+		}
+		force := ""
+		if strings.HasPrefix(home.URL, "postgres") {
+			force = " WITH (FORCE)"
+		}
+		if _, err := query(ctx, home.URL, "DROP DATABASE IF EXISTS "+name+force); err != nil && !s.Own {
 			t.Logf("%s is left behind: %v", name, err)
 		}
 	})
-	u, err := url.Parse(s.URL)
+	return inDatabase(s.URL, name)
+}
+
+// spare is the name of an empty database, made if there is none.
+func (s *Server) spare(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	n := len(s.spares)
+	if n > 0 {
+		name := s.spares[n-1]
+		s.spares = s.spares[:n-1]
+		s.mu.Unlock()
+		return name, nil
+	}
+	s.mu.Unlock()
+	name := "hf_" + strings.ToLower(rand.Text()[:12])
+	_, err := query(ctx, s.URL, "CREATE DATABASE "+name)
+	return name, err
+}
+
+// empty makes a database as good as new, on a PostgreSQL of our own: to make and
+// to drop one has it write some hundreds of files, and wait for the disk.
+func (s *Server) empty(ctx context.Context, name string) error {
+	if !s.Own || !strings.HasPrefix(s.URL, "postgres") {
+		return errors.ErrUnsupported
+	}
+	if _, err := query(ctx, s.URL, `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '`+name+`'`); err != nil {
+		return err
+	}
+	if _, err := query(ctx, inDatabase(s.URL, name), `SET lock_timeout = '2s';
+		DO $$ DECLARE r record; BEGIN
+			FOR r IN SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\_%' AND nspname NOT IN ('information_schema', 'public') LOOP
+				EXECUTE format('DROP SCHEMA %I CASCADE', r.nspname);
+			END LOOP;
+			DROP SCHEMA public CASCADE;
+			CREATE SCHEMA public;
+			IF current_setting('server_version_num')::int >= 150000 THEN
+				ALTER SCHEMA public OWNER TO pg_database_owner;
+				GRANT USAGE ON SCHEMA public TO PUBLIC;
+			ELSE
+				GRANT ALL ON SCHEMA public TO PUBLIC;
+			END IF;
+			EXECUTE format('ALTER DATABASE %I RESET ALL', current_database());
+		END $$`); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spares = append(s.spares, name)
+	return nil
+}
+
+func inDatabase(target, name string) string {
+	u, err := url.Parse(target)
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	u.Path = "/" + name
 	return u.String()
