@@ -142,7 +142,7 @@ func (c *Client) drive(p *place, here context.Context) {
 // where a crowd that writes one key has to be spread out.
 const (
 	maxPause  = 250 * time.Millisecond
-	maxSpread = time.Second
+	maxSpread = 4 * time.Second
 )
 
 // openWith opens a session in one call with its first claim.

@@ -17,7 +17,7 @@ import (
 // ever less often, up to every two seconds (with the TTL by default) near the
 // head and every six far from it. Elsewhere polling goes by place in the
 // queue: who is n-th looks when, if those before it are quick, it could be its
-// turn, and from then on after 3 ms and each time a seventh of the time since the
+// turn, or if they are as usual, it could be near, and from then on after 3 ms and each time a seventh of the time since the
 // queue last moved. So a wait is at most a seventh longer than it has to be, never
 // by more than two seconds, and a crowd, or a long wait, asks seldom.
 
@@ -52,6 +52,7 @@ type position struct {
 	token  int64         // and its token
 	moved  instant       // when one of these was seen to change; never: does not wait
 	pace   time.Duration // how long it takes to move on by one, when it is quick
+	mean   time.Duration // and usually
 	held   time.Duration // how long the first holder had it when that was seen
 	clock  int64         // the store's, when the record was last seen, in microseconds since 1970; 0: not known
 	pollAt instant
@@ -85,8 +86,9 @@ func (c *Client) follow(p *place) {
 		// Tokens are times where the store has a clock; else they are closer
 		// together, and we look more often. That someone was late shall not
 		// make all others late as well: the pace grows slowly.
-		took := max(min(t.sub(l.moved), time.Duration(token-l.token)*time.Microsecond), 0)
-		l.pace = min(max(took/time.Duration(l.ahead-ahead), time.Millisecond), l.pace*3/2)
+		took := max(min(t.sub(l.moved), time.Duration(token-l.token)*time.Microsecond), 0) / time.Duration(l.ahead-ahead)
+		l.pace = min(max(took, time.Millisecond), l.pace*3/2)
+		l.mean = (l.mean + took) / 2
 	case ahead == l.ahead && first == l.first:
 		return
 	}
@@ -109,6 +111,7 @@ func (c *Client) pollEvery(p *place) time.Duration {
 		return min(max(calm+rest*4, still/2), 3*c.slowest())
 	}
 	could := time.Duration(l.ahead+1)*l.pace*11/20 - l.held - still // it be our turn
+	could = max(could, time.Duration(l.ahead-nearHead)*l.mean*3/4-still)
 	return min(max(quickPoll, still/7, could), c.slowest())
 }
 
@@ -215,6 +218,7 @@ func (c *Client) looked(places []*place) {
 func (c *Client) waitLoop() {
 	sessionsAt, sessionsEvery := never, sessionPoll
 	silent, rest := never, firstPoll // until when a store that does not answer is left alone
+	_, dear := c.store.(Glancer)     // each session is a look of its own
 	for {
 		c.mu.Lock()
 		r := c.ahead()
@@ -245,8 +249,11 @@ func (c *Client) waitLoop() {
 		}
 		if sessionsAt == never {
 			sessionsAt = t.add(jitter(sessionsEvery))
-			if r.told && !r.near {
+			if (r.told || dear) && !r.near { // those who are look for all
 				sessionsAt = t.add(jitter(min(r.slowest, r.ttl/4)))
+			}
+			if dear && !r.near {
+				sessionsEvery = longest
 			}
 		}
 		var sessions []string

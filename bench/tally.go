@@ -5,11 +5,14 @@ import (
 	"context"
 	"hash/fnv"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"unsafe"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
+	"github.com/holdfast-lock/holdfast"
 )
 
 // A tally counts what all processes of a run have sent to a store whose servers
@@ -80,6 +83,7 @@ func (t *tally) kinds(context.Context) (map[string]float64, error) {
 // asked is what was sent to a cluster, by what it costs there.
 type asked struct {
 	lwts   float64 // lightweight transactions, and those that failed
+	beats  float64 // those of them that were for sessions
 	serial float64 // reads by a round of consensus
 	reads  float64 // plain ones
 	writes float64
@@ -98,6 +102,9 @@ func (t *tally) asked() (a asked) {
 		switch what {
 		case "LWT":
 			a.lwts += n
+		case "beat":
+			a.beats += n
+			a.lwts += n
 		case "SERIAL read":
 			a.serial += n
 		case "read":
@@ -113,7 +120,7 @@ func (t *tally) asked() (a asked) {
 }
 
 func (a asked) plus(o asked, times float64) asked {
-	return asked{a.lwts + times*o.lwts, a.serial + times*o.serial, a.reads + times*o.reads, a.writes + times*o.writes, a.failed + times*o.failed}
+	return asked{a.lwts + times*o.lwts, a.beats + times*o.beats, a.serial + times*o.serial, a.reads + times*o.reads, a.writes + times*o.writes, a.failed + times*o.failed}
 }
 
 func (a asked) since(o asked) asked { return a.plus(o, -1) }
@@ -123,15 +130,15 @@ func (a asked) per(n float64) asked { return asked{}.plus(a, 1/n) }
 // ObserveQuery implements gocql.QueryObserver.
 func (t *tally) ObserveQuery(_ context.Context, q gocql.ObservedQuery) {
 	serial := q.Query != nil && (q.Query.GetConsistency() == gocql.Serial || q.Query.GetConsistency() == gocql.LocalSerial)
-	t.observe(q.Statement, serial, q.Err)
+	t.observe(q.Statement, q.Values, serial, q.Err)
 }
 
 // ObserveBatch implements gocql.BatchObserver.
 func (t *tally) ObserveBatch(_ context.Context, b gocql.ObservedBatch) {
-	t.observe(strings.Join(b.Statements, "; "), false, b.Err)
+	t.observe(strings.Join(b.Statements, "; "), nil, false, b.Err)
 }
 
-func (t *tally) observe(text string, serial bool, err error) {
+func (t *tally) observe(text string, values []any, serial bool, err error) {
 	text = strings.Join(strings.Fields(strings.ReplaceAll(text, t.hide, "")), " ")
 	lower := strings.ToLower(text)
 	what := "write"
@@ -144,6 +151,9 @@ func (t *tally) observe(text string, serial bool, err error) {
 		what = "schema"
 	case strings.Contains(lower, " if "):
 		what = "LWT"
+		if slices.Contains(values, any(int8(holdfast.Sessions))) {
+			what = "beat"
+		}
 	}
 	if err != nil {
 		what += ", failed"
