@@ -244,8 +244,11 @@ func (c *Client) waitLoop() {
 		}
 		t := now()
 		longest := r.slowest
-		if !r.near {
+		switch {
+		case !r.near:
 			longest *= 4
+		case dear:
+			longest *= 2
 		}
 		if sessionsAt == never {
 			sessionsAt = t.add(jitter(sessionsEvery))

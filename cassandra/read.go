@@ -72,7 +72,7 @@ func (s *Store) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Rec
 }
 
 // maxGlance is how many rows one statement asks for.
-const maxGlance = 50
+const maxGlance = 100
 
 // listings keep, for each space, the rest of the names that Keys has found and
 // not given yet: rows are in no order, so the first page is read from all.
