@@ -172,16 +172,6 @@ func (q *queueOfTwo) has(t *testing.T, within time.Duration) {
 	}
 }
 
-func (q *queueOfTwo) hasNot(t *testing.T, why string) {
-	t.Helper()
-	synctest.Wait()
-	select {
-	case <-q.got:
-		t.Fatal(why)
-	default:
-	}
-}
-
 // Who waits long glances about once a second, and seldom loads, whether a
 // hundred wait for one name or for a hundred.
 func TestGlancesOfWaiters(t *testing.T) {
