@@ -213,7 +213,7 @@ func TestCassandra(t *testing.T) {
 	t.Run("on", func(t *testing.T) {
 		l := newNodes(t)
 		for round := range number(1, 16) {
-			faults := slices.Concat(ofNodes, []fault{ofWorkers[0], ofWorkers[2]})
+			faults := ofNodes
 			if *full {
 				faults = slices.Concat(ofNodes, ofWorkers[:3], moreOfNodes)
 			}
