@@ -9,10 +9,9 @@ import (
 // Looks where the store has a cheap one that may be out of date (Glancer). What
 // it shows was true once, so a queue may be followed by it, a beat watched, and a
 // grant believed: nobody takes that back but by way of our session, and no look,
-// however fresh, is newer than the window by which it is believed. What follows
-// from a claim that is not there, or from a session, follows from a record that
-// was loaded: that we are not in the queue any more, that what we gave back is
-// gone, that somebody is to be marked or buried.
+// however fresh, is newer than the window by which it is believed. What else
+// follows from a record follows from one that was loaded: that a claim we want is
+// not there any more, that somebody is to be marked or buried.
 
 // glance looks at keys as cheaply as the store can.
 func (c *Client) glance(ctx context.Context, keys []Key) ([]Record, error) {
