@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,8 +79,42 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// A store that is busy for ever is given up after a TTL, and asked ever more
-// slowly until then.
+// A crowded store is busy for names while it is told so.
+type crowded struct {
+	holdfast.Store
+	busy atomic.Bool
+}
+
+func (s *crowded) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	if s.busy.Load() && keys[0].Space == holdfast.Names {
+		return nil, holdfast.ErrBusy
+	}
+	return s.Store.Load(ctx, keys)
+}
+
+func (s *crowded) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	if s.busy.Load() && writes[len(writes)-1].Key.Space == holdfast.Names {
+		return nil, holdfast.ErrBusy
+	}
+	return s.Store.CompareAndSwap(ctx, writes)
+}
+
+// Who waits in line goes on waiting while the store is busy: that is no silence.
+func TestBusyWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &crowded{Store: memory.New()}
+		s.busy.Store(true)
+		c := newClient(t, s, nil)
+		defer c.Close()
+		time.AfterFunc(4*holdfast.DefaultTTL, func() { s.busy.Store(false) })
+		if _, err := c.Acquire(t.Context(), "a"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A store that is busy for ever is given up by who does not want to wait after a
+// TTL, and asked ever more slowly until then.
 func TestBusyForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &doubtful{Store: memory.New(), times: 1 << 30, err: holdfast.ErrBusy}

@@ -64,12 +64,16 @@ func (c *Client) drive(p *place, here context.Context) {
 		next, changed := c.plan(p)
 		look := p.look || p.stale() && !changed || lost > 2 && !looked && !spread
 		peek := spread && changed && p.known && (lost > 0 || p.pos != nil) && now().sub(max(p.asked, p.got, p.glanced)) > peekAfter
+		comes := spread && changed && opens && !s.opening && !p.known && p.glanced == never // perhaps to a crowd: does not write blindly
 		if here != nil && (opens || look || peek || changed && took > 0) {
 			c.unlock()
 			go c.drive(p, nil)
 			return
 		}
 		switch {
+		case comes:
+			c.unlock()
+			c.peek(glancer, p)
 		case opens && s.opening:
 			patience := c.patience(p)
 			c.unlock()
@@ -170,7 +174,7 @@ func (c *Client) patience(p *place) time.Duration {
 	if p.failing == never {
 		return c.ttl()
 	}
-	return max(c.ttl()-now().sub(p.failing), 0) + time.Millisecond
+	return max(c.ttl()-now().sub(max(p.failing, p.heard)), 0) + time.Millisecond
 }
 
 // awaitOpen waits until a session is open, or over.
@@ -444,17 +448,20 @@ func (c *Client) seeRecord(p *place, r Record, asked instant) {
 // failed: the store did not answer. Who does not want to wait is told at once,
 // as is everyone if it has never answered this client; the others when it has
 // been silent for a TTL. Where the store is busy, who does not want to wait is
-// told when it has been so for a TTL. c.mu is held.
+// told when it has been so for a TTL, and the others wait on. c.mu is held.
 func (c *Client) failed(p *place, err error) {
 	if p.failing == never {
 		p.failing = now()
 	}
 	p.failed = err
 	busy := errors.Is(err, ErrBusy)
-	c.answers = c.answers || busy
-	tooLong := !c.answers || now().sub(p.failing) > c.ttl()
+	if busy {
+		c.answers, p.heard = true, now()
+	}
+	tooLong := func(since instant) bool { return since != never && now().sub(since) > c.ttl() }
+	silent := !c.answers || tooLong(max(p.failing, p.heard))
 	for _, g := range slices.Clone(p.groups) {
-		if g.try && (!busy || p.unsure != never && now().sub(p.unsure) > c.ttl()) || tooLong {
+		if silent || g.try && (!busy || tooLong(p.failing) || tooLong(p.unsure)) {
 			c.failGroup(g, fmt.Errorf("the store does not answer: %w", err))
 		}
 	}

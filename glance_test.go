@@ -255,6 +255,31 @@ func TestReleaseGlancesFirst(t *testing.T) {
 	})
 }
 
+// Who comes anew to a lock that others have looks before it writes.
+func TestNewcomerGlancesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New()
+		first := newClient(t, glancingAt(inner), nil)
+		defer first.Close()
+		held, err := first.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := glancingAt(inner)
+		next := newClient(t, s, nil)
+		defer next.Close()
+		got := queue(t, next)
+		time.Sleep(time.Second)
+		if n := s.written()[lockA]; n != 1 {
+			t.Errorf("%d writes to queue, want 1", n)
+		}
+		if err := held.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-got
+	})
+}
+
 // Nothing is done about a session that was only glanced at.
 func TestSessionIsLoaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

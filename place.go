@@ -40,6 +40,7 @@ type place struct {
 	leaving []*departure
 	failing instant // since when the store does not answer; never: it does
 	failed  error
+	heard   instant // when it last said that it is busy
 	unsure  instant // since when it does not say what became of writes, though it may answer; never: it does
 }
 
@@ -125,7 +126,7 @@ const maxBlock = 1 << 16
 func (c *Client) place(name string) *place {
 	p := c.places[name]
 	if p == nil {
-		p = &place{name: name, asked: never, glanced: never, got: never, failing: never, unsure: never, lookAt: never}
+		p = &place{name: name, asked: never, glanced: never, got: never, failing: never, heard: never, unsure: never, lookAt: never}
 		c.places[name] = p
 		if old, ok := c.recent[name]; ok {
 			// What it was when we left it: who comes again soon need not ask.
