@@ -261,9 +261,12 @@ func (c *Client) waitLoop() {
 		}
 		var sessions []string
 		// They come along with a name if they can, but not where someone has
-		// just been let in.
-		late := sessionsAt.add(sessionsEvery / 2)
-		if len(r.sessions) > 0 && (late <= t || r.polled && sessionsAt.add(-sessionsEvery/2) <= t || c.judge.due(r.sessions, t)) {
+		// just been let in, and not early where that spares nothing.
+		late, early := sessionsAt.add(sessionsEvery/2), sessionsAt.add(-sessionsEvery/2)
+		if dear {
+			early = sessionsAt
+		}
+		if len(r.sessions) > 0 && (late <= t || r.polled && early <= t || c.judge.due(r.sessions, t)) {
 			sessions = r.sessions
 			sessionsEvery = min(sessionsEvery*3/2, longest)
 			sessionsAt = t.add(jitter(sessionsEvery))
