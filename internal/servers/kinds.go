@@ -3,12 +3,10 @@ package servers
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -271,59 +269,4 @@ func (s *Server) askRedis(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("got %q from Redis, %w", said, err)
 	}
 	return "Redis " + version, nil
-}
-
-// StartEtcd starts an etcd of one member.
-func StartEtcd(ctx context.Context, opts *Options) (*Server, error) {
-	etcd := find("etcd")
-	if !supported || etcd == "" {
-		return nil, missing("etcd", "etcd-server")
-	}
-	if opts != nil && opts.Faketime {
-		return nil, fmt.Errorf("libfaketime has no power over Go's etcd: %w", errors.ErrUnsupported)
-	}
-	s, _, err := prepare("etcd", opts, nil)
-	if err != nil {
-		return nil, err
-	}
-	peers, err := freePort()
-	if err != nil {
-		return nil, errors.Join(err, s.clear())
-	}
-	s.URL = "http://" + s.addr()
-	peer := fmt.Sprintf("http://127.0.0.1:%d", peers)
-	s.argv = []string{etcd}
-	for _, line := range settings(opts, "name=one", "data-dir="+s.data(), "listen-client-urls="+s.URL, "advertise-client-urls="+s.URL,
-		"listen-peer-urls="+peer, "initial-advertise-peer-urls="+peer, "initial-cluster=one="+peer) {
-		s.argv = append(s.argv, "--"+line)
-	}
-	s.quit = syscall.SIGTERM
-	s.ask = s.askEtcd
-	return s.open(ctx)
-}
-
-func (s *Server) askEtcd(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	var health struct{ Health string }
-	var version struct{ Etcdserver string }
-	for path, into := range map[string]any{"/health": &health, "/version": &version} {
-		req, err := http.NewRequestWithContext(ctx, "GET", s.URL+path, nil)
-		if err != nil {
-			return "", err
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return "", err
-		}
-		err = json.NewDecoder(resp.Body).Decode(into)
-		resp.Body.Close()
-		if err != nil {
-			return "", err
-		}
-	}
-	if health.Health != "true" {
-		return "", errors.New("etcd has no leader yet")
-	}
-	return "etcd " + version.Etcdserver, nil
 }

@@ -1,0 +1,124 @@
+package etcd
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// Diagnose implements holdfast.Diagnoser. It asks every member that the client
+// knows of, and wakes itself once.
+func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err error) {
+	say := func(level holdfast.Level, subject, format string, args ...any) {
+		list = append(list, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
+	}
+	members, err := s.client.MemberList(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	var versions, silent []string
+	voters, leader := 0, uint64(0)
+	for _, m := range members.Members {
+		if m.IsLearner {
+			continue
+		}
+		voters++
+		st, err := s.status(ctx, m.ClientURLs)
+		if err != nil {
+			silent = append(silent, m.Name)
+			continue
+		}
+		leader = max(leader, st.Leader)
+		if !strings.Contains(strings.Join(versions, " "), st.Version) {
+			versions = append(versions, st.Version)
+		}
+	}
+	text := fmt.Sprintf("etcd %s, %d of %d members answer", strings.Join(versions, " and "), voters-len(silent), voters)
+	switch {
+	case leader == 0:
+		say(holdfast.Failure, "server", "%s, and none knows a leader: nothing can be granted", text)
+	case len(silent) > 0:
+		say(holdfast.Warning, "server", "%s; silent: %s", text, strings.Join(silent, ", "))
+	default:
+		say(holdfast.Good, "server", "%s", text)
+	}
+	switch {
+	case voters < 3:
+		say(holdfast.Warning, "replication", "%d members: if one is down, nothing can be granted; with three one may be", voters)
+	case voters%2 == 0:
+		say(holdfast.Warning, "replication", "%d members survive no more failures than %d do", voters, voters-1)
+	default:
+		say(holdfast.Good, "replication", "%d members, of which %d may be down", voters, voters/2)
+	}
+	say(holdfast.Warning, "durability", "whether members run with --unsafe-no-fsync cannot be seen from here; one that does may forget locks when it loses power")
+	if alarms, err := s.client.AlarmList(ctx); err == nil {
+		for _, a := range alarms.Alarms {
+			say(holdfast.Failure, "alarm", "%s at member %x: no writes are taken until it is disarmed (etcdctl defrag, etcdctl alarm disarm)", a.Alarm, a.MemberID)
+		}
+	}
+	if err := s.wakesItself(ctx); err != nil {
+		say(holdfast.Warning, "hints", "no watch tells of writes, so waiters poll: %v", err)
+	} else {
+		say(holdfast.Good, "hints", "a watch tells of writes")
+	}
+	e, highest := s.now()
+	say(holdfast.Good, "epoch", "tokens count from %s, revision %d", time.UnixMicro(e.base).UTC().Format(time.RFC3339), highest)
+	return list, nil
+}
+
+// status asks one member, by the first of its addresses that answers.
+func (s *Store) status(ctx context.Context, urls []string) (st *clientv3.StatusResponse, err error) {
+	err = fmt.Errorf("it has no address")
+	for _, u := range urls {
+		one, cancel := context.WithTimeout(ctx, 2*time.Second)
+		st, err = s.client.Status(one, u)
+		cancel()
+		if err == nil {
+			return st, nil
+		}
+	}
+	return nil, err
+}
+
+// wakesItself watches for a write of its own.
+func (s *Store) wakesItself(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	who := "doctor-" + rand.Text()
+	k := holdfast.Key{Space: holdfast.Settings, Name: who}
+	wakes := s.wakes(who)
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		s.client.Delete(ctx, wakes, clientv3.WithPrefix())
+	}()
+	told := make(chan struct{}, 1)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.Watch(ctx, []string{who}, func(h holdfast.Hint) {
+			switch h {
+			case holdfast.Hint{}:
+				s.client.Put(ctx, wakes+letters[k.Space]+k.Name, "")
+			case holdfast.Hint{Key: k, Wake: who}:
+				select {
+				case told <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}()
+	select {
+	case <-told:
+		cancel()
+		<-ended
+		return nil
+	case err := <-ended:
+		return err
+	}
+}

@@ -1,0 +1,442 @@
+// Package etcd keeps locks in an etcd cluster. Each record is one key, changed only
+// by a transaction that compares its revision.
+//
+// The session of a Client is a record as in every store, kept by heartbeats, and
+// not a lease of etcd: a lease begins anew whenever the cluster elects a leader, and
+// who waits could not tell from it when a holder has stopped to believe in itself.
+package etcd
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// Options of New; nil and the zero value of each field are the defaults.
+type Options struct {
+	// Prefix is what all keys begin with; "holdfast/".
+	Prefix string
+}
+
+// DefaultPrefix is what all keys begin with if Options say nothing else.
+const DefaultPrefix = "holdfast/"
+
+// A Store keeps records below a prefix of an etcd cluster. It is a holdfast.Store,
+// Watcher, Sweeper and Diagnoser.
+type Store struct {
+	client *clientv3.Client
+	prefix string
+
+	mu      sync.Mutex
+	epoch   epoch
+	highest int64    // revision that was seen in this epoch
+	samples []sample // of it, the oldest first
+}
+
+var (
+	_ holdfast.Store     = (*Store)(nil)
+	_ holdfast.Watcher   = (*Store)(nil)
+	_ holdfast.Sweeper   = (*Store)(nil)
+	_ holdfast.Diagnoser = (*Store)(nil)
+)
+
+// An epoch says what revisions mean. A record's version is its revision above a
+// base, the time in microseconds at which the prefix was first used: a cluster that
+// is made anew counts from 1, and its versions shall be above those before.
+type epoch struct {
+	base     int64
+	revision int64 // of the key that says so; it is compared by every transaction
+}
+
+// ErrWentBack: the cluster has forgotten what it had confirmed, as one does that was
+// restored from a backup. No answer of it is believed before its epoch is new.
+var ErrWentBack = errors.New("the cluster has gone back to an earlier state: once it is as it shall be, delete its key")
+
+// New makes a store of a client, which stays the caller's. The cluster has to
+// answer; the first to use a prefix writes one key there.
+//
+// After a backup was restored without --bump-revision (etcdutl 3.6), delete the key
+// holdfast/epoch before anything uses the cluster: tokens then go on above those
+// given before.
+func New(ctx context.Context, client *clientv3.Client, opts *Options) (*Store, error) {
+	s := &Store{client: client, prefix: DefaultPrefix}
+	if opts != nil && opts.Prefix != "" {
+		s.prefix = opts.Prefix
+	}
+	if err := s.open(ctx); err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	return s, nil
+}
+
+// Keys, below the prefix:
+//
+//	epoch           the base of versions
+//	swept           which revisions were reached when, for sweeps
+//	n/NAME          records, by space
+//	w/WHO/n/NAME    written anew to wake somebody, WHO in hexadecimal
+//	f/NAME          the highest token that a fence let pass, where tokens are handed on in memory
+func (s *Store) epochKey() string { return s.prefix + "epoch" }
+func (s *Store) sweptKey() string { return s.prefix + "swept" }
+
+var letters = [...]string{holdfast.Names: "n/", holdfast.Sessions: "s/", holdfast.Settings: "c/", holdfast.Audits: "a/"}
+
+func (s *Store) space(space holdfast.Space) string { return s.prefix + letters[space] }
+
+func (s *Store) key(k holdfast.Key) string { return s.space(k.Space) + k.Name }
+
+func (s *Store) wakes(who string) string {
+	return s.prefix + "w/" + hex.EncodeToString([]byte(who)) + "/"
+}
+
+func (s *Store) fenceKey(name string) string { return s.prefix + "f/" + name }
+
+// open learns the epoch, or begins one.
+func (s *Store) open(ctx context.Context) error {
+	s.mu.Lock()
+	old := s.epoch.base + s.highest
+	s.mu.Unlock()
+	base := max(time.Now().UnixMicro(), old+1)
+	k := s.epochKey()
+	resp, err := s.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(k), "=", 0)).
+		Then(clientv3.OpPut(k, strconv.FormatInt(base, 10))).
+		Else(clientv3.OpGet(k)).Commit()
+	if err != nil {
+		return err
+	}
+	e := epoch{base, resp.Header.Revision}
+	if !resp.Succeeded {
+		if e, err = readEpoch(resp); err != nil {
+			return err
+		}
+	}
+	s.adopt(e, resp.Header.Revision)
+	return nil
+}
+
+func readEpoch(resp *clientv3.TxnResponse) (epoch, error) {
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	if len(kvs) == 0 {
+		return epoch{}, nil
+	}
+	base, err := strconv.ParseInt(string(kvs[0].Value), 10, 64)
+	if err != nil || base <= 0 {
+		return epoch{}, fmt.Errorf("key %q says %q, which is not ours: choose another prefix", kvs[0].Key, kvs[0].Value)
+	}
+	return epoch{base, kvs[0].ModRevision}, nil
+}
+
+// adopt goes by an epoch from now on. If it is over already, the next transaction
+// says so.
+func (s *Store) adopt(e epoch, revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.epoch, s.highest, s.samples = e, revision, nil
+}
+
+// now is the epoch and the highest revision that was seen.
+func (s *Store) now() (epoch, int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.epoch, s.highest
+}
+
+// transact carries out operations if the epoch is what the caller takes it for. One
+// whose epoch is over was not carried out, and ops are asked for anew.
+func (s *Store) transact(ctx context.Context, ops func(epoch) []clientv3.Op) (resp *clientv3.TxnResponse, e epoch, err error) {
+	for {
+		e, before := s.now()
+		resp, err = s.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.ModRevision(s.epochKey()), "=", e.revision)).
+			Then(ops(e)...).
+			Else(clientv3.OpGet(s.epochKey())).Commit()
+		switch {
+		case err != nil:
+			return nil, e, err
+		case resp.Succeeded && resp.Header.Revision < before:
+			return nil, e, fmt.Errorf("revision %d after %d: %w %s", resp.Header.Revision, before, ErrWentBack, s.epochKey())
+		case resp.Succeeded:
+			s.sample(resp.Header.Revision)
+			return resp, e, nil
+		}
+		next, err := readEpoch(resp)
+		if err != nil {
+			return nil, e, err
+		}
+		if next.revision == 0 {
+			if err := s.open(ctx); err != nil {
+				return nil, e, err
+			}
+			continue
+		}
+		s.adopt(next, resp.Header.Revision)
+	}
+}
+
+// Limits of one transaction: etcd refuses more than 128 operations and more than
+// 1.5 MiB by default.
+const (
+	maxOps   = 100
+	maxBytes = 1 << 20
+	maxTxns  = 8 // at a time, of one call
+)
+
+// Load reads the keys in transactions that go through the cluster's leader.
+func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	for _, k := range keys {
+		if err := k.Check(); err != nil {
+			return nil, fmt.Errorf("etcd: %w", err)
+		}
+	}
+	recs := make([]holdfast.Record, 0, len(keys))
+	for part := range slices.Chunk(keys, maxOps) {
+		resp, e, err := s.transact(ctx, func(epoch) (ops []clientv3.Op) {
+			for _, k := range part {
+				ops = append(ops, clientv3.OpGet(s.key(k)))
+			}
+			return ops
+		})
+		if err != nil {
+			return nil, fmt.Errorf("etcd: read: %w", err)
+		}
+		for _, r := range resp.Responses {
+			recs = append(recs, record(e, (*clientv3.GetResponse)(r.GetResponseRange())))
+		}
+	}
+	return recs, nil
+}
+
+// record is what a key holds. No clock is shared by who uses the store.
+func record(e epoch, r *clientv3.GetResponse) holdfast.Record {
+	if len(r.Kvs) == 0 {
+		return holdfast.Record{Age: -1}
+	}
+	rec := holdfast.Record{Version: e.base + r.Kvs[0].ModRevision, Age: -1}
+	if len(r.Kvs[0].Value) > 0 {
+		rec.Value = r.Kvs[0].Value
+	}
+	return rec
+}
+
+// CompareAndSwap carries out each write as a transaction of its own within one that
+// carries up to a hundred.
+func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	for _, w := range writes {
+		if err := w.Check(); err != nil {
+			return nil, fmt.Errorf("etcd: %w", err)
+		}
+	}
+	outs := make([]holdfast.Outcome, len(writes))
+	parts := split(writes)
+	if len(parts) == 1 {
+		return outs, s.write(ctx, writes, outs)
+	}
+	room := make(chan struct{}, maxTxns)
+	errs := make([]error, len(parts))
+	var wg sync.WaitGroup
+	at := 0
+	for i, part := range parts {
+		out := outs[at : at+len(part)]
+		at += len(part)
+		room <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-room }()
+			if errs[i] = s.write(ctx, part, out); errs[i] != nil {
+				for j := range out {
+					out[j] = holdfast.Outcome{Err: errs[i]}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if !slices.Contains(errs, nil) {
+		return nil, errors.Join(errs...)
+	}
+	return outs, nil
+}
+
+// split cuts writes into what goes into one transaction.
+func split(writes []holdfast.Write) (parts [][]holdfast.Write) {
+	first, size := 0, 0
+	for i, w := range writes {
+		n := len(w.Value) + 2*len(w.Key.Name) + 200
+		if i > first && (size+n > maxBytes || i-first == maxOps) {
+			parts = append(parts, writes[first:i])
+			first, size = i, 0
+		}
+		size += n
+	}
+	return append(parts, writes[first:])
+}
+
+// write carries out writes in one transaction.
+func (s *Store) write(ctx context.Context, writes []holdfast.Write, outs []holdfast.Outcome) error {
+	if len(writes) == 0 {
+		return nil
+	}
+	resp, e, err := s.transact(ctx, func(e epoch) (ops []clientv3.Op) {
+		for _, w := range writes {
+			ops = append(ops, s.op(e, w, len(writes) == 1))
+		}
+		return ops
+	})
+	if err != nil {
+		return fmt.Errorf("etcd: write: %w", err)
+	}
+	for i, r := range resp.Responses {
+		w, nested := writes[i], r.GetResponseTxn()
+		switch {
+		case nested == nil: // it could not win
+			outs[i] = holdfast.Outcome{Record: record(e, (*clientv3.GetResponse)(r.GetResponseRange()))}
+		case nested.Succeeded == (w.Old != holdfast.IfEmpty):
+			rec := holdfast.Record{Version: e.base + resp.Header.Revision, Age: -1}
+			if len(w.Value) > 0 {
+				rec.Value = w.Value
+			}
+			outs[i] = holdfast.Outcome{Won: true, Record: rec}
+		default:
+			outs[i] = holdfast.Outcome{Record: record(e, (*clientv3.GetResponse)(nested.Responses[0].GetResponseRange()))}
+		}
+	}
+	return nil
+}
+
+// op is the transaction of one write. That a key holds nothing is asked the other
+// way round, since no comparison of values holds for a key that is not there.
+func (s *Store) op(e epoch, w holdfast.Write, single bool) clientv3.Op {
+	k := s.key(w.Key)
+	get := []clientv3.Op{clientv3.OpGet(k)}
+	put := []clientv3.Op{clientv3.OpPut(k, string(w.Value))}
+	if w.Wake != "" {
+		put = append(put, clientv3.OpPut(s.wakes(w.Wake)+letters[w.Key.Space]+w.Key.Name, ""))
+	}
+	if single && w.Key.Space == holdfast.Sessions && len(w.Value) == 0 {
+		put = append(put, clientv3.OpDelete(s.wakes(w.Key.Name), clientv3.WithPrefix())) // nobody listens any more
+	}
+	switch {
+	case w.Old == holdfast.IfEmpty:
+		return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(k), ">", "")}, get, put)
+	case w.Old <= e.base:
+		return get[0] // no key has such a revision in this epoch
+	}
+	return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(k), "=", w.Old-e.base)}, put, get)
+}
+
+// Keys lists names in pages.
+func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) (names []string, err error) {
+	if err := (holdfast.Key{Space: space, Name: "-"}).Check(); err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	prefix := s.space(space)
+	from, end := prefix+after+"\x00", clientv3.GetPrefixRangeEnd(prefix)
+	if after == "" {
+		from = prefix
+	}
+	for len(names) < n {
+		page := min(max(n-len(names), 100), 1000)
+		resp, err := s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(page)))
+		if err != nil {
+			return nil, fmt.Errorf("etcd: list: %w", err)
+		}
+		for _, kv := range resp.Kvs {
+			if len(kv.Value) > 0 && len(names) < n {
+				names = append(names, strings.TrimPrefix(string(kv.Key), prefix))
+			}
+			from = string(kv.Key) + "\x00"
+		}
+		if !resp.More {
+			break
+		}
+	}
+	return names, nil
+}
+
+// Watch watches the keys that are written to wake somebody. If what it has not told
+// of yet was compacted meanwhile, it ends, and is to be begun anew.
+func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	prefixes := []string{s.prefix + "w/"}
+	if who != nil {
+		prefixes = nil
+		for _, w := range append(slices.Clone(who), holdfast.Everyone) {
+			prefixes = append(prefixes, s.wakes(w))
+		}
+	}
+	all := make(chan clientv3.WatchResponse)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for _, p := range prefixes {
+		ch := s.client.Watch(ctx, p, clientv3.WithPrefix(), clientv3.WithCreatedNotify(), clientv3.WithFilterDelete())
+		wg.Go(func() {
+			for {
+				resp, ok := <-ch
+				if !ok {
+					resp.Canceled = true
+				}
+				select {
+				case all <- resp:
+				case <-ctx.Done():
+					for range ch {
+					}
+					return
+				}
+				if !ok {
+					return
+				}
+			}
+		})
+	}
+	begun := 0
+	for {
+		var resp clientv3.WatchResponse
+		select {
+		case resp = <-all:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		switch err := resp.Err(); {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return fmt.Errorf("etcd: watch: %w", err)
+		case resp.Canceled:
+			return errors.New("etcd: watch: the client was closed")
+		case resp.Created:
+			if begun++; begun == len(prefixes) {
+				changed(holdfast.Hint{})
+			}
+		}
+		for _, ev := range resp.Events {
+			if hint, ok := s.hint(string(ev.Kv.Key)); ok {
+				changed(hint)
+			}
+		}
+	}
+}
+
+// hint is what a key that was written to wake somebody says.
+func (s *Store) hint(key string) (h holdfast.Hint, ok bool) {
+	who, rest, _ := strings.Cut(strings.TrimPrefix(key, s.prefix+"w/"), "/")
+	wake, err := hex.DecodeString(who)
+	if err != nil || len(rest) < 3 {
+		return h, false
+	}
+	space := slices.Index(letters[:], rest[:2])
+	if space < 0 {
+		return h, false
+	}
+	return holdfast.Hint{Key: holdfast.Key{Space: holdfast.Space(space), Name: rest[2:]}, Wake: string(wake)}, true
+}

@@ -1,0 +1,445 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/servers"
+)
+
+var lockA = holdfast.Key{Space: holdfast.Names, Name: "a"}
+
+func swap(t testing.TB, s *Store, w holdfast.Write) holdfast.Outcome {
+	t.Helper()
+	outs, err := s.CompareAndSwap(t.Context(), []holdfast.Write{w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return outs[0]
+}
+
+func client(t testing.TB, s holdfast.Store) *holdfast.Client {
+	t.Helper()
+	c, err := holdfast.New(s, &holdfast.Options{TTL: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func acquire(t testing.TB, c *holdfast.Client, name string) *holdfast.Lock {
+	t.Helper()
+	l, err := c.Acquire(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// A cluster that was made anew, so that revisions begin at 1 again, has versions
+// above those that were, also for a client that has seen those.
+func TestNewEpoch(t *testing.T) {
+	c := connect(t)
+	prefix := fresh(t, c)
+	s := open(t, c, prefix)
+	first := swap(t, s, holdfast.Write{Key: lockA, Old: holdfast.IfEmpty, Value: []byte("1")})
+	old, _ := s.now()
+	if _, err := c.Delete(t.Context(), prefix, clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	again := swap(t, s, holdfast.Write{Key: lockA, Old: holdfast.IfEmpty, Value: []byte("2")})
+	if !again.Won || again.Record.Version <= first.Record.Version {
+		t.Errorf("version %d after the cluster was emptied, and %d before", again.Record.Version, first.Record.Version)
+	}
+	if e, _ := s.now(); e.base <= old.base {
+		t.Errorf("base %d after %d", e.base, old.base)
+	}
+	// What follows a version of before has nothing to follow.
+	if o := swap(t, s, holdfast.Write{Key: lockA, Old: first.Record.Version, Value: []byte("3")}); o.Won {
+		t.Errorf("a write followed version %d of an epoch that is over, as version %d", first.Record.Version, o.Record.Version)
+	}
+	// Another process learns the same epoch.
+	recs, err := open(t, connect(t), prefix).Load(t.Context(), []holdfast.Key{lockA})
+	if err != nil || recs[0].Version != again.Record.Version {
+		t.Errorf("another process loads version %d, want %d: %v", recs[0].Version, again.Record.Version, err)
+	}
+}
+
+// A store that has seen a later revision than the cluster has believes nothing that
+// the cluster says, until the epoch is a new one.
+func TestWentBack(t *testing.T) {
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	first := swap(t, s, holdfast.Write{Key: lockA, Old: holdfast.IfEmpty, Value: []byte("1")})
+	s.mu.Lock()
+	s.highest += 1_000_000 // as if the cluster had been there and was restored since
+	s.mu.Unlock()
+	if _, err := s.Load(t.Context(), []holdfast.Key{lockA}); !errors.Is(err, ErrWentBack) {
+		t.Errorf("load: %v", err)
+	}
+	if _, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: lockA, Old: first.Record.Version, Value: []byte("2")}}); !errors.Is(err, ErrWentBack) {
+		t.Errorf("write: %v", err)
+	}
+	if _, err := c.Delete(t.Context(), s.epochKey()); err != nil {
+		t.Fatal(err)
+	}
+	recs, err := s.Load(t.Context(), []holdfast.Key{lockA})
+	if err != nil || recs[0].Version <= first.Record.Version+1_000_000 {
+		t.Errorf("once the epoch is new: version %d after %d: %v", recs[0].Version, first.Record.Version, err)
+	}
+}
+
+// Batches above etcd's limits are cut, and their answers in order.
+func TestLargeBatches(t *testing.T) {
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	for _, b := range []struct{ n, size int }{{1000, 10}, {12, 200_000}, {3, holdfast.MaxValue}} {
+		t.Run(fmt.Sprintf("%d of %d bytes", b.n, b.size), func(t *testing.T) {
+			var writes []holdfast.Write
+			var keys []holdfast.Key
+			for i := range b.n {
+				k := holdfast.Key{Space: holdfast.Names, Name: fmt.Sprint(b.n, "/", i)}
+				value := make([]byte, b.size)
+				copy(value, fmt.Sprint(i))
+				writes, keys = append(writes, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: value}), append(keys, k)
+			}
+			outs, err := s.CompareAndSwap(t.Context(), writes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			recs, err := s.Load(t.Context(), keys)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, o := range outs {
+				if !o.Won || recs[i].Version != o.Record.Version || string(recs[i].Value) != string(writes[i].Value) {
+					t.Fatalf("write %d: won %v, version %d, loaded version %d of %d bytes", i, o.Won, o.Record.Version, recs[i].Version, len(recs[i].Value))
+				}
+			}
+		})
+	}
+}
+
+// A watch ends if what it has not seen yet was compacted, so that the next one says
+// that anything may have changed.
+func TestWatchCompacted(t *testing.T) {
+	endpoints := servers.EtcdThree(t, nil).Endpoints()
+	proxy, err := servers.NewProxy(t.Context(), endpoints[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	far := open(t, dial(t, []string{proxy.Addr()}), s.prefix)
+	begun, ended := make(chan bool), make(chan error, 1)
+	go func() {
+		ended <- far.Watch(t.Context(), []string{"x"}, func(h holdfast.Hint) {
+			if h == (holdfast.Hint{}) {
+				begun <- true
+			}
+		})
+	}()
+	<-begun
+	proxy.Refuse(true)
+	old := int64(holdfast.IfEmpty)
+	for range 3 {
+		old = swap(t, s, holdfast.Write{Key: lockA, Old: old, Value: []byte("1"), Wake: "x"}).Record.Version
+	}
+	_, highest := s.now()
+	if _, err := c.Compact(t.Context(), highest); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Refuse(false)
+	select {
+	case err := <-ended:
+		if !errors.Is(err, rpctypes.ErrCompacted) {
+			t.Errorf("the watch ended: %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the watch goes on though wakes were compacted that it has not seen")
+	}
+}
+
+// Waits end while the cluster is compacted and defragmented.
+func TestCompaction(t *testing.T) {
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	a, b := client(t, s), client(t, open(t, connect(t), s.prefix))
+	for range 3 {
+		l := acquire(t, a, "a")
+		got := make(chan *holdfast.Lock)
+		go func() { l, _ := b.Acquire(t.Context(), "a"); got <- l }()
+		await(t, "b waits", func() bool {
+			i, err := a.Show(t.Context(), "a")
+			return err == nil && len(i.Waiters) == 1
+		})
+		_, highest := s.now()
+		if _, err := c.Compact(t.Context(), highest); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range c.Endpoints() {
+			if _, err := c.Defragment(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case l := <-got:
+			if err := l.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("a wait does not end after a compaction")
+		}
+	}
+}
+
+func await(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for began := time.Now(); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Since(began) > 20*time.Second {
+			t.Fatalf("not within 20s: %s", what)
+		}
+	}
+}
+
+// What a watch is told is for those who asked: nobody is told of the names of
+// others, and who asks for all is told of all.
+func TestWatchWho(t *testing.T) {
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	var mu sync.Mutex
+	told := make(map[string][]holdfast.Hint)
+	ready := make(chan bool)
+	for _, who := range [][]string{{"x"}, {"y", "z"}, nil} {
+		go s.Watch(t.Context(), who, func(h holdfast.Hint) {
+			if h == (holdfast.Hint{}) {
+				ready <- true
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			told[fmt.Sprint(who)] = append(told[fmt.Sprint(who)], h)
+		})
+	}
+	for range 3 {
+		<-ready
+	}
+	for _, wake := range []string{"x", "y", "z", "", "other/\xff", holdfast.Everyone} {
+		swap(t, s, holdfast.Write{Key: holdfast.Key{Space: holdfast.Names, Name: "for " + wake}, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: wake})
+	}
+	await(t, "all are told", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(told["[x]"]) == 2 && len(told["[y z]"]) == 3 && len(told["[]"]) == 5
+	})
+}
+
+// Nothing is left of the wakes of a session that has ended.
+func TestWakesGo(t *testing.T) {
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	a, b := client(t, s), client(t, open(t, connect(t), s.prefix))
+	l := acquire(t, a, "a")
+	got := make(chan *holdfast.Lock)
+	go func() { l, _ := b.Acquire(t.Context(), "a"); got <- l }()
+	await(t, "b waits", func() bool {
+		i, err := a.Show(t.Context(), "a")
+		return err == nil && len(i.Waiters) == 1
+	})
+	if err := l.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-got
+	wakes := func() int64 {
+		resp, err := c.Get(t.Context(), s.prefix+"w/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Count
+	}
+	if wakes() == 0 {
+		t.Error("nobody was woken by a key")
+	}
+	if err := errors.Join(b.Close(), a.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if n := wakes(); n != 0 {
+		t.Errorf("%d keys are left that woke sessions which have ended", n)
+	}
+}
+
+// Samples of revisions stay few and cover all of the time.
+func TestThin(t *testing.T) {
+	var all []sample
+	for i := range 100_000 {
+		all = thin(append(all, sample{At: int64(i) * 10_000, Revision: int64(i)}))
+	}
+	if len(all) > maxSamples {
+		t.Fatalf("%d samples", len(all))
+	}
+	last := all[len(all)-1].At
+	for _, age := range []time.Duration{time.Second, 10 * time.Second, 100 * time.Second, 500 * time.Second} {
+		r := before(all, time.UnixMicro(last).Add(-age))
+		if took := time.Duration(last/10_000-r) * 10 * time.Millisecond; took < age || took > 2*age {
+			t.Errorf("what is %v old is taken for %v", took, age)
+		}
+	}
+}
+
+// A fence lets the holder write, whatever others do with the lock meanwhile, and
+// nobody after it.
+func TestFence(t *testing.T) {
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	a, b := client(t, s), client(t, open(t, connect(t), s.prefix))
+	l := acquire(t, a, "a")
+	k := s.prefix + "user"
+	if _, err := Fence(t.Context(), []*holdfast.Lock{l}, clientv3.OpPut(k, "a")); err != nil {
+		t.Fatal(err)
+	}
+	cmps, keep, err := Compare(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(cmps []clientv3.Cmp, keep []clientv3.Op, value string) bool {
+		resp, err := c.Txn(t.Context()).If(cmps...).Then(append(keep, clientv3.OpPut(k, value))...).Commit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Succeeded
+	}
+	if !put(cmps, keep, "b") {
+		t.Error("a comparison does not hold though the lock is held")
+	}
+	got := make(chan *holdfast.Lock)
+	go func() { l, _ := b.Acquire(t.Context(), "a"); got <- l }()
+	await(t, "b waits", func() bool {
+		i, err := a.Show(t.Context(), "a")
+		return err == nil && len(i.Waiters) == 1
+	})
+	if _, err := Fence(t.Context(), []*holdfast.Lock{l}, clientv3.OpPut(k, "c")); err != nil {
+		t.Errorf("a fence does not hold because somebody waits: %v", err)
+	}
+	cmps, keep, err = Compare(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next := <-got
+	if put(cmps, keep, "late") {
+		t.Error("who has given the lock back writes behind the next holder")
+	}
+	if _, err := Fence(t.Context(), []*holdfast.Lock{l}, clientv3.OpPut(k, "late")); !errors.Is(err, holdfast.ErrReleased) && !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("a fence of a lock that was given back: %v", err)
+	}
+	if _, _, err := s.compare(t.Context(), "a", l.Token()); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("a token that holds nothing any more: %v", err)
+	}
+	if _, err := Fence(t.Context(), []*holdfast.Lock{next}, clientv3.OpPut(k, "next")); err != nil {
+		t.Error(err)
+	}
+	resp, err := c.Get(t.Context(), k)
+	if err != nil || string(resp.Kvs[0].Value) != "next" {
+		t.Errorf("the key holds %s: %v", resp.Kvs[0].Value, err)
+	}
+}
+
+// Of goroutines that hand a lock on in memory, an older holder does not write
+// behind a newer one that has, though the record is the same.
+func TestFenceHandOff(t *testing.T) {
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	a := client(t, s)
+	first := acquire(t, a, "a")
+	var wg sync.WaitGroup
+	locks := make(chan *holdfast.Lock, 20)
+	for range 20 { // so that a block of tokens is asked for
+		wg.Go(func() {
+			l, err := a.Acquire(context.Background(), "a")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			locks <- l
+		})
+	}
+	if err := first.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	k, late, inMemory := s.prefix+"user", 0, 0
+	var old []clientv3.Cmp
+	var oldKeep []clientv3.Op
+	var version int64
+	for range 20 {
+		l := <-locks
+		if old != nil {
+			resp, err := Fence(t.Context(), []*holdfast.Lock{l}, clientv3.OpPut(k, "newer"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp
+			txn, err := c.Txn(t.Context()).If(old...).Then(append(oldKeep, clientv3.OpPut(k, "older"))...).Commit()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if txn.Succeeded {
+				late++
+			}
+		}
+		recs, err := s.Load(t.Context(), []holdfast.Key{lockA})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if recs[0].Version == version {
+			inMemory++
+		}
+		version = recs[0].Version
+		if old, oldKeep, err = Compare(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wg.Wait()
+	if inMemory == 0 {
+		t.Error("no hand-off was in memory")
+	}
+	if late > 0 {
+		t.Errorf("%d older holders wrote behind newer ones", late)
+	}
+}
+
+// The doctor sees three members, a leader, and that a watch tells.
+func TestDiagnose(t *testing.T) {
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	found, err := s.Diagnose(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	levels := make(map[string]holdfast.Level)
+	for _, f := range found {
+		levels[f.Subject] = max(levels[f.Subject], f.Level)
+	}
+	for _, subject := range []string{"server", "replication", "hints", "epoch"} {
+		if level, ok := levels[subject]; !ok || level != holdfast.Good {
+			t.Errorf("%s: %v, told %v", subject, level, found)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package etcd
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/storetest"
+)
+
+// connect makes a client of the cluster that tests share.
+func connect(t testing.TB) *clientv3.Client {
+	t.Helper()
+	return dial(t, servers.EtcdThree(t, nil).Endpoints())
+}
+
+func dial(t testing.TB, endpoints []string) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// fresh is a prefix that nobody has used, and is emptied at the end.
+func fresh(t testing.TB, c *clientv3.Client) string {
+	prefix := "test/" + strings.ToLower(rand.Text()[:10]) + "/"
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if _, err := c.Delete(ctx, prefix, clientv3.WithPrefix()); err != nil {
+			t.Error(err)
+		}
+	})
+	return prefix
+}
+
+func open(t testing.TB, c *clientv3.Client, prefix string) *Store {
+	t.Helper()
+	s, err := New(t.Context(), c, &Options{Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// reopened is a store that tests open twice, as two processes would.
+type reopened struct {
+	*Store
+	again func(t *testing.T) holdfast.Store
+}
+
+func (r reopened) Reopen(t *testing.T) holdfast.Store { return r.again(t) }
+
+func TestStore(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) holdfast.Store {
+		c := connect(t)
+		prefix := fresh(t, c)
+		return reopened{open(t, c, prefix), func(t *testing.T) holdfast.Store { return open(t, connect(t), prefix) }}
+	})
+}
+
+func TestClients(t *testing.T) {
+	storetest.RunClients(t, func(t *testing.T) holdfast.Store {
+		c := connect(t)
+		prefix := fresh(t, c)
+		return reopened{open(t, c, prefix), func(t *testing.T) holdfast.Store { return open(t, connect(t), prefix) }}
+	})
+}

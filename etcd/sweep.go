@@ -1,0 +1,183 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// etcd does not say when a key was written, only at which revision. So a store
+// notes now and then which revision was reached when, in memory and, as it sweeps,
+// in a key for all: what has not changed since a revision that is older than idle
+// has been so for that long.
+type sample struct {
+	At       int64 `json:"at"` // microseconds since 1970, by the clock of who noted it
+	Revision int64 `json:"revision"`
+}
+
+// Samples are so many, and in memory closer together.
+const (
+	maxSamples   = 64
+	memorySample = 10 * time.Millisecond
+	sharedSample = time.Minute
+)
+
+// sample takes in a revision that a transaction has shown.
+func (s *Store) sample(revision int64) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.highest = max(s.highest, revision); len(s.samples) == 0 || now.Sub(s.samples[len(s.samples)-1].time()) >= memorySample {
+		s.samples = thin(append(s.samples, sample{now.UnixMicro(), s.highest}))
+	}
+}
+
+func (s sample) time() time.Time { return time.UnixMicro(s.At) }
+
+// thin leaves out samples if they are too many: of three neighbours in time the one
+// whose going leaves the smallest gap for its age.
+func thin(all []sample) []sample {
+	if len(all) <= maxSamples {
+		return all
+	}
+	last := all[len(all)-1].At
+	best, least := 1, 2.0
+	for i := 1; i < len(all)-1; i++ {
+		gap := float64(all[i+1].At-all[i-1].At) / float64(last-all[i-1].At+1)
+		if gap < least {
+			best, least = i, gap
+		}
+	}
+	return slices.Delete(all, best, best+1)
+}
+
+// before is the highest revision known to be at least so old.
+func before(all []sample, t time.Time) (revision int64) {
+	for _, s := range all {
+		if !s.time().After(t) {
+			revision = max(revision, s.Revision)
+		}
+	}
+	return revision
+}
+
+// Sweep removes keys that hold nothing, and have for at least idle by the clocks of
+// those who noted revisions; if they are wrong, keys go earlier or later, and
+// nothing else happens. No floor is needed: a key that is written again has a
+// revision above all that were. Of idle longer than anybody has noted nothing goes.
+// Keys that woke somebody a minute ago go as well, and are not counted.
+func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
+	shared, err := s.share(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("etcd: sweep: %w", err)
+	}
+	began := time.Now()
+	s.mu.Lock()
+	all, highest := append(shared, s.samples...), s.highest
+	s.mu.Unlock()
+	old := before(all, began.Add(-idle))
+	if idle <= 0 {
+		old = highest
+	}
+	for _, part := range []struct {
+		prefix string
+		upTo   int64
+		counts bool
+	}{
+		{s.space(holdfast.Names), old, true},
+		{s.space(holdfast.Sessions), old, true},
+		{s.space(holdfast.Settings), old, true},
+		{s.space(holdfast.Audits), old, true},
+		{s.prefix + "w/", before(all, began.Add(-time.Minute)), false},
+	} {
+		if part.upTo == 0 {
+			continue
+		}
+		n, err := s.sweepPrefix(ctx, part.prefix, part.upTo)
+		if part.counts {
+			removed += n
+		}
+		if err != nil {
+			return removed, fmt.Errorf("etcd: sweep: %w", err)
+		}
+	}
+	return removed, nil
+}
+
+// share notes the revision of now for all, and returns what they have noted.
+func (s *Store) share(ctx context.Context) (all []sample, err error) {
+	k := s.sweptKey()
+	resp, _, err := s.transact(ctx, func(epoch) []clientv3.Op { return []clientv3.Op{clientv3.OpGet(k)} })
+	if err != nil {
+		return nil, err
+	}
+	var revision int64
+	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		revision = kvs[0].ModRevision
+		if json.Unmarshal(kvs[0].Value, &all) != nil {
+			all = nil
+		}
+	}
+	now := time.Now()
+	all = slices.DeleteFunc(all, func(s sample) bool { return s.Revision > resp.Header.Revision || s.time().After(now) })
+	if len(all) > 0 && now.Sub(all[len(all)-1].time()) < sharedSample {
+		return all, nil
+	}
+	all = thin(append(all, sample{now.UnixMicro(), resp.Header.Revision}))
+	value, err := json.Marshal(all)
+	if err != nil {
+		return nil, err
+	}
+	_, _, err = s.transact(ctx, func(epoch) []clientv3.Op {
+		return []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(k), "=", revision)}, []clientv3.Op{clientv3.OpPut(k, string(value))}, nil)}
+	})
+	return all, err
+}
+
+// sweepPrefix removes keys without a value that have not changed since a revision.
+func (s *Store) sweepPrefix(ctx context.Context, prefix string, upTo int64) (removed int, err error) {
+	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
+	for {
+		page, err := s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1000))
+		if err != nil {
+			return removed, err
+		}
+		type empty struct {
+			key      string
+			revision int64
+		}
+		var gone []empty
+		for _, kv := range page.Kvs {
+			if len(kv.Value) == 0 && kv.ModRevision <= upTo {
+				gone = append(gone, empty{string(kv.Key), kv.ModRevision})
+			}
+			from = string(kv.Key) + "\x00"
+		}
+		for part := range slices.Chunk(gone, maxOps) {
+			resp, _, err := s.transact(ctx, func(epoch) (ops []clientv3.Op) {
+				for _, e := range part {
+					same := clientv3.Compare(clientv3.ModRevision(e.key), "=", e.revision)
+					ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{same}, []clientv3.Op{clientv3.OpDelete(e.key)}, nil))
+				}
+				return ops
+			})
+			if err != nil {
+				return removed, err
+			}
+			for _, r := range resp.Responses {
+				if r.GetResponseTxn().Succeeded {
+					removed++
+				}
+			}
+		}
+		if !page.More {
+			return removed, nil
+		}
+	}
+}
