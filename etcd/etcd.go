@@ -17,7 +17,10 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-lock/holdfast"
 )
@@ -108,10 +111,12 @@ func (s *Store) open(ctx context.Context) error {
 	s.mu.Unlock()
 	base := max(time.Now().UnixMicro(), old+1)
 	k := s.epochKey()
-	resp, err := s.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.CreateRevision(k), "=", 0)).
-		Then(clientv3.OpPut(k, strconv.FormatInt(base, 10))).
-		Else(clientv3.OpGet(k)).Commit()
+	resp, err := send(ctx, true, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return s.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.CreateRevision(k), "=", 0)).
+			Then(clientv3.OpPut(k, strconv.FormatInt(base, 10))).
+			Else(clientv3.OpGet(k)).Commit()
+	})
 	if err != nil {
 		return err
 	}
@@ -154,13 +159,15 @@ func (s *Store) now() (epoch, int64) {
 
 // transact carries out operations if the epoch is what the caller takes it for. One
 // whose epoch is over was not carried out, and ops are asked for anew.
-func (s *Store) transact(ctx context.Context, ops func(epoch) []clientv3.Op) (resp *clientv3.TxnResponse, e epoch, err error) {
+func (s *Store) transact(ctx context.Context, again bool, ops func(epoch) []clientv3.Op) (resp *clientv3.TxnResponse, e epoch, err error) {
 	for {
 		e, before := s.now()
-		resp, err = s.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.ModRevision(s.epochKey()), "=", e.revision)).
-			Then(ops(e)...).
-			Else(clientv3.OpGet(s.epochKey())).Commit()
+		resp, err = send(ctx, again, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+			return s.client.Txn(ctx).
+				If(clientv3.Compare(clientv3.ModRevision(s.epochKey()), "=", e.revision)).
+				Then(ops(e)...).
+				Else(clientv3.OpGet(s.epochKey())).Commit()
+		})
 		switch {
 		case err != nil:
 			return nil, e, err
@@ -184,6 +191,49 @@ func (s *Store) transact(ctx context.Context, ops func(epoch) []clientv3.Op) (re
 	}
 }
 
+// How long to wait for one member: a client asks them in turn, and one of them may
+// be frozen, or cut off. So there has to be time for another.
+const (
+	slow    = 2500 * time.Millisecond
+	minWait = 250 * time.Millisecond
+	leading = 50 * time.Millisecond // between questions whether there is a leader yet
+)
+
+// send asks a member. One that knows of no leader has not done anything, so another
+// is asked; one that does not answer may have, so that is for requests which may be
+// sent again.
+func send[T any](ctx context.Context, again bool, ask func(context.Context) (T, error)) (answer T, err error) {
+	for {
+		wait := slow
+		if end, ok := ctx.Deadline(); ok {
+			wait = min(max(time.Until(end)/2, minWait), slow)
+		}
+		one, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), wait)
+		answer, err = ask(one)
+		cancel()
+		pause := time.Duration(0)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return answer, err
+		case errors.Is(err, rpctypes.ErrNoLeader):
+			pause = leading
+		case !again || !silent(err):
+			return answer, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return answer, fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
+}
+
+// silent says that a member has not answered, or not in time.
+func silent(err error) bool {
+	code := status.Code(err)
+	return errors.Is(err, context.DeadlineExceeded) || code == codes.Unavailable || code == codes.DeadlineExceeded
+}
+
 // Limits of one transaction: etcd refuses more than 128 operations and more than
 // 1.5 MiB by default.
 const (
@@ -201,7 +251,7 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 	}
 	recs := make([]holdfast.Record, 0, len(keys))
 	for part := range slices.Chunk(keys, maxOps) {
-		resp, e, err := s.transact(ctx, func(epoch) (ops []clientv3.Op) {
+		resp, e, err := s.transact(ctx, true, func(epoch) (ops []clientv3.Op) {
 			for _, k := range part {
 				ops = append(ops, clientv3.OpGet(s.key(k)))
 			}
@@ -285,7 +335,7 @@ func (s *Store) write(ctx context.Context, writes []holdfast.Write, outs []holdf
 	if len(writes) == 0 {
 		return nil
 	}
-	resp, e, err := s.transact(ctx, func(e epoch) (ops []clientv3.Op) {
+	resp, e, err := s.transact(ctx, false, func(e epoch) (ops []clientv3.Op) {
 		for _, w := range writes {
 			ops = append(ops, s.op(e, w, len(writes) == 1))
 		}
@@ -345,7 +395,9 @@ func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n 
 	}
 	for len(names) < n {
 		page := min(max(n-len(names), 100), 1000)
-		resp, err := s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(page)))
+		resp, err := send(ctx, true, func(ctx context.Context) (*clientv3.GetResponse, error) {
+			return s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(page)))
+		})
 		if err != nil {
 			return nil, fmt.Errorf("etcd: list: %w", err)
 		}

@@ -113,7 +113,7 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 // share notes the revision of now for all, and returns what they have noted.
 func (s *Store) share(ctx context.Context) (all []sample, err error) {
 	k := s.sweptKey()
-	resp, _, err := s.transact(ctx, func(epoch) []clientv3.Op { return []clientv3.Op{clientv3.OpGet(k)} })
+	resp, _, err := s.transact(ctx, true, func(epoch) []clientv3.Op { return []clientv3.Op{clientv3.OpGet(k)} })
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (s *Store) share(ctx context.Context) (all []sample, err error) {
 	if err != nil {
 		return nil, err
 	}
-	_, _, err = s.transact(ctx, func(epoch) []clientv3.Op {
+	_, _, err = s.transact(ctx, true, func(epoch) []clientv3.Op {
 		return []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(k), "=", revision)}, []clientv3.Op{clientv3.OpPut(k, string(value))}, nil)}
 	})
 	return all, err
@@ -144,7 +144,9 @@ func (s *Store) share(ctx context.Context) (all []sample, err error) {
 func (s *Store) sweepPrefix(ctx context.Context, prefix string, upTo int64) (removed int, err error) {
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {
-		page, err := s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1000))
+		page, err := send(ctx, true, func(ctx context.Context) (*clientv3.GetResponse, error) {
+			return s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1000))
+		})
 		if err != nil {
 			return removed, err
 		}
@@ -160,7 +162,7 @@ func (s *Store) sweepPrefix(ctx context.Context, prefix string, upTo int64) (rem
 			from = string(kv.Key) + "\x00"
 		}
 		for part := range slices.Chunk(gone, maxOps) {
-			resp, _, err := s.transact(ctx, func(epoch) (ops []clientv3.Op) {
+			resp, _, err := s.transact(ctx, true, func(epoch) (ops []clientv3.Op) {
 				for _, e := range part {
 					same := clientv3.Compare(clientv3.ModRevision(e.key), "=", e.revision)
 					ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{same}, []clientv3.Op{clientv3.OpDelete(e.key)}, nil))

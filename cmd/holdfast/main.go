@@ -4,31 +4,6 @@
 //	holdfast run nightly -- ./backup.sh
 package main
 
-import (
-	"fmt"
-	"os"
-	"runtime/debug"
+import "github.com/holdfast-lock/holdfast/cmd/holdfast/internal/command"
 
-	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
-)
-
-func main() {
-	guard.Main()
-	os.Exit(Main(os.Args[1:]))
-}
-
-// Main is the command without the process around it; it returns the exit status.
-func Main(args []string) (status int) {
-	defer func() {
-		if r := recover(); r != nil {
-			say("a fault of ours: %v; please report it", escape(fmt.Sprint(r)))
-			if os.Getenv("HOLDFAST_DEBUG") != "" {
-				os.Stderr.Write(debug.Stack())
-			}
-			status = exitFault
-		}
-	}()
-	root := newRoot(args)
-	root.SetArgs(args)
-	return statusOf(root.Execute())
-}
+func main() { command.Main(nil) }

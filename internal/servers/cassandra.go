@@ -2,13 +2,16 @@ package servers
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -123,7 +126,12 @@ func (c *Cluster) prepare(java, lib, classes string, opts *ClusterOptions) error
 	}
 	if opts.Cuttable {
 		var err error
-		if c.links, err = newLinks(c.hosts, bind, c.Port, storage); err != nil {
+		var told, are [Nodes]place
+		for n := range Nodes {
+			told[n] = place{net.JoinHostPort(c.hosts[n], strconv.Itoa(c.Port)), net.JoinHostPort(c.hosts[n], strconv.Itoa(storage))}
+			are[n] = place{net.JoinHostPort(bind[n], strconv.Itoa(c.Port)), net.JoinHostPort(bind[n], strconv.Itoa(storage))}
+		}
+		if c.links, err = newLinks(told, are, c.caller); err != nil {
 			return err
 		}
 	}
@@ -402,6 +410,50 @@ func (c *Cluster) Restart(ctx context.Context, n int) error {
 		return nd.startLocked(ctx)
 	})
 }
+
+// caller reads the beginning of a connection between nodes, and in it the
+// address of the one that made it: after a magic number and flags its length,
+// address and port.
+func (c *Cluster) caller(r io.Reader) (head []byte, from int, err error) {
+	head = make([]byte, 13)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return head, anyone, err
+	}
+	if binary.BigEndian.Uint32(head) == 0xca552dfa && head[8] == 6 {
+		if from = slices.Index(c.hosts, net.IP(head[9:13]).String()); from >= 0 {
+			return head, from, nil
+		}
+	}
+	return head, anyone, errors.New("not from a node")
+}
+
+// CutOff cuts node n off from the other nodes and from clients, as a network
+// does: what is sent is lost, and nobody is told. Connections stay.
+func (c *Cluster) CutOff(n int) error { return c.cut(n, cutOff) }
+
+// Part cuts node n off from the other nodes only: clients reach it.
+func (c *Cluster) Part(n int) error { return c.cut(n, parted) }
+
+// Join ends CutOff and Part: what was lost stays so, its connections are reset.
+// That the nodes see each other up takes longer, see Settled.
+func (c *Cluster) Join(n int) error { return c.cut(n, joined) }
+
+func (c *Cluster) cut(n, how int) error {
+	return c.owned(n, func(*node) error {
+		if c.links == nil {
+			return errWhole
+		}
+		c.links.set(n, how)
+		return nil
+	})
+}
+
+// Between is the proxy of what one node of a Cuttable cluster sends another one;
+// answers go the other way, between that one and this.
+func (c *Cluster) Between(from, to int) *Proxy { return c.links.between[from][to] }
+
+// Clients is the proxy by which clients reach node n of a Cuttable cluster.
+func (c *Cluster) Clients(n int) *Proxy { return c.links.clients[n] }
 
 // Stop ends all nodes, by force, and removes their directory. A second Stop does
 // nothing.

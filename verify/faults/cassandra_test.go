@@ -4,6 +4,7 @@ package faults
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -16,19 +17,35 @@ import (
 	"github.com/holdfast-lock/holdfast/verify/story"
 )
 
-// nodes are a cluster of Cassandra to break, and the keyspace of its episodes,
-// which come one after the other and take the same names.
+// nodes are a cluster to break, and the keyspace of its episodes, which come one
+// after the other and take the same names.
 type nodes struct {
-	*servers.Cluster
+	cluster
 	keyspace string
 	ttl      time.Duration
+	// tells says whether a reply tells what became of a transaction.
+	tells func(reply []byte) bool
+}
+
+// A cluster has nodes, or members, that can be broken.
+type cluster interface {
+	Kill(n int) error
+	Restart(ctx context.Context, n int) error
+	Freeze(n int) error
+	Thaw(n int) error
+	CutOff(n int) error
+	Part(n int) error
+	Join(n int) error
+	Settled(ctx context.Context) error
+	Clients(n int) *servers.Proxy
 }
 
 // newNodes starts a cluster, or skips.
 func newNodes(t *testing.T) *lane {
 	t.Helper()
 	c := servers.Cassandra(t, &servers.ClusterOptions{Cuttable: true})
-	l := &lane{kind: "cassandra", nodes: &nodes{c, c.Keyspace(t), 0}}
+	applied := func(reply []byte) bool { return bytes.Contains(reply, []byte("[applied]")) }
+	l := &lane{kind: "cassandra", nodes: &nodes{c, c.Keyspace(t), 0, applied}}
 	must(t, stores.Migrate(t.Context(), l.nodes.keyspace))
 	l.nodes.ttl = ttlOn(t, l.nodes.keyspace)
 	t.Logf("figure: %s; TTL %v", c.Name, l.nodes.ttl)
@@ -189,15 +206,14 @@ func (e *episode) silence(how string, fail, mend func(n int) error, some ...int)
 }
 
 // answersThrownAway resets connections in the place of answers that say what
-// became of a lightweight transaction.
+// became of a transaction.
 func answersThrownAway(e *episode) {
 	before := 0
 	for n := range servers.Nodes {
 		before += e.lane.nodes.Clients(n).Cuts()
 	}
-	cas := func(reply []byte) bool { return bytes.Contains(reply, []byte("[applied]")) }
 	for end := time.Now().Add(e.part(0.8, 1.4)); time.Now().Before(end); e.sleep(e.between(20*time.Millisecond, 150*time.Millisecond)) {
-		e.lane.nodes.Clients(e.rng.IntN(servers.Nodes)).CutOnReply(cas, 1)
+		e.lane.nodes.Clients(e.rng.IntN(servers.Nodes)).CutOnReply(e.lane.nodes.tells, 1)
 	}
 	for n := range servers.Nodes {
 		e.lane.nodes.Clients(n).CutOnReply(nil, 0)
@@ -210,12 +226,17 @@ func answersThrownAway(e *episode) {
 
 // TestCassandra goes through the faults of a cluster, and of those who use it.
 func TestCassandra(t *testing.T) {
+	throughNodes(t, newNodes, ofNodes, slices.Concat(ofWorkers[:3], moreOfNodes), 16)
+}
+
+// throughNodes goes through some faults, and in the full size through more, so often.
+func throughNodes(t *testing.T, nodes func(*testing.T) *lane, some, more []fault, rounds int) {
 	t.Run("on", func(t *testing.T) {
-		l := newNodes(t)
-		for round := range number(1, 16) {
-			faults := ofNodes
+		l := nodes(t)
+		for round := range number(1, rounds) {
+			faults := some
 			if *full {
-				faults = slices.Concat(ofNodes, ofWorkers[:3], moreOfNodes)
+				faults = slices.Concat(some, more)
 			}
 			for _, f := range faults {
 				t.Run(fmt.Sprintf("%s/%d", f.name, round), func(t *testing.T) {

@@ -38,7 +38,7 @@ func (e *episode) patience() time.Duration { return max(patience, 10*e.ttl) }
 // A lane is a server, and what may stand in front of it. Its episodes come one
 // after the other.
 type lane struct {
-	kind   string // postgres, mysql, cassandra
+	kind   string // postgres, mysql, cassandra, etcd
 	server *servers.Server
 	nodes  *nodes          // in the place of a server
 	front  *servers.Server // a PgBouncer

@@ -3,6 +3,7 @@
 package process
 
 import (
+	"crypto/rand"
 	"testing"
 
 	"github.com/holdfast-lock/holdfast/internal/servers"
@@ -14,11 +15,25 @@ import (
 func TestCassandra(t *testing.T) {
 	t.Parallel()
 	c := servers.Cassandra(t, nil) // or skips
-	fresh := func(t *testing.T) *world {
+	onCluster(t, func(t *testing.T) *world {
 		t.Helper()
 		w := newDir(t)
 		return w.open(c.Keyspace(t))
-	}
+	})
+}
+
+// The same in an etcd of three members.
+func TestEtcd(t *testing.T) {
+	t.Parallel()
+	c := servers.EtcdThree(t, nil) // or skips
+	onCluster(t, func(t *testing.T) *world {
+		t.Helper()
+		w := newDir(t)
+		return w.open(c.URL + "?prefix=test/" + rand.Text() + "/")
+	})
+}
+
+func onCluster(t *testing.T, fresh func(t *testing.T) *world) {
 	tests := []struct {
 		name string
 		run  func(*testing.T, func(*testing.T) *world)

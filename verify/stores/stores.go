@@ -1,5 +1,5 @@
 // Package stores opens each of our stores by its URL, together with the database
-// that it is in: sqlite:PATH, postgres://…, mysql://…, dir:PATH, cassandra://….
+// that it is in: sqlite:PATH, postgres://…, mysql://…, dir:PATH, cassandra://…, etcd://….
 package stores
 
 import (
@@ -89,6 +89,7 @@ var kinds = []kind{
 		open: openDirectory,
 	},
 	{scheme: "cassandra", migrate: migrateCassandra, open: openCassandra},
+	{scheme: "etcd", migrate: func(context.Context, string) error { return nil }, open: openEtcd},
 }
 
 func kindOf(target string) (kind, error) {

@@ -1,7 +1,7 @@
 // Package guard ties the life of a command to a lease instead of to the life of
 // the program that holds the lease.
 //
-// The program starts a guard, a small process of the same executable, and the
+// The program starts a guard, a small process of the same executable (or Program), and the
 // guard starts the command. The guard is told each new end of the lease. It asks
 // the command to end when the lease runs out, and kills it with everything it
 // started before the lease is over; it does so at once when the program is gone,
@@ -53,6 +53,10 @@ type Event struct {
 	Errno  syscall.Errno      `json:",omitempty"` // why the command could not be started
 }
 
+// Program is what guards are started from: this one, or a smaller one of the same
+// version, whose main calls Main as well.
+var Program = "/proc/self/exe"
+
 // ErrUnsupported: this system has no means to end everything a command started.
 var ErrUnsupported = errors.New("running a command under a lock needs Linux")
 
@@ -69,6 +73,9 @@ type order struct {
 const (
 	// argv0 is how a process knows that it is a guard.
 	argv0 = "holdfast-guard"
+
+	// protocol is what a program and its guard speak: they may be two files.
+	protocol = "1"
 	// settle is how long what a command leaves running may take to end by
 	// itself, as the `tee` of a script does.
 	settle = 500 * time.Millisecond

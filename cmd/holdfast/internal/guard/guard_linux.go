@@ -2,10 +2,12 @@ package guard
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -18,9 +20,14 @@ func Main() {
 	if len(os.Args) < 4 || os.Args[0] != argv0 {
 		return
 	}
-	fd, err := strconv.Atoi(os.Args[1])
+	spoken, number, _ := strings.Cut(os.Args[1], "/")
+	fd, err := strconv.Atoi(number)
 	if err != nil {
 		return
+	}
+	if spoken != protocol {
+		fmt.Fprintf(os.Stderr, "holdfast: the program that is to guard commands is of another version than the one beside it: install both anew\n")
+		os.Exit(70)
 	}
 	// The command dies with the thread that starts it: this one.
 	runtime.LockOSThread()

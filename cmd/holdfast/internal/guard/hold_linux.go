@@ -61,8 +61,8 @@ func Start(path string, args []string, env []string) (*Guard, error) {
 		// A group of its own: who kills ours does not kill the guard.
 		Sys: &syscall.SysProcAttr{Setpgid: true},
 	}
-	argv := append([]string{argv0, fmt.Sprint(theirs), group, path}, args...)
-	g.pid, err = syscall.ForkExec("/proc/self/exe", argv, attr)
+	argv := append([]string{argv0, fmt.Sprint(protocol, "/", theirs), group, path}, args...)
+	g.pid, err = syscall.ForkExec(Program, argv, attr)
 	if err == syscall.ENOENT {
 		var exe string
 		if exe, err = os.Executable(); err == nil {

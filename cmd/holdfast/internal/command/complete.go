@@ -1,0 +1,32 @@
+package command
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// completeNames offers the names in use to the shell.
+func (a *app) completeNames(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if c.ArgsLenAtDash() >= 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	ctx, cancel := context.WithTimeout(orBackground(c.Context()), time.Second)
+	defer cancel()
+	s, err := a.open(ctx, nil)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	defer s.Close()
+	var names []string
+	for info, err := range s.List(ctx, prefix) {
+		if err != nil || len(names) >= 200 {
+			break
+		}
+		if checkName(info.Name) == nil {
+			names = append(names, info.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,309 @@
+package command
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
+)
+
+const doctorHelp = `usage: holdfast doctor [--json]
+
+Checks the store and this machine by using them: takes a lock under a name of its
+own, hands it over, and gives it back. What the database's settings put at risk is
+told by the store.
+
+  ok      as it should be
+  warn    nothing is unsafe, but something takes longer than it need, or a danger
+          was accepted
+  FAIL    a promise cannot be kept, or nothing works; the line says what to do
+
+      --json             one object per line: level (ok, warn, fail), subject, text
+
+examples:
+  holdfast --store sqlite:/srv/app/app.db doctor
+  holdfast --store postgres://app@db/shop doctor
+  holdfast doctor --json | jq -r 'select(.level != "ok") | .subject'
+
+exit status: 0 ok or warn; 1 FAIL; 64 usage
+`
+
+func doctorVerb(a *app) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "doctor", Short: "Check the store and this machine", Long: doctorHelp,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.doctor(orBackground(c.Context()), asJSON) },
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "")
+	return c
+}
+
+// A checkup collects findings.
+type checkup struct {
+	findings []holdfast.Finding
+}
+
+func (d *checkup) ok(subject, format string, args ...any) {
+	d.add(holdfast.Good, subject, format, args)
+}
+
+func (d *checkup) warn(subject, format string, args ...any) {
+	d.add(holdfast.Warning, subject, format, args)
+}
+
+func (d *checkup) fail(subject, format string, args ...any) {
+	d.add(holdfast.Failure, subject, format, args)
+}
+
+func (d *checkup) add(level holdfast.Level, subject, format string, args []any) {
+	d.findings = append(d.findings, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
+}
+
+// about tells whether there is a finding on a subject.
+func (d *checkup) about(subject string) bool {
+	return slices.ContainsFunc(d.findings, func(f holdfast.Finding) bool { return f.Subject == subject })
+}
+
+func (d *checkup) failed() bool {
+	return slices.ContainsFunc(d.findings, func(f holdfast.Finding) bool { return f.Level >= holdfast.Failure })
+}
+
+var levels = map[holdfast.Level]string{holdfast.Good: "ok", holdfast.Warning: "warn", holdfast.Failure: "FAIL"}
+
+func (d *checkup) write(w io.Writer, asJSON bool) error {
+	if asJSON {
+		e := json.NewEncoder(w)
+		e.SetEscapeHTML(false)
+		for _, f := range d.findings {
+			if err := e.Encode(findingJSON{strings.ToLower(levels[f.Level]), f.Subject, f.Text}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, f := range d.findings {
+		fmt.Fprintf(table, "%s\t%s\t%s\n", levels[f.Level], f.Subject, f.Text)
+	}
+	return table.Flush()
+}
+
+func (a *app) doctor(ctx context.Context, asJSON bool) error {
+	t, err := parseStore(a.store)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	d := &checkup{}
+	var f *failure
+	if err := d.examine(ctx, t); errors.As(err, &f) {
+		return err // the URL is at fault
+	} else if err != nil {
+		d.fail("store", "%s: %s", t, t.redact(cause(err)))
+	}
+	if err := d.write(os.Stdout, asJSON); err != nil {
+		return cannotWrite(err)
+	}
+	if d.failed() {
+		return &failure{exitNo, ""}
+	}
+	return nil
+}
+
+// examine returns why the store cannot be used at all.
+func (d *checkup) examine(ctx context.Context, t target) error {
+	h, err := t.open(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	client, err := holdfast.New(h.store, nil)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ttl, took, err := answer(ctx, client)
+	if err != nil {
+		return err
+	}
+	d.ok("store", "%s, answers in %s", t, took.Round(10*time.Microsecond))
+	d.diagnose(ctx, h.store, t)
+	d.schema(ctx, t)
+	d.durability(t)
+	if d.locks(ctx, client, t) {
+		d.handOver(ctx, h.store, client, t)
+	}
+	d.ok("ttl", "%s: so long may a holder be silent; change it with: holdfast config set ttl DUR", brief(ttl))
+	d.run()
+	return nil
+}
+
+// diagnose asks the store what it knows of its database.
+func (d *checkup) diagnose(ctx context.Context, store holdfast.Store, t target) {
+	s, ok := store.(holdfast.Diagnoser)
+	if !ok {
+		return
+	}
+	findings, err := s.Diagnose(ctx)
+	if err != nil {
+		d.fail("settings", "%s", t.redact(cause(err)))
+	}
+	for _, f := range findings {
+		f.Subject, f.Text = escape(f.Subject), t.redact(f.Text)
+		d.findings = append(d.findings, f)
+	}
+}
+
+// run tells whether commands can be run.
+func (d *checkup) run() {
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		d.fail("run", "there is no /proc: what a command starts and leaves behind cannot be found and ended")
+		return
+	}
+	g, err := guard.Start("/proc/self/exe", []string{"holdfast"}, nil)
+	if err != nil {
+		d.fail("run", "%v", err)
+		return
+	}
+	g.Close()
+	for range g.Events() {
+	}
+	d.ok("run", "commands can be guarded")
+}
+
+// answer reads the setting a few times and returns it, and the best time.
+func answer(ctx context.Context, client *holdfast.Client) (ttl, best time.Duration, err error) {
+	best = time.Hour
+	for range 5 {
+		begin := time.Now()
+		if ttl, err = client.StoreTTL(ctx); err != nil {
+			return 0, 0, err
+		}
+		best = min(best, time.Since(begin))
+	}
+	return ttl, best, nil
+}
+
+func (d *checkup) schema(ctx context.Context, t target) {
+	if t.verify == nil || d.about("schema") {
+		return
+	}
+	if err := t.verify(ctx, t); err != nil {
+		d.fail("schema", "%s", t.redact(cause(err)))
+		return
+	}
+	d.ok("schema", "as it should be")
+}
+
+func (d *checkup) durability(t target) {
+	switch {
+	case d.about("durability"):
+	case t.scheme == "memory":
+		d.ok("durability", "none: it is gone with this process (good for trying things out)")
+	default:
+		d.ok("durability", "each grant is on disk before it is told")
+	}
+}
+
+// locks takes a lock and gives it back.
+func (d *checkup) locks(ctx context.Context, client *holdfast.Client, t target) bool {
+	begin := time.Now()
+	lock, err := client.TryAcquire(ctx, holdfast.JoinName("holdfast doctor", rand.Text()), holdfast.Reason("holdfast doctor"))
+	if err != nil {
+		d.fail("locks", "%s", t.redact(cause(err)))
+		return false
+	}
+	first := time.Since(begin)
+	proof := lock.Proof()
+	begin = time.Now()
+	if err := lock.Release(ctx); err != nil {
+		d.fail("locks", "%s", t.redact(cause(err)))
+		return false
+	}
+	d.ok("locks", "taken in %s, given back in %s", first.Round(10*time.Microsecond), time.Since(begin).Round(10*time.Microsecond))
+	if proof != nil {
+		d.ok("same host", "deaths seen at once through %s", escape(filepath.Dir(proof.Name())))
+	} else {
+		d.warn("same host", "no directory for proofs of death: after a crash others wait for the TTL. Set XDG_RUNTIME_DIR to a directory of yours, on a local disk")
+	}
+	return true
+}
+
+// handOver measures how long it takes from a release to the next holder, in
+// another session.
+func (d *checkup) handOver(ctx context.Context, store holdfast.Store, client *holdfast.Client, t target) {
+	name := holdfast.JoinName("holdfast doctor", rand.Text())
+	best := time.Hour
+	for range 3 {
+		took, err := handOver(ctx, store, client, name)
+		if err != nil {
+			d.fail("hand-over", "%s", t.redact(cause(err)))
+			return
+		}
+		best = min(best, took)
+	}
+	if best > 50*time.Millisecond {
+		d.warn("hand-over", "waiters poll: from a release to the next holder it took %s", brief(best))
+		return
+	}
+	d.ok("hand-over", "the next holder has it %s after a release", best.Round(10*time.Microsecond))
+}
+
+func handOver(ctx context.Context, store holdfast.Store, client *holdfast.Client, name string) (time.Duration, error) {
+	joined := make(chan struct{}, 1)
+	other, err := holdfast.New(store, &holdfast.Options{Trace: &holdfast.Trace{Waiting: func(string) {
+		select {
+		case joined <- struct{}{}:
+		default:
+		}
+	}}})
+	if err != nil {
+		return 0, err
+	}
+	defer other.Close()
+	lock, err := client.Acquire(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	type result struct {
+		at  time.Time
+		err error
+	}
+	got := make(chan result, 1)
+	go func() {
+		next, err := other.Acquire(ctx, name)
+		got <- result{time.Now(), err}
+		if err == nil {
+			next.Release(ctx)
+		}
+	}()
+	select {
+	case <-joined:
+	case r := <-got:
+		if r.err == nil {
+			r.err = errors.New("two holders at once of " + name)
+		}
+		return 0, r.err
+	}
+	begin := time.Now()
+	if err := lock.Release(ctx); err != nil {
+		return 0, err
+	}
+	r := <-got
+	return r.at.Sub(begin), r.err
+}

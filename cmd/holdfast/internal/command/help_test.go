@@ -1,0 +1,39 @@
+package command
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Help is written by hand: it names every verb and flag, and has examples.
+func TestHelp(t *testing.T) {
+	root := newRoot(nil)
+	var check func(c *cobra.Command)
+	check = func(c *cobra.Command) {
+		if !strings.Contains(rootHelp, strings.Fields(c.CommandPath())[1]) {
+			t.Errorf("holdfast --help does not name %s", c.Name())
+		}
+		if !strings.HasPrefix(c.Long, "usage: holdfast ") || !strings.Contains(c.Long, "example") {
+			t.Errorf("the help of %s has no usage or no example", c.CommandPath())
+		}
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Name != "help" && !strings.Contains(c.Long, "--"+f.Name) {
+				t.Errorf("the help of %s does not name --%s", c.CommandPath(), f.Name)
+			}
+		})
+		for _, line := range strings.Split(c.Long, "\n") {
+			if len(line) > 88 {
+				t.Errorf("the help of %s has a long line: %s", c.CommandPath(), line)
+			}
+		}
+		for _, sub := range c.Commands() {
+			check(sub)
+		}
+	}
+	for _, c := range root.Commands() {
+		check(c)
+	}
+}

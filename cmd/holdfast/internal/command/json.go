@@ -1,0 +1,81 @@
+package command
+
+import (
+	"encoding/json"
+	"io"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// What --json shows: durations in seconds, times as RFC 3339. What the view
+// holdfast_locks of an SQL store has too is called as it is there.
+type (
+	infoJSON struct {
+		Name    string      `json:"name"`
+		Holders []claimJSON `json:"holders"`
+		Waiters []claimJSON `json:"waiters"`
+		Breaks  []breakJSON `json:"breaks"`
+	}
+	claimJSON struct {
+		ID          string         `json:"id"`
+		Mode        string         `json:"mode"`
+		Slots       int            `json:"slots"` // 0: shared
+		Token       int64          `json:"token,omitempty"`
+		Owner       holdfast.Owner `json:"owner"`
+		Reason      string         `json:"reason,omitempty"`
+		Requested   time.Time      `json:"requested"`
+		Retries     int64          `json:"retries"` // writes that lost before it was in
+		TTL         float64        `json:"ttl"`
+		BeatAge     *float64       `json:"beat_age"` // null: cannot tell
+		Detached    bool           `json:"detached,omitempty"`
+		Suspected   bool           `json:"suspected"`
+		SuspectedBy string         `json:"suspected_by,omitempty"`
+		Dead        bool           `json:"dead"`
+		Collecting  string         `json:"collecting,omitempty"`
+	}
+	findingJSON struct {
+		Level   string `json:"level"`
+		Subject string `json:"subject"`
+		Text    string `json:"text"`
+	}
+	keyJSON struct {
+		Key     string `json:"key"` // "": there is none that can be told
+		Writing bool   `json:"writing"`
+	}
+	breakJSON struct {
+		Token  int64          `json:"token,omitempty"`
+		Was    holdfast.Owner `json:"was"`
+		By     holdfast.Owner `json:"by"`
+		Reason string         `json:"reason"`
+		At     time.Time      `json:"at"`
+		Now    bool           `json:"now"`
+	}
+)
+
+func claimsJSON(claims []holdfast.Claim) []claimJSON {
+	list := make([]claimJSON, len(claims))
+	for i, c := range claims {
+		list[i] = claimJSON{
+			ID: c.ID, Mode: c.Mode(), Slots: c.Slots, Token: c.Token, Owner: c.Owner, Reason: c.Reason,
+			Requested: c.Since.UTC(), Retries: c.Retries, TTL: c.TTL.Seconds(), Detached: c.Detached,
+			Suspected: c.Suspected, SuspectedBy: c.SuspectedBy, Dead: c.Dead, Collecting: c.Collecting,
+		}
+		if c.BeatAge >= 0 {
+			age := c.BeatAge.Round(time.Millisecond).Seconds()
+			list[i].BeatAge = &age
+		}
+	}
+	return list
+}
+
+// writeJSON writes one object on one line.
+func writeJSON(w io.Writer, info holdfast.Info) error {
+	out := infoJSON{info.Name, claimsJSON(info.Holders), claimsJSON(info.Waiters), make([]breakJSON, len(info.Breaks))}
+	for i, b := range info.Breaks {
+		out.Breaks[i] = breakJSON{b.Token, b.Was, b.By, b.Reason, b.At.UTC(), b.Now}
+	}
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(out)
+}

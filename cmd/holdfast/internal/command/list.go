@@ -1,0 +1,154 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+const listHelp = `usage: holdfast list [flags] [PREFIX]
+
+Lists the names in use, or those that begin with PREFIX: who holds them, who
+waits, since when, why, and how long ago each was last heard of.
+
+      --wide             with tokens, claims and programs
+      --json             one object per name and line; durations in seconds
+
+examples:
+  holdfast list
+  holdfast list 'tenant/'
+  holdfast list --json | jq -r 'select(.waiters | length > 0) | .name'
+
+exit status: 0; 64 usage; 69 store
+`
+
+func listVerb(a *app) *cobra.Command {
+	var asJSON, wide bool
+	c := &cobra.Command{
+		Use: "list [PREFIX]", Short: "List the names in use", Long: listHelp, ValidArgsFunction: a.completeNames,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage("list: one prefix, not %d; quote it so that the shell leaves it alone", len(args))
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "")
+	c.Flags().BoolVar(&wide, "wide", false, "")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		return a.list(orBackground(c.Context()), strings.Join(args, ""), asJSON, wide)
+	}
+	return c
+}
+
+func (a *app) list(ctx context.Context, prefix string, asJSON, wide bool) error {
+	s, err := a.open(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	n := 0
+	for info, err := range s.List(ctx, prefix) {
+		if err != nil {
+			table.Flush()
+			return s.unusable(err, "")
+		}
+		if asJSON {
+			if err := writeJSON(os.Stdout, info); err != nil {
+				return cannotWrite(err)
+			}
+			continue
+		}
+		if n++; n == 1 {
+			row(table, wide, "NAME", "MODE", "STATE", "OWNER", "PID", "FOR", "LAST BEAT", "TOKEN", "CLAIM", "PROGRAM", "REASON")
+		}
+		for _, c := range info.Holders {
+			claimRow(table, wide, info.Name, c, 0)
+		}
+		for i, c := range info.Waiters {
+			claimRow(table, wide, info.Name, c, i+1)
+		}
+		if n%256 == 0 {
+			table.Flush()
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return cannotWrite(err)
+	}
+	if n == 0 && !asJSON && isTerminal(os.Stdout) {
+		if prefix != "" {
+			say("no name that begins with %s is in use in %s", quote(prefix), s.target)
+		} else {
+			say("no name is in use in %s", s.target)
+		}
+	}
+	return nil
+}
+
+func cannotWrite(err error) error { return fail(exitFault, "cannot write to standard output: %v", err) }
+
+func row(table *tabwriter.Writer, wide bool, name, mode, state, owner, pid, since, beat, token, claim, program, reason string) {
+	cells := []string{name, mode, state, owner, pid, since, beat}
+	if wide {
+		cells = append(cells, token, claim, program)
+	}
+	line := strings.Join(append(cells, reason), "\t")
+	fmt.Fprintln(table, strings.TrimRight(line, "\t"))
+}
+
+func claimRow(table *tabwriter.Writer, wide bool, name string, c holdfast.Claim, place int) {
+	state := "held"
+	reason := escape(c.Reason)
+	add := func(note string) { reason = strings.TrimSpace(reason + " (" + note + ")") }
+	switch {
+	case c.Dead:
+		state = "dead"
+		add("goes to the next who asks")
+	case place > 0:
+		state = ordinal(place) + " waiting"
+	case c.Suspected:
+		state = "suspected"
+		if c.SuspectedBy != "" {
+			add("asked for a beat by " + escape(c.SuspectedBy))
+		}
+	}
+	if c.Collecting != "" {
+		add("has " + escape(c.Collecting) + " names")
+	}
+	if checkName(name) != nil {
+		add("written by another program: ours refuses such names")
+	}
+	beat := beatText(c)
+	pid := ""
+	if c.Owner.PID != 0 {
+		pid = fmt.Sprint(c.Owner.PID)
+	}
+	token := ""
+	if c.Token != 0 {
+		token = fmt.Sprint(c.Token)
+	}
+	row(table, wide, escape(name), c.Mode(), state, shortWho(c.Owner), pid, sinceText(c), beat,
+		token, escape(c.ID), escape(c.Owner.Program), reason)
+}
+
+// beatText is when a claim's session was last heard of.
+func beatText(c holdfast.Claim) string {
+	switch {
+	case c.BeatAge < 0:
+		return "?"
+	case c.Detached:
+		left := c.TTL - holdfast.Margin(c.TTL) - c.BeatAge
+		if left <= 0 {
+			return "ended"
+		}
+		return "ends in " + whole(left)
+	}
+	return whole(c.BeatAge) + " ago"
+}

@@ -1,0 +1,39 @@
+// Package command is the command holdfast, for all programs that are it.
+package command
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
+)
+
+// Main is the process: the command, or the guard of one. engines are those that are
+// linked into this program, by the scheme of their URLs.
+func Main(engines map[string]engine.Open) {
+	guard.Main()
+	if linked = engines; linked != nil {
+		if small := beside("holdfast"); small != "" {
+			guard.Program = small
+		}
+	}
+	os.Exit(run(os.Args[1:]))
+}
+
+// run is the command without the process around it; it returns the exit status.
+func run(args []string) (status int) {
+	defer func() {
+		if r := recover(); r != nil {
+			say("a fault of ours: %v; please report it", escape(fmt.Sprint(r)))
+			if os.Getenv("HOLDFAST_DEBUG") != "" {
+				os.Stderr.Write(debug.Stack())
+			}
+			status = exitFault
+		}
+	}()
+	root := newRoot(args)
+	root.SetArgs(args)
+	return statusOf(root.Execute())
+}

@@ -1,0 +1,66 @@
+package command
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+const releaseHelp = `usage: holdfast release NAME --token N
+
+Gives back a lock that was taken with acquire. Says nothing if all is well. The
+lock of a running program is refused: see break.
+
+      --token N          what acquire printed
+
+example:
+  holdfast release deploy --token "$token"
+
+exit status: 0; 1 it had ended before, or is not to be released; 64 usage; 69 store
+`
+
+func releaseVerb(a *app) *cobra.Command {
+	var token int64
+	c := &cobra.Command{
+		Use: "release NAME --token N", Short: "Give back a lock taken with acquire", Long: releaseHelp,
+		Args: oneName, ValidArgsFunction: a.completeNames,
+	}
+	c.Flags().Int64Var(&token, "token", 0, "")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if token <= 0 {
+			return usage("release: needs the --token that acquire printed, as in: holdfast release %s --token 1795228270551913", escape(args[0]))
+		}
+		if err := checkName(args[0]); err != nil {
+			return err
+		}
+		return a.release(orBackground(c.Context()), args[0], token)
+	}
+	return c
+}
+
+func (a *app) release(ctx context.Context, name string, token int64) error {
+	s, err := a.open(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	err = s.ReleaseToken(ctx, name, token)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, holdfast.ErrReleased):
+		return fail(exitNo, "%s with token %d had ended: what was done since was not protected", quote(name), token)
+	}
+	if info, e := s.Show(ctx, name); e == nil {
+		for _, c := range info.Holders {
+			if c.Token == token && !c.Detached {
+				return fail(exitNo, "%s with token %d belongs to a running program, %s: it gives it back itself; to end it: holdfast break %s --token %d --reason WHY",
+					quote(name), token, who(c.Owner), escape(name), token)
+			}
+		}
+	}
+	return s.unusable(err, "")
+}

@@ -1,0 +1,115 @@
+package command
+
+import (
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// An app is what all verbs share.
+type app struct {
+	store string
+}
+
+const rootHelp = `Locks, leases and leader election in the database you already run.
+
+  holdfast run nightly -- ./backup.sh      one at a time, wherever it is started
+
+Use it      run elect acquire release state cache
+See it      list show watch break doctor
+Set it up   schema config completion version
+
+Store       --store URL or HOLDFAST_STORE: ` + stores + `
+            without either a file of your own: ~/.local/state/holdfast/holdfast.db
+            ?allow=NAME accepts a danger by the name that doctor gives it
+Servers     postgres://USER@HOST/DB?schema=NAME&prefix=NAME&sslmode=verify-full
+            mysql://USER@HOST/DB?prefix=NAME&tls=true&socket=PATH
+            cassandra://USER@HOST,HOST/KEYSPACE?dc=NAME&prefix=NAME&tls=verify&ca=FILE
+            schema and prefix: where the tables are; what is not ours is the driver's
+Passwords   not in --store: ps shows it to all users of this host. In HOLDFAST_STORE,
+            PGPASSWORD, PGPASSFILE, PGSERVICE, MYSQL_PWD, CASSANDRA_PASSWORD or
+            CASSANDRA_PASSWORD_FILE no other user sees them
+More        holdfast run --help, and so for each verb
+
+exit status: 0 done; 1 the answer is no; 64 usage; 69 store; 70 a fault of ours; see run --help for more
+`
+
+// newRoot makes the command. Its verbs are made when one is asked for.
+func newRoot(args []string) *cobra.Command {
+	a := &app{store: os.Getenv("HOLDFAST_STORE")}
+	root := &cobra.Command{
+		Use:               "holdfast",
+		Short:             "Locks, leases and leader election in the database you already run",
+		Long:              rootHelp,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("unknown command %s; see: holdfast --help", quote(args[0]))
+			}
+			return nil
+		},
+		RunE: func(*cobra.Command, []string) error {
+			return usage("a verb is missing, as in: holdfast run nightly -- ./backup.sh; see: holdfast --help")
+		},
+	}
+	root.PersistentFlags().StringVar(&a.store, "store", a.store, "URL of the store")
+	root.SetHelpFunc(func(c *cobra.Command, _ []string) {
+		text := c.Long
+		if text == "" {
+			text = c.Short + "\n" + c.UsageString()
+		}
+		c.OutOrStdout().Write([]byte(text))
+	})
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if !slices.Contains(args, "--") && strings.Contains(err.Error(), "unknown") {
+			names, command := splitGuess(c.Flags().Args())
+			switch verb := verbOf(c); {
+			case verb == "cache" && len(names) > 0:
+				return cacheDashes(c.Flag("state").Value.String())
+			case command != "" && (verb == "run" || verb == "elect" || verb == "state write"):
+				return noDashes(verb, names, command)
+			}
+		}
+		text, _, _ := strings.Cut(err.Error(), "\n")
+		return usage("%s: %s; see: %s --help", verbOf(c), escape(text), c.CommandPath())
+	})
+	for _, verb := range verbs {
+		root.AddCommand(verb(a))
+	}
+	return root
+}
+
+var verbs = []func(*app) *cobra.Command{
+	runVerb, electVerb, acquireVerb, releaseVerb, stateVerb, cacheVerb, listVerb, showVerb, watchVerb, breakVerb,
+	configVerb, schemaVerb, doctorVerb, versionVerb,
+}
+
+// verbOf is what stands between holdfast and the arguments.
+func verbOf(c *cobra.Command) string { return strings.TrimPrefix(c.CommandPath(), "holdfast ") }
+
+// splitGuess takes a command line without "--" for a name and a command.
+func splitGuess(args []string) (names []string, command string) {
+	if len(args) < 2 {
+		return args, ""
+	}
+	return args[:1], strings.Join(args[1:], " ")
+}
+
+func noDashes(verb string, names []string, command string) error {
+	return usage("%s: put -- before the command: holdfast %s %s -- %s", verb, verb, escape(strings.Join(names, " ")), escape(command))
+}
+
+// oneName is the argument check of verbs that take one name.
+func oneName(c *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return usage("%s: which name? holdfast %s NAME; see: holdfast %[1]s --help", c.Name(), c.Name())
+	case len(args) > 1:
+		return usage("%s: one name, not %d; quote a name that has spaces", c.Name(), len(args))
+	}
+	return nil
+}

@@ -1,0 +1,348 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+const runHelp = `usage: holdfast run [flags] NAME... -- CMD [ARG...]
+
+Runs CMD while holding all names; waits in line for them. The lease is renewed
+for as long as CMD runs. If it cannot be, CMD and all it started are ended before
+the lock can go to another, also if holdfast itself is killed or stopped.
+
+  -s, --shared           together with other shared holders
+      --slots N          up to N at a time
+  -n, --no-wait          do not wait: exit 1 if held
+  -w, --wait DUR         wait at most DUR (0 is -n): 90s, 10m, or plain seconds
+  -E, --exit-code N      instead of 1 when not obtained
+      --reason TEXT      shown to those who wait
+      --ttl DUR          this run's own lease, at least 1s; else the store's (15s)
+      --kill-after DUR   from TERM to KILL, before the lease can go to another;
+                         a fifth of the lease, at most a third
+  -q, --quiet            say nothing while waiting
+
+CMD is run as it is, without a shell, with the files it is given; signals are
+passed on. It finds HOLDFAST_NAME, HOLDFAST_TOKEN (of the first name) and
+HOLDFAST_LOCKS (JSON: each name's token) in its environment, and one more open
+file with a high number: by it this host knows that the lock is still in use.
+What CMD leaves running is ended before the lock is released.
+
+examples:
+  holdfast run nightly -- ./backup.sh
+  holdfast run -n nightly -- ./backup.sh
+  holdfast run --slots 3 api -- ./call.sh
+  holdfast run accounts/1 accounts/2 -- ./move.sh
+  holdfast run nightly -- sh -c 'dump | gzip > backup.gz'
+
+exit status: CMD's; 128+n killed by signal n; 1 not obtained; 64 usage;
+69 store; 70 a fault of ours; 75 lost while running; 126, 127 CMD cannot be run
+`
+
+// A wish is how a lock is asked for, by the flags of several verbs.
+type wish struct {
+	shared bool
+	slots  int
+	noWait bool
+	wait   span
+	reason string
+}
+
+func (w *wish) flags(f *pflag.FlagSet) {
+	f.BoolVarP(&w.shared, "shared", "s", false, "")
+	f.IntVar(&w.slots, "slots", 1, "")
+	f.BoolVarP(&w.noWait, "no-wait", "n", false, "")
+	f.VarP(&w.wait, "wait", "w", "")
+	f.StringVar(&w.reason, "reason", "", "")
+}
+
+// options checks the flags against each other.
+func (w *wish) options(f *pflag.FlagSet) (opts []holdfast.Option, err error) {
+	switch {
+	case w.shared && f.Changed("slots"):
+		return nil, usage("-s and --slots exclude each other: shared is any number")
+	case w.slots < 1:
+		return nil, usage("--slots %d: at least 1", w.slots)
+	case w.noWait && w.wait.set:
+		return nil, usage("-n and -w exclude each other: -n is -w 0")
+	case len(w.reason) > 200:
+		return nil, usage("--reason has %d bytes, at most 200", len(w.reason))
+	}
+	if w.shared {
+		opts = append(opts, holdfast.Shared())
+	} else if w.slots > 1 {
+		opts = append(opts, holdfast.Slots(w.slots))
+	}
+	if w.noWait || w.wait.set {
+		opts = append(opts, holdfast.MaxWait(w.wait.Duration))
+	}
+	if w.reason != "" {
+		opts = append(opts, holdfast.Reason(w.reason))
+	}
+	return opts, nil
+}
+
+// A lease is the flags of those who keep a lock.
+type lease struct {
+	ttl, killAfter span
+	quiet          bool
+}
+
+func (l *lease) flags(f *pflag.FlagSet) {
+	f.Var(&l.ttl, "ttl", "")
+	f.Var(&l.killAfter, "kill-after", "")
+	f.BoolVarP(&l.quiet, "quiet", "q", false, "")
+}
+
+func (l *lease) check() error {
+	if l.ttl.set && l.ttl.Duration < holdfast.MinTTL {
+		return usage("--ttl %v is below %v", l.ttl.Duration, holdfast.MinTTL)
+	}
+	if l.ttl.Duration > holdfast.MaxTTL {
+		return usage("--ttl %v is above %v", l.ttl.Duration, holdfast.MaxTTL)
+	}
+	if l.ttl.set {
+		return l.checkKillAfter(l.ttl.Duration)
+	}
+	return nil
+}
+
+// checkKillAfter refuses what would stop the command between two heartbeats
+// that are on time: they come each third of the TTL.
+func (l *lease) checkKillAfter(ttl time.Duration) error {
+	if l.killAfter.set && l.killAfter.Duration > ttl/3 {
+		return usage("--kill-after %s is too long for a lease of %s, which is renewed each %s: at most that, or a longer --ttl",
+			brief(l.killAfter.Duration), brief(ttl), brief(ttl/3))
+	}
+	return nil
+}
+
+func runVerb(a *app) *cobra.Command {
+	var w wish
+	var l lease
+	code := exitNo
+	c := &cobra.Command{
+		Use: "run [flags] NAME... -- CMD [ARG...]", Short: "Run a command while holding a lock", Long: runHelp,
+		ValidArgsFunction: a.completeNames,
+	}
+	w.flags(c.Flags())
+	l.flags(c.Flags())
+	c.Flags().IntVarP(&code, "exit-code", "E", exitNo, "")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		names, argv, err := splitArgs(c, args, "nightly -- ./backup.sh", checkName)
+		if err != nil {
+			return err
+		}
+		if code < 0 || code > 255 {
+			return usage("-E %d: an exit status is 0 to 255", code)
+		}
+		opts, err := w.options(c.Flags())
+		if err == nil {
+			err = l.check()
+		}
+		if err != nil {
+			return err
+		}
+		return a.run(c.Context(), names, argv, &w, &l, code, opts)
+	}
+	return c
+}
+
+// splitArgs takes apart NAME... -- CMD [ARG...], with an example.
+func splitArgs(c *cobra.Command, args []string, example string, check func(string) error) (names, argv []string, err error) {
+	verb := verbOf(c)
+	dash := c.ArgsLenAtDash()
+	switch {
+	case dash < 0 && len(args) < 2:
+		return nil, nil, usage("%s: needs a name and a command, as in: holdfast %s %s", verb, verb, example)
+	case dash < 0:
+		names, command := splitGuess(args)
+		return nil, nil, noDashes(verb, names, command)
+	case dash == 0:
+		return nil, nil, usage("%s: no name before --, as in: holdfast %s %s", verb, verb, example)
+	case dash == len(args):
+		_, command, _ := strings.Cut(example, " -- ")
+		return nil, nil, usage("%s: no command after --, as in: holdfast %s %s -- %s", verb, verb, escape(args[0]), command)
+	}
+	for _, name := range args[:dash] {
+		if err := check(name); err != nil {
+			return nil, nil, err
+		}
+	}
+	return args[:dash], args[dash:], nil
+}
+
+func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, code int, opts []holdfast.Option) error {
+	path, err := lookUp(argv[0])
+	if err != nil {
+		return err
+	}
+	t, err := parseStore(a.store)
+	if err != nil {
+		return err
+	}
+	// While the guard starts we get the lock.
+	r := newRunner(argv, names, l)
+	ready, over := r.startGuard(path, environment())
+	defer over()
+	ctx, cancel := context.WithCancelCause(orBackground(ctx))
+	defer cancel(nil)
+	stop := r.endOnSignal(cancel)
+	h, err := t.open(ctx, t)
+	if err != nil {
+		stop()
+		return orSignal(ctx, t.unusable(err, "; nothing was run"))
+	}
+	defer h.Close()
+	q := newQueue(names, l.quiet)
+	client, err := holdfast.New(h.store, &holdfast.Options{
+		TTL:   l.ttl.Duration,
+		Owner: holdfast.Owner{Program: "holdfast run"},
+		Trace: &holdfast.Trace{Beat: r.beat, Waiting: q.joined},
+	})
+	if err != nil {
+		stop()
+		return usage("%s", strings.TrimPrefix(err.Error(), "holdfast: "))
+	}
+	closed := false
+	defer func() {
+		if !closed {
+			client.Close()
+		}
+	}()
+	if l.killAfter.set && !l.ttl.set {
+		ttl, err := client.StoreTTL(ctx)
+		if err != nil {
+			stop()
+			return orSignal(ctx, t.unusable(err, "; nothing was run"))
+		}
+		if err := l.checkKillAfter(ttl); err != nil {
+			stop()
+			return err
+		}
+	}
+	q.watch(client)
+	locks, err := acquire(ctx, client, names, opts)
+	q.stop()
+	stop()
+	if err != nil {
+		if errors.Is(err, holdfast.ErrHeld) && ctx.Err() == nil {
+			return notObtained(err, names, w, q, code)
+		}
+		return orSignal(ctx, t.unusable(err, "; nothing was run"))
+	}
+	if err := ready(); err != nil {
+		return fail(exitFault, "%v; nothing was run", err)
+	}
+	q.done(locks)
+	err = r.hold(locks)
+	ended, done := context.WithCancel(ctx)
+	done()
+	locks.Release(ended) // Close waits for the answer
+	closed = true
+	if e := client.Close(); e != nil && err == nil {
+		say("%s has ended, but %s is perhaps not given back: %s", escape(argv[0]), quoteAll(names), t.redact(e.Error()))
+	}
+	return err
+}
+
+func acquire(ctx context.Context, client *holdfast.Client, names []string, opts []holdfast.Option) (holdfast.Locks, error) {
+	if len(names) > 1 {
+		return client.AcquireAll(ctx, names, opts...)
+	}
+	lock, err := client.Acquire(ctx, names[0], opts...)
+	return holdfast.Locks{lock}, err
+}
+
+func orBackground(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
+}
+
+// orSignal is err, or the signal that ended ctx.
+func orSignal(ctx context.Context, err error) error {
+	var k *killed
+	if errors.As(context.Cause(ctx), &k) {
+		return k
+	}
+	return err
+}
+
+// notObtained says who is in the way.
+func notObtained(err error, names []string, w *wish, q *queue, code int) error {
+	name := names[0]
+	state := "held"
+	var held *holdfast.HeldError
+	if errors.As(err, &held) {
+		if held.Name != "" {
+			name = held.Name
+		}
+		switch {
+		case len(held.Holders) > 0:
+			state = heldBy(held.Holders)
+		case len(held.Waiters) > 0:
+			state = fmt.Sprintf("taken: %d wait before you", len(held.Waiters))
+		}
+	}
+	if w.wait.Duration > 0 {
+		return fail(code, "gave up on %s after %s: %s", quote(name), brief(q.waited()), state)
+	}
+	arg := escape(name)
+	if strings.ContainsAny(arg, " '\"$&;()<>|*?`\\!#~") {
+		arg = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+	}
+	return fail(code, "%s is %s; wait for it with -w 10m, or look: holdfast show %s", quote(name), state, arg)
+}
+
+// lookUp finds the command before anybody has to wait for it.
+func lookUp(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil || errors.Is(err, exec.ErrDot):
+		return path, nil
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		return "", fail(exitNotFound, "%s: command not found", escape(name))
+	}
+	return "", cannotRun(name, err)
+}
+
+func cannotRun(name string, err error) error {
+	var e syscall.Errno
+	var exe *exec.Error
+	switch {
+	case errors.As(err, &e) && e == syscall.ENOENT:
+		return fail(exitNotFound, "%s: cannot be run: it, or the interpreter in its first line, is not there", escape(name))
+	case errors.As(err, &e) && e == syscall.ENOEXEC:
+		return fail(exitNotRun, "%s: cannot be run: neither a program nor a script with #! in its first line", escape(name))
+	case errors.As(err, &exe):
+		err = exe.Err
+	}
+	return fail(exitNotRun, "%s: cannot be run: %v", escape(name), err)
+}
+
+// environment is ours without what is ours alone.
+func environment() []string {
+	var env []string
+	for _, v := range os.Environ() {
+		switch name, _, _ := strings.Cut(v, "="); {
+		case strings.HasPrefix(name, "HOLDFAST_AUTH"):
+		case name == "HOLDFAST_NAME", name == "HOLDFAST_TOKEN", name == "HOLDFAST_LOCKS", name == "HOLDFAST_STATE":
+		default:
+			env = append(env, v)
+		}
+	}
+	return env
+}

@@ -1,0 +1,106 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+const schemaHelp = `usage: holdfast schema print|apply|verify
+
+The tables that Holdfast needs in the store, or the mark by which it knows a
+directory that is one.
+
+  print     write the statements that make them to standard output; connects to
+            nothing
+  apply     make what is missing; may be repeated, and while others use the store.
+            An SQLite file is created if need be; a directory, a database and a
+            keyspace are not
+  verify    compare what is there with what this program needs
+
+On a server the tables may have a place and a name of their own: ?schema=NAME
+(PostgreSQL) and ?prefix=NAME in the store's URL. Give both to all who use them.
+Only apply needs the right to make tables: the owner runs it, or what print prints.
+
+examples:
+  holdfast --store sqlite:/srv/app/app.db schema apply
+  holdfast --store dir:/mnt/share/locks schema apply
+  holdfast --store postgres://owner@db/shop schema apply
+  holdfast --store 'postgres://db/shop?schema=locks' schema print | psql shop
+  holdfast --store mysql://db/shop schema print | mariadb shop
+  holdfast --store cassandra://db1,db2/shop schema print | cqlsh db1
+  holdfast schema verify
+
+exit status: 0; 1 verify: not as it should be; 64 usage; 69 store
+`
+
+func schemaVerb(a *app) *cobra.Command {
+	schema := &cobra.Command{
+		Use: "schema print|apply|verify", Short: "Make or check the tables of the store", Long: schemaHelp,
+		RunE: func(c *cobra.Command, args []string) error {
+			return usage("schema: print, apply or verify? As in: holdfast schema verify")
+		},
+	}
+	for verb, f := range map[string]func(context.Context, target) error{
+		"print": schemaPrint, "apply": schemaApply, "verify": schemaVerify,
+	} {
+		schema.AddCommand(&cobra.Command{
+			Use: verb, Long: schemaHelp,
+			Args: func(_ *cobra.Command, args []string) error {
+				if len(args) > 0 {
+					return usage("schema %s: takes no arguments; the store is named by --store or HOLDFAST_STORE", verb)
+				}
+				return nil
+			},
+			RunE: func(c *cobra.Command, _ []string) error {
+				t, err := parseStore(a.store)
+				if err != nil {
+					return err
+				}
+				if t.schemaText == nil {
+					return usage("schema: the store %s has no tables", t)
+				}
+				return f(orBackground(c.Context()), t)
+			},
+		})
+	}
+	return schema
+}
+
+func schemaPrint(_ context.Context, t target) error {
+	text, err := t.schemaText(t)
+	if err != nil {
+		return usage("%s: %s", t, t.redact(err.Error()))
+	}
+	if _, err := os.Stdout.WriteString(text); err != nil {
+		return cannotWrite(err)
+	}
+	return nil
+}
+
+func schemaApply(ctx context.Context, t target) error {
+	if err := t.migrate(ctx, t); err != nil {
+		return t.unusable(err, "")
+	}
+	say("%s is ready", t)
+	return nil
+}
+
+func schemaVerify(ctx context.Context, t target) error {
+	err := t.verify(ctx, t)
+	var f *failure
+	switch {
+	case err == nil:
+		if _, err := fmt.Printf("%s is as it should be\n", t); err != nil {
+			return cannotWrite(err)
+		}
+		return nil
+	case errors.As(err, &f), errors.Is(err, fs.ErrPermission), unreachable(err), notLetIn(err):
+		return t.unusable(err, "")
+	}
+	return fail(exitNo, "%s", t.redact(err.Error()))
+}

@@ -1,0 +1,181 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+const showHelp = `usage: holdfast show [--json] NAME
+
+Shows who holds a name and since when, with which token and why, when it was last
+heard of, who waits in which order, and who broke it before. A free name is no
+error.
+
+      --json             as an object; durations in seconds
+
+examples:
+  holdfast show deploy
+  holdfast show --json deploy | jq '.holders[0].token'
+
+exit status: 0; 64 usage; 69 store
+`
+
+func showVerb(a *app) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "show NAME", Short: "Show who holds a name and who waits for it", Long: showHelp,
+		Args: oneName, ValidArgsFunction: a.completeNames,
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		return a.show(orBackground(c.Context()), args[0], asJSON)
+	}
+	return c
+}
+
+func (a *app) show(ctx context.Context, name string, asJSON bool) error {
+	if name == "" || len(name) > 255 {
+		return checkName(name)
+	}
+	s, err := a.open(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	info, err := s.Show(ctx, name)
+	if err != nil {
+		return s.unusable(err, "")
+	}
+	if asJSON {
+		err = writeJSON(os.Stdout, info)
+	} else {
+		_, err = io.WriteString(os.Stdout, describeInfo(info))
+	}
+	if err != nil {
+		return cannotWrite(err)
+	}
+	return nil
+}
+
+// describeInfo is what show shows of a name.
+func describeInfo(info holdfast.Info) string {
+	var b strings.Builder
+	name := escape(info.Name)
+	if len(info.Holders)+len(info.Waiters) == 0 {
+		fmt.Fprintf(&b, "%s is free", name)
+		if len(info.Breaks) > 0 {
+			fmt.Fprintf(&b, "; last broken %s", breakText(info.Breaks[0]))
+		}
+		b.WriteString("\n")
+		return b.String()
+	}
+	b.WriteString(name + "   ")
+	var what []string
+	if len(info.Holders) > 0 {
+		mode := info.Holders[0].Mode()
+		if n := len(info.Holders); n > 1 {
+			mode += fmt.Sprintf(", %d holders", n)
+		}
+		what = append(what, mode)
+	} else {
+		what = append(what, "free in a moment")
+	}
+	if n := len(info.Waiters); n > 0 {
+		what = append(what, fmt.Sprintf("%d waiting", n))
+	}
+	fmt.Fprintln(&b, strings.Join(what, ", "))
+	for _, c := range info.Holders {
+		fmt.Fprintf(&b, "  held by   %s for %s, token %d%s\n", owner(c.Owner), sinceText(c), c.Token, because(c))
+		fmt.Fprintf(&b, "            %s%s\n", beatLine(c), retriesText(c))
+		if c.Collecting != "" {
+			fmt.Fprintf(&b, "            has %s names of a set\n", escape(c.Collecting))
+		}
+	}
+	for _, c := range info.Waiters {
+		mode := ""
+		if c.Slots != 1 {
+			mode = c.Mode() + ", "
+		}
+		fmt.Fprintf(&b, "  waiting   %s for %s, %sclaim %s%s\n", owner(c.Owner), sinceText(c), mode, escape(c.ID), because(c))
+		if c.Dead || c.Suspected || c.Retries > 1 {
+			fmt.Fprintf(&b, "            %s%s\n", beatLine(c), retriesText(c))
+		}
+	}
+	for _, br := range info.Breaks {
+		fmt.Fprintf(&b, "  broken    %s\n", breakText(br))
+	}
+	return b.String()
+}
+
+// owner is who, with the program.
+func owner(o holdfast.Owner) string {
+	s := who(o)
+	if p := escape(o.Program); p != "" {
+		if strings.HasSuffix(s, ")") {
+			s = strings.TrimSuffix(s, ")") + ", " + p + ")"
+		} else {
+			s += " (" + p + ")"
+		}
+	}
+	return s
+}
+
+func sinceText(c holdfast.Claim) string { return whole(time.Since(c.Since)) }
+
+func because(c holdfast.Claim) string {
+	if c.Reason == "" {
+		return ""
+	}
+	return ": " + escape(c.Reason)
+}
+
+// beatLine says whether a claim's session lives, as far as can be told.
+func beatLine(c holdfast.Claim) string {
+	switch {
+	case c.Dead:
+		return "dead: goes to the next who asks"
+	case c.Detached:
+		return "nothing renews it: " + beatText(c)
+	case c.BeatAge < 0:
+		return fmt.Sprintf("gone %s after its last beat", brief(c.TTL))
+	}
+	s := fmt.Sprintf("last beat %s ago", brief(c.BeatAge))
+	if c.Suspected || c.BeatAge > c.TTL/2 {
+		s += fmt.Sprintf(", gone in %s at the latest unless it answers", brief(max(0, c.TTL-c.BeatAge)))
+	}
+	if c.Suspected && c.SuspectedBy != "" {
+		s += "; asked by " + escape(c.SuspectedBy)
+	}
+	return s
+}
+
+// retriesText tells of writes that lost to others' before the claim was in. One is
+// how it found that it has to wait.
+func retriesText(c holdfast.Claim) string {
+	if c.Retries <= 1 {
+		return ""
+	}
+	return fmt.Sprintf("; %d of its writes lost before it was in", c.Retries)
+}
+
+func breakText(b holdfast.Break) string {
+	how := ""
+	if b.Now {
+		how = " with --now"
+	}
+	was := who(b.Was)
+	if b.Token != 0 {
+		was += fmt.Sprintf(", token %d", b.Token)
+	} else {
+		was += ", waiting"
+	}
+	return fmt.Sprintf("%s by %s%s: %s (was %s)", b.At.Local().Format("2006-01-02 15:04"), shortWho(b.By), how, escape(b.Reason), was)
+}

@@ -1,0 +1,373 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/state"
+)
+
+const stateHelp = `usage: holdfast state key|write|clear NAME|DIR
+
+A key for something that changes, such as a repository: what is read may be cached
+by the key, and whoever changes the thing changes the key.
+
+  key       print the key; exit 1 while someone writes: then nothing may be cached
+  write     run a command that changes the thing; readers go without the cache until
+            it has ended, and the key is another then
+  clear     change the key, and remove writers whose lease has ended
+
+What begins with / or ./ or ../, or is . or .., is a directory: its key is in the
+files state/key and state/pending/* there, for any program that follows the same
+steps. Anything else is a name in the store, which --store or HOLDFAST_STORE names.
+
+examples:
+  holdfast state write ./repo.git -- ./push.sh
+  holdfast state write prices -- ./import.sh
+  key=$(holdfast state key prices) && test -e "cache/$key"
+  holdfast cache --state ./repo.git -- git upload-pack --advertise-refs ./repo.git
+
+exit status: as holdfast state key --help and so on say
+`
+
+const stateKeyHelp = `usage: holdfast state key [--json] NAME|DIR
+
+Prints the key of a state. What is read after that may be cached by this key if the
+same key is printed, with exit status 0, once more after all was read. While someone
+writes it is printed, too, but exit status 1 says that nothing may be cached by it.
+Where there is no key yet one is made. holdfast cache does all this.
+
+      --json             as an object: key, and writing (true or false)
+
+examples:
+  holdfast state key ./repo.git
+  holdfast state key prices
+  holdfast state key --json ./repo.git | jq .writing
+
+exit status: 0; 1 someone writes; 64 usage; 69 store
+`
+
+const stateClearHelp = `usage: holdfast state clear NAME|DIR
+
+Changes the key of a state, so that nothing is served from a cache that was filled
+before, and removes writers whose lease has ended. Writers at work stay. It is for
+people, after the thing was changed by other means: restored from a backup, or by a
+program that does not know of the state.
+
+examples:
+  holdfast state clear ./repo.git
+  holdfast state clear prices
+
+exit status: 0; 64 usage; 69 store
+`
+
+func stateVerb(a *app) *cobra.Command {
+	parent := &cobra.Command{
+		Use: "state key|write|clear", Short: "Keep a key for something that changes", Long: stateHelp,
+		RunE: func(c *cobra.Command, args []string) error {
+			return usage("state: key, write or clear? As in: holdfast state key ./repo.git")
+		},
+	}
+	var asJSON bool
+	key := &cobra.Command{
+		Use: "key NAME|DIR", Long: stateKeyHelp, Args: oneState, ValidArgsFunction: a.completeStates,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.stateKey(orBackground(c.Context()), args[0], asJSON)
+		},
+	}
+	key.Flags().BoolVar(&asJSON, "json", false, "")
+	parent.AddCommand(key, a.stateWriteVerb(), &cobra.Command{
+		Use: "clear NAME|DIR", Long: stateClearHelp, Args: oneState, ValidArgsFunction: a.completeStates,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.stateClear(orBackground(c.Context()), args[0])
+		},
+	})
+	return parent
+}
+
+// oneState is the argument check of verbs that take one state.
+func oneState(c *cobra.Command, args []string) error {
+	verb := verbOf(c)
+	switch {
+	case len(args) == 0:
+		return usage("%s: of what? As in: holdfast %s ./repo.git", verb, verb)
+	case len(args) > 1:
+		return usage("%s: one name or directory, not %d; quote one that has spaces", verb, len(args))
+	}
+	return checkState(args[0])
+}
+
+func checkState(where string) error {
+	if isDirectory(where) {
+		return nil
+	}
+	return checkName(where)
+}
+
+// isDirectory tells a directory from a name in the store.
+func isDirectory(where string) bool {
+	for _, prefix := range []string{"/", "./", "../"} {
+		if strings.HasPrefix(where, prefix) {
+			return true
+		}
+	}
+	return where == "." || where == ".."
+}
+
+// completeStates offers names in use, or leaves it to the shell, which knows the
+// directories.
+func (a *app) completeStates(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if isDirectory(prefix) {
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	}
+	return a.completeNames(c, args, prefix)
+}
+
+// A subject is the state that a verb is about, and what it is kept in.
+type subject struct {
+	*state.State
+	where string
+	store *session // nil: files
+}
+
+// openState opens a state; opts are for a name, dir for a directory.
+func (a *app) openState(ctx context.Context, where string, opts *holdfast.Options, dir *state.DirOptions) (*subject, error) {
+	s := &subject{where: where}
+	if isDirectory(where) {
+		path, err := filepath.Abs(where)
+		if err == nil {
+			s.State, err = state.Dir(path, dir)
+		}
+		if err != nil {
+			return nil, s.unusable(err, "")
+		}
+		return s, nil
+	}
+	store, err := a.open(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	s.State, s.store = state.On(store.Client, where), store
+	return s, nil
+}
+
+func (s *subject) Close() error {
+	if s.store == nil {
+		return nil
+	}
+	return s.store.Close()
+}
+
+// unusable is the failure of a command whose state did not do its part.
+func (s *subject) unusable(err error, also string) error {
+	if s.store != nil {
+		return s.store.unusable(err, also)
+	}
+	return fail(exitStore, "%s%s", s.said(err), also)
+}
+
+// said is an error as it may be shown.
+func (s *subject) said(err error) string {
+	if s.store != nil {
+		return s.store.redact(cause(err))
+	}
+	return escape(oneLine(err.Error()))
+}
+
+func (a *app) stateKey(ctx context.Context, where string, asJSON bool) error {
+	s, err := a.openState(ctx, where, &holdfast.Options{Owner: holdfast.Owner{Program: "holdfast state key"}}, nil)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	key, err := s.Key(ctx)
+	if err != nil {
+		return s.unusable(err, "")
+	}
+	if err := showKey(key, asJSON); err != nil {
+		return cannotWrite(err)
+	}
+	if key.Writing {
+		return fail(exitNo, "%s is being written: what is read now must not be cached", quote(where))
+	}
+	return nil
+}
+
+func showKey(key state.Key, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(os.Stdout).Encode(keyJSON{key.ID, key.Writing})
+	}
+	if key.ID == "" {
+		return nil
+	}
+	_, err := fmt.Println(key.ID)
+	return err
+}
+
+func (a *app) stateClear(ctx context.Context, where string) error {
+	s, err := a.openState(ctx, where, &holdfast.Options{Owner: holdfast.Owner{Program: "holdfast state clear"}}, nil)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := s.Clear(ctx); err != nil {
+		return s.unusable(err, "")
+	}
+	key, err := s.Key(ctx)
+	switch {
+	case err != nil:
+		return s.unusable(err, "")
+	case key.Writing:
+		say("%s is still being written: readers go without the cache until that has ended", quote(where))
+	}
+	return nil
+}
+
+const stateWriteHelp = `usage: holdfast state write [flags] NAME|DIR -- CMD [ARG...]
+
+Runs CMD, which changes something whose readers use holdfast cache or holdfast state
+key. They are told before CMD is started and go without the cache until it has ended
+and the key is another, durably. That is so also if CMD fails or is killed.
+
+Any number may write at the same time. The lease is renewed for as long as CMD runs.
+If it cannot be, CMD and all it started are ended before it can be taken for that of
+a dead writer, also if holdfast itself is killed or stopped.
+
+      --ttl DUR          this write's own lease, at least 1s; else 30s in a directory,
+                         and in a store what holdfast config get ttl says
+      --kill-after DUR   from TERM to KILL, before the lease can be taken for dead;
+                         a fifth of the lease, at most a third
+  -q, --quiet            say nothing while waiting for who holds the name exclusively
+
+CMD is run as it is, without a shell, with the files it is given; signals are
+passed on. It finds HOLDFAST_STATE in its environment, the name or the directory's
+full path, and with a name also what holdfast run gives it. What CMD leaves running
+is ended before the key is changed.
+
+examples:
+  holdfast state write ./repo.git -- git --git-dir=./repo.git update-ref -d refs/heads/x
+  holdfast state write ./repo.git -- git receive-pack ./repo.git
+  holdfast state write prices -- ./import.sh
+
+exit status: CMD's; 128+n killed by signal n; 64 usage; 69 store, or the key could not
+be changed; 70 a fault of ours; 75 lost while running; 126, 127 CMD cannot be run
+`
+
+func (a *app) stateWriteVerb() *cobra.Command {
+	var l lease
+	c := &cobra.Command{
+		Use: "write [flags] NAME|DIR -- CMD [ARG...]", Long: stateWriteHelp,
+		ValidArgsFunction: a.completeStates,
+	}
+	l.flags(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		states, argv, err := splitArgs(c, args, "./repo.git -- ./push.sh", checkState)
+		if err != nil {
+			return err
+		}
+		if len(states) > 1 {
+			return usage("state write: one name or directory, not %d; quote one that has spaces", len(states))
+		}
+		if err := l.check(); err != nil {
+			return err
+		}
+		return a.stateWrite(c.Context(), states[0], argv, &l)
+	}
+	return c
+}
+
+func (a *app) stateWrite(ctx context.Context, where string, argv []string, l *lease) error {
+	path, err := lookUp(argv[0])
+	if err != nil {
+		return err
+	}
+	r := newRunner(argv, []string{where}, l)
+	r.files, r.last = isDirectory(where), "the key of "+quote(where)+" is changed"
+	ready, over := r.startGuard(path, environment())
+	defer over()
+	ctx, cancel := context.WithCancelCause(orBackground(ctx))
+	defer cancel(nil)
+	stop := r.endOnSignal(cancel)
+	defer stop()
+	tokens := make(map[string]int64)
+	q := newQueue(r.names, l.quiet)
+	s, err := a.openState(ctx, where, &holdfast.Options{
+		TTL:   l.ttl.Duration,
+		Owner: holdfast.Owner{Program: "holdfast state write"},
+		Trace: &holdfast.Trace{Beat: r.beat, Waiting: q.joined, Acquired: func(name string, token int64, _ time.Duration) {
+			if len(tokens) == 0 {
+				tokens[name] = token
+			}
+		}},
+	}, &state.DirOptions{
+		Lease: l.ttl.Duration,
+		Beat:  func(until time.Time, err error) { r.beat(0, until, err) },
+	})
+	if err != nil {
+		return orSignal(ctx, err)
+	}
+	defer s.Close()
+	env := []string{"HOLDFAST_STATE=" + where}
+	if s.store == nil {
+		if abs, err := filepath.Abs(where); err == nil {
+			env[0] = "HOLDFAST_STATE=" + abs
+		}
+	}
+	w, err := s.begin(ctx, q)
+	stop()
+	if err != nil {
+		return orSignal(ctx, s.unusable(err, "; nothing was run"))
+	}
+	if err = ready(); err != nil {
+		err = fail(exitFault, "%v; nothing was run", err)
+	} else if err = l.checkKillAfter(w.TTL()); err == nil {
+		if s.store != nil {
+			env = append(env, tokenEnvironment(where, tokens)...)
+		}
+		err = r.under(w, env)
+	}
+	// It is changed by others if we cannot, but not soon.
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), max(w.TTL(), 5*time.Second))
+	defer done()
+	return s.ended(err, w.End(ctx), argv[0])
+}
+
+// begin begins a write, and tells of the wait if there is one.
+func (s *subject) begin(ctx context.Context, q *queue) (*state.Writer, error) {
+	if s.store == nil {
+		return s.Begin(ctx)
+	}
+	q.watch(s.store.Client)
+	defer q.stop()
+	return s.Begin(ctx)
+}
+
+// ended is the end of a write by those of the command and of the lease.
+func (s *subject) ended(command, end error, name string) error {
+	var text string
+	switch {
+	case end == nil:
+		return command
+	case errors.Is(end, holdfast.ErrLost):
+		if command != nil { // it was told of the loss, or failed anyway
+			return command
+		}
+		return fail(exitLost, "lost %s: %s; %s has ended, but not all the time under a lease", quote(s.where), reasonOf(end), escape(name))
+	default:
+		text = fmt.Sprintf("the key of %s is perhaps not changed: %s; readers go without the cache until it is", quote(s.where), s.said(end))
+	}
+	if command == nil {
+		return fail(exitStore, "%s has ended, but %s", escape(name), text)
+	}
+	say("%s", text)
+	return command
+}

@@ -1,0 +1,32 @@
+package command
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the release; else it is that of the module.
+var version string
+
+func versionVerb(*app) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Long: "usage: holdfast version\n\nPrints the version of this program and of Go.\n\nexample:\n  holdfast version\n",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v := version
+			if info, ok := debug.ReadBuildInfo(); ok && v == "" {
+				v = info.Main.Version
+			}
+			if v == "" {
+				v = "(devel)"
+			}
+			if _, err := fmt.Printf("holdfast %s (%s/%s, %s)\n", v, runtime.GOOS, runtime.GOARCH, runtime.Version()); err != nil {
+				return cannotWrite(err)
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,178 @@
+package command
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// escape makes foreign text fit for a terminal: control and format characters
+// (also those that turn the direction of text) and bytes that are not UTF-8 are
+// written out.
+func escape(s string) string {
+	var b strings.Builder
+	for i, r := range s {
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case strconv.IsPrint(r):
+			b.WriteRune(r)
+		case r < 0x80:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		case r < 0x10000:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		}
+	}
+	return b.String()
+}
+
+func quote(s string) string { return `"` + escape(s) + `"` }
+
+// quoteAll is "a", "b" and "c".
+func quoteAll(names []string) string {
+	s := quote(names[0])
+	for i, name := range names[1:] {
+		if i == len(names)-2 {
+			s += " and " + quote(name)
+		} else {
+			s += ", " + quote(name)
+		}
+	}
+	return s
+}
+
+func who(o holdfast.Owner) string { return escape(o.String()) }
+
+// shortWho is the owner without its process.
+func shortWho(o holdfast.Owner) string {
+	o.PID = 0
+	return escape(o.String())
+}
+
+// whose names a claim's owner, since when, and why.
+func whose(c holdfast.Claim) string {
+	s := who(c.Owner) + " for " + ago(c.Since)
+	if c.Reason != "" {
+		s += ", " + quote(c.Reason)
+	}
+	return s
+}
+
+// heldBy names those in the way.
+func heldBy(holders []holdfast.Claim) string {
+	s := "held by " + whose(holders[0])
+	if more := len(holders) - 1; more > 0 {
+		s += fmt.Sprintf(" and %d more", more)
+	}
+	return s
+}
+
+func ago(t time.Time) string { return brief(time.Since(t)) }
+
+// brief is a duration as people say it: 41m, 3m12s, 10.5s, 200ms.
+func brief(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < 20*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		d = d.Round(time.Second)
+	default:
+		d = d.Round(time.Minute)
+	}
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// whole is brief in whole units, for tables.
+func whole(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}
+
+func ordinal(n int) string {
+	suffix := "th"
+	if n%100 < 11 || n%100 > 13 {
+		switch n % 10 {
+		case 1:
+			suffix = "st"
+		case 2:
+			suffix = "nd"
+		case 3:
+			suffix = "rd"
+		}
+	}
+	return strconv.Itoa(n) + suffix
+}
+
+// checkName refuses what the library would refuse, before anything is done.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return usage("name is empty")
+	case len(name) > 255:
+		return usage("name has %d bytes, at most 255", len(name))
+	case !utf8.ValidString(name):
+		return usage("name is not UTF-8: %s", quote(name))
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return usage("name %s has a control character", quote(name))
+	}
+	return nil
+}
+
+// A span is a duration as a flag: 90s, 10m, or plain seconds.
+type span struct {
+	time.Duration
+	set bool
+}
+
+func (s *span) String() string { return s.Duration.String() }
+
+func (s *span) Type() string { return "DUR" }
+
+func (s *span) Set(text string) error {
+	d, err := parseSpan(text)
+	if err == nil {
+		s.Duration, s.set = d, true
+	}
+	return err
+}
+
+func parseSpan(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if seconds, plain := strconv.ParseFloat(text, 64); plain == nil && seconds < 1e9 && seconds > -1e9 {
+		d, err = time.Duration(seconds*float64(time.Second)), nil
+	}
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("%s is no duration: write 90s, 10m, 1h30m, or plain seconds", quote(text))
+	case d < 0:
+		return 0, fmt.Errorf("%s is negative", text)
+	}
+	return d, nil
+}

@@ -1,0 +1,58 @@
+package command
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestEscape(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain, ünïcödé 名":  "plain, ünïcödé 名",
+		"\x1b[31mred":       `\x1b[31mred`,
+		"a\nb\tc\x00\x7f":   `a\x0ab\x09c\x00\x7f`,
+		"\u202etxt.exe":     `\u202etxt.exe`,
+		"bad\xffbyte":       `bad\xffbyte`,
+		"\uFFFD is itself":  "\uFFFD is itself",
+		"c1\u0085\u009b31m": `c1\u0085\u009b31m`,
+	} {
+		if got := escape(in); got != want {
+			t.Errorf("escape(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func FuzzEscape(f *testing.F) {
+	f.Add("\x1b]0;x\x07\u2066")
+	f.Fuzz(func(t *testing.T, s string) {
+		if got := escape(s); strings.ContainsFunc(got, func(r rune) bool { return r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }) {
+			t.Errorf("escape(%q) = %q", s, got)
+		}
+	})
+}
+
+func TestSpan(t *testing.T) {
+	for in, want := range map[string]time.Duration{
+		"90s": 90 * time.Second, "10m": 10 * time.Minute, "10": 10 * time.Second, "1.5": 1500 * time.Millisecond, "0": 0, "1h30m": 90 * time.Minute,
+	} {
+		if got, err := parseSpan(in); got != want || err != nil {
+			t.Errorf("%s: got %v, %v, want %v", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "x", "-1", "-1s", "1d", "1e300", "NaN", "Inf"} {
+		if got, err := parseSpan(in); err == nil {
+			t.Errorf("%q: got %v, want an error", in, got)
+		}
+	}
+}
+
+func TestBrief(t *testing.T) {
+	for in, want := range map[time.Duration]string{
+		-time.Second: "0s", 3 * time.Millisecond: "3ms", 10500 * time.Millisecond: "10.5s",
+		192 * time.Second: "3m12s", 180 * time.Second: "3m", 41*time.Minute + 20*time.Second: "41m20s", 2 * time.Hour: "2h", 150 * time.Minute: "2h30m",
+	} {
+		if got := brief(in); got != want {
+			t.Errorf("%d: got %s, want %s", in, got, want)
+		}
+	}
+}
