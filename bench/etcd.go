@@ -8,26 +8,43 @@ import (
 	etcd "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
+
+	store "github.com/holdfast-lock/holdfast/etcd"
 )
 
 const etcdDisk = "each write"
 
 var etcdSystems = []*system{
 	{
-		store: "etcd", name: "PUT, DELETE", of: "PUT, DELETE", in: "latency throughput", disk: etcdDisk, means: "one member",
+		store: "etcd", name: "PUT, DELETE", of: "PUT, DELETE", in: "latency throughput", disk: etcdDisk, means: "three members",
 		open: func(ctx context.Context, at *site, o options) (locker, error) {
 			c, err := etcdClient(at)
 			return &etcdFloor{c}, err
 		},
 	}, {
 		store: "etcd", name: "concurrency.Mutex", of: "PUT, DELETE", in: "latency throughput handoff held crash waiters",
-		disk: etcdDisk, means: "one member; one session per process, TTL 60s",
+		disk: etcdDisk, means: "three members; one session per process, TTL 60s",
 		open: openEtcd,
+	}, {
+		store: "etcd", name: "holdfast", of: "PUT, DELETE", in: "latency throughput handoff held crash waiters",
+		disk: etcdDisk, means: "three members", open: openHoldfastEtcd,
 	},
 }
 
 func etcdClient(at *site) (*etcd.Client, error) {
-	return etcd.New(etcd.Config{Endpoints: []string{at.Etcd}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
+	return etcd.New(etcd.Config{Endpoints: at.Etcd, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
+}
+
+func openHoldfastEtcd(ctx context.Context, at *site, o options) (locker, error) {
+	c, err := etcdClient(at)
+	if err != nil {
+		return nil, err
+	}
+	s, err := store.New(ctx, c, nil)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return newClient(at, s, o, c.Close)
 }
 
 type etcdFloor struct{ c *etcd.Client }

@@ -10,6 +10,7 @@ require (
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/holdfast-lock/holdfast v0.1.0
 	github.com/holdfast-lock/holdfast/cassandra v0.1.0
+	github.com/holdfast-lock/holdfast/etcd v0.1.0
 	github.com/holdfast-lock/holdfast/sqlite v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/lib/pq v1.12.3

@@ -139,17 +139,21 @@ func startRedis(b *bench) (*server, error) {
 	return s, nil
 }
 
-// startEtcd starts a cluster of one member.
+// startEtcd starts a cluster of three members.
 func startEtcd(b *bench) (*server, error) {
-	started, err := servers.StartEtcd(b.ctx, &servers.Options{Settings: []string{"log-level=error"}})
+	started, err := servers.StartEtcdCluster(b.ctx, &servers.ClusterOptions{Settings: []string{"log-level=error"}})
 	if err != nil {
 		return nil, err
 	}
 	s := &server{version: started.Name}
-	s.stopped(b, started)
-	b.site.Etcd = strings.TrimPrefix(started.URL, "http://")
-	page := func(ctx context.Context, path string) (string, error) {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, started.URL+path, nil)
+	s.atEnd(func() {
+		if err := started.Stop(); err != nil {
+			b.say("stop %s: %v", started.Name, err)
+		}
+	})
+	b.site.Etcd = started.Endpoints()
+	page := func(ctx context.Context, url string) (string, error) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
 			return "", err
 		}
@@ -164,20 +168,22 @@ func startEtcd(b *bench) (*server, error) {
 		}
 		return string(text), err
 	}
-	// sum adds up a metric over its labels.
+	// sum adds up a metric over its labels and all members.
 	sum := func(metric string) func(ctx context.Context) (float64, error) {
 		return func(ctx context.Context) (total float64, err error) {
-			text, err := page(ctx, "/metrics")
-			if err != nil {
-				return 0, err
-			}
-			for line := range strings.Lines(text) {
-				if f := strings.Fields(line); len(f) == 2 && (f[0] == metric || strings.HasPrefix(f[0], metric+"{")) {
-					x, err := strconv.ParseFloat(f[1], 64)
-					if err != nil {
-						return 0, err
+			for _, member := range started.Endpoints() {
+				text, err := page(ctx, "http://"+member+"/metrics")
+				if err != nil {
+					return 0, err
+				}
+				for line := range strings.Lines(text) {
+					if f := strings.Fields(line); len(f) == 2 && (f[0] == metric || strings.HasPrefix(f[0], metric+"{")) {
+						x, err := strconv.ParseFloat(f[1], 64)
+						if err != nil {
+							return 0, err
+						}
+						total += x
 					}
-					total += x
 				}
 			}
 			return total, nil

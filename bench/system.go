@@ -54,7 +54,8 @@ type options struct {
 type site struct {
 	Dir                      string // on a real disk
 	Postgres, Bouncer, MySQL string // URLs
-	Redis, Etcd              string // host:port
+	Redis                    string // host:port
+	Etcd                     []string
 	Cassandra                string // URL with a keyspace
 }
 
