@@ -281,6 +281,33 @@ func TestWakesGo(t *testing.T) {
 	}
 }
 
+// A sweep takes what has been empty for long, and not what has been so for less.
+func TestSweepByAge(t *testing.T) {
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	empty := func(name string) {
+		k := holdfast.Key{Space: holdfast.Names, Name: name}
+		v := swap(t, s, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")}).Record.Version
+		swap(t, s, holdfast.Write{Key: k, Old: v})
+	}
+	const idle = 2 * time.Second
+	empty("old")
+	time.Sleep(2 * memorySample)
+	if _, err := s.Load(t.Context(), []holdfast.Key{lockA}); err != nil { // notes the revision of now
+		t.Fatal(err)
+	}
+	time.Sleep(idle + 100*time.Millisecond)
+	began := time.Now()
+	empty("young")
+	n, err := s.Sweep(t.Context(), idle)
+	if took := time.Since(began); took > idle {
+		t.Skipf("NOT TESTED: this machine took %v for three requests", took)
+	}
+	if err != nil || n != 1 {
+		t.Errorf("%d keys were removed, want the one that has been empty for %v: %v", n, idle, err)
+	}
+}
+
 // Samples of revisions stay few and cover all of the time.
 func TestThin(t *testing.T) {
 	var all []sample

@@ -1,0 +1,43 @@
+package main
+
+// The rules of the etcd store.
+var onRevisions = []mutant{
+	{"etcd: a take does not look", "R3", []edit{{"etcd/etcd.go",
+		`clientv3.Compare(clientv3.Value(k), ">", "")`, `clientv3.Compare(clientv3.ModRevision(k), "<", 0)`}}, onEtcd("TestStore/.*")},
+	{"etcd: a follow does not look", "R1", []edit{{"etcd/etcd.go",
+		`clientv3.Compare(clientv3.ModRevision(k), "=", w.Old-e.base)`, `clientv3.Compare(clientv3.ModRevision(k), ">", 0)`}}, onEtcd("TestStore/.*")},
+	{"etcd: who takes is told the wrong way round", "R3", []edit{{"etcd/etcd.go",
+		"case nested.Succeeded == (w.Old != holdfast.IfEmpty):", "case nested.Succeeded:"}}, onEtcd("TestStore/.*")},
+	{"etcd: versions are revisions", "R2", []edit{{"etcd/etcd.go",
+		"base := max(time.Now().UnixMicro(), old+1)", "base := max(1, old-old)"}}, onEtcd("TestNewEpoch")},
+	{"etcd: an epoch begins at the clock", "R2", []edit{{"etcd/etcd.go",
+		"base := max(time.Now().UnixMicro(), old+1)", "base := max(time.Now().UnixMicro(), old-old)"}}, onEtcd("TestWentBack")},
+	{"etcd: the epoch is not compared", "R2", []edit{{"etcd/etcd.go",
+		`				If(clientv3.Compare(clientv3.ModRevision(s.epochKey()), "=", e.revision)).`, "				If()."}}, onEtcd("TestNewEpoch")},
+	{"etcd: a cluster that went back is believed", "R2", []edit{{"etcd/etcd.go",
+		"resp.Succeeded && resp.Header.Revision < before:", "false && resp.Header.Revision < before:"}}, onEtcd("TestWentBack")},
+	{"etcd: batches are not cut", "P8", []edit{{"etcd/etcd.go",
+		"maxOps   = 100", "maxOps   = 1000"}}, onEtcd("TestLargeBatches")},
+	{"etcd: batches are not cut by size", "P8", []edit{{"etcd/etcd.go",
+		"maxBytes = 1 << 20", "maxBytes = 1 << 30"}}, onEtcd("TestLargeBatches")},
+	{"etcd: all are told of all", "P6", []edit{{"etcd/etcd.go",
+		"	if who != nil {", "	if false {"}}, onEtcd("TestWatchWho")},
+	{"etcd: nobody is told who is one of all", "P6", []edit{{"etcd/etcd.go",
+		"append(slices.Clone(who), holdfast.Everyone)", "append(slices.Clone(who), \"none\")"}}, onEtcd("TestWatchWho")},
+	{"etcd: what woke a session stays", "P8", []edit{{"etcd/etcd.go",
+		"if single && w.Key.Space == holdfast.Sessions", "if false && w.Key.Space == holdfast.Sessions"}}, onEtcd("TestWakesGo")},
+	{"etcd: a sweep takes what is young", "P8", []edit{{"etcd/sweep.go",
+		"len(kv.Value) == 0 && kv.ModRevision <= upTo", "len(kv.Value) == 0"}}, onEtcd("TestSweepByAge")},
+	{"etcd: a sweep takes what was taken", "R2", []edit{{"etcd/sweep.go",
+		`same := clientv3.Compare(clientv3.ModRevision(e.key), "=", e.revision)`, `same := clientv3.Compare(clientv3.ModRevision(e.key), ">", 0)`}}, onEtcd("TestStore/sweep.*")},
+	{"etcd: samples are the last ones only", "P8", []edit{{"etcd/sweep.go",
+		"	return slices.Delete(all, best, best+1)", "	return slices.Delete(all, 0, min(best, 1))"}}, onEtcd("TestThin")},
+	{"etcd: a fence does not compare the record", "P4", []edit{{"etcd/fence.go",
+		"		clientv3.Compare(clientv3.ModRevision(k), \"=\", rec.Version-e.base),\n", ""}}, onEtcd("TestFence")},
+	{"etcd: a fence does not compare the number of hand-offs", "P4", []edit{{"etcd/fence.go",
+		"	if next != last || last > 0 {", "	if false {"}}, onEtcd("TestFenceHandOff")},
+	{"etcd: a fence does not keep its token", "P4", []edit{{"etcd/fence.go",
+		"	if next != last {\n		keep", "	if false {\n		keep"}}, onEtcd("TestFenceHandOff")},
+}
+
+func onEtcd(run string) test { return test{"./etcd", run + "$"} }
