@@ -3,10 +3,12 @@ package etcd
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-lock/holdfast"
@@ -57,6 +59,13 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 		say(holdfast.Good, "replication", "%d members, of which %d may be down", voters, voters/2)
 	}
 	say(holdfast.Warning, "durability", "whether members run with --unsafe-no-fsync cannot be seen from here; one that does may forget locks when it loses power")
+	if kept, err := s.remembers(ctx, longHistory); err != nil {
+		say(holdfast.Warning, "history", "cannot be read: %v", err)
+	} else if kept {
+		say(holdfast.Warning, "history", "etcd still has what was %d revisions ago, and takes no writes any more once its quota is full: have it compacted, as with --auto-compaction-mode=periodic --auto-compaction-retention=1h", longHistory)
+	} else {
+		say(holdfast.Good, "history", "less than %d revisions are kept", longHistory)
+	}
 	if alarms, err := s.client.AlarmList(ctx); err == nil {
 		for _, a := range alarms.Alarms {
 			say(holdfast.Failure, "alarm", "%s at member %x: no writes are taken until it is disarmed (etcdctl defrag, etcdctl alarm disarm)", a.Alarm, a.MemberID)
@@ -70,6 +79,28 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	e, highest := s.now()
 	say(holdfast.Good, "epoch", "tokens count from %s, revision %d", time.UnixMicro(e.base).UTC().Format(time.RFC3339), highest)
 	return list, nil
+}
+
+// longHistory is how many revisions are a sign that nobody compacts: three days of a
+// hundred processes' heartbeats.
+const longHistory = 5_000_000
+
+// remembers says whether the cluster can still tell what was so many revisions ago.
+func (s *Store) remembers(ctx context.Context, revisions int64) (bool, error) {
+	if _, err := s.Load(ctx, []holdfast.Key{{Space: holdfast.Settings, Name: "-"}}); err != nil {
+		return false, err
+	}
+	_, highest := s.now()
+	if highest <= revisions {
+		return false, nil
+	}
+	_, err := send(ctx, true, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return s.client.Get(ctx, s.epochKey(), clientv3.WithRev(highest-revisions), clientv3.WithCountOnly())
+	})
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // status asks one member, by the first of its addresses that answers.

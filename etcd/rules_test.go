@@ -470,3 +470,23 @@ func TestDiagnose(t *testing.T) {
 		}
 	}
 }
+
+// A history that nobody compacts is told of.
+func TestHistory(t *testing.T) {
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	old := int64(holdfast.IfEmpty)
+	for range 6 {
+		old = swap(t, s, holdfast.Write{Key: lockA, Old: old, Value: []byte("1")}).Record.Version
+	}
+	if kept, err := s.remembers(t.Context(), 5); err != nil || !kept {
+		t.Errorf("it does not remember what was 5 revisions ago, says %v: %v", kept, err)
+	}
+	_, highest := s.now()
+	if _, err := c.Compact(t.Context(), highest); err != nil {
+		t.Fatal(err)
+	}
+	if kept, err := s.remembers(t.Context(), 5); err != nil || kept {
+		t.Errorf("it remembers what was 5 revisions ago, says %v, after a compaction: %v", kept, err)
+	}
+}
