@@ -80,19 +80,9 @@ var ofNodes = []fault{
 		e.withoutOne(n, "killed", e.lane.nodes.Kill)
 		e.mend(func(n int) error { return e.lane.nodes.Restart(e.t.Context(), n) }, n)
 	}, nil},
-	{"one node stopped", func(e *episode) {
-		n := e.rng.IntN(servers.Nodes)
-		e.withoutOne(n, "stopped", e.lane.nodes.Freeze)
-		e.mend(e.lane.nodes.Thaw, n)
-	}, nil},
 	{"one node cut off", func(e *episode) {
 		n := e.rng.IntN(servers.Nodes)
 		e.withoutOne(n, "cut off", e.lane.nodes.CutOff)
-		e.mend(e.lane.nodes.Join, n)
-	}, nil},
-	{"one node cut off from the others only", func(e *episode) {
-		n := e.rng.IntN(servers.Nodes)
-		e.withoutOne(n, "cut off from the others", e.lane.nodes.Part)
 		e.mend(e.lane.nodes.Join, n)
 	}, nil},
 	{"two nodes stopped", func(e *episode) { e.withoutTwo("stopped", e.lane.nodes.Freeze, e.lane.nodes.Thaw) }, nil},
@@ -101,6 +91,16 @@ var ofNodes = []fault{
 
 // moreOfNodes are for the full size: they take long, or resemble others.
 var moreOfNodes = []fault{
+	{"one node stopped", func(e *episode) {
+		n := e.rng.IntN(servers.Nodes)
+		e.withoutOne(n, "stopped", e.lane.nodes.Freeze)
+		e.mend(e.lane.nodes.Thaw, n)
+	}, nil},
+	{"one node cut off from the others only", func(e *episode) {
+		n := e.rng.IntN(servers.Nodes)
+		e.withoutOne(n, "cut off from the others", e.lane.nodes.Part)
+		e.mend(e.lane.nodes.Join, n)
+	}, nil},
 	{"two nodes killed", func(e *episode) {
 		e.withoutTwo("killed", e.lane.nodes.Kill, func(n int) error { return e.lane.nodes.Restart(e.t.Context(), n) })
 	}, nil},

@@ -67,5 +67,5 @@ func (e *episode) leader() int {
 
 // TestEtcd goes through the faults of an etcd of three members, and of those who use it.
 func TestEtcd(t *testing.T) {
-	throughNodes(t, newMembers, slices.Concat(ofMembers, ofNodes[4:]), slices.Concat(ofNodes[:4], ofWorkers[:3], moreOfNodes), 12)
+	throughNodes(t, newMembers, slices.Concat(ofMembers, ofNodes), slices.Concat(ofWorkers[:3], moreOfNodes), 12)
 }
