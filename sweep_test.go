@@ -44,3 +44,49 @@ func TestTurnsToSweep(t *testing.T) {
 }
 
 var _ holdfast.Sweeper = (*swept)(nil)
+
+// A lossy store carries out a write and does not tell, once it is told so.
+type lossy struct {
+	holdfast.Store
+	lose atomic.Bool
+}
+
+func (s *lossy) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	outs, err := s.Store.CompareAndSwap(ctx, writes)
+	if writes[0].Key == lockA && s.lose.Swap(false) {
+		return nil, errFails
+	}
+	return outs, err
+}
+
+// What was given back without waiting for the disk, with an answer that was lost, is
+// given back again when a crash has undone it.
+func TestUndoneReleaseWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New()
+		s := &lossy{Store: inner}
+		c := newClient(t, s, nil)
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		stands := func() holdfast.Record {
+			recs, err := inner.Load(t.Context(), []holdfast.Key{lockA})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return recs[0]
+		}
+		held := stands()
+		s.lose.Store(true)
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		inner.Restore(lockA, held)
+		time.Sleep(15 * time.Second) // three heartbeats
+		if r := stands(); len(r.Value) > 0 {
+			t.Errorf("the lock is still held: %s", r.Value)
+		}
+	})
+}

@@ -79,7 +79,7 @@ var core = []mutant{
 		"if false {"}}, simulation},
 	{"lazy release with a lost answer forgotten", "P8", []edit{{"drive.go",
 		"	if sw.write.Lazy {\n",
-		"	if sw.write.Lazy && sw.err == nil {\n"}}, simulation},
+		"	if sw.write.Lazy && sw.err == nil {\n"}}, library("TestUndoneReleaseWithoutAnswer")},
 	{"release does not grant", "P6", []edit{{"drive.go",
 		"	if next.settle(c.isDead) {\n		changed = true\n	}\n	for",
 		"	if next.drop(func(cl claimRecord) bool { return c.isDead(cl.Session) }) {\n		changed = true\n	}\n	for"}}, simulation},
