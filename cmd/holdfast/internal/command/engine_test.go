@@ -2,30 +2,10 @@ package command
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 )
-
-// The command that everybody has does not have the clients that are slow to start.
-func TestSmall(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "../..").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	deps := strings.Fields(string(out))
-	if len(deps) < 100 {
-		t.Fatalf("only %d packages", len(deps))
-	}
-	for _, path := range deps {
-		for _, large := range []string{"google.golang.org/", "go.etcd.io/", "github.com/golang/protobuf", "cloud.google.com/"} {
-			if strings.HasPrefix(path, large) {
-				t.Errorf("holdfast has %s", path)
-			}
-		}
-	}
-}
 
 // Without the program that has the client the way out is told.
 func TestNoEngine(t *testing.T) {

@@ -27,7 +27,7 @@ import (
 
 // What docs/git.md shows is what docs/git has, and that is what these tests run.
 func TestGitShown(t *testing.T) {
-	text, err := os.ReadFile("../../docs/git.md")
+	text, err := os.ReadFile("../../../../docs/git.md")
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Skip(err) // another module, where each is alone
 	}
@@ -35,7 +35,7 @@ func TestGitShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown := regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllSubmatch(text, -1)
-	files, err := filepath.Glob("../../docs/git/*")
+	files, err := filepath.Glob("../../../../docs/git/*")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scripts: %v", err)
 	}
@@ -72,7 +72,7 @@ func newRepo(t *testing.T, hook bool) *repo {
 	if err != nil {
 		t.Skip("there is no git: what docs/git.md says is not tested")
 	}
-	scripts, err := filepath.Abs("../../docs/git")
+	scripts, err := filepath.Abs("../../../../docs/git")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -214,10 +214,14 @@ func TestNoTwoAlive(t *testing.T) {
 // Start-up stays quick, for the command and for its guard: nothing big is linked
 // in that nobody asked for, and what is does little before main.
 func TestStart(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "holdfast") // the test has more in it
+	if out, err := exec.Command("go", "build", "-o", program, "../..").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	best := time.Hour
 	for range 10 {
-		c := newPlace(t).command("version")
-		c.Env = append(c.Env, "GODEBUG=inittrace=1")
+		c := exec.Command(program, "version")
+		c.Env = append(os.Environ(), "GODEBUG=inittrace=1")
 		var trace strings.Builder
 		c.Stderr = &trace
 		if err := c.Run(); err != nil {
@@ -239,19 +243,20 @@ func TestStart(t *testing.T) {
 		best = min(best, sum)
 	}
 	t.Logf("all packages are initialised in %v", best)
-	if best > 10*time.Millisecond { // 5 with the race detector, else 1.5
-		t.Errorf("all packages are initialised in %v: more than 10ms", best)
+	if best > 4*time.Millisecond { // it takes 1.5
+		t.Errorf("all packages are initialised in %v: more than 4ms", best)
 	}
 }
 
+// The command that everybody has is without the clients that are slow to start.
 func TestDependencies(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	out, err := exec.Command("go", "list", "-deps", "../..").Output()
 	if err != nil {
 		t.Skip(err)
 	}
 	for dep := range strings.Lines(string(out)) {
 		dep = strings.TrimSpace(dep)
-		if dep == "net/http" || strings.HasPrefix(dep, "google.golang.org/") || strings.Contains(dep, "viper") || strings.HasSuffix(dep, "cobra/doc") {
+		if dep == "net/http" || strings.HasPrefix(dep, "google.golang.org/") || strings.HasPrefix(dep, "go.etcd.io/") || strings.Contains(dep, "viper") || strings.HasSuffix(dep, "cobra/doc") {
 			t.Errorf("the command imports %s", dep)
 		}
 	}
