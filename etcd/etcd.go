@@ -196,7 +196,7 @@ func (s *Store) transact(ctx context.Context, again bool, ops func(epoch) []clie
 const (
 	slow    = 2500 * time.Millisecond
 	minWait = 250 * time.Millisecond
-	leading = 50 * time.Millisecond // between questions whether there is a leader yet
+	rest    = 50 * time.Millisecond // between questions, of members that are gone or know no leader yet
 )
 
 // send asks a member. One that knows of no leader has not done anything, so another
@@ -211,17 +211,11 @@ func send[T any](ctx context.Context, again bool, ask func(context.Context) (T, 
 		one, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), wait)
 		answer, err = ask(one)
 		cancel()
-		pause := time.Duration(0)
-		switch {
-		case err == nil || ctx.Err() != nil:
-			return answer, err
-		case errors.Is(err, rpctypes.ErrNoLeader):
-			pause = leading
-		case !again || !silent(err):
+		if err == nil || ctx.Err() != nil || !errors.Is(err, rpctypes.ErrNoLeader) && !(again && silent(err)) {
 			return answer, err
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(rest):
 		case <-ctx.Done():
 			return answer, fmt.Errorf("%w: %w", ctx.Err(), err)
 		}

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/servers"
@@ -488,5 +491,31 @@ func TestHistory(t *testing.T) {
 	}
 	if kept, err := s.remembers(t.Context(), 5); err != nil || kept {
 		t.Errorf("it remembers what was 5 revisions ago, says %v, after a compaction: %v", kept, err)
+	}
+}
+
+// A question that may be sent again is, and no others but those that a member without
+// a leader has refused; members that are gone are not asked without a pause.
+func TestSend(t *testing.T) {
+	gone := status.Error(codes.Unavailable, "connection refused")
+	for _, test := range []struct {
+		err         error
+		again       bool
+		least, most int
+	}{
+		{gone, true, 2, 20},
+		{gone, false, 1, 1},
+		{rpctypes.ErrNoLeader, false, 2, 20},
+		{rpctypes.ErrPermissionDenied, true, 1, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 19*rest+rest/2)
+			defer cancel()
+			n := 0
+			_, err := send(ctx, test.again, func(context.Context) (int, error) { n++; return 0, test.err })
+			if !errors.Is(err, test.err) || n < test.least || n > test.most {
+				t.Errorf("%v: asked %d times, want %d to %d; got %v", test.err, n, test.least, test.most, err)
+			}
+		})
 	}
 }
