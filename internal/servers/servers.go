@@ -50,7 +50,8 @@ type Server struct {
 	done    chan struct{} // closed when main has ended
 	stopped bool
 
-	spares []string // databases that are empty
+	spares  []string // databases that are empty
+	gateway string   // of an emulator that was pointed at
 }
 
 // Options say how a server is started.

@@ -8,4 +8,4 @@ import (
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/etcd"
 )
 
-func main() { command.Main(map[string]engine.Open{"etcd": etcd.Open}) }
+func main() { command.Main(map[string]engine.Engine{"etcd": etcd.Engine}) }

@@ -9,7 +9,7 @@ import (
 )
 
 // linked are the engines in this program.
-var linked map[string]engine.Open
+var linked map[string]engine.Engine
 
 // beside is a program next to this one, or "".
 func beside(program string) string {

@@ -24,7 +24,7 @@ var etcdKind = kind{
 		}
 		var h handle
 		err = inTime(ctx, patience, func(ctx context.Context) (err error) {
-			h.store, h.close, err = linked["etcd"](ctx, at)
+			h.store, h.close, err = linked["etcd"].Open(ctx, at)
 			if err != nil && ctx.Err() != nil {
 				return whyNot(context.WithoutCancel(ctx), at.Hosts, err)
 			}
@@ -38,7 +38,7 @@ var etcdKind = kind{
 }
 
 // etcdCluster is the URL, with what the environment adds to it.
-func (t target) etcdCluster() (at engine.Cluster, err error) {
+func (t target) etcdCluster() (at engine.Place, err error) {
 	if at.Hosts, err = t.hosts("2379"); err != nil {
 		return at, err
 	}

@@ -12,7 +12,7 @@ import (
 
 // Main is the process: the command, or the guard of one. engines are those that are
 // linked into this program, by the scheme of their URLs.
-func Main(engines map[string]engine.Open) {
+func Main(engines map[string]engine.Engine) {
 	guard.Main()
 	if linked = engines; linked != nil {
 		if small := beside("holdfast"); small != "" {

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	}
 	testscript.Main(m, map[string]func(){
 		"holdfast":        func() { os.Exit(run(os.Args[1:])) },
-		"holdfast-etcd":   func() { Main(map[string]engine.Open{"etcd": etcd.Open}) },
+		"holdfast-etcd":   func() { Main(map[string]engine.Engine{"etcd": etcd.Engine}) },
 		"holdfast-ticker": ticker,
 	})
 }

@@ -30,7 +30,7 @@ type kind struct {
 	verify     func(context.Context, target) error
 }
 
-const stores = "sqlite:PATH, dir:PATH, postgres://…, mysql://…, cassandra://…, etcd://…, memory:"
+const stores = "sqlite:PATH, dir:PATH, postgres://…, mysql://…, cassandra://…, etcd://…, spanner://…, memory:"
 
 var kinds = map[string]*kind{
 	"sqlite":     &sqliteKind,
@@ -40,6 +40,7 @@ var kinds = map[string]*kind{
 	"mysql":      &mysqlKind,
 	"cassandra":  &cassandraKind,
 	"etcd":       &etcdKind,
+	"spanner":    &spannerKind,
 	"memory": {example: "memory:", settings: []string{"allow"}, open: func(context.Context, target) (handle, error) {
 		return handle{memory.New(), func() error { return nil }}, nil
 	}},
@@ -76,7 +77,7 @@ func parseStore(s string) (target, error) {
 	if t.kind == nil {
 		return target{}, usage("unknown store %q: one of %s", scheme, stores)
 	}
-	if t.program != "" && linked[scheme] == nil {
+	if _, ok := linked[scheme]; t.program != "" && !ok {
 		return target{}, become(t.program, scheme)
 	}
 	if t.server {

@@ -16,6 +16,8 @@ import (
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
 )
 
 // An address is the URL of a server, taken apart; all as it was written.
@@ -183,7 +185,7 @@ func cause(err error) string {
 	var connect *pgconn.ConnectError
 	if !errors.As(err, &connect) {
 		text := err.Error()
-		for _, store := range []string{"postgres: ", "mysql: ", "cassandra: ", "directory: "} {
+		for _, store := range []string{"postgres: ", "mysql: ", "cassandra: ", "directory: ", "etcd: ", "spanner: "} {
 			text = strings.TrimPrefix(text, store)
 		}
 		return allowing().ReplaceAllString(text, "accept it with ?allow=$1")
@@ -212,8 +214,11 @@ func unreachable(err error) bool {
 	var my *mysql.MySQLError
 	var cql gocql.RequestError
 	var denied *denial
+	var engine *engine.Error
 	var network net.Error
 	switch {
+	case errors.As(err, &engine):
+		return !engine.Reached
 	case errors.As(err, &pg), errors.As(err, &my), errors.As(err, &cql), errors.As(err, &denied):
 		return false
 	case errors.As(err, &connect), errors.As(err, &network):
@@ -242,5 +247,6 @@ func notLetIn(err error) bool {
 	if errors.As(err, &cql) && cql.Code() == gocql.ErrCodeUnauthorized {
 		return true
 	}
-	return errors.As(err, &connect) || errors.As(err, &denied)
+	var engine *engine.Error
+	return errors.As(err, &connect) || errors.As(err, &denied) || errors.As(err, &engine)
 }

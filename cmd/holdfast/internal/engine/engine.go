@@ -11,13 +11,31 @@ import (
 	"github.com/holdfast-lock/holdfast"
 )
 
-// Open opens a store.
-type Open func(ctx context.Context, at Cluster) (s holdfast.Store, close func() error, err error)
+// An Engine is a kind of store.
+type Engine struct {
+	// Open opens a store.
+	Open func(ctx context.Context, at Place) (s holdfast.Store, close func() error, err error)
 
-// A Cluster is where.
-type Cluster struct {
+	// Of a store that has tables: the statements that make them, and what makes them,
+	// or compares them with what this program needs.
+	Schema          func(at Place) (string, error)
+	Migrate, Verify func(ctx context.Context, at Place) error
+}
+
+// A Place is where a store is, as far as its engine has such things.
+type Place struct {
 	Hosts          []string // each with its port
 	User, Password string
 	TLS            *tls.Config // nil: in the clear
-	Prefix         string      // of the keys; "": the default
+	Database       string
+	Prefix         string // of keys or tables; "": the default
 }
+
+// An Error of an engine tells whether a server was reached.
+type Error struct {
+	Err     error
+	Reached bool
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }

@@ -13,8 +13,10 @@ import (
 	"github.com/holdfast-lock/holdfast/etcd"
 )
 
-// Open opens a store.
-func Open(ctx context.Context, at engine.Cluster) (holdfast.Store, func() error, error) {
+// Engine is that of etcd.
+var Engine = engine.Engine{Open: open}
+
+func open(ctx context.Context, at engine.Place) (holdfast.Store, func() error, error) {
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints:            at.Hosts,
 		DialTimeout:          2 * time.Second, // of each host; they are tried in turn

@@ -1,0 +1,63 @@
+package spanner
+
+import (
+	"context"
+	"fmt"
+
+	"cloud.google.com/go/spanner"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// Fence makes the commit of txn depend on the locks: it fails with ErrLost unless each
+// is still held with its token, and from then on nobody can take them over before txn
+// has ended. Call it in the function that client.ReadWriteTransaction runs, on the
+// database that holds the locks, and return its error; whenever Spanner has that
+// function run again, the locks are looked at again.
+//
+//	_, err := client.ReadWriteTransaction(ctx, func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+//		if err := hfspanner.Fence(ctx, txn, lock); err != nil {
+//			return err
+//		}
+//		return txn.BufferWrite(mine)
+//	})
+//
+// It has to be a transaction with serializable isolation and pessimistic locks, which
+// is Spanner's default. One that is idle for ten seconds may be aborted by Spanner if
+// others wait for it, so who freezes in it does not keep a lock from them for ever.
+func Fence(ctx context.Context, txn *spanner.ReadWriteTransaction, locks ...*holdfast.Lock) error {
+	for _, l := range locks {
+		s, ok := l.Store().(*Store)
+		if !ok {
+			return fmt.Errorf("fence %q: the lock is not from a Spanner store", l.Name())
+		}
+		if err := l.Err(); err != nil {
+			return fmt.Errorf("fence %q: %w", l.Name(), err)
+		}
+		if err := s.fence(ctx, txn, l.Name(), l.Token()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) fence(ctx context.Context, txn *spanner.ReadWriteTransaction, name string, token int64) error {
+	k := holdfast.Key{Space: holdfast.Names, Name: name}
+	var rec holdfast.Record
+	var last spanner.NullInt64
+	err := txn.Read(ctx, s.table, rowKey(k), []string{"value", "written", "fenced"}).Do(func(r *spanner.Row) error {
+		var written spanner.NullTime
+		err := r.Columns(&rec.Value, &written, &last)
+		rec.Version = written.Time.UnixMicro()
+		return err
+	})
+	if err != nil {
+		return err // as it is: by it the client knows that it has to begin again
+	}
+	next, err := rec.Fence(name, token, last.Int64)
+	if err != nil || next == last.Int64 {
+		return err
+	}
+	return txn.BufferWrite([]*spanner.Mutation{spanner.Update(s.table, []string{"shard", "space", "name", "fenced"},
+		[]any{shard(k), int64(k.Space), []byte(name), next})})
+}

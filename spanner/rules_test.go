@@ -1,0 +1,462 @@
+package spanner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/spanner"
+	"cloud.google.com/go/spanner/admin/database/apiv1/databasepb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/servers"
+)
+
+var lockA = holdfast.Key{Space: holdfast.Names, Name: "a"}
+
+func client(t testing.TB, s holdfast.Store) *holdfast.Client {
+	t.Helper()
+	c, err := holdfast.New(s, &holdfast.Options{TTL: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func acquire(t testing.TB, c *holdfast.Client, name string) *holdfast.Lock {
+	t.Helper()
+	l, err := c.Acquire(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func await(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for began := time.Now(); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Since(began) > 20*time.Second {
+			t.Fatalf("not within 20s: %s", what)
+		}
+	}
+}
+
+// Names that are made in order are spread over all shards, and so are sessions and
+// names of the same bytes. Where a key is does not change from one version of the
+// program to the next.
+func TestShards(t *testing.T) {
+	var n [shards]int
+	for i := range 16_000 {
+		n[shard(holdfast.Key{Space: holdfast.Names, Name: fmt.Sprintf("jobs/%06d", i)})]++
+	}
+	for i, n := range n {
+		if n < 800 || n > 1200 {
+			t.Errorf("shard %d has %d of 16000 names", i, n)
+		}
+	}
+	for k, want := range map[holdfast.Key]int64{
+		lockA: 10, {Space: holdfast.Sessions, Name: "a"}: 7, {Space: holdfast.Names, Name: "jobs/000001"}: 3,
+	} {
+		if got := shard(k); got != want {
+			t.Errorf("%s %q is in shard %d, and was in %d", k.Space, k.Name, got, want)
+		}
+	}
+}
+
+// Batches above the limits are cut, and their answers in order.
+func TestLargeBatches(t *testing.T) {
+	s := open(t, fresh(t))
+	for _, b := range []struct{ n, size int }{{2500, 10}, {100, 200_000}, {20, holdfast.MaxValue}} {
+		var writes []holdfast.Write
+		var keys []holdfast.Key
+		for i := range b.n {
+			k := holdfast.Key{Space: holdfast.Names, Name: fmt.Sprint(b.n, "/", i)}
+			value := make([]byte, b.size)
+			copy(value, fmt.Sprint(i))
+			writes, keys = append(writes, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: value}), append(keys, k)
+		}
+		for _, part := range split(writes) {
+			size := 0
+			for _, w := range part {
+				size += len(w.Value)
+			}
+			if len(part) > maxRows || size > maxBytes {
+				t.Errorf("a transaction of %d rows and %d bytes", len(part), size)
+			}
+		}
+		outs, err := s.CompareAndSwap(t.Context(), writes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		recs, err := s.Load(t.Context(), keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, o := range outs {
+			if !o.Won || recs[i].Version != o.Record.Version || string(recs[i].Value) != string(writes[i].Value) {
+				t.Fatalf("write %d: won %v, version %d, loaded version %d of %d bytes", i, o.Won, o.Record.Version, recs[i].Version, len(recs[i].Value))
+			}
+		}
+	}
+}
+
+// Transactions that Spanner aborts are run again, and count once: an emulator that
+// aborts commits at random has as many wins as there are versions.
+func TestReruns(t *testing.T) {
+	e := servers.Spanner(t, &servers.Options{Settings: []string{"enable_fault_injection=true"}})
+	c, admin := dial(t, e.URL)
+	if err := Migrate(t.Context(), admin, c, nil); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, e.URL)
+	var reruns, won atomic.Int64
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 20 {
+				runs := 0
+				_, err := s.transact(t.Context(), func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+					runs++
+					r, err := txn.ReadRow(ctx, s.table, rowKey(lockA), []string{"value"})
+					var value []byte
+					if err == nil {
+						err = r.Columns(&value)
+					} else if spanner.ErrCode(err) == codes.NotFound {
+						err = nil
+					}
+					if err != nil {
+						return err
+					}
+					return txn.BufferWrite([]*spanner.Mutation{s.put(holdfast.Write{Key: lockA, Value: append(value, 'x')})})
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				reruns.Add(int64(runs - 1))
+			}
+			var old int64 = holdfast.IfEmpty
+			k := holdfast.Key{Space: holdfast.Names, Name: "b"}
+			for range 20 {
+				outs, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: old, Value: []byte("x")}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if outs[0].Won {
+					won.Add(1)
+					if outs[0].Record.Version <= old {
+						t.Errorf("version %d follows %d", outs[0].Record.Version, old)
+					}
+				}
+				old = outs[0].Record.Version
+			}
+		})
+	}
+	wg.Wait()
+	recs, err := s.Load(t.Context(), []holdfast.Key{lockA})
+	if err != nil || len(recs[0].Value) != 80 {
+		t.Errorf("80 transactions left %d: %v", len(recs[0].Value), err)
+	}
+	if reruns.Load() == 0 {
+		t.Error("no transaction was run again")
+	}
+	t.Logf("%d reruns, %d of 80 swaps won", reruns.Load(), won.Load())
+}
+
+// An emulator that is killed in the middle of writes leaves errors, never an answer
+// that is not so; and one that comes back empty has nobody believe that it holds.
+func TestKilled(t *testing.T) {
+	e := servers.Spanner(t, &servers.Options{})
+	c, admin := dial(t, e.URL)
+	if err := Migrate(t.Context(), admin, c, nil); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, e.URL)
+	a := client(t, s)
+	l := acquire(t, a, "a")
+	ended := make(chan error, 8)
+	for i := range cap(ended) {
+		go func() {
+			k := holdfast.Key{Space: holdfast.Names, Name: fmt.Sprint("w", i)}
+			var old int64 = holdfast.IfEmpty
+			for {
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				outs, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: old, Value: []byte("x")}})
+				cancel()
+				if err != nil {
+					ended <- err
+					return
+				}
+				if !outs[0].Won || outs[0].Record.Version <= old {
+					ended <- fmt.Errorf("won %v, version %d after %d", outs[0].Won, outs[0].Record.Version, old)
+					return
+				}
+				old = outs[0].Record.Version
+			}
+		}()
+	}
+	time.Sleep(200 * time.Millisecond)
+	if err := e.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for range cap(ended) {
+		if err := <-ended; strings.HasPrefix(err.Error(), "won") {
+			t.Error(err)
+		}
+	}
+	token := l.Token()
+	if err := e.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c2, admin := dial(t, e.URL)
+	if err := Migrate(t.Context(), admin, c2, nil); err != nil {
+		t.Fatal(err)
+	}
+	next := acquire(t, client(t, open(t, e.URL)), "a")
+	if next.Token() <= token {
+		t.Errorf("token %d after %d, though the emulator has forgotten all", next.Token(), token)
+	}
+	select {
+	case <-l.Context().Done():
+	case <-time.After(20 * time.Second):
+		t.Error("who held a lock in an emulator that has forgotten it goes on to believe so")
+	}
+}
+
+// What the table has that it should not have, or has not, is told, with the way out.
+func TestVerify(t *testing.T) {
+	for _, test := range []struct{ change, want string }{
+		{"", ""},
+		{"drop table {records}", "create it with spanner.Migrate"},
+		{"alter table {records} add column more int64", "has a column more that is not published"},
+		{"alter table {records} drop column fenced", "has no column fenced"},
+		{"alter table {records} alter column value bytes(max) not null", "the column value of the table holdfast_records is not as published, but BYTES(MAX) not null"},
+		{"alter table {records} alter column written set options (allow_commit_timestamp = null)", "the column written"},
+		{"alter table {records} add row deletion policy (older_than(written, interval 1 day))", "drop row deletion policy"},
+	} {
+		t.Run(test.change, func(t *testing.T) {
+			t.Parallel()
+			c, admin := dial(t, fresh(t))
+			if test.change != "" {
+				op, err := admin.UpdateDatabaseDdl(t.Context(), &databasepb.UpdateDatabaseDdlRequest{
+					Database: c.DatabaseName(), Statements: []string{expand(test.change, "holdfast_records")}})
+				if err == nil {
+					err = op.Wait(t.Context())
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := Verify(t.Context(), c, nil)
+			if test.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				if err := Migrate(t.Context(), admin, c, nil); err != nil {
+					t.Errorf("a second time: %v", err)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
+	}
+	t.Run("dialect", func(t *testing.T) {
+		_, admin := dial(t, fresh(t))
+		e := servers.Spanner(t, nil)
+		op, err := admin.CreateDatabase(t.Context(), &databasepb.CreateDatabaseRequest{
+			Parent: "projects/test/instances/test", CreateStatement: `create database "elephant"`, DatabaseDialect: databasepb.DatabaseDialect_POSTGRESQL})
+		if err == nil {
+			_, err = op.Wait(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, admin := dial(t, strings.TrimSuffix(e.URL, "/test")+"/elephant")
+		if err := Migrate(t.Context(), admin, c, nil); err == nil || !strings.Contains(err.Error(), "GoogleSQL") {
+			t.Errorf("a database of the dialect PostgreSQL: %v", err)
+		}
+	})
+	for _, prefix := range []string{"1", "a b", "x`; drop table y", "ä", strings.Repeat("x", 61)} {
+		if _, err := Schema(&Options{Prefix: prefix}); err == nil || !strings.Contains(err.Error(), "prefix") {
+			t.Errorf("prefix %q: %v", prefix, err)
+		}
+	}
+}
+
+// A fence lets the holder write, whatever others do with the lock meanwhile, and
+// nobody after it.
+func TestFence(t *testing.T) {
+	url := fresh(t)
+	s := open(t, url)
+	a, b := client(t, s), client(t, open(t, url))
+	l := acquire(t, a, "a")
+	fenced := func(l *holdfast.Lock) error {
+		_, err := s.client.ReadWriteTransaction(t.Context(), func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+			return Fence(ctx, txn, l)
+		})
+		return err
+	}
+	if err := fenced(l); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan *holdfast.Lock)
+	go func() { l, _ := b.Acquire(t.Context(), "a"); got <- l }()
+	await(t, "b waits", func() bool {
+		i, err := a.Show(t.Context(), "a")
+		return err == nil && len(i.Waiters) == 1
+	})
+	if err := fenced(l); err != nil {
+		t.Errorf("a fence does not hold because somebody waits: %v", err)
+	}
+	if err := l.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next := <-got
+	if err := fenced(l); !errors.Is(err, holdfast.ErrReleased) && !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("a fence of a lock that was given back: %v", err)
+	}
+	_, err := s.client.ReadWriteTransaction(t.Context(), func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+		return s.fence(ctx, txn, "a", l.Token())
+	})
+	if !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("a token that holds nothing any more: %v", err)
+	}
+	if err := fenced(next); err != nil {
+		t.Error(err)
+	}
+	other := client(t, open(t, fresh(t)))
+	if err := fenced(acquire(t, other, "only there")); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("a lock that is kept in another database: %v", err)
+	}
+}
+
+// From the fence to the commit nobody takes the lock: a holder who is buried between
+// the two has not written, or has before its successor took over.
+func TestFenceHoldsToTheCommit(t *testing.T) {
+	url := fresh(t)
+	s := open(t, url)
+	a := client(t, s)
+	user := func(n int) holdfast.Key { return holdfast.Key{Space: holdfast.Settings, Name: fmt.Sprint("user ", n)} }
+	for n := range 10 {
+		l := acquire(t, a, "a")
+		runs := 0
+		at, err := s.transact(t.Context(), func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+			err := s.fence(ctx, txn, "a", l.Token())
+			if runs++; err == nil && runs == 1 {
+				// The lock is taken from it now, or has to wait until it has ended.
+				go func() {
+					ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+					defer cancel()
+					recs, err := s.Load(ctx, []holdfast.Key{lockA})
+					if err == nil {
+						_, err = s.CompareAndSwap(ctx, []holdfast.Write{{Key: lockA, Old: recs[0].Version, Value: nil}})
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}()
+				time.Sleep(20 * time.Millisecond)
+			}
+			if err != nil {
+				return err
+			}
+			return txn.BufferWrite([]*spanner.Mutation{s.put(holdfast.Write{Key: user(n), Value: []byte("x")})})
+		})
+		await(t, "the lock is taken away", func() bool {
+			recs, err := s.Load(t.Context(), []holdfast.Key{lockA})
+			return err == nil && recs[0].Value == nil
+		})
+		recs, loadErr := s.Load(t.Context(), []holdfast.Key{lockA, user(n)})
+		if loadErr != nil {
+			t.Fatal(loadErr)
+		}
+		switch {
+		case err == nil && at.UnixMicro() >= recs[0].Version:
+			t.Errorf("round %d: a fenced write at %d, after the lock was taken at %d", n, at.UnixMicro(), recs[0].Version)
+		case errors.Is(err, holdfast.ErrLost) && recs[1].Version != 0:
+			t.Errorf("round %d: written though it was lost", n)
+		case err != nil && !errors.Is(err, holdfast.ErrLost):
+			t.Error(err)
+		}
+		a.Close()
+		a = client(t, s)
+	}
+}
+
+// Of goroutines that hand a lock on in memory, an older holder does not write behind a
+// newer one that has, though the record is the same.
+func TestFenceHandOff(t *testing.T) {
+	s := open(t, fresh(t))
+	a := client(t, s)
+	first := acquire(t, a, "a")
+	var wg sync.WaitGroup
+	locks := make(chan *holdfast.Lock, 20)
+	for range cap(locks) { // so that a block of tokens is asked for
+		wg.Go(func() {
+			l, err := a.Acquire(context.Background(), "a")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			locks <- l
+		})
+	}
+	if err := first.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fence := func(token int64) error {
+		_, err := s.transact(t.Context(), func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+			return s.fence(ctx, txn, "a", token)
+		})
+		return err
+	}
+	var old, version int64
+	inMemory := 0
+	for range cap(locks) {
+		l := <-locks
+		if err := fence(l.Token()); err != nil {
+			t.Fatal(err)
+		}
+		if old != 0 && !errors.Is(fence(old), holdfast.ErrLost) {
+			t.Errorf("token %d passes after %d", old, l.Token())
+		}
+		recs, err := s.Load(t.Context(), []holdfast.Key{lockA})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if recs[0].Version == version {
+			inMemory++
+		}
+		old, version = l.Token(), recs[0].Version
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wg.Wait()
+	if inMemory == 0 {
+		t.Error("no hand-off was in memory")
+	}
+}
+
+// The doctor says that an emulator is one, and what its clock is.
+func TestDiagnose(t *testing.T) {
+	found, err := open(t, fresh(t)).Diagnose(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	levels := make(map[string]holdfast.Level)
+	for _, f := range found {
+		levels[f.Subject] = f.Level
+	}
+	if levels["server"] != holdfast.Warning || levels["durability"] != holdfast.Warning || levels["clock"] != holdfast.Good {
+		t.Errorf("told %v", found)
+	}
+}

@@ -1,0 +1,363 @@
+// Package spanner keeps locks in a Cloud Spanner database. Each record is one row,
+// changed only by read-write transactions that look at its version, which is the
+// commit timestamp.
+package spanner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/spanner"
+	"cloud.google.com/go/spanner/apiv1/spannerpb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// Options of New; nil and the zero value of each field are the defaults.
+type Options struct {
+	// Prefix is what the table's name begins with; "holdfast_".
+	Prefix string
+}
+
+// A Store keeps records in a table of a Spanner database. It is a holdfast.Store,
+// Sweeper and Diagnoser.
+type Store struct {
+	client   *spanner.Client
+	table    string
+	emulated bool
+}
+
+var (
+	_ holdfast.Store     = (*Store)(nil)
+	_ holdfast.Sweeper   = (*Store)(nil)
+	_ holdfast.Diagnoser = (*Store)(nil)
+)
+
+// New makes a store of a client, which stays the caller's. It compares the table with
+// what this program needs, and creates nothing: that does Migrate.
+//
+// Where the environment has SPANNER_EMULATOR_HOST the client talks to an emulator, and
+// the store allows for what is different there.
+func New(ctx context.Context, client *spanner.Client, opts *Options) (*Store, error) {
+	s, err := prepare(client, opts)
+	if err == nil {
+		err = s.verify(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("spanner: %w", err)
+	}
+	return s, nil
+}
+
+func prepare(client *spanner.Client, opts *Options) (*Store, error) {
+	table, err := opts.table()
+	return &Store{client: client, table: table, emulated: os.Getenv("SPANNER_EMULATOR_HOST") != ""}, err
+}
+
+// prefixForm is what Spanner takes for the beginning of a table's name. There are
+// words of SQL that cannot be one, but none that ends in "records".
+var prefixForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]{0,59}$`) })
+
+func (o *Options) table() (string, error) {
+	prefix := "holdfast_"
+	if o != nil && o.Prefix != "" {
+		prefix = o.Prefix
+	}
+	if !prefixForm().MatchString(prefix) {
+		return "", fmt.Errorf("prefix %q is none: a letter, then letters, digits and underscores, 60 at most", prefix)
+	}
+	return prefix + "records", nil
+}
+
+// Rows are spread by a hash over so many ranges of keys: names that are made one after
+// the other would else all be written at one end of the table, by one server.
+const shards = 16
+
+func shard(k holdfast.Key) int64 {
+	f := fnv.New32a()
+	f.Write([]byte{byte(k.Space)})
+	f.Write([]byte(k.Name))
+	return int64(f.Sum32() % shards)
+}
+
+func rowKey(k holdfast.Key) spanner.Key {
+	return spanner.Key{shard(k), int64(k.Space), []byte(k.Name)}
+}
+
+// A row is what the table has for a key; the zero row is that of one that it has not.
+type row struct {
+	value   []byte
+	version int64
+}
+
+var columns = []string{"space", "name", "value", "written"}
+
+// rows gathers what a read returns.
+func rows(read *spanner.RowIterator) (map[holdfast.Key]row, error) {
+	found := make(map[holdfast.Key]row)
+	err := read.Do(func(r *spanner.Row) error {
+		var space int64
+		var name, value []byte
+		var written time.Time
+		if err := r.Columns(&space, &name, &value, &written); err != nil {
+			return err
+		}
+		found[holdfast.Key{Space: holdfast.Space(space), Name: string(name)}] = row{value, written.UnixMicro()}
+		return nil
+	})
+	return found, err
+}
+
+func keySet(keys []holdfast.Key) spanner.KeySet {
+	all := make([]spanner.KeySet, len(keys))
+	for i, k := range keys {
+		all[i] = rowKey(k)
+	}
+	return spanner.KeySets(all...)
+}
+
+// record is what a row says at a time by Spanner's clock, TrueTime.
+func (r row) record(at time.Time) holdfast.Record {
+	rec := holdfast.Record{Version: r.version}
+	if len(r.value) > 0 {
+		rec.Value = r.value
+	}
+	if r.version > 0 {
+		rec.Age = max(at.Sub(time.UnixMicro(r.version)), 0)
+	}
+	return rec
+}
+
+// Limits of one read, and of one transaction: Spanner takes 80,000 changed cells and
+// 100 MiB. A transaction holds all its rows until it ends, so it is far smaller.
+const (
+	maxKeys  = 1000
+	maxRows  = 200
+	maxBytes = 8 << 20
+	maxTxns  = 8 // at a time, of one call
+)
+
+// Load is strong: it reads at a timestamp that is not before the call. Ages are up to
+// that timestamp, so they are never more than they are.
+func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	for _, k := range keys {
+		if err := k.Check(); err != nil {
+			return nil, fmt.Errorf("spanner: %w", err)
+		}
+	}
+	recs := make([]holdfast.Record, 0, len(keys))
+	for part := range slices.Chunk(keys, maxKeys) {
+		txn := s.client.Single()
+		found, err := rows(txn.Read(ctx, s.table, keySet(part), columns))
+		var at time.Time
+		if err == nil {
+			at, err = txn.Timestamp()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("spanner: read: %w", err)
+		}
+		for _, k := range part {
+			recs = append(recs, found[k].record(at))
+		}
+	}
+	return recs, nil
+}
+
+// CompareAndSwap carries out up to 200 writes in one transaction, and several
+// transactions at a time.
+func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	for _, w := range writes {
+		if err := w.Check(); err != nil {
+			return nil, fmt.Errorf("spanner: %w", err)
+		}
+	}
+	parts := split(writes)
+	outs := make([][]holdfast.Outcome, len(parts))
+	errs := make([]error, len(parts))
+	room := make(chan struct{}, maxTxns)
+	var wg sync.WaitGroup
+	for i, part := range parts {
+		room <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-room }()
+			if outs[i], errs[i] = s.write(ctx, part); errs[i] != nil {
+				errs[i] = fmt.Errorf("spanner: write: %w", errs[i])
+				outs[i] = slices.Repeat([]holdfast.Outcome{{Err: errs[i]}}, len(part))
+			}
+		})
+	}
+	wg.Wait()
+	if len(parts) > 0 && !slices.Contains(errs, nil) {
+		return nil, errors.Join(errs...)
+	}
+	return slices.Concat(outs...), nil
+}
+
+// split cuts writes into what goes into one transaction.
+func split(writes []holdfast.Write) (parts [][]holdfast.Write) {
+	first, size := 0, 0
+	for i, w := range writes {
+		if i > first && (size+len(w.Value) > maxBytes || i-first == maxRows) {
+			parts = append(parts, writes[first:i])
+			first, size = i, 0
+		}
+		size += len(w.Value)
+	}
+	if first < len(writes) {
+		parts = append(parts, writes[first:])
+	}
+	return parts
+}
+
+// write carries out writes in one transaction. What it is to find out it finds out
+// anew whenever Spanner has it run again.
+func (s *Store) write(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	keys := make([]holdfast.Key, len(writes))
+	for i, w := range writes {
+		keys[i] = w.Key
+	}
+	var found map[holdfast.Key]row
+	at, err := s.transact(ctx, func(ctx context.Context, txn *spanner.ReadWriteTransaction) (err error) {
+		// Who reads a row to write it takes it for itself at once: if two had read it,
+		// one of them would have to begin again.
+		lock := &spanner.ReadOptions{LockHint: spannerpb.ReadRequest_LOCK_HINT_EXCLUSIVE}
+		if found, err = rows(txn.ReadWithOptions(ctx, s.table, keySet(keys), columns, lock)); err != nil {
+			return err
+		}
+		var changes []*spanner.Mutation
+		for _, w := range writes {
+			if found[w.Key].wins(w) {
+				changes = append(changes, s.put(w))
+			}
+		}
+		return txn.BufferWrite(changes)
+	})
+	if err != nil {
+		return nil, err
+	}
+	outs := make([]holdfast.Outcome, len(writes))
+	for i, w := range writes {
+		r := found[w.Key]
+		won := r.wins(w)
+		if won {
+			r = row{w.Value, at.UnixMicro()}
+		}
+		outs[i] = holdfast.Outcome{Won: won, Record: r.record(at)}
+	}
+	return outs, nil
+}
+
+// wins says whether a write may follow what a row has.
+func (r row) wins(w holdfast.Write) bool {
+	if w.Old == holdfast.IfEmpty {
+		return len(r.value) == 0
+	}
+	return w.Old > 0 && r.version == w.Old
+}
+
+func (s *Store) put(w holdfast.Write) *spanner.Mutation {
+	value := w.Value
+	if value == nil {
+		value = []byte{} // nil would be NULL
+	}
+	return spanner.InsertOrUpdate(s.table, []string{"shard", "space", "name", "value", "written"},
+		[]any{shard(w.Key), int64(w.Key.Space), []byte(w.Key.Name), value, spanner.CommitTimestamp})
+}
+
+// An emulator runs one transaction at a time, or changes the schema, and may say of
+// another that it is not found, or failed, where Spanner would have it wait, or run
+// again.
+const (
+	emulatorTries = 100
+	emulatorPause = 10 * time.Millisecond
+)
+
+// again repeats what an emulator has refused.
+func (s *Store) again(ctx context.Context, do func() error) error {
+	for tries := 1; ; tries++ {
+		err := do()
+		code := spanner.ErrCode(err)
+		if err == nil || !s.emulated || code != codes.NotFound && code != codes.FailedPrecondition || tries == emulatorTries {
+			return err
+		}
+		select {
+		case <-time.After(emulatorPause):
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
+}
+
+// transact runs a read-write transaction, and says when it was committed.
+func (s *Store) transact(ctx context.Context, f func(context.Context, *spanner.ReadWriteTransaction) error) (at time.Time, err error) {
+	err = s.again(ctx, func() error {
+		resp, err := s.client.ReadWriteTransactionWithOptions(ctx, f, spanner.TransactionOptions{TransactionTag: "holdfast"})
+		at = resp.CommitTs
+		return err
+	})
+	return at, err
+}
+
+// query runs SQL for the table, at a timestamp that is not before the call.
+func (s *Store) query(ctx context.Context, sql string, params map[string]any, each func(r *spanner.Row) error) error {
+	return s.client.Single().Query(ctx, s.statement(sql, params)).Do(each)
+}
+
+// statement has the name of the table in SQL for {records}.
+func (s *Store) statement(sql string, params map[string]any) spanner.Statement {
+	return spanner.Statement{SQL: expand(sql, s.table), Params: params}
+}
+
+// Keys lists names, in the order of their bytes, from all shards.
+func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) (names []string, err error) {
+	if err := (holdfast.Key{Space: space, Name: "-"}).Check(); err != nil {
+		return nil, fmt.Errorf("spanner: %w", err)
+	}
+	if n <= 0 {
+		return nil, nil
+	}
+	err = s.query(ctx, `select name from unnest(generate_array(0, @last)) as s,
+		unnest(array(select name from {records} where shard = s and space = @space and name > @after and byte_length(value) > 0
+			order by name limit @n)) as name
+		order by name limit @n`,
+		map[string]any{"last": int64(shards - 1), "space": int64(space), "after": []byte(after), "n": int64(n)},
+		func(r *spanner.Row) error {
+			var name []byte
+			err := r.Columns(&name)
+			names = append(names, string(name))
+			return err
+		})
+	if err != nil {
+		return nil, fmt.Errorf("spanner: list: %w", err)
+	}
+	return names, nil
+}
+
+// Sweep removes rows that hold nothing, and have for at least idle by Spanner's clock,
+// with a partitioned statement, which locks little at a time and may be run more than
+// once; at least removed are gone. No floor is needed: commit timestamps of a row grow
+// also over its deletion.
+func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
+	var now time.Time
+	err = s.query(ctx, `select current_timestamp()`, nil, func(r *spanner.Row) error { return r.Columns(&now) })
+	if err == nil {
+		err = s.again(ctx, func() error {
+			n, err := s.client.PartitionedUpdate(ctx, s.statement(`delete from {records} where byte_length(value) = 0 and written <= @before`,
+				map[string]any{"before": now.Add(-idle)}))
+			removed = int(n)
+			return err
+		})
+	}
+	if err != nil {
+		return removed, fmt.Errorf("spanner: sweep: %w", err)
+	}
+	return removed, nil
+}
