@@ -11,6 +11,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ type Store struct {
 	client   *spanner.Client
 	table    string
 	emulated bool
+	turn     chan struct{} // of transactions in an emulator, which runs one at a time
 }
 
 var (
@@ -59,7 +61,7 @@ func New(ctx context.Context, client *spanner.Client, opts *Options) (*Store, er
 
 func prepare(client *spanner.Client, opts *Options) (*Store, error) {
 	table, err := opts.table()
-	return &Store{client: client, table: table, emulated: os.Getenv("SPANNER_EMULATOR_HOST") != ""}, err
+	return &Store{client: client, table: table, emulated: os.Getenv("SPANNER_EMULATOR_HOST") != "", turn: make(chan struct{}, 1)}, err
 }
 
 // prefixForm is what Spanner takes for the beginning of a table's name. There are
@@ -276,16 +278,27 @@ func (s *Store) put(w holdfast.Write) *spanner.Mutation {
 // another that it is not found, or failed, where Spanner would have it wait, or run
 // again.
 const (
-	emulatorTries = 100
+	emulatorTries = 500
 	emulatorPause = 10 * time.Millisecond
 )
 
-// again repeats what an emulator has refused.
+// again repeats what an emulator has refused. What this process asks for comes one
+// after the other there.
 func (s *Store) again(ctx context.Context, do func() error) error {
+	if !s.emulated {
+		return do()
+	}
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	for tries := 1; ; tries++ {
 		err := do()
 		code := spanner.ErrCode(err)
-		if err == nil || !s.emulated || code != codes.NotFound && code != codes.FailedPrecondition || tries == emulatorTries {
+		gone := code == codes.NotFound && strings.Contains(spanner.ErrDesc(err), "ransaction")
+		if err == nil || !gone && code != codes.FailedPrecondition || tries == emulatorTries {
 			return err
 		}
 		select {

@@ -72,8 +72,7 @@ func StartSpanner(ctx context.Context, opts *Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.argv = []string{main, "--host_port=" + s.addr()}
-	s.env = append(s.env, "MAX_DATABASES_PER_INSTANCE=10000")
+	s.argv = []string{main, "--host_port=" + s.addr(), "--override_max_databases_per_instance=10000"}
 	for _, line := range settings(opts) {
 		s.argv = append(s.argv, "--"+line)
 	}
@@ -95,6 +94,8 @@ func StartSpanner(ctx context.Context, opts *Options) (*Server, error) {
 // itself, and one that outlives it if it is killed; so it is told to start something
 // else.
 func (s *Server) createSpanner(ctx context.Context, gateway, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience/2)
+	defer cancel()
 	dir, idle := s.file("gateway-"+name), s.file("idle-"+name)
 	err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(idle, []byte("#!/bin/sh\nexec sleep 60\n"), 0o700))
 	if err != nil {
@@ -105,7 +106,9 @@ func (s *Server) createSpanner(ctx context.Context, gateway, name string) error 
 		return err
 	}
 	cmd := exec.Command(gateway, "--hostname=127.0.0.1", fmt.Sprintf("--grpc_port=%d", s.Port), fmt.Sprintf("--http_port=%d", port), "--grpc_binary="+idle)
-	cmd.Dir, cmd.Env = dir, s.env
+	var said bytes.Buffer
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, s.env, &said, &said
+	cmd.WaitDelay = time.Second
 	if err := start(cmd, nil); err != nil {
 		return err
 	}
@@ -115,13 +118,15 @@ func (s *Server) createSpanner(ctx context.Context, gateway, name string) error 
 	}()
 	for {
 		err := postDatabase(ctx, fmt.Sprintf("127.0.0.1:%d", port), name)
-		if err == nil {
-			return nil
+		if err == nil || !errors.Is(err, syscall.ECONNREFUSED) {
+			return err
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return err
+			signalAll(dir, kill)
+			cmd.Wait()
+			return fmt.Errorf("the gateway of the emulator: %w\n%s", err, &said)
 		}
 	}
 }

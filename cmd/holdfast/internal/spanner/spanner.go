@@ -79,7 +79,6 @@ func connect(ctx context.Context, at engine.Place) (*spanner.Client, error) {
 		conn.Close()
 	}
 	c, err := spanner.NewClientWithConfig(ctx, at.Database, spanner.ClientConfig{
-		NumChannels:          1,                          // few calls are under way at once
 		DisableNativeMetrics: true,                       // a command is over before they are sent
 		Logger:               log.New(io.Discard, "", 0), // what goes wrong is told by errors
 	}, option.WithGRPCConnectionPool(1)) // few calls are under way at once
