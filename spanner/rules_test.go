@@ -115,12 +115,12 @@ func TestReruns(t *testing.T) {
 	if err := Migrate(t.Context(), admin, c, nil); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, e.URL)
 	var reruns atomic.Int64
 	var mu sync.Mutex
 	followed := make(map[int64]int)
 	var wg sync.WaitGroup
 	for range 4 {
+		s := open(t, e.URL)
 		wg.Go(func() {
 			for range 20 {
 				runs := 0
@@ -165,7 +165,7 @@ func TestReruns(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	recs, err := s.Load(t.Context(), []holdfast.Key{lockA})
+	recs, err := open(t, e.URL).Load(t.Context(), []holdfast.Key{lockA})
 	if err != nil || len(recs[0].Value) != 80 {
 		t.Errorf("80 transactions left %d: %v", len(recs[0].Value), err)
 	}
