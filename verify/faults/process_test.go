@@ -47,7 +47,8 @@ func (e *episode) start(host string, flags ...string) *process {
 	}
 	cmd := exec.Command(self, args...)
 	cmd.Dir = e.dir
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "USER=ana", mark + e.dir, "FAULTS_ROLE=worker", "XDG_RUNTIME_DIR=" + e.host(host)}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "USER=ana", mark + e.dir, "FAULTS_ROLE=worker", "XDG_RUNTIME_DIR=" + e.host(host),
+		"SPANNER_EMULATOR_HOST=" + os.Getenv("SPANNER_EMULATOR_HOST")}
 	p.Process, err = story.Start(cmd, id, e.ttl)
 	must(e.t, err)
 	e.workers = append(e.workers, p)

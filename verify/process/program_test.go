@@ -20,12 +20,13 @@ import (
 
 // roles are programs that use the library.
 var roles = map[string]func(args []string) error{
-	"hold":   hold,
-	"pause":  pause,
-	"crash":  crash,
-	"swap":   swap,
-	"trace":  trace,
-	"rivals": rivals,
+	"hold":    hold,
+	"pause":   pause,
+	"crash":   crash,
+	"swap":    swap,
+	"trace":   trace,
+	"rivals":  rivals,
+	"reclaim": reclaim,
 }
 
 // A part is what the roles have in common.

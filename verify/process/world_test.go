@@ -139,6 +139,7 @@ const mark = "PROCESS_WORLD="
 func (w *world) env(more ...string) []string {
 	env := []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir, "USER=ana", "LOGNAME=ana", "TMPDIR=" + w.dir, mark + w.dir,
+		"SPANNER_EMULATOR_HOST=" + os.Getenv("SPANNER_EMULATOR_HOST"),
 		"HOLDFAST_STORE=" + w.target, "XDG_RUNTIME_DIR=" + w.runtime, "XDG_STATE_HOME=" + w.dir,
 	}
 	return append(env, more...)

@@ -1,5 +1,6 @@
 // Package stores opens each of our stores by its URL, together with the database
-// that it is in: sqlite:PATH, postgres://…, mysql://…, dir:PATH, cassandra://…, etcd://….
+// that it is in: sqlite:PATH, postgres://…, mysql://…, dir:PATH, cassandra://…, etcd://…,
+// spanner://….
 package stores
 
 import (
@@ -90,6 +91,7 @@ var kinds = []kind{
 	},
 	{scheme: "cassandra", migrate: migrateCassandra, open: openCassandra},
 	{scheme: "etcd", migrate: func(context.Context, string) error { return nil }, open: openEtcd},
+	{scheme: "spanner", migrate: migrateSpanner, open: openSpanner},
 }
 
 func kindOf(target string) (kind, error) {

@@ -33,6 +33,17 @@ func TestEtcd(t *testing.T) {
 	})
 }
 
+// The same in an emulator of Spanner, which runs one transaction at a time.
+func TestSpanner(t *testing.T) {
+	t.Parallel()
+	s := servers.Spanner(t, nil) // or skips
+	onCluster(t, func(t *testing.T) *world {
+		t.Helper()
+		w := newDir(t)
+		return w.open(s.SpannerDatabase(t))
+	})
+}
+
 func onCluster(t *testing.T, fresh func(t *testing.T) *world) {
 	tests := []struct {
 		name string
