@@ -76,9 +76,14 @@ func withoutTerminal() int {
 type shop struct {
 	kind   string
 	server func(testing.TB, *servers.Options) *servers.Server
+
+	programs string // where they are, if this test is not all of them
 }
 
-var shops = []shop{{"sqlite", nil}, {"dir", nil}, {"postgres", servers.Postgres}, {"mysql", servers.MySQL}, {"etcd", nil}}
+var shops = []shop{
+	{kind: "sqlite"}, {kind: "dir"}, {kind: "postgres", server: servers.Postgres}, {kind: "mysql", server: servers.MySQL},
+	{kind: "etcd"}, {kind: "spanner"},
+}
 
 // The manual of the command is testdata: what it shows is what happens, in script
 // with every store, in sqlite, dir and servers with those, in faults with servers
@@ -96,6 +101,9 @@ func TestScript(t *testing.T) {
 				dirs = append(dirs, "pooler")
 			case "etcd":
 				servers.EtcdThree(t, nil) // or skips
+			case "spanner":
+				servers.Spanner(t, nil) // or skips
+				shop.programs = build(t)
 			}
 			for _, dir := range dirs {
 				files, err := filepath.Glob(filepath.Join("../../testdata", dir, "*.txtar"))
@@ -167,6 +175,20 @@ func (s shop) play(t *testing.T, dir, file string) {
 		prefix := "?prefix=test/" + rand.Text() + "/"
 		stores["DIRECT"], stores["HOLDFAST_STORE"], stores["AND"], stores["HOST"] = "etcd://"+host+prefix, "etcd://"+proxy.Addr()+prefix, "&", host
 	}
+	if s.kind == "spanner" {
+		emulator := servers.Spanner(t, nil)
+		var err error
+		if proxy, err = servers.NewProxy(t.Context(), emulator.Addr()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(proxy.Close)
+		url := emulator.SpannerDatabase(t)
+		if out, err := exec.Command(filepath.Join(s.programs, "holdfast-spanner"), "--store", url, "schema", "apply").CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		stores["HOLDFAST_STORE"], stores["AND"], stores["SPANNER_EMULATOR_HOST"] = url, "?", proxy.Addr()
+		stores["PATH"] = s.programs
+	}
 	testscript.Run(t, testscript.Params{
 		Files: []string{file},
 		Setup: func(e *testscript.Env) error {
@@ -184,6 +206,9 @@ func (s shop) play(t *testing.T, dir, file string) {
 				e.Setenv("HOLDFAST_STORE", makeDirectory(t, filepath.Join(e.WorkDir, "locks.d")))
 			}
 			for name, value := range stores {
+				if name == "PATH" {
+					value = e.Getenv("PATH") + ":" + value
+				}
 				e.Setenv(name, value)
 			}
 			return nil
@@ -229,6 +254,17 @@ func (s shop) play(t *testing.T, dir, file string) {
 			},
 		},
 	})
+}
+
+// build makes the programs as users have them: what this test would have in it for a
+// big engine would make all of its commands slow.
+func build(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if out, err := exec.Command("go", "build", "-o", dir, "../..", "../../holdfast-spanner").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return dir
 }
 
 // makeDirectory makes a store in a directory.
