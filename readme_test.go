@@ -18,6 +18,7 @@ func TestShownCode(t *testing.T) {
 		{"README.md", "## State keys", "state/cache_example_test.go"},
 		{"README.md", "## Cassandra", "cassandra/example_test.go"},
 		{"README.md", "## etcd", "etcd/example_test.go"},
+		{"README.md", "## Spanner", "spanner/example_test.go"},
 		{"docs/cassandra.md", "#", "cassandra/example_test.go"},
 		{"docs/pglock.md", "#", "bench/pglock_test.go"},
 	} {

