@@ -47,7 +47,7 @@ func TestSpanner(t *testing.T) {
 	}, "readers and writer")
 }
 
-func onCluster(t *testing.T, fresh func(t *testing.T) *world) {
+func onCluster(t *testing.T, fresh func(t *testing.T) *world, not ...string) {
 	tests := []struct {
 		name string
 		run  func(*testing.T, func(*testing.T) *world)
