@@ -73,25 +73,12 @@ func cassandraSession(at *site) (*gocql.Session, error) {
 	return config.CreateSession()
 }
 
-var tallies struct {
-	sync.Mutex
-	opened *tally
-}
-
-// cassandraTally is this process's view of what all have counted.
 func cassandraTally(at *site) (*tally, error) {
-	tallies.Lock()
-	defer tallies.Unlock()
-	if tallies.opened == nil {
-		config, err := cassandraConfig(at.Cassandra)
-		if err != nil {
-			return nil, err
-		}
-		if tallies.opened, err = newTally(at.Dir+"/cassandra-tally", `"`+config.Keyspace+`".`); err != nil {
-			return nil, err
-		}
+	config, err := cassandraConfig(at.Cassandra)
+	if err != nil {
+		return nil, err
 	}
-	return tallies.opened, nil
+	return sharedTally(at.Dir+"/cassandra-tally", `"`+config.Keyspace+`".`)
 }
 
 // A cassandraFloor makes the two LWTs that a lock cannot do without.

@@ -29,14 +29,24 @@ func handoff(b *bench) (rows []Row, err error) {
 			if ss[0].store == claimsStore && (n > 8 || b.quick && n > 2) { // each a JVM
 				continue
 			}
+			if ss[0].store == spannerStore && n > 8 { // it would show how an emulator turns them away
+				continue
+			}
 			some, err := turnsOf(b, ss, n)
 			if err != nil {
 				return nil, err
 			}
 			rows = append(rows, some...)
 		}
+		if ss[0].store == spannerStore {
+			some, err := handOver(b, ss)
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, some...)
+		}
 		for _, s := range ss {
-			if s.name == "holdfast" && s.store != "sqlite" && s.store != "dir" && s.store != "cassandra" {
+			if s.name == "holdfast" && s.store != "sqlite" && s.store != "dir" && s.store != "cassandra" && s.store != spannerStore {
 				some, err := besideIdle(b, s)
 				if err != nil {
 					return nil, err
@@ -101,7 +111,7 @@ func turnsOf(b *bench, ss []*system, n int) (rows []Row, err error) {
 // besideInHandoff is whom a system is compared with: the plainest lock of the
 // same place.
 func (s *system) besideInHandoff() string {
-	return map[string]string{"sqlite": "flock(2)", "dir": "flock(2)", "postgres": "pg_advisory_lock", "mysql": "GET_LOCK", "redis": "redislock", "cassandra": "IF NOT EXISTS", claimsStore: "JanusGraph"}[s.store]
+	return map[string]string{"sqlite": "flock(2)", "dir": "flock(2)", "postgres": "pg_advisory_lock", "mysql": "GET_LOCK", "redis": "redislock", "cassandra": "IF NOT EXISTS", claimsStore: "JanusGraph", spannerStore: "spindle"}[s.store]
 }
 
 func handRows(s *system, n int, told []crowdRun, taken, beside rounds) (rows []Row) {
@@ -126,9 +136,12 @@ func handRows(s *system, n int, told []crowdRun, taken, beside rounds) (rows []R
 		}
 	}
 	row = row.notes("%d hand-offs, %d to %d holds each, longest wait %s s", hands, fewest, most, figure(longest))
-	if !s.ours() || s.store == "sqlite" || s.store == "dir" {
+	if !s.ours() || s.store == "sqlite" || s.store == "dir" || s.store == spannerStore {
 		if counted && turns > 0 {
 			row.Note += fmt.Sprintf(", %s %s per hold", figure(requests/float64(turns)), requestsOf[s.store])
+		}
+		if s.isSpindle() {
+			row.Note += fmt.Sprintf(", lease %v", spindleLease(options{}))
 		}
 		if s.ours() && s.store == "sqlite" {
 			row = row.aims("p50 ≤ 2 ms", row.Median <= 2)
@@ -173,6 +186,8 @@ func (b *bench) crowd(s *system, n int) (c crowdRun, err error) {
 	switch {
 	case s.store == claimsStore:
 		length = 10 * time.Second
+	case s.isSpindle():
+		length = 10 * time.Second
 	case n > 8 && s.store == "cassandra": // so that each may have had a few
 		length = 20 * time.Second
 	case n > 8:
@@ -180,6 +195,9 @@ func (b *bench) crowd(s *system, n int) (c crowdRun, err error) {
 	}
 	if b.quick {
 		length = min(length/5, 2*time.Second)
+		if s.isSpindle() {
+			length = 4 * time.Second
+		}
 	}
 	ps, err := b.players(n, "turns", s, options{})
 	if err != nil {

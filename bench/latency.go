@@ -19,6 +19,12 @@ func freeLocks(b *bench, ss []*system) (rows []Row, err error) {
 	if ss[0].store == claimsStore { // which wait by their nature
 		n = 2
 	}
+	times := func(s *system) int {
+		if s.isSpindle() { // whose leases have to end
+			return 1
+		}
+		return n
+	}
 	lockers, shut, err := b.open(ss, func(*system) options { return options{} })
 	if err != nil {
 		return nil, err
@@ -29,13 +35,18 @@ func freeLocks(b *bench, ss []*system) (rows []Row, err error) {
 	for i, s := range ss {
 		l := lockers[i]
 		runs = append(runs, run{s.name, func() (series, error) {
-			return timed(n, func() error { return pair(b.ctx, l, "nightly") })
+			if s.isSpindle() {
+				if err := b.sleep(spindleEnds(options{})); err != nil {
+					return nil, err
+				}
+			}
+			return timed(times(s), func() error { return pair(b.ctx, l, "nightly") })
 		}})
 	}
 	for i, s := range ss {
 		l := lockers[i]
 		runs = append(runs, run{s.name, func() (series, error) {
-			return timed(n, func() error { fresh++; return pair(b.ctx, l, fmt.Sprintf("job/%d", fresh)) })
+			return timed(times(s), func() error { fresh++; return pair(b.ctx, l, fmt.Sprintf("job/%d", fresh)) })
 		}})
 	}
 	taken, err := b.take(b.rounds, true, runs)
@@ -54,7 +65,11 @@ func freeLocks(b *bench, ss []*system) (rows []Row, err error) {
 			floor += len(ss)
 		}
 		row = row.beside(s, taken[i].ratio(taken[floor]))
-		if i < len(ss) {
+		if s.isSpindle() {
+			if row = row.notes("lease %v", spindleLease(options{})); i < len(ss) {
+				row.Note += ", which has ended"
+			}
+		} else if i < len(ss) {
 			used, err := b.perLock(s, lockers[i], 50)
 			if err != nil {
 				return nil, err
@@ -77,7 +92,7 @@ func freeLocks(b *bench, ss []*system) (rows []Row, err error) {
 // requestsOf says what is counted as a request of a store.
 var requestsOf = map[string]string{
 	"sqlite": "store calls", "dir": "store calls", "postgres": "statements", "mysql": "statements", "redis": "requests", "etcd": "requests",
-	"cassandra": "LWTs",
+	"cassandra": "LWTs", spannerStore: "RPCs",
 }
 
 // perLock counts how many requests a lock needs.

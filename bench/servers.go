@@ -80,6 +80,7 @@ var starters = []struct {
 	{"etcd", startEtcd},
 	{"cassandra", startCassandra},
 	{claimsStore, startClaims},
+	{spannerStore, startSpanner},
 }
 
 // stopped adds the end of a server of package servers.

@@ -56,11 +56,12 @@ type site struct {
 	Postgres, Bouncer, MySQL string // URLs
 	Redis                    string // host:port
 	Etcd                     []string
-	Cassandra                string // URL with a keyspace
+	Cassandra                string            // URL with a keyspace
+	Spanner                  map[string]string // databases, by system
 }
 
 // systems are all, by store; who others are compared with comes before them.
-var systems = slices.Concat(sqliteSystems, dirSystems, postgresSystems, mysqlSystems, redisSystems, etcdSystems, cassandraSystems, claimsSystems)
+var systems = slices.Concat(sqliteSystems, dirSystems, postgresSystems, mysqlSystems, redisSystems, etcdSystems, cassandraSystems, claimsSystems, spannerSystems)
 
 func findSystem(store, name string) *system {
 	for _, s := range systems {

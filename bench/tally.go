@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -30,6 +31,28 @@ type slot struct {
 	hash  atomic.Uint64 // of the text; 0: nobody's
 	count atomic.Int64
 	text  [496]byte
+}
+
+var tallies struct {
+	sync.Mutex
+	opened map[string]*tally
+}
+
+// sharedTally is this process's view of what all have counted in a file.
+func sharedTally(path, hide string) (*tally, error) {
+	tallies.Lock()
+	defer tallies.Unlock()
+	if tallies.opened[path] == nil {
+		t, err := newTally(path, hide)
+		if err != nil {
+			return nil, err
+		}
+		if tallies.opened == nil {
+			tallies.opened = make(map[string]*tally)
+		}
+		tallies.opened[path] = t
+	}
+	return tallies.opened[path], nil
 }
 
 // newTally opens the tally in a file, which is made if it is not there.

@@ -55,6 +55,14 @@ func run(ctx context.Context, dir, name string, lease time.Duration) error {
 	}
 	defer client.Close()
 
+	began := time.Now()
+	err = client.Do(ctx, name+"/greeting", func(context.Context, *holdfast.Lock) error {
+		log.Printf("pid %d is here: a plain lock takes %v, not a lease", os.Getpid(), time.Since(began).Round(10*time.Microsecond))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
 	seat := client.Election(name)
 	go func() {
 		for leader, err := range seat.Observe(ctx) {
