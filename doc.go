@@ -1,7 +1,7 @@
 // Package holdfast keeps locks, leases and leader elections in a database that
 // is there anyway: no server of its own. It is one protocol above a [Store] of
-// three methods; packages sqlite, postgres, mysql and memory beside this one
-// are such stores.
+// three methods; packages sqlite, postgres, mysql, cassandra, etcd, spanner,
+// directory and memory beside this one are such stores.
 //
 //	client, err := holdfast.New(store, nil)
 //	…

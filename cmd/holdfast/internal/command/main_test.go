@@ -113,6 +113,9 @@ func TestScript(t *testing.T) {
 				for _, file := range files {
 					t.Run(dir, func(t *testing.T) {
 						t.Parallel()
+						if testing.Short() && shop.kind == "spanner" && dir == "script" && !strings.HasSuffix(file, "/run.txtar") {
+							t.Skip("SKIPPED: -short: of the scripts for all stores only run.txtar")
+						}
 						shop.play(t, dir, file)
 					})
 				}
