@@ -122,6 +122,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 			}
 		}()
 	}
+	watched := false
 	for try := 0; ; try++ {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -142,7 +143,12 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 			return l, err
 		}
 		// Say who is in the way; on the way there a dead one may be found out.
-		if c.explain(held) && r.try() && try < 3 && ctx.Err() == nil {
+		died, seemsDead := c.explain(held)
+		if !died && seemsDead && r.try() && !watched {
+			watched = true
+			died = c.outwatch(ctx, held)
+		}
+		if died && r.try() && try < 3 && ctx.Err() == nil {
 			r = r.again()
 			continue
 		}
@@ -204,14 +210,15 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 }
 
 // explain fills in who the claims of a HeldError belong to, judges their
-// sessions as a waiter would, and reports whether one is dead.
-func (c *Client) explain(held *HeldError) bool {
+// sessions as a waiter would, and reports whether one is dead, or seems to be, where
+// the store has no clock to tell.
+func (c *Client) explain(held *HeldError) (died, seemsDead bool) {
 	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
 	defer cancel()
 	if len(held.Holders)+len(held.Waiters) == 0 { // decided here, without a look
 		recs, err := c.store.Load(ctx, []Key{{Names, held.Name}})
 		if err != nil {
-			return false
+			return false, false
 		}
 		if rec, err := decodeLock(recs[0].Value, recs[0].Version); err == nil {
 			for _, h := range rec.Holders {
@@ -222,21 +229,88 @@ func (c *Client) explain(held *HeldError) bool {
 			}
 		}
 	}
-	var sessions []string
-	for _, cl := range slices.Concat(held.Holders, held.Waiters) {
-		sessions = append(sessions, cl.Owner.Session)
-	}
-	looks, err := c.loadSessions(ctx, sessions)
+	looks, err := c.loadSessions(ctx, held.sessions())
 	if err != nil {
-		return false
+		return false, false
 	}
-	died := c.judgeAll(ctx, looks, held.Name)
+	died = c.judgeAll(ctx, looks, held.Name)
 	c.fill(held.Holders, looks)
 	c.fill(held.Waiters, looks)
 	for _, cl := range held.Holders {
 		held.Self = held.Self || cl.Own
 	}
-	return died
+	return died, c.seemDead(held, looks)
+}
+
+// sessions are those in the way.
+func (e *HeldError) sessions() (ids []string) {
+	for _, cl := range slices.Concat(e.Holders, e.Waiters) {
+		ids = append(ids, cl.Owner.Session)
+	}
+	return ids
+}
+
+// seemDead says whether every holder has been silent for its TTL, by its clock and
+// ours, where the store has none. That is a hint: nobody is buried on it.
+func (c *Client) seemDead(held *HeldError, looks map[string]sighting) bool {
+	for _, cl := range held.Holders {
+		s := looks[cl.Owner.Session]
+		rec, err := decodeSession(s.rec.Value)
+		if err != nil || cl.Own || s.rec.Age >= 0 || rec.Detached || rec.TTL <= 0 || time.Since(time.UnixMicro(rec.At)) < rec.ttl() {
+			return false
+		}
+	}
+	return len(held.Holders) > 0
+}
+
+// outwatch looks at holders who seem to be dead until they have stood still for a TTL
+// on our own clock, as a waiter would: who asks once, in a process that has seen
+// nothing before, would else never find out. It ends as soon as one is seen alive.
+func (c *Client) outwatch(ctx context.Context, held *HeldError) (died bool) {
+	var ids []string
+	for _, cl := range held.Holders {
+		ids = append(ids, cl.Owner.Session)
+	}
+	var j judge // the client's forgets whom nobody waits for
+	j.init(c)
+	first := make(map[string]sessionRecord)
+	for began := now(); ctx.Err() == nil && c.ctx.Err() == nil; {
+		one, cancel := context.WithTimeout(ctx, DefaultTTL)
+		looks, err := c.loadSessions(one, ids)
+		if err != nil {
+			cancel()
+			return died
+		}
+		alive, longest := false, time.Duration(0)
+		for id, s := range looks {
+			v, rec, why := j.consider(id, s)
+			died = c.carryOut(one, id, s.rec, rec, v, why, []string{held.Name}) || died
+			longest = max(longest, rec.ttl())
+			if was, ok := first[id]; !ok {
+				first[id] = rec
+			} else if v != isDead && !was.sameBeat(rec) {
+				alive = true
+			}
+		}
+		cancel()
+		if died {
+			c.buried()
+			return true
+		}
+		if alive || now().sub(began) > 2*longest {
+			return false
+		}
+		rest := longest / 8
+		if at := j.next(ids); at != never {
+			rest = min(rest, max(at.sub(now()), time.Millisecond))
+		}
+		select {
+		case <-time.After(rest):
+		case <-ctx.Done():
+		case <-c.ctx.Done():
+		}
+	}
+	return false
 }
 
 // Do runs fn while holding the lock on a name. fn's context ends with ctx, when

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -356,5 +357,68 @@ func TestElection(t *testing.T) {
 		}
 		cancel()
 		wg.Wait()
+	})
+}
+
+// Where the store has no clock, who asks once, in a process that has seen nothing
+// before, is told at once that a live holder holds; it watches one who seems to be
+// dead for a TTL, no longer than until a heartbeat comes, and then has the lock.
+func TestTryWithoutClock(t *testing.T) {
+	const ttl = holdfast.DefaultTTL
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		join := func() (*holdfast.Client, *wire) { // nobody else is there to bury the dead
+			way := &wire{cutStore: cutStore{Store: store}}
+			way.setAged(func(time.Duration) time.Duration { return -1 })
+			return newClient(t, way, nil), way
+		}
+		try := func() (l *holdfast.Lock, took time.Duration) {
+			t.Helper()
+			c, _ := join()
+			began := time.Now()
+			l, err := c.TryAcquire(t.Context(), "a")
+			took = time.Since(began)
+			if err != nil && !errors.Is(err, holdfast.ErrHeld) {
+				t.Fatal(err)
+			}
+			c.Close()
+			return l, took
+		}
+		a, way := join()
+		held, err := a.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * ttl)
+		if l, took := try(); l != nil || took > time.Second {
+			t.Errorf("a live holder: got %v after %v", l, took)
+		}
+		way.setMeet(func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+			for i, w := range writes {
+				if isBeat(w) {
+					at := regexp.MustCompile(`"at":[0-9]+`)
+					writes[i].Value = at.ReplaceAll(w.Value, []byte(`"at":1`)) // its clock is wrong
+				}
+			}
+			return send()
+		})
+		time.Sleep(2 * ttl)
+		if l, took := try(); l != nil || took > ttl/2 {
+			t.Errorf("a live holder whose clock is wrong: got %v after %v", l, took)
+		}
+		way.setMeet(nil)
+		time.Sleep(ttl)
+		way.off.Store(true) // it is dead
+		if l, took := try(); l != nil || took > time.Second {
+			t.Errorf("a holder that has just died: got %v after %v", l, took)
+		}
+		time.Sleep(2 * ttl)
+		if l, took := try(); l == nil || took < ttl || took > ttl+time.Second {
+			t.Errorf("a holder that is dead: got %v after %v", l, took)
+		}
+		if !errors.Is(held.Err(), holdfast.ErrLost) {
+			t.Errorf("the dead one's lock: %v", held.Err())
+		}
+		a.Close()
 	})
 }

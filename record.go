@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // A lockRecord is the value of a name: who holds it and who waits. An empty
@@ -63,6 +64,7 @@ type sessionRecord struct {
 	Grace     int64        `json:"grace,omitempty"` // milliseconds
 	Beat      int64        `json:"beat"`
 	Nonce     string       `json:"nonce,omitempty"` // of the attempt that wrote this beat
+	At        int64        `json:"at,omitempty"`    // microseconds since 1970, by its owner's clock: a hint
 	Detached  bool         `json:"detached,omitempty"`
 	Suspected *suspicion   `json:"suspected,omitempty"`
 	Revoked   []revocation `json:"revoked,omitempty"`
@@ -177,6 +179,8 @@ func (r sessionRecord) encode() []byte {
 	}
 	return value
 }
+
+func (r sessionRecord) ttl() time.Duration { return time.Duration(r.TTL) * time.Millisecond }
 
 // sameBeat says whether two records show one and the same heartbeat.
 func (r sessionRecord) sameBeat(o sessionRecord) bool { return r.Beat == o.Beat && r.Nonce == o.Nonce }

@@ -133,7 +133,7 @@ func (s *session) next(ttl time.Duration) (Write, attempt) {
 	}
 	rec := sessionRecord{
 		Owner: &s.c.owner, TTL: ttl.Milliseconds(), Grace: s.c.opts.Grace.Milliseconds(),
-		Beat: s.last.Beat + 1, Nonce: newNonce(), Detached: s.detach > 0,
+		Beat: s.last.Beat + 1, Nonce: newNonce(), At: time.Now().UnixMicro(), Detached: s.detach > 0,
 	}
 	old := s.version
 	if old == 0 {

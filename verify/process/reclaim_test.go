@@ -112,15 +112,14 @@ func reclaims(t *testing.T, fresh func(*testing.T) *world) {
 				<-victim.done
 			}
 			w.after(token, 1)
-			for _, p := range running {
+			if all := w.spans(); len(all) != rounds+1 {
+				t.Errorf("%d have won in %d rounds", len(all), rounds+1)
+			}
+			for _, p := range running { // until the last one is dead, some of them win
 				p.signal(syscall.SIGKILL)
 				<-p.done
 			}
-			all := w.spans()
-			inTurn(t, all)
-			if len(all) != rounds+1 {
-				t.Errorf("%d have won in %d rounds", len(all), rounds+1)
-			}
+			inTurn(t, w.spans())
 			t.Logf("figure: %d times a crowd of %d raced for the lock of one that was killed: one winner each, %v after its death; swept clean %v after the last",
 				rounds, crowd, took, w.sweep().Round(time.Millisecond))
 		})
