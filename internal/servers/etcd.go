@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +20,8 @@ import (
 	"time"
 )
 
-// StartEtcd starts an etcd of one member.
+// StartEtcd starts an etcd of one member. Settings are flags without their dashes; with
+// cert-file and key-file it speaks TLS, and is asked with the same certificate.
 func StartEtcd(ctx context.Context, opts *Options) (*Server, error) {
 	if opts != nil && opts.Faketime {
 		return nil, fmt.Errorf("libfaketime has no power over Go's etcd: %w", errors.ErrUnsupported)
@@ -49,8 +51,27 @@ func prepareEtcd(opts *Options) (*Server, error) {
 	s.argv = []string{etcd}
 	s.URL = "http://" + s.addr()
 	s.quit = syscall.SIGTERM
-	s.ask = s.askEtcd
+	client := http.DefaultClient
+	if cert := setting(opts, "cert-file"); cert != "" {
+		s.URL = "https://" + s.addr()
+		pair, err := tls.LoadX509KeyPair(cert, setting(opts, "key-file"))
+		if err != nil {
+			return nil, errors.Join(err, s.clear())
+		}
+		client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}}}}
+	}
+	s.ask = func(ctx context.Context) (string, error) { return s.askEtcd(ctx, client) }
 	return s, nil
+}
+
+// setting is what the last line of the settings for a key says.
+func setting(opts *Options, key string) (value string) {
+	for _, line := range settings(opts) {
+		if k, v, _ := strings.Cut(line, "="); k == key {
+			value = v
+		}
+	}
+	return value
 }
 
 func (s *Server) etcdArgs(opts *Options, lines ...string) {
@@ -360,7 +381,7 @@ func EtcdThree(t testing.TB, opts *ClusterOptions) *EtcdCluster {
 	return c
 }
 
-func (s *Server) askEtcd(ctx context.Context) (string, error) {
+func (s *Server) askEtcd(ctx context.Context, client *http.Client) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	var health struct{ Health string }
@@ -370,7 +391,7 @@ func (s *Server) askEtcd(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := client.Do(req)
 		if err != nil {
 			return "", err
 		}
