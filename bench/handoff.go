@@ -143,7 +143,7 @@ func handRows(s *system, n int, told []crowdRun, taken, beside rounds) (rows []R
 			row.Note += fmt.Sprintf(", %s %s per hold", figure(requests/float64(turns)), requestsOf[s.store])
 		}
 		if s.isSpindle() {
-			row.Note += fmt.Sprintf(", lease %v, two held at once %d times", spindleLease(options{}), both)
+			row.Note += fmt.Sprintf(", lease %v, two at once: %d", spindleLease(options{}), both)
 		}
 		if s.ours() && s.store == "sqlite" {
 			row = row.aims("p50 ≤ 2 ms", row.Median <= 2)

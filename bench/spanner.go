@@ -46,7 +46,7 @@ var spannerSystems = []*system{
 		means: spannerMeans + spindleMeans + "; package lock of v2.2.0, which is on v1.2.7; a new one each time", open: openSpindleLock,
 	}, {
 		store: spannerStore, name: "holdfast", of: "two transactions", in: "latency handoff waiters", disk: spannerDisk,
-		means: spannerMeans + "; TTL 15s; no hints, so it polls", open: openSpanner,
+		means: spannerMeans + "; TTL 15s; no hints, so it polls, less often the longer it waits", open: openSpanner,
 	},
 }
 
@@ -87,11 +87,15 @@ func spannerClient(ctx context.Context, at *site, system string) (*spanner.Clien
 
 func spannerTally(at *site) (*tally, error) { return sharedTally(at.Dir+"/spanner-tally", "") }
 
+// spannerCalls are those of this process.
+var spannerCalls atomic.Int64
+
 // A callCounter counts the calls that gRPC sends, those that it sends again too.
 type callCounter struct{ t *tally }
 
 func (c callCounter) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
 	c.t.add(info.FullMethodName)
+	spannerCalls.Add(1)
 	return ctx
 }
 
@@ -338,7 +342,7 @@ func (b *bench) handOver(s *system) (time.Duration, error) {
 }
 
 // shareRows tell what waiters in one process, and one who holds, cost in a second.
-func shareRows(s *system, n, names int, rest, rate, cpu float64, o options) []Row {
+func shareRows(s *system, n, names int, waits, holds, cpu float64, o options) []Row {
 	lease := ""
 	if s.isSpindle() {
 		lease = fmt.Sprintf("; lease %v", spindleLease(o))
@@ -349,9 +353,9 @@ func shareRows(s *system, n, names int, rest, rate, cpu float64, o options) []Ro
 		return r
 	}
 	what := fmt.Sprintf("%s on %s", several(n, "waiter"), several(names, "name"))
-	rows := []Row{row(what, rate).notes("%.3f/s for each; %.1f %% of a CPU%s", rate/float64(n), cpu*100, lease)}
+	rows := []Row{row(what, waits).notes("%.3f/s for each; %.1f %% of a CPU%s", waits/float64(n), cpu*100, lease)}
 	if n == 1 || names > 1 {
-		rows = append(rows, row("who holds "+several(names, "name"), rest).notes("%.3f/s for each%s", rest/float64(names), lease))
+		rows = append(rows, row("who holds "+several(names, "name"), holds).notes("%.3f/s for each%s", holds/float64(names), lease))
 	}
 	return rows
 }

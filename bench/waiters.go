@@ -39,7 +39,7 @@ func waiters(b *bench) ([]Row, error) {
 				}
 				if s.isSpindle() && names > 1 {
 					rows = append(rows, s.row(fmt.Sprintf("%d waiters on %d names", n, names)).notes(
-						"not measured: an emulator turns away heartbeats that come at once, and locks are lost; each Lock waits as those on 1 name"))
+						"not measured: of transactions that come at once an emulator turns some away, and spindle never gets those locks; each Lock waits as on 1 name"))
 					continue
 				}
 				some, err := wait(b, s, n, names)
@@ -56,6 +56,7 @@ func waiters(b *bench) ([]Row, error) {
 // A waiting is what the process of the waiters tells of itself.
 type waiting struct {
 	Requests, Keys, Writes float64 // of the store, where no server counts
+	Calls                  float64 // of gRPC, where they are counted
 	CPU                    float64
 }
 
@@ -164,7 +165,8 @@ func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
 		return clusterWaitRows(s, n, names, restAsked, early, late, (after.CPU-before.CPU)/took, queued), nil
 	}
 	if s.store == spannerStore {
-		return shareRows(s, n, names, rest, rate-rest, (after.CPU-before.CPU)/took, o), nil
+		calls := (after.Calls - before.Calls) / took
+		return shareRows(s, n, names, calls, (rest+rate-calls)/2, (after.CPU-before.CPU)/took, o), nil
 	}
 	row := s.row(fmt.Sprintf("%d waiters on %d names", n, names))
 	row.Unit, row.Median = requestsOf[s.store]+"/s", rate-rest+(after.Requests-before.Requests)/took
@@ -248,7 +250,7 @@ func playWait(t *task, orders *bufio.Scanner) error {
 				return err
 			default:
 			}
-			w := waiting{CPU: cpuTime().Seconds()}
+			w := waiting{CPU: cpuTime().Seconds(), Calls: float64(spannerCalls.Load())}
 			if c, ok := l.(*client); ok && c.counted != nil {
 				n := c.counted.count()
 				w.Requests, w.Keys, w.Writes = n.loads+n.swaps, n.loaded, n.written
