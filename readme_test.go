@@ -21,6 +21,8 @@ func TestShownCode(t *testing.T) {
 		{"README.md", "## Spanner", "spanner/example_test.go"},
 		{"docs/cassandra.md", "#", "cassandra/example_test.go"},
 		{"docs/pglock.md", "#", "bench/pglock_test.go"},
+		{"docs/spindle.md", "#", "spanner/spindle_test.go"},
+		{"docs/gerrit.md", "#", "spanner/spindle_test.go"},
 	} {
 		t.Run(shown.text+" "+shown.section, func(t *testing.T) {
 			source := strings.Join(trimmedLines(t, shown.file), "\n")

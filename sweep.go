@@ -42,7 +42,7 @@ func (c *Client) afterBeat(sent instant) {
 	if mathrand.IntN(60) == 0 && c.ctx.Err() == nil {
 		every := 20 * c.ttl()
 		c.spawn(func() {
-			ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
+			ctx, cancel := context.WithTimeout(c.ctx, every) // then it is another's turn
 			defer cancel()
 			if c.turnToSweep(ctx, every) {
 				c.Sweep(ctx)

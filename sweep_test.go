@@ -2,6 +2,7 @@ package holdfast_test
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -89,4 +90,46 @@ func TestUndoneReleaseWithoutAnswer(t *testing.T) {
 			t.Errorf("the lock is still held: %s", r.Value)
 		}
 	})
+}
+
+// A sweep in the background has the time until another's turn would come, so where
+// there are many names it comes to its end as well.
+func TestSweepOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slowList{Store: memory.New()}
+		c := newClient(t, s, nil)
+		defer c.Close()
+		names := make([]string, 2000)
+		for i := range names {
+			names[i] = fmt.Sprint("n", i)
+		}
+		if _, err := c.AcquireAll(t.Context(), names); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Hour)
+		if s.swept.Load() == 0 {
+			t.Error("in three hours no sweep has come to its end, which takes a minute and a half")
+		}
+	})
+}
+
+// slowList takes eight seconds for each page of names.
+type slowList struct {
+	*memory.Store
+	swept atomic.Int64
+}
+
+func (s *slowList) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+	if space == holdfast.Names {
+		time.Sleep(8 * time.Second)
+	}
+	return s.Store.Keys(ctx, space, after, n)
+}
+
+func (s *slowList) Sweep(ctx context.Context, idle time.Duration) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	s.swept.Add(1)
+	return s.Store.Sweep(ctx, idle)
 }

@@ -245,6 +245,8 @@ var core = []mutant{
 		"stop := context.AfterFunc(ctx, func() {\n		if ctx.Err() == context.Canceled {\n			cancel(context.Cause(ctx))\n		}\n	})"}}, library("TestHoleS7")},
 	{"no margin", "R4", []edit{{"session.go",
 		"until := a.sent.add(s.ttl - Margin(s.ttl))", "until := a.sent.add(s.ttl)"}}, library("TestHoleS9")},
+	{"a sweep has a minute", "P8", []edit{{"sweep.go",
+		"context.WithTimeout(c.ctx, every)", "context.WithTimeout(c.ctx, every/5)"}}, library("TestSweepOfMany")},
 	{"who asks once does not watch", "P8", []edit{{"acquire.go",
 		"			died = c.outwatch(ctx, held)\n", "			died = false\n"}}, library("TestTryWithoutClock")},
 	{"who asks once watches whoever holds", "P8", []edit{{"acquire.go",
