@@ -40,11 +40,15 @@ func TestEtcd(t *testing.T) {
 func TestSpanner(t *testing.T) {
 	t.Parallel()
 	s := servers.Spanner(t, nil) // or skips
+	not := []string{"readers and writer"}
+	if !*full {
+		not = append(not, "order", "rivals")
+	}
 	onCluster(t, func(t *testing.T) *world {
 		t.Helper()
 		w := newDir(t)
 		return w.open(s.SpannerDatabase(t))
-	}, "readers and writer")
+	}, not...)
 }
 
 func onCluster(t *testing.T, fresh func(t *testing.T) *world, not ...string) {

@@ -73,6 +73,9 @@ func reclaims(t *testing.T, fresh func(*testing.T) *world) {
 		t.Run(c.name, func(t *testing.T) {
 			if !*full {
 				t.Parallel()
+				if !c.own {
+					t.Skip("SKIPPED: only at the full size")
+				}
 			}
 			w := fresh(t)
 			crowd, rounds := number(10, 100), number(3, 100)
