@@ -102,7 +102,10 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Loc
 	return l, nil
 }
 
-// TryAcquire is Acquire with MaxWait(0): it asks once and does not wait.
+// TryAcquire is Acquire with MaxWait(0): it asks once and does not wait for those who
+// live. Where the store has no clock, and all holders seem to have been silent for their
+// TTL, it watches them, for a TTL at most or until one is seen alive: else a process that
+// has seen nothing before could not take over from the dead. ctx bounds that too.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	return c.Acquire(ctx, name, append(slices.Clip(opts), MaxWait(0))...)
 }

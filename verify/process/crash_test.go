@@ -209,9 +209,6 @@ func (d deed) crash(t *testing.T, w *world, at point, waits bool) (took time.Dur
 	if !waits {
 		limit += ttl
 	}
-	if w.onCassandra() || strings.HasPrefix(w.target, "etcd:") {
-		limit += 500 * time.Millisecond // no clock: who comes watches for a TTL from when it has started
-	}
 	if took > limit {
 		t.Errorf("the lock was obtained only %v after the death; TTL %v (slowness of the machine %v)", took, ttl, slow)
 	}

@@ -21,7 +21,8 @@ does by then. If you can, use run.
       --for DUR          how long: 90s, 10m, or plain seconds; at least 1s
   -s, --shared           together with other shared holders
       --slots N          up to N at a time
-  -n, --no-wait          do not wait: exit 1 if held
+  -n, --no-wait          do not wait: exit 1 if held. (Where the store has no clock a
+                         holder who seems to be dead is watched for a TTL.)
   -w, --wait DUR         wait at most DUR (0 is -n)
       --reason TEXT      shown to those who wait
   -q, --quiet            say nothing

@@ -24,7 +24,8 @@ the lock can go to another, also if holdfast itself is killed or stopped.
 
   -s, --shared           together with other shared holders
       --slots N          up to N at a time
-  -n, --no-wait          do not wait: exit 1 if held
+  -n, --no-wait          do not wait: exit 1 if held. (Where the store has no clock a
+                         holder who seems to be dead is watched for a TTL.)
   -w, --wait DUR         wait at most DUR (0 is -n): 90s, 10m, or plain seconds
   -E, --exit-code N      instead of 1 when not obtained
       --reason TEXT      shown to those who wait
