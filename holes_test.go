@@ -39,7 +39,7 @@ import (
 // There is no reclaim row that could be left over (G5, G13, S1): whoever takes a
 // lock over writes a tombstone, under the random name of the session, in a space
 // of its own, and it bars nobody. Clocks that step on real servers are in
-// verify/faults, processes that freeze in verify/process.
+// verify/chaos, processes that freeze in verify/process.
 
 // A stage is a store and a client that looks at it.
 type stage struct {

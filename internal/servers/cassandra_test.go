@@ -42,7 +42,7 @@ func refuses(t *testing.T, c *Cluster, n int, statement string) error {
 // two; what it has acknowledged is there after that.
 func TestCluster(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it takes a minute or two; verify/faults does the same to its cluster")
+		t.Skip("it takes a minute or two; verify/chaos does the same to its cluster")
 	}
 	c := Cassandra(t, &ClusterOptions{Settings: []string{"write_request_timeout: 1500ms"}, Cuttable: true})
 	if !strings.HasPrefix(c.Name, "Cassandra 5.0.") {

@@ -1,6 +1,6 @@
 //go:build linux
 
-package faults
+package chaos
 
 import (
 	"cmp"
@@ -218,7 +218,7 @@ func (e *episode) finish(slow func() time.Duration) (r entry) {
 		e.dump()
 	}
 	if e.t.Failed() {
-		e.t.Logf("the same plan again: go test ./verify/faults -v -run '^%s$' -args -full=%v -seed %d", strings.ReplaceAll(e.t.Name(), "/", "$/^"), *full, *seed)
+		e.t.Logf("the same plan again: go test ./verify/chaos -v -run '^%s$' -args -full=%v -seed %d", strings.ReplaceAll(e.t.Name(), "/", "$/^"), *full, *seed)
 	}
 	return r
 }
@@ -339,7 +339,7 @@ func (e *episode) dump() {
 		}
 	}
 	slices.SortFunc(lines, func(a, b note) int { return cmp.Compare(a.at, b.at) })
-	file, err := os.CreateTemp("", "faults-*.log")
+	file, err := os.CreateTemp("", "chaos-*.log")
 	if err != nil {
 		e.t.Log(err)
 		return

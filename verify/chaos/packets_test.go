@@ -1,6 +1,6 @@
 //go:build linux
 
-package faults
+package chaos
 
 import (
 	"bufio"
@@ -17,7 +17,7 @@ import (
 
 // own says that this process, and all that it starts, is in a network namespace
 // of its own, where packets may be dropped.
-var own = os.Getenv("FAULTS_NAMESPACE") != ""
+var own = os.Getenv("CHAOS_NAMESPACE") != ""
 
 var ofPackets = []fault{
 	{"one cut off, packets dropped either way", func(e *episode) { e.drop(true, true, e.who(false)) }, nil},
@@ -71,7 +71,7 @@ func inNamespace(t *testing.T) {
 	must(t, err)
 	c := exec.Command("unshare", "-n", "--", "/bin/sh", "-c", up, self, "-test.run=^TestFaults$", "-test.v", "-test.timeout=0",
 		fmt.Sprint("-full=", *full), fmt.Sprint("-seed=", *seed), fmt.Sprint("-keep=", *keep))
-	c.Env = append(os.Environ(), "FAULTS_NAMESPACE=1")
+	c.Env = append(os.Environ(), "CHAOS_NAMESPACE=1")
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := c.CombinedOutput()
 	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {

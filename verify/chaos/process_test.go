@@ -1,6 +1,6 @@
 //go:build linux
 
-package faults
+package chaos
 
 import (
 	"bytes"
@@ -47,7 +47,7 @@ func (e *episode) start(host string, flags ...string) *process {
 	}
 	cmd := exec.Command(self, args...)
 	cmd.Dir = e.dir
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "USER=ana", mark + e.dir, "FAULTS_ROLE=worker", "XDG_RUNTIME_DIR=" + e.host(host),
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "USER=ana", mark + e.dir, "CHAOS_ROLE=worker", "XDG_RUNTIME_DIR=" + e.host(host),
 		"SPANNER_EMULATOR_HOST=" + os.Getenv("SPANNER_EMULATOR_HOST")}
 	p.Process, err = story.Start(cmd, id, e.ttl)
 	must(e.t, err)
@@ -95,7 +95,7 @@ func (e *episode) resume(p *process, from int64) {
 	e.note("continued %s", p.ID)
 }
 
-const mark = "FAULTS_EPISODE="
+const mark = "CHAOS_EPISODE="
 
 // checkEmpty is that no process of an episode is left.
 func checkEmpty(t *testing.T, dir string) {

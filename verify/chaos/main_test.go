@@ -1,6 +1,6 @@
 //go:build linux
 
-package faults
+package chaos
 
 import (
 	"flag"
@@ -19,7 +19,7 @@ var (
 
 // TestMain is also the worker: this program, started again with a role.
 func TestMain(m *testing.M) {
-	if os.Getenv("FAULTS_ROLE") != "" {
+	if os.Getenv("CHAOS_ROLE") != "" {
 		if err := story.Work(os.Args[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(70)

@@ -1,6 +1,6 @@
 //go:build linux
 
-package faults
+package chaos
 
 import (
 	"context"
@@ -264,7 +264,7 @@ func newLane(t *testing.T, kind string, opts *servers.Options) *lane {
 // smallDisk is a server whose data are on a file system of its own.
 func smallDisk(t *testing.T, kind string) *lane {
 	t.Helper()
-	const prefix = "faults-disk-"
+	const prefix = "chaos-disk-"
 	left, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*")) // of tests that were killed
 	for _, dir := range left {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
