@@ -114,14 +114,14 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 	if r.bad != nil {
 		return nil, r.bad
 	}
-	r.start = about()
+	r.start = c.about()
 	if t := c.opts.Trace; t != nil {
 		defer func() {
 			switch {
 			case err == nil && t.Acquired != nil:
-				t.Acquired(r.name, l.token, now().sub(r.start))
+				t.Acquired(r.name, l.token, c.now().sub(r.start))
 			case err != nil && r.told && t.GaveUp != nil:
-				t.GaveUp(r.name, now().sub(r.start), err)
+				t.GaveUp(r.name, c.now().sub(r.start), err)
 			}
 		}()
 	}
@@ -163,7 +163,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 	var timeout <-chan time.Time
 	if r.bounded && !r.try() {
-		t := time.NewTimer(r.maxWait - now().sub(r.start))
+		t := c.machine.NewTimer(r.maxWait - c.now().sub(r.start))
 		defer t.Stop()
 		timeout = t.C
 	}
@@ -189,7 +189,7 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		return nil, ctx.Err()
 	}
 	defer c.unlock()
-	p, waited := r.group.p, shortDuration(now().sub(r.start))
+	p, waited := r.group.p, shortDuration(c.now().sub(r.start))
 	switch {
 	case p.failed != nil && ctx.Err() != nil:
 		return nil, fmt.Errorf("%w after %s: the store does not answer: %w", ctx.Err(), waited, p.failed)
@@ -277,7 +277,7 @@ func (c *Client) outwatch(ctx context.Context, held *HeldError) (died bool) {
 	var j judge // the client's forgets whom nobody waits for
 	j.init(c)
 	first := make(map[string]sessionRecord)
-	for began := now(); ctx.Err() == nil && c.ctx.Err() == nil; {
+	for began := c.now(); ctx.Err() == nil && c.ctx.Err() == nil; {
 		one, cancel := context.WithTimeout(ctx, DefaultTTL)
 		looks, err := c.loadSessions(one, ids)
 		if err != nil {
@@ -300,18 +300,20 @@ func (c *Client) outwatch(ctx context.Context, held *HeldError) (died bool) {
 			c.buried()
 			return true
 		}
-		if alive || now().sub(began) > 2*longest {
+		if alive || c.now().sub(began) > 2*longest {
 			return false
 		}
 		rest := longest / 8
 		if at := j.next(ids); at != never {
-			rest = min(rest, max(at.sub(now()), time.Millisecond))
+			rest = min(rest, max(at.sub(c.now()), time.Millisecond))
 		}
+		t := c.machine.NewTimer(rest)
 		select {
-		case <-time.After(rest):
+		case <-t.C:
 		case <-ctx.Done():
 		case <-c.ctx.Done():
 		}
+		t.Stop()
 	}
 	return false
 }
@@ -404,7 +406,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option)
 // collect takes all names. One call tries what is not held yet. What lies
 // above the lowest that failed is given back, then that one is waited for.
 func (c *Client) collect(ctx context.Context, names []string, opts []Option, got map[string]*Lock) error {
-	start := now()
+	start := c.now()
 	for {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("acquire %s: %w", quoted(names), err)
@@ -450,7 +452,7 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 			r.set = fmt.Sprintf("%d of %d", len(got), len(names))
 		}
 		if r.bounded {
-			r.maxWait = max(r.maxWait-now().sub(start), 0)
+			r.maxWait = max(r.maxWait-c.now().sub(start), 0)
 		}
 		l, err := c.acquire(ctx, r)
 		if err != nil {

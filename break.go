@@ -189,7 +189,7 @@ func (c *Client) awaitLeave(ctx context.Context, claim Claim, entry breakRecord,
 	session, nr := claim.Owner.Session, entry.Nr
 	hint := make(chan struct{}, 1)
 	defer c.subscribe(hint, Key{Names, claim.Name}, Key{Sessions, session})()
-	began := now()
+	began := c.now()
 	absentSince := never
 	for {
 		recs, err := c.store.Load(ctx, []Key{{Names, claim.Name}})
@@ -233,7 +233,7 @@ func (c *Client) awaitLeave(ctx context.Context, claim Claim, entry breakRecord,
 				}
 			}
 		}
-		if !c.doze(ctx, hint, min(firstPoll+now().sub(began)/8, lastPoll/2)) {
+		if !c.doze(ctx, hint, min(firstPoll+c.now().sub(began)/8, lastPoll/2)) {
 			return fmt.Errorf("%w: %s has been told to stop but has not let go yet", context.Cause(ctx), claim.Owner)
 		}
 	}
@@ -241,12 +241,12 @@ func (c *Client) awaitLeave(ctx context.Context, claim Claim, entry breakRecord,
 
 func (c *Client) awaitGrace(ctx context.Context, session string) error {
 	c.mu.Lock()
-	wait := c.dead[session].sub(now())
+	wait := c.dead[session].sub(c.now())
 	c.mu.Unlock()
 	if wait <= 0 {
 		return nil
 	}
-	t := time.NewTimer(wait)
+	t := c.machine.NewTimer(wait)
 	defer t.Stop()
 	select {
 	case <-t.C:

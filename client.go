@@ -2,18 +2,18 @@ package holdfast
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/machine"
 )
 
 // A Client takes locks in one store. It may be used by any number of
@@ -28,6 +28,7 @@ type Client struct {
 	batch    batcher
 	proof    proofs
 	requests sync.Pool
+	machine  *machine.Machine // nil: the real one
 
 	ctx  context.Context // ends when the client has nothing left to do
 	stop context.CancelFunc
@@ -64,14 +65,18 @@ func New(store Store, opts *Options) (*Client, error) {
 		return nil, errors.New("holdfast: no store")
 	}
 	c := &Client{
-		store:  store,
-		places: make(map[string]*place),
-		lost:   make(map[string]instant),
-		dead:   make(map[string]instant),
-		lazy:   make(map[string]instant),
-		recent: make(map[string]recent),
-		quiet:  make(chan struct{}),
-		nudge:  make(chan struct{}, 1),
+		store:   store,
+		places:  make(map[string]*place),
+		lost:    make(map[string]instant),
+		dead:    make(map[string]instant),
+		lazy:    make(map[string]instant),
+		recent:  make(map[string]recent),
+		quiet:   make(chan struct{}),
+		nudge:   make(chan struct{}, 1),
+		machine: ofProcess,
+	}
+	if o, ok := store.(machine.Owner); ok {
+		c.machine = o.Machine()
 	}
 	if opts != nil {
 		c.opts = *opts
@@ -127,21 +132,24 @@ func userName() string {
 }
 
 // newID returns 128 random bits.
-func newID() string {
+func (c *Client) newID() string {
 	var b [16]byte
-	rand.Read(b[:])
+	c.machine.Read(b[:])
 	return hex.EncodeToString(b[:])
 }
 
-func newNonce() string {
+func (c *Client) newNonce() string {
 	var b [8]byte
-	rand.Read(b[:])
+	c.machine.Read(b[:])
 	return hex.EncodeToString(b[:])
 }
 
 // jitter returns d, more or less a quarter.
-func jitter(d time.Duration) time.Duration {
-	return d*3/4 + time.Duration(mathrand.Int64N(int64(d)/2+1))
+func (c *Client) jitter(d time.Duration) time.Duration { return d*3/4 + c.upTo(d/2) }
+
+// upTo is a random time, d at most.
+func (c *Client) upTo(d time.Duration) time.Duration {
+	return time.Duration(c.machine.Int64N(int64(d) + 1))
 }
 
 // spawn runs f in a goroutine that Close waits for.
@@ -155,7 +163,7 @@ func (c *Client) spawn(f func()) {
 
 // pause waits for d, or less if the client has ended.
 func (c *Client) pause(d time.Duration) {
-	t := time.NewTimer(d)
+	t := c.machine.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -178,10 +186,10 @@ func (c *Client) unlock() {
 // life it is over for everyone, and its claims may go.
 func (c *Client) isDead(session string) bool {
 	if from, ok := c.dead[session]; ok {
-		return now() >= from
+		return c.now() >= from
 	}
 	until, ok := c.lost[session]
-	return ok && now() >= until
+	return ok && c.now() >= until
 }
 
 // Close ends all the client's locks and gives them back: waiters get ErrClosed
@@ -214,7 +222,7 @@ func (c *Client) Close() error {
 	if s != nil {
 		left = max(s.left(), left)
 	}
-	deadline := time.NewTimer(left)
+	deadline := c.machine.NewTimer(left)
 	defer deadline.Stop()
 	done := make(chan struct{})
 	go func() { c.used.Wait(); close(done) }()
@@ -356,7 +364,7 @@ func (c *Client) update(ctx context.Context, key Key, wake string, change func(R
 		case err != nil && ctx.Err() != nil, err != nil && try > 10:
 			return rec, err
 		case err != nil:
-			c.pause(jitter(20 * time.Millisecond << min(try, 5)))
+			c.pause(c.jitter(20 * time.Millisecond << min(try, 5)))
 			if recs, err = c.store.Load(ctx, []Key{key}); err != nil {
 				return rec, err
 			}
@@ -366,7 +374,7 @@ func (c *Client) update(ctx context.Context, key Key, wake string, change func(R
 		default:
 			rec = out[0].Record
 			if try > 2 {
-				c.pause(jitter(time.Millisecond << min(try, 6)))
+				c.pause(c.jitter(time.Millisecond << min(try, 6)))
 			}
 		}
 		if ctx.Err() != nil {

@@ -48,3 +48,18 @@ func Margin(ttl time.Duration) time.Duration {
 // about is now, but may not have noticed yet that the machine has slept. It
 // costs half as much.
 func about() instant { return instant(time.Since(started)) + instant(slept.Load()) }
+
+// now is the time on the clock of the client's machine.
+func (c *Client) now() instant {
+	if c.machine == nil {
+		return now()
+	}
+	return instant(c.machine.Now())
+}
+
+func (c *Client) about() instant {
+	if c.machine == nil {
+		return about()
+	}
+	return instant(c.machine.Now())
+}

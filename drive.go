@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
 	"slices"
 	"time"
 )
@@ -63,7 +62,7 @@ func (c *Client) drive(p *place, here context.Context) {
 		opens := s != nil && !s.opened
 		next, changed := c.plan(p)
 		look := p.look || p.stale() && !changed || lost > 2 && !looked && !spread
-		peek := spread && changed && p.known && (lost > 0 || p.pos != nil) && now().sub(max(p.asked, p.got, p.glanced)) > peekAfter
+		peek := spread && changed && p.known && (lost > 0 || p.pos != nil) && c.now().sub(max(p.asked, p.got, p.glanced)) > peekAfter
 		comes := spread && changed && opens && !s.opening && !p.known && p.glanced == never // perhaps to a crowd: does not write blindly
 		if here != nil && (opens || look || peek || changed && took > 0) {
 			c.unlock()
@@ -86,7 +85,7 @@ func (c *Client) drive(p *place, here context.Context) {
 			p.look = false
 			c.unlock()
 			if lost > 2 && !spread {
-				c.pause(time.Duration(mathrand.Int64N(int64(min(took<<min(lost-2, 5), maxPause)) + 1)))
+				c.pause(c.upTo(min(took<<min(lost-2, 5), maxPause)))
 			}
 			if looked = c.lookAt(p); !looked {
 				c.pause(c.backoff(p))
@@ -106,7 +105,7 @@ func (c *Client) drive(p *place, here context.Context) {
 				go c.drive(p, nil)
 				return
 			}
-			took, looked = max(now().sub(sw.sent), 1), false
+			took, looked = max(c.now().sub(sw.sent), 1), false
 			switch c.answered(p, sw, next, here) {
 			case won:
 				lost = 0
@@ -116,7 +115,7 @@ func (c *Client) drive(p *place, here context.Context) {
 					if lost > 8 { // who comes anew does not pause, and shall not always be before us
 						wide = 0
 					}
-					c.pause(time.Duration(mathrand.Int64N(int64(min(4*took<<wide, maxSpread)) + 1)))
+					c.pause(c.upTo(min(4*took<<wide, maxSpread)))
 				}
 			case perhaps:
 				if here != nil {
@@ -174,12 +173,12 @@ func (c *Client) patience(p *place) time.Duration {
 	if p.failing == never {
 		return c.ttl()
 	}
-	return max(c.ttl()-now().sub(max(p.failing, p.heard)), 0) + time.Millisecond
+	return max(c.ttl()-c.now().sub(max(p.failing, p.heard)), 0) + time.Millisecond
 }
 
 // awaitOpen waits until a session is open, or over.
 func (c *Client) awaitOpen(p *place, s *session, patience time.Duration) {
-	t := time.NewTimer(patience)
+	t := c.machine.NewTimer(patience)
 	defer t.Stop()
 	select {
 	case <-s.ready:
@@ -248,7 +247,7 @@ func (c *Client) plan(p *place) (next lockRecord, changed bool) {
 	changed = p.openOld != 0 && p.openOld == p.version // closes what may still follow that version
 	if s := c.sess; s != nil {
 		gone := next.drop(func(cl claimRecord) bool {
-			if cl.Session != s.id || p.wants(cl.Nr) {
+			if cl.Session != s.id || c.wants(p, cl.Nr) {
 				return false
 			}
 			for _, d := range p.leaving {
@@ -291,14 +290,14 @@ const maxQueue = 4096
 
 // wants says whether a claim number of the current session is wanted, or not to
 // be given back yet.
-func (p *place) wants(nr int64) bool {
+func (c *Client) wants(p *place, nr int64) bool {
 	for _, g := range p.groups {
 		if g.nr == nr {
 			return true
 		}
 	}
 	for _, d := range p.leaving {
-		if d.nr == nr && d.after != never && now() < d.after {
+		if d.nr == nr && d.after != never && c.now() < d.after {
 			return true
 		}
 	}
@@ -364,7 +363,7 @@ func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Cont
 	c.mu.Lock()
 	defer c.unlock()
 	if sw.write.Lazy {
-		c.lazy[p.name] = now() // a crash of the database may take it back, whatever the answer
+		c.lazy[p.name] = c.now() // a crash of the database may take it back, whatever the answer
 	}
 	if sw.err == nil {
 		p.unsure = never
@@ -372,7 +371,7 @@ func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Cont
 	switch {
 	case sw.err != nil:
 		if p.unsure == never {
-			p.unsure = now()
+			p.unsure = c.now()
 		}
 		if sw.write.Old == IfEmpty {
 			p.blind = true
@@ -412,7 +411,7 @@ func (c *Client) lookAt(p *place) bool {
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
-	asked := now()
+	asked := c.now()
 	recs, err := c.store.Load(ctx, []Key{{Names, p.name}})
 	c.mu.Lock()
 	defer c.unlock()
@@ -451,14 +450,14 @@ func (c *Client) seeRecord(p *place, r Record, asked instant) {
 // told when it has been so for a TTL, and the others wait on. c.mu is held.
 func (c *Client) failed(p *place, err error) {
 	if p.failing == never {
-		p.failing = now()
+		p.failing = c.now()
 	}
 	p.failed = err
 	busy := errors.Is(err, ErrBusy)
 	if busy {
-		c.answers, p.heard = true, now()
+		c.answers, p.heard = true, c.now()
 	}
-	tooLong := func(since instant) bool { return since != never && now().sub(since) > c.ttl() }
+	tooLong := func(since instant) bool { return since != never && c.now().sub(since) > c.ttl() }
 	silent := !c.answers || tooLong(max(p.failing, p.heard))
 	for _, g := range slices.Clone(p.groups) {
 		if silent || g.try && (!busy || tooLong(p.failing) || tooLong(p.unsure)) {
@@ -522,8 +521,8 @@ func (c *Client) backoff(p *place) time.Duration {
 	still := time.Duration(0)
 	for _, since := range []instant{p.failing, p.unsure} {
 		if since != never {
-			still = max(still, now().sub(since))
+			still = max(still, c.now().sub(since))
 		}
 	}
-	return jitter(min(5*time.Millisecond+still/4, time.Second))
+	return c.jitter(min(5*time.Millisecond+still/4, time.Second))
 }

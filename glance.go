@@ -30,7 +30,7 @@ func (c *Client) lookOver(ctx context.Context, places []*place, others []Key) (r
 		keys = append(keys, Key{Names, p.name})
 	}
 	keys = append(keys, others...)
-	asked = now()
+	asked = c.now()
 	sure = make([]bool, len(places))
 	g, ok := c.store.(Glancer)
 	if !ok {
@@ -55,7 +55,7 @@ func (c *Client) lookOver(ctx context.Context, places []*place, others []Key) (r
 	if len(load) == 0 {
 		return recs, sure, asked, nil
 	}
-	loading := now()
+	loading := c.now()
 	loaded, err := c.store.Load(ctx, load)
 	if err != nil {
 		return nil, nil, asked, err
@@ -71,7 +71,7 @@ func (c *Client) lookOver(ctx context.Context, places []*place, others []Key) (r
 // matters says whether a record that was glanced at calls for the record as it
 // stands; else it is taken in. c.mu is held.
 func (c *Client) matters(p *place, r Record) bool {
-	return !p.known || now().sub(p.asked) > c.loadEvery(p) || c.surprises(p, r)
+	return !p.known || c.now().sub(p.asked) > c.loadEvery(p) || c.surprises(p, r)
 }
 
 // surprises says whether a record that was glanced at is not what others can
@@ -97,7 +97,7 @@ func (c *Client) loadEvery(p *place) time.Duration {
 	if p.pos == nil || p.pos.moved == never {
 		return ttl
 	}
-	return max(ttl, min(now().sub(p.pos.moved)/7, 4*ttl))
+	return max(ttl, min(c.now().sub(p.pos.moved)/7, 4*ttl))
 }
 
 // goesOn says whether all our claims that stood in the record of a place stand in
@@ -113,7 +113,7 @@ func (c *Client) goesOn(p *place, rec *lockRecord) bool {
 		}
 	}
 	unwanted := func(cl claimRecord) bool {
-		return c.isOurs(cl.Session) && !p.wants(cl.Nr) &&
+		return c.isOurs(cl.Session) && !c.wants(p, cl.Nr) &&
 			!slices.ContainsFunc(p.leaving, func(d *departure) bool { return d.nr == cl.Nr })
 	}
 	return !slices.ContainsFunc(rec.Holders, unwanted) && !slices.ContainsFunc(rec.Waiters, unwanted)
@@ -130,7 +130,7 @@ func (c *Client) peek(g Glancer, p *place) {
 	recs, err := g.Glance(ctx, []Key{{Names, p.name}})
 	c.mu.Lock()
 	defer c.unlock()
-	p.glanced = now()
+	p.glanced = c.now()
 	p.look = p.look || err == nil && c.surprises(p, recs[0])
 }
 

@@ -30,7 +30,7 @@ func (c *Client) startHints() {
 		return
 	}
 	h := &c.hints
-	h.needed = now()
+	h.needed = c.now()
 	if h.running {
 		if h.who != nil && (len(h.subs) > 0 || c.sess != nil && !slices.Contains(h.who, c.sess.id)) {
 			h.anew() // for what is wanted now
@@ -40,7 +40,7 @@ func (c *Client) startHints() {
 	h.running = true
 	c.spawn(func() {
 		for wait := 100 * time.Millisecond; ; wait = min(wait*2, 10*time.Second) {
-			began := now()
+			began := c.now()
 			ctx, cancel := context.WithCancel(c.ctx)
 			c.mu.Lock()
 			h.who, h.anew = []string{}, cancel
@@ -61,7 +61,7 @@ func (c *Client) startHints() {
 			h.work = false
 			for _, p := range c.places {
 				if p.pos != nil {
-					p.pos.pollAt = now() // poll from here on
+					p.pos.pollAt = c.now() // poll from here on
 				}
 			}
 			if c.hintsIdle() || c.ctx.Err() != nil {
@@ -76,10 +76,10 @@ func (c *Client) startHints() {
 				continue
 			}
 			c.log.Info("no hints from the store, polling instead", "err", err)
-			if now().sub(began) > time.Minute {
+			if c.now().sub(began) > time.Minute {
 				wait = 100 * time.Millisecond
 			}
-			c.pause(jitter(wait))
+			c.pause(c.jitter(wait))
 		}
 	})
 }
@@ -107,7 +107,7 @@ func (c *Client) stopIdle(ctx context.Context, cancel func()) {
 // hintsIdle says whether nobody needs a watch that costs; c.mu is held.
 func (c *Client) hintsIdle() bool {
 	_, costs := c.store.(CostlyWatcher)
-	return costs && !c.waiting && len(c.hints.subs) == 0 && now().sub(c.hints.needed) > watchIdle
+	return costs && !c.waiting && len(c.hints.subs) == 0 && c.now().sub(c.hints.needed) > watchIdle
 }
 
 // hint: the store tells of a write, or (zero) that anything may have changed.
@@ -141,7 +141,7 @@ func (c *Client) hint(h Hint) {
 		switch {
 		case p == nil:
 		case c.isOurs(h.Wake):
-			p.lookAt = now()
+			p.lookAt = c.now()
 			c.startWaiting()
 			signal(c.nudge)
 		case h.Wake == Everyone:
@@ -173,7 +173,7 @@ func (c *Client) hintPlace(p *place) {
 	if !p.waits {
 		for _, g := range p.groups {
 			if g.state == held && g.last-g.token > 0 {
-				p.lookAt = now()
+				p.lookAt = c.now()
 				c.startWaiting()
 				signal(c.nudge)
 				return
@@ -181,7 +181,7 @@ func (c *Client) hintPlace(p *place) {
 		}
 		return
 	}
-	at := now().add(time.Duration(min(c.before(p), 60)) * 3 * time.Millisecond)
+	at := c.now().add(time.Duration(min(c.before(p), 60)) * 3 * time.Millisecond)
 	if p.lookAt == never || at < p.lookAt {
 		p.lookAt = at
 		signal(c.nudge)

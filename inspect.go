@@ -126,7 +126,7 @@ func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Info, error] 
 
 // doze waits for a hint, or for about d; it reports whether ctx goes on.
 func (c *Client) doze(ctx context.Context, hint <-chan struct{}, d time.Duration) bool {
-	t := time.NewTimer(jitter(d))
+	t := c.machine.NewTimer(c.jitter(d))
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -82,7 +82,7 @@ func (j *judge) next(sessions []string) instant {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.hurried {
-		return now()
+		return j.c.now()
 	}
 	at := never
 	for _, s := range sessions {
@@ -207,13 +207,13 @@ func (c *Client) loadSessions(ctx context.Context, ids []string) (map[string]sig
 	if len(keys) == 0 {
 		return looks, nil
 	}
-	asked := now()
+	asked := c.now()
 	recs, err := c.store.Load(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
 	for i, k := range keys {
-		looks[k.Name] = sighting{rec: recs[i], asked: asked, got: now()}
+		looks[k.Name] = sighting{rec: recs[i], asked: asked, got: c.now()}
 	}
 	return looks, nil
 }
@@ -307,7 +307,7 @@ func (c *Client) claimStands(ctx context.Context, session string, names []string
 	for i, name := range names {
 		keys[i] = Key{Names, name}
 	}
-	asked := now()
+	asked := c.now()
 	recs, err := c.store.Load(ctx, keys)
 	if err != nil {
 		return false // the next look tells
@@ -376,9 +376,9 @@ func (c *Client) knowDead(id string, tomb sessionRecord) {
 		if len(c.dead) > 10000 {
 			clear(c.dead) // every death can be read again
 		}
-		c.dead[id] = now().add(grace)
+		c.dead[id] = c.now().add(grace)
 		if grace > 0 {
-			time.AfterFunc(grace, c.buried)
+			c.machine.AfterFunc(grace, c.buried)
 		}
 	}
 	c.mu.Unlock()
@@ -394,7 +394,7 @@ func (c *Client) buryProven(ids []string) {
 	defer cancel()
 	looks, err := c.loadSessions(ctx, ids)
 	if err != nil {
-		c.pause(jitter(firstPoll))
+		c.pause(c.jitter(firstPoll))
 		return
 	}
 	c.judgeAll(ctx, looks)

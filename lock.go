@@ -152,7 +152,7 @@ func (l *Lock) Proof() *os.File {
 // the same answer.
 func (l *Lock) Release(ctx context.Context) error {
 	c := l.c
-	t := now()
+	t := l.c.now()
 	if !l.sess.trustedAt(t) {
 		l.sess.lose("", nil)
 	}
@@ -220,7 +220,7 @@ func (l *Lock) end(cause error) {
 		l.set.cancel(cause) // when one is lost, or the last is released
 	}
 	if t := l.c.opts.Trace; t != nil && t.Ended != nil {
-		name, token, held := l.Name(), l.token, now().sub(l.since)
+		name, token, held := l.Name(), l.token, l.c.now().sub(l.since)
 		if errors.Is(cause, ErrReleased) {
 			cause = nil
 		}
@@ -254,7 +254,7 @@ func (l *Lock) lose(why string, err error) {
 			if i := slices.Index(o.group.active, o); i >= 0 {
 				o.group.active = slices.Delete(o.group.active, i, i+1)
 				if len(o.group.active) == 0 {
-					o.left = l.c.advance(o.group, now())
+					o.left = l.c.advance(o.group, l.c.now())
 				}
 			}
 		}

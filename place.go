@@ -60,7 +60,7 @@ func (c *Client) requeue(g *group, tokens int64) {
 	if g.waiting.len() == 0 {
 		return
 	}
-	next := &group{p: g.p, slots: g.slots, reason: g.reason, since: time.Now(), born: now(), waiting: g.waiting, want: 1}
+	next := &group{p: g.p, slots: g.slots, reason: g.reason, since: time.Now(), born: c.now(), waiting: g.waiting, want: 1}
 	if g.slots < 2 {
 		next.want = tokens
 	}
@@ -131,7 +131,7 @@ func (c *Client) place(name string) *place {
 		if old, ok := c.recent[name]; ok {
 			// What it was when we left it: who comes again soon need not ask.
 			delete(c.recent, name)
-			if now().sub(old.at) < recently {
+			if c.now().sub(old.at) < recently {
 				p.known, p.rec, p.version, p.got = true, old.rec, old.version, old.at
 				if old.pace > 0 {
 					p.pos = &position{moved: never, pace: old.pace}
@@ -166,14 +166,14 @@ func (c *Client) join(r *request) {
 		r.group = last
 		last.waiting.push(r)
 		r.announce(last.state != wanted)
-		c.advance(last, now())
+		c.advance(last, c.now())
 		return
-	case last.token < last.last && last.sess.trusted() && !p.foreign && now().sub(p.asked) <= turn:
+	case last.token < last.last && last.sess.trusted() && !p.foreign && c.now().sub(p.asked) <= turn:
 		r.group = last // shared, and nobody else waits
-		c.give(last, r, now())
+		c.give(last, r, c.now())
 		return
 	}
-	g := &group{p: p, slots: r.slots, try: r.try(), reason: r.reason, set: r.set, since: time.Now(), born: now(), want: 1}
+	g := &group{p: p, slots: r.slots, try: r.try(), reason: r.reason, set: r.set, since: time.Now(), born: c.now(), want: 1}
 	g.waiting.push(r)
 	r.group = g
 	p.groups = append(p.groups, g)
@@ -223,8 +223,8 @@ func (c *Client) part(g *group, broken *breakRecord) *departure {
 	}
 	d := &departure{sess: g.sess, nr: g.nr, after: never, broken: broken, gone: make(chan struct{})}
 	if broken != nil && c.opts.Grace > 0 {
-		d.after = now().add(c.opts.Grace)
-		time.AfterFunc(c.opts.Grace, func() {
+		d.after = c.now().add(c.opts.Grace)
+		c.machine.AfterFunc(c.opts.Grace, func() {
 			c.mu.Lock()
 			defer c.unlock()
 			c.kick(p)
@@ -244,7 +244,7 @@ func (c *Client) see(p *place, rec lockRecord, version int64, asked instant) {
 	before := p.asked
 	p.asked = max(p.asked, asked)
 	if !p.known || version != p.version {
-		p.known, p.rec, p.version, p.got = true, rec, version, now()
+		p.known, p.rec, p.version, p.got = true, rec, version, c.now()
 		if version != p.openOld {
 			p.openOld = 0 // nothing can follow that version any more
 		}
@@ -256,7 +256,7 @@ func (c *Client) see(p *place, rec lockRecord, version int64, asked instant) {
 	}
 	for _, g := range slices.Clone(p.groups) {
 		if g.state == held && len(g.active) == 0 {
-			c.advance(g, now()) // a hand-off may have waited for this look
+			c.advance(g, c.now()) // a hand-off may have waited for this look
 		}
 	}
 }
@@ -265,7 +265,7 @@ func (c *Client) see(p *place, rec lockRecord, version int64, asked instant) {
 func (c *Client) compare(p *place) {
 	foreign := slices.ContainsFunc(p.rec.Waiters, func(w claimRecord) bool { return !c.isOurs(w.Session) && !c.isDead(w.Session) })
 	if foreign && !p.foreign {
-		p.foreignSince = now()
+		p.foreignSince = c.now()
 	}
 	p.foreign = foreign
 	p.waits = false
@@ -321,7 +321,7 @@ func (c *Client) leave(p *place) {
 	if len(c.recent) >= 1000 {
 		clear(c.recent)
 	}
-	left := recent{p.rec, p.version, now(), 0}
+	left := recent{p.rec, p.version, c.now(), 0}
 	if p.pos != nil {
 		left.pace = p.pos.pace
 	}
@@ -359,10 +359,10 @@ func (c *Client) granted(g *group, claim claimRecord) {
 	g.state, g.token, g.last = held, claim.Token, claim.Token+claim.tokens()
 	if g.slots == 0 {
 		for g.waiting.len() > 0 && g.token < g.last {
-			c.give(g, g.waiting.pop(), now())
+			c.give(g, g.waiting.pop(), c.now())
 		}
 	}
-	c.advance(g, now())
+	c.advance(g, c.now())
 	if g.slots != 1 && len(g.active) > 0 { // there may be more than it has tokens for
 		c.requeue(g, int64(g.waiting.len()))
 	}
@@ -465,7 +465,7 @@ func (c *Client) revoke(s *session, r revocation) {
 			continue
 		}
 		c.requeue(g, 1)
-		time.AfterFunc(max(s.left(), 0), func() {
+		c.machine.AfterFunc(max(s.left(), 0), func() {
 			c.mu.Lock()
 			defer c.unlock()
 			c.part(g, g.broken)

@@ -55,7 +55,7 @@ type attempt struct {
 func (c *Client) current() *session {
 	if c.sess == nil {
 		c.sess = &session{
-			c: c, id: newID(),
+			c: c, id: c.newID(),
 			moved: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 			ended: make(chan struct{}), ready: make(chan struct{}), idle: make(chan struct{}),
 		}
@@ -71,10 +71,10 @@ func (s *session) left() time.Duration {
 	if until == never {
 		return 0
 	}
-	return until.sub(now())
+	return until.sub(s.c.now())
 }
 
-func (s *session) trusted() bool { return s.trustedAt(now()) }
+func (s *session) trusted() bool { return s.trustedAt(s.c.now()) }
 
 func (s *session) trustedAt(t instant) bool { return t < instant(s.until.Load()) }
 
@@ -125,7 +125,7 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 // the window before it is sent, since the judges will go by it as soon as the
 // store has it, whatever we hear of that.
 func (s *session) next(ttl time.Duration) (Write, attempt) {
-	t := now()
+	t := s.c.now()
 	if ttl < s.ttl && s.opened {
 		until := min(instant(s.until.Load()), t.add(ttl-Margin(ttl)))
 		s.until.Store(int64(until))
@@ -133,7 +133,7 @@ func (s *session) next(ttl time.Duration) (Write, attempt) {
 	}
 	rec := sessionRecord{
 		Owner: &s.c.owner, TTL: ttl.Milliseconds(), Grace: s.c.opts.Grace.Milliseconds(),
-		Beat: s.last.Beat + 1, Nonce: newNonce(), At: time.Now().UnixMicro(), Detached: s.detach > 0,
+		Beat: s.last.Beat + 1, Nonce: s.c.newNonce(), At: time.Now().UnixMicro(), Detached: s.detach > 0,
 	}
 	old := s.version
 	if old == 0 {
@@ -159,9 +159,9 @@ func (s *session) beats() {
 			return
 		}
 		if again {
-			wait = jitter(min(max(wait/10, 50*time.Millisecond), time.Second))
+			wait = c.jitter(min(max(wait/10, 50*time.Millisecond), time.Second))
 		}
-		t := time.NewTimer(wait)
+		t := c.machine.NewTimer(wait)
 		select {
 		case <-t.C:
 		case <-s.wake:
@@ -240,7 +240,7 @@ func (s *session) beat() bool {
 
 func (s *session) trace(sent instant, err error) {
 	if t := s.c.opts.Trace; t != nil && t.Beat != nil {
-		t.Beat(now().sub(sent), time.Now().Add(s.left()), err)
+		t.Beat(s.c.now().sub(sent), time.Now().Add(s.left()), err)
 	}
 }
 
@@ -254,7 +254,7 @@ func (s *session) answer(a attempt, out Outcome, err error) (again bool) {
 		return false
 	}
 	if s.failing = err; err != nil {
-		gone := !s.opened && now().sub(s.attempts[0].sent) >= s.ttl
+		gone := !s.opened && s.c.now().sub(s.attempts[0].sent) >= s.ttl
 		c.unlock()
 		c.log.Warn("heartbeat not answered", "session", s.id, "left", s.left(), "err", err)
 		if gone {
@@ -367,7 +367,7 @@ func (s *session) guardWindow() {
 	case <-s.c.ctx.Done():
 		return
 	}
-	timer := time.NewTimer(0)
+	timer := s.c.machine.NewTimer(0)
 	defer timer.Stop()
 	for {
 		left := s.left()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	mathrand "math/rand/v2"
 	"slices"
 	"time"
 )
@@ -39,7 +38,7 @@ func (c *Client) afterBeat(sent instant) {
 	if len(keys) > 0 && c.ctx.Err() == nil {
 		c.spawn(func() { c.recheck(keys) })
 	}
-	if mathrand.IntN(60) == 0 && c.ctx.Err() == nil {
+	if c.machine.Int64N(60) == 0 && c.ctx.Err() == nil {
 		every := 20 * c.ttl()
 		c.spawn(func() {
 			ctx, cancel := context.WithTimeout(c.ctx, every) // then it is another's turn
@@ -68,10 +67,10 @@ func (c *Client) turnToSweep(ctx context.Context, every time.Duration) bool {
 		c.mu.Lock()
 		seen := c.swept
 		if seen.version != last.Version {
-			c.swept = recent{version: last.Version, at: now()}
+			c.swept = recent{version: last.Version, at: c.now()}
 		}
 		c.mu.Unlock()
-		if seen.version != last.Version || now().sub(seen.at) < every {
+		if seen.version != last.Version || c.now().sub(seen.at) < every {
 			return false
 		}
 	} else if last.Age < every {
@@ -93,7 +92,7 @@ func (c *Client) recheck(keys []Key) {
 	ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
 	defer cancel()
 	for part := range slices.Chunk(keys, 500) {
-		asked := now()
+		asked := c.now()
 		recs, err := c.store.Load(ctx, part)
 		c.mu.Lock()
 		for i, k := range part {
@@ -192,7 +191,7 @@ func (c *Client) deadFor(session string) time.Duration {
 	if !ok {
 		return -1
 	}
-	return now().sub(from)
+	return c.now().sub(from)
 }
 
 // sweepNames voids the claims of the dead, copies audit entries out, and

@@ -3,7 +3,6 @@ package holdfast
 import (
 	"context"
 	"fmt"
-	mathrand "math/rand/v2"
 	"slices"
 	"time"
 )
@@ -69,7 +68,7 @@ func (c *Client) follow(p *place) {
 	if p.pos == nil {
 		p.pos = &position{moved: never, pace: firstPace}
 	}
-	l, t := p.pos, now()
+	l, t := p.pos, c.now()
 	ahead, first, token := c.before(p), "", int64(0)
 	if len(p.rec.Holders) > 0 {
 		h := p.rec.Holders[0]
@@ -94,7 +93,7 @@ func (c *Client) follow(p *place) {
 	}
 	l.ahead, l.first, l.token, l.moved, l.held = ahead, first, token, t, held
 	if l.pollAt == never {
-		l.pollAt = t.add(jitter(c.pollEvery(p)))
+		l.pollAt = t.add(c.jitter(c.pollEvery(p)))
 		signal(c.nudge)
 		c.startHints()
 	}
@@ -103,7 +102,7 @@ func (c *Client) follow(p *place) {
 // pollEvery is how long to leave between two polls of a place; c.mu is held.
 func (c *Client) pollEvery(p *place) time.Duration {
 	l := p.pos
-	still, rest := now().sub(l.moved), time.Duration(l.ahead)*l.pace
+	still, rest := c.now().sub(l.moved), time.Duration(l.ahead)*l.pace
 	switch {
 	case c.hints.work && l.ahead < nearHead:
 		return min(max(calm+rest*4, still/2), c.slowest())
@@ -132,7 +131,7 @@ type round struct {
 // ahead finds what is worth looking at; c.mu is held.
 func (c *Client) ahead() (r round) {
 	r.next, r.slowest, r.ttl, r.told = never, c.slowest(), MaxTTL, c.hints.work
-	t := now()
+	t := c.now()
 	soon := func(at instant) {
 		if at != never && (r.next == never || at < r.next) {
 			r.next = at
@@ -205,7 +204,7 @@ func (c *Client) ahead() (r round) {
 // looked sets when places are to be polled again: all that have the same pace
 // at the same moment; c.mu is held.
 func (c *Client) looked(places []*place) {
-	t, random := now(), mathrand.Int64N(512)
+	t, random := c.now(), c.machine.Int64N(512)
 	for _, p := range places {
 		if p.pos == nil || !p.waits {
 			continue
@@ -242,7 +241,7 @@ func (c *Client) waitLoop() {
 				}
 			}
 		}
-		t := now()
+		t := c.now()
 		longest := r.slowest
 		switch {
 		case !r.near:
@@ -251,9 +250,9 @@ func (c *Client) waitLoop() {
 			longest *= 2
 		}
 		if sessionsAt == never {
-			sessionsAt = t.add(jitter(sessionsEvery))
+			sessionsAt = t.add(c.jitter(sessionsEvery))
 			if (r.told || dear) && !r.near { // those who are look for all
-				sessionsAt = t.add(jitter(min(r.slowest, r.ttl/4)))
+				sessionsAt = t.add(c.jitter(min(r.slowest, r.ttl/4)))
 			}
 			if dear && !r.near {
 				sessionsEvery = longest
@@ -269,13 +268,13 @@ func (c *Client) waitLoop() {
 		if len(r.sessions) > 0 && (late <= t || r.polled && early <= t || c.judge.due(r.sessions, t)) {
 			sessions = r.sessions
 			sessionsEvery = min(sessionsEvery*3/2, longest)
-			sessionsAt = t.add(jitter(sessionsEvery))
+			sessionsAt = t.add(c.jitter(sessionsEvery))
 		}
 		if len(r.due) > 0 || len(sessions) > 0 {
 			if silent = never; c.look(r.due, sessions) {
 				rest = firstPoll
 			} else {
-				silent = now().add(jitter(rest))
+				silent = c.now().add(c.jitter(rest))
 				rest = min(rest*3/2, lastPoll)
 			}
 			c.mu.Lock()
@@ -305,17 +304,17 @@ func (c *Client) waitLoop() {
 			sooner(c.judge.next(r.sessions))
 		}
 		if neighbours {
-			sooner(now().add(proofPoll))
+			sooner(c.now().add(proofPoll))
 		}
 		pause := lastPoll
 		if wake != never {
-			pause = max(wake, silent).sub(now())
+			pause = max(wake, silent).sub(c.now())
 		}
 		nudge := c.nudge
 		if silent != never {
 			nudge = nil
 		}
-		timer := time.NewTimer(max(pause, time.Millisecond)) // never without a pause
+		timer := c.machine.NewTimer(max(pause, time.Millisecond)) // never without a pause
 		select {
 		case <-timer.C:
 		case <-nudge:
@@ -338,7 +337,7 @@ func (c *Client) look(places []*place, sessions []string) (ok bool) {
 		others[i] = Key{Sessions, s}
 	}
 	_, glimpsed := c.store.(Glancer)
-	began := now()
+	began := c.now()
 	recs, sure, asked, err := c.lookOver(ctx, places, others)
 	if err != nil {
 		c.mu.Lock()
@@ -366,7 +365,7 @@ func (c *Client) look(places []*place, sessions []string) (ok bool) {
 	c.unlock()
 	looks := make(map[string]sighting, len(sessions))
 	for i, s := range sessions {
-		looks[s] = sighting{rec: recs[len(places)+i], asked: began, got: now(), glimpsed: glimpsed}
+		looks[s] = sighting{rec: recs[len(places)+i], asked: began, got: c.now(), glimpsed: glimpsed}
 	}
 	c.judgeAll(ctx, looks)
 	if len(sessions) > 0 {
