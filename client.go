@@ -317,8 +317,8 @@ func ttlOf(rec Record) (time.Duration, error) {
 		return 0, fmt.Errorf("the setting ttl is %q: %w", rec.Value, err)
 	}
 	ttl := time.Duration(s.TTL) * time.Millisecond
-	if ttl < MinTTL || ttl > MaxTTL {
-		return 0, fmt.Errorf("the setting ttl is %v, which is not between %v and %v", ttl, MinTTL, MaxTTL)
+	if ttl < MinTTL || ttl > MaxTTL || ttl.Milliseconds() != s.TTL {
+		return 0, fmt.Errorf("the setting ttl is %d ms, which is not between %v and %v", s.TTL, MinTTL, MaxTTL)
 	}
 	return ttl, nil
 }

@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -207,6 +208,6 @@ func mergeBreaks(kept, fresh []breakRecord) []breakRecord {
 			kept = append(kept, b)
 		}
 	}
-	slices.SortStableFunc(kept, func(a, b breakRecord) int { return int(min(max(b.At-a.At, -1), 1)) })
+	slices.SortStableFunc(kept, func(a, b breakRecord) int { return cmp.Compare(b.At, a.At) })
 	return kept[:min(len(kept), maxBreaks)]
 }

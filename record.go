@@ -2,6 +2,7 @@ package holdfast
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -105,8 +106,33 @@ func decodeLock(value []byte, version int64) (lockRecord, error) {
 	if err := json.Unmarshal(value, &r); err != nil {
 		return lockRecord{}, fmt.Errorf("not a lock record: %w", err)
 	}
+	if err := r.check(); err != nil {
+		return lockRecord{}, err
+	}
 	r.written(version)
+	if err := r.check(); err != nil {
+		return lockRecord{}, err
+	}
 	return r, nil
+}
+
+// maxToken is above all numbers of a lock record, so that no sum of them overflows.
+const maxToken = 1 << 61
+
+var errNumber = errors.New("not a lock record: a number is out of range")
+
+// check refuses numbers that no client writes: tokens would go back over them.
+func (r *lockRecord) check() error {
+	all := uint64(r.Next)
+	for _, claims := range [][]claimRecord{r.Holders, r.Waiters} {
+		for _, c := range claims {
+			all |= uint64(c.Token) | uint64(c.Off) | uint64(c.N) | uint64(c.Slots)
+		}
+	}
+	if all >= maxToken { // negative ones are too
+		return errNumber
+	}
+	return nil
 }
 
 // written turns a record that was just written into what a reader of that
@@ -169,8 +195,18 @@ func decodeSession(value []byte) (sessionRecord, error) {
 	if err := json.Unmarshal(value, &r); err != nil {
 		return r, fmt.Errorf("not a session record: %w", err)
 	}
+	const most = 2 * int64(MaxTTL/time.Millisecond) // a detached one has its time and a margin
+	switch {
+	case r.TTL < 0 || r.TTL > most || r.Grace < 0 || r.Grace > most:
+		return sessionRecord{}, fmt.Errorf("not a session record: TTL %d ms, grace %d ms", r.TTL, r.Grace)
+	case r.Suspected != nil && (r.Suspected.Age < -maxAge || r.Suspected.Age > maxAge):
+		return sessionRecord{}, fmt.Errorf("not a session record: marked when its beat was %d µs old", r.Suspected.Age)
+	}
 	return r, nil
 }
+
+// maxAge is what can be added up as a time.Duration, in microseconds.
+const maxAge = 1 << 52
 
 func (r sessionRecord) encode() []byte {
 	value, err := json.Marshal(r)
