@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"sync"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
@@ -27,9 +26,9 @@ var ErrNotApplied = errors.New("not applied")
 //
 // The update has to begin as this one does, by setting fence, and to end with the
 // condition on it, if fence <= ?, or, after conditions of its own, and fence <= ?.
-// An update that does not is refused and not sent. Fence puts the lock's token in
-// these two places; args are for the others. Programs in any language do the same
-// with such a statement, and look at [applied].
+// An update that does not, or that has a comment, is refused and not sent. Fence puts
+// the lock's token in these two places; args are for the others. Programs in any
+// language do the same with such a statement, and look at [applied].
 //
 // What it promises: once a holder has written to a row, no earlier holder's update
 // of that row is applied. What it does not: an earlier holder's update that comes
@@ -71,14 +70,35 @@ var (
 		return regexp.MustCompile(`(?is)^\s*update\s+[^\s]+\s+set\s+fence\s*=\s*\?\s*(,|where\s)`)
 	})
 	fenceIf = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`(?is)\s(if|and)\s+fence\s*<=\s*\?\s*;?\s*$`)
+		return regexp.MustCompile(`(?is)\sif\s+(\S.*\sand\s+)?fence\s*<=\s*\?\s*;?\s*$`)
+	})
+	cqlQuoted = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?s)'[^']*'|"[^"]*"|\$\$.*?\$\$|--|//|/\*|\$\$|['"]`)
 	})
 )
 
-func fence(ctx context.Context, c *calls, name string, token int64, update string, args []any) error {
+// fenced tells whether an update is, and whether it has conditions of its own too.
+// What is in strings does not count, and one with comments is none: the condition may
+// be in them.
+func fenced(update string) (joint, ok bool) {
+	ok = true
+	update = cqlQuoted().ReplaceAllStringFunc(update, func(s string) string {
+		if s[0] == '-' || s[0] == '/' || len(s) == 1 || s == "$$" {
+			ok = false
+		}
+		return s[:1] + s[len(s)-1:]
+	})
 	end := fenceIf().FindStringSubmatch(update)
-	if !fenceSet().MatchString(update) || end == nil {
-		return fmt.Errorf("fence %q: the update has to begin with: update TABLE set fence = ?, and to end with: if fence <= ?", name)
+	if !ok || !fenceSet().MatchString(update) || end == nil {
+		return false, false
+	}
+	return end[1] != "", true
+}
+
+func fence(ctx context.Context, c *calls, name string, token int64, update string, args []any) error {
+	joint, ok := fenced(update)
+	if !ok {
+		return fmt.Errorf("fence %q: the update has to begin with: update TABLE set fence = ?, and to end with: if fence <= ?, without comments", name)
 	}
 	all := append(append([]any{token}, args...), token)
 	var applied bool
@@ -102,7 +122,7 @@ func fence(ctx context.Context, c *calls, name string, token int64, update strin
 		return fmt.Errorf("fence %q: the row was written with token %d, ours is %d: %w", name, seen, token, holdfast.ErrLost)
 	case unknown:
 		return fmt.Errorf("fence %q: %w: an earlier try may have been, and a condition does not hold now", name, errUnknown)
-	case strings.EqualFold(end[1], "if"):
+	case !joint:
 		return fmt.Errorf("fence %q: %w: the row is not there, or its fence is null: insert it with fence 0", name, ErrNotApplied)
 	}
 	return fmt.Errorf("fence %q: %w: another condition does not hold, or the row has no fence", name, ErrNotApplied)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -311,7 +312,7 @@ func (c channel) all() string { return string(c) }
 
 // of is the channel of hints for someone: at most 63 bytes.
 func (c channel) of(wake string) string {
-	if len(wake) > 32 {
+	if len(wake) > 32 || strings.ContainsFunc(wake, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		wake = fmt.Sprintf("%016x", sum(wake))
 	}
 	return string(c) + ":" + wake

@@ -1,0 +1,60 @@
+package postgres
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
+)
+
+// Anybody who may connect may send a notification. What is no hint of ours means that
+// anything may have changed, and never a key that is none; what we send is understood.
+func FuzzPayload(f *testing.F) {
+	f.Add("0061 2a", byte(0), "a", "*")
+	f.Fuzz(func(t *testing.T, payload string, space byte, name, wake string) {
+		h, ok := hintOf(payload)
+		switch {
+		case !ok && h != (holdfast.Hint{}):
+			t.Fatalf("%q is no hint, and %+v", payload, h)
+		case h != (holdfast.Hint{}) && (h.Key.Check() != nil || h.Wake == ""):
+			t.Fatalf("%q is the hint %+v", payload, h)
+		}
+		k := holdfast.Key{Space: holdfast.Space(space), Name: name}
+		if k.Check() != nil || wake == "" || len(wake) > 64 {
+			return
+		}
+		sent := payloadOf(k, wake)
+		if got, ok := hintOf(sent); !ok || got != (holdfast.Hint{Key: k, Wake: wake}) {
+			t.Fatalf("%+v for %q is sent as %q and read as %+v, %v", k, wake, sent, got, ok)
+		}
+		if len(sent) >= 8000 {
+			t.Fatalf("%d bytes of a notification", len(sent))
+		}
+	})
+}
+
+func payloadOf(k holdfast.Key, wake string) string {
+	return payload(sqlstore.Write{ID: sqlstore.ID(k), Wake: wake})
+}
+
+// Channels are names to the server, whatever the tables are called and whoever is
+// meant, and no two who are meant have one by chance.
+func FuzzChannel(f *testing.F) {
+	f.Add("locks", "holdfast_", "8f3ac1d2", "*")
+	f.Fuzz(func(t *testing.T, schema, prefix, a, b string) {
+		if _, err := sqlstore.NewTables(schema, prefix); err != nil {
+			return
+		}
+		c := channelOf(schema, prefix)
+		for _, name := range []string{c.all(), c.of(a)} {
+			if len(name) > 63 || name == "" || !utf8.ValidString(name) || strings.Contains(name, "\x00") {
+				t.Fatalf("%q is a channel", name)
+			}
+		}
+		if a != b && c.of(a) == c.of(b) {
+			t.Fatalf("%q and %q have the channel %q", a, b, c.of(a))
+		}
+	})
+}
