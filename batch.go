@@ -18,6 +18,7 @@ import (
 type batcher struct {
 	store Store
 	ctx   context.Context
+	now   func() instant
 
 	mu     sync.Mutex
 	queue  []*swap
@@ -106,12 +107,12 @@ func (b *batcher) alone(caller context.Context, w Write, timeout time.Duration) 
 	if caller.Done() != nil {
 		defer context.AfterFunc(caller, func() { time.AfterFunc(quickCall, cancel) })()
 	}
-	s := &swap{write: w, sent: now()}
+	s := &swap{write: w, sent: b.now()}
 	outs, err := b.store.CompareAndSwap(ctx, []Write{w})
 	if s.err = err; err == nil {
 		s.out, s.err = outs[0], outs[0].Err
 	}
-	b.slow.Store(now().sub(s.sent) > quickCall)
+	b.slow.Store(b.now().sub(s.sent) > quickCall)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.queue) == 0 {
@@ -152,9 +153,9 @@ func (b *batcher) call(batch []*swap, timeout time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(b.ctx, timeout)
 	defer cancel()
-	sent := now()
+	sent := b.now()
 	outs, err := b.store.CompareAndSwap(ctx, writes)
-	b.slow.Store(now().sub(sent) > quickCall)
+	b.slow.Store(b.now().sub(sent) > quickCall)
 	for i, s := range batch {
 		s.sent, s.err = sent, err
 		if err == nil {

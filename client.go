@@ -91,7 +91,7 @@ func New(store Store, opts *Options) (*Client, error) {
 	}
 	c.requests.New = func() any { return &request{ch: make(chan struct{}, 1)} }
 	c.ctx, c.stop = context.WithCancel(context.Background())
-	c.batch.store, c.batch.ctx = store, c.ctx
+	c.batch.store, c.batch.ctx, c.batch.now = store, c.ctx, c.now
 	c.proof.dir = c.opts.RuntimeDir
 	c.judge.init(c)
 	c.hints.init()

@@ -436,6 +436,10 @@ func (p *place) saw(r Record) {
 
 func (c *Client) seeRecord(p *place, r Record, asked instant) {
 	p.saw(r)
+	if p.known && r.Version == p.version {
+		c.see(p, p.rec, p.version, asked)
+		return
+	}
 	rec, err := decodeLock(r.Value, r.Version)
 	if err != nil {
 		c.refuse(p, err)

@@ -122,18 +122,20 @@ const (
 
 // consider judges one sighting.
 func (j *judge) consider(session string, s sighting) (v verdict, rec sessionRecord, why string) {
+	var err error
 	patient, defaultTTL := j.c.isWaiting(), j.c.ttlGuess()
-	rec, err := decodeSession(s.rec.Value)
-	if err != nil {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	w := j.watched[session]
+	absent := len(s.rec.Value) == 0
+	if w != nil && s.rec.Version == w.version {
+		rec = w.beat
+	} else if rec, err = decodeSession(s.rec.Value); err != nil {
 		return letLive, rec, ""
 	}
 	if rec.Dead != 0 {
 		return isDead, rec, ""
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	w := j.watched[session]
-	absent := len(s.rec.Value) == 0
 	old := s.glimpsed && w != nil && s.rec.Version < w.version
 	if old { // no news: what is known may stand still
 		rec, absent, s.rec.Age, s.rec.Version = w.beat, w.absent, -1, w.version

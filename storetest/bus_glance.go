@@ -29,7 +29,7 @@ type glancer struct{ p *Process }
 
 // Glance implements holdfast.Glancer.
 func (g glancer) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	c := g.p.begin(ctx, "glance", describeAll(keys))
+	c := g.p.begin(ctx, "glance", all(keys))
 	var records []holdfast.Record
 	err := c.run(func() (err error) {
 		b := g.p.bus

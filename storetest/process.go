@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +17,7 @@ type Process struct {
 	name string
 
 	mu      sync.Mutex // guards all below
-	calls   []string
+	calls   []calling
 	count   map[string]uint64 // calls, by kind
 	scripts map[script][]func() error
 	crashed bool
@@ -73,7 +72,11 @@ func (p *Process) Plain() holdfast.Store { return struct{ holdfast.Store }{p} }
 func (p *Process) Calls() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Clone(p.calls)
+	list := make([]string, len(p.calls))
+	for i, c := range p.calls {
+		list[i] = c.kind + " " + c.what()
+	}
+	return list
 }
 
 // At calls do at a point of the nth of Calls, counted from 1, in the goroutine
@@ -122,7 +125,7 @@ func (p *Process) set(change func()) {
 
 // Load implements holdfast.Store.
 func (p *Process) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	c := p.begin(ctx, "load", describeAll(keys))
+	c := p.begin(ctx, "load", all(keys))
 	var records []holdfast.Record
 	err := c.run(func() error {
 		p.bus.catchUp()
@@ -168,7 +171,7 @@ func (p *Process) CompareAndSwap(ctx context.Context, writes []holdfast.Write) (
 			kind = "swap"
 		}
 	}
-	c := p.begin(ctx, kind, describeAll(keys))
+	c := p.begin(ctx, kind, all(keys))
 	var outcomes []holdfast.Outcome
 	err := c.run(func() (err error) {
 		p.bus.told(keys, true)
@@ -192,7 +195,7 @@ func (p *Process) CompareAndSwap(ctx context.Context, writes []holdfast.Write) (
 
 // Keys implements holdfast.Store.
 func (p *Process) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
-	c := p.begin(ctx, "keys", fmt.Sprintf("%s after %q", space, after))
+	c := p.begin(ctx, "keys", func() string { return fmt.Sprintf("%s after %q", space, after) })
 	var names []string
 	err := c.run(func() (err error) {
 		p.bus.catchUp()
@@ -211,7 +214,7 @@ func (p *Process) Sweep(ctx context.Context, idle time.Duration) (removed int, e
 	if !ok {
 		return 0, fmt.Errorf("storetest: sweep of a store that has none")
 	}
-	c := p.begin(ctx, "sweep", idle.String())
+	c := p.begin(ctx, "sweep", idle.String)
 	err = c.run(func() (err error) {
 		p.bus.catchUp()
 		p.bus.applying.Lock()
@@ -239,14 +242,21 @@ type call struct {
 	crash  <-chan struct{} // the store's, as of when the call began
 }
 
-func (p *Process) begin(ctx context.Context, kind, what string) *call {
+// A calling is a call that was made. What it was about is put in words only when
+// somebody asks.
+type calling struct {
+	kind string
+	what func() string
+}
+
+func (p *Process) begin(ctx context.Context, kind string, what func() string) *call {
 	p.bus.mu.Lock()
 	faults, crash := p.bus.faults, p.bus.crash
 	p.bus.mu.Unlock()
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.calls = append(p.calls, kind+" "+what)
+	p.calls = append(p.calls, calling{kind, what})
 	p.count[kind]++
 	c := &call{
 		p:      p,
@@ -500,12 +510,15 @@ func (c *call) sleep(d time.Duration) error {
 	}
 }
 
-func describeAll(keys []holdfast.Key) string {
+// all describes keys, as they are now.
+func all(keys []holdfast.Key) func() string {
 	switch len(keys) {
 	case 0:
-		return "nothing"
+		return func() string { return "nothing" }
 	case 1:
-		return describe(keys[0])
+		key := keys[0]
+		return func() string { return describe(key) }
 	}
-	return fmt.Sprintf("%s and %d more", describe(keys[0]), len(keys)-1)
+	first, more := keys[0], len(keys)-1
+	return func() string { return fmt.Sprintf("%s and %d more", describe(first), more) }
 }

@@ -7,6 +7,7 @@ package machine
 
 import (
 	crand "crypto/rand"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -48,12 +49,22 @@ func (m *Machine) times(now time.Time) (awake, slept time.Duration) {
 
 // own is a time on the machine's clock.
 func (m *Machine) own(d time.Duration) time.Duration {
-	return d + d/1000*time.Duration(m.rate-True)/1000
+	return time.Duration(float64(d) * float64(m.rate) / True)
+}
+
+// True is how long d of the machine's clock takes.
+func (m *Machine) True(d time.Duration) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.true(d)
 }
 
 // true is how long d of the machine's clock takes, or a little more.
 func (m *Machine) true(d time.Duration) time.Duration {
-	return d + d/1000*time.Duration(True-m.rate)/time.Duration(max(m.rate/1000, 1)) + time.Microsecond
+	if m.rate == True {
+		return d
+	}
+	return time.Duration(math.Ceil(float64(d)*True/float64(m.rate))) + 1
 }
 
 // Now is the time on the machine's clock, which runs while it sleeps.
@@ -79,7 +90,10 @@ func (m *Machine) Sleep(d time.Duration) {
 	defer m.mu.Unlock()
 	now := time.Now()
 	m.awake, m.slept = m.times(now)
-	m.since, m.until = now, now.Add(d)
+	m.since = now
+	if until := now.Add(d); until.After(m.until) {
+		m.until = until
+	}
 }
 
 // left is how long it takes until the machine will have run for so long: not at

@@ -29,6 +29,9 @@ type Audit struct {
 	// Leap is how far in all the store's clock may have leapt forward: by so
 	// much sooner a session may be buried by its age.
 	Leap time.Duration
+	// Rates is by how much clocks may be wrong, as a part of 1: by so much sooner may
+	// others be judged, and graces end.
+	Rates float64
 	// Gone says of which sessions the processes were killed, so that the kernel
 	// may have proved their death; nil: of none.
 	Gone func(session string) bool
@@ -183,10 +186,13 @@ func (a *Audit) mayGo(s Step, c claim, next lock) {
 	switch {
 	case sess == nil || !sess.died:
 		a.bad(s, "claim %v was dropped, and its session has no tombstone", c.id())
-	case s.At < sess.deadAt+time.Duration(sess.Grace)*time.Millisecond:
+	case a.fast(s.At-sess.deadAt) < time.Duration(sess.Grace)*time.Millisecond:
 		a.bad(s, "claim %v was dropped within the grace of its session", c.id())
 	}
 }
+
+// fast is a time as the fastest clock has it.
+func (a *Audit) fast(d time.Duration) time.Duration { return d + time.Duration(float64(d)*a.Rates) }
 
 func sameClaims(a, b []claim) bool {
 	return slices.EqualFunc(a, b, func(x, y claim) bool { return x.id() == y.id() })

@@ -67,7 +67,7 @@ func (a *Audit) opened(s Step, next Session, own bool) {
 
 func (a *Audit) buried(s Step, was *sessionState, own bool) {
 	gone := a.Gone != nil && a.Gone(s.Key.Name)
-	if stood := s.At - was.since; !own && !gone && stood+a.Leap < was.ttl() {
+	if stood := s.At - was.since; !own && !gone && a.fast(stood)+a.Leap < was.ttl() {
 		a.bad(s, "buried after %v, and its TTL is %v", stood, was.ttl())
 	}
 }

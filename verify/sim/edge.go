@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/machine"
 	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/holdfast-lock/holdfast/verify/check"
 )
@@ -21,6 +22,7 @@ type edge struct {
 	w   *world
 	bit uint64
 	who string
+	on  *machine.Machine
 
 	mu      sync.Mutex
 	calls   int
@@ -30,33 +32,35 @@ type edge struct {
 // A window is the trust in one session: from the moment before its last
 // answered beat was sent, for its TTL less the margin.
 type window struct {
-	until  time.Time
+	until  time.Duration // on the clock of its machine
 	opened bool
 	ttl    time.Duration
 	sent   map[string]attempt // by nonce
 }
 
-type attempt struct {
-	at  time.Time
-	ttl time.Duration
+type attempt struct{ at, ttl time.Duration }
+
+// newEdge makes the edge of a client on a machine whose clock runs at a rate.
+func (w *world) newEdge(name string, bit uint64, rate int64) *edge {
+	m := machine.New(rate, w.seed<<8^bit)
+	return &edge{Process: w.bus.Process(name), w: w, bit: bit, who: name, on: m, windows: map[string]*window{}}
 }
 
-func (w *world) newEdge(name string, bit uint64) *edge {
-	return &edge{Process: w.bus.Process(name), w: w, bit: bit, who: name, windows: map[string]*window{}}
-}
+// Machine implements machine.Owner.
+func (e *edge) Machine() *machine.Machine { return e.on }
 
-// deadline is the latest moment until which any lock of the client may be
-// believed in.
-func (e *edge) deadline() time.Time {
+// left is how long any lock of the client may be believed in at most, on the
+// clock of its machine.
+func (e *edge) left() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var last time.Time
+	var last time.Duration
 	for _, win := range e.windows {
-		if win.opened && win.until.After(last) {
-			last = win.until
+		if win.opened {
+			last = max(last, win.until)
 		}
 	}
-	return last
+	return last - e.on.Now()
 }
 
 // Load implements holdfast.Store.
@@ -182,13 +186,13 @@ func (e *edge) sending(w holdfast.Write) (*window, string) {
 	if win == nil {
 		return nil, ""
 	}
-	now, ttl := time.Now(), time.Duration(rec.TTL)*time.Millisecond
+	now, ttl := e.on.Now(), time.Duration(rec.TTL)*time.Millisecond
 	if win.opened {
-		if !now.Before(win.until) {
-			e.w.broken("C6", "%s sends a heartbeat %v after its window has ended", e.who, now.Sub(win.until))
+		if now >= win.until {
+			e.w.broken("C6", "%s sends a heartbeat %v after its window has ended", e.who, now-win.until)
 		}
 		if ttl < win.ttl {
-			win.until = earlier(win.until, now.Add(ttl-holdfast.Margin(ttl)))
+			win.until = min(win.until, now+ttl-holdfast.Margin(ttl))
 		}
 	}
 	win.sent[rec.Nonce] = attempt{now, ttl}
@@ -208,21 +212,14 @@ func (e *edge) answered(win *window, nonce string, out holdfast.Outcome) {
 		nonce = rec.Nonce
 	}
 	a, ok := win.sent[nonce]
-	if !ok || win.opened && !time.Now().Before(win.until) {
+	if !ok || win.opened && e.on.Now() >= win.until {
 		return
 	}
-	until := a.at.Add(a.ttl - holdfast.Margin(a.ttl))
-	if !win.opened || until.After(win.until) {
+	until := a.at + a.ttl - holdfast.Margin(a.ttl)
+	if !win.opened || until > win.until {
 		win.until = until
 	}
 	win.opened, win.ttl = true, a.ttl
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 func keyName(k holdfast.Key) string { return fmt.Sprintf("%s %.8s", k.Space, k.Name) }

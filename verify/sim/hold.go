@@ -25,10 +25,10 @@ func (l *life) granted(lock *holdfast.Lock, asked time.Duration) *hold {
 	h := &hold{life: l, lock: lock}
 	h.Hold = check.Hold{Name: lock.Name(), Slots: lock.Slots(), Token: lock.Token(), Who: l.name, Asked: asked, Granted: w.now()}
 	w.logf("%s has %q slots %d token %d until %v", l.name, h.Name, h.Slots, h.Token, time.Until(lock.Deadline()))
-	deadline, least := lock.Deadline(), l.edge.deadline()
+	believed, allowed := time.Until(lock.Deadline()), l.edge.left()
 	err := lock.Err()
-	if err == nil && deadline.After(least) {
-		w.broken("C2", "%s believes in %q for %v, and its beats allow %v", l.name, h.Name, time.Until(deadline), time.Until(least))
+	if err == nil && believed > allowed {
+		w.broken("C2", "%s believes in %q for %v, and its beats allow %v", l.name, h.Name, believed, allowed)
 	}
 	w.mu.Lock()
 	w.holds = append(w.holds, h)
@@ -38,11 +38,11 @@ func (l *life) granted(lock *holdfast.Lock, asked time.Duration) *hold {
 	w.mu.Unlock()
 	ctx := lock.Context()
 	context.AfterFunc(ctx, func() {
-		late := time.Since(l.edge.deadline())
+		late := -l.edge.left()
 		h.end()
 		cause := context.Cause(ctx)
 		w.logf("%s: %q token %d ends: %v", l.name, h.Name, h.Token, cause)
-		if late > 0 && err == nil && errors.Is(cause, holdfast.ErrLost) && !l.crashed() {
+		if late > l.slack() && err == nil && errors.Is(cause, holdfast.ErrLost) && !l.crashed() {
 			w.broken("C6", "%s was told of the loss of %q %v after its window had ended", l.name, h.Name, late)
 		}
 		if lock.Err() == nil {
@@ -61,6 +61,9 @@ func (h *hold) end() {
 func (h *hold) endLocked() {
 	if !h.ended {
 		h.ended, h.Ended = true, h.life.w.now()
+		if late := -h.life.edge.left(); late > 0 { // asleep nobody believes anything
+			h.Ended -= h.life.edge.on.True(late)
+		}
 	}
 }
 
@@ -80,8 +83,8 @@ func (h *hold) good() bool {
 	case ended:
 		w.broken("C6", "%s: %q token %d was lost and is held again", h.life.name, h.Name, h.Token)
 		return false
-	case !time.Now().Before(h.life.edge.deadline()):
-		w.broken("C6", "%s: Err of %q token %d is nil %v after its window has ended", h.life.name, h.Name, h.Token, time.Since(h.life.edge.deadline()))
+	case h.life.edge.left() <= 0:
+		w.broken("C6", "%s: Err of %q token %d is nil %v after its window has ended", h.life.name, h.Name, h.Token, -h.life.edge.left())
 	}
 	return true
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/machine"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
@@ -33,6 +34,9 @@ type plan struct {
 	glances                    bool          // the store has a cheap look that may be out of date
 	locked                     float64       // how many writes of names lose to nothing but a lock on the row
 	leap                       time.Duration // the most that all jumps of the store's clock leap forward
+	rates                      []int64       // of each process's clock, in millionths of true time
+	drift                      float64       // the most by which one is wrong, as a part of 1
+	sleeps                     int           // machines that sleep a while
 }
 
 // glancesAlways gives every seed a store with a cheap look.
@@ -139,8 +143,22 @@ func drawPlan(r *rand.Rand) plan {
 		f.Stale = []time.Duration{0, time.Second, p.maxTTL, 3 * p.maxTTL}[r.IntN(4)]
 		f.Singly, f.Busy = r.Float64(), []float64{0, 0.5, 1}[r.IntN(3)]
 	}
+	for range p.procs {
+		p.rates = append(p.rates, machine.True)
+	}
+	if chance(0.4) {
+		p.drift = 0.05                         // as much as the margin pays for
+		p.leap = max(0, p.leap-p.maxTTL*6/100) // which pays for leaps as well
+		for i := range p.rates {
+			p.rates[i] += []int64{-50_000, 50_000, r.Int64N(100_001) - 50_000}[r.IntN(3)]
+		}
+	}
+	p.sleeps = count(0.3, 2)
 	if p.setTTLs {
 		p.leap = min(p.leap, holdfast.Margin(2*time.Second))
+		if p.drift > 0 {
+			p.leap = min(p.leap, holdfast.Margin(2*time.Second)-6*time.Second*6/100)
+		}
 		p.maxTTL = max(p.maxTTL, 6*time.Second)
 	}
 	return p

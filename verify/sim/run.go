@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/machine"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
@@ -88,6 +89,25 @@ func (w *world) misfortunes() (list []misfortune) {
 			forward -= by
 		}
 		add(when(), func() { w.logf("the store's clock jumps by %v", by); w.bus.Jump(by) })
+	}
+	r = rand.New(rand.NewPCG(w.seed, 3)) // its own, so that what came before stays what it was
+	for range w.plan.sleeps {
+		p, from := w.procs[r.IntN(len(w.procs))], when()
+		to := min(from+time.Duration(r.Int64N(int64(w.plan.maxTTL)*3/2)), w.plan.length)
+		var asleep *life
+		add(from, func() {
+			p.now(func(l *life) {
+				w.logf("%s falls asleep for %v", l.name, to-from)
+				l.suspend(to - from)
+				asleep = l
+			})
+		})
+		add(to, func() {
+			if asleep != nil {
+				w.logf("%s wakes", asleep.name)
+				asleep.edge.Resume()
+			}
+		})
 	}
 	slices.SortStableFunc(list, func(a, b misfortune) int { return cmp.Compare(a.at, b.at) })
 	return list
@@ -205,7 +225,7 @@ func (w *world) end() {
 		})
 	}
 	w.bus.Settle()
-	e := w.newEdge("sweeper", 0)
+	e := w.newEdge("sweeper", 0, machine.True)
 	c := w.client(e, 99, 0)
 	for range 7 {
 		if _, err := c.Sweep(context.Background()); err != nil {

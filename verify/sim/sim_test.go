@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/verify/ledger"
 	"github.com/holdfast-lock/holdfast/verify/sim"
 )
 
@@ -43,11 +44,12 @@ func TestSeeds(t *testing.T) {
 		}
 		return
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // a seed leaves little behind
+	defer debug.SetGCPercent(debug.SetGCPercent(1000)) // a seed leaves little behind
 	var next, done, failed, holds, steps atomic.Int64
 	next.Store(int64(*first))
 	end := int64(*first + *seeds)
 	began := time.Now()
+	account := ledger.Begin("sim", "memory", fmt.Sprintf("seeds %d to %d", *first, end-1))
 	stop := make(chan struct{})
 	var progress sync.WaitGroup
 	progress.Go(func() {
@@ -91,6 +93,9 @@ func TestSeeds(t *testing.T) {
 	})
 	close(stop)
 	progress.Wait()
+	if err := account.End(int(done.Load()), int(failed.Load())); err != nil {
+		t.Error(err)
+	}
 	took := time.Since(began)
 	t.Logf("%d seeds, %d locks given, %d records written, in %v: %.0f seeds a second", done.Load(), holds.Load(), steps.Load(), took.Round(time.Millisecond), float64(done.Load())/took.Seconds())
 }

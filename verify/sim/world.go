@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/machine"
 	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/holdfast-lock/holdfast/verify/check"
 )
@@ -144,6 +145,7 @@ func (w *world) result() *Result {
 		}
 	}
 	r.audit = check.NewAudit(w.store.owner, w.plan.leap)
+	r.audit.Rates = w.plan.drift
 	return r
 }
 
@@ -181,7 +183,8 @@ type life struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	ops    sync.WaitGroup
-	dead   bool // crashed; guarded by w.mu
+	dead   bool      // crashed; guarded by w.mu
+	woke   time.Time // when its machine last woke, or will; guarded by w.mu
 }
 
 // start begins a new life.
@@ -192,7 +195,7 @@ func (p *proc) start() {
 	l := &life{p: p, w: w, name: fmt.Sprintf("p%d.%d", p.nr, w.lives)}
 	w.lives++
 	w.mu.Unlock()
-	l.edge = w.newEdge(l.name, bit)
+	l.edge = w.newEdge(l.name, bit, w.plan.rates[p.nr])
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.client = w.client(l.edge, p.nr, w.plan.ttls[p.nr])
 	w.mu.Lock()
@@ -210,12 +213,14 @@ func (w *world) client(e *edge, nr int, ttl time.Duration) *holdfast.Client {
 			holdfast.Store
 			holdfast.Sweeper
 			holdfast.Glancer
-		}{e, e, glancer{e}}
+			machine.Owner
+		}{e, e, glancer{e}, e}
 	case !w.plan.hints:
 		store = struct {
 			holdfast.Store
 			holdfast.Sweeper
-		}{e, e}
+			machine.Owner
+		}{e, e, e}
 	case w.plan.costly && w.plan.glances:
 		store = struct {
 			costly
@@ -315,6 +320,31 @@ func (l *life) sleep(d time.Duration) {
 	case <-t.C:
 	case <-l.ctx.Done():
 	}
+}
+
+// suspend has the life's machine sleep for d from now on: nothing that waits goes
+// on, and its clock does.
+func (l *life) suspend(d time.Duration) {
+	l.w.mu.Lock()
+	if woke := time.Now().Add(d); woke.After(l.woke) {
+		l.woke = woke
+	}
+	l.w.mu.Unlock()
+	l.edge.Pause()
+	l.edge.on.Sleep(d)
+}
+
+// slack is how late a process may hear of a loss now: who looks once a second
+// finds out within that after it woke, and timers of clocks that are wrong are
+// late by rounding.
+func (l *life) slack() time.Duration {
+	const rounding = 10 * time.Microsecond
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if !l.woke.IsZero() && time.Since(l.woke) <= 1100*time.Millisecond {
+		return 1 << 62
+	}
+	return rounding
 }
 
 func (l *life) crashed() bool {
