@@ -15,9 +15,22 @@ import (
 )
 
 // tables are what an episode adds to its database: the application's table, and
-// what keeps every version of every record. On PostgreSQL that is a trigger,
-// which also tells who wrote it, and whether without waiting for the disk.
+// what keeps every version of every record. On PostgreSQL and SQLite that is a
+// trigger, which on PostgreSQL also tells who wrote it, and whether without waiting
+// for the disk.
 func tables(scheme string) string {
+	if scheme == "sqlite" {
+		return `
+create table effects (id text primary key, name text not null, token bigint not null);
+create table audit (n integer primary key, id blob, version integer, value blob);
+create trigger audit_insert after insert on holdfast_records begin
+	insert into audit (id, version, value) values (unhex(printf('%02x', new.space) || hex(new.name)), new.version, new.value);
+end;
+create trigger audit_update after update on holdfast_records when new.version <> old.version begin
+	insert into audit (id, version, value) values (unhex(printf('%02x', new.space) || hex(new.name)), new.version, new.value);
+end;
+`
+	}
 	if scheme == "postgres" {
 		return `
 create table effects (id text primary key, name text not null, token bigint not null);
@@ -57,7 +70,10 @@ func setUp(ctx context.Context, db *sql.DB, scheme string) error {
 // seen: that of the trigger on PostgreSQL, of versions on MariaDB.
 func (e *episode) steps(ctx context.Context) (all []check.Step, err error) {
 	query := `select id, version, value, lazy, who, '', '' from audit order by n`
-	if e.lane.kind == "mysql" {
+	switch e.lane.kind {
+	case "sqlite":
+		query = `select id, version, value, false, '', '', '' from audit order by n`
+	case "mysql":
 		query = `select id, version, value, false, '', row_start, row_end from holdfast_records for system_time all order by version, row_start`
 	}
 	rows, err := e.store.DB.QueryContext(ctx, query)
@@ -78,10 +94,12 @@ func (e *episode) steps(ctx context.Context) (all []check.Step, err error) {
 		}
 		s.Key, s.Value = holdfast.Key{Space: holdfast.Space(id[0]), Name: string(id[1:])}, string(value)
 		s.At = time.Duration(s.Version) * time.Microsecond // the server's clock, but for a leap back
-		if e.lane.kind == "mysql" {
+		if e.lane.tells() {
 			if who = wrote[writeOf{keyOf(s.Key), s.Version}]; who == "" {
 				s.Writers = ^uint64(0) // nobody was told that it won
 			}
+		}
+		if e.lane.kind == "mysql" {
 			before, seen := ended[s.Key]
 			ended[s.Key] = to
 			if last[s.Key].Version == s.Version {

@@ -22,7 +22,6 @@ import (
 type nodes struct {
 	cluster
 	keyspace string
-	ttl      time.Duration
 	// tells says whether a reply tells what became of a transaction.
 	tells func(reply []byte) bool
 }
@@ -45,10 +44,10 @@ func newNodes(t *testing.T) *lane {
 	t.Helper()
 	c := servers.Cassandra(t, &servers.ClusterOptions{Cuttable: true})
 	applied := func(reply []byte) bool { return bytes.Contains(reply, []byte("[applied]")) }
-	l := &lane{kind: "cassandra", nodes: &nodes{c, c.Keyspace(t), 0, applied}}
+	l := &lane{kind: "cassandra", nodes: &nodes{c, c.Keyspace(t), applied}}
 	must(t, stores.Migrate(t.Context(), l.nodes.keyspace))
-	l.nodes.ttl = ttlOn(t, l.nodes.keyspace)
-	t.Logf("figure: %s; TTL %v", c.Name, l.nodes.ttl)
+	l.ttl = ttlOn(t, l.nodes.keyspace)
+	t.Logf("figure: %s; TTL %v", c.Name, l.ttl)
 	return l
 }
 

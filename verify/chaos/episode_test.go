@@ -38,11 +38,40 @@ func (e *episode) patience() time.Duration { return max(patience, 10*e.ttl) }
 // A lane is a server, and what may stand in front of it. Its episodes come one
 // after the other.
 type lane struct {
-	kind   string // postgres, mysql, cassandra, etcd
+	kind   string // postgres, mysql, cassandra, etcd, spanner, sqlite, directory
 	server *servers.Server
 	nodes  *nodes          // in the place of a server
 	front  *servers.Server // a PgBouncer
 	disk   string          // the directory of a small disk on which its data are
+	ttl    time.Duration   // 0: 1.5 seconds
+}
+
+// tells says whether it is the workers who tell which of them wrote what.
+func (l *lane) tells() bool { return l.kind == "mysql" || l.kind == "sqlite" }
+
+// database makes an empty one.
+func (l *lane) database(t *testing.T, dir string) (target string) {
+	if l.disk != "" && l.server == nil {
+		var err error
+		dir, err = os.MkdirTemp(l.disk, "")
+		must(t, err)
+		t.Cleanup(func() { os.RemoveAll(dir) })
+	}
+	switch l.kind {
+	case "cassandra", "etcd": // all episodes have the same
+		return l.nodes.keyspace
+	case "spanner":
+		target = l.server.SpannerDatabase(t)
+	case "sqlite":
+		target = "sqlite:" + filepath.Join(dir, "locks.db")
+	case "directory":
+		target = "dir:" + filepath.Join(dir, "locks")
+		must(t, os.Mkdir(filepath.Join(dir, "locks"), 0o700))
+	default:
+		target = l.server.Database(t)
+	}
+	must(t, stores.Migrate(t.Context(), target))
+	return target
 }
 
 func (l *lane) addr() string {
@@ -71,19 +100,17 @@ type episode struct {
 	counter string           // the directory of counters that the locks guard, or ""
 	pauses  bool             // somebody may have stood still between a look at its lock and what it did
 
-	mu    sync.Mutex
-	notes []note
-}
+	faults  [][2]int64     // when something was broken
+	history *story.History // when it is over
 
-type note struct {
-	at   int64
-	text string
+	mu    sync.Mutex
+	notes []story.Note
 }
 
 func (e *episode) note(format string, args ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.notes = append(e.notes, note{life.Now(), fmt.Sprintf(format, args...)})
+	e.notes = append(e.notes, story.Note{At: life.Now(), Text: fmt.Sprintf(format, args...)})
 }
 
 // newEpisode makes a database with a few workers' worth of tables.
@@ -92,19 +119,20 @@ func newEpisode(t *testing.T, l *lane, seed uint64) *episode {
 	dir := t.TempDir()
 	t.Cleanup(func() { checkEmpty(t, dir) })
 	e := &episode{t: t, rng: rand.New(rand.NewPCG(seed, 1)), lane: l, dir: dir, ttl: 1500 * time.Millisecond, names: names, known: make(map[string]int64)}
-	if l.nodes != nil {
-		e.target, e.ttl, e.counter = l.nodes.keyspace, l.nodes.ttl, t.TempDir()
-	} else {
-		e.target = l.server.Database(t)
-		must(t, stores.Migrate(t.Context(), e.target))
+	if l.ttl != 0 {
+		e.ttl = l.ttl
 	}
+	e.target = l.database(t, dir)
 	var err error
 	e.store, err = stores.Open(t.Context(), as(e.target, "judge"))
 	must(t, err)
 	t.Cleanup(func() { e.store.Close() })
 	if e.store.DB != nil {
 		must(t, setUp(t.Context(), e.store.DB, l.kind))
+	} else {
+		e.counter = t.TempDir()
 	}
+	must(t, e.store.Registers.Make(t.Context(), "one", "both", "slots", "held"))
 	e.client, err = holdfast.New(e.store.Store, &holdfast.Options{RuntimeDir: e.host("judge")})
 	must(t, err)
 	t.Cleanup(func() { e.client.Close() })
@@ -124,8 +152,8 @@ func (e *episode) host(name string) string {
 func (e *episode) crowd(flags ...string) {
 	e.t.Helper()
 	n := 3 + e.rng.IntN(4)
-	if e.lane.nodes != nil {
-		n = 3 + e.rng.IntN(2) // they share the machine with three nodes
+	if e.lane.ttl != 0 {
+		n = 3 + e.rng.IntN(2) // they share the machine with all nodes
 	}
 	for range n {
 		e.start(fmt.Sprint(e.rng.IntN(2)), flags...)
@@ -209,6 +237,13 @@ func (e *episode) who(waits bool) *process {
 func (e *episode) finish(slow func() time.Duration) (r entry) {
 	e.t.Helper()
 	r = e.conclude(slow)
+	e.show(r)
+	return r
+}
+
+// show tells of an episode what was wrong with it.
+func (e *episode) show(r entry) {
+	e.t.Helper()
 	for i, v := range r.Found {
 		if i < 10 {
 			e.t.Error(v)
@@ -220,7 +255,6 @@ func (e *episode) finish(slow func() time.Duration) (r entry) {
 	if e.t.Failed() {
 		e.t.Logf("the same plan again: go test ./verify/chaos -v -run '^%s$' -args -full=%v -seed %d", strings.ReplaceAll(e.t.Name(), "/", "$/^"), *full, *seed)
 	}
-	return r
 }
 
 func (e *episode) conclude(slow func() time.Duration) (r entry) {
@@ -235,12 +269,19 @@ func (e *episode) conclude(slow func() time.Duration) (r entry) {
 		p.End()
 	}
 	e.note("told to end")
+	return e.verdict(healed, slow)
+}
+
+// verdict judges an episode when its workers end.
+func (e *episode) verdict(healed int64, slow func() time.Duration) (r entry) {
+	e.t.Helper()
 	e.await("every worker ends", func() bool {
 		return !slices.ContainsFunc(e.workers, func(p *process) bool { return !p.Ended() })
 	})
-	h := &story.History{Healed: healed, Rows: make(map[string]bool), Slow: slow()}
+	h := &story.History{Title: e.t.Name(), Healed: healed, Rows: make(map[string]bool), Slow: slow(), Faults: e.faults, Notes: e.notes}
+	e.history = h
 	for _, p := range e.workers {
-		h.Stories = append(h.Stories, &p.Story)
+		h.Stories = append(h.Stories, p.Stories()...)
 		if text := p.Said(); text != "" {
 			r.Found = append(r.Found, story.Bad("worker", "%s says: %s", p.ID, text))
 		}
@@ -277,7 +318,7 @@ func (e *episode) conclude(slow func() time.Duration) (r entry) {
 			r.Losses++
 		}
 	}
-	r.Writes, r.Slow, r.Cuts = len(h.Rows), h.Slow, e.cuts
+	r.Writes, r.Slow, r.Cuts, r.Histories = len(h.Rows), h.Slow, e.cuts, h.Names()
 	return r
 }
 
@@ -316,8 +357,7 @@ func (e *episode) residue(slow time.Duration) (found []check.Violation) {
 
 // dump prints what has happened, the end of it if it is long.
 func (e *episode) dump() {
-	var lines []note
-	lines = append(lines, e.notes...)
+	lines := slices.Clone(e.notes)
 	for _, p := range e.workers {
 		for _, ev := range p.Told() {
 			text := fmt.Sprintf("%s %s", p.ID, ev.What)
@@ -332,13 +372,13 @@ func (e *episode) dump() {
 			if ev.Sent != 0 {
 				text += fmt.Sprint(" sent ", time.Duration(ev.Sent))
 			}
-			lines = append(lines, note{ev.At, text + " " + ev.Text})
+			lines = append(lines, story.Note{At: ev.At, Text: text + " " + ev.Text})
 		}
 		if p.Ended() && p.Said() != "" {
-			lines = append(lines, note{life.Now(), p.ID + " said: " + p.Said()})
+			lines = append(lines, story.Note{At: life.Now(), Text: p.ID + " said: " + p.Said()})
 		}
 	}
-	slices.SortFunc(lines, func(a, b note) int { return cmp.Compare(a.at, b.at) })
+	slices.SortFunc(lines, func(a, b story.Note) int { return cmp.Compare(a.At, b.At) })
 	file, err := os.CreateTemp("", "chaos-*.log")
 	if err != nil {
 		e.t.Log(err)
@@ -346,7 +386,7 @@ func (e *episode) dump() {
 	}
 	defer file.Close()
 	for _, l := range lines {
-		fmt.Fprintf(file, "%v %s\n", time.Duration(l.at), l.text)
+		fmt.Fprintf(file, "%v %s\n", time.Duration(l.At), l.Text)
 	}
 	if e.store.DB == nil {
 	} else if all, err := e.steps(context.Background()); err == nil {
@@ -356,8 +396,8 @@ func (e *episode) dump() {
 	}
 	e.t.Logf("all that happened is in %s", file.Name())
 	for _, l := range lines {
-		if !strings.HasPrefix(l.text, "w") {
-			e.t.Logf("%v %s", time.Duration(l.at), l.text)
+		if !strings.HasPrefix(l.Text, "w") {
+			e.t.Logf("%v %s", time.Duration(l.At), l.Text)
 		}
 	}
 }
@@ -374,11 +414,12 @@ type entry struct {
 	Fault                                        string
 	Episodes, Holds, Writes, Losses, Cuts, Steps int
 	Counted                                      int // increments of counters
+	Histories                                    int // of one name each
 	Found                                        []check.Violation
 	Gap, Slow                                    time.Duration
 }
 
-var ledger struct {
+var entries struct {
 	sync.Mutex
 	of map[string]*entry
 }
@@ -388,20 +429,20 @@ const entryMark = "entry: "
 
 // enter adds an episode to the ledger.
 func enter(e entry) {
-	ledger.Lock()
-	defer ledger.Unlock()
+	entries.Lock()
+	defer entries.Unlock()
 	if own {
 		text, _ := json.Marshal(e)
 		fmt.Printf("\n%s%s\n", entryMark, text)
 	}
-	if ledger.of == nil {
-		ledger.of = make(map[string]*entry)
+	if entries.of == nil {
+		entries.of = make(map[string]*entry)
 	}
 	for _, fault := range []string{e.Fault, "all"} {
-		l := ledger.of[fault]
+		l := entries.of[fault]
 		if l == nil {
 			l = &entry{Fault: fault}
-			ledger.of[fault] = l
+			entries.of[fault] = l
 		}
 		l.Episodes++
 		l.Holds += e.Holds
@@ -410,6 +451,7 @@ func enter(e entry) {
 		l.Cuts += e.Cuts
 		l.Steps += e.Steps
 		l.Counted += e.Counted
+		l.Histories += e.Histories
 		l.Found = append(l.Found, e.Found...)
 		if e.Gap > l.Gap {
 			l.Gap, l.Slow = e.Gap, e.Slow
@@ -419,12 +461,12 @@ func enter(e entry) {
 
 // report prints the ledger.
 func report(t *testing.T) {
-	ledger.Lock()
-	defer ledger.Unlock()
-	for _, fault := range slices.Sorted(maps.Keys(ledger.of)) {
-		l := ledger.of[fault]
-		t.Logf("ledger: %-58s episodes %3d, holds %6d, lost %3d, fenced writes %5d, increments %5d, replies thrown away %3d, writes audited %6d, longest that a name was free and awaited after healing %6v (slowness of the machine %v), violations %d",
-			fault, l.Episodes, l.Holds, l.Losses, l.Writes, l.Counted, l.Cuts, l.Steps, l.Gap.Round(time.Millisecond), l.Slow.Round(time.Millisecond), len(l.Found))
+	entries.Lock()
+	defer entries.Unlock()
+	for _, fault := range slices.Sorted(maps.Keys(entries.of)) {
+		l := entries.of[fault]
+		t.Logf("ledger: %-58s episodes %3d, holds %6d, lost %3d, fenced writes %5d, increments %5d, replies thrown away %3d, writes audited %6d, histories of a name %4d, longest that a name was free and awaited after healing %6v (slowness of the machine %v), violations %d",
+			fault, l.Episodes, l.Holds, l.Losses, l.Writes, l.Counted, l.Cuts, l.Steps, l.Histories, l.Gap.Round(time.Millisecond), l.Slow.Round(time.Millisecond), len(l.Found))
 	}
 }
 

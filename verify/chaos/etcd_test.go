@@ -17,9 +17,9 @@ func newMembers(t *testing.T) *lane {
 	c := servers.EtcdThree(t, &servers.ClusterOptions{Cuttable: true})
 	// What is longer than a frame of HTTP/2 that only acknowledges.
 	tells := func(reply []byte) bool { return len(reply) > 60 }
-	l := &lane{kind: "etcd", nodes: &nodes{c, c.URL + "?prefix=test/" + rand.Text() + "/", 0, tells}}
-	l.nodes.ttl = ttlOn(t, l.nodes.keyspace)
-	t.Logf("figure: %s; TTL %v", c.Name, l.nodes.ttl)
+	l := &lane{kind: "etcd", nodes: &nodes{c, c.URL + "?prefix=test/" + rand.Text() + "/", tells}}
+	l.ttl = ttlOn(t, l.nodes.keyspace)
+	t.Logf("figure: %s; TTL %v", c.Name, l.ttl)
 	return l
 }
 

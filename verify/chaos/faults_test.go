@@ -186,7 +186,9 @@ func (f fault) run(t *testing.T, l *lane, seed uint64) {
 	e.note("%s: %s, seed %d", l.kind, f.name, seed)
 	e.crowd(f.more...)
 	e.sleep(e.part(0.1, 0.6))
+	from := life.Now()
 	f.do(e)
+	e.faults = append(e.faults, [2]int64{from, life.Now()})
 	r := e.finish(slow)
 	r.Fault = l.kind + ": " + f.name
 	enter(r)

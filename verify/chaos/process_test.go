@@ -28,27 +28,29 @@ func (e *episode) start(host string, flags ...string) *process {
 	id := fmt.Sprintf("w%d", len(e.workers))
 	p := new(process)
 	var err error
-	target := e.target
-	if e.lane.nodes == nil {
+	target, emulator := e.target, os.Getenv("SPANNER_EMULATOR_HOST")
+	if e.lane.server != nil {
 		p.proxy, err = servers.NewProxy(e.t.Context(), e.lane.addr())
 		must(e.t, err)
 		e.t.Cleanup(p.proxy.Close)
-		target = servers.WithHostPort(target, p.proxy.Addr())
+		if emulator = p.proxy.Addr(); e.lane.kind != "spanner" {
+			target = servers.WithHostPort(target, p.proxy.Addr())
+		}
 	}
 	self, err := os.Executable()
 	must(e.t, err)
 	args := []string{"-store", as(target, id), "-id", id, "-ttl", e.ttl.String(), "-names", e.names, "-seed", fmt.Sprint(e.rng.Uint64())}
 	if e.counter != "" {
-		args = append(args, "-fences=false", "-counter", e.counter, "-lanes", "1", "-think", "100ms")
+		args = append(args, "-counter", e.counter, "-lanes", "1", "-think", "100ms")
 	}
 	args = append(args, flags...)
-	if e.lane.kind == "mysql" {
+	if e.lane.tells() {
 		args = append(args, "-writes") // see steps
 	}
 	cmd := exec.Command(self, args...)
 	cmd.Dir = e.dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "USER=ana", mark + e.dir, "CHAOS_ROLE=worker", "XDG_RUNTIME_DIR=" + e.host(host),
-		"SPANNER_EMULATOR_HOST=" + os.Getenv("SPANNER_EMULATOR_HOST")}
+		"SPANNER_EMULATOR_HOST=" + emulator}
 	p.Process, err = story.Start(cmd, id, e.ttl)
 	must(e.t, err)
 	e.workers = append(e.workers, p)
@@ -59,7 +61,7 @@ func (e *episode) start(host string, flags ...string) *process {
 
 // as is a URL for a user or program of that name.
 func as(target, name string) string {
-	if strings.HasPrefix(target, "etcd:") { // which has no names for connections
+	if !strings.HasPrefix(target, "postgres:") && !strings.HasPrefix(target, "mysql:") { // which have no names for connections
 		return target
 	}
 	u, err := url.Parse(target)

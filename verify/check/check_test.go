@@ -56,6 +56,9 @@ func TestRegister(t *testing.T) {
 	read := func(at time.Duration, value int64) Access {
 		return Access{Call: at, Return: at, Read: true, Value: value}
 	}
+	perhaps := func(at time.Duration, token, value int64, strict bool) Access {
+		return Access{Call: at, Return: at, Token: token, Value: value, Unknown: true, Strict: strict}
+	}
 	for _, c := range []struct {
 		name    string
 		bad     bool
@@ -65,6 +68,14 @@ func TestRegister(t *testing.T) {
 		{"an older one is refused", false, []Access{write(1, 2, 10, false), write(2, 1, 20, true), read(3, 10)}},
 		{"an older one is taken", true, []Access{write(1, 2, 10, false), read(2, 10), write(3, 1, 20, false), read(4, 20)}},
 		{"a newer one is refused", true, []Access{write(1, 1, 10, false), write(2, 2, 20, true)}},
+		{"no answer, and it was taken", false, []Access{perhaps(1, 1, 10, false), read(2, 10)}},
+		{"no answer, and it was taken later", false, []Access{perhaps(1, 1, 10, false), read(2, 0), read(3, 10)}},
+		{"no answer, and it was not taken", false, []Access{perhaps(1, 1, 10, false), read(2, 0)}},
+		{"no answer, taken, and undone", true, []Access{perhaps(1, 1, 10, false), read(2, 10), read(3, 0)}},
+		{"no answer, and taken behind a newer one", true, []Access{perhaps(1, 1, 10, false), write(2, 2, 20, false), read(3, 20), read(4, 10)}},
+		{"no answer, and refused for it", false, []Access{perhaps(1, 2, 10, true), write(2, 1, 20, true), write(3, 3, 30, false), read(4, 30)}},
+		{"no answer, and refused for no reason", true, []Access{perhaps(1, 2, 10, true), write(2, 3, 20, true)}},
+		{"no answer, and read before it was sent", true, []Access{read(1, 10), perhaps(2, 1, 10, false)}},
 	} {
 		if found := Register("a", c.history); (len(found) > 0) != c.bad {
 			t.Errorf("%s: found %v", c.name, found)

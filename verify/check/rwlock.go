@@ -27,7 +27,7 @@ func RWLock(holds []Hold) (found []Violation) {
 	for name, hs := range byName(holds) {
 		var ops []porcupine.Operation
 		for i, h := range hs {
-			if h.Void {
+			if h.Void || h.Ended < h.Granted { // that one was never believed in
 				continue
 			}
 			ops = append(ops,

@@ -55,5 +55,5 @@ func openCassandra(ctx context.Context, target string) (*Store, error) {
 		conn.Close()
 		return nil, err
 	}
-	return &Store{Store: store, close: func() error { conn.Close(); return nil }}, nil
+	return &Store{Store: store, Registers: inCassandra{conn}, close: func() error { conn.Close(); return nil }}, nil
 }

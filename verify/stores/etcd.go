@@ -31,5 +31,5 @@ func openEtcd(ctx context.Context, target string) (*Store, error) {
 		c.Close()
 		return nil, err
 	}
-	return &Store{Store: s, close: c.Close}, nil
+	return &Store{Store: s, Registers: inEtcd{s, c, settings.Get("prefix")}, close: c.Close}, nil
 }

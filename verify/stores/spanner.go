@@ -43,5 +43,5 @@ func openSpanner(ctx context.Context, target string) (*Store, error) {
 		c.Close()
 		return nil, err
 	}
-	return &Store{Store: s, close: func() error { c.Close(); return nil }}, nil
+	return &Store{Store: s, Registers: inSpanner{s, c}, close: func() error { c.Close(); return nil }}, nil
 }

@@ -27,7 +27,8 @@ import (
 // A Store is open, and so is its database for what an application does there.
 type Store struct {
 	holdfast.Store         // as its package made it
-	DB             *sql.DB // nil where there are no transactions: then there is no fence
+	DB             *sql.DB // nil where there are no transactions of that kind
+	Registers      Registers
 
 	kind  kind
 	close func() error
@@ -124,6 +125,9 @@ func Open(ctx context.Context, target string) (*Store, error) {
 		return nil, err
 	}
 	s.kind = k
+	if s.DB != nil {
+		s.Registers = inSQL{s}
+	}
 	return s, nil
 }
 
@@ -217,7 +221,7 @@ func openDirectory(ctx context.Context, target string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{Store: store, close: store.Close}, nil
+	return &Store{Store: store, Registers: inFiles{besides(target)}, close: store.Close}, nil
 }
 
 func openMySQL(ctx context.Context, target string) (*Store, error) {

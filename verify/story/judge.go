@@ -29,6 +29,15 @@ type History struct {
 	Rows    map[string]bool // keys of the fenced writes that are in the table
 	Healed  int64           // when faults had ended
 	Slow    time.Duration   // of the machine
+	Title   string          // for people
+	Faults  [][2]int64      // when something was broken on purpose
+	Notes   []Note          // what was done
+}
+
+// A Note is what was done at a time.
+type Note struct {
+	At   int64  `json:"at"`
+	Text string `json:"text"`
 }
 
 // A Hold is one grant as its worker saw it.
@@ -67,21 +76,30 @@ func (h *History) Holds() (all []*Hold) {
 						o.until = time.Duration(beat[e.Name]) + window
 					}
 				}
+			case Trusts:
+				for _, o := range open {
+					if time.Duration(e.At) <= o.until { // else it is of the session after
+						o.until = max(o.until, time.Duration(e.Until))
+					}
+				}
 			case Asks:
 				asked[e.ID] = e
 			case Granted:
-				o := &Hold{of: s, until: time.Duration(beat[session]) + window, Hold: check.Hold{
+				o := &Hold{of: s, until: max(time.Duration(beat[session])+window, time.Duration(e.Until)), Hold: check.Hold{
 					Name: e.Name, Slots: e.Slots, Token: e.Token, Who: fmt.Sprintf("%s/%d", s.ID, e.ID),
 					Asked: time.Duration(asked[e.ID].At), Granted: time.Duration(e.At)}}
 				byID[e.ID], open[e.ID], of[o] = o, o, session
 				all = append(all, o)
 			case Lost:
-				byID[e.ID].lost, byID[e.ID].why = time.Duration(e.At), e.Text
+				o := byID[e.ID]
+				o.lost, o.why = time.Duration(e.At), e.Text
 			case Ends:
-				byID[e.ID].ends = time.Duration(e.At)
+				o := byID[e.ID]
+				o.ends, o.until = time.Duration(e.At), max(o.until, time.Duration(e.Until))
 				delete(open, e.ID)
 			case Finds:
-				byID[e.ID].finds, byID[e.ID].why = time.Duration(e.At), e.Text
+				o := byID[e.ID]
+				o.finds, o.why = time.Duration(e.At), e.Text
 				delete(open, e.ID)
 			}
 		}
@@ -115,13 +133,73 @@ func (h *History) Judge() (found []check.Violation) {
 	for _, o := range all {
 		plain = append(plain, o.Hold)
 	}
-	found = append(found, check.Windows(plain)...)
+	overlaps := check.Windows(plain)
+	found = append(found, overlaps...)
 	found = append(found, check.Tokens(plain)...)
 	found = append(found, order(plain)...)
+	if len(overlaps) == 0 { // else there is no order, and it takes long to see that
+		found = append(found, check.RWLock(plain)...)
+	}
+	for name, accesses := range h.accesses() {
+		found = append(found, check.Register(name, accesses)...)
+	}
 	found = append(found, h.writes(all)...)
 	found = append(found, h.notices(all)...)
 	found = append(found, h.waits()...)
 	return found
+}
+
+// accesses are the writes to the register of each name, and the reads.
+func (h *History) accesses() map[string][]check.Access {
+	byName := make(map[string][]check.Access)
+	for n, s := range h.Stories {
+		puts := make(map[int64]check.Access)
+		for _, e := range s.Events {
+			switch e.What {
+			case Puts:
+				puts[e.Value] = check.Access{Client: n, Call: time.Duration(e.At), Value: e.Value, Token: e.Token, Shared: e.Slots != 1, Strict: e.Strict, Unknown: true}
+			case Put:
+				a := puts[e.Value]
+				delete(puts, e.Value)
+				if e.Text == "unsent" {
+					continue
+				}
+				a.Return, a.Unknown, a.Refused = time.Duration(e.At), e.Text == "perhaps", e.Text == "refused"
+				byName[e.Name] = append(byName[e.Name], a)
+			case Reads:
+				byName[e.Name] = append(byName[e.Name], check.Access{Client: n, Call: time.Duration(e.Sent), Return: time.Duration(e.At), Read: true, Value: e.Value})
+			}
+		}
+		for _, e := range s.Events { // it was killed meanwhile
+			if a, ok := puts[e.Value]; ok && e.What == Puts {
+				byName[e.Name] = append(byName[e.Name], a)
+			}
+		}
+	}
+	return byName
+}
+
+// Names is how many histories of one name there are that are worth the word: of
+// three sessions or more, and of twelve grants, ends, writes and reads or more.
+func (h *History) Names() (n int) {
+	sessions, operations := make(map[string]map[*Story]bool), make(map[string]int)
+	for _, s := range h.Stories {
+		for _, e := range s.Events {
+			switch e.What {
+			case Granted, Ends, Finds, Put, Reads:
+				if operations[e.Name]++; sessions[e.Name] == nil {
+					sessions[e.Name] = make(map[*Story]bool)
+				}
+				sessions[e.Name][s] = true
+			}
+		}
+	}
+	for name, of := range sessions {
+		if len(of) >= 3 && operations[name] >= 12 {
+			n++
+		}
+	}
+	return n
 }
 
 // order checks that tokens grow with the holds that exclude each other.

@@ -27,6 +27,10 @@ func TestJudge(t *testing.T) {
 	write := func(ms int64, what string, id int, token int64, key string) Event {
 		return at(ms, Event{What: what, ID: id, Name: "x", Slots: 1, Token: token, Text: key})
 	}
+	put := func(ms, token, value int64) Event {
+		return at(ms, Event{What: Puts, Name: "x", Slots: 1, Token: token, Value: value})
+	}
+	read := func(ms, value int64) Event { return at(ms, Event{What: Reads, Name: "x", Sent: ms - 1, Value: value}) }
 	over := at(9000, Event{What: Closed})
 	one := func(id int, from, to, token int64) []Event {
 		return []Event{ask(from-1, id, 1), grant(from, id, 1, token), tell(to, Ends, id)}
@@ -57,6 +61,11 @@ func TestJudge(t *testing.T) {
 		{name: "a fenced write", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), write(15, Commits, 1, 5, "k"), write(16, Committed, 1, 5, "k"), tell(20, Ends, 1)}, second: one(1, 21, 30, 6), rows: []string{"k"}},
 		{name: "a fenced write behind a later holder", rule: "fence", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), tell(20, Ends, 1), write(25, Commits, 1, 5, "k")}, second: one(1, 21, 30, 6), rows: []string{"k"}},
 		{name: "one that was refused", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), tell(20, Ends, 1), write(25, Commits, 1, 5, "k")}, second: one(1, 21, 30, 6)},
+		{name: "what is read was put", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), put(12, 5, 77), at(15, Event{What: Put, Name: "x", Value: 77, Text: "taken"}), tell(20, Ends, 1)}, second: []Event{read(22, 77)}},
+		{name: "what was put is not read", rule: "C3", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), put(12, 5, 77), at(15, Event{What: Put, Name: "x", Value: 77, Text: "taken"}), tell(20, Ends, 1)}, second: []Event{read(22, 0)}},
+		{name: "killed before it had an answer, and not taken", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), put(12, 5, 77)}, killed: 20, second: []Event{read(22, 0)}},
+		{name: "killed before it had an answer, and taken", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), put(12, 5, 77)}, killed: 20, second: []Event{read(22, 0), read(24, 77)}},
+		{name: "killed before it had an answer, taken and undone", rule: "C3", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), put(12, 5, 77)}, killed: 20, second: []Event{read(22, 77), read(24, 0)}},
 		{name: "a confirmed write is gone", rule: "durable", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), write(15, Commits, 1, 5, "k"), write(16, Committed, 1, 5, "k"), tell(20, Ends, 1)}},
 	} {
 		h := &History{Rows: make(map[string]bool)}

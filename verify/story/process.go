@@ -5,9 +5,11 @@ package story
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -90,6 +92,26 @@ func (p *Process) Has(what string, after int64) bool {
 		}
 	}
 	return false
+}
+
+// Stories are those of its sessions.
+func (p *Process) Stories() []*Story {
+	byClient := make(map[int]*Story)
+	for _, e := range p.Told() {
+		s := byClient[e.Client]
+		if s == nil {
+			s = &Story{ID: p.ID, TTL: p.TTL, Killed: p.Killed, Stops: p.Stops, Broken: p.Broken}
+			if e.Client > 0 {
+				s.ID = fmt.Sprintf("%s.%d", p.ID, e.Client)
+			}
+			byClient[e.Client] = s
+		}
+		s.Events = append(s.Events, e)
+	}
+	if len(byClient) == 0 {
+		return []*Story{&p.Story}
+	}
+	return slices.SortedFunc(maps.Values(byClient), func(a, b *Story) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 // End tells it to end.

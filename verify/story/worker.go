@@ -35,10 +35,17 @@ type Event struct {
 	// Slots and Token are those of the lock; of a write the version is Token.
 	Slots int   `json:"slots,omitempty"`
 	Token int64 `json:"token,omitempty"`
+	// Value is what was put into the register of a name, or read from it.
+	Value int64 `json:"value,omitempty"`
+	// Client tells the sessions of one process apart.
+	Client int `json:"client,omitempty"`
 	// Sent is when what was answered at At was sent.
-	Sent int64  `json:"sent,omitempty"`
-	Lazy bool   `json:"lazy,omitempty"`
-	Text string `json:"text,omitempty"`
+	Sent int64 `json:"sent,omitempty"`
+	// Until is the end of the window, by who tells of no heartbeats.
+	Until  int64  `json:"until,omitempty"`
+	Lazy   bool   `json:"lazy,omitempty"`
+	Strict bool   `json:"strict,omitempty"` // the fence goes by tokens alone
+	Text   string `json:"text,omitempty"`
 }
 
 // What a worker tells.
@@ -48,12 +55,16 @@ const (
 	Granted   = "granted"   // after it
 	Refused   = "refused"   // or this
 	Beats     = "beats"     // a heartbeat of session Name has won
+	Trusts    = "trusts"    // or the library has said so: the window ends at Until
 	Lost      = "lost"      // its context has just ended: it no longer holds
 	Ends      = "ends"      // it believed until now, and releases
 	Finds     = "finds"     // it asked, and heard that it no longer holds
 	Released  = "released"  // what Release returned
 	Commits   = "commits"   // before COMMIT of a fenced write; Text is its key
 	Committed = "committed" // after it
+	Puts      = "puts"      // before a fenced write of Value to the register of Name
+	Put       = "put"       // after it: Text is taken, refused, unsent or perhaps
+	Reads     = "reads"     // what it has read of a register, asking at Sent
 	Wrote     = "wrote"     // a write to the store has won; Name is its key
 	Counted   = "counted"   // it has put Token into the counter of Name
 	Closed    = "closed"    // what Close returned
@@ -71,6 +82,9 @@ type work struct {
 	broken  string // what is wrong with it, to see that it is noticed
 	fences  bool
 	counter string // directory of counters that the locks guard
+	crowd   crowd
+	number  int  // of the session
+	native  bool // the library has the store itself, so nothing is seen of heartbeats
 	rng     func() *rand.Rand
 	store   *stores.Store
 	client  *holdfast.Client
@@ -81,37 +95,43 @@ type work struct {
 	nonces map[string]int64 // when each heartbeat was sent
 }
 
+var out sync.Mutex // guards standard output
+
 func (w *work) tell(e Event) {
 	if e.At == 0 {
 		e.At = life.Now()
 	}
+	e.Client = w.number
 	line, err := json.Marshal(e)
 	if err != nil {
 		panic(err)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	out.Lock()
+	defer out.Unlock()
 	os.Stdout.Write(append(line, '\n'))
 }
 
 // Work is the role of a process that asks for locks until its standard input
 // ends, believes in them, and writes under their fences.
 func Work(args []string) error {
-	w := &work{stop: make(chan struct{}), nonces: make(map[string]int64)}
+	w := work{stop: make(chan struct{})}
 	f := flag.NewFlagSet("worker", flag.ContinueOnError)
 	target := f.String("store", "", "")
 	seed := f.Uint64("seed", 0, "")
 	names := f.String("names", "", "each name/kind: x exclusive, s shared now and then, 2 slots")
 	lanes := f.Int("lanes", 2, "goroutines")
+	clients := f.Int("clients", 1, "sessions")
 	f.StringVar(&w.id, "id", "", "")
 	f.DurationVar(&w.ttl, "ttl", 0, "")
 	f.Float64Var(&w.long, "long", 0.02, "")
 	f.DurationVar(&w.think, "think", 0, "at most, between two attempts")
 	f.BoolVar(&w.writes, "writes", false, "")
 	f.BoolVar(&w.fences, "fences", true, "")
+	f.BoolVar(&w.native, "native", false, "")
 	f.StringVar(&w.counter, "counter", "", "")
 	f.StringVar(&w.frozen, "freeze", "", "")
 	f.StringVar(&w.broken, "broken", "", "")
+	w.crowd.flags(f)
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -128,15 +148,47 @@ func Work(args []string) error {
 			return err
 		}
 	}
-	if w.client, err = holdfast.New(stores.Behind(told{w.store.Store, w}, w.store.Store), &holdfast.Options{TTL: w.ttl}); err != nil {
-		return err
+	all := make([]*work, *clients)
+	for i := range all {
+		w := w.session(i)
+		store, opts := w.store.Store, &holdfast.Options{TTL: w.ttl}
+		if w.native {
+			opts.Trace = &holdfast.Trace{Beat: w.trusts}
+		} else {
+			store = stores.Behind(told{store, w}, store)
+		}
+		if w.client, err = holdfast.New(store, opts); err != nil {
+			return err
+		}
+		all[i] = w
 	}
 	go func() { io.Copy(io.Discard, os.Stdin); close(w.stop) }()
-	w.tell(Event{What: Ready})
 	var wg sync.WaitGroup
-	for range *lanes {
+	for _, w := range all {
+		w.tell(Event{What: Ready})
+		wg.Go(func() { w.live(ctx, *lanes) })
+	}
+	wg.Wait()
+	return w.store.Close()
+}
+
+// session is one of the sessions of a process, which have the rest in common.
+func (w *work) session(n int) *work {
+	return &work{id: w.id, ttl: w.ttl, names: w.names, long: w.long, think: w.think, writes: w.writes, frozen: w.frozen,
+		broken: w.broken, fences: w.fences, counter: w.counter, crowd: w.crowd, number: n, native: w.native, rng: w.rng,
+		store: w.store, stop: w.stop, nonces: make(map[string]int64)}
+}
+
+// live is the life of a session.
+func (w *work) live(ctx context.Context, lanes int) {
+	var wg sync.WaitGroup
+	for n := range lanes {
 		rng := w.rng()
 		wg.Go(func() {
+			if w.crowd.steps > 0 {
+				w.visit(ctx, rng, n, lanes)
+				return
+			}
 			for !w.over() {
 				w.once(ctx, rng)
 				w.pause(time.Duration(rng.Int64N(int64(w.think) + 1)))
@@ -144,9 +196,8 @@ func Work(args []string) error {
 		})
 	}
 	wg.Wait()
-	err = w.client.Close()
+	err := w.client.Close()
 	w.tell(Event{What: Closed, Text: fmt.Sprint(err)})
-	return w.store.Close()
 }
 
 func (w *work) over() bool {
@@ -180,25 +231,20 @@ func (w *work) once(ctx context.Context, rng *rand.Rand) {
 		slots, opts = 0, []holdfast.Option{holdfast.Shared()}
 	}
 	e := Event{ID: id, Name: name, Slots: slots}
-	say := func(what string) Event { e.At, e.What = life.Now(), what; return e }
-	w.tell(say(Asks))
+	if w.fences && rng.IntN(4) == 0 {
+		w.read(name)
+	}
+	w.tell(e.now(Asks))
 	lock, err := w.client.Acquire(ctx, name, opts...)
 	if err != nil {
 		e.Text = err.Error()
-		w.tell(say(Refused))
+		w.tell(e.now(Refused))
 		w.pause(time.Duration(20+rng.IntN(80)) * time.Millisecond)
 		return
 	}
 	e.Token = lock.Token()
-	w.tell(say(Granted))
-
-	heard := context.AfterFunc(lock.Context(), func() {
-		if cause := context.Cause(lock.Context()); errors.Is(cause, holdfast.ErrLost) {
-			e := e
-			e.At, e.What, e.Text = life.Now(), Lost, cause.Error()
-			w.tell(e)
-		}
-	})
+	w.tell(w.ends(e.now(Granted), lock))
+	heard := w.hear(lock, e)
 	hold := time.Duration(1+rng.IntN(25)) * time.Millisecond
 	switch p := rng.Float64(); {
 	case w.broken == "believes":
@@ -210,7 +256,7 @@ func (w *work) once(ctx context.Context, rng *rand.Rand) {
 	}
 	until := time.Now().Add(hold)
 	if w.fences && rng.IntN(2) == 0 {
-		w.fenced(lock, e, rng.IntN(2) == 0)
+		w.put(lock, e, rng.IntN(2) == 0)
 	}
 	if w.counter != "" && slots == 1 {
 		w.count(lock, e)
@@ -225,54 +271,123 @@ func (w *work) once(ctx context.Context, rng *rand.Rand) {
 	case <-done:
 	}
 	if w.fences && rng.IntN(4) == 0 {
-		w.fenced(lock, e, rng.IntN(2) == 0)
+		w.read(name)
+		w.put(lock, e, rng.IntN(2) == 0)
 	}
-	end := say(Ends)
-	if err := lock.Err(); err != nil && w.broken != "believes" {
-		e.Text = err.Error()
-		w.tell(say(Finds))
-	} else {
-		w.tell(end)
-	}
+	w.stopBelieving(lock, e)
 	heard()
 	bound, cancel := context.WithTimeout(ctx, w.ttl)
 	defer cancel()
 	if err := lock.Release(bound); err != nil {
 		e.Text = err.Error()
 	}
-	w.tell(say(Released))
+	w.tell(e.now(Released))
+	if w.fences && rng.IntN(4) == 0 {
+		w.read(name)
+	}
 }
 
-// fenced writes to the application's table in a transaction that depends on the
-// lock. Only the fence stands between a stale holder and the table.
-func (w *work) fenced(lock *holdfast.Lock, e Event, plain bool) {
+// now is the event, of this moment.
+func (e Event) now(what string) Event {
+	e.At, e.What = life.Now(), what
+	return e
+}
+
+// ends adds the end of a lock's window where the heartbeats do not tell it.
+func (w *work) ends(e Event, lock *holdfast.Lock) Event {
+	if w.native {
+		e.Until = life.Now() + int64(time.Until(lock.Deadline()))
+	}
+	return e
+}
+
+// trusts tells what the library says of a heartbeat.
+func (w *work) trusts(_ time.Duration, until time.Time, err error) {
+	if err == nil {
+		e := Event{}.now(Trusts)
+		e.Until = e.At + int64(time.Until(until))
+		w.tell(e)
+	}
+}
+
+// hear has a worker tell of the loss of a lock when its context ends.
+func (w *work) hear(lock *holdfast.Lock, e Event) (stop func() bool) {
+	return context.AfterFunc(lock.Context(), func() {
+		if cause := context.Cause(lock.Context()); errors.Is(cause, holdfast.ErrLost) {
+			e := e.now(Lost)
+			e.Text = cause.Error()
+			w.tell(e)
+		}
+	})
+}
+
+// stopBelieving tells until when a worker believed.
+func (w *work) stopBelieving(lock *holdfast.Lock, e Event) {
+	end := w.ends(e.now(Ends), lock)
+	if err := lock.Err(); err != nil && w.broken != "believes" {
+		e.Text = err.Error()
+		w.tell(e.now(Finds))
+		return
+	}
+	w.tell(end)
+}
+
+// put writes to the register of a name. Only the fence stands between a stale
+// holder and that. Where there are transactions it also adds a row to the
+// application's table.
+func (w *work) put(lock *holdfast.Lock, e Event, plain bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*w.ttl)
 	defer cancel()
-	e.Text = fmt.Sprintf("%s-%d-%d", w.id, e.ID, life.Now())
-	tx, err := w.store.DB.BeginTx(ctx, nil)
-	if err != nil {
-		return
+	e.Value, e.Strict = 1+rand.Int64N(1<<62), w.store.Registers.Strict(lock)
+	w.tell(e.now(Puts))
+	var verdict stores.Verdict
+	if w.store.DB == nil {
+		verdict, _ = w.store.Registers.Put(ctx, lock, e.Value)
+	} else {
+		verdict, _ = w.store.PutSQL(ctx, lock, e.Value, w.inTransaction(e, plain))
 	}
-	defer tx.Rollback()
-	if _, err := tx.ExecContext(ctx, w.store.SQL(`insert into effects (id, name, token) values (?, ?, ?)`), e.Text, e.Name, e.Token); err != nil {
-		return
+	e.Text = verdict.String()
+	w.tell(e.now(Put))
+}
+
+// inTransaction is what a worker does in the transaction of a fenced write.
+func (w *work) inTransaction(e Event, plain bool) stores.Hook {
+	e.Text = fmt.Sprintf("%s-%d-%d-%d", w.id, w.number, e.ID, life.Now())
+	return stores.Hook{
+		Begun: func(ctx context.Context, exec func(string, ...any) error) error {
+			return exec(`insert into effects (id, name, token) values (?, ?, ?)`, e.Text, e.Name, e.Token)
+		},
+		Fence: func(fence func(plain bool) error) error {
+			if w.broken != "no fence" {
+				if err := fence(plain); err != nil {
+					return err
+				}
+			}
+			if w.frozen == "transaction" {
+				w.frozen = ""
+				freeze()
+			}
+			return nil
+		},
+		Committing: func() { w.tell(e.now(Commits)) },
+		Committed: func(err error) {
+			if err != nil {
+				e.Text += " " + err.Error()
+			}
+			w.tell(e.now(Committed))
+		},
 	}
-	if w.broken != "no fence" {
-		if err := w.store.Fence(ctx, tx, lock, plain); err != nil {
-			return
-		}
+}
+
+// read reads the register of a name.
+func (w *work) read(name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), w.ttl)
+	defer cancel()
+	e := Event{Name: name, Sent: life.Now()}
+	var err error
+	if e.Value, err = w.store.Registers.Get(ctx, name); err == nil {
+		w.tell(e.now(Reads))
 	}
-	if w.frozen == "transaction" {
-		w.frozen = ""
-		freeze()
-	}
-	e.At, e.What = life.Now(), Commits
-	w.tell(e)
-	if err := tx.Commit(); err != nil {
-		e.Text += " " + err.Error()
-	}
-	e.At, e.What = life.Now(), Committed
-	w.tell(e)
 }
 
 // count increments a counter in a file that nothing but the lock guards.

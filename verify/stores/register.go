@@ -1,0 +1,411 @@
+package stores
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"cloud.google.com/go/spanner"
+	database "cloud.google.com/go/spanner/admin/database/apiv1"
+	"cloud.google.com/go/spanner/admin/database/apiv1/databasepb"
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/cassandra"
+	"github.com/holdfast-lock/holdfast/etcd"
+	hfspanner "github.com/holdfast-lock/holdfast/spanner"
+)
+
+// Registers are values of an application, one for each name, which only who holds
+// the lock on the name changes, under the fence that the store has for it: in a
+// transaction with the lock where there are transactions, in a row of its own on
+// Cassandra, and in a file with the tokens that have been there beside a directory.
+// Each is 0 at first, and read as it stands.
+type Registers interface {
+	// Make makes the registers of some names, or has them be 0 again where nobody
+	// has a lock.
+	Make(ctx context.Context, names ...string) error
+	// Put puts a value, unless the fence refuses it.
+	Put(ctx context.Context, lock *holdfast.Lock, value int64) (Verdict, error)
+	// Get reads.
+	Get(ctx context.Context, name string) (int64, error)
+	// Strict says whether the fence refuses by tokens alone.
+	Strict(lock *holdfast.Lock) bool
+}
+
+// A Verdict is what became of a write.
+type Verdict int
+
+const (
+	Perhaps Verdict = iota // no answer
+	Taken                  // it was
+	Refused                // by the fence
+	Unsent                 // nothing was asked of the fence, or nothing was committed
+)
+
+func (v Verdict) String() string { return [...]string{"perhaps", "taken", "refused", "unsent"}[v] }
+
+// A Hook is what else is done in a transaction that puts a value: Begun after its
+// begin, Fence in the place of the fence, Committing before its commit, and
+// Committed after it. Each may be nil.
+type Hook struct {
+	Begun      func(ctx context.Context, exec func(query string, args ...any) error) error
+	Fence      func(fence func(plain bool) error) error
+	Committing func()
+	Committed  func(error)
+}
+
+// PutSQL is Put in a transaction of a database, with whatever else there is to do in it.
+func (s *Store) PutSQL(ctx context.Context, lock *holdfast.Lock, value int64, h Hook) (Verdict, error) {
+	tx, err := s.DB.BeginTx(ctx, nil)
+	if err != nil {
+		return Unsent, err
+	}
+	defer tx.Rollback()
+	exec := func(query string, args ...any) error {
+		_, err := tx.ExecContext(ctx, s.SQL(query), args...)
+		return err
+	}
+	if h.Begun != nil {
+		if err := h.Begun(ctx, exec); err != nil {
+			return Unsent, err
+		}
+	}
+	if err := exec(`update registers set value = ?, token = ? where name = ?`, value, lock.Token(), lock.Name()); err != nil {
+		return Unsent, err
+	}
+	fence := func(plain bool) error { return s.Fence(ctx, tx, lock, plain) }
+	if h.Fence != nil {
+		err = h.Fence(fence)
+	} else {
+		err = fence(false)
+	}
+	switch {
+	case errors.Is(err, holdfast.ErrLost):
+		return Refused, err
+	case err != nil:
+		return Unsent, err
+	}
+	if h.Committing != nil {
+		h.Committing()
+	}
+	err = tx.Commit()
+	if h.Committed != nil {
+		h.Committed(err)
+	}
+	if err != nil {
+		return Perhaps, err
+	}
+	return Taken, nil
+}
+
+type inSQL struct{ s *Store }
+
+func (r inSQL) Make(ctx context.Context, names ...string) error {
+	if _, err := r.s.DB.ExecContext(ctx, `create table if not exists registers (name varchar(100) primary key, value bigint not null, token bigint not null)`); err != nil {
+		return err
+	}
+	tx, err := r.s.DB.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	for _, name := range names {
+		if _, err := tx.ExecContext(ctx, r.s.SQL(`delete from registers where name = ?`), name); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, r.s.SQL(`insert into registers (name, value, token) values (?, 0, 0)`), name); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
+
+func (r inSQL) Put(ctx context.Context, lock *holdfast.Lock, value int64) (Verdict, error) {
+	return r.s.PutSQL(ctx, lock, value, Hook{})
+}
+
+func (r inSQL) Get(ctx context.Context, name string) (value int64, err error) {
+	err = r.s.DB.QueryRowContext(ctx, r.s.SQL(`select value from registers where name = ?`), name).Scan(&value)
+	return value, err
+}
+
+func (r inSQL) Strict(*holdfast.Lock) bool { return false }
+
+// A guarded is a value with the fence that guards it where nothing else does.
+type guarded struct {
+	Value int64
+	Fence holdfast.Fence
+}
+
+func (g *guarded) put(lock *holdfast.Lock, value int64) error {
+	if err := g.Fence.Admit(lock.Token(), lock.Slots() != 1); err != nil {
+		return err
+	}
+	g.Value = value
+	return nil
+}
+
+// inFiles are in files beside the store's directory, of which each writer has one to itself.
+type inFiles struct{ dir string }
+
+func (r inFiles) path(name string) string { return filepath.Join(r.dir, name) }
+
+func (r inFiles) Make(_ context.Context, names ...string) error {
+	err := os.MkdirAll(r.dir, 0o700)
+	for _, name := range names {
+		if err == nil {
+			err = os.WriteFile(r.path(name), []byte("{}"), 0o600)
+		}
+	}
+	return err
+}
+
+func (r inFiles) Put(_ context.Context, lock *holdfast.Lock, value int64) (Verdict, error) {
+	path := r.path(lock.Name())
+	door, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return Unsent, err
+	}
+	defer door.Close()
+	if err := syscall.Flock(int(door.Fd()), syscall.LOCK_EX); err != nil {
+		return Unsent, err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Unsent, err
+	}
+	var g guarded
+	if err := json.Unmarshal(text, &g); err != nil {
+		return Unsent, err
+	}
+	if err := g.put(lock, value); err != nil {
+		return Refused, err
+	}
+	if text, err = json.Marshal(g); err != nil {
+		return Unsent, err
+	}
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return Unsent, err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return Perhaps, err
+	}
+	return Taken, nil
+}
+
+func (r inFiles) Get(_ context.Context, name string) (int64, error) {
+	text, err := os.ReadFile(r.path(name))
+	if err != nil {
+		return 0, err
+	}
+	var g guarded
+	err = json.Unmarshal(text, &g)
+	return g.Value, err
+}
+
+func (r inFiles) Strict(*holdfast.Lock) bool { return true }
+
+type inCassandra struct{ session *gocql.Session }
+
+func (r inCassandra) Make(ctx context.Context, names ...string) error {
+	err := r.session.Query(`create table if not exists registers (name text primary key, fence bigint, value bigint)`).ExecContext(ctx)
+	for _, name := range names {
+		var made bool
+		if err == nil {
+			made, err = r.session.Query(`insert into registers (name, fence, value) values (?, 0, 0) if not exists`, name).MapScanCASContext(ctx, make(map[string]any))
+		}
+		if err == nil && !made {
+			_, err = r.session.Query(`update registers set fence = 0, value = 0 where name = ? if fence >= 0`, name).MapScanCASContext(ctx, make(map[string]any))
+		}
+	}
+	return err
+}
+
+// Put is for exclusive locks. ErrLost may be perhaps.
+func (r inCassandra) Put(ctx context.Context, lock *holdfast.Lock, value int64) (Verdict, error) {
+	if lock.Slots() != 1 {
+		return Unsent, nil
+	}
+	if lock.Err() != nil {
+		return Refused, lock.Err()
+	}
+	if err := cassandra.Fence(ctx, r.session, lock, `update registers set fence = ?, value = ? where name = ? if fence <= ?`, value, lock.Name()); err != nil {
+		return Perhaps, err
+	}
+	return Taken, nil
+}
+
+func (r inCassandra) Get(ctx context.Context, name string) (value int64, err error) {
+	err = r.session.Query(`select value from registers where name = ?`, name).Consistency(gocql.Serial).ScanContext(ctx, &value)
+	return value, err
+}
+
+func (r inCassandra) Strict(*holdfast.Lock) bool { return false }
+
+type inEtcd struct {
+	s      *etcd.Store
+	client *clientv3.Client
+	prefix string
+}
+
+func (r inEtcd) key(name string) string { return r.prefix + "registers/" + name }
+
+func (r inEtcd) Make(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if _, err := r.client.Put(ctx, r.key(name), "{}"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Put has the transaction depend on the lock; where the lock's store is wrapped,
+// and so no store of etcd's, on the tokens that are kept with the value.
+func (r inEtcd) Put(ctx context.Context, lock *holdfast.Lock, value int64) (Verdict, error) {
+	k := r.key(lock.Name())
+	if !r.Strict(lock) {
+		text, err := json.Marshal(guarded{Value: value})
+		if err != nil {
+			return Unsent, err
+		}
+		_, err = etcd.Fence(ctx, []*holdfast.Lock{lock}, clientv3.OpPut(k, string(text)))
+		switch {
+		case err == nil:
+			return Taken, nil
+		case errors.Is(err, holdfast.ErrLost):
+			return Refused, err
+		}
+		return Perhaps, err
+	}
+	for {
+		g, revision, err := r.get(ctx, lock.Name())
+		if err != nil {
+			return Unsent, err
+		}
+		if err := g.put(lock, value); err != nil {
+			return Refused, err
+		}
+		text, err := json.Marshal(g)
+		if err != nil {
+			return Unsent, err
+		}
+		resp, err := r.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(k), "=", revision)).Then(clientv3.OpPut(k, string(text))).Commit()
+		if err != nil {
+			return Perhaps, err
+		}
+		if resp.Succeeded {
+			return Taken, nil
+		}
+	}
+}
+
+func (r inEtcd) get(ctx context.Context, name string) (g guarded, revision int64, err error) {
+	resp, err := r.client.Get(ctx, r.key(name))
+	if err != nil {
+		return g, 0, err
+	}
+	if len(resp.Kvs) == 0 {
+		return g, 0, fmt.Errorf("no register %q", name)
+	}
+	return g, resp.Kvs[0].ModRevision, json.Unmarshal(resp.Kvs[0].Value, &g)
+}
+
+func (r inEtcd) Get(ctx context.Context, name string) (int64, error) {
+	g, _, err := r.get(ctx, name)
+	return g.Value, err
+}
+
+func (r inEtcd) Strict(lock *holdfast.Lock) bool { return lock.Store() != holdfast.Store(r.s) }
+
+type inSpanner struct {
+	s      *hfspanner.Store
+	client *spanner.Client
+}
+
+func (r inSpanner) Make(ctx context.Context, names ...string) error {
+	admin, err := database.NewDatabaseAdminClient(ctx)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	op, err := admin.UpdateDatabaseDdl(ctx, &databasepb.UpdateDatabaseDdlRequest{Database: r.client.DatabaseName(),
+		Statements: []string{`CREATE TABLE IF NOT EXISTS registers (name STRING(100) NOT NULL, value STRING(MAX) NOT NULL) PRIMARY KEY (name)`}})
+	if err == nil {
+		err = op.Wait(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	var all []*spanner.Mutation
+	for _, name := range names {
+		all = append(all, spanner.InsertOrUpdate("registers", []string{"name", "value"}, []any{name, "{}"}))
+	}
+	_, err = r.client.Apply(ctx, all)
+	return err
+}
+
+// Put is as that of etcd.
+func (r inSpanner) Put(ctx context.Context, lock *holdfast.Lock, value int64) (Verdict, error) {
+	_, err := r.client.ReadWriteTransaction(ctx, func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+		g := guarded{Value: value}
+		if !r.Strict(lock) {
+			if err := hfspanner.Fence(ctx, txn, lock); err != nil {
+				return err
+			}
+		} else {
+			row, err := txn.ReadRow(ctx, "registers", spanner.Key{lock.Name()}, []string{"value"})
+			if err != nil {
+				return err
+			}
+			if g, err = guardedIn(row); err != nil {
+				return err
+			}
+			if err := g.put(lock, value); err != nil {
+				return err
+			}
+		}
+		text, err := json.Marshal(g)
+		if err != nil {
+			return err
+		}
+		return txn.BufferWrite([]*spanner.Mutation{spanner.Update("registers", []string{"name", "value"}, []any{lock.Name(), string(text)})})
+	})
+	switch {
+	case err == nil:
+		return Taken, nil
+	case errors.Is(err, holdfast.ErrLost):
+		return Refused, err
+	}
+	return Perhaps, err
+}
+
+func guardedIn(row *spanner.Row) (g guarded, err error) {
+	var text string
+	if err := row.Column(0, &text); err != nil {
+		return g, err
+	}
+	return g, json.Unmarshal([]byte(text), &g)
+}
+
+func (r inSpanner) Get(ctx context.Context, name string) (int64, error) {
+	row, err := r.client.Single().ReadRow(ctx, "registers", spanner.Key{name}, []string{"value"})
+	if err != nil {
+		return 0, err
+	}
+	g, err := guardedIn(row)
+	return g.Value, err
+}
+
+func (r inSpanner) Strict(lock *holdfast.Lock) bool { return lock.Store() != holdfast.Store(r.s) }
+
+// besides is where the files of a directory's application are.
+func besides(target string) string {
+	return strings.TrimRight(strings.TrimPrefix(target, "dir:"), "/") + "-registers"
+}
