@@ -1,0 +1,205 @@
+package command
+
+import (
+	"io"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
+)
+
+// schemes are those of FuzzStore, by number.
+var schemes = []string{"postgres", "mysql", "cassandra", "etcd", "spanner", "sqlite", "dir", "memory", "postgresql", "oracle"}
+
+// Whatever is written as a store, and however odd its password: what is understood has
+// that password and no other, and nothing that is said of it shows it.
+func FuzzStore(f *testing.F) {
+	for _, name := range []string{"PGHOST", "PGUSER", "PGPASSWORD", "PGDATABASE", "PGSERVICE", "PGPASSFILE", "PGSERVICEFILE", "MYSQL_PWD", "CASSANDRA_USER", "CASSANDRA_PASSWORD",
+		"CASSANDRA_PASSWORD_FILE", "ETCD_USER", "ETCD_PASSWORD", "ETCD_PASSWORD_FILE"} {
+		f.Setenv(name, "")
+	}
+	linked = map[string]engine.Engine{"etcd": {}, "spanner": {}}
+	f.Cleanup(func() { linked = nil })
+	f.Add(byte(0), "app", "hunter2", "db:5432/shop", "sslmode=disable")
+	f.Fuzz(func(t *testing.T, scheme byte, user, password, place, query string) {
+		name := schemes[int(scheme)%len(schemes)]
+		raw := name + "://" + user + ":" + password + "@" + place + "?" + query
+		whole, err := parseStore(raw)
+		said := "" // of it, as it was written
+		if err != nil {
+			said = err.Error()
+		} else {
+			said = whole.String()
+		}
+		if strings.ContainsAny(said, "\n\x1b\x00") {
+			t.Fatalf("%q: more than a line is said: %q", raw, said)
+		}
+
+		// As it has to be written, so that it is plain what the password is.
+		secret := "Zq7-" + password + "-7qZ"
+		in := name + "://" + escaped(strings.ReplaceAll(user, "Zq7", "")) + ":" + escaped(secret) + "@" + place + "?" + query
+		target, err := parseStore(in)
+		var told []string
+		if err != nil {
+			told = append(told, err.Error())
+		} else {
+			told = append(told, target.String(), target.redact("dial "+in+": refused"), target.redact("they know "+secret), redactURL(in))
+			if target.server {
+				if got, _ := url.PathUnescape(target.address.password); got != secret {
+					t.Fatalf("%q: the password is %q, not %q", in, got, secret)
+				}
+			}
+			switch name {
+			case "postgres", "postgresql":
+				if !strings.Contains(query, "pass") && !strings.Contains(query, "service") && !strings.Contains(query, "%") { // those may name files
+					pool, err := target.postgresPool(t.Context())
+					if err == nil {
+						if got := pool.Config().ConnConfig.Password; got != secret {
+							t.Errorf("%q: the driver is given %q, not %q", in, got, secret)
+						}
+						pool.Close()
+					}
+					told = append(told, texts(err))
+				}
+			case "mysql":
+				c, err := target.mysqlConfig()
+				if err == nil && c.Passwd != secret {
+					t.Fatalf("%q: the driver is given %q, not %q", in, c.Passwd, secret)
+				}
+				told = append(told, texts(err))
+			case "cassandra":
+				_, err := target.cassandraConfig()
+				told = append(told, texts(err))
+			case "etcd":
+				at, err := target.etcdCluster()
+				if err == nil && at.Password != secret {
+					t.Fatalf("%q: the driver is given %q, not %q", in, at.Password, secret)
+				}
+				told = append(told, texts(err))
+			case "spanner":
+				_, err := target.spannerDatabase()
+				told = append(told, texts(err))
+			}
+		}
+		for _, text := range told {
+			if strings.Contains(text, "Zq7") && !strings.Contains(place+query, "Zq7") && target.kind != &sqliteKind && target.kind != &directoryKind && name != "memory" {
+				t.Fatalf("%q: the password is shown: %s", in, text)
+			}
+		}
+	})
+}
+
+// escaped is a password as a URL has it.
+func escaped(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
+
+func texts(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// A driver's message may have connection strings in it, of whatever form: after
+// redaction it has no password.
+func FuzzRedact(f *testing.F) {
+	f.Add(byte(0), "dial ", "app", "hunter2", ": refused")
+	f.Fuzz(func(t *testing.T, form byte, before, user, middle, after string) {
+		if strings.ContainsFunc(middle, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("&'\\", r) }) {
+			return // written as %20 and so on
+		}
+		if strings.ContainsAny(user, ":@/? \t\n\r\v\f") || strings.ContainsFunc(user, func(r rune) bool { return r > '~' }) || user == "" {
+			return
+		}
+		secret := "Zq7" + middle + "7qZ"
+		before, user, after = strings.ReplaceAll(before, "Zq7", ""), strings.ReplaceAll(user, "Zq7", "u"), strings.ReplaceAll(after, "Zq7", "")
+		var text string
+		switch form % 5 {
+		case 0:
+			text = "postgres://" + user + ":" + secret + "@db/shop"
+		case 1:
+			text = user + ":" + secret + "@tcp(db:3306)/shop"
+		case 2:
+			text = "host=db password=" + secret + " user=x"
+		case 3:
+			text = "postgres://db/shop?sslpassword=" + secret + "&x=y"
+		case 4:
+			text = "host=db password='" + secret + " and more' user=x"
+		}
+		if got := redactURL(before + text + after); strings.Contains(got, "Zq7") {
+			t.Fatalf("%q is told as %q", before+text+after, got)
+		}
+	})
+}
+
+// Flags of those who want a lock are refused, or ask for what they say; and no duration
+// that is taken is negative.
+func FuzzFlags(f *testing.F) {
+	f.Add("-s\x00-w\x0010s\x00--ttl\x0030s")
+	f.Fuzz(func(t *testing.T, line string) {
+		var w wish
+		var l lease
+		flags := pflag.NewFlagSet("run", pflag.ContinueOnError)
+		flags.SetOutput(io.Discard)
+		w.flags(flags)
+		l.flags(flags)
+		if err := flags.Parse(strings.Split(line, "\x00")); err != nil {
+			return
+		}
+		if err := l.check(); err == nil && (l.ttl.set && (l.ttl.Duration < holdfast.MinTTL || l.ttl.Duration > holdfast.MaxTTL) ||
+			l.ttl.set && l.killAfter.set && l.killAfter.Duration > l.ttl.Duration/3) {
+			t.Fatalf("%q: TTL %v, kill after %v", line, l.ttl, l.killAfter)
+		}
+		opts, err := w.options(flags)
+		if err != nil {
+			return
+		}
+		if w.wait.Duration < 0 || w.slots < 1 || len(w.reason) > 200 || w.shared && flags.Changed("slots") || w.noWait && w.wait.set {
+			t.Fatalf("%q asks for %+v", line, w)
+		}
+		want := 0
+		for _, asked := range []bool{w.shared || w.slots > 1, w.noWait || w.wait.set, w.reason != ""} {
+			if asked {
+				want++
+			}
+		}
+		if len(opts) != want {
+			t.Fatalf("%q: %d options, want %d", line, len(opts), want)
+		}
+	})
+}
+
+// A span is what it says, and never less than nothing; what is shown of one is short,
+// and of a whole number of seconds the same.
+func FuzzSpan(f *testing.F) {
+	f.Add("90s")
+	f.Fuzz(func(t *testing.T, text string) {
+		d, err := parseSpan(text)
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\x1b\x00") {
+				t.Fatalf("%q: %q", text, err)
+			}
+			return
+		}
+		if d < 0 {
+			t.Fatalf("%q is %v", text, d)
+		}
+		if again, err := parseSpan(d.String()); err != nil || again != d {
+			t.Fatalf("%q is %v, and that is %v, %v", text, d, again, err)
+		}
+		for _, shown := range []string{brief(d), whole(d)} {
+			if shown == "" || strings.HasPrefix(shown, "-") || len(shown) > 16 {
+				t.Fatalf("%v is shown as %q", d, shown)
+			}
+		}
+		if d%time.Second == 0 && d < time.Hour {
+			if again, err := time.ParseDuration(brief(d)); err != nil || again != d {
+				t.Fatalf("%v is shown as %s", d, brief(d))
+			}
+		}
+	})
+}
