@@ -27,6 +27,8 @@ type Model[S comparable] struct {
 	Done func(s S) bool
 	// Show tells a state to people. It may be nil.
 	Show func(s S) string
+	// Report is told now and then how far Count has come. It may be nil.
+	Report func(Result)
 	// Limit is how many states are looked at at most; 0: all.
 	Limit int
 }
@@ -210,6 +212,9 @@ func (m Model[S]) Count() (r Result) {
 		now = next
 		if !now.empty() {
 			r.Depth++
+		}
+		if m.Report != nil {
+			m.Report(r)
 		}
 		if r.Found != "" || m.Limit > 0 && r.States > m.Limit {
 			return r
