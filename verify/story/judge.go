@@ -65,6 +65,9 @@ func (h *History) Holds() (all []*Hold) {
 		beat := make(map[string]int64)
 		of := make(map[*Hold]string)
 		for _, e := range s.Events {
+			if byID[e.ID] == nil && ofHold(e) {
+				continue // see strange
+			}
 			switch e.What {
 			case Beats:
 				if beat[e.Name] == 0 && e.Sent > begun {
@@ -146,6 +149,23 @@ func (h *History) Judge() (found []check.Violation) {
 	found = append(found, h.writes(all)...)
 	found = append(found, h.notices(all)...)
 	found = append(found, h.waits()...)
+	found = append(found, h.strange()...)
+	return found
+}
+
+func ofHold(e Event) bool { return e.What == Lost || e.What == Ends || e.What == Finds }
+
+// strange finds what workers tell of grants that they have not told of.
+func (h *History) strange() (found []check.Violation) {
+	for _, s := range h.Stories {
+		granted := make(map[int]bool)
+		for _, e := range s.Events {
+			granted[e.ID] = granted[e.ID] || e.What == Granted
+			if ofHold(e) && !granted[e.ID] {
+				found = append(found, Bad("story", "worker %s tells %q of attempt %d at %v, which was not granted", s.ID, e.What, e.ID, time.Duration(e.At)))
+			}
+		}
+	}
 	return found
 }
 
