@@ -9,14 +9,19 @@ func coreCases() (cases []Case) {
 	holds(Quick, coreWorld{slots: slots(s, x), rounds: slots(2, 1), ttl: 2, unknowns: 1})
 	holds(Quick, coreWorld{slots: slots(x, x), rounds: slots(1, 1), ttl: 2, unknowns: 1, marks: true})
 	for _, three := range [][]uint8{slots(x, x, x), slots(s, s, x), slots(2, 2, 2), slots(2, 3, x)} {
-		holds(Quick, coreWorld{slots: three, rounds: slots(1, 1, 1), still: true, ttl: 1, cancel: true})
-		holds(Medium, coreWorld{slots: three, rounds: slots(1, 1, 1), still: true, ttl: 1, unknowns: 1})
-		holds(Large, coreWorld{slots: three, rounds: slots(1, 1, 1), ttl: 1, crashes: 1})
+		still := coreWorld{slots: three, rounds: slots(1, 1, 1), still: true, ttl: 1}
+		holds(Quick, still)
+		still.cancel = true
+		holds(Medium, still)
+		still.cancel, still.unknowns = false, 1
+		holds(Medium, still)
 	}
 	holds(Medium, coreWorld{slots: slots(x, x), rounds: slots(2, 1), ttl: 2, crashes: 1, unknowns: 1, cancel: true})
 	holds(Medium, coreWorld{slots: slots(x, x), rounds: slots(1, 1), ttl: 2, crashes: 1, unknowns: 2})
 	holds(Medium, coreWorld{slots: slots(x, x), rounds: slots(1, 1), ttl: 1, sessions: 2})
-	holds(Large, coreWorld{slots: slots(x, x, x), rounds: slots(1, 1, 1), ttl: 1, crashes: 1, unknowns: 1})
+	holds(Large, coreWorld{slots: slots(x, x, x), rounds: slots(1, 1, 1), ttl: 1, crashes: 1})
+	holds(Large, coreWorld{slots: slots(s, s, x), rounds: slots(1, 1, 1), ttl: 1, crashes: 1})
+	holds(Large, coreWorld{slots: slots(x, x, x), rounds: slots(1, 1, 1), ttl: 1, unknowns: 1})
 
 	breaks := func(rule Rule, must string, w coreWorld) {
 		w.broken = rule

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"reflect"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -157,6 +158,7 @@ func (m Model[S]) Explore() (r Result) {
 // state. It is for what is too large for Explore.
 func (m Model[S]) Count() (r Result) {
 	mustBeFlat[S]()
+	defer debug.SetGCPercent(debug.SetGCPercent(30)) // nearly all of it is what has to be kept
 	began := time.Now()
 	defer func() { r.Seconds = time.Since(began).Seconds() }()
 	seen := newTable(false)

@@ -10,7 +10,6 @@ type sqlState struct {
 	locked      uint8 // 1 + writer: who has the row locked
 	p           [3]sqlProc
 	retries     uint8
-	bad         uint8
 }
 
 type sqlProc struct {

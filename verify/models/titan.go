@@ -7,9 +7,8 @@ import "fmt"
 // most lockWait ticks to be seen.
 
 type titanState struct {
-	now    uint8
-	skewed uint8
-	p      [3]titanProc
+	now uint8
+	p   [3]titanProc
 }
 
 type titanProc struct {
