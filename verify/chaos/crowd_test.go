@@ -52,6 +52,58 @@ func newEmulator(t *testing.T) *lane {
 	return l
 }
 
+// ofEmulator are what can happen to Spanner's emulator, which keeps everything in
+// memory, and to its answers.
+var ofEmulator = []fault{
+	{"server stalled", ofServer[3].do, nil},
+	{"server stalled now and then", func(e *episode) {
+		for range 4 {
+			must(e.t, e.lane.server.Freeze())
+			e.sleep(e.part(0.05, 0.4))
+			must(e.t, e.lane.server.Thaw())
+			e.sleep(e.part(0.02, 0.2))
+		}
+	}, nil},
+	{"answers thrown away, with their connections", func(e *episode) {
+		for end := time.Now().Add(e.part(0.8, 1.4)); time.Now().Before(end); e.sleep(e.between(20*time.Millisecond, 150*time.Millisecond)) {
+			e.loseAnswer(e.anyone())
+		}
+		e.keepAnswers()
+	}, nil},
+}
+
+// TestSpanner goes through what can happen to an emulator and to those who use it.
+func TestSpanner(t *testing.T) {
+	t.Run("on", func(t *testing.T) {
+		l := newEmulator(t)
+		faults := slices.Concat(ofEmulator, ofWorkers[:3])
+		if *full {
+			faults = slices.Concat(ofEmulator, ofNetwork[1:], ofWorkers[:3])
+		}
+		rounds(t, l, number(1, 6), faults)
+	})
+	report(t)
+}
+
+// TestFiles goes through what can happen to a SQLite or a directory on a local disk,
+// and to those who use it. File servers that lie are those of verify/hostile.
+func TestFiles(t *testing.T) {
+	t.Run("on", func(t *testing.T) {
+		for _, kind := range []string{"sqlite", "directory"} {
+			for _, g := range groupsOf(kind) {
+				if !*full && g.name == "workers too" {
+					continue
+				}
+				t.Run(kind+" "+g.name, func(t *testing.T) {
+					t.Parallel()
+					rounds(t, g.lane(t), number(1, 12), g.faults)
+				})
+			}
+		}
+	})
+	report(t)
+}
+
 // TestCrowd has many sessions use many names for a short time: each name is a
 // history short enough to be judged by search, as that of a lock and that of what
 // the lock guards.

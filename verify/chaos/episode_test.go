@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/verify/check"
+	"github.com/holdfast-lock/holdfast/verify/ledger"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 	"github.com/holdfast-lock/holdfast/verify/stores"
 	"github.com/holdfast-lock/holdfast/verify/story"
@@ -116,6 +117,7 @@ func (e *episode) note(format string, args ...any) {
 // newEpisode makes a database with a few workers' worth of tables.
 func newEpisode(t *testing.T, l *lane, seed uint64) *episode {
 	t.Helper()
+	begun(l.kind)
 	dir := t.TempDir()
 	t.Cleanup(func() { checkEmpty(t, dir) })
 	e := &episode{t: t, rng: rand.New(rand.NewPCG(seed, 1)), lane: l, dir: dir, ttl: 1500 * time.Millisecond, names: names, known: make(map[string]int64)}
@@ -179,6 +181,10 @@ func (e *episode) await(what string, ok func() bool) {
 		if time.Now().After(end) {
 			e.t.Errorf("not within %v: %s", e.patience(), what)
 			e.dump()
+			if e.history == nil {
+				e.history = e.tales()
+			}
+			e.save([]check.Violation{story.Bad("P6", "not within %v: %s", e.patience(), what)})
 			e.t.FailNow()
 		}
 	}
@@ -252,6 +258,7 @@ func (e *episode) show(r entry) {
 	if e.t.Failed() || *keep {
 		e.dump()
 	}
+	e.save(r.Found)
 	if e.t.Failed() {
 		e.t.Logf("the same plan again: go test ./verify/chaos -v -run '^%s$' -args -full=%v -seed %d", strings.ReplaceAll(e.t.Name(), "/", "$/^"), *full, *seed)
 	}
@@ -272,16 +279,26 @@ func (e *episode) conclude(slow func() time.Duration) (r entry) {
 	return e.verdict(healed, slow)
 }
 
+// tales are what has been told so far.
+func (e *episode) tales() *story.History {
+	e.mu.Lock()
+	h := &story.History{Title: e.t.Name(), Rows: make(map[string]bool), Faults: e.faults, Notes: slices.Clone(e.notes)}
+	e.mu.Unlock()
+	for _, p := range e.workers {
+		h.Stories = append(h.Stories, p.Stories()...)
+	}
+	return h
+}
+
 // verdict judges an episode when its workers end.
 func (e *episode) verdict(healed int64, slow func() time.Duration) (r entry) {
 	e.t.Helper()
 	e.await("every worker ends", func() bool {
 		return !slices.ContainsFunc(e.workers, func(p *process) bool { return !p.Ended() })
 	})
-	h := &story.History{Title: e.t.Name(), Healed: healed, Rows: make(map[string]bool), Slow: slow(), Faults: e.faults, Notes: e.notes}
-	e.history = h
+	h := e.tales()
+	h.Healed, h.Slow, e.history = healed, slow(), h
 	for _, p := range e.workers {
-		h.Stories = append(h.Stories, p.Stories()...)
 		if text := p.Said(); text != "" {
 			r.Found = append(r.Found, story.Bad("worker", "%s says: %s", p.ID, text))
 		}
@@ -421,7 +438,9 @@ type entry struct {
 
 var entries struct {
 	sync.Mutex
-	of map[string]*entry
+	of        map[string]*entry
+	runs      map[string]*ledger.Run // of each store, since its first episode
+	undecided int64
 }
 
 // entryMark begins a line by which another process tells its entries.
@@ -459,15 +478,50 @@ func enter(e entry) {
 	}
 }
 
-// report prints the ledger.
+// begun is when the first episode of a store begins.
+func begun(store string) {
+	entries.Lock()
+	defer entries.Unlock()
+	if entries.runs == nil {
+		entries.runs = make(map[string]*ledger.Run)
+	}
+	if entries.runs[store] == nil {
+		entries.runs[store] = ledger.Begin("chaos", store, "")
+	}
+}
+
+// report prints what all episodes since the last report have come to, and enters it
+// in the ledger.
 func report(t *testing.T) {
 	entries.Lock()
 	defer entries.Unlock()
+	kinds, sums := make(map[string][]string), make(map[string]*entry)
 	for _, fault := range slices.Sorted(maps.Keys(entries.of)) {
 		l := entries.of[fault]
 		t.Logf("ledger: %-58s episodes %3d, holds %6d, lost %3d, fenced writes %5d, increments %5d, replies thrown away %3d, writes audited %6d, histories of a name %4d, longest that a name was free and awaited after healing %6v (slowness of the machine %v), violations %d",
 			fault, l.Episodes, l.Holds, l.Losses, l.Writes, l.Counted, l.Cuts, l.Steps, l.Histories, l.Gap.Round(time.Millisecond), l.Slow.Round(time.Millisecond), len(l.Found))
+		store, kind, ok := strings.Cut(fault, ": ")
+		if !ok {
+			continue
+		}
+		if sums[store] == nil {
+			sums[store] = new(entry)
+		}
+		sum := sums[store]
+		kinds[store] = append(kinds[store], kind)
+		sum.Episodes, sum.Histories, sum.Found = sum.Episodes+l.Episodes, sum.Histories+l.Histories, append(sum.Found, l.Found...)
 	}
+	for store, sum := range sums {
+		if run := entries.runs[store]; run != nil && !own {
+			must(t, run.Of("chaos", strings.Join(kinds[store], "; ")).End(sum.Episodes, len(sum.Found)))
+			must(t, run.Of("histories", "in episodes of faults").End(sum.Histories, len(sum.Found)))
+		}
+		t.Logf("figure: %s: %d episodes of %d kinds, %d histories of one name, violations %d", store, sum.Episodes, len(kinds[store]), sum.Histories, len(sum.Found))
+	}
+	if n := check.Undecided.Load() - entries.undecided; n > 0 {
+		t.Logf("figure: of %d searches for an order %d were given up undecided", check.Searches.Load(), n)
+	}
+	entries.of, entries.runs, entries.undecided = nil, nil, check.Undecided.Load()
 }
 
 // account makes the users of the workers on a MySQL.

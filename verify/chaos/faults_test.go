@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/verify/check"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
+	"github.com/holdfast-lock/holdfast/verify/story"
 )
 
 // A fault is what happens to an episode. It returns when it has ended.
@@ -178,8 +180,16 @@ var ofPooler = []fault{
 	{"server killed behind a pooler", ofServer[0].do, nil},
 }
 
+// unended is an episode that was broken off.
+var unended = entry{Found: []check.Violation{story.Bad("P6", "the episode did not come to its end")}}
+
 // run is one episode.
-func (f fault) run(t *testing.T, l *lane, seed uint64) {
+func (f fault) run(t *testing.T, l *lane, seed uint64) (r entry) {
+	r = unended
+	defer func() {
+		r.Fault = l.kind + ": " + f.name
+		enter(r)
+	}()
 	slow, err := life.Slowness(t.TempDir())
 	must(t, err)
 	e := newEpisode(t, l, seed)
@@ -189,9 +199,7 @@ func (f fault) run(t *testing.T, l *lane, seed uint64) {
 	from := life.Now()
 	f.do(e)
 	e.faults = append(e.faults, [2]int64{from, life.Now()})
-	r := e.finish(slow)
-	r.Fault = l.kind + ": " + f.name
-	enter(r)
+	return e.finish(slow)
 }
 
 // rounds runs each fault so often in a lane.
@@ -263,8 +271,8 @@ func newLane(t *testing.T, kind string, opts *servers.Options) *lane {
 	return &lane{kind: kind, server: s}
 }
 
-// smallDisk is a server whose data are on a file system of its own.
-func smallDisk(t *testing.T, kind string) *lane {
+// smallMount is the directory of a disk of that size.
+func smallMount(t *testing.T, size string) string {
 	t.Helper()
 	const prefix = "chaos-disk-"
 	left, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*")) // of tests that were killed
@@ -278,10 +286,17 @@ func smallDisk(t *testing.T, kind string) *lane {
 	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", prefix, os.Getpid()))
 	must(t, err)
 	t.Cleanup(func() { os.Remove(dir) })
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=320m,mode=0755", "holdfast-test", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size+",mode=0755", "holdfast-test", dir).CombinedOutput(); err != nil {
 		t.Skipf("SKIPPED: a small disk cannot be mounted here, so a full one is not tested: %v: %s", err, out)
 	}
 	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
+	return dir
+}
+
+// smallDisk is a server whose data are on a file system of its own.
+func smallDisk(t *testing.T, kind string) *lane {
+	t.Helper()
+	dir := smallMount(t, "320m")
 	opts := &servers.Options{Dir: dir}
 	if kind == "postgres" {
 		opts.Settings = []string{"max_wal_size=48MB", "min_wal_size=32MB"}
@@ -304,8 +319,7 @@ func diskFull(e *episode) {
 			e.sleep(50 * time.Millisecond)
 		}
 	}
-	must(e.t, os.Remove(filepath.Join(e.lane.disk, "filler")))
-	e.note("disk freed")
+	e.empty()
 	// A server that did not survive it is started again, as whoever runs it would.
 	ctx, cancel := context.WithTimeout(e.t.Context(), 2*time.Second)
 	err := e.store.DB.PingContext(ctx)
@@ -324,6 +338,18 @@ func diskFull(e *episode) {
 func (e *episode) fill() (pad string) {
 	_, err := e.store.DB.ExecContext(e.t.Context(), `create table pad (n int, x varchar(5000))`)
 	must(e.t, err)
+	e.fillUp()
+	switch {
+	case e.lane.kind == "mysql":
+		return `insert into pad select seq, repeat(md5(seq), 100) from seq_1_to_1000`
+	case e.rng.IntN(3) == 0:
+		return `insert into pad select n, repeat(md5(n::text), 100) from generate_series(1, 1000) n`
+	}
+	return `select length(pg_logical_emit_message(false, 'pad', repeat('x', 1000000))::text)` // only log
+}
+
+// fillUp leaves no room on a disk.
+func (e *episode) fillUp() {
 	file, err := os.Create(filepath.Join(e.lane.disk, "filler"))
 	must(e.t, err)
 	defer file.Close()
@@ -336,13 +362,36 @@ func (e *episode) fill() (pad string) {
 		e.t.Fatal(err)
 	}
 	e.note("disk full")
-	switch {
-	case e.lane.kind == "mysql":
-		return `insert into pad select seq, repeat(md5(seq), 100) from seq_1_to_1000`
-	case e.rng.IntN(3) == 0:
-		return `insert into pad select n, repeat(md5(n::text), 100) from generate_series(1, 1000) n`
-	}
-	return `select length(pg_logical_emit_message(false, 'pad', repeat('x', 1000000))::text)` // only log
+}
+
+// ofFiles are what can happen to a disk on which a SQLite or a directory is.
+var ofFiles = []fault{
+	{"disk full", func(e *episode) {
+		e.fillUp()
+		e.sleep(e.part(0.8, 2.2))
+		e.empty()
+	}, nil},
+	{"disk full now and then", func(e *episode) {
+		for range 4 {
+			e.fillUp()
+			e.sleep(e.part(0.05, 0.5))
+			e.empty()
+			e.sleep(e.part(0.02, 0.3))
+		}
+	}, nil},
+	{"disk full, holders killed", func(e *episode) {
+		e.fillUp()
+		e.kill(e.who(false))
+		e.sleep(e.part(0.1, 1))
+		e.empty()
+		e.start("0")
+	}, nil},
+}
+
+// empty frees the disk.
+func (e *episode) empty() {
+	must(e.t, os.Remove(filepath.Join(e.lane.disk, "filler")))
+	e.note("disk freed")
 }
 
 // number is n in a normal run and more in a full one.

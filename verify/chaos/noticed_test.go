@@ -3,7 +3,9 @@
 package chaos
 
 import (
+	"bytes"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/holdfast-lock/holdfast/internal/servers"
@@ -58,5 +60,27 @@ func noticed(t *testing.T, l *lane, rule string, flags []string, during func(e *
 	if !broken(r.Found, rule) {
 		t.Errorf("%v: found %v, want %s", flags, r.Found, rule)
 		e.dump()
+	}
+	again(t, e.history, r.Found, rule)
+}
+
+// again has a history that was written and read judged as it was, and its picture
+// show what is wrong.
+func again(t *testing.T, h *story.History, found []check.Violation, rule string) {
+	t.Helper()
+	var file, svg bytes.Buffer
+	must(t, h.Write(&file, found))
+	h, then, err := story.Read(&file)
+	must(t, err)
+	if !slices.Equal(found, then) || !broken(h.Judge(), rule) {
+		t.Errorf("judged again: %v, want as before: %v", h.Judge(), found)
+	}
+	p := h.Picture(found)
+	if p == nil {
+		t.Fatalf("there is no picture of %v", found)
+	}
+	must(t, p.SVG(&svg))
+	if clash := strings.Contains(svg.String(), `class="clash"`); clash != (rule == "C2") || clash != strings.Contains(p.Text(), "!") {
+		t.Errorf("two at once are marked: %v, want so only of C2:\n%s", clash, p.Text())
 	}
 }

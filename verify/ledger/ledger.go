@@ -59,6 +59,14 @@ func Begin(layer, store, settings string) *Run {
 	return &Run{Line{Date: time.Now(), Commit: commit(), Layer: layer, Store: store, Settings: settings}}
 }
 
+// Of is another line of the same run, or one of which only now is known what it
+// was of.
+func (r *Run) Of(layer, settings string) *Run {
+	l := r.line
+	l.Layer, l.Settings = layer, settings
+	return &Run{l}
+}
+
 // End writes the line of a run, if there is a ledger. count is how many were
 // run to their end, violations how many promises were seen broken.
 func (r *Run) End(count, violations int) error {
