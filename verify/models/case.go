@@ -11,7 +11,6 @@ type Case struct {
 	World string // how large, with which faults, and what is broken on purpose
 	Must  string // the violation that has to be found; "": it holds
 	Size  Size
-	Note  string // what else there is to say about it
 	run   func(Size) Result
 }
 
