@@ -17,10 +17,8 @@ func coreCases() (cases []Case) {
 		holds(Medium, still)
 	}
 	holds(Medium, coreWorld{slots: slots(x, x), rounds: slots(2, 1), ttl: 2, crashes: 1, unknowns: 1, cancel: true})
-	holds(Medium, coreWorld{slots: slots(x, x), rounds: slots(1, 1), ttl: 2, crashes: 1, unknowns: 2})
+	holds(Medium, coreWorld{slots: slots(x, x), rounds: slots(1, 1), ttl: 2, unknowns: 2})
 	holds(Medium, coreWorld{slots: slots(x, x), rounds: slots(1, 1), ttl: 1, sessions: 2})
-	holds(Large, coreWorld{slots: slots(x, x, x), rounds: slots(1, 1, 1), ttl: 1, crashes: 1})
-	holds(Large, coreWorld{slots: slots(s, s, x), rounds: slots(1, 1, 1), ttl: 1, crashes: 1})
 	holds(Large, coreWorld{slots: slots(x, x, x), rounds: slots(1, 1, 1), ttl: 1, unknowns: 1})
 
 	breaks := func(rule Rule, must string, w coreWorld) {
