@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -285,7 +286,8 @@ func (c *Client) outwatch(ctx context.Context, held *HeldError) (died bool) {
 			return died
 		}
 		alive, longest := false, time.Duration(0)
-		for id, s := range looks {
+		for _, id := range slices.Sorted(maps.Keys(looks)) {
+			s := looks[id]
 			v, rec, why := j.consider(id, s)
 			died = c.carryOut(one, id, s.rec, rec, v, why, []string{held.Name}) || died
 			longest = max(longest, rec.ttl())

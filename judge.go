@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -228,7 +229,8 @@ func (c *Client) judgeAll(ctx context.Context, looks map[string]sighting, names 
 	c.judge.hurried = false
 	c.judge.mu.Unlock()
 	var unsure []string
-	for id, s := range looks {
+	for _, id := range slices.Sorted(maps.Keys(looks)) {
+		s := looks[id]
 		c.mu.Lock()
 		skip := c.isOurs(id) || c.isDead(id)
 		c.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -162,7 +163,8 @@ func (c *Client) Sweep(ctx context.Context) (removed int, err error) {
 			return removed, fmt.Errorf("sweep: %w", err)
 		}
 	}
-	for id, s := range looks {
+	for _, id := range slices.Sorted(maps.Keys(looks)) {
+		s := looks[id]
 		rec, err := decodeSession(s.rec.Value)
 		old := s.rec.Age >= 2*time.Duration(rec.TTL)*time.Millisecond || s.rec.Age < 0 && c.deadFor(id) >= 2*time.Duration(rec.TTL)*time.Millisecond
 		if err != nil || rec.Dead == 0 || !old || claimed[id] {

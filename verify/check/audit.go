@@ -220,6 +220,38 @@ func (a *Audit) Left() (left []Violation) {
 	return left
 }
 
+// Sessions says whose claim a token was of, "" if no step gave it.
+func Sessions(steps []Step) func(name string, token int64) string {
+	type grant struct {
+		first, end int64
+		session    string
+	}
+	given := make(map[string][]grant)
+	for _, s := range steps {
+		if s.Key.Space != holdfast.Names {
+			continue
+		}
+		l, err := readLock(s.Value, s.Version)
+		if err != nil {
+			continue
+		}
+		for _, h := range l.Holders {
+			g := grant{h.Token, h.Token + h.tokens(), h.Session}
+			if !slices.Contains(given[s.Key.Name], g) {
+				given[s.Key.Name] = append(given[s.Key.Name], g)
+			}
+		}
+	}
+	return func(name string, token int64) string {
+		for _, g := range slices.Backward(given[name]) { // a block may have grown
+			if g.first <= token && token < g.end {
+				return g.session
+			}
+		}
+		return ""
+	}
+}
+
 // BrokenAtOnce says whether a token was of a claim that was broken without
 // waiting for its holder.
 func BrokenAtOnce(steps []Step) func(name string, token int64) bool {

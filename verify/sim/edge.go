@@ -23,6 +23,7 @@ type edge struct {
 	bit uint64
 	who string
 	on  *machine.Machine
+	at  time.Duration // when it was made
 
 	mu      sync.Mutex
 	calls   int
@@ -43,7 +44,7 @@ type attempt struct{ at, ttl time.Duration }
 // newEdge makes the edge of a client on a machine whose clock runs at a rate.
 func (w *world) newEdge(name string, bit uint64, rate int64) *edge {
 	m := machine.New(rate, w.seed<<8^bit)
-	return &edge{Process: w.bus.Process(name), w: w, bit: bit, who: name, on: m, windows: map[string]*window{}}
+	return &edge{Process: w.bus.Process(name), w: w, bit: bit, who: name, on: m, at: w.now(), windows: map[string]*window{}}
 }
 
 // Machine implements machine.Owner.
@@ -61,6 +62,17 @@ func (e *edge) left() time.Duration {
 		}
 	}
 	return last - e.on.Now()
+}
+
+// ended is when the window of a session ended, or will, in true time after the
+// edge was made.
+func (e *edge) ended(session string) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if win := e.windows[session]; win != nil {
+		return e.on.True(win.until)
+	}
+	return 1 << 62
 }
 
 // Load implements holdfast.Store.

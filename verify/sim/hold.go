@@ -61,9 +61,6 @@ func (h *hold) end() {
 func (h *hold) endLocked() {
 	if !h.ended {
 		h.ended, h.Ended = true, h.life.w.now()
-		if late := -h.life.edge.left(); late > 0 { // asleep nobody believes anything
-			h.Ended -= h.life.edge.on.True(late)
-		}
 	}
 }
 

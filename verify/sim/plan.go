@@ -37,6 +37,7 @@ type plan struct {
 	rates                      []int64       // of each process's clock, in millionths of true time
 	drift                      float64       // the most by which one is wrong, as a part of 1
 	sleeps                     int           // machines that sleep a while
+	without                    []bool        // misfortunes that do not happen, by their order
 }
 
 // glancesAlways gives every seed a store with a cheap look.

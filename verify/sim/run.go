@@ -48,13 +48,19 @@ type misfortune struct {
 func (w *world) misfortunes() (list []misfortune) {
 	r := rand.New(rand.NewPCG(w.seed, 2))
 	when := func() time.Duration { return time.Duration(r.Int64N(int64(w.plan.length))) }
-	add := func(at time.Duration, do func()) { list = append(list, misfortune{at, do}) }
+	nr := 0 // of the misfortune, from 1; what ends one belongs to it
+	add := func(at time.Duration, do func()) {
+		if nr >= len(w.plan.without) || !w.plan.without[nr] {
+			list = append(list, misfortune{at, do})
+		}
+	}
 	during := func(begin, end func(l *life)) {
 		p, from := w.procs[r.IntN(len(w.procs))], when()
 		for range r.IntN(2) { // shorter ones are more frequent
 			from = max(from, when())
 		}
 		to := from + time.Duration(r.Int64N(int64(w.plan.maxTTL)*3/2))
+		nr++
 		add(from, func() { p.now(begin) })
 		add(min(to, w.plan.length), func() { p.now(end) })
 	}
@@ -72,13 +78,16 @@ func (w *world) misfortunes() (list []misfortune) {
 		if r.IntN(2) == 0 {
 			down = 0
 		}
+		nr++
 		add(at, p.crash)
 		add(at+down, func() { p.revive() })
 	}
 	for range w.plan.restarts {
+		nr++
 		add(when(), w.procs[r.IntN(len(w.procs))].restart)
 	}
 	for range w.plan.storeCrashes {
+		nr++
 		add(when(), func() { w.logf("the store crashes and loses %d writes", w.bus.CrashStore()) })
 	}
 	forward := w.plan.leap
@@ -88,6 +97,7 @@ func (w *world) misfortunes() (list []misfortune) {
 			by = time.Duration(r.Int64N(int64(forward) + 1))
 			forward -= by
 		}
+		nr++
 		add(when(), func() { w.logf("the store's clock jumps by %v", by); w.bus.Jump(by) })
 	}
 	r = rand.New(rand.NewPCG(w.seed, 3)) // its own, so that what came before stays what it was
@@ -95,6 +105,7 @@ func (w *world) misfortunes() (list []misfortune) {
 		p, from := w.procs[r.IntN(len(w.procs))], when()
 		to := min(from+time.Duration(r.Int64N(int64(w.plan.maxTTL)*3/2)), w.plan.length)
 		var asleep *life
+		nr++
 		add(from, func() {
 			p.now(func(l *life) {
 				w.logf("%s falls asleep for %v", l.name, to-from)

@@ -1,20 +1,26 @@
 package sim_test
 
 import (
+	"bufio"
 	"bytes"
+	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/verify/exact"
 	"github.com/holdfast-lock/holdfast/verify/ledger"
 	"github.com/holdfast-lock/holdfast/verify/sim"
 )
@@ -23,8 +29,11 @@ var (
 	seeds = flag.Int("seeds", fromEnv("HOLDFAST_SEEDS", 2000), "run so many seeds")
 	first = flag.Int("first", 0, "the first of them")
 	only  = flag.Int("seed", -1, "run this seed alone and log all that happens")
+	less  = flag.String("less", "", "of -seed: what is left away, as a failure says")
 	limit = flag.Int("failures", 1, "go on until so many seeds have failed")
-	times = flag.Int("times", 1, "run -seed so often, or until it fails")
+
+	exactly = flag.Bool("exact", true, "play seeds where the scheduler leaves nothing to chance")
+	stride  = flag.Int("stride", 1, "from one seed to the next")
 )
 
 func fromEnv(name string, n int) int {
@@ -34,75 +43,220 @@ func fromEnv(name string, n int) int {
 	return n
 }
 
-// TestSeeds runs seeds side by side, until one shows a violation.
+// TestSeeds runs seeds side by side, until one shows a violation: in exact
+// processes of its own, one for each processor, unless -exact=false.
 func TestSeeds(t *testing.T) {
+	switch {
+	case *only >= 0 && (exact.Ours() || !*exactly):
+		replay(t, uint64(*only))
+	case exact.Ours() || !*exactly:
+		playAll(t)
+	default:
+		inProcesses(t)
+	}
+}
+
+// TestReplay plays seeds twice: they go the same way.
+func TestReplay(t *testing.T) {
+	if !exact.Ours() {
+		t.Skip("SKIPPED: this process is not exact; TestSeeds has some that are, and plays every hundredth seed twice")
+	}
+	for seed := range uint64(50) {
+		if a, b := play(t, seed, nil, nil), play(t, seed, nil, nil); a.Hash() != b.Hash() {
+			t.Errorf("seed %d goes another way each time", seed)
+		}
+	}
+}
+
+// A tally is what a process has done; it says so on a line of its own.
+type tally struct{ Seeds, Failed, Holds, Steps, Twice, Differ int64 }
+
+const tallyMark = "TALLY "
+
+func (a *tally) add(b tally) {
+	a.Seeds, a.Failed, a.Holds, a.Steps = a.Seeds+b.Seeds, a.Failed+b.Failed, a.Holds+b.Holds, a.Steps+b.Steps
+	a.Twice, a.Differ = a.Twice+b.Twice, a.Differ+b.Differ
+}
+
+// inProcesses has exact processes play the seeds.
+func inProcesses(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "sim.test")
+	if err := exact.Build(".", ".", bin, nil); errors.Is(err, exact.ErrRuntime) {
+		t.Logf("SKIPPED: exact replay: %v; seeds are played once, in whatever order the scheduler has", err)
+		playAll(t)
+		return
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	n := runtime.GOMAXPROCS(0)
+	args := []string{"-test.run", "^TestSeeds$", "-test.v", "-test.timeout", "0", "-failures", fmt.Sprint(*limit)}
 	if *only >= 0 {
-		for range *times {
-			if !replay(t, uint64(*only)) {
+		n = 1
+		args = append(args, "-seed", fmt.Sprint(*only), "-less", *less)
+	}
+	simulated := ledger.Begin("sim", "memory", fmt.Sprintf("seeds %d to %d", *first, *first+*seeds-1))
+	twice := ledger.Begin("determinism", "memory", fmt.Sprintf("every hundredth of seeds %d to %d", *first, *first+*seeds-1))
+	began := time.Now()
+	var mu sync.Mutex // guards all below, and standard output
+	var done tally
+	now := make([]tally, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			cmd := exact.Command(bin, append(args, "-first", fmt.Sprint(*first+i), "-stride", fmt.Sprint(n), "-seeds", fmt.Sprint((*seeds-i+n-1)/n))...)
+			cmd.SysProcAttr = dieWithUs()
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Error(err)
 				return
 			}
-		}
-		return
+			cmd.Stderr = cmd.Stdout
+			if err := cmd.Start(); err != nil {
+				t.Error(err)
+				return
+			}
+			in := bufio.NewScanner(out)
+			in.Buffer(nil, 1<<24)
+			for in.Scan() {
+				mu.Lock()
+				if text, ok := strings.CutPrefix(in.Text(), tallyMark); ok {
+					json.Unmarshal([]byte(text), &now[i])
+				} else if !noise.MatchString(in.Text()) {
+					fmt.Println(in.Text())
+				}
+				mu.Unlock()
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("of seeds %d and so on: %v", *first+i, err)
+			}
+		})
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(1000)) // a seed leaves little behind
-	var next, done, failed, holds, steps atomic.Int64
-	next.Store(int64(*first))
-	end := int64(*first + *seeds)
-	began := time.Now()
-	account := ledger.Begin("sim", "memory", fmt.Sprintf("seeds %d to %d", *first, end-1))
-	stop := make(chan struct{})
-	var progress sync.WaitGroup
-	progress.Go(func() {
+	stop := make(chan bool)
+	go func() {
 		tick := time.NewTicker(10 * time.Second)
 		defer tick.Stop()
 		for {
 			select {
-			case <-tick.C:
-				n := done.Load()
-				fmt.Fprintf(os.Stderr, "%d of %d seeds, %.0f a second\n", n, *seeds, float64(n)/time.Since(began).Seconds())
 			case <-stop:
 				return
+			case <-tick.C:
 			}
+			mu.Lock()
+			sum := tally{}
+			for _, n := range now {
+				sum.add(n)
+			}
+			mu.Unlock()
+			fmt.Fprintf(os.Stderr, "%d of %d seeds, %.0f a second\n", sum.Seeds, *seeds, float64(sum.Seeds)/time.Since(began).Seconds())
 		}
-	})
+	}()
+	all.Wait()
+	close(stop)
+	if *only >= 0 {
+		return
+	}
+	for _, n := range now {
+		done.add(n)
+	}
+	if done.Differ > 0 {
+		t.Errorf("%d of %d seeds that were played twice went two ways", done.Differ, done.Twice)
+	}
+	if err := errors.Join(simulated.End(int(done.Seeds), int(done.Failed)), twice.End(int(done.Twice), int(done.Differ))); err != nil {
+		t.Error(err)
+	}
+	took := time.Since(began)
+	t.Logf("%d seeds, %d locks given, %d records written, in %v: %.0f seeds a second; %d played twice, %d of them otherwise",
+		done.Seeds, done.Holds, done.Steps, took.Round(time.Millisecond), float64(done.Seeds)/took.Seconds(), done.Twice, done.Differ)
+}
+
+// noise is what go test says besides.
+var noise = regexp.MustCompile(`^(=== |\s*--- PASS|PASS$|ok )`)
+
+// playAll plays the seeds here.
+func playAll(t *testing.T) {
+	collect := func() {}
+	if exact.Ours() { // a collection of garbage in between would be one more thing that happens
+		debug.SetGCPercent(-1)
+		collect = runtime.GC
+	} else {
+		defer debug.SetGCPercent(debug.SetGCPercent(1000)) // a seed leaves little behind
+	}
+	var mu sync.Mutex // guards all below
+	var sum tally
+	next, end := *first, *first+*seeds**stride
 	t.Run("all", func(t *testing.T) {
 		for i := range runtime.GOMAXPROCS(0) {
 			t.Run(strconv.Itoa(i), func(t *testing.T) {
 				t.Parallel()
 				for {
-					seed := next.Add(1) - 1
+					mu.Lock()
+					seed := next
+					next += *stride
+					if sum.Seeds%100 == 99 && exact.Ours() {
+						text, _ := json.Marshal(sum)
+						fmt.Printf("%s%s\n", tallyMark, text)
+					}
+					mu.Unlock()
 					if seed >= end {
 						return
 					}
-					r := play(t, uint64(seed), nil)
-					done.Add(1)
-					holds.Add(int64(r.Holds))
-					steps.Add(int64(r.Steps))
-					if found := r.Judge(); len(found) > 0 {
-						if failed.Add(1) == int64(*limit) {
-							next.Store(end)
+					if seed / *stride % 20 == 0 {
+						collect()
+					}
+					r := play(t, uint64(seed), nil, nil)
+					one := tally{Seeds: 1, Holds: int64(r.Holds), Steps: int64(r.Steps)}
+					if seed / *stride % 100 == 0 && exact.Ours() {
+						if one.Twice = 1; play(t, uint64(seed), nil, nil).Hash() != r.Hash() {
+							one.Differ = 1
 						}
-						for _, v := range found {
-							t.Errorf("seed %d: %v", seed, v)
-						}
-						t.Logf("to replay: go test ./verify/sim -run TestSeeds -seed %d -times 50 -v", seed)
+					}
+					found := r.Judge()
+					for _, v := range found {
+						t.Errorf("seed %d: %v", seed, v)
+						one.Failed = 1
+					}
+					mu.Lock()
+					if sum.add(one); one.Failed > 0 && sum.Failed == int64(*limit) {
+						next = end
+					}
+					mu.Unlock()
+					if len(found) > 0 {
+						shrink(t, uint64(seed), found[0].Rule)
 					}
 				}
 			})
 		}
 	})
-	close(stop)
-	progress.Wait()
-	if err := account.End(int(done.Load()), int(failed.Load())); err != nil {
-		t.Error(err)
+	text, _ := json.Marshal(sum)
+	fmt.Printf("%s%s\n", tallyMark, text)
+	t.Logf("%d seeds, %d locks given, %d records written", sum.Seeds, sum.Holds, sum.Steps)
+}
+
+// shrink says how to see a failure again, and what can be left away of it.
+func shrink(t *testing.T, seed uint64, rule string) {
+	again := fmt.Sprintf("to replay: go test ./verify/sim -run TestSeeds -v -seed %d", seed)
+	if !exact.Ours() {
+		t.Log(again + ", perhaps more than once")
+		return
 	}
-	took := time.Since(began)
-	t.Logf("%d seeds, %d locks given, %d records written, in %v: %.0f seeds a second", done.Load(), holds.Load(), steps.Load(), took.Round(time.Millisecond), float64(done.Load())/took.Seconds())
+	tried := 0
+	less := sim.Shrink(seed, func(less []string) bool {
+		if tried++; tried > 400 {
+			return false
+		}
+		for _, v := range play(t, seed, less, nil).Judge() {
+			if v.Rule == rule {
+				return true
+			}
+		}
+		return false
+	})
+	t.Logf("%s -less %s", again, strings.Join(less, ","))
 }
 
 // play runs one seed in a bubble. One that does not end is a failure, too.
-func play(t *testing.T, seed uint64, log io.Writer) (r *sim.Result) {
-	stuck := time.AfterFunc(20*time.Second, func() {
+func play(t *testing.T, seed uint64, less []string, log io.Writer) (r *sim.Result) {
+	stuck := time.AfterFunc(60*time.Second, func() {
 		if l, ok := log.(*lines); ok {
 			l.tail(100)
 		}
@@ -115,22 +269,18 @@ func play(t *testing.T, seed uint64, log io.Writer) (r *sim.Result) {
 			panic(p)
 		}
 	}()
-	synctest.Test(t, func(t *testing.T) { r = sim.Run(seed, log) })
+	synctest.Test(t, func(t *testing.T) { r = sim.Run(seed, less, log) })
 	return r
 }
 
-// replay runs one seed with a log, which is shown if it fails.
-func replay(t *testing.T, seed uint64) bool {
+// replay runs one seed with a log, which is shown.
+func replay(t *testing.T, seed uint64) {
 	log := &lines{}
-	r := play(t, seed, log)
-	found := r.Judge()
-	if len(found) > 0 || testing.Verbose() && *times == 1 {
-		log.print()
-	}
-	for _, v := range found {
+	r := play(t, seed, sim.Less(*less), log)
+	log.print()
+	for _, v := range r.Judge() {
 		t.Errorf("seed %d: %v", seed, v)
 	}
-	return len(found) == 0
 }
 
 // lines keeps a log in memory until it is wanted.
