@@ -126,7 +126,7 @@ func runChaos(stores []string, minutes float64, seed uint64, only, history strin
 		}
 	}
 	program := filepath.Join(dir, "chaos.test")
-	build := exec.Command("go", "test", "-c", "-o", program, episodes)
+	build := exec.Command("go", "test", "-c", "-tags", "faultinject", "-o", program, episodes)
 	if out, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("go test -c %s: %w\n%s", episodes, err, out)
 	}

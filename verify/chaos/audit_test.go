@@ -161,6 +161,7 @@ func (e *episode) audit() (found []check.Violation, n int) {
 		}
 	}
 	a := check.NewAudit(func(session string) uint64 { return owners[session] }, e.leap)
+	a.Rates = e.wrong
 	a.Gone = func(session string) bool { return killed[session] }
 	return a.Check(all), len(all)
 }

@@ -90,7 +90,7 @@ func TestSpanner(t *testing.T) {
 func TestFiles(t *testing.T) {
 	t.Run("on", func(t *testing.T) {
 		for _, kind := range []string{"sqlite", "directory"} {
-			for _, g := range groupsOf(kind) {
+			for _, g := range groupsOf(t, kind) {
 				if !*full && g.name == "workers too" {
 					continue
 				}

@@ -12,7 +12,8 @@
 //	go test ./verify/chaos -timeout 90m -v -args -full
 //	go test ./verify/chaos -run '^TestCrowd$' -timeout 60m -v -args -full
 //
-// The last makes ten thousand short histories of one name each. What cannot be had
+// With -tags faultinject the clocks of the workers are wrong, too, which the first of
+// these commands sees to. The last makes ten thousand short histories of one name each. What cannot be had
 // without rights (namespaces, a small disk) or is not installed is skipped aloud.
 // File servers that lie are those of verify/hostile.
 package chaos

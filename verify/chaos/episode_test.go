@@ -94,6 +94,7 @@ type episode struct {
 	client  *holdfast.Client // only looks
 	ttl     time.Duration
 	leap    time.Duration // of the server's clock
+	wrong   float64       // by so much those of the workers are, as a part of 1
 	names   string        // see names
 	workers []*process
 	cuts    int

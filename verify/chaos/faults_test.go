@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -217,6 +218,10 @@ func rounds(t *testing.T, l *lane, n int, faults ...[]fault) {
 
 // TestFaults goes through all faults on both servers.
 func TestFaults(t *testing.T) {
+	var more []fault
+	if *full && !own {
+		more = slices.Concat(ofOwnClocks(), ofVersions(t))
+	}
 	t.Run("on", func(t *testing.T) {
 		for _, kind := range []string{"postgres", "mysql"} {
 			if own {
@@ -228,7 +233,7 @@ func TestFaults(t *testing.T) {
 			}
 			t.Run(kind, func(t *testing.T) {
 				t.Parallel()
-				rounds(t, newLane(t, kind, &servers.Options{}), number(1, 6), ofServer, ofNetwork, ofWorkers)
+				rounds(t, newLane(t, kind, &servers.Options{}), number(1, 6), ofServer, ofNetwork, ofWorkers, more)
 			})
 			t.Run(kind+" clock", func(t *testing.T) {
 				t.Parallel()

@@ -32,5 +32,11 @@ func TestMain(m *testing.M) {
 	if parallel {
 		flag.Set("test.parallel", "4") // mostly they wait
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	for _, f := range atEnd {
+		f()
+	}
+	os.Exit(code)
 }
+
+var atEnd []func()

@@ -38,18 +38,23 @@ type group struct {
 }
 
 // groupsOf are all that can happen on a store.
-func groupsOf(kind string) []group {
+func groupsOf(t *testing.T, kind string) []group {
+	clocks, versions := ofOwnClocks(), ofVersions(t)
+	more := slices.Concat(clocks, versions)
+	if len(clocks) > 0 && kind != "postgres" && kind != "mysql" && kind != "spanner" { // where nobody can be cut off by itself
+		more = slices.Concat(clocks[:len(clocks)-1], versions)
+	}
 	switch kind {
 	case "cassandra":
-		return []group{{"nodes", newNodes, slices.Concat(ofNodes, moreOfNodes, ofWorkers[:3])}}
+		return []group{{"nodes", newNodes, slices.Concat(ofNodes, moreOfNodes, ofWorkers[:3], more)}}
 	case "etcd":
-		return []group{{"members", newMembers, slices.Concat(ofMembers, ofNodes, moreOfNodes, ofWorkers[:3])}}
+		return []group{{"members", newMembers, slices.Concat(ofMembers, ofNodes, moreOfNodes, ofWorkers[:3], more)}}
 	case "spanner":
-		return []group{{"emulator", newEmulator, slices.Concat(ofEmulator, ofNetwork[1:], ofWorkers[:3])}}
+		return []group{{"emulator", newEmulator, slices.Concat(ofEmulator, ofNetwork[1:], ofWorkers[:3], more)}}
 	case "sqlite", "directory":
-		faults := ofWorkers[:3]
+		faults := slices.Concat(ofWorkers[:3], more)
 		if kind == "sqlite" {
-			faults = ofWorkers
+			faults = slices.Concat(ofWorkers, more)
 		}
 		plain := func(*testing.T) *lane { return &lane{kind: kind} }
 		return []group{
@@ -59,7 +64,7 @@ func groupsOf(kind string) []group {
 		}
 	}
 	plain := func(t *testing.T) *lane { return newLane(t, kind, &servers.Options{}) }
-	usual := slices.Concat(ofServer, ofNetwork, ofWorkers)
+	usual := slices.Concat(ofServer, ofNetwork, ofWorkers, more)
 	all := []group{
 		{"usual", plain, usual},
 		{"usual too", plain, usual},
@@ -99,7 +104,7 @@ func TestMinutes(t *testing.T) {
 func through(t *testing.T, kind string, stop *atomic.Bool) {
 	end := time.Now().Add(time.Duration(*minutes * float64(time.Minute)))
 	t.Run("at once", func(t *testing.T) {
-		for n, g := range groupsOf(kind) {
+		for n, g := range groupsOf(t, kind) {
 			faults := slices.DeleteFunc(slices.Clone(g.faults), func(f fault) bool { return !strings.Contains(f.name, *only) })
 			if len(faults) == 0 {
 				continue

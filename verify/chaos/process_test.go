@@ -43,18 +43,29 @@ func (e *episode) start(host string, flags ...string) *process {
 	if e.counter != "" {
 		args = append(args, "-counter", e.counter, "-lanes", "1", "-think", "100ms")
 	}
+	flags, bends := without(flags, bent)
+	flags, old := without(flags, earlierFlag)
 	args = append(args, flags...)
 	if e.lane.tells() {
 		args = append(args, "-writes") // see steps
+	}
+	if old {
+		self = earlierWorker.path
 	}
 	cmd := exec.Command(self, args...)
 	cmd.Dir = e.dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "USER=ana", mark + e.dir, "CHAOS_ROLE=worker", "XDG_RUNTIME_DIR=" + e.host(host),
 		"SPANNER_EMULATOR_HOST=" + emulator}
+	if bends {
+		cmd.Env = append(cmd.Env, "HOLDFAST_FAULT_CLOCK="+e.clockOf(id))
+	}
+	if old {
+		cmd.Env = append(cmd.Env, "FAULTS_ROLE=worker")
+	}
 	p.Process, err = story.Start(cmd, id, e.ttl)
 	must(e.t, err)
 	e.workers = append(e.workers, p)
-	e.note("%s is process %d on host %s %v", id, p.PID, host, flags)
+	e.note("%s is process %d on host %s %v, of the earlier version %v", id, p.PID, host, flags, old)
 	e.t.Cleanup(p.Destroy)
 	return p
 }

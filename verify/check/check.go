@@ -128,11 +128,14 @@ func Windows(holds []Hold) (found []Violation) {
 				continue
 			}
 			inside[e.hold] = true
+			first := -1
 			for i := range inside {
-				if n := hs[i].Slots; n != 0 && len(inside) > n {
-					found = append(found, violation("C2", "%d holders at %v where %v tolerates %d; the last is %v", len(inside), e.at, hs[i], n, hs[e.hold]))
-					break
+				if n := hs[i].Slots; n != 0 && len(inside) > n && (first < 0 || i < first) {
+					first = i
 				}
+			}
+			if first >= 0 {
+				found = append(found, violation("C2", "%d holders at %v where %v tolerates %d; the last is %v", len(inside), e.at, hs[first], hs[first].Slots, hs[e.hold]))
 			}
 		}
 	}

@@ -21,6 +21,19 @@ type Story struct {
 	Killed int64      // when it was sent SIGKILL, or 0
 	Stops  [][2]int64 // from before SIGSTOP to after SIGCONT
 	Broken bool       // nothing is expected of it but that it is noticed
+	// Slowest and Fastest are the rates at which its clock ran, in millionths of true
+	// time. 0: right.
+	Slowest, Fastest int64
+}
+
+const right = 1_000_000
+
+// took is how long d on a clock of a rate may have been in truth.
+func took(d time.Duration, rate int64) time.Duration {
+	if rate == 0 {
+		return d
+	}
+	return d * right / time.Duration(rate)
 }
 
 // A History is an episode as it is judged.
@@ -51,13 +64,19 @@ type Hold struct {
 	why   string
 }
 
+// unsure is how much shorter a window may have been than the slowest clock has it.
+func (s *Story) unsure() time.Duration {
+	window := s.TTL - holdfast.Margin(s.TTL)
+	return took(window, s.Slowest) - took(window, s.Fastest)
+}
+
 // Lost says whether its worker was told so.
 func (o *Hold) Lost() bool { return o.lost > 0 || o.finds > 0 }
 
 // Holds are all grants.
 func (h *History) Holds() (all []*Hold) {
 	for _, s := range h.Stories {
-		window := s.TTL - holdfast.Margin(s.TTL)
+		window := took(s.TTL-holdfast.Margin(s.TTL), s.Slowest)
 		asked := make(map[int]Event)
 		byID := make(map[int]*Hold)
 		open := make(map[int]*Hold) // those whose window heartbeats move
@@ -302,7 +321,7 @@ func (h *History) notices(all []*Hold) (found []check.Violation) {
 		case o.ends > o.until:
 			found = append(found, Bad("C6", "%v believed %v after its window had ended", o.Hold, o.ends-o.until))
 		case strings.Contains(o.why, "stood still"): // it must not trust its own clock then
-		case o.finds > 0 && o.finds < o.until-50*time.Millisecond-h.Slow: // its own clock began a little earlier than our stamp
+		case o.finds > 0 && o.finds < o.until-o.of.unsure()-50*time.Millisecond-h.Slow: // its own clock began a little earlier than our stamp
 			found = append(found, Bad("C6", "%v was lost %v before its window was over: %s", o.Hold, o.until-o.finds, o.why))
 		case o.finds > 0 && o.lost == 0:
 			found = append(found, Bad("C6", "%v was lost, and its context did not say so", o.Hold))
@@ -310,13 +329,13 @@ func (h *History) notices(all []*Hold) (found []check.Violation) {
 		if o.lost == 0 {
 			continue
 		}
-		by := o.until
+		by, margin := o.until, took(holdfast.Margin(o.of.TTL), o.of.Slowest)
 		for _, stop := range o.of.Stops {
-			if time.Duration(stop[0]) <= by+holdfast.Margin(o.of.TTL) {
+			if time.Duration(stop[0]) <= by+margin {
 				by = max(by, time.Duration(stop[1]))
 			}
 		}
-		if late := o.lost - by - holdfast.Margin(o.of.TTL) - h.Slow; late > 0 {
+		if late := o.lost - by - margin - h.Slow; late > 0 {
 			found = append(found, Bad("C6", "%v heard of its loss only %v after its window; TTL %v, slowness of the machine %v",
 				o.Hold, o.lost-by, o.of.TTL, h.Slow))
 		}

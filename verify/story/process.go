@@ -100,7 +100,7 @@ func (p *Process) Stories() []*Story {
 	for _, e := range p.Told() {
 		s := byClient[e.Client]
 		if s == nil {
-			s = &Story{ID: p.ID, TTL: p.TTL, Killed: p.Killed, Stops: p.Stops, Broken: p.Broken}
+			s = &Story{ID: p.ID, TTL: p.TTL, Killed: p.Killed, Stops: p.Stops, Broken: p.Broken, Slowest: p.Slowest, Fastest: p.Fastest}
 			if e.Client > 0 {
 				s.ID = fmt.Sprintf("%s.%d", p.ID, e.Client)
 			}
@@ -167,6 +167,14 @@ func (p *Process) Stop(d time.Duration) {
 func (p *Process) Resume(from int64) {
 	p.signal(syscall.SIGCONT)
 	p.Stops = append(p.Stops, [2]int64{from, life.Now()})
+}
+
+// Rates says that its clock ran at a rate for a while, in millionths of true time.
+func (p *Process) Rates(rate int64) {
+	if p.Slowest == 0 {
+		p.Slowest, p.Fastest = right, right
+	}
+	p.Slowest, p.Fastest = min(p.Slowest, rate), max(p.Fastest, rate)
 }
 
 // State is what /proc says of it: T stands still; 0: gone.

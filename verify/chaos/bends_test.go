@@ -1,0 +1,5 @@
+//go:build linux && faultinject
+
+package chaos
+
+const bends = true

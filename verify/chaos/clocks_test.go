@@ -1,0 +1,86 @@
+//go:build linux
+
+package chaos
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// ofOwnClocks are what can happen to the clocks of those who lock, by as much as the
+// margin pays for. A program that was built without the tag faultinject has only the
+// clock of the machine.
+func ofOwnClocks() []fault {
+	if !bends {
+		return nil
+	}
+	return []fault{
+		{"own clocks wrong", func(e *episode) {
+			for range 3 {
+				for _, p := range e.workers {
+					e.bend(p, []int64{slowest, fastest, e.rng.Int64N(fastest-slowest+1) + slowest}[e.rng.IntN(3)])
+				}
+				e.sleep(e.part(0.7, 1.3))
+			}
+			e.straighten()
+		}, []string{bent}},
+		{"own clock of a holder slow, those of the others fast, and it stands still", func(e *episode) {
+			slow := e.who(false)
+			for _, p := range e.workers {
+				e.bend(p, fastest)
+			}
+			e.bend(slow, slowest)
+			e.sleep(e.part(0.3, 0.7))
+			e.stop(slow, e.part(0.8, 1.8))
+			e.sleep(e.part(0.2, 0.5))
+			e.straighten()
+		}, []string{bent}},
+		{"own clock of a holder slow, those of the others fast, and it is cut off", func(e *episode) {
+			slow := e.who(false)
+			for _, p := range e.workers {
+				e.bend(p, fastest)
+			}
+			e.bend(slow, slowest)
+			e.sleep(e.part(0.3, 0.7))
+			e.cutOff(true, true, slow)
+			e.sleep(e.part(0.7, 1.3))
+			e.straighten()
+		}, []string{bent}},
+	}
+}
+
+// Clocks are wrong by a twentieth, in millionths of true time.
+const slowest, right, fastest = 950_000, 1_000_000, 1_050_000
+
+// bent is the flag of a worker whose clock goes by a file; the rest of its flags are
+// its own.
+const bent = "-bent"
+
+func (e *episode) clockOf(id string) string { return filepath.Join(e.dir, "clock-"+id) }
+
+// bend has the clock of a worker run at a rate.
+func (e *episode) bend(p *process, rate int64) {
+	path := e.clockOf(p.ID)
+	must(e.t, os.WriteFile(path+".new", strconv.AppendInt(nil, rate, 10), 0o600))
+	must(e.t, os.Rename(path+".new", path))
+	p.Rates(rate)
+	e.wrong = float64(fastest-right) / right
+	e.note("the clock of %s runs at %d", p.ID, rate)
+}
+
+// straighten has all clocks be right, and waits until they are.
+func (e *episode) straighten() {
+	for _, p := range e.workers {
+		e.bend(p, right)
+	}
+	e.sleep(100 * time.Millisecond)
+}
+
+// without is the flags but for one, and whether that was there.
+func without(flags []string, flag string) ([]string, bool) {
+	rest := slices.DeleteFunc(slices.Clone(flags), func(f string) bool { return f == flag })
+	return rest, len(rest) < len(flags)
+}
