@@ -148,7 +148,7 @@ func (c *Client) Sweep(ctx context.Context) (removed int, err error) {
 	}
 	c.judgeAll(ctx, looks)
 	c.judge.forget(func(session string) bool { _, ok := looks[session]; return ok })
-	claimed := make(map[string]bool)
+	claimed := make(map[string][]string)
 	for after := ""; ; {
 		names, err := c.store.Keys(ctx, Names, after, 200)
 		if err != nil {
@@ -163,11 +163,12 @@ func (c *Client) Sweep(ctx context.Context) (removed int, err error) {
 			return removed, fmt.Errorf("sweep: %w", err)
 		}
 	}
+	c.judgeOrphans(ctx, claimed, looks)
 	for _, id := range slices.Sorted(maps.Keys(looks)) {
 		s := looks[id]
 		rec, err := decodeSession(s.rec.Value)
 		old := s.rec.Age >= 2*time.Duration(rec.TTL)*time.Millisecond || s.rec.Age < 0 && c.deadFor(id) >= 2*time.Duration(rec.TTL)*time.Millisecond
-		if err != nil || rec.Dead == 0 || !old || claimed[id] {
+		if err != nil || rec.Dead == 0 || !old || len(claimed[id]) > 0 {
 			continue
 		}
 		outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: Key{Sessions, id}, Old: s.rec.Version, Lazy: true}})
@@ -185,6 +186,36 @@ func (c *Client) Sweep(ctx context.Context) (removed int, err error) {
 	return removed, nil
 }
 
+// judgeOrphans sees to claims whose session has no record, which a crash of the
+// database may leave: it took back the end of a claim, and the session, which knew
+// of nothing more, ended in order. They are given a record, by which the next
+// sweeps judge them as all others.
+func (c *Client) judgeOrphans(ctx context.Context, claimed map[string][]string, looks map[string]sighting) {
+	names := make(map[string]bool)
+	var ids []string
+	for id, at := range claimed {
+		if _, ok := looks[id]; !ok {
+			ids = append(ids, id)
+			for _, name := range at {
+				names[name] = true
+			}
+		}
+	}
+	for range 2 { // a claim may be seen before its session, or after it
+		if len(ids) == 0 || ctx.Err() != nil {
+			return
+		}
+		seen, err := c.loadSessions(ctx, ids)
+		if err != nil {
+			return // the next sweep comes
+		}
+		ids = slices.DeleteFunc(ids, func(id string) bool { return len(seen[id].rec.Value) > 0 })
+		maps.DeleteFunc(seen, func(_ string, s sighting) bool { return len(s.rec.Value) > 0 })
+		c.judgeAll(ctx, seen, slices.Sorted(maps.Keys(names))...)
+		c.pause(firstPoll)
+	}
+}
+
 // deadFor is how long this client has known of a death.
 func (c *Client) deadFor(session string) time.Duration {
 	c.mu.Lock()
@@ -197,8 +228,9 @@ func (c *Client) deadFor(session string) time.Duration {
 }
 
 // sweepNames voids the claims of the dead, copies audit entries out, and
-// empties free records. claimed gathers the sessions that still have claims.
-func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[string]bool) (removed int, err error) {
+// empties free records. claimed gathers the sessions that still have claims, and
+// where.
+func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[string][]string) (removed int, err error) {
 	var keys []Key
 	for _, n := range names {
 		keys = append(keys, Key{Names, n})
@@ -225,13 +257,13 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 			switch {
 			case err != nil || !outs[0].Won:
 				for _, cl := range slices.Concat(rec.Holders, rec.Waiters) {
-					claimed[cl.Session] = true
+					claimed[cl.Session] = append(claimed[cl.Session], names[i])
 				}
 				// Who else there may be is not known: no tombstone goes in this pass
 				// for those that had claims here.
 				if old, err := decodeLock(r.Value, r.Version); err == nil {
 					for _, cl := range slices.Concat(old.Holders, old.Waiters) {
-						claimed[cl.Session] = true
+						claimed[cl.Session] = append(claimed[cl.Session], names[i])
 					}
 				}
 			case len(w.Value) == 0:
@@ -239,7 +271,7 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 			}
 		}
 		for _, cl := range slices.Concat(rec.Holders, rec.Waiters) {
-			claimed[cl.Session] = true
+			claimed[cl.Session] = append(claimed[cl.Session], names[i])
 		}
 		if len(rec.Breaks) > 0 {
 			c.copyAudit(ctx, keys[i].Name)

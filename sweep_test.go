@@ -133,3 +133,41 @@ func (s *slowList) Sweep(ctx context.Context, idle time.Duration) (int, error) {
 	s.swept.Add(1)
 	return s.Store.Sweep(ctx, idle)
 }
+
+// A crash of the database may take back the end of a claim whose session has then
+// ended in order: nobody is left who would remove it. Sweeps do, also where nobody
+// wants the name.
+func TestSweepOfAnOrphan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		c := newClient(t, s, nil)
+		l, err := c.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held, err := s.Load(t.Context(), []holdfast.Key{lockA})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.Restore(lockA, held[0])
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		sweeper := newClient(t, s, nil)
+		defer sweeper.Close()
+		for range 4 {
+			if _, err := sweeper.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * holdfast.DefaultTTL)
+		}
+		for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions} {
+			if left, err := s.Keys(t.Context(), space, "", 10); err != nil || len(left) > 0 {
+				t.Errorf("%s: %q is left (%v)", space, left, err)
+			}
+		}
+	})
+}

@@ -37,6 +37,7 @@ type plan struct {
 	rates                      []int64       // of each process's clock, in millionths of true time
 	drift                      float64       // the most by which one is wrong, as a part of 1
 	sleeps                     int           // machines that sleep a while
+	states                     bool          // a state key, its writers and readers
 	without                    []bool        // misfortunes that do not happen, by their order
 }
 
@@ -155,6 +156,7 @@ func drawPlan(r *rand.Rand) plan {
 		}
 	}
 	p.sleeps = count(0.3, 2)
+	p.states = chance(0.3)
 	if p.setTTLs {
 		p.leap = min(p.leap, holdfast.Margin(2*time.Second))
 		if p.drift > 0 {

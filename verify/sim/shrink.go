@@ -42,6 +42,7 @@ var reductions = []struct {
 	{"overruns", func(p *plan) { p.overruns = false }},
 	{"costly", func(p *plan) { p.costly = false }},
 	{"glances", func(p *plan) { p.glances = false }},
+	{"states", func(p *plan) { p.states = false }},
 	{"rates", func(p *plan) {
 		p.drift, p.rates = 0, slices.Clone(p.rates)
 		for i := range p.rates {

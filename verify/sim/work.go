@@ -46,6 +46,8 @@ func (l *life) operate(r *rand.Rand) {
 		busy, overrun = w.plan.maxTTL+time.Duration(r.Int64N(int64(w.plan.maxTTL)/2)), true
 	}
 	switch {
+	case w.plan.states && r.IntN(3) == 0:
+		l.useState(ctx, r)
 	case kind < 8 && w.plan.breaks:
 		l.breakSomeone(ctx, r, name)
 	case kind < 12 && w.plan.setTTLs:

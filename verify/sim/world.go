@@ -52,6 +52,7 @@ type world struct {
 	resources map[string]*resource
 	seq       time.Duration // the order of accesses
 	counters  map[string]*counter
+	repo      *repository
 	found     []check.Violation
 }
 
