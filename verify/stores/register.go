@@ -216,13 +216,25 @@ type inCassandra struct{ session *gocql.Session }
 
 func (r inCassandra) Make(ctx context.Context, names ...string) error {
 	err := r.session.Query(`create table if not exists registers (name text primary key, fence bigint, value bigint)`).ExecContext(ctx)
+	if err != nil {
+		return err
+	}
 	for _, name := range names {
-		var made bool
-		if err == nil {
-			made, err = r.session.Query(`insert into registers (name, fence, value) values (?, 0, 0) if not exists`, name).MapScanCASContext(ctx, make(map[string]any))
+		for try := 0; ; try++ { // nobody uses it yet, so to do it twice is no harm
+			var made bool
+			if err == nil {
+				made, err = r.session.Query(`insert into registers (name, fence, value) values (?, 0, 0) if not exists`, name).MapScanCASContext(ctx, make(map[string]any))
+			}
+			if err == nil && !made {
+				_, err = r.session.Query(`update registers set fence = 0, value = 0 where name = ? if fence >= 0`, name).MapScanCASContext(ctx, make(map[string]any))
+			}
+			if err == nil || try == 3 || ctx.Err() != nil {
+				break
+			}
+			err = nil
 		}
-		if err == nil && !made {
-			_, err = r.session.Query(`update registers set fence = 0, value = 0 where name = ? if fence >= 0`, name).MapScanCASContext(ctx, make(map[string]any))
+		if err != nil {
+			break
 		}
 	}
 	return err
