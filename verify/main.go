@@ -14,12 +14,14 @@ const help = `usage: go run ./verify COMMAND
 
 commands:
   chaos     real processes and real servers under faults, judged
+  release   all that is run before a release, for a day or two; resumable
 
 examples:
   go run ./verify chaos --store postgres --minutes 10
   go run ./verify chaos --store all --minutes 70           ten on each of seven
   go run ./verify chaos --store etcd --only "leader" --minutes 5
   go run ./verify chaos --judge FILE                       a history that was kept
+  go run ./verify release --hours 8                        go on with it tonight
   go run ./verify chaos --help
 `
 
@@ -31,6 +33,8 @@ func main() {
 	switch command {
 	case "chaos":
 		os.Exit(chaos(os.Args[2:]))
+	case "release":
+		os.Exit(release(os.Args[2:]))
 	case "", "help", "-h", "-help", "--help":
 		fmt.Print(help)
 	default:
