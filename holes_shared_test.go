@@ -434,6 +434,26 @@ func (c *callCount) CompareAndSwap(ctx context.Context, writes []holdfast.Write)
 	return c.Store.CompareAndSwap(ctx, writes)
 }
 
+// H15: the TTL is changed while a lock is held. Its holder follows, and is judged by what
+// it has followed, not by what its judge goes by.
+func TestHoleH15TimeoutIsChanged(t *testing.T) {
+	play(t, func(t *testing.T, s *stage) {
+		a, way := s.join()
+		l := s.take(a, time.Second)
+		got := queue(t, s.told())
+		const longer = 4 * holdfast.DefaultTTL
+		if err := s.look.SetStoreTTL(t.Context(), longer); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(holdfast.DefaultTTL)
+		way.off.Store(true)
+		time.Sleep(2 * holdfast.DefaultTTL)
+		s.holds(l)
+		s.granted(got, longer)
+		s.lost(l)
+	})
+}
+
 // H16: who wants two locks and who wants them the other way round get them both, one
 // after the other.
 func TestHoleH16TwoLocksInAnyOrder(t *testing.T) {

@@ -67,6 +67,12 @@ func (r *Run) Of(layer, settings string) *Run {
 	return &Run{l}
 }
 
+// Describe says what is known of a run only at its end.
+func (r *Run) Describe(settings string) *Run {
+	r.line.Settings = settings
+	return r
+}
+
 // End writes the line of a run, if there is a ledger. count is how many were
 // run to their end, violations how many promises were seen broken.
 func (r *Run) End(count, violations int) error {

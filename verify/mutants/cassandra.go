@@ -1,32 +1,32 @@
 package main
 
 // The rules of the Cassandra store: a write time-out of type CAS says nothing
-// (P20), and nothing but lightweight transactions at SERIAL counts (X15).
+// (D20), and nothing but lightweight transactions at SERIAL counts (X15).
 var cql = []mutant{
 	// What became of a write.
-	{"cql: the attempt's id is not looked at", "P20", []edit{{"cassandra/store.go",
+	{"cql: the attempt's id is not looked at", "D20", []edit{{"cassandra/store.go",
 		"case met.there && bytes.Equal(met.attempt, a.id):",
 		"case false && bytes.Equal(met.attempt, a.id):"}}, onCassandra("TestP20WriteTimeoutIsUnknown")},
-	{"cql: the attempt's id is not looked at when an answer is lost", "P20", []edit{{"cassandra/store.go",
+	{"cql: the attempt's id is not looked at when an answer is lost", "D20", []edit{{"cassandra/store.go",
 		"case met.there && bytes.Equal(met.attempt, a.id):",
 		"case false && bytes.Equal(met.attempt, a.id):"}}, onCassandra("TestLostAnswer")},
-	{"cql: who was followed has lost", "P20", []edit{{"cassandra/store.go",
+	{"cql: who was followed has lost", "D20", []edit{{"cassandra/store.go",
 		"case !a.unknown, met.there && old != 0 && met.follows == old:",
 		"case true:"}}, onCassandra("TestFollowedSinceIsUnknown")},
-	{"cql: a key without a row was never taken", "P20", []edit{{"cassandra/store.go",
+	{"cql: a key without a row was never taken", "D20", []edit{{"cassandra/store.go",
 		"		case applied, a.unknown, len(met.value) > 0:",
 		"		case applied, a.unknown && met.there, len(met.value) > 0:"}}, onCassandra("TestTakenAndSweptIsUnknown")},
 	{"cql: what another has followed is unknown", "P6", []edit{{"cassandra/store.go",
 		"case !a.unknown, met.there && old != 0 && met.follows == old:",
 		"case !a.unknown:"}}, onCassandra("TestFollowedInsteadIsLost")},
-	{"cql: an answer after none is believed", "P20", []edit{{"cassandra/call.go",
+	{"cql: an answer after none is believed", "D20", []edit{{"cassandra/call.go",
 		"			unknown = unknown || !errors.Is(err, gocql.ErrNoConnections)\n",
 		""}}, onCassandra("TestFollowedSinceIsUnknown")},
-	{"cql: the driver sends again", "P18", []edit{{"cassandra/call.go",
+	{"cql: the driver sends again", "D18", []edit{{"cassandra/call.go",
 		".RetryPolicy(nil)", ""}}, onCassandra("TestFollowedSinceIsUnknown")},
-	{"cql: the driver sends again, and again", "P18", []edit{{"cassandra/call.go",
+	{"cql: the driver sends again, and again", "D18", []edit{{"cassandra/call.go",
 		".RetryPolicy(nil)", ""}}, onCassandra("TestDriverDoesNotRetry")},
-	{"cql: what is refused is unknown", "P20", []edit{{"cassandra/store.go",
+	{"cql: what is refused is unknown", "D20", []edit{{"cassandra/store.go",
 		"	case !a.unknown && !unknown && refused(err):",
 		"	case false:"}}, onCassandra("TestRefusedIsNotUnknown")},
 

@@ -107,7 +107,7 @@ var claimed = []mutant{
 	{"claims: who waits claims again and again", "T11", []edit{{"claims/lock.go",
 		"	if s.strangers {\n		c.began = 0\n",
 		"	if true {\n		c.began = 0\n"}}, claim("TestT11Tombstones")},
-	{"claims: the cleaner has no margin", "T12", []edit{{"claims/cleaner.go",
+	{"claims: the cleaner has no margin", "T12 D19", []edit{{"claims/cleaner.go",
 		"l.opts.Unit.count(l.opts.Expire+2*(l.opts.Skew+l.tick()))",
 		"l.opts.Unit.count(l.opts.Expire)"}}, claim("TestT12Cleaner")},
 	{"claims: the cleaner does not rest", "T12", []edit{{"claims/cleaner.go",

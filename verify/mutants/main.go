@@ -3,12 +3,13 @@
 // test, of a store against a server that the test starts. Tests that do not
 // notice prove nothing. Nothing is written into the tree.
 //
-//	go run ./verify/mutants [-run name] [-only core|sql|state|directory|cassandra|claims|etcd|spanner] [-seeds 20000] [-p 3] [-v]
+//	go run ./verify/mutants [-run name] [-only core|sql|state|directory|cassandra|claims|etcd|spanner] [-seeds 20000] [-p 3] [-table FILE] [-v]
 package main
 
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -18,6 +19,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/verify/ledger"
 )
 
 func main() {
@@ -26,6 +29,7 @@ func main() {
 	name := flag.String("run", "", "only mutants whose name contains this")
 	only := flag.String("only", "", "core: those of the library alone; sql: those of the SQL stores; state: those of state keys and the cache; directory: those of the directory store; cassandra: those of the Cassandra store; claims: those of claims; etcd: those of the etcd store; spanner: those of the Spanner store")
 	together := flag.Int("p", 3, "how many are tried at once")
+	file := flag.String("table", "", "write what became of each mutant into this file; what it says of others stays")
 	flag.BoolVar(&r.verbose, "v", false, "show what a test said")
 	flag.Parse()
 	var chosen []*mutant
@@ -49,7 +53,12 @@ func main() {
 		fmt.Fprintf(os.Stderr, "no mutant's name contains %q\n", *name)
 		os.Exit(64)
 	}
-	if err := r.run(chosen, max(*together, 1)); err != nil {
+	err := r.run(chosen, max(*together, 1))
+	if len(r.done) > 0 {
+		r.summarize()
+		err = errors.Join(err, r.account(), r.writeTable(*file))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -64,7 +73,7 @@ var tables = []struct {
 // A mutant is the library with a rule broken.
 type mutant struct {
 	name   string
-	breaks string // rules of the protocol: R, races: Q, promises: P, hazards of databases: X
+	breaks string // rules of the protocol: R, races: Q, promises: P, hazards of databases: X, defects of peers: D; see docs/holes.md
 	edits  []edit
 	test   test // what has to notice; none: the simulation
 }
@@ -88,6 +97,8 @@ type runner struct {
 	root, verify string
 	seeds        int
 	verbose      bool
+	accounts     map[string]*ledger.Run // of tables that have begun
+	done         map[*mutant]verdict
 	began        map[test]string // why a test cannot tell: skipped, or "" if it passes with nothing broken
 }
 
@@ -100,20 +111,21 @@ func (r *runner) run(mutants []*mutant, together int) (err error) {
 	if r.root, err = goOutput(r.verify, "list", "-m", "-f", "{{.Dir}}", "github.com/holdfast-lock/holdfast"); err != nil {
 		return err
 	}
-	bad := 0
+	misfits := 0
 	for _, m := range mutants { // at once, for it costs nothing
 		if _, err := m.mutated(r.root); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", m.name, err)
-			bad++
+			misfits++
 		}
 	}
-	if bad > 0 {
-		return fmt.Errorf("%d mutants do not fit the sources", bad)
+	if misfits > 0 {
+		return fmt.Errorf("%d mutants do not fit the sources", misfits)
 	}
 	if err := r.unbroken(mutants); err != nil {
 		return err
 	}
 
+	r.begin(mutants)
 	fmt.Printf(line, "mutant", "breaks", "found by", "seed", "seconds")
 	verdicts := make([]chan verdict, len(mutants))
 	turn := make(chan bool, together)
@@ -139,16 +151,17 @@ func (r *runner) run(mutants []*mutant, together int) (err error) {
 		switch {
 		case v.err != nil:
 			fmt.Fprintf(os.Stderr, "%s: %v\n", m.name, v.err)
-			v.by = "ERROR"
+			v.by = bad
 			alive++
 		case v.untried != "":
-			v.by = "not tried"
+			v.by = untouched
 			skipped[v.untried]++
 			untried++
 		case v.by == "":
-			v.by = "NOT FOUND"
+			v.by = lives
 			alive++
 		}
+		r.done[m] = v
 		fmt.Printf(line, m.name, m.breaks, v.by, v.seed, fmt.Sprintf("%.1f", v.took.Seconds()))
 		if r.verbose && v.said != "" {
 			fmt.Println("    " + strings.ReplaceAll(strings.TrimSpace(v.said), "\n", "\n    "))

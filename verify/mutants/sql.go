@@ -6,6 +6,11 @@ package main
 // clocks (X9), poolers that share connections (X10), standbys (X12), rows that
 // stay locked (X19).
 var sql = []mutant{
+	// What they are called.
+	{"names of tables are not looked at", "D7", []edit{{"internal/sqlstore/tables.go",
+		"if !identifier().MatchString(prefix) || len(prefix) > 40 {",
+		"if len(prefix) > 40 {"}}, shared("FuzzTables")},
+
 	// What both stores share.
 	{"heartbeats through the connections of locks", "X19", []edit{{"internal/sqlstore/sqlstore.go",
 		"	if beats {\n",
