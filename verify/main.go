@@ -15,6 +15,7 @@ const help = `usage: go run ./verify COMMAND
 commands:
   chaos     real processes and real servers under faults, judged
   release   all that is run before a release, for a day or two; resumable
+  ledger    what verify/LEDGER.tsv comes to
 
 examples:
   go run ./verify chaos --store postgres --minutes 10
@@ -33,6 +34,8 @@ func main() {
 	switch command {
 	case "chaos":
 		os.Exit(chaos(os.Args[2:]))
+	case "ledger":
+		os.Exit(figures(os.Args[2:]))
 	case "release":
 		os.Exit(release(os.Args[2:]))
 	case "", "help", "-h", "-help", "--help":

@@ -9,7 +9,10 @@ import (
 )
 
 // One command line fits this package and the simulation.
-var _ = flag.Int("seeds", 0, "for ../sim")
+var (
+	_ = flag.Int("seeds", 0, "for ../sim")
+	_ = flag.Bool("exact", true, "for ../sim")
+)
 
 const ms = time.Millisecond
 

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/holdfast-lock/holdfast/verify/ledger"
+)
+
+// The README has the figures of the ledger, and no others.
+func TestFiguresOfREADME(t *testing.T) {
+	path, want, err := withTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have, err := os.ReadFile(path); err != nil || !bytes.Equal(have, want) {
+		t.Errorf("the table in %s is not that of the ledger: go run ./verify ledger --write (%v)", path, err)
+	}
+}
+
+func TestTable(t *testing.T) {
+	got := table([]ledger.Line{
+		{Layer: "sim", Count: 1500},
+		{Layer: "sim", Count: 1_000_000, Violations: 1},
+		{Layer: "models", Store: "core", Settings: "X X", Count: 70},
+		{Layer: "models", Store: "core", Settings: "X X", Count: 70},
+		{Layer: "models", Store: "core", Settings: "must fail: no version", Count: 10, Violations: 1},
+		{Layer: "models", Store: "core", Settings: "must fail: no floor", Count: 10},
+		{Layer: "chaos", Store: "etcd", Count: 3},
+		{Layer: "chaos", Store: "mysql", Count: 4},
+		{Layer: "something else", Count: 4},
+	})
+	const want = `| How many | of what | and where | went wrong |
+|---|---|---|---|
+| 1,001,500 | simulated worlds |  | 1 |
+| 70 | states of models of ours, all searched |  | 0 |
+| 2 | models that are broken on purpose, or as others have written them, and must fail |  | 1 |
+| 7 | episodes of faults on real servers | mysql 4, etcd 3 | 0 |
+`
+	if got != want {
+		t.Errorf("have\n%s\nwant\n%s", got, want)
+	}
+}

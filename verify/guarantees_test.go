@@ -1,0 +1,37 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/holdfast-lock/holdfast/verify/ledger"
+)
+
+var cited = regexp.MustCompile("`(sim|models|chaos|histories|mutants) ([a-zA-Z ]+)`")
+
+// What the page on guarantees gives as evidence is in the ledger, without a promise
+// broken.
+func TestEvidence(t *testing.T) {
+	text, err := os.ReadFile("../docs/guarantees.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := ledger.Read("LEDGER.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := cited.FindAllStringSubmatch(string(text), -1)
+	if len(found) < 20 {
+		t.Fatalf("only %d pieces of evidence are found", len(found))
+	}
+	for _, c := range found {
+		n := ledger.Total(lines, c[1], c[2])
+		if n.Count == 0 {
+			t.Errorf("%s: there is no such line in the ledger", c[0])
+		}
+		if c[1] != "models" && n.Violations > 0 { // of models some have to fail
+			t.Errorf("%s: %d violations", c[0], n.Violations)
+		}
+	}
+}
