@@ -159,7 +159,7 @@ func (p *Picture) Text() string {
 				fill(row, o.Granted, o.Ended, map[bool]byte{true: '#', false: '='}[o.Slots == 1])
 			}
 		}
-		if k := time.Duration(s.Killed); k > p.from && k < p.to {
+		if k := time.Duration(s.Killed); k > max(p.from, 0) && k < p.to {
 			row[column(k)] = 'X'
 		}
 		fmt.Fprintf(&b, "%-8s |%s|\n", s.ID, row)
@@ -242,7 +242,7 @@ func (p *Picture) SVG(w io.Writer) error {
 					map[bool]string{true: "refused", false: "put"}[e.Text == "refused"], x(at), x(at), y+4, y+high-4, e.Value, e.Token, html.EscapeString(e.Text))
 			}
 		}
-		if k := time.Duration(s.Killed); k > p.from && k < p.to {
+		if k := time.Duration(s.Killed); k > max(p.from, 0) && k < p.to {
 			put(`<text x="%.1f" y="%d" font-weight="bold">&#x2715;<title>killed</title></text>`, x(k)-4, y+19)
 		}
 	}
