@@ -29,7 +29,7 @@ func main() {
 	name := flag.String("run", "", "only mutants whose name contains this")
 	only := flag.String("only", "", "core: those of the library alone; sql: those of the SQL stores; state: those of state keys and the cache; directory: those of the directory store; cassandra: those of the Cassandra store; claims: those of claims; etcd: those of the etcd store; spanner: those of the Spanner store")
 	together := flag.Int("p", 3, "how many are tried at once")
-	file := flag.String("table", "", "write what became of each mutant into this file; what it says of others stays")
+	flag.StringVar(&r.file, "table", "", "write what became of each mutant into this file; what it says of others stays")
 	flag.BoolVar(&r.verbose, "v", false, "show what a test said")
 	flag.Parse()
 	var chosen []*mutant
@@ -56,7 +56,7 @@ func main() {
 	err := r.run(chosen, max(*together, 1))
 	if len(r.done) > 0 {
 		r.summarize()
-		err = errors.Join(err, r.account(), r.writeTable(*file))
+		err = errors.Join(err, r.account())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -96,6 +96,7 @@ type verdict struct {
 type runner struct {
 	root, verify string
 	seeds        int
+	file         string
 	verbose      bool
 	accounts     map[string]*ledger.Run // of tables that have begun
 	done         map[*mutant]verdict
@@ -162,6 +163,9 @@ func (r *runner) run(mutants []*mutant, together int) (err error) {
 			alive++
 		}
 		r.done[m] = v
+		if err := r.writeTable(r.file); err != nil { // each time: it takes long, and may be ended
+			return err
+		}
 		fmt.Printf(line, m.name, m.breaks, v.by, v.seed, fmt.Sprintf("%.1f", v.took.Seconds()))
 		if r.verbose && v.said != "" {
 			fmt.Println("    " + strings.ReplaceAll(strings.TrimSpace(v.said), "\n", "\n    "))
