@@ -99,6 +99,18 @@ func patience(ctx context.Context) time.Duration {
 // must be harmless to send the statement again. unknown says whether an earlier
 // one may have done its work.
 func (c *calls) send(ctx context.Context, row []byte, text string, args []any, run func(ctx context.Context, q *gocql.Query) error) (unknown bool, err error) {
+	return c.sendWhile(ctx, func(error) bool { return true }, row, text, args, run)
+}
+
+// answered says that a coordinator has told of its failure, and does no more: what
+// it has begun comes before what is sent from now on, or never.
+func answered(err error) bool {
+	var answer gocql.RequestError
+	return errors.As(err, &answer) || errors.Is(err, gocql.ErrNoConnections)
+}
+
+// sendWhile is send, but goes on only after an error that harmless says is one.
+func (c *calls) sendWhile(ctx context.Context, harmless func(error) bool, row []byte, text string, args []any, run func(ctx context.Context, q *gocql.Query) error) (unknown bool, err error) {
 	failed := make(map[string]int) // what each has answered, from 2 on it is left for another
 	for try := 0; ; try++ {
 		host, others := c.coordinator(row, failed)
@@ -132,7 +144,7 @@ func (c *calls) send(ctx context.Context, row []byte, text string, args []any, r
 				c.deaf.add(host, sent)
 			}
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || !harmless(err) {
 			return unknown, err
 		}
 		if !again(err) && try >= len(others) {

@@ -39,10 +39,14 @@ var ErrNotApplied = errors.New("not applied")
 // transactions, and none may delete them or have a TTL. If fence is a static
 // column, it is one fence for all rows of a partition.
 //
-// If an answer is lost, or comes late, the update is sent again, so it must do no
-// harm twice: one that sets values does none, one that appends to a list does. An
-// error other than ErrLost and ErrNotApplied means perhaps; so does ErrLost, if a
-// later holder came in between.
+// An error other than ErrLost and ErrNotApplied means perhaps; so does ErrLost, if a
+// later holder came in between. If there was no answer, the update may still be
+// carried out at any later time, until somebody with a higher token writes to the row,
+// and over later updates of this holder, whose token is the same. So it is not sent
+// again then; whoever has to know takes the lock anew and writes with that token, which
+// shuts out what is late. After an answer that tells of a timeout it is sent again,
+// so it must do no harm twice: one that sets values does none, one that appends to a
+// list does.
 //
 // The lock has to be exclusive. It may be kept in any store; if that is a Store of
 // this package, its LocalDC is asked, at SERIAL or LOCAL_SERIAL as for locks.
@@ -103,7 +107,9 @@ func fence(ctx context.Context, c *calls, name string, token int64, update strin
 	all := append(append([]any{token}, args...), token)
 	var applied bool
 	var found map[string]any
-	unknown, err := c.send(ctx, []byte(name), update, all, func(ctx context.Context, q *gocql.Query) (err error) {
+	// A coordinator that has not answered may still be at it: its update would pass the
+	// condition after later ones of this holder, whose token is the same.
+	unknown, err := c.sendWhile(ctx, answered, []byte(name), update, all, func(ctx context.Context, q *gocql.Query) (err error) {
 		found = make(map[string]any)
 		applied, err = q.MapScanCASContext(ctx, found)
 		return err

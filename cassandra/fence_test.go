@@ -12,11 +12,11 @@ import (
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
-// accounts is a table of an application's, with a row for "ana".
-func accounts(t *testing.T) (session *gocql.Session, table string) {
+// accounts is a table of an application's, of that name, with a row for "ana".
+func accounts(t *testing.T, name string) (session *gocql.Session, table string) {
 	t.Helper()
 	session, ks := keyspace(t)
-	table = ks + ".accounts"
+	table = ks + "." + name
 	exec(t, session, "create table "+table+" (id text primary key, balance bigint, fence bigint)")
 	exec(t, session, "insert into "+table+" (id, balance, fence) values ('ana', 100, 0) if not exists")
 	return session, table
@@ -43,7 +43,7 @@ func client(t *testing.T, s holdfast.Store) *holdfast.Client {
 // The fence of a row lets each later holder in and no earlier one.
 func TestFence(t *testing.T) {
 	t.Parallel()
-	session, table := accounts(t)
+	session, table := accounts(t, "accounts")
 	c := client(t, memory.New()) // wherever the lock is
 	ctx := t.Context()
 	set := "update " + table + " set fence = ?, balance = ? where id = ? if fence <= ?"
@@ -169,5 +169,55 @@ func TestFenceStatic(t *testing.T) {
 	}
 	if err := write(2, 2); err != nil {
 		t.Error(err)
+	}
+}
+
+// An update whose answer was lost may come late: over a later one of the same holder,
+// since their tokens are the same. So it is not sent again as if nothing had
+// happened; and with the next token nothing of it comes any more.
+func TestFenceWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	session, table := accounts(t, "accounts_late")
+	tap, tapped := tapped(t, nil)
+	c := client(t, memory.New())
+	ctx := t.Context()
+	set := "update " + table + " set fence = ?, balance = ? where id = ? if fence <= ?"
+	var held []*call
+	hold := func(*call) fate { return lost }
+	lock, err := c.Acquire(ctx, "ana")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, value := range []int{90, 80} {
+		tap.set(hold)
+		err = Fence(ctx, tapped, lock, set, value, "ana")
+		if err == nil || errors.Is(err, holdfast.ErrLost) || errors.Is(err, ErrNotApplied) {
+			t.Errorf("nobody knows what became of the update, and Fence says %v", err)
+		}
+		sent := tap.seen("update")
+		tap.set(nil)
+		if held = append(held, sent...); len(held) != i+1 {
+			t.Fatalf("%d updates were sent for %d", len(held), i+1)
+		}
+	}
+	if err := Fence(ctx, session, lock, set, 70, "ana"); err != nil {
+		t.Fatal(err)
+	}
+	held[0].send()
+	if b, _ := balance(t, session, table); b != 90 {
+		t.Errorf("balance %d: the update that was late has not come, so nothing was tested", b)
+	}
+	if err := lock.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if lock, err = c.Acquire(ctx, "ana"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Fence(ctx, session, lock, set, 60, "ana"); err != nil {
+		t.Fatal(err)
+	}
+	held[1].send()
+	if b, f := balance(t, session, table); b != 60 || f != lock.Token() {
+		t.Errorf("balance %d, fence %d: an update with an older token came through", b, f)
 	}
 }

@@ -196,7 +196,7 @@ func (l *tapLine) read(b []byte) *call {
 	text := l.tap.prepared[string(b[:n])]
 	l.tap.mu.Unlock()
 	b = b[n:]
-	if !strings.Contains(text, "records\"") {
+	if !strings.Contains(text, "records\"") && !strings.Contains(text, ".accounts_late ") {
 		return nil
 	}
 	c := &call{text: text, host: l.host, consistency: gocql.Consistency(short())}

@@ -93,7 +93,12 @@ var cql = []mutant{
 		"	return c.beats\n", "	return c.names\n"}}, onCassandra("TestLanes")},
 	{"cql: all at once", "P6", []edit{{"cassandra/call.go",
 		"func (l lane) enter(ctx context.Context) error {\n", "func (l lane) enter(ctx context.Context) error {\n	if len(l) == cap(l) {\n		<-l\n	}\n"}}, onCassandra("TestLanes")},
+	{"cql: a fenced update without an answer is sent again", "R7", []edit{{"cassandra/fence.go",
+		"c.sendWhile(ctx, answered, ",
+		"c.send(ctx, "}}, onCassandra("TestFenceWithoutAnswer")},
 }
 
 // onCassandra is a test of the store against a cluster.
-func onCassandra(run string) test { return test{"./cassandra", run + "$"} }
+func onCassandra(run string) test {
+	return test{"./cassandra", run + "$"}
+}
