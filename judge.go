@@ -123,12 +123,12 @@ const (
 
 // consider judges one sighting.
 func (j *judge) consider(session string, s sighting) (v verdict, rec sessionRecord, why string) {
-	var err error
 	patient, defaultTTL := j.c.isWaiting(), j.c.ttlGuess()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	w := j.watched[session]
 	absent := len(s.rec.Value) == 0
+	var err error
 	if w != nil && s.rec.Version == w.version {
 		rec = w.beat
 	} else if rec, err = decodeSession(s.rec.Value); err != nil {

@@ -2,7 +2,7 @@
 // bubble is decided by the bubble: a seed that is played again goes the same way,
 // to the last bit. What Go's scheduler leaves to chance there (which of several
 // ready cases a select takes, the order of a map, of timers that ring at the same
-// instant, when a goroutine has had its time) is taken out of a copy of four files of
+// instant, when a goroutine has had its time) is taken out of copies of some files of
 // the runtime, which -overlay puts in place of the installed ones; nothing is
 // written into Go's tree. The idea, to run the real program on a scheduler without
 // chance, is FoundationDB's.

@@ -56,18 +56,6 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestReplay plays seeds twice: they go the same way.
-func TestReplay(t *testing.T) {
-	if !exact.Ours() {
-		t.Skip("SKIPPED: this process is not exact; TestSeeds has some that are, and plays every hundredth seed twice")
-	}
-	for seed := range uint64(50) {
-		if a, b := play(t, seed, nil, nil), play(t, seed, nil, nil); a.Hash() != b.Hash() {
-			t.Errorf("seed %d goes another way each time", seed)
-		}
-	}
-}
-
 // A tally is what a process has done; it says so on a line of its own.
 type tally struct{ Seeds, Failed, Holds, Steps, Twice, Differ int64 }
 
