@@ -223,10 +223,10 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 		}
 	}
 	keys = slices.Clone(keys)
-	records := make([]holdfast.Record, len(keys))
-	err := s.do(ctx, s.calls, func() error {
+	records, err := do(ctx, s, s.calls, func() ([]holdfast.Record, error) {
+		records := make([]holdfast.Record, len(keys))
 		age := s.ages()
-		return each(len(keys), func(i int) error {
+		return records, each(len(keys), func(i int) error {
 			f, err := s.look(ctx, keys[i])
 			if err == nil {
 				defer f.close()
@@ -260,10 +260,10 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 			l = s.calls
 		}
 	}
-	outcomes := make([]holdfast.Outcome, len(own))
-	err := s.do(ctx, l, func() error {
+	outcomes, err := do(ctx, s, l, func() ([]holdfast.Outcome, error) {
+		outcomes := make([]holdfast.Outcome, len(own))
 		age := sync.OnceValue(s.ages)
-		return each(len(own), func(i int) (err error) {
+		return outcomes, each(len(own), func(i int) (err error) {
 			outcomes[i], err = s.swap(ctx, own[i], age)
 			return err
 		})
@@ -279,29 +279,35 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 // cancelled nor be bounded: when its context ends it is left alone.
 type lane chan struct{}
 
-func (s *Store) do(ctx context.Context, l lane, call func() error) error {
+// do returns what call returns. One that is left alone shares nothing with its caller.
+func do[T any](ctx context.Context, s *Store, l lane, call func() (T, error)) (T, error) {
+	var none T
 	if err := ctx.Err(); err != nil {
-		return err
+		return none, err
 	}
 	select {
 	case l <- struct{}{}:
 	case <-ctx.Done():
-		return ctx.Err()
+		return none, ctx.Err()
 	}
-	done := make(chan error, 1)
+	type result struct {
+		got T
+		err error
+	}
+	done := make(chan result, 1)
 	go func() {
 		defer func() { <-l }()
-		err := s.here()
-		if err == nil {
-			err = call()
+		var r result
+		if r.err = s.here(); r.err == nil {
+			r.got, r.err = call()
 		}
-		done <- err
+		done <- r
 	}()
 	select {
-	case err := <-done:
-		return err
+	case r := <-done:
+		return r.got, r.err
 	case <-ctx.Done():
-		return ctx.Err()
+		return none, ctx.Err()
 	}
 }
 

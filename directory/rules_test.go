@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -407,7 +408,7 @@ func TestHanging(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		begun := make(chan struct{})
 		stuck.Go(func() {
-			if err := s.do(ctx, s.calls, func() error { close(begun); <-hang; return nil }); !errors.Is(err, context.Canceled) {
+			if _, err := do(ctx, s, s.calls, func() (int, error) { close(begun); <-hang; return 0, nil }); !errors.Is(err, context.Canceled) {
 				t.Errorf("a call that hangs ended with %v", err)
 			}
 		})
@@ -424,6 +425,62 @@ func TestHanging(t *testing.T) {
 		t.Errorf("a heartbeat: %v", err)
 	}
 	close(hang)
+}
+
+// A call that is left alone, and comes to its end all the same, shares nothing
+// with its caller: the race detector sees it if it does.
+func TestLeftAlone(t *testing.T) {
+	s := fresh(t)
+	put(t, s, holdfast.IfEmpty, "1")
+	ended := make(chan struct{})
+	close(ended)
+	for name, call := range map[string]func(ctx context.Context) error{
+		"load": func(ctx context.Context) error { _, err := s.Load(ctx, []holdfast.Key{key}); return err },
+		"compare and swap": func(ctx context.Context) error {
+			_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: key, Old: holdfast.IfEmpty, Value: []byte("1")}})
+			return err
+		},
+		"keys":     func(ctx context.Context) error { _, err := s.Keys(ctx, holdfast.Names, "", 10); return err },
+		"sweep":    func(ctx context.Context) error { _, err := s.Sweep(ctx, time.Hour); return err },
+		"diagnose": func(ctx context.Context) error { _, err := s.Diagnose(ctx); return err },
+	} {
+		left := 0
+		for range 50 {
+			if err := call(&nearlyDone{Context: t.Context(), ended: ended}); errors.Is(err, context.Canceled) {
+				left++
+			} else if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if left == 0 {
+			t.Errorf("%s was never left alone", name)
+		}
+	}
+	for range cap(s.calls) { // they have all ended
+		s.calls <- struct{}{}
+	}
+}
+
+// A nearlyDone context ends when it is waited for the second time: when a call has
+// its place in the lane, and is under way.
+type nearlyDone struct {
+	context.Context
+	ended chan struct{}
+	waits atomic.Int32
+}
+
+func (c *nearlyDone) Done() <-chan struct{} {
+	if c.waits.Add(1) < 2 {
+		return nil
+	}
+	return c.ended
+}
+
+func (c *nearlyDone) Err() error {
+	if c.waits.Load() < 2 {
+		return nil
+	}
+	return context.Canceled
 }
 
 // What nobody finished is swept when no call can still want it.

@@ -70,14 +70,11 @@ func (s *Store) followFloor(ctx context.Context, f *found, n int64) (*found, err
 }
 
 // Keys implements holdfast.Store.
-func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) (names []string, err error) {
+func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
 	if int(space) >= len(spaces) {
 		return nil, fmt.Errorf("directory: keys: unknown %s", space)
 	}
-	err = s.do(ctx, s.calls, func() error {
-		names, err = s.keys(ctx, space, after, n)
-		return err
-	})
+	names, err := do(ctx, s, s.calls, func() ([]string, error) { return s.keys(ctx, space, after, n) })
 	if err != nil {
 		return nil, fmt.Errorf("directory: keys: %w", err)
 	}
@@ -186,10 +183,7 @@ func (c *nameCache) put(dir, name string) {
 // Sweep implements holdfast.Sweeper. It also removes what calls that did not
 // come to their end have left.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
-	err = s.do(ctx, s.calls, func() error {
-		removed, err = s.sweep(ctx, idle)
-		return err
-	})
+	removed, err = do(ctx, s, s.calls, func() (int, error) { return s.sweep(ctx, idle) })
 	if err != nil {
 		return removed, fmt.Errorf("directory: sweep: %w", err)
 	}
