@@ -132,3 +132,51 @@ func TestBusyForEver(t *testing.T) {
 		}
 	})
 }
+
+// A tardy store answers reads of settings later than it was given time for, as a
+// driver may that does not look at its context.
+type tardy struct {
+	holdfast.Store
+	takes time.Duration // under the test's control
+	beats atomic.Int64  // when the last heartbeat was sent, in nanoseconds since 1970
+}
+
+func (s *tardy) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	if keys[0].Space == holdfast.Settings {
+		time.Sleep(s.takes)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+	return s.Store.Load(ctx, keys)
+}
+
+func (s *tardy) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	for _, w := range writes {
+		if w.Key.Space == holdfast.Sessions && len(w.Value) > 0 {
+			s.beats.Store(time.Now().UnixNano())
+		}
+	}
+	return s.Store.CompareAndSwap(ctx, writes)
+}
+
+// No heartbeat is sent once the time is over that it shall prolong, however late
+// the store answers what is asked before.
+func TestNoBeatAfterTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &tardy{Store: memory.New()}
+		c := newClient(t, s, &holdfast.Options{})
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.takes = 2 * holdfast.DefaultTTL
+		<-l.Context().Done()
+		lost := time.Now()
+		time.Sleep(4 * holdfast.DefaultTTL)
+		if last := time.Unix(0, s.beats.Load()); last.After(lost) {
+			t.Errorf("a heartbeat was sent %v after the lock was lost", last.Sub(lost))
+		}
+	})
+}

@@ -213,6 +213,12 @@ func (s *session) beat() bool {
 			cancel()
 		}
 		c.mu.Lock()
+		if s.over || s.opened && !s.trusted() { // a store may answer later than it was given time for
+			c.mu.Unlock()
+			cancel()
+			s.lose("", nil)
+			return false
+		}
 		w, a := s.next(ttl)
 		c.mu.Unlock()
 		outs, err := c.store.CompareAndSwap(ctx, []Write{w})

@@ -24,6 +24,7 @@ type Faults struct {
 	LoseReply float64       // calls that are done, and fail
 	Late      float64       // calls that fail, and whose writes are applied later
 	LateBy    time.Duration // the most that these are late; 0: a minute
+	Double    float64       // of the writes whose answer is lost: those that are done once more, as late
 	Hang      float64       // of the calls that fail: those that do so only when their context is done
 
 	Split   float64 // calls whose keys are written or read one by one, in any order, at moments of their own

@@ -327,6 +327,9 @@ func (c *call) run(do func() error, writes []holdfast.Write) error {
 		return err
 	}
 	if loseReply {
+		if len(writes) > 0 && c.chance(f.Double) {
+			c.p.bus.delay(lateBy, writes...)
+		}
 		return c.fail(hangs, c.unknown(writes, fault("the answer was lost")))
 	}
 	if err := c.sleep(back); err != nil {

@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -184,7 +183,6 @@ func (w *world) write(h *hold, delay time.Duration) {
 	time.Sleep(delay)
 
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	res := w.resource(h.Name)
 	w.seq++
 	a := check.Access{Client: int(w.seq), Call: call, Return: w.seq, Value: int64(w.seq), Token: h.Token, Shared: h.Slots != 1, Strict: true}
@@ -195,15 +193,30 @@ func (w *world) write(h *hold, delay time.Duration) {
 	if len(res.file) < maxHistory {
 		res.file = append(res.file, a)
 	}
-	recs, err := w.store.Load(context.Background(), []holdfast.Key{{Space: holdfast.Names, Name: h.Name}})
-	if err != nil {
-		panic(fmt.Sprint("the store below all faults fails: ", err))
-	}
-	next, err := recs[0].Fence(h.Name, a.Token, res.last)
-	a.Refused, a.Strict, res.last = err != nil, false, next
-	if !a.Refused {
-		res.value[1] = a.Value
-	}
+	w.mu.Unlock()
+
+	var next int64
+	w.fence(holdfast.Key{Space: holdfast.Names, Name: h.Name}, func(rec holdfast.Record) bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		var err error
+		next, err = rec.Fence(h.Name, a.Token, res.last)
+		if a.Refused, a.Strict = err != nil, false; a.Refused {
+			w.accessed(res, a)
+		}
+		return err == nil
+	}, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		res.value[1], res.last = a.Value, next
+		w.accessed(res, a)
+	})
+}
+
+// accessed notes an access to the row behind a fence that ends now; w.mu is held.
+func (w *world) accessed(res *resource, a check.Access) {
+	w.seq++
+	a.Return = w.seq
 	if len(res.row) < maxHistory {
 		res.row = append(res.row, a)
 	}

@@ -38,6 +38,9 @@ type plan struct {
 	drift                      float64       // the most by which one is wrong, as a part of 1
 	sleeps                     int           // machines that sleep a while
 	states                     bool          // a state key, its writers and readers
+	isolation                  isolation     // of the database's transactions
+	pace                       time.Duration // of these, the most that a step takes
+	limbo                      float64       // lightweight writes that nobody answers
 	without                    []bool        // misfortunes that do not happen, by their order
 }
 
@@ -157,6 +160,19 @@ func drawPlan(r *rand.Rand) plan {
 	}
 	p.sleeps = count(0.3, 2)
 	p.states = chance(0.3)
+	if chance(0.3) {
+		p.isolation = []isolation{readCommitted, snapshot, lightweight}[r.IntN(3)]
+		p.pace = time.Duration(1 + r.Int64N(int64(min(least/100, 20*time.Millisecond))))
+		if p.isolation == lightweight {
+			f.NoClock, p.jumps = true, 0
+			if chance(0.5) {
+				p.limbo = rate()
+			}
+		}
+	}
+	if chance(0.3) {
+		f.Double = []float64{0.1, 0.5, 1}[r.IntN(3)]
+	}
 	if p.setTTLs {
 		p.leap = min(p.leap, holdfast.Margin(2*time.Second))
 		if p.drift > 0 {

@@ -154,6 +154,9 @@ func (w *world) heal() {
 	}
 	w.mu.Unlock()
 	w.bus.SetFaults(storetest.Faults{Delay: time.Millisecond})
+	if w.slow != nil {
+		w.slow.heal()
+	}
 	for _, p := range w.procs {
 		p.now(func(l *life) {
 			l.edge.Partition(false)
@@ -236,6 +239,9 @@ func (w *world) end() {
 		})
 	}
 	w.bus.Settle()
+	if w.slow != nil {
+		w.slow.under.Wait()
+	}
 	e := w.newEdge("sweeper", 0, machine.True)
 	c := w.client(e, 99, 0)
 	for range 7 {

@@ -24,6 +24,7 @@ var reductions = []struct {
 	{"slow", func(p *plan) { p.faults.SlowReply = 0 }},
 	{"lose", func(p *plan) { p.faults.Lose = 0 }},
 	{"losereply", func(p *plan) { p.faults.LoseReply = 0 }},
+	{"double", func(p *plan) { p.faults.Double = 0 }},
 	{"late", func(p *plan) { p.faults.Late = 0 }},
 	{"split", func(p *plan) { p.faults.Split = 0 }},
 	{"partial", func(p *plan) { p.faults.Partial = 0 }},
@@ -42,6 +43,9 @@ var reductions = []struct {
 	{"overruns", func(p *plan) { p.overruns = false }},
 	{"costly", func(p *plan) { p.costly = false }},
 	{"glances", func(p *plan) { p.glances = false }},
+	{"isolation", func(p *plan) { p.isolation, p.pace, p.limbo = atomic, 0, 0 }},
+	{"pace", func(p *plan) { p.pace = min(p.pace, 1) }},
+	{"limbo", func(p *plan) { p.limbo = 0 }},
 	{"states", func(p *plan) { p.states = false }},
 	{"rates", func(p *plan) {
 		p.drift, p.rates = 0, slices.Clone(p.rates)

@@ -104,27 +104,33 @@ func (r *recorder) CompareAndSwap(ctx context.Context, writes []holdfast.Write) 
 			outs[i].Record = r.record(w.Key)
 			continue
 		}
-		next := row{max(old.version, r.floor) + 1, slices.Clone(w.Value), time.Now()}
-		if !r.counts {
-			next.version = max(next.version, next.written.UnixMicro())
-		}
-		r.rows[w.Key] = next
-		value := string(w.Value)
-		r.steps = append(r.steps, check.Step{
-			Key: w.Key, Version: next.version, Value: value, Lazy: w.Lazy,
-			At: time.Since(r.began), Writers: r.sent[sentKey{w.Key, w.Old, value}],
-		})
+		r.write(w, time.Now())
 		outs[i] = holdfast.Outcome{Won: true, Record: r.record(w.Key)}
-		if w.Wake != "" {
-			for told := range r.watchers {
-				select {
-				case told <- holdfast.Hint{Key: w.Key, Wake: w.Wake}:
-				default: // a hint may be lost
-				}
-			}
-		}
 	}
 	return outs, nil
+}
+
+// write applies a write that was decided on at a time; r.mu is held.
+func (r *recorder) write(w holdfast.Write, at time.Time) {
+	next := row{max(r.rows[w.Key].version, r.floor) + 1, slices.Clone(w.Value), at}
+	if !r.counts {
+		next.version = max(next.version, at.UnixMicro())
+	}
+	r.rows[w.Key] = next
+	value := string(w.Value)
+	r.steps = append(r.steps, check.Step{
+		Key: w.Key, Version: next.version, Value: value, Lazy: w.Lazy,
+		At: at.Sub(r.began), Writers: r.sent[sentKey{w.Key, w.Old, value}],
+	})
+	if w.Wake == "" {
+		return
+	}
+	for told := range r.watchers {
+		select {
+		case told <- holdfast.Hint{Key: w.Key, Wake: w.Wake}:
+		default: // a hint may be lost
+		}
+	}
 }
 
 // Keys implements holdfast.Store.
@@ -164,11 +170,16 @@ func (r *recorder) Watch(ctx context.Context, who []string, changed func(holdfas
 
 // Sweep implements holdfast.Sweeper.
 func (r *recorder) Sweep(ctx context.Context, idle time.Duration) (int, error) {
+	return r.sweep(ctx, idle, func(holdfast.Key) bool { return false })
+}
+
+// sweep spares rows that are in use.
+func (r *recorder) sweep(ctx context.Context, idle time.Duration, inUse func(holdfast.Key) bool) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := len(r.rows)
-	maps.DeleteFunc(r.rows, func(_ holdfast.Key, row row) bool {
-		gone := len(row.value) == 0 && time.Since(row.written) >= idle
+	maps.DeleteFunc(r.rows, func(k holdfast.Key, row row) bool {
+		gone := len(row.value) == 0 && time.Since(row.written) >= idle && !inUse(k)
 		if gone {
 			r.floor = max(r.floor, row.version)
 		}

@@ -1,6 +1,8 @@
 // Package sim runs real clients against a store that loses, delays and halves
 // their calls, in the fake time of a testing/synctest bubble, one bubble a seed.
-// Package check judges what they saw and what the store went through.
+// Package check judges what they saw and what the store went through. The store
+// does a call at one instant, or in steps as transactions of a database do, see
+// isolation.
 //
 // The plan of a seed is fixed by it: who takes part, what each worker asks for,
 // which faults there are and when, what happens to the nth call of each process,
@@ -36,6 +38,7 @@ type world struct {
 	seed    uint64
 	plan    plan
 	store   *recorder
+	slow    *database // above it; nil: each call is done at one instant
 	bus     *storetest.Bus
 	began   time.Time
 	procs   []*proc
@@ -88,7 +91,12 @@ func newWorld(seed uint64, p plan, out io.Writer) *world {
 		seed: seed, plan: p, store: newRecorder(p.counts), began: time.Now(), verbose: out != nil, out: out,
 		resources: map[string]*resource{}, counters: map[string]*counter{},
 	}
-	w.bus = storetest.NewBus(w.store, seed, p.faults)
+	if p.isolation == atomic {
+		w.bus = storetest.NewBus(w.store, seed, p.faults)
+	} else {
+		w.slow = newDatabase(w.store, seed, p)
+		w.bus = storetest.NewBus(w.slow, seed, p.faults)
+	}
 	for i := range p.procs {
 		w.procs = append(w.procs, &proc{w: w, nr: i, moved: make(chan struct{})})
 	}
@@ -142,8 +150,8 @@ func (w *world) result() *Result {
 	r := &Result{Seed: w.seed, Holds: len(w.holds), Lasted: time.Since(w.began), Found: w.found, resources: w.resources, steps: w.store.history()}
 	r.Steps = len(r.steps)
 	f := w.plan.faults
-	r.swift = f.Lose+f.LoseReply+f.Late+f.Partial == 0 && w.plan.pauses+w.plan.partitions+w.plan.storeCrashes == 0
-	r.news = 2*turn + 4*(f.Delay+f.SlowReply)
+	r.swift = f.Lose+f.LoseReply+f.Late+f.Partial+w.plan.limbo == 0 && w.plan.pauses+w.plan.partitions+w.plan.storeCrashes == 0
+	r.news = 2*turn + 4*(f.Delay+f.SlowReply) + 20*w.plan.pace
 	atOnce := check.BrokenAtOnce(r.steps)
 	session := check.Sessions(r.steps)
 	for _, h := range w.holds {
@@ -165,6 +173,21 @@ func (w *world) result() *Result {
 	r.audit = check.NewAudit(w.store.owner, w.plan.leap)
 	r.audit.Rates = w.plan.drift
 	return r
+}
+
+// fence runs a user's transaction: if the record of a lock allows it, it writes.
+func (w *world) fence(k holdfast.Key, allowed func(holdfast.Record) bool, write func()) {
+	if w.slow != nil {
+		w.slow.fence(k, allowed, write)
+		return
+	}
+	recs, err := w.store.Load(context.Background(), []holdfast.Key{k})
+	if err != nil {
+		panic(fmt.Sprint("the store below all faults fails: ", err))
+	}
+	if allowed(recs[0]) {
+		write()
+	}
 }
 
 func (w *world) now() time.Duration { return time.Since(w.began) }
