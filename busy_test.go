@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -177,6 +178,9 @@ func TestNoBeatAfterTheWindow(t *testing.T) {
 		time.Sleep(4 * holdfast.DefaultTTL)
 		if last := time.Unix(0, s.beats.Load()); last.After(lost) {
 			t.Errorf("a heartbeat was sent %v after the lock was lost", last.Sub(lost))
+		}
+		if err := l.Err(); !strings.Contains(err.Error(), "no heartbeat answered for ") {
+			t.Errorf("it was lost, since %v", err)
 		}
 	})
 }

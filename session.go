@@ -40,6 +40,7 @@ type session struct {
 	attempts []attempt     // beats sent since
 	lastSent instant       // of the latest attempt
 	failing  error         // why the latest attempt was not answered
+	asking   bool          // an attempt is under way
 	detach   time.Duration // the last beat makes it a hold without a process for that long
 	alone    chan struct{} // closed when that beat has won
 }
@@ -199,6 +200,7 @@ func (s *session) beat() bool {
 		if s.opened {
 			bound = min(bound, s.left())
 		}
+		s.asking = true
 		c.mu.Unlock()
 
 		ctx, cancel := context.WithTimeout(c.ctx, bound)
@@ -255,6 +257,7 @@ func (s *session) trace(sent instant, err error) {
 func (s *session) answer(a attempt, out Outcome, err error) (again bool) {
 	c := s.c
 	c.mu.Lock()
+	s.asking = false
 	if s.over {
 		c.unlock()
 		return false
@@ -411,7 +414,7 @@ func (s *session) lose(why string, err error) {
 	if why == "" {
 		silent := s.ttl - Margin(s.ttl) - s.left()
 		switch {
-		case s.failing != nil:
+		case s.failing != nil || s.asking && s.left() > -Margin(s.ttl)/2: // else it came late to see it
 			why, err = fmt.Sprintf("no heartbeat answered for %s", shortDuration(silent)), s.failing
 		default:
 			why = fmt.Sprintf("this process stood still for %s", shortDuration(silent))

@@ -148,7 +148,9 @@ func beatLine(c holdfast.Claim) string {
 		return fmt.Sprintf("gone %s after its last beat", brief(c.TTL))
 	}
 	s := fmt.Sprintf("last beat %s ago", brief(c.BeatAge))
-	if c.Suspected || c.BeatAge > c.TTL/2 {
+	if c.BeatAge >= c.TTL {
+		s += ", longer than its TTL: goes to the next who waits, unless it answers"
+	} else if c.Suspected || c.BeatAge > c.TTL/2 {
 		s += fmt.Sprintf(", gone in %s at the latest unless it answers", brief(max(0, c.TTL-c.BeatAge)))
 	}
 	if c.Suspected && c.SuspectedBy != "" {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lock/holdfast"
 )
 
 func TestEscape(t *testing.T) {
@@ -53,6 +55,21 @@ func TestBrief(t *testing.T) {
 	} {
 		if got := brief(in); got != want {
 			t.Errorf("%d: got %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestBeatLine(t *testing.T) {
+	for _, test := range []struct {
+		age  time.Duration
+		want string
+	}{
+		{time.Second, "last beat 1s ago"},
+		{9 * time.Second, "last beat 9s ago, gone in 1s at the latest unless it answers"},
+		{12 * time.Second, "last beat 12s ago, longer than its TTL: goes to the next who waits, unless it answers"},
+	} {
+		if got := beatLine(holdfast.Claim{TTL: 10 * time.Second, BeatAge: test.age}); got != test.want {
+			t.Errorf("got %q, want %q", got, test.want)
 		}
 	}
 }
