@@ -66,7 +66,7 @@ func slots(t *testing.T, fresh func(*testing.T) *world) {
 	processes, times := number(10, 40), number(5, 20)
 	var all []*process
 	for i := range processes {
-		d := fmt.Sprintf("%dms", 20+3*(i%9)) // longer than a hand-over, so that slots are in use together
+		d := fmt.Sprintf("%dms", 60+9*(i%9)) // longer than a hand-over, so that slots are in use together
 		if i%2 == 0 {
 			all = append(all, w.again(times, "-q --slots 3 x", strings.Join(w.actor("-for", d), " ")))
 			continue

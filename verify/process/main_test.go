@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -35,6 +37,11 @@ func TestMain(m *testing.M) {
 			os.Exit(70)
 		}
 		os.Exit(0)
+	}
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} { // nohup ignores, and what is started here shall not
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
 	}
 	flag.Parse()
 	parallel := true

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -37,6 +38,7 @@ func TestMain(m *testing.M) {
 	}
 	if strings.HasSuffix(os.Args[0], ".test") {
 		inCrowds()
+		heedSignals()
 	}
 	testscript.Main(m, map[string]func(){
 		"holdfast":        func() { os.Exit(run(os.Args[1:])) },
@@ -369,4 +371,14 @@ func token(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	ts.Fatalf("nobody holds %s", args[1])
+}
+
+// heedSignals has what the tests start begin with no signal ignored, though whoever
+// runs them ignores some, as nohup does.
+func heedSignals() {
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 }
