@@ -49,6 +49,8 @@ type synctestBubble struct {
 	{"select.go", "		j := cheaprandn(uint32(norder + 1))\n",
 		"		j := cheaprandn(uint32(norder + 1))\n		if b := getg().bubble; b != nil {\n			j = uint32(b.next() % uint64(norder+1))\n		}\n"},
 	{"time.go", "			t.rand = cheaprand()\n", "			t.rand = 0\n"},
+	// And one for speed: goroutines begin with stacks that need not be copied soon.
+	{"stack.go", "	startingStackSize = uint32(round2(int32(avg)))\n", "	startingStackSize = max(8192, uint32(round2(int32(avg))))\n"},
 	{"proc.go", "		} else if pd.schedwhen+forcePreemptNS <= now {\n			preemptone(pp)\n", "		} else if pd.schedwhen+forcePreemptNS <= now {\n"},
 }
 
