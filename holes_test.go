@@ -866,6 +866,9 @@ func TestHoleS9Margin(t *testing.T) {
 		a, way := s.join()
 		b, _ := s.join()
 		l := s.take(a, time.Second)
+		if trusted, most := time.Until(l.Deadline()), holdfast.DefaultTTL-holdfast.Margin(holdfast.DefaultTTL); trusted > most {
+			t.Errorf("a lock is trusted for %v, want %v at most: who waits counts the whole TTL, by another clock", trusted, most)
+		}
 		ended := make(chan time.Time, 1)
 		context.AfterFunc(l.Context(), func() { ended <- time.Now() })
 		got := queue(t, b)
