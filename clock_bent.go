@@ -12,8 +12,10 @@ import (
 )
 
 // ofProcess is a machine whose clock runs as the file HOLDFAST_FAULT_CLOCK says,
-// in millionths of true time: "950000" is 5 % slow. It is read again twenty times
-// a second. For tests of real processes.
+// in millionths of true time: "950000" is 5 % slow. A second number has the machine
+// sleep until then, in nanoseconds since 1970: its timers stand still, and its clock
+// goes on; whoever writes it stops the process meanwhile. The file is read again
+// twenty times a second. For tests of real processes.
 var ofProcess = bentClock(os.Getenv("HOLDFAST_FAULT_CLOCK"))
 
 func bentClock(path string) *machine.Machine {
@@ -22,11 +24,17 @@ func bentClock(path string) *machine.Machine {
 	}
 	m := machine.New(machine.True, uint64(time.Now().UnixNano()))
 	go func() {
-		for last := int64(machine.True); ; time.Sleep(50 * time.Millisecond) {
+		last, slept := int64(machine.True), int64(0)
+		for ; ; time.Sleep(50 * time.Millisecond) {
 			text, _ := os.ReadFile(path)
-			if rate, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && rate > 0 && rate != last {
+			first, second, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+			if rate, err := strconv.ParseInt(first, 10, 64); err == nil && rate > 0 && rate != last {
 				m.Set(rate)
 				last = rate
+			}
+			if until, err := strconv.ParseInt(second, 10, 64); err == nil && until > slept {
+				m.Sleep(time.Until(time.Unix(0, until)))
+				slept = until
 			}
 		}
 	}()

@@ -3,11 +3,13 @@
 package chaos
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/verify/process/life"
 )
 
 // ofOwnClocks are what can happen to the clocks of those who lock, by as much as the
@@ -38,6 +40,23 @@ func ofOwnClocks() []fault {
 			e.sleep(e.part(0.2, 0.5))
 			e.straighten()
 		}, []string{bent}},
+		{"the machine of a holder sleeps", func(e *episode) {
+			for range 2 {
+				e.suspend(e.who(false), right, e.part(0.8, 2.3))
+				e.sleep(e.part(0.3, 0.7))
+			}
+		}, []string{bent}},
+		{"own clock of a holder slow, those of the others fast, and its machine sleeps", func(e *episode) {
+			slow := e.who(false)
+			for _, p := range e.workers {
+				e.bend(p, fastest)
+			}
+			e.bend(slow, slowest)
+			e.sleep(e.part(0.3, 0.7))
+			e.suspend(slow, slowest, e.part(0.8, 1.8))
+			e.sleep(e.part(0.2, 0.5))
+			e.straighten()
+		}, []string{bent}},
 		{"own clock of a holder slow, those of the others fast, and it is cut off", func(e *episode) {
 			slow := e.who(false)
 			for _, p := range e.workers {
@@ -63,12 +82,31 @@ func (e *episode) clockOf(id string) string { return filepath.Join(e.dir, "clock
 
 // bend has the clock of a worker run at a rate.
 func (e *episode) bend(p *process, rate int64) {
-	path := e.clockOf(p.ID)
-	must(e.t, os.WriteFile(path+".new", strconv.AppendInt(nil, rate, 10), 0o600))
-	must(e.t, os.Rename(path+".new", path))
+	e.wind(p, fmt.Sprint(rate))
 	p.Rates(rate)
 	e.wrong = float64(fastest-right) / right
 	e.note("the clock of %s runs at %d", p.ID, rate)
+}
+
+// wind says how the clock of a worker runs.
+func (e *episode) wind(p *process, text string) {
+	path := e.clockOf(p.ID)
+	must(e.t, os.WriteFile(path+".new", []byte(text), 0o600))
+	must(e.t, os.Rename(path+".new", path))
+}
+
+// suspend has the machine of a worker sleep for about d: the process is stopped, its
+// clock goes on, and its timers have as long to go afterwards as they had before.
+func (e *episode) suspend(p *process, rate int64, d time.Duration) {
+	const soon = 150 * time.Millisecond // it looks that often, and more
+	e.note("the machine of %s sleeps", p.ID)
+	e.pauses = true
+	from, until := life.Now(), time.Now().Add(soon+d)
+	e.wind(p, fmt.Sprint(rate, " ", until.UnixNano()))
+	e.sleep(soon)
+	p.Stop(time.Until(until))
+	p.Sleeps = append(p.Sleeps, [2]int64{from, life.Now()})
+	e.note("the machine of %s has woken", p.ID)
 }
 
 // straighten has all clocks be right, and waits until they are.

@@ -18,7 +18,7 @@ func coreCases() (cases []Case) {
 	}
 	holds(Medium, coreWorld{slots: slots(x, x), rounds: slots(2, 1), ttl: 2, crashes: 1, unknowns: 1, cancel: true})
 	holds(Medium, coreWorld{slots: slots(x, x), rounds: slots(1, 1), ttl: 2, unknowns: 2})
-	holds(Medium, coreWorld{slots: slots(x, x), rounds: slots(1, 1), ttl: 1, sessions: 2})
+	holds(Large, coreWorld{slots: slots(x, x), rounds: slots(1, 1), ttl: 1, sessions: 2})
 	holds(Large, coreWorld{slots: slots(x, x), rounds: slots(2, 2), ttl: 2, crashes: 1, unknowns: 1, cancel: true})
 	holds(Large, coreWorld{slots: slots(x, x), rounds: slots(3, 3), ttl: 2, crashes: 1, unknowns: 1, cancel: true})
 

@@ -39,6 +39,7 @@ type worker struct {
 	TTL    time.Duration `json:"ttl"`
 	Killed int64         `json:"killed,omitempty"`
 	Stops  [][2]int64    `json:"stops,omitempty"`
+	Sleeps [][2]int64    `json:"sleeps,omitempty"`
 	Broken bool          `json:"broken,omitempty"`
 	Slow   int64         `json:"slowest,omitempty"`
 	Fast   int64         `json:"fastest,omitempty"`
@@ -50,7 +51,7 @@ func (h *History) Write(w io.Writer, found []check.Violation) error {
 	lines := json.NewEncoder(out)
 	errs := []error{lines.Encode(line{History: &heading{h.Title, h.Healed, h.Slow, h.Faults, h.Notes, slices.Sorted(maps.Keys(h.Rows))}})}
 	for _, s := range h.Stories {
-		errs = append(errs, lines.Encode(line{Worker: &worker{s.ID, s.TTL, s.Killed, s.Stops, s.Broken, s.Slowest, s.Fastest}}))
+		errs = append(errs, lines.Encode(line{Worker: &worker{s.ID, s.TTL, s.Killed, s.Stops, s.Sleeps, s.Broken, s.Slowest, s.Fastest}}))
 		for i := range s.Events {
 			errs = append(errs, lines.Encode(line{Of: s.ID, Event: &s.Events[i]}))
 		}
@@ -80,7 +81,7 @@ func Read(r io.Reader) (h *History, found []check.Violation, err error) {
 				h.Rows[key] = true
 			}
 		case l.Worker != nil:
-			s := &Story{ID: l.Worker.ID, TTL: l.Worker.TTL, Killed: l.Worker.Killed, Stops: l.Worker.Stops, Broken: l.Worker.Broken, Slowest: l.Worker.Slow, Fastest: l.Worker.Fast}
+			s := &Story{ID: l.Worker.ID, TTL: l.Worker.TTL, Killed: l.Worker.Killed, Stops: l.Worker.Stops, Sleeps: l.Worker.Sleeps, Broken: l.Worker.Broken, Slowest: l.Worker.Slow, Fastest: l.Worker.Fast}
 			byID[s.ID] = s
 			h.Stories = append(h.Stories, s)
 		case l.Event != nil && byID[l.Of] != nil:

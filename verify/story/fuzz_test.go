@@ -17,7 +17,7 @@ func FuzzStory(f *testing.F) {
 		if strings.Count(lines, "\n") > 16 {
 			return // what order there may have been takes long to find
 		}
-		stories := []*Story{{ID: "a", TTL: time.Second, Killed: killed}, {ID: "b", TTL: 2 * time.Second, Stops: [][2]int64{{killed, killed + 1}}}}
+		stories := []*Story{{ID: "a", TTL: time.Second, Killed: killed}, {ID: "b", TTL: 2 * time.Second, Stops: [][2]int64{{killed, killed + 1}}, Sleeps: [][2]int64{{killed, killed + 2}}}}
 		for line := range strings.SplitSeq(lines, "\n") {
 			var e Event
 			if json.Unmarshal([]byte(line), &e) == nil {

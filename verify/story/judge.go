@@ -20,6 +20,7 @@ type Story struct {
 	Events []Event
 	Killed int64      // when it was sent SIGKILL, or 0
 	Stops  [][2]int64 // from before SIGSTOP to after SIGCONT
+	Sleeps [][2]int64 // of its machine, whose timers stood still then
 	Broken bool       // nothing is expected of it but that it is noticed
 	// Slowest and Fastest are the rates at which its clock ran, in millionths of true
 	// time. 0: right.
@@ -333,6 +334,11 @@ func (h *History) notices(all []*Hold) (found []check.Violation) {
 		for _, stop := range o.of.Stops {
 			if time.Duration(stop[0]) <= by+margin {
 				by = max(by, time.Duration(stop[1]))
+			}
+		}
+		for _, slept := range o.of.Sleeps { // it looks at its clock once a second, whatever its timers say
+			if time.Duration(slept[0]) <= by+margin {
+				by = max(by, time.Duration(slept[1])+took(time.Second, o.of.Slowest))
 			}
 		}
 		if late := o.lost - by - margin - h.Slow; late > 0 {

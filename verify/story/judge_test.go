@@ -41,6 +41,7 @@ func TestJudge(t *testing.T) {
 		first  []Event
 		second []Event
 		killed int64 // when the first was killed
+		wakes  int64 // when the machine of the first does, which fell asleep at 600
 		rows   []string
 	}{
 		{name: "one after the other", first: one(1, 10, 20, 5), second: one(1, 21, 30, 6)},
@@ -56,6 +57,8 @@ func TestJudge(t *testing.T) {
 		{name: "believes longer than its window", rule: "C6", first: one(1, 10, 800, 5)},
 		{name: "its window moves", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), beat(400), tell(1100, Ends, 1)}},
 		{name: "told late", rule: "C6", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), tell(1100, Lost, 1), tell(1101, Finds, 1)}},
+		{name: "told a second after it woke", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), tell(2700, Lost, 1), tell(2701, Finds, 1)}, wakes: 1500},
+		{name: "told late after it woke", rule: "C6", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), tell(2800, Lost, 1), tell(2801, Finds, 1)}, wakes: 1500},
 		{name: "not told", rule: "C6", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), tell(800, Finds, 1)}},
 		{name: "no answer", rule: "P6", first: []Event{ask(9, 1, 1)}},
 		{name: "a fenced write", first: []Event{ask(9, 1, 1), grant(10, 1, 1, 5), write(15, Commits, 1, 5, "k"), write(16, Committed, 1, 5, "k"), tell(20, Ends, 1)}, second: one(1, 21, 30, 6), rows: []string{"k"}},
@@ -73,6 +76,9 @@ func TestJudge(t *testing.T) {
 			s := &Story{ID: string(rune('a' + i)), TTL: ttl * time.Millisecond, Events: slices.Concat([]Event{beat(1)}, events, []Event{over})}
 			if i == 0 {
 				s.Killed = c.killed * int64(time.Millisecond)
+				if c.wakes > 0 {
+					s.Sleeps = [][2]int64{{600 * int64(time.Millisecond), c.wakes * int64(time.Millisecond)}}
+				}
 			} else if len(events) > 0 {
 				s.Events = slices.Insert(s.Events, 1, beat(events[0].At/int64(time.Millisecond)-1))
 			}

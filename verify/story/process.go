@@ -100,7 +100,7 @@ func (p *Process) Stories() []*Story {
 	for _, e := range p.Told() {
 		s := byClient[e.Client]
 		if s == nil {
-			s = &Story{ID: p.ID, TTL: p.TTL, Killed: p.Killed, Stops: p.Stops, Broken: p.Broken, Slowest: p.Slowest, Fastest: p.Fastest}
+			s = &Story{ID: p.ID, TTL: p.TTL, Killed: p.Killed, Stops: p.Stops, Sleeps: p.Sleeps, Broken: p.Broken, Slowest: p.Slowest, Fastest: p.Fastest}
 			if e.Client > 0 {
 				s.ID = fmt.Sprintf("%s.%d", p.ID, e.Client)
 			}

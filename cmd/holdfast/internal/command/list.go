@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -53,7 +54,7 @@ func (a *app) list(ctx context.Context, prefix string, asJSON, wide bool) error 
 		return err
 	}
 	defer s.Close()
-	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	table := aligned(os.Stdout)
 	n := 0
 	for info, err := range s.List(ctx, prefix) {
 		if err != nil {
@@ -94,13 +95,39 @@ func (a *app) list(ctx context.Context, prefix string, asJSON, wide bool) error 
 
 func cannotWrite(err error) error { return fail(exitFault, "cannot write to standard output: %v", err) }
 
+// aligned is a table whose lines do not end in blanks.
+func aligned(w io.Writer) *tabwriter.Writer {
+	return tabwriter.NewWriter(&trimmed{w: w}, 0, 0, 2, ' ', 0)
+}
+
+type trimmed struct {
+	w      io.Writer
+	blanks int // not yet written
+}
+
+func (t *trimmed) Write(p []byte) (int, error) {
+	var out []byte
+	for _, b := range p {
+		switch b {
+		case ' ':
+			t.blanks++
+			continue
+		case '\n':
+			t.blanks = 0
+		}
+		out = append(append(out, strings.Repeat(" ", t.blanks)...), b)
+		t.blanks = 0
+	}
+	_, err := t.w.Write(out)
+	return len(p), err
+}
+
 func row(table *tabwriter.Writer, wide bool, name, mode, state, owner, pid, since, beat, token, claim, program, reason string) {
 	cells := []string{name, mode, state, owner, pid, since, beat}
 	if wide {
 		cells = append(cells, token, claim, program)
 	}
-	line := strings.Join(append(cells, reason), "\t")
-	fmt.Fprintln(table, strings.TrimRight(line, "\t"))
+	fmt.Fprintln(table, strings.Join(append(cells, reason), "\t"))
 }
 
 func claimRow(table *tabwriter.Writer, wide bool, name string, c holdfast.Claim, place int) {

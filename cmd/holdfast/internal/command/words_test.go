@@ -73,3 +73,21 @@ func TestBeatLine(t *testing.T) {
 		}
 	}
 }
+
+// The columns of a list are whole where a reason is missing, and no line ends in
+// blanks.
+func TestListColumns(t *testing.T) {
+	var b strings.Builder
+	table := aligned(&b)
+	row(table, false, "NAME", "MODE", "STATE", "OWNER", "PID", "FOR", "LAST BEAT", "", "", "", "REASON")
+	row(table, false, "a", "exclusive", "held", "ana@here", "77", "1s", "1s ago", "", "", "", "")
+	row(table, false, "b", "exclusive", "1st waiting", "ana@here", "", "1s", "ends in 12m", "", "", "", "nightly import")
+	table.Flush()
+	const want = `NAME  MODE       STATE        OWNER     PID  FOR  LAST BEAT    REASON
+a     exclusive  held         ana@here  77   1s   1s ago
+b     exclusive  1st waiting  ana@here       1s   ends in 12m  nightly import
+`
+	if b.String() != want {
+		t.Errorf("got\n%swant\n%s", &b, want)
+	}
+}
