@@ -47,6 +47,9 @@ func releaseWork() (all []work) {
 	for _, table := range []string{"core", "sql", "state", "directory", "claims", "cassandra", "etcd", "spanner"} {
 		add("mutants of "+table, "run", "./verify/mutants", "-only", table)
 	}
+	for _, p := range []string{"process", "hostile", "janusgraph", "git"} {
+		add(p, "test", "./verify/"+p, "-v", "-timeout", "300m", "-args", "-full")
+	}
 	add("fuzz", "run", "./verify/fuzz", "-time", "10m")
 	add("crowds", "test", "./verify/chaos", "-run", "^TestCrowd$", "-v", "-timeout", "300m", "-args", "-full")
 	for round := range rounds {

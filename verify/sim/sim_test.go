@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -242,15 +243,31 @@ func shrink(t *testing.T, seed uint64, rule string) {
 	t.Logf("%s -less %s", again, strings.Join(less, ","))
 }
 
-// play runs one seed in a bubble. One that does not end is a failure, too.
+// play runs one seed in a bubble. One that does not end is a failure, too: one that
+// has computed for a minute, or waited for an hour. On a busy machine it may not get to
+// compute for minutes.
 func play(t *testing.T, seed uint64, less []string, log io.Writer) (r *sim.Result) {
-	stuck := time.AfterFunc(60*time.Second, func() {
-		if l, ok := log.(*lines); ok {
-			l.tail(100)
-		}
-		panic(fmt.Sprintf("seed %d does not end", seed))
-	})
-	defer stuck.Stop()
+	const look = 10 * time.Second
+	began, looks := computed(), 0
+	var ended atomic.Bool
+	var watch func() *time.Timer
+	watch = func() *time.Timer {
+		return time.AfterFunc(look, func() {
+			looks++
+			switch {
+			case ended.Load():
+			case computed()-began < time.Minute && looks < 360:
+				watch()
+			default:
+				if l, ok := log.(*lines); ok {
+					l.tail(100)
+				}
+				panic(fmt.Sprintf("seed %d does not end", seed))
+			}
+		})
+	}
+	defer watch().Stop()
+	defer ended.Store(true)
 	defer func() {
 		if p := recover(); p != nil {
 			fmt.Fprintf(os.Stderr, "seed %d panics\n", seed)
