@@ -35,7 +35,7 @@ func Main() {
 	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	name := []byte(argv0 + "\x00")
 	unix.Prctl(unix.PR_SET_NAME, uintptr(ptr(name)), 0, 0, 0)
-	w := &watch{fd: fd, path: os.Args[3], args: os.Args[4:], proof: -1}
+	w := &watch{fd: fd, program: os.Getppid(), path: os.Args[3], args: os.Args[4:], proof: -1}
 	if w.join, err = strconv.Atoi(os.Args[2]); err != nil {
 		w.group = true
 	}
@@ -45,12 +45,13 @@ func Main() {
 
 // A watch is the guard at work. All of it belongs to one goroutine.
 type watch struct {
-	fd    int
-	group bool // the command has a process group of its own
-	join  int  // else the group it shall be in: the program's
-	path  string
-	args  []string
-	proof int // the session's proof of life, to be inherited
+	fd      int
+	program int
+	group   bool // the command has a process group of its own
+	join    int  // else the group it shall be in: the program's
+	path    string
+	args    []string
+	proof   int // the session's proof of life, to be inherited
 
 	main      int // the command; 0 until it is started
 	status    syscall.WaitStatus
@@ -265,7 +266,21 @@ func (w *watch) report() {
 	// lease ends a margin before anybody else may begin.
 	e.Late = w.endedAt > w.deadline || !w.ended || now > w.deadline+int64(reserve(w.killAfter))
 	send(w.fd, e, nil)
+	if w.why == Deadline {
+		w.wake()
+	}
 	if len(w.alive) > 0 {
 		w.kill(time.Hour) // for as long as they hang there is somebody to kill them
+	}
+}
+
+// wake has a program go on that stands still though its lease is over: it may have
+// been stopped in the middle of a write, which keeps others from their locks.
+func (w *watch) wake() {
+	if os.Getppid() != w.program { // it is gone
+		return
+	}
+	if p, ok := look(w.program); ok && p.state == 'T' {
+		p.signal(syscall.SIGCONT)
 	}
 }

@@ -383,7 +383,8 @@ func TestProgramKilled(t *testing.T) {
 	}
 }
 
-// A program that stands still does not keep its command alive.
+// A program that stands still does not keep its command alive, and goes on when its
+// lease is over: it may have been stopped with a lock of the database in its hand.
 func TestProgramStopped(t *testing.T) {
 	c, out, log := launch(t, "1500ms", "act-tree")
 	line, _ := log.ReadString('\n')
@@ -411,7 +412,12 @@ func TestProgramStopped(t *testing.T) {
 			t.Fatalf("still alive: %v", children(c.Process.Pid))
 		}
 	}
-	c.Process.Signal(syscall.SIGCONT)
+	for end := time.Now().Add(10 * time.Second); standing(c.Process.Pid); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			c.Process.Signal(syscall.SIGCONT)
+			t.Error("the program still stands still")
+		}
+	}
 	expect(t, log, "stopping 1")
 	expect(t, log, "ended why 1 killed true late false")
 	if latest := <-done; latest == 0 || latest > deadline+int64(10*time.Millisecond) { // it was told a moment after
