@@ -105,12 +105,21 @@ func table(lines []ledger.Line) string {
 		stores map[string]int64
 	}
 	rows := make(map[string]*row)
-	latest := make(map[string]int) // a model that is searched again has the same states
+	what := func(l ledger.Line) string { // is run anew, with the same states or mutants
+		switch l.Layer {
+		case "models":
+			return l.Layer + "\t" + l.Store + "\t" + l.Settings
+		case "mutants":
+			return l.Layer + "\t" + l.Store
+		}
+		return ""
+	}
+	latest := make(map[string]int)
 	for i, l := range lines {
-		latest[l.Layer+"\t"+l.Store+"\t"+l.Settings] = i
+		latest[what(l)] = i
 	}
 	for i, l := range lines {
-		if l.Layer == "models" && latest[l.Layer+"\t"+l.Store+"\t"+l.Settings] != i {
+		if what(l) != "" && latest[what(l)] != i {
 			continue
 		}
 		if l.Layer == "models" && strings.HasPrefix(l.Settings, "must fail") {

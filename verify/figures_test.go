@@ -29,6 +29,9 @@ func TestTable(t *testing.T) {
 		{Layer: "models", Store: "core", Settings: "must fail: no floor", Count: 10},
 		{Layer: "chaos", Store: "etcd", Count: 3},
 		{Layer: "chaos", Store: "mysql", Count: 4},
+		{Layer: "mutants", Store: "core", Settings: "found by tests 8", Count: 10, Violations: 2},
+		{Layer: "mutants", Store: "core", Settings: "found by tests 11", Count: 11},
+		{Layer: "mutants", Store: "sql", Settings: "found by tests 2", Count: 3, Violations: 1},
 		{Layer: "something else", Count: 4},
 	})
 	const want = `| How many | of what | and where | went wrong |
@@ -37,6 +40,7 @@ func TestTable(t *testing.T) {
 | 70 | states of models of ours, all searched |  | 0 |
 | 2 | models that are broken on purpose, or as others have written them, and must fail |  | 1 |
 | 7 | episodes of faults on real servers | mysql 4, etcd 3 | 0 |
+| 14 | rules taken out one at a time, to see that it is noticed | core 11, sql 3 | 1 |
 `
 	if got != want {
 		t.Errorf("have\n%s\nwant\n%s", got, want)
