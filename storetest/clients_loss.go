@@ -131,7 +131,7 @@ var lossCases = []clientCase{
 		name: "suspicion",
 		rule: "a holder that is late is marked, answers with a heartbeat, and keeps its lock",
 		run: func(h *clients) {
-			ttl := 4 * shortTTL // trusted for three quarters of it, marked after a half
+			ttl := 2 * shortTTL // trusted for three quarters of it, marked after a half
 			beats := make(chan time.Time, 100)
 			holder, p := h.process(&holdfast.Options{TTL: ttl, Trace: &holdfast.Trace{
 				Beat: func(_ time.Duration, _ time.Time, err error) {
