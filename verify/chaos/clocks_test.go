@@ -29,46 +29,40 @@ func ofOwnClocks() []fault {
 			}
 			e.straighten()
 		}, []string{bent}},
-		{"own clock of a holder slow, those of the others fast, and it stands still", func(e *episode) {
-			slow := e.who(false)
-			for _, p := range e.workers {
-				e.bend(p, fastest)
-			}
-			e.bend(slow, slowest)
-			e.sleep(e.part(0.3, 0.7))
-			e.stop(slow, e.part(0.8, 1.8))
-			e.sleep(e.part(0.2, 0.5))
-			e.straighten()
-		}, []string{bent}},
 		{"the machine of a holder sleeps", func(e *episode) {
 			for range 2 {
 				e.suspend(e.who(false), right, e.part(0.8, 2.3))
 				e.sleep(e.part(0.3, 0.7))
 			}
 		}, []string{bent}},
-		{"own clock of a holder slow, those of the others fast, and its machine sleeps", func(e *episode) {
-			slow := e.who(false)
-			for _, p := range e.workers {
-				e.bend(p, fastest)
-			}
-			e.bend(slow, slowest)
-			e.sleep(e.part(0.3, 0.7))
+		slowHolder("it stands still", func(e *episode, slow *process) {
+			e.stop(slow, e.part(0.8, 1.8))
+			e.sleep(e.part(0.2, 0.5))
+		}),
+		slowHolder("its machine sleeps", func(e *episode, slow *process) {
 			e.suspend(slow, slowest, e.part(0.8, 1.8))
 			e.sleep(e.part(0.2, 0.5))
-			e.straighten()
-		}, []string{bent}},
-		{"own clock of a holder slow, those of the others fast, and it is cut off", func(e *episode) {
-			slow := e.who(false)
-			for _, p := range e.workers {
-				e.bend(p, fastest)
-			}
-			e.bend(slow, slowest)
-			e.sleep(e.part(0.3, 0.7))
+		}),
+		slowHolder("it is cut off", func(e *episode, slow *process) {
 			e.cutOff(true, true, slow)
 			e.sleep(e.part(0.7, 1.3))
-			e.straighten()
-		}, []string{bent}},
+		}),
 	}
+}
+
+// slowHolder is that the clock of a holder is slow, that those of the others are fast,
+// and that something befalls it.
+func slowHolder(what string, befalls func(e *episode, slow *process)) fault {
+	return fault{"own clock of a holder slow, those of the others fast, and " + what, func(e *episode) {
+		slow := e.who(false)
+		for _, p := range e.workers {
+			e.bend(p, fastest)
+		}
+		e.bend(slow, slowest)
+		e.sleep(e.part(0.3, 0.7))
+		befalls(e, slow)
+		e.straighten()
+	}, []string{bent}}
 }
 
 // Clocks are wrong by a twentieth, in millionths of true time.
