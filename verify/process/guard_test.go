@@ -123,6 +123,10 @@ func neverTwo(t *testing.T, w *world, a attack, hosts, where string) {
 		if took.at(1) > 300*time.Millisecond+slow {
 			t.Errorf("the next command came only after %v (slowness of the machine %v)", took, slow)
 		}
+	case a.wakes:
+		if took.at(1) > ttl-margin(ttl)+300*time.Millisecond+slow {
+			t.Errorf("the next command came only after %v, though the window ends after %v (slowness of the machine %v)", took, ttl-margin(ttl), slow)
+		}
 	case took.at(1) > ttl+time.Second+300*time.Millisecond+slow:
 		t.Errorf("the next command came only after %v; TTL %v", took, ttl)
 	}

@@ -5,7 +5,8 @@
 // guard starts the command. The guard is told each new end of the lease. It asks
 // the command to end when the lease runs out, and kills it with everything it
 // started before the lease is over; it does so at once when the program is gone,
-// however it went. When the guard is gone, the program does the same.
+// however it went. When the guard is gone, the program does the same. A program
+// that stands still when its lease is over is made to go on.
 //
 //	holdfast run ── knows the lease; subreaper, ready to do the guard's work
 //	   │  ▲   socket: the end of the lease, signals │ what became of the command
