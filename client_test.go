@@ -2,6 +2,7 @@ package holdfast_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -421,4 +422,61 @@ func TestTryWithoutClock(t *testing.T) {
 		}
 		a.Close()
 	})
+}
+
+// A smaller TTL is reported, with the end of the shorter window, before the heartbeat
+// that carries it is sent: also if that heartbeat is never answered.
+func TestShortenedBeforeBeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := memory.New()
+		var until time.Time
+		store := &beatWatch{Store: bus, beat: func(ttl time.Duration) error {
+			if ttl != 2*time.Second {
+				return nil
+			}
+			if until.IsZero() {
+				t.Error("a heartbeat with TTL 2s was sent before Shortened was called")
+			}
+			return errors.New("no answer")
+		}}
+		c := newClient(t, store, &holdfast.Options{Trace: &holdfast.Trace{Shortened: func(end time.Time, ttl time.Duration) {
+			if left := time.Until(end); ttl != 2*time.Second || left > ttl-holdfast.Margin(ttl) {
+				t.Errorf("Shortened says that TTL %v leaves %v", ttl, left)
+			}
+			until = end
+		}}})
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.SetStoreTTL(t.Context(), 2*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		<-l.Context().Done()
+		if late := time.Since(until); late > 10*time.Millisecond {
+			t.Errorf("the lock was lost %v after the end that Shortened gave", late)
+		}
+	})
+}
+
+// A beatWatch calls beat with the TTL of each heartbeat before it is sent; an error stands
+// for an answer that does not come.
+type beatWatch struct {
+	holdfast.Store
+	beat func(ttl time.Duration) error
+}
+
+func (s *beatWatch) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	for _, w := range writes {
+		var rec struct {
+			TTL int64 `json:"ttl"`
+		}
+		if w.Key.Space == holdfast.Sessions && json.Unmarshal(w.Value, &rec) == nil {
+			if err := s.beat(time.Duration(rec.TTL) * time.Millisecond); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return s.Store.CompareAndSwap(ctx, writes)
 }

@@ -53,6 +53,11 @@ type Trace struct {
 	// Beat: a heartbeat was answered, or not (err). until is the end of the
 	// trust window now.
 	Beat func(took time.Duration, until time.Time, err error)
+	// Shortened: a smaller TTL ends the trust window earlier, at until. The
+	// heartbeat that carries this TTL is sent after Shortened has returned, so
+	// whoever enforces the window for the program (the guard of `holdfast run`)
+	// knows its end before anyone else can rely on it.
+	Shortened func(until time.Time, ttl time.Duration)
 }
 
 func (o *Options) check() error {

@@ -96,7 +96,7 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 	}
 	c.mu.Lock()
 	s.ttl = ttl
-	beat, first := s.next(ttl)
+	beat, first, _ := s.next(ttl)
 	sw := &swap{sent: first.sent}
 	writes := []Write{beat}
 	w, ok := claim()
@@ -123,14 +123,17 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 }
 
 // next is a fresh attempt and its write; c.mu is held. A smaller TTL shrinks
-// the window before it is sent, since the judges will go by it as soon as the
-// store has it, whatever we hear of that.
-func (s *session) next(ttl time.Duration) (Write, attempt) {
+// the window before the attempt is sent: waiters go by that TTL as soon as the
+// store has it, whether or not its answer arrives. The caller reports a window
+// that was shortened before it sends the attempt.
+func (s *session) next(ttl time.Duration) (w Write, a attempt, shortened bool) {
 	t := s.c.now()
 	if ttl < s.ttl && s.opened {
-		until := min(instant(s.until.Load()), t.add(ttl-Margin(ttl)))
-		s.until.Store(int64(until))
-		signal(s.moved)
+		until := t.add(ttl - Margin(ttl))
+		if shortened = until < instant(s.until.Load()); shortened {
+			s.until.Store(int64(until))
+			signal(s.moved)
+		}
 	}
 	rec := sessionRecord{
 		Owner: &s.c.owner, TTL: ttl.Milliseconds(), Grace: s.c.opts.Grace.Milliseconds(),
@@ -140,10 +143,10 @@ func (s *session) next(ttl time.Duration) (Write, attempt) {
 	if old == 0 {
 		old = IfEmpty
 	}
-	a := attempt{rec, t}
+	a = attempt{rec, t}
 	s.attempts = append(s.attempts, a)
 	s.lastSent = t
-	return Write{Key: Key{Sessions, s.id}, Old: old, Value: rec.encode()}, a
+	return Write{Key: Key{Sessions, s.id}, Old: old, Value: rec.encode()}, a, shortened
 }
 
 // beats sends the heartbeats until the session is over.
@@ -221,8 +224,11 @@ func (s *session) beat() bool {
 			s.lose("", nil)
 			return false
 		}
-		w, a := s.next(ttl)
+		w, a, shortened := s.next(ttl)
 		c.mu.Unlock()
+		if t := c.opts.Trace; shortened && t != nil && t.Shortened != nil {
+			t.Shortened(time.Now().Add(s.left()), ttl)
+		}
 		outs, err := c.store.CompareAndSwap(ctx, []Write{w})
 		cancel()
 		var out Outcome
