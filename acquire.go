@@ -16,6 +16,7 @@ type request struct {
 	slots   int
 	maxWait time.Duration
 	bounded bool
+	within  time.Duration // of a try: how long after start the store may answer
 	reason  string
 	set     string
 	ctx     context.Context
@@ -34,7 +35,7 @@ type request struct {
 
 func (c *Client) newRequest(ctx context.Context, name string, opts []Option) *request {
 	r := c.requests.Get().(*request)
-	r.c, r.ctx, r.name, r.slots = c, ctx, name, 1
+	r.c, r.ctx, r.name, r.slots, r.within = c, ctx, name, 1, tryPatience
 	for _, o := range opts {
 		o(r)
 	}
@@ -105,8 +106,9 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Loc
 
 // TryAcquire is Acquire with MaxWait(0): it asks once and does not wait for those who
 // live. Where the store has no clock, and all holders seem to have been silent for their
-// TTL, it watches them, for a TTL at most or until one is seen alive: else a process that
-// has seen nothing before could not take over from the dead. ctx bounds that too.
+// TTL, or dead for their grace, it watches them, for as long at most or until one is seen
+// alive: else a process that has seen nothing before could not take over from the dead.
+// ctx bounds that too. A store that does not answer within 5s is an error.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	return c.Acquire(ctx, name, append(slices.Clip(opts), MaxWait(0))...)
 }
@@ -147,13 +149,17 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 			return l, err
 		}
 		// Say who is in the way; on the way there a dead one may be found out.
-		died, seemsDead := c.explain(held)
-		if !died && seemsDead && r.try() && !watched {
-			watched = true
-			died = c.outwatch(ctx, held)
+		void, seemVoid := c.explain(held)
+		if held.Locked {
+			return nil, err
 		}
-		if died && r.try() && try < 3 && ctx.Err() == nil {
+		if !void && seemVoid && r.try() && !watched {
+			watched = true
+			void = c.outwatch(ctx, held)
+		}
+		if void && r.try() && try < 3 && ctx.Err() == nil {
 			r = r.again()
+			r.within = c.now().sub(r.start) + tryPatience
 			continue
 		}
 		return nil, err
@@ -163,8 +169,17 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 // await waits until a request is decided or no longer wanted.
 func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 	var timeout <-chan time.Time
-	if r.bounded && !r.try() {
-		t := c.machine.NewTimer(r.maxWait - c.now().sub(r.start))
+	if r.bounded {
+		select {
+		case <-r.ch:
+			return r.lock, r.err
+		default:
+		}
+		limit := r.maxWait
+		if r.try() {
+			limit = r.within
+		}
+		t := c.machine.NewTimer(limit - c.now().sub(r.start))
 		defer t.Stop()
 		timeout = t.C
 	}
@@ -193,30 +208,35 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 	p, waited := r.group.p, shortDuration(c.now().sub(r.start))
 	switch {
 	case p.failed != nil && ctx.Err() != nil:
-		return nil, fmt.Errorf("%w after %s: the store does not answer: %w", ctx.Err(), waited, p.failed)
+		return nil, fmt.Errorf("%w after %s: %w", ctx.Err(), waited, noAnswer(p.failed))
 	case p.failed != nil:
-		return nil, fmt.Errorf("gave up after %s: the store does not answer: %w", waited, p.failed)
+		return nil, fmt.Errorf("gave up after %s: %w", waited, noAnswer(p.failed))
+	case ctx.Err() == nil && (!p.known || r.try() && p.asked < r.start):
+		return nil, fmt.Errorf("gave up after %s: the store has not answered", waited)
 	}
-	held := &HeldError{Name: r.name}
+	held := p.heldError()
 	if ctx.Err() != nil {
 		held.Err = fmt.Errorf("%w after %s", ctx.Err(), waited)
 	}
-	if held.Holders = p.claims(p.rec.Holders); len(held.Holders) == 0 && ctx.Err() != nil {
+	if len(held.Holders) == 0 && !held.Locked && ctx.Err() != nil {
 		return nil, held.Err
 	}
-	for _, w := range p.rec.Waiters {
+	for i, w := range p.rec.Waiters {
 		if r.group.nr != 0 && w.is(r.group.sess.id, r.group.nr) {
+			held.Waiters = held.Waiters[:i]
 			break
 		}
-		held.Waiters = append(held.Waiters, w.public(r.name))
 	}
 	return nil, held
 }
 
+// tryPatience is how long a store may take to answer whoever does not want to wait.
+const tryPatience = 5 * time.Second
+
 // explain fills in who the claims of a HeldError belong to, judges their
-// sessions as a waiter would, and reports whether one is dead, or seems to be, where
+// sessions as a waiter would, and reports whether one is void, or seems to be, where
 // the store has no clock to tell.
-func (c *Client) explain(held *HeldError) (died, seemsDead bool) {
+func (c *Client) explain(held *HeldError) (void, seemVoid bool) {
 	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
 	defer cancel()
 	if len(held.Holders)+len(held.Waiters) == 0 { // decided here, without a look
@@ -237,13 +257,20 @@ func (c *Client) explain(held *HeldError) (died, seemsDead bool) {
 	if err != nil {
 		return false, false
 	}
-	died = c.judgeAll(ctx, looks, held.Name)
+	c.judgeAll(ctx, looks, held.Name)
 	c.fill(held.Holders, looks)
 	c.fill(held.Waiters, looks)
 	for _, cl := range held.Holders {
 		held.Self = held.Self || cl.Own
 	}
-	return died, c.seemDead(held, looks)
+	return c.anyVoid(held.sessions()), c.seemVoid(held, looks)
+}
+
+// anyVoid says whether the claims of one of the sessions are void.
+func (c *Client) anyVoid(sessions []string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(sessions, c.isDead)
 }
 
 // sessions are those in the way.
@@ -254,13 +281,18 @@ func (e *HeldError) sessions() (ids []string) {
 	return ids
 }
 
-// seemDead says whether every holder has been silent for its TTL, by its clock and
-// ours, where the store has none. That is a hint: nobody is buried on it.
-func (c *Client) seemDead(held *HeldError, looks map[string]sighting) bool {
+// seemVoid says whether every holder has been silent for its TTL, or dead for its grace,
+// by the wall clocks, where the store has no clock. That is a hint: nobody is declared
+// dead on it.
+func (c *Client) seemVoid(held *HeldError, looks map[string]sighting) bool {
 	for _, cl := range held.Holders {
 		s := looks[cl.Owner.Session]
 		rec, err := decodeSession(s.rec.Value)
-		if err != nil || cl.Own || s.rec.Age >= 0 || rec.Detached || rec.TTL <= 0 || time.Since(time.UnixMicro(rec.At)) < rec.ttl() {
+		at, needs := rec.At, rec.ttl()
+		if rec.Dead != 0 {
+			at, needs = rec.Dead, time.Duration(rec.Grace)*time.Millisecond
+		}
+		if err != nil || cl.Own || s.rec.Age >= 0 || rec.Detached || rec.TTL <= 0 || time.Since(time.UnixMicro(at)) < needs {
 			return false
 		}
 	}
@@ -268,9 +300,10 @@ func (c *Client) seemDead(held *HeldError, looks map[string]sighting) bool {
 }
 
 // outwatch looks at holders who seem to be dead until they have stood still for a TTL
-// on our own clock, as a waiter would: who asks once, in a process that has seen
-// nothing before, would else never find out. It ends as soon as one is seen alive.
-func (c *Client) outwatch(ctx context.Context, held *HeldError) (died bool) {
+// on our own clock, as a waiter would, or until the grace in a tombstone is over: a
+// process that asks once, and has seen nothing before, would otherwise never find out.
+// It ends as soon as one is seen alive.
+func (c *Client) outwatch(ctx context.Context, held *HeldError) (void bool) {
 	var ids []string
 	for _, cl := range held.Holders {
 		ids = append(ids, cl.Owner.Session)
@@ -283,22 +316,27 @@ func (c *Client) outwatch(ctx context.Context, held *HeldError) (died bool) {
 		looks, err := c.loadSessions(one, ids)
 		if err != nil {
 			cancel()
-			return died
+			return false
 		}
 		alive, longest := false, time.Duration(0)
 		for _, id := range slices.Sorted(maps.Keys(looks)) {
 			s := looks[id]
 			v, rec, why := j.consider(id, s)
-			died = c.carryOut(one, id, s.rec, rec, v, why, []string{held.Name}) || died
+			died := c.carryOut(one, id, s.rec, rec, v, why, []string{held.Name})
 			longest = max(longest, rec.ttl())
-			if was, ok := first[id]; !ok {
+			was, seen := first[id]
+			if !seen {
 				first[id] = rec
-			} else if v != isDead && !was.sameBeat(rec) {
-				alive = true
+			}
+			switch {
+			case v == isDead && (!seen || was.Dead != 0): // its grace is as good as over
+				longest = max(longest, time.Duration(rec.Grace)*time.Millisecond)
+			case died && rec.Grace > 0, seen && !was.sameBeat(rec):
+				alive = true // or shut for a good while
 			}
 		}
 		cancel()
-		if died {
+		if c.anyVoid(ids) {
 			c.buried()
 			return true
 		}
@@ -385,7 +423,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option)
 	for _, name := range sorted {
 		set.locks = append(set.locks, got[name])
 	}
-	var lost error
+	var lost error // in this very moment
 	for _, l := range set.locks {
 		l.set = set
 		if l.err != nil {
@@ -406,36 +444,25 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option)
 }
 
 // collect takes all names. One call tries what is not held yet. What lies
-// above the lowest that failed is given back, then that one is waited for.
+// above the lowest that failed is given back, then that one is waited for. A lock
+// that is lost with its session meanwhile is taken anew, as the place in line of a
+// single name would be.
 func (c *Client) collect(ctx context.Context, names []string, opts []Option, got map[string]*Lock) error {
 	start := c.now()
 	for {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("acquire %s: %w", quoted(names), err)
 		}
-		var tries []*request
-		c.mu.Lock()
-		for _, name := range names {
-			if got[name] == nil {
-				r := c.newRequest(ctx, name, append(slices.Clip(opts), MaxWait(0)))
-				r.start = start
-				c.join(r)
-				tries = append(tries, r)
-			}
+		if err := dropLost(ctx, got); err != nil {
+			return fmt.Errorf("acquire %s: %w", quoted(names), err)
 		}
-		c.unlock()
-		failed, held := "", error(nil)
-		for _, r := range tries {
-			l, err := c.await(ctx, r)
-			if l != nil {
-				got[r.name] = l
-			} else if failed == "" {
-				failed, held = r.name, err
-			}
+		if len(got) == len(names) {
+			return nil
 		}
+		failed, held := c.tryRest(ctx, names, opts, got, start)
 		switch {
 		case failed == "":
-			return nil
+			continue // unless one of them was lost
 		case !errors.Is(held, ErrHeld):
 			return ofSet(names, failed, held)
 		}
@@ -449,7 +476,6 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 			}
 		}
 		r := c.newRequest(ctx, failed, opts)
-		r.start = start
 		if len(names) > 1 {
 			r.set = fmt.Sprintf("%d of %d", len(got), len(names))
 		}
@@ -462,6 +488,53 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 		}
 		got[failed] = l
 	}
+}
+
+// tryRest tries all names that are not held yet, in one call, and returns the lowest
+// that failed, and why.
+func (c *Client) tryRest(ctx context.Context, names []string, opts []Option, got map[string]*Lock, start instant) (failed string, held error) {
+	var tries []*request
+	c.mu.Lock()
+	waited := c.now().sub(start)
+	for _, name := range names {
+		if got[name] == nil {
+			r := c.newRequest(ctx, name, opts)
+			r.start, r.within = start, waited+tryPatience
+			if r.bounded && !r.try() {
+				r.within = waited + min(tryPatience, max(r.maxWait-waited, time.Second))
+			}
+			r.bounded, r.maxWait = true, 0
+			c.join(r)
+			tries = append(tries, r)
+		}
+	}
+	c.unlock()
+	for _, r := range tries {
+		l, err := c.await(ctx, r)
+		if l != nil {
+			got[r.name] = l
+		} else if failed == "" {
+			failed, held = r.name, err
+		}
+	}
+	return failed, held
+}
+
+// dropLost takes out of a set that is being collected what was lost. A lock that
+// somebody has broken is not asked for again: that is an error.
+func dropLost(ctx context.Context, got map[string]*Lock) error {
+	for name, l := range got {
+		err := l.Err()
+		if err == nil {
+			continue
+		}
+		if l.group.broken != nil || !errors.Is(err, ErrLost) {
+			return err
+		}
+		delete(got, name)
+		l.Release(ctx) // it says only that it was lost
+	}
+	return nil
 }
 
 // ofSet says at which name of a set an error came.

@@ -182,8 +182,8 @@ func (c *Client) unlock() {
 }
 
 // isDead says whether a session's claims are void; c.mu is held. A session of
-// our own that was lost is over for us at once; a TTL after its last sign of
-// life it is over for everyone, and its claims may go.
+// our own that was lost is over for us at once; a TTL and its grace after its last
+// sign of life it is over for everyone, and its claims may go.
 func (c *Client) isDead(session string) bool {
 	if from, ok := c.dead[session]; ok {
 		return c.now() >= from
@@ -194,9 +194,12 @@ func (c *Client) isDead(session string) bool {
 
 // Close ends all the client's locks and gives them back: waiters get ErrClosed
 // at once, contexts end with cause ErrClosed, and when the functions of Do and
-// Election.Run have returned everything is released. It never takes longer
-// than the trust window; what could not be given back then ends by itself. An
-// error says so. The store stays open: it is the caller's.
+// Election.Run have returned everything is released. What cannot be released
+// within a second, because a row stays locked, goes with the session, whose end
+// is then written as a tombstone. Close never takes longer than the trust window,
+// and no longer than a second if nothing is held. An error says that the end of
+// the session is not confirmed; it then ends by itself. The store stays open: it
+// is the caller's.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -206,8 +209,10 @@ func (c *Client) Close() error {
 	}
 	c.closed = true
 	s := c.sess
+	holds := false
 	for _, p := range c.places {
 		for _, g := range p.groups {
+			holds = holds || g.state == held
 			for g.waiting.len() > 0 {
 				g.waiting.pop().answer(nil, ErrClosed)
 			}
@@ -215,6 +220,7 @@ func (c *Client) Close() error {
 				l.end(ErrClosed)
 			}
 		}
+		holds = holds || slices.ContainsFunc(p.leaving, func(d *departure) bool { return d.held })
 	}
 	c.unlock()
 
@@ -227,44 +233,49 @@ func (c *Client) Close() error {
 	done := make(chan struct{})
 	go func() { c.used.Wait(); close(done) }()
 	var err error
+	var grace time.Duration // what was held stays shut for that long
 	select {
 	case <-done:
 	case <-deadline.C:
 		err = errors.New("holdfast: close: a function of Do or Election.Run has not returned although its context ended; its lock is not held any more")
-		deadline.Reset(0)
+		grace = c.opts.Grace
 	}
 
+	patience := closePatience
+	if !holds {
+		patience /= 2
+	}
 	c.mu.Lock()
 	for _, p := range c.places {
 		for _, g := range slices.Clone(p.groups) {
 			c.part(g, g.broken)
 		}
+		for _, d := range p.leaving {
+			grace = max(grace, d.keptFor(c.now()))
+		}
 	}
 	c.checkQuiet()
-	void := c.sess == nil // nothing of ours is left to be given back
-	if void {
-		deadline.Reset(0)
+	if c.sess == nil { // nothing of ours is left to be given back
+		patience = 0
 	}
 	c.unlock()
-	clean := true
+	deadline.Reset(patience)
+	quiet := true
 	select {
 	case <-c.quiet:
 	case <-deadline.C:
-		select {
-		case <-c.quiet:
-		default:
-			if clean = void; clean {
-				break
-			}
-			err = errors.Join(err, errors.New("holdfast: close: not all locks are confirmed as given back; they end by themselves"))
-		}
+		quiet = false
 	}
 	c.mu.Lock()
 	s = c.sess
-	clean = clean && !c.debts
+	clean := quiet && grace == 0 && !c.debts
 	c.mu.Unlock()
 	if s != nil {
-		err = errors.Join(err, s.end(clean))
+		left := patience
+		if holds {
+			left = max(s.left(), 100*time.Millisecond)
+		}
+		err = errors.Join(err, s.end(clean, grace, left))
 	}
 	c.mu.Lock()
 	c.stop() // from here on nothing is begun
@@ -274,11 +285,21 @@ func (c *Client) Close() error {
 	return err
 }
 
-// checkQuiet closes quiet when a closed client has no business left; c.mu is
-// held.
+// closePatience is how long a client that closes goes on giving back its claims one
+// by one, before it ends them all with its session.
+const closePatience = time.Second
+
+// checkQuiet closes quiet when a closed client has no business left, but for claims
+// that were broken and are to stay until their grace is over; c.mu is held.
 func (c *Client) checkQuiet() {
-	if !c.closed || len(c.places) > 0 {
+	if !c.closed {
 		return
+	}
+	for _, p := range c.places {
+		busy := func(d *departure) bool { return d.keptFor(c.now()) == 0 }
+		if len(p.groups) > 0 || len(p.leaving) == 0 || slices.ContainsFunc(p.leaving, busy) {
+			return
+		}
 	}
 	select {
 	case <-c.quiet:

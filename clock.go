@@ -1,8 +1,13 @@
 package holdfast
 
 import (
+	"os"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/clock"
 )
 
 // An instant is a time on this process's own clock, which also runs while the
@@ -38,6 +43,26 @@ func now() instant {
 	}
 	return instant(mono) + instant(slept.Load())
 }
+
+// bootID names this run of this kernel, and the clock that this process is shown of it
+// (its time namespace); "": they cannot be known.
+var bootID = sync.OnceValue(func() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	clock, _ := os.Readlink("/proc/self/ns/time")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id)) + " " + clock
+})
+
+// here says whether a record was written under this run of this kernel.
+func here(boot string) bool { return boot != "" && boot == bootID() }
+
+// up is how long this kernel has run, asleep or awake: the same clock for all its
+// processes.
+func up() time.Duration { return upAtStart + time.Duration(now()) }
+
+var upAtStart = clock.Steady() - time.Since(started)
 
 // Margin is the part of a TTL by which a holder stops trusting its lease
 // before others may bury it. It pays for clock rates that differ by up to 5 %.

@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// AcquireFor takes a lock that no process keeps alive: it ends by itself d
-// after its grant was confirmed to others, or by ReleaseToken. It is for scripts
-// that wrap no command; a program does better with Acquire, which is told of a
-// loss. d is at least 1s. The options are those of Acquire.
+// AcquireFor takes a lock that no process keeps alive: it ends by itself at
+// Claim.Ends, or by ReleaseToken. Ends is d after the write that left the lock alone
+// was sent: at most a tenth of d, and a second, before d from now. AcquireFor is for
+// scripts that wrap no command; a program does better with Acquire, whose context
+// ends with the lock. d is at least 1s. The options are those of Acquire.
 func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, opts ...Option) (Claim, error) {
 	if d < MinTTL || d > MaxTTL {
 		return Claim{}, fmt.Errorf("acquire %q: a hold for %v is not between %v and %v", name, d, MinTTL, MaxTTL)
@@ -33,13 +34,14 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 		sub.Close()
 		return Claim{}, err
 	}
-	if err := l.sess.leaveAlone(ctx, d); err != nil {
+	left, err := l.sess.leaveAlone(ctx, d)
+	if err != nil {
 		l.Release(context.WithoutCancel(ctx))
 		sub.Close()
 		return Claim{}, fmt.Errorf("acquire %q for %v: %w", name, d, err)
 	}
 	claim := Claim{ID: claimID(l.sess.id, l.group.nr), Name: name, Slots: l.Slots(), Token: l.token, Owner: sub.owner,
-		Reason: l.group.reason, Since: l.group.since, TTL: detachedTTL(d), Detached: true, nr: l.group.nr}
+		Reason: l.group.reason, Since: l.group.since, TTL: detachedTTL(d), Detached: true, Ends: time.Now().Add(left), nr: l.group.nr}
 	claim.Owner.Session = l.sess.id
 	sub.stop()
 	sub.work.Wait()
@@ -47,33 +49,52 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 }
 
 // leaveAlone sends the session's last heartbeat, which keeps it for d, and ends
-// nothing in the store.
-func (s *session) leaveAlone(ctx context.Context, d time.Duration) error {
+// nothing in the store. An answer that comes late leaves less than d: then one more
+// is sent. It returns how much is left.
+func (s *session) leaveAlone(ctx context.Context, d time.Duration) (left time.Duration, err error) {
 	c := s.c
-	c.mu.Lock()
-	s.detach, s.alone = d, make(chan struct{})
-	alone := s.alone
-	c.mu.Unlock()
-	signal(s.wake)
-	select {
-	case <-alone:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.idle:
+	for range 3 {
+		c.mu.Lock()
+		s.detach, s.alone = d, make(chan struct{})
+		alone := s.alone
+		c.mu.Unlock()
+		signal(s.wake)
+		select {
+		case <-alone:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-s.idle:
+		}
+		if left = s.left(); left >= d-min(d/10, time.Second) {
+			break
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.over {
-		return errors.New("lost: " + s.why)
+	if s.over || left <= 0 {
+		return 0, errors.New("lost: " + s.why)
 	}
 	s.over = true
 	close(s.ended)
-	return nil
+	return left, nil
 }
 
 // detachedTTL is the TTL whose trust window is d.
 func detachedTTL(d time.Duration) time.Duration {
 	return max(d*10/9, min(d+time.Second, d*4/3)) + time.Millisecond
+}
+
+// endedAlone says whether the time of a detached hold is over, or will be within so
+// long, at the age that the store's clock gives it. Other clocks have to agree, so that a
+// step of the store's clock ends no hold early: the wall clocks, which may be wrong by the
+// margin, and this kernel's if the hold was taken under it.
+func (r sessionRecord) endedAlone(age, within time.Duration) bool {
+	ttl := r.ttl()
+	holds := ttl - Margin(ttl)
+	if !r.Detached || age < ttl-within || time.Since(time.UnixMicro(r.At)) < holds {
+		return false
+	}
+	return !here(r.Boot) || up()-time.Duration(r.Up)*time.Microsecond >= holds
 }
 
 // ReleaseToken gives back a lock that was taken with AcquireFor. ErrReleased: it
@@ -123,14 +144,14 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 			return nil, fmt.Errorf("token %d belongs to a running program, %s: it gives it back itself, or break it", token, s.Owner)
 		}
 		ttl := time.Duration(s.TTL) * time.Millisecond
-		ended = r.Age >= ttl-Margin(ttl)
+		ended = s.endedAlone(s.age(r.Age), Margin(ttl))
 		s.Dead, s.By, s.Why = time.Now().UnixMicro(), c.owner.String(), "released"
 		return s.encode(), nil
 	})
 	if err != nil && !errors.Is(err, errGone) {
 		return err
 	}
-	c.knowDead(mine.Session, sessionRecord{})
+	c.knowDead(mine.Session, sessionRecord{}, 0)
 	_, err = c.update(ctx, Key{Names, name}, Everyone, func(r Record) ([]byte, error) {
 		rec, err := decodeLock(r.Value, r.Version)
 		if err != nil {

@@ -97,6 +97,9 @@ func (c *Client) drive(p *place, here context.Context) {
 			w := p.write(next, c.sess)
 			leaves := len(p.leaving) > 0
 			timeout := c.callTimeout()
+			if slices.ContainsFunc(p.groups, func(g *group) bool { return g.try }) {
+				timeout = min(timeout, tryPatience)
+			}
 			c.unlock()
 			var sw *swap
 			if here == nil {
@@ -131,8 +134,8 @@ func (c *Client) drive(p *place, here context.Context) {
 			if len(p.groups)+len(p.leaving) == 0 && (!p.blind || c.closed) {
 				c.debts = c.debts || p.blind
 				c.leave(p)
-				c.checkQuiet()
 			}
+			c.checkQuiet()
 			c.unlock()
 			c.work.Done()
 			return
@@ -261,8 +264,8 @@ func (c *Client) plan(p *place) (next lockRecord, changed bool) {
 		})
 		changed = changed || gone
 	}
-	if next.settle(c.isDead) {
-		changed = true
+	if next.settle(c.isDead) && len(p.groups)+len(p.leaving) > 0 {
+		changed = true // claims of the dead bother only those who want the name
 	}
 	for _, g := range p.groups {
 		if g.nr == 0 || g.doubt {
@@ -297,7 +300,7 @@ func (c *Client) wants(p *place, nr int64) bool {
 		}
 	}
 	for _, d := range p.leaving {
-		if d.nr == nr && d.after != never && c.now() < d.after {
+		if d.nr == nr && d.keptFor(c.now()) > 0 {
 			return true
 		}
 	}
@@ -384,6 +387,7 @@ func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Cont
 		}
 		return perhaps
 	case sw.out.Won:
+		p.shut = 0
 		next.written(sw.out.Record.Version)
 		p.saw(sw.out.Record)
 		c.see(p, next, sw.out.Record.Version, sw.sent)
@@ -401,8 +405,29 @@ func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Cont
 		}
 	}
 	c.see(p, rec, sw.out.Record.Version, sw.sent)
+	p.shut++
+	if !sw.lostToOld() {
+		p.shut = 0
+	} else if p.shut > 1 || c.now().sub(sw.sent) > lockedCall {
+		c.denyTries(p)
+	}
 	return lostTo
 }
+
+// lostToOld says whether a write lost to the very record that it was to follow: a
+// transaction of the database keeps that record's row locked (a fence, before its
+// commit).
+func (s *swap) lostToOld() bool {
+	if s.write.Old == IfEmpty {
+		return len(s.out.Record.Value) == 0
+	}
+	return s.write.Old == s.out.Record.Version
+}
+
+// lockedCall is how long a single write has to take before its loss to the record that
+// it was to follow is put down to a locked row. A quicker one may have lost to a record
+// that was emptied before it was read.
+const lockedCall = 250 * time.Millisecond
 
 // lookAt loads the record of a place and reports whether the store answered.
 func (c *Client) lookAt(p *place) bool {
@@ -448,10 +473,10 @@ func (c *Client) seeRecord(p *place, r Record, asked instant) {
 	c.see(p, rec, r.Version, asked)
 }
 
-// failed: the store did not answer. Who does not want to wait is told at once,
-// as is everyone if it has never answered this client; the others when it has
-// been silent for a TTL. Where the store is busy, who does not want to wait is
-// told when it has been so for a TTL, and the others wait on. c.mu is held.
+// failed: the store did not answer. A request that does not wait fails at once,
+// as all do if the store has never answered this client; the others fail when it
+// has been silent for a TTL. A store that is busy is not silent, so they wait on;
+// c.mu is held.
 func (c *Client) failed(p *place, err error) {
 	if p.failing == never {
 		p.failing = c.now()
@@ -461,13 +486,20 @@ func (c *Client) failed(p *place, err error) {
 	if busy {
 		c.answers, p.heard = true, c.now()
 	}
-	tooLong := func(since instant) bool { return since != never && c.now().sub(since) > c.ttl() }
-	silent := !c.answers || tooLong(max(p.failing, p.heard))
+	silent := !c.answers || c.now().sub(max(p.failing, p.heard)) > c.ttl()
 	for _, g := range slices.Clone(p.groups) {
-		if silent || g.try && (!busy || tooLong(p.failing) || tooLong(p.unsure)) {
-			c.failGroup(g, fmt.Errorf("the store does not answer: %w", err))
+		if silent || g.try && !busy {
+			c.failGroup(g, noAnswer(err))
 		}
 	}
+}
+
+// noAnswer is what a request is told of a call that was not answered.
+func noAnswer(err error) error {
+	if errors.Is(err, ErrBusy) {
+		return err
+	}
+	return fmt.Errorf("the store does not answer: %w", err)
 }
 
 // failGroup answers everyone who waits in a group with an error.
@@ -501,11 +533,16 @@ func (p *place) stale() bool {
 func (c *Client) denyTries(p *place) (any bool) {
 	for _, g := range slices.Clone(p.groups) {
 		if g.try && g.state == wanted {
-			c.failGroup(g, &HeldError{Name: p.name, Holders: p.claims(p.rec.Holders), Waiters: p.claims(p.rec.Waiters)})
+			c.failGroup(g, p.heldError())
 			any = true
 		}
 	}
 	return any
+}
+
+// heldError says who is in the way, as far as the record tells.
+func (p *place) heldError() *HeldError {
+	return &HeldError{Name: p.name, Holders: p.claims(p.rec.Holders), Waiters: p.claims(p.rec.Waiters), Locked: p.shut > 0}
 }
 
 // claims shows records as claims, without what only their sessions know.

@@ -33,7 +33,11 @@ type HeldError struct {
 	Waiters []Claim // those who wait before us, first come first
 	// Self is set if this very client holds the name, which is not reentrant.
 	Self bool
-	Err  error // nil, or the ctx.Err() that ended the wait
+	// Locked is set if a transaction in the database keeps the name's record locked: a
+	// fence before its commit, or a transaction that was prepared. Until it ends nobody
+	// can take the lock or give it back.
+	Locked bool
+	Err    error // nil, or the ctx.Err() that ended the wait
 }
 
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
@@ -61,6 +65,9 @@ func (e *HeldError) Error() string {
 	}
 	if len(e.Waiters) > 0 {
 		fmt.Fprintf(&b, ", %d waiting before us", len(e.Waiters))
+	}
+	if e.Locked {
+		b.WriteString("; a transaction in the database keeps its record locked")
 	}
 	return b.String()
 }

@@ -46,6 +46,7 @@ type Claim struct {
 	TTL         time.Duration // how long its session may be silent
 	BeatAge     time.Duration // since the last heartbeat, by the store's clock; negative: cannot tell
 	Detached    bool          // nothing beats for it, it ends by itself (AcquireFor)
+	Ends        time.Time     // of a detached one: when, as nearly as is known; else zero
 	Suspected   bool          // someone who waits has asked it for a heartbeat
 	SuspectedBy string        // who
 	Dead        bool          // known to be dead: goes to the next who asks
@@ -160,15 +161,13 @@ func (c *Client) fill(claims []Claim, looks map[string]sighting) {
 		}
 		cl.TTL = time.Duration(rec.TTL) * time.Millisecond
 		cl.Detached = rec.Detached
-		if s.rec.Age >= 0 {
-			cl.BeatAge = s.rec.Age
-		}
-		if rec.Suspected != nil {
+		cl.BeatAge = max(rec.age(s.rec.Age), -1)
+		if rec.Suspected != nil && !rec.Detached {
 			cl.Suspected, cl.SuspectedBy = true, rec.Suspected.By
-			if cl.BeatAge >= 0 {
-				cl.BeatAge += time.Duration(rec.Suspected.Age) * time.Microsecond
-			}
 		}
-		cl.Dead = rec.Dead != 0 || rec.Detached && cl.BeatAge >= cl.TTL || !rec.Detached && c.proof.near(id) && c.proof.dead(id)
+		if rec.Detached && cl.BeatAge >= 0 {
+			cl.Ends = time.Now().Add(cl.TTL - Margin(cl.TTL) - cl.BeatAge)
+		}
+		cl.Dead = rec.Dead != 0 || rec.endedAlone(cl.BeatAge, 0) || !rec.Detached && c.proof.near(id) && c.proof.dead(id)
 	}
 }

@@ -14,7 +14,8 @@ import (
 // when any one of these holds:
 //
 //   - watch: the same beat has stood for a whole TTL on the judge's own clock,
-//     from after a first look had returned to before a last one was sent;
+//     from after a first look had returned to before a last one was sent. Of a
+//     detached hold the first look may be that of another process of this host;
 //   - proof: this host's kernel knows that all processes with its file are gone;
 //   - age: the store's clock says that the beat is older than the TTL, and a mark
 //     that asks for a beat has stood unanswered for half of it, in which a
@@ -147,6 +148,10 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 	}
 	if w == nil || w.absent != absent || !w.beat.sameBeat(rec) {
 		w = &watched{beat: rec, since: s.got, born: never, marked: never, ttl: ttl, absent: absent}
+		if rec.Detached && s.rec.Age < 0 {
+			ago := j.c.proof.recall(session, rec)
+			w.since = min(w.since, j.c.now().add(-ago)) // the clock is read later: that is on the safe side
+		}
 		j.watched[session] = w
 	}
 	w.beat, w.ttl, w.looked, w.version = rec, ttl, s.asked, s.rec.Version // a mark may have come
@@ -164,13 +169,7 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 	if stood >= ttl {
 		return buryIt, rec, fmt.Sprintf("silent for %s", shortDuration(stood))
 	}
-	age := time.Duration(-1) // of the beat, by the store's clock
-	if s.rec.Age >= 0 {
-		age = s.rec.Age
-		if rec.Suspected != nil {
-			age += time.Duration(rec.Suspected.Age) * time.Microsecond
-		}
-	}
+	age := rec.age(s.rec.Age)
 	if !old {
 		w.born = never
 	}
@@ -178,7 +177,7 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 		w.born = s.asked.add(-age + time.Millisecond) // a look then is not too early
 	}
 	switch {
-	case age >= ttl && rec.Detached:
+	case rec.endedAlone(age, 0):
 		return buryIt, rec, "its time is over"
 	case age >= ttl && rec.Suspected != nil && s.rec.Age >= ttl/2 && (!patient || s.asked.sub(w.marked) >= ttl/2):
 		// Who goes on waiting has seen the mark stand on its own clock as well.
@@ -338,7 +337,7 @@ func (c *Client) carryOut(ctx context.Context, id string, r Record, rec sessionR
 	}
 	switch v {
 	case isDead:
-		c.knowDead(id, rec)
+		c.knowDead(id, rec, r.Age)
 		return true
 	case recordIt:
 		if !c.claimStands(ctx, id, names) {
@@ -366,15 +365,19 @@ func (c *Client) carryOut(ctx context.Context, id string, r Record, rec sessionR
 		} else {
 			c.log.Info("buried", "session", id, "owner", rec.Owner, "why", why)
 		}
-		c.knowDead(id, tomb)
+		c.knowDead(id, tomb, outs[0].Record.Age)
 		return true
 	}
 	return false
 }
 
-// knowDead remembers a death; its claims are void after its grace.
-func (c *Client) knowDead(id string, tomb sessionRecord) {
+// knowDead remembers a death. The claims of the dead are void once the grace in its
+// tombstone is over: counted from now, or from when the tombstone was written, as far
+// as its age by the store's clock and the wall clocks agree on that. (Else processes
+// that only ask once would each count from the start.)
+func (c *Client) knowDead(id string, tomb sessionRecord, age time.Duration) {
 	grace := time.Duration(tomb.Grace) * time.Millisecond
+	grace -= min(grace, max(min(age, time.Since(time.UnixMicro(tomb.Dead))), 0))
 	c.mu.Lock()
 	if _, ok := c.dead[id]; !ok {
 		if len(c.dead) > 10000 {
@@ -410,16 +413,17 @@ func (c *Client) buryProven(ids []string) {
 	}
 }
 
-// buryOwn writes the tombstone of our own session.
-func (c *Client) buryOwn(ctx context.Context, s *session) error {
+// buryOwn writes the tombstone of our own session, which has ended in order: its claims
+// are void once grace is over.
+func (c *Client) buryOwn(ctx context.Context, s *session, grace time.Duration) error {
 	errDead := errors.New("dead")
 	_, err := c.update(ctx, Key{Sessions, s.id}, Everyone, func(r Record) ([]byte, error) {
 		rec, err := decodeSession(r.Value)
 		if err == nil && rec.Dead != 0 {
 			return nil, errDead
 		}
-		return sessionRecord{Owner: &c.owner, TTL: s.ttl.Milliseconds(), Beat: rec.Beat, Nonce: rec.Nonce,
-			Dead: time.Now().UnixMicro(), By: c.owner.String(), Why: "closed"}.encode(), nil
+		return sessionRecord{Owner: &c.owner, TTL: s.ttl.Milliseconds(), Grace: grace.Milliseconds() + int64(min(grace, 1)),
+			Beat: rec.Beat, Nonce: rec.Nonce, Dead: time.Now().UnixMicro(), By: c.owner.String(), Why: "closed"}.encode(), nil
 	})
 	if errors.Is(err, errDead) {
 		return nil

@@ -38,6 +38,7 @@ type place struct {
 	openOld int64 // a write from this version has an unknown outcome
 	blind   bool  // so has one that takes the name whenever it is empty: a debt
 	leaving []*departure
+	shut    int     // writes in a row that lost to the very record that they were to follow: its row is locked
 	failing instant // since when the store does not answer; never: it does
 	failed  error
 	heard   instant // when it last said that it is busy
@@ -48,10 +49,20 @@ type place struct {
 type departure struct {
 	sess   *session
 	nr     int64
+	held   bool          // it was granted
 	after  instant       // not before (Options.Grace, after a break)
 	broken *breakRecord  // what it leaves behind in the audit
 	gone   chan struct{} // closed when it is confirmed gone, or void with its session
 	void   bool          // the latter
+}
+
+// keptFor is how long the claim has to stay yet although it was given up: it was
+// broken, and its grace is not over.
+func (d *departure) keptFor(t instant) time.Duration {
+	if d.after == never {
+		return 0
+	}
+	return max(d.after.sub(t), 0)
 }
 
 // requeue has those who still wait in a group start anew, at the end of the
@@ -221,8 +232,8 @@ func (c *Client) part(g *group, broken *breakRecord) *departure {
 	if g.nr == 0 || g.sess.over {
 		return departed
 	}
-	d := &departure{sess: g.sess, nr: g.nr, after: never, broken: broken, gone: make(chan struct{})}
-	if broken != nil && c.opts.Grace > 0 {
+	d := &departure{sess: g.sess, nr: g.nr, held: g.state == held, after: never, broken: broken, gone: make(chan struct{})}
+	if broken != nil && d.held && c.opts.Grace > 0 {
 		d.after = c.now().add(c.opts.Grace)
 		c.machine.AfterFunc(c.opts.Grace, func() {
 			c.mu.Lock()
@@ -334,6 +345,7 @@ func (c *Client) isOurs(session string) bool { return c.sess != nil && c.sess.id
 func (p *place) whyGone(g *group) string {
 	for _, b := range p.rec.Breaks {
 		if b.Session == g.sess.id && b.Nr == g.nr {
+			g.broken = &b
 			return brokenBy(b.By, b.Reason)
 		}
 	}

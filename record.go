@@ -67,6 +67,8 @@ type sessionRecord struct {
 	Nonce     string       `json:"nonce,omitempty"` // of the attempt that wrote this beat
 	At        int64        `json:"at,omitempty"`    // microseconds since 1970, by its owner's clock: a hint
 	Detached  bool         `json:"detached,omitempty"`
+	Boot      string       `json:"boot,omitempty"` // of a detached one: the kernel it was taken under,
+	Up        int64        `json:"up,omitempty"`   // and how long that had run, in microseconds
 	Suspected *suspicion   `json:"suspected,omitempty"`
 	Revoked   []revocation `json:"revoked,omitempty"`
 
@@ -214,6 +216,15 @@ func (r sessionRecord) encode() []byte {
 		panic(err) // only plain fields
 	}
 	return value
+}
+
+// age is that of the beat by the store's clock, from that of its record; negative: not
+// known.
+func (r sessionRecord) age(ofRecord time.Duration) time.Duration {
+	if ofRecord >= 0 && r.Suspected != nil {
+		return ofRecord + time.Duration(r.Suspected.Age)*time.Microsecond
+	}
+	return ofRecord
 }
 
 func (r sessionRecord) ttl() time.Duration { return time.Duration(r.TTL) * time.Millisecond }

@@ -139,6 +139,9 @@ func (s *session) next(ttl time.Duration) (w Write, a attempt, shortened bool) {
 		Owner: &s.c.owner, TTL: ttl.Milliseconds(), Grace: s.c.opts.Grace.Milliseconds(),
 		Beat: s.last.Beat + 1, Nonce: s.c.newNonce(), At: time.Now().UnixMicro(), Detached: s.detach > 0,
 	}
+	if s.detach > 0 && s.c.machine == nil {
+		rec.Boot, rec.Up = bootID(), up().Microseconds()
+	}
 	old := s.version
 	if old == 0 {
 		old = IfEmpty
@@ -309,7 +312,7 @@ func (s *session) answer(a attempt, out Outcome, err error) (again bool) {
 		for _, a := range s.attempts {
 			if rec.sameBeat(a.record) {
 				s.accept(a, out.Record.Version)
-				again, mine = true, true
+				again, mine = s.detach == 0, true
 				break
 			}
 		}
@@ -438,7 +441,7 @@ func (s *session) lose(why string, err error) {
 		close(s.ready)
 	}
 	if opened || len(s.attempts) > 0 {
-		c.lost[s.id] = s.lastSent.add(s.ttl)
+		c.lost[s.id] = s.lastSent.add(s.ttl + c.opts.Grace)
 	}
 	for _, p := range c.places {
 		c.sessionOver(p, s, why, err)
@@ -450,10 +453,10 @@ func (s *session) lose(why string, err error) {
 	c.proof.drop(s.proof)
 }
 
-// end ends the session of a client that closes. If clean, no claim of it can be
-// left anywhere, and its record is emptied; else it leaves a tombstone, which
-// voids whatever is left.
-func (s *session) end(clean bool) error {
+// end ends the session of a client that closes, within limit. If clean, no claim of
+// it can be left anywhere, and its record is emptied; else it leaves a tombstone,
+// which voids whatever is left once grace is over.
+func (s *session) end(clean bool, grace, limit time.Duration) error {
 	c := s.c
 	c.mu.Lock()
 	if s.over {
@@ -469,19 +472,24 @@ func (s *session) end(clean bool) error {
 		return nil
 	}
 	c.mu.Unlock()
-	<-s.idle // with the answer to a beat that is on its way
+	began := c.now()
+	timer := c.machine.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-s.idle: // with the answer to a beat that is on its way
+	case <-timer.C:
+	}
 	c.mu.Lock()
 	if s.over {
 		c.mu.Unlock()
 		return nil // lost meanwhile
 	}
 	s.over = true
-	left := max(s.left(), 0)
 	old := s.version
 	clean = clean && s.opened && len(s.attempts) == 0
 	c.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(c.ctx, max(left, 100*time.Millisecond))
+	ctx, cancel := context.WithTimeout(c.ctx, max(limit-c.now().sub(began), 100*time.Millisecond))
 	defer cancel()
 	var err error
 	if clean {
@@ -492,7 +500,7 @@ func (s *session) end(clean bool) error {
 			return nil
 		}
 	}
-	err = c.buryOwn(ctx, s)
+	err = c.buryOwn(ctx, s, grace)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("holdfast: close: the session is not confirmed as ended, it ends by itself in %s: %w", shortDuration(s.ttl), err)
 	}

@@ -48,7 +48,7 @@ func RunClientsInBubble(t *testing.T, open func(t *testing.T) holdfast.Store) {
 
 func runClients(t *testing.T, run func(*testing.T, clientCase)) {
 	for _, group := range [][]clientCase{
-		lossCases, electionCases, ttlCases, breakCases, lookCases, lockCases, waitCases, queueCases, setCases, workCases, closeCases,
+		lossCases, electionCases, ttlCases, breakCases, lookCases, lockCases, waitCases, queueCases, setCases, workCases, closeCases, graceCases,
 	} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {

@@ -1,0 +1,328 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/memory"
+	"github.com/holdfast-lock/holdfast/storetest"
+)
+
+// A clockless store has no clock that its users share.
+type clockless struct{ *memory.Store }
+
+func (s clockless) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	recs, err := s.Store.Load(ctx, keys)
+	for i := range recs {
+		recs[i].Age = -1
+	}
+	return recs, err
+}
+
+func (s clockless) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	outs, err := s.Store.CompareAndSwap(ctx, writes)
+	for i := range outs {
+		outs[i].Record.Age = -1
+	}
+	return outs, err
+}
+
+// stores are one with a clock and one without, both in memory.
+func stores() map[string]holdfast.Store {
+	m := memory.New()
+	return map[string]holdfast.Store{"with a clock": m, "without a clock": clockless{memory.New()}}
+}
+
+// onBoth plays in a bubble with each of stores.
+func onBoth(t *testing.T, play func(t *testing.T, s holdfast.Store)) {
+	for _, kind := range []string{"with a clock", "without a clock"} {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { play(t, stores()[kind]) })
+		})
+	}
+}
+
+// tries asks every so often in a client of its own, as a cron job does, and returns how
+// long it took to get the lock, which it must, or most.
+func tries(t *testing.T, s holdfast.Store, o holdfast.Options, every, most time.Duration, must bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for time.Since(began) < most {
+		c := newClient(t, s, &o)
+		l, err := c.TryAcquire(t.Context(), "a")
+		took := time.Since(began)
+		if err == nil {
+			l.Release(t.Context())
+		} else if !errors.Is(err, holdfast.ErrHeld) {
+			t.Fatal(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if l != nil {
+			return took
+		}
+		time.Sleep(every)
+	}
+	if must {
+		t.Fatalf("no try got the lock within %v", most)
+	}
+	return most
+}
+
+// Processes that only ask once get in when the grace of a dead holder is over, each of
+// them seeing its tombstone for the first time.
+func TestGraceOfTries(t *testing.T) {
+	onBoth(t, func(t *testing.T, s holdfast.Store) {
+		const ttl, grace = 2 * time.Second, 5 * time.Second
+		cut := &cutStore{Store: s}
+		holder := newClient(t, cut, &holdfast.Options{TTL: ttl, Grace: grace})
+		if _, err := holder.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		cut.off.Store(true)
+		took := tries(t, s, holdfast.Options{TTL: ttl}, 300*time.Millisecond, 2*time.Minute, true)
+		if took < ttl*2/3+grace || took > 4*(ttl+grace) {
+			t.Errorf("a try got the lock %v after its holder was cut off (TTL %v, grace %v)", took, ttl, grace)
+		}
+		holder.Close()
+	})
+}
+
+// Processes that only ask once get in when the time of a hold without a process is over.
+func TestTriesOutlastDetached(t *testing.T) {
+	onBoth(t, func(t *testing.T, s holdfast.Store) {
+		const d = time.Minute
+		o := holdfast.Options{RuntimeDir: filepath.Join(t.TempDir(), "run")}
+		c := newClient(t, s, &o)
+		defer c.Close()
+		claim, err := c.AcquireFor(t.Context(), "a", d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if early := d - time.Until(claim.Ends); early < -10*time.Millisecond || early > time.Second {
+			t.Errorf("it ends %v before it was to", early)
+		}
+		if took := tries(t, s, o, 10*time.Second, 10*time.Minute, true); took < d || took > d+30*time.Second {
+			t.Errorf("a try got the lock after %v", took)
+		}
+	})
+}
+
+// No step of the store's clock ends a grace, or a hold without a process, before its time:
+// neither for those who ask once nor for those who wait.
+func TestNoStepEndsThem(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		for kind, take := range map[string]func(t *testing.T, s holdfast.Store) (ends time.Time){
+			"a hold without a process": func(t *testing.T, s holdfast.Store) time.Time {
+				c := newClient(t, s, nil)
+				defer c.Close()
+				claim, err := c.AcquireFor(t.Context(), "a", time.Hour)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return claim.Ends
+			},
+			"grace": func(t *testing.T, s holdfast.Store) time.Time {
+				const ttl = 2 * time.Second
+				cut := &cutStore{Store: s}
+				holder := newClient(t, cut, &holdfast.Options{TTL: ttl, Grace: time.Hour})
+				if _, err := holder.Acquire(t.Context(), "a"); err != nil {
+					t.Fatal(err)
+				}
+				cut.off.Store(true)
+				ends := time.Now().Add(ttl*2/3 + time.Hour)
+				time.Sleep(2 * ttl)
+				tries(t, s, holdfast.Options{TTL: ttl}, time.Second, 4*time.Second, false) // finds it dead
+				holder.Close()
+				return ends
+			},
+		} {
+			t.Run(fmt.Sprint(kind, ", waited for: ", waits), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					bus := storetest.NewBus(memory.New(), 1, storetest.Faults{})
+					defer bus.Close()
+					n := 0
+					process := func() holdfast.Store { n++; return bus.Process(fmt.Sprint(n)).Plain() }
+					began := time.Now()
+					ends := take(t, process())
+					time.Sleep(time.Second)
+					bus.Jump(2 * time.Hour)
+					if waits {
+						c := newClient(t, process(), nil)
+						defer c.Close()
+						if _, err := c.Acquire(t.Context(), "a"); err != nil {
+							t.Error(err)
+						}
+					} else {
+						tries(t, process(), holdfast.Options{}, time.Minute, 3*time.Hour, true)
+					}
+					if early := time.Until(ends); early > 0 {
+						t.Errorf("another has the lock %v after it was taken, %v early", time.Since(began), early)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The write that leaves a hold alone may be applied and its answer be lost or late: nobody
+// has the lock before the time that AcquireFor gives, and that is not much less than was
+// asked for.
+func TestDetachedAnswerIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const d = 20 * time.Second
+		s := &lateBeats{Store: memory.New(), takes: 4 * time.Second, times: 2}
+		c := newClient(t, s, nil)
+		defer c.Close()
+		claim, err := c.AcquireFor(t.Context(), "a", d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(claim.Ends); left < d-time.Second || left > d+10*time.Millisecond {
+			t.Errorf("it is left alone for %v, and ends in %v", d, left)
+		}
+		other := newClient(t, s, nil)
+		defer other.Close()
+		if _, err := other.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		if early := time.Until(claim.Ends); early > 0 {
+			t.Errorf("another has the lock %v early", early)
+		}
+	})
+}
+
+// A lateBeats answers the first heartbeats that leave a hold alone late.
+type lateBeats struct {
+	holdfast.Store
+	takes time.Duration
+	times int
+}
+
+func (s *lateBeats) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+	outs, err := s.Store.CompareAndSwap(ctx, w)
+	if s.times > 0 && strings.Contains(string(w[0].Value), `"detached":true`) {
+		s.times--
+		time.Sleep(s.takes)
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return outs, err
+}
+
+// Who asks once, again and again, after the store's clock has leapt, takes nothing from a
+// holder that sends its heartbeats.
+func TestTriesAfterALeap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 14 * time.Second
+		bus := storetest.NewBus(memory.New(), 1, storetest.Faults{})
+		defer bus.Close()
+		holder := newClient(t, bus.Process("holder").Plain(), &holdfast.Options{TTL: ttl})
+		defer holder.Close()
+		l, err := holder.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range 20 * 7 {
+			if n%7 == 3 {
+				bus.Jump(2 * ttl)
+			}
+			c := newClient(t, bus.Process(fmt.Sprint(n)).Plain(), &holdfast.Options{TTL: ttl})
+			if _, err := c.TryAcquire(t.Context(), "a"); !errors.Is(err, holdfast.ErrHeld) {
+				t.Fatalf("try %d: %v, want ErrHeld", n, err)
+			}
+			c.Close()
+			time.Sleep(ttl / 7)
+		}
+		if err := l.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A tombstone stays for two TTLs, since a write that knows nothing of it may be late.
+func TestTombstoneStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 10 * time.Second
+		s := memory.New()
+		cut := &cutStore{Store: s}
+		holder, sweeper := newClient(t, cut, &holdfast.Options{TTL: ttl}), newClient(t, s, nil)
+		defer sweeper.Close()
+		if _, err := holder.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		cut.off.Store(true)
+		left := func() int {
+			ids, err := s.Keys(t.Context(), holdfast.Sessions, "", 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(ids)
+		}
+		sweeper.Sweep(t.Context())
+		time.Sleep(ttl)
+		for range 3 { // finds it dead, voids its claim, and has nothing to void
+			sweeper.Sweep(t.Context())
+			time.Sleep(ttl / 4)
+			if left() != 1 {
+				t.Fatal("the tombstone was removed within two TTLs")
+			}
+		}
+		time.Sleep(2 * ttl)
+		sweeper.Sweep(t.Context())
+		if left() != 0 {
+			t.Error("the tombstone is there after three TTLs")
+		}
+		holder.Close()
+	})
+}
+
+// A waiting claim that was broken has done nothing, so no grace keeps it in the line: it
+// leaves by itself, also if whoever broke it is gone.
+func TestBrokenWaiterHasNoGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		holder, waiter := newClient(t, s, nil), newClient(t, s, &holdfast.Options{Grace: time.Hour})
+		defer holder.Close()
+		defer waiter.Close()
+		if _, err := holder.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		told := make(chan error, 1)
+		go func() { _, err := waiter.Acquire(t.Context(), "a"); told <- err }()
+		time.Sleep(time.Second)
+		breaker := newClient(t, onlySessions{s}, nil)
+		defer breaker.Close()
+		info, err := breaker.Show(t.Context(), "a")
+		if err != nil || len(info.Waiters) != 1 {
+			t.Fatalf("%+v, %v", info, err)
+		}
+		go breaker.Break(t.Context(), info.Waiters[0], "test")
+		if err := <-told; !errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("the waiter is told %v, want ErrLost", err)
+		}
+		time.Sleep(time.Second)
+		if info, err := holder.Show(t.Context(), "a"); err != nil || len(info.Waiters) != 0 {
+			t.Errorf("in line are %+v, %v", info.Waiters, err)
+		}
+	})
+}
+
+// An onlySessions does not answer writes of names.
+type onlySessions struct{ holdfast.Store }
+
+func (s onlySessions) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+	if w[0].Key.Space == holdfast.Names {
+		return nil, errors.New("no answer")
+	}
+	return s.Store.CompareAndSwap(ctx, w)
+}
