@@ -105,10 +105,7 @@ func (c *Client) wasBroken(ctx context.Context, claim Claim, entry breakRecord) 
 	if len(withoutBreaks([]breakRecord{entry}, slices.Concat(lock.Breaks, audit))) == 0 {
 		return nil
 	}
-	c.mu.Lock()
-	_, dead := c.dead[entry.Session]
-	c.mu.Unlock()
-	if !dead {
+	if !c.knownDead(entry.Session) {
 		return &goneError{claim}
 	}
 	return c.keepAudit(ctx, claim.Name, []breakRecord{entry})
@@ -213,10 +210,7 @@ func (c *Client) awaitLeave(ctx context.Context, claim Claim, entry breakRecord,
 				if c.judgeAll(ctx, looks, claim.Name) {
 					return c.awaitGrace(ctx, session)
 				}
-				c.mu.Lock()
-				_, dead := c.dead[session]
-				c.mu.Unlock()
-				if dead {
+				if c.knownDead(session) {
 					return c.awaitGrace(ctx, session)
 				}
 				sess, err := decodeSession(s.rec.Value)

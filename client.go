@@ -41,7 +41,10 @@ type Client struct {
 	lost    map[string]instant
 	dead    map[string]instant // sessions known to be dead, and from when their claims are void
 	recent  map[string]recent  // places that were left with others in them
-	swept   recent             // the version of the last sweep, and when it was first seen
+	sweepAt instant            // when it is this client's turn to sweep; never: not known yet
+	sweeps  bool               // it does
+	swept   bool               // it did, or somebody else in its turn
+	wrote   time.Duration      // the TTL of the last session that wrote something; 0: none
 	lazy    map[string]instant // names left without waiting for the disk, and when that was answered
 	later   []func()           // to be called when mu is not held
 	here    bool               // the goroutine that holds mu will drive one place itself
@@ -51,6 +54,8 @@ type Client struct {
 	closed  bool
 	quiet   chan struct{} // closed when closed and no place is left
 	judge   judge
+
+	sweepJudge judge // what sweeps have seen, of all sessions
 
 	waiting bool          // the wait loop runs
 	nudge   chan struct{} // tells it that there is something to look at
@@ -94,6 +99,8 @@ func New(store Store, opts *Options) (*Client, error) {
 	c.batch.store, c.batch.ctx, c.batch.now = store, c.ctx, c.now
 	c.proof.dir = c.opts.RuntimeDir
 	c.judge.init(c)
+	c.sweepJudge.init(c)
+	c.sweepAt = never
 	c.hints.init()
 	return c, nil
 }
@@ -276,6 +283,12 @@ func (c *Client) Close() error {
 			left = max(s.left(), 100*time.Millisecond)
 		}
 		err = errors.Join(err, s.end(clean, grace, left))
+	}
+	c.mu.Lock()
+	ttl, shortly := c.wrote, c.wrote > 0 && !c.swept
+	c.mu.Unlock()
+	if shortly && err == nil {
+		c.sweepAtClose(ttl)
 	}
 	c.mu.Lock()
 	c.stop() // from here on nothing is begun

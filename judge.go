@@ -227,6 +227,11 @@ func (c *Client) judgeAll(ctx context.Context, looks map[string]sighting, names 
 	c.judge.mu.Lock()
 	c.judge.hurried = false
 	c.judge.mu.Unlock()
+	return c.judgeBy(&c.judge, ctx, looks, names...)
+}
+
+// judgeBy is judgeAll by what another judge than that of waits has seen.
+func (c *Client) judgeBy(j *judge, ctx context.Context, looks map[string]sighting, names ...string) (died bool) {
 	var unsure []string
 	for _, id := range slices.Sorted(maps.Keys(looks)) {
 		s := looks[id]
@@ -236,7 +241,7 @@ func (c *Client) judgeAll(ctx context.Context, looks map[string]sighting, names 
 		if skip {
 			continue
 		}
-		v, rec, why := c.judge.consider(id, s)
+		v, rec, why := j.consider(id, s)
 		if v == letLive && !rec.Detached && len(s.rec.Value) > 0 && c.proof.near(id) && c.proof.dead(id) {
 			v, why = buryIt, provenDead
 		}
@@ -252,7 +257,7 @@ func (c *Client) judgeAll(ctx context.Context, looks map[string]sighting, names 
 		c.buried()
 	}
 	if len(unsure) > 0 {
-		died = c.judgeAll(ctx, c.loadUnsure(ctx, unsure), names...) || died
+		died = c.judgeBy(j, ctx, c.loadUnsure(ctx, unsure), names...) || died
 	}
 	return died
 }

@@ -357,6 +357,7 @@ func (s *session) accept(a attempt, version int64) {
 	until := a.sent.add(s.ttl - Margin(s.ttl))
 	if !s.opened {
 		s.opened = true
+		s.c.wrote = s.ttl
 		s.until.Store(int64(until))
 		close(s.ready)
 		for _, p := range s.c.places {

@@ -9,181 +9,245 @@ import (
 	"time"
 )
 
-// afterBeat looks, after a heartbeat that is on disk, once at the names that
-// had been given back without waiting for the disk when it was sent: if the
-// database crashed in between, the claim is there again, and it is a claim of a
-// living session that nobody wants; if not, the heartbeat has carried its end
-// along. Debts are looked at, too. Now and then it sweeps.
-func (c *Client) afterBeat(sent instant) {
-	c.mu.Lock()
-	defer c.unlock()
-	for _, p := range c.places {
-		for _, g := range p.groups {
-			if g.doubt && g.sess == c.sess {
-				g.nr, g.doubt = 0, false // the session lives, and nobody has broken it
-				c.kick(p)
-			}
-		}
-		if p.blind {
-			p.look = true
-			c.kick(p)
-		}
+// Sweeping: what the dead and those who come and go leave behind is removed by the
+// clients that use the store. One that lives long sweeps in turn with the others; one
+// that lives shortly does so now and then as it closes. So a job that is run each minute
+// leaves a bounded number of records, and the claims of the dead go although nobody wants
+// their names.
+
+// sweepEvery is how often somebody sweeps; idleRow is how long a row may hold nothing
+// before it is removed: 5 and 10 minutes with the default TTL.
+func sweepEvery(ttl time.Duration) time.Duration { return min(20*ttl, 10*time.Minute) }
+func idleRow(ttl time.Duration) time.Duration    { return 2 * sweepEvery(ttl) }
+
+// sweepInTurn sweeps in the background if it is time to, and nobody else has; c.mu is
+// held.
+func (c *Client) sweepInTurn() {
+	t, every := c.now(), sweepEvery(c.ttl())
+	switch {
+	case c.ctx.Err() != nil || c.sweeps:
+		return
+	case c.sweepAt == never:
+		c.sweepAt = t.add(c.jitter(every)) // who has just come leaves it to the others
+		return
+	case t < c.sweepAt:
+		return
 	}
-	var keys []Key
-	for name, answered := range c.lazy {
-		if answered < sent {
-			keys = append(keys, Key{Names, name})
-			delete(c.lazy, name)
+	c.sweepAt, c.sweeps, c.swept = t.add(c.jitter(every)), true, true
+	c.spawn(func() {
+		ctx, cancel := context.WithTimeout(c.ctx, 2*every) // then it is another's turn
+		defer cancel()
+		if c.turnToSweep(ctx, every) {
+			c.Sweep(ctx)
 		}
+		c.mu.Lock()
+		c.sweeps = false
+		c.mu.Unlock()
+	})
+}
+
+// A client that was too short-lived to sweep does so as it closes: one in so many, and
+// for so long.
+const (
+	sweepOneIn    = 8
+	sweepPatience = time.Second
+)
+
+// sweepAtClose sweeps in the place of a client that comes and goes.
+func (c *Client) sweepAtClose(ttl time.Duration) {
+	if c.machine.Int64N(sweepOneIn) != 0 {
+		return
 	}
-	if len(keys) > 0 && c.ctx.Err() == nil {
-		c.spawn(func() { c.recheck(keys) })
-	}
-	if c.machine.Int64N(60) == 0 && c.ctx.Err() == nil {
-		every := 20 * c.ttl()
-		c.spawn(func() {
-			ctx, cancel := context.WithTimeout(c.ctx, every) // then it is another's turn
-			defer cancel()
-			if c.turnToSweep(ctx, every) {
-				c.Sweep(ctx)
-			}
-		})
+	ctx, cancel := context.WithTimeout(c.ctx, sweepPatience)
+	defer cancel()
+	if c.turnToSweep(ctx, sweepEvery(ttl)) {
+		c.Sweep(ctx)
 	}
 }
 
 var sweepKey = Key{Settings, "sweep"}
 
-// turnToSweep says whether nobody has begun to sweep for so long, and if so
-// takes the turn: the more clients there are, the more seldom each one sweeps.
-// Where the store has no clock, it is who has itself seen nobody begin for so long.
+// sweepRecord is the value of sweepKey: who swept last, and when by its clock.
+type sweepRecord struct {
+	By string `json:"by"`
+	At int64  `json:"at"` // microseconds since 1970
+}
+
+// turnToSweep says whether nobody has begun to sweep for so long, and if so takes the
+// turn. Where the store has no clock the wall clocks tell; if they are wrong, sweeps are
+// more frequent or more seldom.
 func (c *Client) turnToSweep(ctx context.Context, every time.Duration) bool {
 	recs, err := c.store.Load(ctx, []Key{sweepKey})
 	if err != nil {
 		return false
 	}
-	last := recs[0]
-	if last.Version == 0 {
-		last.Version = IfEmpty
-	} else if last.Age < 0 {
-		c.mu.Lock()
-		seen := c.swept
-		if seen.version != last.Version {
-			c.swept = recent{version: last.Version, at: c.now()}
-		}
-		c.mu.Unlock()
-		if seen.version != last.Version || c.now().sub(seen.at) < every {
-			return false
-		}
-	} else if last.Age < every {
+	rec, old := recs[0], recs[0].Version
+	if old == 0 {
+		old = IfEmpty
+	}
+	since := rec.Age
+	if since < 0 {
+		var last sweepRecord
+		json.Unmarshal(rec.Value, &last)
+		since = time.Since(time.UnixMicro(last.At)).Abs()
+	}
+	if len(rec.Value) > 0 && since < every {
 		return false
 	}
-	value, err := json.Marshal(struct {
-		By string `json:"by"`
-	}{c.owner.String()})
+	value, err := json.Marshal(sweepRecord{c.owner.String(), time.Now().UnixMicro()})
 	if err != nil {
 		return false
 	}
-	outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: sweepKey, Old: last.Version, Value: value, Lazy: true}})
+	outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: sweepKey, Old: old, Value: value, Lazy: true}})
 	return err == nil && outs[0].Won
 }
 
-// recheck finds claims of ours that nobody wants. It loads, for a glance may show
-// what was before the crash.
-func (c *Client) recheck(keys []Key) {
-	ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
-	defer cancel()
-	for part := range slices.Chunk(keys, 500) {
-		asked := c.now()
-		recs, err := c.store.Load(ctx, part)
-		c.mu.Lock()
-		for i, k := range part {
-			if err != nil {
-				c.lazy[k.Name] = asked // at the next beat
-				continue
-			}
-			rec, err := decodeLock(recs[i].Value, recs[i].Version)
-			ours := func(cl claimRecord) bool { return c.isOurs(cl.Session) }
-			if err != nil || !slices.ContainsFunc(rec.Holders, ours) && !slices.ContainsFunc(rec.Waiters, ours) {
-				continue
-			}
-			p := c.place(k.Name)
-			if len(p.groups)+len(p.leaving) == 0 {
-				c.see(p, rec, recs[i].Version, asked)
-				c.kick(p)
-			}
-		}
-		c.unlock()
-	}
+// Swept is what a sweep has done.
+type Swept struct {
+	Dead     int // sessions that were found dead, and whose claims are void from now on
+	Claims   int // claims of the dead that were removed
+	Sessions int // records of dead sessions that were removed
+	Names    int // records of free names that were removed
+	Rows     int // rows, keys and files that held nothing, and were removed
 }
 
-// idleRow is how long a row of a name may hold nothing before it is removed.
-const idleRow = 10 * time.Minute
+// Sweep removes what is left over: rows that have held nothing for 40 TTLs, or 20 minutes,
+// claims of the dead, the records of their sessions once nothing of theirs is left,
+// records of free names. It is safe at any time and from any number of processes. Where
+// the store has no clock, it watches sessions that seem dead for a TTL. Clients do all of
+// this in the background, in turn.
+func (c *Client) Sweep(ctx context.Context) (s Swept, err error) {
+	if err := c.sweep(ctx, &s); err != nil {
+		return s, fmt.Errorf("sweep: %w", err)
+	}
+	return s, nil
+}
 
-// Sweep removes what is left over, and says how many records and rows: sessions
-// of the dead once all their claims are void, free records that only kept
-// tokens growing, rows of names long unused. It is safe at any time and from
-// any number of processes. Clients do it in the background now and then.
-func (c *Client) Sweep(ctx context.Context) (removed int, err error) {
+func (c *Client) sweep(ctx context.Context, done *Swept) error {
+	if w, ok := c.store.(Sweeper); ok {
+		c.mu.Lock()
+		idle := idleRow(c.ttl())
+		c.mu.Unlock()
+		n, err := w.Sweep(ctx, idle)
+		if done.Rows += n; err != nil {
+			return err
+		}
+	}
 	// Sessions first: a tombstone may only go after a full pass over the names
 	// that began when it was there.
 	looks := make(map[string]sighting)
-	for after := ""; ; {
-		ids, err := c.store.Keys(ctx, Sessions, after, 200)
-		if err != nil {
-			return 0, fmt.Errorf("sweep: %w", err)
-		}
-		if len(ids) == 0 {
-			break
-		}
+	err := c.eachPage(ctx, Sessions, func(ids []string) error {
 		page, err := c.loadSessions(ctx, ids)
-		if err != nil {
-			return 0, fmt.Errorf("sweep: %w", err)
-		}
-		for id, s := range page {
-			if len(s.rec.Value) > 0 {
-				looks[id] = s
-			}
-		}
-		after = ids[len(ids)-1]
+		maps.DeleteFunc(page, func(_ string, s sighting) bool { return len(s.rec.Value) == 0 })
+		maps.Copy(looks, page)
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	c.judgeAll(ctx, looks)
-	c.judge.forget(func(session string) bool { _, ok := looks[session]; return ok })
+	c.sweepSessions(ctx, looks)
+	for id, s := range looks {
+		if rec, err := decodeSession(s.rec.Value); err == nil && rec.Dead == 0 && c.knownDead(id) {
+			done.Dead++
+		}
+	}
 	claimed := make(map[string][]string)
-	for after := ""; ; {
-		names, err := c.store.Keys(ctx, Names, after, 200)
-		if err != nil {
-			return removed, fmt.Errorf("sweep: %w", err)
-		}
-		if len(names) == 0 {
-			break
-		}
-		after = names[len(names)-1]
-		n, err := c.sweepNames(ctx, names, claimed)
-		if removed += n; err != nil {
-			return removed, fmt.Errorf("sweep: %w", err)
-		}
+	err = c.eachPage(ctx, Names, func(names []string) error { return c.sweepNames(ctx, names, claimed, done) })
+	if err != nil {
+		return err
 	}
 	c.judgeOrphans(ctx, claimed, looks)
 	for _, id := range slices.Sorted(maps.Keys(looks)) {
 		s := looks[id]
 		rec, err := decodeSession(s.rec.Value)
-		old := s.rec.Age >= 2*time.Duration(rec.TTL)*time.Millisecond || s.rec.Age < 0 && c.deadFor(id) >= 2*time.Duration(rec.TTL)*time.Millisecond
-		if err != nil || rec.Dead == 0 || !old || len(claimed[id]) > 0 {
+		if err != nil || rec.Dead == 0 || len(claimed[id]) > 0 || !c.oldTombstone(id, rec, s.rec.Age) {
 			continue
 		}
 		outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: Key{Sessions, id}, Old: s.rec.Version, Lazy: true}})
 		if err == nil && outs[0].Won {
-			removed++
+			done.Sessions++
 			c.proof.bury(id)
 		}
 	}
-	if w, ok := c.store.(Sweeper); ok {
-		n, err := w.Sweep(ctx, idleRow)
-		if removed += n; err != nil {
-			return removed, fmt.Errorf("sweep: %w", err)
+	return ctx.Err()
+}
+
+// eachPage calls do with all keys of a space, a page at a time.
+func (c *Client) eachPage(ctx context.Context, space Space, do func(names []string) error) error {
+	for after := ""; ; {
+		names, err := c.store.Keys(ctx, space, after, 200)
+		if err != nil || len(names) == 0 {
+			return err
+		}
+		if err := do(names); err != nil {
+			return err
+		}
+		after = names[len(names)-1]
+	}
+}
+
+// sweepSessions judges sessions. It goes on looking at those that seem dead until it
+// knows, a TTL at most; sweeps remember what they have seen, for the next.
+func (c *Client) sweepSessions(ctx context.Context, looks map[string]sighting) {
+	c.sweepJudge.forget(func(session string) bool { _, ok := looks[session]; return ok })
+	began := c.now()
+	for watched := looks; ; {
+		c.judgeBy(&c.sweepJudge, ctx, watched)
+		var silent []string
+		longest := time.Duration(0)
+		for id, s := range watched {
+			rec, err := decodeSession(s.rec.Value)
+			if err == nil && !c.knownDead(id) && rec.seemsDead(s.rec.Age) && rec.ttl() <= sweepEvery(DefaultTTL) {
+				silent = append(silent, id)
+				longest = max(longest, rec.ttl())
+			}
+		}
+		if len(silent) == 0 || c.now().sub(began) > 2*longest {
+			return
+		}
+		rest := longest / 8
+		if at := c.sweepJudge.next(silent); at != never {
+			rest = min(rest, max(at.sub(c.now()), time.Millisecond))
+		}
+		if !c.doze(ctx, nil, rest) {
+			return
+		}
+		var err error
+		if watched, err = c.loadSessions(ctx, silent); err != nil {
+			return
 		}
 	}
-	return removed, nil
+}
+
+// knownDead says whether this client has read or written a session's tombstone.
+func (c *Client) knownDead(session string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.dead[session]
+	return ok
+}
+
+// seemsDead says whether a session has been silent for its TTL, by the store's clock or,
+// where it has none, by the wall clocks. That is a hint: nobody is declared dead on it.
+func (r sessionRecord) seemsDead(age time.Duration) bool {
+	if age = r.age(age); age < 0 {
+		age = time.Since(time.UnixMicro(r.At))
+	}
+	return r.Dead == 0 && r.TTL > 0 && age >= r.ttl()
+}
+
+// oldTombstone says whether a tombstone has stood for two TTLs, since when no write is
+// under way that knows nothing of it.
+func (c *Client) oldTombstone(id string, rec sessionRecord, age time.Duration) bool {
+	if age < 0 {
+		age = time.Since(time.UnixMicro(rec.Dead))
+		c.mu.Lock()
+		if from, ok := c.dead[id]; ok {
+			age = max(age, c.now().sub(from))
+		}
+		c.mu.Unlock()
+	}
+	return age >= 2*rec.ttl()
 }
 
 // judgeOrphans sees to claims whose session has no record, which a crash of the
@@ -211,42 +275,33 @@ func (c *Client) judgeOrphans(ctx context.Context, claimed map[string][]string, 
 		}
 		ids = slices.DeleteFunc(ids, func(id string) bool { return len(seen[id].rec.Value) > 0 })
 		maps.DeleteFunc(seen, func(_ string, s sighting) bool { return len(s.rec.Value) > 0 })
-		c.judgeAll(ctx, seen, slices.Sorted(maps.Keys(names))...)
+		c.judgeBy(&c.sweepJudge, ctx, seen, slices.Sorted(maps.Keys(names))...)
 		c.pause(firstPoll)
 	}
-}
-
-// deadFor is how long this client has known of a death.
-func (c *Client) deadFor(session string) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	from, ok := c.dead[session]
-	if !ok {
-		return -1
-	}
-	return c.now().sub(from)
 }
 
 // sweepNames voids the claims of the dead, copies audit entries out, and
 // empties free records. claimed gathers the sessions that still have claims, and
 // where.
-func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[string][]string) (removed int, err error) {
+func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[string][]string, done *Swept) error {
 	var keys []Key
 	for _, n := range names {
 		keys = append(keys, Key{Names, n})
 	}
 	recs, err := c.store.Load(ctx, keys)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	for i, r := range recs {
 		rec, err := decodeLock(r.Value, r.Version)
 		if err != nil || len(r.Value) == 0 {
 			continue
 		}
+		before := len(rec.Holders) + len(rec.Waiters)
 		c.mu.Lock()
 		changed := rec.settle(c.isDead)
 		c.mu.Unlock()
+		void := before - len(rec.Holders) - len(rec.Waiters)
 		free := len(rec.Holders)+len(rec.Waiters)+len(rec.Breaks) == 0
 		if changed || free {
 			w := Write{Key: keys[i], Old: r.Version, Value: rec.encode(r.Version), Lazy: !rec.gives()}
@@ -266,8 +321,11 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 						claimed[cl.Session] = append(claimed[cl.Session], names[i])
 					}
 				}
-			case len(w.Value) == 0:
-				removed++
+			default:
+				done.Claims += void
+				if len(w.Value) == 0 {
+					done.Names++
+				}
 			}
 		}
 		for _, cl := range slices.Concat(rec.Holders, rec.Waiters) {
@@ -277,5 +335,5 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 			c.copyAudit(ctx, keys[i].Name)
 		}
 	}
-	return removed, nil
+	return nil
 }

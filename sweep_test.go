@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -36,7 +37,7 @@ func TestTurnsToSweep(t *testing.T) {
 				}
 			}
 			time.Sleep(5 * time.Hour)
-			// One client sweeps at one heartbeat in sixty, or every 5 minutes.
+			// Every 5 minutes it is somebody's turn.
 			if n := s.sweeps.Load(); n < 15 || n > 60 {
 				t.Errorf("%d clients swept %d times in 5 hours, want 15 to 60", clients, n)
 			}
@@ -170,4 +171,143 @@ func TestSweepOfAnOrphan(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A job that is run each minute for a month, one time in ten killed in the middle, leaves
+// a bounded number of records and rows, and a lock that is free within minutes.
+func TestMonthOfShortRuns(t *testing.T) {
+	onBoth(t, func(t *testing.T, s holdfast.Store) {
+		count := &rowCount{Store: s, rows: make(map[holdfast.Key]bool)}
+		most, days := 0, 30
+		if testing.Short() {
+			days = 3
+		}
+		for n := range days * 24 * 60 {
+			began := time.Now()
+			cut := &countedCut{cutStore{Store: count}, count}
+			c := newClient(t, cut, nil)
+			l, err := c.Acquire(t.Context(), "nightly", holdfast.MaxWait(50*time.Second))
+			if err != nil {
+				t.Fatalf("run %d: %v", n, err)
+			}
+			if n%10 == 7 {
+				cut.off.Store(true)
+			} else if err := l.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+			most = max(most, len(count.rows))
+			time.Sleep(time.Minute - time.Since(began))
+		}
+		if most > 150 {
+			t.Errorf("there were %d records and rows at a time", most)
+		}
+		t.Logf("%d records and rows at most, %d in the end", most, len(count.rows))
+	})
+}
+
+// Claims of the dead go within a stated time although nobody wants their names, and others
+// wait now and then for other names; also where the store has no clock.
+func TestDeadClaimsGo(t *testing.T) {
+	onBoth(t, func(t *testing.T, s holdfast.Store) {
+		cut := &cutStore{Store: s}
+		dead := newClient(t, cut, nil)
+		if _, err := dead.Acquire(t.Context(), "abandoned"); err != nil {
+			t.Fatal(err)
+		}
+		cut.off.Store(true)
+		ids, err := s.Keys(t.Context(), holdfast.Sessions, "", 10)
+		if err != nil || len(ids) != 1 {
+			t.Fatalf("sessions %q, %v", ids, err)
+		}
+		deadSession := ids[0]
+		alone := newClient(t, s, nil)
+		if _, err := alone.AcquireFor(t.Context(), "alone", 10*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		alone.Close()
+		began := time.Now()
+		stands := func(k holdfast.Key) bool {
+			recs, err := s.Load(t.Context(), []holdfast.Key{k})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(recs[0].Value) > 0
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var both sync.WaitGroup
+		for range 2 {
+			c := newClient(t, s, nil)
+			defer c.Close()
+			both.Go(func() {
+				for n := 1; ctx.Err() == nil; n++ { // both at the same time, so one waits
+					if l, err := c.Acquire(ctx, "other"); err == nil {
+						time.Sleep(3 * time.Second)
+						l.Release(ctx)
+					}
+					time.Sleep(time.Until(began.Add(time.Duration(n) * 2 * time.Minute)))
+				}
+			})
+		}
+		for _, left := range []struct {
+			key    holdfast.Key
+			within time.Duration
+		}{
+			{holdfast.Key{Space: holdfast.Names, Name: "abandoned"}, 8 * time.Minute},
+			{holdfast.Key{Space: holdfast.Sessions, Name: deadSession}, 16 * time.Minute},
+			{holdfast.Key{Space: holdfast.Names, Name: "alone"}, 26 * time.Minute},
+		} {
+			for stands(left.key) && time.Since(began) < time.Hour {
+				time.Sleep(time.Second)
+			}
+			if took := time.Since(began); took > left.within {
+				t.Errorf("%s %q went after %v, want %v at most", left.key.Space, left.key.Name, took, left.within)
+			}
+		}
+		cancel()
+		both.Wait()
+		dead.Close()
+	})
+}
+
+// A rowCount knows which keys a store keeps a row for.
+type rowCount struct {
+	holdfast.Store
+	rows map[holdfast.Key]bool
+}
+
+func (s *rowCount) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+	for _, w := range w {
+		s.rows[w.Key] = true
+	}
+	return s.Store.CompareAndSwap(ctx, w)
+}
+
+// A countedCut is a way there that can be cut.
+type countedCut struct {
+	cutStore
+	*rowCount
+}
+
+func (s *countedCut) Load(ctx context.Context, k []holdfast.Key) ([]holdfast.Record, error) {
+	return s.cutStore.Load(ctx, k)
+}
+
+func (s *countedCut) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+	return s.cutStore.CompareAndSwap(ctx, w)
+}
+
+func (s *countedCut) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+	return s.cutStore.Keys(ctx, space, after, n)
+}
+
+func (s *rowCount) Sweep(ctx context.Context, idle time.Duration) (int, error) {
+	n, err := s.Store.(holdfast.Sweeper).Sweep(ctx, idle)
+	for k := range s.rows {
+		recs, err := s.Store.Load(ctx, []holdfast.Key{k})
+		if err == nil && recs[0].Version == 0 {
+			delete(s.rows, k)
+		}
+	}
+	return n, err
 }

@@ -92,7 +92,7 @@ func (a *app) acquire(ctx context.Context, name string, d time.Duration, w *wish
 	}
 	if !quiet && isTerminal(os.Stderr) {
 		say("holding %s until %s, then it ends by itself; give it back with: holdfast release %s --token %d",
-			quote(name), time.Now().Add(d).Format(time.TimeOnly), escape(name), claim.Token)
+			quote(name), claim.Ends.Format(time.TimeOnly), escape(name), claim.Token)
 	}
 	return nil
 }

@@ -29,6 +29,7 @@ type (
 		TTL         float64        `json:"ttl"`
 		BeatAge     *float64       `json:"beat_age"` // null: cannot tell
 		Detached    bool           `json:"detached,omitempty"`
+		Ends        time.Time      `json:"ends,omitzero"` // of a detached one
 		Suspected   bool           `json:"suspected"`
 		SuspectedBy string         `json:"suspected_by,omitempty"`
 		Dead        bool           `json:"dead"`
@@ -58,7 +59,7 @@ func claimsJSON(claims []holdfast.Claim) []claimJSON {
 	for i, c := range claims {
 		list[i] = claimJSON{
 			ID: c.ID, Mode: c.Mode(), Slots: c.Slots, Token: c.Token, Owner: c.Owner, Reason: c.Reason,
-			Requested: c.Since.UTC(), Retries: c.Retries, TTL: c.TTL.Seconds(), Detached: c.Detached,
+			Requested: c.Since.UTC(), Retries: c.Retries, TTL: c.TTL.Seconds(), Detached: c.Detached, Ends: c.Ends.UTC().Round(time.Millisecond),
 			Suspected: c.Suspected, SuspectedBy: c.SuspectedBy, Dead: c.Dead, Collecting: c.Collecting,
 		}
 		if c.BeatAge >= 0 {

@@ -19,7 +19,7 @@ const rootHelp = `Locks, leases and leader election in the database you already 
 
 Use it      run elect acquire release state cache
 See it      list show watch break doctor
-Set it up   schema config completion version
+Set it up   schema config sweep completion version
 
 Store       --store URL or HOLDFAST_STORE: ` + stores + `
             without either a file of your own: ~/.local/state/holdfast/holdfast.db
@@ -85,7 +85,7 @@ func newRoot(args []string) *cobra.Command {
 
 var verbs = []func(*app) *cobra.Command{
 	runVerb, electVerb, acquireVerb, releaseVerb, stateVerb, cacheVerb, listVerb, showVerb, watchVerb, breakVerb,
-	configVerb, schemaVerb, doctorVerb, versionVerb,
+	configVerb, schemaVerb, sweepVerb, doctorVerb, versionVerb,
 }
 
 // verbOf is what stands between holdfast and the arguments.

@@ -1,0 +1,97 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+const sweepHelp = `usage: holdfast sweep [--json]
+
+Remove what is left over in the store: claims and sessions of processes that have
+died, records of free names, rows that have held nothing for a while (10 minutes
+with a TTL of 15s). Running programs do this by themselves every few minutes, and so
+does now and then a holdfast run that ends; sweep does it at once, and says what it
+did. It is safe at any time, from any number of hosts.
+
+A session that seems dead is watched first, for a TTL at most.
+
+  --json         one object with the counts
+
+example:
+  holdfast sweep --store "$HOLDFAST_STORE"
+
+exit status: 0; 64 usage; 69 store
+`
+
+func sweepVerb(a *app) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{Use: "sweep", Short: "Remove what the dead have left", Long: sweepHelp, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.sweep(orBackground(c.Context()), asJSON) }}
+	c.Flags().BoolVar(&asJSON, "json", false, "")
+	return c
+}
+
+func (a *app) sweep(ctx context.Context, asJSON bool) error {
+	s, err := a.open(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if !asJSON {
+		defer time.AfterFunc(2*time.Second, func() {
+			say("still sweeping: there are many names, or a session seems dead and is watched for its TTL")
+		}).Stop()
+	}
+	done, err := s.Sweep(ctx)
+	if err != nil {
+		return s.unusable(err, "")
+	}
+	if asJSON {
+		err = json.NewEncoder(os.Stdout).Encode(struct {
+			Dead     int `json:"dead"`
+			Claims   int `json:"claims"`
+			Sessions int `json:"sessions"`
+			Names    int `json:"names"`
+			Rows     int `json:"rows"`
+		}(done))
+	} else {
+		_, err = fmt.Println(sweptWords(done))
+	}
+	if err != nil {
+		return cannotWrite(err)
+	}
+	return nil
+}
+
+// sweptWords says what a sweep has done.
+func sweptWords(s holdfast.Swept) string {
+	var parts []string
+	add := func(n int, one, many string) {
+		switch {
+		case n == 1:
+			parts = append(parts, "1 "+one)
+		case n > 1:
+			parts = append(parts, fmt.Sprintf("%d %s", n, many))
+		}
+	}
+	add(s.Claims, "claim of a dead session", "claims of dead sessions")
+	add(s.Sessions, "dead session", "dead sessions")
+	add(s.Names, "record of a free name", "records of free names")
+	add(s.Rows, "empty row", "empty rows")
+	text := "nothing to remove"
+	if len(parts) > 0 {
+		text = "removed " + strings.Join(parts, ", ")
+	}
+	if s.Dead > 0 {
+		text += fmt.Sprintf("; found dead: %d", s.Dead)
+	}
+	return text
+}

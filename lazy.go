@@ -1,0 +1,68 @@
+package holdfast
+
+import (
+	"context"
+	"slices"
+)
+
+// afterBeat looks, after a heartbeat that is on disk, once at the names that
+// had been given back without waiting for the disk when it was sent: if the
+// database crashed in between, the claim is there again, and it is a claim of a
+// living session that nobody wants; if not, the heartbeat has carried its end
+// along. Debts are looked at, too.
+func (c *Client) afterBeat(sent instant) {
+	c.mu.Lock()
+	defer c.unlock()
+	for _, p := range c.places {
+		for _, g := range p.groups {
+			if g.doubt && g.sess == c.sess {
+				g.nr, g.doubt = 0, false // the session lives, and nobody has broken it
+				c.kick(p)
+			}
+		}
+		if p.blind {
+			p.look = true
+			c.kick(p)
+		}
+	}
+	var keys []Key
+	for name, answered := range c.lazy {
+		if answered < sent {
+			keys = append(keys, Key{Names, name})
+			delete(c.lazy, name)
+		}
+	}
+	if len(keys) > 0 && c.ctx.Err() == nil {
+		c.spawn(func() { c.recheck(keys) })
+	}
+	c.sweepInTurn()
+}
+
+// recheck finds claims of ours that nobody wants. It loads, for a glance may show
+// what was before the crash.
+func (c *Client) recheck(keys []Key) {
+	ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
+	defer cancel()
+	for part := range slices.Chunk(keys, 500) {
+		asked := c.now()
+		recs, err := c.store.Load(ctx, part)
+		c.mu.Lock()
+		for i, k := range part {
+			if err != nil {
+				c.lazy[k.Name] = asked // at the next beat
+				continue
+			}
+			rec, err := decodeLock(recs[i].Value, recs[i].Version)
+			ours := func(cl claimRecord) bool { return c.isOurs(cl.Session) }
+			if err != nil || !slices.ContainsFunc(rec.Holders, ours) && !slices.ContainsFunc(rec.Waiters, ours) {
+				continue
+			}
+			p := c.place(k.Name)
+			if len(p.groups)+len(p.leaving) == 0 {
+				c.see(p, rec, recs[i].Version, asked)
+				c.kick(p)
+			}
+		}
+		c.unlock()
+	}
+}
