@@ -84,7 +84,7 @@ func (s *session) trustedAt(t instant) bool { return t < instant(s.until.Load())
 // goes on trying by itself.
 func (s *session) open(claim func() (Write, bool)) *swap {
 	c := s.c
-	s.proof = c.proof.make(s.id) // before anyone can see the session
+	own := c.proof.make(s.id) // before anyone can see the session
 	ttl := c.opts.TTL
 	if ttl == 0 {
 		ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
@@ -94,10 +94,16 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 		}
 		cancel()
 	}
+	sw := &swap{err: ErrClosed}
 	c.mu.Lock()
-	s.ttl = ttl
+	if s.over { // the client was closed meanwhile
+		c.mu.Unlock()
+		c.proof.drop(own)
+		return sw
+	}
+	s.proof, s.ttl = own, ttl
 	beat, first, _ := s.next(ttl)
-	sw := &swap{sent: first.sent}
+	sw.sent = first.sent
 	writes := []Write{beat}
 	w, ok := claim()
 	if ok {
