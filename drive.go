@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -274,8 +275,8 @@ func (c *Client) plan(p *place) (next lockRecord, changed bool) {
 		if _, _, ok := next.find(g.sess.id, g.nr); ok || g.state != wanted {
 			continue
 		}
-		if len(next.Waiters) >= maxQueue && !g.try {
-			g.try = true
+		if !g.try && next.full() {
+			g.try, g.full = true, true
 		}
 		next.enqueue(g.claim())
 		next.settle(c.isDead)
@@ -288,8 +289,32 @@ func (c *Client) plan(p *place) (next lockRecord, changed bool) {
 	return next, changed
 }
 
-// maxQueue bounds a record: who would be later in line is refused.
-const maxQueue = 4096
+// maxQueue bounds a queue, and maxRecord a record: a claim that would come later, or make
+// the record larger than every store keeps, is refused.
+const (
+	maxQueue  = 4096
+	maxRecord = MaxValue * 7 / 8
+)
+
+// full says whether a record has room for no more claims.
+func (r *lockRecord) full() bool {
+	if len(r.Waiters) < maxRecord/(claimSize+6*maxReason) {
+		return false // however long their reasons are
+	}
+	size := 0
+	for _, claims := range [][]claimRecord{r.Holders, r.Waiters} {
+		for _, c := range claims {
+			size += claimSize + len(c.Reason) + 5*strings.Count(c.Reason, "<") + 5*strings.Count(c.Reason, ">") + 5*strings.Count(c.Reason, "&")
+			if strings.ContainsFunc(c.Reason, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' || r > 0x2000 }) {
+				size += 5 * len(c.Reason) // escaped in JSON, the most that can be
+			}
+		}
+	}
+	return len(r.Waiters) >= maxQueue || size > maxRecord
+}
+
+// claimSize is the most that a claim takes in a record, but for its reason.
+const claimSize = 260
 
 // wants says whether a claim number of the current session is wanted, or not to
 // be given back yet.
@@ -533,7 +558,9 @@ func (p *place) stale() bool {
 func (c *Client) denyTries(p *place) (any bool) {
 	for _, g := range slices.Clone(p.groups) {
 		if g.try && g.state == wanted {
-			c.failGroup(g, p.heldError())
+			held := p.heldError()
+			held.Full = g.full
+			c.failGroup(g, held)
 			any = true
 		}
 	}

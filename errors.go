@@ -37,7 +37,11 @@ type HeldError struct {
 	// fence before its commit, or a transaction that was prepared. Until it ends nobody
 	// can take the lock or give it back.
 	Locked bool
-	Err    error // nil, or the ctx.Err() that ended the wait
+	// Full is set if a request that would wait was refused: the queue has 4096 waiters, or
+	// its record is as large as every store can keep it, which long reasons bring about
+	// earlier.
+	Full bool
+	Err  error // nil, or the ctx.Err() that ended the wait
 }
 
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
@@ -65,6 +69,9 @@ func (e *HeldError) Error() string {
 	}
 	if len(e.Waiters) > 0 {
 		fmt.Fprintf(&b, ", %d waiting before us", len(e.Waiters))
+	}
+	if e.Full {
+		b.WriteString("; the queue is full")
 	}
 	if e.Locked {
 		b.WriteString("; a transaction in the database keeps its record locked")

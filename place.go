@@ -98,6 +98,7 @@ type group struct {
 	p       *place
 	slots   int
 	try     bool // do not queue
+	full    bool // it was to queue, and there was no room
 	reason  string
 	set     string
 	since   time.Time
