@@ -326,3 +326,40 @@ func (s onlySessions) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([
 	}
 	return s.Store.CompareAndSwap(ctx, w)
 }
+
+// A hold is left alone for as long as was asked for also if a heartbeat is being prepared
+// at that moment, with the TTL that sessions have.
+func TestDetachedDuringABeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slowSettings{Store: memory.New(), takes: 200 * time.Millisecond}
+		holder, c := newClient(t, s.Store, nil), newClient(t, s, nil)
+		defer holder.Close()
+		defer c.Close()
+		l, err := holder.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Its session opens after reading the setting, and reads it again a third of a TTL later.
+		time.AfterFunc(s.takes+holdfast.DefaultTTL/3+s.takes/2, func() { l.Release(t.Context()) })
+		claim, err := c.AcquireFor(t.Context(), "a", 3*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(claim.Ends); left < 2*time.Second || left > 3010*time.Millisecond {
+			t.Errorf("a hold for 3s ends in %v", left)
+		}
+	})
+}
+
+// A slowSettings takes a while to read a setting.
+type slowSettings struct {
+	*memory.Store
+	takes time.Duration
+}
+
+func (s *slowSettings) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+	if keys[0].Space == holdfast.Settings {
+		time.Sleep(s.takes)
+	}
+	return s.Store.Load(ctx, keys)
+}

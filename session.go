@@ -134,6 +134,9 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 // that was shortened before it sends the attempt.
 func (s *session) next(ttl time.Duration) (w Write, a attempt, shortened bool) {
 	t := s.c.now()
+	if s.detach > 0 {
+		ttl = detachedTTL(s.detach)
+	}
 	if ttl < s.ttl && s.opened {
 		until := t.add(ttl - Margin(ttl))
 		if shortened = until < instant(s.until.Load()); shortened {
@@ -216,10 +219,7 @@ func (s *session) beat() bool {
 		c.mu.Unlock()
 
 		ctx, cancel := context.WithTimeout(c.ctx, bound)
-		switch {
-		case s.detach > 0:
-			ttl = detachedTTL(s.detach)
-		case c.opts.TTL == 0:
+		if c.opts.TTL == 0 {
 			ask, cancel := context.WithTimeout(ctx, bound/3)
 			if set, err := c.readTTL(ask, c.glance); err == nil {
 				ttl = set

@@ -39,6 +39,7 @@ type Faults struct {
 	DelayHint  time.Duration // the most that a hint is late
 
 	NoClock bool          // every Age is negative
+	Rate    float64       // of the store's clock, as a part of true time; 0: 1
 	LazyFor time.Duration // after this a lazy write is durable; 0: one second
 }
 
@@ -297,6 +298,9 @@ func (b *Bus) tell(r *holdfast.Record, now time.Time) {
 		return
 	}
 	written := now.Add(-r.Age)
+	if b.faults.Rate > 0 {
+		r.Age = time.Duration(float64(r.Age) * b.faults.Rate)
+	}
 	for _, j := range b.jumps {
 		if j.at.After(written) {
 			r.Age += j.by

@@ -41,6 +41,8 @@ type Hold struct {
 	// Void: it was broken without waiting for its holder, so that only the
 	// fence protects from it.
 	Void bool
+	// Lost: it ended by the death of its process, or a loss, and not in order.
+	Lost bool
 }
 
 func (h Hold) String() string {
@@ -91,6 +93,20 @@ func Tokens(holds []Hold) (found []Violation) {
 				found = append(found, violation("C1", "token goes back: %v, then %v", before, h))
 			}
 		}
+	}
+	return found
+}
+
+// Grace checks R9: whoever was lost keeps others out for that much longer.
+func Grace(holds []Hold, grace time.Duration) (found []Violation) {
+	longer := slices.Clone(holds)
+	for i := range longer {
+		if longer[i].Lost {
+			longer[i].Ended += grace
+		}
+	}
+	for _, v := range Windows(longer) {
+		found = append(found, Violation{"R9", "within the grace of " + grace.String() + ": " + v.Text})
 	}
 	return found
 }

@@ -33,7 +33,7 @@ func (a *Audit) sessionStep(s Step) {
 		case !was.live():
 			a.bad(s, "a tombstone was overwritten")
 		case !next.live():
-			a.buried(s, was, own)
+			a.buried(s, was, next, own)
 		case next.Beat == was.Beat && next.Nonce == was.Nonce:
 			if was.Suspected != nil && string(next.Suspected) != string(was.Suspected) {
 				a.bad(s, "a second mark on one beat")
@@ -65,8 +65,8 @@ func (a *Audit) opened(s Step, next Session, own bool) {
 	}
 }
 
-func (a *Audit) buried(s Step, was *sessionState, own bool) {
-	gone := a.Gone != nil && a.Gone(s.Key.Name)
+func (a *Audit) buried(s Step, was *sessionState, tomb Session, own bool) {
+	gone := a.Gone != nil && a.Gone(s.Key.Name) || was.Detached && tomb.Why == "released"
 	if stood := s.At - was.since; !own && !gone && a.fast(stood)+a.Leap < was.ttl() {
 		a.bad(s, "buried after %v, and its TTL is %v", stood, was.ttl())
 	}

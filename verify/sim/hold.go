@@ -15,13 +15,18 @@ type hold struct {
 	check.Hold
 	life  *life
 	lock  *holdfast.Lock
+	inSet bool // it ends with others, which may have been given back in order
 	ended bool // guarded by w.mu
 }
 
 // granted notes a lock that was just returned, and watches its end.
 func (l *life) granted(lock *holdfast.Lock, asked time.Duration) *hold {
+	return l.grantedOf(lock, asked, false)
+}
+
+func (l *life) grantedOf(lock *holdfast.Lock, asked time.Duration, set bool) *hold {
 	w := l.w
-	h := &hold{life: l, lock: lock}
+	h := &hold{life: l, lock: lock, inSet: set}
 	h.Hold = check.Hold{Name: lock.Name(), Slots: lock.Slots(), Token: lock.Token(), Who: l.name, Asked: asked, Granted: w.now()}
 	w.logf("%s has %q slots %d token %d until %v", l.name, h.Name, h.Slots, h.Token, time.Until(lock.Deadline()))
 	believed, allowed := time.Until(lock.Deadline()), l.edge.left()
@@ -38,8 +43,11 @@ func (l *life) granted(lock *holdfast.Lock, asked time.Duration) *hold {
 	ctx := lock.Context()
 	context.AfterFunc(ctx, func() {
 		late := -l.edge.left()
-		h.end()
 		cause := context.Cause(ctx)
+		w.mu.Lock()
+		h.Lost = h.Lost || !h.ended && errors.Is(cause, holdfast.ErrLost) && !h.inSet
+		w.mu.Unlock()
+		h.end()
 		w.logf("%s: %q token %d ends: %v", l.name, h.Name, h.Token, cause)
 		if late > l.slack() && err == nil && errors.Is(cause, holdfast.ErrLost) && !l.crashed() {
 			w.broken("C6", "%s was told of the loss of %q %v after its window had ended", l.name, h.Name, late)
@@ -74,7 +82,10 @@ func (h *hold) good() bool {
 	case dead:
 		return false
 	case err != nil:
-		h.end()
+		w.mu.Lock()
+		h.Lost = h.Lost || !h.ended && errors.Is(err, holdfast.ErrLost) && !h.inSet
+		h.endLocked()
+		w.mu.Unlock()
 		return false
 	case ended:
 		w.broken("C6", "%s: %q token %d was lost and is held again", h.life.name, h.Name, h.Token)

@@ -41,6 +41,8 @@ type plan struct {
 	isolation                  isolation     // of the database's transactions
 	pace                       time.Duration // of these, the most that a step takes
 	limbo                      float64       // lightweight writes that nobody answers
+	alone                      bool          // holds without a process
+	once                       bool          // processes that ask once and end
 	without                    []bool        // misfortunes that do not happen, by their order
 }
 
@@ -173,10 +175,21 @@ func drawPlan(r *rand.Rand) plan {
 	if chance(0.3) {
 		f.Double = []float64{0.1, 0.5, 1}[r.IntN(3)]
 	}
+	p.alone, p.once = chance(0.3), chance(0.3)
+	if chance(0.3) {
+		p.grace = time.Duration(r.Int64N(int64(p.maxTTL)))
+	}
+	if p.drift > 0 && chance(0.5) {
+		f.Rate = []float64{1 - p.drift, 1 + p.drift, 1 + p.drift*(2*r.Float64()-1)}[r.IntN(3)]
+		p.leap = max(0, holdfast.Margin(least)-p.maxTTL*115/1000)
+	}
 	if p.setTTLs {
 		p.leap = min(p.leap, holdfast.Margin(2*time.Second))
 		if p.drift > 0 {
 			p.leap = min(p.leap, holdfast.Margin(2*time.Second)-6*time.Second*6/100)
+			if f.Rate > 0 {
+				p.leap = 0
+			}
 		}
 		p.maxTTL = max(p.maxTTL, 6*time.Second)
 	}

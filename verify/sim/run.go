@@ -153,7 +153,7 @@ func (w *world) heal() {
 		p.moved = make(chan struct{})
 	}
 	w.mu.Unlock()
-	w.bus.SetFaults(storetest.Faults{Delay: time.Millisecond})
+	w.bus.SetFaults(storetest.Faults{Delay: time.Millisecond, Rate: w.plan.faults.Rate})
 	if w.slow != nil {
 		w.slow.heal()
 	}
@@ -172,6 +172,9 @@ func (w *world) heal() {
 // grace, and time for those who are served before to do their work.
 func (w *world) patience() time.Duration {
 	work := time.Duration(w.plan.procs*w.plan.workers) * 2 * w.plan.maxTTL
+	if w.plan.alone { // one after the other, each seen for the first time when all is healed
+		work += time.Duration(w.plan.procs*w.plan.workers*w.plan.ops) * w.longestAlone()
+	}
 	return max(w.plan.maxTTL, holdfast.DefaultTTL) + w.plan.maxTTL + w.plan.grace + work + 10*time.Second
 }
 
@@ -248,7 +251,7 @@ func (w *world) end() {
 		if _, err := c.Sweep(context.Background()); err != nil {
 			w.broken("C7", "sweep: %v", err)
 		}
-		time.Sleep(max(w.plan.maxTTL, holdfast.DefaultTTL) + w.plan.grace)
+		time.Sleep(max(w.plan.maxTTL, holdfast.DefaultTTL, w.longestAlone()) + w.plan.grace)
 	}
 	c.Close()
 	w.bus.Close()

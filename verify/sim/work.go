@@ -48,6 +48,10 @@ func (l *life) operate(r *rand.Rand) {
 	switch {
 	case w.plan.states && r.IntN(3) == 0:
 		l.useState(ctx, r)
+	case w.plan.alone && r.IntN(6) == 0:
+		l.leaveAlone(ctx, r, name, opts)
+	case w.plan.once && r.IntN(4) == 0:
+		l.tryOnce(ctx, r, name, busy, opts)
 	case kind < 8 && w.plan.breaks:
 		l.breakSomeone(ctx, r, name)
 	case kind < 12 && w.plan.setTTLs:
@@ -126,7 +130,7 @@ func (l *life) got(ctx context.Context, r *rand.Rand, asked, busy time.Duration,
 	for _, lock := range locks {
 		if !seen[lock] {
 			seen[lock] = true
-			holds = append(holds, l.granted(lock, asked))
+			holds = append(holds, l.grantedOf(lock, asked, len(locks) > 1))
 		}
 	}
 	for i, h := range holds {

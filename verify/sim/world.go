@@ -74,6 +74,7 @@ type Result struct {
 	audit     *check.Audit
 	swift     bool          // news of who waits come
 	news      time.Duration // within so long
+	grace     time.Duration // that the slowest clock keeps
 }
 
 // Run plays a seed, less what is named (see Reductions). It has to be called in a
@@ -129,6 +130,7 @@ func (r *Result) Judge() []check.Violation {
 	found = append(found, overlaps...)
 	if len(overlaps) == 0 {
 		found = append(found, check.RWLock(r.holds)...)
+		found = append(found, check.Grace(r.holds, r.grace)...)
 	}
 	if r.swift {
 		found = append(found, check.Order(r.steps, r.holds, r.news)...)
@@ -172,6 +174,7 @@ func (w *world) result() *Result {
 	}
 	r.audit = check.NewAudit(w.store.owner, w.plan.leap)
 	r.audit.Rates = w.plan.drift
+	r.grace = w.plan.grace - time.Duration(float64(w.plan.grace)*w.plan.drift)
 	return r
 }
 
@@ -322,6 +325,7 @@ func (p *proc) crash() {
 	p.set(nil)
 	for _, h := range w.holds {
 		if h.life == l {
+			h.Lost = h.Lost || !h.ended
 			h.endLocked()
 		}
 	}

@@ -1,0 +1,79 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/verify/check"
+)
+
+// longestAlone is the longest that a hold without a process keeps a name.
+func (w *world) longestAlone() time.Duration {
+	if !w.plan.alone {
+		return 0
+	}
+	return 4 * w.plan.maxTTL
+}
+
+// leaveAlone takes a lock that no process keeps: it is believed in until the time that
+// AcquireFor has given, or until somebody gives it back by its token, whatever becomes of
+// the process that took it.
+func (l *life) leaveAlone(ctx context.Context, r *rand.Rand, name string, opts []holdfast.Option) {
+	w, asked := l.w, l.w.now()
+	d := holdfast.MinTTL + time.Duration(r.Int64N(int64(2*w.plan.maxTTL)))
+	early, after := r.IntN(2) == 0, time.Duration(r.Int64N(int64(d)))
+	claim, err := l.client.AcquireFor(ctx, name, d, opts...)
+	if err != nil {
+		w.logf("%s does not take %q for %v: %v", l.name, name, d, err)
+		return
+	}
+	now := w.now()
+	h := &hold{life: l, ended: true}
+	h.Hold = check.Hold{Name: name, Slots: claim.Slots, Token: claim.Token, Who: l.name + " for " + d.String(), Asked: asked,
+		Granted: now, Ended: now + time.Until(claim.Ends)}
+	w.logf("%s has %q slots %d token %d alone for %v, until %v", l.name, name, h.Slots, h.Token, d, h.Ended)
+	switch left := h.Ended - now; {
+	case left < 0:
+		h.Ended = now
+	case left > d+10*time.Millisecond:
+		w.broken("C2", "%s has %q for %v, and it ends in %v", l.name, name, d, left)
+	case left < d-d/10-time.Second && !l.crashed() && w.plan.pauses+w.plan.sleeps+w.plan.partitions == 0 && w.plan.faults.Lose+w.plan.faults.LoseReply == 0:
+		w.logf("%s: only %v are left of %v", l.name, left, d)
+	}
+	w.mu.Lock()
+	w.holds = append(w.holds, h)
+	w.mu.Unlock()
+	if !early {
+		return
+	}
+	l.sleep(after)
+	w.write(h, 0)
+	w.mu.Lock()
+	h.Ended = min(h.Ended, w.now())
+	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 1+time.Duration(r.Int64N(int64(w.plan.maxTTL))))
+	defer cancel()
+	w.logf("%s gives back %q by token %d: %v", l.name, name, h.Token, l.client.ReleaseToken(ctx, name, h.Token))
+}
+
+// tryOnce is a process of its own that asks once, uses what it gets, and ends.
+func (l *life) tryOnce(ctx context.Context, r *rand.Rand, name string, busy time.Duration, opts []holdfast.Option) {
+	w, asked := l.w, l.w.now()
+	ttl := w.plan.ttls[l.p.nr]
+	c := w.client(l.edge, l.p.nr, ttl)
+	lock, err := c.TryAcquire(ctx, name, opts...)
+	if err != nil {
+		w.logf("%s asks once for %q: %v", l.name, name, err)
+		if errors.Is(err, holdfast.ErrReleased) || errors.Is(err, holdfast.ErrLost) && !w.plan.breaks {
+			w.broken("P7", "%s: a try ends with %v", l.name, err)
+		}
+	} else {
+		h := l.granted(lock, asked)
+		h.use(lock.Context(), r, busy, false)
+		h.release(r)
+	}
+	w.logf("%s, that asked once, closes: %v", l.name, c.Close())
+}
