@@ -331,7 +331,7 @@ func (s onlySessions) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([
 // at that moment, with the TTL that sessions have.
 func TestDetachedDuringABeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &slowSettings{Store: memory.New(), takes: 200 * time.Millisecond}
+		s := &slowSettings{Store: memory.New()}
 		holder, c := newClient(t, s.Store, nil), newClient(t, s, nil)
 		defer holder.Close()
 		defer c.Close()
@@ -339,8 +339,7 @@ func TestDetachedDuringABeat(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Its session opens after reading the setting, and reads it again a third of a TTL later.
-		time.AfterFunc(s.takes+holdfast.DefaultTTL/3+s.takes/2, func() { l.Release(t.Context()) })
+		s.third = func() { l.Release(t.Context()) }
 		claim, err := c.AcquireFor(t.Context(), "a", 3*time.Second)
 		if err != nil {
 			t.Fatal(err)
@@ -351,15 +350,25 @@ func TestDetachedDuringABeat(t *testing.T) {
 	})
 }
 
-// A slowSettings takes a while to read a setting.
+// A slowSettings takes a while to read a setting, and calls third meanwhile, the third
+// time: once to open a session, twice for heartbeats.
 type slowSettings struct {
 	*memory.Store
-	takes time.Duration
+	reads int
+	third func()
 }
 
 func (s *slowSettings) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
 	if keys[0].Space == holdfast.Settings {
-		time.Sleep(s.takes)
+		if s.reads++; s.reads == 3 {
+			go s.third()
+		}
+		time.Sleep(200 * time.Millisecond)
 	}
 	return s.Store.Load(ctx, keys)
+}
+
+func (s *slowSettings) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+	time.Sleep(50 * time.Millisecond)
+	return s.Store.CompareAndSwap(ctx, w)
 }
