@@ -332,7 +332,10 @@ func (s onlySessions) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([
 func TestDetachedDuringABeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowSettings{Store: memory.New()}
-		holder, c := newClient(t, s.Store, nil), newClient(t, s, nil)
+		holder := newClient(t, s.Store, nil)
+		c := newClient(t, s, &holdfast.Options{Trace: &holdfast.Trace{Beat: func(time.Duration, time.Time, error) {
+			time.Sleep(time.Millisecond) // whoever waits for the heartbeat goes on first
+		}}})
 		defer holder.Close()
 		defer c.Close()
 		l, err := holder.Acquire(t.Context(), "a")
@@ -366,9 +369,4 @@ func (s *slowSettings) Load(ctx context.Context, keys []holdfast.Key) ([]holdfas
 		time.Sleep(200 * time.Millisecond)
 	}
 	return s.Store.Load(ctx, keys)
-}
-
-func (s *slowSettings) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
-	time.Sleep(50 * time.Millisecond)
-	return s.Store.CompareAndSwap(ctx, w)
 }
