@@ -133,6 +133,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		joined := c.now()
 		if r.bounded && !r.try() {
 			c.mu.Lock() // another drives: MaxWait runs from here on
 			c.join(r)
@@ -149,7 +150,11 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 			return l, err
 		}
 		// Say who is in the way; on the way there a dead one may be found out.
+		asked := c.now()
 		void, seemVoid := c.explain(held)
+		if took := asked.sub(joined); r.try() && took > 3*lockedCall && c.now().sub(asked) < took/4 {
+			held.Locked = true // reads are quick, and the write was not: it would wait as long again
+		}
 		if held.Locked {
 			return nil, err
 		}
