@@ -255,7 +255,7 @@ func TestDeadClaimsGo(t *testing.T) {
 		}{
 			{holdfast.Key{Space: holdfast.Names, Name: "abandoned"}, 8 * time.Minute},
 			{holdfast.Key{Space: holdfast.Sessions, Name: deadSession}, 16 * time.Minute},
-			{holdfast.Key{Space: holdfast.Names, Name: "alone"}, 26 * time.Minute},
+			{holdfast.Key{Space: holdfast.Names, Name: "alone"}, 45 * time.Minute},
 		} {
 			for stands(left.key) && time.Since(began) < time.Hour {
 				time.Sleep(time.Second)
