@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -86,10 +85,8 @@ var levels = map[holdfast.Level]string{holdfast.Good: "ok", holdfast.Warning: "w
 
 func (d *checkup) write(w io.Writer, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetEscapeHTML(false)
 		for _, f := range d.findings {
-			if err := e.Encode(findingJSON{strings.ToLower(levels[f.Level]), f.Subject, f.Text}); err != nil {
+			if err := encode(w, findingJSON{strings.ToLower(levels[f.Level]), f.Subject, f.Text}); err != nil {
 				return err
 			}
 		}

@@ -1,9 +1,14 @@
 package command
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
+	"strconv"
 	"time"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/holdfast-lock/holdfast"
 )
@@ -76,7 +81,31 @@ func writeJSON(w io.Writer, info holdfast.Info) error {
 	for i, b := range info.Breaks {
 		out.Breaks[i] = breakJSON{b.Token, b.Was, b.By, b.Reason, b.At.UTC(), b.Now}
 	}
-	e := json.NewEncoder(w)
+	return encode(w, out)
+}
+
+// encode writes a value as JSON on a line of its own. What a terminal would not show, or
+// would act on (DEL, C1, characters that are invisible or turn the direction of text), is
+// escaped, so that what strangers have written does no harm to whoever looks at it.
+func encode(w io.Writer, v any) error {
+	var raw bytes.Buffer
+	e := json.NewEncoder(&raw)
 	e.SetEscapeHTML(false)
-	return e.Encode(out)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	text := make([]byte, 0, raw.Len())
+	for _, r := range raw.String() {
+		switch {
+		case r == '\n' || strconv.IsPrint(r):
+			text = utf8.AppendRune(text, r)
+		case r < 0x10000:
+			text = fmt.Appendf(text, `\u%04x`, r)
+		default:
+			high, low := utf16.EncodeRune(r)
+			text = fmt.Appendf(text, `\u%04x\u%04x`, high, low)
+		}
+	}
+	_, err := w.Write(text)
+	return err
 }

@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -204,7 +203,7 @@ func (a *app) stateKey(ctx context.Context, where string, asJSON bool) error {
 
 func showKey(key state.Key, asJSON bool) error {
 	if asJSON {
-		return json.NewEncoder(os.Stdout).Encode(keyJSON{key.ID, key.Writing})
+		return encode(os.Stdout, keyJSON{key.ID, key.Writing})
 	}
 	if key.ID == "" {
 		return nil

@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -55,7 +54,7 @@ func (a *app) sweep(ctx context.Context, asJSON bool) error {
 		return s.unusable(err, "")
 	}
 	if asJSON {
-		err = json.NewEncoder(os.Stdout).Encode(struct {
+		err = encode(os.Stdout, struct {
 			Dead     int `json:"dead"`
 			Claims   int `json:"claims"`
 			Sessions int `json:"sessions"`

@@ -1,6 +1,9 @@
 package command
 
 import (
+	"bytes"
+	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +23,27 @@ func TestEscape(t *testing.T) {
 	} {
 		if got := escape(in); got != want {
 			t.Errorf("escape(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// JSON says the same as what was to be said, and nothing in it acts on a terminal.
+func TestEncode(t *testing.T) {
+	for _, text := range []string{
+		"plain, ünïcödé 名 <b> & \"quoted\" \\", "\x1b[31mred", "a\nb\x00\x7f", "c1\u0085\u009b31m", "\u202etxt.exe\u2066", "zero\u200bwidth\ufeff",
+		"tag \U000e0041", "bad\xffbyte",
+	} {
+		var out bytes.Buffer
+		if err := encode(&out, map[string]string{"reason": text}); err != nil {
+			t.Fatal(err)
+		}
+		line, last := strings.CutSuffix(out.String(), "\n")
+		if !last || strings.ContainsFunc(line, func(r rune) bool { return !strconv.IsPrint(r) }) {
+			t.Errorf("%q becomes %q", text, line)
+		}
+		var back map[string]string
+		if err := json.Unmarshal(out.Bytes(), &back); err != nil || back["reason"] != strings.ToValidUTF8(text, "\uFFFD") {
+			t.Errorf("%q comes back as %q, %v", text, back["reason"], err)
 		}
 	}
 }
