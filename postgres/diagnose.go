@@ -33,7 +33,7 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	case f.standby:
 		say(holdfast.Failure, "server", "PostgreSQL %s, %s: %v", f.versionText, role, errStandby)
 	case f.readOnly:
-		say(holdfast.Failure, "server", "PostgreSQL %s, %s: transactions are read-only (default_transaction_read_only): use a role that can write", f.versionText, role)
+		say(holdfast.Failure, "server", "PostgreSQL %s, %s: %v", f.versionText, role, errReadOnly)
 	default:
 		say(holdfast.Good, "server", "PostgreSQL %s, %s", f.versionText, role)
 	}
@@ -43,10 +43,16 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 		alter = "may alter; a role that may not is enough to run"
 	}
 	switch {
+	case f.hidden:
+		say(holdfast.Failure, "schema", "version %d of %s; %v", f.schemaVersion, s.tables, errHidden)
 	case !f.may:
 		say(holdfast.Failure, "schema", "version %d of %s; the role may not write it: grant what the doc comment of postgres.Migrate says", f.schemaVersion, s.tables)
 	default:
-		say(holdfast.Good, "schema", "version %d in schema %s; may read and write, %s", f.schemaVersion, f.schema, alter)
+		say(holdfast.Good, "schema", "version %d in schema %s; may read and write, %s", f.schemaVersion, f.at.Schema, alter)
+	}
+
+	if f.open {
+		say(holdfast.Warning, "schema", "everybody may create in the schema %s of the tables, also functions that are called instead of the fence: revoke create on schema %s from public, or give Holdfast a schema of its own", f.at.Schema, f.at.Schema)
 	}
 
 	s.durability(f, say)
@@ -97,9 +103,9 @@ func (s *Store) replicas(ctx context.Context, f facts, say sayer) {
 	}
 	var names []string
 	err := pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
-		rows, err := c.Query(ctx, `
-select application_name from pg_stat_replication
-where sync_state = 'async' and state = 'streaming' order by 1`, pgx.QueryExecModeExec)
+		rows, err := c.Query(ctx, full(s.tables, `
+select application_name from pg_catalog.pg_stat_replication
+where sync_state {=} 'async' and state {=} 'streaming' order by 1`), pgx.QueryExecModeExec)
 		if err != nil {
 			return err
 		}

@@ -70,7 +70,7 @@ func fence(l *holdfast.Lock, exec func(query string, name []byte, token int64) e
 }
 
 func fenceName(t sqlstore.Tables, name string, token int64, exec func(query string, name []byte, token int64) error) error {
-	err := exec(t.Expand(`select {fence}($1::bytea, $2::bigint)`, `"`), []byte(name), token)
+	err := exec(t.Expand(`select {fence}($1::pg_catalog.bytea, $2::bigint)`, `"`), []byte(name), token)
 	switch state(err) {
 	case stateLost:
 		_, err = holdfast.Record{}.Fence(name, token, 0)

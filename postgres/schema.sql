@@ -1,26 +1,28 @@
--- Holdfast's tables, version 1. All of it may be repeated.
+-- Holdfast's tables, version 2. All of it may be repeated; version 1 becomes version 2.
+--
+-- Others may create functions, operators and types in the schema of the tables, or in
+-- one that is ahead of it. So all that is called here, and by the functions below, is
+-- looked up in pg_catalog alone, and every table is named with its schema.
 
-begin;
+begin isolation level read committed read write;
 set local client_min_messages = warning;
-select pg_advisory_xact_lock(5218421797312874); -- one at a time
 
-do $$ begin
-  if {} <> '' and not exists (select from pg_namespace where nspname = {}) then
-    execute format('create schema %I', {});
+do $holdfast$
+declare
+  home  pg_catalog.text := {home};
+  part  pg_catalog.text;
+  other pg_catalog.text;
+begin
+  set local search_path = pg_catalog, pg_temp;
+  set local standard_conforming_strings = on;
+  perform pg_advisory_xact_lock(5218421797312874); -- one at a time
+  if home is null or home ~ '[''"]' then
+    raise exception 'holdfast: name the schema of the tables: % is none', coalesce(home, 'the search_path');
   end if;
-end $$;
-
--- Where the tables go, and where the functions look for them whatever the
--- search_path of their caller.
-select set_config('search_path', quote_ident(coalesce(nullif({}, ''), current_schema())) || ', pg_temp', true);
-
-do $$ begin
-  if to_regclass('{meta}') is not null then
-    if (select m.value from {meta} m where m.key = 'version') > 1 then
-      raise exception 'holdfast: the schema is newer than this script';
-    end if;
+  if not exists (select from pg_namespace n where n.nspname = home) then
+    execute format('create schema %I', home);
   end if;
-end $$;
+  foreach part in array array[$tables$
 
 create table if not exists {meta} (
   key   text   not null primary key,
@@ -37,12 +39,20 @@ create table if not exists {records} (
   fence   bigint not null default 0     -- highest token of a block seen by a fence
 ) with (fillfactor = 50);
 
+$tables$, $functions$
+
+do $$ begin
+  if (select m.value from {meta} m where m.key = 'version') > 2 then
+    raise exception 'holdfast: the schema is newer than this script';
+  end if;
+end $$;
+
 -- A new row must have a version above all that were ever swept, and a row that
 -- was swept does not come back by a write that follows one of its versions. This
 -- looks once the row is in, so it sees each sweep that has removed it before,
 -- however old the snapshot of the statement is.
 create or replace function {inserted}() returns trigger
-language plpgsql set search_path from current as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform from {meta} m where m.key = 'floor' for share; -- fails if the floor has risen since
@@ -54,7 +64,7 @@ begin
 end $$;
 
 do $$ begin
-  if not exists (select from pg_trigger where tgrelid = '{records}'::regclass and tgname = 'holdfast_insert') then
+  if not exists (select from pg_trigger t where t.tgrelid = '{records}'::regclass and t.tgname = 'holdfast_insert') then
     create trigger holdfast_insert after insert on {records} for each row execute function {inserted}();
   end if;
 end $$;
@@ -62,7 +72,7 @@ end $$;
 -- Keys and sweeps walk the table in the order of ids, a page after the other. On
 -- a big table the planner would now and then sort all of it for every page.
 create or replace function {keys}(above bytea, below bytea, most integer) returns setof bytea
-language plpgsql stable set search_path from current
+language plpgsql stable set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 begin
   return query select r.id from {records} r
@@ -71,7 +81,7 @@ begin
 end $$;
 
 create or replace function {idle}(above bytea, until bigint, most integer) returns table (id bytea, version bigint)
-language plpgsql stable set search_path from current
+language plpgsql stable set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 begin
   return query select r.id, r.version from {records} r
@@ -83,17 +93,17 @@ end $$;
 -- a second try what it refuses is left out. (What catches an error cannot run in
 -- parallel.)
 create or replace function {json}(value bytea) returns jsonb
-language plpgsql immutable as $$
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare
   plain text;
 begin
   return convert_from(value, 'UTF8')::jsonb;
 exception when others then
   begin
-    plain := replace(encode(value, 'escape'), '\\', chr(1)); -- the backslashes of the value
-    plain := regexp_replace(plain, '\\[0-7]{3}', '?', 'g');
+    plain := replace(encode(value, 'escape'), E'\\\\', chr(1)); -- the backslashes of the value
+    plain := regexp_replace(plain, E'\\\\[0-7]{3}', '?', 'g');
     plain := regexp_replace(plain, chr(1) || chr(1) || '|' || chr(1) || 'u[0-9a-f]{4}', '?', 'g');
-    return replace(plain, chr(1), '\')::jsonb;
+    return replace(plain, chr(1), E'\\')::jsonb;
   exception when others then
     return null;
   end;
@@ -101,7 +111,7 @@ end $$;
 
 -- A list of it; empty if it is none.
 create or replace function {list}(value jsonb) returns jsonb
-language plpgsql immutable parallel safe as $$
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 begin
   if jsonb_typeof(value) = 'array' then
     return value;
@@ -111,7 +121,7 @@ end $$;
 
 -- A number of it; null if it is none.
 create or replace function {number}(value jsonb) returns bigint
-language plpgsql immutable parallel safe as $$
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 begin
   if jsonb_typeof(value) = 'number' and value::text ~ '^-?[0-9]{1,18}$' then
     return value::bigint;
@@ -119,9 +129,9 @@ begin
   return null;
 end $$;
 
--- A name for people.
+-- A name as text.
 create or replace function {text}(name bytea) returns text
-language plpgsql immutable as $$
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
   return convert_from(name, 'UTF8');
 exception when others then
@@ -194,9 +204,9 @@ left join sessions s on s.id = c.claim->>'session';
 -- idle for longer than the TTL is ended by the server.
 --   HF002 the token does not hold it   HF003 there is no such lock
 create or replace function {fence}(name bytea, token bigint) returns void
-language plpgsql security definer set search_path from current as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  key    constant bytea := '\x00'::bytea || $1;
+  key    constant bytea := decode('00', 'hex') || $1;
   r      record;
   value  jsonb;
   claim  jsonb;
@@ -207,7 +217,7 @@ declare
   idle   bigint;
   strong boolean; -- the lock of the row; shared holders do not wait for each other
 begin
-  select c.version, c.value, c.ctid, c.xmax into r from {records} c where c.id = key;
+  select c.version, c.value, c.ctid, c.xmax, c.tableoid into r from {records} c where c.id = key;
   value := {json}(r.value);
   strong := {list}(value->'holders') @> '[{"slots": 1}]';
   if not strong and r.xmax <> '0'::xid then -- others have locked it, or still do
@@ -215,7 +225,7 @@ begin
     -- follow each other closely would keep it waiting for ever.
     strong := exists (
       select from pg_locks l
-      where l.locktype = 'tuple' and l.relation = '{records}'::regclass and format('(%s,%s)', l.page, l.tuple) = r.ctid::text
+      where l.locktype = 'tuple' and l.relation = r.tableoid and '(' || l.page || ',' || l.tuple || ')' = r.ctid::text
         and l.database = (select d.oid from pg_database d where d.datname = current_database()));
   end if;
   loop
@@ -258,7 +268,7 @@ begin
 end $$;
 
 create or replace function {fence}(name text, token bigint) returns void
-language plpgsql security definer set search_path from current as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   perform {fence}(convert_to($1, 'UTF8'), $2);
 end $$;
@@ -267,6 +277,27 @@ end $$;
 -- right on them than to call it. Grant that to those who shall have it.
 revoke all on function {fence}(text, bigint), {fence}(bytea, bigint) from public;
 
-insert into {meta} (key, value) values ('version', 1), ('floor', 0) on conflict do nothing;
+$functions$, $version$
+
+insert into {meta} (key, value) values ('version', 2), ('floor', 0) on conflict do nothing;
+update {meta} set value = 2 where key = 'version' and value < 2;
+
+$version$] loop
+    execute replace(part, '"@"', '"' || home || '"');
+    -- Whoever may create in the schema may have been first with something of that name.
+    select o.name || ' belongs to ' || pg_get_userbyid(o.owner) into other
+    from (
+      select c.relname::text, c.relowner, c.relnamespace from pg_class c where c.relname ~ '^{prefix}(meta|records|locks)$'
+      union all
+      select p.proname || '(' || oidvectortypes(p.proargtypes) || ')', p.proowner, p.pronamespace from pg_proc p
+      where p.proname ~ '^{prefix}(inserted|keys|idle|json|list|number|text|fence)$'
+    ) o (name, owner, space)
+    where o.space = (select n.oid from pg_namespace n where n.nspname = home) and pg_get_userbyid(o.owner) <> current_user
+    limit 1;
+    if found then
+      raise exception 'holdfast: %, not to %: drop it, or run this as its owner', other, current_user;
+    end if;
+  end loop;
+end $holdfast$;
 
 commit;

@@ -156,7 +156,7 @@ func (s *Store) tune(ctx context.Context, c *pgx.Conn, who []string) error {
 	for _, c := range channels {
 		sql += `listen ` + pgx.Identifier{c}.Sanitize() + `; `
 	}
-	results, err := c.PgConn().Exec(ctx, sql+`select pg_backend_pid()`).ReadAll()
+	results, err := c.PgConn().Exec(ctx, sql+`select pg_catalog.pg_backend_pid()`).ReadAll()
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (s *Store) tune(ctx context.Context, c *pgx.Conn, who []string) error {
 	}
 	nonce := "? " + rand.Text()
 	err = s.beats.use(ctx, func(other *pgx.Conn) error {
-		_, err := other.Exec(ctx, `select pg_notify($1, $2)`, pgx.QueryExecModeExec, channels[0], nonce)
+		_, err := other.Exec(ctx, `select pg_catalog.pg_notify($1, $2)`, pgx.QueryExecModeExec, channels[0], nonce)
 		return err
 	})
 	if err != nil {
