@@ -61,7 +61,7 @@ const (
 	select pg_catalog.count(pg_catalog.pg_notify(c, $4)) from pg_catalog.unnest($5::pg_catalog.text[]) c) end`
 )
 
-var operators = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{([-+*<=>]+)\}`) })
+var operators = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{([-+*<=>|~]+)\}`) })
 
 // full is the text of a statement with the full names of tables, and of operators:
 // {=} is PostgreSQL's own.

@@ -67,14 +67,14 @@ func TestPublished(t *testing.T) {
 		{`alter table holdfast_records disable trigger holdfast_insert`, "holdfast_records!holdfast_insert"},
 		{`alter table holdfast_records enable trigger holdfast_insert; create or replace function holdfast_fence(name bytea, token bigint) returns void language sql as ''`, "holdfast_fence(bytea, bigint)"},
 		{`drop function holdfast_idle`, "holdfast_idle"},
-		{`alter function holdfast_number(jsonb) reset search_path`, "holdfast_number(jsonb) is not as published"},
+		{`alter function holdfast_keys(bytea, bytea, integer) reset search_path`, "holdfast_keys(bytea, bytea, integer) is not as published"},
 		{`alter function holdfast_text(bytea) set search_path = public`, "holdfast_text(bytea) is not as published"},
 		{`alter function holdfast_fence(text, bigint) security invoker`, "holdfast_fence(text, bigint) is not as published"},
 		{`alter function holdfast_json(bytea) volatile`, "holdfast_json(bytea) is not as published"},
-		{`create function up(bytea) returns text language sql as 'select null::text';
+		{`create function up(text) returns text language sql as 'select $1';
 			do $$ begin
-				execute 'create or replace view holdfast_locks as ' || replace(pg_get_viewdef('holdfast_locks'::regclass), 'holdfast_text(', 'up(');
-			end $$`, "the view holdfast_locks calls function public.up(bytea), which is not Holdfast's"},
+				execute 'create or replace view holdfast_locks as ' || replace(pg_get_viewdef('holdfast_locks'::regclass), 'holdfast_plain(', 'up(');
+			end $$`, "the view holdfast_locks calls function public.up(text), which is not Holdfast's"},
 	} {
 		if _, err := r.pool.Exec(t.Context(), damage.by); err != nil {
 			t.Fatal(err)
@@ -97,7 +97,7 @@ func TestPublished(t *testing.T) {
 	for _, damage := range []struct{ by, named, cure string }{
 		{`create function holdfast_number(text) returns bigint language sql as 'select 1::bigint'`,
 			"the function holdfast_number(text) is not Holdfast's, and may be called instead of one that is", `drop function holdfast_number(text)`},
-		{`alter function holdfast_text(bytea) owner to ` + other, "holdfast_text(bytea) belongs to " + other, `alter function holdfast_text(bytea) owner to current_user`},
+		{`alter function holdfast_plain(text) owner to ` + other, "holdfast_plain(text) belongs to " + other, `alter function holdfast_plain(text) owner to current_user`},
 		{`alter view holdfast_locks owner to ` + other, "holdfast_locks belongs to " + other, `alter view holdfast_locks owner to current_user`},
 		{`drop trigger holdfast_insert on holdfast_records; create function up() returns trigger language plpgsql as 'begin return null; end';
 			create trigger holdfast_insert after insert on holdfast_records for each row execute function up()`, "holdfast_records!holdfast_insert is missing",

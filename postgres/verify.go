@@ -174,7 +174,7 @@ func published(t sqlstore.Tables) map[string]string {
 			_, kind, _ := strings.Cut(arg, " ")
 			types = append(types, kind)
 		}
-		objects[f[1]+"("+strings.Join(types, ", ")+")"] = strings.Join(strings.Fields(f[3]), " ") + t.Expand(f[4], `"`)
+		objects[f[1]+"("+strings.Join(types, ", ")+")"] = strings.Join(strings.Fields(f[3]), " ") + full(t, f[4])
 	}
 	return objects
 }
