@@ -167,7 +167,7 @@ func (d *dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row
 		var standby bool
 		var r sqlstore.Row
 		var version *int64
-		if err := rows.Scan(&clock, &standby, &r.ID, &version, &r.Value); err != nil {
+		if err := rows.Scan(&clock, &standby, (*bytea)(&r.ID), &version, (*bytea)(&r.Value)); err != nil {
 			return err
 		}
 		if standby {
@@ -199,7 +199,9 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 		err = d.query(ctx, got, d.update, append(args, w.Old)...)
 	default:
 		lost = &sqlstore.Row{ID: w.ID}
-		err = d.query(ctx, func(rows pgx.Rows) error { return rows.Scan(&version, &lost.Version, &lost.Value, &lost.Clock) },
+		err = d.query(ctx, func(rows pgx.Rows) error {
+			return rows.Scan(&version, &lost.Version, (*bytea)(&lost.Value), &lost.Clock)
+		},
 			d.swap, append(args, w.Old)...)
 		// It may have lost to a write that the statement did not see.
 		if version != 0 || lost.Version == w.Old {
@@ -228,7 +230,7 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 	for range 4 {
 		versions = make([]int64, len(ws))
 		err = d.query(ctx, func(rows pgx.Rows) error {
-			var id []byte
+			var id bytea
 			var version int64
 			if err := rows.Scan(&id, &version, nil); err != nil {
 				return err
@@ -249,7 +251,7 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 
 func (d *dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byte, err error) {
 	err = d.query(ctx, func(rows pgx.Rows) error {
-		var id []byte
+		var id bytea
 		err := rows.Scan(&id)
 		ids = append(ids, id)
 		return err
@@ -260,7 +262,7 @@ func (d *dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byt
 func (d *dialect) Idle(ctx context.Context, after []byte, idle time.Duration, n int) (found []sqlstore.Row, err error) {
 	err = d.query(ctx, func(rows pgx.Rows) error {
 		var r sqlstore.Row
-		err := rows.Scan(&r.ID, &r.Version)
+		err := rows.Scan((*bytea)(&r.ID), &r.Version)
 		found = append(found, r)
 		return err
 	}, d.idle, bytesOf(after), idle.Microseconds(), int32(min(n, 1<<30)))
@@ -291,7 +293,8 @@ func (d *dialect) Means(err error) sqlstore.Meaning {
 	switch state(err) {
 	case "40001", "40P01", stateSwept: // failure to serialize, deadlock
 		return sqlstore.Again
-	case "55P03": // lock_timeout
+	case "55P03", // lock_timeout
+		"57014", "25P04": // statement_timeout and transaction_timeout of the role; a statement that was ended so has changed nothing
 		return sqlstore.Locked
 	}
 	return sqlstore.Perhaps

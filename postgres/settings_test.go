@@ -182,17 +182,20 @@ create trigger look after insert or update on holdfast_records for each row exec
 			t.Errorf("after it the session has %s, error %v, want %s", after, err, session)
 		}
 	}
-	// One write of a batch that must wait has all of it wait.
-	out, err := s.CompareAndSwap(ctx, []holdfast.Write{
-		{Key: holdfast.Key{Name: "mixed 1"}, Old: holdfast.IfEmpty, Value: []byte("1"), Lazy: true},
-		{Key: holdfast.Key{Name: "mixed 2"}, Old: holdfast.IfEmpty, Value: []byte("1")},
-	})
-	if err != nil || !out[0].Won || !out[1].Won {
-		t.Fatalf("%+v, error %v", out, err)
-	}
-	var lazy int
-	if err := pool.QueryRow(ctx, `select count(*) from seen where name like 'mixed%' and setting = 'off'`).Scan(&lazy); err != nil || lazy != 0 {
-		t.Errorf("%d writes of a mixed batch did not wait, error %v", lazy, err)
+	// One write of a batch that must wait has all of it wait, wherever it stands.
+	for waits := range 3 {
+		var batch []holdfast.Write
+		for i := range 3 {
+			batch = append(batch, holdfast.Write{Key: holdfast.Key{Name: fmt.Sprintf("mixed %d %d", waits, i)}, Old: holdfast.IfEmpty, Value: []byte("1"), Lazy: i != waits})
+		}
+		out, err := s.CompareAndSwap(ctx, batch)
+		if err != nil || !out[0].Won || !out[1].Won || !out[2].Won {
+			t.Fatalf("%+v, error %v", out, err)
+		}
+		var lazy, all int
+		if err := pool.QueryRow(ctx, `select count(*) filter (where setting = 'off'), count(*) from seen where name like $1`, fmt.Sprintf("mixed %d %%", waits)).Scan(&lazy, &all); err != nil || lazy != 0 || all != 3 {
+			t.Errorf("of a batch whose write %d must wait %d of %d did not, error %v", waits, lazy, all, err)
+		}
 	}
 }
 
