@@ -50,7 +50,8 @@ const (
 	commit = `case when $3::boolean then pg_catalog.set_config('synchronous_commit', 'off', true)
 		when pg_catalog.current_setting('synchronous_commit') {=} 'off' then pg_catalog.set_config('synchronous_commit', 'on', true)
 		else '' end is not null`
-	settingsOne = `pg_catalog.set_config('lock_timeout', '1000', true) is not null
+	// $6: how long it waits, in milliseconds
+	settingsOne = `pg_catalog.set_config('lock_timeout', $6::pg_catalog.text, true) is not null
 	and ` + commit
 	// For all rows at once.
 	settingsAll = `(select pg_catalog.set_config('lock_timeout', '250', true)) is not null
@@ -84,7 +85,7 @@ returning version, `+told)
 	}
 	update := `
 update {records} set version = greatest(version {+} 1, ` + clock + `), prev = version, value = $2::pg_catalog.bytea
-where id {=} $1::pg_catalog.bytea and version {=} $6::bigint and ` + settingsOne + `
+where id {=} $1::pg_catalog.bytea and version {=} $7::bigint and ` + settingsOne + `
 returning version, ` + told
 	swaps := func(version string) string {
 		return full(t, `
@@ -183,7 +184,11 @@ func (d *dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row
 }
 
 func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lost *sqlstore.Row, err error) {
-	args := []any{w.ID, bytesOf(w.Value), w.Lazy || d.async, payload(w), d.channels(w.Wake)}
+	patience := "1000"
+	if w.Hurry {
+		patience = "1"
+	}
+	args := []any{w.ID, bytesOf(w.Value), w.Lazy || d.async, payload(w), d.channels(w.Wake), patience}
 	got := func(rows pgx.Rows) error { return rows.Scan(&version, nil) }
 	switch {
 	case w.Old == holdfast.IfEmpty:

@@ -252,7 +252,7 @@ func explained(q string) []any {
 	if strings.Contains(q, "$8") {
 		return []any{pgx.QueryExecModeExec, [][]byte{}, [][]byte{}, false, []string{}, []int64{}, [][]byte{}, "", []string{}}
 	}
-	return []any{pgx.QueryExecModeExec, []byte("a"), []byte("1"), false, "", []string{}}
+	return []any{pgx.QueryExecModeExec, []byte("a"), []byte("1"), false, "", []string{}, "1"}
 }
 
 // shadow fills a schema with a copy of each function, operator and type of

@@ -207,7 +207,7 @@ func (s *Store) unlisten(c *pgx.Conn) {
 }
 
 func unlisten(c *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second/2)
 	defer cancel()
 	_, err := c.PgConn().Exec(ctx, `unlisten *`).ReadAll()
 	for err == nil { // what has come meanwhile
