@@ -57,6 +57,7 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 
 	s.durability(f, say)
 	s.replicas(ctx, f, say)
+	s.prepared(ctx, say)
 
 	if c, err := s.listen(ctx, nil); err == nil {
 		s.unlisten(c)
@@ -114,5 +115,34 @@ where sync_state {=} 'async' and state {=} 'streaming' order by 1`), pgx.QueryEx
 	})
 	if err == nil && len(names) > 0 && f.standbyNames == "" {
 		say(holdfast.Warning, "replication", "asynchronous only (%s): a failover to one of them may take the latest locks with it. Tokens go on growing, as far as its clock is right; set synchronous_standby_names to lose nothing", strings.Join(names, ", "))
+	}
+}
+
+// prepared tells of transactions that keep locks until somebody commits them or
+// rolls them back.
+func (s *Store) prepared(ctx context.Context, say sayer) {
+	err := pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, full(s.tables, `
+select p.gid, p.owner::pg_catalog.text, extract(epoch from pg_catalog.clock_timestamp() {-} p.prepared)::float8
+from pg_catalog.pg_prepared_xacts p
+join pg_catalog.pg_locks x on x.locktype {=} 'transactionid' and x.transactionid {=} p.transaction and x.pid is null
+join pg_catalog.pg_locks l on l.virtualtransaction {=} x.virtualtransaction and l.pid is null
+where l.relation {=} '{records}'::pg_catalog.regclass::pg_catalog.oid and l.mode {=} any (array['RowShareLock', 'RowExclusiveLock'])
+	and p.database {=} pg_catalog.current_database()
+order by p.prepared`), pgx.QueryExecModeExec)
+		if err != nil {
+			return err
+		}
+		var gid, owner string
+		var age float64
+		_, err = pgx.ForEachRow(rows, []any{&gid, &owner, &age}, func() error {
+			say(holdfast.Warning, "prepared transactions", "%q of %s has kept rows of %s locked for %v: nobody takes those locks over until it is committed or rolled back (commit prepared, rollback prepared)",
+				gid, owner, s.tables, time.Duration(age*float64(time.Second)).Round(time.Second))
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		say(holdfast.Warning, "prepared transactions", "they could not be asked for: %v", err)
 	}
 }

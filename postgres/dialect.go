@@ -292,6 +292,7 @@ const (
 	stateSwept  = "HF001" // a row was swept while a statement came to insert it
 	stateLost   = "HF002" // the token does not hold the lock
 	stateNoLock = "HF003"
+	stateNoTx   = "HF004"
 )
 
 func (d *dialect) Means(err error) sqlstore.Meaning {

@@ -52,6 +52,14 @@ func begin(t *testing.T, pool *pgxpool.Pool) pgx.Tx {
 	return tx
 }
 
+// inTx is a statement in a transaction of its own.
+func inTx(t *testing.T, pool *pgxpool.Pool, q string, args ...any) error {
+	return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), q, args...)
+		return err
+	})
+}
+
 // A fenced transaction commits only while the token holds the lock.
 func TestFence(t *testing.T) {
 	type step struct {
@@ -125,12 +133,12 @@ func TestFenceOfNoLock(t *testing.T) {
 		}
 	}
 	for _, q := range []string{`select holdfast_fence(null::text, 1)`, `select holdfast_fence('none', 1)`} {
-		if _, err := r.pool.Exec(t.Context(), q); state(err) != stateNoLock {
+		if err := inTx(t, r.pool, q); state(err) != stateNoLock {
 			t.Errorf("%s: %v", q, err)
 		}
 	}
 	hold(t, r, "a", `{"holders":[{"session":"a","nr":1,"slots":1}]}`)
-	if _, err := r.pool.Exec(t.Context(), `select holdfast_fence('a', null)`); state(err) != stateLost {
+	if err := inTx(t, r.pool, `select holdfast_fence('a', null)`); state(err) != stateLost {
 		t.Errorf("no token: %v", err)
 	}
 }

@@ -143,7 +143,7 @@ func TestSearchPath(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := c.Exec(ctx, `select locks.holdfast_fence('orders/42', 17)`); state(err) != stateLost {
+	if _, err := c.Exec(ctx, `select locks.holdfast_fence('orders/42', $1)`, 17); state(err) != stateLost {
 		t.Errorf("the fence looked at a table of its caller's: %v", err)
 	}
 	if _, err := c.Exec(ctx, `select locks.holdfast_fence('orders/42', $1)`, version); err != nil {

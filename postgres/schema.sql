@@ -226,7 +226,7 @@ left join sessions s on s.id = c.claim->>'session';
 -- fails unless the token still holds the lock, and keeps the lock from being
 -- taken over until the transaction has ended. A transaction that then is left
 -- idle for longer than the TTL is ended by the server.
---   HF002 the token does not hold it   HF003 there is no such lock
+--   HF002 the token does not hold it   HF003 there is no such lock   HF004 there is no transaction
 create or replace function {fence}(name bytea, token bigint) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -240,7 +240,17 @@ declare
   ttl    bigint;
   idle   bigint;
   strong boolean; -- the lock of the row; shared holders do not wait for each other
+  stack  text;
 begin
+  -- Where each statement commits by itself nothing stays locked. It is certain only of one
+  -- that came alone by the simple protocol, as from psql, and was not called by a function.
+  if now() = statement_timestamp() and txid_current_if_assigned() is null and current_query() !~ E';\\s*\\S' then
+    get diagnostics stack = pg_context;
+    if stack ~ E'^[^\n]*(\n[^\n]*\n[^\n]*fence"?\\(text,bigint\\)[^\n]*)?$' then
+      raise exception using errcode = 'HF004',
+        message = 'there is no transaction that could be fenced: begin one, write, and call this last';
+    end if;
+  end if;
   select c.version, c.value, c.ctid, c.xmax, c.tableoid into r from {records} c where c.id = key;
   value := {json}(r.value);
   strong := {list}(value->'holders') @> '[{"slots": 1}]';

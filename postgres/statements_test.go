@@ -108,7 +108,7 @@ analyze holdfast_records`); err != nil {
 	swap(holdfast.Write{Key: k(1_000_003), Old: holdfast.IfEmpty, Value: []byte("1")}, holdfast.Write{Key: k(1_000_004), Old: holdfast.IfEmpty, Value: []byte("1")})
 	for _, value := range []string{`{"holders":[{"slots":1,"token":7,"n":5}]}`, `{"holders":[{"slots":0,"token":8}]}`} {
 		hold(t, s, "fenced", value)
-		if _, err := pool.Exec(ctx, `select holdfast_fence('fenced', 8)`); err != nil {
+		if err := inTx(t, pool, `select holdfast_fence('fenced', 8)`); err != nil {
 			t.Fatal(err)
 		}
 	}

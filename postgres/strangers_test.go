@@ -129,7 +129,9 @@ func TestOverloads(t *testing.T) {
 	hold(t, s, "not json", "\xff\\")
 	su := reopener{open(t, connect(t, r.url), nil), r.url} // before there is anything
 	plantFew(t, app, role)
-	exec(t, app, `select holdfast_fence('a', $1::bigint)`, token)
+	if err := inTx(t, app, `select holdfast_fence('a', $1::bigint)`, token); err != nil {
+		t.Error(err)
+	}
 	rose(t, r, role, "a fence and a few overloads")
 	exec(t, r.pool, `select * from holdfast_locks`)
 	rose(t, r, role, "a superuser's look and a few overloads")
@@ -139,12 +141,13 @@ func TestOverloads(t *testing.T) {
 	rose(t, r, role, "planting")
 
 	for _, form := range []string{`select holdfast_fence('a', $1::bigint)`, `select holdfast_fence('a'::bytea, $1::bigint)`, `select public.holdfast_fence('a'::text, $1::bigint + 1)`} {
-		if _, err := app.Exec(ctx, form, token); err != nil {
+		if err := inTx(t, app, form, token); err != nil {
 			t.Errorf("%s: %v", form, err)
 		}
 		rose(t, r, role, form)
 	}
-	app.Exec(ctx, `select public.holdfast_fence('none', 1::bigint)`)
+	inTx(t, app, `select public.holdfast_fence('none', 1::bigint)`)
+	inTx(t, app, `select public.holdfast_fence('a', 1::bigint)`)
 	app.Exec(ctx, `select public.holdfast_fence('a', 1::bigint)`)
 	rose(t, r, role, "a fence that fails")
 
@@ -347,7 +350,7 @@ func TestShadows(t *testing.T) {
 				schema = opts.Schema
 			}
 			for _, q := range []string{`select %s.holdfast_fence('a', ` + fmt.Sprint(token) + `)`, `select %s.holdfast_fence('\x61'::pg_catalog.bytea, ` + fmt.Sprint(token) + `)`, `select * from %s.holdfast_locks`} {
-				if _, err := pool.Exec(t.Context(), fmt.Sprintf(q, schema)); err != nil {
+				if err := inTx(t, pool, fmt.Sprintf(q, schema)); err != nil {
 					t.Errorf("%s: %v", q, err)
 				}
 			}
@@ -448,7 +451,9 @@ update {meta} set value = 19 where key = 'floor'`, `"`))
 			if err != nil || got[0].Version != 17 || len(got[0].Value) == 0 || got[1].Version != 18 {
 				t.Errorf("it holds %+v, error %v", got, err)
 			}
-			exec(t, pool, s.tables.Expand(`select {fence}('a', 17)`, `"`))
+			if err := inTx(t, pool, s.tables.Expand(`select {fence}('a', 17)`, `"`)); err != nil {
+				t.Error(err)
+			}
 			exec(t, pool, s.tables.Expand(`select * from {locks}`, `"`))
 			if n := floorNow(t, reopener{s, r.url}); n != 19 {
 				t.Errorf("the floor is %d, want 19", n)
