@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -244,5 +245,59 @@ func closes(t *testing.T, r reopener, server *servers.Server) {
 	<-ended
 	if took := time.Since(began); took > 2*time.Second {
 		t.Errorf("Close, and the end of watching, beside a server that is stopped took %v", took)
+	}
+}
+
+// A pooler may give a connection for a session, for a transaction or for a statement;
+// with the last there are no transactions, and so no fence.
+func TestPoolModes(t *testing.T) {
+	server := servers.Postgres(t, nil)
+	for _, mode := range []string{"session", "transaction", "statement"} {
+		t.Run(mode, func(t *testing.T) {
+			b, err := servers.StartPgBouncer(t.Context(), server, &servers.Options{Settings: []string{"pool_mode=" + mode}})
+			if err != nil {
+				t.Skip(err)
+			}
+			t.Cleanup(func() { b.Stop() })
+			r := fresh(t, nil)
+			s := open(t, connect(t, servers.WithHostPort(r.url, fmt.Sprintf("127.0.0.1:%d", b.Port))), nil)
+			c, other := client(t, s), client(t, s)
+			lock, err := c.Acquire(t.Context(), "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := other.TryAcquire(t.Context(), "a"); !errors.Is(err, holdfast.ErrHeld) {
+				t.Errorf("a second one got %v", err)
+			}
+			err = pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error { return Fence(t.Context(), tx, lock) })
+			if (err == nil) != (mode != "statement") {
+				t.Errorf("the fence: %v", err)
+			}
+			handed := make(chan error, 1)
+			go func() {
+				l, err := other.Acquire(t.Context(), "a")
+				if err == nil {
+					err = l.Release(t.Context())
+				}
+				handed <- err
+			}()
+			eventually(t, 20*time.Second, "the other waits", func() bool {
+				info, err := c.Show(t.Context(), "a")
+				return err == nil && len(info.Waiters) == 1
+			})
+			if err := lock.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := <-handed; err != nil {
+				t.Error(err)
+			}
+			ws := []holdfast.Write{{Key: holdfast.Key{Name: "b"}, Old: holdfast.IfEmpty, Value: []byte("\x00\xff")}, {Key: holdfast.Key{Name: "c"}, Old: holdfast.IfEmpty, Value: []byte("1")}}
+			if out, err := s.CompareAndSwap(t.Context(), ws); err != nil || !out[0].Won || !out[1].Won {
+				t.Errorf("a batch: %+v, error %v", out, err)
+			}
+			if got, err := s.Load(t.Context(), []holdfast.Key{ws[0].Key}); err != nil || string(got[0].Value) != "\x00\xff" {
+				t.Errorf("it is read as %+v, error %v", got, err)
+			}
+		})
 	}
 }

@@ -38,23 +38,7 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 		say(holdfast.Good, "server", "PostgreSQL %s, %s", f.versionText, role)
 	}
 
-	alter := "may not alter (good)"
-	if f.owns {
-		alter = "may alter; a role that may not is enough to run"
-	}
-	switch {
-	case f.hidden:
-		say(holdfast.Failure, "schema", "version %d of %s; %v", f.schemaVersion, s.tables, errHidden)
-	case !f.may:
-		say(holdfast.Failure, "schema", "version %d of %s; the role may not write it: grant what the doc comment of postgres.Migrate says", f.schemaVersion, s.tables)
-	default:
-		say(holdfast.Good, "schema", "version %d in schema %s; may read and write, %s", f.schemaVersion, f.at.Schema, alter)
-	}
-
-	if f.open {
-		say(holdfast.Warning, "schema", "everybody may create in the schema %s of the tables, also functions that are called instead of the fence: revoke create on schema %s from public, or give Holdfast a schema of its own", f.at.Schema, f.at.Schema)
-	}
-
+	s.schema(ctx, f, say)
 	s.durability(f, say)
 	s.replicas(ctx, f, say)
 	s.prepared(ctx, say)
@@ -77,6 +61,31 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 			max, time.Since(began).Round(10*time.Microsecond))
 	}
 	return list, nil
+}
+
+// schema tells whether the tables are there as published, and who may do what to them.
+func (s *Store) schema(ctx context.Context, f facts, say sayer) {
+	wrong := pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
+		_, err := verify(ctx, c, s.tables)
+		return err
+	})
+	alter := "may not alter (good)"
+	if f.owns {
+		alter = "may alter; a role that may not is enough to run"
+	}
+	switch {
+	case f.hidden:
+		say(holdfast.Failure, "schema", "version %d of %s; %v", f.schemaVersion, s.tables, errHidden)
+	case wrong != nil:
+		say(holdfast.Failure, "schema", "%v", wrong)
+	case !f.may:
+		say(holdfast.Failure, "schema", "version %d of %s; the role may not write it: grant what the doc comment of postgres.Migrate says", f.schemaVersion, s.tables)
+	default:
+		say(holdfast.Good, "schema", "version %d in schema %s; may read and write, %s", f.schemaVersion, s.tables.Schema, alter)
+	}
+	if f.open {
+		say(holdfast.Warning, "schema", "everybody may create in the schema %s of the tables, also functions that are called instead of the fence: revoke create on schema %[1]s from public, or give Holdfast a schema of its own", s.tables.Schema)
+	}
 }
 
 type sayer func(level holdfast.Level, subject, format string, args ...any)
@@ -123,7 +132,7 @@ where sync_state {=} 'async' and state {=} 'streaming' order by 1`), pgx.QueryEx
 func (s *Store) prepared(ctx context.Context, say sayer) {
 	err := pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, full(s.tables, `
-select p.gid, p.owner::pg_catalog.text, extract(epoch from pg_catalog.clock_timestamp() {-} p.prepared)::float8
+select p.gid, p.owner::pg_catalog.text, extract(epoch from pg_catalog.clock_timestamp() {-} p.prepared)::double precision
 from pg_catalog.pg_prepared_xacts p
 join pg_catalog.pg_locks x on x.locktype {=} 'transactionid' and x.transactionid {=} p.transaction and x.pid is null
 join pg_catalog.pg_locks l on l.virtualtransaction {=} x.virtualtransaction and l.pid is null

@@ -107,6 +107,7 @@ func TestPublished(t *testing.T) {
 		if err := Verify(t.Context(), r.pool, nil); err == nil || !strings.Contains(err.Error(), damage.named) {
 			t.Errorf("after %s: %v, want it to name %s", damage.by, err, damage.named)
 		}
+		says(t, r.Store, `FAIL schema: schema of "public.holdfast_": `)
 		exec(t, r.pool, damage.cure)
 		if err := Migrate(t.Context(), r.pool, nil); err != nil {
 			t.Fatal(err)

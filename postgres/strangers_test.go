@@ -287,10 +287,7 @@ declare r record; begin
   end loop;
   for r in select t.typname from pg_type t where t.typnamespace = 'pg_catalog'::regnamespace and t.typtype = 'b' and t.typcategory <> 'A'
   loop
-    begin
-      execute format('create domain evil.%I as pg_catalog.%I check (evil.no())', r.typname, r.typname);
-    exception when others then
-    end;
+    execute format('create type evil.%I', r.typname); -- what nobody can use
   end loop;
 end $do$`)
 	var functions, operators, types int
@@ -320,7 +317,7 @@ func TestShadows(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(pool.Close)
-			if _, err := pool.Exec(t.Context(), `select length('a'::text) + 1`); state(err) != "XX666" {
+			if _, err := pool.Exec(t.Context(), `select pg_catalog.length('a') + 1`); state(err) != "XX666" {
 				t.Fatalf("it does not shadow: %v", err)
 			}
 			for range 2 {
@@ -342,7 +339,7 @@ func TestShadows(t *testing.T) {
 			everything(t, r)
 			token := hold(t, r, "a", `{"holders":[{"session":"8f3ac1d2","nr":1,"slots":1,"n":3,"ttl":15000,"since":1795226403001234}],"waiters":[{"session":"b","slots":0}]}`)
 			hold(t, r, "b", "\xff\\")
-			if got := findings(t, r.Store); slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, "stranger") }) {
+			if got := findings(t, r.Store); slices.ContainsFunc(got, func(line string) bool { return !strings.HasPrefix(line, "ok ") }) {
 				t.Errorf("doctor says %q", got)
 			}
 			schema := "public"
