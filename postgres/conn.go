@@ -65,8 +65,8 @@ func (s *slot) use(ctx context.Context, f func(*pgx.Conn) error) (err error) {
 		s.used = time.Now()
 		s.turn <- c
 	}()
-	if c != nil && time.Since(s.used) > time.Second && c.PgConn().CheckConn() != nil {
-		shut(c) // the server, or somebody in between, ends what is idle
+	if c != nil && time.Since(s.used) > time.Second && c.Ping(ctx) != nil {
+		shut(c) // somebody ends what is idle
 		c = nil
 	}
 	if c == nil {

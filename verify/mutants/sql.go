@@ -122,7 +122,7 @@ var sql = []mutant{
 		"			b, s = append(b, '\\\\'), after[1:]\n",
 		"			b, s = append(b, '\\\\'), after\n"}}, postgres("FuzzBytea")},
 	{"pg: a connection that was ended for being idle is used", "X1", []edit{{"postgres/conn.go",
-		"c.PgConn().CheckConn() != nil {",
+		"c.Ping(ctx) != nil {",
 		"c.IsClosed() {"}}, postgres("TestIdleConnections")},
 	{"pg: who listens is ended for being idle", "P6", []edit{{"postgres/watch.go",
 		"pg_catalog.set_config('idle_session_timeout', '0', false)",
