@@ -220,45 +220,16 @@ func under(ctx context.Context, url, role string, one oneSetting) error {
 		return refusedError{err}
 	}
 	defer s.Close()
-	client := func() (*holdfast.Client, error) { return holdfast.New(s, &holdfast.Options{RuntimeDir: os.DevNull}) }
-	first, err := client()
+	name := role + ` é\'"` + one.value
+	first, second, err := clientsOf(s)
 	if err != nil {
 		return err
 	}
 	defer first.Close()
-	second, err := client()
-	if err != nil {
-		return err
-	}
 	defer second.Close()
-
-	name := role + ` é\'"` + one.value
 	lock, err := first.Acquire(ctx, name, holdfast.Reason("日本\\ \u0001'"))
 	if err != nil {
 		return fmt.Errorf("acquire: %w", err)
-	}
-	type got struct {
-		lock *holdfast.Lock
-		err  error
-	}
-	handed := make(chan got, 1)
-	go func() {
-		l, err := second.Acquire(ctx, name)
-		handed <- got{l, err}
-	}()
-	for { // until it waits
-		info, err := first.Show(ctx, name)
-		if err != nil {
-			return fmt.Errorf("show: %w", err)
-		}
-		if len(info.Waiters) == 1 {
-			break
-		}
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case g := <-handed:
-			return fmt.Errorf("who should wait has %v, %w", g.lock, g.err)
-		}
 	}
 	pay := func(l *holdfast.Lock) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -271,19 +242,11 @@ func under(ctx context.Context, url, role string, one oneSetting) error {
 	if err := pay(lock); err != nil {
 		return fmt.Errorf("fence: %w", err)
 	}
-	if err := lock.Release(ctx); err != nil {
-		return fmt.Errorf("release: %w", err)
-	}
-	g := <-handed
-	if g.err != nil {
-		return fmt.Errorf("hand-off: %w", g.err)
+	if err := handOver(ctx, first, second, lock); err != nil {
+		return err
 	}
 	if err := pay(lock); !errors.Is(err, holdfast.ErrLost) {
 		return fmt.Errorf("the fence says %v to who has given the lock back", err)
-	}
-	// Its own transactions are the caller's business.
-	if err := g.lock.Release(ctx); err != nil {
-		return fmt.Errorf("release: %w", err)
 	}
 	locks, err := first.AcquireAll(ctx, []string{name, name + "2"})
 	if err != nil {
@@ -297,6 +260,49 @@ func under(ctx context.Context, url, role string, one oneSetting) error {
 	}
 	if _, err := s.Sweep(ctx, time.Hour); err != nil {
 		return fmt.Errorf("sweep: %w", err)
+	}
+	return nil
+}
+
+func clientsOf(s *Store) (first, second *holdfast.Client, err error) {
+	if first, err = holdfast.New(s, &holdfast.Options{RuntimeDir: os.DevNull}); err == nil {
+		second, err = holdfast.New(s, &holdfast.Options{RuntimeDir: os.DevNull})
+	}
+	return first, second, err
+}
+
+// handOver has the second client wait for a lock, and get it when the first gives it back.
+func handOver(ctx context.Context, first, second *holdfast.Client, lock *holdfast.Lock) error {
+	type got struct {
+		lock *holdfast.Lock
+		err  error
+	}
+	handed := make(chan got, 1)
+	go func() {
+		l, err := second.Acquire(ctx, lock.Name())
+		handed <- got{l, err}
+	}()
+	for waits := false; !waits; {
+		info, err := first.Show(ctx, lock.Name())
+		if err != nil {
+			return fmt.Errorf("show: %w", err)
+		}
+		waits = len(info.Waiters) == 1
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case g := <-handed:
+			return fmt.Errorf("who should wait has %v, %w", g.lock, g.err)
+		}
+	}
+	if err := lock.Release(ctx); err != nil {
+		return fmt.Errorf("release: %w", err)
+	}
+	g := <-handed
+	if g.err != nil {
+		return fmt.Errorf("hand-off: %w", g.err)
+	}
+	if err := g.lock.Release(ctx); err != nil {
+		return fmt.Errorf("release of what was handed over: %w", err)
 	}
 	return nil
 }

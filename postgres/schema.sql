@@ -101,6 +101,9 @@ declare
   mark  constant pg_catalog.text := pg_catalog.chr(1); -- a backslash of the value
   plain pg_catalog.text;
 begin
+  if pg_catalog.length(value) {=} 0 then
+    return null; -- with exit_on_error an error ends the session, though it is caught
+  end if;
   return pg_catalog.convert_from(value, 'UTF8')::pg_catalog.jsonb;
 exception when others then
   begin
