@@ -32,10 +32,11 @@ func (p pooled) use(ctx context.Context, f func(*pgx.Conn) error) error {
 type slot struct {
 	open func(context.Context) (*pgx.Conn, error)
 	turn chan *pgx.Conn // holds the connection, or nil if it is not open; closed by close
+	used time.Time      // belongs to who has the turn
 }
 
 func newSlot(open func(context.Context) (*pgx.Conn, error)) *slot {
-	s := &slot{open, make(chan *pgx.Conn, 1)}
+	s := &slot{open: open, turn: make(chan *pgx.Conn, 1)}
 	s.turn <- nil
 	return s
 }
@@ -61,8 +62,13 @@ func (s *slot) use(ctx context.Context, f func(*pgx.Conn) error) (err error) {
 			shut(c)
 			c = nil
 		}
+		s.used = time.Now()
 		s.turn <- c
 	}()
+	if c != nil && time.Since(s.used) > time.Second && c.Ping(ctx) != nil {
+		shut(c) // somebody ends what is idle
+		c = nil
+	}
 	if c == nil {
 		if c, err = s.open(ctx); err != nil {
 			c = nil

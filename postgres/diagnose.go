@@ -33,24 +33,15 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	case f.standby:
 		say(holdfast.Failure, "server", "PostgreSQL %s, %s: %v", f.versionText, role, errStandby)
 	case f.readOnly:
-		say(holdfast.Failure, "server", "PostgreSQL %s, %s: transactions are read-only (default_transaction_read_only): use a role that can write", f.versionText, role)
+		say(holdfast.Failure, "server", "PostgreSQL %s, %s: %v", f.versionText, role, errReadOnly)
 	default:
 		say(holdfast.Good, "server", "PostgreSQL %s, %s", f.versionText, role)
 	}
 
-	alter := "may not alter (good)"
-	if f.owns {
-		alter = "may alter; a role that may not is enough to run"
-	}
-	switch {
-	case !f.may:
-		say(holdfast.Failure, "schema", "version %d of %s; the role may not write it: grant what the doc comment of postgres.Migrate says", f.schemaVersion, s.tables)
-	default:
-		say(holdfast.Good, "schema", "version %d in schema %s; may read and write, %s", f.schemaVersion, f.schema, alter)
-	}
-
+	s.schema(ctx, f, say)
 	s.durability(f, say)
 	s.replicas(ctx, f, say)
+	s.prepared(ctx, say)
 
 	if c, err := s.listen(ctx, nil); err == nil {
 		s.unlisten(c)
@@ -70,6 +61,31 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 			max, time.Since(began).Round(10*time.Microsecond))
 	}
 	return list, nil
+}
+
+// schema tells whether the tables are there as published, and who may do what to them.
+func (s *Store) schema(ctx context.Context, f facts, say sayer) {
+	wrong := pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
+		_, err := verify(ctx, c, s.tables)
+		return err
+	})
+	alter := "may not alter (good)"
+	if f.owns {
+		alter = "may alter; a role that may not is enough to run"
+	}
+	switch {
+	case f.hidden:
+		say(holdfast.Failure, "schema", "version %d of %s; %v", f.schemaVersion, s.tables, errHidden)
+	case wrong != nil:
+		say(holdfast.Failure, "schema", "%v", wrong)
+	case !f.may:
+		say(holdfast.Failure, "schema", "version %d of %s; the role may not write it: grant what the doc comment of postgres.Migrate says", f.schemaVersion, s.tables)
+	default:
+		say(holdfast.Good, "schema", "version %d in schema %s; may read and write, %s", f.schemaVersion, s.tables.Schema, alter)
+	}
+	if f.open {
+		say(holdfast.Warning, "schema", "everybody may create in the schema %s of the tables, also functions that are called instead of the fence: revoke create on schema %[1]s from public, or give Holdfast a schema of its own", s.tables.Schema)
+	}
 }
 
 type sayer func(level holdfast.Level, subject, format string, args ...any)
@@ -97,9 +113,9 @@ func (s *Store) replicas(ctx context.Context, f facts, say sayer) {
 	}
 	var names []string
 	err := pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
-		rows, err := c.Query(ctx, `
-select application_name from pg_stat_replication
-where sync_state = 'async' and state = 'streaming' order by 1`, pgx.QueryExecModeExec)
+		rows, err := c.Query(ctx, full(s.tables, `
+select application_name from pg_catalog.pg_stat_replication
+where sync_state {=} 'async' and state {=} 'streaming' order by 1`), pgx.QueryExecModeExec)
 		if err != nil {
 			return err
 		}
@@ -108,5 +124,34 @@ where sync_state = 'async' and state = 'streaming' order by 1`, pgx.QueryExecMod
 	})
 	if err == nil && len(names) > 0 && f.standbyNames == "" {
 		say(holdfast.Warning, "replication", "asynchronous only (%s): a failover to one of them may take the latest locks with it. Tokens go on growing, as far as its clock is right; set synchronous_standby_names to lose nothing", strings.Join(names, ", "))
+	}
+}
+
+// prepared tells of transactions that keep locks until somebody commits them or
+// rolls them back.
+func (s *Store) prepared(ctx context.Context, say sayer) {
+	err := pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, full(s.tables, `
+select p.gid, p.owner::pg_catalog.text, extract(epoch from pg_catalog.clock_timestamp() {-} p.prepared)::double precision
+from pg_catalog.pg_prepared_xacts p
+join pg_catalog.pg_locks x on x.locktype {=} 'transactionid' and x.transactionid {=} p.transaction and x.pid is null
+join pg_catalog.pg_locks l on l.virtualtransaction {=} x.virtualtransaction and l.pid is null
+where l.relation {=} '{records}'::pg_catalog.regclass::pg_catalog.oid and l.mode {=} any (array['RowShareLock', 'RowExclusiveLock'])
+	and p.database {=} pg_catalog.current_database()
+order by p.prepared`), pgx.QueryExecModeExec)
+		if err != nil {
+			return err
+		}
+		var gid, owner string
+		var age float64
+		_, err = pgx.ForEachRow(rows, []any{&gid, &owner, &age}, func() error {
+			say(holdfast.Warning, "prepared transactions", "%q of %s has kept rows of %s locked for %v: nobody takes those locks over until it is committed or rolled back (commit prepared, rollback prepared)",
+				gid, owner, s.tables, time.Duration(age*float64(time.Second)).Round(time.Second))
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		say(holdfast.Warning, "prepared transactions", "they could not be asked for: %v", err)
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -30,6 +32,9 @@ type settings struct {
 // come first, evaluated before any row is locked: how long to wait for a locked
 // row, and whether to wait for the disk. They hold for this transaction, which
 // is the statement.
+//
+// They run on connections of the caller's, where others may have functions and
+// operators of any name ahead of PostgreSQL's own: so they name all in full.
 type statements struct {
 	load, loadAll               string
 	insert, insertAbove, update string
@@ -39,81 +44,96 @@ type statements struct {
 }
 
 const (
-	clock = `(extract(epoch from clock_timestamp()) * 1000000)::bigint`
+	clock = `(extract(epoch from pg_catalog.clock_timestamp())::numeric {*} 1000000::numeric)::bigint`
 
 	// $3: it need not wait for the disk
-	commit = `case when $3::boolean then set_config('synchronous_commit', 'off', true)
-		when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', true)
+	commit = `case when $3::boolean then pg_catalog.set_config('synchronous_commit', 'off', true)
+		when pg_catalog.current_setting('synchronous_commit') {=} 'off' then pg_catalog.set_config('synchronous_commit', 'on', true)
 		else '' end is not null`
-	settingsOne = `set_config('lock_timeout', '1000', true) is not null
+	// $6: how long it waits, in milliseconds
+	settingsOne = `pg_catalog.set_config('lock_timeout', $6::pg_catalog.text, true) is not null
 	and ` + commit
 	// For all rows at once.
-	settingsAll = `(select set_config('lock_timeout', '250', true)) is not null
+	settingsAll = `(select pg_catalog.set_config('lock_timeout', '250', true)) is not null
 	and (select ` + commit + `)`
 
 	// $4: what watchers are told, or nothing; $5: on which channels
-	told = `case when $4::text <> '' then (select count(pg_notify(c, $4)) from unnest($5::text[]) c) end`
+	told = `case when $4::pg_catalog.text {<>} '' then (
+	select pg_catalog.count(pg_catalog.pg_notify(c, $4)) from pg_catalog.unnest($5::pg_catalog.text[]) c) end`
 )
+
+var operators = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{([-+*<=>|~]+)\}`) })
+
+// full is the text of a statement with the full names of tables, and of operators:
+// {=} is PostgreSQL's own.
+func full(t sqlstore.Tables, text string) string {
+	return t.Expand(operators().ReplaceAllString(text, `operator(pg_catalog.$1)`), `"`)
+}
 
 func newStatements(t sqlstore.Tables) statements {
 	// In one statement a key whose rows are rare may be new, or not.
 	insert := func(version string) string {
-		return t.Expand(`
+		return full(t, `
 insert into {records} as r (id, version, prev, value)
-select $1::bytea, `+version+`, -1, $2::bytea where `+settingsOne+`
-on conflict (id) do update set version = greatest(r.version + 1, excluded.version), prev = -1, value = excluded.value
-where length(r.value) = 0
-returning version, `+told, `"`)
+select $1::pg_catalog.bytea, `+version+`, -1, $2::pg_catalog.bytea where `+settingsOne+`
+on conflict (id) do update set version = greatest(r.version {+} 1, excluded.version), prev = -1, value = excluded.value
+where pg_catalog.length(r.value) {=} 0
+returning version, `+told)
 	}
 	above := func(version string) string {
-		return `greatest(` + version + `, (select m.value + 1 from {meta} m where m.key = 'floor'))`
+		return `greatest(` + version + `, (select m.value {+} 1 from {meta} m where m.key {=} 'floor'))`
 	}
 	update := `
-update {records} set version = greatest(version + 1, ` + clock + `), prev = version, value = $2::bytea
-where id = $1::bytea and version = $6::bigint and ` + settingsOne + `
+update {records} set version = greatest(version {+} 1, ` + clock + `), prev = version, value = $2::pg_catalog.bytea
+where id {=} $1::pg_catalog.bytea and version {=} $7::bigint and ` + settingsOne + `
 returning version, ` + told
 	swaps := func(version string) string {
-		return t.Expand(`
+		return full(t, `
 insert into {records} as r (id, version, prev, value)
 select w.id, `+version+`, w.old, w.value
-from unnest($1::bytea[], $5::bigint[], $2::bytea[]) as w (id, old, value)
-where (w.old = -1 or (select c.version from {records} c where c.id = w.id) = w.old)
+from rows from (pg_catalog.unnest($1::pg_catalog.bytea[]), pg_catalog.unnest($5::bigint[]), pg_catalog.unnest($2::pg_catalog.bytea[])) w (id, old, value)
+where (w.old {=} -1 or (select c.version from {records} c where c.id {=} w.id) {=} w.old)
 	and `+settingsAll+`
 order by w.id
-on conflict (id) do update set version = greatest(r.version + 1, excluded.version), prev = excluded.prev, value = excluded.value
-where r.version = excluded.prev or (excluded.prev = -1 and length(r.value) = 0)
-returning id, version, case when id = any ($6::bytea[]) then (
-	select count(pg_notify(c, ($4::text[])[array_position($6, id)]))
-	from unnest(array[$7::text, ($8::text[])[array_position($6, id)]]) c) end`, `"`)
+on conflict (id) do update set version = greatest(r.version {+} 1, excluded.version), prev = excluded.prev, value = excluded.value
+where r.version {=} excluded.prev or (excluded.prev {=} -1 and pg_catalog.length(r.value) {=} 0)
+returning id, version, case when id {=} any ($6::pg_catalog.bytea[]) then (
+	select pg_catalog.count(pg_catalog.pg_notify(c, ($4::pg_catalog.text[])[pg_catalog.array_position($6, id)]))
+	from pg_catalog.unnest(array[$7::pg_catalog.text, ($8::pg_catalog.text[])[pg_catalog.array_position($6, id)]]) c) end`)
 	}
+	// The clock comes as a row of its own, for there may be no other.
+	load := func(which string) string {
+		return full(t, `
+select `+clock+`, pg_catalog.pg_is_in_recovery(), null::pg_catalog.bytea, null::bigint, null::pg_catalog.bytea
+union all
+select 0, false, r.id, r.version, r.value from {records} r where r.id {=} `+which)
+	}
+	// There are no joins: a role that is denied nested loops would have each statement
+	// compiled for its cost (jit), which takes a hundred times as long as to run it.
 	return statements{
-		load: t.Expand(`
-select `+clock+`, pg_is_in_recovery(), r.id, r.version, r.value
-from (select) one left join {records} r on r.id = $1`, `"`),
-		loadAll: t.Expand(`
-select `+clock+`, pg_is_in_recovery(), r.id, r.version, r.value
-from (select) one left join {records} r on r.id = any ($1::bytea[])`, `"`),
+		load:        load(`$1`),
+		loadAll:     load(`any ($1::pg_catalog.bytea[])`),
 		insert:      insert(clock),
 		insertAbove: insert(above(clock)),
-		update:      t.Expand(update, `"`),
+		update:      full(t, update),
 		// Who loses is told what the statement has seen.
-		swap: t.Expand(`
+		swap: full(t, `
 with won as (`+update+`)
-select coalesce(w.version, 0), r.version, case when w.version is null then r.value end, `+clock+`
-from {records} r left join won w on true where r.id = $1`, `"`),
+select coalesce((select w.version from won w), 0), r.version, case when (select w.version from won w) is null then r.value end, `+clock+`
+from {records} r where r.id {=} $1`),
 		swaps:      swaps(`(select ` + clock + `)`),
 		swapsAbove: swaps(`(select ` + above(clock) + `)`),
-		keys:       t.Expand(`select k from {keys}($1, $2, $3) k`, `"`),
-		idle:       t.Expand(`select k.id, k.version from {idle}($1, `+clock+` - $2::bigint, $3) k`, `"`),
+		keys:       full(t, `select k from {keys}($1::pg_catalog.bytea, $2::pg_catalog.bytea, $3::int) k`),
+		idle:       full(t, `select k.id, k.version from {idle}($1::pg_catalog.bytea, `+clock+` {-} $2::bigint, $3::int) k`),
 		// Rows that others have locked are left to the next sweep.
-		remove: t.Expand(`
+		remove: full(t, `
 with raised as (
-	update {meta} set value = greatest(value, $2) where key = 'floor' and set_config('synchronous_commit', 'off', true) is not null
+	update {meta} set value = greatest(value, $2) where key {=} 'floor' and pg_catalog.set_config('synchronous_commit', 'off', true) is not null
 )
-delete from {records} where ctid = any (array(
+delete from {records} where ctid {=} any (array(
 	select r.ctid from {records} r
-	where r.id = any ($1::bytea[]) and length(r.value) = 0 and r.version <= $2
-	for update skip locked))`, `"`),
+	where r.id {=} any ($1::pg_catalog.bytea[]) and pg_catalog.length(r.value) {=} 0 and r.version {<=} $2::bigint
+	for update skip locked))`),
 	}
 }
 
@@ -150,16 +170,19 @@ func (d *dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row
 		sql, arg = d.load, ids[0]
 	}
 	err = d.query(ctx, func(rows pgx.Rows) error {
+		var now int64
 		var standby bool
 		var r sqlstore.Row
 		var version *int64
-		if err := rows.Scan(&clock, &standby, &r.ID, &version, &r.Value); err != nil {
+		if err := rows.Scan(&now, &standby, (*bytea)(&r.ID), &version, (*bytea)(&r.Value)); err != nil {
 			return err
 		}
-		if standby {
+		switch {
+		case standby:
 			return errStandby
-		}
-		if version != nil {
+		case version == nil:
+			clock = now
+		default:
 			r.Version = *version
 			each(r)
 		}
@@ -169,7 +192,11 @@ func (d *dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row
 }
 
 func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lost *sqlstore.Row, err error) {
-	args := []any{w.ID, bytesOf(w.Value), w.Lazy || d.async, payload(w), d.channels(w.Wake)}
+	patience := "1000"
+	if w.Hurry {
+		patience = "1"
+	}
+	args := []any{w.ID, bytesOf(w.Value), w.Lazy || d.async, payload(w), d.channels(w.Wake), patience}
 	got := func(rows pgx.Rows) error { return rows.Scan(&version, nil) }
 	switch {
 	case w.Old == holdfast.IfEmpty:
@@ -185,7 +212,9 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 		err = d.query(ctx, got, d.update, append(args, w.Old)...)
 	default:
 		lost = &sqlstore.Row{ID: w.ID}
-		err = d.query(ctx, func(rows pgx.Rows) error { return rows.Scan(&version, &lost.Version, &lost.Value, &lost.Clock) },
+		err = d.query(ctx, func(rows pgx.Rows) error {
+			return rows.Scan(&version, &lost.Version, (*bytea)(&lost.Value), &lost.Clock)
+		},
 			d.swap, append(args, w.Old)...)
 		// It may have lost to a write that the statement did not see.
 		if version != 0 || lost.Version == w.Old {
@@ -214,7 +243,7 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 	for range 4 {
 		versions = make([]int64, len(ws))
 		err = d.query(ctx, func(rows pgx.Rows) error {
-			var id []byte
+			var id bytea
 			var version int64
 			if err := rows.Scan(&id, &version, nil); err != nil {
 				return err
@@ -235,7 +264,7 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 
 func (d *dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byte, err error) {
 	err = d.query(ctx, func(rows pgx.Rows) error {
-		var id []byte
+		var id bytea
 		err := rows.Scan(&id)
 		ids = append(ids, id)
 		return err
@@ -246,7 +275,7 @@ func (d *dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byt
 func (d *dialect) Idle(ctx context.Context, after []byte, idle time.Duration, n int) (found []sqlstore.Row, err error) {
 	err = d.query(ctx, func(rows pgx.Rows) error {
 		var r sqlstore.Row
-		err := rows.Scan(&r.ID, &r.Version)
+		err := rows.Scan((*bytea)(&r.ID), &r.Version)
 		found = append(found, r)
 		return err
 	}, d.idle, bytesOf(after), idle.Microseconds(), int32(min(n, 1<<30)))
@@ -271,13 +300,15 @@ const (
 	stateSwept  = "HF001" // a row was swept while a statement came to insert it
 	stateLost   = "HF002" // the token does not hold the lock
 	stateNoLock = "HF003"
+	stateNoTx   = "HF004"
 )
 
 func (d *dialect) Means(err error) sqlstore.Meaning {
 	switch state(err) {
 	case "40001", "40P01", stateSwept: // failure to serialize, deadlock
 		return sqlstore.Again
-	case "55P03": // lock_timeout
+	case "55P03", // lock_timeout
+		"57014", "25P04": // statement_timeout and transaction_timeout of the role; a statement that was ended so has changed nothing
 		return sqlstore.Locked
 	}
 	return sqlstore.Perhaps

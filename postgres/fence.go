@@ -21,18 +21,31 @@ import (
 // failure (SQLSTATE 40001) if the lock has changed hands, or somebody has come to
 // wait for it, since it began.
 //
+// A nested transaction is a savepoint, and whoever rolls back to it and goes on has
+// no fence: neither one that was called behind the savepoint nor one that failed
+// there. So does a block of PL/pgSQL that catches an exception. What was written
+// before is then committed by whoever holds the lock. Fence the outermost
+// transaction, and let its error end that.
+//
 // A process that freezes between Fence and Commit does not keep the lock from
 // others for ever: the server ends a transaction that is idle for longer than the
-// lock's TTL (idle_in_transaction_session_timeout, for this transaction only).
+// lock's TTL (idle_in_transaction_session_timeout, for this transaction only). It
+// does not end one that was prepared (PREPARE TRANSACTION): that keeps the lock until
+// somebody commits it or rolls it back. Doctor names it.
 //
 // Programs in any language do the same with
 //
 //	select holdfast_fence('orders/42', 1795226403001234)
 //
-// which fails unless the token holds the lock.
+// which fails unless the token holds the lock. Outside a transaction it fences
+// nothing. From psql and others that speak the simple protocol it then fails; by the
+// extended protocol, as of JDBC, nobody can tell.
 func Fence(ctx context.Context, tx pgx.Tx, locks ...*holdfast.Lock) error {
 	for _, l := range locks {
 		err := fence(l, func(query string, name []byte, token int64) error {
+			if tx.Conn().PgConn().TxStatus() == 'I' {
+				return errNoTx
+			}
 			_, err := tx.Exec(ctx, query, name, token)
 			return err
 		})
@@ -58,6 +71,8 @@ func FenceSQL(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
 	return nil
 }
 
+var errNoTx = errors.New("there is no transaction that could be fenced")
+
 var errNoLock = errors.New("no such lock in this database; was it taken through another store?")
 
 // fence calls the function in the database that is asked by exec.
@@ -70,7 +85,7 @@ func fence(l *holdfast.Lock, exec func(query string, name []byte, token int64) e
 }
 
 func fenceName(t sqlstore.Tables, name string, token int64, exec func(query string, name []byte, token int64) error) error {
-	err := exec(t.Expand(`select {fence}($1::bytea, $2::bigint)`, `"`), []byte(name), token)
+	err := exec(t.Expand(`select {fence}($1::pg_catalog.bytea, $2::bigint)`, `"`), []byte(name), token)
 	switch state(err) {
 	case stateLost:
 		_, err = holdfast.Record{}.Fence(name, token, 0)

@@ -52,6 +52,14 @@ func begin(t *testing.T, pool *pgxpool.Pool) pgx.Tx {
 	return tx
 }
 
+// inTx is a statement in a transaction of its own.
+func inTx(t *testing.T, pool *pgxpool.Pool, q string, args ...any) error {
+	return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), q, args...)
+		return err
+	})
+}
+
 // A fenced transaction commits only while the token holds the lock.
 func TestFence(t *testing.T) {
 	type step struct {
@@ -125,12 +133,12 @@ func TestFenceOfNoLock(t *testing.T) {
 		}
 	}
 	for _, q := range []string{`select holdfast_fence(null::text, 1)`, `select holdfast_fence('none', 1)`} {
-		if _, err := r.pool.Exec(t.Context(), q); state(err) != stateNoLock {
+		if err := inTx(t, r.pool, q); state(err) != stateNoLock {
 			t.Errorf("%s: %v", q, err)
 		}
 	}
 	hold(t, r, "a", `{"holders":[{"session":"a","nr":1,"slots":1}]}`)
-	if _, err := r.pool.Exec(t.Context(), `select holdfast_fence('a', null)`); state(err) != stateLost {
+	if err := inTx(t, r.pool, `select holdfast_fence('a', null)`); state(err) != stateLost {
 		t.Errorf("no token: %v", err)
 	}
 }
@@ -520,23 +528,40 @@ func TestFenceOfClient(t *testing.T) {
 }
 
 // In a database of another encoding, too, what cannot be written there does not
-// make the fence blind.
+// make the fence blind, and what the view shows is fit for a terminal.
 func TestFenceEncoding(t *testing.T) {
 	server := servers.Postgres(t, nil)
 	url := server.Database(t)
-	name := "latin_" + url[strings.LastIndex(url, "/")+1:strings.Index(url, "?")]
+	base := url[strings.LastIndex(url, "/")+1 : strings.Index(url, "?")]
 	admin := connect(t, url)
-	if _, err := admin.Exec(t.Context(), `create database `+name+` encoding 'LATIN1' locale 'C' template template0`); err != nil {
-		t.Skip(err)
-	}
-	t.Cleanup(func() { admin.Exec(context.Background(), `drop database `+name+` with (force)`) })
-	r := migrated(t, strings.Replace(url, url[strings.LastIndex(url, "/")+1:strings.Index(url, "?")], name, 1), nil)
-	token := hold(t, r, "a", `{"holders":[{"session":"a","nr":1,"slots":1,"reason":"日本\\ \" é \u00e9 \u65e5"}]}`)
-	if _, err := r.pool.Exec(t.Context(), `select holdfast_fence('a', $1)`, token); err != nil {
-		t.Error(err)
-	}
-	var reason string
-	if err := r.pool.QueryRow(t.Context(), `select reason from holdfast_locks`).Scan(&reason); err != nil || !strings.Contains(reason, `" `) {
-		t.Errorf("the view shows %q, error %v", reason, err)
+	for _, test := range []struct{ encoding, reason, shows string }{
+		{"LATIN1", `日本\\ \" é \u00e9 \u65e5`, `" `},
+		{"LATIN1", `é\u009b\u0007`, `é\u009b\u0007`},
+		{"WIN1252", `€\u0007`, `€\u0007`}, // 80 there
+		{"EUC_JP", `日本\u0007`, `日本\u0007`},
+		{"SQL_ASCII", `x\u0007`, `x\u0007`},
+	} {
+		t.Run(test.encoding, func(t *testing.T) {
+			name := "hf_" + strings.ToLower(test.encoding) + base
+			if _, err := admin.Exec(t.Context(), `create database `+name+` encoding '`+test.encoding+`' locale 'C' template template0`); err != nil {
+				t.Skip(err)
+			}
+			t.Cleanup(func() { admin.Exec(context.Background(), `drop database `+name+` with (force)`) })
+			r := migrated(t, strings.Replace(url, base, name, 1), nil)
+			token := hold(t, r, "a", `{"holders":[{"session":"a","nr":1,"slots":1,"reason":"`+test.reason+`"}]}`)
+			if _, err := r.pool.Exec(t.Context(), `select holdfast_fence('a', $1)`, token); err != nil {
+				t.Error(err)
+			}
+			c, err := r.pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Release()
+			exec(t, c, `set client_encoding = 'UTF8'`)
+			var reason string
+			if err := c.QueryRow(t.Context(), `select reason from holdfast_locks`).Scan(&reason); err != nil || !strings.Contains(reason, test.shows) {
+				t.Errorf("the view shows %q, error %v, want %q", reason, err, test.shows)
+			}
+		})
 	}
 }

@@ -1,12 +1,14 @@
 package postgres
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Anybody who may connect may send a notification. What is no hint of ours means that
@@ -55,6 +57,35 @@ func FuzzChannel(f *testing.F) {
 		}
 		if a != b && c.of(a) == c.of(b) {
 			t.Fatalf("%q and %q have the channel %q", a, b, c.of(a))
+		}
+	})
+}
+
+// Bytes are read from each of the forms that PostgreSQL sends them in.
+func FuzzBytea(f *testing.F) {
+	f.Add([]byte("a\\b\x00\xff\\x7"))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		escaped := ""
+		for _, c := range value {
+			switch {
+			case c == '\\':
+				escaped += `\\`
+			case c < ' ' || c > '~':
+				escaped += fmt.Sprintf(`\%03o`, c)
+			default:
+				escaped += string(rune(c))
+			}
+		}
+		for _, text := range []string{fmt.Sprintf(`\x%x`, value), escaped} {
+			var got bytea
+			if err := got.ScanText(pgtype.Text{String: text, Valid: true}); err != nil || string(got) != string(value) {
+				t.Fatalf("%q is read as %q, error %v, want %q", text, got, err, value)
+			}
+		}
+		var got bytea
+		got.ScanText(pgtype.Text{String: string(value), Valid: true}) // whatever it is
+		if err := got.ScanText(pgtype.Text{}); err != nil || got != nil {
+			t.Fatalf("null is read as %q, error %v", got, err)
 		}
 	})
 }

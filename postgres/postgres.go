@@ -89,12 +89,9 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	if err := s.refuse(facts); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	if !strings.Contains(facts.schema, `"`) {
-		t.Schema = facts.schema // whatever becomes of the search_path
-	}
-	s.tables = t
-	s.statements = newStatements(t)
-	s.channel = channelOf(facts.schema, t.Prefix)
+	s.tables = facts.at // whatever becomes of the search_path
+	s.statements = newStatements(s.tables)
+	s.channel = channelOf(s.tables.Schema, s.tables.Prefix)
 	s.async = facts.synchronousCommit == "off"
 	s.mode = facts.mode
 	s.beats = newSlot(s.open)
@@ -132,39 +129,51 @@ func (f facts) dangers() (there []danger) {
 
 // facts are what is known of a database.
 type facts struct {
-	version           int // 150004
+	at                sqlstore.Tables // where the tables are
+	version           int             // 150004
 	versionText       string
+	product           string // "PostgreSQL 15.4 on x86_64-pc-linux-gnu, …"
 	standby, readOnly bool
 	fsync             string
 	fullPageWrites    string
 	synchronousCommit string
 	standbyNames      string
-	schema            string // where the tables are
+	replicationRole   string
 	schemaVersion     int64
 	may               bool // write the tables
 	owns              bool // may alter them
+	open              bool // anybody may create in their schema
+	hidden            bool // a policy hides rows
 	pooler            bool
 	mode              pgx.QueryExecMode
 }
 
-// facts asks for all of them in one round trip.
-func (s *Store) facts(ctx context.Context) (facts, error) {
-	var f facts
-	err := pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
+const askFacts = `
+select pg_catalog.current_setting('server_version_num')::int, pg_catalog.current_setting('server_version'), pg_catalog.version(),
+	pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only') {=} 'on',
+	pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'), pg_catalog.current_setting('synchronous_commit'),
+	pg_catalog.current_setting('synchronous_standby_names'), pg_catalog.current_setting('session_replication_role'), pg_catalog.pg_backend_pid(),
+	coalesce((select m.value from {meta} m where m.key {=} 'version'), 0),
+	pg_catalog.has_table_privilege(c.oid, 'select') and pg_catalog.has_table_privilege(c.oid, 'insert')
+	and pg_catalog.has_table_privilege(c.oid, 'update') and pg_catalog.has_table_privilege(c.oid, 'delete')
+	and pg_catalog.has_table_privilege('{meta}', 'update'),
+	pg_catalog.pg_has_role(c.relowner, 'usage'), pg_catalog.has_schema_privilege('public', c.relnamespace, 'create'),
+	c.relforcerowsecurity or pg_catalog.row_security_active(c.oid) or pg_catalog.row_security_active('{meta}')
+from pg_catalog.pg_class c where c.oid {=} '{records}'::pg_catalog.regclass`
+
+// facts asks for all of them, in one round trip where the schema is known.
+func (s *Store) facts(ctx context.Context) (f facts, err error) {
+	err = pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
+		if f.at, err = locate(ctx, c, s.tables); err != nil {
+			return err
+		}
+		if f.at.Schema == "" {
+			return sqlstore.CheckSchema(s.tables, 0, schemaVersion, "postgres.Migrate")
+		}
 		var pid uint32
-		err := c.QueryRow(ctx, s.tables.Expand(`
-select current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(),
-	current_setting('transaction_read_only') = 'on',
-	current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
-	current_setting('synchronous_standby_names'), pg_backend_pid(),
-	(select n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = '{records}'::regclass),
-	coalesce((select m.value from {meta} m where m.key = 'version'), 0),
-	has_table_privilege('{records}', 'select') and has_table_privilege('{records}', 'insert')
-	and has_table_privilege('{records}', 'update') and has_table_privilege('{records}', 'delete')
-	and has_table_privilege('{meta}', 'update'),
-	pg_has_role((select c.relowner from pg_class c where c.oid = '{records}'::regclass), 'usage')`, `"`), pgx.QueryExecModeExec).Scan(
-			&f.version, &f.versionText, &f.standby, &f.readOnly, &f.fsync, &f.fullPageWrites, &f.synchronousCommit,
-			&f.standbyNames, &pid, &f.schema, &f.schemaVersion, &f.may, &f.owns)
+		err = c.QueryRow(ctx, full(f.at, askFacts), pgx.QueryExecModeExec).Scan(&f.version, &f.versionText, &f.product,
+			&f.standby, &f.readOnly, &f.fsync, &f.fullPageWrites, &f.synchronousCommit, &f.standbyNames, &f.replicationRole, &pid,
+			&f.schemaVersion, &f.may, &f.owns, &f.open, &f.hidden)
 		if err != nil {
 			return err
 		}
@@ -180,25 +189,42 @@ select current_setting('server_version_num')::int, current_setting('server_versi
 	case "42P01", "3F000": // no such table, no such schema
 		return f, sqlstore.CheckSchema(s.tables, 0, schemaVersion, "postgres.Migrate")
 	case "42501":
-		return f, fmt.Errorf("the role may not read the tables of %q: grant it what the doc comment of postgres.Migrate says: %w", s.tables, err)
+		return f, errNotGranted(s.tables, err)
 	}
 	return f, err
 }
 
+func errNotGranted(t sqlstore.Tables, err error) error {
+	return fmt.Errorf("the role may not read the tables of %q: grant it what the doc comment of postgres.Migrate says: %w", t, err)
+}
+
+// strange are databases that speak like PostgreSQL, and are not: their row locks,
+// clocks and notifications are not those that a lock rests on.
+var strange = []string{"-YB-", "CockroachDB", "Greenplum"}
+
 // refuse is why there can be no locks in such a database.
 func (s *Store) refuse(f facts) error {
+	if slices.ContainsFunc(strange, func(mark string) bool { return strings.Contains(f.product, mark) }) {
+		name, _, _ := strings.Cut(f.product, " on ")
+		return fmt.Errorf("the server is %s; it takes PostgreSQL", name)
+	}
 	switch {
 	case f.version < 120000:
 		return fmt.Errorf("the server is PostgreSQL %s; it takes 12 or newer", f.versionText)
 	case f.standby:
 		return errStandby
 	case f.readOnly:
-		return errors.New("transactions are read-only (default_transaction_read_only): use a role or a server that can write")
+		return errReadOnly
+	case f.replicationRole != "origin":
+		return fmt.Errorf("session_replication_role is %s, with which our trigger does not run, and a token may repeat: leave it at origin for this role", f.replicationRole)
 	}
 	for _, d := range f.dangers() {
 		if !slices.Contains(s.opts.Allow, d.name) {
 			return fmt.Errorf("%s. %s, or accept it: allow %q", d.text, d.cure, d.name)
 		}
+	}
+	if f.hidden {
+		return fmt.Errorf("schema of %q: %w", s.tables, errHidden)
 	}
 	if err := sqlstore.CheckSchema(s.tables, f.schemaVersion, schemaVersion, "postgres.Migrate"); err != nil {
 		return err
@@ -208,6 +234,11 @@ func (s *Store) refuse(f facts) error {
 	}
 	return nil
 }
+
+var (
+	errReadOnly = errors.New("transactions are read-only (default_transaction_read_only): use a role or a server that can write")
+	errHidden   = errors.New("row-level security hides rows from this role, or from the owner, whose rights the fence has: disable it for these tables")
+)
 
 func sum(s string) uint64 {
 	h := fnv.New64a()

@@ -14,7 +14,7 @@ import (
 )
 
 // documented are the rights that the doc comment of Migrate gives to a role, with
-// another prefix.
+// another schema and prefix.
 func documented(t *testing.T, role string, opts *Options) (grants []string) {
 	t.Helper()
 	text, err := os.ReadFile("schema.go")
@@ -22,7 +22,7 @@ func documented(t *testing.T, role string, opts *Options) (grants []string) {
 		t.Fatal(err)
 	}
 	for _, m := range regexp.MustCompile(`(?m)^//\t(grant .*) to `+role+`;$`).FindAllStringSubmatch(string(text), -1) {
-		grants = append(grants, strings.ReplaceAll(m[1], "holdfast_", opts.Prefix))
+		grants = append(grants, strings.NewReplacer("holdfast_", opts.Prefix, "locks.holdfast_", opts.Schema+"."+opts.Prefix, "schema locks", "schema "+opts.Schema).Replace(m[1]))
 	}
 	if len(grants) == 0 {
 		t.Fatalf("nothing is granted to %s", role)
@@ -143,7 +143,7 @@ func TestSearchPath(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := c.Exec(ctx, `select locks.holdfast_fence('orders/42', 17)`); state(err) != stateLost {
+	if _, err := c.Exec(ctx, `select locks.holdfast_fence('orders/42', $1)`, 17); state(err) != stateLost {
 		t.Errorf("the fence looked at a table of its caller's: %v", err)
 	}
 	if _, err := c.Exec(ctx, `select locks.holdfast_fence('orders/42', $1)`, version); err != nil {

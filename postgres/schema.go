@@ -4,9 +4,6 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"maps"
-	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
@@ -17,7 +14,16 @@ import (
 //go:embed schema.sql
 var schema string
 
-const schemaVersion = 1
+const schemaVersion = 2
+
+// first is the first schema of the search_path that has the tables, or null. Like
+// all that runs on connections of others it names whatever it calls in full: they
+// may have something else of that name ahead of PostgreSQL's own.
+const first = `(
+	select n.nspname::pg_catalog.text from pg_catalog.unnest(pg_catalog.current_schemas(false)) with ordinality s (name, nr)
+	join pg_catalog.pg_namespace n on n.nspname {=} s.name
+	join pg_catalog.pg_class c on c.relnamespace {=} n.oid and c.relname {=} '{prefix}records'
+	order by s.nr limit 1)`
 
 // Schema returns the statements that create what Holdfast needs, for those who
 // run them with psql or a tool of their own. They may be repeated.
@@ -26,13 +32,36 @@ func Schema(opts *Options) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("postgres: %w", err)
 	}
-	// The script chooses the schema itself, so its names need none.
-	text := strings.ReplaceAll(schema, "{}", "'"+t.Schema+"'")
-	return sqlstore.Tables{Prefix: t.Prefix}.Expand(text, `"`), nil
+	home := "'" + t.Schema + "'"
+	if t.Schema == "" {
+		home = "coalesce(" + first + ", pg_catalog.current_schema()::pg_catalog.text)"
+		t.Schema = "@" // the script puts the name there
+	}
+	text := strings.ReplaceAll(schema, "{home}", home)
+	return full(t, strings.ReplaceAll(text, "{prefix}", t.Prefix)), nil
 }
 
-// Migrate creates the schema as far as it is missing, in one transaction. It may
-// be repeated, and by several at once. Where all is there it changes nothing.
+// locate says where the tables are; if it is not found, in no schema.
+func locate(ctx context.Context, c *pgx.Conn, t sqlstore.Tables) (sqlstore.Tables, error) {
+	if t.Schema != "" {
+		return t, nil
+	}
+	var schema *string
+	err := c.QueryRow(ctx, full(t, `select `+strings.ReplaceAll(first, "{prefix}", t.Prefix)), pgx.QueryExecModeExec).Scan(&schema)
+	if schema != nil {
+		t.Schema = strings.ReplaceAll(*schema, `"`, `""`)
+	}
+	return t, err
+}
+
+// Migrate creates the schema as far as it is missing or of an older version, in
+// one transaction. It may be repeated, and by several at once. Where all is there
+// it changes nothing. What is there of Holdfast has to belong to the role itself: a
+// superuser, too, creates nothing around what another role has made.
+//
+// A schema of its own is the better place. Where others may create, they may add
+// functions with the names of Holdfast's and other arguments, which then are called
+// by SQL that does not name its types.
 //
 // It needs a role that may create in the schema, which will own the tables; and,
 // for an Options.Schema that is missing, one that may create it:
@@ -77,123 +106,4 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 		return fmt.Errorf("postgres: create the schema of %q: %w", t, err)
 	}
 	return nil
-}
-
-// Verify compares the schema in the database with that of this program: tables
-// and view column by column, functions word by word. It needs no rights on them.
-func Verify(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
-	t, err := opts.tables()
-	if err != nil {
-		return fmt.Errorf("postgres: %w", err)
-	}
-	err = pooled{pool}.use(ctx, func(c *pgx.Conn) error {
-		_, err := verify(ctx, c, t)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("postgres: %w", err)
-	}
-	return nil
-}
-
-func verify(ctx context.Context, c *pgx.Conn, t sqlstore.Tables) (version int64, err error) {
-	rows, err := c.Query(ctx, t.Expand(`
-with home as (
-	select relnamespace as oid from pg_class where oid = to_regclass('{meta}')
-)
-select c.relname || '.' || a.attname, format_type(a.atttypid, a.atttypmod) || case when a.attnotnull then ' not null' else '' end
-from pg_class c, home h, pg_attribute a
-where c.relnamespace = h.oid and a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and c.relname = any ($1::text[])
-union all
-select c.relname || '!', 'primary key'
-from pg_class c, home h, pg_index i
-where c.relnamespace = h.oid and i.indrelid = c.oid and i.indisprimary and c.relname = any ($1::text[])
-union all
-select c.relname || '!' || g.tgname, g.tgenabled::text
-from pg_class c, home h, pg_trigger g
-where c.relnamespace = h.oid and g.tgrelid = c.oid and not g.tgisinternal and c.relname = any ($1::text[])
-union all
-select p.proname || '(' || oidvectortypes(p.proargtypes) || ')', case when p.prosecdef then 'definer' else '' end || p.prosrc
-from pg_proc p, home h
-where p.pronamespace = h.oid and starts_with(p.proname, $2)
-union all
-select '', coalesce((select m.value from {meta} m where m.key = 'version'), 0)::text`, `"`),
-		pgx.QueryExecModeExec, []string{t.Prefix + "meta", t.Prefix + "records", t.Prefix + "locks"}, t.Prefix)
-	if err != nil {
-		return 0, err
-	}
-	got := make(map[string]string)
-	var name, is string
-	_, err = pgx.ForEachRow(rows, []any{&name, &is}, func() error {
-		got[strings.TrimPrefix(name, t.Prefix)] = is
-		return nil
-	})
-	switch state(err) {
-	case "42P01", "3F000": // no such table, no such schema
-		return 0, sqlstore.CheckSchema(t, 0, schemaVersion, "postgres.Migrate")
-	case "42501":
-		return 0, fmt.Errorf("the role may not read the tables of %q: grant it what the doc comment of postgres.Migrate says: %w", t, err)
-	}
-	if err != nil {
-		return 0, err
-	}
-	if _, err := fmt.Sscan(got[""], &version); err != nil {
-		return 0, err
-	}
-	if err := sqlstore.CheckSchema(t, version, schemaVersion, "postgres.Migrate"); err != nil {
-		return version, err
-	}
-	want := published(t)
-	for _, name := range slices.Sorted(maps.Keys(want)) {
-		switch is, ok := got[name]; {
-		case !ok:
-			return version, fmt.Errorf("schema of %q: %s is missing; create it with postgres.Migrate or: holdfast schema apply", t, t.Prefix+name)
-		case is != want[name]:
-			return version, fmt.Errorf("schema of %q: %s is not as published; compare it with: holdfast schema print", t, t.Prefix+name)
-		}
-	}
-	return version, nil
-}
-
-var function = regexp.MustCompile(`(?s)create or replace function \{(\w+)\}\(([^)]*)\)(.*?) as \$\$(.*?)\$\$`)
-
-// published are the objects of the schema as verify sees them.
-func published(t sqlstore.Tables) map[string]string {
-	objects := map[string]string{
-		"meta!":                   "primary key",
-		"meta.key":                "text not null",
-		"meta.value":              "bigint not null",
-		"records!":                "primary key",
-		"records!holdfast_insert": "O",
-		"records.id":              "bytea not null",
-		"records.version":         "bigint not null",
-		"records.prev":            "bigint not null",
-		"records.value":           "bytea not null",
-		"records.fence":           "bigint not null",
-	}
-	columns := map[string][]string{
-		"text":                     {"name", "mode", "state", "holder", "host", "user", "program", "session", "reason", "suspected_by"},
-		"bigint":                   {"position", "pid", "nr", "token", "last_token", "retries"},
-		"timestamp with time zone": {"requested", "acquired", "last_beat", "suspected_since"},
-		"double precision":         {"waited", "ttl"},
-		"boolean":                  {"dead"},
-	}
-	for kind, names := range columns {
-		for _, name := range names {
-			objects["locks."+name] = kind
-		}
-	}
-	for _, f := range function.FindAllStringSubmatch(schema, -1) {
-		var types []string
-		for _, arg := range strings.Split(f[2], ", ") {
-			_, kind, _ := strings.Cut(arg, " ")
-			types = append(types, kind)
-		}
-		body := sqlstore.Tables{Prefix: t.Prefix}.Expand(f[4], `"`)
-		if strings.Contains(f[3], "security definer") {
-			body = "definer" + body
-		}
-		objects[f[1]+"("+strings.Join(types, ", ")+")"] = body
-	}
-	return objects
 }

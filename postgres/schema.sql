@@ -1,26 +1,28 @@
--- Holdfast's tables, version 1. All of it may be repeated.
+-- Holdfast's tables, version 2. All of it may be repeated; version 1 becomes version 2.
+--
+-- Others may create functions, operators and types in the schema of the tables, or in
+-- one that is ahead of it. So all that is called here, and by the functions below, is
+-- looked up in pg_catalog alone, and every table is named with its schema.
 
-begin;
+begin isolation level read committed read write;
 set local client_min_messages = warning;
-select pg_advisory_xact_lock(5218421797312874); -- one at a time
 
-do $$ begin
-  if {} <> '' and not exists (select from pg_namespace where nspname = {}) then
-    execute format('create schema %I', {});
+do $holdfast$
+declare
+  home  pg_catalog.text := {home};
+  part  pg_catalog.text;
+  other pg_catalog.text;
+begin
+  set local search_path = pg_catalog, pg_temp;
+  set local standard_conforming_strings = on;
+  perform pg_advisory_xact_lock(5218421797312874); -- one at a time
+  if home is null or home ~ '[''"]' then
+    raise exception 'holdfast: name the schema of the tables: % is none', coalesce(home, 'the search_path');
   end if;
-end $$;
-
--- Where the tables go, and where the functions look for them whatever the
--- search_path of their caller.
-select set_config('search_path', quote_ident(coalesce(nullif({}, ''), current_schema())) || ', pg_temp', true);
-
-do $$ begin
-  if to_regclass('{meta}') is not null then
-    if (select m.value from {meta} m where m.key = 'version') > 1 then
-      raise exception 'holdfast: the schema is newer than this script';
-    end if;
+  if not exists (select from pg_namespace n where n.nspname = home) then
+    execute format('create schema %I', home);
   end if;
-end $$;
+  foreach part in array array[$tables$
 
 create table if not exists {meta} (
   key   text   not null primary key,
@@ -37,12 +39,20 @@ create table if not exists {records} (
   fence   bigint not null default 0     -- highest token of a block seen by a fence
 ) with (fillfactor = 50);
 
+$tables$, $functions$
+
+do $$ begin
+  if (select m.value from {meta} m where m.key = 'version') > 2 then
+    raise exception 'holdfast: the schema is newer than this script';
+  end if;
+end $$;
+
 -- A new row must have a version above all that were ever swept, and a row that
 -- was swept does not come back by a write that follows one of its versions. This
 -- looks once the row is in, so it sees each sweep that has removed it before,
 -- however old the snapshot of the statement is.
 create or replace function {inserted}() returns trigger
-language plpgsql set search_path from current as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform from {meta} m where m.key = 'floor' for share; -- fails if the floor has risen since
@@ -54,7 +64,7 @@ begin
 end $$;
 
 do $$ begin
-  if not exists (select from pg_trigger where tgrelid = '{records}'::regclass and tgname = 'holdfast_insert') then
+  if not exists (select from pg_trigger t where t.tgrelid = '{records}'::regclass and t.tgname = 'holdfast_insert') then
     create trigger holdfast_insert after insert on {records} for each row execute function {inserted}();
   end if;
 end $$;
@@ -62,7 +72,7 @@ end $$;
 -- Keys and sweeps walk the table in the order of ids, a page after the other. On
 -- a big table the planner would now and then sort all of it for every page.
 create or replace function {keys}(above bytea, below bytea, most integer) returns setof bytea
-language plpgsql stable set search_path from current
+language plpgsql stable set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 begin
   return query select r.id from {records} r
@@ -71,7 +81,7 @@ begin
 end $$;
 
 create or replace function {idle}(above bytea, until bigint, most integer) returns table (id bytea, version bigint)
-language plpgsql stable set search_path from current
+language plpgsql stable set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 begin
   return query select r.id, r.version from {records} r
@@ -79,21 +89,28 @@ begin
     order by r.id limit most;
 end $$;
 
+-- The view calls these for each row, so they name all in full instead of bringing a
+-- search_path of their own, which costs ten times what they do.
+
 -- A value as JSON; null if it is not. jsonb cannot have all that JSON can, so at
 -- a second try what it refuses is left out. (What catches an error cannot run in
 -- parallel.)
 create or replace function {json}(value bytea) returns jsonb
 language plpgsql immutable as $$
 declare
-  plain text;
+  mark  constant pg_catalog.text := pg_catalog.chr(1); -- a backslash of the value
+  plain pg_catalog.text;
 begin
-  return convert_from(value, 'UTF8')::jsonb;
+  if pg_catalog.length(value) {=} 0 then
+    return null; -- with exit_on_error an error ends the session, though it is caught
+  end if;
+  return pg_catalog.convert_from(value, 'UTF8')::pg_catalog.jsonb;
 exception when others then
   begin
-    plain := replace(encode(value, 'escape'), '\\', chr(1)); -- the backslashes of the value
-    plain := regexp_replace(plain, '\\[0-7]{3}', '?', 'g');
-    plain := regexp_replace(plain, chr(1) || chr(1) || '|' || chr(1) || 'u[0-9a-f]{4}', '?', 'g');
-    return replace(plain, chr(1), '\')::jsonb;
+    plain := pg_catalog.replace(pg_catalog.encode(value, 'escape'), E'\\\\', mark);
+    plain := pg_catalog.regexp_replace(plain, E'\\\\[0-7]{3}', '?', 'g');
+    plain := pg_catalog.regexp_replace(plain, mark {||} mark {||} '|' {||} mark {||} 'u[0-9a-f]{4}', '?', 'g');
+    return pg_catalog.replace(plain, mark, E'\\')::pg_catalog.jsonb;
   exception when others then
     return null;
   end;
@@ -103,7 +120,7 @@ end $$;
 create or replace function {list}(value jsonb) returns jsonb
 language plpgsql immutable parallel safe as $$
 begin
-  if jsonb_typeof(value) = 'array' then
+  if pg_catalog.jsonb_typeof(value) {=} 'array' then
     return value;
   end if;
   return '[]';
@@ -113,19 +130,39 @@ end $$;
 create or replace function {number}(value jsonb) returns bigint
 language plpgsql immutable parallel safe as $$
 begin
-  if jsonb_typeof(value) = 'number' and value::text ~ '^-?[0-9]{1,18}$' then
+  if pg_catalog.jsonb_typeof(value) {=} 'number' and value::pg_catalog.text {~} '^-?[0-9]{1,18}$' then
     return value::bigint;
   end if;
   return null;
 end $$;
 
--- A name for people.
+-- A name as text.
 create or replace function {text}(name bytea) returns text
 language plpgsql immutable as $$
 begin
-  return convert_from(name, 'UTF8');
+  return pg_catalog.convert_from(name, 'UTF8');
 exception when others then
-  return encode(name, 'escape');
+  return pg_catalog.encode(name, 'escape');
+end $$;
+
+-- What strangers have written, fit for a terminal: characters that control it, that
+-- turn the direction of text or are invisible are shown as \u202e. (Only of Unicode
+-- and ISO 8859 it is known which those above 7f are.)
+create or replace function {plain}(value text) returns text
+language plpgsql immutable parallel safe as $$
+declare
+  odd pg_catalog.text := E'[\\u0001-\\u001f\\u007f]';
+  c   pg_catalog.text;
+begin
+  if pg_catalog.getdatabaseencoding() {~} '^(UTF8|LATIN|ISO)' then
+    odd := E'[\\u0001-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]';
+  end if;
+  if value {~} odd then
+    for c in select distinct m[1] from pg_catalog.regexp_matches(value, odd, 'g') m loop
+      value := pg_catalog.replace(value, c, E'\\u' {||} pg_catalog.lpad(pg_catalog.to_hex(pg_catalog.ascii(c)), 4, '0'));
+    end loop;
+  end if;
+  return value;
 end $$;
 
 -- One row for each who holds a lock or waits for it.
@@ -153,7 +190,7 @@ with
     where r.id > '\x01' and r.id < '\x02' and length(r.value) > 0
   )
 select
-  {text}(c.name) as name,
+  {plain}({text}(c.name)) as name,
   case coalesce({number}(c.claim->'slots'), 0)
     when 0 then 'shared'
     when 1 then 'exclusive'
@@ -161,16 +198,16 @@ select
   end as mode,
   c.state,
   c.place as position,
-  coalesce(coalesce(s.value->'owner'->>'user' || '@', '') || (s.value->'owner'->>'host'),
-           s.value->'owner'->>'user', 'session ' || left(c.claim->>'session', 8))
-    || coalesce(' (pid ' || {number}(s.value->'owner'->'pid') || ')', '') as holder,
-  s.value->'owner'->>'host' as host,
+  {plain}(coalesce(coalesce(s.value->'owner'->>'user' || '@', '') || (s.value->'owner'->>'host'),
+                   s.value->'owner'->>'user', 'session ' || left(c.claim->>'session', 8))
+          || coalesce(' (pid ' || {number}(s.value->'owner'->'pid') || ')', '')) as holder,
+  {plain}(s.value->'owner'->>'host') as host,
   {number}(s.value->'owner'->'pid') as pid,
-  s.value->'owner'->>'user' as "user",
-  s.value->'owner'->>'program' as program,
-  c.claim->>'session' as session,
+  {plain}(s.value->'owner'->>'user') as "user",
+  {plain}(s.value->'owner'->>'program') as program,
+  {plain}(c.claim->>'session') as session,
   {number}(c.claim->'nr') as nr,
-  c.claim->>'reason' as reason,
+  {plain}(c.claim->>'reason') as reason,
   c.token,
   c.token + coalesce(nullif({number}(c.claim->'n'), 0), 1) - 1 as last_token,
   to_timestamp({number}(c.claim->'since') / 1e6) as requested,
@@ -181,7 +218,7 @@ select
   (coalesce(nullif({number}(s.value->'ttl'), 0), {number}(c.claim->'ttl')) / 1e3)::double precision as ttl,
   to_timestamp((s.version - case when s.value->'suspected' is null then 0
                                  else coalesce({number}(s.value->'suspected'->'age'), 0) end) / 1e6) as last_beat,
-  s.value->'suspected'->>'by' as suspected_by,
+  {plain}(s.value->'suspected'->>'by') as suspected_by,
   case when s.value->'suspected' is not null then to_timestamp(s.version / 1e6) end as suspected_since,
   coalesce({number}(s.value->'dead'), 0) <> 0 as dead
 from claims c
@@ -192,11 +229,11 @@ left join sessions s on s.id = c.claim->>'session';
 -- fails unless the token still holds the lock, and keeps the lock from being
 -- taken over until the transaction has ended. A transaction that then is left
 -- idle for longer than the TTL is ended by the server.
---   HF002 the token does not hold it   HF003 there is no such lock
+--   HF002 the token does not hold it   HF003 there is no such lock   HF004 there is no transaction
 create or replace function {fence}(name bytea, token bigint) returns void
-language plpgsql security definer set search_path from current as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  key    constant bytea := '\x00'::bytea || $1;
+  key    constant bytea := decode('00', 'hex') || $1;
   r      record;
   value  jsonb;
   claim  jsonb;
@@ -206,8 +243,18 @@ declare
   ttl    bigint;
   idle   bigint;
   strong boolean; -- the lock of the row; shared holders do not wait for each other
+  stack  text;
 begin
-  select c.version, c.value, c.ctid, c.xmax into r from {records} c where c.id = key;
+  -- Where each statement commits by itself nothing stays locked. It is certain only of one
+  -- that came alone by the simple protocol, as from psql, and was not called by a function.
+  if now() = statement_timestamp() and txid_current_if_assigned() is null and current_query() !~ E';\\s*\\S' then
+    get diagnostics stack = pg_context;
+    if stack ~ E'^[^\n]*(\n[^\n]*\n[^\n]*fence"?\\(text,bigint\\)[^\n]*)?$' then
+      raise exception using errcode = 'HF004',
+        message = 'there is no transaction that could be fenced: begin one, write, and call this last';
+    end if;
+  end if;
+  select c.version, c.value, c.ctid, c.xmax, c.tableoid into r from {records} c where c.id = key;
   value := {json}(r.value);
   strong := {list}(value->'holders') @> '[{"slots": 1}]';
   if not strong and r.xmax <> '0'::xid then -- others have locked it, or still do
@@ -215,7 +262,7 @@ begin
     -- follow each other closely would keep it waiting for ever.
     strong := exists (
       select from pg_locks l
-      where l.locktype = 'tuple' and l.relation = '{records}'::regclass and format('(%s,%s)', l.page, l.tuple) = r.ctid::text
+      where l.locktype = 'tuple' and l.relation = r.tableoid and '(' || l.page || ',' || l.tuple || ')' = r.ctid::text
         and l.database = (select d.oid from pg_database d where d.datname = current_database()));
   end if;
   loop
@@ -258,7 +305,7 @@ begin
 end $$;
 
 create or replace function {fence}(name text, token bigint) returns void
-language plpgsql security definer set search_path from current as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   perform {fence}(convert_to($1, 'UTF8'), $2);
 end $$;
@@ -267,6 +314,27 @@ end $$;
 -- right on them than to call it. Grant that to those who shall have it.
 revoke all on function {fence}(text, bigint), {fence}(bytea, bigint) from public;
 
-insert into {meta} (key, value) values ('version', 1), ('floor', 0) on conflict do nothing;
+$functions$, $version$
+
+insert into {meta} (key, value) values ('version', 2), ('floor', 0) on conflict do nothing;
+update {meta} set value = 2 where key = 'version' and value < 2;
+
+$version$] loop
+    execute replace(part, '"@"', '"' || home || '"');
+    -- Whoever may create in the schema may have been first with something of that name.
+    select o.name || ' belongs to ' || pg_get_userbyid(o.owner) into other
+    from (
+      select c.relname::text, c.relowner, c.relnamespace from pg_class c where c.relname ~ '^{prefix}(meta|records|locks)$'
+      union all
+      select p.proname || '(' || oidvectortypes(p.proargtypes) || ')', p.proowner, p.pronamespace from pg_proc p
+      where p.proname ~ '^{prefix}(inserted|keys|idle|json|list|number|text|plain|fence)$'
+    ) o (name, owner, space)
+    where o.space = (select n.oid from pg_namespace n where n.nspname = home) and pg_get_userbyid(o.owner) <> current_user
+    limit 1;
+    if found then
+      raise exception 'holdfast: %, not to %: drop it, or run this as its owner', other, current_user;
+    end if;
+  end loop;
+end $holdfast$;
 
 commit;

@@ -63,10 +63,18 @@ func TestPublished(t *testing.T) {
 		t.Errorf("Verify knows %d of %d functions", len(function.FindAllString(schema, -1)), n)
 	}
 	for _, damage := range []struct{ by, named string }{
-		{`drop view holdfast_locks`, "holdfast_locks."},
+		{`drop view holdfast_locks`, "holdfast_locks is missing"},
 		{`alter table holdfast_records disable trigger holdfast_insert`, "holdfast_records!holdfast_insert"},
 		{`alter table holdfast_records enable trigger holdfast_insert; create or replace function holdfast_fence(name bytea, token bigint) returns void language sql as ''`, "holdfast_fence(bytea, bigint)"},
 		{`drop function holdfast_idle`, "holdfast_idle"},
+		{`alter function holdfast_keys(bytea, bytea, integer) reset search_path`, "holdfast_keys(bytea, bytea, integer) is not as published"},
+		{`alter function holdfast_text(bytea) set search_path = public`, "holdfast_text(bytea) is not as published"},
+		{`alter function holdfast_fence(text, bigint) security invoker`, "holdfast_fence(text, bigint) is not as published"},
+		{`alter function holdfast_json(bytea) volatile`, "holdfast_json(bytea) is not as published"},
+		{`create function up(text) returns text language sql as 'select $1';
+			do $$ begin
+				execute 'create or replace view holdfast_locks as ' || replace(pg_get_viewdef('holdfast_locks'::regclass), 'holdfast_plain(', 'up(');
+			end $$`, "the view holdfast_locks calls function public.up(text), which is not Holdfast's"},
 	} {
 		if _, err := r.pool.Exec(t.Context(), damage.by); err != nil {
 			t.Fatal(err)
@@ -84,6 +92,30 @@ func TestPublished(t *testing.T) {
 			t.Errorf("after Migrate: %v", err)
 		}
 	}
+	// What only its owner can mend.
+	other := as(t, r, "other").Config().ConnConfig.User
+	for _, damage := range []struct{ by, named, cure string }{
+		{`create function holdfast_number(text) returns bigint language sql as 'select 1::bigint'`,
+			"the function holdfast_number(text) is not Holdfast's, and may be called instead of one that is", `drop function holdfast_number(text)`},
+		{`alter function holdfast_plain(text) owner to ` + other, "holdfast_plain(text) belongs to " + other, `alter function holdfast_plain(text) owner to current_user`},
+		{`alter view holdfast_locks owner to ` + other, "holdfast_locks belongs to " + other, `alter view holdfast_locks owner to current_user`},
+		{`drop trigger holdfast_insert on holdfast_records; create function up() returns trigger language plpgsql as 'begin return null; end';
+			create trigger holdfast_insert after insert on holdfast_records for each row execute function up()`, "holdfast_records!holdfast_insert is missing",
+			`drop trigger holdfast_insert on holdfast_records`},
+	} {
+		exec(t, r.pool, damage.by)
+		if err := Verify(t.Context(), r.pool, nil); err == nil || !strings.Contains(err.Error(), damage.named) {
+			t.Errorf("after %s: %v, want it to name %s", damage.by, err, damage.named)
+		}
+		says(t, r.Store, `FAIL schema: schema of "public.holdfast_": `)
+		exec(t, r.pool, damage.cure)
+		if err := Migrate(t.Context(), r.pool, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := Verify(t.Context(), r.pool, nil); err != nil {
+			t.Errorf("after %s: %v", damage.cure, err)
+		}
+	}
 }
 
 func TestVersions(t *testing.T) {
@@ -93,7 +125,8 @@ func TestVersions(t *testing.T) {
 		want    string
 	}{
 		{0, `postgres: schema of "holdfast_" is missing; create it with postgres.Migrate or: holdfast schema apply`},
-		{2, `postgres: schema of "holdfast_" is version 2, newer than this program (1): upgrade the program`},
+		{1, `postgres: schema of "holdfast_" is version 1, this program needs 2; the owner of the tables runs: holdfast schema apply`},
+		{3, `postgres: schema of "holdfast_" is version 3, newer than this program (2): upgrade the program`},
 	} {
 		if _, err := r.pool.Exec(t.Context(), `update holdfast_meta set value = $1 where key = 'version'`, test.version); err != nil {
 			t.Fatal(err)

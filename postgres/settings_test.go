@@ -42,7 +42,7 @@ func says(t *testing.T, s *Store, want ...string) {
 
 func TestDiagnose(t *testing.T) {
 	r := fresh(t, nil)
-	says(t, r.Store, "ok server: PostgreSQL ", "ok schema: version 1 in schema public; may read and write, may alter;",
+	says(t, r.Store, "ok server: PostgreSQL ", "ok schema: version 2 in schema public; may read and write, may alter;",
 		"ok durability: synchronous_commit on, fsync on, full_page_writes on", "ok wake-ups: notifications arrive", "ok connections: a pool of 4, ")
 	if got := findings(t, r.Store); len(got) != 5 || !strings.HasSuffix(got[0], ", primary") {
 		t.Errorf("doctor says %q", got)
@@ -83,7 +83,8 @@ func TestRefused(t *testing.T) {
 
 // What no server here is like.
 func TestRefuse(t *testing.T) {
-	sound := facts{version: 150004, versionText: "15.4", fsync: "on", fullPageWrites: "on", synchronousCommit: "on", schemaVersion: schemaVersion, may: true}
+	sound := facts{version: 150004, versionText: "15.4", fsync: "on", fullPageWrites: "on", synchronousCommit: "on",
+		replicationRole: "origin", product: "PostgreSQL 15.4 on x86_64-pc-linux-gnu", schemaVersion: schemaVersion, may: true}
 	s := &Store{}
 	if err := s.refuse(sound); err != nil {
 		t.Error(err)
@@ -92,6 +93,17 @@ func TestRefuse(t *testing.T) {
 	old.version, old.versionText = 110022, "11.22"
 	if err := s.refuse(old); err == nil || err.Error() != "the server is PostgreSQL 11.22; it takes 12 or newer" {
 		t.Errorf("got %v", err)
+	}
+	for product, want := range map[string]string{
+		"PostgreSQL 15.12-YB-2025.1.0.0-b0 on x86_64-pc-linux-gnu, compiled by clang": "the server is PostgreSQL 15.12-YB-2025.1.0.0-b0; it takes PostgreSQL",
+		"CockroachDB CCL v25.2.1 (x86_64-pc-linux-gnu, built 2025/06/03)":             "the server is CockroachDB CCL v25.2.1 (x86_64-pc-linux-gnu, built 2025/06/03); it takes PostgreSQL",
+		"PostgreSQL 12.12 (Greenplum Database 7.1.0 build a) on x86_64-pc-linux-gnu":  "the server is PostgreSQL 12.12 (Greenplum Database 7.1.0 build a); it takes PostgreSQL",
+	} {
+		other := sound
+		other.product = product
+		if err := s.refuse(other); err == nil || err.Error() != want {
+			t.Errorf("%s: got %v, want %s", product, err, want)
+		}
 	}
 	local := sound
 	local.synchronousCommit, local.standbyNames = "local", "ANY 1 (a, b)"
@@ -170,17 +182,20 @@ create trigger look after insert or update on holdfast_records for each row exec
 			t.Errorf("after it the session has %s, error %v, want %s", after, err, session)
 		}
 	}
-	// One write of a batch that must wait has all of it wait.
-	out, err := s.CompareAndSwap(ctx, []holdfast.Write{
-		{Key: holdfast.Key{Name: "mixed 1"}, Old: holdfast.IfEmpty, Value: []byte("1"), Lazy: true},
-		{Key: holdfast.Key{Name: "mixed 2"}, Old: holdfast.IfEmpty, Value: []byte("1")},
-	})
-	if err != nil || !out[0].Won || !out[1].Won {
-		t.Fatalf("%+v, error %v", out, err)
-	}
-	var lazy int
-	if err := pool.QueryRow(ctx, `select count(*) from seen where name like 'mixed%' and setting = 'off'`).Scan(&lazy); err != nil || lazy != 0 {
-		t.Errorf("%d writes of a mixed batch did not wait, error %v", lazy, err)
+	// One write of a batch that must wait has all of it wait, wherever it stands.
+	for waits := range 3 {
+		var batch []holdfast.Write
+		for i := range 3 {
+			batch = append(batch, holdfast.Write{Key: holdfast.Key{Name: fmt.Sprintf("mixed %d %d", waits, i)}, Old: holdfast.IfEmpty, Value: []byte("1"), Lazy: i != waits})
+		}
+		out, err := s.CompareAndSwap(ctx, batch)
+		if err != nil || !out[0].Won || !out[1].Won || !out[2].Won {
+			t.Fatalf("%+v, error %v", out, err)
+		}
+		var lazy, all int
+		if err := pool.QueryRow(ctx, `select count(*) filter (where setting = 'off'), count(*) from seen where name like $1`, fmt.Sprintf("mixed %d %%", waits)).Scan(&lazy, &all); err != nil || lazy != 0 || all != 3 {
+			t.Errorf("of a batch whose write %d must wait %d of %d did not, error %v", waits, lazy, all, err)
+		}
 	}
 }
 
@@ -395,4 +410,51 @@ func TestOneConnection(t *testing.T) {
 	if took := time.Since(began); made != 1 && took < time.Second {
 		t.Errorf("it made %d connections in %v, want 1", made, took)
 	}
+}
+
+// as a role of its own that logs in with a setting.
+func setFor(t *testing.T, r reopener, role, setting string, grants ...string) *pgxpool.Pool {
+	t.Helper()
+	pool := as(t, r, role, grants...)
+	exec(t, r.pool, `alter role `+pool.Config().ConnConfig.User+` set `+setting)
+	return pool
+}
+
+// Rows that a policy hides would be free names.
+func TestRowSecurity(t *testing.T) {
+	r := fresh(t, nil)
+	ctx := t.Context()
+	app := as(t, r, "app", documented(t, "app", &Options{Schema: "public", Prefix: "holdfast_"})...)
+	s := open(t, app, nil)
+	hold(t, s, "a", "1")
+	for _, table := range []string{"holdfast_records", "holdfast_meta"} {
+		exec(t, r.pool, `alter table `+table+` enable row level security`)
+		if _, err := New(ctx, app, nil); err == nil || !strings.Contains(err.Error(), "row-level security") {
+			t.Errorf("New of a role that %s hides its rows from: %v", table, err)
+		}
+		says(t, s, "FAIL schema: ")
+		open(t, r.pool, nil) // the owner is not concerned
+		exec(t, r.pool, `alter table `+table+` disable row level security`)
+	}
+	says(t, s, "ok schema: ")
+	exec(t, r.pool, `alter table holdfast_records enable row level security, force row level security; alter role `+app.Config().ConnConfig.User+` bypassrls`)
+	if _, err := New(ctx, app, nil); err == nil || !strings.Contains(err.Error(), "row-level security") {
+		t.Errorf("New where rows are hidden from the fence: %v", err)
+	}
+}
+
+// Without our trigger a version may repeat.
+func TestReplicationRole(t *testing.T) {
+	r := fresh(t, nil)
+	app := setFor(t, r, "app", "session_replication_role = replica", documented(t, "app", &Options{Schema: "public", Prefix: "holdfast_"})...)
+	if _, err := New(t.Context(), app, nil); err == nil || !strings.Contains(err.Error(), "session_replication_role is replica") {
+		t.Errorf("New: %v, want a refusal", err)
+	}
+}
+
+// Where everybody may create beside the tables, the doctor says so.
+func TestOpenSchema(t *testing.T) {
+	r := fresh(t, nil)
+	exec(t, r.pool, `grant create on schema public to public`)
+	says(t, r.Store, "slow schema: everybody may create in the schema public ")
 }

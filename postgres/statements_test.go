@@ -108,7 +108,7 @@ analyze holdfast_records`); err != nil {
 	swap(holdfast.Write{Key: k(1_000_003), Old: holdfast.IfEmpty, Value: []byte("1")}, holdfast.Write{Key: k(1_000_004), Old: holdfast.IfEmpty, Value: []byte("1")})
 	for _, value := range []string{`{"holders":[{"slots":1,"token":7,"n":5}]}`, `{"holders":[{"slots":0,"token":8}]}`} {
 		hold(t, s, "fenced", value)
-		if _, err := pool.Exec(ctx, `select holdfast_fence('fenced', 8)`); err != nil {
+		if err := inTx(t, pool, `select holdfast_fence('fenced', 8)`); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -116,6 +116,7 @@ analyze holdfast_records`); err != nil {
 	mu.Lock()
 	defer mu.Unlock()
 	bad := regexp.MustCompile(`(Seq Scan|Bitmap Heap Scan) on holdfast_records|(Hash|Merge).* Join`)
+	joins := regexp.MustCompile(`Nested Loop|(Hash|Merge).* Join`)
 	all := strings.Join(plans, "\n")
 	for _, plan := range plans {
 		if at := bad.FindString(plan); at != "" {
@@ -125,11 +126,17 @@ analyze holdfast_records`); err != nil {
 			t.Errorf("a sort in\n%s", plan)
 		}
 	}
-	// It is of no use if the plans were not seen.
+	// It is of no use if the plans were not seen. Joins would be compiled where nested
+	// loops are turned off.
 	for _, statement := range []string{d.load, d.loadAll, d.insert, d.insertAbove, d.update, d.swap, d.swaps, d.swapsAbove, d.keys, d.idle, d.remove,
 		"for share", "for no key update", "order by r.id limit most", "m.key = 'floor'"} {
 		if !strings.Contains(all, strings.TrimSpace(statement)) {
 			t.Errorf("there was no plan of %s", statement)
+		}
+		for _, plan := range plans {
+			if strings.Contains(plan, strings.TrimSpace(statement)) && joins.MatchString(plan) {
+				t.Errorf("a join in\n%s", plan)
+			}
 		}
 	}
 }

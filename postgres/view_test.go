@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -113,5 +114,47 @@ func TestViewOfClients(t *testing.T) {
 	var since time.Time
 	if err := r.pool.QueryRow(ctx, `select requested from holdfast_locks where acquired between now() - '1 minute'::interval and clock_timestamp()`).Scan(&since); err != nil || !since.Equal(h.Since) {
 		t.Errorf("requested at %v, error %v, want %v", since, err, h.Since)
+	}
+}
+
+// What strangers have written into a record does nothing to a terminal: no character
+// that controls it, turns the direction of text or is invisible is shown as it is.
+func TestViewEscapes(t *testing.T) {
+	r := fresh(t, nil)
+	odd := []rune{1, '\t', '\n', '\r', 0x1b, 0x1f, 0x7f, 0x80, 0x9b, 0x9f, 0xad, 0x61c, 0x180e, 0x200b, 0x200c, 0x200d, 0x200e, 0x200f,
+		0x2028, 0x2029, 0x202a, 0x202b, 0x202c, 0x202d, 0x202e, 0x2060, 0x2064, 0x2066, 0x2067, 0x2068, 0x2069, 0x206f, 0xfeff, 0xfff9}
+	want := ""
+	for _, o := range odd {
+		want += fmt.Sprintf(`\u%04x`, o)
+	}
+	text := string(odd)
+	const plain = `C:\dir ünï 日本 "quoted" 😀`
+	quoted := func(s string) string {
+		b, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	session := put(t, r, holdfast.Key{Space: holdfast.Sessions, Name: text}, fmt.Sprintf(
+		`{"owner":{"host":%[1]s,"pid":7,"user":%[1]s,"program":%[1]s},"suspected":{"by":%[1]s,"age":1}}`, quoted(text+plain)))
+	hold(t, r, text+plain, fmt.Sprintf(`{"holders":[{"session":%s,"nr":1,"slots":1,"reason":%s}]}`, quoted(text), quoted(text+plain)))
+	hold(t, r, "bytes\x1b\x9b", `{"holders":[{"session":"none","nr":1,"slots":1,"reason":"\u202e\u001b\\u202e"}]}`)
+	var got [9]string
+	if err := r.pool.QueryRow(t.Context(), `select name, holder, host, "user", program, session, reason, suspected_by, (last_beat is not null)::text from holdfast_locks where pid = 7`).Scan(
+		&got[0], &got[1], &got[2], &got[3], &got[4], &got[5], &got[6], &got[7], &got[8]); err != nil {
+		t.Fatal(err)
+	}
+	w := want + plain
+	for i, want := range []string{w, w + "@" + w + " (pid 7)", w, w, w, want, w, w, "true"} {
+		if got[i] != want {
+			t.Errorf("column %d shows %q, want %q (session %d)", i, got[i], want, session)
+		}
+	}
+	if err := r.pool.QueryRow(t.Context(), `select name, holder, reason from holdfast_locks where pid is null`).Scan(&got[0], &got[1], &got[2]); err != nil {
+		t.Fatal(err)
+	}
+	if got[0] != `bytes\u001b\233` || got[1] != "session none" || got[2] != `\u202e\u001b\u202e` {
+		t.Errorf("it shows %q", got[:3])
 	}
 }

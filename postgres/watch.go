@@ -142,8 +142,8 @@ func (s *Store) listen(ctx context.Context, who []string) (*pgx.Conn, error) {
 	return c, nil
 }
 
-// tune has the connection listen. Unless it is one backend's alone, it proves
-// that a notification arrives.
+// tune has the connection listen, and not be ended for being idle. Unless it is
+// one backend's alone, it proves that a notification arrives.
 func (s *Store) tune(ctx context.Context, c *pgx.Conn, who []string) error {
 	channels := []string{s.channel.all()}
 	if who != nil {
@@ -156,16 +156,19 @@ func (s *Store) tune(ctx context.Context, c *pgx.Conn, who []string) error {
 	for _, c := range channels {
 		sql += `listen ` + pgx.Identifier{c}.Sanitize() + `; `
 	}
-	results, err := c.PgConn().Exec(ctx, sql+`select pg_backend_pid()`).ReadAll()
+	pid := fmt.Sprint(c.PgConn().PID())
+	sql += full(s.tables, `select pg_catalog.pg_backend_pid(), case when pg_catalog.pg_backend_pid() {=} `+pid+`
+		and pg_catalog.current_setting('idle_session_timeout', true) {<>} '0' then pg_catalog.set_config('idle_session_timeout', '0', false) end`)
+	results, err := c.PgConn().Exec(ctx, sql).ReadAll()
 	if err != nil {
 		return err
 	}
-	if rows := results[len(results)-1].Rows; len(rows) == 1 && string(rows[0][0]) == fmt.Sprint(c.PgConn().PID()) {
+	if rows := results[len(results)-1].Rows; len(rows) == 1 && string(rows[0][0]) == pid {
 		return nil
 	}
 	nonce := "? " + rand.Text()
 	err = s.beats.use(ctx, func(other *pgx.Conn) error {
-		_, err := other.Exec(ctx, `select pg_notify($1, $2)`, pgx.QueryExecModeExec, channels[0], nonce)
+		_, err := other.Exec(ctx, `select pg_catalog.pg_notify($1, $2)`, pgx.QueryExecModeExec, channels[0], nonce)
 		return err
 	})
 	if err != nil {
@@ -204,7 +207,7 @@ func (s *Store) unlisten(c *pgx.Conn) {
 }
 
 func unlisten(c *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second/2)
 	defer cancel()
 	_, err := c.PgConn().Exec(ctx, `unlisten *`).ReadAll()
 	for err == nil { // what has come meanwhile

@@ -30,7 +30,7 @@ func FuzzTables(f *testing.F) {
 			if schema != "" {
 				want = quote + schema + quote + "." + want
 			}
-			if got := tables.Expand("select 1 from {records} where n = {}", quote); got != "select 1 from "+want+" where n = '"+schema+"'" {
+			if got := tables.Expand("select 1 from {records} where n = '{}'", quote); got != "select 1 from "+want+" where n = '{}'" {
 				t.Fatalf("expanded to %s", got)
 			}
 		}

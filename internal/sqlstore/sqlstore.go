@@ -28,7 +28,8 @@ type Dialect interface {
 
 	// Swap attempts one write. The version is what the row has from now on; 0:
 	// it lost. lost is what it lost to, where the statement tells; else nil.
-	// It waits for a locked row for a second at most.
+	// It waits for a locked row for a second at most; one that hurries, as little
+	// as the server has a measure for.
 	Swap(ctx context.Context, w Write) (version int64, lost *Row, err error)
 
 	// Swaps attempts several, sorted by id, in one statement or transaction, and
@@ -68,6 +69,7 @@ type Write struct {
 	Value []byte
 	Wake  string // as in holdfast.Write
 	Lazy  bool
+	Hurry bool // another of its batch has waited for a locked row
 }
 
 // A Meaning is what is known after an error.
@@ -175,7 +177,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 		}
 		beats = beats && w.Key.Space == holdfast.Sessions
 		if w.Old == holdfast.IfEmpty || w.Old > 0 { // else it cannot win
-			ws = append(ws, Write{ID(w.Key), w.Old, w.Value, w.Wake, w.Lazy})
+			ws = append(ws, Write{ID: ID(w.Key), Old: w.Old, Value: w.Value, Wake: w.Wake, Lazy: w.Lazy})
 			where = append(where, i)
 		}
 	}
@@ -221,9 +223,12 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 		}
 	}
 	if alone {
+		hurry := false // they wait for a second together, not each
 		for i, w := range ws {
 			began := clock.Steady()
-			version, lost, err := s.swap(ctx, db, w)
+			w.Hurry = hurry
+			version, lost, locked, err := s.swap(ctx, db, w)
+			hurry = hurry || locked
 			switch {
 			case err != nil:
 				return nil, err
@@ -262,15 +267,15 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 }
 
 // swap is one write. It loses also if the row stays locked.
-func (s *Store) swap(ctx context.Context, db Dialect, w Write) (version int64, lost *Row, err error) {
+func (s *Store) swap(ctx context.Context, db Dialect, w Write) (version int64, lost *Row, locked bool, err error) {
 	err = s.again(ctx, db, func() (err error) {
 		version, lost, err = db.Swap(ctx, w)
 		return err
 	})
 	if err != nil && db.Means(err) == Locked {
-		return 0, nil, nil
+		return 0, nil, true, nil
 	}
-	return version, lost, err
+	return version, lost, false, err
 }
 
 // attempts bounds how often a statement is tried that was rolled back.

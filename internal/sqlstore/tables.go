@@ -41,17 +41,12 @@ func (t Tables) String() string {
 	return t.Schema + "." + t.Prefix
 }
 
-var braces = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{([a-z_]*)\}`) })
+var braces = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{([a-z_]+)\}`) })
 
-// Expand puts the full, quoted name of a table in place of each {name}, and
-// the schema as text, in single quotes, in place of {}.
+// Expand puts the full, quoted name of a table in place of each {name}.
 func (t Tables) Expand(text, quote string) string {
 	return braces().ReplaceAllStringFunc(text, func(s string) string {
-		name := s[1 : len(s)-1]
-		if name == "" {
-			return "'" + t.Schema + "'"
-		}
-		name = quote + t.Prefix + name + quote
+		name := quote + t.Prefix + s[1:len(s)-1] + quote
 		if t.Schema != "" {
 			name = quote + t.Schema + quote + "." + name
 		}

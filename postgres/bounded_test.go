@@ -1,0 +1,303 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// small is a store whose pool has one connection.
+func small(t *testing.T, url string) *Store {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return open(t, pool, nil)
+}
+
+// names of the rows that stay locked, "locked 0" and so on.
+const lockedRows = 8
+
+// A way is something that is in the way of a store's calls.
+type way struct {
+	name string
+	// A row of lockedRows alone is in the way: a write of it has lost, within two
+	// seconds however many there are, and the others are not held up.
+	rows bool
+	put  func(t *testing.T, r reopener, server *servers.Server) (s *Store, lift func())
+}
+
+// lock holds rows locked from outside.
+func lockWay(name string, statements ...string) way {
+	return way{name, true, func(t *testing.T, r reopener, _ *servers.Server) (*Store, func()) {
+		c := foreign(t, r, statements...)
+		return r.Store, func() { c.Close(context.Background()) }
+	}}
+}
+
+const ofLocked = ` where substr(id, 2) like 'locked%'::bytea`
+
+var ways = []way{
+	lockWay("rows locked by another transaction", `select from holdfast_records`+ofLocked+` for update`),
+	lockWay("rows changed by another transaction", `update holdfast_records set value = value`+ofLocked),
+	lockWay("rows of readers' fences", `select from holdfast_records`+ofLocked+` for share`),
+	lockWay("rows of a prepared transaction", `select from holdfast_records`+ofLocked+` for update`, `prepare transaction 'x'`),
+	{"a table that is being rewritten", false, func(t *testing.T, r reopener, _ *servers.Server) (*Store, func()) {
+		c := foreign(t, r, `lock table holdfast_records in access exclusive mode`)
+		return r.Store, func() { c.Close(context.Background()) }
+	}},
+	{"the floor", false, func(t *testing.T, r reopener, _ *servers.Server) (*Store, func()) {
+		c := foreign(t, r, `select from holdfast_meta for update`)
+		return r.Store, func() { c.Close(context.Background()) }
+	}},
+	{"a pool that is exhausted", false, func(t *testing.T, r reopener, _ *servers.Server) (*Store, func()) {
+		s := small(t, r.url)
+		c, err := s.pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s, c.Release
+	}},
+	{"a pooler that is exhausted", false, func(t *testing.T, r reopener, server *servers.Server) (*Store, func()) {
+		b, err := servers.StartPgBouncer(t.Context(), server, &servers.Options{Settings: []string{"default_pool_size=1"}})
+		if err != nil {
+			t.Skip(err)
+		}
+		url := servers.WithHostPort(r.url, fmt.Sprintf("127.0.0.1:%d", b.Port))
+		s := open(t, connect(t, url), nil)
+		c := foreign(t, reopener{s, url})
+		return s, func() { c.Close(context.Background()); b.Stop() }
+	}},
+	{"a server that is stopped", false, func(t *testing.T, r reopener, server *servers.Server) (*Store, func()) {
+		if err := server.Freeze(); err != nil {
+			t.Fatal(err)
+		}
+		return r.Store, func() { server.Thaw() }
+	}},
+	{"a server that is stopped, and a store that has no connection", false, func(t *testing.T, r reopener, server *servers.Server) (*Store, func()) {
+		s := small(t, r.url)
+		s.pool.Reset()
+		if err := server.Freeze(); err != nil {
+			t.Fatal(err)
+		}
+		return s, func() { server.Thaw() }
+	}},
+}
+
+// Whatever is in the way, each call of a store ends with its context, and a row that
+// is locked is no more than a write that has lost.
+func TestBounded(t *testing.T) {
+	server := servers.Postgres(t, &servers.Options{Settings: []string{"max_prepared_transactions=5"}})
+	if !server.Own {
+		t.Skip("this needs a server of its own")
+	}
+	r := migrated(t, server.Database(t), nil)
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			for i := range lockedRows {
+				hold(t, r, fmt.Sprintf("locked %d", i), "1")
+			}
+			put(t, r, holdfast.Key{Space: holdfast.Sessions, Name: "locked s"}, "1")
+			for i := range 3 {
+				hold(t, r, fmt.Sprintf("gone %d", i), "")
+			}
+			calls := everyCall(t, r)
+			s, lift := w.put(t, r, server)
+			defer func() {
+				lift()
+				r.pool.Exec(context.Background(), `rollback prepared 'x'`)
+			}()
+			var all sync.WaitGroup
+			for name, call := range calls {
+				all.Go(func() {
+					took, err := timed(t, 1200*time.Millisecond, s, call)
+					if took > 2200*time.Millisecond {
+						t.Errorf("%s with a second and a fifth returned after %v, error %v", name, took, err)
+					}
+				})
+			}
+			all.Wait()
+			if !w.rows {
+				return
+			}
+			for name, call := range calls {
+				took, err := timed(t, 20*time.Second, s, call)
+				if err != nil || took > 2500*time.Millisecond {
+					t.Errorf("%s beside locked rows ended after %v, error %v", name, took, err)
+				}
+			}
+			batch := lockedBatch(t, r)
+			out, err := s.CompareAndSwap(t.Context(), batch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, o := range out {
+				if o.Won != (i >= lockedRows) {
+					t.Errorf("%s: %+v", batch[i].Key.Name, o)
+				}
+				if i < lockedRows && o.Record.Version != batch[i].Old {
+					t.Errorf("%s: it is told version %d, want that which it was to follow, %d", batch[i].Key.Name, o.Record.Version, batch[i].Old)
+				}
+			}
+		})
+	}
+	closes(t, r, server)
+}
+
+func timed(t *testing.T, patience time.Duration, s *Store, call func(context.Context, *Store) error) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	began := time.Now()
+	err := call(ctx, s)
+	return time.Since(began), err
+}
+
+// lockedBatch follows what is locked, and takes as many names that are free.
+func lockedBatch(t *testing.T, r reopener) (batch []holdfast.Write) {
+	t.Helper()
+	for i := range lockedRows {
+		k := holdfast.Key{Name: fmt.Sprintf("locked %d", i)}
+		got, err := r.Load(t.Context(), []holdfast.Key{k})
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch = append(batch, holdfast.Write{Key: k, Old: got[0].Version, Value: []byte("2")})
+	}
+	for i := range lockedRows {
+		batch = append(batch, holdfast.Write{Key: holdfast.Key{Name: fmt.Sprintf("%c free %d %d", 'a'+i%2*24, i, time.Now().UnixNano())}, Old: holdfast.IfEmpty, Value: []byte("1")})
+	}
+	return batch
+}
+
+// everyCall is what a client asks of a store.
+func everyCall(t *testing.T, r reopener) map[string]func(context.Context, *Store) error {
+	t.Helper()
+	cas := func(ws ...holdfast.Write) func(context.Context, *Store) error {
+		return func(ctx context.Context, s *Store) error {
+			_, err := s.CompareAndSwap(ctx, ws)
+			return err
+		}
+	}
+	batch := lockedBatch(t, r)
+	locked, beat := holdfast.Key{Name: "locked 0"}, holdfast.Key{Space: holdfast.Sessions, Name: "locked s"}
+	return map[string]func(context.Context, *Store) error{
+		"Load": func(ctx context.Context, s *Store) error { _, err := s.Load(ctx, []holdfast.Key{locked}); return err },
+		"Load of many": func(ctx context.Context, s *Store) error {
+			_, err := s.Load(ctx, []holdfast.Key{locked, beat})
+			return err
+		},
+		"a take":             cas(holdfast.Write{Key: locked, Old: holdfast.IfEmpty, Value: []byte("2")}),
+		"a write":            cas(holdfast.Write{Key: locked, Old: batch[0].Old, Value: []byte("1"), Wake: "x"}),
+		"a write that frees": cas(holdfast.Write{Key: locked, Old: batch[0].Old}),
+		"a heartbeat":        cas(holdfast.Write{Key: beat, Old: holdfast.IfEmpty, Value: []byte("2")}),
+		"a batch":            cas(batch[:lockedRows+1]...),
+		"Keys":               func(ctx context.Context, s *Store) error { _, err := s.Keys(ctx, holdfast.Names, "", 5); return err },
+		"Sweep":              func(ctx context.Context, s *Store) error { _, err := s.Sweep(ctx, 0); return err },
+		"Diagnose":           func(ctx context.Context, s *Store) error { _, err := s.Diagnose(ctx); return err },
+		"New":                func(ctx context.Context, s *Store) error { _, err := New(ctx, s.pool, nil); return err },
+		"Verify":             func(ctx context.Context, s *Store) error { return Verify(ctx, s.pool, nil) },
+		"Watch": func(ctx context.Context, s *Store) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			s.Watch(ctx, nil, func(holdfast.Hint) {})
+			return nil
+		},
+		"Fence": func(ctx context.Context, s *Store) error {
+			err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return fences["Fence"](ctx, tx, "free", 1) })
+			if err != nil && ctx.Err() == nil { // there is no such lock
+				return nil
+			}
+			return err
+		},
+	}
+}
+
+// Close waits for nobody.
+func closes(t *testing.T, r reopener, server *servers.Server) {
+	t.Helper()
+	s := open(t, connect(t, r.url), nil)
+	hints, ended, _ := watching(t, s)
+	expect(t, hints, holdfast.Hint{})
+	if err := s.beats.use(t.Context(), func(c *pgx.Conn) error { return c.Ping(t.Context()) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Thaw()
+	began := time.Now()
+	s.Close()
+	<-ended
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("Close, and the end of watching, beside a server that is stopped took %v", took)
+	}
+}
+
+// A pooler may give a connection for a session, for a transaction or for a statement;
+// with the last there are no transactions, and so no fence.
+func TestPoolModes(t *testing.T) {
+	server := servers.Postgres(t, nil)
+	for _, mode := range []string{"session", "transaction", "statement"} {
+		t.Run(mode, func(t *testing.T) {
+			b, err := servers.StartPgBouncer(t.Context(), server, &servers.Options{Settings: []string{"pool_mode=" + mode}})
+			if err != nil {
+				t.Skip(err)
+			}
+			t.Cleanup(func() { b.Stop() })
+			r := fresh(t, nil)
+			s := open(t, connect(t, servers.WithHostPort(r.url, fmt.Sprintf("127.0.0.1:%d", b.Port))), nil)
+			c, other := client(t, s), client(t, s)
+			lock, err := c.Acquire(t.Context(), "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := other.TryAcquire(t.Context(), "a"); !errors.Is(err, holdfast.ErrHeld) {
+				t.Errorf("a second one got %v", err)
+			}
+			err = pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error { return Fence(t.Context(), tx, lock) })
+			if (err == nil) != (mode != "statement") {
+				t.Errorf("the fence: %v", err)
+			}
+			handed := make(chan error, 1)
+			go func() {
+				l, err := other.Acquire(t.Context(), "a")
+				if err == nil {
+					err = l.Release(t.Context())
+				}
+				handed <- err
+			}()
+			eventually(t, 20*time.Second, "the other waits", func() bool {
+				info, err := c.Show(t.Context(), "a")
+				return err == nil && len(info.Waiters) == 1
+			})
+			if err := lock.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := <-handed; err != nil {
+				t.Error(err)
+			}
+			ws := []holdfast.Write{{Key: holdfast.Key{Name: "b"}, Old: holdfast.IfEmpty, Value: []byte("\x00\xff")}, {Key: holdfast.Key{Name: "c"}, Old: holdfast.IfEmpty, Value: []byte("1")}}
+			if out, err := s.CompareAndSwap(t.Context(), ws); err != nil || !out[0].Won || !out[1].Won {
+				t.Errorf("a batch: %+v, error %v", out, err)
+			}
+			if got, err := s.Load(t.Context(), []holdfast.Key{ws[0].Key}); err != nil || string(got[0].Value) != "\x00\xff" {
+				t.Errorf("it is read as %+v, error %v", got, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,272 @@
+-- Holdfast's tables, version 1. All of it may be repeated.
+
+begin;
+set local client_min_messages = warning;
+select pg_advisory_xact_lock(5218421797312874); -- one at a time
+
+do $$ begin
+  if {} <> '' and not exists (select from pg_namespace where nspname = {}) then
+    execute format('create schema %I', {});
+  end if;
+end $$;
+
+-- Where the tables go, and where the functions look for them whatever the
+-- search_path of their caller.
+select set_config('search_path', quote_ident(coalesce(nullif({}, ''), current_schema())) || ', pg_temp', true);
+
+do $$ begin
+  if to_regclass('{meta}') is not null then
+    if (select m.value from {meta} m where m.key = 'version') > 1 then
+      raise exception 'holdfast: the schema is newer than this script';
+    end if;
+  end if;
+end $$;
+
+create table if not exists {meta} (
+  key   text   not null primary key,
+  value bigint not null
+);
+
+-- A record that holds nothing keeps its row and its version. Half of each page
+-- is left free, so that a row that changes stays on its page.
+create table if not exists {records} (
+  id      bytea  not null primary key,  -- \x00 lock, \x01 session, \x02 setting, \x03 audit; then the name
+  version bigint not null,              -- microseconds since 1970, or one more than before
+  prev    bigint not null default -1,   -- the version that the last statement asked for; -1: any that held nothing
+  value   bytea  not null,              -- JSON, or empty
+  fence   bigint not null default 0     -- highest token of a block seen by a fence
+) with (fillfactor = 50);
+
+-- A new row must have a version above all that were ever swept, and a row that
+-- was swept does not come back by a write that follows one of its versions. This
+-- looks once the row is in, so it sees each sweep that has removed it before,
+-- however old the snapshot of the statement is.
+create or replace function {inserted}() returns trigger
+language plpgsql set search_path from current as $$
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform from {meta} m where m.key = 'floor' for share; -- fails if the floor has risen since
+  end if;
+  if new.prev > 0 or new.version <= (select m.value from {meta} m where m.key = 'floor') then
+    raise exception using errcode = 'HF001', message = 'holdfast: the row was swept meanwhile';
+  end if;
+  return null;
+end $$;
+
+do $$ begin
+  if not exists (select from pg_trigger where tgrelid = '{records}'::regclass and tgname = 'holdfast_insert') then
+    create trigger holdfast_insert after insert on {records} for each row execute function {inserted}();
+  end if;
+end $$;
+
+-- Keys and sweeps walk the table in the order of ids, a page after the other. On
+-- a big table the planner would now and then sort all of it for every page.
+create or replace function {keys}(above bytea, below bytea, most integer) returns setof bytea
+language plpgsql stable set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+begin
+  return query select r.id from {records} r
+    where r.id > above and r.id < below and length(r.value) > 0
+    order by r.id limit most;
+end $$;
+
+create or replace function {idle}(above bytea, until bigint, most integer) returns table (id bytea, version bigint)
+language plpgsql stable set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+begin
+  return query select r.id, r.version from {records} r
+    where r.id > above and length(r.value) = 0 and r.version <= until
+    order by r.id limit most;
+end $$;
+
+-- A value as JSON; null if it is not. jsonb cannot have all that JSON can, so at
+-- a second try what it refuses is left out. (What catches an error cannot run in
+-- parallel.)
+create or replace function {json}(value bytea) returns jsonb
+language plpgsql immutable as $$
+declare
+  plain text;
+begin
+  return convert_from(value, 'UTF8')::jsonb;
+exception when others then
+  begin
+    plain := replace(encode(value, 'escape'), '\\', chr(1)); -- the backslashes of the value
+    plain := regexp_replace(plain, '\\[0-7]{3}', '?', 'g');
+    plain := regexp_replace(plain, chr(1) || chr(1) || '|' || chr(1) || 'u[0-9a-f]{4}', '?', 'g');
+    return replace(plain, chr(1), '\')::jsonb;
+  exception when others then
+    return null;
+  end;
+end $$;
+
+-- A list of it; empty if it is none.
+create or replace function {list}(value jsonb) returns jsonb
+language plpgsql immutable parallel safe as $$
+begin
+  if jsonb_typeof(value) = 'array' then
+    return value;
+  end if;
+  return '[]';
+end $$;
+
+-- A number of it; null if it is none.
+create or replace function {number}(value jsonb) returns bigint
+language plpgsql immutable parallel safe as $$
+begin
+  if jsonb_typeof(value) = 'number' and value::text ~ '^-?[0-9]{1,18}$' then
+    return value::bigint;
+  end if;
+  return null;
+end $$;
+
+-- A name for people.
+create or replace function {text}(name bytea) returns text
+language plpgsql immutable as $$
+begin
+  return convert_from(name, 'UTF8');
+exception when others then
+  return encode(name, 'escape');
+end $$;
+
+-- One row for each who holds a lock or waits for it.
+create or replace view {locks} as
+with
+  locks as (
+    select substr(r.id, 2) as name, r.version, {json}(r.value) as value
+    from {records} r
+    where r.id > '\x00' and r.id < '\x01' and length(r.value) > 0
+  ),
+  claims as (
+    select l.name, 'held' as state, c.place, c.claim,
+           coalesce(nullif({number}(c.claim->'token'), 0),
+                    greatest(l.version, {number}(l.value->'next')) + coalesce({number}(c.claim->'off'), 0)) as token
+    from locks l, jsonb_array_elements({list}(l.value->'holders')) with ordinality c(claim, place)
+    where jsonb_typeof(c.claim) = 'object'
+    union all
+    select l.name, 'waiting', c.place, c.claim, null
+    from locks l, jsonb_array_elements({list}(l.value->'waiters')) with ordinality c(claim, place)
+    where jsonb_typeof(c.claim) = 'object'
+  ),
+  sessions as (
+    select {text}(substr(r.id, 2)) as id, r.version, {json}(r.value) as value
+    from {records} r
+    where r.id > '\x01' and r.id < '\x02' and length(r.value) > 0
+  )
+select
+  {text}(c.name) as name,
+  case coalesce({number}(c.claim->'slots'), 0)
+    when 0 then 'shared'
+    when 1 then 'exclusive'
+    else 'slots ' || {number}(c.claim->'slots')
+  end as mode,
+  c.state,
+  c.place as position,
+  coalesce(coalesce(s.value->'owner'->>'user' || '@', '') || (s.value->'owner'->>'host'),
+           s.value->'owner'->>'user', 'session ' || left(c.claim->>'session', 8))
+    || coalesce(' (pid ' || {number}(s.value->'owner'->'pid') || ')', '') as holder,
+  s.value->'owner'->>'host' as host,
+  {number}(s.value->'owner'->'pid') as pid,
+  s.value->'owner'->>'user' as "user",
+  s.value->'owner'->>'program' as program,
+  c.claim->>'session' as session,
+  {number}(c.claim->'nr') as nr,
+  c.claim->>'reason' as reason,
+  c.token,
+  c.token + coalesce(nullif({number}(c.claim->'n'), 0), 1) - 1 as last_token,
+  to_timestamp({number}(c.claim->'since') / 1e6) as requested,
+  to_timestamp(c.token / 1e6) as acquired,
+  greatest(coalesce(c.token / 1e6, extract(epoch from clock_timestamp())::numeric)
+           - {number}(c.claim->'since') / 1e6, 0)::double precision as waited,
+  coalesce({number}(c.claim->'retries'), 0) as retries,
+  (coalesce(nullif({number}(s.value->'ttl'), 0), {number}(c.claim->'ttl')) / 1e3)::double precision as ttl,
+  to_timestamp((s.version - case when s.value->'suspected' is null then 0
+                                 else coalesce({number}(s.value->'suspected'->'age'), 0) end) / 1e6) as last_beat,
+  s.value->'suspected'->>'by' as suspected_by,
+  case when s.value->'suspected' is not null then to_timestamp(s.version / 1e6) end as suspected_since,
+  coalesce({number}(s.value->'dead'), 0) <> 0 as dead
+from claims c
+left join sessions s on s.id = c.claim->>'session';
+
+-- The fence for all who speak SQL, as the last statement before COMMIT:
+--   select holdfast_fence('orders/42', 1795226403001234);
+-- fails unless the token still holds the lock, and keeps the lock from being
+-- taken over until the transaction has ended. A transaction that then is left
+-- idle for longer than the TTL is ended by the server.
+--   HF002 the token does not hold it   HF003 there is no such lock
+create or replace function {fence}(name bytea, token bigint) returns void
+language plpgsql security definer set search_path from current as $$
+declare
+  key    constant bytea := '\x00'::bytea || $1;
+  r      record;
+  value  jsonb;
+  claim  jsonb;
+  alone  boolean; -- its holder is exclusive
+  first  bigint;  -- its tokens
+  last   bigint;
+  ttl    bigint;
+  idle   bigint;
+  strong boolean; -- the lock of the row; shared holders do not wait for each other
+begin
+  select c.version, c.value, c.ctid, c.xmax into r from {records} c where c.id = key;
+  value := {json}(r.value);
+  strong := {list}(value->'holders') @> '[{"slots": 1}]';
+  if not strong and r.xmax <> '0'::xid then -- others have locked it, or still do
+    -- Who waits to write the row comes first: by PostgreSQL's rules readers that
+    -- follow each other closely would keep it waiting for ever.
+    strong := exists (
+      select from pg_locks l
+      where l.locktype = 'tuple' and l.relation = '{records}'::regclass and format('(%s,%s)', l.page, l.tuple) = r.ctid::text
+        and l.database = (select d.oid from pg_database d where d.datname = current_database()));
+  end if;
+  loop
+    if strong then
+      select c.version, c.value, c.fence into r from {records} c where c.id = key for no key update;
+    else
+      select c.version, c.value, c.fence into r from {records} c where c.id = key for share;
+    end if;
+    if not found then
+      raise exception using errcode = 'HF003',
+        message = format('no such lock in this database: "%s"; was it taken through another store?', {text}($1));
+    end if;
+    value := {json}(r.value);
+    for claim in select h from jsonb_array_elements({list}(value->'holders')) h loop
+      first := coalesce(nullif({number}(claim->'token'), 0),
+                        greatest(r.version, {number}(value->'next')) + coalesce({number}(claim->'off'), 0));
+      last := first + coalesce(nullif({number}(claim->'n'), 0), 1) - 1;
+      exit when $2 between first and last and jsonb_typeof(claim) = 'object';
+      claim := null;
+    end loop;
+    alone := {number}(claim->'slots') is not distinct from 1;
+    exit when strong or not alone;
+    strong := true; -- it changed hands between the two looks
+  end loop;
+  -- Of an exclusive claim with many tokens only one may write at a time, and
+  -- none behind a newer one.
+  if claim is null or alone and last > first and $2 < r.fence then
+    raise exception using errcode = 'HF002',
+      message = format('token %s no longer holds "%s"; roll back', $2, {text}($1));
+  end if;
+  if alone and last > first and $2 > r.fence then
+    update {records} c set fence = $2 where c.id = key;
+  end if;
+  -- A frozen process must not keep the lock from others for ever.
+  ttl := least(coalesce(nullif({number}(claim->'ttl'), 0), 15000), 2147483647);
+  idle := 1000 * extract(epoch from current_setting('idle_in_transaction_session_timeout')::interval);
+  if idle = 0 or idle > ttl then
+    perform set_config('idle_in_transaction_session_timeout', ttl::text, true);
+  end if;
+end $$;
+
+create or replace function {fence}(name text, token bigint) returns void
+language plpgsql security definer set search_path from current as $$
+begin
+  perform {fence}(convert_to($1, 'UTF8'), $2);
+end $$;
+
+-- It runs with the rights of the owner of the tables: who fences needs no other
+-- right on them than to call it. Grant that to those who shall have it.
+revoke all on function {fence}(text, bigint), {fence}(bytea, bigint) from public;
+
+insert into {meta} (key, value) values ('version', 1), ('floor', 0) on conflict do nothing;
+
+commit;
