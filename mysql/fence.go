@@ -54,8 +54,9 @@ func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
 var errNoLock = errors.New("no such lock in this database; was it taken through another store?")
 
 func fence(ctx context.Context, tx *sql.Tx, t sqlstore.Tables, name string, token int64) error {
-	// The bytes of the name, whatever character set the connection has.
-	_, err := tx.ExecContext(ctx, t.Expand(`call {fence}(convert(unhex(?) using utf8mb4), ?)`, "`"), fmt.Sprintf("%x", name), token)
+	// The bytes of the name, whatever character sets the connection has: in some of
+	// them the digits of a hexadecimal number are of several bytes.
+	_, err := tx.ExecContext(ctx, t.Expand(`call {fence}(convert(unhex(convert(? using latin1)) using utf8mb4), ?)`, "`"), fmt.Sprintf("%x", name), token)
 	var e *mysql.MySQLError
 	if errors.As(err, &e) {
 		switch {

@@ -7,9 +7,10 @@
 // # Connections
 //
 // The store takes connections from the caller's pool and sets them up for
-// itself: READ COMMITTED, autocommit, UTC, and at most a second of waiting for a
-// locked row. So the settings in the data source name do not matter to it, nor
-// its to others: it gives no connection back but closes it, when it is unused for
+// itself: READ COMMITTED, autocommit, UTC, at most a second of waiting for a
+// locked row, and no limits of rows, of time or of joins. So neither what the data
+// source name sets nor what the server has for everybody matters to it, nor what it
+// sets to others: it gives no connection back but closes it, when it is unused for
 // half a minute. There are up to four for locks and one for heartbeats; half as
 // many as SetMaxOpenConns allows at most, and with two only one for both.
 //
@@ -57,7 +58,7 @@ type Options struct {
 	// Allow lists dangers accepted by name: "async-commit" and "async-binlog",
 	// that the server does not wait for the disk, so that a token may repeat
 	// after a crash of the machine; "galera", a cluster that may give the same
-	// lock twice.
+	// lock twice; "group-replication", a group with several primaries, which may too.
 	Allow []string
 }
 
