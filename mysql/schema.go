@@ -212,6 +212,10 @@ where routine_schema = database() and routine_name = ?`, t.Prefix+"fence").Scan(
 	case mode != "":
 		return differs("fence", fmt.Sprintf("was made with sql_mode %q, and not with none", mode))
 	}
+	// Called for a name that no lock has.
+	if _, err := l.conn.ExecContext(ctx, t.Expand(`call {fence}('', 0)`, "`")); number(err) == errNoDefiner {
+		return fmt.Errorf("schema of %q: %s runs with the rights of a user who has gone: make it anew with holdfast schema apply (%w)", t, t.Prefix+"fence", err)
+	}
 	err = l.conn.QueryRowContext(ctx, `
 select security_type, view_definition from information_schema.views
 where table_schema = database() and table_name = ?`, t.Prefix+"locks").Scan(&security, &text)

@@ -267,6 +267,22 @@ func TestRights(t *testing.T) {
 	if err := l.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
+
+	// Who has made the tables has to stay, or another one to make them anew.
+	do(`drop user %smigrator@'%%'`, strings.TrimPrefix(database, "hf_"))
+	want = `holdfast_fence runs with the rights of a user who has gone: make it anew with holdfast schema apply`
+	if err := Verify(t.Context(), admin, nil); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("without the migrator: got %v, want %s", err, want)
+	}
+	if f := finding(t, s, "schema"); f.Level != holdfast.Failure || !strings.Contains(f.Text, want) {
+		t.Errorf("without the migrator the doctor says %+v", f)
+	}
+	if err := Migrate(t.Context(), admin, nil); err != nil {
+		t.Error(err)
+	}
+	if err := Verify(t.Context(), admin, nil); err != nil {
+		t.Errorf("made anew: %v", err)
+	}
 }
 
 // The view shows who holds and who waits, as a DBA wants to see it.

@@ -169,7 +169,7 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	}
 	var found server
 	var replicas int
-	var may error
+	var may, differs error
 	err = s.names.use(ctx, func(l *lane) (err error) {
 		if found, err = ask(ctx, l, s.tables); err != nil {
 			return err
@@ -190,6 +190,7 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 				p.Close()
 			}
 		}
+		differs = verify(ctx, l, s.tables)
 		return nil
 	})
 	if err != nil {
@@ -205,6 +206,8 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 		say(holdfast.Failure, "schema", "%v", err)
 	} else if may != nil {
 		say(holdfast.Failure, "schema", "version %d of %s; %v", found.schema, s.tables, errNotGranted(s.tables, may))
+	} else if differs != nil {
+		say(holdfast.Failure, "schema", "%v", differs)
 	} else {
 		say(holdfast.Good, "schema", "version %d of %s; may read and write", found.schema, s.tables)
 	}

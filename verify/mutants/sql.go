@@ -501,6 +501,9 @@ var sql = []mutant{
 		return differs("fence",`,
 		`	case false:
 		return differs("fence",`}}, mysql("TestVerify")},
+	{"my: the fence may run with the rights of somebody who has gone", "R16", []edit{{"mysql/schema.go",
+		"number(err) == errNoDefiner {",
+		"false {"}}, mysql("TestRights")},
 	{"my: the view may run with the rights of who looks", "R16", []edit{{"mysql/schema.go",
 		`	case security != "DEFINER":
 		return differs("locks",`,
