@@ -29,6 +29,12 @@
 // Every write does: what waits is set for the whole server
 // (innodb_flush_log_at_trx_commit), so a lazy write is written as any other.
 //
+// # Dumps
+//
+// What locks our tables for longer than a TTL takes every lock away, since no heartbeat
+// can be written. mysqldump does so by default (--lock-tables), also where it runs under
+// a lock of ours: use --single-transaction.
+//
 // # Versions and time
 //
 // A version is at least the server's clock in microseconds when the statement
