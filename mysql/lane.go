@@ -20,7 +20,8 @@ type lane struct {
 }
 
 // laneIdle is how long a lane is kept that nobody uses. One that is used is kept
-// for as long as it works: the pool may have no other to give.
+// for as long as it works: the pool may have no other to give. So is that for
+// heartbeats, which with a long TTL are far apart.
 const laneIdle = 30 * time.Second
 
 // setUp is read differently by MariaDB and MySQL. It is what changes the meaning of
@@ -127,6 +128,7 @@ type lanes struct {
 
 	mu     sync.Mutex
 	idle   []*lane // the last used at the end
+	keep   int     // how many of them stay, used or not
 	timer  *time.Timer
 	closed bool
 
@@ -238,13 +240,13 @@ func (p *lanes) put(l *lane, good bool) {
 func (p *lanes) trim() {
 	p.mu.Lock()
 	n := 0
-	for n < len(p.idle) && time.Since(p.idle[n].used) >= laneIdle {
+	for n < len(p.idle)-p.keep && time.Since(p.idle[n].used) >= laneIdle {
 		n++
 	}
 	old := p.idle[:n:n]
 	p.idle = p.idle[n:]
 	p.timer = nil
-	if len(p.idle) > 0 && !p.closed {
+	if len(p.idle) > p.keep && !p.closed {
 		p.timer = time.AfterFunc(laneIdle-time.Since(p.idle[0].used), p.trim)
 	}
 	p.mu.Unlock()

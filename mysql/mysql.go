@@ -11,8 +11,9 @@
 // locked row, and no limits of rows, of time or of joins. So neither what the data
 // source name sets nor what the server has for everybody matters to it, nor what it
 // sets to others: it gives no connection back but closes it, when it is unused for
-// half a minute. There are up to four for locks and one for heartbeats; half as
-// many as SetMaxOpenConns allows at most, and with two only one for both.
+// half a minute; that for heartbeats stays. There are up to four for locks and one for
+// heartbeats; half as many as SetMaxOpenConns allows at most, and with two only one
+// for both.
 //
 // # Waiting
 //
@@ -161,7 +162,7 @@ func share(db *sql.DB) (names, beats *lanes, err error) {
 		if n > 0 && n < 8 {
 			names = newLanes(db, n/2)
 		}
-		beats.lender, beats.loans = names, 2
+		beats.lender, beats.loans, beats.keep = names, 2, 1
 		return names, beats, nil
 	case n == 2:
 		names = newLanes(db, 1)
