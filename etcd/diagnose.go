@@ -76,6 +76,15 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	} else {
 		say(holdfast.Good, "hints", "a watch tells of writes")
 	}
+	outer, hidden, err := s.outside(ctx)
+	switch {
+	case err != nil:
+		say(holdfast.Warning, "prefix", "whether others' keys are among ours cannot be seen: %v", err)
+	case outer != "":
+		say(holdfast.Failure, "prefix", "%v", errAmong(s.prefix, outer))
+	case len(hidden) > 0:
+		say(holdfast.Warning, "prefix", "whether prefix %q is in use as well, among whose keys ours would be, cannot be seen by this user", hidden[0])
+	}
 	e, highest := s.now()
 	say(holdfast.Good, "epoch", "tokens count from %s, revision %d", time.UnixMicro(e.base).UTC().Format(time.RFC3339), highest)
 	return list, nil

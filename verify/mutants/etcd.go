@@ -38,6 +38,18 @@ var onRevisions = []mutant{
 		"	if next != last || last > 0 {", "	if false {"}}, onEtcd("TestFenceHandOff")},
 	{"etcd: a fence does not keep its token", "P4", []edit{{"etcd/fence.go",
 		"	if next != last {\n		keep", "	if false {\n		keep"}}, onEtcd("TestFenceHandOff")},
+	{"etcd: a prefix among the keys of another is opened", "P1", []edit{{"etcd/nested.go",
+		"		case len(resp.Kvs) > 0 && baseOf(resp.Kvs[0].Value) > 0:", "		case len(resp.Kvs) > 9:"}}, onEtcd("TestNestedPrefixes")},
+	{"etcd: a prefix with another's keys in it is opened", "P1", []edit{{"etcd/nested.go",
+		`for more := f != "f/"; more; {`, `for more := false; more; {`}}, onEtcd("TestNestedPrefixes")},
+	{"etcd: who is refused stays", "P1", []edit{{"etcd/nested.go",
+		"	if first {\n		err = errors.Join", "	if false {\n		err = errors.Join"}}, onEtcd("TestNestedPrefixes")},
+	{"etcd: a lock may be taken for a prefix", "P8", []edit{{"etcd/nested.go",
+		"				if len(resp.Kvs) > 0 && baseOf(resp.Kvs[0].Value) > 0 {", "				if len(resp.Kvs) > 0 {"}}, onEtcd("TestOwnKeysAreNotNested")},
+	{"etcd: what a fence keeps may be taken for a prefix", "P8", []edit{{"etcd/nested.go",
+		`for more := f != "f/"; more; {`, `for more := true; more; {`}}, onEtcd("TestOwnKeysAreNotNested")},
+	{"etcd: a role of its own prefix only may not lock", "R16", []edit{{"etcd/nested.go",
+		"		case errors.Is(err, rpctypes.ErrPermissionDenied):", "		case errors.Is(err, rpctypes.ErrNoLeader):"}}, onEtcd("TestRoleCannotSeeOuter")},
 }
 
 func onEtcd(run string) test { return test{"./etcd", run + "$"} }
