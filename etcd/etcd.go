@@ -367,12 +367,16 @@ func (s *Store) write(ctx context.Context, writes []holdfast.Write, outs []holdf
 	return nil
 }
 
-// op is the transaction of one write. That a key holds nothing is asked the other
+// op is the transaction of one write. What ends a session deletes its key: no version is
+// given twice without it, and short programs would leave one each. That a key holds nothing is asked the other
 // way round, since no comparison of values holds for a key that is not there.
 func (s *Store) op(e epoch, w holdfast.Write, single bool) clientv3.Op {
 	k := s.key(w.Key)
 	get := []clientv3.Op{clientv3.OpGet(k)}
 	put := []clientv3.Op{clientv3.OpPut(k, string(w.Value))}
+	if w.Key.Space == holdfast.Sessions && len(w.Value) == 0 && w.Old > e.base {
+		put[0] = clientv3.OpDelete(k) // of ids that are used once nothing has to stay
+	}
 	if w.Wake != "" {
 		put = append(put, clientv3.OpPut(s.wakes(w.Wake)+letters[w.Key.Space]+w.Key.Name, ""))
 	}

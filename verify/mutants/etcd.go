@@ -48,6 +48,10 @@ var onRevisions = []mutant{
 		"				if len(resp.Kvs) > 0 && baseOf(resp.Kvs[0].Value) > 0 {", "				if len(resp.Kvs) > 0 {"}}, onEtcd("TestOwnKeysAreNotNested")},
 	{"etcd: what a fence keeps may be taken for a prefix", "P8", []edit{{"etcd/nested.go",
 		`for more := f != "f/"; more; {`, `for more := true; more; {`}}, onEtcd("TestOwnKeysAreNotNested")},
+	{"etcd: what a session was stays", "P8", []edit{{"etcd/etcd.go",
+		"put[0] = clientv3.OpDelete(k)", "put[0] = put[0]"}}, onEtcd("TestShortProgramsLeaveNothing")},
+	{"etcd: the end of no session is no version", "R2", []edit{{"etcd/etcd.go",
+		"&& len(w.Value) == 0 && w.Old > e.base {", "&& len(w.Value) == 0 {"}}, onEtcd("TestEndedSession")},
 	{"etcd: a role of its own prefix only may not lock", "R16", []edit{{"etcd/nested.go",
 		"		case errors.Is(err, rpctypes.ErrPermissionDenied):", "		case errors.Is(err, rpctypes.ErrNoLeader):"}}, onEtcd("TestRoleCannotSeeOuter")},
 }
