@@ -54,6 +54,10 @@ var onRevisions = []mutant{
 		"&& len(w.Value) == 0 && w.Old > e.base {", "&& len(w.Value) == 0 {"}}, onEtcd("TestEndedSession")},
 	{"etcd: a role of its own prefix only may not lock", "R16", []edit{{"etcd/nested.go",
 		"		case errors.Is(err, rpctypes.ErrPermissionDenied):", "		case errors.Is(err, rpctypes.ErrNoLeader):"}}, onEtcd("TestRoleCannotSeeOuter")},
+	{"etcd: that a password can be read is not told", "R16", []edit{{"cmd/holdfast/internal/command/cluster.go",
+		"	case !far:\n", "	case true:\n"}}, test{"./cmd/holdfast/internal/command", "TestEncryption$"}},
+	{"etcd: any host counts as this one", "R16", []edit{{"cmd/holdfast/internal/command/cluster.go",
+		"(ip == nil || !ip.IsLoopback())", "(ip != nil && !ip.IsLoopback())"}}, test{"./cmd/holdfast/internal/command", "TestEncryption$"}},
 }
 
 func onEtcd(run string) test { return test{"./etcd", run + "$"} }
