@@ -55,7 +55,7 @@ var onRevisions = []mutant{
 	{"etcd: a role of its own prefix only may not lock", "R16", []edit{{"etcd/nested.go",
 		"		case errors.Is(err, rpctypes.ErrPermissionDenied):", "		case errors.Is(err, rpctypes.ErrNoLeader):"}}, onEtcd("TestRoleCannotSeeOuter")},
 	{"etcd: that a password can be read is not told", "R16", []edit{{"cmd/holdfast/internal/command/cluster.go",
-		"	case !far:\n", "	case true:\n"}}, test{"./cmd/holdfast/internal/command", "TestEncryption$"}},
+		"	case !far:\n", "	case !far || far:\n"}}, test{"./cmd/holdfast/internal/command", "TestEncryption$"}},
 	{"etcd: any host counts as this one", "R16", []edit{{"cmd/holdfast/internal/command/cluster.go",
 		"(ip == nil || !ip.IsLoopback())", "(ip != nil && !ip.IsLoopback())"}}, test{"./cmd/holdfast/internal/command", "TestEncryption$"}},
 }
