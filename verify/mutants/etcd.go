@@ -52,6 +52,8 @@ var onRevisions = []mutant{
 		"put[0] = clientv3.OpDelete(k)", "put[0] = put[0]"}}, onEtcd("TestShortProgramsLeaveNothing")},
 	{"etcd: the end of no session is no version", "R2", []edit{{"etcd/etcd.go",
 		"&& len(w.Value) == 0 && w.Old > e.base {", "&& len(w.Value) == 0 {"}}, onEtcd("TestEndedSession")},
+	{"etcd: the doctor stays when time is up", "X19", []edit{{"etcd/diagnose.go",
+		"context.WithTimeout(context.WithoutCancel(ctx), 500*time.Millisecond)", "context.WithTimeout(context.WithoutCancel(ctx), 9*time.Second)"}}, onEtcd("TestBounded")},
 	{"etcd: a role of its own prefix only may not lock", "R16", []edit{{"etcd/nested.go",
 		"		case errors.Is(err, rpctypes.ErrPermissionDenied):", "		case errors.Is(err, rpctypes.ErrNoLeader):"}}, onEtcd("TestRoleCannotSeeOuter")},
 	{"etcd: that a password can be read is not told", "R16", []edit{{"cmd/holdfast/internal/command/cluster.go",
