@@ -109,7 +109,8 @@ type Sweeper interface {
 	// says how many. Before a row goes, the store raises a floor to at least its
 	// version, in the same transaction or in one that came before; a key that is
 	// written again starts above the floor, however long that write has been
-	// under way. So versions grow strictly per key, for ever.
+	// under way. So versions grow strictly per key, for ever. A store may remove
+	// the row of a session as soon as it holds nothing.
 	Sweep(ctx context.Context, idle time.Duration) (removed int, err error)
 }
 

@@ -20,7 +20,7 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	say := func(level holdfast.Level, subject, format string, args ...any) {
 		list = append(list, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
 	}
-	members, err := s.client.MemberList(ctx)
+	members, err := send(ctx, true, func(ctx context.Context) (*clientv3.MemberListResponse, error) { return s.client.MemberList(ctx) })
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
@@ -76,6 +76,15 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	} else {
 		say(holdfast.Good, "hints", "a watch tells of writes")
 	}
+	outer, hidden, err := s.outside(ctx)
+	switch {
+	case err != nil:
+		say(holdfast.Warning, "prefix", "whether others' keys are among ours cannot be seen: %v", err)
+	case outer != "":
+		say(holdfast.Failure, "prefix", "%v", errAmong(s.prefix, outer))
+	case len(hidden) > 0:
+		say(holdfast.Warning, "prefix", "whether prefix %q is in use as well, among whose keys ours would be, cannot be seen by this user", hidden[0])
+	}
 	e, highest := s.now()
 	say(holdfast.Good, "epoch", "tokens count from %s, revision %d", time.UnixMicro(e.base).UTC().Format(time.RFC3339), highest)
 	return list, nil
@@ -124,8 +133,8 @@ func (s *Store) wakesItself(ctx context.Context) error {
 	who := "doctor-" + rand.Text()
 	k := holdfast.Key{Space: holdfast.Settings, Name: who}
 	wakes := s.wakes(who)
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer func() { // also where time is up, but then not for long: a sweep takes it, too
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 500*time.Millisecond)
 		defer cancel()
 		s.client.Delete(ctx, wakes, clientv3.WithPrefix())
 	}()

@@ -27,7 +27,8 @@ import (
 
 // Options of New; nil and the zero value of each field are the defaults.
 type Options struct {
-	// Prefix is what all keys begin with; "holdfast/".
+	// Prefix is what all keys begin with; "holdfast/". One that is among the keys of
+	// another Holdfast prefix, as apps/ is among those of app, is refused.
 	Prefix string
 }
 
@@ -76,7 +77,11 @@ func New(ctx context.Context, client *clientv3.Client, opts *Options) (*Store, e
 	if opts != nil && opts.Prefix != "" {
 		s.prefix = opts.Prefix
 	}
-	if err := s.open(ctx); err != nil {
+	first, err := s.open(ctx)
+	if err == nil {
+		err = s.apart(ctx, first)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
 	return s, nil
@@ -104,8 +109,8 @@ func (s *Store) wakes(who string) string {
 
 func (s *Store) fenceKey(name string) string { return s.prefix + "f/" + name }
 
-// open learns the epoch, or begins one.
-func (s *Store) open(ctx context.Context) error {
+// open learns the epoch, or begins one, and is then the first to use the prefix.
+func (s *Store) open(ctx context.Context) (first bool, err error) {
 	s.mu.Lock()
 	old := s.epoch.base + s.highest
 	s.mu.Unlock()
@@ -118,16 +123,16 @@ func (s *Store) open(ctx context.Context) error {
 			Else(clientv3.OpGet(k)).Commit()
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	e := epoch{base, resp.Header.Revision}
 	if !resp.Succeeded {
 		if e, err = readEpoch(resp); err != nil {
-			return err
+			return false, err
 		}
 	}
 	s.adopt(e, resp.Header.Revision)
-	return nil
+	return resp.Succeeded, nil
 }
 
 func readEpoch(resp *clientv3.TxnResponse) (epoch, error) {
@@ -135,11 +140,17 @@ func readEpoch(resp *clientv3.TxnResponse) (epoch, error) {
 	if len(kvs) == 0 {
 		return epoch{}, nil
 	}
-	base, err := strconv.ParseInt(string(kvs[0].Value), 10, 64)
-	if err != nil || base <= 0 {
+	base := baseOf(kvs[0].Value)
+	if base <= 0 {
 		return epoch{}, fmt.Errorf("key %q says %q, which is not ours: choose another prefix", kvs[0].Key, kvs[0].Value)
 	}
 	return epoch{base, kvs[0].ModRevision}, nil
+}
+
+// baseOf is what the key of an epoch says, or 0 if it is not one.
+func baseOf(value []byte) int64 {
+	base, _ := strconv.ParseInt(string(value), 10, 64)
+	return max(base, 0)
 }
 
 // adopt goes by an epoch from now on. If it is over already, the next transaction
@@ -182,7 +193,7 @@ func (s *Store) transact(ctx context.Context, again bool, ops func(epoch) []clie
 			return nil, e, err
 		}
 		if next.revision == 0 {
-			if err := s.open(ctx); err != nil {
+			if _, err := s.open(ctx); err != nil {
 				return nil, e, err
 			}
 			continue
@@ -356,12 +367,16 @@ func (s *Store) write(ctx context.Context, writes []holdfast.Write, outs []holdf
 	return nil
 }
 
-// op is the transaction of one write. That a key holds nothing is asked the other
+// op is the transaction of one write. What ends a session deletes its key: no version is
+// given twice without it, and short programs would leave one each. That a key holds nothing is asked the other
 // way round, since no comparison of values holds for a key that is not there.
 func (s *Store) op(e epoch, w holdfast.Write, single bool) clientv3.Op {
 	k := s.key(w.Key)
 	get := []clientv3.Op{clientv3.OpGet(k)}
 	put := []clientv3.Op{clientv3.OpPut(k, string(w.Value))}
+	if w.Key.Space == holdfast.Sessions && len(w.Value) == 0 && w.Old > e.base {
+		put[0] = clientv3.OpDelete(k) // of ids that are used once nothing has to stay
+	}
 	if w.Wake != "" {
 		put = append(put, clientv3.OpPut(s.wakes(w.Wake)+letters[w.Key.Space]+w.Key.Name, ""))
 	}

@@ -376,6 +376,7 @@ const (
 	errRecordChange = 1020
 	errNoTable      = 1146
 	errNoProcedure  = 1305
+	errNoDefiner    = 1449
 	errUnknownStmt  = 1243
 	errReprepare    = 1615
 	errOption       = 1290 // --read-only among others

@@ -257,8 +257,15 @@ func TestGrants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := app.Exec(`call holdfast_fence('orders/42', ?)`, lock.Token()); err != nil {
+	tx, err := app.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(`call holdfast_fence('orders/42', ?)`, lock.Token()); err != nil {
 		t.Errorf("the fence as app: %v", err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Error(err)
 	}
 	dba := connect(t, dsn(t, target, url.UserPassword("dba"+suffix, "secret")))
 	var name, state string

@@ -16,6 +16,14 @@ import (
 // before tx has ended. It must be the last statement before Commit; after an
 // error roll back: the server does not see to it that you do.
 //
+// So an error that is caught and forgotten is no fence: by ROLLBACK TO a savepoint and
+// going on, as nested transactions of frameworks do, or by a CONTINUE HANDLER. Nor is a
+// fence behind a savepoint that is rolled back to, which may unlock it. What commits by
+// itself, as statements do that change tables, ends the fence with the transaction;
+// behind such a statement, or where each commits by itself, there is nothing to fence,
+// which is an error, on MySQL only said here. Part of an XA transaction that is
+// prepared, a fence keeps its locks until somebody commits that or rolls it back.
+//
 // tx is a transaction in the database that holds the locks, of any isolation
 // level. Where innodb_snapshot_isolation is on and tx is REPEATABLE READ, it
 // fails with error 1020 if the lock's record has changed since tx began to read,
@@ -33,8 +41,9 @@ import (
 //	call holdfast_fence('orders/42', 1795226403001234)
 //
 // which fails, with SQLSTATE HF002, unless the token holds the lock. A trigger can
-// see to it that nobody writes without: here only who holds the lock on an account,
-// and has said so with "set @lock_token = 1795226403001234".
+// see to it that nobody writes without, but who may make temporary tables in the
+// database, and puts one in the place of ours. Here it is only who holds the lock on an
+// account, and has said so with "set @lock_token = 1795226403001234".
 //
 //	create trigger accounts_fenced before update on accounts for each row
 //	  call holdfast_fence(concat('accounts/', new.id), coalesce(@lock_token, 0))
@@ -51,17 +60,22 @@ func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
 	return nil
 }
 
+var errNoTransaction = errors.New("the transaction has ended already: a statement in it commits by itself, as those that change tables do")
+
 var errNoLock = errors.New("no such lock in this database; was it taken through another store?")
 
 func fence(ctx context.Context, tx *sql.Tx, t sqlstore.Tables, name string, token int64) error {
-	// The bytes of the name, whatever character set the connection has.
-	_, err := tx.ExecContext(ctx, t.Expand(`call {fence}(convert(unhex(?) using utf8mb4), ?)`, "`"), fmt.Sprintf("%x", name), token)
+	// The bytes of the name, whatever character sets the connection has: in some of
+	// them the digits of a hexadecimal number are of several bytes.
+	_, err := tx.ExecContext(ctx, t.Expand(`call {fence}(convert(unhex(convert(? using latin1)) using utf8mb4), ?)`, "`"), fmt.Sprintf("%x", name), token)
 	var e *mysql.MySQLError
 	if errors.As(err, &e) {
 		switch {
 		case e.SQLState == [5]byte([]byte("HF002")):
 			_, err = holdfast.Record{}.Fence(name, token, 0)
 			return err
+		case e.SQLState == [5]byte([]byte("HF004")):
+			err = errNoTransaction
 		case e.SQLState == [5]byte([]byte("HF003")), e.Number == errNoTable, e.Number == errNoProcedure:
 			err = errNoLock
 		}

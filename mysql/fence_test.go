@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -157,6 +158,26 @@ func TestFenceOfNoLock(t *testing.T) {
 		_, err := application(t, s, "").Exec(`call holdfast_fence(?, 17)`, name)
 		if state(err) != "HF003" {
 			t.Errorf("in SQL: error %v of SQLSTATE %q, want HF003", err, state(err))
+		}
+	}
+}
+
+// The character set of the connection does not matter, be it one in which digits
+// are of several bytes.
+func TestFenceInAnyCharacterSet(t *testing.T) {
+	s := fresh(t, way{})
+	token := hold(t, s, "größe/42", `{"holders":[{"session":"a","nr":1,"slots":1}]}`)
+	for _, collation := range []string{"latin1_bin", "utf8mb4_turkish_ci", "ucs2_bin", "utf32_bin", "gbk_bin", "binary"} {
+		db := application(t, s, "collation_connection=%27"+collation+"%27")
+		for form, fence := range fences {
+			if form == "SQL" && slices.Contains([]string{"latin1_bin", "gbk_bin", "binary"}, collation) {
+				continue // there ö is of other bytes, or is none
+			}
+			tx := begin(t, db)
+			if err := fence(t.Context(), tx, "größe/42", token); err != nil {
+				t.Errorf("%s, %s: %v", collation, form, err)
+			}
+			tx.Rollback()
 		}
 	}
 }

@@ -20,17 +20,22 @@ type lane struct {
 }
 
 // laneIdle is how long a lane is kept that nobody uses. One that is used is kept
-// for as long as it works: the pool may have no other to give.
+// for as long as it works: the pool may have no other to give. So is that for
+// heartbeats, which with a long TTL are far apart.
 const laneIdle = 30 * time.Second
 
-// setUp is read differently by MariaDB and MySQL. Of what the caller may have
-// set, it is what changes the meaning of our statements: time zones have hours
-// that come twice, for example.
+// setUp is read differently by MariaDB and MySQL. It is what changes the meaning of
+// our statements, or may stop them, of all that the caller, the server or its
+// init_connect may have set: time zones have hours that come twice, for example. A
+// default is what the server's variables say, so none is asked for. autocommit
+// goes off and on again to end a transaction that has begun already.
 const setUp = `
-set session autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, time_zone = '+00:00',
-	sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', sql_select_limit = default, sql_safe_updates = 0
-	/*M!100600 , tx_isolation = 'READ-COMMITTED', tx_read_only = 0 */
-	/*!80000 , transaction_isolation = 'READ-COMMITTED', transaction_read_only = 0 */`
+set session autocommit = 0, autocommit = 1, completion_type = 0, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1,
+	time_zone = _ascii'+00:00', timestamp = default, sql_mode = _ascii'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION',
+	character_set_client = utf8mb4, character_set_connection = utf8mb4, character_set_results = utf8mb4,
+	sql_select_limit = 18446744073709551615, sql_big_selects = 1, sql_safe_updates = 0, unique_checks = 1, foreign_key_checks = 1
+	/*M!100600 , tx_isolation = 'READ-COMMITTED', tx_read_only = 0, max_statement_time = 0 */
+	/*!80000 , transaction_isolation = 'READ-COMMITTED', transaction_read_only = 0, max_execution_time = 0 */`
 
 func openLane(ctx context.Context, db *sql.DB) (*lane, error) {
 	conn, err := db.Conn(ctx)
@@ -123,6 +128,7 @@ type lanes struct {
 
 	mu     sync.Mutex
 	idle   []*lane // the last used at the end
+	keep   int     // how many of them stay, used or not
 	timer  *time.Timer
 	closed bool
 
@@ -234,13 +240,13 @@ func (p *lanes) put(l *lane, good bool) {
 func (p *lanes) trim() {
 	p.mu.Lock()
 	n := 0
-	for n < len(p.idle) && time.Since(p.idle[n].used) >= laneIdle {
+	for n < len(p.idle)-p.keep && time.Since(p.idle[n].used) >= laneIdle {
 		n++
 	}
 	old := p.idle[:n:n]
 	p.idle = p.idle[n:]
 	p.timer = nil
-	if len(p.idle) > 0 && !p.closed {
+	if len(p.idle) > p.keep && !p.closed {
 		p.timer = time.AfterFunc(laneIdle-time.Since(p.idle[0].used), p.trim)
 	}
 	p.mu.Unlock()

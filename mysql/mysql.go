@@ -7,11 +7,13 @@
 // # Connections
 //
 // The store takes connections from the caller's pool and sets them up for
-// itself: READ COMMITTED, autocommit, UTC, and at most a second of waiting for a
-// locked row. So the settings in the data source name do not matter to it, nor
-// its to others: it gives no connection back but closes it, when it is unused for
-// half a minute. There are up to four for locks and one for heartbeats; half as
-// many as SetMaxOpenConns allows at most, and with two only one for both.
+// itself: READ COMMITTED, autocommit, UTC, at most a second of waiting for a
+// locked row, and no limits of rows, of time or of joins. So neither what the data
+// source name sets nor what the server has for everybody matters to it, nor what it
+// sets to others: it gives no connection back but closes it, when it is unused for
+// half a minute; that for heartbeats stays. There are up to four for locks and one for
+// heartbeats; half as many as SetMaxOpenConns allows at most, and with two only one
+// for both.
 //
 // # Waiting
 //
@@ -27,6 +29,12 @@
 //
 // Every write does: what waits is set for the whole server
 // (innodb_flush_log_at_trx_commit), so a lazy write is written as any other.
+//
+// # Dumps
+//
+// What locks our tables for longer than a TTL takes every lock away, since no heartbeat
+// can be written. mysqldump does so by default (--lock-tables), also where it runs under
+// a lock of ours: use --single-transaction.
 //
 // # Versions and time
 //
@@ -57,7 +65,7 @@ type Options struct {
 	// Allow lists dangers accepted by name: "async-commit" and "async-binlog",
 	// that the server does not wait for the disk, so that a token may repeat
 	// after a crash of the machine; "galera", a cluster that may give the same
-	// lock twice.
+	// lock twice; "group-replication", a group with several primaries, which may too.
 	Allow []string
 }
 
@@ -154,7 +162,7 @@ func share(db *sql.DB) (names, beats *lanes, err error) {
 		if n > 0 && n < 8 {
 			names = newLanes(db, n/2)
 		}
-		beats.lender, beats.loans = names, 2
+		beats.lender, beats.loans, beats.keep = names, 2, 1
 		return names, beats, nil
 	case n == 2:
 		names = newLanes(db, 1)

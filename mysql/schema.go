@@ -27,8 +27,42 @@ func Schema(opts *Options) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("mysql: %w", err)
 	}
-	return t.Expand(schema, "`"), nil
+	return script(t), nil
 }
+
+// script is the schema with the names of its tables and all that is written in it but
+// once.
+func script(t sqlstore.Tables) string {
+	return t.Expand(macros().ReplaceAllStringFunc(schema, func(s string) string {
+		name, expr, _ := strings.Cut(s[1:len(s)-1], " ")
+		if name == "shown" {
+			expr = fmt.Sprintf(escaped, expr)
+		}
+		return "convert(" + expr + " using utf8mb4) collate utf8mb4_bin"
+	}), "`")
+}
+
+// escapeMark is in a view wherever it escapes a text.
+const escapeMark = "'0000005C00000075'"
+
+// macros are {text EXPRESSION}, which has a collation of its own, so that no two
+// differ, and {shown EXPRESSION}, which is also escaped.
+var macros = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?s)\{(?:text|shown) [^{}]*\}`) })
+
+// escaped is a text with what a terminal would obey or hide written out: control
+// characters, those that turn the direction of text, and those that have no width. It
+// looks at the text in hexadecimal, where each character has eight digits, puts a dot
+// before each, and an x before each digit of those to be written out. What a group is
+// called in a replacement MariaDB and MySQL do not agree upon.
+const escaped = `
+    convert(unhex(replace(replace(replace(replace(replace(replace(replace(replace(
+      regexp_replace(regexp_replace(
+        regexp_replace(convert(hex(convert(convert(%s using utf8mb4) using utf32)) using utf8mb4), '(.{8})', if(version() like '%%MariaDB%%', '.\\1', '.$1')),
+        '[.]0000(?=00[01].|007F|00[89].|00AD|061C|180E|200[B-F]|202[89A-E]|206.|FEFF|FFF[9AB])(.)(.)(.)(.)',
+        concat('0000005C00000075', if(version() like '%%MariaDB%%', '000000x\\1000000x\\2000000x\\3000000x\\4', '000000x$1000000x$2000000x$3000000x$4'))),
+        '[.]000E(?=00[0-7].)(.)(.)(.)(.)',
+        concat('0000005C00000055000000x0000000x0000000x0000000xE', if(version() like '%%MariaDB%%', '000000x\\1000000x\\2000000x\\3000000x\\4', '000000x$1000000x$2000000x$3000000x$4'))),
+      '.', ''), 'xA', '61'), 'xB', '62'), 'xC', '63'), 'xD', '64'), 'xE', '65'), 'xF', '66'), 'x', '3')) using utf32)`
 
 // Migrate creates the schema as far as it is missing. It may be repeated, and by
 // several at once. Where all is there it changes nothing.
@@ -49,10 +83,6 @@ func Schema(opts *Options) (string, error) {
 //	grant execute on procedure shop.holdfast_fence to app;
 //	grant select on shop.holdfast_locks to dba;
 func Migrate(ctx context.Context, db *sql.DB, opts *Options) error {
-	script, err := Schema(opts)
-	if err != nil {
-		return err
-	}
 	t, err := opts.tables()
 	if err != nil {
 		return fmt.Errorf("mysql: %w", err)
@@ -72,7 +102,7 @@ func Migrate(ctx context.Context, db *sql.DB, opts *Options) error {
 		case s.schema == schemaVersion && verify(ctx, l, t) == nil:
 			return nil
 		}
-		for _, q := range sqlstore.Statements(script) {
+		for _, q := range sqlstore.Statements(script(t)) {
 			if _, err := l.conn.ExecContext(ctx, q); err != nil {
 				return err
 			}
@@ -96,7 +126,8 @@ func alone(ctx context.Context, db *sql.DB, f func(*lane) error) error {
 }
 
 // Verify compares the schema in the database with that of this program: tables
-// and the view column by column, and the procedure if the user may see it.
+// and the view column by column, the procedure if the user may see it, and with whose
+// rights both run.
 func Verify(ctx context.Context, db *sql.DB, opts *Options) error {
 	t, err := opts.tables()
 	if err != nil {
@@ -156,15 +187,46 @@ where event_object_schema = database() and event_object_table = ? limit 1`, t.Pr
 	} else if !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	var body sql.NullString
-	err = l.conn.QueryRowContext(ctx, `
-select routine_definition from information_schema.routines
-where routine_schema = database() and routine_name = ?`, t.Prefix+"fence").Scan(&body)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return err
+	return verifyDefiners(ctx, l, t)
+}
+
+// verifyDefiners compares what runs with the rights of who has made it: the procedure,
+// and the view as far as the server keeps it as it was written.
+func verifyDefiners(ctx context.Context, l *lane, t sqlstore.Tables) error {
+	differs := func(name, how string) error {
+		return fmt.Errorf("schema of %q: %s %s; compare it with: holdfast schema print", t, t.Prefix+name, how)
 	}
-	if want := t.Expand(procedure().FindString(schema), "`"); body.Valid && plain(body.String) != plain(want) {
-		return fmt.Errorf("schema of %q: %s is not as published; compare it with: holdfast schema print", t, t.Prefix+"fence")
+	var security, mode string
+	var text sql.NullString // null or empty: not for everybody to see
+	err := l.conn.QueryRowContext(ctx, `
+select security_type, sql_mode, routine_definition from information_schema.routines
+where routine_schema = database() and routine_name = ?`, t.Prefix+"fence").Scan(&security, &mode, &text)
+	switch published := procedure().FindString(script(t)); {
+	case errors.Is(err, sql.ErrNoRows):
+	case err != nil:
+		return err
+	case text.Valid && plain(text.String) != plain(published):
+		return differs("fence", "is not as published")
+	case security != "DEFINER":
+		return differs("fence", "runs with the rights of who calls it, and not of who has made it")
+	case mode != "":
+		return differs("fence", fmt.Sprintf("was made with sql_mode %q, and not with none", mode))
+	}
+	// Called for a name that no lock has.
+	if _, err := l.conn.ExecContext(ctx, t.Expand(`call {fence}('', 0)`, "`")); number(err) == errNoDefiner {
+		return fmt.Errorf("schema of %q: %s runs with the rights of a user who has gone: make it anew with holdfast schema apply (%w)", t, t.Prefix+"fence", err)
+	}
+	err = l.conn.QueryRowContext(ctx, `
+select security_type, view_definition from information_schema.views
+where table_schema = database() and table_name = ?`, t.Prefix+"locks").Scan(&security, &text)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+	case err != nil:
+		return err
+	case text.String != "" && strings.Count(text.String, escapeMark) != strings.Count(script(t), escapeMark):
+		return differs("locks", "is not as published")
+	case security != "DEFINER":
+		return differs("locks", "runs with the rights of who looks, and not of who has made it")
 	}
 	return nil
 }

@@ -1,5 +1,8 @@
 -- Holdfast's tables, version 1. Every statement may be repeated.
 
+-- What is written here shall mean the same whatever the session has set.
+set @holdfast_sql_mode = @@session.sql_mode, session sql_mode = '';
+
 create table if not exists {meta} (
   `key` varchar(20) not null primary key,
   value bigint      not null
@@ -15,7 +18,8 @@ create table if not exists {records} (
 ) engine=InnoDB;
 
 -- One row for each who holds a lock or waits for it. Times are in the time zone
--- of the session that looks.
+-- of the session that looks. In what others have written, control characters and
+-- those that turn or hide a text are written out, as \u202e.
 create or replace view {locks} as
 with
   locks as (
@@ -29,15 +33,15 @@ with
            coalesce(nullif(c.token, 0),
                     greatest(l.version, coalesce(cast(json_value(l.value, '$.next') as decimal(20)), 0)) + coalesce(c.off, 0)) as token
     from locks l join json_table(l.value, '$.holders[*]' columns (
-      place for ordinality, session varchar(64) path '$.session', nr bigint path '$.nr', slots bigint path '$.slots',
+      place for ordinality, session varchar(64) character set utf8mb4 path '$.session', nr bigint path '$.nr', slots bigint path '$.slots',
       token decimal(20) path '$.token', off decimal(20) path '$.off', n decimal(20) path '$.n', ttl bigint path '$.ttl',
-      since decimal(20) path '$.since', reason text path '$.reason', retries bigint path '$.retries')) c
+      since decimal(20) path '$.since', reason text character set utf8mb4 path '$.reason', retries bigint path '$.retries')) c
     union all
     select l.name, 'waiting', c.place, c.session, c.nr, c.slots, c.n, c.ttl, c.since, c.reason, c.retries, null
     from locks l join json_table(l.value, '$.waiters[*]' columns (
-      place for ordinality, session varchar(64) path '$.session', nr bigint path '$.nr', slots bigint path '$.slots',
+      place for ordinality, session varchar(64) character set utf8mb4 path '$.session', nr bigint path '$.nr', slots bigint path '$.slots',
       n decimal(20) path '$.n', ttl bigint path '$.ttl',
-      since decimal(20) path '$.since', reason text path '$.reason', retries bigint path '$.retries')) c
+      since decimal(20) path '$.since', reason text character set utf8mb4 path '$.reason', retries bigint path '$.retries')) c
   ),
   sessions as (
     select id, version,
@@ -46,21 +50,21 @@ with
     where id > x'01' and id < x'02'
   )
 select
-  convert(c.name using utf8mb4) as name,
-  case coalesce(c.slots, 0) when 0 then 'shared' when 1 then 'exclusive' else concat('slots ', c.slots) end as mode,
-  c.state as state,
+  {shown c.name} as name,
+  {text case coalesce(c.slots, 0) when 0 then 'shared' when 1 then 'exclusive' else concat('slots ', c.slots) end} as mode,
+  {text c.state} as state,
   c.place as position,
-  concat(
+  {shown concat(
     coalesce(concat(coalesce(concat(json_value(s.value, '$.owner.user'), '@'), ''), json_value(s.value, '$.owner.host')),
              json_value(s.value, '$.owner.user'), concat('session ', left(c.session, 8))),
-    coalesce(concat(' (pid ', json_value(s.value, '$.owner.pid'), ')'), '')) as holder,
-  json_value(s.value, '$.owner.host') as host,
+    coalesce(concat(' (pid ', json_value(s.value, '$.owner.pid'), ')'), ''))} as holder,
+  {shown json_value(s.value, '$.owner.host')} as host,
   cast(json_value(s.value, '$.owner.pid') as signed) as pid,
-  json_value(s.value, '$.owner.user') as `user`,
-  json_value(s.value, '$.owner.program') as program,
-  c.session as session,
+  {shown json_value(s.value, '$.owner.user')} as `user`,
+  {shown json_value(s.value, '$.owner.program')} as program,
+  {shown c.session} as session,
   c.nr as nr,
-  c.reason as reason,
+  {shown c.reason} as reason,
   cast(c.token as signed) as token,
   cast(c.token + greatest(coalesce(c.n, 1), 1) - 1 as signed) as last_token,
   from_unixtime(c.since * 0.000001) as requested,
@@ -69,7 +73,7 @@ select
   coalesce(c.retries, 0) as retries,
   coalesce(nullif(cast(json_value(s.value, '$.ttl') as signed), 0), c.ttl) * 0.001 as ttl,
   from_unixtime((s.version - coalesce(cast(json_value(s.value, '$.suspected.age') as signed), 0)) * 0.000001) as last_beat,
-  json_value(s.value, '$.suspected.by') as suspected_by,
+  {shown json_value(s.value, '$.suspected.by')} as suspected_by,
   if(json_value(s.value, '$.suspected.by') is null, null, from_unixtime(s.version * 0.000001)) as suspected_since,
   coalesce(cast(json_value(s.value, '$.dead') as signed), 0) <> 0 as dead
 from claims c
@@ -81,10 +85,8 @@ where c.session is not null;
 -- fails unless the token still holds the lock, and keeps the lock from being
 -- taken over until the transaction has ended. After an error roll back.
 --   HF002 the token does not hold it   HF003 there is no such lock
+--   HF004 there is no transaction (MySQL cannot tell)
 drop procedure if exists {fence};
-
--- What a value is that is not JSON shall be no error.
-set @holdfast_sql_mode = @@session.sql_mode, session sql_mode = '';
 
 delimiter //
 create procedure {fence}(in lock_name varchar(300) character set utf8mb4, in lock_token bigint)
@@ -97,6 +99,7 @@ begin
   declare claim_token, claim_n decimal(30);
   declare alone boolean;
   declare problem varchar(128) character set utf8mb4;
+  declare began datetime(6) default now(6);
 
   -- A guess, by what this transaction may have seen long ago: holders that share
   -- a lock do not wait for each other here. (SET with a subquery would lock the row,
@@ -127,7 +130,7 @@ begin
              coalesce(nullif(c.token, 0),
                       greatest(its_version, coalesce(cast(json_value(doc, '$.next') as decimal(20)), 0)) + coalesce(c.off, 0)) as token
       from json_table(doc, '$.holders[*]' columns (
-        session varchar(64) path '$.session', slots bigint path '$.slots', token decimal(20) path '$.token',
+        session varchar(64) character set utf8mb4 path '$.session', slots bigint path '$.slots', token decimal(20) path '$.token',
         off decimal(20) path '$.off', n decimal(20) path '$.n', ttl bigint path '$.ttl')) c
       where c.session is not null
     ) h
@@ -147,6 +150,14 @@ begin
   if claim_slots = 1 and claim_n > 1 and lock_token > seen then
     update {records} r set r.fence = lock_token where r.id = its_id;
   end if;
+
+  -- Where each statement commits by itself nothing stays locked. Within a trigger or
+  -- a function, which are part of a statement, time stands still.
+  /*M!100300
+  if @@in_transaction = 0 and now(6) <> began then
+    signal sqlstate 'HF004' set message_text = 'there is no transaction that could be fenced: begin one, and mind what commits it by itself, as statements that change tables do';
+  end if;
+  */
 
   -- A process that freezes must not keep the lock from others for ever. What
   -- follows is a comment to MySQL, which has no such setting.

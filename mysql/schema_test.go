@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 // Migrate may be repeated, and by several at once, also while others use the
@@ -95,18 +96,32 @@ func TestSchemaByClient(t *testing.T) {
 		t.Error(err)
 	}
 	hold(t, open(t, target, way{prefix: "my_locks_"}), "a", `{"holders":[{"session":"a","slots":1,"token":7}]}`)
-	if _, err := db.Exec(`call my_locks_fence('a', 7)`); err != nil {
+	if _, err := begin(t, db).Exec(`call my_locks_fence('a', 7)`); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestVerify(t *testing.T) {
+	// part is one of the published statements, changed.
+	part := func(begins, from, to string) string {
+		for _, q := range sqlstore.Statements(script(tables(t, ""))) {
+			if strings.HasPrefix(q, begins) {
+				return strings.ReplaceAll(q, from, to)
+			}
+		}
+		t.Fatalf("the schema has no statement %q", begins)
+		return ""
+	}
 	for change, want := range map[string]string{
 		`alter table holdfast_records modify value longblob not null`:                          `holdfast_records.value is`,
 		`alter table holdfast_records engine = Aria`:                                           `holdfast_records is "Aria" and not "InnoDB"`,
 		`alter table holdfast_records modify id varchar(256) not null`:                         `holdfast_records.id is`,
 		`create or replace view holdfast_locks as select 1 as name`:                            `holdfast_locks.acquired is "" and not "column"`,
 		`create or replace procedure holdfast_fence(a varchar(300), b bigint) begin do 1; end`: `holdfast_fence is not as published`,
+		`alter procedure holdfast_fence sql security invoker`:                                  `holdfast_fence runs with the rights of who calls it, and not of who has made it; compare it with: holdfast schema print`,
+		`set sql_mode = 'EMPTY_STRING_IS_NULL';` + part("create procedure", "", ""):            `holdfast_fence was made with sql_mode "EMPTY_STRING_IS_NULL", and not with none`,
+		part("create or replace view", "replace view", "replace sql security invoker view"):    `holdfast_locks runs with the rights of who looks`,
+		part("create or replace view", escapeMark, "''"):                                       `holdfast_locks is not as published`,
 		`create trigger audit after update on holdfast_records for each row set @x = 1`:        `holdfast_records has a trigger, audit: a trigger on our table`,
 		`drop table holdfast_meta`:                                                             `is missing; create it with mysql.Migrate or: holdfast schema apply`,
 		"delete from holdfast_meta where `key` = 'version'":                                    `is missing; create it with mysql.Migrate or: holdfast schema apply`,
@@ -117,7 +132,14 @@ func TestVerify(t *testing.T) {
 		if err := Migrate(t.Context(), db, nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := db.Exec(change); err != nil {
+		if mode, create, ok := strings.Cut(change, ";create procedure"); ok {
+			db.SetMaxOpenConns(1)
+			for _, q := range []string{`drop procedure holdfast_fence`, mode, "create procedure" + create} {
+				if _, err := db.Exec(q); err != nil {
+					t.Fatal(err)
+				}
+			}
+		} else if _, err := db.Exec(change); err != nil {
 			t.Fatal(err)
 		}
 		if err := Verify(t.Context(), db, nil); err == nil || !strings.Contains(err.Error(), want) {
@@ -244,6 +266,22 @@ func TestRights(t *testing.T) {
 	}
 	if err := l.Release(t.Context()); err != nil {
 		t.Error(err)
+	}
+
+	// Who has made the tables has to stay, or another one to make them anew.
+	do(`drop user %smigrator@'%%'`, strings.TrimPrefix(database, "hf_"))
+	want = `holdfast_fence runs with the rights of a user who has gone: make it anew with holdfast schema apply`
+	if err := Verify(t.Context(), admin, nil); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("without the migrator: got %v, want %s", err, want)
+	}
+	if f := finding(t, s, "schema"); f.Level != holdfast.Failure || !strings.Contains(f.Text, want) {
+		t.Errorf("without the migrator the doctor says %+v", f)
+	}
+	if err := Migrate(t.Context(), admin, nil); err != nil {
+		t.Error(err)
+	}
+	if err := Verify(t.Context(), admin, nil); err != nil {
+		t.Errorf("made anew: %v", err)
 	}
 }
 

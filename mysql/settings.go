@@ -16,7 +16,7 @@ import (
 )
 
 // dangers are what Options.Allow may name.
-var dangers = []string{"async-binlog", "async-commit", "galera"}
+var dangers = []string{"async-binlog", "async-commit", "galera", "group-replication"}
 
 // A server is what is known of one.
 type server struct {
@@ -25,6 +25,7 @@ type server struct {
 	mariadb   bool
 	returning bool              // INSERT … RETURNING
 	settings  map[string]string // global variables; those that it does not have are not there
+	unlogged  bool              // of our connections, the binary log has nothing
 	schema    int64             // version of ours; 0: there is none
 }
 
@@ -43,7 +44,8 @@ func ask(ctx context.Context, l *lane, t sqlstore.Tables) (s server, err error) 
 	s.settings = make(map[string]string)
 	err = l.once(ctx, `
 show global variables where variable_name in ('version', 'read_only', 'super_read_only', 'innodb_read_only', 'innodb_flush_log_at_trx_commit',
-	'log_bin', 'sync_binlog', 'binlog_format', 'wsrep_on', 'max_allowed_packet', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')`, func(rows *sql.Rows) error {
+	'log_bin', 'sync_binlog', 'binlog_format', 'wsrep_on', 'wsrep_forced_binlog_format', 'max_allowed_packet', 'rpl_semi_sync_master_enabled',
+	'rpl_semi_sync_source_enabled', 'group_replication_group_name', 'group_replication_single_primary_mode')`, func(rows *sql.Rows) error {
 		var name, value string
 		err := rows.Scan(&name, &value)
 		s.settings[strings.ToLower(name)] = value
@@ -54,7 +56,7 @@ show global variables where variable_name in ('version', 'read_only', 'super_rea
 	}
 	s.version = s.settings["version"]
 	s.read()
-	err = l.conn.QueryRowContext(ctx, t.Expand("select value from {meta} where `key` = 'version'", "`")).Scan(&s.schema)
+	err = l.conn.QueryRowContext(ctx, t.Expand("select value, @@session.sql_log_bin = 0 from {meta} where `key` = 'version'", "`")).Scan(&s.schema, &s.unlogged)
 	switch {
 	case errors.Is(err, sql.ErrNoRows), number(err) == errNoTable:
 		err = nil
@@ -95,14 +97,17 @@ func (s server) risks() (list []risk) {
 	if s.is("log_bin", "ON", "1") && !s.is("sync_binlog", "1") {
 		list = append(list, risk{"async-binlog", fmt.Sprintf("sync_binlog is %s: after a crash of the machine transactions that are not in the binary log are rolled back, and a token may repeat. Set sync_binlog = 1", s.settings["sync_binlog"])})
 	}
+	if s.settings["group_replication_group_name"] != "" && s.is("group_replication_single_primary_mode", "OFF", "0") {
+		list = append(list, risk{"group-replication", "the server is part of a group with several primaries (group_replication_single_primary_mode is OFF), of which two may give the same lock. Use a group with one primary"})
+	}
 	if s.is("wsrep_on", "ON", "1") {
 		list = append(list, risk{"galera", "the server is part of a Galera cluster, which may lose commits that it has confirmed, and let two nodes give the same lock. Use a server that replicates from one primary"})
 	}
 	return list
 }
 
-// refuse is why there can be no locks in such a database.
-func (s server) refuse(t sqlstore.Tables, allow []string) error {
+// unfit is why there can be no locks on such a server, whatever is allowed.
+func (s server) unfit() error {
 	v := s.numbers
 	switch {
 	case strings.Contains(s.version, "TiDB") || strings.Contains(s.version, "Vitess"):
@@ -113,11 +118,27 @@ func (s server) refuse(t sqlstore.Tables, allow []string) error {
 		return fmt.Errorf("the server is %s; it takes 8.0.21 or newer", s.name())
 	case s.readOnly():
 		return errReplica
-	case s.is("log_bin", "ON", "1") && s.is("binlog_format", "STATEMENT"):
-		return errors.New("binlog_format is STATEMENT, with which InnoDB refuses READ COMMITTED: set it to ROW or MIXED")
+	}
+	if s.is("log_bin", "ON", "1") {
+		for _, name := range []string{"binlog_format", "wsrep_forced_binlog_format"} {
+			if s.is(name, "STATEMENT") {
+				return fmt.Errorf("%s is STATEMENT, with which InnoDB refuses READ COMMITTED: set it to ROW or MIXED", name)
+			}
+		}
+		if s.unlogged {
+			return errors.New("sql_log_bin is 0 on the pool's connections: a replica would know of no lock. Set it to 1")
+		}
 	}
 	if n, err := strconv.Atoi(s.settings["max_allowed_packet"]); err == nil && n < leastPacket {
 		return fmt.Errorf("max_allowed_packet is %d: a record may need %d; set it to that or more", n, leastPacket)
+	}
+	return nil
+}
+
+// refuse is why a store is not opened.
+func (s server) refuse(t sqlstore.Tables, allow []string) error {
+	if err := s.unfit(); err != nil {
+		return err
 	}
 	for _, r := range s.risks() {
 		if !slices.Contains(allow, r.danger) {
@@ -148,7 +169,7 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	}
 	var found server
 	var replicas int
-	var may error
+	var may, differs error
 	err = s.names.use(ctx, func(l *lane) (err error) {
 		if found, err = ask(ctx, l, s.tables); err != nil {
 			return err
@@ -169,13 +190,14 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 				p.Close()
 			}
 		}
+		differs = verify(ctx, l, s.tables)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	if found.readOnly() {
-		say(holdfast.Failure, "server", "%s: %v", found.name(), errReplica)
+	if err := found.unfit(); err != nil {
+		say(holdfast.Failure, "server", "%s: %v", found.name(), err)
 	} else {
 		say(holdfast.Good, "server", "%s, primary", found.name())
 	}
@@ -184,6 +206,8 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 		say(holdfast.Failure, "schema", "%v", err)
 	} else if may != nil {
 		say(holdfast.Failure, "schema", "version %d of %s; %v", found.schema, s.tables, errNotGranted(s.tables, may))
+	} else if differs != nil {
+		say(holdfast.Failure, "schema", "%v", differs)
 	} else {
 		say(holdfast.Good, "schema", "version %d of %s; may read and write", found.schema, s.tables)
 	}
@@ -191,7 +215,7 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	risks := found.risks()
 	for _, r := range risks {
 		subject := "durability"
-		if r.danger == "galera" {
+		if r.danger == "galera" || r.danger == "group-replication" {
 			subject = "cluster"
 		}
 		level := holdfast.Failure

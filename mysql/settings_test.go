@@ -77,7 +77,7 @@ func TestBadOptions(t *testing.T) {
 		want string
 	}{
 		{&Options{Prefix: "a`b"}, "mysql: prefix \"a`b\" is not one: letters, digits and _, not a digit first, at most 40"},
-		{&Options{Allow: []string{"async"}}, `mysql: cannot allow "async": one of async-binlog, async-commit, galera`},
+		{&Options{Allow: []string{"async"}}, `mysql: cannot allow "async": one of async-binlog, async-commit, galera, group-replication`},
 		{nil, `mysql: schema of "holdfast_" is missing; create it with mysql.Migrate or: holdfast schema apply`},
 	} {
 		if _, err := New(t.Context(), db, test.opts); err == nil || err.Error() != test.want {
@@ -86,7 +86,8 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// Servers that cannot be tried here are told by what they say.
+// Servers that cannot be had here are told by what they would say, as their manuals
+// have it.
 func TestServers(t *testing.T) {
 	good := map[string]string{"innodb_flush_log_at_trx_commit": "1", "max_allowed_packet": "16777216", "read_only": "OFF"}
 	for _, test := range []struct {
@@ -103,6 +104,10 @@ func TestServers(t *testing.T) {
 		{"5.7.44", nil, "the server is MySQL 5.7.44; it takes 8.0.21 or newer"},
 		{"8.0.11-TiDB-v7.5.0", nil, "the server is 8.0.11-TiDB-v7.5.0; it takes MariaDB or MySQL"},
 		{"10.11.19-MariaDB", map[string]string{"wsrep_on": "ON"}, `the server is part of a Galera cluster, which may lose commits that it has confirmed, and let two nodes give the same lock. Use a server that replicates from one primary, or accept it: allow "galera"`},
+		{"8.4.3", map[string]string{"group_replication_group_name": "aaaaaaaa-aaaa", "group_replication_single_primary_mode": "OFF"}, `the server is part of a group with several primaries (group_replication_single_primary_mode is OFF), of which two may give the same lock. Use a group with one primary, or accept it: allow "group-replication"`},
+		{"8.4.3", map[string]string{"group_replication_group_name": "aaaaaaaa-aaaa", "group_replication_single_primary_mode": "ON"}, ""},
+		{"8.4.3", map[string]string{"group_replication_group_name": "", "group_replication_single_primary_mode": "OFF"}, ""},
+		{"10.11.19-MariaDB", map[string]string{"log_bin": "ON", "sync_binlog": "1", "binlog_format": "ROW", "wsrep_forced_binlog_format": "STATEMENT"}, "wsrep_forced_binlog_format is STATEMENT, with which InnoDB refuses READ COMMITTED: set it to ROW or MIXED"},
 		{"8.4.3", map[string]string{"super_read_only": "ON"}, errReplica.Error()},
 		{"11.8.2-MariaDB", map[string]string{"read_only": "NO_LOCK"}, errReplica.Error()},
 		{"8.4.3", map[string]string{"log_bin": "ON", "sync_binlog": "1", "binlog_format": "ROW"}, ""},
@@ -277,15 +282,71 @@ func TestLaneEnds(t *testing.T) {
 // The connections that the store sets up are as it needs them, whatever the
 // data source name says.
 func TestLaneSettings(t *testing.T) {
-	db := connect(t, servers.MySQL(t, nil).URL, ways["two connections, found rows, odd settings"])
+	odd := strings.Join([]string{ways["two connections, found rows, odd settings"].dsn, "completion_type=2", "sql_select_limit=40", "sql_big_selects=0",
+		"sql_safe_updates=1", "unique_checks=0", "foreign_key_checks=0", "timestamp=1000000000", "tx_read_only=1", "max_statement_time=0.01", "charset=latin1"}, "&")
+	db := connect(t, servers.MySQL(t, nil).URL, way{dsn: odd})
 	l, err := openLane(t.Context(), db)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.close()
 	var got string
-	err = l.conn.QueryRowContext(t.Context(), `select concat_ws(' ', @@tx_isolation, @@tx_read_only, @@autocommit, @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@time_zone, @@sql_mode)`).Scan(&got)
-	if want := "READ-COMMITTED OFF ON 1 1 +00:00 STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION"; err != nil || got != want {
+	err = l.conn.QueryRowContext(t.Context(), `
+select concat_ws(' ', @@tx_isolation, @@tx_read_only, @@autocommit, @@completion_type, @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@time_zone, @@sql_mode,
+	@@sql_select_limit, @@sql_big_selects, @@sql_safe_updates, @@unique_checks, @@foreign_key_checks, @@max_statement_time, year(now()) > 2001,
+	@@character_set_client, @@character_set_connection, @@character_set_results)`).Scan(&got)
+	want := "READ-COMMITTED OFF ON NO_CHAIN 1 1 +00:00 STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION " +
+		"18446744073709551615 ON OFF ON ON 0.000000 1 utf8mb4 utf8mb4 utf8mb4"
+	if err != nil || got != want {
 		t.Errorf("got %s, error %v, want %s", got, err, want)
+	}
+}
+
+// A limit of rows that the server has for everybody is not ours: a list is whole, and
+// so is what is said of the server.
+func TestSelectLimit(t *testing.T) {
+	t.Parallel()
+	p, _ := startPanel(t)
+	v := variable{name: "sql_select_limit", kind: "BIGINT UNSIGNED", value: "18446744073709551615"}
+	for _, limit := range []string{"1", "40"} {
+		p.alone(t, setting{v, limit})
+	}
+}
+
+// A transaction that the server's init_connect has begun is not ours: what is written
+// in it would be told, and be gone.
+func TestTransactionBegunByServer(t *testing.T) {
+	t.Parallel()
+	p, _ := startPanel(t)
+	p.alone(t, setting{variable{name: "init_connect", kind: "VARCHAR"}, `'start transaction'`})
+}
+
+// What has been set so that locks do not work any more, since the store was opened, is
+// found by the doctor.
+func TestDoctorLooksAgain(t *testing.T) {
+	t.Parallel()
+	server := servers.MySQL(t, &servers.Options{Settings: []string{"log-bin=log", "sync-binlog=1", "binlog-format=row"}})
+	if !server.Own {
+		t.Skip("the settings of this server are not ours")
+	}
+	target := server.Database(t)
+	db := connect(t, target, way{})
+	if err := Migrate(t.Context(), db, nil); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, target, way{})
+	for setting, want := range map[string]string{
+		"binlog_format = 'STATEMENT'": "binlog_format is STATEMENT, with which InnoDB refuses READ COMMITTED: set it to ROW or MIXED",
+		"max_allowed_packet = 1024":   "max_allowed_packet is 1024: a record may need 4194304; set it to that or more",
+	} {
+		if _, err := db.Exec("set global " + setting); err != nil {
+			t.Fatal(err)
+		}
+		if f := finding(t, s.Store, "server"); f.Level != holdfast.Failure || !strings.HasSuffix(f.Text, want) {
+			t.Errorf("with %s the doctor says %+v, want %s", setting, f, want)
+		}
+		if _, err := db.Exec("set global binlog_format = 'ROW', max_allowed_packet = 16777216"); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

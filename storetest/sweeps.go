@@ -24,8 +24,14 @@ var sweepCases = []testCase{
 				keys = append(keys, holdfast.Key{Space: spaces[i%len(spaces)], Name: fmt.Sprintf("%d\x00\xff", i)})
 				h.win(holdfast.Write{Key: keys[i], Old: h.put(keys[i], "1").Version})
 			}
-			if n := h.sweep(0); n != len(keys) {
-				h.Errorf("%d rows were removed, want %d", n, len(keys))
+			there := 0 // rows of sessions may have gone already
+			for i, r := range h.loadAll(keys...) {
+				if r.Version != 0 || keys[i].Space != holdfast.Sessions {
+					there++
+				}
+			}
+			if n := h.sweep(0); n != there {
+				h.Errorf("%d rows were removed, want %d", n, there)
 			}
 			for i, r := range h.loadAll(keys...) {
 				h.same("swept "+describe(keys[i]), r, holdfast.Record{})

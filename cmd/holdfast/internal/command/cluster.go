@@ -75,3 +75,46 @@ func whyNot(ctx context.Context, hosts []string, err error) error {
 	}
 	return way
 }
+
+// passwordEnv is how the environment's variables begin where the client of a database
+// sends the password as it is.
+var passwordEnv = map[string]string{"cassandra": "CASSANDRA", "etcd": "ETCD"}
+
+// encryption tells who can read along on the way to such a database.
+func (d *checkup) encryption(t target) {
+	env, ok := passwordEnv[t.scheme]
+	settings, err := url.ParseQuery(t.address.query)
+	if !ok || err != nil {
+		return
+	}
+	user, password, err := t.login(env)
+	hosts, far := t.far()
+	switch {
+	case err != nil:
+	case settings.Get("tls") == "skip-verify":
+		d.warn("encryption", "tls=skip-verify: nobody makes sure that it is your server, which reads the password. Use tls=verify")
+	case settings.Get("tls")+settings.Get("ca")+settings.Get("cert")+settings.Get("key") != "":
+		d.ok("encryption", "TLS, and the servers' certificates are checked")
+	case password == "":
+		d.ok("encryption", "none; nor is there a password")
+	case !far:
+		d.ok("encryption", "none, and the servers are on this host")
+	default:
+		d.warn("encryption", "none: whoever can listen on the way to %s reads the password of %s, and every name and reason. Have the servers encrypt, and add tls=verify to the URL", strings.Join(hosts, ", "), quote(user))
+	}
+}
+
+// far are the hosts of the URL, and whether one of them is another than this one.
+func (t target) far() (hosts []string, far bool) {
+	for host := range strings.SplitSeq(t.address.host, ",") {
+		name, _, err := net.SplitHostPort(host)
+		if err != nil {
+			name = host
+		}
+		name = strings.Trim(name, "[]")
+		ip := net.ParseIP(name)
+		far = far || name != "localhost" && (ip == nil || !ip.IsLoopback())
+		hosts = append(hosts, escape(name))
+	}
+	return hosts, far
+}

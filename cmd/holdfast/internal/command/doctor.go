@@ -139,6 +139,7 @@ func (d *checkup) examine(ctx context.Context, t target) error {
 		return err
 	}
 	d.ok("store", "%s, answers in %s", t, took.Round(10*time.Microsecond))
+	d.encryption(t)
 	d.diagnose(ctx, h.store, t)
 	d.schema(ctx, t)
 	d.durability(t)

@@ -30,7 +30,8 @@ Servers     postgres://USER@HOST/DB?schema=NAME&prefix=NAME&sslmode=verify-full
             schema and prefix: where the tables are; what is not ours is the driver's
 Passwords   not in --store: ps shows it to all users of this host. In HOLDFAST_STORE,
             PGPASSWORD, PGPASSFILE, PGSERVICE, MYSQL_PWD, CASSANDRA_PASSWORD or
-            CASSANDRA_PASSWORD_FILE no other user sees them
+            CASSANDRA_PASSWORD_FILE no other user sees them. To etcd and Cassandra they
+            go unencrypted without tls=verify
 More        holdfast run --help, and so for each verb
 
 exit status: 0 done; 1 the answer is no; 64 usage; 69 store; 70 a fault of ours; see run --help for more

@@ -1,0 +1,54 @@
+package command
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
+)
+
+// The doctor says who can read a password on its way: the clients of some databases
+// send it as it is.
+func TestEncryption(t *testing.T) {
+	linked = map[string]engine.Engine{"etcd": {}} // so that no other program is started
+	t.Cleanup(func() { linked = nil })
+	says := func(level holdfast.Level) func(string) []holdfast.Finding {
+		return func(text string) []holdfast.Finding {
+			return []holdfast.Finding{{Level: level, Subject: "encryption", Text: text}}
+		}
+	}
+	warn, good := says(holdfast.Warning), says(holdfast.Good)
+	for _, test := range []struct {
+		store, env string
+		want       []holdfast.Finding
+	}{
+		{"etcd://app:hunter2@etcd1.example,10.0.0.7:2379", "",
+			warn(`none: whoever can listen on the way to etcd1.example, 10.0.0.7 reads the password of "app", and every name and reason. Have the servers encrypt, and add tls=verify to the URL`)},
+		{"cassandra://db1.example/shop?dc=eu", "hunter2",
+			warn(`none: whoever can listen on the way to db1.example reads the password of "me", and every name and reason. Have the servers encrypt, and add tls=verify to the URL`)},
+		{"etcd://app:hunter2@127.0.0.1,far.example", "", warn(`none: whoever can listen on the way to 127.0.0.1, far.example reads the password of "app", and every name and reason. Have the servers encrypt, and add tls=verify to the URL`)},
+		{"etcd://app:hunter2@127.0.0.1,[::1]:2379,localhost", "", good("none, and the servers are on this host")},
+		{"etcd://app@etcd1.example", "", good("none; nor is there a password")},
+		{"etcd://app:hunter2@etcd1.example?tls=verify", "", good("TLS, and the servers' certificates are checked")},
+		{"cassandra://app:hunter2@db1.example/shop?ca=/etc/ca.pem", "", good("TLS, and the servers' certificates are checked")},
+		{"cassandra://app:hunter2@db1.example/shop?tls=skip-verify", "", warn("tls=skip-verify: nobody makes sure that it is your server, which reads the password. Use tls=verify")},
+		{"postgres://app:hunter2@db1.example/shop", "", nil}, // PostgreSQL's and MySQL's clients prove that they know it
+		{"mysql://app:hunter2@db1.example/shop", "", nil},
+		{"memory:", "", nil},
+	} {
+		for _, name := range []string{"ETCD", "CASSANDRA"} {
+			t.Setenv(name+"_USER", "me")
+			t.Setenv(name+"_PASSWORD", test.env)
+		}
+		target, err := parseStore(test.store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := &checkup{}
+		d.encryption(target)
+		if !slices.Equal(d.findings, test.want) {
+			t.Errorf("%s: got %+v, want %+v", test.store, d.findings, test.want)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/servers"
+)
+
+// calls are all that a store is asked, by one who has a lock.
+var calls = map[string]func(ctx context.Context, s *Store, l *holdfast.Lock) error{
+	"load": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
+		_, err := s.Load(ctx, []holdfast.Key{lockA})
+		return err
+	},
+	"load of many": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
+		_, err := s.Load(ctx, make250())
+		return err
+	},
+	"write": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
+		_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Name: "w"}, Old: holdfast.IfEmpty}})
+		return err
+	},
+	"batch": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
+		var writes []holdfast.Write
+		for _, k := range make250() {
+			writes = append(writes, holdfast.Write{Key: k, Old: holdfast.IfEmpty})
+		}
+		_, err := s.CompareAndSwap(ctx, writes)
+		return err
+	},
+	"beat": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
+		_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Sessions, Name: "s"}, Old: holdfast.IfEmpty}})
+		return err
+	},
+	"keys": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
+		_, err := s.Keys(ctx, holdfast.Names, "", 10)
+		return err
+	},
+	"sweep": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
+		_, err := s.Sweep(ctx, time.Hour)
+		return err
+	},
+	"diagnose": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
+		_, err := s.Diagnose(ctx)
+		return err
+	},
+	"fence": func(ctx context.Context, s *Store, l *holdfast.Lock) error {
+		_, _, err := Compare(ctx, l)
+		return err
+	},
+	"open": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
+		_, err := New(ctx, s.client, &Options{Prefix: s.prefix})
+		return err
+	},
+}
+
+func make250() (keys []holdfast.Key) {
+	for i := range 250 {
+		keys = append(keys, holdfast.Key{Name: fmt.Sprint("many ", i)})
+	}
+	return keys
+}
+
+// Whatever is in the way, a call returns when its context ends, or a moment later; and
+// what one member cannot do another does.
+func TestBounded(t *testing.T) {
+	t.Parallel()
+	const limit = 4 * time.Second
+	all := []int{0, 1, 2}
+	each := func(members []int, f func(int) error) (err error) {
+		for _, n := range members {
+			err = errors.Join(err, f(n))
+		}
+		return err
+	}
+	cluster := servers.EtcdThree(t, &servers.ClusterOptions{Cuttable: true})
+	if !cluster.Own {
+		t.Skip("this cluster is not ours")
+	}
+	for _, test := range []struct {
+		name     string
+		stop, on func() error
+		works    bool
+	}{
+		{"nothing", func() error { return nil }, func() error { return nil }, true},
+		{"a member is stopped", func() error { return cluster.Freeze(1) }, func() error { return cluster.Thaw(1) }, true}, // it may have had a write, of which nobody knows then
+		{"the quorum is lost", func() error { return each(all[1:], cluster.Kill) }, func() error {
+			return each(all[1:], func(n int) error { return cluster.Restart(t.Context(), n) })
+		}, false},
+		{"all are stopped", func() error { return each(all, cluster.Freeze) }, func() error { return each(all, cluster.Thaw) }, false},
+		{"all are cut off from us", func() error { return each(all, cluster.CutOff) }, func() error { return each(all, cluster.Join) }, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := dial(t, cluster.Endpoints())
+			s := open(t, c, fresh(t, c))
+			l := acquire(t, client(t, s), "a")
+			if err := test.stop(); err != nil {
+				t.Fatal(err)
+			}
+			var asked sync.WaitGroup
+			for what, call := range calls {
+				asked.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), limit)
+					defer cancel()
+					began := time.Now()
+					err := call(ctx, s, l)
+					took := time.Since(began)
+					perhaps := test.name == "a member is stopped" && slices.Contains([]string{"write", "batch", "beat"}, what)
+					if (err == nil) != test.works && !perhaps && what != "diagnose" {
+						t.Errorf("%s: %v, want an error: %v", what, err, !test.works)
+					}
+					if took > limit+time.Second {
+						t.Errorf("%s took %v: %v", what, took, err)
+					}
+				})
+			}
+			asked.Wait()
+			if err := test.on(); err != nil {
+				t.Fatal(err)
+			}
+			if err := cluster.Settled(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
