@@ -8,18 +8,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Magic numbers that x/sys does not have.
+const (
+	zfs      = 0x2fc12fc1
+	bcachefs = 0xca451a4e
+)
+
 // Local refuses file systems that are not known to be this kernel's alone.
 func Local(path string) error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
 		return err
 	}
+	return local(&fs, path)
+}
+
+func local(fs *unix.Statfs_t, path string) error {
 	switch uint32(fs.Type) {
 	case unix.TMPFS_MAGIC, unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC,
-		unix.OVERLAYFS_SUPER_MAGIC, unix.RAMFS_MAGIC, unix.F2FS_SUPER_MAGIC, 0x2fc12fc1 /* zfs */, 0xca451a4e /* bcachefs */ :
+		unix.OVERLAYFS_SUPER_MAGIC, unix.RAMFS_MAGIC, unix.F2FS_SUPER_MAGIC, zfs, bcachefs:
 		return nil
 	}
 	return fmt.Errorf("%s is on a file system of type %#x, not known to be local", path, fs.Type)
+}
+
+// Distinct refuses a file unless it is on a local file system where no other
+// file has, at the same time, both its device and its inode number and locks of
+// its own. An overlay is refused: it keeps locks apart from those of its layers,
+// and whether it has numbers of its own depends on the kernel and on how it was
+// mounted. So is bcachefs, where a file and its snapshots have the same numbers.
+func Distinct(file *os.File) error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(file.Fd()), &fs); err != nil {
+		return err
+	}
+	switch uint32(fs.Type) {
+	case unix.OVERLAYFS_SUPER_MAGIC, bcachefs:
+		return fmt.Errorf("%s is on a file system of type %#x, where a file may seem to be another", file.Name(), fs.Type)
+	}
+	return local(&fs, file.Name())
 }
 
 // networks are the file systems whose locks other hosts, or the kernel itself,
