@@ -57,6 +57,9 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 				return err
 			}
 		}
+		if err := retry(ctx, c.plainText); err != nil {
+			return err
+		}
 		if err := retry(ctx, c.writeAhead); err != nil || !opts.Create {
 			return err
 		}
@@ -66,6 +69,7 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 		s.Close()
 		return nil, s.explain(err)
 	}
+	s.ours = true
 	return s, nil
 }
 
@@ -76,7 +80,7 @@ var creating sync.Mutex
 // admit refuses a file that cannot carry the store, and creates it if asked.
 // It never opens a file that is there (see creating).
 func admit(path string, opts *Options) error {
-	dir := filepath.Dir(path)
+	dir := filepath.Dir(resolved(path))
 	if !slices.Contains(opts.Allow, "network-fs") {
 		if name := filesystem.Network(dir); name != "" {
 			return fmt.Errorf(`%s is on %s, where SQLite's locks cannot be trusted: use a local disk or the directory store, or accept it with Allow "network-fs"`, path, name)
@@ -84,16 +88,10 @@ func admit(path string, opts *Options) error {
 	}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) && opts.Create {
-		creating.Lock()
-		defer creating.Unlock()
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-		if err == nil {
-			err = f.Close()
+		if err := create(path); !errors.Is(err, fs.ErrExist) {
+			return err
 		}
-		if errors.Is(err, fs.ErrExist) {
-			return nil
-		}
-		return err
+		info, err = os.Stat(path)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -105,11 +103,46 @@ func admit(path string, opts *Options) error {
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%s is not a database: it is no regular file", path)
 	}
+	if err := oneName(path, info); err != nil {
+		return err
+	}
 	if err := writable(path); err != nil {
 		return &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	if err := writable(dir); err != nil {
 		return fmt.Errorf("SQLite keeps its log beside the database: %w", &fs.PathError{Op: "write", Path: dir, Err: err})
+	}
+	return nil
+}
+
+func create(path string) error {
+	creating.Lock()
+	defer creating.Unlock()
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// resolved is where a path leads to; SQLite keeps its log there.
+func resolved(path string) string {
+	if at, err := filepath.EvalSymlinks(path); err == nil {
+		return at
+	}
+	return path // there is nothing yet
+}
+
+// oneName refuses a file that could be open by another name as well. SQLite keeps
+// its log, and the locks on it, beside the name: those who come by another see
+// nothing of what these write, and both would hold a lock. A symbolic link is no
+// such name, for SQLite follows it first.
+func oneName(path string, info fs.FileInfo) error {
+	if n := links(info); n > 1 {
+		return fmt.Errorf("%s has %d names (hard links), and those who come by another would hold the same locks: remove the others; a symbolic link may take their place", path, n)
+	}
+	if filesystem.Mounted(path) {
+		return fmt.Errorf("%s is mounted as a single file, without the log that SQLite keeps beside it, and those who come by its other name would hold the same locks: mount the directory that it is in", path)
 	}
 	return nil
 }
@@ -131,13 +164,18 @@ func (s *Store) present() error {
 		return nil // where a file in use stays
 	}
 	info, err := os.Stat(s.path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(info, s.file) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && !os.SameFile(info, s.file):
 		return fmt.Errorf("%s was removed or replaced while in use: open the store anew", s.path)
+	case err != nil:
+		return fmt.Errorf("whether it is still the same file cannot be seen: %w", err)
 	}
 	return nil
 }
 
-// connect opens one more connection. It never creates the file.
+// connect opens one more connection. It never creates the file. Once the file is
+// known to be ours the connection puts right what another program has changed in
+// it while none of ours was open.
 func (s *Store) connect(ctx context.Context) (c *conn, err error) {
 	path := filepath.ToSlash(s.path)
 	if runtime.GOOS == "windows" {
@@ -148,7 +186,28 @@ func (s *Store) connect(ctx context.Context) (c *conn, err error) {
 		c, err = connect(dsn)
 		return err
 	})
-	return c, err
+	if err != nil || !s.ours {
+		return c, err
+	}
+	if err = s.present(); err == nil { // it was this file that was opened
+		err = retry(ctx, c.writeAhead)
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// plainText refuses a file whose text is not in UTF-8: the view and the fence in
+// SQL would take none of our records for text.
+func (c *conn) plainText() error {
+	encoding := ""
+	err := c.query(`pragma encoding`, func(row []driver.Value) { encoding = text(row[0]) })
+	if err == nil && encoding != "UTF-8" {
+		return fmt.Errorf("its text is in %s, and UTF-8 is needed: keep locks in a file of their own", encoding)
+	}
+	return err
 }
 
 // writeAhead makes sure that the file has a write-ahead log.
@@ -164,7 +223,7 @@ func (c *conn) writeAhead() error {
 // explain says what an error of SQLite means for this store.
 func (s *Store) explain(err error) error {
 	switch c := code(err); {
-	case c == codes.SQLITE_FULL, c == codes.SQLITE_IOERR && diskFull(filepath.Dir(s.path)):
+	case c == codes.SQLITE_FULL, c == codes.SQLITE_IOERR && diskFull(filepath.Dir(resolved(s.path))):
 		return fmt.Errorf("%s: disk is full; nothing was changed: %w", s.path, err)
 	case c == codes.SQLITE_NOTADB:
 		return fmt.Errorf("%s is not a database: %w", s.path, err)

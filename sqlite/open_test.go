@@ -151,5 +151,9 @@ func TestFileReplaced(t *testing.T) {
 		if err == nil || err.Error() != want {
 			t.Errorf("swap: got %v, want %s", err, want)
 		}
+		_, err = s.Keys(t.Context(), holdfast.Names, "", 10)
+		if err == nil || err.Error() != want {
+			t.Errorf("keys: got %v, want %s", err, want)
+		}
 	}
 }

@@ -9,6 +9,14 @@
 // application's own, it should use the driver "sqlite" of modernc.org/sqlite
 // too. Other processes, in any language, may use what they like.
 //
+// # One name
+//
+// SQLite keeps its log beside the name by which a file is opened. Who comes by
+// another name does not see what is in that log, and both would hold a lock. So
+// Open refuses a file with hard links, and one that is mounted by itself; a
+// symbolic link is followed first and does no harm. Do not move or replace the
+// file while it is in use: who has it open fails from then on.
+//
 // # Waiting for the disk
 //
 // A write waits for the disk (synchronous=FULL) unless it is Lazy; a lazy one
@@ -17,7 +25,8 @@
 // commit order. So a power cut takes only what came after the last write that
 // waited, never something before it: a grant that was reported is never
 // undone, and no token is given twice. What a file system or a disk promises
-// falsely about fsync is beyond us.
+// falsely about fsync is beyond us, and so is a program that sets synchronous to
+// off for a file that it shares with us: it may copy the log before it is on disk.
 //
 // # Versions and time
 //
@@ -56,6 +65,7 @@ type Options struct {
 type Store struct {
 	path  string // absolute
 	file  os.FileInfo
+	ours  bool // the file has been found to be Holdfast's
 	async bool // never wait for the disk
 	clock clock.Remote
 	wakes wakes
@@ -238,6 +248,9 @@ func (c *conn) swap(w holdfast.Write, now int64) (o holdfast.Outcome, err error)
 func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
 	if n <= 0 {
 		return nil, ctx.Err()
+	}
+	if err := s.present(); err != nil {
+		return nil, err
 	}
 	var names []string
 	err := s.reads.use(ctx, func(c *conn) error {

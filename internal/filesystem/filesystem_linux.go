@@ -3,6 +3,7 @@ package filesystem
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -81,6 +82,42 @@ func Network(path string) string {
 		return "" // opening the file says it better
 	}
 	return networks[uint32(s.Type)]
+}
+
+// Mounted says whether what is at path is mounted there by itself, as a single
+// file can be.
+func Mounted(path string) bool {
+	var stat unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, 0, 0, &stat)
+	if err == nil && stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+		return stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+	}
+	return listed(path) // before Linux 5.8
+}
+
+// listed is Mounted by the list of mounts.
+func listed(path string) bool {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return false
+	}
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false
+	}
+	escape := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`)
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == escape.Replace(path) {
+			return true
+		}
+	}
+	return false
+}
+
+// Overlay says whether path is seen through an overlay.
+func Overlay(path string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(path, &fs) == nil && fs.Type == unix.OVERLAYFS_SUPER_MAGIC
 }
 
 // Volatile says whether what is at path is gone when the machine restarts.

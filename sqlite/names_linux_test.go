@@ -1,0 +1,158 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/mounts"
+)
+
+func init() { roles["try"] = try }
+
+// try asks for "a" once and says what became of it.
+func try(ctx context.Context, s *Store) error {
+	c, err := holdfast.New(s, &holdfast.Options{RuntimeDir: os.DevNull})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	switch l, err := c.TryAcquire(ctx, "a"); {
+	case errors.Is(err, holdfast.ErrHeld):
+		fmt.Println("it is held")
+	case err != nil:
+		return err
+	default:
+		fmt.Printf("it was given away again, with token %d\n", l.Token())
+	}
+	return nil
+}
+
+// A file that is reached by two names has two logs, and each who comes by one
+// does not see what the other writes: so by a second name it is refused. Where
+// SQLite finds the one log all see the holder.
+func TestSecondName(t *testing.T) {
+	link := "has 2 names (hard links)"
+	mounted := "is mounted as a single file"
+	for _, test := range []struct {
+		name string
+		make func(t *testing.T, path, dir string) (second string)
+		want string
+	}{
+		{"hard link", func(t *testing.T, path, dir string) string {
+			shell(t, "ln %s %s/second.db", path, dir)
+			return dir + "/second.db"
+		}, link},
+		{"first name of a hard link", func(t *testing.T, path, dir string) string {
+			shell(t, "ln %s %s/second.db", path, dir)
+			return path
+		}, link},
+		{"symbolic link to a hard link", func(t *testing.T, path, dir string) string {
+			shell(t, "ln %s %s/second.db; ln -s second.db %s/third.db", path, dir, dir)
+			return dir + "/third.db"
+		}, link},
+		{"bind mount of the file", func(t *testing.T, path, dir string) string {
+			mounts.Private(t)
+			shell(t, ": >%s/second.db", dir)
+			mounts.Mount(t, "--bind", path, dir+"/second.db")
+			return dir + "/second.db"
+		}, mounted},
+		{"bind mount of the file that a symbolic link leads to", func(t *testing.T, path, dir string) string {
+			mounts.Private(t)
+			shell(t, ": >'%s/second db'; ln -s 'second db' %s/third.db", dir, dir)
+			mounts.Mount(t, "--bind", path, dir+"/second db")
+			return dir + "/third.db"
+		}, mounted},
+		{"symbolic link", func(t *testing.T, path, dir string) string {
+			shell(t, "ln -s %s %s/second.db", path, dir)
+			return dir + "/second.db"
+		}, "it is held"},
+		{"symbolic link of the directory", func(t *testing.T, path, dir string) string {
+			shell(t, "ln -s %s %s/second", filepath.Dir(path), dir)
+			return dir + "/second/locks.db"
+		}, "it is held"},
+		{"bind mount of the directory", func(t *testing.T, path, dir string) string {
+			mounts.Private(t)
+			shell(t, "mkdir %s/second", dir)
+			mounts.Mount(t, "--bind", filepath.Dir(path), dir+"/second")
+			return dir + "/second/locks.db"
+		}, "it is held"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := &Store{path: filepath.Join(t.TempDir(), "locks.db")}
+			if err := Migrate(t.Context(), s.path); err != nil { // which leaves no log
+				t.Fatal(err)
+			}
+			p, _, _ := held(t, s, "hold")
+			defer p.Process.Kill()
+			second := test.make(t, s.path, t.TempDir())
+			c := exec.Command(os.Args[0])
+			c.Env = append(os.Environ(), "HOLDFAST_TEST_ROLE=try", "HOLDFAST_TEST_FILE="+second)
+			out, _ := c.CombinedOutput()
+			if !strings.Contains(string(out), test.want) {
+				t.Errorf("got %s, want %s", out, test.want)
+			}
+		})
+	}
+}
+
+// A second name that the file is given while it is open, and a place where others
+// may have another file, are told.
+func TestDiagnosePlace(t *testing.T) {
+	s := fresh(t)
+	shell(t, "ln %s %s2", s.path, s.path)
+	wantFinding(t, s, "name", holdfast.Failure)
+
+	mounts.Private(t)
+	memory, upper, merged := t.TempDir(), t.TempDir(), t.TempDir()
+	mounts.Mount(t, "-t", "tmpfs", "none", memory)
+	wantFinding(t, open(t, memory+"/locks.db", &Options{Create: true}), "file system", holdfast.Warning)
+	shell(t, "mkdir %s/upper %s/work", upper, upper)
+	mounts.Mount(t, "-t", "overlay", "overlay", "-o", fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work", memory, upper, upper), merged)
+	wantFinding(t, open(t, merged+"/others.db", &Options{Create: true}), "file system", holdfast.Warning)
+}
+
+func shell(t *testing.T, format string, args ...any) {
+	t.Helper()
+	script := fmt.Sprintf(format, args...)
+	if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+}
+
+// Who holds a lock in a file that is moved away, and in whose place another
+// process has made a new one, loses it within its TTL, and is told why.
+func TestFileMovedAway(t *testing.T) {
+	s := fresh(t)
+	c, err := holdfast.New(s, &holdfast.Options{TTL: childTTL, RuntimeDir: os.DevNull})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := c.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	shell(t, "mv %s %s.old", s.path, s.path)
+	if err := Migrate(t.Context(), s.path); err != nil {
+		t.Fatal(err)
+	}
+	held(t, s, "hold") // in the new file
+	select {
+	case <-l.Context().Done():
+		if err := context.Cause(l.Context()); !errors.Is(err, holdfast.ErrLost) || !strings.Contains(err.Error(), "was removed or replaced while in use") {
+			t.Errorf("lost with %v, which does not say why", err)
+		}
+		t.Logf("lost after %v", time.Since(began))
+	case <-time.After(childTTL):
+		t.Error("after a TTL both hold the lock")
+	}
+}
