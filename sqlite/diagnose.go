@@ -57,7 +57,7 @@ func (s *Store) Diagnose(ctx context.Context) (findings []holdfast.Finding, err 
 		say(holdfast.Warning, "file system", "%s: network-fs is accepted; if its locks fail, so do ours", name)
 	}
 	if filesystem.Overlay(dir) {
-		say(holdfast.Warning, "file system", "%s is seen through an overlay: the host and other containers have files of their own in its place, and hold the same locks; mount a directory into all that are to share them", s.path)
+		say(holdfast.Warning, "file system", "%s is seen through an overlay: the host and other containers have files of their own in its place, and could be given a lock that is held here; mount a directory into all that are to share locks", s.path)
 	}
 	if filesystem.Volatile(dir) {
 		say(holdfast.Warning, "file system", "%s is in memory: after a restart of this host all is gone, and a token may repeat", s.path)

@@ -135,14 +135,14 @@ func resolved(path string) string {
 
 // oneName refuses a file that could be open by another name as well. SQLite keeps
 // its log, and the locks on it, beside the name: those who come by another see
-// nothing of what these write, and both would hold a lock. A symbolic link is no
-// such name, for SQLite follows it first.
+// nothing of what these write, and both could be given one lock. A symbolic link is
+// no such name, for SQLite follows it first.
 func oneName(path string, info fs.FileInfo) error {
 	if n := links(info); n > 1 {
-		return fmt.Errorf("%s has %d names (hard links), and those who come by another would hold the same locks: remove the others; a symbolic link may take their place", path, n)
+		return fmt.Errorf("%s has %d names (hard links), and whoever opens it by another could get a lock that is held here: remove the others; a symbolic link may take their place", path, n)
 	}
 	if filesystem.Mounted(path) {
-		return fmt.Errorf("%s is mounted as a single file, without the log that SQLite keeps beside it, and those who come by its other name would hold the same locks: mount the directory that it is in", path)
+		return fmt.Errorf("%s is mounted as a single file, without the log that SQLite keeps beside it, and whoever opens it where it comes from could get a lock that is held here: mount its directory", path)
 	}
 	return nil
 }
