@@ -19,9 +19,6 @@ func (s *Store) Diagnose(ctx context.Context) (findings []holdfast.Finding, err 
 	say := func(level holdfast.Level, subject, format string, args ...any) {
 		findings = append(findings, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
 	}
-	if err := s.present(); err != nil {
-		return nil, err
-	}
 	var version string
 	var triggers []string
 	err = s.reads.useOr(ctx, s.names, func(c *conn) error {

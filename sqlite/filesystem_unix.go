@@ -29,3 +29,6 @@ func diskFull(dir string) bool {
 	var fs unix.Statfs_t
 	return unix.Statfs(dir, &fs) == nil && uint64(fs.Bavail)*uint64(fs.Bsize) < 64<<10
 }
+
+// keptWhileOpen is whether a file that is open can neither be removed nor replaced.
+const keptWhileOpen = false

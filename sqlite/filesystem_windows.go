@@ -9,3 +9,6 @@ func links(fs.FileInfo) uint64 { return 1 }
 func writable(string) error { return nil }
 
 func diskFull(string) bool { return false }
+
+// keptWhileOpen is whether a file that is open can neither be removed nor replaced.
+const keptWhileOpen = true

@@ -42,14 +42,14 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 	if err := admit(path, opts); err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, async: slices.Contains(opts.Allow, "async-commit")}
+	s := &Store{path: path, files: files{path: path}, async: slices.Contains(opts.Allow, "async-commit")}
 	s.wakes.path = path
-	if s.file, err = os.Stat(path); err != nil {
+	if s.files.db, err = os.Stat(path); err != nil {
 		return nil, err
 	}
-	s.names = newSlot(s.connect)
-	s.beats = newSlot(s.connect)
-	s.reads = newSlot(s.connect)
+	s.names = newSlot(s.connect, s.files.present)
+	s.beats = newSlot(s.connect, s.files.present)
+	s.reads = newSlot(s.connect, s.files.present)
 	err = s.names.use(ctx, func(c *conn) error {
 		// A file that is not to be made ours is not touched before it is.
 		if !opts.Create {
@@ -60,10 +60,15 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 		if err := retry(ctx, c.plainText); err != nil {
 			return err
 		}
-		if err := retry(ctx, c.writeAhead); err != nil || !opts.Create {
+		if err := retry(ctx, c.writeAhead); err != nil {
 			return err
 		}
-		return c.migrate(ctx)
+		if opts.Create {
+			if err := c.migrate(ctx); err != nil {
+				return err
+			}
+		}
+		return s.adopt(ctx, c)
 	})
 	if err != nil {
 		s.Close()
@@ -125,28 +130,6 @@ func create(path string) error {
 	return f.Close()
 }
 
-// resolved is where a path leads to; SQLite keeps its log there.
-func resolved(path string) string {
-	if at, err := filepath.EvalSymlinks(path); err == nil {
-		return at
-	}
-	return path // there is nothing yet
-}
-
-// oneName refuses a file that could be open by another name as well. SQLite keeps
-// its log, and the locks on it, beside the name: those who come by another see
-// nothing of what these write, and both could be given one lock. A symbolic link is
-// no such name, for SQLite follows it first.
-func oneName(path string, info fs.FileInfo) error {
-	if n := links(info); n > 1 {
-		return fmt.Errorf("%s has %d names (hard links), and whoever opens it by another could get a lock that is held here: remove the others; a symbolic link may take their place", path, n)
-	}
-	if filesystem.Mounted(path) {
-		return fmt.Errorf("%s is mounted as a single file, without the log that SQLite keeps beside it, and whoever opens it where it comes from could get a lock that is held here: mount its directory", path)
-	}
-	return nil
-}
-
 // missing says what to do about a file that is not there.
 type missing struct{}
 
@@ -156,27 +139,15 @@ func (missing) Error() string {
 	return "no such file; create it with sqlite.Migrate or: holdfast schema apply"
 }
 
-// present tells that the file is still the one that was opened. Whoever goes on
-// with a file that was removed or replaced would not meet those who have come
-// since, and both would hold a lock.
-func (s *Store) present() error {
-	if runtime.GOOS == "windows" {
-		return nil // where a file in use stays
-	}
-	info, err := os.Stat(s.path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), err == nil && !os.SameFile(info, s.file):
-		return fmt.Errorf("%s was removed or replaced while in use: open the store anew", s.path)
-	case err != nil:
-		return fmt.Errorf("whether it is still the same file cannot be seen: %w", err)
-	}
-	return nil
-}
-
 // connect opens one more connection. It never creates the file. Once the file is
 // known to be ours the connection puts right what another program has changed in
 // it while none of ours was open.
 func (s *Store) connect(ctx context.Context) (c *conn, err error) {
+	if s.ours { // what has taken its place is not touched
+		if err := s.files.present(); err != nil {
+			return nil, err
+		}
+	}
 	path := filepath.ToSlash(s.path)
 	if runtime.GOOS == "windows" {
 		path = "/" + path
@@ -189,14 +160,22 @@ func (s *Store) connect(ctx context.Context) (c *conn, err error) {
 	if err != nil || !s.ours {
 		return c, err
 	}
-	if err = s.present(); err == nil { // it was this file that was opened
-		err = retry(ctx, c.writeAhead)
+	if err = retry(ctx, c.writeAhead); err == nil {
+		err = s.adopt(ctx, c)
 	}
 	if err != nil {
 		c.close()
 		return nil, err
 	}
 	return c, nil
+}
+
+// adopt takes in a connection, when it has read the file and so opened the log.
+func (s *Store) adopt(ctx context.Context, c *conn) error {
+	if err := retry(ctx, c.verify); err != nil {
+		return err
+	}
+	return s.files.adopt(c)
 }
 
 // plainText refuses a file whose text is not in UTF-8: the view and the fence in
@@ -230,7 +209,7 @@ func (s *Store) explain(err error) error {
 	case c == codes.SQLITE_CORRUPT:
 		return fmt.Errorf("%s is damaged; restore it, or move it away and create it anew: %w", s.path, err)
 	}
-	if err == errClosed || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if _, ok := errors.AsType[*otherFile](err); ok || err == errClosed || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return fmt.Errorf("%s: %w", s.path, err)
