@@ -187,10 +187,14 @@ func TestLogRemoved(t *testing.T) {
 				t.Fatal(err)
 			}
 			p, _, _ := held(t, s, test.role)
-			ended := make(chan time.Time, 1)
+			ended := make(chan bool)
 			go func() {
 				p.Wait()
-				ended <- time.Now()
+				close(ended)
+			}()
+			defer func() {
+				p.Process.Kill()
+				<-ended
 			}()
 			test.remove(t, s.path)
 			c := exec.Command(os.Args[0])
