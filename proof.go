@@ -61,7 +61,7 @@ func isDir(path string) bool {
 func (p *proofs) usable() bool {
 	if p.state == 0 {
 		p.state = -1
-		p.boot = bootID()
+		p.boot = kernelBoot()
 		for _, dir := range runtimeDirs(p.dir) {
 			if p.boot != "" && dir != os.DevNull && prepareProofDir(dir) == nil {
 				p.state, p.dir = 1, dir
@@ -90,8 +90,11 @@ func (p *proofs) make(session string) *proof {
 	return &proof{file, path}
 }
 
-// unnamed ends the name of a file that is not locked yet.
-const unnamed = ".new"
+// What the names of files end with that are not a session's proof.
+const (
+	unnamed = ".new" // not finished
+	seen    = "seen" // tells since when a session was seen
+)
 
 // leftover is how long a file stays that nobody has locked: whoever waited for
 // its session has long judged it by the TTL.
@@ -114,11 +117,16 @@ func (p *proofs) tidy() {
 	names, _ := d.Readdirnames(10_000)
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	for _, name := range names[:min(len(names), 250)] {
-		path := filepath.Join(p.dir, name)
-		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() || time.Since(info.ModTime()) < leftover {
-			continue
+		path, keep := filepath.Join(p.dir, name), leftover
+		id, end, _ := strings.Cut(name, ".")
+		if end == seen {
+			keep = MaxTTL
 		}
-		if plainID(strings.TrimSuffix(name, unnamed)) && abandoned(path) {
+		if !plainID(id) || end != "" && end != seen && !strings.HasSuffix("."+end, unnamed) {
+			continue // not ours
+		}
+		info, err := os.Lstat(path)
+		if err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) >= keep && abandoned(path) {
 			os.Remove(path)
 		}
 	}
@@ -187,6 +195,7 @@ func (p *proofs) bury(session string) {
 	}
 	if p.state == 1 && plainID(session) {
 		os.Remove(filepath.Join(p.dir, session))
+		os.Remove(filepath.Join(p.dir, session+"."+seen))
 	}
 }
 

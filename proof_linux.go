@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootID is that of the running kernel, or "".
-func bootID() string {
+// kernelBoot is that of the running kernel, or "".
+func kernelBoot() string {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""

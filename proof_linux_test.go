@@ -255,7 +255,7 @@ func TestProofsAreTidied(t *testing.T) {
 		living = append(living, own)
 	}
 	living[1].file.Close() // dies, just now
-	for _, name := range []string{id("c"), id("d") + unnamed, id("e"), "notes", id("f") + ".txt"} {
+	for _, name := range []string{id("c"), id("d") + unnamed, id("d") + ".123" + unnamed, id("e"), id("2") + "." + seen, id("3") + "." + seen, "notes", id("f") + ".txt"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -263,10 +263,14 @@ func TestProofsAreTidied(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(dir, id("1")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{id("a"), id("c"), id("d") + unnamed, id("1"), "notes", id("f") + ".txt"} {
+	for _, name := range []string{id("a"), id("c"), id("d") + unnamed, id("d") + ".123" + unnamed, id("1"), id("2") + "." + seen, "notes", id("f") + ".txt"} {
 		if err := os.Chtimes(filepath.Join(dir, name), old, old); err != nil {
 			t.Fatal(err)
 		}
+	}
+	ancient := time.Now().Add(-MaxTTL - time.Hour)
+	if err := os.Chtimes(filepath.Join(dir, id("3")+"."+seen), ancient, ancient); err != nil {
+		t.Fatal(err)
 	}
 	next := &proofs{dir: dir}
 	own := next.make(id("9"))
@@ -279,7 +283,7 @@ func TestProofsAreTidied(t *testing.T) {
 	for _, e := range entries {
 		left = append(left, e.Name())
 	}
-	want := []string{id("1"), id("9"), id("a"), id("b"), id("e"), id("f") + ".txt", "notes"}
+	want := []string{id("1"), id("2") + "." + seen, id("9"), id("a"), id("b"), id("e"), id("f") + ".txt", "notes"}
 	if !slices.Equal(left, want) {
 		t.Errorf("left are\n%q, want\n%q", left, want)
 	}

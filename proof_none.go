@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-func bootID() string                             { return "" }
+func kernelBoot() string                         { return "" }
 func prepareProofDir(string) error               { return errors.ErrUnsupported }
 func lockNew(_, _, _ string) (*os.File, error)   { return nil, errors.ErrUnsupported }
 func openProof(_, _, _ string) (*os.File, error) { return nil, errors.ErrUnsupported }

@@ -24,9 +24,11 @@ var proven = []mutant{
 	{"proof: what the living have is tidied up", "X21", []edit{{"proof.go",
 		" && abandoned(path) {", " {"}}, library("TestProofsAreTidied")},
 	{"proof: what is young is tidied up", "X21", []edit{{"proof.go",
-		" || time.Since(info.ModTime()) < leftover {", " {"}}, library("TestProofsAreTidied")},
+		" && time.Since(info.ModTime()) >= keep ", " && keep > 0 "}}, library("TestProofsAreTidied")},
+	{"proof: since when a session was seen is forgotten", "X21", []edit{{"proof.go",
+		"			keep = MaxTTL\n", "			keep = leftover\n"}}, library("TestProofsAreTidied")},
 	{"proof: what others keep there is tidied up", "X21", []edit{{"proof.go",
-		"if plainID(strings.TrimSuffix(name, unnamed)) && ", `if strings.TrimSuffix(name, unnamed) != "" && `}}, library("TestProofsAreTidied")},
+		"			continue // not ours\n", ""}}, library("TestProofsAreTidied")},
 	{"proof: nothing is tidied up", "X21", []edit{{"proof.go",
 		"			os.Remove(path)\n", ""}}, library("TestProofsAreTidied")},
 }
