@@ -31,7 +31,9 @@ type Options struct {
 	Owner Owner
 	// RuntimeDir is where processes of one host prove each other's death.
 	// "": $XDG_RUNTIME_DIR/holdfast, else /run/user/UID/holdfast where there is
-	// a /run/user/UID, else a directory of this user in os.TempDir(). os.DevNull: none, then only the TTL decides.
+	// a /run/user/UID, else a directory of this user in os.TempDir() or, where
+	// that is on an overlay, in /dev/shm. os.DevNull: none, then only the TTL
+	// decides.
 	RuntimeDir string
 	// Logger is told what no return value can tell: late heartbeats, losses,
 	// suspicions, burials. nil: silence.

@@ -2,19 +2,22 @@ package holdfast
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"time"
 )
 
 // Proof of death: on one host nobody need wait for a TTL. Each session holds an
 // exclusive kernel lock (flock) on a small file named after its random id, in a
 // runtime directory of its user. The kernel lets go of the lock when the last
-// process that has the open file is gone, and at no other time. Who finds the
-// file and gets a shared lock on it knows that the session is dead. No file, no
-// permission, another directory, another host: nothing is known, and the TTL
-// decides. It is never a process id, which is reused and differs between
-// containers, nor a boot id, which cloned machines share.
+// process that has the open file is gone, and at no other time. Who gets a shared
+// lock on that file knows that the session is dead; on that file, and not on
+// another that looks like it (see identity). No file, no permission, another
+// directory, another host: nothing is known, and the TTL decides. It is never a
+// process id, which is reused and differs between containers.
 
 // proofs is where this process keeps the proof of its life and looks for that
 // of others.
@@ -22,7 +25,9 @@ type proofs struct {
 	dir string // as set; then as resolved
 
 	mu     sync.Mutex
-	state  int8 // 0 not looked at yet, 1 usable, -1 not
+	state  int8   // 0 not looked at yet, 1 usable, -1 not
+	boot   string // of the kernel
+	tidied bool
 	others map[string]*os.File
 }
 
@@ -32,17 +37,19 @@ type proof struct {
 	path string
 }
 
-func runtimeDir(dir string) string {
+// runtimeDirs are where proofs may be; the first that can be used counts.
+func runtimeDirs(dir string) []string {
 	if dir != "" {
-		return dir
+		return []string{dir}
 	}
 	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) {
-		return filepath.Join(xdg, "holdfast")
+		return []string{filepath.Join(xdg, "holdfast")}
 	}
 	if own := fmt.Sprintf("/run/user/%d", os.Geteuid()); isDir(own) { // as for a login, also in cron
-		return filepath.Join(own, "holdfast")
+		return []string{filepath.Join(own, "holdfast")}
 	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("holdfast-%d", os.Geteuid()))
+	own := fmt.Sprintf("holdfast-%d", os.Geteuid())
+	return []string{filepath.Join(os.TempDir(), own), filepath.Join("/dev/shm", own)} // the first is often on an overlay in a container
 }
 
 func isDir(path string) bool {
@@ -50,13 +57,16 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// usable looks at the directory once; p.mu is held.
+// usable looks for a directory once; p.mu is held.
 func (p *proofs) usable() bool {
 	if p.state == 0 {
 		p.state = -1
-		p.dir = runtimeDir(p.dir)
-		if p.dir != os.DevNull && prepareProofDir(p.dir) == nil {
-			p.state = 1
+		p.boot = kernelBoot()
+		for _, dir := range runtimeDirs(p.dir) {
+			if p.boot != "" && dir != os.DevNull && prepareProofDir(dir) == nil {
+				p.state, p.dir = 1, dir
+				break
+			}
 		}
 	}
 	return p.state == 1
@@ -71,12 +81,55 @@ func (p *proofs) make(session string) *proof {
 	if !p.usable() {
 		return nil
 	}
+	p.tidy()
 	path := filepath.Join(p.dir, session)
-	file, err := lockNew(path+".new", path)
+	file, err := lockNew(path, session, p.boot)
 	if err != nil {
 		return nil
 	}
 	return &proof{file, path}
+}
+
+// What the names of files end with that are not a session's proof.
+const (
+	unnamed = ".new" // not finished
+	seen    = "seen" // tells since when a session was seen
+)
+
+// leftover is how long a file stays that nobody has locked: whoever waited for
+// its session has long judged it by the TTL.
+const leftover = 24 * time.Hour
+
+// tidy removes, once, what sessions have left that died long ago and that nobody
+// has buried, since their store was never asked again. Nothing is less safe
+// without a file. Where there are many it looks at some, so that nobody waits for
+// it. p.mu is held.
+func (p *proofs) tidy() {
+	if p.tidied {
+		return
+	}
+	p.tidied = true
+	d, err := os.Open(p.dir)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(10_000)
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	for _, name := range names[:min(len(names), 250)] {
+		path, keep := filepath.Join(p.dir, name), leftover
+		id, end, _ := strings.Cut(name, ".")
+		if end == seen {
+			keep = MaxTTL
+		}
+		if !plainID(id) || end != "" && end != seen && !strings.HasSuffix("."+end, unnamed) {
+			continue // not ours
+		}
+		info, err := os.Lstat(path)
+		if err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) >= keep && abandoned(path) {
+			os.Remove(path)
+		}
+	}
 }
 
 // drop removes a proof of ours. The name goes first: a file without a name
@@ -121,7 +174,7 @@ func (p *proofs) open(session string) *os.File {
 	if file, ok := p.others[session]; ok {
 		return file
 	}
-	file, err := openProof(filepath.Join(p.dir, session))
+	file, err := openProof(filepath.Join(p.dir, session), session, p.boot)
 	if err != nil {
 		return nil
 	}
@@ -142,6 +195,7 @@ func (p *proofs) bury(session string) {
 	}
 	if p.state == 1 && plainID(session) {
 		os.Remove(filepath.Join(p.dir, session))
+		os.Remove(filepath.Join(p.dir, session+"."+seen))
 	}
 }
 

@@ -1,4 +1,4 @@
-//go:build !unix
+//go:build !linux
 
 package holdfast
 
@@ -7,8 +7,10 @@ import (
 	"os"
 )
 
-func prepareProofDir(string) error             { return errors.ErrUnsupported }
-func lockNew(string, string) (*os.File, error) { return nil, errors.ErrUnsupported }
-func openProof(string) (*os.File, error)       { return nil, errors.ErrUnsupported }
-func canLock(*os.File) bool                    { return false }
-func named(*os.File) bool                      { return false }
+func kernelBoot() string                         { return "" }
+func prepareProofDir(string) error               { return errors.ErrUnsupported }
+func lockNew(_, _, _ string) (*os.File, error)   { return nil, errors.ErrUnsupported }
+func openProof(_, _, _ string) (*os.File, error) { return nil, errors.ErrUnsupported }
+func canLock(*os.File) bool                      { return false }
+func named(*os.File) bool                        { return false }
+func abandoned(string) bool                      { return false }

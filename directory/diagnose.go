@@ -27,6 +27,8 @@ func (s *Store) diagnose(ctx context.Context) (findings []holdfast.Finding, err 
 	}
 	network := filesystem.Network(s.path)
 	switch {
+	case filesystem.Overlay(s.path):
+		say(holdfast.Warning, "file system", "%s is seen through an overlay: the host and other containers have files of their own in its place, and could be given a lock that is held here; mount a directory into all that are to share locks", s.path)
 	case s.local && filesystem.Volatile(s.path):
 		say(holdfast.Warning, "file system", "%s is in memory: after a restart of this host all is gone, and a token may repeat", s.path)
 	case s.local:

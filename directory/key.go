@@ -280,7 +280,7 @@ func (s *Store) readFile(name string) (text []byte, written int64, err error) {
 		return nil, 0, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > holdfast.MaxValue+4096 {
-		return nil, 0, fmt.Errorf("%s is not a file of ours", name)
+		return nil, 0, fmt.Errorf("%s %w: it is not a file of ours", name, errDamaged)
 	}
 	text, err = io.ReadAll(f)
 	return text, info.ModTime().UnixMicro(), err

@@ -3,6 +3,7 @@ package directory
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -252,6 +253,13 @@ func TestDamaged(t *testing.T) {
 			}
 			_, err = s.Load(t.Context(), []holdfast.Key{key})
 			wantError(t, err, "orders/42", "is damaged", f.recordOf(f.nonce))
+			other := holdfast.Write{Key: holdfast.Key{Name: "other"}, Old: holdfast.IfEmpty, Value: []byte("1")}
+			if _, err := s.CompareAndSwap(t.Context(), []holdfast.Write{other}); err != nil {
+				t.Fatal(err)
+			}
+			if names, err := s.Keys(t.Context(), holdfast.Names, "", 10); err != nil || !slices.Equal(names, []string{"other"}) {
+				t.Errorf("beside it are %q, error %v", names, err)
+			}
 			findings, err := s.Diagnose(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -396,6 +404,9 @@ func TestPlanted(t *testing.T) {
 	plant(t, path)
 	_, err := s.Load(t.Context(), []holdfast.Key{key})
 	wantError(t, err, "is not a file of ours")
+	if names, err := s.Keys(t.Context(), holdfast.Names, "", 10); err != nil || len(names) > 0 {
+		t.Errorf("beside it are %q, error %v", names, err)
+	}
 }
 
 // A call that hangs, as on a mount whose server is gone, is left alone when its
@@ -564,4 +575,59 @@ func FuzzHints(f *testing.F) {
 			t.Errorf("a line is left: %q", rest)
 		}
 	})
+}
+
+// A weary context is done after so many looks at it.
+type weary struct {
+	context.Context
+	looks atomic.Int64
+}
+
+func (c *weary) Err() error {
+	if c.looks.Add(-1) < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// A sweep that is not given the time for all has done a part, and those that
+// follow come to the end. Nothing is left then of keys that hold nothing.
+func TestSweepInParts(t *testing.T) {
+	s := fresh(t)
+	const n = 400
+	var writes []holdfast.Write
+	for i := range n {
+		writes = append(writes, holdfast.Write{Key: holdfast.Key{Space: holdfast.Sessions, Name: fmt.Sprint(i)}, Old: holdfast.IfEmpty, Value: []byte("1")})
+	}
+	for range 2 {
+		outs, err := s.CompareAndSwap(t.Context(), writes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range writes {
+			writes[i].Old, writes[i].Value = outs[i].Record.Version, nil
+		}
+	}
+	removed := 0
+	for sweeps := 1; removed < n; sweeps++ {
+		ctx := &weary{Context: t.Context()}
+		ctx.looks.Store(200)
+		n, err := s.Sweep(ctx, 0)
+		if removed += n; n == 0 || sweeps > 20 {
+			t.Fatalf("after %d sweeps %d keys are removed, of late %d, error %v", sweeps, removed, n, err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	err := filepath.WalkDir(s.path, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			left = append(left, path)
+		}
+		return err
+	})
+	if err != nil || len(left) != 3 { // what it is, and the floor with its record
+		t.Errorf("left are %q, error %v", left, err)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"path"
 	"slices"
 	"strconv"
@@ -94,8 +95,11 @@ func (s *Store) keys(ctx context.Context, space holdfast.Space, after string, n 
 			if errors.Is(err, errMoved) {
 				f, err = s.lookAt(ctx, dir)
 			}
+			if errors.Is(err, errDamaged) {
+				continue // nobody knows its name: see Diagnose
+			}
 			if err != nil {
-				continue // it is damaged: see Diagnose
+				return nil, err
 			}
 			name = f.head.name()
 			f.close()
@@ -120,7 +124,7 @@ func (s *Store) keys(ctx context.Context, space holdfast.Space, after string, n 
 		if len(names) >= n {
 			break
 		}
-		if m, err := s.listed(at[name]); err == nil && m.version > 0 && !m.free {
+		if m, err := s.listed(at[name]); err != nil || !m.free { // not known to hold nothing
 			names = append(names, name)
 		}
 	}
@@ -211,34 +215,51 @@ func (s *Store) sweep(ctx context.Context, idle time.Duration) (removed int, err
 	return removed, nil
 }
 
+// sweepPart is how many keys are looked at before those that are idle go: who
+// comes to no end has removed something.
+const sweepPart = 100
+
 func (s *Store) sweepSpace(ctx context.Context, space string, idle time.Duration, age func(int64) time.Duration) (removed int, err error) {
 	dirs, records, err := s.spaceDir(space)
 	if err != nil {
 		return 0, err
 	}
-	var old []string
-	var highest int64
+	rand.Shuffle(len(dirs), func(i, j int) { dirs[i], dirs[j] = dirs[j], dirs[i] })
 	newest := make(map[string]bool) // records
-	for _, at := range dirs {
-		if err := ctx.Err(); err != nil {
-			return 0, err
-		}
-		m, err := s.listed(at)
-		if err != nil || m.nonce == "" {
-			f, err := s.lookOnce(at) // which ends a sweep that was begun
-			if err == nil {
-				f.close()
+	for part := range slices.Chunk(dirs, sweepPart) {
+		var free []string
+		var highest int64
+		for _, at := range part {
+			if err := ctx.Err(); err != nil {
+				return removed, err
 			}
-			continue
+			m, err := s.listed(at)
+			if err != nil || m.nonce == "" {
+				f, err := s.lookOnce(at) // which ends a sweep that was begun
+				if err == nil {
+					f.close()
+				}
+				continue
+			}
+			newest[m.nonce] = true
+			if m.free && space != floor {
+				free, highest = append(free, at), max(highest, m.version)
+			}
 		}
-		newest[m.nonce] = true
-		if m.free && space != floor {
-			old, highest = append(old, at), max(highest, m.version)
+		n, err := s.sweepKeys(ctx, free, highest, idle, age)
+		if removed += n; err != nil {
+			return removed, err
 		}
 	}
-	s.sweepRecords(records, newest, age)
+	s.sweepRecords(ctx, records, newest, age)
+	return removed, nil
+}
+
+// sweepKeys removes those of some keys that have held nothing for long enough, if
+// their versions are still not above the highest that was seen.
+func (s *Store) sweepKeys(ctx context.Context, keys []string, highest int64, idle time.Duration, age func(int64) time.Duration) (removed int, err error) {
 	raised := false
-	for _, at := range old {
+	for _, at := range keys {
 		if err := ctx.Err(); err != nil {
 			return removed, err
 		}
@@ -266,7 +287,7 @@ func (s *Store) sweepSpace(ctx context.Context, space string, idle time.Duration
 }
 
 // sweepRecords removes records that no version has, nor can have any more.
-func (s *Store) sweepRecords(records []string, newest map[string]bool, age func(int64) time.Duration) {
+func (s *Store) sweepRecords(ctx context.Context, records []string, newest map[string]bool, age func(int64) time.Duration) {
 	for _, name := range records {
 		nonce, isRecord := strings.CutPrefix(path.Base(name), "record-")
 		if !isRecord { // of a process that was killed in refresh
@@ -276,7 +297,7 @@ func (s *Store) sweepRecords(records []string, newest map[string]bool, age func(
 		if newest[nonce] {
 			continue
 		}
-		if _, err := s.root.Lstat(path.Join(scratch, nonce)); err == nil {
+		if _, err := s.root.Lstat(path.Join(scratch, nonce)); !gone(err) {
 			continue // see create
 		}
 		text, written, err := s.readFile(name)
@@ -289,7 +310,7 @@ func (s *Store) sweepRecords(records []string, newest map[string]bool, age func(
 			if path.Dir(name) == floor {
 				at = floorKey
 			}
-			f, err := s.lookOnce(at)
+			f, err := s.lookAt(ctx, at) // which asks who serves the files, if this host sees nothing
 			if err != nil {
 				continue
 			}

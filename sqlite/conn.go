@@ -25,15 +25,17 @@ type conn struct {
 	driver driver.Conn
 	stmts  map[string]driver.Stmt
 	args   []driver.NamedValue
-	full   bool // what synchronous is set to: full or normal
+	full   bool   // what synchronous is set to: full or normal
+	left   func() // is called before it is closed; may be nil
 }
 
+// own is a driver of our own: functions that the program registers with the one
+// it uses, such as one called length, and what it does with each new connection
+// are not for ours.
+var own modernc.Driver
+
 func connect(dsn string) (*conn, error) {
-	connector, err := modernc.NewConnector(dsn)
-	if err != nil {
-		return nil, err
-	}
-	d, err := connector.Connect(context.Background())
+	d, err := own.Open(dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -54,6 +56,9 @@ func connect(dsn string) (*conn, error) {
 func (c *conn) close() error {
 	for _, s := range c.stmts {
 		s.Close()
+	}
+	if c.left != nil {
+		c.left()
 	}
 	return c.driver.Close()
 }

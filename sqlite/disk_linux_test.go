@@ -124,3 +124,22 @@ func TestPermissions(t *testing.T) {
 		})
 	}
 }
+
+// Who cannot see any more whether the file is still the one that was opened does
+// not go on with it.
+func TestFileUnseen(t *testing.T) {
+	s := fresh(t)
+	if _, err := s.Load(t.Context(), []holdfast.Key{{Name: "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(s.path)
+	if err := os.Chmod(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Chmod(dir, 0o700)
+	asAnyone(t, func() {
+		if _, err := s.Load(t.Context(), []holdfast.Key{{Name: "a"}}); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("got %v, want that it cannot be seen", err)
+		}
+	})
+}

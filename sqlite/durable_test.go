@@ -25,8 +25,11 @@ func TestSynchronous(t *testing.T) {
 		{"lazy", []holdfast.Write{write(a, true)}, normal},
 		{"durable batch", []holdfast.Write{write(a, false), write(b, false)}, full},
 		{"mixed batch", []holdfast.Write{write(a, true), write(b, false)}, full},
+		{"mixed batch, lazy last", []holdfast.Write{write(a, false), write(b, true)}, full},
+		{"mixed batch, lazy around", []holdfast.Write{write(a, true), write(b, false), write(beat, true)}, full},
 		{"lazy batch", []holdfast.Write{write(a, true), write(b, true)}, normal},
 		{"durable beat", []holdfast.Write{write(beat, false)}, full},
+		{"mixed batch of beats, lazy last", []holdfast.Write{write(beat, false), write(key(holdfast.Sessions, "t"), true)}, full},
 		{"lazy beat", []holdfast.Write{write(beat, true)}, normal},
 	} {
 		for _, allow := range [][]string{nil, {"async-commit"}} {

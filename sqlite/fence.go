@@ -77,15 +77,21 @@ func fence(ctx context.Context, tx *sql.Tx, name string, token int64) error {
 var errNoLock = errors.New("no such lock in this database; was it taken through another store?")
 
 // sameCopy refuses a transaction that runs on another copy of SQLite than our
-// stores in this process: such two do not see each other's locks.
+// stores in this process, since such two do not see each other's locks, and one
+// that would see another table than theirs.
 func sameCopy(ctx context.Context, tx *sql.Tx) error {
 	ours, err := copyOfSQLite()
 	if err != nil {
 		return err
 	}
 	var its string
-	if err := tx.QueryRowContext(ctx, whichCopy).Scan(&its); err != nil {
+	var hidden int
+	err = tx.QueryRowContext(ctx, `select (`+whichCopy+`), (select count(*) from sqlite_temp_master where lower(name) = 'holdfast_records')`).Scan(&its, &hidden)
+	if err != nil {
 		return fmt.Errorf("fence: %w", err)
+	}
+	if hidden != 0 {
+		return errors.New("fence: this connection has a temporary holdfast_records, which hides that of the file: drop it")
 	}
 	if its != ours {
 		return errors.New("fence: the transaction is of another copy of SQLite than the store, and in one process they break each other's locks: open the file with the driver of modernc.org/sqlite")

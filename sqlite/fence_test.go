@@ -134,6 +134,58 @@ func TestFenceOfNoLock(t *testing.T) {
 	}
 }
 
+// A temporary table of the application does not stand in for the file's.
+func TestFenceIsHidden(t *testing.T) {
+	s := fresh(t)
+	db := application(t, s)
+	db.SetMaxOpenConns(1)
+	token := hold(t, s, "orders/42", `{"holders":[{"session":"a","nr":1,"slots":1}]}`)
+	if _, err := db.Exec(`create temp table Holdfast_Records as select * from holdfast_records`); err != nil {
+		t.Fatal(err)
+	}
+	hold(t, s, "orders/42", `{"holders":[{"session":"b","nr":1,"slots":1}]}`)
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if err := fences["Fence"](t.Context(), tx, "orders/42", token); err == nil || !strings.Contains(err.Error(), "drop it") {
+		t.Errorf("got %v, want that it is hidden", err)
+	}
+}
+
+// The fence itself keeps others from the lock, also in a transaction that has
+// written nothing and was begun without a lock.
+func TestFenceAlone(t *testing.T) {
+	for form, fence := range fences {
+		t.Run(form, func(t *testing.T) {
+			s := fresh(t)
+			application(t, s)
+			ctx := t.Context()
+			token := hold(t, s, "orders/42", `{"holders":[{"session":"a","nr":1,"slots":1}]}`)
+			db, err := sql.Open("sqlite", "file:"+s.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			tx, err := db.BeginTx(ctx, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback()
+			if err := fence(ctx, tx, "orders/42", token); err != nil {
+				t.Fatal(err)
+			}
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			takeover := []holdfast.Write{{Key: holdfast.Key{Name: "orders/42"}, Old: token}}
+			if out, err := s.CompareAndSwap(short, takeover); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a takeover behind an open fence: %+v, error %v; want it to wait", out, err)
+			}
+		})
+	}
+}
+
 // Nobody takes a lock over while a transaction is open that has passed its
 // fence; and the write of one that has lost the lock cannot commit.
 func TestFenceAgainstTakeover(t *testing.T) {

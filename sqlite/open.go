@@ -42,14 +42,14 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 	if err := admit(path, opts); err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, async: slices.Contains(opts.Allow, "async-commit")}
+	s := &Store{path: path, files: files{path: path}, async: slices.Contains(opts.Allow, "async-commit")}
 	s.wakes.path = path
-	if s.file, err = os.Stat(path); err != nil {
+	if s.files.db, err = os.Stat(path); err != nil {
 		return nil, err
 	}
-	s.names = newSlot(s.connect)
-	s.beats = newSlot(s.connect)
-	s.reads = newSlot(s.connect)
+	s.names = newSlot(s.connect, s.files.present)
+	s.beats = newSlot(s.connect, s.files.present)
+	s.reads = newSlot(s.connect, s.files.present)
 	err = s.names.use(ctx, func(c *conn) error {
 		// A file that is not to be made ours is not touched before it is.
 		if !opts.Create {
@@ -57,15 +57,24 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 				return err
 			}
 		}
-		if err := retry(ctx, c.writeAhead); err != nil || !opts.Create {
+		if err := retry(ctx, c.plainText); err != nil {
 			return err
 		}
-		return c.migrate(ctx)
+		if err := retry(ctx, c.writeAhead); err != nil {
+			return err
+		}
+		if opts.Create {
+			if err := c.migrate(ctx); err != nil {
+				return err
+			}
+		}
+		return s.adopt(ctx, c)
 	})
 	if err != nil {
 		s.Close()
 		return nil, s.explain(err)
 	}
+	s.ours = true
 	return s, nil
 }
 
@@ -76,7 +85,7 @@ var creating sync.Mutex
 // admit refuses a file that cannot carry the store, and creates it if asked.
 // It never opens a file that is there (see creating).
 func admit(path string, opts *Options) error {
-	dir := filepath.Dir(path)
+	dir := filepath.Dir(resolved(path))
 	if !slices.Contains(opts.Allow, "network-fs") {
 		if name := filesystem.Network(dir); name != "" {
 			return fmt.Errorf(`%s is on %s, where SQLite's locks cannot be trusted: use a local disk or the directory store, or accept it with Allow "network-fs"`, path, name)
@@ -84,16 +93,10 @@ func admit(path string, opts *Options) error {
 	}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) && opts.Create {
-		creating.Lock()
-		defer creating.Unlock()
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-		if err == nil {
-			err = f.Close()
+		if err := create(path); !errors.Is(err, fs.ErrExist) {
+			return err
 		}
-		if errors.Is(err, fs.ErrExist) {
-			return nil
-		}
-		return err
+		info, err = os.Stat(path)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -105,6 +108,9 @@ func admit(path string, opts *Options) error {
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%s is not a database: it is no regular file", path)
 	}
+	if err := oneName(path, info); err != nil {
+		return err
+	}
 	if err := writable(path); err != nil {
 		return &fs.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -112,6 +118,16 @@ func admit(path string, opts *Options) error {
 		return fmt.Errorf("SQLite keeps its log beside the database: %w", &fs.PathError{Op: "write", Path: dir, Err: err})
 	}
 	return nil
+}
+
+func create(path string) error {
+	creating.Lock()
+	defer creating.Unlock()
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // missing says what to do about a file that is not there.
@@ -123,22 +139,15 @@ func (missing) Error() string {
 	return "no such file; create it with sqlite.Migrate or: holdfast schema apply"
 }
 
-// present tells that the file is still the one that was opened. Whoever goes on
-// with a file that was removed or replaced would not meet those who have come
-// since, and both would hold a lock.
-func (s *Store) present() error {
-	if runtime.GOOS == "windows" {
-		return nil // where a file in use stays
-	}
-	info, err := os.Stat(s.path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(info, s.file) {
-		return fmt.Errorf("%s was removed or replaced while in use: open the store anew", s.path)
-	}
-	return nil
-}
-
-// connect opens one more connection. It never creates the file.
+// connect opens one more connection. It never creates the file. Once the file is
+// known to be ours the connection puts right what another program has changed in
+// it while none of ours was open.
 func (s *Store) connect(ctx context.Context) (c *conn, err error) {
+	if s.ours { // what has taken its place is not touched
+		if err := s.files.present(); err != nil {
+			return nil, err
+		}
+	}
 	path := filepath.ToSlash(s.path)
 	if runtime.GOOS == "windows" {
 		path = "/" + path
@@ -148,7 +157,36 @@ func (s *Store) connect(ctx context.Context) (c *conn, err error) {
 		c, err = connect(dsn)
 		return err
 	})
-	return c, err
+	if err != nil || !s.ours {
+		return c, err
+	}
+	if err = retry(ctx, c.writeAhead); err == nil {
+		err = s.adopt(ctx, c)
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// adopt takes in a connection, when it has read the file and so opened the log.
+func (s *Store) adopt(ctx context.Context, c *conn) error {
+	if err := retry(ctx, c.verify); err != nil {
+		return err
+	}
+	return s.files.adopt(c)
+}
+
+// plainText refuses a file whose text is not in UTF-8: the view and the fence in
+// SQL would take none of our records for text.
+func (c *conn) plainText() error {
+	encoding := ""
+	err := c.query(`pragma encoding`, func(row []driver.Value) { encoding = text(row[0]) })
+	if err == nil && encoding != "UTF-8" {
+		return fmt.Errorf("its text is in %s, and UTF-8 is needed: keep locks in a file of their own", encoding)
+	}
+	return err
 }
 
 // writeAhead makes sure that the file has a write-ahead log.
@@ -164,14 +202,14 @@ func (c *conn) writeAhead() error {
 // explain says what an error of SQLite means for this store.
 func (s *Store) explain(err error) error {
 	switch c := code(err); {
-	case c == codes.SQLITE_FULL, c == codes.SQLITE_IOERR && diskFull(filepath.Dir(s.path)):
+	case c == codes.SQLITE_FULL, c == codes.SQLITE_IOERR && diskFull(filepath.Dir(resolved(s.path))):
 		return fmt.Errorf("%s: disk is full; nothing was changed: %w", s.path, err)
 	case c == codes.SQLITE_NOTADB:
 		return fmt.Errorf("%s is not a database: %w", s.path, err)
 	case c == codes.SQLITE_CORRUPT:
 		return fmt.Errorf("%s is damaged; restore it, or move it away and create it anew: %w", s.path, err)
 	}
-	if err == errClosed || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if _, ok := errors.AsType[*otherFile](err); ok || err == errClosed || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return fmt.Errorf("%s: %w", s.path, err)

@@ -130,16 +130,16 @@ func TestClosed(t *testing.T) {
 // A file that is removed or replaced under a store ends the store: those who
 // open the new one would hold the same locks.
 func TestFileReplaced(t *testing.T) {
-	s, other := fresh(t), fresh(t)
-	version := hold(t, s, "a", `{}`)
-	if err := other.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for _, change := range []func() error{
-		func() error { return os.Remove(s.path) },
-		func() error { return os.Rename(other.path, s.path) },
+	for _, change := range []func(path, other string) error{
+		func(path, _ string) error { return os.Remove(path) },
+		func(path, other string) error { return os.Rename(other, path) },
 	} {
-		if err := change(); err != nil {
+		s, other := fresh(t), fresh(t)
+		version := hold(t, s, "a", `{}`)
+		if err := other.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := change(s.path, other.path); err != nil {
 			t.Fatal(err)
 		}
 		want := s.path + " was removed or replaced while in use: open the store anew"
@@ -150,6 +150,10 @@ func TestFileReplaced(t *testing.T) {
 		_, err = s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: version}})
 		if err == nil || err.Error() != want {
 			t.Errorf("swap: got %v, want %s", err, want)
+		}
+		_, err = s.Keys(t.Context(), holdfast.Names, "", 10)
+		if err == nil || err.Error() != want {
+			t.Errorf("keys: got %v, want %s", err, want)
 		}
 	}
 }

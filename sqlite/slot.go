@@ -8,12 +8,13 @@ import (
 // A slot lends a connection to one at a time, and opens it when it is needed
 // for the first time or again after an error.
 type slot struct {
-	open func(context.Context) (*conn, error)
-	turn chan *conn // holds the connection, or nil if it is not open; closed by close
+	open    func(context.Context) (*conn, error)
+	present func() error // whether others find what the connection is on
+	turn    chan *conn   // holds the connection, or nil if it is not open; closed by close
 }
 
-func newSlot(open func(context.Context) (*conn, error)) *slot {
-	s := &slot{open, make(chan *conn, 1)}
+func newSlot(open func(context.Context) (*conn, error), present func() error) *slot {
+	s := &slot{open, present, make(chan *conn, 1)}
 	s.turn <- nil
 	return s
 }
@@ -88,18 +89,22 @@ func (s *slot) lend(ctx context.Context, c *conn, f func(*conn) error) (err erro
 			return err
 		}
 	}
-	err = f(c)
-	sound = err == nil
+	if err = s.present(); err == nil {
+		err = f(c)
+	}
+	sound = err == nil || s.present() != nil // see close
 	return err
 }
 
+// close closes the connection, unless its files have others in their place: closing
+// it would copy its log over what others have written since, and remove theirs.
 func (s *slot) close() error {
 	c, ok := <-s.turn
 	if !ok {
 		return nil
 	}
 	close(s.turn)
-	if c == nil {
+	if c == nil || s.present() != nil {
 		return nil
 	}
 	return c.close()

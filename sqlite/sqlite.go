@@ -9,6 +9,20 @@
 // application's own, it should use the driver "sqlite" of modernc.org/sqlite
 // too. Other processes, in any language, may use what they like.
 //
+// # One name, and one log
+//
+// SQLite keeps its log beside the name by which a file is opened. Who comes by
+// another name does not see what is in that log, and both could be given one lock.
+// So Open refuses a file with hard links, and one that is mounted by itself; a
+// symbolic link is followed first and does no harm.
+//
+// While the file is in use do not move, replace or remove it, nor the files beside
+// it that end in -wal and -shm: a store that has lost one of them to another refuses
+// every call, and has to be opened anew. A program that reads the file by itself, as
+// with os.ReadFile, makes the kernel drop the locks of its connections, and whoever
+// closes the file next may remove the log. Copy it with SQLite's own backup, or turn
+// on OFDLocking of modernc.org/sqlite first.
+//
 // # Waiting for the disk
 //
 // A write waits for the disk (synchronous=FULL) unless it is Lazy; a lazy one
@@ -17,7 +31,8 @@
 // commit order. So a power cut takes only what came after the last write that
 // waited, never something before it: a grant that was reported is never
 // undone, and no token is given twice. What a file system or a disk promises
-// falsely about fsync is beyond us.
+// falsely about fsync is beyond us, and so is a program that sets synchronous to
+// off for a file that it shares with us: it may copy the log before it is on disk.
 //
 // # Versions and time
 //
@@ -32,7 +47,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"os"
 	"slices"
 	"time"
 
@@ -55,7 +69,8 @@ type Options struct {
 // Sweeper.
 type Store struct {
 	path  string // absolute
-	file  os.FileInfo
+	files files
+	ours  bool // the file has been found to be Holdfast's
 	async bool // never wait for the disk
 	clock clock.Remote
 	wakes wakes
@@ -87,9 +102,6 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 	}
 	if len(keys) == 0 {
 		return nil, ctx.Err()
-	}
-	if err := s.present(); err != nil {
-		return nil, err
 	}
 	records := make([]holdfast.Record, len(keys))
 	err := s.reads.useOr(ctx, s.names, func(c *conn) error {
@@ -136,9 +148,6 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 	if len(writes) == 0 {
 		return nil, ctx.Err()
 	}
-	if err := s.present(); err != nil {
-		return nil, err
-	}
 	use := s.names.use
 	if beats {
 		use = func(ctx context.Context, f func(*conn) error) error { return s.beats.useOr(ctx, s.names, f) }
@@ -159,6 +168,9 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 			return err
 		})
 	})
+	if err == nil {
+		err = s.files.present() // what was written is where others look
+	}
 	if err != nil {
 		return nil, s.explain(err)
 	}

@@ -44,7 +44,7 @@ func releaseWork() (all []work) {
 	add := func(name string, args ...string) { all = append(all, work{name, args}) }
 	add("models", "test", "./verify/models", "-v", "-timeout", "60m", "-args", "-full")
 	add("large models", "test", "./verify/models", "-v", "-timeout", "300m", "-run", "TestLarge", "-args", "-large")
-	for _, table := range []string{"core", "sql", "state", "directory", "claims", "cassandra", "etcd", "spanner"} {
+	for _, table := range []string{"core", "proof", "sql", "sqlite", "state", "directory", "claims", "cassandra", "etcd", "spanner"} {
 		add("mutants of "+table, "run", "./verify/mutants", "-only", table)
 	}
 	for _, p := range []string{"process", "hostile", "janusgraph", "git"} {

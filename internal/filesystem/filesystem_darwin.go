@@ -21,6 +21,13 @@ func Local(path string) error {
 	return fmt.Errorf("%s: not known to be local on macOS", path)
 }
 
+// Mounted says whether what is at path is mounted there by itself, as a single
+// file can be on Linux.
+func Mounted(string) bool { return false }
+
+// Overlay says whether path is seen through an overlay.
+func Overlay(string) bool { return false }
+
 // Volatile says whether what is at path is gone when the machine restarts.
 func Volatile(string) bool { return false }
 

@@ -3,9 +3,16 @@ package filesystem
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
+)
+
+// Magic numbers that x/sys does not have.
+const (
+	zfs      = 0x2fc12fc1
+	bcachefs = 0xca451a4e
 )
 
 // Local refuses file systems that are not known to be this kernel's alone.
@@ -14,12 +21,33 @@ func Local(path string) error {
 	if err := unix.Statfs(path, &fs); err != nil {
 		return err
 	}
+	return local(&fs, path)
+}
+
+func local(fs *unix.Statfs_t, path string) error {
 	switch uint32(fs.Type) {
 	case unix.TMPFS_MAGIC, unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC,
-		unix.OVERLAYFS_SUPER_MAGIC, unix.RAMFS_MAGIC, unix.F2FS_SUPER_MAGIC, 0x2fc12fc1 /* zfs */, 0xca451a4e /* bcachefs */ :
+		unix.OVERLAYFS_SUPER_MAGIC, unix.RAMFS_MAGIC, unix.F2FS_SUPER_MAGIC, zfs, bcachefs:
 		return nil
 	}
 	return fmt.Errorf("%s is on a file system of type %#x, not known to be local", path, fs.Type)
+}
+
+// Distinct refuses a file unless it is on a local file system where no other
+// file has, at the same time, both its device and its inode number and locks of
+// its own. An overlay is refused: it keeps locks apart from those of its layers,
+// and whether it has numbers of its own depends on the kernel and on how it was
+// mounted. So is bcachefs, where a file and its snapshots have the same numbers.
+func Distinct(file *os.File) error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(file.Fd()), &fs); err != nil {
+		return err
+	}
+	switch uint32(fs.Type) {
+	case unix.OVERLAYFS_SUPER_MAGIC, bcachefs:
+		return fmt.Errorf("%s is on a file system of type %#x, where a file may seem to be another", file.Name(), fs.Type)
+	}
+	return local(&fs, file.Name())
 }
 
 // networks are the file systems whose locks other hosts, or the kernel itself,
@@ -54,6 +82,42 @@ func Network(path string) string {
 		return "" // opening the file says it better
 	}
 	return networks[uint32(s.Type)]
+}
+
+// Mounted says whether what is at path is mounted there by itself, as a single
+// file can be.
+func Mounted(path string) bool {
+	var stat unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, 0, 0, &stat)
+	if err == nil && stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+		return stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+	}
+	return listed(path) // before Linux 5.8
+}
+
+// listed is Mounted by the list of mounts.
+func listed(path string) bool {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return false
+	}
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false
+	}
+	escape := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`)
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == escape.Replace(path) {
+			return true
+		}
+	}
+	return false
+}
+
+// Overlay says whether path is seen through an overlay.
+func Overlay(path string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(path, &fs) == nil && fs.Type == unix.OVERLAYFS_SUPER_MAGIC
 }
 
 // Volatile says whether what is at path is gone when the machine restarts.

@@ -3,6 +3,8 @@
 package hostile
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -307,4 +309,51 @@ func TestDoubledCreate(t *testing.T) {
 		t.Errorf("of one key there are the versions %q", markers)
 	}
 	r.holds(1, last, "value 2")
+}
+
+// What a host cannot read is not left out of a list: the list fails.
+func TestListIsWhole(t *testing.T) {
+	for _, op := range []string{"lookup", "open", "read", "opendir", "readdir"} {
+		r := newRig(t, 1, Durable, 2)
+		r.wins(0, "value")
+		list := func() []string {
+			r.Helper()
+			r.hosts[1].Set(Faults{Read: 1, Only: op})
+			names, err := r.stores[1].Keys(t.Context(), holdfast.Names, "", 10)
+			r.hosts[1].Set(Faults{})
+			if err != nil {
+				return []string{aKey.Name}
+			}
+			return names
+		}
+		before := list()
+		if _, err := r.stores[1].Keys(t.Context(), holdfast.Names, "", 10); err != nil { // which knows its name now
+			t.Fatal(err)
+		}
+		if after := list(); len(before) != 1 || len(after) != 1 {
+			t.Errorf("where %s fails the key is not listed: %q, and %q once its name is known", op, before, after)
+		}
+	}
+}
+
+// A sweep on a host that does not see a key yet leaves its record, whatever time
+// its file has.
+func TestSweepOfTheUnseen(t *testing.T) {
+	r := newRig(t, 1, Durable, 2)
+	r.hosts[1].Set(Faults{Stale: time.Hour})
+	sum := sha256.Sum256([]byte(aKey.Name))
+	if _, err := os.Lstat(filepath.Join(r.hosts[1].Path, "names", hex.EncodeToString(sum[:]))); err == nil { // which it remembers
+		t.Fatal("the key is there")
+	}
+	last := r.wins(0, "value")
+	old := time.Now().Add(-3 * time.Hour)
+	records, err := filepath.Glob(filepath.Join(r.hosts[0].Path, "names", "record-*"))
+	if err != nil || len(records) != 1 {
+		t.Fatalf("records %q, error %v", records, err)
+	}
+	must(t, os.Chtimes(records[0], old, old))
+	if _, err := r.stores[1].Sweep(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	r.holds(0, last, "value")
 }

@@ -62,6 +62,13 @@ var dirs = []mutant{
 		"	return time.Now().UnixMicro() + 0*info.ModTime().UnixMicro(), nil\n"}, {"directory/clock.go",
 		"	\"sync\"\n", "	\"sync\"\n	\"time\"\n"}}, hostile("TestAge")},
 
+	{"dir: a list leaves out what cannot be read", "F1", []edit{{"directory/sweep.go",
+		"			if errors.Is(err, errDamaged) {\n", "			if err != nil {\n"}}, hostile("TestListIsWhole")},
+	{"dir: a sweep sees all keys", "F1", []edit{{"directory/sweep.go",
+		"s.lookAt(ctx, at) // which asks", "s.lookOnce(at) // which asks"}}, hostile("TestSweepOfTheUnseen")},
+	{"dir: a sweep that is cut short has done nothing", "R2", []edit{{"directory/sweep.go",
+		"const sweepPart = 100\n", "const sweepPart = 1 << 30\n"}}, test{"./directory", "TestSweepInParts$"}},
+
 	// That the episodes can fail.
 	{"dir: a rename's outcome is believed, in episodes", "F2", []edit{{"directory/write.go",
 		"	return s.resolve(ctx, f, next, err)\n",

@@ -4,7 +4,9 @@ package process
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"syscall"
@@ -179,6 +181,45 @@ func deathOnAnotherHost(t *testing.T, fresh func(*testing.T) *world) {
 			}
 			t.Logf("figure: %s, another host: from the last heartbeat to the next holder: least %v, %v; from kill -9: %v (TTL 2s)",
 				c.name, slices.Min(beats).Round(time.Millisecond), beats, took)
+		})
+	}
+}
+
+// Who looks at a copy of the runtime directory, as an image of a container or of a
+// disk has one, or sees it through an overlay, does not take the living for dead.
+func TestProofSeenElsewhere(t *testing.T) {
+	t.Parallel()
+	for name, elsewhere := range map[string]func(t *testing.T, w *world) *world{
+		"copy": func(t *testing.T, w *world) *world {
+			h := w.host("copy")
+			must(t, exec.Command("cp", "-a", w.runtime+"/holdfast", h.runtime).Run())
+			return h
+		},
+		"overlay": func(t *testing.T, w *world) *world {
+			h := w.host("overlay")
+			script := `mount -t overlay overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" "$3" && shift 3 && exec "$@"`
+			for _, dir := range []string{"upper", "work"} {
+				must(t, os.MkdirAll(filepath.Join(w.dir, "layers", dir), 0o700))
+			}
+			h.wrap = []string{"unshare", "-m", "sh", "-c", script, "sh", w.runtime, filepath.Join(w.dir, "layers"), h.runtime}
+			if out, err := h.command("true").CombinedOutput(); err != nil {
+				t.Skipf("SKIPPED: no overlay can be mounted here, so a proof seen through one is not tested: %v: %s", err, out)
+			}
+			return h
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			holder := w.runActor([]string{"-q", "--ttl", "30s", "x"}, "-stdin")
+			w.after(0, 1)
+			next := elsewhere(t, w).runActor([]string{"-q", "--ttl", "30s", "-w", "2", "x"}, "-for", "1ms")
+			next.wantStatus(1)
+			if n := len(w.spans()); n != 1 {
+				t.Errorf("%d commands have run while the first held the lock", n)
+			}
+			holder.end()
+			holder.wantStatus(0)
 		})
 	}
 }

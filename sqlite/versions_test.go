@@ -1,0 +1,143 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// meta reads or sets what is in holdfast_meta.
+func (s *Store) meta(t *testing.T, statement string, args ...driver.Value) (value int64) {
+	t.Helper()
+	err := s.names.use(t.Context(), func(c *conn) error {
+		return c.query(statement, func(row []driver.Value) { value = row[0].(int64) }, args...)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// A key that is new begins above the floor, and one that is there above its
+// version, also where the clock of the host has gone back below them: else a
+// version, and with it a token, would be given twice.
+func TestVersionsOutrunTheClock(t *testing.T) {
+	ahead := time.Now().Add(time.Hour).UnixMicro()
+	key := func(name string) holdfast.Key { return holdfast.Key{Name: name} }
+	for _, batch := range []bool{false, true} {
+		s := fresh(t)
+		s.meta(t, `update holdfast_meta set value = ? where key = 'floor' returning value`, ahead)
+		last := ahead
+		write := func(w holdfast.Write, above int64) int64 {
+			t.Helper()
+			writes := []holdfast.Write{w}
+			if batch {
+				writes = append(writes, holdfast.Write{Key: key("another"), Old: 7})
+			}
+			o, err := s.CompareAndSwap(t.Context(), writes)
+			if err != nil || !o[0].Won {
+				t.Fatalf("%+v, error %v", o, err)
+			}
+			if got := o[0].Record.Version; got <= above {
+				t.Fatalf("in a batch %v: version %d after version %d", batch, got, above)
+			}
+			return o[0].Record.Version
+		}
+		last = write(holdfast.Write{Key: key("a"), Old: holdfast.IfEmpty, Value: []byte("1")}, last)
+		last = write(holdfast.Write{Key: key("a"), Old: last, Value: []byte("2")}, last)
+		last = write(holdfast.Write{Key: key("a"), Old: last}, last)
+		write(holdfast.Write{Key: key("a"), Old: holdfast.IfEmpty, Value: []byte("3")}, last)
+		write(holdfast.Write{Key: key("b"), Old: holdfast.IfEmpty, Value: []byte("1")}, ahead)
+	}
+}
+
+// A sweep leaves the floor where no version that it has removed is above it, and
+// never lowers it.
+func TestSweepRaisesTheFloor(t *testing.T) {
+	s := fresh(t)
+	emptied := func(name string) int64 { t.Helper(); return hold(t, s, name, "") }
+	hold(t, s, "held", "1")
+	highest := max(emptied("a"), emptied("b"), emptied("c"))
+	sweep := func(want int) int64 {
+		t.Helper()
+		if n, err := s.Sweep(t.Context(), 0); err != nil || n != want {
+			t.Fatalf("%d rows were removed, error %v, want %d", n, err, want)
+		}
+		return s.meta(t, `select value from holdfast_meta where key = 'floor'`)
+	}
+	if floor := sweep(3); floor < highest {
+		t.Errorf("the floor is %d, below the version %d that was removed", floor, highest)
+	}
+	ahead := time.Now().Add(time.Hour).UnixMicro()
+	s.meta(t, `update holdfast_meta set value = ? where key = 'floor' returning value`, ahead)
+	s.meta(t, `update holdfast_records set value = x'', version = 5 where name = cast('held' as blob) returning version`)
+	if floor := sweep(1); floor != ahead {
+		t.Errorf("the floor is %d, and was %d", floor, ahead)
+	}
+}
+
+// A row that was written since a sweep has found it stays.
+func TestSweepLeavesWhatHasChanged(t *testing.T) {
+	s := fresh(t)
+	var found []row
+	for _, name := range []string{"again", "held", "left"} {
+		found = append(found, row{0, []byte(name), hold(t, s, name, "")})
+	}
+	hold(t, s, "again", "")
+	hold(t, s, "held", "1")
+	s.meta(t, `update holdfast_records set version = ? where name = cast('held' as blob) returning version`, found[1].version)
+	err := s.names.use(t.Context(), func(c *conn) error {
+		gone, err := c.remove(found)
+		if gone != 1 {
+			t.Errorf("%d rows were removed, want the one that has not changed", gone)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A batch that fails in the middle leaves nothing behind, neither what it had
+// written nor a transaction that the next write would be part of.
+func TestFailedBatch(t *testing.T) {
+	s := fresh(t)
+	other := open(t, s.path, nil)
+	db := application(t, s)
+	if _, err := db.Exec(`create trigger refuse before insert on holdfast_records when new.name = cast('refused' as blob) begin select raise(abort, 'refused'); end`); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string) holdfast.Write {
+		return holdfast.Write{Key: holdfast.Key{Name: name}, Old: holdfast.IfEmpty, Value: []byte("1")}
+	}
+	if _, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write("before"), write("refused")}); err == nil {
+		t.Fatal("the batch has no error")
+	}
+	o, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write("after")})
+	if err != nil || !o[0].Won {
+		t.Fatalf("%+v, error %v", o, err)
+	}
+	names, err := other.Keys(t.Context(), holdfast.Names, "", 10)
+	if err != nil || !slices.Equal(names, []string{"after"}) {
+		t.Errorf("others see %q, error %v, want what was written after it alone", names, err)
+	}
+}
+
+// Heartbeats have a connection of their own, for one that writes the log into the
+// file keeps its connection from all others.
+func TestHeartbeatsApart(t *testing.T) {
+	s := fresh(t)
+	err := s.names.use(t.Context(), func(*conn) error { // as if it were at that
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Sessions, Name: "s"}, Old: holdfast.IfEmpty, Value: []byte("1")}})
+		return err
+	})
+	if err != nil {
+		t.Errorf("a heartbeat behind a lock: %v", err)
+	}
+}
