@@ -216,7 +216,7 @@ func TestVerdict(t *testing.T) {
 			`lost "x": ./cmd was dead only 1s after the lease had ended (signal KILL after 2s); it may have run on beside the next holder, and only what is fenced was protected`},
 		{guard.Event{PID: 1, Status: exit(0), Late: time.Second}, nil, 75,
 			`lost "x": ./cmd was dead only 1s after the lease had ended (exit status 0); it may have run on beside the next holder, and only what is fenced was protected`},
-		{guard.Event{PID: 1, Why: guard.Told, Alive: []guard.Survivor{{PID: 9, Name: "sudo"}}}, broken, 75,
+		{guard.Event{Why: guard.Told, Alive: []guard.Survivor{{PID: 9, Name: "sudo"}}}, broken, 75,
 			`lost "x": broken by a test; pid 9 (sudo) could not be killed and may run on beside the next holder, and only what is fenced is protected`},
 		{guard.Event{Why: guard.Deadline}, nil, 75, `lost "x": the lease had ended before ./cmd could be started; nothing was run`},
 		{guard.Event{PID: 1, Why: guard.NoGuard, Killed: true}, nil, 75, `lost "x": the guard of ./cmd is gone or stood still; ./cmd was killed with all it started`},

@@ -25,10 +25,10 @@ func (r *runner) judge(e guard.Event, lost error) error {
 	switch {
 	case e.Errno != 0:
 		return cannotRun(r.argv[0], e.Errno)
-	case e.PID == 0 && e.Why != guard.NoGuard:
-		return r.notStarted(lost)
 	case e.Alive != nil:
 		return fail(exitLost, "lost %s: %s; %s could not be killed and %s", names, reasonOf(lost), survivors(e.Alive), now)
+	case e.PID == 0 && e.Why != guard.NoGuard:
+		return r.notStarted(lost)
 	case e.Why == guard.NoGuard:
 		return fail(exitLost, "lost %s: the guard of %s is gone or stood still; %s was killed with all it started%s", names, command, command, beside)
 	case e.Why == guard.Told:
