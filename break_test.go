@@ -80,3 +80,51 @@ func TestBreakBeforeTheSession(t *testing.T) {
 		}
 	})
 }
+
+// When one lock of a set is broken the others stay held until the work has stopped:
+// nobody may begin beside it.
+func TestBreakOneOfASet(t *testing.T) {
+	for _, releases := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memory.New()
+			holder, other := newClient(t, store, &holdfast.Options{TTL: 10 * time.Second}), newClient(t, store, nil)
+			defer holder.Close()
+			defer other.Close()
+			locks, err := holder.AcquireAll(t.Context(), []string{"a", "b"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			next := make(chan time.Time, 1)
+			go func() {
+				l, err := other.Acquire(t.Context(), "b")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				next <- time.Now()
+				l.Release(t.Context())
+			}()
+			synctest.Wait()
+			info, err := other.Show(t.Context(), "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			over := locks[1].Deadline()
+			go other.Break(t.Context(), info.Holders[0], "ticket 815")
+			<-locks[1].Context().Done()
+			if !errors.Is(locks[1].Err(), holdfast.ErrLost) {
+				t.Errorf("the other lock of the set: %v", locks[1].Err())
+			}
+			if releases { // the work takes a second to stop
+				time.Sleep(time.Second)
+				over = time.Now()
+				locks.Release(t.Context())
+			}
+			if at := <-next; at.Before(over) {
+				t.Errorf("releases %v: the next holder of the other name begins %v before the work has stopped, or has to", releases, over.Sub(at))
+			} else if at.After(over.Add(2 * time.Second)) {
+				t.Errorf("releases %v: the next holder of the other name begins only %v later", releases, at.Sub(over))
+			}
+		})
+	}
+}

@@ -228,8 +228,9 @@ func (l *Lock) end(cause error) {
 	}
 }
 
-// lose ends a lock that is not given back; c.mu is held. It takes the rest of
-// its set along.
+// lose ends a lock that is not given back; c.mu is held. It takes the rest of its
+// set along. The claims of these stay, as that of a lock that was broken does,
+// until they are released and the work has stopped, or the window of this moment ends.
 func (l *Lock) lose(why string, err error) {
 	if l.err != nil {
 		return
@@ -247,7 +248,7 @@ func (l *Lock) lose(why string, err error) {
 			others = append(others, o)
 		}
 	}
-	l.c.later = append(l.c.later, func() { // groups may be under way
+	l.c.machine.AfterFunc(max(l.sess.left(), 0), func() {
 		l.c.mu.Lock()
 		defer l.c.unlock()
 		for _, o := range others {

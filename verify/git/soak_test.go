@@ -102,7 +102,7 @@ func what(args []string) string {
 	}
 	line := strings.Join(args, " ")
 	for _, w := range []struct{ text, name string }{
-		{"holdfast-guard", "holdfast's guard"}, // has the command's arguments, too
+		{"hf-guard", "holdfast's guard"},
 		{" push ", "git push"},
 		{"holdfast cache", "holdfast cache"},
 		{"holdfast state write", "holdfast state write"},

@@ -1,9 +1,9 @@
-// Command mutants breaks the library, its stores and its state keys on purpose,
-// one rule at a time, and runs what has to notice: the simulation, or a named
-// test, of a store against a server that the test starts. Tests that do not
-// notice prove nothing. Nothing is written into the tree.
+// Command mutants breaks the library, its stores, its state keys, and the command
+// with its guard on purpose, one rule at a time, and runs what has to notice: the
+// simulation, or a named test, of a store against a server that the test starts.
+// Tests that do not notice prove nothing. Nothing is written into the tree.
 //
-//	go run ./verify/mutants [-run name] [-only core|proof|sql|sqlite|state|directory|cassandra|claims|etcd|spanner] [-seeds 20000] [-p 3] [-table FILE] [-v]
+//	go run ./verify/mutants [-run name] [-only core|proof|sql|sqlite|state|directory|cassandra|claims|etcd|spanner|command] [-seeds 20000] [-p 3] [-table FILE] [-v]
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() {
 	r := runner{}
 	flag.IntVar(&r.seeds, "seeds", 20000, "the most seeds a mutant may live through")
 	name := flag.String("run", "", "only mutants whose name contains this")
-	only := flag.String("only", "", "core: those of the library alone; proof: those of the proof of death; sql: those of the stores on SQL servers; sqlite: those of the SQLite store; state: those of state keys and the cache; directory: those of the directory store; cassandra: those of the Cassandra store; claims: those of claims; etcd: those of the etcd store; spanner: those of the Spanner store")
+	only := flag.String("only", "", "core: those of the library alone; proof: those of the proof of death; sql: those of the stores on SQL servers; sqlite: those of the SQLite store; state: those of state keys and the cache; directory: those of the directory store; cassandra: those of the Cassandra store; claims: those of claims; etcd: those of the etcd store; spanner: those of the Spanner store; command: those of the command and its guard")
 	together := flag.Int("p", 3, "how many are tried at once")
 	flag.StringVar(&r.file, "table", "", "write what became of each mutant into this file; what it says of others stays")
 	flag.BoolVar(&r.verbose, "v", false, "show what a test said")
@@ -46,7 +46,7 @@ func main() {
 		}
 	}
 	if !known {
-		fmt.Fprintf(os.Stderr, "-only %s: core, proof, sql, sqlite, state, directory, cassandra, claims, etcd or spanner\n", *only)
+		fmt.Fprintf(os.Stderr, "-only %s: core, proof, sql, sqlite, state, directory, cassandra, claims, etcd, spanner or command\n", *only)
 		os.Exit(64)
 	}
 	if len(chosen) == 0 {
@@ -68,7 +68,7 @@ func main() {
 var tables = []struct {
 	name    string
 	mutants []mutant
-}{{"core", core}, {"proof", proven}, {"sql", sql}, {"sqlite", onFile}, {"state", append(state, cached...)}, {"directory", dirs}, {"cassandra", cql}, {"claims", claimed}, {"etcd", onRevisions}, {"spanner", onCommits}}
+}{{"core", core}, {"proof", proven}, {"sql", sql}, {"sqlite", onFile}, {"state", append(state, cached...)}, {"directory", dirs}, {"cassandra", cql}, {"claims", claimed}, {"etcd", onRevisions}, {"spanner", onCommits}, {"command", commanded}}
 
 // A mutant is the library with a rule broken.
 type mutant struct {
@@ -331,6 +331,9 @@ func (r *runner) test(dir, overlay, pkg string, args ...string) (string, error) 
 	}
 	cmd := tests(bin, args...)
 	cmd.Dir = filepath.Join(r.root, pkg)
+	if overlay != "" { // some build programs
+		cmd.Env = append(cmd.Env, "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
+	}
 	out, err := cmd.CombinedOutput()
 	if err != nil && len(out) == 0 {
 		out = []byte(err.Error())

@@ -41,7 +41,7 @@ func guardOf(t *testing.T, p *process) (guard int) {
 		}
 		for _, child := range children(p.Process.Pid) {
 			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", child))
-			if string(name) == "holdfast-guard\n" {
+			if string(name) == "hf-guard\n" {
 				guard = child
 			}
 		}

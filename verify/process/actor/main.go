@@ -27,12 +27,23 @@ var (
 	deaf    = flag.Bool("deaf", false, "ignore requests to end")
 	brood   = flag.Bool("brood", false, "have a child in another session and an orphan")
 	foster  = flag.Bool("foster", false, "only start an orphan and end")
+	root    = flag.Bool("root", false, "become the user whom this program belongs to, for good, as sudo does")
+	shut    = flag.Bool("shut", false, "close all files but the first three, as sudo does")
 	say     = flag.String("say", "", "print this when begun")
 	failing = flag.Int("status", 0, "exit status")
 )
 
 func main() {
 	flag.Parse()
+	if *shut {
+		for fd := 3; fd < 256; fd++ {
+			syscall.Close(fd)
+		}
+	}
+	if *root {
+		user := os.Geteuid()
+		check(syscall.Setresuid(user, user, user))
+	}
 	if *foster {
 		start("-brood=false", "-foster=false")
 		return

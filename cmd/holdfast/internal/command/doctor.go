@@ -169,10 +169,6 @@ func (d *checkup) diagnose(ctx context.Context, store holdfast.Store, t target) 
 
 // run tells whether commands can be run.
 func (d *checkup) run() {
-	if _, err := os.Stat("/proc/self/stat"); err != nil {
-		d.fail("run", "there is no /proc: what a command starts and leaves behind cannot be found and ended")
-		return
-	}
 	g, err := guard.Start("/proc/self/exe", []string{"holdfast"}, nil)
 	if err != nil {
 		d.fail("run", "%v", err)
@@ -181,7 +177,18 @@ func (d *checkup) run() {
 	g.Close()
 	for range g.Events() {
 	}
-	d.ok("run", "commands can be guarded")
+	box, root := guard.Boxed(), os.Geteuid() == 0
+	switch {
+	case box != "":
+		d.ok("run", "commands can be guarded, each in a control group of its own in %s", escape(box))
+	case guard.Hides():
+		d.warn("run", "commands can be guarded, but /proc hides what other users run (hidepid): what sudo and other set-uid programs start "+
+			"is neither seen nor killed, and keeps the lock until it ends. No control group may be made here (in a systemd unit: Delegate=yes)")
+	case !root:
+		d.ok("run", "commands can be guarded; what sudo and other set-uid programs start cannot be killed by this user, and keeps the lock until it ends")
+	default:
+		d.ok("run", "commands can be guarded")
+	}
 }
 
 // answer reads the setting a few times and returns it, and the best time.

@@ -72,7 +72,11 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 	if err != nil {
 		return err
 	}
+	if err := guardable(); err != nil {
+		return err
+	}
 	r := newRunner(argv, []string{name}, l)
+	r.again = true
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := r.endOnSignal(cancel)
@@ -91,7 +95,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 	client, err := holdfast.New(h.store, &holdfast.Options{
 		TTL:   l.ttl.Duration,
 		Owner: holdfast.Owner{Program: "holdfast elect"},
-		Trace: &holdfast.Trace{Beat: r.beat},
+		Trace: &holdfast.Trace{Beat: r.beat, Shortened: r.shortened, Ended: r.ended},
 	})
 	if err != nil {
 		return usage("%s", strings.TrimPrefix(err.Error(), "holdfast: "))
@@ -122,13 +126,12 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 		r.mu.Lock()
 		r.guard = g
 		r.mu.Unlock()
-		if !l.quiet {
-			say("leading %s, token %d: started %s", quote(name), lock.Token(), escape(argv[0]))
+		r.started = func() {
+			if !l.quiet {
+				say("leading %s, token %d: started %s", quote(name), lock.Token(), escape(argv[0]))
+			}
 		}
 		ended = r.hold(holdfast.Locks{lock})
-		r.mu.Lock()
-		r.lost = nil
-		r.mu.Unlock()
 		if isLost(ended) && r.asked == nil {
 			say("%s", ended)
 			stop = r.endOnSignal(cancel)

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,13 +29,22 @@ func beside(program string) string {
 }
 
 // become has another program go on in place of this one. It returns only if it fails.
+// One of the current directory, which PATH may name as "." or by an empty entry, is
+// not taken: it would find the store's password in its environment.
 func become(program, scheme string) error {
 	path := beside(program)
+	also := ""
 	if path == "" {
-		path, _ = exec.LookPath(program)
+		found, err := exec.LookPath(program)
+		switch {
+		case filepath.IsAbs(found):
+			path = found
+		case err == nil || errors.Is(err, exec.ErrDot):
+			also = "; that of the current directory is not run"
+		}
 	}
 	if path == "" || linked != nil {
-		return usage("%s: needs the program %s beside holdfast, or on PATH: go install ./cmd/holdfast/... has both", scheme, program)
+		return usage("%s: needs the program %s beside holdfast, or on PATH: go install ./cmd/holdfast/... has both%s", scheme, program, also)
 	}
 	return fail(exitFault, "%s cannot be run: %v", escape(path), replace(path))
 }

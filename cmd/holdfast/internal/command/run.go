@@ -20,7 +20,8 @@ const runHelp = `usage: holdfast run [flags] NAME... -- CMD [ARG...]
 
 Runs CMD while holding all names; waits in line for them. The lease is renewed
 for as long as CMD runs. If it cannot be, CMD and all it started are ended before
-the lock can go to another, also if holdfast itself is killed or stopped.
+the lock can go to another, also if holdfast itself is killed or stopped. What CMD
+has others start (systemd-run, docker run, at, ssh) is not ended.
 
   -s, --shared           together with other shared holders
       --slots N          up to N at a time
@@ -38,7 +39,14 @@ CMD is run as it is, without a shell, with the files it is given; signals are
 passed on. It finds HOLDFAST_NAME, HOLDFAST_TOKEN (of the first name) and
 HOLDFAST_LOCKS (JSON: each name's token) in its environment, and one more open
 file with a high number: by it this host knows that the lock is still in use.
-What CMD leaves running is ended before the lock is released.
+What CMD leaves running is ended before the lock is released. What cannot be killed
+(sudo and other set-uid programs unless you are root, what hangs in the kernel) keeps
+the lock until it ends; a second signal gives up on it, and then the lock stays
+held until its lease has ended.
+
+If holdfast and its guard (hf-guard) are both killed, or both stopped, what CMD
+started runs on. In a pid namespace of its own CMD dies with its guard:
+  holdfast run nightly -- unshare --pid --fork --kill-child --mount-proc ./backup.sh
 
 examples:
   holdfast run nightly -- ./backup.sh
@@ -193,6 +201,9 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	if err != nil {
 		return err
 	}
+	if err := guardable(); err != nil {
+		return err
+	}
 	// While the guard starts we get the lock.
 	r := newRunner(argv, names, l)
 	ready, over := r.startGuard(path, environment())
@@ -210,7 +221,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	client, err := holdfast.New(h.store, &holdfast.Options{
 		TTL:   l.ttl.Duration,
 		Owner: holdfast.Owner{Program: "holdfast run"},
-		Trace: &holdfast.Trace{Beat: r.beat, Waiting: q.joined},
+		Trace: &holdfast.Trace{Beat: r.beat, Shortened: r.shortened, Ended: r.ended, Waiting: q.joined},
 	})
 	if err != nil {
 		stop()

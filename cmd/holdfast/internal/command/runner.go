@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -30,25 +28,44 @@ type runner struct {
 	names   []string
 	files   bool   // it is about files, not a store
 	last    string // what is done when the command has ended, and all it started
+	kept    string // what is so until then
+	again   bool   // after a loss the command is run again
+	started func() // called when the command runs; may be nil
 	lease   *lease
 	guard   *guard.Guard
 	shared  bool // the command shares our process group and terminal
 	signals chan os.Signal
 
 	asked *killed // to end, while the command ran
+	rest  *rest   // processes that could not be killed; nil: there are none
+
+	ticked time.Time     // when this process last ran, nearly
+	still  time.Duration // for how long it last stood still
+	stood  time.Time     // until then
 
 	mu      sync.Mutex
-	held    holding         // of a set of locks the first; nil before
-	lost    context.Context // ends when it is lost; nil before
-	until   time.Time       // end of the trust window
+	held    holding         // of a set of locks the first; nil: none
+	lost    context.Context // ends when it is lost
+	until   guard.Instant   // where the trust window ended, once it is lost; 0: it is not
+	ttl     time.Duration   // that the trust window was shortened to; 0: it is that of held
 	beaten  time.Time       // when the last heartbeat that was answered was sent
 	silence error           // why the ones since then were not
-	ticked  time.Time       // when this process last ran, nearly
+}
+
+// guardable is asked before anybody has to wait: can a command be guarded here?
+func guardable() error {
+	if err := guard.Usable(); err != nil {
+		return fail(exitFault, "%v; nothing was run", err)
+	}
+	return nil
 }
 
 func newRunner(argv, names []string, l *lease) *runner {
 	shared := guard.Terminal()
-	return &runner{argv: argv, names: names, last: quoteAll(names) + " is released", lease: l, shared: shared, signals: catch(shared)}
+	return &runner{
+		argv: argv, names: names, last: quoteAll(names) + " is released", kept: quoteAll(names) + " stays held",
+		lease: l, shared: shared, signals: catch(shared),
+	}
 }
 
 // endOnSignal ends the wait for the lock by a signal, until stop is called.
@@ -74,24 +91,69 @@ func (r *runner) endOnSignal(cancel context.CancelCauseFunc) (stop func()) {
 	return sync.OnceFunc(func() { close(done); <-gone })
 }
 
-// beat is told of each heartbeat.
-func (r *runner) beat(took time.Duration, until time.Time, err error) {
+// beat is told of each heartbeat. The guard is told what the window is now, not
+// what it was when the heartbeat was answered, so that news may come late.
+func (r *runner) beat(took time.Duration, _ time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
 		r.silence = err
 		return
 	}
-	r.silence, r.beaten, r.until = nil, time.Now().Add(-took), until
-	// A lock that was broken is given back when the window of that moment ends,
-	// although the session lives on.
-	if r.lost != nil && r.lost.Err() == nil {
-		r.guard.Extend(until, r.killAfter(r.held.TTL()))
+	r.silence, r.ttl, r.beaten = nil, 0, time.Now().Add(-took)
+	if r.held != nil && r.until == 0 {
+		r.guard.Extend(r.window(), r.killAfter())
 	}
 }
 
-// killAfter is the time from TERM to KILL.
-func (r *runner) killAfter(ttl time.Duration) time.Duration {
+// shortened is told of a smaller TTL, and tells the guard, before the heartbeat
+// that carries it is sent: from then on others go by it.
+func (r *runner) shortened(_ time.Time, ttl time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ttl = ttl
+	switch {
+	case r.held == nil: // begin will see it
+	case r.until != 0:
+		r.until = min(r.until, r.window())
+		r.guard.Stop(r.until)
+	default:
+		r.guard.Extend(r.window(), r.killAfter())
+	}
+}
+
+// ended is told of each lock that ends. One that was broken is given back when the
+// window of that moment ends, although the session lives on, and the heartbeat that
+// comes next moves the window: so the guard is told before.
+func (r *runner) ended(_ string, _ int64, _ time.Duration, err error) {
+	if errors.Is(err, holdfast.ErrLost) {
+		r.stop()
+	}
+}
+
+// stop has the guard end a command that has lost its lock, within the window of
+// the moment when that was known first.
+func (r *runner) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held != nil && r.until == 0 {
+		r.until = r.window()
+		r.guard.Stop(r.until)
+	}
+}
+
+// window is the end of the trust window as it is now; r.mu is held.
+func (r *runner) window() guard.Instant {
+	now := guard.Now() // first: if the machine sleeps here, the end is too early, not too late
+	return now.Add(time.Until(r.held.Deadline()))
+}
+
+// killAfter is the time from TERM to KILL; r.mu is held.
+func (r *runner) killAfter() time.Duration {
+	ttl := r.held.TTL()
+	if r.ttl != 0 {
+		ttl = min(ttl, r.ttl)
+	}
 	if r.lease.killAfter.set {
 		return min(r.lease.killAfter.Duration, ttl/3)
 	}
@@ -140,167 +202,46 @@ func tokenEnvironment(name string, tokens map[string]int64) []string {
 
 // under is hold for any holding.
 func (r *runner) under(h holding, env []string) error {
-	r.mu.Lock()
-	deadline := h.Deadline()
-	if deadline.After(r.until) {
-		r.until = deadline
+	begun, err := r.begin(h, env)
+	if begun {
+		end := r.supervise()
+		err = r.judge(end, context.Cause(r.lost))
 	}
+	r.mu.Lock()
+	r.held, r.lost, r.until = nil, nil, 0
+	r.mu.Unlock()
+	return err
+}
+
+// begin has the guard start the command, unless the lease is over.
+func (r *runner) begin(h holding, env []string) (begun bool, err error) {
+	r.mu.Lock()
+	r.held, r.lost = h, h.Context() // from here on a loss is noted
 	if r.beaten.IsZero() {
 		r.beaten = time.Now()
 	}
-	// The guard is told under the lock, so that no older deadline comes after a newer.
-	r.held, r.lost = h, h.Context()
-	err := r.guard.Run(env, h.Proof(), deadline, r.killAfter(h.TTL()))
 	r.mu.Unlock()
-	if err != nil {
-		return fail(exitFault, "the guard does not answer: %v; nothing was run", err)
-	}
-	end := r.supervise(r.lost)
-	return r.judge(end, context.Cause(r.lost))
-}
-
-// supervise is what happens while the command runs.
-func (r *runner) supervise(lost context.Context) guard.Event {
-	over := lost.Done()
-	ticks := time.NewTicker(tick)
-	defer ticks.Stop()
-	r.ticked = time.Now()
-	for {
-		select {
-		case <-ticks.C:
-			if len(r.guard.Events()) == 0 { // else it is told of first
-				r.ticked = time.Now()
-			}
-		case e, ok := <-r.guard.Events():
-			switch {
-			case !ok:
-				return guard.Event{Ended: true, Why: guard.NoGuard}
-			case e.Stopping && e.Why == guard.Deadline:
-				r.losing(e.Within)
-			case e.Stopped && r.shared:
-				r.standWith()
-			case e.Ended:
-				return e
-			}
-		case <-over:
-			over = nil
-			r.guard.Stop()
-		case sig := <-r.signals:
-			switch {
-			case typed(sig) && r.shared: // the terminal has sent it to the command, too
-			case isStop(sig):
-				r.guard.Signal(sig.(syscall.Signal))
-				standStill()
-			default:
-				if ends(sig) {
-					r.asked = &killed{sig: sig.(syscall.Signal)}
-				}
-				r.guard.Signal(sig.(syscall.Signal))
-			}
-		}
-	}
-}
-
-// tick is how often it is noted that this process is not standing still.
-const tick = 250 * time.Millisecond
-
-// standWith stops us if the command stands still, so that the shell knows and
-// its fg continues both. One that fg has just continued, or is about to, does not.
-func (r *runner) standWith() {
-	for range 3 {
-		if !r.guard.Standing() {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	standStill()
-}
-
-func (r *runner) losing(left time.Duration) {
+	lost := r.lost.Err() != nil // which may find out that it is, and say so
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	whoever := "the store has"
-	if r.files {
-		whoever = "the files have"
+	if lost || r.until != 0 {
+		return false, r.notStarted(context.Cause(r.lost))
 	}
-	why := whoever + " not answered for " + brief(time.Since(r.beaten))
-	switch still := time.Since(r.ticked); {
-	case still > 4*tick:
-		why = "this process stood still for " + brief(still)
-	case r.silence != nil:
-		why += " (" + redactURL(escape(r.silence.Error())) + ")"
+	until, killAfter := r.window(), r.killAfter()
+	if !guard.Startable(guard.Now(), until, killAfter) {
+		return false, r.notStarted(nil)
 	}
-	say("losing %s: %s; stopping %s, %s left", quoteAll(r.names), why, escape(r.argv[0]), brief(left))
+	// The guard is told under the lock, so that no older deadline comes after a newer.
+	if err := r.guard.Run(env, h.Proof(), until, killAfter); err != nil {
+		return false, fail(exitFault, "the guard does not answer: %v; nothing was run", err)
+	}
+	return true, nil
 }
 
-// judge turns the end of the command into ours.
-func (r *runner) judge(e guard.Event, lost error) error {
-	command, names := escape(r.argv[0]), quoteAll(r.names)
-	if e.Errno != 0 {
-		return cannotRun(r.argv[0], e.Errno)
+// notStarted is the failure of a command whose lease was over before it could be started.
+func (r *runner) notStarted(lost error) error {
+	if errors.Is(lost, holdfast.ErrLost) {
+		return fail(exitLost, "lost %s: %s; nothing was run", quoteAll(r.names), reasonOf(lost))
 	}
-	if len(e.Alive) > 0 {
-		say("%s: could not be killed and may still run: %s", command, pids(e.Alive))
-	}
-	switch {
-	case e.Why == guard.NoGuard:
-		return fail(exitLost, "lost %s: the guard of %s is gone or stood still; %s was killed with all it started", names, command, command)
-	case e.Late:
-		return fail(exitLost, "lost %s: this machine stood still, and %s may have run on beside the next holder; only what is fenced was protected", names, command)
-	case e.Why == guard.Deadline && r.files:
-		return fail(exitLost, "lost %s: %s stopped in time (%s); run it again when the files can be written", names, command, manner(e))
-	case e.Why == guard.Deadline:
-		return fail(exitLost, "lost %s: %s stopped in time (%s); run it again when the store is back: holdfast doctor", names, command, manner(e))
-	case e.Why == guard.Told:
-		return fail(exitLost, "lost %s: %s; %s stopped (%s)", names, reasonOf(lost), command, manner(e))
-	}
-	if e.Left > 0 {
-		how := "asked to end"
-		if e.Killed {
-			how = "killed"
-		}
-		say("%s left %d of its processes running; %s before %s", command, e.Left, how, r.last)
-	}
-	switch s := e.Status; {
-	case s.Signaled():
-		return &killed{s.Signal(), s.Signal() == syscall.SIGINT && r.shared}
-	case s.ExitStatus() != 0:
-		return &failure{s.ExitStatus(), ""}
-	}
-	return nil
-}
-
-// manner is how a command ended that was asked to.
-func manner(e guard.Event) string {
-	switch {
-	case e.Killed:
-		return fmt.Sprintf("signal KILL after %s", brief(e.After))
-	case e.Status.Signaled():
-		return "signal " + signalName(e.Status.Signal())
-	}
-	return fmt.Sprintf("exit status %d", e.Status.ExitStatus())
-}
-
-// reasonOf is a loss as the library tells it, without the name and token that
-// stand in front of it.
-func reasonOf(err error) string {
-	if err == nil || !errors.Is(err, holdfast.ErrLost) {
-		return "it was given back"
-	}
-	text := redactURL(err.Error())
-	if _, why, ok := strings.Cut(text, " lost: "); ok {
-		text = why
-	}
-	return escape(text)
-}
-
-func pids(list []int) string {
-	s := "pid"
-	for i, pid := range list {
-		if i == 10 {
-			return s + fmt.Sprintf(" and %d more", len(list)-i)
-		}
-		s += " " + strconv.Itoa(pid)
-	}
-	return s
+	return fail(exitLost, "lost %s: the lease had ended before %s could be started; nothing was run", quoteAll(r.names), escape(r.argv[0]))
 }

@@ -289,8 +289,11 @@ func (a *app) stateWrite(ctx context.Context, where string, argv []string, l *le
 	if err != nil {
 		return err
 	}
+	if err := guardable(); err != nil {
+		return err
+	}
 	r := newRunner(argv, []string{where}, l)
-	r.files, r.last = isDirectory(where), "the key of "+quote(where)+" is changed"
+	r.files, r.last, r.kept = isDirectory(where), "the key of "+quote(where)+" is changed", "readers of "+quote(where)+" go without the cache"
 	ready, over := r.startGuard(path, environment())
 	defer over()
 	ctx, cancel := context.WithCancelCause(orBackground(ctx))
@@ -302,7 +305,7 @@ func (a *app) stateWrite(ctx context.Context, where string, argv []string, l *le
 	s, err := a.openState(ctx, where, &holdfast.Options{
 		TTL:   l.ttl.Duration,
 		Owner: holdfast.Owner{Program: "holdfast state write"},
-		Trace: &holdfast.Trace{Beat: r.beat, Waiting: q.joined, Acquired: func(name string, token int64, _ time.Duration) {
+		Trace: &holdfast.Trace{Beat: r.beat, Shortened: r.shortened, Ended: r.ended, Waiting: q.joined, Acquired: func(name string, token int64, _ time.Duration) {
 			if len(tokens) == 0 {
 				tokens[name] = token
 			}

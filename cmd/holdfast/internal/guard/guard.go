@@ -11,9 +11,29 @@
 //	holdfast run ── knows the lease; subreaper, ready to do the guard's work
 //	   │  ▲   socket: the end of the lease, signals │ what became of the command
 //	   ▼  │
-//	guard ───────── knows the deadline; subreaper: whatever the command starts
+//	hf-guard ────── knows the deadline; subreaper: whatever the command starts
 //	   │            and leaves behind comes back to it
 //	the command ─── and its descendants
+//
+// # From the trust window to the guard
+//
+// The guard's deadline is the end of the client's trust window, always. These are
+// all the ways in which the window changes, and the test of each:
+//
+//	start   not from reserve before the end on: nothing is run            TestStartTooLate, process.TestStartAfterTheLease
+//	extend  each heartbeat that was answered                              TestExtend
+//	lower   before the heartbeat that carries the smaller TTL is sent     TestLower, process.TestLoweredWindow
+//	loss    the window has ended at this moment: killed at once           TestStopAtTheEnd, process.TestBuriedAlive
+//	break   the window as it is now; later heartbeats do not extend it    command.TestBrokenNotExtended, TestStop
+//	stop    a program that stands still extends nothing                   TestProgramStopped, process.TestStoppedRunAlone
+//	resume  what was said meanwhile is heard before the clock is asked    TestGuardResumed, TestProgramResumed
+//
+// # Nothing seen is not nothing there
+//
+// All is over when the kernel says that no children are left (ECHILD), and only
+// then: a process that /proc does not show, or that may not be killed, or hangs in
+// the kernel, counts as alive. It is told of (Event.Alive), and tried again for as
+// long as it is there.
 package guard
 
 import (
@@ -32,27 +52,46 @@ const (
 	NoGuard             // the guard was gone or did not answer; all was killed
 )
 
-// An Event is what Events yields: first Started (or Ended with an Err), at the
-// end Ended, which is the last.
+// An Event is what Events yields: first Started (or Ended without a PID: nothing was
+// run, because of Errno, or of Why the lease was over), at the end Ended, which is the last.
 type Event struct {
 	Started  bool          `json:",omitempty"` // the command runs
 	Stopping bool          `json:",omitempty"` // it has been asked to end; Why says why
 	Killing  bool          `json:",omitempty"` // not all have ended: they are killed
 	Stopped  bool          `json:",omitempty"` // it stands still (job control)
+	Alive    []Survivor    `json:",omitempty"` // not all could be killed: these; told again when that changes
 	Ended    bool          `json:",omitempty"` // it and all it started are gone
 	Why      Why           `json:",omitempty"`
-	PID      int           `json:",omitempty"` // of the command
+	PID      int           `json:",omitempty"` // of the command; 0: it was not started
 	Within   time.Duration `json:",omitempty"` // with Stopping: what is left until all is killed
+	Box      string        `json:",omitempty"` // with Started: its control group, if it has one of its own
 
 	// The rest is said with Ended.
 	Status syscall.WaitStatus `json:",omitempty"` // of the command
 	Left   int                `json:",omitempty"` // processes it had left running, which were asked to end
 	Killed bool               `json:",omitempty"` // not everything ended when asked: it was killed
-	Late   bool               `json:",omitempty"` // the lease was over before the command was
+	Late   time.Duration      `json:",omitempty"` // the last of it ran for that long after the lease was over
+	Stood  bool               `json:",omitempty"` // since this machine, or who was to kill it, stood still
 	After  time.Duration      `json:",omitempty"` // from asking to the end
-	Alive  []int              `json:",omitempty"` // processes that could not be killed
 	Errno  syscall.Errno      `json:",omitempty"` // why the command could not be started
 }
+
+// A Survivor is a process that was to be killed, and lives.
+type Survivor struct {
+	PID   int    `json:",omitempty"` // 0: there is one that /proc does not show
+	Name  string `json:",omitempty"` // "": not to be seen
+	State string `json:",omitempty"` // as ps has it; D: hangs in the kernel
+}
+
+// An Instant is a moment of a clock that runs while the machine sleeps, and that
+// the program and its guard share.
+type Instant int64
+
+// Add is the instant d later.
+func (t Instant) Add(d time.Duration) Instant { return t + Instant(d) }
+
+// Sub is the time from u to t.
+func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t - u) }
 
 // Program is what guards are started from: this one, or a smaller one of the same
 // version, whose main calls Main as well.
@@ -65,27 +104,37 @@ var ErrUnsupported = errors.New("running a command under a lock needs Linux")
 type order struct {
 	Start     bool           `json:",omitempty"` // start the command
 	Env       []string       `json:",omitempty"` // with this added to its environment
-	Deadline  int64          `json:",omitempty"` // end of the lease in nanoseconds of CLOCK_BOOTTIME
+	Deadline  Instant        `json:",omitempty"` // end of the lease
 	KillAfter time.Duration  `json:",omitempty"`
 	Signal    syscall.Signal `json:",omitempty"` // pass it on to the command
 	Stop      bool           `json:",omitempty"` // ask it to end, then kill it
 }
 
 const (
-	// argv0 is how a process knows that it is a guard.
-	argv0 = "holdfast-guard"
+	// argv0 is how a process knows that it is a guard, and what ps shows. It does
+	// not have the program's name in it: who kills all that are called holdfast
+	// spares the guards, and they end what they guard.
+	argv0 = "hf-guard"
 
 	// protocol is what a program and its guard speak: they may be two files.
-	protocol = "1"
+	protocol = "2"
 	// settle is how long what a command leaves running may take to end by
 	// itself, as the `tee` of a script does.
 	settle = 500 * time.Millisecond
 	// glance is the longest time without a look at the clock: timers stand
 	// still while the machine sleeps, the lease does not.
 	glance = 200 * time.Millisecond
+	// patience is how long what cannot be killed may be there before it is told of.
+	patience = time.Second
 )
 
 // reserve is what remains of the lease when everything is killed.
 func reserve(killAfter time.Duration) time.Duration {
 	return min(100*time.Millisecond, killAfter/4)
+}
+
+// Startable says whether a command may still be started at t under a lease until
+// then.
+func Startable(t, until Instant, killAfter time.Duration) bool {
+	return t < until.Add(-reserve(killAfter))
 }

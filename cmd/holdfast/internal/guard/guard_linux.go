@@ -33,40 +33,52 @@ func Main() {
 	runtime.LockOSThread()
 	unix.CloseOnExec(fd)
 	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-	name := []byte(argv0 + "\x00")
-	unix.Prctl(unix.PR_SET_NAME, uintptr(ptr(name)), 0, 0, 0)
-	w := &watch{fd: fd, program: os.Getppid(), path: os.Args[3], args: os.Args[4:], proof: -1}
-	if w.join, err = strconv.Atoi(os.Args[2]); err != nil {
+	comm := []byte(argv0 + "\x00")
+	unix.Prctl(unix.PR_SET_NAME, uintptr(ptr(comm)), 0, 0, 0)
+	args := hide(os.Args[1:])
+	w := &watch{fd: fd, program: os.Getppid(), path: args[2], args: args[3:], proof: -1, in: new(buffer)}
+	if w.join, err = strconv.Atoi(args[1]); err != nil {
 		w.group = true
 	}
+	w.box = newBox()
 	w.run()
+	w.box.remove()
 	os.Exit(0)
 }
 
-// A watch is the guard at work. All of it belongs to one goroutine.
+// A watch is the guard at work. All of it belongs to one goroutine, which does what
+// is due at a moment only when it has heard all that the program had said until
+// then: a guard that stood still for a while acts on what is, not on what was.
 type watch struct {
 	fd      int
+	in      *buffer
 	program int
 	group   bool // the command has a process group of its own
 	join    int  // else the group it shall be in: the program's
 	path    string
 	args    []string
-	proof   int // the session's proof of life, to be inherited
+	proof   int  // the session's proof of life, to be inherited
+	box     *box // a control group for the command, or nil
 
-	main      int // the command; 0 until it is started
+	toStart   bool
+	env       []string // with this added to its environment
+	toStop    bool
+	signals   []syscall.Signal // to be passed on
+	main      int              // the command; 0 until it is started
 	status    syscall.WaitStatus
 	ended     bool // the command itself
-	endedAt   int64
-	childless bool
+	endedAt   Instant
+	childless bool // all of it
+	goneAt    Instant
 
-	deadline  int64
+	deadline  Instant
 	killAfter time.Duration
 	why       Why
-	askedAt   int64 // everything was asked to end; 0: not yet
-	killAt    int64
+	askedAt   Instant // everything was asked to end; 0: not yet
+	askTook   time.Duration
+	killAt    Instant
 	left      int
-	killed    bool
-	alive     []int
+	hunt      *hunt // once everything is killed
 }
 
 // deaf are the signals that are meant for the command, or for the program, and
@@ -84,203 +96,121 @@ func (w *watch) run() {
 			signal.Notify(make(chan os.Signal, 1), sig) // never read: signals are dropped
 		}
 	}
-	children := make(chan os.Signal, 1)
-	signal.Notify(children, syscall.SIGCHLD)
-	orders, proofs := make(chan order), make(chan int, 1)
-	go receive(w.fd, orders, func(fd int) { proofs <- fd })
-	timer := time.NewTimer(glance)
+	children := deaths()
 	for {
-		select {
-		case o, ok := <-orders:
-			if !ok { // the program is gone
-				w.kill(time.Hour)
-				return
-			}
-			select {
-			case w.proof = <-proofs:
-			default:
-			}
-			w.obey(o)
-		case <-children:
-		case <-timer.C:
+		now := Now() // what is said until then is heard below
+		if !w.hear() {
+			break
 		}
-		w.reap()
-		if w.step(boottime()) {
+		if w.toStart && w.main == 0 && !w.start(now) {
 			return
 		}
-		timer.Reset(w.pause(boottime()))
+		w.passOn()
+		w.reap()
+		if w.step(now) {
+			return
+		}
+		sleep(w.pause(Now()), w.fd, children)
+		drain(children)
+	}
+	// The program is gone.
+	for w.main != 0 && !w.pursue() {
+		sleep(w.hunt.pause, children)
+		drain(children)
 	}
 }
 
-// pause is how long nothing needs to be done.
-func (w *watch) pause(now int64) time.Duration {
-	if w.main == 0 {
-		return time.Hour
+// hear obeys all that the program has said. It reports false when the program is
+// gone.
+func (w *watch) hear() bool {
+	for {
+		var o order
+		file, err := receive(w.fd, w.in, &o)
+		switch {
+		case err == unix.EAGAIN:
+			return true
+		case err != nil:
+			return false
+		}
+		if file >= 0 {
+			w.proof = file
+		}
+		w.obey(o)
 	}
-	next := w.deadline - int64(w.killAfter)
-	switch {
-	case w.askedAt != 0:
-		next = w.killAt
-	case w.ended:
-		next = min(next, w.endedAt+int64(settle))
-	}
-	return max(0, min(glance, time.Duration(next-now)))
 }
 
 func (w *watch) obey(o order) {
 	if o.Deadline != 0 {
 		w.deadline, w.killAfter = o.Deadline, o.KillAfter
 	}
-	if o.Start && w.main == 0 {
-		w.start(o.Env)
+	if o.Start {
+		w.toStart, w.env = true, o.Env
 	}
-	if o.Signal != 0 && w.main != 0 && !w.ended {
-		// Not yet reaped, so these numbers are still the command's.
-		if w.group {
-			syscall.Kill(-w.main, o.Signal)
-		} else {
-			syscall.Kill(w.main, o.Signal)
+	if o.Signal != 0 {
+		w.signals = append(w.signals, o.Signal)
+	}
+	w.toStop = w.toStop || o.Stop
+}
+
+// passOn passes signals on to the command.
+func (w *watch) passOn() {
+	if w.main == 0 {
+		return // they are for when it runs
+	}
+	for _, sig := range w.signals {
+		switch {
+		case w.ended:
+		case w.group: // not yet reaped, so these numbers are still the command's
+			syscall.Kill(-w.main, sig)
+		default:
+			syscall.Kill(w.main, sig)
 		}
 	}
-	if o.Stop && w.main != 0 && w.askedAt == 0 {
-		w.ask(boottime(), Told)
-	}
+	w.signals = nil
 }
 
 // start runs the command in place of this process as far as it can tell: same
-// files, same environment and a little more, same dispositions of signals.
-func (w *watch) start(env []string) {
+// files, same environment and a little more, same dispositions of signals. It
+// reports false if there is no command to run, or no lease to run it under.
+func (w *watch) start(now Instant) bool {
+	switch {
+	case w.toStop:
+		send(w.fd, Event{Ended: true, Why: Told}, nil)
+		return false
+	case !Startable(now, w.deadline, w.killAfter):
+		send(w.fd, Event{Ended: true, Why: Deadline}, nil)
+		return false
+	}
+	w.box.sweep()
+	if !Startable(Now(), w.deadline, w.killAfter) {
+		return true // it is asked for again with what has been said meanwhile
+	}
 	if w.proof >= 0 {
 		// From here on the kernel takes the session for alive until the
 		// command has closed this, too.
-		if _, err := high(w.proof, true); err == nil {
+		if fd, err := high(w.proof, true); err == nil {
 			unix.Close(w.proof)
+			w.proof = fd
 		}
 	}
 	attr := &syscall.ProcAttr{
-		Env:   append(os.Environ(), env...),
+		Env:   append(os.Environ(), w.env...),
 		Files: []uintptr{0, 1, 2},
 		Sys:   &syscall.SysProcAttr{Setpgid: true, Pgid: w.join, Pdeathsig: syscall.SIGKILL},
 	}
-	pid, err := syscall.ForkExec(w.path, w.args, attr)
+	pid, err := w.box.start(w.path, w.args, attr)
 	if err != nil {
 		errno := syscall.EINVAL
 		errors.As(err, &errno)
 		send(w.fd, Event{Ended: true, Errno: errno}, nil)
-		os.Exit(0)
-	}
-	w.main = pid
-	send(w.fd, Event{Started: true, PID: pid}, nil)
-}
-
-// reap notes what became of the command and clears away its orphans.
-func (w *watch) reap() {
-	for w.main != 0 {
-		pid, status, err := wait(syscall.WUNTRACED)
-		if err == syscall.ECHILD {
-			w.childless = true
-			return
-		}
-		if pid <= 0 {
-			return
-		}
-		w.note(pid, status)
-	}
-}
-
-func (w *watch) note(pid int, status syscall.WaitStatus) {
-	switch {
-	case pid != w.main:
-	case status.Stopped():
-		send(w.fd, Event{Stopped: true, PID: pid}, nil)
-	default:
-		w.status, w.ended, w.endedAt = status, true, boottime()
-	}
-}
-
-// step does what is due, and reports whether all is over.
-func (w *watch) step(now int64) bool {
-	if w.main == 0 {
 		return false
 	}
-	if !w.ended && w.askedAt == 0 && now >= w.deadline-int64(w.killAfter) {
-		w.ask(now, Deadline)
-	}
-	if w.ended && !w.childless && w.askedAt == 0 &&
-		(now >= w.endedAt+int64(settle) || now >= w.deadline-int64(w.killAfter)) {
-		w.askedAt = now
-		w.killAt = w.limit(now)
-		w.left = ask(nil)
-	}
-	if !(w.ended && w.childless) {
-		if now < w.deadline-int64(reserve(w.killAfter)) && (w.askedAt == 0 || now < w.killAt) {
-			return false
-		}
-		if w.why == Itself && !w.ended {
-			w.why = Deadline
-		}
-		send(w.fd, Event{Killing: true}, nil)
-		w.kill(time.Second)
-	}
-	w.report()
+	w.main = pid
+	send(w.fd, Event{Started: true, PID: pid, Box: w.box.where()}, nil)
+	spare()
 	return true
 }
 
-// ask begins the end of a command that did not end by itself.
-func (w *watch) ask(now int64, why Why) {
-	if w.ended {
-		return
-	}
-	w.why, w.askedAt = why, now
-	w.killAt = w.limit(now)
-	send(w.fd, Event{Stopping: true, Why: why, Within: time.Duration(w.killAt - now)}, nil)
-	ask(nil)
-}
-
-// limit is when whoever is asked now is killed.
-func (w *watch) limit(now int64) int64 {
-	return min(now+int64(w.killAfter), w.deadline-int64(reserve(w.killAfter)))
-}
-
-// kill ends everything at once.
-func (w *watch) kill(patience time.Duration) {
-	if w.main == 0 {
-		return
-	}
-	if w.group && !w.ended {
-		syscall.Kill(-w.main, syscall.SIGKILL) // most of it in one call
-	}
-	w.alive = killAll(nil, patience, func(pid int, status syscall.WaitStatus) {
-		w.killed = true
-		w.note(pid, status)
-	})
-}
-
-func (w *watch) report() {
-	now := boottime()
-	e := Event{Ended: true, Why: w.why, PID: w.main, Status: w.status, Left: w.left, Killed: w.killed, Alive: w.alive}
-	if w.askedAt != 0 {
-		e.After = time.Duration(now - w.askedAt)
-	}
-	// What was killed in time may take the kernel a moment to clear away; the
-	// lease ends a margin before anybody else may begin.
-	e.Late = w.endedAt > w.deadline || !w.ended || now > w.deadline+int64(reserve(w.killAfter))
-	send(w.fd, e, nil)
-	if w.why == Deadline {
-		w.wake()
-	}
-	if len(w.alive) > 0 {
-		w.kill(time.Hour) // for as long as they hang there is somebody to kill them
-	}
-}
-
-// wake has a program go on that stands still though its lease is over: it may have
-// been stopped in the middle of a write, which keeps others from their locks.
-func (w *watch) wake() {
-	if os.Getppid() != w.program { // it is gone
-		return
-	}
-	if p, ok := look(w.program); ok && p.state == 'T' {
-		p.signal(syscall.SIGCONT)
-	}
-}
+// spare has the kernel take other processes than this one where memory runs out,
+// if it may. The command has been started, and is not spared.
+func spare() { os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0) }

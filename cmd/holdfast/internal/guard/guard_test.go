@@ -5,7 +5,6 @@ package guard
 import (
 	"bufio"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -41,6 +40,7 @@ func init() {
 		"act-tree":     func([]string) { signal.Ignore(syscall.SIGTERM); grow(2); tick() },
 		"act-branch":   branch,
 		"act-storm":    storm,
+		"act-crowd":    crowd,
 		"act-leave":    func([]string) { grow(1); fmt.Println("left") },
 	}
 }
@@ -48,7 +48,7 @@ func init() {
 // tick writes the time each millisecond for as long as this process lives.
 func tick() {
 	for {
-		fmt.Println(boottime())
+		fmt.Println(Now())
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -61,7 +61,7 @@ func storm([]string) {
 		c.Stdout = os.Stdout
 		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if c.Start() == nil {
-			fmt.Println(boottime())
+			fmt.Println(Now())
 			go c.Wait()
 		}
 	}
@@ -105,9 +105,9 @@ func branch(args []string) {
 func program(args []string) {
 	lease, _ := time.ParseDuration(args[0])
 	g, err := Start(args[1], args[1:], os.Environ())
-	fmt.Fprintln(os.Stderr, "guard deadline", boottime()+int64(lease))
+	fmt.Fprintln(os.Stderr, "guard deadline", Now().Add(lease))
 	if err == nil {
-		err = g.Run(nil, nil, time.Now().Add(lease), lease/4)
+		err = g.Run(nil, nil, Now().Add(lease), lease/4)
 	}
 	if err != nil {
 		panic(err)
@@ -126,14 +126,14 @@ func describe(e Event) string {
 	case e.Stopping:
 		return fmt.Sprint("stopping ", e.Why)
 	case e.Ended:
-		return fmt.Sprintf("ended why %d killed %v late %v", e.Why, e.Killed, e.Late)
+		return fmt.Sprintf("ended why %d killed %v late %v", e.Why, e.Killed, e.Late > 0)
 	}
 	return "stopped"
 }
 
 // start starts a guarded command in this process; what it writes comes out of
 // the pipe, which ends when all that could write are gone.
-func start(t *testing.T, lease, killAfter time.Duration, act ...string) (*Guard, *bufio.Reader, int64) {
+func start(t *testing.T, lease, killAfter time.Duration, act ...string) (*Guard, *output, Instant) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -151,16 +151,22 @@ func start(t *testing.T, lease, killAfter time.Duration, act ...string) (*Guard,
 		t.Fatal(err)
 	}
 	w.Close()
-	until := time.Now().Add(lease)
-	deadline := boottime() + int64(lease)
-	if err := g.Run([]string{"HOLDFAST_TOKEN=17"}, nil, until, killAfter); err != nil {
+	deadline := Now().Add(lease)
+	if err := g.Run([]string{"HOLDFAST_TOKEN=17"}, nil, deadline, killAfter); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { g.Close() })
 	if e := next(t, g); !e.Started {
 		t.Fatalf("got %+v, want Started", e)
 	}
-	return g, bufio.NewReader(r), deadline
+	t.Cleanup(func() { r.Close() })
+	return g, &output{bufio.NewReader(r), r}, deadline
+}
+
+// An output is what a command and all it started write.
+type output struct {
+	*bufio.Reader
+	file *os.File
 }
 
 func next(t *testing.T, g *Guard) Event {
@@ -187,15 +193,15 @@ func end(t *testing.T, g *Guard) Event {
 }
 
 // last reads to the end of the pipe and returns the latest time in it.
-func last(t *testing.T, r io.Reader) (at int64) {
+func last(t *testing.T, out *output) (at Instant) {
 	t.Helper()
-	if f, ok := r.(*os.File); ok {
-		f.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if err := out.file.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
 	}
-	s := bufio.NewScanner(r)
+	s := bufio.NewScanner(out)
 	for s.Scan() {
 		if n, err := strconv.ParseInt(s.Text(), 10, 64); err == nil {
-			at = max(at, n)
+			at = max(at, Instant(n))
 		}
 	}
 	if s.Err() != nil {
@@ -218,10 +224,10 @@ func TestStatus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := g.Run([]string{"HOLDFAST_TOKEN=17"}, nil, time.Now().Add(time.Minute), time.Second); err != nil {
+		if err := g.Run([]string{"HOLDFAST_TOKEN=17"}, nil, Now().Add(time.Minute), time.Second); err != nil {
 			t.Fatal(err)
 		}
-		if e := end(t, g); !test.want(e.Status) || e.Why != Itself || e.Late || e.Left != 0 {
+		if e := end(t, g); !test.want(e.Status) || e.Why != Itself || e.Late > 0 || e.Left != 0 {
 			t.Errorf("%s: got %+v", test.script, e)
 		}
 	}
@@ -232,7 +238,7 @@ func TestCannotBeStarted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.Run(nil, nil, time.Now().Add(time.Minute), time.Second)
+	g.Run(nil, nil, Now().Add(time.Minute), time.Second)
 	if e := end(t, g); e.Errno != syscall.ENOENT {
 		t.Errorf("got %+v, want ENOENT", e)
 	}
@@ -259,11 +265,11 @@ func TestDeadline(t *testing.T) {
 		if e := next(t, g); !e.Stopping || e.Why != Deadline {
 			t.Errorf("%s: got %+v, want Stopping", act, e)
 		}
-		if e := end(t, g); e.Why != Deadline || !e.Killed || e.Late && act != "act-storm" {
+		if e := end(t, g); e.Why != Deadline || !e.Killed || e.Late > 0 {
 			t.Errorf("%s: got %+v", act, e)
 		}
 		if at := last(t, out); at == 0 || at >= deadline {
-			t.Errorf("%s: lived until %v after the deadline", act, time.Duration(at-deadline))
+			t.Errorf("%s: lived until %v after the deadline", act, at.Sub(deadline))
 		}
 	}
 }
@@ -279,19 +285,18 @@ func TestPoliteEndAtDeadline(t *testing.T) {
 
 func TestExtend(t *testing.T) {
 	g, out, first := start(t, 700*time.Millisecond, 200*time.Millisecond, "act-stubborn")
-	begin := time.Now()
-	g.Extend(begin.Add(2*time.Second), 200*time.Millisecond)
-	second := boottime() + int64(2*time.Second)
+	second := Now().Add(2 * time.Second)
+	g.Extend(second, 200*time.Millisecond)
 	end(t, g)
 	if at := last(t, out); at <= first || at >= second {
-		t.Errorf("lived until %v of 2s", time.Duration(at-second))
+		t.Errorf("lived until %v of 2s", at.Sub(second))
 	}
 }
 
 func TestStop(t *testing.T) {
 	g, out, _ := start(t, time.Hour, 300*time.Millisecond, "act-tree")
 	out.ReadString('\n')
-	g.Stop()
+	g.Stop(Now().Add(time.Hour))
 	if e := end(t, g); e.Why != Told || !e.Killed || e.After < 250*time.Millisecond {
 		t.Errorf("got %+v", e)
 	}
@@ -323,7 +328,7 @@ func TestShortLeftovers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.Run(nil, nil, time.Now().Add(time.Hour), time.Second)
+	g.Run(nil, nil, Now().Add(time.Hour), time.Second)
 	if e := end(t, g); e.Left != 0 || e.Status.ExitStatus() != 4 {
 		t.Errorf("got %+v", e)
 	}
@@ -344,16 +349,16 @@ func TestGuardKilled(t *testing.T) {
 func TestGuardStopped(t *testing.T) {
 	g, out, deadline := start(t, 1500*time.Millisecond, 400*time.Millisecond, "act-tree")
 	syscall.Kill(g.pid, syscall.SIGSTOP)
-	if e := end(t, g); e.Why != NoGuard || e.Late {
+	if e := end(t, g); e.Why != NoGuard || e.Late > 0 {
 		t.Errorf("got %+v", e)
 	}
 	if at := last(t, out); at >= deadline {
-		t.Errorf("lived until %v after the deadline", time.Duration(at-deadline))
+		t.Errorf("lived until %v after the deadline", at.Sub(deadline))
 	}
 }
 
 // launch starts a program in a process of its own.
-func launch(t *testing.T, lease, act string) (c *exec.Cmd, out *os.File, log *bufio.Reader) {
+func launch(t *testing.T, lease, act string) (c *exec.Cmd, out *output, log *bufio.Reader) {
 	t.Helper()
 	r, w, _ := os.Pipe()
 	lr, lw, _ := os.Pipe()
@@ -366,7 +371,8 @@ func launch(t *testing.T, lease, act string) (c *exec.Cmd, out *os.File, log *bu
 	w.Close()
 	lw.Close()
 	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
-	return c, r, bufio.NewReader(lr)
+	lr.SetReadDeadline(time.Now().Add(time.Minute))
+	return c, &output{bufio.NewReader(r), r}, bufio.NewReader(lr)
 }
 
 // When the program is killed -9 everything dies at once.
@@ -377,8 +383,8 @@ func TestProgramKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Process.Kill()
-	at := boottime()
-	if late := time.Duration(last(t, out) - at); late > 2*time.Second {
+	at := Now()
+	if late := last(t, out).Sub(at); late > 2*time.Second {
 		t.Errorf("lived %v longer than the program", late)
 	}
 }
@@ -388,7 +394,7 @@ func TestProgramKilled(t *testing.T) {
 func TestProgramStopped(t *testing.T) {
 	c, out, log := launch(t, "1500ms", "act-tree")
 	line, _ := log.ReadString('\n')
-	var deadline int64
+	var deadline Instant
 	if _, err := fmt.Sscanf(line, "guard deadline %d", &deadline); err != nil {
 		t.Fatal(err)
 	}
@@ -397,12 +403,12 @@ func TestProgramStopped(t *testing.T) {
 	for !standing(c.Process.Pid) {
 		time.Sleep(time.Millisecond)
 	}
-	done := make(chan int64, 1)
+	done := make(chan Instant, 1)
 	go func() {
-		var latest int64
+		var latest Instant
 		for s := bufio.NewScanner(out); s.Scan(); {
 			n, _ := strconv.ParseInt(s.Text(), 10, 64)
-			latest = max(latest, n)
+			latest = max(latest, Instant(n))
 		}
 		done <- latest
 	}()
@@ -420,8 +426,8 @@ func TestProgramStopped(t *testing.T) {
 	}
 	expect(t, log, "stopping 1")
 	expect(t, log, "ended why 1 killed true late false")
-	if latest := <-done; latest == 0 || latest > deadline+int64(10*time.Millisecond) { // it was told a moment after
-		t.Errorf("lived until %v after the deadline", time.Duration(latest-deadline))
+	if latest := <-done; latest == 0 || latest > deadline.Add(10*time.Millisecond) { // it was told a moment after
+		t.Errorf("lived until %v after the deadline", latest.Sub(deadline))
 	}
 }
 
@@ -436,11 +442,6 @@ func expect(t *testing.T, log *bufio.Reader, want string) {
 			t.Fatalf("got %q (%v), want %q", line, err, want)
 		}
 	}
-}
-
-func standing(pid int) bool {
-	p, ok := look(pid)
-	return ok && p.state == 'T'
 }
 
 // children lists the live processes below pid.
@@ -470,7 +471,7 @@ func TestFiles(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	g.Run(nil, proof, time.Now().Add(time.Minute), time.Second)
+	g.Run(nil, proof, Now().Add(time.Minute), time.Second)
 	if e := end(t, g); e.Status.ExitStatus() != 0 {
 		t.Errorf("got %d: 8: a file of the user is gone; 9: the proof was not inherited", e.Status.ExitStatus())
 	}
@@ -482,7 +483,7 @@ func BenchmarkRun(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		g.Run(nil, nil, time.Now().Add(time.Minute), time.Second)
+		g.Run(nil, nil, Now().Add(time.Minute), time.Second)
 		for range g.Events() {
 		}
 	}

@@ -3,6 +3,7 @@ package guard
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -16,14 +17,19 @@ type Guard struct {
 	group  bool
 	events chan Event
 	skip   map[process]bool // children from before our time
+	in     *buffer
 
 	mu        sync.Mutex
 	fd        int // -1 once closed
-	deadline  int64
+	deadline  Instant
 	killAfter time.Duration
+	due       Instant // when the guard should have killed everything
+	obey      Instant // until then it may do so if it was told when it was too late
 	command   int
+	box       *box
 	running   bool
 	killing   bool // it is the guard that kills
+	stuck     bool // and has said of what it cannot
 	closed    bool
 }
 
@@ -33,7 +39,10 @@ type Guard struct {
 // process group, so that Ctrl-C, Ctrl-Z and fg work as without us; else it gets
 // a group of its own.
 func Start(path string, args []string, env []string) (*Guard, error) {
-	g := &Guard{group: !Terminal(), events: make(chan Event, 16)}
+	if err := Usable(); err != nil {
+		return nil, err
+	}
+	g := &Guard{group: !Terminal(), events: make(chan Event, 16), in: new(buffer)}
 	// If the guard dies its children come to us.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, os.NewSyscallError("prctl", err)
@@ -74,9 +83,7 @@ func Start(path string, args []string, env []string) (*Guard, error) {
 		unix.Close(g.fd)
 		return nil, fmt.Errorf("start the guard: %w", err)
 	}
-	messages := make(chan Event)
-	go receive(g.fd, messages, func(fd int) { unix.Close(fd) })
-	go g.watch(messages)
+	go g.watch()
 	return g, nil
 }
 
@@ -92,31 +99,28 @@ func (g *Guard) remember() {
 		}
 	}
 	g.skip = make(map[process]bool)
-	self := os.Getpid()
-	for _, p := range descendants(nil) {
-		if p.parent == self {
-			g.skip[p.identity()] = true
-		}
+	for _, p := range slices.Concat(near(os.Getpid()), everywhere(never)(os.Getpid())) {
+		g.skip[p.identity()] = true
 	}
 }
 
 // Run starts the command under a lease until then, if the guard still lives.
 // proof, if any, is inherited by the guard and the command, under a number that
 // is in nobody's way.
-func (g *Guard) Run(env []string, proof *os.File, until time.Time, killAfter time.Duration) error {
+func (g *Guard) Run(env []string, proof *os.File, until Instant, killAfter time.Duration) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.deadline, g.killAfter, g.running = boottime()+int64(time.Until(until)), killAfter, true
-	return g.send(order{Start: true, Env: env, Deadline: g.deadline, KillAfter: killAfter}, proof)
+	g.running = true
+	return g.tell(order{Start: true, Env: env, Deadline: until, KillAfter: killAfter}, proof)
 }
 
-// Extend tells of a new end of the lease.
-func (g *Guard) Extend(until time.Time, killAfter time.Duration) {
+// Extend tells of the end of the lease as it is now: later after a heartbeat,
+// earlier when its TTL was made smaller.
+func (g *Guard) Extend(until Instant, killAfter time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.running {
-		g.deadline, g.killAfter = boottime()+int64(time.Until(until)), killAfter
-		g.send(order{Deadline: g.deadline, KillAfter: killAfter}, nil)
+		g.tell(order{Deadline: until, KillAfter: killAfter}, nil)
 	}
 }
 
@@ -128,11 +132,21 @@ func (g *Guard) Signal(sig syscall.Signal) {
 }
 
 // Stop asks the command and all it started to end, and kills what is left
-// killAfter later, or when the lease ends.
-func (g *Guard) Stop() {
+// killAfter later, or when the lease ends: that is until, or when it ended before.
+func (g *Guard) Stop(until Instant) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.send(order{Stop: true}, nil)
+	g.tell(order{Stop: true, Deadline: min(g.deadline, until), KillAfter: g.killAfter}, nil)
+}
+
+// tell gives an order that has a deadline; g.mu is held.
+func (g *Guard) tell(o order, proof *os.File) error {
+	g.deadline, g.killAfter = o.Deadline, o.KillAfter
+	now, r := Now(), reserve(o.KillAfter)
+	if g.due = o.Deadline.Add(-r / 2); g.due < now.Add(r) {
+		g.obey = now.Add(patience)
+	}
+	return g.send(o, proof)
 }
 
 // Close sends a guard away that was not needed. A command that runs is killed.
@@ -153,6 +167,10 @@ func (g *Guard) Standing() bool {
 	g.mu.Lock()
 	pid := g.command
 	g.mu.Unlock()
+	return standing(pid)
+}
+
+func standing(pid int) bool {
 	p, ok := look(pid)
 	return ok && p.state == 'T'
 }
@@ -165,48 +183,59 @@ func (g *Guard) send(o order, file *os.File) error {
 }
 
 // watch hands on what the guard says, and does the guard's work when there is
-// no guard any more, or when the lease ends and it has not done its work.
-func (g *Guard) watch(messages <-chan Event) {
+// no guard any more, or when the lease ends and it has not done its work: when the
+// clock said so before all was heard that the guard has said. This process may have
+// stood still meanwhile.
+func (g *Guard) watch() {
 	defer close(g.events)
 	defer func() {
-		for range messages {
-		}
 		g.mu.Lock()
 		unix.Close(g.fd)
 		g.fd = -1
 		g.mu.Unlock()
 	}()
-	timer := time.NewTimer(glance)
-	defer timer.Stop()
 	for {
-		select {
-		case e, ok := <-messages:
-			if !ok {
-				g.takeOver()
-				return
+		left := g.left()
+		over, gone := g.hear()
+		if over {
+			return
+		}
+		if gone || left <= 0 {
+			g.takeOver()
+			return
+		}
+		sleep(min(g.left(), glance), g.fd)
+	}
+}
+
+// hear hands on all that the guard has said. over: it was the last; gone: the guard
+// is.
+func (g *Guard) hear() (over, gone bool) {
+	for {
+		var e Event
+		file, err := receive(g.fd, g.in, &e)
+		if file >= 0 {
+			unix.Close(file)
+		}
+		switch {
+		case err == unix.EAGAIN:
+			return false, false
+		case err != nil:
+			return false, true
+		}
+		g.mu.Lock()
+		if e.Started {
+			g.command = e.PID
+			if e.Box != "" {
+				g.box = openBox(e.Box)
 			}
-			g.mu.Lock()
-			if e.Started {
-				g.command = e.PID
-			}
-			g.killing = g.killing || e.Killing
-			g.mu.Unlock()
-			g.events <- e
-			if e.Ended {
-				g.Close()
-				return
-			}
-		case <-timer.C:
-			left := g.left()
-			if left <= 0 && g.done() {
-				left = glance // what it has said is on its way
-			}
-			if left <= 0 {
-				g.takeOver()
-				g.Close()
-				return
-			}
-			timer.Reset(min(left, glance))
+		}
+		g.killing = g.killing || e.Killing
+		g.stuck = g.stuck || e.Alive != nil
+		g.mu.Unlock()
+		g.events <- e
+		if e.Ended {
+			return true, false
 		}
 	}
 }
@@ -215,37 +244,43 @@ func (g *Guard) watch(messages <-chan Event) {
 func (g *Guard) left() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.running {
+	now := Now()
+	switch {
+	case !g.running, g.stuck:
 		return glance
+	case now < g.due:
+		return g.due.Sub(now)
+	case (g.killing || now < g.obey) && !standing(g.pid):
+		return glance / 10 // it is at work
 	}
-	left := time.Duration(g.deadline - boottime())
-	if g.killing {
-		return left + time.Second // it is at work
-	}
-	return left - reserve(g.killAfter)/2
-}
-
-// done reports whether the guard has ended, as it does when it has done its work.
-func (g *Guard) done() bool {
-	p, ok := look(g.pid)
-	return !ok || p.dead()
+	return 0
 }
 
 // takeOver kills everything in the guard's place.
 func (g *Guard) takeOver() {
 	g.mu.Lock()
 	command, closed := g.command, g.closed
-	late := g.deadline + int64(reserve(g.killAfter)) // as in report
 	g.mu.Unlock()
 	if closed && command == 0 {
 		return // it goes by itself
 	}
 	e := Event{Ended: true, Why: NoGuard, PID: command}
-	e.Alive = killAll(g.skip, time.Second, func(pid int, status syscall.WaitStatus) {
+	h := newHunt(g.skip, g.box, func(pid int, status syscall.WaitStatus) {
 		if pid == command {
-			e.Status, e.Killed = status, true
+			e.Status = status
 		}
 	})
-	e.Late = boottime() > late
+	h.empty()
+	for !h.pass() {
+		if alive, news := h.survivors(); news {
+			g.events <- Event{Alive: alive}
+		}
+		time.Sleep(h.pause)
+	}
+	g.box.remove()
+	g.mu.Lock()
+	e.Late, e.Stood = h.late(Now(), g.deadline, reserve(g.killAfter))
+	g.mu.Unlock()
+	e.Killed = h.struck()
 	g.events <- e
 }

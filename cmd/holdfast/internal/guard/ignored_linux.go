@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"bytes"
 	"os"
 	"os/signal"
 	"strconv"
@@ -17,9 +16,6 @@ func Ignored(sig os.Signal) bool {
 }
 
 var ignored = sync.OnceValue(func() uint64 {
-	text, _ := os.ReadFile("/proc/self/status")
-	_, mask, _ := bytes.Cut(text, []byte("\nSigIgn:\t"))
-	mask, _, _ = bytes.Cut(mask, []byte("\n"))
-	n, _ := strconv.ParseUint(string(mask), 16, 64)
+	n, _ := strconv.ParseUint(field("SigIgn"), 16, 64)
 	return n
 })

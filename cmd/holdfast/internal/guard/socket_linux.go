@@ -2,8 +2,12 @@ package guard
 
 import (
 	"encoding/json"
+	"io"
 	"os"
+	"os/signal"
 	"strconv"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,31 +31,66 @@ func send(fd int, message any, file *os.File) error {
 	}
 }
 
-// receive reads messages until the other side is gone, and closes the channel
-// then. With a message may come an open file.
-func receive[T any](fd int, messages chan<- T, file func(fd int)) {
-	defer close(messages)
-	text, rights := make([]byte, maxMessage), make([]byte, unix.CmsgSpace(4))
+// buffer is where messages are received.
+type buffer [maxMessage]byte
+
+// receive reads the next message, and the open file that came with it, or -1. The
+// error is EAGAIN if there is none yet, and another when the peer is gone.
+func receive(fd int, in *buffer, message any) (file int, err error) {
+	rights := make([]byte, unix.CmsgSpace(4))
 	for {
-		n, nr, _, _, err := unix.Recvmsg(fd, text, rights, unix.MSG_CMSG_CLOEXEC)
-		if err == unix.EINTR {
+		n, nr, _, _, err := unix.Recvmsg(fd, in[:], rights, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EINTR:
 			continue
+		case err == unix.ECONNRESET: // told once of what the peer had not read; what it has said comes after
+			continue
+		case err != nil:
+			return -1, err
+		case n == 0:
+			return -1, io.EOF
 		}
-		if err != nil || n == 0 {
-			return
-		}
-		if nr > 0 {
-			if parts, err := unix.ParseSocketControlMessage(rights[:nr]); err == nil && len(parts) == 1 {
-				if fds, err := unix.ParseUnixRights(&parts[0]); err == nil && len(fds) == 1 {
-					file(fds[0])
-				}
+		file = -1
+		if parts, err := unix.ParseSocketControlMessage(rights[:nr]); err == nil && len(parts) == 1 {
+			if fds, err := unix.ParseUnixRights(&parts[0]); err == nil && len(fds) == 1 {
+				file = fds[0]
 			}
 		}
-		var message T
-		if json.Unmarshal(text[:n], &message) == nil {
-			messages <- message
-		}
+		json.Unmarshal(in[:n], message) // what cannot be read says nothing
+		return file, nil
 	}
+}
+
+// sleep is until something is to be read from one of the files, or for d.
+func sleep(d time.Duration, files ...int) {
+	var fds []unix.PollFd
+	for _, fd := range files {
+		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	t := unix.NsecToTimespec(int64(max(0, d)))
+	unix.Ppoll(fds, &t, nil)
+}
+
+// deaths is a file from which there is something to be read when a child has ended.
+func deaths() (fd int) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return -1 // poll does without, and children are seen a glance later
+	}
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, syscall.SIGCHLD)
+	go func() {
+		for range children {
+			unix.Write(ends[1], []byte{0})
+		}
+	}()
+	return ends[0]
+}
+
+// drain takes what deaths has written.
+func drain(fd int) {
+	var some [64]byte
+	unix.Read(fd, some[:])
 }
 
 // maxMessage is more than an environment variable can have (128 KiB), quoted.

@@ -1,0 +1,135 @@
+//go:build linux
+
+package guard
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// crowd starts many processes, each in a session of its own.
+func crowd(args []string) {
+	n, _ := strconv.Atoi(args[0])
+	for range n {
+		c := exec.Command("sleep", "1000")
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := c.Start(); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println("ready")
+	time.Sleep(time.Hour)
+}
+
+// It takes longer to clear away many processes than to kill them: what was killed in
+// time is not late. Of what could not be killed only its end is known.
+func TestLate(t *testing.T) {
+	const deadline = Instant(1000)
+	for _, test := range []struct {
+		name  string
+		h     *hunt
+		gone  Instant
+		late  time.Duration
+		stood bool
+	}{
+		{"ended by itself in time", nil, 900, 0, false},
+		{"ended by itself a little later", nil, 1010, 0, false},
+		{"ended by itself later", nil, 1100, 100, true},
+		{"killed in time, cleared away later", &hunt{began: 800, last: 900}, 5000, 0, false},
+		{"killed later than it should", &hunt{began: 990, last: 1020}, 5000, 20, false},
+		{"killed when somebody came to", &hunt{began: 1500, last: 1510}, 1600, 510, true},
+		{"ended by itself when it was to be killed", &hunt{began: 990}, 1020, 20, false},
+		{"could not be killed", &hunt{began: 800, last: 900, stuck: true}, 5000, 4000, false},
+	} {
+		if late, stood := test.h.late(test.gone, deadline, 10); late != test.late || stood != test.stood {
+			t.Errorf("%s: late %d, stood still %v; want %d, %v", test.name, late, stood, test.late, test.stood)
+		}
+	}
+}
+
+func TestCrowd(t *testing.T) {
+	g, out, _ := start(t, time.Hour, time.Minute, "act-crowd", "1500")
+	if line, err := out.ReadString('\n'); line != "ready\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	g.Extend(Now().Add(2*time.Second), 400*time.Millisecond)
+	e := end(t, g)
+	if e.Why != Deadline || e.Late > time.Second {
+		t.Errorf("got %+v", e)
+	}
+	t.Logf("figure: 1500 processes were dead %v after the deadline, %v after they were asked to end", e.Late, e.After)
+	last(t, out)
+}
+
+// Children that the program had before an exec made it what it is are not the
+// command's: they live on when the program does the guard's work, and do not keep
+// it waiting.
+func TestChildrenFromBefore(t *testing.T) {
+	r, w, _ := os.Pipe()
+	c := exec.Command("sh", "-c", `sleep 1000 & echo "guard child $!" >&2; exec "$@"`, "sh", os.Args[0], "act-program", "1h", os.Args[0], "act-tree")
+	c.Stderr = w
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
+	r.SetReadDeadline(time.Now().Add(time.Minute))
+	log := bufio.NewReader(r)
+	line, _ := log.ReadString('\n')
+	child, err := strconv.Atoi(strings.TrimPrefix(strings.TrimSpace(line), "guard child "))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Kill(child, syscall.SIGKILL) })
+	expect(t, log, "started")
+	if n, err := out.Read(make([]byte, 1)); n != 1 {
+		t.Fatal(err)
+	}
+	for _, pid := range children(c.Process.Pid) {
+		if pid != child {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	expect(t, log, "ended why 3 killed true late false")
+	if p, ok := look(child); !ok || p.dead() {
+		t.Error("a child from before was killed")
+	}
+}
+
+// That no process is seen does not say that there is none: a child that is not
+// reaped is there, whatever /proc shows.
+func TestUnseenIsNotGone(t *testing.T) {
+	c := exec.Command("sleep", "1000")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { c.Process.Kill(); c.Wait() }()
+	h := newHunt(nil, nil, func(int, syscall.WaitStatus) {})
+	if h.gone() {
+		t.Error("with a child that was not looked at all is gone")
+	}
+	h.better = Now().Add(-patience)
+	if alive, news := h.survivors(); !news || len(alive) != 1 || alive[0] != (Survivor{}) {
+		t.Errorf("got %v, %v, want one that is not seen", alive, news)
+	}
+	if _, news := h.survivors(); news {
+		t.Error("it is told twice")
+	}
+	stranger := Survivor{}
+	h.seen, h.refused = []process{{pid: c.Process.Pid, state: '?', hidden: true}}, true
+	if alive, news := h.survivors(); !news || len(alive) != 1 || alive[0].PID != c.Process.Pid || alive[0] == stranger {
+		t.Errorf("got %v, %v, want the child by its number", alive, news)
+	}
+}
