@@ -303,6 +303,8 @@ var core = []mutant{
 		"return len(r.Waiters) >= maxQueue || size > maxRecord", "return len(r.Waiters) >= maxQueue"}}, library("TestFull$")},
 	{"who is not let into a full queue is not told", "P6", []edit{{"drive.go",
 		"			held.Full = g.full\n", ""}}, library("TestFullIsTold")},
+	{"a window is longer than its record says", "R4", []edit{{"session.go",
+		"	ttl = ttl.Truncate(time.Millisecond)", "	_ = ttl.Truncate(time.Millisecond)"}}, library("TestWindowOfRecord")},
 	{"a heartbeat under way leaves a hold alone with a session's TTL", "P2", []edit{{"session.go",
 		"	if s.detach > 0 {\n		ttl = detachedTTL(s.detach)\n	}\n", ""}, {"session.go",
 		"		s.asking = true\n", "		s.asking = true\n		if s.detach > 0 {\n			ttl = detachedTTL(s.detach)\n		}\n"}, {"session.go",
