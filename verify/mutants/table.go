@@ -305,6 +305,8 @@ var core = []mutant{
 		"			held.Full = g.full\n", ""}}, library("TestFullIsTold")},
 	{"a window is longer than its record says", "R4", []edit{{"session.go",
 		"	ttl = ttl.Truncate(time.Millisecond)", "	_ = ttl.Truncate(time.Millisecond)"}}, library("TestWindowOfRecord")},
+	{"a set without a limit gives a store no time", "P6", []edit{{"acquire.go",
+		"		if r.bounded && !errors.Is(err, ErrHeld) {", "		if !errors.Is(err, ErrHeld) {"}}, library("TestSetWaitsForTheStore")},
 	{"a heartbeat under way leaves a hold alone with a session's TTL", "P2", []edit{{"session.go",
 		"	if s.detach > 0 {\n		ttl = detachedTTL(s.detach)\n	}\n", ""}, {"session.go",
 		"		s.asking = true\n", "		s.asking = true\n		if s.detach > 0 {\n			ttl = detachedTTL(s.detach)\n		}\n"}, {"session.go",
