@@ -269,7 +269,7 @@ var core = []mutant{
 	{"a try waits for a silent store", "P6", []edit{{"acquire.go",
 		"			limit = r.within\n", "			limit = time.Hour\n"}}, library("TestBounds|TestBusyForEver")},
 	{"a set takes longer than its wait", "P6", []edit{{"acquire.go",
-		"r.within = waited + min(tryPatience, max(r.maxWait-waited, time.Second))", "_ = waited"}}, library("TestBoundsOfSilentStore")},
+		"patience = min(patience, max(r.maxWait-waited, time.Second))", "patience += 0"}}, library("TestBoundsOfSilentStore")},
 	{"a set fails with its session", "P6", []edit{{"acquire.go",
 		"if err := dropLost(ctx, got); err != nil {", "if err := error(nil); err != nil {"}}, library("TestSetOutlivesSession")},
 	{"a set takes again what was broken", "Q17", []edit{{"acquire.go",
