@@ -235,8 +235,12 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 	return nil, held
 }
 
-// tryPatience is how long a store may take to answer whoever does not want to wait.
-const tryPatience = 5 * time.Second
+// tryPatience is how long a store may take to answer whoever does not want to wait; to
+// one who asks for a set a hundredth more for each name. maxPatience is for ever.
+const (
+	tryPatience = 5 * time.Second
+	maxPatience = 1 << 62
+)
 
 // explain fills in who the claims of a HeldError belong to, judges their
 // sessions as a waiter would, and reports whether one is void, or seems to be, where
@@ -464,12 +468,13 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 		if len(got) == len(names) {
 			return nil
 		}
-		failed, held := c.tryRest(ctx, names, opts, got, start)
-		switch {
-		case failed == "":
+		failed, err := c.tryRest(ctx, names, opts, got, start)
+		if failed == "" {
 			continue // unless one of them was lost
-		case !errors.Is(held, ErrHeld):
-			return ofSet(names, failed, held)
+		}
+		r := c.newRequest(ctx, failed, opts)
+		if r.bounded && !errors.Is(err, ErrHeld) { // else whoever waits for a lock waits for the store
+			return ofSet(names, failed, err)
 		}
 		// Give back what lies above, without waiting for it to be confirmed:
 		// the name's driver gets to it before it asks again.
@@ -480,7 +485,6 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 				go l.Release(gone)
 			}
 		}
-		r := c.newRequest(ctx, failed, opts)
 		if len(names) > 1 {
 			r.set = fmt.Sprintf("%d of %d", len(got), len(names))
 		}
@@ -504,10 +508,14 @@ func (c *Client) tryRest(ctx context.Context, names []string, opts []Option, got
 	for _, name := range names {
 		if got[name] == nil {
 			r := c.newRequest(ctx, name, opts)
-			r.start, r.within = start, waited+tryPatience
-			if r.bounded && !r.try() {
-				r.within = waited + min(tryPatience, max(r.maxWait-waited, time.Second))
+			patience := tryPatience + time.Duration(len(names))*tryPatience/100
+			switch {
+			case !r.bounded:
+				patience = maxPatience
+			case !r.try():
+				patience = min(patience, max(r.maxWait-waited, time.Second))
 			}
+			r.start, r.within = start, waited+patience
 			r.bounded, r.maxWait = true, 0
 			c.join(r)
 			tries = append(tries, r)

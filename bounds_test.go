@@ -62,6 +62,28 @@ func TestSetOutlivesSession(t *testing.T) {
 	})
 }
 
+// Whoever waits for a set without a limit gives a store that does not answer, or answers
+// late, the same time as whoever waits for one lock.
+func TestSetWaitsForTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cut := &cutStore{Store: memory.New()}
+		c := newClient(t, cut, nil)
+		defer c.Close()
+		if _, err := c.Acquire(t.Context(), "warm"); err != nil {
+			t.Fatal(err)
+		}
+		cut.off.Store(true)
+		time.AfterFunc(10*time.Second, func() { cut.off.Store(false) })
+		locks, err := c.AcquireAll(t.Context(), []string{"a", "b", "c"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := locks.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A set of which somebody breaks a lock while it is collected does not take it again.
 func TestSetIsBroken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

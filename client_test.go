@@ -460,6 +460,27 @@ func TestShortenedBeforeBeat(t *testing.T) {
 	})
 }
 
+// A window that gets shorter is that of the TTL in the record, which has milliseconds.
+func TestWindowOfRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var trusted, ttl time.Duration
+		store := &beatWatch{Store: memory.New(), beat: func(of time.Duration) error {
+			ttl = of
+			return nil
+		}}
+		c := newClient(t, store, &holdfast.Options{Trace: &holdfast.Trace{Shortened: func(until time.Time, _ time.Duration) {
+			trusted = time.Until(until)
+		}}})
+		defer c.Close()
+		if _, err := c.AcquireFor(t.Context(), "a", 3870758901); err != nil {
+			t.Fatal(err)
+		}
+		if want := ttl - holdfast.Margin(ttl); trusted == 0 || trusted > want {
+			t.Errorf("a heartbeat with TTL %v is trusted for %v, want at most %v", ttl, trusted, want)
+		}
+	})
+}
+
 // A beatWatch calls beat with the TTL of each heartbeat before it is sent; an error stands
 // for an answer that does not come.
 type beatWatch struct {

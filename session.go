@@ -137,6 +137,7 @@ func (s *session) next(ttl time.Duration) (w Write, a attempt, shortened bool) {
 	if s.detach > 0 {
 		ttl = detachedTTL(s.detach)
 	}
+	ttl = ttl.Truncate(time.Millisecond) // others go by what the record says
 	if ttl < s.ttl && s.opened {
 		until := t.add(ttl - Margin(ttl))
 		if shortened = until < instant(s.until.Load()); shortened {

@@ -2,6 +2,7 @@ package cassandra
 
 import (
 	"context"
+	"crypto/rand"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // calls of a store, by one who has a lock.
@@ -152,7 +154,7 @@ func TestBounded(t *testing.T) {
 					err := call(ctx, s, nameKey(t, what))
 					took := time.Since(began)
 					if test.works && err != nil {
-						t.Errorf("%s: %v", what, err)
+						t.Errorf("the call %q: %v", what, err)
 					}
 					if !test.works && err == nil && what != "diagnose" && !(test.fate != silence && (what == "open" || what == "verify")) {
 						t.Errorf("%s has no error", what)
@@ -165,4 +167,23 @@ func TestBounded(t *testing.T) {
 			asked.Wait()
 		})
 	}
+}
+
+// Nothing that a client bounds takes longer because no packet comes through.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	opts := table(t)
+	holes := make(map[holdfast.Store]*hole)
+	storetest.RunBounds(t, func(t *testing.T) holdfast.Store {
+		h := &hole{}
+		c := config(t, cluster(t))
+		c.Dialer = h
+		s := within{open(t, connect(t, c), opts), rand.Text()[:8] + " "}
+		holes[s] = h
+		return s
+	}, storetest.Obstacle{Name: "no packet comes through", Silent: true, Server: true, Begin: func(_ *testing.T, s holdfast.Store, _ string) func() {
+		h := holes[s]
+		h.open.Store(true)
+		return func() { h.open.Store(false) }
+	}})
 }

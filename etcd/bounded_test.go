@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // calls are all that a store is asked, by one who has a lock.
@@ -84,13 +85,18 @@ func TestBounded(t *testing.T) {
 	if !cluster.Own {
 		t.Skip("this cluster is not ours")
 	}
+	leader, err := cluster.Leader(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	follower := (leader + 1) % 3 // without a leader nothing works for a while
 	for _, test := range []struct {
 		name     string
 		stop, on func() error
 		works    bool
 	}{
 		{"nothing", func() error { return nil }, func() error { return nil }, true},
-		{"a member is stopped", func() error { return cluster.Freeze(1) }, func() error { return cluster.Thaw(1) }, true}, // it may have had a write, of which nobody knows then
+		{"a member is stopped", func() error { return cluster.Freeze(follower) }, func() error { return cluster.Thaw(follower) }, true}, // it may have had a write, of which nobody knows then
 		{"the quorum is lost", func() error { return each(all[1:], cluster.Kill) }, func() error {
 			return each(all[1:], func(n int) error { return cluster.Restart(t.Context(), n) })
 		}, false},
@@ -114,7 +120,7 @@ func TestBounded(t *testing.T) {
 					took := time.Since(began)
 					perhaps := test.name == "a member is stopped" && slices.Contains([]string{"write", "batch", "beat"}, what)
 					if (err == nil) != test.works && !perhaps && what != "diagnose" {
-						t.Errorf("%s: %v, want an error: %v", what, err, !test.works)
+						t.Errorf("the call %q: %v, want an error: %v", what, err, !test.works)
 					}
 					if took > limit+time.Second {
 						t.Errorf("%s took %v: %v", what, took, err)
@@ -130,4 +136,30 @@ func TestBounded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Nothing that a client bounds takes longer because the cluster stands still.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	cluster := servers.EtcdThree(t, &servers.ClusterOptions{Cuttable: true})
+	if !cluster.Own {
+		t.Skip("this cluster is not ours")
+	}
+	each := func(f func(int) error) error { return errors.Join(f(0), f(1), f(2)) }
+	storetest.RunBounds(t, func(t *testing.T) holdfast.Store {
+		if err := cluster.Settled(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c := dial(t, cluster.Endpoints())
+		return open(t, c, fresh(t, c))
+	}, storetest.Obstacle{Name: "a cluster that stands still", Silent: true, Server: true, Begin: func(t *testing.T, _ holdfast.Store, _ string) func() {
+		if err := each(cluster.Freeze); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			if err := each(cluster.Thaw); err != nil {
+				t.Error(err)
+			}
+		}
+	}})
 }

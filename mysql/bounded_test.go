@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
+	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // An answer is what a call has to say.
@@ -159,7 +160,7 @@ func TestBounded(t *testing.T) {
 						got = busy
 					}
 					if got != want && want != whichever || err != nil && got != never && got != busy {
-						t.Errorf("%s: %s, error %v, want %s", what, got, err, want)
+						t.Errorf("the call %q: %s, error %v, want %s", what, got, err, want)
 					}
 					if took > limit+time.Second {
 						t.Errorf("%s took %v", what, took)
@@ -180,6 +181,51 @@ func TestBounded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Nothing that a client bounds takes longer because somebody else's transaction keeps the
+// row, open or prepared, or because the server stands still.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	server := servers.MySQL(t, &servers.Options{})
+	if !server.Own {
+		t.Skip("this server is not ours")
+	}
+	row := func(name string) string { return fmt.Sprintf("x'%x'", sqlstore.ID(holdfast.Key{Name: name})) }
+	obstacle := func(stop func(t *testing.T, h handle, name string) func() error) func(*testing.T, holdfast.Store, string) func() {
+		return func(t *testing.T, s holdfast.Store, name string) func() {
+			on := stop(t, s.(handle), name)
+			return func() {
+				if err := on(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	locked := func(t *testing.T, h handle, statements ...string) func() error {
+		conn, err := connect(t, h.url, way{}).Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return locking(statements...)(t, h, conn)
+	}
+	storetest.RunBounds(t, func(t *testing.T) holdfast.Store {
+		target := server.Database(t)
+		if err := Migrate(t.Context(), connect(t, target, way{}), nil); err != nil {
+			t.Fatal(err)
+		}
+		return open(t, target, way{})
+	},
+		storetest.Obstacle{Name: "a row that stays locked", Begin: obstacle(func(t *testing.T, h handle, name string) func() error {
+			return locked(t, h, `start transaction`, `insert into holdfast_records (id, version, value) values (`+row(name)+`, 1, '') on duplicate key update fence = fence`,
+				`select version from holdfast_records where id = `+row(name)+` for update`)
+		})},
+		storetest.Obstacle{Name: "a server that stands still", Silent: true, Server: true, Begin: obstacle(func(t *testing.T, _ handle, _ string) func() error {
+			if err := server.Freeze(); err != nil {
+				t.Fatal(err)
+			}
+			return server.Thaw
+		})})
 }
 
 // locking is statements that somebody else makes.

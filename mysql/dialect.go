@@ -30,6 +30,7 @@ type dialect struct {
 type statements struct {
 	load, loadAll         string
 	insert, update        string
+	locked                string // fails at once if somebody keeps a row locked
 	take                  string // what update is to a row that holds nothing
 	swaps, swapsLong, won string
 	returning             bool // the server has INSERT … RETURNING
@@ -82,6 +83,7 @@ on duplicate key update
 		update: x(`
 update {records} set version = last_insert_id(greatest(version + 1, ` + clock + `)), value = ?
 where id = ? and version = ?`),
+		locked: x(`select version from {records} where id = ? for update nowait`),
 		take: x(`
 update {records} set version = last_insert_id(greatest(version + 1, ` + clock + `)), value = ?
 where id = ? and value = '' and version > 0`),
@@ -169,6 +171,14 @@ func quoted(b, data []byte) []byte {
 
 func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lost *sqlstore.Row, err error) {
 	value := bytesOf(w.Value)
+	if w.Hurry { // the server waits for a second at least, if at all
+		err := d.lanes.use(ctx, func(l *lane) error {
+			return l.query(ctx, d.locked, func(*sql.Rows) error { return nil }, w.ID)
+		})
+		if err != nil {
+			return 0, nil, err
+		}
+	}
 	if w.Old != holdfast.IfEmpty {
 		version, err = d.write(ctx, d.update, value, w.ID, w.Old)
 		return version, nil, err
@@ -375,6 +385,7 @@ const (
 	errDeadlock     = 1213
 	errRecordChange = 1020
 	errNoTable      = 1146
+	errNoWait       = 3572 // MySQL's for nowait
 	errNoProcedure  = 1305
 	errNoDefiner    = 1449
 	errUnknownStmt  = 1243
@@ -393,7 +404,7 @@ func (d *dialect) Means(err error) sqlstore.Meaning {
 	switch number(err) {
 	case errDeadlock, errRecordChange, errReprepare, errUnknownStmt:
 		return sqlstore.Again
-	case errLockWait:
+	case errLockWait, errNoWait:
 		return sqlstore.Locked
 	}
 	return sqlstore.Perhaps

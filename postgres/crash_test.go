@@ -88,6 +88,14 @@ func TestCrash(t *testing.T) {
 			}
 		}
 		time.Sleep(300*time.Millisecond + time.Duration(round)*37*time.Millisecond) // the work goes on meanwhile
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			mu.Lock()
+			enough := locked >= 100*(round+1)
+			mu.Unlock()
+			if enough {
+				break
+			}
+		}
 		if err := server.Kill(); err != nil {
 			t.Fatal(err)
 		}

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -164,6 +165,13 @@ func (b *bounds) asks(c *holdfast.Client, wait time.Duration) {
 		}
 		return err
 	}
+	fresh := b.client(0) // as a program that has just started
+	var started sync.WaitGroup
+	started.Go(func() {
+		b.within("TryAcquire in a new process", patience, func() error { return took(fresh.TryAcquire(ctx, "a")) })
+		b.within("Close of a new process", time.Second, func() error { fresh.Close(); return nil })
+	})
+	defer started.Wait()
 	b.within("TryAcquire", patience, func() error { return took(c.TryAcquire(ctx, "a")) })
 	b.within("MaxWait", wait, func() error { return took(c.Acquire(ctx, "a", holdfast.MaxWait(wait))) })
 	b.within("a context", wait, func() error {
@@ -178,7 +186,4 @@ func (b *bounds) asks(c *holdfast.Client, wait time.Duration) {
 		}
 		return err
 	})
-	fresh := b.client(0) // as a program that has just started
-	b.within("TryAcquire in a new process", patience, func() error { return took(fresh.TryAcquire(ctx, "a")) })
-	b.within("Close of a new process", time.Second, func() error { fresh.Close(); return nil })
 }

@@ -190,7 +190,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 	}
 	told := make([]bool, len(writes)) // what the write has lost to
 
-	alone := len(ws) == 1
+	alone, hurry := len(ws) == 1, false // those that meet locked rows wait for a second together, not each
 	if len(ws) > 1 {
 		order := make([]int, len(ws))
 		for i := range order {
@@ -202,12 +202,14 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 			sorted[i] = ws[o]
 		}
 		var versions []int64
+		sent := time.Now()
 		err := s.again(ctx, db, func() (err error) {
 			versions, err = db.Swaps(ctx, sorted)
 			return err
 		})
 		switch {
 		case err != nil && db.Means(err) != Perhaps:
+			hurry = db.Means(err) == Locked && time.Since(sent) > lockedBatch
 			alone = true // who keeps one row locked, or deadlocks again and again, shall not hold up the others
 		case err != nil:
 			return nil, err
@@ -219,7 +221,6 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 		}
 	}
 	if alone {
-		hurry := false // they wait for a second together, not each
 		for i, w := range ws {
 			began := clock.Steady()
 			w.Hurry = hurry
@@ -273,6 +274,10 @@ func (s *Store) swap(ctx context.Context, db Dialect, w Write) (version int64, l
 	}
 	return version, lost, false, err
 }
+
+// lockedBatch is how long a batch has to wait for a locked row to leave its writes no
+// time to wait themselves.
+const lockedBatch = 500 * time.Millisecond
 
 // attempts bounds how often a statement is tried that was rolled back.
 const attempts = 10

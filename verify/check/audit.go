@@ -32,6 +32,10 @@ type Audit struct {
 	// Rates is by how much clocks may be wrong, as a part of 1: by so much sooner may
 	// others be judged, and graces end.
 	Rates float64
+	// Began is what the wall clocks, which are right, showed when At was 0: graces count
+	// from the decision that a session is dead, and its write may take a while. Zero:
+	// graces count from the write.
+	Began time.Time
 	// Gone says of which sessions the processes were killed, so that the kernel
 	// may have proved their death; nil: of none.
 	Gone func(session string) bool
@@ -56,6 +60,7 @@ type sessionState struct {
 	since   time.Duration            // when the present beat was applied
 	died    bool                     // it has had a tombstone; that is for ever, also once it is swept
 	deadAt  time.Duration
+	decided time.Duration // when its grace began
 }
 
 // NewAudit returns an audit of an empty store.
@@ -186,7 +191,7 @@ func (a *Audit) mayGo(s Step, c claim, next lock) {
 	switch {
 	case sess == nil || !sess.died:
 		a.bad(s, "claim %v was dropped, and its session has no tombstone", c.id())
-	case a.fast(s.At-sess.deadAt) < time.Duration(sess.Grace)*time.Millisecond:
+	case a.fast(s.At-sess.decided) < time.Duration(sess.Grace)*time.Millisecond:
 		a.bad(s, "claim %v was dropped within the grace of its session", c.id())
 	}
 }

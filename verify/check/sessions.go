@@ -48,7 +48,10 @@ func (a *Audit) sessionStep(s Step) {
 		}
 	}
 	if !next.live() && !was.died {
-		was.died, was.deadAt = true, s.At
+		was.died, was.deadAt, was.decided = true, s.At, s.At
+		if !a.Began.IsZero() {
+			was.decided = min(s.At, time.UnixMicro(next.Dead).Sub(a.Began))
+		}
 	}
 	was.Session, was.present, was.version = next, s.Value != "", s.Version
 	was.since = was.beatAt[next.Nonce]

@@ -14,10 +14,10 @@ func TestFlaws(t *testing.T) {
 	for wrong, isolation := range sim.Flaws {
 		t.Run(wrong, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(most) {
+			for seed := range uint64(most) { // to be slow is no broken promise
 				var r *sim.Result
 				synctest.Test(t, func(t *testing.T) { r = sim.RunFlawed(seed, isolation, wrong) })
-				if found := r.Judge(); len(found) > 0 {
+				if found := r.Judge(); len(found) > 0 && found[0].Rule != "C7" {
 					t.Logf("%s: seed %d: %v", isolation, seed, found[0])
 					return
 				}

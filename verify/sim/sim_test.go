@@ -29,6 +29,8 @@ import (
 var (
 	seeds = flag.Int("seeds", fromEnv("HOLDFAST_SEEDS", 2000), "run so many seeds")
 	first = flag.Int("first", 0, "the first of them")
+	most  = flag.Int("most", 0, "more than -seeds, up to so many, until the file of -until is there")
+	until = flag.String("until", "", "see -most")
 	only  = flag.Int("seed", -1, "run this seed alone and log all that happens")
 	less  = flag.String("less", "", "of -seed: what is left away, as a failure says")
 	limit = flag.Int("failures", 1, "go on until so many seeds have failed")
@@ -83,8 +85,11 @@ func inProcesses(t *testing.T) {
 		n = 1
 		args = append(args, "-seed", fmt.Sprint(*only), "-less", *less)
 	}
-	simulated := ledger.Begin("sim", "memory", fmt.Sprintf("seeds %d to %d", *first, *first+*seeds-1))
-	twice := ledger.Begin("determinism", "memory", fmt.Sprintf("every hundredth of seeds %d to %d", *first, *first+*seeds-1))
+	which := fmt.Sprintf("seeds %d to %d", *first, *first+*seeds-1)
+	if *most > *seeds {
+		which = fmt.Sprintf("seeds from %d", *first)
+	}
+	simulated, twice := ledger.Begin("sim", "memory", which), ledger.Begin("determinism", "memory", "every hundredth of "+which)
 	began := time.Now()
 	var mu sync.Mutex // guards all below, and standard output
 	var done tally
@@ -92,7 +97,8 @@ func inProcesses(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
-			cmd := exact.Command(bin, append(args, "-first", fmt.Sprint(*first+i), "-stride", fmt.Sprint(n), "-seeds", fmt.Sprint((*seeds-i+n-1)/n))...)
+			cmd := exact.Command(bin, append(args, "-first", fmt.Sprint(*first+i), "-stride", fmt.Sprint(n), "-seeds", fmt.Sprint((*seeds-i+n-1)/n),
+				"-most", fmt.Sprint((*most-i+n-1)/n), "-until", *until)...)
 			cmd.SysProcAttr = dieWithUs()
 			out, err := cmd.StdoutPipe()
 			if err != nil {
@@ -136,7 +142,7 @@ func inProcesses(t *testing.T) {
 				sum.add(n)
 			}
 			mu.Unlock()
-			fmt.Fprintf(os.Stderr, "%d of %d seeds, %.0f a second\n", sum.Seeds, *seeds, float64(sum.Seeds)/time.Since(began).Seconds())
+			fmt.Fprintf(os.Stderr, "%d of %d seeds, %.0f a second\n", sum.Seeds, max(*seeds, *most), float64(sum.Seeds)/time.Since(began).Seconds())
 		}
 	}()
 	all.Wait()
@@ -172,7 +178,7 @@ func playAll(t *testing.T) {
 	}
 	var mu sync.Mutex // guards all below
 	var sum tally
-	next, end := *first, *first+*seeds**stride
+	next, end, last := *first, *first+*seeds**stride, *first+*most**stride
 	t.Run("all", func(t *testing.T) {
 		for i := range runtime.GOMAXPROCS(0) {
 			t.Run(strconv.Itoa(i), func(t *testing.T) {
@@ -186,7 +192,7 @@ func playAll(t *testing.T) {
 						fmt.Printf("%s%s\n", tallyMark, text)
 					}
 					mu.Unlock()
-					if seed >= end {
+					if _, err := os.Stat(*until); seed >= end && (seed >= last || sum.Failed > 0 || err == nil) {
 						return
 					}
 					if seed / *stride % 20 == 0 {
@@ -206,7 +212,7 @@ func playAll(t *testing.T) {
 					}
 					mu.Lock()
 					if sum.add(one); one.Failed > 0 && sum.Failed == int64(*limit) {
-						next = end
+						next = max(end, last)
 					}
 					mu.Unlock()
 					if len(found) > 0 {

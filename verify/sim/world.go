@@ -173,7 +173,7 @@ func (w *world) result() *Result {
 		}
 	}
 	r.audit = check.NewAudit(w.store.owner, w.plan.leap)
-	r.audit.Rates = w.plan.drift
+	r.audit.Rates, r.audit.Began = w.plan.drift, w.store.began
 	r.grace = w.plan.grace - time.Duration(float64(w.plan.grace)*w.plan.drift)
 	return r
 }

@@ -5,12 +5,10 @@ package command
 import (
 	"os"
 	"os/signal"
-	"slices"
 	"syscall"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
-	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/origin"
 )
 
 // passed are the signals that are meant for the command.
@@ -28,9 +26,6 @@ func catch(shared bool) chan os.Signal {
 			signal.Notify(c, sig)
 		}
 	}
-	for _, key := range keys {
-		watched[key] = shared && !guard.Ignored(key) && origin.Watch(key)
-	}
 	if !shared && !guard.Ignored(syscall.SIGTSTP) {
 		signal.Notify(c, syscall.SIGTSTP)
 	}
@@ -46,24 +41,10 @@ func ends(sig os.Signal) bool {
 	return false
 }
 
-// keys are the signals of keys that end a command: Ctrl-C and Ctrl-\.
-var keys = []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT}
-
-// watched are those of which it is known where they come from.
-var watched = make(map[syscall.Signal]bool)
-
 // typed reports whether a signal is that of a key, which the terminal sends to the
-// command as well if that shares our group.
-func typed(sig os.Signal) bool {
-	key, ok := sig.(syscall.Signal)
-	switch {
-	case !ok || !slices.Contains(keys, key):
-		return false
-	case watched[key]:
-		return !origin.Sent(key)
-	}
-	return guard.Foreground() // else the terminal sends us none
-}
+// command as well if that shares our group. One that a process has sent looks the same:
+// os/signal does not tell who did.
+func typed(sig os.Signal) bool { return sig == syscall.SIGINT || sig == syscall.SIGQUIT }
 
 func isStop(sig os.Signal) bool { return sig == syscall.SIGTSTP }
 
