@@ -33,8 +33,8 @@
 // # Rows that stay locked
 //
 // A row that somebody keeps locked, such as by a fenced transaction, is waited for a
-// second, on PostgreSQL in a batch a quarter of one. Then the write has lost, so one name
-// holds up neither the others nor the client. Deadlocks and failures to serialize are
+// second in all, on PostgreSQL in a batch a quarter of one. Then the write has lost, so one
+// name holds up neither the others nor the client. Deadlocks and failures to serialize are
 // retried ten times at most.
 //
 // # Ages
