@@ -14,21 +14,11 @@
 //
 // # What is promised
 //
-//   - Of all who believe at one instant that they hold a name there is one
-//     exclusive holder, or any number of shared ones, or at most N slots. This
-//     rests on clock rates that differ from true time by less than 5 %, never on
-//     clocks that agree.
-//   - A lock is believed until the moment before its last successful heartbeat
-//     was sent, plus TTL, less a margin, on a clock that runs while the machine
-//     sleeps. Then its context ends, with no I/O in the way. Loss is final.
-//   - Every grant of a name has a larger token than every earlier one, for ever.
-//   - Waiters are served first come, first served, across processes.
-//   - After a release the next waiter holds the lock as soon as the news reaches
-//     it; after a crash within a TTL of the last heartbeat, and a poll, if it
-//     was waiting by then, on the same host at once.
-//   - No crash leaves a state that blocks for longer than a TTL.
-//   - Nothing of the caller's is closed, nothing is printed, no tables are made
-//     unasked, and bad settings are refused.
+// A lock is trusted until the moment before its last successful heartbeat was sent,
+// plus TTL, less a margin. Then its context ends, with no I/O in the way, and nobody else
+// is granted the lock earlier. Every grant has a larger token than every earlier one of
+// its name. Waiters are served first come, first served, across processes.
+// docs/guarantees.md has all promises, P1 to P9, and what they rest on.
 //
 // # What is not
 //
@@ -42,8 +32,8 @@
 //
 // [ErrHeld] is no: others hold the lock or wait before us, and a [HeldError]
 // names them. [ErrLost] is over: stop. [ErrReleased] and [ErrClosed] say that it
-// was given back, or the client closed. Any other error of a store means perhaps: the client
-// finds out what became of the call, or makes good for it until its session
+// was given back, or the client closed. Any other error of a store is ambiguous: the
+// client finds out what became of the call, or makes good for it until its session
 // ends, and never reports it as won or lost.
 //
 // # Units
@@ -52,5 +42,6 @@
 // (ttl, grace) and microseconds since 1970 for moments. Tokens and versions are
 // positive int64. A name is 1 to 255 bytes of UTF-8 without control characters.
 //
-// DESIGN.md tells the protocol: records, steps, races and what closes them.
+// docs/go.md shows the parts of this package together. DESIGN.md tells the protocol:
+// records, steps, races and what closes them.
 package holdfast

@@ -18,6 +18,20 @@ import (
 // another that looks like it (see identity). No file, no permission, another
 // directory, another host: nothing is known, and the TTL decides. It is never a
 // process id, which is reused and differs between containers.
+//
+// The file is locked under a temporary name, then renamed, and then the session is
+// opened: nobody can meet an unlocked file of the living. When a session ends in order the
+// name goes first: a file without a name proves nothing. A file that is locked never
+// delays a death by TTL. `holdfast run` hands the open file to its guard and command.
+//
+// A kernel lock proves something of the very file that was locked. So before it gets its
+// name the file says which one it is: the session, the boot, device and inode. The living
+// keep their file open, so nothing else can have these numbers in that boot: a copy has
+// another inode, a snapshot or a copied disk another device, a machine that was started
+// from the copy another boot. An overlay is refused on both sides, for its locks are not
+// those of its layers. A machine that was copied with its memory is the one case left;
+// nothing in it can tell. Rejected: the boot id alone (a copy in the same boot); the id of
+// the machine (images share it).
 
 // proofs is where this process keeps the proof of its life and looks for that
 // of others.

@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The code of docs/pglock.md, and what it says of both libraries, on a server.
+// The code of docs/migrate/pglock.md, and what it says of both libraries, on a server.
 
 func openOld(dsn string) (*pglock.Client, error) {
 	db, err := sql.Open("postgres", dsn)
@@ -321,7 +321,7 @@ func TestPglockSleeps(t *testing.T) {
 	}
 	t.Logf("after the release it took pglock %v, Holdfast %v", slept, time.Since(freed))
 	if woken := time.Since(freed); slept < lease/2 || woken > lease/2 {
-		t.Errorf("after the release it took pglock %v, Holdfast %v; docs/pglock.md says otherwise", slept, woken)
+		t.Errorf("after the release it took pglock %v, Holdfast %v; docs/migrate/pglock.md says otherwise", slept, woken)
 	}
 }
 
@@ -339,7 +339,7 @@ func TestPglockContext(t *testing.T) {
 	before := theirs.RecordVersionNumber()
 	for deadline := time.Now().Add(10 * time.Second); theirs.RecordVersionNumber() == before; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("pglock's record version number stays the same at a heartbeat; docs/pglock.md says otherwise")
+			t.Fatal("pglock's record version number stays the same at a heartbeat; docs/migrate/pglock.md says otherwise")
 		}
 	}
 	client := shortHoldfast(t, dsn, &holdfast.Options{TTL: 2 * time.Second})
@@ -350,7 +350,7 @@ func TestPglockContext(t *testing.T) {
 	token := ours.Token()
 	cancel()
 	if l, err := two.AcquireContext(t.Context(), "nightly"); err != nil {
-		t.Errorf("pglock keeps its lock: %v; docs/pglock.md says otherwise", err)
+		t.Errorf("pglock keeps its lock: %v; docs/migrate/pglock.md says otherwise", err)
 	} else if err := l.Close(); err != nil {
 		t.Error(err)
 	}

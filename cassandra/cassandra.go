@@ -1,10 +1,3 @@
-// Package cassandra keeps locks in an Apache Cassandra cluster, by lightweight
-// transactions. One row for each name is only ever changed by them; nothing is
-// owned by the grace of a TTL.
-//
-// A Store asks one coordinator for each row, the same in all processes, as long
-// as it answers: writes of one row that come from several coordinators interrupt
-// each other's rounds of consensus, and then time out with an unknown outcome.
 package cassandra
 
 import (

@@ -29,6 +29,54 @@
 // (Write), checks them together and compares the values that it expects with what
 // is there (Check), and gives them back (Delete).
 //
+// # The rules
+//
+//	row     int32 length of key | key | column      the lock
+//	column  int64 timestamp | rid                   a claim, in order of time; value 00000000
+//	rid     name ~ 32 random hex digits             new for every column: nobody takes another's claim for his own
+//	row     ffffffff "holdfast"                     the settings of all Lockers; no key has that length
+//
+// Who is first holds. Let A's claim sort before B's. A's clock is behind B's by at most
+// Skew, so A began at most Skew later; its write was there Wait later, or did not count. B
+// reads after Wait + Skew + one tick and sees it. All waits and all trust are by a clock
+// that does not step; only what is written and compared with others is of the wall clock.
+//
+//   - Expiry. Others discard a claim at Expire by their clocks, Lockers at Expire + Skew.
+//     The holder stops at Expire - Skew - 5 %, counted from before it read the clock for
+//     its claim, with no I/O in the way.
+//   - Renewal is a second claim, written after a third of that. Of those who have claimed
+//     in between, one would be first when the first claim expires. So after another wait the
+//     holder puts a guard in front of each of them: a claim with their timestamp, whose rid
+//     sorts before theirs, which expires with them. Then at every moment the first claim that
+//     has not expired is the holder's, also for originals, which know nothing of renewals.
+//     Only a holder may write a claim that is older than it is: it is the one nobody has to
+//     see in time. Rejected: deleting the claims of others; a deletion that comes late removes
+//     a claim that holds by then. Rejected: a renewal without guards; a waiter that dies, or
+//     an original that checks late, ends the lock of a healthy holder, or shares it.
+//   - Waiting. A Locker's claim stays where it is: claims are in order of time, so they are
+//     the queue, and whoever comes to the front holds at once. That costs one read a poll and
+//     one write per half of Expire. A waiter that is killed is in the way until its claim
+//     expires. Originals do not queue: they lose whenever an older claim is there, so among
+//     them a Locker withdraws after a look as they do, and lets them go first for a moment.
+//     Goroutines of one process queue in memory; that local lock has no time-out of its own,
+//     and a circle of waiters is reported.
+//   - Originals do not wait for Skew. So a claim of theirs that sorts behind ours by no more
+//     than Skew may be of a holder that read before ours was there: we let it be.
+//   - Ghosts. A write that failed may come later. Every column that was ever tried belongs to
+//     the attempt until a deletion with a later timestamp is confirmed. On every way out all
+//     of them are deleted, in one mutation, again until it works or they have expired. Only
+//     what was confirmed in time counts. Write timestamps never go back, whatever the clock does.
+//   - Tombstones. A lock leaves one or two for gc_grace_seconds, and a read that meets too
+//     many fails. Reads begin at the first timestamp that can still count. The cleaner, which
+//     reads the whole row, is off unless asked for, removes what has expired by Skew twice
+//     over, and rests 30 s.
+//   - Settings. Each Locker writes its own, with the time until which they count, then reads
+//     those of the others: of two that differ, the later one sees it, and refuses. They are
+//     written again while anything is locked, and removed by Close.
+//   - Skew that shows. A claim from the future proves that two clocks are further apart than
+//     Skew: nothing is locked there, and a holder stops. That catches gross errors, not all:
+//     the simulation with clocks off by six times Skew finds two holders.
+//
 // # What it rests on
 //
 //   - Clocks of all hosts, JanusGraph's included, differ by no more than

@@ -1,16 +1,3 @@
-// Package directory is a store in a plain directory, which several hosts may
-// share: over NFS, a cluster's file system, or on one disk. It needs no server
-// and no locks of the file system, and a person can read its files with cat.
-//
-// It rests on rename(2) alone: a record's version is the name of a file, and to
-// follow version N means to give that file another name. Of all who try, at
-// whatever time, exactly one finds it. Nothing is decided by what a directory
-// listing or a file's attributes say, which on a network may be old, and an
-// answer that a network lost is found out by reading. How, is in DESIGN.md.
-//
-// There is no fence: nothing that is done in a directory is a transaction. Give
-// the token along, and let what you write to refuse an older one
-// (holdfast.Fence).
 package directory
 
 import (

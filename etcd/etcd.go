@@ -1,9 +1,3 @@
-// Package etcd keeps locks in an etcd cluster. Each record is one key, changed only
-// by a transaction that compares its revision.
-//
-// The session of a Client is a record as in every store, kept by heartbeats, and
-// not a lease of etcd: a lease begins anew whenever the cluster elects a leader, and
-// who waits could not tell from it when a holder has stopped to believe in itself.
 package etcd
 
 import (

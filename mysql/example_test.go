@@ -206,7 +206,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// grants are what the README gives to users.
+// grants are what docs/stores/mysql.md gives to users.
 const grants = `
 grant select, insert, update, delete on shop.holdfast_records to app;
 grant select, update on shop.holdfast_meta to app;

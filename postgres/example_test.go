@@ -222,7 +222,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// grants are what the README gives to roles.
+// grants are what docs/stores/postgres.md gives to roles.
 const grants = `
 grant select, insert, update, delete on holdfast_records to app;
 grant select, update on holdfast_meta to app;

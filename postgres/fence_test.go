@@ -421,7 +421,7 @@ func TestFenceTrigger(t *testing.T) {
 	r := fresh(t, nil)
 	db := application(t, r)
 	ctx := t.Context()
-	// From the README.
+	// As docs/stores/postgres.md shows for inserts.
 	if _, err := db.Exec(ctx, `
 create function orders_fenced() returns trigger language plpgsql as $$
 begin

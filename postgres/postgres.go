@@ -1,6 +1,3 @@
-// Package postgres keeps locks in a PostgreSQL database, version 12 or newer,
-// which may be the application's own: then a fenced transaction is in reach (see
-// Fence).
 package postgres
 
 import (

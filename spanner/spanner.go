@@ -1,6 +1,3 @@
-// Package spanner keeps locks in a Cloud Spanner database. Each record is one row,
-// changed only by read-write transactions that look at its version, which is the
-// commit timestamp.
 package spanner
 
 import (

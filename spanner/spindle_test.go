@@ -21,7 +21,7 @@ import (
 	hfspanner "github.com/holdfast-lock/holdfast/spanner"
 )
 
-// What docs/spindle.md and docs/gerrit.md show. It needs a database: the tests below
+// What docs/migrate/spindle.md and docs/migrate/gerrit.md show. It needs a database: the tests below
 // run it on an emulator.
 
 // connect opens the client by which the rest elects and locks.

@@ -1,17 +1,3 @@
-// Package state keeps a key for something that changes, such as a repository:
-// readers look a cached answer up by the key, and whoever changes the thing
-// changes the key. The key is random, or a version, so that the cache can be a
-// dumb store of immutable blobs.
-//
-// There are two kinds with one type: a name in any store of Holdfast (On), and
-// plain files that any program can follow (Dir). The protocol is that of the
-// lease-based repository state of Gitaly, with leases that are short and renewed
-// and readers who are told of writers.
-//
-// A writer whose lease was lost is told before readers take it for dead, and
-// changes the key once more at its end. If it goes on to write nevertheless, and
-// is killed before its end, no key can tell that: pass the context of the write
-// on to all that it does.
 package state
 
 import (

@@ -19,12 +19,12 @@ import (
 
 const figuresHelp = `usage: go run ./verify ledger [--write]
 
-Sums up verify/LEDGER.tsv as the table that the README has. --write puts it there.
+Sums up verify/LEDGER.tsv as the table in docs/testing.md. --write puts it there.
 
 flags:
 `
 
-// The table stands between these in the README.
+// The table stands between these in docs/testing.md.
 const (
 	tableBegins = "<!-- from verify/LEDGER.tsv, by go run ./verify ledger --write -->\n"
 	tableEnds   = "<!-- to here -->\n"
@@ -33,7 +33,7 @@ const (
 func figures(args []string) int {
 	f := flag.NewFlagSet("ledger", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	write := f.Bool("write", false, "put the table into the README")
+	write := f.Bool("write", false, "put the table into docs/testing.md")
 	usage := func(w io.Writer) {
 		fmt.Fprint(w, figuresHelp)
 		f.SetOutput(w)
@@ -47,9 +47,9 @@ func figures(args []string) int {
 		usage(os.Stderr)
 		return 64
 	}
-	readme, text, err := withTable()
+	page, text, err := withTable()
 	if err == nil && *write {
-		err = os.WriteFile(readme, text, 0o644)
+		err = os.WriteFile(page, text, 0o644)
 	} else if err == nil {
 		_, table, _ := bytes.Cut(text, []byte(tableBegins))
 		table, _, _ = bytes.Cut(table, []byte(tableEnds))
@@ -62,7 +62,7 @@ func figures(args []string) int {
 	return 0
 }
 
-// withTable is the README as it has to be.
+// withTable is the page as it has to be.
 func withTable() (path string, text []byte, err error) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/holdfast-lock/holdfast/verify").Output()
 	if err != nil {
@@ -73,7 +73,7 @@ func withTable() (path string, text []byte, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	path = filepath.Join(filepath.Dir(dir), "README.md")
+	path = filepath.Join(filepath.Dir(dir), "docs", "testing.md")
 	old, err := os.ReadFile(path)
 	if err != nil {
 		return "", nil, err
@@ -90,11 +90,11 @@ func withTable() (path string, text []byte, err error) {
 var layers = []struct{ name, counts string }{
 	{"sim", "simulated worlds"},
 	{"determinism", "of them played twice, to see that they go the same way"},
-	{"models", "states of models of ours, all searched"},
-	{"broken models", "models that are broken on purpose, or as others have written them, and must fail"},
+	{"models", "states of models, all searched"},
+	{"broken models", "models that are broken on purpose, or are as others wrote them, and must fail"},
 	{"chaos", "episodes of faults on real servers"},
 	{"histories", "real histories of a name, judged as those of a lock and a fenced register"},
-	{"mutants", "rules taken out one at a time, to see that it is noticed"},
+	{"mutants", "mutants: rules taken out one at a time, which the tests must notice"},
 	{"fuzz", "inputs of fuzz targets"},
 }
 
@@ -134,7 +134,7 @@ func table(lines []ledger.Line) string {
 		r.stores[l.Store] += l.Count
 	}
 	var b strings.Builder
-	b.WriteString("| How many | of what | and where | went wrong |\n|---|---|---|---|\n")
+	b.WriteString("| How many | What | Where | Went wrong |\n|---|---|---|---|\n")
 	for _, layer := range layers {
 		r := rows[layer.name]
 		if r == nil {

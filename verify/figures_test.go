@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-lock/holdfast/verify/ledger"
 )
 
-// The README has the figures of the ledger, and no others.
-func TestFiguresOfREADME(t *testing.T) {
+// docs/testing.md has the figures of the ledger, and no others.
+func TestFigures(t *testing.T) {
 	path, want, err := withTable()
 	if err != nil {
 		t.Fatal(err)
@@ -34,13 +34,13 @@ func TestTable(t *testing.T) {
 		{Layer: "mutants", Store: "sql", Settings: "found by tests 2", Count: 3, Violations: 1},
 		{Layer: "something else", Count: 4},
 	})
-	const want = `| How many | of what | and where | went wrong |
+	const want = `| How many | What | Where | Went wrong |
 |---|---|---|---|
 | 1,001,500 | simulated worlds |  | 1 |
-| 70 | states of models of ours, all searched |  | 0 |
-| 2 | models that are broken on purpose, or as others have written them, and must fail |  | 1 |
+| 70 | states of models, all searched |  | 0 |
+| 2 | models that are broken on purpose, or are as others wrote them, and must fail |  | 1 |
 | 7 | episodes of faults on real servers | mysql 4, etcd 3 | 0 |
-| 14 | rules taken out one at a time, to see that it is noticed | core 11, sql 3 | 1 |
+| 14 | mutants: rules taken out one at a time, which the tests must notice | core 11, sql 3 | 1 |
 `
 	if got != want {
 		t.Errorf("have\n%s\nwant\n%s", got, want)

@@ -82,7 +82,7 @@ func run(ctx context.Context, dir, name string, lease time.Duration) error {
 			select {
 			case <-time.After(time.Second):
 				// Work. What it writes somewhere else goes with lock.Token(), and is
-				// refused there if a higher one has been seen: see the README on fences.
+				// refused there if a higher one has been seen: see docs/fence.md.
 			case <-ctx.Done():
 				log.Printf("I lead no more: %v", context.Cause(ctx))
 				return context.Cause(ctx)

@@ -1,7 +1,3 @@
-// Package sqlstore is what the stores on SQL servers share: how keys become
-// rows, what is done about losers, deadlocks and locked rows, how old a record
-// is, and what a schema is called. What a database does in its own words is a
-// Dialect.
 package sqlstore
 
 import (

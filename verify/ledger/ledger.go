@@ -1,6 +1,6 @@
 // Package ledger keeps account of what Holdfast was put through: verify/LEDGER.tsv,
-// a line for each run of a tool, written by the tool itself. Figures that the
-// README gives are sums of its lines and come from nowhere else.
+// a line for each run of a tool, written by the tool itself. Figures that
+// docs/testing.md gives are sums of its lines and come from nowhere else.
 //
 // A tool writes where HOLDFAST_LEDGER says, and nowhere if that is not set.
 package ledger

@@ -73,7 +73,7 @@ var tables = []struct {
 // A mutant is the library with a rule broken.
 type mutant struct {
 	name   string
-	breaks string // rules of the protocol: R, races: Q, promises: P, hazards of databases: X, defects of peers: D; see docs/holes.md
+	breaks string // races: Q, in DESIGN.md; promises: P, in docs/guarantees.md; rules R, hazards of databases X, defects of peers D: in docs/holes.md
 	edits  []edit
 	test   test // what has to notice; none: the simulation
 }

@@ -83,7 +83,7 @@ func TestBothKilledInControlGroup(t *testing.T) {
 	}
 }
 
-// What README and help advise where that matters: a command in a pid namespace of its
+// What docs/command.md and help advise where that matters: a command in a pid namespace of its
 // own dies with its guard, all of it, whoever else is gone.
 func TestBothKilledWithNamespace(t *testing.T) {
 	t.Parallel()

@@ -33,7 +33,32 @@
 // All is over when the kernel says that no children are left (ECHILD), and only
 // then: a process that /proc does not show, or that may not be killed, or hangs in
 // the kernel, counts as alive. It is told of (Event.Alive), and tried again for as
-// long as it is there.
+// long as it is there. Where /proc belongs to another pid namespace nothing is run:
+// the numbers there are those of other processes.
+//
+// # Both gone
+//
+// Nothing in the kernel ends a process tree when two unrelated processes die. So the
+// guard is hard to hit by accident: another name, no argument of the command in its
+// command line, the least likely victim when memory runs out. Where a control group may
+// be made the command gets one of its own: then processes of other users can be killed
+// too, and the next program in the same group ends what a dead pair has left. If the
+// machine stood still for the whole lease both wake up too late (Event.Stood).
+//
+// # Rejected
+//
+//   - To kill the process group only: a daemon leaves it.
+//   - To watch the lock from a thread of the program: a stopped process has no threads
+//     that run.
+//   - PR_SET_PDEATHSIG alone: it reaches only the direct child. It is set in addition.
+//   - A third process that watches the two: whatever finds two processes of one program
+//     finds three, and each command would cost one more.
+//   - A pid namespace for each command, which would close the case of both gone: the
+//     command would be pid 1 with its signal rules, would see other pids than those in its
+//     pid files, could signal no daemon outside, and needs privileges. Who wants it writes
+//     unshare --kill-child in front.
+//   - To make host liveness wait for the control group: where none can be made, a killed
+//     container would cost its successor a TTL.
 package guard
 
 import (

@@ -1,0 +1,64 @@
+// Package etcd keeps locks in an etcd cluster. Each record is one key, changed only by a
+// transaction that compares its revision. docs/stores/etcd.md says how to set it up.
+//
+// # Records
+//
+// etcd has one revision for all keys, which every transaction raises. So a record's
+// version follows from its ModRevision, and a write is a transaction
+// If ModRevision = N Then Put Else Get. Up to a hundred of them, and a mebibyte, are
+// nested in one. That a key holds nothing is asked as Value > "", with the branches
+// exchanged, since no comparison of values holds for a key that is not there.
+//
+// An emptied key stays as a key with an empty value. A sweep deletes it. No floor is
+// needed: whatever is written there again has a later revision. So the key of a session,
+// whose id is used once, goes as soon as the session ends.
+//
+// # The epoch
+//
+// Revisions begin at 1 again in a cluster that is made anew. So a version is the revision
+// plus a base, the time in microseconds when the prefix was first used, which the key
+// epoch has; every transaction compares it. If it is a new one, what was to follow a
+// version of the old one follows nothing, and clients go on above. A cluster that was
+// restored from a backup goes back and keeps its epoch: clients that have seen later
+// revisions trust nothing any more; others cannot know.
+//
+// # Prefixes that nest
+//
+// What a/ has for names, a/n/ would have for everything. Whoever opens a prefix looks,
+// once its own epoch is there, for that of a shorter prefix, and the first with a prefix
+// for one among its keys. Rejected: keys in which no prefix can be among another's; all
+// clusters would have to be emptied for it.
+//
+// # Notifications
+//
+// A write that wakes somebody also puts a key, w/WHO/n/NAME, in the same transaction. A
+// waiter watches w/ and itself. So a hundred clients are not told of each other's locks.
+// When a session ends, what woke it goes in the same transaction; a sweep takes the rest.
+// A watch that was cut goes on where it was. If that was compacted meanwhile the watch
+// ends, and the next one begins with a hint that anything may have changed.
+//
+// # Members that do not answer
+//
+// A client asks its members one after the other. Each request says that the member has
+// to know of a leader: a member that does not refuses at once, and another is asked. Half
+// of the time at most goes to one member. A read is sent again. A write is ambiguous and
+// left to the client, whose next look settles it.
+//
+// # Time
+//
+// Age is unknown: no clock is shared, and etcd does not say when a key was written. Stores
+// note which revision was reached when, in memory and, when they sweep, in the key swept:
+// what has not changed since a revision that is old enough is old enough to be swept.
+//
+// Rejected: etcd's leases as sessions. A lease begins anew with each leader of the
+// cluster, so nobody but the server knows when it ends. Its holder could only be told, and
+// messages are late. With both, two truths would have to agree.
+//
+// # The fence
+//
+// The fence is a comparison with the revision of the lock's record, made while the lock is
+// held: nobody is granted the lock without changing it. It also changes when somebody
+// comes to wait; then the fence is made again. Where a lock is handed over in memory the
+// record stays the same, so each holder that fences puts its token into a key of its own,
+// f/NAME, in the same transaction.
+package etcd

@@ -1,0 +1,45 @@
+// Package sqlstore is what the stores on SQL servers share: how keys become rows, what
+// is done about losers, deadlocks and locked rows, how old a record is, and what a
+// schema is called. What a database does in its own words is a Dialect.
+//
+// # Rows
+//
+// There is one table of records: id (a byte for the space, then the name; binary),
+// version, value, and a number for the fence. A row stays when its lock is free. A write
+// is one statement in a transaction of its own; several writes are one multi-row
+// statement in the order of ids. The version is max(old + 1, the server's clock),
+// computed under the row lock. No statement reads first and writes then, so the
+// isolation level of the caller's connections does not matter.
+//
+// A Dialect is seven methods and not a table of texts: arrays against lists of values,
+// RETURNING against the last inserted id, and the meaning of an error are not texts.
+//
+// # Taking a free name
+//
+// It is one statement, whether the name was seen before or not: an upsert that wins if
+// the row holds nothing. On MySQL it is an update where this client remembers that there
+// is a row, which is quicker there. A loser reads the record, or learns it from the same
+// statement if it was to follow a version. Rejected: to read first. Rejected: rows that
+// come and go, which on MariaDB are a deadlock for every other waiter.
+//
+// # Sweeping
+//
+// A floor in the meta table is raised to the versions of the rows that go. A statement
+// may have taken its snapshot before the sweep and insert after it. On PostgreSQL a
+// trigger, which runs only for rows that are really new, looks at the floor once the row
+// is in, and the statement is tried again above it. On MySQL the insert holds a shared
+// lock on the floor.
+//
+// # Rows that stay locked
+//
+// A row that somebody keeps locked, such as by a fenced transaction, is waited for a
+// second in all, on PostgreSQL in a batch a quarter of one. Then the write has lost, so one
+// name holds up neither the others nor the client. Deadlocks and failures to serialize are
+// retried ten times at most.
+//
+// # Ages
+//
+// The age of a record is the server's clock less the version. Each client compares that
+// clock with its own steady one: if the server's clock has stepped, what was written
+// before has no age.
+package sqlstore
