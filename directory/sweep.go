@@ -95,7 +95,7 @@ func (s *Store) keys(ctx context.Context, space holdfast.Space, after string, n 
 			if errors.Is(err, errMoved) {
 				f, err = s.lookAt(ctx, dir)
 			}
-			if errors.Is(err, errDamaged) {
+			if errors.Is(err, errDamaged) || err != nil && s.foreign(dir) {
 				continue // nobody knows its name: see Diagnose
 			}
 			if err != nil {
@@ -143,6 +143,13 @@ func (s *Store) spaceDir(space string) (keys, records []string, err error) {
 		}
 	}
 	return keys, records, err
+}
+
+// foreign reports whether something that is no directory, a link perhaps, has the place
+// of one of ours: then nobody can hold anything there.
+func (s *Store) foreign(at string) bool {
+	info, err := s.root.Lstat(at)
+	return err == nil && !info.IsDir()
 }
 
 // listed is the newest version by the listing alone.
