@@ -32,7 +32,7 @@ func TestDefinersRights(t *testing.T) {
 	s := open(t, target, way{})
 	token := hold(t, s, "orders/42", `{"holders":[{"session":"a","nr":1,"slots":1,"reason":"why"}]}`)
 
-	name := strings.TrimPrefix(database, "hf_") + "mallory"
+	name := "mallory_" + strings.TrimPrefix(database, "hf_")
 	do(admin, `create user `+name+`@'%' identified by 'secret'`)
 	t.Cleanup(func() { admin.Exec(`drop user ` + name + `@'%'`) })
 	for _, g := range []string{`create routine, create temporary tables on ` + database + `.*`, `execute on procedure ` + database + `.holdfast_fence`} {

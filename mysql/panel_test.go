@@ -105,7 +105,7 @@ func grantee(t *testing.T, target string, admin *sql.DB) string {
 		t.Fatal(err)
 	}
 	database := u.Path[1:]
-	name := strings.TrimPrefix(database, "hf_") + "app"
+	name := "app_" + strings.TrimPrefix(database, "hf_")
 	t.Cleanup(func() { admin.Exec(`drop user ` + name + `@'%'`) })
 	for _, q := range []string{
 		`create user %s@'%%' identified by 'secret'`,

@@ -166,7 +166,7 @@ func TestRights(t *testing.T) {
 		}
 	}
 	user := func(role string) *sql.DB {
-		name := strings.TrimPrefix(database, "hf_") + role
+		name := role + "_" + strings.TrimPrefix(database, "hf_")
 		do(`create user %s@'%%' identified by 'secret'`, name)
 		t.Cleanup(func() { admin.Exec(`drop user ` + name + `@'%'`) })
 		own := *u
@@ -178,7 +178,7 @@ func TestRights(t *testing.T) {
 		for _, g := range strings.Split(text, "grant ")[1:] {
 			g, _, _ = strings.Cut(g, ";")
 			if strings.HasSuffix(g, " to "+to) {
-				name := strings.TrimPrefix(database, "hf_") + to
+				name := to + "_" + strings.TrimPrefix(database, "hf_")
 				do(`grant %s`, strings.ReplaceAll(strings.TrimSuffix(g, to), "shop.", database+".")+name+"@'%'")
 			}
 		}

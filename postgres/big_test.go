@@ -80,6 +80,7 @@ reset session_replication_role`, n)); err != nil {
 
 // Rows are swept while clients take and give back the locks: tokens grow.
 func TestSweepAgainstClients(t *testing.T) {
+	t.Parallel()
 	r := fresh(t, nil)
 	ctx := t.Context()
 	stop := make(chan struct{})

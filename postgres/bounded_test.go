@@ -102,6 +102,7 @@ var ways = []way{
 // Whatever is in the way, each call of a store ends with its context, and a row that
 // is locked is no more than a write that has lost.
 func TestBounded(t *testing.T) {
+	t.Parallel()
 	server := servers.Postgres(t, &servers.Options{Settings: []string{"max_prepared_transactions=5"}})
 	if !server.Own {
 		t.Skip("this needs a server of its own")

@@ -17,6 +17,7 @@ import (
 // and no name stays blocked, neither by a session that lives on nor by one that
 // does not.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	server := servers.Postgres(t, &servers.Options{})
 	if !server.Own {
 		t.Skip("this needs a server of its own")

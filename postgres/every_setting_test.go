@@ -134,6 +134,7 @@ where context in ('user', 'superuser') and name not like 'transaction\_%' order 
 // Whatever a role or a database sets, a lock is taken, waited for, handed over,
 // fenced and given back; or the store is refused, and the setting is named.
 func TestEverySetting(t *testing.T) {
+	t.Parallel()
 	server := servers.Postgres(t, &servers.Options{})
 	if !server.Own {
 		t.Skip("this needs a server of its own")

@@ -181,6 +181,7 @@ end $$`)
 // A fenced transaction that is prepared keeps the lock until somebody ends it: the
 // doctor says so, and who waits is not kept longer than by others.
 func TestFencePrepared(t *testing.T) {
+	t.Parallel()
 	server := servers.Postgres(t, &servers.Options{Settings: []string{"max_prepared_transactions=5"}})
 	if !server.Own {
 		t.Skip("this needs a server of its own")

@@ -296,6 +296,7 @@ func TestFenceTogether(t *testing.T) {
 // Readers that fence one behind the other all the time do not keep a writer of the
 // record waiting: somebody who queues, or the one who takes over.
 func TestFenceCrowd(t *testing.T) {
+	t.Parallel()
 	r := fresh(t, nil)
 	value := `{"holders":[{"session":"a","nr":1,"slots":0,"token":7}]}`
 	version := hold(t, r, "a", value)

@@ -219,6 +219,7 @@ func TestReadOnly(t *testing.T) {
 // A standby is refused, also when the primary has become one under a store that
 // is open.
 func TestStandby(t *testing.T) {
+	t.Parallel()
 	server := servers.Postgres(t, &servers.Options{})
 	if !server.Own {
 		t.Skip("this needs a server of its own")
@@ -255,6 +256,7 @@ func TestStandby(t *testing.T) {
 
 // Heartbeats go on while the caller's pool is exhausted.
 func TestExhaustedPool(t *testing.T) {
+	t.Parallel()
 	r := fresh(t, nil)
 	config, err := pgxpool.ParseConfig(r.url)
 	if err != nil {

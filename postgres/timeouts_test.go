@@ -86,6 +86,7 @@ func TestStatementTimeout(t *testing.T) {
 
 // A server that ends idle connections costs no heartbeat, and ends no watching.
 func TestIdleConnections(t *testing.T) {
+	t.Parallel()
 	r := fresh(t, nil)
 	ctx := t.Context()
 	app := setFor(t, r, "app", "idle_session_timeout = '300ms'", appRights(t)...)

@@ -170,6 +170,7 @@ func TestWatchWho(t *testing.T) {
 
 // A client listens only while it waits.
 func TestListensWhileWaiting(t *testing.T) {
+	t.Parallel()
 	r := fresh(t, nil)
 	ctx := t.Context()
 	holder, waiter := client(t, open(t, connect(t, r.url), nil)), client(t, open(t, connect(t, r.url), nil))
