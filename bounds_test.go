@@ -288,6 +288,40 @@ func TestBoundsOfSilentStore(t *testing.T) {
 	}
 }
 
+// A client that holds nothing is closed without an error though its store is slow.
+func TestCloseOnASlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slowStore{Store: memory.New()}
+		c := newClient(t, s, nil)
+		l, err := c.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.by.Store(int64(3 * time.Second))
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A slowStore answers late.
+type slowStore struct {
+	holdfast.Store
+	by atomic.Int64
+}
+
+func (s *slowStore) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+	select {
+	case <-time.After(time.Duration(s.by.Load())):
+		return s.Store.CompareAndSwap(ctx, w)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // A hungStore does not answer.
 type hungStore struct {
 	holdfast.Store

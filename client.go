@@ -203,10 +203,10 @@ func (c *Client) isDead(session string) bool {
 // at once, contexts end with cause ErrClosed, and when the functions of Do and
 // Election.Run have returned everything is released. What cannot be released
 // within a second, because a row stays locked, goes with the session, whose end
-// is then written as a tombstone. Close never takes longer than the trust window,
-// and no longer than a second if nothing is held. An error says that the end of
-// the session is not confirmed; it then ends by itself. The store stays open: it
-// is the caller's.
+// is then written as a tombstone. Close never takes longer than the trust window. If
+// nothing is held it gives the store 5s, and one that is known not to answer 1s. An
+// error says that the end of the session is not confirmed; it then ends by itself. The
+// store stays open: it is the caller's.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -279,8 +279,11 @@ func (c *Client) Close() error {
 	c.mu.Unlock()
 	if s != nil {
 		left := patience
-		if holds {
+		switch {
+		case holds:
 			left = max(s.left(), 100*time.Millisecond)
+		case s.answered():
+			left = tryPatience - patience // it may be slow
 		}
 		err = errors.Join(err, s.end(clean, grace, left))
 	}

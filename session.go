@@ -461,6 +461,13 @@ func (s *session) lose(why string, err error) {
 	c.proof.drop(s.proof)
 }
 
+// answered reports whether the store has answered the latest heartbeat, or may still do so.
+func (s *session) answered() bool {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	return s.opened && s.failing == nil && !(s.asking && s.c.now().sub(s.lastSent) >= time.Second)
+}
+
 // end ends the session of a client that closes, within limit. If clean, no claim of
 // it can be left anywhere, and its record is emptied; else it leaves a tombstone,
 // which voids whatever is left once grace is over.

@@ -124,8 +124,11 @@ func (b *bounds) run() {
 		cancel()
 	}
 	promised := time.Second
-	if ours != nil && b.obstacle.Silent {
+	switch {
+	case ours != nil && b.obstacle.Silent:
 		promised = ttl
+	case b.obstacle.Silent:
+		promised = 5 * time.Second
 	}
 	err = b.within("Close", promised, c.Close)
 	if err != nil && !b.obstacle.Silent {
