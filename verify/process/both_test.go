@@ -26,9 +26,9 @@ func TestKillByName(t *testing.T) {
 			t.Run(sig+strconv.Itoa(i), func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
-				first := w.runActor([]string{"-q", "--ttl", "2", "x"}, "-alone", w.dir, "-deaf", "-brood", "-shut")
+				first := w.runActor([]string{"-q", "--ttl", twoSeconds(), "x"}, "-alone", w.dir, "-deaf", "-brood", "-shut")
 				token := w.after(0, members).Token
-				next := w.runActor([]string{"-q", "--ttl", "2", "x"}, "-for", "1ms", "-alone", w.dir)
+				next := w.runActor([]string{"-q", "--ttl", twoSeconds(), "x"}, "-for", "1ms", "-alone", w.dir)
 				w.queued("x", 1)
 				// Of our own processes only: the session of the first is not that of the next.
 				session := strconv.Itoa(first.Process.Pid)
@@ -69,9 +69,9 @@ func TestBothKilledInControlGroup(t *testing.T) {
 			}
 			w.delegate()
 			orphan := w.actor("-alone", w.dir, "-deaf", "-shut")
-			first := w.holdfast(append([]string{"run", "-q", "--ttl", "2", "x", "--", "sh", "-c", `setsid "$@" & wait`, "sh"}, orphan...)...)
+			first := w.holdfast(append([]string{"run", "-q", "--ttl", twoSeconds(), "x", "--", "sh", "-c", `setsid "$@" & wait`, "sh"}, orphan...)...)
 			span := w.after(0, 1)
-			next := w.runActor([]string{"-q", "--ttl", "2", "x"}, "-for", "1ms", "-alone", w.dir)
+			next := w.runActor([]string{"-q", "--ttl", twoSeconds(), "x"}, "-for", "1ms", "-alone", w.dir)
 			w.queued("x", 1)
 			bothKilled(t, first)
 			struck := life.Now()
@@ -91,9 +91,9 @@ func TestBothKilledWithNamespace(t *testing.T) {
 	w := newWorld(t)
 	for range number(3, 20) {
 		command := append([]string{"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"}, w.actor("-alone", w.dir, "-deaf", "-shut", "-brood")...)
-		first := w.holdfast(append([]string{"run", "-q", "--ttl", "2", "x", "--"}, command...)...)
+		first := w.holdfast(append([]string{"run", "-q", "--ttl", twoSeconds(), "x", "--"}, command...)...)
 		span := w.newest(members)
-		next := w.runActor([]string{"-q", "--ttl", "2", "x"}, "-for", "1ms", "-alone", w.dir)
+		next := w.runActor([]string{"-q", "--ttl", twoSeconds(), "x"}, "-for", "1ms", "-alone", w.dir)
 		w.queued("x", 1)
 		bothKilled(t, first)
 		struck := life.Now()

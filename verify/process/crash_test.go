@@ -30,17 +30,20 @@ var deeds = []deed{
 	{"renew", nil},
 	{"release", nil},
 	{"queue", func(t *testing.T, w *world) (during, settled func()) {
-		holder := w.host("victim").program("hold", "-ttl", "1s")
+		_, text := lease(time.Second)
+		holder := w.host("victim").program("hold", "-ttl", text)
 		w.after(0, 1)
 		return func() { holder.end(); holder.wantStatus(0) }, nothing
 	}},
 	{"hand on", func(t *testing.T, w *world) (during, settled func()) {
 		var waiter *process
-		return func() { waiter = w.host("judge").program("hold", "-ttl", "1s", "-for", "1ms") },
+		_, text := lease(time.Second)
+		return func() { waiter = w.host("judge").program("hold", "-ttl", text, "-for", "1ms") },
 			func() { waiter.wantStatus(0) }
 	}},
 	{"bury", func(t *testing.T, w *world) (during, settled func()) {
-		dead := w.host("victim").program("hold", "-ttl", "1s")
+		_, text := lease(time.Second)
+		dead := w.host("victim").program("hold", "-ttl", text)
 		w.after(0, 1)
 		dead.signal(syscall.SIGKILL)
 		<-dead.done
@@ -51,7 +54,8 @@ var deeds = []deed{
 }
 
 func breakOne(t *testing.T, w *world) (during, settled func()) {
-	holder := w.host("judge").program("hold", "-ttl", "1s")
+	_, text := lease(time.Second)
+	holder := w.host("judge").program("hold", "-ttl", text)
 	w.after(0, 1)
 	return nothing, func() { holder.end(); holder.wantStatus(0) }
 }
@@ -83,7 +87,8 @@ func (d deed) act(t *testing.T, w *world, at point) (dead int64, calls []string)
 	if d.others != nil {
 		during, settled = d.others(t, w)
 	}
-	p := w.host("victim").program("crash", "-ttl", "1s", "-do", d.what,
+	_, text := lease(time.Second)
+	p := w.host("victim").program("crash", "-ttl", text, "-do", d.what,
 		"-kind", at.kind, fmt.Sprintf("-at=%d", at.n), fmt.Sprintf("-after=%v", at.after))
 	switch d.what {
 	case "queue":
@@ -163,15 +168,15 @@ func crashPoints(t *testing.T, fresh func(*testing.T) *world) {
 		}
 	})
 	for _, d := range deeds {
-		t.Logf("figure: killed at each call of %s: obtained by who waits after: %v; by run -n again and again after: %v; calls not reached %d (TTL 1s)",
-			d.what, waited[d.what], tried[d.what], missed[d.what])
+		t.Logf("figure: killed at each call of %s: obtained by who waits after: %v; by run -n again and again after: %v; calls not reached %d (TTL %v)",
+			d.what, waited[d.what], tried[d.what], missed[d.what], time.Duration(stretch)*time.Second)
 	}
 }
 
 // crash has a process die of one call and judges what it has left; ok is false
 // if it did not come to that call.
 func (d deed) crash(t *testing.T, w *world, at point, waits bool) (took time.Duration, ok bool) {
-	const ttl = time.Second
+	ttl, text := lease(time.Second)
 	dead, _ := d.act(t, w, at)
 	if dead == 0 {
 		return 0, false
@@ -180,7 +185,7 @@ func (d deed) crash(t *testing.T, w *world, at point, waits bool) (took time.Dur
 	late := machine(t, w)
 	if waits {
 		known := len(w.spans())
-		p := judge.program("hold", "-ttl", "1s", "-for", "1ms")
+		p := judge.program("hold", "-ttl", text, "-for", "1ms")
 		p.wantStatus(0)
 		spans := w.spans()
 		if len(spans) != known+1 {
@@ -189,7 +194,7 @@ func (d deed) crash(t *testing.T, w *world, at point, waits bool) (took time.Dur
 		took = time.Duration(slices.MaxFunc(spans, func(a, b life.Span) int { return int(a.Token - b.Token) }).Begin - dead)
 	} else {
 		for {
-			p := judge.holdfast("run", "-n", "--ttl", "1", "x", "--", "true")
+			p := judge.holdfast("run", "-n", "--ttl", text, "x", "--", "true")
 			status := p.status()
 			took = time.Duration(p.ended - dead)
 			if status == 0 {

@@ -5,6 +5,7 @@ package process
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -74,7 +75,11 @@ func inTurn(t *testing.T, spans []life.Span) {
 // machine measures how slow this machine is meanwhile.
 func machine(t *testing.T, w *world) (slow func() time.Duration) {
 	t.Helper()
-	slow, err := life.Slowness(w.dir)
+	worst, err := life.Slowness(w.dir)
 	must(t, err)
+	slow = sync.OnceValue(func() time.Duration {
+		return time.Duration(stretch)*worst() + time.Duration(stretch-1)*time.Second/2
+	})
+	t.Cleanup(func() { slow() })
 	return slow
 }

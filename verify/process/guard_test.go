@@ -87,13 +87,13 @@ func neverTwo(t *testing.T, w *world, a attack, hosts, where string) {
 	for _, h := range hosts {
 		all = append(all, w.host(string(h)))
 	}
-	const ttl = 2 * time.Second
+	ttl, text := lease(2 * time.Second)
 	late := machine(t, w)
-	holder := all[0].family("--ttl", "2")
+	holder := all[0].family("--ttl", text)
 	token := w.after(0, members).Token
 	var took, beats, outlived figures
 	for i := range number(3, 20) {
-		next := all[(i+1)%len(all)].family("--ttl", "2")
+		next := all[(i+1)%len(all)].family("--ttl", text)
 		w.queued("x", 1)
 		session := w.show("x").Holders[0].Owner.Session
 		struck, beat := life.Now(), w.lastBeat(session)
@@ -130,8 +130,8 @@ func neverTwo(t *testing.T, w *world, a attack, hosts, where string) {
 	case took.at(1) > ttl+time.Second+300*time.Millisecond+slow:
 		t.Errorf("the next command came only after %v; TTL %v", took, ttl)
 	}
-	t.Logf("figure: %s, %s: never two commands (%d processes); they outlived the attack by %v; the next after %v (TTL 2s)",
-		a.name, where, len(w.spans()), outlived, took)
+	t.Logf("figure: %s, %s: never two commands (%d processes); they outlived the attack by %v; the next after %v (TTL %v)",
+		a.name, where, len(w.spans()), outlived, took, ttl)
 }
 
 // lastOf is the last moment at which anything of a hold lived.
@@ -159,9 +159,11 @@ func TestStoppedRunAlone(t *testing.T) {
 }
 
 func stoppedAlone(t *testing.T, w *world, ttl time.Duration) {
-	var left figures
+	ttl, text := lease(ttl)
+	var left, over figures
+	late := machine(t, w)
 	for range number(2, 10) {
-		p := w.family("--ttl", fmt.Sprint(ttl.Seconds()))
+		p := w.family("--ttl", text)
 		token := w.newest(members)
 		session := w.show("x").Holders[0].Owner.Session
 		p.signal(syscall.SIGSTOP)
@@ -173,11 +175,13 @@ func stoppedAlone(t *testing.T, w *world, ttl time.Duration) {
 		}
 		last := w.lastOf(token)
 		left = append(left, time.Duration(end-last))
-		if over := time.Duration(last - (end - int64(margin(ttl)))); over > 0 {
-			t.Errorf("the command lived on for %v after the window had closed", over)
-		}
+		over = append(over, time.Duration(last-(end-int64(margin(ttl)))))
 		p.signal(syscall.SIGCONT)
 		p.wantStatus(75)
+	}
+	slow := late()
+	if most := slices.Max(over); most > min(slow, margin(ttl)/2) {
+		t.Errorf("the command lived on for %v after the window had closed (slowness of the machine %v)", most, slow)
 	}
 	t.Logf("figure: run stopped, TTL %v: the command and all it started were dead %v to %v before the TTL was over", ttl,
 		slices.Min(left).Round(time.Millisecond), slices.Max(left).Round(time.Millisecond))

@@ -127,7 +127,7 @@ func stopped(t *testing.T, fresh func(*testing.T) *world) {
 	})
 	for _, between := range []bool{false, true} {
 		for round := range number(4, 25) {
-			stop := time.Duration(1100+round*300%2000) * time.Millisecond // of a TTL of 1s
+			stop := time.Duration(stretch) * time.Duration(1100+round*300%2000) * time.Millisecond // of a TTL of 1s, or longer
 			t.Run(fmt.Sprintf("between=%v/%v/%d", between, stop, round), func(t *testing.T) {
 				t.Parallel()
 				holderStopped(t, fresh(t), between, stop)
@@ -141,9 +141,10 @@ func holderStopped(t *testing.T, w *world, between bool, stop time.Duration) {
 		_, err := w.tables.Exec(`create table effects (token bigint, what text)`)
 		must(t, err)
 	}
-	holder := w.program("pause", "-ttl", "1s", fmt.Sprintf("-between=%v", between))
+	ttl, text := lease(time.Second)
+	holder := w.program("pause", "-ttl", text, fmt.Sprintf("-between=%v", between))
 	w.after(0, 1)
-	next := w.program("hold", "-ttl", "1s")
+	next := w.program("hold", "-ttl", text)
 	w.queued("x", 1)
 	if between {
 		await(t, "the holder stops itself", func() bool { return state(holder.Process.Pid) == 'T' })
@@ -168,8 +169,8 @@ func holderStopped(t *testing.T, w *world, between bool, stop time.Duration) {
 	if second.Token <= told.Token {
 		t.Errorf("token %d after %d", second.Token, told.Token)
 	}
-	if waited := time.Duration(second.Begin - beat); waited < time.Second {
-		t.Errorf("the next held the lock %v after the last heartbeat, before the TTL of 1s", waited)
+	if waited := time.Duration(second.Begin - beat); waited < ttl {
+		t.Errorf("the next held the lock %v after the last heartbeat, before the TTL of %v", waited, ttl)
 	}
 	if told.LastAct >= resumed {
 		t.Errorf("it acted %v after it was continued (%d acts)", time.Duration(told.LastAct-resumed), told.Acts)
@@ -190,6 +191,6 @@ func holderStopped(t *testing.T, w *world, between bool, stop time.Duration) {
 			t.Errorf("%d fenced writes are there, want 1", effects)
 		}
 	}
-	t.Logf("figure: stopped for %v of a TTL of 1s: 0 acts after, fenced write refused where there is a fence, the next held the lock %v after the last heartbeat; %s",
-		stop, time.Duration(second.Begin-beat).Round(time.Millisecond), told.Loss)
+	t.Logf("figure: stopped for %v of a TTL of %v: 0 acts after, fenced write refused where there is a fence, the next held the lock %v after the last heartbeat; %s",
+		stop, ttl, time.Duration(second.Begin-beat).Round(time.Millisecond), told.Loss)
 }

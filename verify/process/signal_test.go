@@ -68,7 +68,7 @@ func TestIgnoredSignal(t *testing.T) {
 func TestStopWithoutTerminal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	p := w.runActor([]string{"--ttl", "2", "x"}, "-stdin")
+	p := w.runActor([]string{"--ttl", twoSeconds(), "x"}, "-stdin")
 	first := w.after(0, 1)
 	p.signal(syscall.SIGTSTP)
 	await(t, "run and command stand still", func() bool { return state(p.Process.Pid) == 'T' && state(first.PID) == 'T' })
@@ -120,7 +120,7 @@ func (w *world) terminal(argv ...string) (p *process, hangUp func(), press func(
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	p, hangUp, _ := w.terminal(slicesOf(holdfastPath, "run", "--ttl", "2", "x", "--", w.actor("-brood", "-alone", w.dir))...)
+	p, hangUp, _ := w.terminal(slicesOf(holdfastPath, "run", "--ttl", twoSeconds(), "x", "--", w.actor("-brood", "-alone", w.dir))...)
 	token := w.after(0, members).Token
 	next := w.runActor([]string{"-q", "x"}, "-for", "1ms", "-alone", w.dir)
 	w.queued("x", 1)

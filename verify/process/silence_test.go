@@ -85,8 +85,8 @@ func storeGone(t *testing.T, lose func(t *testing.T, w *world, p *process), says
 	if strings.Contains(t.Name(), "directory_store") {
 		w = newDirectoryIn(t, "db")
 	}
-	const ttl = 2 * time.Second
-	p := w.family("--ttl", "2")
+	ttl, text := lease(2 * time.Second)
+	p := w.family("--ttl", text)
 	token := w.after(0, members).Token
 	session := w.show("x").Holders[0].Owner.Session
 	beat := w.lastBeat(session)
@@ -109,20 +109,20 @@ func storeGone(t *testing.T, lose func(t *testing.T, w *world, p *process), says
 	if over := time.Duration(last - (beat + int64(ttl-margin(ttl)))); over > min(slow, margin(ttl)/2) {
 		t.Errorf("the command lived on for %v after the window had closed (slowness of the machine %v)", over, slow)
 	}
-	text := p.stderr.String()
+	said := p.stderr.String()
 	wanted := []string{`losing "x"`, `lost "x"`, says, "holdfast doctor"}
 	if strings.HasSuffix(t.Name(), "guard_stopped") {
 		wanted = []string{`lost "x": the guard of`}
 	}
-	if (strings.Contains(text, "may have run on") || strings.Contains(text, "is gone or stood still")) && slow > 50*time.Millisecond {
-		t.Logf("it could not be seen in time that all were dead (slowness of the machine %v): %s", slow, text)
+	if (strings.Contains(said, "may have run on") || strings.Contains(said, "is gone or stood still")) && slow > 50*time.Millisecond {
+		t.Logf("it could not be seen in time that all were dead (slowness of the machine %v): %s", slow, said)
 		wanted = nil
 	}
 	for _, want := range wanted {
-		if !strings.Contains(text, want) {
-			t.Errorf("it says %q, which lacks %q", text, want)
+		if !strings.Contains(said, want) {
+			t.Errorf("it says %q, which lacks %q", said, want)
 		}
 	}
-	t.Logf("figure: the last of the command lived %v after the last heartbeat, %v after the loss (TTL 2s, window %v); run ended %v after the loss",
-		time.Duration(last-beat).Round(time.Millisecond), time.Duration(last-lost).Round(time.Millisecond), ttl-margin(ttl), time.Duration(p.ended-lost).Round(time.Millisecond))
+	t.Logf("figure: the last of the command lived %v after the last heartbeat, %v after the loss (TTL %v, window %v); run ended %v after the loss",
+		time.Duration(last-beat).Round(time.Millisecond), time.Duration(last-lost).Round(time.Millisecond), ttl, ttl-margin(ttl), time.Duration(p.ended-lost).Round(time.Millisecond))
 }

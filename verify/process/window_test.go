@@ -46,7 +46,8 @@ func TestLoweredWindow(t *testing.T) {
 }
 
 func loweredWindow(t *testing.T, w *world, proxy *servers.Proxy, verb []string) {
-	before, after := 15*time.Second, 2*time.Second
+	before, _ := lease(15 * time.Second)
+	after, _ := lease(2 * time.Second)
 	if *full {
 		before = 45 * time.Second
 	}
@@ -66,7 +67,10 @@ func loweredWindow(t *testing.T, w *world, proxy *servers.Proxy, verb []string) 
 	// The heartbeat that carries the new TTL is done, its answer lost, and then the
 	// store says nothing more.
 	proxy.CutOnReply(func([]byte) bool { return w.ttlOf(span.Token) == after }, 1)
-	await(t, "the answer to the heartbeat is lost", func() bool { return proxy.Cuts() > 0 })
+	await(t, "the answer to the heartbeat is lost", func() bool { return proxy.Cuts() > 0 || first.isDone() })
+	if first.isDone() {
+		t.Fatalf("the holder ended before: %s", first.said())
+	}
 	proxy.Blackhole(true, true)
 	began := life.Now()
 	later := w.after(span.Token, 1)

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -38,6 +39,13 @@ type world struct {
 	store   *stores.Store
 	client  *holdfast.Client // only looks
 	tables  *sql.DB          // nil on a directory
+	started *started         // by the test, of all hosts
+}
+
+// started are the processes of a world.
+type started struct {
+	mu  sync.Mutex
+	all []*process
 }
 
 // newWorld is a world on a file.
@@ -70,7 +78,7 @@ var onFiles = map[string]func(*testing.T) *world{"sqlite": newWorld, "dir": newD
 func newDir(t *testing.T) *world {
 	t.Helper()
 	dir := t.TempDir()
-	w := &world{t: t, dir: dir, lives: filepath.Join(dir, "lives")}
+	w := &world{t: t, dir: dir, lives: filepath.Join(dir, "lives"), started: &started{}}
 	t.Cleanup(w.checkEmpty) // after everything else
 	must(t, os.Mkdir(w.lives, 0o700))
 	w.runtime = w.host("here").runtime
@@ -181,6 +189,9 @@ func (w *world) start(c *exec.Cmd) *process {
 	c.Stderr = &p.stderr
 	c.WaitDelay = 5 * time.Second // a descendant may have kept the pipes
 	must(w.t, c.Start())
+	w.started.mu.Lock()
+	w.started.all = append(w.started.all, p)
+	w.started.mu.Unlock()
 	go func() {
 		c.Wait()
 		p.ended = life.Now()
@@ -274,6 +285,18 @@ func (p *process) said() string {
 // end lets a process end that lives until its input ends.
 func (p *process) end() { p.input.Close() }
 
+// alive are the processes that the test has started and that have not ended.
+func (w *world) alive() (n int) {
+	w.started.mu.Lock()
+	defer w.started.mu.Unlock()
+	for _, p := range w.started.all {
+		if !p.isDone() {
+			n++
+		}
+	}
+	return n
+}
+
 // await is until ok.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -301,7 +324,16 @@ func (w *world) show(name string) holdfast.Info {
 // queued is until so many wait for a name.
 func (w *world) queued(name string, n int) {
 	w.t.Helper()
-	await(w.t, strconv.Itoa(n)+" wait for "+name, func() bool { return len(w.show(name).Waiters) == n })
+	await(w.t, strconv.Itoa(n)+" wait for "+name, func() bool {
+		alive := w.alive()
+		if len(w.show(name).Waiters) == n {
+			return true
+		}
+		if alive < n {
+			w.t.Fatalf("%d processes are left of those of which %d should wait for %s", alive, n, name)
+		}
+		return false
+	})
 }
 
 func (w *world) spans() []life.Span {
@@ -317,8 +349,12 @@ func (w *world) after(token int64, n int) life.Span {
 	w.t.Helper()
 	var first life.Span
 	await(w.t, "a command begins under a token above "+strconv.FormatInt(token, 10), func() bool {
+		alive := w.alive()
 		later := slices.DeleteFunc(w.spans(), func(s life.Span) bool { return s.Token <= token })
 		if len(later) < n {
+			if alive == 0 {
+				w.t.Fatalf("all processes have ended, and no command began under a token above %d", token)
+			}
 			return false
 		}
 		first = later[0]

@@ -8,6 +8,7 @@ package life
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"net"
 	"os"
@@ -51,6 +52,7 @@ func Begin(dir, world string, token int64) (*Life, error) {
 	l.span.Last = l.span.Begin
 	if world != "" {
 		var err error
+		world = fmt.Sprintf("%x", sha256.Sum256([]byte(world)))[:32] // such names are short
 		own := fmt.Sprintf("@%s/%d/", world, token)
 		if l.mark, err = net.Listen("unix", fmt.Sprintf("%s%d", own, os.Getpid())); err != nil {
 			return nil, err
