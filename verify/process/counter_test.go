@@ -28,7 +28,7 @@ func TestCounter(t *testing.T) { onStores(t, counter) }
 
 func counter(t *testing.T, fresh func(*testing.T) *world) {
 	w := fresh(t)
-	processes, times := number(20, 50), number(5, 20)
+	processes, times := w.crowd(number(20, 50)), number(5, 20)
 	file := filepath.Join(w.dir, "f")
 	must(t, os.WriteFile(file, []byte("0\n"), 0o600))
 	began := life.Now()
@@ -63,10 +63,14 @@ func TestSlots(t *testing.T) { onStores(t, slots) }
 
 func slots(t *testing.T, fresh func(*testing.T) *world) {
 	w := fresh(t)
-	processes, times := number(10, 40), number(5, 20)
+	processes, times := w.crowd(number(10, 40)), number(5, 20)
+	longer := stretch // than a hand-over, so that slots are in use together
+	if w.onSpanner() {
+		longer *= 5
+	}
 	var all []*process
 	for i := range processes {
-		d := fmt.Sprintf("%dms", 60+9*(i%9)) // longer than a hand-over, so that slots are in use together
+		d := fmt.Sprintf("%dms", longer*(60+9*(i%9)))
 		if i%2 == 0 {
 			all = append(all, w.again(times, "-q --slots 3 x", strings.Join(w.actor("-for", d), " ")))
 			continue

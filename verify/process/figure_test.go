@@ -78,7 +78,7 @@ func machine(t *testing.T, w *world) (slow func() time.Duration) {
 	worst, err := life.Slowness(w.dir)
 	must(t, err)
 	slow = sync.OnceValue(func() time.Duration {
-		return time.Duration(stretch)*worst() + time.Duration(stretch-1)*time.Second/2
+		return time.Duration(stretch)*worst() + time.Duration(stretch-1)*1500*time.Millisecond
 	})
 	t.Cleanup(func() { slow() })
 	return slow

@@ -179,7 +179,7 @@ func regular(path string) string {
 // or cuts it to half.
 func damage(t *testing.T, path string, from, n int) {
 	t.Helper()
-	w := &world{t: t, dir: filepath.Dir(path), target: "sqlite:" + path, db: path, runtime: filepath.Dir(path)}
+	w := &world{t: t, started: &started{}, dir: filepath.Dir(path), target: "sqlite:" + path, db: path, runtime: filepath.Dir(path)}
 	w.holdfast("schema", "apply").wantStatus(0)
 	text, err := os.ReadFile(path)
 	must(t, err)

@@ -125,7 +125,8 @@ func rivalry(t *testing.T, fresh func(*testing.T) *world) {
 	}
 	sweeper := w.store.Store.(holdfast.Sweeper)
 	swept := 0
-	for end := time.Now().Add(lasts); time.Now().Before(end); time.Sleep(rand.N(lasts / 40)) {
+	end := time.Now().Add(lasts * time.Duration(stretch))
+	for last := end.Add(patience); time.Now().Before(end) || swept == 0 && time.Now().Before(last); time.Sleep(rand.N(lasts / 40)) {
 		i := rand.N(crowd)
 		if all[i].isDone() {
 			t.Fatalf("a process has ended: %s", all[i].said())

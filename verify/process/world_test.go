@@ -130,6 +130,17 @@ func (w *world) onServer() bool {
 // onCassandra is whether a world's store is on a cluster of Cassandra.
 func (w *world) onCassandra() bool { return strings.HasPrefix(w.target, "cassandra:") }
 
+// crowd is n, or as many as may ask a store at one time on this machine: Spanner's
+// emulator carries out one transaction after the other.
+func (w *world) crowd(n int) int {
+	if w.onSpanner() {
+		return max(n/(stretch*stretch), 4)
+	}
+	return n
+}
+
+func (w *world) onSpanner() bool { return strings.HasPrefix(w.target, "spanner:") }
+
 // host is the same world as seen from a host of that name: the kernel's proofs
 // of other hosts are not seen there, only the lease counts.
 func (w *world) host(name string) *world {
