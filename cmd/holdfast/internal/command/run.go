@@ -36,8 +36,7 @@ has others start (systemd-run, docker run, at, ssh) is not ended.
   -q, --quiet            say nothing while waiting
 
 CMD is run as it is, without a shell, with the files it is given; signals are
-passed on, at a terminal all but INT and QUIT, which the keys send to CMD as well:
-stop it with TERM from elsewhere. CMD finds HOLDFAST_NAME, HOLDFAST_TOKEN (of the first name) and
+passed on. It finds HOLDFAST_NAME, HOLDFAST_TOKEN (of the first name) and
 HOLDFAST_LOCKS (JSON: each name's token) in its environment, and one more open
 file with a high number: by it this host knows that the lock is still in use.
 What CMD leaves running is ended before the lock is released. What cannot be killed

@@ -34,6 +34,8 @@ type runner struct {
 	lease   *lease
 	guard   *guard.Guard
 	shared  bool // the command shares our process group and terminal
+	keys    *guard.Keys
+	sent    chan syscall.Signal // by a process, not by a key
 	signals chan os.Signal
 
 	asked *killed // to end, while the command ran
@@ -62,7 +64,12 @@ func guardable() error {
 
 func newRunner(argv, names []string, l *lease) *runner {
 	shared := guard.Terminal()
+	var keys *guard.Keys
+	if shared {
+		keys = guard.Listen()
+	}
 	return &runner{
+		keys: keys, sent: make(chan syscall.Signal, 16),
 		argv: argv, names: names, last: quoteAll(names) + " is released", kept: quoteAll(names) + " stays held",
 		lease: l, shared: shared, signals: catch(shared),
 	}

@@ -15,7 +15,7 @@ func catch(bool) chan os.Signal {
 }
 
 func ends(os.Signal) bool   { return true }
-func typed(os.Signal) bool  { return true }
+func isKey(os.Signal) bool  { return true }
 func isStop(os.Signal) bool { return false }
 func standStill()           {}
 func dieOf(syscall.Signal)  {}

@@ -41,10 +41,8 @@ func ends(sig os.Signal) bool {
 	return false
 }
 
-// typed reports whether a signal is that of a key, which the terminal sends to the
-// command as well if that shares our group. One that a process has sent looks the same:
-// os/signal does not tell who did.
-func typed(sig os.Signal) bool { return sig == syscall.SIGINT || sig == syscall.SIGQUIT }
+// isKey reports whether a signal may be that of a key.
+func isKey(sig os.Signal) bool { return sig == syscall.SIGINT || sig == syscall.SIGQUIT }
 
 func isStop(sig os.Signal) bool { return sig == syscall.SIGTSTP }
 

@@ -39,6 +39,8 @@ func (r *runner) supervise() guard.Event {
 			r.stop()
 		case sig := <-r.signals:
 			r.signalled(sig)
+		case sig := <-r.sent:
+			r.pass(sig)
 		}
 		if r.rest != nil && r.rest.hopeless() && !r.again {
 			return guard.Event{Ended: true, Why: guard.Told, Alive: r.rest.alive}
@@ -68,16 +70,26 @@ func (r *runner) signalled(sig os.Signal) {
 	switch {
 	case r.rest != nil && ends(sig):
 		r.rest.insist(sig.(syscall.Signal))
-	case r.shared && typed(sig): // the terminal has sent it to the command, too
+	case r.shared && isKey(sig): // of the terminal, which has sent it to the command, too?
+		go func() {
+			if sig := sig.(syscall.Signal); !r.keys.Typed(sig) {
+				r.sent <- sig
+			}
+		}()
 	case isStop(sig):
 		r.guard.Signal(sig.(syscall.Signal))
 		standStill()
 	default:
-		if ends(sig) {
-			r.asked = &killed{sig: sig.(syscall.Signal)}
-		}
-		r.guard.Signal(sig.(syscall.Signal))
+		r.pass(sig.(syscall.Signal))
 	}
+}
+
+// pass passes a signal on.
+func (r *runner) pass(sig syscall.Signal) {
+	if ends(sig) {
+		r.asked = &killed{sig: sig}
+	}
+	r.guard.Signal(sig)
 }
 
 // standWith stops us if the command stands still, so that the shell knows and

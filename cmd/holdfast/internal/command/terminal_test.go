@@ -3,10 +3,13 @@
 package command
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -104,6 +107,29 @@ func TestInterruptKey(t *testing.T) {
 	}
 }
 
+// A signal that somebody sends to run alone is passed on, at a terminal as elsewhere,
+// and a key interrupts the command once.
+func TestInterruptSent(t *testing.T) {
+	s := newScreen(t)
+	for _, sig := range []string{"INT", "QUIT"} {
+		s.enter(`holdfast run x -- sh -c 'n=0; trap "n=\$((n+1)); echo cau""ght \$n" ` + sig + `; trap "exit 9" USR1; echo "rea""dy $PPID"; while :; do sleep 0.05; done'; echo "sta""tus $?"`)
+		s.expect("ready")
+		pid := s.holder()
+		for n := 1; n < 6; n++ {
+			if n%2 == 0 {
+				s.press(map[string]string{"INT": "\x03", "QUIT": "\x1c"}[sig])
+			} else {
+				syscall.Kill(pid, map[string]syscall.Signal{"INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT}[sig])
+			}
+			s.expect(fmt.Sprintf("caught %d", n))
+		}
+		syscall.Kill(pid, syscall.SIGUSR1)
+		if text := s.expect("status 9"); strings.Contains(text, "caught") {
+			t.Errorf("one came more than once: %q", text)
+		}
+	}
+}
+
 func TestSuspendKey(t *testing.T) {
 	s := newScreen(t)
 	s.enter("holdfast run x -- cat; echo \"sta\"\"tus $?\"")
@@ -152,6 +178,22 @@ func TestSuspendTooLong(t *testing.T) {
 		s.enter("true")
 		s.expect("Exit 75")
 	}
+}
+
+// holder is the process that holds x in the screen's store.
+func (s *screen) holder() int {
+	s.t.Helper()
+	c := exec.Command("holdfast", "show", "--json", "x")
+	c.Env = append(os.Environ(), "XDG_STATE_HOME="+s.dir, "XDG_RUNTIME_DIR="+s.dir)
+	out, err := c.Output()
+	var info infoJSON
+	if err == nil {
+		err = json.Unmarshal(out, &info)
+	}
+	if err != nil || len(info.Holders) != 1 {
+		s.t.Fatalf("%v: %s", err, out)
+	}
+	return info.Holders[0].Owner.PID
 }
 
 // awaitHolder is until somebody holds x in the screen's store.

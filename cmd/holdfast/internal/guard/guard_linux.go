@@ -15,8 +15,11 @@ import (
 )
 
 // Main is to be called first of all in main. If this process was started as a
-// guard it does a guard's work and does not return.
+// guard, or as a listener, it does the work of one and does not return.
 func Main() {
+	if len(os.Args) == 1 && os.Args[0] == listener {
+		listen()
+	}
 	if len(os.Args) < 4 || os.Args[0] != argv0 {
 		return
 	}

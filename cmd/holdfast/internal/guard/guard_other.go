@@ -15,6 +15,15 @@ func Main() {}
 // Terminal is false here: nothing can be run.
 func Terminal() bool { return false }
 
+// Keys tells nothing here.
+type Keys struct{}
+
+// Listen returns nil here.
+func Listen() *Keys { return nil }
+
+// Typed is true here.
+func (*Keys) Typed(syscall.Signal) bool { return true }
+
 // Foreground is false here.
 func Foreground() bool { return false }
 
