@@ -265,7 +265,7 @@ var core = []mutant{
 	{"Close waits for the heartbeat under way", "P6", []edit{{"session.go",
 		"	case <-s.idle: // with the answer to a beat that is on its way\n	case <-timer.C:\n", "	case <-s.idle:\n"}}, library("TestBoundsOfSilentStore")},
 	{"Close of who holds nothing takes all its time", "P6", []edit{{"client.go",
-		"		left := patience\n		if holds {", "		left := patience\n		if true {"}}, library("TestBoundsOfSilentStore")},
+		"		case holds:\n			left = max", "		case true:\n			left = max"}}, library("TestBoundsOfSilentStore")},
 	{"a try waits for a silent store", "P6", []edit{{"acquire.go",
 		"			limit = r.within\n", "			limit = time.Hour\n"}}, library("TestBounds|TestBusyForEver")},
 	{"a set takes longer than its wait", "P6", []edit{{"acquire.go",
