@@ -197,19 +197,19 @@ func TestRights(t *testing.T) {
 	}
 
 	want := `the user may not read the tables of "holdfast_": grant it what the doc comment of mysql.Migrate says`
-	do(`grant execute on %s.* to %sapp@'%%'`, database, strings.TrimPrefix(database, "hf_"))
+	do(`grant execute on %s.* to app_%s@'%%'`, database, strings.TrimPrefix(database, "hf_"))
 	if _, err := New(t.Context(), app, nil); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("without rights: got %v, want %s", err, want)
 	}
-	do(`revoke execute on %s.* from %sapp@'%%'`, database, strings.TrimPrefix(database, "hf_"))
-	do(`grant select on %s.holdfast_records to %sapp@'%%'`, database, strings.TrimPrefix(database, "hf_"))
-	do(`grant select on %s.holdfast_meta to %sapp@'%%'`, database, strings.TrimPrefix(database, "hf_"))
+	do(`revoke execute on %s.* from app_%s@'%%'`, database, strings.TrimPrefix(database, "hf_"))
+	do(`grant select on %s.holdfast_records to app_%s@'%%'`, database, strings.TrimPrefix(database, "hf_"))
+	do(`grant select on %s.holdfast_meta to app_%s@'%%'`, database, strings.TrimPrefix(database, "hf_"))
 	want = `the user may not write the tables of "holdfast_": grant it what the doc comment of mysql.Migrate says`
 	if _, err := New(t.Context(), app, nil); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("with read rights: got %v, want %s", err, want)
 	}
 
-	do(`grant insert, update on %s.holdfast_records to %sapp@'%%'`, database, strings.TrimPrefix(database, "hf_"))
+	do(`grant insert, update on %s.holdfast_records to app_%s@'%%'`, database, strings.TrimPrefix(database, "hf_"))
 	if s, err := New(t.Context(), app, nil); err != nil {
 		t.Errorf("without the right to sweep: %v", err)
 	} else {
@@ -251,8 +251,8 @@ func TestRights(t *testing.T) {
 		t.Errorf("alter as app: got %v, want it denied", err)
 	}
 
-	do(`grant execute on procedure %s.holdfast_fence to %sfencer@'%%'`, database, strings.TrimPrefix(database, "hf_"))
-	do(`grant select on %s.holdfast_locks to %sdba@'%%'`, database, strings.TrimPrefix(database, "hf_"))
+	do(`grant execute on procedure %s.holdfast_fence to fencer_%s@'%%'`, database, strings.TrimPrefix(database, "hf_"))
+	do(`grant select on %s.holdfast_locks to dba_%s@'%%'`, database, strings.TrimPrefix(database, "hf_"))
 	for name, db := range map[string]*sql.DB{"app": app, "fencer": fencer} {
 		tx := begin(t, db)
 		if err := Fence(t.Context(), tx, l); err != nil {
@@ -269,7 +269,7 @@ func TestRights(t *testing.T) {
 	}
 
 	// Who has made the tables has to stay, or another one to make them anew.
-	do(`drop user %smigrator@'%%'`, strings.TrimPrefix(database, "hf_"))
+	do(`drop user migrator_%s@'%%'`, strings.TrimPrefix(database, "hf_"))
 	want = `holdfast_fence runs with the rights of a user who has gone: make it anew with holdfast schema apply`
 	if err := Verify(t.Context(), admin, nil); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("without the migrator: got %v, want %s", err, want)
