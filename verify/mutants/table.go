@@ -170,6 +170,8 @@ var core = []mutant{
 		"zero := sessionRecord{TTL: ttl.Milli", "zero := sessionRecord{TTL: c.ttlGuess().Milli"}}, library("TestMissingIsJudgedByItsClaim")},
 	{"a session opens after it may have been declared dead and forgotten", "P1", []edit{{"session.go",
 		"late, failing := !s.opened &&", "late, failing := false &&"}}, library("TestNoOpeningAfterTheTombstone")},
+	{"any number of slots", "P8 P9", []edit{{"options.go",
+		"if n < 1 || n > maxSlots {", "if n < 1 {"}}, library("TestMostSlots")},
 	{"a session that opens changes its TTL", "P1", []edit{{"session.go",
 		"if c.opts.TTL == 0 && opened {", "if c.opts.TTL == 0 {"}}, library("TestOpensWithOneTTL")},
 	// Looks that may be out of date, and stores that are busy.
