@@ -370,3 +370,84 @@ func (s *slowSettings) Load(ctx context.Context, keys []holdfast.Key) ([]holdfas
 	}
 	return s.Store.Load(ctx, keys)
 }
+
+// waits asks for "a" in a client of its own, and says how long after now it got it.
+func waits(t *testing.T, s holdfast.Store) <-chan time.Duration {
+	c := newClient(t, s, nil)
+	began, got := time.Now(), make(chan time.Duration, 1)
+	go func() {
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Error(err)
+		} else {
+			defer l.Release(t.Context())
+		}
+		got <- time.Since(began)
+	}()
+	return got
+}
+
+// To release a dead program by its token does not end its grace, nor does it take a claim
+// whose session has no record yet; a hold without a process that is released has none.
+func TestReleaseTokenLeavesGrace(t *testing.T) {
+	onBoth(t, func(t *testing.T, s holdfast.Store) {
+		const ttl, grace = 2 * time.Second, time.Minute
+		cut := &cutStore{Store: s}
+		holder := newClient(t, cut, &holdfast.Options{TTL: ttl, Grace: grace})
+		defer holder.Close()
+		l, err := holder.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cut.off.Store(true)
+		next := waits(t, s)
+		time.Sleep(10 * time.Second)
+		other := newClient(t, s, &holdfast.Options{Grace: grace})
+		defer other.Close()
+		if err := other.ReleaseToken(t.Context(), "a", l.Token()); !errors.Is(err, holdfast.ErrReleased) {
+			t.Errorf("release of a dead program: %v", err)
+		}
+		if took := <-next; took < grace {
+			t.Errorf("the next holder was in after %v, want %v of grace at least", took, grace)
+		}
+		time.Sleep(time.Second)
+		claim, err := other.AcquireFor(t.Context(), "a", time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next = waits(t, s)
+		if err := other.ReleaseToken(t.Context(), "a", claim.Token); err != nil {
+			t.Error(err)
+		}
+		if took := <-next; took > 10*time.Second {
+			t.Errorf("after a release in order the next holder was in after %v", took)
+		}
+	})
+}
+
+// Close does not give back, before its grace, what a function holds that has not returned.
+func TestGraceOfAFunction(t *testing.T) {
+	onBoth(t, func(t *testing.T, s holdfast.Store) {
+		const ttl, grace = 2 * time.Second, time.Minute
+		holder := newClient(t, s, &holdfast.Options{TTL: ttl, Grace: grace})
+		in, end := make(chan bool), make(chan bool)
+		go holder.Do(t.Context(), "a", func(context.Context, *holdfast.Lock) error {
+			close(in)
+			<-end
+			return nil
+		})
+		<-in
+		next, began := waits(t, s), time.Now()
+		if holder.Close() == nil {
+			t.Error("Close says nothing of a function that has not returned")
+		}
+		if took := time.Since(began); took > ttl+time.Second {
+			t.Errorf("Close took %v", took)
+		}
+		if took := <-next; took < grace || took > grace+10*time.Second {
+			t.Errorf("the next holder was in after %v, want %v of grace", took, grace)
+		}
+		close(end)
+	})
+}
