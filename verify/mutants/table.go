@@ -174,6 +174,8 @@ var core = []mutant{
 		"c.knowDead(mine.Session, tomb, age)", "c.knowDead(mine.Session, sessionRecord{}, age)"}}, library("TestReleaseTokenLeavesGrace")},
 	{"close gives back what a function has not let go", "R9", []edit{{"client.go",
 		"if !shut || g.state != held {", "if true {"}}, library("TestGraceOfAFunction")},
+	{"Break does not say that the client is closed", "P9", []edit{{"break.go",
+		"			if why == nil {\n				why = ErrClosed", "			if why == nil {\n				why = context.Canceled"}}, library("TestBreakEndsWithTheClient")},
 	{"any number of slots", "P8 P9", []edit{{"options.go",
 		"if n < 1 || n > maxSlots {", "if n < 1 {"}}, library("TestMostSlots")},
 	{"a session that opens changes its TTL", "P1", []edit{{"session.go",
