@@ -2,6 +2,7 @@ package holdfast_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -450,4 +451,61 @@ func TestGraceOfAFunction(t *testing.T) {
 		}
 		close(end)
 	})
+}
+
+// Whoever only asks once gets in when a grace, or a hold without a process, is over, also
+// where those who wrote that had a wall clock that was an hour ahead.
+func TestTriesByAWrongWallClock(t *testing.T) {
+	onBoth(t, func(t *testing.T, s holdfast.Store) {
+		const ttl, grace, d = 2 * time.Second, 20 * time.Second, time.Minute
+		o := holdfast.Options{TTL: ttl, Grace: grace, RuntimeDir: filepath.Join(t.TempDir(), "run")}
+		ahead := &cutStore{Store: &aheadStore{s}}
+		c := newClient(t, ahead, &o)
+		defer c.Close()
+		if _, err := c.AcquireFor(t.Context(), "a", d); err != nil {
+			t.Fatal(err)
+		}
+		if took := tries(t, s, o, 5*time.Second, 2*time.Hour, false); took < d+grace || took > 2*(d+grace) {
+			t.Errorf("after a hold for %v and a grace of %v a try got the lock after %v", d, grace, took)
+		}
+		if _, clock := s.(*memory.Store); !clock {
+			return // no clock is right
+		}
+		if _, err := c.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		ahead.off.Store(true)
+		other := newClient(t, &aheadStore{s}, &o)
+		began := time.Now()
+		for time.Since(began) < 4*ttl { // it writes the tombstone
+			if _, err := other.TryAcquire(t.Context(), "a"); err == nil {
+				t.Fatal("without a grace")
+			}
+			time.Sleep(time.Second / 2)
+		}
+		other.Close() // else it sweeps
+		tries(t, s, o, 5*time.Second, 2*time.Hour, false)
+		if took := time.Since(began); took < grace || took > 5*grace {
+			t.Errorf("with a grace of %v a try got the lock after %v", grace, took)
+		}
+	})
+}
+
+// What comes by an aheadStore is dated by a wall clock that is an hour ahead.
+type aheadStore struct{ holdfast.Store }
+
+func (s *aheadStore) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	for i, w := range writes {
+		var rec map[string]any
+		if w.Key.Space != holdfast.Sessions || json.Unmarshal(w.Value, &rec) != nil {
+			continue
+		}
+		for _, at := range []string{"at", "dead"} {
+			if _, ok := rec[at]; ok {
+				rec[at] = time.Now().Add(time.Hour).UnixMicro()
+			}
+		}
+		writes[i].Value, _ = json.Marshal(rec)
+	}
+	return s.Store.CompareAndSwap(ctx, writes)
 }

@@ -148,7 +148,7 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 	}
 	if w == nil || w.absent != absent || !w.beat.sameBeat(rec) {
 		w = &watched{beat: rec, since: s.got, born: never, marked: never, ttl: ttl, absent: absent}
-		if rec.Detached && s.rec.Age < 0 {
+		if rec.Detached {
 			ago := j.c.proof.recall(session, rec)
 			w.since = min(w.since, j.c.now().add(-ago)) // the clock is read later: that is on the safe side
 		}
