@@ -245,8 +245,10 @@ func (s *session) beat() bool {
 		if t := c.opts.Trace; shortened && t != nil && t.Shortened != nil {
 			t.Shortened(time.Now().Add(s.left()), ttl)
 		}
+		ctx, done := context.WithTimeout(ctx, a.record.ttl()/3) // a smaller TTL leaves less time
 		outs, err := c.store.CompareAndSwap(ctx, []Write{w})
 		cancel()
+		done()
 		var out Outcome
 		if err == nil {
 			out = outs[0]

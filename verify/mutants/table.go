@@ -180,6 +180,8 @@ var core = []mutant{
 		"if silent = s.rec.Age; silent < 0 {", "if true {"}}, library("TestTriesByAWrongWallClock")},
 	{"Break does not say that the client is closed", "P9", []edit{{"break.go",
 		"			if why == nil {\n				why = ErrClosed", "			if why == nil {\n				why = context.Canceled"}}, library("TestBreakEndsWithTheClient")},
+	{"a heartbeat with a smaller TTL has the time of the larger one", "P2", []edit{{"session.go",
+		"context.WithTimeout(ctx, a.record.ttl()/3)", "context.WithTimeout(ctx, bound)"}}, library("TestShortenedTriesAgain")},
 	{"any number of slots", "P8 P9", []edit{{"options.go",
 		"if n < 1 || n > maxSlots {", "if n < 1 {"}}, library("TestMostSlots")},
 	{"a session that opens changes its TTL", "P1", []edit{{"session.go",
