@@ -105,9 +105,10 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Loc
 }
 
 // TryAcquire is Acquire with MaxWait(0): it asks once and does not wait for those who
-// live. Where the store has no clock, and all holders seem to have been silent for their
-// TTL, or dead for their grace, it watches them, for as long at most or until one is seen
-// alive: else a process that has seen nothing before could not take over from the dead.
+// live. Where the store has no clock, or it and the wall clocks do not agree, and all
+// holders seem to have been silent for their TTL, or dead for their grace, it watches them,
+// for as long at most or until one is seen alive: else a process that has seen nothing
+// before could not take over from the dead.
 // ctx bounds that too. A store that does not answer within 5s is an error.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	return c.Acquire(ctx, name, append(slices.Clip(opts), MaxWait(0))...)
@@ -290,18 +291,22 @@ func (e *HeldError) sessions() (ids []string) {
 	return ids
 }
 
-// seemVoid says whether every holder has been silent for its TTL, or dead for its grace,
-// by the wall clocks, where the store has no clock. That is a hint: nobody is declared
-// dead on it.
+// seemVoid says whether every holder has been dead for its grace, or silent for its TTL
+// where the store has no clock, by the store's clock or else the wall clocks. That is a
+// hint: nobody is declared dead on it.
 func (c *Client) seemVoid(held *HeldError, looks map[string]sighting) bool {
 	for _, cl := range held.Holders {
 		s := looks[cl.Owner.Session]
 		rec, err := decodeSession(s.rec.Value)
-		at, needs := rec.At, rec.ttl()
+		silent, needs := time.Since(time.UnixMicro(rec.At)), rec.ttl()
+		cannot := rec.Detached || s.rec.Age >= 0 // by watching; or need not
 		if rec.Dead != 0 {
-			at, needs = rec.Dead, time.Duration(rec.Grace)*time.Millisecond
+			if silent = s.rec.Age; silent < 0 {
+				silent = time.Since(time.UnixMicro(rec.Dead))
+			}
+			needs, cannot = time.Duration(rec.Grace)*time.Millisecond, false
 		}
-		if err != nil || cl.Own || s.rec.Age >= 0 || rec.Detached || rec.TTL <= 0 || time.Since(time.UnixMicro(at)) < needs {
+		if err != nil || cl.Own || cannot || rec.TTL <= 0 || silent < needs {
 			return false
 		}
 	}

@@ -228,7 +228,11 @@ func (c *Client) awaitLeave(ctx context.Context, claim Claim, entry breakRecord,
 			}
 		}
 		if !c.doze(ctx, hint, min(firstPoll+c.now().sub(began)/8, lastPoll/2)) {
-			return fmt.Errorf("%w: %s has been told to stop but has not let go yet", context.Cause(ctx), claim.Owner)
+			why := context.Cause(ctx)
+			if why == nil {
+				why = ErrClosed
+			}
+			return fmt.Errorf("%w: %s has been told to stop but has not let go yet", why, claim.Owner)
 		}
 	}
 }

@@ -128,3 +128,23 @@ func TestBreakOneOfASet(t *testing.T) {
 		})
 	}
 }
+
+// Break ends with the client, and says so.
+func TestBreakEndsWithTheClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		holder, other := newClient(t, s, nil), newClient(t, s, nil)
+		defer holder.Close()
+		if _, err := holder.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		info, err := other.Show(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		other.Close()
+		if err := other.Break(t.Context(), info.Holders[0], "test"); !errors.Is(err, holdfast.ErrClosed) {
+			t.Errorf("got %v, want ErrClosed", err)
+		}
+	})
+}

@@ -252,17 +252,20 @@ func (c *Client) Close() error {
 	if !holds {
 		patience /= 2
 	}
+	shut := grace > 0 // what is held then goes with the tombstone
 	c.mu.Lock()
 	for _, p := range c.places {
 		for _, g := range slices.Clone(p.groups) {
-			c.part(g, g.broken)
+			if !shut || g.state != held {
+				c.part(g, g.broken)
+			}
 		}
 		for _, d := range p.leaving {
 			grace = max(grace, d.keptFor(c.now()))
 		}
 	}
 	c.checkQuiet()
-	if c.sess == nil { // nothing of ours is left to be given back
+	if c.sess == nil || shut { // nothing of ours is left to be given back
 		patience = 0
 	}
 	c.unlock()

@@ -460,6 +460,36 @@ func TestShortenedBeforeBeat(t *testing.T) {
 	})
 }
 
+// One heartbeat that is not answered, and carries a smaller TTL, costs no lock: it is cut
+// off in time for another.
+func TestShortenedTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hung := false
+		store := &beatWatch{Store: memory.New(), beat: func(ttl time.Duration) error {
+			if ttl != 2*time.Second || hung {
+				return nil
+			}
+			hung = true
+			return errHangs
+		}}
+		c := newClient(t, store, nil)
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.SetStoreTTL(t.Context(), 2*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(holdfast.DefaultTTL)
+		if err := l.Err(); err != nil || !hung {
+			t.Errorf("a heartbeat hung: %v; the lock: %v", hung, err)
+		}
+	})
+}
+
+var errHangs = errors.New("no answer before the context ends")
+
 // A window that gets shorter is that of the TTL in the record, which has milliseconds.
 func TestWindowOfRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -495,6 +525,9 @@ func (s *beatWatch) CompareAndSwap(ctx context.Context, writes []holdfast.Write)
 		}
 		if w.Key.Space == holdfast.Sessions && json.Unmarshal(w.Value, &rec) == nil {
 			if err := s.beat(time.Duration(rec.TTL) * time.Millisecond); err != nil {
+				if err == errHangs {
+					<-ctx.Done()
+				}
 				return nil, err
 			}
 		}

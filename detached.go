@@ -130,28 +130,37 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		return gone
 	}
 	ended := false
+	var tomb sessionRecord
+	age := time.Duration(-1)
 	_, err = c.update(ctx, Key{Sessions, mine.Session}, Everyone, func(r Record) ([]byte, error) {
 		s, err := decodeSession(r.Value)
 		switch {
 		case err != nil:
 			return nil, err
 		case s.Dead != 0 && s.By == c.owner.String() && s.Why == "released":
+			tomb, age = s, r.Age
 			return nil, errGone // our own write, answered late
 		case s.Dead != 0 || len(r.Value) == 0:
-			ended = true
+			ended, tomb, age = true, s, r.Age
 			return nil, errGone
 		case !s.Detached:
 			return nil, fmt.Errorf("token %d belongs to a running program, %s: it gives it back itself, or break it", token, s.Owner)
 		}
 		ttl := time.Duration(s.TTL) * time.Millisecond
-		ended = s.endedAlone(s.age(r.Age), Margin(ttl))
+		if ended = s.endedAlone(s.age(r.Age), Margin(ttl)); !ended {
+			s.Grace = 0
+		}
 		s.Dead, s.By, s.Why = time.Now().UnixMicro(), c.owner.String(), "released"
+		tomb = s
 		return s.encode(), nil
 	})
 	if err != nil && !errors.Is(err, errGone) {
 		return err
 	}
-	c.knowDead(mine.Session, sessionRecord{}, 0)
+	if tomb.Dead == 0 {
+		return gone // without a record it is judged as others are
+	}
+	c.knowDead(mine.Session, tomb, age)
 	_, err = c.update(ctx, Key{Names, name}, Everyone, func(r Record) ([]byte, error) {
 		rec, err := decodeLock(r.Value, r.Version)
 		if err != nil {

@@ -2,6 +2,7 @@ package holdfast_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -369,4 +370,142 @@ func (s *slowSettings) Load(ctx context.Context, keys []holdfast.Key) ([]holdfas
 		time.Sleep(200 * time.Millisecond)
 	}
 	return s.Store.Load(ctx, keys)
+}
+
+// waits asks for "a" in a client of its own, and says how long after now it got it.
+func waits(t *testing.T, s holdfast.Store) <-chan time.Duration {
+	c := newClient(t, s, nil)
+	began, got := time.Now(), make(chan time.Duration, 1)
+	go func() {
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Error(err)
+		} else {
+			defer l.Release(t.Context())
+		}
+		got <- time.Since(began)
+	}()
+	return got
+}
+
+// To release a dead program by its token does not end its grace, nor does it take a claim
+// whose session has no record yet; a hold without a process that is released has none.
+func TestReleaseTokenLeavesGrace(t *testing.T) {
+	onBoth(t, func(t *testing.T, s holdfast.Store) {
+		const ttl, grace = 2 * time.Second, time.Minute
+		cut := &cutStore{Store: s}
+		holder := newClient(t, cut, &holdfast.Options{TTL: ttl, Grace: grace})
+		defer holder.Close()
+		l, err := holder.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cut.off.Store(true)
+		next := waits(t, s)
+		time.Sleep(10 * time.Second)
+		other := newClient(t, s, &holdfast.Options{Grace: grace})
+		defer other.Close()
+		if err := other.ReleaseToken(t.Context(), "a", l.Token()); !errors.Is(err, holdfast.ErrReleased) {
+			t.Errorf("release of a dead program: %v", err)
+		}
+		if took := <-next; took < grace {
+			t.Errorf("the next holder was in after %v, want %v of grace at least", took, grace)
+		}
+		time.Sleep(time.Second)
+		claim, err := other.AcquireFor(t.Context(), "a", time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next = waits(t, s)
+		if err := other.ReleaseToken(t.Context(), "a", claim.Token); err != nil {
+			t.Error(err)
+		}
+		if took := <-next; took > 10*time.Second {
+			t.Errorf("after a release in order the next holder was in after %v", took)
+		}
+	})
+}
+
+// Close does not give back, before its grace, what a function holds that has not returned.
+func TestGraceOfAFunction(t *testing.T) {
+	onBoth(t, func(t *testing.T, s holdfast.Store) {
+		const ttl, grace = 2 * time.Second, time.Minute
+		holder := newClient(t, s, &holdfast.Options{TTL: ttl, Grace: grace})
+		in, end := make(chan bool), make(chan bool)
+		go holder.Do(t.Context(), "a", func(context.Context, *holdfast.Lock) error {
+			close(in)
+			<-end
+			return nil
+		})
+		<-in
+		next, began := waits(t, s), time.Now()
+		if holder.Close() == nil {
+			t.Error("Close says nothing of a function that has not returned")
+		}
+		if took := time.Since(began); took > ttl+time.Second {
+			t.Errorf("Close took %v", took)
+		}
+		if took := <-next; took < grace || took > grace+10*time.Second {
+			t.Errorf("the next holder was in after %v, want %v of grace", took, grace)
+		}
+		close(end)
+	})
+}
+
+// Whoever only asks once gets in when a grace, or a hold without a process, is over, also
+// where those who wrote that had a wall clock that was an hour ahead.
+func TestTriesByAWrongWallClock(t *testing.T) {
+	onBoth(t, func(t *testing.T, s holdfast.Store) {
+		const ttl, grace, d = 2 * time.Second, 20 * time.Second, time.Minute
+		o := holdfast.Options{TTL: ttl, Grace: grace, RuntimeDir: filepath.Join(t.TempDir(), "run")}
+		ahead := &cutStore{Store: &aheadStore{s}}
+		c := newClient(t, ahead, &o)
+		defer c.Close()
+		if _, err := c.AcquireFor(t.Context(), "a", d); err != nil {
+			t.Fatal(err)
+		}
+		if took := tries(t, s, o, 5*time.Second, 2*time.Hour, false); took < d+grace || took > 2*(d+grace) {
+			t.Errorf("after a hold for %v and a grace of %v a try got the lock after %v", d, grace, took)
+		}
+		if _, clock := s.(*memory.Store); !clock {
+			return // no clock is right
+		}
+		if _, err := c.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		ahead.off.Store(true)
+		other := newClient(t, &aheadStore{s}, &o)
+		began := time.Now()
+		for time.Since(began) < 4*ttl { // it writes the tombstone
+			if _, err := other.TryAcquire(t.Context(), "a"); err == nil {
+				t.Fatal("without a grace")
+			}
+			time.Sleep(time.Second / 2)
+		}
+		other.Close() // else it sweeps
+		tries(t, s, o, 5*time.Second, 2*time.Hour, false)
+		if took := time.Since(began); took < grace || took > 5*grace {
+			t.Errorf("with a grace of %v a try got the lock after %v", grace, took)
+		}
+	})
+}
+
+// What comes by an aheadStore is dated by a wall clock that is an hour ahead.
+type aheadStore struct{ holdfast.Store }
+
+func (s *aheadStore) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	for i, w := range writes {
+		var rec map[string]any
+		if w.Key.Space != holdfast.Sessions || json.Unmarshal(w.Value, &rec) != nil {
+			continue
+		}
+		for _, at := range []string{"at", "dead"} {
+			if _, ok := rec[at]; ok {
+				rec[at] = time.Now().Add(time.Hour).UnixMicro()
+			}
+		}
+		writes[i].Value, _ = json.Marshal(rec)
+	}
+	return s.Store.CompareAndSwap(ctx, writes)
 }

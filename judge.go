@@ -148,7 +148,7 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 	}
 	if w == nil || w.absent != absent || !w.beat.sameBeat(rec) {
 		w = &watched{beat: rec, since: s.got, born: never, marked: never, ttl: ttl, absent: absent}
-		if rec.Detached && s.rec.Age < 0 {
+		if rec.Detached {
 			ago := j.c.proof.recall(session, rec)
 			w.since = min(w.since, j.c.now().add(-ago)) // the clock is read later: that is on the safe side
 		}
@@ -274,28 +274,9 @@ func (c *Client) ttlGuess() time.Duration {
 	return DefaultTTL
 }
 
-// claimTTL is the longest TTL that any claim of a session we have seen names.
-func (c *Client) claimTTL(session string) (ttl time.Duration) {
-	defer func() {
-		if ttl == 0 {
-			ttl = c.ttlGuess()
-		}
-	}()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, p := range c.places {
-		for _, cl := range slices.Concat(p.rec.Holders, p.rec.Waiters) {
-			if cl.Session == session {
-				ttl = max(ttl, time.Duration(cl.TTL)*time.Millisecond)
-			}
-		}
-	}
-	return ttl
-}
-
 // claimStands looks again at the records where a session was seen to have a
-// claim, and says whether one still stands.
-func (c *Client) claimStands(ctx context.Context, session string, names []string) bool {
+// claim, and returns the longest TTL of those that still stand; 0: none does.
+func (c *Client) claimStands(ctx context.Context, session string, names []string) (ttl time.Duration) {
 	its := func(cl claimRecord) bool { return cl.Session == session }
 	has := func(r lockRecord) bool {
 		return slices.ContainsFunc(r.Holders, its) || slices.ContainsFunc(r.Waiters, its)
@@ -309,7 +290,7 @@ func (c *Client) claimStands(ctx context.Context, session string, names []string
 	}
 	c.mu.Unlock()
 	if len(names) == 0 {
-		return false // it has left since
+		return 0 // it has left since
 	}
 	keys := make([]Key, len(names))
 	for i, name := range names {
@@ -318,19 +299,25 @@ func (c *Client) claimStands(ctx context.Context, session string, names []string
 	asked := c.now()
 	recs, err := c.store.Load(ctx, keys)
 	if err != nil {
-		return false // the next look tells
+		return 0 // the next look tells
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	stands := false
 	for i, name := range names {
 		if p := c.places[name]; p != nil && p.known {
 			c.seeRecord(p, recs[i], asked)
 		}
 		rec, err := decodeLock(recs[i].Value, recs[i].Version)
-		stands = stands || err == nil && has(rec)
+		if err != nil {
+			continue
+		}
+		for _, cl := range slices.Concat(rec.Holders, rec.Waiters) {
+			if its(cl) {
+				ttl = max(ttl, time.Duration(cl.TTL)*time.Millisecond, MinTTL)
+			}
+		}
 	}
-	return stands
+	return ttl
 }
 
 // carryOut does what a verdict says and reports whether the session is dead.
@@ -345,10 +332,11 @@ func (c *Client) carryOut(ctx context.Context, id string, r Record, rec sessionR
 		c.knowDead(id, rec, r.Age)
 		return true
 	case recordIt:
-		if !c.claimStands(ctx, id, names) {
+		ttl := c.claimStands(ctx, id, names)
+		if ttl == 0 {
 			return false // it has left in order since we saw its claim
 		}
-		zero := sessionRecord{TTL: c.claimTTL(id).Milliseconds(), Suspected: &suspicion{By: c.owner.String()}}
+		zero := sessionRecord{TTL: ttl.Milliseconds(), Suspected: &suspicion{By: c.owner.String()}}
 		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: IfEmpty, Value: zero.encode()}})
 	case markIt:
 		rec.Suspected = &suspicion{By: c.owner.String(), Age: max(r.Age, 0).Microseconds()}

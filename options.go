@@ -15,6 +15,7 @@ const (
 	MinTTL     = time.Second
 	MaxTTL     = 366 * 24 * time.Hour
 	maxReason  = 200
+	maxSlots   = 1 << 30 // every reader of a record accepts it
 )
 
 // Options are the settings of a Client. The zero value of each field is its
@@ -90,12 +91,12 @@ type Option func(*request)
 func Shared() Option { return func(r *request) { r.slots = 0 } }
 
 // Slots asks for one of n slots: at most n holders at once. Of different n the
-// smallest counts. Slots(1) is exclusive, the default.
+// smallest counts. Slots(1) is exclusive, the default. n is at most 1<<30.
 func Slots(n int) Option {
 	return func(r *request) {
 		r.slots = n
-		if n < 1 {
-			r.fail(fmt.Errorf("Slots(%d): at least 1", n))
+		if n < 1 || n > maxSlots {
+			r.fail(fmt.Errorf("Slots(%d) is not between 1 and %d", n, maxSlots))
 		}
 	}
 }

@@ -212,15 +212,15 @@ func (s *session) beat() bool {
 			s.lose("", nil)
 			return false
 		}
-		bound := ttl / 3
-		if s.opened {
+		bound, opened := ttl/3, s.opened
+		if opened {
 			bound = min(bound, s.left())
 		}
 		s.asking = true
 		c.mu.Unlock()
 
 		ctx, cancel := context.WithTimeout(c.ctx, bound)
-		if c.opts.TTL == 0 {
+		if c.opts.TTL == 0 && opened {
 			ask, cancel := context.WithTimeout(ctx, bound/3)
 			if set, err := c.readTTL(ask, c.glance); err == nil {
 				ttl = set
@@ -235,12 +235,20 @@ func (s *session) beat() bool {
 			return false
 		}
 		w, a, shortened := s.next(ttl)
+		late, failing := !s.opened && a.sent.sub(s.attempts[0].sent) >= s.ttl, s.failing
 		c.mu.Unlock()
+		if late { // it may have opened and been declared dead, and its tombstone been swept
+			cancel()
+			s.lose("no answer to its first heartbeat", failing)
+			return false
+		}
 		if t := c.opts.Trace; shortened && t != nil && t.Shortened != nil {
 			t.Shortened(time.Now().Add(s.left()), ttl)
 		}
+		ctx, done := context.WithTimeout(ctx, a.record.ttl()/3) // a smaller TTL leaves less time
 		outs, err := c.store.CompareAndSwap(ctx, []Write{w})
 		cancel()
+		done()
 		var out Outcome
 		if err == nil {
 			out = outs[0]

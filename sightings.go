@@ -8,10 +8,11 @@ import (
 )
 
 // Sightings: a process that asks once, each time a new one, sees a record only for a
-// moment. Where the store has no clock it could never tell that the time of a detached
-// hold is over. So the first process of a host that meets such a hold leaves in the
-// runtime directory when it saw it, on the kernel's clock, which is the same for all
-// processes and does not step. A copy of the directory under another kernel says nothing.
+// moment. Where the store has no clock, or the wall clocks do not agree with it, it could
+// never tell that the time of a detached hold is over. So the first process of a host that
+// meets such a hold leaves in the runtime directory when it saw it, on the kernel's clock,
+// which is the same for all processes and does not step. A copy of the directory under
+// another kernel says nothing.
 
 // A sighted is when a process of this kernel first saw a record.
 type sighted struct {

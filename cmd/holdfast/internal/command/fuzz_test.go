@@ -158,7 +158,7 @@ func FuzzFlags(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if w.wait.Duration < 0 || w.slots < 1 || len(w.reason) > 200 || w.shared && flags.Changed("slots") || w.noWait && w.wait.set {
+		if w.wait.Duration < 0 || w.slots < 1 || w.slots > 1<<30 || len(w.reason) > 200 || w.shared && flags.Changed("slots") || w.noWait && w.wait.set {
 			t.Fatalf("%q asks for %+v", line, w)
 		}
 		want := 0

@@ -83,6 +83,8 @@ func (w *wish) options(f *pflag.FlagSet) (opts []holdfast.Option, err error) {
 		return nil, usage("-s and --slots exclude each other: shared is any number")
 	case w.slots < 1:
 		return nil, usage("--slots %d: at least 1", w.slots)
+	case w.slots > 1<<30:
+		return nil, usage("--slots %d: at most %d", w.slots, 1<<30)
 	case w.noWait && w.wait.set:
 		return nil, usage("-n and -w exclude each other: -n is -w 0")
 	case len(w.reason) > 200:
