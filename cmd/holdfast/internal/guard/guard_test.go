@@ -45,6 +45,7 @@ func init() {
 		"act-branch":   branch,
 		"act-storm":    storm,
 		"act-crowd":    crowd,
+		"act-threads":  threads,
 		"act-headless": headless,
 		"act-leave":    func([]string) { grow(1); fmt.Println("left") },
 	}

@@ -44,10 +44,18 @@ func look(pid int) (process, bool) {
 // below lists everything below this process, parents first, but not what is in skip
 // nor below it. Of what /proc hides it knows this process's children.
 func below(skip map[process]bool) (all []process) {
+	threads := 0
+	costly := func() bool { return threads > 10*many } // each is a file to read
 	if pids, _ := kids(os.Getpid()); len(pids) < many {
-		all = walk(skip, near, never)
+		all = walk(skip, func(pid int) []process {
+			children := near(pid)
+			for _, p := range children {
+				threads += p.threads
+			}
+			return children
+		}, costly)
 	}
-	if len(all) == 0 {
+	if len(all) == 0 || costly() {
 		all = walk(skip, everywhere(never), never)
 	}
 	return all
