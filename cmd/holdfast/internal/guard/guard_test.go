@@ -46,6 +46,7 @@ func init() {
 		"act-storm":    storm,
 		"act-crowd":    crowd,
 		"act-threads":  threads,
+		"act-tracer":   tracer,
 		"act-headless": headless,
 		"act-leave":    func([]string) { grow(1); fmt.Println("left") },
 	}

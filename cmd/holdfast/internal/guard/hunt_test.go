@@ -126,6 +126,62 @@ func TestThreads(t *testing.T) {
 	t.Logf("figure: all processes were found in %v, the children of each of 2000 threads in %v", all, each)
 }
 
+// tracer traces a process, as a debugger does whose user is away.
+func tracer(args []string) {
+	pid, _ := strconv.Atoi(args[0])
+	runtime.LockOSThread()
+	if err := unix.PtraceSeize(pid); err != nil {
+		panic(err)
+	}
+	fmt.Println("ready")
+	time.Sleep(time.Hour)
+}
+
+// What a debugger keeps is told by its number. A guard that is stopped meanwhile is not
+// waited for when the lease ends.
+func TestTraced(t *testing.T) {
+	g, out, _ := start(t, time.Hour, 300*time.Millisecond, "act-stubborn")
+	if _, err := out.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	g.mu.Lock()
+	pid := g.command
+	g.mu.Unlock()
+	c := exec.Command(os.Args[0], "act-tracer", strconv.Itoa(pid))
+	c.Stderr = os.Stderr
+	said, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { c.Process.Kill(); c.Wait() }()
+	if line, _ := bufio.NewReader(said).ReadString('\n'); line != "ready\n" {
+		t.Skip("NOT TESTED: nothing can be traced here")
+	}
+	g.Stop(Now().Add(time.Hour))
+	for {
+		e := next(t, g)
+		if e.Ended {
+			t.Fatalf("got %+v while it is traced", e)
+		}
+		if e.Alive != nil {
+			if len(e.Alive) != 1 || e.Alive[0].PID != pid || e.Alive[0].State != "Z" {
+				t.Errorf("alive is %+v, want pid %d, dead", e.Alive, pid)
+			}
+			break
+		}
+	}
+	syscall.Kill(g.pid, syscall.SIGSTOP)
+	c.Process.Kill()
+	g.Stop(Now().Add(time.Second))
+	if e := end(t, g); e.Why != NoGuard {
+		t.Errorf("got %+v", e)
+	}
+	last(t, out)
+}
+
 // Children that the program had before an exec made it what it is are not the
 // command's: they live on when the program does the guard's work, and do not keep
 // it waiting.
