@@ -182,6 +182,24 @@ func TestTraced(t *testing.T) {
 	last(t, out)
 }
 
+// The listener is seen by its name.
+func TestListenerName(t *testing.T) {
+	if Listen() == nil {
+		t.Fatal("no listener was started")
+	}
+	var names []string
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		names = nil
+		for _, p := range near(os.Getpid()) {
+			names = append(names, p.name)
+		}
+		if slices.Contains(names, listener) {
+			return
+		}
+	}
+	t.Errorf("the children are called %q, none %s", names, listener)
+}
+
 // Children that the program had before an exec made it what it is are not the
 // command's: they live on when the program does the guard's work, and do not keep
 // it waiting.
