@@ -31,10 +31,10 @@ type Options struct {
 	// Owner is what others see. Empty fields are filled in from the process.
 	Owner Owner
 	// RuntimeDir is where processes of one host prove each other's death.
-	// "": $XDG_RUNTIME_DIR/holdfast, else /run/user/UID/holdfast where there is
-	// a /run/user/UID, else a directory of this user in os.TempDir() or, where
-	// that is on an overlay, in /dev/shm. os.DevNull: none, then only the TTL
-	// decides.
+	// "": $XDG_RUNTIME_DIR/holdfast if that is this user's, else
+	// /run/user/UID/holdfast where there is a /run/user/UID, else a directory of
+	// this user in os.TempDir() or, where that is on an overlay, in /dev/shm.
+	// os.DevNull: none, then only the TTL decides.
 	RuntimeDir string
 	// Logger is told what no return value can tell: late heartbeats, losses,
 	// suspicions, burials. nil: silence.

@@ -56,7 +56,7 @@ func runtimeDirs(dir string) []string {
 	if dir != "" {
 		return []string{dir}
 	}
-	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) {
+	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) && !strangers(xdg) { // su leaves that of its caller
 		return []string{filepath.Join(xdg, "holdfast")}
 	}
 	if own := fmt.Sprintf("/run/user/%d", os.Geteuid()); isDir(own) { // as for a login, also in cron

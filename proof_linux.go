@@ -21,6 +21,12 @@ func kernelBoot() string {
 	return strings.TrimSpace(string(text))
 }
 
+// strangers says whether what is at path belongs to another user.
+func strangers(path string) bool {
+	var stat unix.Stat_t
+	return unix.Stat(path, &stat) == nil && int(stat.Uid) != os.Geteuid()
+}
+
 // prepareProofDir makes the directory and refuses one that others can change or
 // whose files could be taken for others.
 func prepareProofDir(dir string) error {

@@ -238,6 +238,26 @@ func TestNoProofOnOverlay(t *testing.T) {
 	}
 }
 
+// Root that has come by su finds the runtime directory of its caller in the environment.
+// A directory of root's in that would keep the caller from having one there.
+func TestNoProofInAStrangersDirectory(t *testing.T) {
+	mounts.Private(t)
+	xdg := t.TempDir()
+	if err := os.Chown(xdg, 12345, 12345); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_RUNTIME_DIR", xdg)
+	t.Setenv("TMPDIR", t.TempDir())
+	own := (&proofs{}).make(strings.Repeat("0", 32))
+	if left, err := os.ReadDir(xdg); err != nil || len(left) > 0 {
+		t.Errorf("in the directory of another user: %v, %v", left, err)
+	}
+	if own == nil {
+		t.Fatal("no proof is given where XDG_RUNTIME_DIR is another user's")
+	}
+	(&proofs{}).drop(own)
+}
+
 // What dead sessions have left goes a day later, and nothing else.
 func TestProofsAreTidied(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")

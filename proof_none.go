@@ -8,6 +8,7 @@ import (
 )
 
 func kernelBoot() string                         { return "" }
+func strangers(string) bool                      { return false }
 func prepareProofDir(string) error               { return errors.ErrUnsupported }
 func lockNew(_, _, _ string) (*os.File, error)   { return nil, errors.ErrUnsupported }
 func openProof(_, _, _ string) (*os.File, error) { return nil, errors.ErrUnsupported }

@@ -15,6 +15,8 @@ var proven = []mutant{
 		"stat.Dev, stat.Ino)", "stat.Dev, 0)"}}, library("TestProofIsOfOneFile/^copy$")},
 	{"proof: of a boot that is not known", "X21", []edit{{"proof.go",
 		`p.boot != "" && `, ""}}, library("TestNoProofWithoutBoot")},
+	{"proof: in a directory of another user", "X21", []edit{{"proof.go",
+		" && !strangers(xdg) {", " {"}}, library("TestNoProofInAStrangersDirectory")},
 	{"proof: on an overlay", "X21", []edit{{"internal/filesystem/filesystem_linux.go",
 		"	case unix.OVERLAYFS_SUPER_MAGIC, bcachefs:\n", "	case bcachefs:\n"}}, library("TestNoProofOnOverlay")},
 	{"proof: of who has ended in order", "X21", []edit{{"proof.go",

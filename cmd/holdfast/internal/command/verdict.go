@@ -97,6 +97,8 @@ func survivors(list []guard.Survivor) string {
 			all = append(all, fmt.Sprintf("pid %d (which /proc does not show)", p.PID))
 		case p.State == "D":
 			all = append(all, fmt.Sprintf("pid %d (%s, which hangs in the kernel)", p.PID, about))
+		case p.State == "Z":
+			all = append(all, fmt.Sprintf("pid %d (%s, which a debugger holds)", p.PID, about))
 		default:
 			all = append(all, fmt.Sprintf("pid %d (%s)", p.PID, about))
 		}

@@ -1,6 +1,8 @@
 package guard
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -34,7 +36,8 @@ func newBox() *box {
 	if parent == "" || !delegated(parent) {
 		return nil
 	}
-	path := filepath.Join(parent, boxes+strconv.Itoa(os.Getpid())+device(parent))
+	// In pid namespaces that follow each other the numbers repeat, and so did the names.
+	path := filepath.Join(parent, fmt.Sprintf("%s%d-%x%s", boxes, os.Getpid(), rand.Uint32(), device(parent)))
 	if os.Mkdir(path, 0o755) != nil {
 		return nil
 	}

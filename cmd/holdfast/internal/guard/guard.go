@@ -105,7 +105,7 @@ type Event struct {
 type Survivor struct {
 	PID   int    `json:",omitempty"` // 0: there is one that /proc does not show
 	Name  string `json:",omitempty"` // "": not to be seen
-	State string `json:",omitempty"` // as ps has it; D: hangs in the kernel
+	State string `json:",omitempty"` // as ps has it; D: hangs in the kernel; Z: dead, and a debugger has not seen it yet
 }
 
 // An Instant is a moment of a clock that runs while the machine sleeps, and that

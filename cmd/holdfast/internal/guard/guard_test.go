@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,6 +34,9 @@ func TestMain(m *testing.M) {
 var acts map[string]func(args []string)
 
 func init() {
+	if len(os.Args) > 1 && os.Args[1] == "act-headless" {
+		runtime.LockOSThread() // main runs on the first thread
+	}
 	acts = map[string]func(args []string){
 		"act-program":  program,
 		"act-stubborn": func([]string) { signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP); tick() },
@@ -41,6 +45,9 @@ func init() {
 		"act-branch":   branch,
 		"act-storm":    storm,
 		"act-crowd":    crowd,
+		"act-threads":  threads,
+		"act-tracer":   tracer,
+		"act-headless": headless,
 		"act-leave":    func([]string) { grow(1); fmt.Println("left") },
 	}
 }
@@ -66,6 +73,21 @@ func storm([]string) {
 		}
 	}
 	tick()
+}
+
+// headless is, in a session of its own, a process that lives on when its first thread
+// has ended.
+func headless(args []string) {
+	if len(args) == 0 {
+		c := exec.Command(os.Args[0], "act-headless", "child")
+		c.Stdout = os.Stdout
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		c.Run()
+		return
+	}
+	signal.Ignore(syscall.SIGTERM)
+	go tick()
+	syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
 }
 
 func polite([]string) {
@@ -272,6 +294,17 @@ func TestDeadline(t *testing.T) {
 			t.Errorf("%s: lived until %v after the deadline", act, at.Sub(deadline))
 		}
 	}
+}
+
+// A process whose first thread has ended looks dead, and is killed all the same.
+func TestFirstThreadGone(t *testing.T) {
+	g, out, _ := start(t, time.Hour, 300*time.Millisecond, "act-headless")
+	out.ReadString('\n')
+	g.Stop(Now().Add(time.Hour))
+	if e := end(t, g); e.Why != Told || !e.Killed {
+		t.Errorf("got %+v", e)
+	}
+	last(t, out)
 }
 
 func TestPoliteEndAtDeadline(t *testing.T) {

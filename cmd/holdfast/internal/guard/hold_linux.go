@@ -246,7 +246,7 @@ func (g *Guard) left() time.Duration {
 	defer g.mu.Unlock()
 	now := Now()
 	switch {
-	case !g.running, g.stuck:
+	case !g.running, g.stuck && !standing(g.pid):
 		return glance
 	case now < g.due:
 		return g.due.Sub(now)

@@ -128,6 +128,11 @@ func (h *hunt) survivors() (alive []Survivor, news bool) {
 			alive = append(alive, Survivor{p.pid, p.name, string(p.state)})
 		}
 	}
+	if len(alive) == 0 { // a debugger may keep what is dead
+		for _, p := range h.seen {
+			alive = append(alive, Survivor{p.pid, p.name, string(p.state)})
+		}
+	}
 	if len(alive) == 0 {
 		for _, pid := range h.box.procs() {
 			alive = append(alive, Survivor{PID: pid})

@@ -7,11 +7,16 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // crowd starts many processes, each in a session of its own.
@@ -66,6 +71,133 @@ func TestCrowd(t *testing.T) {
 	}
 	t.Logf("figure: 1500 processes were dead %v after the deadline, %v after they were asked to end", e.Late, e.After)
 	last(t, out)
+}
+
+// threads is a process of many threads.
+func threads(args []string) {
+	n, _ := strconv.Atoi(args[0])
+	var ready sync.WaitGroup
+	for range n {
+		ready.Add(1)
+		go func() {
+			runtime.LockOSThread()
+			ready.Done()
+			unix.Pause()
+		}()
+	}
+	ready.Wait()
+	fmt.Println("ready")
+	time.Sleep(time.Hour)
+}
+
+// Processes of many threads are found without a look at each thread, which takes longer
+// than there is to kill them.
+func TestThreads(t *testing.T) {
+	c := exec.Command(os.Args[0], "act-threads", "2000")
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { c.Process.Kill(); c.Wait() }()
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	quickest := func(f func()) time.Duration {
+		best := time.Hour
+		for range 10 {
+			began := time.Now()
+			f()
+			best = min(best, time.Since(began))
+		}
+		return best
+	}
+	each := quickest(func() { kids(c.Process.Pid) })
+	all := quickest(func() {
+		if found := below(nil); !slices.ContainsFunc(found, func(p process) bool { return p.pid == c.Process.Pid }) {
+			t.Fatalf("%v was not found in %v", c.Process.Pid, found)
+		}
+	})
+	if all > each/2 {
+		t.Errorf("all processes were found in %v, the children of each thread in %v", all, each)
+	}
+	t.Logf("figure: all processes were found in %v, the children of each of 2000 threads in %v", all, each)
+}
+
+// tracer traces a process, as a debugger does whose user is away.
+func tracer(args []string) {
+	pid, _ := strconv.Atoi(args[0])
+	runtime.LockOSThread()
+	if err := unix.PtraceSeize(pid); err != nil {
+		panic(err)
+	}
+	fmt.Println("ready")
+	time.Sleep(time.Hour)
+}
+
+// What a debugger keeps is told by its number. A guard that is stopped meanwhile is not
+// waited for when the lease ends.
+func TestTraced(t *testing.T) {
+	g, out, _ := start(t, time.Hour, 300*time.Millisecond, "act-stubborn")
+	if _, err := out.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	g.mu.Lock()
+	pid := g.command
+	g.mu.Unlock()
+	c := exec.Command(os.Args[0], "act-tracer", strconv.Itoa(pid))
+	c.Stderr = os.Stderr
+	said, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { c.Process.Kill(); c.Wait() }()
+	if line, _ := bufio.NewReader(said).ReadString('\n'); line != "ready\n" {
+		t.Skip("NOT TESTED: nothing can be traced here")
+	}
+	g.Stop(Now().Add(time.Hour))
+	for {
+		e := next(t, g)
+		if e.Ended {
+			t.Fatalf("got %+v while it is traced", e)
+		}
+		if e.Alive != nil {
+			if len(e.Alive) != 1 || e.Alive[0].PID != pid || e.Alive[0].State != "Z" {
+				t.Errorf("alive is %+v, want pid %d, dead", e.Alive, pid)
+			}
+			break
+		}
+	}
+	syscall.Kill(g.pid, syscall.SIGSTOP)
+	c.Process.Kill()
+	g.Stop(Now().Add(time.Second))
+	if e := end(t, g); e.Why != NoGuard {
+		t.Errorf("got %+v", e)
+	}
+	last(t, out)
+}
+
+// The listener is seen by its name.
+func TestListenerName(t *testing.T) {
+	if Listen() == nil {
+		t.Fatal("no listener was started")
+	}
+	var names []string
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		names = nil
+		for _, p := range near(os.Getpid()) {
+			names = append(names, p.name)
+		}
+		if slices.Contains(names, listener) {
+			return
+		}
+	}
+	t.Errorf("the children are called %q, none %s", names, listener)
 }
 
 // Children that the program had before an exec made it what it is are not the

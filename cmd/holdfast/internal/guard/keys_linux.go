@@ -90,6 +90,8 @@ func (k *Keys) Typed(sig syscall.Signal) bool {
 
 // listen is what a listener does.
 func listen() {
+	comm := []byte(listener + "\x00") // of the first thread: nothing has moved this to another yet
+	unix.Prctl(unix.PR_SET_NAME, uintptr(ptr(comm)), 0, 0, 0)
 	signals := make(chan os.Signal, 16)
 	signal.Ignore(syscall.SIGHUP, syscall.SIGTERM, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGQUIT} {
@@ -97,8 +99,6 @@ func listen() {
 			signal.Notify(signals, sig)
 		}
 	}
-	comm := []byte(listener + "\x00")
-	unix.Prctl(unix.PR_SET_NAME, uintptr(ptr(comm)), 0, 0, 0)
 	socket := os.NewFile(3, "keys")
 	go func() {
 		io.Copy(io.Discard, socket) // until the program ends

@@ -14,12 +14,14 @@ type process struct {
 	pid, parent int
 	state       byte
 	started     uint64
+	threads     int
 	name        string
 	hidden      bool // a child of this process that /proc does not show
 }
 
-// dead reports whether the process only waits to be reaped.
-func (p process) dead() bool { return p.state == 'Z' || p.state == 'X' }
+// dead reports whether the process only waits to be reaped. One whose first thread has
+// ended has the state of a dead one, and lives while it has others.
+func (p process) dead() bool { return p.state == 'X' || p.state == 'Z' && p.threads <= 1 }
 
 func look(pid int) (process, bool) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
@@ -27,24 +29,33 @@ func look(pid int) (process, bool) {
 		return process{}, false
 	}
 	// The name in parentheses may hold anything; what follows the last one is
-	// state, parent, …, and started as the twentieth.
+	// state, parent, …, threads as the eighteenth, and started as the twentieth.
 	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
 	fields := bytes.Fields(text[end+1:])
 	if open < 0 || end < open || len(fields) < 20 {
 		return process{}, false
 	}
 	parent, _ := strconv.Atoi(string(fields[1]))
+	threads, _ := strconv.Atoi(string(fields[17]))
 	started, _ := strconv.ParseUint(string(fields[19]), 10, 64)
-	return process{pid: pid, parent: parent, state: fields[0][0], started: started, name: string(text[open+1 : end])}, true
+	return process{pid: pid, parent: parent, state: fields[0][0], started: started, threads: threads, name: string(text[open+1 : end])}, true
 }
 
 // below lists everything below this process, parents first, but not what is in skip
 // nor below it. Of what /proc hides it knows this process's children.
 func below(skip map[process]bool) (all []process) {
+	threads := 0
+	costly := func() bool { return threads > 10*many } // each is a file to read
 	if pids, _ := kids(os.Getpid()); len(pids) < many {
-		all = walk(skip, near, never)
+		all = walk(skip, func(pid int) []process {
+			children := near(pid)
+			for _, p := range children {
+				threads += p.threads
+			}
+			return children
+		}, costly)
 	}
-	if len(all) == 0 {
+	if len(all) == 0 || costly() {
 		all = walk(skip, everywhere(never), never)
 	}
 	return all

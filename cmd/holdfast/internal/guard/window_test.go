@@ -114,7 +114,7 @@ func TestStopExtendsNothing(t *testing.T) {
 func TestGuardResumed(t *testing.T) {
 	for range 8 {
 		t.Run("", func(t *testing.T) {
-			g, out, first := start(t, 500*time.Millisecond, 100*time.Millisecond, "act-polite")
+			g, out, first := start(t, time.Second, 100*time.Millisecond, "act-polite")
 			out.ReadString('\n')
 			syscall.Kill(g.pid, syscall.SIGSTOP)
 			g.Extend(Now().Add(time.Hour), 100*time.Millisecond)
