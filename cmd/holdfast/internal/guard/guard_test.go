@@ -308,7 +308,7 @@ func TestFirstThreadGone(t *testing.T) {
 }
 
 func TestPoliteEndAtDeadline(t *testing.T) {
-	g, out, _ := start(t, time.Second, 300*time.Millisecond, "act-polite")
+	g, out, _ := start(t, 3*time.Second, 1500*time.Millisecond, "act-polite")
 	e := end(t, g)
 	if e.Why != Deadline || e.Killed || !e.Status.Exited() || e.Status.ExitStatus() != 3 {
 		t.Errorf("got %+v", e)
