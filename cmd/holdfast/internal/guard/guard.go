@@ -30,8 +30,8 @@
 //
 // # Nothing seen is not nothing there
 //
-// All is over when the kernel says that no children are left (ECHILD), and only
-// then: a process that /proc does not show, or that may not be killed, or hangs in
+// All is over when the kernel says that no children are left (ECHILD), and only then
+// (children from before, and the listener for keys, are left out by /proc): a process that /proc does not show, or that may not be killed, or hangs in
 // the kernel, counts as alive. It is told of (Event.Alive), and tried again for as
 // long as it is there. Where /proc belongs to another pid namespace nothing is run:
 // the numbers there are those of other processes.
