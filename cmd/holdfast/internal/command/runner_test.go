@@ -185,11 +185,11 @@ func TestSurvivors(t *testing.T) {
 		crowd = append(crowd, guard.Survivor{PID: pid + 1, Name: "x"})
 	}
 	for want, list := range map[string][]guard.Survivor{
-		"pid 1 (sudo)":                      {{PID: 1, Name: "sudo", State: "S"}},
-		"pid 1 (dd, which a debugger holds)": {{PID: 1, Name: "dd", State: "Z"}},
-		`pid 1 (\x1b[2J) and pid 2 (which /proc does not show)`:                                                                    {{PID: 1, Name: "\x1b[2J"}, {PID: 2}},
-		"pid 1 (a), pid 2 (dd, which hangs in the kernel) and pid 3 (c)":                                                           {{PID: 1, Name: "a"}, {PID: 2, Name: "dd", State: "D"}, {PID: 3, Name: "c"}},
-		"a process that /proc does not show":                                                                                       {{}},
+		"pid 1 (sudo)":                                                   {{PID: 1, Name: "sudo", State: "S"}},
+		"pid 1 (dd, which a debugger holds)":                             {{PID: 1, Name: "dd", State: "Z"}},
+		`pid 1 (\x1b[2J) and pid 2 (which /proc does not show)`:          {{PID: 1, Name: "\x1b[2J"}, {PID: 2}},
+		"pid 1 (a), pid 2 (dd, which hangs in the kernel) and pid 3 (c)": {{PID: 1, Name: "a"}, {PID: 2, Name: "dd", State: "D"}, {PID: 3, Name: "c"}},
+		"a process that /proc does not show":                             {{}},
 		"pid 1 (x), pid 2 (x), pid 3 (x), pid 4 (x), pid 5 (x), pid 6 (x), pid 7 (x), pid 8 (x), pid 9 (x), pid 10 (x) and 2 more": crowd,
 	} {
 		if got := survivors(list); got != want {
