@@ -197,11 +197,11 @@ var lockCases = []clientCase{
 			}
 			c := h.client(longTTL)
 			for want, opt := range map[string]holdfast.Option{
-				"Slots(0): at least 1":               holdfast.Slots(0),
-				"Slots(-3): at least 1":              holdfast.Slots(-3),
-				"MaxWait(-1s) is negative":           holdfast.MaxWait(-time.Second),
-				"Reason has 201 bytes, at most 200":  holdfast.Reason(strings.Repeat("x", 201)),
-				"Reason has 5000 bytes, at most 200": holdfast.Reason(strings.Repeat("x", 5000)),
+				"Slots(0) is not between 1 and 1073741824":  holdfast.Slots(0),
+				"Slots(-3) is not between 1 and 1073741824": holdfast.Slots(-3),
+				"MaxWait(-1s) is negative":                  holdfast.MaxWait(-time.Second),
+				"Reason has 201 bytes, at most 200":         holdfast.Reason(strings.Repeat("x", 201)),
+				"Reason has 5000 bytes, at most 200":        holdfast.Reason(strings.Repeat("x", 5000)),
 			} {
 				want = `acquire "a": ` + want
 				if _, err := c.Acquire(h.ctx, "a", opt); err == nil || err.Error() != want {
