@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -178,6 +179,13 @@ func TestEverySetting(t *testing.T) {
 				return
 			}
 			err := under(ctx, url, role, one)
+			for range 5 { // on a busy machine a tenth of a second may be over between two statements
+				var ended *pgconn.PgError
+				if !errors.As(err, &ended) || ended.Code != "57P05" || one.name != "idle_session_timeout" {
+					break
+				}
+				err = under(ctx, url, role, one)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			var no refusedError

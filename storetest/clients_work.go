@@ -255,7 +255,11 @@ var electionCases = []clientCase{
 			defer wg.Wait()
 			run := func(c *holdfast.Client) *holdfast.Election {
 				e := c.Election("seat")
-				wg.Go(func() { e.Run(ctx, nil) })
+				wg.Go(func() {
+					for ctx.Err() == nil { // it ends if the store is silent for too long
+						e.Run(ctx, nil)
+					}
+				})
 				return e
 			}
 			c, p := h.process(&holdfast.Options{TTL: shortTTL})
