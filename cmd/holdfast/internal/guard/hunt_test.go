@@ -66,7 +66,7 @@ func TestCrowd(t *testing.T) {
 	}
 	g.Extend(Now().Add(2*time.Second), 400*time.Millisecond)
 	e := end(t, g)
-	if e.Why != Deadline || e.Late > time.Second {
+	if e.Why != Deadline || e.Late > 3*time.Second { // others may want the processors, too
 		t.Errorf("got %+v", e)
 	}
 	t.Logf("figure: 1500 processes were dead %v after the deadline, %v after they were asked to end", e.Late, e.After)
