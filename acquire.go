@@ -108,8 +108,7 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Loc
 // live. Where the store has no clock, or it and the wall clocks do not agree, and all
 // holders seem to have been silent for their TTL, or dead for their grace, it watches them,
 // for as long at most or until one is seen alive: else a process that has seen nothing
-// before could not take over from the dead.
-// ctx bounds that too. A store that does not answer within 5s is an error.
+// before could not take over from the dead. ctx bounds that too. A store that does not answer within 5s is an error.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	return c.Acquire(ctx, name, append(slices.Clip(opts), MaxWait(0))...)
 }

@@ -158,7 +158,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		return err
 	}
 	if tomb.Dead == 0 {
-		return gone // without a record it is judged as others are
+		return gone // without a record it is observed as others are
 	}
 	c.knowDead(mine.Session, tomb, age)
 	_, err = c.update(ctx, Key{Names, name}, Everyone, func(r Record) ([]byte, error) {

@@ -43,7 +43,7 @@
 //
 // # Stale reads
 //
-// Glance reads at QUORUM. It shows what was decided and told to somebody, perhaps not
+// Glance reads at QUORUM. It shows what was decided and reported to somebody, perhaps not
 // what a coordinator decided and did not live to tell. Waiters poll with it and believe a
 // grant that it shows: that was decided, and nobody takes it back but by way of the
 // holder's session, whose window has to be open at that moment as ever. So from a release
@@ -55,7 +55,7 @@
 // has no session yet: a blind write on a name that a crowd is at loses and interrupts the
 // rounds of others. (Before it did, 50 processes of which half came anew for each hold
 // starved each other for good.) Contention for a row is no silence: a waiter waits on; a
-// request that does not want to wait is told after a TTL.
+// request that does not want to wait is answered after a TTL.
 //
 // # Time, data centres, the schema
 //

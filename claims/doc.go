@@ -36,7 +36,7 @@
 //	rid     name ~ 32 random hex digits             new for every column: nobody takes another's claim for his own
 //	row     ffffffff "holdfast"                     the settings of all Lockers; no key has that length
 //
-// Who is first holds. Let A's claim sort before B's. A's clock is behind B's by at most
+// The first claim holds. Let A's claim sort before B's. A's clock is behind B's by at most
 // Skew, so A began at most Skew later; its write was there Wait later, or did not count. B
 // reads after Wait + Skew + one tick and sees it. All waits and all trust are by a clock
 // that does not step; only what is written and compared with others is of the wall clock.

@@ -256,8 +256,10 @@ var electionCases = []clientCase{
 			run := func(c *holdfast.Client) *holdfast.Election {
 				e := c.Election("seat")
 				wg.Go(func() {
-					for ctx.Err() == nil { // it ends if the store is silent for too long
-						e.Run(ctx, nil)
+					for ctx.Err() == nil { // it ends if the store is silent for too long, and not of a loss
+						if err := e.Run(ctx, nil); errors.Is(err, holdfast.ErrLost) {
+							h.Errorf("the election ended with the term: %v", err)
+						}
 					}
 				})
 				return e

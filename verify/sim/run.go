@@ -235,7 +235,7 @@ func (w *world) end() {
 	w.ended.Wait()
 	for _, p := range w.procs {
 		p.now(func(l *life) {
-			if err := l.client.Close(); err != nil && w.calm() && w.slow == nil { // Close waits for no slow database
+			if err := l.client.Close(); err != nil && w.calm() {
 				w.broken("C7", "%s closes with an error, and nothing is wrong: %v", l.name, err)
 			}
 			l.cancel()

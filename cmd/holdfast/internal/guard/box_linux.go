@@ -153,18 +153,22 @@ func (b *box) remove() {
 	if b == nil {
 		return
 	}
-	removeGroup(b.path)
+	for end := Now().Add(glance); !removeGroup(b.path) && len(b.procs()) == 0 && Now() < end; {
+		time.Sleep(time.Millisecond)
+	}
 	b.dir.Close()
 }
 
 // removeGroup removes a group without processes, and the boxes that commands in it
-// have left.
-func removeGroup(path string) {
+// have left. It reports whether the group is gone: the kernel keeps one in which a
+// process has not ended yet, though cgroup.procs no longer lists it.
+func removeGroup(path string) bool {
 	inner, _ := filepath.Glob(path + "/" + boxes + "*")
 	for _, path := range inner {
 		removeGroup(path)
 	}
-	os.Remove(path)
+	err := os.Remove(path)
+	return err == nil || os.IsNotExist(err)
 }
 
 // sweep ends commands beside this one that nobody guards any more.
@@ -178,10 +182,9 @@ func (b *box) sweep() {
 			if path != b.path && unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
 				left := &box{b.parent, path, dir}
 				left.kill()
-				for end := Now().Add(glance); len(left.procs()) > 0 && Now() < end; {
+				for end := Now().Add(glance); !removeGroup(path) && Now() < end; {
 					time.Sleep(time.Millisecond)
 				}
-				removeGroup(path)
 			}
 			dir.Close()
 		}

@@ -55,7 +55,7 @@
 //     finds three, and each command would cost one more.
 //   - A pid namespace for each command, which would close the case of both gone: the
 //     command would be pid 1 with its signal rules, would see other pids than those in its
-//     pid files, could signal no daemon outside, and needs privileges. Who wants it writes
+//     pid files, could signal no daemon outside, and needs privileges. Whoever wants it writes
 //     unshare --kill-child in front.
 //   - To make host liveness wait for the control group: where none can be made, a killed
 //     container would cost its successor a TTL.
