@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // A request is one goroutine that wants a lock.
@@ -21,7 +23,7 @@ type request struct {
 	set     string
 	ctx     context.Context
 	c       *Client
-	start   instant
+	start   core.Instant
 	bad     error // a wrong option
 
 	// Guarded by c.mu until done is told on ch.
@@ -122,9 +124,9 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		defer func() {
 			switch {
 			case err == nil && t.Acquired != nil:
-				t.Acquired(r.name, l.token, c.now().sub(r.start))
+				t.Acquired(r.name, l.token, c.now().Sub(r.start))
 			case err != nil && r.told && t.GaveUp != nil:
-				t.GaveUp(r.name, c.now().sub(r.start), err)
+				t.GaveUp(r.name, c.now().Sub(r.start), err)
 			}
 		}()
 	}
@@ -152,7 +154,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		// Say who is in the way; on the way there a dead one may be found out.
 		asked := c.now()
 		void, seemVoid := c.explain(held)
-		if took := asked.sub(joined); r.try() && took > 3*lockedCall && c.now().sub(asked) < took/4 {
+		if took := asked.Sub(joined); r.try() && took > 3*lockedCall && c.now().Sub(asked) < took/4 {
 			held.Locked = true // reads are quick, and the write was not: it would wait as long again
 		}
 		if held.Locked {
@@ -164,7 +166,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		}
 		if void && r.try() && try < 3 && ctx.Err() == nil {
 			r = r.again()
-			r.within = c.now().sub(r.start) + tryPatience
+			r.within = c.now().Sub(r.start) + tryPatience
 			continue
 		}
 		return nil, err
@@ -184,7 +186,7 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		if r.try() {
 			limit = r.within
 		}
-		t := c.machine.NewTimer(limit - c.now().sub(r.start))
+		t := c.machine.NewTimer(limit - c.now().Sub(r.start))
 		defer t.Stop()
 		timeout = t.C
 	}
@@ -210,7 +212,7 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		return nil, ctx.Err()
 	}
 	defer c.unlock()
-	p, waited := r.group.p, shortDuration(c.now().sub(r.start))
+	p, waited := r.group.p, shortDuration(c.now().Sub(r.start))
 	switch {
 	case p.failed != nil && ctx.Err() != nil:
 		return nil, fmt.Errorf("%w after %s: %w", ctx.Err(), waited, noAnswer(p.failed))
@@ -227,7 +229,7 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		return nil, held.Err
 	}
 	for i, w := range p.rec.Waiters {
-		if r.group.nr != 0 && w.is(r.group.sess.id, r.group.nr) {
+		if r.group.nr != 0 && w.Is(r.group.sess.id, r.group.nr) {
 			held.Waiters = held.Waiters[:i]
 			break
 		}
@@ -253,12 +255,12 @@ func (c *Client) explain(held *HeldError) (void, seemVoid bool) {
 		if err != nil {
 			return false, false
 		}
-		if rec, err := decodeLock(recs[0].Value, recs[0].Version); err == nil {
+		if rec, err := lockOf(recs[0]); err == nil {
 			for _, h := range rec.Holders {
-				held.Holders = append(held.Holders, h.public(held.Name))
+				held.Holders = append(held.Holders, publicClaim(h, held.Name))
 			}
 			for _, w := range rec.Waiters {
-				held.Waiters = append(held.Waiters, w.public(held.Name))
+				held.Waiters = append(held.Waiters, publicClaim(w, held.Name))
 			}
 		}
 	}
@@ -296,8 +298,8 @@ func (e *HeldError) sessions() (ids []string) {
 func (c *Client) seemVoid(held *HeldError, looks map[string]sighting) bool {
 	for _, cl := range held.Holders {
 		s := looks[cl.Owner.Session]
-		rec, err := decodeSession(s.rec.Value)
-		silent, needs := time.Since(time.UnixMicro(rec.At)), rec.ttl()
+		rec, err := core.DecodeSession(s.rec.Value)
+		silent, needs := time.Since(time.UnixMicro(rec.At)), rec.Duration()
 		cannot := rec.Detached || s.rec.Age >= 0 // by watching; or need not
 		if rec.Dead != 0 {
 			if silent = s.rec.Age; silent < 0 {
@@ -323,7 +325,7 @@ func (c *Client) outwatch(ctx context.Context, held *HeldError) (void bool) {
 	}
 	var j judge // the client's forgets whom nobody waits for
 	j.init(c)
-	first := make(map[string]sessionRecord)
+	first := make(map[string]core.SessionRecord)
 	for began := c.now(); ctx.Err() == nil && c.ctx.Err() == nil; {
 		one, cancel := context.WithTimeout(ctx, DefaultTTL)
 		looks, err := c.loadSessions(one, ids)
@@ -336,7 +338,7 @@ func (c *Client) outwatch(ctx context.Context, held *HeldError) (void bool) {
 			s := looks[id]
 			v, rec, why := j.consider(id, s)
 			died := c.carryOut(one, id, s.rec, rec, v, why, []string{held.Name})
-			longest = max(longest, rec.ttl())
+			longest = max(longest, rec.Duration())
 			was, seen := first[id]
 			if !seen {
 				first[id] = rec
@@ -344,7 +346,7 @@ func (c *Client) outwatch(ctx context.Context, held *HeldError) (void bool) {
 			switch {
 			case v == isDead && (!seen || was.Dead != 0): // its grace is as good as over
 				longest = max(longest, time.Duration(rec.Grace)*time.Millisecond)
-			case died && rec.Grace > 0, seen && !was.sameBeat(rec):
+			case died && rec.Grace > 0, seen && !was.SameBeat(rec):
 				alive = true // or shut for a good while
 			}
 		}
@@ -353,12 +355,12 @@ func (c *Client) outwatch(ctx context.Context, held *HeldError) (void bool) {
 			c.buried()
 			return true
 		}
-		if alive || c.now().sub(began) > 2*longest {
+		if alive || c.now().Sub(began) > 2*longest {
 			return false
 		}
 		rest := longest / 8
-		if at := j.next(ids); at != never {
-			rest = min(rest, max(at.sub(c.now()), time.Millisecond))
+		if at := j.next(ids); at != core.Never {
+			rest = min(rest, max(at.Sub(c.now()), time.Millisecond))
 		}
 		t := c.machine.NewTimer(rest)
 		select {
@@ -493,7 +495,7 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 			r.set = fmt.Sprintf("%d of %d", len(got), len(names))
 		}
 		if r.bounded {
-			r.maxWait = max(r.maxWait-c.now().sub(start), 0)
+			r.maxWait = max(r.maxWait-c.now().Sub(start), 0)
 		}
 		l, err := c.acquire(ctx, r)
 		if err != nil {
@@ -505,10 +507,10 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 
 // tryRest tries all names that are not held yet, in one call, and returns the lowest
 // that failed, and why.
-func (c *Client) tryRest(ctx context.Context, names []string, opts []Option, got map[string]*Lock, start instant) (failed string, held error) {
+func (c *Client) tryRest(ctx context.Context, names []string, opts []Option, got map[string]*Lock, start core.Instant) (failed string, held error) {
 	var tries []*request
 	c.mu.Lock()
-	waited := c.now().sub(start)
+	waited := c.now().Sub(start)
 	for _, name := range names {
 		if got[name] == nil {
 			r := c.newRequest(ctx, name, opts)

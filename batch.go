@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // A batcher sends writes to the store. What gathers while a call is in flight
@@ -18,7 +20,7 @@ import (
 type batcher struct {
 	store Store
 	ctx   context.Context
-	now   func() instant
+	now   func() core.Instant
 
 	mu     sync.Mutex
 	queue  []*swap
@@ -33,7 +35,7 @@ type swap struct {
 	write Write
 	out   Outcome
 	err   error
-	sent  instant // just before the call
+	sent  core.Instant // just before the call
 	done  chan struct{}
 }
 
@@ -112,7 +114,7 @@ func (b *batcher) alone(caller context.Context, w Write, timeout time.Duration) 
 	if s.err = err; err == nil {
 		s.out, s.err = outs[0], outs[0].Err
 	}
-	b.slow.Store(b.now().sub(s.sent) > quickCall)
+	b.slow.Store(b.now().Sub(s.sent) > quickCall)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.queue) == 0 {
@@ -155,7 +157,7 @@ func (b *batcher) call(batch []*swap, timeout time.Duration) {
 	defer cancel()
 	sent := b.now()
 	outs, err := b.store.CompareAndSwap(ctx, writes)
-	b.slow.Store(b.now().sub(sent) > quickCall)
+	b.slow.Store(b.now().Sub(sent) > quickCall)
 	for i, s := range batch {
 		s.sent, s.err = sent, err
 		if err == nil {

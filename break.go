@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // Break ends a claim by force: exactly the one that was seen, holding or
@@ -40,8 +42,8 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atO
 	switch {
 	case reason == "":
 		return errors.New("needs a reason")
-	case len(reason) > maxReason:
-		return fmt.Errorf("reason has %d bytes, at most %d", len(reason), maxReason)
+	case len(reason) > core.MaxReason:
+		return fmt.Errorf("reason has %d bytes, at most %d", len(reason), core.MaxReason)
 	}
 	if err := (Key{Names, claim.Name}).Check(); err != nil {
 		return err
@@ -51,9 +53,9 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atO
 	if err != nil {
 		return err
 	}
-	entry := breakRecord{Session: session, Nr: nr, Was: claim.Owner, By: c.owner, Reason: reason, At: time.Now().UnixMicro(), Now: atOnce}
+	entry := core.Break{Session: session, Nr: nr, Was: core.Owner(claim.Owner), By: c.owner, Reason: reason, At: time.Now().UnixMicro(), Now: atOnce}
 	entry.Was.Session = session
-	if entry.Token = rec.Token; claim.Token != 0 && (claim.Token < rec.Token || claim.Token >= rec.Token+rec.tokens()) {
+	if entry.Token = rec.Token; claim.Token != 0 && !rec.Has(core.Token(claim.Token)) {
 		return &goneError{claim}
 	}
 	told, err := c.sendRevocation(ctx, claim, entry)
@@ -89,12 +91,12 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atO
 // because it was told to, which left the audit entry; or whoever found its
 // session dead, and then the entry is still to be written; or its holder
 // without having been told, and then nothing was broken.
-func (c *Client) wasBroken(ctx context.Context, claim Claim, entry breakRecord) error {
+func (c *Client) wasBroken(ctx context.Context, claim Claim, entry core.Break) error {
 	recs, err := c.store.Load(ctx, []Key{{Names, claim.Name}, {Audits, claim.Name}})
 	if err != nil {
 		return err
 	}
-	lock, err := decodeLock(recs[0].Value, recs[0].Version)
+	lock, err := lockOf(recs[0])
 	if err != nil {
 		return err
 	}
@@ -102,17 +104,17 @@ func (c *Client) wasBroken(ctx context.Context, claim Claim, entry breakRecord) 
 	if err != nil {
 		return err
 	}
-	if len(withoutBreaks([]breakRecord{entry}, slices.Concat(lock.Breaks, audit))) == 0 {
+	if len(withoutBreaks([]core.Break{entry}, slices.Concat(lock.Breaks, audit))) == 0 {
 		return nil
 	}
 	if !c.knownDead(entry.Session) {
 		return &goneError{claim}
 	}
-	return c.keepAudit(ctx, claim.Name, []breakRecord{entry})
+	return c.keepAudit(ctx, claim.Name, []core.Break{entry})
 }
 
 // keepAudit adds entries to a name's audit record.
-func (c *Client) keepAudit(ctx context.Context, name string, breaks []breakRecord) error {
+func (c *Client) keepAudit(ctx context.Context, name string, breaks []core.Break) error {
 	_, err := c.update(ctx, Key{Audits, name}, "", func(r Record) ([]byte, error) {
 		kept, err := decodeAudit(r.Value)
 		if err != nil {
@@ -135,16 +137,16 @@ func (e *goneError) Error() string {
 }
 
 // findClaim loads a claim and says whether it holds.
-func (c *Client) findClaim(ctx context.Context, claim Claim) (held bool, cl claimRecord, err error) {
+func (c *Client) findClaim(ctx context.Context, claim Claim) (held bool, cl core.Claim, err error) {
 	recs, err := c.store.Load(ctx, []Key{{Names, claim.Name}})
 	if err != nil {
 		return false, cl, err
 	}
-	rec, err := decodeLock(recs[0].Value, recs[0].Version)
+	rec, err := lockOf(recs[0])
 	if err != nil {
 		return false, cl, err
 	}
-	cl, held, ok := rec.find(claim.Owner.Session, claim.nr)
+	cl, held, ok := rec.Find(claim.Owner.Session, claim.nr)
 	if !ok {
 		return false, cl, &goneError{claim}
 	}
@@ -154,10 +156,10 @@ func (c *Client) findClaim(ctx context.Context, claim Claim) (held bool, cl clai
 // sendRevocation writes into the session that one of its claims is broken. It
 // reports false if the session has no record to write into: a first claim may be
 // seen before its session.
-func (c *Client) sendRevocation(ctx context.Context, claim Claim, entry breakRecord) (told bool, err error) {
+func (c *Client) sendRevocation(ctx context.Context, claim Claim, entry core.Break) (told bool, err error) {
 	told = true
 	_, err = c.update(ctx, Key{Sessions, claim.Owner.Session}, claim.Owner.Session, func(r Record) ([]byte, error) {
-		rec, err := decodeSession(r.Value)
+		rec, err := core.DecodeSession(r.Value)
 		if err != nil {
 			return nil, err
 		}
@@ -169,8 +171,8 @@ func (c *Client) sendRevocation(ctx context.Context, claim Claim, entry breakRec
 				return r.Value, nil
 			}
 		}
-		rec.Revoked = append(rec.Revoked, revocation{claim.Name, entry.Nr, entry.By, entry.Reason, entry.At})
-		return rec.encode(), nil
+		rec.Revoked = append(rec.Revoked, core.Revocation{Name: claim.Name, Nr: entry.Nr, By: entry.By, Reason: entry.Reason, At: entry.At})
+		return rec.Encode(), nil
 	})
 	if errors.Is(err, errGone) {
 		err = nil
@@ -182,20 +184,20 @@ func (c *Client) sendRevocation(ctx context.Context, claim Claim, entry breakRec
 // session is dead, or has read the revocation a TTL ago, so that its belief
 // ended long since. A session that could not be told yet is told once it is
 // there; if it never comes it is judged like a dead one.
-func (c *Client) awaitLeave(ctx context.Context, claim Claim, entry breakRecord, told bool) error {
+func (c *Client) awaitLeave(ctx context.Context, claim Claim, entry core.Break, told bool) error {
 	session, nr := claim.Owner.Session, entry.Nr
 	hint := make(chan struct{}, 1)
 	defer c.subscribe(hint, Key{Names, claim.Name}, Key{Sessions, session})()
 	began := c.now()
-	absentSince := never
+	absentSince := core.Never
 	for {
 		recs, err := c.store.Load(ctx, []Key{{Names, claim.Name}})
 		if err == nil {
-			rec, err := decodeLock(recs[0].Value, recs[0].Version)
+			rec, err := lockOf(recs[0])
 			if err != nil {
 				return err
 			}
-			if _, _, ok := rec.find(session, nr); !ok {
+			if _, _, ok := rec.Find(session, nr); !ok {
 				return nil
 			}
 			if !told {
@@ -213,21 +215,21 @@ func (c *Client) awaitLeave(ctx context.Context, claim Claim, entry breakRecord,
 				if c.knownDead(session) {
 					return c.awaitGrace(ctx, session)
 				}
-				sess, err := decodeSession(s.rec.Value)
+				sess, err := core.DecodeSession(s.rec.Value)
 				if err != nil {
 					return err
 				}
 				ttl := max(time.Duration(sess.TTL)*time.Millisecond, MinTTL)
 				read := told && len(sess.Revoked) == 0 && len(s.rec.Value) > 0
-				if read && absentSince == never {
+				if read && absentSince == core.Never {
 					absentSince = s.got
 				}
-				if read && s.asked.sub(absentSince) >= ttl+time.Duration(sess.Grace)*time.Millisecond {
+				if read && s.asked.Sub(absentSince) >= ttl+time.Duration(sess.Grace)*time.Millisecond {
 					return nil
 				}
 			}
 		}
-		if !c.doze(ctx, hint, min(firstPoll+c.now().sub(began)/8, lastPoll/2)) {
+		if !c.doze(ctx, hint, min(firstPoll+c.now().Sub(began)/8, lastPoll/2)) {
 			why := context.Cause(ctx)
 			if why == nil {
 				why = ErrClosed
@@ -239,7 +241,7 @@ func (c *Client) awaitLeave(ctx context.Context, claim Claim, entry breakRecord,
 
 func (c *Client) awaitGrace(ctx context.Context, session string) error {
 	c.mu.Lock()
-	wait := c.dead[session].sub(c.now())
+	wait := c.dead[session].Sub(c.now())
 	c.mu.Unlock()
 	if wait <= 0 {
 		return nil
@@ -257,28 +259,28 @@ func (c *Client) awaitGrace(ctx context.Context, session string) error {
 // removeClaim takes a claim out of a record, with its audit entry in the same
 // write. It reports false if it had gone, and errHolds if it holds and may not
 // be removed from there.
-func (c *Client) removeClaim(ctx context.Context, name string, entry breakRecord, mayHold bool) (removed bool, err error) {
+func (c *Client) removeClaim(ctx context.Context, name string, entry core.Break, mayHold bool) (removed bool, err error) {
 	_, err = c.update(ctx, Key{Names, name}, Everyone, func(r Record) ([]byte, error) {
 		removed = false
-		rec, err := decodeLock(r.Value, r.Version)
+		rec, err := lockOf(r)
 		if err != nil {
 			return nil, err
 		}
-		cl, holds, ok := rec.find(entry.Session, entry.Nr)
+		cl, holds, ok := rec.Find(entry.Session, entry.Nr)
 		switch {
 		case !ok:
 			return nil, errGone
 		case holds && !mayHold:
 			return nil, errHolds
 		}
-		rec.drop(func(cl claimRecord) bool { return cl.is(entry.Session, entry.Nr) })
+		rec.Drop(func(cl core.Claim) bool { return cl.Is(entry.Session, entry.Nr) })
 		entry.Token = cl.Token
-		rec.addBreak(entry)
+		rec.AddBreak(entry)
 		c.mu.Lock()
-		rec.settle(c.isDead)
+		rec.Settle(c.isDead)
 		c.mu.Unlock()
 		removed = true
-		return rec.encode(r.Version), nil
+		return rec.Encode(core.Version(r.Version)), nil
 	})
 	if errors.Is(err, errGone) {
 		err = nil
@@ -293,7 +295,7 @@ func (c *Client) copyAudit(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	rec, err := decodeLock(recs[0].Value, recs[0].Version)
+	rec, err := lockOf(recs[0])
 	if err != nil || len(rec.Breaks) == 0 {
 		return err
 	}
@@ -302,19 +304,19 @@ func (c *Client) copyAudit(ctx context.Context, name string) error {
 	}
 	copied := rec.Breaks
 	_, err = c.update(ctx, Key{Names, name}, "", func(r Record) ([]byte, error) {
-		rec, err := decodeLock(r.Value, r.Version)
+		rec, err := lockOf(r)
 		if err != nil {
 			return nil, err
 		}
 		n := len(rec.Breaks)
 		rec.Breaks = withoutBreaks(rec.Breaks, copied)
 		c.mu.Lock()
-		settled := rec.settle(c.isDead)
+		settled := rec.Settle(c.isDead)
 		c.mu.Unlock()
 		if len(rec.Breaks) == n && !settled {
 			return nil, errGone
 		}
-		return rec.encode(r.Version), nil
+		return rec.Encode(core.Version(r.Version)), nil
 	})
 	if errors.Is(err, errGone) {
 		return nil
@@ -322,7 +324,7 @@ func (c *Client) copyAudit(ctx context.Context, name string) error {
 	return err
 }
 
-func withoutBreaks(breaks, copied []breakRecord) (left []breakRecord) {
+func withoutBreaks(breaks, copied []core.Break) (left []core.Break) {
 	for _, b := range breaks {
 		known := false
 		for _, k := range copied {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/core"
 	"github.com/holdfast-lock/holdfast/internal/machine"
 )
 
@@ -23,7 +24,7 @@ import (
 type Client struct {
 	store    Store
 	opts     Options
-	owner    Owner
+	owner    core.Owner
 	log      *slog.Logger
 	batch    batcher
 	proof    proofs
@@ -38,19 +39,19 @@ type Client struct {
 	mu      sync.Mutex // guards all below, and all of places, groups and sessions
 	places  map[string]*place
 	sess    *session // nil before the first claim and after a loss
-	lost    map[string]instant
-	dead    map[string]instant // sessions known to be dead, and from when their claims are void
-	recent  map[string]recent  // places that were left with others in them
-	sweepAt instant            // when it is this client's turn to sweep; never: not known yet
-	sweeps  bool               // it does
-	swept   bool               // it did, or somebody else in its turn
-	wrote   time.Duration      // the TTL of the last session that wrote something; 0: none
-	lazy    map[string]instant // names left without waiting for the disk, and when that was answered
-	later   []func()           // to be called when mu is not held
-	here    bool               // the goroutine that holds mu will drive one place itself
-	mine    *place             // that place
-	answers bool               // the store has answered once
-	debts   bool               // a write of unknown outcome was left to the end of the session
+	lost    map[string]core.Instant
+	dead    map[string]core.Instant // sessions known to be dead, and from when their claims are void
+	recent  map[string]recent       // places that were left with others in them
+	sweepAt core.Instant            // when it is this client's turn to sweep; never: not known yet
+	sweeps  bool                    // it does
+	swept   bool                    // it did, or somebody else in its turn
+	wrote   time.Duration           // the TTL of the last session that wrote something; 0: none
+	lazy    map[string]core.Instant // names left without waiting for the disk, and when that was answered
+	later   []func()                // to be called when mu is not held
+	here    bool                    // the goroutine that holds mu will drive one place itself
+	mine    *place                  // that place
+	answers bool                    // the store has answered once
+	debts   bool                    // a write of unknown outcome was left to the end of the session
 	closed  bool
 	quiet   chan struct{} // closed when closed and no place is left
 	judge   judge
@@ -72,9 +73,9 @@ func New(store Store, opts *Options) (*Client, error) {
 	c := &Client{
 		store:   store,
 		places:  make(map[string]*place),
-		lost:    make(map[string]instant),
-		dead:    make(map[string]instant),
-		lazy:    make(map[string]instant),
+		lost:    make(map[string]core.Instant),
+		dead:    make(map[string]core.Instant),
+		lazy:    make(map[string]core.Instant),
 		recent:  make(map[string]recent),
 		quiet:   make(chan struct{}),
 		nudge:   make(chan struct{}, 1),
@@ -89,7 +90,7 @@ func New(store Store, opts *Options) (*Client, error) {
 	if err := c.opts.check(); err != nil {
 		return nil, fmt.Errorf("holdfast: %w", err)
 	}
-	c.owner = fillOwner(c.opts.Owner)
+	c.owner = core.Owner(fillOwner(c.opts.Owner))
 	c.log = c.opts.Logger
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -100,7 +101,7 @@ func New(store Store, opts *Options) (*Client, error) {
 	c.proof.dir = c.opts.RuntimeDir
 	c.judge.init(c)
 	c.sweepJudge.init(c)
-	c.sweepAt = never
+	c.sweepAt = core.Never
 	c.hints.init()
 	return c, nil
 }

@@ -8,18 +8,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/clock"
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
-
-// An instant is a time on this process's own clock, which also runs while the
-// machine sleeps. Only differences mean anything; instants of two processes
-// are never compared.
-type instant int64
-
-func (t instant) add(d time.Duration) instant { return t + instant(d) }
-
-func (t instant) sub(u instant) time.Duration { return time.Duration(t - u) }
-
-const never instant = -1 << 63
 
 var (
 	started   = time.Now()
@@ -31,7 +21,7 @@ var (
 // machine sleeps, plus the time that it slept. The kernel is asked for the
 // latter only when wall and monotonic clock have moved apart, as they do over
 // every sleep; it costs as little as time.Now.
-func now() instant {
+func now() core.Instant {
 	t := time.Now()
 	mono := t.Sub(started)
 	diff := t.UnixNano() - int64(mono)
@@ -41,7 +31,7 @@ func now() instant {
 		}
 		clockDiff.Store(diff)
 	}
-	return instant(mono) + instant(slept.Load())
+	return core.Instant(mono) + core.Instant(slept.Load())
 }
 
 // bootID names this run of this kernel, and the clock that this process is shown of it
@@ -66,25 +56,26 @@ var upAtStart = clock.Steady() - time.Since(started)
 
 // Margin is the part of a TTL by which a holder stops trusting its lease
 // before others may bury it. It pays for clock rates that differ by up to 5 %.
-func Margin(ttl time.Duration) time.Duration {
-	return max(ttl/10, min(time.Second, ttl/4))
-}
+func Margin(ttl time.Duration) time.Duration { return core.Margin(ttl) }
+
+// clocks reads the clocks of this host.
+func clocks() core.Clocks { return core.Clocks{Wall: time.Now().UnixMicro(), Boot: bootID(), Up: up()} }
 
 // about is now, but may not have noticed yet that the machine has slept. It
 // costs half as much.
-func about() instant { return instant(time.Since(started)) + instant(slept.Load()) }
+func about() core.Instant { return core.Instant(time.Since(started)) + core.Instant(slept.Load()) }
 
 // now is the time on the clock of the client's machine.
-func (c *Client) now() instant {
+func (c *Client) now() core.Instant {
 	if c.machine == nil {
 		return now()
 	}
-	return instant(c.machine.Now())
+	return core.Instant(c.machine.Now())
 }
 
-func (c *Client) about() instant {
+func (c *Client) about() core.Instant {
 	if c.machine == nil {
 		return about()
 	}
-	return instant(c.machine.Now())
+	return core.Instant(c.machine.Now())
 }

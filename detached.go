@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // AcquireFor takes a lock that no process keeps alive: it ends by itself at
@@ -40,8 +42,8 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 		sub.Close()
 		return Claim{}, fmt.Errorf("acquire %q for %v: %w", name, d, err)
 	}
-	claim := Claim{ID: claimID(l.sess.id, l.group.nr), Name: name, Slots: l.Slots(), Token: l.token, Owner: sub.owner,
-		Reason: l.group.reason, Since: l.group.since, TTL: detachedTTL(d), Detached: true, Ends: time.Now().Add(left), nr: l.group.nr}
+	claim := Claim{ID: claimID(l.sess.id, l.group.nr), Name: name, Slots: l.Slots(), Token: l.token, Owner: Owner(sub.owner),
+		Reason: l.group.reason, Since: l.group.since, TTL: core.DetachedTTL(d), Detached: true, Ends: time.Now().Add(left), nr: l.group.nr}
 	claim.Owner.Session = l.sess.id
 	sub.stop()
 	sub.work.Wait()
@@ -79,24 +81,6 @@ func (s *session) leaveAlone(ctx context.Context, d time.Duration) (left time.Du
 	return left, nil
 }
 
-// detachedTTL is the TTL whose trust window is d.
-func detachedTTL(d time.Duration) time.Duration {
-	return max(d*10/9, min(d+time.Second, d*4/3)) + time.Millisecond
-}
-
-// endedAlone says whether the time of a detached hold is over, or will be within so
-// long, at the age that the store's clock gives it. Other clocks have to agree, so that a
-// step of the store's clock ends no hold early: the wall clocks, which may be wrong by the
-// margin, and this kernel's if the hold was taken under it.
-func (r sessionRecord) endedAlone(age, within time.Duration) bool {
-	ttl := r.ttl()
-	holds := ttl - Margin(ttl)
-	if !r.Detached || age < ttl-within || time.Since(time.UnixMicro(r.At)) < holds {
-		return false
-	}
-	return !here(r.Boot) || up()-time.Duration(r.Up)*time.Microsecond >= holds
-}
-
 // ReleaseToken gives back a lock that was taken with AcquireFor. ErrReleased: it
 // had ended, and what was done since was not protected. The lock of a running
 // program is refused; that takes Break.
@@ -116,13 +100,13 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	if err != nil {
 		return err
 	}
-	rec, err := decodeLock(recs[0].Value, recs[0].Version)
+	rec, err := lockOf(recs[0])
 	if err != nil {
 		return err
 	}
-	var mine *claimRecord
+	var mine *core.Claim
 	for i, h := range rec.Holders {
-		if token >= h.Token && token < h.Token+h.tokens() {
+		if h.Has(core.Token(token)) {
 			mine = &rec.Holders[i]
 		}
 	}
@@ -130,10 +114,10 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		return gone
 	}
 	ended := false
-	var tomb sessionRecord
+	var tomb core.SessionRecord
 	age := time.Duration(-1)
 	_, err = c.update(ctx, Key{Sessions, mine.Session}, Everyone, func(r Record) ([]byte, error) {
-		s, err := decodeSession(r.Value)
+		s, err := core.DecodeSession(r.Value)
 		switch {
 		case err != nil:
 			return nil, err
@@ -147,12 +131,12 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 			return nil, fmt.Errorf("token %d belongs to a running program, %s: it gives it back itself, or break it", token, s.Owner)
 		}
 		ttl := time.Duration(s.TTL) * time.Millisecond
-		if ended = s.endedAlone(s.age(r.Age), Margin(ttl)); !ended {
+		if ended = s.EndedAlone(s.Age(r.Age), Margin(ttl), clocks()); !ended {
 			s.Grace = 0
 		}
 		s.Dead, s.By, s.Why = time.Now().UnixMicro(), c.owner.String(), "released"
 		tomb = s
-		return s.encode(), nil
+		return s.Encode(), nil
 	})
 	if err != nil && !errors.Is(err, errGone) {
 		return err
@@ -162,16 +146,16 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	}
 	c.knowDead(mine.Session, tomb, age)
 	_, err = c.update(ctx, Key{Names, name}, Everyone, func(r Record) ([]byte, error) {
-		rec, err := decodeLock(r.Value, r.Version)
+		rec, err := lockOf(r)
 		if err != nil {
 			return nil, err
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if !rec.settle(c.isDead) {
+		if !rec.Settle(c.isDead) {
 			return nil, errGone
 		}
-		return rec.encode(r.Version), nil
+		return rec.Encode(core.Version(r.Version)), nil
 	})
 	if err != nil && !errors.Is(err, errGone) {
 		return err

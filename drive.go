@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // kick has the driver of a place look at what is wanted; c.mu is held. A place
@@ -63,8 +64,8 @@ func (c *Client) drive(p *place, here context.Context) {
 		opens := s != nil && !s.opened
 		next, changed := c.plan(p)
 		look := p.look || p.stale() && !changed || lost > 2 && !looked && !spread
-		peek := spread && changed && p.known && (lost > 0 || p.pos != nil) && c.now().sub(max(p.asked, p.got, p.glanced)) > peekAfter
-		comes := spread && changed && opens && !s.opening && !p.known && p.glanced == never // perhaps to a crowd: does not write blindly
+		peek := spread && changed && p.known && (lost > 0 || p.pos != nil) && c.now().Sub(max(p.asked, p.got, p.glanced)) > peekAfter
+		comes := spread && changed && opens && !s.opening && !p.known && p.glanced == core.Never // perhaps to a crowd: does not write blindly
 		if here != nil && (opens || look || peek || changed && took > 0) {
 			c.unlock()
 			go c.drive(p, nil)
@@ -109,7 +110,7 @@ func (c *Client) drive(p *place, here context.Context) {
 				go c.drive(p, nil)
 				return
 			}
-			took, looked = max(c.now().sub(sw.sent), 1), false
+			took, looked = max(c.now().Sub(sw.sent), 1), false
 			switch c.answered(p, sw, next, here) {
 			case won:
 				lost = 0
@@ -154,7 +155,7 @@ const (
 
 // openWith opens a session in one call with its first claim.
 func (c *Client) openWith(p *place, s *session) {
-	var next lockRecord
+	var next core.LockRecord
 	var w Write
 	sw := s.open(func() (Write, bool) {
 		var changed bool
@@ -174,10 +175,10 @@ func (c *Client) openWith(p *place, s *session) {
 // patience is how much longer those who wait for a silent store go on waiting;
 // c.mu is held.
 func (c *Client) patience(p *place) time.Duration {
-	if p.failing == never {
+	if p.failing == core.Never {
 		return c.ttl()
 	}
-	return max(c.ttl()-c.now().sub(max(p.failing, p.heard)), 0) + time.Millisecond
+	return max(c.ttl()-c.now().Sub(max(p.failing, p.heard)), 0) + time.Millisecond
 }
 
 // awaitOpen waits until a session is open, or over.
@@ -218,7 +219,7 @@ func (p *place) confirm() {
 		return
 	}
 	p.leaving = slices.DeleteFunc(p.leaving, func(d *departure) bool {
-		_, _, ok := p.rec.find(d.sess.id, d.nr)
+		_, _, ok := p.rec.Find(d.sess.id, d.nr)
 		if !ok {
 			close(d.gone)
 		}
@@ -246,11 +247,11 @@ func (c *Client) assign(p *place) (s *session) {
 // that nobody wants, without those of the dead, with those that are wanted, and
 // settled. Any claim of our session that we do not know is one that nobody
 // wants. c.mu is held.
-func (c *Client) plan(p *place) (next lockRecord, changed bool) {
-	next = p.rec.clone()
+func (c *Client) plan(p *place) (next core.LockRecord, changed bool) {
+	next = p.rec.Clone()
 	changed = p.openOld != 0 && p.openOld == p.version // closes what may still follow that version
 	if s := c.sess; s != nil {
-		gone := next.drop(func(cl claimRecord) bool {
+		gone := next.Drop(func(cl core.Claim) bool {
 			if cl.Session != s.id || c.wants(p, cl.Nr) {
 				return false
 			}
@@ -258,63 +259,36 @@ func (c *Client) plan(p *place) (next lockRecord, changed bool) {
 				if d.nr == cl.Nr && d.broken != nil {
 					b := *d.broken
 					b.Token = cl.Token // 0: it was waiting
-					next.addBreak(b)
+					next.AddBreak(b)
 				}
 			}
 			return true
 		})
 		changed = changed || gone
 	}
-	if next.settle(c.isDead) && len(p.groups)+len(p.leaving) > 0 {
+	if next.Settle(c.isDead) && len(p.groups)+len(p.leaving) > 0 {
 		changed = true // claims of the dead bother only those who want the name
 	}
 	for _, g := range p.groups {
 		if g.nr == 0 || g.doubt {
 			continue
 		}
-		if _, _, ok := next.find(g.sess.id, g.nr); ok || g.state != wanted {
+		if _, _, ok := next.Find(g.sess.id, g.nr); ok || g.state != wanted {
 			continue
 		}
-		if !g.try && next.full() {
+		if !g.try && next.Full() {
 			g.try, g.full = true, true
 		}
-		next.enqueue(g.claim())
-		next.settle(c.isDead)
-		if _, holds, _ := next.find(g.sess.id, g.nr); holds || !g.try {
+		next.Enqueue(g.claim())
+		next.Settle(c.isDead)
+		if _, holds, _ := next.Find(g.sess.id, g.nr); holds || !g.try {
 			changed = true
 		} else {
-			next.drop(func(cl claimRecord) bool { return cl.is(g.sess.id, g.nr) })
+			next.Drop(func(cl core.Claim) bool { return cl.Is(g.sess.id, g.nr) })
 		}
 	}
 	return next, changed
 }
-
-// maxQueue bounds a queue, and maxRecord a record: a claim that would come later, or make
-// the record larger than every store keeps, is refused.
-const (
-	maxQueue  = 4096
-	maxRecord = MaxValue * 7 / 8
-)
-
-// full says whether a record has room for no more claims.
-func (r *lockRecord) full() bool {
-	if len(r.Waiters) < maxRecord/(claimSize+6*maxReason) {
-		return false // however long their reasons are
-	}
-	size := 0
-	for _, claims := range [][]claimRecord{r.Holders, r.Waiters} {
-		for _, c := range claims {
-			size += claimSize + len(c.Reason) + 5*strings.Count(c.Reason, "<") + 5*strings.Count(c.Reason, ">") + 5*strings.Count(c.Reason, "&")
-			if strings.ContainsFunc(c.Reason, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' || r > 0x2000 }) {
-				size += 5 * len(c.Reason) // escaped in JSON, the most that can be
-			}
-		}
-	}
-	return len(r.Waiters) >= maxQueue || size > maxRecord
-}
-
-// claimSize is the most that a claim takes in a record, but for its reason.
-const claimSize = 260
 
 // wants says whether a claim number of the current session is wanted, or not to
 // be given back yet.
@@ -332,7 +306,7 @@ func (c *Client) wants(p *place, nr int64) bool {
 	return false
 }
 
-func (g *group) claim() claimRecord {
+func (g *group) claim() core.Claim {
 	n := g.want
 	if g.slots < 2 && int64(g.waiting.len()) > n {
 		n = int64(g.waiting.len())
@@ -340,18 +314,9 @@ func (g *group) claim() claimRecord {
 	if n == 1 {
 		n = 0
 	}
-	return claimRecord{
+	return core.Claim{
 		Session: g.sess.id, Nr: g.nr, Slots: g.slots, N: n, TTL: g.sess.ttl.Milliseconds(),
 		Since: g.since.UnixMicro(), Reason: g.reason, Retries: g.retries, Set: g.set,
-	}
-}
-
-const maxBreaks = 16
-
-func (r *lockRecord) addBreak(b breakRecord) {
-	r.Breaks = append(r.Breaks, b)
-	if n := len(r.Breaks) - maxBreaks; n > 0 {
-		r.Breaks = slices.Delete(r.Breaks, 0, n)
 	}
 }
 
@@ -359,14 +324,14 @@ func (r *lockRecord) addBreak(b breakRecord) {
 // disk only if it gives someone a token. It wakes watchers only where someone
 // waits: for a grant to another process, or, of a claim that is handed on in
 // memory, to be told that another process is in line.
-func (p *place) write(next lockRecord, s *session) Write {
+func (p *place) write(next core.LockRecord, s *session) Write {
 	old := p.version
 	if old == 0 {
 		old = IfEmpty
 	}
-	w := Write{Key: Key{Names, p.name}, Old: old, Value: next.encode(max(old, 0)), Lazy: !next.gives()}
+	w := Write{Key: Key{Names, p.name}, Old: old, Value: next.Encode(core.Version(max(old, 0))), Lazy: !next.Gives()}
 	for _, h := range next.Holders {
-		if h.Token == 0 && (s == nil || h.Session != s.id) || h.tokens() > 1 && len(next.Waiters) > len(p.rec.Waiters) {
+		if h.Token == 0 && (s == nil || h.Session != s.id) || h.Tokens() > 1 && len(next.Waiters) > len(p.rec.Waiters) {
 			if w.Wake != "" && w.Wake != h.Session {
 				w.Wake = Everyone
 				break
@@ -387,18 +352,18 @@ const (
 
 // answered takes in what became of a write. An error is not the store's if the
 // context here had ended.
-func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Context) result {
+func (c *Client) answered(p *place, sw *swap, next core.LockRecord, here context.Context) result {
 	c.mu.Lock()
 	defer c.unlock()
 	if sw.write.Lazy {
 		c.lazy[p.name] = c.now() // a crash of the database may take it back, whatever the answer
 	}
 	if sw.err == nil {
-		p.unsure = never
+		p.unsure = core.Never
 	}
 	switch {
 	case sw.err != nil:
-		if p.unsure == never {
+		if p.unsure == core.Never {
 			p.unsure = c.now()
 		}
 		if sw.write.Old == IfEmpty {
@@ -413,12 +378,12 @@ func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Cont
 		return perhaps
 	case sw.out.Won:
 		p.shut = 0
-		next.written(sw.out.Record.Version)
+		next.Written(core.Version(sw.out.Record.Version))
 		p.saw(sw.out.Record)
 		c.see(p, next, sw.out.Record.Version, sw.sent)
 		return won
 	}
-	rec, err := decodeLock(sw.out.Record.Value, sw.out.Record.Version)
+	rec, err := lockOf(sw.out.Record)
 	if err != nil {
 		c.refuse(p, err)
 		return lostTo
@@ -433,7 +398,7 @@ func (c *Client) answered(p *place, sw *swap, next lockRecord, here context.Cont
 	p.shut++
 	if !sw.lostToOld() {
 		p.shut = 0
-	} else if p.shut > 1 || c.now().sub(sw.sent) > lockedCall {
+	} else if p.shut > 1 || c.now().Sub(sw.sent) > lockedCall {
 		c.denyTries(p)
 	}
 	return lostTo
@@ -484,13 +449,13 @@ func (p *place) saw(r Record) {
 	}
 }
 
-func (c *Client) seeRecord(p *place, r Record, asked instant) {
+func (c *Client) seeRecord(p *place, r Record, asked core.Instant) {
 	p.saw(r)
 	if p.known && r.Version == p.version {
 		c.see(p, p.rec, p.version, asked)
 		return
 	}
-	rec, err := decodeLock(r.Value, r.Version)
+	rec, err := lockOf(r)
 	if err != nil {
 		c.refuse(p, err)
 		return
@@ -503,7 +468,7 @@ func (c *Client) seeRecord(p *place, r Record, asked instant) {
 // has been silent for a TTL. A store that is busy is not silent, so they wait on;
 // c.mu is held.
 func (c *Client) failed(p *place, err error) {
-	if p.failing == never {
+	if p.failing == core.Never {
 		p.failing = c.now()
 	}
 	p.failed = err
@@ -511,7 +476,7 @@ func (c *Client) failed(p *place, err error) {
 	if busy {
 		c.answers, p.heard = true, c.now()
 	}
-	silent := !c.answers || c.now().sub(max(p.failing, p.heard)) > c.ttl()
+	silent := !c.answers || c.now().Sub(max(p.failing, p.heard)) > c.ttl()
 	for _, g := range slices.Clone(p.groups) {
 		if silent || g.try && !busy {
 			c.failGroup(g, noAnswer(err))
@@ -573,10 +538,10 @@ func (p *place) heldError() *HeldError {
 }
 
 // claims shows records as claims, without what only their sessions know.
-func (p *place) claims(recs []claimRecord) []Claim {
+func (p *place) claims(recs []core.Claim) []Claim {
 	var claims []Claim
 	for _, r := range recs {
-		claims = append(claims, r.public(p.name))
+		claims = append(claims, publicClaim(r, p.name))
 	}
 	return claims
 }
@@ -587,9 +552,9 @@ func (c *Client) backoff(p *place) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	still := time.Duration(0)
-	for _, since := range []instant{p.failing, p.unsure} {
-		if since != never {
-			still = max(still, c.now().sub(since))
+	for _, since := range []core.Instant{p.failing, p.unsure} {
+		if since != core.Never {
+			still = max(still, c.now().Sub(since))
 		}
 	}
 	return c.jitter(min(5*time.Millisecond+still/4, time.Second))

@@ -6,43 +6,20 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
-// A queue is full when it has 4096 waiters, or before its record is too large for a store,
-// whatever the reasons are.
-func TestFull(t *testing.T) {
-	for reason, want := range map[string]int{
-		"":                              maxRecord / claimSize,
-		strings.Repeat("x", maxReason):  1900,
-		strings.Repeat("<", maxReason):  600,
-		strings.Repeat("\"", maxReason): 600,
-		strings.Repeat("\n", maxReason): 600,
-		strings.Repeat("\u2028", 66):    600,
-		strings.Repeat("ü", 100):        1900,
-	} {
-		r := lockRecord{Next: maxToken - 1, Holders: []claimRecord{longClaim(0, reason)}}
-		r.Holders[0].Token = maxToken / 2
-		for len(r.Waiters) < 5000 && !r.full() {
-			for range 20 {
-				r.enqueue(longClaim(int64(len(r.Waiters)+1), reason))
-			}
-		}
-		if n, size := len(r.Waiters), len(r.encode(0)); n < want || n > maxQueue+20 || size > MaxValue {
-			t.Errorf("with the reason %.4q… it is full with %d waiters and %d bytes, want %d waiters or more", reason, n, size, want)
-		}
-	}
-}
-
 // longClaim is as large as a claim may be.
-func longClaim(nr int64, reason string) claimRecord {
-	return claimRecord{Session: strings.Repeat("f", 32), Nr: 1<<40 + nr, Slots: 1, Token: maxToken - 1, Off: 1 << 30, N: maxBlock,
+func longClaim(nr int64, reason string) core.Claim {
+	return core.Claim{Session: strings.Repeat("f", 32), Nr: 1<<40 + nr, Slots: 1, Token: 1<<61 - 1, Off: 1 << 30, N: maxBlock,
 		TTL: MaxTTL.Milliseconds(), Since: 1 << 52, Reason: reason, Retries: 1 << 20, Set: "100 of 1000"}
 }
 
 // Who comes to a full queue is told so at once, and not left to wait in no line.
 func TestFullIsTold(t *testing.T) {
-	value := lockRecord{Holders: []claimRecord{longClaim(0, "")}}
-	for i := range maxQueue {
+	value := core.LockRecord{Holders: []core.Claim{longClaim(0, "")}}
+	for i := range core.MaxQueue {
 		value.Waiters = append(value.Waiters, longClaim(int64(i+1), ""))
 	}
 	value.Next = 0
@@ -50,7 +27,7 @@ func TestFullIsTold(t *testing.T) {
 		value.Waiters[i].Token = 0
 	}
 	value.Holders[0].Token = 5
-	s := &oneRecord{rec: Record{Version: 1 << 50, Value: value.encode(0)}}
+	s := &oneRecord{rec: Record{Version: 1 << 50, Value: value.Encode(0)}}
 	c, err := New(s, &Options{RuntimeDir: os.DevNull})
 	if err != nil {
 		t.Fatal(err)

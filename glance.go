@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // Looks where the store has a cheap one that may be out of date (Glancer). What
@@ -24,7 +26,7 @@ func (c *Client) glance(ctx context.Context, keys []Key) ([]Record, error) {
 // lookOver looks at places and then at other keys in one query, and loads the
 // records of the places that matter. A record that was not loaded and says
 // nothing new has sure unset.
-func (c *Client) lookOver(ctx context.Context, places []*place, others []Key) (recs []Record, sure []bool, asked instant, err error) {
+func (c *Client) lookOver(ctx context.Context, places []*place, others []Key) (recs []Record, sure []bool, asked core.Instant, err error) {
 	keys := make([]Key, 0, len(places)+len(others))
 	for _, p := range places {
 		keys = append(keys, Key{Names, p.name})
@@ -71,7 +73,7 @@ func (c *Client) lookOver(ctx context.Context, places []*place, others []Key) (r
 // matters says whether a record that was glanced at calls for the record as it
 // stands; else it is taken in. c.mu is held.
 func (c *Client) matters(p *place, r Record) bool {
-	return !p.known || c.now().sub(p.asked) > c.loadEvery(p) || c.surprises(p, r)
+	return !p.known || c.now().Sub(p.asked) > c.loadEvery(p) || c.surprises(p, r)
 }
 
 // surprises says whether a record that was glanced at is not what others can
@@ -79,13 +81,13 @@ func (c *Client) matters(p *place, r Record) bool {
 // held.
 func (c *Client) surprises(p *place, r Record) bool {
 	if r.Version > p.version {
-		rec, err := decodeLock(r.Value, r.Version)
+		rec, err := lockOf(r)
 		if err != nil || !c.goesOn(p, &rec) {
 			return true
 		}
 		c.see(p, rec, r.Version, p.asked) // not as fresh as a look
 	}
-	p.failing, p.failed, c.answers = never, nil, true
+	p.failing, p.failed, c.answers = core.Never, nil, true
 	return false
 }
 
@@ -94,25 +96,25 @@ func (c *Client) surprises(p *place, r Record) bool {
 // that is seldom, and prolongs it by a seventh at most. c.mu is held.
 func (c *Client) loadEvery(p *place) time.Duration {
 	ttl := c.ttl()
-	if p.pos == nil || p.pos.moved == never {
+	if p.pos == nil || p.pos.moved == core.Never {
 		return ttl
 	}
-	return max(ttl, min(c.now().sub(p.pos.moved)/7, 4*ttl))
+	return max(ttl, min(c.now().Sub(p.pos.moved)/7, 4*ttl))
 }
 
 // goesOn says whether all our claims that stood in the record of a place stand in
 // one that follows it, and none that nobody wants: a crash of the store may bring
 // one back.
-func (c *Client) goesOn(p *place, rec *lockRecord) bool {
+func (c *Client) goesOn(p *place, rec *core.LockRecord) bool {
 	for _, g := range p.groups {
 		if g.state == wanted {
 			continue
 		}
-		if _, holds, ok := rec.find(g.sess.id, g.nr); !ok || g.state == held && !holds {
+		if _, holds, ok := rec.Find(g.sess.id, g.nr); !ok || g.state == held && !holds {
 			return false
 		}
 	}
-	unwanted := func(cl claimRecord) bool {
+	unwanted := func(cl core.Claim) bool {
 		return c.isOurs(cl.Session) && !c.wants(p, cl.Nr) &&
 			!slices.ContainsFunc(p.leaving, func(d *departure) bool { return d.nr == cl.Nr })
 	}

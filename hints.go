@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // hints runs the store's watch while there is something to be told.
@@ -13,7 +15,7 @@ type hints struct {
 	work    bool                           // they come
 	who     []string                       // that are asked for; nil: all
 	anew    func()                         // ends the watch, to begin anew
-	needed  instant                        // when they were last asked for
+	needed  core.Instant                   // when they were last asked for
 	subs    map[Key]map[chan struct{}]bool // for Watch and Observe
 }
 
@@ -76,7 +78,7 @@ func (c *Client) startHints() {
 				continue
 			}
 			c.log.Info("no hints from the store, polling instead", "err", err)
-			if c.now().sub(began) > time.Minute {
+			if c.now().Sub(began) > time.Minute {
 				wait = 100 * time.Millisecond
 			}
 			c.pause(c.jitter(wait))
@@ -107,7 +109,7 @@ func (c *Client) stopIdle(ctx context.Context, cancel func()) {
 // hintsIdle says whether nobody needs a watch that costs; c.mu is held.
 func (c *Client) hintsIdle() bool {
 	_, costs := c.store.(CostlyWatcher)
-	return costs && !c.waiting && len(c.hints.subs) == 0 && c.now().sub(c.hints.needed) > watchIdle
+	return costs && !c.waiting && len(c.hints.subs) == 0 && c.now().Sub(c.hints.needed) > watchIdle
 }
 
 // hint: the store tells of a write, or (zero) that anything may have changed.
@@ -157,7 +159,7 @@ func (c *Client) hint(h Hint) {
 
 // isAhead says whether a session has a claim where we wait; c.mu is held.
 func (c *Client) isAhead(session string) bool {
-	its := func(cl claimRecord) bool { return cl.Session == session }
+	its := func(cl core.Claim) bool { return cl.Session == session }
 	for _, p := range c.places {
 		if p.waits && (slices.ContainsFunc(p.rec.Holders, its) || slices.ContainsFunc(p.rec.Waiters, its)) {
 			return true
@@ -181,8 +183,8 @@ func (c *Client) hintPlace(p *place) {
 		}
 		return
 	}
-	at := c.now().add(time.Duration(min(c.before(p), 60)) * 3 * time.Millisecond)
-	if p.lookAt == never || at < p.lookAt {
+	at := c.now().Add(time.Duration(min(c.before(p), 60)) * 3 * time.Millisecond)
+	if p.lookAt == core.Never || at < p.lookAt {
 		p.lookAt = at
 		signal(c.nudge)
 	}

@@ -3,6 +3,8 @@ package holdfast
 import (
 	"fmt"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // An Owner says whose a claim is, for people: nothing is decided on it.
@@ -19,19 +21,7 @@ type Owner struct {
 }
 
 // String is "user@host (pid 4711)", or as much of it as is known.
-func (o Owner) String() string {
-	s := o.Host
-	if o.User != "" {
-		s = o.User + "@" + s
-	}
-	if s == "" {
-		s = "session " + o.Session[:min(len(o.Session), 8)]
-	}
-	if o.PID != 0 {
-		s += fmt.Sprintf(" (pid %d)", o.PID)
-	}
-	return s
-}
+func (o Owner) String() string { return core.Owner(o).String() }
 
 // A Claim is one holder or waiter of a name as the store showed it.
 type Claim struct {
@@ -129,10 +119,10 @@ func claimID(session string, nr int64) string {
 	return fmt.Sprintf("%s-%d", session[:min(len(session), 8)], nr)
 }
 
-// public is a claim record for people, without what only its session knows.
-func (c claimRecord) public(name string) Claim {
+// publicClaim is a claim record for people, without what only its session knows.
+func publicClaim(c core.Claim, name string) Claim {
 	return Claim{
-		ID: claimID(c.Session, c.Nr), Name: name, Slots: c.Slots, Token: c.Token,
+		ID: claimID(c.Session, c.Nr), Name: name, Slots: c.Slots, Token: int64(c.Token),
 		Owner: Owner{Session: c.Session}, Reason: c.Reason, Since: time.UnixMicro(c.Since),
 		Retries: c.Retries,
 		TTL:     time.Duration(c.TTL) * time.Millisecond, BeatAge: -1, Collecting: c.Set, nr: c.Nr,
@@ -151,23 +141,23 @@ func (c *Client) fill(claims []Claim, looks map[string]sighting) {
 		if !ok {
 			continue
 		}
-		rec, err := decodeSession(s.rec.Value)
+		rec, err := core.DecodeSession(s.rec.Value)
 		if err != nil || len(s.rec.Value) == 0 {
 			continue
 		}
 		if rec.Owner != nil {
-			cl.Owner = *rec.Owner
+			cl.Owner = Owner(*rec.Owner)
 			cl.Owner.Session = id
 		}
 		cl.TTL = time.Duration(rec.TTL) * time.Millisecond
 		cl.Detached = rec.Detached
-		cl.BeatAge = max(rec.age(s.rec.Age), -1)
+		cl.BeatAge = max(rec.Age(s.rec.Age), -1)
 		if rec.Suspected != nil && !rec.Detached {
 			cl.Suspected, cl.SuspectedBy = true, rec.Suspected.By
 		}
 		if rec.Detached && cl.BeatAge >= 0 {
 			cl.Ends = time.Now().Add(cl.TTL - Margin(cl.TTL) - cl.BeatAge)
 		}
-		cl.Dead = rec.Dead != 0 || rec.endedAlone(cl.BeatAge, 0) || !rec.Detached && c.proof.near(id) && c.proof.dead(id)
+		cl.Dead = rec.Dead != 0 || rec.EndedAlone(cl.BeatAge, 0, clocks()) || !rec.Detached && c.proof.near(id) && c.proof.dead(id)
 	}
 }

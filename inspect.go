@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // Show says who holds a name and who waits. A free name is no error.
@@ -151,23 +153,23 @@ func (i Info) summary() string {
 
 // read takes in a name's record and its audit.
 func (i *Info) read(lock, audit Record) error {
-	rec, err := decodeLock(lock.Value, lock.Version)
+	rec, err := lockOf(lock)
 	if err != nil {
 		return err
 	}
 	i.Version = lock.Version
 	for _, h := range rec.Holders {
-		i.Holders = append(i.Holders, h.public(i.Name))
+		i.Holders = append(i.Holders, publicClaim(h, i.Name))
 	}
 	for _, w := range rec.Waiters {
-		i.Waiters = append(i.Waiters, w.public(i.Name))
+		i.Waiters = append(i.Waiters, publicClaim(w, i.Name))
 	}
 	kept, err := decodeAudit(audit.Value)
 	if err != nil {
 		return err
 	}
 	for _, b := range mergeBreaks(kept, rec.Breaks) {
-		i.Breaks = append(i.Breaks, Break{Token: b.Token, Was: b.Was, By: b.By, Reason: b.Reason, At: time.UnixMicro(b.At), Now: b.Now})
+		i.Breaks = append(i.Breaks, Break{Token: int64(b.Token), Was: Owner(b.Was), By: Owner(b.By), Reason: b.Reason, At: time.UnixMicro(b.At), Now: b.Now})
 	}
 	return nil
 }
@@ -191,8 +193,8 @@ func (c *Client) fillAll(ctx context.Context, infos []Info) error {
 }
 
 // An audit record is the breaks of a name, newest first.
-func decodeAudit(value []byte) ([]breakRecord, error) {
-	var breaks []breakRecord
+func decodeAudit(value []byte) ([]core.Break, error) {
+	var breaks []core.Break
 	if len(value) > 0 {
 		if err := json.Unmarshal(value, &breaks); err != nil {
 			return nil, fmt.Errorf("not an audit record: %w", err)
@@ -202,12 +204,12 @@ func decodeAudit(value []byte) ([]breakRecord, error) {
 }
 
 // mergeBreaks adds breaks to those kept, newest first and without doubles.
-func mergeBreaks(kept, fresh []breakRecord) []breakRecord {
+func mergeBreaks(kept, fresh []core.Break) []core.Break {
 	for _, b := range fresh {
-		if !slices.ContainsFunc(kept, func(k breakRecord) bool { return k.Session == b.Session && k.Nr == b.Nr }) {
+		if !slices.ContainsFunc(kept, func(k core.Break) bool { return k.Session == b.Session && k.Nr == b.Nr }) {
 			kept = append(kept, b)
 		}
 	}
-	slices.SortStableFunc(kept, func(a, b breakRecord) int { return cmp.Compare(b.At, a.At) })
-	return kept[:min(len(kept), maxBreaks)]
+	slices.SortStableFunc(kept, func(a, b core.Break) int { return cmp.Compare(b.At, a.At) })
+	return kept[:min(len(kept), core.MaxBreaks)]
 }

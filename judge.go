@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // Judging: a session may be buried by whoever waits behind one of its claims,
@@ -29,9 +31,9 @@ import (
 // A sighting is one look at a session's record.
 type sighting struct {
 	rec      Record
-	asked    instant // before the call was sent
-	got      instant // after it had been answered
-	glimpsed bool    // it may be out of date: nothing is done on it
+	asked    core.Instant // before the call was sent
+	got      core.Instant // after it had been answered
+	glimpsed bool         // it may be out of date: nothing is done on it
 }
 
 // judge remembers since when it has seen the same beat.
@@ -44,11 +46,11 @@ type judge struct {
 }
 
 type watched struct {
-	beat   sessionRecord
-	since  instant // when this beat was first seen
-	born   instant // when it was written, as far as the store's clock tells; never
-	looked instant // when it was last looked at
-	marked instant // when its mark was first seen; never
+	beat   core.SessionRecord
+	since  core.Instant // when this beat was first seen
+	born   core.Instant // when it was written, as far as the store's clock tells; never
+	looked core.Instant // when it was last looked at
+	marked core.Instant // when its mark was first seen; never
 	ttl    time.Duration
 	absent bool
 	// version is the newest seen of its record: a glimpse of an older one is no news.
@@ -72,38 +74,38 @@ func (j *judge) hurry() { j.mu.Lock(); j.hurried = true; j.mu.Unlock() }
 
 // due says whether a judgement of one of the sessions is due at t, or a hint
 // has come.
-func (j *judge) due(sessions []string, t instant) bool {
+func (j *judge) due(sessions []string, t core.Instant) bool {
 	at := j.next(sessions)
-	return at != never && at <= t
+	return at != core.Never && at <= t
 }
 
 // next is when one of the sessions is to be looked at, because its beat will be
 // late, or have stood for a TTL, or a mark for half of it; never: no such
 // time is known.
-func (j *judge) next(sessions []string) instant {
+func (j *judge) next(sessions []string) core.Instant {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.hurried {
 		return j.c.now()
 	}
-	at := never
+	at := core.Never
 	for _, s := range sessions {
 		w := j.watched[s]
 		if w == nil {
 			continue
 		}
-		moments := []instant{w.since.add(w.ttl / 2), w.since.add(w.ttl)}
-		if w.born != never {
-			moments = append(moments, w.born.add(w.ttl/2), w.born.add(w.ttl))
+		moments := []core.Instant{w.since.Add(w.ttl / 2), w.since.Add(w.ttl)}
+		if w.born != core.Never {
+			moments = append(moments, w.born.Add(w.ttl/2), w.born.Add(w.ttl))
 		}
 		if w.absent {
-			moments = append(moments, w.since.add(firstPoll))
+			moments = append(moments, w.since.Add(firstPoll))
 		}
-		if w.marked != never {
-			moments = append(moments, w.marked.add(w.ttl/2))
+		if w.marked != core.Never {
+			moments = append(moments, w.marked.Add(w.ttl/2))
 		}
 		for _, due := range moments {
-			if due > w.looked && (at == never || due < at) {
+			if due > w.looked && (at == core.Never || due < at) {
 				at = due
 			}
 		}
@@ -123,7 +125,7 @@ const (
 )
 
 // consider judges one sighting.
-func (j *judge) consider(session string, s sighting) (v verdict, rec sessionRecord, why string) {
+func (j *judge) consider(session string, s sighting) (v verdict, rec core.SessionRecord, why string) {
 	patient, defaultTTL := j.c.isWaiting(), j.c.ttlGuess()
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -132,7 +134,7 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 	var err error
 	if w != nil && s.rec.Version == w.version {
 		rec = w.beat
-	} else if rec, err = decodeSession(s.rec.Value); err != nil {
+	} else if rec, err = core.DecodeSession(s.rec.Value); err != nil {
 		return letLive, rec, ""
 	}
 	if rec.Dead != 0 {
@@ -146,19 +148,19 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 	if absent || ttl <= 0 {
 		ttl = defaultTTL
 	}
-	if w == nil || w.absent != absent || !w.beat.sameBeat(rec) {
-		w = &watched{beat: rec, since: s.got, born: never, marked: never, ttl: ttl, absent: absent}
+	if w == nil || w.absent != absent || !w.beat.SameBeat(rec) {
+		w = &watched{beat: rec, since: s.got, born: core.Never, marked: core.Never, ttl: ttl, absent: absent}
 		if rec.Detached {
 			ago := j.c.proof.recall(session, rec)
-			w.since = min(w.since, j.c.now().add(-ago)) // the clock is read later: that is on the safe side
+			w.since = min(w.since, j.c.now().Add(-ago)) // the clock is read later: that is on the safe side
 		}
 		j.watched[session] = w
 	}
 	w.beat, w.ttl, w.looked, w.version = rec, ttl, s.asked, s.rec.Version // a mark may have come
-	if rec.Suspected != nil && w.marked == never {
+	if rec.Suspected != nil && w.marked == core.Never {
 		w.marked = s.got
 	}
-	stood := s.asked.sub(w.since)
+	stood := s.asked.Sub(w.since)
 	if absent {
 		// A first claim may outrun its session, or a crash have lost it.
 		if stood >= firstPoll/2 {
@@ -169,17 +171,17 @@ func (j *judge) consider(session string, s sighting) (v verdict, rec sessionReco
 	if stood >= ttl {
 		return buryIt, rec, fmt.Sprintf("silent for %s", shortDuration(stood))
 	}
-	age := rec.age(s.rec.Age)
+	age := rec.Age(s.rec.Age)
 	if !old {
-		w.born = never
+		w.born = core.Never
 	}
 	if age >= 0 {
-		w.born = s.asked.add(-age + time.Millisecond) // a look then is not too early
+		w.born = s.asked.Add(-age + time.Millisecond) // a look then is not too early
 	}
 	switch {
-	case rec.endedAlone(age, 0):
+	case rec.EndedAlone(age, 0, clocks()):
 		return buryIt, rec, "its time is over"
-	case age >= ttl && rec.Suspected != nil && s.rec.Age >= ttl/2 && (!patient || s.asked.sub(w.marked) >= ttl/2):
+	case age >= ttl && rec.Suspected != nil && s.rec.Age >= ttl/2 && (!patient || s.asked.Sub(w.marked) >= ttl/2):
 		// Who goes on waiting has seen the mark stand on its own clock as well.
 		// Who only asks once cannot, and relies on the store's clock not having
 		// leapt by a TTL since the mark.
@@ -277,8 +279,8 @@ func (c *Client) ttlGuess() time.Duration {
 // claimStands looks again at the records where a session was seen to have a
 // claim, and returns the longest TTL of those that still stand; 0: none does.
 func (c *Client) claimStands(ctx context.Context, session string, names []string) (ttl time.Duration) {
-	its := func(cl claimRecord) bool { return cl.Session == session }
-	has := func(r lockRecord) bool {
+	its := func(cl core.Claim) bool { return cl.Session == session }
+	has := func(r core.LockRecord) bool {
 		return slices.ContainsFunc(r.Holders, its) || slices.ContainsFunc(r.Waiters, its)
 	}
 	names = slices.Clone(names)
@@ -307,7 +309,7 @@ func (c *Client) claimStands(ctx context.Context, session string, names []string
 		if p := c.places[name]; p != nil && p.known {
 			c.seeRecord(p, recs[i], asked)
 		}
-		rec, err := decodeLock(recs[i].Value, recs[i].Version)
+		rec, err := lockOf(recs[i])
 		if err != nil {
 			continue
 		}
@@ -321,7 +323,7 @@ func (c *Client) claimStands(ctx context.Context, session string, names []string
 }
 
 // carryOut does what a verdict says and reports whether the session is dead.
-func (c *Client) carryOut(ctx context.Context, id string, r Record, rec sessionRecord, v verdict, why string, names []string) bool {
+func (c *Client) carryOut(ctx context.Context, id string, r Record, rec core.SessionRecord, v verdict, why string, names []string) bool {
 	key := Key{Sessions, id}
 	old := r.Version
 	if old == 0 || len(r.Value) == 0 {
@@ -336,21 +338,21 @@ func (c *Client) carryOut(ctx context.Context, id string, r Record, rec sessionR
 		if ttl == 0 {
 			return false // it has left in order since we saw its claim
 		}
-		zero := sessionRecord{TTL: ttl.Milliseconds(), Suspected: &suspicion{By: c.owner.String()}}
-		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: IfEmpty, Value: zero.encode()}})
+		zero := core.SessionRecord{TTL: ttl.Milliseconds(), Suspected: &core.Suspicion{By: c.owner.String()}}
+		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: IfEmpty, Value: zero.Encode()}})
 	case markIt:
-		rec.Suspected = &suspicion{By: c.owner.String(), Age: max(r.Age, 0).Microseconds()}
-		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: rec.encode(), Wake: id}})
+		rec.Suspected = &core.Suspicion{By: c.owner.String(), Age: max(r.Age, 0).Microseconds()}
+		c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: rec.Encode(), Wake: id}})
 		c.log.Info("suspected", "session", id, "owner", rec.Owner)
 	case buryIt:
-		tomb := sessionRecord{Owner: rec.Owner, TTL: rec.TTL, Grace: rec.Grace, Beat: rec.Beat, Nonce: rec.Nonce,
+		tomb := core.SessionRecord{Owner: rec.Owner, TTL: rec.TTL, Grace: rec.Grace, Beat: rec.Beat, Nonce: rec.Nonce,
 			Dead: time.Now().UnixMicro(), By: c.owner.String(), Why: why}
-		outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: tomb.encode(), Wake: Everyone}})
+		outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: tomb.Encode(), Wake: Everyone}})
 		if err != nil {
 			return false // perhaps: the next look tells
 		}
 		if !outs[0].Won {
-			now, err := decodeSession(outs[0].Record.Value)
+			now, err := core.DecodeSession(outs[0].Record.Value)
 			if err != nil || now.Dead == 0 {
 				return false // it lives
 			}
@@ -368,7 +370,7 @@ func (c *Client) carryOut(ctx context.Context, id string, r Record, rec sessionR
 // tombstone is over: counted from now, or from when the tombstone was written, as far
 // as its age by the store's clock and the wall clocks agree on that. (Else processes
 // that only ask once would each count from the start.)
-func (c *Client) knowDead(id string, tomb sessionRecord, age time.Duration) {
+func (c *Client) knowDead(id string, tomb core.SessionRecord, age time.Duration) {
 	grace := time.Duration(tomb.Grace) * time.Millisecond
 	grace -= min(grace, max(min(age, time.Since(time.UnixMicro(tomb.Dead))), 0))
 	c.mu.Lock()
@@ -376,7 +378,7 @@ func (c *Client) knowDead(id string, tomb sessionRecord, age time.Duration) {
 		if len(c.dead) > 10000 {
 			clear(c.dead) // every death can be read again
 		}
-		c.dead[id] = c.now().add(grace)
+		c.dead[id] = c.now().Add(grace)
 		if grace > 0 {
 			c.machine.AfterFunc(grace, c.buried)
 		}
@@ -411,12 +413,12 @@ func (c *Client) buryProven(ids []string) {
 func (c *Client) buryOwn(ctx context.Context, s *session, grace time.Duration) error {
 	errDead := errors.New("dead")
 	_, err := c.update(ctx, Key{Sessions, s.id}, Everyone, func(r Record) ([]byte, error) {
-		rec, err := decodeSession(r.Value)
+		rec, err := core.DecodeSession(r.Value)
 		if err == nil && rec.Dead != 0 {
 			return nil, errDead
 		}
-		return sessionRecord{Owner: &c.owner, TTL: s.ttl.Milliseconds(), Grace: grace.Milliseconds() + int64(min(grace, 1)),
-			Beat: rec.Beat, Nonce: rec.Nonce, Dead: time.Now().UnixMicro(), By: c.owner.String(), Why: "closed"}.encode(), nil
+		return core.SessionRecord{Owner: &c.owner, TTL: s.ttl.Milliseconds(), Grace: grace.Milliseconds() + int64(min(grace, 1)),
+			Beat: rec.Beat, Nonce: rec.Nonce, Dead: time.Now().UnixMicro(), By: c.owner.String(), Why: "closed"}.Encode(), nil
 	})
 	if errors.Is(err, errDead) {
 		return nil

@@ -77,6 +77,29 @@ func deps(t *testing.T, dir, goos string) (paths []string) {
 	return paths
 }
 
+// The core does no I/O: time is an argument, and nothing in it waits.
+func TestCoreImports(t *testing.T) {
+	files, err := filepath.Glob("internal/core/*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range f.Imports {
+			path := strings.Trim(spec.Path.Value, `"`)
+			if strings.Contains(path, ".") || slices.Contains([]string{"context", "sync", "sync/atomic", "os", "io", "log", "log/slog", "math/rand", "math/rand/v2", "net"}, path) {
+				t.Errorf("%s imports %s", name, path)
+			}
+		}
+	}
+}
+
 // The root needs the standard library, x/sys and internal packages, wherever it is built.
 func TestRootImports(t *testing.T) {
 	for _, goos := range []string{"linux", "darwin", "windows"} {

@@ -3,6 +3,8 @@ package holdfast
 import (
 	"context"
 	"slices"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // afterBeat looks, after a heartbeat that is on disk, once at the names that
@@ -10,7 +12,7 @@ import (
 // database crashed in between, the claim is there again, and it is a claim of a
 // living session that nobody wants; if not, the heartbeat has carried its end
 // along. Debts are looked at, too.
-func (c *Client) afterBeat(sent instant) {
+func (c *Client) afterBeat(sent core.Instant) {
 	c.mu.Lock()
 	defer c.unlock()
 	for _, p := range c.places {
@@ -52,8 +54,8 @@ func (c *Client) recheck(keys []Key) {
 				c.lazy[k.Name] = asked // at the next beat
 				continue
 			}
-			rec, err := decodeLock(recs[i].Value, recs[i].Version)
-			ours := func(cl claimRecord) bool { return c.isOurs(cl.Session) }
+			rec, err := lockOf(recs[i])
+			ours := func(cl core.Claim) bool { return c.isOurs(cl.Session) }
 			if err != nil || !slices.ContainsFunc(rec.Holders, ours) && !slices.ContainsFunc(rec.Waiters, ours) {
 				continue
 			}

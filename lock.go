@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/holdfast-lock/holdfast/internal/core"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -16,7 +17,7 @@ type Lock struct {
 	group  *group
 	sess   *session
 	token  int64
-	since  instant
+	since  core.Instant
 	values context.Context
 
 	// Guarded by c.mu.
@@ -220,7 +221,7 @@ func (l *Lock) end(cause error) {
 		l.set.cancel(cause) // when one is lost, or the last is released
 	}
 	if t := l.c.opts.Trace; t != nil && t.Ended != nil {
-		name, token, held := l.Name(), l.token, l.c.now().sub(l.since)
+		name, token, held := l.Name(), l.token, l.c.now().Sub(l.since)
 		if errors.Is(cause, ErrReleased) {
 			cause = nil
 		}

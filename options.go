@@ -5,16 +5,17 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // DefaultTTL is how long a session may be silent where neither the store's
 // setting nor Options.TTL says otherwise; MinTTL and MaxTTL are the least and
 // the most that are accepted.
 const (
-	DefaultTTL = 15 * time.Second
-	MinTTL     = time.Second
-	MaxTTL     = 366 * 24 * time.Hour
-	maxReason  = 200
+	DefaultTTL = core.DefaultTTL
+	MinTTL     = core.MinTTL
+	MaxTTL     = core.MaxTTL
 	maxSlots   = 1 << 30 // every reader of a record accepts it
 )
 
@@ -116,8 +117,8 @@ func MaxWait(d time.Duration) Option {
 func Reason(text string) Option {
 	return func(r *request) {
 		r.reason = strings.ToValidUTF8(text, "\uFFFD")
-		if len(text) > maxReason {
-			r.fail(fmt.Errorf("Reason has %d bytes, at most %d", len(text), maxReason))
+		if len(text) > core.MaxReason {
+			r.fail(fmt.Errorf("Reason has %d bytes, at most %d", len(text), core.MaxReason))
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // A place is this client's business with one name: what it last saw of the
@@ -20,17 +22,17 @@ type place struct {
 
 	// The record as last seen.
 	known   bool
-	rec     lockRecord
+	rec     core.LockRecord
 	version int64
-	asked   instant // when the latest call was sent that showed it
-	got     instant // when this version was first seen here
-	glanced instant // when the last glance before a write was answered
+	asked   core.Instant // when the latest call was sent that showed it
+	got     core.Instant // when this version was first seen here
+	glanced core.Instant // when the last glance before a write was answered
 
 	foreign      bool // other sessions wait
-	foreignSince instant
-	waits        bool      // a claim of ours is in its queue
-	lookAt       instant   // when the wait loop looks at it because of a hint
-	pos          *position // nil until it waits
+	foreignSince core.Instant
+	waits        bool         // a claim of ours is in its queue
+	lookAt       core.Instant // when the wait loop looks at it because of a hint
+	pos          *position    // nil until it waits
 
 	// What the driver is at.
 	busy    bool
@@ -38,11 +40,11 @@ type place struct {
 	openOld int64 // a write from this version has an unknown outcome
 	blind   bool  // so has one that takes the name whenever it is empty: a debt
 	leaving []*departure
-	shut    int     // writes in a row that lost to the very record that they were to follow: its row is locked
-	failing instant // since when the store does not answer; never: it does
+	shut    int          // writes in a row that lost to the very record that they were to follow: its row is locked
+	failing core.Instant // since when the store does not answer; never: it does
 	failed  error
-	heard   instant // when it last said that it is busy
-	unsure  instant // since when it does not say what became of writes, though it may answer; never: it does
+	heard   core.Instant // when it last said that it is busy
+	unsure  core.Instant // since when it does not say what became of writes, though it may answer; never: it does
 }
 
 // A departure is a claim of ours that is to go.
@@ -50,19 +52,19 @@ type departure struct {
 	sess   *session
 	nr     int64
 	held   bool          // it was granted
-	after  instant       // not before (Options.Grace, after a break)
-	broken *breakRecord  // what it leaves behind in the audit
+	after  core.Instant  // not before (Options.Grace, after a break)
+	broken *core.Break   // what it leaves behind in the audit
 	gone   chan struct{} // closed when it is confirmed gone, or void with its session
 	void   bool          // the latter
 }
 
 // keptFor is how long the claim has to stay yet although it was given up: it was
 // broken, and its grace is not over.
-func (d *departure) keptFor(t instant) time.Duration {
-	if d.after == never {
+func (d *departure) keptFor(t core.Instant) time.Duration {
+	if d.after == core.Never {
 		return 0
 	}
-	return max(d.after.sub(t), 0)
+	return max(d.after.Sub(t), 0)
 }
 
 // requeue has those who still wait in a group start anew, at the end of the
@@ -102,7 +104,7 @@ type group struct {
 	reason  string
 	set     string
 	since   time.Time
-	born    instant
+	born    core.Instant
 	waiting fifo
 	active  []*Lock
 	want    int64 // tokens to ask for, to be handed on in memory
@@ -114,7 +116,7 @@ type group struct {
 	state       groupState
 	token, last int64 // the next token to give, and the first that is not ours
 	given       bool  // one has been given
-	broken      *breakRecord
+	broken      *core.Break
 	doubt       bool // it has vanished from the queue: not asked for again before the next heartbeat
 }
 
@@ -138,15 +140,15 @@ const maxBlock = 1 << 16
 func (c *Client) place(name string) *place {
 	p := c.places[name]
 	if p == nil {
-		p = &place{name: name, asked: never, glanced: never, got: never, failing: never, heard: never, unsure: never, lookAt: never}
+		p = &place{name: name, asked: core.Never, glanced: core.Never, got: core.Never, failing: core.Never, heard: core.Never, unsure: core.Never, lookAt: core.Never}
 		c.places[name] = p
 		if old, ok := c.recent[name]; ok {
 			// What it was when we left it: who comes again soon need not ask.
 			delete(c.recent, name)
-			if c.now().sub(old.at) < recently {
+			if c.now().Sub(old.at) < recently {
 				p.known, p.rec, p.version, p.got = true, old.rec, old.version, old.at
 				if old.pace > 0 {
-					p.pos = &position{moved: never, pace: old.pace}
+					p.pos = &position{moved: core.Never, pace: old.pace}
 				}
 				c.compare(p)
 			}
@@ -180,7 +182,7 @@ func (c *Client) join(r *request) {
 		r.announce(last.state != wanted)
 		c.advance(last, c.now())
 		return
-	case last.token < last.last && last.sess.trusted() && !p.foreign && c.now().sub(p.asked) <= turn:
+	case last.token < last.last && last.sess.trusted() && !p.foreign && c.now().Sub(p.asked) <= turn:
 		r.group = last // shared, and nobody else waits
 		c.give(last, r, c.now())
 		return
@@ -194,14 +196,14 @@ func (c *Client) join(r *request) {
 
 // full says whether our own groups leave no room for one more.
 func (p *place) full(slots int) bool {
-	var ours []claimRecord
+	var ours []core.Claim
 	for _, g := range p.groups {
 		if g.state != held {
 			return true
 		}
-		ours = append(ours, claimRecord{Slots: g.slots, N: int64(len(g.active))})
+		ours = append(ours, core.Claim{Slots: g.slots, N: int64(len(g.active))})
 	}
-	return !fits(claimRecord{Slots: slots}, ours)
+	return !core.Fits(core.Claim{Slots: slots}, ours)
 }
 
 // abandon takes a request out of the line and reports whether it was still in
@@ -221,7 +223,7 @@ func (c *Client) abandon(r *request) bool {
 
 // part gives a group's claim up. Who still waits in it starts anew, at the end
 // of the queue. c.mu is held.
-func (c *Client) part(g *group, broken *breakRecord) *departure {
+func (c *Client) part(g *group, broken *core.Break) *departure {
 	p := g.p
 	i := slices.Index(p.groups, g)
 	if i < 0 {
@@ -233,9 +235,9 @@ func (c *Client) part(g *group, broken *breakRecord) *departure {
 	if g.nr == 0 || g.sess.over {
 		return departed
 	}
-	d := &departure{sess: g.sess, nr: g.nr, held: g.state == held, after: never, broken: broken, gone: make(chan struct{})}
+	d := &departure{sess: g.sess, nr: g.nr, held: g.state == held, after: core.Never, broken: broken, gone: make(chan struct{})}
 	if broken != nil && d.held && c.opts.Grace > 0 {
-		d.after = c.now().add(c.opts.Grace)
+		d.after = c.now().Add(c.opts.Grace)
 		c.machine.AfterFunc(c.opts.Grace, func() {
 			c.mu.Lock()
 			defer c.unlock()
@@ -247,8 +249,8 @@ func (c *Client) part(g *group, broken *breakRecord) *departure {
 }
 
 // see takes in a record that a call sent at asked has shown; c.mu is held.
-func (c *Client) see(p *place, rec lockRecord, version int64, asked instant) {
-	p.failing, p.failed = never, nil
+func (c *Client) see(p *place, rec core.LockRecord, version int64, asked core.Instant) {
+	p.failing, p.failed = core.Never, nil
 	c.answers = true
 	if p.known && version < p.version && asked < p.got {
 		return // overtaken on its way
@@ -262,7 +264,7 @@ func (c *Client) see(p *place, rec lockRecord, version int64, asked instant) {
 		}
 		alone := !p.foreign
 		c.compare(p)
-		if p.foreign && alone && before != never {
+		if p.foreign && alone && before != core.Never {
 			p.foreignSince = before // it may have come right after the look before
 		}
 	}
@@ -275,7 +277,7 @@ func (c *Client) see(p *place, rec lockRecord, version int64, asked instant) {
 
 // compare finds our claims in a record that is news.
 func (c *Client) compare(p *place) {
-	foreign := slices.ContainsFunc(p.rec.Waiters, func(w claimRecord) bool { return !c.isOurs(w.Session) && !c.isDead(w.Session) })
+	foreign := slices.ContainsFunc(p.rec.Waiters, func(w core.Claim) bool { return !c.isOurs(w.Session) && !c.isDead(w.Session) })
 	if foreign && !p.foreign {
 		p.foreignSince = c.now()
 	}
@@ -285,7 +287,7 @@ func (c *Client) compare(p *place) {
 		if g.nr == 0 {
 			continue
 		}
-		claim, holds, ok := p.rec.find(g.sess.id, g.nr)
+		claim, holds, ok := p.rec.Find(g.sess.id, g.nr)
 		switch {
 		case ok && holds && g.state != held:
 			c.granted(g, claim)
@@ -315,9 +317,9 @@ func (c *Client) compare(p *place) {
 
 // recent is a record as it was left behind with others in it.
 type recent struct {
-	rec     lockRecord
+	rec     core.LockRecord
 	version int64
-	at      instant
+	at      core.Instant
 	pace    time.Duration
 }
 
@@ -360,16 +362,18 @@ func (e *brokenError) Is(target error) bool { return target == ErrLost }
 
 func (e *brokenError) Error() string { return e.why }
 
-func brokenBy(by Owner, reason string) string { return fmt.Sprintf("broken by %s: %s", by, reason) }
+func brokenBy(by core.Owner, reason string) string {
+	return fmt.Sprintf("broken by %s: %s", by, reason)
+}
 
 // granted: the record shows a claim of ours among the holders. It is believed
 // only while the window is open, at this moment. Whether anyone else thinks
 // that the session lives does not matter, and is not asked.
-func (c *Client) granted(g *group, claim claimRecord) {
+func (c *Client) granted(g *group, claim core.Claim) {
 	if !g.sess.trusted() {
 		return
 	}
-	g.state, g.token, g.last = held, claim.Token, claim.Token+claim.tokens()
+	g.state, g.token, g.last = held, int64(claim.Token), int64(claim.Token)+claim.Tokens()
 	if g.slots == 0 {
 		for g.waiting.len() > 0 && g.token < g.last {
 			c.give(g, g.waiting.pop(), c.now())
@@ -383,7 +387,7 @@ func (c *Client) granted(g *group, claim claimRecord) {
 
 // advance gives a held claim that nobody has to the next who waits for it
 // here, if it may; else it gives the claim up, or looks first. c.mu is held.
-func (c *Client) advance(g *group, t instant) *departure {
+func (c *Client) advance(g *group, t core.Instant) *departure {
 	p := g.p
 	switch {
 	case g.state != held || len(g.active) > 0 || !g.sess.trustedAt(t):
@@ -393,9 +397,9 @@ func (c *Client) advance(g *group, t instant) *departure {
 		return c.part(g, nil)
 	case !g.given:
 		c.give(g, g.waiting.pop(), t)
-	case g.token == g.last || p.foreign && t.sub(p.foreignSince) > turn:
+	case g.token == g.last || p.foreign && t.Sub(p.foreignSince) > turn:
 		return c.part(g, nil)
-	case t.sub(p.asked) > turn:
+	case t.Sub(p.asked) > turn:
 		p.look = true
 		c.kick(p)
 	default:
@@ -405,7 +409,7 @@ func (c *Client) advance(g *group, t instant) *departure {
 }
 
 // give makes a request a lock, with a token of its own.
-func (c *Client) give(g *group, r *request, t instant) {
+func (c *Client) give(g *group, r *request, t core.Instant) {
 	l := &Lock{c: c, group: g, sess: g.sess, token: g.token, since: t, values: r.ctx}
 	g.token++
 	g.given = true
@@ -414,7 +418,7 @@ func (c *Client) give(g *group, r *request, t instant) {
 }
 
 // endGroup ends belief in one held claim; c.mu is held.
-func (c *Client) endGroup(g *group, why string, err error, broken *breakRecord) {
+func (c *Client) endGroup(g *group, why string, err error, broken *core.Break) {
 	for _, l := range g.active {
 		l.lose(why, err)
 	}
@@ -453,7 +457,7 @@ func (c *Client) sessionOver(p *place, s *session, why string, err error) {
 // revoke: one of our claims was broken. Belief ends at once. The claim goes
 // when its lock is released, so that the work has stopped before the next holder
 // begins, or when the window of this moment is over.
-func (c *Client) revoke(s *session, r revocation) {
+func (c *Client) revoke(s *session, r core.Revocation) {
 	c.mu.Lock()
 	defer c.unlock()
 	p := c.places[r.Name]
@@ -464,7 +468,7 @@ func (c *Client) revoke(s *session, r revocation) {
 		if g.sess != s || g.nr != r.Nr || g.broken != nil {
 			continue
 		}
-		g.broken = &breakRecord{Session: s.id, Nr: r.Nr, Was: c.owner, By: r.By, Reason: r.Reason, At: r.At}
+		g.broken = &core.Break{Session: s.id, Nr: r.Nr, Was: c.owner, By: r.By, Reason: r.Reason, At: r.At}
 		g.broken.Was.Session = s.id
 		if g.state != held {
 			c.failGroup(g, &brokenError{brokenBy(r.By, r.Reason)})

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // A session is this client's life in the store: one record, kept by one
@@ -35,20 +37,20 @@ type session struct {
 	claims   int64  // claim numbers used
 	why      string // of the loss
 	ttl      time.Duration
-	last     sessionRecord // as last known to stand in the store
-	version  int64         // of last; 0: not known to be written
-	attempts []attempt     // beats sent since
-	lastSent instant       // of the latest attempt
-	failing  error         // why the latest attempt was not answered
-	asking   bool          // an attempt is under way
-	detach   time.Duration // the last beat makes it a hold without a process for that long
-	alone    chan struct{} // closed when that beat has won
+	last     core.SessionRecord // as last known to stand in the store
+	version  int64              // of last; 0: not known to be written
+	attempts []attempt          // beats sent since
+	lastSent core.Instant       // of the latest attempt
+	failing  error              // why the latest attempt was not answered
+	asking   bool               // an attempt is under way
+	detach   time.Duration      // the last beat makes it a hold without a process for that long
+	alone    chan struct{}      // closed when that beat has won
 }
 
 // An attempt is one beat that was sent. Its nonce tells it from every other.
 type attempt struct {
-	record sessionRecord
-	sent   instant
+	record core.SessionRecord
+	sent   core.Instant
 }
 
 // current returns the client's session, a new one if there is none; c.mu is
@@ -60,7 +62,7 @@ func (c *Client) current() *session {
 			moved: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 			ended: make(chan struct{}), ready: make(chan struct{}), idle: make(chan struct{}),
 		}
-		c.sess.until.Store(int64(never))
+		c.sess.until.Store(int64(core.Never))
 	}
 	return c.sess
 }
@@ -68,16 +70,16 @@ func (c *Client) current() *session {
 // left is how much of the trust window is left; it is not positive when it is
 // over.
 func (s *session) left() time.Duration {
-	until := instant(s.until.Load())
-	if until == never {
+	until := core.Instant(s.until.Load())
+	if until == core.Never {
 		return 0
 	}
-	return until.sub(s.c.now())
+	return until.Sub(s.c.now())
 }
 
 func (s *session) trusted() bool { return s.trustedAt(s.c.now()) }
 
-func (s *session) trustedAt(t instant) bool { return t < instant(s.until.Load()) }
+func (s *session) trustedAt(t core.Instant) bool { return t < core.Instant(s.until.Load()) }
 
 // open writes the session's first record in one call with the first claim, and
 // returns what became of the claim. If the session did not open in that call it
@@ -135,17 +137,17 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 func (s *session) next(ttl time.Duration) (w Write, a attempt, shortened bool) {
 	t := s.c.now()
 	if s.detach > 0 {
-		ttl = detachedTTL(s.detach)
+		ttl = core.DetachedTTL(s.detach)
 	}
 	ttl = ttl.Truncate(time.Millisecond) // others go by what the record says
 	if ttl < s.ttl && s.opened {
-		until := t.add(ttl - Margin(ttl))
-		if shortened = until < instant(s.until.Load()); shortened {
+		until := t.Add(ttl - Margin(ttl))
+		if shortened = until < core.Instant(s.until.Load()); shortened {
 			s.until.Store(int64(until))
 			signal(s.moved)
 		}
 	}
-	rec := sessionRecord{
+	rec := core.SessionRecord{
 		Owner: &s.c.owner, TTL: ttl.Milliseconds(), Grace: s.c.opts.Grace.Milliseconds(),
 		Beat: s.last.Beat + 1, Nonce: s.c.newNonce(), At: time.Now().UnixMicro(), Detached: s.detach > 0,
 	}
@@ -159,7 +161,7 @@ func (s *session) next(ttl time.Duration) (w Write, a attempt, shortened bool) {
 	a = attempt{rec, t}
 	s.attempts = append(s.attempts, a)
 	s.lastSent = t
-	return Write{Key: Key{Sessions, s.id}, Old: old, Value: rec.encode()}, a, shortened
+	return Write{Key: Key{Sessions, s.id}, Old: old, Value: rec.Encode()}, a, shortened
 }
 
 // beats sends the heartbeats until the session is over.
@@ -235,7 +237,7 @@ func (s *session) beat() bool {
 			return false
 		}
 		w, a, shortened := s.next(ttl)
-		late, failing := !s.opened && a.sent.sub(s.attempts[0].sent) >= s.ttl, s.failing
+		late, failing := !s.opened && a.sent.Sub(s.attempts[0].sent) >= s.ttl, s.failing
 		c.mu.Unlock()
 		if late { // it may have opened and been declared dead, and its tombstone been swept
 			cancel()
@@ -245,7 +247,7 @@ func (s *session) beat() bool {
 		if t := c.opts.Trace; shortened && t != nil && t.Shortened != nil {
 			t.Shortened(time.Now().Add(s.left()), ttl)
 		}
-		ctx, done := context.WithTimeout(ctx, a.record.ttl()/3) // a smaller TTL leaves less time
+		ctx, done := context.WithTimeout(ctx, a.record.Duration()/3) // a smaller TTL leaves less time
 		outs, err := c.store.CompareAndSwap(ctx, []Write{w})
 		cancel()
 		done()
@@ -270,9 +272,9 @@ func (s *session) beat() bool {
 	}
 }
 
-func (s *session) trace(sent instant, err error) {
+func (s *session) trace(sent core.Instant, err error) {
 	if t := s.c.opts.Trace; t != nil && t.Beat != nil {
-		t.Beat(s.c.now().sub(sent), time.Now().Add(s.left()), err)
+		t.Beat(s.c.now().Sub(sent), time.Now().Add(s.left()), err)
 	}
 }
 
@@ -287,7 +289,7 @@ func (s *session) answer(a attempt, out Outcome, err error) (again bool) {
 		return false
 	}
 	if s.failing = err; err != nil {
-		gone := !s.opened && s.c.now().sub(s.attempts[0].sent) >= s.ttl
+		gone := !s.opened && s.c.now().Sub(s.attempts[0].sent) >= s.ttl
 		c.unlock()
 		c.log.Warn("heartbeat not answered", "session", s.id, "left", s.left(), "err", err)
 		if gone {
@@ -300,7 +302,7 @@ func (s *session) answer(a attempt, out Outcome, err error) (again bool) {
 		c.unlock()
 		return false
 	}
-	rec, err := decodeSession(out.Record.Value)
+	rec, err := core.DecodeSession(out.Record.Value)
 	if err != nil {
 		c.unlock()
 		s.lose("its record was overwritten", err)
@@ -319,13 +321,13 @@ func (s *session) answer(a attempt, out Outcome, err error) (again bool) {
 		return true
 	case len(out.Record.Value) == 0:
 		why = "its record has vanished from the store"
-	case s.version != 0 && rec.sameBeat(s.last):
+	case s.version != 0 && rec.SameBeat(s.last):
 		s.version = out.Record.Version // a mark or a revocation on our last beat
 		again = true
 	default:
 		mine := false
 		for _, a := range s.attempts {
-			if rec.sameBeat(a.record) {
+			if rec.SameBeat(a.record) {
 				s.accept(a, out.Record.Version)
 				again, mine = s.detach == 0, true
 				break
@@ -356,7 +358,7 @@ func (s *session) answer(a attempt, out Outcome, err error) (again bool) {
 	return again
 }
 
-func suspectedBy(r sessionRecord) string {
+func suspectedBy(r core.SessionRecord) string {
 	if r.Suspected == nil {
 		return "another process"
 	}
@@ -369,7 +371,7 @@ func (s *session) accept(a attempt, version int64) {
 	s.last, s.version = a.record, version
 	s.attempts = nil
 	s.ttl = time.Duration(a.record.TTL) * time.Millisecond
-	until := a.sent.add(s.ttl - Margin(s.ttl))
+	until := a.sent.Add(s.ttl - Margin(s.ttl))
 	if !s.opened {
 		s.opened = true
 		s.c.wrote = s.ttl
@@ -447,7 +449,7 @@ func (s *session) lose(why string, err error) {
 	}
 	s.why = why
 	opened := s.opened
-	s.until.Store(int64(never))
+	s.until.Store(int64(core.Never))
 	if c.sess == s {
 		c.sess = nil
 	}
@@ -457,7 +459,7 @@ func (s *session) lose(why string, err error) {
 		close(s.ready)
 	}
 	if opened || len(s.attempts) > 0 {
-		c.lost[s.id] = s.lastSent.add(s.ttl + c.opts.Grace)
+		c.lost[s.id] = s.lastSent.Add(s.ttl + c.opts.Grace)
 	}
 	for _, p := range c.places {
 		c.sessionOver(p, s, why, err)
@@ -473,7 +475,7 @@ func (s *session) lose(why string, err error) {
 func (s *session) answered() bool {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	return s.opened && s.failing == nil && !(s.asking && s.c.now().sub(s.lastSent) >= time.Second)
+	return s.opened && s.failing == nil && !(s.asking && s.c.now().Sub(s.lastSent) >= time.Second)
 }
 
 // end ends the session of a client that closes, within limit. If clean, no claim of
@@ -512,7 +514,7 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 	clean = clean && s.opened && len(s.attempts) == 0
 	c.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(c.ctx, max(limit-c.now().sub(began), 100*time.Millisecond))
+	ctx, cancel := context.WithTimeout(c.ctx, max(limit-c.now().Sub(began), 100*time.Millisecond))
 	defer cancel()
 	var err error
 	if clean {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // Sightings: a process that asks once, each time a new one, sees a record only for a
@@ -23,7 +25,7 @@ type sighted struct {
 
 // recall returns how long ago a process of this host first saw this very record of a
 // session, and remembers now if none has. 0 where nothing can be remembered.
-func (p *proofs) recall(session string, rec sessionRecord) time.Duration {
+func (p *proofs) recall(session string, rec core.SessionRecord) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.usable() || !plainID(session) || bootID() == "" {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // A Store is an array of versioned records with compare-and-swap: of all who
@@ -162,7 +164,7 @@ type Record struct {
 
 // IfEmpty as the Old of a Write means: whatever the version, if the key holds
 // nothing. It takes a name that was never seen in one round trip.
-const IfEmpty int64 = -1
+const IfEmpty = int64(core.IfEmpty)
 
 // A Write asks for Value to follow version Old of Key.
 type Write struct {
@@ -194,7 +196,7 @@ type Outcome struct {
 }
 
 // MaxValue is the size in bytes up to which every store keeps a value.
-const MaxValue = 1 << 20
+const MaxValue = core.MaxValue
 
 // Check reports what is wrong with a key or write before any store sees it,
 // for the writers of stores.

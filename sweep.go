@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // Sweeping: what the dead and those who come and go leave behind is removed by the
@@ -27,13 +29,13 @@ func (c *Client) sweepInTurn() {
 	switch {
 	case c.ctx.Err() != nil || c.sweeps:
 		return
-	case c.sweepAt == never:
-		c.sweepAt = t.add(c.jitter(every)) // who has just come leaves it to the others
+	case c.sweepAt == core.Never:
+		c.sweepAt = t.Add(c.jitter(every)) // who has just come leaves it to the others
 		return
 	case t < c.sweepAt:
 		return
 	}
-	c.sweepAt, c.sweeps, c.swept = t.add(c.jitter(every)), true, true
+	c.sweepAt, c.sweeps, c.swept = t.Add(c.jitter(every)), true, true
 	c.spawn(func() {
 		ctx, cancel := context.WithTimeout(c.ctx, 2*every) // then it is another's turn
 		defer cancel()
@@ -147,7 +149,7 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 	}
 	c.sweepSessions(ctx, looks)
 	for id, s := range looks {
-		if rec, err := decodeSession(s.rec.Value); err == nil && rec.Dead == 0 && c.knownDead(id) {
+		if rec, err := core.DecodeSession(s.rec.Value); err == nil && rec.Dead == 0 && c.knownDead(id) {
 			done.Dead++
 		}
 	}
@@ -159,7 +161,7 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 	c.judgeOrphans(ctx, claimed, looks)
 	for _, id := range slices.Sorted(maps.Keys(looks)) {
 		s := looks[id]
-		rec, err := decodeSession(s.rec.Value)
+		rec, err := core.DecodeSession(s.rec.Value)
 		if err != nil || rec.Dead == 0 || len(claimed[id]) > 0 || !c.oldTombstone(id, rec, s.rec.Age) {
 			continue
 		}
@@ -196,18 +198,18 @@ func (c *Client) sweepSessions(ctx context.Context, looks map[string]sighting) {
 		var silent []string
 		longest := time.Duration(0)
 		for id, s := range watched {
-			rec, err := decodeSession(s.rec.Value)
-			if err == nil && !c.knownDead(id) && rec.seemsDead(s.rec.Age) && rec.ttl() <= sweepEvery(DefaultTTL) {
+			rec, err := core.DecodeSession(s.rec.Value)
+			if err == nil && !c.knownDead(id) && rec.SeemsDead(s.rec.Age, clocks()) && rec.Duration() <= sweepEvery(DefaultTTL) {
 				silent = append(silent, id)
-				longest = max(longest, rec.ttl())
+				longest = max(longest, rec.Duration())
 			}
 		}
-		if len(silent) == 0 || c.now().sub(began) > 2*longest {
+		if len(silent) == 0 || c.now().Sub(began) > 2*longest {
 			return
 		}
 		rest := longest / 8
-		if at := c.sweepJudge.next(silent); at != never {
-			rest = min(rest, max(at.sub(c.now()), time.Millisecond))
+		if at := c.sweepJudge.next(silent); at != core.Never {
+			rest = min(rest, max(at.Sub(c.now()), time.Millisecond))
 		}
 		if !c.doze(ctx, nil, rest) {
 			return
@@ -227,27 +229,18 @@ func (c *Client) knownDead(session string) bool {
 	return ok
 }
 
-// seemsDead says whether a session has been silent for its TTL, by the store's clock or,
-// where it has none, by the wall clocks. That is a hint: nobody is declared dead on it.
-func (r sessionRecord) seemsDead(age time.Duration) bool {
-	if age = r.age(age); age < 0 {
-		age = time.Since(time.UnixMicro(r.At))
-	}
-	return r.Dead == 0 && r.TTL > 0 && age >= r.ttl()
-}
-
 // oldTombstone says whether a tombstone has stood for two TTLs, since when no write is
 // under way that knows nothing of it.
-func (c *Client) oldTombstone(id string, rec sessionRecord, age time.Duration) bool {
+func (c *Client) oldTombstone(id string, rec core.SessionRecord, age time.Duration) bool {
 	if age < 0 {
 		age = time.Since(time.UnixMicro(rec.Dead))
 		c.mu.Lock()
 		if from, ok := c.dead[id]; ok {
-			age = max(age, c.now().sub(from))
+			age = max(age, c.now().Sub(from))
 		}
 		c.mu.Unlock()
 	}
-	return age >= 2*rec.ttl()
+	return age >= 2*rec.Duration()
 }
 
 // judgeOrphans sees to claims whose session has no record, which a crash of the
@@ -293,19 +286,19 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 		return err
 	}
 	for i, r := range recs {
-		rec, err := decodeLock(r.Value, r.Version)
+		rec, err := lockOf(r)
 		if err != nil || len(r.Value) == 0 {
 			continue
 		}
 		before := len(rec.Holders) + len(rec.Waiters)
 		c.mu.Lock()
-		changed := rec.settle(c.isDead)
+		changed := rec.Settle(c.isDead)
 		c.mu.Unlock()
 		void := before - len(rec.Holders) - len(rec.Waiters)
 		free := len(rec.Holders)+len(rec.Waiters)+len(rec.Breaks) == 0
 		if changed || free {
-			w := Write{Key: keys[i], Old: r.Version, Value: rec.encode(r.Version), Lazy: !rec.gives()}
-			if rec.gives() {
+			w := Write{Key: keys[i], Old: r.Version, Value: rec.Encode(core.Version(r.Version)), Lazy: !rec.Gives()}
+			if rec.Gives() {
 				w.Wake = Everyone
 			}
 			outs, err := c.store.CompareAndSwap(ctx, []Write{w})
@@ -316,7 +309,7 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 				}
 				// Who else there may be is not known: no tombstone goes in this pass
 				// for those that had claims here.
-				if old, err := decodeLock(r.Value, r.Version); err == nil {
+				if old, err := lockOf(r); err == nil {
 					for _, cl := range slices.Concat(old.Holders, old.Waiters) {
 						claimed[cl.Session] = append(claimed[cl.Session], names[i])
 					}

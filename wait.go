@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // Waiting: one loop per client for all its waits, with one query each time
@@ -49,51 +51,51 @@ type position struct {
 	ahead  int           // live waiters before our first
 	first  string        // the first holder's claim
 	token  int64         // and its token
-	moved  instant       // when one of these was seen to change; never: does not wait
+	moved  core.Instant  // when one of these was seen to change; never: does not wait
 	pace   time.Duration // how long it takes to move on by one, when it is quick
 	mean   time.Duration // and usually
 	held   time.Duration // how long the first holder had it when that was seen
 	clock  int64         // the store's, when the record was last seen, in microseconds since 1970; 0: not known
-	pollAt instant
+	pollAt core.Instant
 }
 
 // follow takes in where we stand; c.mu is held.
 func (c *Client) follow(p *place) {
 	if !p.waits {
 		if p.pos != nil {
-			p.pos.moved = never
+			p.pos.moved = core.Never
 		}
 		return
 	}
 	if p.pos == nil {
-		p.pos = &position{moved: never, pace: firstPace}
+		p.pos = &position{moved: core.Never, pace: firstPace}
 	}
 	l, t := p.pos, c.now()
 	ahead, first, token := c.before(p), "", int64(0)
 	if len(p.rec.Holders) > 0 {
 		h := p.rec.Holders[0]
-		first, token = fmt.Sprint(h.Session, h.Nr), h.Token
+		first, token = fmt.Sprint(h.Session, h.Nr), int64(h.Token)
 	}
 	held := time.Duration(0)
 	if l.clock != 0 {
 		held = min(max(time.Duration(l.clock-token)*time.Microsecond, 0), time.Second)
 	}
 	switch {
-	case l.moved == never:
-		l.pollAt = never
+	case l.moved == core.Never:
+		l.pollAt = core.Never
 	case ahead < l.ahead:
 		// Tokens are times where the store has a clock; else they are closer
 		// together, and we look more often. That someone was late shall not
 		// make all others late as well: the pace grows slowly.
-		took := max(min(t.sub(l.moved), time.Duration(token-l.token)*time.Microsecond), 0) / time.Duration(l.ahead-ahead)
+		took := max(min(t.Sub(l.moved), time.Duration(token-l.token)*time.Microsecond), 0) / time.Duration(l.ahead-ahead)
 		l.pace = min(max(took, time.Millisecond), l.pace*3/2)
 		l.mean = (l.mean + took) / 2
 	case ahead == l.ahead && first == l.first:
 		return
 	}
 	l.ahead, l.first, l.token, l.moved, l.held = ahead, first, token, t, held
-	if l.pollAt == never {
-		l.pollAt = t.add(c.jitter(c.pollEvery(p)))
+	if l.pollAt == core.Never {
+		l.pollAt = t.Add(c.jitter(c.pollEvery(p)))
 		signal(c.nudge)
 		c.startHints()
 	}
@@ -102,7 +104,7 @@ func (c *Client) follow(p *place) {
 // pollEvery is how long to leave between two polls of a place; c.mu is held.
 func (c *Client) pollEvery(p *place) time.Duration {
 	l := p.pos
-	still, rest := c.now().sub(l.moved), time.Duration(l.ahead)*l.pace
+	still, rest := c.now().Sub(l.moved), time.Duration(l.ahead)*l.pace
 	switch {
 	case c.hints.work && l.ahead < nearHead:
 		return min(max(calm+rest*4, still/2), c.slowest())
@@ -125,15 +127,15 @@ type round struct {
 	told     bool          // the store tells of changes
 	sessions []string      // of claims ahead of ours, without doubles
 	close    []string      // those of the holders and of who is next, where ours comes soon
-	next     instant       // when the next name is due
+	next     core.Instant  // when the next name is due
 }
 
 // ahead finds what is worth looking at; c.mu is held.
 func (c *Client) ahead() (r round) {
-	r.next, r.slowest, r.ttl, r.told = never, c.slowest(), MaxTTL, c.hints.work
+	r.next, r.slowest, r.ttl, r.told = core.Never, c.slowest(), MaxTTL, c.hints.work
 	t := c.now()
-	soon := func(at instant) {
-		if at != never && (r.next == never || at < r.next) {
+	soon := func(at core.Instant) {
+		if at != core.Never && (r.next == core.Never || at < r.next) {
 			r.next = at
 		}
 	}
@@ -141,9 +143,9 @@ func (c *Client) ahead() (r round) {
 	var later []*place // to be polled, but not yet
 	polled := false
 	for _, p := range c.places {
-		hinted := p.lookAt != never && p.lookAt <= t
+		hinted := p.lookAt != core.Never && p.lookAt <= t
 		if hinted {
-			p.lookAt = never
+			p.lookAt = core.Never
 			r.due = append(r.due, p)
 		}
 		soon(p.lookAt)
@@ -151,10 +153,10 @@ func (c *Client) ahead() (r round) {
 			continue
 		}
 		p.waits = false
-		var first claimRecord
+		var first core.Claim
 		for _, g := range p.groups {
 			if g.state == queued && g.sess != nil {
-				first, p.waits = claimRecord{Session: g.sess.id, Nr: g.nr}, true
+				first, p.waits = core.Claim{Session: g.sess.id, Nr: g.nr}, true
 				break
 			}
 		}
@@ -169,7 +171,7 @@ func (c *Client) ahead() (r round) {
 		}
 		near := p.pos.ahead < nearHead
 		r.near = r.near || near
-		look := func(cl claimRecord) {
+		look := func(cl core.Claim) {
 			if !seen[cl.Session] && !c.isOurs(cl.Session) && !c.isDead(cl.Session) {
 				seen[cl.Session] = true
 				r.sessions = append(r.sessions, cl.Session)
@@ -183,7 +185,7 @@ func (c *Client) ahead() (r round) {
 			look(h)
 		}
 		for _, w := range p.rec.Waiters {
-			if w.is(first.Session, first.Nr) {
+			if w.Is(first.Session, first.Nr) {
 				break
 			}
 			look(w)
@@ -191,13 +193,13 @@ func (c *Client) ahead() (r round) {
 	}
 	for _, p := range later {
 		// What is nearly due comes along, so that many waits share their queries.
-		if every := c.pollEvery(p); polled && p.pos.pollAt <= t.add(every/3) {
+		if every := c.pollEvery(p); polled && p.pos.pollAt <= t.Add(every/3) {
 			r.due, r.polled = append(r.due, p), true
 		} else {
 			soon(p.pos.pollAt)
 		}
 	}
-	r.waits = r.waits || len(r.due) > 0 || r.next != never
+	r.waits = r.waits || len(r.due) > 0 || r.next != core.Never
 	return r
 }
 
@@ -210,14 +212,14 @@ func (c *Client) looked(places []*place) {
 			continue
 		}
 		every := c.pollEvery(p)
-		p.pos.pollAt = t.add(every*3/4 + every*time.Duration(random)/1024)
+		p.pos.pollAt = t.Add(every*3/4 + every*time.Duration(random)/1024)
 	}
 }
 
 func (c *Client) waitLoop() {
-	sessionsAt, sessionsEvery := never, sessionPoll
-	silent, rest := never, firstPoll // until when a store that does not answer is left alone
-	_, dear := c.store.(Glancer)     // each session is a look of its own
+	sessionsAt, sessionsEvery := core.Never, sessionPoll
+	silent, rest := core.Never, firstPoll // until when a store that does not answer is left alone
+	_, dear := c.store.(Glancer)          // each session is a look of its own
 	for {
 		c.mu.Lock()
 		r := c.ahead()
@@ -249,10 +251,10 @@ func (c *Client) waitLoop() {
 		case dear:
 			longest *= 2
 		}
-		if sessionsAt == never {
-			sessionsAt = t.add(c.jitter(sessionsEvery))
+		if sessionsAt == core.Never {
+			sessionsAt = t.Add(c.jitter(sessionsEvery))
 			if (r.told || dear) && !r.near { // those who are look for all
-				sessionsAt = t.add(c.jitter(min(r.slowest, r.ttl/4)))
+				sessionsAt = t.Add(c.jitter(min(r.slowest, r.ttl/4)))
 			}
 			if dear && !r.near {
 				sessionsEvery = longest
@@ -261,20 +263,20 @@ func (c *Client) waitLoop() {
 		var sessions []string
 		// They come along with a name if they can, but not where someone has
 		// just been let in, and not early where that spares nothing.
-		late, early := sessionsAt.add(sessionsEvery/2), sessionsAt.add(-sessionsEvery/2)
+		late, early := sessionsAt.Add(sessionsEvery/2), sessionsAt.Add(-sessionsEvery/2)
 		if dear {
 			early = sessionsAt
 		}
 		if len(r.sessions) > 0 && (late <= t || r.polled && early <= t || c.judge.due(r.sessions, t)) {
 			sessions = r.sessions
 			sessionsEvery = min(sessionsEvery*3/2, longest)
-			sessionsAt = t.add(c.jitter(sessionsEvery))
+			sessionsAt = t.Add(c.jitter(sessionsEvery))
 		}
 		if len(r.due) > 0 || len(sessions) > 0 {
-			if silent = never; c.look(r.due, sessions) {
+			if silent = core.Never; c.look(r.due, sessions) {
 				rest = firstPoll
 			} else {
-				silent = c.now().add(c.jitter(rest))
+				silent = c.now().Add(c.jitter(rest))
 				rest = min(rest*3/2, lastPoll)
 			}
 			c.mu.Lock()
@@ -287,8 +289,8 @@ func (c *Client) waitLoop() {
 		}
 
 		wake := r.next
-		sooner := func(at instant) {
-			if at != never && (wake == never || at < wake) {
+		sooner := func(at core.Instant) {
+			if at != core.Never && (wake == core.Never || at < wake) {
 				wake = at
 			}
 		}
@@ -300,18 +302,18 @@ func (c *Client) waitLoop() {
 		}
 		c.unlock()
 		if len(r.sessions) > 0 {
-			sooner(sessionsAt.add(sessionsEvery / 2))
+			sooner(sessionsAt.Add(sessionsEvery / 2))
 			sooner(c.judge.next(r.sessions))
 		}
 		if neighbours {
-			sooner(c.now().add(proofPoll))
+			sooner(c.now().Add(proofPoll))
 		}
 		pause := lastPoll
-		if wake != never {
-			pause = max(wake, silent).sub(c.now())
+		if wake != core.Never {
+			pause = max(wake, silent).Sub(c.now())
 		}
 		nudge := c.nudge
-		if silent != never {
+		if silent != core.Never {
 			nudge = nil
 		}
 		timer := c.machine.NewTimer(max(pause, time.Millisecond)) // never without a pause
@@ -376,7 +378,7 @@ func (c *Client) look(places []*place, sessions []string) (ok bool) {
 
 // blocked says whether a claim of the dead stands in the record.
 func (p *place) blocked(dead func(string) bool) bool {
-	isDead := func(cl claimRecord) bool { return dead(cl.Session) }
+	isDead := func(cl core.Claim) bool { return dead(cl.Session) }
 	return slices.ContainsFunc(p.rec.Holders, isDead) || slices.ContainsFunc(p.rec.Waiters, isDead)
 }
 

@@ -1,0 +1,200 @@
+package core
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A LockRecord is the value of a name: who holds it and who waits. An empty
+// value is a free lock. It is JSON, so that a person with a database shell can
+// read it. DESIGN.md has the format.
+type LockRecord struct {
+	// Next is the least token that may still be given; left out where the next
+	// version is above it anyway. It outlives claims: a free record stays
+	// behind with it until versions have caught up.
+	Next    Token   `json:"next,omitempty"`
+	Holders []Claim `json:"holders,omitempty"` // in order of their grant
+	Waiters []Claim `json:"waiters,omitempty"` // first come first
+	Breaks  []Break `json:"breaks,omitempty"`  // not yet copied to the audit space
+}
+
+// A Claim is one holder or waiter. Session and Nr together are the claim
+// id: 128 random bits and a number that its session uses once.
+type Claim struct {
+	Session string `json:"session"`
+	Nr      int64  `json:"nr"`
+	// Slots is the most holders it tolerates at once, itself included:
+	// exclusive 1, slots N, shared 0 (any number).
+	Slots int `json:"slots"`
+	// Token is the first token it was given. 0 in a holder means: given by the
+	// write that made this version, max(version, next)+Off.
+	Token   Token  `json:"token,omitempty"`
+	Off     int64  `json:"off,omitempty"`
+	N       int64  `json:"n,omitempty"`       // how many tokens; 0 is 1
+	TTL     int64  `json:"ttl"`               // milliseconds
+	Since   int64  `json:"since"`             // microseconds since 1970, by its owner's clock
+	Reason  string `json:"reason,omitempty"`  // why it wants the lock
+	Retries int64  `json:"retries,omitempty"` // how many of its writes lost before it was in
+	Set     string `json:"set,omitempty"`     // "2 of 3": part of a set that is being collected
+}
+
+// Tokens is how many tokens it has.
+func (c Claim) Tokens() int64 { return max(c.N, 1) }
+
+// Has says whether a token is one of those that a holder was given.
+func (c Claim) Has(t Token) bool { return t >= c.Token && t < c.Token+Token(c.Tokens()) }
+
+// Is says whether it is the claim with this id.
+func (c Claim) Is(session string, nr int64) bool { return c.Session == session && c.Nr == nr }
+
+// A Break is the audit entry of a forced release.
+type Break struct {
+	Session string `json:"session"`
+	Nr      int64  `json:"nr"`
+	Token   Token  `json:"token,omitempty"`
+	Was     Owner  `json:"was"`
+	By      Owner  `json:"by"`
+	Reason  string `json:"reason"`
+	At      int64  `json:"at"` // microseconds since 1970
+	Now     bool   `json:"now,omitempty"`
+}
+
+// DecodeLock reads a lock record as it stands at a version: tokens that were
+// left to the version are written out, and Next is above all of them.
+func DecodeLock(value []byte, version Version) (LockRecord, error) {
+	var r LockRecord
+	if len(value) == 0 {
+		return r, nil
+	}
+	if err := json.Unmarshal(value, &r); err != nil {
+		return LockRecord{}, fmt.Errorf("not a lock record: %w", err)
+	}
+	if err := r.check(); err != nil {
+		return LockRecord{}, err
+	}
+	r.Written(version)
+	if err := r.check(); err != nil {
+		return LockRecord{}, err
+	}
+	return r, nil
+}
+
+// maxToken is above all numbers of a lock record, so that no sum of them overflows.
+const maxToken = 1 << 61
+
+var errNumber = errors.New("not a lock record: a number is out of range")
+
+// check refuses numbers that no client writes: tokens would go back over them.
+func (r *LockRecord) check() error {
+	all := uint64(r.Next)
+	for _, claims := range [][]Claim{r.Holders, r.Waiters} {
+		for _, c := range claims {
+			all |= uint64(c.Token) | uint64(c.Off) | uint64(c.N) | uint64(c.Slots)
+		}
+	}
+	if all >= maxToken { // negative ones are too
+		return errNumber
+	}
+	return nil
+}
+
+// Written turns a record that was just written into what a reader of that
+// version sees.
+func (r *LockRecord) Written(version Version) {
+	base := max(Token(version), r.Next)
+	for i := range r.Holders {
+		h := &r.Holders[i]
+		if h.Token == 0 {
+			h.Token, h.Off = base+Token(h.Off), 0
+		}
+		r.Next = max(r.Next, h.Token+Token(h.Tokens()))
+	}
+}
+
+// Encode is the value that shall follow version old. It is empty if there is
+// nothing to say: no claim, no audit entry, and every token given so far lies
+// below the version of any later grant, which is old+2 at least.
+func (r LockRecord) Encode(old Version) []byte {
+	if len(r.Holders)+len(r.Waiters)+len(r.Breaks) == 0 && r.Next <= Token(old)+2 {
+		return nil
+	}
+	if r.Next <= Token(old)+1 {
+		r.Next = 0
+	}
+	value, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // only plain fields
+	}
+	return value
+}
+
+// Clone is a copy that shares nothing with r.
+func (r LockRecord) Clone() LockRecord {
+	r.Holders = slices.Clone(r.Holders)
+	r.Waiters = slices.Clone(r.Waiters)
+	r.Breaks = slices.Clone(r.Breaks)
+	return r
+}
+
+// Find returns the claim and whether it holds.
+func (r *LockRecord) Find(session string, nr int64) (claim Claim, holds, ok bool) {
+	for _, h := range r.Holders {
+		if h.Is(session, nr) {
+			return h, true, true
+		}
+	}
+	for _, w := range r.Waiters {
+		if w.Is(session, nr) {
+			return w, false, true
+		}
+	}
+	return Claim{}, false, false
+}
+
+// MaxValue is the size in bytes up to which every store keeps a value; MaxReason that of a
+// reason.
+const (
+	MaxValue  = 1 << 20
+	MaxReason = 200
+)
+
+// MaxQueue bounds a queue, and maxRecord a record: a claim that would come later, or make
+// the record larger than every store keeps, is refused.
+const (
+	MaxQueue  = 4096
+	maxRecord = MaxValue * 7 / 8
+)
+
+// Full says whether a record has room for no more claims.
+func (r *LockRecord) Full() bool {
+	if len(r.Waiters) < maxRecord/(claimSize+6*MaxReason) {
+		return false // however long their reasons are
+	}
+	size := 0
+	for _, claims := range [][]Claim{r.Holders, r.Waiters} {
+		for _, c := range claims {
+			size += claimSize + len(c.Reason) + 5*strings.Count(c.Reason, "<") + 5*strings.Count(c.Reason, ">") + 5*strings.Count(c.Reason, "&")
+			if strings.ContainsFunc(c.Reason, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' || r > 0x2000 }) {
+				size += 5 * len(c.Reason) // escaped in JSON, the most that can be
+			}
+		}
+	}
+	return len(r.Waiters) >= MaxQueue || size > maxRecord
+}
+
+// claimSize is the most that a claim takes in a record, but for its reason.
+const claimSize = 260
+
+// MaxBreaks is the most audit entries that a name keeps.
+const MaxBreaks = 16
+
+// AddBreak adds an audit entry, in place of the oldest where there is no more room.
+func (r *LockRecord) AddBreak(b Break) {
+	r.Breaks = append(r.Breaks, b)
+	if n := len(r.Breaks) - MaxBreaks; n > 0 {
+		r.Breaks = slices.Delete(r.Breaks, 0, n)
+	}
+}

@@ -1,0 +1,116 @@
+package core
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// A SessionRecord is the value of a session: alive, or a tombstone (Dead set),
+// which is final.
+type SessionRecord struct {
+	Owner     *Owner       `json:"owner,omitempty"`
+	TTL       int64        `json:"ttl,omitempty"`   // milliseconds
+	Grace     int64        `json:"grace,omitempty"` // milliseconds
+	Beat      int64        `json:"beat"`
+	Nonce     string       `json:"nonce,omitempty"` // of the attempt that wrote this beat
+	At        int64        `json:"at,omitempty"`    // microseconds since 1970, by its owner's clock: a hint
+	Detached  bool         `json:"detached,omitempty"`
+	Boot      string       `json:"boot,omitempty"` // of a detached one: the kernel it was taken under,
+	Up        int64        `json:"up,omitempty"`   // and how long that had run, in microseconds
+	Suspected *Suspicion   `json:"suspected,omitempty"`
+	Revoked   []Revocation `json:"revoked,omitempty"`
+
+	Dead int64  `json:"dead,omitempty"` // microseconds since 1970, by the burier's clock
+	By   string `json:"by,omitempty"`
+	Why  string `json:"why,omitempty"`
+}
+
+// A Suspicion asks a session for a heartbeat. There is at most one per beat.
+type Suspicion struct {
+	By  string `json:"by"`
+	Age int64  `json:"age"` // microseconds: the beat's age by the store's clock when it was marked
+}
+
+// A Revocation tells a session that one of its claims was broken. No beat can
+// succeed without having read it.
+type Revocation struct {
+	Name   string `json:"name"`
+	Nr     int64  `json:"nr"`
+	By     Owner  `json:"by"`
+	Reason string `json:"reason"`
+	At     int64  `json:"at"`
+}
+
+// DecodeSession reads a session record.
+func DecodeSession(value []byte) (SessionRecord, error) {
+	var r SessionRecord
+	if len(value) == 0 {
+		return r, nil
+	}
+	if err := json.Unmarshal(value, &r); err != nil {
+		return r, fmt.Errorf("not a session record: %w", err)
+	}
+	const most = 2 * int64(MaxTTL/time.Millisecond) // a detached one has its time and a margin
+	switch {
+	case r.TTL < 0 || r.TTL > most || r.Grace < 0 || r.Grace > most:
+		return SessionRecord{}, fmt.Errorf("not a session record: TTL %d ms, grace %d ms", r.TTL, r.Grace)
+	case r.Suspected != nil && (r.Suspected.Age < -maxAge || r.Suspected.Age > maxAge):
+		return SessionRecord{}, fmt.Errorf("not a session record: marked when its beat was %d µs old", r.Suspected.Age)
+	}
+	return r, nil
+}
+
+// maxAge is what can be added up as a time.Duration, in microseconds.
+const maxAge = 1 << 52
+
+// Encode is the value of the record.
+func (r SessionRecord) Encode() []byte {
+	value, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // only plain fields
+	}
+	return value
+}
+
+// Age is that of the beat by the store's clock, from that of its record; negative: not
+// known.
+func (r SessionRecord) Age(ofRecord time.Duration) time.Duration {
+	if ofRecord >= 0 && r.Suspected != nil {
+		return ofRecord + time.Duration(r.Suspected.Age)*time.Microsecond
+	}
+	return ofRecord
+}
+
+// Duration is the TTL: how long the session may be silent.
+func (r SessionRecord) Duration() time.Duration { return time.Duration(r.TTL) * time.Millisecond }
+
+// SameBeat says whether two records show one and the same heartbeat.
+func (r SessionRecord) SameBeat(o SessionRecord) bool { return r.Beat == o.Beat && r.Nonce == o.Nonce }
+
+// EndedAlone says whether the time of a detached hold is over, or will be within so
+// long, at the age that the store's clock gives it. Other clocks have to agree, so that a
+// step of the store's clock ends no hold early: the wall clocks, which may be wrong by the
+// margin, and this kernel's if the hold was taken under it.
+func (r SessionRecord) EndedAlone(age, within time.Duration, t Clocks) bool {
+	ttl := r.Duration()
+	holds := ttl - Margin(ttl)
+	if !r.Detached || age < ttl-within || t.since(r.At) < holds {
+		return false
+	}
+	return r.Boot == "" || r.Boot != t.Boot || t.Up-time.Duration(r.Up)*time.Microsecond >= holds
+}
+
+// SeemsDead says whether a session has been silent for its TTL, by the store's clock or,
+// where it has none, by the wall clocks. That is a hint: nobody is declared dead on it.
+func (r SessionRecord) SeemsDead(age time.Duration, t Clocks) bool {
+	if age = r.Age(age); age < 0 {
+		age = t.since(r.At)
+	}
+	return r.Dead == 0 && r.TTL > 0 && age >= r.Duration()
+}
+
+// DetachedTTL is the TTL whose trust window is d.
+func DetachedTTL(d time.Duration) time.Duration {
+	return max(d*10/9, min(d+time.Second, d*4/3)) + time.Millisecond
+}

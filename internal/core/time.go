@@ -1,0 +1,53 @@
+package core
+
+import "time"
+
+// An Instant is a time on the clock of one process, which also runs while the machine
+// sleeps. Only differences mean anything; instants of two processes are never compared.
+type Instant int64
+
+// Never is before every other Instant.
+const Never Instant = -1 << 63
+
+// Add is the instant d later.
+func (t Instant) Add(d time.Duration) Instant { return t + Instant(d) }
+
+// Sub is the time from u to t.
+func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t - u) }
+
+// DefaultTTL is how long a session may be silent unless something else is set; MinTTL and
+// MaxTTL are the least and the most that are accepted.
+const (
+	DefaultTTL = 15 * time.Second
+	MinTTL     = time.Second
+	MaxTTL     = 366 * 24 * time.Hour
+)
+
+// Margin is the part of a TTL by which a holder stops trusting its lease before others may
+// declare it dead. It pays for clock rates that differ by up to 5 %.
+func Margin(ttl time.Duration) time.Duration {
+	return max(ttl/10, min(time.Second, ttl/4))
+}
+
+// Clocks are the clocks of a host at one moment, besides that of the process.
+type Clocks struct {
+	Wall int64         // microseconds since 1970
+	Boot string        // names this run of the kernel; "": not known
+	Up   time.Duration // how long the kernel has run, asleep or awake
+}
+
+// since is how long ago a wall clock showed so many microseconds since 1970; the longest
+// Duration at most.
+func (c Clocks) since(wall int64) time.Duration {
+	return time.UnixMicro(c.Wall).Sub(time.UnixMicro(wall))
+}
+
+// A Version numbers the writes of a key.
+type Version int64
+
+// IfEmpty as the version that a write shall follow: whatever the version, if the key holds
+// nothing.
+const IfEmpty Version = -1
+
+// A Token is a fencing token.
+type Token int64
