@@ -212,7 +212,7 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		return nil, ctx.Err()
 	}
 	defer c.unlock()
-	p, waited := r.group.p, shortDuration(c.now().Sub(r.start))
+	p, waited := r.group.p, core.Short(c.now().Sub(r.start))
 	switch {
 	case p.failed != nil && ctx.Err() != nil:
 		return nil, fmt.Errorf("%w after %s: %w", ctx.Err(), waited, noAnswer(p.failed))
@@ -323,8 +323,7 @@ func (c *Client) outwatch(ctx context.Context, held *HeldError) (void bool) {
 	for _, cl := range held.Holders {
 		ids = append(ids, cl.Owner.Session)
 	}
-	var j judge // the client's forgets whom nobody waits for
-	j.init(c)
+	j := judge{c: c} // the client's forgets whom nobody waits for
 	first := make(map[string]core.SessionRecord)
 	for began := c.now(); ctx.Err() == nil && c.ctx.Err() == nil; {
 		one, cancel := context.WithTimeout(ctx, DefaultTTL)
@@ -336,15 +335,16 @@ func (c *Client) outwatch(ctx context.Context, held *HeldError) (void bool) {
 		alive, longest := false, time.Duration(0)
 		for _, id := range slices.Sorted(maps.Keys(looks)) {
 			s := looks[id]
-			v, rec, why := j.consider(id, s)
-			died := c.carryOut(one, id, s.rec, rec, v, why, []string{held.Name})
+			v, _ := j.consider(id, s)
+			rec := v.Record
+			died := c.carryOut(one, v, s.rec.Age, []string{held.Name})
 			longest = max(longest, rec.Duration())
 			was, seen := first[id]
 			if !seen {
 				first[id] = rec
 			}
 			switch {
-			case v == isDead && (!seen || was.Dead != 0): // its grace is as good as over
+			case v.Verdict == core.Dead && (!seen || was.Dead != 0): // its grace is as good as over
 				longest = max(longest, time.Duration(rec.Grace)*time.Millisecond)
 			case died && rec.Grace > 0, seen && !was.SameBeat(rec):
 				alive = true // or shut for a good while

@@ -241,9 +241,10 @@ func (c *Client) awaitLeave(ctx context.Context, claim Claim, entry core.Break, 
 
 func (c *Client) awaitGrace(ctx context.Context, session string) error {
 	c.mu.Lock()
-	wait := c.dead[session].Sub(c.now())
+	from, ok := c.deaths.Tombstone(session)
+	wait := from.Sub(c.now())
 	c.mu.Unlock()
-	if wait <= 0 {
+	if !ok || wait <= 0 {
 		return nil
 	}
 	t := c.machine.NewTimer(wait)

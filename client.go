@@ -39,8 +39,7 @@ type Client struct {
 	mu      sync.Mutex // guards all below, and all of places, groups and sessions
 	places  map[string]*place
 	sess    *session // nil before the first claim and after a loss
-	lost    map[string]core.Instant
-	dead    map[string]core.Instant // sessions known to be dead, and from when their claims are void
+	deaths  core.Deaths
 	recent  map[string]recent       // places that were left with others in them
 	sweepAt core.Instant            // when it is this client's turn to sweep; never: not known yet
 	sweeps  bool                    // it does
@@ -73,8 +72,6 @@ func New(store Store, opts *Options) (*Client, error) {
 	c := &Client{
 		store:   store,
 		places:  make(map[string]*place),
-		lost:    make(map[string]core.Instant),
-		dead:    make(map[string]core.Instant),
 		lazy:    make(map[string]core.Instant),
 		recent:  make(map[string]recent),
 		quiet:   make(chan struct{}),
@@ -99,8 +96,7 @@ func New(store Store, opts *Options) (*Client, error) {
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.batch.store, c.batch.ctx, c.batch.now = store, c.ctx, c.now
 	c.proof.dir = c.opts.RuntimeDir
-	c.judge.init(c)
-	c.sweepJudge.init(c)
+	c.judge.c, c.sweepJudge.c = c, c
 	c.sweepAt = core.Never
 	c.hints.init()
 	return c, nil
@@ -189,16 +185,8 @@ func (c *Client) unlock() {
 	}
 }
 
-// isDead says whether a session's claims are void; c.mu is held. A session of
-// our own that was lost is over for us at once; a TTL and its grace after its last
-// sign of life it is over for everyone, and its claims may go.
-func (c *Client) isDead(session string) bool {
-	if from, ok := c.dead[session]; ok {
-		return c.now() >= from
-	}
-	until, ok := c.lost[session]
-	return ok && c.now() >= until
-}
+// isDead says whether a session's claims are void; c.mu is held.
+func (c *Client) isDead(session string) bool { return c.deaths.Dead(session, c.now()) }
 
 // Close ends all the client's locks and gives them back: waiters get ErrClosed
 // at once, contexts end with cause ErrClosed, and when the functions of Do and

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // What callers branch on, for errors.Is. The caller's own ctx.Err() and the
@@ -55,7 +57,7 @@ func (e *HeldError) Error() string {
 	}
 	switch {
 	case e.Self && len(e.Holders) > 0:
-		fmt.Fprintf(&b, "held by this process for %s (locks are not reentrant)", shortDuration(time.Since(e.Holders[0].Since)))
+		fmt.Fprintf(&b, "held by this process for %s (locks are not reentrant)", core.Short(time.Since(e.Holders[0].Since)))
 	case len(e.Holders) > 0:
 		b.WriteString("held by " + e.Holders[0].describe())
 		if more := len(e.Holders) - 1; more > 0 {
@@ -81,20 +83,7 @@ func (e *HeldError) Error() string {
 
 // describe names a claim's owner for a message.
 func (c Claim) describe() string {
-	return fmt.Sprintf("%s for %s", c.Owner, shortDuration(time.Since(c.Since)))
-}
-
-// shortDuration writes a duration as people say it: 3m12s, 5s, 200ms.
-func shortDuration(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "0s"
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < 10*time.Second:
-		return d.Round(100 * time.Millisecond).String()
-	}
-	return d.Round(time.Second).String()
+	return fmt.Sprintf("%s for %s", c.Owner, core.Short(time.Since(c.Since)))
 }
 
 // lostError is ErrLost with its story.

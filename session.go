@@ -442,9 +442,9 @@ func (s *session) lose(why string, err error) {
 		silent := s.ttl - Margin(s.ttl) - s.left()
 		switch {
 		case s.failing != nil || s.asking && s.left() > -Margin(s.ttl)/2: // else it came late to see it
-			why, err = fmt.Sprintf("no heartbeat answered for %s", shortDuration(silent)), s.failing
+			why, err = fmt.Sprintf("no heartbeat answered for %s", core.Short(silent)), s.failing
 		default:
-			why = fmt.Sprintf("this process stood still for %s", shortDuration(silent))
+			why = fmt.Sprintf("this process stood still for %s", core.Short(silent))
 		}
 	}
 	s.why = why
@@ -459,7 +459,7 @@ func (s *session) lose(why string, err error) {
 		close(s.ready)
 	}
 	if opened || len(s.attempts) > 0 {
-		c.lost[s.id] = s.lastSent.Add(s.ttl + c.opts.Grace)
+		c.deaths.Lose(s.id, s.lastSent.Add(s.ttl+c.opts.Grace))
 	}
 	for _, p := range c.places {
 		c.sessionOver(p, s, why, err)
@@ -527,7 +527,7 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 	}
 	err = c.buryOwn(ctx, s, grace)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("holdfast: close: the session is not confirmed as ended, it ends by itself in %s: %w", shortDuration(s.ttl), err)
+		err = fmt.Errorf("holdfast: close: the session is not confirmed as ended, it ends by itself in %s: %w", core.Short(s.ttl), err)
 	}
 	c.proof.drop(s.proof)
 	return err

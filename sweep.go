@@ -225,7 +225,7 @@ func (c *Client) sweepSessions(ctx context.Context, looks map[string]sighting) {
 func (c *Client) knownDead(session string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, ok := c.dead[session]
+	_, ok := c.deaths.Tombstone(session)
 	return ok
 }
 
@@ -235,7 +235,7 @@ func (c *Client) oldTombstone(id string, rec core.SessionRecord, age time.Durati
 	if age < 0 {
 		age = time.Since(time.UnixMicro(rec.Dead))
 		c.mu.Lock()
-		if from, ok := c.dead[id]; ok {
+		if from, ok := c.deaths.Tombstone(id); ok {
 			age = max(age, c.now().Sub(from))
 		}
 		c.mu.Unlock()

@@ -51,3 +51,16 @@ const IfEmpty Version = -1
 
 // A Token is a fencing token.
 type Token int64
+
+// Short writes a duration as people say it: 3m12s, 5s, 200ms.
+func Short(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}

@@ -1,0 +1,53 @@
+package core
+
+import "time"
+
+// Deaths are the sessions that a client knows to be dead. The zero value is ready.
+type Deaths struct {
+	void map[string]Instant // by tombstones, and from when their claims are void
+	lost map[string]Instant // sessions of the client's own, and from when they are over for everyone
+}
+
+// Dead says whether a session's claims are void. A session of the client's own that was
+// lost is over for the client at once; a TTL and its grace after its last sign of life it is
+// over for everyone, and its claims may go.
+func (d *Deaths) Dead(session string, now Instant) bool {
+	if from, ok := d.void[session]; ok {
+		return now >= from
+	}
+	until, ok := d.lost[session]
+	return ok && now >= until
+}
+
+// Tombstone says from when the claims of a session are void of which a tombstone was read
+// or written.
+func (d *Deaths) Tombstone(session string) (from Instant, ok bool) {
+	from, ok = d.void[session]
+	return from, ok
+}
+
+// Lose notes that a session of the client's own is over, for everyone from until on.
+func (d *Deaths) Lose(session string, until Instant) {
+	if d.lost == nil {
+		d.lost = make(map[string]Instant)
+	}
+	d.lost[session] = until
+}
+
+// Know remembers a death, and returns how long the claims of the session are not void yet,
+// if it is news. They are void once the grace in the tombstone is over: counted from now,
+// or from when the tombstone was written, as far as its age by the store's clock and the
+// wall clocks agree on that. (Else processes that only ask once would each count from the
+// start.)
+func (d *Deaths) Know(session string, tomb SessionRecord, age time.Duration, now Instant, t Clocks) (grace time.Duration, news bool) {
+	if _, ok := d.void[session]; ok {
+		return 0, false
+	}
+	grace = time.Duration(tomb.Grace) * time.Millisecond
+	grace -= min(grace, max(min(age, t.since(tomb.Dead)), 0))
+	if d.void == nil || len(d.void) > 10000 {
+		d.void = make(map[string]Instant) // every death can be read again
+	}
+	d.void[session] = now.Add(grace)
+	return grace, true
+}

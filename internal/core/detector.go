@@ -1,0 +1,233 @@
+package core
+
+import (
+	"fmt"
+	"time"
+)
+
+// A Detector is a failure detector: it declares a session dead when any one of these holds:
+//
+//   - watch: the same beat has stood for a whole TTL on the detector's own clock, from after
+//     a first look had returned to before a last one was sent. Of a detached hold the first
+//     look may be that of another process of this host;
+//   - proof: this host's kernel knows that all processes with its file are gone;
+//   - age: the store's clock says that the beat is older than the TTL, and a mark that asks
+//     for a beat has stood unanswered for half of it, in which a heartbeat comes that does
+//     not know of the mark. This one rests on the store's clock not having leapt by more
+//     than the margin.
+//
+// Declaring a session dead is a swap of the very record that was judged, so either the next
+// beat or that write wins, and it leaves a tombstone: death is permanent, and may be
+// remembered for ever. Life never is.
+//
+// The zero value is ready. It has no session that is dead; those that nobody asks about any
+// more are to be forgotten.
+type Detector struct{ watched map[string]*watched }
+
+type watched struct {
+	beat    SessionRecord
+	since   Instant // when this beat was first seen
+	born    Instant // when it was written, as far as the store's clock tells; Never
+	looked  Instant // when it was last looked at
+	marked  Instant // when its mark was first seen; Never
+	ttl     time.Duration
+	absent  bool
+	version Version // the newest seen of its record: a stale read of an older one is no news
+}
+
+// A Sighting is one look at a session's record.
+type Sighting struct {
+	Record  SessionRecord
+	Absent  bool // the key holds nothing
+	Version Version
+	Age     time.Duration // of the record by the store's clock; negative: not known
+	Asked   Instant       // before the call was sent
+	Got     Instant       // after it had been answered
+	Stale   bool          // it may be out of date: nothing is done on it
+}
+
+// An Observer is who looks.
+type Observer struct {
+	By      string        // its name, for people
+	Patient bool          // it goes on waiting, so it can see a mark stand
+	TTL     time.Duration // by which a session without a record is judged
+	Clocks  Clocks
+	// Ago is how long ago another process of this host first saw this beat of a detached
+	// hold. It counts only where Detector.Watches says that the beat is new.
+	Ago time.Duration
+	Now Instant // read after Ago was asked for
+}
+
+// A Verdict is what follows from a sighting.
+type Verdict int8
+
+const (
+	Alive   Verdict = iota
+	Dead            // a tombstone stands
+	Suspect         // it is to be asked for a heartbeat
+	Adopt           // it has a claim but no record: it is to be given one that can be judged, if its claim still stands
+	Bury            // it is to be declared dead
+)
+
+// A Judgement is a verdict, and the write that carries it out.
+type Judgement struct {
+	Verdict Verdict
+	Session string
+	Record  SessionRecord // what was judged
+	Why     string        // Bury
+
+	Old  Version       // Suspect, Adopt, Bury: the write is to follow that
+	Next SessionRecord // what it is to write; of Adopt the caller sets the TTL
+}
+
+// Known is a session's record if it was last seen at this version.
+func (d *Detector) Known(session string, v Version) (SessionRecord, bool) {
+	if w := d.watched[session]; w != nil && w.version == v {
+		return w.beat, true
+	}
+	return SessionRecord{}, false
+}
+
+// Watches says whether this beat of a session has been seen before.
+func (d *Detector) Watches(session string, rec SessionRecord) bool {
+	w := d.watched[session]
+	return w != nil && !w.absent && w.beat.SameBeat(rec)
+}
+
+// Forget drops what is known of sessions that need not be kept; nil: of all.
+func (d *Detector) Forget(keep func(session string) bool) {
+	for s := range d.watched {
+		if keep == nil || !keep(s) {
+			delete(d.watched, s)
+		}
+	}
+}
+
+// Next is when one of the sessions is to be looked at, because its beat will be late, or
+// have stood for a TTL, or a mark for half of it; Never: no such time is known.
+func (d *Detector) Next(sessions []string) Instant {
+	at := Never
+	for _, s := range sessions {
+		w := d.watched[s]
+		if w == nil {
+			continue
+		}
+		var room [6]Instant
+		moments := append(room[:0], w.since.Add(w.ttl/2), w.since.Add(w.ttl))
+		if w.born != Never {
+			moments = append(moments, w.born.Add(w.ttl/2), w.born.Add(w.ttl))
+		}
+		if w.absent {
+			moments = append(moments, w.since.Add(FirstPoll))
+		}
+		if w.marked != Never {
+			moments = append(moments, w.marked.Add(w.ttl/2))
+		}
+		for _, due := range moments {
+			if due > w.looked && (at == Never || due < at) {
+				at = due
+			}
+		}
+	}
+	return at
+}
+
+// FirstPoll is how long a session that has a claim may be without a record.
+const FirstPoll = 50 * time.Millisecond
+
+// Observe judges one sighting of a session.
+func (d *Detector) Observe(session string, s Sighting, o Observer) Judgement {
+	if s.Record.Dead != 0 {
+		return Judgement{Verdict: Dead, Session: session, Record: s.Record}
+	}
+	w := d.watched[session]
+	old := s.Stale && w != nil && s.Version < w.version
+	if old { // no news: what is known may stand still
+		s.Record, s.Absent, s.Age, s.Version = w.beat, w.absent, -1, w.version
+	}
+	j := Judgement{Session: session, Record: s.Record, Old: s.Version}
+	if s.Version == 0 || s.Absent {
+		j.Old = IfEmpty
+	}
+	w = d.watch(session, s, o)
+	stood := s.Asked.Sub(w.since)
+	if s.Absent {
+		// A first claim may outrun its session, or a crash have lost it.
+		if stood >= FirstPoll/2 {
+			j.Verdict, j.Old, j.Next = Adopt, IfEmpty, SessionRecord{Suspected: &Suspicion{By: o.By}}
+		}
+		return j
+	}
+	if stood >= w.ttl {
+		return j.Bury(fmt.Sprintf("silent for %s", Short(stood)), o)
+	}
+	age := s.Record.Age(s.Age)
+	if !old {
+		w.born = Never
+	}
+	if age >= 0 {
+		w.born = s.Asked.Add(-age + time.Millisecond) // a look then is not too early
+	}
+	return j.byAge(s, w, age, stood, o)
+}
+
+// watch takes in a sighting.
+func (d *Detector) watch(session string, s Sighting, o Observer) *watched {
+	ttl := s.Record.Duration()
+	if s.Absent || ttl <= 0 {
+		ttl = o.TTL
+	}
+	w := d.watched[session]
+	if w == nil || w.absent != s.Absent || !w.beat.SameBeat(s.Record) {
+		w = &watched{since: s.Got, born: Never, marked: Never, absent: s.Absent}
+		if s.Record.Detached {
+			w.since = min(w.since, o.Now.Add(-o.Ago))
+		}
+		if d.watched == nil {
+			d.watched = make(map[string]*watched)
+		}
+		d.watched[session] = w
+	}
+	w.beat, w.ttl, w.looked, w.version = s.Record, ttl, s.Asked, s.Version // a mark may have come
+	if s.Record.Suspected != nil && w.marked == Never {
+		w.marked = s.Got
+	}
+	return w
+}
+
+// byAge judges by the store's clock a beat that has stood for so long on this one, and
+// suspects one that is late by either.
+func (j Judgement) byAge(s Sighting, w *watched, age, stood time.Duration, o Observer) Judgement {
+	rec := s.Record
+	switch {
+	case rec.EndedAlone(age, 0, o.Clocks):
+		return j.Bury("its time is over", o)
+	case age >= w.ttl && rec.Suspected != nil && s.Age >= w.ttl/2 && (!o.Patient || s.Asked.Sub(w.marked) >= w.ttl/2):
+		// A patient observer has seen the mark stand on its own clock as well. One that
+		// asks only once cannot, and relies on the store's clock not having leapt by a
+		// TTL since the mark.
+		return j.Bury(fmt.Sprintf("silent for %s by the store's clock, asked %s ago", Short(age), Short(s.Age)), o)
+	case rec.Suspected == nil && !rec.Detached && (stood >= w.ttl/2 || age >= w.ttl/2):
+		j.Verdict, j.Next = Suspect, rec
+		j.Next.Suspected = &Suspicion{By: o.By, Age: max(s.Age, 0).Microseconds()}
+	}
+	return j
+}
+
+// Bury is the judgement that the session is to be declared dead, for that reason.
+func (j Judgement) Bury(why string, o Observer) Judgement {
+	rec := j.Record
+	j.Verdict, j.Why = Bury, why
+	j.Next = SessionRecord{Owner: rec.Owner, TTL: rec.TTL, Grace: rec.Grace, Beat: rec.Beat, Nonce: rec.Nonce,
+		Dead: o.Clocks.Wall, By: o.By, Why: why}
+	return j
+}
+
+// Answered says whether the session is now known to be dead, and by which tombstone, after
+// the write of a burial was answered. rec is what stands if it has not won.
+func (j Judgement) Answered(won bool, rec SessionRecord) (tomb SessionRecord, dead bool) {
+	if won {
+		return j.Next, true
+	}
+	return rec, rec.Dead != 0
+}
