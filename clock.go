@@ -58,6 +58,15 @@ var upAtStart = clock.Steady() - time.Since(started)
 // before others may bury it. It pays for clock rates that differ by up to 5 %.
 func Margin(ttl time.Duration) time.Duration { return core.Margin(ttl) }
 
+// clocks reads the clocks of the client's machine; one that is bent has no kernel.
+func (c *Client) clocks() core.Clocks {
+	t := clocks()
+	if c.machine != nil {
+		t.Boot, t.Up = "", 0
+	}
+	return t
+}
+
 // clocks reads the clocks of this host.
 func clocks() core.Clocks { return core.Clocks{Wall: time.Now().UnixMicro(), Boot: bootID(), Up: up()} }
 

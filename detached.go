@@ -57,7 +57,8 @@ func (s *session) leaveAlone(ctx context.Context, d time.Duration) (left time.Du
 	c := s.c
 	for range 3 {
 		c.mu.Lock()
-		s.detach, s.alone = d, make(chan struct{})
+		s.life.Detach(d)
+		s.alone = make(chan struct{})
 		alone := s.alone
 		c.mu.Unlock()
 		signal(s.wake)
@@ -73,10 +74,10 @@ func (s *session) leaveAlone(ctx context.Context, d time.Duration) (left time.Du
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.over || left <= 0 {
-		return 0, errors.New("lost: " + s.why)
+	if s.life.Over() || left <= 0 {
+		return 0, errors.New("lost: " + s.life.Why())
 	}
-	s.over = true
+	s.life.End()
 	close(s.ended)
 	return left, nil
 }

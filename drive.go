@@ -61,11 +61,11 @@ func (c *Client) drive(p *place, here context.Context) {
 		c.mu.Lock()
 		p.confirm()
 		s := c.assign(p)
-		opens := s != nil && !s.opened
+		opens := s != nil && !s.life.Opened()
 		next, changed := c.plan(p)
 		look := p.look || p.stale() && !changed || lost > 2 && !looked && !spread
 		peek := spread && changed && p.known && (lost > 0 || p.pos != nil) && c.now().Sub(max(p.asked, p.got, p.glanced)) > peekAfter
-		comes := spread && changed && opens && !s.opening && !p.known && p.glanced == core.Never // perhaps to a crowd: does not write blindly
+		comes := spread && changed && opens && !s.life.Opening() && !p.known && p.glanced == core.Never // perhaps to a crowd: does not write blindly
 		if here != nil && (opens || look || peek || changed && took > 0) {
 			c.unlock()
 			go c.drive(p, nil)
@@ -75,12 +75,12 @@ func (c *Client) drive(p *place, here context.Context) {
 		case comes:
 			c.unlock()
 			c.peek(glancer, p)
-		case opens && s.opening:
+		case opens && s.life.Opening():
 			patience := c.patience(p)
 			c.unlock()
 			c.awaitOpen(p, s, patience)
 		case opens:
-			s.opening = true
+			s.life.Open()
 			c.unlock()
 			c.openWith(p, s)
 		case look:
@@ -191,16 +191,16 @@ func (c *Client) awaitOpen(p *place, s *session, patience time.Duration) {
 	case <-t.C:
 		c.mu.Lock()
 		defer c.unlock()
-		if s.failing != nil {
-			c.failed(p, s.failing)
+		if err := s.life.Failing(); err != nil {
+			c.failed(p, err)
 		}
 	}
 }
 
 // ttl is the session's; c.mu is held.
 func (c *Client) ttl() time.Duration {
-	if c.sess != nil && c.sess.ttl > 0 {
-		return c.sess.ttl
+	if c.sess != nil && c.sess.life.TTL() > 0 {
+		return c.sess.life.TTL()
 	}
 	return DefaultTTL
 }
@@ -236,8 +236,7 @@ func (c *Client) assign(p *place) (s *session) {
 		}
 		s = c.current()
 		if g.nr == 0 {
-			s.claims++
-			g.sess, g.nr = s, s.claims
+			g.sess, g.nr = s, s.life.NewClaim()
 		}
 	}
 	return s
@@ -315,7 +314,7 @@ func (g *group) claim() core.Claim {
 		n = 0
 	}
 	return core.Claim{
-		Session: g.sess.id, Nr: g.nr, Slots: g.slots, N: n, TTL: g.sess.ttl.Milliseconds(),
+		Session: g.sess.id, Nr: g.nr, Slots: g.slots, N: n, TTL: g.sess.life.TTL().Milliseconds(),
 		Since: g.since.UnixMicro(), Reason: g.reason, Retries: g.retries, Set: g.set,
 	}
 }

@@ -133,7 +133,7 @@ func (c *Client) hint(h Hint) {
 		for _, p := range c.places {
 			c.hintPlace(p)
 		}
-		if c.sess != nil && c.sess.opened {
+		if c.sess != nil && c.sess.life.Opened() {
 			signal(c.sess.wake) // it may have been revoked something
 		}
 		c.judge.hurry()

@@ -153,8 +153,8 @@ const provenDead = "its processes are gone, by the kernel's proof"
 func (c *Client) ttlGuess() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sess != nil && c.sess.ttl > 0 {
-		return max(c.sess.ttl, DefaultTTL)
+	if c.sess != nil && c.sess.life.TTL() > 0 {
+		return max(c.sess.life.TTL(), DefaultTTL)
 	}
 	return DefaultTTL
 }
@@ -290,7 +290,7 @@ func (c *Client) buryOwn(ctx context.Context, s *session, grace time.Duration) e
 		if err == nil && rec.Dead != 0 {
 			return nil, errDead
 		}
-		return core.SessionRecord{Owner: &c.owner, TTL: s.ttl.Milliseconds(), Grace: grace.Milliseconds() + int64(min(grace, 1)),
+		return core.SessionRecord{Owner: &c.owner, TTL: s.life.TTL().Milliseconds(), Grace: grace.Milliseconds() + int64(min(grace, 1)),
 			Beat: rec.Beat, Nonce: rec.Nonce, Dead: time.Now().UnixMicro(), By: c.owner.String(), Why: "closed"}.Encode(), nil
 	})
 	if errors.Is(err, errDead) {

@@ -132,7 +132,7 @@ func (l *Lock) Deadline() time.Time { return time.Now().Add(l.sess.left()) }
 func (l *Lock) TTL() time.Duration {
 	l.c.mu.Lock()
 	defer l.c.mu.Unlock()
-	return l.sess.ttl
+	return l.sess.life.TTL()
 }
 
 // Proof is the open file by which other processes of this host know that the

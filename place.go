@@ -232,7 +232,7 @@ func (c *Client) part(g *group, broken *core.Break) *departure {
 	p.groups = slices.Delete(p.groups, i, i+1)
 	c.requeue(g, min(max(16, g.want*8), maxBlock))
 	c.kick(p)
-	if g.nr == 0 || g.sess.over {
+	if g.nr == 0 || g.sess.life.Over() {
 		return departed
 	}
 	d := &departure{sess: g.sess, nr: g.nr, held: g.state == held, after: core.Never, broken: broken, gone: make(chan struct{})}

@@ -10,55 +10,29 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
-// A session is this client's life in the store: one record, kept by one
-// heartbeat for all its locks. It is trusted until the moment before its last
-// successful heartbeat was sent, plus TTL, less the margin; at that moment,
-// without any I/O in the way, all its locks are lost. Nobody may bury it
-// earlier than the TTL. Loss is final: the client goes on with a new session.
-//
-// The trust window counted from before sending is River's; one session for all
-// locks of a process is etcd's.
+// A session is this client's core.Session with the goroutines that keep it: one sends its
+// heartbeats, one ends it when its window does.
 type session struct {
 	c     *Client
 	id    string
-	until atomic.Int64 // end of the trust window, an instant; never: not open
-	moved chan struct{}
+	life  core.Session  // guarded by c.mu
+	until atomic.Int64  // the end of its window, for those who do not hold c.mu
+	moved chan struct{} // the window has moved
 	wake  chan struct{} // beat now
 	ended chan struct{} // closed by end: no more beats
 	ready chan struct{} // closed once open, or over before it opened
 	idle  chan struct{} // closed when the beat loop has returned
 	proof *proof        // this host's proof of its life, or nil
-
-	// Guarded by c.mu.
-	opening  bool
-	opened   bool
-	ending   bool   // no more beats
-	over     bool   // lost or ended
-	claims   int64  // claim numbers used
-	why      string // of the loss
-	ttl      time.Duration
-	last     core.SessionRecord // as last known to stand in the store
-	version  int64              // of last; 0: not known to be written
-	attempts []attempt          // beats sent since
-	lastSent core.Instant       // of the latest attempt
-	failing  error              // why the latest attempt was not answered
-	asking   bool               // an attempt is under way
-	detach   time.Duration      // the last beat makes it a hold without a process for that long
-	alone    chan struct{}      // closed when that beat has won
-}
-
-// An attempt is one beat that was sent. Its nonce tells it from every other.
-type attempt struct {
-	record core.SessionRecord
-	sent   core.Instant
+	alone chan struct{} // guarded by c.mu: closed when the beat has won that leaves it without a process
 }
 
 // current returns the client's session, a new one if there is none; c.mu is
 // held.
 func (c *Client) current() *session {
 	if c.sess == nil {
+		id := c.newID()
 		c.sess = &session{
-			c: c, id: c.newID(),
+			c: c, id: id, life: core.Session{ID: id},
 			moved: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 			ended: make(chan struct{}), ready: make(chan struct{}), idle: make(chan struct{}),
 		}
@@ -98,14 +72,15 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 	}
 	sw := &swap{err: ErrClosed}
 	c.mu.Lock()
-	if s.over { // the client was closed meanwhile
+	if s.life.Over() { // the client was closed meanwhile
 		c.mu.Unlock()
 		c.proof.drop(own)
 		return sw
 	}
-	s.proof, s.ttl = own, ttl
+	s.proof = own
+	s.life.Begin(ttl)
 	beat, first, _ := s.next(ttl)
-	sw.sent = first.sent
+	sw.sent = first.Sent
 	writes := []Write{beat}
 	w, ok := claim()
 	if ok {
@@ -124,44 +99,22 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 		}
 	}
 	s.answer(first, out, err)
-	s.trace(first.sent, err)
+	s.trace(first.Sent, err)
 	c.spawn(s.beats)
 	c.spawn(s.guardWindow)
 	return sw
 }
 
-// next is a fresh attempt and its write; c.mu is held. A smaller TTL shrinks
-// the window before the attempt is sent: waiters go by that TTL as soon as the
-// store has it, whether or not its answer arrives. The caller reports a window
-// that was shortened before it sends the attempt.
-func (s *session) next(ttl time.Duration) (w Write, a attempt, shortened bool) {
-	t := s.c.now()
-	if s.detach > 0 {
-		ttl = core.DetachedTTL(s.detach)
+// next is a fresh attempt and its write; c.mu is held.
+func (s *session) next(ttl time.Duration) (w Write, a core.Attempt, shortened bool) {
+	c := s.c
+	b := core.BeatOf{TTL: ttl, Owner: &c.owner, Grace: c.opts.Grace, Nonce: c.newNonce(), Clocks: c.clocks()}
+	a, shortened = s.life.Beat(b, c.now())
+	if shortened {
+		s.until.Store(int64(s.life.Until()))
+		signal(s.moved)
 	}
-	ttl = ttl.Truncate(time.Millisecond) // others go by what the record says
-	if ttl < s.ttl && s.opened {
-		until := t.Add(ttl - Margin(ttl))
-		if shortened = until < core.Instant(s.until.Load()); shortened {
-			s.until.Store(int64(until))
-			signal(s.moved)
-		}
-	}
-	rec := core.SessionRecord{
-		Owner: &s.c.owner, TTL: ttl.Milliseconds(), Grace: s.c.opts.Grace.Milliseconds(),
-		Beat: s.last.Beat + 1, Nonce: s.c.newNonce(), At: time.Now().UnixMicro(), Detached: s.detach > 0,
-	}
-	if s.detach > 0 && s.c.machine == nil {
-		rec.Boot, rec.Up = bootID(), up().Microseconds()
-	}
-	old := s.version
-	if old == 0 {
-		old = IfEmpty
-	}
-	a = attempt{rec, t}
-	s.attempts = append(s.attempts, a)
-	s.lastSent = t
-	return Write{Key: Key{Sessions, s.id}, Old: old, Value: rec.Encode()}, a, shortened
+	return Write{Key: Key{Sessions, s.id}, Old: int64(a.Old), Value: a.Record.Encode()}, a, shortened
 }
 
 // beats sends the heartbeats until the session is over.
@@ -170,9 +123,9 @@ func (s *session) beats() {
 	c := s.c
 	for {
 		c.mu.Lock()
-		again := s.failing != nil
-		wait := s.ttl / 3
-		over := s.over
+		again := s.life.Failing() != nil
+		wait := s.life.TTL() / 3
+		over := s.life.Over()
 		c.mu.Unlock()
 		if over {
 			return
@@ -204,22 +157,17 @@ func (s *session) beat() bool {
 	c := s.c
 	for {
 		c.mu.Lock()
-		ttl := s.ttl
-		if s.ending {
+		if s.life.Ending() {
 			c.mu.Unlock()
 			return false
 		}
-		if s.over || s.opened && !s.trusted() {
-			c.mu.Unlock()
+		ttl, opened := s.life.TTL(), s.life.Opened()
+		bound, ok := s.life.Asking(c.now())
+		c.mu.Unlock()
+		if !ok {
 			s.lose("", nil)
 			return false
 		}
-		bound, opened := ttl/3, s.opened
-		if opened {
-			bound = min(bound, s.left())
-		}
-		s.asking = true
-		c.mu.Unlock()
 
 		ctx, cancel := context.WithTimeout(c.ctx, bound)
 		if c.opts.TTL == 0 && opened {
@@ -230,16 +178,16 @@ func (s *session) beat() bool {
 			cancel()
 		}
 		c.mu.Lock()
-		if s.over || s.opened && !s.trusted() { // a store may answer later than it was given time for
+		if _, ok := s.life.Asking(c.now()); !ok { // a store may answer later than it was given time for
 			c.mu.Unlock()
 			cancel()
 			s.lose("", nil)
 			return false
 		}
 		w, a, shortened := s.next(ttl)
-		late, failing := !s.opened && a.sent.Sub(s.attempts[0].sent) >= s.ttl, s.failing
+		late, failing := s.life.TooLate(a.Sent), s.life.Failing()
 		c.mu.Unlock()
-		if late { // it may have opened and been declared dead, and its tombstone been swept
+		if late {
 			cancel()
 			s.lose("no answer to its first heartbeat", failing)
 			return false
@@ -247,7 +195,7 @@ func (s *session) beat() bool {
 		if t := c.opts.Trace; shortened && t != nil && t.Shortened != nil {
 			t.Shortened(time.Now().Add(s.left()), ttl)
 		}
-		ctx, done := context.WithTimeout(ctx, a.record.Duration()/3) // a smaller TTL leaves less time
+		ctx, done := context.WithTimeout(ctx, a.Record.Duration()/3) // a smaller TTL leaves less time
 		outs, err := c.store.CompareAndSwap(ctx, []Write{w})
 		cancel()
 		done()
@@ -256,16 +204,16 @@ func (s *session) beat() bool {
 			out = outs[0]
 		}
 		again := s.answer(a, out, err)
-		s.trace(a.sent, err)
+		s.trace(a.Sent, err)
 		c.mu.Lock()
-		over := s.over
+		over := s.life.Over()
 		c.mu.Unlock()
 		if over {
 			return false
 		}
 		if !again {
 			if err == nil {
-				c.afterBeat(a.sent)
+				c.afterBeat(a.Sent)
 			}
 			return true
 		}
@@ -280,117 +228,79 @@ func (s *session) trace(sent core.Instant, err error) {
 
 // answer takes in what became of an attempt and reports whether another beat
 // is wanted at once.
-func (s *session) answer(a attempt, out Outcome, err error) (again bool) {
+func (s *session) answer(a core.Attempt, out Outcome, err error) (again bool) {
 	c := s.c
+	o := core.SessionOutcome{Won: out.Won, Version: core.Version(out.Record.Version), Absent: len(out.Record.Value) == 0, Err: err}
+	if err == nil && !out.Won {
+		o.Record, o.Bad = core.DecodeSession(out.Record.Value)
+	}
 	c.mu.Lock()
-	s.asking = false
-	if s.over {
-		c.unlock()
-		return false
-	}
-	if s.failing = err; err != nil {
-		gone := !s.opened && s.c.now().Sub(s.attempts[0].sent) >= s.ttl
-		c.unlock()
-		c.log.Warn("heartbeat not answered", "session", s.id, "left", s.left(), "err", err)
-		if gone {
-			s.lose("no answer to its first heartbeat", err)
-		}
-		return false
-	}
-	if out.Won {
-		s.accept(a, out.Record.Version)
-		c.unlock()
-		return false
-	}
-	rec, err := core.DecodeSession(out.Record.Value)
-	if err != nil {
-		c.unlock()
-		s.lose("its record was overwritten", err)
-		return false
-	}
-	why := ""
-	switch {
-	case rec.Dead != 0:
-		why = "declared dead by " + rec.By
-		if rec.Why != "" {
-			why += " (" + rec.Why + ")"
-		}
-	case len(out.Record.Value) == 0 && s.version == 0:
-		// Emptied before our first record came: try again.
-		c.unlock()
-		return true
-	case len(out.Record.Value) == 0:
-		why = "its record has vanished from the store"
-	case s.version != 0 && rec.SameBeat(s.last):
-		s.version = out.Record.Version // a mark or a revocation on our last beat
-		again = true
-	default:
-		mine := false
-		for _, a := range s.attempts {
-			if rec.SameBeat(a.record) {
-				s.accept(a, out.Record.Version)
-				again, mine = s.detach == 0, true
-				break
-			}
-		}
-		switch {
-		case mine:
-		case rec.Beat < s.last.Beat:
-			why = "the store has lost a heartbeat that it had confirmed"
-		case rec.Beat == 0:
-			why = "declared missing by " + suspectedBy(rec)
-		default:
-			why = "another process uses this session: cloned machine?"
-		}
-	}
-	suspected := rec.Suspected != nil
+	eff := s.life.Answered(a, o, c.now())
+	s.perform(eff)
 	c.unlock()
-	if why != "" {
-		s.lose(why, nil)
-		return false
+	if err != nil {
+		c.log.Warn("heartbeat not answered", "session", s.id, "left", s.left(), "err", err)
 	}
-	if suspected {
-		c.log.Info("suspected, answering with a heartbeat", "session", s.id, "by", rec.Suspected.By)
+	s.report(eff)
+	if eff.Asked != "" {
+		c.log.Info("suspected, answering with a heartbeat", "session", s.id, "by", eff.Asked)
 	}
-	for _, r := range rec.Revoked {
+	for _, r := range eff.Revoked {
 		c.revoke(s, r)
 	}
-	return again
+	return eff.Again
 }
 
-func suspectedBy(r core.SessionRecord) string {
-	if r.Suspected == nil {
-		return "another process"
-	}
-	return r.Suspected.By
-}
-
-// accept takes an attempt for the record that stands; c.mu is held. The window
-// never moves backwards, and never after it has ended.
-func (s *session) accept(a attempt, version int64) {
-	s.last, s.version = a.record, version
-	s.attempts = nil
-	s.ttl = time.Duration(a.record.TTL) * time.Millisecond
-	until := a.sent.Add(s.ttl - Margin(s.ttl))
-	if !s.opened {
-		s.opened = true
-		s.c.wrote = s.ttl
-		s.until.Store(int64(until))
+// perform turns the effects of an event into what the places and the goroutines of the
+// session go by; c.mu is held, and report has to be called when it is not any more.
+func (s *session) perform(eff core.SessionEffects) {
+	c := s.c
+	s.until.Store(int64(s.life.Until()))
+	if eff.Opened {
+		c.wrote = s.life.TTL()
 		close(s.ready)
-		for _, p := range s.c.places {
+		for _, p := range c.places {
 			if p.known {
-				s.c.compare(p) // what was seen granted before could not be believed
+				c.compare(p) // what was seen granted before could not be believed
 			}
 		}
-		s.c.kickAll()
-	} else if s.trusted() {
-		s.until.Store(max(s.until.Load(), int64(until)))
+		c.kickAll()
 	}
-	signal(s.moved)
-	if a.record.Detached && s.alone != nil {
+	if eff.Moved {
+		signal(s.moved)
+	}
+	if eff.Alone && s.alone != nil {
 		close(s.alone)
 		s.alone = nil
 	}
+	if !eff.Lost {
+		return
+	}
+	if c.sess == s {
+		c.sess = nil
+	}
+	select {
+	case <-s.ready:
+	default:
+		close(s.ready)
+	}
+	if at, ok := s.life.Void(c.opts.Grace); ok {
+		c.deaths.Lose(s.id, at)
+	}
+	for _, p := range c.places {
+		c.sessionOver(p, s, eff.Why, eff.Err)
+	}
+}
+
+// report tells of a loss, after perform.
+func (s *session) report(eff core.SessionEffects) {
+	if !eff.Lost {
+		return
+	}
+	if s.life.Opened() { // it does not change any more
+		s.c.log.Warn("session lost", "session", s.id, "why", eff.Why, "err", eff.Err)
+	}
+	s.c.proof.drop(s.proof)
 }
 
 // guardWindow ends the session when its window does. It looks at least once a
@@ -431,51 +341,20 @@ func (s *session) guardWindow() {
 // lose ends belief in everything this session holds, for ever. The reason is
 // worked out if none is given.
 func (s *session) lose(why string, err error) {
-	c := s.c
-	c.mu.Lock()
-	if s.over {
-		c.mu.Unlock()
-		return
+	s.c.mu.Lock()
+	eff := s.life.Lose(why, err, s.c.now())
+	if eff.Lost {
+		s.perform(eff)
 	}
-	s.over = true
-	if why == "" {
-		silent := s.ttl - Margin(s.ttl) - s.left()
-		switch {
-		case s.failing != nil || s.asking && s.left() > -Margin(s.ttl)/2: // else it came late to see it
-			why, err = fmt.Sprintf("no heartbeat answered for %s", core.Short(silent)), s.failing
-		default:
-			why = fmt.Sprintf("this process stood still for %s", core.Short(silent))
-		}
-	}
-	s.why = why
-	opened := s.opened
-	s.until.Store(int64(core.Never))
-	if c.sess == s {
-		c.sess = nil
-	}
-	select {
-	case <-s.ready:
-	default:
-		close(s.ready)
-	}
-	if opened || len(s.attempts) > 0 {
-		c.deaths.Lose(s.id, s.lastSent.Add(s.ttl+c.opts.Grace))
-	}
-	for _, p := range c.places {
-		c.sessionOver(p, s, why, err)
-	}
-	c.unlock()
-	if opened {
-		c.log.Warn("session lost", "session", s.id, "why", why, "err", err)
-	}
-	c.proof.drop(s.proof)
+	s.c.unlock()
+	s.report(eff)
 }
 
 // answered reports whether the store has answered the latest heartbeat, or may still do so.
 func (s *session) answered() bool {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	return s.opened && s.failing == nil && !(s.asking && s.c.now().Sub(s.lastSent) >= time.Second)
+	return s.life.Answers(s.c.now())
 }
 
 // end ends the session of a client that closes, within limit. If clean, no claim of
@@ -484,14 +363,12 @@ func (s *session) answered() bool {
 func (s *session) end(clean bool, grace, limit time.Duration) error {
 	c := s.c
 	c.mu.Lock()
-	if s.over {
+	if s.life.Over() {
 		c.mu.Unlock()
 		return nil
 	}
-	s.ending = true
 	close(s.ended)
-	if !s.opened && len(s.attempts) == 0 {
-		s.over = true
+	if !s.life.Stop() {
 		c.mu.Unlock()
 		c.proof.drop(s.proof)
 		return nil
@@ -505,13 +382,13 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 	case <-timer.C:
 	}
 	c.mu.Lock()
-	if s.over {
+	if s.life.Over() {
 		c.mu.Unlock()
 		return nil // lost meanwhile
 	}
-	s.over = true
-	old := s.version
-	clean = clean && s.opened && len(s.attempts) == 0
+	old, known := s.life.End()
+	clean = clean && known
+	ttl := s.life.TTL()
 	c.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(c.ctx, max(limit-c.now().Sub(began), 100*time.Millisecond))
@@ -519,7 +396,7 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 	var err error
 	if clean {
 		var outs []Outcome
-		outs, err = c.store.CompareAndSwap(ctx, []Write{{Key: Key{Sessions, s.id}, Old: old, Lazy: true}})
+		outs, err = c.store.CompareAndSwap(ctx, []Write{{Key: Key{Sessions, s.id}, Old: int64(old), Lazy: true}})
 		if err == nil && outs[0].Won {
 			c.proof.drop(s.proof)
 			return nil
@@ -527,7 +404,7 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 	}
 	err = c.buryOwn(ctx, s, grace)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("holdfast: close: the session is not confirmed as ended, it ends by itself in %s: %w", core.Short(s.ttl), err)
+		err = fmt.Errorf("holdfast: close: the session is not confirmed as ended, it ends by itself in %s: %w", core.Short(ttl), err)
 	}
 	c.proof.drop(s.proof)
 	return err

@@ -1,0 +1,295 @@
+package core
+
+import (
+	"fmt"
+	"time"
+)
+
+// A Session is a client's life in the store: one record, kept by one heartbeat for all its
+// locks. It is trusted while its window is open; at the end of the window, without any I/O
+// in the way, all its locks are lost. Nobody may declare it dead earlier than the TTL. Loss
+// is final: the client goes on with a new session. One session for all locks of a process is
+// etcd's idea.
+//
+// The caller serialises the calls. One attempt is under way at a time; one that was not
+// answered is remembered until a later one is accepted.
+type Session struct {
+	ID string
+
+	opening bool
+	opened  bool
+	ending  bool // no more beats
+	over    bool // lost or ended
+	claims  int64
+	why     string // of the loss
+	ttl     time.Duration
+	detach  time.Duration // the last beat makes it a hold without a process for that long
+
+	window   Window
+	last     SessionRecord // as last known to stand in the store
+	version  Version       // of last; 0: not known to be written
+	attempts []Attempt     // beats sent since
+	lastSent Instant       // of the latest attempt
+	failing  error         // why the latest attempt was not answered
+	asking   bool          // an attempt is under way
+}
+
+// An Attempt is one beat that was sent. Its nonce tells it from every other.
+type Attempt struct {
+	Record SessionRecord
+	Old    Version // that it is to follow
+	Sent   Instant
+}
+
+// A BeatOf says what an attempt is to carry.
+type BeatOf struct {
+	TTL    time.Duration
+	Owner  *Owner
+	Grace  time.Duration
+	Nonce  string // never used before
+	Clocks Clocks
+}
+
+// A SessionOutcome says what became of an attempt.
+type SessionOutcome struct {
+	Won     bool
+	Version Version
+	Record  SessionRecord // what it lost to
+	Absent  bool          // it lost to a key that holds nothing
+	Bad     error         // what it lost to cannot be read
+	Err     error         // there was no answer: it may have been applied, now or later
+}
+
+// SessionEffects are what follows from an event of a session.
+type SessionEffects struct {
+	Opened  bool
+	Moved   bool // the window
+	Alone   bool // it is a hold without a process now
+	Again   bool // another beat is wanted at once
+	Asked   string
+	Revoked []Revocation
+	Lost    bool // now, and for ever
+	Why     string
+	Err     error
+}
+
+// TTL is how long the session may be silent; 0 before Begin.
+func (s *Session) TTL() time.Duration { return s.ttl }
+
+// Until is the end of the window; Never: not open.
+func (s *Session) Until() Instant { return s.window.Until() }
+
+// Trusted says whether the window is open.
+func (s *Session) Trusted(now Instant) bool { return s.window.Open(now) }
+
+// Opening says whether somebody opens the session or has done so, Opened whether its first
+// record stood, Over whether it was lost or has ended, Ending whether it sends no more
+// heartbeats.
+func (s *Session) Opening() bool { return s.opening }
+func (s *Session) Opened() bool  { return s.opened }
+func (s *Session) Over() bool    { return s.over }
+func (s *Session) Ending() bool  { return s.ending }
+
+// Why is the reason of the loss.
+func (s *Session) Why() string { return s.why }
+
+// Failing is why the latest attempt was not answered; nil: it was.
+func (s *Session) Failing() error { return s.failing }
+
+// Open has the session opened by the caller.
+func (s *Session) Open() { s.opening = true }
+
+// Begin sets the TTL of the first record.
+func (s *Session) Begin(ttl time.Duration) { s.ttl = ttl }
+
+// NewClaim is a claim number that the session has not used before.
+func (s *Session) NewClaim() int64 { s.claims++; return s.claims }
+
+// Detach makes the next attempts ones that leave a hold without a process, for d.
+func (s *Session) Detach(d time.Duration) { s.detach = d }
+
+// Asking notes that an attempt is about to be sent, and returns how long it may take. It
+// reports false if none may be sent any more: the session is over, or is to be lost.
+func (s *Session) Asking(now Instant) (bound time.Duration, ok bool) {
+	if s.over || s.opened && !s.Trusted(now) {
+		return 0, false
+	}
+	bound = s.ttl / 3
+	if s.opened {
+		bound = min(bound, s.Until().Sub(now))
+	}
+	s.asking = true
+	return bound, true
+}
+
+// Beat is a fresh attempt. A smaller TTL shrinks the window before the attempt is sent:
+// waiters go by that TTL as soon as the store has it, whether or not its answer arrives. The
+// caller reports a window that was shortened before it sends the attempt.
+func (s *Session) Beat(b BeatOf, now Instant) (a Attempt, shortened bool) {
+	ttl := b.TTL
+	if s.detach > 0 {
+		ttl = DetachedTTL(s.detach)
+	}
+	ttl = ttl.Truncate(time.Millisecond) // others go by what the record says
+	if ttl < s.ttl && s.opened {
+		shortened = s.window.Shrink(ttl, now)
+	}
+	a = Attempt{Sent: now, Old: s.version, Record: SessionRecord{
+		Owner: b.Owner, TTL: ttl.Milliseconds(), Grace: b.Grace.Milliseconds(),
+		Beat: s.last.Beat + 1, Nonce: b.Nonce, At: b.Clocks.Wall, Detached: s.detach > 0,
+	}}
+	if s.detach > 0 {
+		a.Record.Boot, a.Record.Up = b.Clocks.Boot, b.Clocks.Up.Microseconds()
+	}
+	if s.version == 0 {
+		a.Old = IfEmpty
+	}
+	s.attempts = append(s.attempts, a)
+	s.lastSent = now
+	return a, shortened
+}
+
+// TooLate says whether the session has not opened within a TTL of its first attempt: it may
+// have opened and been declared dead, and its tombstone been swept.
+func (s *Session) TooLate(now Instant) bool {
+	return !s.opened && len(s.attempts) > 0 && now.Sub(s.attempts[0].Sent) >= s.ttl
+}
+
+// Answered takes in what became of an attempt.
+func (s *Session) Answered(a Attempt, out SessionOutcome, now Instant) (eff SessionEffects) {
+	s.asking = false
+	if s.over {
+		return eff
+	}
+	s.failing = out.Err
+	switch {
+	case out.Err != nil:
+		if s.TooLate(now) {
+			s.lose("no answer to its first heartbeat", out.Err, &eff)
+		}
+		return eff
+	case out.Won:
+		s.accept(a, out.Version, now, &eff)
+		return eff
+	case out.Bad != nil:
+		s.lose("its record was overwritten", out.Bad, &eff)
+		return eff
+	}
+	if why := s.lostTo(out, now, &eff); why != "" {
+		s.lose(why, nil, &eff)
+		return eff
+	}
+	if out.Record.Suspected != nil {
+		eff.Asked = out.Record.Suspected.By
+	}
+	eff.Revoked = out.Record.Revoked
+	return eff
+}
+
+// lostTo takes in the record that an attempt has lost to. If that is the end of the
+// session it says why.
+func (s *Session) lostTo(out SessionOutcome, now Instant, eff *SessionEffects) (why string) {
+	rec := out.Record
+	switch {
+	case rec.Dead != 0:
+		why = "declared dead by " + rec.By
+		if rec.Why != "" {
+			why += " (" + rec.Why + ")"
+		}
+		return why
+	case out.Absent && s.version == 0: // emptied before our first record came
+		eff.Again = true
+		return ""
+	case out.Absent:
+		return "its record has vanished from the store"
+	case s.version != 0 && rec.SameBeat(s.last): // a mark or a revocation on our last beat
+		s.version, eff.Again = out.Version, true
+		return ""
+	}
+	for _, a := range s.attempts {
+		if rec.SameBeat(a.Record) {
+			s.accept(a, out.Version, now, eff)
+			eff.Again = s.detach == 0
+			return ""
+		}
+	}
+	switch {
+	case rec.Beat < s.last.Beat:
+		return "the store has lost a heartbeat that it had confirmed"
+	case rec.Beat == 0 && rec.Suspected == nil:
+		return "declared missing by another process"
+	case rec.Beat == 0:
+		return "declared missing by " + rec.Suspected.By
+	}
+	return "another process uses this session: cloned machine?"
+}
+
+// accept takes an attempt for the record that stands.
+func (s *Session) accept(a Attempt, version Version, now Instant, eff *SessionEffects) {
+	s.last, s.version = a.Record, version
+	s.attempts = nil
+	s.ttl = a.Record.Duration()
+	s.window.Extend(a.Sent, s.ttl, now)
+	eff.Opened = !s.opened
+	s.opened, eff.Moved, eff.Alone = true, true, a.Record.Detached
+}
+
+// Lose ends belief in everything this session holds, for ever. The reason is worked out if
+// none is given.
+func (s *Session) Lose(why string, err error, now Instant) (eff SessionEffects) {
+	if s.over {
+		return eff
+	}
+	if why == "" {
+		left := time.Duration(0)
+		if until := s.Until(); until != Never {
+			left = until.Sub(now)
+		}
+		silent := s.ttl - Margin(s.ttl) - left
+		switch {
+		case s.failing != nil || s.asking && left > -Margin(s.ttl)/2: // else it came late to see it
+			why, err = fmt.Sprintf("no heartbeat answered for %s", Short(silent)), s.failing
+		default:
+			why = fmt.Sprintf("this process stood still for %s", Short(silent))
+		}
+	}
+	s.lose(why, err, &eff)
+	return eff
+}
+
+func (s *Session) lose(why string, err error, eff *SessionEffects) {
+	s.over, s.why = true, why
+	s.window.Close()
+	eff.Lost, eff.Why, eff.Err = true, why, err
+}
+
+// Void is when the claims of the session, once it is lost, are void for its own client too:
+// a TTL and the grace after its last sign of life. It reports false if it never sent one.
+func (s *Session) Void(grace time.Duration) (at Instant, ok bool) {
+	return s.lastSent.Add(s.ttl + grace), s.opened || len(s.attempts) > 0
+}
+
+// Answers says whether the store has answered the latest heartbeat, or may still do so.
+func (s *Session) Answers(now Instant) bool {
+	return s.opened && s.failing == nil && !(s.asking && now.Sub(s.lastSent) >= time.Second)
+}
+
+// Stop has the session send no more heartbeats. It reports false if none was ever sent, and
+// then it is over.
+func (s *Session) Stop() bool {
+	s.ending = true
+	if !s.opened && len(s.attempts) == 0 {
+		s.over = true
+	}
+	return !s.over
+}
+
+// End ends the session in order. It returns the version of its record, and whether that is
+// known for certain.
+func (s *Session) End() (version Version, known bool) {
+	s.over = true
+	return s.version, s.opened && len(s.attempts) == 0
+}
+
+// Last is the record as last known to stand in the store.
+func (s *Session) Last() SessionRecord { return s.last }

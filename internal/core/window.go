@@ -1,0 +1,48 @@
+package core
+
+import "time"
+
+// A Window is the time in which a session may believe in its locks: from before its last
+// confirmed heartbeat was sent, for the TTL less the margin. The zero value has never been
+// open. Counting from before sending is River's idea.
+type Window struct {
+	opened bool
+	until  Instant
+}
+
+// Until is the end of the window; Never before it has been opened, and after Close.
+func (w *Window) Until() Instant {
+	if !w.opened {
+		return Never
+	}
+	return w.until
+}
+
+// Open says whether the window is open.
+func (w *Window) Open(now Instant) bool { return now < w.Until() }
+
+// Extend moves the end of the window, or opens it. It never moves backwards, and a window
+// that has ended stays so.
+func (w *Window) Extend(sent Instant, ttl time.Duration, now Instant) {
+	until := sent.Add(ttl - Margin(ttl))
+	switch {
+	case !w.opened:
+		w.opened, w.until = true, until
+	case w.Open(now):
+		w.until = max(w.until, until)
+	}
+}
+
+// Shrink ends the window a smaller TTL from now at the latest, and reports whether that is
+// earlier than before.
+func (w *Window) Shrink(ttl time.Duration, now Instant) bool {
+	until := now.Add(ttl - Margin(ttl))
+	if !w.opened || until >= w.until {
+		return false
+	}
+	w.until = until
+	return true
+}
+
+// Close ends the window, for ever.
+func (w *Window) Close() { w.opened, w.until = true, Never }
