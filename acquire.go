@@ -27,12 +27,13 @@ type request struct {
 	bad     error // a wrong option
 
 	// Guarded by c.mu until done is told on ch.
-	group *group
-	done  bool
-	told  bool // Trace.Waiting was
-	lock  *Lock
-	err   error
-	ch    chan struct{}
+	p    *place
+	core core.Request
+	done bool
+	told bool // Trace.Waiting was
+	lock *Lock
+	err  error
+	ch   chan struct{}
 }
 
 func (c *Client) newRequest(ctx context.Context, name string, opts []Option) *request {
@@ -50,7 +51,7 @@ func (c *Client) newRequest(ctx context.Context, name string, opts []Option) *re
 // again is the same request, asked once more.
 func (r *request) again() *request {
 	n := *r
-	n.group, n.done, n.lock, n.err = nil, false, nil, nil
+	n.p, n.done, n.lock, n.err = nil, false, nil, nil
 	n.ch = make(chan struct{}, 1)
 	return &n
 }
@@ -82,8 +83,8 @@ func (r *request) answer(l *Lock, err error) {
 }
 
 // announce tells the trace, once, that the request has joined a queue.
-func (r *request) announce(queued bool) {
-	if t := r.c.opts.Trace; queued && !r.told && t != nil && t.Waiting != nil {
+func (r *request) announce() {
+	if t := r.c.opts.Trace; !r.told && t != nil && t.Waiting != nil {
 		r.told = true
 		name := r.name
 		r.c.later = append(r.c.later, func() { t.Waiting(name) })
@@ -154,7 +155,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		// Say who is in the way; on the way there a dead one may be found out.
 		asked := c.now()
 		void, seemVoid := c.explain(held)
-		if took := asked.Sub(joined); r.try() && took > 3*lockedCall && c.now().Sub(asked) < took/4 {
+		if took := asked.Sub(joined); r.try() && took > 3*core.LockedCall && c.now().Sub(asked) < took/4 {
 			held.Locked = true // reads are quick, and the write was not: it would wait as long again
 		}
 		if held.Locked {
@@ -202,7 +203,8 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		}
 	}
 	c.mu.Lock()
-	if !c.abandon(r) {
+	id, was := c.abandon(r)
+	if !was {
 		c.unlock()
 		<-r.ch
 		if r.err != nil || ctx.Err() == nil {
@@ -212,24 +214,25 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		return nil, ctx.Err()
 	}
 	defer c.unlock()
-	p, waited := r.group.p, core.Short(c.now().Sub(r.start))
+	p, waited := r.p, core.Short(c.now().Sub(r.start))
 	switch {
-	case p.failed != nil && ctx.Err() != nil:
-		return nil, fmt.Errorf("%w after %s: %w", ctx.Err(), waited, noAnswer(p.failed))
-	case p.failed != nil:
-		return nil, fmt.Errorf("gave up after %s: %w", waited, noAnswer(p.failed))
-	case ctx.Err() == nil && (!p.known || r.try() && p.asked < r.start):
+	case p.n.Failed() != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("%w after %s: %w", ctx.Err(), waited, noAnswer(p.n.Failed()))
+	case p.n.Failed() != nil:
+		return nil, fmt.Errorf("gave up after %s: %w", waited, noAnswer(p.n.Failed()))
+	case ctx.Err() == nil && (!p.n.Known() || r.try() && p.n.Asked() < r.start):
 		return nil, fmt.Errorf("gave up after %s: the store has not answered", waited)
 	}
-	held := p.heldError()
+	held := p.heldError(p.n.InTheWay())
 	if ctx.Err() != nil {
 		held.Err = fmt.Errorf("%w after %s", ctx.Err(), waited)
 	}
 	if len(held.Holders) == 0 && !held.Locked && ctx.Err() != nil {
 		return nil, held.Err
 	}
-	for i, w := range p.rec.Waiters {
-		if r.group.nr != 0 && w.Is(r.group.sess.id, r.group.nr) {
+	rec, _ := p.n.Record()
+	for i, w := range rec.Waiters {
+		if id.Nr != 0 && w.Is(id.Session, id.Nr) {
 			held.Waiters = held.Waiters[:i]
 			break
 		}
@@ -547,7 +550,7 @@ func dropLost(ctx context.Context, got map[string]*Lock) error {
 		if err == nil {
 			continue
 		}
-		if l.group.broken != nil || !errors.Is(err, ErrLost) {
+		if l.broken || !errors.Is(err, ErrLost) {
 			return err
 		}
 		delete(got, name)

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +51,8 @@ type Client struct {
 	answers bool                    // the store has answered once
 	debts   bool                    // a write of unknown outcome was left to the end of the session
 	closed  bool
+	scratch core.Env      // what env returns
+	claims  int64         // claim numbers used
 	quiet   chan struct{} // closed when closed and no place is left
 	judge   judge
 
@@ -97,6 +98,7 @@ func New(store Store, opts *Options) (*Client, error) {
 	c.batch.store, c.batch.ctx, c.batch.now = store, c.ctx, c.now
 	c.proof.dir = c.opts.RuntimeDir
 	c.judge.c, c.sweepJudge.c = c, c
+	c.scratch = core.Env{Grace: c.opts.Grace, Dead: c.isDead, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweepAt = core.Never
 	c.hints.init()
 	return c, nil
@@ -207,16 +209,15 @@ func (c *Client) Close() error {
 	s := c.sess
 	holds := false
 	for _, p := range c.places {
-		for _, g := range p.groups {
-			holds = holds || g.state == held
-			for g.waiting.len() > 0 {
-				g.waiting.pop().answer(nil, ErrClosed)
-			}
-			for _, l := range g.active {
-				l.end(ErrClosed)
-			}
+		held, eff := p.n.Close(ErrClosed, c.env())
+		holds = holds || held
+		c.perform(p, eff)
+		if p.last != nil {
+			p.last.end(ErrClosed)
 		}
-		holds = holds || slices.ContainsFunc(p.leaving, func(d *departure) bool { return d.held })
+		for _, l := range p.more {
+			l.end(ErrClosed)
+		}
 	}
 	c.unlock()
 
@@ -244,14 +245,9 @@ func (c *Client) Close() error {
 	shut := grace > 0 // what is held then goes with the tombstone
 	c.mu.Lock()
 	for _, p := range c.places {
-		for _, g := range slices.Clone(p.groups) {
-			if !shut || g.state != held {
-				c.part(g, g.broken)
-			}
-		}
-		for _, d := range p.leaving {
-			grace = max(grace, d.keptFor(c.now()))
-		}
+		kept, eff := p.n.Part(shut, c.env())
+		grace = max(grace, kept)
+		c.perform(p, eff)
 	}
 	c.checkQuiet()
 	if c.sess == nil || shut { // nothing of ours is left to be given back
@@ -304,8 +300,7 @@ func (c *Client) checkQuiet() {
 		return
 	}
 	for _, p := range c.places {
-		busy := func(d *departure) bool { return d.keptFor(c.now()) == 0 }
-		if len(p.groups) > 0 || len(p.leaving) == 0 || slices.ContainsFunc(p.leaving, busy) {
+		if !p.n.Quiet(c.now()) {
 			return
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -24,12 +23,6 @@ func (c *Client) kick(p *place) {
 		return
 	}
 	go c.drive(p, nil)
-}
-
-func (c *Client) kickAll() {
-	for _, p := range c.places {
-		c.kick(p)
-	}
 }
 
 // do calls f with c.mu held, and then is itself the driver of the place that f
@@ -59,13 +52,18 @@ func (c *Client) drive(p *place, here context.Context) {
 	var took time.Duration
 	for c.ctx.Err() == nil {
 		c.mu.Lock()
-		p.confirm()
-		s := c.assign(p)
+		c.perform(p, p.n.Confirm())
+		var s *session
+		if p.n.NeedsSession() {
+			s = c.current()
+			p.n.Assign(c.env())
+		}
 		opens := s != nil && !s.life.Opened()
-		next, changed := c.plan(p)
-		look := p.look || p.stale() && !changed || lost > 2 && !looked && !spread
-		peek := spread && changed && p.known && (lost > 0 || p.pos != nil) && c.now().Sub(max(p.asked, p.got, p.glanced)) > peekAfter
-		comes := spread && changed && opens && !s.life.Opening() && !p.known && p.glanced == core.Never // perhaps to a crowd: does not write blindly
+		env := c.env()
+		next, changed := p.n.Plan(env)
+		look := p.n.Look(changed) || lost > 2 && !looked && !spread
+		peek := spread && changed && p.n.Known() && (lost > 0 || p.pos != nil) && env.Now.Sub(p.n.Fresh()) > peekAfter
+		comes := spread && changed && opens && !s.life.Opening() && p.n.Untouched() // perhaps to a crowd: does not write blindly
 		if here != nil && (opens || look || peek || changed && took > 0) {
 			c.unlock()
 			go c.drive(p, nil)
@@ -76,7 +74,7 @@ func (c *Client) drive(p *place, here context.Context) {
 			c.unlock()
 			c.peek(glancer, p)
 		case opens && s.life.Opening():
-			patience := c.patience(p)
+			patience := p.n.Patience(env)
 			c.unlock()
 			c.awaitOpen(p, s, patience)
 		case opens:
@@ -84,7 +82,7 @@ func (c *Client) drive(p *place, here context.Context) {
 			c.unlock()
 			c.openWith(p, s)
 		case look:
-			p.look = false
+			p.n.Looking()
 			c.unlock()
 			if lost > 2 && !spread {
 				c.pause(c.upTo(min(took<<min(lost-2, 5), maxPause)))
@@ -96,25 +94,25 @@ func (c *Client) drive(p *place, here context.Context) {
 			c.unlock()
 			c.peek(glancer, p)
 		case changed:
-			w := p.write(next, c.sess)
-			leaves := len(p.leaving) > 0
+			w := p.n.Write(next, env)
+			leaves := p.n.Leaves()
 			timeout := c.callTimeout()
-			if slices.ContainsFunc(p.groups, func(g *group) bool { return g.try }) {
+			if p.n.Tries() {
 				timeout = min(timeout, tryPatience)
 			}
 			c.unlock()
 			var sw *swap
 			if here == nil {
-				sw = c.batch.do(w, timeout)
-			} else if sw = c.batch.alone(here, w, timeout); sw == nil {
+				sw = c.batch.do(p.storeWrite(w), timeout)
+			} else if sw = c.batch.alone(here, p.storeWrite(w), timeout); sw == nil {
 				go c.drive(p, nil)
 				return
 			}
 			took, looked = max(c.now().Sub(sw.sent), 1), false
-			switch c.answered(p, sw, next, here) {
-			case won:
+			switch c.answered(p, sw, w, here) {
+			case core.Won:
 				lost = 0
-			case lostTo:
+			case core.LostTo:
 				if lost++; spread && !leaves {
 					wide := min(lost-1, 4)
 					if lost > 8 { // who comes anew does not pause, and shall not always be before us
@@ -122,7 +120,7 @@ func (c *Client) drive(p *place, here context.Context) {
 					}
 					c.pause(c.upTo(min(4*took<<wide, maxSpread)))
 				}
-			case perhaps:
+			case core.Ambiguous:
 				if here != nil {
 					go c.drive(p, nil)
 					return
@@ -133,8 +131,8 @@ func (c *Client) drive(p *place, here context.Context) {
 			c.unlock()
 		default:
 			p.busy = false
-			if len(p.groups)+len(p.leaving) == 0 && (!p.blind || c.closed) {
-				c.debts = c.debts || p.blind
+			if p.n.Idle() && (!p.n.Debt() || c.closed) {
+				c.debts = c.debts || p.n.Debt()
 				c.leave(p)
 			}
 			c.checkQuiet()
@@ -155,30 +153,23 @@ const (
 
 // openWith opens a session in one call with its first claim.
 func (c *Client) openWith(p *place, s *session) {
-	var next core.LockRecord
-	var w Write
+	var w core.Write
+	writes := false
 	sw := s.open(func() (Write, bool) {
-		var changed bool
-		if next, changed = c.plan(p); changed {
-			w = p.write(next, c.sess)
+		env := c.env()
+		var next core.LockRecord
+		if next, writes = p.n.Plan(env); !writes {
+			return Write{}, false
 		}
-		return w, changed
+		w = p.n.Write(next, env)
+		return p.storeWrite(w), true
 	})
-	if w.Key.Name == "" {
+	if !writes {
 		return
 	}
-	if sw.write = w; c.answered(p, sw, next, nil) == perhaps {
+	if sw.write = p.storeWrite(w); c.answered(p, sw, w, nil) == core.Ambiguous {
 		c.pause(c.backoff(p))
 	}
-}
-
-// patience is how much longer those who wait for a silent store go on waiting;
-// c.mu is held.
-func (c *Client) patience(p *place) time.Duration {
-	if p.failing == core.Never {
-		return c.ttl()
-	}
-	return max(c.ttl()-c.now().Sub(max(p.failing, p.heard)), 0) + time.Millisecond
 }
 
 // awaitOpen waits until a session is open, or over.
@@ -192,7 +183,7 @@ func (c *Client) awaitOpen(p *place, s *session, patience time.Duration) {
 		c.mu.Lock()
 		defer c.unlock()
 		if err := s.life.Failing(); err != nil {
-			c.failed(p, err)
+			c.failed(p, err, false)
 		}
 	}
 }
@@ -211,196 +202,33 @@ func (c *Client) callTimeout() time.Duration {
 	return max(c.ttl()/2, min(c.ttl(), time.Second))
 }
 
-// confirm lets go of departures that are done: the claim is not in the record,
-// and no write of ours is on its way that could still bring it. (One that takes
-// the name whenever it is empty can: that is a debt, and watched.)
-func (p *place) confirm() {
-	if p.openOld != 0 {
-		return
-	}
-	p.leaving = slices.DeleteFunc(p.leaving, func(d *departure) bool {
-		_, _, ok := p.rec.Find(d.sess.id, d.nr)
-		if !ok {
-			close(d.gone)
-		}
-		return !ok
-	})
+// storeWrite is a write as the store takes it.
+func (p *place) storeWrite(w core.Write) Write {
+	return Write{Key: Key{Names, p.name}, Old: int64(w.Old), Value: w.Next.Encode(max(w.Old, 0)), Wake: w.Wake, Lazy: w.Lazy}
 }
-
-// assign gives every group that has no claim yet one of the current session,
-// and returns that session; nil if none is needed.
-func (c *Client) assign(p *place) (s *session) {
-	for _, g := range p.groups {
-		if g.state != wanted {
-			continue
-		}
-		s = c.current()
-		if g.nr == 0 {
-			g.sess, g.nr = s, s.life.NewClaim()
-		}
-	}
-	return s
-}
-
-// plan is the record that should follow the one last seen: without our claims
-// that nobody wants, without those of the dead, with those that are wanted, and
-// settled. Any claim of our session that we do not know is one that nobody
-// wants. c.mu is held.
-func (c *Client) plan(p *place) (next core.LockRecord, changed bool) {
-	next = p.rec.Clone()
-	changed = p.openOld != 0 && p.openOld == p.version // closes what may still follow that version
-	if s := c.sess; s != nil {
-		gone := next.Drop(func(cl core.Claim) bool {
-			if cl.Session != s.id || c.wants(p, cl.Nr) {
-				return false
-			}
-			for _, d := range p.leaving {
-				if d.nr == cl.Nr && d.broken != nil {
-					b := *d.broken
-					b.Token = cl.Token // 0: it was waiting
-					next.AddBreak(b)
-				}
-			}
-			return true
-		})
-		changed = changed || gone
-	}
-	if next.Settle(c.isDead) && len(p.groups)+len(p.leaving) > 0 {
-		changed = true // claims of the dead bother only those who want the name
-	}
-	for _, g := range p.groups {
-		if g.nr == 0 || g.doubt {
-			continue
-		}
-		if _, _, ok := next.Find(g.sess.id, g.nr); ok || g.state != wanted {
-			continue
-		}
-		if !g.try && next.Full() {
-			g.try, g.full = true, true
-		}
-		next.Enqueue(g.claim())
-		next.Settle(c.isDead)
-		if _, holds, _ := next.Find(g.sess.id, g.nr); holds || !g.try {
-			changed = true
-		} else {
-			next.Drop(func(cl core.Claim) bool { return cl.Is(g.sess.id, g.nr) })
-		}
-	}
-	return next, changed
-}
-
-// wants says whether a claim number of the current session is wanted, or not to
-// be given back yet.
-func (c *Client) wants(p *place, nr int64) bool {
-	for _, g := range p.groups {
-		if g.nr == nr {
-			return true
-		}
-	}
-	for _, d := range p.leaving {
-		if d.nr == nr && d.keptFor(c.now()) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-func (g *group) claim() core.Claim {
-	n := g.want
-	if g.slots < 2 && int64(g.waiting.len()) > n {
-		n = int64(g.waiting.len())
-	}
-	if n == 1 {
-		n = 0
-	}
-	return core.Claim{
-		Session: g.sess.id, Nr: g.nr, Slots: g.slots, N: n, TTL: g.sess.life.TTL().Milliseconds(),
-		Since: g.since.UnixMicro(), Reason: g.reason, Retries: g.retries, Set: g.set,
-	}
-}
-
-// write is the write that puts next in place of what is there. It waits for the
-// disk only if it gives someone a token. It wakes watchers only where someone
-// waits: for a grant to another process, or, of a claim that is handed on in
-// memory, to be told that another process is in line.
-func (p *place) write(next core.LockRecord, s *session) Write {
-	old := p.version
-	if old == 0 {
-		old = IfEmpty
-	}
-	w := Write{Key: Key{Names, p.name}, Old: old, Value: next.Encode(core.Version(max(old, 0))), Lazy: !next.Gives()}
-	for _, h := range next.Holders {
-		if h.Token == 0 && (s == nil || h.Session != s.id) || h.Tokens() > 1 && len(next.Waiters) > len(p.rec.Waiters) {
-			if w.Wake != "" && w.Wake != h.Session {
-				w.Wake = Everyone
-				break
-			}
-			w.Wake = h.Session
-		}
-	}
-	return w
-}
-
-type result int8
-
-const (
-	won result = iota
-	lostTo
-	perhaps
-)
 
 // answered takes in what became of a write. An error is not the store's if the
 // context here had ended.
-func (c *Client) answered(p *place, sw *swap, next core.LockRecord, here context.Context) result {
+func (c *Client) answered(p *place, sw *swap, w core.Write, here context.Context) core.Result {
+	out := core.Outcome{Sent: sw.sent, Won: sw.out.Won, Version: core.Version(sw.out.Record.Version), Err: sw.err,
+		Busy: errors.Is(sw.err, ErrBusy), Cut: here != nil && here.Err() != nil}
+	if sw.err == nil && !out.Won {
+		out.Record, out.Bad = lockOf(sw.out.Record)
+		out.Same = sw.lostToOld()
+	}
 	c.mu.Lock()
 	defer c.unlock()
 	if sw.write.Lazy {
 		c.lazy[p.name] = c.now() // a crash of the database may take it back, whatever the answer
 	}
-	if sw.err == nil {
-		p.unsure = core.Never
-	}
-	switch {
-	case sw.err != nil:
-		if p.unsure == core.Never {
-			p.unsure = c.now()
-		}
-		if sw.write.Old == IfEmpty {
-			p.blind = true
-		} else {
-			p.openOld = sw.write.Old
-		}
-		p.look = true
-		if here == nil || here.Err() == nil {
-			c.failed(p, sw.err)
-		}
-		return perhaps
-	case sw.out.Won:
-		p.shut = 0
-		next.Written(core.Version(sw.out.Record.Version))
+	if sw.err == nil && out.Bad == nil {
 		p.saw(sw.out.Record)
-		c.see(p, next, sw.out.Record.Version, sw.sent)
-		return won
+		c.answers = true
 	}
-	rec, err := lockOf(sw.out.Record)
-	if err != nil {
-		c.refuse(p, err)
-		return lostTo
-	}
-	p.saw(sw.out.Record)
-	for _, g := range p.groups {
-		if g.state == wanted && g.nr != 0 {
-			g.retries++
-		}
-	}
-	c.see(p, rec, sw.out.Record.Version, sw.sent)
-	p.shut++
-	if !sw.lostToOld() {
-		p.shut = 0
-	} else if p.shut > 1 || c.now().Sub(sw.sent) > lockedCall {
-		c.denyTries(p)
-	}
-	return lostTo
+	result, eff := p.n.Answered(w, out, c.env())
+	c.answers = c.answers || out.Busy && !out.Cut
+	c.perform(p, eff)
+	return result
 }
 
 // lostToOld says whether a write lost to the very record that it was to follow: a
@@ -412,11 +240,6 @@ func (s *swap) lostToOld() bool {
 	}
 	return s.write.Old == s.out.Record.Version
 }
-
-// lockedCall is how long a single write has to take before its loss to the record that
-// it was to follow is put down to a locked row. A quicker one may have lost to a record
-// that was emptied before it was read.
-const lockedCall = 250 * time.Millisecond
 
 // lookAt loads the record of a place and reports whether the store answered.
 func (c *Client) lookAt(p *place) bool {
@@ -430,8 +253,7 @@ func (c *Client) lookAt(p *place) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	if err != nil {
-		p.look = true
-		c.failed(p, err)
+		c.failed(p, err, true)
 		return false
 	}
 	c.seeRecord(p, recs[0], asked)
@@ -450,37 +272,23 @@ func (p *place) saw(r Record) {
 
 func (c *Client) seeRecord(p *place, r Record, asked core.Instant) {
 	p.saw(r)
-	if p.known && r.Version == p.version {
-		c.see(p, p.rec, p.version, asked)
+	if _, version := p.n.Record(); p.n.Known() && core.Version(r.Version) == version {
+		c.answers = true
+		c.perform(p, p.n.SawAgain(asked, c.env()))
 		return
 	}
 	rec, err := lockOf(r)
-	if err != nil {
-		c.refuse(p, err)
-		return
-	}
-	c.see(p, rec, r.Version, asked)
+	c.answers = c.answers || err == nil
+	c.perform(p, p.n.Looked(rec, core.Version(r.Version), asked, err, c.env()))
 }
 
-// failed: the store did not answer. A request that does not wait fails at once,
-// as all do if the store has never answered this client; the others fail when it
-// has been silent for a TTL. A store that is busy is not silent, so they wait on;
-// c.mu is held.
-func (c *Client) failed(p *place, err error) {
-	if p.failing == core.Never {
-		p.failing = c.now()
-	}
-	p.failed = err
+// failed takes in that a call was not answered. look: it was to show the record, and that is
+// still wanted; c.mu is held.
+func (c *Client) failed(p *place, err error, look bool) {
 	busy := errors.Is(err, ErrBusy)
-	if busy {
-		c.answers, p.heard = true, c.now()
-	}
-	silent := !c.answers || c.now().Sub(max(p.failing, p.heard)) > c.ttl()
-	for _, g := range slices.Clone(p.groups) {
-		if silent || g.try && !busy {
-			c.failGroup(g, noAnswer(err))
-		}
-	}
+	eff := p.n.Unanswered(err, busy, look, c.env())
+	c.answers = c.answers || busy
+	c.perform(p, eff)
 }
 
 // noAnswer is what a request is told of a call that was not answered.
@@ -491,58 +299,12 @@ func noAnswer(err error) error {
 	return fmt.Errorf("the store does not answer: %w", err)
 }
 
-// failGroup answers everyone who waits in a group with an error.
-func (c *Client) failGroup(g *group, err error) {
-	for g.waiting.len() > 0 {
-		g.waiting.pop().answer(nil, err)
-	}
-	if len(g.active) == 0 {
-		c.part(g, g.broken)
-	}
-}
-
-// refuse: what stands under the name was not written by us, and we do not touch
-// it; c.mu is held.
-func (c *Client) refuse(p *place, err error) {
-	for _, g := range slices.Clone(p.groups) {
-		c.failGroup(g, err)
-	}
-	p.leaving = slices.DeleteFunc(p.leaving, func(d *departure) bool { d.void = true; close(d.gone); return true })
-	p.openOld, p.blind = 0, false
-}
-
-// stale says whether someone who does not wait still needs to be told, and the
-// record was seen too long ago for that.
-func (p *place) stale() bool {
-	return slices.ContainsFunc(p.groups, func(g *group) bool { return g.try && g.state == wanted && p.asked < g.born })
-}
-
 // denyTries answers those who do not wait and did not get in, and reports
 // whether there were any; c.mu is held.
-func (c *Client) denyTries(p *place) (any bool) {
-	for _, g := range slices.Clone(p.groups) {
-		if g.try && g.state == wanted {
-			held := p.heldError()
-			held.Full = g.full
-			c.failGroup(g, held)
-			any = true
-		}
-	}
+func (c *Client) denyTries(p *place) bool {
+	any, eff := p.n.DenyTries(c.env())
+	c.perform(p, eff)
 	return any
-}
-
-// heldError says who is in the way, as far as the record tells.
-func (p *place) heldError() *HeldError {
-	return &HeldError{Name: p.name, Holders: p.claims(p.rec.Holders), Waiters: p.claims(p.rec.Waiters), Locked: p.shut > 0}
-}
-
-// claims shows records as claims, without what only their sessions know.
-func (p *place) claims(recs []core.Claim) []Claim {
-	var claims []Claim
-	for _, r := range recs {
-		claims = append(claims, publicClaim(r, p.name))
-	}
-	return claims
 }
 
 // backoff is how long to leave a store alone that does not answer, or that does
@@ -550,11 +312,5 @@ func (p *place) claims(recs []core.Claim) []Claim {
 func (c *Client) backoff(p *place) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	still := time.Duration(0)
-	for _, since := range []core.Instant{p.failing, p.unsure} {
-		if since != core.Never {
-			still = max(still, c.now().Sub(since))
-		}
-	}
-	return c.jitter(min(5*time.Millisecond+still/4, time.Second))
+	return c.jitter(p.n.Backoff(c.now()))
 }

@@ -73,21 +73,23 @@ func (c *Client) lookOver(ctx context.Context, places []*place, others []Key) (r
 // matters says whether a record that was glanced at calls for the record as it
 // stands; else it is taken in. c.mu is held.
 func (c *Client) matters(p *place, r Record) bool {
-	return !p.known || c.now().Sub(p.asked) > c.loadEvery(p) || c.surprises(p, r)
+	return !p.n.Known() || c.now().Sub(p.n.Asked()) > c.loadEvery(p) || c.surprises(p, r)
 }
 
 // surprises says whether a record that was glanced at is not what others can
 // have made of the one last seen; else it is taken in, if it is newer. c.mu is
 // held.
 func (c *Client) surprises(p *place, r Record) bool {
-	if r.Version > p.version {
+	if _, version := p.n.Record(); core.Version(r.Version) > version {
 		rec, err := lockOf(r)
-		if err != nil || !c.goesOn(p, &rec) {
+		if err != nil || !p.n.GoesOn(&rec, c.env()) {
 			return true
 		}
-		c.see(p, rec, r.Version, p.asked) // not as fresh as a look
+		c.answers = true
+		c.perform(p, p.n.Saw(rec, core.Version(r.Version), p.n.Asked(), c.env())) // not as fresh as a look
 	}
-	p.failing, p.failed, c.answers = core.Never, nil, true
+	p.n.Answers()
+	c.answers = true
 	return false
 }
 
@@ -102,25 +104,6 @@ func (c *Client) loadEvery(p *place) time.Duration {
 	return max(ttl, min(c.now().Sub(p.pos.moved)/7, 4*ttl))
 }
 
-// goesOn says whether all our claims that stood in the record of a place stand in
-// one that follows it, and none that nobody wants: a crash of the store may bring
-// one back.
-func (c *Client) goesOn(p *place, rec *core.LockRecord) bool {
-	for _, g := range p.groups {
-		if g.state == wanted {
-			continue
-		}
-		if _, holds, ok := rec.Find(g.sess.id, g.nr); !ok || g.state == held && !holds {
-			return false
-		}
-	}
-	unwanted := func(cl core.Claim) bool {
-		return c.isOurs(cl.Session) && !c.wants(p, cl.Nr) &&
-			!slices.ContainsFunc(p.leaving, func(d *departure) bool { return d.nr == cl.Nr })
-	}
-	return !slices.ContainsFunc(rec.Holders, unwanted) && !slices.ContainsFunc(rec.Waiters, unwanted)
-}
-
 // peek glances at a place that a write is about to change, which would lose if
 // somebody has changed it meanwhile. If that fails, the write tells.
 func (c *Client) peek(g Glancer, p *place) {
@@ -132,8 +115,7 @@ func (c *Client) peek(g Glancer, p *place) {
 	recs, err := g.Glance(ctx, []Key{{Names, p.name}})
 	c.mu.Lock()
 	defer c.unlock()
-	p.glanced = c.now()
-	p.look = p.look || err == nil && c.surprises(p, recs[0])
+	p.n.Peeked(err == nil && c.surprises(p, recs[0]), c.env())
 }
 
 // peekAfter is how old a record may be, before a write, where others write as

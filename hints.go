@@ -161,7 +161,7 @@ func (c *Client) hint(h Hint) {
 func (c *Client) isAhead(session string) bool {
 	its := func(cl core.Claim) bool { return cl.Session == session }
 	for _, p := range c.places {
-		if p.waits && (slices.ContainsFunc(p.rec.Holders, its) || slices.ContainsFunc(p.rec.Waiters, its)) {
+		if rec, _ := p.n.Record(); p.n.Waits() && (slices.ContainsFunc(rec.Holders, its) || slices.ContainsFunc(rec.Waiters, its)) {
 			return true
 		}
 	}
@@ -172,14 +172,11 @@ func (c *Client) isAhead(session string) bool {
 // others a little later each, so that a crowd does not come all together. A
 // holder that hands on in memory looks before it does so again.
 func (c *Client) hintPlace(p *place) {
-	if !p.waits {
-		for _, g := range p.groups {
-			if g.state == held && g.last-g.token > 0 {
-				p.lookAt = c.now()
-				c.startWaiting()
-				signal(c.nudge)
-				return
-			}
+	if !p.n.Waits() {
+		if p.n.HandsOn() {
+			p.lookAt = c.now()
+			c.startWaiting()
+			signal(c.nudge)
 		}
 		return
 	}

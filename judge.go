@@ -169,7 +169,7 @@ func (c *Client) claimStands(ctx context.Context, session string, names []string
 	names = slices.Clone(names)
 	c.mu.Lock()
 	for _, p := range c.places {
-		if has(p.rec) && !slices.Contains(names, p.name) {
+		if rec, _ := p.n.Record(); has(*rec) && !slices.Contains(names, p.name) {
 			names = append(names, p.name)
 		}
 	}
@@ -189,7 +189,7 @@ func (c *Client) claimStands(ctx context.Context, session string, names []string
 	c.mu.Lock()
 	defer c.unlock()
 	for i, name := range names {
-		if p := c.places[name]; p != nil && p.known {
+		if p := c.places[name]; p != nil && p.n.Known() {
 			c.seeRecord(p, recs[i], asked)
 		}
 		rec, err := lockOf(recs[i])

@@ -16,16 +16,7 @@ func (c *Client) afterBeat(sent core.Instant) {
 	c.mu.Lock()
 	defer c.unlock()
 	for _, p := range c.places {
-		for _, g := range p.groups {
-			if g.doubt && g.sess == c.sess {
-				g.nr, g.doubt = 0, false // the session lives, and nobody has broken it
-				c.kick(p)
-			}
-		}
-		if p.blind {
-			p.look = true
-			c.kick(p)
-		}
+		c.perform(p, p.n.Beaten(c.env()))
 	}
 	var keys []Key
 	for name, answered := range c.lazy {
@@ -60,8 +51,9 @@ func (c *Client) recheck(keys []Key) {
 				continue
 			}
 			p := c.place(k.Name)
-			if len(p.groups)+len(p.leaving) == 0 {
-				c.see(p, rec, recs[i].Version, asked)
+			if p.n.Idle() {
+				c.answers = true
+				c.perform(p, p.n.Saw(rec, core.Version(recs[i].Version), asked, c.env()))
 				c.kick(p)
 			}
 		}

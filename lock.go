@@ -14,14 +14,19 @@ import (
 // A Lock is one grant of a name to one goroutine of this process.
 type Lock struct {
 	c      *Client
-	group  *group
+	p      *place
 	sess   *session
 	token  int64
+	claim  core.ClaimID
+	slots  int
+	reason string
+	asked  int64 // microseconds since 1970
 	since  core.Instant
 	values context.Context
 
 	// Guarded by c.mu.
 	err    error // why it is no longer held; nil while it is
+	broken bool  // that is why
 	left   *departure
 	cancel context.CancelCauseFunc // of ctx
 	set    *lockSet
@@ -38,7 +43,7 @@ type lockSet struct {
 }
 
 // Name is the name that is locked.
-func (l *Lock) Name() string { return l.group.p.name }
+func (l *Lock) Name() string { return l.p.name }
 
 // Token is the fencing token: positive, and larger than that of every earlier
 // grant of this name, for ever.
@@ -49,7 +54,7 @@ func (l *Lock) Store() Store { return l.sess.c.store }
 
 // Slots is the most holders the lock tolerates at once: 1 exclusive, N slots,
 // 0 any number (shared).
-func (l *Lock) Slots() int { return l.group.slots }
+func (l *Lock) Slots() int { return l.slots }
 
 // Context has the values of the acquiring context, but not its end: it ends
 // when the lock is lost or released or the client is closed, and
@@ -166,13 +171,7 @@ func (l *Lock) Release(ctx context.Context) error {
 			lost = l.err
 		}
 		if l.left == nil {
-			l.left = departed
-			if i := slices.Index(l.group.active, l); i >= 0 {
-				l.group.active = slices.Delete(l.group.active, i, i+1)
-				if len(l.group.active) == 0 {
-					l.left = c.advance(l.group, t)
-				}
-			}
+			l.left = c.letGo(l, t)
 		}
 		left = l.left
 	})
@@ -191,7 +190,7 @@ func (l *Lock) Release(ctx context.Context) error {
 		return fmt.Errorf("release %q: not confirmed before the client was closed; it ends by itself", l.Name())
 	case <-ctx.Done():
 		c.mu.Lock()
-		failed := l.group.p.failed
+		failed := l.p.n.Failed()
 		c.mu.Unlock()
 		err := ctx.Err()
 		if failed != nil {
@@ -253,11 +252,8 @@ func (l *Lock) lose(why string, err error) {
 		l.c.mu.Lock()
 		defer l.c.unlock()
 		for _, o := range others {
-			if i := slices.Index(o.group.active, o); i >= 0 {
-				o.group.active = slices.Delete(o.group.active, i, i+1)
-				if len(o.group.active) == 0 {
-					o.left = l.c.advance(o.group, l.c.now())
-				}
+			if o.left == nil {
+				o.left = l.c.letGo(o, l.c.now())
 			}
 		}
 	})

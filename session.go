@@ -260,11 +260,8 @@ func (s *session) perform(eff core.SessionEffects) {
 		c.wrote = s.life.TTL()
 		close(s.ready)
 		for _, p := range c.places {
-			if p.known {
-				c.compare(p) // what was seen granted before could not be believed
-			}
+			c.perform(p, p.n.SessionOpened(c.env()))
 		}
-		c.kickAll()
 	}
 	if eff.Moved {
 		signal(s.moved)
@@ -288,7 +285,7 @@ func (s *session) perform(eff core.SessionEffects) {
 		c.deaths.Lose(s.id, at)
 	}
 	for _, p := range c.places {
-		c.sessionOver(p, s, eff.Why, eff.Err)
+		c.perform(p, p.n.SessionLost(s.id, eff.Why, eff.Err, c.env()))
 	}
 }
 

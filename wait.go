@@ -3,7 +3,6 @@ package holdfast
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -61,7 +60,7 @@ type position struct {
 
 // follow takes in where we stand; c.mu is held.
 func (c *Client) follow(p *place) {
-	if !p.waits {
+	if !p.n.Waits() {
 		if p.pos != nil {
 			p.pos.moved = core.Never
 		}
@@ -72,8 +71,8 @@ func (c *Client) follow(p *place) {
 	}
 	l, t := p.pos, c.now()
 	ahead, first, token := c.before(p), "", int64(0)
-	if len(p.rec.Holders) > 0 {
-		h := p.rec.Holders[0]
+	if rec, _ := p.n.Record(); len(rec.Holders) > 0 {
+		h := rec.Holders[0]
 		first, token = fmt.Sprint(h.Session, h.Nr), int64(h.Token)
 	}
 	held := time.Duration(0)
@@ -149,18 +148,11 @@ func (c *Client) ahead() (r round) {
 			r.due = append(r.due, p)
 		}
 		soon(p.lookAt)
-		if !p.waits {
+		if !p.n.Waits() {
 			continue
 		}
-		p.waits = false
-		var first core.Claim
-		for _, g := range p.groups {
-			if g.state == queued && g.sess != nil {
-				first, p.waits = core.Claim{Session: g.sess.id, Nr: g.nr}, true
-				break
-			}
-		}
-		if !p.waits {
+		first, ok := p.n.First()
+		if !ok {
 			c.follow(p)
 			continue
 		}
@@ -181,10 +173,11 @@ func (c *Client) ahead() (r round) {
 				}
 			}
 		}
-		for _, h := range p.rec.Holders {
+		rec, _ := p.n.Record()
+		for _, h := range rec.Holders {
 			look(h)
 		}
-		for _, w := range p.rec.Waiters {
+		for _, w := range rec.Waiters {
 			if w.Is(first.Session, first.Nr) {
 				break
 			}
@@ -208,7 +201,7 @@ func (c *Client) ahead() (r round) {
 func (c *Client) looked(places []*place) {
 	t, random := c.now(), c.machine.Int64N(512)
 	for _, p := range places {
-		if p.pos == nil || !p.waits {
+		if p.pos == nil || !p.n.Waits() {
 			continue
 		}
 		every := c.pollEvery(p)
@@ -296,7 +289,7 @@ func (c *Client) waitLoop() {
 		}
 		c.mu.Lock()
 		for _, p := range r.due {
-			if p.waits {
+			if p.n.Waits() {
 				sooner(p.pos.pollAt)
 			}
 		}
@@ -345,7 +338,7 @@ func (c *Client) look(places []*place, sessions []string) (ok bool) {
 		c.mu.Lock()
 		for _, p := range places {
 			if c.places[p.name] == p {
-				c.failed(p, err)
+				c.failed(p, err, false)
 			}
 		}
 		c.unlock()
@@ -353,14 +346,14 @@ func (c *Client) look(places []*place, sessions []string) (ok bool) {
 	}
 	c.mu.Lock()
 	for i, p := range places {
-		was := p.version
-		if c.places[p.name] != p || !p.known && p.busy {
+		_, was := p.n.Record()
+		if c.places[p.name] != p || !p.n.Known() && p.busy {
 			continue // gone meanwhile, or on its first way there
 		}
 		if sure[i] {
 			c.seeRecord(p, recs[i], asked)
 		}
-		if p.version != was || p.blocked(c.isDead) {
+		if _, version := p.n.Record(); version != was || p.n.Blocked(c.env()) {
 			c.kick(p)
 		}
 	}
@@ -376,12 +369,6 @@ func (c *Client) look(places []*place, sessions []string) (ok bool) {
 	return true
 }
 
-// blocked says whether a claim of the dead stands in the record.
-func (p *place) blocked(dead func(string) bool) bool {
-	isDead := func(cl core.Claim) bool { return dead(cl.Session) }
-	return slices.ContainsFunc(p.rec.Holders, isDead) || slices.ContainsFunc(p.rec.Waiters, isDead)
-}
-
 // buried has the records rid of those who have just been found dead. The
 // first in line does it at once; those behind look a little later each whether
 // it still needs doing.
@@ -390,7 +377,7 @@ func (c *Client) buried() {
 	defer c.unlock()
 	for _, p := range c.places {
 		switch {
-		case !p.waits || !p.blocked(c.isDead):
+		case !p.n.Waits() || !p.n.Blocked(c.env()):
 		case c.before(p) == 0:
 			c.kick(p)
 		default:
@@ -401,7 +388,8 @@ func (c *Client) buried() {
 
 // before is how many live waiters stand before our first.
 func (c *Client) before(p *place) (n int) {
-	for _, w := range p.rec.Waiters {
+	rec, _ := p.n.Record()
+	for _, w := range rec.Waiters {
 		if c.isOurs(w.Session) {
 			return n
 		}

@@ -18,9 +18,8 @@ type Session struct {
 
 	opening bool
 	opened  bool
-	ending  bool // no more beats
-	over    bool // lost or ended
-	claims  int64
+	ending  bool   // no more beats
+	over    bool   // lost or ended
 	why     string // of the loss
 	ttl     time.Duration
 	detach  time.Duration // the last beat makes it a hold without a process for that long
@@ -101,9 +100,6 @@ func (s *Session) Open() { s.opening = true }
 
 // Begin sets the TTL of the first record.
 func (s *Session) Begin(ttl time.Duration) { s.ttl = ttl }
-
-// NewClaim is a claim number that the session has not used before.
-func (s *Session) NewClaim() int64 { s.claims++; return s.claims }
 
 // Detach makes the next attempts ones that leave a hold without a process, for d.
 func (s *Session) Detach(d time.Duration) { s.detach = d }

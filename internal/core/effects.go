@@ -1,0 +1,141 @@
+package core
+
+import (
+	"fmt"
+	"time"
+)
+
+// A SessionView is what names need to know of their client's session.
+type SessionView struct {
+	ID    string // "": there is none
+	Over  bool   // it has ended in order
+	Until Instant
+	TTL   time.Duration
+}
+
+// View is what names need to know of the session.
+func (s *Session) View() SessionView {
+	return SessionView{ID: s.ID, Over: s.over, Until: s.Until(), TTL: s.ttl}
+}
+
+// An Env is what is true of the client at the moment of an event.
+type Env struct {
+	Now      Instant
+	Wall     int64 // microseconds since 1970, for people
+	Session  SessionView
+	Grace    time.Duration
+	Answers  bool                      // the store has answered this client before
+	NewClaim func() int64              // a claim number that this client has not used before
+	Dead     func(session string) bool // its claims are void
+}
+
+func (e *Env) ours(session string) bool { return session != "" && session == e.Session.ID }
+
+// trusts says whether a session is the client's, and its window is open.
+func (e *Env) trusts(session string) bool { return e.ours(session) && e.Now < e.Session.Until }
+
+func (e *Env) ttl() time.Duration {
+	if e.Session.TTL > 0 {
+		return e.Session.TTL
+	}
+	return DefaultTTL
+}
+
+// A Request is one goroutine that wants the lock. It is the caller's, and not changed here.
+type Request struct {
+	Slots  int
+	Try    bool // do not queue
+	Reason string
+	Set    string
+	Tag    any // the caller's
+}
+
+// Effects are what is to be done about an event. They are valid until the next event of the
+// same Name.
+type Effects struct {
+	Granted []Grant
+	Refused []Refusal
+	Queued  []*Request // have joined the queue
+	Lost    []Loss     // holds that ended without having been released
+	Gone    []Gone     // claims that Release has named
+	News    bool       // the record is another one than before
+	Beat    bool       // the session shall send a heartbeat at once
+	Work    bool       // the record does not follow what is wanted, perhaps
+	Tick    Instant    // when Tick is to be called; Never: no need
+}
+
+// A Grant makes a request a hold.
+type Grant struct {
+	Request *Request
+	Claim   ClaimID
+	Token   Token
+	Asked   int64 // microseconds since 1970: since when its claim is wanted
+	Reason  string
+	At      Instant
+}
+
+// A ClaimID names a claim.
+type ClaimID struct {
+	Session string
+	Nr      int64
+}
+
+// A Refusal ends a request. Silent says that Err is that of a call that was not answered.
+type Refusal struct {
+	Request *Request
+	Err     error
+	Silent  bool
+}
+
+// A Loss ends a hold.
+type Loss struct {
+	Token  Token
+	Why    string
+	Err    error
+	Broken bool
+}
+
+// Gone says that a claim is confirmed gone, or Void with its session.
+type Gone struct {
+	Nr   int64
+	Void bool
+}
+
+// A Held is the error of a request that did not get in.
+type Held struct {
+	Record LockRecord
+	Self   bool // it was decided here: this very client holds it
+	Here   bool // it was decided here, without a look
+	Locked bool // a transaction in the database keeps the record locked
+	Full   bool // the queue has no more room
+}
+
+func (e *Held) Error() string { return "held" }
+
+// A Broken is the error of a request whose claim was broken while it waited.
+type Broken struct{ Why string }
+
+func (e *Broken) Error() string { return e.Why }
+
+func brokenBy(by Owner, reason string) string { return fmt.Sprintf("broken by %s: %s", by, reason) }
+
+// begin empties the effects of the last event.
+func (n *Name) begin() *Effects {
+	e := &n.eff
+	clear(e.Granted)
+	clear(e.Refused)
+	clear(e.Queued)
+	*e = Effects{Granted: e.Granted[:0], Refused: e.Refused[:0], Queued: e.Queued[:0], Lost: e.Lost[:0], Gone: e.Gone[:0], Tick: Never}
+	return e
+}
+
+func (n *Name) refuse(r *Request, err error) {
+	n.eff.Refused = append(n.eff.Refused, Refusal{Request: r, Err: err})
+}
+
+// tick has Tick called at an instant, or earlier.
+func (n *Name) tick(at Instant) {
+	if n.eff.Tick == Never || at < n.eff.Tick {
+		n.eff.Tick = at
+	}
+}

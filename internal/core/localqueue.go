@@ -1,0 +1,306 @@
+package core
+
+import (
+	"slices"
+	"time"
+)
+
+// A group is one claim of this client and the requests that share it: an exclusive claim
+// serves them one after the other, a shared one together, and of slots each has a claim of
+// its own. A request that fits the group that is last in line joins it, else it starts a new
+// one, so that goroutines are served in order, too. That requests queue here, and one claim
+// bothers the store for all, is Titan's LocalLockMediator.
+type group struct {
+	slots   int
+	try     bool // do not queue
+	full    bool // it was to queue, and there was no room
+	reason  string
+	set     string
+	since   int64   // microseconds since 1970
+	born    Instant // when its first request came
+	waiting fifo
+	active  []Token // holds
+	want    int64   // tokens to ask for, to be handed on in memory
+	retries int64   // writes that lost, while it was wanted
+
+	// The claim. A group whose session is lost while it waits takes a new one.
+	id          ClaimID // Nr 0: it has none yet
+	state       groupState
+	token, last Token // the next token to give, and the first that is not ours
+	given       bool  // one has been given
+	broken      *Break
+	endsBy      Instant // a broken one goes then, whether its work has stopped or not; Never: not broken
+	doubt       bool    // it has vanished from the queue: not asked for again before the next heartbeat
+}
+
+type groupState int8
+
+const (
+	wanted groupState = iota // not seen in the record yet
+	queued
+	held
+)
+
+// Turn is how long goroutines of this process may follow each other once another process
+// waits, and how old a look at the record may be to tell whether one does.
+const Turn = 20 * time.Millisecond
+
+// MaxBlock is the most tokens that a claim asks for.
+const MaxBlock = 1 << 16
+
+// A departure is a claim of ours that is to go.
+type departure struct {
+	id     ClaimID
+	held   bool    // it was granted
+	after  Instant // not before (grace, after a break)
+	broken *Break  // what it leaves behind in the audit
+}
+
+// keptFor is how long the claim has to stay yet although it was given up: it was broken, and
+// its grace is not over.
+func (d *departure) keptFor(t Instant) time.Duration {
+	if d.after == Never {
+		return 0
+	}
+	return max(d.after.Sub(t), 0)
+}
+
+// Want puts a request in line.
+func (n *Name) Want(r *Request, env *Env) *Effects {
+	eff := n.begin()
+	var last *group
+	if i := len(n.groups); i > 0 {
+		last = n.groups[i-1]
+	}
+	switch {
+	case last == nil:
+	case r.Try && (r.Slots == 1 || n.full(r.Slots)):
+		self := slices.ContainsFunc(n.groups, func(g *group) bool { return g.state == held })
+		n.refuse(r, &Held{Self: self, Here: true})
+		return eff
+	case r.Try || last.try || last.slots != r.Slots || r.Slots > 1:
+	case last.broken != nil:
+	case r.Slots == 1 || last.state != held:
+		last.waiting.push(r)
+		if last.state != wanted {
+			eff.Queued = append(eff.Queued, r)
+		}
+		n.advance(last, env)
+		return eff
+	case last.token < last.last && env.trusts(last.id.Session) && !n.foreign && env.Now.Sub(n.asked) <= Turn:
+		n.give(last, r, env) // shared, and nobody else waits
+		return eff
+	}
+	g := &group{slots: r.Slots, try: r.Try, reason: r.Reason, set: r.Set, since: env.Wall, born: env.Now, want: 1, endsBy: Never}
+	g.waiting.push(r)
+	n.groups = append(n.groups, g)
+	eff.Work = true
+	return eff
+}
+
+// full says whether our own groups leave no room for one more.
+func (n *Name) full(slots int) bool {
+	var ours []Claim
+	for _, g := range n.groups {
+		if g.state != held {
+			return true
+		}
+		ours = append(ours, Claim{Slots: g.slots, N: int64(len(g.active))})
+	}
+	return !Fits(Claim{Slots: slots}, ours)
+}
+
+// Cancel takes a request out of the line. It returns the claim that it shared, and whether
+// it was still in line.
+func (n *Name) Cancel(r *Request, env *Env) (id ClaimID, was bool, eff *Effects) {
+	eff = n.begin()
+	for _, g := range n.groups {
+		if g.waiting.remove(r) {
+			if g.waiting.len() == 0 && len(g.active) == 0 {
+				n.part(g, nil, env)
+			}
+			return g.id, true, eff
+		}
+	}
+	return ClaimID{}, false, eff
+}
+
+// Release ends a hold. It returns the number of the claim whose going is to be waited for,
+// see Effects.Gone; 0: there is none.
+func (n *Name) Release(t Token, env *Env) (leaves int64, eff *Effects) {
+	eff = n.begin()
+	for _, g := range n.groups {
+		if i := slices.Index(g.active, t); i >= 0 {
+			g.active = slices.Delete(g.active, i, i+1)
+			if len(g.active) == 0 {
+				leaves = n.advance(g, env)
+			}
+			break
+		}
+	}
+	return leaves, eff
+}
+
+// part gives a group's claim up, and returns its number if its going is to be waited for.
+// Those who still wait in the group start anew, at the end of the queue.
+func (n *Name) part(g *group, broken *Break, env *Env) (leaves int64) {
+	i := slices.Index(n.groups, g)
+	if i < 0 {
+		return 0
+	}
+	n.groups = slices.Delete(n.groups, i, i+1)
+	n.requeue(g, min(max(16, g.want*8), MaxBlock), env)
+	n.eff.Work = true
+	if g.id.Nr == 0 || !env.ours(g.id.Session) || env.Session.Over {
+		return 0
+	}
+	d := &departure{id: g.id, held: g.state == held, after: Never, broken: broken}
+	if broken != nil && d.held && env.Grace > 0 {
+		d.after = env.Now.Add(env.Grace)
+		n.tick(d.after)
+	}
+	n.leaving = append(n.leaving, d)
+	return g.id.Nr
+}
+
+// requeue has those who still wait in a group start anew, at the end of the queue, with a
+// claim of so many tokens.
+func (n *Name) requeue(g *group, tokens int64, env *Env) {
+	if g.waiting.len() == 0 {
+		return
+	}
+	next := &group{slots: g.slots, reason: g.reason, since: env.Wall, born: env.Now, waiting: g.waiting, want: 1, endsBy: Never}
+	if g.slots < 2 {
+		next.want = tokens
+	}
+	g.waiting = fifo{}
+	n.groups = append(n.groups, next)
+	n.eff.Work = true
+}
+
+// advance gives a held claim that nobody has to the next who waits for it here, if it may;
+// else it gives the claim up, or looks first.
+func (n *Name) advance(g *group, env *Env) (leaves int64) {
+	switch {
+	case g.state != held || len(g.active) > 0 || !env.trusts(g.id.Session):
+	case g.broken != nil:
+		return n.part(g, g.broken, env)
+	case g.waiting.len() == 0:
+		return n.part(g, nil, env)
+	case !g.given:
+		n.give(g, g.waiting.pop(), env)
+	case g.token == g.last || n.foreign && env.Now.Sub(n.foreignSince) > Turn:
+		return n.part(g, nil, env)
+	case env.Now.Sub(n.asked) > Turn:
+		n.look, n.eff.Work = true, true
+	default:
+		n.give(g, g.waiting.pop(), env)
+	}
+	return 0
+}
+
+// give makes a request a hold, with a token of its own.
+func (n *Name) give(g *group, r *Request, env *Env) {
+	n.eff.Granted = append(n.eff.Granted, Grant{Request: r, Claim: g.id, Token: g.token, Asked: g.since, Reason: g.reason, At: env.Now})
+	g.active = append(g.active, g.token)
+	g.token++
+	g.given = true
+}
+
+// lose ends belief in the holds of a group.
+func (n *Name) lose(g *group, why string, err error) {
+	for _, t := range g.active {
+		n.eff.Lost = append(n.eff.Lost, Loss{Token: t, Why: why, Err: err, Broken: g.broken != nil})
+	}
+}
+
+// failGroup answers everyone who waits in a group with an error.
+func (n *Name) failGroup(g *group, f Refusal, env *Env) {
+	for g.waiting.len() > 0 {
+		f.Request = g.waiting.pop()
+		n.eff.Refused = append(n.eff.Refused, f)
+	}
+	if len(g.active) == 0 {
+		n.part(g, g.broken, env)
+	}
+}
+
+// Revoke takes in that one of our claims was broken. Belief ends at once. The claim goes
+// when its lock is released, so that the work has stopped before the next holder begins, or
+// when the window of this moment is over.
+func (n *Name) Revoke(session string, was Owner, r Revocation, env *Env) *Effects {
+	eff := n.begin()
+	for _, g := range slices.Clone(n.groups) {
+		if g.id != (ClaimID{session, r.Nr}) || g.broken != nil {
+			continue
+		}
+		g.broken = &Break{Session: session, Nr: r.Nr, Was: was, By: r.By, Reason: r.Reason, At: r.At}
+		g.broken.Was.Session = session
+		if g.state != held {
+			n.failGroup(g, Refusal{Err: &Broken{brokenBy(r.By, r.Reason)}}, env)
+			continue
+		}
+		n.lose(g, brokenBy(r.By, r.Reason), nil)
+		if len(g.active) == 0 {
+			n.part(g, g.broken, env)
+			continue
+		}
+		n.requeue(g, 1, env)
+		g.endsBy = max(env.Session.Until, env.Now)
+		n.tick(g.endsBy)
+	}
+	return eff
+}
+
+// Tick lets go of revoked claims whose window is over, and of broken ones whose grace is.
+func (n *Name) Tick(env *Env) *Effects {
+	eff := n.begin()
+	eff.Work = true
+	for _, g := range slices.Clone(n.groups) {
+		switch {
+		case g.endsBy == Never:
+		case g.endsBy <= env.Now:
+			n.part(g, g.broken, env)
+		default:
+			n.tick(g.endsBy)
+		}
+	}
+	for _, d := range n.leaving {
+		if d.keptFor(env.Now) > 0 {
+			n.tick(d.after)
+		}
+	}
+	return eff
+}
+
+// Close refuses all who wait. It reports whether anything is held.
+func (n *Name) Close(err error, env *Env) (holds bool, eff *Effects) {
+	eff = n.begin()
+	for _, g := range n.groups {
+		holds = holds || g.state == held
+		for g.waiting.len() > 0 {
+			n.refuse(g.waiting.pop(), err)
+		}
+	}
+	return holds || slices.ContainsFunc(n.leaving, func(d *departure) bool { return d.held }), eff
+}
+
+// Part gives all claims up, but for those that hold if keep is set. It returns how long
+// claims that were broken have to stay yet.
+func (n *Name) Part(keep bool, env *Env) (grace time.Duration, eff *Effects) {
+	eff = n.begin()
+	for _, g := range slices.Clone(n.groups) {
+		if !keep || g.state != held {
+			n.part(g, g.broken, env)
+		}
+	}
+	for _, d := range n.leaving {
+		grace = max(grace, d.keptFor(env.Now))
+	}
+	return grace, eff
+}
+
+// HandsOn says whether a claim that is held has tokens left, to be handed on in memory.
+func (n *Name) HandsOn() bool {
+	return slices.ContainsFunc(n.groups, func(g *group) bool { return g.state == held && g.last > g.token })
+}

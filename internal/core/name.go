@@ -1,0 +1,270 @@
+package core
+
+import (
+	"slices"
+)
+
+// A Name is one client's business with one name: what it last saw of the record, which
+// claims it wants to be there, and what is not known of its writes. Events change only what
+// is wanted and known; the driver makes the record follow, one write at a time. So
+// acquiring, waiting, cancelling, releasing and making good for lost answers are one
+// mechanism.
+//
+// The caller serialises the calls.
+type Name struct {
+	groups  []*group     // claims of ours that are wanted, in the order they were asked for
+	leaving []*departure // claims of ours that are to go
+
+	// The record as last seen.
+	known   bool
+	rec     LockRecord
+	version Version
+	asked   Instant // when the latest call was sent that showed it
+	got     Instant // when this version was first seen here
+	glanced Instant // when the last stale read before a write was answered
+
+	foreign      bool // other sessions wait
+	foreignSince Instant
+	waits        bool // a claim of ours is in its queue
+
+	look    bool    // a fresh look is wanted
+	openOld Version // a write from this version is ambiguous
+	blind   bool    // so is one that takes the name whenever it is empty: a debt
+	shut    int     // writes in a row that lost to the very record that they were to follow: its row is locked
+	failing Instant // since when the store does not answer; Never: it does
+	failed  error
+	heard   Instant // when it last said that it is busy
+	unsure  Instant // since when it does not say what became of writes, though it may answer; Never: it does
+
+	eff Effects
+}
+
+// NewName is a name of which nothing is known.
+func NewName() *Name {
+	return &Name{asked: Never, glanced: Never, got: Never, failing: Never, heard: Never, unsure: Never}
+}
+
+// Known says whether the record was ever seen, Record is what was last seen of it, and Asked
+// when the latest call was sent that showed it.
+func (n *Name) Known() bool                    { return n.known }
+func (n *Name) Record() (*LockRecord, Version) { return &n.rec, n.version }
+func (n *Name) Asked() Instant                 { return n.asked }
+
+// Waits says whether a claim of ours is in the queue of the record; First is the claim.
+func (n *Name) Waits() bool { return n.waits }
+
+// Idle says whether nothing is wanted here; Debt whether an ambiguous write is left that no
+// other can rule out.
+func (n *Name) Idle() bool { return len(n.groups)+len(n.leaving) == 0 }
+func (n *Name) Debt() bool { return n.blind }
+
+// Failed is the error of the latest call, if it was not answered.
+func (n *Name) Failed() error { return n.failed }
+
+// First is our claim in the queue that has waited longest. It reports false, and that none
+// waits is remembered, if there is none.
+func (n *Name) First() (id ClaimID, ok bool) {
+	for _, g := range n.groups {
+		if g.state == queued && g.id.Nr != 0 {
+			return g.id, true
+		}
+	}
+	n.waits = false
+	return id, false
+}
+
+// Seen begins with what was known of the record a moment ago.
+func (n *Name) Seen(rec LockRecord, version Version, at Instant, env *Env) *Effects {
+	eff := n.begin()
+	n.known, n.rec, n.version, n.got = true, rec, version, at
+	n.compare(env)
+	return eff
+}
+
+// Saw takes in a record that a call sent at asked has shown.
+func (n *Name) Saw(rec LockRecord, version Version, asked Instant, env *Env) *Effects {
+	eff := n.begin()
+	n.see(rec, version, asked, env)
+	return eff
+}
+
+// SawAgain is Saw of the record that is known.
+func (n *Name) SawAgain(asked Instant, env *Env) *Effects { return n.Saw(n.rec, n.version, asked, env) }
+
+func (n *Name) see(rec LockRecord, version Version, asked Instant, env *Env) {
+	n.failing, n.failed = Never, nil
+	if n.known && version < n.version && asked < n.got {
+		return // overtaken on its way
+	}
+	before := n.asked
+	n.asked = max(n.asked, asked)
+	if !n.known || version != n.version {
+		n.known, n.rec, n.version, n.got = true, rec, version, env.Now
+		if version != n.openOld {
+			n.openOld = 0 // nothing can follow that version any more
+		}
+		alone := !n.foreign
+		n.compare(env)
+		if n.foreign && alone && before != Never {
+			n.foreignSince = before // it may have come right after the look before
+		}
+	}
+	for _, g := range slices.Clone(n.groups) {
+		if g.state == held && len(g.active) == 0 {
+			n.advance(g, env) // a hand-off may have waited for this look
+		}
+	}
+}
+
+// compare finds our claims in a record that is news.
+func (n *Name) compare(env *Env) {
+	foreign := slices.ContainsFunc(n.rec.Waiters, func(w Claim) bool { return !env.ours(w.Session) && !env.Dead(w.Session) })
+	if foreign && !n.foreign {
+		n.foreignSince = env.Now
+	}
+	n.foreign = foreign
+	n.waits = false
+	n.eff.News = true
+	for _, g := range slices.Clone(n.groups) {
+		if g.id.Nr == 0 {
+			continue
+		}
+		claim, holds, ok := n.rec.Find(g.id.Session, g.id.Nr)
+		switch {
+		case ok && holds && g.state != held:
+			n.granted(g, claim, env)
+		case ok && !holds:
+			n.waits = true
+			if g.state == wanted {
+				g.state = queued
+				n.eff.Queued = append(n.eff.Queued, g.waiting.all()...)
+			}
+		case !ok && g.state == held:
+			n.lose(g, n.whyGone(g), nil)
+			g.active = nil
+			n.part(g, nil, env)
+		case !ok && g.state == queued:
+			// Broken, or our session is dead, or the store has lost it: the next
+			// heartbeat tells.
+			g.state, g.doubt = wanted, true
+			n.eff.Beat = true
+		}
+	}
+}
+
+// whyGone says why a claim that we held is not in the record any more.
+func (n *Name) whyGone(g *group) string {
+	for _, b := range n.rec.Breaks {
+		if g.id == (ClaimID{b.Session, b.Nr}) {
+			g.broken = &b
+			return brokenBy(b.By, b.Reason)
+		}
+	}
+	return "its claim has vanished from the store"
+}
+
+// granted takes in that the record shows a claim of ours among the holders. It is believed
+// only while the window is open, at this moment. Whether anyone else thinks that the session
+// lives does not matter, and is not asked.
+func (n *Name) granted(g *group, claim Claim, env *Env) {
+	if !env.trusts(g.id.Session) {
+		return
+	}
+	g.state, g.token, g.last = held, claim.Token, claim.Token+Token(claim.Tokens())
+	if g.slots == 0 {
+		for g.waiting.len() > 0 && g.token < g.last {
+			n.give(g, g.waiting.pop(), env)
+		}
+	}
+	n.advance(g, env)
+	if g.slots != 1 && len(g.active) > 0 { // there may be more than it has tokens for
+		n.requeue(g, int64(g.waiting.len()), env)
+	}
+}
+
+// SessionOpened takes in that the session's window is open: what was seen granted before
+// could not be believed.
+func (n *Name) SessionOpened(env *Env) *Effects {
+	eff := n.begin()
+	if n.known {
+		n.compare(env)
+	}
+	eff.Work = true
+	return eff
+}
+
+// SessionLost takes in that a session of ours is lost. What it held is lost; those who wait
+// go on with the next session; what was to be given back is void.
+func (n *Name) SessionLost(session, why string, err error, env *Env) *Effects {
+	eff := n.begin()
+	for _, g := range slices.Clone(n.groups) {
+		if g.id.Session != session {
+			continue
+		}
+		n.lose(g, why, err)
+		g.active = nil
+		if g.waiting.len() == 0 {
+			n.groups = slices.DeleteFunc(n.groups, func(o *group) bool { return o == g })
+			continue
+		}
+		g.id, g.state, g.given, g.doubt = ClaimID{}, wanted, false, false
+	}
+	n.leaving = slices.DeleteFunc(n.leaving, func(d *departure) bool {
+		if d.id.Session == session {
+			eff.Gone = append(eff.Gone, Gone{d.id.Nr, true})
+		}
+		return d.id.Session == session
+	})
+	n.blind, n.openOld = false, 0
+	eff.Work = true
+	return eff
+}
+
+// Beaten takes in that a heartbeat was confirmed. Debts are looked at, and claims that had
+// vanished from the queue are asked for again: the session lives, and nobody has broken them.
+func (n *Name) Beaten(env *Env) *Effects {
+	eff := n.begin()
+	for _, g := range n.groups {
+		if g.doubt && env.ours(g.id.Session) {
+			g.id, g.doubt, eff.Work = ClaimID{}, false, true
+		}
+	}
+	if n.blind {
+		n.look, eff.Work = true, true
+	}
+	return eff
+}
+
+// Blocked says whether a claim of the dead stands in the record.
+func (n *Name) Blocked(env *Env) bool {
+	isDead := func(c Claim) bool { return env.Dead(c.Session) }
+	return slices.ContainsFunc(n.rec.Holders, isDead) || slices.ContainsFunc(n.rec.Waiters, isDead)
+}
+
+// GoesOn says whether all our claims that stood in the record stand in one that follows it,
+// and none that nobody wants: a crash of the store may bring one back.
+func (n *Name) GoesOn(rec *LockRecord, env *Env) bool {
+	for _, g := range n.groups {
+		if g.state == wanted {
+			continue
+		}
+		if _, holds, ok := rec.Find(g.id.Session, g.id.Nr); !ok || g.state == held && !holds {
+			return false
+		}
+	}
+	unwanted := func(c Claim) bool {
+		return env.ours(c.Session) && !n.wants(c.Nr, env) &&
+			!slices.ContainsFunc(n.leaving, func(d *departure) bool { return d.id.Nr == c.Nr })
+	}
+	return !slices.ContainsFunc(rec.Holders, unwanted) && !slices.ContainsFunc(rec.Waiters, unwanted)
+}
+
+// Answers takes in that the store has answered, with nothing that is new.
+func (n *Name) Answers() { n.failing, n.failed = Never, nil }
+
+// Peeked takes in that a stale read before a write was answered. surprise: the record is to
+// be loaded.
+func (n *Name) Peeked(surprise bool, env *Env) {
+	n.glanced = env.Now
+	n.look = n.look || surprise
+}

@@ -1,0 +1,343 @@
+package core
+
+import (
+	"slices"
+	"time"
+)
+
+// Confirm lets go of departures that are done: the claim is not in the record, and no write
+// of ours is on its way that could still bring it. (One that takes the name whenever it is
+// empty can: that is a debt, and watched.)
+func (n *Name) Confirm() *Effects {
+	eff := n.begin()
+	if n.openOld != 0 {
+		return eff
+	}
+	n.leaving = slices.DeleteFunc(n.leaving, func(d *departure) bool {
+		_, _, ok := n.rec.Find(d.id.Session, d.id.Nr)
+		if !ok {
+			eff.Gone = append(eff.Gone, Gone{d.id.Nr, false})
+		}
+		return !ok
+	})
+	return eff
+}
+
+// NeedsSession says whether a claim is wanted that is not in the record.
+func (n *Name) NeedsSession() bool {
+	return slices.ContainsFunc(n.groups, func(g *group) bool { return g.state == wanted })
+}
+
+// Assign gives every group that has no claim yet one of the current session.
+func (n *Name) Assign(env *Env) {
+	for _, g := range n.groups {
+		if g.state == wanted && g.id.Nr == 0 {
+			g.id = ClaimID{env.Session.ID, env.NewClaim()}
+		}
+	}
+}
+
+// Plan is the record that should follow the one last seen: without our claims that nobody
+// wants, without those of the dead, with those that are wanted, and settled. Any claim of our
+// session that we do not know is one that nobody wants.
+func (n *Name) Plan(env *Env) (next LockRecord, changed bool) {
+	next = n.rec.Clone()
+	changed = n.openOld != 0 && n.openOld == n.version // closes what may still follow that version
+	if next.Drop(func(c Claim) bool { return n.dropped(c, &next, env) }) {
+		changed = true
+	}
+	if next.Settle(env.Dead) && !n.Idle() {
+		changed = true // claims of the dead bother only those who want the name
+	}
+	for _, g := range n.groups {
+		if g.id.Nr == 0 || g.doubt {
+			continue
+		}
+		if _, _, ok := next.Find(g.id.Session, g.id.Nr); ok || g.state != wanted {
+			continue
+		}
+		if !g.try && next.Full() {
+			g.try, g.full = true, true
+		}
+		next.Enqueue(g.claim(env))
+		next.Settle(env.Dead)
+		if _, holds, _ := next.Find(g.id.Session, g.id.Nr); holds || !g.try {
+			changed = true
+		} else {
+			next.Drop(func(c Claim) bool { return c.Is(g.id.Session, g.id.Nr) })
+		}
+	}
+	return next, changed
+}
+
+// dropped says whether a claim is ours and nobody wants it. If it was broken it leaves an
+// audit entry in next.
+func (n *Name) dropped(c Claim, next *LockRecord, env *Env) bool {
+	if !env.ours(c.Session) || n.wants(c.Nr, env) {
+		return false
+	}
+	for _, d := range n.leaving {
+		if d.id.Nr == c.Nr && d.broken != nil {
+			b := *d.broken
+			b.Token = c.Token // 0: it was waiting
+			next.AddBreak(b)
+		}
+	}
+	return true
+}
+
+// wants says whether a claim number of the current session is wanted, or not to be given
+// back yet.
+func (n *Name) wants(nr int64, env *Env) bool {
+	for _, g := range n.groups {
+		if g.id.Nr == nr {
+			return true
+		}
+	}
+	for _, d := range n.leaving {
+		if d.id.Nr == nr && d.keptFor(env.Now) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *group) claim(env *Env) Claim {
+	n := g.want
+	if g.slots < 2 && int64(g.waiting.len()) > n {
+		n = int64(g.waiting.len())
+	}
+	if n == 1 {
+		n = 0
+	}
+	return Claim{
+		Session: g.id.Session, Nr: g.id.Nr, Slots: g.slots, N: n, TTL: env.Session.TTL.Milliseconds(),
+		Since: g.since, Reason: g.reason, Retries: g.retries, Set: g.set,
+	}
+}
+
+// A Write asks for Next to follow Old.
+type Write struct {
+	Old  Version
+	Next LockRecord
+	Wake string // a session, Everyone or ""
+	Lazy bool
+}
+
+// Everyone as the Wake of a Write: whoever watches.
+const Everyone = "*"
+
+// Write is the write that puts next in place of what is there. It waits for the disk only if
+// it gives someone a token. It wakes watchers only where someone waits: for a grant to
+// another process, or, of a claim that is handed on in memory, to be told that another
+// process is in line.
+func (n *Name) Write(next LockRecord, env *Env) Write {
+	w := Write{Old: n.version, Next: next, Lazy: !next.Gives()}
+	if n.version == 0 {
+		w.Old = IfEmpty
+	}
+	for _, h := range next.Holders {
+		if h.Token == 0 && !env.ours(h.Session) || h.Tokens() > 1 && len(next.Waiters) > len(n.rec.Waiters) {
+			if w.Wake != "" && w.Wake != h.Session {
+				w.Wake = Everyone
+				break
+			}
+			w.Wake = h.Session
+		}
+	}
+	return w
+}
+
+// An Outcome says what became of a write.
+type Outcome struct {
+	Sent    Instant // just before the call
+	Won     bool
+	Version Version
+	Record  LockRecord // what it lost to
+	Same    bool       // that is the very record that it was to follow
+	Bad     error      // what it lost to cannot be read
+	Err     error      // there was no answer: it may have been applied, now or later
+	Busy    bool       // Err: the store answers, but too many write this key
+	Cut     bool       // Err is not the store's: the caller's context had ended
+}
+
+// A Result is what became of a write, as far as it matters to what comes next.
+type Result int8
+
+const (
+	Won Result = iota
+	LostTo
+	Ambiguous
+)
+
+// LockedCall is how long a single write has to take before its loss to the record that it
+// was to follow is put down to a locked row. A quicker one may have lost to a record that
+// was emptied before it was read.
+const LockedCall = 250 * time.Millisecond
+
+// Answered takes in what became of a write.
+func (n *Name) Answered(w Write, out Outcome, env *Env) (Result, *Effects) {
+	eff := n.begin()
+	if out.Err == nil {
+		n.unsure = Never
+	}
+	switch {
+	case out.Err != nil:
+		if n.unsure == Never {
+			n.unsure = env.Now
+		}
+		if w.Old == IfEmpty {
+			n.blind = true
+		} else {
+			n.openOld = w.Old
+		}
+		n.look = true
+		if !out.Cut {
+			n.fail(out.Err, out.Busy, env)
+		}
+		return Ambiguous, eff
+	case out.Won:
+		n.shut = 0
+		w.Next.Written(out.Version)
+		n.see(w.Next, out.Version, out.Sent, env)
+		return Won, eff
+	case out.Bad != nil:
+		n.refuseAll(out.Bad, env)
+		return LostTo, eff
+	}
+	for _, g := range n.groups {
+		if g.state == wanted && g.id.Nr != 0 {
+			g.retries++
+		}
+	}
+	n.see(out.Record, out.Version, out.Sent, env)
+	n.shut++
+	if !out.Same {
+		n.shut = 0
+	} else if n.shut > 1 || env.Now.Sub(out.Sent) > LockedCall {
+		n.denyTries(env)
+	}
+	return LostTo, eff
+}
+
+// Looked takes in a record that was loaded; bad says that it cannot be read.
+func (n *Name) Looked(rec LockRecord, version Version, asked Instant, bad error, env *Env) *Effects {
+	eff := n.begin()
+	if bad != nil {
+		n.refuseAll(bad, env)
+		return eff
+	}
+	n.see(rec, version, asked, env)
+	return eff
+}
+
+// Unanswered takes in a call that was not answered. busy: the store does answer. look: it
+// was to show the record, and that is still wanted.
+func (n *Name) Unanswered(err error, busy, look bool, env *Env) *Effects {
+	eff := n.begin()
+	n.look = n.look || look
+	n.fail(err, busy, env)
+	return eff
+}
+
+// fail: the store did not answer. A request that does not wait fails at once, as all do if
+// the store has never answered this client; the others fail when it has been silent for a
+// TTL. A store that is busy is not silent, so they wait on.
+func (n *Name) fail(err error, busy bool, env *Env) {
+	if n.failing == Never {
+		n.failing = env.Now
+	}
+	n.failed = err
+	if busy {
+		n.heard = env.Now
+	}
+	silent := !env.Answers && !busy || env.Now.Sub(max(n.failing, n.heard)) > env.ttl()
+	for _, g := range slices.Clone(n.groups) {
+		if silent || g.try && !busy {
+			n.failGroup(g, Refusal{Err: err, Silent: true}, env)
+		}
+	}
+}
+
+// refuseAll: what stands under the name was not written by us, and we do not touch it.
+func (n *Name) refuseAll(err error, env *Env) {
+	for _, g := range slices.Clone(n.groups) {
+		n.failGroup(g, Refusal{Err: err}, env)
+	}
+	for _, d := range n.leaving {
+		n.eff.Gone = append(n.eff.Gone, Gone{d.id.Nr, true})
+	}
+	n.leaving = nil
+	n.openOld, n.blind = 0, false
+}
+
+// Look says whether a fresh look is wanted, and takes that as done. changed: something is to
+// be written, and its answer shows the record.
+func (n *Name) Look(changed bool) bool { return n.look || n.stale() && !changed }
+
+// Looking notes that the look is on its way.
+func (n *Name) Looking() { n.look = false }
+
+// stale says whether someone who does not wait still needs to be told, and the record was
+// seen too long ago for that.
+func (n *Name) stale() bool {
+	return slices.ContainsFunc(n.groups, func(g *group) bool { return g.try && g.state == wanted && n.asked < g.born })
+}
+
+// DenyTries answers those who do not wait and did not get in, and reports whether there
+// were any.
+func (n *Name) DenyTries(env *Env) (any bool, eff *Effects) {
+	eff = n.begin()
+	return n.denyTries(env), eff
+}
+
+func (n *Name) denyTries(env *Env) (any bool) {
+	for _, g := range slices.Clone(n.groups) {
+		if g.try && g.state == wanted {
+			n.failGroup(g, Refusal{Err: &Held{Record: n.rec, Locked: n.shut > 0, Full: g.full}}, env)
+			any = true
+		}
+	}
+	return any
+}
+
+// InTheWay is the error of a request that has given up.
+func (n *Name) InTheWay() *Held { return &Held{Record: n.rec, Locked: n.shut > 0} }
+
+// Tries says whether somebody does not want to wait; Leaves whether claims are to go; Fresh
+// when the record was last seen, by whatever call.
+func (n *Name) Tries() bool {
+	return slices.ContainsFunc(n.groups, func(g *group) bool { return g.try })
+}
+func (n *Name) Leaves() bool   { return len(n.leaving) > 0 }
+func (n *Name) Fresh() Instant { return max(n.asked, n.got, n.glanced) }
+
+// Untouched says whether the record was not looked at yet in any way.
+func (n *Name) Untouched() bool { return !n.known && n.glanced == Never }
+
+// Patience is how much longer those who wait for a silent store go on waiting.
+func (n *Name) Patience(env *Env) time.Duration {
+	if n.failing == Never {
+		return env.ttl()
+	}
+	return max(env.ttl()-env.Now.Sub(max(n.failing, n.heard)), 0) + time.Millisecond
+}
+
+// Backoff is how long to leave a store alone that does not answer, or that does not say what
+// becomes of writes.
+func (n *Name) Backoff(now Instant) time.Duration {
+	still := time.Duration(0)
+	for _, since := range []Instant{n.failing, n.unsure} {
+		if since != Never {
+			still = max(still, now.Sub(since))
+		}
+	}
+	return min(5*time.Millisecond+still/4, time.Second)
+}
+
+// Quiet says whether all that is left are claims that were broken, and are to stay until
+// their grace is over.
+func (n *Name) Quiet(now Instant) bool {
+	busy := func(d *departure) bool { return d.keptFor(now) == 0 }
+	return len(n.groups) == 0 && len(n.leaving) > 0 && !slices.ContainsFunc(n.leaving, busy)
+}
