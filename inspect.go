@@ -245,7 +245,7 @@ func decodeAudit(value []byte) ([]breakRecord, error) {
 func mergeBreaks(kept, fresh []breakRecord) []breakRecord {
 	for _, b := range fresh {
 		if !slices.ContainsFunc(kept, func(k breakRecord) bool { return k.Session == b.Session && k.Nr == b.Nr }) {
-			kept = append(kept, b)
+			kept = append(kept, b.bounded())
 		}
 	}
 	slices.SortStableFunc(kept, func(a, b breakRecord) int { return cmp.Compare(b.At, a.At) })
