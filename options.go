@@ -80,7 +80,7 @@ func (o *Options) check() error {
 	for _, field := range []struct{ name, text string }{{"Host", o.Owner.Host}, {"User", o.Owner.User},
 		{"Program", o.Owner.Program}, {"Address", o.Owner.Address}, {"Device", o.Owner.Device}} {
 		if len(field.text) > maxField {
-			return fmt.Errorf("Owner.%s has %d bytes, at most %d", field.name, len(field.text), maxField)
+			return fmt.Errorf("field %s of Owner has %d bytes, at most %d", field.name, len(field.text), maxField)
 		}
 	}
 	size := 0
