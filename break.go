@@ -165,12 +165,16 @@ func (c *Client) sendRevocation(ctx context.Context, claim Claim, entry breakRec
 			return nil, errGone
 		}
 		for _, v := range rec.Revoked {
-			if v.Name == claim.Name && v.Nr == entry.Nr && v.At == entry.At {
+			if v.Name == claim.Name && v.Nr == entry.Nr { // by us, or by another who breaks it
 				return r.Value, nil
 			}
 		}
-		rec.Revoked = append(rec.Revoked, revocation{claim.Name, entry.Nr, entry.By, entry.Reason, entry.At})
-		return rec.encode(), nil
+		rec.Revoked = append(rec.Revoked, revocation{claim.Name, entry.Nr, entry.By.bounded(), entry.Reason, entry.At})
+		value := rec.encode()
+		if len(value) > maxRecord {
+			return nil, fmt.Errorf("%d breaks of locks of %s have not been read by it yet: try again", len(rec.Revoked)-1, claim.Owner)
+		}
+		return value, nil
 	})
 	if errors.Is(err, errGone) {
 		err = nil

@@ -275,12 +275,14 @@ func (c *Client) plan(p *place) (next lockRecord, changed bool) {
 		if _, _, ok := next.find(g.sess.id, g.nr); ok || g.state != wanted {
 			continue
 		}
-		if !g.try && next.full() {
-			g.try, g.full = true, true
-		}
+		full := next.full()
 		next.enqueue(g.claim())
 		next.settle(c.isDead)
-		if _, holds, _ := next.find(g.sess.id, g.nr); holds || !g.try {
+		_, holds, _ := next.find(g.sess.id, g.nr)
+		if full && (holds || !g.try) {
+			g.try, g.full = true, true
+		}
+		if !full && (holds || !g.try) {
 			changed = true
 		} else {
 			next.drop(func(cl claimRecord) bool { return cl.is(g.sess.id, g.nr) })
@@ -289,8 +291,9 @@ func (c *Client) plan(p *place) (next lockRecord, changed bool) {
 	return next, changed
 }
 
-// maxQueue bounds a queue, and maxRecord a record: a claim that would come later, or make
-// the record larger than every store keeps, is refused.
+// maxQueue bounds a queue, and maxRecord the claims of a record: a claim that would come
+// later, or make the record larger than every store keeps, is refused. The rest of a record
+// is for audit entries.
 const (
 	maxQueue  = 4096
 	maxRecord = MaxValue * 7 / 8
@@ -298,7 +301,7 @@ const (
 
 // full says whether a record has room for no more claims.
 func (r *lockRecord) full() bool {
-	if len(r.Waiters) < maxRecord/(claimSize+6*maxReason) {
+	if len(r.Holders)+len(r.Waiters) < maxRecord/(claimSize+6*maxReason) {
 		return false // however long their reasons are
 	}
 	size := 0
@@ -349,7 +352,7 @@ func (g *group) claim() claimRecord {
 const maxBreaks = 16
 
 func (r *lockRecord) addBreak(b breakRecord) {
-	r.Breaks = append(r.Breaks, b)
+	r.Breaks = append(r.Breaks, b.bounded())
 	if n := len(r.Breaks) - maxBreaks; n > 0 {
 		r.Breaks = slices.Delete(r.Breaks, 0, n)
 	}

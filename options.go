@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // DefaultTTL is how long a session may be silent where neither the store's
@@ -15,6 +16,7 @@ const (
 	MinTTL     = time.Second
 	MaxTTL     = 366 * 24 * time.Hour
 	maxReason  = 200
+	maxField   = 255     // bytes of one field of Owner
 	maxSlots   = 1 << 30 // every reader of a record accepts it
 )
 
@@ -28,7 +30,8 @@ type Options struct {
 	// Grace keeps the names of this client shut for that much longer after its
 	// death or a break, for effects that no fence can reach. 0: none.
 	Grace time.Duration
-	// Owner is what others see. Empty fields are filled in from the process.
+	// Owner is what others see. Empty fields are filled in from the process. Each has at
+	// most 255 bytes.
 	Owner Owner
 	// RuntimeDir is where processes of one host prove each other's death.
 	// "": $XDG_RUNTIME_DIR/holdfast if that is this user's, else
@@ -74,6 +77,12 @@ func (o *Options) check() error {
 	case o.Grace > MaxTTL:
 		return fmt.Errorf("grace %v is above %v", o.Grace, MaxTTL)
 	}
+	for _, field := range []struct{ name, text string }{{"Host", o.Owner.Host}, {"User", o.Owner.User},
+		{"Program", o.Owner.Program}, {"Address", o.Owner.Address}, {"Device", o.Owner.Device}} {
+		if len(field.text) > maxField {
+			return fmt.Errorf("field %s of Owner has %d bytes, at most %d", field.name, len(field.text), maxField)
+		}
+	}
 	size := 0
 	for k, v := range o.Owner.Labels {
 		size += len(k) + len(v)
@@ -82,6 +91,18 @@ func (o *Options) check() error {
 		return fmt.Errorf("Owner.Labels: %d labels of %d bytes, at most 16 of 4096 together", len(o.Owner.Labels), size)
 	}
 	return nil
+}
+
+// cut is a text of at most n bytes, whose end is left out if it is longer.
+func cut(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	const ellipsis = "…"
+	for n -= len(ellipsis); n > 0 && !utf8.RuneStart(text[n]); {
+		n--
+	}
+	return text[:n] + ellipsis
 }
 
 // An Option changes one request. The plain call stays Acquire(ctx, name).

@@ -57,6 +57,32 @@ type breakRecord struct {
 	Now     bool   `json:"now,omitempty"`
 }
 
+// maxShown is the most bytes of JSON that an owner takes in an entry: maxBreaks of them, with
+// their reasons, fit into what maxRecord leaves of a record.
+const maxShown = 3000
+
+// bounded is the entry without what would make it too large. Labels go first; whose the
+// claim was and who broke it is kept.
+func (b breakRecord) bounded() breakRecord {
+	b.Was, b.By, b.Reason = b.Was.bounded(), b.By.bounded(), cut(b.Reason, maxReason)
+	return b
+}
+
+// bounded is the owner in at most maxShown bytes of JSON.
+func (o Owner) bounded() Owner {
+	fits := func() bool {
+		text, err := json.Marshal(o)
+		return err == nil && len(text) <= maxShown
+	}
+	if fits() {
+		return o
+	}
+	if o.Labels = nil; fits() {
+		return o
+	}
+	return Owner{Session: cut(o.Session, 64), Host: cut(o.Host, 200), PID: o.PID, User: cut(o.User, 200)} // six bytes each at most
+}
+
 // A sessionRecord is the value of a session: alive, or a tombstone (Dead set),
 // which is final.
 type sessionRecord struct {
