@@ -154,7 +154,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		}
 		// Say who is in the way; on the way there a dead one may be found out.
 		asked := c.now()
-		void, seemVoid := c.explain(held)
+		void, seemVoid := c.explain(held, time.Second)
 		if took := asked.Sub(joined); r.try() && took > 3*core.LockedCall && c.now().Sub(asked) < took/4 {
 			held.Locked = true // reads are quick, and the write was not: it would wait as long again
 		}
@@ -249,9 +249,9 @@ const (
 
 // explain fills in who the claims of a HeldError belong to, judges their
 // sessions as a waiter would, and reports whether one is void, or seems to be, where
-// the store has no clock to tell.
-func (c *Client) explain(held *HeldError) (void, seemVoid bool) {
-	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
+// the store has no clock to tell. It takes so long at most.
+func (c *Client) explain(held *HeldError, within time.Duration) (void, seemVoid bool) {
+	ctx, cancel := context.WithTimeout(c.ctx, within)
 	defer cancel()
 	if len(held.Holders)+len(held.Waiters) == 0 { // decided here, without a look
 		recs, err := c.store.Load(ctx, []Key{{Names, held.Name}})
@@ -497,8 +497,16 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 		if len(names) > 1 {
 			r.set = fmt.Sprintf("%d of %d", len(got), len(names))
 		}
-		if r.bounded {
-			r.maxWait = max(r.maxWait-c.now().Sub(start), 0)
+		if r.bounded && !r.try() {
+			waited := c.now().Sub(start)
+			if waited >= r.maxWait { // not a try now, which may go on to watch the dead
+				var held *HeldError
+				if errors.As(err, &held) {
+					c.explain(held, r.maxWait+time.Second-waited)
+				}
+				return ofSet(names, failed, err)
+			}
+			r.maxWait -= waited
 		}
 		l, err := c.acquire(ctx, r)
 		if err != nil {

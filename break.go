@@ -167,12 +167,16 @@ func (c *Client) sendRevocation(ctx context.Context, claim Claim, entry core.Bre
 			return nil, errGone
 		}
 		for _, v := range rec.Revoked {
-			if v.Name == claim.Name && v.Nr == entry.Nr && v.At == entry.At {
+			if v.Name == claim.Name && v.Nr == entry.Nr { // by us, or by another who breaks it
 				return r.Value, nil
 			}
 		}
-		rec.Revoked = append(rec.Revoked, core.Revocation{Name: claim.Name, Nr: entry.Nr, By: entry.By, Reason: entry.Reason, At: entry.At})
-		return rec.Encode(), nil
+		rec.Revoked = append(rec.Revoked, core.Revocation{Name: claim.Name, Nr: entry.Nr, By: entry.By.Bounded(), Reason: entry.Reason, At: entry.At})
+		value := rec.Encode()
+		if len(value) > core.MaxRecord {
+			return nil, fmt.Errorf("%d breaks of locks of %s have not been read by it yet: try again", len(rec.Revoked)-1, claim.Owner)
+		}
+		return value, nil
 	})
 	if errors.Is(err, errGone) {
 		err = nil

@@ -109,15 +109,16 @@ func fillOwner(o Owner) Owner {
 	o.Session = ""
 	if o.Host == "" {
 		o.Host, _ = os.Hostname()
+		o.Host = core.Cut(o.Host, maxField)
 	}
 	if o.PID == 0 {
 		o.PID = os.Getpid()
 	}
 	if o.User == "" {
-		o.User = userName()
+		o.User = core.Cut(userName(), maxField)
 	}
 	if o.Program == "" && len(os.Args) > 0 {
-		o.Program = filepath.Base(os.Args[0])
+		o.Program = core.Cut(filepath.Base(os.Args[0]), maxField)
 	}
 	if o.Started.IsZero() {
 		o.Started = started.Round(0).Truncate(time.Millisecond)

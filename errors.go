@@ -39,9 +39,9 @@ type HeldError struct {
 	// fence before its commit, or a transaction that was prepared. Until it ends nobody
 	// can take the lock or give it back.
 	Locked bool
-	// Full is set if a request that would wait was refused: the queue has 4096 waiters, or
-	// its record is as large as every store can keep it, which long reasons bring about
-	// earlier.
+	// Full is set if a request that would wait, or hold beside others, was refused: the queue
+	// has 4096 waiters, or its record is as large as every store can keep it, which long
+	// reasons bring about earlier.
 	Full bool
 	Err  error // nil, or the ctx.Err() that ended the wait
 }

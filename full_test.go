@@ -2,13 +2,150 @@ package holdfast
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
+	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
+
+// Shared holders fill a record as waiters do, and then none is added.
+func TestFullOfHolders(t *testing.T) {
+	r := core.LockRecord{}
+	reason := strings.Repeat("<", core.MaxReason)
+	for len(r.Holders) < 5000 && !r.Full() {
+		for range 5 {
+			h := longClaim(int64(len(r.Holders)), reason)
+			h.Slots, h.Token = 0, 1<<40
+			r.Holders = append(r.Holders, h)
+		}
+	}
+	value := r.Encode(0)
+	if len(value) > MaxValue {
+		t.Fatalf("it is full with %d holders and %d bytes", len(r.Holders), len(value))
+	}
+	for _, wait := range []time.Duration{0, time.Second} {
+		s := &oneRecord{rec: Record{Version: 1 << 50, Value: value}}
+		c, err := New(s, &Options{RuntimeDir: os.DevNull})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, err = c.Acquire(t.Context(), "a", Shared(), MaxWait(wait))
+		var held *HeldError
+		if !errors.As(err, &held) || !held.Full {
+			t.Errorf("Acquire with MaxWait(%v) says %.300v", wait, err)
+		}
+		if n := s.tried.Load(); n > 1 { // the first knew nothing of it
+			t.Errorf("it has written %d times, though the record was full", n)
+		}
+	}
+}
+
+// longOwner is as large as an owner may be.
+func longOwner() core.Owner {
+	long := strings.Repeat("<", 255)
+	o := core.Owner{Session: strings.Repeat("f", 32), Host: long, User: long, Program: long, Address: long, Device: long, PID: 1 << 30,
+		Started: time.Now().Truncate(time.Millisecond), Labels: map[string]string{}}
+	for i := range 16 {
+		o.Labels[strings.Repeat("<", 127)+string(rune('a'+i))] = strings.Repeat("<", 128)
+	}
+	return o
+}
+
+// Audit entries find room in the largest record, and so do those of a name; who did it, and
+// whose it was, is kept.
+func TestFullOfBreaks(t *testing.T) {
+	r := core.LockRecord{Next: 1<<61 - 1, Holders: []core.Claim{longClaim(0, "")}}
+	reason := strings.Repeat("<", core.MaxReason)
+	for len(r.Waiters) < 5000 && !r.Full() {
+		r.Enqueue(longClaim(int64(len(r.Waiters)+1), reason))
+	}
+	var fresh []core.Break
+	for i := range 2 * core.MaxBreaks {
+		b := core.Break{Session: strings.Repeat("f", 32), Nr: 1<<40 + int64(i), Token: 1<<61 - 1, Was: longOwner(), By: longOwner(), Reason: reason, At: 1<<52 + int64(i), Now: true}
+		fresh = append(fresh, b)
+		r.AddBreak(b)
+	}
+	if size := len(r.Encode(0)); size > MaxValue {
+		t.Errorf("a full record with breaks has %d bytes", size)
+	}
+	audit, err := json.Marshal(mergeBreaks(nil, fresh))
+	if err != nil || len(audit) > MaxValue/8 {
+		t.Errorf("the audit of a name has %d bytes, %v", len(audit), err)
+	}
+	for _, b := range r.Breaks {
+		if b.Was.Host[:100] != longOwner().Host[:100] || b.By.User[:100] != longOwner().User[:100] || b.By.PID != 1<<30 || b.Reason != reason {
+			t.Fatalf("the entry says %+v", b)
+		}
+	}
+	small := core.Owner{Host: "h", User: "u", Program: "p", Labels: map[string]string{"job": "nightly"}}
+	r.AddBreak(core.Break{Was: small, By: small})
+	if got := r.Breaks[len(r.Breaks)-1]; !reflect.DeepEqual(got.Was, small) || !reflect.DeepEqual(got.By, small) {
+		t.Errorf("an entry of short texts says %+v", got)
+	}
+}
+
+// Breaks that a session does not come to read do not make its record grow for ever: each
+// claim is revoked once, and at some point the next is refused.
+func TestFullOfRevocations(t *testing.T) {
+	s := &oneRecord{}
+	session := strings.Repeat("f", 32)
+	rec := core.SessionRecord{Owner: &core.Owner{}, TTL: 15000, Beat: 1}
+	store := &keptSession{oneRecord: s, rec: Record{Version: 1 << 50, Value: rec.Encode()}}
+	c, err := New(store, &Options{RuntimeDir: os.DevNull, Owner: Owner{Labels: longOwner().Labels}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	tell := func(nr int64) error {
+		entry := core.Break{Session: session, Nr: nr, By: c.owner, Reason: strings.Repeat("<", core.MaxReason), At: time.Now().UnixNano()}
+		_, err := c.sendRevocation(t.Context(), Claim{Name: strings.Repeat("a", 255), Owner: Owner{Session: session}, nr: nr}, entry)
+		return err
+	}
+	for range 3 {
+		if err := tell(1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rec, err = core.DecodeSession(store.rec.Value)
+	if err != nil || len(rec.Revoked) != 1 || len(store.rec.Value) > 6000 {
+		t.Fatalf("one claim is revoked %d times in %d bytes, %v", len(rec.Revoked), len(store.rec.Value), err)
+	}
+	for one := len(store.rec.Value); len(rec.Revoked) < (core.MaxRecord-20000)/one; {
+		rec.Revoked = append(rec.Revoked, rec.Revoked[0])
+	}
+	store.rec.Value = rec.Encode()
+	for nr := int64(2); nr < 100 && err == nil; nr++ {
+		err = tell(nr)
+	}
+	if size := len(store.rec.Value); size > core.MaxRecord || !strings.Contains(fmt.Sprint(err), "have not been read") {
+		t.Errorf("revocations of %d bytes, then: %v", size, err)
+	}
+}
+
+// A keptSession is a oneRecord with one session.
+type keptSession struct {
+	*oneRecord
+	rec Record
+}
+
+func (s *keptSession) Load(context.Context, []Key) ([]Record, error) { return []Record{s.rec}, nil }
+
+func (s *keptSession) CompareAndSwap(_ context.Context, writes []Write) ([]Outcome, error) {
+	if err := writes[0].Check(); err != nil {
+		return nil, err
+	}
+	s.rec.Version++
+	s.rec.Value = writes[0].Value
+	return []Outcome{{Won: true, Record: s.rec}}, nil
+}
 
 // longClaim is as large as a claim may be.
 func longClaim(nr int64, reason string) core.Claim {
@@ -41,7 +178,10 @@ func TestFullIsTold(t *testing.T) {
 }
 
 // A oneRecord has the same record under each name, and keeps all else.
-type oneRecord struct{ rec Record }
+type oneRecord struct {
+	rec   Record
+	tried atomic.Int64 // to write it
+}
 
 func (s *oneRecord) Load(_ context.Context, keys []Key) ([]Record, error) {
 	recs := make([]Record, len(keys))
@@ -56,7 +196,9 @@ func (s *oneRecord) Load(_ context.Context, keys []Key) ([]Record, error) {
 func (s *oneRecord) CompareAndSwap(_ context.Context, writes []Write) ([]Outcome, error) {
 	outs := make([]Outcome, len(writes))
 	for i, w := range writes {
-		if outs[i].Record = s.rec; w.Key.Space != Names {
+		if outs[i].Record = s.rec; w.Key.Space == Names {
+			s.tried.Add(1)
+		} else {
 			outs[i] = Outcome{Won: true, Record: Record{Version: 1, Value: w.Value}}
 		}
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
-// Show says who holds a name and who waits. A free name is no error.
+// Show says who holds a name and who waits. A free name is no error. A claim whose session
+// has no record yet has only Owner.Session, if that lasts for a second.
 func (c *Client) Show(ctx context.Context, name string) (Info, error) {
 	if err := (Key{Names, name}).Check(); err != nil {
 		return Info{}, fmt.Errorf("show: %w", err)
@@ -87,7 +88,7 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 					return
 				}
 				for _, info := range page {
-					if !yield(info, nil) {
+					if len(info.Holders)+len(info.Waiters) > 0 && !yield(info, nil) { // it may have ended since
 						return
 					}
 				}
@@ -145,7 +146,7 @@ func (c *Client) doze(ctx context.Context, hint <-chan struct{}, d time.Duration
 func (i Info) summary() string {
 	var b strings.Builder
 	for _, cl := range slices.Concat(i.Holders, i.Waiters) {
-		fmt.Fprintf(&b, "%s %d %v %v;", cl.ID, cl.Token, cl.Suspected, cl.Dead)
+		fmt.Fprintf(&b, "%s %d %v %v %v;", cl.ID, cl.Token, cl.Suspected, cl.Dead, cl.Owner.Host == "")
 	}
 	fmt.Fprintf(&b, "%d", len(i.Breaks))
 	return b.String()
@@ -174,20 +175,59 @@ func (i *Info) read(lock, audit Record) error {
 	return nil
 }
 
+// fillAll adds what sessions say of the claims. A claim may be seen before its session is
+// written, and after it has ended: a name with such a claim is read again, for a moment.
 func (c *Client) fillAll(ctx context.Context, infos []Info) error {
-	var sessions []string
-	for _, i := range infos {
-		for _, cl := range slices.Concat(i.Holders, i.Waiters) {
-			sessions = append(sessions, cl.Owner.Session)
+	left := make([]*Info, len(infos))
+	for i := range infos {
+		left[i] = &infos[i]
+	}
+	for pause := firstPoll / 8; ; pause *= 2 {
+		var sessions []string
+		for _, i := range left {
+			for _, cl := range slices.Concat(i.Holders, i.Waiters) {
+				sessions = append(sessions, cl.Owner.Session)
+			}
+		}
+		looks, err := c.loadSessions(ctx, sessions)
+		if err != nil {
+			return err
+		}
+		for _, i := range left {
+			c.fill(i.Holders, looks)
+			c.fill(i.Waiters, looks)
+		}
+		left = slices.DeleteFunc(left, func(i *Info) bool {
+			return !slices.ContainsFunc(slices.Concat(i.Holders, i.Waiters), func(cl Claim) bool {
+				s, ok := looks[cl.Owner.Session]
+				return ok && len(s.rec.Value) == 0
+			})
+		})
+		if len(left) == 0 || pause > lastPoll/2 || !c.doze(ctx, nil, pause) {
+			return nil
+		}
+		if err := c.readAgain(ctx, left); err != nil {
+			return err
 		}
 	}
-	looks, err := c.loadSessions(ctx, sessions)
+}
+
+// readAgain reads names anew.
+func (c *Client) readAgain(ctx context.Context, infos []*Info) error {
+	var keys []Key
+	for _, i := range infos {
+		keys = append(keys, Key{Names, i.Name}, Key{Audits, i.Name})
+	}
+	recs, err := c.store.Load(ctx, keys)
 	if err != nil {
 		return err
 	}
-	for _, i := range infos {
-		c.fill(i.Holders, looks)
-		c.fill(i.Waiters, looks)
+	for n, i := range infos {
+		now := Info{Name: i.Name}
+		if err := now.read(recs[2*n], recs[2*n+1]); err != nil {
+			return err
+		}
+		*i = now
 	}
 	return nil
 }
@@ -207,7 +247,7 @@ func decodeAudit(value []byte) ([]core.Break, error) {
 func mergeBreaks(kept, fresh []core.Break) []core.Break {
 	for _, b := range fresh {
 		if !slices.ContainsFunc(kept, func(k core.Break) bool { return k.Session == b.Session && k.Nr == b.Nr }) {
-			kept = append(kept, b)
+			kept = append(kept, b.Bounded())
 		}
 	}
 	slices.SortStableFunc(kept, func(a, b core.Break) int { return cmp.Compare(b.At, a.At) })

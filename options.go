@@ -16,6 +16,7 @@ const (
 	DefaultTTL = core.DefaultTTL
 	MinTTL     = core.MinTTL
 	MaxTTL     = core.MaxTTL
+	maxField   = 255     // bytes of one field of Owner
 	maxSlots   = 1 << 30 // every reader of a record accepts it
 )
 
@@ -29,7 +30,8 @@ type Options struct {
 	// Grace keeps the names of this client shut for that much longer after its
 	// death or a break, for effects that no fence can reach. 0: none.
 	Grace time.Duration
-	// Owner is what others see. Empty fields are filled in from the process.
+	// Owner is what others see. Empty fields are filled in from the process. Each has at
+	// most 255 bytes.
 	Owner Owner
 	// RuntimeDir is where processes of one host prove each other's death.
 	// "": $XDG_RUNTIME_DIR/holdfast if that is this user's, else
@@ -74,6 +76,12 @@ func (o *Options) check() error {
 		return fmt.Errorf("grace %v is negative", o.Grace)
 	case o.Grace > MaxTTL:
 		return fmt.Errorf("grace %v is above %v", o.Grace, MaxTTL)
+	}
+	for _, field := range []struct{ name, text string }{{"Host", o.Owner.Host}, {"User", o.Owner.User},
+		{"Program", o.Owner.Program}, {"Address", o.Owner.Address}, {"Device", o.Owner.Device}} {
+		if len(field.text) > maxField {
+			return fmt.Errorf("field %s of Owner has %d bytes, at most %d", field.name, len(field.text), maxField)
+		}
 	}
 	size := 0
 	for k, v := range o.Owner.Labels {

@@ -3,7 +3,9 @@ package holdfast_test
 import (
 	"errors"
 	"math"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/memory"
@@ -30,6 +32,39 @@ func TestMostSlots(t *testing.T) {
 			t.Errorf("%q is unusable for others: %v", name, err)
 		} else if l == nil {
 			t.Errorf("%q is held, want one of 1<<30 slots", name)
+		}
+	}
+}
+
+// What an owner says of itself is bounded: what is given is refused if it is too long, and
+// what the process is called is cut between two characters.
+func TestLongOwner(t *testing.T) {
+	long := strings.Repeat("x", 256)
+	for name, o := range map[string]holdfast.Owner{
+		"Host": {Host: long}, "User": {User: long}, "Program": {Program: long}, "Address": {Address: long}, "Device": {Device: long},
+	} {
+		if c, err := holdfast.New(memory.New(), &holdfast.Options{Owner: o}); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("a long %s: %v", name, err)
+			if c != nil {
+				c.Close()
+			}
+		}
+	}
+	for _, user := range []string{strings.Repeat("ü", 3000), "x" + strings.Repeat("ü", 3000), strings.Repeat("x", 253) + "🔒"} {
+		t.Setenv("LOGNAME", user)
+		c := newClient(t, memory.New(), nil)
+		defer c.Close()
+		if _, err := c.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		info, err := c.Show(t.Context(), "a")
+		if err != nil || len(info.Holders) != 1 {
+			t.Fatalf("%+v, %v", info, err)
+		}
+		got := info.Holders[0].Owner.User
+		text, cut := strings.CutSuffix(got, "…")
+		if len(got) > 255 || len(got) < 250 || !cut || !utf8.ValidString(got) || !strings.HasPrefix(user, text) {
+			t.Errorf("the user %.10q… is shown as %q", user, got)
 		}
 	}
 }

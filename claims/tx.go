@@ -286,9 +286,9 @@ func (t *Tx) end(err error) {
 
 func (t *Tx) depart() {
 	l := t.l
-	t.op.Lock() // what is at work has heard of the end
-	defer t.op.Unlock()
+	t.op.Lock() // what is at work has heard of the end, and nothing begins after it
 	t.keep.Wait()
+	t.op.Unlock()
 	for _, c := range t.claims {
 		l.mediator.unlock(string(c.row), t)
 	}

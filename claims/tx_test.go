@@ -612,3 +612,37 @@ func TestOptions(t *testing.T) {
 		t.Errorf("%+v %v", l, err)
 	}
 }
+
+// After a Delete that was not confirmed, what is asked of the transaction is answered
+// at once: it does not wait for the removal of claims, which may take until they expire.
+func TestAnswersAfterDelete(t *testing.T) {
+	x := newTable()
+	l := locker(t, x, "a", nil, Options{Expire: 10 * time.Second})
+	tx := l.Begin(nil)
+	if err := tx.Write(t.Context(), testKey, testCol, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x.cut("a")
+	if err := tx.Delete(within(t, 100*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Delete without the store: %v", err)
+	}
+	for name, ask := range map[string]func(context.Context) error{
+		"Check": tx.Check,
+		"Write": func(ctx context.Context) error { return tx.Write(ctx, testKey, testCol, nil) },
+	} {
+		answer := make(chan error, 1)
+		go func() { answer <- ask(within(t, 100*time.Millisecond)) }()
+		select {
+		case err := <-answer:
+			if !errors.Is(err, holdfast.ErrReleased) {
+				t.Errorf("%s: %v, want ErrReleased", name, err)
+			}
+		case <-time.After(3 * time.Second):
+			t.Errorf("%s waits for the removal of claims", name)
+		}
+	}
+	l.Close(within(t, time.Second))
+}

@@ -65,8 +65,8 @@ type aboutFile struct {
 }
 
 // Migrate prepares the directory at path, which has to exist, for New. It may be
-// repeated, and while others use the directory. What we make in it has the
-// directory's own permissions.
+// repeated, and while others use the directory. New files in it get the directory's own
+// permissions and, where its group may write, its group; those of root get its owner.
 func Migrate(path string) error {
 	s, err := open(path)
 	if err != nil {

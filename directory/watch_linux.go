@@ -92,7 +92,7 @@ type wakeFile struct {
 func (s *Store) newWake(who string) (*wakeFile, error) {
 	id := rand.Text()
 	hidden := path.Join(scratch, "wake-"+id)
-	file, err := s.root.OpenFile(hidden, os.O_RDWR|os.O_CREATE|os.O_EXCL, s.mode&0o666)
+	file, err := s.newFile(hidden, os.O_RDWR)
 	if err != nil {
 		return nil, err
 	}

@@ -194,16 +194,11 @@ func (s *Store) resolve(ctx context.Context, f, next *found, failed error) (*fou
 // write creates a file, and may have it on disk when it returns. It tells the
 // time at which it was written, by the clock of whoever serves the files, in µs.
 func (s *Store) write(name string, text []byte, onDisk bool) (written int64, err error) {
-	f, err := s.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, s.mode&0o666)
+	f, err := s.newFile(name, os.O_WRONLY)
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
-	if s.mode&0o066 != 0 { // whatever the umask
-		if err := f.Chmod(s.mode & 0o666); err != nil {
-			return 0, err
-		}
-	}
 	if _, err := f.Write(text); err != nil {
 		return 0, err
 	}
@@ -219,13 +214,62 @@ func (s *Store) write(name string, text []byte, onDisk bool) (written int64, err
 	return info.ModTime().UnixMicro(), f.Close()
 }
 
+// newFile creates a file with the directory's permissions, whatever the umask.
+func (s *Store) newFile(name string, access int) (*os.File, error) {
+	f, err := s.root.OpenFile(name, access|os.O_CREATE|os.O_EXCL, s.mode&0o666)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		err = s.share(info, f.Chown)
+	}
+	if err == nil && s.mode&0o066 != 0 {
+		err = f.Chmod(s.mode & 0o666)
+	}
+	if err != nil {
+		f.Close()
+		s.root.Remove(name)
+		return nil, err
+	}
+	return f, nil
+}
+
 // mkdir makes a directory with the permissions of ours, whatever the umask.
 func (s *Store) mkdir(name string) error {
 	if err := s.root.Mkdir(name, s.mode); err != nil {
 		return err
 	}
-	if s.mode&0o077 != 0 {
-		return s.root.Chmod(name, s.mode)
+	info, err := s.root.Lstat(name)
+	if err == nil {
+		err = s.share(info, func(uid, gid int) error { return s.root.Lchown(name, uid, gid) })
+	}
+	if err == nil && s.mode&0o077 != 0 {
+		err = s.root.Chmod(name, s.mode)
+	}
+	if err != nil {
+		s.root.Remove(name)
+	}
+	return err
+}
+
+// share gives a new file the group of the directory if that group may write there,
+// and the directory's owner if root has made the file. Without that, other users of
+// the directory could not follow it.
+func (s *Store) share(made fs.FileInfo, chown func(uid, gid int) error) error {
+	uid, gid := owner(s.is)
+	ownUID, ownGID := owner(made)
+	if ownUID == uid || os.Geteuid() != 0 {
+		uid = -1
+	}
+	if ownGID == gid || uid < 0 && s.mode&0o020 == 0 {
+		gid = -1
+	}
+	if uid < 0 && gid < 0 {
+		return nil
+	}
+	if err := chown(uid, gid); err != nil {
+		return fmt.Errorf("a new file in %s cannot be given the owner and group of that directory (%d:%d; -1: kept), so other users of it could not follow: %w", s.path, uid, gid, err)
 	}
 	return nil
 }

@@ -32,9 +32,9 @@ import (
 // A process that freezes between Fence and Commit does not keep the lock from
 // others for ever: on MariaDB the fence sets idle_transaction_timeout to the
 // lock's TTL unless the session has a limit of its own. It stays set for the
-// connection: set it in the data source name if that is too short for other
-// transactions. MySQL has no such setting; there a frozen transaction blocks until
-// the connection breaks, or wait_timeout is over.
+// connection, and a later fence there of a shorter TTL lowers it: set it in the data
+// source name if that is too short for other transactions. MySQL has no such setting;
+// there a frozen transaction blocks until the connection breaks, or wait_timeout is over.
 //
 // Programs in any language do the same with
 //

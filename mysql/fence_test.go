@@ -370,6 +370,40 @@ func TestFrozenTransaction(t *testing.T) {
 	}
 }
 
+// The limit that a fence sets stays with the connection. A later fence there of a lock
+// with a shorter TTL lowers it, and none lowers a limit that the session has itself.
+func TestFrozenTransactionOnUsedConnection(t *testing.T) {
+	s := fresh(t, way{})
+	long := hold(t, s, "long", `{"holders":[{"session":"a","nr":1,"slots":1,"ttl":86400000}]}`)
+	short := hold(t, s, "short", `{"holders":[{"session":"a","nr":1,"slots":1,"ttl":1200}]}`)
+	db := application(t, s, "")
+	db.SetMaxOpenConns(1)
+	for _, step := range []struct {
+		name  string
+		token int64
+		own   string
+		want  int
+	}{
+		{"long", long, "", 86400}, {"short", short, "", 2}, {"long", long, "", 2},
+		{"short", short, "7", 7}, {"long", long, "0", 86400}, {"long", long, "100", 100}, {"short", short, "", 100},
+	} {
+		if step.own != "" {
+			if _, err := db.Exec(`set session idle_transaction_timeout = ` + step.own); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tx := begin(t, db)
+		if err := fences["SQL"](t.Context(), tx, step.name, step.token); err != nil {
+			t.Fatal(err)
+		}
+		var limit int
+		if err := tx.QueryRow(`select @@idle_transaction_timeout`).Scan(&limit); err != nil || limit != step.want {
+			t.Errorf("a fence of %q, with a limit of its own %q: %ds, error %v, want %ds", step.name, step.own, limit, err, step.want)
+		}
+		tx.Rollback()
+	}
+}
+
 // A trigger on the user's table lets only those write who bring the token of the
 // lock, as the documentation has it.
 func TestTrigger(t *testing.T) {

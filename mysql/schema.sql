@@ -95,7 +95,7 @@ begin
   declare its_id varbinary(1300) default concat(x'00', cast(lock_name as binary));
   declare raw longblob;
   declare doc longtext character set utf8mb4;
-  declare its_version, seen, claim_slots, claim_ttl bigint;
+  declare its_version, seen, claim_slots, claim_ttl, its_limit bigint;
   declare claim_token, claim_n decimal(30);
   declare alone boolean;
   declare problem varchar(128) character set utf8mb4;
@@ -162,8 +162,11 @@ begin
   -- A process that freezes must not keep the lock from others for ever. What
   -- follows is a comment to MySQL, which has no such setting.
   /*M!100300
-  if @@session.idle_transaction_timeout = 0 then
-    set session idle_transaction_timeout = greatest(1, ceiling(least(coalesce(nullif(claim_ttl, 0), 15000), 86400000) / 1000));
+  set its_limit = greatest(1, ceiling(least(coalesce(nullif(claim_ttl, 0), 15000), 86400000) / 1000));
+  if @@session.idle_transaction_timeout = 0
+      or @@session.idle_transaction_timeout = @holdfast_limit and @holdfast_limit > its_limit then -- set by an earlier fence
+    set session idle_transaction_timeout = its_limit;
+    set @holdfast_limit = its_limit;
   end if;
   */
 end//

@@ -152,9 +152,10 @@ func ExampleFence_trigger() {
 
 	if _, err := pool.Exec(ctx, `
 create table ledger (amount bigint not null, token bigint not null);
-create function ledger_fenced() returns trigger language plpgsql as $$
+create function ledger_fenced() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  perform holdfast_fence('ledger', new.token);
+  perform public.holdfast_fence('ledger', new.token);
   return new;
 end $$;
 create trigger ledger_fenced before insert on ledger

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -214,5 +215,39 @@ func TestFencePrepared(t *testing.T) {
 		if strings.Contains(line, "prepared") {
 			t.Errorf("doctor says %s", line)
 		}
+	}
+}
+
+// A trigger as docs/stores/postgres.md shows calls our function, whatever the schema
+// of the role that writes has in it.
+func TestFenceTriggerOfStrangers(t *testing.T) {
+	r := fresh(t, nil)
+	ctx := t.Context()
+	version := hold(t, r, "ledger", `{"holders":[{"session":"a","nr":1,"slots":1}]}`)
+	page, err := os.ReadFile("../docs/stores/postgres.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, trigger, _ := strings.Cut(string(page), "create table ledger")
+	trigger, _, _ = strings.Cut(trigger, "```")
+	if _, err := r.pool.Exec(ctx, "create table ledger"+trigger); err != nil {
+		t.Fatal(err)
+	}
+	writer := as(t, r, "writer", `grant insert on ledger`, `grant execute on function holdfast_fence(text, bigint)`)
+	own := writer.Config().ConnConfig.User // the first schema of the default search_path
+	for _, q := range []string{
+		`create schema ` + own + ` authorization ` + own,
+		`create function ` + own + `.holdfast_fence(text, bigint) returns void language sql as ''`,
+		`alter function ` + own + `.holdfast_fence(text, bigint) owner to ` + own,
+	} {
+		if _, err := r.pool.Exec(ctx, q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := writer.Exec(ctx, `insert into ledger values (1, $1)`, version); err != nil {
+		t.Errorf("with the token that holds the lock: %v", err)
+	}
+	if _, err := writer.Exec(ctx, `insert into ledger values (1, $1)`, version-1); state(err) != stateLost {
+		t.Errorf("with a function of the writer's own and an old token: error %v, want %s", err, stateLost)
 	}
 }

@@ -424,9 +424,10 @@ func TestFenceTrigger(t *testing.T) {
 	ctx := t.Context()
 	// As docs/stores/postgres.md shows for inserts.
 	if _, err := db.Exec(ctx, `
-create function orders_fenced() returns trigger language plpgsql as $$
+create function orders_fenced() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  perform holdfast_fence('orders/' || new.id, new.token);
+  perform public.holdfast_fence('orders/' || new.id, new.token);
   return new;
 end $$;
 create trigger orders_fenced before update on orders for each row execute function orders_fenced();

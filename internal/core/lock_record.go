@@ -62,6 +62,13 @@ type Break struct {
 	Now     bool   `json:"now,omitempty"`
 }
 
+// Bounded is the entry without what would make it too large. Labels go first; whose the
+// claim was and who broke it is kept.
+func (b Break) Bounded() Break {
+	b.Was, b.By, b.Reason = b.Was.Bounded(), b.By.Bounded(), Cut(b.Reason, MaxReason)
+	return b
+}
+
 // DecodeLock reads a lock record as it stands at a version: tokens that were
 // left to the version are written out, and Next is above all of them.
 func DecodeLock(value []byte, version Version) (LockRecord, error) {
@@ -161,16 +168,17 @@ const (
 	MaxReason = 200
 )
 
-// MaxQueue bounds a queue, and maxRecord a record: a claim that would come later, or make
-// the record larger than every store keeps, is refused.
+// MaxQueue bounds a queue, and MaxRecord the claims of a record: a claim that would come
+// later, or make the record larger than every store keeps, is refused. The rest of a record
+// is for audit entries.
 const (
 	MaxQueue  = 4096
-	maxRecord = MaxValue * 7 / 8
+	MaxRecord = MaxValue * 7 / 8
 )
 
 // Full says whether a record has room for no more claims.
 func (r *LockRecord) Full() bool {
-	if len(r.Waiters) < maxRecord/(claimSize+6*MaxReason) {
+	if len(r.Holders)+len(r.Waiters) < MaxRecord/(claimSize+6*MaxReason) {
 		return false // however long their reasons are
 	}
 	size := 0
@@ -182,7 +190,7 @@ func (r *LockRecord) Full() bool {
 			}
 		}
 	}
-	return len(r.Waiters) >= MaxQueue || size > maxRecord
+	return len(r.Waiters) >= MaxQueue || size > MaxRecord
 }
 
 // claimSize is the most that a claim takes in a record, but for its reason.
@@ -193,7 +201,7 @@ const MaxBreaks = 16
 
 // AddBreak adds an audit entry, in place of the oldest where there is no more room.
 func (r *LockRecord) AddBreak(b Break) {
-	r.Breaks = append(r.Breaks, b)
+	r.Breaks = append(r.Breaks, b.Bounded())
 	if n := len(r.Breaks) - MaxBreaks; n > 0 {
 		r.Breaks = slices.Delete(r.Breaks, 0, n)
 	}

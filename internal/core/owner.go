@@ -1,8 +1,10 @@
 package core
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
+	"unicode/utf8"
 )
 
 // An Owner says whose a claim is, for people: nothing is decided on it. It is the Owner of
@@ -32,4 +34,36 @@ func (o Owner) String() string {
 		s += fmt.Sprintf(" (pid %d)", o.PID)
 	}
 	return s
+}
+
+// maxShown is the most bytes of JSON that an owner takes in an entry: MaxBreaks of them, with
+// their reasons, fit into what MaxRecord leaves of a record.
+const maxShown = 3000
+
+// Bounded is the owner in at most maxShown bytes of JSON. Labels go first; host, user and pid
+// stay.
+func (o Owner) Bounded() Owner {
+	fits := func() bool {
+		text, err := json.Marshal(o)
+		return err == nil && len(text) <= maxShown
+	}
+	if fits() {
+		return o
+	}
+	if o.Labels = nil; fits() {
+		return o
+	}
+	return Owner{Session: Cut(o.Session, 64), Host: Cut(o.Host, 200), PID: o.PID, User: Cut(o.User, 200)} // six bytes each at most
+}
+
+// Cut is a text of at most n bytes, whose end is left out if it is longer.
+func Cut(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	const ellipsis = "…"
+	for n -= len(ellipsis); n > 0 && !utf8.RuneStart(text[n]); {
+		n--
+	}
+	return text[:n] + ellipsis
 }

@@ -56,12 +56,14 @@ func (n *Name) Plan(env *Env) (next LockRecord, changed bool) {
 		if _, _, ok := next.Find(g.id.Session, g.id.Nr); ok || g.state != wanted {
 			continue
 		}
-		if !g.try && next.Full() {
-			g.try, g.full = true, true
-		}
+		full := next.Full()
 		next.Enqueue(g.claim(env))
 		next.Settle(env.Dead)
-		if _, holds, _ := next.Find(g.id.Session, g.id.Nr); holds || !g.try {
+		_, holds, _ := next.Find(g.id.Session, g.id.Nr)
+		if full && (holds || !g.try) {
+			g.try, g.full = true, true
+		}
+		if !full && (holds || !g.try) {
 			changed = true
 		} else {
 			next.Drop(func(c Claim) bool { return c.Is(g.id.Session, g.id.Nr) })

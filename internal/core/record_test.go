@@ -149,7 +149,7 @@ func TestTokens(t *testing.T) {
 // whatever the reasons are.
 func TestFull(t *testing.T) {
 	for reason, want := range map[string]int{
-		"":                              maxRecord / claimSize,
+		"":                              MaxRecord / claimSize,
 		strings.Repeat("x", MaxReason):  1900,
 		strings.Repeat("<", MaxReason):  600,
 		strings.Repeat("\"", MaxReason): 600,

@@ -2,6 +2,9 @@ package main
 
 // The rules of the command and of the guard that it runs commands under.
 var commanded = []mutant{
+	{"a guard in a debugger is waited for", "P2", []edit{{"cmd/holdfast/internal/guard/hold_linux.go",
+		"(p.state == 'T' || p.state == 't')",
+		"p.state == 'T'"}}, guarding("TestGuardTraced")},
 	// From the trust window to the guard.
 	{"command: started whatever the clock says", "R5", []edit{{"cmd/holdfast/internal/guard/guard_linux.go",
 		"	case !Startable(now, w.deadline, w.killAfter):\n",
@@ -88,7 +91,7 @@ var commanded = []mutant{
 		"threads > 10*many }",
 		"false }"}}, guarding("TestThreads")},
 	{"command: a guard with survivors may stand still", "P8", []edit{{"cmd/holdfast/internal/guard/hold_linux.go",
-		"g.stuck && !standing(g.pid):",
+		"g.stuck && !g.idle():",
 		"g.stuck:"}}, guarding("TestTraced")},
 	{"command: what a debugger keeps has no number", "P7", []edit{{"cmd/holdfast/internal/guard/hunt_linux.go",
 		"	if len(alive) == 0 { // a debugger may keep what is dead\n",

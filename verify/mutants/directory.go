@@ -4,7 +4,7 @@ package main
 // is against: names and listings that are old (F1), answers that are lost (F2) or
 // of what comes later (F3), crashes that forget what was not synced (F4), fsyncs
 // that fail (F5), files that are removed while a host has them open (F6), clocks
-// (F7).
+// (F7), users who share files (F8).
 var dirs = []mutant{
 	{"dir: a rename's outcome is believed", "F2", []edit{{"directory/write.go",
 		"	return s.resolve(ctx, f, next, err)\n",
@@ -68,6 +68,12 @@ var dirs = []mutant{
 		"s.lookAt(ctx, at) // which asks", "s.lookOnce(at) // which asks"}}, hostile("TestSweepOfTheUnseen")},
 	{"dir: a sweep that is cut short has done nothing", "R2", []edit{{"directory/sweep.go",
 		"const sweepPart = 100\n", "const sweepPart = 1 << 30\n"}}, test{"./directory", "TestSweepInParts$"}},
+	{"dir: new files keep their maker's group", "F8", []edit{{"directory/write.go",
+		"	if ownGID == gid ||", "	if gid = -1; ownGID == gid ||"}}, test{"./directory", "TestUsers$/^a_group's$"}},
+	{"dir: new files keep root as their owner", "F8", []edit{{"directory/write.go",
+		"	if ownUID == uid || os.Geteuid() != 0 {\n", "	if ownUID == uid || true {\n"}}, test{"./directory", "TestUsers$/^a_user's$"}},
+	{"dir: a waiter's file has its maker's umask", "F8", []edit{{"directory/write.go",
+		"	if err == nil && s.mode&0o066 != 0 {\n", "	if err == nil && s.mode&0o066 != 0 && access == os.O_WRONLY {\n"}}, test{"./directory", "TestWakeModes$"}},
 
 	// That the episodes can fail.
 	{"dir: a rename's outcome is believed, in episodes", "F2", []edit{{"directory/write.go",

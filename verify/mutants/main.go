@@ -3,7 +3,7 @@
 // simulation, or a named test, of a store against a server that the test starts.
 // Tests that do not notice prove nothing. Nothing is written into the tree.
 //
-//	go run ./verify/mutants [-run name] [-only core|proof|sql|sqlite|state|directory|cassandra|claims|etcd|spanner|command] [-seeds 20000] [-p 3] [-table FILE] [-v]
+//	go run ./verify/mutants [-run name] [-only table] [-seeds 20000] [-p 3] [-table FILE] [-v]
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() {
 	r := runner{}
 	flag.IntVar(&r.seeds, "seeds", 20000, "the most seeds a mutant may live through")
 	name := flag.String("run", "", "only mutants whose name contains this")
-	only := flag.String("only", "", "core: those of the library alone; proof: those of the proof of death; sql: those of the stores on SQL servers; sqlite: those of the SQLite store; state: those of state keys and the cache; directory: those of the directory store; cassandra: those of the Cassandra store; claims: those of claims; etcd: those of the etcd store; spanner: those of the Spanner store; command: those of the command and its guard")
+	only := flag.String("only", "", "only the mutants of one table: "+tableNames())
 	together := flag.Int("p", 3, "how many are tried at once")
 	flag.StringVar(&r.file, "table", "", "write what became of each mutant into this file; what it says of others stays")
 	flag.BoolVar(&r.verbose, "v", false, "show what a test said")
@@ -46,7 +46,7 @@ func main() {
 		}
 	}
 	if !known {
-		fmt.Fprintf(os.Stderr, "-only %s: core, proof, sql, sqlite, state, directory, cassandra, claims, etcd, spanner or command\n", *only)
+		fmt.Fprintf(os.Stderr, "-only %s: there is %s\n", *only, tableNames())
 		os.Exit(64)
 	}
 	if len(chosen) == 0 {
@@ -69,6 +69,15 @@ var tables = []struct {
 	name    string
 	mutants []mutant
 }{{"core", core}, {"proof", proven}, {"sql", sql}, {"sqlite", onFile}, {"state", append(state, cached...)}, {"directory", dirs}, {"cassandra", cql}, {"claims", claimed}, {"etcd", onRevisions}, {"spanner", onCommits}, {"command", commanded}}
+
+// tableNames are the names of all tables.
+func tableNames() string {
+	var names []string
+	for _, table := range tables {
+		names = append(names, table.name)
+	}
+	return strings.Join(names, ", ")
+}
 
 // A mutant is the library with a rule broken.
 type mutant struct {

@@ -175,6 +175,14 @@ func standing(pid int) bool {
 	return ok && p.state == 'T'
 }
 
+// idle reports whether the guard does nothing at this moment: it is stopped, or a debugger
+// has it. One that a debugger only looks at may be taken for idle; then this process does
+// the same work, no earlier than it is due.
+func (g *Guard) idle() bool {
+	p, ok := look(g.pid)
+	return ok && (p.state == 'T' || p.state == 't')
+}
+
 func (g *Guard) send(o order, file *os.File) error {
 	if g.fd < 0 {
 		return os.ErrClosed
@@ -246,11 +254,11 @@ func (g *Guard) left() time.Duration {
 	defer g.mu.Unlock()
 	now := Now()
 	switch {
-	case !g.running, g.stuck && !standing(g.pid):
+	case !g.running, g.stuck && !g.idle():
 		return glance
 	case now < g.due:
 		return g.due.Sub(now)
-	case (g.killing || now < g.obey) && !standing(g.pid):
+	case (g.killing || now < g.obey) && !g.idle():
 		return glance / 10 // it is at work
 	}
 	return 0

@@ -133,8 +133,65 @@ func tracer(args []string) {
 	if err := unix.PtraceSeize(pid); err != nil {
 		panic(err)
 	}
+	if len(args) > 1 { // and has it stand still, until it is killed
+		if err := unix.PtraceInterrupt(pid); err != nil {
+			panic(err)
+		}
+		for said := false; ; said = true {
+			var status syscall.WaitStatus
+			if _, err := syscall.Wait4(pid, &status, syscall.WALL, nil); err != nil || status.Exited() || status.Signaled() {
+				os.Exit(0)
+			}
+			if !said {
+				fmt.Println("ready")
+			}
+		}
+	}
 	fmt.Println("ready")
 	time.Sleep(time.Hour)
+}
+
+// trace has a debugger look at a process.
+func trace(t *testing.T, pid int, still ...string) (stop func()) {
+	t.Helper()
+	c := exec.Command(os.Args[0], append([]string{"act-tracer", strconv.Itoa(pid)}, still...)...)
+	c.Stderr = os.Stderr
+	said, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() { c.Process.Kill(); c.Wait() })
+	t.Cleanup(stop)
+	if line, _ := bufio.NewReader(said).ReadString('\n'); line != "ready\n" {
+		t.Skip("NOT TESTED: nothing can be traced here")
+	}
+	return stop
+}
+
+// A guard that a debugger holds is not waited for when the lease ends, though it had begun
+// to kill.
+func TestGuardTraced(t *testing.T) {
+	g, out, _ := start(t, time.Hour, 300*time.Millisecond, "act-stubborn")
+	if _, err := out.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	g.mu.Lock()
+	pid := g.command
+	g.mu.Unlock()
+	letGo := trace(t, pid) // so that the guard goes on killing
+	g.Stop(Now().Add(time.Hour))
+	for e := next(t, g); e.Alive == nil; e = next(t, g) {
+	}
+	trace(t, g.pid, "still")
+	letGo()
+	g.Stop(Now().Add(time.Second))
+	if e := end(t, g); e.Why != NoGuard {
+		t.Errorf("got %+v", e)
+	}
+	last(t, out)
 }
 
 // A process that a debugger keeps is named by its number. A guard that is stopped meanwhile is not
@@ -147,19 +204,7 @@ func TestTraced(t *testing.T) {
 	g.mu.Lock()
 	pid := g.command
 	g.mu.Unlock()
-	c := exec.Command(os.Args[0], "act-tracer", strconv.Itoa(pid))
-	c.Stderr = os.Stderr
-	said, err := c.StdoutPipe()
-	if err == nil {
-		err = c.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { c.Process.Kill(); c.Wait() }()
-	if line, _ := bufio.NewReader(said).ReadString('\n'); line != "ready\n" {
-		t.Skip("NOT TESTED: nothing can be traced here")
-	}
+	letGo := trace(t, pid)
 	g.Stop(Now().Add(time.Hour))
 	for {
 		e := next(t, g)
@@ -174,7 +219,7 @@ func TestTraced(t *testing.T) {
 		}
 	}
 	syscall.Kill(g.pid, syscall.SIGSTOP)
-	c.Process.Kill()
+	letGo()
 	g.Stop(Now().Add(time.Second))
 	if e := end(t, g); e.Why != NoGuard {
 		t.Errorf("got %+v", e)

@@ -1,0 +1,47 @@
+package holdfast_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/memory"
+)
+
+// A set whose time is up before all of it was tried does not go on to watch a dead holder,
+// as a try may where the store has no clock.
+func TestSetDoesNotWatchTheDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const wait, ttl = 4 * time.Second, 40 * time.Second
+		store := clockless{memory.New()}
+		cut := &cutStore{Store: store}
+		dead, first := newClient(t, cut, &holdfast.Options{TTL: ttl}), newClient(t, store, nil)
+		defer dead.Close()
+		defer first.Close()
+		if _, err := dead.Acquire(t.Context(), "b"); err != nil {
+			t.Fatal(err)
+		}
+		cut.off.Store(true)
+		time.Sleep(2 * ttl) // nobody has observed it
+		held, err := first.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		slow := &slowStore{Store: store}
+		c := newClient(t, slow, nil)
+		defer c.Close()
+		slow.by.Store(int64(300 * time.Millisecond))
+		began := time.Now()
+		time.AfterFunc(wait-200*time.Millisecond, func() { held.Release(t.Context()) })
+		_, err = c.AcquireAll(t.Context(), []string{"a", "b"}, holdfast.MaxWait(wait))
+		var why *holdfast.HeldError
+		if took := time.Since(began); !errors.As(err, &why) || took > wait+time.Second {
+			t.Errorf("AcquireAll with MaxWait(%v) took %v: %v", wait, took, err)
+		}
+		if why != nil && (len(why.Holders) != 1 || why.Holders[0].Owner.Host == "") {
+			t.Errorf("it does not tell whose the lock is: %v", err)
+		}
+	})
+}

@@ -1,0 +1,95 @@
+package holdfast_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/memory"
+)
+
+// A batchless store makes the writes of a call one after the other, names first, with a
+// pause between them: a batch promises nothing beyond its single writes.
+type batchless struct {
+	holdfast.Store
+	pause time.Duration
+}
+
+func (s batchless) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+	outs := make([]holdfast.Outcome, len(writes))
+	for _, names := range []bool{true, false} {
+		for i, w := range writes {
+			if names != (w.Key.Space == holdfast.Names) {
+				continue
+			}
+			out, err := s.Store.CompareAndSwap(ctx, []holdfast.Write{w})
+			if err != nil {
+				return nil, err
+			}
+			outs[i] = out[0]
+			if len(writes) > 1 && names {
+				time.Sleep(s.pause)
+			}
+		}
+	}
+	return outs, nil
+}
+
+// A claim that is seen before its session is shown with its owner, also by Watch, where
+// the session comes late.
+func TestShowBeforeTheSession(t *testing.T) {
+	for _, pause := range []time.Duration{50 * time.Millisecond, 3 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memory.New()
+			c, watcher := newClient(t, batchless{store, pause}, nil), newClient(t, store, nil)
+			defer c.Close()
+			defer watcher.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			go c.Acquire(ctx, "a")
+			time.Sleep(time.Millisecond)
+			owner := func(info holdfast.Info, err error) string {
+				if err != nil || len(info.Holders) != 1 {
+					t.Fatalf("seen: %+v, %v", info, err)
+				}
+				return info.Holders[0].Owner.Host
+			}
+			if pause < time.Second {
+				if host := owner(watcher.Show(ctx, "a")); host == "" {
+					t.Error("Show tells of no owner")
+				}
+				return
+			}
+			for info, err := range watcher.Watch(ctx, "a") {
+				if owner(info, err) != "" {
+					return
+				}
+			}
+			t.Error("Watch tells of no owner")
+		})
+	}
+}
+
+// So is one of a list; and a name whose holder has ended meanwhile is not listed.
+func TestListBeforeTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		c, looker := newClient(t, batchless{store, 50 * time.Millisecond}, nil), newClient(t, store, nil)
+		defer c.Close()
+		defer looker.Close()
+		go func() {
+			if l, err := c.Acquire(t.Context(), "a"); err == nil {
+				l.Release(t.Context())
+				c.Acquire(t.Context(), "b")
+			}
+		}()
+		time.Sleep(time.Millisecond)
+		for info, err := range looker.List(t.Context(), "") {
+			if err != nil || info.Name != "b" || len(info.Holders) != 1 || info.Holders[0].Owner.Host == "" {
+				t.Errorf("listed: %+v, %v", info, err)
+			}
+		}
+	})
+}
