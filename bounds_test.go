@@ -12,6 +12,25 @@ import (
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
+// A session that is lost while its client closes was not ended in order, and Close says so.
+func TestLostWhileClosing(t *testing.T) {
+	for _, before := range []time.Duration{time.Millisecond, 100 * time.Millisecond} { // the end of the window
+		synctest.Test(t, func(t *testing.T) {
+			cut := &cutStore{Store: memory.New()}
+			c := newClient(t, cut, &holdfast.Options{TTL: 2 * time.Second})
+			l, err := c.Acquire(t.Context(), "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			cut.off.Store(true)
+			time.Sleep(time.Until(l.Deadline()) - before)
+			if err := c.Close(); err == nil {
+				t.Errorf("Close %v before the end of the window says that all is given back, and the store has not heard of it", before)
+			}
+		})
+	}
+}
+
 // A session that is lost while a set is collected costs the set its place in line, as it
 // does a single name, and not the set.
 func TestSetOutlivesSession(t *testing.T) {

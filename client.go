@@ -207,7 +207,7 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed = true
-	s := c.sess
+	s, first := c.sess, c.sess
 	holds := false
 	for _, p := range c.places {
 		held, eff := p.n.Close(ErrClosed, c.env())
@@ -278,6 +278,9 @@ func (c *Client) Close() error {
 	}
 	c.mu.Lock()
 	ttl, shortly := c.wrote, c.wrote > 0 && !c.swept
+	if err == nil && first != nil && first.life.Why() != "" {
+		err = fmt.Errorf("holdfast: close: the session was lost meanwhile (%s): it ends by itself in %s", first.life.Why(), core.Short(first.life.TTL()))
+	}
 	c.mu.Unlock()
 	if shortly && err == nil {
 		c.sweepAtClose(ttl)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
 // An Obstacle is something that keeps a store from doing what it is asked: a transaction
@@ -56,7 +57,7 @@ func (b *bounds) within(what string, promised time.Duration, do func() error) er
 	b.Helper()
 	began := time.Now()
 	err := do()
-	const slack = time.Second // for a machine that is busy
+	slack := busy.Times(time.Second) // for a machine that is busy
 	if took := time.Since(began); took > promised+time.Second+slack {
 		b.Errorf("%s took %v, and promises %v: %v", what, took.Round(time.Millisecond), promised, err)
 	}

@@ -10,24 +10,25 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
 // RunClients tests over a store what a holdfast.Client promises, each sentence
 // of it a subtest; one that fails tells the sentence. open is as for Run. Of a
 // Reopener every client has a handle of its own. It takes about a minute, most
 // of it waiting for clients to be found dead.
-func RunClients(t *testing.T, open func(t *testing.T) holdfast.Store) {
-	runClients(t, func(t *testing.T, c clientCase) {
-		c.test(&clients{T: t, store: open(t), soon: 5 * time.Second})
-	})
-}
+// Where others want the machine's processors, the TTLs are up to three times as long.
+func RunClients(t *testing.T, open func(t *testing.T) holdfast.Store) { runScaled(t, open, 1) }
 
 // RunClientsSlowly is RunClients for a store where a write may take a second: the
 // TTLs are twice as long, for all of the process. So is what has to happen soon.
-func RunClientsSlowly(t *testing.T, open func(t *testing.T) holdfast.Store) {
-	shortTTL, midTTL = 2*1500*time.Millisecond, 2*4*time.Second
+func RunClientsSlowly(t *testing.T, open func(t *testing.T) holdfast.Store) { runScaled(t, open, 2) }
+
+func runScaled(t *testing.T, open func(t *testing.T) holdfast.Store, n time.Duration) {
+	n *= time.Duration(busy.Stretch())
+	shortTTL, midTTL = n*1500*time.Millisecond, n*4*time.Second
 	runClients(t, func(t *testing.T, c clientCase) {
-		c.test(&clients{T: t, store: open(t), soon: 10 * time.Second})
+		c.test(&clients{T: t, store: open(t), soon: n * 5 * time.Second})
 	})
 }
 

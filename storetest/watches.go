@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
 // watchCases are for stores that can tell of changes.
@@ -75,8 +76,8 @@ var watchCases = []testCase{
 				if !errors.Is(err, context.Canceled) {
 					h.Errorf("Watch returned %v, want %v", err, context.Canceled)
 				}
-			case <-time.After(hintWait):
-				h.Fatalf("Watch goes on %v after its context was cancelled", hintWait)
+			case <-time.After(hintWait()):
+				h.Fatalf("Watch goes on %v after its context was cancelled", hintWait())
 			}
 			// Nobody listens, and nobody minds.
 			h.win(holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone})
@@ -128,7 +129,7 @@ func watches(s holdfast.Store) bool { _, ok := s.(holdfast.Watcher); return ok }
 
 // hintWait is when a hint counts as missing. The contract allows it to be; a
 // store whose hints are often missing has no use for them.
-const hintWait = 5 * time.Second
+func hintWait() time.Duration { return busy.Times(5 * time.Second) }
 
 // probe is written until a watch is up.
 var probe = holdfast.Key{Space: holdfast.Settings, Name: "storetest probe"}
@@ -181,7 +182,7 @@ func (h *harness) watch(s holdfast.Store) *watch {
 			h.Fatalf("Watch ended: %v", err)
 		case <-time.After(50 * time.Millisecond):
 		}
-		if time.Since(began) > hintWait*2 {
+		if time.Since(began) > hintWait()*2 {
 			h.Fatalf("Watch tells of no write in %v", time.Since(began))
 		}
 	}
@@ -194,7 +195,7 @@ func (w *watch) expect(keys ...holdfast.Key) {
 	for _, k := range keys {
 		missing[k] = true
 	}
-	late := time.After(hintWait)
+	late := time.After(hintWait())
 	for len(missing) > 0 {
 		select {
 		case k := <-w.hints:
@@ -210,7 +211,7 @@ func (w *watch) expect(keys ...holdfast.Key) {
 			for k := range missing {
 				names = append(names, describe(k))
 			}
-			w.h.Fatalf("no hint of %s in %v", fmt.Sprint(names), hintWait)
+			w.h.Fatalf("no hint of %s in %v", fmt.Sprint(names), hintWait())
 		}
 	}
 }

@@ -5,7 +5,6 @@ package process
 import (
 	"flag"
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -14,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/verify/process/life"
+	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
 var (
@@ -47,10 +46,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	flag.Parse()
-	if load := life.Load(); load > 1.25 {
-		stretch = min(int(math.Ceil(load)), 3)
-		fmt.Printf("others want this machine's processors, %.1f for each: leases are %d times as long\n", load, stretch)
-	}
+	stretch = busy.Stretch()
 	parallel := true
 	flag.Visit(func(f *flag.Flag) { parallel = parallel && f.Name != "test.parallel" })
 	if parallel {

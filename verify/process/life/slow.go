@@ -4,42 +4,8 @@ package life
 
 import (
 	"os"
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
-
-// Load measures, for a tenth of a second, how many want a processor for each that there
-// is: 1 where nobody else does.
-func Load() float64 {
-	n := runtime.NumCPU()
-	began := Now()
-	var used atomic.Int64
-	var all sync.WaitGroup
-	for range n {
-		all.Go(func() {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			first := threadTime()
-			for Now()-began < int64(100*time.Millisecond) {
-			}
-			used.Add(threadTime() - first)
-		})
-	}
-	all.Wait()
-	return max(1, float64(Now()-began)*float64(n)/float64(max(used.Load(), 1)))
-}
-
-func threadTime() int64 {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		panic(err)
-	}
-	return t.Nano()
-}
 
 // Slowness measures by how much this machine is late to wake who sleeps, and how
 // long its disk takes, so that a limit on others is not a limit on them: a
