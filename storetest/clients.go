@@ -91,6 +91,9 @@ var (
 	longTTL  = 15 * time.Second
 )
 
+// stretched is a short wait in which a store that is there answers.
+func stretched(d time.Duration) time.Duration { return d * (shortTTL / (1500 * time.Millisecond)) }
+
 // A clients is what a case works with. Methods that fail the test are for its
 // own goroutine.
 type clients struct {

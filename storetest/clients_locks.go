@@ -297,7 +297,7 @@ var waitCases = []clientCase{
 		run: func(h *clients) {
 			a, b := h.client(longTTL), h.client(longTTL)
 			l := h.acquire(a, "a")
-			for _, wait := range []time.Duration{0, 20 * time.Millisecond, 150 * time.Millisecond} {
+			for _, wait := range []time.Duration{0, stretched(20 * time.Millisecond), stretched(150 * time.Millisecond)} {
 				began := time.Now()
 				_, err := b.Acquire(h.ctx, "a", holdfast.MaxWait(wait))
 				if took := time.Since(began); took < wait || took > wait+h.soon {
