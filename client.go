@@ -98,7 +98,8 @@ func New(store Store, opts *Options) (*Client, error) {
 	c.batch.store, c.batch.ctx, c.batch.now = store, c.ctx, c.now
 	c.proof.dir = c.opts.RuntimeDir
 	c.judge.c, c.sweepJudge.c = c, c
-	c.scratch = core.Env{Grace: c.opts.Grace, Dead: c.isDead, NewClaim: func() int64 { c.claims++; return c.claims }}
+	_, stale := store.(Glancer)
+	c.scratch = core.Env{Stale: stale, Grace: c.opts.Grace, Dead: c.isDead, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweepAt = core.Never
 	c.hints.init()
 	return c, nil

@@ -41,97 +41,25 @@ func (c *Client) do(ctx context.Context, f func()) {
 	}
 }
 
-// drive makes the record of a place follow what is wanted, one write at a
-// time. It ends when there is nothing more to write; hints, the wait loop and
-// the goroutines that lock and release kick it again. With a context of its
+// drive performs the steps of a place until there are none, one at a time; notifications, the
+// wait loop and the goroutines that lock and release kick it again. With a context of its
 // caller it makes one write, and leaves everything else to a goroutine.
 func (c *Client) drive(p *place, here context.Context) {
-	lost := 0                            // writes in a row that lost
-	looked := false                      // since the last of them
-	glancer, spread := c.store.(Glancer) // writes of one key that meet there delay each other
-	var took time.Duration
-	for c.ctx.Err() == nil {
+	for begun := false; c.ctx.Err() == nil; begun = true {
 		c.mu.Lock()
-		c.perform(p, p.n.Confirm())
-		var s *session
-		if p.n.NeedsSession() {
-			s = c.current()
-			p.n.Assign(c.env())
+		if !begun {
+			p.n.Begin()
 		}
-		opens := s != nil && !s.life.Opened()
-		env := c.env()
-		next, changed := p.n.Plan(env)
-		look := p.n.Look(changed) || lost > 2 && !looked && !spread
-		peek := spread && changed && p.n.Known() && (lost > 0 || p.pos != nil) && env.Now.Sub(p.n.Fresh()) > peekAfter
-		comes := spread && changed && opens && !s.life.Opening() && p.n.Untouched() // perhaps to a crowd: does not write blindly
-		if here != nil && (opens || look || peek || changed && took > 0) {
-			c.unlock()
-			go c.drive(p, nil)
-			return
-		}
+		step, eff := p.n.Next(c.env())
+		c.perform(p, eff)
 		switch {
-		case comes:
+		case step.Kind == core.NeedSession && here == nil:
+			c.current()
 			c.unlock()
-			c.peek(glancer, p)
-		case opens && s.life.Opening():
-			patience := p.n.Patience(env)
-			c.unlock()
-			c.awaitOpen(p, s, patience)
-		case opens:
-			s.life.Open()
-			c.unlock()
-			c.openWith(p, s)
-		case look:
-			p.n.Looking()
-			c.unlock()
-			if lost > 2 && !spread {
-				c.pause(c.upTo(min(took<<min(lost-2, 5), maxPause)))
-			}
-			if looked = c.lookAt(p); !looked {
-				c.pause(c.backoff(p))
-			}
-		case peek:
-			c.unlock()
-			c.peek(glancer, p)
-		case changed:
-			w := p.n.Write(next, env)
-			leaves := p.n.Leaves()
-			timeout := c.callTimeout()
-			if p.n.Tries() {
-				timeout = min(timeout, tryPatience)
-			}
-			c.unlock()
-			var sw *swap
-			if here == nil {
-				sw = c.batch.do(p.storeWrite(w), timeout)
-			} else if sw = c.batch.alone(here, p.storeWrite(w), timeout); sw == nil {
-				go c.drive(p, nil)
-				return
-			}
-			took, looked = max(c.now().Sub(sw.sent), 1), false
-			switch c.answered(p, sw, w, here) {
-			case core.Won:
-				lost = 0
-			case core.LostTo:
-				if lost++; spread && !leaves {
-					wide := min(lost-1, 4)
-					if lost > 8 { // who comes anew does not pause, and shall not always be before us
-						wide = 0
-					}
-					c.pause(c.upTo(min(4*took<<wide, maxSpread)))
-				}
-			case core.Ambiguous:
-				if here != nil {
-					go c.drive(p, nil)
-					return
-				}
-				c.pause(c.backoff(p))
-			}
-		case c.denyTries(p):
-			c.unlock()
-		default:
+			continue
+		case step.Kind == core.Idle:
 			p.busy = false
-			if p.n.Idle() && (!p.n.Debt() || c.closed) {
+			if step.Forget && (!p.n.Debt() || c.closed) {
 				c.debts = c.debts || p.n.Debt()
 				c.leave(p)
 			}
@@ -139,37 +67,90 @@ func (c *Client) drive(p *place, here context.Context) {
 			c.unlock()
 			c.work.Done()
 			return
+		case here != nil && (step.Kind != core.Put || p.n.Tried()):
+			p.n.Abort()
+			c.unlock()
+			go c.drive(p, nil)
+			return
+		}
+		s, timeout := c.sess, c.callTimeout()
+		if p.n.Tries() {
+			timeout = min(timeout, tryPatience)
+		}
+		if step.Kind == core.Open {
+			s.life.Open()
+		}
+		c.unlock()
+		if !c.take(p, s, step, timeout, here) {
+			go c.drive(p, nil)
+			return
 		}
 	}
 	c.work.Done()
 }
 
-// maxPause bounds what a write that lost waits before the next look; maxSpread
-// where a crowd that writes one key has to be spread out.
-const (
-	maxPause  = 250 * time.Millisecond
-	maxSpread = 4 * time.Second
-)
+// take performs a step and reports what became of it. It reports false if another goroutine
+// has to go on.
+func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duration, here context.Context) bool {
+	switch step.Kind {
+	case core.AwaitSession:
+		c.awaitOpen(p, s, step.Most)
+	case core.Open:
+		return c.openWith(p, s)
+	case core.Load:
+		answered := c.lookAt(p)
+		c.mu.Lock()
+		defer c.unlock()
+		p.n.Loaded(answered, c.env())
+		return true
+	case core.StaleLoad:
+		c.peek(p)
+		return true
+	case core.Pause:
+		if step.About > 0 {
+			c.pause(c.jitter(step.About))
+		} else {
+			c.pause(c.upTo(step.Most))
+		}
+	case core.Put:
+		sw, w := (*swap)(nil), p.storeWrite(step.Write)
+		if here == nil {
+			sw = c.batch.do(w, timeout)
+		} else if sw = c.batch.alone(here, w, timeout); sw == nil {
+			c.mu.Lock()
+			defer c.unlock()
+			p.n.Abort()
+			return false
+		}
+		c.answered(p, sw, here)
+		return sw.err == nil || here == nil
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	p.n.Rested()
+	return true
+}
 
 // openWith opens a session in one call with its first claim.
-func (c *Client) openWith(p *place, s *session) {
-	var w core.Write
+func (c *Client) openWith(p *place, s *session) bool {
+	var w Write
 	writes := false
 	sw := s.open(func() (Write, bool) {
-		env := c.env()
-		var next core.LockRecord
-		if next, writes = p.n.Plan(env); !writes {
-			return Write{}, false
+		var first core.Write
+		if first, writes = p.n.Opening(c.env()); writes {
+			w = p.storeWrite(first)
 		}
-		w = p.n.Write(next, env)
-		return p.storeWrite(w), true
+		return w, writes
 	})
 	if !writes {
-		return
+		c.mu.Lock()
+		defer c.unlock()
+		p.n.Rested()
+		return true
 	}
-	if sw.write = p.storeWrite(w); c.answered(p, sw, w, nil) == core.Ambiguous {
-		c.pause(c.backoff(p))
-	}
+	sw.write = w
+	c.answered(p, sw, nil)
+	return true
 }
 
 // awaitOpen waits until a session is open, or over.
@@ -209,7 +190,7 @@ func (p *place) storeWrite(w core.Write) Write {
 
 // answered takes in what became of a write. An error is not the store's if the
 // context here had ended.
-func (c *Client) answered(p *place, sw *swap, w core.Write, here context.Context) core.Result {
+func (c *Client) answered(p *place, sw *swap, here context.Context) {
 	out := core.Outcome{Sent: sw.sent, Won: sw.out.Won, Version: core.Version(sw.out.Record.Version), Err: sw.err,
 		Busy: errors.Is(sw.err, ErrBusy), Cut: here != nil && here.Err() != nil}
 	if sw.err == nil && !out.Won {
@@ -225,10 +206,9 @@ func (c *Client) answered(p *place, sw *swap, w core.Write, here context.Context
 		p.saw(sw.out.Record)
 		c.answers = true
 	}
-	result, eff := p.n.Answered(w, out, c.env())
+	eff := p.n.Answered(out, c.env())
 	c.answers = c.answers || out.Busy && !out.Cut
 	c.perform(p, eff)
-	return result
 }
 
 // lostToOld says whether a write lost to the very record that it was to follow: a
@@ -297,20 +277,4 @@ func noAnswer(err error) error {
 		return err
 	}
 	return fmt.Errorf("the store does not answer: %w", err)
-}
-
-// denyTries answers those who do not wait and did not get in, and reports
-// whether there were any; c.mu is held.
-func (c *Client) denyTries(p *place) bool {
-	any, eff := p.n.DenyTries(c.env())
-	c.perform(p, eff)
-	return any
-}
-
-// backoff is how long to leave a store alone that does not answer, or that does
-// not say what becomes of writes.
-func (c *Client) backoff(p *place) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.jitter(p.n.Backoff(c.now()))
 }

@@ -106,21 +106,17 @@ func (c *Client) loadEvery(p *place) time.Duration {
 
 // peek glances at a place that a write is about to change, which would lose if
 // somebody has changed it meanwhile. If that fails, the write tells.
-func (c *Client) peek(g Glancer, p *place) {
+func (c *Client) peek(p *place) {
 	c.mu.Lock()
 	timeout := c.callTimeout()
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
-	recs, err := g.Glance(ctx, []Key{{Names, p.name}})
+	recs, err := c.glance(ctx, []Key{{Names, p.name}})
 	c.mu.Lock()
 	defer c.unlock()
 	p.n.Peeked(err == nil && c.surprises(p, recs[0]), c.env())
 }
-
-// peekAfter is how old a record may be, before a write, where others write as
-// well: less than it takes to lose one.
-const peekAfter = 4 * time.Millisecond
 
 // loadUnsure loads the sessions of which a glance says that something is to be
 // done about them.

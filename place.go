@@ -172,7 +172,7 @@ func (c *Client) place(name string) *place {
 				if old.pace > 0 {
 					p.pos = &position{moved: core.Never, pace: old.pace}
 				}
-				c.perform(p, p.n.Seen(old.rec, old.version, old.at, c.env()))
+				c.perform(p, p.n.Seen(old.rec, old.version, old.at, old.pace > 0, c.env()))
 			}
 		}
 	}

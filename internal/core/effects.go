@@ -7,15 +7,17 @@ import (
 
 // A SessionView is what names need to know of their client's session.
 type SessionView struct {
-	ID    string // "": there is none
-	Over  bool   // it has ended in order
-	Until Instant
-	TTL   time.Duration
+	ID      string // "": there is none
+	Opening bool   // somebody opens it, or has done so
+	Opened  bool   // its first record has stood
+	Over    bool   // it has ended in order
+	Until   Instant
+	TTL     time.Duration
 }
 
 // View is what names need to know of the session.
 func (s *Session) View() SessionView {
-	return SessionView{ID: s.ID, Over: s.over, Until: s.Until(), TTL: s.ttl}
+	return SessionView{ID: s.ID, Opening: s.opening, Opened: s.opened, Over: s.over, Until: s.Until(), TTL: s.ttl}
 }
 
 // An Env is what is true of the client at the moment of an event.
@@ -25,6 +27,7 @@ type Env struct {
 	Session  SessionView
 	Grace    time.Duration
 	Answers  bool                      // the store has answered this client before
+	Stale    bool                      // it has cheap stale reads, and writes of one key that meet there delay each other
 	NewClaim func() int64              // a claim number that this client has not used before
 	Dead     func(session string) bool // its claims are void
 }

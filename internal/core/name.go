@@ -2,6 +2,7 @@ package core
 
 import (
 	"slices"
+	"time"
 )
 
 // A Name is one client's business with one name: what it last saw of the record, which
@@ -27,6 +28,7 @@ type Name struct {
 	foreignSince Instant
 	waits        bool // a claim of ours is in its queue
 
+	waited  bool    // a claim of ours was in the queue, or others were when we were here last
 	look    bool    // a fresh look is wanted
 	openOld Version // a write from this version is ambiguous
 	blind   bool    // so is one that takes the name whenever it is empty: a debt
@@ -35,6 +37,14 @@ type Name struct {
 	failed  error
 	heard   Instant // when it last said that it is busy
 	unsure  Instant // since when it does not say what became of writes, though it may answer; Never: it does
+
+	// Reconciling.
+	step   Step          // that is out
+	lost   int           // writes in a row that lost
+	looked bool          // since the last of them
+	took   time.Duration // the last write
+	paused bool          // before the look that is wanted after them
+	rest   Step          // a pause that comes before the next step
 
 	eff Effects
 }
@@ -73,9 +83,11 @@ func (n *Name) First() (id ClaimID, ok bool) {
 	return id, false
 }
 
-// Seen begins with what was known of the record a moment ago.
-func (n *Name) Seen(rec LockRecord, version Version, at Instant, env *Env) *Effects {
+// Seen begins with what was known of the record a moment ago, and whether a claim of ours had
+// waited there.
+func (n *Name) Seen(rec LockRecord, version Version, at Instant, waited bool, env *Env) *Effects {
 	eff := n.begin()
+	n.waited = waited
 	n.known, n.rec, n.version, n.got = true, rec, version, at
 	n.compare(env)
 	return eff
@@ -134,7 +146,7 @@ func (n *Name) compare(env *Env) {
 		case ok && holds && g.state != held:
 			n.granted(g, claim, env)
 		case ok && !holds:
-			n.waits = true
+			n.waits, n.waited = true, true
 			if g.state == wanted {
 				g.state = queued
 				n.eff.Queued = append(n.eff.Queued, g.waiting.all()...)
@@ -261,10 +273,3 @@ func (n *Name) GoesOn(rec *LockRecord, env *Env) bool {
 
 // Answers takes in that the store has answered, with nothing that is new.
 func (n *Name) Answers() { n.failing, n.failed = Never, nil }
-
-// Peeked takes in that a stale read before a write was answered. surprise: the record is to
-// be loaded.
-func (n *Name) Peeked(surprise bool, env *Env) {
-	n.glanced = env.Now
-	n.look = n.look || surprise
-}

@@ -5,31 +5,29 @@ import (
 	"time"
 )
 
-// Confirm lets go of departures that are done: the claim is not in the record, and no write
+// confirm lets go of departures that are done: the claim is not in the record, and no write
 // of ours is on its way that could still bring it. (One that takes the name whenever it is
 // empty can: that is a debt, and watched.)
-func (n *Name) Confirm() *Effects {
-	eff := n.begin()
+func (n *Name) confirm() {
 	if n.openOld != 0 {
-		return eff
+		return
 	}
 	n.leaving = slices.DeleteFunc(n.leaving, func(d *departure) bool {
 		_, _, ok := n.rec.Find(d.id.Session, d.id.Nr)
 		if !ok {
-			eff.Gone = append(eff.Gone, Gone{d.id.Nr, false})
+			n.eff.Gone = append(n.eff.Gone, Gone{d.id.Nr, false})
 		}
 		return !ok
 	})
-	return eff
 }
 
-// NeedsSession says whether a claim is wanted that is not in the record.
-func (n *Name) NeedsSession() bool {
+// needsSession says whether a claim is wanted that is not in the record.
+func (n *Name) needsSession() bool {
 	return slices.ContainsFunc(n.groups, func(g *group) bool { return g.state == wanted })
 }
 
-// Assign gives every group that has no claim yet one of the current session.
-func (n *Name) Assign(env *Env) {
+// assign gives every group that has no claim yet one of the current session.
+func (n *Name) assign(env *Env) {
 	for _, g := range n.groups {
 		if g.state == wanted && g.id.Nr == 0 {
 			g.id = ClaimID{env.Session.ID, env.NewClaim()}
@@ -37,10 +35,10 @@ func (n *Name) Assign(env *Env) {
 	}
 }
 
-// Plan is the record that should follow the one last seen: without our claims that nobody
+// plan is the record that should follow the one last seen: without our claims that nobody
 // wants, without those of the dead, with those that are wanted, and settled. Any claim of our
 // session that we do not know is one that nobody wants.
-func (n *Name) Plan(env *Env) (next LockRecord, changed bool) {
+func (n *Name) plan(env *Env) (next LockRecord, changed bool) {
 	next = n.rec.Clone()
 	changed = n.openOld != 0 && n.openOld == n.version // closes what may still follow that version
 	if next.Drop(func(c Claim) bool { return n.dropped(c, &next, env) }) {
@@ -129,11 +127,11 @@ type Write struct {
 // Everyone as the Wake of a Write: whoever watches.
 const Everyone = "*"
 
-// Write is the write that puts next in place of what is there. It waits for the disk only if
+// write is the write that puts next in place of what is there. It waits for the disk only if
 // it gives someone a token. It wakes watchers only where someone waits: for a grant to
 // another process, or, of a claim that is handed on in memory, to be told that another
 // process is in line.
-func (n *Name) Write(next LockRecord, env *Env) Write {
+func (n *Name) write(next LockRecord, env *Env) Write {
 	w := Write{Old: n.version, Next: next, Lazy: !next.Gives()}
 	if n.version == 0 {
 		w.Old = IfEmpty
@@ -148,78 +146,6 @@ func (n *Name) Write(next LockRecord, env *Env) Write {
 		}
 	}
 	return w
-}
-
-// An Outcome says what became of a write.
-type Outcome struct {
-	Sent    Instant // just before the call
-	Won     bool
-	Version Version
-	Record  LockRecord // what it lost to
-	Same    bool       // that is the very record that it was to follow
-	Bad     error      // what it lost to cannot be read
-	Err     error      // there was no answer: it may have been applied, now or later
-	Busy    bool       // Err: the store answers, but too many write this key
-	Cut     bool       // Err is not the store's: the caller's context had ended
-}
-
-// A Result is what became of a write, as far as it matters to what comes next.
-type Result int8
-
-const (
-	Won Result = iota
-	LostTo
-	Ambiguous
-)
-
-// LockedCall is how long a single write has to take before its loss to the record that it
-// was to follow is put down to a locked row. A quicker one may have lost to a record that
-// was emptied before it was read.
-const LockedCall = 250 * time.Millisecond
-
-// Answered takes in what became of a write.
-func (n *Name) Answered(w Write, out Outcome, env *Env) (Result, *Effects) {
-	eff := n.begin()
-	if out.Err == nil {
-		n.unsure = Never
-	}
-	switch {
-	case out.Err != nil:
-		if n.unsure == Never {
-			n.unsure = env.Now
-		}
-		if w.Old == IfEmpty {
-			n.blind = true
-		} else {
-			n.openOld = w.Old
-		}
-		n.look = true
-		if !out.Cut {
-			n.fail(out.Err, out.Busy, env)
-		}
-		return Ambiguous, eff
-	case out.Won:
-		n.shut = 0
-		w.Next.Written(out.Version)
-		n.see(w.Next, out.Version, out.Sent, env)
-		return Won, eff
-	case out.Bad != nil:
-		n.refuseAll(out.Bad, env)
-		return LostTo, eff
-	}
-	for _, g := range n.groups {
-		if g.state == wanted && g.id.Nr != 0 {
-			g.retries++
-		}
-	}
-	n.see(out.Record, out.Version, out.Sent, env)
-	n.shut++
-	if !out.Same {
-		n.shut = 0
-	} else if n.shut > 1 || env.Now.Sub(out.Sent) > LockedCall {
-		n.denyTries(env)
-	}
-	return LostTo, eff
 }
 
 // Looked takes in a record that was loaded; bad says that it cannot be read.
@@ -273,26 +199,14 @@ func (n *Name) refuseAll(err error, env *Env) {
 	n.openOld, n.blind = 0, false
 }
 
-// Look says whether a fresh look is wanted, and takes that as done. changed: something is to
-// be written, and its answer shows the record.
-func (n *Name) Look(changed bool) bool { return n.look || n.stale() && !changed }
-
-// Looking notes that the look is on its way.
-func (n *Name) Looking() { n.look = false }
-
 // stale says whether someone who does not wait still needs to be told, and the record was
 // seen too long ago for that.
 func (n *Name) stale() bool {
 	return slices.ContainsFunc(n.groups, func(g *group) bool { return g.try && g.state == wanted && n.asked < g.born })
 }
 
-// DenyTries answers those who do not wait and did not get in, and reports whether there
-// were any.
-func (n *Name) DenyTries(env *Env) (any bool, eff *Effects) {
-	eff = n.begin()
-	return n.denyTries(env), eff
-}
-
+// denyTries answers those who do not wait and did not get in, and reports whether there were
+// any.
 func (n *Name) denyTries(env *Env) (any bool) {
 	for _, g := range slices.Clone(n.groups) {
 		if g.try && g.state == wanted {
@@ -306,28 +220,22 @@ func (n *Name) denyTries(env *Env) (any bool) {
 // InTheWay is the error of a request that has given up.
 func (n *Name) InTheWay() *Held { return &Held{Record: n.rec, Locked: n.shut > 0} }
 
-// Tries says whether somebody does not want to wait; Leaves whether claims are to go; Fresh
-// when the record was last seen, by whatever call.
+// Tries says whether somebody does not want to wait.
 func (n *Name) Tries() bool {
 	return slices.ContainsFunc(n.groups, func(g *group) bool { return g.try })
 }
-func (n *Name) Leaves() bool   { return len(n.leaving) > 0 }
-func (n *Name) Fresh() Instant { return max(n.asked, n.got, n.glanced) }
 
-// Untouched says whether the record was not looked at yet in any way.
-func (n *Name) Untouched() bool { return !n.known && n.glanced == Never }
-
-// Patience is how much longer those who wait for a silent store go on waiting.
-func (n *Name) Patience(env *Env) time.Duration {
+// patience is how much longer those who wait for a silent store go on waiting.
+func (n *Name) patience(env *Env) time.Duration {
 	if n.failing == Never {
 		return env.ttl()
 	}
 	return max(env.ttl()-env.Now.Sub(max(n.failing, n.heard)), 0) + time.Millisecond
 }
 
-// Backoff is how long to leave a store alone that does not answer, or that does not say what
+// backoff is how long to leave a store alone that does not answer, or that does not say what
 // becomes of writes.
-func (n *Name) Backoff(now Instant) time.Duration {
+func (n *Name) backoff(now Instant) time.Duration {
 	still := time.Duration(0)
 	for _, since := range []Instant{n.failing, n.unsure} {
 		if since != Never {

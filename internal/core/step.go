@@ -1,0 +1,233 @@
+package core
+
+import "time"
+
+// A Kind is that of a Step.
+type Kind int8
+
+const (
+	Idle         Kind = iota // there is nothing to do until another event
+	NeedSession              // the client needs a session; then ask again
+	AwaitSession             // for Most; then Rested
+	Open                     // the session's first record goes in one call with Opening; then Answered, or Rested if there was nothing to write
+	Put                      // Write; then Answered
+	Load                     // the record; Saw or Looked or Unanswered, and then Loaded
+	StaleLoad                // look at the record as cheaply as the store can; then Peeked
+	Pause                    // for a random time up to Most, or of about About; then Rested
+)
+
+// A Step is one piece of I/O that makes the record follow what is wanted. Of each but Idle
+// and NeedSession the outcome has to be reported, unless it is aborted, before the next is
+// asked for.
+type Step struct {
+	Kind   Kind
+	Write  Write
+	Most   time.Duration
+	About  time.Duration
+	Forget bool // Idle: nothing is left here, but for a debt
+	leaves bool // Put: claims are to go
+}
+
+// maxPause bounds what a write that lost waits before the next look; maxSpread where a crowd
+// that writes one key has to be spread out.
+const (
+	maxPause  = 250 * time.Millisecond
+	maxSpread = 4 * time.Second
+)
+
+// peekAfter is how old a record may be, before a write, where others write as well: less
+// than it takes to lose one.
+const peekAfter = 4 * time.Millisecond
+
+// Begin has a driver begin: what the last one met with counts no more.
+func (n *Name) Begin() {
+	n.lost, n.looked, n.took, n.paused, n.rest = 0, false, 0, false, Step{}
+}
+
+// Tried says whether a write of this driver was answered.
+func (n *Name) Tried() bool { return n.took > 0 }
+
+// Next is the next step.
+func (n *Name) Next(env *Env) (Step, *Effects) {
+	eff := n.begin()
+	n.step = n.next(env)
+	return n.step, eff
+}
+
+func (n *Name) next(env *Env) Step {
+	if n.rest.Kind == Pause {
+		rest := n.rest
+		n.rest = Step{}
+		return rest
+	}
+	for {
+		n.confirm()
+		opens := false
+		if n.needsSession() {
+			if env.Session.ID == "" {
+				return Step{Kind: NeedSession}
+			}
+			n.assign(env)
+			opens = !env.Session.Opened
+		}
+		next, changed := n.plan(env)
+		switch {
+		case env.Stale && changed && opens && !env.Session.Opening && !n.known && n.glanced == Never:
+			return Step{Kind: StaleLoad} // perhaps to a crowd: does not write blindly
+		case opens && env.Session.Opening:
+			return Step{Kind: AwaitSession, Most: n.patience(env)}
+		case opens:
+			return Step{Kind: Open}
+		case n.look || n.stale() && !changed || n.lost > 2 && !n.looked && !env.Stale:
+			if n.lost > 2 && !env.Stale && !n.paused {
+				n.look, n.paused = true, true
+				return Step{Kind: Pause, Most: min(n.took<<min(n.lost-2, 5), maxPause)}
+			}
+			n.look, n.paused = false, false
+			return Step{Kind: Load}
+		case env.Stale && changed && n.known && (n.lost > 0 || n.waited) && env.Now.Sub(max(n.asked, n.got, n.glanced)) > peekAfter:
+			return Step{Kind: StaleLoad}
+		case changed:
+			return Step{Kind: Put, Write: n.write(next, env), leaves: len(n.leaving) > 0}
+		case n.denyTries(env):
+		default:
+			return Step{Kind: Idle, Forget: n.Idle()}
+		}
+	}
+}
+
+// Abort takes back a step that was not performed.
+func (n *Name) Abort() {
+	if n.step.Kind == Load {
+		n.look = true
+	}
+	n.step = Step{}
+}
+
+// Opening is the write that goes along with the session's first record; ok is false if there
+// is none.
+func (n *Name) Opening(env *Env) (w Write, ok bool) {
+	next, changed := n.plan(env)
+	if !changed {
+		return w, false
+	}
+	n.step.Write = n.write(next, env)
+	return n.step.Write, true
+}
+
+// Rested reports on Pause and AwaitSession, and on Open if there was nothing to write.
+func (n *Name) Rested() { n.step = Step{} }
+
+// Loaded reports on Load, after what it has shown was taken in: whether the store answered.
+func (n *Name) Loaded(answered bool, env *Env) {
+	n.Rested()
+	if n.looked = answered; !answered {
+		n.rest = Step{Kind: Pause, About: n.backoff(env.Now)}
+	}
+}
+
+// Peeked reports on StaleLoad. surprise: the record is to be loaded.
+func (n *Name) Peeked(surprise bool, env *Env) {
+	n.Rested()
+	n.glanced = env.Now
+	n.look = n.look || surprise
+}
+
+// An Outcome says what became of a write.
+type Outcome struct {
+	Sent    Instant // just before the call
+	Won     bool
+	Version Version
+	Record  LockRecord // what it lost to
+	Same    bool       // that is the very record that it was to follow
+	Bad     error      // what it lost to cannot be read
+	Err     error      // there was no answer: it may have been applied, now or later
+	Busy    bool       // Err: the store answers, but too many write this key
+	Cut     bool       // Err is not the store's: the caller's context had ended
+}
+
+// LockedCall is how long a single write has to take before its loss to the record that it
+// was to follow is put down to a locked row. A quicker one may have lost to a record that
+// was emptied before it was read.
+const LockedCall = 250 * time.Millisecond
+
+// Answered reports on Put, and on Open if there was something to write.
+func (n *Name) Answered(out Outcome, env *Env) *Effects {
+	eff := n.begin()
+	w, put, leaves := n.step.Write, n.step.Kind == Put, n.step.leaves
+	n.Rested()
+	if put {
+		n.took, n.looked = max(env.Now.Sub(out.Sent), 1), false
+	}
+	if out.Err == nil {
+		n.unsure = Never
+	}
+	switch {
+	case out.Err != nil:
+		n.ambiguous(w, out, env)
+		n.rest = Step{Kind: Pause, About: n.backoff(env.Now)}
+		return eff
+	case out.Won:
+		n.shut = 0
+		w.Next.Written(out.Version)
+		n.see(w.Next, out.Version, out.Sent, env)
+		if put {
+			n.lost = 0
+		}
+		return eff
+	case out.Bad != nil:
+		n.refuseAll(out.Bad, env)
+	default:
+		n.lostTo(out, env)
+	}
+	if put {
+		n.lost++
+		n.spread(leaves, env)
+	}
+	return eff
+}
+
+// ambiguous takes in that a write was not answered.
+func (n *Name) ambiguous(w Write, out Outcome, env *Env) {
+	if n.unsure == Never {
+		n.unsure = env.Now
+	}
+	if w.Old == IfEmpty {
+		n.blind = true
+	} else {
+		n.openOld = w.Old
+	}
+	n.look = true
+	if !out.Cut {
+		n.fail(out.Err, out.Busy, env)
+	}
+}
+
+// lostTo takes in the record that a write has lost to.
+func (n *Name) lostTo(out Outcome, env *Env) {
+	for _, g := range n.groups {
+		if g.state == wanted && g.id.Nr != 0 {
+			g.retries++
+		}
+	}
+	n.see(out.Record, out.Version, out.Sent, env)
+	n.shut++
+	if !out.Same {
+		n.shut = 0
+	} else if n.shut > 1 || env.Now.Sub(out.Sent) > LockedCall {
+		n.denyTries(env)
+	}
+}
+
+// spread has those whose writes meet in a store with stale reads pause for a random time,
+// ever wider. One that gives a claim up does not: others wait for that.
+func (n *Name) spread(leaves bool, env *Env) {
+	if !env.Stale || leaves {
+		return
+	}
+	wide := min(n.lost-1, 4)
+	if n.lost > 8 { // a newcomer does not pause, and shall not always be before us
+		wide = 0
+	}
+	n.rest = Step{Kind: Pause, Most: min(4*n.took<<wide, maxSpread)}
+}
