@@ -125,7 +125,7 @@ func (r *LockRecord) Written(version Version) {
 // nothing to say: no claim, no audit entry, and every token given so far lies
 // below the version of any later grant, which is old+2 at least.
 func (r LockRecord) Encode(old Version) []byte {
-	if len(r.Holders)+len(r.Waiters)+len(r.Breaks) == 0 && r.Next <= Token(old)+2 {
+	if r.vanishes(old) {
 		return nil
 	}
 	if r.Next <= Token(old)+1 {
@@ -136,6 +136,11 @@ func (r LockRecord) Encode(old Version) []byte {
 		panic(err) // only plain fields
 	}
 	return value
+}
+
+// vanishes says whether what shall follow version old needs no value at all.
+func (r *LockRecord) vanishes(old Version) bool {
+	return len(r.Holders)+len(r.Waiters)+len(r.Breaks) == 0 && r.Next <= Token(old)+2
 }
 
 // Clone is a copy that shares nothing with r.

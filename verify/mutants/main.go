@@ -68,7 +68,7 @@ func main() {
 var tables = []struct {
 	name    string
 	mutants []mutant
-}{{"core", core}, {"proof", proven}, {"sql", sql}, {"sqlite", onFile}, {"state", append(state, cached...)}, {"directory", dirs}, {"cassandra", cql}, {"claims", claimed}, {"etcd", onRevisions}, {"spanner", onCommits}, {"command", commanded}}
+}{{"core", core}, {"worlds", planted}, {"proof", proven}, {"sql", sql}, {"sqlite", onFile}, {"state", append(state, cached...)}, {"directory", dirs}, {"cassandra", cql}, {"claims", claimed}, {"etcd", onRevisions}, {"spanner", onCommits}, {"command", commanded}}
 
 // tableNames are the names of all tables.
 func tableNames() string {

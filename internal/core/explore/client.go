@@ -1,0 +1,276 @@
+package explore
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+)
+
+// A search is one step of a world: it plays the shell of the client that does something.
+type search struct {
+	Setup
+	w *World // being changed
+	i int
+	c *client // of i
+}
+
+func (x *search) env() *core.Env {
+	c := x.c
+	e := &core.Env{Now: x.w.Now, Wall: 1, Answers: true, NewClaim: func() int64 { c.Claims++; return c.Claims },
+		Dead: func(session string) bool { return c.Deaths.Dead(session, x.w.Now) }}
+	if c.Session != nil {
+		e.Session = c.Session.View()
+	}
+	return e
+}
+
+// perform takes in the effects of an event, and has a driver begin if one is needed.
+func (x *search) perform(eff *core.Effects) {
+	c, work := x.c, eff.Work
+	for _, g := range eff.Granted {
+		x.granted(g)
+		u := &c.Users[g.Request.Tag.(int)]
+		u.State, u.Token, u.Claim = holding, g.Token, g.Claim
+	}
+	for _, r := range eff.Refused {
+		u := &c.Users[r.Request.Tag.(int)]
+		*u = user{Rounds: u.Rounds - 1}
+	}
+	for _, l := range eff.Lost {
+		for k := range c.Users {
+			if u := &c.Users[k]; u.State == holding && u.Token == l.Token {
+				*u = user{Rounds: u.Rounds - 1}
+			}
+		}
+	}
+	for _, g := range eff.Gone {
+		x.gone(g)
+		for k := range c.Users {
+			if u := &c.Users[k]; u.State == leaving && u.Claim.Nr == g.Nr {
+				*u = user{Rounds: u.Rounds}
+			}
+		}
+	}
+	x.forget()
+	if work {
+		x.kick()
+	}
+}
+
+// forget has the detector forget sessions that are not ahead any more.
+func (x *search) forget() {
+	ahead := map[string]bool{}
+	if x.c.Name.Waits() {
+		x.c.Name.Ahead(x.env(), func(s string) { ahead[s] = true })
+	}
+	x.c.Detector.Forget(func(s string) bool { return ahead[s] })
+}
+
+func (x *search) kick() {
+	if !x.c.Driving && !x.c.Gone {
+		x.c.Driving = true
+		x.c.Name.Begin()
+		x.drive()
+	}
+}
+
+// drive asks the name for steps, until one takes time.
+func (x *search) drive() {
+	c := x.c
+	for !c.Gone {
+		step, eff := c.Name.Next(x.env())
+		x.perform(eff)
+		switch step.Kind {
+		case core.Idle:
+			if c.Driving = false; step.Forget && !c.Name.Debt() {
+				x.leave()
+			}
+			return
+		case core.NeedSession:
+			if c.Opened == x.Sessions {
+				x.retire()
+				return
+			}
+			c.Opened++
+			c.Session = &core.Session{ID: fmt.Sprintf("%c%d", 'A'+x.i, c.Opened)}
+		case core.Open:
+			c.Session.Open()
+			c.Session.Begin(x.ttl())
+			x.beat()
+			if w, ok := c.Name.Opening(x.env()); ok {
+				x.put(w)
+				return
+			}
+			c.Name.Rested()
+		case core.Put:
+			x.put(step.Write)
+			return
+		case core.Pause:
+			c.Name.Rested()
+		default:
+			c.Out = step.Kind // the answer is an action of its own
+			return
+		}
+	}
+}
+
+// leave forgets the name, but for what it looked like.
+func (x *search) leave() {
+	rec, version := x.c.Name.Record()
+	x.c.Left = nil
+	if len(rec.Holders)+len(rec.Waiters) > 0 {
+		x.c.Left = &left{*rec, version, x.w.Now}
+	}
+	x.c.Name = core.NewName()
+}
+
+// want has a goroutine ask for the lock.
+func (x *search) want(k, slots int) {
+	c := x.c
+	u := &c.Users[k]
+	u.State, u.Request = waiting, &core.Request{Slots: slots, Tag: k}
+	if l := c.Left; l != nil {
+		if c.Left = nil; x.w.Now.Sub(l.At) < time.Second {
+			x.perform(c.Name.Seen(l.Record, l.Version, l.At, false, x.env()))
+		}
+	}
+	x.perform(c.Name.Want(u.Request, x.env()))
+}
+
+func (x *search) put(w core.Write) {
+	x.sent(w)
+	x.c.Write = &op{Kind: ofName, From: x.i, Write: w, Sent: x.w.Now}
+}
+
+func (x *search) beat() {
+	x.w.nonces++
+	x.c.Session.Asking(x.w.Now)
+	a, _ := x.c.Session.Beat(core.BeatOf{TTL: x.ttl(), Nonce: fmt.Sprint("n", x.w.nonces), Clocks: core.Clocks{Wall: 1}}, x.w.Now)
+	x.c.Beat = &op{Kind: ofBeat, From: x.i, Beat: a, Session: x.c.Session.ID, Sent: x.w.Now}
+	x.c.Again, x.c.Beaten = false, x.w.Now
+}
+
+// retire takes a client out; what it has sent may still arrive.
+func (x *search) retire() {
+	for _, o := range []*op{x.c.Write, x.c.Beat, x.c.Verdict} {
+		x.late(o)
+	}
+	gone := fresh()
+	gone.Gone = true
+	x.w.Clients[x.i] = gone
+	x.c.Gone = true
+}
+
+// late keeps a write that nobody waits for any more and that may still arrive.
+func (x *search) late(o *op) {
+	if o != nil && !o.Applied && x.w.mayWin(o) {
+		x.w.Late = append(x.w.Late, o)
+	}
+}
+
+var errNoAnswer = errors.New("no answer")
+
+// answer reports what became of a write.
+func (x *search) answer(o *op, none bool) {
+	c := x.c
+	switch o.Kind {
+	case ofName:
+		out := core.Outcome{Sent: o.Sent, Won: o.Won, Version: o.Version, Record: o.Lock}
+		if none {
+			out = core.Outcome{Sent: o.Sent, Err: errNoAnswer}
+		}
+		x.perform(c.Name.Answered(out, x.env()))
+		x.drive()
+	case ofBeat:
+		out := core.SessionOutcome{Won: o.Won, Version: o.Version, Record: o.Record, Absent: absent(o.Record)}
+		if none {
+			out = core.SessionOutcome{Err: errNoAnswer}
+		}
+		if c.Session != nil && c.Session.ID == o.Session {
+			opened := c.Session.Opened()
+			eff := c.Session.Answered(o.Beat, out, x.w.Now)
+			x.session(eff)
+			if opened && !none && !eff.Again && !eff.Lost {
+				x.perform(c.Name.Beaten(x.env()))
+			}
+		}
+	case ofVerdict:
+		if none {
+			return
+		}
+		if tomb, dead := o.Verdict.Answered(o.Won, o.Record); o.Verdict.Verdict == core.Bury && dead {
+			x.died(o.Session, tomb)
+		}
+	}
+}
+
+// session performs the effects of an event of the session.
+func (x *search) session(eff core.SessionEffects) {
+	c := x.c
+	c.Again = eff.Again
+	if eff.Lost {
+		s := c.Session
+		if at, ok := s.Void(0); ok {
+			c.Deaths.Lose(s.ID, at)
+		}
+		x.late(c.Beat)
+		c.Session, c.Beat = nil, nil
+		x.perform(c.Name.SessionLost(s.ID, eff.Why, eff.Err, x.env()))
+		x.awaited()
+	}
+	if eff.Opened {
+		x.perform(c.Name.SessionOpened(x.env()))
+		x.awaited()
+	}
+}
+
+// awaited goes on where a session was awaited.
+func (x *search) awaited() {
+	if x.c.Out == core.AwaitSession {
+		x.c.Out = core.Idle
+		x.c.Name.Rested()
+		x.drive()
+	}
+}
+
+// died takes in a death.
+func (x *search) died(session string, tomb core.SessionRecord) {
+	c := x.c
+	c.Deaths.Know(session, tomb, -1, x.w.Now, core.Clocks{Wall: 1})
+	c.Detector.Forget(func(s string) bool { return s != session })
+	if c.Name.Waits() && c.Name.Blocked(x.env()) {
+		x.kick()
+	}
+}
+
+// observe looks at a session that is ahead.
+func (x *search) observe(session string) {
+	c, r := x.c, x.w.find(session)
+	age := time.Duration(-1)
+	if x.Ages && r.Version != 0 {
+		age = x.w.Now.Sub(r.Written)
+	}
+	o := core.Observer{By: string(rune('A' + x.i)), Patient: true, TTL: x.ttl(), Clocks: core.Clocks{Wall: 1}, Now: x.w.Now}
+	j := c.Detector.Observe(session, core.Sighting{Record: r.Record, Absent: absent(r.Record), Version: r.Version, Age: age, Asked: x.w.Now, Got: x.w.Now}, o)
+	switch j.Verdict {
+	case core.Alive:
+		return
+	case core.Dead:
+		x.died(session, j.Record)
+		return
+	case core.Adopt: // it looks once more whether the claim stands
+		its := func(c core.Claim) bool { return c.Session == session }
+		if !slices.ContainsFunc(x.w.Lock.Holders, its) && !slices.ContainsFunc(x.w.Lock.Waiters, its) {
+			return
+		}
+		j.Next.TTL = x.ttl().Milliseconds()
+	case core.Suspect:
+		if !x.Marks {
+			return
+		}
+	}
+	c.Verdict = &op{Kind: ofVerdict, From: x.i, Verdict: j, Session: session, Sent: x.w.Now}
+}

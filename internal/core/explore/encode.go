@@ -1,0 +1,316 @@
+package explore
+
+import (
+	"encoding/binary"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+)
+
+// An encoder writes a world so that two that behave alike come out alike. What a number means
+// is told by its type: instants count from now, versions and nonces are numbered in the order
+// in which they come up, tokens count from the version of the lock. A field that is new in the
+// core counts without anybody thinking of it; what is left out is listed here.
+type encoder struct {
+	buf      []byte
+	w        *World
+	turns    bool         // goroutines of a client follow each other, so that core.Turn matters
+	longest  core.Instant // an instant longer ago is as good as that
+	versions []core.Version
+	nonces   []string
+}
+
+// leftOut has the fields on which nothing is decided, each with the reason. bounded has how
+// many ticks back an instant matters.
+var (
+	leftOut = map[string]string{
+		"Name.step":           "the world has it",
+		"Name.took":           "how long a pause is, not whether there is one",
+		"Name.looked":         "whether a look comes after three writes that lost, which a look without news does not change",
+		"Name.unsure":         "how long a pause is",
+		"Name.eff":            "a buffer",
+		"group.retries":       "for people",
+		"group.since":         "for people",
+		"Claim.Retries":       "for people",
+		"Claim.Since":         "for people",
+		"Session.why":         "for people",
+		"SessionRecord.Why":   "for people",
+		"SessionRecord.By":    "for people",
+		"SessionRecord.Owner": "for people",
+		"SessionRecord.At":    "decides of detached holds alone",
+		"SessionRecord.Beat":  "told by the nonce",
+		"Break.Was":           "for people",
+		"Break.By":            "for people",
+		"Revocation.By":       "for people",
+		"Suspicion.By":        "for people",
+		"Judgement.Why":       "for people",
+		"Judgement.Record":    "its write says it",
+		"watched.looked":      "when to look again",
+		"watched.born":        "when to look again",
+		"Grant.At":            "for people",
+		"client.Beaten":       "the session has when it sent last",
+		"World.sessionV":      "a counter",
+	}
+	bounded = map[string]int{
+		"Name.asked": 1, "Name.got": 1, "Name.glanced": 1, "Name.foreignSince": 1, "group.born": 1, // compared with core.Turn
+		"Window.until": 0, // open or not
+		"left.At":      1,
+	}
+)
+
+type coder func(e *encoder, p unsafe.Pointer)
+
+var coders = map[reflect.Type]coder{}
+
+func coderOf(t reflect.Type) coder {
+	if c, ok := coders[t]; ok {
+		return c
+	}
+	var self coder
+	coders[t] = func(e *encoder, p unsafe.Pointer) { self(e, p) } // for types that contain themselves
+	self = compile(t)
+	coders[t] = self
+	return self
+}
+
+var special = map[reflect.Type]coder{
+	reflect.TypeFor[core.Instant](): func(e *encoder, p unsafe.Pointer) { e.instant(*(*core.Instant)(p), e.longest) },
+	reflect.TypeFor[core.Version](): func(e *encoder, p unsafe.Pointer) { e.version(*(*core.Version)(p)) },
+	reflect.TypeFor[core.Token]():   func(e *encoder, p unsafe.Pointer) { e.token(*(*core.Token)(p)) },
+}
+
+func compile(t reflect.Type) coder {
+	if c, ok := special[t]; ok {
+		return c
+	}
+	if t == reflect.TypeFor[op]() {
+		return opCoder()
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		return ofStruct(t)
+	case reflect.Pointer:
+		elem := coderOf(t.Elem())
+		return func(e *encoder, p unsafe.Pointer) {
+			q := *(*unsafe.Pointer)(p)
+			if e.buf = append(e.buf, bit(q != nil)); q != nil {
+				elem(e, q)
+			}
+		}
+	case reflect.Slice:
+		elem, size := coderOf(t.Elem()), t.Elem().Size()
+		return func(e *encoder, p unsafe.Pointer) {
+			h := (*[]byte)(p) // only its length and data
+			n := len(*h)
+			e.buf = append(e.buf, byte(n))
+			data := unsafe.Pointer(unsafe.SliceData(*h))
+			for i := range n {
+				elem(e, unsafe.Add(data, uintptr(i)*size))
+			}
+		}
+	case reflect.Map:
+		return ofMap(t)
+	case reflect.Interface: // an error, or a tag
+		return func(e *encoder, p unsafe.Pointer) {
+			switch v := reflect.NewAt(t, p).Elem(); {
+			case v.IsNil():
+				e.buf = append(e.buf, 0)
+			case v.Elem().Kind() == reflect.Int:
+				e.buf = append(e.buf, 2+byte(v.Elem().Int()))
+			default:
+				e.buf = append(e.buf, 1)
+			}
+		}
+	case reflect.String:
+		return func(e *encoder, p unsafe.Pointer) { e.buf = append(append(e.buf, *(*string)(p)...), 0) }
+	case reflect.Bool, reflect.Int8:
+		return func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, *(*byte)(p)) }
+	case reflect.Int, reflect.Int64:
+		return func(e *encoder, p unsafe.Pointer) { e.buf = binary.AppendVarint(e.buf, *(*int64)(p)) }
+	}
+	panic(fmt.Sprintf("a %s cannot be encoded", t))
+}
+
+func ofStruct(t reflect.Type) coder {
+	type field struct {
+		at uintptr
+		of coder
+	}
+	var fields []field
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name := t.Name() + "." + f.Name
+		ticks, short := bounded[name]
+		of := func(e *encoder, p unsafe.Pointer) {}
+		switch {
+		case leftOut[name] != "":
+			continue
+		case f.Name == "Nonce":
+			of = func(e *encoder, p unsafe.Pointer) { e.nonce(*(*string)(p)) }
+		case short:
+			of = func(e *encoder, p unsafe.Pointer) {
+				if ticks == 0 || e.turns {
+					e.instant(*(*core.Instant)(p), tick*core.Instant(ticks))
+				}
+			}
+		case name == "Name.rest": // how long it is does not matter
+			of = func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, bit((*core.Step)(p).Kind == core.Pause)) }
+		case name == "Name.lost" || name == "Name.shut": // more than two are as good as three
+			of = func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, byte(min(*(*int)(p), 3))) }
+		default:
+			of = coderOf(f.Type)
+		}
+		fields = append(fields, field{f.Offset, of})
+	}
+	return func(e *encoder, p unsafe.Pointer) {
+		for i := range fields {
+			fields[i].of(e, unsafe.Add(p, fields[i].at))
+		}
+	}
+}
+
+func ofMap(t reflect.Type) coder {
+	elem := t.Elem()
+	of := coderOf(elem)
+	return func(e *encoder, p unsafe.Pointer) {
+		v := reflect.NewAt(t, p).Elem()
+		if e.buf = append(e.buf, byte(v.Len())); v.Len() == 0 {
+			return
+		}
+		keys := v.MapKeys()
+		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		for _, k := range keys {
+			e.buf = append(append(e.buf, k.String()...), 0)
+			c := reflect.New(elem)
+			c.Elem().Set(v.MapIndex(k))
+			of(e, c.UnsafePointer())
+		}
+	}
+}
+
+var (
+	lockCoder    = coderOf(reflect.TypeFor[core.LockRecord]())
+	sessionCoder = coderOf(reflect.TypeFor[core.SessionRecord]())
+	clientCoder  = coderOf(reflect.TypeFor[client]())
+	lateCoder    = coderOf(reflect.TypeFor[[]*op]())
+)
+
+// world writes a world anew.
+func (e *encoder) world(s Setup, w *World) []byte {
+	e.buf, e.versions, e.nonces, e.w = e.buf[:0], e.versions[:0], e.nonces[:0], w
+	e.version(w.LockV)
+	lockCoder(e, unsafe.Pointer(&w.Lock))
+	e.token(w.MaxToken)
+	for i := range w.Sessions {
+		r := &w.Sessions[i]
+		e.buf = append(append(e.buf, r.ID...), 0)
+		sessionCoder(e, unsafe.Pointer(&r.Record))
+		e.version(r.Version)
+		if s.Ages {
+			e.instant(r.Written, e.longest)
+		}
+	}
+	for _, c := range w.Clients {
+		clientCoder(e, unsafe.Pointer(c))
+		e.buf = append(e.buf, bit(w.Now > c.Beaten))
+	}
+	lateCoder(e, unsafe.Pointer(&w.Late))
+	return append(e.buf, byte(w.Crashes), byte(w.Ambiguous), byte(w.Cancels))
+}
+
+func (e *encoder) instant(t, back core.Instant) {
+	if t == core.Never {
+		e.buf = append(e.buf, 255)
+		return
+	}
+	d := max(-e.longest, min(e.w.Now-t, back))
+	e.buf = binary.AppendVarint(e.buf, int64(d/(tick/4)))
+}
+
+func (e *encoder) version(v core.Version) {
+	if v <= 0 {
+		e.buf = append(e.buf, byte(1+v))
+		return
+	}
+	i := slices.Index(e.versions, v)
+	if i < 0 {
+		i = len(e.versions)
+		e.versions = append(e.versions, v)
+	}
+	e.buf = append(e.buf, byte(2+i))
+}
+
+func (e *encoder) token(t core.Token) {
+	if t == 0 {
+		e.buf = append(e.buf, 0)
+		return
+	}
+	e.buf = binary.AppendVarint(append(e.buf, 1), int64(t)-int64(e.w.LockV))
+}
+
+func (e *encoder) nonce(s string) {
+	if s == "" {
+		e.buf = append(e.buf, 0)
+		return
+	}
+	i := slices.Index(e.nonces, s)
+	if i < 0 {
+		i = len(e.nonces)
+		e.nonces = append(e.nonces, s)
+	}
+	e.buf = append(e.buf, byte(1+i))
+}
+
+// opCoder leaves out what cannot matter any more: what a write would have written that has
+// arrived, or that must lose.
+func opCoder() coder {
+	write, attempt, judgement := coderOf(reflect.TypeFor[core.Write]()), coderOf(reflect.TypeFor[core.Attempt]()), coderOf(reflect.TypeFor[core.Judgement]())
+	lock, session := coderOf(reflect.TypeFor[core.LockRecord]()), coderOf(reflect.TypeFor[core.SessionRecord]())
+	return func(e *encoder, p unsafe.Pointer) {
+		o := (*op)(p)
+		e.buf = append(append(append(e.buf, byte(o.Kind), byte(o.From), bit(o.Applied)<<1|bit(o.Won)), o.Session...), 0)
+		if e.turns {
+			e.instant(o.Sent, tick)
+		}
+		switch {
+		case o.Applied:
+			e.version(o.Version)
+			lock(e, unsafe.Pointer(&o.Lock))
+			session(e, unsafe.Pointer(&o.Record))
+			switch o.Kind {
+			case ofName:
+				e.version(o.Write.Old)
+				if o.Won {
+					lock(e, unsafe.Pointer(&o.Write.Next))
+				}
+			case ofBeat:
+				attempt(e, unsafe.Pointer(&o.Beat))
+			case ofVerdict:
+				e.buf = append(e.buf, byte(o.Verdict.Verdict))
+			}
+		case !e.w.mayWin(o):
+			if e.buf = append(e.buf, 255); o.Kind == ofBeat {
+				attempt(e, unsafe.Pointer(&o.Beat))
+			} else if o.Kind == ofName {
+				e.version(o.Write.Old)
+			}
+		case o.Kind == ofName:
+			write(e, unsafe.Pointer(&o.Write))
+		case o.Kind == ofBeat:
+			attempt(e, unsafe.Pointer(&o.Beat))
+		default:
+			judgement(e, unsafe.Pointer(&o.Verdict))
+		}
+	}
+}
+
+func bit(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}

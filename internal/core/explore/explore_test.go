@@ -1,0 +1,67 @@
+package explore
+
+import (
+	"flag"
+	"strings"
+	"testing"
+)
+
+var (
+	limit = flag.Int("limit", 0, "the most states of a world; one that is not finished by then says so (100,000; with -short 5,000)")
+	walks = flag.Int("walks", 100, "random ways through the large world")
+	only  = flag.String("world", "", "only this world")
+)
+
+var x, shared, two = []int{1}, []int{0}, []int{2}
+
+var worlds = []struct {
+	name     string
+	progress bool
+	s        Setup
+}{
+	{"X X, time stands still, 2 rounds", true, Setup{Users: [][]int{x, x}, Rounds: 2, TTL: 2, Sessions: 1, Still: true}},
+	{"X X, time stands still, 1 ambiguous", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1}},
+	{"X X, time stands still, 1 ambiguous, 1 cancel", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1, Cancels: 1}},
+	{"X(2) X, time stands still", true, Setup{Users: [][]int{{1, 1}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"S X S, time stands still", true, Setup{Users: [][]int{shared, x, shared}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"2 2 2, time stands still", true, Setup{Users: [][]int{two, two, two}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"X X X, time stands still", true, Setup{Users: [][]int{x, x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"2(2) X, time stands still, 1 cancel", true, Setup{Users: [][]int{{2, 2}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Cancels: 1}},
+	{"X(2) X, time stands still, 1 ambiguous", true, Setup{Users: [][]int{{1, 1}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1}},
+	{"X, 2 sessions, 1 ambiguous", false, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 2, Ambiguous: 1}},
+	{"X X", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1}},
+	{"S X", false, Setup{Users: [][]int{shared, x}, Rounds: 1, TTL: 2, Sessions: 1}},
+	{"X X, 1 crash", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1}},
+}
+
+// What is not right in a world is told as a story, the shortest there is.
+func TestWorlds(t *testing.T) {
+	for _, w := range worlds {
+		if *only != "" && *only != w.name {
+			continue
+		}
+		t.Run(w.name, func(t *testing.T) {
+			switch w.s.Limit = *limit; {
+			case *limit == 0 && testing.Short():
+				w.s.Limit = 5_000
+			case *limit == 0:
+				w.s.Limit = 100_000
+			}
+			r := w.s.Explore(w.progress)
+			t.Log(r)
+			if r.Found != "" {
+				t.Errorf("%s\n%s", r.Found, strings.Join(r.Story, "\n"))
+			}
+		})
+	}
+}
+
+// A world that is too large to be searched is walked through by chance.
+func TestWalks(t *testing.T) {
+	s := Setup{Users: [][]int{{1, 1}, {1}, {0, 2}}, Rounds: 2, TTL: 2, Sessions: 2, Crashes: 1, Ambiguous: 3, Cancels: 2, Marks: true}
+	r := s.Walk(1, *walks, 150)
+	t.Log(r)
+	if r.Found != "" {
+		t.Errorf("%s\n%s", r.Found, strings.Join(r.Story, "\n"))
+	}
+}

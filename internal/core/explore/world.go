@@ -1,0 +1,277 @@
+// Package explore searches worlds made of the core itself: every interleaving of a few
+// clients, their goroutines, a store, time, and the faults that are allowed. What it finds it
+// tells step by step. The shell around the core (goroutines, mutexes, wake-ups) it does not
+// see; that is for the simulation.
+package explore
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+)
+
+const tick = core.Instant(time.Second)
+
+// A Setup bounds a world.
+type Setup struct {
+	Users     [][]int // for each client, the slots of each of its goroutines: 1 exclusive, 0 shared
+	Rounds    int     // how often each takes the lock
+	TTL       int     // in ticks
+	Sessions  int     // of each client
+	Crashes   int
+	Ambiguous int  // writes that are never answered
+	Cancels   int  // requests that are given up
+	Still     bool // time stands still: no session is declared dead
+	Marks     bool // a detector may suspect
+	Ages      bool // the store has a clock
+	Limit     int  // states; 0: none
+}
+
+func (s Setup) ttl() time.Duration { return time.Duration(s.TTL) * time.Duration(tick) }
+
+// A World is a store and its clients at one instant.
+type World struct {
+	Now       core.Instant
+	Lock      core.LockRecord
+	LockV     core.Version
+	MaxToken  core.Token // above all that were given
+	Sessions  []row
+	Clients   []*client
+	Late      []*op // writes of the past that may still arrive
+	Crashes   int
+	Ambiguous int
+	Cancels   int
+
+	bad      string // what is wrong with it
+	nonces   int64
+	sessionV core.Version
+}
+
+// A row is the record of a session.
+type row struct {
+	ID      string
+	Record  core.SessionRecord
+	Version core.Version
+	Written core.Instant
+}
+
+// A client is one process: the core's machines, and what of its shell matters.
+type client struct {
+	Name     *core.Name
+	Session  *core.Session // nil: none
+	Detector *core.Detector
+	Deaths   *core.Deaths
+	Users    []user
+	Write    *op
+	Beat     *op
+	Verdict  *op
+	Driving  bool // a driver is at the name,
+	Out      core.Kind
+	Again    bool // another heartbeat is wanted at once
+	Beaten   core.Instant
+	Left     *left // what its name looked like when nothing was wanted there
+	Claims   int64
+	Opened   int // sessions
+	Last     core.Token
+	Gone     bool // it has crashed, or is out of sessions
+}
+
+type left struct {
+	Record  core.LockRecord
+	Version core.Version
+	At      core.Instant
+}
+
+// A user is a goroutine that takes the lock, and gives it back.
+type user struct {
+	State   state
+	Rounds  int
+	Request *core.Request
+	Token   core.Token
+	Claim   core.ClaimID
+}
+
+type state int8
+
+const (
+	idle state = iota
+	waiting
+	holding
+	leaving
+)
+
+// An op is a write on its way.
+type op struct {
+	Kind    kind
+	From    int
+	Session string
+	Sent    core.Instant
+	Write   core.Write
+	Beat    core.Attempt
+	Verdict core.Judgement
+
+	Applied bool
+	Won     bool
+	Version core.Version
+	Lock    core.LockRecord
+	Record  core.SessionRecord
+}
+
+type kind int8
+
+const (
+	ofName kind = iota
+	ofBeat
+	ofVerdict
+)
+
+// New is the world in which nothing has happened yet.
+func New(s Setup) *World {
+	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, LockV: 100, sessionV: 1 << 40}
+	for _, users := range s.Users {
+		c := fresh()
+		for range users {
+			c.Users = append(c.Users, user{Rounds: s.Rounds})
+		}
+		w.Clients = append(w.Clients, c)
+	}
+	return w
+}
+
+func fresh() *client {
+	return &client{Name: core.NewName(), Detector: &core.Detector{}, Deaths: &core.Deaths{}, Beaten: core.Never}
+}
+
+// with is a world of its own, in which client i may be changed.
+func (w *World) with(i int) *World {
+	v := *w
+	v.Sessions = slices.Clone(w.Sessions)
+	v.Clients = slices.Clone(w.Clients)
+	v.Late = slices.Clone(w.Late)
+	if i >= 0 {
+		c := *w.Clients[i]
+		c.Name, c.Detector, c.Deaths = c.Name.Clone(), c.Detector.Clone(), c.Deaths.Clone()
+		if c.Session != nil {
+			c.Session = c.Session.Clone()
+		}
+		c.Users = slices.Clone(c.Users)
+		v.Clients[i] = &c
+	}
+	return &v
+}
+
+// mayWin says whether a write can still be applied some day.
+func (w *World) mayWin(o *op) bool {
+	old, now := o.Write.Old, w.LockV
+	switch o.Kind {
+	case ofBeat:
+		old, now = o.Beat.Old, w.find(o.Session).Version
+	case ofVerdict:
+		old, now = o.Verdict.Old, w.find(o.Session).Version
+	}
+	return old == core.IfEmpty || old == now
+}
+
+func (w *World) find(session string) row {
+	for _, r := range w.Sessions {
+		if r.ID == session {
+			return r
+		}
+	}
+	return row{ID: session}
+}
+
+func (w *World) row(session string) *row {
+	for i := range w.Sessions {
+		if w.Sessions[i].ID == session {
+			return &w.Sessions[i]
+		}
+	}
+	w.Sessions = append(w.Sessions, row{ID: session})
+	return &w.Sessions[len(w.Sessions)-1]
+}
+
+func absent(r core.SessionRecord) bool {
+	return r.Beat == 0 && r.Nonce == "" && r.TTL == 0 && r.Dead == 0
+}
+
+// apply has a write reach the store.
+func (w *World) apply(s Setup, o *op) *op {
+	d := *o
+	d.Applied = true
+	if o.Kind == ofName {
+		empty := len(w.Lock.Holders)+len(w.Lock.Waiters)+len(w.Lock.Breaks) == 0 && w.Lock.Next == 0
+		if o.Write.Old == w.LockV || o.Write.Old == core.IfEmpty && empty {
+			next := o.Write.Next.Stored(max(o.Write.Old, 0), w.LockV+1)
+			w.audit(o.From, w.Lock, next)
+			w.LockV++
+			w.Lock, d.Won = next, true
+		}
+		d.Version, d.Lock = w.LockV, w.Lock
+	} else {
+		old, next := o.Beat.Old, o.Beat.Record
+		if o.Kind == ofVerdict {
+			old, next = o.Verdict.Old, o.Verdict.Next
+		}
+		r := w.row(o.Session)
+		if old == r.Version && r.Version != 0 || old == core.IfEmpty && absent(r.Record) {
+			w.sessionV++
+			r.Version, r.Record, r.Written, d.Won = w.sessionV, next, w.Now, true
+			if next.Dead != 0 && w.trusted(o.Session, -1) {
+				w.bad = "declared dead within its window"
+			}
+		}
+		d.Version, d.Record = r.Version, r.Record
+	}
+	w.Late = slices.DeleteFunc(w.Late, func(o *op) bool { return !w.mayWin(o) })
+	return &d
+}
+
+// trusted says whether a session trusts itself, if it is of another client than by.
+func (w *World) trusted(session string, by int) bool {
+	for i, c := range w.Clients {
+		if i != by && c.Session != nil && c.Session.ID == session && c.Session.Trusted(w.Now) {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *World) String() string {
+	var b strings.Builder
+	show := func(c core.Claim) string { return fmt.Sprintf("%s.%d", c.Session, c.Nr) }
+	fmt.Fprintf(&b, "v%d [", w.LockV)
+	for _, h := range w.Lock.Holders {
+		fmt.Fprintf(&b, "%s#%d ", show(h), h.Token)
+	}
+	b.WriteString("|")
+	for _, h := range w.Lock.Waiters {
+		b.WriteString(" " + show(h))
+	}
+	b.WriteString("]")
+	for i, c := range w.Clients {
+		fmt.Fprintf(&b, "  %c", 'A'+i)
+		if c.Gone {
+			b.WriteString(" gone")
+			continue
+		}
+		for _, u := range c.Users {
+			b.WriteString(" " + [...]string{"idle", "waits", "HOLDS", "leaves"}[u.State])
+		}
+		if c.Session != nil {
+			fmt.Fprintf(&b, " %s", c.Session.ID)
+			if c.Session.Trusted(w.Now) {
+				b.WriteString("+")
+			}
+		}
+	}
+	for _, r := range w.Sessions {
+		if r.Record.Dead != 0 {
+			b.WriteString("  dead:" + r.ID)
+		}
+	}
+	return b.String()
+}

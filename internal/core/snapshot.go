@@ -1,0 +1,82 @@
+package core
+
+import (
+	"maps"
+	"slices"
+)
+
+// What the explorer needs: copies, so that a state can be kept while the machine goes on,
+// and what it looks at. Requests and records are never changed in place, and are shared.
+
+// Clone is a copy that shares nothing that changes.
+func (n *Name) Clone() *Name {
+	c := *n
+	c.eff = Effects{}
+	c.groups = make([]*group, len(n.groups))
+	for i, g := range n.groups {
+		d := *g
+		d.waiting = fifo{items: slices.Clone(g.waiting.all())}
+		d.active = slices.Clone(g.active)
+		c.groups[i] = &d
+	}
+	c.leaving = slices.Clone(n.leaving)
+	c.step.Write.Next = n.step.Write.Next.Clone() // its tokens are written out in place
+	return &c
+}
+
+// Clone is a copy that shares nothing that changes.
+func (s *Session) Clone() *Session {
+	c := *s
+	c.attempts = slices.Clone(s.attempts)
+	return &c
+}
+
+// Clone is a copy that shares nothing that changes.
+func (d *Detector) Clone() *Detector {
+	c := &Detector{watched: make(map[string]*watched, len(d.watched))}
+	for id, w := range d.watched {
+		v := *w
+		c.watched[id] = &v
+	}
+	return c
+}
+
+// Clone is a copy that shares nothing.
+func (d *Deaths) Clone() *Deaths { return &Deaths{void: maps.Clone(d.void), lost: maps.Clone(d.lost)} }
+
+// Doubt says whether a claim of ours has vanished from the queue, of which the next heartbeat
+// tells more.
+func (n *Name) Doubt() bool {
+	return slices.ContainsFunc(n.groups, func(g *group) bool { return g.doubt })
+}
+
+// Ahead calls f with the session of each claim before our first, as often as it has one.
+func (n *Name) Ahead(env *Env, f func(session string)) {
+	for _, c := range n.rec.Holders {
+		if !env.ours(c.Session) && !env.Dead(c.Session) {
+			f(c.Session)
+		}
+	}
+	for _, c := range n.rec.Waiters {
+		if env.ours(c.Session) {
+			return
+		}
+		if !env.Dead(c.Session) {
+			f(c.Session)
+		}
+	}
+}
+
+// Stored is what readers see once r has followed old: DecodeLock of Encode, without the
+// bytes.
+func (r LockRecord) Stored(old, version Version) LockRecord {
+	if r.vanishes(old) {
+		return LockRecord{}
+	}
+	if r.Next <= Token(old)+1 {
+		r.Next = 0
+	}
+	r.Holders = slices.Clone(r.Holders)
+	r.Written(version)
+	return r
+}
