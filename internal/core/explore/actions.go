@@ -39,7 +39,8 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 				x.drive()
 			})
 		}
-		if _, v := c.Name.Record(); c.Name.Waits() && (v != w.LockV || c.Write != nil) {
+		// It looks because it waits, or because of a notification, which may be late.
+		if _, v := c.Name.Record(); (c.Name.Waits() || c.Name.Known() && c.Write != nil) && (v != w.LockV || c.Write != nil) {
 			act(i, who+" polls", false, func(x *search) {
 				_, was := x.c.Name.Record()
 				x.perform(x.c.Name.Saw(x.w.Lock, x.w.LockV, x.w.Now, x.env()))
