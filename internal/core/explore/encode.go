@@ -145,7 +145,7 @@ func ofStruct(t reflect.Type) coder {
 		f := t.Field(i)
 		name := t.Name() + "." + f.Name
 		ticks, short := bounded[name]
-		of := func(e *encoder, p unsafe.Pointer) {}
+		var of coder
 		switch {
 		case leftOut[name] != "":
 			continue
