@@ -24,8 +24,8 @@ func RunClients(t *testing.T, open func(t *testing.T) holdfast.Store) { runScale
 // TTLs are twice as long, for all of the process. So is what has to happen soon.
 func RunClientsSlowly(t *testing.T, open func(t *testing.T) holdfast.Store) { runScaled(t, open, 2) }
 
-func runScaled(t *testing.T, open func(t *testing.T) holdfast.Store, n time.Duration) {
-	n *= time.Duration(busy.Stretch())
+func runScaled(t *testing.T, open func(t *testing.T) holdfast.Store, least int) {
+	n := time.Duration(max(least, busy.Stretch()))
 	shortTTL, midTTL = n*1500*time.Millisecond, n*4*time.Second
 	runClients(t, func(t *testing.T, c clientCase) {
 		c.test(&clients{T: t, store: open(t), soon: n * 5 * time.Second})
