@@ -1,0 +1,55 @@
+package core
+
+import (
+	"testing"
+	"time"
+)
+
+// A look is one sighting, at a second, and what follows from it.
+type look struct {
+	at      int
+	beat    int64 // 0: there is no record
+	age     int   // of the record by the store's clock, in seconds; -1: it has none
+	mark    bool  // the beat is suspected
+	stale   bool
+	version Version
+	want    Verdict
+}
+
+// What a detector makes of what it sees: the TTL is 10 s, and it goes on waiting.
+func TestDetector(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		looks []look
+	}{
+		{"a beat that stands for a TTL", []look{{at: 0, beat: 1, age: -1}, {at: 4, beat: 1, age: -1}, {at: 5, beat: 1, age: -1, want: Suspect}, {at: 6, beat: 1, age: -1, mark: true}, {at: 9, beat: 1, age: -1, mark: true}, {at: 10, beat: 1, age: -1, mark: true, want: Bury}}},
+		{"a heartbeat begins the watch anew", []look{{at: 0, beat: 1, age: -1}, {at: 9, beat: 2, age: -1}, {at: 13, beat: 2, age: -1}, {at: 19, beat: 2, age: -1, want: Bury}}},
+		{"the store's clock says that it is late", []look{{at: 0, beat: 1, age: 7, want: Suspect}}},
+		{"a mark has to stand for half a TTL here, too", []look{{at: 0, beat: 1, age: 12, mark: true}, {at: 4, beat: 1, age: 16, mark: true}, {at: 5, beat: 1, age: 17, mark: true, want: Bury}}},
+		{"a mark of now", []look{{at: 0, beat: 1, age: 12, want: Suspect}, {at: 1, beat: 1, age: 1, mark: true}}},
+		{"no record", []look{{at: 0, age: -1}, {at: 1, age: -1, want: Adopt}}},
+		{"a record comes", []look{{at: 0, age: -1}, {at: 1, beat: 1, age: -1}, {at: 2, beat: 1, age: -1}}},
+		{"a stale read of what was is no news", []look{{at: 0, beat: 2, age: -1, version: 20}, {at: 4, beat: 1, age: -1, version: 10, stale: true}, {at: 10, beat: 2, age: -1, version: 20, want: Bury}}},
+	} {
+		var d Detector
+		for i, l := range test.looks {
+			s := Sighting{Record: SessionRecord{TTL: 10_000, Beat: l.beat}, Absent: l.beat == 0, Version: max(l.version, 1),
+				Age: time.Duration(l.age) * time.Second, Asked: Instant(l.at) * Instant(time.Second), Got: Instant(l.at) * Instant(time.Second), Stale: l.stale}
+			if l.mark {
+				s.Record.Suspected = &Suspicion{}
+			}
+			if s.Absent {
+				s.Record = SessionRecord{}
+			}
+			if l.version == 0 {
+				s.Version = Version(100*l.beat + 1)
+				if l.mark {
+					s.Version++
+				}
+			}
+			if j := d.Observe("s", s, Observer{Patient: true, TTL: 10 * time.Second, Clocks: Clocks{Wall: 1}, Now: s.Got}); j.Verdict != l.want {
+				t.Errorf("%s: look %d at %d s: verdict %d (%s), want %d", test.name, i, l.at, j.Verdict, j.Why, l.want)
+			}
+		}
+	}
+}
