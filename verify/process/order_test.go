@@ -145,10 +145,11 @@ func waitersLeave(t *testing.T, fresh func(*testing.T) *world) {
 	t.Parallel()
 	w := fresh(t)
 	ttl, _ := lease(time.Second)
-	wait := "1"
+	wait := 1
 	if w.db == "" {
-		ttl, wait = 2*ttl, "4" // others are at it, too
+		ttl, wait = 2*ttl, 4 // others are at it, too
 	}
+	wait *= stretch * stretch // the last comes meanwhile
 	slow := machine(t, w)
 	holder := w.runActor([]string{"--ttl", ttl.String(), "x"}, "-stdin")
 	token := w.after(0, 1).Token
@@ -163,7 +164,7 @@ func waitersLeave(t *testing.T, fresh func(*testing.T) *world) {
 	}
 	interrupted := w.runActor([]string{"-q", "--ttl", ttl.String(), "x"})
 	w.queued("x", 5)
-	late := w.runActor([]string{"-q", "--ttl", ttl.String(), "-w", wait, "x"})
+	late := w.runActor([]string{"-q", "--ttl", ttl.String(), "-w", fmt.Sprint(wait), "x"})
 	w.queued("x", 6)
 	last := w.program("hold", "-ttl", ttl.String(), "-for", "1ms")
 	w.queued("x", 7)
