@@ -110,11 +110,11 @@ func (n *Name) see(rec LockRecord, version Version, asked Instant, env *Env) {
 	}
 	before := n.asked
 	n.asked = max(n.asked, asked)
+	if version != n.openOld {
+		n.openOld = 0 // nothing can follow that version any more, and that may have been seen before the write failed
+	}
 	if !n.known || version != n.version {
 		n.known, n.rec, n.version, n.got = true, rec, version, env.Now
-		if version != n.openOld {
-			n.openOld = 0 // nothing can follow that version any more
-		}
 		alone := !n.foreign
 		n.compare(env)
 		if n.foreign && alone && before != Never {

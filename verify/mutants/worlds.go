@@ -51,6 +51,8 @@ var planted = []mutant{
 		"	for _, g := range slices.Clone(n.groups) {\n		if g.state == held && len", "	n.confirm()\n	for _, g := range slices.Clone(n.groups) {\n		if g.state == held && len"}}, world("X X, time stands still, 1 ambiguous, 1 cancel")},
 	{"world: a debt is not looked at", "Q9", []edit{{"internal/core/name.go",
 		"	if n.blind {\n		n.look, eff.Work = true, true", "	if n.blind {\n		n.look, eff.Work = false, false"}}, world("X X, time stands still, 1 ambiguous")},
+	{"world: what was seen before a write failed is forgotten", "P6", []edit{{"internal/core/name.go",
+		"	if version != n.openOld {\n", "	if version != n.openOld && version != n.version {\n"}}, records("TestSeenBeforeItFails")},
 	{"world: what is gone is not said", "P6", []edit{{"internal/core/reconcile.go",
 		"		if !ok {\n			n.eff.Gone", "		if false {\n			n.eff.Gone"}}, world("X X, time stands still, 2 rounds")},
 	{"world: those who wait are not given what is released", "P6", []edit{{"internal/core/localqueue.go",

@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	limit = flag.Int("limit", 0, "the most states of a world; one that is not finished by then says so (100,000; with -short 5,000)")
+	limit = flag.Int("limit", 0, "the most states of a world; one that is not finished by then says so (100,000; with -short 2,000)")
 	walks = flag.Int("walks", 100, "random ways through the large world")
 	only  = flag.String("world", "", "only this world")
 )
@@ -43,7 +43,7 @@ func TestWorlds(t *testing.T) {
 		t.Run(w.name, func(t *testing.T) {
 			switch w.s.Limit = *limit; {
 			case *limit == 0 && testing.Short():
-				w.s.Limit = 5_000
+				w.s.Limit = 2_000
 			case *limit == 0:
 				w.s.Limit = 100_000
 			}

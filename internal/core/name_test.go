@@ -1,0 +1,44 @@
+package core
+
+import (
+	"errors"
+	"testing"
+)
+
+// A release whose write was seen by another look before its answer was lost is confirmed by
+// the next look, though that shows nothing new. It would wait for its session's end.
+func TestSeenBeforeItFails(t *testing.T) {
+	n, nr := NewName(), int64(0)
+	env := &Env{Now: 1, Session: SessionView{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: DefaultTTL}, Answers: true,
+		NewClaim: func() int64 { nr++; return nr }, Dead: func(string) bool { return false }}
+	next := func(want Kind) Step {
+		t.Helper()
+		step, _ := n.Next(env)
+		if step.Kind != want {
+			t.Fatalf("the next step is %d, want %d", step.Kind, want)
+		}
+		return step
+	}
+	n.Want(&Request{Slots: 1}, env)
+	next(Put)
+	eff := n.Answered(Outcome{Won: true, Version: 101, Sent: 1}, env)
+	if len(eff.Granted) != 1 {
+		t.Fatal("not granted")
+	}
+	token := eff.Granted[0].Token
+	next(Idle)
+	if leaves, _ := n.Release(token, env); leaves != 1 {
+		t.Fatalf("claim %d leaves", leaves)
+	}
+	next(Put)
+	n.Saw(LockRecord{}, 102, 2, env) // because of a notification
+	n.Answered(Outcome{Err: errors.New("no answer"), Sent: 2}, env)
+	next(Pause)
+	n.Rested()
+	next(Load)
+	n.Looked(LockRecord{}, 102, 3, nil, env)
+	n.Loaded(true, env)
+	if _, eff := n.Next(env); len(eff.Gone) != 1 || eff.Gone[0].Void {
+		t.Errorf("the release is not confirmed: %+v", eff.Gone)
+	}
+}
