@@ -99,7 +99,7 @@ func New(store Store, opts *Options) (*Client, error) {
 	c.proof.dir = c.opts.RuntimeDir
 	c.judge.c, c.sweepJudge.c = c, c
 	_, stale := store.(Glancer)
-	c.scratch = core.Env{Stale: stale, Grace: c.opts.Grace, Dead: c.isDead, NewClaim: func() int64 { c.claims++; return c.claims }}
+	c.scratch = core.Env{Stale: stale, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweepAt = core.Never
 	c.hints.init()
 	return c, nil

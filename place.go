@@ -2,6 +2,7 @@ package holdfast
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -15,7 +16,7 @@ type place struct {
 	n       *core.Name
 	last    *Lock                // a hold,
 	more    map[core.Token]*Lock // and where there are several the others
-	leaving map[int64]*departure // claims whose going somebody waits for
+	leaving []*departure         // claims whose going somebody waits for
 	busy    bool                 // a driver is at it
 	lookAt  core.Instant         // when the wait loop looks at it because of a hint
 	pos     *position            // nil until it waits
@@ -23,6 +24,7 @@ type place struct {
 
 // A departure is a claim of ours that is to go.
 type departure struct {
+	nr   int64
 	gone chan struct{} // closed when it is confirmed gone, or void with its session
 	void bool          // the latter
 }
@@ -62,7 +64,7 @@ func (c *Client) env() *core.Env { return c.envAt(c.now()) }
 
 func (c *Client) envAt(t core.Instant) *core.Env {
 	e := &c.scratch
-	e.Now, e.Wall, e.Answers, e.Session = t, time.Now().UnixMicro(), c.answers, core.SessionView{}
+	e.Now, e.Answers, e.Session = t, c.answers, core.SessionView{}
 	if c.sess != nil {
 		e.Session = c.sess.life.View()
 	}
@@ -91,11 +93,13 @@ func (c *Client) perform(p *place, eff *core.Effects) {
 		}
 	}
 	for _, g := range eff.Gone {
-		if d := p.leaving[g.Nr]; d != nil {
-			d.void = g.Void
-			close(d.gone)
-			delete(p.leaving, g.Nr)
-		}
+		p.leaving = slices.DeleteFunc(p.leaving, func(d *departure) bool {
+			if d.nr == g.Nr {
+				d.void = g.Void
+				close(d.gone)
+			}
+			return d.nr == g.Nr
+		})
 	}
 	if eff.Beat && c.sess != nil {
 		c.log.Warn("no longer in the queue", "name", p.name)
@@ -208,13 +212,8 @@ func (c *Client) letGo(l *Lock, t core.Instant) *departure {
 	nr, eff := l.p.n.Release(core.Token(l.token), c.envAt(t))
 	d := departed
 	if nr != 0 {
-		if d = l.p.leaving[nr]; d == nil {
-			d = &departure{gone: make(chan struct{})}
-			if l.p.leaving == nil {
-				l.p.leaving = make(map[int64]*departure)
-			}
-			l.p.leaving[nr] = d
-		}
+		d = &departure{nr: nr, gone: make(chan struct{})}
+		l.p.leaving = append(l.p.leaving, d)
 	}
 	c.perform(l.p, eff)
 	return d

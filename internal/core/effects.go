@@ -23,7 +23,7 @@ func (s *Session) View() SessionView {
 // An Env is what is true of the client at the moment of an event.
 type Env struct {
 	Now      Instant
-	Wall     int64 // microseconds since 1970, for people
+	Wall     func() int64 // microseconds since 1970, for people
 	Session  SessionView
 	Grace    time.Duration
 	Answers  bool                      // the store has answered this client before
@@ -125,10 +125,13 @@ func brokenBy(by Owner, reason string) string { return fmt.Sprintf("broken by %s
 // begin empties the effects of the last event.
 func (n *Name) begin() *Effects {
 	e := &n.eff
-	clear(e.Granted)
-	clear(e.Refused)
-	clear(e.Queued)
-	*e = Effects{Granted: e.Granted[:0], Refused: e.Refused[:0], Queued: e.Queued[:0], Lost: e.Lost[:0], Gone: e.Gone[:0], Tick: Never}
+	if len(e.Granted)+len(e.Refused)+len(e.Queued)+len(e.Lost)+len(e.Gone) > 0 {
+		clear(e.Granted)
+		clear(e.Refused)
+		clear(e.Queued)
+		e.Granted, e.Refused, e.Queued, e.Lost, e.Gone = e.Granted[:0], e.Refused[:0], e.Queued[:0], e.Lost[:0], e.Gone[:0]
+	}
+	e.News, e.Beat, e.Work, e.Tick = false, false, false, Never
 	return e
 }
 

@@ -91,7 +91,7 @@ func (n *Name) Want(r *Request, env *Env) *Effects {
 		n.give(last, r, env) // shared, and nobody else waits
 		return eff
 	}
-	g := &group{slots: r.Slots, try: r.Try, reason: r.Reason, set: r.Set, since: env.Wall, born: env.Now, want: 1, endsBy: Never}
+	g := &group{slots: r.Slots, try: r.Try, reason: r.Reason, set: r.Set, since: env.Wall(), born: env.Now, want: 1, endsBy: Never}
 	g.waiting.push(r)
 	n.groups = append(n.groups, g)
 	eff.Work = true
@@ -169,7 +169,7 @@ func (n *Name) requeue(g *group, tokens int64, env *Env) {
 	if g.waiting.len() == 0 {
 		return
 	}
-	next := &group{slots: g.slots, reason: g.reason, since: env.Wall, born: env.Now, waiting: g.waiting, want: 1, endsBy: Never}
+	next := &group{slots: g.slots, reason: g.reason, since: env.Wall(), born: env.Now, waiting: g.waiting, want: 1, endsBy: Never}
 	if g.slots < 2 {
 		next.want = tokens
 	}

@@ -283,7 +283,7 @@ var core = []mutant{
 		"rec.Dead == 0 || len(claimed[id]) > 0 || !c.old", "rec.Dead == 0 || len(claimed[id]) == 0 || !c.old"}}, library("TestHoleG5")},
 	{"the owner's clock tells how old a claim is", "R6", []edit{{"internal/core/reconcile.go",
 		"	next = n.rec.Clone()\n",
-		"	next = n.rec.Clone()\n	next.Drop(func(c Claim) bool { return time.Duration(env.Wall-c.Since)*time.Microsecond > env.ttl() })\n"}}, library("TestHoleG7")},
+		"	next = n.rec.Clone()\n	next.Drop(func(c Claim) bool { return time.Duration(env.Wall()-c.Since)*time.Microsecond > env.ttl() })\n"}}, library("TestHoleG7")},
 	{"an age of nothing is too old", "R6", []edit{{"internal/core/detector.go",
 		"if stood >= w.ttl {", "if stood >= w.ttl || s.Age <= 0 {"}}, library("TestHoleS13")},
 	{"an attempt of ours is not known again", "R7 D16", []edit{{"internal/core/session.go",

@@ -19,7 +19,7 @@ type search struct {
 
 func (x *search) env() *core.Env {
 	c := x.c
-	e := &core.Env{Now: x.w.Now, Wall: 1, Answers: true, NewClaim: func() int64 { c.Claims++; return c.Claims },
+	e := &core.Env{Now: x.w.Now, Wall: func() int64 { return 1 }, Answers: true, NewClaim: func() int64 { c.Claims++; return c.Claims },
 		Dead: func(session string) bool { return c.Deaths.Dead(session, x.w.Now) }}
 	if c.Session != nil {
 		e.Session = c.Session.View()
