@@ -136,7 +136,10 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		joined := c.now()
+		joined := r.start
+		if try > 0 {
+			joined = c.now()
+		}
 		if r.bounded && !r.try() {
 			c.mu.Lock() // another drives: MaxWait runs from here on
 			c.join(r)

@@ -39,7 +39,7 @@ type Client struct {
 	places  map[string]*place
 	sess    *session // nil before the first claim and after a loss
 	deaths  core.Deaths
-	recent  map[string]recent       // places that were left with others in them
+	idle    map[string]*place       // places of which nothing is wanted, for their room
 	sweepAt core.Instant            // when it is this client's turn to sweep; never: not known yet
 	sweeps  bool                    // it does
 	swept   bool                    // it did, or somebody else in its turn
@@ -74,7 +74,7 @@ func New(store Store, opts *Options) (*Client, error) {
 		store:   store,
 		places:  make(map[string]*place),
 		lazy:    make(map[string]core.Instant),
-		recent:  make(map[string]recent),
+		idle:    make(map[string]*place),
 		quiet:   make(chan struct{}),
 		nudge:   make(chan struct{}, 1),
 		machine: ofProcess,

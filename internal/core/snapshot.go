@@ -11,7 +11,7 @@ import (
 // Clone is a copy that shares nothing that changes.
 func (n *Name) Clone() *Name {
 	c := *n
-	c.eff = Effects{}
+	c.eff, c.spare = Effects{}, nil
 	c.groups = make([]*group, len(n.groups))
 	for i, g := range n.groups {
 		d := *g

@@ -33,6 +33,7 @@ var (
 		"Name.looked":         "whether a look comes after three writes that lost, which a look without news does not change",
 		"Name.unsure":         "how long a pause is",
 		"Name.eff":            "a buffer",
+		"Name.spare":          "room",
 		"group.retries":       "for people",
 		"group.since":         "for people",
 		"Claim.Retries":       "for people",
