@@ -124,10 +124,10 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 			return nil, err
 		case s.Dead != 0 && s.By == c.owner.String() && s.Why == "released":
 			tomb, age = s, r.Age
-			return nil, errGone // our own write, answered late
+			return nil, errUnchanged // our own write, answered late
 		case s.Dead != 0 || len(r.Value) == 0:
 			ended, tomb, age = true, s, r.Age
-			return nil, errGone
+			return nil, errUnchanged
 		case !s.Detached:
 			return nil, fmt.Errorf("token %d belongs to a running program, %s: it gives it back itself, or break it", token, s.Owner)
 		}
@@ -139,7 +139,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		tomb = s
 		return s.Encode(), nil
 	})
-	if err != nil && !errors.Is(err, errGone) {
+	if err != nil {
 		return err
 	}
 	if tomb.Dead == 0 {
@@ -154,11 +154,11 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if !rec.Settle(c.isDead) {
-			return nil, errGone
+			return nil, errUnchanged
 		}
 		return rec.Encode(core.Version(r.Version)), nil
 	})
-	if err != nil && !errors.Is(err, errGone) {
+	if err != nil {
 		return err
 	}
 	if ended {

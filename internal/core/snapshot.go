@@ -51,6 +51,9 @@ func (s *Set) Clone() *Set {
 	return &c
 }
 
+// Clone is a copy that shares nothing that changes.
+func (b *Breaker) Clone() *Breaker { c := *b; return &c }
+
 // Doubt says whether a claim of ours has vanished from the queue, of which the next heartbeat
 // tells more.
 func (n *Name) Doubt() bool {
