@@ -370,9 +370,12 @@ func (c *Client) SetStoreTTL(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
+// errUnchanged ends an update that has nothing to write.
+var errUnchanged = errors.New("unchanged")
+
 // update swaps one record until it wins: change returns the new value for what
-// stands, or an error that ends it. An unknown outcome is tried again, so
-// change must recognise its own work.
+// is there, errUnchanged, or an error that ends it. An ambiguous outcome is tried
+// again, so change must recognise its own work.
 func (c *Client) update(ctx context.Context, key Key, wake string, change func(Record) ([]byte, error)) (Record, error) {
 	recs, err := c.store.Load(ctx, []Key{key})
 	if err != nil {
@@ -381,7 +384,10 @@ func (c *Client) update(ctx context.Context, key Key, wake string, change func(R
 	rec := recs[0]
 	for try := 0; ; try++ {
 		value, err := change(rec)
-		if err != nil {
+		switch {
+		case err == errUnchanged:
+			return rec, nil
+		case err != nil:
 			return rec, err
 		}
 		old := rec.Version

@@ -44,6 +44,16 @@ func (d *Detector) Clone() *Detector {
 // Clone is a copy that shares nothing.
 func (d *Deaths) Clone() *Deaths { return &Deaths{void: maps.Clone(d.void), lost: maps.Clone(d.lost)} }
 
+// Clone is a copy that shares nothing that changes.
+func (s *Set) Clone() *Set {
+	c := *s
+	c.held = slices.Clone(s.held)
+	return &c
+}
+
+// Clone is a copy that shares nothing that changes.
+func (b *Breaker) Clone() *Breaker { c := *b; return &c }
+
 // Doubt says whether a claim of ours has vanished from the queue, of which the next heartbeat
 // tells more.
 func (n *Name) Doubt() bool {
