@@ -7,14 +7,14 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
-type act func(i int, what string, fault bool, f func(x *search))
+type act func(i int, what string, fault bool, f func(x *shell))
 
 // Next calls emit with every world that can follow, and what leads to it.
 func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
-	act := func(i int, what string, fault bool, f func(x *search)) {
+	act := func(i int, what string, fault bool, f func(x *shell)) {
 		v := w.with(i)
 		v.bad = ""
-		x := &search{Setup: s, w: v, i: i}
+		x := &shell{Setup: s, w: v, i: i}
 		if i >= 0 {
 			x.c = v.Clients[i]
 		}
@@ -32,7 +32,7 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 		s.writes(w, i, who, act)
 		s.users(w, i, who, act)
 		if c.Out == core.Load {
-			act(i, who+" loads", false, func(x *search) {
+			act(i, who+" loads", false, func(x *shell) {
 				x.c.Out = core.Idle
 				x.perform(x.c.Name.Looked(x.w.Lock, x.w.LockV, x.w.Now, nil, x.env()))
 				x.c.Name.Loaded(true, x.env())
@@ -41,7 +41,7 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 		}
 		// It looks because it waits, or because of a notification, which may be late.
 		if _, v := c.Name.Record(); (c.Name.Waits() || c.Name.Known() && c.Write != nil) && (v != w.LockV || c.Write != nil) {
-			act(i, who+" polls", false, func(x *search) {
+			act(i, who+" polls", false, func(x *shell) {
 				_, was := x.c.Name.Record()
 				x.perform(x.c.Name.Saw(x.w.Lock, x.w.LockV, x.w.Now, x.env()))
 				if _, now := x.c.Name.Record(); now != was || x.c.Name.Blocked(x.env()) {
@@ -51,18 +51,18 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 		}
 		s.time(w, i, who, act)
 		if w.Crashes > 0 {
-			act(i, who+" crashes", true, func(x *search) { x.w.Crashes--; x.retire() })
+			act(i, who+" crashes", true, func(x *shell) { x.w.Crashes--; x.retire() })
 		}
 	}
 	for k := range w.Late {
-		act(-1, fmt.Sprintf("a write of %c's past arrives", 'A'+w.Late[k].From), true, func(x *search) {
+		act(-1, fmt.Sprintf("%c's late %s arrives (%d)", 'A'+w.Late[k].From, w.Late[k].Kind, k+1), true, func(x *shell) {
 			o := x.w.Late[k]
 			x.w.Late = slices.Delete(x.w.Late, k, k+1)
 			x.w.apply(s, o)
 		})
 	}
 	if !s.Still {
-		act(-1, "a tick", false, func(x *search) { x.w.Now += tick })
+		act(-1, "a tick", false, func(x *shell) { x.w.Now += tick })
 	}
 }
 
@@ -73,15 +73,15 @@ func (s Setup) writes(w *World, i int, who string, act act) {
 		if o == nil {
 			continue
 		}
-		what := who + "'s " + [...]string{"write", "heartbeat", "verdict"}[k]
+		what := who + "'s " + o.Kind.String()
 		at := func(c *client) **op { return [...]**op{&c.Write, &c.Beat, &c.Verdict}[k] }
 		if !o.Applied {
-			act(i, what+" arrives", false, func(x *search) { *at(x.c) = x.w.apply(s, o) })
+			act(i, what+" arrives", false, func(x *shell) { *at(x.c) = x.w.apply(s, o) })
 		} else {
-			act(i, what+" is answered", false, func(x *search) { *at(x.c) = nil; x.answer(o, false) })
+			act(i, what+" is answered", false, func(x *shell) { *at(x.c) = nil; x.answer(o, false) })
 		}
 		if w.Ambiguous > 0 {
-			act(i, what+" is never answered", true, func(x *search) {
+			act(i, what+" is never answered", true, func(x *shell) {
 				x.w.Ambiguous--
 				*at(x.c) = nil
 				x.late(o)
@@ -97,9 +97,9 @@ func (s Setup) users(w *World, i int, who string, act act) {
 		who := fmt.Sprintf("%s.%d", who, k)
 		switch {
 		case u.State == idle && u.Rounds > 0:
-			act(i, who+" asks", false, func(x *search) { x.want(k, s.Users[i][k]) })
+			act(i, who+" asks", false, func(x *shell) { x.want(k, s.Users[i][k]) })
 		case u.State == waiting && w.Cancels > 0:
-			act(i, who+" gives up", true, func(x *search) {
+			act(i, who+" gives up", true, func(x *shell) {
 				x.w.Cancels--
 				_, was, eff := x.c.Name.Cancel(u.Request, x.env())
 				if !was {
@@ -109,7 +109,7 @@ func (s Setup) users(w *World, i int, who string, act act) {
 				x.perform(eff)
 			})
 		case u.State == holding:
-			act(i, who+" releases", false, func(x *search) {
+			act(i, who+" releases", false, func(x *shell) {
 				nr, eff := x.c.Name.Release(u.Token, x.env())
 				v := &x.c.Users[k]
 				if *v = (user{Rounds: u.Rounds - 1}); nr != 0 {
@@ -124,7 +124,7 @@ func (s Setup) users(w *World, i int, who string, act act) {
 // time is what comes with it: heartbeats, the end of a window, looks at sessions.
 func (s Setup) time(w *World, i int, who string, act act) {
 	c := w.Clients[i]
-	beat := func() { act(i, who+" sends a heartbeat", false, func(x *search) { x.beat() }) }
+	beat := func() { act(i, who+" sends a heartbeat", false, func(x *shell) { x.beat() }) }
 	if s.Still {
 		if c.Session != nil && c.Beat == nil && (c.Again || !c.Session.Opened() && c.Session.Opening() || c.Name.Debt() || c.Name.Doubt()) {
 			beat()
@@ -132,10 +132,10 @@ func (s Setup) time(w *World, i int, who string, act act) {
 		return
 	}
 	if c.Session != nil && c.Session.Opened() && !c.Session.Trusted(w.Now) {
-		act(i, who+"'s window is over", false, func(x *search) { x.session(x.c.Session.Lose("", nil, x.w.Now)) })
+		act(i, who+"'s window is over", false, func(x *shell) { x.session(x.c.Session.Lose("", nil, x.w.Now)) })
 	} else if c.Session != nil && c.Session.Opening() && c.Beat == nil && (c.Again || w.Now > c.Beaten) && s.busy(c) {
 		if c.Session.TooLate(w.Now) {
-			act(i, who+"'s session has not opened", false, func(x *search) { x.session(x.c.Session.Lose("no answer", nil, x.w.Now)) })
+			act(i, who+"'s session has not opened", false, func(x *shell) { x.session(x.c.Session.Lose("no answer", nil, x.w.Now)) })
 		} else {
 			beat()
 		}
@@ -144,15 +144,15 @@ func (s Setup) time(w *World, i int, who string, act act) {
 		return
 	}
 	seen := map[string]bool{}
-	(&search{Setup: s, w: w, i: i, c: c}).ahead(func(session string) {
+	(&shell{Setup: s, w: w, i: i, c: c}).ahead(func(session string) {
 		if !seen[session] {
 			seen[session] = true
-			act(i, who+" looks at "+session, false, func(x *search) { x.observe(session) })
+			act(i, who+" looks at "+session, false, func(x *shell) { x.observe(session) })
 		}
 	})
 }
 
-func (x *search) ahead(f func(session string)) { x.c.Name.Ahead(x.env(), f) }
+func (x *shell) ahead(f func(session string)) { x.c.Name.Ahead(x.env(), f) }
 
 // busy says whether a client has business left.
 func (s Setup) busy(c *client) bool {

@@ -1,7 +1,6 @@
 package explore
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -9,15 +8,15 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
-// A search is one step of a world: it plays the shell of the client that does something.
-type search struct {
+// A shell is one step of a world: it plays the shell of the client that does something.
+type shell struct {
 	Setup
 	w *World // being changed
 	i int
 	c *client // of i
 }
 
-func (x *search) env() *core.Env {
+func (x *shell) env() *core.Env {
 	c := x.c
 	e := &core.Env{Now: x.w.Now, Wall: func() int64 { return 1 }, Answers: true, NewClaim: func() int64 { c.Claims++; return c.Claims },
 		Dead: func(session string) bool { return c.Deaths.Dead(session, x.w.Now) }}
@@ -28,7 +27,7 @@ func (x *search) env() *core.Env {
 }
 
 // perform takes in the effects of an event, and has a driver begin if one is needed.
-func (x *search) perform(eff *core.Effects) {
+func (x *shell) perform(eff *core.Effects) {
 	c, work := x.c, eff.Work
 	for _, g := range eff.Granted {
 		x.granted(g)
@@ -61,7 +60,7 @@ func (x *search) perform(eff *core.Effects) {
 }
 
 // forget has the detector forget sessions that are not ahead any more.
-func (x *search) forget() {
+func (x *shell) forget() {
 	ahead := map[string]bool{}
 	if x.c.Name.Waits() {
 		x.c.Name.Ahead(x.env(), func(s string) { ahead[s] = true })
@@ -69,7 +68,7 @@ func (x *search) forget() {
 	x.c.Detector.Forget(func(s string) bool { return ahead[s] })
 }
 
-func (x *search) kick() {
+func (x *shell) kick() {
 	if !x.c.Driving && !x.c.Gone {
 		x.c.Driving = true
 		x.c.Name.Begin()
@@ -78,7 +77,7 @@ func (x *search) kick() {
 }
 
 // drive asks the name for steps, until one takes time.
-func (x *search) drive() {
+func (x *shell) drive() {
 	c := x.c
 	for !c.Gone {
 		step, eff := c.Name.Next(x.env())
@@ -118,7 +117,7 @@ func (x *search) drive() {
 }
 
 // leave forgets the name, but for what it looked like.
-func (x *search) leave() {
+func (x *shell) leave() {
 	rec, version := x.c.Name.Record()
 	x.c.Left = nil
 	if len(rec.Holders)+len(rec.Waiters) > 0 {
@@ -128,7 +127,7 @@ func (x *search) leave() {
 }
 
 // want has a goroutine ask for the lock.
-func (x *search) want(k, slots int) {
+func (x *shell) want(k, slots int) {
 	c := x.c
 	u := &c.Users[k]
 	u.State, u.Request = waiting, &core.Request{Slots: slots, Tag: k}
@@ -140,12 +139,12 @@ func (x *search) want(k, slots int) {
 	x.perform(c.Name.Want(u.Request, x.env()))
 }
 
-func (x *search) put(w core.Write) {
+func (x *shell) put(w core.Write) {
 	x.sent(w)
 	x.c.Write = &op{Kind: ofName, From: x.i, Write: w, Sent: x.w.Now}
 }
 
-func (x *search) beat() {
+func (x *shell) beat() {
 	x.w.nonces++
 	x.c.Session.Asking(x.w.Now)
 	a, _ := x.c.Session.Beat(core.BeatOf{TTL: x.ttl(), Nonce: fmt.Sprint("n", x.w.nonces), Clocks: core.Clocks{Wall: 1}}, x.w.Now)
@@ -154,7 +153,7 @@ func (x *search) beat() {
 }
 
 // retire takes a client out; what it has sent may still arrive.
-func (x *search) retire() {
+func (x *shell) retire() {
 	for _, o := range []*op{x.c.Write, x.c.Beat, x.c.Verdict} {
 		x.late(o)
 	}
@@ -165,16 +164,14 @@ func (x *search) retire() {
 }
 
 // late keeps a write that nobody waits for any more and that may still arrive.
-func (x *search) late(o *op) {
+func (x *shell) late(o *op) {
 	if o != nil && !o.Applied && x.w.mayWin(o) {
 		x.w.Late = append(x.w.Late, o)
 	}
 }
 
-var errNoAnswer = errors.New("no answer")
-
 // answer reports what became of a write.
-func (x *search) answer(o *op, none bool) {
+func (x *shell) answer(o *op, none bool) {
 	c := x.c
 	switch o.Kind {
 	case ofName:
@@ -208,7 +205,7 @@ func (x *search) answer(o *op, none bool) {
 }
 
 // session performs the effects of an event of the session.
-func (x *search) session(eff core.SessionEffects) {
+func (x *shell) session(eff core.SessionEffects) {
 	c := x.c
 	c.Again = eff.Again
 	if eff.Lost {
@@ -228,7 +225,7 @@ func (x *search) session(eff core.SessionEffects) {
 }
 
 // awaited goes on where a session was awaited.
-func (x *search) awaited() {
+func (x *shell) awaited() {
 	if x.c.Out == core.AwaitSession {
 		x.c.Out = core.Idle
 		x.c.Name.Rested()
@@ -237,7 +234,7 @@ func (x *search) awaited() {
 }
 
 // died takes in a death.
-func (x *search) died(session string, tomb core.SessionRecord) {
+func (x *shell) died(session string, tomb core.SessionRecord) {
 	c := x.c
 	c.Deaths.Know(session, tomb, -1, x.w.Now, core.Clocks{Wall: 1})
 	c.Detector.Forget(func(s string) bool { return s != session })
@@ -247,7 +244,7 @@ func (x *search) died(session string, tomb core.SessionRecord) {
 }
 
 // observe looks at a session that is ahead.
-func (x *search) observe(session string) {
+func (x *shell) observe(session string) {
 	c, r := x.c, x.w.find(session)
 	age := time.Duration(-1)
 	if x.Ages && r.Version != 0 {

@@ -20,8 +20,20 @@ type encoder struct {
 	w        *World
 	turns    bool         // goroutines of a client follow each other, so that core.Turn matters
 	longest  core.Instant // an instant longer ago is as good as that
-	versions []core.Version
-	nonces   []string
+	versions numbering[core.Version]
+	nonces   numbering[string]
+}
+
+// A numbering numbers what is only compared for being equal, in the order in which it comes up.
+type numbering[T comparable] []T
+
+func (n *numbering[T]) of(v T) byte {
+	i := slices.Index(*n, v)
+	if i < 0 {
+		i = len(*n)
+		*n = append(*n, v)
+	}
+	return byte(i)
 }
 
 // leftOut has the fields on which nothing is decided, each with the reason. bounded has how
@@ -30,7 +42,6 @@ var (
 	leftOut = map[string]string{
 		"Name.step":           "the world has it",
 		"Name.took":           "how long a pause is, not whether there is one",
-		"Name.looked":         "whether a look comes after three writes that lost, which a look without news does not change",
 		"Name.unsure":         "how long a pause is",
 		"Name.eff":            "a buffer",
 		"group.retries":       "for people",
@@ -157,6 +168,14 @@ func ofStruct(t reflect.Type) coder {
 					e.instant(*(*core.Instant)(p), tick*core.Instant(ticks))
 				}
 			}
+		case name == "Name.looked": // asked for once more than two writes have lost; each that does resets it
+			lost := t.Field(i).Offset
+			if f, ok := t.FieldByName("lost"); ok {
+				lost = f.Offset - lost
+			}
+			of = func(e *encoder, p unsafe.Pointer) {
+				e.buf = append(e.buf, bit(*(*bool)(p) && *(*int)(unsafe.Add(p, lost)) > 2))
+			}
 		case name == "Name.rest": // how long it is does not matter
 			of = func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, bit((*core.Step)(p).Kind == core.Pause)) }
 		case name == "Name.lost" || name == "Name.shut": // more than two are as good as three
@@ -181,15 +200,19 @@ func ofMap(t reflect.Type) coder {
 		if e.buf = append(e.buf, byte(v.Len())); v.Len() == 0 {
 			return
 		}
-		keys := v.MapKeys()
-		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
-		for _, k := range keys {
+		for _, k := range sortedKeys(v) {
 			e.buf = append(append(e.buf, k.String()...), 0)
 			c := reflect.New(elem)
 			c.Elem().Set(v.MapIndex(k))
 			of(e, c.UnsafePointer())
 		}
 	}
+}
+
+func sortedKeys(v reflect.Value) []reflect.Value {
+	keys := v.MapKeys()
+	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+	return keys
 }
 
 var (
@@ -236,12 +259,7 @@ func (e *encoder) version(v core.Version) {
 		e.buf = append(e.buf, byte(1+v))
 		return
 	}
-	i := slices.Index(e.versions, v)
-	if i < 0 {
-		i = len(e.versions)
-		e.versions = append(e.versions, v)
-	}
-	e.buf = append(e.buf, byte(2+i))
+	e.buf = append(e.buf, 2+e.versions.of(v))
 }
 
 func (e *encoder) token(t core.Token) {
@@ -257,12 +275,7 @@ func (e *encoder) nonce(s string) {
 		e.buf = append(e.buf, 0)
 		return
 	}
-	i := slices.Index(e.nonces, s)
-	if i < 0 {
-		i = len(e.nonces)
-		e.nonces = append(e.nonces, s)
-	}
-	e.buf = append(e.buf, byte(1+i))
+	e.buf = append(e.buf, 1+e.nonces.of(s))
 }
 
 // opCoder leaves out what cannot matter any more: what a write would have written that has

@@ -22,13 +22,17 @@ type Setup struct {
 	TTL       int     // in ticks
 	Sessions  int     // of each client
 	Crashes   int
-	Ambiguous int  // writes that are never answered
-	Cancels   int  // requests that are given up
-	Still     bool // time stands still: no session is declared dead
-	Marks     bool // a detector may suspect
-	Ages      bool // the store has a clock
-	Limit     int  // states; 0: none
+	Ambiguous int      // writes that are never answered
+	Cancels   int      // requests that are given up
+	Still     bool     // time stands still: no session is declared dead
+	Marks     bool     // a detector may suspect
+	Ages      bool     // the store has a clock
+	Limit     int      // states; 0: none
+	After     []string // actions that come before all others
 }
+
+// longest is how far back an instant can matter.
+func (s Setup) longest() core.Instant { return tick * core.Instant(s.TTL+1) }
 
 func (s Setup) ttl() time.Duration { return time.Duration(s.TTL) * time.Duration(tick) }
 
@@ -128,9 +132,11 @@ const (
 	ofVerdict
 )
 
+func (k kind) String() string { return [...]string{"write", "heartbeat", "verdict"}[k] }
+
 // New is the world in which nothing has happened yet.
 func New(s Setup) *World {
-	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, LockV: 100, sessionV: 1 << 40}
+	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, LockV: 100, sessionV: 1 << 12}
 	for _, users := range s.Users {
 		c := fresh()
 		for range users {

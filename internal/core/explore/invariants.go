@@ -76,7 +76,7 @@ func (s Setup) exclusive() bool {
 }
 
 // granted judges a hold that begins.
-func (x *search) granted(g core.Grant) {
+func (x *shell) granted(g core.Grant) {
 	c := x.c
 	if c.Session == nil || c.Session.ID != g.Claim.Session || !c.Session.Trusted(x.w.Now) {
 		x.w.bad = "granted outside the window"
@@ -91,7 +91,7 @@ func (x *search) granted(g core.Grant) {
 }
 
 // gone judges that a claim is said to have gone.
-func (x *search) gone(g core.Gone) {
+func (x *shell) gone(g core.Gone) {
 	its := func(c core.Claim) bool { return c.Nr == g.Nr && x.c.Session != nil && c.Session == x.c.Session.ID }
 	in := func(r core.LockRecord) bool {
 		return slices.ContainsFunc(r.Holders, its) || slices.ContainsFunc(r.Waiters, its)
@@ -110,7 +110,7 @@ func (x *search) gone(g core.Gone) {
 }
 
 // sent judges a write of the name: no claim of a session that is lost is new in it.
-func (x *search) sent(w core.Write) {
+func (x *shell) sent(w core.Write) {
 	rec, _ := x.c.Name.Record()
 	for _, cl := range slices.Concat(w.Next.Holders, w.Next.Waiters) {
 		if !has(rec.Holders, cl) && !has(rec.Waiters, cl) && (x.c.Session == nil || x.c.Session.ID != cl.Session) {
