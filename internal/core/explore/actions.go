@@ -20,15 +20,18 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 		}
 		f(x)
 		if v.bad == "" {
-			v.bad = s.judge(v)
+			v.bad = s.wrong(w, v)
 		}
 		emit(what, fault, v)
 	}
 	for i, c := range w.Clients {
-		if c.Gone {
+		who := string(rune('A' + i))
+		if c.Crashed && w.Restarts > 0 {
+			act(i, who+" starts again", true, func(x *shell) { x.restart() })
+		}
+		if c.Gone || c.Alone {
 			continue
 		}
-		who := string(rune('A' + i))
 		s.writes(w, i, who, act)
 		s.users(w, i, who, act)
 		if c.Out == core.Load {
@@ -40,7 +43,11 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 			})
 		}
 		// It looks because it waits, or because of a notification, which may be late.
-		if _, v := c.Name.Record(); (c.Name.Waits() || c.Name.Known() && c.Write != nil) && (v != w.LockV || c.Write != nil) {
+		_, v := c.Name.Record()
+		blocked := func() bool {
+			return !c.Driving && c.Name.Waits() && c.Name.Blocked((&shell{Setup: s, w: w, i: i, c: c}).env())
+		}
+		if (c.Name.Waits() || c.Name.Known() && c.Write != nil) && (v != w.LockV || c.Write != nil || blocked()) {
 			act(i, who+" polls", false, func(x *shell) {
 				_, was := x.c.Name.Record()
 				x.perform(x.c.Name.Saw(x.w.Lock, x.w.LockV, x.w.Now, x.env()))
@@ -51,9 +58,14 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 		}
 		s.time(w, i, who, act)
 		if w.Crashes > 0 {
-			act(i, who+" crashes", true, func(x *shell) { x.w.Crashes--; x.retire() })
+			act(i, who+" crashes", true, func(x *shell) {
+				x.w.Crashes--
+				x.retire()
+				x.w.Clients[i].Crashed = true
+			})
 		}
 	}
+	s.surroundings(w, act)
 	for k := range w.Late {
 		act(-1, fmt.Sprintf("%c's late %s arrives (%d)", 'A'+w.Late[k].From, w.Late[k].Kind, k+1), true, func(x *shell) {
 			o := x.w.Late[k]
@@ -64,6 +76,17 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 	if !s.Still {
 		act(-1, "a tick", false, func(x *shell) { x.w.Now += tick })
 	}
+}
+
+// surroundings are what clients have no hand in.
+func (s Setup) surroundings(w *World, act act) {
+	if w.Set < len(s.NewTTLs) {
+		act(-1, fmt.Sprintf("the TTL of the store becomes %d", s.NewTTLs[w.Set]), false, func(x *shell) { x.w.Set++ })
+	}
+	if s.Leap > 0 && w.Leapt == 0 {
+		act(-1, "the store's clock leaps", true, func(x *shell) { x.w.Leapt = tick / 4 * core.Instant(s.Leap) })
+	}
+	s.breaker(w, act)
 }
 
 // writes are those under way: one arrives, is answered, or never is.
@@ -109,16 +132,41 @@ func (s Setup) users(w *World, i int, who string, act act) {
 				x.perform(eff)
 			})
 		case u.State == holding:
-			act(i, who+" releases", false, func(x *shell) {
-				nr, eff := x.c.Name.Release(u.Token, x.env())
-				v := &x.c.Users[k]
-				if *v = (user{Rounds: u.Rounds - 1}); nr != 0 {
-					v.State, v.Claim = leaving, u.Claim
-				}
-				x.perform(eff)
+			act(i, who+" releases", false, func(x *shell) { x.release(k) })
+			if c := w.Clients[i]; i == 0 && s.Detach > 0 && c.Detached == 0 && c.Beat == nil {
+				act(i, who+" leaves its hold alone", false, func(x *shell) {
+					x.c.Session.Detach(ticks(s.Detach))
+					x.c.Detached, x.c.Again = 1, true
+				})
+			}
+		case u.State == stopping:
+			act(i, who+" stops", false, func(x *shell) {
+				x.w.Break.Stopped = x.w.Now
+				x.release(k)
 			})
 		}
 	}
+}
+
+func (x *shell) release(k int) {
+	u := x.c.Users[k]
+	nr, eff := x.c.Name.Release(u.Token, x.env())
+	v := &x.c.Users[k]
+	if *v = (user{Rounds: u.Rounds - 1}); nr != 0 {
+		v.State, v.Claim = leaving, u.Claim
+	}
+	x.perform(eff)
+}
+
+// restart has a client that has crashed begin anew.
+func (x *shell) restart() {
+	x.w.Restarts--
+	c := fresh()
+	c.Opened = x.c.Opened
+	for range x.Users[x.i] {
+		c.Users = append(c.Users, user{Rounds: 1})
+	}
+	x.w.Clients[x.i] = c
 }
 
 // time is what comes with it: heartbeats, the end of a window, looks at sessions.
@@ -132,13 +180,19 @@ func (s Setup) time(w *World, i int, who string, act act) {
 		return
 	}
 	if c.Session != nil && c.Session.Opened() && !c.Session.Trusted(w.Now) {
-		act(i, who+"'s window is over", false, func(x *shell) { x.session(x.c.Session.Lose("", nil, x.w.Now)) })
+		act(i, who+"'s window is over", false, func(x *shell) { x.lose("") })
 	} else if c.Session != nil && c.Session.Opening() && c.Beat == nil && (c.Again || w.Now > c.Beaten) && s.busy(c) {
 		if c.Session.TooLate(w.Now) {
-			act(i, who+"'s session has not opened", false, func(x *shell) { x.session(x.c.Session.Lose("no answer", nil, x.w.Now)) })
+			act(i, who+"'s session has not opened", false, func(x *shell) { x.lose("no answer") })
 		} else {
 			beat()
 		}
+	}
+	if c.Timer != core.Never && w.Now >= c.Timer {
+		act(i, who+"'s timer fires", false, func(x *shell) {
+			x.c.Timer = core.Never
+			x.perform(x.c.Name.Tick(x.env()))
+		})
 	}
 	if !c.Name.Waits() || c.Verdict != nil {
 		return

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 	"unsafe"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -18,6 +19,8 @@ import (
 type encoder struct {
 	buf      []byte
 	w        *World
+	ages     bool         // the store has a clock
+	alone    bool         // holds may be left without a process
 	turns    bool         // goroutines of a client follow each other, so that core.Turn matters
 	longest  core.Instant // an instant longer ago is as good as that
 	versions numbering[core.Version]
@@ -52,7 +55,6 @@ var (
 		"SessionRecord.Why":   "for people",
 		"SessionRecord.By":    "for people",
 		"SessionRecord.Owner": "for people",
-		"SessionRecord.At":    "decides of detached holds alone",
 		"SessionRecord.Beat":  "told by the nonce",
 		"Break.Was":           "for people",
 		"Break.By":            "for people",
@@ -63,8 +65,11 @@ var (
 		"watched.looked":      "when to look again",
 		"watched.born":        "when to look again",
 		"Grant.At":            "for people",
-		"client.Beaten":       "the session has when it sent last",
+		"World.Now":           "instants count from it",
+		"World.Leapt":         "what was written counts from it",
+		"World.nonces":        "a counter",
 		"World.sessionV":      "a counter",
+		"World.bad":           "nothing follows",
 	}
 	bounded = map[string]int{
 		"Name.asked": 1, "Name.got": 1, "Name.glanced": 1, "Name.foreignSince": 1, "group.born": 1, // compared with core.Turn
@@ -74,6 +79,30 @@ var (
 )
 
 type coder func(e *encoder, p unsafe.Pointer)
+
+// partly has the fields of which not all matters.
+var partly = map[string]coder{
+	// A heartbeat is sent once a tick.
+	"client.Beaten": func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, bit(e.w.Now > *(*core.Instant)(p))) },
+	// The age is asked for where the store has a clock, and by that clock.
+	"row.Written": func(e *encoder, p unsafe.Pointer) {
+		if e.ages {
+			e.instant(*(*core.Instant)(p)-e.w.Leapt, e.longest)
+		}
+	},
+	// Wall clocks decide of detached holds, and of the grace in a tombstone, and only together
+	// with the store's clock.
+	"SessionRecord.At": func(e *encoder, p unsafe.Pointer) {
+		if e.ages && e.alone {
+			e.wall(*(*int64)(p))
+		}
+	},
+	"SessionRecord.Dead": func(e *encoder, p unsafe.Pointer) {
+		if e.buf = append(e.buf, bit(*(*int64)(p) != 0)); e.ages {
+			e.wall(*(*int64)(p))
+		}
+	},
+}
 
 var coders = map[reflect.Type]coder{}
 
@@ -180,6 +209,8 @@ func ofStruct(t reflect.Type) coder {
 			of = func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, bit((*core.Step)(p).Kind == core.Pause)) }
 		case name == "Name.lost" || name == "Name.shut": // more than two are as good as three
 			of = func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, byte(min(*(*int)(p), 3))) }
+		case partly[name] != nil:
+			of = partly[name]
 		default:
 			of = coderOf(f.Type)
 		}
@@ -215,34 +246,13 @@ func sortedKeys(v reflect.Value) []reflect.Value {
 	return keys
 }
 
-var (
-	lockCoder    = coderOf(reflect.TypeFor[core.LockRecord]())
-	sessionCoder = coderOf(reflect.TypeFor[core.SessionRecord]())
-	clientCoder  = coderOf(reflect.TypeFor[client]())
-	lateCoder    = coderOf(reflect.TypeFor[[]*op]())
-)
+var worldCoder = coderOf(reflect.TypeFor[World]())
 
 // world writes a world anew.
-func (e *encoder) world(s Setup, w *World) []byte {
+func (e *encoder) world(w *World) []byte {
 	e.buf, e.versions, e.nonces, e.w = e.buf[:0], e.versions[:0], e.nonces[:0], w
-	e.version(w.LockV)
-	lockCoder(e, unsafe.Pointer(&w.Lock))
-	e.token(w.MaxToken)
-	for i := range w.Sessions {
-		r := &w.Sessions[i]
-		e.buf = append(append(e.buf, r.ID...), 0)
-		sessionCoder(e, unsafe.Pointer(&r.Record))
-		e.version(r.Version)
-		if s.Ages {
-			e.instant(r.Written, e.longest)
-		}
-	}
-	for _, c := range w.Clients {
-		clientCoder(e, unsafe.Pointer(c))
-		e.buf = append(e.buf, bit(w.Now > c.Beaten))
-	}
-	lateCoder(e, unsafe.Pointer(&w.Late))
-	return append(e.buf, byte(w.Crashes), byte(w.Ambiguous), byte(w.Cancels))
+	worldCoder(e, unsafe.Pointer(w))
+	return e.buf
 }
 
 func (e *encoder) instant(t, back core.Instant) {
@@ -250,8 +260,18 @@ func (e *encoder) instant(t, back core.Instant) {
 		e.buf = append(e.buf, 255)
 		return
 	}
-	d := max(-e.longest, min(e.w.Now-t, back))
-	e.buf = binary.AppendVarint(e.buf, int64(d/(tick/4)))
+	if d := max(-e.longest, min(e.w.Now-t, back)); d%(tick/4) == 0 {
+		e.buf = binary.AppendVarint(e.buf, int64(d/(tick/4))<<1)
+	} else {
+		e.buf = binary.AppendVarint(e.buf, int64(d)<<1|1)
+	}
+}
+
+// wall writes what a wall clock showed.
+func (e *encoder) wall(t int64) {
+	if t != 0 {
+		e.instant(core.Instant(t-1)*1000, e.longest)
+	}
 }
 
 func (e *encoder) version(v core.Version) {
@@ -294,6 +314,9 @@ func opCoder() coder {
 			e.version(o.Version)
 			lock(e, unsafe.Pointer(&o.Lock))
 			session(e, unsafe.Pointer(&o.Record))
+			if e.ages {
+				e.buf = binary.AppendVarint(e.buf, int64(min(o.Age, time.Duration(e.longest))))
+			}
 			switch o.Kind {
 			case ofName:
 				e.version(o.Write.Old)

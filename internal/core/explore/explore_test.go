@@ -46,7 +46,7 @@ func TestPack(t *testing.T) {
 			if twice := p.pack(nil, v); !bytes.Equal(twice, packed) {
 				t.Fatalf("%v is packed as %x, and unpacked and packed as %x", w, packed, twice)
 			}
-			if a, b := string(e.world(crowd, w)), string(e.world(crowd, v)); a != b {
+			if a, b := string(e.world(w)), string(e.world(v)); a != b {
 				t.Fatalf("%v is encoded as %x, and unpacked as %x", w, a, b)
 			}
 			names, n := map[string]bool{}, 0

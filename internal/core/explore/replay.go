@@ -59,7 +59,7 @@ func (s Setup) blocked(w *World) bool {
 			return false
 		}
 		s.Next(w, func(_ string, fault bool, v *World) {
-			h := maphash.Bytes(seed, e.world(s, v))
+			h := maphash.Bytes(seed, e.world(v))
 			if !fault && !seen[h] {
 				seen[h] = true
 				todo = append(todo, v)

@@ -88,7 +88,7 @@ func (s Setup) Explore(progress bool, report func(Result)) Result {
 	if err != nil {
 		return Result{Found: err.Error()}
 	}
-	x.add(maphash.Bytes(x.seed, newEncoder(s).world(s, w)), 0, 0)
+	x.add(maphash.Bytes(x.seed, newEncoder(s).world(w)), 0, 0)
 	var now level
 	now.push(newPacker(s).pack(nil, w))
 	for at := uint32(0); len(now.parts) > 0; x.Depth++ {
@@ -170,7 +170,7 @@ func (x *search) expandPart(of part, e *encoder, p *packer) (out expansion) {
 		from = end
 		n := len(out.steps)
 		x.Next(w, func(_ string, fault bool, v *World) {
-			s := successor{hash: maphash.Bytes(x.seed, e.world(x.Setup, v)), fault: fault, bad: v.bad}
+			s := successor{hash: maphash.Bytes(x.seed, e.world(v)), fault: fault, bad: v.bad}
 			if !mine[s.hash] && !x.seen.has(s.hash) {
 				mine[s.hash] = true
 				s.from = uint32(len(out.packed))
@@ -260,5 +260,6 @@ func (x *search) tell(way []uint16) {
 func story(what string, w *World) string { return fmt.Sprintf("%-36s %s", what, w) }
 
 func newEncoder(s Setup) *encoder {
-	return &encoder{longest: s.longest(), turns: slices.ContainsFunc(s.Users, func(u []int) bool { return len(u) > 1 })}
+	return &encoder{longest: s.longest(), ages: s.Ages, alone: s.Detach > 0,
+		turns: slices.ContainsFunc(s.Users, func(u []int) bool { return len(u) > 1 })}
 }

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,13 @@ var (
 )
 
 var x, shared, two = []int{1}, []int{0}, []int{2}
+
+// Worlds that begin with A holding, and B waiting for it, come sooner to what they are for.
+var (
+	held   = []string{"A.0 asks", "A's heartbeat arrives", "A's heartbeat is answered", "A's write arrives", "A's write is answered"}
+	wanted = slices.Concat(held, []string{"B.0 asks", "B's heartbeat arrives", "B's heartbeat is answered",
+		"B's write arrives", "B's write is answered", "B's write arrives", "B's write is answered"})
+)
 
 var worlds = []struct {
 	name     string
@@ -35,6 +43,17 @@ var worlds = []struct {
 	{"X X", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1}},
 	{"S X", false, Setup{Users: [][]int{shared, x}, Rounds: 1, TTL: 2, Sessions: 1}},
 	{"X X, 1 crash", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1}},
+	{"X X, 1 crash, 1 ambiguous, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Ambiguous: 1, After: wanted}},
+	{"X X, a crash and a restart, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 2, Crashes: 1, Restarts: 1, After: held}},
+	{"X X, the TTL becomes shorter, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 4, NewTTLs: []int{2}, Sessions: 1, After: wanted}},
+	{"X X, the TTL becomes longer, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, NewTTLs: []int{4}, Sessions: 1, After: held}},
+	{"X X, grace, 1 crash, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Grace: 1, Sessions: 1, Crashes: 1, After: held}},
+	{"X X, a hold without a process", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Detach: 3, Sessions: 1, After: held}},
+	{"X X, a hold without a process, a store's clock that leaps", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Detach: 3, Ages: true, Leap: 4, Sessions: 1, After: held}},
+	{"X X, a store's clock that leaps, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 4, Marks: true, Ages: true, Leap: 4, Sessions: 1, After: wanted}},
+	{"X X, a break, time stands still", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Breaks: 1, Sessions: 1, Still: true}},
+	{"X X, a break, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Breaks: 1, Sessions: 1, After: held}},
+	{"X X, a break, grace, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Breaks: 1, Grace: 1, Sessions: 1, After: held}},
 }
 
 // What is wrong in a world is told as a story, the shortest there is, and as a test.
