@@ -90,3 +90,6 @@ func (r LockRecord) Stored(old, version Version) LockRecord {
 	r.Written(version)
 	return r
 }
+
+// Tombstones are the sessions that are known to be dead by a tombstone.
+func (d *Deaths) Tombstones() map[string]Instant { return d.void }
