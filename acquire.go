@@ -78,7 +78,7 @@ func (r *request) answer(l *Lock, err error) {
 		return
 	}
 	r.done, r.lock, r.err = true, l, err
-	r.ch <- struct{}{}
+	r.c.woken = append(r.c.woken, r)
 }
 
 // announce tells the trace, once, that the request has joined a queue.

@@ -46,6 +46,7 @@ type Client struct {
 	wrote   time.Duration           // the TTL of the last session that wrote something; 0: none
 	lazy    map[string]core.Instant // names left without waiting for the disk, and when that was answered
 	later   []func()                // to be called when mu is not held
+	woken   []*request              // to be woken then
 	here    bool                    // the goroutine that holds mu will drive one place itself
 	mine    *place                  // that place
 	answers bool                    // the store has answered once
@@ -179,11 +180,19 @@ func (c *Client) pause(d time.Duration) {
 	}
 }
 
-// unlock releases mu and then calls what had to wait for that.
+// unlock releases mu, then wakes the goroutines whose requests were decided, and calls what
+// had to wait for that.
 func (c *Client) unlock() {
 	later := c.later
 	c.later = nil
+	var few [16]*request
+	woken := append(few[:0], c.woken...)
+	clear(c.woken)
+	c.woken = c.woken[:0]
 	c.mu.Unlock()
+	for _, r := range woken {
+		r.ch <- struct{}{}
+	}
 	for _, f := range later {
 		f()
 	}

@@ -221,11 +221,12 @@ func (l *Lock) end(cause error) {
 		return
 	}
 	l.err = cause
-	if l.cancel != nil {
-		l.cancel(cause)
+	if cancel := l.cancel; cancel != nil {
+		l.c.later = append(l.c.later, func() { cancel(cause) })
 	}
 	if l.set != nil && (!errors.Is(cause, ErrReleased) || !slices.ContainsFunc(l.set.locks, func(o *Lock) bool { return o.err == nil })) {
-		l.set.cancel(cause) // when one is lost, or the last is released
+		set := l.set
+		l.c.later = append(l.c.later, func() { set.cancel(cause) }) // when one is lost, or the last is released
 	}
 	if t := l.c.opts.Trace; t != nil && t.Ended != nil {
 		name, token, held := l.Name(), l.token, l.c.now().Sub(l.since)
@@ -245,7 +246,9 @@ func (l *Lock) lose(why string, err error) {
 	}
 	lost := &lostError{l.Name(), l.token, why, err}
 	l.end(lost)
-	l.c.log.Warn("lock lost", "name", l.Name(), "token", l.token, "why", why, "err", err)
+	l.c.later = append(l.c.later, func() {
+		l.c.log.Warn("lock lost", "name", l.Name(), "token", l.token, "why", why, "err", err)
+	})
 	if l.set == nil {
 		return
 	}

@@ -105,7 +105,7 @@ func (c *Client) perform(p *place, eff *core.Effects) {
 		})
 	}
 	if eff.Beat && c.sess != nil {
-		c.log.Warn("no longer in the queue", "name", p.name)
+		c.later = append(c.later, func() { c.log.Warn("no longer in the queue", "name", p.name) })
 		signal(c.sess.wake)
 	}
 	if eff.Tick != core.Never {
