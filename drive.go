@@ -241,14 +241,7 @@ func (c *Client) lookAt(p *place) bool {
 }
 
 // saw takes in the store's clock from a record of a place.
-func (p *place) saw(r Record) {
-	if p.pos == nil {
-		return
-	}
-	if p.pos.clock = 0; r.Age >= 0 {
-		p.pos.clock = r.Version + r.Age.Microseconds()
-	}
-}
+func (p *place) saw(r Record) { p.pace.Clock(core.Version(r.Version), r.Age) }
 
 func (c *Client) seeRecord(p *place, r Record, asked core.Instant) {
 	p.saw(r)

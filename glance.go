@@ -3,7 +3,6 @@ package holdfast
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
@@ -73,7 +72,7 @@ func (c *Client) lookOver(ctx context.Context, places []*place, others []Key) (r
 // matters says whether a record that was glanced at calls for the record as it
 // stands; else it is taken in. c.mu is held.
 func (c *Client) matters(p *place, r Record) bool {
-	return !p.n.Known() || c.now().Sub(p.n.Asked()) > c.loadEvery(p) || c.surprises(p, r)
+	return p.pace.Loads(p.n, c.env()) || c.surprises(p, r)
 }
 
 // surprises says whether a record that was glanced at is not what others can
@@ -91,17 +90,6 @@ func (c *Client) surprises(p *place, r Record) bool {
 	p.n.Answers()
 	c.answers = true
 	return false
-}
-
-// loadEvery is how often a place is loaded whatever glances show: a write that
-// its writer did not live to complete may not be seen before. In a long wait
-// that is seldom, and prolongs it by a seventh at most. c.mu is held.
-func (c *Client) loadEvery(p *place) time.Duration {
-	ttl := c.ttl()
-	if p.pos == nil || p.pos.moved == core.Never {
-		return ttl
-	}
-	return max(ttl, min(c.now().Sub(p.pos.moved)/7, 4*ttl))
 }
 
 // peek glances at a place that a write is about to change, which would lose if

@@ -2,7 +2,6 @@ package holdfast
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 // hints runs the store's watch while there is something to be told.
 type hints struct {
 	running bool
-	work    bool                           // they come
 	who     []string                       // that are asked for; nil: all
 	anew    func()                         // ends the watch, to begin anew
 	needed  core.Instant                   // when they were last asked for
@@ -60,11 +58,9 @@ func (c *Client) startHints() {
 			anew := ctx.Err() != nil
 			cancel()
 			c.mu.Lock()
-			h.work = false
+			c.scratch.Notified = false
 			for _, p := range c.places {
-				if p.pos != nil {
-					p.pos.pollAt = c.now() // poll from here on
-				}
+				p.pace.PollAt(c.now()) // poll from here on
 			}
 			if c.hintsIdle() || c.ctx.Err() != nil {
 				h.running = false
@@ -117,9 +113,12 @@ func (c *Client) hint(h Hint) {
 	key := h.Key
 	c.mu.Lock()
 	defer c.unlock()
-	if !c.hints.work {
-		c.hints.work = true
-		c.looked(slices.Collect(maps.Values(c.places)))
+	if !c.scratch.Notified {
+		c.scratch.Notified = true
+		draw := c.machine.Int64N(core.Draws)
+		for _, p := range c.places {
+			p.pace.Polled(p.n, draw, c.env())
+		}
 	}
 	for k, chans := range c.hints.subs {
 		if k == key || key == (Key{}) {
@@ -143,48 +142,33 @@ func (c *Client) hint(h Hint) {
 		switch {
 		case p == nil:
 		case c.isOurs(h.Wake):
-			p.lookAt = c.now()
-			c.startWaiting()
-			signal(c.nudge)
+			c.readAt(p, c.now())
 		case h.Wake == Everyone:
 			c.hintPlace(p)
 		}
 	case key.Space == Sessions && c.isOurs(key.Name):
 		signal(c.sess.wake)
-	case key.Space == Sessions && c.isAhead(key.Name):
+	case key.Space == Sessions && core.Ahead(c.paced(), key.Name):
 		c.judge.hurry()
 		signal(c.nudge)
 	}
 }
 
-// isAhead says whether a session has a claim where we wait; c.mu is held.
-func (c *Client) isAhead(session string) bool {
-	its := func(cl core.Claim) bool { return cl.Session == session }
-	for _, p := range c.places {
-		if rec, _ := p.n.Record(); p.n.Waits() && (slices.ContainsFunc(rec.Holders, its) || slices.ContainsFunc(rec.Waiters, its)) {
-			return true
-		}
+// hintPlace takes in a notification for everyone of a name; c.mu is held.
+func (c *Client) hintPlace(p *place) {
+	if at := p.pace.NotifiedAt(p.n, c.env()); at != core.Never {
+		c.readAt(p, at)
 	}
-	return false
 }
 
-// hintPlace has a name looked at: at once by who is first in line, by the
-// others a little later each, so that a crowd does not come all together. A
-// holder that hands on in memory looks before it does so again.
-func (c *Client) hintPlace(p *place) {
-	if !p.n.Waits() {
-		if p.n.HandsOn() {
-			p.lookAt = c.now()
-			c.startWaiting()
-			signal(c.nudge)
-		}
-		return
+// readAt has the poll loop read a name at an instant; c.mu is held.
+func (c *Client) readAt(p *place, at core.Instant) {
+	if p.pace == nil {
+		p.pace = core.NewPace(0)
 	}
-	at := c.now().Add(time.Duration(min(c.before(p), 60)) * 3 * time.Millisecond)
-	if p.lookAt == core.Never || at < p.lookAt {
-		p.lookAt = at
-		signal(c.nudge)
-	}
+	p.pace.ReadAt(at)
+	c.startPolling()
+	signal(c.nudge)
 }
 
 // subscribe has ch signalled when a key may have changed.

@@ -18,8 +18,7 @@ type place struct {
 	more    map[core.Token]*Lock // and where there are several the others
 	leaving []*departure         // claims whose going somebody waits for
 	busy    bool                 // a driver is at it
-	lookAt  core.Instant         // when the wait loop looks at it because of a hint
-	pos     *position            // nil until it waits
+	pace    *core.Pace           // nil until it waits, or is to be read
 }
 
 // A departure is a claim of ours that is to go.
@@ -116,7 +115,7 @@ func (c *Client) perform(p *place, eff *core.Effects) {
 	if news {
 		c.follow(p)
 		if p.n.Waits() {
-			c.startWaiting()
+			c.startPolling()
 		}
 	}
 	if work {
@@ -167,14 +166,14 @@ func (e *brokenError) Error() string { return e.why }
 func (c *Client) place(name string) *place {
 	p := c.places[name]
 	if p == nil {
-		p = &place{name: name, n: core.NewName(), lookAt: core.Never}
+		p = &place{name: name, n: core.NewName()}
 		c.places[name] = p
 		if old, ok := c.recent[name]; ok {
 			// What it was when we left it: a request that comes again soon need not ask.
 			delete(c.recent, name)
 			if c.now().Sub(old.at) < recently {
 				if old.pace > 0 {
-					p.pos = &position{moved: core.Never, pace: old.pace}
+					p.pace = core.NewPace(old.pace)
 				}
 				c.perform(p, p.n.Seen(old.rec, old.version, old.at, old.pace > 0, c.env()))
 			}
@@ -240,11 +239,7 @@ func (c *Client) leave(p *place) {
 	if len(c.recent) >= 1000 {
 		clear(c.recent)
 	}
-	left := recent{*rec, version, c.now(), 0}
-	if p.pos != nil {
-		left.pace = p.pos.pace
-	}
-	c.recent[p.name] = left
+	c.recent[p.name] = recent{*rec, version, c.now(), p.pace.Quick()}
 }
 
 func (c *Client) isOurs(session string) bool { return c.sess != nil && c.sess.id == session }
