@@ -58,9 +58,9 @@ type Client struct {
 
 	sweepJudge judge // what sweeps have seen, of all sessions
 
-	waiting bool          // the wait loop runs
+	waiting bool          // the poll loop runs
 	nudge   chan struct{} // tells it that there is something to look at
-	hints   hints
+	notes   notifications
 }
 
 // New makes a client on a store. It refuses bad settings and does no I/O: the
@@ -101,7 +101,8 @@ func New(store Store, opts *Options) (*Client, error) {
 	_, stale := store.(Glancer)
 	c.scratch = core.Env{Stale: stale, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweepAt = core.Never
-	c.hints.init()
+	_, c.notes.watch.Costs = store.(CostlyWatcher)
+	c.notes.subs = make(map[Key]map[chan struct{}]bool)
 	return c, nil
 }
 

@@ -42,7 +42,7 @@ func (c *Client) do(ctx context.Context, f func()) {
 }
 
 // drive performs the steps of a place until there are none, one at a time; notifications, the
-// wait loop and the goroutines that lock and release kick it again. With a context of its
+// poll loop and the goroutines that lock and release kick it again. With a context of its
 // caller it makes one write, and leaves everything else to a goroutine.
 func (c *Client) drive(p *place, here context.Context) {
 	for begun := false; c.ctx.Err() == nil; begun = true {

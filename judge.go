@@ -33,7 +33,7 @@ func (j *judge) forget(keep func(session string) bool) {
 	j.detector.Forget(keep)
 }
 
-// hurry has the wait loop look at the sessions soon.
+// hurry has the poll loop look at the sessions soon.
 func (j *judge) hurry() { j.mu.Lock(); j.hurried = true; j.mu.Unlock() }
 
 // due says whether a judgement of one of the sessions is due at t, or a hint

@@ -25,7 +25,7 @@ func (c *Client) startPolling() {
 	}
 	c.waiting = true
 	c.spawn(c.pollLoop)
-	c.startHints()
+	c.startWatching()
 }
 
 // paced are the names of the client; c.mu is held.
@@ -49,7 +49,7 @@ func (c *Client) follow(p *place) {
 	if about := p.pace.Follow(p.n, c.env()); about > 0 {
 		p.pace.PollAt(c.now().Add(c.jitter(about)))
 		signal(c.nudge)
-		c.startHints()
+		c.startWatching()
 	}
 }
 
@@ -200,7 +200,7 @@ func (c *Client) buried() {
 		case p.n.Before(c.env()) == 0:
 			c.kick(p)
 		default:
-			c.hintPlace(p)
+			c.readNotified(p)
 		}
 	}
 }

@@ -321,9 +321,9 @@ func (s *session) guardWindow() {
 		timer.Reset(min(left, time.Second))
 		select {
 		case <-timer.C:
-			if _, costs := s.c.store.(CostlyWatcher); !costs {
+			if !s.c.notes.watch.Costs {
 				s.c.mu.Lock()
-				s.c.startHints() // a session that lasts wants to hear at once of a break
+				s.c.startWatching() // a session that lasts wants to hear at once of a break
 				s.c.mu.Unlock()
 			}
 		case <-s.moved:
