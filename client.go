@@ -325,7 +325,7 @@ func (c *Client) StoreTTL(ctx context.Context) (time.Duration, error) {
 	return c.readTTL(ctx, c.store.Load)
 }
 
-// readTTL reads the setting. A heartbeat reads it with a glance: who is judged
+// readTTL reads the setting. A heartbeat reads it with a stale read: who is judged
 // is judged by the TTL in its own record.
 func (c *Client) readTTL(ctx context.Context, read func(context.Context, []Key) ([]Record, error)) (time.Duration, error) {
 	recs, err := read(ctx, []Key{ttlKey})

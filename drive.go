@@ -104,7 +104,7 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 		p.n.Loaded(answered, c.env())
 		return true
 	case core.StaleLoad:
-		c.peek(p)
+		c.readStale(p)
 		return true
 	case core.Pause:
 		if step.About > 0 {

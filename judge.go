@@ -13,10 +13,10 @@ import (
 
 // A sighting is one look at a session's record.
 type sighting struct {
-	rec      Record
-	asked    core.Instant // before the call was sent
-	got      core.Instant // after it had been answered
-	glimpsed bool         // it may be out of date: nothing is done on it
+	rec   Record
+	asked core.Instant // before the call was sent
+	got   core.Instant // after it had been answered
+	stale bool         // it may be out of date: nothing is done on it
 }
 
 // judge is a failure detector with what it needs of its client.
@@ -72,7 +72,7 @@ func (j *judge) consider(session string, s sighting) (core.Judgement, core.Obser
 	}
 	o.Now = c.now() // read later than the first sight: that is on the safe side
 	return j.detector.Observe(session, core.Sighting{Record: rec, Absent: len(s.rec.Value) == 0, Version: version,
-		Age: s.rec.Age, Asked: s.asked, Got: s.got, Stale: s.glimpsed}, o), o
+		Age: s.rec.Age, Asked: s.asked, Got: s.got, Stale: s.stale}, o), o
 }
 
 func (c *Client) isWaiting() bool {
@@ -130,7 +130,7 @@ func (c *Client) judgeBy(j *judge, ctx context.Context, looks map[string]sightin
 		if v.Verdict == core.Alive && !v.Record.Detached && len(s.rec.Value) > 0 && c.proof.near(id) && c.proof.dead(id) {
 			v = v.Bury(provenDead, o)
 		}
-		if s.glimpsed && v.Verdict != core.Alive {
+		if s.stale && v.Verdict != core.Alive {
 			unsure = append(unsure, id)
 			continue
 		}

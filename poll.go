@@ -69,7 +69,7 @@ func (c *Client) pollLoop() {
 			polls.SessionsAt(t.Add(c.jitter(about)))
 		}
 		if len(due) > 0 || len(sessions) > 0 {
-			if about := polls.Answered(c.look(due, sessions)); about > 0 {
+			if about := polls.Answered(c.poll(due, sessions)); about > 0 {
 				polls.SilentUntil(c.now().Add(c.jitter(about)))
 			}
 			c.mu.Lock()
@@ -138,9 +138,9 @@ func (c *Client) awaitRound(pause time.Duration, wakes bool) {
 	}
 }
 
-// look loads names and sessions in one query, takes in what they show, and
+// poll loads names and sessions in one query, takes in what they show, and
 // reports whether the store answered.
-func (c *Client) look(places []*place, sessions []string) (ok bool) {
+func (c *Client) poll(places []*place, sessions []string) (ok bool) {
 	c.mu.Lock()
 	timeout := c.callTimeout()
 	c.mu.Unlock()
@@ -150,9 +150,9 @@ func (c *Client) look(places []*place, sessions []string) (ok bool) {
 	for i, s := range sessions {
 		others[i] = Key{Sessions, s}
 	}
-	_, glimpsed := c.store.(Glancer)
+	_, stale := c.store.(Glancer)
 	began := c.now()
-	recs, sure, asked, err := c.lookOver(ctx, places, others)
+	recs, fresh, asked, err := c.read(ctx, places, others)
 	if err != nil {
 		c.mu.Lock()
 		for _, p := range places {
@@ -169,7 +169,7 @@ func (c *Client) look(places []*place, sessions []string) (ok bool) {
 		if c.places[p.name] != p || !p.n.Known() && p.busy {
 			continue // gone meanwhile, or on its first way there
 		}
-		if sure[i] {
+		if fresh[i] {
 			c.seeRecord(p, recs[i], asked)
 		}
 		if _, version := p.n.Record(); version != was || p.n.Blocked(c.env()) {
@@ -179,7 +179,7 @@ func (c *Client) look(places []*place, sessions []string) (ok bool) {
 	c.unlock()
 	looks := make(map[string]sighting, len(sessions))
 	for i, s := range sessions {
-		looks[s] = sighting{rec: recs[len(places)+i], asked: began, got: c.now(), glimpsed: glimpsed}
+		looks[s] = sighting{rec: recs[len(places)+i], asked: began, got: c.now(), stale: stale}
 	}
 	c.judgeAll(ctx, looks)
 	if len(sessions) > 0 {

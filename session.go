@@ -65,7 +65,7 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 	if ttl == 0 {
 		ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
 		var err error
-		if ttl, err = c.readTTL(ctx, c.glance); err != nil {
+		if ttl, err = c.readTTL(ctx, c.staleLoad); err != nil {
 			ttl = DefaultTTL
 		}
 		cancel()
@@ -172,7 +172,7 @@ func (s *session) beat() bool {
 		ctx, cancel := context.WithTimeout(c.ctx, bound)
 		if c.opts.TTL == 0 && opened {
 			ask, cancel := context.WithTimeout(ctx, bound/3)
-			if set, err := c.readTTL(ask, c.glance); err == nil {
+			if set, err := c.readTTL(ask, c.staleLoad); err == nil {
 				ttl = set
 			}
 			cancel()
