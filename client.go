@@ -59,9 +59,9 @@ type Client struct {
 
 	sweepJudge judge // what sweeps have seen, of all sessions
 
-	waiting bool          // the wait loop runs
+	waiting bool          // the poll loop runs
 	nudge   chan struct{} // tells it that there is something to look at
-	hints   hints
+	notes   notifications
 }
 
 // New makes a client on a store. It refuses bad settings and does no I/O: the
@@ -102,7 +102,8 @@ func New(store Store, opts *Options) (*Client, error) {
 	_, stale := store.(Glancer)
 	c.scratch = core.Env{Stale: stale, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweepAt = core.Never
-	c.hints.init()
+	_, c.notes.watch.Costs = store.(CostlyWatcher)
+	c.notes.subs = make(map[Key]map[chan struct{}]bool)
 	return c, nil
 }
 
@@ -333,7 +334,7 @@ func (c *Client) StoreTTL(ctx context.Context) (time.Duration, error) {
 	return c.readTTL(ctx, c.store.Load)
 }
 
-// readTTL reads the setting. A heartbeat reads it with a glance: who is judged
+// readTTL reads the setting. A heartbeat reads it with a stale read: who is judged
 // is judged by the TTL in its own record.
 func (c *Client) readTTL(ctx context.Context, read func(context.Context, []Key) ([]Record, error)) (time.Duration, error) {
 	recs, err := read(ctx, []Key{ttlKey})

@@ -42,7 +42,7 @@ func (c *Client) do(ctx context.Context, f func()) {
 }
 
 // drive performs the steps of a place until there are none, one at a time; notifications, the
-// wait loop and the goroutines that lock and release kick it again. With a context of its
+// poll loop and the goroutines that lock and release kick it again. With a context of its
 // caller it makes one write, and leaves everything else to a goroutine.
 func (c *Client) drive(p *place, here context.Context) {
 	for begun := false; c.ctx.Err() == nil; begun = true {
@@ -104,7 +104,7 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 		p.n.Loaded(answered, c.env())
 		return true
 	case core.StaleLoad:
-		c.peek(p)
+		c.readStale(p)
 		return true
 	case core.Pause:
 		if step.About > 0 {
@@ -245,14 +245,7 @@ func (c *Client) lookAt(p *place) bool {
 }
 
 // saw takes in the store's clock from a record of a place.
-func (p *place) saw(r Record) {
-	if p.pos == nil {
-		return
-	}
-	if p.pos.clock = 0; r.Age >= 0 {
-		p.pos.clock = r.Version + r.Age.Microseconds()
-	}
-}
+func (p *place) saw(r Record) { p.pace.Clock(core.Version(r.Version), r.Age) }
 
 func (c *Client) seeRecord(p *place, r Record, asked core.Instant) {
 	p.saw(r)
