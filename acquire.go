@@ -385,14 +385,10 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 
 // with runs fn under a lock and releases it.
 func (c *Client) with(ctx context.Context, l *Lock, fn func(context.Context, *Lock) error) (err error) {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+	if !c.use() {
 		return ErrClosed
 	}
-	c.used.Add(1)
-	c.mu.Unlock()
-	defer c.used.Done()
+	defer c.unuse()
 	work, cancel := context.WithCancelCause(l.Context())
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	defer func() {
