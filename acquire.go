@@ -213,21 +213,26 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		return nil, ctx.Err()
 	}
 	defer c.unlock()
-	p, waited := r.p, core.Short(c.now().Sub(r.start))
+	return nil, r.gaveUp(ctx, id)
+}
+
+// gaveUp is the error of a request that has given up, and shared that claim; c.mu is held.
+func (r *request) gaveUp(ctx context.Context, id core.ClaimID) error {
+	p, waited := r.p, core.Short(r.c.now().Sub(r.start))
 	switch {
 	case p.n.Failed() != nil && ctx.Err() != nil:
-		return nil, fmt.Errorf("%w after %s: %w", ctx.Err(), waited, noAnswer(p.n.Failed()))
+		return fmt.Errorf("%w after %s: %w", ctx.Err(), waited, noAnswer(p.n.Failed()))
 	case p.n.Failed() != nil:
-		return nil, fmt.Errorf("gave up after %s: %w", waited, noAnswer(p.n.Failed()))
+		return fmt.Errorf("gave up after %s: %w", waited, noAnswer(p.n.Failed()))
 	case ctx.Err() == nil && (!p.n.Known() || r.try() && p.n.Asked() < r.start):
-		return nil, fmt.Errorf("gave up after %s: the store has not answered", waited)
+		return fmt.Errorf("gave up after %s: the store has not answered", waited)
 	}
 	held := p.heldError(p.n.InTheWay())
 	if ctx.Err() != nil {
 		held.Err = fmt.Errorf("%w after %s", ctx.Err(), waited)
 	}
 	if len(held.Holders) == 0 && !held.Locked && ctx.Err() != nil {
-		return nil, held.Err
+		return held.Err
 	}
 	rec, _ := p.n.Record()
 	for i, w := range rec.Waiters {
@@ -236,7 +241,7 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 			break
 		}
 	}
-	return nil, held
+	return held
 }
 
 // tryPatience is how long a store may take to answer a request that does not wait.
