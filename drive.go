@@ -17,12 +17,12 @@ func (c *Client) kick(p *place) {
 		return
 	}
 	p.busy = true
-	c.work.Add(1)
 	if c.here && c.mine == nil {
 		c.mine = p // for the goroutine that is at it anyway
+		c.work.Add(1)
 		return
 	}
-	go c.drive(p, nil)
+	c.spawn(func() { c.drive(p, nil) })
 }
 
 // do calls f with c.mu held, and then is itself the driver of the place that f
@@ -38,6 +38,7 @@ func (c *Client) do(ctx context.Context, f func()) {
 	c.unlock()
 	if p != nil {
 		c.drive(p, ctx)
+		c.work.Done()
 	}
 }
 
@@ -65,12 +66,11 @@ func (c *Client) drive(p *place, here context.Context) {
 			}
 			c.checkQuiet()
 			c.unlock()
-			c.work.Done()
 			return
 		case here != nil && (step.Kind != core.Put || p.n.Tried()):
 			p.n.Abort()
 			c.unlock()
-			go c.drive(p, nil)
+			c.spawn(func() { c.drive(p, nil) })
 			return
 		}
 		s, timeout := c.sess, c.callTimeout()
@@ -82,11 +82,10 @@ func (c *Client) drive(p *place, here context.Context) {
 		}
 		c.unlock()
 		if !c.take(p, s, step, timeout, here) {
-			go c.drive(p, nil)
+			c.spawn(func() { c.drive(p, nil) })
 			return
 		}
 	}
-	c.work.Done()
 }
 
 // take performs a step and reports what became of it. It reports false if another goroutine
@@ -96,7 +95,8 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 	case core.AwaitSession:
 		c.awaitOpen(p, s, step.Most)
 	case core.Open:
-		return c.openWith(p, s)
+		c.openWith(p, s)
+		return true
 	case core.Load:
 		answered := c.lookAt(p)
 		c.mu.Lock()
@@ -135,7 +135,7 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 }
 
 // openWith opens a session in one call with its first claim.
-func (c *Client) openWith(p *place, s *session) bool {
+func (c *Client) openWith(p *place, s *session) {
 	var w Write
 	writes := false
 	sw := s.open(func() (Write, bool) {
@@ -149,11 +149,10 @@ func (c *Client) openWith(p *place, s *session) bool {
 		c.mu.Lock()
 		defer c.unlock()
 		p.n.Rested()
-		return true
+		return
 	}
 	sw.write = w
 	c.answered(p, sw, nil)
-	return true
 }
 
 // awaitOpen waits until a session is open, or over.
