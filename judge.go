@@ -24,6 +24,7 @@ type judge struct {
 	mu       sync.Mutex
 	detector core.Detector // has no session that is dead, or no longer ahead of us
 	hurried  bool
+	since    core.Instant
 }
 
 func (j *judge) forget(keep func(session string) bool) {
@@ -33,13 +34,10 @@ func (j *judge) forget(keep func(session string) bool) {
 }
 
 // hurry has the poll loop look at the sessions soon.
-func (j *judge) hurry() { j.mu.Lock(); j.hurried = true; j.mu.Unlock() }
-
-// due says whether a judgement of one of the sessions is due at t, or a hint
-// has come.
-func (j *judge) due(sessions []string, t core.Instant) bool {
-	at := j.next(sessions)
-	return at != core.Never && at <= t
+func (j *judge) hurry() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.hurried, j.since = true, j.c.now()
 }
 
 // next is when one of the sessions is to be looked at; never: no such time is known.
@@ -47,7 +45,7 @@ func (j *judge) next(sessions []string) core.Instant {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.hurried {
-		return j.c.now()
+		return j.since
 	}
 	return j.detector.Next(sessions)
 }
