@@ -11,10 +11,10 @@ import (
 // not.)
 func TestDeathIsReadAtOnce(t *testing.T) {
 	c := &Client{}
-	c.judge.c = c
-	c.judge.hurry()
+	c.detector.c = c
+	c.detector.hurry()
 	now := c.now()
-	if at := c.judge.next(nil); at == core.Never || at > now {
+	if at := c.detector.next(nil); at == core.Never || at > now {
 		t.Errorf("the sessions are read %v after the round that follows the notification", at.Sub(now))
 	}
 }

@@ -399,7 +399,7 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 			return nil
 		}
 	}
-	err = c.buryOwn(ctx, s, grace)
+	err = c.writeTombstone(ctx, s, grace)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("holdfast: close: the session is not confirmed as ended, it ends by itself in %s: %w", core.Short(ttl), err)
 	}
