@@ -432,7 +432,7 @@ var core = []mutant{
 	{"the fence of a record takes any token", "R8", []edit{{"grant.go",
 		"if !h.Has(core.Token(token)) {", "if token < 0 && !h.Has(core.Token(token)) {"}}, library("TestRecordFence|FuzzFence")},
 	{"the TTL of the store is not followed", "R15", []edit{{"session.go",
-		"				ttl = set\n", "				_ = set\n"}}, library("TestHoleH15")},
+		"		ttl = set\n", "		_ = set\n"}}, library("TestHoleH15")},
 	{"a TTL is what it overflows to", "R15", []edit{{"client.go",
 		" || ttl.Milliseconds() != s.TTL {", " {"}}, library("FuzzSetting")},
 	{"numbers of a record may overflow", "R3", []edit{{"internal/core/lock_record.go",
