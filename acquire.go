@@ -78,7 +78,7 @@ func (r *request) answer(l *Lock, err error) {
 		return
 	}
 	r.done, r.lock, r.err = true, l, err
-	r.ch <- struct{}{}
+	r.c.woken = append(r.c.woken, r)
 }
 
 // announce tells the trace, once, that the request has joined a queue.
@@ -135,7 +135,10 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		joined := c.now()
+		joined := r.start
+		if try > 0 {
+			joined = c.now()
+		}
 		if r.bounded && !r.try() {
 			c.mu.Lock() // another drives: MaxWait runs from here on
 			c.join(r)

@@ -38,13 +38,14 @@ type Client struct {
 	places  map[string]*place
 	sess    *session // nil before the first claim and after a loss
 	deaths  core.Deaths
-	recent  map[string]recent       // places that were left with others in them
+	idle    map[string]*place       // places of which nothing is wanted, for their room
 	sweepAt core.Instant            // when it is this client's turn to sweep; never: not known yet
 	sweeps  bool                    // it does
 	swept   bool                    // it did, or somebody else in its turn
 	wrote   time.Duration           // the TTL of the last session that wrote something; 0: none
 	lazy    map[string]core.Instant // names left without waiting for the disk, and when that was answered
 	later   []func()                // to be called when mu is not held
+	woken   []*request              // to be woken then
 	here    bool                    // the goroutine that holds mu will drive one place itself
 	mine    *place                  // that place
 	answers bool                    // the store has answered once
@@ -59,9 +60,9 @@ type Client struct {
 
 	sweepJudge judge // what sweeps have seen, of all sessions
 
-	waiting bool          // the wait loop runs
+	waiting bool          // the poll loop runs
 	nudge   chan struct{} // tells it that there is something to look at
-	hints   hints
+	notes   notifications
 }
 
 // New makes a client on a store. It refuses bad settings and does no I/O: the
@@ -75,8 +76,8 @@ func New(store Store, opts *Options) (*Client, error) {
 		store:   store,
 		places:  make(map[string]*place),
 		lazy:    make(map[string]core.Instant),
-		recent:  make(map[string]recent),
 		unused:  make(chan struct{}),
+		idle:    make(map[string]*place),
 		quiet:   make(chan struct{}),
 		nudge:   make(chan struct{}, 1),
 		machine: ofProcess,
@@ -103,7 +104,8 @@ func New(store Store, opts *Options) (*Client, error) {
 	_, stale := store.(Glancer)
 	c.scratch = core.Env{Stale: stale, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweepAt = core.Never
-	c.hints.init()
+	_, c.notes.watch.Costs = store.(CostlyWatcher)
+	c.notes.subs = make(map[Key]map[chan struct{}]bool)
 	return c, nil
 }
 
@@ -176,11 +178,19 @@ func (c *Client) pause(d time.Duration) {
 	}
 }
 
-// unlock releases mu and then calls what had to wait for that.
+// unlock releases mu, then wakes the goroutines whose requests were decided, and calls what
+// had to wait for that.
 func (c *Client) unlock() {
 	later := c.later
 	c.later = nil
+	var few [16]*request
+	woken := append(few[:0], c.woken...)
+	clear(c.woken)
+	c.woken = c.woken[:0]
 	c.mu.Unlock()
+	for _, r := range woken {
+		r.ch <- struct{}{}
+	}
 	for _, f := range later {
 		f()
 	}
@@ -197,7 +207,7 @@ func (c *Client) StoreTTL(ctx context.Context) (time.Duration, error) {
 	return c.readTTL(ctx, c.store.Load)
 }
 
-// readTTL reads the setting. A heartbeat reads it with a glance: who is judged
+// readTTL reads the setting. A heartbeat reads it with a stale read: who is judged
 // is judged by the TTL in its own record.
 func (c *Client) readTTL(ctx context.Context, read func(context.Context, []Key) ([]Record, error)) (time.Duration, error) {
 	recs, err := read(ctx, []Key{ttlKey})

@@ -42,8 +42,8 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 		sub.Close()
 		return Claim{}, fmt.Errorf("acquire %q for %v: %w", name, d, err)
 	}
-	claim := Claim{ID: claimID(l.sess.id, l.claim.Nr), Name: name, Slots: l.Slots(), Token: l.token, Owner: Owner(sub.owner),
-		Reason: l.reason, Since: time.UnixMicro(l.asked), TTL: core.DetachedTTL(d), Detached: true, Ends: time.Now().Add(left), nr: l.claim.Nr}
+	claim := Claim{ID: claimID(l.sess.id, l.nr), Name: name, Slots: l.Slots(), Token: l.token, Owner: Owner(sub.owner),
+		Reason: l.reason, Since: time.UnixMicro(l.asked), TTL: core.DetachedTTL(d), Detached: true, Ends: time.Now().Add(left), nr: l.nr}
 	claim.Owner.Session = l.sess.id
 	sub.halt()
 	return claim, nil

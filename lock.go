@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/holdfast-lock/holdfast/internal/core"
 	"os"
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // A Lock is one grant of a name to one goroutine of this process.
@@ -17,7 +18,7 @@ type Lock struct {
 	p      *place
 	sess   *session
 	token  int64
-	claim  core.ClaimID
+	nr     int64 // of its claim
 	slots  int
 	reason string
 	asked  int64 // microseconds since 1970
@@ -27,7 +28,8 @@ type Lock struct {
 	// Guarded by c.mu.
 	err    error // why it is no longer held; nil while it is
 	broken bool  // that is why
-	left   *departure
+	going  bool  // left has begun
+	left   departure
 	cancel context.CancelCauseFunc // of ctx
 	set    *lockSet
 
@@ -183,23 +185,19 @@ func (l *Lock) giveBack(t core.Instant) (lost error) {
 	} else if errors.Is(l.err, ErrLost) {
 		lost = l.err
 	}
-	if l.left == nil {
-		l.left = l.c.letGo(l, t)
-	}
+	l.c.letGo(l, t)
 	return lost
 }
 
 // awaitGone waits until the claim of a lock that was given back is confirmed to be gone.
 func (l *Lock) awaitGone(ctx context.Context) error {
-	c, left := l.c, l.left
-	select {
-	case <-left.gone:
-		return l.confirmed(left)
-	default:
+	c := l.c
+	if l.left.gone.Load() {
+		return l.confirmed()
 	}
 	select {
-	case <-left.gone:
-		return l.confirmed(left)
+	case <-c.goneBy(l):
+		return l.confirmed()
 	case <-c.ctx.Done():
 		return fmt.Errorf("release %q: not confirmed before the client was closed; it ends by itself", l.Name())
 	case <-ctx.Done():
@@ -214,8 +212,20 @@ func (l *Lock) awaitGone(ctx context.Context) error {
 	}
 }
 
-func (l *Lock) confirmed(left *departure) error {
-	if left.void {
+// goneBy is closed when a lock's claim is confirmed gone, or void.
+func (c *Client) goneBy(l *Lock) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l.left.done == nil {
+		if l.left.done = make(chan struct{}); l.left.gone.Load() {
+			close(l.left.done)
+		}
+	}
+	return l.left.done
+}
+
+func (l *Lock) confirmed() error {
+	if l.left.void {
 		return fmt.Errorf("release %q: not confirmed before the session ended; it ends by itself", l.Name())
 	}
 	return nil
@@ -227,11 +237,12 @@ func (l *Lock) end(cause error) {
 		return
 	}
 	l.err = cause
-	if l.cancel != nil {
-		l.cancel(cause)
+	if cancel := l.cancel; cancel != nil {
+		l.c.later = append(l.c.later, func() { cancel(cause) })
 	}
 	if l.set != nil && (!errors.Is(cause, ErrReleased) || !slices.ContainsFunc(l.set.locks, func(o *Lock) bool { return o.err == nil })) {
-		l.set.cancel(cause) // when one is lost, or the last is released
+		set := l.set
+		l.c.later = append(l.c.later, func() { set.cancel(cause) }) // when one is lost, or the last is released
 	}
 	if t := l.c.opts.Trace; t != nil && t.Ended != nil {
 		name, token, held := l.Name(), l.token, l.c.now().Sub(l.since)
@@ -251,7 +262,9 @@ func (l *Lock) lose(why string, err error) {
 	}
 	lost := &lostError{l.Name(), l.token, why, err}
 	l.end(lost)
-	l.c.log.Warn("lock lost", "name", l.Name(), "token", l.token, "why", why, "err", err)
+	l.c.later = append(l.c.later, func() {
+		l.c.log.Warn("lock lost", "name", l.Name(), "token", l.token, "why", why, "err", err)
+	})
 	if l.set == nil {
 		return
 	}
@@ -266,9 +279,7 @@ func (l *Lock) lose(why string, err error) {
 		l.c.mu.Lock()
 		defer l.c.unlock()
 		for _, o := range others {
-			if o.left == nil {
-				o.left = l.c.letGo(o, l.c.now())
-			}
+			l.c.letGo(o, l.c.now())
 		}
 	})
 }

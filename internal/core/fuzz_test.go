@@ -53,6 +53,14 @@ func FuzzLockRecord(f *testing.F) {
 				t.Fatalf("%s at %d: token %d (%d) of a holder, and next is %d", value, version, h.Token, h.Tokens(), r.Next)
 			}
 		}
+		if plain := r; !r.vanishes(version) {
+			if r.Next <= Token(version)+1 {
+				plain.Next = 0
+			}
+			if got := string(r.Encode(version)); got != jsonOf(plain) {
+				t.Fatalf("written as %s, and encoding/json makes %s of it", got, jsonOf(plain))
+			}
+		}
 		again, err := DecodeLock(r.Encode(version), version+1)
 		if err != nil || !sameLock(again, r) {
 			t.Fatalf("%s at %d is written as %s, and read as %+v, %v", value, version, r.Encode(version), again, err)

@@ -11,7 +11,7 @@ import (
 // Clone is a copy that shares nothing that changes.
 func (n *Name) Clone() *Name {
 	c := *n
-	c.eff = Effects{}
+	c.eff, c.spare = Effects{}, nil
 	c.groups = make([]*group, len(n.groups))
 	for i, g := range n.groups {
 		d := *g
@@ -90,3 +90,6 @@ func (r LockRecord) Stored(old, version Version) LockRecord {
 	r.Written(version)
 	return r
 }
+
+// Tombstones are the sessions that are known to be dead by a tombstone.
+func (d *Deaths) Tombstones() map[string]Instant { return d.void }
