@@ -191,10 +191,10 @@ func (l *Lock) giveBack(t core.Instant) (lost error) {
 
 // awaitGone waits until the claim of a lock that was given back is confirmed to be gone.
 func (l *Lock) awaitGone(ctx context.Context) error {
-	c := l.c
 	if l.left.gone.Load() {
 		return l.confirmed()
 	}
+	c := l.c
 	select {
 	case <-c.goneBy(l):
 		return l.confirmed()
