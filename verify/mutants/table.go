@@ -278,7 +278,7 @@ var core = []mutant{
 	{"the memory store forgets its floor", "R2", []edit{{"memory/memory.go",
 		"max(old.version+1, s.floor+1, now.UnixMicro())", "max(old.version+1, now.UnixMicro())"}}, library("TestHoleG6")},
 	{"a tombstone is not believed", "P8", []edit{{"internal/core/detector.go",
-		"	if s.Record.Dead != 0 {\n		return Judgement{Verdict: Dead, Session: session, Record: s.Record}\n	}\n", ""}}, library("TestHoleS1TakeoverDiesHalfWay")},
+		"	if s.Record.Dead != 0 {\n		return Judgement{Verdict: Dead, Session: session, Record: s.Record}\n	}\n", ""}}, records("TestDetector$")},
 	{"a tombstone never goes", "P8", []edit{{"internal/core/edit.go",
 		"return r.Dead != 0 && claims == 0 && age", "return r.Dead != 0 && claims != 0 && age"}}, library("TestHoleG5")},
 	{"the owner's clock tells how old a claim is", "R6", []edit{{"internal/core/reconcile.go",
