@@ -162,7 +162,7 @@ func (x *shell) release(k int) {
 func (x *shell) restart() {
 	x.w.Restarts--
 	c := fresh()
-	c.Opened = x.c.Opened
+	c.Opened, c.Last = x.c.Opened, x.c.Last
 	for range x.Users[x.i] {
 		c.Users = append(c.Users, user{Rounds: 1})
 	}

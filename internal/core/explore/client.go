@@ -178,7 +178,7 @@ func (x *shell) retire() {
 		x.ended(s.ID, s.Until())
 	}
 	gone := fresh()
-	gone.Gone, gone.Opened = true, x.c.Opened
+	gone.Gone, gone.Opened, gone.Last = true, x.c.Opened, x.c.Last
 	x.w.Clients[x.i] = gone
 	x.c.Gone = true
 }

@@ -14,6 +14,9 @@ var crowd = Setup{Users: [][]int{{1, 1}, {1}, {0, 2}}, Rounds: 2, TTL: 2, Sessio
 // noRescue has a defect: time stands still, so that nobody declares a crashed holder dead.
 var noRescue = Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Still: true}
 
+// beyondA4 has a store's clock that leaps by more than the margin, which assumption A4 excludes.
+var beyondA4 = Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 4, Marks: true, Ages: true, Leap: 8, Sessions: 1, After: wanted}
+
 // A search finds and counts the same with any number of processors.
 func TestProcessors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))

@@ -71,7 +71,11 @@ func (w *World) dropped(s Setup, by int, its bool, h core.Claim, held bool) {
 			ended = min(ended, w.Break.Stopped)
 		}
 	}
-	if ended != core.Never && w.Now < ended.Add(ticks(s.Grace)) {
+	switch {
+	case ended == core.Never || w.Now >= ended.Add(ticks(s.Grace)):
+	case broken && (its || by == breaker):
+		w.bad = "a claim that was broken goes too early"
+	default:
 		w.bad = "taken over within its grace"
 	}
 }

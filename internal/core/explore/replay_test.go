@@ -24,7 +24,7 @@ func replay(t *testing.T, s Setup, way ...string) {
 
 // What a search has found is found again by the same actions, and not by fewer.
 func TestReplay(t *testing.T) {
-	for _, s := range []Setup{noRescue} {
+	for _, s := range []Setup{noRescue, beyondA4} {
 		r := s.Explore(true, nil)
 		if r.Found == "" || len(r.Way) < 3 || len(r.Way) != len(r.Story) {
 			t.Fatalf("%v by %q", r, r.Way)

@@ -23,6 +23,7 @@ var (
 	held   = []string{"A.0 asks", "A's heartbeat arrives", "A's heartbeat is answered", "A's write arrives", "A's write is answered"}
 	wanted = slices.Concat(held, []string{"B.0 asks", "B's heartbeat arrives", "B's heartbeat is answered",
 		"B's write arrives", "B's write is answered", "B's write arrives", "B's write is answered"})
+	alone = slices.Concat(wanted, []string{"A.0 leaves its hold alone", "A sends a heartbeat", "A's heartbeat arrives", "A's heartbeat is answered"})
 )
 
 var worlds = []struct {
@@ -45,11 +46,13 @@ var worlds = []struct {
 	{"X X, 1 crash", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1}},
 	{"X X, 1 crash, 1 ambiguous, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Ambiguous: 1, After: wanted}},
 	{"X X, a crash and a restart, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 2, Crashes: 1, Restarts: 1, After: held}},
-	{"X X, the TTL becomes shorter, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 4, NewTTLs: []int{2}, Sessions: 1, After: wanted}},
-	{"X X, the TTL becomes longer, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, NewTTLs: []int{4}, Sessions: 1, After: held}},
-	{"X X, grace, 1 crash, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Grace: 1, Sessions: 1, Crashes: 1, After: held}},
+	{"X X, the TTL becomes shorter, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 5, NewTTLs: []int{2}, Sessions: 1, After: slices.Concat(wanted, []string{"a tick", "the TTL of the store becomes 2"})}},
+	{"X X, the TTL becomes longer, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, NewTTLs: []int{4}, Sessions: 1, After: wanted}},
+	{"X X, grace, 1 crash, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Grace: 1, Sessions: 1, Crashes: 1, After: wanted}},
 	{"X X, a hold without a process", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Detach: 3, Sessions: 1, After: held}},
-	{"X X, a hold without a process, a store's clock that leaps", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Detach: 3, Ages: true, Leap: 4, Sessions: 1, After: held}},
+	{"X, grace, 2 sessions, from A holding", true, Setup{Users: [][]int{x}, Rounds: 2, TTL: 2, Grace: 1, Sessions: 2, After: held}},
+	{"X, 2 crashes and restarts, from A holding", true, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 3, Crashes: 2, Restarts: 2, After: held}},
+	{"X X, a hold without a process, a store's clock that leaps", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Detach: 3, Ages: true, Leap: 12, Sessions: 1, After: alone}},
 	{"X X, a store's clock that leaps, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 4, Marks: true, Ages: true, Leap: 4, Sessions: 1, After: wanted}},
 	{"X X, a break, time stands still", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Breaks: 1, Sessions: 1, Still: true}},
 	{"X X, a break, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Breaks: 1, Sessions: 1, After: held}},
