@@ -39,7 +39,7 @@ type Client struct {
 	places  map[string]*place
 	sess    *session // nil before the first claim and after a loss
 	deaths  core.Deaths
-	recent  map[string]recent       // places that were left with others in them
+	idle    map[string]*place       // places of which nothing is wanted, for their room
 	sweepAt core.Instant            // when it is this client's turn to sweep; never: not known yet
 	sweeps  bool                    // it does
 	swept   bool                    // it did, or somebody else in its turn
@@ -74,7 +74,7 @@ func New(store Store, opts *Options) (*Client, error) {
 		store:   store,
 		places:  make(map[string]*place),
 		lazy:    make(map[string]core.Instant),
-		recent:  make(map[string]recent),
+		idle:    make(map[string]*place),
 		quiet:   make(chan struct{}),
 		nudge:   make(chan struct{}, 1),
 		machine: ofProcess,
@@ -370,9 +370,12 @@ func (c *Client) SetStoreTTL(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
+// errUnchanged ends an update that has nothing to write.
+var errUnchanged = errors.New("unchanged")
+
 // update swaps one record until it wins: change returns the new value for what
-// stands, or an error that ends it. An unknown outcome is tried again, so
-// change must recognise its own work.
+// is there, errUnchanged, or an error that ends it. An ambiguous outcome is tried
+// again, so change must recognise its own work.
 func (c *Client) update(ctx context.Context, key Key, wake string, change func(Record) ([]byte, error)) (Record, error) {
 	recs, err := c.store.Load(ctx, []Key{key})
 	if err != nil {
@@ -381,7 +384,10 @@ func (c *Client) update(ctx context.Context, key Key, wake string, change func(R
 	rec := recs[0]
 	for try := 0; ; try++ {
 		value, err := change(rec)
-		if err != nil {
+		switch {
+		case err == errUnchanged:
+			return rec, nil
+		case err != nil:
 			return rec, err
 		}
 		old := rec.Version

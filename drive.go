@@ -113,17 +113,20 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 			c.pause(c.upTo(step.Most))
 		}
 	case core.Put:
-		sw, w := (*swap)(nil), p.storeWrite(step.Write)
+		w := p.storeWrite(step.Write)
 		if here == nil {
-			sw = c.batch.do(w, timeout)
-		} else if sw = c.batch.alone(here, w, timeout); sw == nil {
+			c.answered(p, c.batch.do(w, timeout), nil)
+			return true
+		}
+		sw, ok := c.batch.alone(here, w, timeout)
+		if !ok {
 			c.mu.Lock()
 			defer c.unlock()
 			p.n.Abort()
 			return false
 		}
-		c.answered(p, sw, here)
-		return sw.err == nil || here == nil
+		c.answered(p, &sw, here)
+		return sw.err == nil
 	}
 	c.mu.Lock()
 	defer c.unlock()
@@ -199,14 +202,15 @@ func (c *Client) answered(p *place, sw *swap, here context.Context) {
 	}
 	c.mu.Lock()
 	defer c.unlock()
+	t := c.now()
 	if sw.write.Lazy {
-		c.lazy[p.name] = c.now() // a crash of the database may take it back, whatever the answer
+		c.lazy[p.name] = t // a crash of the database may take it back, whatever the answer
 	}
 	if sw.err == nil && out.Bad == nil {
 		p.saw(sw.out.Record)
 		c.answers = true
 	}
-	eff := p.n.Answered(out, c.env())
+	eff := p.n.Answered(out, c.envAt(t))
 	c.answers = c.answers || out.Busy && !out.Cut
 	c.perform(p, eff)
 }

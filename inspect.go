@@ -1,9 +1,7 @@
 package holdfast
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"iter"
 	"slices"
@@ -165,11 +163,11 @@ func (i *Info) read(lock, audit Record) error {
 	for _, w := range rec.Waiters {
 		i.Waiters = append(i.Waiters, publicClaim(w, i.Name))
 	}
-	kept, err := decodeAudit(audit.Value)
+	kept, err := core.DecodeAudit(audit.Value)
 	if err != nil {
 		return err
 	}
-	for _, b := range mergeBreaks(kept, rec.Breaks) {
+	for _, b := range kept.Add(rec.Breaks) {
 		i.Breaks = append(i.Breaks, Break{Token: int64(b.Token), Was: Owner(b.Was), By: Owner(b.By), Reason: b.Reason, At: time.UnixMicro(b.At), Now: b.Now})
 	}
 	return nil
@@ -230,26 +228,4 @@ func (c *Client) readAgain(ctx context.Context, infos []*Info) error {
 		*i = now
 	}
 	return nil
-}
-
-// An audit record is the breaks of a name, newest first.
-func decodeAudit(value []byte) ([]core.Break, error) {
-	var breaks []core.Break
-	if len(value) > 0 {
-		if err := json.Unmarshal(value, &breaks); err != nil {
-			return nil, fmt.Errorf("not an audit record: %w", err)
-		}
-	}
-	return breaks, nil
-}
-
-// mergeBreaks adds breaks to those kept, newest first and without doubles.
-func mergeBreaks(kept, fresh []core.Break) []core.Break {
-	for _, b := range fresh {
-		if !slices.ContainsFunc(kept, func(k core.Break) bool { return k.Session == b.Session && k.Nr == b.Nr }) {
-			kept = append(kept, b.Bounded())
-		}
-	}
-	slices.SortStableFunc(kept, func(a, b core.Break) int { return cmp.Compare(b.At, a.At) })
-	return kept[:min(len(kept), core.MaxBreaks)]
 }

@@ -2,7 +2,6 @@ package holdfast
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -284,17 +283,13 @@ func (c *Client) buryProven(ids []string) {
 // buryOwn writes the tombstone of our own session, which has ended in order: its claims
 // are void once grace is over.
 func (c *Client) buryOwn(ctx context.Context, s *session, grace time.Duration) error {
-	errDead := errors.New("dead")
 	_, err := c.update(ctx, Key{Sessions, s.id}, Everyone, func(r Record) ([]byte, error) {
-		rec, err := core.DecodeSession(r.Value)
-		if err == nil && rec.Dead != 0 {
-			return nil, errDead
+		rec, _ := core.DecodeSession(r.Value) // what cannot be read gives way
+		tomb, ok := rec.Closed(&c.owner, s.life.TTL(), grace, clocks())
+		if !ok {
+			return nil, errUnchanged
 		}
-		return core.SessionRecord{Owner: &c.owner, TTL: s.life.TTL().Milliseconds(), Grace: grace.Milliseconds() + int64(min(grace, 1)),
-			Beat: rec.Beat, Nonce: rec.Nonce, Dead: time.Now().UnixMicro(), By: c.owner.String(), Why: "closed"}.Encode(), nil
+		return tomb.Encode(), nil
 	})
-	if errors.Is(err, errDead) {
-		return nil
-	}
 	return err
 }

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/holdfast-lock/holdfast/internal/core"
 	"os"
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // A Lock is one grant of a name to one goroutine of this process.
@@ -17,7 +18,7 @@ type Lock struct {
 	p      *place
 	sess   *session
 	token  int64
-	claim  core.ClaimID
+	nr     int64 // of its claim
 	slots  int
 	reason string
 	asked  int64 // microseconds since 1970
@@ -27,7 +28,8 @@ type Lock struct {
 	// Guarded by c.mu.
 	err    error // why it is no longer held; nil while it is
 	broken bool  // that is why
-	left   *departure
+	going  bool  // left has begun
+	left   departure
 	cancel context.CancelCauseFunc // of ctx
 	set    *lockSet
 
@@ -163,29 +165,23 @@ func (l *Lock) Release(ctx context.Context) error {
 		l.sess.lose("", nil)
 	}
 	var lost error
-	var left *departure
 	c.do(ctx, func() {
 		if l.err == nil {
 			l.end((*releasedError)(l))
 		} else if errors.Is(l.err, ErrLost) {
 			lost = l.err
 		}
-		if l.left == nil {
-			l.left = c.letGo(l, t)
-		}
-		left = l.left
+		c.letGo(l, t)
 	})
 	if lost != nil {
 		return lost // a broken lock stays in the record until its work has stopped: now it goes
 	}
-	select {
-	case <-left.gone:
-		return l.confirmed(left)
-	default:
+	if l.left.gone.Load() {
+		return l.confirmed()
 	}
 	select {
-	case <-left.gone:
-		return l.confirmed(left)
+	case <-c.goneBy(l):
+		return l.confirmed()
 	case <-c.ctx.Done():
 		return fmt.Errorf("release %q: not confirmed before the client was closed; it ends by itself", l.Name())
 	case <-ctx.Done():
@@ -200,8 +196,20 @@ func (l *Lock) Release(ctx context.Context) error {
 	}
 }
 
-func (l *Lock) confirmed(left *departure) error {
-	if left.void {
+// goneBy is closed when a lock's claim is confirmed gone, or void.
+func (c *Client) goneBy(l *Lock) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l.left.done == nil {
+		if l.left.done = make(chan struct{}); l.left.gone.Load() {
+			close(l.left.done)
+		}
+	}
+	return l.left.done
+}
+
+func (l *Lock) confirmed() error {
+	if l.left.void {
 		return fmt.Errorf("release %q: not confirmed before the session ended; it ends by itself", l.Name())
 	}
 	return nil
@@ -252,9 +260,7 @@ func (l *Lock) lose(why string, err error) {
 		l.c.mu.Lock()
 		defer l.c.unlock()
 		for _, o := range others {
-			if o.left == nil {
-				o.left = l.c.letGo(o, l.c.now())
-			}
+			l.c.letGo(o, l.c.now())
 		}
 	})
 }

@@ -47,6 +47,7 @@ var (
 		"Name.took":           "how long a pause is, not whether there is one",
 		"Name.unsure":         "how long a pause is",
 		"Name.eff":            "a buffer",
+		"Name.spare":          "room",
 		"group.retries":       "for people",
 		"group.since":         "for people",
 		"Claim.Retries":       "for people",
