@@ -66,6 +66,7 @@ var (
 		"watched.looked":      "when to look again",
 		"watched.born":        "when to look again",
 		"Grant.At":            "for people",
+		"Breaker.token":       "the claim has it, which is told by its number",
 		"World.Now":           "instants count from it",
 		"World.Leapt":         "what was written counts from it",
 		"World.nonces":        "a counter",
@@ -74,8 +75,9 @@ var (
 	}
 	bounded = map[string]int{
 		"Name.asked": 1, "Name.got": 1, "Name.glanced": 1, "Name.foreignSince": 1, "group.born": 1, // compared with core.Turn
-		"Window.until": 0, // open or not
-		"left.At":      1,
+		"Window.until":  0, // open or not
+		"left.At":       1,
+		"Breaker.since": 0, // whether it waits; else how long a pause is
 	}
 )
 

@@ -2,9 +2,11 @@ package explore
 
 import (
 	"bytes"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"runtime"
+	"slices"
 	"testing"
 )
 
@@ -64,6 +66,33 @@ func TestPack(t *testing.T) {
 				}
 			})
 			w = to
+		}
+	}
+}
+
+// Each field that has a rule of its own in an encoding is there.
+func TestFields(t *testing.T) {
+	fields := map[string]bool{}
+	seen := map[reflect.Type]bool{}
+	var visit func(t reflect.Type)
+	visit = func(t reflect.Type) {
+		if seen[t] {
+			return
+		}
+		switch seen[t] = true; t.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Map:
+			visit(t.Elem())
+		case reflect.Struct:
+			for i := range t.NumField() {
+				fields[t.Name()+"."+t.Field(i).Name] = true
+				visit(t.Field(i).Type)
+			}
+		}
+	}
+	visit(reflect.TypeFor[World]())
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(leftOut)), slices.Collect(maps.Keys(bounded)), slices.Collect(maps.Keys(partly))) {
+		if !fields[name] {
+			t.Errorf("there is no %s", name)
 		}
 	}
 }

@@ -73,6 +73,7 @@ type World struct {
 	Leapt     core.Instant // by how much the store's clock is ahead
 	Ends      []end        // of trust, where there is grace
 	Break     forced
+	Breaker   *core.Breaker // nil: nothing is broken
 
 	bad      string // what is wrong with it
 	nonces   int64
@@ -97,9 +98,8 @@ type end struct {
 type forced struct {
 	Left    int // how many more
 	Session string
-	Nr      int64        // 0: none is under way
-	Held    bool         // it is not removed before its holder has stopped, or cannot believe any more
-	Read    core.Instant // since when the revocation is known to have been read; Never
+	Nr      int64
+	Void    core.Instant // from when the claims of its session are void, which is dead; Never
 	Ends    core.Instant // the end of the window when the holder learnt of it; Never
 	Stopped core.Instant // when the work had stopped; Never
 	Removed bool
@@ -186,7 +186,7 @@ func (k kind) String() string { return [...]string{"write", "heartbeat", "verdic
 // New is the world in which nothing has happened yet.
 func New(s Setup) *World {
 	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, Restarts: s.Restarts, LockV: 100, sessionV: 1 << 12}
-	w.Break = forced{Left: s.Breaks, Read: core.Never, Ends: core.Never, Stopped: core.Never}
+	w.Break = forced{Left: s.Breaks, Void: core.Never, Ends: core.Never, Stopped: core.Never}
 	for _, users := range s.Users {
 		c := fresh()
 		for range users {
@@ -208,6 +208,10 @@ func (w *World) with(i int) *World {
 	v.Clients = slices.Clone(w.Clients)
 	v.Late = slices.Clone(w.Late)
 	v.Ends = slices.Clone(w.Ends)
+	if w.Breaker != nil {
+		b := *w.Breaker
+		v.Breaker = &b
+	}
 	if i >= 0 {
 		c := *w.Clients[i]
 		c.Name, c.Detector, c.Deaths = c.Name.Clone(), c.Detector.Clone(), c.Deaths.Clone()
@@ -281,8 +285,13 @@ func (w *World) apply(s Setup, o *op) *op {
 		}
 		d.Version, d.Record, d.Age = r.Version, r.Record, s.age(w, *r)
 	}
-	w.Late = slices.DeleteFunc(w.Late, func(o *op) bool { return !w.mayWin(o) })
+	w.prune()
 	return &d
+}
+
+// prune forgets late writes that must lose.
+func (w *World) prune() {
+	w.Late = slices.DeleteFunc(w.Late, func(o *op) bool { return !w.mayWin(o) })
 }
 
 // store has a lock record follow the one that is there. session is that of its writer.
