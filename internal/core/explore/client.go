@@ -216,6 +216,14 @@ func (x *shell) answer(o *op, none bool) {
 		if c.Session != nil && c.Session.ID == o.Session {
 			opened, until := c.Session.Opened(), c.Session.Until()
 			eff := c.Session.Answered(o.Beat, out, x.w.Now)
+			switch {
+			case eff.Asked != "":
+				if c.Marked++; c.Marked > 1 {
+					x.w.bad = "marks made heartbeats lose twice in a row"
+				}
+			case o.Won:
+				c.Marked = 0
+			}
 			x.session(eff, until)
 			if opened && !none && !eff.Again && !eff.Lost {
 				x.perform(c.Name.Beaten(x.env()))

@@ -127,6 +127,7 @@ type client struct {
 	Crashed  bool
 	Timer    core.Instant // when the name wants Tick called; Never
 	Detached int          // heartbeats that were to leave its hold alone
+	Marked   int          // heartbeats in a row that lost to a mark
 	Alone    bool         // one has, and the process has ended
 }
 
