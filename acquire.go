@@ -78,7 +78,7 @@ func (r *request) answer(l *Lock, err error) {
 		return
 	}
 	r.done, r.lock, r.err = true, l, err
-	r.ch <- struct{}{}
+	r.c.woken = append(r.c.woken, r)
 }
 
 // announce tells the trace, once, that the request has joined a queue.
@@ -216,21 +216,26 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		return nil, ctx.Err()
 	}
 	defer c.unlock()
-	p, waited := r.p, core.Short(c.now().Sub(r.start))
+	return nil, r.gaveUp(ctx, id)
+}
+
+// gaveUp is the error of a request that has given up, and shared that claim; c.mu is held.
+func (r *request) gaveUp(ctx context.Context, id core.ClaimID) error {
+	p, waited := r.p, core.Short(r.c.now().Sub(r.start))
 	switch {
 	case p.n.Failed() != nil && ctx.Err() != nil:
-		return nil, fmt.Errorf("%w after %s: %w", ctx.Err(), waited, noAnswer(p.n.Failed()))
+		return fmt.Errorf("%w after %s: %w", ctx.Err(), waited, noAnswer(p.n.Failed()))
 	case p.n.Failed() != nil:
-		return nil, fmt.Errorf("gave up after %s: %w", waited, noAnswer(p.n.Failed()))
+		return fmt.Errorf("gave up after %s: %w", waited, noAnswer(p.n.Failed()))
 	case ctx.Err() == nil && (!p.n.Known() || r.try() && p.n.Asked() < r.start):
-		return nil, fmt.Errorf("gave up after %s: the store has not answered", waited)
+		return fmt.Errorf("gave up after %s: the store has not answered", waited)
 	}
 	held := p.heldError(p.n.InTheWay())
 	if ctx.Err() != nil {
 		held.Err = fmt.Errorf("%w after %s", ctx.Err(), waited)
 	}
 	if len(held.Holders) == 0 && !held.Locked && ctx.Err() != nil {
-		return nil, held.Err
+		return held.Err
 	}
 	rec, _ := p.n.Record()
 	for i, w := range rec.Waiters {
@@ -239,7 +244,7 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 			break
 		}
 	}
-	return nil, held
+	return held
 }
 
 // tryPatience is how long a store may take to answer a request that does not wait.
@@ -388,14 +393,10 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 
 // with runs fn under a lock and releases it.
 func (c *Client) with(ctx context.Context, l *Lock, fn func(context.Context, *Lock) error) (err error) {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+	if !c.use() {
 		return ErrClosed
 	}
-	c.used.Add(1)
-	c.mu.Unlock()
-	defer c.used.Done()
+	defer c.unuse()
 	work, cancel := context.WithCancelCause(l.Context())
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	defer func() {

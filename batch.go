@@ -21,6 +21,7 @@ type batcher struct {
 	store Store
 	ctx   context.Context
 	now   func() core.Instant
+	spawn func(func())
 
 	mu     sync.Mutex
 	queue  []*swap
@@ -54,7 +55,7 @@ func (b *batcher) do(w Write, timeout time.Duration) *swap {
 	switch {
 	case b.calls == 0 || b.calls < maxCalls && len(b.queue) >= crowd:
 		b.calls++
-		go b.drain(timeout)
+		b.spawn(func() { b.drain(timeout) })
 	case b.calls < maxCalls && len(b.queue) == 1:
 		if b.timer != nil {
 			b.timer.Stop()
@@ -64,7 +65,7 @@ func (b *batcher) do(w Write, timeout time.Duration) *swap {
 			defer b.mu.Unlock()
 			if len(b.queue) > 0 && b.calls < maxCalls {
 				b.calls++
-				go b.drain(timeout)
+				b.spawn(func() { b.drain(timeout) })
 			}
 		})
 	}
@@ -120,7 +121,7 @@ func (b *batcher) alone(caller context.Context, w Write, timeout time.Duration) 
 	if len(b.queue) == 0 {
 		b.calls--
 	} else {
-		go b.drain(timeout)
+		b.spawn(func() { b.drain(timeout) })
 	}
 	return s, true
 }

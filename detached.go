@@ -45,8 +45,7 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 	claim := Claim{ID: claimID(l.sess.id, l.nr), Name: name, Slots: l.Slots(), Token: l.token, Owner: Owner(sub.owner),
 		Reason: l.reason, Since: time.UnixMicro(l.asked), TTL: core.DetachedTTL(d), Detached: true, Ends: time.Now().Add(left), nr: l.nr}
 	claim.Owner.Session = l.sess.id
-	sub.stop()
-	sub.work.Wait()
+	sub.halt()
 	return claim, nil
 }
 

@@ -17,12 +17,12 @@ func (c *Client) kick(p *place) {
 		return
 	}
 	p.busy = true
-	c.work.Add(1)
 	if c.here && c.mine == nil {
 		c.mine = p // for the goroutine that is at it anyway
+		c.work.Add(1)
 		return
 	}
-	go c.drive(p, nil)
+	c.spawn(func() { c.drive(p, nil) })
 }
 
 // do calls f with c.mu held, and then is itself the driver of the place that f
@@ -38,11 +38,12 @@ func (c *Client) do(ctx context.Context, f func()) {
 	c.unlock()
 	if p != nil {
 		c.drive(p, ctx)
+		c.work.Done()
 	}
 }
 
 // drive performs the steps of a place until there are none, one at a time; notifications, the
-// wait loop and the goroutines that lock and release kick it again. With a context of its
+// poll loop and the goroutines that lock and release kick it again. With a context of its
 // caller it makes one write, and leaves everything else to a goroutine.
 func (c *Client) drive(p *place, here context.Context) {
 	for begun := false; c.ctx.Err() == nil; begun = true {
@@ -65,12 +66,11 @@ func (c *Client) drive(p *place, here context.Context) {
 			}
 			c.checkQuiet()
 			c.unlock()
-			c.work.Done()
 			return
 		case here != nil && (step.Kind != core.Put || p.n.Tried()):
 			p.n.Abort()
 			c.unlock()
-			go c.drive(p, nil)
+			c.spawn(func() { c.drive(p, nil) })
 			return
 		}
 		s, timeout := c.sess, c.callTimeout()
@@ -82,11 +82,10 @@ func (c *Client) drive(p *place, here context.Context) {
 		}
 		c.unlock()
 		if !c.take(p, s, step, timeout, here) {
-			go c.drive(p, nil)
+			c.spawn(func() { c.drive(p, nil) })
 			return
 		}
 	}
-	c.work.Done()
 }
 
 // take performs a step and reports what became of it. It reports false if another goroutine
@@ -96,7 +95,8 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 	case core.AwaitSession:
 		c.awaitOpen(p, s, step.Most)
 	case core.Open:
-		return c.openWith(p, s)
+		c.openWith(p, s)
+		return true
 	case core.Load:
 		answered := c.lookAt(p)
 		c.mu.Lock()
@@ -104,7 +104,7 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 		p.n.Loaded(answered, c.env())
 		return true
 	case core.StaleLoad:
-		c.peek(p)
+		c.readStale(p)
 		return true
 	case core.Pause:
 		if step.About > 0 {
@@ -135,7 +135,7 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 }
 
 // openWith opens a session in one call with its first claim.
-func (c *Client) openWith(p *place, s *session) bool {
+func (c *Client) openWith(p *place, s *session) {
 	var w Write
 	writes := false
 	sw := s.open(func() (Write, bool) {
@@ -149,11 +149,10 @@ func (c *Client) openWith(p *place, s *session) bool {
 		c.mu.Lock()
 		defer c.unlock()
 		p.n.Rested()
-		return true
+		return
 	}
 	sw.write = w
 	c.answered(p, sw, nil)
-	return true
 }
 
 // awaitOpen waits until a session is open, or over.
@@ -245,14 +244,7 @@ func (c *Client) lookAt(p *place) bool {
 }
 
 // saw takes in the store's clock from a record of a place.
-func (p *place) saw(r Record) {
-	if p.pos == nil {
-		return
-	}
-	if p.pos.clock = 0; r.Age >= 0 {
-		p.pos.clock = r.Version + r.Age.Microseconds()
-	}
-}
+func (p *place) saw(r Record) { p.pace.Clock(core.Version(r.Version), r.Age) }
 
 func (c *Client) seeRecord(p *place, r Record, asked core.Instant) {
 	p.saw(r)

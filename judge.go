@@ -12,10 +12,10 @@ import (
 
 // A sighting is one look at a session's record.
 type sighting struct {
-	rec      Record
-	asked    core.Instant // before the call was sent
-	got      core.Instant // after it had been answered
-	glimpsed bool         // it may be out of date: nothing is done on it
+	rec   Record
+	asked core.Instant // before the call was sent
+	got   core.Instant // after it had been answered
+	stale bool         // it may be out of date: nothing is done on it
 }
 
 // judge is a failure detector with what it needs of its client.
@@ -32,7 +32,7 @@ func (j *judge) forget(keep func(session string) bool) {
 	j.detector.Forget(keep)
 }
 
-// hurry has the wait loop look at the sessions soon.
+// hurry has the poll loop look at the sessions soon.
 func (j *judge) hurry() { j.mu.Lock(); j.hurried = true; j.mu.Unlock() }
 
 // due says whether a judgement of one of the sessions is due at t, or a hint
@@ -71,7 +71,7 @@ func (j *judge) consider(session string, s sighting) (core.Judgement, core.Obser
 	}
 	o.Now = c.now() // read later than the first sight: that is on the safe side
 	return j.detector.Observe(session, core.Sighting{Record: rec, Absent: len(s.rec.Value) == 0, Version: version,
-		Age: s.rec.Age, Asked: s.asked, Got: s.got, Stale: s.glimpsed}, o), o
+		Age: s.rec.Age, Asked: s.asked, Got: s.got, Stale: s.stale}, o), o
 }
 
 func (c *Client) isWaiting() bool {
@@ -129,7 +129,7 @@ func (c *Client) judgeBy(j *judge, ctx context.Context, looks map[string]sightin
 		if v.Verdict == core.Alive && !v.Record.Detached && len(s.rec.Value) > 0 && c.proof.near(id) && c.proof.dead(id) {
 			v = v.Bury(provenDead, o)
 		}
-		if s.glimpsed && v.Verdict != core.Alive {
+		if s.stale && v.Verdict != core.Alive {
 			unsure = append(unsure, id)
 			continue
 		}

@@ -159,26 +159,42 @@ func (l *Lock) Proof() *os.File {
 // means perhaps: the client sees to it until its session ends. Again, it gives
 // the same answer.
 func (l *Lock) Release(ctx context.Context) error {
-	c := l.c
 	t := l.c.now()
+	l.checkWindow(t)
+	var lost error
+	l.c.do(ctx, func() { lost = l.giveBack(t) })
+	if lost != nil {
+		return lost
+	}
+	return l.awaitGone(ctx)
+}
+
+// checkWindow ends the session if its window has ended.
+func (l *Lock) checkWindow(t core.Instant) {
 	if !l.sess.trustedAt(t) {
 		l.sess.lose("", nil)
 	}
-	var lost error
-	c.do(ctx, func() {
-		if l.err == nil {
-			l.end((*releasedError)(l))
-		} else if errors.Is(l.err, ErrLost) {
-			lost = l.err
-		}
-		c.letGo(l, t)
-	})
-	if lost != nil {
-		return lost // a broken lock stays in the record until its work has stopped: now it goes
+}
+
+// giveBack ends belief in a lock, and has its claim go; c.mu is held. It returns the error of a
+// lock that had been lost before. One that was broken stays in the record until its work has
+// stopped: now it goes.
+func (l *Lock) giveBack(t core.Instant) (lost error) {
+	if l.err == nil {
+		l.end((*releasedError)(l))
+	} else if errors.Is(l.err, ErrLost) {
+		lost = l.err
 	}
+	l.c.letGo(l, t)
+	return lost
+}
+
+// awaitGone waits until the claim of a lock that was given back is confirmed to be gone.
+func (l *Lock) awaitGone(ctx context.Context) error {
 	if l.left.gone.Load() {
 		return l.confirmed()
 	}
+	c := l.c
 	select {
 	case <-c.goneBy(l):
 		return l.confirmed()
@@ -221,11 +237,12 @@ func (l *Lock) end(cause error) {
 		return
 	}
 	l.err = cause
-	if l.cancel != nil {
-		l.cancel(cause)
+	if cancel := l.cancel; cancel != nil {
+		l.c.later = append(l.c.later, func() { cancel(cause) })
 	}
 	if l.set != nil && (!errors.Is(cause, ErrReleased) || !slices.ContainsFunc(l.set.locks, func(o *Lock) bool { return o.err == nil })) {
-		l.set.cancel(cause) // when one is lost, or the last is released
+		set := l.set
+		l.c.later = append(l.c.later, func() { set.cancel(cause) }) // when one is lost, or the last is released
 	}
 	if t := l.c.opts.Trace; t != nil && t.Ended != nil {
 		name, token, held := l.Name(), l.token, l.c.now().Sub(l.since)
@@ -245,7 +262,9 @@ func (l *Lock) lose(why string, err error) {
 	}
 	lost := &lostError{l.Name(), l.token, why, err}
 	l.end(lost)
-	l.c.log.Warn("lock lost", "name", l.Name(), "token", l.token, "why", why, "err", err)
+	l.c.later = append(l.c.later, func() {
+		l.c.log.Warn("lock lost", "name", l.Name(), "token", l.token, "why", why, "err", err)
+	})
 	if l.set == nil {
 		return
 	}
@@ -279,17 +298,32 @@ type Locks []*Lock
 
 // Release gives all of them back, as Lock.Release does.
 func (s Locks) Release(ctx context.Context) error {
-	done := make(chan error, len(s))
 	var errs []error
+	var wait Locks
 	seen := make(map[*Lock]bool)
 	for _, l := range s {
-		if !seen[l] {
-			seen[l] = true
-			go func() { done <- l.Release(ctx) }()
+		if seen[l] {
+			continue
+		}
+		seen[l] = true
+		if lost := l.leave(); lost != nil {
+			errs = append(errs, lost)
+		} else {
+			wait = append(wait, l)
 		}
 	}
-	for range seen {
-		errs = append(errs, <-done)
+	for _, l := range wait {
+		errs = append(errs, l.awaitGone(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// leave is Release that does not wait until the claim is gone. The driver of the name gives it
+// back.
+func (l *Lock) leave() (lost error) {
+	t := l.c.now()
+	l.checkWindow(t)
+	l.c.mu.Lock()
+	defer l.c.unlock()
+	return l.giveBack(t)
 }

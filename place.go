@@ -20,8 +20,7 @@ type place struct {
 	leaving []*departure         // claims whose going somebody waits for
 	busy    bool                 // a driver is at it
 	left    leftBehind           // when it was left last
-	lookAt  core.Instant         // when the wait loop looks at it because of a hint
-	pos     *position            // nil until it waits
+	pace    *core.Pace           // nil until it waits, or is to be read
 }
 
 // A departure is a lock's claim that is to go.
@@ -105,7 +104,7 @@ func (c *Client) perform(p *place, eff *core.Effects) {
 		})
 	}
 	if eff.Beat && c.sess != nil {
-		c.log.Warn("no longer in the queue", "name", p.name)
+		c.later = append(c.later, func() { c.log.Warn("no longer in the queue", "name", p.name) })
 		signal(c.sess.wake)
 	}
 	if eff.Tick != core.Never {
@@ -119,7 +118,7 @@ func (c *Client) perform(p *place, eff *core.Effects) {
 	if news {
 		c.follow(p)
 		if p.n.Waits() {
-			c.startWaiting()
+			c.startPolling()
 		}
 	}
 	if work {
@@ -173,7 +172,7 @@ func (c *Client) place(name string) *place {
 	}
 	p := c.idle[name]
 	if p == nil {
-		p = &place{name: name, n: core.NewName(), lookAt: core.Never}
+		p = &place{name: name, n: core.NewName()}
 		c.places[name] = p
 		return p
 	}
@@ -181,7 +180,7 @@ func (c *Client) place(name string) *place {
 	c.places[name] = p
 	if old := p.left; old.version != 0 && c.now().Sub(old.at) < recently {
 		if old.pace > 0 {
-			p.pos = &position{moved: core.Never, pace: old.pace}
+			p.pace = core.NewPace(old.pace)
 		}
 		c.perform(p, p.n.Seen(old.rec, old.version, old.at, old.pace > 0, c.env()))
 	}
@@ -246,16 +245,13 @@ func (c *Client) leave(p *place) {
 	delete(c.places, p.name)
 	p.left = leftBehind{}
 	if rec, version := p.n.Record(); len(rec.Holders)+len(rec.Waiters) > 0 {
-		p.left = leftBehind{rec: *rec, version: version, at: c.now()}
-		if p.pos != nil {
-			p.left.pace = p.pos.pace
-		}
+		p.left = leftBehind{rec: *rec, version: version, at: c.now(), pace: p.pace.Quick()}
 	}
 	if len(c.idle) >= maxIdle {
 		clear(c.idle)
 	}
 	p.n.Forget()
-	p.pos, p.lookAt = nil, core.Never
+	p.pace = nil
 	c.idle[p.name] = p
 }
 

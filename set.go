@@ -28,9 +28,8 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option)
 	}
 	got := make(map[string]*Lock)
 	if err := c.collect(ctx, sorted, opts, got); err != nil {
-		release := context.WithoutCancel(ctx)
 		for _, l := range got {
-			go l.Release(release)
+			l.leave()
 		}
 		return nil, err
 	}
@@ -77,13 +76,9 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 		}
 		why := c.tryAll(ctx, set, missing, start, within, opts, got)
 		step := set.Next(c.now())
-		// Nobody waits until these are confirmed to be gone: the name's driver gets to that
-		// before it asks again.
-		gone := context.WithoutCancel(ctx)
-		for _, name := range step.Back {
-			l := got[name]
+		for _, name := range step.Back { // their drivers get to that before they ask again
+			got[name].leave()
 			delete(got, name)
-			go l.Release(gone)
 		}
 		switch step.Kind {
 		case core.SetFail:
