@@ -15,47 +15,6 @@ import (
 
 const tick = core.Instant(time.Second)
 
-// A Setup bounds a world.
-type Setup struct {
-	Users     [][]int // for each client, the slots of each of its goroutines: 1 exclusive, 0 shared
-	Rounds    int     // how often each takes the lock
-	TTL       int     // in ticks
-	Sessions  int     // of each client
-	Crashes   int
-	Ambiguous int      // writes that are never answered
-	Cancels   int      // requests that are given up
-	Restarts  int      // of clients that have crashed
-	NewTTLs   []int    // what the store's TTL becomes, one after the other, in ticks
-	Grace     int      // in ticks
-	Detach    int      // ticks for which a hold of the first client may be left without a process
-	Breaks    int      // of claims, by somebody else
-	Still     bool     // time stands still: no session is declared dead
-	Marks     bool     // a detector may suspect
-	Ages      bool     // the store has a clock
-	Leap      int      // quarters of a tick by which it leaps, once
-	Limit     int      // states; 0: none
-	After     []string // actions that come before all others
-}
-
-// longest is how far back an instant can matter.
-func (s Setup) longest() core.Instant {
-	most := ticks(slices.Max(append([]int{s.TTL}, s.NewTTLs...)))
-	if s.Detach > 0 {
-		most = max(most, core.DetachedTTL(ticks(s.Detach)))
-	}
-	return core.Instant(most + ticks(s.Grace+1))
-}
-
-func ticks(n int) time.Duration { return time.Duration(n) * time.Duration(tick) }
-
-// ttl is what the store's setting says.
-func (s Setup) ttl(w *World) time.Duration {
-	if w.Set > 0 {
-		return ticks(s.NewTTLs[w.Set-1])
-	}
-	return ticks(s.TTL)
-}
-
 // A World is a store and its clients at one instant.
 type World struct {
 	Now       core.Instant
@@ -107,28 +66,28 @@ type forced struct {
 
 // A client is one process: the core's machines, and what of its shell matters.
 type client struct {
-	Name     *core.Name
-	Session  *core.Session // nil: none
-	Detector *core.Detector
-	Deaths   *core.Deaths
-	Users    []user
-	Write    *op
-	Beat     *op
-	Verdict  *op
-	Driving  bool // a driver is at the name,
-	Out      core.Kind
-	Again    bool // another heartbeat is wanted at once
-	Beaten   core.Instant
-	Left     *left // what its name looked like when nothing was wanted there
-	Claims   int64
-	Opened   int // sessions
-	Last     core.Token
-	Gone     bool // it has crashed, or is out of sessions
-	Crashed  bool
-	Timer    core.Instant // when the name wants Tick called; Never
-	Detached int          // heartbeats that were to leave its hold alone
-	Marked   int          // heartbeats in a row that lost to a mark
-	Alone    bool         // one has, and the process has ended
+	Name        *core.Name
+	Session     *core.Session // nil: none
+	Detector    *core.Detector
+	Deaths      *core.Deaths
+	Users       []user
+	Write       *op
+	Beat        *op
+	Verdict     *op
+	Reconciling bool // a driver is at the name
+	Out         core.Kind
+	Again       bool // another heartbeat is wanted at once
+	Beaten      core.Instant
+	Left        *left // what its name looked like when nothing was wanted there
+	Claims      int64
+	Opened      int // sessions
+	Last        core.Token
+	Gone        bool // it has crashed, or is out of sessions
+	Crashed     bool
+	Timer       core.Instant // when the name wants Tick called; Never
+	Detached    int          // heartbeats that were to leave its hold alone
+	Marked      int          // heartbeats in a row that lost to a mark
+	Alone       bool         // one has, and the process has ended
 }
 
 type left struct {
