@@ -5,11 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"reflect"
-	"runtime"
-	"runtime/debug"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 )
@@ -28,8 +24,6 @@ type Model[S comparable] struct {
 	Done func(s S) bool
 	// Show tells a state to people. It may be nil.
 	Show func(s S) string
-	// Report is told now and then how far Count has come. It may be nil.
-	Report func(Result)
 	// Limit is how many states are looked at at most; 0: all.
 	Limit int
 }
@@ -78,7 +72,7 @@ func (m Model[S]) Explore() (r Result) {
 	mustBeFlat[S]()
 	began := time.Now()
 	defer func() { r.Seconds = time.Since(began).Seconds() }()
-	seen := newTable(true)
+	seen := newTable()
 	var g graph
 	var now, next queue[S]
 	n := uint32(0)
@@ -151,78 +145,6 @@ func (m Model[S]) Explore() (r Result) {
 			return found(i, Stuck)
 		}
 	}
-	return r
-}
-
-// Count searches for violations only, with all processors, and keeps eight bytes a
-// state. It is for what is too large for Explore.
-func (m Model[S]) Count() (r Result) {
-	mustBeFlat[S]()
-	defer debug.SetGCPercent(debug.SetGCPercent(30)) // nearly all of it is what has to be kept
-	began := time.Now()
-	defer func() { r.Seconds = time.Since(began).Seconds() }()
-	seen := newTable(false)
-	var now queue[S]
-	for _, s := range m.Init {
-		if seen.share(fingerprint(&s)) {
-			now.push(s)
-			r.States++
-		}
-	}
-	var mu sync.Mutex
-	for !now.empty() {
-		var next queue[S]
-		var turn atomic.Int64
-		var work sync.WaitGroup
-		for range runtime.GOMAXPROCS(0) {
-			work.Go(func() {
-				var mine queue[S]
-				var states, transitions int
-				var broken string
-				emit := func(_ Step, s S) {
-					transitions++
-					if !seen.share(fingerprint(&s)) {
-						return
-					}
-					states++
-					mine.push(s)
-					if bad := m.Bad(s); bad != "" {
-						broken = bad
-					}
-				}
-				for broken == "" {
-					i := int(turn.Add(1)) - 1
-					if i >= len(now.pieces) {
-						break
-					}
-					for _, s := range now.pieces[i] {
-						m.Next(s, emit)
-					}
-					now.pieces[i] = nil
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				r.States += states
-				r.Transitions += transitions
-				next.pieces = append(next.pieces, mine.pieces...)
-				if broken != "" {
-					r.Found = broken
-				}
-			})
-		}
-		work.Wait()
-		now = next
-		if !now.empty() {
-			r.Depth++
-		}
-		if m.Report != nil {
-			m.Report(r)
-		}
-		if r.Found != "" || m.Limit > 0 && r.States > m.Limit {
-			return r
-		}
-	}
-	r.Complete = true
 	return r
 }
 

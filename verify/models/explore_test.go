@@ -19,10 +19,8 @@ var wheels = Model[[3]uint8]{
 }
 
 func TestEveryStateOnce(t *testing.T) {
-	for name, r := range map[string]Result{"Explore": wheels.Explore(), "Count": wheels.Count()} {
-		if r.States != 125 || r.Transitions != 375 || r.Depth != 12 || !r.Complete || r.Found != "" {
-			t.Errorf("%s: %v, want 125 states, 375 transitions, depth 12, all of them", name, r)
-		}
+	if r := wheels.Explore(); r.States != 125 || r.Transitions != 375 || r.Depth != 12 || !r.Complete || r.Found != "" {
+		t.Errorf("%v, want 125 states, 375 transitions, depth 12, all of them", r)
 	}
 }
 
@@ -37,9 +35,6 @@ func TestShortestWay(t *testing.T) {
 	r := m.Explore()
 	if want := []string{"A turns", "C turns", "C turns"}; r.Found != "there" || !slices.Equal(slices.Sorted(slices.Values(r.Trace)), want) {
 		t.Errorf("found %q by %q, want it by %q in some order", r.Found, r.Trace, want)
-	}
-	if r := m.Count(); r.Found != "there" || r.Complete {
-		t.Errorf("Count: %v, want it found", r)
 	}
 }
 

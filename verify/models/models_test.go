@@ -12,7 +12,6 @@ import (
 
 var (
 	full  = flag.Bool("full", false, "search the models of medium size as well, which takes minutes")
-	large = flag.Bool("large", false, "let TestLarge search the large ones, which takes many minutes and up to 12 GiB")
 	trace = flag.Int("trace", 4, "of the way to a violation show so many last steps; 0: all")
 )
 
@@ -22,14 +21,6 @@ func TestModels(t *testing.T) {
 	if *full {
 		run(t, models.Medium)
 	}
-}
-
-// TestLarge searches what is large.
-func TestLarge(t *testing.T) {
-	if !*large {
-		t.Skip("only with -large")
-	}
-	run(t, models.Large)
 }
 
 func run(t *testing.T, size models.Size) {

@@ -1,57 +1,42 @@
 package models
 
-import "sync"
-
-// A table is a set of fingerprints, open-addressed, in shards that grow one at
-// a time, so that a hundred million states need little more than their eight
-// bytes each. With indexed set it also keeps a number for each.
-type table struct {
-	indexed bool
-	shards  [256]shard
-}
+// A table numbers fingerprints. It is open-addressed, in shards that grow one at a time, so
+// that a state needs little more than twelve bytes.
+type table struct{ shards [256]shard }
 
 type shard struct {
-	mu  sync.Mutex
 	n   int
 	fps []uint64 // 0: free
 	at  []uint32
 }
 
-func newTable(indexed bool) *table { return &table{indexed: indexed} }
+func newTable() *table { return &table{} }
 
 // insert adds a fingerprint with a number. It returns the number that the
 // fingerprint has, and whether it is new.
 func (t *table) insert(fp uint64, number uint32) (uint32, bool) {
 	s := &t.shards[fp>>56]
 	if s.n >= len(s.fps)/4*3 {
-		s.grow(t.indexed)
+		s.grow()
 	}
 	mask := uint64(len(s.fps) - 1)
 	for i := fp & mask; ; i = (i + 1) & mask {
 		switch s.fps[i] {
 		case fp:
-			if t.indexed {
-				return s.at[i], false
-			}
-			return 0, false
+			return s.at[i], false
 		case 0:
 			s.fps[i] = fp
 			s.n++
-			if t.indexed {
-				s.at[i] = number
-			}
+			s.at[i] = number
 			return number, true
 		}
 	}
 }
 
-func (s *shard) grow(indexed bool) {
+func (s *shard) grow() {
 	fps, at := s.fps, s.at
 	n := max(64, 2*len(fps))
-	s.fps = make([]uint64, n)
-	if indexed {
-		s.at = make([]uint32, n)
-	}
+	s.fps, s.at = make([]uint64, n), make([]uint32, n)
 	mask := uint64(n - 1)
 	for j, fp := range fps {
 		if fp == 0 {
@@ -62,19 +47,8 @@ func (s *shard) grow(indexed bool) {
 			i = (i + 1) & mask
 		}
 		s.fps[i] = fp
-		if indexed {
-			s.at[i] = at[j]
-		}
+		s.at[i] = at[j]
 	}
-}
-
-// share is insert without numbers for several goroutines.
-func (t *table) share(fp uint64) bool {
-	s := &t.shards[fp>>56]
-	s.mu.Lock()
-	_, fresh := t.insert(fp, 0)
-	s.mu.Unlock()
-	return fresh
 }
 
 // A queue is what a breadth-first search has still to look at, in pieces, so that it

@@ -39,23 +39,10 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 				x.c.Out = core.Idle
 				x.perform(x.c.Name.Looked(x.w.Lock, x.w.LockV, x.w.Now, nil, x.env()))
 				x.c.Name.Loaded(true, x.env())
-				x.drive()
+				x.reconcile()
 			})
 		}
-		// It looks because it waits, or because of a notification, which may be late.
-		_, v := c.Name.Record()
-		blocked := func() bool {
-			return !c.Driving && c.Name.Waits() && c.Name.Blocked((&shell{Setup: s, w: w, i: i, c: c}).env())
-		}
-		if (c.Name.Waits() || c.Name.Known() && c.Write != nil) && (v != w.LockV || c.Write != nil || blocked()) {
-			act(i, who+" polls", false, func(x *shell) {
-				_, was := x.c.Name.Record()
-				x.perform(x.c.Name.Saw(x.w.Lock, x.w.LockV, x.w.Now, x.env()))
-				if _, now := x.c.Name.Record(); now != was || x.c.Name.Blocked(x.env()) {
-					x.kick()
-				}
-			})
-		}
+		s.polls(w, i, who, act)
 		s.time(w, i, who, act)
 		if w.Crashes > 0 {
 			act(i, who+" crashes", true, func(x *shell) {
@@ -75,6 +62,25 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 	}
 	if !s.Still {
 		act(-1, "a tick", false, func(x *shell) { x.w.Now += tick })
+	}
+}
+
+// polls are looks at the record of a client that waits, or that a notification, which may be
+// late, wakes up.
+func (s Setup) polls(w *World, i int, who string, act act) {
+	c := w.Clients[i]
+	_, v := c.Name.Record()
+	blocked := func() bool {
+		return !c.Reconciling && c.Name.Waits() && c.Name.Blocked((&shell{Setup: s, w: w, i: i, c: c}).env())
+	}
+	if (c.Name.Waits() || c.Name.Known() && c.Write != nil) && (v != w.LockV || c.Write != nil || blocked()) {
+		act(i, who+" polls", false, func(x *shell) {
+			_, was := x.c.Name.Record()
+			x.perform(x.c.Name.Saw(x.w.Lock, x.w.LockV, x.w.Now, x.env()))
+			if _, now := x.c.Name.Record(); now != was || x.c.Name.Blocked(x.env()) {
+				x.enqueue()
+			}
+		})
 	}
 }
 
@@ -162,14 +168,14 @@ func (x *shell) release(k int) {
 func (x *shell) restart() {
 	x.w.Restarts--
 	c := fresh()
-	c.Opened = x.c.Opened
+	c.Opened, c.Last = x.c.Opened, x.c.Last
 	for range x.Users[x.i] {
 		c.Users = append(c.Users, user{Rounds: 1})
 	}
 	x.w.Clients[x.i] = c
 }
 
-// time is what comes with it: heartbeats, the end of a window, looks at sessions.
+// time is what comes with it: heartbeats, the end of a window, observations of sessions.
 func (s Setup) time(w *World, i int, who string, act act) {
 	c := w.Clients[i]
 	beat := func() { act(i, who+" sends a heartbeat", false, func(x *shell) { x.beat() }) }
@@ -201,7 +207,7 @@ func (s Setup) time(w *World, i int, who string, act act) {
 	(&shell{Setup: s, w: w, i: i, c: c}).ahead(func(session string) {
 		if !seen[session] {
 			seen[session] = true
-			act(i, who+" looks at "+session, false, func(x *shell) { x.observe(session) })
+			act(i, who+" observes "+session, false, func(x *shell) { x.observe(session) })
 		}
 	})
 }
@@ -210,7 +216,7 @@ func (x *shell) ahead(f func(session string)) { x.c.Name.Ahead(x.env(), f) }
 
 // busy says whether a client has business left.
 func (s Setup) busy(c *client) bool {
-	if c.Driving || c.Name.Debt() || c.Write != nil || c.Name.Doubt() {
+	if c.Reconciling || c.Name.Debt() || c.Write != nil || c.Name.Doubt() {
 		return true
 	}
 	return slices.ContainsFunc(c.Users, func(u user) bool { return u.State != idle || u.Rounds > 0 })

@@ -7,57 +7,102 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
-// breaker is who writes for somebody that breaks a claim.
-const breaker = -2
+// byBreaker says of a write that it is that of somebody who breaks a claim.
+const byBreaker = -2
 
-// breaker is what somebody does who breaks a claim: it writes a revocation into the session,
-// and removes the claim when its holder cannot believe in it any more. Each is done at one
-// instant.
+// breaker is what somebody does who breaks a claim. Each of its calls is done at one instant;
+// one that reads goes on with the next.
 func (s Setup) breaker(w *World, act act) {
-	b := &w.Break
-	if b.Nr == 0 {
-		if b.Left == 0 {
-			return
-		}
+	b := w.Breaker
+	if b == nil {
 		for _, c := range slices.Concat(w.Lock.Holders, w.Lock.Waiters) {
-			if r := w.find(c.Session); !absent(r.Record) && r.Record.Dead == 0 {
-				act(-1, fmt.Sprintf("%s.%d is to be broken", c.Session, c.Nr), true, func(x *shell) { x.w.revoke(c) })
+			if w.Break.Left > 0 {
+				act(-1, fmt.Sprintf("%s.%d is to be broken", c.Session, c.Nr), true, func(x *shell) {
+					x.w.Break.Left--
+					x.w.Break.Session, x.w.Break.Nr = c.Session, c.Nr
+					x.w.Breaker = core.NewBreaker("", core.Break{Session: c.Session, Nr: c.Nr, Reason: "test"}, c.Token)
+				})
 			}
 		}
 		return
 	}
-	claim, holds, there := w.Lock.Find(b.Session, b.Nr)
-	row := w.find(b.Session)
-	if !there || b.Removed {
-		return
-	}
-	read := len(row.Record.Revoked) == 0 && !absent(row.Record)
-	if holds && read && b.Read == core.Never && row.Record.Dead == 0 {
-		act(-1, "the breaker sees that it was read", false, func(x *shell) { x.w.Break.Read = x.w.Now })
-	}
-	if !holds || b.Read != core.Never && w.Now.Sub(b.Read) >= row.Record.Duration()+ticks(s.Grace) {
-		act(-1, "the breaker removes the claim", false, func(x *shell) { x.w.remove(s, claim) })
+	switch step, _ := b.Next(w.Now); step {
+	case core.BreakDone, core.BreakGone:
+	case core.BreakGrace:
+		if w.Now >= w.Break.Void {
+			act(-1, "the breaker has waited for the grace", false, func(x *shell) { x.w.Breaker.Rested() })
+		}
+	case core.BreakLook, core.BreakObserve, core.BreakPause:
+		act(-1, "the breaker looks", false, func(x *shell) { x.breakerLooks() })
+	case core.BreakRevoke:
+		act(-1, "the breaker revokes", false, func(x *shell) { x.breakerRevokes() })
+	case core.BreakRemove:
+		act(-1, "the breaker removes the claim", false, func(x *shell) { x.breakerRemoves() })
+	default:
+		act(-1, "the breaker finds out how it went", false, func(x *shell) { x.breakerTraces(step) })
 	}
 }
 
-// revoke writes into a session that one of its claims is broken.
-func (w *World) revoke(c core.Claim) {
-	w.Break.Left--
-	w.Break.Session, w.Break.Nr = c.Session, c.Nr
-	r := w.row(c.Session)
+// breakerLooks reads until there is something to write, or to wait for.
+func (x *shell) breakerLooks() {
+	w, b := x.w, x.w.Breaker
+	for {
+		switch step, _ := b.Next(w.Now); step {
+		case core.BreakPause:
+			b.Rested()
+		case core.BreakLook:
+			b.Saw(&w.Lock)
+		case core.BreakObserve:
+			r := w.find(w.Break.Session)
+			dead := r.Record.Dead != 0
+			if dead {
+				w.Break.Void = w.Now.Add(ticks(int(r.Record.Grace / 1000)))
+			}
+			b.Observed(core.Sighting{Record: r.Record, Absent: absent(r.Record), Version: r.Version, Age: -1, Asked: w.Now, Got: w.Now}, dead)
+			return
+		default:
+			return
+		}
+	}
+}
+
+func (x *shell) breakerRevokes() {
+	r := x.w.row(x.w.Break.Session)
 	next := r.Record
-	next.Revoked = append(slices.Clone(next.Revoked), core.Revocation{Nr: c.Nr, Reason: "test"})
-	w.write(r, next)
-	w.Late = slices.DeleteFunc(w.Late, func(o *op) bool { return !w.mayWin(o) })
+	next.Revoked = slices.Clone(next.Revoked)
+	sent, write, err := x.w.Breaker.Revoke(&next, absent(r.Record))
+	if err != nil {
+		x.w.bad = err.Error()
+	}
+	if write {
+		x.w.write(r, next)
+	}
+	x.w.Breaker.Revoked(sent, x.w.Now)
+	x.w.prune()
 }
 
-// remove takes the claim out of the record.
-func (w *World) remove(s Setup, c core.Claim) {
-	w.Break.Removed = true
+func (x *shell) breakerRemoves() {
+	w := x.w
 	next := w.Lock.Clone()
-	next.Drop(func(o core.Claim) bool { return o.Is(c.Session, c.Nr) })
-	next.AddBreak(core.Break{Session: c.Session, Nr: c.Nr, Token: c.Token, Reason: "test"})
-	next.Settle(func(string) bool { return false })
-	w.store(s, breaker, "", next.Stored(w.LockV, w.LockV+1))
-	w.Late = slices.DeleteFunc(w.Late, func(o *op) bool { return !w.mayWin(o) })
+	r := w.Breaker.Remove(&next, x.breakerKnowsDead)
+	if r == core.Removed {
+		w.Break.Removed = true
+		w.store(x.Setup, byBreaker, "", next.Stored(w.LockV, w.LockV+1))
+		w.prune()
+	}
+	w.Breaker.Removed(r, w.Now)
+}
+
+// breakerKnowsDead: it knows of the session of which it breaks a claim, if of any.
+func (x *shell) breakerKnowsDead(session string) bool {
+	b := x.w.Break
+	return session == b.Session && b.Void != core.Never && x.w.Now >= b.Void
+}
+
+func (x *shell) breakerTraces(step core.BreakKind) {
+	if step == core.BreakTrace {
+		x.w.Breaker.Traced(&x.w.Lock, nil, x.breakerKnowsDead(x.w.Break.Session))
+	} else {
+		x.w.Breaker.Rested()
+	}
 }

@@ -26,7 +26,7 @@ func (x *shell) env() *core.Env {
 	return e
 }
 
-// perform takes in the effects of an event, and has a driver begin if one is needed.
+// perform takes in the effects of an event, and reconciles if that is needed.
 func (x *shell) perform(eff *core.Effects) {
 	c, work := x.c, eff.Work
 	if eff.Tick != core.Never && (c.Timer == core.Never || eff.Tick < c.Timer) {
@@ -65,7 +65,7 @@ func (x *shell) perform(eff *core.Effects) {
 	}
 	x.forget()
 	if work {
-		x.kick()
+		x.enqueue()
 	}
 }
 
@@ -78,23 +78,23 @@ func (x *shell) forget() {
 	x.c.Detector.Forget(func(s string) bool { return ahead[s] })
 }
 
-func (x *shell) kick() {
-	if !x.c.Driving && !x.c.Gone {
-		x.c.Driving = true
+func (x *shell) enqueue() {
+	if !x.c.Reconciling && !x.c.Gone {
+		x.c.Reconciling = true
 		x.c.Name.Begin()
-		x.drive()
+		x.reconcile()
 	}
 }
 
-// drive asks the name for steps, until one takes time.
-func (x *shell) drive() {
+// reconcile asks the name for steps, until one takes time.
+func (x *shell) reconcile() {
 	c := x.c
 	for !c.Gone {
 		step, eff := c.Name.Next(x.env())
 		x.perform(eff)
 		switch step.Kind {
 		case core.Idle:
-			if c.Driving = false; step.Forget && !c.Name.Debt() {
+			if c.Reconciling = false; step.Forget && !c.Name.Debt() {
 				x.leave()
 			}
 			return
@@ -178,7 +178,7 @@ func (x *shell) retire() {
 		x.ended(s.ID, s.Until())
 	}
 	gone := fresh()
-	gone.Gone, gone.Opened = true, x.c.Opened
+	gone.Gone, gone.Opened, gone.Last = true, x.c.Opened, x.c.Last
 	x.w.Clients[x.i] = gone
 	x.c.Gone = true
 }
@@ -207,7 +207,7 @@ func (x *shell) answer(o *op, none bool) {
 			out = core.Outcome{Sent: o.Sent, Err: errNoAnswer}
 		}
 		x.perform(c.Name.Answered(out, x.env()))
-		x.drive()
+		x.reconcile()
 	case ofBeat:
 		out := core.SessionOutcome{Won: o.Won, Version: o.Version, Record: o.Record, Absent: absent(o.Record)}
 		if none {
@@ -216,6 +216,14 @@ func (x *shell) answer(o *op, none bool) {
 		if c.Session != nil && c.Session.ID == o.Session {
 			opened, until := c.Session.Opened(), c.Session.Until()
 			eff := c.Session.Answered(o.Beat, out, x.w.Now)
+			switch {
+			case eff.Asked != "":
+				if c.Marked++; c.Marked > 1 {
+					x.w.bad = "marks made heartbeats lose twice in a row"
+				}
+			case o.Won:
+				c.Marked = 0
+			}
 			x.session(eff, until)
 			if opened && !none && !eff.Again && !eff.Lost {
 				x.perform(c.Name.Beaten(x.env()))
@@ -288,7 +296,7 @@ func (x *shell) awaited() {
 	if x.c.Out == core.AwaitSession {
 		x.c.Out = core.Idle
 		x.c.Name.Rested()
-		x.drive()
+		x.reconcile()
 	}
 }
 
@@ -298,11 +306,11 @@ func (x *shell) died(session string, tomb core.SessionRecord, age time.Duration)
 	c.Deaths.Know(session, tomb, age, x.w.Now, x.w.clocks())
 	c.Detector.Forget(func(s string) bool { return s != session })
 	if c.Name.Waits() && c.Name.Blocked(x.env()) {
-		x.kick()
+		x.enqueue()
 	}
 }
 
-// observe looks at a session that is ahead.
+// observe sees a session that is ahead.
 func (x *shell) observe(session string) {
 	c, r := x.c, x.w.find(session)
 	age := x.age(x.w, r)

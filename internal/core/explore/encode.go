@@ -13,9 +13,9 @@ import (
 )
 
 // An encoder writes a world so that two that behave alike come out alike. What a number means
-// is told by its type: instants count from now, versions and nonces are numbered in the order
+// is said by its type: instants count from now, versions and nonces are numbered in the order
 // in which they come up, tokens count from the version of the lock. A field that is new in the
-// core counts without anybody thinking of it; what is left out is listed here.
+// core counts without anybody thinking of it; what is left out is listed in fields.go.
 type encoder struct {
 	buf      []byte
 	w        *World
@@ -39,71 +39,7 @@ func (n *numbering[T]) of(v T) byte {
 	return byte(i)
 }
 
-// leftOut has the fields on which nothing is decided, each with the reason. bounded has how
-// many ticks back an instant matters.
-var (
-	leftOut = map[string]string{
-		"Name.step":           "the world has it",
-		"Name.took":           "how long a pause is, not whether there is one",
-		"Name.unsure":         "how long a pause is",
-		"Name.eff":            "a buffer",
-		"Name.spare":          "room",
-		"group.retries":       "for people",
-		"group.since":         "for people",
-		"Claim.Retries":       "for people",
-		"Claim.Since":         "for people",
-		"Session.why":         "for people",
-		"SessionRecord.Why":   "for people",
-		"SessionRecord.By":    "for people",
-		"SessionRecord.Owner": "for people",
-		"SessionRecord.Beat":  "told by the nonce",
-		"Break.Was":           "for people",
-		"Break.By":            "for people",
-		"Revocation.By":       "for people",
-		"Suspicion.By":        "for people",
-		"Judgement.Why":       "for people",
-		"Judgement.Record":    "its write says it",
-		"watched.looked":      "when to look again",
-		"watched.born":        "when to look again",
-		"Grant.At":            "for people",
-		"World.Now":           "instants count from it",
-		"World.Leapt":         "what was written counts from it",
-		"World.nonces":        "a counter",
-		"World.sessionV":      "a counter",
-		"World.bad":           "nothing follows",
-	}
-	bounded = map[string]int{
-		"Name.asked": 1, "Name.got": 1, "Name.glanced": 1, "Name.foreignSince": 1, "group.born": 1, // compared with core.Turn
-		"Window.until": 0, // open or not
-		"left.At":      1,
-	}
-)
-
 type coder func(e *encoder, p unsafe.Pointer)
-
-// partly has the fields of which not all matters.
-var partly = map[string]coder{
-	// A heartbeat is sent once a tick.
-	"client.Beaten": func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, bit(e.w.Now > *(*core.Instant)(p))) },
-	// The age is asked for where the store has a clock, and by that clock.
-	"row.Written": func(e *encoder, p unsafe.Pointer) {
-		if e.ages {
-			e.instant(*(*core.Instant)(p)-e.w.Leapt, e.longest)
-		}
-	},
-	// Wall clocks decide of detached holds, and of the grace in a tombstone, and only together
-	// with the store's clock.
-	"SessionRecord.At": func(e *encoder, p unsafe.Pointer) {
-		if e.ages && e.alone {
-			e.wall(*(*int64)(p))
-		}
-	},
-	"SessionRecord.Dead": func(e *encoder, p unsafe.Pointer) {
-		if e.buf = append(e.buf, bit(*(*int64)(p) != 0)); e.ages {
-			e.wall(*(*int64)(p))
-		}
-	},
-}
 
 var coders = map[reflect.Type]coder{}
 

@@ -2,9 +2,11 @@ package explore
 
 import (
 	"bytes"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"runtime"
+	"slices"
 	"testing"
 )
 
@@ -13,6 +15,9 @@ var crowd = Setup{Users: [][]int{{1, 1}, {1}, {0, 2}}, Rounds: 2, TTL: 2, Sessio
 
 // noRescue has a defect: time stands still, so that nobody declares a crashed holder dead.
 var noRescue = Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Still: true}
+
+// beyondA4 has a store's clock that leaps by more than the margin, which assumption A4 excludes.
+var beyondA4 = Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 4, Marks: true, Ages: true, Leap: 8, Sessions: 1, After: wanted}
 
 // A search finds and counts the same with any number of processors.
 func TestProcessors(t *testing.T) {
@@ -61,6 +66,33 @@ func TestPack(t *testing.T) {
 				}
 			})
 			w = to
+		}
+	}
+}
+
+// Each field that has a rule of its own in an encoding is there.
+func TestFields(t *testing.T) {
+	fields := map[string]bool{}
+	seen := map[reflect.Type]bool{}
+	var visit func(t reflect.Type)
+	visit = func(t reflect.Type) {
+		if seen[t] {
+			return
+		}
+		switch seen[t] = true; t.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Map:
+			visit(t.Elem())
+		case reflect.Struct:
+			for i := range t.NumField() {
+				fields[t.Name()+"."+t.Field(i).Name] = true
+				visit(t.Field(i).Type)
+			}
+		}
+	}
+	visit(reflect.TypeFor[World]())
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(leftOut)), slices.Collect(maps.Keys(bounded)), slices.Collect(maps.Keys(partly))) {
+		if !fields[name] {
+			t.Errorf("there is no %s", name)
 		}
 	}
 }

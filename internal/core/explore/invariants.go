@@ -52,7 +52,7 @@ func (w *World) audit(s Setup, by int, session string, was, is core.LockRecord) 
 func (w *World) dropped(s Setup, by int, its bool, h core.Claim, held bool) {
 	broken := w.Break.Nr == h.Nr && w.Break.Session == h.Session
 	switch {
-	case by == breaker:
+	case by == byBreaker:
 		if w.believes(h) {
 			w.bad = "broken while it is held"
 		}
@@ -64,14 +64,18 @@ func (w *World) dropped(s Setup, by int, its bool, h core.Claim, held bool) {
 	}
 	ended := core.Never
 	switch {
-	case !its && by != breaker:
+	case !its && by != byBreaker:
 		ended = w.ended(h.Session)
 	case broken && w.Break.Ends != core.Never:
 		if ended = w.Break.Ends; w.Break.Stopped != core.Never {
 			ended = min(ended, w.Break.Stopped)
 		}
 	}
-	if ended != core.Never && w.Now < ended.Add(ticks(s.Grace)) {
+	switch {
+	case ended == core.Never || w.Now >= ended.Add(ticks(s.Grace)):
+	case broken && (its || by == byBreaker):
+		w.bad = "a claim that was broken goes too early"
+	default:
 		w.bad = "taken over within its grace"
 	}
 }

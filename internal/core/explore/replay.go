@@ -3,7 +3,6 @@ package explore
 import (
 	"fmt"
 	"hash/maphash"
-	"reflect"
 	"strings"
 )
 
@@ -79,17 +78,4 @@ func (s Setup) GoTest(r Result) string {
 	}
 	b.WriteString("\t)\n}\n")
 	return b.String()
-}
-
-// source is the Setup as Go.
-func (s Setup) source() string {
-	var fields []string
-	s.Limit = 0
-	v := reflect.ValueOf(s)
-	for i := range v.NumField() {
-		if f := v.Field(i); !f.IsZero() {
-			fields = append(fields, fmt.Sprintf("%s: %#v", v.Type().Field(i).Name, f.Interface()))
-		}
-	}
-	return "Setup{" + strings.Join(fields, ", ") + "}"
 }

@@ -22,9 +22,20 @@ func replay(t *testing.T, s Setup, way ...string) {
 	}
 }
 
+// A release that comes late is no takeover, and needs no grace.
+func TestLateRelease(t *testing.T) {
+	replay(t, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Grace: 1, After: held},
+		"A.0 releases",
+		"A crashes",
+		"B.0 asks",
+		"B's write arrives",
+		"A's late write arrives (1)",
+	)
+}
+
 // What a search has found is found again by the same actions, and not by fewer.
 func TestReplay(t *testing.T) {
-	for _, s := range []Setup{noRescue} {
+	for _, s := range []Setup{noRescue, beyondA4} {
 		r := s.Explore(true, nil)
 		if r.Found == "" || len(r.Way) < 3 || len(r.Way) != len(r.Story) {
 			t.Fatalf("%v by %q", r, r.Way)

@@ -15,47 +15,6 @@ import (
 
 const tick = core.Instant(time.Second)
 
-// A Setup bounds a world.
-type Setup struct {
-	Users     [][]int // for each client, the slots of each of its goroutines: 1 exclusive, 0 shared
-	Rounds    int     // how often each takes the lock
-	TTL       int     // in ticks
-	Sessions  int     // of each client
-	Crashes   int
-	Ambiguous int      // writes that are never answered
-	Cancels   int      // requests that are given up
-	Restarts  int      // of clients that have crashed
-	NewTTLs   []int    // what the store's TTL becomes, one after the other, in ticks
-	Grace     int      // in ticks
-	Detach    int      // ticks for which a hold of the first client may be left without a process
-	Breaks    int      // of claims, by somebody else
-	Still     bool     // time stands still: no session is declared dead
-	Marks     bool     // a detector may suspect
-	Ages      bool     // the store has a clock
-	Leap      int      // quarters of a tick by which it leaps, once
-	Limit     int      // states; 0: none
-	After     []string // actions that come before all others
-}
-
-// longest is how far back an instant can matter.
-func (s Setup) longest() core.Instant {
-	most := ticks(slices.Max(append([]int{s.TTL}, s.NewTTLs...)))
-	if s.Detach > 0 {
-		most = max(most, core.DetachedTTL(ticks(s.Detach)))
-	}
-	return core.Instant(most + ticks(s.Grace+1))
-}
-
-func ticks(n int) time.Duration { return time.Duration(n) * time.Duration(tick) }
-
-// ttl is what the store's setting says.
-func (s Setup) ttl(w *World) time.Duration {
-	if w.Set > 0 {
-		return ticks(s.NewTTLs[w.Set-1])
-	}
-	return ticks(s.TTL)
-}
-
 // A World is a store and its clients at one instant.
 type World struct {
 	Now       core.Instant
@@ -73,6 +32,7 @@ type World struct {
 	Leapt     core.Instant // by how much the store's clock is ahead
 	Ends      []end        // of trust, where there is grace
 	Break     forced
+	Breaker   *core.Breaker // nil: nothing is broken
 
 	bad      string // what is wrong with it
 	nonces   int64
@@ -97,9 +57,8 @@ type end struct {
 type forced struct {
 	Left    int // how many more
 	Session string
-	Nr      int64        // 0: none is under way
-	Held    bool         // it is not removed before its holder has stopped, or cannot believe any more
-	Read    core.Instant // since when the revocation is known to have been read; Never
+	Nr      int64
+	Void    core.Instant // from when the claims of its session are void, which is dead; Never
 	Ends    core.Instant // the end of the window when the holder learnt of it; Never
 	Stopped core.Instant // when the work had stopped; Never
 	Removed bool
@@ -107,27 +66,28 @@ type forced struct {
 
 // A client is one process: the core's machines, and what of its shell matters.
 type client struct {
-	Name     *core.Name
-	Session  *core.Session // nil: none
-	Detector *core.Detector
-	Deaths   *core.Deaths
-	Users    []user
-	Write    *op
-	Beat     *op
-	Verdict  *op
-	Driving  bool // a driver is at the name,
-	Out      core.Kind
-	Again    bool // another heartbeat is wanted at once
-	Beaten   core.Instant
-	Left     *left // what its name looked like when nothing was wanted there
-	Claims   int64
-	Opened   int // sessions
-	Last     core.Token
-	Gone     bool // it has crashed, or is out of sessions
-	Crashed  bool
-	Timer    core.Instant // when the name wants Tick called; Never
-	Detached int          // heartbeats that were to leave its hold alone
-	Alone    bool         // one has, and the process has ended
+	Name        *core.Name
+	Session     *core.Session // nil: none
+	Detector    *core.Detector
+	Deaths      *core.Deaths
+	Users       []user
+	Write       *op
+	Beat        *op
+	Verdict     *op
+	Reconciling bool // a driver is at the name
+	Out         core.Kind
+	Again       bool // another heartbeat is wanted at once
+	Beaten      core.Instant
+	Left        *left // what its name looked like when nothing was wanted there
+	Claims      int64
+	Opened      int // sessions
+	Last        core.Token
+	Gone        bool // it has crashed, or is out of sessions
+	Crashed     bool
+	Timer       core.Instant // when the name wants Tick called; Never
+	Detached    int          // heartbeats that were to leave its hold alone
+	Marked      int          // heartbeats in a row that lost to a mark
+	Alone       bool         // one has, and the process has ended
 }
 
 type left struct {
@@ -186,7 +146,7 @@ func (k kind) String() string { return [...]string{"write", "heartbeat", "verdic
 // New is the world in which nothing has happened yet.
 func New(s Setup) *World {
 	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, Restarts: s.Restarts, LockV: 100, sessionV: 1 << 12}
-	w.Break = forced{Left: s.Breaks, Read: core.Never, Ends: core.Never, Stopped: core.Never}
+	w.Break = forced{Left: s.Breaks, Void: core.Never, Ends: core.Never, Stopped: core.Never}
 	for _, users := range s.Users {
 		c := fresh()
 		for range users {
@@ -208,6 +168,10 @@ func (w *World) with(i int) *World {
 	v.Clients = slices.Clone(w.Clients)
 	v.Late = slices.Clone(w.Late)
 	v.Ends = slices.Clone(w.Ends)
+	if w.Breaker != nil {
+		b := *w.Breaker
+		v.Breaker = &b
+	}
 	if i >= 0 {
 		c := *w.Clients[i]
 		c.Name, c.Detector, c.Deaths = c.Name.Clone(), c.Detector.Clone(), c.Deaths.Clone()
@@ -281,8 +245,13 @@ func (w *World) apply(s Setup, o *op) *op {
 		}
 		d.Version, d.Record, d.Age = r.Version, r.Record, s.age(w, *r)
 	}
-	w.Late = slices.DeleteFunc(w.Late, func(o *op) bool { return !w.mayWin(o) })
+	w.prune()
 	return &d
+}
+
+// prune forgets late writes that must lose.
+func (w *World) prune() {
+	w.Late = slices.DeleteFunc(w.Late, func(o *op) bool { return !w.mayWin(o) })
 }
 
 // store has a lock record follow the one that is there. session is that of its writer.

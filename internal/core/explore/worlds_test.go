@@ -23,41 +23,54 @@ var (
 	held   = []string{"A.0 asks", "A's heartbeat arrives", "A's heartbeat is answered", "A's write arrives", "A's write is answered"}
 	wanted = slices.Concat(held, []string{"B.0 asks", "B's heartbeat arrives", "B's heartbeat is answered",
 		"B's write arrives", "B's write is answered", "B's write arrives", "B's write is answered"})
+	alone = slices.Concat(wanted, []string{"A.0 leaves its hold alone", "A sends a heartbeat", "A's heartbeat arrives", "A's heartbeat is answered"})
 )
 
+// A world that takes long to search comes late.
 var worlds = []struct {
 	name     string
-	progress bool
+	progress bool // is checked
 	s        Setup
 }{
 	{"X X, time stands still, 2 rounds", true, Setup{Users: [][]int{x, x}, Rounds: 2, TTL: 2, Sessions: 1, Still: true}},
 	{"X X, time stands still, 1 ambiguous", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1}},
 	{"X X, time stands still, 1 ambiguous, 1 cancel", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1, Cancels: 1}},
+	{"X X, a break, time stands still", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Breaks: 1}},
 	{"X(2) X, time stands still", true, Setup{Users: [][]int{{1, 1}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
 	{"S X S, time stands still", true, Setup{Users: [][]int{shared, x, shared}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
 	{"2 2 2, time stands still", true, Setup{Users: [][]int{two, two, two}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"2 3 X, time stands still", true, Setup{Users: [][]int{two, {3}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
 	{"X X X, time stands still", true, Setup{Users: [][]int{x, x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
 	{"2(2) X, time stands still, 1 cancel", true, Setup{Users: [][]int{{2, 2}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Cancels: 1}},
 	{"X(2) X, time stands still, 1 ambiguous", true, Setup{Users: [][]int{{1, 1}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1}},
+	{"X, grace, 2 sessions, from A holding", true, Setup{Users: [][]int{x}, Rounds: 2, TTL: 2, Grace: 1, Sessions: 2, After: held}},
+	{"X, 2 crashes and restarts, from A holding", true, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 3, Crashes: 2, Restarts: 2, After: held}},
 	{"X, 2 sessions, 1 ambiguous", false, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 2, Ambiguous: 1}},
-	{"X X", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1}},
-	{"S X", false, Setup{Users: [][]int{shared, x}, Rounds: 1, TTL: 2, Sessions: 1}},
-	{"X X, 1 crash", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1}},
 	{"X X, 1 crash, 1 ambiguous, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Ambiguous: 1, After: wanted}},
-	{"X X, a crash and a restart, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 2, Crashes: 1, Restarts: 1, After: held}},
-	{"X X, the TTL becomes shorter, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 4, NewTTLs: []int{2}, Sessions: 1, After: wanted}},
-	{"X X, the TTL becomes longer, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, NewTTLs: []int{4}, Sessions: 1, After: held}},
-	{"X X, grace, 1 crash, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Grace: 1, Sessions: 1, Crashes: 1, After: held}},
-	{"X X, a hold without a process", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Detach: 3, Sessions: 1, After: held}},
-	{"X X, a hold without a process, a store's clock that leaps", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Detach: 3, Ages: true, Leap: 4, Sessions: 1, After: held}},
+	{"X X, the TTL becomes shorter, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 5, NewTTLs: []int{2}, Sessions: 1, After: slices.Concat(wanted, []string{"a tick", "the TTL of the store becomes 2"})}},
+	{"X X, the TTL becomes longer, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, NewTTLs: []int{4}, Sessions: 1, After: wanted}},
+	{"X X, grace, 1 crash, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Grace: 1, Crashes: 1, After: wanted}},
+	{"X X, a hold without a process", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Detach: 3, After: held}},
+	{"X X, a hold without a process, a store's clock that leaps", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Detach: 3, Ages: true, Leap: 12, After: alone}},
+	{"X X, marks, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Marks: true, After: wanted}},
 	{"X X, a store's clock that leaps, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 4, Marks: true, Ages: true, Leap: 4, Sessions: 1, After: wanted}},
-	{"X X, a break, time stands still", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Breaks: 1, Sessions: 1, Still: true}},
-	{"X X, a break, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Breaks: 1, Sessions: 1, After: held}},
-	{"X X, a break, grace, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Breaks: 1, Grace: 1, Sessions: 1, After: held}},
+	{"X X, a break, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Breaks: 1, After: held}},
+	{"X X, a break, grace, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Breaks: 1, Grace: 1, After: held}},
+	{"X X, a crash and a restart, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 2, Crashes: 1, Restarts: 1, After: held}},
+	{"X X", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1}},
+	{"S X", true, Setup{Users: [][]int{shared, x}, Rounds: 1, TTL: 2, Sessions: 1}},
+	{"X X, 1 crash", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1}},
+	{"X X, 1 ambiguous", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Ambiguous: 1}},
+	{"S X, 1 ambiguous", true, Setup{Users: [][]int{shared, x}, Rounds: 1, TTL: 2, Sessions: 1, Ambiguous: 1}},
+	{"X X X, time stands still, 1 cancel", true, Setup{Users: [][]int{x, x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Cancels: 1}},
+	{"S S X, time stands still, 1 ambiguous", true, Setup{Users: [][]int{shared, shared, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1}},
+	{"X X, 2 sessions", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 2}},
+	{"X X, 1 crash, 1 ambiguous", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Ambiguous: 1}},
 }
 
 // What is wrong in a world is told as a story, the shortest there is, and as a test.
 func TestWorlds(t *testing.T) {
+	states, complete, ends := 0, 0, 0
 	for _, w := range worlds {
 		if *only != "" && *only != w.name {
 			continue
@@ -72,8 +85,13 @@ func TestWorlds(t *testing.T) {
 			r := w.s.Explore(w.progress, reporter(w.name))
 			t.Log(r)
 			fails(t, w.s, r)
+			states += r.States
+			if r.Complete {
+				ends, complete = ends+1, complete+r.States
+			}
 		})
 	}
+	t.Logf("%d states; of them %d in %d worlds that were searched to the end", states, complete, ends)
 }
 
 // A world that is too large to be searched is walked through by chance.
@@ -91,17 +109,20 @@ func fails(t *testing.T, s Setup, r Result) {
 	}
 }
 
-// reporter shows on a terminal how far a search has come.
+// reporter shows how far a search has come: on a terminal each second, and of one that may
+// take hours a line now and then.
 func reporter(world string) func(Result) {
-	info, err := os.Stderr.Stat()
-	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+	every, form := time.Minute, "%s: depth %d, %d states, %d a second\n"
+	if info, err := os.Stderr.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+		every, form = time.Second, "\r\x1b[K"+strings.TrimSuffix(form, "\n")+"\r"
+	} else if *limit < 1_000_000 {
 		return nil
 	}
 	last := time.Now()
 	return func(r Result) {
-		if time.Since(last) > time.Second {
+		if time.Since(last) > every {
 			last = time.Now()
-			fmt.Fprintf(os.Stderr, "\r\x1b[K%s: depth %d, %d states, %d a second\r", world, r.Depth, r.States, int(float64(r.States)/r.Took.Seconds()))
+			fmt.Fprintf(os.Stderr, form, world, r.Depth, r.States, int(float64(r.States)/r.Took.Seconds()))
 		}
 	}
 }

@@ -1,0 +1,73 @@
+package explore
+
+import (
+	"unsafe"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+)
+
+// leftOut has the fields on which nothing is decided, each with the reason. bounded has how
+// many ticks back an instant matters.
+var (
+	leftOut = map[string]string{
+		"Name.step":           "the world has it",
+		"Name.took":           "how long a pause is, not whether there is one",
+		"Name.unsure":         "how long a pause is",
+		"Name.eff":            "a buffer",
+		"Name.spare":          "room",
+		"group.retries":       "for people",
+		"group.since":         "for people",
+		"Claim.Retries":       "for people",
+		"Claim.Since":         "for people",
+		"Session.why":         "for people",
+		"SessionRecord.Why":   "for people",
+		"SessionRecord.By":    "for people",
+		"SessionRecord.Owner": "for people",
+		"SessionRecord.Beat":  "its nonce says it",
+		"Break.Was":           "for people",
+		"Break.By":            "for people",
+		"Revocation.By":       "for people",
+		"Suspicion.By":        "for people",
+		"Judgement.Why":       "for people",
+		"Judgement.Record":    "its write says it",
+		"watched.looked":      "when to look again",
+		"watched.born":        "when to look again",
+		"Grant.At":            "for people",
+		"Breaker.token":       "its claim has it",
+		"World.Now":           "instants count from it",
+		"World.Leapt":         "what was written counts from it",
+		"World.nonces":        "a counter",
+		"World.sessionV":      "a counter",
+		"World.bad":           "nothing follows",
+	}
+	bounded = map[string]int{
+		"Name.asked": 1, "Name.got": 1, "Name.glanced": 1, "Name.foreignSince": 1, "group.born": 1, // compared with core.Turn
+		"Window.until":  0, // open or not
+		"left.At":       1,
+		"Breaker.since": 0, // whether it waits; else how long a pause is
+	}
+)
+
+// partly has the fields of which not all matters.
+var partly = map[string]coder{
+	// A heartbeat is sent once a tick.
+	"client.Beaten": func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, bit(e.w.Now > *(*core.Instant)(p))) },
+	// The age is asked for where the store has a clock, and by that clock.
+	"row.Written": func(e *encoder, p unsafe.Pointer) {
+		if e.ages {
+			e.instant(*(*core.Instant)(p)-e.w.Leapt, e.longest)
+		}
+	},
+	// Wall clocks decide of detached holds, and of the grace in a tombstone, and only together
+	// with the store's clock.
+	"SessionRecord.At": func(e *encoder, p unsafe.Pointer) {
+		if e.ages && e.alone {
+			e.wall(*(*int64)(p))
+		}
+	},
+	"SessionRecord.Dead": func(e *encoder, p unsafe.Pointer) {
+		if e.buf = append(e.buf, bit(*(*int64)(p) != 0)); e.ages {
+			e.wall(*(*int64)(p))
+		}
+	},
+}

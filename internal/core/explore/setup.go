@@ -1,0 +1,65 @@
+package explore
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+)
+
+// A Setup bounds a world.
+type Setup struct {
+	Users     [][]int // for each client, the slots of each of its goroutines: 1 exclusive, 0 shared
+	Rounds    int     // how often each takes the lock
+	TTL       int     // in ticks
+	Sessions  int     // of each client
+	Crashes   int
+	Ambiguous int      // writes that are never answered
+	Cancels   int      // requests that are given up
+	Restarts  int      // of clients that have crashed
+	NewTTLs   []int    // what the store's TTL becomes, one after the other, in ticks
+	Grace     int      // in ticks
+	Detach    int      // ticks for which a hold of the first client may be left without a process
+	Breaks    int      // of claims, by somebody else
+	Still     bool     // time stands still: no session is declared dead
+	Marks     bool     // a detector may suspect
+	Ages      bool     // the store has a clock
+	Leap      int      // quarters of a tick by which it leaps, once
+	Limit     int      // states; 0: none
+	After     []string // actions that come before all others
+}
+
+// longest is how far back an instant can matter.
+func (s Setup) longest() core.Instant {
+	most := ticks(slices.Max(append([]int{s.TTL}, s.NewTTLs...)))
+	if s.Detach > 0 {
+		most = max(most, core.DetachedTTL(ticks(s.Detach)))
+	}
+	return core.Instant(most + ticks(s.Grace+1))
+}
+
+func ticks(n int) time.Duration { return time.Duration(n) * time.Duration(tick) }
+
+// ttl is what the store's setting says.
+func (s Setup) ttl(w *World) time.Duration {
+	if w.Set > 0 {
+		return ticks(s.NewTTLs[w.Set-1])
+	}
+	return ticks(s.TTL)
+}
+
+// source is the Setup as Go.
+func (s Setup) source() string {
+	var fields []string
+	s.Limit = 0
+	v := reflect.ValueOf(s)
+	for i := range v.NumField() {
+		if f := v.Field(i); !f.IsZero() {
+			fields = append(fields, fmt.Sprintf("%s: %#v", v.Type().Field(i).Name, f.Interface()))
+		}
+	}
+	return "Setup{" + strings.Join(fields, ", ") + "}"
+}
