@@ -114,17 +114,21 @@ func (s *Store) load(ctx context.Context, db Dialect, ids [][]byte) ([]holdfast.
 	if len(ids) == 1 {
 		return records, s.loadSorted(ctx, db, ids, func(r holdfast.Record, _ []byte) { records[0] = r })
 	}
-	where := make(map[string][]int, len(ids))
-	for i, id := range ids {
-		where[string(id)] = append(where[string(id)], i)
+	order := make([]int, len(ids)) // of ids in all
+	for i := range order {
+		order[i] = i
 	}
-	sorted := slices.Clone(ids)
-	slices.SortFunc(sorted, bytes.Compare)
-	sorted = slices.CompactFunc(sorted, bytes.Equal)
+	slices.SortFunc(order, func(a, b int) int { return bytes.Compare(ids[a], ids[b]) })
+	all := make([][]byte, len(ids))
+	for i, o := range order {
+		all[i] = ids[o]
+	}
+	sorted := slices.CompactFunc(slices.Clone(all), bytes.Equal)
 	for part := range slices.Chunk(sorted, maxLoad) {
 		err := s.loadSorted(ctx, db, part, func(r holdfast.Record, id []byte) {
-			for _, i := range where[string(id)] {
-				records[i] = r
+			i, _ := slices.BinarySearchFunc(all, id, bytes.Compare)
+			for ; i < len(all) && bytes.Equal(all[i], id); i++ {
+				records[order[i]] = r
 			}
 		})
 		if err != nil {
