@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -79,7 +78,7 @@ func (r *request) answer(l *Lock, err error) {
 		return
 	}
 	r.done, r.lock, r.err = true, l, err
-	r.ch <- struct{}{}
+	r.c.woken = append(r.c.woken, r)
 }
 
 // announce tells the trace, once, that the request has joined a queue.
@@ -136,7 +135,10 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		joined := c.now()
+		joined := r.start
+		if try > 0 {
+			joined = c.now()
+		}
 		if r.bounded && !r.try() {
 			c.mu.Lock() // another drives: MaxWait runs from here on
 			c.join(r)
@@ -214,21 +216,26 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		return nil, ctx.Err()
 	}
 	defer c.unlock()
-	p, waited := r.p, core.Short(c.now().Sub(r.start))
+	return nil, r.gaveUp(ctx, id)
+}
+
+// gaveUp is the error of a request that has given up, and shared that claim; c.mu is held.
+func (r *request) gaveUp(ctx context.Context, id core.ClaimID) error {
+	p, waited := r.p, core.Short(r.c.now().Sub(r.start))
 	switch {
 	case p.n.Failed() != nil && ctx.Err() != nil:
-		return nil, fmt.Errorf("%w after %s: %w", ctx.Err(), waited, noAnswer(p.n.Failed()))
+		return fmt.Errorf("%w after %s: %w", ctx.Err(), waited, noAnswer(p.n.Failed()))
 	case p.n.Failed() != nil:
-		return nil, fmt.Errorf("gave up after %s: %w", waited, noAnswer(p.n.Failed()))
+		return fmt.Errorf("gave up after %s: %w", waited, noAnswer(p.n.Failed()))
 	case ctx.Err() == nil && (!p.n.Known() || r.try() && p.n.Asked() < r.start):
-		return nil, fmt.Errorf("gave up after %s: the store has not answered", waited)
+		return fmt.Errorf("gave up after %s: the store has not answered", waited)
 	}
 	held := p.heldError(p.n.InTheWay())
 	if ctx.Err() != nil {
 		held.Err = fmt.Errorf("%w after %s", ctx.Err(), waited)
 	}
 	if len(held.Holders) == 0 && !held.Locked && ctx.Err() != nil {
-		return nil, held.Err
+		return held.Err
 	}
 	rec, _ := p.n.Record()
 	for i, w := range rec.Waiters {
@@ -237,15 +244,11 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 			break
 		}
 	}
-	return nil, held
+	return held
 }
 
-// tryPatience is how long a store may take to answer whoever does not want to wait; to
-// one who asks for a set a hundredth more for each name. maxPatience is for ever.
-const (
-	tryPatience = 5 * time.Second
-	maxPatience = 1 << 62
-)
+// tryPatience is how long a store may take to answer a request that does not wait.
+const tryPatience = core.TryPatience
 
 // explain fills in who the claims of a HeldError belong to, judges their
 // sessions as a waiter would, and reports whether one is void, or seems to be, where
@@ -390,14 +393,10 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 
 // with runs fn under a lock and releases it.
 func (c *Client) with(ctx context.Context, l *Lock, fn func(context.Context, *Lock) error) (err error) {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+	if !c.use() {
 		return ErrClosed
 	}
-	c.used.Add(1)
-	c.mu.Unlock()
-	defer c.used.Done()
+	defer c.unuse()
 	work, cancel := context.WithCancelCause(l.Context())
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	defer func() {
@@ -410,178 +409,4 @@ func (c *Client) with(ctx context.Context, l *Lock, fn func(context.Context, *Lo
 		}
 	}()
 	return fn(work, l)
-}
-
-// AcquireAll takes the locks on all names, or none, and cannot deadlock with
-// others that do so: it waits in one queue at a time, in the order of the
-// names, and meanwhile keeps only what lies below. Doubles count once; the
-// result is in the order asked. The locks have one context: losing one ends
-// all, and it ends when the last is released.
-func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option) (Locks, error) {
-	sorted := slices.Compact(slices.Sorted(slices.Values(names)))
-	if len(sorted) == 0 {
-		return nil, errors.New("acquire: no names")
-	}
-	for _, name := range sorted {
-		if r := c.newRequest(ctx, name, opts); r.bad != nil {
-			return nil, fmt.Errorf("acquire %q: %w", name, r.bad)
-		}
-	}
-	got := make(map[string]*Lock)
-	if err := c.collect(ctx, sorted, opts, got); err != nil {
-		release := context.WithoutCancel(ctx)
-		for _, l := range got {
-			go l.Release(release)
-		}
-		return nil, err
-	}
-	set := &lockSet{}
-	set.ctx, set.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	c.mu.Lock()
-	for _, name := range sorted {
-		set.locks = append(set.locks, got[name])
-	}
-	var lost error // in this very moment
-	for _, l := range set.locks {
-		l.set = set
-		if l.err != nil {
-			lost = l.err
-		}
-	}
-	c.mu.Unlock()
-	if lost != nil {
-		set.cancel(lost)
-		set.locks.Release(ctx)
-		return nil, fmt.Errorf("acquire %s: %w", quoted(sorted), lost)
-	}
-	locks := make(Locks, len(names))
-	for i, name := range names {
-		locks[i] = got[name]
-	}
-	return locks, nil
-}
-
-// collect takes all names. One call tries what is not held yet. What lies
-// above the lowest that failed is given back, then that one is waited for. A lock
-// that is lost with its session meanwhile is taken anew, as the place in line of a
-// single name would be.
-func (c *Client) collect(ctx context.Context, names []string, opts []Option, got map[string]*Lock) error {
-	start := c.now()
-	for {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("acquire %s: %w", quoted(names), err)
-		}
-		if err := dropLost(ctx, got); err != nil {
-			return fmt.Errorf("acquire %s: %w", quoted(names), err)
-		}
-		if len(got) == len(names) {
-			return nil
-		}
-		failed, err := c.tryRest(ctx, names, opts, got, start)
-		if failed == "" {
-			continue // unless one of them was lost
-		}
-		r := c.newRequest(ctx, failed, opts)
-		if r.bounded && !errors.Is(err, ErrHeld) { // else whoever waits for a lock waits for the store
-			return ofSet(names, failed, err)
-		}
-		// Give back what lies above, without waiting for it to be confirmed:
-		// the name's driver gets to it before it asks again.
-		gone := context.WithoutCancel(ctx)
-		for name, l := range got {
-			if name > failed {
-				delete(got, name)
-				go l.Release(gone)
-			}
-		}
-		if len(names) > 1 {
-			r.set = fmt.Sprintf("%d of %d", len(got), len(names))
-		}
-		if r.bounded && !r.try() {
-			waited := c.now().Sub(start)
-			if waited >= r.maxWait { // not a try now, which may go on to watch the dead
-				var held *HeldError
-				if errors.As(err, &held) {
-					c.explain(held, r.maxWait+time.Second-waited)
-				}
-				return ofSet(names, failed, err)
-			}
-			r.maxWait -= waited
-		}
-		l, err := c.acquire(ctx, r)
-		if err != nil {
-			return ofSet(names, failed, err)
-		}
-		got[failed] = l
-	}
-}
-
-// tryRest tries all names that are not held yet, in one call, and returns the lowest
-// that failed, and why.
-func (c *Client) tryRest(ctx context.Context, names []string, opts []Option, got map[string]*Lock, start core.Instant) (failed string, held error) {
-	var tries []*request
-	c.mu.Lock()
-	waited := c.now().Sub(start)
-	for _, name := range names {
-		if got[name] == nil {
-			r := c.newRequest(ctx, name, opts)
-			patience := tryPatience + time.Duration(len(names))*tryPatience/100
-			switch {
-			case !r.bounded:
-				patience = maxPatience
-			case !r.try():
-				patience = min(patience, max(r.maxWait-waited, time.Second))
-			}
-			r.start, r.within = start, waited+patience
-			r.bounded, r.maxWait = true, 0
-			c.join(r)
-			tries = append(tries, r)
-		}
-	}
-	c.unlock()
-	for _, r := range tries {
-		l, err := c.await(ctx, r)
-		if l != nil {
-			got[r.name] = l
-		} else if failed == "" {
-			failed, held = r.name, err
-		}
-	}
-	return failed, held
-}
-
-// dropLost takes out of a set that is being collected what was lost. A lock that
-// somebody has broken is not asked for again: that is an error.
-func dropLost(ctx context.Context, got map[string]*Lock) error {
-	for name, l := range got {
-		err := l.Err()
-		if err == nil {
-			continue
-		}
-		if l.broken || !errors.Is(err, ErrLost) {
-			return err
-		}
-		delete(got, name)
-		l.Release(ctx) // it says only that it was lost
-	}
-	return nil
-}
-
-// ofSet says at which name of a set an error came.
-func ofSet(names []string, failed string, err error) error {
-	if len(names) == 1 {
-		return fmt.Errorf("acquire %q: %w", failed, err)
-	}
-	return fmt.Errorf("acquire %q (%d of %d names): %w", failed, slices.Index(names, failed)+1, len(names), err)
-}
-
-func quoted(names []string) string {
-	var b strings.Builder
-	for i, name := range names {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprintf(&b, "%q", name)
-	}
-	return b.String()
 }

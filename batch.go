@@ -21,6 +21,7 @@ type batcher struct {
 	store Store
 	ctx   context.Context
 	now   func() core.Instant
+	spawn func(func())
 
 	mu     sync.Mutex
 	queue  []*swap
@@ -54,7 +55,7 @@ func (b *batcher) do(w Write, timeout time.Duration) *swap {
 	switch {
 	case b.calls == 0 || b.calls < maxCalls && len(b.queue) >= crowd:
 		b.calls++
-		go b.drain(timeout)
+		b.spawn(func() { b.drain(timeout) })
 	case b.calls < maxCalls && len(b.queue) == 1:
 		if b.timer != nil {
 			b.timer.Stop()
@@ -64,7 +65,7 @@ func (b *batcher) do(w Write, timeout time.Duration) *swap {
 			defer b.mu.Unlock()
 			if len(b.queue) > 0 && b.calls < maxCalls {
 				b.calls++
-				go b.drain(timeout)
+				b.spawn(func() { b.drain(timeout) })
 			}
 		})
 	}
@@ -94,23 +95,23 @@ func (b *batcher) drain(timeout time.Duration) {
 }
 
 // alone sends one write from the caller's goroutine, if no other is on its
-// way; else it returns nil. The call is cut off a moment after the caller's
+// way; else it reports false. The call is cut off a moment after the caller's
 // context has ended: not at once, since that leaves an unknown outcome.
-func (b *batcher) alone(caller context.Context, w Write, timeout time.Duration) *swap {
+func (b *batcher) alone(caller context.Context, w Write, timeout time.Duration) (s swap, ok bool) {
 	b.mu.Lock()
 	if b.calls > 0 || len(b.queue) > 0 {
 		b.mu.Unlock()
-		return nil
+		return s, false
 	}
 	b.calls++
 	b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(b.ctx, timeout)
-	defer cancel()
-	if caller.Done() != nil {
-		defer context.AfterFunc(caller, func() { time.AfterFunc(quickCall, cancel) })()
-	}
-	s := &swap{write: w, sent: b.now()}
-	outs, err := b.store.CompareAndSwap(ctx, []Write{w})
+	s = swap{write: w, sent: b.now()}
+	one := &struct {
+		callContext
+		writes [1]Write
+	}{callContext{parent: b.ctx, caller: caller, now: b.now, sent: s.sent, timeout: timeout}, [1]Write{w}}
+	defer one.end()
+	outs, err := b.store.CompareAndSwap(one, one.writes[:])
 	if s.err = err; err == nil {
 		s.out, s.err = outs[0], outs[0].Err
 	}
@@ -120,9 +121,9 @@ func (b *batcher) alone(caller context.Context, w Write, timeout time.Duration) 
 	if len(b.queue) == 0 {
 		b.calls--
 	} else {
-		go b.drain(timeout)
+		b.spawn(func() { b.drain(timeout) })
 	}
-	return s
+	return s, true
 }
 
 // quickCall is what a call may take to be made from the caller's goroutine.
@@ -153,9 +154,9 @@ func (b *batcher) call(batch []*swap, timeout time.Duration) {
 	for i, s := range batch {
 		writes[i] = s.write
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, timeout)
-	defer cancel()
 	sent := b.now()
+	ctx := &callContext{parent: b.ctx, now: b.now, sent: sent, timeout: timeout}
+	defer ctx.end()
 	outs, err := b.store.CompareAndSwap(ctx, writes)
 	b.slow.Store(b.now().Sub(sent) > quickCall)
 	for i, s := range batch {

@@ -2,10 +2,8 @@ package holdfast
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -33,11 +31,6 @@ func (c *Client) BreakNow(ctx context.Context, claim Claim, reason string) error
 	return nil
 }
 
-var (
-	errGone  = errors.New("gone")
-	errHolds = errors.New("holds")
-)
-
 func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atOnce bool) error {
 	switch {
 	case reason == "":
@@ -48,80 +41,77 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atO
 	if err := (Key{Names, claim.Name}).Check(); err != nil {
 		return err
 	}
-	session, nr := claim.Owner.Session, claim.nr
-	held, rec, err := c.findClaim(ctx, claim)
-	if err != nil {
-		return err
-	}
-	entry := core.Break{Session: session, Nr: nr, Was: core.Owner(claim.Owner), By: c.owner, Reason: reason, At: time.Now().UnixMicro(), Now: atOnce}
-	entry.Was.Session = session
-	if entry.Token = rec.Token; claim.Token != 0 && !rec.Has(core.Token(claim.Token)) {
-		return &goneError{claim}
-	}
-	told, err := c.sendRevocation(ctx, claim, entry)
-	if err != nil {
-		return err
-	}
-	removed := false
+	entry := core.Break{Session: claim.Owner.Session, Nr: claim.nr, Was: core.Owner(claim.Owner), By: c.owner, Reason: reason, At: time.Now().UnixMicro(), Now: atOnce}
+	b := core.NewBreaker(claim.Name, entry, core.Token(claim.Token))
+	var changed chan struct{}
 	for {
-		if held && !atOnce {
-			if err := c.awaitLeave(ctx, claim, entry, told); err != nil {
-				return err
+		if b.Waits() && changed == nil {
+			changed = make(chan struct{}, 1)
+			defer c.subscribe(changed, Key{Names, claim.Name}, Key{Sessions, entry.Session})()
+		}
+		step, pause := b.Next(c.now())
+		var err error
+		switch step {
+		case core.BreakDone:
+			c.copyAudit(ctx, claim.Name)
+			return nil
+		case core.BreakGone:
+			return &goneError{claim}
+		case core.BreakPause:
+			if !c.doze(ctx, changed, pause) {
+				why := context.Cause(ctx)
+				if why == nil {
+					why = ErrClosed
+				}
+				return fmt.Errorf("%w: %s has been told to stop but has not let go yet", why, claim.Owner)
 			}
+			b.Rested()
+		default:
+			err = c.breakStep(ctx, b, step, claim.Name)
 		}
-		removed, err = c.removeClaim(ctx, claim.Name, entry, held || atOnce)
-		if !errors.Is(err, errHolds) {
-			break
-		}
-		held = true // it was granted meanwhile
-	}
-	if err != nil {
-		return err
-	}
-	if !removed {
-		if err := c.wasBroken(ctx, claim, entry); err != nil {
+		if err != nil {
 			return err
 		}
 	}
-	c.copyAudit(ctx, claim.Name)
+}
+
+// breakStep performs a step of a break and reports it.
+func (c *Client) breakStep(ctx context.Context, b *core.Breaker, step core.BreakKind, name string) error {
+	entry := b.Entry()
+	switch step {
+	case core.BreakLook:
+		return c.lookForBreak(ctx, b, name)
+	case core.BreakRevoke:
+		sent, err := c.sendRevocation(ctx, b, entry.Session)
+		if err != nil {
+			return unanswered(b, err)
+		}
+		b.Revoked(sent, c.now())
+	case core.BreakObserve:
+		return c.observeForBreak(ctx, b, name)
+	case core.BreakGrace:
+		if err := c.awaitGrace(ctx, entry.Session); err != nil {
+			return err
+		}
+		b.Rested()
+	case core.BreakRemove:
+		return c.removeClaim(ctx, b, name)
+	case core.BreakTrace:
+		return c.traceBreak(ctx, b, name)
+	case core.BreakAudit:
+		if err := c.keepAudit(ctx, name, []core.Break{entry}); err != nil {
+			return err
+		}
+		b.Rested()
+	}
 	return nil
 }
 
-// wasBroken looks how a claim went that another has removed: its holder,
-// because it was told to, which left the audit entry; or whoever found its
-// session dead, and then the entry is still to be written; or its holder
-// without having been told, and then nothing was broken.
-func (c *Client) wasBroken(ctx context.Context, claim Claim, entry core.Break) error {
-	recs, err := c.store.Load(ctx, []Key{{Names, claim.Name}, {Audits, claim.Name}})
-	if err != nil {
-		return err
-	}
-	lock, err := lockOf(recs[0])
-	if err != nil {
-		return err
-	}
-	audit, err := decodeAudit(recs[1].Value)
-	if err != nil {
-		return err
-	}
-	if len(withoutBreaks([]core.Break{entry}, slices.Concat(lock.Breaks, audit))) == 0 {
+// unanswered reports that the store did not answer; the error ends the break, if any.
+func unanswered(b *core.Breaker, err error) error {
+	if b.Unanswered() {
 		return nil
 	}
-	if !c.knownDead(entry.Session) {
-		return &goneError{claim}
-	}
-	return c.keepAudit(ctx, claim.Name, []core.Break{entry})
-}
-
-// keepAudit adds entries to a name's audit record.
-func (c *Client) keepAudit(ctx context.Context, name string, breaks []core.Break) error {
-	_, err := c.update(ctx, Key{Audits, name}, "", func(r Record) ([]byte, error) {
-		kept, err := decodeAudit(r.Value)
-		if err != nil {
-			return nil, err
-		}
-		return json.Marshal(mergeBreaks(kept, breaks))
-	})
 	return err
 }
 
@@ -136,113 +126,59 @@ func (e *goneError) Error() string {
 	return fmt.Sprintf("claim %s has let go already", e.claim.ID)
 }
 
-// findClaim loads a claim and says whether it holds.
-func (c *Client) findClaim(ctx context.Context, claim Claim) (held bool, cl core.Claim, err error) {
-	recs, err := c.store.Load(ctx, []Key{{Names, claim.Name}})
+func (c *Client) lookForBreak(ctx context.Context, b *core.Breaker, name string) error {
+	recs, err := c.store.Load(ctx, []Key{{Names, name}})
 	if err != nil {
-		return false, cl, err
+		return unanswered(b, err)
 	}
 	rec, err := lockOf(recs[0])
 	if err != nil {
-		return false, cl, err
+		return err
 	}
-	cl, held, ok := rec.Find(claim.Owner.Session, claim.nr)
-	if !ok {
-		return false, cl, &goneError{claim}
-	}
-	return held, cl, nil
+	b.Saw(&rec)
+	return nil
 }
 
-// sendRevocation writes into the session that one of its claims is broken. It
-// reports false if the session has no record to write into: a first claim may be
-// seen before its session.
-func (c *Client) sendRevocation(ctx context.Context, claim Claim, entry core.Break) (told bool, err error) {
-	told = true
-	_, err = c.update(ctx, Key{Sessions, claim.Owner.Session}, claim.Owner.Session, func(r Record) ([]byte, error) {
+// sendRevocation writes into a session's record that one of its claims is broken.
+func (c *Client) sendRevocation(ctx context.Context, b *core.Breaker, session string) (sent bool, err error) {
+	_, err = c.update(ctx, Key{Sessions, session}, session, func(r Record) ([]byte, error) {
 		rec, err := core.DecodeSession(r.Value)
 		if err != nil {
 			return nil, err
 		}
-		if told = len(r.Value) > 0; !told || rec.Dead != 0 {
-			return nil, errGone
+		write := false
+		if sent, write, err = b.Revoke(&rec, len(r.Value) == 0); err != nil {
+			return nil, err
 		}
-		for _, v := range rec.Revoked {
-			if v.Name == claim.Name && v.Nr == entry.Nr { // by us, or by another who breaks it
-				return r.Value, nil
-			}
+		if !write {
+			return nil, errUnchanged
 		}
-		rec.Revoked = append(rec.Revoked, core.Revocation{Name: claim.Name, Nr: entry.Nr, By: entry.By.Bounded(), Reason: entry.Reason, At: entry.At})
-		value := rec.Encode()
-		if len(value) > core.MaxRecord {
-			return nil, fmt.Errorf("%d breaks of locks of %s have not been read by it yet: try again", len(rec.Revoked)-1, claim.Owner)
-		}
-		return value, nil
+		return rec.Encode(), nil
 	})
-	if errors.Is(err, errGone) {
-		err = nil
-	}
-	return told && err == nil, err
+	return sent && err == nil, err
 }
 
-// awaitLeave waits until a revoked claim has left, or may be removed: its
-// session is dead, or has read the revocation a TTL ago, so that its belief
-// ended long since. A session that could not be told yet is told once it is
-// there; if it never comes it is judged like a dead one.
-func (c *Client) awaitLeave(ctx context.Context, claim Claim, entry core.Break, told bool) error {
-	session, nr := claim.Owner.Session, entry.Nr
-	hint := make(chan struct{}, 1)
-	defer c.subscribe(hint, Key{Names, claim.Name}, Key{Sessions, session})()
-	began := c.now()
-	absentSince := core.Never
-	for {
-		recs, err := c.store.Load(ctx, []Key{{Names, claim.Name}})
-		if err == nil {
-			rec, err := lockOf(recs[0])
-			if err != nil {
-				return err
-			}
-			if _, _, ok := rec.Find(session, nr); !ok {
-				return nil
-			}
-			if !told {
-				told, err = c.sendRevocation(ctx, claim, entry)
-			}
-			looks := map[string]sighting(nil)
-			if err == nil {
-				looks, err = c.loadSessions(ctx, []string{session})
-			}
-			if err == nil {
-				s := looks[session]
-				if c.judgeAll(ctx, looks, claim.Name) {
-					return c.awaitGrace(ctx, session)
-				}
-				if c.knownDead(session) {
-					return c.awaitGrace(ctx, session)
-				}
-				sess, err := core.DecodeSession(s.rec.Value)
-				if err != nil {
-					return err
-				}
-				ttl := max(time.Duration(sess.TTL)*time.Millisecond, MinTTL)
-				read := told && len(sess.Revoked) == 0 && len(s.rec.Value) > 0
-				if read && absentSince == core.Never {
-					absentSince = s.got
-				}
-				if read && s.asked.Sub(absentSince) >= ttl+time.Duration(sess.Grace)*time.Millisecond {
-					return nil
-				}
-			}
-		}
-		if !c.doze(ctx, hint, min(firstPoll+c.now().Sub(began)/8, lastPoll/2)) {
-			why := context.Cause(ctx)
-			if why == nil {
-				why = ErrClosed
-			}
-			return fmt.Errorf("%w: %s has been told to stop but has not let go yet", why, claim.Owner)
-		}
+// observeForBreak looks at the session whose claim is broken, and judges it.
+func (c *Client) observeForBreak(ctx context.Context, b *core.Breaker, name string) error {
+	session := b.Entry().Session
+	looks, err := c.loadSessions(ctx, []string{session})
+	if err != nil {
+		return unanswered(b, err)
 	}
+	s := looks[session]
+	if died := c.judgeAll(ctx, looks, name); died || c.knownDead(session) {
+		b.Observed(core.Sighting{}, true)
+		return nil
+	}
+	rec, err := core.DecodeSession(s.rec.Value)
+	if err != nil {
+		return err
+	}
+	b.Observed(core.Sighting{Record: rec, Absent: len(s.rec.Value) == 0, Asked: s.asked, Got: s.got}, false)
+	return nil
 }
 
+// awaitGrace waits until the claims of a dead session are void.
 func (c *Client) awaitGrace(ctx context.Context, session string) error {
 	c.mu.Lock()
 	from, ok := c.deaths.Tombstone(session)
@@ -261,36 +197,56 @@ func (c *Client) awaitGrace(ctx context.Context, session string) error {
 	}
 }
 
-// removeClaim takes a claim out of a record, with its audit entry in the same
-// write. It reports false if it had gone, and errHolds if it holds and may not
-// be removed from there.
-func (c *Client) removeClaim(ctx context.Context, name string, entry core.Break, mayHold bool) (removed bool, err error) {
-	_, err = c.update(ctx, Key{Names, name}, Everyone, func(r Record) ([]byte, error) {
-		removed = false
-		rec, err := lockOf(r)
+// removeClaim takes a claim out of a record, with its audit entry in the same write.
+func (c *Client) removeClaim(ctx context.Context, b *core.Breaker, name string) error {
+	var r core.Removal
+	_, err := c.update(ctx, Key{Names, name}, Everyone, func(stored Record) ([]byte, error) {
+		rec, err := lockOf(stored)
 		if err != nil {
 			return nil, err
 		}
-		cl, holds, ok := rec.Find(entry.Session, entry.Nr)
-		switch {
-		case !ok:
-			return nil, errGone
-		case holds && !mayHold:
-			return nil, errHolds
-		}
-		rec.Drop(func(cl core.Claim) bool { return cl.Is(entry.Session, entry.Nr) })
-		entry.Token = cl.Token
-		rec.AddBreak(entry)
 		c.mu.Lock()
-		rec.Settle(c.isDead)
+		r = b.Remove(&rec, c.isDead)
 		c.mu.Unlock()
-		removed = true
-		return rec.Encode(core.Version(r.Version)), nil
+		if r != core.Removed {
+			return nil, errUnchanged
+		}
+		return rec.Encode(core.Version(stored.Version)), nil
 	})
-	if errors.Is(err, errGone) {
-		err = nil
+	if err == nil {
+		b.Removed(r, c.now())
 	}
-	return removed, err
+	return err
+}
+
+// traceBreak finds out how a claim went that another client has removed.
+func (c *Client) traceBreak(ctx context.Context, b *core.Breaker, name string) error {
+	recs, err := c.store.Load(ctx, []Key{{Names, name}, {Audits, name}})
+	if err != nil {
+		return err
+	}
+	rec, err := lockOf(recs[0])
+	if err != nil {
+		return err
+	}
+	audit, err := core.DecodeAudit(recs[1].Value)
+	if err != nil {
+		return err
+	}
+	b.Traced(&rec, audit, c.knownDead(b.Entry().Session))
+	return nil
+}
+
+// keepAudit adds entries to a name's audit record.
+func (c *Client) keepAudit(ctx context.Context, name string, breaks []core.Break) error {
+	_, err := c.update(ctx, Key{Audits, name}, "", func(r Record) ([]byte, error) {
+		audit, err := core.DecodeAudit(r.Value)
+		if err != nil {
+			return nil, err
+		}
+		return audit.Add(breaks).Encode()
+	})
+	return err
 }
 
 // copyAudit moves audit entries from a lock record to the audit space, so that
@@ -313,31 +269,13 @@ func (c *Client) copyAudit(ctx context.Context, name string) error {
 		if err != nil {
 			return nil, err
 		}
-		n := len(rec.Breaks)
-		rec.Breaks = withoutBreaks(rec.Breaks, copied)
 		c.mu.Lock()
-		settled := rec.Settle(c.isDead)
+		changed := rec.DropBreaks(copied, c.isDead)
 		c.mu.Unlock()
-		if len(rec.Breaks) == n && !settled {
-			return nil, errGone
+		if !changed {
+			return nil, errUnchanged
 		}
 		return rec.Encode(core.Version(r.Version)), nil
 	})
-	if errors.Is(err, errGone) {
-		return nil
-	}
 	return err
-}
-
-func withoutBreaks(breaks, copied []core.Break) (left []core.Break) {
-	for _, b := range breaks {
-		known := false
-		for _, k := range copied {
-			known = known || k.Session == b.Session && k.Nr == b.Nr
-		}
-		if !known {
-			left = append(left, b)
-		}
-	}
-	return left
 }

@@ -33,24 +33,26 @@ type Client struct {
 	ctx  context.Context // ends when the client has nothing left to do
 	stop context.CancelFunc
 	work sync.WaitGroup // goroutines of ours
-	used sync.WaitGroup // functions of Do and Election.Run
 
 	mu      sync.Mutex // guards all below, and all of places, groups and sessions
 	places  map[string]*place
 	sess    *session // nil before the first claim and after a loss
 	deaths  core.Deaths
-	recent  map[string]recent       // places that were left with others in them
+	idle    map[string]*place       // places of which nothing is wanted, for their room
 	sweepAt core.Instant            // when it is this client's turn to sweep; never: not known yet
 	sweeps  bool                    // it does
 	swept   bool                    // it did, or somebody else in its turn
 	wrote   time.Duration           // the TTL of the last session that wrote something; 0: none
 	lazy    map[string]core.Instant // names left without waiting for the disk, and when that was answered
 	later   []func()                // to be called when mu is not held
+	woken   []*request              // to be woken then
 	here    bool                    // the goroutine that holds mu will drive one place itself
 	mine    *place                  // that place
 	answers bool                    // the store has answered once
 	debts   bool                    // a write of unknown outcome was left to the end of the session
 	closed  bool
+	using   int           // functions of Do and Election.Run that run
+	unused  chan struct{} // closed when closed and none of them runs
 	scratch core.Env      // what env returns
 	claims  int64         // claim numbers used
 	quiet   chan struct{} // closed when closed and no place is left
@@ -58,9 +60,9 @@ type Client struct {
 
 	sweepJudge judge // what sweeps have seen, of all sessions
 
-	waiting bool          // the wait loop runs
+	waiting bool          // the poll loop runs
 	nudge   chan struct{} // tells it that there is something to look at
-	hints   hints
+	notes   notifications
 }
 
 // New makes a client on a store. It refuses bad settings and does no I/O: the
@@ -74,7 +76,8 @@ func New(store Store, opts *Options) (*Client, error) {
 		store:   store,
 		places:  make(map[string]*place),
 		lazy:    make(map[string]core.Instant),
-		recent:  make(map[string]recent),
+		idle:    make(map[string]*place),
+		unused:  make(chan struct{}),
 		quiet:   make(chan struct{}),
 		nudge:   make(chan struct{}, 1),
 		machine: ofProcess,
@@ -95,13 +98,14 @@ func New(store Store, opts *Options) (*Client, error) {
 	}
 	c.requests.New = func() any { return &request{ch: make(chan struct{}, 1)} }
 	c.ctx, c.stop = context.WithCancel(context.Background())
-	c.batch.store, c.batch.ctx, c.batch.now = store, c.ctx, c.now
+	c.batch.store, c.batch.ctx, c.batch.now, c.batch.spawn = store, c.ctx, c.now, c.spawn
 	c.proof.dir = c.opts.RuntimeDir
 	c.judge.c, c.sweepJudge.c = c, c
 	_, stale := store.(Glancer)
 	c.scratch = core.Env{Stale: stale, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweepAt = core.Never
-	c.hints.init()
+	_, c.notes.watch.Costs = store.(CostlyWatcher)
+	c.notes.subs = make(map[Key]map[chan struct{}]bool)
 	return c, nil
 }
 
@@ -160,14 +164,9 @@ func (c *Client) upTo(d time.Duration) time.Duration {
 	return time.Duration(c.machine.Int64N(int64(d) + 1))
 }
 
-// spawn runs f in a goroutine that Close waits for.
-func (c *Client) spawn(f func()) {
-	c.work.Add(1)
-	go func() {
-		defer c.work.Done()
-		f()
-	}()
-}
+// spawn runs f in a goroutine that Close waits for: no other is started. The caller is one of
+// these goroutines, or holds c.mu and has seen that c.ctx has not ended.
+func (c *Client) spawn(f func()) { c.work.Go(f) }
 
 // pause waits for d, or less if the client has ended.
 func (c *Client) pause(d time.Duration) {
@@ -179,11 +178,19 @@ func (c *Client) pause(d time.Duration) {
 	}
 }
 
-// unlock releases mu and then calls what had to wait for that.
+// unlock releases mu, then wakes the goroutines whose requests were decided, and calls what
+// had to wait for that.
 func (c *Client) unlock() {
 	later := c.later
 	c.later = nil
+	var few [16]*request
+	woken := append(few[:0], c.woken...)
+	clear(c.woken)
+	c.woken = c.woken[:0]
 	c.mu.Unlock()
+	for _, r := range woken {
+		r.ch <- struct{}{}
+	}
 	for _, f := range later {
 		f()
 	}
@@ -191,130 +198,6 @@ func (c *Client) unlock() {
 
 // isDead says whether a session's claims are void; c.mu is held.
 func (c *Client) isDead(session string) bool { return c.deaths.Dead(session, c.now()) }
-
-// Close ends all the client's locks and gives them back: waiters get ErrClosed
-// at once, contexts end with cause ErrClosed, and when the functions of Do and
-// Election.Run have returned everything is released. What cannot be released
-// within a second, because a row stays locked, goes with the session, whose end
-// is then written as a tombstone. Close never takes longer than the trust window. If
-// nothing is held it gives the store 5s, and one that is known not to answer 1s. An
-// error says that the end of the session is not confirmed; it then ends by itself. The
-// store stays open: it is the caller's.
-func (c *Client) Close() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		<-c.ctx.Done()
-		return nil
-	}
-	c.closed = true
-	s, first := c.sess, c.sess
-	holds := false
-	for _, p := range c.places {
-		held, eff := p.n.Close(ErrClosed, c.env())
-		holds = holds || held
-		c.perform(p, eff)
-		if p.last != nil {
-			p.last.end(ErrClosed)
-		}
-		for _, l := range p.more {
-			l.end(ErrClosed)
-		}
-	}
-	c.unlock()
-
-	left := time.Second
-	if s != nil {
-		left = max(s.left(), left)
-	}
-	deadline := c.machine.NewTimer(left)
-	defer deadline.Stop()
-	done := make(chan struct{})
-	go func() { c.used.Wait(); close(done) }()
-	var err error
-	var grace time.Duration // what was held stays shut for that long
-	select {
-	case <-done:
-	case <-deadline.C:
-		err = errors.New("holdfast: close: a function of Do or Election.Run has not returned although its context ended; its lock is not held any more")
-		grace = c.opts.Grace
-	}
-
-	patience := closePatience
-	if !holds {
-		patience /= 2
-	}
-	shut := grace > 0 // what is held then goes with the tombstone
-	c.mu.Lock()
-	for _, p := range c.places {
-		kept, eff := p.n.Part(shut, c.env())
-		grace = max(grace, kept)
-		c.perform(p, eff)
-	}
-	c.checkQuiet()
-	if c.sess == nil || shut { // nothing of ours is left to be given back
-		patience = 0
-	}
-	c.unlock()
-	deadline.Reset(patience)
-	quiet := true
-	select {
-	case <-c.quiet:
-	case <-deadline.C:
-		quiet = false
-	}
-	c.mu.Lock()
-	s = c.sess
-	clean := quiet && grace == 0 && !c.debts
-	c.mu.Unlock()
-	if s != nil {
-		left := patience
-		switch {
-		case holds:
-			left = max(s.left(), 100*time.Millisecond)
-		case s.answered():
-			left = tryPatience - patience // it may be slow
-		}
-		err = errors.Join(err, s.end(clean, grace, left))
-	}
-	c.mu.Lock()
-	ttl, shortly := c.wrote, c.wrote > 0 && !c.swept
-	if err == nil && first != nil && first.life.Why() != "" {
-		err = fmt.Errorf("holdfast: close: the session was lost meanwhile (%s): it ends by itself in %s", first.life.Why(), core.Short(first.life.TTL()))
-	}
-	c.mu.Unlock()
-	if shortly && err == nil {
-		c.sweepAtClose(ttl)
-	}
-	c.mu.Lock()
-	c.stop() // from here on nothing is begun
-	c.mu.Unlock()
-	c.work.Wait()
-	c.proof.close()
-	return err
-}
-
-// closePatience is how long a client that closes goes on giving back its claims one
-// by one, before it ends them all with its session.
-const closePatience = time.Second
-
-// checkQuiet closes quiet when a closed client has no business left, but for claims
-// that were broken and are to stay until their grace is over; c.mu is held.
-func (c *Client) checkQuiet() {
-	if !c.closed {
-		return
-	}
-	for _, p := range c.places {
-		if !p.n.Quiet(c.now()) {
-			return
-		}
-	}
-	select {
-	case <-c.quiet:
-	default:
-		close(c.quiet)
-	}
-}
 
 var ttlKey = Key{Settings, "ttl"}
 
@@ -324,7 +207,7 @@ func (c *Client) StoreTTL(ctx context.Context) (time.Duration, error) {
 	return c.readTTL(ctx, c.store.Load)
 }
 
-// readTTL reads the setting. A heartbeat reads it with a glance: who is judged
+// readTTL reads the setting. A heartbeat reads it with a stale read: who is judged
 // is judged by the TTL in its own record.
 func (c *Client) readTTL(ctx context.Context, read func(context.Context, []Key) ([]Record, error)) (time.Duration, error) {
 	recs, err := read(ctx, []Key{ttlKey})
@@ -370,9 +253,12 @@ func (c *Client) SetStoreTTL(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
+// errUnchanged ends an update that has nothing to write.
+var errUnchanged = errors.New("unchanged")
+
 // update swaps one record until it wins: change returns the new value for what
-// stands, or an error that ends it. An unknown outcome is tried again, so
-// change must recognise its own work.
+// is there, errUnchanged, or an error that ends it. An ambiguous outcome is tried
+// again, so change must recognise its own work.
 func (c *Client) update(ctx context.Context, key Key, wake string, change func(Record) ([]byte, error)) (Record, error) {
 	recs, err := c.store.Load(ctx, []Key{key})
 	if err != nil {
@@ -381,7 +267,10 @@ func (c *Client) update(ctx context.Context, key Key, wake string, change func(R
 	rec := recs[0]
 	for try := 0; ; try++ {
 		value, err := change(rec)
-		if err != nil {
+		switch {
+		case err == errUnchanged:
+			return rec, nil
+		case err != nil:
 			return rec, err
 		}
 		old := rec.Version

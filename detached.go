@@ -42,11 +42,10 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 		sub.Close()
 		return Claim{}, fmt.Errorf("acquire %q for %v: %w", name, d, err)
 	}
-	claim := Claim{ID: claimID(l.sess.id, l.claim.Nr), Name: name, Slots: l.Slots(), Token: l.token, Owner: Owner(sub.owner),
-		Reason: l.reason, Since: time.UnixMicro(l.asked), TTL: core.DetachedTTL(d), Detached: true, Ends: time.Now().Add(left), nr: l.claim.Nr}
+	claim := Claim{ID: claimID(l.sess.id, l.nr), Name: name, Slots: l.Slots(), Token: l.token, Owner: Owner(sub.owner),
+		Reason: l.reason, Since: time.UnixMicro(l.asked), TTL: core.DetachedTTL(d), Detached: true, Ends: time.Now().Add(left), nr: l.nr}
 	claim.Owner.Session = l.sess.id
-	sub.stop()
-	sub.work.Wait()
+	sub.halt()
 	return claim, nil
 }
 
@@ -105,47 +104,14 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	if err != nil {
 		return err
 	}
-	var mine *core.Claim
-	for i, h := range rec.Holders {
-		if h.Has(core.Token(token)) {
-			mine = &rec.Holders[i]
-		}
-	}
-	if mine == nil {
+	mine, ok := rec.Holder(core.Token(token))
+	if !ok {
 		return gone
 	}
-	ended := false
-	var tomb core.SessionRecord
-	age := time.Duration(-1)
-	_, err = c.update(ctx, Key{Sessions, mine.Session}, Everyone, func(r Record) ([]byte, error) {
-		s, err := core.DecodeSession(r.Value)
-		switch {
-		case err != nil:
-			return nil, err
-		case s.Dead != 0 && s.By == c.owner.String() && s.Why == "released":
-			tomb, age = s, r.Age
-			return nil, errGone // our own write, answered late
-		case s.Dead != 0 || len(r.Value) == 0:
-			ended, tomb, age = true, s, r.Age
-			return nil, errGone
-		case !s.Detached:
-			return nil, fmt.Errorf("token %d belongs to a running program, %s: it gives it back itself, or break it", token, s.Owner)
-		}
-		ttl := time.Duration(s.TTL) * time.Millisecond
-		if ended = s.EndedAlone(s.Age(r.Age), Margin(ttl), clocks()); !ended {
-			s.Grace = 0
-		}
-		s.Dead, s.By, s.Why = time.Now().UnixMicro(), c.owner.String(), "released"
-		tomb = s
-		return s.Encode(), nil
-	})
-	if err != nil && !errors.Is(err, errGone) {
+	ended, err := c.endDetached(ctx, mine.Session, token)
+	if err != nil {
 		return err
 	}
-	if tomb.Dead == 0 {
-		return gone // without a record it is observed as others are
-	}
-	c.knowDead(mine.Session, tomb, age)
 	_, err = c.update(ctx, Key{Names, name}, Everyone, func(r Record) ([]byte, error) {
 		rec, err := lockOf(r)
 		if err != nil {
@@ -154,15 +120,46 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if !rec.Settle(c.isDead) {
-			return nil, errGone
+			return nil, errUnchanged
 		}
 		return rec.Encode(core.Version(r.Version)), nil
 	})
-	if err != nil && !errors.Is(err, errGone) {
-		return err
-	}
-	if ended {
+	if err == nil && ended {
 		return gone
 	}
-	return nil
+	return err
+}
+
+// endDetached writes the tombstone of the session of a detached hold, and reports whether the
+// hold had ended before.
+func (c *Client) endDetached(ctx context.Context, session string, token int64) (ended bool, err error) {
+	var tomb core.SessionRecord
+	var age time.Duration
+	_, err = c.update(ctx, Key{Sessions, session}, Everyone, func(r Record) ([]byte, error) {
+		s, err := core.DecodeSession(r.Value)
+		if err != nil {
+			return nil, err
+		}
+		out := s.ReleaseToken(len(r.Value) == 0, r.Age, c.owner.String(), clocks())
+		tomb, age = s, r.Age
+		switch out {
+		case core.ReleaseRunning:
+			return nil, fmt.Errorf("token %d belongs to a running program, %s: it gives it back itself, or break it", token, s.Owner)
+		case core.ReleaseAgain:
+			return nil, errUnchanged
+		case core.ReleaseOver:
+			ended = true
+			return nil, errUnchanged
+		}
+		ended, age = out == core.ReleaseLate, -1
+		return s.Encode(), nil
+	})
+	switch {
+	case err != nil:
+		return false, err
+	case tomb.Dead == 0:
+		return true, &goneError{Claim{Token: token}} // without a record it is observed as others are
+	}
+	c.knowDead(session, tomb, age)
+	return ended, nil
 }

@@ -17,12 +17,12 @@ func (c *Client) kick(p *place) {
 		return
 	}
 	p.busy = true
-	c.work.Add(1)
 	if c.here && c.mine == nil {
 		c.mine = p // for the goroutine that is at it anyway
+		c.work.Add(1)
 		return
 	}
-	go c.drive(p, nil)
+	c.spawn(func() { c.drive(p, nil) })
 }
 
 // do calls f with c.mu held, and then is itself the driver of the place that f
@@ -38,11 +38,12 @@ func (c *Client) do(ctx context.Context, f func()) {
 	c.unlock()
 	if p != nil {
 		c.drive(p, ctx)
+		c.work.Done()
 	}
 }
 
 // drive performs the steps of a place until there are none, one at a time; notifications, the
-// wait loop and the goroutines that lock and release kick it again. With a context of its
+// poll loop and the goroutines that lock and release kick it again. With a context of its
 // caller it makes one write, and leaves everything else to a goroutine.
 func (c *Client) drive(p *place, here context.Context) {
 	for begun := false; c.ctx.Err() == nil; begun = true {
@@ -65,12 +66,11 @@ func (c *Client) drive(p *place, here context.Context) {
 			}
 			c.checkQuiet()
 			c.unlock()
-			c.work.Done()
 			return
 		case here != nil && (step.Kind != core.Put || p.n.Tried()):
 			p.n.Abort()
 			c.unlock()
-			go c.drive(p, nil)
+			c.spawn(func() { c.drive(p, nil) })
 			return
 		}
 		s, timeout := c.sess, c.callTimeout()
@@ -82,11 +82,10 @@ func (c *Client) drive(p *place, here context.Context) {
 		}
 		c.unlock()
 		if !c.take(p, s, step, timeout, here) {
-			go c.drive(p, nil)
+			c.spawn(func() { c.drive(p, nil) })
 			return
 		}
 	}
-	c.work.Done()
 }
 
 // take performs a step and reports what became of it. It reports false if another goroutine
@@ -96,7 +95,8 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 	case core.AwaitSession:
 		c.awaitOpen(p, s, step.Most)
 	case core.Open:
-		return c.openWith(p, s)
+		c.openWith(p, s)
+		return true
 	case core.Load:
 		answered := c.lookAt(p)
 		c.mu.Lock()
@@ -104,7 +104,7 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 		p.n.Loaded(answered, c.env())
 		return true
 	case core.StaleLoad:
-		c.peek(p)
+		c.readStale(p)
 		return true
 	case core.Pause:
 		if step.About > 0 {
@@ -113,17 +113,20 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 			c.pause(c.upTo(step.Most))
 		}
 	case core.Put:
-		sw, w := (*swap)(nil), p.storeWrite(step.Write)
+		w := p.storeWrite(step.Write)
 		if here == nil {
-			sw = c.batch.do(w, timeout)
-		} else if sw = c.batch.alone(here, w, timeout); sw == nil {
+			c.answered(p, c.batch.do(w, timeout), nil)
+			return true
+		}
+		sw, ok := c.batch.alone(here, w, timeout)
+		if !ok {
 			c.mu.Lock()
 			defer c.unlock()
 			p.n.Abort()
 			return false
 		}
-		c.answered(p, sw, here)
-		return sw.err == nil || here == nil
+		c.answered(p, &sw, here)
+		return sw.err == nil
 	}
 	c.mu.Lock()
 	defer c.unlock()
@@ -132,7 +135,7 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 }
 
 // openWith opens a session in one call with its first claim.
-func (c *Client) openWith(p *place, s *session) bool {
+func (c *Client) openWith(p *place, s *session) {
 	var w Write
 	writes := false
 	sw := s.open(func() (Write, bool) {
@@ -146,11 +149,10 @@ func (c *Client) openWith(p *place, s *session) bool {
 		c.mu.Lock()
 		defer c.unlock()
 		p.n.Rested()
-		return true
+		return
 	}
 	sw.write = w
 	c.answered(p, sw, nil)
-	return true
 }
 
 // awaitOpen waits until a session is open, or over.
@@ -199,14 +201,15 @@ func (c *Client) answered(p *place, sw *swap, here context.Context) {
 	}
 	c.mu.Lock()
 	defer c.unlock()
+	t := c.now()
 	if sw.write.Lazy {
-		c.lazy[p.name] = c.now() // a crash of the database may take it back, whatever the answer
+		c.lazy[p.name] = t // a crash of the database may take it back, whatever the answer
 	}
 	if sw.err == nil && out.Bad == nil {
 		p.saw(sw.out.Record)
 		c.answers = true
 	}
-	eff := p.n.Answered(out, c.env())
+	eff := p.n.Answered(out, c.envAt(t))
 	c.answers = c.answers || out.Busy && !out.Cut
 	c.perform(p, eff)
 }
@@ -241,14 +244,7 @@ func (c *Client) lookAt(p *place) bool {
 }
 
 // saw takes in the store's clock from a record of a place.
-func (p *place) saw(r Record) {
-	if p.pos == nil {
-		return
-	}
-	if p.pos.clock = 0; r.Age >= 0 {
-		p.pos.clock = r.Version + r.Age.Microseconds()
-	}
-}
+func (p *place) saw(r Record) { p.pace.Clock(core.Version(r.Version), r.Age) }
 
 func (c *Client) seeRecord(p *place, r Record, asked core.Instant) {
 	p.saw(r)

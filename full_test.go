@@ -2,7 +2,6 @@ package holdfast
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -76,7 +75,7 @@ func TestFullOfBreaks(t *testing.T) {
 	if size := len(r.Encode(0)); size > MaxValue {
 		t.Errorf("a full record with breaks has %d bytes", size)
 	}
-	audit, err := json.Marshal(mergeBreaks(nil, fresh))
+	audit, err := core.Audit(nil).Add(fresh).Encode()
 	if err != nil || len(audit) > MaxValue/8 {
 		t.Errorf("the audit of a name has %d bytes, %v", len(audit), err)
 	}
@@ -106,7 +105,7 @@ func TestFullOfRevocations(t *testing.T) {
 	defer c.Close()
 	tell := func(nr int64) error {
 		entry := core.Break{Session: session, Nr: nr, By: c.owner, Reason: strings.Repeat("<", core.MaxReason), At: time.Now().UnixNano()}
-		_, err := c.sendRevocation(t.Context(), Claim{Name: strings.Repeat("a", 255), Owner: Owner{Session: session}, nr: nr}, entry)
+		_, err := c.sendRevocation(t.Context(), core.NewBreaker(strings.Repeat("a", 255), entry, 0), session)
 		return err
 	}
 	for range 3 {

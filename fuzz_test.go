@@ -2,10 +2,8 @@ package holdfast
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -71,44 +69,6 @@ func FuzzSetting(f *testing.F) {
 		}
 		if ttl < MinTTL || ttl > MaxTTL {
 			t.Fatalf("%q is a TTL of %v", value, ttl)
-		}
-	})
-}
-
-// Audits keep the newest entries, once each, in order, whatever was in them before.
-func FuzzAudit(f *testing.F) {
-	f.Add([]byte(`[{"session":"a","nr":1,"was":{},"by":{},"reason":"hangs","at":2}]`), []byte(`[{"session":"b","nr":1,"was":{},"by":{},"reason":"again","at":3}]`))
-	f.Fuzz(func(t *testing.T, old, fresh []byte) {
-		kept, err := decodeAudit(old)
-		if err != nil {
-			return
-		}
-		more, err := decodeAudit(fresh)
-		if err != nil {
-			return
-		}
-		all := mergeBreaks(slices.Clone(kept), more)
-		if len(all) > core.MaxBreaks || len(all) < min(len(kept), core.MaxBreaks) {
-			t.Fatalf("%d entries of %d and %d", len(all), len(kept), len(more))
-		}
-		if !slices.IsSortedFunc(all, func(a, b core.Break) int { return cmp.Compare(b.At, a.At) }) {
-			t.Fatalf("not the newest first: %s", jsonOf(all))
-		}
-		oldest := int64(math.MinInt64)
-		if len(all) == core.MaxBreaks {
-			oldest = all[len(all)-1].At
-		}
-		for _, b := range more {
-			if b.At > oldest && !slices.ContainsFunc(all, func(k core.Break) bool { return k.Session == b.Session && k.Nr == b.Nr }) {
-				t.Fatalf("the entry %s is lost in %s", jsonOf(b), jsonOf(all))
-			}
-		}
-		text, err := json.Marshal(all)
-		if err != nil {
-			return // a time that is none
-		}
-		if again, err := decodeAudit(text); err != nil || jsonOf(again) != string(text) && len(all) > 0 {
-			t.Fatalf("%s is read as %s, %v", text, jsonOf(again), err)
 		}
 	})
 }

@@ -1,9 +1,7 @@
 package holdfast
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"iter"
 	"slices"
@@ -38,13 +36,7 @@ func (c *Client) Show(ctx context.Context, name string) (Info, error) {
 // page was read.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		after := ""
-		if prefix != "" { // the last name before all that begin with it, nearly
-			after = prefix[:len(prefix)-1]
-			if last := prefix[len(prefix)-1]; last > 0 {
-				after += string([]byte{last - 1}) + strings.Repeat("\xff", max(0, 255-len(prefix)))
-			}
-		}
+		after := lastBefore(prefix)
 		for {
 			names, err := c.store.Keys(ctx, Names, after, 200)
 			if err != nil {
@@ -64,40 +56,56 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 					past = true
 				}
 			}
-			if len(keys) > 0 {
-				recs, err := c.store.Load(ctx, keys)
-				if err != nil {
-					yield(Info{}, fmt.Errorf("list: %w", err))
-					return
-				}
-				var page []Info
-				for i := 0; i < len(keys); i += 2 {
-					info := Info{Name: keys[i].Name}
-					if err := info.read(recs[i], recs[i+1]); err != nil {
-						if !yield(Info{Name: info.Name}, fmt.Errorf("list %q: %w", info.Name, err)) {
-							return
-						}
-						continue
-					}
-					if len(info.Holders)+len(info.Waiters) > 0 {
-						page = append(page, info)
-					}
-				}
-				if err := c.fillAll(ctx, page); err != nil {
-					yield(Info{}, fmt.Errorf("list: %w", err))
-					return
-				}
-				for _, info := range page {
-					if len(info.Holders)+len(info.Waiters) > 0 && !yield(info, nil) { // it may have ended since
-						return
-					}
-				}
-			}
-			if past {
+			if len(keys) > 0 && !c.listPage(ctx, keys, yield) || past {
 				return
 			}
 		}
 	}
+}
+
+// lastBefore is the last name before all that begin with prefix, nearly.
+func lastBefore(prefix string) string {
+	if prefix == "" {
+		return ""
+	}
+	short, last := prefix[:len(prefix)-1], prefix[len(prefix)-1]
+	if last == 0 {
+		return short
+	}
+	return short + string([]byte{last - 1}) + strings.Repeat("\xff", max(0, 255-len(prefix)))
+}
+
+// listPage gives those names of a page that are in use, and reports whether to go on. keys are
+// the lock record and the audit of each.
+func (c *Client) listPage(ctx context.Context, keys []Key, yield func(Info, error) bool) (goesOn bool) {
+	recs, err := c.store.Load(ctx, keys)
+	if err != nil {
+		yield(Info{}, fmt.Errorf("list: %w", err))
+		return false
+	}
+	var page []Info
+	for i := 0; i < len(keys); i += 2 {
+		info := Info{Name: keys[i].Name}
+		if err := info.read(recs[i], recs[i+1]); err != nil {
+			if !yield(Info{Name: info.Name}, fmt.Errorf("list %q: %w", info.Name, err)) {
+				return false
+			}
+			continue
+		}
+		if len(info.Holders)+len(info.Waiters) > 0 {
+			page = append(page, info)
+		}
+	}
+	if err := c.fillAll(ctx, page); err != nil {
+		yield(Info{}, fmt.Errorf("list: %w", err))
+		return false
+	}
+	for _, info := range page {
+		if len(info.Holders)+len(info.Waiters) > 0 && !yield(info, nil) { // it may have ended since
+			return false
+		}
+	}
+	return true
 }
 
 // Watch gives the state of a name now and then after each change, until ctx
@@ -165,11 +173,11 @@ func (i *Info) read(lock, audit Record) error {
 	for _, w := range rec.Waiters {
 		i.Waiters = append(i.Waiters, publicClaim(w, i.Name))
 	}
-	kept, err := decodeAudit(audit.Value)
+	kept, err := core.DecodeAudit(audit.Value)
 	if err != nil {
 		return err
 	}
-	for _, b := range mergeBreaks(kept, rec.Breaks) {
+	for _, b := range kept.Add(rec.Breaks) {
 		i.Breaks = append(i.Breaks, Break{Token: int64(b.Token), Was: Owner(b.Was), By: Owner(b.By), Reason: b.Reason, At: time.UnixMicro(b.At), Now: b.Now})
 	}
 	return nil
@@ -230,26 +238,4 @@ func (c *Client) readAgain(ctx context.Context, infos []*Info) error {
 		*i = now
 	}
 	return nil
-}
-
-// An audit record is the breaks of a name, newest first.
-func decodeAudit(value []byte) ([]core.Break, error) {
-	var breaks []core.Break
-	if len(value) > 0 {
-		if err := json.Unmarshal(value, &breaks); err != nil {
-			return nil, fmt.Errorf("not an audit record: %w", err)
-		}
-	}
-	return breaks, nil
-}
-
-// mergeBreaks adds breaks to those kept, newest first and without doubles.
-func mergeBreaks(kept, fresh []core.Break) []core.Break {
-	for _, b := range fresh {
-		if !slices.ContainsFunc(kept, func(k core.Break) bool { return k.Session == b.Session && k.Nr == b.Nr }) {
-			kept = append(kept, b.Bounded())
-		}
-	}
-	slices.SortStableFunc(kept, func(a, b core.Break) int { return cmp.Compare(b.At, a.At) })
-	return kept[:min(len(kept), core.MaxBreaks)]
 }

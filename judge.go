@@ -2,7 +2,6 @@ package holdfast
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -13,10 +12,10 @@ import (
 
 // A sighting is one look at a session's record.
 type sighting struct {
-	rec      Record
-	asked    core.Instant // before the call was sent
-	got      core.Instant // after it had been answered
-	glimpsed bool         // it may be out of date: nothing is done on it
+	rec   Record
+	asked core.Instant // before the call was sent
+	got   core.Instant // after it had been answered
+	stale bool         // it may be out of date: nothing is done on it
 }
 
 // judge is a failure detector with what it needs of its client.
@@ -33,7 +32,7 @@ func (j *judge) forget(keep func(session string) bool) {
 	j.detector.Forget(keep)
 }
 
-// hurry has the wait loop look at the sessions soon.
+// hurry has the poll loop look at the sessions soon.
 func (j *judge) hurry() { j.mu.Lock(); j.hurried = true; j.mu.Unlock() }
 
 // due says whether a judgement of one of the sessions is due at t, or a hint
@@ -72,7 +71,7 @@ func (j *judge) consider(session string, s sighting) (core.Judgement, core.Obser
 	}
 	o.Now = c.now() // read later than the first sight: that is on the safe side
 	return j.detector.Observe(session, core.Sighting{Record: rec, Absent: len(s.rec.Value) == 0, Version: version,
-		Age: s.rec.Age, Asked: s.asked, Got: s.got, Stale: s.glimpsed}, o), o
+		Age: s.rec.Age, Asked: s.asked, Got: s.got, Stale: s.stale}, o), o
 }
 
 func (c *Client) isWaiting() bool {
@@ -130,7 +129,7 @@ func (c *Client) judgeBy(j *judge, ctx context.Context, looks map[string]sightin
 		if v.Verdict == core.Alive && !v.Record.Detached && len(s.rec.Value) > 0 && c.proof.near(id) && c.proof.dead(id) {
 			v = v.Bury(provenDead, o)
 		}
-		if s.glimpsed && v.Verdict != core.Alive {
+		if s.stale && v.Verdict != core.Alive {
 			unsure = append(unsure, id)
 			continue
 		}
@@ -284,17 +283,13 @@ func (c *Client) buryProven(ids []string) {
 // buryOwn writes the tombstone of our own session, which has ended in order: its claims
 // are void once grace is over.
 func (c *Client) buryOwn(ctx context.Context, s *session, grace time.Duration) error {
-	errDead := errors.New("dead")
 	_, err := c.update(ctx, Key{Sessions, s.id}, Everyone, func(r Record) ([]byte, error) {
-		rec, err := core.DecodeSession(r.Value)
-		if err == nil && rec.Dead != 0 {
-			return nil, errDead
+		rec, _ := core.DecodeSession(r.Value) // what cannot be read gives way
+		tomb, ok := rec.Closed(&c.owner, s.life.TTL(), grace, clocks())
+		if !ok {
+			return nil, errUnchanged
 		}
-		return core.SessionRecord{Owner: &c.owner, TTL: s.life.TTL().Milliseconds(), Grace: grace.Milliseconds() + int64(min(grace, 1)),
-			Beat: rec.Beat, Nonce: rec.Nonce, Dead: time.Now().UnixMicro(), By: c.owner.String(), Why: "closed"}.Encode(), nil
+		return tomb.Encode(), nil
 	})
-	if errors.Is(err, errDead) {
-		return nil
-	}
 	return err
 }

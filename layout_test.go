@@ -100,6 +100,45 @@ func TestCoreImports(t *testing.T) {
 	}
 }
 
+// Each goroutine of a client is started by spawn, so that Close waits for it.
+func TestGoroutines(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spawns := 0
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") || name == "clock_bent.go" { // that is the machine of tests
+			continue
+		}
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			ast.Inspect(d, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.GoStmt:
+					t.Errorf("%s: a go statement", set.Position(n.Pos()))
+				case *ast.SelectorExpr:
+					if n.Sel.Name != "Go" {
+						break
+					}
+					if spawns++; !ok || f.Name.Name != "spawn" {
+						t.Errorf("%s: a goroutine that spawn did not start", set.Position(n.Pos()))
+					}
+				}
+				return true
+			})
+		}
+	}
+	if spawns != 1 {
+		t.Errorf("goroutines are started in %d places", spawns)
+	}
+}
+
 // The root needs the standard library, x/sys and internal packages, wherever it is built.
 func TestRootImports(t *testing.T) {
 	for _, goos := range []string{"linux", "darwin", "windows"} {

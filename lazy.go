@@ -31,7 +31,7 @@ func (c *Client) afterBeat(sent core.Instant) {
 	c.sweepInTurn()
 }
 
-// recheck finds claims of ours that nobody wants. It loads, for a glance may show
+// recheck finds claims of ours that nobody wants. It loads, for a stale read may show
 // what was before the crash.
 func (c *Client) recheck(keys []Key) {
 	ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/holdfast-lock/holdfast/internal/core"
 	"os"
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // A Lock is one grant of a name to one goroutine of this process.
@@ -17,7 +18,7 @@ type Lock struct {
 	p      *place
 	sess   *session
 	token  int64
-	claim  core.ClaimID
+	nr     int64 // of its claim
 	slots  int
 	reason string
 	asked  int64 // microseconds since 1970
@@ -27,7 +28,8 @@ type Lock struct {
 	// Guarded by c.mu.
 	err    error // why it is no longer held; nil while it is
 	broken bool  // that is why
-	left   *departure
+	going  bool  // left has begun
+	left   departure
 	cancel context.CancelCauseFunc // of ctx
 	set    *lockSet
 
@@ -157,35 +159,45 @@ func (l *Lock) Proof() *os.File {
 // means perhaps: the client sees to it until its session ends. Again, it gives
 // the same answer.
 func (l *Lock) Release(ctx context.Context) error {
-	c := l.c
 	t := l.c.now()
+	l.checkWindow(t)
+	var lost error
+	l.c.do(ctx, func() { lost = l.giveBack(t) })
+	if lost != nil {
+		return lost
+	}
+	return l.awaitGone(ctx)
+}
+
+// checkWindow ends the session if its window has ended.
+func (l *Lock) checkWindow(t core.Instant) {
 	if !l.sess.trustedAt(t) {
 		l.sess.lose("", nil)
 	}
-	var lost error
-	var left *departure
-	c.do(ctx, func() {
-		if l.err == nil {
-			l.end((*releasedError)(l))
-		} else if errors.Is(l.err, ErrLost) {
-			lost = l.err
-		}
-		if l.left == nil {
-			l.left = c.letGo(l, t)
-		}
-		left = l.left
-	})
-	if lost != nil {
-		return lost // a broken lock stays in the record until its work has stopped: now it goes
+}
+
+// giveBack ends belief in a lock, and has its claim go; c.mu is held. It returns the error of a
+// lock that had been lost before. One that was broken stays in the record until its work has
+// stopped: now it goes.
+func (l *Lock) giveBack(t core.Instant) (lost error) {
+	if l.err == nil {
+		l.end((*releasedError)(l))
+	} else if errors.Is(l.err, ErrLost) {
+		lost = l.err
 	}
-	select {
-	case <-left.gone:
-		return l.confirmed(left)
-	default:
+	l.c.letGo(l, t)
+	return lost
+}
+
+// awaitGone waits until the claim of a lock that was given back is confirmed to be gone.
+func (l *Lock) awaitGone(ctx context.Context) error {
+	if l.left.gone.Load() {
+		return l.confirmed()
 	}
+	c := l.c
 	select {
-	case <-left.gone:
-		return l.confirmed(left)
+	case <-c.goneBy(l):
+		return l.confirmed()
 	case <-c.ctx.Done():
 		return fmt.Errorf("release %q: not confirmed before the client was closed; it ends by itself", l.Name())
 	case <-ctx.Done():
@@ -200,8 +212,20 @@ func (l *Lock) Release(ctx context.Context) error {
 	}
 }
 
-func (l *Lock) confirmed(left *departure) error {
-	if left.void {
+// goneBy is closed when a lock's claim is confirmed gone, or void.
+func (c *Client) goneBy(l *Lock) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l.left.done == nil {
+		if l.left.done = make(chan struct{}); l.left.gone.Load() {
+			close(l.left.done)
+		}
+	}
+	return l.left.done
+}
+
+func (l *Lock) confirmed() error {
+	if l.left.void {
 		return fmt.Errorf("release %q: not confirmed before the session ended; it ends by itself", l.Name())
 	}
 	return nil
@@ -213,11 +237,12 @@ func (l *Lock) end(cause error) {
 		return
 	}
 	l.err = cause
-	if l.cancel != nil {
-		l.cancel(cause)
+	if cancel := l.cancel; cancel != nil {
+		l.c.later = append(l.c.later, func() { cancel(cause) })
 	}
 	if l.set != nil && (!errors.Is(cause, ErrReleased) || !slices.ContainsFunc(l.set.locks, func(o *Lock) bool { return o.err == nil })) {
-		l.set.cancel(cause) // when one is lost, or the last is released
+		set := l.set
+		l.c.later = append(l.c.later, func() { set.cancel(cause) }) // when one is lost, or the last is released
 	}
 	if t := l.c.opts.Trace; t != nil && t.Ended != nil {
 		name, token, held := l.Name(), l.token, l.c.now().Sub(l.since)
@@ -237,7 +262,9 @@ func (l *Lock) lose(why string, err error) {
 	}
 	lost := &lostError{l.Name(), l.token, why, err}
 	l.end(lost)
-	l.c.log.Warn("lock lost", "name", l.Name(), "token", l.token, "why", why, "err", err)
+	l.c.later = append(l.c.later, func() {
+		l.c.log.Warn("lock lost", "name", l.Name(), "token", l.token, "why", why, "err", err)
+	})
 	if l.set == nil {
 		return
 	}
@@ -252,9 +279,7 @@ func (l *Lock) lose(why string, err error) {
 		l.c.mu.Lock()
 		defer l.c.unlock()
 		for _, o := range others {
-			if o.left == nil {
-				o.left = l.c.letGo(o, l.c.now())
-			}
+			l.c.letGo(o, l.c.now())
 		}
 	})
 }
@@ -273,17 +298,32 @@ type Locks []*Lock
 
 // Release gives all of them back, as Lock.Release does.
 func (s Locks) Release(ctx context.Context) error {
-	done := make(chan error, len(s))
 	var errs []error
+	var wait Locks
 	seen := make(map[*Lock]bool)
 	for _, l := range s {
-		if !seen[l] {
-			seen[l] = true
-			go func() { done <- l.Release(ctx) }()
+		if seen[l] {
+			continue
+		}
+		seen[l] = true
+		if lost := l.leave(); lost != nil {
+			errs = append(errs, lost)
+		} else {
+			wait = append(wait, l)
 		}
 	}
-	for range seen {
-		errs = append(errs, <-done)
+	for _, l := range wait {
+		errs = append(errs, l.awaitGone(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// leave is Release that does not wait until the claim is gone. The driver of the name gives it
+// back.
+func (l *Lock) leave() (lost error) {
+	t := l.c.now()
+	l.checkWindow(t)
+	l.c.mu.Lock()
+	defer l.c.unlock()
+	return l.giveBack(t)
 }

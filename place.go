@@ -3,6 +3,7 @@ package holdfast
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -18,23 +19,25 @@ type place struct {
 	more    map[core.Token]*Lock // and where there are several the others
 	leaving []*departure         // claims whose going somebody waits for
 	busy    bool                 // a driver is at it
-	lookAt  core.Instant         // when the wait loop looks at it because of a hint
-	pos     *position            // nil until it waits
+	left    leftBehind           // when it was left last
+	pace    *core.Pace           // nil until it waits, or is to be read
 }
 
-// A departure is a claim of ours that is to go.
+// A departure is a lock's claim that is to go.
 type departure struct {
 	nr   int64
-	gone chan struct{} // closed when it is confirmed gone, or void with its session
-	void bool          // the latter
+	gone atomic.Bool   // it is confirmed gone, or void with its session
+	void bool          // the latter; guarded by c.mu until gone is set
+	done chan struct{} // closed then; made by whoever waits for it, guarded by c.mu
 }
 
-// departed is a departure that needs no confirmation.
-var departed = func() *departure {
-	d := &departure{gone: make(chan struct{})}
-	close(d.gone)
-	return d
-}()
+func (d *departure) confirm(void bool) {
+	d.void = void
+	d.gone.Store(true)
+	if d.done != nil {
+		close(d.done)
+	}
+}
 
 // hold keeps a lock where its token finds it.
 func (p *place) hold(l *Lock) {
@@ -76,7 +79,7 @@ func (c *Client) envAt(t core.Instant) *core.Env {
 func (c *Client) perform(p *place, eff *core.Effects) {
 	for _, g := range eff.Granted {
 		r := g.Request.Tag.(*request)
-		l := &Lock{c: c, p: p, sess: c.sess, token: int64(g.Token), claim: g.Claim, slots: r.slots, reason: g.Reason, asked: g.Asked, since: g.At, values: r.ctx}
+		l := &Lock{c: c, p: p, sess: c.sess, token: int64(g.Token), nr: g.Claim.Nr, slots: r.slots, reason: g.Reason, asked: g.Asked, since: g.At, values: r.ctx}
 		p.hold(l)
 		r.answer(l, nil)
 	}
@@ -95,14 +98,13 @@ func (c *Client) perform(p *place, eff *core.Effects) {
 	for _, g := range eff.Gone {
 		p.leaving = slices.DeleteFunc(p.leaving, func(d *departure) bool {
 			if d.nr == g.Nr {
-				d.void = g.Void
-				close(d.gone)
+				d.confirm(g.Void)
 			}
 			return d.nr == g.Nr
 		})
 	}
 	if eff.Beat && c.sess != nil {
-		c.log.Warn("no longer in the queue", "name", p.name)
+		c.later = append(c.later, func() { c.log.Warn("no longer in the queue", "name", p.name) })
 		signal(c.sess.wake)
 	}
 	if eff.Tick != core.Never {
@@ -116,7 +118,7 @@ func (c *Client) perform(p *place, eff *core.Effects) {
 	if news {
 		c.follow(p)
 		if p.n.Waits() {
-			c.startWaiting()
+			c.startPolling()
 		}
 	}
 	if work {
@@ -165,20 +167,22 @@ func (e *brokenError) Error() string { return e.why }
 
 // place returns the place of a name; c.mu is held.
 func (c *Client) place(name string) *place {
-	p := c.places[name]
+	if p := c.places[name]; p != nil {
+		return p
+	}
+	p := c.idle[name]
 	if p == nil {
-		p = &place{name: name, n: core.NewName(), lookAt: core.Never}
+		p = &place{name: name, n: core.NewName()}
 		c.places[name] = p
-		if old, ok := c.recent[name]; ok {
-			// What it was when we left it: a request that comes again soon need not ask.
-			delete(c.recent, name)
-			if c.now().Sub(old.at) < recently {
-				if old.pace > 0 {
-					p.pos = &position{moved: core.Never, pace: old.pace}
-				}
-				c.perform(p, p.n.Seen(old.rec, old.version, old.at, old.pace > 0, c.env()))
-			}
+		return p
+	}
+	delete(c.idle, name)
+	c.places[name] = p
+	if old := p.left; old.version != 0 && c.now().Sub(old.at) < recently {
+		if old.pace > 0 {
+			p.pace = core.NewPace(old.pace)
 		}
+		c.perform(p, p.n.Seen(old.rec, old.version, old.at, old.pace > 0, c.env()))
 	}
 	return p
 }
@@ -206,45 +210,49 @@ func (c *Client) abandon(r *request) (id core.ClaimID, was bool) {
 	return id, true
 }
 
-// letGo ends a hold at t; c.mu is held.
-func (c *Client) letGo(l *Lock, t core.Instant) *departure {
+// letGo ends a hold at t, unless that was done before; c.mu is held.
+func (c *Client) letGo(l *Lock, t core.Instant) {
+	if l.going {
+		return
+	}
+	l.going = true
 	l.p.unhold(core.Token(l.token))
 	nr, eff := l.p.n.Release(core.Token(l.token), c.envAt(t))
-	d := departed
-	if nr != 0 {
-		d = &departure{nr: nr, gone: make(chan struct{})}
-		l.p.leaving = append(l.p.leaving, d)
+	if l.left.nr = nr; nr != 0 {
+		l.p.leaving = append(l.p.leaving, &l.left)
+	} else {
+		l.left.confirm(false)
 	}
 	c.perform(l.p, eff)
-	return d
 }
 
-// recent is a record as it was left behind with others in it.
-type recent struct {
+// leftBehind is a record as it was left, with others in it.
+type leftBehind struct {
 	rec     core.LockRecord
 	version core.Version
 	at      core.Instant
 	pace    time.Duration
 }
 
-// recently is how long that may be of use.
-const recently = time.Second
+const (
+	recently = time.Second // how long that may be of use
+	maxIdle  = 1000        // places of which nothing is wanted, kept for their room
+)
 
-// leave forgets a place, but for what it looked like; c.mu is held.
+// leave has a place be idle, and know nothing but what it looked like if others
+// are there: one that comes again soon need not ask; c.mu is held.
 func (c *Client) leave(p *place) {
 	delete(c.places, p.name)
-	rec, version := p.n.Record()
-	if len(rec.Holders)+len(rec.Waiters) == 0 {
-		return
+	p.left = leftBehind{}
+	if rec, version := p.n.Record(); len(rec.Holders)+len(rec.Waiters) > 0 {
+		p.left = leftBehind{rec: *rec, version: version, at: c.now(), pace: p.pace.Quick()}
 	}
-	if len(c.recent) >= 1000 {
-		clear(c.recent)
+	if len(c.idle) >= maxIdle {
+		clear(c.idle)
 	}
-	left := recent{*rec, version, c.now(), 0}
-	if p.pos != nil {
-		left.pace = p.pos.pace
-	}
-	c.recent[p.name] = left
+	p.n.Forget()
+	p.pace = nil
+	c.idle[p.name] = p
 }
 
 func (c *Client) isOurs(session string) bool { return c.sess != nil && c.sess.id == session }

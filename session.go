@@ -65,7 +65,7 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 	if ttl == 0 {
 		ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
 		var err error
-		if ttl, err = c.readTTL(ctx, c.glance); err != nil {
+		if ttl, err = c.readTTL(ctx, c.staleLoad); err != nil {
 			ttl = DefaultTTL
 		}
 		cancel()
@@ -172,7 +172,7 @@ func (s *session) beat() bool {
 		ctx, cancel := context.WithTimeout(c.ctx, bound)
 		if c.opts.TTL == 0 && opened {
 			ask, cancel := context.WithTimeout(ctx, bound/3)
-			if set, err := c.readTTL(ask, c.glance); err == nil {
+			if set, err := c.readTTL(ask, c.staleLoad); err == nil {
 				ttl = set
 			}
 			cancel()
@@ -321,9 +321,9 @@ func (s *session) guardWindow() {
 		timer.Reset(min(left, time.Second))
 		select {
 		case <-timer.C:
-			if _, costs := s.c.store.(CostlyWatcher); !costs {
+			if !s.c.notes.watch.Costs {
 				s.c.mu.Lock()
-				s.c.startHints() // a session that lasts wants to hear at once of a break
+				s.c.startWatching() // a session that lasts wants to hear at once of a break
 				s.c.mu.Unlock()
 			}
 		case <-s.moved:

@@ -2,6 +2,7 @@ package holdfast_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,6 +43,45 @@ func TestSetDoesNotWatchTheDead(t *testing.T) {
 		}
 		if why != nil && (len(why.Holders) != 1 || why.Holders[0].Owner.Host == "") {
 			t.Errorf("it does not tell whose the lock is: %v", err)
+		}
+	})
+}
+
+// What a set gives back when it fails is ended when AcquireAll returns, and nothing of that goes
+// on after Close.
+func TestSetGivesBackBeforeItReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ended, running atomic.Int64
+		slow := &slowStore{Store: memory.New()}
+		other := newClient(t, slow, nil)
+		defer other.Close()
+		if _, err := other.Acquire(t.Context(), "b"); err != nil {
+			t.Fatal(err)
+		}
+		c := newClient(t, slow, &holdfast.Options{Trace: &holdfast.Trace{
+			Ended: func(string, int64, time.Duration, error) {
+				ended.Add(1)
+				running.Add(1)
+				time.Sleep(time.Second)
+				running.Add(-1)
+			}}})
+		slow.by.Store(int64(10 * time.Millisecond)) // so slow that the driver is a goroutine
+		if _, err := c.AcquireAll(t.Context(), []string{"a", "b"}, holdfast.MaxWait(0)); !errors.Is(err, holdfast.ErrHeld) {
+			t.Fatalf("AcquireAll: %v", err)
+		}
+		if ended.Load() != 1 || running.Load() != 0 {
+			t.Errorf("AcquireAll has returned: %d locks were ended, and of %d the trace is still being called", ended.Load(), running.Load())
+		}
+		synctest.Wait()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if running.Load() != 0 {
+			t.Error("Close has returned, and the trace is still being called")
+		}
+		info, err := other.Show(t.Context(), "a")
+		if err != nil || len(info.Holders) != 0 {
+			t.Errorf("held by %v, %v", info.Holders, err)
 		}
 	})
 }

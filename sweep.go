@@ -162,7 +162,7 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 	for _, id := range slices.Sorted(maps.Keys(looks)) {
 		s := looks[id]
 		rec, err := core.DecodeSession(s.rec.Value)
-		if err != nil || rec.Dead == 0 || len(claimed[id]) > 0 || !c.oldTombstone(id, rec, s.rec.Age) {
+		if err != nil || !rec.MayEmpty(len(claimed[id]), s.rec.Age, c.knownFor(id), clocks()) {
 			continue
 		}
 		outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: Key{Sessions, id}, Old: s.rec.Version, Lazy: true}})
@@ -229,18 +229,15 @@ func (c *Client) knownDead(session string) bool {
 	return ok
 }
 
-// oldTombstone says whether a tombstone has stood for two TTLs, since when no write is
-// under way that knows nothing of it.
-func (c *Client) oldTombstone(id string, rec core.SessionRecord, age time.Duration) bool {
-	if age < 0 {
-		age = time.Since(time.UnixMicro(rec.Dead))
-		c.mu.Lock()
-		if from, ok := c.deaths.Tombstone(id); ok {
-			age = max(age, c.now().Sub(from))
-		}
-		c.mu.Unlock()
+// knownFor is how long ago a session that this client knows to be dead became void; negative:
+// not known.
+func (c *Client) knownFor(session string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if from, ok := c.deaths.Tombstone(session); ok {
+		return c.now().Sub(from)
 	}
-	return age >= 2*rec.Duration()
+	return -1
 }
 
 // judgeOrphans sees to claims whose session has no record, which a crash of the
@@ -285,45 +282,35 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 	if err != nil {
 		return err
 	}
+	claims := func(name string, rec core.LockRecord) {
+		for _, cl := range slices.Concat(rec.Holders, rec.Waiters) {
+			claimed[cl.Session] = append(claimed[cl.Session], name)
+		}
+	}
 	for i, r := range recs {
 		rec, err := lockOf(r)
 		if err != nil || len(r.Value) == 0 {
 			continue
 		}
-		before := len(rec.Holders) + len(rec.Waiters)
 		c.mu.Lock()
-		changed := rec.Settle(c.isDead)
+		w, void, ok := rec.Void(core.Version(r.Version), c.isDead)
 		c.mu.Unlock()
-		void := before - len(rec.Holders) - len(rec.Waiters)
-		free := len(rec.Holders)+len(rec.Waiters)+len(rec.Breaks) == 0
-		if changed || free {
-			w := Write{Key: keys[i], Old: r.Version, Value: rec.Encode(core.Version(r.Version)), Lazy: !rec.Gives()}
-			if rec.Gives() {
-				w.Wake = Everyone
-			}
-			outs, err := c.store.CompareAndSwap(ctx, []Write{w})
+		if ok {
+			value := w.Next.Encode(w.Old)
+			outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: keys[i], Old: r.Version, Value: value, Wake: w.Wake, Lazy: w.Lazy}})
 			switch {
 			case err != nil || !outs[0].Won:
-				for _, cl := range slices.Concat(rec.Holders, rec.Waiters) {
-					claimed[cl.Session] = append(claimed[cl.Session], names[i])
-				}
-				// Who else there may be is not known: no tombstone goes in this pass
-				// for those that had claims here.
-				if old, err := lockOf(r); err == nil {
-					for _, cl := range slices.Concat(old.Holders, old.Waiters) {
-						claimed[cl.Session] = append(claimed[cl.Session], names[i])
-					}
-				}
+				// What is there now is not known: no tombstone goes in this pass of those
+				// that had claims here.
+				claims(names[i], rec)
 			default:
 				done.Claims += void
-				if len(w.Value) == 0 {
+				if len(value) == 0 {
 					done.Names++
 				}
 			}
 		}
-		for _, cl := range slices.Concat(rec.Holders, rec.Waiters) {
-			claimed[cl.Session] = append(claimed[cl.Session], names[i])
-		}
+		claims(names[i], w.Next)
 		if len(rec.Breaks) > 0 {
 			c.copyAudit(ctx, keys[i].Name)
 		}

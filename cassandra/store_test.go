@@ -211,6 +211,7 @@ func apart(t testing.TB) within {
 }
 
 func TestStore(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) holdfast.Store {
 		session, _ := keyspace(t)
 		switch name := strings.TrimPrefix(t.Name(), "TestStore/"); name {
@@ -222,6 +223,7 @@ func TestStore(t *testing.T) {
 }
 
 func TestClients(t *testing.T) {
+	t.Parallel()
 	storetest.RunClientsSlowly(t, func(t *testing.T) holdfast.Store {
 		if session, _ := keyspace(t); t.Name() == "TestClients/sweep_after_crashes" {
 			return reopener{open(t, session, emptyTable(t))}

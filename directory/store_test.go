@@ -55,11 +55,14 @@ func fresh(t *testing.T) *Store {
 }
 
 func TestStore(t *testing.T) {
+	t.Parallel()
 	t.Run("local", func(t *testing.T) {
+		t.Parallel()
 		storetest.Run(t, func(t *testing.T) holdfast.Store { return reopener{fresh(t)} })
 	})
 	// As where other hosts may change the files.
 	t.Run("shared", func(t *testing.T) {
+		t.Parallel()
 		storetest.Run(t, func(t *testing.T) holdfast.Store {
 			s := fresh(t)
 			s.local = false
@@ -69,5 +72,6 @@ func TestStore(t *testing.T) {
 }
 
 func TestClients(t *testing.T) {
+	t.Parallel()
 	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return reopener{fresh(t)} })
 }

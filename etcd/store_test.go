@@ -62,6 +62,7 @@ type reopened struct {
 func (r reopened) Reopen(t *testing.T) holdfast.Store { return r.again(t) }
 
 func TestStore(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) holdfast.Store {
 		c := connect(t)
 		prefix := fresh(t, c)
@@ -70,6 +71,7 @@ func TestStore(t *testing.T) {
 }
 
 func TestClients(t *testing.T) {
+	t.Parallel()
 	storetest.RunClients(t, func(t *testing.T) holdfast.Store {
 		c := connect(t)
 		prefix := fresh(t, c)

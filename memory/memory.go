@@ -103,7 +103,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 			written: now,
 		}
 		s.rows[w.Key] = next
-		outcomes[i] = holdfast.Outcome{Won: true, Record: next.record(now)}
+		outcomes[i] = holdfast.Outcome{Won: true, Record: holdfast.Record{Version: next.version, Value: w.Value}}
 		if w.Wake != "" {
 			for each := range s.watchers {
 				each.add(holdfast.Hint{Key: w.Key, Wake: w.Wake})

@@ -89,8 +89,10 @@ var ways = map[string]way{
 }
 
 func TestStore(t *testing.T) {
+	t.Parallel()
 	for name, w := range ways {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			storetest.Run(t, func(t *testing.T) holdfast.Store { return fresh(t, w) })
 		})
 	}
@@ -98,6 +100,7 @@ func TestStore(t *testing.T) {
 
 // A binary log changes how statements are locked and committed.
 func TestStoreWithBinaryLog(t *testing.T) {
+	t.Parallel()
 	server := servers.MySQL(t, &servers.Options{Settings: []string{"log-bin=log", "sync-binlog=1", "binlog-format=mixed"}})
 	if !server.Own {
 		t.Skip("the settings of this server are not ours")
@@ -128,6 +131,7 @@ func TestStoreWithBinaryLog(t *testing.T) {
 }
 
 func TestClients(t *testing.T) {
+	t.Parallel()
 	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return fresh(t, way{}) })
 }
 

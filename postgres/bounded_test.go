@@ -38,13 +38,14 @@ type way struct {
 	name string
 	// A row of lockedRows alone is in the way: a write of it has lost, within two
 	// seconds however many there are, and the others are not held up.
-	rows bool
-	put  func(t *testing.T, r reopener, server *servers.Server) (s *Store, lift func())
+	rows   bool
+	server bool // the whole server is in the way
+	put    func(t *testing.T, r reopener, server *servers.Server) (s *Store, lift func())
 }
 
 // lock holds rows locked from outside.
 func lockWay(name string, statements ...string) way {
-	return way{name, true, func(t *testing.T, r reopener, _ *servers.Server) (*Store, func()) {
+	return way{name, true, false, func(t *testing.T, r reopener, _ *servers.Server) (*Store, func()) {
 		c := foreign(t, r, statements...)
 		return r.Store, func() { c.Close(context.Background()) }
 	}}
@@ -57,15 +58,15 @@ var ways = []way{
 	lockWay("rows changed by another transaction", `update holdfast_records set value = value`+ofLocked),
 	lockWay("rows of readers' fences", `select from holdfast_records`+ofLocked+` for share`),
 	lockWay("rows of a prepared transaction", `select from holdfast_records`+ofLocked+` for update`, `prepare transaction 'x'`),
-	{"a table that is being rewritten", false, func(t *testing.T, r reopener, _ *servers.Server) (*Store, func()) {
+	{"a table that is being rewritten", false, false, func(t *testing.T, r reopener, _ *servers.Server) (*Store, func()) {
 		c := foreign(t, r, `lock table holdfast_records in access exclusive mode`)
 		return r.Store, func() { c.Close(context.Background()) }
 	}},
-	{"the floor", false, func(t *testing.T, r reopener, _ *servers.Server) (*Store, func()) {
+	{"the floor", false, false, func(t *testing.T, r reopener, _ *servers.Server) (*Store, func()) {
 		c := foreign(t, r, `select from holdfast_meta for update`)
 		return r.Store, func() { c.Close(context.Background()) }
 	}},
-	{"a pool that is exhausted", false, func(t *testing.T, r reopener, _ *servers.Server) (*Store, func()) {
+	{"a pool that is exhausted", false, false, func(t *testing.T, r reopener, _ *servers.Server) (*Store, func()) {
 		s := small(t, r.url)
 		c, err := s.pool.Acquire(t.Context())
 		if err != nil {
@@ -73,7 +74,7 @@ var ways = []way{
 		}
 		return s, c.Release
 	}},
-	{"a pooler that is exhausted", false, func(t *testing.T, r reopener, server *servers.Server) (*Store, func()) {
+	{"a pooler that is exhausted", false, false, func(t *testing.T, r reopener, server *servers.Server) (*Store, func()) {
 		b, err := servers.StartPgBouncer(t.Context(), server, &servers.Options{Settings: []string{"default_pool_size=1"}})
 		if err != nil {
 			t.Skip(err)
@@ -83,13 +84,13 @@ var ways = []way{
 		c := foreign(t, reopener{s, url})
 		return s, func() { c.Close(context.Background()); b.Stop() }
 	}},
-	{"a server that is stopped", false, func(t *testing.T, r reopener, server *servers.Server) (*Store, func()) {
+	{"a server that is stopped", false, true, func(t *testing.T, r reopener, server *servers.Server) (*Store, func()) {
 		if err := server.Freeze(); err != nil {
 			t.Fatal(err)
 		}
 		return r.Store, func() { server.Thaw() }
 	}},
-	{"a server that is stopped, and a store that has no connection", false, func(t *testing.T, r reopener, server *servers.Server) (*Store, func()) {
+	{"a server that is stopped, and a store that has no connection", false, true, func(t *testing.T, r reopener, server *servers.Server) (*Store, func()) {
 		s := small(t, r.url)
 		s.pool.Reset()
 		if err := server.Freeze(); err != nil {
@@ -107,9 +108,12 @@ func TestBounded(t *testing.T) {
 	if !server.Own {
 		t.Skip("this needs a server of its own")
 	}
-	r := migrated(t, server.Database(t), nil)
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
+			if !w.server { // those that are, come first, one after the other
+				t.Parallel()
+			}
+			r := migrated(t, server.Database(t), nil)
 			for i := range lockedRows {
 				hold(t, r, fmt.Sprintf("locked %d", i), "1")
 			}
@@ -157,7 +161,7 @@ func TestBounded(t *testing.T) {
 			}
 		})
 	}
-	closes(t, r, server)
+	closes(t, migrated(t, server.Database(t), nil), server)
 }
 
 func timed(t *testing.T, patience time.Duration, s *Store, call func(context.Context, *Store) error) (time.Duration, error) {

@@ -62,10 +62,12 @@ func fresh(t testing.TB, opts *Options) reopener {
 var hostile = &Options{Schema: "Select", Prefix: "Table_9_Where_"}
 
 func TestStore(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) holdfast.Store { return fresh(t, nil) })
 }
 
 func TestStoreElsewhere(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) holdfast.Store { return fresh(t, hostile) })
 }
 
@@ -90,19 +92,28 @@ func bouncer(t *testing.T) *servers.Server {
 }
 
 func TestStorePooled(t *testing.T) {
+	t.Parallel()
 	b := bouncer(t)
 	storetest.Run(t, func(t *testing.T) holdfast.Store { return hide(migrated(t, b.Database(t), nil)) })
 }
 
 func TestClients(t *testing.T) {
+	t.Parallel()
 	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return fresh(t, nil) })
 }
 
+// Clients write no SQL, so names that need quotes matter to TestStoreElsewhere; whether they
+// do to clients is asked in the full size.
 func TestClientsElsewhere(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("SKIPPED: -short: clients of a store in another schema; TestStoreElsewhere has the store itself")
+	}
 	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return fresh(t, hostile) })
 }
 
 func TestClientsPooled(t *testing.T) {
+	t.Parallel()
 	b := bouncer(t)
 	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return migrated(t, b.Database(t), nil) })
 }

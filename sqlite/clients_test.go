@@ -18,6 +18,7 @@ import (
 )
 
 func TestClients(t *testing.T) {
+	t.Parallel()
 	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return reopener{fresh(t)} })
 }
 

@@ -34,5 +34,6 @@ func fresh(t testing.TB) *Store {
 }
 
 func TestStore(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) holdfast.Store { return reopener{fresh(t)} })
 }

@@ -23,10 +23,14 @@ type Obstacle struct {
 
 // RunBounds tests over a store that no call of a client takes longer than it promises, and
 // a second, whatever stands in the way: with a name that is free, held, held by the dead,
-// or held by the very client. open is as for Run.
+// or held by the very client. open is as for Run. An obstacle of the whole server is alone
+// there; all others are there at the same time, each in the way of a store of its own.
 func RunBounds(t *testing.T, open func(t *testing.T) holdfast.Store, obstacles ...Obstacle) {
 	for _, o := range obstacles {
 		t.Run(o.Name, func(t *testing.T) {
+			if !o.Server {
+				t.Parallel()
+			}
 			kinds := []string{"free", "held", "held by the dead", "held by itself"}
 			if o.Silent {
 				kinds = []string{"free", "held by itself"} // it does not tell who holds what

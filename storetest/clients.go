@@ -72,7 +72,7 @@ func (c clientCase) test(h *clients) {
 	if c.need != nil && !c.need(h.store) {
 		h.Skip("not over this store")
 	}
-	ctx, cancel := context.WithTimeout(h.Context(), patience)
+	ctx, cancel := context.WithTimeout(h.Context(), patience())
 	defer cancel()
 	h.ctx = ctx
 	defer func() {
@@ -91,9 +91,6 @@ var (
 	longTTL  = 15 * time.Second
 )
 
-// stretched is a short wait in which a store that is there answers.
-func stretched(d time.Duration) time.Duration { return d * (shortTTL / (1500 * time.Millisecond)) }
-
 // A clients is what a case works with. Methods that fail the test are for its
 // own goroutine.
 type clients struct {
@@ -104,6 +101,9 @@ type clients struct {
 	opened int
 	looker *holdfast.Client
 }
+
+// slow is whether TTLs are longer than a store and a machine of one's own would need.
+func (h *clients) slow() bool { return shortTTL > 1500*time.Millisecond }
 
 // handle is the store as one more process sees it.
 func (h *clients) handle() holdfast.Store {

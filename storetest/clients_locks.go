@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
 // lockCases are about one lock and its answers.
@@ -249,8 +250,12 @@ var waitCases = []clientCase{
 				cl.Token != l.Token() || cl.Slots != 1 || cl.Mode() != "exclusive" || cl.Reason != "nightly backup" || cl.TTL != longTTL || cl.Own {
 				h.Errorf("the holder is %+v", cl)
 			}
-			if got := err.Error(); !strings.HasPrefix(got, `acquire "nightly": held by ana@db1 (pid 4711) for `) || !strings.HasSuffix(got, ": nightly backup") {
-				h.Errorf("the error is %q", got)
+			got := err.Error()
+			if h.slow() { // then it may say that a write of the holder is under way
+				got, _, _ = strings.Cut(got, ";")
+			}
+			if !strings.HasPrefix(got, `acquire "nightly": held by ana@db1 (pid 4711) for `) || !strings.HasSuffix(got, ": nightly backup") {
+				h.Errorf("the error is %q", err)
 			}
 
 			queued := h.queue(1, h.client(longTTL), "nightly")
@@ -297,14 +302,20 @@ var waitCases = []clientCase{
 		run: func(h *clients) {
 			a, b := h.client(longTTL), h.client(longTTL)
 			l := h.acquire(a, "a")
-			for _, wait := range []time.Duration{0, stretched(20 * time.Millisecond), stretched(150 * time.Millisecond)} {
-				began := time.Now()
-				_, err := b.Acquire(h.ctx, "a", holdfast.MaxWait(wait))
-				if took := time.Since(began); took < wait || took > wait+h.soon {
-					h.Errorf("MaxWait(%v) took %v", wait, took)
+			for _, wait := range []time.Duration{0, busy.Times(20 * time.Millisecond), busy.Times(150 * time.Millisecond)} {
+				for {
+					began := time.Now()
+					_, err := b.Acquire(h.ctx, "a", holdfast.MaxWait(wait))
+					if took := time.Since(began); took < wait || took > wait+h.soon {
+						h.Errorf("MaxWait(%v) took %v", wait, took)
+					}
+					h.waiting("a", 0)
+					// A machine or a store that is busy may not answer in so short a time.
+					if wait *= 2; errors.Is(err, holdfast.ErrHeld) || wait == 0 || wait > h.soon || !h.slow() {
+						h.is("Acquire", err, holdfast.ErrHeld)
+						break
+					}
 				}
-				h.is("Acquire", err, holdfast.ErrHeld)
-				h.waiting("a", 0)
 			}
 			h.release(l)
 			h.empty("a")

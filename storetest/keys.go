@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/holdfast-lock/holdfast"
 )
@@ -14,10 +15,19 @@ var keyCases = []testCase{
 		name: "strange keys",
 		rule: "a name is 1 to 255 arbitrary bytes, compared as bytes",
 		run: func(h *harness) {
+			// In a short run locks take all of the names, the other spaces a third.
+			of := func(space holdfast.Space) (names []string) {
+				for i, n := range strangeNames {
+					if !testing.Short() || space == holdfast.Names || i%3 == 0 {
+						names = append(names, n)
+					}
+				}
+				return names
+			}
 			for _, space := range spaces {
 				var writes []holdfast.Write
 				var keys []holdfast.Key
-				for i, n := range strangeNames {
+				for i, n := range of(space) {
 					k := holdfast.Key{Space: space, Name: n}
 					keys = append(keys, k)
 					writes = append(writes, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: fmt.Appendf(nil, "%s %d", space, i)})
@@ -40,7 +50,7 @@ var keyCases = []testCase{
 			}
 			for _, space := range spaces {
 				got := h.keys(space, "", 1000)
-				if want := slices.Sorted(slices.Values(strangeNames)); !slices.Equal(got, want) {
+				if want := slices.Sorted(slices.Values(of(space))); !slices.Equal(got, want) {
 					h.Errorf("Keys lists %d names of space %s and not the %d that were written; %q is the first wrong one", len(got), space, len(want), firstDifference(got, want))
 				}
 			}

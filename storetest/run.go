@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
 // Reopener is a Store that a test can open a second time over the same data,
@@ -48,13 +49,13 @@ type testCase struct {
 }
 
 // patience bounds a case; a store that needs it is too slow or stuck.
-const patience = 2 * time.Minute
+func patience() time.Duration { return busy.Times(2 * time.Minute) }
 
 func (c testCase) test(t *testing.T, s holdfast.Store) {
 	if c.need != nil && !c.need(s) {
 		t.Skip("the store does not promise this")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience())
 	defer cancel()
 	defer func() {
 		if t.Failed() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -110,7 +111,10 @@ var watchCases = []testCase{
 		run: func(h *harness) {
 			w := h.watch(h.store)
 			w.slow.Store(true)
-			const calls, each = 100, 100
+			calls, each := 100, 100
+			if testing.Short() {
+				calls = 40
+			}
 			for i := range calls {
 				writes := make([]holdfast.Write, each)
 				for j := range writes {

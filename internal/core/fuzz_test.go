@@ -1,8 +1,10 @@
 package core
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
+	"math"
 	"reflect"
 	"slices"
 	"testing"
@@ -49,6 +51,14 @@ func FuzzLockRecord(f *testing.F) {
 		for _, h := range r.Holders {
 			if h.Token <= 0 || h.Off != 0 || r.Next < h.Token+Token(h.Tokens()) {
 				t.Fatalf("%s at %d: token %d (%d) of a holder, and next is %d", value, version, h.Token, h.Tokens(), r.Next)
+			}
+		}
+		if plain := r; !r.vanishes(version) {
+			if r.Next <= Token(version)+1 {
+				plain.Next = 0
+			}
+			if got := string(r.Encode(version)); got != jsonOf(plain) {
+				t.Fatalf("written as %s, and encoding/json makes %s of it", got, jsonOf(plain))
 			}
 		}
 		again, err := DecodeLock(r.Encode(version), version+1)
@@ -211,6 +221,44 @@ func FuzzGrants(f *testing.F) {
 				}
 				last = h.Token + Token(h.Tokens()) - 1
 			}
+		}
+	})
+}
+
+// Audits keep the newest entries, once each, in order, whatever was in them before.
+func FuzzAudit(f *testing.F) {
+	f.Add([]byte(`[{"session":"a","nr":1,"was":{},"by":{},"reason":"hangs","at":2}]`), []byte(`[{"session":"b","nr":1,"was":{},"by":{},"reason":"again","at":3}]`))
+	f.Fuzz(func(t *testing.T, old, fresh []byte) {
+		kept, err := DecodeAudit(old)
+		if err != nil {
+			return
+		}
+		more, err := DecodeAudit(fresh)
+		if err != nil {
+			return
+		}
+		all := slices.Clone(kept).Add(more)
+		if len(all) > MaxBreaks || len(all) < min(len(kept), MaxBreaks) {
+			t.Fatalf("%d entries of %d and %d", len(all), len(kept), len(more))
+		}
+		if !slices.IsSortedFunc(all, func(a, b Break) int { return cmp.Compare(b.At, a.At) }) {
+			t.Fatalf("not the newest first: %s", jsonOf(all))
+		}
+		oldest := int64(math.MinInt64)
+		if len(all) == MaxBreaks {
+			oldest = all[len(all)-1].At
+		}
+		for _, b := range more {
+			if b.At > oldest && !slices.ContainsFunc(all, func(k Break) bool { return k.Session == b.Session && k.Nr == b.Nr }) {
+				t.Fatalf("the entry %s is lost in %s", jsonOf(b), jsonOf(all))
+			}
+		}
+		text, err := all.Encode()
+		if err != nil {
+			return // a time that is none
+		}
+		if again, err := DecodeAudit(text); err != nil || jsonOf(again) != string(text) && len(all) > 0 {
+			t.Fatalf("%s is read as %s, %v", text, jsonOf(again), err)
 		}
 	})
 }

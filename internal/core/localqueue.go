@@ -58,11 +58,27 @@ type departure struct {
 
 // keptFor is how long the claim has to stay yet although it was given up: it was broken, and
 // its grace is not over.
-func (d *departure) keptFor(t Instant) time.Duration {
+func (d departure) keptFor(t Instant) time.Duration {
 	if d.after == Never {
 		return 0
 	}
 	return max(d.after.Sub(t), 0)
+}
+
+// each calls f for each group that is there now. f may give its group up; groups that are
+// new meanwhile come last, and are left out.
+func (n *Name) each(f func(g *group) bool) {
+	for i, end := 0, len(n.groups); i < end; {
+		g := n.groups[i]
+		if !f(g) {
+			return
+		}
+		if i < len(n.groups) && n.groups[i] == g {
+			i++
+		} else {
+			end--
+		}
+	}
 }
 
 // Want puts a request in line.
@@ -91,11 +107,22 @@ func (n *Name) Want(r *Request, env *Env) *Effects {
 		n.give(last, r, env) // shared, and nobody else waits
 		return eff
 	}
-	g := &group{slots: r.Slots, try: r.Try, reason: r.Reason, set: r.Set, since: env.Wall(), born: env.Now, want: 1, endsBy: Never}
+	g := n.join(r.Slots, env)
+	g.try, g.reason, g.set = r.Try, r.Reason, r.Set
 	g.waiting.push(r)
-	n.groups = append(n.groups, g)
-	eff.Work = true
 	return eff
+}
+
+// join puts a new group in line.
+func (n *Name) join(slots int, env *Env) *group {
+	g := n.spare
+	if n.spare = nil; g == nil {
+		g = new(group)
+	}
+	*g = group{slots: slots, since: env.Wall(), born: env.Now, want: 1, endsBy: Never, active: g.active[:0], waiting: fifo{items: g.waiting.items[:0]}}
+	n.groups = append(n.groups, g)
+	n.eff.Work = true
+	return g
 }
 
 // full says whether our own groups leave no room for one more.
@@ -151,10 +178,11 @@ func (n *Name) part(g *group, broken *Break, env *Env) (leaves int64) {
 	n.groups = slices.Delete(n.groups, i, i+1)
 	n.requeue(g, min(max(16, g.want*8), MaxBlock), env)
 	n.eff.Work = true
+	n.spare = g
 	if g.id.Nr == 0 || !env.ours(g.id.Session) || env.Session.Over {
 		return 0
 	}
-	d := &departure{id: g.id, held: g.state == held, after: Never, broken: broken}
+	d := departure{id: g.id, held: g.state == held, after: Never, broken: broken}
 	if broken != nil && d.held && env.Grace > 0 {
 		d.after = env.Now.Add(env.Grace)
 		n.tick(d.after)
@@ -169,13 +197,12 @@ func (n *Name) requeue(g *group, tokens int64, env *Env) {
 	if g.waiting.len() == 0 {
 		return
 	}
-	next := &group{slots: g.slots, reason: g.reason, since: env.Wall(), born: env.Now, waiting: g.waiting, want: 1, endsBy: Never}
+	next := n.join(g.slots, env)
+	next.reason = g.reason
 	if g.slots < 2 {
 		next.want = tokens
 	}
-	g.waiting = fifo{}
-	n.groups = append(n.groups, next)
-	n.eff.Work = true
+	next.waiting, g.waiting = g.waiting, next.waiting
 }
 
 // advance gives a held claim that nobody has to the next who waits for it here, if it may;
@@ -230,7 +257,7 @@ func (n *Name) failGroup(g *group, f Refusal, env *Env) {
 // when the window of this moment is over.
 func (n *Name) Revoke(session string, was Owner, r Revocation, env *Env) *Effects {
 	eff := n.begin()
-	for _, g := range slices.Clone(n.groups) {
+	for g := range n.each {
 		if g.id != (ClaimID{session, r.Nr}) || g.broken != nil {
 			continue
 		}
@@ -256,7 +283,7 @@ func (n *Name) Revoke(session string, was Owner, r Revocation, env *Env) *Effect
 func (n *Name) Tick(env *Env) *Effects {
 	eff := n.begin()
 	eff.Work = true
-	for _, g := range slices.Clone(n.groups) {
+	for g := range n.each {
 		switch {
 		case g.endsBy == Never:
 		case g.endsBy <= env.Now:
@@ -282,14 +309,14 @@ func (n *Name) Close(err error, env *Env) (holds bool, eff *Effects) {
 			n.refuse(g.waiting.pop(), err)
 		}
 	}
-	return holds || slices.ContainsFunc(n.leaving, func(d *departure) bool { return d.held }), eff
+	return holds || slices.ContainsFunc(n.leaving, func(d departure) bool { return d.held }), eff
 }
 
 // Part gives all claims up, but for those that hold if keep is set. It returns how long
 // claims that were broken have to stay yet.
 func (n *Name) Part(keep bool, env *Env) (grace time.Duration, eff *Effects) {
 	eff = n.begin()
-	for _, g := range slices.Clone(n.groups) {
+	for g := range n.each {
 		if !keep || g.state != held {
 			n.part(g, g.broken, env)
 		}

@@ -121,23 +121,6 @@ func (r *LockRecord) Written(version Version) {
 	}
 }
 
-// Encode is the value that shall follow version old. It is empty if there is
-// nothing to say: no claim, no audit entry, and every token given so far lies
-// below the version of any later grant, which is old+2 at least.
-func (r LockRecord) Encode(old Version) []byte {
-	if r.vanishes(old) {
-		return nil
-	}
-	if r.Next <= Token(old)+1 {
-		r.Next = 0
-	}
-	value, err := json.Marshal(r)
-	if err != nil {
-		panic(err) // only plain fields
-	}
-	return value
-}
-
 // vanishes says whether what shall follow version old needs no value at all.
 func (r *LockRecord) vanishes(old Version) bool {
 	return len(r.Holders)+len(r.Waiters)+len(r.Breaks) == 0 && r.Next <= Token(old)+2

@@ -13,8 +13,8 @@ import (
 //
 // The caller serialises the calls.
 type Name struct {
-	groups  []*group     // claims of ours that are wanted, in the order they were asked for
-	leaving []*departure // claims of ours that are to go
+	groups  []*group    // claims of ours that are wanted, in the order they were asked for
+	leaving []departure // claims of ours that are to go
 
 	// The record as last seen.
 	known   bool
@@ -46,12 +46,20 @@ type Name struct {
 	paused bool          // before the look that is wanted after them
 	rest   Step          // a pause that comes before the next step
 
-	eff Effects
+	eff   Effects
+	spare *group // that was given up; its room is used again
 }
 
 // NewName is a name of which nothing is known.
 func NewName() *Name {
 	return &Name{asked: Never, glanced: Never, got: Never, failing: Never, heard: Never, unsure: Never}
+}
+
+// Forget makes n a name of which nothing is known. Nothing may be wanted of it.
+func (n *Name) Forget() {
+	room := *n
+	*n = *NewName()
+	n.groups, n.leaving, n.eff, n.spare = room.groups[:0], room.leaving[:0], room.eff, room.spare
 }
 
 // Known says whether the record was ever seen, Record is what was last seen of it, and Asked
@@ -121,7 +129,7 @@ func (n *Name) see(rec LockRecord, version Version, asked Instant, env *Env) {
 			n.foreignSince = before // it may have come right after the look before
 		}
 	}
-	for _, g := range slices.Clone(n.groups) {
+	for g := range n.each {
 		if g.state == held && len(g.active) == 0 {
 			n.advance(g, env) // a hand-off may have waited for this look
 		}
@@ -137,7 +145,7 @@ func (n *Name) compare(env *Env) {
 	n.foreign = foreign
 	n.waits = false
 	n.eff.News = true
-	for _, g := range slices.Clone(n.groups) {
+	for g := range n.each {
 		if g.id.Nr == 0 {
 			continue
 		}
@@ -209,7 +217,7 @@ func (n *Name) SessionOpened(env *Env) *Effects {
 // go on with the next session; what was to be given back is void.
 func (n *Name) SessionLost(session, why string, err error, env *Env) *Effects {
 	eff := n.begin()
-	for _, g := range slices.Clone(n.groups) {
+	for g := range n.each {
 		if g.id.Session != session {
 			continue
 		}
@@ -221,7 +229,7 @@ func (n *Name) SessionLost(session, why string, err error, env *Env) *Effects {
 		}
 		g.id, g.state, g.given, g.doubt = ClaimID{}, wanted, false, false
 	}
-	n.leaving = slices.DeleteFunc(n.leaving, func(d *departure) bool {
+	n.leaving = slices.DeleteFunc(n.leaving, func(d departure) bool {
 		if d.id.Session == session {
 			eff.Gone = append(eff.Gone, Gone{d.id.Nr, true})
 		}
@@ -266,7 +274,7 @@ func (n *Name) GoesOn(rec *LockRecord, env *Env) bool {
 	}
 	unwanted := func(c Claim) bool {
 		return env.ours(c.Session) && !n.wants(c.Nr, env) &&
-			!slices.ContainsFunc(n.leaving, func(d *departure) bool { return d.id.Nr == c.Nr })
+			!slices.ContainsFunc(n.leaving, func(d departure) bool { return d.id.Nr == c.Nr })
 	}
 	return !slices.ContainsFunc(rec.Holders, unwanted) && !slices.ContainsFunc(rec.Waiters, unwanted)
 }

@@ -12,7 +12,7 @@ func (n *Name) confirm() {
 	if n.openOld != 0 {
 		return
 	}
-	n.leaving = slices.DeleteFunc(n.leaving, func(d *departure) bool {
+	n.leaving = slices.DeleteFunc(n.leaving, func(d departure) bool {
 		_, _, ok := n.rec.Find(d.id.Session, d.id.Nr)
 		if !ok {
 			n.eff.Gone = append(n.eff.Gone, Gone{d.id.Nr, false})
@@ -39,6 +39,9 @@ func (n *Name) assign(env *Env) {
 // wants, without those of the dead, with those that are wanted, and settled. Any claim of our
 // session that we do not know is one that nobody wants.
 func (n *Name) plan(env *Env) (next LockRecord, changed bool) {
+	if n.follows(env) {
+		return n.rec, false
+	}
 	next = n.rec.Clone()
 	changed = n.openOld != 0 && n.openOld == n.version // closes what may still follow that version
 	if next.Drop(func(c Claim) bool { return n.dropped(c, &next, env) }) {
@@ -68,6 +71,24 @@ func (n *Name) plan(env *Env) (next LockRecord, changed bool) {
 		}
 	}
 	return next, changed
+}
+
+// follows says whether the record is as it should be.
+func (n *Name) follows(env *Env) bool {
+	if n.openOld != 0 && n.openOld == n.version {
+		return false
+	}
+	if len(n.rec.Waiters) > 0 && Fits(n.rec.Waiters[0], n.rec.Holders) {
+		return false
+	}
+	for _, claims := range [...][]Claim{n.rec.Holders, n.rec.Waiters} {
+		for i := range claims {
+			if c := &claims[i]; env.Dead(c.Session) || env.ours(c.Session) && !n.wants(c.Nr, env) {
+				return false
+			}
+		}
+	}
+	return !n.needsSession()
 }
 
 // dropped says whether a claim is ours and nobody wants it. If it was broken it leaves an
@@ -180,7 +201,7 @@ func (n *Name) fail(err error, busy bool, env *Env) {
 		n.heard = env.Now
 	}
 	silent := !env.Answers && !busy || env.Now.Sub(max(n.failing, n.heard)) > env.ttl()
-	for _, g := range slices.Clone(n.groups) {
+	for g := range n.each {
 		if silent || g.try && !busy {
 			n.failGroup(g, Refusal{Err: err, Silent: true}, env)
 		}
@@ -189,7 +210,7 @@ func (n *Name) fail(err error, busy bool, env *Env) {
 
 // refuseAll: what stands under the name was not written by us, and we do not touch it.
 func (n *Name) refuseAll(err error, env *Env) {
-	for _, g := range slices.Clone(n.groups) {
+	for g := range n.each {
 		n.failGroup(g, Refusal{Err: err}, env)
 	}
 	for _, d := range n.leaving {
@@ -208,7 +229,7 @@ func (n *Name) stale() bool {
 // denyTries answers those who do not wait and did not get in, and reports whether there were
 // any.
 func (n *Name) denyTries(env *Env) (any bool) {
-	for _, g := range slices.Clone(n.groups) {
+	for g := range n.each {
 		if g.try && g.state == wanted {
 			n.failGroup(g, Refusal{Err: &Held{Record: n.rec, Locked: n.shut > 0, Full: g.full}}, env)
 			any = true
@@ -248,6 +269,6 @@ func (n *Name) backoff(now Instant) time.Duration {
 // Quiet says whether all that is left are claims that were broken, and are to stay until
 // their grace is over.
 func (n *Name) Quiet(now Instant) bool {
-	busy := func(d *departure) bool { return d.keptFor(now) == 0 }
+	busy := func(d departure) bool { return d.keptFor(now) == 0 }
 	return len(n.groups) == 0 && len(n.leaving) > 0 && !slices.ContainsFunc(n.leaving, busy)
 }

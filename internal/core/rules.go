@@ -49,6 +49,11 @@ func (r *LockRecord) Settle(dead func(session string) bool) (changed bool) {
 		head := r.Waiters[0]
 		head.Token, head.Off, head.Set = 0, off, ""
 		off += head.Tokens()
+		if len(r.Holders) == 0 && len(r.Waiters) == 1 {
+			r.Waiters[0] = head
+			r.Holders, r.Waiters = r.Waiters, nil
+			return true
+		}
 		r.Holders = append(r.Holders, head)
 		r.Waiters = r.Waiters[1:]
 		changed = true

@@ -286,6 +286,3 @@ func (s *Session) End() (version Version, known bool) {
 	s.over = true
 	return s.version, s.opened && len(s.attempts) == 0
 }
-
-// Last is the record as last known to stand in the store.
-func (s *Session) Last() SessionRecord { return s.last }

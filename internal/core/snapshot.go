@@ -11,7 +11,7 @@ import (
 // Clone is a copy that shares nothing that changes.
 func (n *Name) Clone() *Name {
 	c := *n
-	c.eff = Effects{}
+	c.eff, c.spare = Effects{}, nil
 	c.groups = make([]*group, len(n.groups))
 	for i, g := range n.groups {
 		d := *g
@@ -43,6 +43,16 @@ func (d *Detector) Clone() *Detector {
 
 // Clone is a copy that shares nothing.
 func (d *Deaths) Clone() *Deaths { return &Deaths{void: maps.Clone(d.void), lost: maps.Clone(d.lost)} }
+
+// Clone is a copy that shares nothing that changes.
+func (s *Set) Clone() *Set {
+	c := *s
+	c.held = slices.Clone(s.held)
+	return &c
+}
+
+// Clone is a copy that shares nothing that changes.
+func (b *Breaker) Clone() *Breaker { c := *b; return &c }
 
 // Doubt says whether a claim of ours has vanished from the queue, of which the next heartbeat
 // tells more.
@@ -80,3 +90,6 @@ func (r LockRecord) Stored(old, version Version) LockRecord {
 	r.Written(version)
 	return r
 }
+
+// Tombstones are the sessions that are known to be dead by a tombstone.
+func (d *Deaths) Tombstones() map[string]Instant { return d.void }

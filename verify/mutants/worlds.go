@@ -48,7 +48,7 @@ var planted = []mutant{
 	{"world: a claim of a lost session is kept", "R7", []edit{{"internal/core/name.go",
 		"g.id, g.state, g.given, g.doubt = ClaimID{}, wanted, false, false", "g.state, g.given, g.doubt = wanted, false, false"}}, world("X, 2 sessions, 1 ambiguous")},
 	{"world: confirmed while a write is out", "N2", []edit{{"internal/core/name.go",
-		"	for _, g := range slices.Clone(n.groups) {\n		if g.state == held && len", "	n.confirm()\n	for _, g := range slices.Clone(n.groups) {\n		if g.state == held && len"}}, world("X X, time stands still, 1 ambiguous, 1 cancel")},
+		"	for g := range n.each {\n		if g.state == held && len", "	n.confirm()\n	for g := range n.each {\n		if g.state == held && len"}}, world("X X, time stands still, 1 ambiguous, 1 cancel")},
 	{"world: a debt is not looked at", "Q9", []edit{{"internal/core/name.go",
 		"	if n.blind {\n		n.look, eff.Work = true, true", "	if n.blind {\n		n.look, eff.Work = false, false"}}, world("X X, time stands still, 1 ambiguous")},
 	{"world: what was seen before a write failed is forgotten", "P6", []edit{{"internal/core/name.go",

@@ -24,7 +24,10 @@ func (w *world) again(times int, flags, command string) *process {
 
 // Processes that add to one number, half of them through the command and half
 // through the library, lose no addition; tokens grow in the order of the holds.
-func TestCounter(t *testing.T) { onStores(t, counter) }
+func TestCounter(t *testing.T) {
+	t.Parallel()
+	onStores(t, counter)
+}
 
 func counter(t *testing.T, fresh func(*testing.T) *world) {
 	w := fresh(t)
@@ -59,7 +62,10 @@ func counter(t *testing.T, fresh func(*testing.T) *world) {
 }
 
 // Of three slots no more than three are ever in use, and three are.
-func TestSlots(t *testing.T) { onStores(t, slots) }
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	onStores(t, slots)
+}
 
 func slots(t *testing.T, fresh func(*testing.T) *world) {
 	w := fresh(t)
@@ -100,7 +106,10 @@ func slots(t *testing.T, fresh func(*testing.T) *world) {
 
 // Readers are together, a writer is alone, and a stream of readers does not
 // keep it waiting for longer than those who were there before it.
-func TestReadersAndWriter(t *testing.T) { onStores(t, readersAndWriter) }
+func TestReadersAndWriter(t *testing.T) {
+	t.Parallel()
+	onStores(t, readersAndWriter)
+}
 
 func readersAndWriter(t *testing.T, fresh func(*testing.T) *world) {
 	w := fresh(t)

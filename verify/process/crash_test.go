@@ -121,7 +121,9 @@ func (p *process) isDone() bool {
 
 // A process that is killed before or after any one of its calls to the store
 // leaves nothing that blocks: the lock is obtained within a TTL by who waits, and
-// within two by who asks again and again; nothing is left over after sweeps.
+// within two by who asks again and again; nothing is left over after sweeps. In the
+// normal size of each call one side is tried on SQLite, the other on a directory: what
+// becomes of a process between its calls is up to the client, not to the store.
 func TestCrashPoints(t *testing.T) {
 	t.Parallel()
 	if *full {
@@ -129,11 +131,20 @@ func TestCrashPoints(t *testing.T) {
 		return
 	}
 	for store, fresh := range onFiles {
-		t.Run(store, func(t *testing.T) { crashPoints(t, fresh) })
+		t.Run(store, func(t *testing.T) {
+			crashAt(t, fresh, func(i int) bool { return (i/2+i)%2 == 0 == (store == "sqlite") })
+		})
 	}
 }
 
+// crashPoints are all of them.
 func crashPoints(t *testing.T, fresh func(*testing.T) *world) {
+	crashAt(t, fresh, func(int) bool { return true })
+}
+
+// crashAt are those that one store has to try.
+func crashAt(t *testing.T, fresh func(*testing.T) *world, try func(i int) bool) {
+	t.Parallel()
 	var mu sync.Mutex
 	waited, tried := make(map[string]figures), make(map[string]figures)
 	missed := make(map[string]int)
@@ -145,7 +156,7 @@ func crashPoints(t *testing.T, fresh func(*testing.T) *world) {
 				t.Logf("figure: %s takes %d calls: %v", d.what, len(calls), calls)
 				for i, at := range points(calls) {
 					for _, waits := range []bool{true, false} {
-						if !*full && waits != (i/2%2 == 0) {
+						if !try(i) || !*full && waits != (i/2%2 == 0) {
 							continue
 						}
 						t.Run(fmt.Sprintf("%s %d after=%v waits=%v", at.kind, at.n, at.after, waits), func(t *testing.T) {

@@ -147,6 +147,7 @@ func TestDeathOnAnotherHost(t *testing.T) {
 }
 
 func deathOnAnotherHost(t *testing.T, fresh func(*testing.T) *world) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		heir  heir

@@ -84,8 +84,10 @@ func swap(args []string) error {
 // record as it was or as it was to be, others go on from there, and nothing is
 // left of it after sweeps.
 func TestCrashInside(t *testing.T) {
+	t.Parallel()
 	for name, fresh := range onFiles {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			for _, c := range changes {
 				t.Run(c.what, func(t *testing.T) {
 					t.Parallel()

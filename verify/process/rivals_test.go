@@ -98,6 +98,7 @@ func rivals(args []string) error {
 // again, while what is empty is swept, follow each version at most once, with
 // nothing in between, and never see what was before something that is told.
 func TestRivals(t *testing.T) {
+	t.Parallel()
 	if *full {
 		onStores(t, rivalry)
 		return

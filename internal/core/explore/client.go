@@ -1,7 +1,6 @@
 package explore
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -9,17 +8,17 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
-// A search is one step of a world: it plays the shell of the client that does something.
-type search struct {
+// A shell is one step of a world: it plays the shell of the client that does something.
+type shell struct {
 	Setup
 	w *World // being changed
 	i int
 	c *client // of i
 }
 
-func (x *search) env() *core.Env {
+func (x *shell) env() *core.Env {
 	c := x.c
-	e := &core.Env{Now: x.w.Now, Wall: func() int64 { return 1 }, Answers: true, NewClaim: func() int64 { c.Claims++; return c.Claims },
+	e := &core.Env{Now: x.w.Now, Grace: ticks(x.Grace), Wall: func() int64 { return 1 }, Answers: true, NewClaim: func() int64 { c.Claims++; return c.Claims },
 		Dead: func(session string) bool { return c.Deaths.Dead(session, x.w.Now) }}
 	if c.Session != nil {
 		e.Session = c.Session.View()
@@ -28,8 +27,12 @@ func (x *search) env() *core.Env {
 }
 
 // perform takes in the effects of an event, and has a driver begin if one is needed.
-func (x *search) perform(eff *core.Effects) {
+func (x *shell) perform(eff *core.Effects) {
 	c, work := x.c, eff.Work
+	if eff.Tick != core.Never && (c.Timer == core.Never || eff.Tick < c.Timer) {
+		c.Timer = eff.Tick
+	}
+	c.Again = c.Again || eff.Beat && c.Session != nil
 	for _, g := range eff.Granted {
 		x.granted(g)
 		u := &c.Users[g.Request.Tag.(int)]
@@ -41,7 +44,13 @@ func (x *search) perform(eff *core.Effects) {
 	}
 	for _, l := range eff.Lost {
 		for k := range c.Users {
-			if u := &c.Users[k]; u.State == holding && u.Token == l.Token {
+			switch u := &c.Users[k]; {
+			case u.Token != l.Token || u.State != holding && u.State != stopping:
+			case l.Broken && c.Session != nil:
+				if u.State == holding {
+					u.State, x.w.Break.Ends = stopping, max(c.Session.Until(), x.w.Now)
+				}
+			default:
 				*u = user{Rounds: u.Rounds - 1}
 			}
 		}
@@ -61,7 +70,7 @@ func (x *search) perform(eff *core.Effects) {
 }
 
 // forget has the detector forget sessions that are not ahead any more.
-func (x *search) forget() {
+func (x *shell) forget() {
 	ahead := map[string]bool{}
 	if x.c.Name.Waits() {
 		x.c.Name.Ahead(x.env(), func(s string) { ahead[s] = true })
@@ -69,7 +78,7 @@ func (x *search) forget() {
 	x.c.Detector.Forget(func(s string) bool { return ahead[s] })
 }
 
-func (x *search) kick() {
+func (x *shell) kick() {
 	if !x.c.Driving && !x.c.Gone {
 		x.c.Driving = true
 		x.c.Name.Begin()
@@ -78,7 +87,7 @@ func (x *search) kick() {
 }
 
 // drive asks the name for steps, until one takes time.
-func (x *search) drive() {
+func (x *shell) drive() {
 	c := x.c
 	for !c.Gone {
 		step, eff := c.Name.Next(x.env())
@@ -98,7 +107,7 @@ func (x *search) drive() {
 			c.Session = &core.Session{ID: fmt.Sprintf("%c%d", 'A'+x.i, c.Opened)}
 		case core.Open:
 			c.Session.Open()
-			c.Session.Begin(x.ttl())
+			c.Session.Begin(x.ttl(x.w))
 			x.beat()
 			if w, ok := c.Name.Opening(x.env()); ok {
 				x.put(w)
@@ -118,7 +127,7 @@ func (x *search) drive() {
 }
 
 // leave forgets the name, but for what it looked like.
-func (x *search) leave() {
+func (x *shell) leave() {
 	rec, version := x.c.Name.Record()
 	x.c.Left = nil
 	if len(rec.Holders)+len(rec.Waiters) > 0 {
@@ -128,7 +137,7 @@ func (x *search) leave() {
 }
 
 // want has a goroutine ask for the lock.
-func (x *search) want(k, slots int) {
+func (x *shell) want(k, slots int) {
 	c := x.c
 	u := &c.Users[k]
 	u.State, u.Request = waiting, &core.Request{Slots: slots, Tag: k}
@@ -140,41 +149,56 @@ func (x *search) want(k, slots int) {
 	x.perform(c.Name.Want(u.Request, x.env()))
 }
 
-func (x *search) put(w core.Write) {
+func (x *shell) put(w core.Write) {
 	x.sent(w)
-	x.c.Write = &op{Kind: ofName, From: x.i, Write: w, Sent: x.w.Now}
+	x.c.Write = &op{Kind: ofName, From: x.i, Write: w, Session: x.env().Session.ID, Sent: x.w.Now}
 }
 
-func (x *search) beat() {
+func (x *shell) beat() {
 	x.w.nonces++
 	x.c.Session.Asking(x.w.Now)
-	a, _ := x.c.Session.Beat(core.BeatOf{TTL: x.ttl(), Nonce: fmt.Sprint("n", x.w.nonces), Clocks: core.Clocks{Wall: 1}}, x.w.Now)
+	ttl := x.c.Session.TTL()
+	if x.c.Session.Opened() {
+		ttl = x.ttl(x.w)
+	}
+	a, _ := x.c.Session.Beat(core.BeatOf{TTL: ttl, Grace: ticks(x.Grace), Nonce: fmt.Sprint("n", x.w.nonces), Clocks: x.w.clocks()}, x.w.Now)
 	x.c.Beat = &op{Kind: ofBeat, From: x.i, Beat: a, Session: x.c.Session.ID, Sent: x.w.Now}
 	x.c.Again, x.c.Beaten = false, x.w.Now
 }
 
+// clocks are those of every host.
+func (w *World) clocks() core.Clocks { return core.Clocks{Wall: 1 + int64(w.Now)/1000} }
+
 // retire takes a client out; what it has sent may still arrive.
-func (x *search) retire() {
+func (x *shell) retire() {
 	for _, o := range []*op{x.c.Write, x.c.Beat, x.c.Verdict} {
 		x.late(o)
 	}
+	if s := x.c.Session; s != nil {
+		x.ended(s.ID, s.Until())
+	}
 	gone := fresh()
-	gone.Gone = true
+	gone.Gone, gone.Opened = true, x.c.Opened
 	x.w.Clients[x.i] = gone
 	x.c.Gone = true
 }
 
+// ended notes when a session was trusted last.
+func (x *shell) ended(session string, until core.Instant) {
+	if x.Grace > 0 && until != core.Never {
+		x.w.Ends = append(x.w.Ends, end{session, min(until, x.w.Now)})
+	}
+}
+
 // late keeps a write that nobody waits for any more and that may still arrive.
-func (x *search) late(o *op) {
+func (x *shell) late(o *op) {
 	if o != nil && !o.Applied && x.w.mayWin(o) {
 		x.w.Late = append(x.w.Late, o)
 	}
 }
 
-var errNoAnswer = errors.New("no answer")
-
 // answer reports what became of a write.
-func (x *search) answer(o *op, none bool) {
+func (x *shell) answer(o *op, none bool) {
 	c := x.c
 	switch o.Kind {
 	case ofName:
@@ -190,9 +214,9 @@ func (x *search) answer(o *op, none bool) {
 			out = core.SessionOutcome{Err: errNoAnswer}
 		}
 		if c.Session != nil && c.Session.ID == o.Session {
-			opened := c.Session.Opened()
+			opened, until := c.Session.Opened(), c.Session.Until()
 			eff := c.Session.Answered(o.Beat, out, x.w.Now)
-			x.session(eff)
+			x.session(eff, until)
 			if opened && !none && !eff.Again && !eff.Lost {
 				x.perform(c.Name.Beaten(x.env()))
 			}
@@ -202,20 +226,21 @@ func (x *search) answer(o *op, none bool) {
 			return
 		}
 		if tomb, dead := o.Verdict.Answered(o.Won, o.Record); o.Verdict.Verdict == core.Bury && dead {
-			x.died(o.Session, tomb)
+			x.died(o.Session, tomb, o.Age)
 		}
 	}
 }
 
 // session performs the effects of an event of the session.
-func (x *search) session(eff core.SessionEffects) {
+func (x *shell) session(eff core.SessionEffects, until core.Instant) {
 	c := x.c
 	c.Again = eff.Again
 	if eff.Lost {
 		s := c.Session
-		if at, ok := s.Void(0); ok {
+		if at, ok := s.Void(ticks(x.Grace)); ok {
 			c.Deaths.Lose(s.ID, at)
 		}
+		x.ended(s.ID, until)
 		x.late(c.Beat)
 		c.Session, c.Beat = nil, nil
 		x.perform(c.Name.SessionLost(s.ID, eff.Why, eff.Err, x.env()))
@@ -225,10 +250,41 @@ func (x *search) session(eff core.SessionEffects) {
 		x.perform(c.Name.SessionOpened(x.env()))
 		x.awaited()
 	}
+	for _, r := range eff.Revoked {
+		x.perform(c.Name.Revoke(c.Session.ID, core.Owner{}, r, x.env()))
+	}
+	if eff.Alone {
+		x.alone()
+	}
+}
+
+// lose has the session end.
+func (x *shell) lose(why string) {
+	until := x.c.Session.Until()
+	x.session(x.c.Session.Lose(why, nil, x.w.Now), until)
+}
+
+// alone ends the process whose hold goes on without it. Where the answer came late it sends
+// one more heartbeat first.
+func (x *shell) alone() {
+	c := x.c
+	left, d := c.Session.Until().Sub(x.w.Now), ticks(x.Detach)
+	switch {
+	case left < d-min(d/10, time.Second) && c.Detached < 3:
+		c.Detached++
+		c.Again = true
+	case left <= 0:
+		x.retire()
+	default:
+		c.Session.End()
+		x.late(c.Write)
+		x.late(c.Verdict)
+		c.Write, c.Verdict, c.Alone = nil, nil, true
+	}
 }
 
 // awaited goes on where a session was awaited.
-func (x *search) awaited() {
+func (x *shell) awaited() {
 	if x.c.Out == core.AwaitSession {
 		x.c.Out = core.Idle
 		x.c.Name.Rested()
@@ -237,9 +293,9 @@ func (x *search) awaited() {
 }
 
 // died takes in a death.
-func (x *search) died(session string, tomb core.SessionRecord) {
+func (x *shell) died(session string, tomb core.SessionRecord, age time.Duration) {
 	c := x.c
-	c.Deaths.Know(session, tomb, -1, x.w.Now, core.Clocks{Wall: 1})
+	c.Deaths.Know(session, tomb, age, x.w.Now, x.w.clocks())
 	c.Detector.Forget(func(s string) bool { return s != session })
 	if c.Name.Waits() && c.Name.Blocked(x.env()) {
 		x.kick()
@@ -247,26 +303,26 @@ func (x *search) died(session string, tomb core.SessionRecord) {
 }
 
 // observe looks at a session that is ahead.
-func (x *search) observe(session string) {
+func (x *shell) observe(session string) {
 	c, r := x.c, x.w.find(session)
-	age := time.Duration(-1)
-	if x.Ages && r.Version != 0 {
-		age = x.w.Now.Sub(r.Written)
-	}
-	o := core.Observer{By: string(rune('A' + x.i)), Patient: true, TTL: x.ttl(), Clocks: core.Clocks{Wall: 1}, Now: x.w.Now}
+	age := x.age(x.w, r)
+	o := core.Observer{By: string(rune('A' + x.i)), Patient: true, TTL: x.ttl(x.w), Clocks: x.w.clocks(), Now: x.w.Now}
 	j := c.Detector.Observe(session, core.Sighting{Record: r.Record, Absent: absent(r.Record), Version: r.Version, Age: age, Asked: x.w.Now, Got: x.w.Now}, o)
 	switch j.Verdict {
 	case core.Alive:
 		return
 	case core.Dead:
-		x.died(session, j.Record)
+		x.died(session, j.Record, age)
 		return
 	case core.Adopt: // it looks once more whether the claim stands
-		its := func(c core.Claim) bool { return c.Session == session }
-		if !slices.ContainsFunc(x.w.Lock.Holders, its) && !slices.ContainsFunc(x.w.Lock.Waiters, its) {
+		for _, c := range slices.Concat(x.w.Lock.Holders, x.w.Lock.Waiters) {
+			if c.Session == session {
+				j.Next.TTL = max(j.Next.TTL, c.TTL, core.MinTTL.Milliseconds())
+			}
+		}
+		if j.Next.TTL == 0 {
 			return
 		}
-		j.Next.TTL = x.ttl().Milliseconds()
 	case core.Suspect:
 		if !x.Marks {
 			return

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 	"unsafe"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -18,10 +19,24 @@ import (
 type encoder struct {
 	buf      []byte
 	w        *World
+	ages     bool         // the store has a clock
+	alone    bool         // holds may be left without a process
 	turns    bool         // goroutines of a client follow each other, so that core.Turn matters
 	longest  core.Instant // an instant longer ago is as good as that
-	versions []core.Version
-	nonces   []string
+	versions numbering[core.Version]
+	nonces   numbering[string]
+}
+
+// A numbering numbers what is only compared for being equal, in the order in which it comes up.
+type numbering[T comparable] []T
+
+func (n *numbering[T]) of(v T) byte {
+	i := slices.Index(*n, v)
+	if i < 0 {
+		i = len(*n)
+		*n = append(*n, v)
+	}
+	return byte(i)
 }
 
 // leftOut has the fields on which nothing is decided, each with the reason. bounded has how
@@ -30,9 +45,9 @@ var (
 	leftOut = map[string]string{
 		"Name.step":           "the world has it",
 		"Name.took":           "how long a pause is, not whether there is one",
-		"Name.looked":         "whether a look comes after three writes that lost, which a look without news does not change",
 		"Name.unsure":         "how long a pause is",
 		"Name.eff":            "a buffer",
+		"Name.spare":          "room",
 		"group.retries":       "for people",
 		"group.since":         "for people",
 		"Claim.Retries":       "for people",
@@ -41,7 +56,6 @@ var (
 		"SessionRecord.Why":   "for people",
 		"SessionRecord.By":    "for people",
 		"SessionRecord.Owner": "for people",
-		"SessionRecord.At":    "decides of detached holds alone",
 		"SessionRecord.Beat":  "told by the nonce",
 		"Break.Was":           "for people",
 		"Break.By":            "for people",
@@ -52,8 +66,11 @@ var (
 		"watched.looked":      "when to look again",
 		"watched.born":        "when to look again",
 		"Grant.At":            "for people",
-		"client.Beaten":       "the session has when it sent last",
+		"World.Now":           "instants count from it",
+		"World.Leapt":         "what was written counts from it",
+		"World.nonces":        "a counter",
 		"World.sessionV":      "a counter",
+		"World.bad":           "nothing follows",
 	}
 	bounded = map[string]int{
 		"Name.asked": 1, "Name.got": 1, "Name.glanced": 1, "Name.foreignSince": 1, "group.born": 1, // compared with core.Turn
@@ -63,6 +80,30 @@ var (
 )
 
 type coder func(e *encoder, p unsafe.Pointer)
+
+// partly has the fields of which not all matters.
+var partly = map[string]coder{
+	// A heartbeat is sent once a tick.
+	"client.Beaten": func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, bit(e.w.Now > *(*core.Instant)(p))) },
+	// The age is asked for where the store has a clock, and by that clock.
+	"row.Written": func(e *encoder, p unsafe.Pointer) {
+		if e.ages {
+			e.instant(*(*core.Instant)(p)-e.w.Leapt, e.longest)
+		}
+	},
+	// Wall clocks decide of detached holds, and of the grace in a tombstone, and only together
+	// with the store's clock.
+	"SessionRecord.At": func(e *encoder, p unsafe.Pointer) {
+		if e.ages && e.alone {
+			e.wall(*(*int64)(p))
+		}
+	},
+	"SessionRecord.Dead": func(e *encoder, p unsafe.Pointer) {
+		if e.buf = append(e.buf, bit(*(*int64)(p) != 0)); e.ages {
+			e.wall(*(*int64)(p))
+		}
+	},
+}
 
 var coders = map[reflect.Type]coder{}
 
@@ -157,10 +198,20 @@ func ofStruct(t reflect.Type) coder {
 					e.instant(*(*core.Instant)(p), tick*core.Instant(ticks))
 				}
 			}
+		case name == "Name.looked": // asked for once more than two writes have lost; each that does resets it
+			lost := t.Field(i).Offset
+			if f, ok := t.FieldByName("lost"); ok {
+				lost = f.Offset - lost
+			}
+			of = func(e *encoder, p unsafe.Pointer) {
+				e.buf = append(e.buf, bit(*(*bool)(p) && *(*int)(unsafe.Add(p, lost)) > 2))
+			}
 		case name == "Name.rest": // how long it is does not matter
 			of = func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, bit((*core.Step)(p).Kind == core.Pause)) }
 		case name == "Name.lost" || name == "Name.shut": // more than two are as good as three
 			of = func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, byte(min(*(*int)(p), 3))) }
+		case partly[name] != nil:
+			of = partly[name]
 		default:
 			of = coderOf(f.Type)
 		}
@@ -181,9 +232,7 @@ func ofMap(t reflect.Type) coder {
 		if e.buf = append(e.buf, byte(v.Len())); v.Len() == 0 {
 			return
 		}
-		keys := v.MapKeys()
-		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
-		for _, k := range keys {
+		for _, k := range sortedKeys(v) {
 			e.buf = append(append(e.buf, k.String()...), 0)
 			c := reflect.New(elem)
 			c.Elem().Set(v.MapIndex(k))
@@ -192,34 +241,19 @@ func ofMap(t reflect.Type) coder {
 	}
 }
 
-var (
-	lockCoder    = coderOf(reflect.TypeFor[core.LockRecord]())
-	sessionCoder = coderOf(reflect.TypeFor[core.SessionRecord]())
-	clientCoder  = coderOf(reflect.TypeFor[client]())
-	lateCoder    = coderOf(reflect.TypeFor[[]*op]())
-)
+func sortedKeys(v reflect.Value) []reflect.Value {
+	keys := v.MapKeys()
+	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+	return keys
+}
+
+var worldCoder = coderOf(reflect.TypeFor[World]())
 
 // world writes a world anew.
-func (e *encoder) world(s Setup, w *World) []byte {
+func (e *encoder) world(w *World) []byte {
 	e.buf, e.versions, e.nonces, e.w = e.buf[:0], e.versions[:0], e.nonces[:0], w
-	e.version(w.LockV)
-	lockCoder(e, unsafe.Pointer(&w.Lock))
-	e.token(w.MaxToken)
-	for i := range w.Sessions {
-		r := &w.Sessions[i]
-		e.buf = append(append(e.buf, r.ID...), 0)
-		sessionCoder(e, unsafe.Pointer(&r.Record))
-		e.version(r.Version)
-		if s.Ages {
-			e.instant(r.Written, e.longest)
-		}
-	}
-	for _, c := range w.Clients {
-		clientCoder(e, unsafe.Pointer(c))
-		e.buf = append(e.buf, bit(w.Now > c.Beaten))
-	}
-	lateCoder(e, unsafe.Pointer(&w.Late))
-	return append(e.buf, byte(w.Crashes), byte(w.Ambiguous), byte(w.Cancels))
+	worldCoder(e, unsafe.Pointer(w))
+	return e.buf
 }
 
 func (e *encoder) instant(t, back core.Instant) {
@@ -227,8 +261,18 @@ func (e *encoder) instant(t, back core.Instant) {
 		e.buf = append(e.buf, 255)
 		return
 	}
-	d := max(-e.longest, min(e.w.Now-t, back))
-	e.buf = binary.AppendVarint(e.buf, int64(d/(tick/4)))
+	if d := max(-e.longest, min(e.w.Now-t, back)); d%(tick/4) == 0 {
+		e.buf = binary.AppendVarint(e.buf, int64(d/(tick/4))<<1)
+	} else {
+		e.buf = binary.AppendVarint(e.buf, int64(d)<<1|1)
+	}
+}
+
+// wall writes what a wall clock showed.
+func (e *encoder) wall(t int64) {
+	if t != 0 {
+		e.instant(core.Instant(t-1)*1000, e.longest)
+	}
 }
 
 func (e *encoder) version(v core.Version) {
@@ -236,12 +280,7 @@ func (e *encoder) version(v core.Version) {
 		e.buf = append(e.buf, byte(1+v))
 		return
 	}
-	i := slices.Index(e.versions, v)
-	if i < 0 {
-		i = len(e.versions)
-		e.versions = append(e.versions, v)
-	}
-	e.buf = append(e.buf, byte(2+i))
+	e.buf = append(e.buf, 2+e.versions.of(v))
 }
 
 func (e *encoder) token(t core.Token) {
@@ -257,12 +296,7 @@ func (e *encoder) nonce(s string) {
 		e.buf = append(e.buf, 0)
 		return
 	}
-	i := slices.Index(e.nonces, s)
-	if i < 0 {
-		i = len(e.nonces)
-		e.nonces = append(e.nonces, s)
-	}
-	e.buf = append(e.buf, byte(1+i))
+	e.buf = append(e.buf, 1+e.nonces.of(s))
 }
 
 // opCoder leaves out what cannot matter any more: what a write would have written that has
@@ -281,6 +315,9 @@ func opCoder() coder {
 			e.version(o.Version)
 			lock(e, unsafe.Pointer(&o.Lock))
 			session(e, unsafe.Pointer(&o.Record))
+			if e.ages {
+				e.buf = binary.AppendVarint(e.buf, int64(min(o.Age, time.Duration(e.longest))))
+			}
 			switch o.Kind {
 			case ofName:
 				e.version(o.Write.Old)

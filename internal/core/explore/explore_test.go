@@ -1,67 +1,66 @@
 package explore
 
 import (
-	"flag"
-	"strings"
+	"bytes"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
 	"testing"
 )
 
-var (
-	limit = flag.Int("limit", 0, "the most states of a world; one that is not finished by then says so (100,000; with -short 2,000)")
-	walks = flag.Int("walks", 100, "random ways through the large world")
-	only  = flag.String("world", "", "only this world")
-)
+// crowd is a world with all that a world can have.
+var crowd = Setup{Users: [][]int{{1, 1}, {1}, {0, 2}}, Rounds: 2, TTL: 2, Sessions: 2, Crashes: 1, Ambiguous: 3, Cancels: 2, Marks: true}
 
-var x, shared, two = []int{1}, []int{0}, []int{2}
+// noRescue has a defect: time stands still, so that nobody declares a crashed holder dead.
+var noRescue = Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Still: true}
 
-var worlds = []struct {
-	name     string
-	progress bool
-	s        Setup
-}{
-	{"X X, time stands still, 2 rounds", true, Setup{Users: [][]int{x, x}, Rounds: 2, TTL: 2, Sessions: 1, Still: true}},
-	{"X X, time stands still, 1 ambiguous", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1}},
-	{"X X, time stands still, 1 ambiguous, 1 cancel", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1, Cancels: 1}},
-	{"X(2) X, time stands still", true, Setup{Users: [][]int{{1, 1}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
-	{"S X S, time stands still", true, Setup{Users: [][]int{shared, x, shared}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
-	{"2 2 2, time stands still", true, Setup{Users: [][]int{two, two, two}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
-	{"X X X, time stands still", true, Setup{Users: [][]int{x, x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
-	{"2(2) X, time stands still, 1 cancel", true, Setup{Users: [][]int{{2, 2}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Cancels: 1}},
-	{"X(2) X, time stands still, 1 ambiguous", true, Setup{Users: [][]int{{1, 1}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1}},
-	{"X, 2 sessions, 1 ambiguous", false, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 2, Ambiguous: 1}},
-	{"X X", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1}},
-	{"S X", false, Setup{Users: [][]int{shared, x}, Rounds: 1, TTL: 2, Sessions: 1}},
-	{"X X, 1 crash", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1}},
-}
-
-// What is not right in a world is told as a story, the shortest there is.
-func TestWorlds(t *testing.T) {
-	for _, w := range worlds {
-		if *only != "" && *only != w.name {
-			continue
+// A search finds and counts the same with any number of processors.
+func TestProcessors(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	limited := Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Ambiguous: 1, Limit: 3000}
+	for _, s := range []Setup{{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}, limited, noRescue} {
+		var want Result
+		for n := 1; n <= 4; n++ {
+			runtime.GOMAXPROCS(n)
+			got := s.Explore(true, nil)
+			if got.States < 300 {
+				t.Errorf("only %v", got)
+			}
+			if got.Took, got.Memory = 0, 0; n == 1 {
+				want = got
+			} else if !reflect.DeepEqual(got, want) {
+				t.Errorf("with %d processors %v, with one %v", n, got, want)
+			}
 		}
-		t.Run(w.name, func(t *testing.T) {
-			switch w.s.Limit = *limit; {
-			case *limit == 0 && testing.Short():
-				w.s.Limit = 2_000
-			case *limit == 0:
-				w.s.Limit = 100_000
-			}
-			r := w.s.Explore(w.progress)
-			t.Log(r)
-			if r.Found != "" {
-				t.Errorf("%s\n%s", r.Found, strings.Join(r.Story, "\n"))
-			}
-		})
 	}
 }
 
-// A world that is too large to be searched is walked through by chance.
-func TestWalks(t *testing.T) {
-	s := Setup{Users: [][]int{{1, 1}, {1}, {0, 2}}, Rounds: 2, TTL: 2, Sessions: 2, Crashes: 1, Ambiguous: 3, Cancels: 2, Marks: true}
-	r := s.Walk(1, *walks, 150)
-	t.Log(r)
-	if r.Found != "" {
-		t.Errorf("%s\n%s", r.Found, strings.Join(r.Story, "\n"))
+// A world that was packed is the same world again, and the names of its actions differ.
+func TestPack(t *testing.T) {
+	p, again, e := newPacker(crowd), newPacker(crowd), newEncoder(crowd)
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(1, seed))
+		for w, step := New(crowd), 0; w != nil && step < 100; step++ {
+			packed := p.pack(nil, w)
+			v := again.unpack(packed)
+			if twice := p.pack(nil, v); !bytes.Equal(twice, packed) {
+				t.Fatalf("%v is packed as %x, and unpacked and packed as %x", w, packed, twice)
+			}
+			if a, b := string(e.world(w)), string(e.world(v)); a != b {
+				t.Fatalf("%v is encoded as %x, and unpacked as %x", w, a, b)
+			}
+			names, n := map[string]bool{}, 0
+			var to *World
+			crowd.Next(v, func(what string, _ bool, v *World) {
+				if names[what] {
+					t.Errorf("two actions are %q", what)
+				}
+				names[what] = true
+				if n++; random.IntN(n) == 0 {
+					to = v
+				}
+			})
+			w = to
+		}
 	}
 }

@@ -3,24 +3,30 @@ package explore
 import (
 	"fmt"
 	"hash/maphash"
-	"math/rand/v2"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
-
-	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // A Result is what a search has found.
 type Result struct {
 	States, Steps, Depth int
 	Took                 time.Duration
+	Memory               uint64   // bytes of the heap, the most at the end of a level
+	Widest, Packed       int      // states of the widest level, and the bytes that it took
 	Found                string   // what is wrong; "": nothing
-	Story                []string // how it comes about
-	Complete             bool     // there is no state that was not looked at
+	Way                  []string // the actions that lead to it
+	Story                []string // the same with what came of each
+	Complete             bool     // there is no state that was not seen
 }
 
 func (r Result) String() string {
 	s := fmt.Sprintf("%d states, %d steps, depth %d, %.1f s", r.States, r.Steps, r.Depth, r.Took.Seconds())
+	if r.Memory > 0 {
+		s += fmt.Sprintf(", %d MiB, the widest level %d states of %d bytes", r.Memory>>20, r.Widest, r.Packed/max(r.Widest, 1))
+	}
 	if !r.Complete && r.Found == "" {
 		s += ", not finished"
 	}
@@ -30,180 +36,230 @@ func (r Result) String() string {
 	return s
 }
 
-func (s Setup) encoder() *encoder {
-	return &encoder{longest: tick * core.Instant(s.TTL+1), turns: slices.ContainsFunc(s.Users, func(u []int) bool { return len(u) > 1 })}
+// Blocked is how a lack of progress is found.
+const Blocked = "blocked for ever"
+
+// A level is the states that are as far from the beginning, packed, in the order in which
+// they were found.
+type level struct{ parts []part }
+
+// A part is as many states of a level as one worker expands at once.
+type part struct {
+	packed []byte
+	ends   []uint32
 }
 
-// A space is what a search has seen: for each state how it was come to, and where one gets to
-// from it without faults.
-type space struct {
-	seen            map[uint64]uint32
-	parents         []uint32
-	acts            []uint16
-	starts, targets []uint32
-	done            []uint32
-}
+const partSize = 256
 
-// Explore searches breadth first, states being told apart by a hash of 64 bits. With progress
-// it also judges that from every state one is reachable, without faults, in which all is done.
-func (s Setup) Explore(progress bool) (r Result) {
-	began := time.Now()
-	seed, e := maphash.MakeSeed(), s.encoder()
-	key := func(w *World) uint64 { return maphash.Bytes(seed, e.world(s, w)) }
-	p := &space{seen: map[uint64]uint32{}}
-	now := []*World{New(s)}
-	p.seen[key(now[0])] = 0
-	p.parents, p.acts = append(p.parents, 0), append(p.acts, 0)
-	finish := func(found string, at uint32) Result {
-		r.States, r.Took, r.Found = len(p.parents), time.Since(began), found
-		if found != "" {
-			r.Story = s.story(p, at)
-		}
-		return r
+func (l *level) push(packed []byte) {
+	if n := len(l.parts); n == 0 || len(l.parts[n-1].ends) == partSize {
+		l.parts = append(l.parts, part{})
 	}
-	for at := uint32(0); len(now) > 0; r.Depth++ {
-		var next []*World
-		for i, w := range now {
-			now[i] = nil
-			p.starts = append(p.starts, uint32(len(p.targets)))
-			if progress && s.Done(w) {
-				p.done = append(p.done, at)
-			}
-			bad, n := "", uint16(0)
-			s.Next(w, func(_ string, fault bool, v *World) {
-				r.Steps++
-				n++
-				if bad != "" {
-					return
-				}
-				h := key(v)
-				id, old := p.seen[h]
-				if !old {
-					id = uint32(len(p.parents))
-					p.seen[h] = id
-					p.parents, p.acts = append(p.parents, at), append(p.acts, n-1)
-					next = append(next, v)
-					bad = v.bad
-				}
-				if progress && !fault && id != at {
-					p.targets = append(p.targets, id)
-				}
-			})
-			if bad != "" {
-				return finish(bad, uint32(len(p.parents)-1))
-			}
-			if at++; s.Limit > 0 && len(p.parents) > s.Limit {
-				return finish("", 0)
-			}
+	p := &l.parts[len(l.parts)-1]
+	p.packed = append(p.packed, packed...)
+	p.ends = append(p.ends, uint32(len(p.packed)))
+}
+
+func (l *level) size() (states, bytes int) {
+	for _, p := range l.parts {
+		states, bytes = states+len(p.ends), bytes+len(p.packed)
+	}
+	return states, bytes
+}
+
+// A search is one search of a world.
+type search struct {
+	Setup
+	progress bool
+	seed     maphash.Seed
+	report   func(Result) // may be nil
+	began    time.Time
+	Result
+	space
+}
+
+// Explore searches breadth first with all processors, states being told apart by a hash of 64
+// bits. With progress it also checks that from every state one is reachable, without faults, in
+// which all is done. What it finds and counts does not depend on the number of processors:
+// workers only expand states, and what they have found is taken in in the order of the states.
+func (s Setup) Explore(progress bool, report func(Result)) Result {
+	x := &search{Setup: s, progress: progress, seed: maphash.MakeSeed(), report: report, began: time.Now()}
+	w, err := s.Start()
+	if err != nil {
+		return Result{Found: err.Error()}
+	}
+	x.add(maphash.Bytes(x.seed, newEncoder(s).world(w)), 0, 0)
+	var now level
+	now.push(newPacker(s).pack(nil, w))
+	for at := uint32(0); len(now.parts) > 0; x.Depth++ {
+		var next level
+		found := false
+		if at, found = x.expand(&now, &next, at); found {
+			return x.finish(at)
+		}
+		x.measure(&next)
+		if x.Limit > 0 && len(x.parents) > x.Limit {
+			return x.finish(0)
 		}
 		now = next
 	}
-	r.Complete = true
+	x.Complete = true
 	if progress {
-		p.starts = append(p.starts, uint32(len(p.targets)))
-		if at, is := p.stuck(); is {
-			return finish("blocked for ever", at)
+		if at, is := x.stuck(); is {
+			x.Found = Blocked
+			return x.finish(at)
 		}
 	}
-	return finish("", 0)
+	return x.finish(0)
 }
 
-// stuck finds the first state from which none that is done can be reached.
-func (p *space) stuck() (uint32, bool) {
-	n := len(p.starts) - 1
-	in := make([]uint32, n+1)
-	for _, t := range p.targets {
-		in[t+1]++
-	}
-	for i := range n {
-		in[i+1] += in[i]
-	}
-	from := make([]uint32, len(p.targets))
-	fill := slices.Clone(in)
-	for i := range n {
-		for _, t := range p.targets[p.starts[i]:p.starts[i+1]] {
-			from[fill[t]] = uint32(i)
-			fill[t]++
+// expand takes in what follows from the states of a level, of which the first has the number
+// at. It returns the number of the state after them or, if it reports true, of the first that
+// is wrong.
+func (x *search) expand(now, next *level, at uint32) (uint32, bool) {
+	workers := runtime.GOMAXPROCS(0)
+	for round := 0; round < len(now.parts); round += 16 * workers {
+		parts := now.parts[round:min(round+16*workers, len(now.parts))]
+		outs := make([]expansion, len(parts))
+		var turn atomic.Int64
+		var work sync.WaitGroup
+		for range min(workers, len(parts)) {
+			work.Go(func() {
+				e, p := newEncoder(x.Setup), newPacker(x.Setup)
+				for i := int(turn.Add(1)) - 1; i < len(parts); i = int(turn.Add(1)) - 1 {
+					outs[i] = x.expandPart(parts[i], e, p)
+					parts[i] = part{}
+				}
+			})
 		}
-	}
-	good := make([]bool, n)
-	todo := slices.Clone(p.done)
-	for _, d := range p.done {
-		good[d] = true
-	}
-	for len(todo) > 0 {
-		i := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		for _, q := range from[in[i]:in[i+1]] {
-			if !good[q] {
-				good[q] = true
-				todo = append(todo, q)
+		work.Wait()
+		for i := range outs {
+			var found bool
+			if at, found = x.takeIn(&outs[i], next, at); found {
+				return at, true
+			}
+			if x.Limit > 0 && len(x.parents) > x.Limit {
+				return at, false
 			}
 		}
 	}
-	at := slices.Index(good, false)
-	return uint32(max(at, 0)), at >= 0
+	return at, false
 }
 
-// story goes the way to a state again.
-func (s Setup) story(p *space, at uint32) (steps []string) {
-	var way []uint16
-	for ; at != 0; at = p.parents[at] {
-		way = append(way, p.acts[at])
+// An expansion is what follows from the states of a part.
+type expansion struct {
+	steps  []successor
+	counts []int // steps of each state
+	done   []bool
+	packed []byte
+}
+
+type successor struct {
+	hash     uint64
+	fault    bool
+	from, to uint32 // packed
+	bad      string
+}
+
+// expandPart is done by several goroutines at a time, and only reads what was seen.
+func (x *search) expandPart(of part, e *encoder, p *packer) (out expansion) {
+	mine := make(map[uint64]bool)
+	from := uint32(0)
+	for _, end := range of.ends {
+		w := p.unpack(of.packed[from:end])
+		from = end
+		n := len(out.steps)
+		x.Next(w, func(_ string, fault bool, v *World) {
+			s := successor{hash: maphash.Bytes(x.seed, e.world(v)), fault: fault, bad: v.bad}
+			if !mine[s.hash] && !x.seen.has(s.hash) {
+				mine[s.hash] = true
+				s.from = uint32(len(out.packed))
+				out.packed = p.pack(out.packed, v)
+				s.to = uint32(len(out.packed))
+			}
+			out.steps = append(out.steps, s)
+		})
+		out.counts = append(out.counts, len(out.steps)-n)
+		out.done = append(out.done, x.progress && x.Done(w))
 	}
-	slices.Reverse(way)
-	w := New(s)
-	for _, a := range way {
+	return out
+}
+
+// takeIn adds what follows from the states of a part. It returns as expand does.
+func (x *search) takeIn(out *expansion, next *level, at uint32) (uint32, bool) {
+	steps := out.steps
+	for i, n := range out.counts {
+		if x.progress {
+			x.starts = append(x.starts, uint32(len(x.targets)))
+			if out.done[i] {
+				x.done = append(x.done, at)
+			}
+		}
+		for act, s := range steps[:n] {
+			x.Steps++
+			id, fresh := x.add(s.hash, at, uint16(act))
+			if fresh {
+				if s.bad != "" {
+					x.Found = s.bad
+					return id, true
+				}
+				next.push(out.packed[s.from:s.to])
+			}
+			if x.progress && !s.fault && id != at {
+				x.targets = append(x.targets, id)
+			}
+		}
+		steps = steps[n:]
+		if at++; x.Limit > 0 && len(x.parents) > x.Limit {
+			break
+		}
+	}
+	return at, false
+}
+
+// measure notes what a level takes, and reports.
+func (x *search) measure(l *level) {
+	if n, bytes := l.size(); n > x.Widest {
+		x.Widest, x.Packed = n, bytes
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	x.Memory = max(x.Memory, m.HeapInuse)
+	if x.States, x.Took = len(x.parents), time.Since(x.began); x.report != nil {
+		x.report(x.Result)
+	}
+}
+
+// finish is the result, with the way to a state if something is wrong there.
+func (x *search) finish(at uint32) Result {
+	x.States, x.Took = len(x.parents), time.Since(x.began)
+	if x.Found != "" {
+		x.tell(x.way(at))
+	}
+	return x.Result
+}
+
+// tell goes a way again.
+func (x *search) tell(way []uint16) {
+	w, _ := x.Start()
+	for _, act := range way {
 		n := uint16(0)
 		var to *World
-		s.Next(w, func(what string, _ bool, v *World) {
-			if n == a {
+		x.Next(w, func(what string, _ bool, v *World) {
+			if n == act {
 				to = v
-				steps = append(steps, fmt.Sprintf("%-36s %s", what, v))
+				x.Way = append(x.Way, what)
+				x.Story = append(x.Story, story(what, v))
 			}
 			n++
 		})
 		w = to
 	}
-	return steps
 }
 
-// Walk goes n random ways of so many steps each, in worlds that are too large to be searched.
-// Faults are rarer than the rest.
-func (s Setup) Walk(seed uint64, n, steps int) (r Result) {
-	began := time.Now()
-	for k := range uint64(n) {
-		r.States++
-		var story []string
-		random := rand.New(rand.NewPCG(seed, k))
-		for w := New(s); len(story) < steps; {
-			var to *World
-			var what string
-			sum := 0.0
-			s.Next(w, func(label string, fault bool, v *World) {
-				weight := 1.0
-				if fault {
-					weight = 0.15
-				}
-				if v.bad != "" && r.Found == "" {
-					r.Found = fmt.Sprintf("%s (seed %d, walk %d)", v.bad, seed, k)
-					r.Story = append(slices.Clone(story), fmt.Sprintf("%-36s %s", label, v))
-				}
-				if sum += weight; random.Float64()*sum < weight {
-					to, what = v, label
-				}
-			})
-			if to == nil || r.Found != "" {
-				break
-			}
-			story = append(story, fmt.Sprintf("%-36s %s", what, to))
-			r.Steps++
-			w = to
-		}
-		if r.Found != "" {
-			break
-		}
-	}
-	r.Took = time.Since(began)
-	return r
+func story(what string, w *World) string { return fmt.Sprintf("%-36s %s", what, w) }
+
+func newEncoder(s Setup) *encoder {
+	return &encoder{longest: s.longest(), ages: s.Ages, alone: s.Detach > 0,
+		turns: slices.ContainsFunc(s.Users, func(u []int) bool { return len(u) > 1 })}
 }

@@ -22,15 +22,39 @@ type Setup struct {
 	TTL       int     // in ticks
 	Sessions  int     // of each client
 	Crashes   int
-	Ambiguous int  // writes that are never answered
-	Cancels   int  // requests that are given up
-	Still     bool // time stands still: no session is declared dead
-	Marks     bool // a detector may suspect
-	Ages      bool // the store has a clock
-	Limit     int  // states; 0: none
+	Ambiguous int      // writes that are never answered
+	Cancels   int      // requests that are given up
+	Restarts  int      // of clients that have crashed
+	NewTTLs   []int    // what the store's TTL becomes, one after the other, in ticks
+	Grace     int      // in ticks
+	Detach    int      // ticks for which a hold of the first client may be left without a process
+	Breaks    int      // of claims, by somebody else
+	Still     bool     // time stands still: no session is declared dead
+	Marks     bool     // a detector may suspect
+	Ages      bool     // the store has a clock
+	Leap      int      // quarters of a tick by which it leaps, once
+	Limit     int      // states; 0: none
+	After     []string // actions that come before all others
 }
 
-func (s Setup) ttl() time.Duration { return time.Duration(s.TTL) * time.Duration(tick) }
+// longest is how far back an instant can matter.
+func (s Setup) longest() core.Instant {
+	most := ticks(slices.Max(append([]int{s.TTL}, s.NewTTLs...)))
+	if s.Detach > 0 {
+		most = max(most, core.DetachedTTL(ticks(s.Detach)))
+	}
+	return core.Instant(most + ticks(s.Grace+1))
+}
+
+func ticks(n int) time.Duration { return time.Duration(n) * time.Duration(tick) }
+
+// ttl is what the store's setting says.
+func (s Setup) ttl(w *World) time.Duration {
+	if w.Set > 0 {
+		return ticks(s.NewTTLs[w.Set-1])
+	}
+	return ticks(s.TTL)
+}
 
 // A World is a store and its clients at one instant.
 type World struct {
@@ -44,6 +68,11 @@ type World struct {
 	Crashes   int
 	Ambiguous int
 	Cancels   int
+	Restarts  int
+	Set       int          // of the new TTLs
+	Leapt     core.Instant // by how much the store's clock is ahead
+	Ends      []end        // of trust, where there is grace
+	Break     forced
 
 	bad      string // what is wrong with it
 	nonces   int64
@@ -56,6 +85,24 @@ type row struct {
 	Record  core.SessionRecord
 	Version core.Version
 	Written core.Instant
+}
+
+// An end is when a session that is lost was trusted last.
+type end struct {
+	Session string
+	At      core.Instant
+}
+
+// A forced release is what somebody does who breaks a claim.
+type forced struct {
+	Left    int // how many more
+	Session string
+	Nr      int64        // 0: none is under way
+	Held    bool         // it is not removed before its holder has stopped, or cannot believe any more
+	Read    core.Instant // since when the revocation is known to have been read; Never
+	Ends    core.Instant // the end of the window when the holder learnt of it; Never
+	Stopped core.Instant // when the work had stopped; Never
+	Removed bool
 }
 
 // A client is one process: the core's machines, and what of its shell matters.
@@ -77,6 +124,10 @@ type client struct {
 	Opened   int // sessions
 	Last     core.Token
 	Gone     bool // it has crashed, or is out of sessions
+	Crashed  bool
+	Timer    core.Instant // when the name wants Tick called; Never
+	Detached int          // heartbeats that were to leave its hold alone
+	Alone    bool         // one has, and the process has ended
 }
 
 type left struct {
@@ -101,13 +152,14 @@ const (
 	waiting
 	holding
 	leaving
+	stopping // its claim was broken, and its work goes on until it has noticed
 )
 
 // An op is a write on its way.
 type op struct {
 	Kind    kind
 	From    int
-	Session string
+	Session string // of a verdict that of which it is, else the sender's
 	Sent    core.Instant
 	Write   core.Write
 	Beat    core.Attempt
@@ -118,6 +170,7 @@ type op struct {
 	Version core.Version
 	Lock    core.LockRecord
 	Record  core.SessionRecord
+	Age     time.Duration // of Record by the store's clock
 }
 
 type kind int8
@@ -128,9 +181,12 @@ const (
 	ofVerdict
 )
 
+func (k kind) String() string { return [...]string{"write", "heartbeat", "verdict"}[k] }
+
 // New is the world in which nothing has happened yet.
 func New(s Setup) *World {
-	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, LockV: 100, sessionV: 1 << 40}
+	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, Restarts: s.Restarts, LockV: 100, sessionV: 1 << 12}
+	w.Break = forced{Left: s.Breaks, Read: core.Never, Ends: core.Never, Stopped: core.Never}
 	for _, users := range s.Users {
 		c := fresh()
 		for range users {
@@ -142,7 +198,7 @@ func New(s Setup) *World {
 }
 
 func fresh() *client {
-	return &client{Name: core.NewName(), Detector: &core.Detector{}, Deaths: &core.Deaths{}, Beaten: core.Never}
+	return &client{Name: core.NewName(), Detector: &core.Detector{}, Deaths: &core.Deaths{}, Beaten: core.Never, Timer: core.Never}
 }
 
 // with is a world of its own, in which client i may be changed.
@@ -151,6 +207,7 @@ func (w *World) with(i int) *World {
 	v.Sessions = slices.Clone(w.Sessions)
 	v.Clients = slices.Clone(w.Clients)
 	v.Late = slices.Clone(w.Late)
+	v.Ends = slices.Clone(w.Ends)
 	if i >= 0 {
 		c := *w.Clients[i]
 		c.Name, c.Detector, c.Deaths = c.Name.Clone(), c.Detector.Clone(), c.Deaths.Clone()
@@ -205,10 +262,8 @@ func (w *World) apply(s Setup, o *op) *op {
 	if o.Kind == ofName {
 		empty := len(w.Lock.Holders)+len(w.Lock.Waiters)+len(w.Lock.Breaks) == 0 && w.Lock.Next == 0
 		if o.Write.Old == w.LockV || o.Write.Old == core.IfEmpty && empty {
-			next := o.Write.Next.Stored(max(o.Write.Old, 0), w.LockV+1)
-			w.audit(o.From, w.Lock, next)
-			w.LockV++
-			w.Lock, d.Won = next, true
+			w.store(s, o.From, o.Session, o.Write.Next.Stored(max(o.Write.Old, 0), w.LockV+1))
+			d.Won = true
 		}
 		d.Version, d.Lock = w.LockV, w.Lock
 	} else {
@@ -218,16 +273,36 @@ func (w *World) apply(s Setup, o *op) *op {
 		}
 		r := w.row(o.Session)
 		if old == r.Version && r.Version != 0 || old == core.IfEmpty && absent(r.Record) {
-			w.sessionV++
-			r.Version, r.Record, r.Written, d.Won = w.sessionV, next, w.Now, true
+			w.write(r, next)
+			d.Won = true
 			if next.Dead != 0 && w.trusted(o.Session, -1) {
 				w.bad = "declared dead within its window"
 			}
 		}
-		d.Version, d.Record = r.Version, r.Record
+		d.Version, d.Record, d.Age = r.Version, r.Record, s.age(w, *r)
 	}
 	w.Late = slices.DeleteFunc(w.Late, func(o *op) bool { return !w.mayWin(o) })
 	return &d
+}
+
+// store has a lock record follow the one that is there. session is that of its writer.
+func (w *World) store(s Setup, by int, session string, next core.LockRecord) {
+	w.audit(s, by, session, w.Lock, next)
+	w.LockV++
+	w.Lock = next
+}
+
+func (w *World) write(r *row, next core.SessionRecord) {
+	w.sessionV++
+	r.Version, r.Record, r.Written = w.sessionV, next, w.Now+w.Leapt
+}
+
+// age is that of a session's record by the store's clock; negative: it has none.
+func (s Setup) age(w *World, r row) time.Duration {
+	if !s.Ages || r.Version == 0 {
+		return -1
+	}
+	return (w.Now + w.Leapt).Sub(r.Written)
 }
 
 // trusted says whether a session trusts itself, if it is of another client than by.
@@ -259,7 +334,7 @@ func (w *World) String() string {
 			continue
 		}
 		for _, u := range c.Users {
-			b.WriteString(" " + [...]string{"idle", "waits", "HOLDS", "leaves"}[u.State])
+			b.WriteString(" " + [...]string{"idle", "waits", "HOLDS", "leaves", "stops"}[u.State])
 		}
 		if c.Session != nil {
 			fmt.Fprintf(&b, " %s", c.Session.ID)

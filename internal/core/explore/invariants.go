@@ -11,9 +11,9 @@ func has(in []core.Claim, c core.Claim) bool {
 	return slices.ContainsFunc(in, func(o core.Claim) bool { return o.Session == c.Session && o.Nr == c.Nr })
 }
 
-// audit judges the step from one record to the next: tokens grow, nobody is overtaken, and
+// audit checks the step from one record to the next: tokens grow, nobody is overtaken, and
 // nobody's claim goes while its session trusts itself, but by itself.
-func (w *World) audit(by int, was, is core.LockRecord) {
+func (w *World) audit(s Setup, by int, session string, was, is core.LockRecord) {
 	for _, h := range is.Holders {
 		if has(was.Holders, h) {
 			continue
@@ -42,16 +42,77 @@ func (w *World) audit(by int, was, is core.LockRecord) {
 		w.MaxToken = max(w.MaxToken, h.Token+core.Token(h.Tokens()))
 	}
 	for _, h := range slices.Concat(was.Holders, was.Waiters) {
-		if !has(is.Holders, h) && !has(is.Waiters, h) && w.trusted(h.Session, by) {
-			w.bad = "dropped by another within its window"
+		if !has(is.Holders, h) && !has(is.Waiters, h) {
+			w.dropped(s, by, session == h.Session, h, has(was.Holders, h))
 		}
 	}
 }
 
-// judge says what is wrong with a world.
-func (s Setup) judge(w *World) string {
+// dropped checks that a claim goes; its: by a write of its own session.
+func (w *World) dropped(s Setup, by int, its bool, h core.Claim, held bool) {
+	broken := w.Break.Nr == h.Nr && w.Break.Session == h.Session
+	switch {
+	case by == breaker:
+		if w.believes(h) {
+			w.bad = "broken while it is held"
+		}
+	case w.trusted(h.Session, by):
+		w.bad = "dropped by another within its window"
+	}
+	if !held {
+		return
+	}
+	ended := core.Never
+	switch {
+	case !its && by != breaker:
+		ended = w.ended(h.Session)
+	case broken && w.Break.Ends != core.Never:
+		if ended = w.Break.Ends; w.Break.Stopped != core.Never {
+			ended = min(ended, w.Break.Stopped)
+		}
+	}
+	if ended != core.Never && w.Now < ended.Add(ticks(s.Grace)) {
+		w.bad = "taken over within its grace"
+	}
+}
+
+// believes says whether a goroutine holds by a claim, and may.
+func (w *World) believes(h core.Claim) bool {
+	return w.trusted(h.Session, -1) && slices.ContainsFunc(w.Clients, func(c *client) bool {
+		return slices.ContainsFunc(c.Users, func(u user) bool {
+			return u.State == holding && u.Claim == (core.ClaimID{Session: h.Session, Nr: h.Nr})
+		})
+	})
+}
+
+// ended is when a session was, or is to be, trusted last; Never: it never was, or nobody asks.
+func (w *World) ended(session string) core.Instant {
+	for _, c := range w.Clients {
+		if c.Session != nil && c.Session.ID == session {
+			return c.Session.Until()
+		}
+	}
+	for _, e := range w.Ends {
+		if e.Session == session {
+			return e.At
+		}
+	}
+	return core.Never
+}
+
+// wrong says what is wrong with a world that follows was.
+func (s Setup) wrong(was, w *World) string {
 	n, least := 0, 1<<30
 	for i, c := range w.Clients {
+		before := was.Clients[i].Session
+		if before != nil && c.Session != nil && before.ID == c.Session.ID && before.Opened() && !before.Trusted(was.Now) && c.Session.Trusted(w.Now) {
+			return "a window that was over is open again"
+		}
+		for session := range c.Deaths.Tombstones() {
+			if w.find(session).Record.Dead == 0 {
+				return "taken for dead, and no tombstone stands"
+			}
+		}
 		if c.Session == nil || !c.Session.Trusted(w.Now) {
 			continue
 		}
@@ -75,8 +136,8 @@ func (s Setup) exclusive() bool {
 	return !slices.ContainsFunc(slices.Concat(s.Users...), func(slots int) bool { return slots != 1 })
 }
 
-// granted judges a hold that begins.
-func (x *search) granted(g core.Grant) {
+// granted checks a hold that begins.
+func (x *shell) granted(g core.Grant) {
 	c := x.c
 	if c.Session == nil || c.Session.ID != g.Claim.Session || !c.Session.Trusted(x.w.Now) {
 		x.w.bad = "granted outside the window"
@@ -90,8 +151,8 @@ func (x *search) granted(g core.Grant) {
 	c.Last = g.Token
 }
 
-// gone judges that a claim is said to have gone.
-func (x *search) gone(g core.Gone) {
+// gone checks that a claim is said to have gone.
+func (x *shell) gone(g core.Gone) {
 	its := func(c core.Claim) bool { return c.Nr == g.Nr && x.c.Session != nil && c.Session == x.c.Session.ID }
 	in := func(r core.LockRecord) bool {
 		return slices.ContainsFunc(r.Holders, its) || slices.ContainsFunc(r.Waiters, its)
@@ -109,12 +170,15 @@ func (x *search) gone(g core.Gone) {
 	}
 }
 
-// sent judges a write of the name: no claim of a session that is lost is new in it.
-func (x *search) sent(w core.Write) {
+// sent checks a write of the name: no claim of a session that is lost is new in it.
+func (x *shell) sent(w core.Write) {
 	rec, _ := x.c.Name.Record()
 	for _, cl := range slices.Concat(w.Next.Holders, w.Next.Waiters) {
 		if !has(rec.Holders, cl) && !has(rec.Waiters, cl) && (x.c.Session == nil || x.c.Session.ID != cl.Session) {
 			x.w.bad = "a claim of a session that is lost is written"
+		}
+		if b := x.w.Break; b.Removed && cl.Is(b.Session, b.Nr) && !has(rec.Holders, cl) && !has(rec.Waiters, cl) && x.Ambiguous == 0 {
+			x.w.bad = "a claim that was broken is asked for again"
 		}
 	}
 }
@@ -122,7 +186,7 @@ func (x *search) sent(w core.Write) {
 // Done says whether all have had the lock as often as they wanted, and nothing is left.
 func (s Setup) Done(w *World) bool {
 	for _, c := range w.Clients {
-		if c.Gone {
+		if c.Gone || c.Alone && !c.Session.Trusted(w.Now) {
 			continue
 		}
 		for _, u := range c.Users {

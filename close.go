@@ -1,0 +1,184 @@
+package holdfast
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+)
+
+// Close ends all the client's locks and gives them back: waiters get ErrClosed
+// at once, contexts end with cause ErrClosed, and when the functions of Do and
+// Election.Run have returned everything is released. What cannot be released
+// within a second, because a row stays locked, goes with the session, whose end
+// is then written as a tombstone. Close never takes longer than the trust window. If
+// nothing is held it gives the store 5s, and one that is known not to answer 1s. An
+// error says that the end of the session is not confirmed; it then ends by itself. The
+// store stays open: it is the caller's.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		<-c.ctx.Done()
+		return nil
+	}
+	c.closed = true
+	first, holds := c.sess, c.endLocks()
+	c.unlock()
+
+	grace, err := c.awaitFunctions(first)
+	patience := closePatience
+	if !holds {
+		patience /= 2
+	}
+	patience, grace, quiet := c.awaitReleases(patience, grace)
+	err = errors.Join(err, c.endSession(holds, quiet, grace, patience))
+	c.mu.Lock()
+	ttl, shortly := c.wrote, c.wrote > 0 && !c.swept
+	if err == nil && first != nil && first.life.Why() != "" {
+		err = fmt.Errorf("holdfast: close: the session was lost meanwhile (%s): it ends by itself in %s", first.life.Why(), core.Short(first.life.TTL()))
+	}
+	c.mu.Unlock()
+	if shortly && err == nil {
+		c.sweepAtClose(ttl)
+	}
+	c.halt()
+	c.proof.close()
+	return err
+}
+
+// halt ends the client's goroutines and waits for them.
+func (c *Client) halt() {
+	c.mu.Lock()
+	c.stop() // from here on nothing is begun
+	c.mu.Unlock()
+	c.work.Wait()
+}
+
+// closePatience is how long a client that closes goes on giving back its claims one
+// by one, before it ends them all with its session.
+const closePatience = time.Second
+
+// endLocks ends all locks and requests, and reports whether there was a lock; c.mu is held.
+func (c *Client) endLocks() (holds bool) {
+	for _, p := range c.places {
+		held, eff := p.n.Close(ErrClosed, c.env())
+		holds = holds || held
+		c.perform(p, eff)
+		if p.last != nil {
+			p.last.end(ErrClosed)
+		}
+		for _, l := range p.more {
+			l.end(ErrClosed)
+		}
+	}
+	c.checkUnused()
+	return holds
+}
+
+// awaitFunctions waits until no function of Do or Election.Run runs, for as long as the session
+// is trusted. If one still runs then, what is held stays shut for a grace.
+func (c *Client) awaitFunctions(s *session) (grace time.Duration, err error) {
+	left := time.Second
+	if s != nil {
+		left = max(s.left(), left)
+	}
+	deadline := c.machine.NewTimer(left)
+	defer deadline.Stop()
+	select {
+	case <-c.unused:
+	case <-deadline.C:
+		err = errors.New("holdfast: close: a function of Do or Election.Run has not returned although its context ended; its lock is not held any more")
+		grace = c.opts.Grace
+	}
+	return grace, err
+}
+
+// awaitReleases gives back all claims and waits until they are gone, unless they are to stay for
+// a grace and go with the tombstone. It returns how long that took at most, how long what was
+// held stays shut, and whether nothing else is left.
+func (c *Client) awaitReleases(most, grace time.Duration) (patience, shut time.Duration, quiet bool) {
+	kept := grace > 0 // what is held then goes with the tombstone
+	c.mu.Lock()
+	for _, p := range c.places {
+		left, eff := p.n.Part(kept, c.env())
+		grace = max(grace, left)
+		c.perform(p, eff)
+	}
+	c.checkQuiet()
+	if c.sess == nil || kept { // nothing of ours is left to be given back
+		most = 0
+	}
+	c.unlock()
+	deadline := c.machine.NewTimer(most)
+	defer deadline.Stop()
+	select {
+	case <-c.quiet:
+		return most, grace, true
+	case <-deadline.C:
+		return most, grace, false
+	}
+}
+
+// endSession ends the session, if there still is one.
+func (c *Client) endSession(holds, quiet bool, grace, patience time.Duration) error {
+	c.mu.Lock()
+	s := c.sess
+	clean := quiet && grace == 0 && !c.debts
+	c.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	left := patience
+	switch {
+	case holds:
+		left = max(s.left(), 100*time.Millisecond)
+	case s.answered():
+		left = tryPatience - patience // it may be slow
+	}
+	return s.end(clean, grace, left)
+}
+
+// use counts a function that runs under a lock, unless the client is closed.
+func (c *Client) use() (ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.using++
+	}
+	return !c.closed
+}
+
+// unuse takes back one use.
+func (c *Client) unuse() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.using--
+	c.checkUnused()
+}
+
+// checkUnused closes unused when a closed client runs no function any more; c.mu is held.
+func (c *Client) checkUnused() {
+	if c.closed && c.using == 0 {
+		close(c.unused)
+	}
+}
+
+// checkQuiet closes quiet when a closed client has no business left, but for claims
+// that were broken and are to stay until their grace is over; c.mu is held.
+func (c *Client) checkQuiet() {
+	if !c.closed {
+		return
+	}
+	for _, p := range c.places {
+		if !p.n.Quiet(c.now()) {
+			return
+		}
+	}
+	select {
+	case <-c.quiet:
+	default:
+		close(c.quiet)
+	}
+}

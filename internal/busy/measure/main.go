@@ -1,0 +1,10 @@
+// Measure prints by how much tests are to stretch their leases on this machine now.
+package main
+
+import (
+	"fmt"
+
+	"github.com/holdfast-lock/holdfast/internal/busy"
+)
+
+func main() { fmt.Println(busy.Stretch()) }

@@ -1,0 +1,51 @@
+package core
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// An Audit is the value of a name's audit record: its breaks, newest first.
+type Audit []Break
+
+// DecodeAudit reads an audit record.
+func DecodeAudit(value []byte) (Audit, error) {
+	var a Audit
+	if len(value) > 0 {
+		if err := json.Unmarshal(value, &a); err != nil {
+			return nil, fmt.Errorf("not an audit record: %w", err)
+		}
+	}
+	return a, nil
+}
+
+// Encode is the value of the record.
+func (a Audit) Encode() ([]byte, error) { return json.Marshal(a) }
+
+// Add is the audit with breaks that are new to it, newest first; of more than MaxBreaks the
+// oldest go. It may change a.
+func (a Audit) Add(breaks []Break) Audit {
+	for _, b := range breaks {
+		if !b.in(a) {
+			a = append(a, b.Bounded())
+		}
+	}
+	slices.SortStableFunc(a, func(a, b Break) int { return cmp.Compare(b.At, a.At) })
+	return a[:min(len(a), MaxBreaks)]
+}
+
+// in says whether the break of the same claim is among breaks.
+func (b Break) in(breaks []Break) bool {
+	return slices.ContainsFunc(breaks, func(o Break) bool { return o.Session == b.Session && o.Nr == b.Nr })
+}
+
+// DropBreaks removes audit entries that were copied to the audit record, and settles the lock
+// record. It reports whether anything changed.
+func (r *LockRecord) DropBreaks(copied []Break, dead func(session string) bool) (changed bool) {
+	n := len(r.Breaks)
+	r.Breaks = slices.DeleteFunc(r.Breaks, func(b Break) bool { return b.in(copied) })
+	settled := r.Settle(dead)
+	return len(r.Breaks) != n || settled
+}

@@ -1,0 +1,217 @@
+package core
+
+import (
+	"fmt"
+	"time"
+)
+
+// A Breaker ends a claim by force: exactly the one that was seen, holding or waiting. The
+// revocation goes into the record of its session, and no heartbeat of that session can succeed
+// without having read it. A claim that holds is removed when it has left, when its session is
+// dead, or when nobody can believe in it any more. It goes together with an audit entry, in one
+// write. So exclusion holds throughout, unless the break is not to wait for the holder.
+//
+// The caller performs what Next names and reports it.
+type Breaker struct {
+	name  string
+	entry Break
+	token Token // of the claim as it was seen; 0: it waited
+	step  BreakKind
+	holds bool    // it was seen to hold
+	sent  bool    // the revocation has reached its session's record
+	since Instant // when the wait for the holder began; Never: it has not
+	read  Instant // when the revocation was first seen to have been read; Never: it was not
+}
+
+// NewBreaker begins to break a claim of a name, which had that token when it was seen; 0: it
+// waited. entry is its audit entry, but for the token.
+func NewBreaker(name string, entry Break, token Token) *Breaker {
+	return &Breaker{name: name, entry: entry, token: token, step: BreakLook, since: Never, read: Never}
+}
+
+// A BreakKind is a step of a break.
+type BreakKind int8
+
+const (
+	BreakDone    BreakKind = iota
+	BreakGone              // the claim had gone, and was not broken
+	BreakLook              // load the lock record; then Saw
+	BreakRevoke            // edit the session's record by Revoke; then Revoked
+	BreakObserve           // load the session's record and judge it; then Observed
+	BreakPause             // about that long, or until something changes; then Rested
+	BreakGrace             // until the claims of the session, which is dead, are void; then Rested
+	BreakRemove            // edit the lock record by Remove; then Removed
+	BreakTrace             // load the lock record and the audit; then Traced
+	BreakAudit             // add Entry to the audit; then Rested
+)
+
+// breakPoll is the longest pause between two looks at a claim that is to leave.
+const breakPoll = 500 * time.Millisecond
+
+// Next is the next step, and how long to pause if it is BreakPause.
+func (b *Breaker) Next(now Instant) (step BreakKind, pause time.Duration) {
+	if b.step == BreakPause {
+		pause = min(FirstPoll+now.Sub(b.since)/8, breakPoll)
+	}
+	return b.step, pause
+}
+
+// Entry is the audit entry.
+func (b *Breaker) Entry() Break { return b.entry }
+
+// Waits says whether the break waits for the holder to stop, or has done so.
+func (b *Breaker) Waits() bool { return b.since != Never }
+
+// wait begins to wait for the holder.
+func (b *Breaker) wait(now Instant) { b.since, b.step = now, BreakLook }
+
+// Saw reports on BreakLook.
+func (b *Breaker) Saw(rec *LockRecord) {
+	claim, holds, ok := rec.Find(b.entry.Session, b.entry.Nr)
+	switch {
+	case b.Waits() && !ok:
+		b.step = BreakRemove // which finds out how it went
+	case b.Waits() && !b.sent:
+		b.step = BreakRevoke
+	case b.Waits():
+		b.step = BreakObserve
+	case !ok, b.token != 0 && !claim.Has(b.token):
+		b.step = BreakGone
+	default:
+		b.holds, b.entry.Token, b.step = holds, claim.Token, BreakRevoke
+	}
+}
+
+// Revoke adds the revocation to the record of the session. It reports whether the revocation is
+// there then, or the session is dead, and whether rec is to be written. A session may have no
+// record yet: its first claim can be seen before it.
+func (b *Breaker) Revoke(rec *SessionRecord, absent bool) (sent, write bool, err error) {
+	switch {
+	case absent:
+		return false, false, nil
+	case rec.Dead != 0:
+		return true, false, nil
+	}
+	for _, v := range rec.Revoked {
+		if v.Name == b.name && v.Nr == b.entry.Nr { // by us, or by another who breaks it
+			return true, true, nil
+		}
+	}
+	rec.Revoked = append(rec.Revoked, Revocation{Name: b.name, Nr: b.entry.Nr, By: b.entry.By.Bounded(), Reason: b.entry.Reason, At: b.entry.At})
+	if len(rec.Encode()) > MaxRecord {
+		return false, false, fmt.Errorf("%d breaks of locks of %s have not been read by it yet: try again", len(rec.Revoked)-1, b.entry.Was)
+	}
+	return true, true, nil
+}
+
+// Revoked reports on BreakRevoke.
+func (b *Breaker) Revoked(sent bool, now Instant) {
+	b.sent = sent
+	switch {
+	case b.Waits():
+		b.step = BreakObserve
+	case b.holds && !b.entry.Now:
+		b.wait(now)
+	default:
+		b.step = BreakRemove
+	}
+}
+
+// Observed reports on BreakObserve: what was seen of the session, and whether it is known to
+// be dead. A TTL and its grace after it was seen to have read the revocation, the belief in the
+// claim has ended, although the claim has not left. A session that never comes to have a record
+// is declared dead like any other.
+func (b *Breaker) Observed(s Sighting, dead bool) {
+	if dead {
+		b.step = BreakGrace
+		return
+	}
+	b.step = BreakPause
+	if read := b.sent && len(s.Record.Revoked) == 0 && !s.Absent; !read {
+		return
+	}
+	if b.read == Never {
+		b.read = s.Got
+	}
+	ttl := max(s.Record.Duration(), MinTTL)
+	if s.Asked.Sub(b.read) >= ttl+time.Duration(s.Record.Grace)*time.Millisecond {
+		b.step = BreakRemove
+	}
+}
+
+// Unanswered reports that the store did not answer, and returns whether the break goes on:
+// while it waits for the holder it asks again after a pause.
+func (b *Breaker) Unanswered() (goesOn bool) {
+	looks := b.step == BreakLook || b.step == BreakRevoke || b.step == BreakObserve
+	if !b.Waits() || !looks {
+		return false
+	}
+	b.step = BreakPause
+	return true
+}
+
+// Rested reports on BreakPause, BreakGrace and BreakAudit.
+func (b *Breaker) Rested() {
+	switch b.step {
+	case BreakPause:
+		b.step = BreakLook
+	case BreakGrace:
+		b.step = BreakRemove
+	case BreakAudit:
+		b.step = BreakDone
+	}
+}
+
+// A Removal says what became of the claim that was to be removed.
+type Removal int8
+
+const (
+	Removed    Removal = iota // rec is to be written
+	WasGone                   // it is not in the record
+	StillHolds                // and its holder was not waited for
+)
+
+// Remove takes the claim out of a lock record, with its audit entry.
+func (b *Breaker) Remove(rec *LockRecord, dead func(session string) bool) Removal {
+	claim, holds, ok := rec.Find(b.entry.Session, b.entry.Nr)
+	switch {
+	case !ok:
+		return WasGone
+	case holds && !b.holds && !b.entry.Now:
+		return StillHolds
+	}
+	rec.Drop(func(c Claim) bool { return c.Is(b.entry.Session, b.entry.Nr) })
+	entry := b.entry
+	entry.Token = claim.Token
+	rec.AddBreak(entry)
+	rec.Settle(dead)
+	return Removed
+}
+
+// Removed reports on BreakRemove.
+func (b *Breaker) Removed(r Removal, now Instant) {
+	switch r {
+	case Removed:
+		b.step = BreakDone
+	case WasGone:
+		b.step = BreakTrace
+	case StillHolds: // it was granted meanwhile
+		b.holds = true
+		b.wait(now)
+	}
+}
+
+// Traced reports on BreakTrace: how a claim went that another client has removed. Where the
+// audit entry is there, its holder obeyed the revocation, or another breaker was quicker. Where
+// its session is dead, the claim was removed for that, and the entry is still to be written. Else
+// its holder has released it without having read the revocation, and nothing was broken.
+func (b *Breaker) Traced(rec *LockRecord, audit Audit, dead bool) {
+	switch {
+	case b.entry.in(rec.Breaks) || b.entry.in(audit):
+		b.step = BreakDone
+	case dead:
+		b.step = BreakAudit
+	default:
+		b.step = BreakGone
+	}
+}

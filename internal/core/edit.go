@@ -1,0 +1,86 @@
+package core
+
+import "time"
+
+// Edits of records that somebody else has left behind. The caller makes the write and, where it
+// loses, edits the record that it has lost to.
+
+// Void removes the claims of the dead from a lock record, and has it say nothing where nothing
+// is left. It returns how many claims go; ok is false if there is nothing to write. Only a write
+// that gives someone a token waits for the disk, and wakes watchers.
+func (r LockRecord) Void(version Version, dead func(session string) bool) (w Write, claims int, ok bool) {
+	next := r.Clone()
+	changed := next.Settle(dead)
+	left := len(next.Holders) + len(next.Waiters)
+	w = Write{Old: version, Next: next, Lazy: true}
+	if next.Gives() {
+		w.Lazy, w.Wake = false, Everyone
+	}
+	return w, len(r.Holders) + len(r.Waiters) - left, changed || left+len(next.Breaks) == 0
+}
+
+// MayEmpty says whether the record of a session may be emptied. It is a tombstone, of whose
+// session a pass over all names, begun when the tombstone was there, has found no claim. And it
+// is two TTLs old, so that no write is under way that does not know of it. age is that of the
+// record by the store's clock; where that is negative the wall clock counts, and for how long
+// this client has known of the death, negative: it does not.
+func (r SessionRecord) MayEmpty(claims int, age, known time.Duration, t Clocks) bool {
+	if age < 0 {
+		age = max(t.since(r.Dead), known)
+	}
+	return r.Dead != 0 && claims == 0 && age >= 2*r.Duration()
+}
+
+// Holder returns the holder that was given a token.
+func (r *LockRecord) Holder(t Token) (claim Claim, ok bool) {
+	for _, h := range r.Holders {
+		if h.Has(t) {
+			claim, ok = h, true
+		}
+	}
+	return claim, ok
+}
+
+// A TokenRelease says what the release of a detached hold by its token has met.
+type TokenRelease int8
+
+const (
+	ReleaseInTime  TokenRelease = iota // the record has become the tombstone that is to be written
+	ReleaseLate                        // the same, but the time of the hold was over
+	ReleaseOver                        // there is a tombstone, or no record: the hold has ended
+	ReleaseAgain                       // the tombstone is that of this release, whose answer was lost
+	ReleaseRunning                     // a process keeps the session: it is not detached
+)
+
+// released is the reason in the tombstone of a hold that was released by its token.
+const released = "released"
+
+// ReleaseToken makes the record of a detached hold the tombstone of its release. The names of a
+// hold that is released in time do not stay shut for its grace. age is that of the record by the
+// store's clock.
+func (r *SessionRecord) ReleaseToken(absent bool, age time.Duration, by string, t Clocks) TokenRelease {
+	switch {
+	case r.Dead != 0 && r.By == by && r.Why == released:
+		return ReleaseAgain
+	case r.Dead != 0 || absent:
+		return ReleaseOver
+	case !r.Detached:
+		return ReleaseRunning
+	}
+	out := ReleaseLate
+	if !r.EndedAlone(r.Age(age), Margin(r.Duration()), t) {
+		out, r.Grace = ReleaseInTime, 0
+	}
+	r.Dead, r.By, r.Why = t.Wall, by, released
+	return out
+}
+
+// Closed is the tombstone of the client's own session, which has ended in order: its claims are
+// void once grace is over. ok is false if the record is a tombstone already.
+func (r SessionRecord) Closed(owner *Owner, ttl, grace time.Duration, t Clocks) (tomb SessionRecord, ok bool) {
+	if r.Dead != 0 {
+		return r, false
+	}
+	return SessionRecord{Owner: owner, TTL: ttl.Milliseconds(), Grace: grace.Milliseconds() + int64(min(grace, 1)),
+		Beat: r.Beat, Nonce: r.Nonce, Dead: t.Wall, By: owner.String(), Why: "closed"}, true
+}

@@ -1,0 +1,107 @@
+package explore
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	limit = flag.Int("limit", 0, "the most states of a world; one that is not finished by then says so (100,000; with -short 2,000)")
+	walks = flag.Int("walks", 100, "random ways through the large world")
+	only  = flag.String("world", "", "only this world")
+)
+
+var x, shared, two = []int{1}, []int{0}, []int{2}
+
+// Worlds that begin with A holding, and B waiting for it, come sooner to what they are for.
+var (
+	held   = []string{"A.0 asks", "A's heartbeat arrives", "A's heartbeat is answered", "A's write arrives", "A's write is answered"}
+	wanted = slices.Concat(held, []string{"B.0 asks", "B's heartbeat arrives", "B's heartbeat is answered",
+		"B's write arrives", "B's write is answered", "B's write arrives", "B's write is answered"})
+)
+
+var worlds = []struct {
+	name     string
+	progress bool
+	s        Setup
+}{
+	{"X X, time stands still, 2 rounds", true, Setup{Users: [][]int{x, x}, Rounds: 2, TTL: 2, Sessions: 1, Still: true}},
+	{"X X, time stands still, 1 ambiguous", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1}},
+	{"X X, time stands still, 1 ambiguous, 1 cancel", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1, Cancels: 1}},
+	{"X(2) X, time stands still", true, Setup{Users: [][]int{{1, 1}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"S X S, time stands still", true, Setup{Users: [][]int{shared, x, shared}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"2 2 2, time stands still", true, Setup{Users: [][]int{two, two, two}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"X X X, time stands still", true, Setup{Users: [][]int{x, x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"2(2) X, time stands still, 1 cancel", true, Setup{Users: [][]int{{2, 2}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Cancels: 1}},
+	{"X(2) X, time stands still, 1 ambiguous", true, Setup{Users: [][]int{{1, 1}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1}},
+	{"X, 2 sessions, 1 ambiguous", false, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 2, Ambiguous: 1}},
+	{"X X", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1}},
+	{"S X", false, Setup{Users: [][]int{shared, x}, Rounds: 1, TTL: 2, Sessions: 1}},
+	{"X X, 1 crash", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1}},
+	{"X X, 1 crash, 1 ambiguous, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Ambiguous: 1, After: wanted}},
+	{"X X, a crash and a restart, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 2, Crashes: 1, Restarts: 1, After: held}},
+	{"X X, the TTL becomes shorter, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 4, NewTTLs: []int{2}, Sessions: 1, After: wanted}},
+	{"X X, the TTL becomes longer, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, NewTTLs: []int{4}, Sessions: 1, After: held}},
+	{"X X, grace, 1 crash, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Grace: 1, Sessions: 1, Crashes: 1, After: held}},
+	{"X X, a hold without a process", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Detach: 3, Sessions: 1, After: held}},
+	{"X X, a hold without a process, a store's clock that leaps", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Detach: 3, Ages: true, Leap: 4, Sessions: 1, After: held}},
+	{"X X, a store's clock that leaps, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 4, Marks: true, Ages: true, Leap: 4, Sessions: 1, After: wanted}},
+	{"X X, a break, time stands still", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Breaks: 1, Sessions: 1, Still: true}},
+	{"X X, a break, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Breaks: 1, Sessions: 1, After: held}},
+	{"X X, a break, grace, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Breaks: 1, Grace: 1, Sessions: 1, After: held}},
+}
+
+// What is wrong in a world is told as a story, the shortest there is, and as a test.
+func TestWorlds(t *testing.T) {
+	for _, w := range worlds {
+		if *only != "" && *only != w.name {
+			continue
+		}
+		t.Run(w.name, func(t *testing.T) {
+			switch w.s.Limit = *limit; {
+			case *limit == 0 && testing.Short():
+				w.s.Limit = 2_000
+			case *limit == 0:
+				w.s.Limit = 100_000
+			}
+			r := w.s.Explore(w.progress, reporter(w.name))
+			t.Log(r)
+			fails(t, w.s, r)
+		})
+	}
+}
+
+// A world that is too large to be searched is walked through by chance.
+func TestWalks(t *testing.T) {
+	s := crowd
+	r := s.Walk(1, *walks, 150)
+	t.Log(r)
+	fails(t, s, r)
+}
+
+func fails(t *testing.T, s Setup, r Result) {
+	t.Helper()
+	if r.Found != "" {
+		t.Errorf("%s\n%s\n\nAs a test of internal/core/explore:\n\n%s", r.Found, strings.Join(r.Story, "\n"), s.GoTest(r))
+	}
+}
+
+// reporter shows on a terminal how far a search has come.
+func reporter(world string) func(Result) {
+	info, err := os.Stderr.Stat()
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return nil
+	}
+	last := time.Now()
+	return func(r Result) {
+		if time.Since(last) > time.Second {
+			last = time.Now()
+			fmt.Fprintf(os.Stderr, "\r\x1b[K%s: depth %d, %d states, %d a second\r", world, r.Depth, r.States, int(float64(r.States)/r.Took.Seconds()))
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package core
+
+import (
+	"iter"
+	"slices"
+	"time"
+)
+
+// Pace: when the names that a client waits for are read, and the sessions ahead of it.
+//
+// Where notifications come, a grant is notified, and polls only stand behind that: a name is
+// polled when its queue should have moved on long ago, then ever less often, up to every two
+// seconds (with the TTL by default) near the head and every six far from it. Elsewhere polls
+// go by the position in the queue: the n-th is read when, if those before it are quick, it
+// could be its turn, or if they are as usual, it could be near. From then on it is read after
+// 3 ms and each time a seventh of the time since the queue last moved. So a wait is at most
+// a seventh longer than it has to be, never by more than two seconds, and a crowd, or a long
+// wait, polls seldom.
+const (
+	quickPoll = 3 * time.Millisecond
+	lastPoll  = time.Second            // and more with a long TTL, see slowest
+	calm      = 100 * time.Millisecond // how long a queue may stand still before it is polled although notifications come
+	firstPace = 10 * time.Millisecond  // until the queue is seen to move
+	nearHead  = 3                      // fewer live waiters ahead are near the head of the queue
+	crowdStep = 3 * time.Millisecond   // between the reads of waiters who are all notified
+)
+
+// slowest is how often a name is polled whose queue does not move.
+func (e *Env) slowest() time.Duration { return min(max(e.ttl()/8, lastPoll), 2*lastPoll) }
+
+// A Pace is where a client is in the queue of a name, how fast that moves, and when the name
+// is read next. A nil Pace is that of a name which has never waited.
+type Pace struct {
+	readAt Instant // when it is read because of a notification; Never
+	pollAt Instant // when it is read without one; Never: not known yet
+
+	ahead int           // live waiters before our first
+	first ClaimID       // the first holder's claim
+	token Token         // and its token
+	moved Instant       // when one of these was seen to change; Never: does not wait
+	pace  time.Duration // how long the queue takes to move on by one, when it is quick; 0: has never waited
+	mean  time.Duration // and usually
+	held  time.Duration // how long the first holder had it when that was seen
+	clock int64         // the store's, when the record was last seen, in microseconds since 1970; 0: not known
+}
+
+// NewPace is the pace of a name whose queue moved as quickly as that when it was left; 0: it
+// has never waited.
+func NewPace(quick time.Duration) *Pace {
+	return &Pace{readAt: Never, pollAt: Never, moved: Never, pace: quick}
+}
+
+// Quick is how long the queue takes to move on by one, when it is quick; 0: not known.
+func (p *Pace) Quick() time.Duration {
+	if p == nil {
+		return 0
+	}
+	return p.pace
+}
+
+// Clock takes in what the store's clock shows, from a record that it has just answered with.
+func (p *Pace) Clock(version Version, age time.Duration) {
+	if p.Quick() == 0 {
+		return
+	}
+	if p.clock = 0; age >= 0 {
+		p.clock = int64(version) + age.Microseconds()
+	}
+}
+
+// Follow takes in the position in the queue after the record has changed. If that calls for
+// a first poll, it returns about how long until then, and PollAt has to be called.
+func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
+	if !n.Waits() {
+		if p != nil {
+			p.moved = Never
+		}
+		return 0
+	}
+	if p.pace == 0 {
+		p.pace = firstPace
+	}
+	ahead, first, token := n.Before(env), ClaimID{}, Token(0)
+	if len(n.rec.Holders) > 0 {
+		h := n.rec.Holders[0]
+		first, token = ClaimID{h.Session, h.Nr}, h.Token
+	}
+	held := time.Duration(0)
+	if p.clock != 0 {
+		held = min(max(time.Duration(p.clock-int64(token))*time.Microsecond, 0), time.Second)
+	}
+	switch {
+	case p.moved == Never:
+		p.pollAt = Never
+	case ahead < p.ahead:
+		// Tokens are times where the store has a clock; else they are closer
+		// together, and polls are more frequent. That one was late shall not make
+		// all others late as well: the pace grows slowly.
+		took := max(min(env.Now.Sub(p.moved), time.Duration(token-p.token)*time.Microsecond), 0) / time.Duration(p.ahead-ahead)
+		p.pace = min(max(took, time.Millisecond), p.pace*3/2)
+		p.mean = (p.mean + took) / 2
+	case ahead == p.ahead && first == p.first:
+		return 0
+	}
+	p.ahead, p.first, p.token, p.moved, p.held = ahead, first, token, env.Now, held
+	if p.pollAt == Never {
+		about = p.every(env)
+	}
+	return about
+}
+
+// PollAt sets when the name is polled, if it waits.
+func (p *Pace) PollAt(at Instant) {
+	if p.Quick() > 0 {
+		p.pollAt = at
+	}
+}
+
+// every is how long to leave between two polls of the name.
+func (p *Pace) every(env *Env) time.Duration {
+	still, rest := env.Now.Sub(p.moved), time.Duration(p.ahead)*p.pace
+	switch {
+	case env.Notified && p.ahead < nearHead:
+		return min(max(calm+rest*4, still/2), env.slowest())
+	case env.Notified:
+		return min(max(calm+rest*4, still/2), 3*env.slowest())
+	}
+	could := time.Duration(p.ahead+1)*p.pace*11/20 - p.held - still // it be our turn
+	could = max(could, time.Duration(p.ahead-nearHead)*p.mean*3/4-still)
+	return min(max(quickPoll, still/7, could), env.slowest())
+}
+
+// Draws is how many draws there are for Polled.
+const Draws = 512
+
+// Polled sets when the name is polled again. draw is one of Draws: names of one pace that
+// are given the same draw are polled at the same moment.
+func (p *Pace) Polled(n *Name, draw int64, env *Env) {
+	if p.Quick() == 0 || !n.Waits() {
+		return
+	}
+	every := p.every(env)
+	p.pollAt = env.Now.Add(every*3/4 + every*time.Duration(draw)/(2*Draws))
+}
+
+// Loads says whether a name is loaded although a stale read shows nothing that calls for it.
+func (p *Pace) Loads(n *Name, env *Env) bool {
+	return !n.known || env.Now.Sub(n.asked) > p.loadEvery(env)
+}
+
+// loadEvery is how often a name is loaded whatever stale reads show: a write that its writer
+// did not live to complete may not be seen before. In a long wait that is seldom, and
+// prolongs it by a seventh at most.
+func (p *Pace) loadEvery(env *Env) time.Duration {
+	ttl := env.ttl()
+	if p == nil || p.moved == Never {
+		return ttl
+	}
+	return max(ttl, min(env.Now.Sub(p.moved)/7, 4*ttl))
+}
+
+// NotifiedAt is when the name is read because of a notification for everyone: at once by the
+// first in the queue, by the others a little later each, so that a crowd does not come all
+// together. A holder that hands over in memory reads before it does so again. Never: nothing
+// has to be read, or it is read as early anyway.
+func (p *Pace) NotifiedAt(n *Name, env *Env) Instant {
+	if n.Waits() {
+		at := env.Now.Add(time.Duration(min(n.Before(env), 60)) * crowdStep)
+		if p.readAt != Never && p.readAt <= at {
+			return Never
+		}
+		return at
+	}
+	if n.HandsOn() {
+		return env.Now
+	}
+	return Never
+}
+
+// ReadAt has the name read at an instant, because of a notification.
+func (p *Pace) ReadAt(at Instant) { p.readAt = at }
+
+// Before is how many live waiters are before our first.
+func (n *Name) Before(env *Env) (before int) {
+	for _, w := range n.rec.Waiters {
+		if env.ours(w.Session) {
+			return before
+		}
+		if !env.Dead(w.Session) {
+			before++
+		}
+	}
+	return before
+}
+
+// A Paced is a name with its pace; nil: it does not wait, and nothing was notified.
+type Paced struct {
+	Key  string
+	Name *Name
+	Pace *Pace
+}
+
+// Ahead says whether a session has a claim at one of the names where we wait.
+func Ahead(names iter.Seq[Paced], session string) bool {
+	its := func(cl Claim) bool { return cl.Session == session }
+	for p := range names {
+		if rec := &p.Name.rec; p.Name.Waits() && (slices.ContainsFunc(rec.Holders, its) || slices.ContainsFunc(rec.Waiters, its)) {
+			return true
+		}
+	}
+	return false
+}

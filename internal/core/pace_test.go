@@ -1,0 +1,212 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// ms is an instant so many milliseconds after the first.
+func ms(n int) Instant { return Instant(n) * Instant(time.Millisecond) }
+
+// paceEnv is that of a client whose session is "us", at an instant. Sessions that begin with
+// a cross are dead.
+func paceEnv(at Instant) *Env {
+	nr := int64(0)
+	return &Env{Now: at, Session: SessionView{ID: "us", Opening: true, Opened: true, Until: 1 << 60, TTL: DefaultTTL}, Answers: true,
+		Wall: func() int64 { return 1 }, NewClaim: func() int64 { nr++; return nr }, Dead: func(s string) bool { return strings.HasPrefix(s, "+") }}
+}
+
+// lockOf is a lock record with the sessions in its queue, of which the first has the lock.
+func lockOf(queue ...string) (rec LockRecord) {
+	for i, s := range queue {
+		c := Claim{Session: s, Nr: 1, Slots: 1, TTL: DefaultTTL.Milliseconds()}
+		if i == 0 {
+			c.Token = 1
+			rec.Holders = append(rec.Holders, c)
+		} else {
+			rec.Waiters = append(rec.Waiters, c)
+		}
+	}
+	return rec
+}
+
+// waiting is a name with its pace, that has seen such a queue at an instant. We wait in it if
+// "us" is one of its sessions.
+func waiting(t *testing.T, key string, at Instant, queue ...string) Paced {
+	t.Helper()
+	n, env := NewName(), paceEnv(at)
+	if i := slices.Index(queue, "us"); i > 0 {
+		put := func() {
+			t.Helper()
+			if step, _ := n.Next(env); step.Kind != Put {
+				t.Fatalf("%v: the step is %d, want a write", queue, step.Kind)
+			}
+		}
+		n.Want(&Request{Slots: 1}, env)
+		put() // as if it were free
+		n.Answered(Outcome{Version: 1, Record: lockOf(queue[:i]...), Sent: at}, env)
+		put()
+		n.Answered(Outcome{Won: true, Version: 2, Sent: at}, env)
+		n.Next(env)
+	}
+	p := Paced{Key: key, Name: n, Pace: NewPace(0)}
+	p.see(at, 3, queue...)
+	if p.Name.Waits() != (slices.Index(queue, "us") > 0) {
+		t.Fatalf("%v: waits: %v", queue, p.Name.Waits())
+	}
+	return p
+}
+
+// see has a name follow what its queue is at an instant.
+func (p Paced) see(at Instant, v Version, queue ...string) (about time.Duration) {
+	env := paceEnv(at)
+	p.Name.Saw(lockOf(queue...), v, at, env)
+	about = p.Pace.Follow(p.Name, env)
+	if about > 0 {
+		p.Pace.PollAt(at.Add(about))
+	}
+	return about
+}
+
+// crowd is a queue of n live sessions and then us.
+func crowd(n int) (queue []string) {
+	for i := range n {
+		queue = append(queue, fmt.Sprint("s", i))
+	}
+	return append(queue, "us")
+}
+
+// How long after the queue has moved, and how often, a name is polled.
+func TestPollEvery(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		ahead    int // live waiters
+		still    time.Duration
+		notified bool
+		want     time.Duration
+	}{
+		{"next in line, at first", 0, 0, false, 5500 * time.Microsecond},
+		{"next in line, when its turn could have come", 0, 10 * time.Millisecond, false, quickPoll},
+		{"next in line, later", 0, 700 * time.Millisecond, false, 100 * time.Millisecond},
+		{"next in line, much later", 0, time.Hour, false, 1875 * time.Millisecond},
+		{"the tenth, at first", 9, 0, false, 55 * time.Millisecond},
+		{"the tenth, later", 9, 700 * time.Millisecond, false, 100 * time.Millisecond},
+		{"the thousandth, at first", 999, 0, false, 1875 * time.Millisecond},
+		{"next in line, notified, at first", 0, 0, true, calm},
+		{"next in line, notified, later", 0, time.Second, true, 500 * time.Millisecond},
+		{"next in line, notified, much later", 0, time.Hour, true, 1875 * time.Millisecond},
+		{"the tenth, notified, at first", 9, 0, true, calm + 360*time.Millisecond},
+		{"the tenth, notified, much later", 9, time.Hour, true, 3 * 1875 * time.Millisecond},
+	} {
+		p := waiting(t, "a", 0, crowd(test.ahead+1)...)
+		env := paceEnv(Instant(test.still))
+		env.Notified = test.notified
+		if got := p.Pace.every(env); got != test.want {
+			t.Errorf("%s: polled every %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// How often it is polled at most, by the TTL of the session.
+func TestSlowestPoll(t *testing.T) {
+	for ttl, want := range map[time.Duration]time.Duration{
+		0: DefaultTTL / 8, MinTTL: time.Second, 8 * time.Second: time.Second, 12 * time.Second: 1500 * time.Millisecond, time.Hour: 2 * time.Second,
+	} {
+		if got := (&Env{Session: SessionView{TTL: ttl}}).slowest(); got != want {
+			t.Errorf("TTL %v: every %v, want %v", ttl, got, want)
+		}
+	}
+}
+
+// The pace of a queue is learned from how it moves: it may fall at once, and grows slowly.
+func TestPaceIsLearned(t *testing.T) {
+	type move struct {
+		at    int // milliseconds
+		ahead int // live waiters then
+	}
+	for _, test := range []struct {
+		name  string
+		moves []move
+		want  time.Duration
+	}{
+		{"not seen to move", []move{{0, 9}, {1000, 9}}, firstPace},
+		{"one in 4 ms", []move{{0, 9}, {4, 8}}, 4 * time.Millisecond},
+		{"four in 8 ms", []move{{0, 9}, {8, 5}}, 2 * time.Millisecond},
+		{"a millisecond at least", []move{{0, 9}, {1, 5}}, time.Millisecond},
+		{"one was slow", []move{{0, 9}, {4, 8}, {500, 7}}, 6 * time.Millisecond},
+		{"all are slow", []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
+	} {
+		p := waiting(t, "a", ms(test.moves[0].at), crowd(test.moves[0].ahead+1)...)
+		for i, m := range test.moves[1:] {
+			queue := crowd(10)[9-m.ahead:]
+			env := paceEnv(ms(m.at))
+			rec := lockOf(queue...)
+			rec.Holders[0].Token = Token(1_000_000 * (i + 2)) // far apart: the clock of the client decides
+			p.Name.Saw(rec, Version(4+i), env.Now, env)
+			p.Pace.Follow(p.Name, env)
+		}
+		if got := p.Pace.Quick(); got != test.want {
+			t.Errorf("%s: a move takes %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// When a name is read of which a notification for everyone has come, in milliseconds from
+// then; -1: not because of that.
+func TestNotifiedAt(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		queue  []string
+		readAt int // before; -1: not at all
+		want   int
+	}{
+		{"next in line", []string{"a", "us"}, -1, 0},
+		{"the third", []string{"a", "b", "c", "us"}, -1, 6},
+		{"the dead do not count", []string{"a", "+b", "c", "us"}, -1, 3},
+		{"far away", crowd(100), -1, 180},
+		{"it is read earlier", []string{"a", "b", "c", "us"}, 1, -1},
+		{"it is read later", []string{"a", "b", "c", "us"}, 7, 6},
+		{"waits for nothing", []string{"a"}, -1, -1},
+	} {
+		p := waiting(t, "a", 0, test.queue...)
+		if test.readAt >= 0 {
+			p.Pace.ReadAt(ms(100 + test.readAt))
+		}
+		want := Never
+		if test.want >= 0 {
+			want = ms(100 + test.want)
+		}
+		if got := p.Pace.NotifiedAt(p.Name, paceEnv(ms(100))); got != want {
+			t.Errorf("%s: read at %d, want %d", test.name, got, want)
+		}
+	}
+}
+
+// Whether a name is loaded although a stale read shows nothing new.
+func TestLoads(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		last int // when it was last loaded, in seconds after the queue moved
+		at   int // now
+		want bool
+	}{
+		{"within a TTL", 0, 15, false},
+		{"after a TTL", 0, 16, true},
+		{"in a long wait, within a seventh of it", 200, 230, false},
+		{"in a long wait, after a seventh of it", 200, 234, true},
+		{"after four TTLs", 7000, 7061, true},
+	} {
+		p := waiting(t, "a", 0, "a", "us")
+		env := paceEnv(ms(1000 * test.last))
+		p.Name.SawAgain(env.Now, env)
+		if got := p.Pace.Loads(p.Name, paceEnv(ms(1000*test.at))); got != test.want {
+			t.Errorf("%s: loaded: %v, want %v", test.name, got, test.want)
+		}
+	}
+	if !(*Pace)(nil).Loads(NewName(), paceEnv(0)) {
+		t.Error("a name that was never read is not loaded")
+	}
+}

@@ -1,0 +1,207 @@
+package core
+
+import (
+	"iter"
+	"time"
+)
+
+// A Round is what the poll loop has to do at one moment.
+type Round struct {
+	Waits    bool     // the poll loop goes on
+	Due      []string // names to be read now
+	Sessions []string // those of claims ahead of ours, without doubles
+	Close    []string // of these, those that are ahead where our turn is near
+
+	near     bool          // our turn is near, somewhere
+	polled   bool          // a name is due although no notification has come for it
+	notified bool          // notifications come
+	slowest  time.Duration // how often it polls what does not move
+	ttl      time.Duration // the shortest of a session ahead
+	next     Instant       // when the next name is due
+}
+
+// NextRound finds what is to be read.
+func NextRound(names iter.Seq[Paced], env *Env) *Round {
+	r := &Round{next: Never, slowest: env.slowest(), ttl: MaxTTL, notified: env.Notified}
+	seen := make(map[string]bool)
+	var later []Paced // to be polled, but not yet
+	polled := false
+	for p := range names {
+		notified := p.Pace != nil && p.Pace.readAt != Never && p.Pace.readAt <= env.Now
+		if notified {
+			p.Pace.readAt = Never
+			r.Due = append(r.Due, p.Key)
+		}
+		if p.Pace != nil {
+			r.soon(p.Pace.readAt)
+		}
+		if !p.Name.Waits() {
+			continue
+		}
+		first, ok := p.Name.First()
+		if !ok {
+			p.Pace.Follow(p.Name, env)
+			continue
+		}
+		r.Waits = true
+		if !notified {
+			later = append(later, p)
+			polled = polled || p.Pace.pollAt <= env.Now
+		}
+		r.ahead(p, first, seen, env)
+	}
+	for _, p := range later {
+		// What is nearly due comes along, so that many waits share their queries.
+		if every := p.Pace.every(env); polled && p.Pace.pollAt <= env.Now.Add(every/3) {
+			r.Due, r.polled = append(r.Due, p.Key), true
+		} else {
+			r.soon(p.Pace.pollAt)
+		}
+	}
+	r.Waits = r.Waits || len(r.Due) > 0 || r.next != Never
+	return r
+}
+
+// ahead adds the sessions of the claims that are before our first at a name.
+func (r *Round) ahead(p Paced, first ClaimID, seen map[string]bool, env *Env) {
+	near := p.Pace.ahead < nearHead
+	r.near = r.near || near
+	add := func(cl Claim) {
+		if !seen[cl.Session] && !env.ours(cl.Session) && !env.Dead(cl.Session) {
+			seen[cl.Session] = true
+			r.Sessions = append(r.Sessions, cl.Session)
+			r.ttl = min(r.ttl, max(time.Duration(cl.TTL)*time.Millisecond, MinTTL))
+			if near {
+				r.Close = append(r.Close, cl.Session)
+			}
+		}
+	}
+	for _, h := range p.Name.rec.Holders {
+		add(h)
+	}
+	for _, w := range p.Name.rec.Waiters {
+		if w.Is(first.Session, first.Nr) {
+			break
+		}
+		add(w)
+	}
+}
+
+// Polled takes in that names of the round were read, and are now to be polled as Pace.Polled
+// says.
+func (r *Round) Polled(p Paced, draw int64, env *Env) {
+	p.Pace.Polled(p.Name, draw, env)
+	if p.Name.Waits() {
+		r.soon(p.Pace.pollAt)
+	}
+}
+
+func (r *Round) soon(at Instant) { r.next = sooner(r.next, at) }
+
+// sooner is the earlier of two instants, either of which may be Never.
+func sooner(t, u Instant) Instant {
+	if t == Never || u != Never && u < t {
+		return u
+	}
+	return t
+}
+
+// Polls says when the sessions ahead are read, and how long the poll loop pauses.
+type Polls struct {
+	stale bool // each session is a stale read of its own
+
+	at     Instant // when the sessions are read; Never: not known yet
+	every  time.Duration
+	silent Instant       // until when a store that does not answer is left alone; Never: it answers
+	rest   time.Duration // how long that is the next time
+}
+
+const (
+	sessionPoll = 200 * time.Millisecond // until the sessions ahead are first read
+	proofPoll   = 20 * time.Millisecond  // how often the kernel is asked whether a process ahead has died
+	firstRest   = 50 * time.Millisecond
+	minPause    = time.Millisecond
+)
+
+// NewPolls is at the begin of a wait. stale: each session is a stale read of its own.
+func NewPolls(stale bool) *Polls {
+	return &Polls{stale: stale, at: Never, every: sessionPoll, silent: Never, rest: firstRest}
+}
+
+// Sessions are those that are read with a round. judged is when the failure detector needs
+// one of them; Never: it does not. If about is not 0, SessionsAt has to be called with an
+// instant about so long after now.
+func (p *Polls) Sessions(r *Round, judged, now Instant) (sessions []string, about time.Duration) {
+	longest := r.slowest
+	switch {
+	case !r.near:
+		longest *= 4
+	case p.stale:
+		longest *= 2
+	}
+	if p.at == Never {
+		about = p.every
+		if (r.notified || p.stale) && !r.near { // the waiters that are near read for all
+			about = min(r.slowest, r.ttl/4)
+		}
+		if p.stale && !r.near {
+			p.every = longest
+		}
+	}
+	if len(r.Sessions) > 0 && (p.due(r, now) || judged != Never && judged <= now) {
+		p.every = min(p.every*3/2, longest)
+		return r.Sessions, p.every
+	}
+	return nil, about
+}
+
+// due says whether the sessions are read with a round. They come along with a name if they
+// can, but not where a lock has just been granted, and not early where that spares nothing.
+func (p *Polls) due(r *Round, now Instant) bool {
+	if p.at == Never {
+		return false
+	}
+	late, early := p.at.Add(p.every/2), p.at.Add(-p.every/2)
+	if p.stale {
+		early = p.at
+	}
+	return late <= now || r.polled && early <= now
+}
+
+// SessionsAt sets when the sessions are read next.
+func (p *Polls) SessionsAt(at Instant) { p.at = at }
+
+// Answered takes in whether the store has answered. If not, SilentUntil has to be called
+// with an instant about so long after now.
+func (p *Polls) Answered(ok bool) (about time.Duration) {
+	p.silent = Never
+	if ok {
+		p.rest = firstRest
+		return 0
+	}
+	about = p.rest
+	p.rest = min(p.rest*3/2, lastPoll)
+	return about
+}
+
+// SilentUntil has the store left alone until then.
+func (p *Polls) SilentUntil(at Instant) { p.silent = at }
+
+// Pause is how long the poll loop rests after a round, and whether it may be woken
+// meanwhile. judged is when the failure detector needs a session; kernel says that the death
+// of a process ahead may be found on this host.
+func (p *Polls) Pause(r *Round, judged Instant, kernel bool, now Instant) (pause time.Duration, wakes bool) {
+	wake := r.next
+	if len(r.Sessions) > 0 {
+		wake = sooner(wake, p.at.Add(p.every/2))
+		wake = sooner(wake, judged)
+	}
+	if kernel {
+		wake = sooner(wake, now.Add(proofPoll))
+	}
+	pause = lastPoll
+	if wake != Never {
+		pause = max(wake, p.silent).Sub(now)
+	}
+	return max(pause, minPause), p.silent == Never // never without a pause
+}

@@ -1,0 +1,16 @@
+package core
+
+// SawStale takes in a record from a stale read, if it is newer than the one that is known and
+// follows from it. bad: it cannot be read. It reports whether the record has to be loaded,
+// because others cannot have made that of it.
+func (n *Name) SawStale(rec LockRecord, version Version, bad error, env *Env) (load bool, eff *Effects) {
+	eff = n.begin()
+	if version > n.version {
+		if bad != nil || !n.GoesOn(&rec, env) {
+			return true, eff
+		}
+		n.see(rec, version, n.asked, env) // not as fresh as a load
+	}
+	n.Answers()
+	return false, eff
+}

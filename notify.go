@@ -1,0 +1,187 @@
+package holdfast
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+)
+
+// notifications are what the store tells of writes, while anybody needs that. The core
+// decides when (core.Watch), and what is read because of one (core.Pace).
+type notifications struct {
+	watch core.Watch
+	anew  func()                         // ends the present watch, to begin anew
+	subs  map[Key]map[chan struct{}]bool // for Watch and Observe
+}
+
+// all says whether all notifications are needed, not only those of the client's session.
+func (n *notifications) all() bool { return len(n.subs) > 0 }
+
+// startWatching starts the notification loop if it does not run; c.mu is held.
+func (c *Client) startWatching() {
+	w, ok := c.store.(Watcher)
+	if !ok || c.ctx.Err() != nil {
+		return
+	}
+	n := &c.notes
+	start, anew := n.watch.Need(c.sessionID(), n.all(), c.now())
+	switch {
+	case start:
+		c.spawn(func() { c.watchLoop(w) })
+	case anew:
+		n.anew() // for what is needed now
+	}
+}
+
+// sessionID is that of the client's session; "": there is none. c.mu is held.
+func (c *Client) sessionID() string {
+	if c.sess == nil {
+		return ""
+	}
+	return c.sess.id
+}
+
+// watchLoop takes in notifications until nobody needs them.
+func (c *Client) watchLoop(w Watcher) {
+	n := &c.notes
+	for {
+		began := c.now()
+		ctx, cancel := context.WithCancel(c.ctx)
+		c.mu.Lock()
+		n.anew = cancel
+		sessions := n.watch.Begin(c.sessionID(), n.all())
+		if n.watch.Costs {
+			c.endIdle(ctx, cancel)
+		}
+		c.mu.Unlock()
+		err := w.Watch(ctx, sessions, c.notified)
+		anew := ctx.Err() != nil
+		cancel()
+		c.mu.Lock()
+		c.scratch.Notified = false
+		for _, p := range c.places {
+			p.pace.PollAt(c.now()) // polled from here on
+		}
+		if c.watchIdle() || c.ctx.Err() != nil {
+			n.watch.Stop()
+			c.mu.Unlock()
+			return
+		}
+		about := n.watch.Ended(anew, c.now().Sub(began))
+		c.mu.Unlock()
+		signal(c.nudge)
+		if anew {
+			continue
+		}
+		c.log.Info("no hints from the store, polling instead", "err", err)
+		c.pause(c.jitter(about))
+	}
+}
+
+// endIdle ends a watch when nobody needs it; c.mu is held.
+func (c *Client) endIdle(ctx context.Context, cancel func()) {
+	var timer *time.Timer
+	timer = time.AfterFunc(core.IdleEvery, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		switch {
+		case ctx.Err() != nil:
+		case c.watchIdle():
+			cancel()
+		default:
+			timer.Reset(core.IdleEvery)
+		}
+	})
+}
+
+// watchIdle says whether nobody needs a watch that costs; c.mu is held.
+func (c *Client) watchIdle() bool {
+	return c.notes.watch.Idle(c.waiting, c.notes.all(), c.now())
+}
+
+// notified takes in that the store tells of a write, or (zero) that anything may have changed.
+func (c *Client) notified(h Hint) {
+	key := h.Key
+	c.mu.Lock()
+	defer c.unlock()
+	if !c.scratch.Notified {
+		c.scratch.Notified = true
+		draw := c.machine.Int64N(core.Draws)
+		for _, p := range c.places {
+			p.pace.Polled(p.n, draw, c.env())
+		}
+	}
+	for k, chans := range c.notes.subs {
+		if k == key || key == (Key{}) {
+			for ch := range chans {
+				signal(ch)
+			}
+		}
+	}
+	switch {
+	case key == Key{}:
+		for _, p := range c.places {
+			c.readNotified(p)
+		}
+		if c.sess != nil && c.sess.life.Opened() {
+			signal(c.sess.wake) // it may have been revoked something
+		}
+		c.judge.hurry()
+		signal(c.nudge)
+	case key.Space == Names:
+		p := c.places[key.Name]
+		switch {
+		case p == nil:
+		case c.isOurs(h.Wake):
+			c.readAt(p, c.now())
+		case h.Wake == Everyone:
+			c.readNotified(p)
+		}
+	case key.Space == Sessions && c.isOurs(key.Name):
+		signal(c.sess.wake)
+	case key.Space == Sessions && core.Ahead(c.paced(), key.Name):
+		c.judge.hurry()
+		signal(c.nudge)
+	}
+}
+
+// readNotified takes in a notification for everyone of a name; c.mu is held.
+func (c *Client) readNotified(p *place) {
+	if at := p.pace.NotifiedAt(p.n, c.env()); at != core.Never {
+		c.readAt(p, at)
+	}
+}
+
+// readAt has the poll loop read a name at an instant; c.mu is held.
+func (c *Client) readAt(p *place, at core.Instant) {
+	if p.pace == nil {
+		p.pace = core.NewPace(0)
+	}
+	p.pace.ReadAt(at)
+	c.startPolling()
+	signal(c.nudge)
+}
+
+// subscribe has ch signalled when a key may have changed.
+func (c *Client) subscribe(ch chan struct{}, keys ...Key) (cancel func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range keys {
+		if c.notes.subs[k] == nil {
+			c.notes.subs[k] = make(map[chan struct{}]bool)
+		}
+		c.notes.subs[k][ch] = true
+	}
+	c.startWatching()
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, k := range keys {
+			delete(c.notes.subs[k], ch)
+			if len(c.notes.subs[k]) == 0 {
+				delete(c.notes.subs, k)
+			}
+		}
+	}
+}

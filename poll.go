@@ -1,0 +1,206 @@
+package holdfast
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+)
+
+// Waiting: one poll loop per client for all its waits, with one query each time
+// round: the names that are due, and now and then the sessions of all claims
+// ahead of ours. The core decides what is due (internal/core/pace.go).
+
+// Whatever else is polled begins at the first pause, and comes to the last.
+const (
+	firstPoll = 50 * time.Millisecond
+	lastPoll  = time.Second
+)
+
+// startPolling runs the poll loop if it does not; c.mu is held.
+func (c *Client) startPolling() {
+	if c.waiting || c.ctx.Err() != nil {
+		return
+	}
+	c.waiting = true
+	c.spawn(c.pollLoop)
+	c.startWatching()
+}
+
+// paced are the names of the client; c.mu is held.
+func (c *Client) paced() iter.Seq[core.Paced] {
+	return func(yield func(core.Paced) bool) {
+		for _, p := range c.places {
+			if !yield(p.paced()) {
+				return
+			}
+		}
+	}
+}
+
+func (p *place) paced() core.Paced { return core.Paced{Key: p.name, Name: p.n, Pace: p.pace} }
+
+// follow takes in where we are in the queue of a place; c.mu is held.
+func (c *Client) follow(p *place) {
+	if p.pace == nil && p.n.Waits() {
+		p.pace = core.NewPace(0)
+	}
+	if about := p.pace.Follow(p.n, c.env()); about > 0 {
+		p.pace.PollAt(c.now().Add(c.jitter(about)))
+		signal(c.nudge)
+		c.startWatching()
+	}
+}
+
+// pollLoop reads what is due, until nothing is waited for.
+func (c *Client) pollLoop() {
+	_, stale := c.store.(Glancer) // each session is a stale read of its own
+	polls := core.NewPolls(stale)
+	for {
+		r, due := c.nextRound()
+		if r == nil {
+			return
+		}
+		died, kernel := c.provenDead(r.Close)
+		t := c.now()
+		sessions, about := polls.Sessions(r, c.judge.next(r.Sessions), t)
+		if about > 0 {
+			polls.SessionsAt(t.Add(c.jitter(about)))
+		}
+		if len(due) > 0 || len(sessions) > 0 {
+			if about := polls.Answered(c.poll(due, sessions)); about > 0 {
+				polls.SilentUntil(c.now().Add(c.jitter(about)))
+			}
+			c.mu.Lock()
+			draw := c.machine.Int64N(core.Draws)
+			for _, p := range due {
+				r.Polled(p.paced(), draw, c.env())
+			}
+			c.unlock()
+		}
+		if len(died) > 0 {
+			c.buryProven(died)
+			continue
+		}
+		judged := c.judge.next(r.Sessions)
+		pause, wakes := polls.Pause(r, judged, kernel, c.now())
+		c.awaitRound(pause, wakes)
+	}
+}
+
+// nextRound is what is to be read now, and the places of the names that are due.
+// It is nil, and the poll loop is over, if nothing is waited for.
+func (c *Client) nextRound() (r *core.Round, due []*place) {
+	c.mu.Lock()
+	r = core.NextRound(c.paced(), c.env())
+	if !r.Waits || c.ctx.Err() != nil {
+		c.waiting = false
+		c.unlock()
+		c.judge.forget(nil)
+		c.proof.forget(func(string) bool { return false })
+		return nil, nil
+	}
+	for _, name := range r.Due {
+		due = append(due, c.places[name])
+	}
+	c.unlock()
+	return r, due
+}
+
+// provenDead are those sessions of which the kernel of this host knows that they
+// are dead, without asking the store. near: it knows any of them.
+func (c *Client) provenDead(sessions []string) (died []string, near bool) {
+	for _, s := range sessions {
+		if c.proof.near(s) {
+			near = true
+			if c.proof.dead(s) {
+				died = append(died, s)
+			}
+		}
+	}
+	return died, near
+}
+
+// awaitRound pauses between two rounds. wakes: it ends early if the poll loop is
+// woken.
+func (c *Client) awaitRound(pause time.Duration, wakes bool) {
+	nudge := c.nudge
+	if !wakes {
+		nudge = nil
+	}
+	timer := c.machine.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-nudge:
+	case <-c.ctx.Done():
+	}
+}
+
+// poll loads names and sessions in one query, takes in what they show, and
+// reports whether the store answered.
+func (c *Client) poll(places []*place, sessions []string) (ok bool) {
+	c.mu.Lock()
+	timeout := c.callTimeout()
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(c.ctx, timeout)
+	defer cancel()
+	others := make([]Key, len(sessions))
+	for i, s := range sessions {
+		others[i] = Key{Sessions, s}
+	}
+	_, stale := c.store.(Glancer)
+	began := c.now()
+	recs, fresh, asked, err := c.read(ctx, places, others)
+	if err != nil {
+		c.mu.Lock()
+		for _, p := range places {
+			if c.places[p.name] == p {
+				c.failed(p, err, false)
+			}
+		}
+		c.unlock()
+		return false
+	}
+	c.mu.Lock()
+	for i, p := range places {
+		_, was := p.n.Record()
+		if c.places[p.name] != p || !p.n.Known() && p.busy {
+			continue // gone meanwhile, or on its first way there
+		}
+		if fresh[i] {
+			c.seeRecord(p, recs[i], asked)
+		}
+		if _, version := p.n.Record(); version != was || p.n.Blocked(c.env()) {
+			c.kick(p)
+		}
+	}
+	c.unlock()
+	looks := make(map[string]sighting, len(sessions))
+	for i, s := range sessions {
+		looks[s] = sighting{rec: recs[len(places)+i], asked: began, got: c.now(), stale: stale}
+	}
+	c.judgeAll(ctx, looks)
+	if len(sessions) > 0 {
+		c.judge.forget(func(session string) bool { _, ok := looks[session]; return ok })
+	}
+	return true
+}
+
+// buried has the records rid of those who have just been found dead. The
+// first in line does it at once; those behind look a little later each whether
+// it still needs doing.
+func (c *Client) buried() {
+	c.mu.Lock()
+	defer c.unlock()
+	for _, p := range c.places {
+		switch {
+		case !p.n.Waits() || !p.n.Blocked(c.env()):
+		case p.n.Before(c.env()) == 0:
+			c.kick(p)
+		default:
+			c.readNotified(p)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package holdfast
+
+import (
+	"context"
+	"slices"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+)
+
+// Stale reads, where the store has cheap ones that may be out of date (Glancer). What
+// one shows was true once, so a queue may be followed by it, a heartbeat watched, and
+// a grant believed: nobody takes that back but by way of our session, and no read,
+// however fresh, is newer than the window by which it is believed. What else
+// follows from a record follows from one that was loaded: that a claim we want is
+// not there any more, that a session is to be suspected or declared dead.
+
+// staleLoad reads keys as cheaply as the store can.
+func (c *Client) staleLoad(ctx context.Context, keys []Key) ([]Record, error) {
+	if g, ok := c.store.(Glancer); ok {
+		return g.Glance(ctx, keys)
+	}
+	return c.store.Load(ctx, keys)
+}
+
+// read reads places and then other keys in one query, and loads the records of
+// places where a stale read does not do. A record that was not loaded, and was
+// taken in where it is news, has fresh unset.
+func (c *Client) read(ctx context.Context, places []*place, others []Key) (recs []Record, fresh []bool, asked core.Instant, err error) {
+	keys := make([]Key, 0, len(places)+len(others))
+	for _, p := range places {
+		keys = append(keys, Key{Names, p.name})
+	}
+	keys = append(keys, others...)
+	asked = c.now()
+	fresh = make([]bool, len(places))
+	g, ok := c.store.(Glancer)
+	if !ok {
+		for i := range fresh {
+			fresh[i] = true
+		}
+		recs, err = c.store.Load(ctx, keys)
+		return recs, fresh, asked, err
+	}
+	if recs, err = g.Glance(ctx, keys); err != nil {
+		return nil, nil, asked, err
+	}
+	var load []Key
+	c.mu.Lock()
+	for i, p := range places {
+		if c.places[p.name] == p && (p.pace.Loads(p.n, c.env()) || c.sawStale(p, recs[i])) {
+			fresh[i] = true
+			load = append(load, keys[i])
+		}
+	}
+	c.unlock()
+	if len(load) == 0 {
+		return recs, fresh, asked, nil
+	}
+	loading := c.now()
+	loaded, err := c.store.Load(ctx, load)
+	if err != nil {
+		return nil, nil, asked, err
+	}
+	for i := range places {
+		if fresh[i] {
+			recs[i], loaded = loaded[0], loaded[1:]
+		}
+	}
+	return recs, fresh, loading, nil
+}
+
+// sawStale takes in a record from a stale read, or reports that it is to be loaded;
+// c.mu is held.
+func (c *Client) sawStale(p *place, r Record) (load bool) {
+	var rec core.LockRecord
+	var bad error
+	if _, version := p.n.Record(); core.Version(r.Version) > version {
+		rec, bad = lockOf(r)
+	}
+	load, eff := p.n.SawStale(rec, core.Version(r.Version), bad, c.env())
+	c.answers = c.answers || !load
+	c.perform(p, eff)
+	return load
+}
+
+// readStale is a stale read of a place before a write, which would lose if another
+// client has changed it meanwhile. If the read fails, the write shows that.
+func (c *Client) readStale(p *place) {
+	c.mu.Lock()
+	timeout := c.callTimeout()
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(c.ctx, timeout)
+	defer cancel()
+	recs, err := c.staleLoad(ctx, []Key{{Names, p.name}})
+	c.mu.Lock()
+	defer c.unlock()
+	p.n.Peeked(err == nil && c.sawStale(p, recs[0]), c.env())
+}
+
+// loadUnsure loads the sessions of which a stale read says that something is to be
+// done about them.
+func (c *Client) loadUnsure(ctx context.Context, ids []string) map[string]sighting {
+	slices.Sort(ids)
+	looks, err := c.loadSessions(ctx, ids)
+	if err != nil {
+		return nil // at the next look
+	}
+	return looks
+}
