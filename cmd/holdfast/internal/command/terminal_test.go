@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -119,6 +121,7 @@ func TestInterruptSent(t *testing.T) {
 			if n%2 == 0 {
 				s.press(map[string]string{"INT": "\x03", "QUIT": "\x1c"}[sig])
 			} else {
+				s.taken(pid) // the kernel keeps only one signal of a kind for a process
 				syscall.Kill(pid, map[string]syscall.Signal{"INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT}[sig])
 			}
 			s.expect(fmt.Sprintf("caught %d", n))
@@ -200,6 +203,30 @@ func TestSuspendTooLong(t *testing.T) {
 }
 
 // holder is the process that holds x in the screen's store.
+// taken waits until a process has taken what was sent to it, and sleeps.
+func (s *screen) taken(pid int) {
+	s.t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+		if err != nil || len(files) == 0 {
+			s.t.Fatalf("process %d: %v", pid, err)
+		}
+		busy := 0
+		for _, name := range files {
+			text, _ := os.ReadFile(name)
+			if !regexp.MustCompile(`(?m)^State:\tS`).Match(text) || !regexp.MustCompile(`(?m)^ShdPnd:\t0+$`).Match(text) {
+				busy++
+			}
+		}
+		if busy == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			s.t.Fatalf("process %d does not come to rest", pid)
+		}
+	}
+}
+
 func (s *screen) holder() int {
 	s.t.Helper()
 	return s.claim().Owner.PID
