@@ -274,7 +274,7 @@ func (c *Client) explain(held *HeldError, within time.Duration) (void, seemVoid 
 	if err != nil {
 		return false, false
 	}
-	c.judgeAll(ctx, looks, held.Name)
+	c.detect(ctx, looks, held.Name)
 	c.fill(held.Holders, looks)
 	c.fill(held.Waiters, looks)
 	for _, cl := range held.Holders {
@@ -301,7 +301,7 @@ func (e *HeldError) sessions() (ids []string) {
 // seemVoid says whether every holder has been dead for its grace, or silent for its TTL
 // where the store has no clock, by the store's clock or else the wall clocks. That is a
 // hint: nobody is declared dead on it.
-func (c *Client) seemVoid(held *HeldError, looks map[string]sighting) bool {
+func (c *Client) seemVoid(held *HeldError, looks map[string]sessionRead) bool {
 	for _, cl := range held.Holders {
 		s := looks[cl.Owner.Session]
 		rec, err := core.DecodeSession(s.rec.Value)
@@ -329,7 +329,7 @@ func (c *Client) outwatch(ctx context.Context, held *HeldError) (void bool) {
 	for _, cl := range held.Holders {
 		ids = append(ids, cl.Owner.Session)
 	}
-	j := judge{c: c} // the client's forgets whom nobody waits for
+	j := detector{c: c} // the client's forgets whom nobody waits for
 	first := make(map[string]core.SessionRecord)
 	for began := c.now(); ctx.Err() == nil && c.ctx.Err() == nil; {
 		one, cancel := context.WithTimeout(ctx, DefaultTTL)
@@ -341,7 +341,7 @@ func (c *Client) outwatch(ctx context.Context, held *HeldError) (void bool) {
 		alive, longest := false, time.Duration(0)
 		for _, id := range slices.Sorted(maps.Keys(looks)) {
 			s := looks[id]
-			v, _ := j.consider(id, s)
+			v, _ := j.observe(id, s)
 			rec := v.Record
 			died := c.carryOut(one, v, s.rec.Age, []string{held.Name})
 			longest = max(longest, rec.Duration())
@@ -358,7 +358,7 @@ func (c *Client) outwatch(ctx context.Context, held *HeldError) (void bool) {
 		}
 		cancel()
 		if c.anyVoid(ids) {
-			c.buried()
+			c.afterDeath()
 			return true
 		}
 		if alive || c.now().Sub(began) > 2*longest {

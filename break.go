@@ -166,7 +166,7 @@ func (c *Client) observeForBreak(ctx context.Context, b *core.Breaker, name stri
 		return unanswered(b, err)
 	}
 	s := looks[session]
-	if died := c.judgeAll(ctx, looks, name); died || c.knownDead(session) {
+	if died := c.detect(ctx, looks, name); died || c.knownDead(session) {
 		b.Observed(core.Sighting{}, true)
 		return nil
 	}

@@ -34,31 +34,31 @@ type Client struct {
 	stop context.CancelFunc
 	work sync.WaitGroup // goroutines of ours
 
-	mu      sync.Mutex // guards all below, and all of places, groups and sessions
-	places  map[string]*place
-	sess    *session // nil before the first claim and after a loss
-	deaths  core.Deaths
-	idle    map[string]*place       // places of which nothing is wanted, for their room
-	sweepAt core.Instant            // when it is this client's turn to sweep; never: not known yet
-	sweeps  bool                    // it does
-	swept   bool                    // it did, or somebody else in its turn
-	wrote   time.Duration           // the TTL of the last session that wrote something; 0: none
-	lazy    map[string]core.Instant // names left without waiting for the disk, and when that was answered
-	later   []func()                // to be called when mu is not held
-	woken   []*request              // to be woken then
-	here    bool                    // the goroutine that holds mu will drive one place itself
-	mine    *place                  // that place
-	answers bool                    // the store has answered once
-	debts   bool                    // a write of unknown outcome was left to the end of the session
-	closed  bool
-	using   int           // functions of Do and Election.Run that run
-	unused  chan struct{} // closed when closed and none of them runs
-	scratch core.Env      // what env returns
-	claims  int64         // claim numbers used
-	quiet   chan struct{} // closed when closed and no place is left
-	judge   judge
+	mu       sync.Mutex // guards all below, and all of places, groups and sessions
+	places   map[string]*place
+	sess     *session // nil before the first claim and after a loss
+	deaths   core.Deaths
+	idle     map[string]*place       // places of which nothing is wanted, for their room
+	sweepAt  core.Instant            // when it is this client's turn to sweep; never: not known yet
+	sweeps   bool                    // it does
+	swept    bool                    // it did, or somebody else in its turn
+	wrote    time.Duration           // the TTL of the last session that wrote something; 0: none
+	lazy     map[string]core.Instant // names left without waiting for the disk, and when that was answered
+	later    []func()                // to be called when mu is not held
+	woken    []*request              // to be woken then
+	here     bool                    // the goroutine that holds mu will drive one place itself
+	mine     *place                  // that place
+	answers  bool                    // the store has answered once
+	debts    bool                    // a write of unknown outcome was left to the end of the session
+	closed   bool
+	using    int           // functions of Do and Election.Run that run
+	unused   chan struct{} // closed when closed and none of them runs
+	scratch  core.Env      // what env returns
+	claims   int64         // claim numbers used
+	quiet    chan struct{} // closed when closed and no place is left
+	detector detector
 
-	sweepJudge judge // what sweeps have seen, of all sessions
+	sweepDetector detector // what sweeps have seen, of all sessions
 
 	waiting bool          // the poll loop runs
 	nudge   chan struct{} // tells it that there is something to look at
@@ -100,7 +100,7 @@ func New(store Store, opts *Options) (*Client, error) {
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.batch.store, c.batch.ctx, c.batch.now, c.batch.spawn = store, c.ctx, c.now, c.spawn
 	c.proof.dir = c.opts.RuntimeDir
-	c.judge.c, c.sweepJudge.c = c, c
+	c.detector.c, c.sweepDetector.c = c, c
 	_, stale := store.(Glancer)
 	c.scratch = core.Env{Stale: stale, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweepAt = core.Never

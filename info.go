@@ -130,7 +130,7 @@ func publicClaim(c core.Claim, name string) Claim {
 }
 
 // fill adds what sessions say of their claims.
-func (c *Client) fill(claims []Claim, looks map[string]sighting) {
+func (c *Client) fill(claims []Claim, looks map[string]sessionRead) {
 	for i := range claims {
 		cl := &claims[i]
 		id := cl.Owner.Session

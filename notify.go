@@ -127,7 +127,7 @@ func (c *Client) notified(h Hint) {
 		if c.sess != nil && c.sess.life.Opened() {
 			signal(c.sess.wake) // it may have been revoked something
 		}
-		c.judge.hurry()
+		c.detector.hurry()
 		signal(c.nudge)
 	case key.Space == Names:
 		p := c.places[key.Name]
@@ -141,7 +141,7 @@ func (c *Client) notified(h Hint) {
 	case key.Space == Sessions && c.isOurs(key.Name):
 		signal(c.sess.wake)
 	case key.Space == Sessions && core.Ahead(c.paced(), key.Name):
-		c.judge.hurry()
+		c.detector.hurry()
 		signal(c.nudge)
 	}
 }

@@ -64,7 +64,7 @@ func (c *Client) pollLoop() {
 		}
 		died, kernel := c.provenDead(r.Close)
 		t := c.now()
-		sessions, about := polls.Sessions(r, c.judge.next(r.Sessions), t)
+		sessions, about := polls.Sessions(r, c.detector.next(r.Sessions), t)
 		if about > 0 {
 			polls.SessionsAt(t.Add(c.jitter(about)))
 		}
@@ -80,10 +80,10 @@ func (c *Client) pollLoop() {
 			c.unlock()
 		}
 		if len(died) > 0 {
-			c.buryProven(died)
+			c.declareDead(died)
 			continue
 		}
-		judged := c.judge.next(r.Sessions)
+		judged := c.detector.next(r.Sessions)
 		pause, wakes := polls.Pause(r, judged, kernel, c.now())
 		c.awaitRound(pause, wakes)
 	}
@@ -97,7 +97,7 @@ func (c *Client) nextRound() (r *core.Round, due []*place) {
 	if !r.Waits || c.ctx.Err() != nil {
 		c.waiting = false
 		c.unlock()
-		c.judge.forget(nil)
+		c.detector.forget(nil)
 		c.proof.forget(func(string) bool { return false })
 		return nil, nil
 	}
@@ -177,21 +177,21 @@ func (c *Client) poll(places []*place, sessions []string) (ok bool) {
 		}
 	}
 	c.unlock()
-	looks := make(map[string]sighting, len(sessions))
+	looks := make(map[string]sessionRead, len(sessions))
 	for i, s := range sessions {
-		looks[s] = sighting{rec: recs[len(places)+i], asked: began, got: c.now(), stale: stale}
+		looks[s] = sessionRead{rec: recs[len(places)+i], asked: began, got: c.now(), stale: stale}
 	}
-	c.judgeAll(ctx, looks)
+	c.detect(ctx, looks)
 	if len(sessions) > 0 {
-		c.judge.forget(func(session string) bool { _, ok := looks[session]; return ok })
+		c.detector.forget(func(session string) bool { _, ok := looks[session]; return ok })
 	}
 	return true
 }
 
-// buried has the records rid of those who have just been found dead. The
+// afterDeath has the records rid of those who have just been found dead. The
 // first in line does it at once; those behind look a little later each whether
 // it still needs doing.
-func (c *Client) buried() {
+func (c *Client) afterDeath() {
 	c.mu.Lock()
 	defer c.unlock()
 	for _, p := range c.places {

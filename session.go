@@ -171,11 +171,7 @@ func (s *session) beat() bool {
 
 		ctx, cancel := context.WithTimeout(c.ctx, bound)
 		if c.opts.TTL == 0 && opened {
-			ask, cancel := context.WithTimeout(ctx, bound/3)
-			if set, err := c.readTTL(ask, c.staleLoad); err == nil {
-				ttl = set
-			}
-			cancel()
+			ttl = c.followTTL(ctx, ttl, bound/3)
 		}
 		c.mu.Lock()
 		if _, ok := s.life.Asking(c.now()); !ok { // a store may answer later than it was given time for
@@ -192,9 +188,7 @@ func (s *session) beat() bool {
 			s.lose("no answer to its first heartbeat", failing)
 			return false
 		}
-		if t := c.opts.Trace; shortened && t != nil && t.Shortened != nil {
-			t.Shortened(time.Now().Add(s.left()), ttl)
-		}
+		s.traceShortened(shortened, ttl)
 		ctx, done := context.WithTimeout(ctx, a.Record.Duration()/3) // a smaller TTL leaves less time
 		outs, err := c.store.CompareAndSwap(ctx, []Write{w})
 		cancel()
@@ -205,10 +199,7 @@ func (s *session) beat() bool {
 		}
 		again := s.answer(a, out, err)
 		s.trace(a.Sent, err)
-		c.mu.Lock()
-		over := s.life.Over()
-		c.mu.Unlock()
-		if over {
+		if s.over() {
 			return false
 		}
 		if !again {
@@ -217,6 +208,29 @@ func (s *session) beat() bool {
 			}
 			return true
 		}
+	}
+}
+
+// over says whether the session was lost or has ended.
+func (s *session) over() bool {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	return s.life.Over()
+}
+
+// followTTL is the store's setting of the TTL, or the present one if it cannot be read in time.
+func (c *Client) followTTL(ctx context.Context, ttl, within time.Duration) time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	if set, err := c.readTTL(ctx, c.staleLoad); err == nil {
+		ttl = set
+	}
+	return ttl
+}
+
+func (s *session) traceShortened(shortened bool, ttl time.Duration) {
+	if t := s.c.opts.Trace; shortened && t != nil && t.Shortened != nil {
+		t.Shortened(time.Now().Add(s.left()), ttl)
 	}
 }
 
@@ -399,7 +413,7 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 			return nil
 		}
 	}
-	err = c.buryOwn(ctx, s, grace)
+	err = c.writeTombstone(ctx, s, grace)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("holdfast: close: the session is not confirmed as ended, it ends by itself in %s: %w", core.Short(ttl), err)
 	}

@@ -99,7 +99,7 @@ func (c *Client) readStale(p *place) {
 
 // loadUnsure loads the sessions of which a stale read says that something is to be
 // done about them.
-func (c *Client) loadUnsure(ctx context.Context, ids []string) map[string]sighting {
+func (c *Client) loadUnsure(ctx context.Context, ids []string) map[string]sessionRead {
 	slices.Sort(ids)
 	looks, err := c.loadSessions(ctx, ids)
 	if err != nil {

@@ -137,10 +137,10 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 	}
 	// Sessions first: a tombstone may only go after a full pass over the names
 	// that began when it was there.
-	looks := make(map[string]sighting)
+	looks := make(map[string]sessionRead)
 	err := c.eachPage(ctx, Sessions, func(ids []string) error {
 		page, err := c.loadSessions(ctx, ids)
-		maps.DeleteFunc(page, func(_ string, s sighting) bool { return len(s.rec.Value) == 0 })
+		maps.DeleteFunc(page, func(_ string, s sessionRead) bool { return len(s.rec.Value) == 0 })
 		maps.Copy(looks, page)
 		return err
 	})
@@ -190,11 +190,11 @@ func (c *Client) eachPage(ctx context.Context, space Space, do func(names []stri
 
 // sweepSessions judges sessions. It goes on looking at those that seem dead until it
 // knows, a TTL at most; sweeps remember what they have seen, for the next.
-func (c *Client) sweepSessions(ctx context.Context, looks map[string]sighting) {
-	c.sweepJudge.forget(func(session string) bool { _, ok := looks[session]; return ok })
+func (c *Client) sweepSessions(ctx context.Context, looks map[string]sessionRead) {
+	c.sweepDetector.forget(func(session string) bool { _, ok := looks[session]; return ok })
 	began := c.now()
 	for watched := looks; ; {
-		c.judgeBy(&c.sweepJudge, ctx, watched)
+		c.detectBy(&c.sweepDetector, ctx, watched)
 		var silent []string
 		longest := time.Duration(0)
 		for id, s := range watched {
@@ -208,7 +208,7 @@ func (c *Client) sweepSessions(ctx context.Context, looks map[string]sighting) {
 			return
 		}
 		rest := longest / 8
-		if at := c.sweepJudge.next(silent); at != core.Never {
+		if at := c.sweepDetector.next(silent); at != core.Never {
 			rest = min(rest, max(at.Sub(c.now()), time.Millisecond))
 		}
 		if !c.doze(ctx, nil, rest) {
@@ -244,7 +244,7 @@ func (c *Client) knownFor(session string) time.Duration {
 // database may leave: it took back the end of a claim, and the session, which knew
 // of nothing more, ended in order. They are given a record, by which the next
 // sweeps judge them as all others.
-func (c *Client) judgeOrphans(ctx context.Context, claimed map[string][]string, looks map[string]sighting) {
+func (c *Client) judgeOrphans(ctx context.Context, claimed map[string][]string, looks map[string]sessionRead) {
 	names := make(map[string]bool)
 	var ids []string
 	for id, at := range claimed {
@@ -264,8 +264,8 @@ func (c *Client) judgeOrphans(ctx context.Context, claimed map[string][]string, 
 			return // the next sweep comes
 		}
 		ids = slices.DeleteFunc(ids, func(id string) bool { return len(seen[id].rec.Value) > 0 })
-		maps.DeleteFunc(seen, func(_ string, s sighting) bool { return len(s.rec.Value) > 0 })
-		c.judgeBy(&c.sweepJudge, ctx, seen, slices.Sorted(maps.Keys(names))...)
+		maps.DeleteFunc(seen, func(_ string, s sessionRead) bool { return len(s.rec.Value) > 0 })
+		c.detectBy(&c.sweepDetector, ctx, seen, slices.Sorted(maps.Keys(names))...)
 		c.pause(firstPoll)
 	}
 }

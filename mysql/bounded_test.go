@@ -259,14 +259,8 @@ func locking(statements ...string) func(t *testing.T, h handle, conn *sql.Conn) 
 // exhausted has the application take all connections of its pool, a while after the
 // store has last used one.
 func exhausted(t *testing.T, h handle, _ *sql.Conn) func() error {
-	for _, p := range []*lanes{h.names, h.beats} {
-		p.mu.Lock()
-		for _, l := range p.idle {
-			l.used = time.Now().Add(-laneIdle)
-		}
-		p.mu.Unlock()
-		p.trim()
-	}
+	h.names.Trim(0)
+	h.beats.Trim(0)
 	var conns []*sql.Conn
 	for h.db.Stats().InUse < h.db.Stats().MaxOpenConnections {
 		conn, err := h.db.Conn(t.Context())

@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	_ "embed"
 	"encoding/base64"
 	"errors"
 	"hash/maphash"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,100 +21,39 @@ import (
 
 // A dialect is a sqlstore.Dialect over some lanes.
 type dialect struct {
-	*statements
-	lanes *lanes
-	rows  *rowsSeen
+	sql       map[string]string // see statements.sql
+	returning bool              // the server has INSERT … RETURNING
+	lanes     func(context.Context, func(*lane) error) error
+	rows      *rowsSeen
 }
 
-// statements are the SQL of a store. Lists go to the server as one JSON
-// argument, so that one prepared statement serves every length: the server has
-// room for few prepared statements.
-type statements struct {
-	load, loadAll         string
-	insert, update        string
-	locked                string // fails at once if somebody keeps a row locked
-	take                  string // what update is to a row that holds nothing
-	swaps, swapsLong, won string
-	returning             bool // the server has INSERT … RETURNING
-	keys, idle            string
-	raise, remove         string
-}
+//go:embed statements.sql
+var statements string
 
-// clock is when the statement began. So no record looks younger than the call
-// that wrote it, however long it waited for the row.
-const clock = "cast(unix_timestamp(now(6)) * 1000000 as signed)"
+var texts = sync.OnceValue(func() map[string]string {
+	texts := sqlstore.Texts(statements)
+	texts["swaps of long values"] = strings.ReplaceAll(texts["swaps"], "{{type}}", "longtext")
+	texts["swaps"] = strings.ReplaceAll(texts["swaps"], "{{type}}", "varchar(700)")
+	texts["remove"] = strings.ReplaceAll(texts["remove"], "{{ids}}", "?"+strings.Repeat(", ?", sweepBatch-1))
+	return texts
+})
 
 const sweepBatch = 500 // ids in one statement of remove
 
-func newStatements(t sqlstore.Tables, s server) *statements {
-	x := func(text string) string { return t.Expand(text, "`") }
-	// In a row that is not there a write that follows a version leaves nothing
-	// but an empty row without a version, which is as good as none.
-	swaps := func(value string) string {
-		text := x(`
-insert into {records} (id, version, value, attempt)
-select from_base64(w.id), if(w.old = -1, greatest(m.value + 1, ` + clock + `), 0), if(w.old = -1, from_base64(w.value), ''), if(w.old = -1, ?, '')
-from {meta} m join json_table(?, '$[*]' columns (
-	id varchar(400) character set ascii path '$[0]', old bigint path '$[1]', value ` + value + ` character set ascii path '$[2]')) w
-where m.` + "`key`" + ` = 'floor' lock in share mode
-on duplicate key update
-	attempt = if({records}.version = w.old or (w.old = -1 and {records}.value = ''), ?, {records}.attempt),
-	value = if({records}.attempt = ?, from_base64(w.value), {records}.value),
-	version = if({records}.attempt = ?, greatest({records}.version + 1, m.value + 1, ` + clock + `), {records}.version)`)
-		if s.returning {
-			text += ` returning id, if(attempt = ?, version, 0)`
+func newStatements(t sqlstore.Tables, returning bool) map[string]string {
+	sql := make(map[string]string)
+	for name, text := range texts() {
+		if returning && strings.HasPrefix(name, "swaps") {
+			text += " " + texts()["returning"]
 		}
-		return text
+		sql[name] = t.Expand(text, "`")
 	}
-	return &statements{
-		load: x(`
-select ` + clock + `, @@global.read_only, r.version, r.value
-from (select 1) one left join {records} r on r.id = ?`),
-		loadAll: x(`
-select ` + clock + `, @@global.read_only, w.nr, r.version, r.value
-from json_table(?, '$[*]' columns (nr for ordinality, id varchar(400) character set ascii path '$')) w
-	left join {records} r on r.id = from_base64(w.id)`),
-		// A new row starts above the floor. The shared lock on that makes a sweep
-		// wait until the row is there to be seen.
-		insert: x(`
-insert into {records} (id, version, value)
-values (?, last_insert_id((select greatest(m.value + 1, ` + clock + `) from {meta} m where m.` + "`key`" + ` = 'floor' lock in share mode)), ?)
-on duplicate key update
-	version = if(value = '', last_insert_id(greatest(version + 1, values(version))), version + last_insert_id(0)),
-	value = if(value = '', values(value), value)`),
-		update: x(`
-update {records} set version = last_insert_id(greatest(version + 1, ` + clock + `)), value = ?
-where id = ? and version = ?`),
-		locked: x(`select version from {records} where id = ? for update nowait`),
-		take: x(`
-update {records} set version = last_insert_id(greatest(version + 1, ` + clock + `)), value = ?
-where id = ? and value = '' and version > 0`),
-		swaps:     swaps(`varchar(700)`),
-		swapsLong: swaps(`longtext`),
-		won: x(`
-select r.id, r.version
-from json_table(?, '$[*]' columns (id varchar(400) character set ascii path '$[0]')) w
-	straight_join {records} r on r.id = from_base64(w.id)
-where r.attempt = ?`),
-		returning: s.returning,
-		keys:      x(`select id from {records} where id > ? and id < ? and value <> '' order by id limit ?`),
-		idle:      x(`select id, version from {records} where id > ? and value = '' and version <= ` + clock + ` - ? order by id limit ?`),
-		raise:     x("update {meta} set value = greatest(value, ?) where `key` = 'floor'"),
-		remove:    x(`delete from {records} where id in (?` + strings.Repeat(`, ?`, sweepBatch-1) + `) and value = '' and version <= ?`),
-	}
+	return sql
 }
 
-// rights are statements that together need all the rights there are, and the
-// first all but those to sweep.
-func (s *statements) rights() []string { return []string{s.insert, s.raise, s.remove} }
-
-// bytesOf is never nil, which would be null.
-func bytesOf(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
-}
+// rights are statements that together need all the rights there are, and the first all
+// but those to sweep.
+var rights = []string{"insert", "raise", "remove"}
 
 var errReplica = errors.New("the server is read-only, and what it shows may be old: connect to the primary")
 
@@ -120,32 +61,26 @@ func (d *dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row
 	var readOnly string
 	var version sql.NullInt64
 	var value []byte
-	row := func(id []byte) error {
-		if readOnly != "0" && readOnly != "OFF" {
-			return errReplica
-		}
-		if version.Int64 > 0 {
-			each(sqlstore.Row{ID: id, Version: version.Int64, Value: value})
-		}
-		return nil
+	nr := 1
+	query, arg, columns := d.sql["load"], any(ids[0]), []any{&clock, &readOnly, &version, &value}
+	if len(ids) > 1 {
+		query, arg = d.sql["load all"], list(len(ids), func(b []byte, i int) []byte { return quoted(b, ids[i]) })
+		columns = []any{&clock, &readOnly, &nr, &version, &value}
 	}
-	err = d.lanes.use(ctx, func(l *lane) error {
-		if len(ids) == 1 {
-			return l.query(ctx, d.load, func(rows *sql.Rows) error {
-				if err := rows.Scan(&clock, &readOnly, &version, &value); err != nil {
-					return err
-				}
-				return row(ids[0])
-			}, ids[0])
-		}
-		return l.query(ctx, d.loadAll, func(rows *sql.Rows) error {
-			var nr int
+	err = d.lanes(ctx, func(l *lane) error {
+		return l.query(ctx, query, func(rows *sql.Rows) error {
 			value = nil
-			if err := rows.Scan(&clock, &readOnly, &nr, &version, &value); err != nil {
+			if err := rows.Scan(columns...); err != nil {
 				return err
 			}
-			return row(ids[nr-1])
-		}, list(len(ids), func(b []byte, i int) []byte { return quoted(b, ids[i]) }))
+			if readOnly != "0" && readOnly != "OFF" {
+				return errReplica
+			}
+			if version.Int64 > 0 {
+				each(sqlstore.Row{ID: ids[nr-1], Version: version.Int64, Value: value})
+			}
+			return nil
+		}, arg)
 	})
 	return clock, err
 }
@@ -170,21 +105,20 @@ func quoted(b, data []byte) []byte {
 }
 
 func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lost *sqlstore.Row, err error) {
-	value := bytesOf(w.Value)
 	if w.Hurry { // the server waits for a second at least, if at all
-		err := d.lanes.use(ctx, func(l *lane) error {
-			return l.query(ctx, d.locked, func(*sql.Rows) error { return nil }, w.ID)
+		err := d.lanes(ctx, func(l *lane) error {
+			return l.query(ctx, d.sql["locked"], func(*sql.Rows) error { return nil }, w.ID)
 		})
 		if err != nil {
 			return 0, nil, err
 		}
 	}
 	if w.Old != holdfast.IfEmpty {
-		version, err = d.write(ctx, d.update, value, w.ID, w.Old)
+		version, err = d.write(ctx, d.sql["update"], w.Value, w.ID, w.Old)
 		return version, nil, err
 	}
 	if d.rows.seen(w.ID) {
-		if version, err = d.write(ctx, d.take, value, w.ID); err != nil || version != 0 {
+		if version, err = d.write(ctx, d.sql["take"], w.Value, w.ID); err != nil || version != 0 {
 			return version, nil, err
 		}
 		clock, err := d.Load(ctx, [][]byte{w.ID}, func(r sqlstore.Row) { lost = &r })
@@ -197,7 +131,7 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 		}
 		// It was freed just now, or swept.
 	}
-	if version, err = d.write(ctx, d.insert, w.ID, value); err == nil {
+	if version, err = d.write(ctx, d.sql["insert"], w.ID, w.Value); err == nil {
 		d.rows.see(w.ID)
 	}
 	return version, nil, err
@@ -208,7 +142,7 @@ var errTrigger = errors.New("a trigger on our table of records hides what a writ
 // write is one statement. The new version, which is the id that it has set, tells
 // who won: the number of rows depends on clientFoundRows.
 func (d *dialect) write(ctx context.Context, query string, args ...any) (version int64, err error) {
-	err = d.lanes.use(ctx, func(l *lane) error {
+	err = d.lanes(ctx, func(l *lane) error {
 		r, err := l.exec(ctx, query, args...)
 		if err != nil {
 			return err
@@ -219,7 +153,7 @@ func (d *dialect) write(ctx context.Context, query string, args ...any) (version
 		// A row that has changed has a version, unless a statement after it, which
 		// can only be that of a trigger, has made the server forget it. Of an
 		// insert that lost, one row is told with clientFoundRows.
-		if n, err := r.RowsAffected(); err != nil || n > 1 || n == 1 && query != d.insert {
+		if n, err := r.RowsAffected(); err != nil || n > 1 || n == 1 && query != d.sql["insert"] {
 			return errors.Join(err, errTrigger)
 		}
 		return nil
@@ -261,12 +195,12 @@ const (
 var errLarge = errors.New("the batch is too large for one statement")
 
 func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []int64, err error) {
-	query, size := d.swaps, 0
+	query, size := d.sql["swaps"], 0
 	where := make(map[string]int, len(ws))
 	for i, w := range ws {
 		where[string(w.ID)] = i
 		if size += len(w.Value); len(w.Value) > shortValue {
-			query = d.swapsLong
+			query = d.sql["swaps of long values"]
 		}
 	}
 	if size > batchBytes {
@@ -286,7 +220,7 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 		versions[where[string(id)]] = version
 		return err
 	}
-	err = d.lanes.use(ctx, func(l *lane) error {
+	err = d.lanes(ctx, func(l *lane) error {
 		versions = make([]int64, len(ws))
 		if d.returning {
 			return l.query(ctx, query, row, append(args, attempt)...)
@@ -296,7 +230,7 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 		if err != nil {
 			return err
 		}
-		won, err := l.prepare(ctx, d.won)
+		won, err := l.prepare(ctx, d.sql["won"])
 		if err != nil {
 			return err
 		}
@@ -321,8 +255,8 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 }
 
 func (d *dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byte, err error) {
-	err = d.lanes.use(ctx, func(l *lane) error {
-		return l.once(ctx, d.keys, func(rows *sql.Rows) error {
+	err = d.lanes(ctx, func(l *lane) error {
+		return l.once(ctx, d.sql["keys"], func(rows *sql.Rows) error {
 			var id []byte
 			err := rows.Scan(&id)
 			ids = append(ids, id)
@@ -333,13 +267,13 @@ func (d *dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byt
 }
 
 func (d *dialect) Idle(ctx context.Context, after []byte, idle time.Duration, n int) (found []sqlstore.Row, err error) {
-	err = d.lanes.use(ctx, func(l *lane) error {
-		return l.once(ctx, d.idle, func(rows *sql.Rows) error {
+	err = d.lanes(ctx, func(l *lane) error {
+		return l.once(ctx, d.sql["idle"], func(rows *sql.Rows) error {
 			var r sqlstore.Row
 			err := rows.Scan(&r.ID, &r.Version)
 			found = append(found, r)
 			return err
-		}, bytesOf(after), idle.Microseconds(), n)
+		}, after, idle.Microseconds(), n)
 	})
 	return found, err
 }
@@ -354,8 +288,8 @@ func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int,
 	for _, r := range rows {
 		floor = max(floor, r.Version)
 	}
-	err = d.lanes.use(ctx, func(l *lane) error {
-		if _, err := l.conn.ExecContext(ctx, d.raise, floor); err != nil {
+	err = d.lanes(ctx, func(l *lane) error {
+		if _, err := l.conn.ExecContext(ctx, d.sql["raise"], floor); err != nil {
 			return err
 		}
 		for len(rows) > 0 {
@@ -363,7 +297,7 @@ func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int,
 			for i := range sweepBatch {
 				args = append(args, rows[min(i, len(rows)-1)].ID)
 			}
-			r, err := l.conn.ExecContext(ctx, d.remove, append(args, floor)...)
+			r, err := l.conn.ExecContext(ctx, d.sql["remove"], append(args, floor)...)
 			if err != nil {
 				return err
 			}
@@ -426,13 +360,4 @@ func denied(err error) bool {
 		return true
 	}
 	return false
-}
-
-// sound tells whether a lane is good for more after an error.
-func sound(err error) bool {
-	switch number(err) {
-	case 0, errUnknownStmt, errReprepare, errOption, errReadOnlyMode, errReadOnlyTx:
-		return false
-	}
-	return true
 }

@@ -84,9 +84,7 @@ func TestBrokenConnections(t *testing.T) {
 		hold(t, s, fmt.Sprint(i), "x")
 		proxy.Cut()
 		// Lanes that were idle are found broken before anything is sent.
-		for _, l := range s.names.idle {
-			l.used = time.Now().Add(-time.Second)
-		}
+		time.Sleep(20 * time.Millisecond)
 		hold(t, s, fmt.Sprint(i), "y")
 	}
 }
@@ -542,17 +540,17 @@ func TestForeignTrigger(t *testing.T) {
 // that looks on, on a machine that is busy.
 func patient(t *testing.T, h handle) {
 	t.Helper()
-	h.names.lend(t, cap(h.names.free))
+	lend(t, h.names, h.names.Size())
 }
 
 // lend sets the limit of n lanes at once.
-func (p *lanes) lend(t *testing.T, n int) {
+func lend(t *testing.T, p *sqlstore.Pool[*lane], n int) {
 	t.Helper()
 	if n == 0 {
 		return
 	}
-	err := p.use(t.Context(), func(l *lane) error {
-		p.lend(t, n-1)
+	err := p.Use(t.Context(), func(l *lane) error {
+		lend(t, p, n-1)
 		_, err := l.conn.ExecContext(t.Context(), `set session innodb_lock_wait_timeout = 60`)
 		return err
 	})

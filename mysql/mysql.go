@@ -50,7 +50,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
-	"strings"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
@@ -87,7 +86,7 @@ type Store struct {
 	db           *sql.DB
 	tables       sqlstore.Tables
 	allow        []string
-	names, beats *lanes
+	names, beats *sqlstore.Pool[*lane]
 }
 
 var (
@@ -111,16 +110,14 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range opts.Allow {
-		if !slices.Contains(dangers, a) {
-			return nil, fmt.Errorf("cannot allow %q: one of %s", a, strings.Join(dangers, ", "))
-		}
+	if err := dangers.Check(opts.Allow); err != nil {
+		return nil, err
 	}
 	s := &Store{db: db, tables: t, allow: slices.Clone(opts.Allow)}
 	if s.names, s.beats, err = share(db); err != nil {
 		return nil, err
 	}
-	err = s.names.use(ctx, func(l *lane) error {
+	err = s.names.Use(ctx, func(l *lane) error {
 		found, err := ask(ctx, l, t)
 		if err != nil {
 			return err
@@ -131,12 +128,12 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server
 		if change != nil {
 			change(&found)
 		}
-		stmts := newStatements(t, found)
+		stmts := newStatements(t, found.returning)
 		rows := &rowsSeen{seed: maphash.MakeSeed()}
-		s.Names, s.Beats = &dialect{stmts, s.names, rows}, &dialect{stmts, s.beats, rows}
+		s.Names, s.Beats = &dialect{stmts, found.returning, s.names.Use, rows}, &dialect{stmts, found.returning, s.beats.UseIdle, rows}
 		// Whether the user may sweep, too, is for Diagnose: each look costs a
 		// round trip before the first lock.
-		if _, err := l.prepare(ctx, stmts.insert); denied(err) {
+		if _, err := l.prepare(ctx, stmts["insert"]); denied(err) {
 			return errNotGranted(t, err)
 		} else if err != nil {
 			return err
@@ -154,26 +151,25 @@ func errNotGranted(t sqlstore.Tables, err error) error {
 	return fmt.Errorf("the user may not write the tables of %q: grant it what the doc comment of mysql.Migrate says: %w", t, err)
 }
 
-// share says how many connections of a pool are for locks, and for heartbeats.
-func share(db *sql.DB) (names, beats *lanes, err error) {
-	switch n := db.Stats().MaxOpenConnections; {
-	case n == 0 || n >= 3:
-		names, beats = newLanes(db, 4), newLanes(db, 1)
-		if n > 0 && n < 8 {
-			names = newLanes(db, n/2)
-		}
-		beats.lender, beats.loans, beats.keep = names, 2, 1
-		return names, beats, nil
+// share says how many connections of a pool are for locks, and for heartbeats. That for
+// heartbeats stays also when it is unused, for with a long TTL they are far apart.
+func share(db *sql.DB) (names, beats *sqlstore.Pool[*lane], err error) {
+	n := db.Stats().MaxOpenConnections
+	switch {
+	case n == 1:
+		return nil, nil, errors.New("the pool has one connection, and locks would take it from everybody else: SetMaxOpenConns(3) or more, or a pool of its own")
 	case n == 2:
-		names = newLanes(db, 1)
+		names = sqlstore.NewPool(conns{db}, 1, 0)
 		return names, names, nil
+	case n == 0:
+		n = 8
 	}
-	return nil, nil, errors.New("the pool has one connection, and locks would take it from everybody else: SetMaxOpenConns(3) or more, or a pool of its own")
+	names, beats = sqlstore.NewPool(conns{db}, min(n/2, 4), 0), sqlstore.NewPool(conns{db}, 1, 1)
+	beats.Borrow(names, 2)
+	return names, beats, nil
 }
 
 // Close closes the connections that the store has taken. The pool stays open.
 func (s *Store) Close() error {
-	s.names.close()
-	s.beats.close()
-	return nil
+	return errors.Join(s.beats.Close(), s.names.Close())
 }

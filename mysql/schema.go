@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 
@@ -121,7 +120,7 @@ func alone(ctx context.Context, db *sql.DB, f func(*lane) error) error {
 	if err != nil {
 		return err
 	}
-	defer l.close()
+	defer conns{}.Close(l)
 	return f(l)
 }
 
@@ -148,14 +147,7 @@ func verify(ctx context.Context, l *lane, t sqlstore.Tables) error {
 		return err
 	}
 	var got = make(map[string]string)
-	err = l.once(ctx, `
-select c.table_name, c.column_name, c.ordinal_position,
-	concat(c.data_type, if(c.character_octet_length is null or t.table_type = 'VIEW', '', concat('(', c.character_octet_length, ')')),
-		if(c.is_nullable = 'YES', '', ' not null'), if(c.column_key = 'PRI', ' primary key', '')),
-	coalesce(t.engine, t.table_type)
-from information_schema.columns c
-join information_schema.tables t on t.table_schema = c.table_schema and t.table_name = c.table_name
-where c.table_schema = database() and c.table_name in (?, ?, ?)`, func(rows *sql.Rows) error {
+	err = l.once(ctx, texts()["columns"], func(rows *sql.Rows) error {
 		var table, column, position, kind, engine string
 		if err := rows.Scan(&table, &column, &position, &kind, &engine); err != nil {
 			return err
@@ -171,17 +163,15 @@ where c.table_schema = database() and c.table_name in (?, ?, ?)`, func(rows *sql
 	if err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(objects())) {
-		if !strings.Contains(name, "locks") || len(got["locks"]) > 0 { // the view is not for everybody to see
-			if got[name] != objects()[name] {
-				return fmt.Errorf("schema of %q: %s is %q and not %q, as published; compare it with: holdfast schema print", t, t.Prefix+name, got[name], objects()[name])
-			}
-		}
+	want := objects()
+	if got["locks"] == "" { // the view is not for everybody to see
+		maps.DeleteFunc(want, func(name, _ string) bool { return strings.HasPrefix(name, "locks") })
+	}
+	if err := sqlstore.Compare(fmt.Sprintf("of %q", t), t.Prefix, "mysql.Migrate", want, got); err != nil {
+		return err
 	}
 	var trigger string
-	err = l.conn.QueryRowContext(ctx, `
-select trigger_name from information_schema.triggers
-where event_object_schema = database() and event_object_table = ? limit 1`, t.Prefix+"records").Scan(&trigger)
+	err = l.conn.QueryRowContext(ctx, texts()["triggers"], t.Prefix+"records").Scan(&trigger)
 	if err == nil {
 		return fmt.Errorf("schema of %q: %s has a trigger, %s: %w", t, t.Prefix+"records", trigger, errTrigger)
 	} else if !errors.Is(err, sql.ErrNoRows) {
@@ -198,9 +188,7 @@ func verifyDefiners(ctx context.Context, l *lane, t sqlstore.Tables) error {
 	}
 	var security, mode string
 	var text sql.NullString // null or empty: not for everybody to see
-	err := l.conn.QueryRowContext(ctx, `
-select security_type, sql_mode, routine_definition from information_schema.routines
-where routine_schema = database() and routine_name = ?`, t.Prefix+"fence").Scan(&security, &mode, &text)
+	err := l.conn.QueryRowContext(ctx, texts()["procedure"], t.Prefix+"fence").Scan(&security, &mode, &text)
 	switch published := procedure().FindString(script(t)); {
 	case errors.Is(err, sql.ErrNoRows):
 	case err != nil:
@@ -216,9 +204,7 @@ where routine_schema = database() and routine_name = ?`, t.Prefix+"fence").Scan(
 	if _, err := l.conn.ExecContext(ctx, t.Expand(`call {fence}('', 0)`, "`")); number(err) == errNoDefiner {
 		return fmt.Errorf("schema of %q: %s runs with the rights of a user who has gone: make it anew with holdfast schema apply (%w)", t, t.Prefix+"fence", err)
 	}
-	err = l.conn.QueryRowContext(ctx, `
-select security_type, view_definition from information_schema.views
-where table_schema = database() and table_name = ?`, t.Prefix+"locks").Scan(&security, &text)
+	err = l.conn.QueryRowContext(ctx, texts()["view"], t.Prefix+"locks").Scan(&security, &text)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 	case err != nil:
@@ -232,7 +218,7 @@ where table_schema = database() and table_name = ?`, t.Prefix+"locks").Scan(&sec
 }
 
 // objects are the columns of tables and view as verify sees them.
-var objects = sync.OnceValue(func() map[string]string {
+func objects() map[string]string {
 	objects := map[string]string{
 		"meta":            "InnoDB",
 		"meta.key":        "varchar(20) not null primary key",
@@ -249,7 +235,7 @@ var objects = sync.OnceValue(func() map[string]string {
 		objects["locks."+column] = "column"
 	}
 	return objects
-})
+}
 
 var (
 	procedure = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?s)\nbegin\n.*\nend`) })

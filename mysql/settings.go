@@ -15,8 +15,18 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
-// dangers are what Options.Allow may name.
-var dangers = []string{"async-binlog", "async-commit", "galera", "group-replication"}
+var dangers = sqlstore.Dangers[server]{
+	{Name: "async-commit", Subject: "durability", There: func(s server) bool { return !s.is("innodb_flush_log_at_trx_commit", "1", "3") },
+		Text: "innodb_flush_log_at_trx_commit is $innodb_flush_log_at_trx_commit: after a crash a token may repeat", Cure: "Set it to 1"},
+	{Name: "async-binlog", Subject: "durability", There: func(s server) bool { return s.is("log_bin", "ON", "1") && !s.is("sync_binlog", "1") },
+		Text: "sync_binlog is $sync_binlog: after a crash of the machine transactions that are not in the binary log are rolled back, and a token may repeat", Cure: "Set sync_binlog = 1"},
+	{Name: "group-replication", Subject: "cluster", There: func(s server) bool {
+		return s.Setting("group_replication_group_name") != "" && s.is("group_replication_single_primary_mode", "OFF", "0")
+	},
+		Text: "the server is part of a group with several primaries (group_replication_single_primary_mode is OFF), of which two may give the same lock", Cure: "Use a group with one primary"},
+	{Name: "galera", Subject: "cluster", There: func(s server) bool { return s.is("wsrep_on", "ON", "1") },
+		Text: "the server is part of a Galera cluster, which may lose commits that it has confirmed, and let two nodes give the same lock", Cure: "Use a server that replicates from one primary"},
+}
 
 // A server is what is known of one.
 type server struct {
@@ -42,10 +52,7 @@ var numbers = regexp.MustCompile(`^(\d+)\.(\d+)\.(\d+)`)
 // ask is what a store needs to know of its server.
 func ask(ctx context.Context, l *lane, t sqlstore.Tables) (s server, err error) {
 	s.settings = make(map[string]string)
-	err = l.once(ctx, `
-show global variables where variable_name in ('version', 'read_only', 'super_read_only', 'innodb_read_only', 'innodb_flush_log_at_trx_commit',
-	'log_bin', 'sync_binlog', 'binlog_format', 'wsrep_on', 'wsrep_forced_binlog_format', 'max_allowed_packet', 'rpl_semi_sync_master_enabled',
-	'rpl_semi_sync_source_enabled', 'group_replication_group_name', 'group_replication_single_primary_mode')`, func(rows *sql.Rows) error {
+	err = l.once(ctx, texts()["settings"], func(rows *sql.Rows) error {
 		var name, value string
 		err := rows.Scan(&name, &value)
 		s.settings[strings.ToLower(name)] = value
@@ -56,7 +63,7 @@ show global variables where variable_name in ('version', 'read_only', 'super_rea
 	}
 	s.version = s.settings["version"]
 	s.read()
-	err = l.conn.QueryRowContext(ctx, t.Expand("select value, @@session.sql_log_bin = 0 from {meta} where `key` = 'version'", "`")).Scan(&s.schema, &s.unlogged)
+	err = l.conn.QueryRowContext(ctx, t.Expand(texts()["version"], "`")).Scan(&s.schema, &s.unlogged)
 	switch {
 	case errors.Is(err, sql.ErrNoRows), number(err) == errNoTable:
 		err = nil
@@ -83,28 +90,8 @@ func (s server) is(setting string, values ...string) bool {
 	return ok && slices.Contains(values, strings.ToUpper(v))
 }
 
-// A risk is a setting with which locks are not safe.
-type risk struct {
-	danger string // by which it may be allowed
-	text   string
-}
-
-// risks are those that a server takes.
-func (s server) risks() (list []risk) {
-	if !s.is("innodb_flush_log_at_trx_commit", "1", "3") {
-		list = append(list, risk{"async-commit", fmt.Sprintf("innodb_flush_log_at_trx_commit is %s: after a crash a token may repeat. Set it to 1", s.settings["innodb_flush_log_at_trx_commit"])})
-	}
-	if s.is("log_bin", "ON", "1") && !s.is("sync_binlog", "1") {
-		list = append(list, risk{"async-binlog", fmt.Sprintf("sync_binlog is %s: after a crash of the machine transactions that are not in the binary log are rolled back, and a token may repeat. Set sync_binlog = 1", s.settings["sync_binlog"])})
-	}
-	if s.settings["group_replication_group_name"] != "" && s.is("group_replication_single_primary_mode", "OFF", "0") {
-		list = append(list, risk{"group-replication", "the server is part of a group with several primaries (group_replication_single_primary_mode is OFF), of which two may give the same lock. Use a group with one primary"})
-	}
-	if s.is("wsrep_on", "ON", "1") {
-		list = append(list, risk{"galera", "the server is part of a Galera cluster, which may lose commits that it has confirmed, and let two nodes give the same lock. Use a server that replicates from one primary"})
-	}
-	return list
-}
+// Setting is the value of a global variable, or "".
+func (s server) Setting(name string) string { return s.settings[name] }
 
 // unfit is why there can be no locks on such a server, whatever is allowed.
 func (s server) unfit() error {
@@ -140,10 +127,8 @@ func (s server) refuse(t sqlstore.Tables, allow []string) error {
 	if err := s.unfit(); err != nil {
 		return err
 	}
-	for _, r := range s.risks() {
-		if !slices.Contains(allow, r.danger) {
-			return fmt.Errorf("%s, or accept it: allow %q", r.text, r.danger)
-		}
+	if err := dangers.Refuse(s, allow); err != nil {
+		return err
 	}
 	return sqlstore.CheckSchema(t, s.schema, schemaVersion, "mysql.Migrate")
 }
@@ -163,14 +148,11 @@ func (s server) readOnly() bool {
 var _ holdfast.Diagnoser = (*Store)(nil)
 
 // Diagnose implements holdfast.Diagnoser.
-func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err error) {
-	say := func(level holdfast.Level, subject, format string, args ...any) {
-		list = append(list, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
-	}
+func (s *Store) Diagnose(ctx context.Context) ([]holdfast.Finding, error) {
 	var found server
 	var replicas int
 	var may, differs error
-	err = s.names.use(ctx, func(l *lane) (err error) {
+	err := s.names.Use(ctx, func(l *lane) (err error) {
 		if found, err = ask(ctx, l, s.tables); err != nil {
 			return err
 		}
@@ -179,8 +161,9 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		for _, query := range newStatements(s.tables, found).rights() {
-			p, err := l.conn.PrepareContext(ctx, query)
+		sql := newStatements(s.tables, false)
+		for _, name := range rights {
+			p, err := l.conn.PrepareContext(ctx, sql[name])
 			switch {
 			case denied(err):
 				may = errors.Join(may, err)
@@ -196,60 +179,47 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	if err != nil {
 		return nil, err
 	}
-	if err := found.unfit(); err != nil {
-		say(holdfast.Failure, "server", "%s: %v", found.name(), err)
-	} else {
-		say(holdfast.Good, "server", "%s, primary", found.name())
+	var r sqlstore.Report
+	unfit := found.unfit()
+	if unfit != nil {
+		unfit = fmt.Errorf("%s: %w", found.name(), unfit)
 	}
-
-	if err := sqlstore.CheckSchema(s.tables, found.schema, schemaVersion, "mysql.Migrate"); err != nil {
-		say(holdfast.Failure, "schema", "%v", err)
-	} else if may != nil {
-		say(holdfast.Failure, "schema", "version %d of %s; %v", found.schema, s.tables, errNotGranted(s.tables, may))
-	} else if differs != nil {
-		say(holdfast.Failure, "schema", "%v", differs)
-	} else {
-		say(holdfast.Good, "schema", "version %d of %s; may read and write", found.schema, s.tables)
+	r.Check(unfit, "server", "%s, primary", found.name())
+	wrong := sqlstore.CheckSchema(s.tables, found.schema, schemaVersion, "mysql.Migrate")
+	switch {
+	case wrong != nil:
+	case may != nil:
+		wrong = fmt.Errorf("version %d of %s; %w", found.schema, s.tables, errNotGranted(s.tables, may))
+	default:
+		wrong = differs
 	}
-
-	risks := found.risks()
-	for _, r := range risks {
-		subject := "durability"
-		if r.danger == "galera" || r.danger == "group-replication" {
-			subject = "cluster"
-		}
-		level := holdfast.Failure
-		if slices.Contains(s.allow, r.danger) {
-			level = holdfast.Warning
-		}
-		say(level, subject, "%s", r.text)
+	r.Check(wrong, "schema", "version %d of %s; may read and write", found.schema, s.tables)
+	good := "innodb_flush_log_at_trx_commit $innodb_flush_log_at_trx_commit"
+	if found.is("log_bin", "ON", "1") {
+		good += ", sync_binlog 1"
 	}
-	if len(risks) == 0 {
-		text := "innodb_flush_log_at_trx_commit " + found.settings["innodb_flush_log_at_trx_commit"]
-		if found.is("log_bin", "ON", "1") {
-			text += ", sync_binlog 1"
-		}
-		say(holdfast.Good, "durability", "%s", text)
-	}
+	dangers.Report(&r, found, s.allow, good)
 	if replicas > 0 && !found.is("rpl_semi_sync_master_enabled", "ON", "1") {
-		say(holdfast.Warning, "replication", "asynchronous to %d: a failover may take the latest locks with it. Tokens go on growing, as far as the clock of the new primary is right; semi-synchronous replication loses less", replicas)
+		r.Say(holdfast.Warning, "replication", "asynchronous to %d: a failover may take the latest locks with it. Tokens go on growing, as far as the clock of the new primary is right; semi-synchronous replication loses less", replicas)
 	}
 
-	say(holdfast.Good, "isolation", "READ COMMITTED, on connections of our own, whatever that of others is")
-	say(holdfast.Good, "wake-ups", "waiters poll, the next in line often: the database cannot wake them")
+	r.Say(holdfast.Good, "isolation", "READ COMMITTED, on connections of our own, whatever that of others is")
+	r.Say(holdfast.Good, "wake-ups", "waiters poll, the next in line often: the database cannot wake them")
 
 	limit := "a pool without a limit"
 	if n := s.db.Stats().MaxOpenConnections; n > 0 {
 		limit = fmt.Sprintf("a pool of %d", n)
 	}
 	began := time.Now()
-	if err := s.beats.use(ctx, func(l *lane) error { return l.conn.PingContext(ctx) }); err != nil {
-		say(holdfast.Failure, "connections", "heartbeats cannot connect: %v", err)
-	} else if s.beats == s.names {
-		say(holdfast.Warning, "connections", "%s, of which one is for locks and heartbeats together: heartbeats wait behind locks. SetMaxOpenConns(3) or more gives them one of their own", limit)
-	} else {
-		say(holdfast.Good, "connections", "%s, of which up to %d are for locks and one for heartbeats (answers in %s)",
-			limit, cap(s.names.free), time.Since(began).Round(10*time.Microsecond))
+	err = s.beats.UseIdle(ctx, func(l *lane) error { return l.conn.PingContext(ctx) })
+	switch {
+	case err != nil:
+		r.Say(holdfast.Failure, "connections", "heartbeats cannot connect: %v", err)
+	case s.beats == s.names:
+		r.Say(holdfast.Warning, "connections", "%s, of which one is for locks and heartbeats together: heartbeats wait behind locks. SetMaxOpenConns(3) or more gives them one of their own", limit)
+	default:
+		r.Say(holdfast.Good, "connections", "%s, of which up to %d are for locks and one for heartbeats (answers in %s)",
+			limit, s.names.Size(), time.Since(began).Round(10*time.Microsecond))
 	}
-	return list, nil
+	return r, nil
 }

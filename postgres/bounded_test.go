@@ -238,7 +238,7 @@ func closes(t *testing.T, r reopener, server *servers.Server) {
 	s := open(t, connect(t, r.url), nil)
 	hints, ended, _ := watching(t, s)
 	expect(t, hints, holdfast.Hint{})
-	if err := s.beats.use(t.Context(), func(c *pgx.Conn) error { return c.Ping(t.Context()) }); err != nil {
+	if err := s.beats.Use(t.Context(), func(c *pgx.Conn) error { return c.Ping(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := server.Freeze(); err != nil {

@@ -2,109 +2,68 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // A source lends connections, each to one at a time.
-type source interface {
-	use(ctx context.Context, f func(*pgx.Conn) error) error
-}
+type source func(ctx context.Context, f func(*pgx.Conn) error) error
 
-// A pooled source is the caller's pool.
-type pooled struct{ *pgxpool.Pool }
-
-func (p pooled) use(ctx context.Context, f func(*pgx.Conn) error) error {
-	c, err := p.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer c.Release()
-	return f(c.Conn())
-}
-
-// A slot lends one connection of our own, which it opens when it is needed for
-// the first time or again after an error.
-type slot struct {
-	open func(context.Context) (*pgx.Conn, error)
-	turn chan *pgx.Conn // holds the connection, or nil if it is not open; closed by close
-	used time.Time      // belongs to who has the turn
-}
-
-func newSlot(open func(context.Context) (*pgx.Conn, error)) *slot {
-	s := &slot{open: open, turn: make(chan *pgx.Conn, 1)}
-	s.turn <- nil
-	return s
-}
-
-var errClosed = errors.New("the store is closed")
-
-func (s *slot) use(ctx context.Context, f func(*pgx.Conn) error) (err error) {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	var c *pgx.Conn
-	var ok bool
-	select {
-	case c, ok = <-s.turn:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if !ok {
-		return errClosed
-	}
-	defer func() {
-		if c != nil && (c.IsClosed() || c.PgConn().IsBusy() || c.PgConn().TxStatus() != 'I') {
-			shut(c)
-			c = nil
-		}
-		s.used = time.Now()
-		s.turn <- c
-	}()
-	if c != nil && time.Since(s.used) > time.Second && c.Ping(ctx) != nil {
-		shut(c) // somebody ends what is idle
-		c = nil
-	}
-	if c == nil {
-		if c, err = s.open(ctx); err != nil {
-			c = nil
+// pooled lends those of the caller's pool.
+func pooled(pool *pgxpool.Pool) source {
+	return func(ctx context.Context, f func(*pgx.Conn) error) error {
+		c, err := pool.Acquire(ctx)
+		if err != nil {
 			return err
 		}
-	}
-	return f(c)
-}
-
-func (s *slot) close() {
-	if c, ok := <-s.turn; ok {
-		close(s.turn)
-		shut(c)
+		defer c.Release()
+		return f(c.Conn())
 	}
 }
 
-// A borrower is a slot that in its first moments rather takes a connection of the
-// pool that is idle: a program that takes one lock and ends needs but one.
-type borrower struct {
-	*slot
-	pool  *pgxpool.Pool
-	since time.Time
+// conns opens connections of our own.
+type conns func(context.Context) (*pgx.Conn, error)
+
+// Open implements sqlstore.Conns.
+func (open conns) Open(ctx context.Context) (*pgx.Conn, error) { return open(ctx) }
+
+// Works asks one that was idle for a while: somebody may end those.
+func (conns) Works(ctx context.Context, c *pgx.Conn, unused time.Duration) (bool, error) {
+	return unused <= time.Second || c.Ping(ctx) == nil, nil
 }
 
-func (b *borrower) use(ctx context.Context, f func(*pgx.Conn) error) error {
-	if time.Since(b.since) > 2*time.Second || b.pool.Stat().IdleConns() == 0 {
-		return b.slot.use(ctx, f)
+// Sound is whether nothing is under way on it.
+func (conns) Sound(c *pgx.Conn, _ error) bool {
+	return !c.IsClosed() && !c.PgConn().IsBusy() && c.PgConn().TxStatus() == 'I'
+}
+
+// Close does not wait for anybody.
+func (conns) Close(c *pgx.Conn) error {
+	shut(c)
+	return nil
+}
+
+// borrower lends the connection for heartbeats. In its first moments it rather takes one
+// of the pool that is idle: a program that takes one lock and ends needs but one.
+func borrower(beats *sqlstore.Pool[*pgx.Conn], pool *pgxpool.Pool) source {
+	since := time.Now()
+	return func(ctx context.Context, f func(*pgx.Conn) error) error {
+		if time.Since(since) > 2*time.Second || pool.Stat().IdleConns() == 0 {
+			return beats.Use(ctx, f)
+		}
+		quick, cancel := context.WithTimeout(ctx, 10*time.Millisecond) // somebody may be quicker
+		c, err := pool.Acquire(quick)
+		cancel()
+		if err != nil {
+			return beats.Use(ctx, f)
+		}
+		defer c.Release()
+		return f(c.Conn())
 	}
-	quick, cancel := context.WithTimeout(ctx, 10*time.Millisecond) // somebody may be quicker
-	c, err := b.pool.Acquire(quick)
-	cancel()
-	if err != nil {
-		return b.slot.use(ctx, f)
-	}
-	defer c.Release()
-	return f(c.Conn())
 }
 
 // shut closes a connection, without waiting for anybody.
@@ -118,7 +77,7 @@ func shut(c *pgx.Conn) {
 }
 
 // own returns a function that opens connections like those of the pool.
-func own(pool *pgxpool.Pool) func(context.Context) (*pgx.Conn, error) {
+func own(pool *pgxpool.Pool) conns {
 	config := pool.Config()
 	return func(ctx context.Context) (*pgx.Conn, error) {
 		cc := config.ConnConfig.Copy()

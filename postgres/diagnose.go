@@ -3,20 +3,18 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 )
 
 // Diagnose implements holdfast.Diagnoser.
-func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err error) {
-	say := func(level holdfast.Level, subject, format string, args ...any) {
-		list = append(list, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
-	}
+func (s *Store) Diagnose(ctx context.Context) ([]holdfast.Finding, error) {
+	var r sqlstore.Report
+	say := r.Say
 	f, err := s.facts(ctx)
 	if err != nil {
 		return nil, err
@@ -39,7 +37,7 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	}
 
 	s.schema(ctx, f, say)
-	s.durability(f, say)
+	dangers.Report(&r, f, s.opts.Allow, "synchronous_commit $synchronous_commit, fsync on, full_page_writes on")
 	s.replicas(ctx, f, say)
 	s.prepared(ctx, say)
 
@@ -54,18 +52,18 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 
 	max := s.pool.Config().MaxConns
 	began := time.Now()
-	if err := s.beats.use(ctx, func(c *pgx.Conn) error { return c.Ping(ctx) }); err != nil {
+	if err := s.beats.Use(ctx, func(c *pgx.Conn) error { return c.Ping(ctx) }); err != nil {
 		say(holdfast.Failure, "connections", "heartbeats cannot connect beside the pool of %d: %v", max, err)
 	} else {
 		say(holdfast.Good, "connections", "a pool of %d, and beside it one for heartbeats (answers in %s) and one for wake-ups while somebody waits",
 			max, time.Since(began).Round(10*time.Microsecond))
 	}
-	return list, nil
+	return r, nil
 }
 
 // schema tells whether the tables are there as published, and who may do what to them.
 func (s *Store) schema(ctx context.Context, f facts, say sayer) {
-	wrong := pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
+	wrong := pooled(s.pool)(ctx, func(c *pgx.Conn) error {
 		_, err := verify(ctx, c, s.tables)
 		return err
 	})
@@ -90,21 +88,6 @@ func (s *Store) schema(ctx context.Context, f facts, say sayer) {
 
 type sayer func(level holdfast.Level, subject, format string, args ...any)
 
-// durability tells what a crash may take.
-func (s *Store) durability(f facts, say sayer) {
-	found := f.dangers()
-	for _, d := range found {
-		if slices.Contains(s.opts.Allow, d.name) {
-			say(holdfast.Warning, "durability", "%s is accepted: %s", d.name, d.text)
-		} else {
-			say(holdfast.Failure, "durability", "%s. %s", d.text, d.cure)
-		}
-	}
-	if len(found) == 0 {
-		say(holdfast.Good, "durability", "synchronous_commit %s, fsync on, full_page_writes on", f.synchronousCommit)
-	}
-}
-
 // replicas tells what a failover may take, as far as the role may see it.
 func (s *Store) replicas(ctx context.Context, f facts, say sayer) {
 	if f.standbyNames != "" && f.synchronousCommit == "local" {
@@ -112,10 +95,8 @@ func (s *Store) replicas(ctx context.Context, f facts, say sayer) {
 		return
 	}
 	var names []string
-	err := pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
-		rows, err := c.Query(ctx, full(s.tables, `
-select application_name from pg_catalog.pg_stat_replication
-where sync_state {=} 'async' and state {=} 'streaming' order by 1`), pgx.QueryExecModeExec)
+	err := pooled(s.pool)(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, s.sql["replicas"], pgx.QueryExecModeExec)
 		if err != nil {
 			return err
 		}
@@ -130,15 +111,8 @@ where sync_state {=} 'async' and state {=} 'streaming' order by 1`), pgx.QueryEx
 // prepared tells of transactions that keep locks until somebody commits them or
 // rolls them back.
 func (s *Store) prepared(ctx context.Context, say sayer) {
-	err := pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
-		rows, err := c.Query(ctx, full(s.tables, `
-select p.gid, p.owner::pg_catalog.text, extract(epoch from pg_catalog.clock_timestamp() {-} p.prepared)::double precision
-from pg_catalog.pg_prepared_xacts p
-join pg_catalog.pg_locks x on x.locktype {=} 'transactionid' and x.transactionid {=} p.transaction and x.pid is null
-join pg_catalog.pg_locks l on l.virtualtransaction {=} x.virtualtransaction and l.pid is null
-where l.relation {=} '{records}'::pg_catalog.regclass::pg_catalog.oid and l.mode {=} any (array['RowShareLock', 'RowExclusiveLock'])
-	and p.database {=} pg_catalog.current_database()
-order by p.prepared`), pgx.QueryExecModeExec)
+	err := pooled(s.pool)(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, s.sql["prepared"], pgx.QueryExecModeExec)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"regexp"
@@ -22,45 +23,31 @@ type dialect struct {
 
 // settings are what all statements of a store share.
 type settings struct {
-	statements
+	sql     map[string]string // see statements.sql
 	channel channel
 	mode    pgx.QueryExecMode
 	async   bool // never wait for the disk
 }
 
-// statements are the SQL of a store. In those that change a record the settings
-// come first, evaluated before any row is locked: how long to wait for a locked
-// row, and whether to wait for the disk. They hold for this transaction, which
-// is the statement.
-//
-// They run on connections of the caller's, where others may have functions and
-// operators of any name ahead of PostgreSQL's own: so they name all in full.
-type statements struct {
-	load, loadAll               string
-	insert, insertAbove, update string
-	swap                        string
-	swaps, swapsAbove           string
-	keys, idle, remove          string
+//go:embed statements.sql
+var statements string
+
+var texts = sync.OnceValue(func() map[string]string {
+	texts := sqlstore.Texts(statements)
+	for _, name := range []string{"insert", "swaps"} {
+		texts[name+" above"] = strings.ReplaceAll(texts[name], "{{version}}", texts["above the floor"])
+		texts[name] = strings.ReplaceAll(texts[name], "{{version}}", texts["clock"])
+	}
+	return texts
+})
+
+func newStatements(t sqlstore.Tables) map[string]string {
+	sql := make(map[string]string)
+	for name, text := range texts() {
+		sql[name] = full(t, text)
+	}
+	return sql
 }
-
-const (
-	clock = `(extract(epoch from pg_catalog.clock_timestamp())::numeric {*} 1000000::numeric)::bigint`
-
-	// $3: it need not wait for the disk
-	commit = `case when $3::boolean then pg_catalog.set_config('synchronous_commit', 'off', true)
-		when pg_catalog.current_setting('synchronous_commit') {=} 'off' then pg_catalog.set_config('synchronous_commit', 'on', true)
-		else '' end is not null`
-	// $6: how long it waits, in milliseconds
-	settingsOne = `pg_catalog.set_config('lock_timeout', $6::pg_catalog.text, true) is not null
-	and ` + commit
-	// For all rows at once.
-	settingsAll = `(select pg_catalog.set_config('lock_timeout', '250', true)) is not null
-	and (select ` + commit + `)`
-
-	// $4: what watchers are told, or nothing; $5: on which channels
-	told = `case when $4::pg_catalog.text {<>} '' then (
-	select pg_catalog.count(pg_catalog.pg_notify(c, $4)) from pg_catalog.unnest($5::pg_catalog.text[]) c) end`
-)
 
 var operators = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{([-+*<=>|~]+)\}`) })
 
@@ -70,83 +57,8 @@ func full(t sqlstore.Tables, text string) string {
 	return t.Expand(operators().ReplaceAllString(text, `operator(pg_catalog.$1)`), `"`)
 }
 
-func newStatements(t sqlstore.Tables) statements {
-	// In one statement a key whose rows are rare may be new, or not.
-	insert := func(version string) string {
-		return full(t, `
-insert into {records} as r (id, version, prev, value)
-select $1::pg_catalog.bytea, `+version+`, -1, $2::pg_catalog.bytea where `+settingsOne+`
-on conflict (id) do update set version = greatest(r.version {+} 1, excluded.version), prev = -1, value = excluded.value
-where pg_catalog.length(r.value) {=} 0
-returning version, `+told)
-	}
-	above := func(version string) string {
-		return `greatest(` + version + `, (select m.value {+} 1 from {meta} m where m.key {=} 'floor'))`
-	}
-	update := `
-update {records} set version = greatest(version {+} 1, ` + clock + `), prev = version, value = $2::pg_catalog.bytea
-where id {=} $1::pg_catalog.bytea and version {=} $7::bigint and ` + settingsOne + `
-returning version, ` + told
-	swaps := func(version string) string {
-		return full(t, `
-insert into {records} as r (id, version, prev, value)
-select w.id, `+version+`, w.old, w.value
-from rows from (pg_catalog.unnest($1::pg_catalog.bytea[]), pg_catalog.unnest($5::bigint[]), pg_catalog.unnest($2::pg_catalog.bytea[])) w (id, old, value)
-where (w.old {=} -1 or (select c.version from {records} c where c.id {=} w.id) {=} w.old)
-	and `+settingsAll+`
-order by w.id
-on conflict (id) do update set version = greatest(r.version {+} 1, excluded.version), prev = excluded.prev, value = excluded.value
-where r.version {=} excluded.prev or (excluded.prev {=} -1 and pg_catalog.length(r.value) {=} 0)
-returning id, version, case when id {=} any ($6::pg_catalog.bytea[]) then (
-	select pg_catalog.count(pg_catalog.pg_notify(c, ($4::pg_catalog.text[])[pg_catalog.array_position($6, id)]))
-	from pg_catalog.unnest(array[$7::pg_catalog.text, ($8::pg_catalog.text[])[pg_catalog.array_position($6, id)]]) c) end`)
-	}
-	// The clock comes as a row of its own, for there may be no other.
-	load := func(which string) string {
-		return full(t, `
-select `+clock+`, pg_catalog.pg_is_in_recovery(), null::pg_catalog.bytea, null::bigint, null::pg_catalog.bytea
-union all
-select 0, false, r.id, r.version, r.value from {records} r where r.id {=} `+which)
-	}
-	// There are no joins: a role that is denied nested loops would have each statement
-	// compiled for its cost (jit), which takes a hundred times as long as to run it.
-	return statements{
-		load:        load(`$1`),
-		loadAll:     load(`any ($1::pg_catalog.bytea[])`),
-		insert:      insert(clock),
-		insertAbove: insert(above(clock)),
-		update:      full(t, update),
-		// Who loses is told what the statement has seen.
-		swap: full(t, `
-with won as (`+update+`)
-select coalesce((select w.version from won w), 0), r.version, case when (select w.version from won w) is null then r.value end, `+clock+`
-from {records} r where r.id {=} $1`),
-		swaps:      swaps(`(select ` + clock + `)`),
-		swapsAbove: swaps(`(select ` + above(clock) + `)`),
-		keys:       full(t, `select k from {keys}($1::pg_catalog.bytea, $2::pg_catalog.bytea, $3::int) k`),
-		idle:       full(t, `select k.id, k.version from {idle}($1::pg_catalog.bytea, `+clock+` {-} $2::bigint, $3::int) k`),
-		// Rows that others have locked are left to the next sweep.
-		remove: full(t, `
-with raised as (
-	update {meta} set value = greatest(value, $2) where key {=} 'floor' and pg_catalog.set_config('synchronous_commit', 'off', true) is not null
-)
-delete from {records} where ctid {=} any (array(
-	select r.ctid from {records} r
-	where r.id {=} any ($1::pg_catalog.bytea[]) and pg_catalog.length(r.value) {=} 0 and r.version {<=} $2::bigint
-	for update skip locked))`),
-	}
-}
-
-// bytesOf is never null.
-func bytesOf(value []byte) []byte {
-	if value == nil {
-		return []byte{}
-	}
-	return value
-}
-
 func (d *dialect) query(ctx context.Context, row func(pgx.Rows) error, sql string, args ...any) error {
-	return d.conns.use(ctx, func(c *pgx.Conn) error {
+	return d.conns(ctx, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, sql, append([]any{d.mode}, args...)...)
 		if err != nil {
 			return err
@@ -165,9 +77,9 @@ func (d *dialect) query(ctx context.Context, row func(pgx.Rows) error, sql strin
 var errStandby = errors.New("the server is a standby, and what it shows may be old: connect to the primary (target_session_attrs=read-write)")
 
 func (d *dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row)) (clock int64, err error) {
-	sql, arg := d.loadAll, any(ids)
+	sql, arg := d.sql["load all"], any(ids)
 	if len(ids) == 1 {
-		sql, arg = d.load, ids[0]
+		sql, arg = d.sql["load"], ids[0]
 	}
 	err = d.query(ctx, func(rows pgx.Rows) error {
 		var now int64
@@ -196,26 +108,25 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 	if w.Hurry {
 		patience = "1"
 	}
-	args := []any{w.ID, bytesOf(w.Value), w.Lazy || d.async, payload(w), d.channels(w.Wake), patience}
+	args := []any{w.ID, w.Value, w.Lazy || d.async, payload(w), d.channels(w.Wake), patience}
 	got := func(rows pgx.Rows) error { return rows.Scan(&version, nil) }
 	switch {
 	case w.Old == holdfast.IfEmpty:
-		err = d.query(ctx, got, d.insert, args...)
+		err = d.query(ctx, got, d.sql["insert"], args...)
 		for range 3 {
 			if !swept(err) {
 				break
 			}
 			version = 0
-			err = d.query(ctx, got, d.insertAbove, args...)
+			err = d.query(ctx, got, d.sql["insert above"], args...)
 		}
 	case len(w.Value) == 0 && w.Wake == "":
-		err = d.query(ctx, got, d.update, append(args, w.Old)...)
+		err = d.query(ctx, got, d.sql["update"], append(args, w.Old)...)
 	default:
 		lost = &sqlstore.Row{ID: w.ID}
 		err = d.query(ctx, func(rows pgx.Rows) error {
 			return rows.Scan(&version, &lost.Version, (*bytea)(&lost.Value), &lost.Clock)
-		},
-			d.swap, append(args, w.Old)...)
+		}, d.sql["swap"], append(args, w.Old)...)
 		// It may have lost to a write that the statement did not see.
 		if version != 0 || lost.Version == w.Old {
 			lost = nil
@@ -232,14 +143,14 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 	woken, payloads, channels := [][]byte{}, []string{}, []string{}
 	lazy, where := true, make(map[string]int, len(ws))
 	for i, w := range ws {
-		ids[i], values[i], olds[i] = w.ID, bytesOf(w.Value), w.Old
+		ids[i], values[i], olds[i] = w.ID, w.Value, w.Old
 		where[string(w.ID)] = i
 		lazy = lazy && w.Lazy
 		if w.Wake != "" {
 			woken, payloads, channels = append(woken, w.ID), append(payloads, payload(w)), append(channels, d.channel.of(w.Wake))
 		}
 	}
-	sql := d.swaps
+	sql := d.sql["swaps"]
 	for range 4 {
 		versions = make([]int64, len(ws))
 		err = d.query(ctx, func(rows pgx.Rows) error {
@@ -254,7 +165,7 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 		if !swept(err) {
 			break
 		}
-		sql = d.swapsAbove
+		sql = d.sql["swaps above"]
 	}
 	if err != nil {
 		return nil, err
@@ -268,7 +179,7 @@ func (d *dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byt
 		err := rows.Scan(&id)
 		ids = append(ids, id)
 		return err
-	}, d.keys, from, to, int32(min(n, 1<<30)))
+	}, d.sql["keys"], from, to, int32(min(n, 1<<30)))
 	return ids, err
 }
 
@@ -278,7 +189,7 @@ func (d *dialect) Idle(ctx context.Context, after []byte, idle time.Duration, n 
 		err := rows.Scan((*bytea)(&r.ID), &r.Version)
 		found = append(found, r)
 		return err
-	}, d.idle, bytesOf(after), idle.Microseconds(), int32(min(n, 1<<30)))
+	}, d.sql["idle"], after, idle.Microseconds(), int32(min(n, 1<<30)))
 	return found, err
 }
 
@@ -287,8 +198,8 @@ func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int,
 	for i, r := range rows {
 		ids[i], floor = r.ID, max(floor, r.Version)
 	}
-	err = d.conns.use(ctx, func(c *pgx.Conn) error {
-		tag, err := c.Exec(ctx, d.remove, d.mode, ids, floor)
+	err = d.conns(ctx, func(c *pgx.Conn) error {
+		tag, err := c.Exec(ctx, d.sql["remove"], d.mode, ids, floor)
 		removed = int(tag.RowsAffected())
 		return err
 	})

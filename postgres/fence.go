@@ -41,47 +41,40 @@ import (
 // nothing. From psql and others that speak the simple protocol it then fails; by the
 // extended protocol, as of JDBC, nobody can tell.
 func Fence(ctx context.Context, tx pgx.Tx, locks ...*holdfast.Lock) error {
-	for _, l := range locks {
-		err := fence(l, func(query string, name []byte, token int64) error {
-			if tx.Conn().PgConn().TxStatus() == 'I' {
-				return errNoTx
-			}
-			_, err := tx.Exec(ctx, query, name, token)
-			return err
-		})
-		if err != nil {
-			return err
+	return fence(locks, func(query string, name []byte, token int64) error {
+		if tx.Conn().PgConn().TxStatus() == 'I' {
+			return errNoTx
 		}
-	}
-	return nil
+		_, err := tx.Exec(ctx, query, name, token)
+		return err
+	})
 }
 
 // FenceSQL is Fence for a transaction of database/sql, with any driver for
 // PostgreSQL.
 func FenceSQL(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
-	for _, l := range locks {
-		err := fence(l, func(query string, name []byte, token int64) error {
-			_, err := tx.ExecContext(ctx, query, name, token)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return fence(locks, func(query string, name []byte, token int64) error {
+		_, err := tx.ExecContext(ctx, query, name, token)
+		return err
+	})
 }
 
 var errNoTx = errors.New("there is no transaction that could be fenced")
 
 var errNoLock = errors.New("no such lock in this database; was it taken through another store?")
 
-// fence calls the function in the database that is asked by exec.
-func fence(l *holdfast.Lock, exec func(query string, name []byte, token int64) error) error {
-	tables := sqlstore.Tables{Prefix: sqlstore.DefaultPrefix}
-	if s, ok := l.Store().(*Store); ok {
-		tables = s.tables
+// fence calls the function, by exec, in the database that holds the locks.
+func fence(locks []*holdfast.Lock, exec func(query string, name []byte, token int64) error) error {
+	for _, l := range locks {
+		tables := sqlstore.Tables{Prefix: sqlstore.DefaultPrefix}
+		if s, ok := l.Store().(*Store); ok {
+			tables = s.tables
+		}
+		if err := fenceName(tables, l.Name(), l.Token(), exec); err != nil {
+			return err
+		}
 	}
-	return fenceName(tables, l.Name(), l.Token(), exec)
+	return nil
 }
 
 func fenceName(t sqlstore.Tables, name string, token int64, exec func(query string, name []byte, token int64) error) error {

@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
@@ -51,8 +50,8 @@ type Store struct {
 	tables sqlstore.Tables
 	opts   Options
 	settings
-	open  func(context.Context) (*pgx.Conn, error)
-	beats *slot
+	open  conns
+	beats *sqlstore.Pool[*pgx.Conn]
 	hints hints
 }
 
@@ -74,10 +73,8 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	}
 	s := &Store{pool: pool, tables: t, opts: opts.orDefault(), open: own(pool)}
 	s.opts.Allow = slices.Clone(s.opts.Allow)
-	for _, a := range s.opts.Allow {
-		if !slices.ContainsFunc(dangers, func(d danger) bool { return d.name == a }) {
-			return nil, fmt.Errorf("postgres: cannot allow %q: it is none of async-commit, fsync-off, full-page-writes-off", a)
-		}
+	if err := dangers.Check(s.opts.Allow); err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
 	}
 	facts, err := s.facts(ctx)
 	if err != nil {
@@ -87,41 +84,35 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
 	s.tables = facts.at // whatever becomes of the search_path
-	s.statements = newStatements(s.tables)
+	s.sql = newStatements(s.tables)
 	s.channel = channelOf(s.tables.Schema, s.tables.Prefix)
 	s.async = facts.synchronousCommit == "off"
 	s.mode = facts.mode
-	s.beats = newSlot(s.open)
+	s.beats = sqlstore.NewPool(s.open, 1, 1)
 	s.hints.ends = make(map[*func()]struct{})
-	s.Store.Names = &dialect{&s.settings, pooled{pool}}
-	s.Store.Beats = &dialect{&s.settings, &borrower{s.beats, pool, time.Now()}}
+	s.Store.Names = &dialect{&s.settings, pooled(pool)}
+	s.Store.Beats = &dialect{&s.settings, borrower(s.beats, pool)}
 	return s, nil
 }
 
 // Close ends what New and Watch have begun. The pool stays open.
 func (s *Store) Close() error {
 	s.hints.close()
-	s.beats.close()
-	return nil
+	return s.beats.Close()
 }
 
-// A danger is a setting that puts locks at risk, which Options.Allow may accept.
-type danger struct{ name, text, cure string }
-
-var dangers = []danger{
-	{"fsync-off", "fsync is off: after a power cut a token may repeat and fences fail", "Set fsync = on and restart the server"},
-	{"full-page-writes-off", "full_page_writes is off: after a power cut locks may be lost, unless the file system never tears a page", "Set full_page_writes = on"},
-	{"async-commit", "synchronous_commit is off: after a crash of the server a token may repeat", "Set synchronous_commit = on for this role"},
+var dangers = sqlstore.Dangers[facts]{
+	{Name: "fsync-off", Subject: "durability", There: func(f facts) bool { return f.fsync == "off" },
+		Text: "fsync is off: after a power cut a token may repeat and fences fail", Cure: "Set fsync = on and restart the server"},
+	{Name: "full-page-writes-off", Subject: "durability", There: func(f facts) bool { return f.fullPageWrites == "off" },
+		Text: "full_page_writes is off: after a power cut locks may be lost, unless the file system never tears a page", Cure: "Set full_page_writes = on"},
+	{Name: "async-commit", Subject: "durability", There: func(f facts) bool { return f.synchronousCommit == "off" },
+		Text: "synchronous_commit is off: after a crash of the server a token may repeat", Cure: "Set synchronous_commit = on for this role"},
 }
 
-// dangers are those that are there.
-func (f facts) dangers() (there []danger) {
-	for i, setting := range []string{f.fsync, f.fullPageWrites, f.synchronousCommit} {
-		if setting == "off" {
-			there = append(there, dangers[i])
-		}
-	}
-	return there
+// Setting is the value of a setting that a report shows.
+func (f facts) Setting(name string) string {
+	return map[string]string{"synchronous_commit": f.synchronousCommit}[name]
 }
 
 // facts are what is known of a database.
@@ -145,22 +136,9 @@ type facts struct {
 	mode              pgx.QueryExecMode
 }
 
-const askFacts = `
-select pg_catalog.current_setting('server_version_num')::int, pg_catalog.current_setting('server_version'), pg_catalog.version(),
-	pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only') {=} 'on',
-	pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'), pg_catalog.current_setting('synchronous_commit'),
-	pg_catalog.current_setting('synchronous_standby_names'), pg_catalog.current_setting('session_replication_role'), pg_catalog.pg_backend_pid(),
-	coalesce((select m.value from {meta} m where m.key {=} 'version'), 0),
-	pg_catalog.has_table_privilege(c.oid, 'select') and pg_catalog.has_table_privilege(c.oid, 'insert')
-	and pg_catalog.has_table_privilege(c.oid, 'update') and pg_catalog.has_table_privilege(c.oid, 'delete')
-	and pg_catalog.has_table_privilege('{meta}', 'update'),
-	pg_catalog.pg_has_role(c.relowner, 'usage'), pg_catalog.has_schema_privilege('public', c.relnamespace, 'create'),
-	c.relforcerowsecurity or pg_catalog.row_security_active(c.oid) or pg_catalog.row_security_active('{meta}')
-from pg_catalog.pg_class c where c.oid {=} '{records}'::pg_catalog.regclass`
-
 // facts asks for all of them, in one round trip where the schema is known.
 func (s *Store) facts(ctx context.Context) (f facts, err error) {
-	err = pooled{s.pool}.use(ctx, func(c *pgx.Conn) error {
+	err = pooled(s.pool)(ctx, func(c *pgx.Conn) error {
 		if f.at, err = locate(ctx, c, s.tables); err != nil {
 			return err
 		}
@@ -168,7 +146,7 @@ func (s *Store) facts(ctx context.Context) (f facts, err error) {
 			return sqlstore.CheckSchema(s.tables, 0, schemaVersion, "postgres.Migrate")
 		}
 		var pid uint32
-		err = c.QueryRow(ctx, full(f.at, askFacts), pgx.QueryExecModeExec).Scan(&f.version, &f.versionText, &f.product,
+		err = c.QueryRow(ctx, full(f.at, texts()["facts"]), pgx.QueryExecModeExec).Scan(&f.version, &f.versionText, &f.product,
 			&f.standby, &f.readOnly, &f.fsync, &f.fullPageWrites, &f.synchronousCommit, &f.standbyNames, &f.replicationRole, &pid,
 			&f.schemaVersion, &f.may, &f.owns, &f.open, &f.hidden)
 		if err != nil {
@@ -215,10 +193,8 @@ func (s *Store) refuse(f facts) error {
 	case f.replicationRole != "origin":
 		return fmt.Errorf("session_replication_role is %s, with which our trigger does not run, and a token may repeat: leave it at origin for this role", f.replicationRole)
 	}
-	for _, d := range f.dangers() {
-		if !slices.Contains(s.opts.Allow, d.name) {
-			return fmt.Errorf("%s. %s, or accept it: allow %q", d.text, d.cure, d.name)
-		}
+	if err := dangers.Refuse(f, s.opts.Allow); err != nil {
+		return err
 	}
 	if f.hidden {
 		return fmt.Errorf("schema of %q: %w", s.tables, errHidden)

@@ -16,15 +16,6 @@ var schema string
 
 const schemaVersion = 2
 
-// first is the first schema of the search_path that has the tables, or null. Like
-// all that runs on connections of others it names whatever it calls in full: they
-// may have something else of that name ahead of PostgreSQL's own.
-const first = `(
-	select n.nspname::pg_catalog.text from pg_catalog.unnest(pg_catalog.current_schemas(false)) with ordinality s (name, nr)
-	join pg_catalog.pg_namespace n on n.nspname {=} s.name
-	join pg_catalog.pg_class c on c.relnamespace {=} n.oid and c.relname {=} '{prefix}records'
-	order by s.nr limit 1)`
-
 // Schema returns the statements that create what Holdfast needs, for those who
 // run them with psql or a tool of their own. They may be repeated.
 func Schema(opts *Options) (string, error) {
@@ -34,7 +25,7 @@ func Schema(opts *Options) (string, error) {
 	}
 	home := "'" + t.Schema + "'"
 	if t.Schema == "" {
-		home = "coalesce(" + first + ", pg_catalog.current_schema()::pg_catalog.text)"
+		home = "coalesce(" + texts()["first"] + ", pg_catalog.current_schema()::pg_catalog.text)"
 		t.Schema = "@" // the script puts the name there
 	}
 	text := strings.ReplaceAll(schema, "{home}", home)
@@ -47,7 +38,7 @@ func locate(ctx context.Context, c *pgx.Conn, t sqlstore.Tables) (sqlstore.Table
 		return t, nil
 	}
 	var schema *string
-	err := c.QueryRow(ctx, full(t, `select `+strings.ReplaceAll(first, "{prefix}", t.Prefix)), pgx.QueryExecModeExec).Scan(&schema)
+	err := c.QueryRow(ctx, full(t, `select `+strings.ReplaceAll(texts()["first"], "{prefix}", t.Prefix)), pgx.QueryExecModeExec).Scan(&schema)
 	if schema != nil {
 		t.Schema = strings.ReplaceAll(*schema, `"`, `""`)
 	}
@@ -89,7 +80,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 	if err != nil {
 		return fmt.Errorf("postgres: %w", err)
 	}
-	err = pooled{pool}.use(ctx, func(c *pgx.Conn) error {
+	err = pooled(pool)(ctx, func(c *pgx.Conn) error {
 		switch version, err := verify(ctx, c, t); {
 		case err == nil:
 			return nil

@@ -337,7 +337,7 @@ func TestOwnConnections(t *testing.T) {
 		s := open(t, pool, nil)
 		put(t, s, holdfast.Key{Space: holdfast.Sessions, Name: "a"}, "1")
 		var is, mem, role string
-		if err := s.beats.use(t.Context(), func(c *pgx.Conn) error {
+		if err := s.beats.Use(t.Context(), func(c *pgx.Conn) error {
 			return c.QueryRow(t.Context(), `select current_setting('application_name'), current_setting('work_mem'), current_user`).Scan(&is, &mem, &role)
 		}); err != nil {
 			t.Fatal(err)

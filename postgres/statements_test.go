@@ -128,7 +128,8 @@ analyze holdfast_records`); err != nil {
 	}
 	// It is of no use if the plans were not seen. Joins would be compiled where nested
 	// loops are turned off.
-	for _, statement := range []string{d.load, d.loadAll, d.insert, d.insertAbove, d.update, d.swap, d.swaps, d.swapsAbove, d.keys, d.idle, d.remove,
+	for _, statement := range []string{d.sql["load"], d.sql["load all"], d.sql["insert"], d.sql["insert above"], d.sql["update"], d.sql["swap"],
+		d.sql["swaps"], d.sql["swaps above"], d.sql["keys"], d.sql["idle"], d.sql["remove"],
 		"for share", "for no key update", "order by r.id limit most", "m.key = 'floor'"} {
 		if !strings.Contains(all, strings.TrimSpace(statement)) {
 			t.Errorf("there was no plan of %s", statement)

@@ -230,7 +230,7 @@ func everything(t *testing.T, r reopener) {
 		t.Errorf("keys %q, error %v", keys, err)
 	}
 	d := s.Names.(*dialect)
-	for _, q := range []string{d.insertAbove, d.swapsAbove} {
+	for _, q := range []string{d.sql["insert above"], d.sql["swaps above"]} {
 		if _, err := r.pool.Exec(ctx, "explain "+q, explained(q)...); err != nil {
 			t.Errorf("%s: %v", q, err)
 		}

@@ -95,7 +95,7 @@ func TestIdleConnections(t *testing.T) {
 	expect(t, hints, holdfast.Hint{})
 	for i := range 4 {
 		time.Sleep(1100 * time.Millisecond) // it is idle
-		if err := s.beats.use(ctx, func(c *pgx.Conn) error { _, err := c.Exec(ctx, `select 1`); return err }); err != nil {
+		if err := s.beats.Use(ctx, func(c *pgx.Conn) error { _, err := c.Exec(ctx, `select 1`); return err }); err != nil {
 			t.Errorf("heartbeat %d, with a connection that the server has ended: %v", i, err)
 		}
 	}

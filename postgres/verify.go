@@ -22,7 +22,7 @@ func Verify(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 	if err != nil {
 		return fmt.Errorf("postgres: %w", err)
 	}
-	err = pooled{pool}.use(ctx, func(c *pgx.Conn) error {
+	err = pooled(pool)(ctx, func(c *pgx.Conn) error {
 		_, err := verify(ctx, c, t)
 		return err
 	})
@@ -62,13 +62,8 @@ func verify(ctx context.Context, c *pgx.Conn, t sqlstore.Tables) (version int64,
 
 // compare says what is not as it should be.
 func compare(t sqlstore.Tables, want, got map[string]string) error {
-	for _, name := range slices.Sorted(maps.Keys(want)) {
-		switch is, ok := got[name]; {
-		case !ok:
-			return fmt.Errorf("schema of %q: %s is missing; create it with postgres.Migrate or: holdfast schema apply", t, t.Prefix+name)
-		case is != want[name]:
-			return fmt.Errorf("schema of %q: %s is not as published; compare it with: holdfast schema print", t, t.Prefix+name)
-		}
+	if err := sqlstore.Compare(fmt.Sprintf("of %q", t), t.Prefix, "postgres.Migrate", want, got); err != nil {
+		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(got)) {
 		_, ours := want[name]
@@ -90,40 +85,7 @@ func objects(ctx context.Context, tx pgx.Tx, t sqlstore.Tables) (map[string]stri
 	for _, f := range function.FindAllStringSubmatch(schema, -1) {
 		functions = append(functions, t.Prefix+f[1])
 	}
-	rows, err := tx.Query(ctx, `
-with
-  home as (select n.oid from pg_namespace n where n.nspname = $1),
-  relations as (
-    select c.oid, c.relname as name, c.relkind, c.relowner as owner
-    from pg_class c join home h on h.oid = c.relnamespace where c.relname = any ($2::text[])),
-  functions as (
-    select p.oid, p.proname || '(' || oidvectortypes(p.proargtypes) || ')' as name, p.proowner as owner,
-      concat_ws(' ', 'language ' || l.lanname, case p.provolatile when 'i' then 'immutable' when 's' then 'stable' end,
-        case when p.proparallel = 's' then 'parallel safe' end, case when p.prosecdef then 'security definer' end,
-        (select string_agg('set ' || replace(s, '=', ' = '), ' ') from unnest(p.proconfig) s)) || p.prosrc as is
-    from pg_proc p join home h on h.oid = p.pronamespace join pg_language l on l.oid = p.prolang where p.proname = any ($3::text[]))
-select r.name, r.relkind::text from relations r
-union all
-select r.name || '.' || a.attname, format_type(a.atttypid, a.atttypmod) || case when a.attnotnull then ' not null' else '' end
-from relations r join pg_attribute a on a.attrelid = r.oid where a.attnum > 0 and not a.attisdropped
-union all
-select r.name || '!', 'primary key' from relations r join pg_index i on i.indrelid = r.oid where i.indisprimary
-union all
-select r.name || '!' || g.tgname, g.tgenabled::text || ' ' || f.name
-from relations r join pg_trigger g on g.tgrelid = r.oid join functions f on f.oid = g.tgfoid where not g.tgisinternal
-union all
-select f.name, f.is from functions f
-union all
-select 'owner of ' || o.name, pg_get_userbyid(o.owner)
-from (select name, owner from relations union all select name, owner from functions) o
-where o.owner <> (select r.owner from relations r where r.name = $2[1])
-union all
-select r.name || ' calls', pg_describe_object(d.refclassid, d.refobjid, 0)
-from relations r join pg_rewrite w on w.ev_class = r.oid join pg_depend d on d.classid = 'pg_rewrite'::regclass and d.objid = w.oid
-where exists (select from pg_proc p where d.refclassid = 'pg_proc'::regclass and p.oid = d.refobjid
-    and p.pronamespace <> 'pg_catalog'::regnamespace and p.oid not in (select f.oid from functions f))
-  or exists (select from pg_operator p where d.refclassid = 'pg_operator'::regclass and p.oid = d.refobjid
-    and p.oprnamespace <> 'pg_catalog'::regnamespace)`,
+	rows, err := tx.Query(ctx, texts()["objects"],
 		pgx.QueryExecModeExec, strings.ReplaceAll(t.Schema, `""`, `"`), []string{t.Prefix + "records", t.Prefix + "meta", t.Prefix + "locks"}, functions)
 	if err != nil {
 		return nil, err

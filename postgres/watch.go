@@ -48,7 +48,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.H
 	h.mu.Lock()
 	if h.closed {
 		h.mu.Unlock()
-		return errClosed
+		return sqlstore.ErrClosed
 	}
 	h.ends[&end] = struct{}{}
 	h.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.H
 		defer h.mu.Unlock()
 		delete(h.ends, &end)
 		if h.closed {
-			err = errClosed
+			err = sqlstore.ErrClosed
 		}
 	}()
 
@@ -167,7 +167,7 @@ func (s *Store) tune(ctx context.Context, c *pgx.Conn, who []string) error {
 		return nil
 	}
 	nonce := "? " + rand.Text()
-	err = s.beats.use(ctx, func(other *pgx.Conn) error {
+	err = s.beats.Use(ctx, func(other *pgx.Conn) error {
 		_, err := other.Exec(ctx, `select pg_catalog.pg_notify($1, $2)`, pgx.QueryExecModeExec, channels[0], nonce)
 		return err
 	})

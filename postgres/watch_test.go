@@ -141,10 +141,10 @@ func TestWatch(t *testing.T) {
 	hints, ended, _ = watching(t, r.Store)
 	expect(t, hints, holdfast.Hint{})
 	r.Close()
-	if err := <-ended; !errors.Is(err, errClosed) {
+	if err := <-ended; !errors.Is(err, sqlstore.ErrClosed) {
 		t.Errorf("Watch returned %v after Close", err)
 	}
-	if err := r.Watch(ctx, nil, func(holdfast.Hint) {}); !errors.Is(err, errClosed) {
+	if err := r.Watch(ctx, nil, func(holdfast.Hint) {}); !errors.Is(err, sqlstore.ErrClosed) {
 		t.Errorf("Watch of a closed store returned %v", err)
 	}
 }

@@ -3,25 +3,24 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 var _ holdfast.Diagnoser = (*Store)(nil)
 
 // Diagnose implements holdfast.Diagnoser.
-func (s *Store) Diagnose(ctx context.Context) (findings []holdfast.Finding, err error) {
-	say := func(level holdfast.Level, subject, format string, args ...any) {
-		findings = append(findings, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
-	}
+func (s *Store) Diagnose(ctx context.Context) ([]holdfast.Finding, error) {
+	var r sqlstore.Report
+	say := r.Say
 	var version string
 	var triggers []string
-	err = s.reads.useOr(ctx, s.names, func(c *conn) error {
+	err := s.reads.UseIdle(ctx, func(c *conn) error {
 		return retry(ctx, func() error {
 			triggers = triggers[:0]
 			err := c.query(`select sqlite_version()`, func(row []driver.Value) { version = text(row[0]) })
@@ -67,5 +66,5 @@ func (s *Store) Diagnose(ctx context.Context) (findings []holdfast.Finding, err 
 	if diskFull(dir) {
 		say(holdfast.Failure, "disk", "the disk of %s is full: nobody can take or give back a lock", dir)
 	}
-	return findings, nil
+	return r, nil
 }

@@ -45,7 +45,7 @@ func TestSynchronous(t *testing.T) {
 					}
 				}
 				// Nothing runs at the same time, so all of it went through one.
-				err := s.names.use(t.Context(), func(c *conn) error {
+				err := s.names.Use(t.Context(), func(c *conn) error {
 					got, err := c.strings(`pragma synchronous`)
 					if err == nil && (len(got) != 1 || got[0] != want) {
 						t.Errorf("%s after %v, allowed %v: synchronous is %s, want %s", test.name, before, allow, got, want)

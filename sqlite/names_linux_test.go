@@ -231,7 +231,7 @@ func TestCloseBesideAnotherLog(t *testing.T) {
 	for _, call := range []string{"", "load"} {
 		s := fresh(t)
 		hold(t, s, "b", "1")
-		if err := s.names.use(t.Context(), checkpoint); err != nil {
+		if err := s.names.Use(t.Context(), checkpoint); err != nil {
 			t.Fatal(err)
 		}
 		shell(t, "rm %s-wal %s-shm", s.path, s.path)
@@ -271,7 +271,7 @@ func TestWriteIntoRemovedLog(t *testing.T) {
 		_, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1")}})
 		done <- err
 	}()
-	for len(s.names.turn) > 0 { // until it has the connection
+	for s.names.Lent() == 0 { // until it has the connection
 		time.Sleep(time.Millisecond)
 	}
 	time.Sleep(100 * time.Millisecond) // and has begun to wait, most likely: it fails either way
@@ -288,7 +288,7 @@ func TestWriteIntoRemovedLog(t *testing.T) {
 func TestLogOfTheProgram(t *testing.T) {
 	s := fresh(t)
 	application(t, s)
-	if err := errors.Join(s.names.use(t.Context(), checkpoint), s.Close()); err != nil {
+	if err := errors.Join(s.names.Use(t.Context(), checkpoint), s.Close()); err != nil {
 		t.Fatal(err)
 	}
 	shell(t, "rm %s-wal %s-shm", s.path, s.path)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	codes "modernc.org/sqlite/lib"
 )
 
@@ -24,10 +26,8 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
-	for _, danger := range opts.Allow {
-		if danger != "network-fs" && danger != "async-commit" {
-			return nil, fmt.Errorf("unknown danger %q to allow: network-fs, async-commit", danger)
-		}
+	if err := sqlstore.CheckAllowed(opts.Allow, "network-fs", "async-commit"); err != nil {
+		return nil, err
 	}
 	if path == "" {
 		return nil, errors.New("path of the SQLite file is empty")
@@ -47,13 +47,14 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 	if s.files.db, err = os.Stat(path); err != nil {
 		return nil, err
 	}
-	s.names = newSlot(s.connect, s.files.present)
-	s.beats = newSlot(s.connect, s.files.present)
-	s.reads = newSlot(s.connect, s.files.present)
-	err = s.names.use(ctx, func(c *conn) error {
+	s.names, s.beats, s.reads = sqlstore.NewPool(conns{s}, 1, 1), sqlstore.NewPool(conns{s}, 1, 1), sqlstore.NewPool(conns{s}, 1, 1)
+	s.beats.Borrow(s.names, math.MaxInt)
+	s.reads.Borrow(s.names, math.MaxInt)
+	s.Names, s.Beats = dialect{s, s.names.Use}, dialect{s, s.beats.UseIdle}
+	err = s.names.Use(ctx, func(c *conn) error {
 		// A file that is not to be made ours is not touched before it is.
 		if !opts.Create {
-			if err := retry(ctx, c.verify); err != nil {
+			if err := c.verify(ctx); err != nil {
 				return err
 			}
 		}
@@ -172,7 +173,7 @@ func (s *Store) connect(ctx context.Context) (c *conn, err error) {
 
 // adopt takes in a connection, when it has read the file and so opened the log.
 func (s *Store) adopt(ctx context.Context, c *conn) error {
-	if err := retry(ctx, c.verify); err != nil {
+	if err := c.verify(ctx); err != nil {
 		return err
 	}
 	return s.files.adopt(c)
@@ -202,6 +203,8 @@ func (c *conn) writeAhead() error {
 // explain says what an error of SQLite means for this store.
 func (s *Store) explain(err error) error {
 	switch c := code(err); {
+	case err == nil:
+		return nil
 	case c == codes.SQLITE_FULL, c == codes.SQLITE_IOERR && diskFull(filepath.Dir(resolved(s.path))):
 		return fmt.Errorf("%s: disk is full; nothing was changed: %w", s.path, err)
 	case c == codes.SQLITE_NOTADB:
@@ -209,7 +212,7 @@ func (s *Store) explain(err error) error {
 	case c == codes.SQLITE_CORRUPT:
 		return fmt.Errorf("%s is damaged; restore it, or move it away and create it anew: %w", s.path, err)
 	}
-	if _, ok := errors.AsType[*otherFile](err); ok || err == errClosed || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if _, ok := errors.AsType[*otherFile](err); ok || err == sqlstore.ErrClosed || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return fmt.Errorf("%s: %w", s.path, err)

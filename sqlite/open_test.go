@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	modernc "modernc.org/sqlite"
 )
 
@@ -25,7 +26,7 @@ func TestOpenRefuses(t *testing.T) {
 	script := func(sql string) func(t *testing.T, path string) {
 		return func(t *testing.T, path string) {
 			s := open(t, path, &Options{Create: true})
-			err := s.names.use(t.Context(), func(c *conn) error { return c.script(sql) })
+			err := s.names.Use(t.Context(), func(c *conn) error { return c.script(sql) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -52,7 +53,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"no schema", script(`drop view holdfast_fence; drop view holdfast_locks; drop table holdfast_meta; drop table holdfast_records`), nil, `%: schema of "holdfast_" is missing;`},
 		{"newer schema", script(`update holdfast_meta set value = 9 where key = 'version'`), nil, `%: schema of "holdfast_" is version 9, newer than this program (1): upgrade the program`},
 		{"newer schema to create in", script(`update holdfast_meta set value = 9 where key = 'version'`), &Options{Create: true}, `%: schema of "holdfast_" is version 9, newer than this program (1): upgrade the program`},
-		{"unknown danger", nil, &Options{Allow: []string{"fire"}}, `unknown danger "fire" to allow: network-fs, async-commit`},
+		{"unknown danger", nil, &Options{Allow: []string{"fire"}}, `cannot allow "fire": it is none of async-commit, network-fs`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "a?b#c%20.db")
@@ -122,8 +123,8 @@ func TestClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Keys(t.Context(), 0, "", 1); err != errClosed {
-		t.Errorf("got %v, want %v", err, errClosed)
+	if _, err := s.Keys(t.Context(), 0, "", 1); err != sqlstore.ErrClosed {
+		t.Errorf("got %v, want %v", err, sqlstore.ErrClosed)
 	}
 }
 

@@ -186,7 +186,7 @@ func TestProcessKilled(t *testing.T) {
 		if err != nil || !out2[0].Won {
 			t.Fatalf("a write after the kill: %+v, error %v", out2, err)
 		}
-		err = s.names.use(t.Context(), func(c *conn) error {
+		err = s.names.Use(t.Context(), func(c *conn) error {
 			rows, err := c.strings(`pragma integrity_check`)
 			if err == nil && strings.Join(rows, "\n") != "ok" {
 				t.Errorf("the file is damaged: %s", rows)

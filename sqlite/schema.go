@@ -5,9 +5,8 @@ import (
 	"database/sql/driver"
 	_ "embed"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
+
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 //go:embed schema.sql
@@ -28,7 +27,7 @@ func Migrate(ctx context.Context, path string) error {
 		return err
 	}
 	defer s.Close()
-	err = s.names.use(ctx, func(c *conn) error {
+	err = s.names.Use(ctx, func(c *conn) error {
 		return c.transaction(ctx, true, func() error { return c.script(schema) })
 	})
 	if err != nil {
@@ -49,7 +48,7 @@ func Verify(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	return s.names.use(ctx, func(c *conn) error {
+	return s.names.Use(ctx, func(c *conn) error {
 		var got map[string]string
 		err := retry(ctx, func() (err error) {
 			got, err = c.objects()
@@ -58,16 +57,7 @@ func Verify(ctx context.Context, path string) error {
 		if err != nil {
 			return s.explain(err)
 		}
-		for _, name := range slices.Sorted(maps.Keys(want)) {
-			switch got[name] {
-			case want[name]:
-			case "":
-				return fmt.Errorf("schema in %s: %s is missing; create it with sqlite.Migrate or: holdfast schema apply", s.path, name)
-			default:
-				return fmt.Errorf("schema in %s: %s is not as published; compare it with: holdfast schema print", s.path, name)
-			}
-		}
-		return nil
+		return sqlstore.Compare("in "+s.path, "", "sqlite.Migrate", want, got)
 	})
 }
 
@@ -95,40 +85,45 @@ func (c *conn) objects() (map[string]string, error) {
 
 // migrate creates the schema if there is none.
 func (c *conn) migrate(ctx context.Context) error {
-	if err := retry(ctx, c.verify); !errors.Is(err, errNoSchema) {
-		return err
+	version, err := c.version(ctx)
+	if err != nil || version != 0 {
+		return errors.Join(err, checkVersion(version))
 	}
 	return c.transaction(ctx, true, func() error { return c.script(schema) })
 }
 
-var errNoSchema = errors.New(`schema of "holdfast_" is missing; create it with sqlite.Migrate or: holdfast schema apply`)
-
 // verify tells whether the schema is there and of our version.
-func (c *conn) verify() error {
-	version, found := int64(0), false
+func (c *conn) verify(ctx context.Context) error {
+	version, err := c.version(ctx)
+	if err != nil {
+		return err
+	}
+	return checkVersion(version)
+}
+
+func checkVersion(version int64) error {
+	return sqlstore.CheckSchema(sqlstore.Tables{Prefix: "holdfast_"}, version, schemaVersion, "sqlite.Migrate")
+}
+
+// version is that of the schema, 0 if there is none.
+func (c *conn) version(ctx context.Context) (version int64, err error) {
 	ask := func() error {
 		return c.query(`select value from holdfast_meta where key = 'version'`, func(row []driver.Value) {
-			version, found = row[0].(int64)
+			version, _ = row[0].(int64)
 		})
 	}
-	if err := ask(); err != nil {
+	err = retry(ctx, func() error {
+		err := ask()
+		if err == nil {
+			return nil
+		}
 		// That a table is missing has no code of its own.
 		tables := 0
 		again := c.query(`select 1 from sqlite_master where type = 'table' and name = 'holdfast_meta'`, func([]driver.Value) { tables++ })
 		if again == nil && tables == 0 {
-			return errNoSchema
+			return nil
 		}
-		if err = ask(); err != nil { // another process may just have made it
-			return err
-		}
-	}
-	switch {
-	case !found:
-		return errNoSchema
-	case version > schemaVersion:
-		return fmt.Errorf(`schema of "holdfast_" is version %d, newer than this program (%d): upgrade the program`, version, schemaVersion)
-	case version < schemaVersion:
-		return fmt.Errorf(`schema of "holdfast_" is version %d, this program needs %d; the owner of the file runs: holdfast schema apply`, version, schemaVersion)
-	}
-	return nil
+		return ask() // another process may just have made it
+	})
+	return version, err
 }

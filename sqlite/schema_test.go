@@ -24,7 +24,7 @@ func TestSchema(t *testing.T) {
 	}
 	s := fresh(t)
 	for range 2 { // also after a repetition
-		err = s.names.use(t.Context(), func(c *conn) error {
+		err = s.names.Use(t.Context(), func(c *conn) error {
 			got, err := c.objects()
 			if err == nil && !maps.Equal(got, want) {
 				t.Errorf("the file has %q, published is %q", got, want)

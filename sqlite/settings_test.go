@@ -137,7 +137,7 @@ func one(t *testing.T, s *Store) {
 		"pragma journal_mode": "wal",
 		"pragma synchronous":  "2",
 	} {
-		err := s.names.use(t.Context(), func(c *conn) error {
+		err := s.names.Use(t.Context(), func(c *conn) error {
 			got, err := c.strings(query)
 			if err == nil && fmt.Sprint(got) != "["+want+"]" {
 				t.Errorf("%s is %s, want %s", query, got, want)
@@ -156,7 +156,7 @@ func TestJournalModeChanged(t *testing.T) {
 	s := fresh(t)
 	hold(t, s, "a", "1")
 	failed := errors.New("failed")
-	if err := s.names.use(t.Context(), func(*conn) error { return failed }); err != failed { // it is closed
+	if err := s.names.Use(t.Context(), func(*conn) error { return failed }); err != failed { // it is closed
 		t.Fatal(err)
 	}
 	other, err := sql.Open("sqlite", "file:"+s.path)

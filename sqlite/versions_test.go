@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 // meta reads or sets what is in holdfast_meta.
 func (s *Store) meta(t *testing.T, statement string, args ...driver.Value) (value int64) {
 	t.Helper()
-	err := s.names.use(t.Context(), func(c *conn) error {
+	err := s.names.Use(t.Context(), func(c *conn) error {
 		return c.query(statement, func(row []driver.Value) { value = row[0].(int64) }, args...)
 	})
 	if err != nil {
@@ -83,14 +84,14 @@ func TestSweepRaisesTheFloor(t *testing.T) {
 // A row that was written since a sweep has found it stays.
 func TestSweepLeavesWhatHasChanged(t *testing.T) {
 	s := fresh(t)
-	var found []row
+	var found []sqlstore.Row
 	for _, name := range []string{"again", "held", "left"} {
-		found = append(found, row{0, []byte(name), hold(t, s, name, "")})
+		found = append(found, sqlstore.Row{ID: []byte("\x00" + name), Version: hold(t, s, name, "")})
 	}
 	hold(t, s, "again", "")
 	hold(t, s, "held", "1")
-	s.meta(t, `update holdfast_records set version = ? where name = cast('held' as blob) returning version`, found[1].version)
-	err := s.names.use(t.Context(), func(c *conn) error {
+	s.meta(t, `update holdfast_records set version = ? where name = cast('held' as blob) returning version`, found[1].Version)
+	err := s.names.Use(t.Context(), func(c *conn) error {
 		gone, err := c.remove(found)
 		if gone != 1 {
 			t.Errorf("%d rows were removed, want the one that has not changed", gone)
@@ -131,7 +132,7 @@ func TestFailedBatch(t *testing.T) {
 // file keeps its connection from all others.
 func TestHeartbeatsApart(t *testing.T) {
 	s := fresh(t)
-	err := s.names.use(t.Context(), func(*conn) error { // as if it were at that
+	err := s.names.Use(t.Context(), func(*conn) error { // as if it were at that
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Sessions, Name: "s"}, Old: holdfast.IfEmpty, Value: []byte("1")}})

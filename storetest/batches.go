@@ -267,7 +267,7 @@ func heartbeats(h *harness) {
 	}
 	go func() {
 		for ctx.Err() == nil {
-			if _, err := h.store.CompareAndSwap(h.ctx, big); err != nil {
+			if _, err := contend(h.ctx, h.store, big...); err != nil {
 				busy <- err
 				return
 			}

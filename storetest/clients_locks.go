@@ -303,19 +303,15 @@ var waitCases = []clientCase{
 			a, b := h.client(longTTL), h.client(longTTL)
 			l := h.acquire(a, "a")
 			for _, wait := range []time.Duration{0, busy.Times(20 * time.Millisecond), busy.Times(150 * time.Millisecond)} {
-				for {
+				h.held(wait, func(wait time.Duration) error {
 					began := time.Now()
 					_, err := b.Acquire(h.ctx, "a", holdfast.MaxWait(wait))
 					if took := time.Since(began); took < wait || took > wait+h.soon {
 						h.Errorf("MaxWait(%v) took %v", wait, took)
 					}
 					h.waiting("a", 0)
-					// A machine or a store that is busy may not answer in so short a time.
-					if wait *= 2; errors.Is(err, holdfast.ErrHeld) || wait == 0 || wait > h.soon || !h.slow() {
-						h.is("Acquire", err, holdfast.ErrHeld)
-						break
-					}
-				}
+					return err
+				})
 			}
 			h.release(l)
 			h.empty("a")

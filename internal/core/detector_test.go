@@ -11,6 +11,7 @@ type look struct {
 	beat    int64 // 0: there is no record
 	age     int   // of the record by the store's clock, in seconds; -1: it has none
 	mark    bool  // the beat is suspected
+	dead    bool  // there is a tombstone
 	stale   bool
 	version Version
 	want    Verdict
@@ -29,6 +30,8 @@ func TestDetector(t *testing.T) {
 		{"a mark of now", []look{{at: 0, beat: 1, age: 12, want: Suspect}, {at: 1, beat: 1, age: 1, mark: true}}},
 		{"no record", []look{{at: 0, age: -1}, {at: 1, age: -1, want: Adopt}}},
 		{"a record comes", []look{{at: 0, age: -1}, {at: 1, beat: 1, age: -1}, {at: 2, beat: 1, age: -1}}},
+		{"a tombstone", []look{{at: 0, beat: 1, age: -1}, {at: 1, beat: 1, age: -1, dead: true, want: Dead}}},
+		{"a tombstone at the first look", []look{{at: 0, beat: 1, age: -1, dead: true, want: Dead}}},
 		{"a stale read of what was is no news", []look{{at: 0, beat: 2, age: -1, version: 20}, {at: 4, beat: 1, age: -1, version: 10, stale: true}, {at: 10, beat: 2, age: -1, version: 20, want: Bury}}},
 	} {
 		var d Detector
@@ -37,6 +40,9 @@ func TestDetector(t *testing.T) {
 				Age: time.Duration(l.age) * time.Second, Asked: Instant(l.at) * Instant(time.Second), Got: Instant(l.at) * Instant(time.Second), Stale: l.stale}
 			if l.mark {
 				s.Record.Suspected = &Suspicion{}
+			}
+			if l.dead {
+				s.Record.Dead = 1
 			}
 			if s.Absent {
 				s.Record = SessionRecord{}

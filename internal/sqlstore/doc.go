@@ -1,6 +1,7 @@
-// Package sqlstore is what the stores on SQL servers share: how keys become rows, what
-// is done about losers, deadlocks and locked rows, how old a record is, and what a
-// schema is called. What a database does in its own words is a Dialect.
+// Package sqlstore is what the stores on SQL databases share: how keys become rows, what
+// is done about losers, deadlocks and locked rows, how old a record is, the connections
+// that a store has for itself, the comparison of a schema with what is there, and the
+// dangers of a server. What a database does in its own words is a Dialect.
 //
 // # Rows
 //
@@ -11,8 +12,10 @@
 // computed under the row lock. No statement reads first and writes then, so the
 // isolation level of the caller's connections does not matter.
 //
-// A Dialect is seven methods and not a table of texts: arrays against lists of values,
-// RETURNING against the last inserted id, and the meaning of an error are not texts.
+// The statements of a server are in its statements.sql, whole and by name (see Texts). A
+// Dialect is seven methods that send them and not the texts alone: arrays against lists of
+// values and RETURNING against the last inserted id are not texts. SQLite has a column for
+// the space, and a batch is a transaction of single statements there.
 //
 // # Taking a free name
 //

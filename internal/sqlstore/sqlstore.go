@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -61,8 +60,8 @@ type Row struct {
 // A Write is a holdfast.Write to a row.
 type Write struct {
 	ID    []byte
-	Old   int64 // holdfast.IfEmpty, or above 0
-	Value []byte
+	Old   int64  // holdfast.IfEmpty, or above 0
+	Value []byte // never nil, which would be null
 	Wake  string // as in holdfast.Write
 	Lazy  bool
 	Hurry bool // another of its batch has waited for a locked row
@@ -115,17 +114,21 @@ func (s *Store) load(ctx context.Context, db Dialect, ids [][]byte) ([]holdfast.
 	if len(ids) == 1 {
 		return records, s.loadSorted(ctx, db, ids, func(r holdfast.Record, _ []byte) { records[0] = r })
 	}
-	where := make(map[string][]int, len(ids))
-	for i, id := range ids {
-		where[string(id)] = append(where[string(id)], i)
+	order := make([]int, len(ids)) // of ids in all
+	for i := range order {
+		order[i] = i
 	}
-	sorted := slices.Clone(ids)
-	slices.SortFunc(sorted, bytes.Compare)
-	sorted = slices.CompactFunc(sorted, bytes.Equal)
+	slices.SortFunc(order, func(a, b int) int { return bytes.Compare(ids[a], ids[b]) })
+	all := make([][]byte, len(ids))
+	for i, o := range order {
+		all[i] = ids[o]
+	}
+	sorted := slices.CompactFunc(slices.Clone(all), bytes.Equal)
 	for part := range slices.Chunk(sorted, maxLoad) {
 		err := s.loadSorted(ctx, db, part, func(r holdfast.Record, id []byte) {
-			for _, i := range where[string(id)] {
-				records[i] = r
+			i, _ := slices.BinarySearchFunc(all, id, bytes.Compare)
+			for ; i < len(all) && bytes.Equal(all[i], id); i++ {
+				records[order[i]] = r
 			}
 		})
 		if err != nil {
@@ -172,8 +175,12 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 			return nil, err
 		}
 		beats = beats && w.Key.Space == holdfast.Sessions
+		value := w.Value
+		if value == nil {
+			value = []byte{}
+		}
 		if w.Old == holdfast.IfEmpty || w.Old > 0 { // else it cannot win
-			ws = append(ws, Write{ID: ID(w.Key), Old: w.Old, Value: w.Value, Wake: w.Wake, Lazy: w.Lazy})
+			ws = append(ws, Write{ID: ID(w.Key), Old: w.Old, Value: value, Wake: w.Wake, Lazy: w.Lazy})
 			where = append(where, i)
 		}
 	}
@@ -326,7 +333,7 @@ const sweepBatch = 500
 // Sweep implements holdfast.Sweeper. It looks for rows without locking any, and
 // removes those that have not changed since.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
-	var after []byte
+	after := []byte{}
 	for {
 		var found []Row
 		err := s.again(ctx, s.Names, func() (err error) {
@@ -349,18 +356,4 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 			return removed, nil
 		}
 	}
-}
-
-// CheckSchema compares the version of a schema, as found, with that a program
-// needs. migrate is what creates it, in Go.
-func CheckSchema(t Tables, found, need int64, migrate string) error {
-	switch {
-	case found == 0:
-		return fmt.Errorf("schema of %q is missing; create it with %s or: holdfast schema apply", t.String(), migrate)
-	case found > need:
-		return fmt.Errorf("schema of %q is version %d, newer than this program (%d): upgrade the program", t.String(), found, need)
-	case found < need:
-		return fmt.Errorf("schema of %q is version %d, this program needs %d; the owner of the tables runs: holdfast schema apply", t.String(), found, need)
-	}
-	return nil
 }

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -80,4 +81,23 @@ func Statements(script string) (list []string) {
 		list = append(list, b.String())
 	}
 	return list
+}
+
+var named = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{\{([^{}]+)\}\}`) })
+
+// Texts reads a file of named texts. Each follows a line "--- name"; {{name}} in it is
+// another text, from above. Lines of comment are left out.
+func Texts(file string) map[string]string {
+	lines := slices.DeleteFunc(strings.Split(file, "\n"), func(line string) bool { return strings.HasPrefix(line, "-- ") })
+	texts := make(map[string]string)
+	for _, part := range strings.Split(strings.Join(lines, "\n"), "--- ")[1:] {
+		name, text, _ := strings.Cut(part, "\n")
+		texts[name] = named().ReplaceAllStringFunc(strings.TrimSpace(text), func(s string) string {
+			if other, ok := texts[s[2:len(s)-2]]; ok {
+				return other
+			}
+			return s // the caller puts something in its place
+		})
+	}
+	return texts
 }

@@ -132,6 +132,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 			}
 		}
 		ended = r.hold(holdfast.Locks{lock})
+		r.settle()
 		if isLost(ended) && r.asked == nil {
 			say("%s", ended)
 			stop = r.endOnSignal(cancel)

@@ -25,6 +25,7 @@ import (
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/etcd"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-lock/holdfast/internal/busy"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 )
 
@@ -131,6 +132,11 @@ func (s shop) play(t *testing.T, dir, file string) {
 	var server *servers.Server
 	var proxy *servers.Proxy
 	stores := map[string]string{"AGO": `\ds ago`, "BEAT_AGE": `[0-9.]+`} // by the variables that scripts know them by
+	// A lease that is lost in a script, after how much silence, and what is left of it then.
+	stores["LEASE"], stores["SILENT"], stores["LEFT"] = busy.Times(3*time.Second).String(), `[12]\.\ds`, `\d+ms`
+	if busy.Stretch() > 1 {
+		stores["SILENT"], stores["LEFT"] = `\d\.\ds`, `[\d.]+m?s`
+	}
 	if s.server != nil {
 		var opts *servers.Options
 		if dir == "faults" {

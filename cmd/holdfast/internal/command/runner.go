@@ -24,19 +24,20 @@ type holding interface {
 
 // A runner runs one command under a holding.
 type runner struct {
-	argv    []string
-	names   []string
-	files   bool   // it is about files, not a store
-	last    string // what is done when the command has ended, and all it started
-	kept    string // what is so until then
-	again   bool   // after a loss the command is run again
-	started func() // called when the command runs; may be nil
-	lease   *lease
-	guard   *guard.Guard
-	shared  bool // the command shares our process group and terminal
-	keys    *guard.Keys
-	sent    chan syscall.Signal // by a process, not by a key
-	signals chan os.Signal
+	argv     []string
+	names    []string
+	files    bool   // it is about files, not a store
+	last     string // what is done when the command has ended, and all it started
+	kept     string // what is so until then
+	again    bool   // after a loss the command is run again
+	started  func() // called when the command runs; may be nil
+	lease    *lease
+	guard    *guard.Guard
+	shared   bool // the command shares our process group and terminal
+	keys     *guard.Keys
+	signals  chan os.Signal
+	decided  chan decision
+	deciding int // signals of which it is not decided yet whether they came from a key
 
 	asked *killed // to end, while the command ran
 	rest  *rest   // processes that could not be killed; nil: there are none
@@ -69,7 +70,7 @@ func newRunner(argv, names []string, l *lease) *runner {
 		keys = guard.Listen()
 	}
 	return &runner{
-		keys: keys, sent: make(chan syscall.Signal, 16),
+		keys: keys, decided: make(chan decision, 16),
 		argv: argv, names: names, last: quoteAll(names) + " is released", kept: quoteAll(names) + " stays held",
 		lease: l, shared: shared, signals: catch(shared),
 	}

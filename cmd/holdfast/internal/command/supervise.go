@@ -39,8 +39,10 @@ func (r *runner) supervise() guard.Event {
 			r.stop()
 		case sig := <-r.signals:
 			r.signalled(sig)
-		case sig := <-r.sent:
-			r.pass(sig)
+		case d := <-r.decided:
+			if r.deciding--; !d.typed {
+				r.pass(d.sig)
+			}
 		}
 		if r.rest != nil && r.rest.hopeless() && !r.again {
 			return guard.Event{Ended: true, Why: guard.Told, Alive: r.rest.alive}
@@ -71,16 +73,32 @@ func (r *runner) signalled(sig os.Signal) {
 	case r.rest != nil && ends(sig):
 		r.rest.insist(sig.(syscall.Signal))
 	case r.shared && isKey(sig): // of the terminal, which has sent it to the command, too?
+		r.deciding++
 		go func() {
-			if sig := sig.(syscall.Signal); !r.keys.Typed(sig) {
-				r.sent <- sig
-			}
+			sig := sig.(syscall.Signal)
+			r.decided <- decision{sig, r.keys.Typed(sig)}
 		}()
 	case isStop(sig):
 		r.guard.Signal(sig.(syscall.Signal))
 		standStill()
 	default:
 		r.pass(sig.(syscall.Signal))
+	}
+}
+
+// A decision says whether a signal came from a key, which has sent it to the command, too.
+type decision struct {
+	sig   syscall.Signal
+	typed bool
+}
+
+// settle waits, after the command has ended, for decisions about signals that came while it
+// ran. They belong to that command, and not to the one of the next term.
+func (r *runner) settle() {
+	for ; r.deciding > 0; r.deciding-- {
+		if d := <-r.decided; !d.typed && ends(d.sig) {
+			r.asked = &killed{sig: d.sig}
+		}
 	}
 }
 

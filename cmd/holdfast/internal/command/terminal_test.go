@@ -130,6 +130,25 @@ func TestInterruptSent(t *testing.T) {
 	}
 }
 
+// A signal that somebody sends to a leader ends elect, also if its term ends before it is
+// known that no key has sent it: the command of a next term does not begin.
+func TestInterruptAtTheEndOfATerm(t *testing.T) {
+	s := newScreen(t)
+	s.enter(`holdfast elect x -- sh -c 'echo "lea""ding"; exec sleep 1000'; echo "sta""tus $?"`)
+	s.expect("leading")
+	claim := s.claim()
+	c := exec.Command("holdfast", "break", "x", "--token", fmt.Sprint(claim.Token), "--yes", "--reason", "a new term")
+	c.Env = append(os.Environ(), "XDG_STATE_HOME="+s.dir, "XDG_RUNTIME_DIR="+s.dir)
+	syscall.Kill(claim.Owner.PID, syscall.SIGINT)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	s.expect(`lost "x"`)
+	if text := s.expect("status "); strings.Contains(text, "leading") {
+		t.Errorf("a command began after the signal: %q", text)
+	}
+}
+
 func TestSuspendKey(t *testing.T) {
 	s := newScreen(t)
 	s.enter("holdfast run x -- cat; echo \"sta\"\"tus $?\"")
@@ -183,6 +202,12 @@ func TestSuspendTooLong(t *testing.T) {
 // holder is the process that holds x in the screen's store.
 func (s *screen) holder() int {
 	s.t.Helper()
+	return s.claim().Owner.PID
+}
+
+// claim is that of the one who holds x.
+func (s *screen) claim() claimJSON {
+	s.t.Helper()
 	c := exec.Command("holdfast", "show", "--json", "x")
 	c.Env = append(os.Environ(), "XDG_STATE_HOME="+s.dir, "XDG_RUNTIME_DIR="+s.dir)
 	out, err := c.Output()
@@ -193,7 +218,7 @@ func (s *screen) holder() int {
 	if err != nil || len(info.Holders) != 1 {
 		s.t.Fatalf("%v: %s", err, out)
 	}
-	return info.Holders[0].Owner.PID
+	return info.Holders[0]
 }
 
 // awaitHolder is until somebody holds x in the screen's store.

@@ -10,67 +10,65 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
-// A sighting is one look at a session's record.
-type sighting struct {
+// A sessionRead is one read of a session's record.
+type sessionRead struct {
 	rec   Record
 	asked core.Instant // before the call was sent
 	got   core.Instant // after it had been answered
 	stale bool         // it may be out of date: nothing is done on it
 }
 
-// judge is a failure detector with what it needs of its client.
-type judge struct {
-	c        *Client
-	mu       sync.Mutex
-	detector core.Detector // has no session that is dead, or no longer ahead of us
-	hurried  bool
+// A detector is a failure detector with what it needs of its client.
+type detector struct {
+	c       *Client
+	mu      sync.Mutex
+	seen    core.Detector // has no session that is dead, or no longer ahead of us
+	hurried bool
+	since   core.Instant
 }
 
-func (j *judge) forget(keep func(session string) bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.detector.Forget(keep)
+func (d *detector) forget(keep func(session string) bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.seen.Forget(keep)
 }
 
-// hurry has the poll loop look at the sessions soon.
-func (j *judge) hurry() { j.mu.Lock(); j.hurried = true; j.mu.Unlock() }
-
-// due says whether a judgement of one of the sessions is due at t, or a hint
-// has come.
-func (j *judge) due(sessions []string, t core.Instant) bool {
-	at := j.next(sessions)
-	return at != core.Never && at <= t
+// hurry has the poll loop read the sessions at once.
+func (d *detector) hurry() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hurried, d.since = true, d.c.now()
 }
 
-// next is when one of the sessions is to be looked at; never: no such time is known.
-func (j *judge) next(sessions []string) core.Instant {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.hurried {
-		return j.c.now()
+// next is when one of the sessions is to be read; never: no such time is known.
+func (d *detector) next(sessions []string) core.Instant {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.hurried {
+		return d.since
 	}
-	return j.detector.Next(sessions)
+	return d.seen.Next(sessions)
 }
 
-// consider judges one sighting.
-func (j *judge) consider(session string, s sighting) (core.Judgement, core.Observer) {
-	c := j.c
+// observe judges one read of a session.
+func (d *detector) observe(session string, s sessionRead) (core.Judgement, core.Observer) {
+	c := d.c
 	o := core.Observer{By: c.owner.String(), Patient: c.isWaiting(), TTL: c.ttlGuess(), Clocks: clocks()}
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	version := core.Version(s.rec.Version)
-	rec, ok := j.detector.Known(session, version)
+	rec, ok := d.seen.Known(session, version)
 	if !ok {
 		var err error
 		if rec, err = core.DecodeSession(s.rec.Value); err != nil {
 			return core.Judgement{Session: session, Record: rec}, o
 		}
 	}
-	if rec.Detached && !j.detector.Watches(session, rec) {
+	if rec.Detached && !d.seen.Watches(session, rec) {
 		o.Ago = c.proof.recall(session, rec)
 	}
 	o.Now = c.now() // read later than the first sight: that is on the safe side
-	return j.detector.Observe(session, core.Sighting{Record: rec, Absent: len(s.rec.Value) == 0, Version: version,
+	return d.seen.Observe(session, core.Sighting{Record: rec, Absent: len(s.rec.Value) == 0, Version: version,
 		Age: s.rec.Age, Asked: s.asked, Got: s.got, Stale: s.stale}, o), o
 }
 
@@ -80,8 +78,8 @@ func (c *Client) isWaiting() bool {
 	return c.waiting
 }
 
-// loadSessions looks at session records.
-func (c *Client) loadSessions(ctx context.Context, ids []string) (map[string]sighting, error) {
+// loadSessions reads session records.
+func (c *Client) loadSessions(ctx context.Context, ids []string) (map[string]sessionRead, error) {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	keys := make([]Key, 0, len(ids))
 	for _, id := range ids {
@@ -89,7 +87,7 @@ func (c *Client) loadSessions(ctx context.Context, ids []string) (map[string]sig
 			keys = append(keys, Key{Sessions, id})
 		}
 	}
-	looks := make(map[string]sighting, len(keys))
+	looks := make(map[string]sessionRead, len(keys))
 	if len(keys) == 0 {
 		return looks, nil
 	}
@@ -99,23 +97,23 @@ func (c *Client) loadSessions(ctx context.Context, ids []string) (map[string]sig
 		return nil, err
 	}
 	for i, k := range keys {
-		looks[k.Name] = sighting{rec: recs[i], asked: asked, got: c.now()}
+		looks[k.Name] = sessionRead{rec: recs[i], asked: asked, got: c.now()}
 	}
 	return looks, nil
 }
 
-// judgeAll judges sessions and does what follows from it. It reports whether
+// detect judges sessions and does what follows from it. It reports whether
 // any is newly known to be dead. names are those where they were seen to have claims,
 // besides where this client waits.
-func (c *Client) judgeAll(ctx context.Context, looks map[string]sighting, names ...string) (died bool) {
-	c.judge.mu.Lock()
-	c.judge.hurried = false
-	c.judge.mu.Unlock()
-	return c.judgeBy(&c.judge, ctx, looks, names...)
+func (c *Client) detect(ctx context.Context, looks map[string]sessionRead, names ...string) (died bool) {
+	c.detector.mu.Lock()
+	c.detector.hurried = false
+	c.detector.mu.Unlock()
+	return c.detectBy(&c.detector, ctx, looks, names...)
 }
 
-// judgeBy is judgeAll by what another judge than that of waits has seen.
-func (c *Client) judgeBy(j *judge, ctx context.Context, looks map[string]sighting, names ...string) (died bool) {
+// detectBy is detect by another detector than that of waits.
+func (c *Client) detectBy(d *detector, ctx context.Context, looks map[string]sessionRead, names ...string) (died bool) {
 	var unsure []string
 	for _, id := range slices.Sorted(maps.Keys(looks)) {
 		s := looks[id]
@@ -125,7 +123,7 @@ func (c *Client) judgeBy(j *judge, ctx context.Context, looks map[string]sightin
 		if skip {
 			continue
 		}
-		v, o := j.consider(id, s)
+		v, o := d.observe(id, s)
 		if v.Verdict == core.Alive && !v.Record.Detached && len(s.rec.Value) > 0 && c.proof.near(id) && c.proof.dead(id) {
 			v = v.Bury(provenDead, o)
 		}
@@ -138,10 +136,10 @@ func (c *Client) judgeBy(j *judge, ctx context.Context, looks map[string]sightin
 		}
 	}
 	if died {
-		c.buried()
+		c.afterDeath()
 	}
 	if len(unsure) > 0 {
-		died = c.judgeBy(j, ctx, c.loadUnsure(ctx, unsure), names...) || died
+		died = c.detectBy(d, ctx, c.loadUnsure(ctx, unsure), names...) || died
 	}
 	return died
 }
@@ -158,9 +156,9 @@ func (c *Client) ttlGuess() time.Duration {
 	return DefaultTTL
 }
 
-// claimStands looks again at the records where a session was seen to have a
+// claimTTL looks again at the records where a session was seen to have a
 // claim, and returns the longest TTL of those that still stand; 0: none does.
-func (c *Client) claimStands(ctx context.Context, session string, names []string) (ttl time.Duration) {
+func (c *Client) claimTTL(ctx context.Context, session string, names []string) (ttl time.Duration) {
 	its := func(cl core.Claim) bool { return cl.Session == session }
 	has := func(r core.LockRecord) bool {
 		return slices.ContainsFunc(r.Holders, its) || slices.ContainsFunc(r.Waiters, its)
@@ -214,7 +212,7 @@ func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Durati
 		c.knowDead(id, j.Record, age)
 		return true
 	case core.Adopt:
-		ttl := c.claimStands(ctx, id, names)
+		ttl := c.claimTTL(ctx, id, names)
 		if ttl == 0 {
 			return false // it has left in order since we saw its claim
 		}
@@ -255,15 +253,15 @@ func (c *Client) knowDead(id string, tomb core.SessionRecord, age time.Duration)
 	c.mu.Lock()
 	grace, news := c.deaths.Know(id, tomb, age, c.now(), clocks())
 	if news && grace > 0 {
-		c.machine.AfterFunc(grace, c.buried)
+		c.machine.AfterFunc(grace, c.afterDeath)
 	}
 	c.mu.Unlock()
-	c.judge.forget(func(session string) bool { return session != id })
+	c.detector.forget(func(session string) bool { return session != id })
 	c.proof.bury(id)
 }
 
-// buryProven buries sessions whose death the kernel has proved.
-func (c *Client) buryProven(ids []string) {
+// declareDead buries sessions whose death the kernel has proved.
+func (c *Client) declareDead(ids []string) {
 	ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
 	defer cancel()
 	looks, err := c.loadSessions(ctx, ids)
@@ -271,7 +269,7 @@ func (c *Client) buryProven(ids []string) {
 		c.pause(c.jitter(firstPoll))
 		return
 	}
-	c.judgeAll(ctx, looks)
+	c.detect(ctx, looks)
 	for _, id := range ids {
 		if len(looks[id].rec.Value) == 0 {
 			// It ended, or never began: its claims are judged as without a record.
@@ -280,9 +278,9 @@ func (c *Client) buryProven(ids []string) {
 	}
 }
 
-// buryOwn writes the tombstone of our own session, which has ended in order: its claims
+// writeTombstone writes the tombstone of our own session, which has ended in order: its claims
 // are void once grace is over.
-func (c *Client) buryOwn(ctx context.Context, s *session, grace time.Duration) error {
+func (c *Client) writeTombstone(ctx context.Context, s *session, grace time.Duration) error {
 	_, err := c.update(ctx, Key{Sessions, s.id}, Everyone, func(r Record) ([]byte, error) {
 		rec, _ := core.DecodeSession(r.Value) // what cannot be read gives way
 		tomb, ok := rec.Closed(&c.owner, s.life.TTL(), grace, clocks())

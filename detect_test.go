@@ -1,0 +1,20 @@
+package holdfast
+
+import (
+	"testing"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+)
+
+// A notification of a death has the sessions ahead read in the next round of the poll loop,
+// on a clock that goes on between two looks at it. (The fake clock of the other tests does
+// not.)
+func TestDeathIsReadAtOnce(t *testing.T) {
+	c := &Client{}
+	c.detector.c = c
+	c.detector.hurry()
+	now := c.now()
+	if at := c.detector.next(nil); at == core.Never || at > now {
+		t.Errorf("the sessions are read %v after the round that follows the notification", at.Sub(now))
+	}
+}

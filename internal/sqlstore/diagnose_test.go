@@ -1,0 +1,56 @@
+package sqlstore
+
+import (
+	"testing"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+type fakeServer map[string]string
+
+func (s fakeServer) Setting(name string) string { return s[name] }
+
+// What puts locks at risk is refused unless it is accepted by its own name.
+func TestDangers(t *testing.T) {
+	on := func(name string) func(fakeServer) bool {
+		return func(s fakeServer) bool { return s[name] == "2" }
+	}
+	ds := Dangers[fakeServer]{
+		{Name: "fire", Subject: "heat", There: on("a"), Text: "a is $a: it burns", Cure: "Set a = 1"},
+		{Name: "water", Subject: "damp", There: on("b"), Text: "b is $b", Cure: "Set b = 1"},
+	}
+	if err := ds.Check([]string{"water", "air"}); err == nil || err.Error() != `cannot allow "air": it is none of fire, water` {
+		t.Errorf("got %v", err)
+	}
+	wet := fakeServer{"a": "1", "b": "2"}
+	if err := ds.Refuse(wet, []string{"fire"}); err == nil || err.Error() != `b is 2. Set b = 1, or accept it: allow "water"` {
+		t.Errorf("got %v", err)
+	}
+	if err := ds.Refuse(wet, []string{"water"}); err != nil {
+		t.Error(err)
+	}
+	for _, test := range []struct {
+		server fakeServer
+		allow  []string
+		want   holdfast.Finding
+	}{
+		{wet, nil, holdfast.Finding{Level: holdfast.Failure, Subject: "damp", Text: "b is 2. Set b = 1"}},
+		{wet, []string{"fire"}, holdfast.Finding{Level: holdfast.Failure, Subject: "damp", Text: "b is 2. Set b = 1"}},
+		{wet, []string{"water"}, holdfast.Finding{Level: holdfast.Warning, Subject: "damp", Text: "water is accepted: b is 2"}},
+		{fakeServer{"a": "1"}, nil, holdfast.Finding{Level: holdfast.Good, Subject: "durability", Text: "a 1"}},
+	} {
+		var r Report
+		ds.Report(&r, test.server, test.allow, "a $a")
+		if len(r) != 1 || r[0] != test.want {
+			t.Errorf("%v, allowed %q: %+v, want %+v", test.server, test.allow, r, test.want)
+		}
+	}
+}
+
+// A text has those above it in place of their names, and no comments.
+func TestTexts(t *testing.T) {
+	texts := Texts("-- of all\n\n--- clock\nnow()\n\n-- of one\n--- load all\nselect {{clock}}\n-- between\nfrom {records} -- {{x}}\n")
+	if want := "select now()\nfrom {records} -- {{x}}"; texts["load all"] != want || texts["clock"] != "now()" || len(texts) != 2 {
+		t.Errorf("got %q", texts)
+	}
+}
