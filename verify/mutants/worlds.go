@@ -25,7 +25,7 @@ var planted = []mutant{
 	{"world: claims of others are dropped", "P1", []edit{{"internal/core/reconcile.go",
 		"if !env.ours(c.Session) || n.wants(", "if n.wants("}}, world("X X, time stands still, 2 rounds")},
 	{"world: the window is counted from the answer", "R4", []edit{{"internal/core/window.go",
-		"until := sent.Add(", "until := now.Add("}}, world("X X")},
+		"until := sent.Add(", "until := now.Add("}}, world("X X, the TTL becomes shorter, from A holding and B waiting")},
 	{"world: declared dead after half a TTL", "R6", []edit{{"internal/core/detector.go",
 		"if stood >= w.ttl {", "if stood >= w.ttl/2 {"}}, world("X X")},
 	{"world: no record means dead", "Q6", []edit{{"internal/core/detector.go",
