@@ -222,7 +222,7 @@ var sql = []mutant{
 		"for update))"}}, postgres("TestSweepPassesLockedRows")},
 	{"pg: a row that is not idle is removed", "R2", []edit{{"postgres/statements.sql",
 		"{{clock}} {-} $2::bigint, $3::int)",
-		"{{clock}} {-} $2::bigint {*} 0, $3::int)"}}, postgres("TestStore$/^sweep_too_young$")},
+		"{{clock}} {-} ($2::bigint {*} 0), $3::int)"}}, postgres("TestStore$/^sweep_too_young$")},
 	{"pg: a new row may be below the floor", "R2", []edit{{"postgres/schema.sql",
 		"or new.version <= (select m.value from {meta} m where m.key = 'floor') then",
 		"then"}}, postgres("TestFloor/read_committed/one")},
