@@ -26,7 +26,7 @@ type request struct {
 	bad     error // a wrong option
 
 	// Guarded by c.mu until done is told on ch.
-	p    *place
+	p    *localQueue
 	core core.Request
 	done bool
 	told bool // Trace.Waiting was
@@ -165,7 +165,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		}
 		if !void && seemVoid && r.try() && !watched {
 			watched = true
-			void = c.outwatch(ctx, held)
+			void = c.watchSilent(ctx, held)
 		}
 		if void && r.try() && try < 3 && ctx.Err() == nil {
 			r = r.again()
@@ -205,7 +205,7 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		}
 	}
 	c.mu.Lock()
-	id, was := c.abandon(r)
+	id, was := c.cancel(r)
 	if !was {
 		c.unlock()
 		<-r.ch
@@ -320,11 +320,11 @@ func (c *Client) seemVoid(held *HeldError, looks map[string]sessionRead) bool {
 	return len(held.Holders) > 0
 }
 
-// outwatch looks at holders who seem to be dead until they have stood still for a TTL
+// watchSilent looks at holders who seem to be dead until they have stood still for a TTL
 // on our own clock, as a waiter would, or until the grace in a tombstone is over: a
 // process that asks once, and has seen nothing before, would otherwise never find out.
 // It ends as soon as one is seen alive.
-func (c *Client) outwatch(ctx context.Context, held *HeldError) (void bool) {
+func (c *Client) watchSilent(ctx context.Context, held *HeldError) (void bool) {
 	var ids []string
 	for _, cl := range held.Holders {
 		ids = append(ids, cl.Owner.Session)

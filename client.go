@@ -34,29 +34,29 @@ type Client struct {
 	stop context.CancelFunc
 	work sync.WaitGroup // goroutines of ours
 
-	mu       sync.Mutex // guards all below, and all of places, groups and sessions
-	places   map[string]*place
-	sess     *session // nil before the first claim and after a loss
-	deaths   core.Deaths
-	idle     map[string]*place       // places of which nothing is wanted, for their room
-	sweepAt  core.Instant            // when it is this client's turn to sweep; never: not known yet
-	sweeps   bool                    // it does
-	swept    bool                    // it did, or somebody else in its turn
-	wrote    time.Duration           // the TTL of the last session that wrote something; 0: none
-	lazy     map[string]core.Instant // names left without waiting for the disk, and when that was answered
-	later    []func()                // to be called when mu is not held
-	woken    []*request              // to be woken then
-	here     bool                    // the goroutine that holds mu will drive one place itself
-	mine     *place                  // that place
-	answers  bool                    // the store has answered once
-	debts    bool                    // a write of unknown outcome was left to the end of the session
-	closed   bool
-	using    int           // functions of Do and Election.Run that run
-	unused   chan struct{} // closed when closed and none of them runs
-	scratch  core.Env      // what env returns
-	claims   int64         // claim numbers used
-	quiet    chan struct{} // closed when closed and no place is left
-	detector detector
+	mu        sync.Mutex // guards all below, and all of local queues and sessions
+	queues    map[string]*localQueue
+	sess      *session // nil before the first claim and after a loss
+	deaths    core.Deaths
+	idle      map[string]*localQueue  // queues of names that nobody wants, kept for their memory
+	sweepAt   core.Instant            // when it is this client's turn to sweep; never: not known yet
+	sweeps    bool                    // it does
+	swept     bool                    // it did, or somebody else in its turn
+	wrote     time.Duration           // the TTL of the last session that wrote something; 0: none
+	lazy      map[string]core.Instant // names left without waiting for the disk, and when that was answered
+	later     []func()                // to be called when mu is not held
+	woken     []*request              // to be woken then
+	here      bool                    // the goroutine that holds mu will drive one place itself
+	mine      *localQueue             // that place
+	answers   bool                    // the store has answered once
+	ambiguous bool                    // a write of unknown outcome was left to the end of the session
+	closed    bool
+	using     int           // functions of Do and Election.Run that run
+	unused    chan struct{} // closed when closed and none of them runs
+	scratch   core.Env      // what env returns
+	claims    int64         // claim numbers used
+	quiet     chan struct{} // closed when closed and no place is left
+	detector  detector
 
 	sweepDetector detector // what sweeps have seen, of all sessions
 
@@ -74,9 +74,9 @@ func New(store Store, opts *Options) (*Client, error) {
 	}
 	c := &Client{
 		store:   store,
-		places:  make(map[string]*place),
+		queues:  make(map[string]*localQueue),
 		lazy:    make(map[string]core.Instant),
-		idle:    make(map[string]*place),
+		idle:    make(map[string]*localQueue),
 		unused:  make(chan struct{}),
 		quiet:   make(chan struct{}),
 		nudge:   make(chan struct{}, 1),

@@ -62,7 +62,7 @@ const closePatience = time.Second
 
 // endLocks ends all locks and requests, and reports whether there was a lock; c.mu is held.
 func (c *Client) endLocks() (holds bool) {
-	for _, p := range c.places {
+	for _, p := range c.queues {
 		held, eff := p.n.Close(ErrClosed, c.env())
 		holds = holds || held
 		c.perform(p, eff)
@@ -101,8 +101,8 @@ func (c *Client) awaitFunctions(s *session) (grace time.Duration, err error) {
 func (c *Client) awaitReleases(most, grace time.Duration) (patience, shut time.Duration, quiet bool) {
 	kept := grace > 0 // what is held then goes with the tombstone
 	c.mu.Lock()
-	for _, p := range c.places {
-		left, eff := p.n.Part(kept, c.env())
+	for _, p := range c.queues {
+		left, eff := p.n.ReleaseAll(kept, c.env())
 		grace = max(grace, left)
 		c.perform(p, eff)
 	}
@@ -125,7 +125,7 @@ func (c *Client) awaitReleases(most, grace time.Duration) (patience, shut time.D
 func (c *Client) endSession(holds, quiet bool, grace, patience time.Duration) error {
 	c.mu.Lock()
 	s := c.sess
-	clean := quiet && grace == 0 && !c.debts
+	clean := quiet && grace == 0 && !c.ambiguous
 	c.mu.Unlock()
 	if s == nil {
 		return nil
@@ -171,7 +171,7 @@ func (c *Client) checkQuiet() {
 	if !c.closed {
 		return
 	}
-	for _, p := range c.places {
+	for _, p := range c.queues {
 		if !p.n.Quiet(c.now()) {
 			return
 		}

@@ -125,7 +125,7 @@ func (c *Client) detectBy(d *detector, ctx context.Context, looks map[string]ses
 		}
 		v, o := d.observe(id, s)
 		if v.Verdict == core.Alive && !v.Record.Detached && len(s.rec.Value) > 0 && c.proof.near(id) && c.proof.dead(id) {
-			v = v.Bury(provenDead, o)
+			v = v.DeclareDead(provenDead, o)
 		}
 		if s.stale && v.Verdict != core.Alive {
 			unsure = append(unsure, id)
@@ -165,7 +165,7 @@ func (c *Client) claimTTL(ctx context.Context, session string, names []string) (
 	}
 	names = slices.Clone(names)
 	c.mu.Lock()
-	for _, p := range c.places {
+	for _, p := range c.queues {
 		if rec, _ := p.n.Record(); has(*rec) && !slices.Contains(names, p.name) {
 			names = append(names, p.name)
 		}
@@ -186,7 +186,7 @@ func (c *Client) claimTTL(ctx context.Context, session string, names []string) (
 	c.mu.Lock()
 	defer c.unlock()
 	for i, name := range names {
-		if p := c.places[name]; p != nil && p.n.Known() {
+		if p := c.queues[name]; p != nil && p.n.Known() {
 			c.seeRecord(p, recs[i], asked)
 		}
 		rec, err := lockOf(recs[i])
@@ -223,7 +223,7 @@ func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Durati
 		w.Value, w.Wake = j.Next.Encode(), id
 		c.store.CompareAndSwap(ctx, []Write{w})
 		c.log.Info("suspected", "session", id, "owner", j.Record.Owner)
-	case core.Bury:
+	case core.DeclareDead:
 		w.Value = j.Next.Encode()
 		outs, err := c.store.CompareAndSwap(ctx, []Write{w})
 		if err != nil {
@@ -240,7 +240,7 @@ func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Durati
 			return false // it lives
 		}
 		if outs[0].Won {
-			c.log.Info("buried", "session", id, "owner", j.Record.Owner, "why", j.Why)
+			c.log.Info("declared dead", "session", id, "owner", j.Record.Owner, "why", j.Why)
 		}
 		c.knowDead(id, tomb, outs[0].Record.Age)
 		return true
@@ -257,7 +257,7 @@ func (c *Client) knowDead(id string, tomb core.SessionRecord, age time.Duration)
 	}
 	c.mu.Unlock()
 	c.detector.forget(func(session string) bool { return session != id })
-	c.proof.bury(id)
+	c.proof.declareDead(id)
 }
 
 // declareDead buries sessions whose death the kernel has proved.
@@ -273,7 +273,7 @@ func (c *Client) declareDead(ids []string) {
 	for _, id := range ids {
 		if len(looks[id].rec.Value) == 0 {
 			// It ended, or never began: its claims are judged as without a record.
-			c.proof.bury(id)
+			c.proof.declareDead(id)
 		}
 	}
 }

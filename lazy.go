@@ -15,7 +15,7 @@ import (
 func (c *Client) afterBeat(sent core.Instant) {
 	c.mu.Lock()
 	defer c.unlock()
-	for _, p := range c.places {
+	for _, p := range c.queues {
 		c.perform(p, p.n.Beaten(c.env()))
 	}
 	var keys []Key
@@ -50,11 +50,11 @@ func (c *Client) recheck(keys []Key) {
 			if err != nil || !slices.ContainsFunc(rec.Holders, ours) && !slices.ContainsFunc(rec.Waiters, ours) {
 				continue
 			}
-			p := c.place(k.Name)
+			p := c.queue(k.Name)
 			if p.n.Idle() {
 				c.answers = true
 				c.perform(p, p.n.Saw(rec, core.Version(recs[i].Version), asked, c.env()))
-				c.kick(p)
+				c.reconcile(p)
 			}
 		}
 		c.unlock()

@@ -15,7 +15,7 @@ import (
 // A Lock is one grant of a name to one goroutine of this process.
 type Lock struct {
 	c      *Client
-	p      *place
+	p      *localQueue
 	sess   *session
 	token  int64
 	nr     int64 // of its claim
@@ -29,7 +29,7 @@ type Lock struct {
 	err    error // why it is no longer held; nil while it is
 	broken bool  // that is why
 	going  bool  // left has begun
-	left   departure
+	left   claimRelease
 	cancel context.CancelCauseFunc // of ctx
 	set    *lockSet
 
@@ -162,7 +162,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	t := l.c.now()
 	l.checkWindow(t)
 	var lost error
-	l.c.do(ctx, func() { lost = l.giveBack(t) })
+	l.c.do(ctx, func() { lost = l.releaseLocked(t) })
 	if lost != nil {
 		return lost
 	}
@@ -176,16 +176,16 @@ func (l *Lock) checkWindow(t core.Instant) {
 	}
 }
 
-// giveBack ends belief in a lock, and has its claim go; c.mu is held. It returns the error of a
+// releaseLocked ends belief in a lock, and has its claim go; c.mu is held. It returns the error of a
 // lock that had been lost before. One that was broken stays in the record until its work has
 // stopped: now it goes.
-func (l *Lock) giveBack(t core.Instant) (lost error) {
+func (l *Lock) releaseLocked(t core.Instant) (lost error) {
 	if l.err == nil {
 		l.end((*releasedError)(l))
 	} else if errors.Is(l.err, ErrLost) {
 		lost = l.err
 	}
-	l.c.letGo(l, t)
+	l.c.release(l, t)
 	return lost
 }
 
@@ -279,7 +279,7 @@ func (l *Lock) lose(why string, err error) {
 		l.c.mu.Lock()
 		defer l.c.unlock()
 		for _, o := range others {
-			l.c.letGo(o, l.c.now())
+			l.c.release(o, l.c.now())
 		}
 	})
 }
@@ -325,5 +325,5 @@ func (l *Lock) leave() (lost error) {
 	l.checkWindow(t)
 	l.c.mu.Lock()
 	defer l.c.unlock()
-	return l.giveBack(t)
+	return l.releaseLocked(t)
 }

@@ -60,7 +60,7 @@ func (c *Client) watchLoop(w Watcher) {
 		cancel()
 		c.mu.Lock()
 		c.scratch.Notified = false
-		for _, p := range c.places {
+		for _, p := range c.queues {
 			p.pace.PollAt(c.now()) // polled from here on
 		}
 		if c.watchIdle() || c.ctx.Err() != nil {
@@ -108,7 +108,7 @@ func (c *Client) notified(h Hint) {
 	if !c.scratch.Notified {
 		c.scratch.Notified = true
 		draw := c.machine.Int64N(core.Draws)
-		for _, p := range c.places {
+		for _, p := range c.queues {
 			p.pace.Polled(p.n, draw, c.env())
 		}
 	}
@@ -121,7 +121,7 @@ func (c *Client) notified(h Hint) {
 	}
 	switch {
 	case key == Key{}:
-		for _, p := range c.places {
+		for _, p := range c.queues {
 			c.readNotified(p)
 		}
 		if c.sess != nil && c.sess.life.Opened() {
@@ -130,7 +130,7 @@ func (c *Client) notified(h Hint) {
 		c.detector.hurry()
 		signal(c.nudge)
 	case key.Space == Names:
-		p := c.places[key.Name]
+		p := c.queues[key.Name]
 		switch {
 		case p == nil:
 		case c.isOurs(h.Wake):
@@ -147,14 +147,14 @@ func (c *Client) notified(h Hint) {
 }
 
 // readNotified takes in a notification for everyone of a name; c.mu is held.
-func (c *Client) readNotified(p *place) {
+func (c *Client) readNotified(p *localQueue) {
 	if at := p.pace.NotifiedAt(p.n, c.env()); at != core.Never {
 		c.readAt(p, at)
 	}
 }
 
 // readAt has the poll loop read a name at an instant; c.mu is held.
-func (c *Client) readAt(p *place, at core.Instant) {
+func (c *Client) readAt(p *localQueue, at core.Instant) {
 	if p.pace == nil {
 		p.pace = core.NewPace(0)
 	}

@@ -31,7 +31,7 @@ func (c *Client) startPolling() {
 // paced are the names of the client; c.mu is held.
 func (c *Client) paced() iter.Seq[core.Paced] {
 	return func(yield func(core.Paced) bool) {
-		for _, p := range c.places {
+		for _, p := range c.queues {
 			if !yield(p.paced()) {
 				return
 			}
@@ -39,10 +39,10 @@ func (c *Client) paced() iter.Seq[core.Paced] {
 	}
 }
 
-func (p *place) paced() core.Paced { return core.Paced{Key: p.name, Name: p.n, Pace: p.pace} }
+func (p *localQueue) paced() core.Paced { return core.Paced{Key: p.name, Name: p.n, Pace: p.pace} }
 
-// follow takes in where we are in the queue of a place; c.mu is held.
-func (c *Client) follow(p *place) {
+// follow takes in where we are in the queue of a name; c.mu is held.
+func (c *Client) follow(p *localQueue) {
 	if p.pace == nil && p.n.Waits() {
 		p.pace = core.NewPace(0)
 	}
@@ -89,9 +89,9 @@ func (c *Client) pollLoop() {
 	}
 }
 
-// nextRound is what is to be read now, and the places of the names that are due.
+// nextRound is what is to be read now, and the local queues of the names that are due.
 // It is nil, and the poll loop is over, if nothing is waited for.
-func (c *Client) nextRound() (r *core.Round, due []*place) {
+func (c *Client) nextRound() (r *core.Round, due []*localQueue) {
 	c.mu.Lock()
 	r = core.NextRound(c.paced(), c.env())
 	if !r.Waits || c.ctx.Err() != nil {
@@ -102,7 +102,7 @@ func (c *Client) nextRound() (r *core.Round, due []*place) {
 		return nil, nil
 	}
 	for _, name := range r.Due {
-		due = append(due, c.places[name])
+		due = append(due, c.queues[name])
 	}
 	c.unlock()
 	return r, due
@@ -140,7 +140,7 @@ func (c *Client) awaitRound(pause time.Duration, wakes bool) {
 
 // poll loads names and sessions in one query, takes in what they show, and
 // reports whether the store answered.
-func (c *Client) poll(places []*place, sessions []string) (ok bool) {
+func (c *Client) poll(queues []*localQueue, sessions []string) (ok bool) {
 	c.mu.Lock()
 	timeout := c.callTimeout()
 	c.mu.Unlock()
@@ -152,11 +152,11 @@ func (c *Client) poll(places []*place, sessions []string) (ok bool) {
 	}
 	_, stale := c.store.(Glancer)
 	began := c.now()
-	recs, fresh, asked, err := c.read(ctx, places, others)
+	recs, fresh, asked, err := c.read(ctx, queues, others)
 	if err != nil {
 		c.mu.Lock()
-		for _, p := range places {
-			if c.places[p.name] == p {
+		for _, p := range queues {
+			if c.queues[p.name] == p {
 				c.failed(p, err, false)
 			}
 		}
@@ -164,22 +164,22 @@ func (c *Client) poll(places []*place, sessions []string) (ok bool) {
 		return false
 	}
 	c.mu.Lock()
-	for i, p := range places {
+	for i, p := range queues {
 		_, was := p.n.Record()
-		if c.places[p.name] != p || !p.n.Known() && p.busy {
+		if c.queues[p.name] != p || !p.n.Known() && p.busy {
 			continue // gone meanwhile, or on its first way there
 		}
 		if fresh[i] {
 			c.seeRecord(p, recs[i], asked)
 		}
 		if _, version := p.n.Record(); version != was || p.n.Blocked(c.env()) {
-			c.kick(p)
+			c.reconcile(p)
 		}
 	}
 	c.unlock()
 	looks := make(map[string]sessionRead, len(sessions))
 	for i, s := range sessions {
-		looks[s] = sessionRead{rec: recs[len(places)+i], asked: began, got: c.now(), stale: stale}
+		looks[s] = sessionRead{rec: recs[len(queues)+i], asked: began, got: c.now(), stale: stale}
 	}
 	c.detect(ctx, looks)
 	if len(sessions) > 0 {
@@ -194,11 +194,11 @@ func (c *Client) poll(places []*place, sessions []string) (ok bool) {
 func (c *Client) afterDeath() {
 	c.mu.Lock()
 	defer c.unlock()
-	for _, p := range c.places {
+	for _, p := range c.queues {
 		switch {
 		case !p.n.Waits() || !p.n.Blocked(c.env()):
 		case p.n.Before(c.env()) == 0:
-			c.kick(p)
+			c.reconcile(p)
 		default:
 			c.readNotified(p)
 		}

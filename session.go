@@ -265,7 +265,7 @@ func (s *session) answer(a core.Attempt, out Outcome, err error) (again bool) {
 	return eff.Again
 }
 
-// perform turns the effects of an event into what the places and the goroutines of the
+// perform turns the effects of an event into what the local queues and the goroutines of the
 // session go by; c.mu is held, and report has to be called when it is not any more.
 func (s *session) perform(eff core.SessionEffects) {
 	c := s.c
@@ -273,7 +273,7 @@ func (s *session) perform(eff core.SessionEffects) {
 	if eff.Opened {
 		c.wrote = s.life.TTL()
 		close(s.ready)
-		for _, p := range c.places {
+		for _, p := range c.queues {
 			c.perform(p, p.n.SessionOpened(c.env()))
 		}
 	}
@@ -298,7 +298,7 @@ func (s *session) perform(eff core.SessionEffects) {
 	if at, ok := s.life.Void(c.opts.Grace); ok {
 		c.deaths.Lose(s.id, at)
 	}
-	for _, p := range c.places {
+	for _, p := range c.queues {
 		c.perform(p, p.n.SessionLost(s.id, eff.Why, eff.Err, c.env()))
 	}
 }

@@ -22,17 +22,17 @@ func (c *Client) staleLoad(ctx context.Context, keys []Key) ([]Record, error) {
 	return c.store.Load(ctx, keys)
 }
 
-// read reads places and then other keys in one query, and loads the records of
-// places where a stale read does not do. A record that was not loaded, and was
+// read reads the records of queues and then other keys in one query, and loads the records
+// for which a stale read does not do. A record that was not loaded, and was
 // taken in where it is news, has fresh unset.
-func (c *Client) read(ctx context.Context, places []*place, others []Key) (recs []Record, fresh []bool, asked core.Instant, err error) {
-	keys := make([]Key, 0, len(places)+len(others))
-	for _, p := range places {
+func (c *Client) read(ctx context.Context, queues []*localQueue, others []Key) (recs []Record, fresh []bool, asked core.Instant, err error) {
+	keys := make([]Key, 0, len(queues)+len(others))
+	for _, p := range queues {
 		keys = append(keys, Key{Names, p.name})
 	}
 	keys = append(keys, others...)
 	asked = c.now()
-	fresh = make([]bool, len(places))
+	fresh = make([]bool, len(queues))
 	g, ok := c.store.(Glancer)
 	if !ok {
 		for i := range fresh {
@@ -46,8 +46,8 @@ func (c *Client) read(ctx context.Context, places []*place, others []Key) (recs 
 	}
 	var load []Key
 	c.mu.Lock()
-	for i, p := range places {
-		if c.places[p.name] == p && (p.pace.Loads(p.n, c.env()) || c.sawStale(p, recs[i])) {
+	for i, p := range queues {
+		if c.queues[p.name] == p && (p.pace.Loads(p.n, c.env()) || c.sawStale(p, recs[i])) {
 			fresh[i] = true
 			load = append(load, keys[i])
 		}
@@ -61,7 +61,7 @@ func (c *Client) read(ctx context.Context, places []*place, others []Key) (recs 
 	if err != nil {
 		return nil, nil, asked, err
 	}
-	for i := range places {
+	for i := range queues {
 		if fresh[i] {
 			recs[i], loaded = loaded[0], loaded[1:]
 		}
@@ -71,7 +71,7 @@ func (c *Client) read(ctx context.Context, places []*place, others []Key) (recs 
 
 // sawStale takes in a record from a stale read, or reports that it is to be loaded;
 // c.mu is held.
-func (c *Client) sawStale(p *place, r Record) (load bool) {
+func (c *Client) sawStale(p *localQueue, r Record) (load bool) {
 	var rec core.LockRecord
 	var bad error
 	if _, version := p.n.Record(); core.Version(r.Version) > version {
@@ -83,9 +83,9 @@ func (c *Client) sawStale(p *place, r Record) (load bool) {
 	return load
 }
 
-// readStale is a stale read of a place before a write, which would lose if another
+// readStale is a stale read of a name before a write, which would lose if another
 // client has changed it meanwhile. If the read fails, the write shows that.
-func (c *Client) readStale(p *place) {
+func (c *Client) readStale(p *localQueue) {
 	c.mu.Lock()
 	timeout := c.callTimeout()
 	c.mu.Unlock()
@@ -94,7 +94,7 @@ func (c *Client) readStale(p *place) {
 	recs, err := c.staleLoad(ctx, []Key{{Names, p.name}})
 	c.mu.Lock()
 	defer c.unlock()
-	p.n.Peeked(err == nil && c.sawStale(p, recs[0]), c.env())
+	p.n.StaleLoaded(err == nil && c.sawStale(p, recs[0]), c.env())
 }
 
 // loadUnsure loads the sessions of which a stale read says that something is to be

@@ -158,7 +158,7 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 	if err != nil {
 		return err
 	}
-	c.judgeOrphans(ctx, claimed, looks)
+	c.detectOrphans(ctx, claimed, looks)
 	for _, id := range slices.Sorted(maps.Keys(looks)) {
 		s := looks[id]
 		rec, err := core.DecodeSession(s.rec.Value)
@@ -168,7 +168,7 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 		outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: Key{Sessions, id}, Old: s.rec.Version, Lazy: true}})
 		if err == nil && outs[0].Won {
 			done.Sessions++
-			c.proof.bury(id)
+			c.proof.declareDead(id)
 		}
 	}
 	return ctx.Err()
@@ -240,11 +240,11 @@ func (c *Client) knownFor(session string) time.Duration {
 	return -1
 }
 
-// judgeOrphans sees to claims whose session has no record, which a crash of the
+// detectOrphans sees to claims whose session has no record, which a crash of the
 // database may leave: it took back the end of a claim, and the session, which knew
 // of nothing more, ended in order. They are given a record, by which the next
 // sweeps judge them as all others.
-func (c *Client) judgeOrphans(ctx context.Context, claimed map[string][]string, looks map[string]sessionRead) {
+func (c *Client) detectOrphans(ctx context.Context, claimed map[string][]string, looks map[string]sessionRead) {
 	names := make(map[string]bool)
 	var ids []string
 	for id, at := range claimed {

@@ -62,11 +62,11 @@ type Observer struct {
 type Verdict int8
 
 const (
-	Alive   Verdict = iota
-	Dead            // a tombstone stands
-	Suspect         // it is to be asked for a heartbeat
-	Adopt           // it has a claim but no record: it is to be given one that can be judged, if its claim still stands
-	Bury            // it is to be declared dead
+	Alive       Verdict = iota
+	Dead                // a tombstone stands
+	Suspect             // it is to be asked for a heartbeat
+	Adopt               // it has a claim but no record: it is to be given one that can be judged, if its claim still stands
+	DeclareDead         // it is to be declared dead
 )
 
 // A Judgement is a verdict, and the write that carries it out.
@@ -74,9 +74,9 @@ type Judgement struct {
 	Verdict Verdict
 	Session string
 	Record  SessionRecord // what was judged
-	Why     string        // Bury
+	Why     string        // DeclareDead
 
-	Old  Version       // Suspect, Adopt, Bury: the write is to follow that
+	Old  Version       // Suspect, Adopt, DeclareDead: the write is to follow that
 	Next SessionRecord // what it is to write; of Adopt the caller sets the TTL
 }
 
@@ -159,7 +159,7 @@ func (d *Detector) Observe(session string, s Sighting, o Observer) Judgement {
 		return j
 	}
 	if stood >= w.ttl {
-		return j.Bury(fmt.Sprintf("silent for %s", Short(stood)), o)
+		return j.DeclareDead(fmt.Sprintf("silent for %s", Short(stood)), o)
 	}
 	age := s.Record.Age(s.Age)
 	if !old {
@@ -201,12 +201,12 @@ func (j Judgement) byAge(s Sighting, w *watched, age, stood time.Duration, o Obs
 	rec := s.Record
 	switch {
 	case rec.EndedAlone(age, 0, o.Clocks):
-		return j.Bury("its time is over", o)
+		return j.DeclareDead("its time is over", o)
 	case age >= w.ttl && rec.Suspected != nil && s.Age >= w.ttl/2 && (!o.Patient || s.Asked.Sub(w.marked) >= w.ttl/2):
 		// A patient observer has seen the mark stand on its own clock as well. One that
 		// asks only once cannot, and relies on the store's clock not having leapt by a
 		// TTL since the mark.
-		return j.Bury(fmt.Sprintf("silent for %s by the store's clock, asked %s ago", Short(age), Short(s.Age)), o)
+		return j.DeclareDead(fmt.Sprintf("silent for %s by the store's clock, asked %s ago", Short(age), Short(s.Age)), o)
 	case rec.Suspected == nil && !rec.Detached && (stood >= w.ttl/2 || age >= w.ttl/2):
 		j.Verdict, j.Next = Suspect, rec
 		j.Next.Suspected = &Suspicion{By: o.By, Age: max(s.Age, 0).Microseconds()}
@@ -214,10 +214,10 @@ func (j Judgement) byAge(s Sighting, w *watched, age, stood time.Duration, o Obs
 	return j
 }
 
-// Bury is the judgement that the session is to be declared dead, for that reason.
-func (j Judgement) Bury(why string, o Observer) Judgement {
+// DeclareDead is the judgement that the session is to be declared dead, for that reason.
+func (j Judgement) DeclareDead(why string, o Observer) Judgement {
 	rec := j.Record
-	j.Verdict, j.Why = Bury, why
+	j.Verdict, j.Why = DeclareDead, why
 	j.Next = SessionRecord{Owner: rec.Owner, TTL: rec.TTL, Grace: rec.Grace, Beat: rec.Beat, Nonce: rec.Nonce,
 		Dead: o.Clocks.Wall, By: o.By, Why: why}
 	return j

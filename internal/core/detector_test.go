@@ -23,16 +23,16 @@ func TestDetector(t *testing.T) {
 		name  string
 		looks []look
 	}{
-		{"a beat that stands for a TTL", []look{{at: 0, beat: 1, age: -1}, {at: 4, beat: 1, age: -1}, {at: 5, beat: 1, age: -1, want: Suspect}, {at: 6, beat: 1, age: -1, mark: true}, {at: 9, beat: 1, age: -1, mark: true}, {at: 10, beat: 1, age: -1, mark: true, want: Bury}}},
-		{"a heartbeat begins the watch anew", []look{{at: 0, beat: 1, age: -1}, {at: 9, beat: 2, age: -1}, {at: 13, beat: 2, age: -1}, {at: 19, beat: 2, age: -1, want: Bury}}},
+		{"a beat that stands for a TTL", []look{{at: 0, beat: 1, age: -1}, {at: 4, beat: 1, age: -1}, {at: 5, beat: 1, age: -1, want: Suspect}, {at: 6, beat: 1, age: -1, mark: true}, {at: 9, beat: 1, age: -1, mark: true}, {at: 10, beat: 1, age: -1, mark: true, want: DeclareDead}}},
+		{"a heartbeat begins the watch anew", []look{{at: 0, beat: 1, age: -1}, {at: 9, beat: 2, age: -1}, {at: 13, beat: 2, age: -1}, {at: 19, beat: 2, age: -1, want: DeclareDead}}},
 		{"the store's clock says that it is late", []look{{at: 0, beat: 1, age: 7, want: Suspect}}},
-		{"a mark has to stand for half a TTL here, too", []look{{at: 0, beat: 1, age: 12, mark: true}, {at: 4, beat: 1, age: 16, mark: true}, {at: 5, beat: 1, age: 17, mark: true, want: Bury}}},
+		{"a mark has to stand for half a TTL here, too", []look{{at: 0, beat: 1, age: 12, mark: true}, {at: 4, beat: 1, age: 16, mark: true}, {at: 5, beat: 1, age: 17, mark: true, want: DeclareDead}}},
 		{"a mark of now", []look{{at: 0, beat: 1, age: 12, want: Suspect}, {at: 1, beat: 1, age: 1, mark: true}}},
 		{"no record", []look{{at: 0, age: -1}, {at: 1, age: -1, want: Adopt}}},
 		{"a record comes", []look{{at: 0, age: -1}, {at: 1, beat: 1, age: -1}, {at: 2, beat: 1, age: -1}}},
 		{"a tombstone", []look{{at: 0, beat: 1, age: -1}, {at: 1, beat: 1, age: -1, dead: true, want: Dead}}},
 		{"a tombstone at the first look", []look{{at: 0, beat: 1, age: -1, dead: true, want: Dead}}},
-		{"a stale read of what was is no news", []look{{at: 0, beat: 2, age: -1, version: 20}, {at: 4, beat: 1, age: -1, version: 10, stale: true}, {at: 10, beat: 2, age: -1, version: 20, want: Bury}}},
+		{"a stale read of what was is no news", []look{{at: 0, beat: 2, age: -1, version: 20}, {at: 4, beat: 1, age: -1, version: 10, stale: true}, {at: 10, beat: 2, age: -1, version: 20, want: DeclareDead}}},
 	} {
 		var d Detector
 		for i, l := range test.looks {

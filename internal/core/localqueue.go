@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// A group is one claim of this client and the requests that share it: an exclusive claim
-// serves them one after the other, a shared one together, and of slots each has a claim of
-// its own. A request that fits the group that is last in line joins it, else it starts a new
-// one, so that goroutines are served in order, too. That requests queue here, and one claim
-// bothers the store for all, is Titan's LocalLockMediator.
-type group struct {
+// A desired claim is one claim of this client and the requests that share it: an exclusive
+// claim serves them one after the other, a shared one together, and of slots each has a claim
+// of its own. A request that fits the last claim in line joins it. Otherwise it starts a new
+// one, so that goroutines are served in order, too. The requests of a process queue here, and
+// one claim stands for them in the store: Titan's LocalLockMediator does the same.
+type desired struct {
 	slots   int
 	try     bool // do not queue
 	full    bool // it was to queue, and there was no room
@@ -23,20 +23,20 @@ type group struct {
 	want    int64   // tokens to ask for, to be handed on in memory
 	retries int64   // writes that lost, while it was wanted
 
-	// The claim. A group whose session is lost while it waits takes a new one.
+	// The claim in the record. One whose session is lost while it waits is replaced.
 	id          ClaimID // Nr 0: it has none yet
-	state       groupState
+	state       desiredState
 	token, last Token // the next token to give, and the first that is not ours
 	given       bool  // one has been given
 	broken      *Break
 	endsBy      Instant // a broken one goes then, whether its work has stopped or not; Never: not broken
-	doubt       bool    // it has vanished from the queue: not asked for again before the next heartbeat
+	vanished    bool    // it has vanished from the queue: not asked for again before the next heartbeat
 }
 
-type groupState int8
+type desiredState int8
 
 const (
-	wanted groupState = iota // not seen in the record yet
+	wanted desiredState = iota // not seen in the record yet
 	queued
 	held
 )
@@ -48,8 +48,8 @@ const Turn = 20 * time.Millisecond
 // MaxBlock is the most tokens that a claim asks for.
 const MaxBlock = 1 << 16
 
-// A departure is a claim of ours that is to go.
-type departure struct {
+// A claimRelease is a claim of ours that is being released.
+type claimRelease struct {
 	id     ClaimID
 	held   bool    // it was granted
 	after  Instant // not before (grace, after a break)
@@ -58,22 +58,22 @@ type departure struct {
 
 // keptFor is how long the claim has to stay yet although it was given up: it was broken, and
 // its grace is not over.
-func (d departure) keptFor(t Instant) time.Duration {
+func (d claimRelease) keptFor(t Instant) time.Duration {
 	if d.after == Never {
 		return 0
 	}
 	return max(d.after.Sub(t), 0)
 }
 
-// each calls f for each group that is there now. f may give its group up; groups that are
+// each calls f for each group that is there now. f may release the claim; claims that are
 // new meanwhile come last, and are left out.
-func (n *Name) each(f func(g *group) bool) {
-	for i, end := 0, len(n.groups); i < end; {
-		g := n.groups[i]
+func (n *Name) each(f func(g *desired) bool) {
+	for i, end := 0, len(n.desired); i < end; {
+		g := n.desired[i]
 		if !f(g) {
 			return
 		}
-		if i < len(n.groups) && n.groups[i] == g {
+		if i < len(n.desired) && n.desired[i] == g {
 			i++
 		} else {
 			end--
@@ -84,14 +84,14 @@ func (n *Name) each(f func(g *group) bool) {
 // Want puts a request in line.
 func (n *Name) Want(r *Request, env *Env) *Effects {
 	eff := n.begin()
-	var last *group
-	if i := len(n.groups); i > 0 {
-		last = n.groups[i-1]
+	var last *desired
+	if i := len(n.desired); i > 0 {
+		last = n.desired[i-1]
 	}
 	switch {
 	case last == nil:
 	case r.Try && (r.Slots == 1 || n.full(r.Slots)):
-		self := slices.ContainsFunc(n.groups, func(g *group) bool { return g.state == held })
+		self := slices.ContainsFunc(n.desired, func(g *desired) bool { return g.state == held })
 		n.refuse(r, &Held{Self: self, Here: true})
 		return eff
 	case r.Try || last.try || last.slots != r.Slots || r.Slots > 1:
@@ -101,10 +101,10 @@ func (n *Name) Want(r *Request, env *Env) *Effects {
 		if last.state != wanted {
 			eff.Queued = append(eff.Queued, r)
 		}
-		n.advance(last, env)
+		n.handOver(last, env)
 		return eff
 	case last.token < last.last && env.trusts(last.id.Session) && !n.foreign && env.Now.Sub(n.asked) <= Turn:
-		n.give(last, r, env) // shared, and nobody else waits
+		n.grant(last, r, env) // shared, and nobody else waits
 		return eff
 	}
 	g := n.join(r.Slots, env)
@@ -113,22 +113,22 @@ func (n *Name) Want(r *Request, env *Env) *Effects {
 	return eff
 }
 
-// join puts a new group in line.
-func (n *Name) join(slots int, env *Env) *group {
+// join puts a new claim in line.
+func (n *Name) join(slots int, env *Env) *desired {
 	g := n.spare
 	if n.spare = nil; g == nil {
-		g = new(group)
+		g = new(desired)
 	}
-	*g = group{slots: slots, since: env.Wall(), born: env.Now, want: 1, endsBy: Never, active: g.active[:0], waiting: fifo{items: g.waiting.items[:0]}}
-	n.groups = append(n.groups, g)
+	*g = desired{slots: slots, since: env.Wall(), born: env.Now, want: 1, endsBy: Never, active: g.active[:0], waiting: fifo{items: g.waiting.items[:0]}}
+	n.desired = append(n.desired, g)
 	n.eff.Work = true
 	return g
 }
 
-// full says whether our own groups leave no room for one more.
+// full says whether our own claims leave no room for one more.
 func (n *Name) full(slots int) bool {
 	var ours []Claim
-	for _, g := range n.groups {
+	for _, g := range n.desired {
 		if g.state != held {
 			return true
 		}
@@ -141,10 +141,10 @@ func (n *Name) full(slots int) bool {
 // it was still in line.
 func (n *Name) Cancel(r *Request, env *Env) (id ClaimID, was bool, eff *Effects) {
 	eff = n.begin()
-	for _, g := range n.groups {
+	for _, g := range n.desired {
 		if g.waiting.remove(r) {
 			if g.waiting.len() == 0 && len(g.active) == 0 {
-				n.part(g, nil, env)
+				n.release(g, nil, env)
 			}
 			return g.id, true, eff
 		}
@@ -156,11 +156,11 @@ func (n *Name) Cancel(r *Request, env *Env) (id ClaimID, was bool, eff *Effects)
 // see Effects.Gone; 0: there is none.
 func (n *Name) Release(t Token, env *Env) (leaves int64, eff *Effects) {
 	eff = n.begin()
-	for _, g := range n.groups {
+	for _, g := range n.desired {
 		if i := slices.Index(g.active, t); i >= 0 {
 			g.active = slices.Delete(g.active, i, i+1)
 			if len(g.active) == 0 {
-				leaves = n.advance(g, env)
+				leaves = n.handOver(g, env)
 			}
 			break
 		}
@@ -168,32 +168,32 @@ func (n *Name) Release(t Token, env *Env) (leaves int64, eff *Effects) {
 	return leaves, eff
 }
 
-// part gives a group's claim up, and returns its number if its going is to be waited for.
-// Those who still wait in the group start anew, at the end of the queue.
-func (n *Name) part(g *group, broken *Break, env *Env) (leaves int64) {
-	i := slices.Index(n.groups, g)
+// release gives a claim up, and returns its number if a Release waits for its end. Requests
+// that still share it start anew, at the end of the queue.
+func (n *Name) release(g *desired, broken *Break, env *Env) (leaves int64) {
+	i := slices.Index(n.desired, g)
 	if i < 0 {
 		return 0
 	}
-	n.groups = slices.Delete(n.groups, i, i+1)
+	n.desired = slices.Delete(n.desired, i, i+1)
 	n.requeue(g, min(max(16, g.want*8), MaxBlock), env)
 	n.eff.Work = true
 	n.spare = g
 	if g.id.Nr == 0 || !env.ours(g.id.Session) || env.Session.Over {
 		return 0
 	}
-	d := departure{id: g.id, held: g.state == held, after: Never, broken: broken}
+	d := claimRelease{id: g.id, held: g.state == held, after: Never, broken: broken}
 	if broken != nil && d.held && env.Grace > 0 {
 		d.after = env.Now.Add(env.Grace)
 		n.tick(d.after)
 	}
-	n.leaving = append(n.leaving, d)
+	n.releasing = append(n.releasing, d)
 	return g.id.Nr
 }
 
-// requeue has those who still wait in a group start anew, at the end of the queue, with a
+// requeue has the requests that share a claim start anew, at the end of the queue, with a
 // claim of so many tokens.
-func (n *Name) requeue(g *group, tokens int64, env *Env) {
+func (n *Name) requeue(g *desired, tokens int64, env *Env) {
 	if g.waiting.len() == 0 {
 		return
 	}
@@ -205,50 +205,50 @@ func (n *Name) requeue(g *group, tokens int64, env *Env) {
 	next.waiting, g.waiting = g.waiting, next.waiting
 }
 
-// advance gives a held claim that nobody has to the next who waits for it here, if it may;
-// else it gives the claim up, or looks first.
-func (n *Name) advance(g *group, env *Env) (leaves int64) {
+// handOver hands a held claim that nobody uses to the next request that shares it, if it may.
+// Otherwise it releases the claim, or has the record read first.
+func (n *Name) handOver(g *desired, env *Env) (leaves int64) {
 	switch {
 	case g.state != held || len(g.active) > 0 || !env.trusts(g.id.Session):
 	case g.broken != nil:
-		return n.part(g, g.broken, env)
+		return n.release(g, g.broken, env)
 	case g.waiting.len() == 0:
-		return n.part(g, nil, env)
+		return n.release(g, nil, env)
 	case !g.given:
-		n.give(g, g.waiting.pop(), env)
+		n.grant(g, g.waiting.pop(), env)
 	case g.token == g.last || n.foreign && env.Now.Sub(n.foreignSince) > Turn:
-		return n.part(g, nil, env)
+		return n.release(g, nil, env)
 	case env.Now.Sub(n.asked) > Turn:
-		n.look, n.eff.Work = true, true
+		n.reload, n.eff.Work = true, true
 	default:
-		n.give(g, g.waiting.pop(), env)
+		n.grant(g, g.waiting.pop(), env)
 	}
 	return 0
 }
 
-// give makes a request a hold, with a token of its own.
-func (n *Name) give(g *group, r *Request, env *Env) {
+// grant makes a request a hold, with a token of its own.
+func (n *Name) grant(g *desired, r *Request, env *Env) {
 	n.eff.Granted = append(n.eff.Granted, Grant{Request: r, Claim: g.id, Token: g.token, Asked: g.since, Reason: g.reason, At: env.Now})
 	g.active = append(g.active, g.token)
 	g.token++
 	g.given = true
 }
 
-// lose ends belief in the holds of a group.
-func (n *Name) lose(g *group, why string, err error) {
+// lose ends belief in the holds of a claim.
+func (n *Name) lose(g *desired, why string, err error) {
 	for _, t := range g.active {
 		n.eff.Lost = append(n.eff.Lost, Loss{Token: t, Why: why, Err: err, Broken: g.broken != nil})
 	}
 }
 
-// failGroup answers everyone who waits in a group with an error.
-func (n *Name) failGroup(g *group, f Refusal, env *Env) {
+// failAll answers all requests that wait for a claim with an error.
+func (n *Name) failAll(g *desired, f Refusal, env *Env) {
 	for g.waiting.len() > 0 {
 		f.Request = g.waiting.pop()
 		n.eff.Refused = append(n.eff.Refused, f)
 	}
 	if len(g.active) == 0 {
-		n.part(g, g.broken, env)
+		n.release(g, g.broken, env)
 	}
 }
 
@@ -264,12 +264,12 @@ func (n *Name) Revoke(session string, was Owner, r Revocation, env *Env) *Effect
 		g.broken = &Break{Session: session, Nr: r.Nr, Was: was, By: r.By, Reason: r.Reason, At: r.At}
 		g.broken.Was.Session = session
 		if g.state != held {
-			n.failGroup(g, Refusal{Err: &Broken{brokenBy(r.By, r.Reason)}}, env)
+			n.failAll(g, Refusal{Err: &Broken{brokenBy(r.By, r.Reason)}}, env)
 			continue
 		}
 		n.lose(g, brokenBy(r.By, r.Reason), nil)
 		if len(g.active) == 0 {
-			n.part(g, g.broken, env)
+			n.release(g, g.broken, env)
 			continue
 		}
 		n.requeue(g, 1, env)
@@ -287,12 +287,12 @@ func (n *Name) Tick(env *Env) *Effects {
 		switch {
 		case g.endsBy == Never:
 		case g.endsBy <= env.Now:
-			n.part(g, g.broken, env)
+			n.release(g, g.broken, env)
 		default:
 			n.tick(g.endsBy)
 		}
 	}
-	for _, d := range n.leaving {
+	for _, d := range n.releasing {
 		if d.keptFor(env.Now) > 0 {
 			n.tick(d.after)
 		}
@@ -303,25 +303,25 @@ func (n *Name) Tick(env *Env) *Effects {
 // Close refuses all who wait. It reports whether anything is held.
 func (n *Name) Close(err error, env *Env) (holds bool, eff *Effects) {
 	eff = n.begin()
-	for _, g := range n.groups {
+	for _, g := range n.desired {
 		holds = holds || g.state == held
 		for g.waiting.len() > 0 {
 			n.refuse(g.waiting.pop(), err)
 		}
 	}
-	return holds || slices.ContainsFunc(n.leaving, func(d departure) bool { return d.held }), eff
+	return holds || slices.ContainsFunc(n.releasing, func(d claimRelease) bool { return d.held }), eff
 }
 
-// Part gives all claims up, but for those that hold if keep is set. It returns how long
+// ReleaseAll gives all claims up, but for those that hold if keep is set. It returns how long
 // claims that were broken have to stay yet.
-func (n *Name) Part(keep bool, env *Env) (grace time.Duration, eff *Effects) {
+func (n *Name) ReleaseAll(keep bool, env *Env) (grace time.Duration, eff *Effects) {
 	eff = n.begin()
 	for g := range n.each {
 		if !keep || g.state != held {
-			n.part(g, g.broken, env)
+			n.release(g, g.broken, env)
 		}
 	}
-	for _, d := range n.leaving {
+	for _, d := range n.releasing {
 		grace = max(grace, d.keptFor(env.Now))
 	}
 	return grace, eff
@@ -329,5 +329,5 @@ func (n *Name) Part(keep bool, env *Env) (grace time.Duration, eff *Effects) {
 
 // HandsOn says whether a claim that is held has tokens left, to be handed on in memory.
 func (n *Name) HandsOn() bool {
-	return slices.ContainsFunc(n.groups, func(g *group) bool { return g.state == held && g.last > g.token })
+	return slices.ContainsFunc(n.desired, func(g *desired) bool { return g.state == held && g.last > g.token })
 }

@@ -13,53 +13,53 @@ import (
 //
 // The caller serialises the calls.
 type Name struct {
-	groups  []*group    // claims of ours that are wanted, in the order they were asked for
-	leaving []departure // claims of ours that are to go
+	desired   []*desired     // claims of ours that are wanted, in the order they were asked for
+	releasing []claimRelease // claims of ours that are to go
 
 	// The record as last seen.
-	known   bool
-	rec     LockRecord
-	version Version
-	asked   Instant // when the latest call was sent that showed it
-	got     Instant // when this version was first seen here
-	glanced Instant // when the last stale read before a write was answered
+	known     bool
+	rec       LockRecord
+	version   Version
+	asked     Instant // when the latest call was sent that showed it
+	got       Instant // when this version was first seen here
+	staleRead Instant // when the last stale read before a write was answered
 
 	foreign      bool // other sessions wait
 	foreignSince Instant
 	waits        bool // a claim of ours is in its queue
 
-	waited  bool    // a claim of ours was in the queue, or others were when we were here last
-	look    bool    // a fresh look is wanted
-	openOld Version // a write from this version is ambiguous
-	blind   bool    // so is one that takes the name whenever it is empty: a debt
-	shut    int     // writes in a row that lost to the very record that they were to follow: its row is locked
-	failing Instant // since when the store does not answer; Never: it does
-	failed  error
-	heard   Instant // when it last said that it is busy
-	unsure  Instant // since when it does not say what became of writes, though it may answer; Never: it does
+	waited           bool    // a claim of ours was in the queue, or others were when we were here last
+	reload           bool    // the record is to be read
+	ambiguousAfter   Version // a write from this version is ambiguous
+	ambiguousIfEmpty bool    // so is one that takes the name whenever it is empty; no other write can rule it out
+	shut             int     // writes in a row that lost to the very record that they were to follow: its row is locked
+	failing          Instant // since when the store does not answer; Never: it does
+	failed           error
+	heard            Instant // when it last said that it is busy
+	ambiguousSince   Instant // since when it does not say what became of writes, though it may answer; Never: it does
 
 	// Reconciling.
-	step   Step          // that is out
-	lost   int           // writes in a row that lost
-	looked bool          // since the last of them
-	took   time.Duration // the last write
-	paused bool          // before the look that is wanted after them
-	rest   Step          // a pause that comes before the next step
+	step     Step          // that is out
+	lost     int           // writes in a row that lost
+	reloaded bool          // since the last of them
+	took     time.Duration // the last write
+	paused   bool          // before the read that is wanted after them
+	rest     Step          // a pause that comes before the next step
 
 	eff   Effects
-	spare *group // that was given up; its room is used again
+	spare *desired // that was released; its memory is used again
 }
 
 // NewName is a name of which nothing is known.
 func NewName() *Name {
-	return &Name{asked: Never, glanced: Never, got: Never, failing: Never, heard: Never, unsure: Never}
+	return &Name{asked: Never, staleRead: Never, got: Never, failing: Never, heard: Never, ambiguousSince: Never}
 }
 
 // Forget makes n a name of which nothing is known. Nothing may be wanted of it.
 func (n *Name) Forget() {
 	room := *n
 	*n = *NewName()
-	n.groups, n.leaving, n.eff, n.spare = room.groups[:0], room.leaving[:0], room.eff, room.spare
+	n.desired, n.releasing, n.eff, n.spare = room.desired[:0], room.releasing[:0], room.eff, room.spare
 }
 
 // Known says whether the record was ever seen, Record is what was last seen of it, and Asked
@@ -71,10 +71,10 @@ func (n *Name) Asked() Instant                 { return n.asked }
 // Waits says whether a claim of ours is in the queue of the record; First is the claim.
 func (n *Name) Waits() bool { return n.waits }
 
-// Idle says whether nothing is wanted here; Debt whether an ambiguous write is left that no
-// other can rule out.
-func (n *Name) Idle() bool { return len(n.groups)+len(n.leaving) == 0 }
-func (n *Name) Debt() bool { return n.blind }
+// Idle says whether nothing is wanted here; Ambiguous whether an ambiguous write is left that
+// no other can rule out.
+func (n *Name) Idle() bool      { return len(n.desired)+len(n.releasing) == 0 }
+func (n *Name) Ambiguous() bool { return n.ambiguousIfEmpty }
 
 // Failed is the error of the latest call, if it was not answered.
 func (n *Name) Failed() error { return n.failed }
@@ -82,7 +82,7 @@ func (n *Name) Failed() error { return n.failed }
 // First is our claim in the queue that has waited longest. It reports false, and that none
 // waits is remembered, if there is none.
 func (n *Name) First() (id ClaimID, ok bool) {
-	for _, g := range n.groups {
+	for _, g := range n.desired {
 		if g.state == queued && g.id.Nr != 0 {
 			return g.id, true
 		}
@@ -118,8 +118,8 @@ func (n *Name) see(rec LockRecord, version Version, asked Instant, env *Env) {
 	}
 	before := n.asked
 	n.asked = max(n.asked, asked)
-	if version != n.openOld {
-		n.openOld = 0 // nothing can follow that version any more, and that may have been seen before the write failed
+	if version != n.ambiguousAfter {
+		n.ambiguousAfter = 0 // nothing can follow that version any more, and that may have been seen before the write failed
 	}
 	if !n.known || version != n.version {
 		n.known, n.rec, n.version, n.got = true, rec, version, env.Now
@@ -131,7 +131,7 @@ func (n *Name) see(rec LockRecord, version Version, asked Instant, env *Env) {
 	}
 	for g := range n.each {
 		if g.state == held && len(g.active) == 0 {
-			n.advance(g, env) // a hand-off may have waited for this look
+			n.handOver(g, env) // a hand-off may have waited for this look
 		}
 	}
 }
@@ -152,7 +152,7 @@ func (n *Name) compare(env *Env) {
 		claim, holds, ok := n.rec.Find(g.id.Session, g.id.Nr)
 		switch {
 		case ok && holds && g.state != held:
-			n.granted(g, claim, env)
+			n.sawGrant(g, claim, env)
 		case ok && !holds:
 			n.waits, n.waited = true, true
 			if g.state == wanted {
@@ -162,18 +162,18 @@ func (n *Name) compare(env *Env) {
 		case !ok && g.state == held:
 			n.lose(g, n.whyGone(g), nil)
 			g.active = nil
-			n.part(g, nil, env)
+			n.release(g, nil, env)
 		case !ok && g.state == queued:
 			// Broken, or our session is dead, or the store has lost it: the next
 			// heartbeat tells.
-			g.state, g.doubt = wanted, true
+			g.state, g.vanished = wanted, true
 			n.eff.Beat = true
 		}
 	}
 }
 
 // whyGone says why a claim that we held is not in the record any more.
-func (n *Name) whyGone(g *group) string {
+func (n *Name) whyGone(g *desired) string {
 	for _, b := range n.rec.Breaks {
 		if g.id == (ClaimID{b.Session, b.Nr}) {
 			g.broken = &b
@@ -183,20 +183,20 @@ func (n *Name) whyGone(g *group) string {
 	return "its claim has vanished from the store"
 }
 
-// granted takes in that the record shows a claim of ours among the holders. It is believed
+// sawGrant takes in that the record shows a claim of ours among the holders. It is believed
 // only while the window is open, at this moment. Whether anyone else thinks that the session
 // lives does not matter, and is not asked.
-func (n *Name) granted(g *group, claim Claim, env *Env) {
+func (n *Name) sawGrant(g *desired, claim Claim, env *Env) {
 	if !env.trusts(g.id.Session) {
 		return
 	}
 	g.state, g.token, g.last = held, claim.Token, claim.Token+Token(claim.Tokens())
 	if g.slots == 0 {
 		for g.waiting.len() > 0 && g.token < g.last {
-			n.give(g, g.waiting.pop(), env)
+			n.grant(g, g.waiting.pop(), env)
 		}
 	}
-	n.advance(g, env)
+	n.handOver(g, env)
 	if g.slots != 1 && len(g.active) > 0 { // there may be more than it has tokens for
 		n.requeue(g, int64(g.waiting.len()), env)
 	}
@@ -224,18 +224,18 @@ func (n *Name) SessionLost(session, why string, err error, env *Env) *Effects {
 		n.lose(g, why, err)
 		g.active = nil
 		if g.waiting.len() == 0 {
-			n.groups = slices.DeleteFunc(n.groups, func(o *group) bool { return o == g })
+			n.desired = slices.DeleteFunc(n.desired, func(o *desired) bool { return o == g })
 			continue
 		}
-		g.id, g.state, g.given, g.doubt = ClaimID{}, wanted, false, false
+		g.id, g.state, g.given, g.vanished = ClaimID{}, wanted, false, false
 	}
-	n.leaving = slices.DeleteFunc(n.leaving, func(d departure) bool {
+	n.releasing = slices.DeleteFunc(n.releasing, func(d claimRelease) bool {
 		if d.id.Session == session {
 			eff.Gone = append(eff.Gone, Gone{d.id.Nr, true})
 		}
 		return d.id.Session == session
 	})
-	n.blind, n.openOld = false, 0
+	n.ambiguousIfEmpty, n.ambiguousAfter = false, 0
 	eff.Work = true
 	return eff
 }
@@ -244,13 +244,13 @@ func (n *Name) SessionLost(session, why string, err error, env *Env) *Effects {
 // vanished from the queue are asked for again: the session lives, and nobody has broken them.
 func (n *Name) Beaten(env *Env) *Effects {
 	eff := n.begin()
-	for _, g := range n.groups {
-		if g.doubt && env.ours(g.id.Session) {
-			g.id, g.doubt, eff.Work = ClaimID{}, false, true
+	for _, g := range n.desired {
+		if g.vanished && env.ours(g.id.Session) {
+			g.id, g.vanished, eff.Work = ClaimID{}, false, true
 		}
 	}
-	if n.blind {
-		n.look, eff.Work = true, true
+	if n.ambiguousIfEmpty {
+		n.reload, eff.Work = true, true
 	}
 	return eff
 }
@@ -264,7 +264,7 @@ func (n *Name) Blocked(env *Env) bool {
 // GoesOn says whether all our claims that stood in the record stand in one that follows it,
 // and none that nobody wants: a crash of the store may bring one back.
 func (n *Name) GoesOn(rec *LockRecord, env *Env) bool {
-	for _, g := range n.groups {
+	for _, g := range n.desired {
 		if g.state == wanted {
 			continue
 		}
@@ -274,7 +274,7 @@ func (n *Name) GoesOn(rec *LockRecord, env *Env) bool {
 	}
 	unwanted := func(c Claim) bool {
 		return env.ours(c.Session) && !n.wants(c.Nr, env) &&
-			!slices.ContainsFunc(n.leaving, func(d departure) bool { return d.id.Nr == c.Nr })
+			!slices.ContainsFunc(n.releasing, func(d claimRelease) bool { return d.id.Nr == c.Nr })
 	}
 	return !slices.ContainsFunc(rec.Holders, unwanted) && !slices.ContainsFunc(rec.Waiters, unwanted)
 }

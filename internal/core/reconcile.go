@@ -7,12 +7,12 @@ import (
 
 // confirm lets go of departures that are done: the claim is not in the record, and no write
 // of ours is on its way that could still bring it. (One that takes the name whenever it is
-// empty can: that is a debt, and watched.)
+// empty can: that one is watched, see Ambiguous.)
 func (n *Name) confirm() {
-	if n.openOld != 0 {
+	if n.ambiguousAfter != 0 {
 		return
 	}
-	n.leaving = slices.DeleteFunc(n.leaving, func(d departure) bool {
+	n.releasing = slices.DeleteFunc(n.releasing, func(d claimRelease) bool {
 		_, _, ok := n.rec.Find(d.id.Session, d.id.Nr)
 		if !ok {
 			n.eff.Gone = append(n.eff.Gone, Gone{d.id.Nr, false})
@@ -23,12 +23,12 @@ func (n *Name) confirm() {
 
 // needsSession says whether a claim is wanted that is not in the record.
 func (n *Name) needsSession() bool {
-	return slices.ContainsFunc(n.groups, func(g *group) bool { return g.state == wanted })
+	return slices.ContainsFunc(n.desired, func(g *desired) bool { return g.state == wanted })
 }
 
-// assign gives every group that has no claim yet one of the current session.
+// assign gives every desired claim that has no id yet one of the current session.
 func (n *Name) assign(env *Env) {
-	for _, g := range n.groups {
+	for _, g := range n.desired {
 		if g.state == wanted && g.id.Nr == 0 {
 			g.id = ClaimID{env.Session.ID, env.NewClaim()}
 		}
@@ -43,15 +43,15 @@ func (n *Name) plan(env *Env) (next LockRecord, changed bool) {
 		return n.rec, false
 	}
 	next = n.rec.Clone()
-	changed = n.openOld != 0 && n.openOld == n.version // closes what may still follow that version
+	changed = n.ambiguousAfter != 0 && n.ambiguousAfter == n.version // closes what may still follow that version
 	if next.Drop(func(c Claim) bool { return n.dropped(c, &next, env) }) {
 		changed = true
 	}
 	if next.Settle(env.Dead) && !n.Idle() {
 		changed = true // claims of the dead bother only those who want the name
 	}
-	for _, g := range n.groups {
-		if g.id.Nr == 0 || g.doubt {
+	for _, g := range n.desired {
+		if g.id.Nr == 0 || g.vanished {
 			continue
 		}
 		if _, _, ok := next.Find(g.id.Session, g.id.Nr); ok || g.state != wanted {
@@ -75,7 +75,7 @@ func (n *Name) plan(env *Env) (next LockRecord, changed bool) {
 
 // follows says whether the record is as it should be.
 func (n *Name) follows(env *Env) bool {
-	if n.openOld != 0 && n.openOld == n.version {
+	if n.ambiguousAfter != 0 && n.ambiguousAfter == n.version {
 		return false
 	}
 	if len(n.rec.Waiters) > 0 && Fits(n.rec.Waiters[0], n.rec.Holders) {
@@ -97,7 +97,7 @@ func (n *Name) dropped(c Claim, next *LockRecord, env *Env) bool {
 	if !env.ours(c.Session) || n.wants(c.Nr, env) {
 		return false
 	}
-	for _, d := range n.leaving {
+	for _, d := range n.releasing {
 		if d.id.Nr == c.Nr && d.broken != nil {
 			b := *d.broken
 			b.Token = c.Token // 0: it was waiting
@@ -110,12 +110,12 @@ func (n *Name) dropped(c Claim, next *LockRecord, env *Env) bool {
 // wants says whether a claim number of the current session is wanted, or not to be given
 // back yet.
 func (n *Name) wants(nr int64, env *Env) bool {
-	for _, g := range n.groups {
+	for _, g := range n.desired {
 		if g.id.Nr == nr {
 			return true
 		}
 	}
-	for _, d := range n.leaving {
+	for _, d := range n.releasing {
 		if d.id.Nr == nr && d.keptFor(env.Now) > 0 {
 			return true
 		}
@@ -123,7 +123,7 @@ func (n *Name) wants(nr int64, env *Env) bool {
 	return false
 }
 
-func (g *group) claim(env *Env) Claim {
+func (g *desired) claim(env *Env) Claim {
 	n := g.want
 	if g.slots < 2 && int64(g.waiting.len()) > n {
 		n = int64(g.waiting.len())
@@ -184,7 +184,7 @@ func (n *Name) Looked(rec LockRecord, version Version, asked Instant, bad error,
 // was to show the record, and that is still wanted.
 func (n *Name) Unanswered(err error, busy, look bool, env *Env) *Effects {
 	eff := n.begin()
-	n.look = n.look || look
+	n.reload = n.reload || look
 	n.fail(err, busy, env)
 	return eff
 }
@@ -203,7 +203,7 @@ func (n *Name) fail(err error, busy bool, env *Env) {
 	silent := !env.Answers && !busy || env.Now.Sub(max(n.failing, n.heard)) > env.ttl()
 	for g := range n.each {
 		if silent || g.try && !busy {
-			n.failGroup(g, Refusal{Err: err, Silent: true}, env)
+			n.failAll(g, Refusal{Err: err, Silent: true}, env)
 		}
 	}
 }
@@ -211,19 +211,19 @@ func (n *Name) fail(err error, busy bool, env *Env) {
 // refuseAll: what stands under the name was not written by us, and we do not touch it.
 func (n *Name) refuseAll(err error, env *Env) {
 	for g := range n.each {
-		n.failGroup(g, Refusal{Err: err}, env)
+		n.failAll(g, Refusal{Err: err}, env)
 	}
-	for _, d := range n.leaving {
+	for _, d := range n.releasing {
 		n.eff.Gone = append(n.eff.Gone, Gone{d.id.Nr, true})
 	}
-	n.leaving = nil
-	n.openOld, n.blind = 0, false
+	n.releasing = nil
+	n.ambiguousAfter, n.ambiguousIfEmpty = 0, false
 }
 
 // stale says whether someone who does not wait still needs to be told, and the record was
 // seen too long ago for that.
 func (n *Name) stale() bool {
-	return slices.ContainsFunc(n.groups, func(g *group) bool { return g.try && g.state == wanted && n.asked < g.born })
+	return slices.ContainsFunc(n.desired, func(g *desired) bool { return g.try && g.state == wanted && n.asked < g.born })
 }
 
 // denyTries answers those who do not wait and did not get in, and reports whether there were
@@ -231,7 +231,7 @@ func (n *Name) stale() bool {
 func (n *Name) denyTries(env *Env) (any bool) {
 	for g := range n.each {
 		if g.try && g.state == wanted {
-			n.failGroup(g, Refusal{Err: &Held{Record: n.rec, Locked: n.shut > 0, Full: g.full}}, env)
+			n.failAll(g, Refusal{Err: &Held{Record: n.rec, Locked: n.shut > 0, Full: g.full}}, env)
 			any = true
 		}
 	}
@@ -243,7 +243,7 @@ func (n *Name) InTheWay() *Held { return &Held{Record: n.rec, Locked: n.shut > 0
 
 // Tries says whether somebody does not want to wait.
 func (n *Name) Tries() bool {
-	return slices.ContainsFunc(n.groups, func(g *group) bool { return g.try })
+	return slices.ContainsFunc(n.desired, func(g *desired) bool { return g.try })
 }
 
 // patience is how much longer those who wait for a silent store go on waiting.
@@ -258,7 +258,7 @@ func (n *Name) patience(env *Env) time.Duration {
 // becomes of writes.
 func (n *Name) backoff(now Instant) time.Duration {
 	still := time.Duration(0)
-	for _, since := range []Instant{n.failing, n.unsure} {
+	for _, since := range []Instant{n.failing, n.ambiguousSince} {
 		if since != Never {
 			still = max(still, now.Sub(since))
 		}
@@ -269,6 +269,6 @@ func (n *Name) backoff(now Instant) time.Duration {
 // Quiet says whether all that is left are claims that were broken, and are to stay until
 // their grace is over.
 func (n *Name) Quiet(now Instant) bool {
-	busy := func(d departure) bool { return d.keptFor(now) == 0 }
-	return len(n.groups) == 0 && len(n.leaving) > 0 && !slices.ContainsFunc(n.leaving, busy)
+	busy := func(d claimRelease) bool { return d.keptFor(now) == 0 }
+	return len(n.desired) == 0 && len(n.releasing) > 0 && !slices.ContainsFunc(n.releasing, busy)
 }

@@ -12,14 +12,14 @@ import (
 func (n *Name) Clone() *Name {
 	c := *n
 	c.eff, c.spare = Effects{}, nil
-	c.groups = make([]*group, len(n.groups))
-	for i, g := range n.groups {
+	c.desired = make([]*desired, len(n.desired))
+	for i, g := range n.desired {
 		d := *g
 		d.waiting = fifo{items: slices.Clone(g.waiting.all())}
 		d.active = slices.Clone(g.active)
-		c.groups[i] = &d
+		c.desired[i] = &d
 	}
-	c.leaving = slices.Clone(n.leaving)
+	c.releasing = slices.Clone(n.releasing)
 	c.step.Write.Next = n.step.Write.Next.Clone() // its tokens are written out in place
 	return &c
 }
@@ -54,10 +54,10 @@ func (s *Set) Clone() *Set {
 // Clone is a copy that shares nothing that changes.
 func (b *Breaker) Clone() *Breaker { c := *b; return &c }
 
-// Doubt says whether a claim of ours has vanished from the queue, of which the next heartbeat
+// Vanished says whether a claim of ours has vanished from the queue, of which the next heartbeat
 // tells more.
-func (n *Name) Doubt() bool {
-	return slices.ContainsFunc(n.groups, func(g *group) bool { return g.doubt })
+func (n *Name) Vanished() bool {
+	return slices.ContainsFunc(n.desired, func(g *desired) bool { return g.vanished })
 }
 
 // Ahead calls f with the session of each claim before our first, as often as it has one.

@@ -12,7 +12,7 @@ const (
 	Open                     // the session's first record goes in one call with Opening; then Answered, or Rested if there was nothing to write
 	Put                      // Write; then Answered
 	Load                     // the record; Saw or Looked or Unanswered, and then Loaded
-	StaleLoad                // look at the record as cheaply as the store can; then Peeked
+	StaleLoad                // look at the record as cheaply as the store can; then StaleLoaded
 	Pause                    // for a random time up to Most, or of about About; then Rested
 )
 
@@ -24,7 +24,7 @@ type Step struct {
 	Write  Write
 	Most   time.Duration
 	About  time.Duration
-	Forget bool // Idle: nothing is left here, but for a debt
+	Forget bool // Idle: nothing is left here, but for an ambiguous write
 	leaves bool // Put: claims are to go
 }
 
@@ -35,13 +35,13 @@ const (
 	maxSpread = 4 * time.Second
 )
 
-// peekAfter is how old a record may be, before a write, where others write as well: less
+// staleReadAfter is how old a record may be, before a write, where others write as well: less
 // than it takes to lose one.
-const peekAfter = 4 * time.Millisecond
+const staleReadAfter = 4 * time.Millisecond
 
 // Begin has a driver begin: what the last one met with counts no more.
 func (n *Name) Begin() {
-	n.lost, n.looked, n.took, n.paused, n.rest = 0, false, 0, false, Step{}
+	n.lost, n.reloaded, n.took, n.paused, n.rest = 0, false, 0, false, Step{}
 }
 
 // Tried says whether a write of this driver was answered.
@@ -72,23 +72,23 @@ func (n *Name) next(env *Env) Step {
 		}
 		next, changed := n.plan(env)
 		switch {
-		case env.Stale && changed && opens && !env.Session.Opening && !n.known && n.glanced == Never:
+		case env.Stale && changed && opens && !env.Session.Opening && !n.known && n.staleRead == Never:
 			return Step{Kind: StaleLoad} // perhaps to a crowd: does not write blindly
 		case opens && env.Session.Opening:
 			return Step{Kind: AwaitSession, Most: n.patience(env)}
 		case opens:
 			return Step{Kind: Open}
-		case n.look || n.stale() && !changed || n.lost > 2 && !n.looked && !env.Stale:
+		case n.reload || n.stale() && !changed || n.lost > 2 && !n.reloaded && !env.Stale:
 			if n.lost > 2 && !env.Stale && !n.paused {
-				n.look, n.paused = true, true
+				n.reload, n.paused = true, true
 				return Step{Kind: Pause, Most: min(n.took<<min(n.lost-2, 5), maxPause)}
 			}
-			n.look, n.paused = false, false
+			n.reload, n.paused = false, false
 			return Step{Kind: Load}
-		case env.Stale && changed && n.known && (n.lost > 0 || n.waited) && env.Now.Sub(max(n.asked, n.got, n.glanced)) > peekAfter:
+		case env.Stale && changed && n.known && (n.lost > 0 || n.waited) && env.Now.Sub(max(n.asked, n.got, n.staleRead)) > staleReadAfter:
 			return Step{Kind: StaleLoad}
 		case changed:
-			return Step{Kind: Put, Write: n.write(next, env), leaves: len(n.leaving) > 0}
+			return Step{Kind: Put, Write: n.write(next, env), leaves: len(n.releasing) > 0}
 		case n.denyTries(env):
 		default:
 			return Step{Kind: Idle, Forget: n.Idle()}
@@ -99,7 +99,7 @@ func (n *Name) next(env *Env) Step {
 // Abort takes back a step that was not performed.
 func (n *Name) Abort() {
 	if n.step.Kind == Load {
-		n.look = true
+		n.reload = true
 	}
 	n.step = Step{}
 }
@@ -121,16 +121,16 @@ func (n *Name) Rested() { n.step = Step{} }
 // Loaded reports on Load, after what it has shown was taken in: whether the store answered.
 func (n *Name) Loaded(answered bool, env *Env) {
 	n.Rested()
-	if n.looked = answered; !answered {
+	if n.reloaded = answered; !answered {
 		n.rest = Step{Kind: Pause, About: n.backoff(env.Now)}
 	}
 }
 
-// Peeked reports on StaleLoad. surprise: the record is to be loaded.
-func (n *Name) Peeked(surprise bool, env *Env) {
+// StaleLoaded reports on StaleLoad. surprise: the record is to be loaded.
+func (n *Name) StaleLoaded(surprise bool, env *Env) {
 	n.Rested()
-	n.glanced = env.Now
-	n.look = n.look || surprise
+	n.staleRead = env.Now
+	n.reload = n.reload || surprise
 }
 
 // An Outcome says what became of a write.
@@ -157,10 +157,10 @@ func (n *Name) Answered(out Outcome, env *Env) *Effects {
 	w, put, leaves := n.step.Write, n.step.Kind == Put, n.step.leaves
 	n.Rested()
 	if put {
-		n.took, n.looked = max(env.Now.Sub(out.Sent), 1), false
+		n.took, n.reloaded = max(env.Now.Sub(out.Sent), 1), false
 	}
 	if out.Err == nil {
-		n.unsure = Never
+		n.ambiguousSince = Never
 	}
 	switch {
 	case out.Err != nil:
@@ -189,15 +189,15 @@ func (n *Name) Answered(out Outcome, env *Env) *Effects {
 
 // ambiguous takes in that a write was not answered.
 func (n *Name) ambiguous(w Write, out Outcome, env *Env) {
-	if n.unsure == Never {
-		n.unsure = env.Now
+	if n.ambiguousSince == Never {
+		n.ambiguousSince = env.Now
 	}
 	if w.Old == IfEmpty {
-		n.blind = true
+		n.ambiguousIfEmpty = true
 	} else {
-		n.openOld = w.Old
+		n.ambiguousAfter = w.Old
 	}
-	n.look = true
+	n.reload = true
 	if !out.Cut {
 		n.fail(out.Err, out.Busy, env)
 	}
@@ -205,7 +205,7 @@ func (n *Name) ambiguous(w Write, out Outcome, env *Env) {
 
 // lostTo takes in the record that a write has lost to.
 func (n *Name) lostTo(out Outcome, env *Env) {
-	for _, g := range n.groups {
+	for _, g := range n.desired {
 		if g.state == wanted && g.id.Nr != 0 {
 			g.retries++
 		}

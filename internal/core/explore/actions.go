@@ -180,7 +180,7 @@ func (s Setup) time(w *World, i int, who string, act act) {
 	c := w.Clients[i]
 	beat := func() { act(i, who+" sends a heartbeat", false, func(x *shell) { x.beat() }) }
 	if s.Still {
-		if c.Session != nil && c.Beat == nil && (c.Again || !c.Session.Opened() && c.Session.Opening() || c.Name.Debt() || c.Name.Doubt()) {
+		if c.Session != nil && c.Beat == nil && (c.Again || !c.Session.Opened() && c.Session.Opening() || c.Name.Ambiguous() || c.Name.Vanished()) {
 			beat()
 		}
 		return
@@ -216,7 +216,7 @@ func (x *shell) ahead(f func(session string)) { x.c.Name.Ahead(x.env(), f) }
 
 // busy says whether a client has business left.
 func (s Setup) busy(c *client) bool {
-	if c.Reconciling || c.Name.Debt() || c.Write != nil || c.Name.Doubt() {
+	if c.Reconciling || c.Name.Ambiguous() || c.Write != nil || c.Name.Vanished() {
 		return true
 	}
 	return slices.ContainsFunc(c.Users, func(u user) bool { return u.State != idle || u.Rounds > 0 })

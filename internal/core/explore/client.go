@@ -94,7 +94,7 @@ func (x *shell) reconcile() {
 		x.perform(eff)
 		switch step.Kind {
 		case core.Idle:
-			if c.Reconciling = false; step.Forget && !c.Name.Debt() {
+			if c.Reconciling = false; step.Forget && !c.Name.Ambiguous() {
 				x.leave()
 			}
 			return
@@ -233,7 +233,7 @@ func (x *shell) answer(o *op, none bool) {
 		if none {
 			return
 		}
-		if tomb, dead := o.Verdict.Answered(o.Won, o.Record); o.Verdict.Verdict == core.Bury && dead {
+		if tomb, dead := o.Verdict.Answered(o.Won, o.Record); o.Verdict.Verdict == core.DeclareDead && dead {
 			x.died(o.Session, tomb, o.Age)
 		}
 	}

@@ -134,7 +134,7 @@ func ofStruct(t reflect.Type) coder {
 					e.instant(*(*core.Instant)(p), tick*core.Instant(ticks))
 				}
 			}
-		case name == "Name.looked": // asked for once more than two writes have lost; each that does resets it
+		case name == "Name.reloaded": // asked for once more than two writes have lost; each that does resets it
 			lost := t.Field(i).Offset
 			if f, ok := t.FieldByName("lost"); ok {
 				lost = f.Offset - lost

@@ -12,11 +12,11 @@ var (
 	leftOut = map[string]string{
 		"Name.step":           "the world has it",
 		"Name.took":           "how long a pause is, not whether there is one",
-		"Name.unsure":         "how long a pause is",
+		"Name.ambiguousSince": "how long a pause is",
 		"Name.eff":            "a buffer",
 		"Name.spare":          "room",
-		"group.retries":       "for people",
-		"group.since":         "for people",
+		"desired.retries":     "for people",
+		"desired.since":       "for people",
 		"Claim.Retries":       "for people",
 		"Claim.Since":         "for people",
 		"Session.why":         "for people",
@@ -41,7 +41,7 @@ var (
 		"World.bad":           "nothing follows",
 	}
 	bounded = map[string]int{
-		"Name.asked": 1, "Name.got": 1, "Name.glanced": 1, "Name.foreignSince": 1, "group.born": 1, // compared with core.Turn
+		"Name.asked": 1, "Name.got": 1, "Name.staleRead": 1, "Name.foreignSince": 1, "desired.born": 1, // compared with core.Turn
 		"Window.until":  0, // open or not
 		"left.At":       1,
 		"Breaker.since": 0, // whether it waits; else how long a pause is

@@ -161,7 +161,7 @@ func (x *shell) gone(g core.Gone) {
 	in := func(r core.LockRecord) bool {
 		return slices.ContainsFunc(r.Holders, its) || slices.ContainsFunc(r.Waiters, its)
 	}
-	if g.Void || x.c.Name.Debt() { // a debt is watched, and may bring it back
+	if g.Void || x.c.Name.Ambiguous() { // a debt is watched, and may bring it back
 		return
 	}
 	if in(x.w.Lock) {

@@ -9,25 +9,25 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
-// kick has the driver of a place look at what is wanted; c.mu is held. A place
-// that is no longer the name's has no business there: to it the claims of its
-// successor are claims that nobody wants.
-func (c *Client) kick(p *place) {
-	if p.busy || c.ctx.Err() != nil || c.places[p.name] != p {
+// reconcile starts the driver of a queue unless it runs; c.mu is held. A queue that is no
+// longer the name's is left alone: to it the claims of its successor are claims that nobody
+// wants.
+func (c *Client) reconcile(p *localQueue) {
+	if p.busy || c.ctx.Err() != nil || c.queues[p.name] != p {
 		return
 	}
 	p.busy = true
 	if c.here && c.mine == nil {
-		c.mine = p // for the goroutine that is at it anyway
+		c.mine = p // for the goroutine that calls do
 		c.work.Add(1)
 		return
 	}
-	c.spawn(func() { c.drive(p, nil) })
+	c.spawn(func() { c.runSteps(p, nil) })
 }
 
-// do calls f with c.mu held, and then is itself the driver of the place that f
-// has kicked, for one write to a store that is quick: to wake other goroutines
-// for it would take a good part of its time.
+// do calls f with c.mu held, and then is itself the driver of the queue that f wants
+// reconciled, for one write to a store that is quick: to wake another goroutine for it would
+// take a good part of its time.
 func (c *Client) do(ctx context.Context, f func()) {
 	quick := ctx.Err() == nil && c.batch.quick()
 	c.mu.Lock()
@@ -37,15 +37,15 @@ func (c *Client) do(ctx context.Context, f func()) {
 	c.here, c.mine = false, nil
 	c.unlock()
 	if p != nil {
-		c.drive(p, ctx)
+		c.runSteps(p, ctx)
 		c.work.Done()
 	}
 }
 
-// drive performs the steps of a place until there are none, one at a time; notifications, the
-// poll loop and the goroutines that lock and release kick it again. With a context of its
-// caller it makes one write, and leaves everything else to a goroutine.
-func (c *Client) drive(p *place, here context.Context) {
+// runSteps performs the steps of a name until there are none, one at a time. Notifications,
+// the poll loop and the goroutines that acquire and release start it again. With a context of
+// its caller it makes one write, and leaves everything else to a goroutine.
+func (c *Client) runSteps(p *localQueue, here context.Context) {
 	for begun := false; c.ctx.Err() == nil; begun = true {
 		c.mu.Lock()
 		if !begun {
@@ -60,9 +60,9 @@ func (c *Client) drive(p *place, here context.Context) {
 			continue
 		case step.Kind == core.Idle:
 			p.busy = false
-			if step.Forget && (!p.n.Debt() || c.closed) {
-				c.debts = c.debts || p.n.Debt()
-				c.leave(p)
+			if step.Forget && (!p.n.Ambiguous() || c.closed) {
+				c.ambiguous = c.ambiguous || p.n.Ambiguous()
+				c.retire(p)
 			}
 			c.checkQuiet()
 			c.unlock()
@@ -70,7 +70,7 @@ func (c *Client) drive(p *place, here context.Context) {
 		case here != nil && (step.Kind != core.Put || p.n.Tried()):
 			p.n.Abort()
 			c.unlock()
-			c.spawn(func() { c.drive(p, nil) })
+			c.spawn(func() { c.runSteps(p, nil) })
 			return
 		}
 		s, timeout := c.sess, c.callTimeout()
@@ -81,16 +81,16 @@ func (c *Client) drive(p *place, here context.Context) {
 			s.life.Open()
 		}
 		c.unlock()
-		if !c.take(p, s, step, timeout, here) {
-			c.spawn(func() { c.drive(p, nil) })
+		if !c.runStep(p, s, step, timeout, here) {
+			c.spawn(func() { c.runSteps(p, nil) })
 			return
 		}
 	}
 }
 
-// take performs a step and reports what became of it. It reports false if another goroutine
+// runStep performs a step and reports what became of it. It reports false if another goroutine
 // has to go on.
-func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duration, here context.Context) bool {
+func (c *Client) runStep(p *localQueue, s *session, step core.Step, timeout time.Duration, here context.Context) bool {
 	switch step.Kind {
 	case core.AwaitSession:
 		c.awaitOpen(p, s, step.Most)
@@ -98,7 +98,7 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 		c.openWith(p, s)
 		return true
 	case core.Load:
-		answered := c.lookAt(p)
+		answered := c.loadRecord(p)
 		c.mu.Lock()
 		defer c.unlock()
 		p.n.Loaded(answered, c.env())
@@ -135,7 +135,7 @@ func (c *Client) take(p *place, s *session, step core.Step, timeout time.Duratio
 }
 
 // openWith opens a session in one call with its first claim.
-func (c *Client) openWith(p *place, s *session) {
+func (c *Client) openWith(p *localQueue, s *session) {
 	var w Write
 	writes := false
 	sw := s.open(func() (Write, bool) {
@@ -156,7 +156,7 @@ func (c *Client) openWith(p *place, s *session) {
 }
 
 // awaitOpen waits until a session is open, or over.
-func (c *Client) awaitOpen(p *place, s *session, patience time.Duration) {
+func (c *Client) awaitOpen(p *localQueue, s *session, patience time.Duration) {
 	t := c.machine.NewTimer(patience)
 	defer t.Stop()
 	select {
@@ -186,13 +186,13 @@ func (c *Client) callTimeout() time.Duration {
 }
 
 // storeWrite is a write as the store takes it.
-func (p *place) storeWrite(w core.Write) Write {
+func (p *localQueue) storeWrite(w core.Write) Write {
 	return Write{Key: Key{Names, p.name}, Old: int64(w.Old), Value: w.Next.Encode(max(w.Old, 0)), Wake: w.Wake, Lazy: w.Lazy}
 }
 
 // answered takes in what became of a write. An error is not the store's if the
 // context here had ended.
-func (c *Client) answered(p *place, sw *swap, here context.Context) {
+func (c *Client) answered(p *localQueue, sw *swap, here context.Context) {
 	out := core.Outcome{Sent: sw.sent, Won: sw.out.Won, Version: core.Version(sw.out.Record.Version), Err: sw.err,
 		Busy: errors.Is(sw.err, ErrBusy), Cut: here != nil && here.Err() != nil}
 	if sw.err == nil && !out.Won {
@@ -224,8 +224,8 @@ func (s *swap) lostToOld() bool {
 	return s.write.Old == s.out.Record.Version
 }
 
-// lookAt loads the record of a place and reports whether the store answered.
-func (c *Client) lookAt(p *place) bool {
+// loadRecord loads the record of a name and reports whether the store answered.
+func (c *Client) loadRecord(p *localQueue) bool {
 	c.mu.Lock()
 	timeout := c.callTimeout()
 	c.mu.Unlock()
@@ -243,10 +243,10 @@ func (c *Client) lookAt(p *place) bool {
 	return true
 }
 
-// saw takes in the store's clock from a record of a place.
-func (p *place) saw(r Record) { p.pace.Clock(core.Version(r.Version), r.Age) }
+// saw takes in the store's clock from a record of the name.
+func (p *localQueue) saw(r Record) { p.pace.Clock(core.Version(r.Version), r.Age) }
 
-func (c *Client) seeRecord(p *place, r Record, asked core.Instant) {
+func (c *Client) seeRecord(p *localQueue, r Record, asked core.Instant) {
 	p.saw(r)
 	if _, version := p.n.Record(); p.n.Known() && core.Version(r.Version) == version {
 		c.answers = true
@@ -260,7 +260,7 @@ func (c *Client) seeRecord(p *place, r Record, asked core.Instant) {
 
 // failed takes in that a call was not answered. look: it was to show the record, and that is
 // still wanted; c.mu is held.
-func (c *Client) failed(p *place, err error, look bool) {
+func (c *Client) failed(p *localQueue, err error, look bool) {
 	busy := errors.Is(err, ErrBusy)
 	eff := p.n.Unanswered(err, busy, look, c.env())
 	c.answers = c.answers || busy

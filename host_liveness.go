@@ -199,8 +199,8 @@ func (p *proofs) open(session string) *os.File {
 	return file
 }
 
-// bury removes the file of a session whose tombstone is written.
-func (p *proofs) bury(session string) {
+// declareDead removes the file of a session whose tombstone is written.
+func (p *proofs) declareDead(session string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if file, ok := p.others[session]; ok {

@@ -9,29 +9,29 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
-// A place is this client's business with one name: the core's part of it, the locks that
-// came of it, and when it is looked at. Goroutines change only what is wanted; the driver
-// (drive.go) makes the record follow.
-type place struct {
-	name    string
-	n       *core.Name
-	last    *Lock                // a hold,
-	more    map[core.Token]*Lock // and where there are several the others
-	leaving []*departure         // claims whose going somebody waits for
-	busy    bool                 // a driver is at it
-	left    leftBehind           // when it was left last
-	pace    *core.Pace           // nil until it waits, or is to be read
+// A localQueue is the state of one name in this client: the core's Name with its queue of
+// goroutines, the locks that were granted, and the pace at which the record is polled.
+// Goroutines change only what is wanted; the driver (reconcile.go) makes the record follow.
+type localQueue struct {
+	name      string
+	n         *core.Name
+	last      *Lock                // a hold,
+	more      map[core.Token]*Lock // and where there are several the others
+	releasing []*claimRelease      // claims whose end a Release waits for
+	busy      bool                 // a driver runs
+	left      leftBehind           // the record when the queue was last retired
+	pace      *core.Pace           // nil until it waits, or is to be read
 }
 
-// A departure is a lock's claim that is to go.
-type departure struct {
+// A claimRelease is the release of a lock's claim.
+type claimRelease struct {
 	nr   int64
-	gone atomic.Bool   // it is confirmed gone, or void with its session
+	gone atomic.Bool   // the claim is confirmed gone, or void with its session
 	void bool          // the latter; guarded by c.mu until gone is set
 	done chan struct{} // closed then; made by whoever waits for it, guarded by c.mu
 }
 
-func (d *departure) confirm(void bool) {
+func (d *claimRelease) confirm(void bool) {
 	d.void = void
 	d.gone.Store(true)
 	if d.done != nil {
@@ -40,7 +40,7 @@ func (d *departure) confirm(void bool) {
 }
 
 // hold keeps a lock where its token finds it.
-func (p *place) hold(l *Lock) {
+func (p *localQueue) hold(l *Lock) {
 	if p.last == nil {
 		p.last = l
 		return
@@ -52,7 +52,7 @@ func (p *place) hold(l *Lock) {
 }
 
 // unhold forgets a lock, and returns it; nil if it had been forgotten.
-func (p *place) unhold(t core.Token) (l *Lock) {
+func (p *localQueue) unhold(t core.Token) (l *Lock) {
 	if p.last != nil && p.last.token == int64(t) {
 		l, p.last = p.last, nil
 		return l
@@ -74,9 +74,9 @@ func (c *Client) envAt(t core.Instant) *core.Env {
 	return e
 }
 
-// perform turns the effects of an event of a place into locks, errors and wake-ups: nothing
-// else does. c.mu is held.
-func (c *Client) perform(p *place, eff *core.Effects) {
+// perform turns the effects of an event into locks, errors and wake-ups. Nothing else does.
+// c.mu is held.
+func (c *Client) perform(p *localQueue, eff *core.Effects) {
 	for _, g := range eff.Granted {
 		r := g.Request.Tag.(*request)
 		l := &Lock{c: c, p: p, sess: c.sess, token: int64(g.Token), nr: g.Claim.Nr, slots: r.slots, reason: g.Reason, asked: g.Asked, since: g.At, values: r.ctx}
@@ -96,7 +96,7 @@ func (c *Client) perform(p *place, eff *core.Effects) {
 		}
 	}
 	for _, g := range eff.Gone {
-		p.leaving = slices.DeleteFunc(p.leaving, func(d *departure) bool {
+		p.releasing = slices.DeleteFunc(p.releasing, func(d *claimRelease) bool {
 			if d.nr == g.Nr {
 				d.confirm(g.Void)
 			}
@@ -114,7 +114,7 @@ func (c *Client) perform(p *place, eff *core.Effects) {
 			c.perform(p, p.n.Tick(c.env()))
 		})
 	}
-	news, work := eff.News, eff.Work // the next event of the place overwrites them
+	news, work := eff.News, eff.Work // the next event of the name overwrites them
 	if news {
 		c.follow(p)
 		if p.n.Waits() {
@@ -122,12 +122,12 @@ func (c *Client) perform(p *place, eff *core.Effects) {
 		}
 	}
 	if work {
-		c.kick(p)
+		c.reconcile(p)
 	}
 }
 
 // refusal is the error of a request, from that of the core.
-func (p *place) refusal(f core.Refusal) error {
+func (p *localQueue) refusal(f core.Refusal) error {
 	var held *core.Held
 	var broken *core.Broken
 	switch {
@@ -142,7 +142,7 @@ func (p *place) refusal(f core.Refusal) error {
 }
 
 // heldError says who is in the way, as far as the record tells.
-func (p *place) heldError(h *core.Held) *HeldError {
+func (p *localQueue) heldError(h *core.Held) *HeldError {
 	if h.Here {
 		return &HeldError{Name: p.name, Self: h.Self}
 	}
@@ -150,7 +150,7 @@ func (p *place) heldError(h *core.Held) *HeldError {
 }
 
 // claims shows records as claims, without what only their sessions know.
-func (p *place) claims(recs []core.Claim) []Claim {
+func (p *localQueue) claims(recs []core.Claim) []Claim {
 	var claims []Claim
 	for _, r := range recs {
 		claims = append(claims, publicClaim(r, p.name))
@@ -165,19 +165,19 @@ func (e *brokenError) Is(target error) bool { return target == ErrLost }
 
 func (e *brokenError) Error() string { return e.why }
 
-// place returns the place of a name; c.mu is held.
-func (c *Client) place(name string) *place {
-	if p := c.places[name]; p != nil {
+// queue returns the local queue of a name; c.mu is held.
+func (c *Client) queue(name string) *localQueue {
+	if p := c.queues[name]; p != nil {
 		return p
 	}
 	p := c.idle[name]
 	if p == nil {
-		p = &place{name: name, n: core.NewName()}
-		c.places[name] = p
+		p = &localQueue{name: name, n: core.NewName()}
+		c.queues[name] = p
 		return p
 	}
 	delete(c.idle, name)
-	c.places[name] = p
+	c.queues[name] = p
 	if old := p.left; old.version != 0 && c.now().Sub(old.at) < recently {
 		if old.pace > 0 {
 			p.pace = core.NewPace(old.pace)
@@ -193,14 +193,14 @@ func (c *Client) join(r *request) {
 		r.answer(nil, ErrClosed)
 		return
 	}
-	r.p = c.place(r.name)
+	r.p = c.queue(r.name)
 	r.core = core.Request{Slots: r.slots, Try: r.try(), Reason: r.reason, Set: r.set, Tag: r}
 	c.perform(r.p, r.p.n.Want(&r.core, c.env()))
 }
 
-// abandon takes a request out of the line. It returns the claim that it shared, and whether
+// cancel takes a request out of the line. It returns the claim that it shared, and whether
 // it was still in line; c.mu is held.
-func (c *Client) abandon(r *request) (id core.ClaimID, was bool) {
+func (c *Client) cancel(r *request) (id core.ClaimID, was bool) {
 	if r.done {
 		return id, false
 	}
@@ -210,8 +210,8 @@ func (c *Client) abandon(r *request) (id core.ClaimID, was bool) {
 	return id, true
 }
 
-// letGo ends a hold at t, unless that was done before; c.mu is held.
-func (c *Client) letGo(l *Lock, t core.Instant) {
+// release ends a hold at t, unless that was done before; c.mu is held.
+func (c *Client) release(l *Lock, t core.Instant) {
 	if l.going {
 		return
 	}
@@ -219,14 +219,14 @@ func (c *Client) letGo(l *Lock, t core.Instant) {
 	l.p.unhold(core.Token(l.token))
 	nr, eff := l.p.n.Release(core.Token(l.token), c.envAt(t))
 	if l.left.nr = nr; nr != 0 {
-		l.p.leaving = append(l.p.leaving, &l.left)
+		l.p.releasing = append(l.p.releasing, &l.left)
 	} else {
 		l.left.confirm(false)
 	}
 	c.perform(l.p, eff)
 }
 
-// leftBehind is a record as it was left, with others in it.
+// leftBehind is the record of a name, with claims of others, when its queue was retired.
 type leftBehind struct {
 	rec     core.LockRecord
 	version core.Version
@@ -235,14 +235,14 @@ type leftBehind struct {
 }
 
 const (
-	recently = time.Second // how long that may be of use
-	maxIdle  = 1000        // places of which nothing is wanted, kept for their room
+	recently = time.Second // how long that record may be of use
+	maxIdle  = 1000        // idle queues that are kept for their memory
 )
 
-// leave has a place be idle, and know nothing but what it looked like if others
-// are there: one that comes again soon need not ask; c.mu is held.
-func (c *Client) leave(p *place) {
-	delete(c.places, p.name)
+// retire makes a queue idle. It forgets all but a record with claims of others: a request
+// that comes soon after need not read it again. c.mu is held.
+func (c *Client) retire(p *localQueue) {
+	delete(c.queues, p.name)
 	p.left = leftBehind{}
 	if rec, version := p.n.Record(); len(rec.Holders)+len(rec.Waiters) > 0 {
 		p.left = leftBehind{rec: *rec, version: version, at: c.now(), pace: p.pace.Quick()}
@@ -261,7 +261,7 @@ func (c *Client) isOurs(session string) bool { return c.sess != nil && c.sess.id
 func (c *Client) revoke(s *session, r core.Revocation) {
 	c.mu.Lock()
 	defer c.unlock()
-	if p := c.places[r.Name]; p != nil {
+	if p := c.queues[r.Name]; p != nil {
 		c.perform(p, p.n.Revoke(s.id, c.owner, r, c.env()))
 	}
 }
