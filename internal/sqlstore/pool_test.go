@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,14 +11,13 @@ import (
 
 // fakeConns are numbers, of which some work and are sound.
 type fakeConns struct {
-	opened, closed int
+	opened, closed atomic.Int32
 	broken         bool // what is idle
 	fails          error
 }
 
 func (f *fakeConns) Open(context.Context) (int, error) {
-	f.opened++
-	return f.opened, nil
+	return int(f.opened.Add(1)), nil
 }
 
 func (f *fakeConns) Works(context.Context, int, time.Duration) (bool, error) {
@@ -26,7 +26,7 @@ func (f *fakeConns) Works(context.Context, int, time.Duration) (bool, error) {
 func (f *fakeConns) Sound(_ int, err error) bool { return err == nil }
 
 func (f *fakeConns) Close(int) error {
-	f.closed++
+	f.closed.Add(1)
 	return nil
 }
 
@@ -37,10 +37,10 @@ func TestPool(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test(t, &fakeConns{}) })
 		})
 	}
-	want := func(t *testing.T, f *fakeConns, opened, closed int) {
+	want := func(t *testing.T, f *fakeConns, opened, closed int32) {
 		t.Helper()
-		if f.opened != opened || f.closed != closed {
-			t.Errorf("%d were opened and %d closed, want %d and %d", f.opened, f.closed, opened, closed)
+		if f.opened.Load() != opened || f.closed.Load() != closed {
+			t.Errorf("%d were opened and %d closed, want %d and %d", f.opened.Load(), f.closed.Load(), opened, closed)
 		}
 	}
 	run("turns", func(t *testing.T, f *fakeConns) {
