@@ -13,6 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
 // refused checks that the command was refused with a status and a message that
@@ -274,8 +277,15 @@ func fullDisk(t *testing.T, inUse bool) {
 	v.holdfast("run", "x", "--", "true").wantStatus(0)
 	var user *process
 	if inUse { // so that the log is there, and only has to grow
-		user = v.runActor([]string{"--ttl", "10m", "other"}, "-stdin") // no heartbeat meanwhile
+		user = v.runActor([]string{"--ttl", "10m", "other"}, "-stdin")
 		v.after(0, 1)
+		// It sends a second heartbeat when it is notified of changes, and no more for minutes.
+		second := fmt.Sprintf("%X", `"beat":2,`)
+		for end := time.Now().Add(busy.Times(20 * time.Second)); !strings.Contains(v.copied().contents(), second); time.Sleep(100 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("no second heartbeat: %s", v.copied().contents())
+			}
+		}
 	}
 
 	filler, err := os.Create(filepath.Join(dir, "filler"))
