@@ -78,7 +78,11 @@ func (r *request) answer(l *Lock, err error) {
 		return
 	}
 	r.done, r.lock, r.err = true, l, err
-	r.c.woken = append(r.c.woken, r)
+	if c := r.c; c.woken == nil {
+		c.woken = r
+	} else {
+		c.crowd = append(c.crowd, r)
+	}
 }
 
 // announce tells the trace, once, that the request has joined a queue.

@@ -45,7 +45,8 @@ type Client struct {
 	wrote     time.Duration           // the TTL of the last session that wrote something; 0: none
 	lazy      map[string]core.Instant // names left without waiting for the disk, and when that was answered
 	later     []func()                // to be called when mu is not held
-	woken     []*request              // to be woken then
+	woken     *request                // to be woken then
+	crowd     []*request              // after it
 	here      bool                    // the goroutine that holds mu will drive one place itself
 	mine      *localQueue             // that place
 	answers   bool                    // the store has answered once
@@ -183,12 +184,13 @@ func (c *Client) pause(d time.Duration) {
 func (c *Client) unlock() {
 	later := c.later
 	c.later = nil
-	var few [16]*request
-	woken := append(few[:0], c.woken...)
-	clear(c.woken)
-	c.woken = c.woken[:0]
+	woken, crowd := c.woken, c.crowd
+	c.woken, c.crowd = nil, nil
 	c.mu.Unlock()
-	for _, r := range woken {
+	if woken != nil {
+		woken.ch <- struct{}{}
+	}
+	for _, r := range crowd {
 		r.ch <- struct{}{}
 	}
 	for _, f := range later {

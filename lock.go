@@ -237,20 +237,32 @@ func (l *Lock) end(cause error) {
 		return
 	}
 	l.err = cause
+	if l.cancel != nil || l.set != nil {
+		l.endContexts(cause)
+	}
+	if t := l.c.opts.Trace; t != nil && t.Ended != nil {
+		l.traceEnd(t, cause)
+	}
+}
+
+// endContexts ends the lock's context, and that of its set when one of it is lost or the last
+// is released; c.mu is held.
+func (l *Lock) endContexts(cause error) {
 	if cancel := l.cancel; cancel != nil {
 		l.c.later = append(l.c.later, func() { cancel(cause) })
 	}
-	if l.set != nil && (!errors.Is(cause, ErrReleased) || !slices.ContainsFunc(l.set.locks, func(o *Lock) bool { return o.err == nil })) {
-		set := l.set
-		l.c.later = append(l.c.later, func() { set.cancel(cause) }) // when one is lost, or the last is released
+	held := func(o *Lock) bool { return o.err == nil }
+	if set := l.set; set != nil && (!errors.Is(cause, ErrReleased) || !slices.ContainsFunc(set.locks, held)) {
+		l.c.later = append(l.c.later, func() { set.cancel(cause) })
 	}
-	if t := l.c.opts.Trace; t != nil && t.Ended != nil {
-		name, token, held := l.Name(), l.token, l.c.now().Sub(l.since)
-		if errors.Is(cause, ErrReleased) {
-			cause = nil
-		}
-		l.c.later = append(l.c.later, func() { t.Ended(name, token, held, cause) })
+}
+
+func (l *Lock) traceEnd(t *Trace, cause error) {
+	name, token, held := l.Name(), l.token, l.c.now().Sub(l.since)
+	if errors.Is(cause, ErrReleased) {
+		cause = nil
 	}
+	l.c.later = append(l.c.later, func() { t.Ended(name, token, held, cause) })
 }
 
 // lose ends a lock that is not given back; c.mu is held. It takes the rest of its
