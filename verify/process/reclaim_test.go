@@ -78,7 +78,7 @@ func reclaims(t *testing.T, fresh func(*testing.T) *world) {
 				}
 			}
 			w := fresh(t)
-			crowd, rounds := number(10, 100), number(3, 100)
+			crowd, rounds := w.crowd(number(10, 100)), number(3, 100)
 			running := make(map[int]*process)
 			n := 0
 			begin := func() {

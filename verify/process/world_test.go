@@ -131,10 +131,14 @@ func (w *world) onServer() bool {
 func (w *world) onCassandra() bool { return strings.HasPrefix(w.target, "cassandra:") }
 
 // crowd is n, or as many as may ask a store at one time on this machine: Spanner's
-// emulator carries out one transaction after the other.
+// emulator carries out one transaction after the other, and three nodes of Cassandra
+// share the processors with those who ask them.
 func (w *world) crowd(n int) int {
-	if w.onSpanner() {
+	switch {
+	case w.onSpanner():
 		return max(n/(stretch*stretch), 4)
+	case w.onCassandra() && !*full:
+		return max(n/3, 4)
 	}
 	return n
 }
