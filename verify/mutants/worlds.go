@@ -98,7 +98,7 @@ var planted = []mutant{
 	{"world: a heartbeat is marked again and again", "Q13", []edit{{"internal/core/detector.go",
 		"\tcase rec.Suspected == nil && !rec.Detached &&", "\tcase !rec.Detached &&"}}, world("X X, marks, from A holding and B waiting")},
 	{"world: no version is checked", "R1", []edit{{"internal/core/explore/world.go",
-		"\t\tif o.Write.Old == w.LockV ||", "\t\tif o.Write.Old != core.IfEmpty ||"}}, world("X X, time stands still, 2 rounds")},
+		"\t\tif o.Write.Old == l.Version ||", "\t\tif o.Write.Old != core.IfEmpty ||"}}, world("X X, time stands still, 2 rounds")},
 	{"world: the breaker does not wait for who believes", "Q17", []edit{{"internal/core/breaker.go",
 		"\tif s.Asked.Sub(b.read) >= ttl+", "\tif s.Asked.Sub(b.read) >= 0*ttl+"}}, world("X X, a break, from A holding")},
 	{"world: a break does not wait for the holder", "Q17", []edit{{"internal/core/breaker.go",

@@ -41,6 +41,19 @@ func (s Setup) longest() core.Instant {
 	return core.Instant(most + ticks(s.Grace+1))
 }
 
+// names is how many there are.
+func (s Setup) names() int { return 1 }
+
+// nameOf is a name as the core has it.
+func nameOf(n int) string { return string(rune('a' + n)) }
+
+func numberOf(name string) int { return int(name[0] - 'a') }
+
+// turns says whether goroutines of a client follow each other at a name.
+func (s Setup) turns() bool {
+	return slices.ContainsFunc(s.Users, func(u []int) bool { return len(u) > 1 })
+}
+
 func ticks(n int) time.Duration { return time.Duration(n) * time.Duration(tick) }
 
 // ttl is what the store's setting says.

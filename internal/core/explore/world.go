@@ -18,9 +18,7 @@ const tick = core.Instant(time.Second)
 // A World is a store and its clients at one instant.
 type World struct {
 	Now       core.Instant
-	Lock      core.LockRecord
-	LockV     core.Version
-	MaxToken  core.Token // above all that were given
+	Locks     []lock
 	Sessions  []row
 	Clients   []*client
 	Late      []*op // writes of the past that may still arrive
@@ -37,6 +35,13 @@ type World struct {
 	bad      string // what is wrong with it
 	nonces   int64
 	sessionV core.Version
+}
+
+// A lock is the record of a name.
+type lock struct {
+	Record   core.LockRecord
+	Version  core.Version
+	MaxToken core.Token // above all that were given
 }
 
 // A row is the record of a session.
@@ -56,6 +61,7 @@ type end struct {
 // A forced release is what somebody does who breaks a claim.
 type forced struct {
 	Left    int // how many more
+	Name    int
 	Session string
 	Nr      int64
 	Void    core.Instant // from when the claims of its session are void, which is dead; Never
@@ -66,28 +72,33 @@ type forced struct {
 
 // A client is one process: the core's machines, and what of its shell matters.
 type client struct {
+	Queues   []queue       // of each name
+	Session  *core.Session // nil: none
+	Detector *core.Detector
+	Deaths   *core.Deaths
+	Users    []user
+	Beat     *op
+	Verdict  *op
+	Again    bool // another heartbeat is wanted at once
+	Beaten   core.Instant
+	Claims   int64
+	Opened   int  // sessions
+	Gone     bool // it has crashed, or is out of sessions
+	Crashed  bool
+	Detached int  // heartbeats that were to leave its hold alone
+	Marked   int  // heartbeats in a row that lost to a mark
+	Alone    bool // one has, and the process has ended
+}
+
+// A queue is a client's local queue of a name.
+type queue struct {
 	Name        *core.Name
-	Session     *core.Session // nil: none
-	Detector    *core.Detector
-	Deaths      *core.Deaths
-	Users       []user
 	Write       *op
-	Beat        *op
-	Verdict     *op
-	Reconciling bool // a driver is at the name
+	Reconciling bool // a driver runs
 	Out         core.Kind
-	Again       bool // another heartbeat is wanted at once
-	Beaten      core.Instant
-	Left        *left // what its name looked like when nothing was wanted there
-	Claims      int64
-	Opened      int // sessions
-	Last        core.Token
-	Gone        bool // it has crashed, or is out of sessions
-	Crashed     bool
+	Left        *left        // the record when the queue was last retired
 	Timer       core.Instant // when the name wants Tick called; Never
-	Detached    int          // heartbeats that were to leave its hold alone
-	Marked      int          // heartbeats in a row that lost to a mark
-	Alone       bool         // one has, and the process has ended
+	Last        core.Token   // that was granted
 }
 
 type left struct {
@@ -98,12 +109,16 @@ type left struct {
 
 // A user is a goroutine that takes the lock, and gives it back.
 type user struct {
+	Name    int
 	State   state
 	Rounds  int
 	Request *core.Request
 	Token   core.Token
 	Claim   core.ClaimID
 }
+
+// end ends a round.
+func (u *user) end() { *u = user{Name: u.Name, Rounds: u.Rounds - 1} }
 
 type state int8
 
@@ -119,6 +134,7 @@ const (
 type op struct {
 	Kind    kind
 	From    int
+	Name    int    // of a write
 	Session string // of a verdict that of which it is, else the sender's
 	Sent    core.Instant
 	Write   core.Write
@@ -145,25 +161,33 @@ func (k kind) String() string { return [...]string{"write", "heartbeat", "verdic
 
 // New is the world in which nothing has happened yet.
 func New(s Setup) *World {
-	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, Restarts: s.Restarts, LockV: 100, sessionV: 1 << 12}
+	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, Restarts: s.Restarts, sessionV: 1 << 12}
 	w.Break = forced{Left: s.Breaks, Void: core.Never, Ends: core.Never, Stopped: core.Never}
-	for _, users := range s.Users {
-		c := fresh()
-		for range users {
-			c.Users = append(c.Users, user{Rounds: s.Rounds})
-		}
-		w.Clients = append(w.Clients, c)
+	for n := range s.names() {
+		w.Locks = append(w.Locks, lock{Version: core.Version(100 + 500*n)})
+	}
+	for i := range s.Users {
+		w.Clients = append(w.Clients, s.client(i, s.Rounds))
 	}
 	return w
 }
 
-func fresh() *client {
-	return &client{Name: core.NewName(), Detector: &core.Detector{}, Deaths: &core.Deaths{}, Beaten: core.Never, Timer: core.Never}
+// client is a client with which nothing has happened yet.
+func (s Setup) client(i, rounds int) *client {
+	c := &client{Detector: &core.Detector{}, Deaths: &core.Deaths{}, Beaten: core.Never}
+	for range s.names() {
+		c.Queues = append(c.Queues, queue{Name: core.NewName(), Timer: core.Never})
+	}
+	for range s.Users[i] {
+		c.Users = append(c.Users, user{Rounds: rounds})
+	}
+	return c
 }
 
 // with is a world of its own, in which client i may be changed.
 func (w *World) with(i int) *World {
 	v := *w
+	v.Locks = slices.Clone(w.Locks)
 	v.Sessions = slices.Clone(w.Sessions)
 	v.Clients = slices.Clone(w.Clients)
 	v.Late = slices.Clone(w.Late)
@@ -174,7 +198,11 @@ func (w *World) with(i int) *World {
 	}
 	if i >= 0 {
 		c := *w.Clients[i]
-		c.Name, c.Detector, c.Deaths = c.Name.Clone(), c.Detector.Clone(), c.Deaths.Clone()
+		c.Queues = slices.Clone(c.Queues)
+		for n := range c.Queues {
+			c.Queues[n].Name = c.Queues[n].Name.Clone()
+		}
+		c.Detector, c.Deaths = c.Detector.Clone(), c.Deaths.Clone()
 		if c.Session != nil {
 			c.Session = c.Session.Clone()
 		}
@@ -186,14 +214,25 @@ func (w *World) with(i int) *World {
 
 // mayWin says whether a write can still be applied some day.
 func (w *World) mayWin(o *op) bool {
-	old, now := o.Write.Old, w.LockV
+	var old, now core.Version
 	switch o.Kind {
+	case ofName:
+		old, now = o.Write.Old, w.Locks[o.Name].Version
 	case ofBeat:
 		old, now = o.Beat.Old, w.find(o.Session).Version
 	case ofVerdict:
 		old, now = o.Verdict.Old, w.find(o.Session).Version
 	}
 	return old == core.IfEmpty || old == now
+}
+
+// claims are those in all lock records.
+func (w *World) claims() (all []core.Claim) {
+	for i := range w.Locks {
+		r := &w.Locks[i].Record
+		all = append(append(all, r.Holders...), r.Waiters...)
+	}
+	return all
 }
 
 func (w *World) find(session string) row {
@@ -224,12 +263,12 @@ func (w *World) apply(s Setup, o *op) *op {
 	d := *o
 	d.Applied = true
 	if o.Kind == ofName {
-		empty := len(w.Lock.Holders)+len(w.Lock.Waiters)+len(w.Lock.Breaks) == 0 && w.Lock.Next == 0
-		if o.Write.Old == w.LockV || o.Write.Old == core.IfEmpty && empty {
-			w.store(s, o.From, o.Session, o.Write.Next.Stored(max(o.Write.Old, 0), w.LockV+1))
+		l := &w.Locks[o.Name]
+		if o.Write.Old == l.Version || o.Write.Old == core.IfEmpty && l.empty() {
+			w.store(s, o.Name, o.From, o.Session, o.Write.Old, o.Write.Next)
 			d.Won = true
 		}
-		d.Version, d.Lock = w.LockV, w.Lock
+		d.Version, d.Lock = l.Version, l.Record
 	} else {
 		old, next := o.Beat.Old, o.Beat.Record
 		if o.Kind == ofVerdict {
@@ -254,11 +293,20 @@ func (w *World) prune() {
 	w.Late = slices.DeleteFunc(w.Late, func(o *op) bool { return !w.mayWin(o) })
 }
 
-// store has a lock record follow the one that is there. session is that of its writer.
-func (w *World) store(s Setup, by int, session string, next core.LockRecord) {
-	w.audit(s, by, session, w.Lock, next)
-	w.LockV++
-	w.Lock = next
+// empty says whether the record has no value.
+func (l *lock) empty() bool {
+	r := &l.Record
+	return len(r.Holders)+len(r.Waiters)+len(r.Breaks) == 0 && r.Next == 0
+}
+
+// store has a lock record follow the one that is there, as a write after version old does.
+// session is that of its writer.
+func (w *World) store(s Setup, name, by int, session string, old core.Version, next core.LockRecord) {
+	l := &w.Locks[name]
+	next = next.Stored(max(old, 0), l.Version+1)
+	w.audit(s, name, by, session, l.Record, next)
+	l.Version++
+	l.Record = next
 }
 
 func (w *World) write(r *row, next core.SessionRecord) {
@@ -287,17 +335,19 @@ func (w *World) trusted(session string, by int) bool {
 func (w *World) String() string {
 	var b strings.Builder
 	show := func(c core.Claim) string { return fmt.Sprintf("%s.%d", c.Session, c.Nr) }
-	fmt.Fprintf(&b, "v%d [", w.LockV)
-	for _, h := range w.Lock.Holders {
-		fmt.Fprintf(&b, "%s#%d ", show(h), h.Token)
+	for _, l := range w.Locks {
+		fmt.Fprintf(&b, "v%d [", l.Version)
+		for _, h := range l.Record.Holders {
+			fmt.Fprintf(&b, "%s#%d ", show(h), h.Token)
+		}
+		b.WriteString("|")
+		for _, h := range l.Record.Waiters {
+			b.WriteString(" " + show(h))
+		}
+		b.WriteString("] ")
 	}
-	b.WriteString("|")
-	for _, h := range w.Lock.Waiters {
-		b.WriteString(" " + show(h))
-	}
-	b.WriteString("]")
 	for i, c := range w.Clients {
-		fmt.Fprintf(&b, "  %c", 'A'+i)
+		fmt.Fprintf(&b, " %c", 'A'+i)
 		if c.Gone {
 			b.WriteString(" gone")
 			continue
