@@ -103,4 +103,12 @@ var planted = []mutant{
 		"\tif s.Asked.Sub(b.read) >= ttl+", "\tif s.Asked.Sub(b.read) >= 0*ttl+"}}, world("X X, a break, from A holding")},
 	{"world: a break does not wait for the holder", "Q17", []edit{{"internal/core/breaker.go",
 		"\tcase b.holds && !b.entry.Now:\n\t\tb.wait(now)", "\tcase false:\n\t\tb.wait(now)"}}, world("X X, a break, time stands still")},
+	{"world: a set keeps what lies above the name that it waits for", "P6", []edit{{"internal/core/set.go",
+		"		if s.held[i] && i > s.failed {", "		if false {"}}, world("sets ab and ab, time stands still")},
+	{"world: a set counts what it has given back", "P1", []edit{{"internal/core/set.go",
+		"			s.held[i] = false\n			step.Back", "			step.Back"}}, world("sets ab and ab, time stands still")},
+	{"world: a set counts what it has lost", "P1", []edit{{"internal/core/set.go",
+		"		s.held[i] = false\n	}\n	return !broken", "		s.held[i] = true\n	}\n	return !broken"}}, world("a set ab, 2 sessions")},
+	{"world: a try joins the queue", "P6", []edit{{"internal/core/reconcile.go",
+		"		if !full && (holds || !g.try) {", "		if !full {"}}, world("sets ab and ab, time stands still")},
 }

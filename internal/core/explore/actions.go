@@ -34,6 +34,7 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 		}
 		s.writes(w, i, who, act)
 		s.users(w, i, who, act)
+		s.sets(w, i, who, act)
 		for n := range c.Queues {
 			s.reads(w, i, n, who, act)
 		}
@@ -140,11 +141,14 @@ func (s Setup) writes(w *World, i int, who string, act act) {
 
 // users are what the goroutines of a client do.
 func (s Setup) users(w *World, i int, who string, act act) {
+	if s.Sets != nil {
+		return
+	}
 	for k, u := range w.Clients[i].Users {
 		who := fmt.Sprintf("%s.%d", who, k)
 		switch {
 		case u.State == idle && u.Rounds > 0:
-			act(i, who+" asks", false, func(x *shell) { x.want(k, s.Users[i][k]) })
+			act(i, who+" asks", false, func(x *shell) { x.request(k, false) })
 		case u.State == waiting && w.Cancels > 0:
 			act(i, who+" gives up", true, func(x *shell) {
 				x.w.Cancels--
@@ -232,10 +236,16 @@ func (c *client) unsettled() bool {
 	return slices.ContainsFunc(c.Queues, func(q queue) bool { return q.Name.Ambiguous() || q.Name.Vanished() })
 }
 
+// wants says whether a goroutine has not had all that it wanted.
+func (c *client) wants() bool {
+	return slices.ContainsFunc(c.Users, func(u user) bool { return u.State != idle || u.Rounds > 0 }) ||
+		slices.ContainsFunc(c.Sets, func(st set) bool { return st.State != setIdle || st.Rounds > 0 })
+}
+
 // busy says whether a client has business left.
 func (s Setup) busy(c *client) bool {
 	if c.unsettled() || slices.ContainsFunc(c.Queues, func(q queue) bool { return q.Reconciling || q.Write != nil }) {
 		return true
 	}
-	return slices.ContainsFunc(c.Users, func(u user) bool { return u.State != idle || u.Rounds > 0 })
+	return c.wants()
 }

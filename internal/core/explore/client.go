@@ -47,21 +47,18 @@ func (x *shell) perform(eff *core.Effects) {
 	for _, g := range eff.Granted {
 		x.granted(g)
 		u := &c.Users[g.Request.Tag.(int)]
+		if u.State != waiting {
+			x.w.bad = "granted to a goroutine that does not wait"
+		}
 		u.State, u.Token, u.Claim = holding, g.Token, g.Claim
 	}
 	for _, r := range eff.Refused {
-		c.Users[r.Request.Tag.(int)].end()
+		x.refused(r)
 	}
 	for _, l := range eff.Lost {
 		for k := range c.Users {
-			switch u := &c.Users[k]; {
-			case u.Name != x.n || u.Token != l.Token || u.State != holding && u.State != stopping:
-			case l.Broken && c.Session != nil:
-				if u.State == holding {
-					u.State, x.w.Break.Ends = stopping, max(c.Session.Until(), x.w.Now)
-				}
-			default:
-				u.end()
+			if u := &c.Users[k]; u.Name == x.n && u.Token == l.Token && (u.State == holding || u.State == stopping) {
+				x.lost(k, l.Broken && c.Session != nil)
 			}
 		}
 	}
@@ -76,6 +73,38 @@ func (x *shell) perform(eff *core.Effects) {
 	x.forget()
 	if work {
 		x.enqueue()
+	}
+}
+
+// lost ends a hold that was not released.
+func (x *shell) lost(k int, broken bool) {
+	u, st := &x.c.Users[k], x.setOf(k)
+	switch {
+	case broken:
+		if u.State == holding {
+			u.State, x.w.Break.Ends = stopping, max(x.c.Session.Until(), x.w.Now)
+		}
+	case st != nil:
+		*u = user{Name: u.Name, State: lost, Request: u.Request}
+	default:
+		u.end()
+	}
+	if st != nil {
+		x.setLost(st)
+	}
+}
+
+// refused ends a request.
+func (x *shell) refused(r core.Refusal) {
+	k := r.Request.Tag.(int)
+	u := &x.c.Users[k]
+	switch {
+	case x.setOf(k) == nil:
+		u.end()
+	case r.Silent:
+		u.State = unanswered
+	default:
+		u.State = refused
 	}
 }
 
@@ -153,11 +182,11 @@ func (x *shell) leave() {
 	x.q.Name.Forget()
 }
 
-// want has a goroutine ask for the lock.
-func (x *shell) want(k, slots int) {
+// request has a goroutine ask for the lock.
+func (x *shell) request(k int, try bool) {
 	u := &x.c.Users[k]
 	x.at(u.Name)
-	u.State, u.Request = waiting, &core.Request{Slots: slots, Tag: k}
+	u.State, u.Request = waiting, &core.Request{Slots: x.Users[x.i][k], Try: try, Tag: k}
 	if l := x.q.Left; l != nil {
 		if x.q.Left = nil; x.w.Now.Sub(l.At) < time.Second {
 			x.perform(x.q.Name.Seen(l.Record, l.Version, l.At, false, x.env()))
@@ -195,7 +224,7 @@ func (x *shell) retire() {
 		x.ended(s.ID, s.Until())
 	}
 	gone := x.anew(0)
-	gone.Gone, gone.Users = true, nil
+	gone.Gone, gone.Users, gone.Sets = true, nil, nil
 	x.w.Clients[x.i] = gone
 	x.c.Gone = true
 }

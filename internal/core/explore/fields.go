@@ -33,6 +33,8 @@ var (
 		"watched.looked":      "when to look again",
 		"watched.born":        "when to look again",
 		"Grant.At":            "for people",
+		"Set.names":           "the setup has them",
+		"Set.began":           "how long it waits",
 		"Breaker.token":       "its claim has it",
 		"World.Now":           "instants count from it",
 		"World.Leapt":         "what was written counts from it",

@@ -117,6 +117,11 @@ func (s Setup) wrong(was, w *World) string {
 		if before != nil && c.Session != nil && before.ID == c.Session.ID && before.Opened() && !before.Trusted(was.Now) && c.Session.Trusted(w.Now) {
 			return "a window that was over is open again"
 		}
+		for k := range c.Sets {
+			if bad := s.wrongSet(c, &c.Sets[k], s.members(i, k)); bad != "" {
+				return bad
+			}
+		}
 		for session := range c.Deaths.Tombstones() {
 			if w.find(session).Record.Dead == 0 {
 				return "taken for dead, and no tombstone stands"
@@ -203,10 +208,8 @@ func (s Setup) Done(w *World) bool {
 		if c.Gone || c.Alone && !c.Session.Trusted(w.Now) {
 			continue
 		}
-		for _, u := range c.Users {
-			if u.State != idle || u.Rounds > 0 {
-				return false
-			}
+		if c.wants() {
+			return false
 		}
 		if c.Session == nil || !c.Session.Trusted(w.Now) {
 			continue

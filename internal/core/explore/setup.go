@@ -12,10 +12,12 @@ import (
 
 // A Setup bounds a world.
 type Setup struct {
-	Users     [][]int // for each client, the slots of each of its goroutines: 1 exclusive, 0 shared
-	Rounds    int     // how often each takes the lock
-	TTL       int     // in ticks
-	Sessions  int     // of each client
+	Users     [][]int    // for each client, the slots of each of its goroutines: 1 exclusive, 0 shared
+	Sets      [][]string // for each client, the sets that its goroutines acquire, each name a letter; Users has the slots of all these names, in order. nil: all want one lock
+	Tries     bool       // sets are only tried
+	Rounds    int        // how often each takes the lock
+	TTL       int        // in ticks
+	Sessions  int        // of each client
 	Crashes   int
 	Ambiguous int      // writes that are never answered
 	Cancels   int      // requests that are given up
@@ -42,7 +44,13 @@ func (s Setup) longest() core.Instant {
 }
 
 // names is how many there are.
-func (s Setup) names() int { return 1 }
+func (s Setup) names() int {
+	last := "a"
+	for _, names := range slices.Concat(s.Sets...) {
+		last = max(last, names[len(names)-1:])
+	}
+	return numberOf(last) + 1
+}
 
 // nameOf is a name as the core has it.
 func nameOf(n int) string { return string(rune('a' + n)) }
@@ -51,6 +59,9 @@ func numberOf(name string) int { return int(name[0] - 'a') }
 
 // turns says whether goroutines of a client follow each other at a name.
 func (s Setup) turns() bool {
+	if s.Sets != nil {
+		return slices.ContainsFunc(s.Sets, func(sets []string) bool { return len(sets) > 1 })
+	}
 	return slices.ContainsFunc(s.Users, func(u []int) bool { return len(u) > 1 })
 }
 

@@ -77,6 +77,7 @@ type client struct {
 	Detector *core.Detector
 	Deaths   *core.Deaths
 	Users    []user
+	Sets     []set
 	Beat     *op
 	Verdict  *op
 	Again    bool // another heartbeat is wanted at once
@@ -118,7 +119,7 @@ type user struct {
 }
 
 // end ends a round.
-func (u *user) end() { *u = user{Name: u.Name, Rounds: u.Rounds - 1} }
+func (u *user) end() { *u = user{Name: u.Name, Rounds: max(u.Rounds-1, 0)} }
 
 type state int8
 
@@ -128,7 +129,16 @@ const (
 	holding
 	leaving
 	stopping // its claim was broken, and its work goes on until it has noticed
+
+	// Members of sets also:
+	refused
+	unanswered
+	lost // with its session
 )
+
+func (s state) String() string {
+	return [...]string{"idle", "waits", "HOLDS", "leaves", "stops", "refused", "unanswered", "lost"}[s]
+}
 
 // An op is a write on its way.
 type op struct {
@@ -178,8 +188,17 @@ func (s Setup) client(i, rounds int) *client {
 	for range s.names() {
 		c.Queues = append(c.Queues, queue{Name: core.NewName(), Timer: core.Never})
 	}
-	for range s.Users[i] {
-		c.Users = append(c.Users, user{Rounds: rounds})
+	if s.Sets == nil {
+		for range s.Users[i] {
+			c.Users = append(c.Users, user{Rounds: rounds})
+		}
+		return c
+	}
+	for _, names := range s.Sets[i] {
+		for _, name := range names {
+			c.Users = append(c.Users, user{Name: numberOf(string(name))})
+		}
+		c.Sets = append(c.Sets, set{Rounds: rounds})
 	}
 	return c
 }
@@ -206,7 +225,12 @@ func (w *World) with(i int) *World {
 		if c.Session != nil {
 			c.Session = c.Session.Clone()
 		}
-		c.Users = slices.Clone(c.Users)
+		c.Users, c.Sets = slices.Clone(c.Users), slices.Clone(c.Sets)
+		for k := range c.Sets {
+			if st := &c.Sets[k]; st.Set != nil {
+				st.Set = st.Set.Clone()
+			}
+		}
 		v.Clients[i] = &c
 	}
 	return &v
@@ -353,7 +377,7 @@ func (w *World) String() string {
 			continue
 		}
 		for _, u := range c.Users {
-			b.WriteString(" " + [...]string{"idle", "waits", "HOLDS", "leaves", "stops"}[u.State])
+			fmt.Fprintf(&b, " %s", u.State)
 		}
 		if c.Session != nil {
 			fmt.Fprintf(&b, " %s", c.Session.ID)
