@@ -96,6 +96,7 @@ func (s Setup) surroundings(w *World, act act) {
 		act(-1, "the store's clock leaps", true, func(x *shell) { x.w.Leapt = tick / 4 * core.Instant(s.Leap) })
 	}
 	s.breaker(w, act)
+	s.sweeps(w, act)
 }
 
 // called is a name in the name of an action, where there are several.

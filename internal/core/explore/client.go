@@ -392,29 +392,38 @@ func (x *shell) died(session string, tomb core.SessionRecord, age time.Duration)
 
 // observe sees a session that is ahead.
 func (x *shell) observe(session string) {
-	c, r := x.c, x.w.find(session)
-	age := x.age(x.w, r)
-	o := core.Observer{By: string(rune('A' + x.i)), Patient: true, TTL: x.ttl(x.w), Clocks: x.w.clocks(), Now: x.w.Now}
-	j := c.Detector.Observe(session, core.Sighting{Record: r.Record, Absent: absent(r.Record), Version: r.Version, Age: age, Asked: x.w.Now, Got: x.w.Now}, o)
+	c := x.c
+	var dead bool
+	if c.Verdict, dead = x.judge(c.Detector, session, string(rune('A'+x.i)), x.i); dead {
+		r := x.w.find(session)
+		x.died(session, r.Record, x.age(x.w, r))
+	}
+}
+
+// judge has a detector observe a session. It returns the verdict that is to be written, and
+// whether the session was found dead. by and from name the observer.
+func (x *shell) judge(d *core.Detector, session, by string, from int) (verdict *op, dead bool) {
+	r := x.w.find(session)
+	o := core.Observer{By: by, Patient: true, TTL: x.ttl(x.w), Clocks: x.w.clocks(), Now: x.w.Now}
+	j := d.Observe(session, core.Sighting{Record: r.Record, Absent: absent(r.Record), Version: r.Version, Age: x.age(x.w, r), Asked: x.w.Now, Got: x.w.Now}, o)
 	switch j.Verdict {
 	case core.Alive:
-		return
+		return nil, false
 	case core.Dead:
-		x.died(session, j.Record, age)
-		return
-	case core.Adopt: // it looks once more whether the claim stands
+		return nil, true
+	case core.Adopt: // if its claim is still there
 		for _, c := range x.w.claims() {
 			if c.Session == session {
 				j.Next.TTL = max(j.Next.TTL, c.TTL, core.MinTTL.Milliseconds())
 			}
 		}
 		if j.Next.TTL == 0 {
-			return
+			return nil, false
 		}
 	case core.Suspect:
 		if !x.Marks {
-			return
+			return nil, false
 		}
 	}
-	c.Verdict = &op{Kind: ofVerdict, From: x.i, Verdict: j, Session: session, Sent: x.w.Now}
+	return &op{Kind: ofVerdict, From: from, Verdict: j, Session: session, Sent: x.w.Now}, false
 }

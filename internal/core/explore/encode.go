@@ -19,8 +19,9 @@ import (
 type encoder struct {
 	buf      []byte
 	w        *World
-	ages     bool         // the store has a clock
-	alone    bool         // holds may be left without a process
+	ages     bool // the store has a clock
+	alone    bool // holds may be left without a process
+	sweeps   bool
 	turns    bool         // goroutines of a client follow each other, so that core.Turn matters
 	longest  core.Instant // an instant longer ago is as good as that
 	at       int          // the name that tokens are of
@@ -58,6 +59,7 @@ func coderOf(t reflect.Type) coder {
 // nameIn has the types that say of which name their tokens are.
 var nameIn = map[reflect.Type]func(e *encoder, p unsafe.Pointer) int{
 	reflect.TypeFor[user]():         func(_ *encoder, p unsafe.Pointer) int { return (*user)(p).Name },
+	reflect.TypeFor[sweeper]():      func(_ *encoder, p unsafe.Pointer) int { return (*sweeper)(p).Name },
 	reflect.TypeFor[core.Breaker](): func(e *encoder, _ unsafe.Pointer) int { return e.w.Break.Name },
 }
 
@@ -239,7 +241,7 @@ func (e *encoder) token(t core.Token) {
 		e.buf = append(e.buf, 0)
 		return
 	}
-	e.buf = binary.AppendVarint(append(e.buf, 1), int64(t)-int64(e.w.Locks[e.at].Version))
+	e.buf = binary.AppendVarint(append(e.buf, 1), int64(t)-int64(e.w.Locks[e.at].least()))
 }
 
 func (e *encoder) nonce(s string) {

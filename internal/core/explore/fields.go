@@ -68,7 +68,7 @@ var partly = map[string]coder{
 		}
 	},
 	"SessionRecord.Dead": func(e *encoder, p unsafe.Pointer) {
-		if e.buf = append(e.buf, bit(*(*int64)(p) != 0)); e.ages {
+		if e.buf = append(e.buf, bit(*(*int64)(p) != 0)); e.ages || e.sweeps {
 			e.wall(*(*int64)(p))
 		}
 	},

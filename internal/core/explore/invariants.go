@@ -123,7 +123,7 @@ func (s Setup) wrong(was, w *World) string {
 			}
 		}
 		for session := range c.Deaths.Tombstones() {
-			if w.find(session).Record.Dead == 0 {
+			if !w.find(session).Died {
 				return "taken for dead, and no tombstone stands"
 			}
 		}
@@ -218,5 +218,5 @@ func (s Setup) Done(w *World) bool {
 			return false
 		}
 	}
-	return true
+	return !s.Sweeps || w.swept()
 }

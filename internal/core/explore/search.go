@@ -260,5 +260,5 @@ func story(what string, w *World) string { return fmt.Sprintf("%-36s %s", what, 
 
 func newEncoder(s Setup) *encoder {
 	return &encoder{longest: s.longest(), ages: s.Ages, alone: s.Detach > 0,
-		turns: s.turns()}
+		turns: s.turns(), sweeps: s.Sweeps}
 }

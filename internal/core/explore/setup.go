@@ -26,6 +26,7 @@ type Setup struct {
 	Grace     int      // in ticks
 	Detach    int      // ticks for which a hold of the first client may be left without a process
 	Breaks    int      // of claims, by somebody else
+	Sweeps    bool     // there is a sweeper, and the store removes rows that hold nothing
 	Still     bool     // time stands still: no session is declared dead
 	Marks     bool     // a detector may suspect
 	Ages      bool     // the store has a clock
@@ -37,6 +38,9 @@ type Setup struct {
 // longest is how far back an instant can matter.
 func (s Setup) longest() core.Instant {
 	most := ticks(slices.Max(append([]int{s.TTL}, s.NewTTLs...)))
+	if s.Sweeps {
+		most *= 2 // the age of a tombstone that goes
+	}
 	if s.Detach > 0 {
 		most = max(most, core.DetachedTTL(ticks(s.Detach)))
 	}

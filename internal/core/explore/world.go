@@ -31,6 +31,7 @@ type World struct {
 	Ends      []end        // of trust, where there is grace
 	Break     forced
 	Breaker   *core.Breaker // nil: nothing is broken
+	Sweeper   *sweeper      // nil: there is none
 
 	bad      string // what is wrong with it
 	nonces   int64
@@ -40,8 +41,9 @@ type World struct {
 // A lock is the record of a name.
 type lock struct {
 	Record   core.LockRecord
-	Version  core.Version
-	MaxToken core.Token // above all that were given
+	Version  core.Version // 0: there is no row
+	Floor    core.Version // under a row that was removed
+	MaxToken core.Token   // above all that were given
 }
 
 // A row is the record of a session.
@@ -50,6 +52,7 @@ type row struct {
 	Record  core.SessionRecord
 	Version core.Version
 	Written core.Instant
+	Died    bool // there is a tombstone, or was one
 }
 
 // An end is when a session that is lost was trusted last.
@@ -175,6 +178,9 @@ func New(s Setup) *World {
 	w.Break = forced{Left: s.Breaks, Void: core.Never, Ends: core.Never, Stopped: core.Never}
 	for n := range s.names() {
 		w.Locks = append(w.Locks, lock{Version: core.Version(100 + 500*n)})
+	}
+	if s.Sweeps {
+		w.Sweeper = newSweeper()
 	}
 	for i := range s.Users {
 		w.Clients = append(w.Clients, s.client(i, s.Rounds))
@@ -327,15 +333,30 @@ func (l *lock) empty() bool {
 // session is that of its writer.
 func (w *World) store(s Setup, name, by int, session string, old core.Version, next core.LockRecord) {
 	l := &w.Locks[name]
-	next = next.Stored(max(old, 0), l.Version+1)
+	version := l.least() + 1
+	next = next.Stored(max(old, 0), version)
 	w.audit(s, name, by, session, l.Record, next)
-	l.Version++
-	l.Record = next
+	if p := w.Sweeper; p != nil && by != bySweeper {
+		q := *p
+		q.came(name, l.Record, next)
+		w.Sweeper = &q
+	}
+	l.Record, l.Version, l.Floor = next, version, 0
+}
+
+// least is what the versions to come are above.
+func (l *lock) least() core.Version { return max(l.Version, l.Floor) }
+
+// remove removes the row, which holds nothing.
+func (l *lock) remove() {
+	l.Floor = l.Version
+	l.Version = 0
 }
 
 func (w *World) write(r *row, next core.SessionRecord) {
 	w.sessionV++
 	r.Version, r.Record, r.Written = w.sessionV, next, w.Now+w.Leapt
+	r.Died = r.Died || next.Dead != 0
 }
 
 // age is that of a session's record by the store's clock; negative: it has none.
