@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Stale reads, where the store has cheap ones that may be out of date (Glancer). What
@@ -15,8 +17,8 @@ import (
 // not there any more, that a session is to be suspected or declared dead.
 
 // staleLoad reads keys as cheaply as the store can.
-func (c *Client) staleLoad(ctx context.Context, keys []Key) ([]Record, error) {
-	if g, ok := c.store.(Glancer); ok {
+func (c *Client) staleLoad(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+	if g, ok := c.store.(driver.Glancer); ok {
 		return g.Glance(ctx, keys)
 	}
 	return c.store.Load(ctx, keys)
@@ -25,15 +27,15 @@ func (c *Client) staleLoad(ctx context.Context, keys []Key) ([]Record, error) {
 // read reads the records of queues and then other keys in one query, and loads the records
 // for which a stale read does not do. A record that was not loaded, and was
 // taken in where it is news, has fresh unset.
-func (c *Client) read(ctx context.Context, queues []*localQueue, others []Key) (recs []Record, fresh []bool, asked core.Instant, err error) {
-	keys := make([]Key, 0, len(queues)+len(others))
+func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver.Key) (recs []driver.Record, fresh []bool, asked core.Instant, err error) {
+	keys := make([]driver.Key, 0, len(queues)+len(others))
 	for _, p := range queues {
-		keys = append(keys, Key{Names, p.name})
+		keys = append(keys, driver.Names.Key(p.name))
 	}
 	keys = append(keys, others...)
 	asked = c.now()
 	fresh = make([]bool, len(queues))
-	g, ok := c.store.(Glancer)
+	g, ok := c.store.(driver.Glancer)
 	if !ok {
 		for i := range fresh {
 			fresh[i] = true
@@ -44,7 +46,7 @@ func (c *Client) read(ctx context.Context, queues []*localQueue, others []Key) (
 	if recs, err = g.Glance(ctx, keys); err != nil {
 		return nil, nil, asked, err
 	}
-	var load []Key
+	var load []driver.Key
 	c.mu.Lock()
 	for i, p := range queues {
 		if c.queues[p.name] == p && (p.pace.Loads(p.n, c.env()) || c.sawStale(p, recs[i])) {
@@ -71,7 +73,7 @@ func (c *Client) read(ctx context.Context, queues []*localQueue, others []Key) (
 
 // sawStale takes in a record from a stale read, or reports that it is to be loaded;
 // c.mu is held.
-func (c *Client) sawStale(p *localQueue, r Record) (load bool) {
+func (c *Client) sawStale(p *localQueue, r driver.Record) (load bool) {
 	var rec core.LockRecord
 	var bad error
 	if _, version := p.n.Record(); core.Version(r.Version) > version {
@@ -91,7 +93,7 @@ func (c *Client) readStale(p *localQueue) {
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
-	recs, err := c.staleLoad(ctx, []Key{{Names, p.name}})
+	recs, err := c.staleLoad(ctx, []driver.Key{driver.Names.Key(p.name)})
 	c.mu.Lock()
 	defer c.unlock()
 	p.n.StaleLoaded(err == nil && c.sawStale(p, recs[0]), c.env())

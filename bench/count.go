@@ -4,31 +4,31 @@ import (
 	"context"
 	"sync/atomic"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A counter is a store that counts the calls to another.
 type counter struct {
-	holdfast.Store
+	driver.Store
 	loads, loaded  atomic.Int64 // calls of Load, and keys in them
 	swaps, written atomic.Int64 // calls of CompareAndSwap, and writes in them
 }
 
-func (c *counter) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+func (c *counter) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 	c.loads.Add(1)
 	c.loaded.Add(int64(len(keys)))
 	return c.Store.Load(ctx, keys)
 }
 
-func (c *counter) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (c *counter) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	c.swaps.Add(1)
 	c.written.Add(int64(len(writes)))
 	return c.Store.CompareAndSwap(ctx, writes)
 }
 
-// Watch implements holdfast.Watcher for a store that does.
-func (c *counter) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
-	return c.Store.(holdfast.Watcher).Watch(ctx, who, changed)
+// Watch implements driver.Watcher for a store that does.
+func (c *counter) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
+	return c.Store.(driver.Watcher).Watch(ctx, who, changed)
 }
 
 // A count is what a counter has counted.

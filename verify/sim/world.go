@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/machine"
 	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/holdfast-lock/holdfast/verify/check"
@@ -179,12 +180,12 @@ func (w *world) result() *Result {
 }
 
 // fence runs a user's transaction: if the record of a lock allows it, it writes.
-func (w *world) fence(k holdfast.Key, allowed func(holdfast.Record) bool, write func()) {
+func (w *world) fence(k driver.Key, allowed func(driver.Record) bool, write func()) {
 	if w.slow != nil {
 		w.slow.fence(k, allowed, write)
 		return
 	}
-	recs, err := w.store.Load(context.Background(), []holdfast.Key{k})
+	recs, err := w.store.Load(context.Background(), []driver.Key{k})
 	if err != nil {
 		panic(fmt.Sprint("the store below all faults fails: ", err))
 	}
@@ -250,25 +251,25 @@ func (p *proc) start() {
 }
 
 func (w *world) client(e *edge, nr int, ttl time.Duration) *holdfast.Client {
-	var store holdfast.Store = e
+	var store driver.Store = e
 	switch {
 	case !w.plan.hints && w.plan.glances:
 		store = struct {
-			holdfast.Store
-			holdfast.Sweeper
-			holdfast.Glancer
+			driver.Store
+			driver.Sweeper
+			driver.Glancer
 			machine.Owner
 		}{e, e, glancer{e}, e}
 	case !w.plan.hints:
 		store = struct {
-			holdfast.Store
-			holdfast.Sweeper
+			driver.Store
+			driver.Sweeper
 			machine.Owner
 		}{e, e, e}
 	case w.plan.costly && w.plan.glances:
 		store = struct {
 			costly
-			holdfast.Glancer
+			driver.Glancer
 		}{costly{e}, glancer{e}}
 	case w.plan.glances:
 		store = glancer{e}

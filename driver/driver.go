@@ -1,4 +1,4 @@
-package holdfast
+package driver
 
 import (
 	"context"
@@ -140,6 +140,9 @@ func (s Space) String() string {
 	}
 	return fmt.Sprintf("space %d", byte(s))
 }
+
+// Key is the key of that name in the space.
+func (s Space) Key(name string) Key { return Key{s, name} }
 
 // A Key names a record. Name is 1 to 255 arbitrary bytes, compared as bytes.
 type Key struct {
