@@ -263,7 +263,7 @@ func (c *Client) explain(held *HeldError, within time.Duration) (void, seemVoid 
 	ctx, cancel := context.WithTimeout(c.ctx, within)
 	defer cancel()
 	if len(held.Holders)+len(held.Waiters) == 0 { // decided here, without a look
-		recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(held.Name)})
+		recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(held.Name)}, driver.Fresh)
 		if err != nil {
 			return false, false
 		}

@@ -152,7 +152,7 @@ func (s *shutStore) CompareAndSwap(ctx context.Context, writes []driver.Write) (
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
-			recs, err := s.Store.Load(ctx, []driver.Key{w.Key})
+			recs, err := s.Store.Load(ctx, []driver.Key{w.Key}, driver.Fresh)
 			if err != nil {
 				return nil, err
 			}
@@ -348,12 +348,12 @@ type hungStore struct {
 	hangs atomic.Bool
 }
 
-func (s *hungStore) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *hungStore) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if s.hangs.Load() {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return s.Store.Load(ctx, keys)
+	return s.Store.Load(ctx, keys, how)
 }
 
 func (s *hungStore) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {

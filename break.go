@@ -129,7 +129,7 @@ func (e *goneError) Error() string {
 }
 
 func (c *Client) lookForBreak(ctx context.Context, b *core.Breaker, name string) error {
-	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
 	if err != nil {
 		return unanswered(b, err)
 	}
@@ -223,7 +223,7 @@ func (c *Client) removeClaim(ctx context.Context, b *core.Breaker, name string) 
 
 // traceBreak finds out how a claim went that another client has removed.
 func (c *Client) traceBreak(ctx context.Context, b *core.Breaker, name string) error {
-	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name)})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name)}, driver.Fresh)
 	if err != nil {
 		return err
 	}
@@ -254,7 +254,7 @@ func (c *Client) keepAudit(ctx context.Context, name string, breaks []core.Break
 // copyAudit moves audit entries from a lock record to the audit space, so that
 // the record can become empty again. Anyone may; what fails is done later.
 func (c *Client) copyAudit(ctx context.Context, name string) error {
-	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
 	if err != nil {
 		return err
 	}

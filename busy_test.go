@@ -87,11 +87,11 @@ type crowded struct {
 	busy atomic.Bool
 }
 
-func (s *crowded) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *crowded) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if s.busy.Load() && keys[0].Space == driver.Names {
 		return nil, holdfast.ErrBusy
 	}
-	return s.Store.Load(ctx, keys)
+	return s.Store.Load(ctx, keys, how)
 }
 
 func (s *crowded) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
@@ -143,14 +143,14 @@ type tardy struct {
 	beats atomic.Int64  // when the last heartbeat was sent, in nanoseconds since 1970
 }
 
-func (s *tardy) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *tardy) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if keys[0].Space == driver.Settings {
 		time.Sleep(s.takes)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 	}
-	return s.Store.Load(ctx, keys)
+	return s.Store.Load(ctx, keys, how)
 }
 
 func (s *tardy) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {

@@ -24,6 +24,7 @@ import (
 // name queue in memory and bother the store once.
 type Client struct {
 	store    driver.Store
+	traits   driver.Traits
 	opts     Options
 	owner    core.Owner
 	log      *slog.Logger
@@ -77,6 +78,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	}
 	c := &Client{
 		store:   store,
+		traits:  store.Traits(),
 		queues:  make(map[string]*localQueue),
 		lazy:    make(map[string]core.Instant),
 		idle:    make(map[string]*localQueue),
@@ -85,7 +87,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 		nudge:   make(chan struct{}, 1),
 		machine: ofProcess,
 	}
-	if o, ok := store.(machine.Owner); ok {
+	if o, ok := driver.Find[machine.Owner](store); ok {
 		c.machine = o.Machine()
 	}
 	if opts != nil {
@@ -104,10 +106,9 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.batch.store, c.batch.ctx, c.batch.now, c.batch.spawn = store, c.ctx, c.now, c.spawn
 	c.proof.dir = c.opts.RuntimeDir
 	c.detector.c, c.sweepDetector.c = c, c
-	_, stale := store.(driver.Glancer)
-	c.scratch = core.Env{Stale: stale, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
+	c.scratch = core.Env{Stale: c.traits.StaleReads, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweepAt = core.Never
-	_, c.notes.watch.Costs = store.(driver.CostlyWatcher)
+	c.notes.watch.Costs = c.traits.CostlyWatch
 	c.notes.subs = make(map[driver.Key]map[chan struct{}]bool)
 	return c, nil
 }
@@ -208,13 +209,13 @@ var ttlKey = driver.Settings.Key("ttl")
 // StoreTTL is the store's setting of how long a session may be silent. Clients
 // without a TTL of their own adopt a change at their next heartbeat.
 func (c *Client) StoreTTL(ctx context.Context) (time.Duration, error) {
-	return c.readTTL(ctx, c.store.Load)
+	return c.readTTL(ctx, driver.Fresh)
 }
 
-// readTTL reads the setting. A heartbeat reads it with a stale read: who is judged
-// is judged by the TTL in its own record.
-func (c *Client) readTTL(ctx context.Context, read func(context.Context, []driver.Key) ([]driver.Record, error)) (time.Duration, error) {
-	recs, err := read(ctx, []driver.Key{ttlKey})
+// readTTL reads the setting. A stale read will do for a heartbeat: a session is declared
+// dead by the TTL in its own record.
+func (c *Client) readTTL(ctx context.Context, how driver.Freshness) (time.Duration, error) {
+	recs, err := c.store.Load(ctx, []driver.Key{ttlKey}, how)
 	if err != nil {
 		return 0, fmt.Errorf("read the setting ttl: %w", err)
 	}
@@ -264,7 +265,7 @@ var errUnchanged = errors.New("unchanged")
 // is there, errUnchanged, or an error that ends it. An ambiguous outcome is tried
 // again, so change must recognise its own work.
 func (c *Client) update(ctx context.Context, key driver.Key, wake string, change func(driver.Record) ([]byte, error)) (driver.Record, error) {
-	recs, err := c.store.Load(ctx, []driver.Key{key})
+	recs, err := c.store.Load(ctx, []driver.Key{key}, driver.Fresh)
 	if err != nil {
 		return driver.Record{}, err
 	}
@@ -287,7 +288,7 @@ func (c *Client) update(ctx context.Context, key driver.Key, wake string, change
 			return rec, err
 		case err != nil:
 			c.pause(c.jitter(20 * time.Millisecond << min(try, 5)))
-			if recs, err = c.store.Load(ctx, []driver.Key{key}); err != nil {
+			if recs, err = c.store.Load(ctx, []driver.Key{key}, driver.Fresh); err != nil {
 				return rec, err
 			}
 			rec = recs[0]

@@ -246,11 +246,11 @@ type cutStore struct {
 	off atomic.Bool
 }
 
-func (s *cutStore) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *cutStore) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if s.off.Load() {
 		return nil, fmt.Errorf("no route to host")
 	}
-	return s.Store.Load(ctx, keys)
+	return s.Store.Load(ctx, keys, how)
 }
 
 func (s *cutStore) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {

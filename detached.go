@@ -98,7 +98,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		return err
 	}
 	gone := &goneError{Claim{Token: token}}
-	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func (c *Client) loadSessions(ctx context.Context, ids []string) (map[string]ses
 		return looks, nil
 	}
 	asked := c.now()
-	recs, err := c.store.Load(ctx, keys)
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func (c *Client) claimTTL(ctx context.Context, session string, names []string) (
 		keys[i] = driver.Names.Key(name)
 	}
 	asked := c.now()
-	recs, err := c.store.Load(ctx, keys)
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return 0 // the next look tells
 	}

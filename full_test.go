@@ -137,7 +137,7 @@ type keptSession struct {
 	rec driver.Record
 }
 
-func (s *keptSession) Load(context.Context, []driver.Key) ([]driver.Record, error) {
+func (s *keptSession) Load(context.Context, []driver.Key, driver.Freshness) ([]driver.Record, error) {
 	return []driver.Record{s.rec}, nil
 }
 
@@ -186,7 +186,7 @@ type oneRecord struct {
 	tried atomic.Int64 // to write it
 }
 
-func (s *oneRecord) Load(_ context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *oneRecord) Load(_ context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	recs := make([]driver.Record, len(keys))
 	for i, k := range keys {
 		if k.Space == driver.Names {
@@ -211,3 +211,7 @@ func (s *oneRecord) CompareAndSwap(_ context.Context, writes []driver.Write) ([]
 func (s *oneRecord) Keys(context.Context, driver.Space, string, int) ([]string, error) {
 	return nil, nil
 }
+
+func (*oneRecord) Sweep(context.Context, time.Duration) (int, error) { return 0, nil }
+
+func (*oneRecord) Traits() driver.Traits { return driver.Traits{} }

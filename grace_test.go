@@ -20,8 +20,8 @@ import (
 // A clockless store has no clock that its users share.
 type clockless struct{ *memory.Store }
 
-func (s clockless) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-	recs, err := s.Store.Load(ctx, keys)
+func (s clockless) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	recs, err := s.Store.Load(ctx, keys, how)
 	for i := range recs {
 		recs[i].Age = -1
 	}
@@ -363,14 +363,14 @@ type slowSettings struct {
 	third func()
 }
 
-func (s *slowSettings) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *slowSettings) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if keys[0].Space == driver.Settings {
 		if s.reads++; s.reads == 3 {
 			go s.third()
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
-	return s.Store.Load(ctx, keys)
+	return s.Store.Load(ctx, keys, how)
 }
 
 // waits asks for "a" in a client of its own, and says how long after now it got it.

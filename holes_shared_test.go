@@ -423,9 +423,9 @@ type callCount struct {
 	n *atomic.Int64
 }
 
-func (c *callCount) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (c *callCount) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	c.n.Add(1)
-	return c.Store.Load(ctx, keys)
+	return c.Store.Load(ctx, keys, how)
 }
 
 func (c *callCount) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {

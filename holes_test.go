@@ -129,7 +129,7 @@ func (s *stage) lost(l *holdfast.Lock) {
 // record is what a key holds.
 func (s *stage) record(k driver.Key) driver.Record {
 	s.Helper()
-	recs, err := s.store.Load(s.Context(), []driver.Key{k})
+	recs, err := s.store.Load(s.Context(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -170,8 +170,8 @@ func (w *wire) setMeet(f meeting)                           { w.mu.Lock(); w.mee
 func (w *wire) setAged(f func(time.Duration) time.Duration) { w.mu.Lock(); w.aged = f; w.mu.Unlock() }
 func (w *wire) setLooked(f func(driver.Key))                { w.mu.Lock(); w.looked = f; w.mu.Unlock() }
 
-func (w *wire) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-	recs, err := w.cutStore.Load(context.WithoutCancel(ctx), keys)
+func (w *wire) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	recs, err := w.cutStore.Load(context.WithoutCancel(ctx), keys, how)
 	w.mu.Lock()
 	aged, looked := w.aged, w.looked
 	w.mu.Unlock()

@@ -19,7 +19,7 @@ func (c *Client) Show(ctx context.Context, name string) (Info, error) {
 	if err := (driver.Names.Key(name)).Check(); err != nil {
 		return Info{}, fmt.Errorf("show: %w", err)
 	}
-	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name)})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name)}, driver.Fresh)
 	if err != nil {
 		return Info{}, fmt.Errorf("show %q: %w", name, err)
 	}
@@ -80,7 +80,7 @@ func lastBefore(prefix string) string {
 // listPage gives those names of a page that are in use, and reports whether to go on. keys are
 // the lock record and the audit of each.
 func (c *Client) listPage(ctx context.Context, keys []driver.Key, yield func(Info, error) bool) (goesOn bool) {
-	recs, err := c.store.Load(ctx, keys)
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		yield(Info{}, fmt.Errorf("list: %w", err))
 		return false
@@ -228,7 +228,7 @@ func (c *Client) readAgain(ctx context.Context, infos []*Info) error {
 	for _, i := range infos {
 		keys = append(keys, driver.Names.Key(i.Name), driver.Audits.Key(i.Name))
 	}
-	recs, err := c.store.Load(ctx, keys)
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func (c *Client) recheck(keys []driver.Key) {
 	defer cancel()
 	for part := range slices.Chunk(keys, 500) {
 		asked := c.now()
-		recs, err := c.store.Load(ctx, part)
+		recs, err := c.store.Load(ctx, part, driver.Fresh)
 		c.mu.Lock()
 		for i, k := range part {
 			if err != nil {

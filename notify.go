@@ -22,7 +22,7 @@ func (n *notifications) all() bool { return len(n.subs) > 0 }
 
 // startWatching starts the notification loop if it does not run; c.mu is held.
 func (c *Client) startWatching() {
-	w, ok := c.store.(driver.Watcher)
+	w, ok := driver.Find[driver.Watcher](c.store)
 	if !ok || c.ctx.Err() != nil {
 		return
 	}

@@ -57,8 +57,7 @@ func (c *Client) follow(p *localQueue) {
 
 // pollLoop reads what is due, until nothing is waited for.
 func (c *Client) pollLoop() {
-	_, stale := c.store.(driver.Glancer) // each session is a stale read of its own
-	polls := core.NewPolls(stale)
+	polls := core.NewPolls(c.traits.StaleReads) // each session is a stale read of its own
 	for {
 		r, due := c.nextRound()
 		if r == nil {
@@ -152,7 +151,7 @@ func (c *Client) poll(queues []*localQueue, sessions []string) (ok bool) {
 	for i, s := range sessions {
 		others[i] = driver.Sessions.Key(s)
 	}
-	_, stale := c.store.(driver.Glancer)
+	stale := c.traits.StaleReads
 	began := c.now()
 	recs, fresh, asked, err := c.read(ctx, queues, others)
 	if err != nil {

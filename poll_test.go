@@ -18,9 +18,9 @@ type counted struct {
 	loads, swaps atomic.Int64
 }
 
-func (s *counted) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *counted) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	s.loads.Add(1)
-	return s.Store.Load(ctx, keys)
+	return s.Store.Load(ctx, keys, how)
 }
 
 func (s *counted) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
@@ -38,7 +38,7 @@ type telling struct {
 	listening atomic.Int64
 }
 
-func (s *telling) WatchCosts() {}
+func (s *telling) Traits() driver.Traits { return driver.Traits{CostlyWatch: true} }
 
 func (s *telling) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
 	s.listening.Add(1)

@@ -234,7 +234,7 @@ func (c *Client) loadRecord(p *localQueue) bool {
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
 	asked := c.now()
-	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(p.name)})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(p.name)}, driver.Fresh)
 	c.mu.Lock()
 	defer c.unlock()
 	if err != nil {

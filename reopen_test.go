@@ -135,7 +135,7 @@ func TestMissingIsJudgedByItsClaim(t *testing.T) {
 		if _, err := sweeper.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		recs, err := s.Load(t.Context(), []driver.Key{session})
+		recs, err := s.Load(t.Context(), []driver.Key{session}, driver.Fresh)
 		if err != nil || !strings.Contains(string(recs[0].Value), `"ttl":3600000,`) {
 			t.Errorf("it was given the record %s (%v), want a TTL of an hour", recs[0].Value, err)
 		}

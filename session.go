@@ -67,7 +67,7 @@ func (s *session) open(claim func() (driver.Write, bool)) *swap {
 	if ttl == 0 {
 		ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
 		var err error
-		if ttl, err = c.readTTL(ctx, c.staleLoad); err != nil {
+		if ttl, err = c.readTTL(ctx, driver.Stale); err != nil {
 			ttl = DefaultTTL
 		}
 		cancel()
@@ -224,7 +224,7 @@ func (s *session) over() bool {
 func (c *Client) followTTL(ctx context.Context, ttl, within time.Duration) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	if set, err := c.readTTL(ctx, c.staleLoad); err == nil {
+	if set, err := c.readTTL(ctx, driver.Stale); err == nil {
 		ttl = set
 	}
 	return ttl

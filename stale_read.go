@@ -9,20 +9,12 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Stale reads, where the store has cheap ones that may be out of date (Glancer). What
+// Stale reads, where fresh ones are expensive (driver.Traits). What
 // one shows was true once, so a queue may be followed by it, a heartbeat watched, and
 // a grant believed: nobody takes that back but by way of our session, and no read,
 // however fresh, is newer than the window by which it is believed. What else
 // follows from a record follows from one that was loaded: that a claim we want is
 // not there any more, that a session is to be suspected or declared dead.
-
-// staleLoad reads keys as cheaply as the store can.
-func (c *Client) staleLoad(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-	if g, ok := c.store.(driver.Glancer); ok {
-		return g.Glance(ctx, keys)
-	}
-	return c.store.Load(ctx, keys)
-}
 
 // read reads the records of queues and then other keys in one query, and loads the records
 // for which a stale read does not do. A record that was not loaded, and was
@@ -35,15 +27,14 @@ func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver
 	keys = append(keys, others...)
 	asked = c.now()
 	fresh = make([]bool, len(queues))
-	g, ok := c.store.(driver.Glancer)
-	if !ok {
+	if !c.traits.StaleReads {
 		for i := range fresh {
 			fresh[i] = true
 		}
-		recs, err = c.store.Load(ctx, keys)
+		recs, err = c.store.Load(ctx, keys, driver.Fresh)
 		return recs, fresh, asked, err
 	}
-	if recs, err = g.Glance(ctx, keys); err != nil {
+	if recs, err = c.store.Load(ctx, keys, driver.Stale); err != nil {
 		return nil, nil, asked, err
 	}
 	var load []driver.Key
@@ -59,7 +50,7 @@ func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver
 		return recs, fresh, asked, nil
 	}
 	loading := c.now()
-	loaded, err := c.store.Load(ctx, load)
+	loaded, err := c.store.Load(ctx, load, driver.Fresh)
 	if err != nil {
 		return nil, nil, asked, err
 	}
@@ -93,7 +84,7 @@ func (c *Client) readStale(p *localQueue) {
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
-	recs, err := c.staleLoad(ctx, []driver.Key{driver.Names.Key(p.name)})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(p.name)}, driver.Stale)
 	c.mu.Lock()
 	defer c.unlock()
 	p.n.StaleLoaded(err == nil && c.sawStale(p, recs[0]), c.env())

@@ -36,8 +36,9 @@ func glancingAt(s driver.Store) *glancing {
 	return &glancing{Store: s, writes: make(map[driver.Key]int)}
 }
 
-// Glance implements driver.Glancer.
-func (s *glancing) Glance(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *glancing) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
+
+func (s *glancing) glance(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 	spaces := make(map[driver.Space]bool) // a statement each, in Cassandra
 	for _, k := range keys {
 		spaces[k.Space] = true
@@ -46,7 +47,7 @@ func (s *glancing) Glance(ctx context.Context, keys []driver.Key) ([]driver.Reco
 	if s.cut.Load() {
 		return nil, errFails
 	}
-	recs, err := s.Store.Load(ctx, keys)
+	recs, err := s.Store.Load(ctx, keys, driver.Fresh)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range recs {
@@ -58,12 +59,15 @@ func (s *glancing) Glance(ctx context.Context, keys []driver.Key) ([]driver.Reco
 	return recs, err
 }
 
-func (s *glancing) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *glancing) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if how == driver.Stale {
+		return s.glance(ctx, keys)
+	}
 	s.loads.Add(1)
 	if s.deaf.Load() || s.cut.Load() {
 		return nil, errFails
 	}
-	recs, err := s.Store.Load(ctx, keys)
+	recs, err := s.Store.Load(ctx, keys, how)
 	for i := range recs {
 		recs[i].Age = -1
 	}
@@ -106,7 +110,7 @@ var lockA = driver.Key{Space: driver.Names, Name: "a"}
 // stands returns what a key holds.
 func (s *glancing) stands(t *testing.T, k driver.Key) driver.Record {
 	t.Helper()
-	recs, err := s.Store.Load(t.Context(), []driver.Key{k})
+	recs, err := s.Store.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}

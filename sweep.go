@@ -81,7 +81,7 @@ type sweepRecord struct {
 // turn. Where the store has no clock the wall clocks tell; if they are wrong, sweeps are
 // more frequent or more seldom.
 func (c *Client) turnToSweep(ctx context.Context, every time.Duration) bool {
-	recs, err := c.store.Load(ctx, []driver.Key{sweepKey})
+	recs, err := c.store.Load(ctx, []driver.Key{sweepKey}, driver.Fresh)
 	if err != nil {
 		return false
 	}
@@ -128,19 +128,17 @@ func (c *Client) Sweep(ctx context.Context) (s Swept, err error) {
 }
 
 func (c *Client) sweep(ctx context.Context, done *Swept) error {
-	if w, ok := c.store.(driver.Sweeper); ok {
-		c.mu.Lock()
-		idle := idleRow(c.ttl())
-		c.mu.Unlock()
-		n, err := w.Sweep(ctx, idle)
-		if done.Rows += n; err != nil {
-			return err
-		}
+	c.mu.Lock()
+	idle := idleRow(c.ttl())
+	c.mu.Unlock()
+	n, err := c.store.Sweep(ctx, idle)
+	if done.Rows += n; err != nil {
+		return err
 	}
 	// Sessions first: a tombstone may only go after a full pass over the names
 	// that began when it was there.
 	looks := make(map[string]sessionRead)
-	err := c.eachPage(ctx, driver.Sessions, func(ids []string) error {
+	err = c.eachPage(ctx, driver.Sessions, func(ids []string) error {
 		page, err := c.loadSessions(ctx, ids)
 		maps.DeleteFunc(page, func(_ string, s sessionRead) bool { return len(s.rec.Value) == 0 })
 		maps.Copy(looks, page)
@@ -280,7 +278,7 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 	for _, n := range names {
 		keys = append(keys, driver.Names.Key(n))
 	}
-	recs, err := c.store.Load(ctx, keys)
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return err
 	}

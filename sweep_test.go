@@ -50,8 +50,6 @@ func TestTurnsToSweep(t *testing.T) {
 	}
 }
 
-var _ driver.Sweeper = (*swept)(nil)
-
 // A lossy store carries out a write and does not tell, once it is told so.
 type lossy struct {
 	driver.Store
@@ -79,7 +77,7 @@ func TestUndoneReleaseWithoutAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		stands := func() driver.Record {
-			recs, err := inner.Load(t.Context(), []driver.Key{lockA})
+			recs, err := inner.Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -150,7 +148,7 @@ func TestSweepOfAnOrphan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		held, err := s.Load(t.Context(), []driver.Key{lockA})
+		held, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +230,7 @@ func TestDeadClaimsGo(t *testing.T) {
 		alone.Close()
 		began := time.Now()
 		stands := func(k driver.Key) bool {
-			recs, err := s.Load(t.Context(), []driver.Key{k})
+			recs, err := s.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -293,8 +291,10 @@ type countedCut struct {
 	*rowCount
 }
 
-func (s *countedCut) Load(ctx context.Context, k []driver.Key) ([]driver.Record, error) {
-	return s.cutStore.Load(ctx, k)
+func (s *countedCut) Traits() driver.Traits { return s.cutStore.Traits() }
+
+func (s *countedCut) Load(ctx context.Context, k []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	return s.cutStore.Load(ctx, k, how)
 }
 
 func (s *countedCut) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
@@ -306,9 +306,9 @@ func (s *countedCut) Keys(ctx context.Context, space driver.Space, after string,
 }
 
 func (s *rowCount) Sweep(ctx context.Context, idle time.Duration) (int, error) {
-	n, err := s.Store.(driver.Sweeper).Sweep(ctx, idle)
+	n, err := s.Store.Sweep(ctx, idle)
 	for k := range s.rows {
-		recs, err := s.Store.Load(ctx, []driver.Key{k})
+		recs, err := s.Store.Load(ctx, []driver.Key{k}, driver.Fresh)
 		if err == nil && recs[0].Version == 0 {
 			delete(s.rows, k)
 		}

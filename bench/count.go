@@ -14,10 +14,10 @@ type counter struct {
 	swaps, written atomic.Int64 // calls of CompareAndSwap, and writes in them
 }
 
-func (c *counter) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (c *counter) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	c.loads.Add(1)
 	c.loaded.Add(int64(len(keys)))
-	return c.Store.Load(ctx, keys)
+	return c.Store.Load(ctx, keys, how)
 }
 
 func (c *counter) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
@@ -26,10 +26,8 @@ func (c *counter) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]
 	return c.Store.CompareAndSwap(ctx, writes)
 }
 
-// Watch implements driver.Watcher for a store that does.
-func (c *counter) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
-	return c.Store.(driver.Watcher).Watch(ctx, who, changed)
-}
+// Unwrap has the client find what else the store can do.
+func (c *counter) Unwrap() driver.Store { return c.Store }
 
 // A count is what a counter has counted.
 type count struct{ loads, loaded, swaps, written float64 }

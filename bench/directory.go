@@ -28,10 +28,7 @@ var dirSystems = []*system{
 		means: "no hints, as on a network file system: asks each 3 ms to 1 s, the longer it waits",
 		open: func(ctx context.Context, at *site, o options) (locker, error) {
 			return newDirectory(at, o, func(s *directory.Store, c *counter) driver.Store {
-				return struct {
-					driver.Store
-					driver.Sweeper
-				}{withoutWatch{c}, s}
+				return withoutWatch{c}
 			})
 		},
 	}, {

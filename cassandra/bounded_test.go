@@ -18,15 +18,15 @@ import (
 // calls of a store, by one who has a lock.
 var everyCall = map[string]func(ctx context.Context, s *Store, k driver.Key) error{
 	"load": func(ctx context.Context, s *Store, k driver.Key) error {
-		_, err := s.Load(ctx, []driver.Key{k})
+		_, err := s.Load(ctx, []driver.Key{k}, driver.Fresh)
 		return err
 	},
 	"load of many": func(ctx context.Context, s *Store, k driver.Key) error {
-		_, err := s.Load(ctx, many(k))
+		_, err := s.Load(ctx, many(k), driver.Fresh)
 		return err
 	},
 	"glance": func(ctx context.Context, s *Store, k driver.Key) error {
-		_, err := s.Glance(ctx, many(k))
+		_, err := s.Load(ctx, many(k), driver.Stale)
 		return err
 	},
 	"take": func(ctx context.Context, s *Store, k driver.Key) error {

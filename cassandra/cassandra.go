@@ -39,8 +39,6 @@ type Store struct {
 
 var (
 	_ driver.Store     = (*Store)(nil)
-	_ driver.Glancer   = (*Store)(nil)
-	_ driver.Sweeper   = (*Store)(nil)
 	_ driver.Diagnoser = (*Store)(nil)
 )
 

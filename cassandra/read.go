@@ -13,10 +13,10 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Glance reads at QUORUM: what was decided and told to somebody is seen, but not
+// staleLoad reads at QUORUM: what was decided and told to somebody is seen, but not
 // what was decided by a write that its coordinator did not live to complete.
 // All keys of a space are one statement.
-func (s *Store) Glance(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *Store) staleLoad(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 	bySpace := make(map[driver.Space][][]byte)
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
@@ -30,7 +30,7 @@ func (s *Store) Glance(ctx context.Context, keys []driver.Key) ([]driver.Record,
 	}
 	var questions []question
 	for space, names := range bySpace {
-		for part := range slices.Chunk(names, maxGlance) {
+		for part := range slices.Chunk(names, maxStale) {
 			questions = append(questions, question{space, part})
 		}
 	}
@@ -71,8 +71,8 @@ func (s *Store) Glance(ctx context.Context, keys []driver.Key) ([]driver.Record,
 	return recs, nil
 }
 
-// maxGlance is how many rows one statement asks for.
-const maxGlance = 100
+// maxStale is how many rows one statement asks for.
+const maxStale = 100
 
 // listings keep, for each space, the rest of the names that Keys has found and
 // not given yet: rows are in no order, so the first page is read from all.

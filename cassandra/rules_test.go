@@ -68,7 +68,7 @@ func put(t *testing.T, s driver.Store, name string, old int64, value string) dri
 // get is what stands.
 func get(t *testing.T, s driver.Store, name string) driver.Record {
 	t.Helper()
-	recs, err := s.Load(t.Context(), []driver.Key{nameKey(t, name)})
+	recs, err := s.Load(t.Context(), []driver.Key{nameKey(t, name)}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func get(t *testing.T, s driver.Store, name string) driver.Record {
 // swept wants the row of a name that holds nothing to go.
 func swept(t *testing.T, s driver.Store, name string) {
 	t.Helper()
-	if n, err := s.(driver.Sweeper).Sweep(t.Context(), 0); err != nil || n == 0 {
+	if n, err := s.Sweep(t.Context(), 0); err != nil || n == 0 {
 		t.Errorf("%d rows are swept, %v", n, err)
 	}
 	if rec := get(t, s, name); rec.Version != 0 {
@@ -435,7 +435,7 @@ func TestX15LightweightTransactionsOnly(t *testing.T) {
 			rec = put(t, s, "x", rec.Version, "two")
 			put(t, s, "x", rec.Version, "")
 			get(t, s, "x")
-			if _, err := s.Glance(t.Context(), []driver.Key{nameKey(t, "x"), nameKey(t, "y")}); err != nil {
+			if _, err := s.Load(t.Context(), []driver.Key{nameKey(t, "x"), nameKey(t, "y")}, driver.Stale); err != nil {
 				t.Fatal(err)
 			}
 			swept(t, s, "x")

@@ -77,7 +77,7 @@ func TestMigrate(t *testing.T) {
 	if v, err := store.floor(t.Context()); err != nil || v != 4711 {
 		t.Errorf("the floor is %d, error %v", v, err)
 	}
-	if recs, err := store.Load(t.Context(), []driver.Key{{Name: "a"}}); err != nil || string(recs[0].Value) != "1" {
+	if recs, err := store.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); err != nil || string(recs[0].Value) != "1" {
 		t.Errorf("%+v, error %v", recs, err)
 	}
 }

@@ -67,8 +67,14 @@ func newStatements(t tables) statements {
 // nowhere is a version that no record follows.
 const nowhere = math.MinInt64
 
-// Load reads each record by a round of consensus.
-func (s *Store) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+// Traits implements driver.Store: a fresh read is a round of consensus.
+func (s *Store) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
+
+// Load reads each record by a round of consensus, or at QUORUM for a stale read.
+func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if how == driver.Stale {
+		return s.staleLoad(ctx, keys)
+	}
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
 			return nil, fmt.Errorf("cassandra: %w", err)

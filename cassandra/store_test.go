@@ -256,12 +256,8 @@ func (w within) keys(keys []driver.Key) []driver.Key {
 	return own
 }
 
-func (w within) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-	return w.Store.Load(ctx, w.keys(keys))
-}
-
-func (w within) Glance(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-	return w.Store.Glance(ctx, w.keys(keys))
+func (w within) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	return w.Store.Load(ctx, w.keys(keys), how)
 }
 
 func (w within) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {

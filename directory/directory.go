@@ -43,7 +43,6 @@ type Store struct {
 var (
 	_ driver.Store     = (*Store)(nil)
 	_ driver.Watcher   = (*Store)(nil)
-	_ driver.Sweeper   = (*Store)(nil)
 	_ driver.Diagnoser = (*Store)(nil)
 )
 
@@ -203,7 +202,7 @@ func (s *Store) Close() error {
 }
 
 // Load implements driver.Store.
-func (s *Store) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
 			return nil, fmt.Errorf("directory: load: %w", err)

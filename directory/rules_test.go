@@ -31,7 +31,7 @@ func put(t *testing.T, s *Store, old int64, value string) driver.Record {
 
 func load(t *testing.T, s *Store) driver.Record {
 	t.Helper()
-	recs, err := s.Load(t.Context(), []driver.Key{key})
+	recs, err := s.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestReplaced(t *testing.T) {
 	if err := os.Rename(s.path, s.path+".old"); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Load(t.Context(), []driver.Key{key})
+	_, err := s.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 	wantError(t, err, s.path, "was removed, replaced or mounted over")
 	if err := os.Mkdir(s.path, 0o700); err != nil {
 		t.Fatal(err)
@@ -251,7 +251,7 @@ func TestDamaged(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = s.Load(t.Context(), []driver.Key{key})
+			_, err = s.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 			wantError(t, err, "orders/42", "is damaged", f.recordOf(f.nonce))
 			other := driver.Write{Key: driver.Key{Name: "other"}, Old: driver.IfEmpty, Value: []byte("1")}
 			if _, err := s.CompareAndSwap(t.Context(), []driver.Write{other}); err != nil {
@@ -402,7 +402,7 @@ func TestPlanted(t *testing.T) {
 		t.Fatal(err)
 	}
 	plant(t, path)
-	_, err := s.Load(t.Context(), []driver.Key{key})
+	_, err := s.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 	wantError(t, err, "is not a file of ours")
 	if names, err := s.Keys(t.Context(), driver.Names, "", 10); err != nil || len(names) > 0 {
 		t.Errorf("beside it are %q, error %v", names, err)
@@ -429,7 +429,7 @@ func TestHanging(t *testing.T) {
 	stuck.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := s.Load(ctx, []driver.Key{key}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Load(ctx, []driver.Key{key}, driver.Fresh); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("one more ended with %v", err)
 	}
 	if _, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Space: driver.Sessions, Name: "a"}, Old: driver.IfEmpty, Value: []byte("1")}}); err != nil {
@@ -446,7 +446,7 @@ func TestLeftAlone(t *testing.T) {
 	ended := make(chan struct{})
 	close(ended)
 	for name, call := range map[string]func(ctx context.Context) error{
-		"load": func(ctx context.Context) error { _, err := s.Load(ctx, []driver.Key{key}); return err },
+		"load": func(ctx context.Context) error { _, err := s.Load(ctx, []driver.Key{key}, driver.Fresh); return err },
 		"compare and swap": func(ctx context.Context) error {
 			_, err := s.CompareAndSwap(ctx, []driver.Write{{Key: key, Old: driver.IfEmpty, Value: []byte("1")}})
 			return err

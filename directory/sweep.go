@@ -191,7 +191,10 @@ func (c *nameCache) put(dir, name string) {
 	c.names[dir] = name
 }
 
-// Sweep implements driver.Sweeper. It also removes what calls that did not
+// Traits implements driver.Store.
+func (s *Store) Traits() driver.Traits { return driver.Traits{} }
+
+// Sweep implements driver.Store. It also removes what calls that did not
 // come to their end have left.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	removed, err = do(ctx, s, s.calls, func() (int, error) { return s.sweep(ctx, idle) })

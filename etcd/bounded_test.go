@@ -19,11 +19,11 @@ import (
 // calls are all that a store is asked, by one who has a lock.
 var calls = map[string]func(ctx context.Context, s *Store, l *holdfast.Lock) error{
 	"load": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
-		_, err := s.Load(ctx, []driver.Key{lockA})
+		_, err := s.Load(ctx, []driver.Key{lockA}, driver.Fresh)
 		return err
 	},
 	"load of many": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
-		_, err := s.Load(ctx, make250())
+		_, err := s.Load(ctx, make250(), driver.Fresh)
 		return err
 	},
 	"write": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {

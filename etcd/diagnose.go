@@ -96,7 +96,7 @@ const longHistory = 5_000_000
 
 // remembers says whether the cluster can still tell what was so many revisions ago.
 func (s *Store) remembers(ctx context.Context, revisions int64) (bool, error) {
-	if _, err := s.Load(ctx, []driver.Key{{Space: driver.Settings, Name: "-"}}); err != nil {
+	if _, err := s.Load(ctx, []driver.Key{{Space: driver.Settings, Name: "-"}}, driver.Fresh); err != nil {
 		return false, err
 	}
 	_, highest := s.now()

@@ -44,7 +44,6 @@ type Store struct {
 var (
 	_ driver.Store     = (*Store)(nil)
 	_ driver.Watcher   = (*Store)(nil)
-	_ driver.Sweeper   = (*Store)(nil)
 	_ driver.Diagnoser = (*Store)(nil)
 )
 
@@ -242,7 +241,7 @@ const (
 )
 
 // Load reads the keys in transactions that go through the cluster's leader.
-func (s *Store) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
 			return nil, fmt.Errorf("etcd: %w", err)

@@ -72,7 +72,7 @@ func TestNewEpoch(t *testing.T) {
 		t.Errorf("a write followed version %d of an epoch that is over, as version %d", first.Record.Version, o.Record.Version)
 	}
 	// Another process learns the same epoch.
-	recs, err := open(t, connect(t), prefix).Load(t.Context(), []driver.Key{lockA})
+	recs, err := open(t, connect(t), prefix).Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 	if err != nil || recs[0].Version != again.Record.Version {
 		t.Errorf("another process loads version %d, want %d: %v", recs[0].Version, again.Record.Version, err)
 	}
@@ -87,7 +87,7 @@ func TestWentBack(t *testing.T) {
 	s.mu.Lock()
 	s.highest += 1_000_000 // as if the cluster had been there and was restored since
 	s.mu.Unlock()
-	if _, err := s.Load(t.Context(), []driver.Key{lockA}); !errors.Is(err, ErrWentBack) {
+	if _, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh); !errors.Is(err, ErrWentBack) {
 		t.Errorf("load: %v", err)
 	}
 	if _, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: lockA, Old: first.Record.Version, Value: []byte("2")}}); !errors.Is(err, ErrWentBack) {
@@ -96,7 +96,7 @@ func TestWentBack(t *testing.T) {
 	if _, err := c.Delete(t.Context(), s.epochKey()); err != nil {
 		t.Fatal(err)
 	}
-	recs, err := s.Load(t.Context(), []driver.Key{lockA})
+	recs, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 	if err != nil || recs[0].Version <= first.Record.Version+1_000_000 {
 		t.Errorf("once the epoch is new: version %d after %d: %v", recs[0].Version, first.Record.Version, err)
 	}
@@ -120,7 +120,7 @@ func TestLargeBatches(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			recs, err := s.Load(t.Context(), keys)
+			recs, err := s.Load(t.Context(), keys, driver.Fresh)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -297,7 +297,7 @@ func TestSweepByAge(t *testing.T) {
 	const idle = 2 * time.Second
 	empty("old")
 	time.Sleep(2 * memorySample)
-	if _, err := s.Load(t.Context(), []driver.Key{lockA}); err != nil { // notes the revision of now
+	if _, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh); err != nil { // notes the revision of now
 		t.Fatal(err)
 	}
 	time.Sleep(idle + 100*time.Millisecond)
@@ -432,7 +432,7 @@ func TestFenceHandOff(t *testing.T) {
 				late++
 			}
 		}
-		recs, err := s.Load(t.Context(), []driver.Key{lockA})
+		recs, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -67,6 +67,9 @@ func before(all []sample, t time.Time) (revision int64) {
 	return revision
 }
 
+// Traits implements driver.Store.
+func (s *Store) Traits() driver.Traits { return driver.Traits{} }
+
 // Sweep removes keys that hold nothing, and have for at least idle by the clocks of
 // those who noted revisions; if they are wrong, keys go earlier or later, and
 // nothing else happens. No floor is needed: a key that is written again has a

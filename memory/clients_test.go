@@ -3,6 +3,7 @@ package memory_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
@@ -22,8 +23,8 @@ func TestClientsOfLeast(t *testing.T) {
 // least is a store that is no more than it must be.
 type least struct{ inner *memory.Store }
 
-func (s least) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-	records, err := s.inner.Load(ctx, keys)
+func (s least) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	records, err := s.inner.Load(ctx, keys, how)
 	for i := range records {
 		records[i].Age = -1
 	}
@@ -37,6 +38,11 @@ func (s least) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dri
 	}
 	return outcomes, err
 }
+
+// Sweep removes nothing: a store may keep its rows.
+func (s least) Sweep(context.Context, time.Duration) (int, error) { return 0, nil }
+
+func (s least) Traits() driver.Traits { return driver.Traits{} }
 
 func (s least) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
 	return s.inner.Keys(ctx, space, after, n)

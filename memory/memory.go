@@ -45,7 +45,6 @@ func (r row) record(now time.Time) driver.Record {
 var (
 	_ driver.Store   = (*Store)(nil)
 	_ driver.Watcher = (*Store)(nil)
-	_ driver.Sweeper = (*Store)(nil)
 )
 
 // New returns an empty store. There is nothing to close.
@@ -57,7 +56,7 @@ func New() *Store {
 }
 
 // Load implements driver.Store.
-func (s *Store) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -160,7 +159,10 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 	return names[:min(len(names), max(0, n))], nil
 }
 
-// Sweep implements driver.Sweeper.
+// Traits implements driver.Store.
+func (s *Store) Traits() driver.Traits { return driver.Traits{} }
+
+// Sweep implements driver.Store.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

@@ -122,7 +122,7 @@ func swap(t *testing.T, s driver.Store, w driver.Write) driver.Outcome {
 
 func load(t *testing.T, s driver.Store, k driver.Key) driver.Record {
 	t.Helper()
-	records, err := s.Load(context.Background(), []driver.Key{k})
+	records, err := s.Load(context.Background(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}

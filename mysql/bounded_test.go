@@ -32,11 +32,11 @@ const (
 // the way. held is a version of "locked".
 var calls = map[string]func(ctx context.Context, h handle, held int64) (answer, error){
 	"load": func(ctx context.Context, h handle, _ int64) (answer, error) {
-		_, err := h.Load(ctx, []driver.Key{name("locked")})
+		_, err := h.Load(ctx, []driver.Key{name("locked")}, driver.Fresh)
 		return done, err
 	},
 	"load of two": func(ctx context.Context, h handle, _ int64) (answer, error) {
-		_, err := h.Load(ctx, []driver.Key{name("locked"), name("free")})
+		_, err := h.Load(ctx, []driver.Key{name("locked"), name("free")}, driver.Fresh)
 		return done, err
 	},
 	"follow": func(ctx context.Context, h handle, held int64) (answer, error) {
@@ -182,7 +182,7 @@ func TestBounded(t *testing.T) {
 			if err := on(); err != nil {
 				t.Fatal(err)
 			}
-			if r, err := h.Load(t.Context(), []driver.Key{name("locked")}); err != nil || test.want["follow"] != whichever && r[0].Version != held {
+			if r, err := h.Load(t.Context(), []driver.Key{name("locked")}, driver.Fresh); err != nil || test.want["follow"] != whichever && r[0].Version != held {
 				t.Errorf("afterwards: %+v, error %v, want version %d", r, err, held)
 			}
 		})

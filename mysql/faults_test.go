@@ -60,7 +60,7 @@ func TestCutAfterCommit(t *testing.T) {
 					t.Fatalf("round %d: %d connections were cut, error %v", i, proxy.Cuts(), err)
 				}
 				for _, w := range writes {
-					r, err := s.Load(t.Context(), []driver.Key{w.Key})
+					r, err := s.Load(t.Context(), []driver.Key{w.Key}, driver.Fresh)
 					if err != nil || string(r[0].Value) != "1" {
 						t.Errorf("round %d: %s holds %q, error %v", i, w.Key.Name, r[0].Value, err)
 					}
@@ -107,14 +107,14 @@ func TestKilledServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		if _, err := s.Load(ctx, []driver.Key{name("a")}); err == nil {
+		if _, err := s.Load(ctx, []driver.Key{name("a")}, driver.Fresh); err == nil {
 			t.Error("a dead server answers")
 		}
 		cancel()
 		if err := server.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		r, err := s.Load(t.Context(), []driver.Key{name("a")})
+		r, err := s.Load(t.Context(), []driver.Key{name("a")}, driver.Fresh)
 		if err != nil || r[0].Version != version {
 			t.Fatalf("after the restart: %+v, error %v, want version %d", r, err, version)
 		}
@@ -179,7 +179,7 @@ func TestClockMoved(t *testing.T) {
 	s := open(t, target, way{})
 	load := func(n string) driver.Record {
 		t.Helper()
-		r, err := s.Load(t.Context(), []driver.Key{name("%s", n)})
+		r, err := s.Load(t.Context(), []driver.Key{name("%s", n)}, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,11 +245,11 @@ func TestReadOnly(t *testing.T) {
 		if _, err := admin.Exec(`set global read_only = ?`, on); err != nil {
 			t.Fatal(err)
 		}
-		_, err := s.Load(t.Context(), []driver.Key{name("a")})
+		_, err := s.Load(t.Context(), []driver.Key{name("a")}, driver.Fresh)
 		if on != errors.Is(err, errReplica) {
 			t.Errorf("read-only %v: load has error %v", on, err)
 		}
-		if _, err = s.Load(t.Context(), []driver.Key{name("a"), name("b")}); on != errors.Is(err, errReplica) {
+		if _, err = s.Load(t.Context(), []driver.Key{name("a"), name("b")}, driver.Fresh); on != errors.Is(err, errReplica) {
 			t.Errorf("read-only %v: load of two has error %v", on, err)
 		}
 		out, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: name("a"), Old: version, Value: []byte("y")}})
@@ -584,7 +584,7 @@ func TestNamesAreBytes(t *testing.T) {
 		}
 	}
 	for _, w := range writes {
-		if r, err := h.Load(t.Context(), []driver.Key{w.Key}); err != nil || string(r[0].Value) != w.Key.Name {
+		if r, err := h.Load(t.Context(), []driver.Key{w.Key}, driver.Fresh); err != nil || string(r[0].Value) != w.Key.Name {
 			t.Errorf("%q holds %q, error %v", w.Key.Name, r[0].Value, err)
 		}
 	}

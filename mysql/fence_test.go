@@ -22,7 +22,7 @@ import (
 func hold(t *testing.T, s driver.Store, name, value string) int64 {
 	t.Helper()
 	k := driver.Key{Name: name}
-	r, err := s.Load(t.Context(), []driver.Key{k})
+	r, err := s.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}

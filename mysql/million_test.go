@@ -59,7 +59,7 @@ from seq_1_to_1000000`)
 	}
 	load := func(s handle) time.Duration {
 		began := time.Now()
-		if _, err := s.Load(ctx, []driver.Key{name("name 7"), name("name 700000"), name("none")}); err != nil {
+		if _, err := s.Load(ctx, []driver.Key{name("name 7"), name("name 700000"), name("none")}, driver.Fresh); err != nil {
 			t.Fatal(err)
 		}
 		return time.Since(began)

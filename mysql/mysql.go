@@ -90,8 +90,7 @@ type Store struct {
 }
 
 var (
-	_ driver.Store   = (*Store)(nil)
-	_ driver.Sweeper = (*Store)(nil)
+	_ driver.Store = (*Store)(nil)
 )
 
 // New makes a store of a pool, which stays the caller's. It verifies the schema,

@@ -88,7 +88,7 @@ func TestRemoveKeepsTheFloor(t *testing.T) {
 	again := rowAhead(t, h, "d", "")
 	remove("one that was written since", find("c", version-1), 0)
 	remove("one that is held again", append(find("d", again), find("e", hold(t, h, "e", "held"))...), 1)
-	if got, err := h.Load(t.Context(), []driver.Key{name("c"), name("e")}); err != nil || got[0].Version != version || string(got[1].Value) != "held" {
+	if got, err := h.Load(t.Context(), []driver.Key{name("c"), name("e")}, driver.Fresh); err != nil || got[0].Version != version || string(got[1].Value) != "held" {
 		t.Errorf("they are %+v, error %v", got, err)
 	}
 }
@@ -106,7 +106,7 @@ func TestFloorRisesFirst(t *testing.T) {
 	if n != 0 || h.Names.Means(err) != sqlstore.Locked {
 		t.Errorf("while the floor cannot rise %d rows are removed, error %v", n, err)
 	}
-	if got, err := h.Load(t.Context(), []driver.Key{name("a")}); err != nil || got[0].Version != version {
+	if got, err := h.Load(t.Context(), []driver.Key{name("a")}, driver.Fresh); err != nil || got[0].Version != version {
 		t.Errorf("the row is %+v, error %v", got, err)
 	}
 }

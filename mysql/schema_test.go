@@ -47,7 +47,7 @@ func TestMigrate(t *testing.T) {
 	if now := created(); now != first {
 		t.Error("the procedure was made anew, and could be missed meanwhile")
 	}
-	if r, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}); err != nil || r[0].Version != want {
+	if r, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); err != nil || r[0].Version != want {
 		t.Errorf("after Migrate a record is %+v, error %v", r, err)
 	}
 	if err := Verify(t.Context(), db, nil); err != nil {

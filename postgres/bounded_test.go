@@ -178,7 +178,7 @@ func lockedBatch(t *testing.T, r reopener) (batch []driver.Write) {
 	t.Helper()
 	for i := range lockedRows {
 		k := driver.Key{Name: fmt.Sprintf("locked %d", i)}
-		got, err := r.Load(t.Context(), []driver.Key{k})
+		got, err := r.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,9 +202,12 @@ func everyCall(t *testing.T, r reopener) map[string]func(context.Context, *Store
 	batch := lockedBatch(t, r)
 	locked, beat := driver.Key{Name: "locked 0"}, driver.Key{Space: driver.Sessions, Name: "locked s"}
 	return map[string]func(context.Context, *Store) error{
-		"Load": func(ctx context.Context, s *Store) error { _, err := s.Load(ctx, []driver.Key{locked}); return err },
+		"Load": func(ctx context.Context, s *Store) error {
+			_, err := s.Load(ctx, []driver.Key{locked}, driver.Fresh)
+			return err
+		},
 		"Load of many": func(ctx context.Context, s *Store) error {
-			_, err := s.Load(ctx, []driver.Key{locked, beat})
+			_, err := s.Load(ctx, []driver.Key{locked, beat}, driver.Fresh)
 			return err
 		},
 		"a take":             cas(driver.Write{Key: locked, Old: driver.IfEmpty, Value: []byte("2")}),
@@ -301,7 +304,7 @@ func TestPoolModes(t *testing.T) {
 			if out, err := s.CompareAndSwap(t.Context(), ws); err != nil || !out[0].Won || !out[1].Won {
 				t.Errorf("a batch: %+v, error %v", out, err)
 			}
-			if got, err := s.Load(t.Context(), []driver.Key{ws[0].Key}); err != nil || string(got[0].Value) != "\x00\xff" {
+			if got, err := s.Load(t.Context(), []driver.Key{ws[0].Key}, driver.Fresh); err != nil || string(got[0].Value) != "\x00\xff" {
 				t.Errorf("it is read as %+v, error %v", got, err)
 			}
 		})

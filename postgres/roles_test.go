@@ -174,7 +174,7 @@ func hold(t *testing.T, s driver.Store, name, value string) int64 {
 
 func put(t *testing.T, s driver.Store, k driver.Key, value string) int64 {
 	t.Helper()
-	r, err := s.Load(context.Background(), []driver.Key{k})
+	r, err := s.Load(context.Background(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}

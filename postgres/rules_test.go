@@ -82,7 +82,7 @@ func TestRemoveKeepsTheFloor(t *testing.T) {
 	again := rowAhead(t, r, "d", "")
 	remove("one that was written since", find("c", version-1), 0)
 	remove("one that is held again", append(find("d", again), find("e", hold(t, r, "e", "held"))...), 1)
-	if got, err := r.Load(t.Context(), []driver.Key{{Name: "c"}, {Name: "e"}}); err != nil || got[0].Version != version || string(got[1].Value) != "held" {
+	if got, err := r.Load(t.Context(), []driver.Key{{Name: "c"}, {Name: "e"}}, driver.Fresh); err != nil || got[0].Version != version || string(got[1].Value) != "held" {
 		t.Errorf("they are %+v, error %v", got, err)
 	}
 }
@@ -169,7 +169,7 @@ func TestAppliedIsNotSentAgain(t *testing.T) {
 			t.Fatalf("round %d: %d connections were cut", i, proxy.Cuts())
 		}
 		for _, w := range writes {
-			if got, err := r.Load(t.Context(), []driver.Key{w.Key}); err != nil || string(got[0].Value) != "1" {
+			if got, err := r.Load(t.Context(), []driver.Key{w.Key}, driver.Fresh); err != nil || string(got[0].Value) != "1" {
 				t.Errorf("round %d: %s holds %q, error %v", i, w.Key.Name, got[0].Value, err)
 			}
 		}

@@ -243,7 +243,7 @@ func TestStandby(t *testing.T) {
 	if err := server.Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Load(ctx, []driver.Key{{Name: "a"}}); err == nil || !strings.Contains(err.Error(), "is a standby") {
+	if _, err := s.Load(ctx, []driver.Key{{Name: "a"}}, driver.Fresh); err == nil || !strings.Contains(err.Error(), "is a standby") {
 		t.Errorf("Load: %v, want a refusal", err)
 	}
 	if _, err := New(ctx, pool, nil); err == nil || !strings.Contains(err.Error(), "is a standby") {

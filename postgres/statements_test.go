@@ -85,7 +85,7 @@ analyze holdfast_records`); err != nil {
 		}
 	}
 	for _, n := range []int{1, 100, len(keys)} {
-		if _, err := s.Load(ctx, keys[:n]); err != nil {
+		if _, err := s.Load(ctx, keys[:n], driver.Fresh); err != nil {
 			t.Fatal(err)
 		}
 	}

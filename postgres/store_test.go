@@ -75,11 +75,10 @@ func TestStoreElsewhere(t *testing.T) {
 // connections.
 type hidden struct {
 	driver.Store
-	driver.Sweeper
 	reopener reopener
 }
 
-func hide(r reopener) hidden { return hidden{r.Store, r.Store, r} }
+func hide(r reopener) hidden { return hidden{r.Store, r} }
 
 func (h hidden) Reopen(t *testing.T) driver.Store {
 	return hide(reopener{open(t, connect(t, h.reopener.url), &h.reopener.opts), h.reopener.url})

@@ -215,10 +215,10 @@ func everything(t *testing.T, r reopener) {
 	cas(driver.Write{Key: k("e1"), Old: v})
 	out := cas(driver.Write{Key: k("e2"), Old: driver.IfEmpty, Value: one, Lazy: true}, driver.Write{Key: k("e3"), Old: driver.IfEmpty, Value: one, Wake: "w"})
 	cas(driver.Write{Key: k("e2"), Old: out[0].Record.Version}, driver.Write{Key: k("e3"), Old: out[1].Record.Version})
-	if got, err := s.Load(ctx, []driver.Key{k("e1"), k("e2"), k("none")}); err != nil || got[0].Version == 0 || got[2].Version != 0 {
+	if got, err := s.Load(ctx, []driver.Key{k("e1"), k("e2"), k("none")}, driver.Fresh); err != nil || got[0].Version == 0 || got[2].Version != 0 {
 		t.Errorf("load: %+v, error %v", got, err)
 	}
-	if got, err := s.Load(ctx, []driver.Key{k("e1")}); err != nil || got[0].Version == 0 {
+	if got, err := s.Load(ctx, []driver.Key{k("e1")}, driver.Fresh); err != nil || got[0].Version == 0 {
 		t.Errorf("load: %+v, error %v", got, err)
 	}
 	if n, err := s.Sweep(ctx, 0); err != nil || n == 0 {

@@ -101,7 +101,7 @@ update {meta} set value = 19 where key = 'floor'`, `"`))
 				t.Error(err)
 			}
 			s := open(t, pool, opts)
-			got, err := s.Load(ctx, []driver.Key{{Name: "a"}, {Name: "b"}})
+			got, err := s.Load(ctx, []driver.Key{{Name: "a"}, {Name: "b"}}, driver.Fresh)
 			if err != nil || got[0].Version != 17 || len(got[0].Value) == 0 || got[1].Version != 18 {
 				t.Errorf("it holds %+v, error %v", got, err)
 			}

@@ -36,7 +36,7 @@ var errDeaf = errors.New("a connection pooler that shares connections is in betw
 
 // WatchCosts says that each notification wakes everyone who listens in the
 // database, whatever they listen to.
-func (s *Store) WatchCosts() {}
+func (s *Store) Traits() driver.Traits { return driver.Traits{CostlyWatch: true} }
 
 // Watch implements driver.Watcher by LISTEN, on a connection of its own. It
 // returns an error where a connection pooler keeps notifications from arriving.

@@ -96,7 +96,7 @@ func TestLargeBatches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		recs, err := s.Load(t.Context(), keys)
+		recs, err := s.Load(t.Context(), keys, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +166,7 @@ func TestReruns(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	recs, err := open(t, e.URL).Load(t.Context(), []driver.Key{lockA})
+	recs, err := open(t, e.URL).Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 	if err != nil || len(recs[0].Value) != 80 {
 		t.Errorf("80 transactions left %d: %v", len(recs[0].Value), err)
 	}
@@ -365,7 +365,7 @@ func TestFenceHoldsToTheCommit(t *testing.T) {
 				go func() {
 					ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 					defer cancel()
-					recs, err := s.Load(ctx, []driver.Key{lockA})
+					recs, err := s.Load(ctx, []driver.Key{lockA}, driver.Fresh)
 					if err == nil {
 						_, err = s.CompareAndSwap(ctx, []driver.Write{{Key: lockA, Old: recs[0].Version, Value: nil}})
 					}
@@ -381,10 +381,10 @@ func TestFenceHoldsToTheCommit(t *testing.T) {
 			return txn.BufferWrite([]*spanner.Mutation{s.put(driver.Write{Key: user(n), Value: []byte("x")})})
 		})
 		await(t, "the lock is taken away", func() bool {
-			recs, err := s.Load(t.Context(), []driver.Key{lockA})
+			recs, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 			return err == nil && recs[0].Value == nil
 		})
-		recs, loadErr := s.Load(t.Context(), []driver.Key{lockA, user(n)})
+		recs, loadErr := s.Load(t.Context(), []driver.Key{lockA, user(n)}, driver.Fresh)
 		if loadErr != nil {
 			t.Fatal(loadErr)
 		}
@@ -438,7 +438,7 @@ func TestFenceHandOff(t *testing.T) {
 		if old != 0 && !errors.Is(fence(old), holdfast.ErrLost) {
 			t.Errorf("token %d passes after %d", old, l.Token())
 		}
-		recs, err := s.Load(t.Context(), []driver.Key{lockA})
+		recs, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}

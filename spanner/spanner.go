@@ -36,7 +36,6 @@ type Store struct {
 
 var (
 	_ driver.Store     = (*Store)(nil)
-	_ driver.Sweeper   = (*Store)(nil)
 	_ driver.Diagnoser = (*Store)(nil)
 )
 
@@ -146,7 +145,7 @@ const (
 
 // Load is strong: it reads at a timestamp that is not before the call. Ages are up to
 // that timestamp, so they are never more than they are.
-func (s *Store) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
 			return nil, fmt.Errorf("spanner: %w", err)
@@ -350,6 +349,9 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 	}
 	return names, nil
 }
+
+// Traits implements driver.Store.
+func (s *Store) Traits() driver.Traits { return driver.Traits{} }
 
 // Sweep removes rows that hold nothing, and have for at least idle by Spanner's clock,
 // with a partitioned statement, which locks little at a time and may be run more than

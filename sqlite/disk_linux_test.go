@@ -45,7 +45,7 @@ func TestFullDisk(t *testing.T) {
 		if want := s.path + ": disk is full; nothing was changed"; err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Fatalf("got %v, want %s", err, want)
 		}
-		r, err := s.Load(t.Context(), []driver.Key{write.Key, other.Key})
+		r, err := s.Load(t.Context(), []driver.Key{write.Key, other.Key}, driver.Fresh)
 		if err != nil || r[0].Version != version || r[1].Version != 0 {
 			t.Fatalf("after it: %+v, error %v; want version %d and none", r, err, version)
 		}
@@ -129,7 +129,7 @@ func TestPermissions(t *testing.T) {
 // not go on with it.
 func TestFileUnseen(t *testing.T) {
 	s := fresh(t)
-	if _, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}); err != nil {
+	if _, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Dir(s.path)
@@ -138,7 +138,7 @@ func TestFileUnseen(t *testing.T) {
 	}
 	defer os.Chmod(dir, 0o700)
 	asAnyone(t, func() {
-		if _, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}); !errors.Is(err, fs.ErrPermission) {
+		if _, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("got %v, want that it cannot be seen", err)
 		}
 	})

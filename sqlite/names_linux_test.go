@@ -215,7 +215,7 @@ func TestLogRemoved(t *testing.T) {
 
 func init() {
 	roles["hold carelessly"] = func(ctx context.Context, s *Store) error {
-		if _, err := s.Load(ctx, []driver.Key{{Name: "a"}}); err != nil {
+		if _, err := s.Load(ctx, []driver.Key{{Name: "a"}}, driver.Fresh); err != nil {
 			return err
 		}
 		if _, err := os.ReadFile(s.path); err != nil { // which ends the locks of this process
@@ -240,7 +240,7 @@ func TestCloseBesideAnotherLog(t *testing.T) {
 		p.Process.Kill() // what it has written is in the new log
 		p.Wait()
 		if call != "" {
-			if _, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}); err == nil {
+			if _, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); err == nil {
 				t.Error("the log that was removed is still read")
 			}
 		}

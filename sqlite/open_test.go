@@ -144,7 +144,7 @@ func TestFileReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := s.path + " was removed or replaced while in use: open the store anew"
-		_, err := s.Load(t.Context(), []driver.Key{{Name: "a"}})
+		_, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh)
 		if err == nil || err.Error() != want {
 			t.Errorf("load: got %v, want %s", err, want)
 		}

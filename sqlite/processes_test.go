@@ -119,7 +119,7 @@ func TestProcessesRace(t *testing.T) {
 		}
 		winner[w.version] = w.process
 	}
-	r, err := s.Load(t.Context(), []driver.Key{{Name: "counter"}})
+	r, err := s.Load(t.Context(), []driver.Key{{Name: "counter"}}, driver.Fresh)
 	if err != nil || number(r[0].Value) != processes*increments {
 		t.Errorf("the counter is %s, error %v; want %d", r[0].Value, err, processes*increments)
 	}
@@ -132,7 +132,7 @@ func scribe(ctx context.Context, s *Store) error {
 	pair := []driver.Key{{Name: "left"}, {Name: "right"}}
 	filler := bytes.Repeat([]byte(" "), 3000)
 	for {
-		records, err := s.Load(ctx, append(pair, one))
+		records, err := s.Load(ctx, append(pair, one), driver.Fresh)
 		if err != nil {
 			return err
 		}
@@ -175,7 +175,7 @@ func TestProcessKilled(t *testing.T) {
 		for more := true; more; more = out.Scan() {
 			reported, _ = strconv.Atoi(out.Text())
 		}
-		r, err := s.Load(t.Context(), []driver.Key{{Name: "left"}, {Name: "right"}, {Name: "one"}})
+		r, err := s.Load(t.Context(), []driver.Key{{Name: "left"}, {Name: "right"}, {Name: "one"}}, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}

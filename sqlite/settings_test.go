@@ -130,7 +130,7 @@ func one(t *testing.T, s *Store) {
 			tx.Rollback()
 		}
 	}
-	if r, err := s.Load(t.Context(), []driver.Key{{Name: "orders/42"}}); err != nil || r[0].Version != token {
+	if r, err := s.Load(t.Context(), []driver.Key{{Name: "orders/42"}}, driver.Fresh); err != nil || r[0].Version != token {
 		t.Errorf("loaded %+v, error %v", r, err)
 	}
 	for query, want := range map[string]string{

@@ -81,7 +81,6 @@ type Store struct {
 var (
 	_ driver.Store   = (*Store)(nil)
 	_ driver.Watcher = (*Store)(nil)
-	_ driver.Sweeper = (*Store)(nil)
 )
 
 // Close ends what Open and Watch have begun. The calls under way end first.

@@ -29,7 +29,7 @@ func watching(t *testing.T, s *Store) (keys chan driver.Key, stop func() error) 
 func wake(t *testing.T, s *Store, name string) {
 	t.Helper()
 	k := driver.Key{Name: name}
-	r, err := s.Load(t.Context(), []driver.Key{k})
+	r, err := s.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}

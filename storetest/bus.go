@@ -212,7 +212,7 @@ func (b *Bus) applyNow(ctx context.Context, writes []driver.Write) ([]driver.Out
 	b.applying.Lock()
 	defer b.applying.Unlock()
 	keys := keysOf(writes)
-	before, err := b.inner.Load(ctx, keys)
+	before, err := b.inner.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return nil, err
 	}

@@ -19,26 +19,16 @@ type pastRecord struct {
 // maxPast bounds what is remembered of a key.
 const maxPast = 16
 
-// Glancer returns the cheap look of the process, which is that of the inner store
-// if it has one, and out of date by Faults.Stale at most. What a write has left of which nobody was
-// told shows only when the key is loaded or written again, as where the one who
-// reads has to complete what a dead writer began.
-func (p *Process) Glancer() driver.Glancer { return glancer{p} }
-
-type glancer struct{ p *Process }
-
-// Glance implements driver.Glancer.
-func (g glancer) Glance(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-	c := g.p.begin(ctx, "glance", all(keys))
+// StaleLoad is a stale read of the process: one of the inner store, and out of date by
+// Faults.Stale at most. The result of an ambiguous write shows only when the key is
+// loaded or written again, as where a reader has to complete what a dead writer began.
+func (p *Process) StaleLoad(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+	c := p.begin(ctx, "glance", all(keys))
 	var records []driver.Record
 	err := c.run(func() (err error) {
-		b := g.p.bus
+		b := p.bus
 		b.catchUp()
-		look := b.inner.Load
-		if own, ok := b.inner.(driver.Glancer); ok {
-			look = own.Glance
-		}
-		if records, err = look(ctx, keys); err != nil {
+		if records, err = b.inner.Load(ctx, keys, driver.Stale); err != nil {
 			return err
 		}
 		now := time.Now()

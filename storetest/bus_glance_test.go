@@ -17,15 +17,22 @@ import (
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
-// A glancing process is one with the cheap look.
+// A glancing process has stale reads.
 type glancing struct {
 	reopened
-	driver.Glancer
+}
+
+func (glancing) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
+
+func (g glancing) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if how == driver.Stale {
+		return g.StaleLoad(ctx, keys)
+	}
+	return g.reopened.Load(ctx, keys, how)
 }
 
 func glancingProcess(bus *storetest.Bus, name string) glancing {
-	p := bus.Process(name)
-	return glancing{reopened{p, bus}, p.Glancer()}
+	return glancing{reopened{bus.Process(name), bus}}
 }
 
 func (g glancing) Reopen(*testing.T) driver.Store { return glancingProcess(g.bus, "two") }
@@ -109,7 +116,7 @@ func TestStaleGlances(t *testing.T) {
 	inBubble(t, storetest.Faults{Stale: 10 * time.Second}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
 		p := bus.Process("p")
 		look := func() string {
-			r, err := p.Glancer().Glance(t.Context(), []driver.Key{key})
+			r, err := p.StaleLoad(t.Context(), []driver.Key{key})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,7 +132,7 @@ func TestStaleGlances(t *testing.T) {
 		for i := range 4 {
 			old := driver.IfEmpty
 			if i > 0 {
-				r, _ := p.Load(t.Context(), []driver.Key{key})
+				r, _ := p.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 				old = r[0].Version
 			}
 			if _, err := p.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: old, Value: fmt.Append(nil, i)}}); err != nil {
@@ -152,7 +159,7 @@ func TestUntold(t *testing.T) {
 		bus.SetFaults(storetest.Faults{})
 		for _, want := range []string{"", "1"} {
 			for range 20 {
-				r, err := q.Glancer().Glance(t.Context(), []driver.Key{key})
+				r, err := q.StaleLoad(t.Context(), []driver.Key{key})
 				if err != nil || string(r[0].Value) != want {
 					t.Fatalf("a glance shows %q, error %v; want %q", r[0].Value, err, want)
 				}
@@ -203,7 +210,7 @@ func TestGlanceSeeds(t *testing.T) {
 					t.Fatal(err)
 				}
 				old = outs[0].Record.Version
-				r, err := p.Glancer().Glance(t.Context(), []driver.Key{key})
+				r, err := p.StaleLoad(t.Context(), []driver.Key{key})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -71,7 +71,7 @@ func inBubble(t *testing.T, f storetest.Faults, test func(t *testing.T, bus *sto
 
 func holds(t *testing.T, s driver.Store, want string) {
 	t.Helper()
-	records, err := s.Load(context.Background(), []driver.Key{key})
+	records, err := s.Load(context.Background(), []driver.Key{key}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestLose(t *testing.T) {
 		p := bus.Process("p")
 		_, err := p.CompareAndSwap(t.Context(), take("1"))
 		fails(t, err, storetest.ErrFault)
-		_, err = p.Load(t.Context(), []driver.Key{key})
+		_, err = p.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 		fails(t, err, storetest.ErrFault)
 		bus.Settle()
 		holds(t, inner, "")
@@ -119,7 +119,7 @@ func TestLate(t *testing.T) {
 
 		// A late write competes like any other.
 		bus.SetFaults(storetest.Faults{Late: 1})
-		record, _ := inner.Load(t.Context(), []driver.Key{key})
+		record, _ := inner.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 		_, err = p.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: record[0].Version, Value: []byte("later")}})
 		fails(t, err, storetest.ErrFault)
 		inner.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: record[0].Version, Value: []byte("first")}})
@@ -166,7 +166,7 @@ func TestGivenUp(t *testing.T) {
 			cancel()
 			fails(t, err, context.DeadlineExceeded)
 			bus.Settle()
-			records, _ := inner.Load(t.Context(), []driver.Key{k})
+			records, _ := inner.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 			arrived[records[0].Version > 0]++
 		}
 		if arrived[true] == 0 || arrived[false] == 0 {
@@ -311,7 +311,7 @@ func TestCrashAt(t *testing.T) {
 				var err error
 				var records []driver.Record
 				if _, err = p.CompareAndSwap(ctx, take("1")); err == nil {
-					if records, err = p.Load(ctx, []driver.Key{key}); err == nil {
+					if records, err = p.Load(ctx, []driver.Key{key}, driver.Fresh); err == nil {
 						_, err = p.CompareAndSwap(ctx, []driver.Write{{Key: key, Old: records[0].Version}})
 					}
 				}
@@ -364,7 +364,7 @@ func TestCrashStore(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 			}
 			n := bus.CrashStore()
-			got, err := p.Load(t.Context(), []driver.Key{key})
+			got, err := p.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -386,7 +386,7 @@ func TestCrashStore(t *testing.T) {
 		inner.CompareAndSwap(t.Context(), take("1"))
 		p, done := bus.Process("p"), make(chan error)
 		go func() {
-			_, err := p.Load(t.Context(), []driver.Key{key})
+			_, err := p.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 			done <- err
 		}()
 		synctest.Wait()
@@ -402,7 +402,7 @@ func TestJump(t *testing.T) {
 	inBubble(t, storetest.Faults{}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
 		p := bus.Process("p")
 		age := func() time.Duration {
-			r, err := p.Load(t.Context(), []driver.Key{key})
+			r, err := p.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -480,7 +480,7 @@ func TestSeeds(t *testing.T) {
 			keys, writes := batch(3)
 			for i := range 30 {
 				for range others {
-					q.Load(t.Context(), keys)
+					q.Load(t.Context(), keys, driver.Fresh)
 					q.CompareAndSwap(t.Context(), take("1"))
 				}
 				if i%2 == 0 && others > 0 {
@@ -490,7 +490,7 @@ func TestSeeds(t *testing.T) {
 				_, err := p.CompareAndSwap(t.Context(), writes)
 				story = append(story, fmt.Sprint(time.Since(began), err))
 				began = time.Now()
-				_, err = p.Load(t.Context(), keys)
+				_, err = p.Load(t.Context(), keys, driver.Fresh)
 				story = append(story, fmt.Sprint(time.Since(began), err))
 			}
 		})
@@ -511,7 +511,7 @@ func TestClose(t *testing.T) {
 		p, done := bus.Process("p"), make(chan error)
 		p.Crash()
 		go func() {
-			_, err := p.Load(context.Background(), []driver.Key{key})
+			_, err := p.Load(context.Background(), []driver.Key{key}, driver.Fresh)
 			done <- err
 		}()
 		go func() { done <- p.Watch(context.Background(), nil, func(driver.Hint) {}) }()
@@ -519,7 +519,7 @@ func TestClose(t *testing.T) {
 		bus.Close()
 		fails(t, <-done, storetest.ErrFault)
 		fails(t, <-done, storetest.ErrFault)
-		_, err := bus.Process("q").Load(t.Context(), []driver.Key{key})
+		_, err := bus.Process("q").Load(t.Context(), []driver.Key{key}, driver.Fresh)
 		fails(t, err, storetest.ErrFault)
 	})
 }

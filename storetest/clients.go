@@ -154,12 +154,6 @@ func (h *clients) process(o *holdfast.Options) (*holdfast.Client, *Process) {
 	if !watches(h.store) {
 		s = p.Plain()
 	}
-	if glances(h.store) && !watches(h.store) {
-		s = struct {
-			driver.Store
-			driver.Glancer
-		}{s, p.Glancer()}
-	}
 	c := h.open(s, o)
 	h.Cleanup(func() {
 		bus.Close()

@@ -119,10 +119,8 @@ var lockCases = []clientCase{
 			p.Crash()
 			h.release(higher("burial", h.granted(h.ask(a, "a"), shortTTL+h.soon)))
 			for range 5 {
-				if s, ok := h.store.(driver.Sweeper); ok {
-					if _, err := s.Sweep(h.ctx, 0); err != nil {
-						h.Fatal(err)
-					}
+				if _, err := h.store.Sweep(h.ctx, 0); err != nil {
+					h.Fatal(err)
 				}
 				if _, err := h.look().Sweep(h.ctx); err != nil {
 					h.Fatal(err)

@@ -20,7 +20,7 @@ var failureCases = []testCase{
 			if _, err := h.store.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1")}}); err == nil {
 				h.Errorf("CompareAndSwap was answered")
 			}
-			if _, err := h.store.Load(ctx, []driver.Key{k}); err == nil {
+			if _, err := h.store.Load(ctx, []driver.Key{k}, driver.Fresh); err == nil {
 				h.Errorf("Load was answered")
 			}
 			if _, err := h.store.Keys(ctx, driver.Names, "", 10); err == nil {

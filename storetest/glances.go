@@ -104,14 +104,14 @@ var glanceCases = []testCase{
 		run: func(h *harness) {
 			ctx, cancel := context.WithCancel(h.ctx)
 			cancel()
-			if _, err := h.store.(driver.Glancer).Glance(ctx, []driver.Key{name("a")}); err == nil {
+			if _, err := h.store.Load(ctx, []driver.Key{name("a")}, driver.Stale); err == nil {
 				h.Errorf("Glance was answered")
 			}
 		},
 	},
 }
 
-func glances(s driver.Store) bool { _, ok := s.(driver.Glancer); return ok }
+func glances(s driver.Store) bool { return s.Traits().StaleReads }
 
 // glancePatience is when a glance counts as never up to date. The contract has
 // no such limit, but a wait lasts as long as this.
@@ -143,7 +143,7 @@ func (h *harness) glanceFrom(s driver.Store, keys ...driver.Key) []driver.Record
 }
 
 func glance(ctx context.Context, s driver.Store, keys ...driver.Key) ([]driver.Record, error) {
-	records, err := s.(driver.Glancer).Glance(ctx, keys)
+	records, err := s.Load(ctx, keys, driver.Stale)
 	if err != nil {
 		return nil, fmt.Errorf("glance: %w", err)
 	}

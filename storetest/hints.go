@@ -11,7 +11,7 @@ import (
 // Watch implements driver.Watcher, with hints that are lost, doubled and late
 // as Faults says. It fails when the store crashes.
 func (p *Process) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
-	inner, ok := p.bus.inner.(driver.Watcher)
+	inner, ok := driver.Find[driver.Watcher](p.bus.inner)
 	if !ok {
 		return fmt.Errorf("storetest: watch of a store that has none")
 	}

@@ -65,7 +65,7 @@ var keyCases = []testCase{
 				bad := driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1")}
 				h.refused(bad)
 				h.refused(good, bad)
-				if _, err := h.store.Load(h.ctx, []driver.Key{k}); err == nil {
+				if _, err := h.store.Load(h.ctx, []driver.Key{k}, driver.Fresh); err == nil {
 					h.Errorf("load of %s was answered", describe(k))
 				}
 			}

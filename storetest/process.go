@@ -12,7 +12,7 @@ import (
 )
 
 // A Process is the store as one simulated process sees it: a driver.Store,
-// Watcher and Sweeper. Watch and Sweep fail where the inner store has none.
+// and Watcher. Watch fails where the inner store has none.
 type Process struct {
 	bus  *Bus
 	name string
@@ -30,7 +30,6 @@ type Process struct {
 var (
 	_ driver.Store   = (*Process)(nil)
 	_ driver.Watcher = (*Process)(nil)
-	_ driver.Sweeper = (*Process)(nil)
 )
 
 // A Point is a moment in the life of a call.
@@ -65,7 +64,7 @@ func (b *Bus) Process(name string) *Process {
 	}
 }
 
-// Plain returns the same without Watcher and Sweeper.
+// Plain returns the same without Watcher.
 func (p *Process) Plain() driver.Store { return struct{ driver.Store }{p} }
 
 // Calls tells the Load, CompareAndSwap, Keys and Sweep calls the process has
@@ -124,8 +123,14 @@ func (p *Process) set(change func()) {
 	p.moved = make(chan struct{})
 }
 
+// Traits implements driver.Store: they are those of the inner store.
+func (p *Process) Traits() driver.Traits { return p.bus.inner.Traits() }
+
 // Load implements driver.Store.
-func (p *Process) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (p *Process) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if how == driver.Stale && p.Traits().StaleReads {
+		return p.StaleLoad(ctx, keys)
+	}
 	c := p.begin(ctx, "load", all(keys))
 	var records []driver.Record
 	err := c.run(func() error {
@@ -148,7 +153,7 @@ func (p *Process) Load(ctx context.Context, keys []driver.Key) ([]driver.Record,
 			return nil
 		}
 		var err error
-		records, err = p.bus.inner.Load(ctx, keys)
+		records, err = p.bus.inner.Load(ctx, keys, driver.Fresh)
 		now := time.Now()
 		for i := range records {
 			p.bus.tell(&records[i], now)
@@ -209,18 +214,14 @@ func (p *Process) Keys(ctx context.Context, space driver.Space, after string, n 
 	return names, nil
 }
 
-// Sweep implements driver.Sweeper. It makes all that was written durable.
+// Sweep implements driver.Store. It makes all that was written durable.
 func (p *Process) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
-	s, ok := p.bus.inner.(driver.Sweeper)
-	if !ok {
-		return 0, fmt.Errorf("storetest: sweep of a store that has none")
-	}
 	c := p.begin(ctx, "sweep", idle.String)
 	err = c.run(func() (err error) {
 		p.bus.catchUp()
 		p.bus.applying.Lock()
 		defer p.bus.applying.Unlock()
-		removed, err = s.Sweep(ctx, idle)
+		removed, err = p.bus.inner.Sweep(ctx, idle)
 		p.bus.mu.Lock()
 		defer p.bus.mu.Unlock()
 		clear(p.bus.undo)

@@ -176,7 +176,7 @@ func (h *harness) each(n int, fn func(i int) error) {
 }
 
 func load(ctx context.Context, s driver.Store, keys ...driver.Key) ([]driver.Record, error) {
-	records, err := s.Load(ctx, keys)
+	records, err := s.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return nil, fmt.Errorf("load: %w", err)
 	}

@@ -37,7 +37,7 @@ var brokenStores = map[string]struct {
 	"check then act": {"race to follow", func(s *broken) {
 		s.swap = func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 			w := writes[0]
-			before, err := s.Store.Load(ctx, []driver.Key{w.Key})
+			before, err := s.Store.Load(ctx, []driver.Key{w.Key}, driver.Fresh)
 			if err != nil || len(writes) > 1 || before[0].Version != w.Old || w.Old <= 0 {
 				return s.Store.CompareAndSwap(ctx, writes)
 			}
@@ -88,7 +88,7 @@ var brokenStores = map[string]struct {
 		s.swap = func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 			writes = slices.Clone(writes)
 			for i, w := range writes {
-				r, err := s.Store.Load(ctx, []driver.Key{w.Key})
+				r, err := s.Store.Load(ctx, []driver.Key{w.Key}, driver.Fresh)
 				if err != nil {
 					return nil, err
 				}
@@ -164,7 +164,7 @@ var brokenStores = map[string]struct {
 	}},
 	"glances show what was never written": {"glance at what was", func(s *broken) {
 		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-			r, err := s.Load(ctx, keys)
+			r, err := s.Load(ctx, keys, driver.Fresh)
 			for i := range r {
 				r[i].Version++ // a write that may still lose
 			}
@@ -177,7 +177,7 @@ var brokenStores = map[string]struct {
 		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			r, err := s.Load(ctx, keys)
+			r, err := s.Load(ctx, keys, driver.Fresh)
 			for i := range r {
 				if first, ok := seen[keys[i]]; ok {
 					r[i] = first
@@ -191,12 +191,12 @@ var brokenStores = map[string]struct {
 		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 			keys = slices.Clone(keys)
 			slices.SortFunc(keys, func(a, b driver.Key) int { return strings.Compare(a.Name, b.Name) })
-			return s.Load(ctx, keys)
+			return s.Load(ctx, keys, driver.Fresh)
 		}
 	}},
 	"glances have no age": {"glance age", func(s *broken) {
 		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-			r, err := s.Load(ctx, keys)
+			r, err := s.Load(ctx, keys, driver.Fresh)
 			for i := range r {
 				r[i].Age = -1
 			}
@@ -205,7 +205,7 @@ var brokenStores = map[string]struct {
 	}},
 	"a glance with a done context is answered": {"glance cancelled", func(s *broken) {
 		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-			return s.Load(context.WithoutCancel(ctx), keys)
+			return s.Load(context.WithoutCancel(ctx), keys, driver.Fresh)
 		}
 	}},
 	"single writes have an error of their own": {"take", func(s *broken) {
@@ -231,13 +231,7 @@ type broken struct {
 	glance func(context.Context, []driver.Key) ([]driver.Record, error)
 }
 
-// Glance implements driver.Glancer.
-func (s *broken) Glance(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-	if s.glance != nil {
-		return s.glance(ctx, keys)
-	}
-	return s.Load(ctx, keys)
-}
+func (s *broken) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
 
 func (s *broken) key(k driver.Key) driver.Key {
 	if s.rename != nil && k.Check() == nil {
@@ -247,12 +241,15 @@ func (s *broken) key(k driver.Key) driver.Key {
 	return k
 }
 
-func (s *broken) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *broken) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if how == driver.Stale && s.glance != nil {
+		return s.glance(ctx, keys)
+	}
 	keys = slices.Clone(keys)
 	for i := range keys {
 		keys[i] = s.key(keys[i])
 	}
-	records, err := s.Store.Load(ctx, keys)
+	records, err := s.Store.Load(ctx, keys, how)
 	if s.read != nil {
 		s.read(records)
 	}

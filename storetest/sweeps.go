@@ -16,7 +16,6 @@ var sweepCases = []testCase{
 	{
 		name: "sweep",
 		rule: "Sweep removes rows of keys that have held nothing for at least idle, and says how many; a key that was swept has Version 0",
-		need: sweeps,
 		run: func(h *harness) {
 			held := h.put(name("held"), "1")
 			var keys []driver.Key
@@ -45,7 +44,6 @@ var sweepCases = []testCase{
 	{
 		name: "sweep too young",
 		rule: "Sweep leaves keys that hold something, and those that have held nothing for less than idle",
-		need: sweeps,
 		run: func(h *harness) {
 			var want []driver.Record
 			var keys []driver.Key
@@ -68,7 +66,6 @@ var sweepCases = []testCase{
 	{
 		name: "sweep by age",
 		rule: "idle is counted from the write that emptied the key, by the store's clock",
-		need: sweeps,
 		run: func(h *harness) {
 			const idle = 300 * time.Millisecond
 			k, began := name("a"), time.Now()
@@ -87,7 +84,6 @@ var sweepCases = []testCase{
 	{
 		name: "sweep and write again",
 		rule: "a key that is written again after a sweep starts above every version it had",
-		need: sweeps,
 		run: func(h *harness) {
 			k := name("a")
 			var last int64
@@ -113,18 +109,15 @@ var sweepCases = []testCase{
 	{
 		name: "sweep against writers",
 		rule: "versions grow strictly per key, for ever, also when a key is swept while others write it",
-		need: sweeps,
 		run:  sweepRace,
 	},
 }
-
-func sweeps(s driver.Store) bool { _, ok := s.(driver.Sweeper); return ok }
 
 // sweep calls Sweep until it removes nothing more; a store may do it in parts.
 func (h *harness) sweep(idle time.Duration) (removed int) {
 	h.Helper()
 	for {
-		n, err := h.store.(driver.Sweeper).Sweep(h.ctx, idle)
+		n, err := h.store.Sweep(h.ctx, idle)
 		if err != nil {
 			h.Fatalf("sweep: %v", err)
 		}
@@ -151,7 +144,7 @@ func sweepRace(h *harness) {
 		s := stores[i%len(stores)]
 		if i == holders {
 			for done.Load() < holders && h.ctx.Err() == nil {
-				if _, err := s.(driver.Sweeper).Sweep(h.ctx, 0); err != nil {
+				if _, err := s.Sweep(h.ctx, 0); err != nil {
 					return fmt.Errorf("sweep: %w", err)
 				}
 			}

@@ -85,7 +85,7 @@ var watchCases = []testCase{
 
 			ctx, cancel := context.WithCancel(h.ctx)
 			cancel()
-			if err := h.store.(driver.Watcher).Watch(ctx, nil, func(driver.Hint) {}); !errors.Is(err, context.Canceled) {
+			if err := watcher(h.store).Watch(ctx, nil, func(driver.Hint) {}); !errors.Is(err, context.Canceled) {
 				h.Errorf("Watch with a context that was done returned %v, want %v", err, context.Canceled)
 			}
 		},
@@ -129,7 +129,10 @@ var watchCases = []testCase{
 	},
 }
 
-func watches(s driver.Store) bool { _, ok := s.(driver.Watcher); return ok }
+func watches(s driver.Store) bool { _, ok := driver.Find[driver.Watcher](s); return ok }
+
+// watcher is how a store watches; need has seen that it does.
+func watcher(s driver.Store) driver.Watcher { w, _ := driver.Find[driver.Watcher](s); return w }
 
 // hintWait is when a hint counts as missing. The contract allows it to be; a
 // store whose hints are often missing has no use for them.
@@ -157,7 +160,7 @@ func (h *harness) watch(s driver.Store) *watch {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.ended <- s.(driver.Watcher).Watch(ctx, nil, func(hint driver.Hint) {
+		w.ended <- watcher(s).Watch(ctx, nil, func(hint driver.Hint) {
 			if inside.Add(1) != 1 {
 				h.Errorf("calls of changed overlap")
 			}

@@ -215,7 +215,7 @@ func TestLoadMany(t *testing.T) {
 		keys = append(keys, k)
 		names.rows[string(ID(k))] = Row{ID: ID(k), Version: int64(i%(2*maxLoad+1)) + 1, Value: []byte(k.Name)}
 	}
-	recs, err := s.Load(t.Context(), keys)
+	recs, err := s.Load(t.Context(), keys, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}

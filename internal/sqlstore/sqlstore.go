@@ -87,12 +87,11 @@ type Store struct {
 }
 
 var (
-	_ driver.Store   = (*Store)(nil)
-	_ driver.Sweeper = (*Store)(nil)
+	_ driver.Store = (*Store)(nil)
 )
 
 // Load implements driver.Store.
-func (s *Store) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	ids := make([][]byte, len(keys))
 	for i, k := range keys {
 		if err := k.Check(); err != nil {
@@ -330,7 +329,10 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 // sweepBatch is how many rows go in one transaction: others may wait for it.
 const sweepBatch = 500
 
-// Sweep implements driver.Sweeper. It looks for rows without locking any, and
+// Traits implements driver.Store.
+func (s *Store) Traits() driver.Traits { return driver.Traits{} }
+
+// Sweep implements driver.Store. It looks for rows without locking any, and
 // removes those that have not changed since.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	after := []byte{}

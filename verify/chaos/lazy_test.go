@@ -190,7 +190,7 @@ func (e *episode) forgotten() (f forgotten) {
 func load(s driver.Store, k driver.Key) (driver.Record, error) {
 	var errs []error
 	for range 10 {
-		recs, err := s.Load(context.Background(), []driver.Key{k})
+		recs, err := s.Load(context.Background(), []driver.Key{k}, driver.Fresh)
 		if err == nil {
 			return recs[0], nil
 		}

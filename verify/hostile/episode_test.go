@@ -382,7 +382,7 @@ func (e *episode) residue() (found []check.Violation) {
 			keys, err := e.store.Keys(ctx, space, "", 1000)
 			must(e.t, err)
 			for _, name := range keys {
-				recs, err := e.store.Load(ctx, []driver.Key{{Space: space, Name: name}})
+				recs, err := e.store.Load(ctx, []driver.Key{{Space: space, Name: name}}, driver.Fresh)
 				must(e.t, err)
 				value := string(recs[0].Value)
 				sess, err := check.ReadSession(value)

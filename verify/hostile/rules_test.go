@@ -54,7 +54,7 @@ func each(t *testing.T, hosts int, fn func(r *rig)) {
 
 func (r *rig) load(i int) driver.Record {
 	r.Helper()
-	recs, err := r.stores[i].Load(r.Context(), []driver.Key{aKey})
+	recs, err := r.stores[i].Load(r.Context(), []driver.Key{aKey}, driver.Fresh)
 	must(r, err)
 	return recs[0]
 }

@@ -94,7 +94,7 @@ func TestRemovedWhileOpen(t *testing.T) {
 	key := driver.Key{Name: "a"}
 	for round := range 6 {
 		w := open(t, p[0])
-		first, err := w.Load(t.Context(), []driver.Key{key})
+		first, err := w.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 		must(t, err)
 		old := first[0].Version
 		if old == 0 {
@@ -104,7 +104,7 @@ func TestRemovedWhileOpen(t *testing.T) {
 		must(t, err)
 		reader.Set(Faults{Stale: time.Second, Views: round%2 == 0})
 		r := open(t, reader.Path)
-		_, err = r.Load(t.Context(), []driver.Key{key})
+		_, err = r.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 		must(t, err)
 		records, err := filepath.Glob(filepath.Join(p[0], "names", "*", "record-*"))
 		must(t, err)
@@ -117,7 +117,7 @@ func TestRemovedWhileOpen(t *testing.T) {
 		}
 		outs, err = w.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: outs[0].Record.Version, Value: []byte(fmt.Sprint("new ", round))}})
 		must(t, err)
-		got, err := r.Load(t.Context(), []driver.Key{key})
+		got, err := r.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 		must(t, err)
 		if got[0].Version != outs[0].Record.Version {
 			t.Fatalf("another host reads version %d, %q; %d was reported before", got[0].Version, got[0].Value, outs[0].Record.Version)
@@ -145,7 +145,7 @@ func TestSweep(t *testing.T) {
 			for n := 0; time.Now().Before(end); n++ {
 				k := n % 3
 				key := driver.Key{Name: fmt.Sprint("key ", k)}
-				recs, err := s.Load(t.Context(), []driver.Key{key})
+				recs, err := s.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 				if err != nil {
 					continue
 				}
@@ -181,7 +181,7 @@ func TestSweep(t *testing.T) {
 		}
 		for k := range 3 {
 			key := driver.Key{Name: fmt.Sprint("key ", k)}
-			recs, err := s.Load(t.Context(), []driver.Key{key})
+			recs, err := s.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 			if err != nil || recs[0].Version == 0 {
 				continue
 			}

@@ -26,9 +26,9 @@ type way struct {
 	loads atomic.Int64
 }
 
-func (w *way) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (w *way) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	w.loads.Add(1)
-	return w.Store.Load(ctx, keys)
+	return w.Store.Load(ctx, keys, how)
 }
 
 func (w *way) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
@@ -42,7 +42,8 @@ func (w *way) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driv
 type loud struct{ *way }
 
 func (w loud) Watch(ctx context.Context, _ []string, changed func(driver.Hint)) error {
-	return w.Store.(driver.Watcher).Watch(ctx, nil, changed)
+	watcher, _ := driver.Find[driver.Watcher](w.Store)
+	return watcher.Watch(ctx, nil, changed)
 }
 
 func join(t *testing.T, s driver.Store) *holdfast.Client {
@@ -223,7 +224,7 @@ func TestPauseOfTheLoser(t *testing.T) {
 				return inner.CompareAndSwap(ctx, writes)
 			}
 			lost++
-			recs, err := inner.Load(ctx, []driver.Key{writes[0].Key})
+			recs, err := inner.Load(ctx, []driver.Key{writes[0].Key}, driver.Fresh)
 			return []driver.Outcome{{Record: recs[0]}}, err
 		}
 		c := join(t, w)

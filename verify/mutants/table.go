@@ -252,7 +252,7 @@ var core = []mutant{
 	{"a claim that came back is only glanced at", "P6", []edit{{"internal/core/name.go",
 		"env.ours(c.Session) && !n.wants(c.Nr, env) &&", "false && !n.wants(c.Nr, env) &&"}}, library("TestBroughtBackIsGivenUp")},
 	{"what was given back lazily is glanced at", "P8", []edit{{"lazy.go",
-		"recs, err := c.store.Load(ctx, part)", "recs, err := c.staleLoad(ctx, part)"}}, library("TestUndoneReleaseIsLoaded")},
+		"recs, err := c.store.Load(ctx, part, driver.Fresh)", "recs, err := c.store.Load(ctx, part, driver.Stale)"}}, library("TestUndoneReleaseIsLoaded")},
 	{"one unknown write of a batch is lost", "Q8", []edit{{"batch.go",
 		"s.out, s.err = outs[i], outs[i].Err", "s.out = outs[i]"}}, library("TestUnknownIsClosed")},
 	{"the unknown first write of a session is lost", "Q9", []edit{{"session.go",

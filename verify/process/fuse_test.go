@@ -62,8 +62,8 @@ func die() {
 	select {}
 }
 
-func (f *fuse) Load(ctx context.Context, keys []driver.Key) (recs []driver.Record, err error) {
-	f.call(fmt.Sprintf("read %d", len(keys)), func() { recs, err = f.Store.Load(ctx, keys) })
+func (f *fuse) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) (recs []driver.Record, err error) {
+	f.call(fmt.Sprintf("read %d", len(keys)), func() { recs, err = f.Store.Load(ctx, keys, how) })
 	return recs, err
 }
 

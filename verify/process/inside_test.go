@@ -71,7 +71,7 @@ func swap(args []string) error {
 	if writes != nil {
 		outcomes, err = s.CompareAndSwap(p.ctx, writes)
 	} else {
-		_, err = s.Store.(driver.Sweeper).Sweep(p.ctx, 0)
+		_, err = s.Store.Sweep(p.ctx, 0)
 	}
 	notch()
 	if err != nil {
@@ -140,7 +140,7 @@ func (c change) run(t *testing.T, fresh func(*testing.T) *world) {
 // now is the record of a key.
 func (w *world) load(name string) driver.Record {
 	w.t.Helper()
-	recs, err := w.store.Load(w.t.Context(), []driver.Key{inName(name)})
+	recs, err := w.store.Load(w.t.Context(), []driver.Key{inName(name)}, driver.Fresh)
 	must(w.t, err)
 	return recs[0]
 }
@@ -227,7 +227,7 @@ func (c change) judge(w *world) {
 		if got := string(r.Value); got != c.was(name) && got != c.after(name) {
 			t.Fatalf("%s is %.40q, and was %.40q and was to be %.40q", name, got, c.was(name), c.after(name))
 		}
-		recs, err := again.Load(t.Context(), []driver.Key{inName(name)})
+		recs, err := again.Load(t.Context(), []driver.Key{inName(name)}, driver.Fresh)
 		must(t, err)
 		if recs[0].Version != r.Version || string(recs[0].Value) != string(r.Value) {
 			t.Fatalf("%s is version %d for one and %d for another", name, r.Version, recs[0].Version)
@@ -261,7 +261,7 @@ func (w *world) clear() {
 			w.win(driver.Write{Key: inName(name), Old: r.Version})
 		}
 	}
-	sweeper := w.store.Store.(driver.Sweeper)
+	sweeper := w.store.Store
 	w.age()
 	await(t, "all names are swept", func() bool {
 		_, err := sweeper.Sweep(t.Context(), 0)
@@ -287,7 +287,7 @@ func (w *world) age() {
 func (w *world) bare() {
 	w.t.Helper()
 	w.age()
-	sweeper := w.store.Store.(driver.Sweeper)
+	sweeper := w.store.Store
 	var left []string
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		_, err := sweeper.Sweep(w.t.Context(), 0)

@@ -103,7 +103,7 @@ func (w *world) leftovers() (left []string) {
 		names, err := w.store.Keys(context.Background(), space, "", 1000)
 		must(w.t, err)
 		for _, name := range names {
-			recs, err := w.store.Load(context.Background(), []driver.Key{{Space: space, Name: name}})
+			recs, err := w.store.Load(context.Background(), []driver.Key{{Space: space, Name: name}}, driver.Fresh)
 			must(w.t, err)
 			if len(recs[0].Value) > 0 {
 				left = append(left, fmt.Sprintf("%v %s: %s", space, name, recs[0].Value))

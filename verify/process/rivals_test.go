@@ -70,7 +70,7 @@ func rivals(args []string) error {
 		}
 		if d.Old == 0 {
 			var recs []driver.Record
-			if recs, err = s.Load(p.ctx, []driver.Key{inName(d.Key)}); err == nil {
+			if recs, err = s.Load(p.ctx, []driver.Key{inName(d.Key)}, driver.Fresh); err == nil {
 				was = recs[0]
 			}
 		} else {
@@ -124,7 +124,7 @@ func rivalry(t *testing.T, fresh func(*testing.T) *world) {
 	for i := range all {
 		begin(i)
 	}
-	sweeper := w.store.Store.(driver.Sweeper)
+	sweeper := w.store.Store
 	swept := 0
 	end := time.Now().Add(lasts * time.Duration(stretch))
 	for last := end.Add(patience); time.Now().Before(end) || swept == 0 && time.Now().Before(last); time.Sleep(rand.N(lasts / 40)) {

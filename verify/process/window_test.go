@@ -159,7 +159,7 @@ func TestBuriedAlive(t *testing.T) {
 	session := w.show("x").Holders[0].Owner.Session
 	key := driver.Key{Space: driver.Sessions, Name: session}
 	await(t, "it is declared dead", func() bool {
-		recs, err := w.store.Load(t.Context(), []driver.Key{key})
+		recs, err := w.store.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 		must(t, err)
 		outs, err := w.store.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: recs[0].Version, Value: []byte(`{"dead":1,"by":"a leap"}`)}})
 		must(t, err)

@@ -150,7 +150,7 @@ func done[T any](ctx context.Context, d *database, transact func() (T, error)) (
 }
 
 // Load implements driver.Store.
-func (d *database) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (d *database) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	return done(ctx, d, func() ([]driver.Record, error) {
 		d.step()
 		if d.isolation == lightweight { // key by key
@@ -163,15 +163,10 @@ func (d *database) Load(ctx context.Context, keys []driver.Key) ([]driver.Record
 			}
 			return recs, nil
 		}
-		recs, err := d.recorder.Load(context.Background(), keys)
+		recs, err := d.recorder.Load(context.Background(), keys, how)
 		d.step()
 		return recs, err
 	})
-}
-
-// Glance implements driver.Glancer: it completes nothing.
-func (d *database) Glance(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-	return d.recorder.Load(ctx, keys)
 }
 
 // CompareAndSwap implements driver.Store.
@@ -348,7 +343,7 @@ func (d *database) complete(k driver.Key) {
 	}
 }
 
-// Sweep implements driver.Sweeper: it leaves rows alone that somebody has locked.
+// Sweep implements driver.Store: it leaves rows alone that somebody has locked.
 func (d *database) Sweep(ctx context.Context, idle time.Duration) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

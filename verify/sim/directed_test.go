@@ -116,7 +116,7 @@ func (s *stage) clean() {
 	for _, space := range []driver.Space{driver.Names, driver.Sessions} {
 		keys, err := s.store.Keys(s.t.Context(), space, "", 10)
 		if err != nil || len(keys) > 0 {
-			recs, _ := s.store.Load(s.t.Context(), []driver.Key{{Space: space, Name: keys[0]}})
+			recs, _ := s.store.Load(s.t.Context(), []driver.Key{{Space: space, Name: keys[0]}}, driver.Fresh)
 			s.t.Errorf("left over: %s %q: %s", space, keys, recs[0].Value)
 		}
 	}

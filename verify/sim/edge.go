@@ -77,8 +77,20 @@ func (e *edge) ended(session string) time.Duration {
 }
 
 // Load implements driver.Store.
-func (e *edge) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-	return e.read(ctx, "load", e.Process.Load, keys)
+func (e *edge) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if how == driver.Stale && e.w.plan.glances {
+		return e.read(ctx, "glance", e.Process.StaleLoad, keys)
+	}
+	return e.read(ctx, "load", e.fresh, keys)
+}
+
+func (e *edge) fresh(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+	return e.Process.Load(ctx, keys, driver.Fresh)
+}
+
+// Traits implements driver.Store.
+func (e *edge) Traits() driver.Traits {
+	return driver.Traits{StaleReads: e.w.plan.glances, CostlyWatch: e.w.plan.costly && e.w.plan.hints}
 }
 
 // read looks at keys one way or the other.
@@ -153,7 +165,7 @@ func (e *edge) swap(ctx context.Context, writes []driver.Write) ([]driver.Outcom
 	if !names || random.Float64() >= e.w.plan.locked {
 		return e.Process.CompareAndSwap(ctx, writes)
 	}
-	recs, err := e.Process.Load(ctx, keys)
+	recs, err := e.Process.Load(ctx, keys, driver.Fresh)
 	outs := make([]driver.Outcome, len(recs))
 	for i := range recs {
 		outs[i].Record = recs[i]
@@ -167,19 +179,6 @@ func unknown(outs []driver.Outcome, i int) error {
 		return outs[i].Err
 	}
 	return nil
-}
-
-// A costly edge is a store where to watch costs.
-type costly struct{ *edge }
-
-func (costly) WatchCosts() {}
-
-// A glancer is the cheap look of an edge.
-type glancer struct{ *edge }
-
-// Glance implements driver.Glancer.
-func (g glancer) Glance(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-	return g.read(ctx, "glance", g.Process.Glancer().Glance, keys)
 }
 
 // sending notes a beat of a session of the client's own.

@@ -77,7 +77,7 @@ func (r *recorder) record(k driver.Key) driver.Record {
 }
 
 // Load implements driver.Store.
-func (r *recorder) Load(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (r *recorder) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -168,7 +168,10 @@ func (r *recorder) Watch(ctx context.Context, who []string, changed func(driver.
 	}
 }
 
-// Sweep implements driver.Sweeper.
+// Traits implements driver.Store; a Process has those of its plan.
+func (r *recorder) Traits() driver.Traits { return driver.Traits{} }
+
+// Sweep implements driver.Store.
 func (r *recorder) Sweep(ctx context.Context, idle time.Duration) (int, error) {
 	return r.sweep(ctx, idle, func(driver.Key) bool { return false })
 }

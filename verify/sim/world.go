@@ -185,7 +185,7 @@ func (w *world) fence(k driver.Key, allowed func(driver.Record) bool, write func
 		w.slow.fence(k, allowed, write)
 		return
 	}
-	recs, err := w.store.Load(context.Background(), []driver.Key{k})
+	recs, err := w.store.Load(context.Background(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		panic(fmt.Sprint("the store below all faults fails: ", err))
 	}
@@ -250,31 +250,16 @@ func (p *proc) start() {
 	w.logf("%s starts", l.name)
 }
 
+// A silent store has no notifications.
+type silent struct {
+	driver.Store
+	machine.Owner
+}
+
 func (w *world) client(e *edge, nr int, ttl time.Duration) *holdfast.Client {
 	var store driver.Store = e
-	switch {
-	case !w.plan.hints && w.plan.glances:
-		store = struct {
-			driver.Store
-			driver.Sweeper
-			driver.Glancer
-			machine.Owner
-		}{e, e, glancer{e}, e}
-	case !w.plan.hints:
-		store = struct {
-			driver.Store
-			driver.Sweeper
-			machine.Owner
-		}{e, e, e}
-	case w.plan.costly && w.plan.glances:
-		store = struct {
-			costly
-			driver.Glancer
-		}{costly{e}, glancer{e}}
-	case w.plan.glances:
-		store = glancer{e}
-	case w.plan.costly:
-		store = costly{e}
+	if !w.plan.hints {
+		store = silent{e, e}
 	}
 	c, err := holdfast.New(store, &holdfast.Options{
 		TTL: ttl, Grace: w.plan.grace, RuntimeDir: os.DevNull,

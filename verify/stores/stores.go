@@ -157,35 +157,15 @@ func (s *Store) Fence(ctx context.Context, tx *sql.Tx, lock *holdfast.Lock, plai
 	return err
 }
 
-// Behind is a store that answers as front does, and can watch, glance and sweep as
-// s can.
-func Behind(front, s driver.Store) driver.Store {
-	sweeper := s.(driver.Sweeper)
-	switch w := s.(type) {
-	case driver.Glancer:
-		return struct {
-			driver.Store
-			driver.Glancer
-			driver.Sweeper
-		}{front, w, sweeper}
-	case driver.CostlyWatcher:
-		return struct {
-			driver.Store
-			driver.CostlyWatcher
-			driver.Sweeper
-		}{front, w, sweeper}
-	case driver.Watcher:
-		return struct {
-			driver.Store
-			driver.Watcher
-			driver.Sweeper
-		}{front, w, sweeper}
-	}
-	return struct {
-		driver.Store
-		driver.Sweeper
-	}{front, sweeper}
+// Behind is a store that answers as front does, and has the capabilities of s.
+func Behind(front, s driver.Store) driver.Store { return behind{front, s} }
+
+type behind struct {
+	driver.Store
+	inner driver.Store
 }
+
+func (b behind) Unwrap() driver.Store { return b.inner }
 
 func openSQLite(ctx context.Context, target string) (*Store, error) {
 	path := strings.TrimPrefix(target, "sqlite:")

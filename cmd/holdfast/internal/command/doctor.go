@@ -154,7 +154,7 @@ func (d *checkup) examine(ctx context.Context, t target) error {
 
 // diagnose asks the store what it knows of its database.
 func (d *checkup) diagnose(ctx context.Context, store driver.Store, t target) {
-	s, ok := store.(driver.Diagnoser)
+	s, ok := driver.Find[driver.Diagnoser](store)
 	if !ok {
 		return
 	}
