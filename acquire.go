@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A request is one goroutine that wants a lock.
@@ -261,7 +263,7 @@ func (c *Client) explain(held *HeldError, within time.Duration) (void, seemVoid 
 	ctx, cancel := context.WithTimeout(c.ctx, within)
 	defer cancel()
 	if len(held.Holders)+len(held.Waiters) == 0 { // decided here, without a look
-		recs, err := c.store.Load(ctx, []Key{{Names, held.Name}})
+		recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(held.Name)}, driver.Fresh)
 		if err != nil {
 			return false, false
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A batcher sends writes to the store. What gathers while a call is in flight
@@ -18,7 +20,7 @@ import (
 // they never queue behind locks. The idea of gathering behind the call in flight
 // is go-cloud's.
 type batcher struct {
-	store Store
+	store driver.Store
 	ctx   context.Context
 	now   func() core.Instant
 	spawn func(func())
@@ -33,8 +35,8 @@ type batcher struct {
 
 // A swap is one write on its way.
 type swap struct {
-	write Write
-	out   Outcome
+	write driver.Write
+	out   driver.Outcome
 	err   error
 	sent  core.Instant // just before the call
 	done  chan struct{}
@@ -48,7 +50,7 @@ const (
 
 // do sends one write and waits for what became of it. timeout bounds the call;
 // when it is over the outcome is unknown, which is an error.
-func (b *batcher) do(w Write, timeout time.Duration) *swap {
+func (b *batcher) do(w driver.Write, timeout time.Duration) *swap {
 	s := &swap{write: w, done: make(chan struct{})}
 	b.mu.Lock()
 	b.queue = append(b.queue, s)
@@ -97,7 +99,7 @@ func (b *batcher) drain(timeout time.Duration) {
 // alone sends one write from the caller's goroutine, if no other is on its
 // way; else it reports false. The call is cut off a moment after the caller's
 // context has ended: not at once, since that leaves an unknown outcome.
-func (b *batcher) alone(caller context.Context, w Write, timeout time.Duration) (s swap, ok bool) {
+func (b *batcher) alone(caller context.Context, w driver.Write, timeout time.Duration) (s swap, ok bool) {
 	b.mu.Lock()
 	if b.calls > 0 || len(b.queue) > 0 {
 		b.mu.Unlock()
@@ -108,8 +110,8 @@ func (b *batcher) alone(caller context.Context, w Write, timeout time.Duration) 
 	s = swap{write: w, sent: b.now()}
 	one := &struct {
 		callContext
-		writes [1]Write
-	}{callContext{parent: b.ctx, caller: caller, now: b.now, sent: s.sent, timeout: timeout}, [1]Write{w}}
+		writes [1]driver.Write
+	}{callContext{parent: b.ctx, caller: caller, now: b.now, sent: s.sent, timeout: timeout}, [1]driver.Write{w}}
 	defer one.end()
 	outs, err := b.store.CompareAndSwap(one, one.writes[:])
 	if s.err = err; err == nil {
@@ -150,7 +152,7 @@ func (b *batcher) linger() {
 
 func (b *batcher) call(batch []*swap, timeout time.Duration) {
 	slices.SortStableFunc(batch, func(x, y *swap) int { return compareKeys(x.write.Key, y.write.Key) })
-	writes := make([]Write, len(batch))
+	writes := make([]driver.Write, len(batch))
 	for i, s := range batch {
 		writes[i] = s.write
 	}
@@ -168,7 +170,7 @@ func (b *batcher) call(batch []*swap, timeout time.Duration) {
 	}
 }
 
-func compareKeys(x, y Key) int {
+func compareKeys(x, y driver.Key) int {
 	switch {
 	case x.Space != y.Space:
 		return int(x.Space) - int(y.Space)

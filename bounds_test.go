@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -136,29 +137,29 @@ func TestSetIsBroken(t *testing.T) {
 // A shutStore is one where a transaction of another program keeps the row of a name
 // locked: writes of it lose, after a second, to the record that they were to follow.
 type shutStore struct {
-	holdfast.Store
+	driver.Store
 	shut  atomic.Bool
 	tried atomic.Int64 // how often
 }
 
-func (s *shutStore) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	outs := make([]holdfast.Outcome, len(writes))
+func (s *shutStore) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	outs := make([]driver.Outcome, len(writes))
 	for i, w := range writes {
-		if s.shut.Load() && w.Key == (holdfast.Key{Space: holdfast.Names, Name: "a"}) {
+		if s.shut.Load() && w.Key == (driver.Key{Space: driver.Names, Name: "a"}) {
 			s.tried.Add(1)
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
-			recs, err := s.Store.Load(ctx, []holdfast.Key{w.Key})
+			recs, err := s.Store.Load(ctx, []driver.Key{w.Key}, driver.Fresh)
 			if err != nil {
 				return nil, err
 			}
 			outs[i].Record = recs[0]
 			continue
 		}
-		out, err := s.Store.CompareAndSwap(ctx, []holdfast.Write{w})
+		out, err := s.Store.CompareAndSwap(ctx, []driver.Write{w})
 		if err != nil {
 			return nil, err
 		}
@@ -328,11 +329,11 @@ func TestCloseOnASlowStore(t *testing.T) {
 
 // A slowStore answers late.
 type slowStore struct {
-	holdfast.Store
+	driver.Store
 	by atomic.Int64
 }
 
-func (s *slowStore) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *slowStore) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
 	select {
 	case <-time.After(time.Duration(s.by.Load())):
 		return s.Store.CompareAndSwap(ctx, w)
@@ -343,19 +344,19 @@ func (s *slowStore) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]h
 
 // A hungStore does not answer.
 type hungStore struct {
-	holdfast.Store
+	driver.Store
 	hangs atomic.Bool
 }
 
-func (s *hungStore) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+func (s *hungStore) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if s.hangs.Load() {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return s.Store.Load(ctx, keys)
+	return s.Store.Load(ctx, keys, how)
 }
 
-func (s *hungStore) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *hungStore) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
 	if s.hangs.Load() {
 		<-ctx.Done()
 		return nil, ctx.Err()

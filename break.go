@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Break ends a claim by force: exactly the one that was seen, holding or
@@ -38,7 +40,7 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atO
 	case len(reason) > core.MaxReason:
 		return fmt.Errorf("reason has %d bytes, at most %d", len(reason), core.MaxReason)
 	}
-	if err := (Key{Names, claim.Name}).Check(); err != nil {
+	if err := (driver.Names.Key(claim.Name)).Check(); err != nil {
 		return err
 	}
 	entry := core.Break{Session: claim.Owner.Session, Nr: claim.nr, Was: core.Owner(claim.Owner), By: c.owner, Reason: reason, At: time.Now().UnixMicro(), Now: atOnce}
@@ -47,7 +49,7 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atO
 	for {
 		if b.Waits() && changed == nil {
 			changed = make(chan struct{}, 1)
-			defer c.subscribe(changed, Key{Names, claim.Name}, Key{Sessions, entry.Session})()
+			defer c.subscribe(changed, driver.Names.Key(claim.Name), driver.Sessions.Key(entry.Session))()
 		}
 		step, pause := b.Next(c.now())
 		var err error
@@ -127,7 +129,7 @@ func (e *goneError) Error() string {
 }
 
 func (c *Client) lookForBreak(ctx context.Context, b *core.Breaker, name string) error {
-	recs, err := c.store.Load(ctx, []Key{{Names, name}})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
 	if err != nil {
 		return unanswered(b, err)
 	}
@@ -141,7 +143,7 @@ func (c *Client) lookForBreak(ctx context.Context, b *core.Breaker, name string)
 
 // sendRevocation writes into a session's record that one of its claims is broken.
 func (c *Client) sendRevocation(ctx context.Context, b *core.Breaker, session string) (sent bool, err error) {
-	_, err = c.update(ctx, Key{Sessions, session}, session, func(r Record) ([]byte, error) {
+	_, err = c.update(ctx, driver.Sessions.Key(session), session, func(r driver.Record) ([]byte, error) {
 		rec, err := core.DecodeSession(r.Value)
 		if err != nil {
 			return nil, err
@@ -200,7 +202,7 @@ func (c *Client) awaitGrace(ctx context.Context, session string) error {
 // removeClaim takes a claim out of a record, with its audit entry in the same write.
 func (c *Client) removeClaim(ctx context.Context, b *core.Breaker, name string) error {
 	var r core.Removal
-	_, err := c.update(ctx, Key{Names, name}, Everyone, func(stored Record) ([]byte, error) {
+	_, err := c.update(ctx, driver.Names.Key(name), driver.Everyone, func(stored driver.Record) ([]byte, error) {
 		rec, err := lockOf(stored)
 		if err != nil {
 			return nil, err
@@ -221,7 +223,7 @@ func (c *Client) removeClaim(ctx context.Context, b *core.Breaker, name string) 
 
 // traceBreak finds out how a claim went that another client has removed.
 func (c *Client) traceBreak(ctx context.Context, b *core.Breaker, name string) error {
-	recs, err := c.store.Load(ctx, []Key{{Names, name}, {Audits, name}})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name)}, driver.Fresh)
 	if err != nil {
 		return err
 	}
@@ -239,7 +241,7 @@ func (c *Client) traceBreak(ctx context.Context, b *core.Breaker, name string) e
 
 // keepAudit adds entries to a name's audit record.
 func (c *Client) keepAudit(ctx context.Context, name string, breaks []core.Break) error {
-	_, err := c.update(ctx, Key{Audits, name}, "", func(r Record) ([]byte, error) {
+	_, err := c.update(ctx, driver.Audits.Key(name), "", func(r driver.Record) ([]byte, error) {
 		audit, err := core.DecodeAudit(r.Value)
 		if err != nil {
 			return nil, err
@@ -252,7 +254,7 @@ func (c *Client) keepAudit(ctx context.Context, name string, breaks []core.Break
 // copyAudit moves audit entries from a lock record to the audit space, so that
 // the record can become empty again. Anyone may; what fails is done later.
 func (c *Client) copyAudit(ctx context.Context, name string) error {
-	recs, err := c.store.Load(ctx, []Key{{Names, name}})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
 	if err != nil {
 		return err
 	}
@@ -264,7 +266,7 @@ func (c *Client) copyAudit(ctx context.Context, name string) error {
 		return err
 	}
 	copied := rec.Breaks
-	_, err = c.update(ctx, Key{Names, name}, "", func(r Record) ([]byte, error) {
+	_, err = c.update(ctx, driver.Names.Key(name), "", func(r driver.Record) ([]byte, error) {
 		rec, err := lockOf(r)
 		if err != nil {
 			return nil, err

@@ -8,27 +8,28 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
 // A split store makes the writes of a batch one after the other, names first,
 // and the others when it may.
 type split struct {
-	holdfast.Store
+	driver.Store
 	may chan struct{}
 }
 
-func (s *split) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	outcomes := make([]holdfast.Outcome, len(writes))
+func (s *split) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	outcomes := make([]driver.Outcome, len(writes))
 	for _, names := range []bool{true, false} {
 		for i, w := range writes {
-			if (w.Key.Space == holdfast.Names) != names {
+			if (w.Key.Space == driver.Names) != names {
 				continue
 			}
 			if !names {
 				<-s.may
 			}
-			o, err := s.Store.CompareAndSwap(ctx, []holdfast.Write{w})
+			o, err := s.Store.CompareAndSwap(ctx, []driver.Write{w})
 			if err != nil {
 				return nil, err
 			}

@@ -11,23 +11,24 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
 // A doubtful store leaves it open what became of writes of names, as often as
 // it is told.
 type doubtful struct {
-	holdfast.Store
+	driver.Store
 	times int   // under the test's control: no two calls are under way
 	err   error // that it says so with
 	// singly: in calls of several writes it answers the others.
 	singly bool
 }
 
-func (s *doubtful) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	var known []holdfast.Write
+func (s *doubtful) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	var known []driver.Write
 	for _, w := range writes {
-		if w.Key.Space != holdfast.Names {
+		if w.Key.Space != driver.Names {
 			known = append(known, w)
 		}
 	}
@@ -42,9 +43,9 @@ func (s *doubtful) CompareAndSwap(ctx context.Context, writes []holdfast.Write) 
 	if err != nil {
 		return nil, err
 	}
-	outs := make([]holdfast.Outcome, len(writes))
+	outs := make([]driver.Outcome, len(writes))
 	for i, w := range writes {
-		if w.Key.Space == holdfast.Names {
+		if w.Key.Space == driver.Names {
 			outs[i].Err = s.err
 		} else {
 			outs[i], done = done[0], done[1:]
@@ -82,19 +83,19 @@ func TestBusy(t *testing.T) {
 
 // A crowded store is busy for names while it is told so.
 type crowded struct {
-	holdfast.Store
+	driver.Store
 	busy atomic.Bool
 }
 
-func (s *crowded) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	if s.busy.Load() && keys[0].Space == holdfast.Names {
+func (s *crowded) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if s.busy.Load() && keys[0].Space == driver.Names {
 		return nil, holdfast.ErrBusy
 	}
-	return s.Store.Load(ctx, keys)
+	return s.Store.Load(ctx, keys, how)
 }
 
-func (s *crowded) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	if s.busy.Load() && writes[len(writes)-1].Key.Space == holdfast.Names {
+func (s *crowded) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	if s.busy.Load() && writes[len(writes)-1].Key.Space == driver.Names {
 		return nil, holdfast.ErrBusy
 	}
 	return s.Store.CompareAndSwap(ctx, writes)
@@ -137,24 +138,24 @@ func TestBusyForEver(t *testing.T) {
 // A tardy store answers reads of settings later than it was given time for, as a
 // driver may that does not look at its context.
 type tardy struct {
-	holdfast.Store
+	driver.Store
 	takes time.Duration // under the test's control
 	beats atomic.Int64  // when the last heartbeat was sent, in nanoseconds since 1970
 }
 
-func (s *tardy) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	if keys[0].Space == holdfast.Settings {
+func (s *tardy) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if keys[0].Space == driver.Settings {
 		time.Sleep(s.takes)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 	}
-	return s.Store.Load(ctx, keys)
+	return s.Store.Load(ctx, keys, how)
 }
 
-func (s *tardy) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *tardy) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	for _, w := range writes {
-		if w.Key.Space == holdfast.Sessions && len(w.Value) > 0 {
+		if w.Key.Space == driver.Sessions && len(w.Value) > 0 {
 			s.beats.Store(time.Now().UnixNano())
 		}
 	}

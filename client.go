@@ -14,6 +14,8 @@ import (
 
 	"github.com/holdfast-lock/holdfast/internal/core"
 	"github.com/holdfast-lock/holdfast/internal/machine"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A Client takes locks in one store. It may be used by any number of
@@ -21,7 +23,8 @@ import (
 // session, whose one heartbeat keeps them, and goroutines that want the same
 // name queue in memory and bother the store once.
 type Client struct {
-	store    Store
+	store    driver.Store
+	traits   driver.Traits
 	opts     Options
 	owner    core.Owner
 	log      *slog.Logger
@@ -69,12 +72,13 @@ type Client struct {
 // New makes a client on a store. It refuses bad settings and does no I/O: the
 // session opens with the first claim, so a client that only looks writes
 // nothing. opts may be nil.
-func New(store Store, opts *Options) (*Client, error) {
+func New(store driver.Store, opts *Options) (*Client, error) {
 	if store == nil {
 		return nil, errors.New("holdfast: no store")
 	}
 	c := &Client{
 		store:   store,
+		traits:  store.Traits(),
 		queues:  make(map[string]*localQueue),
 		lazy:    make(map[string]core.Instant),
 		idle:    make(map[string]*localQueue),
@@ -83,7 +87,7 @@ func New(store Store, opts *Options) (*Client, error) {
 		nudge:   make(chan struct{}, 1),
 		machine: ofProcess,
 	}
-	if o, ok := store.(machine.Owner); ok {
+	if o, ok := driver.Find[machine.Owner](store); ok {
 		c.machine = o.Machine()
 	}
 	if opts != nil {
@@ -102,11 +106,10 @@ func New(store Store, opts *Options) (*Client, error) {
 	c.batch.store, c.batch.ctx, c.batch.now, c.batch.spawn = store, c.ctx, c.now, c.spawn
 	c.proof.dir = c.opts.RuntimeDir
 	c.detector.c, c.sweepDetector.c = c, c
-	_, stale := store.(Glancer)
-	c.scratch = core.Env{Stale: stale, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
+	c.scratch = core.Env{Stale: c.traits.StaleReads, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweepAt = core.Never
-	_, c.notes.watch.Costs = store.(CostlyWatcher)
-	c.notes.subs = make(map[Key]map[chan struct{}]bool)
+	c.notes.watch.Costs = c.traits.CostlyWatch
+	c.notes.subs = make(map[driver.Key]map[chan struct{}]bool)
 	return c, nil
 }
 
@@ -201,18 +204,18 @@ func (c *Client) unlock() {
 // isDead says whether a session's claims are void; c.mu is held.
 func (c *Client) isDead(session string) bool { return c.deaths.Dead(session, c.now()) }
 
-var ttlKey = Key{Settings, "ttl"}
+var ttlKey = driver.Settings.Key("ttl")
 
 // StoreTTL is the store's setting of how long a session may be silent. Clients
 // without a TTL of their own adopt a change at their next heartbeat.
 func (c *Client) StoreTTL(ctx context.Context) (time.Duration, error) {
-	return c.readTTL(ctx, c.store.Load)
+	return c.readTTL(ctx, driver.Fresh)
 }
 
-// readTTL reads the setting. A heartbeat reads it with a stale read: who is judged
-// is judged by the TTL in its own record.
-func (c *Client) readTTL(ctx context.Context, read func(context.Context, []Key) ([]Record, error)) (time.Duration, error) {
-	recs, err := read(ctx, []Key{ttlKey})
+// readTTL reads the setting. A stale read will do for a heartbeat: a session is declared
+// dead by the TTL in its own record.
+func (c *Client) readTTL(ctx context.Context, how driver.Freshness) (time.Duration, error) {
+	recs, err := c.store.Load(ctx, []driver.Key{ttlKey}, how)
 	if err != nil {
 		return 0, fmt.Errorf("read the setting ttl: %w", err)
 	}
@@ -222,7 +225,7 @@ func (c *Client) readTTL(ctx context.Context, read func(context.Context, []Key) 
 	return ttlOf(recs[0])
 }
 
-func ttlOf(rec Record) (time.Duration, error) {
+func ttlOf(rec driver.Record) (time.Duration, error) {
 	if len(rec.Value) == 0 {
 		return DefaultTTL, nil
 	}
@@ -249,7 +252,7 @@ func (c *Client) SetStoreTTL(ctx context.Context, ttl time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.update(ctx, ttlKey, Everyone, func(Record) ([]byte, error) { return value, nil }); err != nil {
+	if _, err := c.update(ctx, ttlKey, driver.Everyone, func(driver.Record) ([]byte, error) { return value, nil }); err != nil {
 		return fmt.Errorf("set ttl: %w", err)
 	}
 	return nil
@@ -261,10 +264,10 @@ var errUnchanged = errors.New("unchanged")
 // update swaps one record until it wins: change returns the new value for what
 // is there, errUnchanged, or an error that ends it. An ambiguous outcome is tried
 // again, so change must recognise its own work.
-func (c *Client) update(ctx context.Context, key Key, wake string, change func(Record) ([]byte, error)) (Record, error) {
-	recs, err := c.store.Load(ctx, []Key{key})
+func (c *Client) update(ctx context.Context, key driver.Key, wake string, change func(driver.Record) ([]byte, error)) (driver.Record, error) {
+	recs, err := c.store.Load(ctx, []driver.Key{key}, driver.Fresh)
 	if err != nil {
-		return Record{}, err
+		return driver.Record{}, err
 	}
 	rec := recs[0]
 	for try := 0; ; try++ {
@@ -277,15 +280,15 @@ func (c *Client) update(ctx context.Context, key Key, wake string, change func(R
 		}
 		old := rec.Version
 		if old == 0 {
-			old = IfEmpty
+			old = driver.IfEmpty
 		}
-		out, err := c.store.CompareAndSwap(ctx, []Write{{Key: key, Old: old, Value: value, Wake: wake}})
+		out, err := c.store.CompareAndSwap(ctx, []driver.Write{{Key: key, Old: old, Value: value, Wake: wake}})
 		switch {
 		case err != nil && ctx.Err() != nil, err != nil && try > 10:
 			return rec, err
 		case err != nil:
 			c.pause(c.jitter(20 * time.Millisecond << min(try, 5)))
-			if recs, err = c.store.Load(ctx, []Key{key}); err != nil {
+			if recs, err = c.store.Load(ctx, []driver.Key{key}, driver.Fresh); err != nil {
 				return rec, err
 			}
 			rec = recs[0]

@@ -13,10 +13,11 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
-func newClient(t *testing.T, store holdfast.Store, opts *holdfast.Options) *holdfast.Client {
+func newClient(t *testing.T, store driver.Store, opts *holdfast.Options) *holdfast.Client {
 	t.Helper()
 	o := holdfast.Options{RuntimeDir: "/dev/null"}
 	if opts != nil {
@@ -241,18 +242,18 @@ func TestDeadHolder(t *testing.T) {
 }
 
 type cutStore struct {
-	holdfast.Store
+	driver.Store
 	off atomic.Bool
 }
 
-func (s *cutStore) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+func (s *cutStore) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if s.off.Load() {
 		return nil, fmt.Errorf("no route to host")
 	}
-	return s.Store.Load(ctx, keys)
+	return s.Store.Load(ctx, keys, how)
 }
 
-func (s *cutStore) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *cutStore) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
 	if s.off.Load() {
 		return nil, fmt.Errorf("no route to host")
 	}
@@ -394,7 +395,7 @@ func TestTryWithoutClock(t *testing.T) {
 		if l, took := try(); l != nil || took > time.Second {
 			t.Errorf("a live holder: got %v after %v", l, took)
 		}
-		way.setMeet(func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+		way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 			for i, w := range writes {
 				if isBeat(w) {
 					at := regexp.MustCompile(`"at":[0-9]+`)
@@ -514,16 +515,16 @@ func TestWindowOfRecord(t *testing.T) {
 // A beatWatch calls beat with the TTL of each heartbeat before it is sent; an error stands
 // for an answer that does not come.
 type beatWatch struct {
-	holdfast.Store
+	driver.Store
 	beat func(ttl time.Duration) error
 }
 
-func (s *beatWatch) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *beatWatch) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	for _, w := range writes {
 		var rec struct {
 			TTL int64 `json:"ttl"`
 		}
-		if w.Key.Space == holdfast.Sessions && json.Unmarshal(w.Value, &rec) == nil {
+		if w.Key.Space == driver.Sessions && json.Unmarshal(w.Value, &rec) == nil {
 			if err := s.beat(time.Duration(rec.TTL) * time.Millisecond); err != nil {
 				if err == errHangs {
 					<-ctx.Done()

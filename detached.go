@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // AcquireFor takes a lock that no process keeps alive: it ends by itself at
@@ -96,7 +98,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		return err
 	}
 	gone := &goneError{Claim{Token: token}}
-	recs, err := c.store.Load(ctx, []Key{{Names, name}})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
 	if err != nil {
 		return err
 	}
@@ -112,7 +114,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	if err != nil {
 		return err
 	}
-	_, err = c.update(ctx, Key{Names, name}, Everyone, func(r Record) ([]byte, error) {
+	_, err = c.update(ctx, driver.Names.Key(name), driver.Everyone, func(r driver.Record) ([]byte, error) {
 		rec, err := lockOf(r)
 		if err != nil {
 			return nil, err
@@ -135,7 +137,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 func (c *Client) endDetached(ctx context.Context, session string, token int64) (ended bool, err error) {
 	var tomb core.SessionRecord
 	var age time.Duration
-	_, err = c.update(ctx, Key{Sessions, session}, Everyone, func(r Record) ([]byte, error) {
+	_, err = c.update(ctx, driver.Sessions.Key(session), driver.Everyone, func(r driver.Record) ([]byte, error) {
 		s, err := core.DecodeSession(r.Value)
 		if err != nil {
 			return nil, err

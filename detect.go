@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A sessionRead is one read of a session's record.
 type sessionRead struct {
-	rec   Record
+	rec   driver.Record
 	asked core.Instant // before the call was sent
 	got   core.Instant // after it had been answered
 	stale bool         // it may be out of date: nothing is done on it
@@ -81,10 +83,10 @@ func (c *Client) isWaiting() bool {
 // loadSessions reads session records.
 func (c *Client) loadSessions(ctx context.Context, ids []string) (map[string]sessionRead, error) {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	keys := make([]Key, 0, len(ids))
+	keys := make([]driver.Key, 0, len(ids))
 	for _, id := range ids {
-		if (Key{Sessions, id}).Check() == nil {
-			keys = append(keys, Key{Sessions, id})
+		if (driver.Sessions.Key(id)).Check() == nil {
+			keys = append(keys, driver.Sessions.Key(id))
 		}
 	}
 	looks := make(map[string]sessionRead, len(keys))
@@ -92,7 +94,7 @@ func (c *Client) loadSessions(ctx context.Context, ids []string) (map[string]ses
 		return looks, nil
 	}
 	asked := c.now()
-	recs, err := c.store.Load(ctx, keys)
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return nil, err
 	}
@@ -174,12 +176,12 @@ func (c *Client) claimTTL(ctx context.Context, session string, names []string) (
 	if len(names) == 0 {
 		return 0 // it has left since
 	}
-	keys := make([]Key, len(names))
+	keys := make([]driver.Key, len(names))
 	for i, name := range names {
-		keys[i] = Key{Names, name}
+		keys[i] = driver.Names.Key(name)
 	}
 	asked := c.now()
-	recs, err := c.store.Load(ctx, keys)
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return 0 // the next look tells
 	}
@@ -206,7 +208,7 @@ func (c *Client) claimTTL(ctx context.Context, session string, names []string) (
 // session is dead.
 func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Duration, names []string) bool {
 	id := j.Session
-	w := Write{Key: Key{Sessions, id}, Old: int64(j.Old), Wake: Everyone}
+	w := driver.Write{Key: driver.Sessions.Key(id), Old: int64(j.Old), Wake: driver.Everyone}
 	switch j.Verdict {
 	case core.Dead:
 		c.knowDead(id, j.Record, age)
@@ -218,14 +220,14 @@ func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Durati
 		}
 		j.Next.TTL = ttl.Milliseconds()
 		w.Value, w.Wake = j.Next.Encode(), ""
-		c.store.CompareAndSwap(ctx, []Write{w})
+		c.store.CompareAndSwap(ctx, []driver.Write{w})
 	case core.Suspect:
 		w.Value, w.Wake = j.Next.Encode(), id
-		c.store.CompareAndSwap(ctx, []Write{w})
+		c.store.CompareAndSwap(ctx, []driver.Write{w})
 		c.log.Info("suspected", "session", id, "owner", j.Record.Owner)
 	case core.DeclareDead:
 		w.Value = j.Next.Encode()
-		outs, err := c.store.CompareAndSwap(ctx, []Write{w})
+		outs, err := c.store.CompareAndSwap(ctx, []driver.Write{w})
 		if err != nil {
 			return false // perhaps: the next look tells
 		}
@@ -281,7 +283,7 @@ func (c *Client) declareDead(ids []string) {
 // writeTombstone writes the tombstone of our own session, which has ended in order: its claims
 // are void once grace is over.
 func (c *Client) writeTombstone(ctx context.Context, s *session, grace time.Duration) error {
-	_, err := c.update(ctx, Key{Sessions, s.id}, Everyone, func(r Record) ([]byte, error) {
+	_, err := c.update(ctx, driver.Sessions.Key(s.id), driver.Everyone, func(r driver.Record) ([]byte, error) {
 		rec, _ := core.DecodeSession(r.Value) // what cannot be read gives way
 		tomb, ok := rec.Closed(&c.owner, s.life.TTL(), grace, clocks())
 		if !ok {

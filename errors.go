@@ -17,7 +17,7 @@ var (
 	ErrHeld = errors.New("held")
 	// ErrLost: the lock was held and no longer is, without Release. The
 	// error's text says why. It is final.
-	ErrLost = errors.New("lost")
+	ErrLost = core.ErrLost
 	// ErrReleased: the lock, or the claim to be broken, has been released.
 	ErrReleased = errors.New("released")
 	// ErrBusy: the store answers, but cannot say what became of a write because

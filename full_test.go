@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Shared holders fill a record as waiters do, and then none is added.
@@ -26,11 +28,11 @@ func TestFullOfHolders(t *testing.T) {
 		}
 	}
 	value := r.Encode(0)
-	if len(value) > MaxValue {
+	if len(value) > driver.MaxValue {
 		t.Fatalf("it is full with %d holders and %d bytes", len(r.Holders), len(value))
 	}
 	for _, wait := range []time.Duration{0, time.Second} {
-		s := &oneRecord{rec: Record{Version: 1 << 50, Value: value}}
+		s := &oneRecord{rec: driver.Record{Version: 1 << 50, Value: value}}
 		c, err := New(s, &Options{RuntimeDir: os.DevNull})
 		if err != nil {
 			t.Fatal(err)
@@ -72,11 +74,11 @@ func TestFullOfBreaks(t *testing.T) {
 		fresh = append(fresh, b)
 		r.AddBreak(b)
 	}
-	if size := len(r.Encode(0)); size > MaxValue {
+	if size := len(r.Encode(0)); size > driver.MaxValue {
 		t.Errorf("a full record with breaks has %d bytes", size)
 	}
 	audit, err := core.Audit(nil).Add(fresh).Encode()
-	if err != nil || len(audit) > MaxValue/8 {
+	if err != nil || len(audit) > driver.MaxValue/8 {
 		t.Errorf("the audit of a name has %d bytes, %v", len(audit), err)
 	}
 	for _, b := range r.Breaks {
@@ -97,7 +99,7 @@ func TestFullOfRevocations(t *testing.T) {
 	s := &oneRecord{}
 	session := strings.Repeat("f", 32)
 	rec := core.SessionRecord{Owner: &core.Owner{}, TTL: 15000, Beat: 1}
-	store := &keptSession{oneRecord: s, rec: Record{Version: 1 << 50, Value: rec.Encode()}}
+	store := &keptSession{oneRecord: s, rec: driver.Record{Version: 1 << 50, Value: rec.Encode()}}
 	c, err := New(store, &Options{RuntimeDir: os.DevNull, Owner: Owner{Labels: longOwner().Labels}})
 	if err != nil {
 		t.Fatal(err)
@@ -132,18 +134,20 @@ func TestFullOfRevocations(t *testing.T) {
 // A keptSession is a oneRecord with one session.
 type keptSession struct {
 	*oneRecord
-	rec Record
+	rec driver.Record
 }
 
-func (s *keptSession) Load(context.Context, []Key) ([]Record, error) { return []Record{s.rec}, nil }
+func (s *keptSession) Load(context.Context, []driver.Key, driver.Freshness) ([]driver.Record, error) {
+	return []driver.Record{s.rec}, nil
+}
 
-func (s *keptSession) CompareAndSwap(_ context.Context, writes []Write) ([]Outcome, error) {
+func (s *keptSession) CompareAndSwap(_ context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	if err := writes[0].Check(); err != nil {
 		return nil, err
 	}
 	s.rec.Version++
 	s.rec.Value = writes[0].Value
-	return []Outcome{{Won: true, Record: s.rec}}, nil
+	return []driver.Outcome{{Won: true, Record: s.rec}}, nil
 }
 
 // longClaim is as large as a claim may be.
@@ -163,7 +167,7 @@ func TestFullIsTold(t *testing.T) {
 		value.Waiters[i].Token = 0
 	}
 	value.Holders[0].Token = 5
-	s := &oneRecord{rec: Record{Version: 1 << 50, Value: value.Encode(0)}}
+	s := &oneRecord{rec: driver.Record{Version: 1 << 50, Value: value.Encode(0)}}
 	c, err := New(s, &Options{RuntimeDir: os.DevNull})
 	if err != nil {
 		t.Fatal(err)
@@ -178,30 +182,36 @@ func TestFullIsTold(t *testing.T) {
 
 // A oneRecord has the same record under each name, and keeps all else.
 type oneRecord struct {
-	rec   Record
+	rec   driver.Record
 	tried atomic.Int64 // to write it
 }
 
-func (s *oneRecord) Load(_ context.Context, keys []Key) ([]Record, error) {
-	recs := make([]Record, len(keys))
+func (s *oneRecord) Load(_ context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	recs := make([]driver.Record, len(keys))
 	for i, k := range keys {
-		if k.Space == Names {
+		if k.Space == driver.Names {
 			recs[i] = s.rec
 		}
 	}
 	return recs, nil
 }
 
-func (s *oneRecord) CompareAndSwap(_ context.Context, writes []Write) ([]Outcome, error) {
-	outs := make([]Outcome, len(writes))
+func (s *oneRecord) CompareAndSwap(_ context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	outs := make([]driver.Outcome, len(writes))
 	for i, w := range writes {
-		if outs[i].Record = s.rec; w.Key.Space == Names {
+		if outs[i].Record = s.rec; w.Key.Space == driver.Names {
 			s.tried.Add(1)
 		} else {
-			outs[i] = Outcome{Won: true, Record: Record{Version: 1, Value: w.Value}}
+			outs[i] = driver.Outcome{Won: true, Record: driver.Record{Version: 1, Value: w.Value}}
 		}
 	}
 	return outs, nil
 }
 
-func (s *oneRecord) Keys(context.Context, Space, string, int) ([]string, error) { return nil, nil }
+func (s *oneRecord) Keys(context.Context, driver.Space, string, int) ([]string, error) {
+	return nil, nil
+}
+
+func (*oneRecord) Sweep(context.Context, time.Duration) (int, error) { return 0, nil }
+
+func (*oneRecord) Traits() driver.Traits { return driver.Traits{} }

@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // What is in a store may have been written by anybody: an older or newer version,
@@ -25,7 +27,7 @@ func FuzzName(f *testing.F) {
 		if err := checkName(a); (err == nil) != valid {
 			t.Errorf("checkName(%q): %v, want one that is nil: %v", a, err, valid)
 		}
-		if err := (Key{Names, a}).Check(); (err == nil) != (a != "" && len(a) <= 255) {
+		if err := (driver.Names.Key(a)).Check(); (err == nil) != (a != "" && len(a) <= 255) {
 			t.Errorf("Key.Check of %q: %v", a, err)
 		}
 		for _, parts := range [][]string{{a}, {a, b}, {b, a, ""}} {
@@ -54,7 +56,7 @@ func jsonOf(v any) string {
 func FuzzSetting(f *testing.F) {
 	f.Add([]byte(`{"ttl":30000}`))
 	f.Fuzz(func(t *testing.T, value []byte) {
-		ttl, err := ttlOf(Record{Version: 1, Value: value})
+		ttl, err := ttlOf(driver.Record{Version: 1, Value: value})
 		if err != nil {
 			return
 		}
@@ -81,7 +83,7 @@ func FuzzFence(f *testing.F) {
 		if version < 0 || version >= 1<<61 || last < 0 {
 			return
 		}
-		next, err := Record{Version: version, Value: bytes.Clone(value)}.Fence("n", token, last)
+		next, err := driver.Record{Version: version, Value: bytes.Clone(value)}.Fence("n", token, last)
 		rec, bad := core.DecodeLock(value, core.Version(version))
 		holds, block := false, false
 		for _, h := range rec.Holders {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
@@ -19,15 +20,15 @@ import (
 // A clockless store has no clock that its users share.
 type clockless struct{ *memory.Store }
 
-func (s clockless) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	recs, err := s.Store.Load(ctx, keys)
+func (s clockless) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	recs, err := s.Store.Load(ctx, keys, how)
 	for i := range recs {
 		recs[i].Age = -1
 	}
 	return recs, err
 }
 
-func (s clockless) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s clockless) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	outs, err := s.Store.CompareAndSwap(ctx, writes)
 	for i := range outs {
 		outs[i].Record.Age = -1
@@ -36,13 +37,13 @@ func (s clockless) CompareAndSwap(ctx context.Context, writes []holdfast.Write) 
 }
 
 // stores are one with a clock and one without, both in memory.
-func stores() map[string]holdfast.Store {
+func stores() map[string]driver.Store {
 	m := memory.New()
-	return map[string]holdfast.Store{"with a clock": m, "without a clock": clockless{memory.New()}}
+	return map[string]driver.Store{"with a clock": m, "without a clock": clockless{memory.New()}}
 }
 
 // onBoth plays in a bubble with each of stores.
-func onBoth(t *testing.T, play func(t *testing.T, s holdfast.Store)) {
+func onBoth(t *testing.T, play func(t *testing.T, s driver.Store)) {
 	for _, kind := range []string{"with a clock", "without a clock"} {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { play(t, stores()[kind]) })
@@ -52,7 +53,7 @@ func onBoth(t *testing.T, play func(t *testing.T, s holdfast.Store)) {
 
 // tries asks every so often in a client of its own, as a cron job does, and returns how
 // long it took to get the lock, which it must, or most.
-func tries(t *testing.T, s holdfast.Store, o holdfast.Options, every, most time.Duration, must bool) time.Duration {
+func tries(t *testing.T, s driver.Store, o holdfast.Options, every, most time.Duration, must bool) time.Duration {
 	t.Helper()
 	began := time.Now()
 	for time.Since(began) < most {
@@ -81,7 +82,7 @@ func tries(t *testing.T, s holdfast.Store, o holdfast.Options, every, most time.
 // Processes that only ask once get in when the grace of a dead holder is over, each of
 // them seeing its tombstone for the first time.
 func TestGraceOfTries(t *testing.T) {
-	onBoth(t, func(t *testing.T, s holdfast.Store) {
+	onBoth(t, func(t *testing.T, s driver.Store) {
 		const ttl, grace = 2 * time.Second, 5 * time.Second
 		cut := &cutStore{Store: s}
 		holder := newClient(t, cut, &holdfast.Options{TTL: ttl, Grace: grace})
@@ -99,7 +100,7 @@ func TestGraceOfTries(t *testing.T) {
 
 // Processes that only ask once get in when the time of a hold without a process is over.
 func TestTriesOutlastDetached(t *testing.T) {
-	onBoth(t, func(t *testing.T, s holdfast.Store) {
+	onBoth(t, func(t *testing.T, s driver.Store) {
 		const d = time.Minute
 		o := holdfast.Options{RuntimeDir: filepath.Join(t.TempDir(), "run")}
 		c := newClient(t, s, &o)
@@ -121,8 +122,8 @@ func TestTriesOutlastDetached(t *testing.T) {
 // neither for those who ask once nor for those who wait.
 func TestNoStepEndsThem(t *testing.T) {
 	for _, waits := range []bool{false, true} {
-		for kind, take := range map[string]func(t *testing.T, s holdfast.Store) (ends time.Time){
-			"a hold without a process": func(t *testing.T, s holdfast.Store) time.Time {
+		for kind, take := range map[string]func(t *testing.T, s driver.Store) (ends time.Time){
+			"a hold without a process": func(t *testing.T, s driver.Store) time.Time {
 				c := newClient(t, s, nil)
 				defer c.Close()
 				claim, err := c.AcquireFor(t.Context(), "a", time.Hour)
@@ -131,7 +132,7 @@ func TestNoStepEndsThem(t *testing.T) {
 				}
 				return claim.Ends
 			},
-			"grace": func(t *testing.T, s holdfast.Store) time.Time {
+			"grace": func(t *testing.T, s driver.Store) time.Time {
 				const ttl = 2 * time.Second
 				cut := &cutStore{Store: s}
 				holder := newClient(t, cut, &holdfast.Options{TTL: ttl, Grace: time.Hour})
@@ -151,7 +152,7 @@ func TestNoStepEndsThem(t *testing.T) {
 					bus := storetest.NewBus(memory.New(), 1, storetest.Faults{})
 					defer bus.Close()
 					n := 0
-					process := func() holdfast.Store { n++; return bus.Process(fmt.Sprint(n)).Plain() }
+					process := func() driver.Store { n++; return bus.Process(fmt.Sprint(n)).Plain() }
 					began := time.Now()
 					ends := take(t, process())
 					time.Sleep(time.Second)
@@ -203,12 +204,12 @@ func TestDetachedAnswerIsLate(t *testing.T) {
 
 // A lateBeats answers the first heartbeats that leave a hold alone late.
 type lateBeats struct {
-	holdfast.Store
+	driver.Store
 	takes time.Duration
 	times int
 }
 
-func (s *lateBeats) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *lateBeats) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
 	outs, err := s.Store.CompareAndSwap(ctx, w)
 	if s.times > 0 && strings.Contains(string(w[0].Value), `"detached":true`) {
 		s.times--
@@ -263,7 +264,7 @@ func TestTombstoneStays(t *testing.T) {
 		}
 		cut.off.Store(true)
 		left := func() int {
-			ids, err := s.Keys(t.Context(), holdfast.Sessions, "", 10)
+			ids, err := s.Keys(t.Context(), driver.Sessions, "", 10)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -319,10 +320,10 @@ func TestBrokenWaiterHasNoGrace(t *testing.T) {
 }
 
 // An onlySessions does not answer writes of names.
-type onlySessions struct{ holdfast.Store }
+type onlySessions struct{ driver.Store }
 
-func (s onlySessions) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
-	if w[0].Key.Space == holdfast.Names {
+func (s onlySessions) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
+	if w[0].Key.Space == driver.Names {
 		return nil, errors.New("no answer")
 	}
 	return s.Store.CompareAndSwap(ctx, w)
@@ -362,18 +363,18 @@ type slowSettings struct {
 	third func()
 }
 
-func (s *slowSettings) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	if keys[0].Space == holdfast.Settings {
+func (s *slowSettings) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if keys[0].Space == driver.Settings {
 		if s.reads++; s.reads == 3 {
 			go s.third()
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
-	return s.Store.Load(ctx, keys)
+	return s.Store.Load(ctx, keys, how)
 }
 
 // waits asks for "a" in a client of its own, and says how long after now it got it.
-func waits(t *testing.T, s holdfast.Store) <-chan time.Duration {
+func waits(t *testing.T, s driver.Store) <-chan time.Duration {
 	c := newClient(t, s, nil)
 	began, got := time.Now(), make(chan time.Duration, 1)
 	go func() {
@@ -392,7 +393,7 @@ func waits(t *testing.T, s holdfast.Store) <-chan time.Duration {
 // To release a dead program by its token does not end its grace, nor does it take a claim
 // whose session has no record yet; a hold without a process that is released has none.
 func TestReleaseTokenLeavesGrace(t *testing.T) {
-	onBoth(t, func(t *testing.T, s holdfast.Store) {
+	onBoth(t, func(t *testing.T, s driver.Store) {
 		const ttl, grace = 2 * time.Second, time.Minute
 		cut := &cutStore{Store: s}
 		holder := newClient(t, cut, &holdfast.Options{TTL: ttl, Grace: grace})
@@ -429,7 +430,7 @@ func TestReleaseTokenLeavesGrace(t *testing.T) {
 
 // Close does not give back, before its grace, what a function holds that has not returned.
 func TestGraceOfAFunction(t *testing.T) {
-	onBoth(t, func(t *testing.T, s holdfast.Store) {
+	onBoth(t, func(t *testing.T, s driver.Store) {
 		const ttl, grace = 2 * time.Second, time.Minute
 		holder := newClient(t, s, &holdfast.Options{TTL: ttl, Grace: grace})
 		in, end := make(chan bool), make(chan bool)
@@ -456,7 +457,7 @@ func TestGraceOfAFunction(t *testing.T) {
 // Whoever only asks once gets in when a grace, or a hold without a process, is over, also
 // where those who wrote that had a wall clock that was an hour ahead.
 func TestTriesByAWrongWallClock(t *testing.T) {
-	onBoth(t, func(t *testing.T, s holdfast.Store) {
+	onBoth(t, func(t *testing.T, s driver.Store) {
 		const ttl, grace, d = 2 * time.Second, 20 * time.Second, time.Minute
 		o := holdfast.Options{TTL: ttl, Grace: grace, RuntimeDir: filepath.Join(t.TempDir(), "run")}
 		ahead := &cutStore{Store: &aheadStore{s}}
@@ -492,12 +493,12 @@ func TestTriesByAWrongWallClock(t *testing.T) {
 }
 
 // What comes by an aheadStore is dated by a wall clock that is an hour ahead.
-type aheadStore struct{ holdfast.Store }
+type aheadStore struct{ driver.Store }
 
-func (s *aheadStore) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *aheadStore) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	for i, w := range writes {
 		var rec map[string]any
-		if w.Key.Space != holdfast.Sessions || json.Unmarshal(w.Value, &rec) != nil {
+		if w.Key.Space != driver.Sessions || json.Unmarshal(w.Value, &rec) != nil {
 			continue
 		}
 		for _, at := range []string{"at", "dead"} {

@@ -5,27 +5,29 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 func TestRecordFence(t *testing.T) {
-	block := Record{Version: 100, Value: []byte(`{"holders":[{"session":"a","nr":1,"slots":1,"n":10}]}`)}
+	block := driver.Record{Version: 100, Value: []byte(`{"holders":[{"session":"a","nr":1,"slots":1,"n":10}]}`)}
 	for _, test := range []struct {
 		name        string
-		rec         Record
+		rec         driver.Record
 		token, last int64
 		next        int64
 		lost        bool
 	}{
-		{"nobody holds it", Record{Version: 9}, 5, 0, 0, true},
-		{"the holder", Record{Version: 7, Value: []byte(`{"holders":[{"session":"a","nr":1,"slots":1}]}`)}, 7, 0, 0, false},
-		{"an older one", Record{Version: 7, Value: []byte(`{"holders":[{"session":"a","nr":1,"slots":1}]}`)}, 6, 0, 0, true},
-		{"a waiter has no token", Record{Version: 8, Value: []byte(`{"holders":[{"session":"a","nr":1,"slots":1,"token":7}],"waiters":[{"session":"b","nr":1,"slots":1}]}`)}, 8, 0, 0, true},
+		{"nobody holds it", driver.Record{Version: 9}, 5, 0, 0, true},
+		{"the holder", driver.Record{Version: 7, Value: []byte(`{"holders":[{"session":"a","nr":1,"slots":1}]}`)}, 7, 0, 0, false},
+		{"an older one", driver.Record{Version: 7, Value: []byte(`{"holders":[{"session":"a","nr":1,"slots":1}]}`)}, 6, 0, 0, true},
+		{"a waiter has no token", driver.Record{Version: 8, Value: []byte(`{"holders":[{"session":"a","nr":1,"slots":1,"token":7}],"waiters":[{"session":"b","nr":1,"slots":1}]}`)}, 8, 0, 0, true},
 		{"the first of a block", block, 100, 0, 100, false},
 		{"the last of a block", block, 109, 105, 109, false},
 		{"behind a newer one of the block", block, 104, 105, 105, true},
 		{"past the block", block, 110, 0, 0, true},
-		{"readers do not mind each other", Record{Version: 9, Value: []byte(`{"holders":[{"session":"a","nr":1,"slots":0,"token":3},{"session":"b","nr":1,"slots":0}]}`)}, 3, 0, 0, false},
-		{"not ours", Record{Version: 9, Value: []byte(`hello`)}, 3, 0, 0, false},
+		{"readers do not mind each other", driver.Record{Version: 9, Value: []byte(`{"holders":[{"session":"a","nr":1,"slots":0,"token":3},{"session":"b","nr":1,"slots":0}]}`)}, 3, 0, 0, false},
+		{"not ours", driver.Record{Version: 9, Value: []byte(`hello`)}, 3, 0, 0, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			next, err := test.rec.Fence("n", test.token, test.last)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // What is wrong with a lock that is a row for itself and a row for each of those who
@@ -46,7 +47,7 @@ func TestHoleH1ReleaseUnderAJoiningReader(t *testing.T) {
 		first, writer := s.told(), s.told()
 		second, way := s.join()
 		l := s.share(first)
-		join := way.keep(func(w holdfast.Write) bool { return isClaim(w) && w.Old != holdfast.IfEmpty }, 1)
+		join := way.keep(func(w driver.Write) bool { return isClaim(w) && w.Old != driver.IfEmpty }, 1)
 		joined := make(chan *holdfast.Lock, 1)
 		go func() {
 			l, err := second.Acquire(t.Context(), "a", holdfast.Shared())
@@ -77,7 +78,7 @@ func TestHoleH2FirstReaderPauses(t *testing.T) {
 		first, way := s.join()
 		second, writer := s.told(), s.told()
 		answer := make(chan bool)
-		way.setMeet(func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+		way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 			outs, err := send()
 			if isClaim(writes[len(writes)-1]) {
 				<-answer
@@ -138,7 +139,7 @@ func TestHoleH5MarksOfEarlierHeartbeats(t *testing.T) {
 		a, way := s.join()
 		l := s.take(a, time.Second)
 		var slow atomic.Bool
-		way.setMeet(func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+		way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 			if slow.Load() && isBeat(writes[0]) {
 				return nil, errFails
 			}
@@ -147,7 +148,7 @@ func TestHoleH5MarksOfEarlierHeartbeats(t *testing.T) {
 		var marks atomic.Int64
 		for i := range 3 {
 			c, way := s.join()
-			way.setMeet(func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+			way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 				outs, err := send()
 				if err == nil && outs[0].Won && strings.Contains(string(writes[0].Value), `"suspected":`) {
 					marks.Add(1)
@@ -187,7 +188,7 @@ func TestHoleH6RemovedTwice(t *testing.T) {
 		b := s.told()
 		c, wayC := s.join()
 		l := s.take(a, time.Second)
-		late := wayC.keep(func(w holdfast.Write) bool { return isBurial(w) || isClaim(w) && w.Old != holdfast.IfEmpty }, always)
+		late := wayC.keep(func(w driver.Write) bool { return isBurial(w) || isClaim(w) && w.Old != driver.IfEmpty }, always)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		gaveUp := make(chan bool)
@@ -233,10 +234,10 @@ func TestHoleH7HeartbeatThatChangesNothing(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				k := holdfast.Key{Space: holdfast.Sessions, Name: info.Holders[0].Owner.Session}
+				k := driver.Key{Space: driver.Sessions, Name: info.Holders[0].Owner.Session}
 				r := s.record(k)
 				r.Value = []byte(becomes(string(r.Value)))
-				if _, err := s.store.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: r.Version, Value: r.Value}}); err != nil {
+				if _, err := s.store.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: r.Version, Value: r.Value}}); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(beat + time.Second)
@@ -251,9 +252,9 @@ func TestHoleH7HeartbeatThatChangesNothing(t *testing.T) {
 func TestHoleH8ManyHeartbeats(t *testing.T) {
 	for _, many := range []int64{1 << 24, 1 << 53, 1 << 60} {
 		play(t, func(t *testing.T, s *stage) {
-			var to atomic.Pointer[holdfast.Key]
+			var to atomic.Pointer[driver.Key]
 			a, way := s.join()
-			way.setMeet(func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+			way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 				if k := to.Load(); k == nil && isBeat(writes[0]) {
 					to.Store(&writes[0].Key)
 				}
@@ -265,7 +266,7 @@ func TestHoleH8ManyHeartbeats(t *testing.T) {
 				}
 				outs, err := send()
 				for i := range outs {
-					if writes[i].Key.Space == holdfast.Sessions {
+					if writes[i].Key.Space == driver.Sessions {
 						outs[i].Record.Value = []byte(renumber(string(outs[i].Record.Value), -many))
 					}
 				}
@@ -332,7 +333,7 @@ func TestHoleH11HeartbeatsPassLocks(t *testing.T) {
 		a, way := s.join()
 		l := s.take(a, time.Second)
 		hang := make(chan bool)
-		way.setMeet(func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+		way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 			if isClaim(writes[0]) {
 				<-hang
 			}
@@ -363,10 +364,10 @@ func TestHoleH12ClaimWithoutASession(t *testing.T) {
 		play(t, func(t *testing.T, s *stage) {
 			a, way := s.join()
 			b := s.told()
-			way.setMeet(func(writes []holdfast.Write, _ sending) ([]holdfast.Outcome, error) {
+			way.setMeet(func(writes []driver.Write, _ sending) ([]driver.Outcome, error) {
 				for _, w := range writes {
 					if isClaim(w) {
-						if _, err := s.store.CompareAndSwap(context.Background(), []holdfast.Write{w}); err != nil {
+						if _, err := s.store.CompareAndSwap(context.Background(), []driver.Write{w}); err != nil {
 							t.Error(err)
 						}
 					}
@@ -418,17 +419,17 @@ func TestHoleH13NobodyAsksWithoutPause(t *testing.T) {
 
 // A callCount counts the calls of locks.
 type callCount struct {
-	holdfast.Store
+	driver.Store
 	n *atomic.Int64
 }
 
-func (c *callCount) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+func (c *callCount) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	c.n.Add(1)
-	return c.Store.Load(ctx, keys)
+	return c.Store.Load(ctx, keys, how)
 }
 
-func (c *callCount) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	if writes[0].Key.Space == holdfast.Names {
+func (c *callCount) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	if writes[0].Key.Space == driver.Names {
 		c.n.Add(1)
 	}
 	return c.Store.CompareAndSwap(ctx, writes)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -126,9 +127,9 @@ func (s *stage) lost(l *holdfast.Lock) {
 }
 
 // record is what a key holds.
-func (s *stage) record(k holdfast.Key) holdfast.Record {
+func (s *stage) record(k driver.Key) driver.Record {
 	s.Helper()
-	recs, err := s.store.Load(s.Context(), []holdfast.Key{k})
+	recs, err := s.store.Load(s.Context(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -156,21 +157,21 @@ type wire struct {
 
 	mu     sync.Mutex
 	aged   func(age time.Duration) time.Duration // what a record's age looks like
-	looked func(holdfast.Key)                    // the first key of a Load that was answered
+	looked func(driver.Key)                      // the first key of a Load that was answered
 	meet   meeting                               // writes, on their way
 }
 
 type (
-	sending func() ([]holdfast.Outcome, error)
-	meeting func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error)
+	sending func() ([]driver.Outcome, error)
+	meeting func(writes []driver.Write, send sending) ([]driver.Outcome, error)
 )
 
 func (w *wire) setMeet(f meeting)                           { w.mu.Lock(); w.meet = f; w.mu.Unlock() }
 func (w *wire) setAged(f func(time.Duration) time.Duration) { w.mu.Lock(); w.aged = f; w.mu.Unlock() }
-func (w *wire) setLooked(f func(holdfast.Key))              { w.mu.Lock(); w.looked = f; w.mu.Unlock() }
+func (w *wire) setLooked(f func(driver.Key))                { w.mu.Lock(); w.looked = f; w.mu.Unlock() }
 
-func (w *wire) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	recs, err := w.cutStore.Load(context.WithoutCancel(ctx), keys)
+func (w *wire) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	recs, err := w.cutStore.Load(context.WithoutCancel(ctx), keys, how)
 	w.mu.Lock()
 	aged, looked := w.aged, w.looked
 	w.mu.Unlock()
@@ -185,8 +186,8 @@ func (w *wire) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record
 	return recs, err
 }
 
-func (w *wire) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	send := func() ([]holdfast.Outcome, error) {
+func (w *wire) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	send := func() ([]driver.Outcome, error) {
 		return w.cutStore.CompareAndSwap(context.WithoutCancel(ctx), writes)
 	}
 	w.mu.Lock()
@@ -199,17 +200,17 @@ func (w *wire) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]h
 }
 
 // Kinds of writes.
-func isClaim(w holdfast.Write) bool  { return w.Key.Space == holdfast.Names }
-func isBurial(w holdfast.Write) bool { return strings.Contains(string(w.Value), `"dead":`) }
-func isBeat(w holdfast.Write) bool   { return w.Key.Space == holdfast.Sessions && !isBurial(w) }
+func isClaim(w driver.Write) bool  { return w.Key.Space == driver.Names }
+func isBurial(w driver.Write) bool { return strings.Contains(string(w.Value), `"dead":`) }
+func isBeat(w driver.Write) bool   { return w.Key.Space == driver.Sessions && !isBurial(w) }
 
 const always = 1 << 30
 
 // keep keeps the next n writes of a kind back. Who sent them does not know what
 // became of them.
-func (w *wire) keep(kind func(holdfast.Write) bool, n int) *late {
+func (w *wire) keep(kind func(driver.Write) bool, n int) *late {
 	l := &late{}
-	w.setMeet(func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+	w.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if !kind(writes[0]) || len(l.writes) == n {
@@ -222,9 +223,9 @@ func (w *wire) keep(kind func(holdfast.Write) bool, n int) *late {
 }
 
 // count counts the writes of a kind.
-func (w *wire) count(kind func(holdfast.Write) bool) *atomic.Int64 {
+func (w *wire) count(kind func(driver.Write) bool) *atomic.Int64 {
 	n := &atomic.Int64{}
-	w.setMeet(func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+	w.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 		if kind(writes[0]) {
 			n.Add(1)
 		}
@@ -236,7 +237,7 @@ func (w *wire) count(kind func(holdfast.Write) bool) *atomic.Int64 {
 // Late are writes that are still on their way.
 type late struct {
 	mu     sync.Mutex
-	writes []holdfast.Write
+	writes []driver.Write
 }
 
 // arrive has late writes arrive, and reports whether one of them wins.
@@ -248,7 +249,7 @@ func (l *late) arrive(s *stage) (won bool) {
 		s.Fatal("nothing was kept back")
 	}
 	for _, w := range l.writes {
-		out, err := s.store.CompareAndSwap(s.Context(), []holdfast.Write{w})
+		out, err := s.store.CompareAndSwap(s.Context(), []driver.Write{w})
 		if err != nil {
 			s.Fatal(err)
 		}
@@ -276,8 +277,8 @@ func (s *stage) misjudged(looked func()) (held *holdfast.Lock, judge *holdfast.C
 	held = s.take(a, time.Second)
 	way.setAged(func(age time.Duration) time.Duration { return age + time.Hour })
 	s.refused(judge) // and has asked it for a heartbeat
-	way.setLooked(func(k holdfast.Key) {
-		if k.Space == holdfast.Sessions {
+	way.setLooked(func(k driver.Key) {
+		if k.Space == driver.Sessions {
 			way.setAged(nil)
 			way.setLooked(nil)
 			looked()
@@ -373,7 +374,7 @@ func (s *stage) halfTaken() (claim *late) {
 	first.Close()
 	time.Sleep(holdfast.DefaultTTL)
 	b, wayB := s.join()
-	wayB.setMeet(func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+	wayB.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 		if isBurial(writes[0]) {
 			claim = wayB.keep(isClaim, always)
 		}
@@ -406,7 +407,7 @@ func TestHoleG5NothingIsLeftOfATakeover(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		s.halfTaken()
 		s.sweep()
-		for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions} {
+		for _, space := range []driver.Space{driver.Names, driver.Sessions} {
 			if names, err := s.store.Keys(t.Context(), space, "", 10); err != nil || len(names) > 0 {
 				t.Errorf("left over: %s %q, error %v", space, names, err)
 			}
@@ -458,7 +459,7 @@ func TestHoleG6TokensOnlyGrow(t *testing.T) {
 			}
 		}
 		back := func() { // the row was written when the clock was an hour ahead
-			s.store.Restore(lockA, holdfast.Record{Version: s.record(lockA).Version + time.Hour.Microseconds()})
+			s.store.Restore(lockA, driver.Record{Version: s.record(lockA).Version + time.Hour.Microseconds()})
 		}
 		crowd := func() {
 			l := s.take(clients[0], time.Second)
@@ -537,7 +538,7 @@ func TestHoleG7ClocksAreWrong(t *testing.T) {
 			if err != nil {
 				s.Fatal(err)
 			}
-			if out, err := s.store.CompareAndSwap(s.Context(), []holdfast.Write{{Key: lockA, Old: before.Version, Value: value}}); err != nil || !out[0].Won {
+			if out, err := s.store.CompareAndSwap(s.Context(), []driver.Write{{Key: lockA, Old: before.Version, Value: value}}); err != nil || !out[0].Won {
 				s.Fatal(out, err)
 			}
 		})
@@ -561,7 +562,7 @@ func TestHoleG8AnswerIsLost(t *testing.T) {
 			a, way := s.join()
 			b, _ := s.join()
 			var lost atomic.Bool
-			way.setMeet(func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+			way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 				outs, err := send()
 				if !lost.Swap(true) {
 					return nil, errFails
@@ -601,8 +602,8 @@ func TestHoleG8ClaimIsLate(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			claim := way.keep(func(w holdfast.Write) bool {
-				return isClaim(w) && (w.Old != holdfast.IfEmpty) == queues && ctx.Err() == nil
+			claim := way.keep(func(w driver.Write) bool {
+				return isClaim(w) && (w.Old != driver.IfEmpty) == queues && ctx.Err() == nil
 			}, always)
 			if _, err := a.Acquire(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("the claim was kept back: %v", err)
@@ -631,7 +632,7 @@ func TestHoleG9SlowCommit(t *testing.T) {
 			a, way := s.join()
 			b, _ := s.join()
 			cut := time.Now().Add(4 * holdfast.DefaultTTL)
-			way.setMeet(func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+			way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 				if commit {
 					time.Sleep(slow)
 				}
@@ -691,7 +692,7 @@ func TestHoleG10HeartbeatHangs(t *testing.T) {
 		context.AfterFunc(l.Context(), func() { ended <- time.Now() })
 		hang := make(chan bool)
 		defer close(hang)
-		way.setMeet(func(writes []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+		way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 			if isBeat(writes[0]) {
 				<-hang
 			}
@@ -718,7 +719,7 @@ func TestHoleG11FrozenHolderResumes(t *testing.T) {
 		b, _ := s.join()
 		l := s.take(a, time.Second)
 		thaw := make(chan bool)
-		way.setMeet(func(_ []holdfast.Write, send sending) ([]holdfast.Outcome, error) {
+		way.setMeet(func(_ []driver.Write, send sending) ([]driver.Outcome, error) {
 			<-thaw
 			return send()
 		})
@@ -791,7 +792,7 @@ func TestHoleG13HostileNames(t *testing.T) {
 // S6: a row vanishes. Who waits is not wedged by that, and who held it is refused
 // by the fence.
 func TestHoleS6RowVanishes(t *testing.T) {
-	for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions} {
+	for _, space := range []driver.Space{driver.Names, driver.Sessions} {
 		play(t, func(t *testing.T, s *stage) {
 			a, way := s.join()
 			b, _ := s.join()
@@ -799,17 +800,17 @@ func TestHoleS6RowVanishes(t *testing.T) {
 			got := queue(t, b)
 			time.Sleep(time.Second)
 			key := lockA
-			if space == holdfast.Sessions {
+			if space == driver.Sessions {
 				info, err := s.look.Show(t.Context(), "a")
 				if err != nil {
 					t.Fatal(err)
 				}
-				key = holdfast.Key{Space: space, Name: info.Holders[0].Owner.Session}
+				key = driver.Key{Space: space, Name: info.Holders[0].Owner.Session}
 				way.off.Store(true) // it cannot tell
 			}
-			s.store.Restore(key, holdfast.Record{})
+			s.store.Restore(key, driver.Record{})
 			s.granted(got, holdfast.DefaultTTL+3*time.Second)
-			if space == holdfast.Sessions {
+			if space == driver.Sessions {
 				s.lost(l)
 			}
 			if _, err := s.record(lockA).Fence("a", l.Token(), 0); !errors.Is(err, holdfast.ErrLost) {

@@ -9,15 +9,17 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Show says who holds a name and who waits. A free name is no error. A claim whose session
 // has no record yet has only Owner.Session, if that lasts for a second.
 func (c *Client) Show(ctx context.Context, name string) (Info, error) {
-	if err := (Key{Names, name}).Check(); err != nil {
+	if err := (driver.Names.Key(name)).Check(); err != nil {
 		return Info{}, fmt.Errorf("show: %w", err)
 	}
-	recs, err := c.store.Load(ctx, []Key{{Names, name}, {Audits, name}})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name)}, driver.Fresh)
 	if err != nil {
 		return Info{}, fmt.Errorf("show %q: %w", name, err)
 	}
@@ -38,7 +40,7 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 	return func(yield func(Info, error) bool) {
 		after := lastBefore(prefix)
 		for {
-			names, err := c.store.Keys(ctx, Names, after, 200)
+			names, err := c.store.Keys(ctx, driver.Names, after, 200)
 			if err != nil {
 				yield(Info{}, fmt.Errorf("list: %w", err))
 				return
@@ -48,10 +50,10 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 			}
 			after = names[len(names)-1]
 			past := false
-			var keys []Key
+			var keys []driver.Key
 			for _, n := range names {
 				if strings.HasPrefix(n, prefix) {
-					keys = append(keys, Key{Names, n}, Key{Audits, n})
+					keys = append(keys, driver.Names.Key(n), driver.Audits.Key(n))
 				} else if n > prefix {
 					past = true
 				}
@@ -77,8 +79,8 @@ func lastBefore(prefix string) string {
 
 // listPage gives those names of a page that are in use, and reports whether to go on. keys are
 // the lock record and the audit of each.
-func (c *Client) listPage(ctx context.Context, keys []Key, yield func(Info, error) bool) (goesOn bool) {
-	recs, err := c.store.Load(ctx, keys)
+func (c *Client) listPage(ctx context.Context, keys []driver.Key, yield func(Info, error) bool) (goesOn bool) {
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		yield(Info{}, fmt.Errorf("list: %w", err))
 		return false
@@ -113,7 +115,7 @@ func (c *Client) listPage(ctx context.Context, keys []Key, yield func(Info, erro
 func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		ch := make(chan struct{}, 1)
-		defer c.subscribe(ch, Key{Names, name})()
+		defer c.subscribe(ch, driver.Names.Key(name))()
 		last := ""
 		for {
 			info, err := c.Show(ctx, name)
@@ -161,7 +163,7 @@ func (i Info) summary() string {
 }
 
 // read takes in a name's record and its audit.
-func (i *Info) read(lock, audit Record) error {
+func (i *Info) read(lock, audit driver.Record) error {
 	rec, err := lockOf(lock)
 	if err != nil {
 		return err
@@ -222,11 +224,11 @@ func (c *Client) fillAll(ctx context.Context, infos []Info) error {
 
 // readAgain reads names anew.
 func (c *Client) readAgain(ctx context.Context, infos []*Info) error {
-	var keys []Key
+	var keys []driver.Key
 	for _, i := range infos {
-		keys = append(keys, Key{Names, i.Name}, Key{Audits, i.Name})
+		keys = append(keys, driver.Names.Key(i.Name), driver.Audits.Key(i.Name))
 	}
-	recs, err := c.store.Load(ctx, keys)
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return err
 	}

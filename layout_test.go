@@ -139,25 +139,28 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
-// The root needs the standard library, x/sys and internal packages, wherever it is built.
+// The root needs the standard library, x/sys, driver and internal packages, wherever it is built.
 func TestRootImports(t *testing.T) {
 	for _, goos := range []string{"linux", "darwin", "windows"} {
 		for _, path := range deps(t, ".", goos) {
-			if !strings.HasPrefix(path, "golang.org/x/sys/") && !strings.HasPrefix(path, module+"/internal/") {
+			if !strings.HasPrefix(path, "golang.org/x/sys/") && !strings.HasPrefix(path, module+"/internal/") && path != module+"/driver" {
 				t.Errorf("on %s the root imports %s", goos, path)
 			}
 		}
 	}
 }
 
-// A store imports the root and what is internal to all, and no other store; the
+// A store imports the root, driver and what is internal to all, and no other store; the
 // one in Cassandra also has the table that claims are made in.
 func TestStoreImports(t *testing.T) {
 	for _, dir := range packages(t)[1:] {
 		for _, path := range deps(t, dir, "linux") {
 			own := module + "/" + dir + "/"
-			if dir == "cassandra" && path == module+"/claims" {
+			if dir == "cassandra" && path == module+"/claims" || path == module+"/driver" {
 				continue
+			}
+			if dir == "driver" && path != module+"/internal/core" {
+				t.Errorf("driver imports %s", path)
 			}
 			if strings.HasPrefix(path, module+"/") && !strings.HasPrefix(path, own) && !strings.HasPrefix(path, module+"/internal/") {
 				t.Errorf("%s imports %s", dir, path)

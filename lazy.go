@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // afterBeat looks, after a heartbeat that is on disk, once at the names that
@@ -18,10 +20,10 @@ func (c *Client) afterBeat(sent core.Instant) {
 	for _, p := range c.queues {
 		c.perform(p, p.n.Beaten(c.env()))
 	}
-	var keys []Key
+	var keys []driver.Key
 	for name, answered := range c.lazy {
 		if answered < sent {
-			keys = append(keys, Key{Names, name})
+			keys = append(keys, driver.Names.Key(name))
 			delete(c.lazy, name)
 		}
 	}
@@ -33,12 +35,12 @@ func (c *Client) afterBeat(sent core.Instant) {
 
 // recheck finds claims of ours that nobody wants. It loads, for a stale read may show
 // what was before the crash.
-func (c *Client) recheck(keys []Key) {
+func (c *Client) recheck(keys []driver.Key) {
 	ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
 	defer cancel()
 	for part := range slices.Chunk(keys, 500) {
 		asked := c.now()
-		recs, err := c.store.Load(ctx, part)
+		recs, err := c.store.Load(ctx, part, driver.Fresh)
 		c.mu.Lock()
 		for i, k := range part {
 			if err != nil {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A Lock is one grant of a name to one goroutine of this process.
@@ -52,7 +54,7 @@ func (l *Lock) Name() string { return l.p.name }
 func (l *Lock) Token() int64 { return l.token }
 
 // Store is the store that the lock is in, for the fences of stores.
-func (l *Lock) Store() Store { return l.sess.c.store }
+func (l *Lock) Store() driver.Store { return l.sess.c.store }
 
 // Slots is the most holders the lock tolerates at once: 1 exclusive, N slots,
 // 0 any number (shared).

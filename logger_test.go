@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -46,7 +47,7 @@ func TestLoggerAsks(t *testing.T) {
 		if lock, err = c.Acquire(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		store.Restore(holdfast.Key{Space: holdfast.Names, Name: "a"}, holdfast.Record{})
+		store.Restore(driver.Key{Space: driver.Names, Name: "a"}, driver.Record{})
 		other, err := c.Acquire(t.Context(), "a", holdfast.Shared()) // looks, and finds the claim gone
 		if err != nil {
 			t.Fatal(err)

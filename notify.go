@@ -5,14 +5,16 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // notifications are what the store tells of writes, while anybody needs that. The core
 // decides when (core.Watch), and what is read because of one (core.Pace).
 type notifications struct {
 	watch core.Watch
-	anew  func()                         // ends the present watch, to begin anew
-	subs  map[Key]map[chan struct{}]bool // for Watch and Observe
+	anew  func()                                // ends the present watch, to begin anew
+	subs  map[driver.Key]map[chan struct{}]bool // for Watch and Observe
 }
 
 // all says whether all notifications are needed, not only those of the client's session.
@@ -20,7 +22,7 @@ func (n *notifications) all() bool { return len(n.subs) > 0 }
 
 // startWatching starts the notification loop if it does not run; c.mu is held.
 func (c *Client) startWatching() {
-	w, ok := c.store.(Watcher)
+	w, ok := driver.Find[driver.Watcher](c.store)
 	if !ok || c.ctx.Err() != nil {
 		return
 	}
@@ -43,7 +45,7 @@ func (c *Client) sessionID() string {
 }
 
 // watchLoop takes in notifications until nobody needs them.
-func (c *Client) watchLoop(w Watcher) {
+func (c *Client) watchLoop(w driver.Watcher) {
 	n := &c.notes
 	for {
 		began := c.now()
@@ -101,7 +103,7 @@ func (c *Client) watchIdle() bool {
 }
 
 // notified takes in that the store tells of a write, or (zero) that anything may have changed.
-func (c *Client) notified(h Hint) {
+func (c *Client) notified(h driver.Hint) {
 	key := h.Key
 	c.mu.Lock()
 	defer c.unlock()
@@ -113,14 +115,14 @@ func (c *Client) notified(h Hint) {
 		}
 	}
 	for k, chans := range c.notes.subs {
-		if k == key || key == (Key{}) {
+		if k == key || key == (driver.Key{}) {
 			for ch := range chans {
 				signal(ch)
 			}
 		}
 	}
 	switch {
-	case key == Key{}:
+	case key == driver.Key{}:
 		for _, p := range c.queues {
 			c.readNotified(p)
 		}
@@ -129,18 +131,18 @@ func (c *Client) notified(h Hint) {
 		}
 		c.detector.hurry()
 		signal(c.nudge)
-	case key.Space == Names:
+	case key.Space == driver.Names:
 		p := c.queues[key.Name]
 		switch {
 		case p == nil:
 		case c.isOurs(h.Wake):
 			c.readAt(p, c.now())
-		case h.Wake == Everyone:
+		case h.Wake == driver.Everyone:
 			c.readNotified(p)
 		}
-	case key.Space == Sessions && c.isOurs(key.Name):
+	case key.Space == driver.Sessions && c.isOurs(key.Name):
 		signal(c.sess.wake)
-	case key.Space == Sessions && core.Ahead(c.paced(), key.Name):
+	case key.Space == driver.Sessions && core.Ahead(c.paced(), key.Name):
 		c.detector.hurry()
 		signal(c.nudge)
 	}
@@ -164,7 +166,7 @@ func (c *Client) readAt(p *localQueue, at core.Instant) {
 }
 
 // subscribe has ch signalled when a key may have changed.
-func (c *Client) subscribe(ch chan struct{}, keys ...Key) (cancel func()) {
+func (c *Client) subscribe(ch chan struct{}, keys ...driver.Key) (cancel func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, k := range keys {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Waiting: one poll loop per client for all its waits, with one query each time
@@ -55,8 +57,7 @@ func (c *Client) follow(p *localQueue) {
 
 // pollLoop reads what is due, until nothing is waited for.
 func (c *Client) pollLoop() {
-	_, stale := c.store.(Glancer) // each session is a stale read of its own
-	polls := core.NewPolls(stale)
+	polls := core.NewPolls(c.traits.StaleReads) // each session is a stale read of its own
 	for {
 		r, due := c.nextRound()
 		if r == nil {
@@ -146,11 +147,11 @@ func (c *Client) poll(queues []*localQueue, sessions []string) (ok bool) {
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
-	others := make([]Key, len(sessions))
+	others := make([]driver.Key, len(sessions))
 	for i, s := range sessions {
-		others[i] = Key{Sessions, s}
+		others[i] = driver.Sessions.Key(s)
 	}
-	_, stale := c.store.(Glancer)
+	stale := c.traits.StaleReads
 	began := c.now()
 	recs, fresh, asked, err := c.read(ctx, queues, others)
 	if err != nil {

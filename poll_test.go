@@ -8,22 +8,23 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
 // A counted store counts calls, and tells of nothing.
 type counted struct {
-	holdfast.Store
+	driver.Store
 	loads, swaps atomic.Int64
 }
 
-func (s *counted) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+func (s *counted) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	s.loads.Add(1)
-	return s.Store.Load(ctx, keys)
+	return s.Store.Load(ctx, keys, how)
 }
 
-func (s *counted) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	if writes[0].Key.Space == holdfast.Names {
+func (s *counted) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	if writes[0].Key.Space == driver.Names {
 		s.swaps.Add(1)
 	}
 	return s.Store.CompareAndSwap(ctx, writes)
@@ -37,12 +38,12 @@ type telling struct {
 	listening atomic.Int64
 }
 
-func (s *telling) WatchCosts() {}
+func (s *telling) Traits() driver.Traits { return driver.Traits{CostlyWatch: true} }
 
-func (s *telling) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
+func (s *telling) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
 	s.listening.Add(1)
 	defer s.listening.Add(-1)
-	return s.Store.(holdfast.Watcher).Watch(ctx, who, changed)
+	return s.Store.(driver.Watcher).Watch(ctx, who, changed)
 }
 
 // queue has clients queue for "a" one after the other, and returns what tells
@@ -82,7 +83,7 @@ func TestPolling(t *testing.T) {
 			a := newClient(t, store, nil)
 			defer a.Close()
 			seen := &counted{Store: store}
-			b := newClient(t, struct{ holdfast.Store }{seen}, nil)
+			b := newClient(t, struct{ driver.Store }{seen}, nil)
 			defer b.Close()
 			l, err := a.Acquire(t.Context(), "a")
 			if err != nil {
@@ -111,7 +112,7 @@ func TestPollingTogether(t *testing.T) {
 		a := newClient(t, store, nil)
 		defer a.Close()
 		seen := &counted{Store: store}
-		b := newClient(t, struct{ holdfast.Store }{seen}, nil)
+		b := newClient(t, struct{ driver.Store }{seen}, nil)
 		defer b.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan bool)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // reconcile starts the driver of a queue unless it runs; c.mu is held. A queue that is no
@@ -136,9 +138,9 @@ func (c *Client) runStep(p *localQueue, s *session, step core.Step, timeout time
 
 // openWith opens a session in one call with its first claim.
 func (c *Client) openWith(p *localQueue, s *session) {
-	var w Write
+	var w driver.Write
 	writes := false
-	sw := s.open(func() (Write, bool) {
+	sw := s.open(func() (driver.Write, bool) {
 		var first core.Write
 		if first, writes = p.n.Opening(c.env()); writes {
 			w = p.storeWrite(first)
@@ -186,8 +188,8 @@ func (c *Client) callTimeout() time.Duration {
 }
 
 // storeWrite is a write as the store takes it.
-func (p *localQueue) storeWrite(w core.Write) Write {
-	return Write{Key: Key{Names, p.name}, Old: int64(w.Old), Value: w.Next.Encode(max(w.Old, 0)), Wake: w.Wake, Lazy: w.Lazy}
+func (p *localQueue) storeWrite(w core.Write) driver.Write {
+	return driver.Write{Key: driver.Names.Key(p.name), Old: int64(w.Old), Value: w.Next.Encode(max(w.Old, 0)), Wake: w.Wake, Lazy: w.Lazy}
 }
 
 // answered takes in what became of a write. An error is not the store's if the
@@ -218,7 +220,7 @@ func (c *Client) answered(p *localQueue, sw *swap, here context.Context) {
 // transaction of the database keeps that record's row locked (a fence, before its
 // commit).
 func (s *swap) lostToOld() bool {
-	if s.write.Old == IfEmpty {
+	if s.write.Old == driver.IfEmpty {
 		return len(s.out.Record.Value) == 0
 	}
 	return s.write.Old == s.out.Record.Version
@@ -232,7 +234,7 @@ func (c *Client) loadRecord(p *localQueue) bool {
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
 	asked := c.now()
-	recs, err := c.store.Load(ctx, []Key{{Names, p.name}})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(p.name)}, driver.Fresh)
 	c.mu.Lock()
 	defer c.unlock()
 	if err != nil {
@@ -244,9 +246,9 @@ func (c *Client) loadRecord(p *localQueue) bool {
 }
 
 // saw takes in the store's clock from a record of the name.
-func (p *localQueue) saw(r Record) { p.pace.Clock(core.Version(r.Version), r.Age) }
+func (p *localQueue) saw(r driver.Record) { p.pace.Clock(core.Version(r.Version), r.Age) }
 
-func (c *Client) seeRecord(p *localQueue, r Record, asked core.Instant) {
+func (c *Client) seeRecord(p *localQueue, r driver.Record, asked core.Instant) {
 	p.saw(r)
 	if _, version := p.n.Record(); p.n.Known() && core.Version(r.Version) == version {
 		c.answers = true

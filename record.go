@@ -1,6 +1,10 @@
 package holdfast
 
-import "github.com/holdfast-lock/holdfast/internal/core"
+import (
+	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
+)
 
 // settingRecord is the value of the setting "ttl".
 type settingRecord struct {
@@ -8,6 +12,6 @@ type settingRecord struct {
 }
 
 // lockOf reads the lock record of a name.
-func lockOf(r Record) (core.LockRecord, error) {
+func lockOf(r driver.Record) (core.LockRecord, error) {
 	return core.DecodeLock(r.Value, core.Version(r.Version))
 }

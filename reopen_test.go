@@ -8,20 +8,21 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/machine"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
 // A sleeper is a machine whose first write is done and not answered.
 type sleeper struct {
-	holdfast.Store
+	driver.Store
 	m     *machine.Machine
 	wrote bool
 }
 
 func (s *sleeper) Machine() *machine.Machine { return s.m }
 
-func (s *sleeper) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *sleeper) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
 	outs, err := s.Store.CompareAndSwap(ctx, w)
 	if !s.wrote {
 		s.wrote = true
@@ -123,18 +124,18 @@ func TestMissingIsJudgedByItsClaim(t *testing.T) {
 		if _, err := c.Acquire(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		ids, err := s.Keys(t.Context(), holdfast.Sessions, "", 10)
+		ids, err := s.Keys(t.Context(), driver.Sessions, "", 10)
 		if err != nil || len(ids) != 1 {
 			t.Fatalf("sessions %q: %v", ids, err)
 		}
-		session := holdfast.Key{Space: holdfast.Sessions, Name: ids[0]}
-		s.Restore(session, holdfast.Record{})
+		session := driver.Key{Space: driver.Sessions, Name: ids[0]}
+		s.Restore(session, driver.Record{})
 		sweeper := newClient(t, s, nil)
 		defer sweeper.Close()
 		if _, err := sweeper.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		recs, err := s.Load(t.Context(), []holdfast.Key{session})
+		recs, err := s.Load(t.Context(), []driver.Key{session}, driver.Fresh)
 		if err != nil || !strings.Contains(string(recs[0].Value), `"ttl":3600000,`) {
 			t.Errorf("it was given the record %s (%v), want a TTL of an hour", recs[0].Value, err)
 		}

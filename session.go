@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A session is this client's core.Session with the goroutines that keep it: one sends its
@@ -58,14 +60,14 @@ func (s *session) trustedAt(t core.Instant) bool { return t < core.Instant(s.unt
 // open writes the session's first record in one call with the first claim, and
 // returns what became of the claim. If the session did not open in that call it
 // goes on trying by itself.
-func (s *session) open(claim func() (Write, bool)) *swap {
+func (s *session) open(claim func() (driver.Write, bool)) *swap {
 	c := s.c
 	own := c.proof.make(s.id) // before anyone can see the session
 	ttl := c.opts.TTL
 	if ttl == 0 {
 		ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
 		var err error
-		if ttl, err = c.readTTL(ctx, c.staleLoad); err != nil {
+		if ttl, err = c.readTTL(ctx, driver.Stale); err != nil {
 			ttl = DefaultTTL
 		}
 		cancel()
@@ -81,7 +83,7 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 	s.life.Begin(ttl)
 	beat, first, _ := s.next(ttl)
 	sw.sent = first.Sent
-	writes := []Write{beat}
+	writes := []driver.Write{beat}
 	w, ok := claim()
 	if ok {
 		writes = append(writes, w)
@@ -91,7 +93,7 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 	ctx, cancel := context.WithTimeout(c.ctx, ttl/3)
 	defer cancel()
 	outs, err := c.store.CompareAndSwap(ctx, writes)
-	var out Outcome
+	var out driver.Outcome
 	if sw.err = err; err == nil {
 		out, err = outs[0], outs[0].Err
 		if ok {
@@ -106,7 +108,7 @@ func (s *session) open(claim func() (Write, bool)) *swap {
 }
 
 // next is a fresh attempt and its write; c.mu is held.
-func (s *session) next(ttl time.Duration) (w Write, a core.Attempt, shortened bool) {
+func (s *session) next(ttl time.Duration) (w driver.Write, a core.Attempt, shortened bool) {
 	c := s.c
 	b := core.BeatOf{TTL: ttl, Owner: &c.owner, Grace: c.opts.Grace, Nonce: c.newNonce(), Clocks: c.clocks()}
 	a, shortened = s.life.Beat(b, c.now())
@@ -114,7 +116,7 @@ func (s *session) next(ttl time.Duration) (w Write, a core.Attempt, shortened bo
 		s.until.Store(int64(s.life.Until()))
 		signal(s.moved)
 	}
-	return Write{Key: Key{Sessions, s.id}, Old: int64(a.Old), Value: a.Record.Encode()}, a, shortened
+	return driver.Write{Key: driver.Sessions.Key(s.id), Old: int64(a.Old), Value: a.Record.Encode()}, a, shortened
 }
 
 // beats sends the heartbeats until the session is over.
@@ -190,10 +192,10 @@ func (s *session) beat() bool {
 		}
 		s.traceShortened(shortened, ttl)
 		ctx, done := context.WithTimeout(ctx, a.Record.Duration()/3) // a smaller TTL leaves less time
-		outs, err := c.store.CompareAndSwap(ctx, []Write{w})
+		outs, err := c.store.CompareAndSwap(ctx, []driver.Write{w})
 		cancel()
 		done()
-		var out Outcome
+		var out driver.Outcome
 		if err == nil {
 			out = outs[0]
 		}
@@ -222,7 +224,7 @@ func (s *session) over() bool {
 func (c *Client) followTTL(ctx context.Context, ttl, within time.Duration) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	if set, err := c.readTTL(ctx, c.staleLoad); err == nil {
+	if set, err := c.readTTL(ctx, driver.Stale); err == nil {
 		ttl = set
 	}
 	return ttl
@@ -242,7 +244,7 @@ func (s *session) trace(sent core.Instant, err error) {
 
 // answer takes in what became of an attempt and reports whether another beat
 // is wanted at once.
-func (s *session) answer(a core.Attempt, out Outcome, err error) (again bool) {
+func (s *session) answer(a core.Attempt, out driver.Outcome, err error) (again bool) {
 	c := s.c
 	o := core.SessionOutcome{Won: out.Won, Version: core.Version(out.Record.Version), Absent: len(out.Record.Value) == 0, Err: err}
 	if err == nil && !out.Won {
@@ -406,8 +408,8 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 	defer cancel()
 	var err error
 	if clean {
-		var outs []Outcome
-		outs, err = c.store.CompareAndSwap(ctx, []Write{{Key: Key{Sessions, s.id}, Old: int64(old), Lazy: true}})
+		var outs []driver.Outcome
+		outs, err = c.store.CompareAndSwap(ctx, []driver.Write{{Key: driver.Sessions.Key(s.id), Old: int64(old), Lazy: true}})
 		if err == nil && outs[0].Won {
 			c.proof.drop(s.proof)
 			return nil

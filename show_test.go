@@ -7,24 +7,25 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
 // A batchless store makes the writes of a call one after the other, names first, with a
 // pause between them: a batch promises nothing beyond its single writes.
 type batchless struct {
-	holdfast.Store
+	driver.Store
 	pause time.Duration
 }
 
-func (s batchless) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	outs := make([]holdfast.Outcome, len(writes))
+func (s batchless) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	outs := make([]driver.Outcome, len(writes))
 	for _, names := range []bool{true, false} {
 		for i, w := range writes {
-			if names != (w.Key.Space == holdfast.Names) {
+			if names != (w.Key.Space == driver.Names) {
 				continue
 			}
-			out, err := s.Store.CompareAndSwap(ctx, []holdfast.Write{w})
+			out, err := s.Store.CompareAndSwap(ctx, []driver.Write{w})
 			if err != nil {
 				return nil, err
 			}

@@ -5,46 +5,39 @@ import (
 	"slices"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Stale reads, where the store has cheap ones that may be out of date (Glancer). What
+// Stale reads, where fresh ones are expensive (driver.Traits). What
 // one shows was true once, so a queue may be followed by it, a heartbeat watched, and
 // a grant believed: nobody takes that back but by way of our session, and no read,
 // however fresh, is newer than the window by which it is believed. What else
 // follows from a record follows from one that was loaded: that a claim we want is
 // not there any more, that a session is to be suspected or declared dead.
 
-// staleLoad reads keys as cheaply as the store can.
-func (c *Client) staleLoad(ctx context.Context, keys []Key) ([]Record, error) {
-	if g, ok := c.store.(Glancer); ok {
-		return g.Glance(ctx, keys)
-	}
-	return c.store.Load(ctx, keys)
-}
-
 // read reads the records of queues and then other keys in one query, and loads the records
 // for which a stale read does not do. A record that was not loaded, and was
 // taken in where it is news, has fresh unset.
-func (c *Client) read(ctx context.Context, queues []*localQueue, others []Key) (recs []Record, fresh []bool, asked core.Instant, err error) {
-	keys := make([]Key, 0, len(queues)+len(others))
+func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver.Key) (recs []driver.Record, fresh []bool, asked core.Instant, err error) {
+	keys := make([]driver.Key, 0, len(queues)+len(others))
 	for _, p := range queues {
-		keys = append(keys, Key{Names, p.name})
+		keys = append(keys, driver.Names.Key(p.name))
 	}
 	keys = append(keys, others...)
 	asked = c.now()
 	fresh = make([]bool, len(queues))
-	g, ok := c.store.(Glancer)
-	if !ok {
+	if !c.traits.StaleReads {
 		for i := range fresh {
 			fresh[i] = true
 		}
-		recs, err = c.store.Load(ctx, keys)
+		recs, err = c.store.Load(ctx, keys, driver.Fresh)
 		return recs, fresh, asked, err
 	}
-	if recs, err = g.Glance(ctx, keys); err != nil {
+	if recs, err = c.store.Load(ctx, keys, driver.Stale); err != nil {
 		return nil, nil, asked, err
 	}
-	var load []Key
+	var load []driver.Key
 	c.mu.Lock()
 	for i, p := range queues {
 		if c.queues[p.name] == p && (p.pace.Loads(p.n, c.env()) || c.sawStale(p, recs[i])) {
@@ -57,7 +50,7 @@ func (c *Client) read(ctx context.Context, queues []*localQueue, others []Key) (
 		return recs, fresh, asked, nil
 	}
 	loading := c.now()
-	loaded, err := c.store.Load(ctx, load)
+	loaded, err := c.store.Load(ctx, load, driver.Fresh)
 	if err != nil {
 		return nil, nil, asked, err
 	}
@@ -71,7 +64,7 @@ func (c *Client) read(ctx context.Context, queues []*localQueue, others []Key) (
 
 // sawStale takes in a record from a stale read, or reports that it is to be loaded;
 // c.mu is held.
-func (c *Client) sawStale(p *localQueue, r Record) (load bool) {
+func (c *Client) sawStale(p *localQueue, r driver.Record) (load bool) {
 	var rec core.LockRecord
 	var bad error
 	if _, version := p.n.Record(); core.Version(r.Version) > version {
@@ -91,7 +84,7 @@ func (c *Client) readStale(p *localQueue) {
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
-	recs, err := c.staleLoad(ctx, []Key{{Names, p.name}})
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(p.name)}, driver.Stale)
 	c.mu.Lock()
 	defer c.unlock()
 	p.n.StaleLoaded(err == nil && c.sawStale(p, recs[0]), c.env())

@@ -13,31 +13,33 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
 // A glancing store tells of nothing, has no clock, and has a look that is
 // cheap. It counts looks of both kinds, and writes.
 type glancing struct {
-	holdfast.Store
+	driver.Store
 	glances, loads atomic.Int64 // glances by space
 	deaf           atomic.Bool  // loads fail
 	cut            atomic.Bool  // everything fails
 
 	mu     sync.Mutex
-	shown  func(k holdfast.Key, newest holdfast.Record) holdfast.Record // by a glance; nil: the newest
-	writes map[holdfast.Key]int
+	shown  func(k driver.Key, newest driver.Record) driver.Record // by a glance; nil: the newest
+	writes map[driver.Key]int
 }
 
 var errFails = errors.New("the store fails")
 
-func glancingAt(s holdfast.Store) *glancing {
-	return &glancing{Store: s, writes: make(map[holdfast.Key]int)}
+func glancingAt(s driver.Store) *glancing {
+	return &glancing{Store: s, writes: make(map[driver.Key]int)}
 }
 
-// Glance implements holdfast.Glancer.
-func (s *glancing) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	spaces := make(map[holdfast.Space]bool) // a statement each, in Cassandra
+func (s *glancing) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
+
+func (s *glancing) glance(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+	spaces := make(map[driver.Space]bool) // a statement each, in Cassandra
 	for _, k := range keys {
 		spaces[k.Space] = true
 	}
@@ -45,7 +47,7 @@ func (s *glancing) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.
 	if s.cut.Load() {
 		return nil, errFails
 	}
-	recs, err := s.Store.Load(ctx, keys)
+	recs, err := s.Store.Load(ctx, keys, driver.Fresh)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range recs {
@@ -57,19 +59,22 @@ func (s *glancing) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.
 	return recs, err
 }
 
-func (s *glancing) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+func (s *glancing) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if how == driver.Stale {
+		return s.glance(ctx, keys)
+	}
 	s.loads.Add(1)
 	if s.deaf.Load() || s.cut.Load() {
 		return nil, errFails
 	}
-	recs, err := s.Store.Load(ctx, keys)
+	recs, err := s.Store.Load(ctx, keys, how)
 	for i := range recs {
 		recs[i].Age = -1
 	}
 	return recs, err
 }
 
-func (s *glancing) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *glancing) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	s.mu.Lock()
 	for _, w := range writes {
 		s.writes[w.Key]++
@@ -86,26 +91,26 @@ func (s *glancing) CompareAndSwap(ctx context.Context, writes []holdfast.Write) 
 }
 
 // show has glances show something else from now on.
-func (s *glancing) show(shown func(k holdfast.Key, newest holdfast.Record) holdfast.Record) {
+func (s *glancing) show(shown func(k driver.Key, newest driver.Record) driver.Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shown = shown
 }
 
 // written tells of which keys writes were sent, how often.
-func (s *glancing) written() map[holdfast.Key]int {
+func (s *glancing) written() map[driver.Key]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.writes)
 }
 
 // lockA is where the tests' lock is.
-var lockA = holdfast.Key{Space: holdfast.Names, Name: "a"}
+var lockA = driver.Key{Space: driver.Names, Name: "a"}
 
 // stands returns what a key holds.
-func (s *glancing) stands(t *testing.T, k holdfast.Key) holdfast.Record {
+func (s *glancing) stands(t *testing.T, k driver.Key) driver.Record {
 	t.Helper()
-	recs, err := s.Store.Load(t.Context(), []holdfast.Key{k})
+	recs, err := s.Store.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,13 +140,13 @@ func newQueueOfTwo(t *testing.T) *queueOfTwo {
 }
 
 // session is where the holder's heartbeats are.
-func (q *queueOfTwo) session(t *testing.T) holdfast.Key {
+func (q *queueOfTwo) session(t *testing.T) driver.Key {
 	t.Helper()
 	info, err := q.a.Show(t.Context(), "a")
 	if err != nil || len(info.Holders) == 0 {
 		t.Fatal(info, err)
 	}
-	return holdfast.Key{Space: holdfast.Sessions, Name: info.Holders[0].Owner.Session}
+	return driver.Key{Space: driver.Sessions, Name: info.Holders[0].Owner.Session}
 }
 
 // rewrite changes the record of the lock, as no client does.
@@ -157,7 +162,7 @@ func (q *queueOfTwo) rewrite(t *testing.T, change func(rec map[string]any)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	outs, err := q.holder.CompareAndSwap(t.Context(), []holdfast.Write{{Key: lockA, Old: before.Version, Value: value}})
+	outs, err := q.holder.CompareAndSwap(t.Context(), []driver.Write{{Key: lockA, Old: before.Version, Value: value}})
 	if err != nil || !outs[0].Won {
 		t.Fatal(outs, err)
 	}
@@ -316,7 +321,7 @@ func TestOldGlances(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			q.holder.cut.Store(true)
 			n := 0
-			q.waiter.show(func(k holdfast.Key, newest holdfast.Record) holdfast.Record {
+			q.waiter.show(func(k driver.Key, newest driver.Record) driver.Record {
 				if n++; k == session && (never || n%2 == 0) {
 					return before
 				}
@@ -339,7 +344,7 @@ func TestGrantThatNoGlanceShows(t *testing.T) {
 		defer q.a.Close()
 		defer q.b.Close()
 		before := q.holder.stands(t, lockA)
-		q.waiter.show(func(k holdfast.Key, newest holdfast.Record) holdfast.Record {
+		q.waiter.show(func(k driver.Key, newest driver.Record) driver.Record {
 			if k == lockA {
 				return before
 			}
@@ -414,7 +419,7 @@ func TestUndoneReleaseIsLoaded(t *testing.T) {
 		}
 		free := s.stands(t, lockA)
 		inner.Restore(lockA, held)
-		s.show(func(k holdfast.Key, newest holdfast.Record) holdfast.Record {
+		s.show(func(k driver.Key, newest driver.Record) driver.Record {
 			if k == lockA {
 				return free
 			}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Sweeping: what the dead and those who come and go leave behind is removed by the
@@ -67,7 +69,7 @@ func (c *Client) sweepAtClose(ttl time.Duration) {
 	}
 }
 
-var sweepKey = Key{Settings, "sweep"}
+var sweepKey = driver.Settings.Key("sweep")
 
 // sweepRecord is the value of sweepKey: who swept last, and when by its clock.
 type sweepRecord struct {
@@ -79,13 +81,13 @@ type sweepRecord struct {
 // turn. Where the store has no clock the wall clocks tell; if they are wrong, sweeps are
 // more frequent or more seldom.
 func (c *Client) turnToSweep(ctx context.Context, every time.Duration) bool {
-	recs, err := c.store.Load(ctx, []Key{sweepKey})
+	recs, err := c.store.Load(ctx, []driver.Key{sweepKey}, driver.Fresh)
 	if err != nil {
 		return false
 	}
 	rec, old := recs[0], recs[0].Version
 	if old == 0 {
-		old = IfEmpty
+		old = driver.IfEmpty
 	}
 	since := rec.Age
 	if since < 0 {
@@ -100,7 +102,7 @@ func (c *Client) turnToSweep(ctx context.Context, every time.Duration) bool {
 	if err != nil {
 		return false
 	}
-	outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: sweepKey, Old: old, Value: value, Lazy: true}})
+	outs, err := c.store.CompareAndSwap(ctx, []driver.Write{{Key: sweepKey, Old: old, Value: value, Lazy: true}})
 	return err == nil && outs[0].Won
 }
 
@@ -126,19 +128,17 @@ func (c *Client) Sweep(ctx context.Context) (s Swept, err error) {
 }
 
 func (c *Client) sweep(ctx context.Context, done *Swept) error {
-	if w, ok := c.store.(Sweeper); ok {
-		c.mu.Lock()
-		idle := idleRow(c.ttl())
-		c.mu.Unlock()
-		n, err := w.Sweep(ctx, idle)
-		if done.Rows += n; err != nil {
-			return err
-		}
+	c.mu.Lock()
+	idle := idleRow(c.ttl())
+	c.mu.Unlock()
+	n, err := c.store.Sweep(ctx, idle)
+	if done.Rows += n; err != nil {
+		return err
 	}
 	// Sessions first: a tombstone may only go after a full pass over the names
 	// that began when it was there.
 	looks := make(map[string]sessionRead)
-	err := c.eachPage(ctx, Sessions, func(ids []string) error {
+	err = c.eachPage(ctx, driver.Sessions, func(ids []string) error {
 		page, err := c.loadSessions(ctx, ids)
 		maps.DeleteFunc(page, func(_ string, s sessionRead) bool { return len(s.rec.Value) == 0 })
 		maps.Copy(looks, page)
@@ -154,7 +154,7 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 		}
 	}
 	claimed := make(map[string][]string)
-	err = c.eachPage(ctx, Names, func(names []string) error { return c.sweepNames(ctx, names, claimed, done) })
+	err = c.eachPage(ctx, driver.Names, func(names []string) error { return c.sweepNames(ctx, names, claimed, done) })
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 		if err != nil || !rec.MayEmpty(len(claimed[id]), s.rec.Age, c.knownFor(id), clocks()) {
 			continue
 		}
-		outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: Key{Sessions, id}, Old: s.rec.Version, Lazy: true}})
+		outs, err := c.store.CompareAndSwap(ctx, []driver.Write{{Key: driver.Sessions.Key(id), Old: s.rec.Version, Lazy: true}})
 		if err == nil && outs[0].Won {
 			done.Sessions++
 			c.proof.declareDead(id)
@@ -175,7 +175,7 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 }
 
 // eachPage calls do with all keys of a space, a page at a time.
-func (c *Client) eachPage(ctx context.Context, space Space, do func(names []string) error) error {
+func (c *Client) eachPage(ctx context.Context, space driver.Space, do func(names []string) error) error {
 	for after := ""; ; {
 		names, err := c.store.Keys(ctx, space, after, 200)
 		if err != nil || len(names) == 0 {
@@ -274,11 +274,11 @@ func (c *Client) detectOrphans(ctx context.Context, claimed map[string][]string,
 // empties free records. claimed gathers the sessions that still have claims, and
 // where.
 func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[string][]string, done *Swept) error {
-	var keys []Key
+	var keys []driver.Key
 	for _, n := range names {
-		keys = append(keys, Key{Names, n})
+		keys = append(keys, driver.Names.Key(n))
 	}
-	recs, err := c.store.Load(ctx, keys)
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return err
 	}
@@ -297,7 +297,7 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 		c.mu.Unlock()
 		if ok {
 			value := w.Next.Encode(w.Old)
-			outs, err := c.store.CompareAndSwap(ctx, []Write{{Key: keys[i], Old: r.Version, Value: value, Wake: w.Wake, Lazy: w.Lazy}})
+			outs, err := c.store.CompareAndSwap(ctx, []driver.Write{{Key: keys[i], Old: r.Version, Value: value, Wake: w.Wake, Lazy: w.Lazy}})
 			switch {
 			case err != nil || !outs[0].Won:
 				// What is there now is not known: no tombstone goes in this pass of those

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -49,15 +50,13 @@ func TestTurnsToSweep(t *testing.T) {
 	}
 }
 
-var _ holdfast.Sweeper = (*swept)(nil)
-
 // A lossy store carries out a write and does not tell, once it is told so.
 type lossy struct {
-	holdfast.Store
+	driver.Store
 	lose atomic.Bool
 }
 
-func (s *lossy) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *lossy) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	outs, err := s.Store.CompareAndSwap(ctx, writes)
 	if writes[0].Key == lockA && s.lose.Swap(false) {
 		return nil, errFails
@@ -77,8 +76,8 @@ func TestUndoneReleaseWithoutAnswer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stands := func() holdfast.Record {
-			recs, err := inner.Load(t.Context(), []holdfast.Key{lockA})
+		stands := func() driver.Record {
+			recs, err := inner.Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -124,15 +123,15 @@ type slowList struct {
 	swept atomic.Int64 // how often all names were listed
 }
 
-func (s *slowList) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
-	if space == holdfast.Names {
+func (s *slowList) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
+	if space == driver.Names {
 		time.Sleep(8 * time.Second)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	names, err := s.Store.Keys(ctx, space, after, n)
-	if space == holdfast.Names && err == nil && len(names) == 0 {
+	if space == driver.Names && err == nil && len(names) == 0 {
 		s.swept.Add(1)
 	}
 	return names, err
@@ -149,7 +148,7 @@ func TestSweepOfAnOrphan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		held, err := s.Load(t.Context(), []holdfast.Key{lockA})
+		held, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +167,7 @@ func TestSweepOfAnOrphan(t *testing.T) {
 			}
 			time.Sleep(2 * holdfast.DefaultTTL)
 		}
-		for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions} {
+		for _, space := range []driver.Space{driver.Names, driver.Sessions} {
 			if left, err := s.Keys(t.Context(), space, "", 10); err != nil || len(left) > 0 {
 				t.Errorf("%s: %q is left (%v)", space, left, err)
 			}
@@ -179,8 +178,8 @@ func TestSweepOfAnOrphan(t *testing.T) {
 // A job that is run each minute for a month, one time in ten killed in the middle, leaves
 // a bounded number of records and rows, and a lock that is free within minutes.
 func TestMonthOfShortRuns(t *testing.T) {
-	onBoth(t, func(t *testing.T, s holdfast.Store) {
-		count := &rowCount{Store: s, rows: make(map[holdfast.Key]bool)}
+	onBoth(t, func(t *testing.T, s driver.Store) {
+		count := &rowCount{Store: s, rows: make(map[driver.Key]bool)}
 		most, days := 0, 30
 		if testing.Short() {
 			days = 3
@@ -212,14 +211,14 @@ func TestMonthOfShortRuns(t *testing.T) {
 // Claims of the dead go within a stated time although nobody wants their names, and others
 // wait now and then for other names; also where the store has no clock.
 func TestDeadClaimsGo(t *testing.T) {
-	onBoth(t, func(t *testing.T, s holdfast.Store) {
+	onBoth(t, func(t *testing.T, s driver.Store) {
 		cut := &cutStore{Store: s}
 		dead := newClient(t, cut, nil)
 		if _, err := dead.Acquire(t.Context(), "abandoned"); err != nil {
 			t.Fatal(err)
 		}
 		cut.off.Store(true)
-		ids, err := s.Keys(t.Context(), holdfast.Sessions, "", 10)
+		ids, err := s.Keys(t.Context(), driver.Sessions, "", 10)
 		if err != nil || len(ids) != 1 {
 			t.Fatalf("sessions %q, %v", ids, err)
 		}
@@ -230,8 +229,8 @@ func TestDeadClaimsGo(t *testing.T) {
 		}
 		alone.Close()
 		began := time.Now()
-		stands := func(k holdfast.Key) bool {
-			recs, err := s.Load(t.Context(), []holdfast.Key{k})
+		stands := func(k driver.Key) bool {
+			recs, err := s.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -253,12 +252,12 @@ func TestDeadClaimsGo(t *testing.T) {
 			})
 		}
 		for _, left := range []struct {
-			key    holdfast.Key
+			key    driver.Key
 			within time.Duration
 		}{
-			{holdfast.Key{Space: holdfast.Names, Name: "abandoned"}, 8 * time.Minute},
-			{holdfast.Key{Space: holdfast.Sessions, Name: deadSession}, 16 * time.Minute},
-			{holdfast.Key{Space: holdfast.Names, Name: "alone"}, 45 * time.Minute},
+			{driver.Key{Space: driver.Names, Name: "abandoned"}, 8 * time.Minute},
+			{driver.Key{Space: driver.Sessions, Name: deadSession}, 16 * time.Minute},
+			{driver.Key{Space: driver.Names, Name: "alone"}, 45 * time.Minute},
 		} {
 			for stands(left.key) && time.Since(began) < time.Hour {
 				time.Sleep(time.Second)
@@ -275,11 +274,11 @@ func TestDeadClaimsGo(t *testing.T) {
 
 // A rowCount knows which keys a store keeps a row for.
 type rowCount struct {
-	holdfast.Store
-	rows map[holdfast.Key]bool
+	driver.Store
+	rows map[driver.Key]bool
 }
 
-func (s *rowCount) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *rowCount) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
 	for _, w := range w {
 		s.rows[w.Key] = true
 	}
@@ -292,22 +291,24 @@ type countedCut struct {
 	*rowCount
 }
 
-func (s *countedCut) Load(ctx context.Context, k []holdfast.Key) ([]holdfast.Record, error) {
-	return s.cutStore.Load(ctx, k)
+func (s *countedCut) Traits() driver.Traits { return s.cutStore.Traits() }
+
+func (s *countedCut) Load(ctx context.Context, k []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	return s.cutStore.Load(ctx, k, how)
 }
 
-func (s *countedCut) CompareAndSwap(ctx context.Context, w []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *countedCut) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
 	return s.cutStore.CompareAndSwap(ctx, w)
 }
 
-func (s *countedCut) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+func (s *countedCut) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
 	return s.cutStore.Keys(ctx, space, after, n)
 }
 
 func (s *rowCount) Sweep(ctx context.Context, idle time.Duration) (int, error) {
-	n, err := s.Store.(holdfast.Sweeper).Sweep(ctx, idle)
+	n, err := s.Store.Sweep(ctx, idle)
 	for k := range s.rows {
-		recs, err := s.Store.Load(ctx, []holdfast.Key{k})
+		recs, err := s.Store.Load(ctx, []driver.Key{k}, driver.Fresh)
 		if err == nil && recs[0].Version == 0 {
 			delete(s.rows, k)
 		}

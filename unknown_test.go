@@ -10,32 +10,33 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
 // unsure keeps back one write, once, and says of it alone or of the whole call that
 // nobody knows what became of it.
 type unsure struct {
-	holdfast.Store
-	space  holdfast.Space
+	driver.Store
+	space  driver.Space
 	alone  bool
 	blind  bool   // also one for an empty name
 	then   func() // before it answers
 	armed  atomic.Bool
-	behind atomic.Pointer[holdfast.Write]
+	behind atomic.Pointer[driver.Write]
 }
 
-func (s *unsure) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *unsure) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	time.Sleep(10 * time.Millisecond) // so slow a store is sent batches
-	at := slices.IndexFunc(writes, func(w holdfast.Write) bool {
-		return w.Key.Space == s.space && (s.space == holdfast.Sessions || w.Key == lockA) && (s.blind || w.Old > 0)
+	at := slices.IndexFunc(writes, func(w driver.Write) bool {
+		return w.Key.Space == s.space && (s.space == driver.Sessions || w.Key == lockA) && (s.blind || w.Old > 0)
 	})
 	if at < 0 || !s.armed.CompareAndSwap(true, false) {
 		return s.Store.CompareAndSwap(ctx, writes)
 	}
 	w := writes[at]
 	s.behind.Store(&w)
-	outs := make([]holdfast.Outcome, len(writes))
+	outs := make([]driver.Outcome, len(writes))
 	for i := range writes {
 		if i == at {
 			outs[i].Err = errFails
@@ -80,7 +81,7 @@ func TestUnknownIsClosed(t *testing.T) {
 					t.Fatal(err)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
-				s := &unsure{Store: inner, space: holdfast.Names, alone: test.alone, blind: test.first, then: cancel}
+				s := &unsure{Store: inner, space: driver.Names, alone: test.alone, blind: test.first, then: cancel}
 				c := newClient(t, s, nil)
 				defer c.Close()
 				other := func() { // has its session live on
@@ -104,7 +105,7 @@ func TestUnknownIsClosed(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				outs, err := inner.CompareAndSwap(t.Context(), []holdfast.Write{*s.behind.Load()})
+				outs, err := inner.CompareAndSwap(t.Context(), []driver.Write{*s.behind.Load()})
 				if err != nil || outs[0].Won != test.first {
 					t.Errorf("the write of which nobody knew was done two seconds later: %v, %v", outs, err)
 				}
@@ -126,7 +127,7 @@ func TestUnknownIsClosed(t *testing.T) {
 // A session whose first heartbeat has no answer says so, and goes on.
 func TestUnknownFirstBeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &unsure{Store: memory.New(), space: holdfast.Sessions, alone: true, blind: true}
+		s := &unsure{Store: memory.New(), space: driver.Sessions, alone: true, blind: true}
 		s.armed.Store(true)
 		beats := make(chan error, 100)
 		c := newClient(t, s, &holdfast.Options{Trace: &holdfast.Trace{

@@ -4,32 +4,30 @@ import (
 	"context"
 	"sync/atomic"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A counter is a store that counts the calls to another.
 type counter struct {
-	holdfast.Store
+	driver.Store
 	loads, loaded  atomic.Int64 // calls of Load, and keys in them
 	swaps, written atomic.Int64 // calls of CompareAndSwap, and writes in them
 }
 
-func (c *counter) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+func (c *counter) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	c.loads.Add(1)
 	c.loaded.Add(int64(len(keys)))
-	return c.Store.Load(ctx, keys)
+	return c.Store.Load(ctx, keys, how)
 }
 
-func (c *counter) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (c *counter) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	c.swaps.Add(1)
 	c.written.Add(int64(len(writes)))
 	return c.Store.CompareAndSwap(ctx, writes)
 }
 
-// Watch implements holdfast.Watcher for a store that does.
-func (c *counter) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
-	return c.Store.(holdfast.Watcher).Watch(ctx, who, changed)
-}
+// Unwrap has the client find what else the store can do.
+func (c *counter) Unwrap() driver.Store { return c.Store }
 
 // A count is what a counter has counted.
 type count struct{ loads, loaded, swaps, written float64 }

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"sync/atomic"
 
-	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/directory"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // dirSystems are those that lock by files in a directory.
@@ -27,11 +27,8 @@ var dirSystems = []*system{
 		store: "dir", name: "holdfast, polling", of: "link, unlink", in: "handoff crash waiters", disk: bothWait,
 		means: "no hints, as on a network file system: asks each 3 ms to 1 s, the longer it waits",
 		open: func(ctx context.Context, at *site, o options) (locker, error) {
-			return newDirectory(at, o, func(s *directory.Store, c *counter) holdfast.Store {
-				return struct {
-					holdfast.Store
-					holdfast.Sweeper
-				}{withoutWatch{c}, s}
+			return newDirectory(at, o, func(s *directory.Store, c *counter) driver.Store {
+				return withoutWatch{c}
 			})
 		},
 	}, {
@@ -55,13 +52,13 @@ func startDirectory(b *bench) (*server, error) {
 }
 
 // withoutWatch hides that a store can tell of changes.
-type withoutWatch struct{ holdfast.Store }
+type withoutWatch struct{ driver.Store }
 
 func openDirectory(ctx context.Context, at *site, o options) (locker, error) {
-	return newDirectory(at, o, func(_ *directory.Store, c *counter) holdfast.Store { return c })
+	return newDirectory(at, o, func(_ *directory.Store, c *counter) driver.Store { return c })
 }
 
-func newDirectory(at *site, o options, as func(*directory.Store, *counter) holdfast.Store) (locker, error) {
+func newDirectory(at *site, o options, as func(*directory.Store, *counter) driver.Store) (locker, error) {
 	s, err := directory.New(filepath.Join(at.Dir, "directory"))
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"sync"
 
-	driver "github.com/go-sql-driver/mysql"
+	mysqldriver "github.com/go-sql-driver/mysql"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/mysql"
 )
@@ -41,11 +41,11 @@ func mysqlPool(ctx context.Context, at *site, conns int) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := driver.NewConfig()
+	config := mysqldriver.NewConfig()
 	config.Net, config.Addr, config.User, config.DBName = "tcp", u.Host, u.User.Username(), u.Path[1:]
 	config.Passwd, _ = u.User.Password()
 	config.ClientFoundRows = true
-	connector, err := driver.NewConnector(config)
+	connector, err := mysqldriver.NewConnector(config)
 	if err != nil {
 		return nil, err
 	}

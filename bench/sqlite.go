@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"net/url"
 	"os"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/sqlite"
 	modernc "modernc.org/sqlite"
 )
@@ -75,7 +76,7 @@ type client struct {
 
 // newClient makes a client on a store; closers close what it stands on, the
 // last one first.
-func newClient(at *site, store holdfast.Store, o options, closers ...func() error) (*client, error) {
+func newClient(at *site, store driver.Store, o options, closers ...func() error) (*client, error) {
 	opts := &holdfast.Options{TTL: o.TTL, RuntimeDir: at.Dir, Trace: &holdfast.Trace{}}
 	if o.Elsewhere {
 		dir, err := os.MkdirTemp(at.Dir, "elsewhere-")
@@ -148,14 +149,14 @@ func (c *client) requests() float64 {
 // storeAlone makes the calls that the client makes for a lock: a take that
 // waits for the disk, and a release that need not.
 type storeAlone struct {
-	holdfast.Store
+	driver.Store
 	shut func() error
 }
 
 func (a storeAlone) lock(ctx context.Context, name string) (held, error) {
-	key := holdfast.Key{Name: name}
-	swap := func(ctx context.Context, w holdfast.Write) (int64, error) {
-		out, err := a.CompareAndSwap(ctx, []holdfast.Write{w})
+	key := driver.Key{Name: name}
+	swap := func(ctx context.Context, w driver.Write) (int64, error) {
+		out, err := a.CompareAndSwap(ctx, []driver.Write{w})
 		if err == nil && !out[0].Won {
 			err = errors.New("lost a write without a rival")
 		}
@@ -164,12 +165,12 @@ func (a storeAlone) lock(ctx context.Context, name string) (held, error) {
 		}
 		return out[0].Record.Version, nil
 	}
-	version, err := swap(ctx, holdfast.Write{Key: key, Old: holdfast.IfEmpty, Value: bareValue})
+	version, err := swap(ctx, driver.Write{Key: key, Old: driver.IfEmpty, Value: bareValue})
 	if err != nil {
 		return nil, err
 	}
 	return unlocker(func() error {
-		_, err := swap(context.WithoutCancel(ctx), holdfast.Write{Key: key, Old: version, Lazy: true})
+		_, err := swap(context.WithoutCancel(ctx), driver.Write{Key: key, Old: version, Lazy: true})
 		return err
 	}), nil
 }
@@ -220,8 +221,8 @@ func (f *floorDB) close() error { return f.db.Close() }
 // between: the same use of the driver as the store's.
 type floorConn struct {
 	mu             sync.Mutex
-	conn           driver.Conn
-	insert, remove driver.StmtExecContext
+	conn           sqldriver.Conn
+	insert, remove sqldriver.StmtExecContext
 }
 
 func openFloor(ctx context.Context, at *site, o options) (locker, error) {
@@ -233,21 +234,21 @@ func openFloor(ctx context.Context, at *site, o options) (locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := conn.(driver.ExecerContext).ExecContext(ctx, floorTable, nil); err != nil {
+	if _, err := conn.(sqldriver.ExecerContext).ExecContext(ctx, floorTable, nil); err != nil {
 		return nil, err
 	}
 	f := &floorConn{conn: conn}
-	for query, stmt := range map[string]*driver.StmtExecContext{insertRow: &f.insert, deleteRow: &f.remove} {
+	for query, stmt := range map[string]*sqldriver.StmtExecContext{insertRow: &f.insert, deleteRow: &f.remove} {
 		s, err := conn.Prepare(query)
 		if err != nil {
 			return nil, err
 		}
-		*stmt = s.(driver.StmtExecContext)
+		*stmt = s.(sqldriver.StmtExecContext)
 	}
 	return f, nil
 }
 
-func (f *floorConn) exec(stmt driver.StmtExecContext, args ...driver.NamedValue) error {
+func (f *floorConn) exec(stmt sqldriver.StmtExecContext, args ...sqldriver.NamedValue) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_, err := stmt.ExecContext(context.Background(), args)
@@ -255,8 +256,8 @@ func (f *floorConn) exec(stmt driver.StmtExecContext, args ...driver.NamedValue)
 }
 
 func (f *floorConn) lock(ctx context.Context, name string) (held, error) {
-	key := driver.NamedValue{Ordinal: 1, Value: name}
-	if err := f.exec(f.insert, key, driver.NamedValue{Ordinal: 2, Value: bareValue}); err != nil {
+	key := sqldriver.NamedValue{Ordinal: 1, Value: name}
+	if err := f.exec(f.insert, key, sqldriver.NamedValue{Ordinal: 2, Value: bareValue}); err != nil {
 		return nil, err
 	}
 	return unlocker(func() error { return f.exec(f.remove, key) }), nil

@@ -13,7 +13,7 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A tally counts what all processes of a run have sent to a store whose servers
@@ -174,7 +174,7 @@ func (t *tally) observe(text string, values []any, serial bool, err error) {
 		what = "schema"
 	case strings.Contains(lower, " if "):
 		what = "LWT"
-		if slices.Contains(values, any(int8(holdfast.Sessions))) {
+		if slices.Contains(values, any(int8(driver.Sessions))) {
 			what = "beat"
 		}
 	}

@@ -11,36 +11,36 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // calls of a store, by one who has a lock.
-var everyCall = map[string]func(ctx context.Context, s *Store, k holdfast.Key) error{
-	"load": func(ctx context.Context, s *Store, k holdfast.Key) error {
-		_, err := s.Load(ctx, []holdfast.Key{k})
+var everyCall = map[string]func(ctx context.Context, s *Store, k driver.Key) error{
+	"load": func(ctx context.Context, s *Store, k driver.Key) error {
+		_, err := s.Load(ctx, []driver.Key{k}, driver.Fresh)
 		return err
 	},
-	"load of many": func(ctx context.Context, s *Store, k holdfast.Key) error {
-		_, err := s.Load(ctx, many(k))
+	"load of many": func(ctx context.Context, s *Store, k driver.Key) error {
+		_, err := s.Load(ctx, many(k), driver.Fresh)
 		return err
 	},
-	"glance": func(ctx context.Context, s *Store, k holdfast.Key) error {
-		_, err := s.Glance(ctx, many(k))
+	"glance": func(ctx context.Context, s *Store, k driver.Key) error {
+		_, err := s.Load(ctx, many(k), driver.Stale)
 		return err
 	},
-	"take": func(ctx context.Context, s *Store, k holdfast.Key) error {
-		_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")}})
+	"take": func(ctx context.Context, s *Store, k driver.Key) error {
+		_, err := s.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1")}})
 		return err
 	},
-	"follow": func(ctx context.Context, s *Store, k holdfast.Key) error {
-		_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: 1, Value: []byte("1")}})
+	"follow": func(ctx context.Context, s *Store, k driver.Key) error {
+		_, err := s.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: 1, Value: []byte("1")}})
 		return err
 	},
-	"batch": func(ctx context.Context, s *Store, k holdfast.Key) error {
-		var writes []holdfast.Write
+	"batch": func(ctx context.Context, s *Store, k driver.Key) error {
+		var writes []driver.Write
 		for _, k := range many(k) {
-			writes = append(writes, holdfast.Write{Key: k, Old: holdfast.IfEmpty})
+			writes = append(writes, driver.Write{Key: k, Old: driver.IfEmpty})
 		}
 		outs, err := s.CompareAndSwap(ctx, writes)
 		for _, o := range outs {
@@ -50,35 +50,35 @@ var everyCall = map[string]func(ctx context.Context, s *Store, k holdfast.Key) e
 		}
 		return err
 	},
-	"beat": func(ctx context.Context, s *Store, k holdfast.Key) error {
-		k.Space = holdfast.Sessions
-		_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")}})
+	"beat": func(ctx context.Context, s *Store, k driver.Key) error {
+		k.Space = driver.Sessions
+		_, err := s.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1")}})
 		return err
 	},
-	"keys": func(ctx context.Context, s *Store, _ holdfast.Key) error {
-		_, err := s.Keys(ctx, holdfast.Names, "", 10)
+	"keys": func(ctx context.Context, s *Store, _ driver.Key) error {
+		_, err := s.Keys(ctx, driver.Names, "", 10)
 		return err
 	},
-	"sweep": func(ctx context.Context, s *Store, _ holdfast.Key) error {
+	"sweep": func(ctx context.Context, s *Store, _ driver.Key) error {
 		_, err := s.Sweep(ctx, time.Hour)
 		return err
 	},
-	"diagnose": func(ctx context.Context, s *Store, _ holdfast.Key) error {
+	"diagnose": func(ctx context.Context, s *Store, _ driver.Key) error {
 		_, err := s.Diagnose(ctx)
 		return err
 	},
-	"open": func(ctx context.Context, s *Store, _ holdfast.Key) error {
+	"open": func(ctx context.Context, s *Store, _ driver.Key) error {
 		_, err := New(ctx, s.session, &s.opts)
 		return err
 	},
-	"verify": func(ctx context.Context, s *Store, _ holdfast.Key) error {
+	"verify": func(ctx context.Context, s *Store, _ driver.Key) error {
 		return Verify(ctx, s.session, &s.opts)
 	},
 }
 
-func many(k holdfast.Key) (keys []holdfast.Key) {
+func many(k driver.Key) (keys []driver.Key) {
 	for i := range 40 {
-		keys = append(keys, holdfast.Key{Space: k.Space, Name: k.Name + string(rune('a'+i))})
+		keys = append(keys, driver.Key{Space: k.Space, Name: k.Name + string(rune('a'+i))})
 	}
 	return keys
 }
@@ -173,15 +173,15 @@ func TestBounded(t *testing.T) {
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	opts := table(t)
-	holes := make(map[holdfast.Store]*hole)
-	storetest.RunBounds(t, func(t *testing.T) holdfast.Store {
+	holes := make(map[driver.Store]*hole)
+	storetest.RunBounds(t, func(t *testing.T) driver.Store {
 		h := &hole{}
 		c := config(t, cluster(t))
 		c.Dialer = h
 		s := within{open(t, connect(t, c), opts), rand.Text()[:8] + " "}
 		holes[s] = h
 		return s
-	}, storetest.Obstacle{Name: "no packet comes through", Silent: true, Server: true, Begin: func(_ *testing.T, s holdfast.Store, _ string) func() {
+	}, storetest.Obstacle{Name: "no packet comes through", Silent: true, Server: true, Begin: func(_ *testing.T, s driver.Store, _ string) func() {
 		h := holes[s]
 		h.open.Store(true)
 		return func() { h.open.Store(false) }

@@ -7,7 +7,7 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Options of New, Migrate, Verify and Schema; nil and the zero value of each
@@ -27,7 +27,7 @@ type Options struct {
 }
 
 // A Store keeps records in a table of a Cassandra keyspace. It is a
-// holdfast.Store, Glancer, Sweeper and Diagnoser.
+// driver.Store, Glancer, Sweeper and Diagnoser.
 type Store struct {
 	session *gocql.Session
 	opts    Options
@@ -38,10 +38,8 @@ type Store struct {
 }
 
 var (
-	_ holdfast.Store     = (*Store)(nil)
-	_ holdfast.Glancer   = (*Store)(nil)
-	_ holdfast.Sweeper   = (*Store)(nil)
-	_ holdfast.Diagnoser = (*Store)(nil)
+	_ driver.Store     = (*Store)(nil)
+	_ driver.Diagnoser = (*Store)(nil)
 )
 
 // New makes a store of a session, which stays the caller's and should not have

@@ -12,15 +12,15 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
-type sayer func(level holdfast.Level, subject, format string, args ...any)
+type sayer func(level driver.Level, subject, format string, args ...any)
 
-// Diagnose implements holdfast.Diagnoser. It asks every node that is up.
-func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err error) {
-	say := func(level holdfast.Level, subject, format string, args ...any) {
-		list = append(list, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
+// Diagnose implements driver.Diagnoser. It asks every node that is up.
+func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error) {
+	say := func(level driver.Level, subject, format string, args ...any) {
+		list = append(list, driver.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
 	}
 	f, err := s.facts(ctx)
 	if err != nil {
@@ -28,19 +28,19 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	}
 	s.server(f, say)
 	if err := s.compare(f); err != nil {
-		say(holdfast.Failure, "schema", "%v", err)
+		say(driver.Failure, "schema", "%v", err)
 	} else if _, err := s.floor(ctx); err != nil {
-		say(holdfast.Failure, "schema", "%v", err)
+		say(driver.Failure, "schema", "%v", err)
 	} else if ids, err := s.tableIDs(ctx); err == nil && len(ids) > 1 {
-		say(holdfast.Failure, "schema", "the nodes do not know table %s as the same one, but by the ids %v: it was made at two nodes at once. Drop it once all holders have stopped, and run: holdfast schema apply", s.tables, ids)
+		say(driver.Failure, "schema", "the nodes do not know table %s as the same one, but by the ids %v: it was made at two nodes at once. Drop it once all holders have stopped, and run: holdfast schema apply", s.tables, ids)
 	} else {
-		say(holdfast.Good, "schema", "version %d, table %s", schemaVersion, s.tables)
+		say(driver.Good, "schema", "version %d, table %s", schemaVersion, s.tables)
 	}
 	s.replication(f, say)
 	s.agreement(f, say)
 	set, err := s.settings(ctx, f)
 	if err != nil {
-		say(holdfast.Warning, "durability", "the settings of the nodes cannot be seen from here: commitlog_sync should be batch or group, paxos_variant v2 (%v)", err)
+		say(driver.Warning, "durability", "the settings of the nodes cannot be seen from here: commitlog_sync should be batch or group, paxos_variant v2 (%v)", err)
 		return list, nil
 	}
 	durability(set, say)
@@ -76,13 +76,13 @@ func (s *Store) server(f facts, say sayer) {
 	slices.Sort(down)
 	switch old := f.oldest(); {
 	case f.scylla:
-		say(holdfast.Warning, "server", "%s: Holdfast was never tested on ScyllaDB", text)
+		say(driver.Warning, "server", "%s: Holdfast was never tested on ScyllaDB", text)
 	case old != "" && major(old) < 4:
-		say(holdfast.Failure, "server", "%s; it takes 4.0 or newer", text)
+		say(driver.Failure, "server", "%s; it takes 4.0 or newer", text)
 	case len(down) > 0:
-		say(holdfast.Warning, "server", "%s; not reached: %s", text, strings.Join(down, ", "))
+		say(driver.Warning, "server", "%s; not reached: %s", text, strings.Join(down, ", "))
 	default:
-		say(holdfast.Good, "server", "%s", text)
+		say(driver.Good, "server", "%s", text)
 	}
 }
 
@@ -92,19 +92,19 @@ func (s *Store) replication(f facts, say sayer) {
 	for _, dc := range slices.Sorted(maps.Keys(f.replicas)) {
 		each = append(each, strings.TrimSpace(fmt.Sprintf("%s %d", dc, f.replicas[dc])))
 		if nodes := dcs[dc]; dc != "" && nodes < f.replicas[dc] {
-			say(holdfast.Warning, "replication", "%d replicas in data centre %q, which has %d nodes: the missing ones count as down", f.replicas[dc], dc, nodes)
+			say(driver.Warning, "replication", "%d replicas in data centre %q, which has %d nodes: the missing ones count as down", f.replicas[dc], dc, nodes)
 		}
 	}
 	found := f.dangers()
 	for _, d := range found {
 		if slices.Contains(s.opts.Allow, d.name) {
-			say(holdfast.Warning, "replication", "%s is accepted: %s", d.name, d.text)
+			say(driver.Warning, "replication", "%s is accepted: %s", d.name, d.text)
 		} else {
-			say(holdfast.Failure, "replication", "%s. %s", d.text, d.cure)
+			say(driver.Failure, "replication", "%s. %s", d.text, d.cure)
 		}
 	}
 	if len(found) == 0 {
-		say(holdfast.Good, "replication", "%s, %s", f.strategy, strings.Join(each, ", "))
+		say(driver.Good, "replication", "%s, %s", f.strategy, strings.Join(each, ", "))
 	}
 }
 
@@ -118,12 +118,12 @@ func (s *Store) agreement(f facts, say sayer) {
 	}
 	switch {
 	case s.opts.localSerial():
-		say(holdfast.Warning, "agreement", "%s is accepted: LOCAL_SERIAL, by a majority of the %d replicas in %s only. Whoever locks from another data centre, or without this setting, breaks all locks",
+		say(driver.Warning, "agreement", "%s is accepted: LOCAL_SERIAL, by a majority of the %d replicas in %s only. Whoever locks from another data centre, or without this setting, breaks all locks",
 			localSerial, f.replicas[s.opts.LocalDC], s.opts.LocalDC)
 	case dcs > 1:
-		say(holdfast.Good, "agreement", "SERIAL, by a majority of the %d replicas in %d data centres: each write waits for more than one of them", total, dcs)
+		say(driver.Good, "agreement", "SERIAL, by a majority of the %d replicas in %d data centres: each write waits for more than one of them", total, dcs)
 	default:
-		say(holdfast.Good, "agreement", "SERIAL, by a majority of %d replicas", total)
+		say(driver.Good, "agreement", "SERIAL, by a majority of %d replicas", total)
 	}
 }
 
@@ -233,11 +233,11 @@ func has(rows []map[string]any, name string) bool {
 func durability(set settings, say sayer) {
 	sync := set.of("commitlog_sync")
 	if set.any("commitlog_sync", func(v string) bool { return v == "periodic" }) {
-		say(holdfast.Warning, "durability", "commitlog_sync is %s: a node that loses power forgets what it confirmed within commitlog_sync_period (%s), and a lock that was confirmed may be given again. Set commitlog_sync: batch or group on all nodes",
+		say(driver.Warning, "durability", "commitlog_sync is %s: a node that loses power forgets what it confirmed within commitlog_sync_period (%s), and a lock that was confirmed may be given again. Set commitlog_sync: batch or group on all nodes",
 			sync, set.of("commitlog_sync_period"))
 		return
 	}
-	say(holdfast.Good, "durability", "commitlog_sync is %s: what is confirmed is on the disks of a majority", sync)
+	say(driver.Good, "durability", "commitlog_sync is %s: what is confirmed is on the disks of a majority", sync)
 }
 
 // paxos tells how nodes agree.
@@ -246,13 +246,13 @@ func paxos(set settings, say sayer) {
 	is := set.of(variant)
 	switch {
 	case set.any(variant, func(v string) bool { return strings.Contains(v, "_without_") }):
-		say(holdfast.Failure, "paxos", "paxos_variant is %s: reads, or writes that are refused, may be told what is no longer so. Set paxos_variant: v2 on all nodes", is)
+		say(driver.Failure, "paxos", "paxos_variant is %s: reads, or writes that are refused, may be told what is no longer so. Set paxos_variant: v2 on all nodes", is)
 	case len(set[variant]) == 0:
-		say(holdfast.Warning, "paxos", "this version has no paxos_variant: v2, in Cassandra 4.1 and newer, takes fewer round trips")
+		say(driver.Warning, "paxos", "this version has no paxos_variant: v2, in Cassandra 4.1 and newer, takes fewer round trips")
 	case is != "v2":
-		say(holdfast.Warning, "paxos", "paxos_variant is %s: v2 takes fewer round trips. Set it on all nodes", is)
+		say(driver.Warning, "paxos", "paxos_variant is %s: v2 takes fewer round trips. Set it on all nodes", is)
 	default:
-		say(holdfast.Good, "paxos", "paxos_variant is v2")
+		say(driver.Good, "paxos", "paxos_variant is v2")
 	}
 	most := ""
 	for v := range set[paxosSize] {
@@ -265,7 +265,7 @@ func paxos(set settings, say sayer) {
 		if most != "" {
 			text += fmt.Sprintf("; system.paxos has %s MiB on the node where it is largest", most)
 		}
-		say(holdfast.Good, "paxos", "%s", text)
+		say(driver.Good, "paxos", "%s", text)
 	}
 }
 
@@ -284,9 +284,9 @@ func timeouts(set settings, say sayer) {
 	}
 	switch {
 	case len(long) > 0:
-		say(holdfast.Warning, "timeouts", "%s: a node is taken for dead when it has not answered in %s. Set at most 2s", strings.Join(long, ", "), slow)
+		say(driver.Warning, "timeouts", "%s: a node is taken for dead when it has not answered in %s. Set at most 2s", strings.Join(long, ", "), slow)
 	case len(all) > 0:
-		say(holdfast.Good, "timeouts", "%s: less than the %s after which a node is taken for dead", strings.Join(all, ", "), slow)
+		say(driver.Good, "timeouts", "%s: less than the %s after which a node is taken for dead", strings.Join(all, ", "), slow)
 	}
 }
 
@@ -295,12 +295,12 @@ func (s *Store) repair(f facts, say sayer) {
 	const hints = 3 * time.Hour // for so long nodes keep what one that is down has missed
 	grace := time.Duration(f.gcGrace) * time.Second
 	if grace < hints {
-		say(holdfast.Warning, "repair", "gc_grace_seconds of %s is %d: rows that were swept may come back with old tokens. Set it to 864000", s.tables, f.gcGrace)
+		say(driver.Warning, "repair", "gc_grace_seconds of %s is %d: rows that were swept may come back with old tokens. Set it to 864000", s.tables, f.gcGrace)
 		return
 	}
 	text := fmt.Sprintf("%d hours", f.gcGrace/3600)
 	if f.gcGrace >= 2*86400 {
 		text = fmt.Sprintf("%d days", f.gcGrace/86400)
 	}
-	say(holdfast.Good, "repair", "gc_grace_seconds is %s: each node has to be repaired (nodetool repair) at least that often, which cannot be seen from here", text)
+	say(driver.Good, "repair", "gc_grace_seconds is %s: each node has to be repaired (nodetool repair) at least that often, which cannot be seen from here", text)
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 var levels = []string{"ok", "warn", "FAIL"}
@@ -59,7 +59,7 @@ func TestDiagnose(t *testing.T) {
 // What the cluster of the tests is not like.
 func TestDiagnoseOthers(t *testing.T) {
 	var lines []string
-	say := func(level holdfast.Level, subject, format string, args ...any) {
+	say := func(level driver.Level, subject, format string, args ...any) {
 		lines = append(lines, fmt.Sprintf("%s %s: %s", levels[level], subject, fmt.Sprintf(format, args...)))
 	}
 	s := &Store{tables: tables{"ks", defaultPrefix}}

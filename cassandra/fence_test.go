@@ -9,6 +9,7 @@ import (
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -30,7 +31,7 @@ func balance(t *testing.T, session *gocql.Session, table string) (balance, fence
 	return balance, fence
 }
 
-func client(t *testing.T, s holdfast.Store) *holdfast.Client {
+func client(t *testing.T, s driver.Store) *holdfast.Client {
 	t.Helper()
 	c, err := holdfast.New(s, nil)
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Glance reads at QUORUM: what was decided and told to somebody is seen, but not
+// staleLoad reads at QUORUM: what was decided and told to somebody is seen, but not
 // what was decided by a write that its coordinator did not live to complete.
 // All keys of a space are one statement.
-func (s *Store) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	bySpace := make(map[holdfast.Space][][]byte)
+func (s *Store) staleLoad(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+	bySpace := make(map[driver.Space][][]byte)
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
 			return nil, fmt.Errorf("cassandra: %w", err)
@@ -25,22 +25,22 @@ func (s *Store) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Rec
 		bySpace[k.Space] = append(bySpace[k.Space], []byte(k.Name))
 	}
 	type question struct {
-		space holdfast.Space
+		space driver.Space
 		names [][]byte
 	}
 	var questions []question
 	for space, names := range bySpace {
-		for part := range slices.Chunk(names, maxGlance) {
+		for part := range slices.Chunk(names, maxStale) {
 			questions = append(questions, question{space, part})
 		}
 	}
 	var mu sync.Mutex
-	found := make(map[holdfast.Key]holdfast.Record, len(keys))
+	found := make(map[driver.Key]driver.Record, len(keys))
 	for _, err := range s.calls.lane(keys).each(ctx, len(questions), func(i int) error {
 		q := questions[i]
 		var row []byte
 		if len(q.names) == 1 { // which has it in its memory
-			row = rowOf(holdfast.Key{Space: q.space, Name: string(q.names[0])})
+			row = rowOf(driver.Key{Space: q.space, Name: string(q.names[0])})
 		}
 		_, err := s.calls.send(ctx, row, s.text.glance, []any{int8(q.space), q.names}, func(ctx context.Context, cql *gocql.Query) error {
 			var space int8
@@ -49,7 +49,7 @@ func (s *Store) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Rec
 			iter := cql.IterContext(ctx)
 			for iter.Scan(&space, &name, &version, &value) {
 				mu.Lock()
-				found[holdfast.Key{Space: holdfast.Space(space), Name: string(name)}] = record(version, slices.Clone(value))
+				found[driver.Key{Space: driver.Space(space), Name: string(name)}] = record(version, slices.Clone(value))
 				mu.Unlock()
 			}
 			return iter.Close()
@@ -60,7 +60,7 @@ func (s *Store) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Rec
 			return nil, fmt.Errorf("cassandra: read: %w", err)
 		}
 	}
-	recs := make([]holdfast.Record, len(keys))
+	recs := make([]driver.Record, len(keys))
 	for i, k := range keys {
 		rec, ok := found[k]
 		if !ok {
@@ -71,14 +71,14 @@ func (s *Store) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Rec
 	return recs, nil
 }
 
-// maxGlance is how many rows one statement asks for.
-const maxGlance = 100
+// maxStale is how many rows one statement asks for.
+const maxStale = 100
 
 // listings keep, for each space, the rest of the names that Keys has found and
 // not given yet: rows are in no order, so the first page is read from all.
 type listings struct {
 	mu   sync.Mutex
-	rest map[holdfast.Space]listing
+	rest map[driver.Space]listing
 }
 
 type listing struct {
@@ -92,14 +92,14 @@ const listingLasts = time.Minute
 
 // Keys reads all rows for the first page; the next pages, asked for one after
 // the other, are of the same reading. Its cost grows with all that has a row.
-func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
 	l := &s.lists
 	l.mu.Lock()
 	page, ok := l.rest[space]
 	l.mu.Unlock()
 	if !ok || after == "" || page.after != after || time.Since(page.read) > listingLasts {
 		page = listing{read: time.Now()}
-		err := s.each(ctx, func(sp holdfast.Space, name string, version int64, value []byte, _ time.Time) {
+		err := s.each(ctx, func(sp driver.Space, name string, version int64, value []byte, _ time.Time) {
 			if sp == space && version > 0 && len(value) > 0 && name > after {
 				page.names = append(page.names, name)
 			}
@@ -115,7 +115,7 @@ func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.rest == nil {
-		l.rest = make(map[holdfast.Space]listing)
+		l.rest = make(map[driver.Space]listing)
 	}
 	if delete(l.rest, space); n > 0 {
 		page.after = names[n-1]
@@ -125,7 +125,7 @@ func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n 
 }
 
 // each reads all rows. written is when by the clock of its coordinator.
-func (s *Store) each(ctx context.Context, f func(space holdfast.Space, name string, version int64, value []byte, written time.Time)) error {
+func (s *Store) each(ctx context.Context, f func(space driver.Space, name string, version int64, value []byte, written time.Time)) error {
 	var page []byte
 	for {
 		type found struct {
@@ -153,7 +153,7 @@ func (s *Store) each(ctx context.Context, f func(space holdfast.Space, name stri
 		}
 		for _, r := range rows {
 			if r.space >= 0 {
-				f(holdfast.Space(r.space), string(r.name), r.version, r.value, time.UnixMicro(r.clock))
+				f(driver.Space(r.space), string(r.name), r.version, r.value, time.UnixMicro(r.clock))
 			}
 		}
 		if page = next; len(page) == 0 {

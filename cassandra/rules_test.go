@@ -14,6 +14,7 @@ import (
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A subject is a store behind a tap, and another one on the same table that
@@ -34,28 +35,28 @@ func tappedStore(t *testing.T, change func(*gocql.ClusterConfig)) *subject {
 
 // nameKey is a name for a test alone: of a table that was truncated the next round
 // of consensus may bring a row back.
-func nameKey(t *testing.T, name string) holdfast.Key {
-	return holdfast.Key{Space: holdfast.Names, Name: t.Name() + " " + name}
+func nameKey(t *testing.T, name string) driver.Key {
+	return driver.Key{Space: driver.Names, Name: t.Name() + " " + name}
 }
 
 // swap is one write.
-func swap(t *testing.T, s holdfast.Store, name string, old int64, value string) (holdfast.Outcome, error) {
+func swap(t *testing.T, s driver.Store, name string, old int64, value string) (driver.Outcome, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	return swapIn(ctx, s, nameKey(t, name), old, value)
 }
 
-func swapIn(ctx context.Context, s holdfast.Store, k holdfast.Key, old int64, value string) (holdfast.Outcome, error) {
-	outs, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: old, Value: []byte(value)}})
+func swapIn(ctx context.Context, s driver.Store, k driver.Key, old int64, value string) (driver.Outcome, error) {
+	outs, err := s.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: old, Value: []byte(value)}})
 	if err != nil {
-		return holdfast.Outcome{}, err
+		return driver.Outcome{}, err
 	}
 	return outs[0], outs[0].Err
 }
 
 // put is a write that has to win.
-func put(t *testing.T, s holdfast.Store, name string, old int64, value string) holdfast.Record {
+func put(t *testing.T, s driver.Store, name string, old int64, value string) driver.Record {
 	t.Helper()
 	out, err := swap(t, s, name, old, value)
 	if err != nil || !out.Won {
@@ -65,9 +66,9 @@ func put(t *testing.T, s holdfast.Store, name string, old int64, value string) h
 }
 
 // get is what stands.
-func get(t *testing.T, s holdfast.Store, name string) holdfast.Record {
+func get(t *testing.T, s driver.Store, name string) driver.Record {
 	t.Helper()
-	recs, err := s.Load(t.Context(), []holdfast.Key{nameKey(t, name)})
+	recs, err := s.Load(t.Context(), []driver.Key{nameKey(t, name)}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,9 +76,9 @@ func get(t *testing.T, s holdfast.Store, name string) holdfast.Record {
 }
 
 // swept wants the row of a name that holds nothing to go.
-func swept(t *testing.T, s holdfast.Store, name string) {
+func swept(t *testing.T, s driver.Store, name string) {
 	t.Helper()
-	if n, err := s.(holdfast.Sweeper).Sweep(t.Context(), 0); err != nil || n == 0 {
+	if n, err := s.Sweep(t.Context(), 0); err != nil || n == 0 {
 		t.Errorf("%d rows are swept, %v", n, err)
 	}
 	if rec := get(t, s, name); rec.Version != 0 {
@@ -120,7 +121,7 @@ func TestP20WriteTimeoutIsUnknown(t *testing.T) {
 			t.Parallel()
 			s := tappedStore(t, nil)
 			s.tap.set(once("insert", f))
-			first := put(t, s, "x", holdfast.IfEmpty, "one")
+			first := put(t, s, "x", driver.IfEmpty, "one")
 			s.stands(t, "x", "one", first.Version)
 			s.tap.set(once("update", f))
 			second := put(t, s, "x", first.Version, "two")
@@ -128,7 +129,7 @@ func TestP20WriteTimeoutIsUnknown(t *testing.T) {
 			s.tap.set(once("update", f))
 			third := put(t, s, "x", second.Version, "")
 			s.tap.set(once("update", f))
-			last := put(t, s, "x", holdfast.IfEmpty, "three")
+			last := put(t, s, "x", driver.IfEmpty, "three")
 			if last.Version <= third.Version {
 				t.Errorf("version %d after %d", last.Version, third.Version)
 			}
@@ -144,9 +145,9 @@ func TestLostAnswer(t *testing.T) {
 	for _, f := range []fate{cut, lost} {
 		name := fmt.Sprint(f)
 		s.tap.set(once("insert", f))
-		rec := put(t, s, name, holdfast.IfEmpty, "one")
+		rec := put(t, s, name, driver.IfEmpty, "one")
 		s.stands(t, name, "one", rec.Version)
-		for i, old := range []int64{0, 0, holdfast.IfEmpty} {
+		for i, old := range []int64{0, 0, driver.IfEmpty} {
 			s.tap.set(once("update", f))
 			value := []string{"two", "", "three"}[i]
 			if old == 0 {
@@ -177,7 +178,7 @@ func TestTakenAndSweptIsUnknown(t *testing.T) {
 		}
 		return pass
 	})
-	if out, err := swap(t, s, "x", holdfast.IfEmpty, "one"); !errors.Is(err, errUnknown) {
+	if out, err := swap(t, s, "x", driver.IfEmpty, "one"); !errors.Is(err, errUnknown) {
 		t.Errorf("got %+v, %v, want that it is unknown", out, err)
 	}
 }
@@ -195,7 +196,7 @@ func (stubborn) GetRetryType(err error) gocql.RetryType { return gocql.Retry }
 func TestFollowedSinceIsUnknown(t *testing.T) {
 	t.Parallel()
 	s := tappedStore(t, retrying)
-	first := put(t, s, "x", holdfast.IfEmpty, "one")
+	first := put(t, s, "x", driver.IfEmpty, "one")
 	for _, f := range []fate{cut, timedOut} {
 		var n atomic.Int64
 		s.tap.set(func(c *call) fate {
@@ -224,8 +225,8 @@ func TestFollowedSinceIsUnknown(t *testing.T) {
 func TestFollowedInsteadIsLost(t *testing.T) {
 	t.Parallel()
 	s := tappedStore(t, nil)
-	first := put(t, s, "x", holdfast.IfEmpty, "one")
-	var second holdfast.Record
+	first := put(t, s, "x", driver.IfEmpty, "one")
+	var second driver.Record
 	var n atomic.Int64
 	s.tap.set(func(c *call) fate {
 		switch {
@@ -268,15 +269,15 @@ func TestLateStatements(t *testing.T) {
 		}
 	}
 
-	rec := put(t, s, "x", holdfast.IfEmpty, "one")
+	rec := put(t, s, "x", driver.IfEmpty, "one")
 	rec = put(t, s, "x", rec.Version, "")
 	send := late("update", 1) // a take of an empty row
-	rec = put(t, s, "x", holdfast.IfEmpty, "two")
+	rec = put(t, s, "x", driver.IfEmpty, "two")
 	rec = put(t, s, "x", rec.Version, "")
 	send()
 	s.stands(t, "x", "", rec.Version)
 
-	rec = put(t, s, "x", holdfast.IfEmpty, "three")
+	rec = put(t, s, "x", driver.IfEmpty, "three")
 	send = late("update", 1)
 	rec = put(t, s, "x", rec.Version, "four")
 	rec = put(t, s, "x", rec.Version, "five")
@@ -284,7 +285,7 @@ func TestLateStatements(t *testing.T) {
 	s.stands(t, "x", "five", rec.Version)
 
 	send = late("update", 2) // the fill of a placeholder
-	rec = put(t, s, "y", holdfast.IfEmpty, "one")
+	rec = put(t, s, "y", driver.IfEmpty, "one")
 	put(t, s, "y", rec.Version, "")
 	swept(t, s.other, "y")
 	send()
@@ -306,7 +307,7 @@ func TestLateFill(t *testing.T) {
 		}
 		return pass
 	})
-	rec := put(t, s, "x", holdfast.IfEmpty, "old")
+	rec := put(t, s, "x", driver.IfEmpty, "old")
 	put(t, s, "x", rec.Version, "")
 	swept(t, s.other, "x")
 	fills.Store(0)
@@ -316,7 +317,7 @@ func TestLateFill(t *testing.T) {
 		}
 		return pass
 	})
-	next := put(t, s, "x", holdfast.IfEmpty, "new")
+	next := put(t, s, "x", driver.IfEmpty, "new")
 	if next.Version <= rec.Version {
 		t.Errorf("version %d after %d", next.Version, rec.Version)
 	}
@@ -341,7 +342,7 @@ func TestFloorIsReadAfterThePlaceholder(t *testing.T) {
 		}
 		return pass
 	})
-	if rec := put(t, s, "x", holdfast.IfEmpty, "new"); rec.Version <= high {
+	if rec := put(t, s, "x", driver.IfEmpty, "new"); rec.Version <= high {
 		t.Errorf("version %d, want more than %d, which was swept", rec.Version, high)
 	}
 }
@@ -368,7 +369,7 @@ func TestNoFloor(t *testing.T) {
 	t.Parallel()
 	s := tappedStore(t, nil)
 	exec(t, s.other.session, s.tables.expand(`delete from {records} where space = -1 and name = 0x00 if exists`))
-	if out, err := swap(t, s, "x", holdfast.IfEmpty, "one"); !errors.Is(err, errNoFloor) {
+	if out, err := swap(t, s, "x", driver.IfEmpty, "one"); !errors.Is(err, errNoFloor) {
 		t.Errorf("got %+v, %v, want %v", out, err, errNoFloor)
 	}
 }
@@ -377,13 +378,13 @@ func TestNoFloor(t *testing.T) {
 func TestSweepSparesWhatIsTaken(t *testing.T) {
 	t.Parallel()
 	s := tappedStore(t, nil)
-	rec := put(t, s, "x", holdfast.IfEmpty, "one")
+	rec := put(t, s, "x", driver.IfEmpty, "one")
 	put(t, s, "x", rec.Version, "")
-	var taken holdfast.Record
+	var taken driver.Record
 	var done sync.Once
 	s.tap.set(func(c *call) fate {
 		if c.is("delete") && string(c.values[1]) == nameKey(t, "x").Name {
-			done.Do(func() { taken = put(t, s.other, "x", holdfast.IfEmpty, "two") })
+			done.Do(func() { taken = put(t, s.other, "x", driver.IfEmpty, "two") })
 		}
 		return pass
 	})
@@ -402,7 +403,7 @@ func TestVersionsOutrunTheClock(t *testing.T) {
 	s := tappedStore(t, nil)
 	high := time.Now().UnixMicro() + hour
 	s.row(t, "x", high, "")
-	rec := put(t, s, "x", holdfast.IfEmpty, "one")
+	rec := put(t, s, "x", driver.IfEmpty, "one")
 	if rec.Version <= high {
 		t.Errorf("taken as version %d over %d", rec.Version, high)
 	}
@@ -430,11 +431,11 @@ func TestX15LightweightTransactionsOnly(t *testing.T) {
 				serial, quorum = gocql.LocalSerial, gocql.LocalQuorum
 			}
 			s.tap.set(nil)
-			rec := put(t, s, "x", holdfast.IfEmpty, "one")
+			rec := put(t, s, "x", driver.IfEmpty, "one")
 			rec = put(t, s, "x", rec.Version, "two")
 			put(t, s, "x", rec.Version, "")
 			get(t, s, "x")
-			if _, err := s.Glance(t.Context(), []holdfast.Key{nameKey(t, "x"), nameKey(t, "y")}); err != nil {
+			if _, err := s.Load(t.Context(), []driver.Key{nameKey(t, "x"), nameKey(t, "y")}, driver.Stale); err != nil {
 				t.Fatal(err)
 			}
 			swept(t, s, "x")
@@ -488,7 +489,7 @@ func TestOneCoordinator(t *testing.T) {
 		name := fmt.Sprint(i)
 		s.tap.set(nil)
 		p.set(nil)
-		rec := put(t, s, name, holdfast.IfEmpty, "one")
+		rec := put(t, s, name, driver.IfEmpty, "one")
 		rec = put(t, two, name, rec.Version, "two")
 		put(t, s, name, rec.Version, "three")
 		get(t, two, name)
@@ -509,7 +510,7 @@ func TestOneCoordinator(t *testing.T) {
 func TestDeafCoordinator(t *testing.T) {
 	t.Parallel()
 	s := tappedStore(t, nil)
-	rec := put(t, s, "x", holdfast.IfEmpty, "0")
+	rec := put(t, s, "x", driver.IfEmpty, "0")
 	var mu sync.Mutex
 	deaf := ""
 	s.tap.set(func(c *call) fate {
@@ -548,7 +549,7 @@ func TestDeafCoordinator(t *testing.T) {
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	s := tappedStore(t, nil)
-	first := put(t, s, "x", holdfast.IfEmpty, "one")
+	first := put(t, s, "x", driver.IfEmpty, "one")
 	var n atomic.Int64
 	s.tap.set(func(c *call) fate {
 		if c.is("update") && n.Add(1) <= 6 {
@@ -570,7 +571,7 @@ func TestBusy(t *testing.T) {
 func TestDriverDoesNotRetry(t *testing.T) {
 	t.Parallel()
 	s := tappedStore(t, retrying)
-	rec := put(t, s, "x", holdfast.IfEmpty, "one")
+	rec := put(t, s, "x", driver.IfEmpty, "one")
 	s.tap.set(func(*call) fate { return failed })
 	if out, err := swap(t, s, "x", rec.Version, "two"); err == nil {
 		t.Errorf("got %+v, want an error", out)
@@ -606,7 +607,7 @@ func TestLanes(t *testing.T) {
 	full, more, end := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var n atomic.Int64
 	s.tap.set(func(c *call) fate {
-		if len(c.values) > 4 && c.values[4][0] == byte(holdfast.Sessions) || len(c.values) < 5 && c.values[0][0] == byte(holdfast.Sessions) {
+		if len(c.values) > 4 && c.values[4][0] == byte(driver.Sessions) || len(c.values) < 5 && c.values[0][0] == byte(driver.Sessions) {
 			return pass
 		}
 		switch n.Add(1) {
@@ -618,9 +619,9 @@ func TestLanes(t *testing.T) {
 		<-end
 		return pass
 	})
-	writes := make([]holdfast.Write, maxCalls+4)
+	writes := make([]driver.Write, maxCalls+4)
 	for i := range writes {
-		writes[i] = holdfast.Write{Key: nameKey(t, fmt.Sprint(i)), Old: 5, Value: []byte("x")}
+		writes[i] = driver.Write{Key: nameKey(t, fmt.Sprint(i)), Old: 5, Value: []byte("x")}
 	}
 	answered := make(chan error, 1)
 	go func() {
@@ -634,7 +635,7 @@ func TestLanes(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	out, err := swapIn(ctx, s, holdfast.Key{Space: holdfast.Sessions, Name: "beat"}, 5, "x")
+	out, err := swapIn(ctx, s, driver.Key{Space: driver.Sessions, Name: "beat"}, 5, "x")
 	if err != nil || out.Won {
 		t.Errorf("a heartbeat: %+v, %v, want to be told that there is nothing", out, err)
 	}

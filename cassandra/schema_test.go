@@ -7,7 +7,7 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 func TestSchemaText(t *testing.T) {
@@ -64,7 +64,7 @@ func TestMigrate(t *testing.T) {
 	if err := store.raise(t.Context(), 4711); err != nil {
 		t.Fatal(err)
 	}
-	out, err := store.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1")}})
+	out, err := store.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Name: "a"}, Old: driver.IfEmpty, Value: []byte("1")}})
 	if err != nil || !out[0].Won {
 		t.Fatalf("%+v, error %v", out, err)
 	}
@@ -77,7 +77,7 @@ func TestMigrate(t *testing.T) {
 	if v, err := store.floor(t.Context()); err != nil || v != 4711 {
 		t.Errorf("the floor is %d, error %v", v, err)
 	}
-	if recs, err := store.Load(t.Context(), []holdfast.Key{{Name: "a"}}); err != nil || string(recs[0].Value) != "1" {
+	if recs, err := store.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); err != nil || string(recs[0].Value) != "1" {
 		t.Errorf("%+v, error %v", recs, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/state"
 )
 
@@ -27,7 +28,7 @@ func TestState(t *testing.T) {
 	t.Cleanup(func() { cache.Close() })
 	var value, ended, fills, asked atomic.Int64
 	value.Store(1)
-	process := func(s holdfast.Store) *state.State {
+	process := func(s driver.Store) *state.State {
 		c, err := holdfast.New(s, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A key that was once written keeps its row, which has
@@ -66,14 +67,20 @@ func newStatements(t tables) statements {
 // nowhere is a version that no record follows.
 const nowhere = math.MinInt64
 
-// Load reads each record by a round of consensus.
-func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+// Traits implements driver.Store: a fresh read is a round of consensus.
+func (s *Store) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
+
+// Load reads each record by a round of consensus, or at QUORUM for a stale read.
+func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if how == driver.Stale {
+		return s.staleLoad(ctx, keys)
+	}
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
 			return nil, fmt.Errorf("cassandra: %w", err)
 		}
 	}
-	recs := make([]holdfast.Record, len(keys))
+	recs := make([]driver.Record, len(keys))
 	began := time.Now()
 	for _, err := range s.calls.lane(keys).each(ctx, len(keys), func(i int) (err error) {
 		recs[i], err = s.loadOne(ctx, keys[i])
@@ -87,16 +94,16 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 }
 
 // lane is the one for heartbeats if all keys are sessions.
-func (c *calls) lane(keys []holdfast.Key) lane {
+func (c *calls) lane(keys []driver.Key) lane {
 	for _, k := range keys {
-		if k.Space != holdfast.Sessions {
+		if k.Space != driver.Sessions {
 			return c.names
 		}
 	}
 	return c.beats
 }
 
-func (s *Store) loadOne(ctx context.Context, k holdfast.Key) (holdfast.Record, error) {
+func (s *Store) loadOne(ctx context.Context, k driver.Key) (driver.Record, error) {
 	var version int64
 	var value []byte
 	_, err := s.calls.send(ctx, rowOf(k), s.text.load, []any{int8(k.Space), []byte(k.Name)}, func(ctx context.Context, q *gocql.Query) error {
@@ -111,36 +118,36 @@ func (s *Store) loadOne(ctx context.Context, k holdfast.Key) (holdfast.Record, e
 }
 
 // record is what a row means; a placeholder means none.
-func record(version int64, value []byte) holdfast.Record {
+func record(version int64, value []byte) driver.Record {
 	if version <= 0 {
-		return holdfast.Record{Age: -1}
+		return driver.Record{Age: -1}
 	}
 	if len(value) == 0 {
 		value = nil
 	}
-	return holdfast.Record{Version: version, Value: value, Age: -1}
+	return driver.Record{Version: version, Value: value, Age: -1}
 }
 
 // rowOf is what the coordinator of a row is chosen by.
-func rowOf(k holdfast.Key) []byte { return append([]byte{byte(k.Space)}, k.Name...) }
+func rowOf(k driver.Key) []byte { return append([]byte{byte(k.Space)}, k.Name...) }
 
 // CompareAndSwap carries out each write by a lightweight transaction of its own.
-func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	keys := make([]holdfast.Key, len(writes))
+func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	keys := make([]driver.Key, len(writes))
 	for i, w := range writes {
 		if err := w.Check(); err != nil {
 			return nil, fmt.Errorf("cassandra: %w", err)
 		}
 		keys[i] = w.Key
 	}
-	outs := make([]holdfast.Outcome, len(writes))
+	outs := make([]driver.Outcome, len(writes))
 	failed := 0
 	for i, err := range s.calls.lane(keys).each(ctx, len(writes), func(i int) (err error) {
 		outs[i], err = s.write(ctx, writes[i])
 		return err
 	}) {
 		if err != nil {
-			outs[i] = holdfast.Outcome{Err: fmt.Errorf("cassandra: write of %s %q: %w", keys[i].Space, keys[i].Name, err)}
+			outs[i] = driver.Outcome{Err: fmt.Errorf("cassandra: write of %s %q: %w", keys[i].Space, keys[i].Name, err)}
 			failed++
 		}
 	}
@@ -157,7 +164,7 @@ type row struct {
 	value, attempt   []byte
 }
 
-func (r row) record() holdfast.Record { return record(r.version, r.value) }
+func (r row) record() driver.Record { return record(r.version, r.value) }
 
 // errUnknown: a write may have been carried out, or may be yet.
 var errUnknown = errors.New("its outcome is not known")
@@ -165,19 +172,19 @@ var errUnknown = errors.New("its outcome is not known")
 // An attempt is one write on its way to an answer.
 type attempt struct {
 	s       *Store
-	w       holdfast.Write
+	w       driver.Write
 	id      []byte
 	unknown bool // a statement of it may have been carried out without our knowing
 }
 
-func (s *Store) write(ctx context.Context, w holdfast.Write) (holdfast.Outcome, error) {
+func (s *Store) write(ctx context.Context, w driver.Write) (driver.Outcome, error) {
 	a := &attempt{s: s, w: w, id: random()}
 	switch {
-	case w.Old == holdfast.IfEmpty:
+	case w.Old == driver.IfEmpty:
 		return a.take(ctx)
 	case w.Old <= 0 || w.Old == math.MaxInt64: // nothing has, or is followed by, such a version
 		rec, err := s.loadOne(ctx, w.Key)
-		return holdfast.Outcome{Record: rec}, err
+		return driver.Outcome{Record: rec}, err
 	}
 	out, _, err := a.follow(ctx, w.Old, max(w.Old+1, time.Now().UnixMicro()))
 	return out, err
@@ -191,29 +198,29 @@ func random() []byte {
 
 // follow writes the value as a version that follows old. A loser is told the row
 // that it met.
-func (a *attempt) follow(ctx context.Context, old, version int64) (holdfast.Outcome, row, error) {
+func (a *attempt) follow(ctx context.Context, old, version int64) (driver.Outcome, row, error) {
 	met, applied, err := a.transact(ctx, a.s.text.follow, version, old, old, a.id, int64(nowhere), a.id)
 	if err != nil {
-		return holdfast.Outcome{}, met, err
+		return driver.Outcome{}, met, err
 	}
 	return a.settle(met, applied, old, version)
 }
 
 // settle tells what became of a write that met a row.
-func (a *attempt) settle(met row, applied bool, old, version int64) (holdfast.Outcome, row, error) {
+func (a *attempt) settle(met row, applied bool, old, version int64) (driver.Outcome, row, error) {
 	switch {
 	case applied:
 		return a.won(version), met, nil
 	case met.there && bytes.Equal(met.attempt, a.id):
 		return a.won(met.version), met, nil // an earlier statement of ours was
 	case !a.unknown, met.there && old != 0 && met.follows == old:
-		return holdfast.Outcome{Record: met.record()}, met, nil // another has followed it
+		return driver.Outcome{Record: met.record()}, met, nil // another has followed it
 	}
-	return holdfast.Outcome{}, met, fmt.Errorf("%w: %w", errUnknown, holdfast.ErrBusy) // ours may have been, and been followed since
+	return driver.Outcome{}, met, fmt.Errorf("%w: %w", errUnknown, holdfast.ErrBusy) // ours may have been, and been followed since
 }
 
-func (a *attempt) won(version int64) holdfast.Outcome {
-	return holdfast.Outcome{Won: true, Record: record(version, a.w.Value)}
+func (a *attempt) won(version int64) driver.Outcome {
+	return driver.Outcome{Won: true, Record: record(version, a.w.Value)}
 }
 
 // transact sends a conditional update until it is answered. follows is what the
@@ -260,17 +267,17 @@ func scan(ctx context.Context, q *gocql.Query) (met row, applied bool, err error
 
 // take writes the value if the key holds nothing, whatever its version. Names
 // mostly have a row, and sessions have none before their first record.
-func (a *attempt) take(ctx context.Context) (out holdfast.Outcome, err error) {
+func (a *attempt) take(ctx context.Context) (out driver.Outcome, err error) {
 	now := time.Now().UnixMicro()
 	var met row
 	var applied bool
-	if a.w.Key.Space != holdfast.Sessions {
+	if a.w.Key.Space != driver.Sessions {
 		met, applied, err = a.transact(ctx, a.s.text.take, now, -1, now, a.id, int64(nowhere))
 	}
 	for try := 0; ; try++ {
 		switch {
 		case err != nil:
-			return holdfast.Outcome{}, err
+			return driver.Outcome{}, err
 		case applied, a.unknown, len(met.value) > 0:
 			out, _, err = a.settle(met, applied, 0, now)
 			return out, err
@@ -298,7 +305,7 @@ func (a *attempt) take(ctx context.Context) (out holdfast.Outcome, err error) {
 			}
 		}
 		if try > 50 {
-			return holdfast.Outcome{}, fmt.Errorf("%w: no end of writes by others", holdfast.ErrBusy)
+			return driver.Outcome{}, fmt.Errorf("%w: no end of writes by others", holdfast.ErrBusy)
 		}
 	}
 }

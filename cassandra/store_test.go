@@ -16,7 +16,7 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
@@ -183,7 +183,7 @@ func lent(t testing.TB, opts *Options) *Options {
 // reopener is a store whose table a test can open once more.
 type reopener struct{ *Store }
 
-func (r reopener) Reopen(t *testing.T) holdfast.Store {
+func (r reopener) Reopen(t *testing.T) driver.Store {
 	return reopener{open(t, shared.another, &r.opts)}
 }
 
@@ -212,7 +212,7 @@ func apart(t testing.TB) within {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) holdfast.Store {
+	storetest.Run(t, func(t *testing.T) driver.Store {
 		session, _ := keyspace(t)
 		switch name := strings.TrimPrefix(t.Name(), "TestStore/"); name {
 		case "strange_keys", "sweep", "sweep_by_age", "sweep_and_write_again", "sweep_against_writers", "two_handles_sweep": // they need the whole of it
@@ -224,7 +224,7 @@ func TestStore(t *testing.T) {
 
 func TestClients(t *testing.T) {
 	t.Parallel()
-	storetest.RunClientsSlowly(t, func(t *testing.T) holdfast.Store {
+	storetest.RunClientsSlowly(t, func(t *testing.T) driver.Store {
 		if session, _ := keyspace(t); t.Name() == "TestClients/sweep_after_crashes" {
 			return reopener{open(t, session, emptyTable(t))}
 		}
@@ -238,33 +238,29 @@ type within struct {
 	prefix string
 }
 
-func (w within) key(k holdfast.Key) holdfast.Key {
+func (w within) key(k driver.Key) driver.Key {
 	name := w.prefix + k.Name
 	if k.Check() != nil {
 		name = k.Name // for the store to say so
 	} else if len(name) > 255 { // not found by Keys, then
 		name = w.prefix + fmt.Sprintf("%x", sha256.Sum256([]byte(k.Name)))
 	}
-	return holdfast.Key{Space: k.Space, Name: name}
+	return driver.Key{Space: k.Space, Name: name}
 }
 
-func (w within) keys(keys []holdfast.Key) []holdfast.Key {
-	var own []holdfast.Key
+func (w within) keys(keys []driver.Key) []driver.Key {
+	var own []driver.Key
 	for _, k := range keys {
 		own = append(own, w.key(k))
 	}
 	return own
 }
 
-func (w within) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	return w.Store.Load(ctx, w.keys(keys))
+func (w within) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	return w.Store.Load(ctx, w.keys(keys), how)
 }
 
-func (w within) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	return w.Store.Glance(ctx, w.keys(keys))
-}
-
-func (w within) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (w within) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	writes = slices.Clone(writes)
 	for i := range writes {
 		writes[i].Key = w.key(writes[i].Key)
@@ -272,7 +268,7 @@ func (w within) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 	return w.Store.CompareAndSwap(ctx, writes)
 }
 
-func (w within) Keys(ctx context.Context, space holdfast.Space, after string, n int) (own []string, err error) {
+func (w within) Keys(ctx context.Context, space driver.Space, after string, n int) (own []string, err error) {
 	names, err := w.Store.Keys(ctx, space, w.prefix+after, n)
 	for _, name := range names {
 		if rest, ok := strings.CutPrefix(name, w.prefix); ok {
@@ -282,7 +278,7 @@ func (w within) Keys(ctx context.Context, space holdfast.Space, after string, n 
 	return own, err
 }
 
-func (w within) Reopen(t *testing.T) holdfast.Store {
+func (w within) Reopen(t *testing.T) driver.Store {
 	return within{open(t, shared.another, &w.opts), w.prefix}
 }
 

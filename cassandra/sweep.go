@@ -8,7 +8,7 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // errNoFloor: the row that keeps versions growing over sweeps is gone.
@@ -52,15 +52,15 @@ func (s *Store) raise(ctx context.Context, version int64) error {
 // that; if not, rows go earlier or later, and nothing else happens.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	type empty struct {
-		key     holdfast.Key
+		key     driver.Key
 		version int64
 	}
 	var rows []empty
 	var highest int64
 	began := time.Now()
-	err = s.each(ctx, func(space holdfast.Space, name string, version int64, value []byte, written time.Time) {
+	err = s.each(ctx, func(space driver.Space, name string, version int64, value []byte, written time.Time) {
 		if len(value) == 0 && began.Sub(written) >= idle {
-			rows = append(rows, empty{holdfast.Key{Space: space, Name: name}, version})
+			rows = append(rows, empty{driver.Key{Space: space, Name: name}, version})
 			highest = max(highest, version)
 		}
 	})

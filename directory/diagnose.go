@@ -9,18 +9,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
 )
 
-// Diagnose implements holdfast.Diagnoser. It writes a file, and removes it.
-func (s *Store) Diagnose(ctx context.Context) ([]holdfast.Finding, error) {
-	return do(ctx, s, s.calls, func() ([]holdfast.Finding, error) { return s.diagnose(ctx) })
+// Diagnose implements driver.Diagnoser. It writes a file, and removes it.
+func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
+	return do(ctx, s, s.calls, func() ([]driver.Finding, error) { return s.diagnose(ctx) })
 }
 
-func (s *Store) diagnose(ctx context.Context) (findings []holdfast.Finding, err error) {
-	say := func(l holdfast.Level, subject, format string, args ...any) {
-		findings = append(findings, holdfast.Finding{Level: l, Subject: subject, Text: fmt.Sprintf(format, args...)})
+func (s *Store) diagnose(ctx context.Context) (findings []driver.Finding, err error) {
+	say := func(l driver.Level, subject, format string, args ...any) {
+		findings = append(findings, driver.Finding{Level: l, Subject: subject, Text: fmt.Sprintf(format, args...)})
 	}
 	if err := s.verify(); err != nil {
 		return findings, err
@@ -28,17 +28,17 @@ func (s *Store) diagnose(ctx context.Context) (findings []holdfast.Finding, err 
 	network := filesystem.Network(s.path)
 	switch {
 	case filesystem.Overlay(s.path):
-		say(holdfast.Warning, "file system", "%s is seen through an overlay: the host and other containers have files of their own in its place, and could be given a lock that is held here; mount a directory into all that are to share locks", s.path)
+		say(driver.Warning, "file system", "%s is seen through an overlay: the host and other containers have files of their own in its place, and could be given a lock that is held here; mount a directory into all that are to share locks", s.path)
 	case s.local && filesystem.Volatile(s.path):
-		say(holdfast.Warning, "file system", "%s is in memory: after a restart of this host all is gone, and a token may repeat", s.path)
+		say(driver.Warning, "file system", "%s is in memory: after a restart of this host all is gone, and a token may repeat", s.path)
 	case s.local:
-		say(holdfast.Good, "file system", "%s is on a disk of this host", s.path)
+		say(driver.Good, "file system", "%s is on a disk of this host", s.path)
 	case network == "nfs":
-		say(holdfast.Good, "file system", "%s is on nfs", s.path)
+		say(driver.Good, "file system", "%s is on nfs", s.path)
 	case network != "":
-		say(holdfast.Warning, "file system", "%s is on %s: a rename has to be atomic there for all hosts, which is its maker's to promise", s.path, network)
+		say(driver.Warning, "file system", "%s is on %s: a rename has to be atomic there for all hosts, which is its maker's to promise", s.path, network)
 	default:
-		say(holdfast.Warning, "file system", "%s is on a file system that we do not know: a rename has to be atomic there for all hosts", s.path)
+		say(driver.Warning, "file system", "%s is on a file system that we do not know: a rename has to be atomic there for all hosts", s.path)
 	}
 	began := time.Now()
 	name := path.Join(scratch, rand.Text())
@@ -50,18 +50,18 @@ func (s *Store) diagnose(ctx context.Context) (findings []holdfast.Finding, err 
 	}
 	switch {
 	case err != nil:
-		say(holdfast.Failure, "durability", "nothing can be written: %v", err)
+		say(driver.Failure, "durability", "nothing can be written: %v", err)
 	case s.local:
-		say(holdfast.Good, "durability", "a file is on disk after %s", took.Round(100*time.Microsecond))
+		say(driver.Good, "durability", "a file is on disk after %s", took.Round(100*time.Microsecond))
 	default:
-		say(holdfast.Good, "durability", "a file is on disk after %s, if its server says the truth (NFS: exported with sync; with async locks are lost when it crashes)", took.Round(100*time.Microsecond))
+		say(driver.Good, "durability", "a file is on disk after %s, if its server says the truth (NFS: exported with sync; with async locks are lost when it crashes)", took.Round(100*time.Microsecond))
 	}
 	if !s.timed {
-		say(holdfast.Warning, "clock", "files may have their times from each host's own clock: who comes late waits a whole TTL for the dead; if all times are of one clock, accept them: dir:…?allow=%s", FileTimes)
+		say(driver.Warning, "clock", "files may have their times from each host's own clock: who comes late waits a whole TTL for the dead; if all times are of one clock, accept them: dir:…?allow=%s", FileTimes)
 	} else if now, err := s.probe.now(s); err != nil {
-		say(holdfast.Warning, "clock", "the time of a file cannot be set: who comes late waits a whole TTL for the dead: %v", err)
+		say(driver.Warning, "clock", "the time of a file cannot be set: who comes late waits a whole TTL for the dead: %v", err)
 	} else if off := time.Until(time.UnixMicro(now)); off.Abs() > time.Second {
-		say(holdfast.Good, "clock", "that of the files is %s off ours, and nothing rests on ours", off.Round(time.Second))
+		say(driver.Good, "clock", "that of the files is %s off ours, and nothing rests on ours", off.Round(time.Second))
 	}
 	options := filesystem.Options(s.path)
 	fresh := slices.Contains(options, "noac") || slices.Contains(options, "actimeo=0") || slices.Contains(options, "lookupcache=none") && slices.ContainsFunc(options, func(o string) bool {
@@ -69,11 +69,11 @@ func (s *Store) diagnose(ctx context.Context) (findings []holdfast.Finding, err 
 	})
 	switch {
 	case s.local && watchable:
-		say(holdfast.Good, "wake-ups", "the kernel tells waiters of this host")
+		say(driver.Good, "wake-ups", "the kernel tells waiters of this host")
 	case network == "nfs" && !fresh:
-		say(holdfast.Warning, "wake-ups", "waiters poll, and this mount (%s) may show them changes up to a minute late; safe, but slow: mount it with lookupcache=none,acdirmin=0,acdirmax=1, or noac", strings.Join(options, ","))
+		say(driver.Warning, "wake-ups", "waiters poll, and this mount (%s) may show them changes up to a minute late; safe, but slow: mount it with lookupcache=none,acdirmin=0,acdirmax=1, or noac", strings.Join(options, ","))
 	default:
-		say(holdfast.Warning, "wake-ups", "waiters poll: a hand-over takes as long as another host's change needs to be seen")
+		say(driver.Warning, "wake-ups", "waiters poll: a hand-over takes as long as another host's change needs to be seen")
 	}
 	for _, space := range spaces {
 		keys, _, err := s.spaceDir(space)
@@ -83,7 +83,7 @@ func (s *Store) diagnose(ctx context.Context) (findings []holdfast.Finding, err 
 		for _, at := range keys {
 			f, err := s.lookAt(ctx, at)
 			if err != nil {
-				say(holdfast.Failure, "records", "%v: nobody can use this name; restore the file, or if nobody holds it remove %s and the file", err, path.Join(s.path, at))
+				say(driver.Failure, "records", "%v: nobody can use this name; restore the file, or if nobody holds it remove %s and the file", err, path.Join(s.path, at))
 				continue
 			}
 			f.close()

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/mounts"
 )
 
@@ -31,7 +31,7 @@ func TestDiagnoseOverlay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range findings {
-		if f.Subject == "file system" && f.Level == holdfast.Warning && strings.Contains(f.Text, "overlay") {
+		if f.Subject == "file system" && f.Level == driver.Warning && strings.Contains(f.Text, "overlay") {
 			return
 		}
 	}

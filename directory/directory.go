@@ -13,12 +13,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/clock"
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
 )
 
-// A Store keeps records as files in a directory. It is a holdfast.Store,
+// A Store keeps records as files in a directory. It is a driver.Store,
 // Watcher, Sweeper and Diagnoser, and safe for any number of goroutines.
 //
 // Ages are measured by the clock of whoever serves the files, never by ours; see
@@ -41,10 +41,9 @@ type Store struct {
 }
 
 var (
-	_ holdfast.Store     = (*Store)(nil)
-	_ holdfast.Watcher   = (*Store)(nil)
-	_ holdfast.Sweeper   = (*Store)(nil)
-	_ holdfast.Diagnoser = (*Store)(nil)
+	_ driver.Store     = (*Store)(nil)
+	_ driver.Watcher   = (*Store)(nil)
+	_ driver.Diagnoser = (*Store)(nil)
 )
 
 // What is in the directory.
@@ -202,16 +201,16 @@ func (s *Store) Close() error {
 	return s.root.Close()
 }
 
-// Load implements holdfast.Store.
-func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+// Load implements driver.Store.
+func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
 			return nil, fmt.Errorf("directory: load: %w", err)
 		}
 	}
 	keys = slices.Clone(keys)
-	records, err := do(ctx, s, s.calls, func() ([]holdfast.Record, error) {
-		records := make([]holdfast.Record, len(keys))
+	records, err := do(ctx, s, s.calls, func() ([]driver.Record, error) {
+		records := make([]driver.Record, len(keys))
 		age := s.ages()
 		return records, each(len(keys), func(i int) error {
 			f, err := s.look(ctx, keys[i])
@@ -228,11 +227,11 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 	return records, nil
 }
 
-// CompareAndSwap implements holdfast.Store. The writes of a call are made side
+// CompareAndSwap implements driver.Store. The writes of a call are made side
 // by side, each on its own.
-func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	own := slices.Clone(writes) // a call that was given up may still be at it
-	seen := make(map[holdfast.Key]bool, len(own))
+	seen := make(map[driver.Key]bool, len(own))
 	l := s.beats
 	for i, w := range own {
 		if err := w.Check(); err != nil {
@@ -243,12 +242,12 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 		}
 		seen[w.Key] = true
 		own[i].Value = slices.Clone(w.Value)
-		if w.Key.Space != holdfast.Sessions {
+		if w.Key.Space != driver.Sessions {
 			l = s.calls
 		}
 	}
-	outcomes, err := do(ctx, s, l, func() ([]holdfast.Outcome, error) {
-		outcomes := make([]holdfast.Outcome, len(own))
+	outcomes, err := do(ctx, s, l, func() ([]driver.Outcome, error) {
+		outcomes := make([]driver.Outcome, len(own))
 		age := sync.OnceValue(s.ages)
 		return outcomes, each(len(own), func(i int) (err error) {
 			outcomes[i], err = s.swap(ctx, own[i], age)

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A found is the newest version of a key that could be read. Who can open a
@@ -38,11 +38,11 @@ func (f *found) close() {
 
 func (f *found) empty() bool { return len(f.value) == 0 }
 
-func (f *found) record(age func(int64) time.Duration) holdfast.Record {
+func (f *found) record(age func(int64) time.Duration) driver.Record {
 	if f.version == 0 {
-		return holdfast.Record{}
+		return driver.Record{}
 	}
-	r := holdfast.Record{Version: f.version, Age: age(f.written)}
+	r := driver.Record{Version: f.version, Age: age(f.written)}
 	if len(f.value) > 0 {
 		r.Value = f.value
 	}
@@ -56,7 +56,7 @@ func gone(err error) bool {
 }
 
 // look reads the newest version of a key.
-func (s *Store) look(ctx context.Context, k holdfast.Key) (*found, error) {
+func (s *Store) look(ctx context.Context, k driver.Key) (*found, error) {
 	f, err := s.lookAt(ctx, keyDir(k))
 	if err != nil {
 		return nil, fmt.Errorf("%s %q: %w", k.Space, k.Name, err)
@@ -279,7 +279,7 @@ func (s *Store) readFile(name string) (text []byte, written int64, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > holdfast.MaxValue+4096 {
+	if !info.Mode().IsRegular() || info.Size() > driver.MaxValue+4096 {
 		return nil, 0, fmt.Errorf("%s %w: it is not a file of ours", name, errDamaged)
 	}
 	text, err = io.ReadAll(f)

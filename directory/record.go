@@ -11,7 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A key has a directory of its own, named after a hash of its name, and in it
@@ -27,7 +27,7 @@ import (
 //	names/record-<nonce>
 
 // keyDir is the directory of a key.
-func keyDir(k holdfast.Key) string { return spaces[k.Space] + "/" + hashed(k.Name) }
+func keyDir(k driver.Key) string { return spaces[k.Space] + "/" + hashed(k.Name) }
 
 func hashed(name string) string {
 	sum := sha256.Sum256([]byte(name))

@@ -15,23 +15,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
-var key = holdfast.Key{Space: holdfast.Names, Name: "orders/42"}
+var key = driver.Key{Space: driver.Names, Name: "orders/42"}
 
-func put(t *testing.T, s *Store, old int64, value string) holdfast.Record {
+func put(t *testing.T, s *Store, old int64, value string) driver.Record {
 	t.Helper()
-	outs, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: old, Value: []byte(value)}})
+	outs, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: old, Value: []byte(value)}})
 	if err != nil || !outs[0].Won {
 		t.Fatalf("write %q: %v %v", value, outs, err)
 	}
 	return outs[0].Record
 }
 
-func load(t *testing.T, s *Store) holdfast.Record {
+func load(t *testing.T, s *Store) driver.Record {
 	t.Helper()
-	recs, err := s.Load(t.Context(), []holdfast.Key{key})
+	recs, err := s.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,11 +103,11 @@ func TestChangedByEveryone(t *testing.T) {
 // What others do not find any more is not the store.
 func TestReplaced(t *testing.T) {
 	s := fresh(t)
-	put(t, s, holdfast.IfEmpty, "1")
+	put(t, s, driver.IfEmpty, "1")
 	if err := os.Rename(s.path, s.path+".old"); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Load(t.Context(), []holdfast.Key{key})
+	_, err := s.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 	wantError(t, err, s.path, "was removed, replaced or mounted over")
 	if err := os.Mkdir(s.path, 0o700); err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func TestReplaced(t *testing.T) {
 	if err := Migrate(s.path); err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: holdfast.IfEmpty, Value: []byte("2")}})
+	_, err = s.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: driver.IfEmpty, Value: []byte("2")}})
 	wantError(t, err, s.path, "open the store anew")
 }
 
@@ -123,7 +123,7 @@ func TestReplaced(t *testing.T) {
 // it: what it follows cannot be read any more, by anybody.
 func TestReaderSettles(t *testing.T) {
 	s := fresh(t)
-	first := put(t, s, holdfast.IfEmpty, "1")
+	first := put(t, s, driver.IfEmpty, "1")
 	old := at(t, s)
 	kept, err := os.ReadFile(s.file(old.recordOf(old.nonce)))
 	if err != nil {
@@ -144,7 +144,7 @@ func TestReaderSettles(t *testing.T) {
 // An old listing leads to a record that is gone, and is made again.
 func TestOldListing(t *testing.T) {
 	s := fresh(t)
-	first := put(t, s, holdfast.IfEmpty, "1")
+	first := put(t, s, driver.IfEmpty, "1")
 	f := at(t, s)
 	if err := os.Remove(s.file(f.recordOf(f.nonce))); err != nil { // as a writer does before it reports
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestOldListing(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: key, Old: first.Version}}); err == nil {
+	if _, err := s.CompareAndSwap(ctx, []driver.Write{{Key: key, Old: first.Version}}); err == nil {
 		t.Error("it was followed")
 	}
 }
@@ -163,10 +163,10 @@ func TestOldListing(t *testing.T) {
 // swept and made again, finds nothing to rename.
 func TestLateRename(t *testing.T) {
 	s := fresh(t)
-	first := put(t, s, holdfast.IfEmpty, "1")
+	first := put(t, s, driver.IfEmpty, "1")
 	stale := at(t, s)
 	empty := put(t, s, first.Version, "")
-	if next, err := s.follow(t.Context(), stale, holdfast.Write{Key: key, Old: first.Version, Value: []byte("late")}); next != nil || err != nil {
+	if next, err := s.follow(t.Context(), stale, driver.Write{Key: key, Old: first.Version, Value: []byte("late")}); next != nil || err != nil {
 		t.Errorf("a late write: %v %v, want none", next, err)
 	}
 	if n, err := s.Sweep(t.Context(), 0); n != 1 || err != nil {
@@ -175,11 +175,11 @@ func TestLateRename(t *testing.T) {
 	if got := load(t, s); got.Version != 0 {
 		t.Errorf("a swept key has version %d", got.Version)
 	}
-	again := put(t, s, holdfast.IfEmpty, "2")
+	again := put(t, s, driver.IfEmpty, "2")
 	if again.Version <= empty.Version {
 		t.Errorf("version %d after %d was swept", again.Version, empty.Version)
 	}
-	if next, err := s.follow(t.Context(), stale, holdfast.Write{Key: key, Old: first.Version, Value: []byte("late")}); next != nil || err != nil {
+	if next, err := s.follow(t.Context(), stale, driver.Write{Key: key, Old: first.Version, Value: []byte("late")}); next != nil || err != nil {
 		t.Errorf("a late write to a key that was made again: %v %v, want none", next, err)
 	}
 	if got := load(t, s); string(got.Value) != "2" {
@@ -190,7 +190,7 @@ func TestLateRename(t *testing.T) {
 // The floor is above what was swept, whatever the clock says.
 func TestFloor(t *testing.T) {
 	s := fresh(t)
-	now := put(t, s, holdfast.IfEmpty, "1").Version
+	now := put(t, s, driver.IfEmpty, "1").Version
 	f := at(t, s)
 	far := now + time.Hour.Microseconds() // the clock has gone back since
 	m := f.marker
@@ -202,7 +202,7 @@ func TestFloor(t *testing.T) {
 	if n, err := s.Sweep(t.Context(), 0); n != 1 || err != nil {
 		t.Fatalf("swept %d, %v", n, err)
 	}
-	if got := put(t, s, holdfast.IfEmpty, "2").Version; got <= far {
+	if got := put(t, s, driver.IfEmpty, "2").Version; got <= far {
 		t.Errorf("version %d after %d was swept", got, far)
 	}
 }
@@ -210,7 +210,7 @@ func TestFloor(t *testing.T) {
 // A sweep that has come halfway is ended by who comes next.
 func TestHalfSwept(t *testing.T) {
 	s := fresh(t)
-	first := put(t, s, holdfast.IfEmpty, "1")
+	first := put(t, s, driver.IfEmpty, "1")
 	put(t, s, first.Version, "")
 	f := at(t, s)
 	if err := f.dir.Rename(f.marker.String(), f.swept()); err != nil {
@@ -225,7 +225,7 @@ func TestHalfSwept(t *testing.T) {
 	if err := s.root.Mkdir(f.at, 0o700); err != nil { // halfway in another place
 		t.Fatal(err)
 	}
-	put(t, s, holdfast.IfEmpty, "2")
+	put(t, s, driver.IfEmpty, "2")
 }
 
 // A damaged record is not taken for another.
@@ -241,7 +241,7 @@ func TestDamaged(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			s := fresh(t)
-			put(t, s, holdfast.IfEmpty, "a value")
+			put(t, s, driver.IfEmpty, "a value")
 			f := at(t, s)
 			path := s.file(f.recordOf(f.nonce))
 			text, err := os.ReadFile(path)
@@ -251,21 +251,21 @@ func TestDamaged(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = s.Load(t.Context(), []holdfast.Key{key})
+			_, err = s.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 			wantError(t, err, "orders/42", "is damaged", f.recordOf(f.nonce))
-			other := holdfast.Write{Key: holdfast.Key{Name: "other"}, Old: holdfast.IfEmpty, Value: []byte("1")}
-			if _, err := s.CompareAndSwap(t.Context(), []holdfast.Write{other}); err != nil {
+			other := driver.Write{Key: driver.Key{Name: "other"}, Old: driver.IfEmpty, Value: []byte("1")}
+			if _, err := s.CompareAndSwap(t.Context(), []driver.Write{other}); err != nil {
 				t.Fatal(err)
 			}
-			if names, err := s.Keys(t.Context(), holdfast.Names, "", 10); err != nil || !slices.Equal(names, []string{"other"}) {
+			if names, err := s.Keys(t.Context(), driver.Names, "", 10); err != nil || !slices.Equal(names, []string{"other"}) {
 				t.Errorf("beside it are %q, error %v", names, err)
 			}
 			findings, err := s.Diagnose(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.ContainsFunc(findings, func(found holdfast.Finding) bool {
-				return found.Level == holdfast.Failure && strings.Contains(found.Text, f.recordOf(f.nonce))
+			if !slices.ContainsFunc(findings, func(found driver.Finding) bool {
+				return found.Level == driver.Failure && strings.Contains(found.Text, f.recordOf(f.nonce))
 			}) {
 				t.Errorf("doctor says nothing of it: %v", findings)
 			}
@@ -276,7 +276,7 @@ func TestDamaged(t *testing.T) {
 // That a key is free needs no record after a power cut.
 func TestFreeWithoutRecord(t *testing.T) {
 	s := fresh(t)
-	free := put(t, s, put(t, s, holdfast.IfEmpty, "1").Version, "")
+	free := put(t, s, put(t, s, driver.IfEmpty, "1").Version, "")
 	f := at(t, s)
 	if err := os.Truncate(s.file(f.recordOf(f.nonce)), 0); err != nil {
 		t.Fatal(err)
@@ -284,7 +284,7 @@ func TestFreeWithoutRecord(t *testing.T) {
 	if got := load(t, s); got.Version != free.Version || len(got.Value) > 0 {
 		t.Errorf("read version %d with %q, want %d with nothing", got.Version, got.Value, free.Version)
 	}
-	if got := put(t, s, holdfast.IfEmpty, "2"); got.Version <= free.Version {
+	if got := put(t, s, driver.IfEmpty, "2"); got.Version <= free.Version {
 		t.Errorf("version %d after %d", got.Version, free.Version)
 	}
 	// As its writer would have left it if it had died before it reported.
@@ -300,7 +300,7 @@ func TestFreeWithoutRecord(t *testing.T) {
 // A person reads what is there.
 func TestReadable(t *testing.T) {
 	s := fresh(t)
-	put(t, s, holdfast.IfEmpty, `{"holders":[]}`)
+	put(t, s, driver.IfEmpty, `{"holders":[]}`)
 	f := at(t, s)
 	text, err := os.ReadFile(s.file(f.recordOf(f.nonce)))
 	if err != nil {
@@ -329,7 +329,7 @@ func TestModes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	put(t, s, holdfast.IfEmpty, "1")
+	put(t, s, driver.IfEmpty, "1")
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		info, e2 := e.Info()
 		if err = errors.Join(err, e2); err != nil {
@@ -353,7 +353,7 @@ func TestModes(t *testing.T) {
 // time ahead has none.
 func TestAgeOfTheFuture(t *testing.T) {
 	s := fresh(t)
-	put(t, s, holdfast.IfEmpty, "1")
+	put(t, s, driver.IfEmpty, "1")
 	if got := load(t, s).Age; got < 0 || got > time.Minute {
 		t.Errorf("a record of now is %v old", got)
 	}
@@ -375,7 +375,7 @@ func TestAgeOfTheFuture(t *testing.T) {
 // Where each host's clock may give files their times they tell no ages.
 func TestFileTimes(t *testing.T) {
 	s := fresh(t)
-	put(t, s, holdfast.IfEmpty, "1")
+	put(t, s, driver.IfEmpty, "1")
 	s.timed = false
 	if got := load(t, s).Age; got >= 0 {
 		t.Errorf("a record is %v old by times that may be anybody's", got)
@@ -395,16 +395,16 @@ func TestFileTimes(t *testing.T) {
 // What is no file of ours keeps nobody waiting.
 func TestPlanted(t *testing.T) {
 	s := fresh(t)
-	put(t, s, holdfast.IfEmpty, "1")
+	put(t, s, driver.IfEmpty, "1")
 	f := at(t, s)
 	path := s.file(f.recordOf(f.nonce))
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	plant(t, path)
-	_, err := s.Load(t.Context(), []holdfast.Key{key})
+	_, err := s.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 	wantError(t, err, "is not a file of ours")
-	if names, err := s.Keys(t.Context(), holdfast.Names, "", 10); err != nil || len(names) > 0 {
+	if names, err := s.Keys(t.Context(), driver.Names, "", 10); err != nil || len(names) > 0 {
 		t.Errorf("beside it are %q, error %v", names, err)
 	}
 }
@@ -429,10 +429,10 @@ func TestHanging(t *testing.T) {
 	stuck.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := s.Load(ctx, []holdfast.Key{key}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Load(ctx, []driver.Key{key}, driver.Fresh); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("one more ended with %v", err)
 	}
-	if _, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Sessions, Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1")}}); err != nil {
+	if _, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Space: driver.Sessions, Name: "a"}, Old: driver.IfEmpty, Value: []byte("1")}}); err != nil {
 		t.Errorf("a heartbeat: %v", err)
 	}
 	close(hang)
@@ -442,16 +442,16 @@ func TestHanging(t *testing.T) {
 // with its caller: the race detector sees it if it does.
 func TestLeftAlone(t *testing.T) {
 	s := fresh(t)
-	put(t, s, holdfast.IfEmpty, "1")
+	put(t, s, driver.IfEmpty, "1")
 	ended := make(chan struct{})
 	close(ended)
 	for name, call := range map[string]func(ctx context.Context) error{
-		"load": func(ctx context.Context) error { _, err := s.Load(ctx, []holdfast.Key{key}); return err },
+		"load": func(ctx context.Context) error { _, err := s.Load(ctx, []driver.Key{key}, driver.Fresh); return err },
 		"compare and swap": func(ctx context.Context) error {
-			_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: key, Old: holdfast.IfEmpty, Value: []byte("1")}})
+			_, err := s.CompareAndSwap(ctx, []driver.Write{{Key: key, Old: driver.IfEmpty, Value: []byte("1")}})
 			return err
 		},
-		"keys":     func(ctx context.Context) error { _, err := s.Keys(ctx, holdfast.Names, "", 10); return err },
+		"keys":     func(ctx context.Context) error { _, err := s.Keys(ctx, driver.Names, "", 10); return err },
 		"sweep":    func(ctx context.Context) error { _, err := s.Sweep(ctx, time.Hour); return err },
 		"diagnose": func(ctx context.Context) error { _, err := s.Diagnose(ctx); return err },
 	} {
@@ -497,7 +497,7 @@ func (c *nearlyDone) Err() error {
 // What nobody finished is swept when no call can still want it.
 func TestLeftovers(t *testing.T) {
 	s := fresh(t)
-	first := put(t, s, holdfast.IfEmpty, "1")
+	first := put(t, s, driver.IfEmpty, "1")
 	f := at(t, s)
 	place := func(name string, h header, old bool) string {
 		t.Helper()
@@ -563,11 +563,11 @@ func FuzzRecord(f *testing.F) {
 }
 
 func FuzzHints(f *testing.F) {
-	f.Add(append(message(holdfast.Hint{Key: key, Wake: "x"}), "0 \"half"...))
+	f.Add(append(message(driver.Hint{Key: key, Wake: "x"}), "0 \"half"...))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		hints, rest := split(text)
 		for _, h := range hints {
-			if h != (holdfast.Hint{}) && h.Key.Check() != nil {
+			if h != (driver.Hint{}) && h.Key.Check() != nil {
 				t.Errorf("%q has the hint %v", text, h)
 			}
 		}
@@ -595,9 +595,9 @@ func (c *weary) Err() error {
 func TestSweepInParts(t *testing.T) {
 	s := fresh(t)
 	const n = 400
-	var writes []holdfast.Write
+	var writes []driver.Write
 	for i := range n {
-		writes = append(writes, holdfast.Write{Key: holdfast.Key{Space: holdfast.Sessions, Name: fmt.Sprint(i)}, Old: holdfast.IfEmpty, Value: []byte("1")})
+		writes = append(writes, driver.Write{Key: driver.Key{Space: driver.Sessions, Name: fmt.Sprint(i)}, Old: driver.IfEmpty, Value: []byte("1")})
 	}
 	for range 2 {
 		outs, err := s.CompareAndSwap(t.Context(), writes)

@@ -4,23 +4,23 @@ import (
 	"os"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // A reopener opens its directory again as another process would.
 type reopener struct{ *Store }
 
-func (r reopener) Reopen(t *testing.T) holdfast.Store { return reopen(t, r.Store) }
+func (r reopener) Reopen(t *testing.T) driver.Store { return reopen(t, r.Store) }
 
 // A sharedReopener does not sweep: where other hosts may change the files a write
 // that meets the sweep of its key may not learn what became of it.
 type sharedReopener struct {
-	holdfast.Store
+	driver.Store
 	s *Store
 }
 
-func (r sharedReopener) Reopen(t *testing.T) holdfast.Store {
+func (r sharedReopener) Reopen(t *testing.T) driver.Store {
 	s := reopen(t, r.s)
 	return sharedReopener{s, s}
 }
@@ -58,12 +58,12 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	t.Run("local", func(t *testing.T) {
 		t.Parallel()
-		storetest.Run(t, func(t *testing.T) holdfast.Store { return reopener{fresh(t)} })
+		storetest.Run(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} })
 	})
 	// As where other hosts may change the files.
 	t.Run("shared", func(t *testing.T) {
 		t.Parallel()
-		storetest.Run(t, func(t *testing.T) holdfast.Store {
+		storetest.Run(t, func(t *testing.T) driver.Store {
 			s := fresh(t)
 			s.local = false
 			return sharedReopener{s, s}
@@ -73,5 +73,5 @@ func TestStore(t *testing.T) {
 
 func TestClients(t *testing.T) {
 	t.Parallel()
-	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return reopener{fresh(t)} })
+	storetest.RunClients(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} })
 }

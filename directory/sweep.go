@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/clock"
 )
 
@@ -48,7 +48,7 @@ func (s *Store) raise(ctx context.Context, n int64) error {
 			return err
 		}
 		if f.dir == nil {
-			if err := s.create(floorKey, holdfast.Key{}); err != nil {
+			if err := s.create(floorKey, driver.Key{}); err != nil {
 				return err
 			}
 			continue
@@ -67,11 +67,11 @@ func (s *Store) raise(ctx context.Context, n int64) error {
 }
 
 func (s *Store) followFloor(ctx context.Context, f *found, n int64) (*found, error) {
-	return s.follow(ctx, f, holdfast.Write{Value: strconv.AppendInt(nil, n, 10)})
+	return s.follow(ctx, f, driver.Write{Value: strconv.AppendInt(nil, n, 10)})
 }
 
-// Keys implements holdfast.Store.
-func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+// Keys implements driver.Store.
+func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
 	if int(space) >= len(spaces) {
 		return nil, fmt.Errorf("directory: keys: unknown %s", space)
 	}
@@ -82,7 +82,7 @@ func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n 
 	return names, nil
 }
 
-func (s *Store) keys(ctx context.Context, space holdfast.Space, after string, n int) (names []string, err error) {
+func (s *Store) keys(ctx context.Context, space driver.Space, after string, n int) (names []string, err error) {
 	dirs, _, err := s.spaceDir(spaces[space])
 	if err != nil {
 		return nil, err
@@ -191,7 +191,10 @@ func (c *nameCache) put(dir, name string) {
 	c.names[dir] = name
 }
 
-// Sweep implements holdfast.Sweeper. It also removes what calls that did not
+// Traits implements driver.Store.
+func (s *Store) Traits() driver.Traits { return driver.Traits{} }
+
+// Sweep implements driver.Store. It also removes what calls that did not
 // come to their end have left.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	removed, err = do(ctx, s, s.calls, func() (int, error) { return s.sweep(ctx, idle) })

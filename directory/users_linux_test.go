@@ -10,7 +10,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,7 +43,7 @@ func use(t *testing.T, dir string, name string) error {
 		defer s.Close()
 		err = s.verify()
 	}
-	k := holdfast.Key{Name: name}
+	k := driver.Key{Name: name}
 	for _, value := range []string{"1", "2", ""} {
 		var f *found
 		if err == nil {
@@ -52,9 +52,9 @@ func use(t *testing.T, dir string, name string) error {
 		if err != nil {
 			return err
 		}
-		w := holdfast.Write{Key: k, Old: f.version, Value: []byte(value)}
+		w := driver.Write{Key: k, Old: f.version, Value: []byte(value)}
 		if f.empty() {
-			w.Old = holdfast.IfEmpty
+			w.Old = driver.IfEmpty
 		}
 		f.close()
 		// As CompareAndSwap, but on this thread.
@@ -66,7 +66,7 @@ func use(t *testing.T, dir string, name string) error {
 			return err
 		}
 	}
-	if _, err = s.keys(t.Context(), holdfast.Names, "", 10); err == nil {
+	if _, err = s.keys(t.Context(), driver.Names, "", 10); err == nil {
 		_, err = s.sweep(t.Context(), time.Hour)
 	}
 	return err

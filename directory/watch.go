@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Hints are lines that the writer appends to a file of each watcher:
@@ -25,7 +25,7 @@ const (
 )
 
 // tell appends hints to the files of those they are for.
-func (s *Store) tell(writes []holdfast.Write, outcomes []holdfast.Outcome) {
+func (s *Store) tell(writes []driver.Write, outcomes []driver.Outcome) {
 	var files []string
 	for i, w := range writes {
 		if w.Wake == "" || !outcomes[i].Won {
@@ -38,8 +38,8 @@ func (s *Store) tell(writes []holdfast.Write, outcomes []holdfast.Outcome) {
 		}
 		for _, name := range files {
 			who, _, _ := strings.Cut(name, ".")
-			if who == all || w.Wake == holdfast.Everyone || who == wakeName(w.Wake) {
-				s.append(path.Join(wakes, name), message(holdfast.Hint{Key: w.Key, Wake: w.Wake}))
+			if who == all || w.Wake == driver.Everyone || who == wakeName(w.Wake) {
+				s.append(path.Join(wakes, name), message(driver.Hint{Key: w.Key, Wake: w.Wake}))
 			}
 		}
 	}
@@ -65,22 +65,22 @@ func (s *Store) append(name string, line []byte) {
 // wakeName is what a Wake is called in a file's name.
 func wakeName(wake string) string { return fmt.Sprintf("%x", wake) }
 
-func message(h holdfast.Hint) []byte {
+func message(h driver.Hint) []byte {
 	return fmt.Appendf(nil, "%d %s %s\n", h.Space, strconv.Quote(h.Name), strconv.Quote(h.Wake))
 }
 
 // split takes whole lines apart, and returns what is left. A line that is none
 // of ours tells that anything may have changed.
-func split(text []byte) (hints []holdfast.Hint, rest []byte) {
+func split(text []byte) (hints []driver.Hint, rest []byte) {
 	for {
 		line, after, found := bytes.Cut(text, []byte{'\n'})
 		if !found {
 			return hints, text
 		}
 		text = after
-		var h holdfast.Hint
+		var h driver.Hint
 		if _, err := fmt.Sscanf(string(line), "%d %q %q", &h.Space, &h.Name, &h.Wake); err != nil || h.Key.Check() != nil {
-			h = holdfast.Hint{}
+			h = driver.Hint{}
 		}
 		hints = append(hints, h)
 	}

@@ -12,15 +12,15 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"golang.org/x/sys/unix"
 )
 
 const watchable = true
 
-// Watch implements holdfast.Watcher on the host whose disk the directory is on.
+// Watch implements driver.Watcher on the host whose disk the directory is on.
 // On others it fails, and waiters poll.
-func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
+func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.H
 		}
 	}
 
-	changed(holdfast.Hint{}) // what was written before is not told of
+	changed(driver.Hint{}) // what was written before is not told of
 	buf := make([]byte, 64*unix.SizeofInotifyEvent)
 	for {
 		// What the events say does not matter: each file is read to its end.
@@ -109,7 +109,7 @@ func (s *Store) newWake(who string) (*wakeFile, error) {
 }
 
 // read calls changed for all that was appended since the last read.
-func (f *wakeFile) read(changed func(holdfast.Hint)) error {
+func (f *wakeFile) read(changed func(driver.Hint)) error {
 	info, err := f.file.Stat()
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (f *wakeFile) read(changed func(holdfast.Hint)) error {
 		return err
 	}
 	f.at += int64(n)
-	var hints []holdfast.Hint
+	var hints []driver.Hint
 	hints, f.rest = split(append(f.rest, text[:n]...))
 	if f.at > longWake {
 		// What is appended in between is lost; the last hint stands for it.
@@ -131,7 +131,7 @@ func (f *wakeFile) read(changed func(holdfast.Hint)) error {
 			return err
 		}
 		f.at, f.rest = 0, nil
-		hints = append(hints, holdfast.Hint{})
+		hints = append(hints, driver.Hint{})
 	}
 	for _, h := range hints {
 		changed(h)

@@ -6,13 +6,13 @@ import (
 	"context"
 	"errors"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 const watchable = false
 
-// Watch implements holdfast.Watcher on Linux; elsewhere waiters poll.
-func (s *Store) Watch(ctx context.Context, _ []string, _ func(holdfast.Hint)) error {
+// Watch implements driver.Watcher on Linux; elsewhere waiters poll.
+func (s *Store) Watch(ctx context.Context, _ []string, _ func(driver.Hint)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

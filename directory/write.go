@@ -11,44 +11,44 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // swap makes one write.
-func (s *Store) swap(ctx context.Context, w holdfast.Write, age func() func(int64) time.Duration) (holdfast.Outcome, error) {
+func (s *Store) swap(ctx context.Context, w driver.Write, age func() func(int64) time.Duration) (driver.Outcome, error) {
 	at := keyDir(w.Key)
 	for {
 		if err := ctx.Err(); err != nil {
-			return holdfast.Outcome{}, err
+			return driver.Outcome{}, err
 		}
 		f, err := s.look(ctx, w.Key)
 		if err != nil {
-			return holdfast.Outcome{}, err
+			return driver.Outcome{}, err
 		}
 		if !f.letsFollow(w.Old) {
 			defer f.close()
-			return holdfast.Outcome{Record: f.record(age())}, nil
+			return driver.Outcome{Record: f.record(age())}, nil
 		}
 		if f.dir == nil {
 			if err := s.create(at, w.Key); err != nil {
-				return holdfast.Outcome{}, err
+				return driver.Outcome{}, err
 			}
 			continue
 		}
 		next, err := s.follow(ctx, f, w)
 		f.close()
 		if err != nil {
-			return holdfast.Outcome{}, fmt.Errorf("%s %q: %w", w.Key.Space, w.Key.Name, err)
+			return driver.Outcome{}, fmt.Errorf("%s %q: %w", w.Key.Space, w.Key.Name, err)
 		}
 		if next != nil {
 			r := next.record(func(int64) time.Duration { return 0 })
-			return holdfast.Outcome{Won: true, Record: r}, nil
+			return driver.Outcome{Won: true, Record: r}, nil
 		}
 	}
 }
 
 func (f *found) letsFollow(old int64) bool {
-	if old == holdfast.IfEmpty {
+	if old == driver.IfEmpty {
 		return f.empty()
 	}
 	return old > 0 && f.version == old
@@ -56,7 +56,7 @@ func (f *found) letsFollow(old int64) bool {
 
 // create makes the directory of a key that has none, with version 0 in it: it
 // comes with one rename, which fails where another has been quicker.
-func (s *Store) create(at string, k holdfast.Key) error {
+func (s *Store) create(at string, k driver.Key) error {
 	f := &found{at: at, marker: marker{nonce: rand.Text(), free: true}}
 	f.head.setName(k.Name)
 	text, err := encodeRecord(f.head, nil)
@@ -115,7 +115,7 @@ const discarded = "-discarded"
 
 // follow has w follow the version that was found. It returns the new version,
 // or nil if that was no longer the newest.
-func (s *Store) follow(ctx context.Context, f *found, w holdfast.Write) (*found, error) {
+func (s *Store) follow(ctx context.Context, f *found, w driver.Write) (*found, error) {
 	next := &found{at: f.at, dir: f.dir, marker: marker{nonce: rand.Text(), free: len(w.Value) == 0}, value: w.Value}
 	floor := int64(0)
 	if f.version == 0 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/busy"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/storetest"
@@ -18,31 +19,31 @@ import (
 // calls are all that a store is asked, by one who has a lock.
 var calls = map[string]func(ctx context.Context, s *Store, l *holdfast.Lock) error{
 	"load": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
-		_, err := s.Load(ctx, []holdfast.Key{lockA})
+		_, err := s.Load(ctx, []driver.Key{lockA}, driver.Fresh)
 		return err
 	},
 	"load of many": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
-		_, err := s.Load(ctx, make250())
+		_, err := s.Load(ctx, make250(), driver.Fresh)
 		return err
 	},
 	"write": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
-		_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Name: "w"}, Old: holdfast.IfEmpty}})
+		_, err := s.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Name: "w"}, Old: driver.IfEmpty}})
 		return err
 	},
 	"batch": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
-		var writes []holdfast.Write
+		var writes []driver.Write
 		for _, k := range make250() {
-			writes = append(writes, holdfast.Write{Key: k, Old: holdfast.IfEmpty})
+			writes = append(writes, driver.Write{Key: k, Old: driver.IfEmpty})
 		}
 		_, err := s.CompareAndSwap(ctx, writes)
 		return err
 	},
 	"beat": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
-		_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Sessions, Name: "s"}, Old: holdfast.IfEmpty}})
+		_, err := s.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Space: driver.Sessions, Name: "s"}, Old: driver.IfEmpty}})
 		return err
 	},
 	"keys": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
-		_, err := s.Keys(ctx, holdfast.Names, "", 10)
+		_, err := s.Keys(ctx, driver.Names, "", 10)
 		return err
 	},
 	"sweep": func(ctx context.Context, s *Store, _ *holdfast.Lock) error {
@@ -63,9 +64,9 @@ var calls = map[string]func(ctx context.Context, s *Store, l *holdfast.Lock) err
 	},
 }
 
-func make250() (keys []holdfast.Key) {
+func make250() (keys []driver.Key) {
 	for i := range 250 {
-		keys = append(keys, holdfast.Key{Name: fmt.Sprint("many ", i)})
+		keys = append(keys, driver.Key{Name: fmt.Sprint("many ", i)})
 	}
 	return keys
 }
@@ -147,13 +148,13 @@ func TestBounds(t *testing.T) {
 		t.Skip("this cluster is not ours")
 	}
 	each := func(f func(int) error) error { return errors.Join(f(0), f(1), f(2)) }
-	storetest.RunBounds(t, func(t *testing.T) holdfast.Store {
+	storetest.RunBounds(t, func(t *testing.T) driver.Store {
 		if err := cluster.Settled(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		c := dial(t, cluster.Endpoints())
 		return open(t, c, fresh(t, c))
-	}, storetest.Obstacle{Name: "a cluster that stands still", Silent: true, Server: true, Begin: func(t *testing.T, _ holdfast.Store, _ string) func() {
+	}, storetest.Obstacle{Name: "a cluster that stands still", Silent: true, Server: true, Begin: func(t *testing.T, _ driver.Store, _ string) func() {
 		if err := each(cluster.Freeze); err != nil {
 			t.Fatal(err)
 		}

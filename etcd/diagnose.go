@@ -11,14 +11,14 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Diagnose implements holdfast.Diagnoser. It asks every member that the client
+// Diagnose implements driver.Diagnoser. It asks every member that the client
 // knows of, and wakes itself once.
-func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err error) {
-	say := func(level holdfast.Level, subject, format string, args ...any) {
-		list = append(list, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
+func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error) {
+	say := func(level driver.Level, subject, format string, args ...any) {
+		list = append(list, driver.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
 	}
 	members, err := send(ctx, true, func(ctx context.Context) (*clientv3.MemberListResponse, error) { return s.client.MemberList(ctx) })
 	if err != nil {
@@ -44,49 +44,49 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	text := fmt.Sprintf("etcd %s, %d of %d members answer", strings.Join(versions, " and "), voters-len(silent), voters)
 	switch {
 	case leader == 0:
-		say(holdfast.Failure, "server", "%s, and none knows a leader: nothing can be granted", text)
+		say(driver.Failure, "server", "%s, and none knows a leader: nothing can be granted", text)
 	case len(silent) > 0:
-		say(holdfast.Warning, "server", "%s; silent: %s", text, strings.Join(silent, ", "))
+		say(driver.Warning, "server", "%s; silent: %s", text, strings.Join(silent, ", "))
 	default:
-		say(holdfast.Good, "server", "%s", text)
+		say(driver.Good, "server", "%s", text)
 	}
 	switch {
 	case voters < 3:
-		say(holdfast.Warning, "replication", "%d members: if one is down, nothing can be granted; with three one may be", voters)
+		say(driver.Warning, "replication", "%d members: if one is down, nothing can be granted; with three one may be", voters)
 	case voters%2 == 0:
-		say(holdfast.Warning, "replication", "%d members survive no more failures than %d do", voters, voters-1)
+		say(driver.Warning, "replication", "%d members survive no more failures than %d do", voters, voters-1)
 	default:
-		say(holdfast.Good, "replication", "%d members, of which %d may be down", voters, voters/2)
+		say(driver.Good, "replication", "%d members, of which %d may be down", voters, voters/2)
 	}
-	say(holdfast.Warning, "durability", "whether members run with --unsafe-no-fsync cannot be seen from here; one that does may forget locks when it loses power")
+	say(driver.Warning, "durability", "whether members run with --unsafe-no-fsync cannot be seen from here; one that does may forget locks when it loses power")
 	if kept, err := s.remembers(ctx, longHistory); err != nil {
-		say(holdfast.Warning, "history", "cannot be read: %v", err)
+		say(driver.Warning, "history", "cannot be read: %v", err)
 	} else if kept {
-		say(holdfast.Warning, "history", "etcd still has what was %d revisions ago, and takes no writes any more once its quota is full: have it compacted, as with --auto-compaction-mode=periodic --auto-compaction-retention=1h", longHistory)
+		say(driver.Warning, "history", "etcd still has what was %d revisions ago, and takes no writes any more once its quota is full: have it compacted, as with --auto-compaction-mode=periodic --auto-compaction-retention=1h", longHistory)
 	} else {
-		say(holdfast.Good, "history", "less than %d revisions are kept", longHistory)
+		say(driver.Good, "history", "less than %d revisions are kept", longHistory)
 	}
 	if alarms, err := s.client.AlarmList(ctx); err == nil {
 		for _, a := range alarms.Alarms {
-			say(holdfast.Failure, "alarm", "%s at member %x: no writes are taken until it is disarmed (etcdctl defrag, etcdctl alarm disarm)", a.Alarm, a.MemberID)
+			say(driver.Failure, "alarm", "%s at member %x: no writes are taken until it is disarmed (etcdctl defrag, etcdctl alarm disarm)", a.Alarm, a.MemberID)
 		}
 	}
 	if err := s.wakesItself(ctx); err != nil {
-		say(holdfast.Warning, "hints", "no watch tells of writes, so waiters poll: %v", err)
+		say(driver.Warning, "hints", "no watch tells of writes, so waiters poll: %v", err)
 	} else {
-		say(holdfast.Good, "hints", "a watch tells of writes")
+		say(driver.Good, "hints", "a watch tells of writes")
 	}
 	outer, hidden, err := s.outside(ctx)
 	switch {
 	case err != nil:
-		say(holdfast.Warning, "prefix", "whether others' keys are among ours cannot be seen: %v", err)
+		say(driver.Warning, "prefix", "whether others' keys are among ours cannot be seen: %v", err)
 	case outer != "":
-		say(holdfast.Failure, "prefix", "%v", errAmong(s.prefix, outer))
+		say(driver.Failure, "prefix", "%v", errAmong(s.prefix, outer))
 	case len(hidden) > 0:
-		say(holdfast.Warning, "prefix", "whether prefix %q is in use as well, among whose keys ours would be, cannot be seen by this user", hidden[0])
+		say(driver.Warning, "prefix", "whether prefix %q is in use as well, among whose keys ours would be, cannot be seen by this user", hidden[0])
 	}
 	e, highest := s.now()
-	say(holdfast.Good, "epoch", "tokens count from %s, revision %d", time.UnixMicro(e.base).UTC().Format(time.RFC3339), highest)
+	say(driver.Good, "epoch", "tokens count from %s, revision %d", time.UnixMicro(e.base).UTC().Format(time.RFC3339), highest)
 	return list, nil
 }
 
@@ -96,7 +96,7 @@ const longHistory = 5_000_000
 
 // remembers says whether the cluster can still tell what was so many revisions ago.
 func (s *Store) remembers(ctx context.Context, revisions int64) (bool, error) {
-	if _, err := s.Load(ctx, []holdfast.Key{{Space: holdfast.Settings, Name: "-"}}); err != nil {
+	if _, err := s.Load(ctx, []driver.Key{{Space: driver.Settings, Name: "-"}}, driver.Fresh); err != nil {
 		return false, err
 	}
 	_, highest := s.now()
@@ -131,7 +131,7 @@ func (s *Store) wakesItself(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	who := "doctor-" + rand.Text()
-	k := holdfast.Key{Space: holdfast.Settings, Name: who}
+	k := driver.Key{Space: driver.Settings, Name: who}
 	wakes := s.wakes(who)
 	defer func() { // also where time is up, but then not for long: a sweep takes it, too
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 500*time.Millisecond)
@@ -141,11 +141,11 @@ func (s *Store) wakesItself(ctx context.Context) error {
 	told := make(chan struct{}, 1)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- s.Watch(ctx, []string{who}, func(h holdfast.Hint) {
+		ended <- s.Watch(ctx, []string{who}, func(h driver.Hint) {
 			switch h {
-			case holdfast.Hint{}:
+			case driver.Hint{}:
 				s.client.Put(ctx, wakes+letters[k.Space]+k.Name, "")
-			case holdfast.Hint{Key: k, Wake: who}:
+			case driver.Hint{Key: k, Wake: who}:
 				select {
 				case told <- struct{}{}:
 				default:

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Options of New; nil and the zero value of each field are the defaults.
@@ -29,7 +29,7 @@ type Options struct {
 // DefaultPrefix is what all keys begin with if Options say nothing else.
 const DefaultPrefix = "holdfast/"
 
-// A Store keeps records below a prefix of an etcd cluster. It is a holdfast.Store,
+// A Store keeps records below a prefix of an etcd cluster. It is a driver.Store,
 // Watcher, Sweeper and Diagnoser.
 type Store struct {
 	client *clientv3.Client
@@ -42,10 +42,9 @@ type Store struct {
 }
 
 var (
-	_ holdfast.Store     = (*Store)(nil)
-	_ holdfast.Watcher   = (*Store)(nil)
-	_ holdfast.Sweeper   = (*Store)(nil)
-	_ holdfast.Diagnoser = (*Store)(nil)
+	_ driver.Store     = (*Store)(nil)
+	_ driver.Watcher   = (*Store)(nil)
+	_ driver.Diagnoser = (*Store)(nil)
 )
 
 // An epoch says what revisions mean. A record's version is its revision above a
@@ -91,11 +90,11 @@ func New(ctx context.Context, client *clientv3.Client, opts *Options) (*Store, e
 func (s *Store) epochKey() string { return s.prefix + "epoch" }
 func (s *Store) sweptKey() string { return s.prefix + "swept" }
 
-var letters = [...]string{holdfast.Names: "n/", holdfast.Sessions: "s/", holdfast.Settings: "c/", holdfast.Audits: "a/"}
+var letters = [...]string{driver.Names: "n/", driver.Sessions: "s/", driver.Settings: "c/", driver.Audits: "a/"}
 
-func (s *Store) space(space holdfast.Space) string { return s.prefix + letters[space] }
+func (s *Store) space(space driver.Space) string { return s.prefix + letters[space] }
 
-func (s *Store) key(k holdfast.Key) string { return s.space(k.Space) + k.Name }
+func (s *Store) key(k driver.Key) string { return s.space(k.Space) + k.Name }
 
 func (s *Store) wakes(who string) string {
 	return s.prefix + "w/" + hex.EncodeToString([]byte(who)) + "/"
@@ -242,13 +241,13 @@ const (
 )
 
 // Load reads the keys in transactions that go through the cluster's leader.
-func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
 			return nil, fmt.Errorf("etcd: %w", err)
 		}
 	}
-	recs := make([]holdfast.Record, 0, len(keys))
+	recs := make([]driver.Record, 0, len(keys))
 	for part := range slices.Chunk(keys, maxOps) {
 		resp, e, err := s.transact(ctx, true, func(epoch) (ops []clientv3.Op) {
 			for _, k := range part {
@@ -267,11 +266,11 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 }
 
 // record is what a key holds. No clock is shared by who uses the store.
-func record(e epoch, r *clientv3.GetResponse) holdfast.Record {
+func record(e epoch, r *clientv3.GetResponse) driver.Record {
 	if len(r.Kvs) == 0 {
-		return holdfast.Record{Age: -1}
+		return driver.Record{Age: -1}
 	}
-	rec := holdfast.Record{Version: e.base + r.Kvs[0].ModRevision, Age: -1}
+	rec := driver.Record{Version: e.base + r.Kvs[0].ModRevision, Age: -1}
 	if len(r.Kvs[0].Value) > 0 {
 		rec.Value = r.Kvs[0].Value
 	}
@@ -280,13 +279,13 @@ func record(e epoch, r *clientv3.GetResponse) holdfast.Record {
 
 // CompareAndSwap carries out each write as a transaction of its own within one that
 // carries up to a hundred.
-func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	for _, w := range writes {
 		if err := w.Check(); err != nil {
 			return nil, fmt.Errorf("etcd: %w", err)
 		}
 	}
-	outs := make([]holdfast.Outcome, len(writes))
+	outs := make([]driver.Outcome, len(writes))
 	parts := split(writes)
 	if len(parts) == 1 {
 		return outs, s.write(ctx, writes, outs)
@@ -303,7 +302,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 			defer func() { <-room }()
 			if errs[i] = s.write(ctx, part, out); errs[i] != nil {
 				for j := range out {
-					out[j] = holdfast.Outcome{Err: errs[i]}
+					out[j] = driver.Outcome{Err: errs[i]}
 				}
 			}
 		})
@@ -316,7 +315,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 }
 
 // split cuts writes into what goes into one transaction.
-func split(writes []holdfast.Write) (parts [][]holdfast.Write) {
+func split(writes []driver.Write) (parts [][]driver.Write) {
 	first, size := 0, 0
 	for i, w := range writes {
 		n := len(w.Value) + 2*len(w.Key.Name) + 200
@@ -330,7 +329,7 @@ func split(writes []holdfast.Write) (parts [][]holdfast.Write) {
 }
 
 // write carries out writes in one transaction.
-func (s *Store) write(ctx context.Context, writes []holdfast.Write, outs []holdfast.Outcome) error {
+func (s *Store) write(ctx context.Context, writes []driver.Write, outs []driver.Outcome) error {
 	if len(writes) == 0 {
 		return nil
 	}
@@ -347,15 +346,15 @@ func (s *Store) write(ctx context.Context, writes []holdfast.Write, outs []holdf
 		w, nested := writes[i], r.GetResponseTxn()
 		switch {
 		case nested == nil: // it could not win
-			outs[i] = holdfast.Outcome{Record: record(e, (*clientv3.GetResponse)(r.GetResponseRange()))}
-		case nested.Succeeded == (w.Old != holdfast.IfEmpty):
-			rec := holdfast.Record{Version: e.base + resp.Header.Revision, Age: -1}
+			outs[i] = driver.Outcome{Record: record(e, (*clientv3.GetResponse)(r.GetResponseRange()))}
+		case nested.Succeeded == (w.Old != driver.IfEmpty):
+			rec := driver.Record{Version: e.base + resp.Header.Revision, Age: -1}
 			if len(w.Value) > 0 {
 				rec.Value = w.Value
 			}
-			outs[i] = holdfast.Outcome{Won: true, Record: rec}
+			outs[i] = driver.Outcome{Won: true, Record: rec}
 		default:
-			outs[i] = holdfast.Outcome{Record: record(e, (*clientv3.GetResponse)(nested.Responses[0].GetResponseRange()))}
+			outs[i] = driver.Outcome{Record: record(e, (*clientv3.GetResponse)(nested.Responses[0].GetResponseRange()))}
 		}
 	}
 	return nil
@@ -364,21 +363,21 @@ func (s *Store) write(ctx context.Context, writes []holdfast.Write, outs []holdf
 // op is the transaction of one write. What ends a session deletes its key: no version is
 // given twice without it, and short programs would leave one each. That a key holds nothing is asked the other
 // way round, since no comparison of values holds for a key that is not there.
-func (s *Store) op(e epoch, w holdfast.Write, single bool) clientv3.Op {
+func (s *Store) op(e epoch, w driver.Write, single bool) clientv3.Op {
 	k := s.key(w.Key)
 	get := []clientv3.Op{clientv3.OpGet(k)}
 	put := []clientv3.Op{clientv3.OpPut(k, string(w.Value))}
-	if w.Key.Space == holdfast.Sessions && len(w.Value) == 0 && w.Old > e.base {
+	if w.Key.Space == driver.Sessions && len(w.Value) == 0 && w.Old > e.base {
 		put[0] = clientv3.OpDelete(k) // of ids that are used once nothing has to stay
 	}
 	if w.Wake != "" {
 		put = append(put, clientv3.OpPut(s.wakes(w.Wake)+letters[w.Key.Space]+w.Key.Name, ""))
 	}
-	if single && w.Key.Space == holdfast.Sessions && len(w.Value) == 0 {
+	if single && w.Key.Space == driver.Sessions && len(w.Value) == 0 {
 		put = append(put, clientv3.OpDelete(s.wakes(w.Key.Name), clientv3.WithPrefix())) // nobody listens any more
 	}
 	switch {
-	case w.Old == holdfast.IfEmpty:
+	case w.Old == driver.IfEmpty:
 		return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(k), ">", "")}, get, put)
 	case w.Old <= e.base:
 		return get[0] // no key has such a revision in this epoch
@@ -387,8 +386,8 @@ func (s *Store) op(e epoch, w holdfast.Write, single bool) clientv3.Op {
 }
 
 // Keys lists names in pages.
-func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) (names []string, err error) {
-	if err := (holdfast.Key{Space: space, Name: "-"}).Check(); err != nil {
+func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n int) (names []string, err error) {
+	if err := (driver.Key{Space: space, Name: "-"}).Check(); err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
 	prefix := s.space(space)
@@ -419,13 +418,13 @@ func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n 
 
 // Watch watches the keys that are written to wake somebody. If what it has not told
 // of yet was compacted meanwhile, it ends, and is to be begun anew.
-func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
+func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	prefixes := []string{s.prefix + "w/"}
 	if who != nil {
 		prefixes = nil
-		for _, w := range append(slices.Clone(who), holdfast.Everyone) {
+		for _, w := range append(slices.Clone(who), driver.Everyone) {
 			prefixes = append(prefixes, s.wakes(w))
 		}
 	}
@@ -471,7 +470,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.H
 			return errors.New("etcd: watch: the client was closed")
 		case resp.Created:
 			if begun++; begun == len(prefixes) {
-				changed(holdfast.Hint{})
+				changed(driver.Hint{})
 			}
 		}
 		for _, ev := range resp.Events {
@@ -483,7 +482,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.H
 }
 
 // hint is what a key that was written to wake somebody says.
-func (s *Store) hint(key string) (h holdfast.Hint, ok bool) {
+func (s *Store) hint(key string) (h driver.Hint, ok bool) {
 	who, rest, _ := strings.Cut(strings.TrimPrefix(key, s.prefix+"w/"), "/")
 	wake, err := hex.DecodeString(who)
 	if err != nil || len(rest) < 3 {
@@ -493,5 +492,5 @@ func (s *Store) hint(key string) (h holdfast.Hint, ok bool) {
 	if space < 0 {
 		return h, false
 	}
-	return holdfast.Hint{Key: holdfast.Key{Space: holdfast.Space(space), Name: rest[2:]}, Wake: string(wake)}, true
+	return driver.Hint{Key: driver.Key{Space: driver.Space(space), Name: rest[2:]}, Wake: string(wake)}, true
 }

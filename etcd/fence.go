@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Fence carries out operations in one transaction, on the condition that each lock
@@ -89,7 +90,7 @@ func clientOf(locks []*holdfast.Lock) (*clientv3.Client, error) {
 
 // compare asks for the record of a name, and returns what has to stand.
 func (s *Store) compare(ctx context.Context, name string, token int64) (cmps []clientv3.Cmp, keep []clientv3.Op, err error) {
-	k, f := s.key(holdfast.Key{Space: holdfast.Names, Name: name}), s.fenceKey(name)
+	k, f := s.key(driver.Key{Space: driver.Names, Name: name}), s.fenceKey(name)
 	resp, e, err := s.transact(ctx, true, func(epoch) []clientv3.Op { return []clientv3.Op{clientv3.OpGet(k), clientv3.OpGet(f)} })
 	if err != nil {
 		return nil, nil, fmt.Errorf("fence %q: %w", name, err)

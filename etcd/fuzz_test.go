@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Two keys have two keys of etcd, whatever their names and spaces, none of them has one
@@ -13,7 +13,7 @@ func FuzzKeys(f *testing.F) {
 	f.Add("holdfast/", byte(0), "a", byte(1), "b", "*")
 	f.Fuzz(func(t *testing.T, prefix string, space1 byte, name1 string, space2 byte, name2, wake string) {
 		s := &Store{prefix: prefix}
-		a, b := holdfast.Key{Space: holdfast.Space(space1), Name: name1}, holdfast.Key{Space: holdfast.Space(space2), Name: name2}
+		a, b := driver.Key{Space: driver.Space(space1), Name: name1}, driver.Key{Space: driver.Space(space2), Name: name2}
 		if a.Check() != nil || b.Check() != nil {
 			return
 		}
@@ -27,7 +27,7 @@ func FuzzKeys(f *testing.F) {
 				t.Fatalf("%q does not begin with %q", key, prefix)
 			}
 		}
-		for _, k := range []holdfast.Key{a, b} {
+		for _, k := range []driver.Key{a, b} {
 			name := k.Space.String() + " " + k.Name
 			put(s.key(k), name)
 			put(s.fenceKey(k.Name), "fence "+k.Name)
@@ -35,8 +35,8 @@ func FuzzKeys(f *testing.F) {
 				t.Fatalf("%q is listed under %q", s.key(k), s.space(k.Space))
 			}
 			for space := range letters {
-				if holdfast.Space(space) != k.Space && strings.HasPrefix(s.key(k), s.space(holdfast.Space(space))) {
-					t.Fatalf("%q is listed under %q too", s.key(k), s.space(holdfast.Space(space)))
+				if driver.Space(space) != k.Space && strings.HasPrefix(s.key(k), s.space(driver.Space(space))) {
+					t.Fatalf("%q is listed under %q too", s.key(k), s.space(driver.Space(space)))
 				}
 			}
 			if wake == "" {
@@ -44,14 +44,14 @@ func FuzzKeys(f *testing.F) {
 			}
 			woken := s.wakes(wake) + letters[k.Space] + k.Name
 			put(woken, "waking "+wake+" "+name)
-			if h, ok := s.hint(woken); !ok || h != (holdfast.Hint{Key: k, Wake: wake}) {
+			if h, ok := s.hint(woken); !ok || h != (driver.Hint{Key: k, Wake: wake}) {
 				t.Fatalf("%q wakes %q for %+v, and is read as %+v, %v", woken, wake, k, h, ok)
 			}
 			if name1 != wake && strings.HasPrefix(woken, s.wakes(name1)) {
 				t.Fatalf("what wakes %q wakes %q", wake, name1)
 			}
 		}
-		if h, ok := s.hint(prefix + "w/" + name1); ok && h.Key.Space > holdfast.Audits || ok && h.Key.Name == "" {
+		if h, ok := s.hint(prefix + "w/" + name1); ok && h.Key.Space > driver.Audits || ok && h.Key.Name == "" {
 			t.Fatalf("%q is the hint %+v", name1, h)
 		}
 	})
@@ -64,10 +64,10 @@ func FuzzSplit(f *testing.F) {
 		if len(sizes) > 400 {
 			return
 		}
-		var writes []holdfast.Write
+		var writes []driver.Write
 		value := make([]byte, 255*int(unit))
 		for i, n := range sizes {
-			writes = append(writes, holdfast.Write{Old: int64(i), Value: value[:min(int(n)*int(unit), holdfast.MaxValue)]})
+			writes = append(writes, driver.Write{Old: int64(i), Value: value[:min(int(n)*int(unit), driver.MaxValue)]})
 		}
 		at := int64(0)
 		for _, part := range split(writes) {

@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 )
 
@@ -103,7 +103,7 @@ func TestRoleCannotSeeOuter(t *testing.T) {
 	s := open(t, c, "locks/")
 	acquire(t, client(t, s), "a")
 	list, err := s.Diagnose(ctx)
-	want := holdfast.Finding{Level: holdfast.Warning, Subject: "prefix", Text: `whether prefix "lock" is in use as well, among whose keys ours would be, cannot be seen by this user`}
+	want := driver.Finding{Level: driver.Warning, Subject: "prefix", Text: `whether prefix "lock" is in use as well, among whose keys ours would be, cannot be seen by this user`}
 	if err != nil || !slices.Contains(list, want) {
 		t.Errorf("the doctor says %+v, error %v, want %+v", list, err, want)
 	}

@@ -7,6 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Programs that take a lock, give it back and end leave no key each, also where none
@@ -43,27 +44,27 @@ func TestShortProgramsLeaveNothing(t *testing.T) {
 func TestEndedSession(t *testing.T) {
 	c := connect(t)
 	s := open(t, c, fresh(t, c))
-	k := holdfast.Key{Space: holdfast.Sessions, Name: "s"}
-	first := swap(t, s, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")}).Record.Version
-	ended := swap(t, s, holdfast.Write{Key: k, Old: first})
+	k := driver.Key{Space: driver.Sessions, Name: "s"}
+	first := swap(t, s, driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1")}).Record.Version
+	ended := swap(t, s, driver.Write{Key: k, Old: first})
 	if !ended.Won || ended.Record.Version <= first {
 		t.Fatalf("the end of version %d: %+v", first, ended)
 	}
 	for _, old := range []int64{first, ended.Record.Version} {
-		if out := swap(t, s, holdfast.Write{Key: k, Old: old, Value: []byte("2")}); out.Won || len(out.Record.Value) > 0 {
+		if out := swap(t, s, driver.Write{Key: k, Old: old, Value: []byte("2")}); out.Won || len(out.Record.Value) > 0 {
 			t.Errorf("a write that follows version %d after the end: %+v", old, out)
 		}
 	}
 	// In a batch, and beside others.
-	other := holdfast.Key{Space: holdfast.Sessions, Name: "other"}
-	again := swap(t, s, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("3")})
-	outs, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: again.Record.Version}, {Key: other, Old: holdfast.IfEmpty, Value: []byte("1")}})
+	other := driver.Key{Space: driver.Sessions, Name: "other"}
+	again := swap(t, s, driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("3")})
+	outs, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: again.Record.Version}, {Key: other, Old: driver.IfEmpty, Value: []byte("1")}})
 	if err != nil || !outs[0].Won || !outs[1].Won || again.Record.Version <= ended.Record.Version || outs[0].Record.Version <= again.Record.Version {
 		t.Errorf("after %+v: %+v, %+v, error %v", ended, again, outs, err)
 	}
 	// An end of what was not there is a version, too.
-	one := swap(t, s, holdfast.Write{Key: k, Old: holdfast.IfEmpty})
-	if two := swap(t, s, holdfast.Write{Key: k, Old: holdfast.IfEmpty}); !one.Won || !two.Won || two.Record.Version <= one.Record.Version {
+	one := swap(t, s, driver.Write{Key: k, Old: driver.IfEmpty})
+	if two := swap(t, s, driver.Write{Key: k, Old: driver.IfEmpty}); !one.Won || !two.Won || two.Record.Version <= one.Record.Version {
 		t.Errorf("two ends of no session: %+v, %+v", one, two)
 	}
 }

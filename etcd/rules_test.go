@@ -15,21 +15,22 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 )
 
-var lockA = holdfast.Key{Space: holdfast.Names, Name: "a"}
+var lockA = driver.Key{Space: driver.Names, Name: "a"}
 
-func swap(t testing.TB, s *Store, w holdfast.Write) holdfast.Outcome {
+func swap(t testing.TB, s *Store, w driver.Write) driver.Outcome {
 	t.Helper()
-	outs, err := s.CompareAndSwap(t.Context(), []holdfast.Write{w})
+	outs, err := s.CompareAndSwap(t.Context(), []driver.Write{w})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return outs[0]
 }
 
-func client(t testing.TB, s holdfast.Store) *holdfast.Client {
+func client(t testing.TB, s driver.Store) *holdfast.Client {
 	t.Helper()
 	c, err := holdfast.New(s, &holdfast.Options{TTL: 5 * time.Second})
 	if err != nil {
@@ -54,12 +55,12 @@ func TestNewEpoch(t *testing.T) {
 	c := connect(t)
 	prefix := fresh(t, c)
 	s := open(t, c, prefix)
-	first := swap(t, s, holdfast.Write{Key: lockA, Old: holdfast.IfEmpty, Value: []byte("1")})
+	first := swap(t, s, driver.Write{Key: lockA, Old: driver.IfEmpty, Value: []byte("1")})
 	old, _ := s.now()
 	if _, err := c.Delete(t.Context(), prefix, clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	again := swap(t, s, holdfast.Write{Key: lockA, Old: holdfast.IfEmpty, Value: []byte("2")})
+	again := swap(t, s, driver.Write{Key: lockA, Old: driver.IfEmpty, Value: []byte("2")})
 	if !again.Won || again.Record.Version <= first.Record.Version {
 		t.Errorf("version %d after the cluster was emptied, and %d before", again.Record.Version, first.Record.Version)
 	}
@@ -67,11 +68,11 @@ func TestNewEpoch(t *testing.T) {
 		t.Errorf("base %d after %d", e.base, old.base)
 	}
 	// What follows a version of before has nothing to follow.
-	if o := swap(t, s, holdfast.Write{Key: lockA, Old: first.Record.Version, Value: []byte("3")}); o.Won {
+	if o := swap(t, s, driver.Write{Key: lockA, Old: first.Record.Version, Value: []byte("3")}); o.Won {
 		t.Errorf("a write followed version %d of an epoch that is over, as version %d", first.Record.Version, o.Record.Version)
 	}
 	// Another process learns the same epoch.
-	recs, err := open(t, connect(t), prefix).Load(t.Context(), []holdfast.Key{lockA})
+	recs, err := open(t, connect(t), prefix).Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 	if err != nil || recs[0].Version != again.Record.Version {
 		t.Errorf("another process loads version %d, want %d: %v", recs[0].Version, again.Record.Version, err)
 	}
@@ -82,20 +83,20 @@ func TestNewEpoch(t *testing.T) {
 func TestWentBack(t *testing.T) {
 	c := connect(t)
 	s := open(t, c, fresh(t, c))
-	first := swap(t, s, holdfast.Write{Key: lockA, Old: holdfast.IfEmpty, Value: []byte("1")})
+	first := swap(t, s, driver.Write{Key: lockA, Old: driver.IfEmpty, Value: []byte("1")})
 	s.mu.Lock()
 	s.highest += 1_000_000 // as if the cluster had been there and was restored since
 	s.mu.Unlock()
-	if _, err := s.Load(t.Context(), []holdfast.Key{lockA}); !errors.Is(err, ErrWentBack) {
+	if _, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh); !errors.Is(err, ErrWentBack) {
 		t.Errorf("load: %v", err)
 	}
-	if _, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: lockA, Old: first.Record.Version, Value: []byte("2")}}); !errors.Is(err, ErrWentBack) {
+	if _, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: lockA, Old: first.Record.Version, Value: []byte("2")}}); !errors.Is(err, ErrWentBack) {
 		t.Errorf("write: %v", err)
 	}
 	if _, err := c.Delete(t.Context(), s.epochKey()); err != nil {
 		t.Fatal(err)
 	}
-	recs, err := s.Load(t.Context(), []holdfast.Key{lockA})
+	recs, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 	if err != nil || recs[0].Version <= first.Record.Version+1_000_000 {
 		t.Errorf("once the epoch is new: version %d after %d: %v", recs[0].Version, first.Record.Version, err)
 	}
@@ -105,21 +106,21 @@ func TestWentBack(t *testing.T) {
 func TestLargeBatches(t *testing.T) {
 	c := connect(t)
 	s := open(t, c, fresh(t, c))
-	for _, b := range []struct{ n, size int }{{1000, 10}, {12, 200_000}, {3, holdfast.MaxValue}} {
+	for _, b := range []struct{ n, size int }{{1000, 10}, {12, 200_000}, {3, driver.MaxValue}} {
 		t.Run(fmt.Sprintf("%d of %d bytes", b.n, b.size), func(t *testing.T) {
-			var writes []holdfast.Write
-			var keys []holdfast.Key
+			var writes []driver.Write
+			var keys []driver.Key
 			for i := range b.n {
-				k := holdfast.Key{Space: holdfast.Names, Name: fmt.Sprint(b.n, "/", i)}
+				k := driver.Key{Space: driver.Names, Name: fmt.Sprint(b.n, "/", i)}
 				value := make([]byte, b.size)
 				copy(value, fmt.Sprint(i))
-				writes, keys = append(writes, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: value}), append(keys, k)
+				writes, keys = append(writes, driver.Write{Key: k, Old: driver.IfEmpty, Value: value}), append(keys, k)
 			}
 			outs, err := s.CompareAndSwap(t.Context(), writes)
 			if err != nil {
 				t.Fatal(err)
 			}
-			recs, err := s.Load(t.Context(), keys)
+			recs, err := s.Load(t.Context(), keys, driver.Fresh)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -146,17 +147,17 @@ func TestWatchCompacted(t *testing.T) {
 	far := open(t, dial(t, []string{proxy.Addr()}), s.prefix)
 	begun, ended := make(chan bool), make(chan error, 1)
 	go func() {
-		ended <- far.Watch(t.Context(), []string{"x"}, func(h holdfast.Hint) {
-			if h == (holdfast.Hint{}) {
+		ended <- far.Watch(t.Context(), []string{"x"}, func(h driver.Hint) {
+			if h == (driver.Hint{}) {
 				begun <- true
 			}
 		})
 	}()
 	<-begun
 	proxy.Refuse(true)
-	old := int64(holdfast.IfEmpty)
+	old := int64(driver.IfEmpty)
 	for range 3 {
-		old = swap(t, s, holdfast.Write{Key: lockA, Old: old, Value: []byte("1"), Wake: "x"}).Record.Version
+		old = swap(t, s, driver.Write{Key: lockA, Old: old, Value: []byte("1"), Wake: "x"}).Record.Version
 	}
 	_, highest := s.now()
 	if _, err := c.Compact(t.Context(), highest); err != nil {
@@ -224,11 +225,11 @@ func TestWatchWho(t *testing.T) {
 	c := connect(t)
 	s := open(t, c, fresh(t, c))
 	var mu sync.Mutex
-	told := make(map[string][]holdfast.Hint)
+	told := make(map[string][]driver.Hint)
 	ready := make(chan bool)
 	for _, who := range [][]string{{"x"}, {"y", "z"}, nil} {
-		go s.Watch(t.Context(), who, func(h holdfast.Hint) {
-			if h == (holdfast.Hint{}) {
+		go s.Watch(t.Context(), who, func(h driver.Hint) {
+			if h == (driver.Hint{}) {
 				ready <- true
 				return
 			}
@@ -240,8 +241,8 @@ func TestWatchWho(t *testing.T) {
 	for range 3 {
 		<-ready
 	}
-	for _, wake := range []string{"x", "y", "z", "", "other/\xff", holdfast.Everyone} {
-		swap(t, s, holdfast.Write{Key: holdfast.Key{Space: holdfast.Names, Name: "for " + wake}, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: wake})
+	for _, wake := range []string{"x", "y", "z", "", "other/\xff", driver.Everyone} {
+		swap(t, s, driver.Write{Key: driver.Key{Space: driver.Names, Name: "for " + wake}, Old: driver.IfEmpty, Value: []byte("1"), Wake: wake})
 	}
 	await(t, "all are told", func() bool {
 		mu.Lock()
@@ -289,14 +290,14 @@ func TestSweepByAge(t *testing.T) {
 	c := connect(t)
 	s := open(t, c, fresh(t, c))
 	empty := func(name string) {
-		k := holdfast.Key{Space: holdfast.Names, Name: name}
-		v := swap(t, s, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")}).Record.Version
-		swap(t, s, holdfast.Write{Key: k, Old: v})
+		k := driver.Key{Space: driver.Names, Name: name}
+		v := swap(t, s, driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1")}).Record.Version
+		swap(t, s, driver.Write{Key: k, Old: v})
 	}
 	const idle = 2 * time.Second
 	empty("old")
 	time.Sleep(2 * memorySample)
-	if _, err := s.Load(t.Context(), []holdfast.Key{lockA}); err != nil { // notes the revision of now
+	if _, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh); err != nil { // notes the revision of now
 		t.Fatal(err)
 	}
 	time.Sleep(idle + 100*time.Millisecond)
@@ -431,7 +432,7 @@ func TestFenceHandOff(t *testing.T) {
 				late++
 			}
 		}
-		recs, err := s.Load(t.Context(), []holdfast.Key{lockA})
+		recs, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -463,12 +464,12 @@ func TestDiagnose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	levels := make(map[string]holdfast.Level)
+	levels := make(map[string]driver.Level)
 	for _, f := range found {
 		levels[f.Subject] = max(levels[f.Subject], f.Level)
 	}
 	for _, subject := range []string{"server", "replication", "hints", "epoch"} {
-		if level, ok := levels[subject]; !ok || level != holdfast.Good {
+		if level, ok := levels[subject]; !ok || level != driver.Good {
 			t.Errorf("%s: %v, told %v", subject, level, found)
 		}
 	}
@@ -478,9 +479,9 @@ func TestDiagnose(t *testing.T) {
 func TestHistory(t *testing.T) {
 	c := connect(t)
 	s := open(t, c, fresh(t, c))
-	old := int64(holdfast.IfEmpty)
+	old := int64(driver.IfEmpty)
 	for range 6 {
-		old = swap(t, s, holdfast.Write{Key: lockA, Old: old, Value: []byte("1")}).Record.Version
+		old = swap(t, s, driver.Write{Key: lockA, Old: old, Value: []byte("1")}).Record.Version
 	}
 	if kept, err := s.remembers(t.Context(), 5); err != nil || !kept {
 		t.Errorf("it does not remember what was 5 revisions ago, says %v: %v", kept, err)

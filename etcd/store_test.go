@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
@@ -56,25 +56,25 @@ func open(t testing.TB, c *clientv3.Client, prefix string) *Store {
 // reopened is a store that tests open twice, as two processes would.
 type reopened struct {
 	*Store
-	again func(t *testing.T) holdfast.Store
+	again func(t *testing.T) driver.Store
 }
 
-func (r reopened) Reopen(t *testing.T) holdfast.Store { return r.again(t) }
+func (r reopened) Reopen(t *testing.T) driver.Store { return r.again(t) }
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) holdfast.Store {
+	storetest.Run(t, func(t *testing.T) driver.Store {
 		c := connect(t)
 		prefix := fresh(t, c)
-		return reopened{open(t, c, prefix), func(t *testing.T) holdfast.Store { return open(t, connect(t), prefix) }}
+		return reopened{open(t, c, prefix), func(t *testing.T) driver.Store { return open(t, connect(t), prefix) }}
 	})
 }
 
 func TestClients(t *testing.T) {
 	t.Parallel()
-	storetest.RunClients(t, func(t *testing.T) holdfast.Store {
+	storetest.RunClients(t, func(t *testing.T) driver.Store {
 		c := connect(t)
 		prefix := fresh(t, c)
-		return reopened{open(t, c, prefix), func(t *testing.T) holdfast.Store { return open(t, connect(t), prefix) }}
+		return reopened{open(t, c, prefix), func(t *testing.T) driver.Store { return open(t, connect(t), prefix) }}
 	})
 }

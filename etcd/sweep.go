@@ -9,7 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // etcd does not say when a key was written, only at which revision. So a store
@@ -67,6 +67,9 @@ func before(all []sample, t time.Time) (revision int64) {
 	return revision
 }
 
+// Traits implements driver.Store.
+func (s *Store) Traits() driver.Traits { return driver.Traits{} }
+
 // Sweep removes keys that hold nothing, and have for at least idle by the clocks of
 // those who noted revisions; if they are wrong, keys go earlier or later, and
 // nothing else happens. No floor is needed: a key that is written again has a
@@ -90,10 +93,10 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 		upTo   int64
 		counts bool
 	}{
-		{s.space(holdfast.Names), old, true},
-		{s.space(holdfast.Sessions), old, true},
-		{s.space(holdfast.Settings), old, true},
-		{s.space(holdfast.Audits), old, true},
+		{s.space(driver.Names), old, true},
+		{s.space(driver.Sessions), old, true},
+		{s.space(driver.Settings), old, true},
+		{s.space(driver.Audits), old, true},
 		{s.prefix + "w/", before(all, began.Add(-time.Minute)), false},
 	} {
 		if part.upTo == 0 {

@@ -3,34 +3,35 @@ package memory_test
 import (
 	"context"
 	"testing"
+	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 func TestClients(t *testing.T) {
-	storetest.RunClientsInBubble(t, func(t *testing.T) holdfast.Store { return twice{memory.New()} })
+	storetest.RunClientsInBubble(t, func(t *testing.T) driver.Store { return twice{memory.New()} })
 }
 
 // Clients promise the same, later, over a store that tells of no changes and
 // has no clock.
 func TestClientsOfLeast(t *testing.T) {
-	storetest.RunClientsInBubble(t, func(t *testing.T) holdfast.Store { return least{memory.New()} })
+	storetest.RunClientsInBubble(t, func(t *testing.T) driver.Store { return least{memory.New()} })
 }
 
 // least is a store that is no more than it must be.
 type least struct{ inner *memory.Store }
 
-func (s least) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	records, err := s.inner.Load(ctx, keys)
+func (s least) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	records, err := s.inner.Load(ctx, keys, how)
 	for i := range records {
 		records[i].Age = -1
 	}
 	return records, err
 }
 
-func (s least) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s least) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	outcomes, err := s.inner.CompareAndSwap(ctx, writes)
 	for i := range outcomes {
 		outcomes[i].Record.Age = -1
@@ -38,6 +39,11 @@ func (s least) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]h
 	return outcomes, err
 }
 
-func (s least) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+// Sweep removes nothing: a store may keep its rows.
+func (s least) Sweep(context.Context, time.Duration) (int, error) { return 0, nil }
+
+func (s least) Traits() driver.Traits { return driver.Traits{} }
+
+func (s least) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
 	return s.inner.Keys(ctx, space, after, n)
 }

@@ -11,14 +11,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// A Store keeps records in a map. It is a holdfast.Store, Watcher and Sweeper.
+// A Store keeps records in a map. It is a driver.Store, Watcher and Sweeper.
 // Its clock is time.Now, so testing/synctest can turn it.
 type Store struct {
 	mu       sync.Mutex // guards all below
-	rows     map[holdfast.Key]row
+	rows     map[driver.Key]row
 	floor    int64 // no version of a swept row was above it
 	watchers map[*watcher]bool
 }
@@ -31,11 +31,11 @@ type row struct {
 	written time.Time
 }
 
-func (r row) record(now time.Time) holdfast.Record {
+func (r row) record(now time.Time) driver.Record {
 	if r.version == 0 {
-		return holdfast.Record{}
+		return driver.Record{}
 	}
-	return holdfast.Record{
+	return driver.Record{
 		Version: r.version,
 		Value:   append([]byte(nil), r.value...),
 		Age:     max(0, now.Sub(r.written)),
@@ -43,21 +43,20 @@ func (r row) record(now time.Time) holdfast.Record {
 }
 
 var (
-	_ holdfast.Store   = (*Store)(nil)
-	_ holdfast.Watcher = (*Store)(nil)
-	_ holdfast.Sweeper = (*Store)(nil)
+	_ driver.Store   = (*Store)(nil)
+	_ driver.Watcher = (*Store)(nil)
 )
 
 // New returns an empty store. There is nothing to close.
 func New() *Store {
 	return &Store{
-		rows:     map[holdfast.Key]row{},
+		rows:     map[driver.Key]row{},
 		watchers: map[*watcher]bool{},
 	}
 }
 
-// Load implements holdfast.Store.
-func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+// Load implements driver.Store.
+func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -70,16 +69,16 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	records := make([]holdfast.Record, len(keys))
+	records := make([]driver.Record, len(keys))
 	for i, k := range keys {
 		records[i] = s.rows[k].record(now)
 	}
 	return records, nil
 }
 
-// CompareAndSwap implements holdfast.Store. All writes of a call are applied at
+// CompareAndSwap implements driver.Store. All writes of a call are applied at
 // one instant; Lazy makes no difference. A key that is named twice is refused.
-func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -90,7 +89,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	outcomes := make([]holdfast.Outcome, len(writes))
+	outcomes := make([]driver.Outcome, len(writes))
 	for i, w := range writes {
 		old := s.rows[w.Key]
 		if !follows(w.Old, old) {
@@ -103,10 +102,10 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 			written: now,
 		}
 		s.rows[w.Key] = next
-		outcomes[i] = holdfast.Outcome{Won: true, Record: holdfast.Record{Version: next.version, Value: w.Value}}
+		outcomes[i] = driver.Outcome{Won: true, Record: driver.Record{Version: next.version, Value: w.Value}}
 		if w.Wake != "" {
 			for each := range s.watchers {
-				each.add(holdfast.Hint{Key: w.Key, Wake: w.Wake})
+				each.add(driver.Hint{Key: w.Key, Wake: w.Wake})
 			}
 		}
 	}
@@ -114,7 +113,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 }
 
 // check refuses a call before any of it is applied.
-func check(writes []holdfast.Write) error {
+func check(writes []driver.Write) error {
 	for _, w := range writes {
 		if err := w.Check(); err != nil {
 			return err
@@ -123,7 +122,7 @@ func check(writes []holdfast.Write) error {
 	if len(writes) < 2 {
 		return nil
 	}
-	seen := make(map[holdfast.Key]bool, len(writes))
+	seen := make(map[driver.Key]bool, len(writes))
 	for _, w := range writes {
 		if seen[w.Key] {
 			return fmt.Errorf("two writes of %s %q", w.Key.Space, w.Key.Name)
@@ -135,14 +134,14 @@ func check(writes []holdfast.Write) error {
 
 // follows says whether a write that wants to follow version old may follow r.
 func follows(old int64, r row) bool {
-	if old == holdfast.IfEmpty {
+	if old == driver.IfEmpty {
 		return len(r.value) == 0
 	}
 	return old > 0 && old == r.version
 }
 
-// Keys implements holdfast.Store.
-func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+// Keys implements driver.Store.
+func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -160,7 +159,10 @@ func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n 
 	return names[:min(len(names), max(0, n))], nil
 }
 
-// Sweep implements holdfast.Sweeper.
+// Traits implements driver.Store.
+func (s *Store) Traits() driver.Traits { return driver.Traits{} }
+
+// Sweep implements driver.Store.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -183,7 +185,7 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 // Restore makes a key's record what it was, written its Age ago; one with
 // Version 0 is removed. It is for tests that lose lazy writes as a crash of a
 // database does, and breaks the contract in any other use.
-func (s *Store) Restore(k holdfast.Key, r holdfast.Record) {
+func (s *Store) Restore(k driver.Key, r driver.Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Version == 0 {

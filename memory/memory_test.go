@@ -6,32 +6,32 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 func TestStore(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) holdfast.Store { return twice{memory.New()} })
+	storetest.Run(t, func(t *testing.T) driver.Store { return twice{memory.New()} })
 }
 
 // twice lets the suite open the store a second time over the same records.
 type twice struct{ *memory.Store }
 
-func (s twice) Reopen(*testing.T) holdfast.Store { return s.Store }
+func (s twice) Reopen(*testing.T) driver.Store { return s.Store }
 
 func BenchmarkStore(b *testing.B) {
-	storetest.Bench(b, func(b *testing.B) holdfast.Store { return memory.New() })
+	storetest.Bench(b, func(b *testing.B) driver.Store { return memory.New() })
 }
 
-var jobs = holdfast.Key{Name: "jobs"}
+var jobs = driver.Key{Name: "jobs"}
 
 // The clock of a store is the one of the bubble it is used in.
 func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New()
 		began := time.Now()
-		o := swap(t, s, holdfast.Write{Key: jobs, Old: holdfast.IfEmpty, Value: []byte("a")})
+		o := swap(t, s, driver.Write{Key: jobs, Old: driver.IfEmpty, Value: []byte("a")})
 		if got, want := o.Record.Version, began.UnixMicro(); got != want {
 			t.Errorf("version is %d, want the clock in µs, %d", got, want)
 		}
@@ -46,7 +46,7 @@ func TestClock(t *testing.T) {
 func TestCopies(t *testing.T) {
 	s := memory.New()
 	value := []byte("a")
-	o := swap(t, s, holdfast.Write{Key: jobs, Old: holdfast.IfEmpty, Value: value})
+	o := swap(t, s, driver.Write{Key: jobs, Old: driver.IfEmpty, Value: value})
 	value[0] = 'b'
 	o.Record.Value[0] = 'c'
 	load(t, s, jobs).Value[0] = 'd'
@@ -63,15 +63,15 @@ func TestWatchOverflow(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		listen := make(chan bool)
-		heard := map[holdfast.Hint]int{}
-		go s.Watch(ctx, nil, func(k holdfast.Hint) {
+		heard := map[driver.Hint]int{}
+		go s.Watch(ctx, nil, func(k driver.Hint) {
 			<-listen
 			heard[k]++
 		})
 		synctest.Wait()
 
 		wake := func(name string) {
-			swap(t, s, holdfast.Write{Key: holdfast.Key{Name: name}, Old: holdfast.IfEmpty, Value: []byte("a"), Wake: holdfast.Everyone})
+			swap(t, s, driver.Write{Key: driver.Key{Name: name}, Old: driver.IfEmpty, Value: []byte("a"), Wake: driver.Everyone})
 		}
 		for i := range 5000 {
 			wake("name " + time.Duration(i).String())
@@ -79,13 +79,13 @@ func TestWatchOverflow(t *testing.T) {
 		close(listen)
 		synctest.Wait()
 		// The first zero key says that it listens, the second stands for too many.
-		if len(heard) != 1 || heard[holdfast.Hint{}] != 2 {
+		if len(heard) != 1 || heard[driver.Hint{}] != 2 {
 			t.Errorf("heard of %d keys, want two zero keys alone", len(heard))
 		}
 
 		wake("last")
 		synctest.Wait()
-		if heard[holdfast.Hint{Key: holdfast.Key{Name: "last"}, Wake: holdfast.Everyone}] != 1 {
+		if heard[driver.Hint{Key: driver.Key{Name: "last"}, Wake: driver.Everyone}] != 1 {
 			t.Errorf("heard nothing of a write after too many")
 		}
 	})
@@ -95,34 +95,34 @@ func TestWatchOverflow(t *testing.T) {
 func TestRestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New()
-		swap(t, s, holdfast.Write{Key: jobs, Old: holdfast.IfEmpty, Value: []byte("a")})
+		swap(t, s, driver.Write{Key: jobs, Old: driver.IfEmpty, Value: []byte("a")})
 		time.Sleep(time.Second)
 		old := load(t, s, jobs)
-		swap(t, s, holdfast.Write{Key: jobs, Old: old.Version, Value: []byte("b")})
+		swap(t, s, driver.Write{Key: jobs, Old: old.Version, Value: []byte("b")})
 
 		s.Restore(jobs, old)
 		if got := load(t, s, jobs); got.Version != old.Version || string(got.Value) != "a" || got.Age != time.Second {
 			t.Errorf("got %+v, want %+v", got, old)
 		}
-		s.Restore(jobs, holdfast.Record{})
+		s.Restore(jobs, driver.Record{})
 		if got := load(t, s, jobs); got.Version != 0 || got.Value != nil || got.Age != 0 {
 			t.Errorf("got %+v, want nothing", got)
 		}
 	})
 }
 
-func swap(t *testing.T, s holdfast.Store, w holdfast.Write) holdfast.Outcome {
+func swap(t *testing.T, s driver.Store, w driver.Write) driver.Outcome {
 	t.Helper()
-	outcomes, err := s.CompareAndSwap(context.Background(), []holdfast.Write{w})
+	outcomes, err := s.CompareAndSwap(context.Background(), []driver.Write{w})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return outcomes[0]
 }
 
-func load(t *testing.T, s holdfast.Store, k holdfast.Key) holdfast.Record {
+func load(t *testing.T, s driver.Store, k driver.Key) driver.Record {
 	t.Helper()
-	records, err := s.Load(context.Background(), []holdfast.Key{k})
+	records, err := s.Load(context.Background(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,16 +5,16 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // maxHints is how many hints wait for a watcher that is slow. When there are
 // more, one zero hint stands for all.
 const maxHints = 1024
 
-// Watch implements holdfast.Watcher. Hints that wait and are alike are told once.
-func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
-	w := &watcher{who: who, news: make(chan struct{}, 1), waiting: map[holdfast.Hint]bool{}}
+// Watch implements driver.Watcher. Hints that wait and are alike are told once.
+func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
+	w := &watcher{who: who, news: make(chan struct{}, 1), waiting: map[driver.Hint]bool{}}
 	s.mu.Lock()
 	s.watchers[w] = true
 	s.mu.Unlock()
@@ -24,7 +24,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.H
 		s.mu.Unlock()
 	}()
 
-	changed(holdfast.Hint{}) // what was written before is not told of
+	changed(driver.Hint{}) // what was written before is not told of
 	for {
 		select {
 		case <-ctx.Done():
@@ -46,13 +46,13 @@ type watcher struct {
 	news chan struct{} // has room for one: there is something to take
 
 	mu      sync.Mutex // guards all below
-	hints   []holdfast.Hint
-	waiting map[holdfast.Hint]bool // the same as a set
-	all     bool                   // too many: anything may have changed
+	hints   []driver.Hint
+	waiting map[driver.Hint]bool // the same as a set
+	all     bool                 // too many: anything may have changed
 }
 
-func (w *watcher) add(h holdfast.Hint) {
-	if w.who != nil && h.Wake != holdfast.Everyone && !slices.Contains(w.who, h.Wake) {
+func (w *watcher) add(h driver.Hint) {
+	if w.who != nil && h.Wake != driver.Everyone && !slices.Contains(w.who, h.Wake) {
 		return
 	}
 	w.mu.Lock()
@@ -73,12 +73,12 @@ func (w *watcher) add(h holdfast.Hint) {
 	}
 }
 
-func (w *watcher) take() []holdfast.Hint {
+func (w *watcher) take() []driver.Hint {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	hints := w.hints
 	if w.all {
-		hints = []holdfast.Hint{{}}
+		hints = []driver.Hint{{}}
 	}
 	w.hints, w.all = nil, false
 	clear(w.waiting)

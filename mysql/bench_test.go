@@ -8,11 +8,12 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 func Benchmark(b *testing.B) {
-	storetest.Bench(b, func(b *testing.B) holdfast.Store { return fresh(b, way{}) })
+	storetest.Bench(b, func(b *testing.B) driver.Store { return fresh(b, way{}) })
 }
 
 // A floor is what a lock costs that is a row: inserted, then deleted, each

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/holdfast-lock/holdfast/storetest"
@@ -32,30 +32,30 @@ const (
 // the way. held is a version of "locked".
 var calls = map[string]func(ctx context.Context, h handle, held int64) (answer, error){
 	"load": func(ctx context.Context, h handle, _ int64) (answer, error) {
-		_, err := h.Load(ctx, []holdfast.Key{name("locked")})
+		_, err := h.Load(ctx, []driver.Key{name("locked")}, driver.Fresh)
 		return done, err
 	},
 	"load of two": func(ctx context.Context, h handle, _ int64) (answer, error) {
-		_, err := h.Load(ctx, []holdfast.Key{name("locked"), name("free")})
+		_, err := h.Load(ctx, []driver.Key{name("locked"), name("free")}, driver.Fresh)
 		return done, err
 	},
 	"follow": func(ctx context.Context, h handle, held int64) (answer, error) {
-		return outcome(h.CompareAndSwap(ctx, []holdfast.Write{{Key: name("locked"), Old: held, Value: []byte("2")}}))
+		return outcome(h.CompareAndSwap(ctx, []driver.Write{{Key: name("locked"), Old: held, Value: []byte("2")}}))
 	},
 	"take": func(ctx context.Context, h handle, _ int64) (answer, error) {
-		return outcome(h.CompareAndSwap(ctx, []holdfast.Write{{Key: name("new %d", time.Now().UnixNano()), Old: holdfast.IfEmpty, Value: []byte("2")}}))
+		return outcome(h.CompareAndSwap(ctx, []driver.Write{{Key: name("new %d", time.Now().UnixNano()), Old: driver.IfEmpty, Value: []byte("2")}}))
 	},
 	"batch": func(ctx context.Context, h handle, held int64) (answer, error) {
-		return outcome(h.CompareAndSwap(ctx, []holdfast.Write{
+		return outcome(h.CompareAndSwap(ctx, []driver.Write{
 			{Key: name("locked"), Old: held, Value: []byte("2")},
-			{Key: name("other"), Old: holdfast.IfEmpty},
+			{Key: name("other"), Old: driver.IfEmpty},
 		}))
 	},
 	"beat": func(ctx context.Context, h handle, _ int64) (answer, error) {
-		return outcome(h.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Sessions, Name: "s"}, Old: holdfast.IfEmpty}}))
+		return outcome(h.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Space: driver.Sessions, Name: "s"}, Old: driver.IfEmpty}}))
 	},
 	"keys": func(ctx context.Context, h handle, _ int64) (answer, error) {
-		_, err := h.Keys(ctx, holdfast.Names, "", 10)
+		_, err := h.Keys(ctx, driver.Names, "", 10)
 		return done, err
 	},
 	"sweep": func(ctx context.Context, h handle, _ int64) (answer, error) {
@@ -69,7 +69,7 @@ var calls = map[string]func(ctx context.Context, h handle, held int64) (answer, 
 }
 
 // outcome is that of the first write.
-func outcome(out []holdfast.Outcome, err error) (answer, error) {
+func outcome(out []driver.Outcome, err error) (answer, error) {
 	if err == nil && !out[0].Won {
 		return lost, nil
 	}
@@ -182,7 +182,7 @@ func TestBounded(t *testing.T) {
 			if err := on(); err != nil {
 				t.Fatal(err)
 			}
-			if r, err := h.Load(t.Context(), []holdfast.Key{name("locked")}); err != nil || test.want["follow"] != whichever && r[0].Version != held {
+			if r, err := h.Load(t.Context(), []driver.Key{name("locked")}, driver.Fresh); err != nil || test.want["follow"] != whichever && r[0].Version != held {
 				t.Errorf("afterwards: %+v, error %v, want version %d", r, err, held)
 			}
 		})
@@ -197,9 +197,9 @@ func TestBounds(t *testing.T) {
 	if !server.Own {
 		t.Skip("this server is not ours")
 	}
-	row := func(name string) string { return fmt.Sprintf("x'%x'", sqlstore.ID(holdfast.Key{Name: name})) }
-	obstacle := func(stop func(t *testing.T, h handle, name string) func() error) func(*testing.T, holdfast.Store, string) func() {
-		return func(t *testing.T, s holdfast.Store, name string) func() {
+	row := func(name string) string { return fmt.Sprintf("x'%x'", sqlstore.ID(driver.Key{Name: name})) }
+	obstacle := func(stop func(t *testing.T, h handle, name string) func() error) func(*testing.T, driver.Store, string) func() {
+		return func(t *testing.T, s driver.Store, name string) func() {
 			on := stop(t, s.(handle), name)
 			return func() {
 				if err := on(); err != nil {
@@ -215,7 +215,7 @@ func TestBounds(t *testing.T) {
 		}
 		return locking(statements...)(t, h, conn)
 	}
-	storetest.RunBounds(t, func(t *testing.T) holdfast.Store {
+	storetest.RunBounds(t, func(t *testing.T) driver.Store {
 		target := server.Database(t)
 		if err := Migrate(t.Context(), connect(t, target, way{}), nil); err != nil {
 			t.Fatal(err)

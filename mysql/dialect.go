@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
@@ -113,7 +113,7 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 			return 0, nil, err
 		}
 	}
-	if w.Old != holdfast.IfEmpty {
+	if w.Old != driver.IfEmpty {
 		version, err = d.write(ctx, d.sql["update"], w.Value, w.ID, w.Old)
 		return version, nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	driver "github.com/go-sql-driver/mysql"
+	mysqldriver "github.com/go-sql-driver/mysql"
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/mysql"
@@ -284,7 +284,7 @@ func dsn(t *testing.T, target string, user *url.Userinfo) string {
 	if user == nil {
 		user = u.User
 	}
-	c := driver.NewConfig()
+	c := mysqldriver.NewConfig()
 	c.Net, c.Addr, c.DBName, c.User = "tcp", u.Host, u.Path[1:], user.Username()
 	c.Passwd, _ = user.Password()
 	return c.FormatDSN()

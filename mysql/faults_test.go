@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
@@ -25,8 +25,8 @@ func hostPort(t *testing.T, target string) string {
 	return u.Host
 }
 
-func name(format string, args ...any) holdfast.Key {
-	return holdfast.Key{Name: fmt.Sprintf(format, args...)}
+func name(format string, args ...any) driver.Key {
+	return driver.Key{Name: fmt.Sprintf(format, args...)}
 }
 
 // Where the connection breaks after a write was committed, and before that is
@@ -42,9 +42,9 @@ func TestCutAfterCommit(t *testing.T) {
 			defer proxy.Close()
 			s := open(t, servers.WithHostPort(h.url, proxy.Addr()), way{change: change})
 			for i := range 20 {
-				writes := []holdfast.Write{{Key: name("a %d", i), Old: holdfast.IfEmpty, Value: []byte("1")}}
+				writes := []driver.Write{{Key: name("a %d", i), Old: driver.IfEmpty, Value: []byte("1")}}
 				if i%2 == 1 {
-					writes = append(writes, holdfast.Write{Key: name("b %d", i), Old: holdfast.IfEmpty, Value: []byte("1")})
+					writes = append(writes, driver.Write{Key: name("b %d", i), Old: driver.IfEmpty, Value: []byte("1")})
 				}
 				if i%4 > 1 { // writes that follow
 					for j := range writes {
@@ -60,7 +60,7 @@ func TestCutAfterCommit(t *testing.T) {
 					t.Fatalf("round %d: %d connections were cut, error %v", i, proxy.Cuts(), err)
 				}
 				for _, w := range writes {
-					r, err := s.Load(t.Context(), []holdfast.Key{w.Key})
+					r, err := s.Load(t.Context(), []driver.Key{w.Key}, driver.Fresh)
 					if err != nil || string(r[0].Value) != "1" {
 						t.Errorf("round %d: %s holds %q, error %v", i, w.Key.Name, r[0].Value, err)
 					}
@@ -107,14 +107,14 @@ func TestKilledServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		if _, err := s.Load(ctx, []holdfast.Key{name("a")}); err == nil {
+		if _, err := s.Load(ctx, []driver.Key{name("a")}, driver.Fresh); err == nil {
 			t.Error("a dead server answers")
 		}
 		cancel()
 		if err := server.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		r, err := s.Load(t.Context(), []holdfast.Key{name("a")})
+		r, err := s.Load(t.Context(), []driver.Key{name("a")}, driver.Fresh)
 		if err != nil || r[0].Version != version {
 			t.Fatalf("after the restart: %+v, error %v, want version %d", r, err, version)
 		}
@@ -144,7 +144,7 @@ func TestHangingServer(t *testing.T) {
 	var calls sync.WaitGroup
 	for i := range 10 { // more than there are connections
 		calls.Go(func() {
-			_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: name("%d", i), Old: holdfast.IfEmpty, Value: []byte("x")}})
+			_, err := s.CompareAndSwap(ctx, []driver.Write{{Key: name("%d", i), Old: driver.IfEmpty, Value: []byte("x")}})
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
 			}
@@ -158,7 +158,7 @@ func TestHangingServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 10 {
-		out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: name("%d", i), Old: holdfast.IfEmpty, Value: []byte("y")}})
+		out, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: name("%d", i), Old: driver.IfEmpty, Value: []byte("y")}})
 		if err != nil || !out[0].Won && string(out[0].Record.Value) != "x" {
 			t.Errorf("after it: %+v, error %v", out, err)
 		}
@@ -177,9 +177,9 @@ func TestClockMoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, target, way{})
-	load := func(n string) holdfast.Record {
+	load := func(n string) driver.Record {
 		t.Helper()
-		r, err := s.Load(t.Context(), []holdfast.Key{name("%s", n)})
+		r, err := s.Load(t.Context(), []driver.Key{name("%s", n)}, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,19 +245,19 @@ func TestReadOnly(t *testing.T) {
 		if _, err := admin.Exec(`set global read_only = ?`, on); err != nil {
 			t.Fatal(err)
 		}
-		_, err := s.Load(t.Context(), []holdfast.Key{name("a")})
+		_, err := s.Load(t.Context(), []driver.Key{name("a")}, driver.Fresh)
 		if on != errors.Is(err, errReplica) {
 			t.Errorf("read-only %v: load has error %v", on, err)
 		}
-		if _, err = s.Load(t.Context(), []holdfast.Key{name("a"), name("b")}); on != errors.Is(err, errReplica) {
+		if _, err = s.Load(t.Context(), []driver.Key{name("a"), name("b")}, driver.Fresh); on != errors.Is(err, errReplica) {
 			t.Errorf("read-only %v: load of two has error %v", on, err)
 		}
-		out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: name("a"), Old: version, Value: []byte("y")}})
+		out, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: name("a"), Old: version, Value: []byte("y")}})
 		if on && number(err) != errOption || !on && (err != nil || !out[0].Won) {
 			t.Errorf("read-only %v: %+v, error %v", on, out, err)
 		}
 		if on {
-			if f := finding(t, s.Store, "server"); f.Level != holdfast.Failure {
+			if f := finding(t, s.Store, "server"); f.Level != driver.Failure {
 				t.Errorf("the doctor says %+v", f)
 			}
 		}
@@ -271,9 +271,9 @@ func TestDeadlock(t *testing.T) {
 	db := connect(t, h.url, way{})
 	ctx := t.Context()
 	const n = 20
-	writes := make([]holdfast.Write, n)
+	writes := make([]driver.Write, n)
 	for i := range writes {
-		writes[i] = holdfast.Write{Key: name("key %02d", i), Old: holdfast.IfEmpty, Value: []byte("0")}
+		writes[i] = driver.Write{Key: name("key %02d", i), Old: driver.IfEmpty, Value: []byte("0")}
 	}
 	var versions [n]int64
 	out, err := h.CompareAndSwap(ctx, writes)
@@ -355,10 +355,10 @@ func TestLockedRow(t *testing.T) {
 	batch := make(chan error, 1)
 	began := time.Now()
 	go func() {
-		out, err := h.CompareAndSwap(t.Context(), []holdfast.Write{
-			{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1")},
+		out, err := h.CompareAndSwap(t.Context(), []driver.Write{
+			{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1")},
 			{Key: name("locked"), Old: version, Value: []byte("2")},
-			{Key: name("z"), Old: holdfast.IfEmpty, Value: []byte("3")},
+			{Key: name("z"), Old: driver.IfEmpty, Value: []byte("3")},
 		})
 		switch {
 		case err != nil:
@@ -369,10 +369,10 @@ func TestLockedRow(t *testing.T) {
 		}
 		batch <- err
 	}()
-	old := holdfast.IfEmpty
+	old := driver.IfEmpty
 	for range 20 {
 		beat := time.Now()
-		out, err := h.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Sessions, Name: "s"}, Old: old, Value: []byte("beat")}})
+		out, err := h.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Space: driver.Sessions, Name: "s"}, Old: old, Value: []byte("beat")}})
 		if err != nil || !out[0].Won {
 			t.Fatalf("a heartbeat: %+v, error %v", out, err)
 		}
@@ -397,7 +397,7 @@ func TestSweptForGood(t *testing.T) {
 	ctx := t.Context()
 	const future = int64(9_000_000_000_000_000) // as if the clock had been there
 	db := connect(t, h.url, way{})
-	for i, k := range []holdfast.Key{name("a"), name("b"), name("c")} {
+	for i, k := range []driver.Key{name("a"), name("b"), name("c")} {
 		if _, err := db.Exec(`insert into holdfast_records (id, version, value) values (?, ?, '')`, sqlstore.ID(k), future+int64(i)); err != nil {
 			t.Fatal(err)
 		}
@@ -406,7 +406,7 @@ func TestSweptForGood(t *testing.T) {
 	if n, err := h.Names.Remove(ctx, rows); err != nil || n != 3 {
 		t.Fatalf("%d rows removed, error %v", n, err)
 	}
-	follow := []holdfast.Write{{Key: name("a"), Old: future, Value: []byte("late")}, {Key: name("b"), Old: future + 1, Value: []byte("late")}, {Key: name("new"), Old: holdfast.IfEmpty, Value: []byte("1")}}
+	follow := []driver.Write{{Key: name("a"), Old: future, Value: []byte("late")}, {Key: name("b"), Old: future + 1, Value: []byte("late")}, {Key: name("new"), Old: driver.IfEmpty, Value: []byte("1")}}
 	out, err := h.CompareAndSwap(ctx, follow)
 	if err != nil || out[0].Won || out[1].Won || !out[2].Won {
 		t.Fatalf("writes that follow what was swept: %+v, error %v", out, err)
@@ -416,13 +416,13 @@ func TestSweptForGood(t *testing.T) {
 			t.Errorf("write %d lost to %+v, want nothing", i, o.Record)
 		}
 	}
-	if keys, err := h.Keys(ctx, holdfast.Names, "", 10); err != nil || strings.Join(keys, " ") != "new" {
+	if keys, err := h.Keys(ctx, driver.Names, "", 10); err != nil || strings.Join(keys, " ") != "new" {
 		t.Errorf("keys %q, error %v", keys, err)
 	}
 	last := out[2].Record.Version
-	for _, writes := range [][]holdfast.Write{
-		{{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("alone")}},
-		{{Key: name("b"), Old: holdfast.IfEmpty, Value: []byte("together")}, {Key: name("c"), Old: holdfast.IfEmpty, Value: []byte("together")}},
+	for _, writes := range [][]driver.Write{
+		{{Key: name("a"), Old: driver.IfEmpty, Value: []byte("alone")}},
+		{{Key: name("b"), Old: driver.IfEmpty, Value: []byte("together")}, {Key: name("c"), Old: driver.IfEmpty, Value: []byte("together")}},
 	} {
 		out, err := h.CompareAndSwap(ctx, writes)
 		if err != nil {
@@ -448,7 +448,7 @@ func TestSweepWaitsForInsert(t *testing.T) {
 			ctx := t.Context()
 			db := connect(t, h.url, way{})
 			freed := hold(t, h, "idle", "x")
-			out, err := h.CompareAndSwap(ctx, []holdfast.Write{{Key: name("idle"), Old: freed}})
+			out, err := h.CompareAndSwap(ctx, []driver.Write{{Key: name("idle"), Old: freed}})
 			if err != nil || !out[0].Won {
 				t.Fatalf("%+v, error %v", out, err)
 			}
@@ -476,9 +476,9 @@ func TestSweepWaitsForInsert(t *testing.T) {
 					}
 				}
 			}
-			var writes []holdfast.Write
+			var writes []driver.Write
 			for _, n := range []string{"a", "b", "c"}[:n] {
-				writes = append(writes, holdfast.Write{Key: name("%s", n), Old: holdfast.IfEmpty, Value: []byte("x")})
+				writes = append(writes, driver.Write{Key: name("%s", n), Old: driver.IfEmpty, Value: []byte("x")})
 			}
 			inserted, removed := make(chan error, 1), make(chan error, 1)
 			go func() {
@@ -522,14 +522,14 @@ func TestForeignTrigger(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		write := []holdfast.Write{{Key: name("a"), Old: version, Value: []byte("2")}}
+		write := []driver.Write{{Key: name("a"), Old: version, Value: []byte("2")}}
 		if out, err := h.CompareAndSwap(t.Context(), write); !errors.Is(err, errTrigger) {
 			t.Errorf("%s: a write that won: %+v, error %v, want %v", dsn, out, err, errTrigger)
 		}
 		if out, err := h.CompareAndSwap(t.Context(), write); err != nil || out[0].Won || string(out[0].Record.Value) != "2" {
 			t.Errorf("%s: a write that lost: %+v, error %v", dsn, out, err)
 		}
-		take := []holdfast.Write{{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("3")}}
+		take := []driver.Write{{Key: name("a"), Old: driver.IfEmpty, Value: []byte("3")}}
 		if out, err := h.CompareAndSwap(t.Context(), take); err != nil || out[0].Won || string(out[0].Record.Value) != "2" {
 			t.Errorf("%s: a take that lost: %+v, error %v", dsn, out, err)
 		}
@@ -562,9 +562,9 @@ func lend(t *testing.T, p *sqlstore.Pool[*lane], n int) {
 // Names are bytes: what a collation takes for the same are different names.
 func TestNamesAreBytes(t *testing.T) {
 	h := fresh(t, way{})
-	var writes []holdfast.Write
+	var writes []driver.Write
 	for _, n := range []string{"a", "A", "a ", "a\x00", "ä", "a\u0308", "\xe4", "a\t", " a", "a\\", "a'", "a`", "a%", "a_"} {
-		writes = append(writes, holdfast.Write{Key: name("%s", n), Old: holdfast.IfEmpty, Value: []byte(n)})
+		writes = append(writes, driver.Write{Key: name("%s", n), Old: driver.IfEmpty, Value: []byte(n)})
 	}
 	for i, w := range writes {
 		ws := writes[i : i+1]
@@ -584,7 +584,7 @@ func TestNamesAreBytes(t *testing.T) {
 		}
 	}
 	for _, w := range writes {
-		if r, err := h.Load(t.Context(), []holdfast.Key{w.Key}); err != nil || string(r[0].Value) != w.Key.Name {
+		if r, err := h.Load(t.Context(), []driver.Key{w.Key}, driver.Fresh); err != nil || string(r[0].Value) != w.Key.Name {
 			t.Errorf("%q holds %q, error %v", w.Key.Name, r[0].Value, err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
@@ -72,7 +73,7 @@ func fence(ctx context.Context, tx *sql.Tx, t sqlstore.Tables, name string, toke
 	if errors.As(err, &e) {
 		switch {
 		case e.SQLState == [5]byte([]byte("HF002")):
-			_, err = holdfast.Record{}.Fence(name, token, 0)
+			_, err = driver.Record{}.Fence(name, token, 0)
 			return err
 		case e.SQLState == [5]byte([]byte("HF004")):
 			err = errNoTransaction

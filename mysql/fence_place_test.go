@@ -8,11 +8,12 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // takeover is a write that takes a lock from who holds it with a token.
-func takeover(name string, token int64) []holdfast.Write {
-	return []holdfast.Write{{Key: holdfast.Key{Name: name}, Old: token, Value: []byte(`{"holders":[{"session":"b","nr":1,"slots":1}]}`)}}
+func takeover(name string, token int64) []driver.Write {
+	return []driver.Write{{Key: driver.Key{Name: name}, Old: token, Value: []byte(`{"holders":[{"session":"b","nr":1,"slots":1}]}`)}}
 }
 
 // What a fence does where it does not stand last in a transaction of its own: as the

@@ -13,23 +13,24 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 // hold makes a lock record by hand and returns its version.
-func hold(t *testing.T, s holdfast.Store, name, value string) int64 {
+func hold(t *testing.T, s driver.Store, name, value string) int64 {
 	t.Helper()
-	k := holdfast.Key{Name: name}
-	r, err := s.Load(t.Context(), []holdfast.Key{k})
+	k := driver.Key{Name: name}
+	r, err := s.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := r[0].Version
 	if old == 0 {
-		old = holdfast.IfEmpty
+		old = driver.IfEmpty
 	}
-	out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: old, Value: []byte(value)}})
+	out, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: old, Value: []byte(value)}})
 	if err != nil || !out[0].Won {
 		t.Fatalf("write %s: %+v, error %v", value, out, err)
 	}
@@ -230,7 +231,7 @@ func TestFenceAgainstTakeover(t *testing.T) {
 				if err := fence(ctx, tx, "orders/42", token); err != nil {
 					t.Fatal(err)
 				}
-				takeover := []holdfast.Write{{Key: holdfast.Key{Name: "orders/42"}, Old: token, Value: []byte(`{"holders":[{"session":"b","nr":1,"slots":1}]}`)}}
+				takeover := []driver.Write{{Key: driver.Key{Name: "orders/42"}, Old: token, Value: []byte(`{"holders":[{"session":"b","nr":1,"slots":1}]}`)}}
 				began := time.Now()
 				out, err := s.CompareAndSwap(ctx, takeover)
 				if err != nil || out[0].Won || out[0].Record.Version != token {
@@ -348,7 +349,7 @@ func TestFrozenTransaction(t *testing.T) {
 		t.Fatalf("error %v, limit %ds, want that of the lock, 2", err, limit(tx))
 	}
 	began := time.Now()
-	takeover := []holdfast.Write{{Key: holdfast.Key{Name: "orders/42"}, Old: token, Value: []byte(`{"holders":[{"session":"b","nr":1,"slots":1}]}`)}}
+	takeover := []driver.Write{{Key: driver.Key{Name: "orders/42"}, Old: token, Value: []byte(`{"holders":[{"session":"b","nr":1,"slots":1}]}`)}}
 	for won := false; !won; {
 		out, err := s.CompareAndSwap(t.Context(), takeover)
 		if err != nil {

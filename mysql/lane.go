@@ -3,7 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"time"
 )
 
@@ -26,7 +26,7 @@ func (c conns) Open(ctx context.Context) (*lane, error) { return openLane(ctx, c
 // some time, and what was used just now will do.
 func (conns) Works(ctx context.Context, l *lane, unused time.Duration) (bool, error) {
 	return unused < 20*time.Millisecond || nil == l.conn.Raw(func(c any) error {
-		if r, ok := c.(driver.SessionResetter); ok {
+		if r, ok := c.(sqldriver.SessionResetter); ok {
 			return r.ResetSession(ctx)
 		}
 		return nil
@@ -44,7 +44,7 @@ func (conns) Sound(_ *lane, err error) bool {
 
 // Close ends the connection, for the server and for the caller's pool.
 func (conns) Close(l *lane) error {
-	l.conn.Raw(func(any) error { return driver.ErrBadConn })
+	l.conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 	l.conn.Close()
 	return nil
 }

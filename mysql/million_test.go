@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // With a million names a lock costs what it costs with none, and so does a look
@@ -29,10 +29,10 @@ from seq_1_to_1000000`)
 	ctx := t.Context()
 	lock := func(s handle) time.Duration {
 		began := time.Now()
-		writes := []holdfast.Write{{Key: name("name 500001"), Old: holdfast.IfEmpty, Value: []byte("x")}}
+		writes := []driver.Write{{Key: name("name 500001"), Old: driver.IfEmpty, Value: []byte("x")}}
 		out, err := s.CompareAndSwap(ctx, writes)
 		if err == nil {
-			out, err = s.CompareAndSwap(ctx, []holdfast.Write{{Key: writes[0].Key, Old: out[0].Record.Version}})
+			out, err = s.CompareAndSwap(ctx, []driver.Write{{Key: writes[0].Key, Old: out[0].Record.Version}})
 		}
 		if err != nil || !out[0].Won {
 			t.Fatalf("%+v, error %v", out, err)
@@ -41,9 +41,9 @@ from seq_1_to_1000000`)
 	}
 	batch := func(s handle) time.Duration {
 		began := time.Now()
-		var writes []holdfast.Write
+		var writes []driver.Write
 		for i := range 20 {
-			writes = append(writes, holdfast.Write{Key: name("name %d", 300001+2*i), Old: holdfast.IfEmpty, Value: []byte("x")})
+			writes = append(writes, driver.Write{Key: name("name %d", 300001+2*i), Old: driver.IfEmpty, Value: []byte("x")})
 		}
 		out, err := s.CompareAndSwap(ctx, writes)
 		if err == nil {
@@ -59,14 +59,14 @@ from seq_1_to_1000000`)
 	}
 	load := func(s handle) time.Duration {
 		began := time.Now()
-		if _, err := s.Load(ctx, []holdfast.Key{name("name 7"), name("name 700000"), name("none")}); err != nil {
+		if _, err := s.Load(ctx, []driver.Key{name("name 7"), name("name 700000"), name("none")}, driver.Fresh); err != nil {
 			t.Fatal(err)
 		}
 		return time.Since(began)
 	}
 	keys := func(s handle) time.Duration {
 		began := time.Now()
-		if _, err := s.Keys(ctx, holdfast.Names, "name 5", 100); err != nil {
+		if _, err := s.Keys(ctx, driver.Names, "name 5", 100); err != nil {
 			t.Fatal(err)
 		}
 		return time.Since(began)

@@ -51,7 +51,7 @@ import (
 	"hash/maphash"
 	"slices"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
@@ -79,7 +79,7 @@ func (o *Options) tables() (sqlstore.Tables, error) {
 	return sqlstore.NewTables("", o.orDefault().Prefix)
 }
 
-// A Store keeps records in a database. It is a holdfast.Store, Sweeper and
+// A Store keeps records in a database. It is a driver.Store, Sweeper and
 // Diagnoser.
 type Store struct {
 	sqlstore.Store
@@ -90,8 +90,7 @@ type Store struct {
 }
 
 var (
-	_ holdfast.Store   = (*Store)(nil)
-	_ holdfast.Sweeper = (*Store)(nil)
+	_ driver.Store = (*Store)(nil)
 )
 
 // New makes a store of a pool, which stays the caller's. It verifies the schema,

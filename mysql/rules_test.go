@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
@@ -26,11 +26,11 @@ func TestVersionsOutrunTheClock(t *testing.T) {
 	h := fresh(t, way{})
 	for _, test := range []struct {
 		name, holds string
-		write       holdfast.Write // Old 1: what is there
+		write       driver.Write // Old 1: what is there
 	}{
-		{"take", "", holdfast.Write{Old: holdfast.IfEmpty, Value: []byte("2")}},
-		{"follow", "1", holdfast.Write{Old: 1, Value: []byte("2")}},
-		{"free", "1", holdfast.Write{Old: 1}},
+		{"take", "", driver.Write{Old: driver.IfEmpty, Value: []byte("2")}},
+		{"follow", "1", driver.Write{Old: 1, Value: []byte("2")}},
+		{"free", "1", driver.Write{Old: 1}},
 	} {
 		for n := range 2 {
 			w := test.write
@@ -39,7 +39,7 @@ func TestVersionsOutrunTheClock(t *testing.T) {
 			if w.Old == 1 {
 				w.Old = version
 			}
-			batch := []holdfast.Write{w, {Key: name("%s'", w.Key.Name), Old: holdfast.IfEmpty}}[:n+1]
+			batch := []driver.Write{w, {Key: name("%s'", w.Key.Name), Old: driver.IfEmpty}}[:n+1]
 			if out, err := h.CompareAndSwap(t.Context(), batch); err != nil || !out[0].Won || out[0].Record.Version <= version {
 				t.Errorf("%s in a call of %d: %+v, error %v, want a version above %d", test.name, n+1, out, err, version)
 			}
@@ -50,7 +50,7 @@ func TestVersionsOutrunTheClock(t *testing.T) {
 // So they do where the store remembers the row.
 func TestVersionsOfWhatIsRemembered(t *testing.T) {
 	h := fresh(t, way{})
-	take := []holdfast.Write{{Key: name("a"), Old: holdfast.IfEmpty}}
+	take := []driver.Write{{Key: name("a"), Old: driver.IfEmpty}}
 	if out, err := h.CompareAndSwap(t.Context(), take); err != nil || !out[0].Won {
 		t.Fatalf("%+v, error %v", out, err)
 	}
@@ -88,7 +88,7 @@ func TestRemoveKeepsTheFloor(t *testing.T) {
 	again := rowAhead(t, h, "d", "")
 	remove("one that was written since", find("c", version-1), 0)
 	remove("one that is held again", append(find("d", again), find("e", hold(t, h, "e", "held"))...), 1)
-	if got, err := h.Load(t.Context(), []holdfast.Key{name("c"), name("e")}); err != nil || got[0].Version != version || string(got[1].Value) != "held" {
+	if got, err := h.Load(t.Context(), []driver.Key{name("c"), name("e")}, driver.Fresh); err != nil || got[0].Version != version || string(got[1].Value) != "held" {
 		t.Errorf("they are %+v, error %v", got, err)
 	}
 }
@@ -106,7 +106,7 @@ func TestFloorRisesFirst(t *testing.T) {
 	if n != 0 || h.Names.Means(err) != sqlstore.Locked {
 		t.Errorf("while the floor cannot rise %d rows are removed, error %v", n, err)
 	}
-	if got, err := h.Load(t.Context(), []holdfast.Key{name("a")}); err != nil || got[0].Version != version {
+	if got, err := h.Load(t.Context(), []driver.Key{name("a")}, driver.Fresh); err != nil || got[0].Version != version {
 		t.Errorf("the row is %+v, error %v", got, err)
 	}
 }
@@ -142,9 +142,9 @@ func TestBatchLocksInOrder(t *testing.T) {
 		}
 	}
 	for range 2 {
-		var batch []holdfast.Write
+		var batch []driver.Write
 		for _, n := range []string{"c", "a", "e", "b", "d"} {
-			batch = append(batch, holdfast.Write{Key: name("%s", n), Old: holdfast.IfEmpty})
+			batch = append(batch, driver.Write{Key: name("%s", n), Old: driver.IfEmpty})
 		}
 		if out, err := h.CompareAndSwap(t.Context(), batch); err != nil || !out[0].Won {
 			t.Fatalf("%+v, error %v", out, err)
@@ -165,7 +165,7 @@ func TestTakeOfWhatWasSwept(t *testing.T) {
 	h := fresh(t, way{})
 	ctx := t.Context()
 	k := name("a")
-	take := []holdfast.Write{{Key: k, Old: holdfast.IfEmpty}}
+	take := []driver.Write{{Key: k, Old: driver.IfEmpty}}
 	if out, err := h.CompareAndSwap(ctx, take); err != nil || !out[0].Won {
 		t.Fatalf("%+v, error %v", out, err)
 	}
@@ -176,7 +176,7 @@ func TestTakeOfWhatWasSwept(t *testing.T) {
 	if n, err := h.Names.Remove(ctx, []sqlstore.Row{{ID: sqlstore.ID(k), Version: high}}); err != nil || n != 1 {
 		t.Fatalf("%d rows removed, error %v", n, err)
 	}
-	out, err := h.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: high}, {Key: name("b"), Old: holdfast.IfEmpty}})
+	out, err := h.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: high}, {Key: name("b"), Old: driver.IfEmpty}})
 	if err != nil || out[0].Won || out[0].Record.Version != 0 {
 		t.Fatalf("a write that follows what was swept: %+v, error %v", out, err)
 	}
@@ -193,7 +193,7 @@ func TestSharedFenceHolds(t *testing.T) {
 	if err := fences["SQL"](t.Context(), tx, "a", token); err != nil {
 		t.Fatal(err)
 	}
-	out, err := h.CompareAndSwap(t.Context(), []holdfast.Write{{Key: name("a"), Old: token, Value: []byte("{}")}})
+	out, err := h.CompareAndSwap(t.Context(), []driver.Write{{Key: name("a"), Old: token, Value: []byte("{}")}})
 	if err != nil || out[0].Won {
 		t.Errorf("a takeover behind an open fence: %+v, error %v", out, err)
 	}
@@ -233,7 +233,7 @@ func TestBatchComparesVersions(t *testing.T) {
 	old := hold(t, h, "a", "1")
 	version := hold(t, h, "a", "2")
 	for _, stale := range []int64{old, version + 1, version - 1, 1} {
-		out, err := h.CompareAndSwap(t.Context(), []holdfast.Write{{Key: name("a"), Old: stale, Value: []byte("3")}, {Key: name("b"), Old: holdfast.IfEmpty}})
+		out, err := h.CompareAndSwap(t.Context(), []driver.Write{{Key: name("a"), Old: stale, Value: []byte("3")}, {Key: name("b"), Old: driver.IfEmpty}})
 		if err != nil || out[0].Won || out[0].Record.Version != version || !out[1].Won {
 			t.Errorf("version %d of a row that has %d: %+v, error %v", stale, version, out, err)
 		}
@@ -248,7 +248,7 @@ func TestFailedBatchLocksNothing(t *testing.T) {
 	if err := tx.QueryRow(`select version from holdfast_records where id = ? for update`, sqlstore.ID(name("b"))).Scan(&version); err != nil {
 		t.Fatal(err)
 	}
-	out, err := h.CompareAndSwap(t.Context(), []holdfast.Write{{Key: name("a"), Old: holdfast.IfEmpty}, {Key: name("b"), Old: version}, {Key: name("c"), Old: holdfast.IfEmpty}})
+	out, err := h.CompareAndSwap(t.Context(), []driver.Write{{Key: name("a"), Old: driver.IfEmpty}, {Key: name("b"), Old: version}, {Key: name("c"), Old: driver.IfEmpty}})
 	if err != nil || !out[0].Won || out[1].Won || !out[2].Won {
 		t.Errorf("%+v, error %v, want the second to lose", out, err)
 	}

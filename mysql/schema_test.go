@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
@@ -46,7 +47,7 @@ func TestMigrate(t *testing.T) {
 	if now := created(); now != first {
 		t.Error("the procedure was made anew, and could be missed meanwhile")
 	}
-	if r, err := s.Load(t.Context(), []holdfast.Key{{Name: "a"}}); err != nil || r[0].Version != want {
+	if r, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); err != nil || r[0].Version != want {
 		t.Errorf("after Migrate a record is %+v, error %v", r, err)
 	}
 	if err := Verify(t.Context(), db, nil); err != nil {
@@ -213,7 +214,7 @@ func TestRights(t *testing.T) {
 	if s, err := New(t.Context(), app, nil); err != nil {
 		t.Errorf("without the right to sweep: %v", err)
 	} else {
-		if f := finding(t, s, "schema"); f.Level != holdfast.Failure || !strings.Contains(f.Text, want) {
+		if f := finding(t, s, "schema"); f.Level != driver.Failure || !strings.Contains(f.Text, want) {
 			t.Errorf("without the right to sweep the doctor says %+v", f)
 		}
 		s.Close()
@@ -238,7 +239,7 @@ func TestRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	freed := hold(t, s, "gone", "x")
-	if o, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "gone"}, Old: freed}}); err != nil || !o[0].Won {
+	if o, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Name: "gone"}, Old: freed}}); err != nil || !o[0].Won {
 		t.Fatal(err)
 	}
 	if n, err := s.Sweep(t.Context(), 0); err != nil || n != 1 {
@@ -274,7 +275,7 @@ func TestRights(t *testing.T) {
 	if err := Verify(t.Context(), admin, nil); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("without the migrator: got %v, want %s", err, want)
 	}
-	if f := finding(t, s, "schema"); f.Level != holdfast.Failure || !strings.Contains(f.Text, want) {
+	if f := finding(t, s, "schema"); f.Level != driver.Failure || !strings.Contains(f.Text, want) {
 		t.Errorf("without the migrator the doctor says %+v", f)
 	}
 	if err := Migrate(t.Context(), admin, nil); err != nil {
@@ -382,9 +383,9 @@ func TestView(t *testing.T) {
 
 	// A mark, and a death.
 	hold(t, s, "by hand", `{"holders":[{"session":"x1","nr":3,"slots":2,"token":100,"n":5,"ttl":2500,"since":90,"retries":4}]}`)
-	k := holdfast.Key{Space: holdfast.Sessions, Name: "x1"}
+	k := driver.Key{Space: driver.Sessions, Name: "x1"}
 	at := time.Now()
-	o, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte(`{"ttl":2500,"beat":3,"suspected":{"by":"ann","age":60000000}}`)}})
+	o, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte(`{"ttl":2500,"beat":3,"suspected":{"by":"ann","age":60000000}}`)}})
 	if err != nil || !o[0].Won {
 		t.Fatal(err)
 	}
@@ -402,7 +403,7 @@ func TestView(t *testing.T) {
 		r.suspectedSince.Time.Sub(at).Abs() > 10*time.Second || r.suspectedSince.Time.Sub(r.beat.Time) != time.Minute || r.waited.Float64 != 0.00001 {
 		t.Errorf("a suspect: %+v", r)
 	}
-	if o, err = s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: o[0].Record.Version, Value: []byte(`{"beat":3,"dead":123456}`)}}); err != nil || !o[0].Won {
+	if o, err = s.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: o[0].Record.Version, Value: []byte(`{"beat":3,"dead":123456}`)}}); err != nil || !o[0].Won {
 		t.Fatal(err)
 	}
 	if r := find(); !r.dead {

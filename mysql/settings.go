@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
@@ -145,10 +145,10 @@ func (s server) readOnly() bool {
 	return false
 }
 
-var _ holdfast.Diagnoser = (*Store)(nil)
+var _ driver.Diagnoser = (*Store)(nil)
 
-// Diagnose implements holdfast.Diagnoser.
-func (s *Store) Diagnose(ctx context.Context) ([]holdfast.Finding, error) {
+// Diagnose implements driver.Diagnoser.
+func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	var found server
 	var replicas int
 	var may, differs error
@@ -200,11 +200,11 @@ func (s *Store) Diagnose(ctx context.Context) ([]holdfast.Finding, error) {
 	}
 	dangers.Report(&r, found, s.allow, good)
 	if replicas > 0 && !found.is("rpl_semi_sync_master_enabled", "ON", "1") {
-		r.Say(holdfast.Warning, "replication", "asynchronous to %d: a failover may take the latest locks with it. Tokens go on growing, as far as the clock of the new primary is right; semi-synchronous replication loses less", replicas)
+		r.Say(driver.Warning, "replication", "asynchronous to %d: a failover may take the latest locks with it. Tokens go on growing, as far as the clock of the new primary is right; semi-synchronous replication loses less", replicas)
 	}
 
-	r.Say(holdfast.Good, "isolation", "READ COMMITTED, on connections of our own, whatever that of others is")
-	r.Say(holdfast.Good, "wake-ups", "waiters poll, the next in line often: the database cannot wake them")
+	r.Say(driver.Good, "isolation", "READ COMMITTED, on connections of our own, whatever that of others is")
+	r.Say(driver.Good, "wake-ups", "waiters poll, the next in line often: the database cannot wake them")
 
 	limit := "a pool without a limit"
 	if n := s.db.Stats().MaxOpenConnections; n > 0 {
@@ -214,11 +214,11 @@ func (s *Store) Diagnose(ctx context.Context) ([]holdfast.Finding, error) {
 	err = s.beats.UseIdle(ctx, func(l *lane) error { return l.conn.PingContext(ctx) })
 	switch {
 	case err != nil:
-		r.Say(holdfast.Failure, "connections", "heartbeats cannot connect: %v", err)
+		r.Say(driver.Failure, "connections", "heartbeats cannot connect: %v", err)
 	case s.beats == s.names:
-		r.Say(holdfast.Warning, "connections", "%s, of which one is for locks and heartbeats together: heartbeats wait behind locks. SetMaxOpenConns(3) or more gives them one of their own", limit)
+		r.Say(driver.Warning, "connections", "%s, of which one is for locks and heartbeats together: heartbeats wait behind locks. SetMaxOpenConns(3) or more gives them one of their own", limit)
 	default:
-		r.Say(holdfast.Good, "connections", "%s, of which up to %d are for locks and one for heartbeats (answers in %s)",
+		r.Say(driver.Good, "connections", "%s, of which up to %d are for locks and one for heartbeats (answers in %s)",
 			limit, s.names.Size(), time.Since(began).Round(10*time.Microsecond))
 	}
 	return r, nil

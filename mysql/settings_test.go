@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
@@ -63,7 +64,7 @@ func TestRefusals(t *testing.T) {
 			}
 			defer s.Close()
 			hold(t, s, "a", "x")
-			if f := finding(t, s, "durability"); f.Level != holdfast.Warning || !strings.HasPrefix(test.want, "mysql: "+strings.TrimPrefix(f.Text, test.allow+" is accepted: ")) || !strings.Contains(f.Text, "token may repeat") {
+			if f := finding(t, s, "durability"); f.Level != driver.Warning || !strings.HasPrefix(test.want, "mysql: "+strings.TrimPrefix(f.Text, test.allow+" is accepted: ")) || !strings.Contains(f.Text, "token may repeat") {
 				t.Errorf("the doctor says %+v", f)
 			}
 		})
@@ -130,7 +131,7 @@ func TestServers(t *testing.T) {
 	}
 }
 
-func finding(t *testing.T, s *Store, subject string) holdfast.Finding {
+func finding(t *testing.T, s *Store, subject string) driver.Finding {
 	t.Helper()
 	list, err := s.Diagnose(t.Context())
 	if err != nil {
@@ -142,7 +143,7 @@ func finding(t *testing.T, s *Store, subject string) holdfast.Finding {
 		}
 	}
 	t.Fatalf("the doctor says nothing of %s: %+v", subject, list)
-	return holdfast.Finding{}
+	return driver.Finding{}
 }
 
 // Locks leave connections to the others of the pool: with two they have one.
@@ -159,7 +160,7 @@ func TestPools(t *testing.T) {
 		9: {5, "a pool of 9, of which up to 4 are for locks and one for heartbeats (answers in ", true},
 	} {
 		h := fresh(t, way{conns: conns})
-		if f := finding(t, h.Store, "connections"); !strings.HasPrefix(f.Text, want.says) || (f.Level == holdfast.Good) != want.good {
+		if f := finding(t, h.Store, "connections"); !strings.HasPrefix(f.Text, want.says) || (f.Level == driver.Good) != want.good {
 			t.Errorf("a pool of %d: %+v", conns, f)
 		}
 		c, err := holdfast.New(h, nil)
@@ -193,7 +194,7 @@ func TestPools(t *testing.T) {
 		if n := h.db.Stats().OpenConnections; n > 0 {
 			t.Errorf("a pool of %d: %d connections are open after Close", conns, n)
 		}
-		if _, err := h.Load(t.Context(), []holdfast.Key{{Name: "a"}}); err != sqlstore.ErrClosed {
+		if _, err := h.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); err != sqlstore.ErrClosed {
 			t.Errorf("after Close: got %v", err)
 		}
 	}
@@ -225,11 +226,11 @@ func TestShortProgram(t *testing.T) {
 		t.Errorf("it has %d connections", n)
 	}
 	// Who goes on has one for heartbeats that no lock can occupy.
-	k := holdfast.Key{Space: holdfast.Sessions, Name: "s"}
+	k := driver.Key{Space: driver.Sessions, Name: "s"}
 	for i := range 3 {
-		out, err := h.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")}})
+		out, err := h.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1")}})
 		if err == nil && out[0].Won {
-			_, err = h.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: out[0].Record.Version}})
+			_, err = h.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: out[0].Record.Version}})
 		}
 		if err != nil {
 			t.Fatalf("beat %d: %v", i, err)
@@ -341,7 +342,7 @@ func TestDoctorLooksAgain(t *testing.T) {
 		if _, err := db.Exec("set global " + setting); err != nil {
 			t.Fatal(err)
 		}
-		if f := finding(t, s.Store, "server"); f.Level != holdfast.Failure || !strings.HasSuffix(f.Text, want) {
+		if f := finding(t, s.Store, "server"); f.Level != driver.Failure || !strings.HasSuffix(f.Text, want) {
 			t.Errorf("with %s the doctor says %+v, want %s", setting, f, want)
 		}
 		if _, err := db.Exec("set global binlog_format = 'ROW', max_allowed_packet = 16777216"); err != nil {

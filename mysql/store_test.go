@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/holdfast-lock/holdfast/storetest"
@@ -51,7 +51,7 @@ type handle struct {
 	way way
 }
 
-func (h handle) Reopen(t *testing.T) holdfast.Store { return open(t, h.url, h.way).Store }
+func (h handle) Reopen(t *testing.T) driver.Store { return open(t, h.url, h.way).Store }
 
 func open(t testing.TB, target string, w way) handle {
 	t.Helper()
@@ -93,7 +93,7 @@ func TestStore(t *testing.T) {
 	for name, w := range ways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			storetest.Run(t, func(t *testing.T) holdfast.Store { return fresh(t, w) })
+			storetest.Run(t, func(t *testing.T) driver.Store { return fresh(t, w) })
 		})
 	}
 }
@@ -112,7 +112,7 @@ func TestStoreWithBinaryLog(t *testing.T) {
 		}
 		return open(t, target, way{})
 	}
-	storetest.Run(t, func(t *testing.T) holdfast.Store { return fresh(t) })
+	storetest.Run(t, func(t *testing.T) driver.Store { return fresh(t) })
 	s := fresh(t)
 	db := application(t, s, "")
 	for form, fence := range fences {
@@ -132,7 +132,7 @@ func TestStoreWithBinaryLog(t *testing.T) {
 
 func TestClients(t *testing.T) {
 	t.Parallel()
-	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return fresh(t, way{}) })
+	storetest.RunClients(t, func(t *testing.T) driver.Store { return fresh(t, way{}) })
 }
 
 func tables(t *testing.T, prefix string) sqlstore.Tables {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A variable is one of the server's, as its own list has it.
@@ -325,7 +326,7 @@ func TestSessionVariables(t *testing.T) {
 		if at := time.UnixMicro(l.Token()); time.Since(at).Abs() > time.Minute {
 			t.Errorf("%s: the token is of %v", setting, at)
 		}
-		if r, err := s.Load(t.Context(), []holdfast.Key{{Name: setting}}); err != nil || r[0].Age < 0 || r[0].Age > time.Minute {
+		if r, err := s.Load(t.Context(), []driver.Key{{Name: setting}}, driver.Fresh); err != nil || r[0].Age < 0 || r[0].Age > time.Minute {
 			t.Errorf("%s: the record is %v old, error %v", setting, r[0].Age, err)
 		}
 		if err := l.Release(t.Context()); err != nil {

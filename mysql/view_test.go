@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 )
 
@@ -75,9 +76,9 @@ func TestViewEscapes(t *testing.T) {
 		}
 		name := "n" + test.text
 		version := hold(t, h, name, fmt.Sprintf(`{"holders":[{"session":%s,"nr":1,"slots":1,"reason":%s}]}`, quoted, quoted))
-		k := holdfast.Key{Space: holdfast.Sessions, Name: test.text}
+		k := driver.Key{Space: driver.Sessions, Name: test.text}
 		value := fmt.Sprintf(`{"owner":{"host":%[1]s,"user":%[1]s,"program":%[1]s,"pid":7},"suspected":{"by":%[1]s,"age":5}}`, quoted)
-		if out, err := h.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte(value)}}); err != nil || !out[0].Won && string(out[0].Record.Value) != value {
+		if out, err := h.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte(value)}}); err != nil || !out[0].Won && string(out[0].Record.Value) != value {
 			t.Fatalf("%+v, error %v", out, err)
 		}
 		var got [8]string

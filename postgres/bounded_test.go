@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -117,7 +118,7 @@ func TestBounded(t *testing.T) {
 			for i := range lockedRows {
 				hold(t, r, fmt.Sprintf("locked %d", i), "1")
 			}
-			put(t, r, holdfast.Key{Space: holdfast.Sessions, Name: "locked s"}, "1")
+			put(t, r, driver.Key{Space: driver.Sessions, Name: "locked s"}, "1")
 			for i := range 3 {
 				hold(t, r, fmt.Sprintf("gone %d", i), "")
 			}
@@ -173,18 +174,18 @@ func timed(t *testing.T, patience time.Duration, s *Store, call func(context.Con
 }
 
 // lockedBatch follows what is locked, and takes as many names that are free.
-func lockedBatch(t *testing.T, r reopener) (batch []holdfast.Write) {
+func lockedBatch(t *testing.T, r reopener) (batch []driver.Write) {
 	t.Helper()
 	for i := range lockedRows {
-		k := holdfast.Key{Name: fmt.Sprintf("locked %d", i)}
-		got, err := r.Load(t.Context(), []holdfast.Key{k})
+		k := driver.Key{Name: fmt.Sprintf("locked %d", i)}
+		got, err := r.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
-		batch = append(batch, holdfast.Write{Key: k, Old: got[0].Version, Value: []byte("2")})
+		batch = append(batch, driver.Write{Key: k, Old: got[0].Version, Value: []byte("2")})
 	}
 	for i := range lockedRows {
-		batch = append(batch, holdfast.Write{Key: holdfast.Key{Name: fmt.Sprintf("%c free %d %d", 'a'+i%2*24, i, time.Now().UnixNano())}, Old: holdfast.IfEmpty, Value: []byte("1")})
+		batch = append(batch, driver.Write{Key: driver.Key{Name: fmt.Sprintf("%c free %d %d", 'a'+i%2*24, i, time.Now().UnixNano())}, Old: driver.IfEmpty, Value: []byte("1")})
 	}
 	return batch
 }
@@ -192,26 +193,29 @@ func lockedBatch(t *testing.T, r reopener) (batch []holdfast.Write) {
 // everyCall is what a client asks of a store.
 func everyCall(t *testing.T, r reopener) map[string]func(context.Context, *Store) error {
 	t.Helper()
-	cas := func(ws ...holdfast.Write) func(context.Context, *Store) error {
+	cas := func(ws ...driver.Write) func(context.Context, *Store) error {
 		return func(ctx context.Context, s *Store) error {
 			_, err := s.CompareAndSwap(ctx, ws)
 			return err
 		}
 	}
 	batch := lockedBatch(t, r)
-	locked, beat := holdfast.Key{Name: "locked 0"}, holdfast.Key{Space: holdfast.Sessions, Name: "locked s"}
+	locked, beat := driver.Key{Name: "locked 0"}, driver.Key{Space: driver.Sessions, Name: "locked s"}
 	return map[string]func(context.Context, *Store) error{
-		"Load": func(ctx context.Context, s *Store) error { _, err := s.Load(ctx, []holdfast.Key{locked}); return err },
-		"Load of many": func(ctx context.Context, s *Store) error {
-			_, err := s.Load(ctx, []holdfast.Key{locked, beat})
+		"Load": func(ctx context.Context, s *Store) error {
+			_, err := s.Load(ctx, []driver.Key{locked}, driver.Fresh)
 			return err
 		},
-		"a take":             cas(holdfast.Write{Key: locked, Old: holdfast.IfEmpty, Value: []byte("2")}),
-		"a write":            cas(holdfast.Write{Key: locked, Old: batch[0].Old, Value: []byte("1"), Wake: "x"}),
-		"a write that frees": cas(holdfast.Write{Key: locked, Old: batch[0].Old}),
-		"a heartbeat":        cas(holdfast.Write{Key: beat, Old: holdfast.IfEmpty, Value: []byte("2")}),
+		"Load of many": func(ctx context.Context, s *Store) error {
+			_, err := s.Load(ctx, []driver.Key{locked, beat}, driver.Fresh)
+			return err
+		},
+		"a take":             cas(driver.Write{Key: locked, Old: driver.IfEmpty, Value: []byte("2")}),
+		"a write":            cas(driver.Write{Key: locked, Old: batch[0].Old, Value: []byte("1"), Wake: "x"}),
+		"a write that frees": cas(driver.Write{Key: locked, Old: batch[0].Old}),
+		"a heartbeat":        cas(driver.Write{Key: beat, Old: driver.IfEmpty, Value: []byte("2")}),
 		"a batch":            cas(batch[:lockedRows+1]...),
-		"Keys":               func(ctx context.Context, s *Store) error { _, err := s.Keys(ctx, holdfast.Names, "", 5); return err },
+		"Keys":               func(ctx context.Context, s *Store) error { _, err := s.Keys(ctx, driver.Names, "", 5); return err },
 		"Sweep":              func(ctx context.Context, s *Store) error { _, err := s.Sweep(ctx, 0); return err },
 		"Diagnose":           func(ctx context.Context, s *Store) error { _, err := s.Diagnose(ctx); return err },
 		"New":                func(ctx context.Context, s *Store) error { _, err := New(ctx, s.pool, nil); return err },
@@ -219,7 +223,7 @@ func everyCall(t *testing.T, r reopener) map[string]func(context.Context, *Store
 		"Watch": func(ctx context.Context, s *Store) error {
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
-			s.Watch(ctx, nil, func(holdfast.Hint) {})
+			s.Watch(ctx, nil, func(driver.Hint) {})
 			return nil
 		},
 		"Fence": func(ctx context.Context, s *Store) error {
@@ -237,7 +241,7 @@ func closes(t *testing.T, r reopener, server *servers.Server) {
 	t.Helper()
 	s := open(t, connect(t, r.url), nil)
 	hints, ended, _ := watching(t, s)
-	expect(t, hints, holdfast.Hint{})
+	expect(t, hints, driver.Hint{})
 	if err := s.beats.Use(t.Context(), func(c *pgx.Conn) error { return c.Ping(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
@@ -296,11 +300,11 @@ func TestPoolModes(t *testing.T) {
 			if err := <-handed; err != nil {
 				t.Error(err)
 			}
-			ws := []holdfast.Write{{Key: holdfast.Key{Name: "b"}, Old: holdfast.IfEmpty, Value: []byte("\x00\xff")}, {Key: holdfast.Key{Name: "c"}, Old: holdfast.IfEmpty, Value: []byte("1")}}
+			ws := []driver.Write{{Key: driver.Key{Name: "b"}, Old: driver.IfEmpty, Value: []byte("\x00\xff")}, {Key: driver.Key{Name: "c"}, Old: driver.IfEmpty, Value: []byte("1")}}
 			if out, err := s.CompareAndSwap(t.Context(), ws); err != nil || !out[0].Won || !out[1].Won {
 				t.Errorf("a batch: %+v, error %v", out, err)
 			}
-			if got, err := s.Load(t.Context(), []holdfast.Key{ws[0].Key}); err != nil || string(got[0].Value) != "\x00\xff" {
+			if got, err := s.Load(t.Context(), []driver.Key{ws[0].Key}, driver.Fresh); err != nil || string(got[0].Value) != "\x00\xff" {
 				t.Errorf("it is read as %+v, error %v", got, err)
 			}
 		})

@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/holdfast-lock/holdfast/storetest"
@@ -18,7 +18,7 @@ func TestBounds(t *testing.T) {
 	t.Parallel()
 	server := servers.Postgres(t, &servers.Options{Settings: []string{"max_prepared_transactions=20", "max_connections=200"}})
 	locked := func(t *testing.T, r reopener, name string) *pgx.Conn {
-		id := sqlstore.ID(holdfast.Key{Name: name})
+		id := sqlstore.ID(driver.Key{Name: name})
 		c, err := pgx.Connect(context.Background(), r.url)
 		if err != nil {
 			t.Fatal(err)
@@ -28,11 +28,11 @@ func TestBounds(t *testing.T) {
 		return c
 	}
 	obstacles := []storetest.Obstacle{
-		{Name: "a row that stays locked", Begin: func(t *testing.T, s holdfast.Store, name string) func() {
+		{Name: "a row that stays locked", Begin: func(t *testing.T, s driver.Store, name string) func() {
 			c := locked(t, s.(reopener), name)
 			return func() { c.Close(context.Background()) }
 		}},
-		{Name: "a transaction that was prepared", Begin: func(t *testing.T, s holdfast.Store, name string) func() {
+		{Name: "a transaction that was prepared", Begin: func(t *testing.T, s driver.Store, name string) func() {
 			c := locked(t, s.(reopener), name)
 			exec(t, c, `prepare transaction '`+t.Name()+`'`)
 			return func() {
@@ -42,7 +42,7 @@ func TestBounds(t *testing.T) {
 				c.Close(context.Background())
 			}
 		}},
-		{Name: "a pool that is exhausted", Silent: true, Begin: func(t *testing.T, s holdfast.Store, name string) (end func()) {
+		{Name: "a pool that is exhausted", Silent: true, Begin: func(t *testing.T, s driver.Store, name string) (end func()) {
 			pool := s.(reopener).pool
 			for range pool.Config().MaxConns {
 				c, err := pool.Acquire(t.Context())
@@ -59,7 +59,7 @@ func TestBounds(t *testing.T) {
 			}
 			return end
 		}},
-		{Name: "a server that stands still", Silent: true, Server: true, Begin: func(t *testing.T, s holdfast.Store, name string) func() {
+		{Name: "a server that stands still", Silent: true, Server: true, Begin: func(t *testing.T, s driver.Store, name string) func() {
 			if err := server.Freeze(); err != nil {
 				t.Skip("SKIPPED:", err)
 			}
@@ -70,5 +70,5 @@ func TestBounds(t *testing.T) {
 			}
 		}},
 	}
-	storetest.RunBounds(t, func(t *testing.T) holdfast.Store { return migrated(t, server.Database(t), nil) }, obstacles...)
+	storetest.RunBounds(t, func(t *testing.T) driver.Store { return migrated(t, server.Database(t), nil) }, obstacles...)
 }

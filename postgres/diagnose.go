@@ -6,13 +6,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 )
 
-// Diagnose implements holdfast.Diagnoser.
-func (s *Store) Diagnose(ctx context.Context) ([]holdfast.Finding, error) {
+// Diagnose implements driver.Diagnoser.
+func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	var r sqlstore.Report
 	say := r.Say
 	f, err := s.facts(ctx)
@@ -29,11 +29,11 @@ func (s *Store) Diagnose(ctx context.Context) ([]holdfast.Finding, error) {
 	}
 	switch {
 	case f.standby:
-		say(holdfast.Failure, "server", "PostgreSQL %s, %s: %v", f.versionText, role, errStandby)
+		say(driver.Failure, "server", "PostgreSQL %s, %s: %v", f.versionText, role, errStandby)
 	case f.readOnly:
-		say(holdfast.Failure, "server", "PostgreSQL %s, %s: %v", f.versionText, role, errReadOnly)
+		say(driver.Failure, "server", "PostgreSQL %s, %s: %v", f.versionText, role, errReadOnly)
 	default:
-		say(holdfast.Good, "server", "PostgreSQL %s, %s", f.versionText, role)
+		say(driver.Good, "server", "PostgreSQL %s, %s", f.versionText, role)
 	}
 
 	s.schema(ctx, f, say)
@@ -43,19 +43,19 @@ func (s *Store) Diagnose(ctx context.Context) ([]holdfast.Finding, error) {
 
 	if c, err := s.listen(ctx, nil); err == nil {
 		s.unlisten(c)
-		say(holdfast.Good, "wake-ups", "notifications arrive")
+		say(driver.Good, "wake-ups", "notifications arrive")
 	} else if errors.Is(err, errDeaf) {
-		say(holdfast.Warning, "wake-ups", "%v", err)
+		say(driver.Warning, "wake-ups", "%v", err)
 	} else {
-		say(holdfast.Warning, "wake-ups", "waiters poll, for they cannot listen: %v", err)
+		say(driver.Warning, "wake-ups", "waiters poll, for they cannot listen: %v", err)
 	}
 
 	max := s.pool.Config().MaxConns
 	began := time.Now()
 	if err := s.beats.Use(ctx, func(c *pgx.Conn) error { return c.Ping(ctx) }); err != nil {
-		say(holdfast.Failure, "connections", "heartbeats cannot connect beside the pool of %d: %v", max, err)
+		say(driver.Failure, "connections", "heartbeats cannot connect beside the pool of %d: %v", max, err)
 	} else {
-		say(holdfast.Good, "connections", "a pool of %d, and beside it one for heartbeats (answers in %s) and one for wake-ups while somebody waits",
+		say(driver.Good, "connections", "a pool of %d, and beside it one for heartbeats (answers in %s) and one for wake-ups while somebody waits",
 			max, time.Since(began).Round(10*time.Microsecond))
 	}
 	return r, nil
@@ -73,25 +73,25 @@ func (s *Store) schema(ctx context.Context, f facts, say sayer) {
 	}
 	switch {
 	case f.hidden:
-		say(holdfast.Failure, "schema", "version %d of %s; %v", f.schemaVersion, s.tables, errHidden)
+		say(driver.Failure, "schema", "version %d of %s; %v", f.schemaVersion, s.tables, errHidden)
 	case wrong != nil:
-		say(holdfast.Failure, "schema", "%v", wrong)
+		say(driver.Failure, "schema", "%v", wrong)
 	case !f.may:
-		say(holdfast.Failure, "schema", "version %d of %s; the role may not write it: grant what the doc comment of postgres.Migrate says", f.schemaVersion, s.tables)
+		say(driver.Failure, "schema", "version %d of %s; the role may not write it: grant what the doc comment of postgres.Migrate says", f.schemaVersion, s.tables)
 	default:
-		say(holdfast.Good, "schema", "version %d in schema %s; may read and write, %s", f.schemaVersion, s.tables.Schema, alter)
+		say(driver.Good, "schema", "version %d in schema %s; may read and write, %s", f.schemaVersion, s.tables.Schema, alter)
 	}
 	if f.open {
-		say(holdfast.Warning, "schema", "everybody may create in the schema %s of the tables, also functions that are called instead of the fence: revoke create on schema %[1]s from public, or give Holdfast a schema of its own", s.tables.Schema)
+		say(driver.Warning, "schema", "everybody may create in the schema %s of the tables, also functions that are called instead of the fence: revoke create on schema %[1]s from public, or give Holdfast a schema of its own", s.tables.Schema)
 	}
 }
 
-type sayer func(level holdfast.Level, subject, format string, args ...any)
+type sayer func(level driver.Level, subject, format string, args ...any)
 
 // replicas tells what a failover may take, as far as the role may see it.
 func (s *Store) replicas(ctx context.Context, f facts, say sayer) {
 	if f.standbyNames != "" && f.synchronousCommit == "local" {
-		say(holdfast.Warning, "replication", "there are synchronous standbys, but synchronous_commit is local: a failover may take the latest locks with it, and tokens may repeat. Set synchronous_commit = on for this role")
+		say(driver.Warning, "replication", "there are synchronous standbys, but synchronous_commit is local: a failover may take the latest locks with it, and tokens may repeat. Set synchronous_commit = on for this role")
 		return
 	}
 	var names []string
@@ -104,7 +104,7 @@ func (s *Store) replicas(ctx context.Context, f facts, say sayer) {
 		return err
 	})
 	if err == nil && len(names) > 0 && f.standbyNames == "" {
-		say(holdfast.Warning, "replication", "asynchronous only (%s): a failover to one of them may take the latest locks with it. Tokens go on growing, as far as its clock is right; set synchronous_standby_names to lose nothing", strings.Join(names, ", "))
+		say(driver.Warning, "replication", "asynchronous only (%s): a failover to one of them may take the latest locks with it. Tokens go on growing, as far as its clock is right; set synchronous_standby_names to lose nothing", strings.Join(names, ", "))
 	}
 }
 
@@ -119,13 +119,13 @@ func (s *Store) prepared(ctx context.Context, say sayer) {
 		var gid, owner string
 		var age float64
 		_, err = pgx.ForEachRow(rows, []any{&gid, &owner, &age}, func() error {
-			say(holdfast.Warning, "prepared transactions", "%q of %s has kept rows of %s locked for %v: nobody takes those locks over until it is committed or rolled back (commit prepared, rollback prepared)",
+			say(driver.Warning, "prepared transactions", "%q of %s has kept rows of %s locked for %v: nobody takes those locks over until it is committed or rolled back (commit prepared, rollback prepared)",
 				gid, owner, s.tables, time.Duration(age*float64(time.Second)).Round(time.Second))
 			return nil
 		})
 		return err
 	})
 	if err != nil {
-		say(holdfast.Warning, "prepared transactions", "they could not be asked for: %v", err)
+		say(driver.Warning, "prepared transactions", "they could not be asked for: %v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 )
@@ -111,7 +111,7 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 	args := []any{w.ID, w.Value, w.Lazy || d.async, payload(w), d.channels(w.Wake), patience}
 	got := func(rows pgx.Rows) error { return rows.Scan(&version, nil) }
 	switch {
-	case w.Old == holdfast.IfEmpty:
+	case w.Old == driver.IfEmpty:
 		err = d.query(ctx, got, d.sql["insert"], args...)
 		for range 3 {
 			if !swept(err) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -264,7 +265,7 @@ func under(ctx context.Context, url, role string, one oneSetting) error {
 	if err := locks.Release(ctx); err != nil {
 		return fmt.Errorf("release a set: %w", err)
 	}
-	if _, err := s.Keys(ctx, holdfast.Sessions, "", 3); err != nil {
+	if _, err := s.Keys(ctx, driver.Sessions, "", 3); err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
 	if _, err := s.Sweep(ctx, time.Hour); err != nil {

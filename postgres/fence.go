@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 )
@@ -81,7 +82,7 @@ func fenceName(t sqlstore.Tables, name string, token int64, exec func(query stri
 	err := exec(t.Expand(`select {fence}($1::pg_catalog.bytea, $2::bigint)`, `"`), []byte(name), token)
 	switch state(err) {
 	case stateLost:
-		_, err = holdfast.Record{}.Fence(name, token, 0)
+		_, err = driver.Record{}.Fence(name, token, 0)
 		return err
 	case stateNoLock, "42883", "3F000": // no such function, no such schema
 		return fmt.Errorf("fence %q: %w", name, errNoLock)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -201,14 +201,14 @@ func TestFencePrepared(t *testing.T) {
 	says(t, r.Store, `slow prepared transactions: "it's in doubt" of holdfast `)
 	// Each of them waits for a second, longer than the TTL.
 	for range 2 {
-		out, err := r.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: token, Value: []byte("taken")}})
+		out, err := r.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Name: "a"}, Old: token, Value: []byte("taken")}})
 		if err != nil || out[0].Won {
 			t.Fatalf("a takeover beside a prepared fence: %+v, error %v", out, err)
 		}
 	}
 	exec(t, c, `commit prepared 'it''s in doubt'`)
 	exec(t, reads, `rollback prepared 'harmless'`)
-	if out, err := r.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: token, Value: []byte("taken")}}); err != nil || !out[0].Won {
+	if out, err := r.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Name: "a"}, Old: token, Value: []byte("taken")}}); err != nil || !out[0].Won {
 		t.Errorf("after it: %+v, error %v", out, err)
 	}
 	for _, line := range findings(t, r.Store) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -159,7 +160,7 @@ func TestFenceAgainstTakeover(t *testing.T) {
 				db := application(t, r)
 				ctx := t.Context()
 				token := hold(t, r, "orders/42", value)
-				takeover := []holdfast.Write{{Key: holdfast.Key{Name: "orders/42"}, Old: token, Value: []byte(`{"holders":[{"session":"b","nr":1,"slots":1}]}`)}}
+				takeover := []driver.Write{{Key: driver.Key{Name: "orders/42"}, Old: token, Value: []byte(`{"holders":[{"session":"b","nr":1,"slots":1}]}`)}}
 
 				tx := begin(t, db)
 				if _, err := tx.Exec(ctx, `insert into orders (paid) values ('first')`); err != nil {
@@ -328,7 +329,7 @@ func TestFenceCrowd(t *testing.T) {
 		at := fenced.Load()
 		eventually(t, 20*time.Second, "the readers are at it", func() bool { return fenced.Load() > at+12 })
 		began := time.Now()
-		out, err := r.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: version, Value: []byte(value)}})
+		out, err := r.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Name: "a"}, Old: version, Value: []byte(value)}})
 		if took := time.Since(began); err != nil || !out[0].Won || took > 3*time.Second {
 			t.Errorf("a write behind readers that fence: %+v after %v, error %v", out, took, err)
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -18,17 +18,17 @@ func FuzzPayload(f *testing.F) {
 	f.Fuzz(func(t *testing.T, payload string, space byte, name, wake string) {
 		h, ok := hintOf(payload)
 		switch {
-		case !ok && h != (holdfast.Hint{}):
+		case !ok && h != (driver.Hint{}):
 			t.Fatalf("%q is no hint, and %+v", payload, h)
-		case h != (holdfast.Hint{}) && (h.Key.Check() != nil || h.Wake == ""):
+		case h != (driver.Hint{}) && (h.Key.Check() != nil || h.Wake == ""):
 			t.Fatalf("%q is the hint %+v", payload, h)
 		}
-		k := holdfast.Key{Space: holdfast.Space(space), Name: name}
+		k := driver.Key{Space: driver.Space(space), Name: name}
 		if k.Check() != nil || wake == "" || len(wake) > 64 {
 			return
 		}
 		sent := payloadOf(k, wake)
-		if got, ok := hintOf(sent); !ok || got != (holdfast.Hint{Key: k, Wake: wake}) {
+		if got, ok := hintOf(sent); !ok || got != (driver.Hint{Key: k, Wake: wake}) {
 			t.Fatalf("%+v for %q is sent as %q and read as %+v, %v", k, wake, sent, got, ok)
 		}
 		if len(sent) >= 8000 {
@@ -37,7 +37,7 @@ func FuzzPayload(f *testing.F) {
 	})
 }
 
-func payloadOf(k holdfast.Key, wake string) string {
+func payloadOf(k driver.Key, wake string) string {
 	return payload(sqlstore.Write{ID: sqlstore.ID(k), Wake: wake})
 }
 

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -42,7 +42,7 @@ func (o *Options) tables() (sqlstore.Tables, error) {
 	return sqlstore.NewTables(opts.Schema, opts.Prefix)
 }
 
-// A Store keeps records in a PostgreSQL database. It is a holdfast.Store,
+// A Store keeps records in a PostgreSQL database. It is a driver.Store,
 // CostlyWatcher, Sweeper and Diagnoser.
 type Store struct {
 	sqlstore.Store
@@ -56,10 +56,8 @@ type Store struct {
 }
 
 var (
-	_ holdfast.Store         = (*Store)(nil)
-	_ holdfast.Sweeper       = (*Store)(nil)
-	_ holdfast.CostlyWatcher = (*Store)(nil)
-	_ holdfast.Diagnoser     = (*Store)(nil)
+	_ driver.Store     = (*Store)(nil)
+	_ driver.Diagnoser = (*Store)(nil)
 )
 
 // New makes a store of a pool, which stays the caller's. It verifies the schema

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -151,7 +152,7 @@ func TestSearchPath(t *testing.T) {
 	}
 }
 
-func client(t *testing.T, s holdfast.Store) *holdfast.Client {
+func client(t *testing.T, s driver.Store) *holdfast.Client {
 	t.Helper()
 	c, err := holdfast.New(s, &holdfast.Options{RuntimeDir: "/dev/null"})
 	if err != nil {
@@ -166,22 +167,22 @@ func client(t *testing.T, s holdfast.Store) *holdfast.Client {
 }
 
 // hold makes a lock record by hand and returns its version.
-func hold(t *testing.T, s holdfast.Store, name, value string) int64 {
+func hold(t *testing.T, s driver.Store, name, value string) int64 {
 	t.Helper()
-	return put(t, s, holdfast.Key{Name: name}, value)
+	return put(t, s, driver.Key{Name: name}, value)
 }
 
-func put(t *testing.T, s holdfast.Store, k holdfast.Key, value string) int64 {
+func put(t *testing.T, s driver.Store, k driver.Key, value string) int64 {
 	t.Helper()
-	r, err := s.Load(context.Background(), []holdfast.Key{k})
+	r, err := s.Load(context.Background(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := r[0].Version
 	if old == 0 {
-		old = holdfast.IfEmpty
+		old = driver.IfEmpty
 	}
-	out, err := s.CompareAndSwap(context.Background(), []holdfast.Write{{Key: k, Old: old, Value: []byte(value)}})
+	out, err := s.CompareAndSwap(context.Background(), []driver.Write{{Key: k, Old: old, Value: []byte(value)}})
 	if err != nil || !out[0].Won {
 		t.Fatalf("write %s: %+v, error %v", value, out, err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
@@ -20,7 +20,7 @@ import (
 func rowAhead(t *testing.T, r reopener, name, value string) int64 {
 	t.Helper()
 	version := time.Now().Add(time.Hour).UnixMicro()
-	exec(t, r.pool, `insert into holdfast_records (id, version, value) values ($1, $2, $3)`, sqlstore.ID(holdfast.Key{Name: name}), version, []byte(value))
+	exec(t, r.pool, `insert into holdfast_records (id, version, value) values ($1, $2, $3)`, sqlstore.ID(driver.Key{Name: name}), version, []byte(value))
 	return version
 }
 
@@ -29,11 +29,11 @@ func TestVersionsOutrunTheClock(t *testing.T) {
 	r := fresh(t, nil)
 	for _, test := range []struct {
 		name, holds string
-		write       holdfast.Write // Old 1: what is there
+		write       driver.Write // Old 1: what is there
 	}{
-		{"take", "", holdfast.Write{Old: holdfast.IfEmpty, Value: []byte("2")}},
-		{"follow", "1", holdfast.Write{Old: 1, Value: []byte("2")}},
-		{"free", "1", holdfast.Write{Old: 1}},
+		{"take", "", driver.Write{Old: driver.IfEmpty, Value: []byte("2")}},
+		{"follow", "1", driver.Write{Old: 1, Value: []byte("2")}},
+		{"free", "1", driver.Write{Old: 1}},
 	} {
 		for n := range 2 {
 			w := test.write
@@ -42,7 +42,7 @@ func TestVersionsOutrunTheClock(t *testing.T) {
 			if w.Old == 1 {
 				w.Old = version
 			}
-			batch := []holdfast.Write{w, {Key: holdfast.Key{Name: w.Key.Name + "'"}, Old: holdfast.IfEmpty}}[:n+1]
+			batch := []driver.Write{w, {Key: driver.Key{Name: w.Key.Name + "'"}, Old: driver.IfEmpty}}[:n+1]
 			if out, err := r.CompareAndSwap(t.Context(), batch); err != nil || !out[0].Won || out[0].Record.Version <= version {
 				t.Errorf("%s in a call of %d: %+v, error %v, want a version above %d", test.name, n+1, out, err, version)
 			}
@@ -63,7 +63,7 @@ func floorNow(t *testing.T, r reopener) (floor int64) {
 func TestRemoveKeepsTheFloor(t *testing.T) {
 	r := fresh(t, nil)
 	find := func(name string, version int64) []sqlstore.Row {
-		return []sqlstore.Row{{ID: sqlstore.ID(holdfast.Key{Name: name}), Version: version}}
+		return []sqlstore.Row{{ID: sqlstore.ID(driver.Key{Name: name}), Version: version}}
 	}
 	remove := func(what string, rows []sqlstore.Row, want int) {
 		t.Helper()
@@ -82,7 +82,7 @@ func TestRemoveKeepsTheFloor(t *testing.T) {
 	again := rowAhead(t, r, "d", "")
 	remove("one that was written since", find("c", version-1), 0)
 	remove("one that is held again", append(find("d", again), find("e", hold(t, r, "e", "held"))...), 1)
-	if got, err := r.Load(t.Context(), []holdfast.Key{{Name: "c"}, {Name: "e"}}); err != nil || got[0].Version != version || string(got[1].Value) != "held" {
+	if got, err := r.Load(t.Context(), []driver.Key{{Name: "c"}, {Name: "e"}}, driver.Fresh); err != nil || got[0].Version != version || string(got[1].Value) != "held" {
 		t.Errorf("they are %+v, error %v", got, err)
 	}
 }
@@ -98,9 +98,9 @@ create function look() returns trigger language plpgsql as $$ begin
 end $$;
 create trigger look before insert or update on holdfast_records for each row execute function look();`)
 	for range 2 {
-		var batch []holdfast.Write
+		var batch []driver.Write
 		for _, n := range []string{"c", "a", "e", "b", "d"} {
-			batch = append(batch, holdfast.Write{Key: holdfast.Key{Name: n}, Old: holdfast.IfEmpty})
+			batch = append(batch, driver.Write{Key: driver.Key{Name: n}, Old: driver.IfEmpty})
 		}
 		if out, err := r.CompareAndSwap(t.Context(), batch); err != nil || !out[0].Won {
 			t.Fatalf("%+v, error %v", out, err)
@@ -116,23 +116,23 @@ select string_agg(id, '' order by nr) from (select min(nr) as nr, convert_from(s
 // Each write of a batch is told of to whom it is meant for.
 func TestBatchTellsWhom(t *testing.T) {
 	r := fresh(t, nil)
-	var batch []holdfast.Write
-	who := []string{"c", "a", "", "b", holdfast.Everyone}
-	hints := make(map[string]chan holdfast.Hint)
+	var batch []driver.Write
+	who := []string{"c", "a", "", "b", driver.Everyone}
+	hints := make(map[string]chan driver.Hint)
 	for _, w := range []string{"a", "b", "c"} {
 		hints[w], _, _ = watching(t, r.Store, w)
-		expect(t, hints[w], holdfast.Hint{})
+		expect(t, hints[w], driver.Hint{})
 	}
 	for i, w := range who {
-		batch = append(batch, holdfast.Write{Key: holdfast.Key{Name: fmt.Sprint(i)}, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: w})
+		batch = append(batch, driver.Write{Key: driver.Key{Name: fmt.Sprint(i)}, Old: driver.IfEmpty, Value: []byte("1"), Wake: w})
 	}
 	if out, err := r.CompareAndSwap(t.Context(), batch); err != nil || !out[4].Won {
 		t.Fatalf("%+v, error %v", out, err)
 	}
 	for i, w := range who {
 		if hints[w] != nil {
-			expect(t, hints[w], holdfast.Hint{Key: batch[i].Key, Wake: w})
-			expect(t, hints[w], holdfast.Hint{Key: batch[4].Key, Wake: holdfast.Everyone})
+			expect(t, hints[w], driver.Hint{Key: batch[i].Key, Wake: w})
+			expect(t, hints[w], driver.Hint{Key: batch[4].Key, Wake: driver.Everyone})
 		}
 	}
 }
@@ -152,9 +152,9 @@ func TestAppliedIsNotSentAgain(t *testing.T) {
 	defer proxy.Close()
 	s := open(t, connect(t, servers.WithHostPort(r.url, proxy.Addr())), nil)
 	for i := range 8 {
-		writes := []holdfast.Write{{Key: holdfast.Key{Name: fmt.Sprint("a", i)}, Old: holdfast.IfEmpty, Value: []byte("1")}}
+		writes := []driver.Write{{Key: driver.Key{Name: fmt.Sprint("a", i)}, Old: driver.IfEmpty, Value: []byte("1")}}
 		if i%2 == 1 {
-			writes = append(writes, holdfast.Write{Key: holdfast.Key{Name: fmt.Sprint("b", i)}, Old: holdfast.IfEmpty, Value: []byte("1")})
+			writes = append(writes, driver.Write{Key: driver.Key{Name: fmt.Sprint("b", i)}, Old: driver.IfEmpty, Value: []byte("1")})
 		}
 		if i%4 > 1 { // writes that follow
 			for j := range writes {
@@ -169,7 +169,7 @@ func TestAppliedIsNotSentAgain(t *testing.T) {
 			t.Fatalf("round %d: %d connections were cut", i, proxy.Cuts())
 		}
 		for _, w := range writes {
-			if got, err := r.Load(t.Context(), []holdfast.Key{w.Key}); err != nil || string(got[0].Value) != "1" {
+			if got, err := r.Load(t.Context(), []driver.Key{w.Key}, driver.Fresh); err != nil || string(got[0].Value) != "1" {
 				t.Errorf("round %d: %s holds %q, error %v", i, w.Key.Name, got[0].Value, err)
 			}
 		}
@@ -212,8 +212,8 @@ func TestBatchComparesVersions(t *testing.T) {
 	old := hold(t, r, "a", "1")
 	version := hold(t, r, "a", "2")
 	for _, stale := range []int64{old, version + 1, version - 1, 1} {
-		out, err := r.CompareAndSwap(t.Context(), []holdfast.Write{
-			{Key: holdfast.Key{Name: "a"}, Old: stale, Value: []byte("3")}, {Key: holdfast.Key{Name: "b"}, Old: holdfast.IfEmpty},
+		out, err := r.CompareAndSwap(t.Context(), []driver.Write{
+			{Key: driver.Key{Name: "a"}, Old: stale, Value: []byte("3")}, {Key: driver.Key{Name: "b"}, Old: driver.IfEmpty},
 		})
 		if err != nil || out[0].Won || out[0].Record.Version != version || !out[1].Won {
 			t.Errorf("version %d of a row that has %d: %+v, error %v", stale, version, out, err)
@@ -246,7 +246,7 @@ create function dawdle() returns trigger language plpgsql as $$ begin perform pg
 create trigger dawdle before insert on holdfast_records for each row execute function dawdle();`)
 			got := make(chan error, 1)
 			go func() {
-				out, err := s.CompareAndSwap(context.WithoutCancel(ctx), []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1")}})
+				out, err := s.CompareAndSwap(context.WithoutCancel(ctx), []driver.Write{{Key: driver.Key{Name: "a"}, Old: driver.IfEmpty, Value: []byte("1")}})
 				if err == nil && (!out[0].Won || out[0].Record.Version <= version) {
 					err = fmt.Errorf("%+v, want a version above %d", out, version)
 				}
@@ -258,7 +258,7 @@ create trigger dawdle before insert on holdfast_records for each row execute fun
 				}
 				return asleep
 			})
-			if n, err := r.Names.Remove(ctx, []sqlstore.Row{{ID: sqlstore.ID(holdfast.Key{Name: "a"}), Version: version}}); err != nil || n != 1 {
+			if n, err := r.Names.Remove(ctx, []sqlstore.Row{{ID: sqlstore.ID(driver.Key{Name: "a"}), Version: version}}); err != nil || n != 1 {
 				t.Errorf("%d rows removed, error %v", n, err)
 			}
 			if err := <-got; err != nil {
@@ -273,7 +273,7 @@ func TestPoolerIsNoticed(t *testing.T) {
 	r := migrated(t, bouncer(t).Database(t), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 	defer cancel()
-	if err := r.Watch(ctx, nil, func(holdfast.Hint) {}); !errors.Is(err, errDeaf) {
+	if err := r.Watch(ctx, nil, func(driver.Hint) {}); !errors.Is(err, errDeaf) {
 		t.Errorf("Watch returned %v, want %v", err, errDeaf)
 	}
 }
@@ -297,8 +297,8 @@ select id, 17::bigint as version, fence, value from holdfast_records`)
 func TestSweepPassesLockedRows(t *testing.T) {
 	r := fresh(t, nil)
 	rows := []sqlstore.Row{
-		{ID: sqlstore.ID(holdfast.Key{Name: "a"}), Version: hold(t, r, "a", "")},
-		{ID: sqlstore.ID(holdfast.Key{Name: "b"}), Version: hold(t, r, "b", "")},
+		{ID: sqlstore.ID(driver.Key{Name: "a"}), Version: hold(t, r, "a", "")},
+		{ID: sqlstore.ID(driver.Key{Name: "b"}), Version: hold(t, r, "b", "")},
 	}
 	foreign(t, r, `select from holdfast_records where id = '\x0061' for share`)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

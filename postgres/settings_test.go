@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -111,8 +112,8 @@ func TestRefuse(t *testing.T) {
 		t.Error(err)
 	}
 	warned := 0
-	s.replicas(t.Context(), local, func(level holdfast.Level, subject, format string, args ...any) {
-		if warned++; level != holdfast.Warning || !strings.Contains(format, "synchronous_commit is local") {
+	s.replicas(t.Context(), local, func(level driver.Level, subject, format string, args ...any) {
+		if warned++; level != driver.Warning || !strings.Contains(format, "synchronous_commit is local") {
 			t.Errorf("it says %d %s: %s", level, subject, format)
 		}
 	})
@@ -150,19 +151,19 @@ create trigger look after insert or update on holdfast_records for each row exec
 	for _, session := range []string{"on", "off", "local"} {
 		exec(t, pool, `set synchronous_commit = `+session)
 		for _, lazy := range []bool{false, true} {
-			k := holdfast.Key{Name: fmt.Sprintf("%s, lazy %v", session, lazy)}
-			second := holdfast.Key{Name: k.Name + "'"}
-			take, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("1"), Lazy: lazy}})
+			k := driver.Key{Name: fmt.Sprintf("%s, lazy %v", session, lazy)}
+			second := driver.Key{Name: k.Name + "'"}
+			take, err := s.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Lazy: lazy}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			swap, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: take[0].Record.Version, Value: []byte("1"), Lazy: lazy}})
+			swap, err := s.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: take[0].Record.Version, Value: []byte("1"), Lazy: lazy}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, ws := range [][]holdfast.Write{
+			for _, ws := range [][]driver.Write{
 				{{Key: k, Old: swap[0].Record.Version, Lazy: lazy}},
-				{{Key: k, Old: holdfast.IfEmpty, Value: []byte("1"), Lazy: lazy}, {Key: second, Old: holdfast.IfEmpty, Value: []byte("1"), Lazy: lazy}},
+				{{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Lazy: lazy}, {Key: second, Old: driver.IfEmpty, Value: []byte("1"), Lazy: lazy}},
 			} {
 				if out, err := s.CompareAndSwap(ctx, ws); err != nil || !out[0].Won {
 					t.Fatalf("%+v, error %v", out, err)
@@ -184,9 +185,9 @@ create trigger look after insert or update on holdfast_records for each row exec
 	}
 	// One write of a batch that must wait has all of it wait, wherever it stands.
 	for waits := range 3 {
-		var batch []holdfast.Write
+		var batch []driver.Write
 		for i := range 3 {
-			batch = append(batch, holdfast.Write{Key: holdfast.Key{Name: fmt.Sprintf("mixed %d %d", waits, i)}, Old: holdfast.IfEmpty, Value: []byte("1"), Lazy: i != waits})
+			batch = append(batch, driver.Write{Key: driver.Key{Name: fmt.Sprintf("mixed %d %d", waits, i)}, Old: driver.IfEmpty, Value: []byte("1"), Lazy: i != waits})
 		}
 		out, err := s.CompareAndSwap(ctx, batch)
 		if err != nil || !out[0].Won || !out[1].Won || !out[2].Won {
@@ -242,13 +243,13 @@ func TestStandby(t *testing.T) {
 	if err := server.Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Load(ctx, []holdfast.Key{{Name: "a"}}); err == nil || !strings.Contains(err.Error(), "is a standby") {
+	if _, err := s.Load(ctx, []driver.Key{{Name: "a"}}, driver.Fresh); err == nil || !strings.Contains(err.Error(), "is a standby") {
 		t.Errorf("Load: %v, want a refusal", err)
 	}
 	if _, err := New(ctx, pool, nil); err == nil || !strings.Contains(err.Error(), "is a standby") {
 		t.Errorf("New: %v, want a refusal", err)
 	}
-	if out, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Name: "b"}, Old: holdfast.IfEmpty, Value: []byte("1")}}); err == nil {
+	if out, err := s.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Name: "b"}, Old: driver.IfEmpty, Value: []byte("1")}}); err == nil {
 		t.Errorf("a standby took a write: %+v", out)
 	}
 	says(t, s, "FAIL server: ")
@@ -290,10 +291,10 @@ func TestExhaustedPool(t *testing.T) {
 	case <-time.After(3 * ttl):
 	}
 	// A heartbeat that loses is told to what.
-	k := holdfast.Key{Space: holdfast.Sessions, Name: "x"}
+	k := driver.Key{Space: driver.Sessions, Name: "x"}
 	for i := range 2 {
 		within, cancel := context.WithTimeout(ctx, 5*time.Second)
-		out, err := s.CompareAndSwap(within, []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")}})
+		out, err := s.CompareAndSwap(within, []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1")}})
 		cancel()
 		if err != nil || out[0].Won != (i == 0) || out[0].Record.Version == 0 {
 			t.Errorf("heartbeat %d: %+v, error %v", i, out, err)
@@ -335,7 +336,7 @@ func TestOwnConnections(t *testing.T) {
 		}
 		t.Cleanup(pool.Close)
 		s := open(t, pool, nil)
-		put(t, s, holdfast.Key{Space: holdfast.Sessions, Name: "a"}, "1")
+		put(t, s, driver.Key{Space: driver.Sessions, Name: "a"}, "1")
 		var is, mem, role string
 		if err := s.beats.Use(t.Context(), func(c *pgx.Conn) error {
 			return c.QueryRow(t.Context(), `select current_setting('application_name'), current_setting('work_mem'), current_user`).Scan(&is, &mem, &role)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -55,8 +55,8 @@ analyze holdfast_records`); err != nil {
 	t.Cleanup(pool.Close)
 	s := open(t, pool, nil)
 
-	k := func(i int) holdfast.Key { return holdfast.Key{Name: fmt.Sprintf("name %d", i)} }
-	swap := func(ws ...holdfast.Write) []holdfast.Outcome {
+	k := func(i int) driver.Key { return driver.Key{Name: fmt.Sprintf("name %d", i)} }
+	swap := func(ws ...driver.Write) []driver.Outcome {
 		t.Helper()
 		out, err := s.CompareAndSwap(ctx, ws)
 		if err != nil {
@@ -64,19 +64,19 @@ analyze holdfast_records`); err != nil {
 		}
 		return out
 	}
-	swap(holdfast.Write{Key: k(1), Old: holdfast.IfEmpty, Value: []byte("1")})
-	swap(holdfast.Write{Key: k(1_000_001), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: "a"})
-	swap(holdfast.Write{Key: k(3), Old: 1_000_003, Value: []byte("1"), Wake: "a"})
-	swap(holdfast.Write{Key: k(6), Old: 1_000_006})
-	swap(holdfast.Write{Key: k(6), Old: 1_000_006, Value: []byte("1")})
-	var many []holdfast.Write
-	var keys []holdfast.Key
+	swap(driver.Write{Key: k(1), Old: driver.IfEmpty, Value: []byte("1")})
+	swap(driver.Write{Key: k(1_000_001), Old: driver.IfEmpty, Value: []byte("1"), Wake: "a"})
+	swap(driver.Write{Key: k(3), Old: 1_000_003, Value: []byte("1"), Wake: "a"})
+	swap(driver.Write{Key: k(6), Old: 1_000_006})
+	swap(driver.Write{Key: k(6), Old: 1_000_006, Value: []byte("1")})
+	var many []driver.Write
+	var keys []driver.Key
 	for i := 10; i < 500; i++ {
-		old := holdfast.IfEmpty
+		old := driver.IfEmpty
 		if i%3 == 0 {
 			old = 1_000_000 + int64(i)
 		}
-		many = append(many, holdfast.Write{Key: k(i), Old: old, Value: []byte("1"), Wake: "a"})
+		many = append(many, driver.Write{Key: k(i), Old: old, Value: []byte("1"), Wake: "a"})
 		keys = append(keys, k(i))
 	}
 	for i, o := range swap(many...) {
@@ -85,11 +85,11 @@ analyze holdfast_records`); err != nil {
 		}
 	}
 	for _, n := range []int{1, 100, len(keys)} {
-		if _, err := s.Load(ctx, keys[:n]); err != nil {
+		if _, err := s.Load(ctx, keys[:n], driver.Fresh); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if names, err := s.Keys(ctx, holdfast.Names, "name 5", 200); err != nil || len(names) != 200 {
+	if names, err := s.Keys(ctx, driver.Names, "name 5", 200); err != nil || len(names) != 200 {
 		t.Fatalf("%d names, error %v", len(names), err)
 	}
 	d := s.Names.(*dialect)
@@ -104,8 +104,8 @@ analyze holdfast_records`); err != nil {
 	if _, err := pool.Exec(ctx, `update holdfast_meta set value = $1 where key = 'floor'`, time.Now().Add(time.Hour).UnixMicro()); err != nil {
 		t.Fatal(err)
 	}
-	swap(holdfast.Write{Key: k(1_000_002), Old: holdfast.IfEmpty, Value: []byte("1")})
-	swap(holdfast.Write{Key: k(1_000_003), Old: holdfast.IfEmpty, Value: []byte("1")}, holdfast.Write{Key: k(1_000_004), Old: holdfast.IfEmpty, Value: []byte("1")})
+	swap(driver.Write{Key: k(1_000_002), Old: driver.IfEmpty, Value: []byte("1")})
+	swap(driver.Write{Key: k(1_000_003), Old: driver.IfEmpty, Value: []byte("1")}, driver.Write{Key: k(1_000_004), Old: driver.IfEmpty, Value: []byte("1")})
 	for _, value := range []string{`{"holders":[{"slots":1,"token":7,"n":5}]}`, `{"holders":[{"slots":0,"token":8}]}`} {
 		hold(t, s, "fenced", value)
 		if err := inTx(t, pool, `select holdfast_fence('fenced', 8)`); err != nil {
@@ -173,14 +173,14 @@ func TestLockedRow(t *testing.T) {
 	value := []byte("2")
 	for _, test := range []struct {
 		name, lock string
-		write      holdfast.Write // Old 1: the version
+		write      driver.Write // Old 1: the version
 	}{
-		{"swap", `select from holdfast_records where id = '\x0061' for update`, holdfast.Write{Old: 1, Value: value}},
-		{"swap behind readers", `select from holdfast_records where id = '\x0061' for share`, holdfast.Write{Old: 1, Value: value, Wake: "x"}},
-		{"free", `select from holdfast_records where id = '\x0061' for update`, holdfast.Write{Old: 1, Lazy: true}},
-		{"take", `update holdfast_records set value = '' where id = '\x0061'`, holdfast.Write{Old: holdfast.IfEmpty, Value: value}},
+		{"swap", `select from holdfast_records where id = '\x0061' for update`, driver.Write{Old: 1, Value: value}},
+		{"swap behind readers", `select from holdfast_records where id = '\x0061' for share`, driver.Write{Old: 1, Value: value, Wake: "x"}},
+		{"free", `select from holdfast_records where id = '\x0061' for update`, driver.Write{Old: 1, Lazy: true}},
+		{"take", `update holdfast_records set value = '' where id = '\x0061'`, driver.Write{Old: driver.IfEmpty, Value: value}},
 		{"take of a name that is being made", `insert into holdfast_records (id, version, value) values ('\x0062', 1, '')`,
-			holdfast.Write{Key: holdfast.Key{Name: "b"}, Old: holdfast.IfEmpty, Value: value}},
+			driver.Write{Key: driver.Key{Name: "b"}, Old: driver.IfEmpty, Value: value}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -199,7 +199,7 @@ func TestLockedRow(t *testing.T) {
 			}
 			other := foreign(t, r, test.lock)
 			began := time.Now()
-			out, err := r.CompareAndSwap(ctx, []holdfast.Write{w})
+			out, err := r.CompareAndSwap(ctx, []driver.Write{w})
 			if took := time.Since(began); err != nil || out[0].Won || took < 900*time.Millisecond || took > 5*time.Second {
 				t.Errorf("it ended after %v with %+v, error %v; want it to lose after a second", took, out, err)
 			}
@@ -207,9 +207,9 @@ func TestLockedRow(t *testing.T) {
 				t.Errorf("it was told version %d, want that which it was to follow, %d", out[0].Record.Version, version)
 			}
 
-			batch := []holdfast.Write{w}
+			batch := []driver.Write{w}
 			for i := range 20 {
-				batch = append(batch, holdfast.Write{Key: holdfast.Key{Name: fmt.Sprintf("%c %d", 'A'+i%2*32, i)}, Old: holdfast.IfEmpty, Value: value})
+				batch = append(batch, driver.Write{Key: driver.Key{Name: fmt.Sprintf("%c %d", 'A'+i%2*32, i)}, Old: driver.IfEmpty, Value: value})
 			}
 			began = time.Now()
 			out, err = r.CompareAndSwap(ctx, batch)
@@ -236,20 +236,20 @@ func TestLockedRow(t *testing.T) {
 // and though the row may have gone while the statement was under way.
 func TestFloor(t *testing.T) {
 	future := func() int64 { return time.Now().Add(time.Hour).UnixMicro() }
-	ways := map[string]func(s holdfast.Store, k holdfast.Key) (holdfast.Outcome, error){
-		"one": func(s holdfast.Store, k holdfast.Key) (holdfast.Outcome, error) {
-			out, err := s.CompareAndSwap(context.Background(), []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")}})
+	ways := map[string]func(s driver.Store, k driver.Key) (driver.Outcome, error){
+		"one": func(s driver.Store, k driver.Key) (driver.Outcome, error) {
+			out, err := s.CompareAndSwap(context.Background(), []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1")}})
 			if err != nil {
-				return holdfast.Outcome{}, err
+				return driver.Outcome{}, err
 			}
 			return out[0], nil
 		},
-		"many": func(s holdfast.Store, k holdfast.Key) (holdfast.Outcome, error) {
-			out, err := s.CompareAndSwap(context.Background(), []holdfast.Write{
-				{Key: holdfast.Key{Name: "other"}, Old: holdfast.IfEmpty, Value: []byte("1")}, {Key: k, Old: holdfast.IfEmpty, Value: []byte("1")},
+		"many": func(s driver.Store, k driver.Key) (driver.Outcome, error) {
+			out, err := s.CompareAndSwap(context.Background(), []driver.Write{
+				{Key: driver.Key{Name: "other"}, Old: driver.IfEmpty, Value: []byte("1")}, {Key: k, Old: driver.IfEmpty, Value: []byte("1")},
 			})
 			if err != nil {
-				return holdfast.Outcome{}, err
+				return driver.Outcome{}, err
 			}
 			return out[1], nil
 		},
@@ -278,7 +278,7 @@ func TestFloor(t *testing.T) {
 				s := open(t, pool, nil)
 				floor := future()
 				exec(t, r.pool, `update holdfast_meta set value = $1 where key = 'floor'`, floor)
-				if got, err := take(s, holdfast.Key{Name: "new"}); err != nil || !got.Won || got.Record.Version <= floor {
+				if got, err := take(s, driver.Key{Name: "new"}); err != nil || !got.Won || got.Record.Version <= floor {
 					t.Errorf("a new name below a floor of %d: %+v, error %v", floor, got, err)
 				}
 
@@ -286,12 +286,12 @@ func TestFloor(t *testing.T) {
 				exec(t, r.pool, `insert into holdfast_records (id, version, value) values ('\x0061', $1, '')`, floor)
 				sweeper := sweep(t, r, floor)
 				type answer struct {
-					holdfast.Outcome
+					driver.Outcome
 					error
 				}
 				answers := make(chan answer, 1)
 				go func() {
-					o, err := take(s, holdfast.Key{Name: "a"})
+					o, err := take(s, driver.Key{Name: "a"})
 					answers <- answer{o, err}
 				}()
 				blocked(t, r, 1)
@@ -312,7 +312,7 @@ func TestFloor(t *testing.T) {
 		sweeper := sweep(t, r, floor)
 		versions := make(chan int64, 1)
 		go func() {
-			o, err := ways["one"](r, holdfast.Key{Name: "a"})
+			o, err := ways["one"](r, driver.Key{Name: "a"})
 			if err != nil {
 				t.Error(err)
 			}
@@ -329,8 +329,8 @@ func TestFloor(t *testing.T) {
 	t.Run("swap", func(t *testing.T) {
 		r := fresh(t, nil)
 		version := hold(t, r, "a", "")
-		write := holdfast.Write{Key: holdfast.Key{Name: "a"}, Old: version, Value: []byte("back")}
-		for _, batch := range [][]holdfast.Write{{write}, {write, {Key: holdfast.Key{Name: "b"}, Old: holdfast.IfEmpty, Value: []byte("1")}}} {
+		write := driver.Write{Key: driver.Key{Name: "a"}, Old: version, Value: []byte("back")}
+		for _, batch := range [][]driver.Write{{write}, {write, {Key: driver.Key{Name: "b"}, Old: driver.IfEmpty, Value: []byte("1")}}} {
 			exec(t, r.pool, `insert into holdfast_records (id, version, value) values ('\x0061', $1, '') on conflict do nothing`, version)
 			sweeper := sweep(t, r, 0)
 			ended := make(chan error, 1)
@@ -380,9 +380,9 @@ func TestDeadlock(t *testing.T) {
 		}
 		return n
 	}
-	var batch []holdfast.Write
+	var batch []driver.Write
 	for _, n := range []string{"a", "b", "c"} {
-		batch = append(batch, holdfast.Write{Key: holdfast.Key{Name: n}, Old: holdfast.IfEmpty, Value: []byte("1")})
+		batch = append(batch, driver.Write{Key: driver.Key{Name: n}, Old: driver.IfEmpty, Value: []byte("1")})
 		hold(t, r, n, "")
 	}
 	lock := func(n string) string {

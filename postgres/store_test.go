@@ -3,7 +3,7 @@ package postgres
 import (
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -15,7 +15,7 @@ type reopener struct {
 	url string
 }
 
-func (r reopener) Reopen(t *testing.T) holdfast.Store { return open(t, connect(t, r.url), &r.opts) }
+func (r reopener) Reopen(t *testing.T) driver.Store { return open(t, connect(t, r.url), &r.opts) }
 
 // connect makes a pool that is closed at the end.
 func connect(t testing.TB, url string) *pgxpool.Pool {
@@ -63,25 +63,24 @@ var hostile = &Options{Schema: "Select", Prefix: "Table_9_Where_"}
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) holdfast.Store { return fresh(t, nil) })
+	storetest.Run(t, func(t *testing.T) driver.Store { return fresh(t, nil) })
 }
 
 func TestStoreElsewhere(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) holdfast.Store { return fresh(t, hostile) })
+	storetest.Run(t, func(t *testing.T) driver.Store { return fresh(t, hostile) })
 }
 
 // hidden is a store without hints, as it is behind a pooler that shares
 // connections.
 type hidden struct {
-	holdfast.Store
-	holdfast.Sweeper
+	driver.Store
 	reopener reopener
 }
 
-func hide(r reopener) hidden { return hidden{r.Store, r.Store, r} }
+func hide(r reopener) hidden { return hidden{r.Store, r} }
 
-func (h hidden) Reopen(t *testing.T) holdfast.Store {
+func (h hidden) Reopen(t *testing.T) driver.Store {
 	return hide(reopener{open(t, connect(t, h.reopener.url), &h.reopener.opts), h.reopener.url})
 }
 
@@ -94,12 +93,12 @@ func bouncer(t *testing.T) *servers.Server {
 func TestStorePooled(t *testing.T) {
 	t.Parallel()
 	b := bouncer(t)
-	storetest.Run(t, func(t *testing.T) holdfast.Store { return hide(migrated(t, b.Database(t), nil)) })
+	storetest.Run(t, func(t *testing.T) driver.Store { return hide(migrated(t, b.Database(t), nil)) })
 }
 
 func TestClients(t *testing.T) {
 	t.Parallel()
-	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return fresh(t, nil) })
+	storetest.RunClients(t, func(t *testing.T) driver.Store { return fresh(t, nil) })
 }
 
 // Clients write no SQL, so names that need quotes matter to TestStoreElsewhere; whether they
@@ -109,11 +108,11 @@ func TestClientsElsewhere(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: -short: clients of a store in another schema; TestStoreElsewhere has the store itself")
 	}
-	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return fresh(t, hostile) })
+	storetest.RunClients(t, func(t *testing.T) driver.Store { return fresh(t, hostile) })
 }
 
 func TestClientsPooled(t *testing.T) {
 	t.Parallel()
 	b := bouncer(t)
-	storetest.RunClients(t, func(t *testing.T) holdfast.Store { return migrated(t, b.Database(t), nil) })
+	storetest.RunClients(t, func(t *testing.T) driver.Store { return migrated(t, b.Database(t), nil) })
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -124,7 +124,7 @@ func TestOverloads(t *testing.T) {
 	exec(t, app, `set role none`)
 	s := open(t, app, nil)
 	token := hold(t, s, "a", `{"holders":[{"session":"8f3ac1d2","nr":1,"slots":1,"n":3,"ttl":15000,"since":1795226403001234}],"waiters":[{"session":"b","slots":0}]}`)
-	put(t, s, holdfast.Key{Space: holdfast.Sessions, Name: "8f3ac1d2"}, `{"owner":{"host":"h","pid":7,"user":"u"},"suspected":{"by":"x","age":5}}`)
+	put(t, s, driver.Key{Space: driver.Sessions, Name: "8f3ac1d2"}, `{"owner":{"host":"h","pid":7,"user":"u"},"suspected":{"by":"x","age":5}}`)
 	hold(t, s, "not json", "\xff\\")
 	su := reopener{open(t, connect(t, r.url), nil), r.url} // before there is anything
 	plantFew(t, app, role)
@@ -188,9 +188,9 @@ func everything(t *testing.T, r reopener) {
 	ctx := t.Context()
 	s := r.Store
 	hints, _, stop := watching(t, s)
-	expect(t, hints, holdfast.Hint{})
-	k := func(n string) holdfast.Key { return holdfast.Key{Name: n} }
-	cas := func(ws ...holdfast.Write) []holdfast.Outcome {
+	expect(t, hints, driver.Hint{})
+	k := func(n string) driver.Key { return driver.Key{Name: n} }
+	cas := func(ws ...driver.Write) []driver.Outcome {
 		t.Helper()
 		out, err := s.CompareAndSwap(ctx, ws)
 		if err != nil {
@@ -209,24 +209,24 @@ func everything(t *testing.T, r reopener) {
 			put(t, s, k(n), "")
 		}
 	}()
-	v := cas(holdfast.Write{Key: k("e1"), Old: holdfast.IfEmpty, Value: one, Wake: "w"})[0].Record.Version
-	expect(t, hints, holdfast.Hint{Key: k("e1"), Wake: "w"})
-	v = cas(holdfast.Write{Key: k("e1"), Old: v, Value: one, Wake: holdfast.Everyone})[0].Record.Version
-	cas(holdfast.Write{Key: k("e1"), Old: v})
-	out := cas(holdfast.Write{Key: k("e2"), Old: holdfast.IfEmpty, Value: one, Lazy: true}, holdfast.Write{Key: k("e3"), Old: holdfast.IfEmpty, Value: one, Wake: "w"})
-	cas(holdfast.Write{Key: k("e2"), Old: out[0].Record.Version}, holdfast.Write{Key: k("e3"), Old: out[1].Record.Version})
-	if got, err := s.Load(ctx, []holdfast.Key{k("e1"), k("e2"), k("none")}); err != nil || got[0].Version == 0 || got[2].Version != 0 {
+	v := cas(driver.Write{Key: k("e1"), Old: driver.IfEmpty, Value: one, Wake: "w"})[0].Record.Version
+	expect(t, hints, driver.Hint{Key: k("e1"), Wake: "w"})
+	v = cas(driver.Write{Key: k("e1"), Old: v, Value: one, Wake: driver.Everyone})[0].Record.Version
+	cas(driver.Write{Key: k("e1"), Old: v})
+	out := cas(driver.Write{Key: k("e2"), Old: driver.IfEmpty, Value: one, Lazy: true}, driver.Write{Key: k("e3"), Old: driver.IfEmpty, Value: one, Wake: "w"})
+	cas(driver.Write{Key: k("e2"), Old: out[0].Record.Version}, driver.Write{Key: k("e3"), Old: out[1].Record.Version})
+	if got, err := s.Load(ctx, []driver.Key{k("e1"), k("e2"), k("none")}, driver.Fresh); err != nil || got[0].Version == 0 || got[2].Version != 0 {
 		t.Errorf("load: %+v, error %v", got, err)
 	}
-	if got, err := s.Load(ctx, []holdfast.Key{k("e1")}); err != nil || got[0].Version == 0 {
+	if got, err := s.Load(ctx, []driver.Key{k("e1")}, driver.Fresh); err != nil || got[0].Version == 0 {
 		t.Errorf("load: %+v, error %v", got, err)
 	}
 	if n, err := s.Sweep(ctx, 0); err != nil || n == 0 {
 		t.Errorf("%d rows swept, error %v", n, err)
 	}
-	cas(holdfast.Write{Key: k("e4"), Old: holdfast.IfEmpty, Value: one})
-	cas(holdfast.Write{Key: k("e5"), Old: holdfast.IfEmpty, Value: one}, holdfast.Write{Key: k("e6"), Old: holdfast.IfEmpty, Value: one})
-	if keys, err := s.Keys(ctx, holdfast.Names, "", 100); err != nil || !slices.Contains(keys, "e6") {
+	cas(driver.Write{Key: k("e4"), Old: driver.IfEmpty, Value: one})
+	cas(driver.Write{Key: k("e5"), Old: driver.IfEmpty, Value: one}, driver.Write{Key: k("e6"), Old: driver.IfEmpty, Value: one})
+	if keys, err := s.Keys(ctx, driver.Names, "", 100); err != nil || !slices.Contains(keys, "e6") {
 		t.Errorf("keys %q, error %v", keys, err)
 	}
 	d := s.Names.(*dialect)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -34,18 +35,18 @@ func TestStatementTimeout(t *testing.T) {
 			s := open(t, app, nil)
 			version := hold(t, s, "a", "")
 			hold(t, s, "other", "")
-			put(t, s, holdfast.Key{Space: holdfast.Sessions, Name: "a"}, "")
+			put(t, s, driver.Key{Space: driver.Sessions, Name: "a"}, "")
 			locker := foreign(t, r, `select from holdfast_records where id in ('\x0061', '\x0161') for update`)
-			write := func(space holdfast.Space, name string) holdfast.Write {
-				return holdfast.Write{Key: holdfast.Key{Space: space, Name: name}, Old: holdfast.IfEmpty, Value: []byte("1")}
+			write := func(space driver.Space, name string) driver.Write {
+				return driver.Write{Key: driver.Key{Space: space, Name: name}, Old: driver.IfEmpty, Value: []byte("1")}
 			}
-			follow := write(holdfast.Names, "a")
+			follow := write(driver.Names, "a")
 			follow.Old = version
-			for what, batch := range map[string][]holdfast.Write{
-				"a take":      {write(holdfast.Names, "a")},
+			for what, batch := range map[string][]driver.Write{
+				"a take":      {write(driver.Names, "a")},
 				"a write":     {follow},
-				"a heartbeat": {write(holdfast.Sessions, "a")},
-				"a batch":     {write(holdfast.Names, "a"), write(holdfast.Names, "new "+setting), write(holdfast.Names, "other")},
+				"a heartbeat": {write(driver.Sessions, "a")},
+				"a batch":     {write(driver.Names, "a"), write(driver.Names, "new "+setting), write(driver.Names, "other")},
 			} {
 				out, err := s.CompareAndSwap(ctx, batch)
 				if err != nil {
@@ -92,7 +93,7 @@ func TestIdleConnections(t *testing.T) {
 	app := setFor(t, r, "app", "idle_session_timeout = '300ms'", appRights(t)...)
 	s := open(t, app, nil)
 	hints, ended, _ := watching(t, s)
-	expect(t, hints, holdfast.Hint{})
+	expect(t, hints, driver.Hint{})
 	for i := range 4 {
 		time.Sleep(1100 * time.Millisecond) // it is idle
 		if err := s.beats.Use(ctx, func(c *pgx.Conn) error { _, err := c.Exec(ctx, `select 1`); return err }); err != nil {
@@ -104,8 +105,8 @@ func TestIdleConnections(t *testing.T) {
 		t.Errorf("watching has ended: %v", err)
 	default:
 	}
-	if out, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: holdfast.IfEmpty, Wake: "x"}}); err != nil || !out[0].Won {
+	if out, err := s.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Name: "a"}, Old: driver.IfEmpty, Wake: "x"}}); err != nil || !out[0].Won {
 		t.Fatalf("%+v, error %v", out, err)
 	}
-	expect(t, hints, holdfast.Hint{Key: holdfast.Key{Name: "a"}, Wake: "x"})
+	expect(t, hints, driver.Hint{Key: driver.Key{Name: "a"}, Wake: "x"})
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -101,7 +101,7 @@ update {meta} set value = 19 where key = 'floor'`, `"`))
 				t.Error(err)
 			}
 			s := open(t, pool, opts)
-			got, err := s.Load(ctx, []holdfast.Key{{Name: "a"}, {Name: "b"}})
+			got, err := s.Load(ctx, []driver.Key{{Name: "a"}, {Name: "b"}}, driver.Fresh)
 			if err != nil || got[0].Version != 17 || len(got[0].Value) == 0 || got[1].Version != 18 {
 				t.Errorf("it holds %+v, error %v", got, err)
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -16,7 +17,7 @@ func TestView(t *testing.T) {
 	r := fresh(t, nil)
 	ctx := t.Context()
 	session := func(id, value string) int64 {
-		return put(t, r, holdfast.Key{Space: holdfast.Sessions, Name: id}, value)
+		return put(t, r, driver.Key{Space: driver.Sessions, Name: id}, value)
 	}
 	version := hold(t, r, "deploy", `{"holders":[{"session":"8f3ac1d2e4","nr":1,"slots":1,"n":8,"ttl":15000,"since":1795226403001234,"reason":"release 42\u0000"}],
 		"waiters":[{"session":"51bd","nr":3,"slots":0,"ttl":1500,"since":1795226404001234,"retries":4},{"session":"none","nr":4,"slots":3,"ttl":15000,"since":9795226404001234}]}`)
@@ -30,7 +31,7 @@ func TestView(t *testing.T) {
 	suspected := session("8f3ac1d2e4", `{"owner":{"host":"runner7","pid":52310,"user":"ci","program":"run"},"beat":7,"suspected":{"by":"ana@db1","age":2000000}}`)
 	session("51bd", "rubbish")
 	beat := session("dead", `{"dead":17,"owner":{"host":"db1"}}`)
-	put(t, r, holdfast.Key{Space: holdfast.Audits, Name: "deploy"}, `{"holders":[{"session":"a"}]}`)
+	put(t, r, driver.Key{Space: driver.Audits, Name: "deploy"}, `{"holders":[{"session":"a"}]}`)
 
 	// As a big table would be read.
 	exec(t, r.pool, `alter table holdfast_records set (parallel_workers = 2)`)
@@ -136,7 +137,7 @@ func TestViewEscapes(t *testing.T) {
 		}
 		return string(b)
 	}
-	session := put(t, r, holdfast.Key{Space: holdfast.Sessions, Name: text}, fmt.Sprintf(
+	session := put(t, r, driver.Key{Space: driver.Sessions, Name: text}, fmt.Sprintf(
 		`{"owner":{"host":%[1]s,"pid":7,"user":%[1]s,"program":%[1]s},"suspected":{"by":%[1]s,"age":1}}`, quoted(text+plain)))
 	hold(t, r, text+plain, fmt.Sprintf(`{"holders":[{"session":%s,"nr":1,"slots":1,"reason":%s}]}`, quoted(text), quoted(text+plain)))
 	hold(t, r, "bytes\x1b\x9b", `{"holders":[{"session":"none","nr":1,"slots":1,"reason":"\u202e\u001b\\u202e"}]}`)

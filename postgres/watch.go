@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -36,11 +36,11 @@ var errDeaf = errors.New("a connection pooler that shares connections is in betw
 
 // WatchCosts says that each notification wakes everyone who listens in the
 // database, whatever they listen to.
-func (s *Store) WatchCosts() {}
+func (s *Store) Traits() driver.Traits { return driver.Traits{CostlyWatch: true} }
 
-// Watch implements holdfast.Watcher by LISTEN, on a connection of its own. It
+// Watch implements driver.Watcher by LISTEN, on a connection of its own. It
 // returns an error where a connection pooler keeps notifications from arriving.
-func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) (err error) {
+func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hint)) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	end := func() { cancel() }
@@ -66,7 +66,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.H
 		return ended(ctx, err)
 	}
 	defer func() { s.unlisten(c) }()
-	changed(holdfast.Hint{}) // what was written before is not told of
+	changed(driver.Hint{}) // what was written before is not told of
 	for {
 		n, err := next(ctx, c)
 		if err != nil {
@@ -147,7 +147,7 @@ func (s *Store) listen(ctx context.Context, who []string) (*pgx.Conn, error) {
 func (s *Store) tune(ctx context.Context, c *pgx.Conn, who []string) error {
 	channels := []string{s.channel.all()}
 	if who != nil {
-		channels = []string{s.channel.of(holdfast.Everyone)}
+		channels = []string{s.channel.of(driver.Everyone)}
 		for _, w := range who {
 			channels = append(channels, s.channel.of(w))
 		}
@@ -242,7 +242,7 @@ func payload(w sqlstore.Write) string {
 
 // hintOf reads a payload. Anyone may send anything: what is not ours means that
 // anything may have changed. The proofs of others mean nothing.
-func hintOf(payload string) (h holdfast.Hint, ok bool) {
+func hintOf(payload string) (h driver.Hint, ok bool) {
 	id, wake, _ := strings.Cut(payload, " ")
 	if id == "?" {
 		return h, false
@@ -252,9 +252,9 @@ func hintOf(payload string) (h holdfast.Hint, ok bool) {
 	if err != nil || err2 != nil || len(key) < 2 || len(word) == 0 {
 		return h, true
 	}
-	h = holdfast.Hint{Key: holdfast.Key{Space: holdfast.Space(key[0]), Name: string(key[1:])}, Wake: string(word)}
+	h = driver.Hint{Key: driver.Key{Space: driver.Space(key[0]), Name: string(key[1:])}, Wake: string(word)}
 	if h.Key.Check() != nil {
-		return holdfast.Hint{}, true
+		return driver.Hint{}, true
 	}
 	return h, true
 }

@@ -10,25 +10,26 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 // watching runs Watch and returns what it calls; stop ends it.
-func watching(t *testing.T, s *Store, who ...string) (hints chan holdfast.Hint, ended chan error, stop func()) {
+func watching(t *testing.T, s *Store, who ...string) (hints chan driver.Hint, ended chan error, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	hints, ended = make(chan holdfast.Hint, 1000), make(chan error, 1)
+	hints, ended = make(chan driver.Hint, 1000), make(chan error, 1)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		ended <- s.Watch(ctx, who, func(h holdfast.Hint) { hints <- h })
+		ended <- s.Watch(ctx, who, func(h driver.Hint) { hints <- h })
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	return hints, ended, cancel
 }
 
-func expect(t *testing.T, hints chan holdfast.Hint, want holdfast.Hint) {
+func expect(t *testing.T, hints chan driver.Hint, want driver.Hint) {
 	t.Helper()
 	select {
 	case got := <-hints:
@@ -60,17 +61,17 @@ func eventually(t *testing.T, within time.Duration, what string, is func() bool)
 }
 
 func TestPayload(t *testing.T) {
-	for _, k := range []holdfast.Key{{Space: holdfast.Names, Name: "a"}, {Space: holdfast.Audits, Name: strings.Repeat("\x00\xff'", 85)}} {
-		for _, wake := range []string{holdfast.Everyone, strings.Repeat("\x00", 64)} {
+	for _, k := range []driver.Key{{Space: driver.Names, Name: "a"}, {Space: driver.Audits, Name: strings.Repeat("\x00\xff'", 85)}} {
+		for _, wake := range []string{driver.Everyone, strings.Repeat("\x00", 64)} {
 			p := payload(sqlstore.Write{ID: sqlstore.ID(k), Wake: wake})
-			want := holdfast.Hint{Key: k, Wake: wake}
+			want := driver.Hint{Key: k, Wake: wake}
 			if got, ok := hintOf(p); !ok || got != want || len(p) > 7999 {
 				t.Errorf("%q became %+v, %v", p, got, ok)
 			}
 		}
 	}
 	for _, p := range []string{"", "x", "00", "0061", "0061 ", "0961 2a", "zz 2a", "0061 zz", strings.Repeat("00", 300) + " 2a"} {
-		if got, ok := hintOf(p); !ok || got != (holdfast.Hint{}) {
+		if got, ok := hintOf(p); !ok || got != (driver.Hint{}) {
 			t.Errorf("%q became %+v, %v, want that anything may have changed", p, got, ok)
 		}
 	}
@@ -88,15 +89,15 @@ func TestWatch(t *testing.T) {
 		t.Errorf("%d backends listen, and nobody watches", n)
 	}
 	hints, ended, stop := watching(t, r.Store)
-	expect(t, hints, holdfast.Hint{})
+	expect(t, hints, driver.Hint{})
 	exec(t, r.pool, `select pg_notify($1, 'rubbish')`, r.channel.all())
-	expect(t, hints, holdfast.Hint{})
+	expect(t, hints, driver.Hint{})
 	exec(t, r.pool, `select pg_notify($1, '? 123')`, r.channel.all())
 	exec(t, r.pool, `notify other, 'rubbish'`)
-	if _, err := r.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: "me"}}); err != nil {
+	if _, err := r.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Name: "a"}, Old: driver.IfEmpty, Value: []byte("1"), Wake: "me"}}); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, hints, holdfast.Hint{Key: holdfast.Key{Name: "a"}, Wake: "me"})
+	expect(t, hints, driver.Hint{Key: driver.Key{Name: "a"}, Wake: "me"})
 	if n := listening(t, r); n != 1 {
 		t.Errorf("%d backends listen, want 1", n)
 	}
@@ -122,7 +123,7 @@ func TestWatch(t *testing.T) {
 			exec(t, r.pool, `select pg_terminate_backend(pid) from pg_stat_activity where query like 'unlisten%' and datname = current_database()`)
 		}
 		hints, ended, stop = watching(t, r.Store)
-		expect(t, hints, holdfast.Hint{})
+		expect(t, hints, driver.Hint{})
 		eventually(t, 10*time.Second, fmt.Sprintf("%d connections of ours, as before", before), func() bool { // one that was ended may be seen a little longer
 			count(&after)
 			return after == before
@@ -132,19 +133,19 @@ func TestWatch(t *testing.T) {
 	}
 
 	hints, ended, _ = watching(t, r.Store)
-	expect(t, hints, holdfast.Hint{})
+	expect(t, hints, driver.Hint{})
 	exec(t, r.pool, `select pg_terminate_backend(pid) from pg_stat_activity where query like 'listen%' and datname = current_database()`)
 	if err := <-ended; err == nil || !strings.HasPrefix(err.Error(), "watch: ") {
 		t.Errorf("Watch of a connection that is gone returned %v", err)
 	}
 
 	hints, ended, _ = watching(t, r.Store)
-	expect(t, hints, holdfast.Hint{})
+	expect(t, hints, driver.Hint{})
 	r.Close()
 	if err := <-ended; !errors.Is(err, sqlstore.ErrClosed) {
 		t.Errorf("Watch returned %v after Close", err)
 	}
-	if err := r.Watch(ctx, nil, func(holdfast.Hint) {}); !errors.Is(err, sqlstore.ErrClosed) {
+	if err := r.Watch(ctx, nil, func(driver.Hint) {}); !errors.Is(err, sqlstore.ErrClosed) {
 		t.Errorf("Watch of a closed store returned %v", err)
 	}
 }
@@ -154,17 +155,17 @@ func TestWatchWho(t *testing.T) {
 	r := fresh(t, nil)
 	me, _, _ := watching(t, r.Store, "me", strings.Repeat("long", 16))
 	all, _, _ := watching(t, r.Store)
-	expect(t, me, holdfast.Hint{})
-	expect(t, all, holdfast.Hint{})
-	for i, wake := range []string{"you", "me", strings.Repeat("long", 16), holdfast.Everyone} {
-		k := holdfast.Key{Name: string(rune('a' + i))}
-		if _, err := r.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: wake}}); err != nil {
+	expect(t, me, driver.Hint{})
+	expect(t, all, driver.Hint{})
+	for i, wake := range []string{"you", "me", strings.Repeat("long", 16), driver.Everyone} {
+		k := driver.Key{Name: string(rune('a' + i))}
+		if _, err := r.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Wake: wake}}); err != nil {
 			t.Fatal(err)
 		}
 		if wake != "you" {
-			expect(t, me, holdfast.Hint{Key: k, Wake: wake})
+			expect(t, me, driver.Hint{Key: k, Wake: wake})
 		}
-		expect(t, all, holdfast.Hint{Key: k, Wake: wake})
+		expect(t, all, driver.Hint{Key: k, Wake: wake})
 	}
 }
 
@@ -214,7 +215,7 @@ func TestWatchSilence(t *testing.T) {
 	defer proxy.Close()
 	s := open(t, connect(t, servers.WithHostPort(r.url, proxy.Addr())), nil)
 	hints, ended, _ := watching(t, s)
-	expect(t, hints, holdfast.Hint{})
+	expect(t, hints, driver.Hint{})
 	proxy.Blackhole(true, true)
 	select {
 	case err := <-ended:
@@ -233,7 +234,7 @@ func TestWatchPooled(t *testing.T) {
 	r := migrated(t, bouncer(t).Database(t), nil)
 	for i := range 2 {
 		began := time.Now()
-		err := r.Watch(t.Context(), nil, func(h holdfast.Hint) { t.Errorf("told of %+v", h) })
+		err := r.Watch(t.Context(), nil, func(h driver.Hint) { t.Errorf("told of %+v", h) })
 		if !errors.Is(err, errDeaf) {
 			t.Errorf("Watch returned %v", err)
 		}
@@ -250,11 +251,11 @@ func TestWatchPooled(t *testing.T) {
 	defer session.Stop()
 	r = migrated(t, session.Database(t), nil)
 	hints, _, stop := watching(t, r.Store)
-	expect(t, hints, holdfast.Hint{})
-	if _, err := r.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: "me"}}); err != nil {
+	expect(t, hints, driver.Hint{})
+	if _, err := r.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Name: "a"}, Old: driver.IfEmpty, Value: []byte("1"), Wake: "me"}}); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, hints, holdfast.Hint{Key: holdfast.Key{Name: "a"}, Wake: "me"})
+	expect(t, hints, driver.Hint{Key: driver.Key{Name: "a"}, Wake: "me"})
 	stop()
 	says(t, r.Store, "ok wake-ups: notifications arrive")
 }

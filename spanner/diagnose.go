@@ -8,27 +8,27 @@ import (
 	"cloud.google.com/go/spanner"
 	"google.golang.org/grpc/codes"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Diagnose implements holdfast.Diagnoser.
-func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err error) {
-	say := func(level holdfast.Level, subject, format string, args ...any) {
-		list = append(list, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
+// Diagnose implements driver.Diagnoser.
+func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error) {
+	say := func(level driver.Level, subject, format string, args ...any) {
+		list = append(list, driver.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
 	}
 	if err := s.verify(ctx); err != nil {
 		return nil, fmt.Errorf("spanner: %w", err)
 	}
 	if s.emulated {
-		say(holdfast.Warning, "server", "an emulator: it runs one transaction at a time, and forgets everything when it ends")
-		say(holdfast.Warning, "durability", "none: for locks that matter, use Spanner")
+		say(driver.Warning, "server", "an emulator: it runs one transaction at a time, and forgets everything when it ends")
+		say(driver.Warning, "durability", "none: for locks that matter, use Spanner")
 	} else {
-		say(holdfast.Good, "server", "Spanner, %s", s.client.DatabaseName())
-		say(holdfast.Good, "durability", "a write is on the disks of a majority of zones before it is answered")
+		say(driver.Good, "server", "Spanner, %s", s.client.DatabaseName())
+		say(driver.Good, "durability", "a write is on the disks of a majority of zones before it is answered")
 	}
 	began := time.Now()
 	txn := s.client.Single()
-	if _, err := txn.ReadRow(ctx, s.table, rowKey(holdfast.Key{Space: holdfast.Settings, Name: "-"}), []string{"written"}); err != nil && spanner.ErrCode(err) != codes.NotFound {
+	if _, err := txn.ReadRow(ctx, s.table, rowKey(driver.Key{Space: driver.Settings, Name: "-"}), []string{"written"}); err != nil && spanner.ErrCode(err) != codes.NotFound {
 		return nil, fmt.Errorf("spanner: %w", err)
 	}
 	now, err := txn.Timestamp()
@@ -37,10 +37,10 @@ func (s *Store) Diagnose(ctx context.Context) (list []holdfast.Finding, err erro
 	}
 	// What it says of time is what records' ages are reckoned with.
 	if behind := began.Sub(now); behind > time.Second {
-		say(holdfast.Warning, "clock", "a strong read is of %s ago by this host's clock: if that clock is right, who comes late waits a whole TTL for the dead", behind.Round(time.Millisecond))
+		say(driver.Warning, "clock", "a strong read is of %s ago by this host's clock: if that clock is right, who comes late waits a whole TTL for the dead", behind.Round(time.Millisecond))
 	} else {
-		say(holdfast.Good, "clock", "TrueTime; this host's clock differs by %s", time.Since(now).Abs().Round(time.Millisecond))
+		say(driver.Good, "clock", "TrueTime; this host's clock differs by %s", time.Since(now).Abs().Round(time.Millisecond))
 	}
-	say(holdfast.Good, "hints", "Spanner tells of no writes, so waiters poll")
+	say(driver.Good, "hints", "Spanner tells of no writes, so waiters poll")
 	return list, nil
 }

@@ -7,6 +7,7 @@ import (
 	"cloud.google.com/go/spanner"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Fence makes the commit of txn depend on the locks: it fails with ErrLost unless each
@@ -42,8 +43,8 @@ func Fence(ctx context.Context, txn *spanner.ReadWriteTransaction, locks ...*hol
 }
 
 func (s *Store) fence(ctx context.Context, txn *spanner.ReadWriteTransaction, name string, token int64) error {
-	k := holdfast.Key{Space: holdfast.Names, Name: name}
-	var rec holdfast.Record
+	k := driver.Key{Space: driver.Names, Name: name}
+	var rec driver.Record
 	var last spanner.NullInt64
 	err := txn.Read(ctx, s.table, rowKey(k), []string{"value", "written", "fenced"}).Do(func(r *spanner.Row) error {
 		var written spanner.NullTime

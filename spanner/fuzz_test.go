@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // The prefix of the table comes from a configuration. What is taken is a name to
@@ -26,7 +26,7 @@ func FuzzTable(f *testing.F) {
 				t.Fatalf("the prefix %q makes %s, %v", prefix, text, err)
 			}
 		}
-		k := holdfast.Key{Space: holdfast.Space(space), Name: name}
+		k := driver.Key{Space: driver.Space(space), Name: name}
 		if k.Check() != nil {
 			return
 		}

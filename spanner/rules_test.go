@@ -15,12 +15,13 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 )
 
-var lockA = holdfast.Key{Space: holdfast.Names, Name: "a"}
+var lockA = driver.Key{Space: driver.Names, Name: "a"}
 
-func client(t testing.TB, s holdfast.Store) *holdfast.Client {
+func client(t testing.TB, s driver.Store) *holdfast.Client {
 	t.Helper()
 	c, err := holdfast.New(s, &holdfast.Options{TTL: 5 * time.Second})
 	if err != nil {
@@ -54,15 +55,15 @@ func await(t testing.TB, what string, f func() bool) {
 func TestShards(t *testing.T) {
 	var n [shards]int
 	for i := range 16_000 {
-		n[shard(holdfast.Key{Space: holdfast.Names, Name: fmt.Sprintf("jobs/%06d", i)})]++
+		n[shard(driver.Key{Space: driver.Names, Name: fmt.Sprintf("jobs/%06d", i)})]++
 	}
 	for i, n := range n {
 		if n < 800 || n > 1200 {
 			t.Errorf("shard %d has %d of 16000 names", i, n)
 		}
 	}
-	for k, want := range map[holdfast.Key]int64{
-		lockA: 10, {Space: holdfast.Sessions, Name: "a"}: 7, {Space: holdfast.Names, Name: "jobs/000001"}: 3,
+	for k, want := range map[driver.Key]int64{
+		lockA: 10, {Space: driver.Sessions, Name: "a"}: 7, {Space: driver.Names, Name: "jobs/000001"}: 3,
 	} {
 		if got := shard(k); got != want {
 			t.Errorf("%s %q is in shard %d, and was in %d", k.Space, k.Name, got, want)
@@ -73,14 +74,14 @@ func TestShards(t *testing.T) {
 // Batches above the limits are cut, and their answers in order.
 func TestLargeBatches(t *testing.T) {
 	s := open(t, fresh(t))
-	for _, b := range []struct{ n, size int }{{2500, 10}, {100, 200_000}, {20, holdfast.MaxValue}} {
-		var writes []holdfast.Write
-		var keys []holdfast.Key
+	for _, b := range []struct{ n, size int }{{2500, 10}, {100, 200_000}, {20, driver.MaxValue}} {
+		var writes []driver.Write
+		var keys []driver.Key
 		for i := range b.n {
-			k := holdfast.Key{Space: holdfast.Names, Name: fmt.Sprint(b.n, "/", i)}
+			k := driver.Key{Space: driver.Names, Name: fmt.Sprint(b.n, "/", i)}
 			value := make([]byte, b.size)
 			copy(value, fmt.Sprint(i))
-			writes, keys = append(writes, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: value}), append(keys, k)
+			writes, keys = append(writes, driver.Write{Key: k, Old: driver.IfEmpty, Value: value}), append(keys, k)
 		}
 		for _, part := range split(writes) {
 			size := 0
@@ -95,7 +96,7 @@ func TestLargeBatches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		recs, err := s.Load(t.Context(), keys)
+		recs, err := s.Load(t.Context(), keys, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +137,7 @@ func TestReruns(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					return txn.BufferWrite([]*spanner.Mutation{s.put(holdfast.Write{Key: lockA, Value: append(value, 'x')})})
+					return txn.BufferWrite([]*spanner.Mutation{s.put(driver.Write{Key: lockA, Value: append(value, 'x')})})
 				})
 				if err != nil {
 					t.Error(err)
@@ -144,10 +145,10 @@ func TestReruns(t *testing.T) {
 				}
 				reruns.Add(int64(runs - 1))
 			}
-			var old int64 = holdfast.IfEmpty
-			k := holdfast.Key{Space: holdfast.Names, Name: "b"}
+			var old int64 = driver.IfEmpty
+			k := driver.Key{Space: driver.Names, Name: "b"}
 			for range 40 {
-				outs, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: old, Value: []byte("x")}})
+				outs, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: old, Value: []byte("x")}})
 				if err != nil {
 					t.Error(err)
 					return
@@ -165,7 +166,7 @@ func TestReruns(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	recs, err := open(t, e.URL).Load(t.Context(), []holdfast.Key{lockA})
+	recs, err := open(t, e.URL).Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 	if err != nil || len(recs[0].Value) != 80 {
 		t.Errorf("80 transactions left %d: %v", len(recs[0].Value), err)
 	}
@@ -194,11 +195,11 @@ func TestKilled(t *testing.T) {
 	ended := make(chan error, 8)
 	for i := range cap(ended) {
 		go func() {
-			k := holdfast.Key{Space: holdfast.Names, Name: fmt.Sprint("w", i)}
-			var old int64 = holdfast.IfEmpty
+			k := driver.Key{Space: driver.Names, Name: fmt.Sprint("w", i)}
+			var old int64 = driver.IfEmpty
 			for {
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-				outs, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: old, Value: []byte("x")}})
+				outs, err := s.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: old, Value: []byte("x")}})
 				cancel()
 				if err != nil {
 					ended <- err
@@ -353,7 +354,7 @@ func TestFenceHoldsToTheCommit(t *testing.T) {
 	url := fresh(t)
 	s := open(t, url)
 	a := client(t, s)
-	user := func(n int) holdfast.Key { return holdfast.Key{Space: holdfast.Settings, Name: fmt.Sprint("user ", n)} }
+	user := func(n int) driver.Key { return driver.Key{Space: driver.Settings, Name: fmt.Sprint("user ", n)} }
 	for n := range 10 {
 		l := acquire(t, a, "a")
 		runs := 0
@@ -364,9 +365,9 @@ func TestFenceHoldsToTheCommit(t *testing.T) {
 				go func() {
 					ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 					defer cancel()
-					recs, err := s.Load(ctx, []holdfast.Key{lockA})
+					recs, err := s.Load(ctx, []driver.Key{lockA}, driver.Fresh)
 					if err == nil {
-						_, err = s.CompareAndSwap(ctx, []holdfast.Write{{Key: lockA, Old: recs[0].Version, Value: nil}})
+						_, err = s.CompareAndSwap(ctx, []driver.Write{{Key: lockA, Old: recs[0].Version, Value: nil}})
 					}
 					if err != nil {
 						t.Error(err)
@@ -377,13 +378,13 @@ func TestFenceHoldsToTheCommit(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return txn.BufferWrite([]*spanner.Mutation{s.put(holdfast.Write{Key: user(n), Value: []byte("x")})})
+			return txn.BufferWrite([]*spanner.Mutation{s.put(driver.Write{Key: user(n), Value: []byte("x")})})
 		})
 		await(t, "the lock is taken away", func() bool {
-			recs, err := s.Load(t.Context(), []holdfast.Key{lockA})
+			recs, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 			return err == nil && recs[0].Value == nil
 		})
-		recs, loadErr := s.Load(t.Context(), []holdfast.Key{lockA, user(n)})
+		recs, loadErr := s.Load(t.Context(), []driver.Key{lockA, user(n)}, driver.Fresh)
 		if loadErr != nil {
 			t.Fatal(loadErr)
 		}
@@ -437,7 +438,7 @@ func TestFenceHandOff(t *testing.T) {
 		if old != 0 && !errors.Is(fence(old), holdfast.ErrLost) {
 			t.Errorf("token %d passes after %d", old, l.Token())
 		}
-		recs, err := s.Load(t.Context(), []holdfast.Key{lockA})
+		recs, err := s.Load(t.Context(), []driver.Key{lockA}, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -461,11 +462,11 @@ func TestDiagnose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	levels := make(map[string]holdfast.Level)
+	levels := make(map[string]driver.Level)
 	for _, f := range found {
 		levels[f.Subject] = f.Level
 	}
-	if levels["server"] != holdfast.Warning || levels["durability"] != holdfast.Warning || levels["clock"] != holdfast.Good {
+	if levels["server"] != driver.Warning || levels["durability"] != driver.Warning || levels["clock"] != driver.Good {
 		t.Errorf("told %v", found)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"cloud.google.com/go/spanner/apiv1/spannerpb"
 	"google.golang.org/grpc/codes"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Options of New; nil and the zero value of each field are the defaults.
@@ -25,7 +25,7 @@ type Options struct {
 	Prefix string
 }
 
-// A Store keeps records in a table of a Spanner database. It is a holdfast.Store,
+// A Store keeps records in a table of a Spanner database. It is a driver.Store,
 // Sweeper and Diagnoser.
 type Store struct {
 	client   *spanner.Client
@@ -35,9 +35,8 @@ type Store struct {
 }
 
 var (
-	_ holdfast.Store     = (*Store)(nil)
-	_ holdfast.Sweeper   = (*Store)(nil)
-	_ holdfast.Diagnoser = (*Store)(nil)
+	_ driver.Store     = (*Store)(nil)
+	_ driver.Diagnoser = (*Store)(nil)
 )
 
 // New makes a store of a client, which stays the caller's. It compares the table with
@@ -80,14 +79,14 @@ func (o *Options) table() (string, error) {
 // the other would else all be written at one end of the table, by one server.
 const shards = 16
 
-func shard(k holdfast.Key) int64 {
+func shard(k driver.Key) int64 {
 	f := fnv.New32a()
 	f.Write([]byte{byte(k.Space)})
 	f.Write([]byte(k.Name))
 	return int64(f.Sum32() % shards)
 }
 
-func rowKey(k holdfast.Key) spanner.Key {
+func rowKey(k driver.Key) spanner.Key {
 	return spanner.Key{shard(k), int64(k.Space), []byte(k.Name)}
 }
 
@@ -100,8 +99,8 @@ type row struct {
 var columns = []string{"space", "name", "value", "written"}
 
 // rows gathers what a read returns.
-func rows(read *spanner.RowIterator) (map[holdfast.Key]row, error) {
-	found := make(map[holdfast.Key]row)
+func rows(read *spanner.RowIterator) (map[driver.Key]row, error) {
+	found := make(map[driver.Key]row)
 	err := read.Do(func(r *spanner.Row) error {
 		var space int64
 		var name, value []byte
@@ -109,13 +108,13 @@ func rows(read *spanner.RowIterator) (map[holdfast.Key]row, error) {
 		if err := r.Columns(&space, &name, &value, &written); err != nil {
 			return err
 		}
-		found[holdfast.Key{Space: holdfast.Space(space), Name: string(name)}] = row{value, written.UnixMicro()}
+		found[driver.Key{Space: driver.Space(space), Name: string(name)}] = row{value, written.UnixMicro()}
 		return nil
 	})
 	return found, err
 }
 
-func keySet(keys []holdfast.Key) spanner.KeySet {
+func keySet(keys []driver.Key) spanner.KeySet {
 	all := make([]spanner.KeySet, len(keys))
 	for i, k := range keys {
 		all[i] = rowKey(k)
@@ -124,8 +123,8 @@ func keySet(keys []holdfast.Key) spanner.KeySet {
 }
 
 // record is what a row says at a time by Spanner's clock, TrueTime.
-func (r row) record(at time.Time) holdfast.Record {
-	rec := holdfast.Record{Version: r.version}
+func (r row) record(at time.Time) driver.Record {
+	rec := driver.Record{Version: r.version}
 	if len(r.value) > 0 {
 		rec.Value = r.value
 	}
@@ -146,13 +145,13 @@ const (
 
 // Load is strong: it reads at a timestamp that is not before the call. Ages are up to
 // that timestamp, so they are never more than they are.
-func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
 			return nil, fmt.Errorf("spanner: %w", err)
 		}
 	}
-	recs := make([]holdfast.Record, 0, len(keys))
+	recs := make([]driver.Record, 0, len(keys))
 	for part := range slices.Chunk(keys, maxKeys) {
 		txn := s.client.Single()
 		found, err := rows(txn.Read(ctx, s.table, keySet(part), columns))
@@ -172,14 +171,14 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 
 // CompareAndSwap carries out up to 200 writes in one transaction, and several
 // transactions at a time.
-func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	for _, w := range writes {
 		if err := w.Check(); err != nil {
 			return nil, fmt.Errorf("spanner: %w", err)
 		}
 	}
 	parts := split(writes)
-	outs := make([][]holdfast.Outcome, len(parts))
+	outs := make([][]driver.Outcome, len(parts))
 	errs := make([]error, len(parts))
 	room := make(chan struct{}, maxTxns)
 	var wg sync.WaitGroup
@@ -189,7 +188,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 			defer func() { <-room }()
 			if outs[i], errs[i] = s.write(ctx, part); errs[i] != nil {
 				errs[i] = fmt.Errorf("spanner: write: %w", errs[i])
-				outs[i] = slices.Repeat([]holdfast.Outcome{{Err: errs[i]}}, len(part))
+				outs[i] = slices.Repeat([]driver.Outcome{{Err: errs[i]}}, len(part))
 			}
 		})
 	}
@@ -201,7 +200,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 }
 
 // split cuts writes into what goes into one transaction.
-func split(writes []holdfast.Write) (parts [][]holdfast.Write) {
+func split(writes []driver.Write) (parts [][]driver.Write) {
 	first, size := 0, 0
 	for i, w := range writes {
 		if i > first && (size+len(w.Value) > maxBytes || i-first == maxRows) {
@@ -218,12 +217,12 @@ func split(writes []holdfast.Write) (parts [][]holdfast.Write) {
 
 // write carries out writes in one transaction. What it is to find out it finds out
 // anew whenever Spanner has it run again.
-func (s *Store) write(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	keys := make([]holdfast.Key, len(writes))
+func (s *Store) write(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	keys := make([]driver.Key, len(writes))
 	for i, w := range writes {
 		keys[i] = w.Key
 	}
-	var found map[holdfast.Key]row
+	var found map[driver.Key]row
 	at, err := s.transact(ctx, func(ctx context.Context, txn *spanner.ReadWriteTransaction) (err error) {
 		// Who reads a row to write it takes it for itself at once: if two had read it,
 		// one of them would have to begin again.
@@ -242,27 +241,27 @@ func (s *Store) write(ctx context.Context, writes []holdfast.Write) ([]holdfast.
 	if err != nil {
 		return nil, err
 	}
-	outs := make([]holdfast.Outcome, len(writes))
+	outs := make([]driver.Outcome, len(writes))
 	for i, w := range writes {
 		r := found[w.Key]
 		won := r.wins(w)
 		if won {
 			r = row{w.Value, at.UnixMicro()}
 		}
-		outs[i] = holdfast.Outcome{Won: won, Record: r.record(at)}
+		outs[i] = driver.Outcome{Won: won, Record: r.record(at)}
 	}
 	return outs, nil
 }
 
 // wins says whether a write may follow what a row has.
-func (r row) wins(w holdfast.Write) bool {
-	if w.Old == holdfast.IfEmpty {
+func (r row) wins(w driver.Write) bool {
+	if w.Old == driver.IfEmpty {
 		return len(r.value) == 0
 	}
 	return w.Old > 0 && r.version == w.Old
 }
 
-func (s *Store) put(w holdfast.Write) *spanner.Mutation {
+func (s *Store) put(w driver.Write) *spanner.Mutation {
 	value := w.Value
 	if value == nil {
 		value = []byte{} // nil would be NULL
@@ -327,8 +326,8 @@ func (s *Store) statement(sql string, params map[string]any) spanner.Statement {
 }
 
 // Keys lists names, in the order of their bytes, from all shards.
-func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) (names []string, err error) {
-	if err := (holdfast.Key{Space: space, Name: "-"}).Check(); err != nil {
+func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n int) (names []string, err error) {
+	if err := (driver.Key{Space: space, Name: "-"}).Check(); err != nil {
 		return nil, fmt.Errorf("spanner: %w", err)
 	}
 	if n <= 0 {
@@ -350,6 +349,9 @@ func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n 
 	}
 	return names, nil
 }
+
+// Traits implements driver.Store.
+func (s *Store) Traits() driver.Traits { return driver.Traits{} }
 
 // Sweep removes rows that hold nothing, and have for at least idle by Spanner's clock,
 // with a partitioned statement, which locks little at a time and may be run more than

@@ -7,7 +7,7 @@ import (
 	"cloud.google.com/go/spanner"
 	database "cloud.google.com/go/spanner/admin/database/apiv1"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
@@ -56,9 +56,9 @@ type reopened struct {
 	url string
 }
 
-func (r reopened) Reopen(t *testing.T) holdfast.Store { return open(t, r.url) }
+func (r reopened) Reopen(t *testing.T) driver.Store { return open(t, r.url) }
 
-func makeStore(t *testing.T) holdfast.Store {
+func makeStore(t *testing.T) driver.Store {
 	url := fresh(t)
 	return reopened{open(t, url), url}
 }

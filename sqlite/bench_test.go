@@ -1,16 +1,16 @@
 package sqlite
 
 import (
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"path/filepath"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 func Benchmark(b *testing.B) {
-	storetest.Bench(b, func(b *testing.B) holdfast.Store { return fresh(b) })
+	storetest.Bench(b, func(b *testing.B) driver.Store { return fresh(b) })
 }
 
 // BenchmarkFloor is what a lock costs that is a row: inserted, then deleted,
@@ -24,7 +24,7 @@ func BenchmarkFloor(b *testing.B) {
 	if err := c.script(`pragma synchronous = full; create table floor (name text primary key, value blob)`); err != nil {
 		b.Fatal(err)
 	}
-	args := []driver.Value{"a", make([]byte, 100)}
+	args := []sqldriver.Value{"a", make([]byte, 100)}
 	for b.Loop() {
 		if _, err := c.exec(`insert into floor (name, value) values (?, ?)`, args...); err != nil {
 			b.Fatal(err)

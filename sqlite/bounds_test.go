@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
@@ -13,8 +13,8 @@ import (
 // without end.
 func TestBounds(t *testing.T) {
 	t.Parallel()
-	storetest.RunBounds(t, func(t *testing.T) holdfast.Store { return reopener{fresh(t)} },
-		storetest.Obstacle{Name: "a transaction without end", Silent: true, Begin: func(t *testing.T, s holdfast.Store, _ string) func() {
+	storetest.RunBounds(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} },
+		storetest.Obstacle{Name: "a transaction without end", Silent: true, Begin: func(t *testing.T, s driver.Store, _ string) func() {
 			db, err := sql.Open("sqlite", "file:"+s.(reopener).path+"?_busy_timeout=5000")
 			if err != nil {
 				t.Fatal(err)

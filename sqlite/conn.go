@@ -2,7 +2,7 @@ package sqlite
 
 import (
 	"context"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -22,9 +22,9 @@ import (
 // context: waits for other processes are ours (see retry), so a context that
 // ends during one leaves nothing behind.
 type conn struct {
-	driver driver.Conn
-	stmts  map[string]driver.Stmt
-	args   []driver.NamedValue
+	driver sqldriver.Conn
+	stmts  map[string]sqldriver.Stmt
+	args   []sqldriver.NamedValue
 	full   bool   // what synchronous is set to: full or normal
 	left   func() // is called before it is closed; may be nil
 }
@@ -39,7 +39,7 @@ func connect(dsn string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{driver: d, stmts: make(map[string]driver.Stmt), full: true}
+	c := &conn{driver: d, stmts: make(map[string]sqldriver.Stmt), full: true}
 	setup := `pragma synchronous = full`
 	if runtime.GOOS == "darwin" {
 		// There fsync alone does not wait for the disk.
@@ -63,7 +63,7 @@ func (c *conn) close() error {
 	return c.driver.Close()
 }
 
-func (c *conn) prepare(query string, args []driver.Value) (driver.Stmt, []driver.NamedValue, error) {
+func (c *conn) prepare(query string, args []sqldriver.Value) (sqldriver.Stmt, []sqldriver.NamedValue, error) {
 	s, ok := c.stmts[query]
 	if !ok {
 		var err error
@@ -74,18 +74,18 @@ func (c *conn) prepare(query string, args []driver.Value) (driver.Stmt, []driver
 	}
 	c.args = c.args[:0]
 	for i, a := range args {
-		c.args = append(c.args, driver.NamedValue{Ordinal: i + 1, Value: a})
+		c.args = append(c.args, sqldriver.NamedValue{Ordinal: i + 1, Value: a})
 	}
 	return s, c.args, nil
 }
 
 // exec runs a statement that returns nothing and says how many rows it changed.
-func (c *conn) exec(query string, args ...driver.Value) (changed int64, err error) {
+func (c *conn) exec(query string, args ...sqldriver.Value) (changed int64, err error) {
 	s, named, err := c.prepare(query, args)
 	if err != nil {
 		return 0, err
 	}
-	r, err := s.(driver.StmtExecContext).ExecContext(context.Background(), named)
+	r, err := s.(sqldriver.StmtExecContext).ExecContext(context.Background(), named)
 	if err != nil {
 		return 0, err
 	}
@@ -94,12 +94,12 @@ func (c *conn) exec(query string, args ...driver.Value) (changed int64, err erro
 
 // query runs a statement to its end and calls each with the rows. The slice is
 // used again for the next row.
-func (c *conn) query(query string, each func(row []driver.Value), args ...driver.Value) (err error) {
+func (c *conn) query(query string, each func(row []sqldriver.Value), args ...sqldriver.Value) (err error) {
 	s, named, err := c.prepare(query, args)
 	if err != nil {
 		return err
 	}
-	rows, err := s.(driver.StmtQueryContext).QueryContext(context.Background(), named)
+	rows, err := s.(sqldriver.StmtQueryContext).QueryContext(context.Background(), named)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (c *conn) query(query string, each func(row []driver.Value), args ...driver
 			err = e
 		}
 	}()
-	row := make([]driver.Value, len(rows.Columns()))
+	row := make([]sqldriver.Value, len(rows.Columns()))
 	for {
 		switch err := rows.Next(row); err {
 		case nil:
@@ -125,7 +125,7 @@ func (c *conn) query(query string, each func(row []driver.Value), args ...driver
 
 // script runs statements that are not worth keeping.
 func (c *conn) script(sql string) error {
-	_, err := c.driver.(driver.ExecerContext).ExecContext(context.Background(), sql, nil)
+	_, err := c.driver.(sqldriver.ExecerContext).ExecContext(context.Background(), sql, nil)
 	return err
 }
 
@@ -219,7 +219,7 @@ func code(err error) int {
 func busy(err error) bool { return err != nil && code(err) == codes.SQLITE_BUSY }
 
 // text is a column that may be kept as text or as bytes.
-func text(v driver.Value) string {
+func text(v sqldriver.Value) string {
 	switch v := v.(type) {
 	case string:
 		return v

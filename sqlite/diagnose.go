@@ -2,20 +2,20 @@ package sqlite
 
 import (
 	"context"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"os"
 	"path/filepath"
 	"slices"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
-var _ holdfast.Diagnoser = (*Store)(nil)
+var _ driver.Diagnoser = (*Store)(nil)
 
-// Diagnose implements holdfast.Diagnoser.
-func (s *Store) Diagnose(ctx context.Context) ([]holdfast.Finding, error) {
+// Diagnose implements driver.Diagnoser.
+func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	var r sqlstore.Report
 	say := r.Say
 	var version string
@@ -23,48 +23,48 @@ func (s *Store) Diagnose(ctx context.Context) ([]holdfast.Finding, error) {
 	err := s.reads.UseIdle(ctx, func(c *conn) error {
 		return retry(ctx, func() error {
 			triggers = triggers[:0]
-			err := c.query(`select sqlite_version()`, func(row []driver.Value) { version = text(row[0]) })
+			err := c.query(`select sqlite_version()`, func(row []sqldriver.Value) { version = text(row[0]) })
 			if err != nil {
 				return err
 			}
 			return c.query(`select name from sqlite_master where type = 'trigger' and tbl_name like 'holdfast!_%' escape '!' and name <> 'holdfast_fence_insert'`,
-				func(row []driver.Value) { triggers = append(triggers, text(row[0])) })
+				func(row []sqldriver.Value) { triggers = append(triggers, text(row[0])) })
 		})
 	})
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	say(holdfast.Good, "database", "SQLite %s, journal mode wal", version)
+	say(driver.Good, "database", "SQLite %s, journal mode wal", version)
 	for _, name := range triggers {
-		say(holdfast.Warning, "trigger", "%s runs with each write of a lock; what it changes or refuses there, nobody holds", name)
+		say(driver.Warning, "trigger", "%s runs with each write of a lock; what it changes or refuses there, nobody holds", name)
 	}
 	if info, err := os.Stat(s.path); err == nil {
 		if err := oneName(s.path, info); err != nil {
-			say(holdfast.Failure, "name", "%v", err)
+			say(driver.Failure, "name", "%v", err)
 		}
 	}
 	if s.async {
-		say(holdfast.Warning, "durability", "async-commit is accepted: after a power cut a token may repeat")
+		say(driver.Warning, "durability", "async-commit is accepted: after a power cut a token may repeat")
 	} else {
-		say(holdfast.Good, "durability", "synchronous is full for each grant: it is on disk before it is told")
+		say(driver.Good, "durability", "synchronous is full for each grant: it is on disk before it is told")
 	}
 	dir := filepath.Dir(resolved(s.path))
 	if name := filesystem.Network(dir); name != "" {
-		say(holdfast.Warning, "file system", "%s: network-fs is accepted; if its locks fail, so do ours", name)
+		say(driver.Warning, "file system", "%s: network-fs is accepted; if its locks fail, so do ours", name)
 	}
 	if filesystem.Overlay(dir) {
-		say(holdfast.Warning, "file system", "%s is seen through an overlay: the host and other containers have files of their own in its place, and could be given a lock that is held here; mount a directory into all that are to share locks", s.path)
+		say(driver.Warning, "file system", "%s is seen through an overlay: the host and other containers have files of their own in its place, and could be given a lock that is held here; mount a directory into all that are to share locks", s.path)
 	}
 	if filesystem.Volatile(dir) {
-		say(holdfast.Warning, "file system", "%s is in memory: after a restart of this host all is gone, and a token may repeat", s.path)
+		say(driver.Warning, "file system", "%s is in memory: after a restart of this host all is gone, and a token may repeat", s.path)
 	}
 	for _, option := range filesystem.Options(dir) {
 		if slices.Contains([]string{"nobarrier", "barrier=0", "volatile"}, option) {
-			say(holdfast.Warning, "file system", "it is mounted with %s: a power cut may undo a grant, and a token may repeat", option)
+			say(driver.Warning, "file system", "it is mounted with %s: a power cut may undo a grant, and a token may repeat", option)
 		}
 	}
 	if diskFull(dir) {
-		say(holdfast.Failure, "disk", "the disk of %s is full: nobody can take or give back a lock", dir)
+		say(driver.Failure, "disk", "the disk of %s is full: nobody can take or give back a lock", dir)
 	}
 	return r, nil
 }

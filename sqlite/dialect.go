@@ -2,10 +2,10 @@ package sqlite
 
 import (
 	"context"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
@@ -26,7 +26,7 @@ func (d dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row)
 		load := func() error {
 			for _, id := range ids {
 				space, name := keyOf(id)
-				err := c.query(`select version, value from holdfast_records where space = ? and name = ?`, func(row []driver.Value) {
+				err := c.query(`select version, value from holdfast_records where space = ? and name = ?`, func(row []sqldriver.Value) {
 					value, _ := row[1].([]byte)
 					each(sqlstore.Row{ID: id, Version: row[0].(int64), Value: value})
 				}, space, name)
@@ -86,10 +86,10 @@ func (d dialect) written(err error, ws []sqlstore.Write, versions []int64) error
 	if err != nil {
 		return d.explain(err)
 	}
-	var wake []holdfast.Hint
+	var wake []driver.Hint
 	for i, w := range ws {
 		if w.Wake != "" && versions[i] != 0 {
-			wake = append(wake, holdfast.Hint{Key: holdfast.Key{Space: holdfast.Space(w.ID[0]), Name: string(w.ID[1:])}, Wake: w.Wake})
+			wake = append(wake, driver.Hint{Key: driver.Key{Space: driver.Space(w.ID[0]), Name: string(w.ID[1:])}, Wake: w.Wake})
 		}
 	}
 	d.wakes.tell(wake)
@@ -99,7 +99,7 @@ func (d dialect) written(err error, ws []sqlstore.Write, versions []int64) error
 // swap makes one write at the time now.
 func (c *conn) swap(w sqlstore.Write, now int64) (version int64, err error) {
 	space, name := keyOf(w.ID)
-	if w.Old == holdfast.IfEmpty {
+	if w.Old == driver.IfEmpty {
 		// A new row starts above the floor, which lies above every version
 		// that was ever swept.
 		err = c.query(`
@@ -108,7 +108,7 @@ func (c *conn) swap(w sqlstore.Write, now int64) (version int64, err error) {
 			on conflict (space, name) do update
 			set version = max(version + 1, ?3), value = excluded.value
 			where length(value) = 0
-			returning version`, func(row []driver.Value) {
+			returning version`, func(row []sqldriver.Value) {
 			version = row[0].(int64)
 		}, space, name, now, w.Value)
 		return version, err
@@ -130,7 +130,7 @@ func (d dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byte
 			return c.query(`
 				select name from holdfast_records
 				where space = ? and name > ? and length(value) > 0
-				order by name limit ?`, func(row []driver.Value) {
+				order by name limit ?`, func(row []sqldriver.Value) {
 				ids = append(ids, append([]byte{from[0]}, text(row[0])...))
 			}, space, after, int64(n))
 		})
@@ -151,7 +151,7 @@ func (d dialect) Idle(ctx context.Context, after []byte, idle time.Duration, n i
 			return c.query(`
 				select space, name, version from holdfast_records
 				where (space, name) > (?, ?) and length(value) = 0 and version <= ?
-				order by space, name limit ?`, func(r []driver.Value) {
+				order by space, name limit ?`, func(r []sqldriver.Value) {
 				id := append([]byte{byte(r[0].(int64))}, r[1].([]byte)...)
 				found = append(found, sqlstore.Row{ID: id, Version: r[2].(int64)})
 			}, space, name, until, int64(n))

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,14 +38,14 @@ func TestFullDisk(t *testing.T) {
 	if err := os.WriteFile(filler, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("filling the disk: %v", err)
 	}
-	write := holdfast.Write{Key: holdfast.Key{Name: "a"}, Old: version, Value: bytes.Repeat([]byte("x"), 20000)}
-	other := holdfast.Write{Key: holdfast.Key{Name: "b"}, Old: holdfast.IfEmpty, Value: write.Value}
-	for _, writes := range [][]holdfast.Write{{write}, {write, other}, {write}} {
+	write := driver.Write{Key: driver.Key{Name: "a"}, Old: version, Value: bytes.Repeat([]byte("x"), 20000)}
+	other := driver.Write{Key: driver.Key{Name: "b"}, Old: driver.IfEmpty, Value: write.Value}
+	for _, writes := range [][]driver.Write{{write}, {write, other}, {write}} {
 		_, err := s.CompareAndSwap(t.Context(), writes)
 		if want := s.path + ": disk is full; nothing was changed"; err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Fatalf("got %v, want %s", err, want)
 		}
-		r, err := s.Load(t.Context(), []holdfast.Key{write.Key, other.Key})
+		r, err := s.Load(t.Context(), []driver.Key{write.Key, other.Key}, driver.Fresh)
 		if err != nil || r[0].Version != version || r[1].Version != 0 {
 			t.Fatalf("after it: %+v, error %v; want version %d and none", r, err, version)
 		}
@@ -53,7 +53,7 @@ func TestFullDisk(t *testing.T) {
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	if o, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write, other}); err != nil || !o[0].Won || !o[1].Won {
+	if o, err := s.CompareAndSwap(t.Context(), []driver.Write{write, other}); err != nil || !o[0].Won || !o[1].Won {
 		t.Fatalf("with space again: %+v, error %v", o, err)
 	}
 }
@@ -129,7 +129,7 @@ func TestPermissions(t *testing.T) {
 // not go on with it.
 func TestFileUnseen(t *testing.T) {
 	s := fresh(t)
-	if _, err := s.Load(t.Context(), []holdfast.Key{{Name: "a"}}); err != nil {
+	if _, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Dir(s.path)
@@ -138,7 +138,7 @@ func TestFileUnseen(t *testing.T) {
 	}
 	defer os.Chmod(dir, 0o700)
 	asAnyone(t, func() {
-		if _, err := s.Load(t.Context(), []holdfast.Key{{Name: "a"}}); !errors.Is(err, fs.ErrPermission) {
+		if _, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("got %v, want that it cannot be seen", err)
 		}
 	})

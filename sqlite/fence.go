@@ -3,12 +3,13 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Fence makes the commit of tx depend on the locks: it fails with ErrLost
@@ -58,7 +59,7 @@ func fence(ctx context.Context, tx *sql.Tx, name string, token int64) error {
 	} else if n == 0 {
 		return failed(errNoLock)
 	}
-	var r holdfast.Record
+	var r driver.Record
 	var last int64
 	err = tx.QueryRowContext(ctx, `select version, value, fence from holdfast_records where space = 0 and name = ?`, key).Scan(&r.Version, &r.Value, &last)
 	if err != nil {
@@ -111,6 +112,6 @@ var copyOfSQLite = sync.OnceValues(func() (which string, err error) {
 		return "", err
 	}
 	defer c.close()
-	err = c.query(whichCopy, func(row []driver.Value) { which = text(row[0]) })
+	err = c.query(whichCopy, func(row []sqldriver.Value) { which = text(row[0]) })
 	return which, err
 })

@@ -10,21 +10,22 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // hold makes a lock record by hand and returns its version.
 func hold(t *testing.T, s *Store, name, value string) int64 {
 	t.Helper()
-	k := holdfast.Key{Name: name}
-	r, err := s.Load(t.Context(), []holdfast.Key{k})
+	k := driver.Key{Name: name}
+	r, err := s.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := r[0].Version
 	if old == 0 {
-		old = holdfast.IfEmpty
+		old = driver.IfEmpty
 	}
-	out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: old, Value: []byte(value)}})
+	out, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: old, Value: []byte(value)}})
 	if err != nil || !out[0].Won {
 		t.Fatalf("write %s: %+v, error %v", value, out, err)
 	}
@@ -178,7 +179,7 @@ func TestFenceAlone(t *testing.T) {
 			}
 			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
-			takeover := []holdfast.Write{{Key: holdfast.Key{Name: "orders/42"}, Old: token}}
+			takeover := []driver.Write{{Key: driver.Key{Name: "orders/42"}, Old: token}}
 			if out, err := s.CompareAndSwap(short, takeover); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("a takeover behind an open fence: %+v, error %v; want it to wait", out, err)
 			}
@@ -206,7 +207,7 @@ func TestFenceAgainstTakeover(t *testing.T) {
 			if err := fence(ctx, tx, "orders/42", token); err != nil {
 				t.Fatal(err)
 			}
-			takeover := []holdfast.Write{{Key: holdfast.Key{Name: "orders/42"}, Old: token, Value: []byte(`{"holders":[{"session":"b","nr":1,"slots":1}]}`)}}
+			takeover := []driver.Write{{Key: driver.Key{Name: "orders/42"}, Old: token, Value: []byte(`{"holders":[{"session":"b","nr":1,"slots":1}]}`)}}
 			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
 			if out, err := s.CompareAndSwap(short, takeover); !errors.Is(err, context.DeadlineExceeded) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/mounts"
 )
 
@@ -110,15 +111,15 @@ func TestSecondName(t *testing.T) {
 func TestDiagnosePlace(t *testing.T) {
 	s := fresh(t)
 	shell(t, "ln %s %s2", s.path, s.path)
-	wantFinding(t, s, "name", holdfast.Failure)
+	wantFinding(t, s, "name", driver.Failure)
 
 	mounts.Private(t)
 	memory, upper, merged := t.TempDir(), t.TempDir(), t.TempDir()
 	mounts.Mount(t, "-t", "tmpfs", "none", memory)
-	wantFinding(t, open(t, memory+"/locks.db", &Options{Create: true}), "file system", holdfast.Warning)
+	wantFinding(t, open(t, memory+"/locks.db", &Options{Create: true}), "file system", driver.Warning)
 	shell(t, "mkdir %s/upper %s/work", upper, upper)
 	mounts.Mount(t, "-t", "overlay", "overlay", "-o", fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work", memory, upper, upper), merged)
-	wantFinding(t, open(t, merged+"/others.db", &Options{Create: true}), "file system", holdfast.Warning)
+	wantFinding(t, open(t, merged+"/others.db", &Options{Create: true}), "file system", driver.Warning)
 }
 
 func shell(t *testing.T, format string, args ...any) {
@@ -214,7 +215,7 @@ func TestLogRemoved(t *testing.T) {
 
 func init() {
 	roles["hold carelessly"] = func(ctx context.Context, s *Store) error {
-		if _, err := s.Load(ctx, []holdfast.Key{{Name: "a"}}); err != nil {
+		if _, err := s.Load(ctx, []driver.Key{{Name: "a"}}, driver.Fresh); err != nil {
 			return err
 		}
 		if _, err := os.ReadFile(s.path); err != nil { // which ends the locks of this process
@@ -239,7 +240,7 @@ func TestCloseBesideAnotherLog(t *testing.T) {
 		p.Process.Kill() // what it has written is in the new log
 		p.Wait()
 		if call != "" {
-			if _, err := s.Load(t.Context(), []holdfast.Key{{Name: "a"}}); err == nil {
+			if _, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); err == nil {
 				t.Error("the log that was removed is still read")
 			}
 		}
@@ -268,7 +269,7 @@ func TestWriteIntoRemovedLog(t *testing.T) {
 	defer tx.Rollback()
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1")}})
+		_, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Name: "a"}, Old: driver.IfEmpty, Value: []byte("1")}})
 		done <- err
 	}()
 	for s.names.Lent() == 0 { // until it has the connection

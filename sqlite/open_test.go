@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	modernc "modernc.org/sqlite"
 )
@@ -144,15 +144,15 @@ func TestFileReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := s.path + " was removed or replaced while in use: open the store anew"
-		_, err := s.Load(t.Context(), []holdfast.Key{{Name: "a"}})
+		_, err := s.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh)
 		if err == nil || err.Error() != want {
 			t.Errorf("load: got %v, want %s", err, want)
 		}
-		_, err = s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "a"}, Old: version}})
+		_, err = s.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Name: "a"}, Old: version}})
 		if err == nil || err.Error() != want {
 			t.Errorf("swap: got %v, want %s", err, want)
 		}
-		_, err = s.Keys(t.Context(), holdfast.Names, "", 10)
+		_, err = s.Keys(t.Context(), driver.Names, "", 10)
 		if err == nil || err.Error() != want {
 			t.Errorf("keys: got %v, want %s", err, want)
 		}

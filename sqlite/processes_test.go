@@ -4,7 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // The test binary, started again with a role, is another process on the file.
@@ -70,10 +70,10 @@ const increments = 100
 
 // count adds to a counter and prints the version of each addition.
 func count(ctx context.Context, s *Store) error {
-	k := holdfast.Key{Name: "counter"}
-	old, n := holdfast.IfEmpty, 0
+	k := driver.Key{Name: "counter"}
+	old, n := driver.IfEmpty, 0
 	for won := 0; won < increments; {
-		out, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: old, Value: fmt.Append(nil, n+1), Lazy: won%2 == 0}})
+		out, err := s.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: old, Value: fmt.Append(nil, n+1), Lazy: won%2 == 0}})
 		if err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ func TestProcessesRace(t *testing.T) {
 		}
 		winner[w.version] = w.process
 	}
-	r, err := s.Load(t.Context(), []holdfast.Key{{Name: "counter"}})
+	r, err := s.Load(t.Context(), []driver.Key{{Name: "counter"}}, driver.Fresh)
 	if err != nil || number(r[0].Value) != processes*increments {
 		t.Errorf("the counter is %s, error %v; want %d", r[0].Value, err, processes*increments)
 	}
@@ -128,25 +128,25 @@ func TestProcessesRace(t *testing.T) {
 // scribe writes ever greater numbers, one by one and in pairs, and prints each
 // that it knows to be written.
 func scribe(ctx context.Context, s *Store) error {
-	one := holdfast.Key{Name: "one"}
-	pair := []holdfast.Key{{Name: "left"}, {Name: "right"}}
+	one := driver.Key{Name: "one"}
+	pair := []driver.Key{{Name: "left"}, {Name: "right"}}
 	filler := bytes.Repeat([]byte(" "), 3000)
 	for {
-		records, err := s.Load(ctx, append(pair, one))
+		records, err := s.Load(ctx, append(pair, one), driver.Fresh)
 		if err != nil {
 			return err
 		}
 		n := number(bytes.TrimSpace(records[2].Value)) + 1
 		value := append(fmt.Append(nil, n), filler...)
-		var writes []holdfast.Write
+		var writes []driver.Write
 		for i, k := range append(pair, one) {
 			old := records[i].Version
 			if old == 0 {
-				old = holdfast.IfEmpty
+				old = driver.IfEmpty
 			}
-			writes = append(writes, holdfast.Write{Key: k, Old: old, Value: value, Lazy: n%2 == 0})
+			writes = append(writes, driver.Write{Key: k, Old: old, Value: value, Lazy: n%2 == 0})
 		}
-		for _, batch := range [][]holdfast.Write{writes[:2], writes[2:]} {
+		for _, batch := range [][]driver.Write{writes[:2], writes[2:]} {
 			out, err := s.CompareAndSwap(ctx, batch)
 			if err != nil {
 				return err
@@ -175,14 +175,14 @@ func TestProcessKilled(t *testing.T) {
 		for more := true; more; more = out.Scan() {
 			reported, _ = strconv.Atoi(out.Text())
 		}
-		r, err := s.Load(t.Context(), []holdfast.Key{{Name: "left"}, {Name: "right"}, {Name: "one"}})
+		r, err := s.Load(t.Context(), []driver.Key{{Name: "left"}, {Name: "right"}, {Name: "one"}}, driver.Fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := number(bytes.TrimSpace(r[2].Value)); got < reported || got > reported+1 {
 			t.Errorf("the file has number %d, the last that was reported is %d", got, reported)
 		}
-		out2, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "one"}, Old: r[2].Version, Value: r[2].Value}})
+		out2, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Name: "one"}, Old: r[2].Version, Value: r[2].Value}})
 		if err != nil || !out2[0].Won {
 			t.Fatalf("a write after the kill: %+v, error %v", out2, err)
 		}
@@ -201,7 +201,7 @@ func TestProcessKilled(t *testing.T) {
 
 // watch prints the keys that it is woken for.
 func watch(ctx context.Context, s *Store) error {
-	err := s.Watch(ctx, nil, func(k holdfast.Hint) { fmt.Printf("%d %q\n", k.Space, k.Name) })
+	err := s.Watch(ctx, nil, func(k driver.Hint) { fmt.Printf("%d %q\n", k.Space, k.Name) })
 	return fmt.Errorf("watch ended: %w", err)
 }
 
@@ -226,10 +226,10 @@ func TestProcessWakes(t *testing.T) {
 		}
 		close(lines)
 	}()
-	old := holdfast.IfEmpty
+	old := driver.IfEmpty
 	write := func() {
 		t.Helper()
-		o, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Name: "a\nb"}, Old: old, Value: []byte("1"), Wake: holdfast.Everyone}})
+		o, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Name: "a\nb"}, Old: old, Value: []byte("1"), Wake: driver.Everyone}})
 		if err != nil || !o[0].Won {
 			t.Fatalf("%+v, error %v", o, err)
 		}
@@ -269,17 +269,17 @@ func TestProcessWakes(t *testing.T) {
 
 // strings runs a statement of one column.
 func (c *conn) strings(query string) (all []string, err error) {
-	err = c.query(query, func(row []driver.Value) { all = append(all, fmt.Sprint(row[0])) })
+	err = c.query(query, func(row []sqldriver.Value) { all = append(all, fmt.Sprint(row[0])) })
 	return all, err
 }
 
 // come opens the file, takes a lock, gives it back and ends, as a command does.
 func come(ctx context.Context, s *Store) error {
 	defer s.Close()
-	k := holdfast.Key{Name: fmt.Sprint(os.Getpid())}
-	out, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("x")}})
+	k := driver.Key{Name: fmt.Sprint(os.Getpid())}
+	out, err := s.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("x")}})
 	if err == nil && out[0].Won {
-		out, err = s.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: out[0].Record.Version, Lazy: true}})
+		out, err = s.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: out[0].Record.Version, Lazy: true}})
 	}
 	if err == nil && !out[0].Won {
 		err = fmt.Errorf("a write with no rival lost to %v", out[0].Record)

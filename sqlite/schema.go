@@ -2,7 +2,7 @@ package sqlite
 
 import (
 	"context"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	_ "embed"
 	"errors"
 
@@ -77,7 +77,7 @@ func publishedObjects() (map[string]string, error) {
 // objects are Holdfast's tables, views and triggers with their SQL.
 func (c *conn) objects() (map[string]string, error) {
 	found := make(map[string]string)
-	err := c.query(`select name, sql from sqlite_master where name glob 'holdfast_*' and sql is not null`, func(row []driver.Value) {
+	err := c.query(`select name, sql from sqlite_master where name glob 'holdfast_*' and sql is not null`, func(row []sqldriver.Value) {
 		found[text(row[0])] = text(row[1])
 	})
 	return found, err
@@ -108,7 +108,7 @@ func checkVersion(version int64) error {
 // version is that of the schema, 0 if there is none.
 func (c *conn) version(ctx context.Context) (version int64, err error) {
 	ask := func() error {
-		return c.query(`select value from holdfast_meta where key = 'version'`, func(row []driver.Value) {
+		return c.query(`select value from holdfast_meta where key = 'version'`, func(row []sqldriver.Value) {
 			version, _ = row[0].(int64)
 		})
 	}
@@ -119,7 +119,7 @@ func (c *conn) version(ctx context.Context) (version int64, err error) {
 		}
 		// That a table is missing has no code of its own.
 		tables := 0
-		again := c.query(`select 1 from sqlite_master where type = 'table' and name = 'holdfast_meta'`, func([]driver.Value) { tables++ })
+		again := c.query(`select 1 from sqlite_master where type = 'table' and name = 'holdfast_meta'`, func([]sqldriver.Value) { tables++ })
 		if again == nil && tables == 0 {
 			return nil
 		}

@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // What is published is what runs.
@@ -65,9 +65,9 @@ func TestLocksView(t *testing.T) {
 	hold(t, s, "not json", "\xff\x00{")
 	hold(t, s, "not a lock", `[1,2]`)
 	hold(t, s, "no claims", `{"holders":[7,null]}`)
-	_, err := s.CompareAndSwap(t.Context(), []holdfast.Write{
-		{Key: holdfast.Key{Space: holdfast.Sessions, Name: "8f3a"}, Old: holdfast.IfEmpty, Value: []byte(`{"owner":{"host":"runner7","pid":52310,"user":"ci","program":"run"},"beat":7,"suspected":{"by":"ana@db1"}}`)},
-		{Key: holdfast.Key{Space: holdfast.Sessions, Name: "51bd"}, Old: holdfast.IfEmpty, Value: []byte("rubbish")},
+	_, err := s.CompareAndSwap(t.Context(), []driver.Write{
+		{Key: driver.Key{Space: driver.Sessions, Name: "8f3a"}, Old: driver.IfEmpty, Value: []byte(`{"owner":{"host":"runner7","pid":52310,"user":"ci","program":"run"},"beat":7,"suspected":{"by":"ana@db1"}}`)},
+		{Key: driver.Key{Space: driver.Sessions, Name: "51bd"}, Old: driver.IfEmpty, Value: []byte("rubbish")},
 	})
 	if err != nil {
 		t.Fatal(err)

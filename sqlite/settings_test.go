@@ -3,7 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"os"
@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	modernc "modernc.org/sqlite"
 )
 
@@ -37,7 +37,7 @@ func init() {
 	pragma := ""
 	switch os.Getenv("HOLDFAST_TEST_DRIVER") {
 	case "length":
-		modernc.MustRegisterScalarFunction("length", 1, func(*modernc.FunctionContext, []driver.Value) (driver.Value, error) { return int64(0), nil })
+		modernc.MustRegisterScalarFunction("length", 1, func(*modernc.FunctionContext, []sqldriver.Value) (sqldriver.Value, error) { return int64(0), nil })
 	case "exclusive":
 		pragma = "pragma locking_mode = exclusive"
 	case "read-only":
@@ -130,7 +130,7 @@ func one(t *testing.T, s *Store) {
 			tx.Rollback()
 		}
 	}
-	if r, err := s.Load(t.Context(), []holdfast.Key{{Name: "orders/42"}}); err != nil || r[0].Version != token {
+	if r, err := s.Load(t.Context(), []driver.Key{{Name: "orders/42"}}, driver.Fresh); err != nil || r[0].Version != token {
 		t.Errorf("loaded %+v, error %v", r, err)
 	}
 	for query, want := range map[string]string{

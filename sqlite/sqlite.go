@@ -46,7 +46,7 @@ package sqlite
 import (
 	"errors"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
@@ -61,7 +61,7 @@ type Options struct {
 	Allow []string
 }
 
-// A Store keeps records in an SQLite file. It is a holdfast.Store, Watcher and
+// A Store keeps records in an SQLite file. It is a driver.Store, Watcher and
 // Sweeper.
 type Store struct {
 	sqlstore.Store
@@ -79,9 +79,8 @@ type Store struct {
 }
 
 var (
-	_ holdfast.Store   = (*Store)(nil)
-	_ holdfast.Watcher = (*Store)(nil)
-	_ holdfast.Sweeper = (*Store)(nil)
+	_ driver.Store   = (*Store)(nil)
+	_ driver.Watcher = (*Store)(nil)
 )
 
 // Close ends what Open and Watch have begun. The calls under way end first.

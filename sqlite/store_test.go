@@ -4,14 +4,14 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // reopener is a store whose file a test can open once more.
 type reopener struct{ *Store }
 
-func (r reopener) Reopen(t *testing.T) holdfast.Store { return open(t, r.path, nil) }
+func (r reopener) Reopen(t *testing.T) driver.Store { return open(t, r.path, nil) }
 
 func open(t testing.TB, path string, opts *Options) *Store {
 	t.Helper()
@@ -35,5 +35,5 @@ func fresh(t testing.TB) *Store {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) holdfast.Store { return reopener{fresh(t)} })
+	storetest.Run(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} })
 }

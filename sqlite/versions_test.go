@@ -2,20 +2,20 @@ package sqlite
 
 import (
 	"context"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 // meta reads or sets what is in holdfast_meta.
-func (s *Store) meta(t *testing.T, statement string, args ...driver.Value) (value int64) {
+func (s *Store) meta(t *testing.T, statement string, args ...sqldriver.Value) (value int64) {
 	t.Helper()
 	err := s.names.Use(t.Context(), func(c *conn) error {
-		return c.query(statement, func(row []driver.Value) { value = row[0].(int64) }, args...)
+		return c.query(statement, func(row []sqldriver.Value) { value = row[0].(int64) }, args...)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -28,16 +28,16 @@ func (s *Store) meta(t *testing.T, statement string, args ...driver.Value) (valu
 // version, and with it a token, would be given twice.
 func TestVersionsOutrunTheClock(t *testing.T) {
 	ahead := time.Now().Add(time.Hour).UnixMicro()
-	key := func(name string) holdfast.Key { return holdfast.Key{Name: name} }
+	key := func(name string) driver.Key { return driver.Key{Name: name} }
 	for _, batch := range []bool{false, true} {
 		s := fresh(t)
 		s.meta(t, `update holdfast_meta set value = ? where key = 'floor' returning value`, ahead)
 		last := ahead
-		write := func(w holdfast.Write, above int64) int64 {
+		write := func(w driver.Write, above int64) int64 {
 			t.Helper()
-			writes := []holdfast.Write{w}
+			writes := []driver.Write{w}
 			if batch {
-				writes = append(writes, holdfast.Write{Key: key("another"), Old: 7})
+				writes = append(writes, driver.Write{Key: key("another"), Old: 7})
 			}
 			o, err := s.CompareAndSwap(t.Context(), writes)
 			if err != nil || !o[0].Won {
@@ -48,11 +48,11 @@ func TestVersionsOutrunTheClock(t *testing.T) {
 			}
 			return o[0].Record.Version
 		}
-		last = write(holdfast.Write{Key: key("a"), Old: holdfast.IfEmpty, Value: []byte("1")}, last)
-		last = write(holdfast.Write{Key: key("a"), Old: last, Value: []byte("2")}, last)
-		last = write(holdfast.Write{Key: key("a"), Old: last}, last)
-		write(holdfast.Write{Key: key("a"), Old: holdfast.IfEmpty, Value: []byte("3")}, last)
-		write(holdfast.Write{Key: key("b"), Old: holdfast.IfEmpty, Value: []byte("1")}, ahead)
+		last = write(driver.Write{Key: key("a"), Old: driver.IfEmpty, Value: []byte("1")}, last)
+		last = write(driver.Write{Key: key("a"), Old: last, Value: []byte("2")}, last)
+		last = write(driver.Write{Key: key("a"), Old: last}, last)
+		write(driver.Write{Key: key("a"), Old: driver.IfEmpty, Value: []byte("3")}, last)
+		write(driver.Write{Key: key("b"), Old: driver.IfEmpty, Value: []byte("1")}, ahead)
 	}
 }
 
@@ -112,17 +112,17 @@ func TestFailedBatch(t *testing.T) {
 	if _, err := db.Exec(`create trigger refuse before insert on holdfast_records when new.name = cast('refused' as blob) begin select raise(abort, 'refused'); end`); err != nil {
 		t.Fatal(err)
 	}
-	write := func(name string) holdfast.Write {
-		return holdfast.Write{Key: holdfast.Key{Name: name}, Old: holdfast.IfEmpty, Value: []byte("1")}
+	write := func(name string) driver.Write {
+		return driver.Write{Key: driver.Key{Name: name}, Old: driver.IfEmpty, Value: []byte("1")}
 	}
-	if _, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write("before"), write("refused")}); err == nil {
+	if _, err := s.CompareAndSwap(t.Context(), []driver.Write{write("before"), write("refused")}); err == nil {
 		t.Fatal("the batch has no error")
 	}
-	o, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write("after")})
+	o, err := s.CompareAndSwap(t.Context(), []driver.Write{write("after")})
 	if err != nil || !o[0].Won {
 		t.Fatalf("%+v, error %v", o, err)
 	}
-	names, err := other.Keys(t.Context(), holdfast.Names, "", 10)
+	names, err := other.Keys(t.Context(), driver.Names, "", 10)
 	if err != nil || !slices.Equal(names, []string{"after"}) {
 		t.Errorf("others see %q, error %v, want what was written after it alone", names, err)
 	}
@@ -135,7 +135,7 @@ func TestHeartbeatsApart(t *testing.T) {
 	err := s.names.Use(t.Context(), func(*conn) error { // as if it were at that
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		_, err := s.CompareAndSwap(ctx, []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Sessions, Name: "s"}, Old: holdfast.IfEmpty, Value: []byte("1")}})
+		_, err := s.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Space: driver.Sessions, Name: "s"}, Old: driver.IfEmpty, Value: []byte("1")}})
 		return err
 	})
 	if err != nil {

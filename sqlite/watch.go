@@ -3,7 +3,7 @@ package sqlite
 import (
 	"sync"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // wakes tells watchers of changes: those of this store by a call, those of
@@ -19,11 +19,11 @@ type wakes struct {
 // A watcher is a call of Watch that is under way.
 type watcher struct {
 	mu      sync.Mutex
-	changed func(holdfast.Hint)
+	changed func(driver.Hint)
 }
 
 // call tells the watcher; calls do not overlap.
-func (w *watcher) call(hints ...holdfast.Hint) {
+func (w *watcher) call(hints ...driver.Hint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, h := range hints {
@@ -32,7 +32,7 @@ func (w *watcher) call(hints ...holdfast.Hint) {
 }
 
 // tell tells everyone of writes, as well as it can.
-func (w *wakes) tell(hints []holdfast.Hint) {
+func (w *wakes) tell(hints []driver.Hint) {
 	if len(hints) == 0 {
 		return
 	}
@@ -51,24 +51,24 @@ func (w *wakes) tell(hints []holdfast.Hint) {
 // message is a hint as it is sent through a pipe: its space, the length of its
 // name, its name, and the same of whom it is for. It is short enough to be
 // written whole or not at all.
-func message(h holdfast.Hint) []byte {
+func message(h driver.Hint) []byte {
 	m := append([]byte{byte(h.Space), byte(len(h.Name))}, h.Name...)
 	return append(append(m, byte(len(h.Wake))), h.Wake...)
 }
 
 // split cuts the messages out of what was read, and returns what is left of it.
 // What is not a message means that anything may have changed.
-func split(read []byte) (hints []holdfast.Hint, rest []byte) {
+func split(read []byte) (hints []driver.Hint, rest []byte) {
 	for len(read) >= 2 {
-		space, size := holdfast.Space(read[0]), int(read[1])
-		if space > holdfast.Audits || size == 0 {
-			return append(hints, holdfast.Hint{}), nil
+		space, size := driver.Space(read[0]), int(read[1])
+		if space > driver.Audits || size == 0 {
+			return append(hints, driver.Hint{}), nil
 		}
 		if len(read) < 3+size || len(read) < 3+size+int(read[2+size]) {
 			break
 		}
 		end := 3 + size + int(read[2+size])
-		hints = append(hints, holdfast.Hint{Key: holdfast.Key{Space: space, Name: string(read[2 : 2+size])}, Wake: string(read[3+size : end])})
+		hints = append(hints, driver.Hint{Key: driver.Key{Space: space, Name: string(read[2 : 2+size])}, Wake: string(read[3+size : end])})
 		read = read[end:]
 	}
 	return hints, read

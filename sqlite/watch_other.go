@@ -6,14 +6,14 @@ import (
 	"context"
 	"errors"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 type listing struct{}
 
-// Watch implements holdfast.Watcher, where there are named pipes.
-func (s *Store) Watch(context.Context, []string, func(holdfast.Hint)) error {
+// Watch implements driver.Watcher, where there are named pipes.
+func (s *Store) Watch(context.Context, []string, func(driver.Hint)) error {
 	return errors.New("waiters poll: SQLite cannot wake them on this system")
 }
 
-func (w *wakes) tellOthers([]holdfast.Hint) {}
+func (w *wakes) tellOthers([]driver.Hint) {}

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,10 +30,10 @@ func (w *wakes) directory() (string, error) {
 	return path + "-wake", err
 }
 
-// Watch implements holdfast.Watcher. Its pipe is in a directory beside the
+// Watch implements driver.Watcher. Its pipe is in a directory beside the
 // database file, with "-wake" at the end of its name; who may not use that
 // directory polls.
-func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
+func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.H
 	defer s.wakes.remove(pipe, name)
 	defer context.AfterFunc(ctx, func() { pipe.SetReadDeadline(time.Unix(1, 0)) })()
 
-	w.call(holdfast.Hint{}) // what was written before is not told of
+	w.call(driver.Hint{}) // what was written before is not told of
 	buf := make([]byte, 64<<10)
 	kept := 0
 	for {
@@ -59,7 +59,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(holdfast.H
 		hints, rest := split(buf[:kept+n])
 		if n > 2048 {
 			// So much may have filled the pipe, and more been turned away.
-			hints = append(hints, holdfast.Hint{})
+			hints = append(hints, driver.Hint{})
 		}
 		w.call(hints...)
 		kept = copy(buf, rest)
@@ -116,7 +116,7 @@ func (w *wakes) remove(pipe *os.File, name string) {
 }
 
 // tellOthers writes the hints to the pipes of other watchers.
-func (w *wakes) tellOthers(hints []holdfast.Hint) {
+func (w *wakes) tellOthers(hints []driver.Hint) {
 	for _, name := range w.others() {
 		send(name, hints)
 	}
@@ -164,7 +164,7 @@ func (w *wakes) others() []string {
 
 // send writes the hints to a pipe. One that nobody reads is removed; one that
 // is full has its reader awake already.
-func send(name string, hints []holdfast.Hint) {
+func send(name string, hints []driver.Hint) {
 	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err == unix.ENXIO {
 		os.Remove(name)

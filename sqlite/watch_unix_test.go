@@ -10,16 +10,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"golang.org/x/sys/unix"
 )
 
 // watching runs Watch and returns what it calls; stop ends it.
-func watching(t *testing.T, s *Store) (keys chan holdfast.Key, stop func() error) {
+func watching(t *testing.T, s *Store) (keys chan driver.Key, stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	keys, done := make(chan holdfast.Key, 10000), make(chan error, 1)
-	go func() { done <- s.Watch(ctx, nil, func(h holdfast.Hint) { keys <- h.Key }) }()
+	keys, done := make(chan driver.Key, 10000), make(chan error, 1)
+	go func() { done <- s.Watch(ctx, nil, func(h driver.Hint) { keys <- h.Key }) }()
 	return keys, func() error {
 		cancel()
 		return <-done
@@ -28,25 +28,25 @@ func watching(t *testing.T, s *Store) (keys chan holdfast.Key, stop func() error
 
 func wake(t *testing.T, s *Store, name string) {
 	t.Helper()
-	k := holdfast.Key{Name: name}
-	r, err := s.Load(t.Context(), []holdfast.Key{k})
+	k := driver.Key{Name: name}
+	r, err := s.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := r[0].Version
 	if old == 0 {
-		old = holdfast.IfEmpty
+		old = driver.IfEmpty
 	}
-	o, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: old, Value: []byte("x"), Wake: holdfast.Everyone}})
+	o, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: old, Value: []byte("x"), Wake: driver.Everyone}})
 	if err != nil || !o[0].Won {
 		t.Fatalf("%+v, error %v", o, err)
 	}
 }
 
 // begun waits until Watch is woken, of which it tells itself.
-func begun(keys chan holdfast.Key) {
+func begun(keys chan driver.Key) {
 	for k := range keys {
-		if k == (holdfast.Key{}) {
+		if k == (driver.Key{}) {
 			return
 		}
 	}
@@ -82,7 +82,7 @@ func TestStrangePipes(t *testing.T) {
 	}
 	other := open(t, s.path, nil)
 	wake(t, other, "through the pipe")
-	if k := <-keys; k != (holdfast.Key{Name: "through the pipe"}) {
+	if k := <-keys; k != (driver.Key{Name: "through the pipe"}) {
 		t.Errorf("woken for %v", k)
 	}
 	for _, name := range []string{secret, filepath.Join(dir, "FILE")} {
@@ -103,11 +103,11 @@ func TestStrangePipes(t *testing.T) {
 	if _, err := p.WriteString("\xff\xff\xff"); err != nil {
 		t.Fatal(err)
 	}
-	if k := <-keys; k != (holdfast.Key{}) {
+	if k := <-keys; k != (driver.Key{}) {
 		t.Errorf("rubbish woke %v", k)
 	}
 	wake(t, other, "after rubbish")
-	if k := <-keys; k != (holdfast.Key{Name: "after rubbish"}) {
+	if k := <-keys; k != (driver.Key{Name: "after rubbish"}) {
 		t.Errorf("woken for %v", k)
 	}
 
@@ -130,14 +130,14 @@ func TestFullPipe(t *testing.T) {
 	}
 	w.mu.Lock() // as if it were still busy with the last call
 	other := open(t, s.path, nil)
-	other.wakes.tell(make([]holdfast.Hint, 0))
-	long := holdfast.Hint{Key: holdfast.Key{Name: strings.Repeat("x", 255)}, Wake: holdfast.Everyone}
+	other.wakes.tell(make([]driver.Hint, 0))
+	long := driver.Hint{Key: driver.Key{Name: strings.Repeat("x", 255)}, Wake: driver.Everyone}
 	for range 1000 {
-		other.wakes.tell([]holdfast.Hint{long})
+		other.wakes.tell([]driver.Hint{long})
 	}
 	w.mu.Unlock()
 	for k := range keys {
-		if k == (holdfast.Key{}) {
+		if k == (driver.Key{}) {
 			break
 		}
 	}
@@ -152,7 +152,7 @@ func TestWatchImpossible(t *testing.T) {
 	if err := os.WriteFile(s.path+"-wake", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := s.Watch(t.Context(), nil, func(holdfast.Hint) {})
+	err := s.Watch(t.Context(), nil, func(driver.Hint) {})
 	if err == nil || !strings.HasPrefix(err.Error(), "waiters poll, for they cannot be woken: ") {
 		t.Errorf("got %v", err)
 	}
@@ -160,7 +160,7 @@ func TestWatchImpossible(t *testing.T) {
 }
 
 func TestSplit(t *testing.T) {
-	k := []holdfast.Hint{{Key: holdfast.Key{Space: 1, Name: "a"}, Wake: holdfast.Everyone}, {Key: holdfast.Key{Name: strings.Repeat("\x00", 255)}}}
+	k := []driver.Hint{{Key: driver.Key{Space: 1, Name: "a"}, Wake: driver.Everyone}, {Key: driver.Key{Name: strings.Repeat("\x00", 255)}}}
 	sent := append(message(k[0]), message(k[1])...)
 	for cut := range sent {
 		first, rest := split(sent[:cut:cut])

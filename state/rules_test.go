@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 	"golang.org/x/sys/unix"
 )
@@ -322,7 +323,7 @@ func TestK1On(t *testing.T) {
 
 // A silent store does not answer for a time.
 type silent struct {
-	holdfast.Store
+	driver.Store
 	mu  sync.Mutex
 	now bool
 }
@@ -333,7 +334,7 @@ func (s *silent) set(now bool) {
 	s.now = now
 }
 
-func (s *silent) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *silent) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	s.mu.Lock()
 	now := s.now
 	s.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -32,7 +33,7 @@ func openDir(t testing.TB, path string, opts *DirOptions) *State {
 	return s
 }
 
-func newClient(t testing.TB, store holdfast.Store) *holdfast.Client {
+func newClient(t testing.TB, store driver.Store) *holdfast.Client {
 	t.Helper()
 	c, err := holdfast.New(store, &holdfast.Options{TTL: holdfast.MinTTL, RuntimeDir: os.DevNull})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // batchCases are about many keys in one call.
@@ -24,15 +25,15 @@ var batchCases = []testCase{
 		rule: "each write of a call is attempted independently of the others, and outcomes are in the order of writes",
 		run: func(h *harness) {
 			held, emptied, absent := h.put(name("m"), "held"), h.put(name("z"), "emptied"), name("a")
-			emptied = h.win(holdfast.Write{Key: name("z"), Old: emptied.Version})
+			emptied = h.win(driver.Write{Key: name("z"), Old: emptied.Version})
 			held2 := h.put(name("c"), "held")
 			outcomes := h.swapAll(
-				holdfast.Write{Key: name("z"), Old: holdfast.IfEmpty, Value: []byte("1")},
-				holdfast.Write{Key: name("m"), Old: holdfast.IfEmpty, Value: []byte("2")},
-				holdfast.Write{Key: absent, Old: holdfast.IfEmpty, Value: []byte("3")},
-				holdfast.Write{Key: name("y"), Old: 7, Value: []byte("4")},
-				holdfast.Write{Key: name("c"), Old: held2.Version},
-				holdfast.Write{Key: name("b"), Old: 0, Value: []byte("5")},
+				driver.Write{Key: name("z"), Old: driver.IfEmpty, Value: []byte("1")},
+				driver.Write{Key: name("m"), Old: driver.IfEmpty, Value: []byte("2")},
+				driver.Write{Key: absent, Old: driver.IfEmpty, Value: []byte("3")},
+				driver.Write{Key: name("y"), Old: 7, Value: []byte("4")},
+				driver.Write{Key: name("c"), Old: held2.Version},
+				driver.Write{Key: name("b"), Old: 0, Value: []byte("5")},
 			)
 			for i, won := range []bool{true, false, true, false, true, false} {
 				if outcomes[i].Won != won {
@@ -43,7 +44,7 @@ var batchCases = []testCase{
 			if outcomes[0].Record.Version <= emptied.Version {
 				h.Errorf("a version does not grow in a batch")
 			}
-			for i, k := range []holdfast.Key{name("z"), name("m"), absent, name("y"), name("c"), name("b")} {
+			for i, k := range []driver.Key{name("z"), name("m"), absent, name("y"), name("c"), name("b")} {
 				h.same(fmt.Sprintf("the key of write %d", i), h.load(k), outcomes[i].Record)
 			}
 			for i, want := range []string{"1", "held", "3", "", "", ""} {
@@ -58,24 +59,24 @@ var batchCases = []testCase{
 		rule: "a write follows its very version also in a batch: one that names another version of a key that is there loses, and is told to what",
 		run: func(h *harness) {
 			for _, others := range []int{1, 20} {
-				was := func(what string) (old, now holdfast.Record) {
+				was := func(what string) (old, now driver.Record) {
 					k := name("%s beside %d", what, others)
 					old = h.put(k, "old")
-					return old, h.win(holdfast.Write{Key: k, Old: old.Version, Value: []byte("now")})
+					return old, h.win(driver.Write{Key: k, Old: old.Version, Value: []byte("now")})
 				}
 				held, heldNow := was("held")
 				ahead, aheadNow := was("ahead")
 				emptied, emptiedOnce := was("emptied")
-				emptiedNow := h.win(holdfast.Write{Key: name("emptied beside %d", others), Old: emptiedOnce.Version})
-				lost := []holdfast.Record{heldNow, aheadNow, emptiedNow}
-				writes := []holdfast.Write{
+				emptiedNow := h.win(driver.Write{Key: name("emptied beside %d", others), Old: emptiedOnce.Version})
+				lost := []driver.Record{heldNow, aheadNow, emptiedNow}
+				writes := []driver.Write{
 					{Key: name("held beside %d", others), Old: held.Version, Value: []byte("late")},
 					{Key: name("ahead beside %d", others), Old: aheadNow.Version + (aheadNow.Version - ahead.Version), Value: []byte("early")},
 					{Key: name("emptied beside %d", others), Old: emptied.Version, Value: []byte("late")},
 				}
 				for i := range others {
 					k := name("other %d of %d", i, others)
-					writes = append(writes, holdfast.Write{Key: k, Old: h.put(k, "before").Version, Value: []byte("after")})
+					writes = append(writes, driver.Write{Key: k, Old: h.put(k, "before").Version, Value: []byte("after")})
 				}
 				outcomes := h.swapAll(writes...)
 				for i, o := range outcomes {
@@ -94,12 +95,12 @@ var batchCases = []testCase{
 		name: "batch of all spaces",
 		rule: "keys of different spaces are different keys, also in one call",
 		run: func(h *harness) {
-			var writes []holdfast.Write
-			var keys []holdfast.Key
+			var writes []driver.Write
+			var keys []driver.Key
 			for _, space := range spaces {
-				k := holdfast.Key{Space: space, Name: "a"}
+				k := driver.Key{Space: space, Name: "a"}
 				keys = append(keys, k)
-				writes = append(writes, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte(space.String())})
+				writes = append(writes, driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte(space.String())})
 			}
 			for i, o := range h.swapAll(writes...) {
 				if !o.Won || string(o.Record.Value) != keys[i].Space.String() {
@@ -119,11 +120,11 @@ var batchCases = []testCase{
 		run: func(h *harness) {
 			const n = 500
 			order := rand.New(rand.NewPCG(1, 2)).Perm(n)
-			writes := make([]holdfast.Write, n)
-			keys := make([]holdfast.Key, n)
+			writes := make([]driver.Write, n)
+			keys := make([]driver.Key, n)
 			for i, j := range order {
 				keys[i] = name("key %d", j)
-				writes[i] = holdfast.Write{Key: keys[i], Old: holdfast.IfEmpty, Value: fmt.Append(nil, j)}
+				writes[i] = driver.Write{Key: keys[i], Old: driver.IfEmpty, Value: fmt.Append(nil, j)}
 			}
 			first := h.swapAll(writes...)
 			for i, o := range first {
@@ -142,7 +143,7 @@ var batchCases = []testCase{
 			for i, r := range h.loadAll(keys...) {
 				want := first[i].Record
 				if i%2 == 0 {
-					want = holdfast.Record{Version: second[i].Record.Version, Value: writes[i].Value}
+					want = driver.Record{Version: second[i].Record.Version, Value: writes[i].Value}
 				}
 				if second[i].Won != (i%2 == 0) {
 					h.Fatalf("write %d: won is %v", i, second[i].Won)
@@ -157,12 +158,12 @@ var batchCases = []testCase{
 		rule: "Load returns the record of each key, in order",
 		run: func(h *harness) {
 			const n = 1000
-			var writes []holdfast.Write
+			var writes []driver.Write
 			for i := range n / 2 {
-				writes = append(writes, holdfast.Write{Key: name("key %d", 2*i), Old: holdfast.IfEmpty, Value: fmt.Append(nil, 2*i), Lazy: true})
+				writes = append(writes, driver.Write{Key: name("key %d", 2*i), Old: driver.IfEmpty, Value: fmt.Append(nil, 2*i), Lazy: true})
 			}
 			h.swapAll(writes...)
-			keys := make([]holdfast.Key, n)
+			keys := make([]driver.Key, n)
 			order := rand.New(rand.NewPCG(3, 4)).Perm(n)
 			for i, j := range order {
 				keys[i] = name("key %d", j)
@@ -185,7 +186,7 @@ var batchCases = []testCase{
 			want := h.put(name("b"), "1")
 			for i, r := range h.loadAll(name("b"), name("a"), name("b"), name("b")) {
 				if i == 1 {
-					h.same("an absent key", r, holdfast.Record{})
+					h.same("an absent key", r, driver.Record{})
 					continue
 				}
 				h.same("a key that is loaded three times", r, want)
@@ -204,37 +205,37 @@ var batchCases = []testCase{
 	},
 }
 
-var spaces = []holdfast.Space{holdfast.Names, holdfast.Sessions, holdfast.Settings, holdfast.Audits}
+var spaces = []driver.Space{driver.Names, driver.Sessions, driver.Settings, driver.Audits}
 
 func overlap(h *harness) {
 	const rivals, n, rounds = 8, 12, 8
 	stores := h.both()
 	for round := range rounds {
-		outcomes := make([][]holdfast.Outcome, rivals)
+		outcomes := make([][]driver.Outcome, rivals)
 		h.each(rivals, func(i int) error {
 			random := rand.New(rand.NewPCG(uint64(round), uint64(i)))
-			writes := make([]holdfast.Write, n)
+			writes := make([]driver.Write, n)
 			order := random.Perm(n)
 			for at, j := range order {
-				writes[at] = holdfast.Write{Key: name("round %d key %d", round, j), Old: holdfast.IfEmpty, Value: fmt.Append(nil, i)}
+				writes[at] = driver.Write{Key: name("round %d key %d", round, j), Old: driver.IfEmpty, Value: fmt.Append(nil, i)}
 			}
 			got, err := contend(h.ctx, stores[i%len(stores)], writes...)
 			if err != nil {
 				return err
 			}
-			outcomes[i] = make([]holdfast.Outcome, n)
+			outcomes[i] = make([]driver.Outcome, n)
 			for at, j := range order {
 				outcomes[i][j] = got[at]
 			}
 			return nil
 		})
 		for j := range n {
-			k, told := name("round %d key %d", round, j), make([]holdfast.Outcome, rivals)
+			k, told := name("round %d key %d", round, j), make([]driver.Outcome, rivals)
 			for i := range rivals {
 				told[i] = outcomes[i][j]
 			}
 			winners := 0
-			if _, unsure := h.settle(told, holdfast.Write{Key: k, Old: holdfast.IfEmpty}); unsure {
+			if _, unsure := h.settle(told, driver.Write{Key: k, Old: driver.IfEmpty}); unsure {
 				winners++
 			}
 			now := h.load(k)
@@ -261,9 +262,9 @@ func overlap(h *harness) {
 func heartbeats(h *harness) {
 	ctx, stop := context.WithCancel(h.ctx)
 	busy := make(chan error, 1)
-	big := make([]holdfast.Write, 200)
+	big := make([]driver.Write, 200)
 	for i := range big {
-		big[i] = holdfast.Write{Key: name("key %d", i), Old: holdfast.IfEmpty, Value: make([]byte, 1000), Lazy: true}
+		big[i] = driver.Write{Key: name("key %d", i), Old: driver.IfEmpty, Value: make([]byte, 1000), Lazy: true}
 	}
 	go func() {
 		for ctx.Err() == nil {
@@ -274,10 +275,10 @@ func heartbeats(h *harness) {
 		}
 		busy <- nil
 	}()
-	k, old, worst := holdfast.Key{Space: holdfast.Sessions, Name: "s"}, holdfast.IfEmpty, time.Duration(0)
+	k, old, worst := driver.Key{Space: driver.Sessions, Name: "s"}, driver.IfEmpty, time.Duration(0)
 	for range 20 {
 		sent := time.Now()
-		old = h.win(holdfast.Write{Key: k, Old: old, Value: []byte("beat")}).Version
+		old = h.win(driver.Write{Key: k, Old: old, Value: []byte("beat")}).Version
 		worst = max(worst, time.Since(sent))
 	}
 	stop()

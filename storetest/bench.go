@@ -5,13 +5,13 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Bench measures what a Client does most with a store. open returns a store
 // that nothing was written to.
-func Bench(b *testing.B, open func(b *testing.B) holdfast.Store) {
-	must := func(b *testing.B, s holdfast.Store, writes ...holdfast.Write) []holdfast.Outcome {
+func Bench(b *testing.B, open func(b *testing.B) driver.Store) {
+	must := func(b *testing.B, s driver.Store, writes ...driver.Write) []driver.Outcome {
 		outcomes, err := swap(b.Context(), s, writes...)
 		if err != nil {
 			b.Fatal(err)
@@ -28,8 +28,8 @@ func Bench(b *testing.B, open func(b *testing.B) holdfast.Store) {
 	b.Run("lock", func(b *testing.B) {
 		s, k := open(b), name("a")
 		for b.Loop() {
-			taken := must(b, s, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: make([]byte, 100)})
-			must(b, s, holdfast.Write{Key: k, Old: taken[0].Record.Version, Lazy: true})
+			taken := must(b, s, driver.Write{Key: k, Old: driver.IfEmpty, Value: make([]byte, 100)})
+			must(b, s, driver.Write{Key: k, Old: taken[0].Record.Version, Lazy: true})
 		}
 	})
 	// The same by many clients, each with its own lock.
@@ -40,9 +40,9 @@ func Bench(b *testing.B, open func(b *testing.B) holdfast.Store) {
 		b.RunParallel(func(pb *testing.PB) {
 			k := name("client %d", client.Add(1))
 			for pb.Next() {
-				taken, err := swap(b.Context(), s, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: make([]byte, 100)})
+				taken, err := swap(b.Context(), s, driver.Write{Key: k, Old: driver.IfEmpty, Value: make([]byte, 100)})
 				if err == nil {
-					_, err = swap(b.Context(), s, holdfast.Write{Key: k, Old: taken[0].Record.Version, Lazy: true})
+					_, err = swap(b.Context(), s, driver.Write{Key: k, Old: taken[0].Record.Version, Lazy: true})
 				}
 				if err != nil {
 					b.Error(err)
@@ -54,13 +54,13 @@ func Bench(b *testing.B, open func(b *testing.B) holdfast.Store) {
 	// 64 locks at once, as a busy client gathers them.
 	b.Run("batch", func(b *testing.B) {
 		s := open(b)
-		writes := make([]holdfast.Write, 64)
+		writes := make([]driver.Write, 64)
 		for b.Loop() {
 			for i := range writes {
-				writes[i] = holdfast.Write{Key: name("key %d", i), Old: holdfast.IfEmpty, Value: make([]byte, 100)}
+				writes[i] = driver.Write{Key: name("key %d", i), Old: driver.IfEmpty, Value: make([]byte, 100)}
 			}
 			for i, o := range must(b, s, writes...) {
-				writes[i] = holdfast.Write{Key: writes[i].Key, Old: o.Record.Version, Lazy: true}
+				writes[i] = driver.Write{Key: writes[i].Key, Old: o.Record.Version, Lazy: true}
 			}
 			must(b, s, writes...)
 		}
@@ -68,10 +68,10 @@ func Bench(b *testing.B, open func(b *testing.B) holdfast.Store) {
 	for _, n := range []int{1, 100} {
 		b.Run(fmt.Sprintf("load/%d", n), func(b *testing.B) {
 			s := open(b)
-			var keys []holdfast.Key
+			var keys []driver.Key
 			for i := range n {
 				keys = append(keys, name("key %d", i))
-				must(b, s, holdfast.Write{Key: keys[i], Old: holdfast.IfEmpty, Value: make([]byte, 100)})
+				must(b, s, driver.Write{Key: keys[i], Old: driver.IfEmpty, Value: make([]byte, 100)})
 			}
 			for b.Loop() {
 				if _, err := load(b.Context(), s, keys...); err != nil {
@@ -81,9 +81,9 @@ func Bench(b *testing.B, open func(b *testing.B) holdfast.Store) {
 		})
 	}
 	b.Run("heartbeat", func(b *testing.B) {
-		s, k, old := open(b), holdfast.Key{Space: holdfast.Sessions, Name: "s"}, holdfast.IfEmpty
+		s, k, old := open(b), driver.Key{Space: driver.Sessions, Name: "s"}, driver.IfEmpty
 		for b.Loop() {
-			old = must(b, s, holdfast.Write{Key: k, Old: old, Value: make([]byte, 100)})[0].Record.Version
+			old = must(b, s, driver.Write{Key: k, Old: old, Value: make([]byte, 100)})[0].Record.Version
 		}
 	})
 }

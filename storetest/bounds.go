@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
@@ -16,7 +17,7 @@ import (
 type Obstacle struct {
 	Name string
 	// Begin brings it about for the lock record of a name, and returns what ends it.
-	Begin func(t *testing.T, s holdfast.Store, name string) (end func())
+	Begin func(t *testing.T, s driver.Store, name string) (end func())
 	// Silent: the store does not answer at all meanwhile; Server: no store on its server.
 	Silent, Server bool
 }
@@ -25,7 +26,7 @@ type Obstacle struct {
 // a second, whatever stands in the way: with a name that is free, held, held by the dead,
 // or held by the very client. open is as for Run. An obstacle of the whole server is alone
 // there; all others are there at the same time, each in the way of a store of its own.
-func RunBounds(t *testing.T, open func(t *testing.T) holdfast.Store, obstacles ...Obstacle) {
+func RunBounds(t *testing.T, open func(t *testing.T) driver.Store, obstacles ...Obstacle) {
 	for _, o := range obstacles {
 		t.Run(o.Name, func(t *testing.T) {
 			if !o.Server {
@@ -51,7 +52,7 @@ func RunBounds(t *testing.T, open func(t *testing.T) holdfast.Store, obstacles .
 // A bounds is one case of RunBounds.
 type bounds struct {
 	*testing.T
-	store    holdfast.Store
+	store    driver.Store
 	obstacle Obstacle
 	kind     string
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Faults says what goes wrong between processes and a store. The zero value is
@@ -57,7 +57,7 @@ var ErrFault = errors.New("storetest: injected fault")
 // Writes that are late wait in the Bus, and are applied by whatever call comes
 // through it next after their time.
 type Bus struct {
-	inner holdfast.Store
+	inner driver.Store
 	seed  uint64
 
 	applying sync.Mutex // held while writes go to the inner store, if lazy ones are logged
@@ -65,22 +65,22 @@ type Bus struct {
 	mu     sync.Mutex // guards all below; taken after applying
 	faults Faults
 	late   []lateWrite // by due
-	undo   map[holdfast.Key][]undoneWrite
-	past   map[holdfast.Key][]pastRecord
-	untold map[holdfast.Key]bool // newest records that no glance shows
+	undo   map[driver.Key][]undoneWrite
+	past   map[driver.Key][]pastRecord
+	untold map[driver.Key]bool // newest records that no glance shows
 	jumps  []jump
 	crash  chan struct{} // closed, and made anew, when the store crashes
 	closed chan struct{} // closed when nothing works any more
 }
 
 type lateWrite struct {
-	holdfast.Write
+	driver.Write
 	due time.Time
 }
 
 // An undoneWrite is what a key held before a lazy write.
 type undoneWrite struct {
-	before  holdfast.Record
+	before  driver.Record
 	written time.Time
 }
 
@@ -92,19 +92,19 @@ type jump struct {
 
 // A restorer is a store that can take back a write; memory.Store is one.
 type restorer interface {
-	Restore(holdfast.Key, holdfast.Record)
+	Restore(driver.Key, driver.Record)
 }
 
 // NewBus returns a Bus to the inner store, which nobody else writes. It has to
 // be closed when calls may still hang in it.
-func NewBus(inner holdfast.Store, seed uint64, f Faults) *Bus {
+func NewBus(inner driver.Store, seed uint64, f Faults) *Bus {
 	return &Bus{
 		inner:  inner,
 		seed:   seed,
 		faults: f,
-		undo:   map[holdfast.Key][]undoneWrite{},
-		past:   map[holdfast.Key][]pastRecord{},
-		untold: map[holdfast.Key]bool{},
+		undo:   map[driver.Key][]undoneWrite{},
+		past:   map[driver.Key][]pastRecord{},
+		untold: map[driver.Key]bool{},
 		crash:  make(chan struct{}),
 		closed: make(chan struct{}),
 	}
@@ -199,12 +199,12 @@ func (b *Bus) durable(undo []undoneWrite, now time.Time) int {
 }
 
 // apply has the inner store do writes, after those that are due.
-func (b *Bus) apply(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (b *Bus) apply(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	b.catchUp()
 	return b.applyNow(ctx, writes)
 }
 
-func (b *Bus) applyNow(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (b *Bus) applyNow(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	if _, ok := b.inner.(restorer); !ok {
 		return b.inner.CompareAndSwap(ctx, writes)
 	}
@@ -212,7 +212,7 @@ func (b *Bus) applyNow(ctx context.Context, writes []holdfast.Write) ([]holdfast
 	b.applying.Lock()
 	defer b.applying.Unlock()
 	keys := keysOf(writes)
-	before, err := b.inner.Load(ctx, keys)
+	before, err := b.inner.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return nil, err
 	}
@@ -260,15 +260,15 @@ func (b *Bus) catchUp() {
 
 func (b *Bus) applyLate(due []lateWrite) {
 	for _, w := range due {
-		outcomes, err := b.applyNow(context.Background(), []holdfast.Write{w.Write})
+		outcomes, err := b.applyNow(context.Background(), []driver.Write{w.Write})
 		if err == nil && outcomes[0].Won { // and nobody waits for that
-			b.told([]holdfast.Key{w.Key}, false)
+			b.told([]driver.Key{w.Key}, false)
 		}
 	}
 }
 
 // delay keeps writes that will be applied after d.
-func (b *Bus) delay(d time.Duration, writes ...holdfast.Write) {
+func (b *Bus) delay(d time.Duration, writes ...driver.Write) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
@@ -288,7 +288,7 @@ func (b *Bus) delay(d time.Duration, writes ...holdfast.Write) {
 }
 
 // tell changes a record that is on its way to a process, as clocks go.
-func (b *Bus) tell(r *holdfast.Record, now time.Time) {
+func (b *Bus) tell(r *driver.Record, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.faults.NoClock {

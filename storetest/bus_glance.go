@@ -5,40 +5,30 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A Bus remembers what keys held before, for glances that are out of date.
 
 // A pastRecord is what a key held until it was followed.
 type pastRecord struct {
-	holdfast.Record
+	driver.Record
 	until time.Time
 }
 
 // maxPast bounds what is remembered of a key.
 const maxPast = 16
 
-// Glancer returns the cheap look of the process, which is that of the inner store
-// if it has one, and out of date by Faults.Stale at most. What a write has left of which nobody was
-// told shows only when the key is loaded or written again, as where the one who
-// reads has to complete what a dead writer began.
-func (p *Process) Glancer() holdfast.Glancer { return glancer{p} }
-
-type glancer struct{ p *Process }
-
-// Glance implements holdfast.Glancer.
-func (g glancer) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	c := g.p.begin(ctx, "glance", all(keys))
-	var records []holdfast.Record
+// StaleLoad is a stale read of the process: one of the inner store, and out of date by
+// Faults.Stale at most. The result of an ambiguous write shows only when the key is
+// loaded or written again, as where a reader has to complete what a dead writer began.
+func (p *Process) StaleLoad(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+	c := p.begin(ctx, "glance", all(keys))
+	var records []driver.Record
 	err := c.run(func() (err error) {
-		b := g.p.bus
+		b := p.bus
 		b.catchUp()
-		look := b.inner.Load
-		if own, ok := b.inner.(holdfast.Glancer); ok {
-			look = own.Glance
-		}
-		if records, err = look(ctx, keys); err != nil {
+		if records, err = b.inner.Load(ctx, keys, driver.Stale); err != nil {
 			return err
 		}
 		now := time.Now()
@@ -55,7 +45,7 @@ func (g glancer) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Re
 }
 
 // glance draws what a glance shows of a key: half of them are up to date.
-func (b *Bus) glance(c *call, k holdfast.Key, newest holdfast.Record, now time.Time) holdfast.Record {
+func (b *Bus) glance(c *call, k driver.Key, newest driver.Record, now time.Time) driver.Record {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	past := b.past[k]
@@ -80,14 +70,14 @@ func (b *Bus) glance(c *call, k holdfast.Key, newest holdfast.Record, now time.T
 }
 
 // remember keeps what a key held when a write follows it; b.mu is held.
-func (b *Bus) remember(k holdfast.Key, before holdfast.Record) {
+func (b *Bus) remember(k driver.Key, before driver.Record) {
 	past := append(b.past[k], pastRecord{before, time.Now()})
 	b.past[k] = past[max(len(past)-maxPast, 0):]
 }
 
 // told has glances show the newest of keys again, or not until they are looked
 // at with more care.
-func (b *Bus) told(keys []holdfast.Key, yes bool) {
+func (b *Bus) told(keys []driver.Key, yes bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, k := range keys {
@@ -100,8 +90,8 @@ func (b *Bus) told(keys []holdfast.Key, yes bool) {
 }
 
 // keysOf are the keys of writes.
-func keysOf(writes []holdfast.Write) []holdfast.Key {
-	keys := make([]holdfast.Key, len(writes))
+func keysOf(writes []driver.Write) []driver.Key {
+	keys := make([]driver.Key, len(writes))
 	for i, w := range writes {
 		keys[i] = w.Key
 	}

@@ -12,22 +12,30 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
-// A glancing process is one with the cheap look.
+// A glancing process has stale reads.
 type glancing struct {
 	reopened
-	holdfast.Glancer
+}
+
+func (glancing) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
+
+func (g glancing) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if how == driver.Stale {
+		return g.StaleLoad(ctx, keys)
+	}
+	return g.reopened.Load(ctx, keys, how)
 }
 
 func glancingProcess(bus *storetest.Bus, name string) glancing {
-	p := bus.Process(name)
-	return glancing{reopened{p, bus}, p.Glancer()}
+	return glancing{reopened{bus.Process(name), bus}}
 }
 
-func (g glancing) Reopen(*testing.T) holdfast.Store { return glancingProcess(g.bus, "two") }
+func (g glancing) Reopen(*testing.T) driver.Store { return glancingProcess(g.bus, "two") }
 
 // Looks that are out of date keep the contract of looks that may be, also
 // where batches are answered in part and the store says that it is busy.
@@ -35,7 +43,7 @@ func TestGlances(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	storetest.Run(t, func(t *testing.T) holdfast.Store {
+	storetest.Run(t, func(t *testing.T) driver.Store {
 		bus := storetest.NewBus(memory.New(), 1, storetest.Faults{Stale: 100 * time.Millisecond})
 		t.Cleanup(bus.Close)
 		return glancingProcess(bus, "one")
@@ -44,21 +52,21 @@ func TestGlances(t *testing.T) {
 
 // The races of the suite allow that a store is too busy to know of some writes.
 func TestBusyRaces(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) holdfast.Store {
-		return &busy{Store: memory.New(), inside: make(map[holdfast.Key]int)}
+	storetest.Run(t, func(t *testing.T) driver.Store {
+		return &busy{Store: memory.New(), inside: make(map[driver.Key]int)}
 	})
 }
 
 // A busy store does not know what became of every third write that has rivals
 // for its key, whether it was done or not.
 type busy struct {
-	holdfast.Store
+	driver.Store
 	mu     sync.Mutex
-	inside map[holdfast.Key]int
+	inside map[driver.Key]int
 	writes int
 }
 
-func (s *busy) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *busy) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	count := func(by int) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -69,8 +77,8 @@ func (s *busy) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]h
 	count(1)
 	defer count(-1)
 	runtime.Gosched() // rivals come
-	outs := make([]holdfast.Outcome, len(writes))
-	var do []holdfast.Write
+	outs := make([]driver.Outcome, len(writes))
+	var do []driver.Write
 	s.mu.Lock()
 	for i, w := range writes {
 		skip := false
@@ -108,7 +116,7 @@ func TestStaleGlances(t *testing.T) {
 	inBubble(t, storetest.Faults{Stale: 10 * time.Second}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
 		p := bus.Process("p")
 		look := func() string {
-			r, err := p.Glancer().Glance(t.Context(), []holdfast.Key{key})
+			r, err := p.StaleLoad(t.Context(), []driver.Key{key})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,12 +130,12 @@ func TestStaleGlances(t *testing.T) {
 			return slices.Compact(values)
 		}
 		for i := range 4 {
-			old := holdfast.IfEmpty
+			old := driver.IfEmpty
 			if i > 0 {
-				r, _ := p.Load(t.Context(), []holdfast.Key{key})
+				r, _ := p.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 				old = r[0].Version
 			}
-			if _, err := p.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: old, Value: fmt.Append(nil, i)}}); err != nil {
+			if _, err := p.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: old, Value: fmt.Append(nil, i)}}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(4 * time.Second)
@@ -151,7 +159,7 @@ func TestUntold(t *testing.T) {
 		bus.SetFaults(storetest.Faults{})
 		for _, want := range []string{"", "1"} {
 			for range 20 {
-				r, err := q.Glancer().Glance(t.Context(), []holdfast.Key{key})
+				r, err := q.StaleLoad(t.Context(), []driver.Key{key})
 				if err != nil || string(r[0].Value) != want {
 					t.Fatalf("a glance shows %q, error %v; want %q", r[0].Value, err, want)
 				}
@@ -194,15 +202,15 @@ func TestGlanceSeeds(t *testing.T) {
 			bus := storetest.NewBus(memory.New(), seed, storetest.Faults{Stale: time.Minute})
 			defer bus.Close()
 			p := bus.Process("p")
-			old := holdfast.IfEmpty
+			old := driver.IfEmpty
 			for range 20 {
 				time.Sleep(time.Second)
-				outs, err := p.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: old, Value: []byte("1")}})
+				outs, err := p.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: old, Value: []byte("1")}})
 				if err != nil {
 					t.Fatal(err)
 				}
 				old = outs[0].Record.Version
-				r, err := p.Glancer().Glance(t.Context(), []holdfast.Key{key})
+				r, err := p.StaleLoad(t.Context(), []driver.Key{key})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -9,14 +9,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // A bus without faults is a store like any other.
 func TestNoFaults(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) holdfast.Store {
+	storetest.Run(t, func(t *testing.T) driver.Store {
 		bus := storetest.NewBus(memory.New(), 1, storetest.Faults{})
 		t.Cleanup(bus.Close)
 		return reopened{bus.Process("one"), bus}
@@ -28,14 +28,14 @@ type reopened struct {
 	bus *storetest.Bus
 }
 
-func (r reopened) Reopen(*testing.T) holdfast.Store { return r.bus.Process("two") }
+func (r reopened) Reopen(*testing.T) driver.Store { return r.bus.Process("two") }
 
 // Being slow and doing batches in parts, a store still keeps the contract.
 func TestSlow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	storetest.Run(t, func(t *testing.T) holdfast.Store {
+	storetest.Run(t, func(t *testing.T) driver.Store {
 		bus := storetest.NewBus(memory.New(), 1, storetest.Faults{
 			Delay: 100 * time.Microsecond, SlowReply: 100 * time.Microsecond, Split: 0.02, DoubleHint: 0.3, DelayHint: 10 * time.Millisecond,
 		})
@@ -46,16 +46,16 @@ func TestSlow(t *testing.T) {
 
 // Without hints and a clock it is a store that promises less.
 func TestPlain(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) holdfast.Store {
+	storetest.Run(t, func(t *testing.T) driver.Store {
 		return storetest.NewBus(memory.New(), 1, storetest.Faults{NoClock: true}).Process("one").Plain()
 	})
 }
 
-var key = holdfast.Key{Name: "a"}
+var key = driver.Key{Name: "a"}
 
 // write is one attempt to take the key.
-func take(value string) []holdfast.Write {
-	return []holdfast.Write{{Key: key, Old: holdfast.IfEmpty, Value: []byte(value)}}
+func take(value string) []driver.Write {
+	return []driver.Write{{Key: key, Old: driver.IfEmpty, Value: []byte(value)}}
 }
 
 // inBubble runs a test with a bus whose waiting takes no time.
@@ -69,9 +69,9 @@ func inBubble(t *testing.T, f storetest.Faults, test func(t *testing.T, bus *sto
 	})
 }
 
-func holds(t *testing.T, s holdfast.Store, want string) {
+func holds(t *testing.T, s driver.Store, want string) {
 	t.Helper()
-	records, err := s.Load(context.Background(), []holdfast.Key{key})
+	records, err := s.Load(context.Background(), []driver.Key{key}, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestLose(t *testing.T) {
 		p := bus.Process("p")
 		_, err := p.CompareAndSwap(t.Context(), take("1"))
 		fails(t, err, storetest.ErrFault)
-		_, err = p.Load(t.Context(), []holdfast.Key{key})
+		_, err = p.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 		fails(t, err, storetest.ErrFault)
 		bus.Settle()
 		holds(t, inner, "")
@@ -119,10 +119,10 @@ func TestLate(t *testing.T) {
 
 		// A late write competes like any other.
 		bus.SetFaults(storetest.Faults{Late: 1})
-		record, _ := inner.Load(t.Context(), []holdfast.Key{key})
-		_, err = p.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: record[0].Version, Value: []byte("later")}})
+		record, _ := inner.Load(t.Context(), []driver.Key{key}, driver.Fresh)
+		_, err = p.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: record[0].Version, Value: []byte("later")}})
 		fails(t, err, storetest.ErrFault)
-		inner.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: record[0].Version, Value: []byte("first")}})
+		inner.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: record[0].Version, Value: []byte("first")}})
 		bus.Settle()
 		holds(t, inner, "first")
 	})
@@ -161,12 +161,12 @@ func TestGivenUp(t *testing.T) {
 		arrived := map[bool]int{}
 		for i := range 40 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
-			k := holdfast.Key{Name: fmt.Sprint(i)}
-			_, err := bus.Process(fmt.Sprint("p", i)).CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")}})
+			k := driver.Key{Name: fmt.Sprint(i)}
+			_, err := bus.Process(fmt.Sprint("p", i)).CompareAndSwap(ctx, []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1")}})
 			cancel()
 			fails(t, err, context.DeadlineExceeded)
 			bus.Settle()
-			records, _ := inner.Load(t.Context(), []holdfast.Key{k})
+			records, _ := inner.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 			arrived[records[0].Version > 0]++
 		}
 		if arrived[true] == 0 || arrived[false] == 0 {
@@ -175,18 +175,18 @@ func TestGivenUp(t *testing.T) {
 	})
 }
 
-func batch(n int) (keys []holdfast.Key, writes []holdfast.Write) {
+func batch(n int) (keys []driver.Key, writes []driver.Write) {
 	for i := range n {
-		k := holdfast.Key{Name: fmt.Sprint("key ", i)}
+		k := driver.Key{Name: fmt.Sprint("key ", i)}
 		keys = append(keys, k)
-		writes = append(writes, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")})
+		writes = append(writes, driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1")})
 	}
 	return keys, writes
 }
 
-func count(t *testing.T, s holdfast.Store) int {
+func count(t *testing.T, s driver.Store) int {
 	t.Helper()
-	names, err := s.Keys(context.Background(), holdfast.Names, "", 1000)
+	names, err := s.Keys(context.Background(), driver.Names, "", 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,10 +309,10 @@ func TestCrashAt(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				var err error
-				var records []holdfast.Record
+				var records []driver.Record
 				if _, err = p.CompareAndSwap(ctx, take("1")); err == nil {
-					if records, err = p.Load(ctx, []holdfast.Key{key}); err == nil {
-						_, err = p.CompareAndSwap(ctx, []holdfast.Write{{Key: key, Old: records[0].Version}})
+					if records, err = p.Load(ctx, []driver.Key{key}, driver.Fresh); err == nil {
+						_, err = p.CompareAndSwap(ctx, []driver.Write{{Key: key, Old: records[0].Version}})
 					}
 				}
 				if c.call <= 3 {
@@ -353,10 +353,10 @@ func TestCrashStore(t *testing.T) {
 			bus := storetest.NewBus(memory.New(), seed, storetest.Faults{})
 			defer bus.Close()
 			p := bus.Process("p")
-			old := holdfast.IfEmpty
-			var records []holdfast.Record
+			old := driver.IfEmpty
+			var records []driver.Record
 			for i, lazy := range []bool{true, false, true, true} {
-				o, err := p.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: old, Value: fmt.Append(nil, i), Lazy: lazy}})
+				o, err := p.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: old, Value: fmt.Append(nil, i), Lazy: lazy}})
 				if err != nil || !o[0].Won {
 					t.Fatal(o, err)
 				}
@@ -364,7 +364,7 @@ func TestCrashStore(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 			}
 			n := bus.CrashStore()
-			got, err := p.Load(t.Context(), []holdfast.Key{key})
+			got, err := p.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -386,7 +386,7 @@ func TestCrashStore(t *testing.T) {
 		inner.CompareAndSwap(t.Context(), take("1"))
 		p, done := bus.Process("p"), make(chan error)
 		go func() {
-			_, err := p.Load(t.Context(), []holdfast.Key{key})
+			_, err := p.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 			done <- err
 		}()
 		synctest.Wait()
@@ -402,7 +402,7 @@ func TestJump(t *testing.T) {
 	inBubble(t, storetest.Faults{}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
 		p := bus.Process("p")
 		age := func() time.Duration {
-			r, err := p.Load(t.Context(), []holdfast.Key{key})
+			r, err := p.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -432,7 +432,7 @@ func TestHints(t *testing.T) {
 		heard := map[string]int{}
 		began, latest := time.Now(), time.Duration(0)
 		go func() {
-			done <- p.Watch(t.Context(), nil, func(k holdfast.Hint) {
+			done <- p.Watch(t.Context(), nil, func(k driver.Hint) {
 				heard[k.Name]++
 				latest = time.Since(began)
 			})
@@ -440,7 +440,7 @@ func TestHints(t *testing.T) {
 		synctest.Wait()
 		_, writes := batch(100)
 		for i := range writes {
-			writes[i].Wake = holdfast.Everyone
+			writes[i].Wake = driver.Everyone
 		}
 		inner.CompareAndSwap(t.Context(), writes)
 		time.Sleep(time.Minute)
@@ -458,7 +458,7 @@ func TestHints(t *testing.T) {
 
 		clear(heard)
 		p.Partition(true)
-		inner.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone}})
+		inner.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone}})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(heard) != 0 {
@@ -480,17 +480,17 @@ func TestSeeds(t *testing.T) {
 			keys, writes := batch(3)
 			for i := range 30 {
 				for range others {
-					q.Load(t.Context(), keys)
+					q.Load(t.Context(), keys, driver.Fresh)
 					q.CompareAndSwap(t.Context(), take("1"))
 				}
 				if i%2 == 0 && others > 0 {
-					p.Keys(t.Context(), holdfast.Names, "", 1) // another kind has its own chances
+					p.Keys(t.Context(), driver.Names, "", 1) // another kind has its own chances
 				}
 				began := time.Now()
 				_, err := p.CompareAndSwap(t.Context(), writes)
 				story = append(story, fmt.Sprint(time.Since(began), err))
 				began = time.Now()
-				_, err = p.Load(t.Context(), keys)
+				_, err = p.Load(t.Context(), keys, driver.Fresh)
 				story = append(story, fmt.Sprint(time.Since(began), err))
 			}
 		})
@@ -511,15 +511,15 @@ func TestClose(t *testing.T) {
 		p, done := bus.Process("p"), make(chan error)
 		p.Crash()
 		go func() {
-			_, err := p.Load(context.Background(), []holdfast.Key{key})
+			_, err := p.Load(context.Background(), []driver.Key{key}, driver.Fresh)
 			done <- err
 		}()
-		go func() { done <- p.Watch(context.Background(), nil, func(holdfast.Hint) {}) }()
+		go func() { done <- p.Watch(context.Background(), nil, func(driver.Hint) {}) }()
 		synctest.Wait()
 		bus.Close()
 		fails(t, <-done, storetest.ErrFault)
 		fails(t, <-done, storetest.ErrFault)
-		_, err := bus.Process("q").Load(t.Context(), []holdfast.Key{key})
+		_, err := bus.Process("q").Load(t.Context(), []driver.Key{key}, driver.Fresh)
 		fails(t, err, storetest.ErrFault)
 	})
 }

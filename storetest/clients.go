@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
@@ -18,13 +19,13 @@ import (
 // Reopener every client has a handle of its own. It takes about a minute, most
 // of it waiting for clients to be found dead.
 // Where others want the machine's processors, the TTLs are up to three times as long.
-func RunClients(t *testing.T, open func(t *testing.T) holdfast.Store) { runScaled(t, open, 1) }
+func RunClients(t *testing.T, open func(t *testing.T) driver.Store) { runScaled(t, open, 1) }
 
 // RunClientsSlowly is RunClients for a store where a write may take a second: the
 // TTLs are twice as long, for all of the process. So is what has to happen soon.
-func RunClientsSlowly(t *testing.T, open func(t *testing.T) holdfast.Store) { runScaled(t, open, 2) }
+func RunClientsSlowly(t *testing.T, open func(t *testing.T) driver.Store) { runScaled(t, open, 2) }
 
-func runScaled(t *testing.T, open func(t *testing.T) holdfast.Store, least int) {
+func runScaled(t *testing.T, open func(t *testing.T) driver.Store, least int) {
 	n := time.Duration(max(least, busy.Stretch()))
 	shortTTL, midTTL = n*1500*time.Millisecond, n*4*time.Second
 	runClients(t, func(t *testing.T, c clientCase) {
@@ -35,7 +36,7 @@ func runScaled(t *testing.T, open func(t *testing.T) holdfast.Store, least int) 
 // RunClientsInBubble is RunClients inside testing/synctest bubbles, where
 // waiting takes no time: for stores in memory only. Times are judged more
 // strictly, and a goroutine that is left over fails its case.
-func RunClientsInBubble(t *testing.T, open func(t *testing.T) holdfast.Store) {
+func RunClientsInBubble(t *testing.T, open func(t *testing.T) driver.Store) {
 	runClients(t, func(t *testing.T, c clientCase) {
 		synctest.Test(t, func(t *testing.T) {
 			h := &clients{T: t, store: open(t), soon: 200 * time.Millisecond}
@@ -65,7 +66,7 @@ type clientCase struct {
 	name string
 	rule string
 	run  func(h *clients)
-	need func(holdfast.Store) bool // nil: every store
+	need func(driver.Store) bool // nil: every store
 }
 
 func (c clientCase) test(h *clients) {
@@ -96,8 +97,8 @@ var (
 type clients struct {
 	*testing.T
 	ctx    context.Context
-	store  holdfast.Store // where a case looks for itself
-	soon   time.Duration  // the most that may take which needs no waiting
+	store  driver.Store  // where a case looks for itself
+	soon   time.Duration // the most that may take which needs no waiting
 	opened int
 	looker *holdfast.Client
 }
@@ -106,7 +107,7 @@ type clients struct {
 func (h *clients) slow() bool { return shortTTL > 1500*time.Millisecond }
 
 // handle is the store as one more process sees it.
-func (h *clients) handle() holdfast.Store {
+func (h *clients) handle() driver.Store {
 	h.opened++
 	if r, ok := h.store.(Reopener); ok && h.opened > 1 {
 		return r.Reopen(h.T)
@@ -120,7 +121,7 @@ func (h *clients) client(ttl time.Duration) *holdfast.Client {
 	return h.clientOf(h.handle(), &holdfast.Options{TTL: ttl})
 }
 
-func (h *clients) clientOf(s holdfast.Store, o *holdfast.Options) *holdfast.Client {
+func (h *clients) clientOf(s driver.Store, o *holdfast.Options) *holdfast.Client {
 	h.Helper()
 	c := h.open(s, o)
 	h.Cleanup(func() {
@@ -132,7 +133,7 @@ func (h *clients) clientOf(s holdfast.Store, o *holdfast.Options) *holdfast.Clie
 }
 
 // open is a client that is not closed at the end.
-func (h *clients) open(s holdfast.Store, o *holdfast.Options) *holdfast.Client {
+func (h *clients) open(s driver.Store, o *holdfast.Options) *holdfast.Client {
 	h.Helper()
 	if o.RuntimeDir == "" {
 		o.RuntimeDir = os.DevNull
@@ -149,15 +150,9 @@ func (h *clients) process(o *holdfast.Options) (*holdfast.Client, *Process) {
 	h.Helper()
 	bus := NewBus(h.handle(), uint64(h.opened), Faults{})
 	p := bus.Process(fmt.Sprintf("process %d", h.opened))
-	var s holdfast.Store = p
+	var s driver.Store = p
 	if !watches(h.store) {
 		s = p.Plain()
-	}
-	if glances(h.store) && !watches(h.store) {
-		s = struct {
-			holdfast.Store
-			holdfast.Glancer
-		}{s, p.Glancer()}
 	}
 	c := h.open(s, o)
 	h.Cleanup(func() {
@@ -288,9 +283,9 @@ func (h *clients) empty(names ...string) {
 	}
 }
 
-func (h *clients) record(name string) holdfast.Record {
+func (h *clients) record(name string) driver.Record {
 	h.Helper()
-	r, err := load(h.ctx, h.store, holdfast.Key{Space: holdfast.Names, Name: name})
+	r, err := load(h.ctx, h.store, driver.Key{Space: driver.Names, Name: name})
 	if err != nil {
 		h.Fatal(err)
 	}
@@ -298,7 +293,7 @@ func (h *clients) record(name string) holdfast.Record {
 }
 
 // keys are those of a space that hold something.
-func (h *clients) keys(space holdfast.Space) []string {
+func (h *clients) keys(space driver.Space) []string {
 	h.Helper()
 	names, err := h.store.Keys(h.ctx, space, "", 1000)
 	if err != nil {
@@ -310,10 +305,10 @@ func (h *clients) keys(space holdfast.Space) []string {
 // dump is the names and sessions in the store, for a message.
 func (h *clients) dump() string {
 	s := ""
-	for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions} {
+	for _, space := range []driver.Space{driver.Names, driver.Sessions} {
 		names, _ := h.store.Keys(h.ctx, space, "", 20)
 		for _, n := range names {
-			if r, err := load(h.ctx, h.store, holdfast.Key{Space: space, Name: n}); err == nil {
+			if r, err := load(h.ctx, h.store, driver.Key{Space: space, Name: n}); err == nil {
 				s += fmt.Sprintf("\n\t%s %q: version %d, %s", space, n, r[0].Version, r[0].Value)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // closeCases are about the end of a client.
@@ -70,7 +71,7 @@ var closeCases = []clientCase{
 			if err := c.Close(); err != nil {
 				h.Errorf("Close again: %v", err)
 			}
-			if n := len(h.keys(holdfast.Sessions)); n != 1 {
+			if n := len(h.keys(driver.Sessions)); n != 1 {
 				h.Errorf("%d sessions in the store, want that of the other client%s", n, h.dump())
 			}
 			after := h.clientOf(s, &holdfast.Options{TTL: longTTL})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
@@ -118,10 +119,8 @@ var lockCases = []clientCase{
 			p.Crash()
 			h.release(higher("burial", h.granted(h.ask(a, "a"), shortTTL+h.soon)))
 			for range 5 {
-				if s, ok := h.store.(holdfast.Sweeper); ok {
-					if _, err := s.Sweep(h.ctx, 0); err != nil {
-						h.Fatal(err)
-					}
+				if _, err := h.store.Sweep(h.ctx, 0); err != nil {
+					h.Fatal(err)
 				}
 				if _, err := h.look().Sweep(h.ctx); err != nil {
 					h.Fatal(err)
@@ -209,7 +208,7 @@ var lockCases = []clientCase{
 					h.Errorf("error %v, want %s", err, want)
 				}
 			}
-			if r := h.record("a"); r.Version != 0 || len(h.keys(holdfast.Sessions)) != 0 {
+			if r := h.record("a"); r.Version != 0 || len(h.keys(driver.Sessions)) != 0 {
 				h.Errorf("something was written: %s", h.dump())
 			}
 		},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // lookCases are about Show, List and Watch.
@@ -18,7 +19,7 @@ var lookCases = []clientCase{
 			if i := h.show("a"); i.Name != "a" || len(i.Holders)+len(i.Waiters)+len(i.Breaks) != 0 {
 				h.Errorf("a free name is shown as %+v", i)
 			}
-			if len(h.keys(holdfast.Sessions)) != 0 {
+			if len(h.keys(driver.Sessions)) != 0 {
 				h.Error("a client that only looked has a session")
 			}
 			if _, err := h.look().Show(h.ctx, ""); err == nil {

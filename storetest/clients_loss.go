@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
@@ -206,7 +207,7 @@ var lossCases = []clientCase{
 					h.Fatal(err)
 				}
 				time.Sleep(50 * time.Millisecond)
-				return len(h.keys(holdfast.Names))+len(h.keys(holdfast.Sessions)) == 0
+				return len(h.keys(driver.Names))+len(h.keys(driver.Sessions)) == 0
 			})
 			h.release(h.acquire(h.client(longTTL), "shared"))
 		},
@@ -214,7 +215,7 @@ var lossCases = []clientCase{
 	{
 		name: "lazy releases",
 		rule: "a release that the database lost in a crash is found again by the session that lives",
-		need: func(s holdfast.Store) bool { _, ok := s.(restorer); return ok },
+		need: func(s driver.Store) bool { _, ok := s.(restorer); return ok },
 		run: func(h *clients) {
 			bus := NewBus(h.store, 1, Faults{})
 			h.Cleanup(bus.Close)
@@ -227,7 +228,7 @@ var lossCases = []clientCase{
 				h.empty(names[i])
 			}
 			bus.CrashStore()
-			if n := len(h.keys(holdfast.Names)); n < 2 {
+			if n := len(h.keys(driver.Names)); n < 2 {
 				h.Fatalf("%d names hold something after the crash: it lost nothing", n)
 			}
 			for _, n := range names {
@@ -241,8 +242,8 @@ var lossCases = []clientCase{
 	},
 }
 
-func aged(s holdfast.Store) bool {
-	k := holdfast.Key{Space: holdfast.Audits, Name: "has the store a clock"}
-	o, err := s.CompareAndSwap(context.Background(), []holdfast.Write{{Key: k, Old: holdfast.IfEmpty}})
+func aged(s driver.Store) bool {
+	k := driver.Key{Space: driver.Audits, Name: "has the store a clock"}
+	o, err := s.CompareAndSwap(context.Background(), []driver.Write{{Key: k, Old: driver.IfEmpty}})
 	return err == nil && o[0].Record.Age >= 0
 }

@@ -108,7 +108,7 @@ var queueCases = []clientCase{
 			h.eventually(h.soon, "someone reads", func() bool { return reading.Load() > 0 })
 			w := h.client(longTTL)
 			limit := h.soon
-			if _, ok := h.store.(holdfast.Glancer); ok {
+			if h.store.Traits().StaleReads {
 				limit = patience() / 2 // writes of one record meet in rounds of consensus, which chance decides
 			}
 			for range 5 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // ttlCases are about the store's TTL, and holds that end by themselves.
@@ -166,13 +167,13 @@ var ttlCases = []clientCase{
 
 // A mute store does not tell what became of heartbeats while it is off.
 type mute struct {
-	holdfast.Store
+	driver.Store
 	off atomic.Bool
 }
 
-func (s *mute) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *mute) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	out, err := s.Store.CompareAndSwap(ctx, writes)
-	if writes[0].Key.Space == holdfast.Sessions && s.off.Load() {
+	if writes[0].Key.Space == driver.Sessions && s.off.Load() {
 		return nil, fault("the answer was lost")
 	}
 	return out, err

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // failureCases are about calls that end early.
@@ -17,16 +17,16 @@ var failureCases = []testCase{
 			ctx, cancel := context.WithCancel(h.ctx)
 			cancel()
 			k := name("a")
-			if _, err := h.store.CompareAndSwap(ctx, []holdfast.Write{{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")}}); err == nil {
+			if _, err := h.store.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1")}}); err == nil {
 				h.Errorf("CompareAndSwap was answered")
 			}
-			if _, err := h.store.Load(ctx, []holdfast.Key{k}); err == nil {
+			if _, err := h.store.Load(ctx, []driver.Key{k}, driver.Fresh); err == nil {
 				h.Errorf("Load was answered")
 			}
-			if _, err := h.store.Keys(ctx, holdfast.Names, "", 10); err == nil {
+			if _, err := h.store.Keys(ctx, driver.Names, "", 10); err == nil {
 				h.Errorf("Keys was answered")
 			}
-			h.same("the key", h.load(k), holdfast.Record{})
+			h.same("the key", h.load(k), driver.Record{})
 		},
 	},
 	{
@@ -40,12 +40,12 @@ var failureCases = []testCase{
 		run: func(h *harness) {
 			k := name("a")
 			first := h.put(k, "1")
-			late := holdfast.Write{Key: k, Old: first.Version, Value: []byte("late")}
-			empty := h.win(holdfast.Write{Key: k, Old: first.Version})
+			late := driver.Write{Key: k, Old: first.Version, Value: []byte("late")}
+			empty := h.win(driver.Write{Key: k, Old: first.Version})
 			h.same("what a late write to an emptied key lost to", h.lose(late), empty)
 			second := h.put(k, "1")
 			h.same("what a late write to a key with the same value lost to", h.lose(late), second)
-			h.same("what a late IfEmpty lost to", h.lose(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("late")}), second)
+			h.same("what a late IfEmpty lost to", h.lose(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("late")}), second)
 		},
 	},
 }
@@ -58,13 +58,13 @@ func cancelled(h *harness) {
 	shared := name("shared")
 	h.each(callers, func(i int) error {
 		s := stores[i%len(stores)]
-		own, mine, known := name("caller %d", i), holdfast.IfEmpty, holdfast.Record{}
+		own, mine, known := name("caller %d", i), driver.IfEmpty, driver.Record{}
 		for n := range rounds {
 			ctx, cancel := context.WithTimeout(h.ctx, time.Duration(n*n)*time.Microsecond)
 			value := fmt.Sprintf("%d: %d", i, n)
 			outcomes, err := swap(ctx, s,
-				holdfast.Write{Key: own, Old: mine, Value: []byte(value)},
-				holdfast.Write{Key: shared, Old: holdfast.IfEmpty, Value: []byte(value)},
+				driver.Write{Key: own, Old: mine, Value: []byte(value)},
+				driver.Write{Key: shared, Old: driver.IfEmpty, Value: []byte(value)},
 			)
 			cancel()
 			if err == nil && !outcomes[0].Won {
@@ -92,7 +92,7 @@ func cancelled(h *harness) {
 		}
 		// An answer settles it: the key stays what it is after a write that won.
 		for tries := 0; ; tries++ {
-			got, err := swap(h.ctx, s, holdfast.Write{Key: own, Old: mine, Value: []byte("last")})
+			got, err := swap(h.ctx, s, driver.Write{Key: own, Old: mine, Value: []byte("last")})
 			if err != nil {
 				return err
 			}

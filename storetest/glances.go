@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // glanceCases are for stores with a look that may be out of date.
@@ -18,10 +18,10 @@ var glanceCases = []testCase{
 		need: glances,
 		run: func(h *harness) {
 			const n = 200
-			var keys []holdfast.Key
-			want := make(map[holdfast.Key]holdfast.Record)
+			var keys []driver.Key
+			want := make(map[driver.Key]driver.Record)
 			for i, j := range rand.New(rand.NewPCG(5, 6)).Perm(n) {
-				k := holdfast.Key{Space: spaces[j%len(spaces)], Name: fmt.Sprintf("%d\x00\xff", j)}
+				k := driver.Key{Space: spaces[j%len(spaces)], Name: fmt.Sprintf("%d\x00\xff", j)}
 				if keys = append(keys, k); i%3 > 0 {
 					want[k] = h.put(k, fmt.Sprint(j))
 				}
@@ -60,9 +60,9 @@ var glanceCases = []testCase{
 			for i, value := range []string{"1", "2", "", "3", ""} {
 				k, old := name("a"), h.load(name("a")).Version
 				if old == 0 {
-					old = holdfast.IfEmpty
+					old = driver.IfEmpty
 				}
-				newest := h.win(holdfast.Write{Key: k, Old: old, Value: []byte(value)})
+				newest := h.win(driver.Write{Key: k, Old: old, Value: []byte(value)})
 				for round := 0; ; round++ {
 					r := h.glanceFrom(stores[i%len(stores)], k)[0]
 					if r.Version == newest.Version {
@@ -104,14 +104,14 @@ var glanceCases = []testCase{
 		run: func(h *harness) {
 			ctx, cancel := context.WithCancel(h.ctx)
 			cancel()
-			if _, err := h.store.(holdfast.Glancer).Glance(ctx, []holdfast.Key{name("a")}); err == nil {
+			if _, err := h.store.Load(ctx, []driver.Key{name("a")}, driver.Stale); err == nil {
 				h.Errorf("Glance was answered")
 			}
 		},
 	},
 }
 
-func glances(s holdfast.Store) bool { _, ok := s.(holdfast.Glancer); return ok }
+func glances(s driver.Store) bool { return s.Traits().StaleReads }
 
 // glancePatience is when a glance counts as never up to date. The contract has
 // no such limit, but a wait lasts as long as this.
@@ -128,12 +128,12 @@ func (h *harness) again(round int) {
 	time.Sleep(glancePause)
 }
 
-func (h *harness) glance(keys ...holdfast.Key) []holdfast.Record {
+func (h *harness) glance(keys ...driver.Key) []driver.Record {
 	h.Helper()
 	return h.glanceFrom(h.store, keys...)
 }
 
-func (h *harness) glanceFrom(s holdfast.Store, keys ...holdfast.Key) []holdfast.Record {
+func (h *harness) glanceFrom(s driver.Store, keys ...driver.Key) []driver.Record {
 	h.Helper()
 	records, err := glance(h.ctx, s, keys...)
 	if err != nil {
@@ -142,8 +142,8 @@ func (h *harness) glanceFrom(s holdfast.Store, keys ...holdfast.Key) []holdfast.
 	return records
 }
 
-func glance(ctx context.Context, s holdfast.Store, keys ...holdfast.Key) ([]holdfast.Record, error) {
-	records, err := s.(holdfast.Glancer).Glance(ctx, keys)
+func glance(ctx context.Context, s driver.Store, keys ...driver.Key) ([]driver.Record, error) {
+	records, err := s.Load(ctx, keys, driver.Stale)
 	if err != nil {
 		return nil, fmt.Errorf("glance: %w", err)
 	}
@@ -158,12 +158,12 @@ func glance(ctx context.Context, s holdfast.Store, keys ...holdfast.Key) ([]hold
 func glanceRace(h *harness) {
 	const writers, lookers, rounds, nkeys = 4, 4, 25, 3
 	type version struct {
-		key holdfast.Key
+		key driver.Key
 		nr  int64
 	}
 	var (
 		stores = h.both()
-		keys   []holdfast.Key
+		keys   []driver.Key
 		won    [writers]map[version]string
 		unsure [writers]map[string]bool // values of writes of which their writer does not know
 		seen   [lookers]map[version]string
@@ -181,11 +181,11 @@ func glanceRace(h *harness) {
 			if err != nil {
 				return err
 			}
-			var writes []holdfast.Write
+			var writes []driver.Write
 			for j, r := range records {
-				w := holdfast.Write{Key: keys[j], Old: max(r.Version, 1), Value: fmt.Appendf(nil, "%d: %d", i, n)}
+				w := driver.Write{Key: keys[j], Old: max(r.Version, 1), Value: fmt.Appendf(nil, "%d: %d", i, n)}
 				if r.Version == 0 {
-					w.Old = holdfast.IfEmpty
+					w.Old = driver.IfEmpty
 				}
 				if n%5 == 4 {
 					w.Value = nil

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // handleCases are for stores that can be opened twice. Beside them, every race
@@ -15,10 +15,10 @@ var handleCases = []testCase{
 		rule: "what one handle reports as won, every other sees",
 		need: reopens,
 		run: func(h *harness) {
-			stores, k, old := h.both(), name("a"), holdfast.IfEmpty
+			stores, k, old := h.both(), name("a"), driver.IfEmpty
 			for i := range 40 {
 				writer, reader := stores[i%2], stores[1-i%2]
-				won, err := swap(h.ctx, writer, holdfast.Write{Key: k, Old: old, Value: []byte{byte(i)}, Lazy: i%4 < 2})
+				won, err := swap(h.ctx, writer, driver.Write{Key: k, Old: old, Value: []byte{byte(i)}, Lazy: i%4 < 2})
 				if err != nil {
 					h.Fatal(err)
 				}
@@ -30,7 +30,7 @@ var handleCases = []testCase{
 					h.Fatal(err)
 				}
 				h.same("what the other handle reads", seen[0], won[0].Record)
-				names, err := reader.Keys(h.ctx, holdfast.Names, "", 10)
+				names, err := reader.Keys(h.ctx, driver.Names, "", 10)
 				if err != nil || !slices.Equal(names, []string{"a"}) {
 					h.Fatalf("the other handle lists %q, error %v", names, err)
 				}
@@ -44,34 +44,34 @@ var handleCases = []testCase{
 	{
 		name: "two handles watch",
 		rule: "a write by one handle wakes the watchers of every other",
-		need: func(s holdfast.Store) bool { return reopens(s) && watches(s) },
+		need: func(s driver.Store) bool { return reopens(s) && watches(s) },
 		run: func(h *harness) {
 			stores := h.both()
 			w := h.watch(stores[1])
-			first := h.win(holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone})
+			first := h.win(driver.Write{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone})
 			w.expect(name("a"))
-			h.win(holdfast.Write{Key: name("a"), Old: first.Version, Wake: holdfast.Everyone})
+			h.win(driver.Write{Key: name("a"), Old: first.Version, Wake: driver.Everyone})
 			w.expect(name("a"))
 		},
 	},
 	{
 		name: "two handles sweep",
 		rule: "the floor that one handle raises holds for every other",
-		need: func(s holdfast.Store) bool { return reopens(s) && sweeps(s) },
+		need: func(s driver.Store) bool { return reopens(s) },
 		run: func(h *harness) {
 			stores, k := h.both(), name("a")
 			var last int64
 			for i := range 10 {
 				s := stores[i%2]
-				won, err := swap(h.ctx, s, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")})
+				won, err := swap(h.ctx, s, driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1")})
 				if err != nil {
 					h.Fatal(err)
 				}
 				if !won[0].Won || won[0].Record.Version <= last {
 					h.Fatalf("won is %v with version %d, after version %d was swept by the other handle", won[0].Won, won[0].Record.Version, last)
 				}
-				last = h.win(holdfast.Write{Key: k, Old: won[0].Record.Version}).Version
-				if _, err := s.(holdfast.Sweeper).Sweep(h.ctx, 0); err != nil {
+				last = h.win(driver.Write{Key: k, Old: won[0].Record.Version}).Version
+				if _, err := s.Sweep(h.ctx, 0); err != nil {
 					h.Fatalf("sweep: %v", err)
 				}
 			}
@@ -79,4 +79,4 @@ var handleCases = []testCase{
 	},
 }
 
-func reopens(s holdfast.Store) bool { _, ok := s.(Reopener); return ok }
+func reopens(s driver.Store) bool { _, ok := s.(Reopener); return ok }

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Watch implements holdfast.Watcher, with hints that are lost, doubled and late
+// Watch implements driver.Watcher, with hints that are lost, doubled and late
 // as Faults says. It fails when the store crashes.
-func (p *Process) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
-	inner, ok := p.bus.inner.(holdfast.Watcher)
+func (p *Process) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
+	inner, ok := driver.Find[driver.Watcher](p.bus.inner)
 	if !ok {
 		return fmt.Errorf("storetest: watch of a store that has none")
 	}
@@ -20,9 +20,9 @@ func (p *Process) Watch(ctx context.Context, who []string, changed func(holdfast
 	p.bus.mu.Unlock()
 
 	within, cancel := context.WithCancel(ctx)
-	hints, ended := make(chan holdfast.Hint), make(chan error, 1)
+	hints, ended := make(chan driver.Hint), make(chan error, 1)
 	go func() {
-		ended <- inner.Watch(within, who, func(h holdfast.Hint) {
+		ended <- inner.Watch(within, who, func(h driver.Hint) {
 			select {
 			case hints <- h:
 			case <-within.Done():
@@ -67,12 +67,12 @@ func (p *Process) Watch(ctx context.Context, who []string, changed func(holdfast
 }
 
 type lateHint struct {
-	hint holdfast.Hint
+	hint driver.Hint
 	due  time.Time
 }
 
 // hint adds to the hints that wait what becomes of h.
-func (p *Process) hint(late []lateHint, h holdfast.Hint) []lateHint {
+func (p *Process) hint(late []lateHint, h driver.Hint) []lateHint {
 	p.bus.mu.Lock()
 	f := p.bus.faults
 	p.bus.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // keyCases are about names, and about listing them.
@@ -16,21 +16,21 @@ var keyCases = []testCase{
 		rule: "a name is 1 to 255 arbitrary bytes, compared as bytes",
 		run: func(h *harness) {
 			// In a short run locks take all of the names, the other spaces a third.
-			of := func(space holdfast.Space) (names []string) {
+			of := func(space driver.Space) (names []string) {
 				for i, n := range strangeNames {
-					if !testing.Short() || space == holdfast.Names || i%3 == 0 {
+					if !testing.Short() || space == driver.Names || i%3 == 0 {
 						names = append(names, n)
 					}
 				}
 				return names
 			}
 			for _, space := range spaces {
-				var writes []holdfast.Write
-				var keys []holdfast.Key
+				var writes []driver.Write
+				var keys []driver.Key
 				for i, n := range of(space) {
-					k := holdfast.Key{Space: space, Name: n}
+					k := driver.Key{Space: space, Name: n}
 					keys = append(keys, k)
-					writes = append(writes, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: fmt.Appendf(nil, "%s %d", space, i)})
+					writes = append(writes, driver.Write{Key: k, Old: driver.IfEmpty, Value: fmt.Appendf(nil, "%s %d", space, i)})
 				}
 				// Some alone, the rest together.
 				const alone = 20
@@ -60,55 +60,55 @@ var keyCases = []testCase{
 		name: "bad keys",
 		rule: "a key without a name, with one of more than 255 bytes or of an unknown space is refused with an error, and nothing of the call is written",
 		run: func(h *harness) {
-			good := holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1")}
-			for _, k := range []holdfast.Key{name(""), name("%s", strings.Repeat("a", 256)), name("%s", strings.Repeat("é", 200)), {Space: 4, Name: "a"}, {Space: 255, Name: "a"}} {
-				bad := holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")}
+			good := driver.Write{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1")}
+			for _, k := range []driver.Key{name(""), name("%s", strings.Repeat("a", 256)), name("%s", strings.Repeat("é", 200)), {Space: 4, Name: "a"}, {Space: 255, Name: "a"}} {
+				bad := driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1")}
 				h.refused(bad)
 				h.refused(good, bad)
-				if _, err := h.store.Load(h.ctx, []holdfast.Key{k}); err == nil {
+				if _, err := h.store.Load(h.ctx, []driver.Key{k}, driver.Fresh); err == nil {
 					h.Errorf("load of %s was answered", describe(k))
 				}
 			}
-			h.same("a key of refused calls", h.load(good.Key), holdfast.Record{})
+			h.same("a key of refused calls", h.load(good.Key), driver.Record{})
 		},
 	},
 	{
 		name: "keys",
 		rule: "Keys lists at most n keys of a space that come after the given name, in byte order",
 		run: func(h *harness) {
-			var writes []holdfast.Write
+			var writes []driver.Write
 			names := []string{"B", "a", "a\x00", "aa", "ab", "b", "é", "\x01", "\xff", "a/b", "a%", "a_", "Z"}
 			for _, n := range names {
 				for _, space := range spaces[:2] {
-					writes = append(writes, holdfast.Write{Key: holdfast.Key{Space: space, Name: n}, Old: holdfast.IfEmpty, Value: []byte("1")})
+					writes = append(writes, driver.Write{Key: driver.Key{Space: space, Name: n}, Old: driver.IfEmpty, Value: []byte("1")})
 				}
 			}
-			writes = append(writes, holdfast.Write{Key: holdfast.Key{Space: holdfast.Settings, Name: "c"}, Old: holdfast.IfEmpty, Value: []byte("1")})
+			writes = append(writes, driver.Write{Key: driver.Key{Space: driver.Settings, Name: "c"}, Old: driver.IfEmpty, Value: []byte("1")})
 			h.swapAll(writes...)
 			slices.Sort(names)
 
-			want := func(space holdfast.Space, after string, n int, want []string) {
+			want := func(space driver.Space, after string, n int, want []string) {
 				h.Helper()
 				if got := h.keys(space, after, n); !slices.Equal(got, want) {
 					h.Errorf("%d keys of space %s after %q are %q, want %q", n, space, after, got, want)
 				}
 			}
-			want(holdfast.Names, "", 100, names)
-			want(holdfast.Sessions, "", 100, names)
-			want(holdfast.Settings, "", 100, []string{"c"})
-			want(holdfast.Audits, "", 100, nil)
-			want(holdfast.Settings, "c", 100, nil)
-			want(holdfast.Settings, "b\xff", 100, []string{"c"})
-			want(holdfast.Names, "\xff", 100, nil)
-			want(holdfast.Names, "", 0, nil)
+			want(driver.Names, "", 100, names)
+			want(driver.Sessions, "", 100, names)
+			want(driver.Settings, "", 100, []string{"c"})
+			want(driver.Audits, "", 100, nil)
+			want(driver.Settings, "c", 100, nil)
+			want(driver.Settings, "b\xff", 100, []string{"c"})
+			want(driver.Names, "\xff", 100, nil)
+			want(driver.Names, "", 0, nil)
 			for i, n := range names {
-				want(holdfast.Names, n, 100, names[i+1:])
-				want(holdfast.Names, n, 2, names[i+1:min(i+3, len(names))])
+				want(driver.Names, n, 100, names[i+1:])
+				want(driver.Names, n, 2, names[i+1:min(i+3, len(names))])
 			}
 			for size := 1; size < 5; size++ {
 				var all []string
 				for after := ""; ; after = all[len(all)-1] {
-					page := h.keys(holdfast.Names, after, size)
+					page := h.keys(driver.Names, after, size)
 					if len(page) == 0 || len(all) > len(names) {
 						break
 					}
@@ -128,21 +128,21 @@ var keyCases = []testCase{
 				k := name("%d", i)
 				held := h.put(k, "1")
 				if i%2 == 0 {
-					h.win(holdfast.Write{Key: k, Old: held.Version})
+					h.win(driver.Write{Key: k, Old: held.Version})
 				}
 			}
-			if got, want := h.keys(holdfast.Names, "", 2), []string{"1", "3"}; !slices.Equal(got, want) {
+			if got, want := h.keys(driver.Names, "", 2), []string{"1", "3"}; !slices.Equal(got, want) {
 				h.Errorf("the first 2 keys are %q, want %q", got, want)
 			}
 			h.put(name("2"), "1")
-			if got, want := h.keys(holdfast.Names, "", 10), []string{"1", "2", "3", "5"}; !slices.Equal(got, want) {
+			if got, want := h.keys(driver.Names, "", 10), []string{"1", "2", "3", "5"}; !slices.Equal(got, want) {
 				h.Errorf("keys are %q, want %q", got, want)
 			}
 		},
 	},
 }
 
-func (h *harness) keys(space holdfast.Space, after string, n int) []string {
+func (h *harness) keys(space driver.Space, after string, n int) []string {
 	h.Helper()
 	names, err := h.store.Keys(h.ctx, space, after, n)
 	if err != nil {

@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// A Process is the store as one simulated process sees it: a holdfast.Store,
-// Watcher and Sweeper. Watch and Sweep fail where the inner store has none.
+// A Process is the store as one simulated process sees it: a driver.Store,
+// and Watcher. Watch fails where the inner store has none.
 type Process struct {
 	bus  *Bus
 	name string
@@ -27,9 +28,8 @@ type Process struct {
 }
 
 var (
-	_ holdfast.Store   = (*Process)(nil)
-	_ holdfast.Watcher = (*Process)(nil)
-	_ holdfast.Sweeper = (*Process)(nil)
+	_ driver.Store   = (*Process)(nil)
+	_ driver.Watcher = (*Process)(nil)
 )
 
 // A Point is a moment in the life of a call.
@@ -64,8 +64,8 @@ func (b *Bus) Process(name string) *Process {
 	}
 }
 
-// Plain returns the same without Watcher and Sweeper.
-func (p *Process) Plain() holdfast.Store { return struct{ holdfast.Store }{p} }
+// Plain returns the same without Watcher.
+func (p *Process) Plain() driver.Store { return struct{ driver.Store }{p} }
 
 // Calls tells the Load, CompareAndSwap, Keys and Sweep calls the process has
 // made, in the order in which they began.
@@ -123,15 +123,21 @@ func (p *Process) set(change func()) {
 	p.moved = make(chan struct{})
 }
 
-// Load implements holdfast.Store.
-func (p *Process) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+// Traits implements driver.Store: they are those of the inner store.
+func (p *Process) Traits() driver.Traits { return p.bus.inner.Traits() }
+
+// Load implements driver.Store.
+func (p *Process) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if how == driver.Stale && p.Traits().StaleReads {
+		return p.StaleLoad(ctx, keys)
+	}
 	c := p.begin(ctx, "load", all(keys))
-	var records []holdfast.Record
+	var records []driver.Record
 	err := c.run(func() error {
 		p.bus.catchUp()
 		p.bus.told(keys, true)
 		if c.chance(c.faults.Split) && len(keys) > 1 {
-			records = make([]holdfast.Record, len(keys))
+			records = make([]driver.Record, len(keys))
 			for _, i := range c.random.Perm(len(keys)) {
 				if err := c.sleep(upTo(c.random, c.faults.Delay)); err != nil {
 					return err
@@ -147,7 +153,7 @@ func (p *Process) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Rec
 			return nil
 		}
 		var err error
-		records, err = p.bus.inner.Load(ctx, keys)
+		records, err = p.bus.inner.Load(ctx, keys, driver.Fresh)
 		now := time.Now()
 		for i := range records {
 			p.bus.tell(&records[i], now)
@@ -160,19 +166,19 @@ func (p *Process) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Rec
 	return records, nil
 }
 
-// CompareAndSwap implements holdfast.Store.
-func (p *Process) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+// CompareAndSwap implements driver.Store.
+func (p *Process) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	kind, keys := "beat", keysOf(writes)
 	for _, w := range writes {
 		if err := w.Check(); err != nil {
 			return nil, fmt.Errorf("storetest: compare and swap: %w", err)
 		}
-		if w.Key.Space != holdfast.Sessions {
+		if w.Key.Space != driver.Sessions {
 			kind = "swap"
 		}
 	}
 	c := p.begin(ctx, kind, all(keys))
-	var outcomes []holdfast.Outcome
+	var outcomes []driver.Outcome
 	err := c.run(func() (err error) {
 		p.bus.told(keys, true)
 		outcomes, err = c.write(writes)
@@ -193,8 +199,8 @@ func (p *Process) CompareAndSwap(ctx context.Context, writes []holdfast.Write) (
 	return outcomes, nil
 }
 
-// Keys implements holdfast.Store.
-func (p *Process) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+// Keys implements driver.Store.
+func (p *Process) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
 	c := p.begin(ctx, "keys", func() string { return fmt.Sprintf("%s after %q", space, after) })
 	var names []string
 	err := c.run(func() (err error) {
@@ -208,18 +214,14 @@ func (p *Process) Keys(ctx context.Context, space holdfast.Space, after string, 
 	return names, nil
 }
 
-// Sweep implements holdfast.Sweeper. It makes all that was written durable.
+// Sweep implements driver.Store. It makes all that was written durable.
 func (p *Process) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
-	s, ok := p.bus.inner.(holdfast.Sweeper)
-	if !ok {
-		return 0, fmt.Errorf("storetest: sweep of a store that has none")
-	}
 	c := p.begin(ctx, "sweep", idle.String)
 	err = c.run(func() (err error) {
 		p.bus.catchUp()
 		p.bus.applying.Lock()
 		defer p.bus.applying.Unlock()
-		removed, err = s.Sweep(ctx, idle)
+		removed, err = p.bus.inner.Sweep(ctx, idle)
 		p.bus.mu.Lock()
 		defer p.bus.mu.Unlock()
 		clear(p.bus.undo)
@@ -274,7 +276,7 @@ func (c *call) chance(p float64) bool { return c.random.Float64() < p }
 
 // run takes the call to the store and its answer back. do is the store's part;
 // writes are what may still be applied when the call fails on its way there.
-func (c *call) run(do func() error, writes []holdfast.Write) error {
+func (c *call) run(do func() error, writes []driver.Write) error {
 	var (
 		f         = c.faults
 		there     = upTo(c.random, f.Delay)
@@ -346,7 +348,7 @@ func lateBy(f Faults) time.Duration {
 }
 
 // write is the store's part of CompareAndSwap.
-func (c *call) write(writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (c *call) write(writes []driver.Write) ([]driver.Outcome, error) {
 	var (
 		b       = c.p.bus
 		partial = c.chance(c.faults.Partial) && len(writes) > 1
@@ -356,7 +358,7 @@ func (c *call) write(writes []holdfast.Write) ([]holdfast.Outcome, error) {
 		return b.apply(c.ctx, writes)
 	}
 
-	outcomes := make([]holdfast.Outcome, len(writes))
+	outcomes := make([]driver.Outcome, len(writes))
 	var missed []int
 	for _, i := range c.random.Perm(len(writes)) {
 		wait, lateBy, luck := upTo(c.random, c.faults.Delay), upTo(c.random, lateBy(c.faults)), c.random.IntN(3)
@@ -390,7 +392,7 @@ func (c *call) write(writes []holdfast.Write) ([]holdfast.Outcome, error) {
 
 // unknown is err as a call of writes tells it: some stores say that they are
 // busy.
-func (c *call) unknown(writes []holdfast.Write, err error) error {
+func (c *call) unknown(writes []driver.Write, err error) error {
 	if len(writes) > 0 && c.faults.Busy > 0 && c.chance(c.faults.Busy) {
 		return fmt.Errorf("%w: %w", holdfast.ErrBusy, err)
 	}
@@ -514,7 +516,7 @@ func (c *call) sleep(d time.Duration) error {
 }
 
 // all describes keys, as they are now.
-func all(keys []holdfast.Key) func() string {
+func all(keys []driver.Key) func() string {
 	switch len(keys) {
 	case 0:
 		return func() string { return "nothing" }

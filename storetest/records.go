@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // recordCases are about one record and one writer.
@@ -17,7 +17,7 @@ var recordCases = []testCase{
 		name: "absent",
 		rule: "a key that was never written has Version 0 and the zero Value",
 		run: func(h *harness) {
-			h.same("a key that was never written", h.load(name("a")), holdfast.Record{})
+			h.same("a key that was never written", h.load(name("a")), driver.Record{})
 		},
 	},
 	{
@@ -25,18 +25,18 @@ var recordCases = []testCase{
 		rule: "IfEmpty wins whatever the version, if the key holds nothing",
 		run: func(h *harness) {
 			k := name("a")
-			first := h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")})
-			h.same("what was written", h.load(k), holdfast.Record{Version: first.Version, Value: []byte("1")})
+			first := h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1")})
+			h.same("what was written", h.load(k), driver.Record{Version: first.Version, Value: []byte("1")})
 			h.same("what a write that won was told", first, h.load(k))
 
-			lost := h.lose(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("2")})
+			lost := h.lose(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("2")})
 			h.same("what IfEmpty lost to", lost, first)
 			h.same("the key after a write that lost", h.load(k), first)
 
-			empty := h.win(holdfast.Write{Key: k, Old: first.Version})
-			h.same("an emptied key", h.load(k), holdfast.Record{Version: empty.Version})
-			again := h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("3")})
-			h.same("the key taken again", h.load(k), holdfast.Record{Version: again.Version, Value: []byte("3")})
+			empty := h.win(driver.Write{Key: k, Old: first.Version})
+			h.same("an emptied key", h.load(k), driver.Record{Version: empty.Version})
+			again := h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("3")})
+			h.same("the key taken again", h.load(k), driver.Record{Version: again.Version, Value: []byte("3")})
 			if !(0 < first.Version && first.Version < empty.Version && empty.Version < again.Version) {
 				h.Errorf("versions are %d, %d, %d and must grow", first.Version, empty.Version, again.Version)
 			}
@@ -47,16 +47,16 @@ var recordCases = []testCase{
 		rule: "a write that leaves a key empty is a write: it wins by the same rules and has a version",
 		run: func(h *harness) {
 			k := name("a")
-			first := h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty})
+			first := h.win(driver.Write{Key: k, Old: driver.IfEmpty})
 			if first.Version <= 0 {
 				h.Errorf("version is %d and must be positive", first.Version)
 			}
-			second := h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte{}})
-			third := h.win(holdfast.Write{Key: k, Old: second.Version})
+			second := h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte{}})
+			third := h.win(driver.Write{Key: k, Old: second.Version})
 			if !(first.Version < second.Version && second.Version < third.Version) {
 				h.Errorf("versions are %d, %d, %d and must grow", first.Version, second.Version, third.Version)
 			}
-			h.same("the key", h.load(k), holdfast.Record{Version: third.Version})
+			h.same("the key", h.load(k), driver.Record{Version: third.Version})
 		},
 	},
 	{
@@ -65,20 +65,20 @@ var recordCases = []testCase{
 		run: func(h *harness) {
 			k := name("a")
 			first := h.put(k, "1")
-			second := h.win(holdfast.Write{Key: k, Old: first.Version, Value: []byte("2")})
+			second := h.win(driver.Write{Key: k, Old: first.Version, Value: []byte("2")})
 			h.same("what a write that won was told", second, h.load(k))
 			for _, old := range []int64{first.Version, second.Version + 1, second.Version - 1, 1, -2, -second.Version, 1<<63 - 1, -1 << 63} {
 				if old == second.Version {
 					continue
 				}
-				lost := h.lose(holdfast.Write{Key: k, Old: old, Value: []byte("3")})
+				lost := h.lose(driver.Write{Key: k, Old: old, Value: []byte("3")})
 				h.same("what a write lost to", lost, second)
 			}
 			h.same("the key after writes that lost", h.load(k), second)
 
-			empty := h.win(holdfast.Write{Key: k, Old: second.Version})
-			h.same("what a write to an emptied key lost to", h.lose(holdfast.Write{Key: k, Old: second.Version, Value: []byte("4")}), empty)
-			third := h.win(holdfast.Write{Key: k, Old: empty.Version, Value: []byte("5")})
+			empty := h.win(driver.Write{Key: k, Old: second.Version})
+			h.same("what a write to an emptied key lost to", h.lose(driver.Write{Key: k, Old: second.Version, Value: []byte("4")}), empty)
+			third := h.win(driver.Write{Key: k, Old: empty.Version, Value: []byte("5")})
 			h.same("a key written after the version that emptied it", h.load(k), third)
 		},
 	},
@@ -87,15 +87,15 @@ var recordCases = []testCase{
 		rule: "Old 0 never wins: a key without a version is written with IfEmpty",
 		run: func(h *harness) {
 			k := name("a")
-			h.same("what Old 0 lost to on an absent key", h.lose(holdfast.Write{Key: k, Value: []byte("1")}), holdfast.Record{})
-			h.lose(holdfast.Write{Key: k})
-			h.same("the absent key", h.load(k), holdfast.Record{})
-			h.same("what another Old lost to on an absent key", h.lose(holdfast.Write{Key: k, Old: 1, Value: []byte("1")}), holdfast.Record{})
+			h.same("what Old 0 lost to on an absent key", h.lose(driver.Write{Key: k, Value: []byte("1")}), driver.Record{})
+			h.lose(driver.Write{Key: k})
+			h.same("the absent key", h.load(k), driver.Record{})
+			h.same("what another Old lost to on an absent key", h.lose(driver.Write{Key: k, Old: 1, Value: []byte("1")}), driver.Record{})
 
 			held := h.put(k, "1")
-			h.same("what Old 0 lost to", h.lose(holdfast.Write{Key: k, Value: []byte("2")}), held)
-			empty := h.win(holdfast.Write{Key: k, Old: held.Version})
-			h.same("what Old 0 lost to on an emptied key", h.lose(holdfast.Write{Key: k, Value: []byte("2")}), empty)
+			h.same("what Old 0 lost to", h.lose(driver.Write{Key: k, Value: []byte("2")}), held)
+			empty := h.win(driver.Write{Key: k, Old: held.Version})
+			h.same("what Old 0 lost to on an emptied key", h.lose(driver.Write{Key: k, Value: []byte("2")}), empty)
 		},
 	},
 	{
@@ -106,21 +106,21 @@ var recordCases = []testCase{
 			for i := range all {
 				all[i] = byte(i)
 			}
-			random := make([]byte, holdfast.MaxValue)
+			random := make([]byte, driver.MaxValue)
 			for i := range random {
 				random[i] = byte(i * i >> 7)
 			}
 			k := name("a")
 			for _, value := range [][]byte{
 				{0}, {' '}, []byte("' ' "), []byte(" a "), []byte("{}"), []byte("null"), []byte("\r\n"), {0xff, 0xfe}, {0, 0, 0},
-				all, bytes.Repeat(all, 40), bytes.Repeat([]byte{0}, holdfast.MaxValue), random,
+				all, bytes.Repeat(all, 40), bytes.Repeat([]byte{0}, driver.MaxValue), random,
 			} {
 				won := h.put(k, string(value))
 				if !bytes.Equal(won.Value, value) {
 					h.Fatalf("a write of %d bytes won with %d other bytes", len(value), len(won.Value))
 				}
 				h.same("the key", h.load(k), won)
-				h.same("what a write lost to", h.lose(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("b")}), won)
+				h.same("what a write lost to", h.lose(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("b")}), won)
 			}
 		},
 	},
@@ -128,13 +128,13 @@ var recordCases = []testCase{
 		name: "value too large",
 		rule: "a value of more than MaxValue bytes is refused with an error, and nothing of the call is written",
 		run: func(h *harness) {
-			large := holdfast.Write{Key: name("b"), Old: holdfast.IfEmpty, Value: make([]byte, holdfast.MaxValue+1)}
-			small := holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1")}
+			large := driver.Write{Key: name("b"), Old: driver.IfEmpty, Value: make([]byte, driver.MaxValue+1)}
+			small := driver.Write{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1")}
 			h.refused(large)
 			h.refused(small, large)
 			h.refused(large, small)
 			for _, r := range h.loadAll(large.Key, small.Key) {
-				h.same("a key of a refused call", r, holdfast.Record{})
+				h.same("a key of a refused call", r, driver.Record{})
 			}
 		},
 	},
@@ -143,14 +143,14 @@ var recordCases = []testCase{
 		rule: "the caller's bytes stay the caller's",
 		run: func(h *harness) {
 			k, value := name("a"), []byte("1")
-			won := h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: value})
+			won := h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: value})
 			if string(value) != "1" {
 				h.Errorf("the store changed the caller's value to %q", value)
 			}
 			value[0] = 'x'
 			won.Value[0] = 'y'
 			h.load(k).Value[0] = 'z'
-			h.lose(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("2")}).Value[0] = 'u'
+			h.lose(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("2")}).Value[0] = 'u'
 			if got := string(h.load(k).Value); got != "1" {
 				h.Errorf("the key holds %q, want %q", got, "1")
 			}
@@ -161,15 +161,15 @@ var recordCases = []testCase{
 		rule: "Lazy changes only what a crash may take back",
 		run: func(h *harness) {
 			k := name("a")
-			first := h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1"), Lazy: true})
+			first := h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Lazy: true})
 			h.same("the key", h.load(k), first)
-			h.same("what a write lost to", h.lose(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("2"), Lazy: true}), first)
-			second := h.win(holdfast.Write{Key: k, Old: first.Version, Value: []byte("2")})
-			third := h.win(holdfast.Write{Key: k, Old: second.Version, Lazy: true})
-			h.same("the key", h.load(k), holdfast.Record{Version: third.Version})
+			h.same("what a write lost to", h.lose(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("2"), Lazy: true}), first)
+			second := h.win(driver.Write{Key: k, Old: first.Version, Value: []byte("2")})
+			third := h.win(driver.Write{Key: k, Old: second.Version, Lazy: true})
+			h.same("the key", h.load(k), driver.Record{Version: third.Version})
 			mixed := h.swapAll(
-				holdfast.Write{Key: k, Old: third.Version, Value: []byte("3")},
-				holdfast.Write{Key: name("b"), Old: holdfast.IfEmpty, Value: []byte("4"), Lazy: true},
+				driver.Write{Key: k, Old: third.Version, Value: []byte("3")},
+				driver.Write{Key: name("b"), Old: driver.IfEmpty, Value: []byte("4"), Lazy: true},
 			)
 			for i, r := range h.loadAll(k, name("b")) {
 				h.same("a key of a batch with lazy and other writes", r, mixed[i].Record)
@@ -192,13 +192,13 @@ func age(h *harness) {
 	k := name("a")
 	won := h.put(k, "1")
 	clock := won.Age >= 0
-	check := func(what string, r holdfast.Record) {
+	check := func(what string, r driver.Record) {
 		h.Helper()
 		if (r.Age >= 0) != clock {
 			h.Fatalf("%s is %v old after an age of %v: the store has a clock or has none", what, r.Age, won.Age)
 		}
 	}
-	young := func(what string, r holdfast.Record) {
+	young := func(what string, r driver.Record) {
 		h.Helper()
 		check(what, r)
 		if r.Age > 10*time.Second {
@@ -207,7 +207,7 @@ func age(h *harness) {
 	}
 	young("a write that won", won)
 	young("a record", h.load(k))
-	young("what a write lost to", h.lose(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("2")}))
+	young("what a write lost to", h.lose(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("2")}))
 	if !clock {
 		return
 	}
@@ -237,16 +237,16 @@ func age(h *harness) {
 		h.Fatalf("%s does not age", what)
 	}
 	grow("a record")
-	lost := h.lose(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("2")})
+	lost := h.lose(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("2")})
 	if lost.Age < 10*time.Millisecond {
 		h.Errorf("what a write lost to is %v old, want at least the age that a Load showed before", lost.Age)
 	}
-	young("an emptied key", h.win(holdfast.Write{Key: k, Old: won.Version}))
+	young("an emptied key", h.win(driver.Write{Key: k, Old: won.Version}))
 	grow("an emptied key")
 
 	// Every write makes the record young again.
 	before := h.load(k)
-	after := h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("3")})
+	after := h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("3")})
 	young("a record written again", after)
 	if before.Age > 5*time.Second && after.Age >= before.Age {
 		h.Errorf("a record of %v is %v old after a write", before.Age, after.Age)
@@ -257,17 +257,17 @@ func reported(h *harness) {
 	stores := h.both()
 	const writers, rounds = 4, 25
 	type report struct {
-		key    holdfast.Key
-		record holdfast.Record
+		key    driver.Key
+		record driver.Record
 	}
 	reports := make(chan report)
 	errs := make(chan error, writers)
 	var wg sync.WaitGroup
 	for i := range writers {
 		wg.Go(func() {
-			k, old := name("writer %d", i), holdfast.IfEmpty
+			k, old := name("writer %d", i), driver.IfEmpty
 			for n := range rounds {
-				outcomes, err := swap(h.ctx, stores[i%len(stores)], holdfast.Write{Key: k, Old: old, Value: fmt.Append(nil, n), Lazy: n%2 == 0})
+				outcomes, err := swap(h.ctx, stores[i%len(stores)], driver.Write{Key: k, Old: old, Value: fmt.Append(nil, n), Lazy: n%2 == 0})
 				if err == nil && !outcomes[0].Won {
 					err = errors.New("a write with no rival lost")
 				}
@@ -302,7 +302,7 @@ func reported(h *harness) {
 }
 
 // refused does a call that has to fail.
-func (h *harness) refused(writes ...holdfast.Write) {
+func (h *harness) refused(writes ...driver.Write) {
 	h.Helper()
 	if _, err := h.store.CompareAndSwap(h.ctx, writes); err == nil {
 		h.Fatalf("a call that is not allowed was answered")

@@ -1,4 +1,4 @@
-// Package storetest is the contract of a holdfast.Store as tests. Run is what
+// Package storetest is the contract of a driver.Store as tests. Run is what
 // a store's own test calls; Bench measures one; Bus stands between a store and
 // simulated processes and does to them what networks and crashes do.
 package storetest
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
@@ -20,7 +21,7 @@ import (
 // as another process would. Then all races of Run are between both. What
 // Reopen returns is a Watcher, a Sweeper and a Glancer if the first is.
 type Reopener interface {
-	Reopen(t *testing.T) holdfast.Store
+	Reopen(t *testing.T) driver.Store
 }
 
 // Run tests a store against the contract, each sentence of it a subtest; one
@@ -29,7 +30,7 @@ type Reopener interface {
 // opens with t.Cleanup. A Watcher, Sweeper, Glancer or Reopener is tested as such.
 //
 // Run finds most faults only under the race detector, and never all of them.
-func Run(t *testing.T, open func(t *testing.T) holdfast.Store) {
+func Run(t *testing.T, open func(t *testing.T) driver.Store) {
 	for _, group := range [][]testCase{recordCases, versionCases, raceCases, batchCases, keyCases, failureCases, glanceCases, sweepCases, watchCases, handleCases} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
@@ -45,13 +46,13 @@ type testCase struct {
 	name string
 	rule string
 	run  func(h *harness)
-	need func(holdfast.Store) bool // nil: every store
+	need func(driver.Store) bool // nil: every store
 }
 
 // patience bounds a case; a store that needs it is too slow or stuck.
 func patience() time.Duration { return busy.Times(2 * time.Minute) }
 
-func (c testCase) test(t *testing.T, s holdfast.Store) {
+func (c testCase) test(t *testing.T, s driver.Store) {
 	if c.need != nil && !c.need(s) {
 		t.Skip("the store does not promise this")
 	}
@@ -70,15 +71,15 @@ func (c testCase) test(t *testing.T, s holdfast.Store) {
 type harness struct {
 	*testing.T
 	ctx   context.Context
-	store holdfast.Store
+	store driver.Store
 
-	handles []holdfast.Store
+	handles []driver.Store
 }
 
 // both returns the store, and a second handle on it where there can be one.
-func (h *harness) both() []holdfast.Store {
+func (h *harness) both() []driver.Store {
 	if h.handles == nil {
-		h.handles = []holdfast.Store{h.store}
+		h.handles = []driver.Store{h.store}
 		if r, ok := h.store.(Reopener); ok {
 			h.handles = append(h.handles, r.Reopen(h.T))
 		}
@@ -86,12 +87,12 @@ func (h *harness) both() []holdfast.Store {
 	return h.handles
 }
 
-func (h *harness) load(k holdfast.Key) holdfast.Record {
+func (h *harness) load(k driver.Key) driver.Record {
 	h.Helper()
 	return h.loadAll(k)[0]
 }
 
-func (h *harness) loadAll(keys ...holdfast.Key) []holdfast.Record {
+func (h *harness) loadAll(keys ...driver.Key) []driver.Record {
 	h.Helper()
 	records, err := load(h.ctx, h.store, keys...)
 	if err != nil {
@@ -100,12 +101,12 @@ func (h *harness) loadAll(keys ...holdfast.Key) []holdfast.Record {
 	return records
 }
 
-func (h *harness) swap(w holdfast.Write) holdfast.Outcome {
+func (h *harness) swap(w driver.Write) driver.Outcome {
 	h.Helper()
 	return h.swapAll(w)[0]
 }
 
-func (h *harness) swapAll(writes ...holdfast.Write) []holdfast.Outcome {
+func (h *harness) swapAll(writes ...driver.Write) []driver.Outcome {
 	h.Helper()
 	outcomes, err := swap(h.ctx, h.store, writes...)
 	if err != nil {
@@ -115,17 +116,17 @@ func (h *harness) swapAll(writes ...holdfast.Write) []holdfast.Outcome {
 }
 
 // put makes a key hold value, whatever it held, and returns its record.
-func (h *harness) put(k holdfast.Key, value string) holdfast.Record {
+func (h *harness) put(k driver.Key, value string) driver.Record {
 	h.Helper()
 	old := h.load(k).Version
 	if old == 0 {
-		old = holdfast.IfEmpty
+		old = driver.IfEmpty
 	}
-	return h.win(holdfast.Write{Key: k, Old: old, Value: []byte(value)})
+	return h.win(driver.Write{Key: k, Old: old, Value: []byte(value)})
 }
 
 // win does a write that has to win, and returns the record.
-func (h *harness) win(w holdfast.Write) holdfast.Record {
+func (h *harness) win(w driver.Write) driver.Record {
 	h.Helper()
 	o := h.swap(w)
 	if !o.Won {
@@ -135,7 +136,7 @@ func (h *harness) win(w holdfast.Write) holdfast.Record {
 }
 
 // lose does a write that has to lose, and returns what it lost to.
-func (h *harness) lose(w holdfast.Write) holdfast.Record {
+func (h *harness) lose(w driver.Write) driver.Record {
 	h.Helper()
 	o := h.swap(w)
 	if o.Won {
@@ -145,7 +146,7 @@ func (h *harness) lose(w holdfast.Write) holdfast.Record {
 }
 
 // same compares version and value.
-func (h *harness) same(what string, got, want holdfast.Record) {
+func (h *harness) same(what string, got, want driver.Record) {
 	h.Helper()
 	if got.Version != want.Version || !bytes.Equal(got.Value, want.Value) {
 		h.Fatalf("%s is %s, want %s", what, show(got), show(want))
@@ -174,8 +175,8 @@ func (h *harness) each(n int, fn func(i int) error) {
 	}
 }
 
-func load(ctx context.Context, s holdfast.Store, keys ...holdfast.Key) ([]holdfast.Record, error) {
-	records, err := s.Load(ctx, keys)
+func load(ctx context.Context, s driver.Store, keys ...driver.Key) ([]driver.Record, error) {
+	records, err := s.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return nil, fmt.Errorf("load: %w", err)
 	}
@@ -187,7 +188,7 @@ func load(ctx context.Context, s holdfast.Store, keys ...holdfast.Key) ([]holdfa
 
 // swap is for writes without rivals: of one that the store was too busy to know
 // of, what stands tells.
-func swap(ctx context.Context, s holdfast.Store, writes ...holdfast.Write) ([]holdfast.Outcome, error) {
+func swap(ctx context.Context, s driver.Store, writes ...driver.Write) ([]driver.Outcome, error) {
 	outcomes, err := contend(ctx, s, writes...)
 	if err != nil {
 		return nil, err
@@ -207,20 +208,20 @@ func swap(ctx context.Context, s holdfast.Store, writes ...holdfast.Write) ([]ho
 
 // resolve looks for what became of a write without rivals, and repeats it if
 // nothing has yet.
-func resolve(ctx context.Context, s holdfast.Store, w holdfast.Write) (holdfast.Outcome, error) {
+func resolve(ctx context.Context, s driver.Store, w driver.Write) (driver.Outcome, error) {
 	records, err := load(ctx, s, w.Key)
 	if err != nil {
-		return holdfast.Outcome{}, err
+		return driver.Outcome{}, err
 	}
 	now := records[0]
 	switch {
-	case w.Old == holdfast.IfEmpty && now.Version != 0 && (len(now.Value) > 0 || len(w.Value) == 0),
-		w.Old != holdfast.IfEmpty && now.Version != w.Old:
-		return holdfast.Outcome{Won: bytes.Equal(now.Value, w.Value), Record: now}, nil
+	case w.Old == driver.IfEmpty && now.Version != 0 && (len(now.Value) > 0 || len(w.Value) == 0),
+		w.Old != driver.IfEmpty && now.Version != w.Old:
+		return driver.Outcome{Won: bytes.Equal(now.Value, w.Value), Record: now}, nil
 	}
 	outcomes, err := contend(ctx, s, w)
 	if err != nil {
-		return holdfast.Outcome{}, err
+		return driver.Outcome{}, err
 	}
 	return outcomes[0], nil
 }
@@ -228,10 +229,10 @@ func resolve(ctx context.Context, s holdfast.Store, w holdfast.Write) (holdfast.
 // contend is for writes with rivals: of each the store may say that it is too
 // busy to know, in the Err of its outcome. It is never too busy for all of them,
 // for ever.
-func contend(ctx context.Context, s holdfast.Store, writes ...holdfast.Write) ([]holdfast.Outcome, error) {
+func contend(ctx context.Context, s driver.Store, writes ...driver.Write) ([]driver.Outcome, error) {
 	outcomes, err := s.CompareAndSwap(ctx, writes)
 	if errors.Is(err, holdfast.ErrBusy) {
-		outcomes = make([]holdfast.Outcome, len(writes))
+		outcomes = make([]driver.Outcome, len(writes))
 		for i := range outcomes {
 			outcomes[i].Err = err
 		}
@@ -251,7 +252,7 @@ func contend(ctx context.Context, s holdfast.Store, writes ...holdfast.Write) ([
 // settle makes sure that a key has moved on when some of its rivals do not know
 // what became of their writes: it has, or does by one write more. It returns
 // what the key holds, and does nothing if all know.
-func (h *harness) settle(outcomes []holdfast.Outcome, w holdfast.Write) (now holdfast.Record, unsure bool) {
+func (h *harness) settle(outcomes []driver.Outcome, w driver.Write) (now driver.Record, unsure bool) {
 	h.Helper()
 	for _, o := range outcomes {
 		unsure = unsure || o.Err != nil
@@ -267,18 +268,18 @@ func (h *harness) settle(outcomes []holdfast.Outcome, w holdfast.Write) (now hol
 }
 
 // name returns a key of the user's names.
-func name(format string, args ...any) holdfast.Key {
-	return holdfast.Key{Space: holdfast.Names, Name: fmt.Sprintf(format, args...)}
+func name(format string, args ...any) driver.Key {
+	return driver.Key{Space: driver.Names, Name: fmt.Sprintf(format, args...)}
 }
 
-func describe(k holdfast.Key) string {
+func describe(k driver.Key) string {
 	if len(k.Name) > 40 {
 		return fmt.Sprintf("%s %q… (%d bytes)", k.Space, k.Name[:40], len(k.Name))
 	}
 	return fmt.Sprintf("%s %q", k.Space, k.Name)
 }
 
-func show(r holdfast.Record) string {
+func show(r driver.Record) string {
 	if len(r.Value) > 40 {
 		return fmt.Sprintf("version %d with %q… (%d bytes)", r.Version, r.Value[:40], len(r.Value))
 	}

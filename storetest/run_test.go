@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
@@ -23,26 +24,26 @@ var brokenStores = map[string]struct {
 	spoil func(*broken)
 }{
 	"zero is absent": {"zero", func(s *broken) {
-		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+		s.swap = func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 			writes = slices.Clone(writes)
 			for i := range writes {
 				if writes[i].Old == 0 {
-					writes[i].Old = holdfast.IfEmpty
+					writes[i].Old = driver.IfEmpty
 				}
 			}
 			return s.Store.CompareAndSwap(ctx, writes)
 		}
 	}},
 	"check then act": {"race to follow", func(s *broken) {
-		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+		s.swap = func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 			w := writes[0]
-			before, err := s.Store.Load(ctx, []holdfast.Key{w.Key})
+			before, err := s.Store.Load(ctx, []driver.Key{w.Key}, driver.Fresh)
 			if err != nil || len(writes) > 1 || before[0].Version != w.Old || w.Old <= 0 {
 				return s.Store.CompareAndSwap(ctx, writes)
 			}
 			for {
 				time.Sleep(time.Millisecond)
-				o, err := s.Store.CompareAndSwap(ctx, []holdfast.Write{w})
+				o, err := s.Store.CompareAndSwap(ctx, []driver.Write{w})
 				if err != nil || o[0].Won {
 					return o, err
 				}
@@ -51,26 +52,26 @@ var brokenStores = map[string]struct {
 		}
 	}},
 	"losers are told nothing": {"take", func(s *broken) {
-		s.answer = func(o []holdfast.Outcome) {
+		s.answer = func(o []driver.Outcome) {
 			for i := range o {
 				if !o[i].Won {
-					o[i].Record = holdfast.Record{}
+					o[i].Record = driver.Record{}
 				}
 			}
 		}
 	}},
 	"a delete forgets the version": {"versions are kept", func(s *broken) {
-		s.read = func(r []holdfast.Record) {
+		s.read = func(r []driver.Record) {
 			for i := range r {
 				if len(r[i].Value) == 0 {
-					r[i] = holdfast.Record{}
+					r[i] = driver.Record{}
 				}
 			}
 		}
 	}},
 	"a batch stops at the first loss": {"batch", func(s *broken) {
-		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-			all := make([]holdfast.Outcome, len(writes))
+		s.swap = func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+			all := make([]driver.Outcome, len(writes))
 			for i := range writes {
 				o, err := s.Store.CompareAndSwap(ctx, writes[i:i+1])
 				if err != nil {
@@ -84,10 +85,10 @@ var brokenStores = map[string]struct {
 		}
 	}},
 	"batches do not compare versions": {"batch after old versions", func(s *broken) {
-		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+		s.swap = func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 			writes = slices.Clone(writes)
 			for i, w := range writes {
-				r, err := s.Store.Load(ctx, []holdfast.Key{w.Key})
+				r, err := s.Store.Load(ctx, []driver.Key{w.Key}, driver.Fresh)
 				if err != nil {
 					return nil, err
 				}
@@ -99,25 +100,25 @@ var brokenStores = map[string]struct {
 		}
 	}},
 	"outcomes are in the order of keys": {"big batch", func(s *broken) {
-		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+		s.swap = func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 			writes = slices.Clone(writes)
-			slices.SortFunc(writes, func(a, b holdfast.Write) int { return strings.Compare(a.Key.Name, b.Key.Name) })
+			slices.SortFunc(writes, func(a, b driver.Write) int { return strings.Compare(a.Key.Name, b.Key.Name) })
 			return s.Store.CompareAndSwap(ctx, writes)
 		}
 	}},
 	"lazy writes are seen later": {"lazy", func(s *broken) {
-		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+		s.swap = func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 			if !writes[0].Lazy {
 				return s.Store.CompareAndSwap(ctx, writes)
 			}
-			return []holdfast.Outcome{{Won: true, Record: holdfast.Record{Version: time.Now().UnixMicro(), Value: writes[0].Value}}}, nil
+			return []driver.Outcome{{Won: true, Record: driver.Record{Version: time.Now().UnixMicro(), Value: writes[0].Value}}}, nil
 		}
 	}},
 	"long values are cut": {"value too large", func(s *broken) {
-		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+		s.swap = func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 			writes = slices.Clone(writes)
 			for i, w := range writes {
-				writes[i].Value = w.Value[:min(len(w.Value), holdfast.MaxValue)]
+				writes[i].Value = w.Value[:min(len(w.Value), driver.MaxValue)]
 			}
 			return s.Store.CompareAndSwap(ctx, writes)
 		}
@@ -132,38 +133,38 @@ var brokenStores = map[string]struct {
 		}
 	}},
 	"ages are in the wrong unit": {"age", func(s *broken) {
-		s.read = func(r []holdfast.Record) {
+		s.read = func(r []driver.Record) {
 			for i := range r {
 				r[i].Age *= 1000
 			}
 		}
 	}},
 	"ages stand still": {"age", func(s *broken) {
-		s.read = func(r []holdfast.Record) {
+		s.read = func(r []driver.Record) {
 			for i := range r {
 				r[i].Age = 0
 			}
 		}
 	}},
 	"only some answers have ages": {"age", func(s *broken) {
-		s.answer = func(o []holdfast.Outcome) {
+		s.answer = func(o []driver.Outcome) {
 			for i := range o {
 				o[i].Record.Age = -1
 			}
 		}
 	}},
-	"hints name another space": {"watch", func(s *broken) { s.hint = func(k holdfast.Key) holdfast.Key { k.Space = holdfast.Audits; return k } }},
+	"hints name another space": {"watch", func(s *broken) { s.hint = func(k driver.Key) driver.Key { k.Space = driver.Audits; return k } }},
 	"hints are cut": {"watch strange keys", func(s *broken) {
-		s.hint = func(k holdfast.Key) holdfast.Key { k.Name = k.Name[:min(len(k.Name), 200)]; return k }
+		s.hint = func(k driver.Key) driver.Key { k.Name = k.Name[:min(len(k.Name), 200)]; return k }
 	}},
 	"a done context is not seen": {"cancelled before", func(s *broken) {
-		s.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+		s.swap = func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 			return s.Store.CompareAndSwap(context.WithoutCancel(ctx), writes)
 		}
 	}},
 	"glances show what was never written": {"glance at what was", func(s *broken) {
-		s.glance = func(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-			r, err := s.Load(ctx, keys)
+		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+			r, err := s.Load(ctx, keys, driver.Fresh)
 			for i := range r {
 				r[i].Version++ // a write that may still lose
 			}
@@ -171,12 +172,12 @@ var brokenStores = map[string]struct {
 		}
 	}},
 	"glances stand still": {"glance catches up", func(s *broken) {
-		seen := make(map[holdfast.Key]holdfast.Record)
+		seen := make(map[driver.Key]driver.Record)
 		var mu sync.Mutex
-		s.glance = func(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			r, err := s.Load(ctx, keys)
+			r, err := s.Load(ctx, keys, driver.Fresh)
 			for i := range r {
 				if first, ok := seen[keys[i]]; ok {
 					r[i] = first
@@ -187,15 +188,15 @@ var brokenStores = map[string]struct {
 		}
 	}},
 	"glances are in the order of keys": {"glance", func(s *broken) {
-		s.glance = func(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 			keys = slices.Clone(keys)
-			slices.SortFunc(keys, func(a, b holdfast.Key) int { return strings.Compare(a.Name, b.Name) })
-			return s.Load(ctx, keys)
+			slices.SortFunc(keys, func(a, b driver.Key) int { return strings.Compare(a.Name, b.Name) })
+			return s.Load(ctx, keys, driver.Fresh)
 		}
 	}},
 	"glances have no age": {"glance age", func(s *broken) {
-		s.glance = func(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-			r, err := s.Load(ctx, keys)
+		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+			r, err := s.Load(ctx, keys, driver.Fresh)
 			for i := range r {
 				r[i].Age = -1
 			}
@@ -203,12 +204,12 @@ var brokenStores = map[string]struct {
 		}
 	}},
 	"a glance with a done context is answered": {"glance cancelled", func(s *broken) {
-		s.glance = func(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-			return s.Load(context.WithoutCancel(ctx), keys)
+		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+			return s.Load(context.WithoutCancel(ctx), keys, driver.Fresh)
 		}
 	}},
 	"single writes have an error of their own": {"take", func(s *broken) {
-		s.answer = func(o []holdfast.Outcome) {
+		s.answer = func(o []driver.Outcome) {
 			if len(o) == 1 && !o[0].Won {
 				o[0].Err = holdfast.ErrBusy
 			}
@@ -220,25 +221,19 @@ var brokenStores = map[string]struct {
 // broken is a store whose methods can be bent; a nil func bends nothing.
 type broken struct {
 	*memory.Store
-	swap   func(context.Context, []holdfast.Write) ([]holdfast.Outcome, error)
-	answer func([]holdfast.Outcome)
-	read   func([]holdfast.Record)
+	swap   func(context.Context, []driver.Write) ([]driver.Outcome, error)
+	answer func([]driver.Outcome)
+	read   func([]driver.Record)
 	rename func(string) string
 	list   func([]string)
-	hint   func(holdfast.Key) holdfast.Key
+	hint   func(driver.Key) driver.Key
 	idle   func(time.Duration) time.Duration
-	glance func(context.Context, []holdfast.Key) ([]holdfast.Record, error)
+	glance func(context.Context, []driver.Key) ([]driver.Record, error)
 }
 
-// Glance implements holdfast.Glancer.
-func (s *broken) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	if s.glance != nil {
-		return s.glance(ctx, keys)
-	}
-	return s.Load(ctx, keys)
-}
+func (s *broken) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
 
-func (s *broken) key(k holdfast.Key) holdfast.Key {
+func (s *broken) key(k driver.Key) driver.Key {
 	if s.rename != nil && k.Check() == nil {
 		k.Name = s.rename(k.Name)
 		k.Name = k.Name[:min(len(k.Name), 255)]
@@ -246,23 +241,26 @@ func (s *broken) key(k holdfast.Key) holdfast.Key {
 	return k
 }
 
-func (s *broken) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+func (s *broken) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if how == driver.Stale && s.glance != nil {
+		return s.glance(ctx, keys)
+	}
 	keys = slices.Clone(keys)
 	for i := range keys {
 		keys[i] = s.key(keys[i])
 	}
-	records, err := s.Store.Load(ctx, keys)
+	records, err := s.Store.Load(ctx, keys, how)
 	if s.read != nil {
 		s.read(records)
 	}
 	return records, err
 }
 
-func (s *broken) CompareAndSwap(ctx context.Context, writes []holdfast.Write) (outcomes []holdfast.Outcome, err error) {
+func (s *broken) CompareAndSwap(ctx context.Context, writes []driver.Write) (outcomes []driver.Outcome, err error) {
 	if s.rename != nil {
 		for _, w := range writes { // one by one: names may be the same now
 			w.Key = s.key(w.Key)
-			o, err := s.Store.CompareAndSwap(ctx, []holdfast.Write{w})
+			o, err := s.Store.CompareAndSwap(ctx, []driver.Write{w})
 			if err != nil {
 				return nil, err
 			}
@@ -281,7 +279,7 @@ func (s *broken) CompareAndSwap(ctx context.Context, writes []holdfast.Write) (o
 	return outcomes, err
 }
 
-func (s *broken) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+func (s *broken) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
 	names, err := s.Store.Keys(ctx, space, after, n)
 	if s.list != nil {
 		s.list(names)
@@ -289,8 +287,8 @@ func (s *broken) Keys(ctx context.Context, space holdfast.Space, after string, n
 	return names, err
 }
 
-func (s *broken) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
-	return s.Store.Watch(ctx, who, func(h holdfast.Hint) {
+func (s *broken) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
+	return s.Store.Watch(ctx, who, func(h driver.Hint) {
 		if s.hint != nil {
 			h.Key = s.hint(h.Key)
 		}
@@ -313,7 +311,7 @@ func TestBroken(t *testing.T) {
 		for name, b := range brokenStores {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				storetest.Run(t, func(t *testing.T) holdfast.Store {
+				storetest.Run(t, func(t *testing.T) driver.Store {
 					s := &broken{Store: memory.New()}
 					b.spoil(s)
 					return s

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // sweepCases are for stores that keep rows of keys that hold nothing.
@@ -16,17 +16,16 @@ var sweepCases = []testCase{
 	{
 		name: "sweep",
 		rule: "Sweep removes rows of keys that have held nothing for at least idle, and says how many; a key that was swept has Version 0",
-		need: sweeps,
 		run: func(h *harness) {
 			held := h.put(name("held"), "1")
-			var keys []holdfast.Key
+			var keys []driver.Key
 			for i := range 10 {
-				keys = append(keys, holdfast.Key{Space: spaces[i%len(spaces)], Name: fmt.Sprintf("%d\x00\xff", i)})
-				h.win(holdfast.Write{Key: keys[i], Old: h.put(keys[i], "1").Version})
+				keys = append(keys, driver.Key{Space: spaces[i%len(spaces)], Name: fmt.Sprintf("%d\x00\xff", i)})
+				h.win(driver.Write{Key: keys[i], Old: h.put(keys[i], "1").Version})
 			}
 			there := 0 // rows of sessions may have gone already
 			for i, r := range h.loadAll(keys...) {
-				if r.Version != 0 || keys[i].Space != holdfast.Sessions {
+				if r.Version != 0 || keys[i].Space != driver.Sessions {
 					there++
 				}
 			}
@@ -34,7 +33,7 @@ var sweepCases = []testCase{
 				h.Errorf("%d rows were removed, want %d", n, there)
 			}
 			for i, r := range h.loadAll(keys...) {
-				h.same("swept "+describe(keys[i]), r, holdfast.Record{})
+				h.same("swept "+describe(keys[i]), r, driver.Record{})
 			}
 			h.same("a key that holds something", h.load(name("held")), held)
 			if n := h.sweep(0); n != 0 {
@@ -45,15 +44,14 @@ var sweepCases = []testCase{
 	{
 		name: "sweep too young",
 		rule: "Sweep leaves keys that hold something, and those that have held nothing for less than idle",
-		need: sweeps,
 		run: func(h *harness) {
-			var want []holdfast.Record
-			var keys []holdfast.Key
+			var want []driver.Record
+			var keys []driver.Key
 			for i := range 4 {
 				k := name("%d", i)
 				r := h.put(k, "1")
 				if i%2 == 0 {
-					r = h.win(holdfast.Write{Key: k, Old: r.Version})
+					r = h.win(driver.Write{Key: k, Old: r.Version})
 				}
 				keys, want = append(keys, k), append(want, r)
 			}
@@ -68,11 +66,10 @@ var sweepCases = []testCase{
 	{
 		name: "sweep by age",
 		rule: "idle is counted from the write that emptied the key, by the store's clock",
-		need: sweeps,
 		run: func(h *harness) {
 			const idle = 300 * time.Millisecond
 			k, began := name("a"), time.Now()
-			h.win(holdfast.Write{Key: k, Old: h.put(k, "1").Version})
+			h.win(driver.Write{Key: k, Old: h.put(k, "1").Version})
 			for h.sweep(idle) == 0 {
 				if time.Since(began) > 20*time.Second {
 					h.Fatalf("a key that holds nothing for %v was not removed by Sweep(%v)", time.Since(began), idle)
@@ -87,25 +84,24 @@ var sweepCases = []testCase{
 	{
 		name: "sweep and write again",
 		rule: "a key that is written again after a sweep starts above every version it had",
-		need: sweeps,
 		run: func(h *harness) {
 			k := name("a")
 			var last int64
 			for range 20 {
-				first := h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1")})
+				first := h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1")})
 				if first.Version <= last {
 					h.Fatalf("version %d follows version %d, which was swept", first.Version, last)
 				}
 				// Many fast writes may bring a version ahead of the clock.
 				for range 5 {
-					first = h.win(holdfast.Write{Key: k, Old: first.Version, Value: []byte("1"), Lazy: true})
+					first = h.win(driver.Write{Key: k, Old: first.Version, Value: []byte("1"), Lazy: true})
 				}
-				empty := h.win(holdfast.Write{Key: k, Old: first.Version})
+				empty := h.win(driver.Write{Key: k, Old: first.Version})
 				if n := h.sweep(0); n != 1 {
 					h.Fatalf("%d rows were removed, want 1", n)
 				}
-				h.same("what a late write to a swept key lost to", h.lose(holdfast.Write{Key: k, Old: empty.Version, Value: []byte("late")}), holdfast.Record{})
-				h.lose(holdfast.Write{Key: k, Old: first.Version, Value: []byte("late")})
+				h.same("what a late write to a swept key lost to", h.lose(driver.Write{Key: k, Old: empty.Version, Value: []byte("late")}), driver.Record{})
+				h.lose(driver.Write{Key: k, Old: first.Version, Value: []byte("late")})
 				last = empty.Version
 			}
 		},
@@ -113,18 +109,15 @@ var sweepCases = []testCase{
 	{
 		name: "sweep against writers",
 		rule: "versions grow strictly per key, for ever, also when a key is swept while others write it",
-		need: sweeps,
 		run:  sweepRace,
 	},
 }
-
-func sweeps(s holdfast.Store) bool { _, ok := s.(holdfast.Sweeper); return ok }
 
 // sweep calls Sweep until it removes nothing more; a store may do it in parts.
 func (h *harness) sweep(idle time.Duration) (removed int) {
 	h.Helper()
 	for {
-		n, err := h.store.(holdfast.Sweeper).Sweep(h.ctx, idle)
+		n, err := h.store.Sweep(h.ctx, idle)
 		if err != nil {
 			h.Fatalf("sweep: %v", err)
 		}
@@ -151,7 +144,7 @@ func sweepRace(h *harness) {
 		s := stores[i%len(stores)]
 		if i == holders {
 			for done.Load() < holders && h.ctx.Err() == nil {
-				if _, err := s.(holdfast.Sweeper).Sweep(h.ctx, 0); err != nil {
+				if _, err := s.Sweep(h.ctx, 0); err != nil {
 					return fmt.Errorf("sweep: %w", err)
 				}
 			}
@@ -161,14 +154,14 @@ func sweepRace(h *harness) {
 		for n := range rounds {
 			at := (i + n) % nkeys
 			k := name("key %d", at)
-			taken, err := contend(h.ctx, s, holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: fmt.Append(nil, i)})
+			taken, err := contend(h.ctx, s, driver.Write{Key: k, Old: driver.IfEmpty, Value: fmt.Append(nil, i)})
 			if err != nil {
 				return err
 			}
 			if !taken[0].Won {
 				continue
 			}
-			free := holdfast.Write{Key: k, Old: taken[0].Record.Version, Lazy: n%2 == 0}
+			free := driver.Write{Key: k, Old: taken[0].Record.Version, Lazy: n%2 == 0}
 			freed, err := contend(h.ctx, s, free)
 			if err == nil && freed[0].Err != nil { // it may win now, or have won before
 				for err == nil && freed[0].Err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // versionCases are about how versions grow.
@@ -17,13 +17,13 @@ var versionCases = []testCase{
 		name: "versions grow",
 		rule: "Version grows strictly with every write of the key, also over writes that empty it",
 		run: func(h *harness) {
-			k, old, last := name("a"), holdfast.IfEmpty, int64(0)
+			k, old, last := name("a"), driver.IfEmpty, int64(0)
 			n := 1000 // fast enough that a clock stands still between some of them
 			if testing.Short() {
 				n = 200
 			}
 			for i := range n {
-				w := holdfast.Write{Key: k, Old: old, Value: []byte("1"), Lazy: i%50 != 0}
+				w := driver.Write{Key: k, Old: old, Value: []byte("1"), Lazy: i%50 != 0}
 				if i%3 == 2 {
 					w.Value = nil
 				}
@@ -33,7 +33,7 @@ var versionCases = []testCase{
 				}
 				last, old = won.Version, won.Version
 				if i%3 == 2 && i%2 == 0 {
-					old = holdfast.IfEmpty
+					old = driver.IfEmpty
 				}
 			}
 			if got := h.load(k).Version; got != last {
@@ -45,11 +45,11 @@ var versionCases = []testCase{
 		name: "versions are kept",
 		rule: "a key that holds nothing keeps its Version",
 		run: func(h *harness) {
-			var keys []holdfast.Key
-			var want []holdfast.Record
+			var keys []driver.Key
+			var want []driver.Record
 			for i := range 20 {
 				k := name("a%d", i)
-				empty := h.win(holdfast.Write{Key: k, Old: h.put(k, "1").Version})
+				empty := h.win(driver.Write{Key: k, Old: h.put(k, "1").Version})
 				keys, want = append(keys, k), append(want, empty)
 			}
 			for i, r := range h.loadAll(keys...) {
@@ -78,8 +78,8 @@ var raceCases = []testCase{
 			for i := range 10 {
 				k := name("absent %d", i%5)
 				before := h.load(k)
-				won := race(h, k, holdfast.IfEmpty, before.Version)
-				h.win(holdfast.Write{Key: k, Old: won.Version})
+				won := race(h, k, driver.IfEmpty, before.Version)
+				h.win(driver.Write{Key: k, Old: won.Version})
 			}
 		},
 	},
@@ -90,9 +90,9 @@ var raceCases = []testCase{
 			stores, k := h.both(), name("a")
 			for range 10 {
 				old := h.put(k, "1")
-				outcomes := make([]holdfast.Outcome, 8)
+				outcomes := make([]driver.Outcome, 8)
 				h.each(len(outcomes), func(i int) error {
-					w := holdfast.Write{Key: k, Old: old.Version}
+					w := driver.Write{Key: k, Old: old.Version}
 					if i%2 == 0 {
 						w.Value = []byte("2")
 					}
@@ -102,13 +102,13 @@ var raceCases = []testCase{
 					}
 					return err
 				})
-				var winners []holdfast.Record
+				var winners []driver.Record
 				for _, o := range outcomes {
 					if o.Won {
 						winners = append(winners, o.Record)
 					}
 				}
-				if now, unsure := h.settle(outcomes, holdfast.Write{Key: k, Old: old.Version}); unsure {
+				if now, unsure := h.settle(outcomes, driver.Write{Key: k, Old: old.Version}); unsure {
 					winners = append(winners, now)
 				}
 				if len(winners) != 1 {
@@ -126,12 +126,12 @@ var raceCases = []testCase{
 }
 
 // race has 32 rivals write the same key at once, and returns what won.
-func race(h *harness, k holdfast.Key, old, above int64) holdfast.Record {
+func race(h *harness, k driver.Key, old, above int64) driver.Record {
 	h.Helper()
 	stores := h.both()
-	outcomes := make([]holdfast.Outcome, 32)
+	outcomes := make([]driver.Outcome, 32)
 	h.each(len(outcomes), func(i int) error {
-		got, err := contend(h.ctx, stores[i%len(stores)], holdfast.Write{Key: k, Old: old, Value: fmt.Appendf(nil, "rival %d", i)})
+		got, err := contend(h.ctx, stores[i%len(stores)], driver.Write{Key: k, Old: old, Value: fmt.Appendf(nil, "rival %d", i)})
 		if err == nil {
 			outcomes[i] = got[0]
 		}
@@ -148,13 +148,13 @@ func race(h *harness, k holdfast.Key, old, above int64) holdfast.Record {
 		}
 		winner = i
 	}
-	won, unsure := h.settle(outcomes, holdfast.Write{Key: k, Old: old})
+	won, unsure := h.settle(outcomes, driver.Write{Key: k, Old: old})
 	switch {
 	case unsure:
 	case winner < 0:
 		h.Fatalf("none of %d rivals won %s", len(outcomes), describe(k))
 	default:
-		h.same("what the winner was told", won, holdfast.Record{Version: won.Version, Value: fmt.Appendf(nil, "rival %d", winner)})
+		h.same("what the winner was told", won, driver.Record{Version: won.Version, Value: fmt.Appendf(nil, "rival %d", winner)})
 	}
 	if won.Version <= above {
 		h.Fatalf("the winner has version %d after version %d", won.Version, above)
@@ -175,7 +175,7 @@ func counter(h *harness) {
 	type parts [adders]int
 	stores := h.both()
 	k := name("counter")
-	h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: fmt.Append(nil, parts{})})
+	h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: fmt.Append(nil, parts{})})
 	versions := make([][]int64, adders)
 	h.each(adders, func(i int) error {
 		s := stores[i%len(stores)]
@@ -196,7 +196,7 @@ func counter(h *harness) {
 				return nil
 			}
 			all[i]++
-			got, err := contend(h.ctx, s, holdfast.Write{Key: k, Old: now.Version, Value: fmt.Append(nil, all), Lazy: true})
+			got, err := contend(h.ctx, s, driver.Write{Key: k, Old: now.Version, Value: fmt.Append(nil, all), Lazy: true})
 			if err != nil {
 				return err
 			}

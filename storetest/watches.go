@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
@@ -21,11 +21,11 @@ var watchCases = []testCase{
 		run: func(h *harness) {
 			w := h.watch(h.store)
 			k := name("a")
-			first := h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone})
+			first := h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone})
 			w.expect(k)
-			second := h.win(holdfast.Write{Key: k, Old: first.Version, Value: []byte("2"), Wake: holdfast.Everyone, Lazy: true})
+			second := h.win(driver.Write{Key: k, Old: first.Version, Value: []byte("2"), Wake: driver.Everyone, Lazy: true})
 			w.expect(k)
-			h.win(holdfast.Write{Key: k, Old: second.Version, Wake: holdfast.Everyone})
+			h.win(driver.Write{Key: k, Old: second.Version, Wake: driver.Everyone})
 			w.expect(k)
 		},
 	},
@@ -37,12 +37,12 @@ var watchCases = []testCase{
 			w := h.watch(h.store)
 			h.put(name("held"), "1")
 			h.swapAll(
-				holdfast.Write{Key: name("quiet"), Old: holdfast.IfEmpty, Value: []byte("1")},
-				holdfast.Write{Key: name("b"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone},
-				holdfast.Write{Key: name("held"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone},
-				holdfast.Write{Key: holdfast.Key{Space: holdfast.Sessions, Name: "a"}, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone},
+				driver.Write{Key: name("quiet"), Old: driver.IfEmpty, Value: []byte("1")},
+				driver.Write{Key: name("b"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone},
+				driver.Write{Key: name("held"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone},
+				driver.Write{Key: driver.Key{Space: driver.Sessions, Name: "a"}, Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone},
 			)
-			w.expect(name("b"), holdfast.Key{Space: holdfast.Sessions, Name: "a"})
+			w.expect(name("b"), driver.Key{Space: driver.Sessions, Name: "a"})
 		},
 	},
 	{
@@ -51,11 +51,11 @@ var watchCases = []testCase{
 		need: watches,
 		run: func(h *harness) {
 			w := h.watch(h.store)
-			written := map[holdfast.Key]bool{probe: true, {}: true}
+			written := map[driver.Key]bool{probe: true, {}: true}
 			for i, n := range strangeNames {
-				k := holdfast.Key{Space: spaces[i%len(spaces)], Name: n}
+				k := driver.Key{Space: spaces[i%len(spaces)], Name: n}
 				written[k] = true
-				h.win(holdfast.Write{Key: k, Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone, Lazy: true})
+				h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone, Lazy: true})
 				w.expect(k)
 			}
 			for k := range w.seen {
@@ -81,11 +81,11 @@ var watchCases = []testCase{
 				h.Fatalf("Watch goes on %v after its context was cancelled", hintWait())
 			}
 			// Nobody listens, and nobody minds.
-			h.win(holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone})
+			h.win(driver.Write{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone})
 
 			ctx, cancel := context.WithCancel(h.ctx)
 			cancel()
-			if err := h.store.(holdfast.Watcher).Watch(ctx, nil, func(holdfast.Hint) {}); !errors.Is(err, context.Canceled) {
+			if err := watcher(h.store).Watch(ctx, nil, func(driver.Hint) {}); !errors.Is(err, context.Canceled) {
 				h.Errorf("Watch with a context that was done returned %v, want %v", err, context.Canceled)
 			}
 		},
@@ -96,11 +96,11 @@ var watchCases = []testCase{
 		need: watches,
 		run: func(h *harness) {
 			first, second := h.watch(h.store), h.watch(h.store)
-			h.win(holdfast.Write{Key: name("a"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone})
+			h.win(driver.Write{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone})
 			first.expect(name("a"))
 			second.expect(name("a"))
 			first.cancel()
-			h.win(holdfast.Write{Key: name("b"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone})
+			h.win(driver.Write{Key: name("b"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone})
 			second.expect(name("b"))
 		},
 	},
@@ -116,48 +116,51 @@ var watchCases = []testCase{
 				calls = 40
 			}
 			for i := range calls {
-				writes := make([]holdfast.Write, each)
+				writes := make([]driver.Write, each)
 				for j := range writes {
-					writes[j] = holdfast.Write{Key: name("%d %d", i, j), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone, Lazy: true}
+					writes[j] = driver.Write{Key: name("%d %d", i, j), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone, Lazy: true}
 				}
 				h.swapAll(writes...)
 			}
 			w.slow.Store(false)
-			h.win(holdfast.Write{Key: name("last"), Old: holdfast.IfEmpty, Value: []byte("1"), Wake: holdfast.Everyone})
+			h.win(driver.Write{Key: name("last"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone})
 			w.expect(name("last"))
 		},
 	},
 }
 
-func watches(s holdfast.Store) bool { _, ok := s.(holdfast.Watcher); return ok }
+func watches(s driver.Store) bool { _, ok := driver.Find[driver.Watcher](s); return ok }
+
+// watcher is how a store watches; need has seen that it does.
+func watcher(s driver.Store) driver.Watcher { w, _ := driver.Find[driver.Watcher](s); return w }
 
 // hintWait is when a hint counts as missing. The contract allows it to be; a
 // store whose hints are often missing has no use for them.
 func hintWait() time.Duration { return busy.Times(5 * time.Second) }
 
 // probe is written until a watch is up.
-var probe = holdfast.Key{Space: holdfast.Settings, Name: "storetest probe"}
+var probe = driver.Key{Space: driver.Settings, Name: "storetest probe"}
 
 // A watch is a Watch that runs.
 type watch struct {
 	h      *harness
 	cancel context.CancelFunc
-	hints  chan holdfast.Key
+	hints  chan driver.Key
 	ended  chan error
-	slow   atomic.Bool           // each call takes a millisecond
-	seen   map[holdfast.Key]bool // what was expected, and what came with it
+	slow   atomic.Bool         // each call takes a millisecond
+	seen   map[driver.Key]bool // what was expected, and what came with it
 }
 
 // watch starts a Watch and returns when it tells of writes.
-func (h *harness) watch(s holdfast.Store) *watch {
+func (h *harness) watch(s driver.Store) *watch {
 	h.Helper()
 	ctx, cancel := context.WithCancel(h.ctx)
-	w := &watch{h: h, cancel: cancel, hints: make(chan holdfast.Key, 20_000), ended: make(chan error, 1), seen: map[holdfast.Key]bool{}}
+	w := &watch{h: h, cancel: cancel, hints: make(chan driver.Key, 20_000), ended: make(chan error, 1), seen: map[driver.Key]bool{}}
 	var inside atomic.Int32
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.ended <- s.(holdfast.Watcher).Watch(ctx, nil, func(hint holdfast.Hint) {
+		w.ended <- watcher(s).Watch(ctx, nil, func(hint driver.Hint) {
 			if inside.Add(1) != 1 {
 				h.Errorf("calls of changed overlap")
 			}
@@ -176,9 +179,9 @@ func (h *harness) watch(s holdfast.Store) *watch {
 	for began := time.Now(); ; {
 		old := h.load(probe).Version
 		if old == 0 {
-			old = holdfast.IfEmpty
+			old = driver.IfEmpty
 		}
-		h.win(holdfast.Write{Key: probe, Old: old, Value: []byte("1"), Wake: holdfast.Everyone})
+		h.win(driver.Write{Key: probe, Old: old, Value: []byte("1"), Wake: driver.Everyone})
 		select {
 		case <-w.hints:
 			return w
@@ -193,9 +196,9 @@ func (h *harness) watch(s holdfast.Store) *watch {
 }
 
 // expect waits for hints of all keys, or for one that may mean any key.
-func (w *watch) expect(keys ...holdfast.Key) {
+func (w *watch) expect(keys ...driver.Key) {
 	w.h.Helper()
-	missing := map[holdfast.Key]bool{}
+	missing := map[driver.Key]bool{}
 	for _, k := range keys {
 		missing[k] = true
 	}
@@ -205,7 +208,7 @@ func (w *watch) expect(keys ...holdfast.Key) {
 		case k := <-w.hints:
 			w.seen[k] = true
 			delete(missing, k)
-			if k == (holdfast.Key{}) {
+			if k == (driver.Key{}) {
 				return
 			}
 		case err := <-w.ended:

@@ -6,24 +6,24 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A Report is what a store has to say about its database, for people.
-type Report []holdfast.Finding
+type Report []driver.Finding
 
 // Say adds a finding.
-func (r *Report) Say(level holdfast.Level, subject, format string, args ...any) {
-	*r = append(*r, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
+func (r *Report) Say(level driver.Level, subject, format string, args ...any) {
+	*r = append(*r, driver.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
 }
 
 // Check adds a failure where there is an error, and what is good where there is none.
 func (r *Report) Check(err error, subject, format string, args ...any) {
 	if err != nil {
-		r.Say(holdfast.Failure, subject, "%v", err)
+		r.Say(driver.Failure, subject, "%v", err)
 		return
 	}
-	r.Say(holdfast.Good, subject, format, args...)
+	r.Say(driver.Good, subject, format, args...)
 }
 
 // A Danger is a setting of a server S that puts locks at risk, unless it is accepted by name.
@@ -78,12 +78,12 @@ func (ds Dangers[S]) Report(r *Report, server S, allow []string, good string) {
 		found = true
 		text := os.Expand(d.Text, server.Setting)
 		if slices.Contains(allow, d.Name) {
-			r.Say(holdfast.Warning, d.Subject, "%s is accepted: %s", d.Name, text)
+			r.Say(driver.Warning, d.Subject, "%s is accepted: %s", d.Name, text)
 		} else {
-			r.Say(holdfast.Failure, d.Subject, "%s. %s", text, d.Cure)
+			r.Say(driver.Failure, d.Subject, "%s. %s", text, d.Cure)
 		}
 	}
 	if !found {
-		r.Say(holdfast.Good, "durability", "%s", os.Expand(good, server.Setting))
+		r.Say(driver.Good, "durability", "%s", os.Expand(good, server.Setting))
 	}
 }

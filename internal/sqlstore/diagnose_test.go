@@ -3,7 +3,7 @@ package sqlstore
 import (
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 type fakeServer map[string]string
@@ -32,12 +32,12 @@ func TestDangers(t *testing.T) {
 	for _, test := range []struct {
 		server fakeServer
 		allow  []string
-		want   holdfast.Finding
+		want   driver.Finding
 	}{
-		{wet, nil, holdfast.Finding{Level: holdfast.Failure, Subject: "damp", Text: "b is 2. Set b = 1"}},
-		{wet, []string{"fire"}, holdfast.Finding{Level: holdfast.Failure, Subject: "damp", Text: "b is 2. Set b = 1"}},
-		{wet, []string{"water"}, holdfast.Finding{Level: holdfast.Warning, Subject: "damp", Text: "water is accepted: b is 2"}},
-		{fakeServer{"a": "1"}, nil, holdfast.Finding{Level: holdfast.Good, Subject: "durability", Text: "a 1"}},
+		{wet, nil, driver.Finding{Level: driver.Failure, Subject: "damp", Text: "b is 2. Set b = 1"}},
+		{wet, []string{"fire"}, driver.Finding{Level: driver.Failure, Subject: "damp", Text: "b is 2. Set b = 1"}},
+		{wet, []string{"water"}, driver.Finding{Level: driver.Warning, Subject: "damp", Text: "water is accepted: b is 2"}},
+		{fakeServer{"a": "1"}, nil, driver.Finding{Level: driver.Good, Subject: "durability", Text: "a 1"}},
 	} {
 		var r Report
 		ds.Report(&r, test.server, test.allow, "a $a")

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A fake is a dialect that keeps what it was asked, and fails as it is told.
@@ -53,7 +53,7 @@ func (f *fake) Swap(_ context.Context, w Write) (int64, *Row, error) {
 		return 0, nil, err
 	}
 	old, there := f.rows[string(w.ID)]
-	if w.Old == holdfast.IfEmpty && len(old.Value) > 0 || w.Old > 0 && (!there || old.Version != w.Old) {
+	if w.Old == driver.IfEmpty && len(old.Value) > 0 || w.Old > 0 && (!there || old.Version != w.Old) {
 		if f.tells {
 			old.Clock = time.Now().UnixMicro()
 			return 0, &old, nil
@@ -119,8 +119,8 @@ func fakes() (s *Store, names, beats *fake) {
 	return &Store{Names: names, Beats: beats}, names, beats
 }
 
-func write(space holdfast.Space, name string) holdfast.Write {
-	return holdfast.Write{Key: holdfast.Key{Space: space, Name: name}, Old: holdfast.IfEmpty, Value: []byte(name)}
+func write(space driver.Space, name string) driver.Write {
+	return driver.Write{Key: driver.Key{Space: space, Name: name}, Old: driver.IfEmpty, Value: []byte(name)}
 }
 
 func expect(t *testing.T, what string, got []string, want ...string) {
@@ -135,14 +135,14 @@ func expect(t *testing.T, what string, got []string, want ...string) {
 func TestHeartbeatsApart(t *testing.T) {
 	for _, test := range []struct {
 		what         string
-		writes       []holdfast.Write
+		writes       []driver.Write
 		names, beats []string
 	}{
-		{"a heartbeat", []holdfast.Write{write(holdfast.Sessions, "s")}, nil, []string{"swap \x01s"}},
-		{"one that loses", []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Sessions, Name: "s"}, Old: 7}}, nil, []string{"swap \x01s", "load \x01s"}},
-		{"two", []holdfast.Write{write(holdfast.Sessions, "s"), write(holdfast.Sessions, "t")}, nil, []string{"swaps \x01s \x01t"}},
-		{"a claim", []holdfast.Write{write(holdfast.Names, "a")}, []string{"swap \x00a"}, nil},
-		{"both", []holdfast.Write{write(holdfast.Sessions, "s"), write(holdfast.Names, "a")}, []string{"swaps \x00a \x01s"}, nil},
+		{"a heartbeat", []driver.Write{write(driver.Sessions, "s")}, nil, []string{"swap \x01s"}},
+		{"one that loses", []driver.Write{{Key: driver.Key{Space: driver.Sessions, Name: "s"}, Old: 7}}, nil, []string{"swap \x01s", "load \x01s"}},
+		{"two", []driver.Write{write(driver.Sessions, "s"), write(driver.Sessions, "t")}, nil, []string{"swaps \x01s \x01t"}},
+		{"a claim", []driver.Write{write(driver.Names, "a")}, []string{"swap \x00a"}, nil},
+		{"both", []driver.Write{write(driver.Sessions, "s"), write(driver.Names, "a")}, []string{"swaps \x00a \x01s"}, nil},
 	} {
 		s, names, beats := fakes()
 		if _, err := s.CompareAndSwap(t.Context(), test.writes); err != nil {
@@ -157,7 +157,7 @@ func TestHeartbeatsApart(t *testing.T) {
 func TestBatchInOrder(t *testing.T) {
 	s, names, _ := fakes()
 	names.rows["\x00a"] = Row{ID: []byte("\x00a"), Version: 7, Value: []byte("held")}
-	out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "c"), write(0, "a"), write(0, "b")})
+	out, err := s.CompareAndSwap(t.Context(), []driver.Write{write(0, "c"), write(0, "a"), write(0, "b")})
 	if err != nil || !out[0].Won || out[1].Won || !out[2].Won || string(out[1].Record.Value) != "held" {
 		t.Errorf("%+v, error %v, want the second to lose", out, err)
 	}
@@ -180,7 +180,7 @@ func TestAgain(t *testing.T) {
 		} {
 			s, names, _ := fakes()
 			names.fails = slices.Repeat([]error{test.err}, test.times)
-			out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "a"), write(0, "b")}[:n])
+			out, err := s.CompareAndSwap(t.Context(), []driver.Write{write(0, "a"), write(0, "b")}[:n])
 			if (err == nil) != test.won || err == nil && !out[0].Won || len(names.asked) != test.calls {
 				t.Errorf("%d writes, %v %d times: %+v, error %v, after %d calls; want %d", n, test.err, test.times, out, err, len(names.asked), test.calls)
 			}
@@ -188,7 +188,7 @@ func TestAgain(t *testing.T) {
 	}
 	s, names, _ := fakes()
 	names.fails = slices.Repeat([]error{errAgain}, 100)
-	if _, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "a")}); err != errAgain || len(names.asked) != attempts {
+	if _, err := s.CompareAndSwap(t.Context(), []driver.Write{write(0, "a")}); err != errAgain || len(names.asked) != attempts {
 		t.Errorf("error %v after %d calls, want %d", err, len(names.asked), attempts)
 	}
 }
@@ -199,7 +199,7 @@ func TestLocked(t *testing.T) {
 	s, names, _ := fakes()
 	names.rows["\x00b"] = Row{ID: []byte("\x00b"), Version: 7}
 	names.fails = []error{errLocked, nil, errLocked}
-	out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "a"), write(0, "b"), write(0, "c")})
+	out, err := s.CompareAndSwap(t.Context(), []driver.Write{write(0, "a"), write(0, "b"), write(0, "c")})
 	if err != nil || !out[0].Won || out[1].Won || !out[2].Won || out[1].Record.Version != 7 {
 		t.Errorf("%+v, error %v, want the second to lose to version 7", out, err)
 	}
@@ -209,13 +209,13 @@ func TestLocked(t *testing.T) {
 // Many keys are loaded in parts, each key once, and put in the caller's order.
 func TestLoadMany(t *testing.T) {
 	s, names, _ := fakes()
-	var keys []holdfast.Key
+	var keys []driver.Key
 	for i := range 3 * maxLoad {
-		k := holdfast.Key{Name: fmt.Sprint(i % (2*maxLoad + 1))}
+		k := driver.Key{Name: fmt.Sprint(i % (2*maxLoad + 1))}
 		keys = append(keys, k)
 		names.rows[string(ID(k))] = Row{ID: ID(k), Version: int64(i%(2*maxLoad+1)) + 1, Value: []byte(k.Name)}
 	}
-	recs, err := s.Load(t.Context(), keys)
+	recs, err := s.Load(t.Context(), keys, driver.Fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestLoadMany(t *testing.T) {
 func TestSweepGoesOn(t *testing.T) {
 	s, names, _ := fakes()
 	for i := range 2*sweepBatch + 1 {
-		id := ID(holdfast.Key{Name: fmt.Sprintf("%05d", i)})
+		id := ID(driver.Key{Name: fmt.Sprintf("%05d", i)})
 		names.rows[string(id)] = Row{ID: id, Version: int64(i) + 1}
 	}
 	names.fails = []error{nil, errLocked}
@@ -248,7 +248,7 @@ func TestAgeOfWhatWon(t *testing.T) {
 	s, names, _ := fakes()
 	names.tells = true
 	names.rows["\x00a"] = Row{ID: []byte("\x00a"), Version: time.Now().Add(-time.Minute).UnixMicro(), Value: []byte("1")}
-	out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{write(0, "a")})
+	out, err := s.CompareAndSwap(t.Context(), []driver.Write{write(0, "a")})
 	if err != nil || out[0].Won || (out[0].Record.Age-time.Minute).Abs() > 10*time.Second {
 		t.Errorf("%+v, error %v, want an age of a minute", out, err)
 	}
@@ -261,7 +261,7 @@ func TestZeroIsNotSent(t *testing.T) {
 	for _, old := range []int64{0, -2} {
 		w := write(0, "a")
 		w.Old = old
-		if out, err := s.CompareAndSwap(t.Context(), []holdfast.Write{w, write(0, "b")}); err != nil || out[0].Won {
+		if out, err := s.CompareAndSwap(t.Context(), []driver.Write{w, write(0, "b")}); err != nil || out[0].Won {
 			t.Errorf("old %d: %+v, error %v", old, out, err)
 		}
 		names.rows = map[string]Row{}

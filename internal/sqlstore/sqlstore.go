@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/clock"
 )
 
@@ -57,12 +57,12 @@ type Row struct {
 	Clock   int64 // of what a swap has lost to: the server's clock then, in microseconds since 1970
 }
 
-// A Write is a holdfast.Write to a row.
+// A Write is a driver.Write to a row.
 type Write struct {
 	ID    []byte
-	Old   int64  // holdfast.IfEmpty, or above 0
+	Old   int64  // driver.IfEmpty, or above 0
 	Value []byte // never nil, which would be null
-	Wake  string // as in holdfast.Write
+	Wake  string // as in driver.Write
 	Lazy  bool
 	Hurry bool // another of its batch has waited for a locked row
 }
@@ -77,9 +77,9 @@ const (
 )
 
 // ID is the key as one string of bytes: the space, then the name.
-func ID(k holdfast.Key) []byte { return append([]byte{byte(k.Space)}, k.Name...) }
+func ID(k driver.Key) []byte { return append([]byte{byte(k.Space)}, k.Name...) }
 
-// A Store is a holdfast.Store and Sweeper on a Dialect.
+// A Store is a driver.Store and Sweeper on a Dialect.
 type Store struct {
 	Names Dialect
 	Beats Dialect // for heartbeats, so that they do not queue behind locks
@@ -87,12 +87,11 @@ type Store struct {
 }
 
 var (
-	_ holdfast.Store   = (*Store)(nil)
-	_ holdfast.Sweeper = (*Store)(nil)
+	_ driver.Store = (*Store)(nil)
 )
 
-// Load implements holdfast.Store.
-func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+// Load implements driver.Store.
+func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	ids := make([][]byte, len(keys))
 	for i, k := range keys {
 		if err := k.Check(); err != nil {
@@ -109,10 +108,10 @@ func (s *Store) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Recor
 // maxLoad is how many keys are asked for in one statement.
 const maxLoad = 1024
 
-func (s *Store) load(ctx context.Context, db Dialect, ids [][]byte) ([]holdfast.Record, error) {
-	records := make([]holdfast.Record, len(ids))
+func (s *Store) load(ctx context.Context, db Dialect, ids [][]byte) ([]driver.Record, error) {
+	records := make([]driver.Record, len(ids))
 	if len(ids) == 1 {
-		return records, s.loadSorted(ctx, db, ids, func(r holdfast.Record, _ []byte) { records[0] = r })
+		return records, s.loadSorted(ctx, db, ids, func(r driver.Record, _ []byte) { records[0] = r })
 	}
 	order := make([]int, len(ids)) // of ids in all
 	for i := range order {
@@ -125,7 +124,7 @@ func (s *Store) load(ctx context.Context, db Dialect, ids [][]byte) ([]holdfast.
 	}
 	sorted := slices.CompactFunc(slices.Clone(all), bytes.Equal)
 	for part := range slices.Chunk(sorted, maxLoad) {
-		err := s.loadSorted(ctx, db, part, func(r holdfast.Record, id []byte) {
+		err := s.loadSorted(ctx, db, part, func(r driver.Record, id []byte) {
 			i, _ := slices.BinarySearchFunc(all, id, bytes.Compare)
 			for ; i < len(all) && bytes.Equal(all[i], id); i++ {
 				records[order[i]] = r
@@ -138,7 +137,7 @@ func (s *Store) load(ctx context.Context, db Dialect, ids [][]byte) ([]holdfast.
 	return records, nil
 }
 
-func (s *Store) loadSorted(ctx context.Context, db Dialect, ids [][]byte, each func(holdfast.Record, []byte)) error {
+func (s *Store) loadSorted(ctx context.Context, db Dialect, ids [][]byte, each func(driver.Record, []byte)) error {
 	var rows []Row
 	var wall int64
 	began := clock.Steady()
@@ -152,7 +151,7 @@ func (s *Store) loadSorted(ctx context.Context, db Dialect, ids [][]byte, each f
 	}
 	age := s.clock.Ages(wall, began)
 	for _, r := range rows {
-		each(holdfast.Record{Version: r.Version, Value: some(r.Value), Age: age(r.Version)}, r.ID)
+		each(driver.Record{Version: r.Version, Value: some(r.Value), Age: age(r.Version)}, r.ID)
 	}
 	return nil
 }
@@ -165,8 +164,8 @@ func some(b []byte) []byte {
 	return b
 }
 
-// CompareAndSwap implements holdfast.Store. A single write is one statement.
-func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+// CompareAndSwap implements driver.Store. A single write is one statement.
+func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	beats := true
 	ws := make([]Write, 0, len(writes))
 	where := make([]int, 0, len(writes)) // of ws in writes
@@ -174,12 +173,12 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 		if err := w.Check(); err != nil {
 			return nil, err
 		}
-		beats = beats && w.Key.Space == holdfast.Sessions
+		beats = beats && w.Key.Space == driver.Sessions
 		value := w.Value
 		if value == nil {
 			value = []byte{}
 		}
-		if w.Old == holdfast.IfEmpty || w.Old > 0 { // else it cannot win
+		if w.Old == driver.IfEmpty || w.Old > 0 { // else it cannot win
 			ws = append(ws, Write{ID: ID(w.Key), Old: w.Old, Value: value, Wake: w.Wake, Lazy: w.Lazy})
 			where = append(where, i)
 		}
@@ -191,9 +190,9 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 	if beats {
 		db = s.Beats
 	}
-	outcomes := make([]holdfast.Outcome, len(writes))
+	outcomes := make([]driver.Outcome, len(writes))
 	won := func(i int, version int64) {
-		outcomes[i] = holdfast.Outcome{Won: true, Record: holdfast.Record{Version: version, Value: some(writes[i].Value)}}
+		outcomes[i] = driver.Outcome{Won: true, Record: driver.Record{Version: version, Value: some(writes[i].Value)}}
 	}
 	told := make([]bool, len(writes)) // what the write has lost to
 
@@ -239,7 +238,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]
 			case version != 0:
 				won(where[i], version)
 			case lost != nil:
-				r := holdfast.Record{Version: lost.Version, Value: some(lost.Value)}
+				r := driver.Record{Version: lost.Version, Value: some(lost.Value)}
 				if r.Version != 0 {
 					r.Age = s.clock.Ages(lost.Clock, began)(r.Version)
 				}
@@ -307,8 +306,8 @@ func (s *Store) again(ctx context.Context, db Dialect, f func() error) error {
 	}
 }
 
-// Keys implements holdfast.Store.
-func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+// Keys implements driver.Store.
+func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
 	if n <= 0 {
 		return nil, ctx.Err()
 	}
@@ -330,7 +329,10 @@ func (s *Store) Keys(ctx context.Context, space holdfast.Space, after string, n 
 // sweepBatch is how many rows go in one transaction: others may wait for it.
 const sweepBatch = 500
 
-// Sweep implements holdfast.Sweeper. It looks for rows without locking any, and
+// Traits implements driver.Store.
+func (s *Store) Traits() driver.Traits { return driver.Traits{} }
+
+// Sweep implements driver.Store. It looks for rows without locking any, and
 // removes those that have not changed since.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	after := []byte{}

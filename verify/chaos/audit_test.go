@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/verify/check"
 	"github.com/holdfast-lock/holdfast/verify/story"
 )
@@ -83,8 +83,8 @@ func (e *episode) steps(ctx context.Context) (all []check.Step, err error) {
 	defer rows.Close()
 	wrote := e.writers()
 	bits := make(map[string]uint64)
-	last := make(map[holdfast.Key]check.Step)
-	ended := make(map[holdfast.Key]string)
+	last := make(map[driver.Key]check.Step)
+	ended := make(map[driver.Key]string)
 	for rows.Next() {
 		var s check.Step
 		var id, value []byte
@@ -92,7 +92,7 @@ func (e *episode) steps(ctx context.Context) (all []check.Step, err error) {
 		if err := rows.Scan(&id, &s.Version, &value, &s.Lazy, &who, &from, &to); err != nil {
 			return nil, err
 		}
-		s.Key, s.Value = holdfast.Key{Space: holdfast.Space(id[0]), Name: string(id[1:])}, string(value)
+		s.Key, s.Value = driver.Key{Space: driver.Space(id[0]), Name: string(id[1:])}, string(value)
 		s.At = time.Duration(s.Version) * time.Microsecond // the server's clock, but for a leap back
 		if e.lane.tells() {
 			if who = wrote[writeOf{keyOf(s.Key), s.Version}]; who == "" {
@@ -125,7 +125,7 @@ type writeOf struct {
 	version int64
 }
 
-func keyOf(k holdfast.Key) string { return fmt.Sprintf("%d %s", k.Space, k.Name) }
+func keyOf(k driver.Key) string { return fmt.Sprintf("%d %s", k.Space, k.Name) }
 
 func (e *episode) writers() map[writeOf]string {
 	who := make(map[writeOf]string)
@@ -156,7 +156,7 @@ func (e *episode) audit() (found []check.Violation, n int) {
 	}
 	owners := make(map[string]uint64)
 	for _, s := range all {
-		if rec, err := check.ReadSession(s.Value); err == nil && s.Key.Space == holdfast.Sessions && rec.Beat > 0 && owners[s.Key.Name] == 0 {
+		if rec, err := check.ReadSession(s.Value); err == nil && s.Key.Space == driver.Sessions && rec.Beat > 0 && owners[s.Key.Name] == 0 {
 			owners[s.Key.Name] = s.Writers
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 	"github.com/holdfast-lock/holdfast/verify/stores"
@@ -58,12 +58,12 @@ func ttlOn(t *testing.T, keyspace string) time.Duration {
 	s, err := stores.Open(t.Context(), keyspace)
 	must(t, err)
 	defer s.Close()
-	k := holdfast.Key{Space: holdfast.Settings, Name: "speed"}
-	old := int64(holdfast.IfEmpty)
+	k := driver.Key{Space: driver.Settings, Name: "speed"}
+	old := int64(driver.IfEmpty)
 	var took []time.Duration
 	for range 30 {
 		began := time.Now()
-		outs, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: k, Old: old, Value: []byte("x")}})
+		outs, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: old, Value: []byte("x")}})
 		must(t, err)
 		took = append(took, time.Since(began))
 		old = outs[0].Record.Version

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/verify/check"
 	"github.com/holdfast-lock/holdfast/verify/ledger"
@@ -350,18 +351,18 @@ func (e *episode) residue(slow time.Duration) (found []check.Violation) {
 		_, err := c.Sweep(ctx)
 		must(e.t, err)
 		found = nil
-		for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions} {
+		for _, space := range []driver.Space{driver.Names, driver.Sessions} {
 			keys, err := e.store.Keys(ctx, space, "", 1000)
 			must(e.t, err)
 			for _, name := range keys {
-				recs, err := e.store.Load(ctx, []holdfast.Key{{Space: space, Name: name}})
+				recs, err := e.store.Load(ctx, []driver.Key{{Space: space, Name: name}}, driver.Fresh)
 				must(e.t, err)
 				value := string(recs[0].Value)
 				sess, err := check.ReadSession(value)
 				switch {
 				case value == "":
-				case space == holdfast.Sessions && err == nil && sess.Dead != 0:
-				case space == holdfast.Names && !strings.Contains(value, "session"):
+				case space == driver.Sessions && err == nil && sess.Dead != 0:
+				case space == driver.Names && !strings.Contains(value, "session"):
 				default:
 					found = append(found, story.Bad("C7", "left is %v %s: %s", space, name, value))
 				}

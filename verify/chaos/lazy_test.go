@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/verify/check"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
@@ -132,7 +133,7 @@ func (f *forgotten) add(g forgotten) {
 // forgotten compares what stands, while nobody writes, with what was confirmed.
 func (e *episode) forgotten() (f forgotten) {
 	stands := make(map[string]int64)
-	for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions, holdfast.Settings, holdfast.Audits} {
+	for _, space := range []driver.Space{driver.Names, driver.Sessions, driver.Settings, driver.Audits} {
 		keys := make(map[string]bool)
 		for _, p := range e.workers {
 			for _, ev := range p.Told() {
@@ -142,7 +143,7 @@ func (e *episode) forgotten() (f forgotten) {
 			}
 		}
 		for name := range keys {
-			k := holdfast.Key{Space: space, Name: name}
+			k := driver.Key{Space: space, Name: name}
 			rec, err := load(e.store, k)
 			must(e.t, err)
 			stands[keyOf(k)] = rec.Version
@@ -186,16 +187,16 @@ func (e *episode) forgotten() (f forgotten) {
 }
 
 // load reads a record, the second time if a connection was of before a crash.
-func load(s holdfast.Store, k holdfast.Key) (holdfast.Record, error) {
+func load(s driver.Store, k driver.Key) (driver.Record, error) {
 	var errs []error
 	for range 10 {
-		recs, err := s.Load(context.Background(), []holdfast.Key{k})
+		recs, err := s.Load(context.Background(), []driver.Key{k}, driver.Fresh)
 		if err == nil {
 			return recs[0], nil
 		}
 		errs = append(errs, err)
 	}
-	return holdfast.Record{}, errors.Join(errs...)
+	return driver.Record{}, errors.Join(errs...)
 }
 
 // A lock that was given back without waiting for the disk stands there again
@@ -221,7 +222,7 @@ func TestLazyWriteRepaired(t *testing.T) {
 	}
 	one, two := user(), user()
 	show := func(name string) (text string) {
-		rec, err := load(direct, holdfast.Key{Space: holdfast.Names, Name: name})
+		rec, err := load(direct, driver.Key{Space: driver.Names, Name: name})
 		must(t, err)
 		return string(rec.Value)
 	}
@@ -249,7 +250,7 @@ func TestLazyWriteRepaired(t *testing.T) {
 				time.Sleep(5 * time.Millisecond)
 			}
 			repair = max(repair, time.Duration(life.Now()-began))
-			rec, err := load(direct, holdfast.Key{Space: holdfast.Sessions, Name: session})
+			rec, err := load(direct, driver.Key{Space: driver.Sessions, Name: session})
 			must(t, err)
 			sess, err := check.ReadSession(string(rec.Value))
 			if err != nil || sess.Dead != 0 || sess.Beat == 0 {

@@ -4,12 +4,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A Step is one write that a store applied.
 type Step struct {
-	Key     holdfast.Key
+	Key     driver.Key
 	Version int64
 	Value   string
 	Lazy    bool
@@ -82,9 +82,9 @@ func (a *Audit) Check(steps []Step) []Violation {
 // Step audits one step.
 func (a *Audit) Step(s Step) {
 	switch s.Key.Space {
-	case holdfast.Names:
+	case driver.Names:
 		a.lockStep(s)
-	case holdfast.Sessions:
+	case driver.Sessions:
 		a.sessionStep(s)
 	}
 }
@@ -233,7 +233,7 @@ func Sessions(steps []Step) func(name string, token int64) string {
 	}
 	given := make(map[string][]grant)
 	for _, s := range steps {
-		if s.Key.Space != holdfast.Names {
+		if s.Key.Space != driver.Names {
 			continue
 		}
 		l, err := readLock(s.Value, s.Version)
@@ -264,7 +264,7 @@ func BrokenAtOnce(steps []Step) func(name string, token int64) bool {
 	broken := make(map[string][]tokens)
 	last := make(map[string]lock)
 	for _, s := range steps {
-		if s.Key.Space != holdfast.Names {
+		if s.Key.Space != driver.Names {
 			continue
 		}
 		next, err := readLock(s.Value, s.Version)

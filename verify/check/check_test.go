@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // One command line fits this package and the simulation.
@@ -99,10 +99,10 @@ func TestAudit(t *testing.T) {
 		blocked  = `{"waiters":[{"session":"s2","nr":1,"slots":1}]}`
 	)
 	lock := func(version int64, value string, writer uint64) Step {
-		return Step{Key: holdfast.Key{Space: holdfast.Names, Name: "a"}, Version: version, Value: value, Writers: writer, At: time.Duration(version) * 300 * ms}
+		return Step{Key: driver.Key{Space: driver.Names, Name: "a"}, Version: version, Value: value, Writers: writer, At: time.Duration(version) * 300 * ms}
 	}
 	session := func(version int64, name, value string, writer uint64) Step {
-		return Step{Key: holdfast.Key{Space: holdfast.Sessions, Name: name}, Version: version, Value: value, Writers: writer, At: time.Duration(version) * 300 * ms}
+		return Step{Key: driver.Key{Space: driver.Sessions, Name: name}, Version: version, Value: value, Writers: writer, At: time.Duration(version) * 300 * ms}
 	}
 	begin := []Step{session(1, "s1", open, one), session(1, "s2", open, two), lock(1, held, one), lock(2, waited, two)}
 	for _, c := range []struct {
@@ -116,7 +116,7 @@ func TestAudit(t *testing.T) {
 		{"buried too soon", true, []Step{session(3, "s1", dead, two)}},
 		{"one's own burial is never too soon", false, []Step{session(3, "s1", dead, one)}},
 		{"not handed on", true, []Step{lock(3, blocked, one)}},
-		{"given by a lazy write", true, []Step{{Key: holdfast.Key{Space: holdfast.Names, Name: "a"}, Version: 3, Value: handed, Writers: one, Lazy: true}}},
+		{"given by a lazy write", true, []Step{{Key: driver.Key{Space: driver.Names, Name: "a"}, Version: 3, Value: handed, Writers: one, Lazy: true}}},
 		{"a version twice", true, []Step{lock(2, handed, one)}},
 		{"a beat", false, []Step{session(2, "s1", beat, one)}},
 		{"a beat by another", true, []Step{session(2, "s1", beat, two)}},

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A checker judges whatever a store went through: it may find it bad, but does not
@@ -24,16 +24,16 @@ func FuzzAudit(f *testing.F) {
 				value = "{" + value
 			}
 			fmt.Sscan(head, &version, &space)
-			name, letter := "a", holdfast.Names
+			name, letter := "a", driver.Names
 			switch space {
 			case "s":
-				letter = holdfast.Sessions
+				letter = driver.Sessions
 			case "t":
-				letter, name = holdfast.Sessions, "b"
+				letter, name = driver.Sessions, "b"
 			case "o":
 				name = "b"
 			}
-			steps = append(steps, Step{Key: holdfast.Key{Space: letter, Name: name}, Version: version, Value: value,
+			steps = append(steps, Step{Key: driver.Key{Space: letter, Name: name}, Version: version, Value: value,
 				Lazy: version%5 == 0, Writers: uint64(version % 4), At: time.Duration(i) * time.Second, Restored: version%7 == 0})
 		}
 		owner := func(session string) uint64 { return uint64(len(session)) % 4 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Order checks P5 where the audit of records cannot see it: a claim that holds
@@ -24,7 +24,7 @@ func Order(steps []Step, holds []Hold, grace time.Duration) (found []Violation) 
 	tenures := make(map[string]map[id]claim)
 	queued := make(map[string]map[id]time.Duration)
 	for _, s := range steps {
-		if s.Key.Space != holdfast.Names {
+		if s.Key.Space != driver.Names {
 			continue
 		}
 		name := s.Key.Name

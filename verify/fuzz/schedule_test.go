@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/holdfast-lock/holdfast/verify/check"
@@ -282,11 +283,11 @@ func (w *world) finish() (found []check.Violation) {
 }
 
 // CompareAndSwap notes who sends what, and whose a session is.
-func (c *client) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (c *client) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	c.w.mu.Lock()
 	for _, w := range writes {
 		c.w.sent[sentAs(w)] |= c.bit
-		if w.Key.Space == holdfast.Sessions && w.Old == holdfast.IfEmpty {
+		if w.Key.Space == driver.Sessions && w.Old == driver.IfEmpty {
 			if s, err := check.ReadSession(string(w.Value)); err == nil && s.Beat == 1 {
 				c.w.owner[w.Key.Name] = c.bit
 			}
@@ -296,7 +297,7 @@ func (c *client) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([
 	return c.Process.CompareAndSwap(ctx, writes)
 }
 
-func sentAs(w holdfast.Write) string {
+func sentAs(w driver.Write) string {
 	return fmt.Sprintf("%d %q %d %s", w.Key.Space, w.Key.Name, w.Old, w.Value)
 }
 
@@ -307,7 +308,7 @@ type recorder struct {
 	turn sync.Mutex
 }
 
-func (r *recorder) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (r *recorder) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	r.turn.Lock() // so that steps are in the order of the writes
 	defer r.turn.Unlock()
 	outs, err := r.Store.CompareAndSwap(ctx, writes)

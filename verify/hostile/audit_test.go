@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/verify/check"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 	"github.com/holdfast-lock/holdfast/verify/story"
@@ -33,7 +33,7 @@ type ledger struct {
 
 type crash struct {
 	at       int64
-	versions map[holdfast.Key]int64
+	versions map[driver.Key]int64
 }
 
 var spaces = []string{"names", "sessions", "settings", "audits"}
@@ -67,9 +67,9 @@ func step(name string, read func(path string) ([]byte, time.Duration)) (s check.
 	if raw, err := hex.DecodeString(head.Hex); err == nil && len(raw) > 0 {
 		head.Name = string(raw)
 	}
-	key := holdfast.Key{Space: holdfast.Space(space), Name: head.Name}
+	key := driver.Key{Space: driver.Space(space), Name: head.Name}
 	s = check.Step{Key: key, Version: version, Value: string(value), At: time.Duration(life.Now())}
-	if rec, err := check.ReadSession(s.Value); key.Space == holdfast.Sessions && err == nil && rec.Dead == 0 {
+	if rec, err := check.ReadSession(s.Value); key.Space == driver.Sessions && err == nil && rec.Dead == 0 {
 		s.At -= age // a heartbeat counts from when it was written
 	}
 	return s, true, nil
@@ -112,7 +112,7 @@ func (l *ledger) Crashed(walk func(f func(path string, data []byte))) {
 		}
 	}
 	read := func(path string) ([]byte, time.Duration) { return files[path], 0 }
-	left := make(map[holdfast.Key]check.Step)
+	left := make(map[driver.Key]check.Step)
 	for name := range files {
 		s, ok, err := step(name, read)
 		if err != nil {
@@ -122,8 +122,8 @@ func (l *ledger) Crashed(walk func(f func(path string, data []byte))) {
 			left[s.Key] = s
 		}
 	}
-	c := crash{life.Now(), make(map[holdfast.Key]int64)}
-	last := make(map[holdfast.Key]check.Step)
+	c := crash{life.Now(), make(map[driver.Key]int64)}
+	last := make(map[driver.Key]check.Step)
 	for _, s := range l.steps {
 		last[s.Key] = s
 	}
@@ -147,7 +147,7 @@ func (e *episode) audit() (found []check.Violation, n int) {
 	if l.ghosts > 0 {
 		e.note("%d versions of second markers", l.ghosts)
 	}
-	keyOf := func(k holdfast.Key) string { return fmt.Sprintf("%d %s", k.Space, k.Name) }
+	keyOf := func(k driver.Key) string { return fmt.Sprintf("%d %s", k.Space, k.Name) }
 	type write struct {
 		key     string
 		version int64
@@ -182,7 +182,7 @@ func (e *episode) audit() (found []check.Violation, n int) {
 			s.Writers = ^uint64(0) // nobody was told that it won
 		}
 		rec, err := check.ReadSession(s.Value)
-		if err == nil && s.Key.Space == holdfast.Sessions && rec.Beat > 0 && owners[s.Key.Name] == 0 {
+		if err == nil && s.Key.Space == driver.Sessions && rec.Beat > 0 && owners[s.Key.Name] == 0 {
 			owners[s.Key.Name] = s.Writers
 		}
 	}

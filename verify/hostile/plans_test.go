@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/verify/check"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 	"github.com/holdfast-lock/holdfast/verify/story"
@@ -214,7 +214,7 @@ func TestNoticed(t *testing.T) {
 		{"durable", nil, func(e *episode, w *worker) {
 			e.await("it holds the lock", func() bool { return w.Has(story.Granted, 0) })
 			e.ledger.mu.Lock()
-			e.ledger.crashes = append(e.ledger.crashes, crash{life.Now() + int64(time.Hour), map[holdfast.Key]int64{{Name: "one"}: 1}})
+			e.ledger.crashes = append(e.ledger.crashes, crash{life.Now() + int64(time.Hour), map[driver.Key]int64{{Name: "one"}: 1}})
 			e.ledger.mu.Unlock()
 		}},
 		{"C5", nil, func(e *episode, w *worker) {

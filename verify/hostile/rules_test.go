@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/directory"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A rig is a store that hosts share, one handle on each.
@@ -24,7 +24,7 @@ type rig struct {
 	stores []*directory.Store
 }
 
-var aKey = holdfast.Key{Name: "a"}
+var aKey = driver.Key{Name: "a"}
 
 func newRig(t *testing.T, seed uint64, names Names, hosts int) *rig {
 	t.Helper()
@@ -52,24 +52,24 @@ func each(t *testing.T, hosts int, fn func(r *rig)) {
 	}
 }
 
-func (r *rig) load(i int) holdfast.Record {
+func (r *rig) load(i int) driver.Record {
 	r.Helper()
-	recs, err := r.stores[i].Load(r.Context(), []holdfast.Key{aKey})
+	recs, err := r.stores[i].Load(r.Context(), []driver.Key{aKey}, driver.Fresh)
 	must(r, err)
 	return recs[0]
 }
 
 // write has value follow what stands, as a host sees it.
-func (r *rig) write(i int, value string) (o holdfast.Outcome, err error) {
+func (r *rig) write(i int, value string) (o driver.Outcome, err error) {
 	r.Helper()
 	return r.follow(i, r.load(i).Version, value)
 }
 
-func (r *rig) follow(i int, old int64, value string) (o holdfast.Outcome, err error) {
+func (r *rig) follow(i int, old int64, value string) (o driver.Outcome, err error) {
 	if old == 0 {
-		old = holdfast.IfEmpty
+		old = driver.IfEmpty
 	}
-	outs, err := r.stores[i].CompareAndSwap(r.Context(), []holdfast.Write{{Key: aKey, Old: old, Value: []byte(value)}})
+	outs, err := r.stores[i].CompareAndSwap(r.Context(), []driver.Write{{Key: aKey, Old: old, Value: []byte(value)}})
 	if err == nil {
 		o = outs[0]
 	}
@@ -228,7 +228,7 @@ func TestOldListing(t *testing.T) {
 				continue
 			}
 			r.holds(1, last, fmt.Sprint("value ", i, i-1))
-			if names, err := r.stores[1].Keys(t.Context(), holdfast.Names, "", 10); err != nil || len(names) > 1 {
+			if names, err := r.stores[1].Keys(t.Context(), driver.Names, "", 10); err != nil || len(names) > 1 {
 				t.Errorf("host 1 lists %q, error %v", names, err)
 			}
 		}
@@ -319,7 +319,7 @@ func TestListIsWhole(t *testing.T) {
 		list := func() []string {
 			r.Helper()
 			r.hosts[1].Set(Faults{Read: 1, Only: op})
-			names, err := r.stores[1].Keys(t.Context(), holdfast.Names, "", 10)
+			names, err := r.stores[1].Keys(t.Context(), driver.Names, "", 10)
 			r.hosts[1].Set(Faults{})
 			if err != nil {
 				return []string{aKey.Name}
@@ -327,7 +327,7 @@ func TestListIsWhole(t *testing.T) {
 			return names
 		}
 		before := list()
-		if _, err := r.stores[1].Keys(t.Context(), holdfast.Names, "", 10); err != nil { // which knows its name now
+		if _, err := r.stores[1].Keys(t.Context(), driver.Names, "", 10); err != nil { // which knows its name now
 			t.Fatal(err)
 		}
 		if after := list(); len(before) != 1 || len(after) != 1 {

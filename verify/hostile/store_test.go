@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/directory"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/storetest"
 )
 
@@ -20,13 +20,13 @@ import (
 // of its key may not learn what became of it, and the suite allows no such answer
 // (TestSweep does).
 type reopener struct {
-	holdfast.Store
+	driver.Store
 	paths []string
 }
 
-func (r *reopener) Reopen(t *testing.T) holdfast.Store {
+func (r *reopener) Reopen(t *testing.T) driver.Store {
 	r.paths = append(r.paths[1:], r.paths[0])
-	return struct{ holdfast.Store }{open(t, r.paths[0])}
+	return struct{ driver.Store }{open(t, r.paths[0])}
 }
 
 func open(t *testing.T, path string) *directory.Store {
@@ -38,7 +38,7 @@ func open(t *testing.T, path string) *directory.Store {
 }
 
 // stale are opened stores on three hosts whose names and listings are old.
-func stale(t *testing.T, f Faults) func(t *testing.T) holdfast.Store {
+func stale(t *testing.T, f Faults) func(t *testing.T) driver.Store {
 	s, _ := serve(t, *seed, Anyhow, 0)
 	var hosts []*Mount
 	for range 3 {
@@ -46,7 +46,7 @@ func stale(t *testing.T, f Faults) func(t *testing.T) holdfast.Store {
 		m.Set(f)
 		hosts = append(hosts, m)
 	}
-	return func(t *testing.T) holdfast.Store {
+	return func(t *testing.T) driver.Store {
 		dir, err := os.MkdirTemp(hosts[0].Path, "store-")
 		must(t, err)
 		must(t, directory.Migrate(dir))
@@ -91,20 +91,20 @@ func TestRemovedWhileOpen(t *testing.T) {
 	s, p := serve(t, 1, Anyhow, 1)
 	reader := host(t, s)
 	must(t, directory.Migrate(p[0]))
-	key := holdfast.Key{Name: "a"}
+	key := driver.Key{Name: "a"}
 	for round := range 6 {
 		w := open(t, p[0])
-		first, err := w.Load(t.Context(), []holdfast.Key{key})
+		first, err := w.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 		must(t, err)
 		old := first[0].Version
 		if old == 0 {
-			old = holdfast.IfEmpty
+			old = driver.IfEmpty
 		}
-		outs, err := w.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: old, Value: []byte(fmt.Sprint("old ", round))}})
+		outs, err := w.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: old, Value: []byte(fmt.Sprint("old ", round))}})
 		must(t, err)
 		reader.Set(Faults{Stale: time.Second, Views: round%2 == 0})
 		r := open(t, reader.Path)
-		_, err = r.Load(t.Context(), []holdfast.Key{key})
+		_, err = r.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 		must(t, err)
 		records, err := filepath.Glob(filepath.Join(p[0], "names", "*", "record-*"))
 		must(t, err)
@@ -115,9 +115,9 @@ func TestRemovedWhileOpen(t *testing.T) {
 			must(t, err)
 			defer f.Close()
 		}
-		outs, err = w.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: outs[0].Record.Version, Value: []byte(fmt.Sprint("new ", round))}})
+		outs, err = w.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: outs[0].Record.Version, Value: []byte(fmt.Sprint("new ", round))}})
 		must(t, err)
-		got, err := r.Load(t.Context(), []holdfast.Key{key})
+		got, err := r.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 		must(t, err)
 		if got[0].Version != outs[0].Record.Version {
 			t.Fatalf("another host reads version %d, %q; %d was reported before", got[0].Version, got[0].Value, outs[0].Record.Version)
@@ -144,8 +144,8 @@ func TestSweep(t *testing.T) {
 		all.Go(func() {
 			for n := 0; time.Now().Before(end); n++ {
 				k := n % 3
-				key := holdfast.Key{Name: fmt.Sprint("key ", k)}
-				recs, err := s.Load(t.Context(), []holdfast.Key{key})
+				key := driver.Key{Name: fmt.Sprint("key ", k)}
+				recs, err := s.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 				if err != nil {
 					continue
 				}
@@ -153,9 +153,9 @@ func TestSweep(t *testing.T) {
 				if len(recs[0].Value) > 0 {
 					value = nil
 				} else {
-					old = holdfast.IfEmpty
+					old = driver.IfEmpty
 				}
-				outs, err := s.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: old, Value: value}})
+				outs, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: old, Value: value}})
 				if err != nil || !outs[0].Won {
 					continue
 				}
@@ -180,8 +180,8 @@ func TestSweep(t *testing.T) {
 			t.Logf("sweep: %v", err)
 		}
 		for k := range 3 {
-			key := holdfast.Key{Name: fmt.Sprint("key ", k)}
-			recs, err := s.Load(t.Context(), []holdfast.Key{key})
+			key := driver.Key{Name: fmt.Sprint("key ", k)}
+			recs, err := s.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 			if err != nil || recs[0].Version == 0 {
 				continue
 			}

@@ -65,7 +65,7 @@ var cql = []mutant{
 		"q.Consistency(s.calls.serial).ScanContext(", "q.ScanContext("}}, onCassandra("TestX15LightweightTransactionsOnly")},
 	{"cql: a glance is taken for a look", "X15", []edit{{"cassandra/store.go",
 		"		recs[i], err = s.loadOne(ctx, keys[i])\n		return err\n",
-		"		seen, err := s.Glance(ctx, keys[i:i+1])\n		if err == nil {\n			recs[i] = seen[0]\n		}\n		return err\n"}}, onCassandra("TestX15LightweightTransactionsOnly")},
+		"		seen, err := s.staleLoad(ctx, keys[i:i+1])\n		if err == nil {\n			recs[i] = seen[0]\n		}\n		return err\n"}}, onCassandra("TestX15LightweightTransactionsOnly")},
 	{"cql: transactions are local though nobody said so", "X15", []edit{{"cassandra/call.go",
 		"c.serial, c.quorum = gocql.Serial, gocql.Quorum", "c.serial, c.quorum = gocql.LocalSerial, gocql.Quorum"}}, onCassandra("TestX15LightweightTransactionsOnly/local=false")},
 	{"cql: rows have a TTL", "X15", []edit{{"cassandra/schema.cql",

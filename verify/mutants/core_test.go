@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -20,18 +21,18 @@ import (
 
 // A way is a store as one client sees it.
 type way struct {
-	holdfast.Store
-	swap  func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error)
+	driver.Store
+	swap  func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error)
 	loads atomic.Int64
 }
 
-func (w *way) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+func (w *way) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	w.loads.Add(1)
-	return w.Store.Load(ctx, keys)
+	return w.Store.Load(ctx, keys, how)
 }
 
-func (w *way) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	if w.swap != nil && writes[0].Key.Space == holdfast.Names {
+func (w *way) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	if w.swap != nil && writes[0].Key.Space == driver.Names {
 		return w.swap(ctx, writes)
 	}
 	return w.Store.CompareAndSwap(ctx, writes)
@@ -40,11 +41,12 @@ func (w *way) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]ho
 // A loud way tells everyone of everything, as a Watcher may.
 type loud struct{ *way }
 
-func (w loud) Watch(ctx context.Context, _ []string, changed func(holdfast.Hint)) error {
-	return w.Store.(holdfast.Watcher).Watch(ctx, nil, changed)
+func (w loud) Watch(ctx context.Context, _ []string, changed func(driver.Hint)) error {
+	watcher, _ := driver.Find[driver.Watcher](w.Store)
+	return watcher.Watch(ctx, nil, changed)
 }
 
-func join(t *testing.T, s holdfast.Store) *holdfast.Client {
+func join(t *testing.T, s driver.Store) *holdfast.Client {
 	t.Helper()
 	c, err := holdfast.New(s, &holdfast.Options{RuntimeDir: os.DevNull})
 	if err != nil {
@@ -67,7 +69,7 @@ func ask(t *testing.T, c *holdfast.Client, name string) chan *holdfast.Lock {
 
 // crowd has clients queue for "a", each after the one before, hands the lock
 // on, every so often, and returns how many loads each hand-off has cost.
-func crowd(t *testing.T, ways []*way, stores []holdfast.Store, held time.Duration) float64 {
+func crowd(t *testing.T, ways []*way, stores []driver.Store, held time.Duration) float64 {
 	t.Helper()
 	var clients []*holdfast.Client
 	var queue []chan *holdfast.Lock
@@ -106,7 +108,7 @@ func TestHintsForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New()
 		var ways []*way
-		var stores []holdfast.Store
+		var stores []driver.Store
 		for range 20 {
 			w := &way{Store: inner}
 			ways, stores = append(ways, w), append(stores, loud{w})
@@ -124,10 +126,10 @@ func TestPollsByPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New()
 		var ways []*way
-		var stores []holdfast.Store
+		var stores []driver.Store
 		for range 20 {
 			w := &way{Store: inner}
-			ways, stores = append(ways, w), append(stores, struct{ holdfast.Store }{w})
+			ways, stores = append(ways, w), append(stores, struct{ driver.Store }{w})
 		}
 		loads := crowd(t, ways, stores, 100*time.Millisecond)
 		t.Logf("%.1f loads", loads)
@@ -157,7 +159,7 @@ func TestSecondCall(t *testing.T) {
 			calls, writing, most := 0, 0, 0
 			slow := false
 			w := &way{Store: inner}
-			w.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+			w.swap = func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 				mu.Lock()
 				calls++
 				writing += len(writes)
@@ -216,14 +218,14 @@ func TestPauseOfTheLoser(t *testing.T) {
 		const rounds, takes = 12, 400 * time.Millisecond
 		lost := 0
 		w := &way{Store: inner}
-		w.swap = func(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+		w.swap = func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 			time.Sleep(takes)
 			if writes[0].Key.Name != "a" || lost == rounds {
 				return inner.CompareAndSwap(ctx, writes)
 			}
 			lost++
-			recs, err := inner.Load(ctx, []holdfast.Key{writes[0].Key})
-			return []holdfast.Outcome{{Record: recs[0]}}, err
+			recs, err := inner.Load(ctx, []driver.Key{writes[0].Key}, driver.Fresh)
+			return []driver.Outcome{{Record: recs[0]}}, err
 		}
 		c := join(t, w)
 		defer c.Close()
@@ -263,7 +265,7 @@ func whoLeft(t *testing.T) {
 	for i := range guests {
 		go guests[n-1-i].Close()
 		time.Sleep(311 * time.Millisecond)
-		ids, err := inner.Keys(t.Context(), holdfast.Sessions, "", 2*n)
+		ids, err := inner.Keys(t.Context(), driver.Sessions, "", 2*n)
 		if err != nil || len(ids) > n+2-(i+1) {
 			t.Fatalf("there are %d sessions, error %v, when %d have left and %d are there", len(ids), err, i+1, n+2-(i+1))
 		}
@@ -279,7 +281,7 @@ func TestMarkStandsHalfATTL(t *testing.T) {
 		inner := memory.New()
 		var cut atomic.Bool
 		w := &way{Store: inner}
-		holder := join(t, struct{ holdfast.Store }{mute{w, &cut}})
+		holder := join(t, struct{ driver.Store }{mute{w, &cut}})
 		<-ask(t, holder, "a")
 		cut.Store(true)
 		time.Sleep(10 * holdfast.DefaultTTL)
@@ -302,7 +304,7 @@ type mute struct {
 	cut *atomic.Bool
 }
 
-func (m mute) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (m mute) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	if m.cut.Load() {
 		<-ctx.Done()
 		return nil, ctx.Err()

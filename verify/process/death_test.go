@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 )
 
@@ -65,7 +65,7 @@ func succeed(t *testing.T, w *world, hosts []*world, heir heir, ttl string, roun
 // waits tells how old the heartbeat was. 0: it is dead and buried.
 func (w *world) lastBeat(session string) int64 {
 	w.t.Helper()
-	recs, err := w.store.Load(w.t.Context(), []holdfast.Key{{Space: holdfast.Sessions, Name: session}})
+	recs, err := w.store.Load(w.t.Context(), []driver.Key{{Space: driver.Sessions, Name: session}}, driver.Fresh)
 	must(w.t, err)
 	var rec struct {
 		Dead      int64

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/holdfast-lock/holdfast"
 )
 
 // A full disk is said to be full; what is in the directory stays, and who holds a
@@ -104,7 +102,7 @@ func TestPlanted(t *testing.T) {
 				w.holdfast("run", "x", "--", "true").wantStatus(0)
 				w.holdfast("run", "y", "--", "true").wantStatus(0)
 				w.holdfast("list").wantStatus(0)
-				_, err := w.store.Store.(holdfast.Sweeper).Sweep(t.Context(), 0)
+				_, err := w.store.Store.Sweep(t.Context(), 0)
 				must(t, err)
 			} else {
 				w.refused(w.holdfast("run", "--ttl", "1", "-w", "5", "held", "--", "touch", "ran"), 69, append(c.says, p.dir)...)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/verify/stores"
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +22,7 @@ import (
 // A fuse is a store that kills its process with -9 before or after the n-th call
 // of a kind from when it was lit.
 type fuse struct {
-	holdfast.Store
+	driver.Store
 	kind  string
 	at    int
 	after bool
@@ -61,12 +62,12 @@ func die() {
 	select {}
 }
 
-func (f *fuse) Load(ctx context.Context, keys []holdfast.Key) (recs []holdfast.Record, err error) {
-	f.call(fmt.Sprintf("read %d", len(keys)), func() { recs, err = f.Store.Load(ctx, keys) })
+func (f *fuse) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) (recs []driver.Record, err error) {
+	f.call(fmt.Sprintf("read %d", len(keys)), func() { recs, err = f.Store.Load(ctx, keys, how) })
 	return recs, err
 }
 
-func (f *fuse) CompareAndSwap(ctx context.Context, writes []holdfast.Write) (outs []holdfast.Outcome, err error) {
+func (f *fuse) CompareAndSwap(ctx context.Context, writes []driver.Write) (outs []driver.Outcome, err error) {
 	what := "write"
 	for _, w := range writes {
 		what += " " + w.Key.Space.String()
@@ -75,7 +76,7 @@ func (f *fuse) CompareAndSwap(ctx context.Context, writes []holdfast.Write) (out
 	return outs, err
 }
 
-func (f *fuse) Keys(ctx context.Context, space holdfast.Space, after string, n int) (names []string, err error) {
+func (f *fuse) Keys(ctx context.Context, space driver.Space, after string, n int) (names []string, err error) {
 	f.call("list", func() { names, err = f.Store.Keys(ctx, space, after, n) })
 	return names, err
 }
@@ -91,7 +92,7 @@ func crash(args []string) error {
 	p.BoolVar(&f.after, "after", false, "")
 	beats := make(chan bool, 100)
 	trace := &holdfast.Trace{Beat: func(time.Duration, time.Time, error) { beats <- true }}
-	if err := p.begin(args, func(s holdfast.Store) holdfast.Store { f.Store = s; return stores.Behind(f, s) }, trace); err != nil {
+	if err := p.begin(args, func(s driver.Store) driver.Store { f.Store = s; return stores.Behind(f, s) }, trace); err != nil {
 		return err
 	}
 	var lock *holdfast.Lock

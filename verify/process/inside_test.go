@@ -15,39 +15,39 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/verify/stores"
 )
 
 // A change is one call of a store, in which a process may die.
 type change struct {
 	what   string
-	before []holdfast.Write // Old is set to what is there
-	writes []holdfast.Write // Old 1 stands for the version that is there
+	before []driver.Write // Old is set to what is there
+	writes []driver.Write // Old 1 stands for the version that is there
 	sweep  bool
 }
 
-func inName(name string) holdfast.Key { return holdfast.Key{Name: name} }
+func inName(name string) driver.Key { return driver.Key{Name: name} }
 
-func sets(name, value string) holdfast.Write {
-	return holdfast.Write{Key: inName(name), Old: holdfast.IfEmpty, Value: []byte(value)}
+func sets(name, value string) driver.Write {
+	return driver.Write{Key: inName(name), Old: driver.IfEmpty, Value: []byte(value)}
 }
 
-func follows(name, value string) holdfast.Write {
-	return holdfast.Write{Key: inName(name), Old: 1, Value: []byte(value)}
+func follows(name, value string) driver.Write {
+	return driver.Write{Key: inName(name), Old: 1, Value: []byte(value)}
 }
 
 var (
 	long    = strings.Repeat("long ", 10_000)
 	changes = []change{
-		{what: "take a new name", writes: []holdfast.Write{sets("x", "new")}},
-		{what: "take a free name", before: []holdfast.Write{sets("x", "old"), follows("x", "")}, writes: []holdfast.Write{sets("x", "new")}},
-		{what: "follow", before: []holdfast.Write{sets("x", "old")}, writes: []holdfast.Write{follows("x", long)}},
-		{what: "empty", before: []holdfast.Write{sets("x", long)}, writes: []holdfast.Write{follows("x", "")}},
-		{what: "batch", before: []holdfast.Write{sets("x", "old"), sets("y", "old")}, writes: []holdfast.Write{
+		{what: "take a new name", writes: []driver.Write{sets("x", "new")}},
+		{what: "take a free name", before: []driver.Write{sets("x", "old"), follows("x", "")}, writes: []driver.Write{sets("x", "new")}},
+		{what: "follow", before: []driver.Write{sets("x", "old")}, writes: []driver.Write{follows("x", long)}},
+		{what: "empty", before: []driver.Write{sets("x", long)}, writes: []driver.Write{follows("x", "")}},
+		{what: "batch", before: []driver.Write{sets("x", "old"), sets("y", "old")}, writes: []driver.Write{
 			follows("x", "new"), follows("y", ""), sets("z", "new"),
 		}},
-		{what: "sweep", before: []holdfast.Write{sets("x", "old"), follows("x", ""), sets("y", "old")}, sweep: true},
+		{what: "sweep", before: []driver.Write{sets("x", "old"), follows("x", ""), sets("y", "old")}, sweep: true},
 	}
 )
 
@@ -62,16 +62,16 @@ func swap(args []string) error {
 	if err != nil {
 		return err
 	}
-	var writes []holdfast.Write
+	var writes []driver.Write
 	if err := json.Unmarshal([]byte(*text), &writes); err != nil {
 		return err
 	}
 	notch()
-	var outcomes []holdfast.Outcome
+	var outcomes []driver.Outcome
 	if writes != nil {
 		outcomes, err = s.CompareAndSwap(p.ctx, writes)
 	} else {
-		_, err = s.Store.(holdfast.Sweeper).Sweep(p.ctx, 0)
+		_, err = s.Store.Sweep(p.ctx, 0)
 	}
 	notch()
 	if err != nil {
@@ -138,20 +138,20 @@ func (c change) run(t *testing.T, fresh func(*testing.T) *world) {
 }
 
 // now is the record of a key.
-func (w *world) load(name string) holdfast.Record {
+func (w *world) load(name string) driver.Record {
 	w.t.Helper()
-	recs, err := w.store.Load(w.t.Context(), []holdfast.Key{inName(name)})
+	recs, err := w.store.Load(w.t.Context(), []driver.Key{inName(name)}, driver.Fresh)
 	must(w.t, err)
 	return recs[0]
 }
 
 // win writes after what is there.
-func (w *world) win(write holdfast.Write) holdfast.Record {
+func (w *world) win(write driver.Write) driver.Record {
 	w.t.Helper()
 	if write.Old > 0 {
 		write.Old = w.load(write.Key.Name).Version
 	}
-	outs, err := w.store.CompareAndSwap(w.t.Context(), []holdfast.Write{write})
+	outs, err := w.store.CompareAndSwap(w.t.Context(), []driver.Write{write})
 	must(w.t, err)
 	if !outs[0].Won {
 		w.t.Fatalf("%q after version %d lost to version %d %.20q", write.Key.Name, write.Old, outs[0].Record.Version, outs[0].Record.Value)
@@ -183,7 +183,7 @@ func (c change) die(t *testing.T, w *world, at int) (told traced) {
 		t.Skipf("SKIPPED: no process can be traced here, so death inside a write is not tested: %s", told.Missing)
 	}
 	if !told.Killed && !c.sweep {
-		var outcomes []holdfast.Outcome
+		var outcomes []driver.Outcome
 		must(t, json.Unmarshal([]byte(told.Said), &outcomes))
 		for _, o := range outcomes {
 			if !o.Won {
@@ -227,16 +227,16 @@ func (c change) judge(w *world) {
 		if got := string(r.Value); got != c.was(name) && got != c.after(name) {
 			t.Fatalf("%s is %.40q, and was %.40q and was to be %.40q", name, got, c.was(name), c.after(name))
 		}
-		recs, err := again.Load(t.Context(), []holdfast.Key{inName(name)})
+		recs, err := again.Load(t.Context(), []driver.Key{inName(name)}, driver.Fresh)
 		must(t, err)
 		if recs[0].Version != r.Version || string(recs[0].Value) != string(r.Value) {
 			t.Fatalf("%s is version %d for one and %d for another", name, r.Version, recs[0].Version)
 		}
-		next := holdfast.Write{Key: inName(name), Old: r.Version, Value: []byte("next")}
+		next := driver.Write{Key: inName(name), Old: r.Version, Value: []byte("next")}
 		if r.Version == 0 {
-			next.Old = holdfast.IfEmpty
+			next.Old = driver.IfEmpty
 		}
-		outs, err := again.CompareAndSwap(t.Context(), []holdfast.Write{next})
+		outs, err := again.CompareAndSwap(t.Context(), []driver.Write{next})
 		must(t, err)
 		if !outs[0].Won || outs[0].Record.Version <= r.Version {
 			t.Fatalf("%s after version %d: won is %v, as version %d", name, r.Version, outs[0].Won, outs[0].Record.Version)
@@ -244,7 +244,7 @@ func (c change) judge(w *world) {
 		if got := w.load(name); got.Version != outs[0].Record.Version || string(got.Value) != "next" {
 			t.Fatalf("%s is version %d %.40q after version %d was written", name, got.Version, got.Value, outs[0].Record.Version)
 		}
-		lost, err := w.store.CompareAndSwap(t.Context(), []holdfast.Write{next})
+		lost, err := w.store.CompareAndSwap(t.Context(), []driver.Write{next})
 		must(t, err)
 		if lost[0].Won {
 			t.Fatalf("%s was followed twice after version %d", name, r.Version)
@@ -258,10 +258,10 @@ func (w *world) clear() {
 	t.Helper()
 	for _, name := range []string{"x", "y", "z"} {
 		if r := w.load(name); len(r.Value) > 0 {
-			w.win(holdfast.Write{Key: inName(name), Old: r.Version})
+			w.win(driver.Write{Key: inName(name), Old: r.Version})
 		}
 	}
-	sweeper := w.store.Store.(holdfast.Sweeper)
+	sweeper := w.store.Store
 	w.age()
 	await(t, "all names are swept", func() bool {
 		_, err := sweeper.Sweep(t.Context(), 0)
@@ -287,7 +287,7 @@ func (w *world) age() {
 func (w *world) bare() {
 	w.t.Helper()
 	w.age()
-	sweeper := w.store.Store.(holdfast.Sweeper)
+	sweeper := w.store.Store
 	var left []string
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		_, err := sweeper.Sweep(w.t.Context(), 0)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 )
 
@@ -98,11 +99,11 @@ func order(t *testing.T, fresh func(*testing.T) *world) {
 // leftovers are the records that hold something, by what they are.
 func (w *world) leftovers() (left []string) {
 	w.t.Helper()
-	for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions} {
+	for _, space := range []driver.Space{driver.Names, driver.Sessions} {
 		names, err := w.store.Keys(context.Background(), space, "", 1000)
 		must(w.t, err)
 		for _, name := range names {
-			recs, err := w.store.Load(context.Background(), []holdfast.Key{{Space: space, Name: name}})
+			recs, err := w.store.Load(context.Background(), []driver.Key{{Space: space, Name: name}}, driver.Fresh)
 			must(w.t, err)
 			if len(recs[0].Value) > 0 {
 				left = append(left, fmt.Sprintf("%v %s: %s", space, name, recs[0].Value))

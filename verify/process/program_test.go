@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 	"github.com/holdfast-lock/holdfast/verify/stores"
 )
@@ -50,7 +51,7 @@ func newPart() *part {
 }
 
 // begin opens the store; wrap, if any, comes between it and the client.
-func (p *part) begin(args []string, wrap func(holdfast.Store) holdfast.Store, trace *holdfast.Trace) (err error) {
+func (p *part) begin(args []string, wrap func(driver.Store) driver.Store, trace *holdfast.Trace) (err error) {
 	if err := p.Parse(args); err != nil {
 		return err
 	}

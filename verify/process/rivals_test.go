@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 	"github.com/holdfast-lock/holdfast/verify/stores"
 )
@@ -51,14 +51,14 @@ func rivals(args []string) error {
 		return err
 	}
 	tell := func(d deal) error { return json.NewEncoder(out).Encode(d) }
-	known := make(map[string]holdfast.Record)
+	known := make(map[string]driver.Record)
 	for n := 0; ; n++ {
 		d := deal{Key: rivalKeys[rand.N(len(rivalKeys))], Begin: life.Now()}
 		was := known[d.Key]
 		switch r := rand.N(10); {
 		case r < 2:
 		case len(was.Value) == 0:
-			d.Old = holdfast.IfEmpty
+			d.Old = driver.IfEmpty
 		default:
 			d.Old = was.Version
 		}
@@ -69,13 +69,13 @@ func rivals(args []string) error {
 			return err
 		}
 		if d.Old == 0 {
-			var recs []holdfast.Record
-			if recs, err = s.Load(p.ctx, []holdfast.Key{inName(d.Key)}); err == nil {
+			var recs []driver.Record
+			if recs, err = s.Load(p.ctx, []driver.Key{inName(d.Key)}, driver.Fresh); err == nil {
 				was = recs[0]
 			}
 		} else {
-			var outs []holdfast.Outcome
-			outs, err = s.CompareAndSwap(p.ctx, []holdfast.Write{{Key: inName(d.Key), Old: d.Old, Value: []byte(d.Put), Lazy: rand.N(2) == 0}})
+			var outs []driver.Outcome
+			outs, err = s.CompareAndSwap(p.ctx, []driver.Write{{Key: inName(d.Key), Old: d.Old, Value: []byte(d.Put), Lazy: rand.N(2) == 0}})
 			if err == nil {
 				d.Won, was, err = outs[0].Won, outs[0].Record, outs[0].Err
 			}
@@ -124,7 +124,7 @@ func rivalry(t *testing.T, fresh func(*testing.T) *world) {
 	for i := range all {
 		begin(i)
 	}
-	sweeper := w.store.Store.(holdfast.Sweeper)
+	sweeper := w.store.Store
 	swept := 0
 	end := time.Now().Add(lasts * time.Duration(stretch))
 	for last := end.Add(patience); time.Now().Before(end) || swept == 0 && time.Now().Before(last); time.Sleep(rand.N(lasts / 40)) {

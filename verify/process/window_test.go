@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 )
@@ -157,11 +157,11 @@ func TestBuriedAlive(t *testing.T) {
 	first := w.runActor([]string{"-q", "--ttl", "9", "--kill-after", "3", "x"}, "-deaf")
 	span := w.after(0, 1)
 	session := w.show("x").Holders[0].Owner.Session
-	key := holdfast.Key{Space: holdfast.Sessions, Name: session}
+	key := driver.Key{Space: driver.Sessions, Name: session}
 	await(t, "it is declared dead", func() bool {
-		recs, err := w.store.Load(t.Context(), []holdfast.Key{key})
+		recs, err := w.store.Load(t.Context(), []driver.Key{key}, driver.Fresh)
 		must(t, err)
-		outs, err := w.store.CompareAndSwap(t.Context(), []holdfast.Write{{Key: key, Old: recs[0].Version, Value: []byte(`{"dead":1,"by":"a leap"}`)}})
+		outs, err := w.store.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: recs[0].Version, Value: []byte(`{"dead":1,"by":"a leap"}`)}})
 		must(t, err)
 		return outs[0].Won
 	})

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // An isolation is how the database under a simulated store keeps transactions apart.
@@ -55,13 +55,13 @@ type database struct {
 	pace  time.Duration // the most that a step takes
 	limbo float64       // lightweight writes that are not answered
 
-	under  sync.WaitGroup       // transactions
-	fenced map[holdfast.Key]int // by transactions of users; guarded by recorder.mu
+	under  sync.WaitGroup     // transactions
+	fenced map[driver.Key]int // by transactions of users; guarded by recorder.mu
 
 	mu     sync.Mutex // guards all below
 	random *rand.Rand
-	locked map[holdfast.Key]chan struct{}
-	begun  map[holdfast.Key]proposal // by a lightweight transaction whose coordinator gave up
+	locked map[driver.Key]chan struct{}
+	begun  map[driver.Key]proposal // by a lightweight transaction whose coordinator gave up
 }
 
 // records is the recorder without what only it can do.
@@ -72,7 +72,7 @@ func (records) Restore() {}
 
 // A proposal is a write in the hands of some replicas.
 type proposal struct {
-	holdfast.Write
+	driver.Write
 	at time.Time
 }
 
@@ -81,8 +81,8 @@ var errNoAnswer = errors.New("sim: the coordinator gave up")
 func newDatabase(r *recorder, seed uint64, p plan) *database {
 	return &database{
 		records: &records{r}, isolation: p.isolation, pace: p.pace, limbo: p.limbo,
-		random: rand.New(rand.NewPCG(seed, 5)), fenced: map[holdfast.Key]int{},
-		locked: map[holdfast.Key]chan struct{}{}, begun: map[holdfast.Key]proposal{},
+		random: rand.New(rand.NewPCG(seed, 5)), fenced: map[driver.Key]int{},
+		locked: map[driver.Key]chan struct{}{}, begun: map[driver.Key]proposal{},
 	}
 }
 
@@ -108,7 +108,7 @@ func (d *database) chance(p float64) bool {
 }
 
 // lock waits until nobody else has a row locked.
-func (d *database) lock(k holdfast.Key) {
+func (d *database) lock(k driver.Key) {
 	for {
 		d.mu.Lock()
 		other := d.locked[k]
@@ -122,7 +122,7 @@ func (d *database) lock(k holdfast.Key) {
 	}
 }
 
-func (d *database) unlock(k holdfast.Key) {
+func (d *database) unlock(k driver.Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	close(d.locked[k])
@@ -149,12 +149,12 @@ func done[T any](ctx context.Context, d *database, transact func() (T, error)) (
 	}
 }
 
-// Load implements holdfast.Store.
-func (d *database) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	return done(ctx, d, func() ([]holdfast.Record, error) {
+// Load implements driver.Store.
+func (d *database) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	return done(ctx, d, func() ([]driver.Record, error) {
 		d.step()
 		if d.isolation == lightweight { // key by key
-			recs := make([]holdfast.Record, len(keys))
+			recs := make([]driver.Record, len(keys))
 			for i, k := range keys {
 				d.lock(k)
 				d.complete(k)
@@ -163,24 +163,19 @@ func (d *database) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Re
 			}
 			return recs, nil
 		}
-		recs, err := d.recorder.Load(context.Background(), keys)
+		recs, err := d.recorder.Load(context.Background(), keys, how)
 		d.step()
 		return recs, err
 	})
 }
 
-// Glance implements holdfast.Glancer: it completes nothing.
-func (d *database) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	return d.recorder.Load(ctx, keys)
-}
-
-// CompareAndSwap implements holdfast.Store.
-func (d *database) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+// CompareAndSwap implements driver.Store.
+func (d *database) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	writes = slices.Clone(writes)
 	for i := range writes {
 		writes[i].Value = slices.Clone(writes[i].Value)
 	}
-	return done(ctx, d, func() ([]holdfast.Outcome, error) {
+	return done(ctx, d, func() ([]driver.Outcome, error) {
 		switch d.isolation {
 		case readCommitted:
 			return d.statement(writes), nil
@@ -191,24 +186,24 @@ func (d *database) CompareAndSwap(ctx context.Context, writes []holdfast.Write) 
 	})
 }
 
-func (d *database) look(k holdfast.Key) holdfast.Record {
+func (d *database) look(k driver.Key) driver.Record {
 	d.recorder.mu.Lock()
 	defer d.recorder.mu.Unlock()
 	return d.record(k)
 }
 
 // matches says whether a write may follow a record.
-func matches(w holdfast.Write, r holdfast.Record) bool {
-	if w.Old == holdfast.IfEmpty {
+func matches(w driver.Write, r driver.Record) bool {
+	if w.Old == driver.IfEmpty {
 		return len(r.Value) == 0
 	}
 	return w.Old > 0 && w.Old == r.Version
 }
 
 // statement is one UPDATE or INSERT of all rows, in the order of their keys.
-func (d *database) statement(writes []holdfast.Write) []holdfast.Outcome {
+func (d *database) statement(writes []driver.Write) []driver.Outcome {
 	d.step()
-	outs := make([]holdfast.Outcome, len(writes))
+	outs := make([]driver.Outcome, len(writes))
 	for i, w := range writes {
 		outs[i].Record = d.look(w.Key) // the statement's snapshot
 	}
@@ -225,7 +220,7 @@ func (d *database) statement(writes []holdfast.Write) []holdfast.Outcome {
 	for _, i := range order {
 		w := writes[i]
 		// An INSERT … ON CONFLICT looks at what is there, seen or not.
-		if insert := w.Old == holdfast.IfEmpty; !insert && !matches(w, outs[i].Record) {
+		if insert := w.Old == driver.IfEmpty; !insert && !matches(w, outs[i].Record) {
 			continue
 		}
 		d.lock(w.Key)
@@ -250,9 +245,9 @@ func (d *database) statement(writes []holdfast.Write) []holdfast.Outcome {
 }
 
 // optimistic is one transaction that reads all rows and then writes them.
-func (d *database) optimistic(writes []holdfast.Write) []holdfast.Outcome {
+func (d *database) optimistic(writes []driver.Write) []driver.Outcome {
 	for {
-		outs := make([]holdfast.Outcome, len(writes))
+		outs := make([]driver.Outcome, len(writes))
 		d.recorder.mu.Lock()
 		for i, w := range writes {
 			outs[i].Record = d.record(w.Key)
@@ -275,7 +270,7 @@ func (d *database) optimistic(writes []holdfast.Write) []holdfast.Outcome {
 
 // commit writes rows at one instant, unless another has written one of them since
 // it was seen. It tells what became of them.
-func (d *database) commit(writes []holdfast.Write, outs []holdfast.Outcome, win []int, at []time.Time) bool {
+func (d *database) commit(writes []driver.Write, outs []driver.Outcome, win []int, at []time.Time) bool {
 	d.recorder.mu.Lock()
 	defer d.recorder.mu.Unlock()
 	if d.isolation == snapshot && d.flaw != noConflicts {
@@ -287,14 +282,14 @@ func (d *database) commit(writes []holdfast.Write, outs []holdfast.Outcome, win 
 	}
 	for n, i := range win {
 		d.write(writes[i], at[n])
-		outs[i] = holdfast.Outcome{Won: true, Record: d.record(writes[i].Key)}
+		outs[i] = driver.Outcome{Won: true, Record: d.record(writes[i].Key)}
 	}
 	return true
 }
 
 // paxos does writes one by one.
-func (d *database) paxos(writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	outs := make([]holdfast.Outcome, len(writes))
+func (d *database) paxos(writes []driver.Write) ([]driver.Outcome, error) {
+	outs := make([]driver.Outcome, len(writes))
 	for i, w := range writes {
 		outs[i] = d.lightweight(w)
 	}
@@ -304,7 +299,7 @@ func (d *database) paxos(writes []holdfast.Write) ([]holdfast.Outcome, error) {
 	return outs, nil
 }
 
-func (d *database) lightweight(w holdfast.Write) holdfast.Outcome {
+func (d *database) lightweight(w driver.Write) driver.Outcome {
 	d.step()
 	d.lock(w.Key)
 	defer d.unlock(w.Key)
@@ -312,7 +307,7 @@ func (d *database) lightweight(w holdfast.Write) holdfast.Outcome {
 		d.complete(w.Key)
 	}
 	if rec := d.look(w.Key); !matches(w, rec) {
-		return holdfast.Outcome{Record: rec}
+		return driver.Outcome{Record: rec}
 	}
 	at := time.Now()
 	d.step()
@@ -322,7 +317,7 @@ func (d *database) lightweight(w holdfast.Write) holdfast.Outcome {
 		d.begun[w.Key] = proposal{w, at}
 	}
 	d.mu.Unlock()
-	out := holdfast.Outcome{Won: true}
+	out := driver.Outcome{Won: true}
 	if !unanswered || fate == 1 {
 		d.recorder.mu.Lock()
 		d.write(w, at)
@@ -330,13 +325,13 @@ func (d *database) lightweight(w holdfast.Write) holdfast.Outcome {
 		d.recorder.mu.Unlock()
 	}
 	if unanswered {
-		return holdfast.Outcome{Err: errNoAnswer}
+		return driver.Outcome{Err: errNoAnswer}
 	}
 	return out
 }
 
 // complete ends what a coordinator has begun with a key; its lock is held.
-func (d *database) complete(k holdfast.Key) {
+func (d *database) complete(k driver.Key) {
 	d.mu.Lock()
 	p, ok := d.begun[k]
 	delete(d.begun, k)
@@ -348,16 +343,16 @@ func (d *database) complete(k holdfast.Key) {
 	}
 }
 
-// Sweep implements holdfast.Sweeper: it leaves rows alone that somebody has locked.
+// Sweep implements driver.Store: it leaves rows alone that somebody has locked.
 func (d *database) Sweep(ctx context.Context, idle time.Duration) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.sweep(ctx, idle, func(k holdfast.Key) bool { return d.locked[k] != nil || d.begun[k].Key == k })
+	return d.sweep(ctx, idle, func(k driver.Key) bool { return d.locked[k] != nil || d.begun[k].Key == k })
 }
 
 // fence is a transaction of a user that reads the record of a lock, and writes
 // something of its own if that allows it.
-func (d *database) fence(k holdfast.Key, allowed func(holdfast.Record) bool, write func()) {
+func (d *database) fence(k driver.Key, allowed func(driver.Record) bool, write func()) {
 	if d.isolation == lightweight { // it is one statement there
 		d.lock(k)
 		defer d.unlock(k)

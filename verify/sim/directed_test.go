@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/holdfast-lock/holdfast/verify/check"
@@ -112,10 +113,10 @@ func (s *stage) clean() {
 			s.t.Error(err)
 		}
 	}
-	for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions} {
+	for _, space := range []driver.Space{driver.Names, driver.Sessions} {
 		keys, err := s.store.Keys(s.t.Context(), space, "", 10)
 		if err != nil || len(keys) > 0 {
-			recs, _ := s.store.Load(s.t.Context(), []holdfast.Key{{Space: space, Name: keys[0]}})
+			recs, _ := s.store.Load(s.t.Context(), []driver.Key{{Space: space, Name: keys[0]}}, driver.Fresh)
 			s.t.Errorf("left over: %s %q: %s", space, keys, recs[0].Value)
 		}
 	}
@@ -228,13 +229,13 @@ func TestAClaimIsSeenBeforeItsSession(t *testing.T) {
 		s := newStage(t)
 		session := strings.Repeat("ab", 16)
 		lock := fmt.Sprintf(`{"holders":[{"session":%q,"nr":1,"slots":1,"ttl":20000,"since":1}]}`, session)
-		if _, err := s.store.CompareAndSwap(t.Context(), []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Names, Name: "a"}, Old: holdfast.IfEmpty, Value: []byte(lock)}}); err != nil {
+		if _, err := s.store.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Space: driver.Names, Name: "a"}, Old: driver.IfEmpty, Value: []byte(lock)}}); err != nil {
 			t.Fatal(err)
 		}
 		b, _ := s.join(0)
 		began := time.Now()
 		opened := time.AfterFunc(10*time.Second, func() {
-			out, err := s.store.CompareAndSwap(context.Background(), []holdfast.Write{{Key: holdfast.Key{Space: holdfast.Sessions, Name: session}, Old: holdfast.IfEmpty, Value: []byte(`{"ttl":20000,"beat":1,"nonce":"x"}`)}})
+			out, err := s.store.CompareAndSwap(context.Background(), []driver.Write{{Key: driver.Key{Space: driver.Sessions, Name: session}, Old: driver.IfEmpty, Value: []byte(`{"ttl":20000,"beat":1,"nonce":"x"}`)}})
 			if err != nil || out[0].Won {
 				t.Errorf("the session was opened while it was being judged: %v %v", out, err)
 			}
@@ -325,10 +326,10 @@ func TestTenDeadAheadCostOneTTL(t *testing.T) {
 // intercepted is the way to the store of a process, with an eye on its writes.
 type intercepted struct {
 	*storetest.Process
-	before func(holdfast.Write)
+	before func(driver.Write)
 }
 
-func (i intercepted) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (i intercepted) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	for _, w := range writes {
 		i.before(w)
 	}
@@ -344,8 +345,8 @@ func TestALateBeatComesBeforeTheBurial(t *testing.T) {
 		s.must(a, "a")
 		pa.Crash()
 		var beat time.Time
-		way := intercepted{s.bus.Process("judge"), func(w holdfast.Write) {
-			if w.Key.Space != holdfast.Sessions || !beat.IsZero() {
+		way := intercepted{s.bus.Process("judge"), func(w driver.Write) {
+			if w.Key.Space != driver.Sessions || !beat.IsZero() {
 				return
 			}
 			if rec, err := check.ReadSession(string(w.Value)); err != nil || rec.Dead == 0 {
@@ -353,7 +354,7 @@ func TestALateBeatComesBeforeTheBurial(t *testing.T) {
 			}
 			beat = time.Now()
 			late := []byte(`{"ttl":15000,"beat":2,"nonce":"late"}`)
-			if out, err := s.store.CompareAndSwap(t.Context(), []holdfast.Write{{Key: w.Key, Old: w.Old, Value: late}}); err != nil || !out[0].Won {
+			if out, err := s.store.CompareAndSwap(t.Context(), []driver.Write{{Key: w.Key, Old: w.Old, Value: late}}); err != nil || !out[0].Won {
 				t.Error("the late heartbeat did not win", out, err)
 			}
 		}}

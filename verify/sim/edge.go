@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/machine"
 	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/holdfast-lock/holdfast/verify/check"
@@ -75,13 +76,25 @@ func (e *edge) ended(session string) time.Duration {
 	return 1 << 62
 }
 
-// Load implements holdfast.Store.
-func (e *edge) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	return e.read(ctx, "load", e.Process.Load, keys)
+// Load implements driver.Store.
+func (e *edge) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if how == driver.Stale && e.w.plan.glances {
+		return e.read(ctx, "glance", e.Process.StaleLoad, keys)
+	}
+	return e.read(ctx, "load", e.fresh, keys)
+}
+
+func (e *edge) fresh(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+	return e.Process.Load(ctx, keys, driver.Fresh)
+}
+
+// Traits implements driver.Store.
+func (e *edge) Traits() driver.Traits {
+	return driver.Traits{StaleReads: e.w.plan.glances, CostlyWatch: e.w.plan.costly && e.w.plan.hints}
 }
 
 // read looks at keys one way or the other.
-func (e *edge) read(ctx context.Context, how string, read func(context.Context, []holdfast.Key) ([]holdfast.Record, error), keys []holdfast.Key) ([]holdfast.Record, error) {
+func (e *edge) read(ctx context.Context, how string, read func(context.Context, []driver.Key) ([]driver.Record, error), keys []driver.Key) ([]driver.Record, error) {
 	recs, err := read(ctx, keys)
 	if e.w.verbose {
 		for i, k := range keys {
@@ -95,8 +108,8 @@ func (e *edge) read(ctx context.Context, how string, read func(context.Context, 
 	return recs, err
 }
 
-// CompareAndSwap implements holdfast.Store.
-func (e *edge) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+// CompareAndSwap implements driver.Store.
+func (e *edge) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	type beat struct {
 		i     int
 		nonce string
@@ -104,7 +117,7 @@ func (e *edge) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]h
 	}
 	var beats []beat
 	for i, w := range writes {
-		if w.Key.Space == holdfast.Sessions {
+		if w.Key.Space == driver.Sessions {
 			if win, nonce := e.sending(w); win != nil {
 				beats = append(beats, beat{i, nonce, win})
 			}
@@ -138,12 +151,12 @@ func (e *edge) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]h
 
 // swap sends writes, unless someone keeps a row locked: then they lose to what
 // they were to follow.
-func (e *edge) swap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
-	keys := make([]holdfast.Key, len(writes))
+func (e *edge) swap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	keys := make([]driver.Key, len(writes))
 	names := true
 	for i, w := range writes {
 		keys[i] = w.Key
-		names = names && w.Key.Space == holdfast.Names
+		names = names && w.Key.Space == driver.Names
 	}
 	e.mu.Lock()
 	e.calls++
@@ -152,8 +165,8 @@ func (e *edge) swap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Ou
 	if !names || random.Float64() >= e.w.plan.locked {
 		return e.Process.CompareAndSwap(ctx, writes)
 	}
-	recs, err := e.Process.Load(ctx, keys)
-	outs := make([]holdfast.Outcome, len(recs))
+	recs, err := e.Process.Load(ctx, keys, driver.Fresh)
+	outs := make([]driver.Outcome, len(recs))
 	for i := range recs {
 		outs[i].Record = recs[i]
 	}
@@ -161,28 +174,15 @@ func (e *edge) swap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Ou
 }
 
 // unknown is why nothing is known of a write, though its call was answered.
-func unknown(outs []holdfast.Outcome, i int) error {
+func unknown(outs []driver.Outcome, i int) error {
 	if i < len(outs) {
 		return outs[i].Err
 	}
 	return nil
 }
 
-// A costly edge is a store where to watch costs.
-type costly struct{ *edge }
-
-func (costly) WatchCosts() {}
-
-// A glancer is the cheap look of an edge.
-type glancer struct{ *edge }
-
-// Glance implements holdfast.Glancer.
-func (g glancer) Glance(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
-	return g.read(ctx, "glance", g.Process.Glancer().Glance, keys)
-}
-
 // sending notes a beat of a session of the client's own.
-func (e *edge) sending(w holdfast.Write) (*window, string) {
+func (e *edge) sending(w driver.Write) (*window, string) {
 	rec, err := check.ReadSession(string(w.Value))
 	if err != nil || rec.Dead != 0 || rec.Nonce == "" || rec.Suspected != nil || len(rec.Revoked) > 0 {
 		return nil, ""
@@ -190,7 +190,7 @@ func (e *edge) sending(w holdfast.Write) (*window, string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	win := e.windows[w.Key.Name]
-	if win == nil && rec.Beat == 1 && w.Old == holdfast.IfEmpty {
+	if win == nil && rec.Beat == 1 && w.Old == driver.IfEmpty {
 		win = &window{sent: map[string]attempt{}}
 		e.windows[w.Key.Name] = win
 		e.w.store.own(w.Key.Name, e.bit)
@@ -213,7 +213,7 @@ func (e *edge) sending(w holdfast.Write) (*window, string) {
 
 // answered takes in the answer to a beat: it won, or it lost to an earlier one
 // that had won.
-func (e *edge) answered(win *window, nonce string, out holdfast.Outcome) {
+func (e *edge) answered(win *window, nonce string, out driver.Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !out.Won {
@@ -234,4 +234,4 @@ func (e *edge) answered(win *window, nonce string, out holdfast.Outcome) {
 	win.opened, win.ttl = true, a.ttl
 }
 
-func keyName(k holdfast.Key) string { return fmt.Sprintf("%s %.8s", k.Space, k.Name) }
+func keyName(k driver.Key) string { return fmt.Sprintf("%s %.8s", k.Space, k.Name) }

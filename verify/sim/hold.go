@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/verify/check"
 )
 
@@ -207,7 +208,7 @@ func (w *world) write(h *hold, delay time.Duration) {
 	w.mu.Unlock()
 
 	var next int64
-	w.fence(holdfast.Key{Space: holdfast.Names, Name: h.Name}, func(rec holdfast.Record) bool {
+	w.fence(driver.Key{Space: driver.Names, Name: h.Name}, func(rec driver.Record) bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		var err error

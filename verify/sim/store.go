@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/verify/check"
 )
 
@@ -22,9 +22,9 @@ type recorder struct {
 	counts bool
 
 	mu       sync.Mutex // guards all below, and makes the order of steps that of writes
-	rows     map[holdfast.Key]row
+	rows     map[driver.Key]row
 	floor    int64
-	watchers map[chan holdfast.Hint]bool
+	watchers map[chan driver.Hint]bool
 	steps    []check.Step
 	sent     map[sentKey]uint64
 	owners   map[string]uint64 // of sessions, by id
@@ -38,20 +38,20 @@ type row struct {
 
 // A sentKey tells writes apart as far as the store can.
 type sentKey struct {
-	key   holdfast.Key
+	key   driver.Key
 	old   int64
 	value string
 }
 
 func newRecorder(counts bool) *recorder {
 	return &recorder{
-		began: time.Now(), counts: counts, rows: map[holdfast.Key]row{}, watchers: map[chan holdfast.Hint]bool{},
+		began: time.Now(), counts: counts, rows: map[driver.Key]row{}, watchers: map[chan driver.Hint]bool{},
 		sent: map[sentKey]uint64{}, owners: map[string]uint64{},
 	}
 }
 
 // announce notes that a process is about to send writes.
-func (r *recorder) announce(writer uint64, writes []holdfast.Write) {
+func (r *recorder) announce(writer uint64, writes []driver.Write) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, w := range writes {
@@ -68,50 +68,50 @@ func (r *recorder) own(session string, writer uint64) {
 
 func (r *recorder) owner(session string) uint64 { return r.owners[session] }
 
-func (r *recorder) record(k holdfast.Key) holdfast.Record {
+func (r *recorder) record(k driver.Key) driver.Record {
 	row := r.rows[k]
 	if row.version == 0 {
-		return holdfast.Record{}
+		return driver.Record{}
 	}
-	return holdfast.Record{Version: row.version, Value: row.value, Age: time.Since(row.written)}
+	return driver.Record{Version: row.version, Value: row.value, Age: time.Since(row.written)}
 }
 
-// Load implements holdfast.Store.
-func (r *recorder) Load(ctx context.Context, keys []holdfast.Key) ([]holdfast.Record, error) {
+// Load implements driver.Store.
+func (r *recorder) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	recs := make([]holdfast.Record, len(keys))
+	recs := make([]driver.Record, len(keys))
 	for i, k := range keys {
 		recs[i] = r.record(k)
 	}
 	return recs, nil
 }
 
-// CompareAndSwap implements holdfast.Store.
-func (r *recorder) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+// CompareAndSwap implements driver.Store.
+func (r *recorder) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	outs := make([]holdfast.Outcome, len(writes))
+	outs := make([]driver.Outcome, len(writes))
 	for i, w := range writes {
 		old := r.rows[w.Key]
-		if w.Old == holdfast.IfEmpty && len(old.value) > 0 || w.Old != holdfast.IfEmpty && (w.Old <= 0 || w.Old != old.version) {
+		if w.Old == driver.IfEmpty && len(old.value) > 0 || w.Old != driver.IfEmpty && (w.Old <= 0 || w.Old != old.version) {
 			outs[i].Record = r.record(w.Key)
 			continue
 		}
 		r.write(w, time.Now())
-		outs[i] = holdfast.Outcome{Won: true, Record: r.record(w.Key)}
+		outs[i] = driver.Outcome{Won: true, Record: r.record(w.Key)}
 	}
 	return outs, nil
 }
 
 // write applies a write that was decided on at a time; r.mu is held.
-func (r *recorder) write(w holdfast.Write, at time.Time) {
+func (r *recorder) write(w driver.Write, at time.Time) {
 	next := row{max(r.rows[w.Key].version, r.floor) + 1, slices.Clone(w.Value), at}
 	if !r.counts {
 		next.version = max(next.version, at.UnixMicro())
@@ -127,14 +127,14 @@ func (r *recorder) write(w holdfast.Write, at time.Time) {
 	}
 	for told := range r.watchers {
 		select {
-		case told <- holdfast.Hint{Key: w.Key, Wake: w.Wake}:
+		case told <- driver.Hint{Key: w.Key, Wake: w.Wake}:
 		default: // a hint may be lost
 		}
 	}
 }
 
-// Keys implements holdfast.Store.
-func (r *recorder) Keys(ctx context.Context, space holdfast.Space, after string, n int) ([]string, error) {
+// Keys implements driver.Store.
+func (r *recorder) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var names []string
@@ -147,9 +147,9 @@ func (r *recorder) Keys(ctx context.Context, space holdfast.Space, after string,
 	return names[:min(n, len(names))], ctx.Err()
 }
 
-// Watch implements holdfast.Watcher.
-func (r *recorder) Watch(ctx context.Context, who []string, changed func(holdfast.Hint)) error {
-	told := make(chan holdfast.Hint, 100)
+// Watch implements driver.Watcher.
+func (r *recorder) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
+	told := make(chan driver.Hint, 100)
 	r.mu.Lock()
 	r.watchers[told] = true
 	r.mu.Unlock()
@@ -168,17 +168,20 @@ func (r *recorder) Watch(ctx context.Context, who []string, changed func(holdfas
 	}
 }
 
-// Sweep implements holdfast.Sweeper.
+// Traits implements driver.Store; a Process has those of its plan.
+func (r *recorder) Traits() driver.Traits { return driver.Traits{} }
+
+// Sweep implements driver.Store.
 func (r *recorder) Sweep(ctx context.Context, idle time.Duration) (int, error) {
-	return r.sweep(ctx, idle, func(holdfast.Key) bool { return false })
+	return r.sweep(ctx, idle, func(driver.Key) bool { return false })
 }
 
 // sweep spares rows that are in use.
-func (r *recorder) sweep(ctx context.Context, idle time.Duration, inUse func(holdfast.Key) bool) (int, error) {
+func (r *recorder) sweep(ctx context.Context, idle time.Duration, inUse func(driver.Key) bool) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := len(r.rows)
-	maps.DeleteFunc(r.rows, func(k holdfast.Key, row row) bool {
+	maps.DeleteFunc(r.rows, func(k driver.Key, row row) bool {
 		gone := len(row.value) == 0 && time.Since(row.written) >= idle && !inUse(k)
 		if gone {
 			r.floor = max(r.floor, row.version)
@@ -191,7 +194,7 @@ func (r *recorder) sweep(ctx context.Context, idle time.Duration, inUse func(hol
 // Restore takes back what a crash has lost of a key: its lazy writes since a
 // version. A database has one log, so a write that is not lazy makes durable
 // all that was applied before it; then nothing is lost.
-func (r *recorder) Restore(k holdfast.Key, rec holdfast.Record) {
+func (r *recorder) Restore(k driver.Key, rec driver.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range slices.Backward(r.steps) {

@@ -8,17 +8,18 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // refusing fails every swap of a name.
 type refusing struct {
-	holdfast.Store
+	driver.Store
 	on bool
 }
 
-func (s *refusing) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s *refusing) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	for _, w := range writes {
-		if s.on && w.Key.Space == holdfast.Names {
+		if s.on && w.Key.Space == driver.Names {
 			return nil, errors.New("the name cannot be written")
 		}
 	}
@@ -43,7 +44,7 @@ func TestSweepKeepsATombstoneThatIsNeeded(t *testing.T) {
 		}
 		defer sweeper.Close()
 		left := func() (n int) {
-			for _, space := range []holdfast.Space{holdfast.Names, holdfast.Sessions} {
+			for _, space := range []driver.Space{driver.Names, driver.Sessions} {
 				keys, err := s.store.Keys(t.Context(), space, "", 100)
 				if err != nil {
 					t.Fatal(err)

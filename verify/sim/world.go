@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/machine"
 	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/holdfast-lock/holdfast/verify/check"
@@ -179,12 +180,12 @@ func (w *world) result() *Result {
 }
 
 // fence runs a user's transaction: if the record of a lock allows it, it writes.
-func (w *world) fence(k holdfast.Key, allowed func(holdfast.Record) bool, write func()) {
+func (w *world) fence(k driver.Key, allowed func(driver.Record) bool, write func()) {
 	if w.slow != nil {
 		w.slow.fence(k, allowed, write)
 		return
 	}
-	recs, err := w.store.Load(context.Background(), []holdfast.Key{k})
+	recs, err := w.store.Load(context.Background(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		panic(fmt.Sprint("the store below all faults fails: ", err))
 	}
@@ -249,31 +250,16 @@ func (p *proc) start() {
 	w.logf("%s starts", l.name)
 }
 
+// A silent store has no notifications.
+type silent struct {
+	driver.Store
+	machine.Owner
+}
+
 func (w *world) client(e *edge, nr int, ttl time.Duration) *holdfast.Client {
-	var store holdfast.Store = e
-	switch {
-	case !w.plan.hints && w.plan.glances:
-		store = struct {
-			holdfast.Store
-			holdfast.Sweeper
-			holdfast.Glancer
-			machine.Owner
-		}{e, e, glancer{e}, e}
-	case !w.plan.hints:
-		store = struct {
-			holdfast.Store
-			holdfast.Sweeper
-			machine.Owner
-		}{e, e, e}
-	case w.plan.costly && w.plan.glances:
-		store = struct {
-			costly
-			holdfast.Glancer
-		}{costly{e}, glancer{e}}
-	case w.plan.glances:
-		store = glancer{e}
-	case w.plan.costly:
-		store = costly{e}
+	var store driver.Store = e
+	if !w.plan.hints {
+		store = silent{e, e}
 	}
 	c, err := holdfast.New(store, &holdfast.Options{
 		TTL: ttl, Grace: w.plan.grace, RuntimeDir: os.DevNull,

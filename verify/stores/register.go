@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/cassandra"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/etcd"
 	hfspanner "github.com/holdfast-lock/holdfast/spanner"
 )
@@ -334,7 +335,7 @@ func (r inEtcd) Get(ctx context.Context, name string) (int64, error) {
 	return g.Value, err
 }
 
-func (r inEtcd) Strict(lock *holdfast.Lock) bool { return lock.Store() != holdfast.Store(r.s) }
+func (r inEtcd) Strict(lock *holdfast.Lock) bool { return lock.Store() != driver.Store(r.s) }
 
 type inSpanner struct {
 	s      *hfspanner.Store
@@ -415,7 +416,7 @@ func (r inSpanner) Get(ctx context.Context, name string) (int64, error) {
 	return g.Value, err
 }
 
-func (r inSpanner) Strict(lock *holdfast.Lock) bool { return lock.Store() != holdfast.Store(r.s) }
+func (r inSpanner) Strict(lock *holdfast.Lock) bool { return lock.Store() != driver.Store(r.s) }
 
 // besides is where the files of a directory's application are.
 func besides(target string) string {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/directory"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/mysql"
 	"github.com/holdfast-lock/holdfast/postgres"
 	"github.com/holdfast-lock/holdfast/sqlite"
@@ -26,9 +27,9 @@ import (
 
 // A Store is open, and so is its database for what an application does there.
 type Store struct {
-	holdfast.Store         // as its package made it
-	DB             *sql.DB // nil where there are no transactions of that kind
-	Registers      Registers
+	driver.Store         // as its package made it
+	DB           *sql.DB // nil where there are no transactions of that kind
+	Registers    Registers
 
 	kind  kind
 	close func() error
@@ -156,35 +157,15 @@ func (s *Store) Fence(ctx context.Context, tx *sql.Tx, lock *holdfast.Lock, plai
 	return err
 }
 
-// Behind is a store that answers as front does, and can watch, glance and sweep as
-// s can.
-func Behind(front, s holdfast.Store) holdfast.Store {
-	sweeper := s.(holdfast.Sweeper)
-	switch w := s.(type) {
-	case holdfast.Glancer:
-		return struct {
-			holdfast.Store
-			holdfast.Glancer
-			holdfast.Sweeper
-		}{front, w, sweeper}
-	case holdfast.CostlyWatcher:
-		return struct {
-			holdfast.Store
-			holdfast.CostlyWatcher
-			holdfast.Sweeper
-		}{front, w, sweeper}
-	case holdfast.Watcher:
-		return struct {
-			holdfast.Store
-			holdfast.Watcher
-			holdfast.Sweeper
-		}{front, w, sweeper}
-	}
-	return struct {
-		holdfast.Store
-		holdfast.Sweeper
-	}{front, sweeper}
+// Behind is a store that answers as front does, and has the capabilities of s.
+func Behind(front, s driver.Store) driver.Store { return behind{front, s} }
+
+type behind struct {
+	driver.Store
+	inner driver.Store
 }
+
+func (b behind) Unwrap() driver.Store { return b.inner }
 
 func openSQLite(ctx context.Context, target string) (*Store, error) {
 	path := strings.TrimPrefix(target, "sqlite:")

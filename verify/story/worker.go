@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/verify/check"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 	"github.com/holdfast-lock/holdfast/verify/stores"
@@ -420,18 +421,18 @@ func freeze() {
 
 // told is the store, whose writes are told of before the library knows of them.
 type told struct {
-	holdfast.Store
+	driver.Store
 	w *work
 }
 
-func (s told) CompareAndSwap(ctx context.Context, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (s told) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	return s.w.swap(ctx, s.Store, writes)
 }
 
-func (w *work) swap(ctx context.Context, s holdfast.Store, writes []holdfast.Write) ([]holdfast.Outcome, error) {
+func (w *work) swap(ctx context.Context, s driver.Store, writes []driver.Write) ([]driver.Outcome, error) {
 	sent := life.Now()
 	for _, wr := range writes {
-		if wr.Key.Space == holdfast.Sessions && len(wr.Value) > 0 {
+		if wr.Key.Space == driver.Sessions && len(wr.Value) > 0 {
 			// Not the marks and burials of others.
 			if rec, err := check.ReadSession(string(wr.Value)); err == nil && rec.Suspected == nil && rec.Revoked == nil && rec.Dead == 0 {
 				w.mu.Lock()
@@ -450,7 +451,7 @@ func (w *work) swap(ctx context.Context, s holdfast.Store, writes []holdfast.Wri
 			w.tell(Event{At: at, What: Wrote, Name: fmt.Sprintf("%d %s", wr.Key.Space, wr.Key.Name),
 				Token: outs[i].Record.Version, Sent: sent, Lazy: wr.Lazy, Text: string(wr.Value)})
 		}
-		if wr.Key.Space != holdfast.Sessions {
+		if wr.Key.Space != driver.Sessions {
 			continue
 		}
 		value := wr.Value

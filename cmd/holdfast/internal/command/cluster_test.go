@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // The doctor says who can read a password on its way: the clients of some databases
@@ -13,15 +13,15 @@ import (
 func TestEncryption(t *testing.T) {
 	linked = map[string]engine.Engine{"etcd": {}} // so that no other program is started
 	t.Cleanup(func() { linked = nil })
-	says := func(level holdfast.Level) func(string) []holdfast.Finding {
-		return func(text string) []holdfast.Finding {
-			return []holdfast.Finding{{Level: level, Subject: "encryption", Text: text}}
+	says := func(level driver.Level) func(string) []driver.Finding {
+		return func(text string) []driver.Finding {
+			return []driver.Finding{{Level: level, Subject: "encryption", Text: text}}
 		}
 	}
-	warn, good := says(holdfast.Warning), says(holdfast.Good)
+	warn, good := says(driver.Warning), says(driver.Good)
 	for _, test := range []struct {
 		store, env string
-		want       []holdfast.Finding
+		want       []driver.Finding
 	}{
 		{"etcd://app:hunter2@etcd1.example,10.0.0.7:2379", "",
 			warn(`none: whoever can listen on the way to etcd1.example, 10.0.0.7 reads the password of "app", and every name and reason. Have the servers encrypt, and add tls=verify to the URL`)},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 const doctorHelp = `usage: holdfast doctor [--json]
@@ -53,35 +54,35 @@ func doctorVerb(a *app) *cobra.Command {
 
 // A checkup collects findings.
 type checkup struct {
-	findings []holdfast.Finding
+	findings []driver.Finding
 }
 
 func (d *checkup) ok(subject, format string, args ...any) {
-	d.add(holdfast.Good, subject, format, args)
+	d.add(driver.Good, subject, format, args)
 }
 
 func (d *checkup) warn(subject, format string, args ...any) {
-	d.add(holdfast.Warning, subject, format, args)
+	d.add(driver.Warning, subject, format, args)
 }
 
 func (d *checkup) fail(subject, format string, args ...any) {
-	d.add(holdfast.Failure, subject, format, args)
+	d.add(driver.Failure, subject, format, args)
 }
 
-func (d *checkup) add(level holdfast.Level, subject, format string, args []any) {
-	d.findings = append(d.findings, holdfast.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
+func (d *checkup) add(level driver.Level, subject, format string, args []any) {
+	d.findings = append(d.findings, driver.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
 }
 
 // about tells whether there is a finding on a subject.
 func (d *checkup) about(subject string) bool {
-	return slices.ContainsFunc(d.findings, func(f holdfast.Finding) bool { return f.Subject == subject })
+	return slices.ContainsFunc(d.findings, func(f driver.Finding) bool { return f.Subject == subject })
 }
 
 func (d *checkup) failed() bool {
-	return slices.ContainsFunc(d.findings, func(f holdfast.Finding) bool { return f.Level >= holdfast.Failure })
+	return slices.ContainsFunc(d.findings, func(f driver.Finding) bool { return f.Level >= driver.Failure })
 }
 
-var levels = map[holdfast.Level]string{holdfast.Good: "ok", holdfast.Warning: "warn", holdfast.Failure: "FAIL"}
+var levels = map[driver.Level]string{driver.Good: "ok", driver.Warning: "warn", driver.Failure: "FAIL"}
 
 func (d *checkup) write(w io.Writer, asJSON bool) error {
 	if asJSON {
@@ -152,8 +153,8 @@ func (d *checkup) examine(ctx context.Context, t target) error {
 }
 
 // diagnose asks the store what it knows of its database.
-func (d *checkup) diagnose(ctx context.Context, store holdfast.Store, t target) {
-	s, ok := store.(holdfast.Diagnoser)
+func (d *checkup) diagnose(ctx context.Context, store driver.Store, t target) {
+	s, ok := driver.Find[driver.Diagnoser](store)
 	if !ok {
 		return
 	}
@@ -251,7 +252,7 @@ func (d *checkup) locks(ctx context.Context, client *holdfast.Client, t target) 
 
 // handOver measures how long it takes from a release to the next holder, in
 // another session.
-func (d *checkup) handOver(ctx context.Context, store holdfast.Store, client *holdfast.Client, t target) {
+func (d *checkup) handOver(ctx context.Context, store driver.Store, client *holdfast.Client, t target) {
 	name := holdfast.JoinName("holdfast doctor", rand.Text())
 	best := time.Hour
 	for range 3 {
@@ -269,7 +270,7 @@ func (d *checkup) handOver(ctx context.Context, store holdfast.Store, client *ho
 	d.ok("hand-over", "the next holder has it %s after a release", best.Round(10*time.Microsecond))
 }
 
-func handOver(ctx context.Context, store holdfast.Store, client *holdfast.Client, name string) (time.Duration, error) {
+func handOver(ctx context.Context, store driver.Store, client *holdfast.Client, name string) (time.Duration, error) {
 	joined := make(chan struct{}, 1)
 	other, err := holdfast.New(store, &holdfast.Options{Trace: &holdfast.Trace{Waiting: func(string) {
 		select {

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	driver "github.com/go-sql-driver/mysql"
+	mysqldriver "github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-lock/holdfast/mysql"
 )
@@ -50,7 +50,7 @@ func (t target) mysqlOptions() *mysql.Options {
 }
 
 // mysqlConfig is the URL in the driver's words, which knows no URLs.
-func (t target) mysqlConfig() (*driver.Config, error) {
+func (t target) mysqlConfig() (*mysqldriver.Config, error) {
 	a := t.address
 	network, addr := "tcp", a.host
 	if _, _, err := net.SplitHostPort(a.host); err != nil {
@@ -59,7 +59,7 @@ func (t target) mysqlConfig() (*driver.Config, error) {
 	if t.socket != "" {
 		network, addr = "unix", t.socket
 	}
-	config, err := driver.ParseDSN(network + "(" + addr + ")/?" + strings.ReplaceAll(a.query, "/", "%2F"))
+	config, err := mysqldriver.ParseDSN(network + "(" + addr + ")/?" + strings.ReplaceAll(a.query, "/", "%2F"))
 	if err != nil {
 		return nil, usage("the settings of %s cannot be used: %s", t, t.redact(err.Error()))
 	}
@@ -91,7 +91,7 @@ func (t target) mysqlConfig() (*driver.Config, error) {
 	if !a.sets("connectionAttributes") {
 		config.ConnectionAttributes = "program_name:holdfast"
 	}
-	config.Logger = &driver.NopLogger{} // what goes wrong is told by errors
+	config.Logger = &mysqldriver.NopLogger{} // what goes wrong is told by errors
 	return config, nil
 }
 
@@ -102,7 +102,7 @@ func (t target) mysqlPool() (db *sql.DB, limit time.Duration, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	connector, err := driver.NewConnector(config)
+	connector, err := mysqldriver.NewConnector(config)
 	if err != nil {
 		return nil, 0, usage("the settings of %s cannot be used: %s", t, t.redact(err.Error()))
 	}

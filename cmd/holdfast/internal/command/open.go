@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -163,9 +164,9 @@ func (t target) String() string {
 }
 
 // A handle is an open store and what closes it. It does not embed the store: that
-// may have more methods than a holdfast.Store, and a client looks for them.
+// may have more methods than a driver.Store, and a client looks for them.
 type handle struct {
-	store holdfast.Store
+	store driver.Store
 	close func() error
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A pretence is a holding whose window is what a test says.
@@ -234,7 +235,7 @@ func TestVerdict(t *testing.T) {
 func TestDoctorOfGuards(t *testing.T) {
 	d := &checkup{}
 	d.run()
-	if len(d.findings) != 1 || d.findings[0].Level == holdfast.Failure {
+	if len(d.findings) != 1 || d.findings[0].Level == driver.Failure {
 		t.Errorf("got %+v", d.findings)
 	}
 	if out, err := exec.Command("unshare", "-p", "-f", "true").CombinedOutput(); err != nil {

@@ -2,7 +2,7 @@ package command
 
 import (
 	"context"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"net"
 	"net/url"
@@ -224,7 +224,7 @@ func unreachable(err error) bool {
 	case errors.As(err, &connect), errors.As(err, &network):
 		return true
 	}
-	for _, is := range []error{context.DeadlineExceeded, driver.ErrBadConn, mysql.ErrInvalidConn, gocql.ErrNoConnections, gocql.ErrTimeoutNoResponse, gocql.ErrConnectionClosed} {
+	for _, is := range []error{context.DeadlineExceeded, sqldriver.ErrBadConn, mysql.ErrInvalidConn, gocql.ErrNoConnections, gocql.ErrTimeoutNoResponse, gocql.ErrConnectionClosed} {
 		if errors.Is(err, is) {
 			return true
 		}

@@ -5,8 +5,8 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 var spannerKind = kind{
@@ -16,7 +16,7 @@ var spannerKind = kind{
 	program:  "holdfast-spanner",
 	open: func(ctx context.Context, t target) (h handle, err error) {
 		err = t.onSpanner(ctx, func(ctx context.Context, at engine.Place) error {
-			var s holdfast.Store
+			var s driver.Store
 			var close func() error
 			s, close, err = linked["spanner"].Open(ctx, at)
 			h = handle{s, parting(close)}

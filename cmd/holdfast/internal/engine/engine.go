@@ -13,13 +13,13 @@ import (
 	"context"
 	"crypto/tls"
 
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // An Engine is a kind of store.
 type Engine struct {
 	// Open opens a store.
-	Open func(ctx context.Context, at Place) (s holdfast.Store, close func() error, err error)
+	Open func(ctx context.Context, at Place) (s driver.Store, close func() error, err error)
 
 	// Of a store that has tables: the statements that make them, and what makes them,
 	// or compares them with what this program needs.

@@ -8,15 +8,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/etcd"
 )
 
 // Engine is that of etcd.
 var Engine = engine.Engine{Open: open}
 
-func open(ctx context.Context, at engine.Place) (holdfast.Store, func() error, error) {
+func open(ctx context.Context, at engine.Place) (driver.Store, func() error, error) {
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints:            at.Hosts,
 		DialTimeout:          2 * time.Second, // of each host; they are tried in turn

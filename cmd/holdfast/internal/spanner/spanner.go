@@ -15,8 +15,8 @@ import (
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
 
-	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
+	"github.com/holdfast-lock/holdfast/driver"
 	hfspanner "github.com/holdfast-lock/holdfast/spanner"
 )
 
@@ -50,7 +50,7 @@ var Engine = engine.Engine{
 
 func options(at engine.Place) *hfspanner.Options { return &hfspanner.Options{Prefix: at.Prefix} }
 
-func open(ctx context.Context, at engine.Place) (holdfast.Store, func() error, error) {
+func open(ctx context.Context, at engine.Place) (driver.Store, func() error, error) {
 	c, err := connect(ctx, at)
 	if err != nil {
 		return nil, nil, err

@@ -1,4 +1,4 @@
-package holdfast
+package driver
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 // The number is for hand-offs inside a process, where one exclusive claim has
 // many tokens: an older holder of the claim may not write behind a newer one.
 func (r Record) Fence(name string, token, last int64) (next int64, err error) {
-	rec, err := lockOf(r)
+	rec, err := core.DecodeLock(r.Value, core.Version(r.Version))
 	if err != nil {
 		return last, fmt.Errorf("fence %q: %w", name, err)
 	}
@@ -39,7 +39,7 @@ type fenceError struct {
 	token int64
 }
 
-func (e *fenceError) Is(target error) bool { return target == ErrLost }
+func (e *fenceError) Is(target error) bool { return target == core.ErrLost }
 
 func (e *fenceError) Error() string {
 	return fmt.Sprintf("fence %q: token %d no longer holds it; roll back", e.name, e.token)

@@ -1,4 +1,4 @@
-package holdfast
+package driver
 
 import (
 	"context"
@@ -11,16 +11,19 @@ import (
 
 // A Store is an array of versioned records with compare-and-swap: of all who
 // want to follow version N of a key, exactly one may. It is the whole seam
-// between Holdfast and a database; storetest.Run is its contract as tests.
+// between Holdfast and a database; storetest.Run is its contract as tests. A
+// store can also be a Watcher and a Diagnoser.
 //
 // Methods may be called from any number of goroutines. Whoever opens a store
 // closes it; a Client never does.
 type Store interface {
 	// Load returns the record of each key, in order. A key that holds nothing
 	// has the zero Value, but keeps its Version; one that was never written,
-	// or was swept, has Version 0. Load sees every write that was reported as
-	// won before Load was called.
-	Load(ctx context.Context, keys []Key) ([]Record, error)
+	// or was swept, has Version 0. With Fresh, Load sees every write that was
+	// reported as won before Load was called. With Stale, a store whose Traits
+	// say StaleReads may return records that have been followed since; others
+	// do as with Fresh.
+	Load(ctx context.Context, keys []Key, how Freshness) ([]Record, error)
 
 	// CompareAndSwap attempts each write independently of the others and says
 	// in order what became of it. No two writes of a call have the same key.
@@ -38,18 +41,61 @@ type Store interface {
 	// byte order, leaving out those known to hold nothing. It is a hint for
 	// list and sweep; nothing is decided on it.
 	Keys(ctx context.Context, space Space, after string, n int) ([]string, error)
+
+	// Sweep removes rows of keys that have held nothing for at least idle, and
+	// returns how many. Before a row goes, the store raises a floor to at least its
+	// version, in the same transaction or in one that came before; a key that is
+	// written again starts above the floor, however long that write has been
+	// under way. So versions grow strictly per key, for ever. A store may remove
+	// the row of a session as soon as it holds nothing. A store that keeps no
+	// such rows has nothing to do.
+	Sweep(ctx context.Context, idle time.Duration) (removed int, err error)
+
+	// Traits returns what a Client has to know of the store's nature. It does no
+	// I/O, and its answer never changes.
+	Traits() Traits
 }
 
-// A Glancer is a Store where Load is dear, as where it is a round of consensus,
-// and a look that may be out of date is not.
-type Glancer interface {
-	// Glance is Load, but what it returns may have been followed long ago, also
-	// by records that this process has seen. It never returns a record that was
-	// not written by a write that won, and that no crash takes back. A Client
-	// polls with it, follows the queue, and believes that it was let in, which
-	// stays true while its session does; before it acts on what others did not
-	// do, or on what is not there, it loads.
-	Glance(ctx context.Context, keys []Key) ([]Record, error)
+// A Freshness says how old the records that Load returns may be.
+type Freshness byte
+
+const (
+	Fresh Freshness = iota // none has been followed before Load was called
+	Stale                  // any may have been followed, even by records that this process has seen
+)
+
+// Traits say where a store differs from one whose reads are cheap and always fresh, and
+// whose notifications cost writers nothing. The zero Traits are right for most stores.
+type Traits struct {
+	// StaleReads: a Load with Fresh is expensive, as where it is a round of
+	// consensus, and one with Stale is not. A stale read never returns a record
+	// that was not written by a write that won, and that no crash takes back. A
+	// Client polls with stale reads, follows the queue, and believes that its
+	// claim was granted, which stays true while its session does. Before it acts
+	// on what others did not do, or on what is not there, it loads with Fresh.
+	// Writes of one key that meet delay each other, so a Client spreads them.
+	StaleReads bool
+	// CostlyWatch: everyone who watches slows down all writes that notify. A
+	// Client watches only while it waits or observes; a holder learns of a
+	// break or a suspicion with its next heartbeat.
+	CostlyWatch bool
+}
+
+// Find returns a capability of a store (Watcher, Diagnoser): that of the store itself, or
+// else that of the store that it wraps, as its method Unwrap() Store returns it. A wrapper
+// without Unwrap hides what it does not have itself.
+func Find[T any](s Store) (capability T, ok bool) {
+	for s != nil {
+		if capability, ok = s.(T); ok {
+			return capability, true
+		}
+		w, wraps := s.(interface{ Unwrap() Store })
+		if !wraps {
+			break
+		}
+		s = w.Unwrap()
+	}
+	return capability, false
 }
 
 // A Watcher is a Store whose database can tell of changes.
@@ -73,14 +119,6 @@ type Hint struct {
 // Everyone as the Wake of a Write: whoever watches.
 const Everyone = "*"
 
-// A CostlyWatcher is a Watcher where everyone who watches slows down all writes
-// that wake. A Client watches there only while it waits or observes; who holds
-// a lock learns of a break or a suspicion with its next heartbeat.
-type CostlyWatcher interface {
-	Watcher
-	WatchCosts()
-}
-
 // A Diagnoser is a Store that can tell how its database stands to what a lock
 // needs, for people: what it is, what its settings put at risk, whether hints
 // come.
@@ -103,18 +141,6 @@ const (
 	Warning
 	Failure // locks are not safe
 )
-
-// A Sweeper is a Store that keeps a row for a key that holds nothing, and can
-// remove those rows.
-type Sweeper interface {
-	// Sweep removes rows of keys that have held nothing for at least idle, and
-	// says how many. Before a row goes, the store raises a floor to at least its
-	// version, in the same transaction or in one that came before; a key that is
-	// written again starts above the floor, however long that write has been
-	// under way. So versions grow strictly per key, for ever. A store may remove
-	// the row of a session as soon as it holds nothing.
-	Sweep(ctx context.Context, idle time.Duration) (removed int, err error)
-}
 
 // A Space keeps user names and Holdfast's own records apart: no name can ever
 // be taken for a record of ours, as it could be with a prefix.
@@ -140,6 +166,9 @@ func (s Space) String() string {
 	}
 	return fmt.Sprintf("space %d", byte(s))
 }
+
+// Key is the key of that name in the space.
+func (s Space) Key(name string) Key { return Key{s, name} }
 
 // A Key names a record. Name is 1 to 255 arbitrary bytes, compared as bytes.
 type Key struct {
