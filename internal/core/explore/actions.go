@@ -34,15 +34,10 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 		}
 		s.writes(w, i, who, act)
 		s.users(w, i, who, act)
-		if c.Out == core.Load {
-			act(i, who+" loads", false, func(x *shell) {
-				x.c.Out = core.Idle
-				x.perform(x.c.Name.Looked(x.w.Lock, x.w.LockV, x.w.Now, nil, x.env()))
-				x.c.Name.Loaded(true, x.env())
-				x.reconcile()
-			})
+		s.sets(w, i, who, act)
+		for n := range c.Queues {
+			s.reads(w, i, n, who, act)
 		}
-		s.polls(w, i, who, act)
 		s.time(w, i, who, act)
 		if w.Crashes > 0 {
 			act(i, who+" crashes", true, func(x *shell) {
@@ -53,8 +48,8 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 		}
 	}
 	s.surroundings(w, act)
-	for k := range w.Late {
-		act(-1, fmt.Sprintf("%c's late %s arrives (%d)", 'A'+w.Late[k].From, w.Late[k].Kind, k+1), true, func(x *shell) {
+	for k, o := range w.Late {
+		act(-1, fmt.Sprintf("%c's late %s%s arrives (%d)", 'A'+o.From, o.Kind, s.of(o), k+1), true, func(x *shell) {
 			o := x.w.Late[k]
 			x.w.Late = slices.Delete(x.w.Late, k, k+1)
 			x.w.apply(s, o)
@@ -65,19 +60,27 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 	}
 }
 
-// polls are looks at the record of a client that waits, or that a notification, which may be
-// late, wakes up.
-func (s Setup) polls(w *World, i int, who string, act act) {
-	c := w.Clients[i]
-	_, v := c.Name.Record()
-	blocked := func() bool {
-		return !c.Reconciling && c.Name.Waits() && c.Name.Blocked((&shell{Setup: s, w: w, i: i, c: c}).env())
+// reads are those of a lock record: one that a step asks for, and the polls of a client that
+// waits, or that a notification, which may be late, wakes up.
+func (s Setup) reads(w *World, i, n int, who string, act act) {
+	c, q := w.Clients[i], &w.Clients[i].Queues[n]
+	if q.Out == core.Load {
+		act(i, who+" loads"+s.called(n), false, func(x *shell) {
+			x.at(n).q.Out = core.Idle
+			x.perform(x.q.Name.Looked(x.lock().Record, x.lock().Version, x.w.Now, nil, x.env()))
+			x.q.Name.Loaded(true, x.env())
+			x.reconcile()
+		})
 	}
-	if (c.Name.Waits() || c.Name.Known() && c.Write != nil) && (v != w.LockV || c.Write != nil || blocked()) {
-		act(i, who+" polls", false, func(x *shell) {
-			_, was := x.c.Name.Record()
-			x.perform(x.c.Name.Saw(x.w.Lock, x.w.LockV, x.w.Now, x.env()))
-			if _, now := x.c.Name.Record(); now != was || x.c.Name.Blocked(x.env()) {
+	_, v := q.Name.Record()
+	blocked := func() bool {
+		return !q.Reconciling && q.Name.Waits() && q.Name.Blocked((&shell{Setup: s, w: w, i: i, c: c}).env())
+	}
+	if (q.Name.Waits() || q.Name.Known() && q.Write != nil) && (v != w.Locks[n].Version || q.Write != nil || blocked()) {
+		act(i, who+" polls"+s.called(n), false, func(x *shell) {
+			_, was := x.at(n).q.Name.Record()
+			x.perform(x.q.Name.Saw(x.lock().Record, x.lock().Version, x.w.Now, x.env()))
+			if _, now := x.q.Name.Record(); now != was || x.q.Name.Blocked(x.env()) {
 				x.enqueue()
 			}
 		})
@@ -93,17 +96,34 @@ func (s Setup) surroundings(w *World, act act) {
 		act(-1, "the store's clock leaps", true, func(x *shell) { x.w.Leapt = tick / 4 * core.Instant(s.Leap) })
 	}
 	s.breaker(w, act)
+	s.sweeps(w, act)
+}
+
+// called is a name in the name of an action, where there are several.
+func (s Setup) called(name int) string {
+	if s.names() == 1 {
+		return ""
+	}
+	return fmt.Sprintf(" of %d", name)
+}
+
+// of is the name of a write in the name of an action.
+func (s Setup) of(o *op) string {
+	if o.Kind != ofName {
+		return ""
+	}
+	return s.called(o.Name)
 }
 
 // writes are those under way: one arrives, is answered, or never is.
 func (s Setup) writes(w *World, i int, who string, act act) {
 	c := w.Clients[i]
-	for k, o := range []*op{c.Write, c.Beat, c.Verdict} {
+	for _, o := range slices.Concat(c.writes(), []*op{c.Beat, c.Verdict}) {
 		if o == nil {
 			continue
 		}
-		what := who + "'s " + o.Kind.String()
-		at := func(c *client) **op { return [...]**op{&c.Write, &c.Beat, &c.Verdict}[k] }
+		what := who + "'s " + o.Kind.String() + s.of(o)
+		at := func(c *client) **op { return [...]**op{&c.Queues[o.Name].Write, &c.Beat, &c.Verdict}[o.Kind] }
 		if !o.Applied {
 			act(i, what+" arrives", false, func(x *shell) { *at(x.c) = x.w.apply(s, o) })
 		} else {
@@ -122,19 +142,22 @@ func (s Setup) writes(w *World, i int, who string, act act) {
 
 // users are what the goroutines of a client do.
 func (s Setup) users(w *World, i int, who string, act act) {
+	if s.Sets != nil {
+		return
+	}
 	for k, u := range w.Clients[i].Users {
 		who := fmt.Sprintf("%s.%d", who, k)
 		switch {
 		case u.State == idle && u.Rounds > 0:
-			act(i, who+" asks", false, func(x *shell) { x.want(k, s.Users[i][k]) })
+			act(i, who+" asks", false, func(x *shell) { x.request(k, false) })
 		case u.State == waiting && w.Cancels > 0:
 			act(i, who+" gives up", true, func(x *shell) {
 				x.w.Cancels--
-				_, was, eff := x.c.Name.Cancel(u.Request, x.env())
+				_, was, eff := x.at(u.Name).q.Name.Cancel(u.Request, x.env())
 				if !was {
 					x.w.bad = "a goroutine that waits is not in line"
 				}
-				x.c.Users[k] = user{Rounds: u.Rounds - 1}
+				x.c.Users[k].end()
 				x.perform(eff)
 			})
 		case u.State == holding:
@@ -156,9 +179,9 @@ func (s Setup) users(w *World, i int, who string, act act) {
 
 func (x *shell) release(k int) {
 	u := x.c.Users[k]
-	nr, eff := x.c.Name.Release(u.Token, x.env())
+	nr, eff := x.at(u.Name).q.Name.Release(u.Token, x.env())
 	v := &x.c.Users[k]
-	if *v = (user{Rounds: u.Rounds - 1}); nr != 0 {
+	if v.end(); nr != 0 {
 		v.State, v.Claim = leaving, u.Claim
 	}
 	x.perform(eff)
@@ -167,12 +190,7 @@ func (x *shell) release(k int) {
 // restart has a client that has crashed begin anew.
 func (x *shell) restart() {
 	x.w.Restarts--
-	c := fresh()
-	c.Opened, c.Last = x.c.Opened, x.c.Last
-	for range x.Users[x.i] {
-		c.Users = append(c.Users, user{Rounds: 1})
-	}
-	x.w.Clients[x.i] = c
+	x.w.Clients[x.i] = x.anew(1)
 }
 
 // time is what comes with it: heartbeats, the end of a window, observations of sessions.
@@ -180,7 +198,7 @@ func (s Setup) time(w *World, i int, who string, act act) {
 	c := w.Clients[i]
 	beat := func() { act(i, who+" sends a heartbeat", false, func(x *shell) { x.beat() }) }
 	if s.Still {
-		if c.Session != nil && c.Beat == nil && (c.Again || !c.Session.Opened() && c.Session.Opening() || c.Name.Ambiguous() || c.Name.Vanished()) {
+		if c.Session != nil && c.Beat == nil && (c.Again || !c.Session.Opened() && c.Session.Opening() || c.unsettled()) {
 			beat()
 		}
 		return
@@ -194,13 +212,15 @@ func (s Setup) time(w *World, i int, who string, act act) {
 			beat()
 		}
 	}
-	if c.Timer != core.Never && w.Now >= c.Timer {
-		act(i, who+"'s timer fires", false, func(x *shell) {
-			x.c.Timer = core.Never
-			x.perform(x.c.Name.Tick(x.env()))
-		})
+	for n, q := range c.Queues {
+		if q.Timer != core.Never && w.Now >= q.Timer {
+			act(i, who+"'s timer fires"+s.called(n), false, func(x *shell) {
+				x.at(n).q.Timer = core.Never
+				x.perform(x.q.Name.Tick(x.env()))
+			})
+		}
 	}
-	if !c.Name.Waits() || c.Verdict != nil {
+	if c.Verdict != nil {
 		return
 	}
 	seen := map[string]bool{}
@@ -212,12 +232,21 @@ func (s Setup) time(w *World, i int, who string, act act) {
 	})
 }
 
-func (x *shell) ahead(f func(session string)) { x.c.Name.Ahead(x.env(), f) }
+// unsettled says whether a heartbeat has to find out what became of a claim.
+func (c *client) unsettled() bool {
+	return slices.ContainsFunc(c.Queues, func(q queue) bool { return q.Name.Ambiguous() || q.Name.Vanished() })
+}
+
+// wants says whether a goroutine has not had all that it wanted.
+func (c *client) wants() bool {
+	return slices.ContainsFunc(c.Users, func(u user) bool { return u.State != idle || u.Rounds > 0 }) ||
+		slices.ContainsFunc(c.Sets, func(st set) bool { return st.State != setIdle || st.Rounds > 0 })
+}
 
 // busy says whether a client has business left.
 func (s Setup) busy(c *client) bool {
-	if c.Reconciling || c.Name.Ambiguous() || c.Write != nil || c.Name.Vanished() {
+	if c.unsettled() || slices.ContainsFunc(c.Queues, func(q queue) bool { return q.Reconciling || q.Write != nil }) {
 		return true
 	}
-	return slices.ContainsFunc(c.Users, func(u user) bool { return u.State != idle || u.Rounds > 0 })
+	return c.wants()
 }

@@ -15,14 +15,8 @@ const byBreaker = -2
 func (s Setup) breaker(w *World, act act) {
 	b := w.Breaker
 	if b == nil {
-		for _, c := range slices.Concat(w.Lock.Holders, w.Lock.Waiters) {
-			if w.Break.Left > 0 {
-				act(-1, fmt.Sprintf("%s.%d is to be broken", c.Session, c.Nr), true, func(x *shell) {
-					x.w.Break.Left--
-					x.w.Break.Session, x.w.Break.Nr = c.Session, c.Nr
-					x.w.Breaker = core.NewBreaker("", core.Break{Session: c.Session, Nr: c.Nr, Reason: "test"}, c.Token)
-				})
-			}
+		for n := range w.Locks {
+			s.breaks(w, n, act)
 		}
 		return
 	}
@@ -43,6 +37,19 @@ func (s Setup) breaker(w *World, act act) {
 	}
 }
 
+// breaks begins to break a claim of a name.
+func (s Setup) breaks(w *World, n int, act act) {
+	for _, c := range slices.Concat(w.Locks[n].Record.Holders, w.Locks[n].Record.Waiters) {
+		if w.Break.Left > 0 {
+			act(-1, fmt.Sprintf("%s.%d is to be broken", c.Session, c.Nr), true, func(x *shell) {
+				x.w.Break.Left--
+				x.w.Break.Name, x.w.Break.Session, x.w.Break.Nr = n, c.Session, c.Nr
+				x.w.Breaker = core.NewBreaker(nameOf(n), core.Break{Session: c.Session, Nr: c.Nr, Reason: "test"}, c.Token)
+			})
+		}
+	}
+}
+
 // breakerLooks reads until there is something to write, or to wait for.
 func (x *shell) breakerLooks() {
 	w, b := x.w, x.w.Breaker
@@ -51,7 +58,7 @@ func (x *shell) breakerLooks() {
 		case core.BreakPause:
 			b.Rested()
 		case core.BreakLook:
-			b.Saw(&w.Lock)
+			b.Saw(&w.Locks[w.Break.Name].Record)
 		case core.BreakObserve:
 			r := w.find(w.Break.Session)
 			dead := r.Record.Dead != 0
@@ -83,11 +90,12 @@ func (x *shell) breakerRevokes() {
 
 func (x *shell) breakerRemoves() {
 	w := x.w
-	next := w.Lock.Clone()
+	l := &w.Locks[w.Break.Name]
+	next := l.Record.Clone()
 	r := w.Breaker.Remove(&next, x.breakerKnowsDead)
 	if r == core.Removed {
 		w.Break.Removed = true
-		w.store(x.Setup, byBreaker, "", next.Stored(w.LockV, w.LockV+1))
+		w.store(x.Setup, w.Break.Name, byBreaker, "", l.Version, next)
 		w.prune()
 	}
 	w.Breaker.Removed(r, w.Now)
@@ -101,7 +109,7 @@ func (x *shell) breakerKnowsDead(session string) bool {
 
 func (x *shell) breakerTraces(step core.BreakKind) {
 	if step == core.BreakTrace {
-		x.w.Breaker.Traced(&x.w.Lock, nil, x.breakerKnowsDead(x.w.Break.Session))
+		x.w.Breaker.Traced(&x.w.Locks[x.w.Break.Name].Record, nil, x.breakerKnowsDead(x.w.Break.Session))
 	} else {
 		x.w.Breaker.Rested()
 	}

@@ -14,7 +14,18 @@ type shell struct {
 	w *World // being changed
 	i int
 	c *client // of i
+	n int     // a name
+	q *queue  // of the client, of that name
 }
+
+// at is the shell at a name.
+func (x *shell) at(n int) *shell {
+	x.n, x.q = n, &x.c.Queues[n]
+	return x
+}
+
+// lock is the record of the name.
+func (x *shell) lock() *lock { return &x.w.Locks[x.n] }
 
 func (x *shell) env() *core.Env {
 	c := x.c
@@ -29,37 +40,33 @@ func (x *shell) env() *core.Env {
 // perform takes in the effects of an event, and reconciles if that is needed.
 func (x *shell) perform(eff *core.Effects) {
 	c, work := x.c, eff.Work
-	if eff.Tick != core.Never && (c.Timer == core.Never || eff.Tick < c.Timer) {
-		c.Timer = eff.Tick
+	if eff.Tick != core.Never && (x.q.Timer == core.Never || eff.Tick < x.q.Timer) {
+		x.q.Timer = eff.Tick
 	}
 	c.Again = c.Again || eff.Beat && c.Session != nil
 	for _, g := range eff.Granted {
 		x.granted(g)
 		u := &c.Users[g.Request.Tag.(int)]
+		if u.State != waiting {
+			x.w.bad = "granted to a goroutine that does not wait"
+		}
 		u.State, u.Token, u.Claim = holding, g.Token, g.Claim
 	}
 	for _, r := range eff.Refused {
-		u := &c.Users[r.Request.Tag.(int)]
-		*u = user{Rounds: u.Rounds - 1}
+		x.refused(r)
 	}
 	for _, l := range eff.Lost {
 		for k := range c.Users {
-			switch u := &c.Users[k]; {
-			case u.Token != l.Token || u.State != holding && u.State != stopping:
-			case l.Broken && c.Session != nil:
-				if u.State == holding {
-					u.State, x.w.Break.Ends = stopping, max(c.Session.Until(), x.w.Now)
-				}
-			default:
-				*u = user{Rounds: u.Rounds - 1}
+			if u := &c.Users[k]; u.Name == x.n && u.Token == l.Token && (u.State == holding || u.State == stopping) {
+				x.lost(k, l.Broken && c.Session != nil)
 			}
 		}
 	}
 	for _, g := range eff.Gone {
 		x.gone(g)
 		for k := range c.Users {
-			if u := &c.Users[k]; u.State == leaving && u.Claim.Nr == g.Nr {
-				*u = user{Rounds: u.Rounds}
+			if u := &c.Users[k]; u.Name == x.n && u.State == leaving && u.Claim.Nr == g.Nr {
+				*u = user{Name: u.Name, Rounds: u.Rounds}
 			}
 		}
 	}
@@ -69,19 +76,58 @@ func (x *shell) perform(eff *core.Effects) {
 	}
 }
 
+// lost ends a hold that was not released.
+func (x *shell) lost(k int, broken bool) {
+	u, st := &x.c.Users[k], x.setOf(k)
+	switch {
+	case broken:
+		if u.State == holding {
+			u.State, x.w.Break.Ends = stopping, max(x.c.Session.Until(), x.w.Now)
+		}
+	case st != nil:
+		*u = user{Name: u.Name, State: lost, Request: u.Request}
+	default:
+		u.end()
+	}
+	if st != nil {
+		x.setLost(st)
+	}
+}
+
+// refused ends a request.
+func (x *shell) refused(r core.Refusal) {
+	k := r.Request.Tag.(int)
+	u := &x.c.Users[k]
+	switch {
+	case x.setOf(k) == nil:
+		u.end()
+	case r.Silent:
+		u.State = unanswered
+	default:
+		u.State = refused
+	}
+}
+
 // forget has the detector forget sessions that are not ahead any more.
 func (x *shell) forget() {
 	ahead := map[string]bool{}
-	if x.c.Name.Waits() {
-		x.c.Name.Ahead(x.env(), func(s string) { ahead[s] = true })
-	}
+	x.ahead(func(s string) { ahead[s] = true })
 	x.c.Detector.Forget(func(s string) bool { return ahead[s] })
 }
 
+// ahead calls f with the sessions of the claims ahead of the client's.
+func (x *shell) ahead(f func(session string)) {
+	for i := range x.c.Queues {
+		if n := x.c.Queues[i].Name; n.Waits() {
+			n.Ahead(x.env(), f)
+		}
+	}
+}
+
 func (x *shell) enqueue() {
-	if !x.c.Reconciling && !x.c.Gone {
-		x.c.Reconciling = true
-		x.c.Name.Begin()
+	if !x.q.Reconciling && !x.c.Gone {
+		x.q.Reconciling = true
+		x.q.Name.Begin()
 		x.reconcile()
 	}
 }
@@ -90,11 +136,11 @@ func (x *shell) enqueue() {
 func (x *shell) reconcile() {
 	c := x.c
 	for !c.Gone {
-		step, eff := c.Name.Next(x.env())
+		step, eff := x.q.Name.Next(x.env())
 		x.perform(eff)
 		switch step.Kind {
 		case core.Idle:
-			if c.Reconciling = false; step.Forget && !c.Name.Ambiguous() {
+			if x.q.Reconciling = false; step.Forget && !x.q.Name.Ambiguous() {
 				x.leave()
 			}
 			return
@@ -109,18 +155,18 @@ func (x *shell) reconcile() {
 			c.Session.Open()
 			c.Session.Begin(x.ttl(x.w))
 			x.beat()
-			if w, ok := c.Name.Opening(x.env()); ok {
+			if w, ok := x.q.Name.Opening(x.env()); ok {
 				x.put(w)
 				return
 			}
-			c.Name.Rested()
+			x.q.Name.Rested()
 		case core.Put:
 			x.put(step.Write)
 			return
 		case core.Pause:
-			c.Name.Rested()
+			x.q.Name.Rested()
 		default:
-			c.Out = step.Kind // the answer is an action of its own
+			x.q.Out = step.Kind // the answer is an action of its own
 			return
 		}
 	}
@@ -128,30 +174,30 @@ func (x *shell) reconcile() {
 
 // leave forgets the name, but for what it looked like.
 func (x *shell) leave() {
-	rec, version := x.c.Name.Record()
-	x.c.Left = nil
+	rec, version := x.q.Name.Record()
+	x.q.Left = nil
 	if len(rec.Holders)+len(rec.Waiters) > 0 {
-		x.c.Left = &left{*rec, version, x.w.Now}
+		x.q.Left = &left{*rec, version, x.w.Now}
 	}
-	x.c.Name = core.NewName()
+	x.q.Name.Forget()
 }
 
-// want has a goroutine ask for the lock.
-func (x *shell) want(k, slots int) {
-	c := x.c
-	u := &c.Users[k]
-	u.State, u.Request = waiting, &core.Request{Slots: slots, Tag: k}
-	if l := c.Left; l != nil {
-		if c.Left = nil; x.w.Now.Sub(l.At) < time.Second {
-			x.perform(c.Name.Seen(l.Record, l.Version, l.At, false, x.env()))
+// request has a goroutine ask for the lock.
+func (x *shell) request(k int, try bool) {
+	u := &x.c.Users[k]
+	x.at(u.Name)
+	u.State, u.Request = waiting, &core.Request{Slots: x.Users[x.i][k], Try: try, Tag: k}
+	if l := x.q.Left; l != nil {
+		if x.q.Left = nil; x.w.Now.Sub(l.At) < time.Second {
+			x.perform(x.q.Name.Seen(l.Record, l.Version, l.At, false, x.env()))
 		}
 	}
-	x.perform(c.Name.Want(u.Request, x.env()))
+	x.perform(x.q.Name.Want(u.Request, x.env()))
 }
 
 func (x *shell) put(w core.Write) {
 	x.sent(w)
-	x.c.Write = &op{Kind: ofName, From: x.i, Write: w, Session: x.env().Session.ID, Sent: x.w.Now}
+	x.q.Write = &op{Kind: ofName, From: x.i, Name: x.n, Write: w, Session: x.env().Session.ID, Sent: x.w.Now}
 }
 
 func (x *shell) beat() {
@@ -171,16 +217,36 @@ func (w *World) clocks() core.Clocks { return core.Clocks{Wall: 1 + int64(w.Now)
 
 // retire takes a client out; what it has sent may still arrive.
 func (x *shell) retire() {
-	for _, o := range []*op{x.c.Write, x.c.Beat, x.c.Verdict} {
+	for _, o := range slices.Concat(x.c.writes(), []*op{x.c.Beat, x.c.Verdict}) {
 		x.late(o)
 	}
 	if s := x.c.Session; s != nil {
 		x.ended(s.ID, s.Until())
 	}
-	gone := fresh()
-	gone.Gone, gone.Opened, gone.Last = true, x.c.Opened, x.c.Last
+	gone := x.anew(0)
+	gone.Gone, gone.Users, gone.Sets = true, nil, nil
 	x.w.Clients[x.i] = gone
 	x.c.Gone = true
+}
+
+// anew is the client after its process has ended.
+func (x *shell) anew(rounds int) *client {
+	c := x.client(x.i, rounds)
+	c.Opened = x.c.Opened
+	for n := range c.Queues {
+		c.Queues[n].Last = x.c.Queues[n].Last
+	}
+	return c
+}
+
+// writes are those of its names that are under way.
+func (c *client) writes() (ops []*op) {
+	for _, q := range c.Queues {
+		if q.Write != nil {
+			ops = append(ops, q.Write)
+		}
+	}
+	return ops
 }
 
 // ended notes when a session was trusted last.
@@ -202,11 +268,12 @@ func (x *shell) answer(o *op, none bool) {
 	c := x.c
 	switch o.Kind {
 	case ofName:
+		x.at(o.Name)
 		out := core.Outcome{Sent: o.Sent, Won: o.Won, Version: o.Version, Record: o.Lock}
 		if none {
 			out = core.Outcome{Sent: o.Sent, Err: errNoAnswer}
 		}
-		x.perform(c.Name.Answered(out, x.env()))
+		x.perform(x.q.Name.Answered(out, x.env()))
 		x.reconcile()
 	case ofBeat:
 		out := core.SessionOutcome{Won: o.Won, Version: o.Version, Record: o.Record, Absent: absent(o.Record)}
@@ -226,7 +293,7 @@ func (x *shell) answer(o *op, none bool) {
 			}
 			x.session(eff, until)
 			if opened && !none && !eff.Again && !eff.Lost {
-				x.perform(c.Name.Beaten(x.env()))
+				x.each(func() { x.perform(x.q.Name.Beaten(x.env())) })
 			}
 		}
 	case ofVerdict:
@@ -236,6 +303,14 @@ func (x *shell) answer(o *op, none bool) {
 		if tomb, dead := o.Verdict.Answered(o.Won, o.Record); o.Verdict.Verdict == core.DeclareDead && dead {
 			x.died(o.Session, tomb, o.Age)
 		}
+	}
+}
+
+// each calls f at each name.
+func (x *shell) each(f func()) {
+	for n := 0; n < len(x.c.Queues) && !x.c.Gone; n++ {
+		x.at(n)
+		f()
 	}
 }
 
@@ -251,15 +326,15 @@ func (x *shell) session(eff core.SessionEffects, until core.Instant) {
 		x.ended(s.ID, until)
 		x.late(c.Beat)
 		c.Session, c.Beat = nil, nil
-		x.perform(c.Name.SessionLost(s.ID, eff.Why, eff.Err, x.env()))
-		x.awaited()
+		x.each(func() { x.perform(x.q.Name.SessionLost(s.ID, eff.Why, eff.Err, x.env())) })
+		x.each(x.awaited)
 	}
 	if eff.Opened {
-		x.perform(c.Name.SessionOpened(x.env()))
-		x.awaited()
+		x.each(func() { x.perform(x.q.Name.SessionOpened(x.env())) })
+		x.each(x.awaited)
 	}
 	for _, r := range eff.Revoked {
-		x.perform(c.Name.Revoke(c.Session.ID, core.Owner{}, r, x.env()))
+		x.at(numberOf(r.Name)).perform(x.q.Name.Revoke(c.Session.ID, core.Owner{}, r, x.env()))
 	}
 	if eff.Alone {
 		x.alone()
@@ -285,17 +360,20 @@ func (x *shell) alone() {
 		x.retire()
 	default:
 		c.Session.End()
-		x.late(c.Write)
+		for n := range c.Queues {
+			x.late(c.Queues[n].Write)
+			c.Queues[n].Write = nil
+		}
 		x.late(c.Verdict)
-		c.Write, c.Verdict, c.Alone = nil, nil, true
+		c.Verdict, c.Alone = nil, true
 	}
 }
 
 // awaited goes on where a session was awaited.
 func (x *shell) awaited() {
-	if x.c.Out == core.AwaitSession {
-		x.c.Out = core.Idle
-		x.c.Name.Rested()
+	if x.q.Out == core.AwaitSession {
+		x.q.Out = core.Idle
+		x.q.Name.Rested()
 		x.reconcile()
 	}
 }
@@ -305,36 +383,47 @@ func (x *shell) died(session string, tomb core.SessionRecord, age time.Duration)
 	c := x.c
 	c.Deaths.Know(session, tomb, age, x.w.Now, x.w.clocks())
 	c.Detector.Forget(func(s string) bool { return s != session })
-	if c.Name.Waits() && c.Name.Blocked(x.env()) {
-		x.enqueue()
-	}
+	x.each(func() {
+		if x.q.Name.Waits() && x.q.Name.Blocked(x.env()) {
+			x.enqueue()
+		}
+	})
 }
 
 // observe sees a session that is ahead.
 func (x *shell) observe(session string) {
-	c, r := x.c, x.w.find(session)
-	age := x.age(x.w, r)
-	o := core.Observer{By: string(rune('A' + x.i)), Patient: true, TTL: x.ttl(x.w), Clocks: x.w.clocks(), Now: x.w.Now}
-	j := c.Detector.Observe(session, core.Sighting{Record: r.Record, Absent: absent(r.Record), Version: r.Version, Age: age, Asked: x.w.Now, Got: x.w.Now}, o)
+	c := x.c
+	var dead bool
+	if c.Verdict, dead = x.judge(c.Detector, session, string(rune('A'+x.i)), x.i); dead {
+		r := x.w.find(session)
+		x.died(session, r.Record, x.age(x.w, r))
+	}
+}
+
+// judge has a detector observe a session. It returns the verdict that is to be written, and
+// whether the session was found dead. by and from name the observer.
+func (x *shell) judge(d *core.Detector, session, by string, from int) (verdict *op, dead bool) {
+	r := x.w.find(session)
+	o := core.Observer{By: by, Patient: true, TTL: x.ttl(x.w), Clocks: x.w.clocks(), Now: x.w.Now}
+	j := d.Observe(session, core.Sighting{Record: r.Record, Absent: absent(r.Record), Version: r.Version, Age: x.age(x.w, r), Asked: x.w.Now, Got: x.w.Now}, o)
 	switch j.Verdict {
 	case core.Alive:
-		return
+		return nil, false
 	case core.Dead:
-		x.died(session, j.Record, age)
-		return
-	case core.Adopt: // it looks once more whether the claim stands
-		for _, c := range slices.Concat(x.w.Lock.Holders, x.w.Lock.Waiters) {
+		return nil, true
+	case core.Adopt: // if its claim is still there
+		for _, c := range x.w.claims() {
 			if c.Session == session {
 				j.Next.TTL = max(j.Next.TTL, c.TTL, core.MinTTL.Milliseconds())
 			}
 		}
 		if j.Next.TTL == 0 {
-			return
+			return nil, false
 		}
 	case core.Suspect:
 		if !x.Marks {
-			return
+			return nil, false
 		}
 	}
-	c.Verdict = &op{Kind: ofVerdict, From: x.i, Verdict: j, Session: session, Sent: x.w.Now}
+	return &op{Kind: ofVerdict, From: from, Verdict: j, Session: session, Sent: x.w.Now}, false
 }

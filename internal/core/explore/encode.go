@@ -19,10 +19,12 @@ import (
 type encoder struct {
 	buf      []byte
 	w        *World
-	ages     bool         // the store has a clock
-	alone    bool         // holds may be left without a process
+	ages     bool // the store has a clock
+	alone    bool // holds may be left without a process
+	sweeps   bool
 	turns    bool         // goroutines of a client follow each other, so that core.Turn matters
 	longest  core.Instant // an instant longer ago is as good as that
+	at       int          // the name that tokens are of
 	versions numbering[core.Version]
 	nonces   numbering[string]
 }
@@ -54,6 +56,13 @@ func coderOf(t reflect.Type) coder {
 	return self
 }
 
+// nameIn has the types that say of which name their tokens are.
+var nameIn = map[reflect.Type]func(e *encoder, p unsafe.Pointer) int{
+	reflect.TypeFor[user]():         func(_ *encoder, p unsafe.Pointer) int { return (*user)(p).Name },
+	reflect.TypeFor[sweeper]():      func(_ *encoder, p unsafe.Pointer) int { return (*sweeper)(p).Name },
+	reflect.TypeFor[core.Breaker](): func(e *encoder, _ unsafe.Pointer) int { return e.w.Break.Name },
+}
+
 var special = map[reflect.Type]coder{
 	reflect.TypeFor[core.Instant](): func(e *encoder, p unsafe.Pointer) { e.instant(*(*core.Instant)(p), e.longest) },
 	reflect.TypeFor[core.Version](): func(e *encoder, p unsafe.Pointer) { e.version(*(*core.Version)(p)) },
@@ -80,12 +89,16 @@ func compile(t reflect.Type) coder {
 		}
 	case reflect.Slice:
 		elem, size := coderOf(t.Elem()), t.Elem().Size()
+		byName := t.Elem() == reflect.TypeFor[lock]() || t.Elem() == reflect.TypeFor[queue]()
 		return func(e *encoder, p unsafe.Pointer) {
 			h := (*[]byte)(p) // only its length and data
 			n := len(*h)
 			e.buf = append(e.buf, byte(n))
 			data := unsafe.Pointer(unsafe.SliceData(*h))
 			for i := range n {
+				if byName {
+					e.at = i
+				}
 				elem(e, unsafe.Add(data, uintptr(i)*size))
 			}
 		}
@@ -153,7 +166,11 @@ func ofStruct(t reflect.Type) coder {
 		}
 		fields = append(fields, field{f.Offset, of})
 	}
+	name := nameIn[t]
 	return func(e *encoder, p unsafe.Pointer) {
+		if name != nil {
+			e.at = name(e, p)
+		}
 		for i := range fields {
 			fields[i].of(e, unsafe.Add(p, fields[i].at))
 		}
@@ -224,7 +241,7 @@ func (e *encoder) token(t core.Token) {
 		e.buf = append(e.buf, 0)
 		return
 	}
-	e.buf = binary.AppendVarint(append(e.buf, 1), int64(t)-int64(e.w.LockV))
+	e.buf = binary.AppendVarint(append(e.buf, 1), int64(t)-int64(e.w.Locks[e.at].least()))
 }
 
 func (e *encoder) nonce(s string) {
@@ -242,7 +259,8 @@ func opCoder() coder {
 	lock, session := coderOf(reflect.TypeFor[core.LockRecord]()), coderOf(reflect.TypeFor[core.SessionRecord]())
 	return func(e *encoder, p unsafe.Pointer) {
 		o := (*op)(p)
-		e.buf = append(append(append(e.buf, byte(o.Kind), byte(o.From), bit(o.Applied)<<1|bit(o.Won)), o.Session...), 0)
+		e.at = o.Name
+		e.buf = append(append(append(e.buf, byte(o.Kind), byte(o.From), byte(o.Name), bit(o.Applied)<<1|bit(o.Won)), o.Session...), 0)
 		if e.turns {
 			e.instant(o.Sent, tick)
 		}

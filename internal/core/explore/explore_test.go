@@ -13,6 +13,10 @@ import (
 // crowd is a world with all that a world can have.
 var crowd = Setup{Users: [][]int{{1, 1}, {1}, {0, 2}}, Rounds: 2, TTL: 2, Sessions: 2, Crashes: 1, Ambiguous: 3, Cancels: 2, Marks: true}
 
+// crowdOfSets is one whose goroutines acquire sets.
+var crowdOfSets = Setup{Users: [][]int{{1, 1, 1}, {1, 0}, {1, 2}}, Sets: [][]string{{"ab", "c"}, {"bc"}, {"ac"}}, Rounds: 2, TTL: 2, Sessions: 2,
+	Crashes: 1, Ambiguous: 2, Cancels: 2, Breaks: 1, Grace: 1, Marks: true}
+
 // noRescue has a defect: time stands still, so that nobody declares a crashed holder dead.
 var noRescue = Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Still: true}
 
@@ -42,10 +46,16 @@ func TestProcessors(t *testing.T) {
 
 // A world that was packed is the same world again, and the names of its actions differ.
 func TestPack(t *testing.T) {
-	p, again, e := newPacker(crowd), newPacker(crowd), newEncoder(crowd)
+	for _, s := range []Setup{crowd, crowdOfSets} {
+		testPack(t, s)
+	}
+}
+
+func testPack(t *testing.T, s Setup) {
+	p, again, e := newPacker(s), newPacker(s), newEncoder(s)
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(1, seed))
-		for w, step := New(crowd), 0; w != nil && step < 100; step++ {
+		for w, step := New(s), 0; w != nil && step < 100; step++ {
 			packed := p.pack(nil, w)
 			v := again.unpack(packed)
 			if twice := p.pack(nil, v); !bytes.Equal(twice, packed) {
@@ -56,7 +66,7 @@ func TestPack(t *testing.T) {
 			}
 			names, n := map[string]bool{}, 0
 			var to *World
-			crowd.Next(v, func(what string, _ bool, v *World) {
+			s.Next(v, func(what string, _ bool, v *World) {
 				if names[what] {
 					t.Errorf("two actions are %q", what)
 				}

@@ -33,6 +33,8 @@ var (
 		"watched.looked":      "when to look again",
 		"watched.born":        "when to look again",
 		"Grant.At":            "for people",
+		"Set.names":           "the setup has them",
+		"Set.began":           "how long it waits",
 		"Breaker.token":       "its claim has it",
 		"World.Now":           "instants count from it",
 		"World.Leapt":         "what was written counts from it",
@@ -66,7 +68,7 @@ var partly = map[string]coder{
 		}
 	},
 	"SessionRecord.Dead": func(e *encoder, p unsafe.Pointer) {
-		if e.buf = append(e.buf, bit(*(*int64)(p) != 0)); e.ages {
+		if e.buf = append(e.buf, bit(*(*int64)(p) != 0)); e.ages || e.sweeps {
 			e.wall(*(*int64)(p))
 		}
 	},

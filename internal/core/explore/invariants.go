@@ -13,13 +13,14 @@ func has(in []core.Claim, c core.Claim) bool {
 
 // audit checks the step from one record to the next: tokens grow, nobody is overtaken, and
 // nobody's claim goes while its session trusts itself, but by itself.
-func (w *World) audit(s Setup, by int, session string, was, is core.LockRecord) {
+func (w *World) audit(s Setup, name, by int, session string, was, is core.LockRecord) {
+	l := &w.Locks[name]
 	for _, h := range is.Holders {
 		if has(was.Holders, h) {
 			continue
 		}
-		if h.Token < w.MaxToken {
-			w.bad = fmt.Sprintf("token %d is given, and all below %d have been", h.Token, w.MaxToken)
+		if h.Token < l.MaxToken {
+			w.bad = fmt.Sprintf("token %d is given, and all below %d have been", h.Token, l.MaxToken)
 		}
 		for _, q := range was.Waiters {
 			if q.Session == h.Session && q.Nr == h.Nr {
@@ -39,7 +40,7 @@ func (w *World) audit(s Setup, by int, session string, was, is core.LockRecord) 
 		fresh = fresh || !old
 	}
 	for _, h := range is.Holders {
-		w.MaxToken = max(w.MaxToken, h.Token+core.Token(h.Tokens()))
+		l.MaxToken = max(l.MaxToken, h.Token+core.Token(h.Tokens()))
 	}
 	for _, h := range slices.Concat(was.Holders, was.Waiters) {
 		if !has(is.Holders, h) && !has(is.Waiters, h) {
@@ -106,22 +107,39 @@ func (w *World) ended(session string) core.Instant {
 
 // wrong says what is wrong with a world that follows was.
 func (s Setup) wrong(was, w *World) string {
-	n, least := 0, 1<<30
+	for name := range w.Locks {
+		if s.crowded(w, name) {
+			return "two holders"
+		}
+	}
 	for i, c := range w.Clients {
 		before := was.Clients[i].Session
 		if before != nil && c.Session != nil && before.ID == c.Session.ID && before.Opened() && !before.Trusted(was.Now) && c.Session.Trusted(w.Now) {
 			return "a window that was over is open again"
 		}
+		for k := range c.Sets {
+			if bad := s.wrongSet(c, &c.Sets[k], s.members(i, k)); bad != "" {
+				return bad
+			}
+		}
 		for session := range c.Deaths.Tombstones() {
-			if w.find(session).Record.Dead == 0 {
+			if !w.find(session).Died {
 				return "taken for dead, and no tombstone stands"
 			}
 		}
+	}
+	return ""
+}
+
+// crowded says whether more goroutines believe in a lock than one of them tolerates.
+func (s Setup) crowded(w *World, name int) bool {
+	n, least := 0, 1<<30
+	for i, c := range w.Clients {
 		if c.Session == nil || !c.Session.Trusted(w.Now) {
 			continue
 		}
 		for k, u := range c.Users {
-			if u.State == holding && u.Claim.Session == c.Session.ID {
+			if u.Name == name && u.State == holding && u.Claim.Session == c.Session.ID {
 				n++
 				if slots := s.Users[i][k]; slots > 0 {
 					least = min(least, slots)
@@ -129,10 +147,7 @@ func (s Setup) wrong(was, w *World) string {
 			}
 		}
 	}
-	if n > least {
-		return "two holders"
-	}
-	return ""
+	return n > least
 }
 
 // exclusive says whether all goroutines want the lock for themselves.
@@ -149,10 +164,10 @@ func (x *shell) granted(g core.Grant) {
 	if !x.exclusive() {
 		return
 	}
-	if g.Token <= c.Last || g.Token >= x.w.MaxToken {
-		x.w.bad = fmt.Sprintf("a hold has token %d after %d, and all below %d were given", g.Token, c.Last, x.w.MaxToken)
+	if l := x.lock(); g.Token <= x.q.Last || g.Token >= l.MaxToken {
+		x.w.bad = fmt.Sprintf("a hold has token %d after %d, and all below %d were given", g.Token, x.q.Last, l.MaxToken)
 	}
-	c.Last = g.Token
+	x.q.Last = g.Token
 }
 
 // gone checks that a claim is said to have gone.
@@ -161,14 +176,14 @@ func (x *shell) gone(g core.Gone) {
 	in := func(r core.LockRecord) bool {
 		return slices.ContainsFunc(r.Holders, its) || slices.ContainsFunc(r.Waiters, its)
 	}
-	if g.Void || x.c.Name.Ambiguous() { // a debt is watched, and may bring it back
+	if g.Void || x.q.Name.Ambiguous() { // an ambiguous write is watched, and may bring it back
 		return
 	}
-	if in(x.w.Lock) {
+	if in(x.lock().Record) {
 		x.w.bad = "said to be gone, and is there"
 	}
-	for _, o := range append(slices.Clone(x.w.Late), x.c.Write) {
-		if o != nil && o.Kind == ofName && !o.Applied && o.Write.Old != core.IfEmpty && x.w.mayWin(o) && in(o.Write.Next) {
+	for _, o := range append(slices.Clone(x.w.Late), x.q.Write) {
+		if o != nil && o.Kind == ofName && o.Name == x.n && !o.Applied && o.Write.Old != core.IfEmpty && x.w.mayWin(o) && in(o.Write.Next) {
 			x.w.bad = "said to be gone, and may still come"
 		}
 	}
@@ -176,7 +191,7 @@ func (x *shell) gone(g core.Gone) {
 
 // sent checks a write of the name: no claim of a session that is lost is new in it.
 func (x *shell) sent(w core.Write) {
-	rec, _ := x.c.Name.Record()
+	rec, _ := x.q.Name.Record()
 	for _, cl := range slices.Concat(w.Next.Holders, w.Next.Waiters) {
 		if !has(rec.Holders, cl) && !has(rec.Waiters, cl) && (x.c.Session == nil || x.c.Session.ID != cl.Session) {
 			x.w.bad = "a claim of a session that is lost is written"
@@ -193,19 +208,15 @@ func (s Setup) Done(w *World) bool {
 		if c.Gone || c.Alone && !c.Session.Trusted(w.Now) {
 			continue
 		}
-		for _, u := range c.Users {
-			if u.State != idle || u.Rounds > 0 {
-				return false
-			}
+		if c.wants() {
+			return false
 		}
 		if c.Session == nil || !c.Session.Trusted(w.Now) {
 			continue
 		}
-		for _, cl := range slices.Concat(w.Lock.Holders, w.Lock.Waiters) {
-			if cl.Session == c.Session.ID {
-				return false
-			}
+		if slices.ContainsFunc(w.claims(), func(cl core.Claim) bool { return cl.Session == c.Session.ID }) {
+			return false
 		}
 	}
-	return true
+	return !s.Sweeps || w.swept()
 }

@@ -19,7 +19,7 @@ import (
 type packer struct {
 	buf      []byte // being written or read
 	room     []byte
-	requests [][]*core.Request // of each client; they are compared by address
+	requests [][]*core.Request // of each client, two for each user; they are compared by address
 	client   int               // whose requests are read
 	texts    map[string]string
 }
@@ -29,7 +29,7 @@ func newPacker(s Setup) *packer {
 	for _, users := range s.Users {
 		var all []*core.Request
 		for k, slots := range users {
-			all = append(all, &core.Request{Slots: slots, Tag: k})
+			all = append(all, &core.Request{Slots: slots, Tag: k}, &core.Request{Slots: slots, Tag: k, Try: true})
 		}
 		p.requests = append(p.requests, all)
 	}
@@ -168,7 +168,7 @@ var ofRequest = packing{
 	func(p *packer, at unsafe.Pointer) {
 		n := int64(-1)
 		if r := *(**core.Request)(at); r != nil {
-			n = int64(r.Tag.(int))
+			n = 2*int64(r.Tag.(int)) + int64(bit(r.Try))
 		}
 		p.buf = binary.AppendVarint(p.buf, n)
 	},

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -261,5 +260,5 @@ func story(what string, w *World) string { return fmt.Sprintf("%-36s %s", what, 
 
 func newEncoder(s Setup) *encoder {
 	return &encoder{longest: s.longest(), ages: s.Ages, alone: s.Detach > 0,
-		turns: slices.ContainsFunc(s.Users, func(u []int) bool { return len(u) > 1 })}
+		turns: s.turns(), sweeps: s.Sweeps}
 }

@@ -12,10 +12,12 @@ import (
 
 // A Setup bounds a world.
 type Setup struct {
-	Users     [][]int // for each client, the slots of each of its goroutines: 1 exclusive, 0 shared
-	Rounds    int     // how often each takes the lock
-	TTL       int     // in ticks
-	Sessions  int     // of each client
+	Users     [][]int    // for each client, the slots of each of its goroutines: 1 exclusive, 0 shared
+	Sets      [][]string // for each client, the sets that its goroutines acquire, each name a letter; Users has the slots of all these names, in order. nil: all want one lock
+	Tries     bool       // sets are only tried
+	Rounds    int        // how often each takes the lock
+	TTL       int        // in ticks
+	Sessions  int        // of each client
 	Crashes   int
 	Ambiguous int      // writes that are never answered
 	Cancels   int      // requests that are given up
@@ -24,6 +26,7 @@ type Setup struct {
 	Grace     int      // in ticks
 	Detach    int      // ticks for which a hold of the first client may be left without a process
 	Breaks    int      // of claims, by somebody else
+	Sweeps    bool     // there is a sweeper, and the store removes rows that hold nothing
 	Still     bool     // time stands still: no session is declared dead
 	Marks     bool     // a detector may suspect
 	Ages      bool     // the store has a clock
@@ -35,10 +38,35 @@ type Setup struct {
 // longest is how far back an instant can matter.
 func (s Setup) longest() core.Instant {
 	most := ticks(slices.Max(append([]int{s.TTL}, s.NewTTLs...)))
+	if s.Sweeps {
+		most *= 2 // the age of a tombstone that goes
+	}
 	if s.Detach > 0 {
 		most = max(most, core.DetachedTTL(ticks(s.Detach)))
 	}
 	return core.Instant(most + ticks(s.Grace+1))
+}
+
+// names is how many there are.
+func (s Setup) names() int {
+	last := "a"
+	for _, names := range slices.Concat(s.Sets...) {
+		last = max(last, names[len(names)-1:])
+	}
+	return numberOf(last) + 1
+}
+
+// nameOf is a name as the core has it.
+func nameOf(n int) string { return string(rune('a' + n)) }
+
+func numberOf(name string) int { return int(name[0] - 'a') }
+
+// turns says whether goroutines of a client follow each other at a name.
+func (s Setup) turns() bool {
+	if s.Sets != nil {
+		return slices.ContainsFunc(s.Sets, func(sets []string) bool { return len(sets) > 1 })
+	}
+	return slices.ContainsFunc(s.Users, func(u []int) bool { return len(u) > 1 })
 }
 
 func ticks(n int) time.Duration { return time.Duration(n) * time.Duration(tick) }

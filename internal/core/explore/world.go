@@ -18,9 +18,7 @@ const tick = core.Instant(time.Second)
 // A World is a store and its clients at one instant.
 type World struct {
 	Now       core.Instant
-	Lock      core.LockRecord
-	LockV     core.Version
-	MaxToken  core.Token // above all that were given
+	Locks     []lock
 	Sessions  []row
 	Clients   []*client
 	Late      []*op // writes of the past that may still arrive
@@ -33,10 +31,19 @@ type World struct {
 	Ends      []end        // of trust, where there is grace
 	Break     forced
 	Breaker   *core.Breaker // nil: nothing is broken
+	Sweeper   *sweeper      // nil: there is none
 
 	bad      string // what is wrong with it
 	nonces   int64
 	sessionV core.Version
+}
+
+// A lock is the record of a name.
+type lock struct {
+	Record   core.LockRecord
+	Version  core.Version // 0: there is no row
+	Floor    core.Version // under a row that was removed
+	MaxToken core.Token   // above all that were given
 }
 
 // A row is the record of a session.
@@ -45,6 +52,7 @@ type row struct {
 	Record  core.SessionRecord
 	Version core.Version
 	Written core.Instant
+	Died    bool // there is a tombstone, or was one
 }
 
 // An end is when a session that is lost was trusted last.
@@ -56,6 +64,7 @@ type end struct {
 // A forced release is what somebody does who breaks a claim.
 type forced struct {
 	Left    int // how many more
+	Name    int
 	Session string
 	Nr      int64
 	Void    core.Instant // from when the claims of its session are void, which is dead; Never
@@ -66,28 +75,34 @@ type forced struct {
 
 // A client is one process: the core's machines, and what of its shell matters.
 type client struct {
+	Queues   []queue       // of each name
+	Session  *core.Session // nil: none
+	Detector *core.Detector
+	Deaths   *core.Deaths
+	Users    []user
+	Sets     []set
+	Beat     *op
+	Verdict  *op
+	Again    bool // another heartbeat is wanted at once
+	Beaten   core.Instant
+	Claims   int64
+	Opened   int  // sessions
+	Gone     bool // it has crashed, or is out of sessions
+	Crashed  bool
+	Detached int  // heartbeats that were to leave its hold alone
+	Marked   int  // heartbeats in a row that lost to a mark
+	Alone    bool // one has, and the process has ended
+}
+
+// A queue is a client's local queue of a name.
+type queue struct {
 	Name        *core.Name
-	Session     *core.Session // nil: none
-	Detector    *core.Detector
-	Deaths      *core.Deaths
-	Users       []user
 	Write       *op
-	Beat        *op
-	Verdict     *op
-	Reconciling bool // a driver is at the name
+	Reconciling bool // a driver runs
 	Out         core.Kind
-	Again       bool // another heartbeat is wanted at once
-	Beaten      core.Instant
-	Left        *left // what its name looked like when nothing was wanted there
-	Claims      int64
-	Opened      int // sessions
-	Last        core.Token
-	Gone        bool // it has crashed, or is out of sessions
-	Crashed     bool
+	Left        *left        // the record when the queue was last retired
 	Timer       core.Instant // when the name wants Tick called; Never
-	Detached    int          // heartbeats that were to leave its hold alone
-	Marked      int          // heartbeats in a row that lost to a mark
-	Alone       bool         // one has, and the process has ended
+	Last        core.Token   // that was granted
 }
 
 type left struct {
@@ -98,12 +113,16 @@ type left struct {
 
 // A user is a goroutine that takes the lock, and gives it back.
 type user struct {
+	Name    int
 	State   state
 	Rounds  int
 	Request *core.Request
 	Token   core.Token
 	Claim   core.ClaimID
 }
+
+// end ends a round.
+func (u *user) end() { *u = user{Name: u.Name, Rounds: max(u.Rounds-1, 0)} }
 
 type state int8
 
@@ -113,12 +132,22 @@ const (
 	holding
 	leaving
 	stopping // its claim was broken, and its work goes on until it has noticed
+
+	// Members of sets also:
+	refused
+	unanswered
+	lost // with its session
 )
+
+func (s state) String() string {
+	return [...]string{"idle", "waits", "HOLDS", "leaves", "stops", "refused", "unanswered", "lost"}[s]
+}
 
 // An op is a write on its way.
 type op struct {
 	Kind    kind
 	From    int
+	Name    int    // of a write
 	Session string // of a verdict that of which it is, else the sender's
 	Sent    core.Instant
 	Write   core.Write
@@ -145,25 +174,45 @@ func (k kind) String() string { return [...]string{"write", "heartbeat", "verdic
 
 // New is the world in which nothing has happened yet.
 func New(s Setup) *World {
-	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, Restarts: s.Restarts, LockV: 100, sessionV: 1 << 12}
+	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, Restarts: s.Restarts, sessionV: 1 << 12}
 	w.Break = forced{Left: s.Breaks, Void: core.Never, Ends: core.Never, Stopped: core.Never}
-	for _, users := range s.Users {
-		c := fresh()
-		for range users {
-			c.Users = append(c.Users, user{Rounds: s.Rounds})
-		}
-		w.Clients = append(w.Clients, c)
+	for n := range s.names() {
+		w.Locks = append(w.Locks, lock{Version: core.Version(100 + 500*n)})
+	}
+	if s.Sweeps {
+		w.Sweeper = newSweeper()
+	}
+	for i := range s.Users {
+		w.Clients = append(w.Clients, s.client(i, s.Rounds))
 	}
 	return w
 }
 
-func fresh() *client {
-	return &client{Name: core.NewName(), Detector: &core.Detector{}, Deaths: &core.Deaths{}, Beaten: core.Never, Timer: core.Never}
+// client is a client with which nothing has happened yet.
+func (s Setup) client(i, rounds int) *client {
+	c := &client{Detector: &core.Detector{}, Deaths: &core.Deaths{}, Beaten: core.Never}
+	for range s.names() {
+		c.Queues = append(c.Queues, queue{Name: core.NewName(), Timer: core.Never})
+	}
+	if s.Sets == nil {
+		for range s.Users[i] {
+			c.Users = append(c.Users, user{Rounds: rounds})
+		}
+		return c
+	}
+	for _, names := range s.Sets[i] {
+		for _, name := range names {
+			c.Users = append(c.Users, user{Name: numberOf(string(name))})
+		}
+		c.Sets = append(c.Sets, set{Rounds: rounds})
+	}
+	return c
 }
 
 // with is a world of its own, in which client i may be changed.
 func (w *World) with(i int) *World {
 	v := *w
+	v.Locks = slices.Clone(w.Locks)
 	v.Sessions = slices.Clone(w.Sessions)
 	v.Clients = slices.Clone(w.Clients)
 	v.Late = slices.Clone(w.Late)
@@ -174,11 +223,20 @@ func (w *World) with(i int) *World {
 	}
 	if i >= 0 {
 		c := *w.Clients[i]
-		c.Name, c.Detector, c.Deaths = c.Name.Clone(), c.Detector.Clone(), c.Deaths.Clone()
+		c.Queues = slices.Clone(c.Queues)
+		for n := range c.Queues {
+			c.Queues[n].Name = c.Queues[n].Name.Clone()
+		}
+		c.Detector, c.Deaths = c.Detector.Clone(), c.Deaths.Clone()
 		if c.Session != nil {
 			c.Session = c.Session.Clone()
 		}
-		c.Users = slices.Clone(c.Users)
+		c.Users, c.Sets = slices.Clone(c.Users), slices.Clone(c.Sets)
+		for k := range c.Sets {
+			if st := &c.Sets[k]; st.Set != nil {
+				st.Set = st.Set.Clone()
+			}
+		}
 		v.Clients[i] = &c
 	}
 	return &v
@@ -186,14 +244,25 @@ func (w *World) with(i int) *World {
 
 // mayWin says whether a write can still be applied some day.
 func (w *World) mayWin(o *op) bool {
-	old, now := o.Write.Old, w.LockV
+	var old, now core.Version
 	switch o.Kind {
+	case ofName:
+		old, now = o.Write.Old, w.Locks[o.Name].Version
 	case ofBeat:
 		old, now = o.Beat.Old, w.find(o.Session).Version
 	case ofVerdict:
 		old, now = o.Verdict.Old, w.find(o.Session).Version
 	}
 	return old == core.IfEmpty || old == now
+}
+
+// claims are those in all lock records.
+func (w *World) claims() (all []core.Claim) {
+	for i := range w.Locks {
+		r := &w.Locks[i].Record
+		all = append(append(all, r.Holders...), r.Waiters...)
+	}
+	return all
 }
 
 func (w *World) find(session string) row {
@@ -224,12 +293,12 @@ func (w *World) apply(s Setup, o *op) *op {
 	d := *o
 	d.Applied = true
 	if o.Kind == ofName {
-		empty := len(w.Lock.Holders)+len(w.Lock.Waiters)+len(w.Lock.Breaks) == 0 && w.Lock.Next == 0
-		if o.Write.Old == w.LockV || o.Write.Old == core.IfEmpty && empty {
-			w.store(s, o.From, o.Session, o.Write.Next.Stored(max(o.Write.Old, 0), w.LockV+1))
+		l := &w.Locks[o.Name]
+		if o.Write.Old == l.Version || o.Write.Old == core.IfEmpty && l.empty() {
+			w.store(s, o.Name, o.From, o.Session, o.Write.Old, o.Write.Next)
 			d.Won = true
 		}
-		d.Version, d.Lock = w.LockV, w.Lock
+		d.Version, d.Lock = l.Version, l.Record
 	} else {
 		old, next := o.Beat.Old, o.Beat.Record
 		if o.Kind == ofVerdict {
@@ -254,16 +323,40 @@ func (w *World) prune() {
 	w.Late = slices.DeleteFunc(w.Late, func(o *op) bool { return !w.mayWin(o) })
 }
 
-// store has a lock record follow the one that is there. session is that of its writer.
-func (w *World) store(s Setup, by int, session string, next core.LockRecord) {
-	w.audit(s, by, session, w.Lock, next)
-	w.LockV++
-	w.Lock = next
+// empty says whether the record has no value.
+func (l *lock) empty() bool {
+	r := &l.Record
+	return len(r.Holders)+len(r.Waiters)+len(r.Breaks) == 0 && r.Next == 0
+}
+
+// store has a lock record follow the one that is there, as a write after version old does.
+// session is that of its writer.
+func (w *World) store(s Setup, name, by int, session string, old core.Version, next core.LockRecord) {
+	l := &w.Locks[name]
+	version := l.least() + 1
+	next = next.Stored(max(old, 0), version)
+	w.audit(s, name, by, session, l.Record, next)
+	if p := w.Sweeper; p != nil && by != bySweeper {
+		q := *p
+		q.came(name, l.Record, next)
+		w.Sweeper = &q
+	}
+	l.Record, l.Version, l.Floor = next, version, 0
+}
+
+// least is what the versions to come are above.
+func (l *lock) least() core.Version { return max(l.Version, l.Floor) }
+
+// remove removes the row, which holds nothing.
+func (l *lock) remove() {
+	l.Floor = l.Version
+	l.Version = 0
 }
 
 func (w *World) write(r *row, next core.SessionRecord) {
 	w.sessionV++
 	r.Version, r.Record, r.Written = w.sessionV, next, w.Now+w.Leapt
+	r.Died = r.Died || next.Dead != 0
 }
 
 // age is that of a session's record by the store's clock; negative: it has none.
@@ -287,23 +380,25 @@ func (w *World) trusted(session string, by int) bool {
 func (w *World) String() string {
 	var b strings.Builder
 	show := func(c core.Claim) string { return fmt.Sprintf("%s.%d", c.Session, c.Nr) }
-	fmt.Fprintf(&b, "v%d [", w.LockV)
-	for _, h := range w.Lock.Holders {
-		fmt.Fprintf(&b, "%s#%d ", show(h), h.Token)
+	for _, l := range w.Locks {
+		fmt.Fprintf(&b, "v%d [", l.Version)
+		for _, h := range l.Record.Holders {
+			fmt.Fprintf(&b, "%s#%d ", show(h), h.Token)
+		}
+		b.WriteString("|")
+		for _, h := range l.Record.Waiters {
+			b.WriteString(" " + show(h))
+		}
+		b.WriteString("] ")
 	}
-	b.WriteString("|")
-	for _, h := range w.Lock.Waiters {
-		b.WriteString(" " + show(h))
-	}
-	b.WriteString("]")
 	for i, c := range w.Clients {
-		fmt.Fprintf(&b, "  %c", 'A'+i)
+		fmt.Fprintf(&b, " %c", 'A'+i)
 		if c.Gone {
 			b.WriteString(" gone")
 			continue
 		}
 		for _, u := range c.Users {
-			b.WriteString(" " + [...]string{"idle", "waits", "HOLDS", "leaves", "stops"}[u.State])
+			fmt.Fprintf(&b, " %s", u.State)
 		}
 		if c.Session != nil {
 			fmt.Fprintf(&b, " %s", c.Session.ID)

@@ -23,7 +23,8 @@ var (
 	held   = []string{"A.0 asks", "A's heartbeat arrives", "A's heartbeat is answered", "A's write arrives", "A's write is answered"}
 	wanted = slices.Concat(held, []string{"B.0 asks", "B's heartbeat arrives", "B's heartbeat is answered",
 		"B's write arrives", "B's write is answered", "B's write arrives", "B's write is answered"})
-	alone = slices.Concat(wanted, []string{"A.0 leaves its hold alone", "A sends a heartbeat", "A's heartbeat arrives", "A's heartbeat is answered"})
+	crashed = slices.Concat(held, []string{"A crashes"})
+	alone   = slices.Concat(wanted, []string{"A.0 leaves its hold alone", "A sends a heartbeat", "A's heartbeat arrives", "A's heartbeat is answered"})
 )
 
 // A world that takes long to search comes late.
@@ -43,6 +44,17 @@ var worlds = []struct {
 	{"X X X, time stands still", true, Setup{Users: [][]int{x, x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
 	{"2(2) X, time stands still, 1 cancel", true, Setup{Users: [][]int{{2, 2}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Cancels: 1}},
 	{"X(2) X, time stands still, 1 ambiguous", true, Setup{Users: [][]int{{1, 1}, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1}},
+	{"sets ab and b, time stands still", true, Setup{Users: [][]int{{1, 1}, x}, Sets: [][]string{{"ab"}, {"b"}}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"sets ab and ab, only tried, time stands still", true, Setup{Users: [][]int{{1, 1}, {1, 1}}, Sets: [][]string{{"ab"}, {"ab"}}, Tries: true, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"sets ab and b in one process, time stands still", true, Setup{Users: [][]int{{1, 1, 1}}, Sets: [][]string{{"ab", "b"}}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"sets ab and b, time stands still, 1 cancel", true, Setup{Users: [][]int{{1, 1}, x}, Sets: [][]string{{"ab"}, {"b"}}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Cancels: 1}},
+	{"sets ab and b, a break, time stands still", true, Setup{Users: [][]int{{1, 1}, x}, Sets: [][]string{{"ab"}, {"b"}}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Breaks: 1}},
+	{"X(2), a sweep, time stands still, 2 rounds", true, Setup{Users: [][]int{{1, 1}}, Rounds: 2, TTL: 2, Sessions: 1, Still: true, Sweeps: true}},
+	{"X X, a sweep, time stands still", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Sweeps: true}},
+	{"X X, a sweep, time stands still, 1 ambiguous", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Sweeps: true, Ambiguous: 1}},
+	{"X, a sweep, 1 crash", true, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Sweeps: true}},
+	{"X, a sweep, grace, from A crashed", true, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 1, Grace: 1, Crashes: 1, Sweeps: true, After: crashed}},
+	{"X X, a sweep, from A crashed and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Sweeps: true, After: slices.Concat(wanted, crashed[len(held):])}},
 	{"X, grace, 2 sessions, from A holding", true, Setup{Users: [][]int{x}, Rounds: 2, TTL: 2, Grace: 1, Sessions: 2, After: held}},
 	{"X, 2 crashes and restarts, from A holding", true, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 3, Crashes: 2, Restarts: 2, After: held}},
 	{"X, 2 sessions, 1 ambiguous", false, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 2, Ambiguous: 1}},
@@ -57,6 +69,11 @@ var worlds = []struct {
 	{"X X, a break, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Breaks: 1, After: held}},
 	{"X X, a break, grace, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Breaks: 1, Grace: 1, After: held}},
 	{"X X, a crash and a restart, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 2, Crashes: 1, Restarts: 1, After: held}},
+	{"sets ab and ab, time stands still", true, Setup{Users: [][]int{{1, 1}, {1, 1}}, Sets: [][]string{{"ab"}, {"ab"}}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"a set ab, 2 sessions", false, Setup{Users: [][]int{{1, 1}}, Sets: [][]string{{"ab"}}, Rounds: 1, TTL: 2, Sessions: 2}},
+	{"sets ab and b, time stands still, 1 ambiguous", true, Setup{Users: [][]int{{1, 1}, x}, Sets: [][]string{{"ab"}, {"b"}}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Ambiguous: 1}},
+	{"sets ab, bc and ac, time stands still", true, Setup{Users: [][]int{{1, 1}, {1, 1}, {1, 1}}, Sets: [][]string{{"ab"}, {"bc"}, {"ac"}}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
+	{"sets ab and b, 1 crash", true, Setup{Users: [][]int{{1, 1}, x}, Sets: [][]string{{"ab"}, {"b"}}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1}},
 	{"X X", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1}},
 	{"S X", true, Setup{Users: [][]int{shared, x}, Rounds: 1, TTL: 2, Sessions: 1}},
 	{"X X, 1 crash", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1}},
@@ -96,10 +113,11 @@ func TestWorlds(t *testing.T) {
 
 // A world that is too large to be searched is walked through by chance.
 func TestWalks(t *testing.T) {
-	s := crowd
-	r := s.Walk(1, *walks, 150)
-	t.Log(r)
-	fails(t, s, r)
+	for _, s := range []Setup{crowd, crowdOfSets} {
+		r := s.Walk(1, *walks, 150)
+		t.Log(r)
+		fails(t, s, r)
+	}
 }
 
 func fails(t *testing.T, s Setup, r Result) {
