@@ -159,7 +159,7 @@ func TestBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 		return func() {
-			if err := each(cluster.Thaw); err != nil {
+			if err := errors.Join(each(cluster.Thaw), cluster.Settled(t.Context())); err != nil {
 				t.Error(err)
 			}
 		}
