@@ -187,6 +187,11 @@ func (s *Store) finishSweep(f *found, swept string, names []string) error {
 		if err := s.drop(f.recordOf(swept[strings.LastIndexByte(swept, '-')+1:])); err != nil {
 			return err
 		}
+		if !s.local { // see resolve: a crash must not bring it back without its directory
+			if err := syncDir(s.root, path.Dir(f.at)); err != nil {
+				return err
+			}
+		}
 		f.dir.Remove(swept)
 	} else if slices.ContainsFunc(names, func(name string) bool { return !strings.HasPrefix(name, look) }) {
 		return errMoved

@@ -187,6 +187,33 @@ func TestLateRename(t *testing.T) {
 	}
 }
 
+// A write that lost to a sweep is known to have lost, also where the floor is above
+// its version and other hosts may change the files.
+func TestLostToSweep(t *testing.T) {
+	s := fresh(t)
+	s.local = false
+	first := put(t, s, driver.IfEmpty, "1")
+	stale := at(t, s)
+	put(t, s, first.Version, "")
+	f := at(t, s)
+	ahead := f.marker
+	ahead.version += time.Hour.Microseconds()
+	if err := f.dir.Rename(f.marker.String(), ahead.String()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Sweep(t.Context(), 0); n != 1 || err != nil {
+		t.Fatalf("swept %d, %v", n, err)
+	}
+	for _, now := range []string{"gone", "made again"} {
+		if next, err := s.follow(t.Context(), stale, driver.Write{Key: key, Old: first.Version, Value: []byte("late")}); next != nil || err != nil {
+			t.Errorf("a late write to a key that is %s: %v %v, want none", now, next, err)
+		}
+		if now == "gone" {
+			put(t, s, driver.IfEmpty, "2")
+		}
+	}
+}
+
 // The floor is above what was swept, whatever the clock says.
 func TestFloor(t *testing.T) {
 	s := fresh(t)

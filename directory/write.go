@@ -177,11 +177,11 @@ func (s *Store) resolve(ctx context.Context, f, next *found, failed error) (*fou
 	case now.nonce == f.nonce:
 		return nil, failed // it may still come
 	}
-	// The marker that was to be renamed is gone for ever: by us, by another
-	// writer, or by a sweep, which would have raised the floor above us first.
-	lost := s.exists(f.recordOf(next.nonce)) // or who followed us would have removed it
-	if now.version == 0 || now.head.Follows == 0 {
-		floor, err := s.floor(ctx)
+	// The marker that was to be renamed is gone for ever: by us, by another writer,
+	// or by a sweep. A writer that follows us, and a sweep, would have removed our record.
+	lost := s.exists(f.recordOf(next.nonce))
+	if !lost && (now.version == 0 || now.head.Follows == 0) {
+		floor, err := s.floor(ctx) // a sweep would also have raised it above us first
 		lost = err == nil && floor < next.version
 	}
 	if !lost {
