@@ -282,7 +282,7 @@ func (c *Client) update(ctx context.Context, key driver.Key, wake string, change
 		if old == 0 {
 			old = driver.IfEmpty
 		}
-		out, err := c.store.CompareAndSwap(ctx, []driver.Write{{Key: key, Old: old, Value: value, Wake: wake}})
+		out, err := c.store.CompareAndSwap(ctx, []driver.Write{{Key: key, Old: old, Value: value, Notify: wake}})
 		switch {
 		case err != nil && ctx.Err() != nil, err != nil && try > 10:
 			return rec, err

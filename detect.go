@@ -208,7 +208,7 @@ func (c *Client) claimTTL(ctx context.Context, session string, names []string) (
 // session is dead.
 func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Duration, names []string) bool {
 	id := j.Session
-	w := driver.Write{Key: driver.Sessions.Key(id), Old: int64(j.Old), Wake: driver.Everyone}
+	w := driver.Write{Key: driver.Sessions.Key(id), Old: int64(j.Old), Notify: driver.Everyone}
 	switch j.Verdict {
 	case core.Dead:
 		c.knowDead(id, j.Record, age)
@@ -219,10 +219,10 @@ func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Durati
 			return false // it has left in order since we saw its claim
 		}
 		j.Next.TTL = ttl.Milliseconds()
-		w.Value, w.Wake = j.Next.Encode(), ""
+		w.Value, w.Notify = j.Next.Encode(), ""
 		c.store.CompareAndSwap(ctx, []driver.Write{w})
 	case core.Suspect:
-		w.Value, w.Wake = j.Next.Encode(), id
+		w.Value, w.Notify = j.Next.Encode(), id
 		c.store.CompareAndSwap(ctx, []driver.Write{w})
 		c.log.Info("suspected", "session", id, "owner", j.Record.Owner)
 	case core.DeclareDead:

@@ -138,13 +138,13 @@ func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Info, error] 
 	}
 }
 
-// doze waits for a hint, or for about d; it reports whether ctx goes on.
-func (c *Client) doze(ctx context.Context, hint <-chan struct{}, d time.Duration) bool {
+// doze waits for a notification, or for about d; it reports whether ctx goes on.
+func (c *Client) doze(ctx context.Context, notification <-chan struct{}, d time.Duration) bool {
 	t := c.machine.NewTimer(c.jitter(d))
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-hint:
+	case <-notification:
 	case <-ctx.Done():
 	case <-c.ctx.Done():
 		return false

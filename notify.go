@@ -76,7 +76,7 @@ func (c *Client) watchLoop(w driver.Watcher) {
 		if anew {
 			continue
 		}
-		c.log.Info("no hints from the store, polling instead", "err", err)
+		c.log.Info("no notifications from the store, polling instead", "err", err)
 		c.pause(c.jitter(about))
 	}
 }
@@ -103,7 +103,7 @@ func (c *Client) watchIdle() bool {
 }
 
 // notified takes in that the store tells of a write, or (zero) that anything may have changed.
-func (c *Client) notified(h driver.Hint) {
+func (c *Client) notified(h driver.Notification) {
 	key := h.Key
 	c.mu.Lock()
 	defer c.unlock()
@@ -135,9 +135,9 @@ func (c *Client) notified(h driver.Hint) {
 		p := c.queues[key.Name]
 		switch {
 		case p == nil:
-		case c.isOurs(h.Wake):
+		case c.isOurs(h.To):
 			c.readAt(p, c.now())
-		case h.Wake == driver.Everyone:
+		case h.To == driver.Everyone:
 			c.readNotified(p)
 		}
 	case key.Space == driver.Sessions && c.isOurs(key.Name):

@@ -40,7 +40,7 @@ type telling struct {
 
 func (s *telling) Traits() driver.Traits { return driver.Traits{CostlyWatch: true} }
 
-func (s *telling) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
+func (s *telling) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
 	s.listening.Add(1)
 	defer s.listening.Add(-1)
 	return s.Store.(driver.Watcher).Watch(ctx, who, changed)

@@ -189,7 +189,7 @@ func (c *Client) callTimeout() time.Duration {
 
 // storeWrite is a write as the store takes it.
 func (p *localQueue) storeWrite(w core.Write) driver.Write {
-	return driver.Write{Key: driver.Names.Key(p.name), Old: int64(w.Old), Value: w.Next.Encode(max(w.Old, 0)), Wake: w.Wake, Lazy: w.Lazy}
+	return driver.Write{Key: driver.Names.Key(p.name), Old: int64(w.Old), Value: w.Next.Encode(max(w.Old, 0)), Notify: w.Notify, Lazy: w.Lazy}
 }
 
 // answered takes in what became of a write. An error is not the store's if the

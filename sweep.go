@@ -297,7 +297,7 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 		c.mu.Unlock()
 		if ok {
 			value := w.Next.Encode(w.Old)
-			outs, err := c.store.CompareAndSwap(ctx, []driver.Write{{Key: keys[i], Old: r.Version, Value: value, Wake: w.Wake, Lazy: w.Lazy}})
+			outs, err := c.store.CompareAndSwap(ctx, []driver.Write{{Key: keys[i], Old: r.Version, Value: value, Notify: w.Notify, Lazy: w.Lazy}})
 			switch {
 			case err != nil || !outs[0].Won:
 				// What is there now is not known: no tombstone goes in this pass of those

@@ -22,10 +22,10 @@ var dirSystems = []*system{
 		means: "open, flock, close; one host, no tokens, no order", open: openFlock,
 	}, {
 		store: "dir", name: "holdfast", of: "link, unlink", in: "latency throughput handoff held crash waiters", disk: bothWait,
-		means: "hints by inotify", open: openDirectory,
+		means: "notifications by inotify", open: openDirectory,
 	}, {
 		store: "dir", name: "holdfast, polling", of: "link, unlink", in: "handoff crash waiters", disk: bothWait,
-		means: "no hints, as on a network file system: asks each 3 ms to 1 s, the longer it waits",
+		means: "no notifications, as on a network file system: asks each 3 ms to 1 s, the longer it waits",
 		open: func(ctx context.Context, at *site, o options) (locker, error) {
 			return newDirectory(at, o, func(s *directory.Store, c *counter) driver.Store {
 				return withoutWatch{c}

@@ -46,7 +46,7 @@ var spannerSystems = []*system{
 		means: spannerMeans + spindleMeans + "; package lock of v2.2.0, which is on v1.2.7; a new one each time", open: openSpindleLock,
 	}, {
 		store: spannerStore, name: "holdfast", of: "two transactions", in: "latency handoff waiters", disk: spannerDisk,
-		means: spannerMeans + "; TTL 15s; no hints, so it polls, less often the longer it waits", open: openSpanner,
+		means: spannerMeans + "; TTL 15s; no notifications, so it polls, less often the longer it waits", open: openSpanner,
 	},
 }
 

@@ -589,13 +589,13 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-func FuzzHints(f *testing.F) {
-	f.Add(append(message(driver.Hint{Key: key, Wake: "x"}), "0 \"half"...))
+func FuzzNotifications(f *testing.F) {
+	f.Add(append(message(driver.Notification{Key: key, To: "x"}), "0 \"half"...))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		hints, rest := split(text)
-		for _, h := range hints {
-			if h != (driver.Hint{}) && h.Key.Check() != nil {
-				t.Errorf("%q has the hint %v", text, h)
+		notifications, rest := split(text)
+		for _, h := range notifications {
+			if h != (driver.Notification{}) && h.Key.Check() != nil {
+				t.Errorf("%q has the notification %v", text, h)
 			}
 		}
 		if strings.Contains(string(rest), "\n") {

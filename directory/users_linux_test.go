@@ -149,6 +149,6 @@ func TestWakeModes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := info.Mode().Perm(); got != 0o660 {
-		t.Errorf("hints for a waiter are written to a file of mode %o, want 660", got)
+		t.Errorf("notifications for a waiter are written to a file of mode %o, want 660", got)
 	}
 }

@@ -11,24 +11,24 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Hints are lines that the writer appends to a file of each watcher:
+// Notifications are lines that the writer appends to a file of each watcher:
 //
-//	wake/<whose hints it wants>.<random>
+//	wake/<whose notifications it wants>.<random>
 //
 // The kernel tells the watcher of it (inotify), on the host whose disk it is,
 // also of what came there over NFS. On other hosts nobody watches.
 
 const (
-	all      = "all"     // who wants every hint
+	all      = "all"     // who wants every notification
 	fullWake = 256 << 10 // a file that is longer is not read by anyone
 	longWake = 32 << 10  // its watcher shortens it
 )
 
-// tell appends hints to the files of those they are for.
+// tell appends notifications to the files of those they are for.
 func (s *Store) tell(writes []driver.Write, outcomes []driver.Outcome) {
 	var files []string
 	for i, w := range writes {
-		if w.Wake == "" || !outcomes[i].Won {
+		if w.Notify == "" || !outcomes[i].Won {
 			continue
 		}
 		if files == nil {
@@ -38,8 +38,8 @@ func (s *Store) tell(writes []driver.Write, outcomes []driver.Outcome) {
 		}
 		for _, name := range files {
 			who, _, _ := strings.Cut(name, ".")
-			if who == all || w.Wake == driver.Everyone || who == wakeName(w.Wake) {
-				s.append(path.Join(wakes, name), message(driver.Hint{Key: w.Key, Wake: w.Wake}))
+			if who == all || w.Notify == driver.Everyone || who == wakeName(w.Notify) {
+				s.append(path.Join(wakes, name), message(driver.Notification{Key: w.Key, To: w.Notify}))
 			}
 		}
 	}
@@ -62,26 +62,26 @@ func (s *Store) append(name string, line []byte) {
 	}
 }
 
-// wakeName is what a Wake is called in a file's name.
+// wakeName is what the session to notify is called in a file's name.
 func wakeName(wake string) string { return fmt.Sprintf("%x", wake) }
 
-func message(h driver.Hint) []byte {
-	return fmt.Appendf(nil, "%d %s %s\n", h.Space, strconv.Quote(h.Name), strconv.Quote(h.Wake))
+func message(h driver.Notification) []byte {
+	return fmt.Appendf(nil, "%d %s %s\n", h.Space, strconv.Quote(h.Name), strconv.Quote(h.To))
 }
 
 // split takes whole lines apart, and returns what is left. A line that is none
 // of ours tells that anything may have changed.
-func split(text []byte) (hints []driver.Hint, rest []byte) {
+func split(text []byte) (notifications []driver.Notification, rest []byte) {
 	for {
 		line, after, found := bytes.Cut(text, []byte{'\n'})
 		if !found {
-			return hints, text
+			return notifications, text
 		}
 		text = after
-		var h driver.Hint
-		if _, err := fmt.Sscanf(string(line), "%d %q %q", &h.Space, &h.Name, &h.Wake); err != nil || h.Key.Check() != nil {
-			h = driver.Hint{}
+		var h driver.Notification
+		if _, err := fmt.Sscanf(string(line), "%d %q %q", &h.Space, &h.Name, &h.To); err != nil || h.Key.Check() != nil {
+			h = driver.Notification{}
 		}
-		hints = append(hints, h)
+		notifications = append(notifications, h)
 	}
 }

@@ -20,7 +20,7 @@ const watchable = true
 
 // Watch implements driver.Watcher on the host whose disk the directory is on.
 // On others it fails, and waiters poll.
-func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
+func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hin
 		}
 	}
 
-	changed(driver.Hint{}) // what was written before is not told of
+	changed(driver.Notification{}) // what was written before is not told of
 	buf := make([]byte, 64*unix.SizeofInotifyEvent)
 	for {
 		// What the events say does not matter: each file is read to its end.
@@ -80,7 +80,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hin
 	}
 }
 
-// A wakeFile is where the hints for one watcher are.
+// A wakeFile is where the notifications for one watcher are.
 type wakeFile struct {
 	name string
 	file *os.File
@@ -109,7 +109,7 @@ func (s *Store) newWake(who string) (*wakeFile, error) {
 }
 
 // read calls changed for all that was appended since the last read.
-func (f *wakeFile) read(changed func(driver.Hint)) error {
+func (f *wakeFile) read(changed func(driver.Notification)) error {
 	info, err := f.file.Stat()
 	if err != nil {
 		return err
@@ -123,17 +123,17 @@ func (f *wakeFile) read(changed func(driver.Hint)) error {
 		return err
 	}
 	f.at += int64(n)
-	var hints []driver.Hint
-	hints, f.rest = split(append(f.rest, text[:n]...))
+	var notifications []driver.Notification
+	notifications, f.rest = split(append(f.rest, text[:n]...))
 	if f.at > longWake {
-		// What is appended in between is lost; the last hint stands for it.
+		// What is appended in between is lost; the last notification stands for it.
 		if err := f.file.Truncate(0); err != nil {
 			return err
 		}
 		f.at, f.rest = 0, nil
-		hints = append(hints, driver.Hint{})
+		notifications = append(notifications, driver.Notification{})
 	}
-	for _, h := range hints {
+	for _, h := range notifications {
 		changed(h)
 	}
 	return nil

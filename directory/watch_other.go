@@ -12,7 +12,7 @@ import (
 const watchable = false
 
 // Watch implements driver.Watcher on Linux; elsewhere waiters poll.
-func (s *Store) Watch(ctx context.Context, _ []string, _ func(driver.Hint)) error {
+func (s *Store) Watch(ctx context.Context, _ []string, _ func(driver.Notification)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -100,27 +100,27 @@ func Find[T any](s Store) (capability T, ok bool) {
 
 // A Watcher is a Store whose database can tell of changes.
 type Watcher interface {
-	// Watch calls changed for each Write that had Wake set and won, until ctx
+	// Watch calls changed for each Write that had Notify set and won, until ctx
 	// is done or watching fails, and returns why it ended. Calls are only
-	// hints: they may be late, doubled, spurious or missing; a zero Hint means
+	// notifications: they may be late, doubled, spurious or missing; a zero Notification means
 	// that anything may have changed, and is what comes first, as soon as
 	// writes are told of. Calls do not overlap, and changed does not block.
-	// Only hints whose Wake is one of who, or Everyone, are asked for; with who
-	// nil all are. A store may tell of more.
-	Watch(ctx context.Context, who []string, changed func(Hint)) error
+	// Only notifications to one of who, or to Everyone, are asked for; with who nil all
+	// are. A store may send more.
+	Watch(ctx context.Context, who []string, changed func(Notification)) error
 }
 
-// A Hint tells of a write.
-type Hint struct {
+// A Notification tells of a write.
+type Notification struct {
 	Key
-	Wake string // that of the Write; Everyone if the store does not know
+	To string // the Notify of the Write; Everyone if the store does not know
 }
 
-// Everyone as the Wake of a Write: whoever watches.
+// Everyone as the Notify of a Write: all who watch.
 const Everyone = "*"
 
 // A Diagnoser is a Store that can tell how its database stands to what a lock
-// needs, for people: what it is, what its settings put at risk, whether hints
+// needs, for people: what it is, what its settings put at risk, whether notifications
 // come.
 type Diagnoser interface {
 	Diagnose(ctx context.Context) ([]Finding, error)
@@ -202,10 +202,9 @@ type Write struct {
 	// key without a version is written with IfEmpty.
 	Old   int64
 	Value []byte // empty: the key shall hold nothing
-	// Wake asks the store to tell its watchers of this write, if it wins, and
-	// says for whom it is meant: a session id, or Everyone. "": nobody needs to
-	// be told. At most 64 bytes.
-	Wake string
+	// Notify asks the store to notify its watchers of this write, if it wins, and
+	// says which of them: a session id, or Everyone. "": none. At most 64 bytes.
+	Notify string
 	// Lazy says that the answer need not wait for the disk. A crash of the
 	// database may lose the write again, but not once a later write that is not
 	// lazy, of whatever key, was answered: that one carries along all that were
@@ -236,8 +235,8 @@ func (w Write) Check() error {
 	if len(w.Value) > MaxValue {
 		return fmt.Errorf("value of %s %q has %d bytes, at most %d", w.Key.Space, w.Key.Name, len(w.Value), MaxValue)
 	}
-	if len(w.Wake) > 64 {
-		return fmt.Errorf("wake %q of %s %q has %d bytes, at most 64", w.Wake, w.Key.Space, w.Key.Name, len(w.Wake))
+	if len(w.Notify) > 64 {
+		return fmt.Errorf("notify %q of %s %q has %d bytes, at most 64", w.Notify, w.Key.Space, w.Key.Name, len(w.Notify))
 	}
 	return nil
 }

@@ -72,9 +72,9 @@ func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error)
 		}
 	}
 	if err := s.wakesItself(ctx); err != nil {
-		say(driver.Warning, "hints", "no watch tells of writes, so waiters poll: %v", err)
+		say(driver.Warning, "notifications", "no watch tells of writes, so waiters poll: %v", err)
 	} else {
-		say(driver.Good, "hints", "a watch tells of writes")
+		say(driver.Good, "notifications", "a watch tells of writes")
 	}
 	outer, hidden, err := s.outside(ctx)
 	switch {
@@ -141,11 +141,11 @@ func (s *Store) wakesItself(ctx context.Context) error {
 	told := make(chan struct{}, 1)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- s.Watch(ctx, []string{who}, func(h driver.Hint) {
+		ended <- s.Watch(ctx, []string{who}, func(h driver.Notification) {
 			switch h {
-			case driver.Hint{}:
+			case driver.Notification{}:
 				s.client.Put(ctx, wakes+letters[k.Space]+k.Name, "")
-			case driver.Hint{Key: k, Wake: who}:
+			case driver.Notification{Key: k, To: who}:
 				select {
 				case told <- struct{}{}:
 				default:

@@ -35,7 +35,7 @@
 // waiter watches w/ and itself. So a hundred clients are not told of each other's locks.
 // When a session ends, what woke it goes in the same transaction; a sweep takes the rest.
 // A watch that was cut goes on where it was. If that was compacted meanwhile the watch
-// ends, and the next one begins with a hint that anything may have changed.
+// ends, and the next one begins with a notification that anything may have changed.
 //
 // # Members that do not answer
 //

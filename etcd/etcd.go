@@ -370,8 +370,8 @@ func (s *Store) op(e epoch, w driver.Write, single bool) clientv3.Op {
 	if w.Key.Space == driver.Sessions && len(w.Value) == 0 && w.Old > e.base {
 		put[0] = clientv3.OpDelete(k) // of ids that are used once nothing has to stay
 	}
-	if w.Wake != "" {
-		put = append(put, clientv3.OpPut(s.wakes(w.Wake)+letters[w.Key.Space]+w.Key.Name, ""))
+	if w.Notify != "" {
+		put = append(put, clientv3.OpPut(s.wakes(w.Notify)+letters[w.Key.Space]+w.Key.Name, ""))
 	}
 	if single && w.Key.Space == driver.Sessions && len(w.Value) == 0 {
 		put = append(put, clientv3.OpDelete(s.wakes(w.Key.Name), clientv3.WithPrefix())) // nobody listens any more
@@ -418,7 +418,7 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 
 // Watch watches the keys that are written to wake somebody. If what it has not told
 // of yet was compacted meanwhile, it ends, and is to be begun anew.
-func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
+func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	prefixes := []string{s.prefix + "w/"}
@@ -470,19 +470,19 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hin
 			return errors.New("etcd: watch: the client was closed")
 		case resp.Created:
 			if begun++; begun == len(prefixes) {
-				changed(driver.Hint{})
+				changed(driver.Notification{})
 			}
 		}
 		for _, ev := range resp.Events {
-			if hint, ok := s.hint(string(ev.Kv.Key)); ok {
-				changed(hint)
+			if notification, ok := s.notification(string(ev.Kv.Key)); ok {
+				changed(notification)
 			}
 		}
 	}
 }
 
-// hint is what a key that was written to wake somebody says.
-func (s *Store) hint(key string) (h driver.Hint, ok bool) {
+// notification is what a key that was written to wake somebody says.
+func (s *Store) notification(key string) (h driver.Notification, ok bool) {
 	who, rest, _ := strings.Cut(strings.TrimPrefix(key, s.prefix+"w/"), "/")
 	wake, err := hex.DecodeString(who)
 	if err != nil || len(rest) < 3 {
@@ -492,5 +492,5 @@ func (s *Store) hint(key string) (h driver.Hint, ok bool) {
 	if space < 0 {
 		return h, false
 	}
-	return driver.Hint{Key: driver.Key{Space: driver.Space(space), Name: rest[2:]}, Wake: string(wake)}, true
+	return driver.Notification{Key: driver.Key{Space: driver.Space(space), Name: rest[2:]}, To: string(wake)}, true
 }

@@ -44,15 +44,15 @@ func FuzzKeys(f *testing.F) {
 			}
 			woken := s.wakes(wake) + letters[k.Space] + k.Name
 			put(woken, "waking "+wake+" "+name)
-			if h, ok := s.hint(woken); !ok || h != (driver.Hint{Key: k, Wake: wake}) {
+			if h, ok := s.notification(woken); !ok || h != (driver.Notification{Key: k, To: wake}) {
 				t.Fatalf("%q wakes %q for %+v, and is read as %+v, %v", woken, wake, k, h, ok)
 			}
 			if name1 != wake && strings.HasPrefix(woken, s.wakes(name1)) {
 				t.Fatalf("what wakes %q wakes %q", wake, name1)
 			}
 		}
-		if h, ok := s.hint(prefix + "w/" + name1); ok && h.Key.Space > driver.Audits || ok && h.Key.Name == "" {
-			t.Fatalf("%q is the hint %+v", name1, h)
+		if h, ok := s.notification(prefix + "w/" + name1); ok && h.Key.Space > driver.Audits || ok && h.Key.Name == "" {
+			t.Fatalf("%q is the notification %+v", name1, h)
 		}
 	})
 }

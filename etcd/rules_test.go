@@ -147,8 +147,8 @@ func TestWatchCompacted(t *testing.T) {
 	far := open(t, dial(t, []string{proxy.Addr()}), s.prefix)
 	begun, ended := make(chan bool), make(chan error, 1)
 	go func() {
-		ended <- far.Watch(t.Context(), []string{"x"}, func(h driver.Hint) {
-			if h == (driver.Hint{}) {
+		ended <- far.Watch(t.Context(), []string{"x"}, func(h driver.Notification) {
+			if h == (driver.Notification{}) {
 				begun <- true
 			}
 		})
@@ -157,7 +157,7 @@ func TestWatchCompacted(t *testing.T) {
 	proxy.Refuse(true)
 	old := int64(driver.IfEmpty)
 	for range 3 {
-		old = swap(t, s, driver.Write{Key: lockA, Old: old, Value: []byte("1"), Wake: "x"}).Record.Version
+		old = swap(t, s, driver.Write{Key: lockA, Old: old, Value: []byte("1"), Notify: "x"}).Record.Version
 	}
 	_, highest := s.now()
 	if _, err := c.Compact(t.Context(), highest); err != nil {
@@ -225,11 +225,11 @@ func TestWatchWho(t *testing.T) {
 	c := connect(t)
 	s := open(t, c, fresh(t, c))
 	var mu sync.Mutex
-	told := make(map[string][]driver.Hint)
+	told := make(map[string][]driver.Notification)
 	ready := make(chan bool)
 	for _, who := range [][]string{{"x"}, {"y", "z"}, nil} {
-		go s.Watch(t.Context(), who, func(h driver.Hint) {
-			if h == (driver.Hint{}) {
+		go s.Watch(t.Context(), who, func(h driver.Notification) {
+			if h == (driver.Notification{}) {
 				ready <- true
 				return
 			}
@@ -242,7 +242,7 @@ func TestWatchWho(t *testing.T) {
 		<-ready
 	}
 	for _, wake := range []string{"x", "y", "z", "", "other/\xff", driver.Everyone} {
-		swap(t, s, driver.Write{Key: driver.Key{Space: driver.Names, Name: "for " + wake}, Old: driver.IfEmpty, Value: []byte("1"), Wake: wake})
+		swap(t, s, driver.Write{Key: driver.Key{Space: driver.Names, Name: "for " + wake}, Old: driver.IfEmpty, Value: []byte("1"), Notify: wake})
 	}
 	await(t, "all are told", func() bool {
 		mu.Lock()
@@ -468,7 +468,7 @@ func TestDiagnose(t *testing.T) {
 	for _, f := range found {
 		levels[f.Subject] = max(levels[f.Subject], f.Level)
 	}
-	for _, subject := range []string{"server", "replication", "hints", "epoch"} {
+	for _, subject := range []string{"server", "replication", "notifications", "epoch"} {
 		if level, ok := levels[subject]; !ok || level != driver.Good {
 			t.Errorf("%s: %v, told %v", subject, level, found)
 		}

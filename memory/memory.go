@@ -103,9 +103,9 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dr
 		}
 		s.rows[w.Key] = next
 		outcomes[i] = driver.Outcome{Won: true, Record: driver.Record{Version: next.version, Value: w.Value}}
-		if w.Wake != "" {
+		if w.Notify != "" {
 			for each := range s.watchers {
-				each.add(driver.Hint{Key: w.Key, Wake: w.Wake})
+				each.add(driver.Notification{Key: w.Key, To: w.Notify})
 			}
 		}
 	}

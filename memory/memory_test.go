@@ -63,15 +63,15 @@ func TestWatchOverflow(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		listen := make(chan bool)
-		heard := map[driver.Hint]int{}
-		go s.Watch(ctx, nil, func(k driver.Hint) {
+		heard := map[driver.Notification]int{}
+		go s.Watch(ctx, nil, func(k driver.Notification) {
 			<-listen
 			heard[k]++
 		})
 		synctest.Wait()
 
 		wake := func(name string) {
-			swap(t, s, driver.Write{Key: driver.Key{Name: name}, Old: driver.IfEmpty, Value: []byte("a"), Wake: driver.Everyone})
+			swap(t, s, driver.Write{Key: driver.Key{Name: name}, Old: driver.IfEmpty, Value: []byte("a"), Notify: driver.Everyone})
 		}
 		for i := range 5000 {
 			wake("name " + time.Duration(i).String())
@@ -79,13 +79,13 @@ func TestWatchOverflow(t *testing.T) {
 		close(listen)
 		synctest.Wait()
 		// The first zero key says that it listens, the second stands for too many.
-		if len(heard) != 1 || heard[driver.Hint{}] != 2 {
+		if len(heard) != 1 || heard[driver.Notification{}] != 2 {
 			t.Errorf("heard of %d keys, want two zero keys alone", len(heard))
 		}
 
 		wake("last")
 		synctest.Wait()
-		if heard[driver.Hint{Key: driver.Key{Name: "last"}, Wake: driver.Everyone}] != 1 {
+		if heard[driver.Notification{Key: driver.Key{Name: "last"}, To: driver.Everyone}] != 1 {
 			t.Errorf("heard nothing of a write after too many")
 		}
 	})

@@ -8,13 +8,13 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// maxHints is how many hints wait for a watcher that is slow. When there are
-// more, one zero hint stands for all.
-const maxHints = 1024
+// maxPending is how many notifications wait for a watcher that is slow. When there are
+// more, one zero notification stands for all.
+const maxPending = 1024
 
-// Watch implements driver.Watcher. Hints that wait and are alike are told once.
-func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
-	w := &watcher{who: who, news: make(chan struct{}, 1), waiting: map[driver.Hint]bool{}}
+// Watch implements driver.Watcher. Notifications that wait and are alike are told once.
+func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
+	w := &watcher{who: who, news: make(chan struct{}, 1), waiting: map[driver.Notification]bool{}}
 	s.mu.Lock()
 	s.watchers[w] = true
 	s.mu.Unlock()
@@ -24,7 +24,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hin
 		s.mu.Unlock()
 	}()
 
-	changed(driver.Hint{}) // what was written before is not told of
+	changed(driver.Notification{}) // what was written before is not told of
 	for {
 		select {
 		case <-ctx.Done():
@@ -45,14 +45,14 @@ type watcher struct {
 	who  []string      // nil: all
 	news chan struct{} // has room for one: there is something to take
 
-	mu      sync.Mutex // guards all below
-	hints   []driver.Hint
-	waiting map[driver.Hint]bool // the same as a set
-	all     bool                 // too many: anything may have changed
+	mu            sync.Mutex // guards all below
+	notifications []driver.Notification
+	waiting       map[driver.Notification]bool // the same as a set
+	all           bool                         // too many: anything may have changed
 }
 
-func (w *watcher) add(h driver.Hint) {
-	if w.who != nil && h.Wake != driver.Everyone && !slices.Contains(w.who, h.Wake) {
+func (w *watcher) add(h driver.Notification) {
+	if w.who != nil && h.To != driver.Everyone && !slices.Contains(w.who, h.To) {
 		return
 	}
 	w.mu.Lock()
@@ -60,11 +60,11 @@ func (w *watcher) add(h driver.Hint) {
 	switch {
 	case w.all || w.waiting[h]:
 		return
-	case len(w.hints) == maxHints:
-		w.hints, w.all = nil, true
+	case len(w.notifications) == maxPending:
+		w.notifications, w.all = nil, true
 		clear(w.waiting)
 	default:
-		w.hints = append(w.hints, h)
+		w.notifications = append(w.notifications, h)
 		w.waiting[h] = true
 	}
 	select {
@@ -73,14 +73,14 @@ func (w *watcher) add(h driver.Hint) {
 	}
 }
 
-func (w *watcher) take() []driver.Hint {
+func (w *watcher) take() []driver.Notification {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	hints := w.hints
+	notifications := w.notifications
 	if w.all {
-		hints = []driver.Hint{{}}
+		notifications = []driver.Notification{{}}
 	}
-	w.hints, w.all = nil, false
+	w.notifications, w.all = nil, false
 	clear(w.waiting)
-	return hints
+	return notifications
 }

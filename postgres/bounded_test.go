@@ -211,7 +211,7 @@ func everyCall(t *testing.T, r reopener) map[string]func(context.Context, *Store
 			return err
 		},
 		"a take":             cas(driver.Write{Key: locked, Old: driver.IfEmpty, Value: []byte("2")}),
-		"a write":            cas(driver.Write{Key: locked, Old: batch[0].Old, Value: []byte("1"), Wake: "x"}),
+		"a write":            cas(driver.Write{Key: locked, Old: batch[0].Old, Value: []byte("1"), Notify: "x"}),
 		"a write that frees": cas(driver.Write{Key: locked, Old: batch[0].Old}),
 		"a heartbeat":        cas(driver.Write{Key: beat, Old: driver.IfEmpty, Value: []byte("2")}),
 		"a batch":            cas(batch[:lockedRows+1]...),
@@ -223,7 +223,7 @@ func everyCall(t *testing.T, r reopener) map[string]func(context.Context, *Store
 		"Watch": func(ctx context.Context, s *Store) error {
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
-			s.Watch(ctx, nil, func(driver.Hint) {})
+			s.Watch(ctx, nil, func(driver.Notification) {})
 			return nil
 		},
 		"Fence": func(ctx context.Context, s *Store) error {
@@ -240,8 +240,8 @@ func everyCall(t *testing.T, r reopener) map[string]func(context.Context, *Store
 func closes(t *testing.T, r reopener, server *servers.Server) {
 	t.Helper()
 	s := open(t, connect(t, r.url), nil)
-	hints, ended, _ := watching(t, s)
-	expect(t, hints, driver.Hint{})
+	notifications, ended, _ := watching(t, s)
+	expect(t, notifications, driver.Notification{})
 	if err := s.beats.Use(t.Context(), func(c *pgx.Conn) error { return c.Ping(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}

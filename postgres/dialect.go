@@ -108,7 +108,7 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 	if w.Hurry {
 		patience = "1"
 	}
-	args := []any{w.ID, w.Value, w.Lazy || d.async, payload(w), d.channels(w.Wake), patience}
+	args := []any{w.ID, w.Value, w.Lazy || d.async, payload(w), d.channels(w.Notify), patience}
 	got := func(rows pgx.Rows) error { return rows.Scan(&version, nil) }
 	switch {
 	case w.Old == driver.IfEmpty:
@@ -120,7 +120,7 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 			version = 0
 			err = d.query(ctx, got, d.sql["insert above"], args...)
 		}
-	case len(w.Value) == 0 && w.Wake == "":
+	case len(w.Value) == 0 && w.Notify == "":
 		err = d.query(ctx, got, d.sql["update"], append(args, w.Old)...)
 	default:
 		lost = &sqlstore.Row{ID: w.ID}
@@ -146,8 +146,8 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 		ids[i], values[i], olds[i] = w.ID, w.Value, w.Old
 		where[string(w.ID)] = i
 		lazy = lazy && w.Lazy
-		if w.Wake != "" {
-			woken, payloads, channels = append(woken, w.ID), append(payloads, payload(w)), append(channels, d.channel.of(w.Wake))
+		if w.Notify != "" {
+			woken, payloads, channels = append(woken, w.ID), append(payloads, payload(w)), append(channels, d.channel.of(w.Notify))
 		}
 	}
 	sql := d.sql["swaps"]
@@ -237,7 +237,7 @@ func state(err error) string {
 }
 
 // A channel is what the names of the channels begin with on which a schema's
-// hints are sent. There is one for all hints, one for those that are meant for
+// notifications are sent. There is one for all notifications, one for those that are meant for
 // everyone, and one for each session: a notification wakes every backend that
 // listens, but the programs of those alone that listen to its channel.
 type channel string
@@ -252,7 +252,7 @@ func channelOf(schema, prefix string) channel {
 
 func (c channel) all() string { return string(c) }
 
-// of is the channel of hints for someone: at most 63 bytes.
+// of is the channel of notifications for someone: at most 63 bytes.
 func (c channel) of(wake string) string {
 	if len(wake) > 32 || strings.ContainsFunc(wake, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		wake = fmt.Sprintf("%016x", sum(wake))

@@ -11,24 +11,24 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Anybody who may connect may send a notification. What is no hint of ours means that
+// Anybody who may connect may send a notification. What is no notification of ours means that
 // anything may have changed, and never a key that is none; what we send is understood.
 func FuzzPayload(f *testing.F) {
 	f.Add("0061 2a", byte(0), "a", "*")
 	f.Fuzz(func(t *testing.T, payload string, space byte, name, wake string) {
-		h, ok := hintOf(payload)
+		h, ok := notificationOf(payload)
 		switch {
-		case !ok && h != (driver.Hint{}):
-			t.Fatalf("%q is no hint, and %+v", payload, h)
-		case h != (driver.Hint{}) && (h.Key.Check() != nil || h.Wake == ""):
-			t.Fatalf("%q is the hint %+v", payload, h)
+		case !ok && h != (driver.Notification{}):
+			t.Fatalf("%q is no notification, and %+v", payload, h)
+		case h != (driver.Notification{}) && (h.Key.Check() != nil || h.To == ""):
+			t.Fatalf("%q is the notification %+v", payload, h)
 		}
 		k := driver.Key{Space: driver.Space(space), Name: name}
 		if k.Check() != nil || wake == "" || len(wake) > 64 {
 			return
 		}
 		sent := payloadOf(k, wake)
-		if got, ok := hintOf(sent); !ok || got != (driver.Hint{Key: k, Wake: wake}) {
+		if got, ok := notificationOf(sent); !ok || got != (driver.Notification{Key: k, To: wake}) {
 			t.Fatalf("%+v for %q is sent as %q and read as %+v, %v", k, wake, sent, got, ok)
 		}
 		if len(sent) >= 8000 {
@@ -38,7 +38,7 @@ func FuzzPayload(f *testing.F) {
 }
 
 func payloadOf(k driver.Key, wake string) string {
-	return payload(sqlstore.Write{ID: sqlstore.ID(k), Wake: wake})
+	return payload(sqlstore.Write{ID: sqlstore.ID(k), Notify: wake})
 }
 
 // Channels are names to the server, whatever the tables are called and whoever is

@@ -50,9 +50,9 @@ type Store struct {
 	tables sqlstore.Tables
 	opts   Options
 	settings
-	open  conns
-	beats *sqlstore.Pool[*pgx.Conn]
-	hints hints
+	open          conns
+	beats         *sqlstore.Pool[*pgx.Conn]
+	notifications notifications
 }
 
 var (
@@ -61,7 +61,7 @@ var (
 )
 
 // New makes a store of a pool, which stays the caller's. It verifies the schema
-// and the settings of the server, and creates nothing. Heartbeats and hints have
+// and the settings of the server, and creates nothing. Heartbeats and notifications have
 // a connection each of their own, like those of the pool, opened when they are
 // needed: a pool that is exhausted does not cost a lock.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error) {
@@ -87,7 +87,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	s.async = facts.synchronousCommit == "off"
 	s.mode = facts.mode
 	s.beats = sqlstore.NewPool(s.open, 1, 1)
-	s.hints.ends = make(map[*func()]struct{})
+	s.notifications.ends = make(map[*func()]struct{})
 	s.Store.Names = &dialect{&s.settings, pooled(pool)}
 	s.Store.Beats = &dialect{&s.settings, borrower(s.beats, pool)}
 	return s, nil
@@ -95,7 +95,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 
 // Close ends what New and Watch have begun. The pool stays open.
 func (s *Store) Close() error {
-	s.hints.close()
+	s.notifications.close()
 	return s.beats.Close()
 }
 

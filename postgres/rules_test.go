@@ -118,21 +118,21 @@ func TestBatchTellsWhom(t *testing.T) {
 	r := fresh(t, nil)
 	var batch []driver.Write
 	who := []string{"c", "a", "", "b", driver.Everyone}
-	hints := make(map[string]chan driver.Hint)
+	notifications := make(map[string]chan driver.Notification)
 	for _, w := range []string{"a", "b", "c"} {
-		hints[w], _, _ = watching(t, r.Store, w)
-		expect(t, hints[w], driver.Hint{})
+		notifications[w], _, _ = watching(t, r.Store, w)
+		expect(t, notifications[w], driver.Notification{})
 	}
 	for i, w := range who {
-		batch = append(batch, driver.Write{Key: driver.Key{Name: fmt.Sprint(i)}, Old: driver.IfEmpty, Value: []byte("1"), Wake: w})
+		batch = append(batch, driver.Write{Key: driver.Key{Name: fmt.Sprint(i)}, Old: driver.IfEmpty, Value: []byte("1"), Notify: w})
 	}
 	if out, err := r.CompareAndSwap(t.Context(), batch); err != nil || !out[4].Won {
 		t.Fatalf("%+v, error %v", out, err)
 	}
 	for i, w := range who {
-		if hints[w] != nil {
-			expect(t, hints[w], driver.Hint{Key: batch[i].Key, Wake: w})
-			expect(t, hints[w], driver.Hint{Key: batch[4].Key, Wake: driver.Everyone})
+		if notifications[w] != nil {
+			expect(t, notifications[w], driver.Notification{Key: batch[i].Key, To: w})
+			expect(t, notifications[w], driver.Notification{Key: batch[4].Key, To: driver.Everyone})
 		}
 	}
 }
@@ -268,12 +268,12 @@ create trigger dawdle before insert on holdfast_records for each row execute fun
 	}
 }
 
-// Where hints do not arrive Watch says so, and does not wait for them.
+// Where notifications do not arrive Watch says so, and does not wait for them.
 func TestPoolerIsNoticed(t *testing.T) {
 	r := migrated(t, bouncer(t).Database(t), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 	defer cancel()
-	if err := r.Watch(ctx, nil, func(driver.Hint) {}); !errors.Is(err, errDeaf) {
+	if err := r.Watch(ctx, nil, func(driver.Notification) {}); !errors.Is(err, errDeaf) {
 		t.Errorf("Watch returned %v, want %v", err, errDeaf)
 	}
 }

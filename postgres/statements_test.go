@@ -65,8 +65,8 @@ analyze holdfast_records`); err != nil {
 		return out
 	}
 	swap(driver.Write{Key: k(1), Old: driver.IfEmpty, Value: []byte("1")})
-	swap(driver.Write{Key: k(1_000_001), Old: driver.IfEmpty, Value: []byte("1"), Wake: "a"})
-	swap(driver.Write{Key: k(3), Old: 1_000_003, Value: []byte("1"), Wake: "a"})
+	swap(driver.Write{Key: k(1_000_001), Old: driver.IfEmpty, Value: []byte("1"), Notify: "a"})
+	swap(driver.Write{Key: k(3), Old: 1_000_003, Value: []byte("1"), Notify: "a"})
 	swap(driver.Write{Key: k(6), Old: 1_000_006})
 	swap(driver.Write{Key: k(6), Old: 1_000_006, Value: []byte("1")})
 	var many []driver.Write
@@ -76,7 +76,7 @@ analyze holdfast_records`); err != nil {
 		if i%3 == 0 {
 			old = 1_000_000 + int64(i)
 		}
-		many = append(many, driver.Write{Key: k(i), Old: old, Value: []byte("1"), Wake: "a"})
+		many = append(many, driver.Write{Key: k(i), Old: old, Value: []byte("1"), Notify: "a"})
 		keys = append(keys, k(i))
 	}
 	for i, o := range swap(many...) {
@@ -176,7 +176,7 @@ func TestLockedRow(t *testing.T) {
 		write      driver.Write // Old 1: the version
 	}{
 		{"swap", `select from holdfast_records where id = '\x0061' for update`, driver.Write{Old: 1, Value: value}},
-		{"swap behind readers", `select from holdfast_records where id = '\x0061' for share`, driver.Write{Old: 1, Value: value, Wake: "x"}},
+		{"swap behind readers", `select from holdfast_records where id = '\x0061' for share`, driver.Write{Old: 1, Value: value, Notify: "x"}},
 		{"free", `select from holdfast_records where id = '\x0061' for update`, driver.Write{Old: 1, Lazy: true}},
 		{"take", `update holdfast_records set value = '' where id = '\x0061'`, driver.Write{Old: driver.IfEmpty, Value: value}},
 		{"take of a name that is being made", `insert into holdfast_records (id, version, value) values ('\x0062', 1, '')`,

@@ -71,7 +71,7 @@ func TestStoreElsewhere(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) driver.Store { return fresh(t, hostile) })
 }
 
-// hidden is a store without hints, as it is behind a pooler that shares
+// hidden is a store without notifications, as it is behind a pooler that shares
 // connections.
 type hidden struct {
 	driver.Store

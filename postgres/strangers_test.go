@@ -187,8 +187,8 @@ func everything(t *testing.T, r reopener) {
 	t.Helper()
 	ctx := t.Context()
 	s := r.Store
-	hints, _, stop := watching(t, s)
-	expect(t, hints, driver.Hint{})
+	notifications, _, stop := watching(t, s)
+	expect(t, notifications, driver.Notification{})
 	k := func(n string) driver.Key { return driver.Key{Name: n} }
 	cas := func(ws ...driver.Write) []driver.Outcome {
 		t.Helper()
@@ -209,11 +209,11 @@ func everything(t *testing.T, r reopener) {
 			put(t, s, k(n), "")
 		}
 	}()
-	v := cas(driver.Write{Key: k("e1"), Old: driver.IfEmpty, Value: one, Wake: "w"})[0].Record.Version
-	expect(t, hints, driver.Hint{Key: k("e1"), Wake: "w"})
-	v = cas(driver.Write{Key: k("e1"), Old: v, Value: one, Wake: driver.Everyone})[0].Record.Version
+	v := cas(driver.Write{Key: k("e1"), Old: driver.IfEmpty, Value: one, Notify: "w"})[0].Record.Version
+	expect(t, notifications, driver.Notification{Key: k("e1"), To: "w"})
+	v = cas(driver.Write{Key: k("e1"), Old: v, Value: one, Notify: driver.Everyone})[0].Record.Version
 	cas(driver.Write{Key: k("e1"), Old: v})
-	out := cas(driver.Write{Key: k("e2"), Old: driver.IfEmpty, Value: one, Lazy: true}, driver.Write{Key: k("e3"), Old: driver.IfEmpty, Value: one, Wake: "w"})
+	out := cas(driver.Write{Key: k("e2"), Old: driver.IfEmpty, Value: one, Lazy: true}, driver.Write{Key: k("e3"), Old: driver.IfEmpty, Value: one, Notify: "w"})
 	cas(driver.Write{Key: k("e2"), Old: out[0].Record.Version}, driver.Write{Key: k("e3"), Old: out[1].Record.Version})
 	if got, err := s.Load(ctx, []driver.Key{k("e1"), k("e2"), k("none")}, driver.Fresh); err != nil || got[0].Version == 0 || got[2].Version != 0 {
 		t.Errorf("load: %+v, error %v", got, err)

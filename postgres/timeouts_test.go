@@ -92,8 +92,8 @@ func TestIdleConnections(t *testing.T) {
 	ctx := t.Context()
 	app := setFor(t, r, "app", "idle_session_timeout = '300ms'", appRights(t)...)
 	s := open(t, app, nil)
-	hints, ended, _ := watching(t, s)
-	expect(t, hints, driver.Hint{})
+	notifications, ended, _ := watching(t, s)
+	expect(t, notifications, driver.Notification{})
 	for i := range 4 {
 		time.Sleep(1100 * time.Millisecond) // it is idle
 		if err := s.beats.Use(ctx, func(c *pgx.Conn) error { _, err := c.Exec(ctx, `select 1`); return err }); err != nil {
@@ -105,8 +105,8 @@ func TestIdleConnections(t *testing.T) {
 		t.Errorf("watching has ended: %v", err)
 	default:
 	}
-	if out, err := s.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Name: "a"}, Old: driver.IfEmpty, Wake: "x"}}); err != nil || !out[0].Won {
+	if out, err := s.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Name: "a"}, Old: driver.IfEmpty, Notify: "x"}}); err != nil || !out[0].Won {
 		t.Fatalf("%+v, error %v", out, err)
 	}
-	expect(t, hints, driver.Hint{Key: driver.Key{Name: "a"}, Wake: "x"})
+	expect(t, notifications, driver.Notification{Key: driver.Key{Name: "a"}, To: "x"})
 }

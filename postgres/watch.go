@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// hints are the connections that listen.
-type hints struct {
+// notifications are the connections that listen.
+type notifications struct {
 	mu     sync.Mutex
 	spare  *pgx.Conn            // of a Watch that has ended, for the next
 	ends   map[*func()]struct{} // of those under way
@@ -31,7 +31,7 @@ const (
 	deafFor   = 5 * time.Minute  // then see again whether notifications arrive
 )
 
-// errDeaf is why there are no hints.
+// errDeaf is why there are no notifications.
 var errDeaf = errors.New("a connection pooler that shares connections is in between, and notifications do not arrive: waiters poll; to be woken, connect to the server itself or in session mode")
 
 // WatchCosts says that each notification wakes everyone who listens in the
@@ -40,11 +40,11 @@ func (s *Store) Traits() driver.Traits { return driver.Traits{CostlyWatch: true}
 
 // Watch implements driver.Watcher by LISTEN, on a connection of its own. It
 // returns an error where a connection pooler keeps notifications from arriving.
-func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hint)) (err error) {
+func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Notification)) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	end := func() { cancel() }
-	h := &s.hints
+	h := &s.notifications
 	h.mu.Lock()
 	if h.closed {
 		h.mu.Unlock()
@@ -66,14 +66,14 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hin
 		return ended(ctx, err)
 	}
 	defer func() { s.unlisten(c) }()
-	changed(driver.Hint{}) // what was written before is not told of
+	changed(driver.Notification{}) // what was written before is not told of
 	for {
 		n, err := next(ctx, c)
 		if err != nil {
 			return ended(ctx, err)
 		}
-		if hint, ok := hintOf(n.Payload); ok {
-			changed(hint)
+		if notification, ok := notificationOf(n.Payload); ok {
+			changed(notification)
 		}
 	}
 }
@@ -111,7 +111,7 @@ func next(ctx context.Context, c *pgx.Conn) (*pgconn.Notification, error) {
 
 // listen returns a connection on which notifications arrive.
 func (s *Store) listen(ctx context.Context, who []string) (*pgx.Conn, error) {
-	h := &s.hints
+	h := &s.notifications
 	h.mu.Lock()
 	c := h.spare
 	h.spare = nil
@@ -195,7 +195,7 @@ func (s *Store) tune(ctx context.Context, c *pgx.Conn, who []string) error {
 // unlisten makes a connection that has listened the spare one, or closes it.
 func (s *Store) unlisten(c *pgx.Conn) {
 	kept := !c.IsClosed() && unlisten(c) == nil
-	h := &s.hints
+	h := &s.notifications
 	h.mu.Lock()
 	if kept = kept && !h.closed && h.spare == nil; kept {
 		h.spare = c
@@ -221,7 +221,7 @@ func unlisten(c *pgx.Conn) error {
 }
 
 // close ends all watching.
-func (h *hints) close() {
+func (h *notifications) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
@@ -234,15 +234,15 @@ func (h *hints) close() {
 
 // payload is what a notification says: the id, and for whom it is meant.
 func payload(w sqlstore.Write) string {
-	if w.Wake == "" {
+	if w.Notify == "" {
 		return ""
 	}
-	return hex.EncodeToString(w.ID) + " " + hex.EncodeToString([]byte(w.Wake))
+	return hex.EncodeToString(w.ID) + " " + hex.EncodeToString([]byte(w.Notify))
 }
 
-// hintOf reads a payload. Anyone may send anything: what is not ours means that
+// notificationOf reads a payload. Anyone may send anything: what is not ours means that
 // anything may have changed. The proofs of others mean nothing.
-func hintOf(payload string) (h driver.Hint, ok bool) {
+func notificationOf(payload string) (h driver.Notification, ok bool) {
 	id, wake, _ := strings.Cut(payload, " ")
 	if id == "?" {
 		return h, false
@@ -252,9 +252,9 @@ func hintOf(payload string) (h driver.Hint, ok bool) {
 	if err != nil || err2 != nil || len(key) < 2 || len(word) == 0 {
 		return h, true
 	}
-	h = driver.Hint{Key: driver.Key{Space: driver.Space(key[0]), Name: string(key[1:])}, Wake: string(word)}
+	h = driver.Notification{Key: driver.Key{Space: driver.Space(key[0]), Name: string(key[1:])}, To: string(word)}
 	if h.Key.Check() != nil {
-		return driver.Hint{}, true
+		return driver.Notification{}, true
 	}
 	return h, true
 }

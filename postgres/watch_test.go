@@ -16,23 +16,23 @@ import (
 )
 
 // watching runs Watch and returns what it calls; stop ends it.
-func watching(t *testing.T, s *Store, who ...string) (hints chan driver.Hint, ended chan error, stop func()) {
+func watching(t *testing.T, s *Store, who ...string) (notifications chan driver.Notification, ended chan error, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	hints, ended = make(chan driver.Hint, 1000), make(chan error, 1)
+	notifications, ended = make(chan driver.Notification, 1000), make(chan error, 1)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		ended <- s.Watch(ctx, who, func(h driver.Hint) { hints <- h })
+		ended <- s.Watch(ctx, who, func(h driver.Notification) { notifications <- h })
 	}()
 	t.Cleanup(func() { cancel(); <-done })
-	return hints, ended, cancel
+	return notifications, ended, cancel
 }
 
-func expect(t *testing.T, hints chan driver.Hint, want driver.Hint) {
+func expect(t *testing.T, notifications chan driver.Notification, want driver.Notification) {
 	t.Helper()
 	select {
-	case got := <-hints:
+	case got := <-notifications:
 		if got != want {
 			t.Errorf("told of %+v, want %+v", got, want)
 		}
@@ -63,20 +63,20 @@ func eventually(t *testing.T, within time.Duration, what string, is func() bool)
 func TestPayload(t *testing.T) {
 	for _, k := range []driver.Key{{Space: driver.Names, Name: "a"}, {Space: driver.Audits, Name: strings.Repeat("\x00\xff'", 85)}} {
 		for _, wake := range []string{driver.Everyone, strings.Repeat("\x00", 64)} {
-			p := payload(sqlstore.Write{ID: sqlstore.ID(k), Wake: wake})
-			want := driver.Hint{Key: k, Wake: wake}
-			if got, ok := hintOf(p); !ok || got != want || len(p) > 7999 {
+			p := payload(sqlstore.Write{ID: sqlstore.ID(k), Notify: wake})
+			want := driver.Notification{Key: k, To: wake}
+			if got, ok := notificationOf(p); !ok || got != want || len(p) > 7999 {
 				t.Errorf("%q became %+v, %v", p, got, ok)
 			}
 		}
 	}
 	for _, p := range []string{"", "x", "00", "0061", "0061 ", "0961 2a", "zz 2a", "0061 zz", strings.Repeat("00", 300) + " 2a"} {
-		if got, ok := hintOf(p); !ok || got != (driver.Hint{}) {
+		if got, ok := notificationOf(p); !ok || got != (driver.Notification{}) {
 			t.Errorf("%q became %+v, %v, want that anything may have changed", p, got, ok)
 		}
 	}
-	if _, ok := hintOf("? ABC"); ok {
-		t.Error("somebody's proof is taken for a hint")
+	if _, ok := notificationOf("? ABC"); ok {
+		t.Error("somebody's proof is taken for a notification")
 	}
 }
 
@@ -88,16 +88,16 @@ func TestWatch(t *testing.T) {
 	if n := listening(t, r); n != 0 {
 		t.Errorf("%d backends listen, and nobody watches", n)
 	}
-	hints, ended, stop := watching(t, r.Store)
-	expect(t, hints, driver.Hint{})
+	notifications, ended, stop := watching(t, r.Store)
+	expect(t, notifications, driver.Notification{})
 	exec(t, r.pool, `select pg_notify($1, 'rubbish')`, r.channel.all())
-	expect(t, hints, driver.Hint{})
+	expect(t, notifications, driver.Notification{})
 	exec(t, r.pool, `select pg_notify($1, '? 123')`, r.channel.all())
 	exec(t, r.pool, `notify other, 'rubbish'`)
-	if _, err := r.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Name: "a"}, Old: driver.IfEmpty, Value: []byte("1"), Wake: "me"}}); err != nil {
+	if _, err := r.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Name: "a"}, Old: driver.IfEmpty, Value: []byte("1"), Notify: "me"}}); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, hints, driver.Hint{Key: driver.Key{Name: "a"}, Wake: "me"})
+	expect(t, notifications, driver.Notification{Key: driver.Key{Name: "a"}, To: "me"})
 	if n := listening(t, r); n != 1 {
 		t.Errorf("%d backends listen, want 1", n)
 	}
@@ -122,8 +122,8 @@ func TestWatch(t *testing.T) {
 		if ruin {
 			exec(t, r.pool, `select pg_terminate_backend(pid) from pg_stat_activity where query like 'unlisten%' and datname = current_database()`)
 		}
-		hints, ended, stop = watching(t, r.Store)
-		expect(t, hints, driver.Hint{})
+		notifications, ended, stop = watching(t, r.Store)
+		expect(t, notifications, driver.Notification{})
 		eventually(t, 10*time.Second, fmt.Sprintf("%d connections of ours, as before", before), func() bool { // one that was ended may be seen a little longer
 			count(&after)
 			return after == before
@@ -132,20 +132,20 @@ func TestWatch(t *testing.T) {
 		<-ended
 	}
 
-	hints, ended, _ = watching(t, r.Store)
-	expect(t, hints, driver.Hint{})
+	notifications, ended, _ = watching(t, r.Store)
+	expect(t, notifications, driver.Notification{})
 	exec(t, r.pool, `select pg_terminate_backend(pid) from pg_stat_activity where query like 'listen%' and datname = current_database()`)
 	if err := <-ended; err == nil || !strings.HasPrefix(err.Error(), "watch: ") {
 		t.Errorf("Watch of a connection that is gone returned %v", err)
 	}
 
-	hints, ended, _ = watching(t, r.Store)
-	expect(t, hints, driver.Hint{})
+	notifications, ended, _ = watching(t, r.Store)
+	expect(t, notifications, driver.Notification{})
 	r.Close()
 	if err := <-ended; !errors.Is(err, sqlstore.ErrClosed) {
 		t.Errorf("Watch returned %v after Close", err)
 	}
-	if err := r.Watch(ctx, nil, func(driver.Hint) {}); !errors.Is(err, sqlstore.ErrClosed) {
+	if err := r.Watch(ctx, nil, func(driver.Notification) {}); !errors.Is(err, sqlstore.ErrClosed) {
 		t.Errorf("Watch of a closed store returned %v", err)
 	}
 }
@@ -155,17 +155,17 @@ func TestWatchWho(t *testing.T) {
 	r := fresh(t, nil)
 	me, _, _ := watching(t, r.Store, "me", strings.Repeat("long", 16))
 	all, _, _ := watching(t, r.Store)
-	expect(t, me, driver.Hint{})
-	expect(t, all, driver.Hint{})
+	expect(t, me, driver.Notification{})
+	expect(t, all, driver.Notification{})
 	for i, wake := range []string{"you", "me", strings.Repeat("long", 16), driver.Everyone} {
 		k := driver.Key{Name: string(rune('a' + i))}
-		if _, err := r.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Wake: wake}}); err != nil {
+		if _, err := r.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Notify: wake}}); err != nil {
 			t.Fatal(err)
 		}
 		if wake != "you" {
-			expect(t, me, driver.Hint{Key: k, Wake: wake})
+			expect(t, me, driver.Notification{Key: k, To: wake})
 		}
-		expect(t, all, driver.Hint{Key: k, Wake: wake})
+		expect(t, all, driver.Notification{Key: k, To: wake})
 	}
 }
 
@@ -214,8 +214,8 @@ func TestWatchSilence(t *testing.T) {
 	}
 	defer proxy.Close()
 	s := open(t, connect(t, servers.WithHostPort(r.url, proxy.Addr())), nil)
-	hints, ended, _ := watching(t, s)
-	expect(t, hints, driver.Hint{})
+	notifications, ended, _ := watching(t, s)
+	expect(t, notifications, driver.Notification{})
 	proxy.Blackhole(true, true)
 	select {
 	case err := <-ended:
@@ -234,7 +234,7 @@ func TestWatchPooled(t *testing.T) {
 	r := migrated(t, bouncer(t).Database(t), nil)
 	for i := range 2 {
 		began := time.Now()
-		err := r.Watch(t.Context(), nil, func(h driver.Hint) { t.Errorf("told of %+v", h) })
+		err := r.Watch(t.Context(), nil, func(h driver.Notification) { t.Errorf("told of %+v", h) })
 		if !errors.Is(err, errDeaf) {
 			t.Errorf("Watch returned %v", err)
 		}
@@ -250,12 +250,12 @@ func TestWatchPooled(t *testing.T) {
 	}
 	defer session.Stop()
 	r = migrated(t, session.Database(t), nil)
-	hints, _, stop := watching(t, r.Store)
-	expect(t, hints, driver.Hint{})
-	if _, err := r.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Name: "a"}, Old: driver.IfEmpty, Value: []byte("1"), Wake: "me"}}); err != nil {
+	notifications, _, stop := watching(t, r.Store)
+	expect(t, notifications, driver.Notification{})
+	if _, err := r.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Name: "a"}, Old: driver.IfEmpty, Value: []byte("1"), Notify: "me"}}); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, hints, driver.Hint{Key: driver.Key{Name: "a"}, Wake: "me"})
+	expect(t, notifications, driver.Notification{Key: driver.Key{Name: "a"}, To: "me"})
 	stop()
 	says(t, r.Store, "ok wake-ups: notifications arrive")
 }

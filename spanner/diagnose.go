@@ -41,6 +41,6 @@ func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error)
 	} else {
 		say(driver.Good, "clock", "TrueTime; this host's clock differs by %s", time.Since(now).Abs().Round(time.Millisecond))
 	}
-	say(driver.Good, "hints", "Spanner tells of no writes, so waiters poll")
+	say(driver.Good, "notifications", "Spanner tells of no writes, so waiters poll")
 	return list, nil
 }

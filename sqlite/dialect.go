@@ -86,10 +86,10 @@ func (d dialect) written(err error, ws []sqlstore.Write, versions []int64) error
 	if err != nil {
 		return d.explain(err)
 	}
-	var wake []driver.Hint
+	var wake []driver.Notification
 	for i, w := range ws {
-		if w.Wake != "" && versions[i] != 0 {
-			wake = append(wake, driver.Hint{Key: driver.Key{Space: driver.Space(w.ID[0]), Name: string(w.ID[1:])}, Wake: w.Wake})
+		if w.Notify != "" && versions[i] != 0 {
+			wake = append(wake, driver.Notification{Key: driver.Key{Space: driver.Space(w.ID[0]), Name: string(w.ID[1:])}, To: w.Notify})
 		}
 	}
 	d.wakes.tell(wake)

@@ -201,7 +201,7 @@ func TestProcessKilled(t *testing.T) {
 
 // watch prints the keys that it is woken for.
 func watch(ctx context.Context, s *Store) error {
-	err := s.Watch(ctx, nil, func(k driver.Hint) { fmt.Printf("%d %q\n", k.Space, k.Name) })
+	err := s.Watch(ctx, nil, func(k driver.Notification) { fmt.Printf("%d %q\n", k.Space, k.Name) })
 	return fmt.Errorf("watch ended: %w", err)
 }
 
@@ -229,7 +229,7 @@ func TestProcessWakes(t *testing.T) {
 	old := driver.IfEmpty
 	write := func() {
 		t.Helper()
-		o, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Name: "a\nb"}, Old: old, Value: []byte("1"), Wake: driver.Everyone}})
+		o, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Name: "a\nb"}, Old: old, Value: []byte("1"), Notify: driver.Everyone}})
 		if err != nil || !o[0].Won {
 			t.Fatalf("%+v, error %v", o, err)
 		}

@@ -19,21 +19,21 @@ type wakes struct {
 // A watcher is a call of Watch that is under way.
 type watcher struct {
 	mu      sync.Mutex
-	changed func(driver.Hint)
+	changed func(driver.Notification)
 }
 
 // call tells the watcher; calls do not overlap.
-func (w *watcher) call(hints ...driver.Hint) {
+func (w *watcher) call(notifications ...driver.Notification) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, h := range hints {
+	for _, h := range notifications {
 		w.changed(h)
 	}
 }
 
 // tell tells everyone of writes, as well as it can.
-func (w *wakes) tell(hints []driver.Hint) {
-	if len(hints) == 0 {
+func (w *wakes) tell(notifications []driver.Notification) {
+	if len(notifications) == 0 {
 		return
 	}
 	w.mu.Lock()
@@ -43,33 +43,33 @@ func (w *wakes) tell(hints []driver.Hint) {
 	}
 	w.mu.Unlock()
 	for _, watcher := range own {
-		watcher.call(hints...)
+		watcher.call(notifications...)
 	}
-	w.tellOthers(hints)
+	w.tellOthers(notifications)
 }
 
-// message is a hint as it is sent through a pipe: its space, the length of its
+// message is a notification as it is sent through a pipe: its space, the length of its
 // name, its name, and the same of whom it is for. It is short enough to be
 // written whole or not at all.
-func message(h driver.Hint) []byte {
+func message(h driver.Notification) []byte {
 	m := append([]byte{byte(h.Space), byte(len(h.Name))}, h.Name...)
-	return append(append(m, byte(len(h.Wake))), h.Wake...)
+	return append(append(m, byte(len(h.To))), h.To...)
 }
 
 // split cuts the messages out of what was read, and returns what is left of it.
 // What is not a message means that anything may have changed.
-func split(read []byte) (hints []driver.Hint, rest []byte) {
+func split(read []byte) (notifications []driver.Notification, rest []byte) {
 	for len(read) >= 2 {
 		space, size := driver.Space(read[0]), int(read[1])
 		if space > driver.Audits || size == 0 {
-			return append(hints, driver.Hint{}), nil
+			return append(notifications, driver.Notification{}), nil
 		}
 		if len(read) < 3+size || len(read) < 3+size+int(read[2+size]) {
 			break
 		}
 		end := 3 + size + int(read[2+size])
-		hints = append(hints, driver.Hint{Key: driver.Key{Space: space, Name: string(read[2 : 2+size])}, Wake: string(read[3+size : end])})
+		notifications = append(notifications, driver.Notification{Key: driver.Key{Space: space, Name: string(read[2 : 2+size])}, To: string(read[3+size : end])})
 		read = read[end:]
 	}
-	return hints, read
+	return notifications, read
 }

@@ -12,8 +12,8 @@ import (
 type listing struct{}
 
 // Watch implements driver.Watcher, where there are named pipes.
-func (s *Store) Watch(context.Context, []string, func(driver.Hint)) error {
+func (s *Store) Watch(context.Context, []string, func(driver.Notification)) error {
 	return errors.New("waiters poll: SQLite cannot wake them on this system")
 }
 
-func (w *wakes) tellOthers([]driver.Hint) {}
+func (w *wakes) tellOthers([]driver.Notification) {}

@@ -33,7 +33,7 @@ func (w *wakes) directory() (string, error) {
 // Watch implements driver.Watcher. Its pipe is in a directory beside the
 // database file, with "-wake" at the end of its name; who may not use that
 // directory polls.
-func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
+func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hin
 	defer s.wakes.remove(pipe, name)
 	defer context.AfterFunc(ctx, func() { pipe.SetReadDeadline(time.Unix(1, 0)) })()
 
-	w.call(driver.Hint{}) // what was written before is not told of
+	w.call(driver.Notification{}) // what was written before is not told of
 	buf := make([]byte, 64<<10)
 	kept := 0
 	for {
@@ -56,12 +56,12 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Hin
 			}
 			return fmt.Errorf("watch %s: %w", name, err)
 		}
-		hints, rest := split(buf[:kept+n])
+		notifications, rest := split(buf[:kept+n])
 		if n > 2048 {
 			// So much may have filled the pipe, and more been turned away.
-			hints = append(hints, driver.Hint{})
+			notifications = append(notifications, driver.Notification{})
 		}
-		w.call(hints...)
+		w.call(notifications...)
 		kept = copy(buf, rest)
 	}
 }
@@ -115,10 +115,10 @@ func (w *wakes) remove(pipe *os.File, name string) {
 	pipe.Close()
 }
 
-// tellOthers writes the hints to the pipes of other watchers.
-func (w *wakes) tellOthers(hints []driver.Hint) {
+// tellOthers writes the notifications to the pipes of other watchers.
+func (w *wakes) tellOthers(notifications []driver.Notification) {
 	for _, name := range w.others() {
-		send(name, hints)
+		send(name, notifications)
 	}
 }
 
@@ -162,9 +162,9 @@ func (w *wakes) others() []string {
 	return others
 }
 
-// send writes the hints to a pipe. One that nobody reads is removed; one that
+// send writes the notifications to a pipe. One that nobody reads is removed; one that
 // is full has its reader awake already.
-func send(name string, hints []driver.Hint) {
+func send(name string, notifications []driver.Notification) {
 	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err == unix.ENXIO {
 		os.Remove(name)
@@ -177,7 +177,7 @@ func send(name string, hints []driver.Hint) {
 	if unix.Fstat(fd, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFIFO {
 		return
 	}
-	for _, h := range hints {
+	for _, h := range notifications {
 		if _, err := unix.Write(fd, message(h)); err != nil {
 			return
 		}

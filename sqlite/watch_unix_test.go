@@ -19,7 +19,7 @@ func watching(t *testing.T, s *Store) (keys chan driver.Key, stop func() error) 
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	keys, done := make(chan driver.Key, 10000), make(chan error, 1)
-	go func() { done <- s.Watch(ctx, nil, func(h driver.Hint) { keys <- h.Key }) }()
+	go func() { done <- s.Watch(ctx, nil, func(h driver.Notification) { keys <- h.Key }) }()
 	return keys, func() error {
 		cancel()
 		return <-done
@@ -37,7 +37,7 @@ func wake(t *testing.T, s *Store, name string) {
 	if old == 0 {
 		old = driver.IfEmpty
 	}
-	o, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: old, Value: []byte("x"), Wake: driver.Everyone}})
+	o, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: old, Value: []byte("x"), Notify: driver.Everyone}})
 	if err != nil || !o[0].Won {
 		t.Fatalf("%+v, error %v", o, err)
 	}
@@ -130,10 +130,10 @@ func TestFullPipe(t *testing.T) {
 	}
 	w.mu.Lock() // as if it were still busy with the last call
 	other := open(t, s.path, nil)
-	other.wakes.tell(make([]driver.Hint, 0))
-	long := driver.Hint{Key: driver.Key{Name: strings.Repeat("x", 255)}, Wake: driver.Everyone}
+	other.wakes.tell(make([]driver.Notification, 0))
+	long := driver.Notification{Key: driver.Key{Name: strings.Repeat("x", 255)}, To: driver.Everyone}
 	for range 1000 {
-		other.wakes.tell([]driver.Hint{long})
+		other.wakes.tell([]driver.Notification{long})
 	}
 	w.mu.Unlock()
 	for k := range keys {
@@ -152,7 +152,7 @@ func TestWatchImpossible(t *testing.T) {
 	if err := os.WriteFile(s.path+"-wake", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := s.Watch(t.Context(), nil, func(driver.Hint) {})
+	err := s.Watch(t.Context(), nil, func(driver.Notification) {})
 	if err == nil || !strings.HasPrefix(err.Error(), "waiters poll, for they cannot be woken: ") {
 		t.Errorf("got %v", err)
 	}
@@ -160,7 +160,7 @@ func TestWatchImpossible(t *testing.T) {
 }
 
 func TestSplit(t *testing.T) {
-	k := []driver.Hint{{Key: driver.Key{Space: 1, Name: "a"}, Wake: driver.Everyone}, {Key: driver.Key{Name: strings.Repeat("\x00", 255)}}}
+	k := []driver.Notification{{Key: driver.Key{Space: 1, Name: "a"}, To: driver.Everyone}, {Key: driver.Key{Name: strings.Repeat("\x00", 255)}}}
 	sent := append(message(k[0]), message(k[1])...)
 	for cut := range sent {
 		first, rest := split(sent[:cut:cut])

@@ -34,9 +34,9 @@ type Faults struct {
 
 	Stale time.Duration // the most by which a glance is out of date
 
-	LoseHint   float64       // hints that are not told
-	DoubleHint float64       // hints that are told twice
-	DelayHint  time.Duration // the most that a hint is late
+	LoseNotification   float64       // notifications that are not told
+	DoubleNotification float64       // notifications that are told twice
+	DelayNotification  time.Duration // the most that a notification is late
 
 	NoClock bool          // every Age is negative
 	Rate    float64       // of the store's clock, as a part of true time; 0: 1

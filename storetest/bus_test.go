@@ -37,14 +37,14 @@ func TestSlow(t *testing.T) {
 	}
 	storetest.Run(t, func(t *testing.T) driver.Store {
 		bus := storetest.NewBus(memory.New(), 1, storetest.Faults{
-			Delay: 100 * time.Microsecond, SlowReply: 100 * time.Microsecond, Split: 0.02, DoubleHint: 0.3, DelayHint: 10 * time.Millisecond,
+			Delay: 100 * time.Microsecond, SlowReply: 100 * time.Microsecond, Split: 0.02, DoubleNotification: 0.3, DelayNotification: 10 * time.Millisecond,
 		})
 		t.Cleanup(bus.Close)
 		return reopened{bus.Process("one"), bus}
 	})
 }
 
-// Without hints and a clock it is a store that promises less.
+// Without notifications and a clock it is a store that promises less.
 func TestPlain(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) driver.Store {
 		return storetest.NewBus(memory.New(), 1, storetest.Faults{NoClock: true}).Process("one").Plain()
@@ -425,14 +425,14 @@ func TestJump(t *testing.T) {
 	})
 }
 
-// Hints are lost, doubled and late, and end when the store crashes.
-func TestHints(t *testing.T) {
-	inBubble(t, storetest.Faults{LoseHint: 0.3, DoubleHint: 0.3, DelayHint: time.Second}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
+// Notifications are lost, doubled and late, and end when the store crashes.
+func TestNotifications(t *testing.T) {
+	inBubble(t, storetest.Faults{LoseNotification: 0.3, DoubleNotification: 0.3, DelayNotification: time.Second}, func(t *testing.T, bus *storetest.Bus, inner *memory.Store) {
 		p, done := bus.Process("p"), make(chan error)
 		heard := map[string]int{}
 		began, latest := time.Now(), time.Duration(0)
 		go func() {
-			done <- p.Watch(t.Context(), nil, func(k driver.Hint) {
+			done <- p.Watch(t.Context(), nil, func(k driver.Notification) {
 				heard[k.Name]++
 				latest = time.Since(began)
 			})
@@ -440,7 +440,7 @@ func TestHints(t *testing.T) {
 		synctest.Wait()
 		_, writes := batch(100)
 		for i := range writes {
-			writes[i].Wake = driver.Everyone
+			writes[i].Notify = driver.Everyone
 		}
 		inner.CompareAndSwap(t.Context(), writes)
 		time.Sleep(time.Minute)
@@ -453,12 +453,12 @@ func TestHints(t *testing.T) {
 			t.Errorf("keys were told so many times: %v, want some never, some once, some twice", times)
 		}
 		if latest == 0 || latest > time.Second {
-			t.Errorf("the last hint came after %v, want up to a second", latest)
+			t.Errorf("the last notification came after %v, want up to a second", latest)
 		}
 
 		clear(heard)
 		p.Partition(true)
-		inner.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone}})
+		inner.CompareAndSwap(t.Context(), []driver.Write{{Key: key, Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone}})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(heard) != 0 {
@@ -514,7 +514,7 @@ func TestClose(t *testing.T) {
 			_, err := p.Load(context.Background(), []driver.Key{key}, driver.Fresh)
 			done <- err
 		}()
-		go func() { done <- p.Watch(context.Background(), nil, func(driver.Hint) {}) }()
+		go func() { done <- p.Watch(context.Background(), nil, func(driver.Notification) {}) }()
 		synctest.Wait()
 		bus.Close()
 		fails(t, <-done, storetest.ErrFault)

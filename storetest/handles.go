@@ -48,9 +48,9 @@ var handleCases = []testCase{
 		run: func(h *harness) {
 			stores := h.both()
 			w := h.watch(stores[1])
-			first := h.win(driver.Write{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone})
+			first := h.win(driver.Write{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone})
 			w.expect(name("a"))
-			h.win(driver.Write{Key: name("a"), Old: first.Version, Wake: driver.Everyone})
+			h.win(driver.Write{Key: name("a"), Old: first.Version, Notify: driver.Everyone})
 			w.expect(name("a"))
 		},
 	},

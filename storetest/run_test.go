@@ -153,9 +153,9 @@ var brokenStores = map[string]struct {
 			}
 		}
 	}},
-	"hints name another space": {"watch", func(s *broken) { s.hint = func(k driver.Key) driver.Key { k.Space = driver.Audits; return k } }},
-	"hints are cut": {"watch strange keys", func(s *broken) {
-		s.hint = func(k driver.Key) driver.Key { k.Name = k.Name[:min(len(k.Name), 200)]; return k }
+	"notifications name another space": {"watch", func(s *broken) { s.notification = func(k driver.Key) driver.Key { k.Space = driver.Audits; return k } }},
+	"notifications are cut": {"watch strange keys", func(s *broken) {
+		s.notification = func(k driver.Key) driver.Key { k.Name = k.Name[:min(len(k.Name), 200)]; return k }
 	}},
 	"a done context is not seen": {"cancelled before", func(s *broken) {
 		s.swap = func(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
@@ -221,14 +221,14 @@ var brokenStores = map[string]struct {
 // broken is a store whose methods can be bent; a nil func bends nothing.
 type broken struct {
 	*memory.Store
-	swap   func(context.Context, []driver.Write) ([]driver.Outcome, error)
-	answer func([]driver.Outcome)
-	read   func([]driver.Record)
-	rename func(string) string
-	list   func([]string)
-	hint   func(driver.Key) driver.Key
-	idle   func(time.Duration) time.Duration
-	glance func(context.Context, []driver.Key) ([]driver.Record, error)
+	swap         func(context.Context, []driver.Write) ([]driver.Outcome, error)
+	answer       func([]driver.Outcome)
+	read         func([]driver.Record)
+	rename       func(string) string
+	list         func([]string)
+	notification func(driver.Key) driver.Key
+	idle         func(time.Duration) time.Duration
+	glance       func(context.Context, []driver.Key) ([]driver.Record, error)
 }
 
 func (s *broken) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
@@ -287,10 +287,10 @@ func (s *broken) Keys(ctx context.Context, space driver.Space, after string, n i
 	return names, err
 }
 
-func (s *broken) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
-	return s.Store.Watch(ctx, who, func(h driver.Hint) {
-		if s.hint != nil {
-			h.Key = s.hint(h.Key)
+func (s *broken) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
+	return s.Store.Watch(ctx, who, func(h driver.Notification) {
+		if s.notification != nil {
+			h.Key = s.notification(h.Key)
 		}
 		changed(h)
 	})

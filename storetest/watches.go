@@ -16,38 +16,38 @@ import (
 var watchCases = []testCase{
 	{
 		name: "watch",
-		rule: "Watch calls changed with the key of each Write that had Wake set and won",
+		rule: "Watch calls changed with the key of each Write that had Notify set and won",
 		need: watches,
 		run: func(h *harness) {
 			w := h.watch(h.store)
 			k := name("a")
-			first := h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone})
+			first := h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone})
 			w.expect(k)
-			second := h.win(driver.Write{Key: k, Old: first.Version, Value: []byte("2"), Wake: driver.Everyone, Lazy: true})
+			second := h.win(driver.Write{Key: k, Old: first.Version, Value: []byte("2"), Notify: driver.Everyone, Lazy: true})
 			w.expect(k)
-			h.win(driver.Write{Key: k, Old: second.Version, Wake: driver.Everyone})
+			h.win(driver.Write{Key: k, Old: second.Version, Notify: driver.Everyone})
 			w.expect(k)
 		},
 	},
 	{
 		name: "watch a batch",
-		rule: "each write of a batch that has Wake set and wins is told of",
+		rule: "each write of a batch that has Notify set and wins is told of",
 		need: watches,
 		run: func(h *harness) {
 			w := h.watch(h.store)
 			h.put(name("held"), "1")
 			h.swapAll(
 				driver.Write{Key: name("quiet"), Old: driver.IfEmpty, Value: []byte("1")},
-				driver.Write{Key: name("b"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone},
-				driver.Write{Key: name("held"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone},
-				driver.Write{Key: driver.Key{Space: driver.Sessions, Name: "a"}, Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone},
+				driver.Write{Key: name("b"), Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone},
+				driver.Write{Key: name("held"), Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone},
+				driver.Write{Key: driver.Key{Space: driver.Sessions, Name: "a"}, Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone},
 			)
 			w.expect(name("b"), driver.Key{Space: driver.Sessions, Name: "a"})
 		},
 	},
 	{
 		name: "watch strange keys",
-		rule: "a hint names exactly the key that was written",
+		rule: "a notification names exactly the key that was written",
 		need: watches,
 		run: func(h *harness) {
 			w := h.watch(h.store)
@@ -55,12 +55,12 @@ var watchCases = []testCase{
 			for i, n := range strangeNames {
 				k := driver.Key{Space: spaces[i%len(spaces)], Name: n}
 				written[k] = true
-				h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone, Lazy: true})
+				h.win(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone, Lazy: true})
 				w.expect(k)
 			}
 			for k := range w.seen {
 				if !written[k] {
-					h.Errorf("a hint names %s, which nobody wrote", describe(k))
+					h.Errorf("a notification names %s, which nobody wrote", describe(k))
 				}
 			}
 		},
@@ -77,15 +77,15 @@ var watchCases = []testCase{
 				if !errors.Is(err, context.Canceled) {
 					h.Errorf("Watch returned %v, want %v", err, context.Canceled)
 				}
-			case <-time.After(hintWait()):
-				h.Fatalf("Watch goes on %v after its context was cancelled", hintWait())
+			case <-time.After(notificationWait()):
+				h.Fatalf("Watch goes on %v after its context was cancelled", notificationWait())
 			}
 			// Nobody listens, and nobody minds.
-			h.win(driver.Write{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone})
+			h.win(driver.Write{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone})
 
 			ctx, cancel := context.WithCancel(h.ctx)
 			cancel()
-			if err := watcher(h.store).Watch(ctx, nil, func(driver.Hint) {}); !errors.Is(err, context.Canceled) {
+			if err := watcher(h.store).Watch(ctx, nil, func(driver.Notification) {}); !errors.Is(err, context.Canceled) {
 				h.Errorf("Watch with a context that was done returned %v, want %v", err, context.Canceled)
 			}
 		},
@@ -96,11 +96,11 @@ var watchCases = []testCase{
 		need: watches,
 		run: func(h *harness) {
 			first, second := h.watch(h.store), h.watch(h.store)
-			h.win(driver.Write{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone})
+			h.win(driver.Write{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone})
 			first.expect(name("a"))
 			second.expect(name("a"))
 			first.cancel()
-			h.win(driver.Write{Key: name("b"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone})
+			h.win(driver.Write{Key: name("b"), Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone})
 			second.expect(name("b"))
 		},
 	},
@@ -118,12 +118,12 @@ var watchCases = []testCase{
 			for i := range calls {
 				writes := make([]driver.Write, each)
 				for j := range writes {
-					writes[j] = driver.Write{Key: name("%d %d", i, j), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone, Lazy: true}
+					writes[j] = driver.Write{Key: name("%d %d", i, j), Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone, Lazy: true}
 				}
 				h.swapAll(writes...)
 			}
 			w.slow.Store(false)
-			h.win(driver.Write{Key: name("last"), Old: driver.IfEmpty, Value: []byte("1"), Wake: driver.Everyone})
+			h.win(driver.Write{Key: name("last"), Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone})
 			w.expect(name("last"))
 		},
 	},
@@ -134,33 +134,33 @@ func watches(s driver.Store) bool { _, ok := driver.Find[driver.Watcher](s); ret
 // watcher is how a store watches; need has seen that it does.
 func watcher(s driver.Store) driver.Watcher { w, _ := driver.Find[driver.Watcher](s); return w }
 
-// hintWait is when a hint counts as missing. The contract allows it to be; a
-// store whose hints are often missing has no use for them.
-func hintWait() time.Duration { return busy.Times(5 * time.Second) }
+// notificationWait is when a notification counts as missing. The contract allows it to be; a
+// store whose notifications are often missing has no use for them.
+func notificationWait() time.Duration { return busy.Times(5 * time.Second) }
 
 // probe is written until a watch is up.
 var probe = driver.Key{Space: driver.Settings, Name: "storetest probe"}
 
 // A watch is a Watch that runs.
 type watch struct {
-	h      *harness
-	cancel context.CancelFunc
-	hints  chan driver.Key
-	ended  chan error
-	slow   atomic.Bool         // each call takes a millisecond
-	seen   map[driver.Key]bool // what was expected, and what came with it
+	h             *harness
+	cancel        context.CancelFunc
+	notifications chan driver.Key
+	ended         chan error
+	slow          atomic.Bool         // each call takes a millisecond
+	seen          map[driver.Key]bool // what was expected, and what came with it
 }
 
 // watch starts a Watch and returns when it tells of writes.
 func (h *harness) watch(s driver.Store) *watch {
 	h.Helper()
 	ctx, cancel := context.WithCancel(h.ctx)
-	w := &watch{h: h, cancel: cancel, hints: make(chan driver.Key, 20_000), ended: make(chan error, 1), seen: map[driver.Key]bool{}}
+	w := &watch{h: h, cancel: cancel, notifications: make(chan driver.Key, 20_000), ended: make(chan error, 1), seen: map[driver.Key]bool{}}
 	var inside atomic.Int32
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.ended <- watcher(s).Watch(ctx, nil, func(hint driver.Hint) {
+		w.ended <- watcher(s).Watch(ctx, nil, func(notification driver.Notification) {
 			if inside.Add(1) != 1 {
 				h.Errorf("calls of changed overlap")
 			}
@@ -168,7 +168,7 @@ func (h *harness) watch(s driver.Store) *watch {
 				time.Sleep(time.Millisecond)
 			}
 			select {
-			case w.hints <- hint.Key:
+			case w.notifications <- notification.Key:
 			default:
 			}
 			inside.Add(-1)
@@ -181,31 +181,31 @@ func (h *harness) watch(s driver.Store) *watch {
 		if old == 0 {
 			old = driver.IfEmpty
 		}
-		h.win(driver.Write{Key: probe, Old: old, Value: []byte("1"), Wake: driver.Everyone})
+		h.win(driver.Write{Key: probe, Old: old, Value: []byte("1"), Notify: driver.Everyone})
 		select {
-		case <-w.hints:
+		case <-w.notifications:
 			return w
 		case err := <-w.ended:
 			h.Fatalf("Watch ended: %v", err)
 		case <-time.After(50 * time.Millisecond):
 		}
-		if time.Since(began) > hintWait()*2 {
+		if time.Since(began) > notificationWait()*2 {
 			h.Fatalf("Watch tells of no write in %v", time.Since(began))
 		}
 	}
 }
 
-// expect waits for hints of all keys, or for one that may mean any key.
+// expect waits for notifications of all keys, or for one that may mean any key.
 func (w *watch) expect(keys ...driver.Key) {
 	w.h.Helper()
 	missing := map[driver.Key]bool{}
 	for _, k := range keys {
 		missing[k] = true
 	}
-	late := time.After(hintWait())
+	late := time.After(notificationWait())
 	for len(missing) > 0 {
 		select {
-		case k := <-w.hints:
+		case k := <-w.notifications:
 			w.seen[k] = true
 			delete(missing, k)
 			if k == (driver.Key{}) {
@@ -218,7 +218,7 @@ func (w *watch) expect(keys ...driver.Key) {
 			for k := range missing {
 				names = append(names, describe(k))
 			}
-			w.h.Fatalf("no hint of %s in %v", fmt.Sprint(names), hintWait())
+			w.h.Fatalf("no notification of %s in %v", fmt.Sprint(names), notificationWait())
 		}
 	}
 }

@@ -14,7 +14,7 @@ func (r LockRecord) Void(version Version, dead func(session string) bool) (w Wri
 	left := len(next.Holders) + len(next.Waiters)
 	w = Write{Old: version, Next: next, Lazy: true}
 	if next.Gives() {
-		w.Lazy, w.Wake = false, Everyone
+		w.Lazy, w.Notify = false, Everyone
 	}
 	return w, len(r.Holders) + len(r.Waiters) - left, changed || left+len(next.Breaks) == 0
 }

@@ -33,8 +33,8 @@ func TestVoid(t *testing.T) {
 		if ok != test.writes || claims != test.claims || len(w.Next.Holders) != test.holders || len(w.Next.Waiters) != test.waiters {
 			t.Errorf("%s: writes %v, %d claims go, %+v", test.name, ok, claims, w.Next)
 		}
-		if w.Old != 100 || (w.Wake == Everyone) != test.wakes || w.Lazy == test.wakes {
-			t.Errorf("%s: after %d, wakes %q, lazy %v", test.name, w.Old, w.Wake, w.Lazy)
+		if w.Old != 100 || (w.Notify == Everyone) != test.wakes || w.Lazy == test.wakes {
+			t.Errorf("%s: after %d, wakes %q, lazy %v", test.name, w.Old, w.Notify, w.Lazy)
 		}
 		if empty := len(w.Next.Encode(100)) == 0; empty != test.empty {
 			t.Errorf("%s: is written as %s", test.name, w.Next.Encode(100))

@@ -139,13 +139,13 @@ func (g *desired) claim(env *Env) Claim {
 
 // A Write asks for Next to follow Old.
 type Write struct {
-	Old  Version
-	Next LockRecord
-	Wake string // a session, Everyone or ""
-	Lazy bool
+	Old    Version
+	Next   LockRecord
+	Notify string // a session, Everyone or ""
+	Lazy   bool
 }
 
-// Everyone as the Wake of a Write: whoever watches.
+// Everyone as the Notify of a Write: all who watch.
 const Everyone = "*"
 
 // write is the write that puts next in place of what is there. It waits for the disk only if
@@ -159,11 +159,11 @@ func (n *Name) write(next LockRecord, env *Env) Write {
 	}
 	for _, h := range next.Holders {
 		if h.Token == 0 && !env.ours(h.Session) || h.Tokens() > 1 && len(next.Waiters) > len(n.rec.Waiters) {
-			if w.Wake != "" && w.Wake != h.Session {
-				w.Wake = Everyone
+			if w.Notify != "" && w.Notify != h.Session {
+				w.Notify = Everyone
 				break
 			}
-			w.Wake = h.Session
+			w.Notify = h.Session
 		}
 	}
 	return w

@@ -5,7 +5,7 @@ import "slices"
 // The rules by which a lock is given, pure: no clock, no context, no store.
 // Every write of a lock record ends in settle, so that no record in the store
 // ever has a head of the queue that could go in, except behind a claim whose
-// death its writer did not know of. Wake-ups can be lost; grants cannot.
+// death its writer did not know of. Notifications can be lost; grants cannot.
 
 // Fits says whether one more holder goes in beside the holders. It is one rule
 // for exclusive, shared and slots: everyone says how many holders it tolerates.

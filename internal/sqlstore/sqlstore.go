@@ -59,12 +59,12 @@ type Row struct {
 
 // A Write is a driver.Write to a row.
 type Write struct {
-	ID    []byte
-	Old   int64  // driver.IfEmpty, or above 0
-	Value []byte // never nil, which would be null
-	Wake  string // as in driver.Write
-	Lazy  bool
-	Hurry bool // another of its batch has waited for a locked row
+	ID     []byte
+	Old    int64  // driver.IfEmpty, or above 0
+	Value  []byte // never nil, which would be null
+	Notify string // as in driver.Write
+	Lazy   bool
+	Hurry  bool // another of its batch has waited for a locked row
 }
 
 // A Meaning is what is known after an error.
@@ -179,7 +179,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dr
 			value = []byte{}
 		}
 		if w.Old == driver.IfEmpty || w.Old > 0 { // else it cannot win
-			ws = append(ws, Write{ID: ID(w.Key), Old: w.Old, Value: value, Wake: w.Wake, Lazy: w.Lazy})
+			ws = append(ws, Write{ID: ID(w.Key), Old: w.Old, Value: value, Notify: w.Notify, Lazy: w.Lazy})
 			where = append(where, i)
 		}
 	}

@@ -41,7 +41,7 @@ func (w *way) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driv
 // A loud way tells everyone of everything, as a Watcher may.
 type loud struct{ *way }
 
-func (w loud) Watch(ctx context.Context, _ []string, changed func(driver.Hint)) error {
+func (w loud) Watch(ctx context.Context, _ []string, changed func(driver.Notification)) error {
 	watcher, _ := driver.Find[driver.Watcher](w.Store)
 	return watcher.Watch(ctx, nil, changed)
 }
@@ -103,8 +103,8 @@ func crowd(t *testing.T, ways []*way, stores []driver.Store, held time.Duration)
 	return float64(loads) / float64(rounds)
 }
 
-// Who hears of a hint that is for another does not look.
-func TestHintsForOthers(t *testing.T) {
+// Who hears of a notification that is for another does not look.
+func TestNotificationsForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New()
 		var ways []*way

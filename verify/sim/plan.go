@@ -18,7 +18,7 @@ type plan struct {
 	storeTTL                   time.Duration
 	maxTTL                     time.Duration // that is ever set
 	grace                      time.Duration
-	hints                      bool
+	notifications              bool
 	length                     time.Duration // of the time of faults
 	faults                     storetest.Faults
 	partitions, pauses         int
@@ -82,7 +82,7 @@ func drawPlan(r *rand.Rand) plan {
 		}
 	}
 	p.length = p.maxTTL + time.Duration(r.Int64N(int64(2*p.maxTTL)))
-	p.hints = chance(0.6)
+	p.notifications = chance(0.6)
 	if chance(0.1) {
 		p.grace = time.Duration(r.Int64N(int64(2 * time.Second)))
 	}
@@ -119,7 +119,7 @@ func drawPlan(r *rand.Rand) plan {
 	if chance(0.3) {
 		f.Partial = rate()
 	}
-	f.LoseHint, f.DoubleHint, f.DelayHint = r.Float64()*0.5, r.Float64()*0.3, time.Duration(r.Int64N(int64(time.Second)))
+	f.LoseNotification, f.DoubleNotification, f.DelayNotification = r.Float64()*0.5, r.Float64()*0.3, time.Duration(r.Int64N(int64(time.Second)))
 	f.NoClock = chance(0.3)
 	f.LazyFor = time.Duration(1 + r.Int64N(int64(2*time.Second)))
 

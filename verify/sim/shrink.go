@@ -30,7 +30,9 @@ var reductions = []struct {
 	{"partial", func(p *plan) { p.faults.Partial = 0 }},
 	{"busy", func(p *plan) { p.faults.Busy, p.faults.Singly = 0, 0 }},
 	{"stale", func(p *plan) { p.faults.Stale = 0 }},
-	{"hintfaults", func(p *plan) { p.faults.LoseHint, p.faults.DoubleHint, p.faults.DelayHint = 0, 0, 0 }},
+	{"notificationfaults", func(p *plan) {
+		p.faults.LoseNotification, p.faults.DoubleNotification, p.faults.DelayNotification = 0, 0, 0
+	}},
 	{"locked", func(p *plan) { p.locked = 0 }},
 	{"ttls", func(p *plan) { p.setTTLs = false }},
 	{"breaks", func(p *plan) { p.breaks, p.breakNow = false, false }},

@@ -24,7 +24,7 @@ type recorder struct {
 	mu       sync.Mutex // guards all below, and makes the order of steps that of writes
 	rows     map[driver.Key]row
 	floor    int64
-	watchers map[chan driver.Hint]bool
+	watchers map[chan driver.Notification]bool
 	steps    []check.Step
 	sent     map[sentKey]uint64
 	owners   map[string]uint64 // of sessions, by id
@@ -45,7 +45,7 @@ type sentKey struct {
 
 func newRecorder(counts bool) *recorder {
 	return &recorder{
-		began: time.Now(), counts: counts, rows: map[driver.Key]row{}, watchers: map[chan driver.Hint]bool{},
+		began: time.Now(), counts: counts, rows: map[driver.Key]row{}, watchers: map[chan driver.Notification]bool{},
 		sent: map[sentKey]uint64{}, owners: map[string]uint64{},
 	}
 }
@@ -122,13 +122,13 @@ func (r *recorder) write(w driver.Write, at time.Time) {
 		Key: w.Key, Version: next.version, Value: value, Lazy: w.Lazy,
 		At: at.Sub(r.began), Writers: r.sent[sentKey{w.Key, w.Old, value}],
 	})
-	if w.Wake == "" {
+	if w.Notify == "" {
 		return
 	}
 	for told := range r.watchers {
 		select {
-		case told <- driver.Hint{Key: w.Key, Wake: w.Wake}:
-		default: // a hint may be lost
+		case told <- driver.Notification{Key: w.Key, To: w.Notify}:
+		default: // a notification may be lost
 		}
 	}
 }
@@ -148,8 +148,8 @@ func (r *recorder) Keys(ctx context.Context, space driver.Space, after string, n
 }
 
 // Watch implements driver.Watcher.
-func (r *recorder) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
-	told := make(chan driver.Hint, 100)
+func (r *recorder) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
+	told := make(chan driver.Notification, 100)
 	r.mu.Lock()
 	r.watchers[told] = true
 	r.mu.Unlock()

@@ -258,7 +258,7 @@ type silent struct {
 
 func (w *world) client(e *edge, nr int, ttl time.Duration) *holdfast.Client {
 	var store driver.Store = e
-	if !w.plan.hints {
+	if !w.plan.notifications {
 		store = silent{e, e}
 	}
 	c, err := holdfast.New(store, &holdfast.Options{

@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Watch implements driver.Watcher, with hints that are lost, doubled and late
+// Watch implements driver.Watcher, with notifications that are lost, doubled and late
 // as Faults says. It fails when the store crashes.
-func (p *Process) Watch(ctx context.Context, who []string, changed func(driver.Hint)) error {
+func (p *Process) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
 	inner, ok := driver.Find[driver.Watcher](p.bus.inner)
 	if !ok {
 		return fmt.Errorf("storetest: watch of a store that has none")
@@ -20,11 +20,11 @@ func (p *Process) Watch(ctx context.Context, who []string, changed func(driver.H
 	p.bus.mu.Unlock()
 
 	within, cancel := context.WithCancel(ctx)
-	hints, ended := make(chan driver.Hint), make(chan error, 1)
+	notifications, ended := make(chan driver.Notification), make(chan error, 1)
 	go func() {
-		ended <- inner.Watch(within, who, func(h driver.Hint) {
+		ended <- inner.Watch(within, who, func(h driver.Notification) {
 			select {
-			case hints <- h:
+			case notifications <- h:
 			case <-within.Done():
 			}
 		})
@@ -35,8 +35,8 @@ func (p *Process) Watch(ctx context.Context, who []string, changed func(driver.H
 		return err
 	}
 
-	// Hints that are late wait here, the next one first.
-	var late []lateHint
+	// Notifications that are late wait here, the next one first.
+	var late []lateNotification
 	for {
 		var due <-chan time.Time
 		if len(late) > 0 {
@@ -52,12 +52,12 @@ func (p *Process) Watch(ctx context.Context, who []string, changed func(driver.H
 		case err := <-ended:
 			cancel()
 			return err
-		case h := <-hints:
-			late = p.hint(late, h)
+		case h := <-notifications:
+			late = p.notification(late, h)
 		case <-due:
 		}
 		for len(late) > 0 && !late[0].due.After(time.Now()) {
-			h := late[0].hint
+			h := late[0].notification
 			late = late[1:]
 			if p.listens() {
 				changed(h)
@@ -66,25 +66,25 @@ func (p *Process) Watch(ctx context.Context, who []string, changed func(driver.H
 	}
 }
 
-type lateHint struct {
-	hint driver.Hint
-	due  time.Time
+type lateNotification struct {
+	notification driver.Notification
+	due          time.Time
 }
 
-// hint adds to the hints that wait what becomes of h.
-func (p *Process) hint(late []lateHint, h driver.Hint) []lateHint {
+// notification adds to the notifications that wait what becomes of h.
+func (p *Process) notification(late []lateNotification, h driver.Notification) []lateNotification {
 	p.bus.mu.Lock()
 	f := p.bus.faults
 	p.bus.mu.Unlock()
 	p.mu.Lock()
-	kind := "hint " + h.Space.String() + " " + h.Name
+	kind := "notification " + h.Space.String() + " " + h.Name
 	p.count[kind]++
 	random := draw(p.bus.seed, p.name, kind, p.count[kind])
 	p.mu.Unlock()
 
-	lost, doubled := random.Float64() < f.LoseHint, random.Float64() < f.DoubleHint
+	lost, doubled := random.Float64() < f.LoseNotification, random.Float64() < f.DoubleNotification
 	for _, told := range []bool{!lost, !lost && doubled} {
-		due := time.Now().Add(upTo(random, f.DelayHint))
+		due := time.Now().Add(upTo(random, f.DelayNotification))
 		if !told {
 			continue
 		}
@@ -92,14 +92,14 @@ func (p *Process) hint(late []lateHint, h driver.Hint) []lateHint {
 		for at > 0 && late[at-1].due.After(due) {
 			at--
 		}
-		late = append(late, lateHint{})
+		late = append(late, lateNotification{})
 		copy(late[at+1:], late[at:])
-		late[at] = lateHint{h, due}
+		late[at] = lateNotification{h, due}
 	}
 	return late
 }
 
-// listens says whether a hint reaches the process now.
+// listens says whether a notification reaches the process now.
 func (p *Process) listens() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
