@@ -65,6 +65,10 @@ func (p *localQueue) unhold(t core.Token) (l *Lock) {
 // env is what is true of the client now; c.mu is held. It is valid until the next call.
 func (c *Client) env() *core.Env { return c.envAt(c.now()) }
 
+// envOfLast is what is true of the client at the time of its last event, whose step follows
+// at once: that the clock goes on before the step is performed can happen anyway.
+func (c *Client) envOfLast() *core.Env { return c.envAt(c.scratch.Now) }
+
 func (c *Client) envAt(t core.Instant) *core.Env {
 	e := &c.scratch
 	e.Now, e.Answers, e.Session = t, c.answers, core.SessionView{}

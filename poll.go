@@ -48,7 +48,7 @@ func (c *Client) follow(p *localQueue) {
 	if p.pace == nil && p.n.Waits() {
 		p.pace = core.NewPace(0)
 	}
-	if about := p.pace.Follow(p.n, c.env()); about > 0 {
+	if about := p.pace.Follow(p.n, c.envOfLast()); about > 0 {
 		p.pace.PollAt(c.now().Add(c.jitter(about)))
 		signal(c.nudge)
 		c.startWatching()

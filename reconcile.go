@@ -53,7 +53,11 @@ func (c *Client) runSteps(p *localQueue, here context.Context) {
 		if !begun {
 			p.n.Begin()
 		}
-		step, eff := p.n.Next(c.env())
+		env := c.envOfLast
+		if here == nil {
+			env = c.env
+		}
+		step, eff := p.n.Next(env())
 		c.perform(p, eff)
 		switch {
 		case step.Kind == core.NeedSession && here == nil:
