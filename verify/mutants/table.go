@@ -142,7 +142,8 @@ var core = []mutant{
 	{"a place that is gone lives on", "P1", []edit{{"reconcile.go",
 		"if p.busy || c.ctx.Err() != nil || c.queues[p.name] != p {",
 		"if p.busy || c.ctx.Err() != nil {"}, {"poll.go",
-		"c.queues[p.name] != p", "false"}}, simulation},
+		"c.queues[p.name] != p", "false"}, {"localqueue.go",
+		"	c.idle[p.name] = p\n", ""}}, simulation},
 
 	// Waiting: what is told is only a notification, and what a wait costs.
 	{"a notification is taken for a grant", "Q1 R11", []edit{{"notify.go",
