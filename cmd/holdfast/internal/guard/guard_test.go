@@ -50,6 +50,7 @@ func init() {
 		"act-threads":  threads,
 		"act-tracer":   tracer,
 		"act-headless": headless,
+		"act-hides":    hides,
 		"act-leave":    func([]string) { grow(1); fmt.Println("left") },
 	}
 }

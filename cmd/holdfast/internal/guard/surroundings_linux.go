@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Usable says why commands cannot be guarded here, if they cannot: the guard finds
@@ -28,7 +31,7 @@ var errForeign = errors.New("/proc is missing, or is that of another pid namespa
 
 // Hides reports whether /proc does not show this process what other users run.
 func Hides() bool {
-	if os.Geteuid() == 0 {
+	if seesAll() {
 		return false
 	}
 	for _, m := range mounts() {
@@ -42,6 +45,14 @@ func Hides() bool {
 		}
 	}
 	return false
+}
+
+// seesAll reports whether hidepid hides nothing from this process: it may trace every process,
+// in the user namespace of the kernel itself. Root of a container often may not.
+func seesAll() bool {
+	has, err := strconv.ParseUint(field("CapEff"), 16, 64)
+	users, _ := os.ReadFile("/proc/self/uid_map")
+	return err == nil && has>>unix.CAP_SYS_PTRACE&1 == 1 && slices.Equal(strings.Fields(string(users)), []string{"0", "0", "4294967295"})
 }
 
 // Boxed is the control group in which commands of this process would have one of
