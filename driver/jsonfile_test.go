@@ -1,0 +1,151 @@
+//go:build unix
+
+package driver_test
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/driver"
+)
+
+// JSONFile is the smallest store that processes of one host can share: one JSON file. Each
+// call locks a file beside it and reads the whole; a write replaces it. It shows what a store
+// has to do, and is not meant for use: a call costs what all records weigh.
+type JSONFile struct{ Path string }
+
+type content struct {
+	Floor int64          // no key that was swept had a higher version
+	Rows  map[string]row // by space and name
+}
+
+type row struct {
+	Version int64
+	Value   []byte
+	Written time.Time
+}
+
+// id keeps the bytes of a name, and their order.
+func id(k driver.Key) string { return k.Space.String() + " " + hex.EncodeToString([]byte(k.Name)) }
+
+func (r row) record() driver.Record {
+	return driver.Record{Version: r.Version, Value: r.Value, Age: time.Since(r.Written)}
+}
+
+// use calls f with what the file holds, while no other process reads or writes it. If f
+// changes anything, all of it is on disk before use returns; after an error it may be.
+func (s JSONFile) use(ctx context.Context, f func(*content) (changed bool)) error {
+	lock, err := os.OpenFile(s.Path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	for ctx.Err() == nil && syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		time.Sleep(time.Millisecond)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	c := content{Rows: make(map[string]row)}
+	text, err := os.ReadFile(s.Path)
+	if err == nil {
+		err = json.Unmarshal(text, &c)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil || !f(&c) {
+		return err
+	}
+	text, err1 := json.Marshal(c)
+	next, err2 := os.OpenFile(s.Path+".next", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	dir, err3 := os.Open(filepath.Dir(s.Path))
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	_, err = next.Write(text)
+	if err = errors.Join(err, next.Sync(), next.Close()); err == nil {
+		err = errors.Join(os.Rename(next.Name(), s.Path), dir.Sync())
+	}
+	return errors.Join(err, dir.Close())
+}
+
+// Load implements driver.Store.
+func (s JSONFile) Load(ctx context.Context, keys []driver.Key, _ driver.Freshness) (records []driver.Record, err error) {
+	for _, k := range keys {
+		if err := k.Check(); err != nil {
+			return nil, err
+		}
+	}
+	err = s.use(ctx, func(c *content) bool {
+		for _, k := range keys {
+			records = append(records, c.Rows[id(k)].record())
+		}
+		return false
+	})
+	return records, err
+}
+
+// CompareAndSwap implements driver.Store.
+func (s JSONFile) CompareAndSwap(ctx context.Context, writes []driver.Write) (outcomes []driver.Outcome, err error) {
+	for _, w := range writes {
+		if err := w.Check(); err != nil {
+			return nil, err
+		}
+	}
+	err = s.use(ctx, func(c *content) (changed bool) {
+		for _, w := range writes {
+			r := c.Rows[id(w.Key)]
+			won := w.Old > 0 && w.Old == r.Version || w.Old == driver.IfEmpty && len(r.Value) == 0
+			if won {
+				r = row{max(r.Version+1, c.Floor+1, time.Now().UnixMicro()), w.Value, time.Now()}
+				c.Rows[id(w.Key)], changed = r, true
+			}
+			outcomes = append(outcomes, driver.Outcome{Won: won, Record: r.record()})
+		}
+		return changed
+	})
+	return outcomes, err
+}
+
+// Keys implements driver.Store.
+func (s JSONFile) Keys(ctx context.Context, space driver.Space, after string, n int) (names []string, err error) {
+	err = s.use(ctx, func(c *content) bool {
+		for at, r := range c.Rows {
+			in, name, _ := strings.Cut(at, " ")
+			if text, err := hex.DecodeString(name); err == nil && in == space.String() && string(text) > after && len(r.Value) > 0 {
+				names = append(names, string(text))
+			}
+		}
+		return false
+	})
+	slices.Sort(names)
+	return names[:min(n, len(names))], err
+}
+
+// Sweep implements driver.Store.
+func (s JSONFile) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
+	err = s.use(ctx, func(c *content) bool {
+		for at, r := range c.Rows {
+			if len(r.Value) == 0 && time.Since(r.Written) >= idle {
+				c.Floor = max(c.Floor, r.Version)
+				delete(c.Rows, at)
+				removed++
+			}
+		}
+		return removed > 0
+	})
+	return removed, err
+}
+
+// Traits implements driver.Store.
+func (s JSONFile) Traits() driver.Traits { return driver.Traits{} }
