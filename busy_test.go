@@ -3,7 +3,6 @@ package holdfast_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -59,7 +58,7 @@ func (s *doubtful) CompareAndSwap(ctx context.Context, writes []driver.Write) ([
 func TestBusy(t *testing.T) {
 	down := errors.New("down")
 	for _, singly := range []bool{false, true} {
-		for _, fails := range []error{fmt.Errorf("%w: timeout", holdfast.ErrBusy), down} {
+		for _, fails := range []error{&driver.BusyError{Err: errors.New("timeout")}, down} {
 			synctest.Test(t, func(t *testing.T) {
 				s := &doubtful{Store: memory.New(), times: 3, err: fails, singly: singly}
 				c := newClient(t, s, &holdfast.Options{TTL: holdfast.DefaultTTL}) // which it need not ask the store for
@@ -67,9 +66,9 @@ func TestBusy(t *testing.T) {
 				began := time.Now()
 				l, err := c.TryAcquire(t.Context(), "a")
 				switch {
-				case errors.Is(fails, holdfast.ErrBusy) && err != nil:
+				case driver.Busy(fails) && err != nil:
 					t.Errorf("singly %v: the store is busy three times: %v after %v", singly, err, time.Since(began))
-				case errors.Is(fails, holdfast.ErrBusy):
+				case driver.Busy(fails):
 					if err := l.Release(t.Context()); err != nil {
 						t.Error(err)
 					}
@@ -89,14 +88,14 @@ type crowded struct {
 
 func (s *crowded) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if s.busy.Load() && keys[0].Space == driver.Names {
-		return nil, holdfast.ErrBusy
+		return nil, &driver.BusyError{Err: errors.New("timeout")}
 	}
 	return s.Store.Load(ctx, keys, how)
 }
 
 func (s *crowded) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	if s.busy.Load() && writes[len(writes)-1].Key.Space == driver.Names {
-		return nil, holdfast.ErrBusy
+		return nil, &driver.BusyError{Err: errors.New("timeout")}
 	}
 	return s.Store.CompareAndSwap(ctx, writes)
 }
@@ -119,14 +118,14 @@ func TestBusyWaiter(t *testing.T) {
 // then.
 func TestBusyForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &doubtful{Store: memory.New(), times: 1 << 30, err: holdfast.ErrBusy}
+		s := &doubtful{Store: memory.New(), times: 1 << 30, err: &driver.BusyError{Err: errors.New("timeout")}}
 		c := newClient(t, s, nil)
 		defer c.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 5*holdfast.DefaultTTL)
 		defer cancel()
 		began := time.Now()
 		_, err := c.TryAcquire(ctx, "a")
-		if took := time.Since(began); !errors.Is(err, holdfast.ErrBusy) || took < 4*time.Second || took > 6*time.Second {
+		if took := time.Since(began); !driver.Busy(err) || took < 4*time.Second || took > 6*time.Second {
 			t.Errorf("%v after %v", err, took)
 		}
 		if n := 1<<30 - s.times; n > 100 {

@@ -20,10 +20,6 @@ var (
 	ErrLost = core.ErrLost
 	// ErrReleased: the lock, or the claim to be broken, has been released.
 	ErrReleased = errors.New("released")
-	// ErrBusy: the store answers, but cannot say what became of a write because
-	// too many others write the same key. It is no sign of a store that is gone:
-	// a Client goes on, more slowly.
-	ErrBusy = errors.New("too many write at once")
 	// ErrClosed: the client is closed.
 	ErrClosed = errors.New("the client is closed")
 )

@@ -2,7 +2,6 @@ package holdfast
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -200,7 +199,7 @@ func (p *localQueue) storeWrite(w core.Write) driver.Write {
 // context here had ended.
 func (c *Client) answered(p *localQueue, sw *swap, here context.Context) {
 	out := core.Outcome{Sent: sw.sent, Won: sw.out.Won, Version: core.Version(sw.out.Record.Version), Err: sw.err,
-		Busy: errors.Is(sw.err, ErrBusy), Cut: here != nil && here.Err() != nil}
+		Busy: driver.Busy(sw.err), Cut: here != nil && here.Err() != nil}
 	if sw.err == nil && !out.Won {
 		out.Record, out.Bad = lockOf(sw.out.Record)
 		out.Same = sw.lostToOld()
@@ -267,7 +266,7 @@ func (c *Client) seeRecord(p *localQueue, r driver.Record, asked core.Instant) {
 // failed takes in that a call was not answered. look: it was to show the record, and that is
 // still wanted; c.mu is held.
 func (c *Client) failed(p *localQueue, err error, look bool) {
-	busy := errors.Is(err, ErrBusy)
+	busy := driver.Busy(err)
 	eff := p.n.Unanswered(err, busy, look, c.env())
 	c.answers = c.answers || busy
 	c.perform(p, eff)
@@ -275,7 +274,7 @@ func (c *Client) failed(p *localQueue, err error, look bool) {
 
 // noAnswer is what a request is told of a call that was not answered.
 func noAnswer(err error) error {
-	if errors.Is(err, ErrBusy) {
+	if driver.Busy(err) {
 		return err
 	}
 	return fmt.Errorf("the store does not answer: %w", err)

@@ -3,15 +3,13 @@ package cassandra
 import (
 	"context"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
-
-	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // calls sends statements to coordinators of its own choice.
@@ -241,7 +239,7 @@ func (c *calls) crowded(err error, began time.Time) error {
 	switch {
 	case errors.As(err, &write) && write.WriteType == "CAS", errors.As(err, &unknown),
 		errors.Is(err, context.DeadlineExceeded) && c.deaf.servedSince(began):
-		return fmt.Errorf("%w: %w", holdfast.ErrBusy, err)
+		return &driver.BusyError{Err: err}
 	}
 	return err
 }

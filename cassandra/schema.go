@@ -13,6 +13,7 @@ import (
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 //go:embed schema.cql
@@ -240,10 +241,13 @@ var published = map[string]string{
 	"follows": "bigint regular",
 }
 
+// compareIt is the cure where the table differs from what is published.
+const compareIt = "compare it with: holdfast schema print"
+
 // compare is what of the table is not as published.
 func (s *Store) compare(f facts) error {
 	if !f.table {
-		return fmt.Errorf("the table %s is missing; create it with cassandra.Migrate or: holdfast schema apply", s.tables)
+		return driver.NewSchemaError("create it with cassandra.Migrate or: holdfast schema apply", "the table %s is missing", s.tables)
 	}
 	var version int
 	if _, err := fmt.Sscanf(f.comment, "holdfast %d", &version); err != nil {
@@ -251,21 +255,21 @@ func (s *Store) compare(f facts) error {
 	}
 	switch {
 	case version > schemaVersion:
-		return fmt.Errorf("the table %s is version %d, newer than this program (%d): upgrade the program", s.tables, version, schemaVersion)
+		return driver.NewSchemaError("upgrade the program", "the table %s is version %d, newer than this program (%d)", s.tables, version, schemaVersion)
 	case version < schemaVersion:
-		return fmt.Errorf("the table %s is version %d, this program needs %d; its owner runs: holdfast schema apply", s.tables, version, schemaVersion)
+		return driver.NewSchemaError("its owner runs: holdfast schema apply", "the table %s is version %d, this program needs %d", s.tables, version, schemaVersion)
 	}
 	for _, name := range slices.Sorted(maps.Keys(published)) {
 		switch is, ok := f.columns[name]; {
 		case !ok:
-			return fmt.Errorf("the table %s has no column %s; compare it with: holdfast schema print", s.tables, name)
+			return driver.NewSchemaError(compareIt, "the table %s has no column %s", s.tables, name)
 		case is != published[name]:
-			return fmt.Errorf("the column %s of the table %s is not as published, but %s; compare it with: holdfast schema print", name, s.tables, is)
+			return driver.NewSchemaError(compareIt, "the column %s of the table %s is not as published, but %s", name, s.tables, is)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.columns)) {
 		if _, ok := published[name]; !ok {
-			return fmt.Errorf("the table %s has a column %s that is not published; compare it with: holdfast schema print", s.tables, name)
+			return driver.NewSchemaError(compareIt, "the table %s has a column %s that is not published", s.tables, name)
 		}
 	}
 	if f.ttl != 0 {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A danger puts locks at risk, and Options.Allow may accept it.
@@ -207,7 +208,7 @@ func (s *Store) refuse(f facts) error {
 	}
 	for _, d := range f.dangers() {
 		if !slices.Contains(s.opts.Allow, d.name) {
-			return fmt.Errorf("%s. %s, or accept it: allow %q", d.text, d.cure, d.name)
+			return &driver.DangerError{Danger: d.name, What: d.text, Cure: d.cure}
 		}
 	}
 	return s.compare(f)
@@ -241,8 +242,9 @@ func (s *Store) noKeyspace(f facts) error {
 	for _, dc := range slices.Sorted(maps.Keys(f.dcs())) {
 		dcs = append(dcs, fmt.Sprintf("'%s': %d", strings.ReplaceAll(dc, "'", "''"), minReplicas))
 	}
-	return fmt.Errorf("there is no keyspace %q; its owner creates it: create keyspace %s with replication = {'class': 'NetworkTopologyStrategy', %s}; then: holdfast schema apply",
-		s.tables.keyspace, quote(s.tables.keyspace), strings.Join(dcs, ", "))
+	return &driver.SchemaError{What: fmt.Sprintf("there is no keyspace %q", s.tables.keyspace),
+		Cure: fmt.Sprintf("its owner creates it: create keyspace %s with replication = {'class': 'NetworkTopologyStrategy', %s}; then: holdfast schema apply",
+			quote(s.tables.keyspace), strings.Join(dcs, ", "))}
 }
 
 // dangers are those that are there.

@@ -198,7 +198,7 @@ func TestTableRefused(t *testing.T) {
 	refusal(t, "Migrate", Migrate(ctx, session, opts), "default_time_to_live")
 	says(t, s, "FAIL schema: the table ")
 	exec(t, session, "alter table "+table+" with default_time_to_live = 0 and comment = 'holdfast 2'")
-	refuse("a later version", "is version 2, newer than this program (1): upgrade the program")
+	refuse("a later version", "is version 2, newer than this program (1); upgrade the program")
 	refusal(t, "Migrate", Migrate(ctx, session, opts), "upgrade the program")
 }
 

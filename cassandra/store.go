@@ -12,7 +12,6 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
-	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
@@ -216,7 +215,7 @@ func (a *attempt) settle(met row, applied bool, old, version int64) (driver.Outc
 	case !a.unknown, met.there && old != 0 && met.follows == old:
 		return driver.Outcome{Record: met.record()}, met, nil // another has followed it
 	}
-	return driver.Outcome{}, met, fmt.Errorf("%w: %w", errUnknown, holdfast.ErrBusy) // ours may have been, and been followed since
+	return driver.Outcome{}, met, &driver.BusyError{Err: errUnknown} // ours may have been, and been followed since
 }
 
 func (a *attempt) won(version int64) driver.Outcome {
@@ -305,7 +304,7 @@ func (a *attempt) take(ctx context.Context) (out driver.Outcome, err error) {
 			}
 		}
 		if try > 50 {
-			return driver.Outcome{}, fmt.Errorf("%w: no end of writes by others", holdfast.ErrBusy)
+			return driver.Outcome{}, &driver.BusyError{Err: errors.New("no end of writes by others")}
 		}
 	}
 }

@@ -12,7 +12,8 @@ import (
 )
 
 // errNoFloor: the row that keeps versions growing over sweeps is gone.
-var errNoFloor = errors.New("the floor is missing: the table was emptied or restored without it, so tokens might repeat; once all holders have stopped, run: holdfast schema apply")
+var errNoFloor error = driver.NewSchemaError("once all holders have stopped, run: holdfast schema apply",
+	"the floor is missing: the table was emptied or restored without it, so tokens might repeat")
 
 // floor is the version above which a row that was swept may come back. What was
 // raised before somebody swept is seen at QUORUM.

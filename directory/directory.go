@@ -168,7 +168,7 @@ var errNotPrepared = errors.New("not prepared for Holdfast")
 func (s *Store) verify() error {
 	text, err := s.root.ReadFile(about)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is %w (it has no %s). If something is to be mounted there, mount it; else prepare it once, with directory.Migrate or: holdfast schema apply", s.path, errNotPrepared, about)
+		return driver.NewSchemaError("if something is to be mounted there, mount it; else prepare it once, with directory.Migrate or: holdfast schema apply", "%s is %w (it has no %s)", s.path, errNotPrepared, about)
 	}
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
@@ -184,7 +185,7 @@ func verify(ctx context.Context, l *lane, t sqlstore.Tables) error {
 // and the view as far as the server keeps it as it was written.
 func verifyDefiners(ctx context.Context, l *lane, t sqlstore.Tables) error {
 	differs := func(name, how string) error {
-		return fmt.Errorf("schema of %q: %s %s; compare it with: holdfast schema print", t, t.Prefix+name, how)
+		return driver.NewSchemaError(sqlstore.Print, "schema of %q: %s %s", t, t.Prefix+name, how)
 	}
 	var security, mode string
 	var text sql.NullString // null or empty: not for everybody to see
@@ -202,7 +203,7 @@ func verifyDefiners(ctx context.Context, l *lane, t sqlstore.Tables) error {
 	}
 	// Called for a name that no lock has.
 	if _, err := l.conn.ExecContext(ctx, t.Expand(`call {fence}('', 0)`, "`")); number(err) == errNoDefiner {
-		return fmt.Errorf("schema of %q: %s runs with the rights of a user who has gone: make it anew with holdfast schema apply (%w)", t, t.Prefix+"fence", err)
+		return driver.NewSchemaError("make it anew: holdfast schema apply", "schema of %q: %s runs with the rights of a user who has gone (%w)", t, t.Prefix+"fence", err)
 	}
 	err = l.conn.QueryRowContext(ctx, texts()["view"], t.Prefix+"locks").Scan(&security, &text)
 	switch {

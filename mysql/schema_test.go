@@ -57,7 +57,7 @@ func TestMigrate(t *testing.T) {
 	if _, err := db.Exec("update holdfast_meta set value = 2 where `key` = 'version'"); err != nil {
 		t.Fatal(err)
 	}
-	newer := `schema of "holdfast_" is version 2, newer than this program (1): upgrade the program`
+	newer := `schema of "holdfast_" is version 2, newer than this program (1); upgrade the program`
 	if err := Migrate(t.Context(), db, nil); err == nil || !strings.HasSuffix(err.Error(), newer) {
 		t.Errorf("migrate: got %v, want %s", err, newer)
 	}

@@ -126,7 +126,7 @@ func TestVersions(t *testing.T) {
 	}{
 		{0, `postgres: schema of "holdfast_" is missing; create it with postgres.Migrate or: holdfast schema apply`},
 		{1, `postgres: schema of "holdfast_" is version 1, this program needs 2; the owner of the tables runs: holdfast schema apply`},
-		{3, `postgres: schema of "holdfast_" is version 3, newer than this program (2): upgrade the program`},
+		{3, `postgres: schema of "holdfast_" is version 3, newer than this program (2); upgrade the program`},
 	} {
 		if _, err := r.pool.Exec(t.Context(), `update holdfast_meta set value = $1 where key = 'version'`, test.version); err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -69,11 +70,11 @@ func compare(t sqlstore.Tables, want, got map[string]string) error {
 		_, ours := want[name]
 		switch owner, owned := strings.CutPrefix(name, "owner of "); {
 		case owned:
-			return fmt.Errorf("schema of %q: %s belongs to %s, and not to the owner of the tables", t, owner, got[name])
+			return driver.NewSchemaError("give it to that owner", "schema of %q: %s belongs to %s, and not to the owner of the tables", t, owner, got[name])
 		case name == "locks calls":
-			return fmt.Errorf("schema of %q: the view %slocks calls %s, which is not Holdfast's; make it anew: holdfast schema apply", t, t.Prefix, got[name])
+			return driver.NewSchemaError("make it anew: holdfast schema apply", "schema of %q: the view %slocks calls %s, which is not Holdfast's", t, t.Prefix, got[name])
 		case strings.Contains(name, "(") && !ours:
-			return fmt.Errorf("schema of %q: the function %s is not Holdfast's, and may be called instead of one that is: drop it", t, t.Prefix+name)
+			return driver.NewSchemaError("drop it", "schema of %q: the function %s is not Holdfast's, and may be called instead of one that is", t, t.Prefix+name)
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"cloud.google.com/go/spanner"
 	database "cloud.google.com/go/spanner/admin/database/apiv1"
 	"cloud.google.com/go/spanner/admin/database/apiv1/databasepb"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 //go:embed schema.sql
@@ -79,6 +80,9 @@ func plain(text string) string {
 	return strings.Trim(b.String(), ";\n")
 }
 
+// compareIt is the cure where the table differs from what is published.
+const compareIt = "compare it with: holdfast schema print"
+
 var errNoTable = errors.New("is missing")
 
 // published are the columns as facts sees them.
@@ -97,19 +101,19 @@ func (s *Store) verify(ctx context.Context) error {
 		return s.dialect(ctx, err)
 	}
 	if len(columns) == 0 {
-		return fmt.Errorf("the table %s %w; create it with spanner.Migrate or: holdfast schema apply", s.table, errNoTable)
+		return driver.NewSchemaError("create it with spanner.Migrate or: holdfast schema apply", "the table %s %w", s.table, errNoTable)
 	}
 	for _, name := range slices.Sorted(maps.Keys(published)) {
 		switch is, ok := columns[name]; {
 		case !ok:
-			return fmt.Errorf("the table %s has no column %s; compare it with: holdfast schema print", s.table, name)
+			return driver.NewSchemaError(compareIt, "the table %s has no column %s", s.table, name)
 		case is != published[name]:
-			return fmt.Errorf("the column %s of the table %s is not as published, but %s; compare it with: holdfast schema print", name, s.table, is)
+			return driver.NewSchemaError(compareIt, "the column %s of the table %s is not as published, but %s", name, s.table, is)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(columns)) {
 		if _, ok := published[name]; !ok {
-			return fmt.Errorf("the table %s has a column %s that is not published; compare it with: holdfast schema print", s.table, name)
+			return driver.NewSchemaError(compareIt, "the table %s has a column %s that is not published", s.table, name)
 		}
 	}
 	if deletes != "" {

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	codes "modernc.org/sqlite/lib"
@@ -89,7 +90,7 @@ func admit(path string, opts *Options) error {
 	dir := filepath.Dir(resolved(path))
 	if !slices.Contains(opts.Allow, "network-fs") {
 		if name := filesystem.Network(dir); name != "" {
-			return fmt.Errorf(`%s is on %s, where SQLite's locks cannot be trusted: use a local disk or the directory store, or accept it with Allow "network-fs"`, path, name)
+			return &driver.DangerError{Danger: "network-fs", What: path + " is on " + name + ", where SQLite's locks cannot be trusted", Cure: "Use a local disk or the directory store"}
 		}
 	}
 	info, err := os.Stat(path)
@@ -101,7 +102,7 @@ func admit(path string, opts *Options) error {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &fs.PathError{Op: "open", Path: path, Err: missing{}}
+		return &driver.SchemaError{What: "open " + path + ": no such file", Cure: "create it with sqlite.Migrate or: holdfast schema apply", Err: fs.ErrNotExist}
 	case err != nil:
 		return err
 	case info.IsDir():
@@ -129,15 +130,6 @@ func create(path string) error {
 		return err
 	}
 	return f.Close()
-}
-
-// missing says what to do about a file that is not there.
-type missing struct{}
-
-func (missing) Is(target error) bool { return target == fs.ErrNotExist }
-
-func (missing) Error() string {
-	return "no such file; create it with sqlite.Migrate or: holdfast schema apply"
 }
 
 // connect opens one more connection. It never creates the file. Once the file is

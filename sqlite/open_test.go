@@ -51,8 +51,8 @@ func TestOpenRefuses(t *testing.T) {
 			}
 		}, nil, "% is a directory, not a database"},
 		{"no schema", script(`drop view holdfast_fence; drop view holdfast_locks; drop table holdfast_meta; drop table holdfast_records`), nil, `%: schema of "holdfast_" is missing;`},
-		{"newer schema", script(`update holdfast_meta set value = 9 where key = 'version'`), nil, `%: schema of "holdfast_" is version 9, newer than this program (1): upgrade the program`},
-		{"newer schema to create in", script(`update holdfast_meta set value = 9 where key = 'version'`), &Options{Create: true}, `%: schema of "holdfast_" is version 9, newer than this program (1): upgrade the program`},
+		{"newer schema", script(`update holdfast_meta set value = 9 where key = 'version'`), nil, `%: schema of "holdfast_" is version 9, newer than this program (1); upgrade the program`},
+		{"newer schema to create in", script(`update holdfast_meta set value = 9 where key = 'version'`), &Options{Create: true}, `%: schema of "holdfast_" is version 9, newer than this program (1); upgrade the program`},
 		{"unknown danger", nil, &Options{Allow: []string{"fire"}}, `cannot allow "fire": it is none of async-commit, network-fs`},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -30,7 +30,7 @@ type Faults struct {
 	Split   float64 // calls whose keys are written or read one by one, in any order, at moments of their own
 	Partial float64 // batches that fail with some writes applied, some late and some lost
 	Singly  float64 // of those batches: that are answered, with an error for each write that is late or lost
-	Busy    float64 // of the writes that fail, and do not hang: those that do so with holdfast.ErrBusy
+	Busy    float64 // of the writes that fail, and do not hang: those that do so with a driver.BusyError
 
 	Stale time.Duration // the most by which a glance is out of date
 

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/storetest"
@@ -84,7 +83,7 @@ func (s *busy) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dri
 		skip := false
 		if s.inside[w.Key] > 1 {
 			if s.writes++; s.writes%3 == 0 {
-				outs[i].Err, skip = holdfast.ErrBusy, s.writes%2 == 0
+				outs[i].Err, skip = &driver.BusyError{Err: errors.New("crowded")}, s.writes%2 == 0
 			}
 		}
 		if !skip {
@@ -182,7 +181,7 @@ func TestSingly(t *testing.T) {
 			switch {
 			case o.Err == nil && o.Won:
 				won++
-			case !errors.Is(o.Err, holdfast.ErrBusy) || !errors.Is(o.Err, storetest.ErrFault) || o.Won:
+			case !driver.Busy(o.Err) || !errors.Is(o.Err, storetest.ErrFault) || o.Won:
 				t.Errorf("an outcome of %+v", o)
 			}
 		}

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
@@ -394,7 +393,7 @@ func (c *call) write(writes []driver.Write) ([]driver.Outcome, error) {
 // busy.
 func (c *call) unknown(writes []driver.Write, err error) error {
 	if len(writes) > 0 && c.faults.Busy > 0 && c.chance(c.faults.Busy) {
-		return fmt.Errorf("%w: %w", holdfast.ErrBusy, err)
+		return &driver.BusyError{Err: err}
 	}
 	return err
 }

@@ -6,13 +6,11 @@ package storetest
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
@@ -194,7 +192,7 @@ func swap(ctx context.Context, s driver.Store, writes ...driver.Write) ([]driver
 		return nil, err
 	}
 	for i, o := range outcomes {
-		for n := 0; errors.Is(o.Err, holdfast.ErrBusy) && n < 20; n++ {
+		for n := 0; driver.Busy(o.Err) && n < 20; n++ {
 			if o, err = resolve(ctx, s, writes[i]); err != nil {
 				return nil, err
 			}
@@ -231,7 +229,7 @@ func resolve(ctx context.Context, s driver.Store, w driver.Write) (driver.Outcom
 // for ever.
 func contend(ctx context.Context, s driver.Store, writes ...driver.Write) ([]driver.Outcome, error) {
 	outcomes, err := s.CompareAndSwap(ctx, writes)
-	if errors.Is(err, holdfast.ErrBusy) {
+	if driver.Busy(err) {
 		outcomes = make([]driver.Outcome, len(writes))
 		for i := range outcomes {
 			outcomes[i].Err = err

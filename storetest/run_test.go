@@ -2,6 +2,7 @@ package storetest_test
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
@@ -11,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/storetest"
@@ -211,7 +211,7 @@ var brokenStores = map[string]struct {
 	"single writes have an error of their own": {"take", func(s *broken) {
 		s.answer = func(o []driver.Outcome) {
 			if len(o) == 1 && !o[0].Won {
-				o[0].Err = holdfast.ErrBusy
+				o[0].Err = &driver.BusyError{Err: errors.New("crowded")}
 			}
 		}
 	}},

@@ -62,7 +62,7 @@ func CheckAllowed(allow []string, names ...string) error {
 func (ds Dangers[S]) Refuse(server S, allow []string) error {
 	for _, d := range ds {
 		if d.There(server) && !slices.Contains(allow, d.Name) {
-			return fmt.Errorf("%s. %s, or accept it: allow %q", os.Expand(d.Text, server.Setting), d.Cure, d.Name)
+			return &driver.DangerError{Danger: d.Name, What: os.Expand(d.Text, server.Setting), Cure: d.Cure}
 		}
 	}
 	return nil

@@ -1,22 +1,29 @@
 package sqlstore
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
+
+// Print is the cure where an object differs from what is published.
+const Print = "compare it with: holdfast schema print"
+
+// create is the cure where an object is missing.
+func create(migrate string) string { return "create it with " + migrate + " or: holdfast schema apply" }
 
 // CheckSchema compares the version of a schema, as found, with that a program
 // needs. migrate is what creates it, in Go.
 func CheckSchema(t Tables, found, need int64, migrate string) error {
 	switch {
 	case found == 0:
-		return fmt.Errorf("schema of %q is missing; create it with %s or: holdfast schema apply", t.String(), migrate)
+		return driver.NewSchemaError(create(migrate), "schema of %q is missing", t.String())
 	case found > need:
-		return fmt.Errorf("schema of %q is version %d, newer than this program (%d): upgrade the program", t.String(), found, need)
+		return driver.NewSchemaError("upgrade the program", "schema of %q is version %d, newer than this program (%d)", t.String(), found, need)
 	case found < need:
-		return fmt.Errorf("schema of %q is version %d, this program needs %d; the owner of the tables runs: holdfast schema apply", t.String(), found, need)
+		return driver.NewSchemaError("the owner of the tables runs: holdfast schema apply", "schema of %q is version %d, this program needs %d", t.String(), found, need)
 	}
 	return nil
 }
@@ -28,11 +35,11 @@ func Compare(schema, prefix, migrate string, published, found map[string]string)
 		want := published[name]
 		switch is, there := found[name]; {
 		case !there:
-			return fmt.Errorf("schema %s: %s is missing; create it with %s or: holdfast schema apply", schema, prefix+name, migrate)
+			return driver.NewSchemaError(create(migrate), "schema %s: %s is missing", schema, prefix+name)
 		case is != want && (len(want) > 40 || strings.Contains(is, "\n")):
-			return fmt.Errorf("schema %s: %s is not as published; compare it with: holdfast schema print", schema, prefix+name)
+			return driver.NewSchemaError(Print, "schema %s: %s is not as published", schema, prefix+name)
 		case is != want:
-			return fmt.Errorf("schema %s: %s is %q and not %q, as published; compare it with: holdfast schema print", schema, prefix+name, is, want)
+			return driver.NewSchemaError(Print, "schema %s: %s is %q and not %q, as published", schema, prefix+name, is, want)
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Exit statuses; 0 to 255 is also what `run` hands on from its command.
@@ -83,7 +84,9 @@ func (t target) unusable(err error, also string) error {
 	if unreachable(err) {
 		do = "reach"
 	}
-	if strings.Contains(text, "holdfast ") { // it says what to do
+	var schema *driver.SchemaError
+	var danger *driver.DangerError
+	if errors.As(err, &schema) || errors.As(err, &danger) { // it says what to do
 		return fail(exitStore, "cannot %s the store %s: %s%s", do, t, text, also)
 	}
 	return fail(exitStore, "cannot %s the store %s: %s%s. %s", do, t, text, also, hint)

@@ -4,6 +4,7 @@ import (
 	"context"
 	sqldriver "database/sql/driver"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // An address is the URL of a server, taken apart; all as it was written.
@@ -177,18 +179,19 @@ func redactURL(text string) string {
 	return settings().ReplaceAllString(text, "$1…")
 }
 
-// allowing is how a store says that a danger can be accepted.
-var allowing = lazily(`accept it(?:: allow| with Allow) "([a-z-]+)"`)
-
 // cause is what is new in a driver's error to one who knows the store's URL.
 func cause(err error) string {
+	var danger *driver.DangerError
+	if errors.As(err, &danger) {
+		return fmt.Sprintf("%s. %s, or accept it with ?allow=%s", danger.What, danger.Cure, danger.Danger)
+	}
 	var connect *pgconn.ConnectError
 	if !errors.As(err, &connect) {
 		text := err.Error()
 		for _, store := range []string{"postgres: ", "mysql: ", "cassandra: ", "directory: ", "etcd: ", "spanner: "} {
 			text = strings.TrimPrefix(text, store)
 		}
-		return allowing().ReplaceAllString(text, "accept it with ?allow=$1")
+		return text
 	}
 	var refused *pgconn.PgError
 	var lookup *net.DNSError

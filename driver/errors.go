@@ -1,0 +1,51 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A BusyError is the error of a write whose outcome a store cannot tell because too many
+// others write the same key. It is ambiguous, as every error of a write is, but no sign of
+// a store that is gone: a Client goes on, more slowly.
+type BusyError struct {
+	Err error // what the database said; never nil
+}
+
+func (e *BusyError) Error() string { return "too many write at once: " + e.Err.Error() }
+func (e *BusyError) Unwrap() error { return e.Err }
+
+// Busy reports whether an error is, or wraps, a BusyError.
+func Busy(err error) bool {
+	var busy *BusyError
+	return err != nil && errors.As(err, &busy)
+}
+
+// A DangerError is why a store cannot be opened: how its database is set puts locks at
+// risk. Whoever knows that and accepts it lists the Danger in the store's Options.Allow.
+type DangerError struct {
+	Danger string // "async-commit"
+	What   string // what is set how, and what it leads to
+	Cure   string // what to do instead of accepting it
+}
+
+func (e *DangerError) Error() string {
+	return fmt.Sprintf("%s. %s, or accept it: allow %q", e.What, e.Cure, e.Danger)
+}
+
+// A SchemaError says that what a store needs in its database is missing, or differs from
+// what this version of Holdfast publishes.
+type SchemaError struct {
+	What string // what is missing or differs
+	Cure string // how to mend it
+	Err  error  // nil, or what the database said
+}
+
+// NewSchemaError makes What of a format, and Err of an error in it that has the verb %w.
+func NewSchemaError(cure, format string, args ...any) *SchemaError {
+	what := fmt.Errorf(format, args...)
+	return &SchemaError{What: what.Error(), Cure: cure, Err: errors.Unwrap(what)}
+}
+
+func (e *SchemaError) Error() string { return e.What + "; " + e.Cure }
+func (e *SchemaError) Unwrap() error { return e.Err }
