@@ -77,7 +77,8 @@ func (p *Process) notification(late []lateNotification, h driver.Notification) [
 	f := p.bus.faults
 	p.bus.mu.Unlock()
 	p.mu.Lock()
-	kind := "notification " + h.Space.String() + " " + h.Name
+	// The name of this stream of chance stays, so that a seed that was noted plays again.
+	kind := "hint " + h.Space.String() + " " + h.Name
 	p.count[kind]++
 	random := draw(p.bus.seed, p.name, kind, p.count[kind])
 	p.mu.Unlock()
