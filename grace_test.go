@@ -13,8 +13,8 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/faultstore"
 	"github.com/holdfast-lock/holdfast/memory"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // A clockless store has no clock that its users share.
@@ -149,7 +149,7 @@ func TestNoStepEndsThem(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(kind, ", waited for: ", waits), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					bus := storetest.NewBus(memory.New(), 1, storetest.Faults{})
+					bus := faultstore.NewBus(memory.New(), 1, faultstore.Faults{})
 					defer bus.Close()
 					n := 0
 					process := func() driver.Store { n++; return bus.Process(fmt.Sprint(n)).Plain() }
@@ -226,7 +226,7 @@ func (s *lateBeats) CompareAndSwap(ctx context.Context, w []driver.Write) ([]dri
 func TestTriesAfterALeap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = 14 * time.Second
-		bus := storetest.NewBus(memory.New(), 1, storetest.Faults{})
+		bus := faultstore.NewBus(memory.New(), 1, faultstore.Faults{})
 		defer bus.Close()
 		holder := newClient(t, bus.Process("holder").Plain(), &holdfast.Options{TTL: ttl})
 		defer holder.Close()

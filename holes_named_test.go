@@ -33,9 +33,9 @@ func TestHolesAreNamed(t *testing.T) {
 				t.Errorf("%s has no test", hole)
 			}
 			for _, m := range found {
-				if name, ok := strings.CutPrefix(m[1], "storetest: "); ok {
-					if !cases[name] {
-						t.Errorf("%s: storetest has no case %q", hole, name)
+				if strings.Contains(m[1], ": ") {
+					if !cases[m[1]] {
+						t.Errorf("%s: there is no case %q", hole, m[1])
 					}
 					continue
 				}
@@ -58,7 +58,7 @@ func isDir(dir string) bool {
 	return err == nil && len(names) > 0
 }
 
-// inTheTree are all tests, by directory and name, and the cases of storetest.
+// inTheTree are all tests by directory and name, and the cases of drivertest and clienttest.
 func inTheTree(t *testing.T) (tests, cases map[string]bool) {
 	t.Helper()
 	tests, cases = make(map[string]bool), make(map[string]bool)
@@ -81,7 +81,7 @@ func inTheTree(t *testing.T) (tests, cases map[string]bool) {
 					tests[dir+"."+fn.Name.Name] = true
 				}
 			}
-		case dir == "storetest" && strings.HasSuffix(name, ".go"):
+		case (dir == "drivertest" || dir == "clienttest") && strings.HasSuffix(name, ".go"):
 			f, err := parser.ParseFile(files, name, nil, parser.SkipObjectResolution)
 			if err != nil {
 				return err
@@ -92,7 +92,7 @@ func inTheTree(t *testing.T) (tests, cases map[string]bool) {
 					value, _ := kv.Value.(*ast.BasicLit)
 					if key != nil && key.Name == "name" && value != nil {
 						if s, err := strconv.Unquote(value.Value); err == nil {
-							cases[s] = true
+							cases[dir+": "+s] = true
 						}
 					}
 				}

@@ -22,7 +22,7 @@ import (
 // S1 to S14. Each hole has a test that fails when the rule that closes it is taken
 // out. Those that have none of their name:
 //
-//	G4   read first, written then   no store reads first: "race to follow" and "race and go on" of storetest.Run,
+//	G4   read first, written then   no store reads first: "race to follow" and "race and go on" of drivertest.Run,
 //	                                TestBatchComparesVersions (postgres, mysql); the fence: TestFenceIsolation
 //	                                (postgres), TestFenceUnderSnapshotIsolation (mysql)
 //	G12  a released row forgets     TestTokens, and TestHoleG6TokensOnlyGrow
@@ -32,7 +32,7 @@ import (
 //	     no token
 //	S5   a prefix is cleaned up     that of G13
 //	S8   a token without order      that of G6; of terms: TestElection
-//	S10  names are pasted in SQL    that of G13, and "strange keys" of storetest.Run
+//	S10  names are pasted in SQL    that of G13, and "strange keys" of drivertest.Run
 //	S11  a release frees nothing    TestPolling
 //	S14  the published schema       TestSchema and TestVersions (postgres), TestSchema and TestOpenRefuses
 //	     lacks a column             (sqlite), TestVerify (mysql, spanner), TestTableRefused (cassandra)

@@ -11,8 +11,8 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // calls of a store, by one who has a lock.
@@ -174,14 +174,14 @@ func TestBounds(t *testing.T) {
 	t.Parallel()
 	opts := table(t)
 	holes := make(map[driver.Store]*hole)
-	storetest.RunBounds(t, func(t *testing.T) driver.Store {
+	clienttest.RunBounds(t, func(t *testing.T) driver.Store {
 		h := &hole{}
 		c := config(t, cluster(t))
 		c.Dialer = h
 		s := within{open(t, connect(t, c), opts), rand.Text()[:8] + " "}
 		holes[s] = h
 		return s
-	}, storetest.Obstacle{Name: "no packet comes through", Silent: true, Server: true, Begin: func(_ *testing.T, s driver.Store, _ string) func() {
+	}, clienttest.Obstacle{Name: "no packet comes through", Silent: true, Server: true, Begin: func(_ *testing.T, s driver.Store, _ string) func() {
 		h := holes[s]
 		h.open.Store(true)
 		return func() { h.open.Store(false) }

@@ -16,9 +16,10 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/drivertest"
 	"github.com/holdfast-lock/holdfast/internal/servers"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 func TestMain(m *testing.M) {
@@ -212,7 +213,7 @@ func apart(t testing.TB) within {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) driver.Store {
+	drivertest.Run(t, func(t *testing.T) driver.Store {
 		session, _ := keyspace(t)
 		switch name := strings.TrimPrefix(t.Name(), "TestStore/"); name {
 		case "strange_keys", "sweep", "sweep_by_age", "sweep_and_write_again", "sweep_against_writers", "two_handles_sweep": // they need the whole of it
@@ -224,7 +225,7 @@ func TestStore(t *testing.T) {
 
 func TestClients(t *testing.T) {
 	t.Parallel()
-	storetest.RunClientsSlowly(t, func(t *testing.T) driver.Store {
+	clienttest.RunSlowly(t, func(t *testing.T) driver.Store {
 		if session, _ := keyspace(t); t.Name() == "TestClients/sweep_after_crashes" {
 			return reopener{open(t, session, emptyTable(t))}
 		}

@@ -4,8 +4,9 @@ import (
 	"os"
 	"testing"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/storetest"
+	"github.com/holdfast-lock/holdfast/drivertest"
 )
 
 // A reopener opens its directory again as another process would.
@@ -58,12 +59,12 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	t.Run("local", func(t *testing.T) {
 		t.Parallel()
-		storetest.Run(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} })
+		drivertest.Run(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} })
 	})
 	// As where other hosts may change the files.
 	t.Run("shared", func(t *testing.T) {
 		t.Parallel()
-		storetest.Run(t, func(t *testing.T) driver.Store {
+		drivertest.Run(t, func(t *testing.T) driver.Store {
 			s := fresh(t)
 			s.local = false
 			return sharedReopener{s, s}
@@ -73,5 +74,5 @@ func TestStore(t *testing.T) {
 
 func TestClients(t *testing.T) {
 	t.Parallel()
-	storetest.RunClients(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} })
+	clienttest.Run(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} })
 }

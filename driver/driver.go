@@ -11,7 +11,7 @@ import (
 
 // A Store is an array of versioned records with compare-and-swap: of all who
 // want to follow version N of a key, exactly one may. It is the whole seam
-// between Holdfast and a database; storetest.Run is its contract as tests. A
+// between Holdfast and a database; drivertest.Run is its contract as tests. A
 // store can also be a Watcher and a Diagnoser.
 //
 // Methods may be called from any number of goroutines. Whoever opens a store

@@ -6,8 +6,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/storetest"
+	"github.com/holdfast-lock/holdfast/drivertest"
 )
 
 // Reopen lets the tests open it a second time, as another process would.
@@ -15,8 +16,8 @@ func (s JSONFile) Reopen(*testing.T) driver.Store { return s }
 
 func fresh(t *testing.T) driver.Store { return JSONFile{filepath.Join(t.TempDir(), "locks.json")} }
 
-func TestStore(t *testing.T)   { storetest.Run(t, fresh) }
-func TestClients(t *testing.T) { storetest.RunClients(t, fresh) }
+func TestStore(t *testing.T)   { drivertest.Run(t, fresh) }
+func TestClients(t *testing.T) { clienttest.Run(t, fresh) }
 
 // A wrapper has the capabilities of what it wraps, if it has Unwrap.
 func TestFind(t *testing.T) {

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/busy"
 	"github.com/holdfast-lock/holdfast/internal/servers"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // calls are all that a store is asked, by one who has a lock.
@@ -148,13 +148,13 @@ func TestBounds(t *testing.T) {
 		t.Skip("this cluster is not ours")
 	}
 	each := func(f func(int) error) error { return errors.Join(f(0), f(1), f(2)) }
-	storetest.RunBounds(t, func(t *testing.T) driver.Store {
+	clienttest.RunBounds(t, func(t *testing.T) driver.Store {
 		if err := cluster.Settled(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		c := dial(t, cluster.Endpoints())
 		return open(t, c, fresh(t, c))
-	}, storetest.Obstacle{Name: "a cluster that stands still", Silent: true, Server: true, Begin: func(t *testing.T, _ driver.Store, _ string) func() {
+	}, clienttest.Obstacle{Name: "a cluster that stands still", Silent: true, Server: true, Begin: func(t *testing.T, _ driver.Store, _ string) func() {
 		if err := each(cluster.Freeze); err != nil {
 			t.Fatal(err)
 		}

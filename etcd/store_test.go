@@ -10,9 +10,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/drivertest"
 	"github.com/holdfast-lock/holdfast/internal/servers"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // connect makes a client of the cluster that tests share.
@@ -63,7 +64,7 @@ func (r reopened) Reopen(t *testing.T) driver.Store { return r.again(t) }
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) driver.Store {
+	drivertest.Run(t, func(t *testing.T) driver.Store {
 		c := connect(t)
 		prefix := fresh(t, c)
 		return reopened{open(t, c, prefix), func(t *testing.T) driver.Store { return open(t, connect(t), prefix) }}
@@ -72,7 +73,7 @@ func TestStore(t *testing.T) {
 
 func TestClients(t *testing.T) {
 	t.Parallel()
-	storetest.RunClients(t, func(t *testing.T) driver.Store {
+	clienttest.Run(t, func(t *testing.T) driver.Store {
 		c := connect(t)
 		prefix := fresh(t, c)
 		return reopened{open(t, c, prefix), func(t *testing.T) driver.Store { return open(t, connect(t), prefix) }}

@@ -5,19 +5,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 func TestClients(t *testing.T) {
-	storetest.RunClientsInBubble(t, func(t *testing.T) driver.Store { return twice{memory.New()} })
+	clienttest.RunInBubble(t, func(t *testing.T) driver.Store { return twice{memory.New()} })
 }
 
 // Clients promise the same, later, over a store that tells of no changes and
 // has no clock.
 func TestClientsOfLeast(t *testing.T) {
-	storetest.RunClientsInBubble(t, func(t *testing.T) driver.Store { return least{memory.New()} })
+	clienttest.RunInBubble(t, func(t *testing.T) driver.Store { return least{memory.New()} })
 }
 
 // least is a store that is no more than it must be.

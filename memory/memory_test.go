@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/drivertest"
 	"github.com/holdfast-lock/holdfast/memory"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 func TestStore(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) driver.Store { return twice{memory.New()} })
+	drivertest.Run(t, func(t *testing.T) driver.Store { return twice{memory.New()} })
 }
 
 // twice lets the suite open the store a second time over the same records.
@@ -21,7 +21,7 @@ type twice struct{ *memory.Store }
 func (s twice) Reopen(*testing.T) driver.Store { return s.Store }
 
 func BenchmarkStore(b *testing.B) {
-	storetest.Bench(b, func(b *testing.B) driver.Store { return memory.New() })
+	drivertest.Bench(b, func(b *testing.B) driver.Store { return memory.New() })
 }
 
 var jobs = driver.Key{Name: "jobs"}

@@ -9,11 +9,11 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/storetest"
+	"github.com/holdfast-lock/holdfast/drivertest"
 )
 
 func Benchmark(b *testing.B) {
-	storetest.Bench(b, func(b *testing.B) driver.Store { return fresh(b, way{}) })
+	drivertest.Bench(b, func(b *testing.B) driver.Store { return fresh(b, way{}) })
 }
 
 // A floor is what a lock costs that is a row: inserted, then deleted, each

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // An answer is what a call has to say.
@@ -215,18 +215,18 @@ func TestBounds(t *testing.T) {
 		}
 		return locking(statements...)(t, h, conn)
 	}
-	storetest.RunBounds(t, func(t *testing.T) driver.Store {
+	clienttest.RunBounds(t, func(t *testing.T) driver.Store {
 		target := server.Database(t)
 		if err := Migrate(t.Context(), connect(t, target, way{}), nil); err != nil {
 			t.Fatal(err)
 		}
 		return open(t, target, way{})
 	},
-		storetest.Obstacle{Name: "a row that stays locked", Begin: obstacle(func(t *testing.T, h handle, name string) func() error {
+		clienttest.Obstacle{Name: "a row that stays locked", Begin: obstacle(func(t *testing.T, h handle, name string) func() error {
 			return locked(t, h, `start transaction`, `insert into holdfast_records (id, version, value) values (`+row(name)+`, 1, '') on duplicate key update fence = fence`,
 				`select version from holdfast_records where id = `+row(name)+` for update`)
 		})},
-		storetest.Obstacle{Name: "a server that stands still", Silent: true, Server: true, Begin: obstacle(func(t *testing.T, _ handle, _ string) func() error {
+		clienttest.Obstacle{Name: "a server that stands still", Silent: true, Server: true, Begin: obstacle(func(t *testing.T, _ handle, _ string) func() error {
 			if err := server.Freeze(); err != nil {
 				t.Fatal(err)
 			}

@@ -6,10 +6,11 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/drivertest"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // A way is how a test reaches the store.
@@ -93,7 +94,7 @@ func TestStore(t *testing.T) {
 	for name, w := range ways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			storetest.Run(t, func(t *testing.T) driver.Store { return fresh(t, w) })
+			drivertest.Run(t, func(t *testing.T) driver.Store { return fresh(t, w) })
 		})
 	}
 }
@@ -112,7 +113,7 @@ func TestStoreWithBinaryLog(t *testing.T) {
 		}
 		return open(t, target, way{})
 	}
-	storetest.Run(t, func(t *testing.T) driver.Store { return fresh(t) })
+	drivertest.Run(t, func(t *testing.T) driver.Store { return fresh(t) })
 	s := fresh(t)
 	db := application(t, s, "")
 	for form, fence := range fences {
@@ -132,7 +133,7 @@ func TestStoreWithBinaryLog(t *testing.T) {
 
 func TestClients(t *testing.T) {
 	t.Parallel()
-	storetest.RunClients(t, func(t *testing.T) driver.Store { return fresh(t, way{}) })
+	clienttest.Run(t, func(t *testing.T) driver.Store { return fresh(t, way{}) })
 }
 
 func tables(t *testing.T, prefix string) sqlstore.Tables {

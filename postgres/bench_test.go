@@ -4,12 +4,12 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/drivertest"
 	"github.com/holdfast-lock/holdfast/internal/servers"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 func Benchmark(b *testing.B) {
-	storetest.Bench(b, func(b *testing.B) driver.Store { return fresh(b, nil) })
+	drivertest.Bench(b, func(b *testing.B) driver.Store { return fresh(b, nil) })
 }
 
 // BenchmarkFloor is what a lock costs that is a row: inserted, then deleted,

@@ -4,10 +4,10 @@ import (
 	"context"
 	"testing"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
-	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -27,7 +27,7 @@ func TestBounds(t *testing.T) {
 		exec(t, c, `insert into holdfast_records (id, version, value) values ($1, 1, '') on conflict (id) do update set fence = holdfast_records.fence`, id)
 		return c
 	}
-	obstacles := []storetest.Obstacle{
+	obstacles := []clienttest.Obstacle{
 		{Name: "a row that stays locked", Begin: func(t *testing.T, s driver.Store, name string) func() {
 			c := locked(t, s.(reopener), name)
 			return func() { c.Close(context.Background()) }
@@ -70,5 +70,5 @@ func TestBounds(t *testing.T) {
 			}
 		}},
 	}
-	storetest.RunBounds(t, func(t *testing.T) driver.Store { return migrated(t, server.Database(t), nil) }, obstacles...)
+	clienttest.RunBounds(t, func(t *testing.T) driver.Store { return migrated(t, server.Database(t), nil) }, obstacles...)
 }

@@ -3,9 +3,10 @@ package postgres
 import (
 	"testing"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/drivertest"
 	"github.com/holdfast-lock/holdfast/internal/servers"
-	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -63,12 +64,12 @@ var hostile = &Options{Schema: "Select", Prefix: "Table_9_Where_"}
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) driver.Store { return fresh(t, nil) })
+	drivertest.Run(t, func(t *testing.T) driver.Store { return fresh(t, nil) })
 }
 
 func TestStoreElsewhere(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) driver.Store { return fresh(t, hostile) })
+	drivertest.Run(t, func(t *testing.T) driver.Store { return fresh(t, hostile) })
 }
 
 // hidden is a store without notifications, as it is behind a pooler that shares
@@ -93,12 +94,12 @@ func bouncer(t *testing.T) *servers.Server {
 func TestStorePooled(t *testing.T) {
 	t.Parallel()
 	b := bouncer(t)
-	storetest.Run(t, func(t *testing.T) driver.Store { return hide(migrated(t, b.Database(t), nil)) })
+	drivertest.Run(t, func(t *testing.T) driver.Store { return hide(migrated(t, b.Database(t), nil)) })
 }
 
 func TestClients(t *testing.T) {
 	t.Parallel()
-	storetest.RunClients(t, func(t *testing.T) driver.Store { return fresh(t, nil) })
+	clienttest.Run(t, func(t *testing.T) driver.Store { return fresh(t, nil) })
 }
 
 // Clients write no SQL, so names that need quotes matter to TestStoreElsewhere; whether they
@@ -108,11 +109,11 @@ func TestClientsElsewhere(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: -short: clients of a store in another schema; TestStoreElsewhere has the store itself")
 	}
-	storetest.RunClients(t, func(t *testing.T) driver.Store { return fresh(t, hostile) })
+	clienttest.Run(t, func(t *testing.T) driver.Store { return fresh(t, hostile) })
 }
 
 func TestClientsPooled(t *testing.T) {
 	t.Parallel()
 	b := bouncer(t)
-	storetest.RunClients(t, func(t *testing.T) driver.Store { return migrated(t, b.Database(t), nil) })
+	clienttest.Run(t, func(t *testing.T) driver.Store { return migrated(t, b.Database(t), nil) })
 }

@@ -7,9 +7,10 @@ import (
 	"cloud.google.com/go/spanner"
 	database "cloud.google.com/go/spanner/admin/database/apiv1"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/drivertest"
 	"github.com/holdfast-lock/holdfast/internal/servers"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // dial makes a client of a database in an emulator, and returns its admin's.
@@ -63,6 +64,6 @@ func makeStore(t *testing.T) driver.Store {
 	return reopened{open(t, url), url}
 }
 
-func TestStore(t *testing.T) { storetest.Run(t, makeStore) }
+func TestStore(t *testing.T) { drivertest.Run(t, makeStore) }
 
-func TestClients(t *testing.T) { storetest.RunClients(t, makeStore) }
+func TestClients(t *testing.T) { clienttest.Run(t, makeStore) }

@@ -6,11 +6,11 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/storetest"
+	"github.com/holdfast-lock/holdfast/drivertest"
 )
 
 func Benchmark(b *testing.B) {
-	storetest.Bench(b, func(b *testing.B) driver.Store { return fresh(b) })
+	drivertest.Bench(b, func(b *testing.B) driver.Store { return fresh(b) })
 }
 
 // BenchmarkFloor is what a lock costs that is a row: inserted, then deleted,

@@ -5,16 +5,16 @@ import (
 	"database/sql"
 	"testing"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // Nothing that a client bounds takes longer because somebody else writes to the file
 // without end.
 func TestBounds(t *testing.T) {
 	t.Parallel()
-	storetest.RunBounds(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} },
-		storetest.Obstacle{Name: "a transaction without end", Silent: true, Begin: func(t *testing.T, s driver.Store, _ string) func() {
+	clienttest.RunBounds(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} },
+		clienttest.Obstacle{Name: "a transaction without end", Silent: true, Begin: func(t *testing.T, s driver.Store, _ string) func() {
 			db, err := sql.Open("sqlite", "file:"+s.(reopener).path+"?_busy_timeout=5000")
 			if err != nil {
 				t.Fatal(err)

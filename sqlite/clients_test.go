@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 func TestClients(t *testing.T) {
 	t.Parallel()
-	storetest.RunClients(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} })
+	clienttest.Run(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} })
 }
 
 func init() {

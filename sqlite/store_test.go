@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/storetest"
+	"github.com/holdfast-lock/holdfast/drivertest"
 )
 
 // reopener is a store whose file a test can open once more.
@@ -35,5 +35,5 @@ func fresh(t testing.TB) *Store {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} })
+	drivertest.Run(t, func(t *testing.T) driver.Store { return reopener{fresh(t)} })
 }

@@ -12,8 +12,8 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/faultstore"
 	"github.com/holdfast-lock/holdfast/memory"
-	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/holdfast-lock/holdfast/verify/check"
 )
 
@@ -52,7 +52,7 @@ const (
 
 // A world is a store, the way to it and three clients.
 type world struct {
-	bus     *storetest.Bus
+	bus     *faultstore.Bus
 	noClock bool
 	began   time.Time
 	asks    sync.WaitGroup
@@ -68,7 +68,7 @@ type world struct {
 
 // A client is one life of a process.
 type client struct {
-	*storetest.Process
+	*faultstore.Process
 	w      *world
 	c      *holdfast.Client
 	bit    uint64
@@ -88,7 +88,7 @@ type hold struct {
 
 func play(schedule []byte) []check.Violation {
 	w := &world{began: time.Now(), owner: map[string]uint64{}, sent: map[string]uint64{}}
-	faults := storetest.Faults{Delay: 20 * time.Millisecond, SlowReply: 20 * time.Millisecond}
+	faults := faultstore.Faults{Delay: 20 * time.Millisecond, SlowReply: 20 * time.Millisecond}
 	seed := uint64(0)
 	if len(schedule) > 0 {
 		seed = uint64(schedule[0])
@@ -97,7 +97,7 @@ func play(schedule []byte) []check.Violation {
 		w.noClock = schedule[0]&16 != 0
 		faults.NoClock = w.noClock
 	}
-	w.bus = storetest.NewBus(&recorder{Store: memory.New(), w: w}, seed, faults)
+	w.bus = faultstore.NewBus(&recorder{Store: memory.New(), w: w}, seed, faults)
 	for i := range w.clients {
 		w.clients[i] = w.start()
 	}
@@ -221,7 +221,7 @@ func (w *world) finish() (found []check.Violation) {
 	bad := func(rule, format string, args ...any) {
 		found = append(found, check.Violation{Rule: rule, Text: fmt.Sprintf(format, args...)})
 	}
-	w.bus.SetFaults(storetest.Faults{NoClock: w.noClock})
+	w.bus.SetFaults(faultstore.Faults{NoClock: w.noClock})
 	for _, c := range w.clients {
 		c.Partition(false)
 		for range len(c.locked) {

@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/directory"
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/storetest"
+	"github.com/holdfast-lock/holdfast/drivertest"
 )
 
 // A reopener is a store on one host, and opens it again on the next. It does not
@@ -68,14 +69,14 @@ func TestStore(t *testing.T) {
 		"kernel": {Stale: 200 * time.Millisecond},
 		"views":  {Stale: 50 * time.Millisecond, Views: true},
 	} {
-		t.Run(name, func(t *testing.T) { storetest.Run(t, stale(t, f)) })
+		t.Run(name, func(t *testing.T) { drivertest.Run(t, stale(t, f)) })
 	}
 }
 
 // So do clients over it.
 func TestClients(t *testing.T) {
 	onlyFull(t)
-	storetest.RunClients(t, stale(t, Faults{Stale: 200 * time.Millisecond}))
+	clienttest.Run(t, stale(t, Faults{Stale: 200 * time.Millisecond}))
 }
 
 func onlyFull(t *testing.T) {

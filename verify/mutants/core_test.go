@@ -17,7 +17,7 @@ import (
 )
 
 // Rules of the library that concern what a lock costs and not whether it holds,
-// so that neither the simulation nor storetest would miss them.
+// so that neither the simulation nor drivertest would miss them.
 
 // A way is a store as one client sees it.
 type way struct {

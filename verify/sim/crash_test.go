@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/storetest"
+	"github.com/holdfast-lock/holdfast/faultstore"
 )
 
 // crashes is a table of what a process is at when it dies. before sets the
@@ -88,7 +88,7 @@ func TestCrashPoints(t *testing.T) {
 				calls = len(p.Calls())
 			})
 			for n := 1; n <= min(calls, 20); n++ { // the later ones are polls
-				for _, point := range []storetest.Point{storetest.BeforeApply, storetest.AfterApply} {
+				for _, point := range []faultstore.Point{faultstore.BeforeApply, faultstore.AfterApply} {
 					for _, waits := range []bool{true, false} {
 						t.Run(fmt.Sprintf("call %d %v, waits %v", n, point, waits), func(t *testing.T) {
 							synctest.Test(t, func(t *testing.T) {

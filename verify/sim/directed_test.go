@@ -13,8 +13,8 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/faultstore"
 	"github.com/holdfast-lock/holdfast/memory"
-	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/holdfast-lock/holdfast/verify/check"
 )
 
@@ -22,7 +22,7 @@ import (
 type stage struct {
 	t     *testing.T
 	store *memory.Store
-	bus   *storetest.Bus
+	bus   *faultstore.Bus
 	began time.Time
 	all   []*holdfast.Client
 
@@ -32,7 +32,7 @@ type stage struct {
 
 func newStage(t *testing.T) *stage {
 	s := &stage{t: t, store: memory.New(), began: time.Now()}
-	s.bus = storetest.NewBus(s.store, 1, storetest.Faults{Delay: time.Millisecond})
+	s.bus = faultstore.NewBus(s.store, 1, faultstore.Faults{Delay: time.Millisecond})
 	t.Cleanup(s.bus.Close)
 	return s
 }
@@ -40,7 +40,7 @@ func newStage(t *testing.T) *stage {
 func (s *stage) now() time.Duration { return time.Since(s.began) }
 
 // join adds a process with a client of its own.
-func (s *stage) join(ttl time.Duration) (*holdfast.Client, *storetest.Process) {
+func (s *stage) join(ttl time.Duration) (*holdfast.Client, *faultstore.Process) {
 	s.t.Helper()
 	n := len(s.all)
 	p := s.bus.Process(fmt.Sprintf("p%d", n))
@@ -142,7 +142,7 @@ func TestTTLIsLoweredWhileAnswersAreLost(t *testing.T) {
 		}
 		// The next heartbeat is applied, and nothing more is heard.
 		for n := len(pa.Calls()) + 2; n < 200; n++ {
-			pa.FailAt(n, storetest.AfterApply)
+			pa.FailAt(n, faultstore.AfterApply)
 		}
 		s.must(b, "a")
 		if held.Err() == nil {
@@ -210,7 +210,7 @@ func TestBreakOfAWaiterThatIsGrantedMeanwhile(t *testing.T) {
 		}
 		// It is seen waiting; the holder gives back before it is removed.
 		n := len(pb.Calls())
-		pb.At(n+2, storetest.BeforeApply, func() {
+		pb.At(n+2, faultstore.BeforeApply, func() {
 			held.Release(context.Background())
 			time.Sleep(time.Second)
 		})
@@ -299,7 +299,7 @@ func TestSetsCrossSingles(t *testing.T) {
 func TestTenDeadAheadCostOneTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
-		var dead []*storetest.Process
+		var dead []*faultstore.Process
 		for i := range 11 { // the holder, and ten in line
 			c, p := s.join(10 * time.Second)
 			dead = append(dead, p)
@@ -325,7 +325,7 @@ func TestTenDeadAheadCostOneTTL(t *testing.T) {
 
 // intercepted is the way to the store of a process, with an eye on its writes.
 type intercepted struct {
-	*storetest.Process
+	*faultstore.Process
 	before func(driver.Write)
 }
 

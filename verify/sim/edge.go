@@ -10,8 +10,8 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/faultstore"
 	"github.com/holdfast-lock/holdfast/internal/machine"
-	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/holdfast-lock/holdfast/verify/check"
 )
 
@@ -19,7 +19,7 @@ import (
 // client sends and hears, and works out by itself until when the client's
 // session may be trusted.
 type edge struct {
-	*storetest.Process
+	*faultstore.Process
 	w   *world
 	bit uint64
 	who string

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/faultstore"
 	"github.com/holdfast-lock/holdfast/internal/machine"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // A plan is what a seed draws before anything runs: who takes part, with what
@@ -20,7 +20,7 @@ type plan struct {
 	grace                      time.Duration
 	notifications              bool
 	length                     time.Duration // of the time of faults
-	faults                     storetest.Faults
+	faults                     faultstore.Faults
 	partitions, pauses         int
 	crashes, restarts          int
 	storeCrashes, jumps        int

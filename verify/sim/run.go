@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/faultstore"
 	"github.com/holdfast-lock/holdfast/internal/machine"
-	"github.com/holdfast-lock/holdfast/storetest"
 )
 
 // run plays the plan: a time of faults, then all is healed, and then everyone
@@ -153,7 +153,7 @@ func (w *world) heal() {
 		p.moved = make(chan struct{})
 	}
 	w.mu.Unlock()
-	w.bus.SetFaults(storetest.Faults{Delay: time.Millisecond, Rate: w.plan.faults.Rate})
+	w.bus.SetFaults(faultstore.Faults{Delay: time.Millisecond, Rate: w.plan.faults.Rate})
 	if w.slow != nil {
 		w.slow.heal()
 	}

@@ -29,8 +29,8 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/faultstore"
 	"github.com/holdfast-lock/holdfast/internal/machine"
-	"github.com/holdfast-lock/holdfast/storetest"
 	"github.com/holdfast-lock/holdfast/verify/check"
 )
 
@@ -40,7 +40,7 @@ type world struct {
 	plan    plan
 	store   *recorder
 	slow    *database // above it; nil: each call is done at one instant
-	bus     *storetest.Bus
+	bus     *faultstore.Bus
 	began   time.Time
 	procs   []*proc
 	work    sync.WaitGroup // workers
@@ -94,10 +94,10 @@ func newWorld(seed uint64, p plan, out io.Writer) *world {
 		resources: map[string]*resource{}, counters: map[string]*counter{},
 	}
 	if p.isolation == atomic {
-		w.bus = storetest.NewBus(w.store, seed, p.faults)
+		w.bus = faultstore.NewBus(w.store, seed, p.faults)
 	} else {
 		w.slow = newDatabase(w.store, seed, p)
-		w.bus = storetest.NewBus(w.slow, seed, p.faults)
+		w.bus = faultstore.NewBus(w.slow, seed, p.faults)
 	}
 	for i := range p.procs {
 		w.procs = append(w.procs, &proc{w: w, nr: i, moved: make(chan struct{})})

@@ -1,0 +1,180 @@
+package clienttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
+)
+
+// ttlCases are about the store's TTL, and holds that end by themselves.
+var ttlCases = []clientCase{
+	{
+		name: "the store's TTL",
+		rule: "sessions that follow the store adopt its TTL at their next heartbeat, those with one of their own do not",
+		run: func(h *clients) {
+			set := func(ttl time.Duration) {
+				h.Helper()
+				if err := h.look().SetStoreTTL(h.ctx, ttl); err != nil {
+					h.Fatal(err)
+				}
+				if got, err := h.look().StoreTTL(h.ctx); err != nil || got != ttl {
+					h.Fatalf("the store's TTL is %v, error %v; want %v", got, err, ttl)
+				}
+			}
+			if got, err := h.look().StoreTTL(h.ctx); err != nil || got != holdfast.DefaultTTL {
+				h.Errorf("at first the store's TTL is %v, error %v", got, err)
+			}
+			set(midTTL)
+			follows, own := h.acquire(h.client(0), "a"), h.acquire(h.client(longTTL), "b")
+			for _, step := range []struct{ from, to time.Duration }{{midTTL, 3 * time.Second}, {3 * time.Second, time.Minute}} {
+				if got := follows.TTL(); got != step.from {
+					h.Errorf("TTL %v, want %v", got, step.from)
+				}
+				set(step.to)
+				h.eventually(step.from/3+h.soon, "it is adopted", func() bool { return follows.TTL() == step.to })
+				left := time.Until(follows.Deadline())
+				if most := step.to - holdfast.Margin(step.to); left > most || left < most-h.soon {
+					h.Errorf("trusted for %v with a TTL of %v", left, step.to)
+				}
+				if got := h.show("a").Holders[0].TTL; got != step.to {
+					h.Errorf("others see a TTL of %v, want %v", got, step.to)
+				}
+			}
+			if err := errors.Join(follows.Err(), own.Err()); err != nil || own.TTL() != longTTL {
+				h.Errorf("the other has TTL %v; %v", own.TTL(), err)
+			}
+			h.release(follows, own)
+			for _, ttl := range []time.Duration{0, -time.Second, 999 * time.Millisecond, 367 * 24 * time.Hour} {
+				if err := h.look().SetStoreTTL(h.ctx, ttl); err == nil || !strings.Contains(err.Error(), "set ttl: TTL ") {
+					h.Errorf("SetStoreTTL(%v): %v", ttl, err)
+				}
+			}
+			if got, err := h.look().StoreTTL(h.ctx); err != nil || got != time.Minute {
+				h.Errorf("in the end the store's TTL is %v, error %v", got, err)
+			}
+		},
+	},
+	{
+		name: "a smaller TTL without an answer",
+		rule: "a session shrinks its window before it sends a smaller TTL, so that no judge can be ahead of it (P1)",
+		run: func(h *clients) {
+			if err := h.look().SetStoreTTL(h.ctx, 5*time.Second); err != nil {
+				h.Fatal(err)
+			}
+			s := &mute{Store: h.handle()}
+			c := h.open(s, &holdfast.Options{})
+			h.Cleanup(func() { s.off.Store(false); c.Close() })
+			l := h.acquire(c, "a")
+			queued := h.queue(1, h.client(longTTL), "a")
+			s.off.Store(true)
+			if err := h.look().SetStoreTTL(h.ctx, holdfast.MinTTL); err != nil {
+				h.Fatal(err)
+			}
+			next := h.answered(queued, 5*time.Second+h.soon)
+			if next.err != nil {
+				h.Fatal(next.err)
+			}
+			if l.Err() == nil {
+				h.Errorf("two believe that they hold it; the first for another %v", time.Until(l.Deadline()))
+			}
+			h.release(next.lock)
+		},
+	},
+	{
+		name: "acquire for a time",
+		rule: "AcquireFor holds without a process: for d, not less, and then it ends by itself",
+		run: func(h *clients) {
+			a, b := h.client(longTTL), h.client(longTTL)
+			const d = 1200 * time.Millisecond
+			began := time.Now()
+			claim, err := a.AcquireFor(h.ctx, "a", d, holdfast.Reason("maintenance"))
+			if err != nil {
+				h.Fatal(err)
+			}
+			if claim.Token <= 0 || claim.Name != "a" || !claim.Detached || claim.Owner.Session == "" {
+				h.Errorf("the claim is %+v", claim)
+			}
+			if cl := h.show("a").Holders; len(cl) != 1 || cl[0].Token != claim.Token || !cl[0].Detached || cl[0].Dead || cl[0].ID != claim.ID || cl[0].Reason != "maintenance" {
+				h.Errorf("shown as %+v", cl)
+			}
+			if _, err := h.record("a").Fence("a", claim.Token, 0); err != nil {
+				h.Errorf("fence: %v", err)
+			}
+			next := h.answered(h.ask(b, "a"), 2*d+h.soon)
+			if next.err != nil {
+				h.Fatal(next.err)
+			}
+			if held := next.at.Sub(began); held < d || held > 2*d+h.soon {
+				h.Errorf("held for %v, asked for %v", held, d)
+			}
+			if next.lock.Token() <= claim.Token {
+				h.Errorf("token %d after %d", next.lock.Token(), claim.Token)
+			}
+			h.is("ReleaseToken of what has ended", b.ReleaseToken(h.ctx, "a", claim.Token), holdfast.ErrReleased)
+			h.release(next.lock)
+			h.free("a")
+
+			l := h.acquire(a, "b")
+			_, err = b.AcquireFor(h.ctx, "b", time.Hour, holdfast.MaxWait(0))
+			h.is("AcquireFor of what is held", err, holdfast.ErrHeld)
+			h.release(l)
+			for _, d := range []time.Duration{0, -1, 999 * time.Millisecond, 367 * 24 * time.Hour} {
+				if _, err := a.AcquireFor(h.ctx, "b", d); err == nil {
+					h.Errorf("AcquireFor of %v succeeded", d)
+				}
+			}
+			h.empty("b")
+		},
+	},
+	{
+		name: "release a token",
+		rule: "whoever knows the token may give a hold without a process back, once; that of a running program is refused",
+		run: func(h *clients) {
+			a, b := h.client(longTTL), h.client(longTTL)
+			claim, err := a.AcquireFor(h.ctx, "a", time.Hour)
+			if err != nil {
+				h.Fatal(err)
+			}
+			queued := h.queue(1, b, "a")
+			wrong := h.look().ReleaseToken(h.ctx, "a", claim.Token-1)
+			h.is("ReleaseToken with another token", wrong, holdfast.ErrReleased)
+			if want := fmt.Sprintf(`release "a": token %d has let go already`, claim.Token-1); wrong.Error() != want {
+				h.Errorf("error %q, want %q", wrong, want)
+			}
+			if err := h.look().ReleaseToken(h.ctx, "a", claim.Token); err != nil {
+				h.Fatal(err)
+			}
+			l := h.granted(queued, h.soon)
+			h.is("ReleaseToken again", h.look().ReleaseToken(h.ctx, "a", claim.Token), holdfast.ErrReleased)
+			err = h.look().ReleaseToken(h.ctx, "a", l.Token())
+			if err == nil || errors.Is(err, holdfast.ErrReleased) || !strings.Contains(err.Error(), "belongs to a running program") {
+				h.Errorf("ReleaseToken of a running program's lock: %v", err)
+			}
+			if l.Err() != nil {
+				h.Error("it was taken from it")
+			}
+			h.release(l)
+			h.free("a")
+		},
+	},
+}
+
+// A mute store does not tell what became of heartbeats while it is off.
+type mute struct {
+	driver.Store
+	off atomic.Bool
+}
+
+func (s *mute) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	out, err := s.Store.CompareAndSwap(ctx, writes)
+	if writes[0].Key.Space == driver.Sessions && s.off.Load() {
+		return nil, errors.New("the answer was lost")
+	}
+	return out, err
+}
