@@ -51,7 +51,7 @@ func TestSetOutlivesSession(t *testing.T) {
 		}}})
 		defer c.Close()
 		type answer struct {
-			locks holdfast.Locks
+			locks *holdfast.LockSet
 			err   error
 		}
 		got := make(chan answer, 1)
@@ -71,7 +71,7 @@ func TestSetOutlivesSession(t *testing.T) {
 		if a.err != nil {
 			t.Fatal(a.err)
 		}
-		for _, l := range a.locks {
+		for _, l := range a.locks.Locks() {
 			if err := l.Err(); err != nil {
 				t.Error(err)
 			}
@@ -125,7 +125,7 @@ func TestSetIsBroken(t *testing.T) {
 		if err != nil || len(info.Holders) != 1 {
 			t.Fatalf("%+v, %v", info, err)
 		}
-		go other.Break(t.Context(), info.Holders[0], "test")
+		go other.Break(t.Context(), info.Holders[0].Name, info.Holders[0].Token, "test")
 		time.Sleep(time.Second)
 		held.Release(t.Context())
 		if err := <-got; !errors.Is(err, holdfast.ErrLost) {

@@ -11,34 +11,73 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Break ends a claim by force: exactly the one that was seen, holding or
-// waiting. A holder is told through its session, so that no heartbeat of it can
-// succeed without having read it; its context ends, it gives the lock back, and
-// Break returns when it has, or when its session is dead (at most its TTL).
-// Exclusion stands throughout. The claim goes together with an audit entry.
+// Break ends a hold by force: exactly the one with this token. Its holder is
+// told through its session, so that no heartbeat of it can succeed without
+// having read it; its context ends, it gives the lock back, and Break returns
+// when it has, or when its session is dead (at most its TTL). Exclusion stands
+// throughout. The claim goes together with an audit entry.
 // ErrReleased: it had gone already.
-func (c *Client) Break(ctx context.Context, claim Claim, reason string) error {
-	if err := c.breakClaim(ctx, claim, reason, false); err != nil {
-		return fmt.Errorf("break %q: %w", claim.Name, err)
-	}
-	return nil
+func (c *Client) Break(ctx context.Context, name string, token int64, reason string) error {
+	return c.breakHolder(ctx, name, token, reason, false)
 }
 
 // BreakNow is Break that does not wait: if the holder still runs, only the
 // fence protects from then on.
-func (c *Client) BreakNow(ctx context.Context, claim Claim, reason string) error {
-	if err := c.breakClaim(ctx, claim, reason, true); err != nil {
-		return fmt.Errorf("break %q: %w", claim.Name, err)
+func (c *Client) BreakNow(ctx context.Context, name string, token int64, reason string) error {
+	return c.breakHolder(ctx, name, token, reason, true)
+}
+
+// BreakWaiter ends a claim that waits, as Show has it among the waiters: it has no
+// token yet. If it has been granted since, it is broken as Break does it.
+func (c *Client) BreakWaiter(ctx context.Context, waiter Claim, reason string) error {
+	if err := c.breakClaim(ctx, waiter, reason, false); err != nil {
+		return fmt.Errorf("break %q: %w", waiter.Name, err)
 	}
 	return nil
 }
 
-func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atOnce bool) error {
+func (c *Client) breakHolder(ctx context.Context, name string, token int64, reason string, atOnce bool) error {
+	err := checkReason(reason)
+	if err == nil {
+		var claim Claim
+		if claim, err = c.holder(ctx, name, token); err == nil {
+			err = c.breakClaim(ctx, claim, reason, atOnce)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("break %q: %w", name, err)
+	}
+	return nil
+}
+
+// checkReason refuses a reason that cannot be kept.
+func checkReason(reason string) error {
 	switch {
 	case reason == "":
 		return errors.New("needs a reason")
 	case len(reason) > core.MaxReason:
 		return fmt.Errorf("reason has %d bytes, at most %d", len(reason), core.MaxReason)
+	}
+	return nil
+}
+
+// holder is the claim with a token; ErrReleased if there is none.
+func (c *Client) holder(ctx context.Context, name string, token int64) (Claim, error) {
+	info, err := c.Show(ctx, name)
+	if err != nil {
+		return Claim{}, err
+	}
+	for _, h := range info.Holders {
+		if h.Token == token {
+			return h, nil
+		}
+	}
+	return Claim{}, &goneError{Claim{Token: token}}
+}
+
+func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atOnce bool) error {
+	if err := checkReason(reason); err != nil {
+		return err
 	}
 	if err := (driver.Names.Key(claim.Name)).Check(); err != nil {
 		return err

@@ -69,7 +69,7 @@ func TestBreakBeforeTheSession(t *testing.T) {
 			t.Fatalf("held by %v, %v", info.Holders, err)
 		}
 		broken := make(chan error, 1)
-		go func() { broken <- other.Break(t.Context(), info.Holders[0], "ticket 815") }()
+		go func() { broken <- other.Break(t.Context(), info.Holders[0].Name, info.Holders[0].Token, "ticket 815") }()
 		synctest.Wait()
 		close(front.may)
 		lock := <-got
@@ -91,7 +91,7 @@ func TestBreakOneOfASet(t *testing.T) {
 			holder, other := newClient(t, store, &holdfast.Options{TTL: 10 * time.Second}), newClient(t, store, nil)
 			defer holder.Close()
 			defer other.Close()
-			locks, err := holder.AcquireAll(t.Context(), []string{"a", "b"})
+			set, err := holder.AcquireAll(t.Context(), []string{"a", "b"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,16 +110,17 @@ func TestBreakOneOfASet(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			locks := set.Locks()
 			over := locks[1].Deadline()
-			go other.Break(t.Context(), info.Holders[0], "ticket 815")
-			<-locks[1].Context().Done()
+			go other.Break(t.Context(), info.Holders[0].Name, info.Holders[0].Token, "ticket 815")
+			<-set.Context().Done()
 			if !errors.Is(locks[1].Err(), holdfast.ErrLost) {
 				t.Errorf("the other lock of the set: %v", locks[1].Err())
 			}
 			if releases { // the work takes a second to stop
 				time.Sleep(time.Second)
 				over = time.Now()
-				locks.Release(t.Context())
+				set.Release(t.Context())
 			}
 			if at := <-next; at.Before(over) {
 				t.Errorf("releases %v: the next holder of the other name begins %v before the work has stopped, or has to", releases, over.Sub(at))
@@ -144,7 +145,7 @@ func TestBreakEndsWithTheClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		other.Close()
-		if err := other.Break(t.Context(), info.Holders[0], "test"); !errors.Is(err, holdfast.ErrClosed) {
+		if err := other.Break(t.Context(), info.Holders[0].Name, info.Holders[0].Token, "test"); !errors.Is(err, holdfast.ErrClosed) {
 			t.Errorf("got %v, want ErrClosed", err)
 		}
 	})

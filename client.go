@@ -35,6 +35,8 @@ type Client struct {
 
 	ctx  context.Context // ends when the client has nothing left to do
 	stop context.CancelFunc
+	open context.Context // ends when Shutdown or Close begins
+	shut context.CancelFunc
 	work sync.WaitGroup // goroutines of ours
 
 	mu        sync.Mutex // guards all below, and all of local queues and sessions
@@ -54,12 +56,14 @@ type Client struct {
 	mine      *localQueue             // that place
 	answers   bool                    // the store has answered once
 	ambiguous bool                    // a write of unknown outcome was left to the end of the session
+	closing   bool                    // nothing is acquired any more: Shutdown or Close has begun
 	closed    bool
 	using     int           // functions of Do and Election.Run that run
 	unused    chan struct{} // closed when closed and none of them runs
 	scratch   core.Env      // what env returns
 	claims    int64         // claim numbers used
 	quiet     chan struct{} // closed when closed and no place is left
+	drained   chan struct{} // closed when closing, nothing is held, and no function runs
 	detector  detector
 
 	sweepDetector detector // what sweeps have seen, of all sessions
@@ -84,6 +88,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 		idle:    make(map[string]*localQueue),
 		unused:  make(chan struct{}),
 		quiet:   make(chan struct{}),
+		drained: make(chan struct{}),
 		nudge:   make(chan struct{}, 1),
 		machine: ofProcess,
 	}
@@ -103,6 +108,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	}
 	c.requests.New = func() any { return &request{ch: make(chan struct{}, 1)} }
 	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.open, c.shut = context.WithCancel(c.ctx)
 	c.batch.store, c.batch.ctx, c.batch.now, c.batch.spawn = store, c.ctx, c.now, c.spawn
 	c.proof.dir = c.opts.RuntimeDir
 	c.detector.c, c.sweepDetector.c = c, c

@@ -302,18 +302,18 @@ func TestSetContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memory.New(), nil)
 		defer c.Close()
-		locks, err := c.AcquireAll(t.Context(), []string{"a", "b"})
+		set, err := c.AcquireAll(t.Context(), []string{"a", "b"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx := locks[0].Context()
+		locks, ctx := set.Locks(), set.Context()
 		if err := locks[0].Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if ctx.Err() != nil || locks[1].Err() != nil {
 			t.Errorf("with one of two released the context is %v and the other lock %v", ctx.Err(), locks[1].Err())
 		}
-		if err := locks.Release(t.Context()); err != nil {
+		if err := set.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if !errors.Is(context.Cause(ctx), holdfast.ErrReleased) {

@@ -1,12 +1,64 @@
 package holdfast
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
+
+// Shutdown closes the client when its work is done. From here on nothing is acquired:
+// who waits gets ErrClosed at once, and so does who asks; what Election.Run leads ends, its
+// context with cause ErrClosed. What is held stays held, until it is released and the
+// functions of Do have returned, or until ctx ends. The rest is Close. If ctx ended
+// before, the error has its cause, and what Close says.
+func (c *Client) Shutdown(ctx context.Context) error {
+	c.mu.Lock()
+	c.refuseNew()
+	c.checkDrained()
+	c.unlock()
+	var early error
+	select {
+	case <-c.drained:
+	case <-c.ctx.Done(): // by Close
+	case <-ctx.Done():
+		early = fmt.Errorf("holdfast: shutdown: closed while locks were held: %w", context.Cause(ctx))
+	}
+	return errors.Join(early, c.Close())
+}
+
+// refuseNew refuses all requests, those that wait and those that come; c.mu is held. It reports
+// whether a lock is held.
+func (c *Client) refuseNew() (holds bool) {
+	c.closing = true
+	c.shut()
+	for _, p := range c.queues {
+		held, eff := p.n.Close(ErrClosed, c.env())
+		holds = holds || held
+		c.perform(p, eff)
+	}
+	return holds
+}
+
+// checkDrained closes drained when a client that closes holds nothing, and runs no function; c.mu
+// is held.
+func (c *Client) checkDrained() {
+	if !c.closing || c.using > 0 {
+		return
+	}
+	for _, p := range c.queues {
+		if p.last != nil || len(p.more) > 0 {
+			return
+		}
+	}
+	select {
+	case <-c.drained:
+	default:
+		close(c.drained)
+	}
+}
 
 // Close ends all the client's locks and gives them back: waiters get ErrClosed
 // at once, contexts end with cause ErrClosed, and when the functions of Do and
@@ -62,10 +114,8 @@ const closePatience = time.Second
 
 // endLocks ends all locks and requests, and reports whether there was a lock; c.mu is held.
 func (c *Client) endLocks() (holds bool) {
+	holds = c.refuseNew()
 	for _, p := range c.queues {
-		held, eff := p.n.Close(ErrClosed, c.env())
-		holds = holds || held
-		c.perform(p, eff)
 		if p.last != nil {
 			p.last.end(ErrClosed)
 		}
@@ -156,6 +206,7 @@ func (c *Client) unuse() {
 	defer c.mu.Unlock()
 	c.using--
 	c.checkUnused()
+	c.checkDrained()
 }
 
 // checkUnused closes unused when a closed client runs no function any more; c.mu is held.

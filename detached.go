@@ -22,9 +22,9 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 		return Claim{}, fmt.Errorf("acquire %q: a hold for %v is not between %v and %v", name, d, MinTTL, MaxTTL)
 	}
 	c.mu.Lock()
-	closed := c.closed
+	closing := c.closing
 	c.mu.Unlock()
-	if closed {
+	if closing {
 		return Claim{}, fmt.Errorf("acquire %q: %w", name, ErrClosed)
 	}
 	settings := c.opts

@@ -1,5 +1,5 @@
 // Package holdfast keeps locks, leases and leader elections in a database that
-// is there anyway: no server of its own. It is one protocol above a [Store] of
+// is there anyway: no server of its own. It is one protocol above a [driver.Store] of
 // three methods; packages sqlite, postgres, mysql, cassandra, etcd, spanner,
 // directory and memory beside this one are such stores.
 //

@@ -51,10 +51,12 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context, *Lock) er
 		}
 		over := make(chan struct{})
 		term, stop := context.WithCancelCause(ctx)
+		closing := context.AfterFunc(e.c.open, func() { stop(ErrClosed) })
 		e.mu.Lock()
 		e.term, e.over, e.stop = l, over, stop
 		e.mu.Unlock()
 		err = e.c.with(term, l, lead)
+		closing()
 		resigned := errors.Is(context.Cause(term), errResigned)
 		e.mu.Lock()
 		e.term = nil
@@ -64,7 +66,7 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context, *Lock) er
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(l.Err(), ErrClosed) || errors.Is(err, ErrClosed):
+		case errors.Is(context.Cause(term), ErrClosed) || errors.Is(l.Err(), ErrClosed) || errors.Is(err, ErrClosed):
 			return ErrClosed
 		case errors.Is(l.Err(), ErrLost), resigned:
 			// stand again

@@ -15,8 +15,8 @@ var (
 	// ErrHeld: the lock was not obtained because others hold it or wait before
 	// us. The error is a *HeldError, which names them.
 	ErrHeld = errors.New("held")
-	// ErrLost: the lock was held and no longer is, without Release. The
-	// error's text says why. It is final.
+	// ErrLost: the lock was held and no longer is, without Release. It is
+	// final. The error is a *LostError, which says why.
 	ErrLost = core.ErrLost
 	// ErrReleased: the lock, or the claim to be broken, has been released.
 	ErrReleased = errors.New("released")
@@ -82,22 +82,33 @@ func (c Claim) describe() string {
 	return fmt.Sprintf("%s for %s", c.Owner, core.Short(time.Since(c.Since)))
 }
 
-// lostError is ErrLost with its story.
-type lostError struct {
-	name  string
-	token int64
-	why   string
-	err   error // what kept the heartbeats from being answered, or nil
+// A LostError says how a lock was lost. errors.Is(err, ErrLost) holds for it.
+type LostError struct {
+	Name   string // of the lock, or of what a lease of package state or claims is for
+	Token  int64  // 0: it has none
+	Reason string // for people: nothing is decided on it
+	Err    error  // what kept the heartbeats from being answered, or nil
 }
 
-func (e *lostError) Is(target error) bool { return target == ErrLost }
+func (e *LostError) Is(target error) bool { return target == ErrLost }
 
-func (e *lostError) Unwrap() error { return e.err }
+func (e *LostError) Unwrap() error { return e.Err }
 
-func (e *lostError) Error() string {
-	s := fmt.Sprintf("%q (token %d) lost: %s", e.name, e.token, e.why)
-	if e.err != nil {
-		s += ": " + e.err.Error()
+func (e *LostError) Error() string {
+	s := e.Cause()
+	switch {
+	case e.Token != 0:
+		return fmt.Sprintf("%q (token %d) lost: %s", e.Name, e.Token, s)
+	case e.Name != "":
+		return fmt.Sprintf("%q lost: %s", e.Name, s)
 	}
-	return s
+	return "lost: " + s
+}
+
+// Cause is the reason with the error behind it, without what was lost.
+func (e *LostError) Cause() string {
+	if e.Err == nil {
+		return e.Reason
+	}
+	return e.Reason + ": " + e.Err.Error()
 }

@@ -162,11 +162,7 @@ func TestWorkEndsWithTheLock(t *testing.T) {
 		}
 		defer client.Close()
 		err = client.Do(t.Context(), "nightly", func(ctx context.Context, lock *holdfast.Lock) error {
-			info, err := client.Show(ctx, "nightly")
-			if err != nil {
-				return err
-			}
-			go client.Break(t.Context(), info.Holders[0], "a test")
+			go client.Break(t.Context(), "nightly", lock.Token(), "a test")
 			select {
 			case <-ctx.Done(): // the work has to end here
 				return nil

@@ -121,7 +121,7 @@ func ExampleClient_AcquireAll() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, lock := range locks {
+	for _, lock := range locks.Locks() {
 		fmt.Println(lock.Name())
 	}
 	fmt.Println(locks.Release(ctx))
@@ -198,13 +198,9 @@ func ExampleClient_Break() {
 		lock.Release(ctx)       // and only then the lock goes
 	}()
 
-	info, err := client.Show(ctx, "deploy")
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(client.Break(ctx, info.Holders[0], "stuck, ticket 815"))
+	fmt.Println(client.Break(ctx, "deploy", lock.Token(), "stuck, ticket 815"))
 	fmt.Println("lost:", errors.Is(lock.Err(), holdfast.ErrLost))
-	info, err = client.Show(ctx, "deploy")
+	info, err := client.Show(ctx, "deploy")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -217,8 +213,8 @@ func ExampleClient_Break() {
 
 // A resource without transactions keeps the highest tokens it has seen beside
 // its data, and turns away who comes with an older one.
-func ExampleFence_Admit() {
-	var fence holdfast.Fence // stored with the data
+func ExampleTokenGate_Admit() {
+	var fence holdfast.TokenGate // stored with the data
 
 	fmt.Println(fence.Admit(17, false))
 	fmt.Println(fence.Admit(21, false))

@@ -118,7 +118,7 @@ func FuzzFence(f *testing.F) {
 func FuzzAdmit(f *testing.F) {
 	f.Add([]byte{10, 21, 20, 30})
 	f.Fuzz(func(t *testing.T, steps []byte) {
-		var fence Fence
+		var fence TokenGate
 		var all, exclusive int64 // the highest that came in
 		for _, b := range steps {
 			token, shared := int64(b>>1)-2, b&1 != 0
@@ -133,7 +133,7 @@ func FuzzAdmit(f *testing.F) {
 				}
 			}
 		}
-		var kept Fence
+		var kept TokenGate
 		if err := json.Unmarshal([]byte(jsonOf(fence)), &kept); err != nil || kept != fence {
 			t.Fatalf("kept as %s and read as %+v, %v", jsonOf(fence), kept, err)
 		}

@@ -308,7 +308,7 @@ func TestBrokenWaiterHasNoGrace(t *testing.T) {
 		if err != nil || len(info.Waiters) != 1 {
 			t.Fatalf("%+v, %v", info, err)
 		}
-		go breaker.Break(t.Context(), info.Waiters[0], "test")
+		go breaker.BreakWaiter(t.Context(), info.Waiters[0], "test")
 		if err := <-told; !errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("the waiter is told %v, want ErrLost", err)
 		}

@@ -45,7 +45,7 @@ func TestRecordFence(t *testing.T) {
 }
 
 func TestFenceAdmit(t *testing.T) {
-	var f Fence
+	var f TokenGate
 	for i, test := range []struct {
 		token  int64
 		shared bool

@@ -673,7 +673,7 @@ func TestHoleG10WorkHangs(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := s.look.Break(ctx, info.Holders[0], "hangs"); !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.look.Break(ctx, info.Holders[0].Name, info.Holders[0].Token, "hangs"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Break of a lock whose work does not end: %v", err)
 		}
 		s.lost(l)
@@ -724,7 +724,7 @@ func TestHoleG11FrozenHolderResumes(t *testing.T) {
 			return send()
 		})
 		next := s.take(b, time.Minute)
-		var resource holdfast.Fence
+		var resource holdfast.TokenGate
 		if err := resource.Admit(next.Token(), false); err != nil {
 			t.Fatal(err)
 		}

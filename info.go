@@ -66,13 +66,13 @@ type Info struct {
 	// release and change in the queue, for ever, so that equal versions mean that
 	// nothing was held or given back in between. 0: never locked, or long ago.
 	Version int64
-	Holders []Claim // in order of their grant
-	Waiters []Claim // first come first
-	Breaks  []Break // forced releases, newest first
+	Holders []Claim       // in order of their grant
+	Waiters []Claim       // first come first
+	Breaks  []BrokenClaim // forced releases, newest first
 }
 
-// A Break is the record of a forced release.
-type Break struct {
+// A BrokenClaim is the record of a forced release.
+type BrokenClaim struct {
 	Token  int64 // of the claim that was broken; 0 if it was waiting
 	Was    Owner // whose it was
 	By     Owner // who broke it
@@ -81,9 +81,9 @@ type Break struct {
 	Now    bool      // BreakNow: its holder was not waited for
 }
 
-// A Fence is what a resource that has no transactions remembers, kept with its
+// A TokenGate is what a resource that has no transactions remembers, kept with its
 // data, to refuse writers that have lost their lock. The zero value is ready.
-type Fence struct {
+type TokenGate struct {
 	Any       int64 `json:"any"`       // highest token seen
 	Exclusive int64 `json:"exclusive"` // highest token of an exclusive holder seen
 }
@@ -91,7 +91,7 @@ type Fence struct {
 // Admit lets a writer in and remembers its token, or refuses it with ErrLost:
 // an exclusive token below the highest seen, and a shared one (any number of
 // slots above one counts as shared) below the highest exclusive one.
-func (f *Fence) Admit(token int64, shared bool) error {
+func (f *TokenGate) Admit(token int64, shared bool) error {
 	limit := f.Any
 	if shared {
 		limit = f.Exclusive

@@ -180,7 +180,7 @@ func (i *Info) read(lock, audit driver.Record) error {
 		return err
 	}
 	for _, b := range kept.Add(rec.Breaks) {
-		i.Breaks = append(i.Breaks, Break{Token: int64(b.Token), Was: Owner(b.Was), By: Owner(b.By), Reason: b.Reason, At: time.UnixMicro(b.At), Now: b.Now})
+		i.Breaks = append(i.Breaks, BrokenClaim{Token: int64(b.Token), Was: Owner(b.Was), By: Owner(b.By), Reason: b.Reason, At: time.UnixMicro(b.At), Now: b.Now})
 	}
 	return nil
 }

@@ -97,6 +97,7 @@ func (c *Client) perform(p *localQueue, eff *core.Effects) {
 		if l := p.unhold(lost.Token); l != nil {
 			l.broken = lost.Broken
 			l.lose(lost.Why, lost.Err)
+			c.checkDrained()
 		}
 	}
 	for _, g := range eff.Gone {
@@ -193,7 +194,7 @@ func (c *Client) queue(name string) *localQueue {
 
 // join puts a request in line; c.mu is held.
 func (c *Client) join(r *request) {
-	if c.closed {
+	if c.closing {
 		r.answer(nil, ErrClosed)
 		return
 	}
@@ -228,6 +229,7 @@ func (c *Client) release(l *Lock, t core.Instant) {
 		l.left.confirm(false)
 	}
 	c.perform(l.p, eff)
+	c.checkDrained()
 }
 
 // leftBehind is the record of a name, with claims of others, when its queue was retired.

@@ -33,17 +33,9 @@ type Lock struct {
 	going  bool  // left has begun
 	left   claimRelease
 	cancel context.CancelCauseFunc // of ctx
-	set    *lockSet
+	set    *LockSet
 
 	ctx atomic.Pointer[context.Context] // see lockContext; set under c.mu
-}
-
-// A lockSet is what AcquireAll returned: one context for all, which ends when
-// one is lost or all are released.
-type lockSet struct {
-	locks  Locks
-	ctx    context.Context
-	cancel context.CancelCauseFunc
 }
 
 // Name is the name that is locked.
@@ -62,7 +54,8 @@ func (l *Lock) Slots() int { return l.slots }
 
 // Context has the values of the acquiring context, but not its end: it ends
 // when the lock is lost or released or the client is closed, and
-// context.Cause tells which (ErrLost, ErrReleased, ErrClosed).
+// context.Cause tells which (ErrLost, ErrReleased, ErrClosed). A lock of a set has
+// the context of the set.
 func (l *Lock) Context() context.Context {
 	if l.set != nil {
 		return l.set.ctx
@@ -274,7 +267,7 @@ func (l *Lock) lose(why string, err error) {
 	if l.err != nil {
 		return
 	}
-	lost := &lostError{l.Name(), l.token, why, err}
+	lost := &LostError{l.Name(), l.token, why, err}
 	l.end(lost)
 	l.c.later = append(l.c.later, func() {
 		l.c.log.Warn("lock lost", "name", l.Name(), "token", l.token, "why", why, "err", err)
@@ -282,7 +275,7 @@ func (l *Lock) lose(why string, err error) {
 	if l.set == nil {
 		return
 	}
-	var others Locks
+	var others []*Lock
 	for _, o := range l.set.locks {
 		if o.err == nil {
 			o.end(lost)
@@ -305,31 +298,6 @@ func (e *releasedError) Is(target error) bool { return target == ErrReleased }
 
 func (e *releasedError) Error() string {
 	return fmt.Sprintf("%q (token %d) has been released", (*Lock)(e).Name(), e.token)
-}
-
-// Locks are the locks of a set, in the order asked for.
-type Locks []*Lock
-
-// Release gives all of them back, as Lock.Release does.
-func (s Locks) Release(ctx context.Context) error {
-	var errs []error
-	var wait Locks
-	seen := make(map[*Lock]bool)
-	for _, l := range s {
-		if seen[l] {
-			continue
-		}
-		seen[l] = true
-		if lost := l.leave(); lost != nil {
-			errs = append(errs, lost)
-		} else {
-			wait = append(wait, l)
-		}
-	}
-	for _, l := range wait {
-		errs = append(errs, l.awaitGone(ctx))
-	}
-	return errors.Join(errs...)
 }
 
 // leave is Release that does not wait until the claim is gone. The driver of the name gives it

@@ -13,10 +13,8 @@ import (
 
 // AcquireAll takes the locks on all names, or none, and cannot deadlock with
 // others that do so: it waits in one queue at a time, in the order of the
-// names, and meanwhile keeps only what lies below. Doubles count once; the
-// result is in the order asked. The locks have one context: losing one ends
-// all, and it ends when the last is released.
-func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option) (Locks, error) {
+// names, and meanwhile keeps only what lies below. Doubles count once.
+func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option) (*LockSet, error) {
 	sorted := slices.Compact(slices.Sorted(slices.Values(names)))
 	if len(sorted) == 0 {
 		return nil, errors.New("acquire: no names")
@@ -33,7 +31,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option)
 		}
 		return nil, err
 	}
-	set := &lockSet{}
+	set := &LockSet{}
 	set.ctx, set.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	c.mu.Lock()
 	for _, name := range sorted {
@@ -49,14 +47,57 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option)
 	c.mu.Unlock()
 	if lost != nil {
 		set.cancel(lost)
-		set.locks.Release(ctx)
+		set.Release(ctx)
 		return nil, fmt.Errorf("acquire %s: %w", quoted(sorted), lost)
 	}
-	locks := make(Locks, len(names))
-	for i, name := range names {
-		locks[i] = got[name]
+	for _, name := range names {
+		set.asked = append(set.asked, got[name])
 	}
-	return locks, nil
+	return set, nil
+}
+
+// A LockSet is what AcquireAll took: several locks with one context.
+type LockSet struct {
+	asked  []*Lock
+	locks  []*Lock // each once
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// Locks are the locks in the order asked for; a name that was asked for twice has the
+// same lock twice. The slice must not be changed.
+func (s *LockSet) Locks() []*Lock { return s.asked }
+
+// Context is the context of all locks of the set, see Lock.Context. Losing one ends it, and
+// so does the release of the last.
+func (s *LockSet) Context() context.Context { return s.ctx }
+
+// Err is nil while all locks of the set are held, and then says why one of them is not. It
+// reads the clock itself, as Lock.Err does.
+func (s *LockSet) Err() error {
+	for _, l := range s.locks {
+		if err := l.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Release gives all locks of the set back, as Lock.Release does.
+func (s *LockSet) Release(ctx context.Context) error {
+	var errs []error
+	var wait []*Lock
+	for _, l := range s.locks {
+		if lost := l.leave(); lost != nil {
+			errs = append(errs, lost)
+		} else {
+			wait = append(wait, l)
+		}
+	}
+	for _, l := range wait {
+		errs = append(errs, l.awaitGone(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 // collect takes all names, as a core.Set says, and gathers the locks in got.

@@ -96,19 +96,3 @@ func shownValue(v []byte) string {
 	}
 	return fmt.Sprintf("%q", v)
 }
-
-// lostError is holdfast.ErrLost with its story.
-type lostError struct {
-	why string
-	err error
-}
-
-func (e *lostError) Is(target error) bool { return target == holdfast.ErrLost }
-func (e *lostError) Unwrap() error        { return e.err }
-
-func (e *lostError) Error() string {
-	if e.err != nil {
-		return "lost: " + e.why + ": " + e.err.Error()
-	}
-	return "lost: " + e.why
-}

@@ -276,7 +276,7 @@ func (t *Tx) fail(err error) {
 	t.cancel(err)
 }
 
-func (t *Tx) lose(why string, err error) { t.fail(&lostError{why, err}) }
+func (t *Tx) lose(why string, err error) { t.fail(&holdfast.LostError{Reason: why, Err: err}) }
 
 // end ends the transaction, and has its claims removed, with time of their own.
 func (t *Tx) end(err error) {

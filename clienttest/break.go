@@ -26,7 +26,7 @@ var breakCases = []clientCase{
 				stopped <- time.Now()
 				l.Release(h.ctx)
 			}()
-			if err := ops.Break(h.ctx, claim, "ticket 815"); err != nil {
+			if err := ops.Break(h.ctx, claim.Name, claim.Token, "ticket 815"); err != nil {
 				h.Fatal(err)
 			}
 			returned := time.Now()
@@ -41,7 +41,7 @@ var breakCases = []clientCase{
 			}
 			h.is("Release", l.Release(h.ctx), holdfast.ErrLost)
 
-			err := ops.Break(h.ctx, claim, "ticket 815")
+			err := ops.Break(h.ctx, claim.Name, claim.Token, "ticket 815")
 			h.is("Break again", err, holdfast.ErrReleased)
 			if want := fmt.Sprintf(`break "deploy": token %d has let go already`, l.Token()); err.Error() != want {
 				h.Errorf("error %q, want %q", err, want)
@@ -65,7 +65,7 @@ var breakCases = []clientCase{
 		run: func(h *clients) {
 			l := h.acquire(h.client(midTTL), "a")
 			began := time.Now()
-			if err := h.look().Break(h.ctx, h.show("a").Holders[0], "test"); err != nil {
+			if err := h.look().Break(h.ctx, "a", h.show("a").Holders[0].Token, "test"); err != nil {
 				h.Fatal(err)
 			}
 			if took := time.Since(began); took > midTTL+midTTL/3+h.soon {
@@ -84,7 +84,7 @@ var breakCases = []clientCase{
 			l := h.acquire(c, "a")
 			p.Crash()
 			began := time.Now()
-			if err := h.look().Break(h.ctx, h.show("a").Holders[0], "test"); err != nil {
+			if err := h.look().Break(h.ctx, "a", h.show("a").Holders[0].Token, "test"); err != nil {
 				h.Fatal(err)
 			}
 			if took := time.Since(began); took > shortTTL+shortTTL/2+h.soon {
@@ -107,7 +107,7 @@ var breakCases = []clientCase{
 			if claim.Token != 0 || claim.ID == "" {
 				h.Errorf("the waiter is %+v", claim)
 			}
-			if err := h.look().Break(h.ctx, claim, "ticket 815"); err != nil {
+			if err := h.look().BreakWaiter(h.ctx, claim, "ticket 815"); err != nil {
 				h.Fatal(err)
 			}
 			err := h.answered(first, midTTL+h.soon).err
@@ -115,7 +115,7 @@ var breakCases = []clientCase{
 				h.Errorf("its Acquire says %v", err)
 			}
 			h.waiting("a", 1)
-			h.is("Break again", h.look().Break(h.ctx, claim, "ticket 815"), holdfast.ErrReleased)
+			h.is("Break again", h.look().BreakWaiter(h.ctx, claim, "ticket 815"), holdfast.ErrReleased)
 			h.release(l)
 			h.release(h.granted(second, h.soon))
 			if got := h.show("a").Breaks; len(got) != 1 || got[0].Token != 0 || got[0].Reason != "ticket 815" {
@@ -132,21 +132,19 @@ var breakCases = []clientCase{
 			h.release(h.acquire(c, "a"))
 			l := h.acquire(c, "a")
 			claim := h.show("a").Holders[0]
-			old := claim
-			old.Token--
-			h.is("Break with an old token", h.look().Break(h.ctx, old, "test"), holdfast.ErrReleased)
-			h.is("BreakNow with an old token", h.look().BreakNow(h.ctx, old, "test"), holdfast.ErrReleased)
-			if err := h.look().Break(h.ctx, claim, ""); err == nil || err.Error() != `break "a": needs a reason` {
+			h.is("Break with an old token", h.look().Break(h.ctx, "a", claim.Token-1, "test"), holdfast.ErrReleased)
+			h.is("BreakNow with an old token", h.look().BreakNow(h.ctx, "a", claim.Token-1, "test"), holdfast.ErrReleased)
+			if err := h.look().Break(h.ctx, claim.Name, claim.Token, ""); err == nil || err.Error() != `break "a": needs a reason` {
 				h.Errorf("Break without a reason: %v", err)
 			}
-			if err := h.look().Break(h.ctx, claim, strings.Repeat("x", 201)); err == nil {
+			if err := h.look().Break(h.ctx, claim.Name, claim.Token, strings.Repeat("x", 201)); err == nil {
 				h.Error("Break with a reason that is too long succeeded")
 			}
 			if err := l.Err(); err != nil {
 				h.Errorf("the holder was harmed: %v", err)
 			}
 			h.release(l)
-			h.is("Break of who has let go", h.look().Break(h.ctx, claim, "test"), holdfast.ErrReleased)
+			h.is("Break of who has let go", h.look().Break(h.ctx, claim.Name, claim.Token, "test"), holdfast.ErrReleased)
 			h.empty("a")
 			if got := h.show("a").Breaks; len(got) != 0 {
 				h.Errorf("the audit says %+v", got)
@@ -161,7 +159,7 @@ var breakCases = []clientCase{
 			l := h.acquire(c, "a")
 			p.Pause()
 			queued := h.queue(1, h.client(longTTL), "a")
-			if err := h.look().BreakNow(h.ctx, h.show("a").Holders[0], "test"); err != nil {
+			if err := h.look().BreakNow(h.ctx, "a", h.show("a").Holders[0].Token, "test"); err != nil {
 				h.Fatal(err)
 			}
 			next := h.granted(queued, h.soon)

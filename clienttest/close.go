@@ -31,7 +31,7 @@ var closeCases = []clientCase{
 			held := h.acquire(other, "e")
 			waits, waitsHere := h.queue(1, c, "e"), h.ask(c, "a")
 			next := h.queue(1, other, "a")
-			work := []context.Context{l.Context(), reader.Context(), locks[0].Context()}
+			work := []context.Context{l.Context(), reader.Context(), locks.Context()}
 			began := time.Now()
 			if err := c.Close(); err != nil {
 				h.Errorf("Close: %v", err)
@@ -76,6 +76,81 @@ var closeCases = []clientCase{
 			}
 			after := h.clientOf(s, &holdfast.Options{TTL: longTTL})
 			h.release(h.acquire(after, "f"))
+		},
+	},
+	{
+		name: "shutdown",
+		rule: "Shutdown refuses who waits and who asks, and what is held goes on, with its heartbeats, until it is given back; leaders stop; then it is Close",
+		run: func(h *clients) {
+			c := h.open(h.handle(), &holdfast.Options{TTL: shortTTL})
+			l := h.acquire(c, "a")
+			started, finish := make(chan *holdfast.Lock, 2), make(chan bool)
+			returned, led := make(chan error, 1), make(chan error, 1)
+			go func() {
+				returned <- c.Do(h.ctx, "b", func(ctx context.Context, l *holdfast.Lock) error {
+					started <- l
+					<-finish
+					return ctx.Err()
+				})
+			}()
+			go func() {
+				led <- c.Election("seat").Run(h.ctx, func(ctx context.Context, l *holdfast.Lock) error {
+					started <- l
+					<-ctx.Done()
+					h.is("the cause of the leader's end", context.Cause(ctx), holdfast.ErrClosed)
+					return ctx.Err()
+				})
+			}()
+			<-started
+			<-started
+			other := h.client(longTTL)
+			held := h.acquire(other, "e")
+			waits, waitsHere := h.queue(1, c, "e"), h.ask(c, "a")
+			down := make(chan error, 1)
+			go func() { down <- c.Shutdown(h.ctx) }()
+			for _, ch := range []<-chan answer{waits, waitsHere} {
+				h.is("a waiter", h.answered(ch, h.soon).err, holdfast.ErrClosed)
+			}
+			h.is("the leader", <-led, holdfast.ErrClosed)
+			h.waiting("e", 0)
+			h.free("seat")
+			_, err := c.TryAcquire(h.ctx, "f")
+			h.is("TryAcquire", err, holdfast.ErrClosed)
+			time.Sleep(2 * shortTTL) // only heartbeats keep what is held
+			if err := l.Err(); err != nil {
+				h.Errorf("what is held: %v", err)
+			}
+			select {
+			case err := <-down:
+				h.Fatalf("Shutdown did not wait: %v", err)
+			default:
+			}
+			h.release(l)
+			close(finish)
+			if err := <-returned; err != nil {
+				h.Errorf("Do: %v", err)
+			}
+			if err := <-down; err != nil {
+				h.Errorf("Shutdown: %v", err)
+			}
+			h.release(held)
+			h.empty("a", "b", "e", "seat")
+		},
+	},
+	{
+		name: "shutdown without patience",
+		rule: "when its context ends, Shutdown is Close, and says that something was held",
+		run: func(h *clients) {
+			c := h.open(h.handle(), &holdfast.Options{TTL: longTTL})
+			l := h.acquire(c, "a")
+			ctx, cancel := context.WithTimeout(h.ctx, 100*time.Millisecond)
+			defer cancel()
+			h.is("Shutdown", c.Shutdown(ctx), context.DeadlineExceeded)
+			h.is("what was held", l.Err(), holdfast.ErrClosed)
+			h.free("a")
+			if err := c.Shutdown(h.ctx); err != nil {
+				h.Errorf("Shutdown again: %v", err)
+			}
 		},
 	},
 	{

@@ -56,7 +56,7 @@ var graceCases = []clientCase{
 			claim := h.show("a").Holders[0]
 			ctx, cancel := context.WithCancel(h.ctx)
 			defer cancel()
-			go h.look().Break(ctx, claim, "test")
+			go h.look().Break(ctx, claim.Name, claim.Token, "test")
 			select {
 			case <-l.Context().Done():
 			case <-h.ctx.Done():
@@ -88,7 +88,7 @@ var graceCases = []clientCase{
 			waiter := h.open(h.handle(), &holdfast.Options{TTL: longTTL, Grace: time.Hour})
 			waits := h.queue(1, waiter, "a")
 			behind := h.queue(2, h.client(longTTL), "a")
-			if err := h.look().Break(h.ctx, h.show("a").Waiters[0], "test"); err != nil {
+			if err := h.look().BreakWaiter(h.ctx, h.show("a").Waiters[0], "test"); err != nil {
 				h.Fatal(err)
 			}
 			if err := h.answered(waits, h.soon).err; !errors.Is(err, holdfast.ErrLost) {

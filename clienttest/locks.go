@@ -108,7 +108,7 @@ var lockCases = []clientCase{
 			broken := h.client(midTTL)
 			for range 2 {
 				l := higher("release", h.acquire(broken, "a"))
-				if err := h.look().BreakNow(h.ctx, h.show("a").Holders[0], "test"); err != nil {
+				if err := h.look().BreakNow(h.ctx, "a", h.show("a").Holders[0].Token, "test"); err != nil {
 					h.Fatal(err)
 				}
 				h.release(higher("break", h.acquire(a, "a")))

@@ -19,15 +19,16 @@ var setCases = []clientCase{
 		rule: "AcquireAll gives the locks in the order asked, doubles once, with one context for all",
 		run: func(h *clients) {
 			c := h.client(longTTL)
-			locks, err := c.AcquireAll(h.ctx, []string{"b", "a", "c", "b"})
+			set, err := c.AcquireAll(h.ctx, []string{"b", "a", "c", "b"})
 			if err != nil {
 				h.Fatal(err)
 			}
+			locks := set.Locks()
 			if len(locks) != 4 || locks[0].Name() != "b" || locks[1].Name() != "a" || locks[2].Name() != "c" || locks[3] != locks[0] {
 				h.Fatalf("%d locks, of %q first", len(locks), locks[0].Name())
 			}
 			work := locks[0].Context()
-			if work != locks[1].Context() || work.Err() != nil {
+			if work != locks[1].Context() || work != set.Context() || work.Err() != nil || set.Err() != nil {
 				h.Error("not one context for all")
 			}
 			for _, n := range []string{"a", "b", "c"} {
@@ -35,10 +36,10 @@ var setCases = []clientCase{
 					h.Errorf("TryAcquire of %q: %v", n, err)
 				}
 			}
-			if err := locks.Release(h.ctx); err != nil {
+			if err := set.Release(h.ctx); err != nil {
 				h.Fatal(err)
 			}
-			if work.Err() == nil {
+			if work.Err() == nil || !errors.Is(set.Err(), holdfast.ErrReleased) {
 				h.Error("the context goes on after Release")
 			}
 			h.empty("a", "b", "c")
@@ -54,14 +55,14 @@ var setCases = []clientCase{
 			a, b := h.client(longTTL), h.client(longTTL)
 			l := h.acquire(a, "b", holdfast.Reason("rent"))
 			for _, wait := range []time.Duration{0, 100 * time.Millisecond} {
-				var locks holdfast.Locks
+				var locks *holdfast.LockSet
 				err := h.held(wait, func(wait time.Duration) (err error) {
 					locks, err = b.AcquireAll(h.ctx, []string{"c", "b", "a"}, holdfast.MaxWait(wait))
 					return err
 				})
 				var held *holdfast.HeldError
 				if locks != nil || !errors.As(err, &held) || len(held.Holders) != 1 || held.Holders[0].Token != l.Token() {
-					h.Errorf("%d locks and error %v", len(locks), err)
+					h.Errorf("%v and error %v", locks, err)
 				}
 				if got := err.Error(); !strings.HasPrefix(got, `acquire "b" (2 of 3 names): held by `) || !strings.HasSuffix(got, ": rent") {
 					h.Errorf("error %q", got)
@@ -77,7 +78,7 @@ var setCases = []clientCase{
 			}
 
 			collecting := make(chan error, 1)
-			var locks holdfast.Locks
+			var locks *holdfast.LockSet
 			go func() {
 				var err error
 				locks, err = b.AcquireAll(h.ctx, []string{"c", "b", "a"})
@@ -146,15 +147,16 @@ var setCases = []clientCase{
 		name: "losing one of a set",
 		rule: "losing one lock of a set ends all, and the others are given back",
 		run: func(h *clients) {
-			locks, err := h.client(midTTL).AcquireAll(h.ctx, []string{"a", "b", "c"})
+			set, err := h.client(midTTL).AcquireAll(h.ctx, []string{"a", "b", "c"})
 			if err != nil {
 				h.Fatal(err)
 			}
+			locks := set.Locks()
 			broken := make(chan error, 1)
 			claim := h.show("b").Holders[0]
-			go func() { broken <- h.look().Break(h.ctx, claim, "test") }()
+			go func() { broken <- h.look().Break(h.ctx, claim.Name, claim.Token, "test") }()
 			select {
-			case <-locks[0].Context().Done():
+			case <-set.Context().Done():
 			case <-time.After(midTTL/3 + h.soon):
 				h.Fatal("the context of the set goes on")
 			}
@@ -162,7 +164,8 @@ var setCases = []clientCase{
 			for _, l := range locks {
 				h.is(l.Name(), l.Err(), holdfast.ErrLost)
 			}
-			h.is("Release", locks.Release(h.ctx), holdfast.ErrLost)
+			h.is("Err of the set", set.Err(), holdfast.ErrLost)
+			h.is("Release", set.Release(h.ctx), holdfast.ErrLost)
 			if err := <-broken; err != nil {
 				h.Error(err)
 			}

@@ -98,7 +98,7 @@ var workCases = []clientCase{
 					})
 				}()
 				h.eventually(h.soon, "it is held", func() bool { return len(h.show("a").Holders) == 1 })
-				if err := h.look().Break(h.ctx, h.show("a").Holders[0], "ticket 815"); err != nil {
+				if err := h.look().Break(h.ctx, "a", h.show("a").Holders[0].Token, "ticket 815"); err != nil {
 					h.Fatal(err)
 				}
 				err := <-returned
@@ -226,7 +226,7 @@ var electionCases = []clientCase{
 				})
 			}()
 			first := <-led
-			if err := h.look().Break(h.ctx, h.show("seat").Holders[0], "test"); err != nil {
+			if err := h.look().Break(h.ctx, "seat", h.show("seat").Holders[0].Token, "test"); err != nil {
 				h.Fatal(err)
 			}
 			h.is("the first term", first.Err(), holdfast.ErrLost)

@@ -3,7 +3,7 @@
 // file system, and a person can read its files with cat.
 //
 // There is no fence: nothing that is done in a directory is a transaction. Give the token
-// along, and let what you write to refuse an older one (holdfast.Fence).
+// along, and let what you write to refuse an older one (holdfast.TokenGate).
 //
 // # What can be relied on
 //

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -204,7 +205,7 @@ func use(t *testing.T, target, name string) (err error) {
 	if n < kept+4 {
 		return fmt.Errorf("%d names are listed, of %d or more", n, kept+4)
 	}
-	for _, l := range append(locks, g.lock) {
+	for _, l := range append(slices.Clone(locks.Locks()), g.lock) {
 		if err := l.Release(ctx); err != nil {
 			return err
 		}

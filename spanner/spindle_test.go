@@ -344,7 +344,7 @@ func TestRefs(t *testing.T) {
 	// The ref is taken by force; who had it cannot put any more.
 	info, err := two.client.Show(ctx, lock.Name())
 	if err == nil {
-		err = two.client.BreakNow(ctx, info.Holders[0], "stuck, ticket 815")
+		err = two.client.BreakNow(ctx, info.Holders[0].Name, info.Holders[0].Token, "stuck, ticket 815")
 	}
 	if err != nil {
 		t.Fatal(err)

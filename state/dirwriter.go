@@ -273,7 +273,7 @@ func (w *dirWriter) left() time.Duration {
 // lose ends belief in the lease, for ever; w.mu is held.
 func (w *dirWriter) lose(why string, err error) {
 	if w.lost == nil && !w.over {
-		w.lost = &lostError{w.d.path, why, err}
+		w.lost = &holdfast.LostError{Name: w.d.path, Reason: why, Err: err}
 		w.until = min(w.until, clock.Steady())
 		w.cancel(w.lost)
 	}
@@ -299,7 +299,7 @@ func (w *dirWriter) End(ctx context.Context) error {
 		// Could readers know of the write to its end?
 		err := w.inPending(func(pend folder) error { _, err := pend.stat(w.name); return err })
 		if errors.Is(err, fs.ErrNotExist) && w.lost == nil {
-			w.lost = &lostError{w.d.path, "its entry was removed", nil}
+			w.lost = &holdfast.LostError{Name: w.d.path, Reason: "its entry was removed"}
 		}
 	}
 	err := w.leave()
@@ -338,23 +338,4 @@ func (w *dirWriter) leave() error {
 		return pend.remove(w.name)
 	})
 	return nil
-}
-
-// lostError is holdfast.ErrLost with its story.
-type lostError struct {
-	path string
-	why  string
-	err  error // what kept the lease from being renewed, or nil
-}
-
-func (e *lostError) Is(target error) bool { return target == holdfast.ErrLost }
-
-func (e *lostError) Unwrap() error { return e.err }
-
-func (e *lostError) Error() string {
-	s := fmt.Sprintf("lease to write %q lost: %s", e.path, e.why)
-	if e.err != nil {
-		s += ": " + e.err.Error()
-	}
-	return s
 }

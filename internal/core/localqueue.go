@@ -300,14 +300,13 @@ func (n *Name) Tick(env *Env) *Effects {
 	return eff
 }
 
-// Close refuses all who wait. It reports whether anything is held.
+// Close refuses all who wait, and gives up the claims that only they wanted. It reports whether
+// anything is held.
 func (n *Name) Close(err error, env *Env) (holds bool, eff *Effects) {
 	eff = n.begin()
-	for _, g := range n.desired {
+	for g := range n.each {
 		holds = holds || g.state == held
-		for g.waiting.len() > 0 {
-			n.refuse(g.waiting.pop(), err)
-		}
+		n.failAll(g, Refusal{Err: err}, env)
 	}
 	return holds || slices.ContainsFunc(n.releasing, func(d claimRelease) bool { return d.held }), eff
 }

@@ -132,7 +132,7 @@ func (w *world) step(i int, what, how byte) {
 			ctx, cancel := context.WithTimeout(c.ctx, 3*ttl)
 			defer cancel()
 			if info, err := c.c.Show(ctx, name); err == nil && len(info.Holders) > 0 {
-				c.c.Break(ctx, info.Holders[i%len(info.Holders)], "for a change")
+				c.c.Break(ctx, info.Holders[i%len(info.Holders)].Name, info.Holders[i%len(info.Holders)].Token, "for a change")
 			}
 		})
 	}

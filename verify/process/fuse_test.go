@@ -130,9 +130,9 @@ func crash(args []string) error {
 		f.light(true)
 		var info holdfast.Info
 		if info, err = p.client.Show(p.ctx, p.name); err == nil && *what == "break" {
-			err = p.client.Break(p.ctx, info.Holders[0], "a test")
+			err = p.client.Break(p.ctx, info.Holders[0].Name, info.Holders[0].Token, "a test")
 		} else if err == nil {
-			err = p.client.BreakNow(p.ctx, info.Holders[0], "a test")
+			err = p.client.BreakNow(p.ctx, info.Holders[0].Name, info.Holders[0].Token, "a test")
 		}
 	default:
 		err = fmt.Errorf("unknown: %s", *what)

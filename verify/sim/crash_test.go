@@ -50,7 +50,7 @@ var crashes = []struct {
 		time.AfterFunc(10*time.Second, func() { l.Release(context.Background()) })
 	}, func(ctx context.Context, s *stage, c *holdfast.Client) {
 		if info, err := c.Show(ctx, "a"); err == nil && len(info.Holders) > 0 {
-			c.Break(ctx, info.Holders[0], "test")
+			c.Break(ctx, info.Holders[0].Name, info.Holders[0].Token, "test")
 		}
 	}},
 	{"set", nil, func(ctx context.Context, s *stage, c *holdfast.Client) {

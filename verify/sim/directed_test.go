@@ -174,7 +174,7 @@ func TestBreakOfALivingHolder(t *testing.T) {
 					context.AfterFunc(held.Context(), func() { held.Release(context.Background()) })
 				}
 				began := time.Now()
-				err = b.Break(t.Context(), info.Holders[0], "test")
+				err = b.Break(t.Context(), info.Holders[0].Name, info.Holders[0].Token, "test")
 				if err != nil && !(cut && errors.Is(err, holdfast.ErrReleased)) { // who waits may have buried it first
 					t.Error(err)
 				}
@@ -214,7 +214,7 @@ func TestBreakOfAWaiterThatIsGrantedMeanwhile(t *testing.T) {
 			held.Release(context.Background())
 			time.Sleep(time.Second)
 		})
-		if err := b.Break(within(t, time.Minute), info.Waiters[0], "test"); err != nil && !errors.Is(err, holdfast.ErrReleased) {
+		if err := b.BreakWaiter(within(t, time.Minute), info.Waiters[0], "test"); err != nil && !errors.Is(err, holdfast.ErrReleased) {
 			t.Log(err)
 		}
 		time.Sleep(20 * time.Second)
@@ -260,15 +260,20 @@ func TestSetsCrossSingles(t *testing.T) {
 			all.Go(func() {
 				for n := range 6 {
 					asked := s.now()
-					var locks holdfast.Locks
+					var locks []*holdfast.Lock
+					var release func(context.Context) error
 					var err error
 					names := []string{"a", "b", "c", "d"}
 					if i%2 == 0 {
-						locks, err = c.AcquireAll(within(t, 5*time.Minute), []string{names[(i+n)%4], names[(i+3*n+1)%4], names[(n+2)%4]})
+						var set *holdfast.LockSet
+						if set, err = c.AcquireAll(within(t, 5*time.Minute), []string{names[(i+n)%4], names[(i+3*n+1)%4], names[(n+2)%4]}); err == nil {
+							locks, release = set.Locks(), set.Release
+						}
 					} else {
 						var l *holdfast.Lock
-						l, err = c.Acquire(within(t, 5*time.Minute), names[(i+n)%4])
-						locks = holdfast.Locks{l}
+						if l, err = c.Acquire(within(t, 5*time.Minute), names[(i+n)%4]); err == nil {
+							locks, release = []*holdfast.Lock{l}, l.Release
+						}
 					}
 					if err != nil {
 						t.Error(err)
@@ -282,7 +287,7 @@ func TestSetsCrossSingles(t *testing.T) {
 						}
 					}
 					time.Sleep(20 * time.Millisecond)
-					if err := locks.Release(t.Context()); err != nil {
+					if err := release(t.Context()); err != nil {
 						t.Error(err)
 					}
 				}

@@ -171,7 +171,7 @@ func (w *world) count(name string) (*counter, int64) {
 // A resource is a value behind a fence, twice: one that keeps the highest
 // tokens, and one in the same database as the lock.
 type resource struct {
-	fence     holdfast.Fence
+	fence     holdfast.TokenGate
 	last      int64
 	value     [2]int64
 	file, row []check.Access

@@ -69,7 +69,11 @@ func (l *life) operate(r *rand.Rand) {
 		l.got(ctx, r, asked, busy, overrun, err, lock)
 	case kind < 50 && w.plan.sets && w.plan.names > 1:
 		names := []string{name, w.name(r), w.name(r)}[:2+r.IntN(2)]
-		locks, err := l.client.AcquireAll(ctx, names, opts...)
+		var locks []*holdfast.Lock
+		set, err := l.client.AcquireAll(ctx, names, opts...)
+		if err == nil {
+			locks = set.Locks()
+		}
 		l.got(ctx, r, asked, busy, overrun, err, locks...)
 	case kind < 60 && w.plan.elections:
 		l.stand(ctx, r, name, busy)
@@ -184,10 +188,13 @@ func (l *life) breakSomeone(ctx context.Context, r *rand.Rand, name string) {
 		return
 	}
 	claim := claims[r.IntN(len(claims))]
-	if w.plan.breakNow && r.IntN(2) == 0 {
-		w.logf("%s breaks %s of %q at once: %v", l.name, claim.ID, name, l.client.BreakNow(ctx, claim, "sim"))
-		return
+	how, do := "", func() error { return l.client.Break(ctx, name, claim.Token, "sim") }
+	switch {
+	case claim.Token == 0:
+		do = func() error { return l.client.BreakWaiter(ctx, claim, "sim") }
+	case w.plan.breakNow && r.IntN(2) == 0:
+		how, do = " at once", func() error { return l.client.BreakNow(ctx, name, claim.Token, "sim") }
 	}
-	w.logf("%s breaks %s of %q: begins", l.name, claim.ID, name)
-	w.logf("%s breaks %s of %q: %v", l.name, claim.ID, name, l.client.Break(ctx, claim, "sim"))
+	w.logf("%s breaks %s of %q%s: begins", l.name, claim.ID, name, how)
+	w.logf("%s breaks %s of %q%s: %v", l.name, claim.ID, name, how, do())
 }

@@ -142,7 +142,7 @@ func (r inSQL) Strict(*holdfast.Lock) bool { return false }
 // A guarded is a value with the fence that guards it where nothing else does.
 type guarded struct {
 	Value int64
-	Fence holdfast.Fence
+	Fence holdfast.TokenGate
 }
 
 func (g *guarded) put(lock *holdfast.Lock, value int64) error {

@@ -90,13 +90,17 @@ func (w *work) try(ctx context.Context, rng *rand.Rand, pair []string) {
 	for _, e := range all {
 		w.tell(e.now(Asks))
 	}
-	var locks holdfast.Locks
+	locks := make([]*holdfast.Lock, 1)
+	var release func(context.Context) error
 	var err error
 	if len(names) == 1 {
-		locks = make(holdfast.Locks, 1)
-		locks[0], err = w.client.Acquire(ctx, names[0], opts...)
+		if locks[0], err = w.client.Acquire(ctx, names[0], opts...); err == nil {
+			release = locks[0].Release
+		}
+	} else if set, e := w.client.AcquireAll(ctx, names, opts...); e != nil {
+		err = e
 	} else {
-		locks, err = w.client.AcquireAll(ctx, names, opts...)
+		locks, release = set.Locks(), set.Release
 	}
 	if err != nil {
 		for _, e := range all {
@@ -136,7 +140,7 @@ func (w *work) try(ctx context.Context, rng *rand.Rand, pair []string) {
 	bound, cancel := context.WithTimeout(ctx, w.ttl)
 	defer cancel()
 	text := ""
-	if err := locks.Release(bound); err != nil {
+	if err := release(bound); err != nil {
 		text = err.Error()
 	}
 	for _, e := range all {

@@ -92,10 +92,13 @@ func (a *app) breakLock(ctx context.Context, name string, b *breaking) error {
 		return fail(exitNo, "nothing was broken")
 	}
 	began := time.Now()
-	if b.atOnce {
-		err = s.BreakNow(ctx, claim, b.reason)
-	} else {
-		err = s.Break(ctx, claim, b.reason)
+	switch {
+	case claim.Token == 0:
+		err = s.BreakWaiter(ctx, claim, b.reason)
+	case b.atOnce:
+		err = s.BreakNow(ctx, name, claim.Token, b.reason)
+	default:
+		err = s.Break(ctx, name, claim.Token, b.reason)
 	}
 	switch {
 	case errors.Is(err, holdfast.ErrReleased):

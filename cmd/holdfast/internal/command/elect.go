@@ -131,7 +131,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 				say("leading %s, token %d: started %s", quote(name), lock.Token(), escape(argv[0]))
 			}
 		}
-		ended = r.hold(holdfast.Locks{lock})
+		ended = r.hold([]*holdfast.Lock{lock})
 		r.settle()
 		if isLost(ended) && r.asked == nil {
 			say("%s", ended)

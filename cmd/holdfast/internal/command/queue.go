@@ -72,7 +72,7 @@ func (q *queue) stop() {
 func (q *queue) waited() time.Duration { return q.length }
 
 // done tells that it is our turn, in a log that has been told of the wait.
-func (q *queue) done(locks holdfast.Locks) {
+func (q *queue) done(locks []*holdfast.Lock) {
 	if q.told && !q.terminal {
 		say("holding %s after %s, token %d", quoteAll(q.names), brief(q.length), locks[0].Token())
 	}

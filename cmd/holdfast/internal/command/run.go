@@ -247,7 +247,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 		}
 	}
 	q.watch(client)
-	locks, err := acquire(ctx, client, names, opts)
+	locks, release, err := acquire(ctx, client, names, opts)
 	q.stop()
 	stop()
 	if err != nil {
@@ -263,7 +263,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	err = r.hold(locks)
 	ended, done := context.WithCancel(ctx)
 	done()
-	locks.Release(ended) // Close waits for the answer
+	release(ended) // Close waits for the answer
 	closed = true
 	if e := client.Close(); e != nil && err == nil {
 		say("%s has ended, but %s is perhaps not given back: %s", escape(argv[0]), quoteAll(names), t.redact(e.Error()))
@@ -271,12 +271,20 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	return err
 }
 
-func acquire(ctx context.Context, client *holdfast.Client, names []string, opts []holdfast.Option) (holdfast.Locks, error) {
-	if len(names) > 1 {
-		return client.AcquireAll(ctx, names, opts...)
+// acquire takes the locks on all names, and says how they are given back.
+func acquire(ctx context.Context, client *holdfast.Client, names []string, opts []holdfast.Option) ([]*holdfast.Lock, func(context.Context) error, error) {
+	if len(names) == 1 {
+		lock, err := client.Acquire(ctx, names[0], opts...)
+		if err != nil {
+			return nil, nil, err
+		}
+		return []*holdfast.Lock{lock}, lock.Release, nil
 	}
-	lock, err := client.Acquire(ctx, names[0], opts...)
-	return holdfast.Locks{lock}, err
+	set, err := client.AcquireAll(ctx, names, opts...)
+	if err != nil {
+		return nil, nil, err
+	}
+	return set.Locks(), set.Release, nil
 }
 
 func orBackground(ctx context.Context) context.Context {

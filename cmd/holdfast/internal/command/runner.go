@@ -187,7 +187,7 @@ func (r *runner) startGuard(path string, env []string) (ready func() error, over
 
 // hold runs the command under the locks and returns how it ended: nil, a
 // failure with its status, or killed.
-func (r *runner) hold(locks holdfast.Locks) error {
+func (r *runner) hold(locks []*holdfast.Lock) error {
 	tokens := make(map[string]int64)
 	for i, name := range r.names {
 		tokens[name] = locks[i].Token()

@@ -168,7 +168,7 @@ func retriesText(c holdfast.Claim) string {
 	return fmt.Sprintf("; %d of its writes lost before it was in", c.Retries)
 }
 
-func breakText(b holdfast.Break) string {
+func breakText(b holdfast.BrokenClaim) string {
 	how := ""
 	if b.Now {
 		how = " with --now"

@@ -75,11 +75,11 @@ func reasonOf(err error) string {
 	if err == nil || !errors.Is(err, holdfast.ErrLost) {
 		return "it was given back"
 	}
-	text := redactURL(err.Error())
-	if _, why, ok := strings.Cut(text, " lost: "); ok {
-		text = why
+	text := err.Error()
+	if lost := (*holdfast.LostError)(nil); errors.As(err, &lost) {
+		text = lost.Cause()
 	}
-	return escape(text)
+	return escape(redactURL(text))
 }
 
 // survivors names processes: pid 4711 (sudo) and pid 4712 (sleep).
