@@ -31,7 +31,7 @@ type request struct {
 	p    *localQueue
 	core core.Request
 	done bool
-	told bool // Trace.Waiting was
+	told bool // Trace.Queued was
 	lock *Lock
 	err  error
 	ch   chan struct{}
@@ -87,15 +87,6 @@ func (r *request) answer(l *Lock, err error) {
 	}
 }
 
-// announce tells the trace, once, that the request has joined a queue.
-func (r *request) announce() {
-	if t := r.c.opts.Trace; !r.told && t != nil && t.Waiting != nil {
-		r.told = true
-		name := r.name
-		r.c.later = append(r.c.later, func() { t.Waiting(name) })
-	}
-}
-
 // Acquire waits in line for the lock on a name, first come, first served
 // across all processes. ctx bounds the wait, never the hold. The error is the
 // ctx.Err() or the store's, ErrHeld (a *HeldError) if someone is in the way, or
@@ -126,15 +117,9 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		return nil, r.bad
 	}
 	r.start = c.about()
-	if t := c.opts.Trace; t != nil {
-		defer func() {
-			switch {
-			case err == nil && t.Acquired != nil:
-				t.Acquired(r.name, l.token, c.now().Sub(r.start))
-			case err != nil && r.told && t.GaveUp != nil:
-				t.GaveUp(r.name, c.now().Sub(r.start), err)
-			}
-		}()
+	if c.traced {
+		first := r
+		defer func() { first.told = r.told; first.traceAnswer(l, err) }()
 	}
 	watched := false
 	for try := 0; ; try++ {

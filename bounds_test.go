@@ -44,9 +44,9 @@ func TestSetOutlivesSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		cut, lost := &cutStore{Store: store}, make(chan error, 1)
-		c := newClient(t, cut, &holdfast.Options{Trace: &holdfast.Trace{Ended: func(name string, _ int64, _ time.Duration, err error) {
-			if name == "a" && err != nil {
-				lost <- err
+		c := newClient(t, cut, &holdfast.Options{Trace: &holdfast.Trace{Lost: func(_ context.Context, e holdfast.Event) {
+			if e.Name == "a" {
+				lost <- e.Err
 			}
 		}}})
 		defer c.Close()

@@ -26,6 +26,9 @@ type Client struct {
 	store    driver.Store
 	traits   driver.Traits
 	opts     Options
+	trace    *Trace // never nil
+	traced   bool   // somebody is told of requests and locks
+	detaches bool   // its locks are to be left without a process
 	owner    core.Owner
 	log      *slog.Logger
 	batch    batcher
@@ -101,6 +104,13 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	if err := c.opts.check(); err != nil {
 		return nil, fmt.Errorf("holdfast: %w", err)
 	}
+	if c.trace = c.opts.Trace; c.trace == nil {
+		c.trace = new(Trace)
+	}
+	c.traced = c.trace.ofLocks()
+	if f := c.trace.StoreCall; f != nil {
+		c.store = &tracedStore{store, f}
+	}
 	c.owner = core.Owner(fillOwner(c.opts.Owner))
 	c.log = c.opts.Logger
 	if c.log == nil {
@@ -109,7 +119,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.requests.New = func() any { return &request{ch: make(chan struct{}, 1)} }
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.open, c.shut = context.WithCancel(c.ctx)
-	c.batch.store, c.batch.ctx, c.batch.now, c.batch.spawn = store, c.ctx, c.now, c.spawn
+	c.batch.store, c.batch.ctx, c.batch.now, c.batch.spawn = c.store, c.ctx, c.now, c.spawn
 	c.proof.dir = c.opts.RuntimeDir
 	c.detector.c, c.sweepDetector.c = c, c
 	c.scratch = core.Env{Stale: c.traits.StaleReads, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}

@@ -440,11 +440,11 @@ func TestShortenedBeforeBeat(t *testing.T) {
 			}
 			return errors.New("no answer")
 		}}
-		c := newClient(t, store, &holdfast.Options{Trace: &holdfast.Trace{Shortened: func(end time.Time, ttl time.Duration) {
-			if left := time.Until(end); ttl != 2*time.Second || left > ttl-holdfast.Margin(ttl) {
-				t.Errorf("Shortened says that TTL %v leaves %v", ttl, left)
+		c := newClient(t, store, &holdfast.Options{Trace: &holdfast.Trace{Shortened: func(_ context.Context, e holdfast.Event) {
+			if left := time.Until(e.Until); e.TTL != 2*time.Second || left > e.TTL-holdfast.Margin(e.TTL) {
+				t.Errorf("Shortened says that TTL %v leaves %v", e.TTL, left)
 			}
-			until = end
+			until = e.Until
 		}}})
 		defer c.Close()
 		l, err := c.Acquire(t.Context(), "a")
@@ -499,8 +499,8 @@ func TestWindowOfRecord(t *testing.T) {
 			ttl = of
 			return nil
 		}}
-		c := newClient(t, store, &holdfast.Options{Trace: &holdfast.Trace{Shortened: func(until time.Time, _ time.Duration) {
-			trusted = time.Until(until)
+		c := newClient(t, store, &holdfast.Options{Trace: &holdfast.Trace{Shortened: func(_ context.Context, e holdfast.Event) {
+			trusted = time.Until(e.Until)
 		}}})
 		defer c.Close()
 		if _, err := c.AcquireFor(t.Context(), "a", 3870758901); err != nil {

@@ -29,10 +29,11 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 	}
 	settings := c.opts
 	settings.RuntimeDir = os.DevNull // its process may end
-	sub, err := New(c.store, &settings)
+	sub, err := New(c.bare(), &settings)
 	if err != nil {
 		return Claim{}, err
 	}
+	sub.detaches = true
 	l, err := sub.Acquire(ctx, name, opts...)
 	if err != nil {
 		sub.Close()
@@ -126,10 +127,14 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		}
 		return rec.Encode(core.Version(r.Version)), nil
 	})
-	if err == nil && ended {
+	switch {
+	case err != nil:
+		return err
+	case ended:
 		return gone
 	}
-	return err
+	tell(ctx, c.trace.Released, Event{Name: name, Token: token, Slots: mine.Slots, Detached: true, Held: time.Since(time.UnixMicro(mine.Since))})
+	return nil
 }
 
 // endDetached writes the tombstone of the session of a detached hold, and reports whether the

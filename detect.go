@@ -161,19 +161,7 @@ func (c *Client) ttlGuess() time.Duration {
 // claimTTL looks again at the records where a session was seen to have a
 // claim, and returns the longest TTL of those that still stand; 0: none does.
 func (c *Client) claimTTL(ctx context.Context, session string, names []string) (ttl time.Duration) {
-	its := func(cl core.Claim) bool { return cl.Session == session }
-	has := func(r core.LockRecord) bool {
-		return slices.ContainsFunc(r.Holders, its) || slices.ContainsFunc(r.Waiters, its)
-	}
-	names = slices.Clone(names)
-	c.mu.Lock()
-	for _, p := range c.queues {
-		if rec, _ := p.n.Record(); has(*rec) && !slices.Contains(names, p.name) {
-			names = append(names, p.name)
-		}
-	}
-	c.mu.Unlock()
-	if len(names) == 0 {
+	if names = c.withQueues(session, names); len(names) == 0 {
 		return 0 // it has left since
 	}
 	keys := make([]driver.Key, len(names))
@@ -196,7 +184,7 @@ func (c *Client) claimTTL(ctx context.Context, session string, names []string) (
 			continue
 		}
 		for _, cl := range slices.Concat(rec.Holders, rec.Waiters) {
-			if its(cl) {
+			if cl.Session == session {
 				ttl = max(ttl, time.Duration(cl.TTL)*time.Millisecond, MinTTL)
 			}
 		}
@@ -223,7 +211,9 @@ func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Durati
 		c.store.CompareAndSwap(ctx, []driver.Write{w})
 	case core.Suspect:
 		w.Value, w.Notify = j.Next.Encode(), id
-		c.store.CompareAndSwap(ctx, []driver.Write{w})
+		if outs, err := c.store.CompareAndSwap(ctx, []driver.Write{w}); err == nil && outs[0].Won {
+			c.tellOf(ctx, c.trace.Suspected, names, Event{Session: id})
+		}
 		c.log.Info("suspected", "session", id, "owner", j.Record.Owner)
 	case core.DeclareDead:
 		w.Value = j.Next.Encode()
@@ -243,11 +233,38 @@ func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Durati
 		}
 		if outs[0].Won {
 			c.log.Info("declared dead", "session", id, "owner", j.Record.Owner, "why", j.Why)
+			c.tellOf(ctx, c.trace.DeclaredDead, names, Event{Session: id, Reason: j.Why})
 		}
 		c.knowDead(id, tomb, outs[0].Record.Age)
 		return true
 	}
 	return false
+}
+
+// tellOf tells of another's session, with the first name where it was seen to have a claim.
+func (c *Client) tellOf(ctx context.Context, f func(context.Context, Event), names []string, e Event) {
+	if f == nil {
+		return
+	}
+	if names = c.withQueues(e.Session, names); len(names) > 0 {
+		e.Name = slices.Min(names)
+	}
+	f(ctx, e)
+}
+
+// withQueues adds the names of local queues in whose records a session has a claim.
+func (c *Client) withQueues(session string, names []string) []string {
+	its := func(cl core.Claim) bool { return cl.Session == session }
+	names = slices.Clone(names)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.queues {
+		rec, _ := p.n.Record()
+		if has := slices.ContainsFunc(rec.Holders, its) || slices.ContainsFunc(rec.Waiters, its); has && !slices.Contains(names, p.name) {
+			names = append(names, p.name)
+		}
+	}
+	return names
 }
 
 // knowDead remembers a death.

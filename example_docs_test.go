@@ -121,9 +121,9 @@ func ExampleOptions() {
 			Logger: logger, // late heartbeats, losses, suspicions; nil: silence
 			Owner:  holdfast.Owner{Labels: map[string]string{"pod": "worker-7", "version": "1.4.2"}},
 			Trace: &holdfast.Trace{ // called inline: do not block, do not call the client
-				Acquired: func(name string, token int64, took time.Duration) { waited += took },
-				Ended: func(name string, token int64, held time.Duration, err error) {
-					fmt.Println(name, "ended, lost:", errors.Is(err, holdfast.ErrLost))
+				Acquired: func(_ context.Context, e holdfast.Event) { waited += e.Waited },
+				Released: func(_ context.Context, e holdfast.Event) {
+					fmt.Println(e.Name, "given back:", e.Held < time.Hour)
 				},
 			},
 		})
@@ -148,7 +148,7 @@ func ExampleOptions() {
 	lock.Release(ctx)
 	// Output:
 	// worker-7
-	// nightly ended, lost: false
+	// nightly given back: true
 }
 
 // A program's own test of what it does when its lock is lost, on a clock that

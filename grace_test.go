@@ -335,7 +335,7 @@ func TestDetachedDuringABeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowSettings{Store: memory.New()}
 		holder := newClient(t, s.Store, nil)
-		c := newClient(t, s, &holdfast.Options{Trace: &holdfast.Trace{Beat: func(time.Duration, time.Time, error) {
+		c := newClient(t, s, &holdfast.Options{Trace: &holdfast.Trace{Heartbeat: func(context.Context, holdfast.Event) {
 			time.Sleep(time.Millisecond) // whoever waits for the heartbeat goes on first
 		}}})
 		defer holder.Close()

@@ -91,7 +91,7 @@ func (c *Client) perform(p *localQueue, eff *core.Effects) {
 		f.Request.Tag.(*request).answer(nil, p.refusal(f))
 	}
 	for _, q := range eff.Queued {
-		q.Tag.(*request).announce()
+		q.Tag.(*request).traceQueued()
 	}
 	for _, lost := range eff.Lost {
 		if l := p.unhold(lost.Token); l != nil {

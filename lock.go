@@ -30,6 +30,7 @@ type Lock struct {
 	// Guarded by c.mu.
 	err    error // why it is no longer held; nil while it is
 	broken bool  // that is why
+	told   bool  // Trace.Acquired was
 	going  bool  // left has begun
 	left   claimRelease
 	cancel context.CancelCauseFunc // of ctx
@@ -46,7 +47,7 @@ func (l *Lock) Name() string { return l.p.name }
 func (l *Lock) Token() int64 { return l.token }
 
 // Store is the store that the lock is in, for the fences of stores.
-func (l *Lock) Store() driver.Store { return l.sess.c.store }
+func (l *Lock) Store() driver.Store { return l.c.bare() }
 
 // Slots is the most holders the lock tolerates at once: 1 exclusive, N slots,
 // 0 any number (shared).
@@ -235,8 +236,8 @@ func (l *Lock) end(cause error) {
 	if l.cancel != nil || l.set != nil {
 		l.endContexts(cause)
 	}
-	if t := l.c.opts.Trace; t != nil && t.Ended != nil {
-		l.traceEnd(t, cause)
+	if l.told {
+		l.traceEnd(cause)
 	}
 }
 
@@ -250,14 +251,6 @@ func (l *Lock) endContexts(cause error) {
 	if set := l.set; set != nil && (!errors.Is(cause, ErrReleased) || !slices.ContainsFunc(set.locks, held)) {
 		l.c.later = append(l.c.later, func() { set.cancel(cause) })
 	}
-}
-
-func (l *Lock) traceEnd(t *Trace, cause error) {
-	name, token, held := l.Name(), l.token, l.c.now().Sub(l.since)
-	if errors.Is(cause, ErrReleased) {
-		cause = nil
-	}
-	l.c.later = append(l.c.later, func() { t.Ended(name, token, held, cause) })
 }
 
 // lose ends a lock that is not given back; c.mu is held. It takes the rest of its

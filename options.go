@@ -46,26 +46,6 @@ type Options struct {
 	Trace *Trace
 }
 
-// A Trace is told of events as they happen. Each function may be nil; they are
-// called inline and must not block or call the client.
-type Trace struct {
-	// Waiting: has joined a queue. One Acquired or GaveUp follows; Acquired
-	// also comes without it.
-	Waiting  func(name string)
-	Acquired func(name string, token int64, waited time.Duration)
-	GaveUp   func(name string, waited time.Duration, err error)
-	// Ended: no longer held. err is nil for released, or as Lock.Err.
-	Ended func(name string, token int64, held time.Duration, err error)
-	// Beat: a heartbeat was answered, or not (err). until is the end of the
-	// trust window now.
-	Beat func(took time.Duration, until time.Time, err error)
-	// Shortened: a smaller TTL ends the trust window earlier, at until. The
-	// heartbeat that carries this TTL is sent after Shortened has returned, so
-	// whoever enforces the window for the program (the guard of `holdfast run`)
-	// knows its end before anyone else can rely on it.
-	Shortened func(until time.Time, ttl time.Duration)
-}
-
 func (o *Options) check() error {
 	switch {
 	case o.TTL < 0 || o.TTL > 0 && o.TTL < MinTTL:

@@ -231,14 +231,14 @@ func (c *Client) followTTL(ctx context.Context, ttl, within time.Duration) time.
 }
 
 func (s *session) traceShortened(shortened bool, ttl time.Duration) {
-	if t := s.c.opts.Trace; shortened && t != nil && t.Shortened != nil {
-		t.Shortened(time.Now().Add(s.left()), ttl)
+	if f := s.c.trace.Shortened; shortened && f != nil {
+		f(s.c.ctx, Event{TTL: ttl, Until: time.Now().Add(s.left())})
 	}
 }
 
 func (s *session) trace(sent core.Instant, err error) {
-	if t := s.c.opts.Trace; t != nil && t.Beat != nil {
-		t.Beat(s.c.now().Sub(sent), time.Now().Add(s.left()), err)
+	if f := s.c.trace.Heartbeat; f != nil {
+		f(s.c.ctx, Event{Took: s.c.now().Sub(sent), Until: time.Now().Add(s.left()), Err: err})
 	}
 }
 

@@ -127,6 +127,11 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 			if step.Most != 0 && errors.As(why, &held) {
 				c.explain(held, step.Most)
 			}
+			if c.traced {
+				r := c.newRequest(ctx, step.Name, opts)
+				r.start = start
+				r.traceAnswer(nil, why)
+			}
 			return ofSet(names, step.Name, why)
 		case core.SetWait:
 			r := c.newRequest(ctx, step.Name, opts)
@@ -157,6 +162,9 @@ func (c *Client) tryAll(ctx context.Context, set *core.Set, names []string, star
 	for _, r := range tries {
 		l, err := c.await(ctx, r)
 		if l != nil {
+			if c.traced {
+				r.traceAnswer(l, nil)
+			}
 			got[r.name] = l
 			set.Got(r.name)
 			continue

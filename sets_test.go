@@ -1,6 +1,7 @@
 package holdfast_test
 
 import (
+	"context"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -59,7 +60,7 @@ func TestSetGivesBackBeforeItReturns(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := newClient(t, slow, &holdfast.Options{Trace: &holdfast.Trace{
-			Ended: func(string, int64, time.Duration, error) {
+			Released: func(context.Context, holdfast.Event) {
 				ended.Add(1)
 				running.Add(1)
 				time.Sleep(time.Second)

@@ -131,7 +131,7 @@ func TestUnknownFirstBeat(t *testing.T) {
 		s.armed.Store(true)
 		beats := make(chan error, 100)
 		c := newClient(t, s, &holdfast.Options{Trace: &holdfast.Trace{
-			Beat: func(_ time.Duration, _ time.Time, err error) { beats <- err },
+			Heartbeat: func(_ context.Context, e holdfast.Event) { beats <- e.Err },
 		}})
 		defer c.Close()
 		if _, err := c.Acquire(t.Context(), "a"); err != nil {

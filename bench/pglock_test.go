@@ -299,7 +299,7 @@ func TestPglockSleeps(t *testing.T) {
 
 	waiting := make(chan string, 1)
 	first := shortHoldfast(t, dsn, nil)
-	second := shortHoldfast(t, dsn, &holdfast.Options{Trace: &holdfast.Trace{Waiting: func(name string) { waiting <- name }}})
+	second := shortHoldfast(t, dsn, &holdfast.Options{Trace: &holdfast.Trace{Queued: func(_ context.Context, e holdfast.Event) { waiting <- e.Name }}})
 	lock, err := first.Acquire(ctx, "nightly")
 	if err != nil {
 		t.Fatal(err)

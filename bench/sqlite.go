@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
@@ -86,10 +85,10 @@ func newClient(at *site, store driver.Store, o options, closers ...func() error)
 		opts.RuntimeDir = dir
 	}
 	if o.waiting != nil {
-		opts.Trace.Waiting = func(string) { o.waiting() }
+		opts.Trace.Queued = func(context.Context, holdfast.Event) { o.waiting() }
 	}
 	if o.beat != nil {
-		opts.Trace.Beat = func(time.Duration, time.Time, error) { o.beat() }
+		opts.Trace.Heartbeat = func(context.Context, holdfast.Event) { o.beat() }
 	}
 	c, err := holdfast.New(store, opts)
 	return &client{Client: c, closers: closers}, err

@@ -55,7 +55,7 @@ func Fence(ctx context.Context, session *gocql.Session, lock *holdfast.Lock, upd
 		return fmt.Errorf("fence %q: the lock is shared, or one of several slots; its token is not above all others", lock.Name())
 	}
 	if err := lock.Err(); err != nil {
-		return fmt.Errorf("fence %q: %w", lock.Name(), err)
+		return lock.FenceFailed(ctx, fmt.Errorf("fence %q: %w", lock.Name(), err))
 	}
 	c := new(calls)
 	if s, ok := lock.Store().(*Store); ok && s.session == session {
@@ -65,7 +65,7 @@ func Fence(ctx context.Context, session *gocql.Session, lock *holdfast.Lock, upd
 	} else {
 		c.init(session, "", false)
 	}
-	return fence(ctx, c, lock.Name(), lock.Token(), update, args)
+	return lock.FenceFailed(ctx, fence(ctx, c, lock.Name(), lock.Token(), update, args))
 }
 
 // The two ends of an update that is fenced.

@@ -90,6 +90,10 @@ type Options struct {
 	// CleanExpired has columns removed that are of nobody any more, at most once
 	// in 30 s for a row. For that the whole row is read.
 	CleanExpired bool
+	// Trace is told of each lock: Queued (by Acquire), Acquired, Refused, GaveUp,
+	// Heartbeat (a renewal), Lost and Released. Its key and column are the Name. nil:
+	// nobody is.
+	Trace *holdfast.Trace
 
 	clocks *clocks // for tests
 }
@@ -127,6 +131,9 @@ func New(columns Columns, opts *Options) (*Locker, error) {
 		l.opts = *opts
 	}
 	o := &l.opts
+	if o.Trace == nil {
+		o.Trace = new(holdfast.Trace)
+	}
 	if o.Name == "" {
 		host, _ := os.Hostname()
 		o.Name = host + ":" + strconv.Itoa(os.Getpid())

@@ -26,8 +26,10 @@ func (l *Locker) Acquire(ctx context.Context, key, column []byte) (*Lock, error)
 	if err != nil {
 		err = fmt.Errorf("acquire key %q, column %q: %w", key, column, err)
 		t.end(err)
+		t.tellRefused(err)
 		return nil, err
 	}
+	t.tellHeld()
 	return &Lock{t}, nil
 }
 
@@ -63,6 +65,10 @@ func (t *Tx) acquire(ctx context.Context, key, column []byte) error {
 			c.began = 0
 			err = sleep(ctx, jitter(t.l.opts.Wait/4))
 		case errors.As(err, &held):
+			if !t.stood {
+				t.stood = true
+				t.tell(t.l.opts.Trace.Queued, holdfast.Event{})
+			}
 			err = t.standBy(ctx, c, s)
 		}
 	}

@@ -31,6 +31,10 @@ type Tx struct {
 
 	mu    sync.Mutex
 	held  bool            // Check has succeeded
+	told  bool            // that was
+	since time.Duration   // by steady, when that was
+	asked time.Duration   // by steady, when it began
+	stood bool            // Acquire has waited
 	err   error           // why it is over
 	last  error           // of a renewal
 	until []time.Duration // of each claim that is held
@@ -48,7 +52,7 @@ type Tx struct {
 func (l *Locker) Begin(read Read) *Tx { return l.begin(context.Background(), read) }
 
 func (l *Locker) begin(ctx context.Context, read Read) *Tx {
-	t := &Tx{l: l, read: read, gone: make(chan bool)}
+	t := &Tx{l: l, read: read, asked: l.steady(), gone: make(chan bool)}
 	t.ctx, t.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,8 +94,65 @@ func (t *Tx) Write(ctx context.Context, key, column, expected []byte) error {
 	err = fmt.Errorf("claim key %q, column %q: %w", key, column, err)
 	if !errors.Is(err, errChecked) {
 		t.end(err)
+		t.tellRefused(err)
 	}
 	return err
+}
+
+// tell calls a function of the trace, if there is one, for each claim. No mutex is held that
+// another call of the transaction could want.
+func (t *Tx) tell(f func(context.Context, holdfast.Event), e holdfast.Event) {
+	if f == nil {
+		return
+	}
+	for _, c := range t.claims {
+		e.Name = c.String()
+		f(t.ctx, e)
+	}
+}
+
+// tellRefused tells that the locks were not obtained.
+func (t *Tx) tellRefused(err error) {
+	f := t.l.opts.Trace.Refused
+	if t.stood {
+		f = t.l.opts.Trace.GaveUp
+	}
+	t.tell(f, holdfast.Event{Waited: t.l.steady() - t.asked, Err: err})
+}
+
+// tellHeld tells once that the locks are held, before anything else is told of them.
+func (t *Tx) tellHeld() {
+	t.mu.Lock()
+	first := t.held && t.since == 0
+	if first {
+		t.since = t.l.steady()
+	}
+	t.mu.Unlock()
+	if !first {
+		return
+	}
+	t.tell(t.l.opts.Trace.Acquired, holdfast.Event{Waited: t.since - t.asked})
+	t.mu.Lock()
+	t.told = true
+	err := t.err
+	t.mu.Unlock()
+	if err != nil {
+		t.tellEnd(err)
+	}
+}
+
+// tellEnd tells that the locks are not held any more.
+func (t *Tx) tellEnd(err error) {
+	e := holdfast.Event{Held: t.l.steady() - t.since}
+	f := t.l.opts.Trace.Released
+	var lost *holdfast.LostError
+	switch {
+	case errors.As(err, &lost):
+		f, e.Err, e.Reason = t.l.opts.Trace.Lost, err, lost.Reason
+	case !errors.Is(err, holdfast.ErrReleased):
+		e.Err = err
+	}
+	t.tell(f, e)
 }
 
 var errChecked = errors.New("no lock can be added after Check")
@@ -136,9 +197,11 @@ func (t *Tx) Check(ctx context.Context) error {
 		err := t.check(ctx)
 		if err != nil {
 			t.end(err)
+			t.tellRefused(err)
 		}
 		return err
 	})
+	t.tellHeld()
 	if err != nil {
 		return fmt.Errorf("check %w", err)
 	}
@@ -231,6 +294,7 @@ func (t *Tx) keeper(i int) {
 		if sleep(t.ctx, c.began+l.trust()/3-l.steady()) != nil {
 			return
 		}
+		sent := l.steady()
 		err := l.agree(t.ctx)
 		if err == nil {
 			err = c.renew(t.ctx)
@@ -243,7 +307,11 @@ func (t *Tx) keeper(i int) {
 		if err == nil {
 			t.until[i] = c.until
 		}
+		until := time.Now().Add(t.remains())
 		t.mu.Unlock()
+		if f := l.opts.Trace.Heartbeat; f != nil {
+			f(t.ctx, holdfast.Event{Name: c.String(), Took: l.steady() - sent, Until: until, Err: err})
+		}
 		if final(err) {
 			t.lose("it could not be renewed", err)
 			return
@@ -265,15 +333,19 @@ func final(err error) bool {
 // fail ends the transaction, if it is not over.
 func (t *Tx) fail(err error) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.err != nil {
-		return
+	first := t.err == nil
+	if first {
+		t.err = err
+		if t.timer != nil {
+			t.timer.Stop()
+		}
+		t.cancel(err)
 	}
-	t.err = err
-	if t.timer != nil {
-		t.timer.Stop()
+	told := t.told
+	t.mu.Unlock()
+	if first && told {
+		t.tellEnd(err)
 	}
-	t.cancel(err)
 }
 
 func (t *Tx) lose(why string, err error) { t.fail(&holdfast.LostError{Reason: why, Err: err}) }

@@ -105,10 +105,10 @@ var closeCases = []clientCase{
 			<-started
 			other := h.client(longTTL)
 			held := h.acquire(other, "e")
-			waits, waitsHere := h.queue(1, c, "e"), h.ask(c, "a")
+			waiter, waitsHere := h.queue(1, c, "e"), h.ask(c, "a")
 			down := make(chan error, 1)
 			go func() { down <- c.Shutdown(h.ctx) }()
-			for _, ch := range []<-chan answer{waits, waitsHere} {
+			for _, ch := range []<-chan answer{waiter, waitsHere} {
 				h.is("a waiter", h.answered(ch, h.soon).err, holdfast.ErrClosed)
 			}
 			h.is("the leader", <-led, holdfast.ErrClosed)
@@ -120,16 +120,21 @@ var closeCases = []clientCase{
 			if err := l.Err(); err != nil {
 				h.Errorf("what is held: %v", err)
 			}
-			select {
-			case err := <-down:
-				h.Fatalf("Shutdown did not wait: %v", err)
-			default:
+			waits := func(forWhat string) {
+				time.Sleep(100 * time.Millisecond)
+				select {
+				case err := <-down:
+					h.Fatalf("Shutdown did not wait for %s: %v", forWhat, err)
+				default:
+				}
 			}
-			h.release(l)
+			waits("a function and a lock")
 			close(finish)
 			if err := <-returned; err != nil {
 				h.Errorf("Do: %v", err)
 			}
+			waits("a lock")
+			h.release(l)
 			if err := <-down; err != nil {
 				h.Errorf("Shutdown: %v", err)
 			}

@@ -140,8 +140,8 @@ var lossCases = []clientCase{
 			ttl := 2 * shortTTL // trusted for three quarters of it, marked after a half
 			beats := make(chan time.Time, 100)
 			holder, p := h.process(&holdfast.Options{TTL: ttl, Trace: &holdfast.Trace{
-				Beat: func(_ time.Duration, _ time.Time, err error) {
-					if err == nil {
+				Heartbeat: func(_ context.Context, e holdfast.Event) {
+					if e.Err == nil {
 						beats <- time.Now()
 					}
 				},

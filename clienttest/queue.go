@@ -254,7 +254,7 @@ var queueCases = []clientCase{
 		rule: "what is handed on inside a process has a token of its own, and the fence lets no older one behind it (P3, P4)",
 		run: func(h *clients) {
 			var waiting atomic.Int32
-			c := h.clientOf(h.handle(), &holdfast.Options{TTL: longTTL, Trace: &holdfast.Trace{Waiting: func(string) { waiting.Add(1) }}})
+			c := h.clientOf(h.handle(), &holdfast.Options{TTL: longTTL, Trace: &holdfast.Trace{Queued: func(context.Context, holdfast.Event) { waiting.Add(1) }}})
 			var asked [4]<-chan answer
 			l := h.acquire(c, "a")
 			for i := range asked {

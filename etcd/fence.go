@@ -58,11 +58,11 @@ func Compare(ctx context.Context, locks ...*holdfast.Lock) (cmps []clientv3.Cmp,
 	}
 	for _, l := range locks {
 		if err := l.Err(); err != nil {
-			return nil, nil, fmt.Errorf("fence %q: %w", l.Name(), err)
+			return nil, nil, l.FenceFailed(ctx, fmt.Errorf("fence %q: %w", l.Name(), err))
 		}
 		c, k, err := l.Store().(*Store).compare(ctx, l.Name(), l.Token())
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, l.FenceFailed(ctx, err)
 		}
 		cmps, keep = append(cmps, c...), append(keep, k...)
 	}

@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"context"
 	"errors"
 	"net/url"
 	"os/exec"
@@ -44,8 +45,8 @@ func TestDump(t *testing.T) {
 			}
 			var beats atomic.Int64
 			c, err := holdfast.New(open(t, target, way{}), &holdfast.Options{TTL: 3 * time.Second, Trace: &holdfast.Trace{
-				Beat: func(_ time.Duration, _ time.Time, err error) {
-					if err == nil {
+				Heartbeat: func(_ context.Context, e holdfast.Event) {
+					if e.Err == nil {
 						beats.Add(1)
 					}
 				},

@@ -55,7 +55,7 @@ func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
 			t = s.tables
 		}
 		if err := fence(ctx, tx, t, l.Name(), l.Token()); err != nil {
-			return err
+			return l.FenceFailed(ctx, err)
 		}
 	}
 	return nil

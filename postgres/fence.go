@@ -42,7 +42,7 @@ import (
 // nothing. From psql and others that speak the simple protocol it then fails; by the
 // extended protocol, as of JDBC, nobody can tell.
 func Fence(ctx context.Context, tx pgx.Tx, locks ...*holdfast.Lock) error {
-	return fence(locks, func(query string, name []byte, token int64) error {
+	return fence(ctx, locks, func(query string, name []byte, token int64) error {
 		if tx.Conn().PgConn().TxStatus() == 'I' {
 			return errNoTx
 		}
@@ -54,7 +54,7 @@ func Fence(ctx context.Context, tx pgx.Tx, locks ...*holdfast.Lock) error {
 // FenceSQL is Fence for a transaction of database/sql, with any driver for
 // PostgreSQL.
 func FenceSQL(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
-	return fence(locks, func(query string, name []byte, token int64) error {
+	return fence(ctx, locks, func(query string, name []byte, token int64) error {
 		_, err := tx.ExecContext(ctx, query, name, token)
 		return err
 	})
@@ -65,14 +65,14 @@ var errNoTx = errors.New("there is no transaction that could be fenced")
 var errNoLock = errors.New("no such lock in this database; was it taken through another store?")
 
 // fence calls the function, by exec, in the database that holds the locks.
-func fence(locks []*holdfast.Lock, exec func(query string, name []byte, token int64) error) error {
+func fence(ctx context.Context, locks []*holdfast.Lock, exec func(query string, name []byte, token int64) error) error {
 	for _, l := range locks {
 		tables := sqlstore.Tables{Prefix: sqlstore.DefaultPrefix}
 		if s, ok := l.Store().(*Store); ok {
 			tables = s.tables
 		}
 		if err := fenceName(tables, l.Name(), l.Token(), exec); err != nil {
-			return err
+			return l.FenceFailed(ctx, err)
 		}
 	}
 	return nil

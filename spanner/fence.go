@@ -33,10 +33,10 @@ func Fence(ctx context.Context, txn *spanner.ReadWriteTransaction, locks ...*hol
 			return fmt.Errorf("fence %q: the lock is not from a Spanner store", l.Name())
 		}
 		if err := l.Err(); err != nil {
-			return fmt.Errorf("fence %q: %w", l.Name(), err)
+			return l.FenceFailed(ctx, fmt.Errorf("fence %q: %w", l.Name(), err))
 		}
 		if err := s.fence(ctx, txn, l.Name(), l.Token()); err != nil {
-			return err
+			return l.FenceFailed(ctx, err)
 		}
 	}
 	return nil

@@ -34,7 +34,7 @@ func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
 	}
 	for _, l := range locks {
 		if err := fence(ctx, tx, l.Name(), l.Token()); err != nil {
-			return err
+			return l.FenceFailed(ctx, err)
 		}
 	}
 	return nil

@@ -18,6 +18,19 @@ import (
 type CacheOptions struct {
 	TTL      time.Duration // how long a blob is served, counted from when it was made; 0: an hour
 	MaxBytes int64         // of all blobs together, what is being made not counted; 0: 1 GiB
+	// Trace is told of each Get when it returns, by the caller's goroutine. nil: nobody is.
+	Trace func(context.Context, CacheEvent)
+}
+
+// A CacheEvent is a Get. Fields may come to it.
+type CacheEvent struct {
+	Kind   string
+	Hit    bool          // it was there, or came while Get waited for it
+	Kept   bool          // it was filled, and is there now
+	Waited time.Duration // what Get took, the fill not counted
+	Took   time.Duration // the fill; 0: there was none
+	Bytes  int64         // of what was filled
+	Err    error
 }
 
 // A Cache is a directory of blobs, each under the key of the state it was made
@@ -27,6 +40,7 @@ type Cache struct {
 	dir  string
 	ttl  time.Duration
 	max  int64
+	opts CacheOptions
 	beat time.Duration // how often who fills a blob says so to those who wait
 
 	mu     sync.Mutex
@@ -51,7 +65,7 @@ func OpenCache(dir string, opts *CacheOptions) (*Cache, error) {
 	if o.TTL < 0 || o.MaxBytes < 0 {
 		return nil, fmt.Errorf("cache %q: a TTL of %v and %d bytes: neither can be negative", dir, o.TTL, o.MaxBytes)
 	}
-	c := &Cache{ttl: o.TTL, max: o.MaxBytes, beat: 2 * time.Second, flight: make(map[string]*flight), whole: make(map[string]fileInfo)}
+	c := &Cache{opts: o, ttl: o.TTL, max: o.MaxBytes, beat: 2 * time.Second, flight: make(map[string]*flight), whole: make(map[string]fileInfo)}
 	if c.ttl == 0 {
 		c.ttl = time.Hour
 	}
@@ -96,6 +110,17 @@ func (c *Cache) Close() error {
 // The caller closes what it gets. It is an io.WriterTo that leaves the copying to
 // the kernel where that can be done.
 func (c *Cache) Get(ctx context.Context, s *State, kind string, fill func(context.Context, io.Writer) error) (io.ReadCloser, error) {
+	if c.opts.Trace == nil {
+		return c.get(ctx, s, kind, fill, new(CacheEvent))
+	}
+	began, e := time.Now(), CacheEvent{Kind: kind}
+	b, err := c.get(ctx, s, kind, fill, &e)
+	e.Hit, e.Waited, e.Err = err == nil && e.Took == 0, time.Since(began)-e.Took, err
+	c.opts.Trace(ctx, e)
+	return b, err
+}
+
+func (c *Cache) get(ctx context.Context, s *State, kind string, fill func(context.Context, io.Writer) error, e *CacheEvent) (io.ReadCloser, error) {
 	if c.directory() == nil {
 		return nil, fmt.Errorf("cache %q: %w", c.dir, os.ErrClosed)
 	}
@@ -107,18 +132,18 @@ func (c *Cache) Get(ctx context.Context, s *State, kind string, fill func(contex
 			return nil, err
 		}
 		if key.Writing || key.ID == "" {
-			return c.fill(ctx, s, "", kind, key, fill)
+			return c.fill(ctx, s, "", kind, key, fill, e)
 		}
 		name := blobName(s.id(), kind, key)
 		if b := c.open(name); b != nil {
 			return b, nil
 		}
 		if waited == 2 {
-			return c.fill(ctx, s, name, kind, key, fill)
+			return c.fill(ctx, s, name, kind, key, fill, e)
 		}
 		f, first := c.join(name)
 		if first {
-			b, err := c.lead(ctx, s, f, name, kind, key, fill)
+			b, err := c.lead(ctx, s, f, name, kind, key, fill, e)
 			if b != nil || err != nil {
 				return b, err
 			}
@@ -163,7 +188,7 @@ func (c *Cache) join(name string) (f *flight, first bool) {
 
 // lead fills a blob, or waits for another process that does: then there may be
 // neither a blob nor an error.
-func (c *Cache) lead(ctx context.Context, s *State, f *flight, name, kind string, key Key, fill func(context.Context, io.Writer) error) (io.ReadCloser, error) {
+func (c *Cache) lead(ctx context.Context, s *State, f *flight, name, kind string, key Key, fill func(context.Context, io.Writer) error, e *CacheEvent) (io.ReadCloser, error) {
 	f.vain = true
 	defer func() { // also when fill panics
 		c.mu.Lock()
@@ -185,7 +210,7 @@ func (c *Cache) lead(ctx context.Context, s *State, f *flight, name, kind string
 			return nil, err
 		}
 	}
-	b, err := c.fill(ctx, s, name, kind, key, fill)
+	b, err := c.fill(ctx, s, name, kind, key, fill, e)
 	f.vain = ctx.Err() == nil
 	return b, err
 }

@@ -8,11 +8,14 @@ import (
 	"io"
 	"os"
 	"sync"
+	"time"
 )
 
 // fill runs fill into a file and returns that. If it has a name, and nobody has
 // written to the state meanwhile, it is kept.
-func (c *Cache) fill(ctx context.Context, s *State, name, kind string, before Key, fill func(context.Context, io.Writer) error) (io.ReadCloser, error) {
+func (c *Cache) fill(ctx context.Context, s *State, name, kind string, before Key, fill func(context.Context, io.Writer) error, e *CacheEvent) (io.ReadCloser, error) {
+	began := time.Now()
+	defer func() { e.Took = max(time.Since(began), 1) }()
 	w := &sink{ctx: ctx, cache: c, sum: seed(name)}
 	defer w.end() // also when fill panics
 	if err := w.begin(name); err != nil {
@@ -32,8 +35,10 @@ func (c *Cache) fill(ctx context.Context, s *State, name, kind string, before Ke
 		if err == nil && !after.Writing && after.Equal(before) && c.reserve(ctx, w.root, w.size) &&
 			w.root.Rename(w.temp, name) == nil {
 			w.temp = "" // it is a blob now
+			e.Kept = true
 		}
 	}
+	e.Bytes = w.size - int64(headerLen)
 	w.file = nil // the caller's
 	return b, nil
 }

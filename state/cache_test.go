@@ -123,6 +123,34 @@ func TestCache(t *testing.T) {
 	}
 }
 
+// The trace is told of each Get: what came from the cache, what was filled, what was kept.
+func TestCacheTrace(t *testing.T) {
+	var told []CacheEvent
+	c := newCache(t, &CacheOptions{Trace: func(_ context.Context, e CacheEvent) { told = append(told, e) }})
+	f := newFake("repo")
+	s := &State{f}
+	get(t, c, s, "refs", says("first"))
+	get(t, c, s, "refs", not(t))
+	f.set(Key{ID: "two", Writing: true})
+	get(t, c, s, "refs", says("half"))
+	if _, err := c.Get(t.Context(), s, "refs", func(context.Context, io.Writer) error { return os.ErrInvalid }); !errors.Is(err, os.ErrInvalid) {
+		t.Fatal(err)
+	}
+	if len(told) != 4 {
+		t.Fatalf("told %+v", told)
+	}
+	for i, want := range []CacheEvent{{Kind: "refs", Kept: true, Bytes: 5}, {Kind: "refs", Hit: true}, {Kind: "refs", Bytes: 4}, {Kind: "refs"}} {
+		got := told[i]
+		if filled := got.Took > 0; filled == want.Hit || got.Waited < 0 || (i == 3) != errors.Is(got.Err, os.ErrInvalid) {
+			t.Errorf("told %+v", got)
+		}
+		got.Took, got.Waited, got.Err = 0, 0, nil
+		if got != want {
+			t.Errorf("told %+v, want %+v", got, want)
+		}
+	}
+}
+
 // What differs in any part is another blob, also if parts only look alike when
 // they are put together.
 func TestCacheParts(t *testing.T) {

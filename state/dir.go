@@ -25,9 +25,9 @@ type DirOptions struct {
 	// Limit is the same for entries that tell no lease of their own, such as
 	// the empty ones of scripts. 0: an hour. At least 1s.
 	Limit time.Duration
-	// Beat is told of each renewal, or why it failed, and of the end of the
-	// writer's window as it is now. It must not block. nil: nobody is.
-	Beat func(until time.Time, err error)
+	// Trace is told of leases to write: Acquired, Heartbeat, Lost and Released, with the path as
+	// their Name. nil: nobody is.
+	Trace *holdfast.Trace
 }
 
 // Dir is the state in the files state/key and state/pending/* below an existing
@@ -48,6 +48,9 @@ func Dir(path string, opts *DirOptions) (*State, error) {
 	d := &dir{seen: make(map[string]*seen)}
 	if opts != nil {
 		d.DirOptions = *opts
+	}
+	if d.Trace == nil {
+		d.Trace = new(holdfast.Trace)
 	}
 	if d.Lease == 0 {
 		d.Lease = 30 * time.Second

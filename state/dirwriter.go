@@ -37,6 +37,22 @@ type dirWriter struct {
 	lost  error
 	late  error // why the last renewal failed
 	over  bool  // End has been called
+	began time.Duration
+}
+
+// tell calls a function of the trace, if there is one. No mutex is held.
+func (w *dirWriter) tell(f func(context.Context, holdfast.Event), e holdfast.Event) {
+	if f != nil {
+		e.Name = w.d.path
+		f(w.ctx, e)
+	}
+}
+
+// tellLost tells that the lease was lost.
+func (w *dirWriter) tellLost(lost *holdfast.LostError) {
+	if lost != nil {
+		w.tell(w.d.Trace.Lost, holdfast.Event{Held: clock.Steady() - w.began, Reason: lost.Reason, Err: lost})
+	}
 }
 
 func (d *dir) begin(ctx context.Context) (*Writer, error) {
@@ -48,6 +64,8 @@ func (d *dir) begin(ctx context.Context) (*Writer, error) {
 		return nil, fmt.Errorf("begin to write %q: %w; nothing may be written", d.path, err)
 	}
 	w.ctx, w.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	w.began = clock.Steady()
+	w.tell(w.d.Trace.Acquired, holdfast.Event{})
 	w.loops.Go(w.guard)
 	go w.renew() // may hang with its file server: nobody waits for it
 	return &Writer{w}, nil
@@ -201,9 +219,10 @@ func (w *dirWriter) beat() error {
 		return nil
 	default:
 	}
+	var lost *holdfast.LostError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		w.lose("its entry was removed", nil)
+		lost = w.lose("its entry was removed", nil)
 	case err == nil && w.lost == nil && clock.Steady() < w.until:
 		w.until, w.late = sent+w.d.Lease-holdfast.Margin(w.d.Lease), nil
 	default:
@@ -211,9 +230,8 @@ func (w *dirWriter) beat() error {
 	}
 	until := w.deadline()
 	w.mu.Unlock()
-	if w.d.Beat != nil {
-		w.d.Beat(until, err)
-	}
+	w.tellLost(lost)
+	w.tell(w.d.Trace.Heartbeat, holdfast.Event{Took: clock.Steady() - sent, Until: until, Err: err})
 	return err
 }
 
@@ -261,22 +279,28 @@ func (w *dirWriter) guard() {
 
 // left is how much of the window is left; with nothing left the lease is lost.
 func (w *dirWriter) left() time.Duration {
+	var lost *holdfast.LostError
+	defer func() { w.tellLost(lost) }()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	left := w.until - clock.Steady()
 	if left <= 0 && !w.over {
-		w.lose(fmt.Sprintf("not renewed for %v", (w.d.Lease-holdfast.Margin(w.d.Lease)-left).Round(100*time.Millisecond)), w.late)
+		lost = w.lose(fmt.Sprintf("not renewed for %v", (w.d.Lease-holdfast.Margin(w.d.Lease)-left).Round(100*time.Millisecond)), w.late)
 	}
 	return left
 }
 
-// lose ends belief in the lease, for ever; w.mu is held.
-func (w *dirWriter) lose(why string, err error) {
-	if w.lost == nil && !w.over {
-		w.lost = &holdfast.LostError{Name: w.d.path, Reason: why, Err: err}
-		w.until = min(w.until, clock.Steady())
-		w.cancel(w.lost)
+// lose ends belief in the lease, for ever; w.mu is held. It returns what is to be told; nil: it
+// had been lost before.
+func (w *dirWriter) lose(why string, err error) *holdfast.LostError {
+	if w.lost != nil || w.over {
+		return nil
 	}
+	lost := &holdfast.LostError{Name: w.d.path, Reason: why, Err: err}
+	w.lost = lost
+	w.until = min(w.until, clock.Steady())
+	w.cancel(lost)
+	return lost
 }
 
 // End changes the key before it leaves, whatever has happened to the lease: a
@@ -298,8 +322,14 @@ func (w *dirWriter) End(ctx context.Context) error {
 		w.loops.Wait()
 		// Could readers know of the write to its end?
 		err := w.inPending(func(pend folder) error { _, err := pend.stat(w.name); return err })
-		if errors.Is(err, fs.ErrNotExist) && w.lost == nil {
-			w.lost = &holdfast.LostError{Name: w.d.path, Reason: "its entry was removed"}
+		switch {
+		case w.lost != nil:
+		case errors.Is(err, fs.ErrNotExist):
+			lost := &holdfast.LostError{Name: w.d.path, Reason: "its entry was removed"}
+			w.lost = lost
+			w.tellLost(lost)
+		default:
+			w.tell(w.d.Trace.Released, holdfast.Event{Held: clock.Steady() - w.began})
 		}
 	}
 	err := w.leave()

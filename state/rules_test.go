@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -173,17 +174,17 @@ func TestK1Late(t *testing.T) {
 	}
 }
 
-// K1: a lease that is renewed outlives its length, and Beat is told.
+// K1: a lease that is renewed outlives its length, and the trace is told.
 func TestK1Renewed(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	beats := make(chan time.Time, 100)
-	s := openDir(t, path, &DirOptions{Lease: 3 * time.Second, Beat: func(until time.Time, err error) {
-		if err != nil {
-			t.Errorf("renewal: %v", err)
+	s := openDir(t, path, &DirOptions{Lease: 3 * time.Second, Trace: &holdfast.Trace{Heartbeat: func(_ context.Context, e holdfast.Event) {
+		if e.Err != nil {
+			t.Errorf("renewal: %v", e.Err)
 		}
-		beats <- until
-	}})
+		beats <- e.Until
+	}}})
 	w := begin(t, s)
 	hide(t, path)
 	last := w.Deadline()
@@ -233,7 +234,7 @@ func TestK1Window(t *testing.T) {
 	s := openDir(t, t.TempDir(), nil)
 	d := s.keeper.(*dir)
 	until := make(chan time.Time, 100)
-	d.Lease, d.Beat = lease, func(at time.Time, err error) { until <- at }
+	d.Lease, d.Trace = lease, &holdfast.Trace{Heartbeat: func(_ context.Context, e holdfast.Event) { until <- e.Until }}
 	d.step = func(what string) error {
 		if what == "renew" {
 			sent <- time.Now()
@@ -247,6 +248,38 @@ func TestK1Window(t *testing.T) {
 	}
 	if err := w.End(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// The trace of a lease to write is told of its begin and its end.
+func TestTraceOfFiles(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	told := make(chan string, 10)
+	note := func(what string) func(context.Context, holdfast.Event) {
+		return func(_ context.Context, e holdfast.Event) {
+			if e.Name != path {
+				t.Errorf("%s: the name is %q, want %q", what, e.Name, path)
+			}
+			told <- what + " " + e.Reason
+		}
+	}
+	s := openDir(t, path, &DirOptions{Trace: &holdfast.Trace{Acquired: note("acquired"), Released: note("released"), Lost: note("lost")}})
+	w := begin(t, s)
+	w.End(t.Context())
+	w.End(t.Context())
+	w = begin(t, s)
+	if err := os.Remove(entries(t, path)[0]); err != nil {
+		t.Fatal(err)
+	}
+	w.End(t.Context())
+	close(told)
+	var all []string
+	for what := range told {
+		all = append(all, what)
+	}
+	if want := []string{"acquired ", "released ", "acquired ", "lost its entry was removed"}; !slices.Equal(all, want) {
+		t.Errorf("told %q, want %q", all, want)
 	}
 }
 

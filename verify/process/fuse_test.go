@@ -91,7 +91,7 @@ func crash(args []string) error {
 	p.IntVar(&f.at, "at", 0, "")
 	p.BoolVar(&f.after, "after", false, "")
 	beats := make(chan bool, 100)
-	trace := &holdfast.Trace{Beat: func(time.Duration, time.Time, error) { beats <- true }}
+	trace := &holdfast.Trace{Heartbeat: func(context.Context, holdfast.Event) { beats <- true }}
 	if err := p.begin(args, func(s driver.Store) driver.Store { f.Store = s; return stores.Behind(f, s) }, trace); err != nil {
 		return err
 	}

@@ -154,7 +154,7 @@ func Work(args []string) error {
 		w := w.session(i)
 		store, opts := w.store.Store, &holdfast.Options{TTL: w.ttl}
 		if w.native {
-			opts.Trace = &holdfast.Trace{Beat: w.trusts}
+			opts.Trace = &holdfast.Trace{Heartbeat: w.trusts}
 		} else {
 			store = stores.Behind(told{store, w}, store)
 		}
@@ -303,10 +303,10 @@ func (w *work) ends(e Event, lock *holdfast.Lock) Event {
 }
 
 // trusts tells what the library says of a heartbeat.
-func (w *work) trusts(_ time.Duration, until time.Time, err error) {
-	if err == nil {
+func (w *work) trusts(_ context.Context, h holdfast.Event) {
+	if h.Err == nil {
 		e := Event{}.now(Trusts)
-		e.Until = e.At + int64(time.Until(until))
+		e.Until = e.At + int64(time.Until(h.Until))
 		w.tell(e)
 	}
 }

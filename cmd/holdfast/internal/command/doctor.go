@@ -272,7 +272,7 @@ func (d *checkup) handOver(ctx context.Context, store driver.Store, client *hold
 
 func handOver(ctx context.Context, store driver.Store, client *holdfast.Client, name string) (time.Duration, error) {
 	joined := make(chan struct{}, 1)
-	other, err := holdfast.New(store, &holdfast.Options{Trace: &holdfast.Trace{Waiting: func(string) {
+	other, err := holdfast.New(store, &holdfast.Options{Trace: &holdfast.Trace{Queued: func(context.Context, holdfast.Event) {
 		select {
 		case joined <- struct{}{}:
 		default:

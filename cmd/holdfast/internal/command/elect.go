@@ -95,7 +95,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 	client, err := holdfast.New(h.store, &holdfast.Options{
 		TTL:   l.ttl.Duration,
 		Owner: holdfast.Owner{Program: "holdfast elect"},
-		Trace: &holdfast.Trace{Beat: r.beat, Shortened: r.shortened, Ended: r.ended},
+		Trace: &holdfast.Trace{Heartbeat: r.beat, Shortened: r.shortened, Lost: r.lostOne},
 	})
 	if err != nil {
 		return usage("%s", strings.TrimPrefix(err.Error(), "holdfast: "))

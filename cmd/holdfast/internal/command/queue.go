@@ -33,9 +33,9 @@ func newQueue(names []string, quiet bool) *queue {
 }
 
 // joined is told of each name that is waited for.
-func (q *queue) joined(name string) {
+func (q *queue) joined(_ context.Context, e holdfast.Event) {
 	q.mu.Lock()
-	q.name = name
+	q.name = e.Name
 	q.mu.Unlock()
 }
 

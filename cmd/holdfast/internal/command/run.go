@@ -223,7 +223,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	client, err := holdfast.New(h.store, &holdfast.Options{
 		TTL:   l.ttl.Duration,
 		Owner: holdfast.Owner{Program: "holdfast run"},
-		Trace: &holdfast.Trace{Beat: r.beat, Shortened: r.shortened, Ended: r.ended, Waiting: q.joined},
+		Trace: &holdfast.Trace{Heartbeat: r.beat, Shortened: r.shortened, Lost: r.lostOne, Queued: q.joined},
 	})
 	if err != nil {
 		stop()

@@ -101,14 +101,14 @@ func (r *runner) endOnSignal(cancel context.CancelCauseFunc) (stop func()) {
 
 // beat is told of each heartbeat. The guard is told what the window is now, not
 // what it was when the heartbeat was answered, so that news may come late.
-func (r *runner) beat(took time.Duration, _ time.Time, err error) {
+func (r *runner) beat(_ context.Context, e holdfast.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err != nil {
-		r.silence = err
+	if e.Err != nil {
+		r.silence = e.Err
 		return
 	}
-	r.silence, r.ttl, r.beaten = nil, 0, time.Now().Add(-took)
+	r.silence, r.ttl, r.beaten = nil, 0, time.Now().Add(-e.Took)
 	if r.held != nil && r.until == 0 {
 		r.guard.Extend(r.window(), r.killAfter())
 	}
@@ -116,10 +116,10 @@ func (r *runner) beat(took time.Duration, _ time.Time, err error) {
 
 // shortened is told of a smaller TTL, and tells the guard, before the heartbeat
 // that carries it is sent: from then on others go by it.
-func (r *runner) shortened(_ time.Time, ttl time.Duration) {
+func (r *runner) shortened(_ context.Context, e holdfast.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ttl = ttl
+	r.ttl = e.TTL
 	switch {
 	case r.held == nil: // begin will see it
 	case r.until != 0:
@@ -133,11 +133,7 @@ func (r *runner) shortened(_ time.Time, ttl time.Duration) {
 // ended is told of each lock that ends. One that was broken is given back when the
 // window of that moment ends, although the session lives on, and the heartbeat that
 // comes next moves the window: so the guard is told before.
-func (r *runner) ended(_ string, _ int64, _ time.Duration, err error) {
-	if errors.Is(err, holdfast.ErrLost) {
-		r.stop()
-	}
-}
+func (r *runner) lostOne(context.Context, holdfast.Event) { r.stop() }
 
 // stop has the guard end a command that has lost its lock, within the window of
 // the moment when that was known first.

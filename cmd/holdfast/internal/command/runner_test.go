@@ -90,13 +90,7 @@ func nothing(*runner) {}
 
 const deaf = `trap "" TERM`
 
-var broken = &lossOf{"broken by a test"}
-
-// A lossOf is a loss as the library tells it.
-type lossOf struct{ why string }
-
-func (e *lossOf) Is(target error) bool { return target == holdfast.ErrLost }
-func (e *lossOf) Error() string        { return `"x" (token 17) lost: ` + e.why }
+var broken = &holdfast.LostError{Name: "x", Token: 17, Reason: "broken by a test"}
 
 // After a break the command has the window of that moment: heartbeats that come
 // later move the session's, and the lock is given back when that of the break ends.
@@ -115,9 +109,9 @@ func TestBrokenNotExtended(t *testing.T) {
 				syscall.Kill(pid, syscall.SIGSTOP)
 			}
 		}
-		r.ended("x", 17, 0, broken) // as the library does, before the next heartbeat
+		r.lostOne(t.Context(), holdfast.Event{}) // as the library does, before the next heartbeat
 		p.move(time.Hour)
-		r.beat(0, p.Deadline(), nil)
+		r.beat(t.Context(), holdfast.Event{})
 		p.lose(broken)
 	})
 	if took := time.Since(began); took > 2*time.Second {
@@ -137,11 +131,11 @@ func TestShortened(t *testing.T) {
 		err := pretendRun(t, p, deaf, nothing, func(r *runner) {
 			began = time.Now()
 			if lost {
-				r.ended("x", 17, 0, broken)
+				r.lostOne(t.Context(), holdfast.Event{})
 				p.lose(broken)
 			}
 			p.move(time.Second)
-			r.shortened(p.Deadline(), 2*time.Second)
+			r.shortened(t.Context(), holdfast.Event{TTL: 2 * time.Second})
 		})
 		if took := time.Since(began); !isLost(err) || took > 1500*time.Millisecond {
 			t.Errorf("lost %v: it ended after %v with %v, and the window had 1s", lost, took, err)
@@ -156,7 +150,7 @@ func TestShortenedBefore(t *testing.T) {
 	var began time.Time
 	err := pretendRun(t, p, ":", func(r *runner) {
 		p.move(2 * time.Second)
-		r.shortened(p.Deadline(), 3*time.Second)
+		r.shortened(t.Context(), holdfast.Event{TTL: 3 * time.Second})
 	}, func(*runner) { began = time.Now() })
 	if began.IsZero() || !isLost(err) || !strings.Contains(err.Error(), "stopped in time (signal TERM)") {
 		t.Errorf("it began at %v and ended with %v", began, err)

@@ -305,14 +305,14 @@ func (a *app) stateWrite(ctx context.Context, where string, argv []string, l *le
 	s, err := a.openState(ctx, where, &holdfast.Options{
 		TTL:   l.ttl.Duration,
 		Owner: holdfast.Owner{Program: "holdfast state write"},
-		Trace: &holdfast.Trace{Beat: r.beat, Shortened: r.shortened, Ended: r.ended, Waiting: q.joined, Acquired: func(name string, token int64, _ time.Duration) {
+		Trace: &holdfast.Trace{Heartbeat: r.beat, Shortened: r.shortened, Lost: r.lostOne, Queued: q.joined, Acquired: func(_ context.Context, e holdfast.Event) {
 			if len(tokens) == 0 {
-				tokens[name] = token
+				tokens[e.Name] = e.Token
 			}
 		}},
 	}, &state.DirOptions{
 		Lease: l.ttl.Duration,
-		Beat:  func(until time.Time, err error) { r.beat(0, until, err) },
+		Trace: &holdfast.Trace{Heartbeat: r.beat},
 	})
 	if err != nil {
 		return orSignal(ctx, err)
