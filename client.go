@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/clock"
 	"github.com/holdfast-lock/holdfast/internal/core"
 	"github.com/holdfast-lock/holdfast/internal/machine"
 
@@ -146,7 +147,7 @@ func fillOwner(o Owner) Owner {
 		o.Program = core.Cut(filepath.Base(os.Args[0]), maxField)
 	}
 	if o.Started.IsZero() {
-		o.Started = started.Round(0).Truncate(time.Millisecond)
+		o.Started = clock.Started.Round(0).Truncate(time.Millisecond)
 	}
 	return o
 }

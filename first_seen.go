@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/clock"
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
@@ -31,7 +32,7 @@ func (p *proofs) recall(session string, rec core.SessionRecord) time.Duration {
 	if !p.usable() || !plainID(session) || bootID() == "" {
 		return 0
 	}
-	now := sighted{bootID(), up().Microseconds(), rec.Nonce}
+	now := sighted{bootID(), clock.Up().Microseconds(), rec.Nonce}
 	path := filepath.Join(p.dir, session+".seen")
 	if text, err := os.ReadFile(path); err == nil {
 		var first sighted

@@ -194,7 +194,7 @@ func TestTrace(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Close()
-		if l, err = other.Acquire(ctx, "f"); err != nil {
+		if _, err = other.Acquire(ctx, "f"); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(book.told["Released"]); n > 1 {

@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // Read reads the value of a column of the data, strongly (at QUORUM): nil if
@@ -30,14 +30,14 @@ type Tx struct {
 	expect [][]byte // of each claim
 
 	mu    sync.Mutex
-	held  bool            // Check has succeeded
-	told  bool            // that was
-	since time.Duration   // by steady, when that was
-	asked time.Duration   // by steady, when it began
-	stood bool            // Acquire has waited
-	err   error           // why it is over
-	last  error           // of a renewal
-	until []time.Duration // of each claim that is held
+	held  bool          // Check has succeeded
+	told  bool          // that was
+	since time.Duration // by steady, when that was
+	asked time.Duration // by steady, when it began
+	stood bool          // Acquire has waited
+	err   error         // why it is over
+	last  error         // of a renewal
+	trust []core.Window // of each claim that is held
 	timer *time.Timer
 	keep  sync.WaitGroup // the renewals
 
@@ -260,7 +260,9 @@ func (t *Tx) hold() error {
 		return t.err
 	}
 	for _, c := range t.claims {
-		t.until = append(t.until, c.until)
+		var w core.Window
+		w.ExtendTo(core.Instant(c.until), core.Instant(t.l.steady()))
+		t.trust = append(t.trust, w)
 	}
 	if t.remains() <= 0 {
 		return ErrExpired // while others were checked
@@ -281,10 +283,11 @@ func (t *Tx) isHeld() bool {
 
 // remains is how long the claims may still be trusted; t.mu is held.
 func (t *Tx) remains() time.Duration {
-	if len(t.until) == 0 {
-		return t.l.trust()
+	now, left := core.Instant(t.l.steady()), t.l.trust()
+	for _, w := range t.trust {
+		left = min(left, w.Left(now))
 	}
-	return slices.Min(t.until) - t.l.steady()
+	return left
 }
 
 // keeper renews one claim until the transaction is over.
@@ -305,7 +308,7 @@ func (t *Tx) keeper(i int) {
 		t.mu.Lock()
 		t.last = err
 		if err == nil {
-			t.until[i] = c.until
+			t.trust[i].ExtendTo(core.Instant(c.until), core.Instant(l.steady()))
 		}
 		until := time.Now().Add(t.remains())
 		t.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/clock"
+	"github.com/holdfast-lock/holdfast/internal/core"
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
 )
 
@@ -32,13 +33,16 @@ type dirWriter struct {
 	gone   bool       // it has left
 	ended  error      // and said that
 
-	mu    sync.Mutex
-	until time.Duration // by clock.Steady
-	lost  error
-	late  error // why the last renewal failed
-	over  bool  // End has been called
-	began time.Duration
+	mu     sync.Mutex
+	window core.Window
+	lost   error
+	late   error // why the last renewal failed
+	over   bool  // End has been called
+	began  core.Instant
 }
+
+// now reads a clock that does not step and runs while the machine sleeps.
+func now() core.Instant { return core.Instant(clock.Steady()) }
 
 // tell calls a function of the trace, if there is one. No mutex is held.
 func (w *dirWriter) tell(f func(context.Context, holdfast.Event), e holdfast.Event) {
@@ -51,7 +55,7 @@ func (w *dirWriter) tell(f func(context.Context, holdfast.Event), e holdfast.Eve
 // tellLost tells that the lease was lost.
 func (w *dirWriter) tellLost(lost *holdfast.LostError) {
 	if lost != nil {
-		w.tell(w.d.Trace.Lost, holdfast.Event{Held: clock.Steady() - w.began, Reason: lost.Reason, Err: lost})
+		w.tell(w.d.Trace.Lost, holdfast.Event{Held: now().Sub(w.began), Reason: lost.Reason, Err: lost})
 	}
 }
 
@@ -64,7 +68,7 @@ func (d *dir) begin(ctx context.Context) (*Writer, error) {
 		return nil, fmt.Errorf("begin to write %q: %w; nothing may be written", d.path, err)
 	}
 	w.ctx, w.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	w.began = clock.Steady()
+	w.began = now()
 	w.tell(w.d.Trace.Acquired, holdfast.Event{})
 	w.loops.Go(w.guard)
 	go w.renew() // may hang with its file server: nobody waits for it
@@ -92,7 +96,7 @@ func (w *dirWriter) enter() (err error) {
 	if err := d.at("write entry"); err != nil {
 		return err
 	}
-	sent := clock.Steady()
+	sent := now()
 	temp := temporary + w.name
 	file, err := st.create(temp)
 	if err != nil {
@@ -137,8 +141,8 @@ func (w *dirWriter) enter() (err error) {
 	if err := st.sync(); err != nil { // pending itself may be new
 		return err
 	}
-	w.until = sent + d.Lease - holdfast.Margin(d.Lease)
-	if clock.Steady() >= w.until {
+	w.window.Extend(sent, d.Lease, now())
+	if !w.window.Open(now()) {
 		return errors.New("this took as long as a lease")
 	}
 	return nil
@@ -184,7 +188,7 @@ func (w *dirWriter) Deadline() time.Time {
 }
 
 // deadline needs w.mu.
-func (w *dirWriter) deadline() time.Time { return time.Now().Add(w.until - clock.Steady()) }
+func (w *dirWriter) deadline() time.Time { return time.Now().Add(w.window.Left(now())) }
 
 // renew keeps the lease until the end.
 func (w *dirWriter) renew() {
@@ -210,7 +214,7 @@ func (w *dirWriter) renew() {
 
 // beat renews the lease once, and finds out whether the entry is still there.
 func (w *dirWriter) beat() error {
-	sent := clock.Steady()
+	sent := now()
 	err := w.touch()
 	w.mu.Lock()
 	select {
@@ -223,15 +227,16 @@ func (w *dirWriter) beat() error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		lost = w.lose("its entry was removed", nil)
-	case err == nil && w.lost == nil && clock.Steady() < w.until:
-		w.until, w.late = sent+w.d.Lease-holdfast.Margin(w.d.Lease), nil
+	case err == nil && w.window.Open(now()):
+		w.window.Extend(sent, w.d.Lease, now())
+		w.late = nil
 	default:
 		w.late = err
 	}
 	until := w.deadline()
 	w.mu.Unlock()
 	w.tellLost(lost)
-	w.tell(w.d.Trace.Heartbeat, holdfast.Event{Took: clock.Steady() - sent, Until: until, Err: err})
+	w.tell(w.d.Trace.Heartbeat, holdfast.Event{Took: now().Sub(sent), Until: until, Err: err})
 	return err
 }
 
@@ -283,7 +288,7 @@ func (w *dirWriter) left() time.Duration {
 	defer func() { w.tellLost(lost) }()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	left := w.until - clock.Steady()
+	left := w.window.Left(now())
 	if left <= 0 && !w.over {
 		lost = w.lose(fmt.Sprintf("not renewed for %v", (w.d.Lease-holdfast.Margin(w.d.Lease)-left).Round(100*time.Millisecond)), w.late)
 	}
@@ -298,7 +303,7 @@ func (w *dirWriter) lose(why string, err error) *holdfast.LostError {
 	}
 	lost := &holdfast.LostError{Name: w.d.path, Reason: why, Err: err}
 	w.lost = lost
-	w.until = min(w.until, clock.Steady())
+	w.window.Close()
 	w.cancel(lost)
 	return lost
 }
@@ -329,7 +334,7 @@ func (w *dirWriter) End(ctx context.Context) error {
 			w.lost = lost
 			w.tellLost(lost)
 		default:
-			w.tell(w.d.Trace.Released, holdfast.Event{Held: clock.Steady() - w.began})
+			w.tell(w.d.Trace.Released, holdfast.Event{Held: now().Sub(w.began)})
 		}
 	}
 	err := w.leave()

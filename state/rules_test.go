@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/core"
 	"github.com/holdfast-lock/holdfast/memory"
 	"golang.org/x/sys/unix"
 )
@@ -136,7 +137,8 @@ func TestK1Clock(t *testing.T) {
 	w := begin(t, openDir(t, t.TempDir(), nil))
 	f := w.lease.(*dirWriter)
 	f.mu.Lock()
-	f.until = 0 // as if the process had been stopped until now
+	f.window = core.Window{} // as if the process had been stopped until now
+	f.window.ExtendTo(now()-1, now())
 	f.mu.Unlock()
 	if w.Context().Err() == nil || !isLost(context.Cause(w.Context())) {
 		t.Errorf("the lease has ended, and its context's cause is %v", context.Cause(w.Context()))

@@ -25,6 +25,11 @@ func (w *Window) Open(now Instant) bool { return now < w.Until() }
 // that has ended stays so.
 func (w *Window) Extend(sent Instant, ttl time.Duration, now Instant) {
 	until := sent.Add(ttl - Margin(ttl))
+	w.ExtendTo(until, now)
+}
+
+// ExtendTo is Extend where the end was worked out by other rules.
+func (w *Window) ExtendTo(until, now Instant) {
 	switch {
 	case !w.opened:
 		w.opened, w.until = true, until
@@ -42,6 +47,14 @@ func (w *Window) Shrink(ttl time.Duration, now Instant) bool {
 	}
 	w.until = until
 	return true
+}
+
+// Left is how much of the window is left at now; it is not positive when it is not open.
+func (w *Window) Left(now Instant) time.Duration {
+	if w.Until() == Never {
+		return 0
+	}
+	return w.until.Sub(now)
 }
 
 // Close ends the window, for ever.

@@ -1,4 +1,4 @@
-package holdfast
+package clock
 
 import (
 	"time"
@@ -32,3 +32,11 @@ func bootMinusMono() time.Duration {
 	}
 	return time.Duration(boot.Nano() - after.Nano())
 }
+
+var upAtStart = func() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano()) - time.Since(Started)
+}()
