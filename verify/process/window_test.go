@@ -72,9 +72,11 @@ func loweredWindow(t *testing.T, w *world, proxy *servers.Proxy, verb []string) 
 		t.Fatalf("the holder ended before: %s", first.said())
 	}
 	proxy.Blackhole(true, true)
+	first.signal(syscall.SIGSTOP) // from here on only the guard can end the command
 	began := life.Now()
 	later := w.after(span.Token, 1)
 	next.wantStatus(0)
+	first.signal(syscall.SIGCONT)
 	inTurn(t, w.spans())
 	t.Logf("figure: TTL %v made %v, the answer lost: the command was dead %v before the next began, which was %v after",
 		before, after, time.Duration(later.Begin-w.lastOf(span.Token)).Round(time.Millisecond), time.Duration(later.Begin-began).Round(time.Millisecond))

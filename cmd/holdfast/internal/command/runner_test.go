@@ -155,6 +155,9 @@ func TestShortenedBefore(t *testing.T) {
 	if began.IsZero() || !isLost(err) || !strings.Contains(err.Error(), "stopped in time (signal TERM)") {
 		t.Errorf("it began at %v and ended with %v", began, err)
 	}
+	if took := time.Since(began); took < time.Second { // of two, and a fifth of the TTL is for the end
+		t.Errorf("it was ended after %v", took)
+	}
 }
 
 // No command is started when its lease has ended, or was lost.
