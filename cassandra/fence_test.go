@@ -2,6 +2,7 @@ package cassandra
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/drivertest"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -221,4 +223,29 @@ func TestFenceWithoutAnswer(t *testing.T) {
 	if b, f := balance(t, session, table); b != 60 || f != lock.Token() {
 		t.Errorf("balance %d, fence %d: an update with an older token came through", b, f)
 	}
+}
+
+// Nobody writes behind a later holder (P4).
+func TestFences(t *testing.T) {
+	t.Parallel()
+	drivertest.RunFence(t, func(t *testing.T) drivertest.Fenced {
+		session, table := accounts(t, "registers_"+strings.ToLower(rand.Text()[:8]))
+		exec(t, session, "alter table "+table+" add value text")
+		f := drivertest.Fenced{Store: memory.New(), ByTokens: true, Exclusive: true, // wherever the lock is
+			Put: func(ctx context.Context, value string, _ func(), locks ...*holdfast.Lock) error {
+				name := locks[0].Name()
+				if _, err := session.Query("insert into "+table+" (id, fence) values (?, 0) if not exists", name).MapScanCASContext(ctx, make(map[string]any)); err != nil {
+					return err
+				}
+				return Fence(ctx, session, locks[0], "update "+table+" set fence = ?, value = ? where id = ? if fence <= ?", value, name)
+			},
+			Get: func(ctx context.Context, name string) (value string, err error) {
+				err = session.Query("select value from "+table+" where id = ?", name).Consistency(gocql.Serial).ScanContext(ctx, &value)
+				if errors.Is(err, gocql.ErrNotFound) {
+					err = nil
+				}
+				return value, err
+			}}
+		return f
+	})
 }

@@ -14,6 +14,13 @@ type reopener struct{ *Store }
 
 func (r reopener) Reopen(t *testing.T) driver.Store { return reopen(t, r.Store) }
 
+func (r reopener) Restart(t *testing.T) driver.Store {
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	return reopener{reopen(t, r.Store)}
+}
+
 // A sharedReopener does not sweep: where other hosts may change the files a write
 // that meets the sweep of its key may not learn what became of it.
 type sharedReopener struct {
@@ -69,6 +76,14 @@ func TestStore(t *testing.T) {
 			s.local = false
 			return sharedReopener{s, s}
 		})
+	})
+}
+
+func TestFence(t *testing.T) {
+	t.Parallel()
+	drivertest.RunFence(t, func(t *testing.T) drivertest.Fenced {
+		s := reopener{fresh(t)}
+		return drivertest.Gated(s, s.Reopen(t))
 	})
 }
 

@@ -14,10 +14,16 @@ import (
 // Reopen lets the tests open it a second time, as another process would.
 func (s JSONFile) Reopen(*testing.T) driver.Store { return s }
 
+// Restart has nothing to close: all is in the file.
+func (s JSONFile) Restart(*testing.T) driver.Store { return s }
+
 func fresh(t *testing.T) driver.Store { return JSONFile{filepath.Join(t.TempDir(), "locks.json")} }
 
 func TestStore(t *testing.T)   { drivertest.Run(t, fresh) }
 func TestClients(t *testing.T) { clienttest.Run(t, fresh) }
+func TestFence(t *testing.T) {
+	drivertest.RunFence(t, func(t *testing.T) drivertest.Fenced { return drivertest.Gated(fresh(t), nil) })
+}
 
 // A wrapper has the capabilities of what it wraps, if it has Unwrap.
 func TestFind(t *testing.T) {

@@ -77,6 +77,45 @@ var handleCases = []testCase{
 			}
 		},
 	},
+	{
+		name: "restart",
+		rule: "what was reported as won is there after a restart, records keep their versions, and these go on growing",
+		need: func(s driver.Store) bool { _, ok := s.(Restarter); return ok },
+		run: func(h *harness) {
+			held, emptied, swept := h.put(name("held"), "held"), h.put(name("emptied"), "emptied"), h.put(name("swept"), "swept")
+			emptied = h.win(driver.Write{Key: name("emptied"), Old: emptied.Version})
+			swept = h.win(driver.Write{Key: name("swept"), Old: swept.Version})
+			batch := h.swapAll(
+				driver.Write{Key: driver.Sessions.Key("one"), Old: driver.IfEmpty, Value: []byte("beat")},
+				driver.Write{Key: name("batch"), Old: driver.IfEmpty, Value: []byte("batch")},
+			)
+			if _, err := h.store.Sweep(h.ctx, 0); err != nil {
+				h.Fatal(err)
+			}
+			for range 2 {
+				h.store = h.store.(Restarter).Restart(h.T)
+				h.same("what was held", h.load(name("held")), held)
+				h.same("a session", h.load(driver.Sessions.Key("one")), batch[0].Record)
+				h.same("the write beside it", h.load(name("batch")), batch[1].Record)
+				for _, was := range []struct {
+					key  string
+					last *driver.Record
+				}{{"emptied", &emptied}, {"swept", &swept}} {
+					k := name("%s", was.key)
+					out := h.swap(driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("again")})
+					if !out.Won || out.Record.Version <= was.last.Version {
+						h.Fatalf("%s is written again with version %d, won is %v; it had %d", was.key, out.Record.Version, out.Won, was.last.Version)
+					}
+					*was.last = h.win(driver.Write{Key: k, Old: out.Record.Version})
+				}
+				late := h.swap(driver.Write{Key: name("held"), Old: held.Version - 1, Value: []byte("late")})
+				if late.Won {
+					h.Fatal("an old version is followed after a restart")
+				}
+				held = h.win(driver.Write{Key: name("held"), Old: held.Version, Value: []byte("held")})
+			}
+		},
+	},
 }
 
 func reopens(s driver.Store) bool { _, ok := s.(Reopener); return ok }

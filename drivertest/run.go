@@ -21,10 +21,16 @@ type Reopener interface {
 	Reopen(t *testing.T) driver.Store
 }
 
+// Restarter is a Store whose database a test can restart. Restart closes the store, ends what
+// is under way in the database, and opens it again.
+type Restarter interface {
+	Restart(t *testing.T) driver.Store
+}
+
 // Run tests a store against the contract, each sentence of it a subtest; one
 // that fails tells the sentence. open returns a store that nothing was written
 // to, and is called for every case, also at the same time; it closes what it
-// opens with t.Cleanup. A Watcher or Reopener is tested as such.
+// opens with t.Cleanup. A Watcher, Reopener or Restarter is tested as such.
 //
 // Run finds most faults only under the race detector, and never all of them.
 func Run(t *testing.T, open func(t *testing.T) driver.Store) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/drivertest"
 	"github.com/holdfast-lock/holdfast/memory"
@@ -303,11 +304,128 @@ func (s *broken) Sweep(ctx context.Context, idle time.Duration) (int, error) {
 	return s.Store.Sweep(ctx, idle)
 }
 
+// A ledger is a fence for a store in memory: it asks the record of each lock, and commits if no
+// record has changed by then. The flags break it.
+type ledger struct {
+	driver.Store
+	blind, unbound, one, forgetful, exclusive, calm bool
+
+	mu        sync.Mutex
+	registers map[string]string
+	last      map[string]int64
+}
+
+// brokenFences are ways to break a ledger, each with the case that has to fail.
+var brokenFences = map[string]struct {
+	fails string
+	spoil func(*ledger)
+}{
+	"nothing is asked":              {"released", func(l *ledger) { l.blind = true }},
+	"the commit is not bound":       {"between fence and commit", func(l *ledger) { l.unbound = true }},
+	"only the first lock is asked":  {"several", func(l *ledger) { l.one = true }},
+	"tokens of a claim are all one": {"handed on", func(l *ledger) { l.forgetful = true }},
+	"who shares is refused":         {"shared", func(l *ledger) { l.exclusive = true }},
+	"who waits is in the way":       {"holder", func(l *ledger) { l.calm = true }},
+}
+
+func (l *ledger) fenced() drivertest.Fenced {
+	l.Store = memory.New()
+	l.registers, l.last = make(map[string]string), make(map[string]int64)
+	return drivertest.Fenced{Store: l.Store, Put: l.put, Get: func(_ context.Context, name string) (string, error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.registers[name], nil
+	}}
+}
+
+// ask is the version of each lock's record, and what has to be remembered of it.
+func (l *ledger) ask(ctx context.Context, locks []*holdfast.Lock) (versions, next []int64, err error) {
+	for i, lock := range locks {
+		r, err := l.Store.Load(ctx, []driver.Key{driver.Names.Key(lock.Name())}, driver.Fresh)
+		if err != nil {
+			return nil, nil, err
+		}
+		l.mu.Lock()
+		last := l.last[lock.Name()]
+		l.mu.Unlock()
+		if l.forgetful {
+			last = 0
+		}
+		n, err := r[0].Fence(lock.Name(), lock.Token(), last)
+		switch {
+		case l.exclusive && lock.Slots() != 1, l.calm && r[0].Version != lock.Token():
+			err = holdfast.ErrLost
+		case l.blind, l.one && i > 0:
+			err = nil
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		versions, next = append(versions, r[0].Version), append(next, n)
+	}
+	return versions, next, nil
+}
+
+func (l *ledger) put(ctx context.Context, value string, fenced func(), locks ...*holdfast.Lock) error {
+	for {
+		before, _, err := l.ask(ctx, locks)
+		if err != nil {
+			return err
+		}
+		if fenced != nil {
+			fenced()
+			fenced = nil
+		}
+		after, next, err := l.ask(ctx, locks)
+		if !l.unbound && err != nil {
+			return err
+		}
+		if !l.unbound && !slices.Equal(before, after) {
+			continue
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for i, n := range next {
+			l.last[locks[i].Name()] = n
+		}
+		l.registers[locks[0].Name()] = value
+		return nil
+	}
+}
+
+func TestFence(t *testing.T) {
+	drivertest.RunFence(t, func(t *testing.T) drivertest.Fenced { return new(ledger).fenced() })
+}
+
+// The suite finds what is wrong with a fence.
+func TestBrokenFence(t *testing.T) {
+	if os.Getenv(brokenHere) != "" {
+		for name, b := range brokenFences {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				drivertest.RunFence(t, func(t *testing.T) drivertest.Fenced {
+					l := new(ledger)
+					b.spoil(l)
+					return l.fenced()
+				})
+			})
+		}
+		return
+	}
+	fails := make(map[string]string)
+	for name, b := range brokenFences {
+		fails[name] = b.fails
+	}
+	findsBroken(t, fails)
+}
+
+// brokenHere is set in the process where what is broken has to fail.
+const brokenHere = "HOLDFAST_DRIVERTEST_BROKEN"
+
 // The suite finds what is wrong with a store. It runs in a process of its own,
 // as it has to fail there.
 func TestBroken(t *testing.T) {
-	const env = "HOLDFAST_STORETEST_BROKEN"
-	if os.Getenv(env) != "" {
+	if os.Getenv(brokenHere) != "" {
 		for name, b := range brokenStores {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -321,25 +439,36 @@ func TestBroken(t *testing.T) {
 		return
 	}
 
+	fails := make(map[string]string)
+	for name, b := range brokenStores {
+		fails[name] = b.fails
+	}
+	findsBroken(t, fails)
+}
+
+// findsBroken runs this test again, in a process of its own, where of what is broken the case
+// named has to fail.
+func findsBroken(t *testing.T, fails map[string]string) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
 	// Only the cases that have to fail: others may wait long for what is broken.
 	cases := map[string]bool{}
-	for _, b := range brokenStores {
-		cases[strings.ReplaceAll(b.fails, " ", "_")] = true
+	for _, c := range fails {
+		cases[strings.ReplaceAll(c, " ", "_")] = true
 	}
-	only := "^TestBroken$/./^(" + strings.Join(slices.Sorted(maps.Keys(cases)), "|") + ")$"
+	only := "^" + t.Name() + "$/./^(" + strings.Join(slices.Sorted(maps.Keys(cases)), "|") + ")$"
 	cmd := exec.Command(os.Args[0], "-test.run="+only, "-test.parallel=16", "-test.timeout=120s")
-	cmd.Env = append(os.Environ(), env+"=1")
+	cmd.Env = append(os.Environ(), brokenHere+"=1")
 	out, err := cmd.CombinedOutput()
 	if err == nil {
-		t.Fatalf("the suite finds nothing wrong with any broken store")
+		t.Fatalf("the suite finds nothing wrong with anything that is broken")
 	}
-	for name, b := range brokenStores {
-		want := "--- FAIL: TestBroken/" + strings.ReplaceAll(name+"/"+b.fails, " ", "_") + " ("
+	for name, c := range fails {
+		want := "--- FAIL: " + t.Name() + "/" + strings.ReplaceAll(name+"/"+c, " ", "_") + " ("
 		if !strings.Contains(string(out), want) {
-			t.Errorf("a store where %s passes %q", name, b.fails)
+			t.Errorf("one where %s passes %q", name, c)
 		}
 	}
 	if strings.Contains(string(out), "DATA RACE") || strings.Contains(string(out), "panic:") {

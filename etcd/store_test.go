@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/drivertest"
@@ -68,6 +69,27 @@ func TestStore(t *testing.T) {
 		c := connect(t)
 		prefix := fresh(t, c)
 		return reopened{open(t, c, prefix), func(t *testing.T) driver.Store { return open(t, connect(t), prefix) }}
+	})
+}
+
+// Nobody writes without the lock (P4).
+func TestFences(t *testing.T) {
+	t.Parallel()
+	drivertest.RunFence(t, func(t *testing.T) drivertest.Fenced {
+		c := connect(t)
+		prefix := fresh(t, c)
+		return drivertest.Fenced{Store: open(t, c, prefix), Other: open(t, connect(t), prefix),
+			Put: func(ctx context.Context, value string, _ func(), locks ...*holdfast.Lock) error {
+				_, err := Fence(ctx, locks, clientv3.OpPut(prefix+"registers/"+locks[0].Name(), value))
+				return err
+			},
+			Get: func(ctx context.Context, name string) (string, error) {
+				resp, err := c.Get(ctx, prefix+"registers/"+name)
+				if err != nil || len(resp.Kvs) == 0 {
+					return "", err
+				}
+				return string(resp.Kvs[0].Value), nil
+			}}
 	})
 }
 

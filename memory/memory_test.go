@@ -128,3 +128,7 @@ func load(t *testing.T, s driver.Store, k driver.Key) driver.Record {
 	}
 	return records[0]
 }
+
+func TestFence(t *testing.T) {
+	drivertest.RunFence(t, func(t *testing.T) drivertest.Fenced { return drivertest.Gated(memory.New(), nil) })
+}

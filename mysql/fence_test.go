@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/drivertest"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
@@ -463,113 +463,44 @@ func TestTrigger(t *testing.T) {
 	}
 }
 
-// A lock of a client fences a transaction in the same database while it is held;
-// once it is given back and another holds it, it does not.
-func TestFenceOfClient(t *testing.T) {
-	s := fresh(t, way{prefix: "elsewhere_"})
-	db := application(t, s, "charset=latin1")
-	ctx := t.Context()
-	var clients [2]*holdfast.Client
-	for i := range clients {
-		c, err := holdfast.New(s.Reopen(t), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		clients[i] = c
-	}
-	pay := func(locks ...*holdfast.Lock) error {
-		tx := begin(t, db)
-		defer tx.Rollback()
-		if _, err := tx.Exec(`insert into orders (paid) values ('yes')`); err != nil {
-			t.Fatal(err)
-		}
-		if err := Fence(ctx, tx, locks...); err != nil {
-			return err
-		}
-		return tx.Commit()
-	}
-
-	first, err := clients[0].Acquire(ctx, "größe/42")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := clients[0].Acquire(ctx, "orders/43", holdfast.Shared())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pay(first, other); err != nil {
-		t.Fatal(err)
-	}
-	var token int64
-	if err := db.QueryRow(`select token from elsewhere_locks where token = ? and state = 'held'`, first.Token()).Scan(&token); err != nil || token != first.Token() {
-		t.Errorf("the view shows token %d, error %v; the lock has %d", token, err, first.Token())
-	}
-	if err := first.Release(ctx); err != nil {
-		t.Fatal(err)
-	}
-	second, err := clients[1].Acquire(ctx, "größe/42")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pay(other, first); !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("a lock that was given back: error %v, want one that is ErrLost", err)
-	}
-	if err := pay(second); err != nil {
-		t.Error(err)
-	}
-	var paid int
-	if err := db.QueryRow(`select count(*) from orders`).Scan(&paid); err != nil || paid != 2 {
-		t.Errorf("%d orders, error %v; want 2", paid, err)
-	}
-}
-
-// Transactions that are fenced count exactly, while the lock changes hands.
-func TestFencedCounter(t *testing.T) {
-	s := fresh(t, way{})
-	db := application(t, s, "")
-	for _, q := range []string{`create table counter (n integer)`, `insert into counter values (0)`} {
-		if _, err := db.Exec(q); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const clients, rounds = 4, 15
-	var wg sync.WaitGroup
-	for range clients {
-		c, err := holdfast.New(s.Reopen(t), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		wg.Go(func() {
-			for range rounds {
-				err := c.Do(t.Context(), "counter", func(ctx context.Context, l *holdfast.Lock) error {
-					tx, err := db.BeginTx(ctx, nil)
-					if err != nil {
-						return err
-					}
-					defer tx.Rollback()
-					var n int
-					if err := tx.QueryRowContext(ctx, `select n from counter`).Scan(&n); err != nil {
-						return err
-					}
-					if _, err := tx.ExecContext(ctx, `update counter set n = ?`, n+1); err != nil {
-						return err
-					}
-					if err := Fence(ctx, tx, l); err != nil {
-						return err
-					}
-					return tx.Commit()
-				})
-				if err != nil {
-					t.Error(err)
+// Nobody writes without the lock (P4), also with tables of other names, and a connection in
+// which a name has other bytes.
+func TestFences(t *testing.T) {
+	for name, w := range map[string]way{"defaults": {}, "elsewhere": {prefix: "elsewhere_"}} {
+		t.Run(name, func(t *testing.T) {
+			drivertest.RunFence(t, func(t *testing.T) drivertest.Fenced {
+				s := fresh(t, w)
+				params := ""
+				if w.prefix != "" {
+					params = "charset=latin1"
 				}
-			}
+				db := application(t, s, params)
+				if _, err := db.Exec(`create table registers (name varchar(100) primary key, value text)`); err != nil {
+					t.Fatal(err)
+				}
+				return drivertest.Fenced{Store: s.Store, Other: s.Reopen(t),
+					Put: func(ctx context.Context, value string, fenced func(), locks ...*holdfast.Lock) error {
+						tx, err := db.BeginTx(ctx, nil)
+						if err != nil {
+							return err
+						}
+						defer tx.Rollback()
+						if _, err := tx.ExecContext(ctx, `replace into registers (name, value) values (?, ?)`, locks[0].Name(), value); err != nil {
+							return err
+						}
+						if err := Fence(ctx, tx, locks...); err != nil {
+							return err
+						}
+						if fenced != nil {
+							fenced()
+						}
+						return tx.Commit()
+					},
+					Get: func(ctx context.Context, name string) (value string, err error) {
+						err = db.QueryRowContext(ctx, `select coalesce(max(value), '') from registers where name = ?`, name).Scan(&value)
+						return value, err
+					}}
+			})
 		})
-	}
-	wg.Wait()
-	var n int
-	if err := db.QueryRow(`select n from counter`).Scan(&n); err != nil || n != clients*rounds {
-		t.Errorf("the counter is %d, error %v, want %d", n, err, clients*rounds)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/drivertest"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -455,81 +456,6 @@ insert into orders (id) values (42);`); err != nil {
 	}
 }
 
-// A lock of a client fences a transaction of pgx, and of database/sql, while it
-// is held; once it is given back and another holds it, it does not.
-func TestFenceOfClient(t *testing.T) {
-	for name, opts := range map[string]*Options{"default": nil, "elsewhere": hostile} {
-		t.Run(name, func(t *testing.T) {
-			r := fresh(t, opts)
-			db := application(t, r)
-			ctx := t.Context()
-			clients := [2]*holdfast.Client{client(t, r.Store), client(t, open(t, connect(t, r.url), opts))}
-			std, err := sql.Open("pgx", r.url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer std.Close()
-			pays := map[string]func(locks ...*holdfast.Lock) error{
-				"pgx": func(locks ...*holdfast.Lock) error {
-					return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-						if _, err := tx.Exec(ctx, `insert into orders (paid) values ('yes')`); err != nil {
-							return err
-						}
-						return Fence(ctx, tx, locks...)
-					})
-				},
-				"database/sql": func(locks ...*holdfast.Lock) error {
-					tx, err := std.BeginTx(ctx, nil)
-					if err != nil {
-						return err
-					}
-					defer tx.Rollback()
-					if _, err := tx.ExecContext(ctx, `insert into orders (paid) values ('yes')`); err != nil {
-						return err
-					}
-					if err := FenceSQL(ctx, tx, locks...); err != nil {
-						return err
-					}
-					return tx.Commit()
-				},
-			}
-			first, err := clients[0].Acquire(ctx, "orders/42")
-			if err != nil {
-				t.Fatal(err)
-			}
-			other, err := clients[0].Acquire(ctx, "orders/é'\"", holdfast.Shared())
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, pay := range pays {
-				if err := pay(first, other); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := first.Release(ctx); err != nil {
-				t.Fatal(err)
-			}
-			second, err := clients[1].Acquire(ctx, "orders/42")
-			if err != nil {
-				t.Fatal(err)
-			}
-			for form, pay := range pays {
-				err := pay(other, first)
-				if want := fmt.Sprintf(`fence "orders/42": token %d no longer holds it; roll back`, first.Token()); !errors.Is(err, holdfast.ErrLost) || err.Error() != want {
-					t.Errorf("%s: a lock that was given back: error %v, want %s", form, err, want)
-				}
-				if err := pay(second); err != nil {
-					t.Error(err)
-				}
-			}
-			var paid int
-			if err := db.QueryRow(ctx, `select count(*) from orders`).Scan(&paid); err != nil || paid != 4 {
-				t.Errorf("%d orders, error %v; want 4", paid, err)
-			}
-		})
-	}
-}
-
 // In a database of another encoding, too, what cannot be written there does not
 // make the fence blind, and what the view shows is fit for a terminal.
 func TestFenceEncoding(t *testing.T) {
@@ -565,6 +491,67 @@ func TestFenceEncoding(t *testing.T) {
 			if err := c.QueryRow(t.Context(), `select reason from holdfast_locks`).Scan(&reason); err != nil || !strings.Contains(reason, test.shows) {
 				t.Errorf("the view shows %q, error %v, want %q", reason, err, test.shows)
 			}
+		})
+	}
+}
+
+// Nobody writes without the lock (P4): transactions of pgx and of database/sql, tables in a
+// schema of their own.
+func TestFences(t *testing.T) {
+	const put = `insert into registers (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value`
+	for name, opts := range map[string]*Options{"pgx": nil, "database/sql": hostile} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			drivertest.RunFence(t, func(t *testing.T) drivertest.Fenced {
+				r := fresh(t, opts)
+				db := application(t, r)
+				if _, err := db.Exec(t.Context(), `create table registers (name text primary key, value text)`); err != nil {
+					t.Fatal(err)
+				}
+				f := drivertest.Fenced{Store: r.Store, Other: open(t, connect(t, r.url), opts),
+					Put: func(ctx context.Context, value string, fenced func(), locks ...*holdfast.Lock) error {
+						return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+							_, err := tx.Exec(ctx, put, locks[0].Name(), value)
+							if err == nil {
+								err = Fence(ctx, tx, locks...)
+							}
+							if err == nil && fenced != nil {
+								fenced()
+							}
+							return err
+						})
+					},
+					Get: func(ctx context.Context, name string) (value string, err error) {
+						err = db.QueryRow(ctx, `select coalesce(max(value), '') from registers where name = $1`, name).Scan(&value)
+						return value, err
+					}}
+				if opts == nil {
+					return f
+				}
+				std, err := sql.Open("pgx", r.url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { std.Close() })
+				f.Put = func(ctx context.Context, value string, fenced func(), locks ...*holdfast.Lock) error {
+					tx, err := std.BeginTx(ctx, nil)
+					if err != nil {
+						return err
+					}
+					defer tx.Rollback()
+					if _, err := tx.ExecContext(ctx, put, locks[0].Name(), value); err != nil {
+						return err
+					}
+					if err := FenceSQL(ctx, tx, locks...); err != nil {
+						return err
+					}
+					if fenced != nil {
+						fenced()
+					}
+					return tx.Commit()
+				}
+				return f
+			})
 		})
 	}
 }

@@ -256,14 +256,7 @@ func TestVerify(t *testing.T) {
 			t.Parallel()
 			c, admin := dial(t, fresh(t))
 			if test.change != "" {
-				op, err := admin.UpdateDatabaseDdl(t.Context(), &databasepb.UpdateDatabaseDdlRequest{
-					Database: c.DatabaseName(), Statements: []string{expand(test.change, "holdfast_records")}})
-				if err == nil {
-					err = op.Wait(t.Context())
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				ddl(t, admin, c, expand(test.change, "holdfast_records"))
 			}
 			err := Verify(t.Context(), c, nil)
 			if test.want == "" {
@@ -301,50 +294,14 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// A fence lets the holder write, whatever others do with the lock meanwhile, and
-// nobody after it.
-func TestFence(t *testing.T) {
-	url := fresh(t)
-	s := open(t, url)
-	a, b := client(t, s), client(t, open(t, url))
-	l := acquire(t, a, "a")
-	fenced := func(l *holdfast.Lock) error {
-		_, err := s.client.ReadWriteTransaction(t.Context(), func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
-			return Fence(ctx, txn, l)
-		})
-		return err
-	}
-	if err := fenced(l); err != nil {
-		t.Fatal(err)
-	}
-	got := make(chan *holdfast.Lock)
-	go func() { l, _ := b.Acquire(t.Context(), "a"); got <- l }()
-	await(t, "b waits", func() bool {
-		i, err := a.Show(t.Context(), "a")
-		return err == nil && len(i.Waiters) == 1
-	})
-	if err := fenced(l); err != nil {
-		t.Errorf("a fence does not hold because somebody waits: %v", err)
-	}
-	if err := l.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	next := <-got
-	if err := fenced(l); !errors.Is(err, holdfast.ErrReleased) && !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("a fence of a lock that was given back: %v", err)
-	}
-	_, err := s.client.ReadWriteTransaction(t.Context(), func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
-		return s.fence(ctx, txn, "a", l.Token())
-	})
-	if !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("a token that holds nothing any more: %v", err)
-	}
-	if err := fenced(next); err != nil {
-		t.Error(err)
-	}
+// A lock that is kept in another database is none here.
+func TestFenceOfElsewhere(t *testing.T) {
+	s := open(t, fresh(t))
 	other := client(t, open(t, fresh(t)))
-	if err := fenced(acquire(t, other, "only there")); !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("a lock that is kept in another database: %v", err)
+	l := acquire(t, other, "only there")
+	_, err := s.client.ReadWriteTransaction(t.Context(), func(ctx context.Context, txn *spanner.ReadWriteTransaction) error { return Fence(ctx, txn, l) })
+	if !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("got %v, want ErrLost", err)
 	}
 }
 

@@ -1,12 +1,16 @@
 package spanner
 
 import (
+	"context"
 	"strings"
 	"testing"
 
 	"cloud.google.com/go/spanner"
 	database "cloud.google.com/go/spanner/admin/database/apiv1"
+	"cloud.google.com/go/spanner/admin/database/apiv1/databasepb"
+	"google.golang.org/grpc/codes"
 
+	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/drivertest"
@@ -67,3 +71,45 @@ func makeStore(t *testing.T) driver.Store {
 func TestStore(t *testing.T) { drivertest.Run(t, makeStore) }
 
 func TestClients(t *testing.T) { clienttest.Run(t, makeStore) }
+
+// ddl changes a database's schema.
+func ddl(t *testing.T, admin *database.DatabaseAdminClient, c *spanner.Client, statement string) {
+	t.Helper()
+	op, err := admin.UpdateDatabaseDdl(t.Context(), &databasepb.UpdateDatabaseDdlRequest{Database: c.DatabaseName(), Statements: []string{statement}})
+	if err == nil {
+		err = op.Wait(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Nobody writes without the lock (P4).
+func TestFences(t *testing.T) {
+	drivertest.RunFence(t, func(t *testing.T) drivertest.Fenced {
+		url := fresh(t)
+		s := open(t, url)
+		_, admin := dial(t, url)
+		ddl(t, admin, s.client, `CREATE TABLE registers (name STRING(100) NOT NULL, value STRING(MAX) NOT NULL) PRIMARY KEY (name)`)
+		return drivertest.Fenced{Store: s, Other: open(t, url),
+			Put: func(ctx context.Context, value string, fenced func(), locks ...*holdfast.Lock) error {
+				_, err := s.client.ReadWriteTransaction(ctx, func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
+					if err := Fence(ctx, txn, locks...); err != nil {
+						return err
+					}
+					return txn.BufferWrite([]*spanner.Mutation{spanner.InsertOrUpdate("registers", []string{"name", "value"}, []any{locks[0].Name(), value})})
+				})
+				return err
+			},
+			Get: func(ctx context.Context, name string) (value string, err error) {
+				row, err := s.client.Single().ReadRow(ctx, "registers", spanner.Key{name}, []string{"value"})
+				if spanner.ErrCode(err) == codes.NotFound {
+					return "", nil
+				}
+				if err == nil {
+					err = row.Column(0, &value)
+				}
+				return value, err
+			}}
+	})
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/drivertest"
 )
 
 // hold makes a lock record by hand and returns its version.
@@ -244,4 +245,37 @@ func TestFenceAgainstTakeover(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Nobody writes without the lock (P4).
+func TestFences(t *testing.T) {
+	drivertest.RunFence(t, func(t *testing.T) drivertest.Fenced {
+		s := fresh(t)
+		db := application(t, s)
+		if _, err := db.Exec(`create table registers (name text primary key, value text)`); err != nil {
+			t.Fatal(err)
+		}
+		return drivertest.Fenced{Store: s, Other: open(t, s.path, nil),
+			Put: func(ctx context.Context, value string, fenced func(), locks ...*holdfast.Lock) error {
+				tx, err := db.BeginTx(ctx, nil)
+				if err != nil {
+					return err
+				}
+				defer tx.Rollback()
+				if _, err := tx.ExecContext(ctx, `replace into registers (name, value) values (?, ?)`, locks[0].Name(), value); err != nil {
+					return err
+				}
+				if err := Fence(ctx, tx, locks...); err != nil {
+					return err
+				}
+				if fenced != nil {
+					fenced()
+				}
+				return tx.Commit()
+			},
+			Get: func(ctx context.Context, name string) (value string, err error) {
+				err = db.QueryRowContext(ctx, `select coalesce(max(value), '') from registers where name = ?`, name).Scan(&value)
+				return value, err
+			}}
+	})
 }

@@ -13,6 +13,13 @@ type reopener struct{ *Store }
 
 func (r reopener) Reopen(t *testing.T) driver.Store { return open(t, r.path, nil) }
 
+func (r reopener) Restart(t *testing.T) driver.Store {
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	return reopener{open(t, r.path, nil)}
+}
+
 func open(t testing.TB, path string, opts *Options) *Store {
 	t.Helper()
 	s, err := Open(t.Context(), path, opts)
