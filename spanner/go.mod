@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	cloud.google.com/go/spanner v1.96.1
 	github.com/holdfast-lock/holdfast v0.1.0
+	google.golang.org/api v0.288.0
 	google.golang.org/grpc v1.83.2
 )
 
@@ -50,7 +51,6 @@ require (
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.41.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
-	google.golang.org/api v0.288.0 // indirect
 	google.golang.org/genproto v0.0.0-20260715232425-e75dac1f907d // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260715232425-e75dac1f907d // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260715232425-e75dac1f907d // indirect

@@ -4,6 +4,19 @@
 //	holdfast run nightly -- ./backup.sh
 package main
 
-import "github.com/holdfast-lock/holdfast/cmd/holdfast/internal/command"
+import (
+	"github.com/holdfast-lock/holdfast/cassandra"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/command"
+	"github.com/holdfast-lock/holdfast/directory"
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/memory"
+	"github.com/holdfast-lock/holdfast/mysql"
+	"github.com/holdfast-lock/holdfast/postgres"
+	"github.com/holdfast-lock/holdfast/sqlite"
+)
 
-func main() { command.Main(nil) }
+func main() {
+	command.Main([]*driver.Kind{sqlite.Kind, directory.Kind, postgres.Kind, mysql.Kind, cassandra.Kind, memory.Kind},
+		command.Program{Scheme: "etcd", Name: "holdfast-etcd"},
+		command.Program{Scheme: "spanner", Name: "holdfast-spanner"})
+}

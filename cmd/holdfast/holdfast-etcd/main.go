@@ -4,8 +4,8 @@ package main
 
 import (
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/command"
-	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
-	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/etcd"
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/etcd"
 )
 
-func main() { command.Main(map[string]engine.Engine{"etcd": etcd.Engine}) }
+func main() { command.Main([]*driver.Kind{etcd.Kind}) }

@@ -4,8 +4,8 @@ package main
 
 import (
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/command"
-	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
-	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/spanner"
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/spanner"
 )
 
-func main() { command.Main(map[string]engine.Engine{"spanner": spanner.Engine}) }
+func main() { command.Main([]*driver.Kind{spanner.Kind}) }

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/printable"
 	"github.com/holdfast-lock/holdfast/state"
 )
 
@@ -119,7 +120,7 @@ func (a *app) cache(ctx context.Context, k *caching) error {
 	default:
 		text := err.Error()
 		if f == nil {
-			text = "cannot use the cache: " + escape(oneLine(text))
+			text = "cannot use the cache: " + escape(printable.OneLine(text))
 		}
 		say("%s; running %s without it", strings.TrimSuffix(text, "."), escape(k.argv[0]))
 		err = k.run(ctx, os.Stdout)
@@ -250,12 +251,13 @@ func (k *caching) kindOf(s *subject) (string, error) {
 	}
 	if s.store != nil {
 		t := s.store.target
-		if t.needsPath {
-			path, err := filepath.Abs(t.path)
+		if t.Kind.NeedsPath {
+			path, err := filepath.Abs(t.Path)
 			if err != nil {
 				return "", err
 			}
-			t.path = path
+			at := *t.Location
+			at.Path, t.Location = path, &at
 		}
 		kind = fmt.Sprintf("%s in %s", kind, t)
 	}

@@ -112,7 +112,7 @@ func (a *app) doctor(ctx context.Context, asJSON bool) error {
 	if err := d.examine(ctx, t); errors.As(err, &f) {
 		return err // the URL is at fault
 	} else if err != nil {
-		d.fail("store", "%s: %s", t, t.redact(cause(err)))
+		d.fail("store", "%s: %s", t, t.cause(err))
 	}
 	if err := d.write(os.Stdout, asJSON); err != nil {
 		return cannotWrite(err)
@@ -125,7 +125,7 @@ func (a *app) doctor(ctx context.Context, asJSON bool) error {
 
 // examine returns why the store cannot be used at all.
 func (d *checkup) examine(ctx context.Context, t target) error {
-	h, err := t.open(ctx, t)
+	h, err := t.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (d *checkup) diagnose(ctx context.Context, store driver.Store, t target) {
 	}
 	findings, err := s.Diagnose(ctx)
 	if err != nil {
-		d.fail("settings", "%s", t.redact(cause(err)))
+		d.fail("settings", "%s", t.cause(err))
 	}
 	for _, f := range findings {
 		f.Subject, f.Text = escape(f.Subject), t.redact(f.Text)
@@ -206,11 +206,11 @@ func answer(ctx context.Context, client *holdfast.Client) (ttl, best time.Durati
 }
 
 func (d *checkup) schema(ctx context.Context, t target) {
-	if t.verify == nil || d.about("schema") {
+	if t.Kind.Verify == nil || d.about("schema") {
 		return
 	}
-	if err := t.verify(ctx, t); err != nil {
-		d.fail("schema", "%s", t.redact(cause(err)))
+	if err := t.Kind.Verify(ctx, t.Location); err != nil {
+		d.fail("schema", "%s", t.cause(err))
 		return
 	}
 	d.ok("schema", "as it should be")
@@ -219,7 +219,7 @@ func (d *checkup) schema(ctx context.Context, t target) {
 func (d *checkup) durability(t target) {
 	switch {
 	case d.about("durability"):
-	case t.scheme == "memory":
+	case t.Scheme == "memory":
 		d.ok("durability", "none: it is gone with this process (good for trying things out)")
 	default:
 		d.ok("durability", "each grant is on disk before it is told")
@@ -231,14 +231,14 @@ func (d *checkup) locks(ctx context.Context, client *holdfast.Client, t target) 
 	begin := time.Now()
 	lock, err := client.TryAcquire(ctx, holdfast.JoinName("holdfast doctor", rand.Text()), holdfast.Reason("holdfast doctor"))
 	if err != nil {
-		d.fail("locks", "%s", t.redact(cause(err)))
+		d.fail("locks", "%s", t.cause(err))
 		return false
 	}
 	first := time.Since(begin)
 	proof := lock.Proof()
 	begin = time.Now()
 	if err := lock.Release(ctx); err != nil {
-		d.fail("locks", "%s", t.redact(cause(err)))
+		d.fail("locks", "%s", t.cause(err))
 		return false
 	}
 	d.ok("locks", "taken in %s, given back in %s", first.Round(10*time.Microsecond), time.Since(begin).Round(10*time.Microsecond))
@@ -258,7 +258,7 @@ func (d *checkup) handOver(ctx context.Context, store driver.Store, client *hold
 	for range 3 {
 		took, err := handOver(ctx, store, client, name)
 		if err != nil {
-			d.fail("hand-over", "%s", t.redact(cause(err)))
+			d.fail("hand-over", "%s", t.cause(err))
 			return
 		}
 		best = min(best, took)

@@ -81,7 +81,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 	defer cancel(nil)
 	stop := r.endOnSignal(cancel)
 	defer func() { stop() }()
-	h, err := t.open(ctx, t)
+	h, err := t.open(ctx)
 	if err != nil {
 		return orSignal(ctx, t.unusable(err, "; nothing was run"))
 	}

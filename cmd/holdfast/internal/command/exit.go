@@ -72,16 +72,16 @@ func statusOf(err error) int {
 // unusable is the failure of a command whose store did not do its part.
 func (t target) unusable(err error, also string) error {
 	var f *failure
-	if errors.As(err, &f) {
+	if err = asUsage(err); errors.As(err, &f) {
 		return err
 	}
 	if errors.Is(err, holdfast.ErrClosed) {
 		return fail(exitFault, "%v", err)
 	}
 	hint := "Check --store or HOLDFAST_STORE, then: holdfast doctor"
-	text := t.redact(cause(err))
+	text := t.cause(err)
 	do := "use"
-	if unreachable(err) {
+	if t.Kind.ReachOf(err) == driver.Unreachable {
 		do = "reach"
 	}
 	var schema *driver.SchemaError

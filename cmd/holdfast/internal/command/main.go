@@ -6,15 +6,16 @@ import (
 	"os"
 	"runtime/debug"
 
-	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Main is the process: the command, or the guard of one. engines are those that are
-// linked into this program, by the scheme of their URLs.
-func Main(engines map[string]engine.Engine) {
+// Main is the process: the command, or the guard of one. own are the stores that it can open,
+// and others the programs that it becomes for others. One without others is itself such a
+// program.
+func Main(own []*driver.Kind, others ...Program) {
 	guard.Main()
-	if linked = engines; linked != nil {
+	if kinds, programs = own, others; len(programs) == 0 {
 		if small := beside("holdfast"); small != "" {
 			guard.Program = small
 		}

@@ -22,16 +22,24 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
-	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/etcd"
+	"github.com/holdfast-lock/holdfast/cassandra"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-lock/holdfast/directory"
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/etcd"
 	"github.com/holdfast-lock/holdfast/internal/busy"
 	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/memory"
+	"github.com/holdfast-lock/holdfast/mysql"
+	"github.com/holdfast-lock/holdfast/postgres"
+	"github.com/holdfast-lock/holdfast/sqlite"
 )
 
 // The test binary is also the command, and its guard.
 func TestMain(m *testing.M) {
 	guard.Main()
+	kinds = []*driver.Kind{sqlite.Kind, directory.Kind, postgres.Kind, mysql.Kind, cassandra.Kind, memory.Kind}
+	programs = []Program{{"etcd", "holdfast-etcd"}, {"spanner", "holdfast-spanner"}}
 	// With the race detector every command would sleep for a second when it is done.
 	os.Setenv("GORACE", "atexit_sleep_ms=10 "+os.Getenv("GORACE"))
 	if guard.Terminal() && filepath.Base(os.Args[0]) != "holdfast" {
@@ -43,7 +51,7 @@ func TestMain(m *testing.M) {
 	}
 	testscript.Main(m, map[string]func(){
 		"holdfast":        func() { os.Exit(run(os.Args[1:])) },
-		"holdfast-etcd":   func() { Main(map[string]engine.Engine{"etcd": etcd.Engine}) },
+		"holdfast-etcd":   func() { Main([]*driver.Kind{etcd.Kind}) },
 		"holdfast-ticker": ticker,
 	})
 }
@@ -294,7 +302,7 @@ func migrate(t *testing.T, store string) {
 	t.Helper()
 	target, err := parseStore(store)
 	if err == nil {
-		err = target.migrate(t.Context(), target)
+		err = target.Kind.Migrate(t.Context(), target.Location)
 	}
 	if err != nil {
 		t.Fatal(err)

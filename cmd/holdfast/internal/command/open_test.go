@@ -3,13 +3,11 @@ package command
 import (
 	"context"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 func TestParseStore(t *testing.T) {
@@ -38,13 +36,13 @@ func TestParseStore(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		"app.db":                             "a store is written SCHEME:",
-		"postgre://db/shop":                  `unknown store "postgre": one of sqlite:PATH, dir:PATH, postgres://…, mysql://…, cassandra://…, etcd://…, spanner://…, memory:`,
+		"postgre://db/shop":                  `unknown store "postgre": one of sqlite:PATH, dir:PATH, postgres://…, mysql://…, cassandra://…, memory:, etcd://…, spanner://…`,
 		"postgres:host=db dbname=shop":       "as in postgres://app@db.example/shop",
 		"sqlite:":                            "needs a path",
 		"sqlite:app.db?schema=x":             `unknown setting "schema"`,
 		"dir:":                               "dir: needs a path: dir:/srv/locks",
 		"dir://":                             "dir: needs a path: dir:/srv/locks",
-		"dir:/srv/locks?prefix=x":            `dir: unknown setting "prefix" in --store: allow is the only one`,
+		"dir:/srv/locks?prefix=x":            `dir: unknown setting "prefix" in the URL: allow is the only one`,
 		"memory:?x":                          `unknown setting "x"`,
 		"postgres://app:pa@ss@db/shop":       "write %40 for @",
 		"postgres://app:pa/ss@db/shop":       "%2F for /",
@@ -54,120 +52,6 @@ func TestParseStore(t *testing.T) {
 		if _, err := parseStore(in); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", in, err, want)
 		}
-	}
-}
-
-func TestPostgresConfig(t *testing.T) {
-	for _, name := range []string{"PGHOST", "PGUSER", "PGPASSWORD", "PGDATABASE", "PGSERVICE", "PGPASSFILE"} {
-		t.Setenv(name, "")
-	}
-	target, err := parseStore("postgres://me%40corp:p%25w%3D@db:5433/shop?schema=locks&sslmode=disable&statement_timeout=9s&pool_max_conns=7")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, err := target.postgresPool(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	c := pool.Config()
-	if c.ConnConfig.User != "me@corp" || c.ConnConfig.Password != "p%w=" || c.ConnConfig.Host != "db" || c.ConnConfig.Port != 5433 || c.ConnConfig.Database != "shop" {
-		t.Errorf("got %s, %s, %s, %d, %s", c.ConnConfig.User, c.ConnConfig.Password, c.ConnConfig.Host, c.ConnConfig.Port, c.ConnConfig.Database)
-	}
-	if got := c.ConnConfig.RuntimeParams; len(got) != 2 || got["statement_timeout"] != "9s" || got["application_name"] != "holdfast" {
-		t.Errorf("the server is told %v", got)
-	}
-	if c.MaxConns != 7 || c.MinConns != 0 || c.ConnConfig.ConnectTimeout != 10*time.Second || c.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeExec {
-		t.Errorf("got %+v", c)
-	}
-	if o := target.postgresOptions(); o.Schema != "locks" || o.Prefix != "" || o.Allow != nil {
-		t.Errorf("got options %+v", o)
-	}
-	// A password from a file, as psql has it.
-	t.Setenv("PGPASSFILE", writeFile(t, "pass", "db:5432:shop:ana:from the file\n"))
-	target, err = parseStore("postgres://ana@db/shop?connect_timeout=3&default_query_exec_mode=cache_describe&application_name=x")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, err = target.postgresPool(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	c = pool.Config()
-	if c.ConnConfig.Password != "from the file" || c.MaxConns != maxConns || c.ConnConfig.ConnectTimeout != 3*time.Second ||
-		c.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheDescribe || c.ConnConfig.RuntimeParams["application_name"] != "x" {
-		t.Errorf("got %+v", c.ConnConfig)
-	}
-	// A service of one's own file.
-	t.Setenv("PGSERVICEFILE", writeFile(t, "services", "[shop]\nhost=elsewhere\nuser=bob\npassword=hunter2\ndbname=shop\n"))
-	target, err = parseStore("postgres://?service=shop")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if pool, err = target.postgresPool(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	if c := pool.Config().ConnConfig; c.Host != "elsewhere" || c.User != "bob" || c.Password != "hunter2" {
-		t.Errorf("got %s, %s", c.Host, c.User)
-	}
-}
-
-func TestMySQLConfig(t *testing.T) {
-	t.Setenv("MYSQL_PWD", "of the environment")
-	for in, want := range map[string]string{
-		"mysql://app:p%25w%2F@db/shop?readTimeout=3s":       "app p%w/ tcp db:3306 shop",
-		"mysql://app@db:3307/shop":                          "app of the environment tcp db:3307 shop",
-		"mysql://app:@[::1]/shop":                           "app  tcp [::1]:3306 shop",
-		"mysql://app@[::1]:3308/a%2Fb?loc=Europe/Berlin":    "app of the environment tcp [::1]:3308 a/b",
-		"mysql://app@/shop?socket=/run/mysqld/mysqld.sock":  "app of the environment unix /run/mysqld/mysqld.sock shop",
-		"mysql://app@h/shop?socket=%2Frun%2Fmy.sock&tls=no": "",
-	} {
-		target, err := parseStore(in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := target.mysqlConfig()
-		if want == "" {
-			if err == nil {
-				t.Errorf("%s: no error", in)
-			}
-			continue
-		}
-		if err != nil {
-			t.Errorf("%s: %v", in, err)
-			continue
-		}
-		if got := strings.Join([]string{c.User, c.Passwd, c.Net, c.Addr, c.DBName}, " "); got != want {
-			t.Errorf("%s: got %s, want %s", in, got, want)
-		}
-		if !c.InterpolateParams || c.Timeout != 10*time.Second {
-			t.Errorf("%s: got %+v", in, c)
-		}
-	}
-	for in, want := range map[string]string{
-		"mysql://app@db":                                "names no database",
-		"mysql://app@db/shop?password=hunter2":          "MYSQL_PWD",
-		"mysql://app@db/shop?tls=hunter2":               "the settings of mysql://app@db/shop cannot be used: ",
-		"mysql://app@db/shop?timeout=soon":              "the settings of mysql://app@db/shop cannot be used: ",
-		"mysql://app@db/shop?tls=true&serverPubKey=x&y": "the settings of mysql://app@db/shop cannot be used: ",
-	} {
-		target, err := parseStore(in)
-		if err == nil {
-			_, err = target.mysqlConfig()
-		}
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %s", in, err, want)
-		}
-	}
-	// The name that a certificate must have is that of the URL.
-	target, err := parseStore("mysql://app@db.example/shop?tls=true")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c, err := target.mysqlConfig(); err != nil || c.TLS == nil || c.TLS.ServerName != "db.example" || c.TLS.InsecureSkipVerify {
-		t.Errorf("got %+v, %v", c, err)
 	}
 }
 
@@ -222,24 +106,27 @@ func TestRedact(t *testing.T) {
 		"//app:hunter2@db/shop",
 		"postgre://app:hunter2@db/shop",
 	} {
-		said := redactURL("dial " + in + ": refused")
+		said := driver.Redact("dial " + in + ": refused")
 		if in == "hunter2" || strings.Contains(in, "%77") || strings.Contains(in, "%zz") || strings.Contains(in, "token") {
 			said = "" // only by its target
 		}
 		target, err := parseStore(in)
 		if err == nil {
 			said += " " + target.String() + " " + target.redact(in)
-			for _, secret := range target.secrets {
+			for _, secret := range []string{target.Password, "hunter2", "hunter2-of-the-environment"} {
 				plain, _ := url.PathUnescape(secret)
+				if strings.Contains(in, "hunter2") && secret == "hunter2" && !strings.Contains(in, ":hunter2@") {
+					continue
+				}
 				said += target.redact(" they said " + secret + " or " + plain)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			_, err = target.open(ctx, target)
+			_, err = target.open(ctx)
 			if err == nil {
 				t.Fatalf("%s could be opened", in)
 			}
 			d := &checkup{}
-			d.fail("store", "%s: %s", target, target.redact(cause(err)))
+			d.fail("store", "%s: %s", target, target.cause(err))
 			var b strings.Builder
 			d.write(&b, true)
 			d.write(&b, false)
@@ -266,13 +153,4 @@ func TestRedact(t *testing.T) {
 	if got := target.redact(`password authentication failed for user "app"`); err != nil || !strings.Contains(got, `"app"`) {
 		t.Errorf("got %s, %v", got, err)
 	}
-}
-
-func writeFile(t *testing.T, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }

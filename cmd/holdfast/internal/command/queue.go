@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // A queue tells a person, or a log, what is being waited for. What does not need
@@ -175,7 +176,7 @@ func follow(ctx context.Context, client *holdfast.Client, name string) (_ <-chan
 
 func (q *queue) describe(l look) string {
 	if l.err != nil {
-		return "the store does not answer: " + redactURL(escape(l.err.Error()))
+		return "the store does not answer: " + driver.Redact(escape(l.err.Error()))
 	}
 	s := "free in a moment"
 	if h := l.info.Holders; len(h) > 0 {

@@ -21,7 +21,7 @@ Use it      run elect acquire release state cache
 See it      list show watch break doctor
 Set it up   schema config sweep completion version
 
-Store       --store URL or HOLDFAST_STORE: ` + stores + `
+Store       --store URL or HOLDFAST_STORE: %s
             without either a file of your own: ~/.local/state/holdfast/holdfast.db
             ?allow=NAME accepts a danger by the name that doctor gives it
 Servers     postgres://USER@HOST/DB?schema=NAME&prefix=NAME&sslmode=verify-full
@@ -43,7 +43,7 @@ func newRoot(args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "holdfast",
 		Short:             "Locks, leases and leader election in the database you already run",
-		Long:              rootHelp,
+		Long:              strings.Replace(rootHelp, "%s", stores(), 1),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},

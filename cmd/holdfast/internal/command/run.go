@@ -213,7 +213,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	ctx, cancel := context.WithCancelCause(orBackground(ctx))
 	defer cancel(nil)
 	stop := r.endOnSignal(cancel)
-	h, err := t.open(ctx, t)
+	h, err := t.open(ctx)
 	if err != nil {
 		stop()
 		return orSignal(ctx, t.unusable(err, "; nothing was run"))

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/spf13/cobra"
 )
 
@@ -62,7 +63,7 @@ func schemaVerb(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if t.schemaText == nil {
+				if t.Kind.Schema == nil {
 					return usage("schema: the store %s has no tables", t)
 				}
 				return f(orBackground(c.Context()), t)
@@ -73,7 +74,7 @@ func schemaVerb(a *app) *cobra.Command {
 }
 
 func schemaPrint(_ context.Context, t target) error {
-	text, err := t.schemaText(t)
+	text, err := t.Kind.Schema(t.Location)
 	if err != nil {
 		return usage("%s: %s", t, t.redact(err.Error()))
 	}
@@ -84,7 +85,7 @@ func schemaPrint(_ context.Context, t target) error {
 }
 
 func schemaApply(ctx context.Context, t target) error {
-	if err := t.migrate(ctx, t); err != nil {
+	if err := t.Kind.Migrate(ctx, t.Location); err != nil {
 		return t.unusable(err, "")
 	}
 	say("%s is ready", t)
@@ -92,15 +93,16 @@ func schemaApply(ctx context.Context, t target) error {
 }
 
 func schemaVerify(ctx context.Context, t target) error {
-	err := t.verify(ctx, t)
+	err := asUsage(t.Kind.Verify(ctx, t.Location))
 	var f *failure
+	reached := t.Kind.ReachOf(err)
 	switch {
 	case err == nil:
 		if _, err := fmt.Printf("%s is as it should be\n", t); err != nil {
 			return cannotWrite(err)
 		}
 		return nil
-	case errors.As(err, &f), errors.Is(err, fs.ErrPermission), unreachable(err), notLetIn(err):
+	case errors.As(err, &f), errors.Is(err, fs.ErrPermission), reached == driver.Unreachable, reached == driver.NotLetIn:
 		return t.unusable(err, "")
 	}
 	return fail(exitNo, "%s", t.redact(err.Error()))

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/printable"
 	"github.com/holdfast-lock/holdfast/state"
 )
 
@@ -177,9 +178,9 @@ func (s *subject) unusable(err error, also string) error {
 // said is an error as it may be shown.
 func (s *subject) said(err error) string {
 	if s.store != nil {
-		return s.store.redact(cause(err))
+		return s.store.cause(err)
 	}
-	return escape(oneLine(err.Error()))
+	return escape(printable.OneLine(err.Error()))
 }
 
 func (a *app) stateKey(ctx context.Context, where string, asJSON bool) error {

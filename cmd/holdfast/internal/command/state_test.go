@@ -148,7 +148,7 @@ func (p place) state(where string) *state.State {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	h, err := t.open(p.t.Context(), t)
+	h, err := t.open(p.t.Context())
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // tick is how often it is noted that this process is not standing still.
@@ -134,7 +135,7 @@ func (r *runner) losing(left time.Duration) {
 	case time.Since(r.stood) < 4*tick:
 		why = "this process stood still for " + brief(r.still)
 	case r.silence != nil:
-		why += " (" + redactURL(escape(r.silence.Error())) + ")"
+		why += " (" + driver.Redact(escape(r.silence.Error())) + ")"
 	}
 	say("losing %s: %s; stopping %s, %s left", quoteAll(r.names), why, escape(r.argv[0]), brief(left))
 }

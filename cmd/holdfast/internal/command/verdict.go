@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // judge turns the end of the command into ours.
@@ -79,7 +80,7 @@ func reasonOf(err error) string {
 	if lost := (*holdfast.LostError)(nil); errors.As(err, &lost) {
 		text = lost.Cause()
 	}
-	return escape(redactURL(text))
+	return escape(driver.Redact(text))
 }
 
 // survivors names processes: pid 4711 (sudo) and pid 4712 (sleep).

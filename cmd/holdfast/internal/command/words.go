@@ -9,31 +9,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/printable"
 )
 
-// escape makes foreign text fit for a terminal: control and format characters
-// (also those that turn the direction of text) and bytes that are not UTF-8 are
-// written out.
-func escape(s string) string {
-	var b strings.Builder
-	for i, r := range s {
-		switch {
-		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case strconv.IsPrint(r):
-			b.WriteRune(r)
-		case r < 0x80:
-			fmt.Fprintf(&b, `\x%02x`, r)
-		case r < 0x10000:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			fmt.Fprintf(&b, `\U%08x`, r)
-		}
-	}
-	return b.String()
-}
+// escape makes foreign text fit for a terminal.
+func escape(s string) string { return printable.Escape(s) }
 
-func quote(s string) string { return `"` + escape(s) + `"` }
+func quote(s string) string { return printable.Quote(s) }
 
 // quoteAll is "a", "b" and "c".
 func quoteAll(names []string) string {

@@ -4,15 +4,15 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/engine"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/etcd"
 )
 
 // The doctor says who can read a password on its way: the clients of some databases
 // send it as it is.
 func TestEncryption(t *testing.T) {
-	linked = map[string]engine.Engine{"etcd": {}} // so that no other program is started
-	t.Cleanup(func() { linked = nil })
+	defer func(k []*driver.Kind, p []Program) { kinds, programs = k, p }(kinds, programs)
+	kinds, programs = append(slices.Clone(kinds), etcd.Kind), nil
 	says := func(level driver.Level) func(string) []driver.Finding {
 		return func(text string) []driver.Finding {
 			return []driver.Finding{{Level: level, Subject: "encryption", Text: text}}

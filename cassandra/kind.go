@@ -1,0 +1,191 @@
+package cassandra
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/printable"
+	"github.com/holdfast-lock/holdfast/internal/reach"
+)
+
+// Kind is a Cassandra store by its URL:
+// cassandra://app@db1.example,db2.example/shop?dc=NAME&prefix=NAME&tls=verify&ca=FILE&cert=FILE&key=FILE.
+// User and password may be in CASSANDRA_USER, CASSANDRA_PASSWORD and CASSANDRA_PASSWORD_FILE.
+var Kind = &driver.Kind{
+	Name: "cassandra", Schemes: []string{"cassandra"}, Form: "cassandra://…", Example: "cassandra://app@db1.example,db2.example/shop",
+	Server: true, Settings: []string{"allow", "prefix"}, Secrets: []string{"CASSANDRA_PASSWORD"}, SendsPassword: "CASSANDRA",
+	Open: func(ctx context.Context, at *driver.Location) (driver.Store, func() error, error) {
+		var s *Store
+		session, err := withSession(ctx, at, func(ctx context.Context, session *gocql.Session, opts *Options) (err error) {
+			s, err = New(ctx, session, opts)
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		return s, leave(session), nil
+	},
+	Schema:  func(at *driver.Location) (string, error) { return Schema(optionsOf(at)) },
+	Migrate: func(ctx context.Context, at *driver.Location) error { return onSession(ctx, at, Migrate) },
+	Verify:  func(ctx context.Context, at *driver.Location) error { return onSession(ctx, at, Verify) },
+	Reach: func(err error) driver.Reach {
+		var server gocql.RequestError
+		if errors.As(err, &server) {
+			if server.Code() == gocql.ErrCodeUnauthorized {
+				return driver.NotLetIn
+			}
+			return driver.Answered
+		}
+		for _, is := range []error{gocql.ErrNoConnections, gocql.ErrTimeoutNoResponse, gocql.ErrConnectionClosed} {
+			if errors.Is(err, is) {
+				return driver.Unreachable
+			}
+		}
+		return driver.Unknown
+	},
+}
+
+func optionsOf(at *driver.Location) *Options {
+	keyspace, _ := url.PathUnescape(strings.Trim(at.Database, "/"))
+	settings, _ := url.ParseQuery(at.Query)
+	return &Options{Keyspace: keyspace, Prefix: at.Prefix, LocalDC: settings.Get("dc"), Allow: at.Allow}
+}
+
+// configOf is the URL in the driver's words, which knows no URLs.
+func configOf(at *driver.Location) (*gocql.ClusterConfig, error) {
+	hosts, err := at.Hosts("9042")
+	if err != nil {
+		return nil, err
+	}
+	if strings.Trim(at.Database, "/") == "" {
+		return nil, driver.BadURL("%s names no keyspace: write it as in %s", at, at.Kind.Example)
+	}
+	settings, err := url.ParseQuery(at.Query)
+	if err != nil {
+		return nil, driver.BadURL("the settings of %s cannot be read", at)
+	}
+	for key := range settings {
+		switch {
+		case driver.IsSecret(key):
+			return nil, driver.BadURL("cassandra: the password stands behind the user, or in CASSANDRA_PASSWORD, not in %s=", printable.Quote(key))
+		case !slices.Contains([]string{"dc", "tls", "ca", "cert", "key"}, key):
+			return nil, at.UnknownSetting(key, "there are dc, tls, ca, cert, key, prefix and allow")
+		}
+	}
+	c := gocql.NewCluster(hosts...)
+	c.ConnectTimeout = reach.Patience / 2 // of each host; they are tried in turn
+	c.Timeout = reach.Patience            // the store has its own, which are shorter
+	c.NumConns = 1
+	c.WriteCoalesceWaitTime = 0                    // few statements are under way at once
+	c.ReconnectInterval = 5 * time.Second          // a command may run for long
+	c.MaxWaitSchemaAgreement = 5 * time.Second     // on all keyspaces; Migrate waits for its table
+	c.Metadata.CacheMode = gocql.Disabled          // of all tables there are, when it connects
+	c.Logger = gocql.NewLogger(gocql.LogLevelNone) // what goes wrong is told by errors
+	if c.SslOpts, err = tlsOf(at, settings); err != nil {
+		return nil, err
+	}
+	user, password, err := at.Login()
+	if err != nil {
+		return nil, err
+	}
+	if user != "" {
+		c.Authenticator = gocql.PasswordAuthenticator{Username: user, Password: password}
+	}
+	return c, nil
+}
+
+// tlsOf is how to talk to the nodes; nil: in the clear.
+func tlsOf(at *driver.Location, settings url.Values) (*gocql.SslOptions, error) {
+	o := &gocql.SslOptions{CaPath: settings.Get("ca"), CertPath: settings.Get("cert"), KeyPath: settings.Get("key")}
+	files := o.CaPath != "" || o.CertPath != "" || o.KeyPath != ""
+	switch mode := settings.Get("tls"); {
+	case mode == "" && !files:
+		return nil, nil
+	case mode == "verify", mode == "":
+		o.EnableHostVerification = true
+	case mode != "skip-verify":
+		return nil, driver.BadURL("cassandra: tls is verify or skip-verify; ca, cert and key name files")
+	}
+	for _, path := range []string{o.CaPath, o.CertPath, o.KeyPath} {
+		if path == "" {
+			continue
+		}
+		if _, err := os.Stat(path); err != nil {
+			return nil, at.BadSettings(err)
+		}
+	}
+	if o.CertPath != "" || o.KeyPath != "" {
+		if _, err := tls.LoadX509KeyPair(o.CertPath, o.KeyPath); err != nil {
+			return nil, driver.BadURL("the settings of %s cannot be used: cert and key: %s", at, at.Redact(err.Error()))
+		}
+	}
+	return o, nil
+}
+
+// connectTo makes a session, in limited time, which the driver does not limit.
+func connectTo(ctx context.Context, at *driver.Location) (*gocql.Session, error) {
+	config, err := configOf(at)
+	if err != nil {
+		return nil, err
+	}
+	type result struct {
+		session *gocql.Session
+		err     error
+	}
+	made := make(chan result, 1)
+	go func() {
+		s, err := config.CreateSession()
+		made <- result{s, err}
+	}()
+	select {
+	case r := <-made:
+		if r.err != nil {
+			return nil, reach.WhyNot(ctx, config.Hosts, r.err)
+		}
+		return r.session, nil
+	case <-ctx.Done():
+		go func() {
+			if r := <-made; r.err == nil {
+				r.session.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+// withSession makes a session for do, and closes it if do fails.
+func withSession(ctx context.Context, at *driver.Location, do func(context.Context, *gocql.Session, *Options) error) (session *gocql.Session, err error) {
+	err = reach.InTime(ctx, 3*reach.Patience, func(ctx context.Context) error {
+		session, err = connectTo(ctx, at)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err = do(ctx, session, optionsOf(at)); err != nil {
+		leave(session)()
+		return nil, err
+	}
+	return session, nil
+}
+
+func onSession(ctx context.Context, at *driver.Location, do func(context.Context, *gocql.Session, *Options) error) error {
+	session, err := withSession(ctx, at, do)
+	if err == nil {
+		err = leave(session)()
+	}
+	return err
+}
+
+func leave(session *gocql.Session) func() error {
+	return reach.Parting(func() error { session.Close(); return nil })
+}

@@ -1,0 +1,46 @@
+package command
+
+import (
+	"net"
+	"net/url"
+	"strings"
+)
+
+// encryption tells who can read along on the way to a database whose client sends the password
+// as it is.
+func (d *checkup) encryption(t target) {
+	settings, err := url.ParseQuery(t.Query)
+	if t.Kind.SendsPassword == "" || err != nil {
+		return
+	}
+	user, password, err := t.Login()
+	hosts, far := t.far()
+	switch {
+	case err != nil:
+	case settings.Get("tls") == "skip-verify":
+		d.warn("encryption", "tls=skip-verify: nobody makes sure that it is your server, which reads the password. Use tls=verify")
+	case settings.Get("tls")+settings.Get("ca")+settings.Get("cert")+settings.Get("key") != "":
+		d.ok("encryption", "TLS, and the servers' certificates are checked")
+	case password == "":
+		d.ok("encryption", "none; nor is there a password")
+	case !far:
+		d.ok("encryption", "none, and the servers are on this host")
+	default:
+		d.warn("encryption", "none: whoever can listen on the way to %s reads the password of %s, and every name and reason. Have the servers encrypt, and add tls=verify to the URL", strings.Join(hosts, ", "), quote(user))
+	}
+}
+
+// far are the hosts of the URL, and whether one of them is another than this one.
+func (t target) far() (hosts []string, far bool) {
+	for host := range strings.SplitSeq(t.Host, ",") {
+		name, _, err := net.SplitHostPort(host)
+		if err != nil {
+			name = host
+		}
+		name = strings.Trim(name, "[]")
+		ip := net.ParseIP(name)
+		far = far || name != "localhost" && (ip == nil || !ip.IsLoopback())
+		hosts = append(hosts, escape(name))
+	}
+	return hosts, far
+}

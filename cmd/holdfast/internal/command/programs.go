@@ -1,0 +1,58 @@
+package command
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// A Program has the client of a database that takes more time and memory to start than all the
+// rest of the command. Holdfast becomes it (exec, same arguments) as soon as it has read the
+// URL. So users of other stores do not pay for it: the client for etcd adds 7 MB and about half
+// again to what every start costs, that for Spanner more. That program's guard is holdfast
+// again if it is beside it; the two say which version of their protocol they speak.
+//
+// Rejected: a process for the store beside the command: one more that can be stopped or
+// killed alone.
+type Program struct {
+	Scheme string // of the URLs
+	Name   string // of the program
+}
+
+// beside is a program next to this one, or "".
+func beside(program string) string {
+	self, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	if real, err := filepath.EvalSymlinks(self); err == nil {
+		self = real
+	}
+	path := filepath.Join(filepath.Dir(self), program+filepath.Ext(self))
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || path == self {
+		return ""
+	}
+	return path
+}
+
+// become has the program go on in place of this one. It returns only if it fails.
+// One of the current directory, which PATH may name as "." or by an empty entry, is
+// not taken: it would find the store's password in its environment.
+func (p Program) become() error {
+	path := beside(p.Name)
+	also := ""
+	if path == "" {
+		found, err := exec.LookPath(p.Name)
+		switch {
+		case filepath.IsAbs(found):
+			path = found
+		case err == nil || errors.Is(err, exec.ErrDot):
+			also = "; that of the current directory is not run"
+		}
+	}
+	if path == "" {
+		return usage("%s: needs the program %s beside holdfast, or on PATH: go install ./cmd/holdfast/... has both%s", p.Scheme, p.Name, also)
+	}
+	return fail(exitFault, "%s cannot be run: %v", escape(path), replace(path))
+}

@@ -1,0 +1,33 @@
+package directory
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-lock/holdfast/driver"
+)
+
+// Kind is a directory store by its URL: dir:/srv/locks.
+var Kind = &driver.Kind{
+	Name: "directory", Schemes: []string{"dir"}, Form: "dir:PATH", Example: "dir:/srv/locks",
+	NeedsPath: true, Settings: []string{"allow"},
+	Open: func(_ context.Context, at *driver.Location) (driver.Store, func() error, error) {
+		s, err := New(at.Path, at.Allow...)
+		if err != nil {
+			return nil, nil, err
+		}
+		return s, s.Close, nil
+	},
+	Schema: func(at *driver.Location) (string, error) {
+		return fmt.Sprintf(schemaText, strings.TrimSuffix(at.Path, "/")), nil
+	},
+	Migrate: func(_ context.Context, at *driver.Location) error { return Migrate(at.Path) },
+	Verify:  func(_ context.Context, at *driver.Location) error { return Verify(at.Path) },
+}
+
+const schemaText = `# In the directory %[1]s, which has to be there, with its permissions:
+cd %[1]s && mkdir tmp wake floor names sessions settings audits
+# and the file holdfast.json, by which it is known to be a store and not a mount
+# point without its mount. Only schema apply writes that.
+`

@@ -1,0 +1,139 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/reach"
+)
+
+// Kind is a PostgreSQL store by its URL: postgres://app@db.example/shop?schema=NAME&prefix=NAME.
+// What the URL does not say, the environment and the files that psql reads may: PGPASSFILE,
+// PGSERVICE and so on.
+var Kind = &driver.Kind{
+	Name: "postgres", Schemes: []string{"postgres", "postgresql"}, Form: "postgres://…", Example: "postgres://app@db.example/shop",
+	Server: true, Settings: []string{"allow", "schema", "prefix"}, Secrets: []string{"PGPASSWORD"},
+	Open: func(ctx context.Context, at *driver.Location) (driver.Store, func() error, error) {
+		pool, err := poolOf(ctx, at)
+		if err != nil {
+			return nil, nil, err
+		}
+		var s *Store
+		cc := pool.Config().ConnConfig
+		// To connect, to each of its hosts, and to answer.
+		err = reach.InTime(ctx, cc.ConnectTimeout*time.Duration(2+len(cc.Fallbacks)), func(ctx context.Context) error {
+			s, err = New(ctx, pool, optionsOf(at))
+			return err
+		})
+		if err != nil {
+			leave(pool)
+			return nil, nil, err
+		}
+		return s, reach.Parting(s.Close, func() error { return leave(pool) }), nil
+	},
+	Schema:  func(at *driver.Location) (string, error) { return Schema(optionsOf(at)) },
+	Migrate: func(ctx context.Context, at *driver.Location) error { return withPool(ctx, at, Migrate) },
+	Verify:  func(ctx context.Context, at *driver.Location) error { return withPool(ctx, at, Verify) },
+	Reach: func(err error) driver.Reach {
+		var way *pgconn.ConnectError
+		var server *pgconn.PgError
+		told, connecting := errors.As(err, &server), errors.As(err, &way)
+		switch {
+		case told && connecting:
+			return driver.NotLetIn
+		case told:
+			return driver.Answered
+		case connecting:
+			return driver.Unreachable
+		}
+		return driver.Unknown
+	},
+	Explain: explain,
+}
+
+func optionsOf(at *driver.Location) *Options {
+	return &Options{Schema: at.Schema, Prefix: at.Prefix, Allow: at.Allow}
+}
+
+// poolOf connects to nothing yet.
+func poolOf(ctx context.Context, at *driver.Location) (*pgxpool.Pool, error) {
+	u := "postgres://"
+	if at.HasUser {
+		u += at.User
+		if at.HasPassword {
+			u += ":" + at.Password
+		}
+		u += "@"
+	}
+	config, err := pgxpool.ParseConfig(u + at.Host + at.Database + "?" + at.Query)
+	if err != nil {
+		var parse *pgconn.ParseConfigError
+		if errors.As(err, &parse) { // it repeats the whole URL
+			text := err.Error()
+			err = errors.New("")
+			if i := strings.LastIndex(text, "`: "); i >= 0 {
+				err = errors.New(text[i+len("`: "):])
+			}
+		}
+		return nil, at.BadSettings(err)
+	}
+	if !at.Sets("pool_max_conns") {
+		config.MaxConns = reach.MaxConns
+	}
+	if !at.Sets("default_query_exec_mode") {
+		// One round trip: few statements of a command run twice.
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = reach.Patience
+	}
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "holdfast"
+	}
+	return pgxpool.NewWithConfig(ctx, config)
+}
+
+func withPool(ctx context.Context, at *driver.Location, do func(context.Context, *pgxpool.Pool, *Options) error) error {
+	pool, err := poolOf(ctx, at)
+	if err != nil {
+		return err
+	}
+	defer leave(pool)
+	return do(ctx, pool, optionsOf(at))
+}
+
+// leave closes a pool, which waits for all its connections.
+func leave(pool *pgxpool.Pool) error {
+	return reach.Parting(func() error { pool.Close(); return nil })()
+}
+
+// explain leaves out of an error of connecting what repeats the URL.
+func explain(err error) string {
+	var way *pgconn.ConnectError
+	if !errors.As(err, &way) {
+		return strings.TrimPrefix(err.Error(), "postgres: ")
+	}
+	var refused *pgconn.PgError
+	var lookup *net.DNSError
+	var op *net.OpError
+	switch err := way.Unwrap(); {
+	case errors.As(err, &refused):
+		return refused.Message
+	case errors.As(err, &lookup):
+		return lookup.Error()
+	case errors.As(err, &op):
+		return op.Error()
+	case pgconn.Timeout(err):
+		return (&reach.Silence{Limit: way.Config.ConnectTimeout, Err: err}).Error()
+	default:
+		return err.Error()
+	}
+}

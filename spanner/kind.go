@@ -1,0 +1,142 @@
+package spanner
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+
+	"cloud.google.com/go/spanner"
+	database "cloud.google.com/go/spanner/admin/database/apiv1"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc/codes"
+
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/reach"
+)
+
+// Kind is a Spanner store by its URL: spanner://projects/P/instances/I/databases/D?prefix=NAME. Who
+// we are is as for all that uses Google's clients: GOOGLE_APPLICATION_CREDENTIALS, or what the
+// machine or gcloud has.
+var Kind = &driver.Kind{
+	Name: "spanner", Schemes: []string{"spanner"}, Form: "spanner://…", Example: "spanner://projects/p/instances/i/databases/shop",
+	Server: true, Settings: []string{"prefix"},
+	Open: func(ctx context.Context, at *driver.Location) (driver.Store, func() error, error) {
+		c, err := clientOf(ctx, at)
+		if err != nil {
+			return nil, nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, reach.Patience)
+		defer cancel()
+		s, err := New(ctx, c, &Options{Prefix: at.Prefix})
+		if err != nil {
+			c.Close()
+			return nil, nil, told(err)
+		}
+		return s, reach.Parting(func() error { c.Close(); return nil }), nil
+	},
+	Schema: func(at *driver.Location) (string, error) {
+		if _, err := databaseOf(at); err != nil {
+			return "", err
+		}
+		return Schema(&Options{Prefix: at.Prefix})
+	},
+	Migrate: func(ctx context.Context, at *driver.Location) error {
+		c, err := clientOf(ctx, at)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		admin, err := database.NewDatabaseAdminClient(ctx)
+		if err != nil {
+			return told(err)
+		}
+		defer admin.Close()
+		return told(Migrate(ctx, admin, c, &Options{Prefix: at.Prefix}))
+	},
+	Verify: func(ctx context.Context, at *driver.Location) error {
+		c, err := clientOf(ctx, at)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(ctx, reach.Patience)
+		defer cancel()
+		return told(Verify(ctx, c, &Options{Prefix: at.Prefix}))
+	},
+	Reach: func(err error) driver.Reach {
+		var f *fault
+		switch {
+		case !errors.As(err, &f):
+			return driver.Unknown
+		case f.reached:
+			return driver.NotLetIn
+		}
+		return driver.Unreachable
+	},
+}
+
+var databaseForm = regexp.MustCompile(`^projects/[^/]+/instances/[^/]+/databases/[^/]+$`)
+
+// databaseOf is the database of a URL.
+func databaseOf(at *driver.Location) (string, error) {
+	if at.HasUser {
+		return "", driver.BadURL("spanner: the URL has no user: GOOGLE_APPLICATION_CREDENTIALS names a file, or: gcloud auth application-default login")
+	}
+	name, _ := url.PathUnescape(at.Host + strings.TrimSuffix(at.Database, "/"))
+	if !databaseForm.MatchString(name) {
+		return "", driver.BadURL("spanner: a database is written as in %s", at.Kind.Example)
+	}
+	if at.Query != "" {
+		key, _, _ := strings.Cut(at.Query, "=")
+		return "", at.UnknownSetting(key, "prefix is the only one")
+	}
+	return name, nil
+}
+
+func clientOf(ctx context.Context, at *driver.Location) (*spanner.Client, error) {
+	name, err := databaseOf(at)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reach.Patience)
+	defer cancel()
+	if host := os.Getenv("SPANNER_EMULATOR_HOST"); host != "" { // the client would try for long
+		conn, err := (&net.Dialer{Timeout: reach.Patience / 2}).DialContext(ctx, "tcp", host)
+		if err != nil {
+			return nil, &fault{err: err}
+		}
+		conn.Close()
+	}
+	c, err := spanner.NewClientWithConfig(ctx, name, spanner.ClientConfig{
+		DisableNativeMetrics: true,                       // a command is over before they are sent
+		Logger:               log.New(io.Discard, "", 0), // what goes wrong is told by errors
+	}, option.WithGRPCConnectionPool(1)) // few calls are under way at once
+	return c, told(err)
+}
+
+// A fault is an error of the way to the server, or of being let in.
+type fault struct {
+	err     error
+	reached bool
+}
+
+func (f *fault) Error() string { return f.err.Error() }
+func (f *fault) Unwrap() error { return f.err }
+
+// told tells an error of the way to the server from one of the server, and leaves out
+// what only Google can read.
+func told(err error) error {
+	switch spanner.ErrCode(err) {
+	case codes.Unavailable, codes.DeadlineExceeded:
+		return &fault{err: errors.New(spanner.ErrDesc(err))}
+	case codes.NotFound, codes.PermissionDenied, codes.Unauthenticated:
+		return &fault{err: errors.New(spanner.ErrDesc(err)), reached: true}
+	}
+	return err
+}

@@ -1,0 +1,41 @@
+package sqlite
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/holdfast-lock/holdfast/driver"
+)
+
+// Kind is a SQLite store by its URL: sqlite:/var/lib/locks.db.
+var Kind = &driver.Kind{
+	Name: "sqlite", Schemes: []string{"sqlite"}, Form: "sqlite:PATH", Example: "sqlite:/var/lib/locks.db",
+	NeedsPath: true, Settings: []string{"allow"},
+	Open: func(ctx context.Context, at *driver.Location) (driver.Store, func() error, error) {
+		if err := makeDirectory(at); err != nil {
+			return nil, nil, err
+		}
+		s, err := Open(ctx, at.Path, &Options{Create: at.Create, Allow: at.Allow})
+		if err != nil {
+			return nil, nil, err
+		}
+		return s, s.Close, nil
+	},
+	Schema: func(*driver.Location) (string, error) { return Schema(), nil },
+	Migrate: func(ctx context.Context, at *driver.Location) error {
+		if err := makeDirectory(at); err != nil {
+			return err
+		}
+		return Migrate(ctx, at.Path)
+	},
+	Verify: func(ctx context.Context, at *driver.Location) error { return Verify(ctx, at.Path) },
+}
+
+// makeDirectory makes the directory of a file of the program's own. No other is made unasked.
+func makeDirectory(at *driver.Location) error {
+	if !at.Create {
+		return nil
+	}
+	return os.MkdirAll(filepath.Dir(at.Path), 0o700)
+}
