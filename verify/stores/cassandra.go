@@ -36,15 +36,6 @@ func session(target string) (*gocql.Session, error) {
 	return c.CreateSession()
 }
 
-func migrateCassandra(ctx context.Context, target string) error {
-	s, err := session(target)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	return cassandra.Migrate(ctx, s, nil)
-}
-
 func openCassandra(ctx context.Context, target string) (*Store, error) {
 	conn, err := session(target)
 	if err != nil {

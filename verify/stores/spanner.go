@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"cloud.google.com/go/spanner"
-	database "cloud.google.com/go/spanner/admin/database/apiv1"
 
 	hfspanner "github.com/holdfast-lock/holdfast/spanner"
 )
@@ -17,20 +16,6 @@ import (
 func databaseOf(ctx context.Context, target string) (*spanner.Client, error) {
 	return spanner.NewClientWithConfig(ctx, strings.TrimPrefix(target, "spanner://"),
 		spanner.ClientConfig{DisableNativeMetrics: true, Logger: log.New(io.Discard, "", 0)})
-}
-
-func migrateSpanner(ctx context.Context, target string) error {
-	c, err := databaseOf(ctx, target)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	admin, err := database.NewDatabaseAdminClient(ctx)
-	if err != nil {
-		return err
-	}
-	defer admin.Close()
-	return hfspanner.Migrate(ctx, admin, c, nil)
 }
 
 func openSpanner(ctx context.Context, target string) (*Store, error) {

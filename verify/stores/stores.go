@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,10 +19,14 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/cassandra"
 	"github.com/holdfast-lock/holdfast/directory"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/etcd"
 	"github.com/holdfast-lock/holdfast/mysql"
+	"github.com/holdfast-lock/holdfast/open"
 	"github.com/holdfast-lock/holdfast/postgres"
+	"github.com/holdfast-lock/holdfast/spanner"
 	"github.com/holdfast-lock/holdfast/sqlite"
 )
 
@@ -35,84 +40,49 @@ type Store struct {
 	close func() error
 }
 
-// A kind is what is different between stores.
+// A kind is what tests know of a kind of store besides what programs do.
 type kind struct {
-	scheme  string
-	migrate func(ctx context.Context, target string) error
-	open    func(ctx context.Context, target string) (*Store, error)
-	fence   func(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error
-	plain   string // the same in plain SQL
-	args    func(i int) string
+	of    *driver.Kind
+	open  func(ctx context.Context, target string) (*Store, error)
+	fence func(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error
+	plain string // the same in plain SQL
+	args  func(i int) string
 }
 
 var kinds = []kind{
+	{of: sqlite.Kind, open: openSQLite, fence: sqlite.Fence, plain: `insert into holdfast_fence (name, token) values (?, ?)`},
 	{
-		scheme: "sqlite",
-		migrate: func(ctx context.Context, target string) error {
-			return sqlite.Migrate(ctx, strings.TrimPrefix(target, "sqlite:"))
-		},
-		open:  openSQLite,
-		fence: sqlite.Fence,
-		plain: `insert into holdfast_fence (name, token) values (?, ?)`,
+		of: postgres.Kind, open: openPostgres, fence: postgres.FenceSQL,
+		plain: `select holdfast_fence(?::text, ?::bigint)`, args: func(i int) string { return fmt.Sprintf("$%d", i) },
 	},
-	{
-		scheme: "postgres",
-		migrate: func(ctx context.Context, target string) error {
-			pool, err := pgxpool.New(ctx, target)
-			if err != nil {
-				return err
-			}
-			defer pool.Close()
-			return postgres.Migrate(ctx, pool, nil)
-		},
-		open:  openPostgres,
-		fence: postgres.FenceSQL,
-		plain: `select holdfast_fence(?::text, ?::bigint)`,
-		args:  func(i int) string { return fmt.Sprintf("$%d", i) },
-	},
-	{
-		scheme: "mysql",
-		migrate: func(ctx context.Context, target string) error {
-			db, err := OpenDB(target)
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			return mysql.Migrate(ctx, db, nil)
-		},
-		open:  openMySQL,
-		fence: mysql.Fence,
-		plain: `call holdfast_fence(?, ?)`,
-	},
-	{
-		scheme: "dir",
-		migrate: func(ctx context.Context, target string) error {
-			return directory.Migrate(strings.TrimPrefix(target, "dir:"))
-		},
-		open: openDirectory,
-	},
-	{scheme: "cassandra", migrate: migrateCassandra, open: openCassandra},
-	{scheme: "etcd", migrate: func(context.Context, string) error { return nil }, open: openEtcd},
-	{scheme: "spanner", migrate: migrateSpanner, open: openSpanner},
+	{of: mysql.Kind, open: openMySQL, fence: mysql.Fence, plain: `call holdfast_fence(?, ?)`},
+	{of: directory.Kind, open: openDirectory},
+	{of: cassandra.Kind, open: openCassandra},
+	{of: etcd.Kind, open: openEtcd},
+	{of: spanner.Kind, open: openSpanner},
 }
 
 func kindOf(target string) (kind, error) {
-	scheme, _, _ := strings.Cut(target, ":")
+	scheme, _, _ := open.Scheme(target)
 	for _, k := range kinds {
-		if k.scheme == scheme {
+		if slices.Contains(k.of.Schemes, scheme) {
 			return k, nil
 		}
 	}
 	return kind{}, fmt.Errorf("no store is called %q", scheme)
 }
 
-// Migrate makes the tables.
+// Migrate makes the tables, where the store has some.
 func Migrate(ctx context.Context, target string) error {
 	k, err := kindOf(target)
 	if err != nil {
 		return err
 	}
-	return k.migrate(ctx, target)
+	at, err := open.Parse(target, k.of)
+	if err != nil || k.of.Migrate == nil {
+		return err
+	}
+	return k.of.Migrate(ctx, at)
 }
 
 // Open opens a store.
@@ -148,7 +118,7 @@ func (s *Store) SQL(query string) string {
 // package, or as any other language does it.
 func (s *Store) Fence(ctx context.Context, tx *sql.Tx, lock *holdfast.Lock, plain bool) error {
 	if s.kind.fence == nil {
-		return fmt.Errorf("%s has no transactions to fence", s.kind.scheme)
+		return fmt.Errorf("%s has no transactions to fence", s.kind.of.Schemes[0])
 	}
 	if !plain {
 		return s.kind.fence(ctx, tx, lock)
