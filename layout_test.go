@@ -169,6 +169,57 @@ func TestStoreImports(t *testing.T) {
 	}
 }
 
+// layers are the packages that users and the command get, from the top: each imports only what is
+// below it. CONTRIBUTING.md shows them.
+var layers = [][]string{
+	{"cmd/holdfast", "cmd/holdfast/holdfast-etcd", "cmd/holdfast/holdfast-spanner"},
+	{"cmd/holdfast/internal/command"},
+	{"cmd/holdfast/internal/guard", "clienttest", "state"},
+	{"sqlite", "postgres", "mysql", "cassandra", "etcd", "spanner", "drivertest"},
+	{"claims"},
+	{".", "open", "memory", "directory", "faultstore", "internal/sqlstore"},
+	{"driver"},
+	{"internal/reach"},
+	{"internal/core", "internal/clock", "internal/machine", "internal/filesystem", "internal/printable", "internal/busy"},
+}
+
+// Imports go down, and never up or across.
+func TestLayers(t *testing.T) {
+	depth := make(map[string]int)
+	for i, layer := range layers {
+		for _, dir := range layer {
+			depth[dir] = i
+		}
+	}
+	for dir, at := range depth {
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatal(dir, err)
+		}
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, spec := range f.Imports {
+				path, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module)
+				if !ours {
+					continue
+				}
+				to := filepath.Clean("." + path)
+				if below, ok := depth[to]; !ok {
+					t.Errorf("%s imports %s, which is in no layer", name, to)
+				} else if below <= at {
+					t.Errorf("%s imports %s, which is not below it", name, to)
+				}
+			}
+		}
+	}
+}
+
 // The library registers nothing when it is imported, and writes neither to
 // standard output or error nor to the log of the process.
 func TestSilence(t *testing.T) {
