@@ -1,7 +1,9 @@
 package etcd
 
 import (
-	"net/url"
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/drivertest"
+
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,16 +76,11 @@ func writeFile(t *testing.T, name, text string) string {
 	return path
 }
 
-// The driver is given the password that stands in the URL, however odd it is.
-func TestOddPasswords(t *testing.T) {
-	for _, secret := range []string{"hunter2", "p%w@rd/?#&=+ ", "é\\u202e'\"", ":@/", "100%", "a:b@c", "%2F"} {
-		at, err := storeurl.Parse("etcd://app:"+strings.ReplaceAll(url.QueryEscape(secret), "+", "%20")+"@db", Kind)
-		if err != nil {
-			t.Fatal(err)
-		}
+// The driver is given the password that stands in the URL, however odd it is, and nothing that
+// is said shows it.
+func FuzzURL(f *testing.F) {
+	drivertest.FuzzKind(f, Kind, func(at *driver.Location) (string, error) {
 		c, err := configOf(at)
-		if err != nil || c.Password != secret {
-			t.Errorf("the driver is given %q, not %q: %v", c.Password, secret, err)
-		}
-	}
+		return c.Password, err
+	})
 }

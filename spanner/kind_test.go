@@ -1,6 +1,9 @@
 package spanner
 
 import (
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/drivertest"
+
 	"strings"
 	"testing"
 
@@ -28,4 +31,13 @@ func TestURL(t *testing.T) {
 			t.Errorf("%s: got %v, want %s", in, err, want)
 		}
 	}
+}
+
+// The driver is given the password that stands in the URL, however odd it is, and nothing that
+// is said shows it.
+func FuzzURL(f *testing.F) {
+	drivertest.FuzzKind(f, Kind, func(at *driver.Location) (string, error) {
+		name, err := databaseOf(at)
+		return name, err // a user is refused
+	})
 }
