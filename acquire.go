@@ -28,13 +28,13 @@ type request struct {
 	bad     error // a wrong option
 
 	// Guarded by c.mu until done is told on ch.
-	p    *localQueue
-	core core.Request
-	done bool
-	told bool // Trace.Queued was
-	lock *Lock
-	err  error
-	ch   chan struct{}
+	p         *localQueue
+	core      core.Request
+	done      bool
+	announced bool // Queued has been emitted
+	lock      *Lock
+	err       error
+	ch        chan struct{}
 }
 
 func (c *Client) newRequest(ctx context.Context, name string, opts []Option) *request {
@@ -119,7 +119,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 	r.start = c.about()
 	if c.traced {
 		first := r
-		defer func() { first.told = r.told; first.traceAnswer(l, err) }()
+		defer func() { first.announced = r.announced; first.traceAnswer(l, err) }()
 	}
 	watched := false
 	for try := 0; ; try++ {

@@ -94,7 +94,7 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atO
 		var err error
 		switch step {
 		case core.BreakDone:
-			tell(ctx, c.trace.Broken, Event{Name: claim.Name, Token: claim.Token, Slots: claim.Slots, Session: entry.Session, Reason: reason})
+			emit(ctx, c.trace.Broken, Event{Name: claim.Name, Token: claim.Token, Slots: claim.Slots, Session: entry.Session, Reason: reason})
 			c.copyAudit(ctx, claim.Name)
 			return nil
 		case core.BreakGone:

@@ -28,8 +28,8 @@ type Client struct {
 	traits   driver.Traits
 	opts     Options
 	trace    *Trace // never nil
-	traced   bool   // somebody is told of requests and locks
-	detaches bool   // its locks are to be left without a process
+	traced   bool   // a function for requests or locks is set
+	detaches bool   // its locks become detached
 	owner    core.Owner
 	log      *slog.Logger
 	batch    batcher

@@ -133,7 +133,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	case ended:
 		return gone
 	}
-	tell(ctx, c.trace.Released, Event{Name: name, Token: token, Slots: mine.Slots, Detached: true, Held: time.Since(time.UnixMicro(mine.Since))})
+	emit(ctx, c.trace.Released, Event{Name: name, Token: token, Slots: mine.Slots, Detached: true, Held: time.Since(time.UnixMicro(mine.Since))})
 	return nil
 }
 

@@ -212,7 +212,7 @@ func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Durati
 	case core.Suspect:
 		w.Value, w.Notify = j.Next.Encode(), id
 		if outs, err := c.store.CompareAndSwap(ctx, []driver.Write{w}); err == nil && outs[0].Won {
-			c.tellOf(ctx, c.trace.Suspected, names, Event{Session: id})
+			c.emitOf(ctx, c.trace.Suspected, names, Event{Session: id})
 		}
 		c.log.Info("suspected", "session", id, "owner", j.Record.Owner)
 	case core.DeclareDead:
@@ -233,7 +233,7 @@ func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Durati
 		}
 		if outs[0].Won {
 			c.log.Info("declared dead", "session", id, "owner", j.Record.Owner, "why", j.Why)
-			c.tellOf(ctx, c.trace.DeclaredDead, names, Event{Session: id, Reason: j.Why})
+			c.emitOf(ctx, c.trace.DeclaredDead, names, Event{Session: id, Reason: j.Why})
 		}
 		c.knowDead(id, tomb, outs[0].Record.Age)
 		return true
@@ -241,8 +241,9 @@ func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Durati
 	return false
 }
 
-// tellOf tells of another's session, with the first name where it was seen to have a claim.
-func (c *Client) tellOf(ctx context.Context, f func(context.Context, Event), names []string, e Event) {
+// emitOf emits an event about the session of another client. Its Name is the first name, in byte
+// order, where the session has a claim.
+func (c *Client) emitOf(ctx context.Context, f func(context.Context, Event), names []string, e Event) {
 	if f == nil {
 		return
 	}

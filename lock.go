@@ -28,13 +28,13 @@ type Lock struct {
 	values context.Context
 
 	// Guarded by c.mu.
-	err    error // why it is no longer held; nil while it is
-	broken bool  // that is why
-	told   bool  // Trace.Acquired was
-	going  bool  // left has begun
-	left   claimRelease
-	cancel context.CancelCauseFunc // of ctx
-	set    *LockSet
+	err       error // why it is no longer held; nil while it is
+	broken    bool  // that is why
+	announced bool  // Acquired has been emitted
+	going     bool  // left has begun
+	left      claimRelease
+	cancel    context.CancelCauseFunc // of ctx
+	set       *LockSet
 
 	ctx atomic.Pointer[context.Context] // see lockContext; set under c.mu
 }
@@ -236,7 +236,7 @@ func (l *Lock) end(cause error) {
 	if l.cancel != nil || l.set != nil {
 		l.endContexts(cause)
 	}
-	if l.told {
+	if l.announced {
 		l.traceEnd(cause)
 	}
 }

@@ -8,67 +8,67 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// A Trace is told of events as they happen, for metrics, spans and logs. Each function may be
-// nil. They are called inline, never with a mutex of the client held, by several goroutines at
-// once, and must not block: a heartbeat waits for them. The context is that of the call which
-// brought the event about, and of Released and Lost that by which the lock was acquired; where
-// there was no call it is one without values. It may have ended.
+// A Trace receives events as they happen, for metrics, spans and logs. Each function may be nil.
+// The client calls them inline and from several goroutines at once, never with a mutex held. They
+// must not block: a heartbeat waits for them. The context is that of the call that caused the
+// event. For Released and Lost it is the context of the call that acquired the lock. Events
+// without such a call have a context without values. The context may have ended.
 //
-// Each lock, also one of a set, has one Acquired, and after that, when it is not held any
-// more, one Released or Lost. So Acquired less Released less Lost is what is held, and is at no
-// moment negative.
+// Each lock, including each of a set, causes one Acquired and later one Released or Lost. So
+// Acquired less Released less Lost is the number of locks held, and is never negative.
 type Trace struct {
-	// Of a request, which Name, Slots and Reason tell. One that a set makes in
-	// passing is told of only if it waits or succeeds.
-	Queued   func(context.Context, Event) // it has joined a queue
-	Acquired func(context.Context, Event) // Token, Waited; Detached if by AcquireFor
-	Refused  func(context.Context, Event) // it has not waited, and did not get the lock: Waited, Err
-	GaveUp   func(context.Context, Event) // it has waited, and did not get the lock: Waited, Err
+	// These describe a request. All set Name, Slots and Reason. For a name of a set, Queued,
+	// GaveUp and Acquired are called as usual, and Refused only when the whole set fails on it.
+	Queued   func(context.Context, Event) // the request has joined a queue
+	Acquired func(context.Context, Event) // sets Token and Waited; Detached for AcquireFor
+	Refused  func(context.Context, Event) // the request failed without waiting: sets Waited and Err
+	GaveUp   func(context.Context, Event) // the request failed after waiting: sets Waited and Err
 
-	// Of a lock, which Name, Token and Slots tell. A detached lock has none of them but
-	// Released, where ReleaseToken gives it back.
-	Released     func(context.Context, Event) // Held; Err is ErrClosed if Close did it
-	Lost         func(context.Context, Event) // Held, Reason; Err is as Lock.Err
-	FenceRefused func(context.Context, Event) // Err
+	// These describe a lock. All set Name, Token and Slots. A detached lock only causes Released,
+	// when ReleaseToken of this client releases it.
+	Released     func(context.Context, Event) // sets Held; Err is ErrClosed if Close released it
+	Lost         func(context.Context, Event) // sets Held and Reason; Err is that of Lock.Err
+	FenceRefused func(context.Context, Event) // sets Err
 
-	// Of claims of others, by what this client did.
-	Broken       func(context.Context, Event) // Break has ended a claim: Name, Token, Session, Reason
-	Suspected    func(context.Context, Event) // a heartbeat was asked for: Name, Session
-	DeclaredDead func(context.Context, Event) // Name, Session, Reason
+	// These describe what this client did to claims of others.
+	Broken       func(context.Context, Event) // Break has ended a claim: sets Name, Token, Session, Reason
+	Suspected    func(context.Context, Event) // the session is asked for a heartbeat: sets Name, Session
+	DeclaredDead func(context.Context, Event) // sets Name, Session, Reason
 
-	// Heartbeat: one was answered, or not (Err): Took, Until.
+	// Heartbeat is called after each heartbeat. It sets Took and Until, and Err if the store did
+	// not answer.
 	Heartbeat func(context.Context, Event)
-	// Shortened: a smaller TTL ends the trust window earlier: TTL, Until. The heartbeat
-	// that carries this TTL is sent after Shortened has returned, so whoever enforces the
-	// window for the program (the guard of `holdfast run`) knows its end before anyone
-	// else can rely on it.
+	// Shortened is called when a smaller TTL ends the trust window earlier. It sets TTL and
+	// Until. The heartbeat that carries this TTL is sent after Shortened has returned, so
+	// whatever enforces the window for the program (the guard of `holdfast run`) knows its end
+	// before anyone else can rely on it.
 	Shortened func(context.Context, Event)
-	// StoreCall: the store has answered, or not (Err), which of a write means
-	// perhaps: Operation, Rows, Won, Took.
+	// StoreCall is called after each call to the store. It sets Operation, Rows, Won and Took,
+	// and Err if the call failed. A failed write is ambiguous.
 	StoreCall func(context.Context, Event)
 }
 
-// An Event is what a Trace is told. What does not belong to an event is zero; the comment of
-// each function says what does. Fields may come to it.
+// An Event describes what happened. Fields that do not apply are zero; the comment of each function
+// of Trace names those that do. Later versions may add fields.
 type Event struct {
 	Name      string        // of the lock
-	Token     int64         // 0: it waits
+	Token     int64         // 0: the claim waits
 	Slots     int           // see Lock.Slots
-	Detached  bool          // no process keeps it
-	Session   string        // whose claim it is; see Owner.Session
-	Reason    string        // of the request, of the break, of the loss, why it counts as dead
-	Waited    time.Duration // since it was asked for
-	Held      time.Duration // since it was granted
-	Took      time.Duration // what the store took
-	Until     time.Time     // the end of the trust window now, with a monotonic reading
-	TTL       time.Duration // the new one
+	Detached  bool          // no process keeps the lock alive
+	Session   string        // the owner of the claim; see Owner.Session
+	Reason    string        // of the request, the break, the loss or the declaration of death
+	Waited    time.Duration // since the request was made
+	Held      time.Duration // since the lock was granted
+	Took      time.Duration // duration of the call to the store
+	Until     time.Time     // end of the trust window, with a monotonic reading
+	TTL       time.Duration // the new TTL
 	Operation string        // of the store: load, compare and swap, keys, sweep
-	Rows      int           // keys that were asked for, writes that were sent, rows that were listed or removed
-	Won       int           // of the writes
+	Rows      int           // keys loaded, writes sent, rows listed or removed
+	Won       int           // writes that won
 	Err       error
 }
 
-// And is a trace that tells both, t first. Either may be nil.
+// And returns a trace that calls the functions of both, those of t first. Either may be nil.
 func (t *Trace) And(u *Trace) *Trace {
 	switch {
 	case t == nil:
@@ -85,7 +85,7 @@ func (t *Trace) And(u *Trace) *Trace {
 	}
 }
 
-// ofLocks says whether somebody is told of requests and locks.
+// ofLocks reports whether a function for requests or locks is set.
 func (t *Trace) ofLocks() bool {
 	return t.Queued != nil || t.Acquired != nil || t.Refused != nil || t.GaveUp != nil || t.Released != nil || t.Lost != nil
 }
@@ -100,20 +100,20 @@ func both(f, g func(context.Context, Event)) func(context.Context, Event) {
 	return func(ctx context.Context, e Event) { f(ctx, e); g(ctx, e) }
 }
 
-// tell calls a function of a trace, if there is one.
-func tell(ctx context.Context, f func(context.Context, Event), e Event) {
+// emit calls a function of a trace if it is set.
+func emit(ctx context.Context, f func(context.Context, Event), e Event) {
 	if f != nil {
 		f(ctx, e)
 	}
 }
 
-// traceQueued tells once that a request has joined a queue; c.mu is held.
+// traceQueued emits Queued once; c.mu is held.
 func (r *request) traceQueued() {
 	f := r.c.trace.Queued
-	if r.told || !r.c.traced {
+	if r.announced || !r.c.traced {
 		return
 	}
-	r.told = true
+	r.announced = true
 	if ctx, e := r.ctx, r.event(); f != nil {
 		r.c.later = append(r.c.later, func() { f(ctx, e) })
 	}
@@ -121,28 +121,28 @@ func (r *request) traceQueued() {
 
 func (r *request) event() Event { return Event{Name: r.name, Slots: r.slots, Reason: r.reason} }
 
-// traceAnswer tells what became of a request. Of a lock it tells before anything else is told
-// of it; what has happened to it meanwhile comes after that.
+// traceAnswer emits the outcome of a request. Acquired is the first event of a lock: a loss or
+// release that came in the meantime is emitted after it.
 func (r *request) traceAnswer(l *Lock, err error) {
 	c, e := r.c, r.event()
 	e.Waited, e.Err = c.now().Sub(r.start), err
 	switch {
 	case l != nil:
 		e.Token, e.Detached = l.token, c.detaches
-		tell(r.ctx, c.trace.Acquired, e)
+		emit(r.ctx, c.trace.Acquired, e)
 		c.mu.Lock()
 		defer c.unlock()
-		if l.told = true; l.err != nil {
+		if l.announced = true; l.err != nil {
 			l.traceEnd(l.err)
 		}
-	case r.told:
-		tell(r.ctx, c.trace.GaveUp, e)
+	case r.announced:
+		emit(r.ctx, c.trace.GaveUp, e)
 	default:
-		tell(r.ctx, c.trace.Refused, e)
+		emit(r.ctx, c.trace.Refused, e)
 	}
 }
 
-// traceEnd tells that a lock is not held any more; c.mu is held.
+// traceEnd emits Released or Lost; c.mu is held.
 func (l *Lock) traceEnd(cause error) {
 	t, ctx := l.c.trace, l.values
 	e := Event{Name: l.Name(), Token: l.token, Slots: l.slots, Held: l.c.now().Sub(l.since)}
@@ -159,16 +159,15 @@ func (l *Lock) traceEnd(cause error) {
 	}
 }
 
-// FenceFailed tells the client's Trace of an error of a fence, if that says that the lock was
-// lost, and returns it. Those who write fences call it.
+// FenceFailed emits FenceRefused if err is ErrLost, and returns err. Fences of stores call it.
 func (l *Lock) FenceFailed(ctx context.Context, err error) error {
 	if errors.Is(err, ErrLost) {
-		tell(ctx, l.c.trace.FenceRefused, Event{Name: l.Name(), Token: l.token, Slots: l.slots, Err: err})
+		emit(ctx, l.c.trace.FenceRefused, Event{Name: l.Name(), Token: l.token, Slots: l.slots, Err: err})
 	}
 	return err
 }
 
-// A tracedStore tells of each call.
+// A tracedStore emits StoreCall after each call.
 type tracedStore struct {
 	driver.Store
 	call func(context.Context, Event)
@@ -177,7 +176,7 @@ type tracedStore struct {
 // Unwrap is what driver.Find looks through.
 func (s *tracedStore) Unwrap() driver.Store { return s.Store }
 
-// bare is the store as the caller of New gave it.
+// bare is the store that was passed to New.
 func (c *Client) bare() driver.Store {
 	if t, ok := c.store.(*tracedStore); ok {
 		return t.Store

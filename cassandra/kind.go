@@ -89,7 +89,7 @@ func configOf(at *driver.Location) (*gocql.ClusterConfig, error) {
 	c.ReconnectInterval = 5 * time.Second          // a command may run for long
 	c.MaxWaitSchemaAgreement = 5 * time.Second     // on all keyspaces; Migrate waits for its table
 	c.Metadata.CacheMode = gocql.Disabled          // of all tables there are, when it connects
-	c.Logger = gocql.NewLogger(gocql.LogLevelNone) // what goes wrong is told by errors
+	c.Logger = gocql.NewLogger(gocql.LogLevelNone) // errors report what goes wrong
 	if c.SslOpts, err = tlsOf(at, settings); err != nil {
 		return nil, err
 	}

@@ -90,9 +90,8 @@ type Options struct {
 	// CleanExpired has columns removed that are of nobody any more, at most once
 	// in 30 s for a row. For that the whole row is read.
 	CleanExpired bool
-	// Trace is told of each lock: Queued (by Acquire), Acquired, Refused, GaveUp,
-	// Heartbeat (a renewal), Lost and Released. Its key and column are the Name. nil:
-	// nobody is.
+	// Trace receives Acquired, Refused, Heartbeat (a renewal), Lost and Released of each
+	// lock, and from Acquire also Queued and GaveUp. Name is the key and the column. nil: none.
 	Trace *holdfast.Trace
 
 	clocks *clocks // for tests

@@ -26,10 +26,10 @@ func (l *Locker) Acquire(ctx context.Context, key, column []byte) (*Lock, error)
 	if err != nil {
 		err = fmt.Errorf("acquire key %q, column %q: %w", key, column, err)
 		t.end(err)
-		t.tellRefused(err)
+		t.traceRefused(err)
 		return nil, err
 	}
-	t.tellHeld()
+	t.traceHeld()
 	return &Lock{t}, nil
 }
 
@@ -67,7 +67,7 @@ func (t *Tx) acquire(ctx context.Context, key, column []byte) error {
 		case errors.As(err, &held):
 			if !t.stood {
 				t.stood = true
-				t.tell(t.l.opts.Trace.Queued, holdfast.Event{})
+				t.emit(t.l.opts.Trace.Queued, holdfast.Event{})
 			}
 			err = t.standBy(ctx, c, s)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 )
 
-// The trace is told of each lock of a transaction, in order, and of one that was lost why.
+// A transaction causes events for each of its locks, in order. Lost has the reason.
 func TestTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

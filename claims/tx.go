@@ -29,17 +29,17 @@ type Tx struct {
 	claims []*claim
 	expect [][]byte // of each claim
 
-	mu    sync.Mutex
-	held  bool          // Check has succeeded
-	told  bool          // that was
-	since time.Duration // by steady, when that was
-	asked time.Duration // by steady, when it began
-	stood bool          // Acquire has waited
-	err   error         // why it is over
-	last  error         // of a renewal
-	trust []core.Window // of each claim that is held
-	timer *time.Timer
-	keep  sync.WaitGroup // the renewals
+	mu        sync.Mutex
+	held      bool          // Check has succeeded
+	announced bool          // Acquired has been emitted
+	since     time.Duration // by steady, when that was
+	asked     time.Duration // by steady, when it began
+	stood     bool          // Acquire has waited
+	err       error         // why it is over
+	last      error         // of a renewal
+	trust     []core.Window // of each claim that is held
+	timer     *time.Timer
+	keep      sync.WaitGroup // the renewals
 
 	leave sync.Once
 	gone  chan bool // closed when the claims are removed, or given up
@@ -94,14 +94,13 @@ func (t *Tx) Write(ctx context.Context, key, column, expected []byte) error {
 	err = fmt.Errorf("claim key %q, column %q: %w", key, column, err)
 	if !errors.Is(err, errChecked) {
 		t.end(err)
-		t.tellRefused(err)
+		t.traceRefused(err)
 	}
 	return err
 }
 
-// tell calls a function of the trace, if there is one, for each claim. No mutex is held that
-// another call of the transaction could want.
-func (t *Tx) tell(f func(context.Context, holdfast.Event), e holdfast.Event) {
+// emit calls a function of the trace, if it is set, for each claim. t.mu is not held.
+func (t *Tx) emit(f func(context.Context, holdfast.Event), e holdfast.Event) {
 	if f == nil {
 		return
 	}
@@ -111,17 +110,17 @@ func (t *Tx) tell(f func(context.Context, holdfast.Event), e holdfast.Event) {
 	}
 }
 
-// tellRefused tells that the locks were not obtained.
-func (t *Tx) tellRefused(err error) {
+// traceRefused emits that the locks were not acquired.
+func (t *Tx) traceRefused(err error) {
 	f := t.l.opts.Trace.Refused
 	if t.stood {
 		f = t.l.opts.Trace.GaveUp
 	}
-	t.tell(f, holdfast.Event{Waited: t.l.steady() - t.asked, Err: err})
+	t.emit(f, holdfast.Event{Waited: t.l.steady() - t.asked, Err: err})
 }
 
-// tellHeld tells once that the locks are held, before anything else is told of them.
-func (t *Tx) tellHeld() {
+// traceHeld emits Acquired, once, as the first event of the locks.
+func (t *Tx) traceHeld() {
 	t.mu.Lock()
 	first := t.held && t.since == 0
 	if first {
@@ -131,18 +130,18 @@ func (t *Tx) tellHeld() {
 	if !first {
 		return
 	}
-	t.tell(t.l.opts.Trace.Acquired, holdfast.Event{Waited: t.since - t.asked})
+	t.emit(t.l.opts.Trace.Acquired, holdfast.Event{Waited: t.since - t.asked})
 	t.mu.Lock()
-	t.told = true
+	t.announced = true
 	err := t.err
 	t.mu.Unlock()
 	if err != nil {
-		t.tellEnd(err)
+		t.traceEnd(err)
 	}
 }
 
-// tellEnd tells that the locks are not held any more.
-func (t *Tx) tellEnd(err error) {
+// traceEnd emits Released or Lost.
+func (t *Tx) traceEnd(err error) {
 	e := holdfast.Event{Held: t.l.steady() - t.since}
 	f := t.l.opts.Trace.Released
 	var lost *holdfast.LostError
@@ -152,7 +151,7 @@ func (t *Tx) tellEnd(err error) {
 	case !errors.Is(err, holdfast.ErrReleased):
 		e.Err = err
 	}
-	t.tell(f, e)
+	t.emit(f, e)
 }
 
 var errChecked = errors.New("no lock can be added after Check")
@@ -197,11 +196,11 @@ func (t *Tx) Check(ctx context.Context) error {
 		err := t.check(ctx)
 		if err != nil {
 			t.end(err)
-			t.tellRefused(err)
+			t.traceRefused(err)
 		}
 		return err
 	})
-	t.tellHeld()
+	t.traceHeld()
 	if err != nil {
 		return fmt.Errorf("check %w", err)
 	}
@@ -344,10 +343,10 @@ func (t *Tx) fail(err error) {
 		}
 		t.cancel(err)
 	}
-	told := t.told
+	announced := t.announced
 	t.mu.Unlock()
-	if first && told {
-		t.tellEnd(err)
+	if first && announced {
+		t.traceEnd(err)
 	}
 }
 

@@ -39,7 +39,7 @@ type Kind struct {
 	Schema          func(at *Location) (string, error)
 	Migrate, Verify func(ctx context.Context, at *Location) error
 
-	// Reach says what an error of this kind of store tells of the server; nil: nothing.
+	// Reach classifies an error of this kind of store; nil: nothing beyond ReachOf.
 	Reach func(err error) Reach
 	// Explain says what is new in an error to one who knows the URL; nil: its text.
 	Explain func(err error) string
@@ -49,14 +49,14 @@ type Kind struct {
 type Reach int
 
 const (
-	Unknown     Reach = iota // the error does not tell
+	Unknown     Reach = iota // the error does not say
 	Unreachable              // not to the server
-	NotLetIn                 // to the server, which has no place for us
-	Answered                 // all the way: the server says what is wrong
+	NotLetIn                 // to the server, which refused access
+	Answered                 // to the database, which reported the error
 )
 
-// ReachOf is what an error tells of the server, as the kind sees it, or by what errors of the
-// network and of contexts mean everywhere.
+// ReachOf classifies an error: by Reach, or else by the types of errors of the network and of
+// contexts.
 func (k *Kind) ReachOf(err error) Reach {
 	if k.Reach != nil {
 		if r := k.Reach(err); r != Unknown {

@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -90,6 +91,33 @@ func Gated(s, other driver.Store) Fenced {
 			}
 			return "", nil
 		}}
+}
+
+// InSQL sets Put and Get of a Fenced to a table registers of db. put is the statement that writes a
+// register and takes its name and value; get selects the value for a name, "" if there is none.
+func (f Fenced) InSQL(db *sql.DB, put, get string, fence func(context.Context, *sql.Tx, ...*holdfast.Lock) error) Fenced {
+	f.Put = func(ctx context.Context, value string, fenced func(), locks ...*holdfast.Lock) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		if _, err := tx.ExecContext(ctx, put, locks[0].Name(), value); err != nil {
+			return err
+		}
+		if err := fence(ctx, tx, locks...); err != nil {
+			return err
+		}
+		if fenced != nil {
+			fenced()
+		}
+		return tx.Commit()
+	}
+	f.Get = func(ctx context.Context, name string) (value string, err error) {
+		err = db.QueryRowContext(ctx, get, name).Scan(&value)
+		return value, err
+	}
+	return f
 }
 
 // A fenceHarness is what a case works with.
@@ -189,7 +217,7 @@ var fenceCases = []struct {
 	},
 	{
 		name: "released",
-		rule: "who has given the lock back writes nothing any more, once another has written",
+		rule: "a former holder that released the lock cannot write once the next holder has written",
 		run: func(h *fenceHarness) {
 			l := h.acquire(h.client(false), odd)
 			h.taken("first", l)
@@ -211,7 +239,7 @@ var fenceCases = []struct {
 	},
 	{
 		name: "taken over",
-		rule: "who has lost the lock, and perhaps does not know, writes nothing any more once the next holder has written; a fence that asks the lock refuses it at once",
+		rule: "a former holder that lost the lock cannot write once the next holder has written, even if it has not noticed; a fence that reads the lock refuses it at once",
 		run: func(h *fenceHarness) {
 			a, b := h.client(false), h.client(true)
 			for round := range 5 {
@@ -235,9 +263,15 @@ var fenceCases = []struct {
 	},
 	{
 		name: "handed on",
-		rule: "inside a process, too, an earlier holder writes nothing behind a later one",
+		rule: "inside a process, too, an earlier holder cannot write after a later one",
 		run: func(h *fenceHarness) {
-			c := h.client(false)
+			queued := make(chan bool, 3)
+			c, err := holdfast.New(h.Store, &holdfast.Options{TTL: time.Minute, RuntimeDir: os.DevNull, Trace: &holdfast.Trace{
+				Queued: func(context.Context, holdfast.Event) { queued <- true }}})
+			if err != nil {
+				h.Fatal(err)
+			}
+			h.Cleanup(func() { c.Close() })
 			old := h.acquire(c, odd)
 			var last *holdfast.Lock
 			for range 3 {
@@ -246,7 +280,7 @@ var fenceCases = []struct {
 					l, _ := c.Acquire(h.ctx, odd)
 					waits <- l
 				}()
-				time.Sleep(20 * time.Millisecond) // it may come too late to be handed the claim, and then takes it anew
+				<-queued // in this process: it is handed the claim
 				h.release(old)
 				if last = <-waits; last == nil {
 					h.Fatal("it does not get the lock")
@@ -261,7 +295,7 @@ var fenceCases = []struct {
 	},
 	{
 		name: "between fence and commit",
-		rule: "what passes the fence is committed before the next holder's first write, or not at all",
+		rule: "a transaction that passed the fence commits before the next holder's first write, or not at all",
 		run: func(h *fenceHarness) {
 			a, b := h.client(false), h.client(true)
 			for round := range 5 {
@@ -305,7 +339,7 @@ var fenceCases = []struct {
 	},
 	{
 		name: "shared",
-		rule: "all who share a lock may write, and one that has given it back may not",
+		rule: "all holders of a shared lock can write; a former one cannot",
 		need: func(f Fenced) bool { return !f.Exclusive },
 		run: func(h *fenceHarness) {
 			one, two := h.acquire(h.client(false), odd, holdfast.Shared()), h.acquire(h.client(true), odd, holdfast.Slots(3))
@@ -349,7 +383,7 @@ var fenceCases = []struct {
 	},
 	{
 		name: "counter",
-		rule: "what is read and written under the lock, and fenced, counts exactly while the lock changes hands",
+		rule: "a counter that fenced holders read and increment is exact while the lock changes hands",
 		run: func(h *fenceHarness) {
 			const clients, rounds = 4, 10
 			var all sync.WaitGroup

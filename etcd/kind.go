@@ -54,7 +54,7 @@ func configOf(at *driver.Location) (c clientv3.Config, err error) {
 		DialTimeout:          2 * time.Second, // of each host; they are tried in turn
 		DialKeepAliveTime:    2 * time.Second, // so that a host that is gone is noticed before a lease ends
 		DialKeepAliveTimeout: 2 * time.Second,
-		Logger:               zap.NewNop(), // what goes wrong is told by errors
+		Logger:               zap.NewNop(), // errors report what goes wrong
 	}
 	if c.Endpoints, err = at.Hosts("2379"); err != nil {
 		return c, err

@@ -478,28 +478,8 @@ func TestFences(t *testing.T) {
 				if _, err := db.Exec(`create table registers (name varchar(100) primary key, value text)`); err != nil {
 					t.Fatal(err)
 				}
-				return drivertest.Fenced{Store: s.Store, Other: s.Reopen(t),
-					Put: func(ctx context.Context, value string, fenced func(), locks ...*holdfast.Lock) error {
-						tx, err := db.BeginTx(ctx, nil)
-						if err != nil {
-							return err
-						}
-						defer tx.Rollback()
-						if _, err := tx.ExecContext(ctx, `replace into registers (name, value) values (?, ?)`, locks[0].Name(), value); err != nil {
-							return err
-						}
-						if err := Fence(ctx, tx, locks...); err != nil {
-							return err
-						}
-						if fenced != nil {
-							fenced()
-						}
-						return tx.Commit()
-					},
-					Get: func(ctx context.Context, name string) (value string, err error) {
-						err = db.QueryRowContext(ctx, `select coalesce(max(value), '') from registers where name = ?`, name).Scan(&value)
-						return value, err
-					}}
+				return drivertest.Fenced{Store: s.Store, Other: s.Reopen(t)}.InSQL(db, `replace into registers (name, value) values (?, ?)`,
+					`select coalesce(max(value), '') from registers where name = ?`, Fence)
 			})
 		})
 	}

@@ -102,7 +102,7 @@ func configOf(at *driver.Location) (*mysql.Config, error) {
 	if !at.Sets("connectionAttributes") {
 		config.ConnectionAttributes = "program_name:holdfast"
 	}
-	config.Logger = &mysql.NopLogger{} // what goes wrong is told by errors
+	config.Logger = &mysql.NopLogger{} // errors report what goes wrong
 	return config, nil
 }
 

@@ -38,8 +38,8 @@ func Example() {
 	// unknown store "redis": one of dir:PATH, memory:
 }
 
-// What is wrong with a URL is told by a type, what is wrong with a store too, and neither shows a
-// password.
+// A URL that cannot be used is a *driver.URLError, and a store that cannot be opened an
+// *open.Error. Neither text has a password.
 func TestErrors(t *testing.T) {
 	odd := &driver.Kind{Name: "odd", Schemes: []string{"odd"}, Form: "odd://…", Example: "odd://db", Server: true, Secrets: []string{"ODD_PASSWORD"},
 		Open: func(_ context.Context, at *driver.Location) (driver.Store, func() error, error) {
@@ -68,8 +68,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// How far a call has come is told by what the kind knows, or else by what errors of the network
-// mean everywhere.
+// Reach of the kind comes first, then the types of errors that all kinds share.
 func TestReach(t *testing.T) {
 	mine := errors.New("mine")
 	k := &driver.Kind{Reach: func(err error) driver.Reach {

@@ -508,8 +508,15 @@ func TestFences(t *testing.T) {
 				if _, err := db.Exec(t.Context(), `create table registers (name text primary key, value text)`); err != nil {
 					t.Fatal(err)
 				}
-				f := drivertest.Fenced{Store: r.Store, Other: open(t, connect(t, r.url), opts),
-					Put: func(ctx context.Context, value string, fenced func(), locks ...*holdfast.Lock) error {
+				f := drivertest.Fenced{Store: r.Store, Other: open(t, connect(t, r.url), opts)}
+				std, err := sql.Open("pgx", r.url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { std.Close() })
+				f = f.InSQL(std, put, `select coalesce(max(value), '') from registers where name = $1`, FenceSQL)
+				if opts == nil {
+					f.Put = func(ctx context.Context, value string, fenced func(), locks ...*holdfast.Lock) error {
 						return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 							_, err := tx.Exec(ctx, put, locks[0].Name(), value)
 							if err == nil {
@@ -520,35 +527,7 @@ func TestFences(t *testing.T) {
 							}
 							return err
 						})
-					},
-					Get: func(ctx context.Context, name string) (value string, err error) {
-						err = db.QueryRow(ctx, `select coalesce(max(value), '') from registers where name = $1`, name).Scan(&value)
-						return value, err
-					}}
-				if opts == nil {
-					return f
-				}
-				std, err := sql.Open("pgx", r.url)
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { std.Close() })
-				f.Put = func(ctx context.Context, value string, fenced func(), locks ...*holdfast.Lock) error {
-					tx, err := std.BeginTx(ctx, nil)
-					if err != nil {
-						return err
 					}
-					defer tx.Rollback()
-					if _, err := tx.ExecContext(ctx, put, locks[0].Name(), value); err != nil {
-						return err
-					}
-					if err := FenceSQL(ctx, tx, locks...); err != nil {
-						return err
-					}
-					if fenced != nil {
-						fenced()
-					}
-					return tx.Commit()
 				}
 				return f
 			})

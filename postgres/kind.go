@@ -45,11 +45,11 @@ var Kind = &driver.Kind{
 	Reach: func(err error) driver.Reach {
 		var way *pgconn.ConnectError
 		var server *pgconn.PgError
-		told, connecting := errors.As(err, &server), errors.As(err, &way)
+		answered, connecting := errors.As(err, &server), errors.As(err, &way)
 		switch {
-		case told && connecting:
+		case answered && connecting:
 			return driver.NotLetIn
-		case told:
+		case answered:
 			return driver.Answered
 		case connecting:
 			return driver.Unreachable
@@ -132,7 +132,7 @@ func explain(err error) string {
 	case errors.As(err, &op):
 		return op.Error()
 	case pgconn.Timeout(err):
-		return (&reach.Silence{Limit: way.Config.ConnectTimeout, Err: err}).Error()
+		return (&reach.Timeout{Limit: way.Config.ConnectTimeout, Err: err}).Error()
 	default:
 		return err.Error()
 	}

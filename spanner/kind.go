@@ -8,7 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"regexp"
+	"slices"
 	"strings"
 
 	"cloud.google.com/go/spanner"
@@ -36,7 +36,7 @@ var Kind = &driver.Kind{
 		s, err := New(ctx, c, &Options{Prefix: at.Prefix})
 		if err != nil {
 			c.Close()
-			return nil, nil, told(err)
+			return nil, nil, asFault(err)
 		}
 		return s, reach.Parting(func() error { c.Close(); return nil }), nil
 	},
@@ -54,10 +54,10 @@ var Kind = &driver.Kind{
 		defer c.Close()
 		admin, err := database.NewDatabaseAdminClient(ctx)
 		if err != nil {
-			return told(err)
+			return asFault(err)
 		}
 		defer admin.Close()
-		return told(Migrate(ctx, admin, c, &Options{Prefix: at.Prefix}))
+		return asFault(Migrate(ctx, admin, c, &Options{Prefix: at.Prefix}))
 	},
 	Verify: func(ctx context.Context, at *driver.Location) error {
 		c, err := clientOf(ctx, at)
@@ -67,7 +67,7 @@ var Kind = &driver.Kind{
 		defer c.Close()
 		ctx, cancel := context.WithTimeout(ctx, reach.Patience)
 		defer cancel()
-		return told(Verify(ctx, c, &Options{Prefix: at.Prefix}))
+		return asFault(Verify(ctx, c, &Options{Prefix: at.Prefix}))
 	},
 	Reach: func(err error) driver.Reach {
 		var f *fault
@@ -81,15 +81,14 @@ var Kind = &driver.Kind{
 	},
 }
 
-var databaseForm = regexp.MustCompile(`^projects/[^/]+/instances/[^/]+/databases/[^/]+$`)
-
 // databaseOf is the database of a URL.
 func databaseOf(at *driver.Location) (string, error) {
 	if at.HasUser {
 		return "", driver.BadURL("spanner: the URL has no user: GOOGLE_APPLICATION_CREDENTIALS names a file, or: gcloud auth application-default login")
 	}
 	name, _ := url.PathUnescape(at.Host + strings.TrimSuffix(at.Database, "/"))
-	if !databaseForm.MatchString(name) {
+	p := strings.Split(name, "/")
+	if len(p) != 6 || p[0] != "projects" || p[2] != "instances" || p[4] != "databases" || slices.Contains(p, "") {
 		return "", driver.BadURL("spanner: a database is written as in %s", at.Kind.Example)
 	}
 	if at.Query != "" {
@@ -115,9 +114,9 @@ func clientOf(ctx context.Context, at *driver.Location) (*spanner.Client, error)
 	}
 	c, err := spanner.NewClientWithConfig(ctx, name, spanner.ClientConfig{
 		DisableNativeMetrics: true,                       // a command is over before they are sent
-		Logger:               log.New(io.Discard, "", 0), // what goes wrong is told by errors
+		Logger:               log.New(io.Discard, "", 0), // errors report what goes wrong
 	}, option.WithGRPCConnectionPool(1)) // few calls are under way at once
-	return c, told(err)
+	return c, asFault(err)
 }
 
 // A fault is an error of the way to the server, or of being let in.
@@ -129,9 +128,9 @@ type fault struct {
 func (f *fault) Error() string { return f.err.Error() }
 func (f *fault) Unwrap() error { return f.err }
 
-// told tells an error of the way to the server from one of the server, and leaves out
-// what only Google can read.
-func told(err error) error {
+// asFault wraps errors of the network and of access control as a fault, and drops the parts of
+// their text that only Google can use.
+func asFault(err error) error {
 	switch spanner.ErrCode(err) {
 	case codes.Unavailable, codes.DeadlineExceeded:
 		return &fault{err: errors.New(spanner.ErrDesc(err))}

@@ -18,18 +18,18 @@ import (
 type CacheOptions struct {
 	TTL      time.Duration // how long a blob is served, counted from when it was made; 0: an hour
 	MaxBytes int64         // of all blobs together, what is being made not counted; 0: 1 GiB
-	// Trace is told of each Get when it returns, by the caller's goroutine. nil: nobody is.
+	// Trace is called at the end of each Get, in the caller's goroutine. nil: none.
 	Trace func(context.Context, CacheEvent)
 }
 
-// A CacheEvent is a Get. Fields may come to it.
+// A CacheEvent describes a Get. Later versions may add fields.
 type CacheEvent struct {
 	Kind   string
-	Hit    bool          // it was there, or came while Get waited for it
-	Kept   bool          // it was filled, and is there now
-	Waited time.Duration // what Get took, the fill not counted
-	Took   time.Duration // the fill; 0: there was none
-	Bytes  int64         // of what was filled
+	Hit    bool          // the blob was there, or came while Get waited
+	Kept   bool          // the fill was kept as a blob
+	Waited time.Duration // duration of Get without the fill
+	Took   time.Duration // duration of the fill; 0: there was none
+	Bytes  int64         // length of what was filled
 	Err    error
 }
 

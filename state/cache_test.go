@@ -123,7 +123,7 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// The trace is told of each Get: what came from the cache, what was filled, what was kept.
+// Each Get causes one event, which says whether it was a hit, a fill, and kept.
 func TestCacheTrace(t *testing.T) {
 	var told []CacheEvent
 	c := newCache(t, &CacheOptions{Trace: func(_ context.Context, e CacheEvent) { told = append(told, e) }})

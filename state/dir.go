@@ -25,8 +25,8 @@ type DirOptions struct {
 	// Limit is the same for entries that tell no lease of their own, such as
 	// the empty ones of scripts. 0: an hour. At least 1s.
 	Limit time.Duration
-	// Trace is told of leases to write: Acquired, Heartbeat, Lost and Released, with the path as
-	// their Name. nil: nobody is.
+	// Trace receives Acquired, Heartbeat, Lost and Released of each writer's lease. Name is the
+	// path. nil: none.
 	Trace *holdfast.Trace
 }
 

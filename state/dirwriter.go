@@ -44,18 +44,18 @@ type dirWriter struct {
 // now reads a clock that does not step and runs while the machine sleeps.
 func now() core.Instant { return core.Instant(clock.Steady()) }
 
-// tell calls a function of the trace, if there is one. No mutex is held.
-func (w *dirWriter) tell(f func(context.Context, holdfast.Event), e holdfast.Event) {
+// emit calls a function of the trace if it is set. w.mu is not held.
+func (w *dirWriter) emit(f func(context.Context, holdfast.Event), e holdfast.Event) {
 	if f != nil {
 		e.Name = w.d.path
 		f(w.ctx, e)
 	}
 }
 
-// tellLost tells that the lease was lost.
-func (w *dirWriter) tellLost(lost *holdfast.LostError) {
+// traceLost emits Lost; nil: nothing.
+func (w *dirWriter) traceLost(lost *holdfast.LostError) {
 	if lost != nil {
-		w.tell(w.d.Trace.Lost, holdfast.Event{Held: now().Sub(w.began), Reason: lost.Reason, Err: lost})
+		w.emit(w.d.Trace.Lost, holdfast.Event{Held: now().Sub(w.began), Reason: lost.Reason, Err: lost})
 	}
 }
 
@@ -69,7 +69,7 @@ func (d *dir) begin(ctx context.Context) (*Writer, error) {
 	}
 	w.ctx, w.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	w.began = now()
-	w.tell(w.d.Trace.Acquired, holdfast.Event{})
+	w.emit(w.d.Trace.Acquired, holdfast.Event{})
 	w.loops.Go(w.guard)
 	go w.renew() // may hang with its file server: nobody waits for it
 	return &Writer{w}, nil
@@ -235,8 +235,8 @@ func (w *dirWriter) beat() error {
 	}
 	until := w.deadline()
 	w.mu.Unlock()
-	w.tellLost(lost)
-	w.tell(w.d.Trace.Heartbeat, holdfast.Event{Took: now().Sub(sent), Until: until, Err: err})
+	w.traceLost(lost)
+	w.emit(w.d.Trace.Heartbeat, holdfast.Event{Took: now().Sub(sent), Until: until, Err: err})
 	return err
 }
 
@@ -285,7 +285,7 @@ func (w *dirWriter) guard() {
 // left is how much of the window is left; with nothing left the lease is lost.
 func (w *dirWriter) left() time.Duration {
 	var lost *holdfast.LostError
-	defer func() { w.tellLost(lost) }()
+	defer func() { w.traceLost(lost) }()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	left := w.window.Left(now())
@@ -295,8 +295,8 @@ func (w *dirWriter) left() time.Duration {
 	return left
 }
 
-// lose ends belief in the lease, for ever; w.mu is held. It returns what is to be told; nil: it
-// had been lost before.
+// lose ends belief in the lease, for ever; w.mu is held. It returns the loss for traceLost;
+// nil: the lease had been lost before.
 func (w *dirWriter) lose(why string, err error) *holdfast.LostError {
 	if w.lost != nil || w.over {
 		return nil
@@ -332,9 +332,9 @@ func (w *dirWriter) End(ctx context.Context) error {
 		case errors.Is(err, fs.ErrNotExist):
 			lost := &holdfast.LostError{Name: w.d.path, Reason: "its entry was removed"}
 			w.lost = lost
-			w.tellLost(lost)
+			w.traceLost(lost)
 		default:
-			w.tell(w.d.Trace.Released, holdfast.Event{Held: now().Sub(w.began)})
+			w.emit(w.d.Trace.Released, holdfast.Event{Held: now().Sub(w.began)})
 		}
 	}
 	err := w.leave()

@@ -176,7 +176,7 @@ func TestK1Late(t *testing.T) {
 	}
 }
 
-// K1: a lease that is renewed outlives its length, and the trace is told.
+// K1: a renewed lease outlives its length, and each renewal causes a Heartbeat.
 func TestK1Renewed(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
@@ -253,7 +253,7 @@ func TestK1Window(t *testing.T) {
 	}
 }
 
-// The trace of a lease to write is told of its begin and its end.
+// A lease to write causes Acquired, and then Released or Lost.
 func TestTraceOfFiles(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()

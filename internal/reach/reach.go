@@ -1,5 +1,5 @@
-// Package reach has what kinds of stores share on their way to a server: limits that
-// drivers lack, and what their errors mean.
+// Package reach has what the Kinds of servers share: time limits that drivers lack, and the
+// classification of their errors.
 package reach
 
 import (
@@ -27,19 +27,20 @@ func InTime(ctx context.Context, limit time.Duration, f func(context.Context) er
 	defer cancel()
 	err := f(ctx)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &Silence{limit, err}
+		return &Timeout{limit, err}
 	}
 	return err
 }
 
-// A Silence is a server that was reached, perhaps, but has not answered.
-type Silence struct {
+// A Timeout is the error of a server that did not answer within Limit. The server may have been
+// reached.
+type Timeout struct {
 	Limit time.Duration
 	Err   error
 }
 
-func (s *Silence) Error() string { return "no answer within " + core.Short(s.Limit) }
-func (s *Silence) Unwrap() error { return s.Err }
+func (s *Timeout) Error() string { return "no answer within " + core.Short(s.Limit) }
+func (s *Timeout) Unwrap() error { return s.Err }
 
 // Parting closes politely, but does not wait for a server that does not answer:
 // the program is about to end, and its connections with it.
@@ -62,14 +63,14 @@ func Parting(closers ...func() error) func() error {
 	}
 }
 
-// A Denial is an error of a driver where a server was reached.
+// A Denial is a driver's error after a server was reached.
 type Denial struct{ Err error }
 
 func (d *Denial) Error() string { return strings.TrimPrefix(d.Err.Error(), "gocql: ") }
 func (d *Denial) Unwrap() error { return d.Err }
 
-// WhyNot finds out whether it is the way to the servers that is at fault, where a driver tells
-// only in words. It returns a Denial, or the error of that way.
+// WhyNot classifies the error of a driver that has no error types. It dials the hosts: if one
+// answers, it returns err as a Denial, else the network error.
 func WhyNot(ctx context.Context, hosts []string, err error) error {
 	var way error
 	for _, host := range hosts {

@@ -163,7 +163,7 @@ func (d *checkup) diagnose(ctx context.Context, store driver.Store, t target) {
 		d.fail("settings", "%s", t.cause(err))
 	}
 	for _, f := range findings {
-		f.Subject, f.Text = escape(f.Subject), t.redact(f.Text)
+		f.Subject, f.Text = escape(f.Subject), t.Redact(f.Text)
 		d.findings = append(d.findings, f)
 	}
 }

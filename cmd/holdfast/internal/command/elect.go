@@ -154,7 +154,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 		}
 		// The store has answered before: it will again.
 		if !told && !l.quiet {
-			say("the store does not answer: %s; standing for %s again when it does", t.redact(err.Error()), quote(name))
+			say("the store does not answer: %s; standing for %s again when it does", t.Redact(err.Error()), quote(name))
 		}
 		told = true
 		select {

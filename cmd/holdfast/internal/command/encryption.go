@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// encryption tells who can read along on the way to a database whose client sends the password
-// as it is.
+// encryption reports whether the network can read the password, for databases whose client sends
+// it in the clear.
 func (d *checkup) encryption(t target) {
 	settings, err := url.ParseQuery(t.Query)
 	if t.Kind.SendsPassword == "" || err != nil {

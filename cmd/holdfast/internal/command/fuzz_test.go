@@ -51,7 +51,7 @@ func FuzzStore(f *testing.F) {
 		if err != nil {
 			told = append(told, err.Error())
 		} else {
-			told = append(told, target.String(), target.redact("dial "+in+": refused"), target.redact("they know "+secret), driver.Redact(in))
+			told = append(told, target.String(), target.Redact("dial "+in+": refused"), target.Redact("they know "+secret), driver.Redact(in))
 			if target.Kind.Server {
 				if got, _ := url.PathUnescape(target.Password); got != secret {
 					t.Fatalf("%q: the password is %q, not %q", in, got, secret)

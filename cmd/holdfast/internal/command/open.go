@@ -88,9 +88,6 @@ func (t target) open(ctx context.Context) (handle, error) {
 	return handle{s, close}, asUsage(err)
 }
 
-// redact makes a text about the store fit to be shown.
-func (t target) redact(text string) string { return t.Redact(text) }
-
 // cause is what is new in a store's error to one who knows its URL.
 func (t target) cause(err error) string { return t.Redact(t.Kind.Cause(err)) }
 

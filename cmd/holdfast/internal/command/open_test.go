@@ -112,13 +112,13 @@ func TestRedact(t *testing.T) {
 		}
 		target, err := parseStore(in)
 		if err == nil {
-			said += " " + target.String() + " " + target.redact(in)
+			said += " " + target.String() + " " + target.Redact(in)
 			for _, secret := range []string{target.Password, "hunter2", "hunter2-of-the-environment"} {
 				plain, _ := url.PathUnescape(secret)
 				if strings.Contains(in, "hunter2") && secret == "hunter2" && !strings.Contains(in, ":hunter2@") {
 					continue
 				}
-				said += target.redact(" they said " + secret + " or " + plain)
+				said += target.Redact(" they said " + secret + " or " + plain)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			_, err = target.open(ctx)
@@ -150,7 +150,7 @@ func TestRedact(t *testing.T) {
 	}
 	// What is shown anyway is no secret: to hide it would tell that it is one.
 	target, err := parseStore("postgres://app:app@db/shop")
-	if got := target.redact(`password authentication failed for user "app"`); err != nil || !strings.Contains(got, `"app"`) {
+	if got := target.Redact(`password authentication failed for user "app"`); err != nil || !strings.Contains(got, `"app"`) {
 		t.Errorf("got %s, %v", got, err)
 	}
 }

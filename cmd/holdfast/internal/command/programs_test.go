@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Without the program that has the client the way out is told.
+// If the program with the client is missing, the error names it and how to install it.
 func TestNoEngine(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := parseStore("etcd://app:hunter2@db")

@@ -76,7 +76,7 @@ func schemaVerb(a *app) *cobra.Command {
 func schemaPrint(_ context.Context, t target) error {
 	text, err := t.Kind.Schema(t.Location)
 	if err != nil {
-		return usage("%s: %s", t, t.redact(err.Error()))
+		return usage("%s: %s", t, t.Redact(err.Error()))
 	}
 	if _, err := os.Stdout.WriteString(text); err != nil {
 		return cannotWrite(err)
@@ -105,5 +105,5 @@ func schemaVerify(ctx context.Context, t target) error {
 	case errors.As(err, &f), errors.Is(err, fs.ErrPermission), reached == driver.Unreachable, reached == driver.NotLetIn:
 		return t.unusable(err, "")
 	}
-	return fail(exitNo, "%s", t.redact(err.Error()))
+	return fail(exitNo, "%s", t.Redact(err.Error()))
 }

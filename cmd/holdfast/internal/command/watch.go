@@ -58,7 +58,7 @@ func (a *app) watch(ctx context.Context, name string, asJSON bool) error {
 			return s.unusable(err, "")
 		case err != nil:
 			if !silent {
-				say("%s  the store does not answer: %s", stamp, s.redact(err.Error()))
+				say("%s  the store does not answer: %s", stamp, s.Redact(err.Error()))
 			}
 			silent = true
 			continue
