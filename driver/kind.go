@@ -38,6 +38,10 @@ type Kind struct {
 	// version needs.
 	Schema          func(at *Location) (string, error)
 	Migrate, Verify func(ctx context.Context, at *Location) error
+	// Grants is the statements, without a semicolon, that let a role use the tables: take locks,
+	// fence and sweep, or with readOnly look at all of it and no more. They may be repeated. It
+	// connects to nothing. nil: the store has no roles, or not on tables.
+	Grants func(at *Location, role string, readOnly bool) ([]string, error)
 
 	// Reach classifies an error of this kind of store; nil: nothing beyond ReachOf.
 	Reach func(err error) Reach

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"strings"
 	"sync"
@@ -73,12 +74,9 @@ const escaped = `
 //	grant create, drop, create view, create routine, alter routine,
 //	      select, insert, update, delete, execute on shop.* to migrator;
 //
-// A user who takes locks needs only these:
-//
-//	grant select, insert, update, delete on shop.holdfast_records to app;
-//	grant select, update on shop.holdfast_meta to app;
-//
-// Who fences, but takes no locks, and who looks at them:
+// A user who takes locks, fences and sweeps needs only what Kind.Grants says, and so does one
+// who looks at all of it. For a user who fences, but takes no locks, and one who looks at the
+// view alone:
 //
 //	grant execute on procedure shop.holdfast_fence to app;
 //	grant select on shop.holdfast_locks to dba;
@@ -113,6 +111,29 @@ func Migrate(ctx context.Context, db *sql.DB, opts *Options) error {
 		return fmt.Errorf("mysql: create the schema of %q: %w", t, err)
 	}
 	return nil
+}
+
+// grants are the statements that let a user take locks, or only look. A role is also a user as
+// in app@10.0.0.%; one without a host is a role of that name, or else the user at any host.
+func grants(at *driver.Location, role string, readOnly bool) ([]string, error) {
+	t, err := optionsOf(at).tables()
+	if err != nil {
+		return nil, err
+	}
+	database, err := url.PathUnescape(strings.Trim(at.Database, "/"))
+	if err != nil {
+		return nil, err
+	}
+	t.Schema = strings.ReplaceAll(database, "`", "``")
+	text := texts()["grants"]
+	if readOnly {
+		text = texts()["grants to look"]
+	}
+	quoted := sqlstore.Quote(role, "`")
+	if i := strings.LastIndex(role, "@"); i > 0 {
+		quoted = sqlstore.Quote(role[:i], "`") + "@" + sqlstore.Quote(role[i+1:], "`")
+	}
+	return sqlstore.Grants(t, "`", text, quoted)
 }
 
 // alone calls f with a lane that ends with it.

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -220,7 +221,18 @@ func TestRights(t *testing.T) {
 		s.Close()
 	}
 
-	grants("needs only these", "app")
+	given := func(user string, readOnly bool) {
+		t.Helper()
+		statements, err := Kind.Grants(&driver.Location{Database: u.Path}, user+"_"+strings.TrimPrefix(database, "hf_")+"@%", readOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range slices.Repeat(statements, 2) {
+			do(`%s`, s)
+		}
+	}
+	do(`revoke all, grant option from app_%s@'%%'`, strings.TrimPrefix(database, "hf_"))
+	given("app", false)
 	if err := Verify(t.Context(), app, nil); err != nil {
 		t.Errorf("verify as app: %v", err)
 	}
@@ -260,6 +272,29 @@ func TestRights(t *testing.T) {
 			t.Errorf("fence as %s: %v", name, err)
 		}
 		tx.Rollback()
+	}
+	look := user("look")
+	given("look", true)
+	if err := Verify(t.Context(), look, nil); err != nil {
+		t.Errorf("verify as a user who looks: %v", err)
+	}
+	pool := sqlstore.NewPool(conns{look}, 1, 1)
+	defer pool.Close()
+	looking := &sqlstore.Store{Names: &dialect{sql: newStatements(s.tables, false), lanes: pool.Use}}
+	if names, err := looking.Keys(t.Context(), driver.Names, "", 10); err != nil || len(names) != 1 {
+		t.Errorf("a user who looks sees %q, error %v", names, err)
+	}
+	if records, err := looking.Load(t.Context(), []driver.Key{{Name: "orders/42"}}, driver.Fresh); err != nil || records[0].Value == nil {
+		t.Errorf("a user who looks loads %v, error %v", records, err)
+	}
+	if err := look.QueryRow(`select holder from holdfast_locks`).Scan(new(string)); err != nil {
+		t.Errorf("the view as a user who looks: %v", err)
+	}
+	for _, q := range []string{`update holdfast_records set fence = 0`, `insert into holdfast_records (id, version, value) values ('', 1, '')`,
+		`delete from holdfast_records`, `update holdfast_meta set value = 0`, `call holdfast_fence('orders/42', 1)`} {
+		if _, err := look.Exec(q); !denied(err) {
+			t.Errorf("%s by a user who looks: error %v, want it denied", q, err)
+		}
 	}
 	var holder string
 	if err := dba.QueryRow(`select holder from holdfast_locks`).Scan(&holder); err != nil || holder == "" {

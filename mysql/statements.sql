@@ -94,6 +94,18 @@ show global variables where variable_name in ('version', 'read_only', 'super_rea
 --- version
 select value, @@session.sql_log_bin = 0 from {meta} where `key` = 'version'
 
+-- What a user needs who takes locks, fences and sweeps.
+--- grants
+grant select, insert, update, delete on {records} to $role;
+grant select, update on {meta} to $role;
+grant execute on procedure {fence} to $role;
+
+-- What a user needs who looks.
+--- grants to look
+grant select on {records} to $role;
+grant select on {meta} to $role;
+grant select on {locks} to $role;
+
 --- columns
 select c.table_name, c.column_name, c.ordinal_position,
 	concat(c.data_type, if(c.character_octet_length is null or t.table_type = 'VIEW', '', concat('(', c.character_octet_length, ')')),

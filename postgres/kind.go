@@ -42,6 +42,7 @@ var Kind = &driver.Kind{
 	Schema:  func(at *driver.Location) (string, error) { return Schema(optionsOf(at)) },
 	Migrate: func(ctx context.Context, at *driver.Location) error { return withPool(ctx, at, Migrate) },
 	Verify:  func(ctx context.Context, at *driver.Location) error { return withPool(ctx, at, Verify) },
+	Grants:  grants,
 	Reach: func(err error) driver.Reach {
 		var way *pgconn.ConnectError
 		var server *pgconn.PgError

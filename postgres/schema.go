@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -30,6 +31,22 @@ func Schema(opts *Options) (string, error) {
 	}
 	text := strings.ReplaceAll(schema, "{home}", home)
 	return full(t, strings.ReplaceAll(text, "{prefix}", t.Prefix)), nil
+}
+
+// grants are the statements that let a role take locks, or only look.
+func grants(at *driver.Location, role string, readOnly bool) ([]string, error) {
+	t, err := optionsOf(at).tables()
+	if err != nil {
+		return nil, err
+	}
+	text := texts()["grants"]
+	if readOnly {
+		text = texts()["grants to look"]
+	}
+	if t.Schema != "" {
+		text = strings.ReplaceAll(texts()["grant usage"], "$schema", sqlstore.Quote(t.Schema, `"`)) + "\n" + text
+	}
+	return sqlstore.Grants(t, `"`, text, sqlstore.Quote(role, `"`))
 }
 
 // locate says where the tables are; if it is not found, in no schema.
@@ -59,15 +76,9 @@ func locate(ctx context.Context, c *pgx.Conn, t sqlstore.Tables) (sqlstore.Table
 //
 //	grant usage, create on schema locks to migrator;
 //
-// A role that takes locks, fences and sweeps needs only these:
-//
-//	grant usage on schema locks to app;
-//	grant select, insert, update, delete on locks.holdfast_records to app;
-//	grant select, update on locks.holdfast_meta to app;
-//	grant execute on function locks.holdfast_fence(text, bigint), locks.holdfast_fence(bytea, bigint) to app;
-//
-// Who fences, but takes no locks, and who looks at them, besides usage on the
-// schema:
+// A role that takes locks, fences and sweeps needs only what Kind.Grants says, and so does
+// one that looks at all of it. A role that fences, but takes no locks, and one that looks at
+// the view alone need usage on the schema and one of these:
 //
 //	grant execute on function locks.holdfast_fence(text, bigint), locks.holdfast_fence(bytea, bigint) to writer;
 //	grant select on locks.holdfast_locks to dba;

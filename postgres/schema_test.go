@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -180,14 +181,15 @@ func as(t *testing.T, r reopener, role string, grants ...string) *pgxpool.Pool {
 	}
 	name := fmt.Sprintf("%s_%s", role, config.ConnConfig.Database)
 	ctx := t.Context()
-	if _, err := r.pool.Exec(ctx, `create role `+name+` login; revoke create on schema public from public`); err != nil {
+	quoted := pgx.Identifier{name}.Sanitize()
+	if _, err := r.pool.Exec(ctx, `create role `+quoted+` login; revoke create on schema public from public`); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		r.pool.Exec(context.Background(), `drop owned by `+name+` cascade; drop role `+name)
+		r.pool.Exec(context.Background(), `drop owned by `+quoted+` cascade; drop role `+quoted)
 	})
 	for _, g := range grants {
-		if _, err := r.pool.Exec(ctx, g+` to `+name); err != nil {
+		if _, err := r.pool.Exec(ctx, g+` to `+quoted); err != nil {
 			t.Fatalf("%s: %v", g, err)
 		}
 	}

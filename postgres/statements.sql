@@ -121,6 +121,21 @@ from pg_catalog.pg_class c where c.oid {=} '{records}'::pg_catalog.regclass
 select application_name from pg_catalog.pg_stat_replication
 where sync_state {=} 'async' and state {=} 'streaming' order by 1
 
+-- Whether names in the schema may be looked up, if it has a name; else it is that which the
+-- search_path finds. $schema is quoted.
+--- grant usage
+grant usage on schema $schema to $role;
+
+-- What a role needs that takes locks, fences and sweeps.
+--- grants
+grant select, insert, update, delete on {records} to $role;
+grant select, update on {meta} to $role;
+grant execute on function {fence}(text, bigint), {fence}(bytea, bigint) to $role;
+
+-- What a role needs that looks.
+--- grants to look
+grant select on {records}, {meta}, {locks} to $role;
+
 -- Transactions that keep locks until somebody commits them or rolls them back.
 --- prepared
 select p.gid, p.owner::pg_catalog.text, extract(epoch from pg_catalog.clock_timestamp() {-} p.prepared)::double precision

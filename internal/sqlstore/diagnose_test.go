@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/holdfast-lock/holdfast/driver"
@@ -52,5 +53,21 @@ func TestTexts(t *testing.T) {
 	texts := Texts("-- of all\n\n--- clock\nnow()\n\n-- of one\n--- load all\nselect {{clock}}\n-- between\nfrom {records} -- {{x}}\n")
 	if want := "select now()\nfrom {records} -- {{x}}"; texts["load all"] != want || texts["clock"] != "now()" || len(texts) != 2 {
 		t.Errorf("got %q", texts)
+	}
+}
+
+// A role is named as it is, whatever is in its name, and by some name.
+func TestGrants(t *testing.T) {
+	tables := Tables{Schema: "locks", Prefix: "hf_"}
+	const text = "grant select on {records} to $role;\ngrant select on {meta} to $role;"
+	got, err := Grants(tables, `"`, text, Quote(`a "b" {meta}`, `"`))
+	want := []string{`grant select on "locks"."hf_records" to "a ""b"" {meta}"`, `grant select on "locks"."hf_meta" to "a ""b"" {meta}"`}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %q, error %v", got, err)
+	}
+	for _, role := range []string{"", "a\x00"} {
+		if got, err := Grants(tables, `"`, text, Quote(role, `"`)); err == nil {
+			t.Errorf("granted to %q: %q", role, got)
+		}
 	}
 }
