@@ -187,7 +187,7 @@ var layers = [][]string{
 	{"cmd/holdfast/internal/command"},
 	{"cmd/holdfast/internal/guard", "clienttest", "state"},
 	{"sqlite", "postgres", "mysql", "cassandra", "etcd", "spanner", "drivertest"},
-	{"claims"},
+	{"claims", "internal/asjson"},
 	{".", "open", "memory", "directory", "faultstore", "internal/sqlstore"},
 	{"driver"},
 	{"internal/reach"},

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
 const doctorHelp = `usage: holdfast doctor [--json]
@@ -87,7 +88,7 @@ var levels = map[driver.Level]string{driver.Good: "ok", driver.Warning: "warn", 
 func (d *checkup) write(w io.Writer, asJSON bool) error {
 	if asJSON {
 		for _, f := range d.findings {
-			if err := encode(w, findingJSON{strings.ToLower(levels[f.Level]), f.Subject, f.Text}); err != nil {
+			if err := asjson.Encode(w, asjson.Finding{Level: strings.ToLower(levels[f.Level]), Subject: f.Subject, Text: f.Text}); err != nil {
 				return err
 			}
 		}

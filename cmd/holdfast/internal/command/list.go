@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
 const listHelp = `usage: holdfast list [flags] [PREFIX]
@@ -62,7 +63,7 @@ func (a *app) list(ctx context.Context, prefix string, asJSON, wide bool) error 
 			return s.unusable(err, "")
 		}
 		if asJSON {
-			if err := writeJSON(os.Stdout, info); err != nil {
+			if err := asjson.Encode(os.Stdout, asjson.Of(info)); err != nil {
 				return cannotWrite(err)
 			}
 			continue

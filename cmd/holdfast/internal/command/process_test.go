@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
 // A place is a store and a runtime directory of a test's own.
@@ -145,7 +147,7 @@ func TestNoTwoAlive(t *testing.T) {
 		}},
 		{"break", func(p place, run *exec.Cmd, guard int) {
 			out, _ := p.command("show", "--json", "x").Output()
-			var info infoJSON
+			var info asjson.Info
 			json.Unmarshal(out, &info)
 			p.start("break", "--yes", "--reason", "test", "x", "--token", fmt.Sprint(info.Holders[0].Token))
 		}},

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
 const showHelp = `usage: holdfast show [--json] NAME
@@ -55,7 +56,7 @@ func (a *app) show(ctx context.Context, name string, asJSON bool) error {
 		return s.unusable(err, "")
 	}
 	if asJSON {
-		err = writeJSON(os.Stdout, info)
+		err = asjson.Encode(os.Stdout, asjson.Of(info))
 	} else {
 		_, err = io.WriteString(os.Stdout, describeInfo(info))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/asjson"
 	"github.com/holdfast-lock/holdfast/internal/printable"
 	"github.com/holdfast-lock/holdfast/state"
 )
@@ -204,7 +205,7 @@ func (a *app) stateKey(ctx context.Context, where string, asJSON bool) error {
 
 func showKey(key state.Key, asJSON bool) error {
 	if asJSON {
-		return encode(os.Stdout, keyJSON{key.ID, key.Writing})
+		return asjson.Encode(os.Stdout, asjson.Key{Key: key.ID, Writing: key.Writing})
 	}
 	if key.ID == "" {
 		return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
 const sweepHelp = `usage: holdfast sweep [--json]
@@ -54,7 +55,7 @@ func (a *app) sweep(ctx context.Context, asJSON bool) error {
 		return s.unusable(err, "")
 	}
 	if asJSON {
-		err = encode(os.Stdout, struct {
+		err = asjson.Encode(os.Stdout, struct {
 			Dead     int `json:"dead"`
 			Claims   int `json:"claims"`
 			Sessions int `json:"sessions"`

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+
+	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
 // A screen is a terminal with a shell that has job control, and what it shows.
@@ -233,12 +235,12 @@ func (s *screen) holder() int {
 }
 
 // claim is that of the one who holds x.
-func (s *screen) claim() claimJSON {
+func (s *screen) claim() asjson.Claim {
 	s.t.Helper()
 	c := exec.Command("holdfast", "show", "--json", "x")
 	c.Env = append(os.Environ(), "XDG_STATE_HOME="+s.dir, "XDG_RUNTIME_DIR="+s.dir)
 	out, err := c.Output()
-	var info infoJSON
+	var info asjson.Info
 	if err == nil {
 		err = json.Unmarshal(out, &info)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
 const watchHelp = `usage: holdfast watch [--json] NAME
@@ -63,7 +64,7 @@ func (a *app) watch(ctx context.Context, name string, asJSON bool) error {
 			silent = true
 			continue
 		case asJSON:
-			err = writeJSON(os.Stdout, info)
+			err = asjson.Encode(os.Stdout, asjson.Of(info))
 		default:
 			_, err = fmt.Printf("%s  %s\n", stamp, change(before, info))
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
 func TestEscape(t *testing.T) {
@@ -34,7 +35,7 @@ func TestEncode(t *testing.T) {
 		"tag \U000e0041", "bad\xffbyte",
 	} {
 		var out bytes.Buffer
-		if err := encode(&out, map[string]string{"reason": text}); err != nil {
+		if err := asjson.Encode(&out, map[string]string{"reason": text}); err != nil {
 			t.Fatal(err)
 		}
 		line, last := strings.CutSuffix(out.String(), "\n")

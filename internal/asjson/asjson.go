@@ -1,4 +1,7 @@
-package command
+// Package asjson is the JSON of what the command shows with --json and what its server answers:
+// durations in seconds, times as RFC 3339. What the view holdfast_locks of an SQL store has too is
+// called as it is there.
+package asjson
 
 import (
 	"bytes"
@@ -13,16 +16,16 @@ import (
 	"github.com/holdfast-lock/holdfast"
 )
 
-// What --json shows: durations in seconds, times as RFC 3339. What the view
-// holdfast_locks of an SQL store has too is called as it is there.
 type (
-	infoJSON struct {
-		Name    string      `json:"name"`
-		Holders []claimJSON `json:"holders"`
-		Waiters []claimJSON `json:"waiters"`
-		Breaks  []breakJSON `json:"breaks"`
+	// Info is what is known of a name.
+	Info struct {
+		Name    string  `json:"name"`
+		Holders []Claim `json:"holders"`
+		Waiters []Claim `json:"waiters"`
+		Breaks  []Break `json:"breaks"`
 	}
-	claimJSON struct {
+	// Claim is a holder or a waiter.
+	Claim struct {
 		ID          string         `json:"id"`
 		Mode        string         `json:"mode"`
 		Slots       int            `json:"slots"` // 0: shared
@@ -40,16 +43,19 @@ type (
 		Dead        bool           `json:"dead"`
 		Collecting  string         `json:"collecting,omitempty"`
 	}
-	findingJSON struct {
+	// Finding is a line of doctor's: its level is ok, warn or fail.
+	Finding struct {
 		Level   string `json:"level"`
 		Subject string `json:"subject"`
 		Text    string `json:"text"`
 	}
-	keyJSON struct {
+	// Key is the key of what changes.
+	Key struct {
 		Key     string `json:"key"` // "": there is none that can be told
 		Writing bool   `json:"writing"`
 	}
-	breakJSON struct {
+	// Break is the record of a forced release.
+	Break struct {
 		Token  int64          `json:"token,omitempty"`
 		Was    holdfast.Owner `json:"was"`
 		By     holdfast.Owner `json:"by"`
@@ -59,10 +65,20 @@ type (
 	}
 )
 
-func claimsJSON(claims []holdfast.Claim) []claimJSON {
-	list := make([]claimJSON, len(claims))
+// Of is what is known of a name.
+func Of(info holdfast.Info) Info {
+	out := Info{info.Name, Claims(info.Holders), Claims(info.Waiters), make([]Break, len(info.Breaks))}
+	for i, b := range info.Breaks {
+		out.Breaks[i] = Break{b.Token, b.Was, b.By, b.Reason, b.At.UTC(), b.Now}
+	}
+	return out
+}
+
+// Claims are claims; none are an empty list.
+func Claims(claims []holdfast.Claim) []Claim {
+	list := make([]Claim, len(claims))
 	for i, c := range claims {
-		list[i] = claimJSON{
+		list[i] = Claim{
 			ID: c.ID, Mode: c.Mode(), Slots: c.Slots, Token: c.Token, Owner: c.Owner, Reason: c.Reason,
 			Requested: c.Since.UTC(), Retries: c.Retries, TTL: c.TTL.Seconds(), Detached: c.Detached, Ends: c.Ends.UTC().Round(time.Millisecond),
 			Suspected: c.Suspected, SuspectedBy: c.SuspectedBy, Dead: c.Dead, Collecting: c.Collecting,
@@ -75,19 +91,10 @@ func claimsJSON(claims []holdfast.Claim) []claimJSON {
 	return list
 }
 
-// writeJSON writes one object on one line.
-func writeJSON(w io.Writer, info holdfast.Info) error {
-	out := infoJSON{info.Name, claimsJSON(info.Holders), claimsJSON(info.Waiters), make([]breakJSON, len(info.Breaks))}
-	for i, b := range info.Breaks {
-		out.Breaks[i] = breakJSON{b.Token, b.Was, b.By, b.Reason, b.At.UTC(), b.Now}
-	}
-	return encode(w, out)
-}
-
-// encode writes a value as JSON on a line of its own. What a terminal would not show, or
+// Encode writes a value as JSON on a line of its own. What a terminal would not show, or
 // would act on (DEL, C1, characters that are invisible or turn the direction of text), is
 // escaped, so that what strangers have written does no harm to whoever looks at it.
-func encode(w io.Writer, v any) error {
+func Encode(w io.Writer, v any) error {
 	var raw bytes.Buffer
 	e := json.NewEncoder(&raw)
 	e.SetEscapeHTML(false)
