@@ -22,11 +22,16 @@ type conns struct{ db *sql.DB }
 // Open implements sqlstore.Conns.
 func (c conns) Open(ctx context.Context) (*lane, error) { return openLane(ctx, c.db) }
 
-// Works tells before a statement is sent whether the server has hung up. It takes
-// some time, and what was used just now will do.
+// Works tells before a statement is sent whether the connection is still there: a context
+// that ended just when an answer came has closed it, though the call that got the answer
+// succeeded. Whether the server has hung up takes some time to see; what was used just now
+// is taken to be connected.
 func (conns) Works(ctx context.Context, l *lane, unused time.Duration) (bool, error) {
-	return unused < 20*time.Millisecond || nil == l.conn.Raw(func(c any) error {
-		if r, ok := c.(sqldriver.SessionResetter); ok {
+	return nil == l.conn.Raw(func(c any) error {
+		if v, ok := c.(sqldriver.Validator); ok && !v.IsValid() {
+			return sqldriver.ErrBadConn
+		}
+		if r, ok := c.(sqldriver.SessionResetter); ok && unused >= 20*time.Millisecond {
 			return r.ResetSession(ctx)
 		}
 		return nil
