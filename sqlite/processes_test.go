@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	sqldriver "database/sql/driver"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -68,12 +69,22 @@ func number(value []byte) int {
 
 const increments = 100
 
-// count adds to a counter and prints the version of each addition.
+// count adds to a counter and prints the version of each addition. It waits for as long as
+// the disk stands still under whoever has the file locked, but others may not go on writing
+// and leave it waiting.
 func count(ctx context.Context, s *Store) error {
 	k := driver.Key{Name: "counter"}
 	old, n := driver.IfEmpty, 0
 	for won := 0; won < increments; {
+		began := now()
 		out, err := s.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: old, Value: fmt.Append(nil, n+1), Lazy: won%2 == 0}})
+		if busy(err) {
+			r, err2 := s.Load(ctx, []driver.Key{k}, driver.Fresh)
+			if err2 == nil && r[0].Version < began+(patience / 2).Microseconds() { // a version is the time of its write
+				continue
+			}
+			return fmt.Errorf("others wrote meanwhile: %w", errors.Join(err, err2))
+		}
 		if err != nil {
 			return err
 		}
