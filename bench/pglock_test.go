@@ -13,6 +13,7 @@ import (
 
 	"cirello.io/pglock"
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/busy"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 	"github.com/holdfast-lock/holdfast/postgres"
 	"github.com/jackc/pgx/v5"
@@ -394,8 +395,9 @@ func TestPglockMove(t *testing.T) {
 				if i%2 == 1 {
 					release = step.right
 				}
-				// A sleeper of pglock's looks again after a lease.
-				old, _ := shortPglock(t, dsn, 400*time.Millisecond)
+				// A sleeper of pglock's looks again after a lease, and a call may take as long:
+				// the lease is short, and longer than the disk of a busy machine stands still.
+				old, _ := shortPglock(t, dsn, busy.Times(800*time.Millisecond))
 				client := shortHoldfast(t, dsn, nil)
 				wg.Go(func() {
 					for range 3 {

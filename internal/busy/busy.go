@@ -19,16 +19,26 @@ var Stretch = sync.OnceValue(func() int {
 	if n, err := strconv.Atoi(os.Getenv("HOLDFAST_TEST_STRETCH")); err == nil && n >= 1 && n <= 3 {
 		return n
 	}
+	n := stretch()
+	if n > 1 {
+		fmt.Fprintf(os.Stderr, "others want this machine's processors: leases are %d times as long\n", n)
+	}
+	return n
+})
+
+// Now is Stretch, or more if others want the processors more at this moment: for what took
+// longer just now than a machine of one's own needs.
+func Now() int { return max(Stretch(), stretch()) }
+
+func stretch() int {
 	load := math.Inf(1)
 	for range 3 { // a burst of work is over soon
 		if load = min(load, Measure()); load <= 1.25 {
 			return 1
 		}
 	}
-	n := min(int(math.Ceil(load)), 3)
-	fmt.Fprintf(os.Stderr, "others want this machine's processors, %.1f for each: leases are %d times as long\n", load, n)
-	return n
-})
+	return min(int(math.Ceil(load)), 3)
+}
 
 // Times is a duration, stretched.
 func Times(d time.Duration) time.Duration { return time.Duration(Stretch()) * d }
