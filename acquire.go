@@ -104,10 +104,11 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Loc
 }
 
 // TryAcquire is Acquire with MaxWait(0): it asks once and does not wait for those who
-// live. Where the store has no clock, or it and the wall clocks do not agree, and all
-// holders seem to have been silent for their TTL, or dead for their grace, it watches them,
-// for as long at most or until one is seen alive: else a process that has seen nothing
-// before could not take over from the dead. ctx bounds that too. A store that does not answer within 5s is an error.
+// live. Where only claims are in the way whose sessions seem to have been silent for their TTL,
+// or dead for their grace, it asks them for a heartbeat and watches them: for half a TTL where
+// the store has a clock that tells so, else for a TTL, and no longer than until one is seen
+// alive. Then it takes over in the same call. ctx bounds that too. A store that does not answer
+// within 5s is an error.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	return c.Acquire(ctx, name, append(slices.Clip(opts), MaxWait(0))...)
 }
@@ -147,16 +148,19 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		}
 		// Say who is in the way; on the way there a dead one may be found out.
 		asked := c.now()
-		void, seemVoid := c.explain(held, time.Second)
+		void, silent := c.explain(held, time.Second)
 		if took := asked.Sub(joined); r.try() && took > 3*core.LockedCall && c.now().Sub(asked) < took/4 {
 			held.Locked = true // reads are quick, and the write was not: it would wait as long again
 		}
 		if held.Locked {
 			return nil, err
 		}
-		if !void && seemVoid && r.try() && !watched {
+		if !void && r.try() && !watched && opens(held, silent, r.slots) {
 			watched = true
-			void = c.watchSilent(ctx, held)
+			void = c.watchSilent(ctx, held, silent)
+			if err := ctx.Err(); !void && err != nil {
+				held.Err = fmt.Errorf("%w after %s", err, core.Short(c.now().Sub(r.start)))
+			}
 		}
 		if void && r.try() && try < 3 && ctx.Err() == nil {
 			r = r.again()
@@ -242,15 +246,15 @@ func (r *request) gaveUp(ctx context.Context, id core.ClaimID) error {
 const tryPatience = core.TryPatience
 
 // explain fills in who the claims of a HeldError belong to, judges their
-// sessions as a waiter would, and reports whether one is void, or seems to be, where
-// the store has no clock to tell. It takes so long at most.
-func (c *Client) explain(held *HeldError, within time.Duration) (void, seemVoid bool) {
+// sessions as a waiter would, and reports whether one is void, and which seem to be. It takes
+// so long at most.
+func (c *Client) explain(held *HeldError, within time.Duration) (void bool, silent []string) {
 	ctx, cancel := context.WithTimeout(c.ctx, within)
 	defer cancel()
 	if len(held.Holders)+len(held.Waiters) == 0 { // decided here, without a look
 		recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(held.Name)}, driver.Fresh)
 		if err != nil {
-			return false, false
+			return false, nil
 		}
 		if rec, err := lockOf(recs[0]); err == nil {
 			for _, h := range rec.Holders {
@@ -263,7 +267,7 @@ func (c *Client) explain(held *HeldError, within time.Duration) (void, seemVoid 
 	}
 	looks, err := c.loadSessions(ctx, held.sessions())
 	if err != nil {
-		return false, false
+		return false, nil
 	}
 	c.detect(ctx, looks, held.Name)
 	c.fill(held.Holders, looks)
@@ -281,6 +285,13 @@ func (c *Client) anyVoid(sessions []string) bool {
 	return slices.ContainsFunc(sessions, c.isDead)
 }
 
+// allVoid says whether the claims of all the sessions are void.
+func (c *Client) allVoid(sessions []string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !slices.ContainsFunc(sessions, func(id string) bool { return !c.isDead(id) })
+}
+
 // sessions are those in the way.
 func (e *HeldError) sessions() (ids []string) {
 	for _, cl := range slices.Concat(e.Holders, e.Waiters) {
@@ -289,45 +300,62 @@ func (e *HeldError) sessions() (ids []string) {
 	return ids
 }
 
-// seemVoid says whether every holder has been dead for its grace, or silent for its TTL
-// where the store has no clock, by the store's clock or else the wall clocks. That is a
-// hint: nobody is declared dead on it.
-func (c *Client) seemVoid(held *HeldError, looks map[string]sessionRead) bool {
-	for _, cl := range held.Holders {
-		s := looks[cl.Owner.Session]
+// seemVoid are the sessions in the way that have been dead for their grace, or silent for their
+// TTL, by the store's clock or else the wall clocks. That is a hint: nobody is declared dead on it.
+func (c *Client) seemVoid(held *HeldError, looks map[string]sessionRead) (silent []string) {
+	for _, id := range held.sessions() {
+		s := looks[id]
 		rec, err := core.DecodeSession(s.rec.Value)
-		silent, needs := time.Since(time.UnixMicro(rec.At)), rec.Duration()
-		cannot := rec.Detached || s.rec.Age >= 0 // by watching; or need not
-		if rec.Dead != 0 {
-			if silent = s.rec.Age; silent < 0 {
-				silent = time.Since(time.UnixMicro(rec.Dead))
-			}
-			needs, cannot = time.Duration(rec.Grace)*time.Millisecond, false
+		since, needs := rec.Age(s.rec.Age), rec.Duration()
+		if since < 0 {
+			since = time.Since(time.UnixMicro(rec.At))
 		}
-		if err != nil || cl.Own || cannot || rec.TTL <= 0 || silent < needs {
-			return false
+		if rec.Dead != 0 {
+			if since = s.rec.Age; since < 0 {
+				since = time.Since(time.UnixMicro(rec.Dead))
+			}
+			needs = time.Duration(rec.Grace) * time.Millisecond
+		}
+		c.mu.Lock()
+		_, known := c.deaths.Tombstone(id)
+		cannot := c.isOurs(id) || rec.Dead == 0 && (rec.Detached || known) // by watching for a moment
+		c.mu.Unlock()
+		if err == nil && !cannot && rec.TTL > 0 && since >= needs {
+			silent = append(silent, id)
 		}
 	}
-	return len(held.Holders) > 0
+	return silent
 }
 
-// watchSilent looks at holders who seem to be dead until they have stood still for a TTL
-// on our own clock, as a waiter would, or until the grace in a tombstone is over: a
-// process that asks once, and has seen nothing before, would otherwise never find out.
-// It ends as soon as one is seen alive.
-func (c *Client) watchSilent(ctx context.Context, held *HeldError) (void bool) {
-	var ids []string
-	for _, cl := range held.Holders {
-		ids = append(ids, cl.Owner.Session)
+// opens says whether a claim that tolerates so many holders would be granted if the claims of
+// those sessions were gone.
+func opens(held *HeldError, gone []string, slots int) bool {
+	stays := func(cl Claim) bool { return !slices.Contains(gone, cl.Owner.Session) }
+	if len(gone) == 0 || slices.ContainsFunc(held.Waiters, stays) {
+		return false // those who wait find out the dead, and come first
 	}
-	j := detector{c: c} // the client's forgets whom nobody waits for
+	var left []core.Claim
+	for _, cl := range held.Holders {
+		if stays(cl) {
+			left = append(left, core.Claim{Slots: cl.Slots})
+		}
+	}
+	return core.Fits(core.Claim{Slots: slots}, left)
+}
+
+// watchSilent looks at sessions that seem to be dead until they are known to be, by any rule of
+// the failure detector, or until the grace in a tombstone is over: a process that asks once, and
+// has seen nothing before, would otherwise not find out. It ends as soon as one is seen alive,
+// and reports whether the claims of one of them are void.
+func (c *Client) watchSilent(ctx context.Context, held *HeldError, ids []string) (void bool) {
+	j := detector{c: c, patient: true} // the client's forgets whom nobody waits for
 	first := make(map[string]core.SessionRecord)
 	for began := c.now(); ctx.Err() == nil && c.ctx.Err() == nil; {
 		one, cancel := context.WithTimeout(ctx, DefaultTTL)
 		looks, err := c.loadSessions(one, ids)
 		if err != nil {
 			cancel()
-			return false
+			break
 		}
 		alive, longest := false, time.Duration(0)
 		for _, id := range slices.Sorted(maps.Keys(looks)) {
@@ -348,12 +376,9 @@ func (c *Client) watchSilent(ctx context.Context, held *HeldError) (void bool) {
 			}
 		}
 		cancel()
-		if c.anyVoid(ids) {
-			c.afterDeath()
-			return true
-		}
-		if alive || c.now().Sub(began) > 2*longest {
-			return false
+		if c.allVoid(ids) || alive || c.now().Sub(began) > 2*longest {
+			c.fill(held.Holders, looks)
+			break
 		}
 		rest := longest / 8
 		if at := j.next(ids); at != core.Never {
@@ -367,7 +392,10 @@ func (c *Client) watchSilent(ctx context.Context, held *HeldError) (void bool) {
 		}
 		t.Stop()
 	}
-	return false
+	if void = c.anyVoid(ids); void {
+		c.afterDeath()
+	}
+	return void
 }
 
 // Do runs fn while holding the lock on a name. fn's context ends with ctx, when

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -422,6 +423,95 @@ func TestTryWithoutClock(t *testing.T) {
 			t.Errorf("the dead one's lock: %v", held.Err())
 		}
 		a.Close()
+	})
+}
+
+// Where the store's clock tells that a holder has been silent for its TTL, a process that asks
+// once marks it and watches it for half a TTL, until a heartbeat comes, and takes over in the
+// same call.
+func TestTryFindsTheDeadAtOnce(t *testing.T) {
+	const ttl = holdfast.DefaultTTL
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		try := func(ctx context.Context, opts ...holdfast.Option) (l *holdfast.Lock, took time.Duration, err error) {
+			t.Helper()
+			c := newClient(t, store, nil)
+			began := time.Now()
+			l, err = c.TryAcquire(ctx, "a", opts...)
+			took = time.Since(began)
+			if err != nil && !errors.Is(err, holdfast.ErrHeld) {
+				t.Fatal(err)
+			}
+			c.Close()
+			return l, took, err
+		}
+		holder := func(opts ...holdfast.Option) *wire {
+			t.Helper()
+			way := &wire{cutStore: cutStore{Store: store}}
+			c := newClient(t, way, nil)
+			t.Cleanup(func() { c.Close() })
+			if _, err := c.Acquire(t.Context(), "a", opts...); err != nil {
+				t.Fatal(err)
+			}
+			return way
+		}
+		way := holder(holdfast.Reason("backup"))
+		time.Sleep(time.Second)
+		l, took, err := try(t.Context())
+		if l != nil || took > time.Second || !strings.Contains(err.Error(), " (last heartbeat 1s ago, TTL 15s): backup") {
+			t.Errorf("a live holder: got %v after %v, %v", l, took, err)
+		}
+
+		way.off.Store(true) // its store is away
+		time.Sleep(ttl - 2*time.Second)
+		if l, took, _ := try(t.Context()); l != nil || took > time.Second {
+			t.Errorf("a holder that is silent for less than its TTL: got %v after %v", l, took)
+		}
+		time.Sleep(2 * time.Second)
+		go func() { time.Sleep(2 * time.Second); way.off.Store(false) }() // back, with a new session
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if l, took, err := try(ctx); l != nil || took != time.Second || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with a second to ask: got %v after %v, %v", l, took, err)
+		}
+		if l, took, err := try(t.Context()); l == nil || took > ttl/2+ttl/8 {
+			t.Errorf("a dead holder: got %v after %v, %v", l, took, err)
+		}
+
+		store = memory.New() // slots: the one that is dead is taken over, beside the one that lives
+		dead := holder(holdfast.Slots(2))
+		dead.off.Store(true)
+		time.Sleep(ttl)
+		holder(holdfast.Slots(2))
+		if l, took, _ := try(t.Context(), holdfast.Slots(2)); l == nil || took > ttl/2+ttl/8 {
+			t.Errorf("one of two slots is a dead one's: got %v after %v", l, took)
+		}
+		if l, took, _ := try(t.Context()); l != nil || took > time.Second {
+			t.Errorf("exclusive, beside a live one: got %v after %v", l, took)
+		}
+	})
+}
+
+// Where the store's clock tells that a holder has been silent for its TTL and it lives, a process
+// that asks once is refused as soon as its heartbeat comes.
+func TestTryWaitsForAHeartbeat(t *testing.T) {
+	const ttl = holdfast.DefaultTTL
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		way := &wire{cutStore: cutStore{Store: store}}
+		way.setAged(func(age time.Duration) time.Duration { return age + 2*ttl })
+		holder := newClient(t, store, nil)
+		defer holder.Close()
+		if _, err := holder.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		c := newClient(t, way, nil) // to it the store's clock has leapt
+		defer c.Close()
+		began := time.Now()
+		_, err := c.TryAcquire(t.Context(), "a")
+		if took := time.Since(began); !errors.Is(err, holdfast.ErrHeld) || took == 0 || took > ttl/3+ttl/8 {
+			t.Errorf("after %v: %v", took, err)
+		}
 	})
 }
 

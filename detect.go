@@ -23,6 +23,7 @@ type sessionRead struct {
 // A detector is a failure detector with what it needs of its client.
 type detector struct {
 	c       *Client
+	patient bool // also where nobody waits
 	mu      sync.Mutex
 	seen    core.Detector // has no session that is dead, or no longer ahead of us
 	hurried bool
@@ -55,7 +56,7 @@ func (d *detector) next(sessions []string) core.Instant {
 // observe judges one read of a session.
 func (d *detector) observe(session string, s sessionRead) (core.Judgement, core.Observer) {
 	c := d.c
-	o := core.Observer{By: c.owner.String(), Patient: c.isWaiting(), TTL: c.ttlGuess(), Clocks: clocks()}
+	o := core.Observer{By: c.owner.String(), Patient: d.patient || c.isWaiting(), TTL: c.ttlGuess(), Clocks: clocks()}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	version := core.Version(s.rec.Version)

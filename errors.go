@@ -55,7 +55,7 @@ func (e *HeldError) Error() string {
 	case e.Self && len(e.Holders) > 0:
 		fmt.Fprintf(&b, "held by this process for %s (locks are not reentrant)", core.Short(time.Since(e.Holders[0].Since)))
 	case len(e.Holders) > 0:
-		b.WriteString("held by " + e.Holders[0].describe())
+		b.WriteString("held by " + e.Holders[0].describe() + e.Holders[0].life())
 		if more := len(e.Holders) - 1; more > 0 {
 			fmt.Fprintf(&b, " and %d more", more)
 		}
@@ -80,6 +80,17 @@ func (e *HeldError) Error() string {
 // describe names a claim's owner for a message.
 func (c Claim) describe() string {
 	return fmt.Sprintf("%s for %s", c.Owner, core.Short(time.Since(c.Since)))
+}
+
+// life says how long ago a claim's session sent a heartbeat, and how long it may be silent.
+func (c Claim) life() string {
+	switch {
+	case c.Detached || c.Dead || c.TTL <= 0:
+		return ""
+	case c.BeatAge < 0:
+		return fmt.Sprintf(" (TTL %s)", core.Short(c.TTL))
+	}
+	return fmt.Sprintf(" (last heartbeat %s ago, TTL %s)", core.Short(c.BeatAge), core.Short(c.TTL))
 }
 
 // A LostError says how a lock was lost. errors.Is(err, ErrLost) holds for it.

@@ -369,14 +369,10 @@ func (s *stage) halfTaken() (claim *late) {
 	s.take(a, time.Second)
 	wayA.off.Store(true)
 	time.Sleep(holdfast.DefaultTTL)
-	first := s.told()
-	s.refused(first) // and has asked for a heartbeat
-	first.Close()
-	time.Sleep(holdfast.DefaultTTL)
 	b, wayB := s.join()
 	wayB.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 		if isBurial(writes[0]) {
-			claim = wayB.keep(isClaim, always)
+			claim = wayB.keep(func(w driver.Write) bool { return isClaim(w) && w.Old != driver.IfEmpty }, always)
 		}
 		return send()
 	})

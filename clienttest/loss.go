@@ -134,6 +134,41 @@ var lossCases = []clientCase{
 		},
 	},
 	{
+		name: "a try takes over",
+		rule: "a try takes over from a holder that has been silent for its TTL in the same call: within half a TTL where the store's clock tells that, else within a TTL (P6)",
+		run: func(h *clients) {
+			holder, p := h.process(&holdfast.Options{TTL: midTTL})
+			h.acquire(holder, "a", holdfast.Reason("backup"))
+			c := h.client(midTTL)
+			began := time.Now()
+			_, err := c.TryAcquire(h.ctx, "a")
+			h.is("a try while the holder lives", err, holdfast.ErrHeld)
+			if took := time.Since(began); took > h.soon {
+				h.Errorf("refused after %v", took)
+			}
+			want := fmt.Sprintf("TTL %v): backup", midTTL)
+			if h.record("a").Age >= 0 {
+				want = " ago, " + want
+			}
+			if !strings.Contains(err.Error(), want) {
+				h.Errorf("the refusal is %q, want %q in it", err, want)
+			}
+			p.Crash()
+			time.Sleep(midTTL)
+			watch := midTTL
+			if h.record("a").Age >= 0 {
+				watch = midTTL / 2
+			}
+			began = time.Now()
+			l, err := c.TryAcquire(h.ctx, "a")
+			if took := time.Since(began); err != nil || took > watch+midTTL/8+min(busy.Times(time.Second), h.soon) {
+				h.Fatalf("a try after the holder's death: %v after %v, want the lock within %v", err, took, watch)
+			}
+			h.release(l)
+			h.free("a")
+		},
+	},
+	{
 		name: "suspicion",
 		rule: "a holder that is late is marked, answers with a heartbeat, and keeps its lock",
 		run: func(h *clients) {

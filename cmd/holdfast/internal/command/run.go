@@ -314,7 +314,7 @@ func notObtained(err error, names []string, w *wish, q *queue, code int) error {
 		}
 		switch {
 		case len(held.Holders) > 0:
-			state = heldBy(held.Holders)
+			state = heldBy(held.Holders) + life(held.Holders[0])
 		case len(held.Waiters) > 0:
 			state = fmt.Sprintf("taken: %d wait before you", len(held.Waiters))
 		}

@@ -56,6 +56,17 @@ func heldBy(holders []holdfast.Claim) string {
 	return s
 }
 
+// life says how long ago a claim's session sent a heartbeat, and how long it may be silent.
+func life(c holdfast.Claim) string {
+	switch {
+	case c.Detached || c.Dead || c.TTL <= 0:
+		return ""
+	case c.BeatAge < 0:
+		return fmt.Sprintf(" (TTL %s)", brief(c.TTL))
+	}
+	return fmt.Sprintf(" (last heartbeat %s ago, TTL %s)", brief(c.BeatAge), brief(c.TTL))
+}
+
 func ago(t time.Time) string { return brief(time.Since(t)) }
 
 // brief is a duration as people say it: 41m, 3m12s, 10.5s, 200ms.
