@@ -18,14 +18,7 @@ Takes a lock for DUR, for scripts that cannot be wrapped by run, and prints its
 token. Nothing renews it: when DUR is over it ends by itself, whatever the script
 does by then. If you can, use run.
 
-      --for DUR          how long: 90s, 10m, or plain seconds; at least 1s
-  -s, --shared           together with other shared holders
-      --slots N          up to N at a time
-  -n, --no-wait          do not wait: exit 1 if held. (Where the store has no clock a
-                         holder who seems to be dead is watched for a TTL.)
-  -w, --wait DUR         wait at most DUR (0 is -n)
-      --reason TEXT      shown to those who wait
-  -q, --quiet            say nothing
+{flags}
 
 examples:
   token=$(holdfast acquire --for 10m deploy) || exit
@@ -45,8 +38,8 @@ func acquireVerb(a *app) *cobra.Command {
 		Args: oneName, ValidArgsFunction: a.completeNames,
 	}
 	w.flags(c.Flags())
-	c.Flags().Var(&d, "for", "")
-	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "")
+	c.Flags().Var(&d, "for", "hold it for `DUR`: 90s, 10m, or plain seconds; at least 1s")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "say nothing")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		switch {
 		case !d.set:

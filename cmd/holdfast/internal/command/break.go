@@ -22,12 +22,7 @@ which may still be waiting; show shows both. Its holder is told to stop, and the
 lock goes to the next when it has, or when it is dead (at most its TTL). Who broke
 what and why stays on record.
 
-      --token N          of the holder
-      --claim ID         of a holder or of one who waits
-      --reason TEXT      told to its holder and kept, up to 200 bytes
-      --yes              do not ask; needed where there is no terminal
-      --now              do not wait for the holder: if it still runs, only fenced
-                         writes are refused
+{flags}
 
 examples:
   holdfast show deploy
@@ -51,11 +46,11 @@ func breakVerb(a *app) *cobra.Command {
 		Args: oneName, ValidArgsFunction: a.completeNames,
 	}
 	f := c.Flags()
-	f.Int64Var(&b.token, "token", 0, "")
-	f.StringVar(&b.claim, "claim", "", "")
-	f.StringVar(&b.reason, "reason", "", "")
-	f.BoolVar(&b.yes, "yes", false, "")
-	f.BoolVar(&b.atOnce, "now", false, "")
+	f.Int64Var(&b.token, "token", 0, "token `N` of the holder")
+	f.StringVar(&b.claim, "claim", "", "claim `ID` of a holder or of one who waits")
+	f.StringVar(&b.reason, "reason", "", "tell its holder `TEXT`, which is kept; up to 200 bytes")
+	f.BoolVar(&b.yes, "yes", false, "do not ask; needed where there is no terminal")
+	f.BoolVar(&b.atOnce, "now", false, "do not wait for the holder: if it still runs, only fenced writes are refused")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		switch {
 		case args[0] == "" || len(args[0]) > 255:

@@ -28,14 +28,7 @@ state has changed since, for the first of those who ask at the same time, and, w
 the cache, while someone writes (see holdfast state write). So the answer is never
 older than a write that had ended when this was called.
 
-      --state NAME|DIR   the state that CMD's output depends on: a directory if it
-                         begins with / or ./ or ../, else a name in the store
-      --ttl DUR          how long an answer is kept; 1h
-      --kind KIND        tells answers of one state apart; else CMD, its arguments and
-                         the working directory do. Who gives the same kind gets the
-                         same answer: name content and format, as in 'info/refs v1'
-      --dir DIR          of the cache; $XDG_CACHE_HOME/holdfast, else ~/.cache/holdfast
-      --max-bytes SIZE   of all answers in it, as 500M or 2GiB; 1GiB
+{flags}
 
 CMD is run without a shell; it has no standard input, and neither that nor its
 environment is part of the kind. Its output is kept if its exit status is 0. If it
@@ -59,11 +52,12 @@ func cacheVerb(a *app) *cobra.Command {
 			return nil, cobra.ShellCompDirectiveDefault
 		},
 	}
-	c.Flags().StringVar(&k.where, "state", "", "")
-	c.Flags().Var(&k.ttl, "ttl", "")
-	c.Flags().StringVar(&k.kind, "kind", "", "")
-	c.Flags().StringVar(&k.dir, "dir", "", "")
-	c.Flags().Var(&k.max, "max-bytes", "")
+	c.Flags().StringVar(&k.where, "state", "", "the state that CMD's output depends on, `NAME|DIR`: a directory if it begins with / or ./ or ../, else a name in the store")
+	c.Flags().Var(&k.ttl, "ttl", "how long an answer is kept")
+	c.Flags().StringVar(&k.kind, "kind", "", "tells answers of one state apart; else CMD, its arguments and the working directory do. "+
+		"Who gives the same `KIND` gets the same answer: name content and format, as in 'info/refs v1'")
+	c.Flags().StringVar(&k.dir, "dir", "", "keep answers in `DIR`; else in $XDG_CACHE_HOME/holdfast or ~/.cache/holdfast")
+	c.Flags().Var(&k.max, "max-bytes", "of all answers in it, as 500M or 2GiB")
 	c.RegisterFlagCompletionFunc("state", a.completeStates)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		switch dash := c.ArgsLenAtDash(); {
@@ -346,7 +340,13 @@ func (s *spool) close() {
 // T are powers of 1024.
 type size int64
 
-func (s *size) String() string { return strconv.FormatInt(int64(*s), 10) }
+func (s *size) String() string {
+	n, unit := int64(*s), 0
+	for n != 0 && n%1024 == 0 && unit < 4 {
+		n, unit = n/1024, unit+1
+	}
+	return strconv.FormatInt(n, 10) + []string{"", "KiB", "MiB", "GiB", "TiB"}[unit]
+}
 
 func (s *size) Type() string { return "SIZE" }
 

@@ -32,7 +32,7 @@ told by the store.
           was accepted
   FAIL    a promise cannot be kept, or nothing works; the line says what to do
 
-      --json             one object per line: level (ok, warn, fail), subject, text
+{flags}
 
 examples:
   holdfast --store sqlite:/srv/app/app.db doctor
@@ -49,7 +49,7 @@ func doctorVerb(a *app) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.doctor(orBackground(c.Context()), asJSON) },
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "")
+	c.Flags().BoolVar(&asJSON, "json", false, "one object per line: level (ok, warn, fail), subject, text")
 	return c
 }
 

@@ -18,10 +18,7 @@ Stands for election and runs CMD while it leads. When CMD ends, elect ends with
 its status; when the seat is lost, CMD is stopped before another can lead, and
 elect stands again.
 
-      --reason TEXT      shown to the other candidates
-      --ttl DUR          this candidate's own lease, at least 1s; else the store's (15s)
-      --kill-after DUR   from TERM to KILL, before another can lead (TTL/5)
-  -q, --quiet            say nothing but of losses
+{flags}
 
 Signals, environment and files of CMD are as with run.
 
@@ -40,8 +37,9 @@ func electVerb(a *app) *cobra.Command {
 		Use: "elect [flags] NAME -- CMD [ARG...]", Short: "Run a command while elected leader", Long: electHelp,
 		ValidArgsFunction: a.completeNames,
 	}
-	l.flags(c.Flags())
-	c.Flags().StringVar(&w.reason, "reason", "", "")
+	l.flags(c.Flags(), "this candidate's own lease, at least 1s; else the store's (15s)",
+		"from TERM to KILL, before another can lead (TTL/5)", "say nothing but of losses")
+	c.Flags().StringVar(&w.reason, "reason", "", "show `TEXT` to the other candidates")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		w.slots = 1
 		names, argv, err := splitArgs(c, args, "nightly -- ./backup.sh", checkName)

@@ -122,7 +122,7 @@ func FuzzFlags(f *testing.F) {
 		flags := pflag.NewFlagSet("run", pflag.ContinueOnError)
 		flags.SetOutput(io.Discard)
 		w.flags(flags)
-		l.flags(flags)
+		l.flags(flags, "", "", "")
 		if err := flags.Parse(strings.Split(line, "\x00")); err != nil {
 			return
 		}

@@ -19,8 +19,7 @@ const listHelp = `usage: holdfast list [flags] [PREFIX]
 Lists the names in use, or those that begin with PREFIX: who holds them, who
 waits, since when, why, and how long ago each was last heard of.
 
-      --wide             with tokens, claims and programs
-      --json             one object per name and line; durations in seconds
+{flags}
 
 examples:
   holdfast list
@@ -41,8 +40,8 @@ func listVerb(a *app) *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "")
-	c.Flags().BoolVar(&wide, "wide", false, "")
+	c.Flags().BoolVar(&asJSON, "json", false, "one object per name and line; durations in seconds")
+	c.Flags().BoolVar(&wide, "wide", false, "with tokens, claims and programs")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return a.list(orBackground(c.Context()), strings.Join(args, ""), asJSON, wide)
 	}

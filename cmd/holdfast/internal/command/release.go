@@ -14,7 +14,7 @@ const releaseHelp = `usage: holdfast release NAME --token N
 Gives back a lock that was taken with acquire. Says nothing if all is well. The
 lock of a running program is refused: see break.
 
-      --token N          what acquire printed
+{flags}
 
 example:
   holdfast release deploy --token "$token"
@@ -28,7 +28,7 @@ func releaseVerb(a *app) *cobra.Command {
 		Use: "release NAME --token N", Short: "Give back a lock taken with acquire", Long: releaseHelp,
 		Args: oneName, ValidArgsFunction: a.completeNames,
 	}
-	c.Flags().Int64Var(&token, "token", 0, "")
+	c.Flags().Int64Var(&token, "token", 0, "`N` is what acquire printed")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if token <= 0 {
 			return usage("release: needs the --token that acquire printed, as in: holdfast release %s --token 1795228270551913", escape(args[0]))

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // An app is what all verbs share.
@@ -59,11 +60,7 @@ func newRoot(args []string) *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&a.store, "store", a.store, "URL of the store")
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) {
-		text := c.Long
-		if text == "" {
-			text = c.Short + "\n" + c.UsageString()
-		}
-		c.OutOrStdout().Write([]byte(text))
+		c.OutOrStdout().Write([]byte(helpOf(c)))
 	})
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if !slices.Contains(args, "--") && strings.Contains(err.Error(), "unknown") {
@@ -82,6 +79,22 @@ func newRoot(args []string) *cobra.Command {
 		root.AddCommand(verb(a))
 	}
 	return root
+}
+
+// helpOf is the help of a verb: its text, with what the flags say of themselves.
+func helpOf(c *cobra.Command) string {
+	if c.Long == "" {
+		return c.Short + "\n" + c.UsageString()
+	}
+	own := pflag.NewFlagSet("", pflag.ContinueOnError)
+	own.SortFlags = false
+	c.Flags().SortFlags = false
+	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name != "help" {
+			own.AddFlag(f)
+		}
+	})
+	return strings.Replace(c.Long, "{flags}\n", own.FlagUsagesWrapped(88), 1)
 }
 
 var verbs = []func(*app) *cobra.Command{

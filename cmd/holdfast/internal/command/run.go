@@ -23,17 +23,7 @@ for as long as CMD runs. If it cannot be, CMD and all it started are ended befor
 the lock can go to another, also if holdfast itself is killed or stopped. What CMD
 has others start (systemd-run, docker run, at, ssh) is not ended.
 
-  -s, --shared           together with other shared holders
-      --slots N          up to N at a time
-  -n, --no-wait          do not wait: exit 1 if held. (Where the store has no clock a
-                         holder who seems to be dead is watched for a TTL.)
-  -w, --wait DUR         wait at most DUR (0 is -n): 90s, 10m, or plain seconds
-  -E, --exit-code N      instead of 1 when not obtained
-      --reason TEXT      shown to those who wait
-      --ttl DUR          this run's own lease, at least 1s; else the store's (15s)
-      --kill-after DUR   from TERM to KILL, before the lease can go to another;
-                         a fifth of the lease, at most a third
-  -q, --quiet            say nothing while waiting
+{flags}
 
 CMD is run as it is, without a shell, with the files it is given; signals are
 passed on. It finds HOLDFAST_NAME, HOLDFAST_TOKEN (of the first name) and
@@ -69,11 +59,12 @@ type wish struct {
 }
 
 func (w *wish) flags(f *pflag.FlagSet) {
-	f.BoolVarP(&w.shared, "shared", "s", false, "")
-	f.IntVar(&w.slots, "slots", 1, "")
-	f.BoolVarP(&w.noWait, "no-wait", "n", false, "")
-	f.VarP(&w.wait, "wait", "w", "")
-	f.StringVar(&w.reason, "reason", "", "")
+	f.BoolVarP(&w.shared, "shared", "s", false, "together with other shared holders")
+	f.IntVar(&w.slots, "slots", 1, "up to `N` at a time")
+	f.BoolVarP(&w.noWait, "no-wait", "n", false,
+		"do not wait: exit 1 if held. (Where the store has no clock a holder who seems to be dead is watched for a TTL.)")
+	f.VarP(&w.wait, "wait", "w", "wait at most `DUR` (0 is -n): 90s, 10m, or plain seconds")
+	f.StringVar(&w.reason, "reason", "", "show `TEXT` to those who wait")
 }
 
 // options checks the flags against each other.
@@ -110,10 +101,10 @@ type lease struct {
 	quiet          bool
 }
 
-func (l *lease) flags(f *pflag.FlagSet) {
-	f.Var(&l.ttl, "ttl", "")
-	f.Var(&l.killAfter, "kill-after", "")
-	f.BoolVarP(&l.quiet, "quiet", "q", false, "")
+func (l *lease) flags(f *pflag.FlagSet, ttl, killAfter, quiet string) {
+	f.Var(&l.ttl, "ttl", ttl)
+	f.Var(&l.killAfter, "kill-after", killAfter)
+	f.BoolVarP(&l.quiet, "quiet", "q", false, quiet)
 }
 
 func (l *lease) check() error {
@@ -148,8 +139,9 @@ func runVerb(a *app) *cobra.Command {
 		ValidArgsFunction: a.completeNames,
 	}
 	w.flags(c.Flags())
-	l.flags(c.Flags())
-	c.Flags().IntVarP(&code, "exit-code", "E", exitNo, "")
+	l.flags(c.Flags(), "this run's own lease, at least 1s; else the store's (15s)",
+		"from TERM to KILL, before the lease can go to another; a fifth of the lease, at most a third", "say nothing while waiting")
+	c.Flags().IntVarP(&code, "exit-code", "E", exitNo, "exit status `N` when not obtained")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		names, argv, err := splitArgs(c, args, "nightly -- ./backup.sh", checkName)
 		if err != nil {

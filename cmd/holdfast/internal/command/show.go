@@ -20,7 +20,7 @@ Shows who holds a name and since when, with which token and why, when it was las
 heard of, who waits in which order, and who broke it before. A free name is no
 error.
 
-      --json             as an object; durations in seconds
+{flags}
 
 examples:
   holdfast show deploy
@@ -35,7 +35,7 @@ func showVerb(a *app) *cobra.Command {
 		Use: "show NAME", Short: "Show who holds a name and who waits for it", Long: showHelp,
 		Args: oneName, ValidArgsFunction: a.completeNames,
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "")
+	c.Flags().BoolVar(&asJSON, "json", false, "as an object; durations in seconds")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return a.show(orBackground(c.Context()), args[0], asJSON)
 	}

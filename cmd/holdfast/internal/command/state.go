@@ -47,7 +47,7 @@ same key is printed, with exit status 0, once more after all was read. While som
 writes it is printed, too, but exit status 1 says that nothing may be cached by it.
 Where there is no key yet one is made. holdfast cache does all this.
 
-      --json             as an object: key, and writing (true or false)
+{flags}
 
 examples:
   holdfast state key ./repo.git
@@ -85,7 +85,7 @@ func stateVerb(a *app) *cobra.Command {
 			return a.stateKey(orBackground(c.Context()), args[0], asJSON)
 		},
 	}
-	key.Flags().BoolVar(&asJSON, "json", false, "")
+	key.Flags().BoolVar(&asJSON, "json", false, "as an object: key, and writing (true or false)")
 	parent.AddCommand(key, a.stateWriteVerb(), &cobra.Command{
 		Use: "clear NAME|DIR", Long: stateClearHelp, Args: oneState, ValidArgsFunction: a.completeStates,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -243,11 +243,7 @@ Any number may write at the same time. The lease is renewed for as long as CMD r
 If it cannot be, CMD and all it started are ended before it can be taken for that of
 a dead writer, also if holdfast itself is killed or stopped.
 
-      --ttl DUR          this write's own lease, at least 1s; else 30s in a directory,
-                         and in a store what holdfast config get ttl says
-      --kill-after DUR   from TERM to KILL, before the lease can be taken for dead;
-                         a fifth of the lease, at most a third
-  -q, --quiet            say nothing while waiting for who holds the name exclusively
+{flags}
 
 CMD is run as it is, without a shell, with the files it is given; signals are
 passed on. It finds HOLDFAST_STATE in its environment, the name or the directory's
@@ -269,7 +265,9 @@ func (a *app) stateWriteVerb() *cobra.Command {
 		Use: "write [flags] NAME|DIR -- CMD [ARG...]", Long: stateWriteHelp,
 		ValidArgsFunction: a.completeStates,
 	}
-	l.flags(c.Flags())
+	l.flags(c.Flags(), "this write's own lease, at least 1s; else 30s in a directory, and in a store what holdfast config get ttl says",
+		"from TERM to KILL, before the lease can be taken for dead; a fifth of the lease, at most a third",
+		"say nothing while waiting for who holds the name exclusively")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		states, argv, err := splitArgs(c, args, "./repo.git -- ./push.sh", checkState)
 		if err != nil {

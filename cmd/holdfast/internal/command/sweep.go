@@ -23,7 +23,7 @@ did. It is safe at any time, from any number of hosts.
 
 A session that seems dead is watched first, for a TTL at most.
 
-  --json         one object with the counts
+{flags}
 
 example:
   holdfast sweep --store "$HOLDFAST_STORE"
@@ -35,7 +35,7 @@ func sweepVerb(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{Use: "sweep", Short: "Remove what the dead have left", Long: sweepHelp, Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.sweep(orBackground(c.Context()), asJSON) }}
-	c.Flags().BoolVar(&asJSON, "json", false, "")
+	c.Flags().BoolVar(&asJSON, "json", false, "one object with the counts")
 	return c
 }
 

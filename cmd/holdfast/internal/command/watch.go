@@ -19,7 +19,7 @@ const watchHelp = `usage: holdfast watch [--json] NAME
 
 Shows who holds a name now, and then a line for each change until Ctrl-C.
 
-      --json             one object per line, as list; durations in seconds
+{flags}
 
 examples:
   holdfast watch deploy
@@ -34,7 +34,7 @@ func watchVerb(a *app) *cobra.Command {
 		Use: "watch NAME", Short: "Show each change of a name", Long: watchHelp,
 		Args: oneName, ValidArgsFunction: a.completeNames,
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "")
+	c.Flags().BoolVar(&asJSON, "json", false, "one object per line, as list; durations in seconds")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return a.watch(orBackground(c.Context()), args[0], asJSON)
 	}

@@ -144,7 +144,12 @@ type span struct {
 	set bool
 }
 
-func (s *span) String() string { return s.Duration.String() }
+func (s *span) String() string {
+	if s.Duration == 0 && !s.set {
+		return ""
+	}
+	return brief(s.Duration)
+}
 
 func (s *span) Type() string { return "DUR" }
 
