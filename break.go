@@ -263,7 +263,8 @@ func (c *Client) removeClaim(ctx context.Context, b *core.Breaker, name string) 
 
 // traceBreak finds out how a claim went that another client has removed.
 func (c *Client) traceBreak(ctx context.Context, b *core.Breaker, name string) error {
-	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name)}, driver.Fresh)
+	session := b.Entry().Session
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name), driver.Sessions.Key(session)}, driver.Fresh)
 	if err != nil {
 		return err
 	}
@@ -275,7 +276,8 @@ func (c *Client) traceBreak(ctx context.Context, b *core.Breaker, name string) e
 	if err != nil {
 		return err
 	}
-	b.Traced(&rec, audit, c.knownDead(b.Entry().Session))
+	tomb, err := core.DecodeSession(recs[2].Value)
+	b.Traced(&rec, audit, c.knownDead(session) || err == nil && b.DiedOf(tomb))
 	return nil
 }
 

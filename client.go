@@ -69,6 +69,7 @@ type Client struct {
 	quiet     chan struct{} // closed when closed and no place is left
 	drained   chan struct{} // closed when closing, nothing is held, and no function runs
 	detector  detector
+	holds     holds
 
 	sweepDetector detector // what sweeps have seen, of all sessions
 

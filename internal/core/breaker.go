@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -199,6 +200,11 @@ func (b *Breaker) Removed(r Removal, now Instant) {
 		b.holds = true
 		b.wait(now)
 	}
+}
+
+// DiedOf says whether a session has died without having read the revocation of the claim.
+func (b *Breaker) DiedOf(tomb SessionRecord) bool {
+	return tomb.Dead != 0 && slices.ContainsFunc(tomb.Revoked, func(v Revocation) bool { return v.Name == b.name && v.Nr == b.entry.Nr })
 }
 
 // Traced reports on BreakTrace: how a claim went that another client has removed. Where the

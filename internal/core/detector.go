@@ -219,7 +219,7 @@ func (j Judgement) DeclareDead(why string, o Observer) Judgement {
 	rec := j.Record
 	j.Verdict, j.Why = DeclareDead, why
 	j.Next = SessionRecord{Owner: rec.Owner, TTL: rec.TTL, Grace: rec.Grace, Beat: rec.Beat, Nonce: rec.Nonce,
-		Dead: o.Clocks.Wall, By: o.By, Why: why}
+		Revoked: rec.Revoked, Names: rec.Names, Client: rec.Client, Dead: o.Clocks.Wall, By: o.By, Why: why}
 	return j
 }
 

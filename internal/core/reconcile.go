@@ -148,25 +148,9 @@ type Write struct {
 // Everyone as the Notify of a Write: all who watch.
 const Everyone = "*"
 
-// write is the write that puts next in place of what is there. It waits for the disk only if
-// it gives someone a token. It wakes watchers only where someone waits: for a grant to
-// another process, or, of a claim that is handed on in memory, to be told that another
-// process is in line.
+// write is the write that puts next in place of what is there.
 func (n *Name) write(next LockRecord, env *Env) Write {
-	w := Write{Old: n.version, Next: next, Lazy: !next.Gives()}
-	if n.version == 0 {
-		w.Old = IfEmpty
-	}
-	for _, h := range next.Holders {
-		if h.Token == 0 && !env.ours(h.Session) || h.Tokens() > 1 && len(next.Waiters) > len(n.rec.Waiters) {
-			if w.Notify != "" && w.Notify != h.Session {
-				w.Notify = Everyone
-				break
-			}
-			w.Notify = h.Session
-		}
-	}
-	return w
+	return writeOf(&n.rec, next, n.version, env.ours)
 }
 
 // Looked takes in a record that was loaded; bad says that it cannot be read.

@@ -20,6 +20,9 @@ type SessionRecord struct {
 	Up        int64        `json:"up,omitempty"`   // and how long that had run, in microseconds
 	Suspected *Suspicion   `json:"suspected,omitempty"`
 	Revoked   []Revocation `json:"revoked,omitempty"`
+	Names     []string     `json:"names,omitempty"`  // of a hold: where its claims are, in byte order
+	Client    string       `json:"client,omitempty"` // of a hold: the principal that may renew and end it
+	Whole     bool         `json:"whole,omitempty"`  // of a hold of several names: it has all, and gives none back before its end
 
 	Dead int64  `json:"dead,omitempty"` // microseconds since 1970, by the burier's clock
 	By   string `json:"by,omitempty"`

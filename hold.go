@@ -1,0 +1,297 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
+)
+
+// A HoldRequest asks for locks that no process keeps. Whoever serves the requests of their owner,
+// as an HTTP server does, enters, renews and leaves for the owner, through any client of the store.
+// The zero value of a field is its default.
+type HoldRequest struct {
+	ID     string        // 32 hexadecimal digits, drawn by the owner; the same again finds the same hold
+	Names  []string      // all or none; doubles count once
+	TTL    time.Duration // how long the hold lives without a beat; 0: that of the client
+	For    time.Duration // not 0: nothing beats for it, it ends by itself after so long
+	Shared bool          // any number of shared holders
+	Slots  int           // at most so many holders; 0 and 1: exclusive
+	Reason string        // shown to those who wait, up to 200 bytes
+	Wait   bool          // keep a place in line; else ErrHeld, and nothing is left behind
+	Owner  Owner         // for people; Session is ignored
+	Client string        // the principal that may enter again, renew and leave; "": anybody
+}
+
+// A Hold is what the store showed of locks that no process keeps.
+type Hold struct {
+	ID       string
+	Names    []string // in byte order, without doubles
+	Client   string
+	Owner    Owner
+	Claims   []Claim // that stand, in the order of Names
+	Held     bool    // all of Names are
+	Position int     // its place in the queue that it waits in, 1: next; 0: it waits in none
+	TTL      time.Duration
+	Detached bool      // nothing beats for it
+	Ends     time.Time // of a detached one: when, as nearly as is known; else zero
+	// Beat is just before the beat was sent on which this answer rests, with a monotonic
+	// reading; zero: it rests on none. The owner may believe that it holds for
+	// 0.9·(Beat - received + TTL), counted from before it sent the request that was received
+	// then.
+	Beat time.Time
+
+	nonce string // of that beat
+}
+
+// A HoldResult is what became of one hold in a call for several.
+type HoldResult struct {
+	ID   string
+	Hold Hold
+	Err  error // as that of Enter
+}
+
+// ErrOtherHold: the id is that of a hold with other names, in another mode or of another
+// principal. The error is an *OtherHoldError.
+var ErrOtherHold = errors.New("the id is that of another hold")
+
+// An OtherHoldError says in what a hold differs from the one that was asked for.
+type OtherHoldError struct {
+	ID    string
+	Field string // id, names, mode or client
+}
+
+func (e *OtherHoldError) Is(target error) bool { return target == ErrOtherHold }
+
+func (e *OtherHoldError) Error() string {
+	if e.Field == "id" {
+		return fmt.Sprintf("%s is the session of a running program, not a hold", e.ID)
+	}
+	return fmt.Sprintf("hold %s has another %s: draw a new id for each hold", e.ID, e.Field)
+}
+
+// A RequestError says which field of a HoldRequest cannot be accepted.
+type RequestError struct {
+	Field string // id, names, ttl, for, slots, reason, owner or client
+	Err   error
+}
+
+func (e *RequestError) Unwrap() error { return e.Err }
+
+func (e *RequestError) Error() string { return e.Field + ": " + e.Err.Error() }
+
+// A HoldEnd says how a hold has ended.
+type HoldEnd string
+
+const (
+	HoldReleased HoldEnd = "released" // by its owner
+	HoldBroken   HoldEnd = "broken"   // by force
+	HoldDied     HoldEnd = "died"     // it was silent for its TTL
+	HoldUnknown  HoldEnd = "unknown"  // the store knows of no such hold: it never was, or ended long ago
+)
+
+// An OverError says how a hold has ended. That is final. errors.Is(err, ErrLost) holds for it.
+type OverError struct {
+	ID     string
+	Why    HoldEnd
+	Reason string // for people
+	Name   string // of the claim that was broken
+	By     Owner  // who broke it
+}
+
+func (e *OverError) Is(target error) bool { return target == ErrLost }
+
+func (e *OverError) Error() string { return fmt.Sprintf("hold %s is over: %s", e.ID, e.Reason) }
+
+// check returns the request as it is entered.
+func (r HoldRequest) check() (HoldRequest, error) {
+	bad := func(field string, err error) (HoldRequest, error) { return r, &RequestError{field, err} }
+	if !plainID(r.ID) {
+		return bad("id", errors.New("is not 32 hexadecimal digits in lower case"))
+	}
+	r.Names = slices.Compact(slices.Sorted(slices.Values(r.Names)))
+	switch {
+	case len(r.Names) == 0:
+		return bad("names", errors.New("there are none"))
+	case len(r.Names) > maxHoldNames:
+		return bad("names", fmt.Errorf("there are %d, at most %d", len(r.Names), maxHoldNames))
+	}
+	for _, name := range r.Names {
+		if err := checkName(name); err != nil {
+			return bad("names", err)
+		}
+	}
+	switch {
+	case r.TTL != 0 && (r.TTL < MinTTL || r.TTL > MaxTTL):
+		return bad("ttl", fmt.Errorf("%v is not between %v and %v", r.TTL, MinTTL, MaxTTL))
+	case r.For != 0 && (r.For < MinTTL || r.For > MaxTTL):
+		return bad("for", fmt.Errorf("%v is not between %v and %v", r.For, MinTTL, MaxTTL))
+	case r.Slots < 0 || r.Slots > maxSlots:
+		return bad("slots", fmt.Errorf("%d is not between 1 and %d", r.Slots, maxSlots))
+	case r.Shared && r.Slots > 0:
+		return bad("slots", errors.New("a shared hold has none"))
+	case len(r.Reason) > core.MaxReason:
+		return bad("reason", fmt.Errorf("has %d bytes, at most %d", len(r.Reason), core.MaxReason))
+	case len(r.Client) > maxField:
+		return bad("client", fmt.Errorf("has %d bytes, at most %d", len(r.Client), maxField))
+	}
+	r.Reason = strings.ToValidUTF8(r.Reason, "\uFFFD")
+	if !r.Shared {
+		r.Slots = max(r.Slots, 1)
+	}
+	r.Owner.Session = ""
+	if err := (&Options{Owner: r.Owner}).check(); err != nil {
+		return bad("owner", err)
+	}
+	return r, nil
+}
+
+// maxHoldNames keeps the record of a hold small: its names go along with each beat.
+const maxHoldNames = 100
+
+// holds are those of which a client remembers what it has last written or read, so that a beat or
+// a release costs one call. Nothing is decided on it that the store does not confirm.
+type holds struct {
+	known map[string]holdRecord
+	most  int // when those that are over are forgotten
+
+	ttl   time.Duration // the store's setting,
+	ttlAt core.Instant  // as of then
+}
+
+// A holdRecord is what was last known of a hold.
+type holdRecord struct {
+	session core.SessionRecord
+	version int64
+	at      core.Instant
+	names   []core.HoldName // nil: not known
+	held    bool            // names are, and their claims were all granted
+	detach  time.Duration   // HoldRequest.For
+}
+
+const (
+	leastHolds = 1024
+	shortQueue = 4 // claims of a lock record that is remembered for a release
+)
+
+// remember keeps what is known of a hold.
+func (c *Client) remember(id string, r holdRecord) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := &c.holds
+	if h.known == nil {
+		h.known, h.most = make(map[string]holdRecord), leastHolds
+	}
+	if len(h.known) >= h.most {
+		for id, r := range h.known {
+			if c.now().Sub(r.at) > r.session.Duration() {
+				delete(h.known, id)
+			}
+		}
+		h.most = max(leastHolds, 2*len(h.known))
+	}
+	h.known[id] = r
+}
+
+func (c *Client) forgetHold(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.holds.known, id)
+}
+
+func (c *Client) knownHold(id string) (r holdRecord, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, ok = c.holds.known[id]
+	return r, ok
+}
+
+// over is the error of a hold whose record says that it does not live; nil: it does.
+func over(id string, r *core.SessionRecord, absent bool) error {
+	e := &OverError{ID: id}
+	switch r.Hold(absent) {
+	case core.HoldLives:
+		return nil
+	case core.HoldForeign:
+		return &OtherHoldError{id, "id"}
+	case core.HoldUnknown:
+		e.Why, e.Reason = HoldUnknown, "the store knows of no such hold"
+	case core.HoldReleased:
+		e.Why, e.Reason = HoldReleased, "released"
+	case core.HoldDead:
+		e.Why, e.Reason = HoldDied, "declared dead by "+r.By
+		if r.Why != "" {
+			e.Reason += " (" + r.Why + ")"
+		}
+	case core.HoldBroken:
+		v := r.Revoked[0]
+		e.Why, e.Name, e.By = HoldBroken, v.Name, Owner(v.By)
+		e.Reason = fmt.Sprintf("broken by %s: %s", v.By, v.Reason)
+	}
+	return e
+}
+
+// A Session is what the store knows of a client's session, or of a hold's.
+type Session struct {
+	ID        string
+	Owner     Owner
+	TTL       time.Duration // how long it may be silent
+	BeatAge   time.Duration // since the last heartbeat, by the store's clock; negative: cannot tell
+	Detached  bool          // nothing beats for it
+	Ends      time.Time     // of a detached one: when, as nearly as is known; else zero
+	Suspected bool          // someone who waits has asked it for a heartbeat
+	Dead      bool          // its claims are void, or go to the next who asks
+	Why       string        // it is dead, if it left word
+	Names     []string      // of a hold: where its claims are
+	Client    string        // of a hold: its principal
+}
+
+// Sessions gives all sessions of the store, dead ones included until they are swept, in the order
+// of their ids, a page at a time.
+func (c *Client) Sessions(ctx context.Context) iter.Seq2[Session, error] {
+	return func(yield func(Session, error) bool) {
+		stopped := errors.New("stopped")
+		err := c.eachPage(ctx, driver.Sessions, func(ids []string) error {
+			looks, err := c.loadSessions(ctx, ids)
+			if err != nil {
+				return err
+			}
+			for _, id := range ids {
+				s, ok := c.publicSession(id, looks[id].rec)
+				if ok && !yield(s, nil) {
+					return stopped
+				}
+			}
+			return nil
+		})
+		if err != nil && err != stopped {
+			yield(Session{}, fmt.Errorf("sessions: %w", err))
+		}
+	}
+}
+
+// publicSession is a session record for people. ok is false if there is none that can be read.
+func (c *Client) publicSession(id string, r driver.Record) (s Session, ok bool) {
+	rec, err := core.DecodeSession(r.Value)
+	if err != nil || len(r.Value) == 0 {
+		return s, false
+	}
+	s = Session{ID: id, TTL: rec.Duration(), BeatAge: max(rec.Age(r.Age), -1), Detached: rec.Detached,
+		Suspected: rec.Suspected != nil && !rec.Detached, Dead: rec.Dead != 0, Why: rec.Why, Names: rec.Names, Client: rec.Client}
+	if rec.Owner != nil {
+		s.Owner = Owner(*rec.Owner)
+	}
+	s.Owner.Session = id
+	if s.Detached && s.BeatAge >= 0 {
+		s.Ends = time.Now().Add(s.TTL - Margin(s.TTL) - s.BeatAge)
+	}
+	s.Dead = s.Dead || rec.EndedAlone(s.BeatAge, 0, clocks()) || !rec.Detached && c.proof.near(id) && c.proof.dead(id)
+	return s, true
+}

@@ -1,0 +1,412 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
+)
+
+// A holdCall is one call on behalf of a hold: what it knows of the records of the hold, and which
+// of them it wrote itself.
+type holdCall struct {
+	c      *Client
+	id     string
+	client string
+	create *core.SessionRecord // the first record of the hold, if the call may write it
+	extend bool                // a beat has it end detach from now
+	detach time.Duration       // once all is held, nothing beats for it, for so long; 0: it stays as it is
+	wait   bool                // keep a place in line
+
+	session core.SessionRecord
+	version int64 // of session; 0: not known
+	absent  bool  // it is known that there is none
+	names   []core.HoldName
+	wrote   []bool // of names: its record was written by this call,
+	since   []bool // and since the beat that stands, which is of this call
+	looked  bool   // records of names were read since that beat
+
+	nonces map[string]core.Instant // of the beats that it sent, and when
+	first  string                  // the nonce of those that may be the first
+	sent   core.Instant            // when the beat that stands was sent, if it is one of these; else Never
+	alone  bool                    // it made the record, and nobody else has written it since
+	unsure bool                    // a write of it was not answered
+	locked bool                    // a write lost to the very record that it was to follow, after a while
+	all    bool                    // it is known that all names are held
+	lost   int                     // rounds in a row that lost a write
+	failed error
+}
+
+func (c *Client) newHoldCall(id, client string) *holdCall {
+	return &holdCall{c: c, id: id, client: client, sent: core.Never, nonces: make(map[string]core.Instant)}
+}
+
+// holdContext is ctx that also ends with the client.
+func (c *Client) holdContext(ctx context.Context) (_ context.Context, cancel func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing {
+		return nil, nil, ErrClosed
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.ctx, func() { end(ErrClosed) })
+	return ctx, func() { stop(); end(nil) }, nil
+}
+
+// holdPatience bounds one call to the store for a hold, so that one that hangs is tried again.
+const holdPatience = 2 * time.Second
+
+// lives says why the call cannot go on: the hold is over, or another. nil: it lives, as far as is
+// known.
+func (x *holdCall) lives() error {
+	if x.absent && x.create != nil && x.c.knownDead(x.id) { // and its tombstone has been swept
+		return &OverError{ID: x.id, Why: HoldDied, Reason: "it has ended"}
+	}
+	if x.absent && x.create != nil || x.version == 0 && !x.absent {
+		return nil
+	}
+	if err := over(x.id, &x.session, x.absent); err != nil {
+		return err
+	}
+	if x.client != "" && x.client != x.session.Client {
+		return &OtherHoldError{x.id, "client"}
+	}
+	if x.create == nil {
+		return nil
+	}
+	if x.session.Client != x.create.Client {
+		return &OtherHoldError{x.id, "client"}
+	}
+	if !slices.Equal(x.session.Names, x.create.Names) {
+		return &OtherHoldError{x.id, "names"}
+	}
+	return x.sameMode()
+}
+
+// sameMode says whether the claims that stand are in the mode of those to be entered.
+func (x *holdCall) sameMode() error {
+	for i := range x.names {
+		n := &x.names[i]
+		if cl, _, ok := n.Record.Find(x.id, n.Claim.Nr); ok && cl.Slots != n.Claim.Slots {
+			return &OtherHoldError{x.id, "mode"}
+		}
+	}
+	return nil
+}
+
+// fresh says whether the beat that stands is of this call, and new enough to be believed in for a
+// good while.
+func (x *holdCall) fresh() bool {
+	if x.sent == core.Never {
+		return false
+	}
+	late := x.session.Duration() / 2
+	if x.session.Detached {
+		late = min(x.session.Duration()/12, time.Second)
+	}
+	return x.c.now().Sub(x.sent) <= late
+}
+
+// beat is the next record of the session, and the write of it.
+func (x *holdCall) beat(detach, whole bool) (core.SessionRecord, driver.Write) {
+	nonce := x.c.newNonce()
+	w := driver.Write{Key: driver.Sessions.Key(x.id), Old: x.version}
+	var next core.SessionRecord
+	if x.create != nil && (x.version == 0 || x.absent) {
+		if x.first == "" {
+			x.first = nonce
+		}
+		nonce, w.Old = x.first, driver.IfEmpty // which of these attempts won does not matter
+		next = x.create.Renewed(nonce, x.c.clocks())
+	} else {
+		next = x.session.Renewed(nonce, x.c.clocks())
+	}
+	if detach {
+		next = next.DetachedFor(x.detach, x.c.clocks())
+	}
+	next.Whole = next.Whole || whole
+	if _, again := x.nonces[nonce]; !again {
+		x.nonces[nonce] = x.c.now()
+	}
+	w.Value = next.Encode()
+	return next, w
+}
+
+// load reads the records of the hold.
+func (x *holdCall) load(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, holdPatience)
+	defer cancel()
+	keys := []driver.Key{driver.Sessions.Key(x.id)}
+	for i := range x.names {
+		keys = append(keys, driver.Names.Key(x.names[i].Name))
+	}
+	recs, err := x.c.store.Load(ctx, keys, driver.Fresh)
+	if err != nil {
+		return err
+	}
+	if err := x.sawSession(recs[0]); err != nil {
+		return err
+	}
+	for i := range x.names {
+		if err := x.sawName(i, recs[i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sawSession takes in the session's record.
+func (x *holdCall) sawSession(r driver.Record) (err error) {
+	x.absent, x.version = len(r.Value) == 0, r.Version
+	x.since, x.alone = make([]bool, len(x.names)), false
+	if x.session, err = core.DecodeSession(r.Value); err != nil {
+		return err
+	}
+	x.sent = core.Never
+	if sent, ok := x.nonces[x.session.Nonce]; ok && !x.absent {
+		x.sent = sent
+	}
+	return nil
+}
+
+// sawName takes in the lock record of a name.
+func (x *holdCall) sawName(i int, r driver.Record) (err error) {
+	n := &x.names[i]
+	x.looked = true
+	n.Version = core.Version(r.Version)
+	n.Record, err = lockOf(r)
+	return err
+}
+
+// write writes records of the hold, all in one call, and takes in what became of them.
+func (x *holdCall) write(ctx context.Context, beat *core.SessionRecord, w driver.Write, plan core.HoldPlan) error {
+	var writes []driver.Write
+	if beat != nil {
+		writes = append(writes, w)
+	}
+	for _, h := range plan.Writes {
+		writes = append(writes, driver.Write{Key: driver.Names.Key(x.names[h.Index].Name), Old: int64(h.Write.Old),
+			Value: h.Write.Next.Encode(max(h.Write.Old, 0)), Notify: h.Write.Notify, Lazy: h.Write.Lazy})
+	}
+	ctx, cancel := context.WithTimeout(ctx, holdPatience)
+	defer cancel()
+	began := x.c.now()
+	outs, err := x.c.store.CompareAndSwap(ctx, writes)
+	for i := range outs {
+		err = errors.Join(err, outs[i].Err)
+	}
+	if err != nil {
+		x.unsure = true
+		return err
+	}
+	lost := false
+	if beat != nil {
+		out := outs[0]
+		outs = outs[1:]
+		if out.Won {
+			x.won(*beat, out.Record.Version)
+		} else if err := x.sawSession(out.Record); err != nil {
+			return err
+		} else {
+			lost = true
+		}
+	}
+	for i, h := range plan.Writes {
+		n := &x.names[h.Index]
+		if outs[i].Won {
+			n.Record, n.Version = h.Write.Next, core.Version(outs[i].Record.Version)
+			n.Record.Written(n.Version)
+			x.wrote[h.Index] = true
+			x.since[h.Index] = beat == nil || x.session.Beat == 1
+			continue
+		}
+		lost = true
+		same := outs[i].Record.Version == int64(n.Version) || n.Version == core.IfEmpty && len(outs[i].Record.Value) == 0
+		if same && x.c.now().Sub(began) > core.LockedCall {
+			x.locked = true
+		}
+		if err := x.sawName(h.Index, outs[i].Record); err != nil {
+			return err
+		}
+	}
+	if x.lost++; !lost {
+		x.lost = 0
+	}
+	return nil
+}
+
+// won takes in that a beat of the call stands.
+func (x *holdCall) won(next core.SessionRecord, version int64) {
+	x.alone = x.alone || next.Beat == 1
+	x.session, x.version, x.absent = next, version, false
+	x.sent = x.nonces[next.Nonce]
+	x.since, x.looked = make([]bool, len(x.names)), false
+}
+
+// collect has the records of the hold follow what is wanted, until the hold has all its names, or
+// a place in line, or is refused. Unless it is refused, its session was renewed by this call then.
+func (x *holdCall) collect(ctx context.Context) (core.HoldPlan, error) {
+	for try := 0; ; try++ {
+		if err := x.lives(); err != nil {
+			return core.HoldPlan{Missing: -1}, err
+		}
+		x.c.mu.Lock()
+		plan := core.PlanHold(x.names, x.wait, x.c.isDead)
+		x.c.mu.Unlock()
+		if plan.Missing >= 0 && x.session.Whole {
+			return plan, &OverError{ID: x.id, Why: HoldDied, Reason: "its claims have vanished from the store"}
+		}
+		refused := plan.Missing >= 0 && (!x.wait || plan.Full)
+		step, done := x.next(plan, refused)
+		if done {
+			return plan, nil
+		}
+		var beat *core.SessionRecord
+		var w driver.Write
+		if step.beat {
+			var next core.SessionRecord
+			next, w = x.beat(step.detach, step.whole)
+			beat = &next
+		}
+		err := x.write(ctx, beat, w, step.plan)
+		switch {
+		case err == nil && x.locked && !x.wait:
+			return plan, nil
+		case err == nil && x.lost > 2:
+			x.c.pause(x.c.jitter(time.Millisecond << min(x.lost, 6)))
+		case err != nil:
+			x.failed = err
+			if err := x.recover(ctx, try); err != nil {
+				return plan, err
+			}
+		}
+		if ctx.Err() != nil {
+			return plan, x.unknown(ctx)
+		}
+	}
+}
+
+// A holdStep is one call to the store.
+type holdStep struct {
+	plan                core.HoldPlan
+	beat, detach, whole bool
+}
+
+// next is the next call to the store; done: there is none.
+func (x *holdCall) next(plan core.HoldPlan, refused bool) (s holdStep, done bool) {
+	ours := x.sent != core.Never
+	all := plan.Missing < 0 && len(plan.Writes) == 0
+	s.plan = plan
+	s.detach = x.detach > 0 && !x.session.Detached && (all || !x.wait)
+	switch {
+	case plan.Back && (!ours || x.looked):
+		s.plan, s.beat, s.detach = core.HoldPlan{}, true, false
+	case refused:
+		return s, len(plan.Writes) == 0
+	case all && len(x.names) > 1 && !x.session.Whole:
+		switch {
+		case !ours:
+			s.beat = true
+		case slices.Contains(x.since, false):
+			s.plan = core.Rewrite(x.names)
+		default:
+			s.beat, s.whole = true, true
+		}
+	default:
+		s.beat = !x.fresh() || s.detach
+		return s, len(plan.Writes) == 0 && !s.beat
+	}
+	return s, false
+}
+
+// recover reads the records again after a call that was not answered.
+func (x *holdCall) recover(ctx context.Context, try int) error {
+	for ; ; try++ {
+		if !x.c.doze(ctx, nil, 20*time.Millisecond<<min(try, 5)) {
+			return x.unknown(ctx)
+		}
+		err := x.load(ctx)
+		if err == nil {
+			return nil
+		}
+		x.failed = err
+	}
+}
+
+// unknown is the error of a call whose outcome is not known.
+func (x *holdCall) unknown(ctx context.Context) error {
+	err := context.Cause(ctx)
+	if err == nil {
+		err = ErrClosed
+	}
+	if x.failed != nil {
+		return fmt.Errorf("%w: %w", err, noAnswer(x.failed))
+	}
+	return err
+}
+
+// hold is what the call has found.
+func (x *holdCall) hold() Hold {
+	h := Hold{ID: x.id, nonce: x.session.Nonce, Names: x.session.Names, Client: x.session.Client, TTL: x.session.Duration(), Detached: x.session.Detached, Held: len(x.names) == 1 || len(x.names) > 1 && x.session.Whole}
+	if x.session.Owner != nil {
+		h.Owner = Owner(*x.session.Owner)
+	}
+	h.Owner.Session = x.id
+	if x.sent != core.Never {
+		h.Beat = time.Now().Add(-x.c.now().Sub(x.sent))
+		if h.Detached {
+			h.Ends = h.Beat.Add(h.TTL - Margin(h.TTL))
+		}
+	}
+	x.c.mu.Lock()
+	defer x.c.mu.Unlock()
+	for i := range x.names {
+		n := &x.names[i]
+		rec, holds, ok := n.Record.Find(x.id, n.Claim.Nr)
+		if !holds {
+			h.Held = false
+		}
+		if !ok {
+			continue
+		}
+		cl := publicClaim(rec, n.Name)
+		cl.Owner, cl.TTL, cl.Detached, cl.Ends = h.Owner, h.TTL, h.Detached, h.Ends
+		h.Claims = append(h.Claims, cl)
+		if !holds && h.Position == 0 {
+			h.Position = n.Before(x.c.isDead) + 1
+		}
+	}
+	return h
+}
+
+// keep has the client remember what the call has found.
+func (x *holdCall) keep(h Hold) {
+	r := holdRecord{session: x.session, version: x.version, at: x.c.now(), held: h.Held, detach: x.detach}
+	r.names = slices.Clone(x.names)
+	for i := range r.names {
+		n := &r.names[i]
+		if len(n.Record.Holders)+len(n.Record.Waiters) <= shortQueue {
+			continue
+		}
+		cl, holds, ok := n.Record.Find(x.id, n.Claim.Nr)
+		n.Record, n.Version = core.LockRecord{}, 0 // to be read again before it is written
+		if holds && ok {
+			n.Record.Holders = []core.Claim{cl}
+		}
+	}
+	x.c.remember(x.id, r)
+}
+
+// claimsOf are the names of a hold with the claims of its session, as far as the record tells.
+func claimsOf(id string, s *core.SessionRecord, slots int, reason string, since int64) (names []core.HoldName) {
+	for i, name := range s.Names {
+		names = append(names, core.HoldName{Name: name, Version: core.IfEmpty,
+			Claim: core.Claim{Session: id, Nr: int64(i + 1), Slots: slots, TTL: s.TTL, Since: since, Reason: reason}})
+	}
+	return names
+}

@@ -1,0 +1,171 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
+)
+
+// Enter acquires the locks of a hold, or puts it in line, and returns what it has then: it does
+// not wait, see Follow. The same request again, through any client of the store, finds the hold and
+// renews it, so it may be repeated after any error and goes on where it was. If the names are free
+// it takes one call to the store. Replies that are lost are made good for until ctx ends.
+//
+// The error is ErrHeld (a *HeldError) if others are in the way and the request does not wait:
+// nothing is left behind then. It is ErrLost (an *OverError) if the hold has ended, for ever;
+// ErrOtherHold (an *OtherHoldError) if the id is that of another hold; a *RequestError. With any
+// other error the outcome is unknown: the same request may be sent again.
+func (c *Client) Enter(ctx context.Context, r HoldRequest) (Hold, error) {
+	h, err := c.enter(ctx, r)
+	if err != nil {
+		return Hold{}, fmt.Errorf("enter hold: %w", err)
+	}
+	return h, nil
+}
+
+func (c *Client) enter(ctx context.Context, r HoldRequest) (Hold, error) {
+	r, err := r.check()
+	if err != nil {
+		return Hold{}, err
+	}
+	ctx, cancel, err := c.holdContext(ctx)
+	if err != nil {
+		return Hold{}, err
+	}
+	defer cancel()
+	x := c.newHoldCall(r.ID, r.Client)
+	x.wait, x.detach = r.Wait, r.For
+	owner := core.Owner(r.Owner)
+	x.create = &core.SessionRecord{Owner: &owner, TTL: c.holdTTL(ctx, r.TTL).Milliseconds(), Grace: c.opts.Grace.Milliseconds(), Names: r.Names, Client: r.Client}
+	x.names = claimsOf(r.ID, x.create, r.Slots, r.Reason, time.Now().UnixMicro())
+	x.wrote, x.since = make([]bool, len(x.names)), make([]bool, len(x.names))
+	if known, ok := c.knownHold(r.ID); ok || c.knownDead(r.ID) {
+		x.session, x.version = known.session, known.version
+		if err := x.load(ctx); err != nil {
+			x.failed = err
+			if err := x.recover(ctx, 0); err != nil {
+				return Hold{}, err
+			}
+		}
+	}
+	watched := false
+	for try := 0; ; try++ {
+		plan, err := x.collect(ctx)
+		if err != nil {
+			if x.version != 0 && (errors.Is(err, ErrLost) || errors.Is(err, ErrOtherHold)) {
+				x.takeBack(ctx)
+				c.forgetHold(r.ID)
+			}
+			return Hold{}, err
+		}
+		if !x.locked && (plan.Missing < 0 || r.Wait && !plan.Full) {
+			h := x.hold()
+			x.keep(h)
+			return h, nil
+		}
+		held := x.held(plan)
+		if void := !x.locked && try < 3 && c.findDead(ctx, held, &watched); void && ctx.Err() == nil {
+			if err := x.load(ctx); err == nil {
+				continue
+			}
+		}
+		held.Self = false // whoever asks is not this client
+		x.undo(ctx)
+		c.forgetHold(r.ID)
+		return Hold{}, held
+	}
+}
+
+// held is the error of a hold that is refused.
+func (x *holdCall) held(plan core.HoldPlan) *HeldError {
+	n := &x.names[max(plan.Missing, 0)]
+	held := &HeldError{Name: n.Name, Locked: x.locked, Full: plan.Full}
+	for _, h := range n.Record.Holders {
+		held.Holders = append(held.Holders, publicClaim(h, n.Name))
+	}
+	for _, w := range n.Record.Waiters {
+		held.Waiters = append(held.Waiters, publicClaim(w, n.Name))
+	}
+	return held
+}
+
+// findDead says who is in the way, and whether one of them is found to be dead, as TryAcquire does.
+func (c *Client) findDead(ctx context.Context, held *HeldError, watched *bool) (void bool) {
+	void, seemVoid := c.explain(held, time.Second)
+	if !void && seemVoid && !*watched {
+		*watched = true
+		void = c.watchSilent(ctx, held)
+	}
+	return void
+}
+
+// undo ends the session of a hold that was refused, if this call has made its record, nobody
+// else has written that since, and no write of this call can still come.
+func (x *holdCall) undo(ctx context.Context) {
+	if x.unsure || !x.alone {
+		return
+	}
+	x.writeAside(ctx, driver.Write{Key: driver.Sessions.Key(x.id), Old: x.version, Lazy: true})
+}
+
+// takeBack removes the claims that this call has written for a hold that turned out to be over, or
+// another.
+func (x *holdCall) takeBack(ctx context.Context) {
+	var writes []driver.Write
+	x.c.mu.Lock()
+	for i := range x.names {
+		n := &x.names[i]
+		if w, ok := n.Left(core.SessionRecord{}, x.c.isDead); ok && x.wrote[i] {
+			writes = append(writes, holdWrite(n, w))
+		}
+	}
+	x.c.mu.Unlock()
+	x.writeAside(ctx, writes...)
+}
+
+// holdWrite is a write of a lock record as the store takes it.
+func holdWrite(n *core.HoldName, w core.Write) driver.Write {
+	return driver.Write{Key: driver.Names.Key(n.Name), Old: int64(w.Old), Value: w.Next.Encode(max(w.Old, 0)), Notify: w.Notify, Lazy: w.Lazy}
+}
+
+// writeAside writes what goes by itself with the session if the write is lost.
+func (x *holdCall) writeAside(ctx context.Context, writes ...driver.Write) {
+	if len(writes) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), holdPatience)
+	defer cancel()
+	x.c.store.CompareAndSwap(ctx, writes)
+}
+
+// holdTTL is the TTL of a hold whose request names none. The store's setting is read now and then.
+func (c *Client) holdTTL(ctx context.Context, ttl time.Duration) time.Duration {
+	if ttl == 0 {
+		ttl = c.opts.TTL
+	}
+	if ttl != 0 {
+		return ttl.Truncate(time.Millisecond)
+	}
+	c.mu.Lock()
+	ttl, at := c.holds.ttl, c.holds.ttlAt
+	c.mu.Unlock()
+	if ttl != 0 && c.now().Sub(at) < ttl/3 {
+		return ttl
+	}
+	ctx, cancel := context.WithTimeout(ctx, holdPatience)
+	defer cancel()
+	asked := c.now()
+	ttl, err := c.readTTL(ctx, driver.Stale)
+	if err != nil {
+		return DefaultTTL
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.holds.ttl, c.holds.ttlAt = ttl, asked
+	return ttl
+}

@@ -1,0 +1,207 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
+)
+
+// Leave releases the locks of a hold, or leaves the line, for ever: its session gets a tombstone and
+// its claims go, in one call to the store. An Enter that comes after it, however late, is refused.
+// It may be repeated: what is over is no error, and an id that the store does not know is closed as
+// well. With an error other than ErrOtherHold the outcome is unknown.
+func (c *Client) Leave(ctx context.Context, client, id string) error {
+	if err := c.leave(ctx, client, id); err != nil {
+		return fmt.Errorf("leave hold: %w", err)
+	}
+	return nil
+}
+
+func (c *Client) leave(ctx context.Context, client, id string) error {
+	if !plainID(id) {
+		return &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")}
+	}
+	ctx, cancel, err := c.holdContext(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	x := c.resume(id, client)
+	if !x.all || slices.ContainsFunc(x.names, func(n core.HoldName) bool { return n.Version == 0 }) {
+		x.names = nil // to be read
+	}
+	age := time.Duration(0)
+	if x.version != 0 {
+		age = c.now().Sub(c.holdSeen(id))
+	}
+	c.forgetHold(id)
+	for try := 0; ; try++ {
+		err := x.leaveOnce(ctx, &age)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, ErrOtherHold):
+			return err
+		case err != errAgain:
+			x.failed = err
+		}
+		if ctx.Err() != nil || try > 10 {
+			return x.unknown(ctx)
+		}
+		if err != errAgain || try > 2 {
+			c.pause(c.jitter(10 * time.Millisecond << min(try, 5)))
+		}
+	}
+}
+
+// errAgain: a write was lost, to what is known now.
+var errAgain = errors.New("again")
+
+// holdSeen is when a remembered hold was last written or read.
+func (c *Client) holdSeen(id string) core.Instant {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.holds.known[id].at
+}
+
+// leaveOnce writes what is left to be written of a release, in one call. age is that of the
+// session's record.
+func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
+	c := x.c
+	ctx, cancel := context.WithTimeout(ctx, holdPatience)
+	defer cancel()
+	if x.version == 0 && !x.absent {
+		recs, err := c.store.Load(ctx, []driver.Key{driver.Sessions.Key(x.id)}, driver.Fresh)
+		if err != nil {
+			return err
+		}
+		if *age, err = recs[0].Age, x.sawSession(recs[0]); err != nil {
+			return err
+		}
+	}
+	state := x.session.Hold(x.absent)
+	if state == core.HoldForeign {
+		return &OtherHoldError{x.id, "id"}
+	}
+	if x.client != "" && !x.absent && x.session.Client != x.client {
+		return &OtherHoldError{x.id, "client"}
+	}
+	if len(x.names) != len(x.session.Names) {
+		if err := c.readNames(ctx, []*holdCall{x}); err != nil {
+			return err
+		}
+	}
+	var writes []driver.Write
+	tomb := x.session
+	if x.absent {
+		tomb.Client = x.client
+	}
+	ends := tomb.ReleaseHold(*age, c.owner.String(), c.clocks())
+	if ends {
+		w := driver.Write{Key: driver.Sessions.Key(x.id), Old: x.version, Value: tomb.Encode(), Lazy: true}
+		if x.absent {
+			w.Old = driver.IfEmpty
+		}
+		if len(tomb.Revoked) > 0 || tomb.Grace > 0 {
+			w.Notify, w.Lazy = driver.Everyone, false // someone waits for it
+		}
+		writes = append(writes, w)
+	}
+	var at []int
+	c.mu.Lock()
+	for i := range x.names {
+		n := &x.names[i]
+		if w, ok := n.Left(tomb, c.isDead); ok && tomb.Grace == 0 { // else they are void when it is over
+			writes, at = append(writes, holdWrite(n, w)), append(at, i)
+		}
+	}
+	c.mu.Unlock()
+	if len(writes) == 0 {
+		return nil
+	}
+	outs, err := c.store.CompareAndSwap(ctx, writes)
+	for i := range outs {
+		err = errors.Join(err, outs[i].Err)
+	}
+	if err != nil {
+		x.version, x.absent, x.session, x.names = 0, false, core.SessionRecord{}, nil // all is read again
+		return err
+	}
+	again := false
+	if ends {
+		if out := outs[0]; out.Won {
+			x.session, x.version, x.absent = tomb, out.Record.Version, false
+		} else {
+			again = true
+			if *age, err = out.Record.Age, x.sawSession(out.Record); err != nil {
+				return err
+			}
+		}
+		outs = outs[1:]
+	}
+	for i, k := range at {
+		if !outs[i].Won {
+			again = true
+			if err := x.sawName(k, outs[i].Record); err != nil {
+				return err
+			}
+			continue
+		}
+		x.names[k].Record = core.LockRecord{}
+	}
+	if again {
+		return errAgain
+	}
+	return nil
+}
+
+// LeaveQueue takes a hold out of its line if nobody serves it any more: it waits, and has not been
+// renewed since h was given. It is for whoever served a request whose connection has ended. The
+// session stays: it ends by its TTL.
+func (c *Client) LeaveQueue(ctx context.Context, h Hold) error {
+	err := c.leaveQueue(ctx, h)
+	if err != nil && !errors.Is(err, ErrLost) {
+		return fmt.Errorf("leave the queue: %w", err)
+	}
+	return nil
+}
+
+func (c *Client) leaveQueue(ctx context.Context, h Hold) error {
+	for try := 0; ; try++ {
+		x, err := c.lookAtHold(ctx, "", h.ID)
+		if err != nil {
+			return err
+		}
+		if x.session.Nonce != h.nonce || x.hold().Held {
+			return nil
+		}
+		var writes []driver.Write
+		c.mu.Lock()
+		for i := range x.names {
+			n := &x.names[i]
+			if w, ok := n.Left(core.SessionRecord{}, c.isDead); ok && n.Waits() {
+				writes = append(writes, holdWrite(n, w))
+			}
+		}
+		c.mu.Unlock()
+		if len(writes) == 0 {
+			return nil
+		}
+		one, cancel := context.WithTimeout(ctx, holdPatience)
+		outs, err := c.store.CompareAndSwap(one, writes)
+		cancel()
+		if err != nil {
+			return noAnswer(err)
+		}
+		if !slices.ContainsFunc(outs, func(o driver.Outcome) bool { return !o.Won }) || try > 10 {
+			return nil
+		}
+		c.pause(c.jitter(time.Millisecond << min(try, 6)))
+	}
+}

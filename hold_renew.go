@@ -1,0 +1,299 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core"
+
+	"github.com/holdfast-lock/holdfast/driver"
+)
+
+// Beat renews holds, all in one call to the store if this client has served them before. The results
+// are in the order of ids, and their errors are those of Enter, but for ErrHeld. An id that the
+// store does not know is over: a beat never makes a record. A hold that waits is looked at, too; one
+// for which nothing beats is not written. The error of the call is that nothing was asked.
+func (c *Client) Beat(ctx context.Context, client string, ids ...string) ([]HoldResult, error) {
+	ctx, cancel, err := c.holdContext(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("beat: %w", err)
+	}
+	defer cancel()
+	calls := make(map[string]*holdCall, len(ids))
+	for _, id := range ids {
+		if !plainID(id) {
+			return nil, fmt.Errorf("beat: %w", &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")})
+		}
+		if calls[id] == nil {
+			calls[id] = c.resume(id, client)
+		}
+	}
+	errs := c.beat(ctx, calls)
+	results := make([]HoldResult, len(ids))
+	for i, id := range ids {
+		results[i] = HoldResult{ID: id, Err: errs[id]}
+		if errs[id] == nil {
+			results[i].Hold = calls[id].hold()
+		}
+	}
+	return results, nil
+}
+
+// resume is a call for a hold with what the client remembers of it.
+func (c *Client) resume(id, client string) *holdCall {
+	x := c.newHoldCall(id, client)
+	if r, ok := c.knownHold(id); ok {
+		x.session, x.version, x.names, x.detach, x.all = r.session, r.version, slices.Clone(r.names), r.detach, r.held
+	}
+	x.wrote, x.since = make([]bool, len(x.names)), make([]bool, len(x.names))
+	x.wait = true
+	return x
+}
+
+// beat renews holds, and has those go on that wait.
+func (c *Client) beat(ctx context.Context, calls map[string]*holdCall) (errs map[string]error) {
+	errs = make(map[string]error, len(calls))
+	var left []*holdCall
+	for _, x := range calls {
+		left = append(left, x)
+	}
+	slices.SortFunc(left, func(x, y *holdCall) int { return compareKeys(driver.Sessions.Key(x.id), driver.Sessions.Key(y.id)) })
+	all := slices.Clone(left)
+	for part := range slices.Chunk(left, maxBatch) {
+		c.beatPart(ctx, slices.Clone(part), errs)
+	}
+	all = slices.DeleteFunc(all, func(x *holdCall) bool { return errs[x.id] != nil || x.all })
+	c.goOn(ctx, all, errs)
+	for id, x := range calls {
+		switch err := errs[id]; {
+		case err == nil:
+			x.keep(x.hold())
+		case errors.Is(err, ErrLost):
+			c.forgetHold(id)
+		}
+	}
+	return errs
+}
+
+// beatPart renews so many holds as go in one call, each until its beat has won.
+func (c *Client) beatPart(ctx context.Context, left []*holdCall, errs map[string]error) {
+	for round := 0; len(left) > 0; round++ {
+		if err := c.readSessions(ctx, left); err != nil {
+			for _, x := range left {
+				errs[x.id] = noAnswer(err)
+			}
+			return
+		}
+		left = slices.DeleteFunc(left, func(x *holdCall) bool {
+			if err := x.lives(); err != nil {
+				errs[x.id] = err
+				return true
+			}
+			return x.sent != core.Never || x.session.Detached && !x.extend
+		})
+		if len(left) == 0 {
+			return
+		}
+		if round > 2 {
+			c.pause(c.jitter(time.Millisecond << min(round, 6)))
+		}
+		nexts := make([]core.SessionRecord, len(left))
+		writes := make([]driver.Write, len(left))
+		for i, x := range left {
+			nexts[i], writes[i] = x.beat(x.extend, false)
+		}
+		one, cancel := context.WithTimeout(ctx, holdPatience)
+		outs, err := c.store.CompareAndSwap(one, writes)
+		cancel()
+		for i, x := range left {
+			switch {
+			case err != nil:
+				errs[x.id] = noAnswer(err)
+			case outs[i].Err != nil:
+				errs[x.id] = noAnswer(outs[i].Err)
+			case outs[i].Won:
+				x.won(nexts[i], outs[i].Record.Version)
+			default:
+				if err := x.sawSession(outs[i].Record); err != nil {
+					errs[x.id] = err
+				}
+			}
+		}
+		left = slices.DeleteFunc(left, func(x *holdCall) bool { return errs[x.id] != nil })
+	}
+}
+
+// readSessions reads the records of sessions of which nothing is known.
+func (c *Client) readSessions(ctx context.Context, calls []*holdCall) error {
+	var unknown []*holdCall
+	var keys []driver.Key
+	for _, x := range calls {
+		if x.version == 0 && !x.absent {
+			unknown, keys = append(unknown, x), append(keys, driver.Sessions.Key(x.id))
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, holdPatience)
+	defer cancel()
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
+	if err != nil {
+		return err
+	}
+	for i, x := range unknown {
+		if err := x.sawSession(recs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// goOn looks at the names of holds that are not known to be held, and has each go on to what it
+// can get.
+func (c *Client) goOn(ctx context.Context, calls []*holdCall, errs map[string]error) {
+	if err := c.readNames(ctx, calls); err != nil {
+		for _, x := range calls {
+			errs[x.id] = noAnswer(err)
+		}
+		return
+	}
+	for _, x := range calls {
+		if x.all = x.hold().Held; x.all && (x.detach == 0 || x.session.Detached) || x.session.Detached || !x.known() {
+			continue
+		}
+		if _, err := x.collect(ctx); err != nil {
+			errs[x.id] = err
+		}
+	}
+}
+
+// known says whether the mode of the claims is known: one stands, or this client has entered them.
+func (x *holdCall) known() bool { return len(x.names) > 0 && x.names[0].Claim.TTL != 0 }
+
+// readNames reads the lock records of holds, each name once.
+func (c *Client) readNames(ctx context.Context, calls []*holdCall) error {
+	at := make(map[string]int)
+	var keys []driver.Key
+	for _, x := range calls {
+		for _, name := range x.session.Names {
+			if _, ok := at[name]; !ok {
+				at[name] = len(keys)
+				keys = append(keys, driver.Names.Key(name))
+			}
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, holdPatience)
+	defer cancel()
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
+	if err != nil {
+		return err
+	}
+	for _, x := range calls {
+		if len(x.names) != len(x.session.Names) {
+			x.names = claimsOf(x.id, &x.session, 0, "", 0)
+			for i := range x.names {
+				x.names[i].Claim.TTL = 0
+			}
+			x.wrote, x.since = make([]bool, len(x.names)), make([]bool, len(x.names))
+		}
+		for i := range x.names {
+			if err := x.sawName(i, recs[at[x.names[i].Name]]); err != nil {
+				return err
+			}
+		}
+		x.learnMode()
+	}
+	return nil
+}
+
+// learnMode takes what a claim of the hold says of its mode for those that are still to be entered.
+func (x *holdCall) learnMode() {
+	if x.known() {
+		return
+	}
+	for i := range x.names {
+		n := &x.names[i]
+		cl, _, ok := n.Record.Find(x.id, n.Claim.Nr)
+		if !ok {
+			continue
+		}
+		for j := range x.names {
+			to := &x.names[j].Claim
+			to.Slots, to.Reason, to.Since, to.TTL = cl.Slots, cl.Reason, cl.Since, x.session.TTL
+		}
+		return
+	}
+}
+
+// Extend has a hold for which nothing beats end d from now.
+func (c *Client) Extend(ctx context.Context, client, id string, d time.Duration) (Hold, error) {
+	fail := func(err error) (Hold, error) { return Hold{}, fmt.Errorf("extend hold: %w", err) }
+	if d < MinTTL || d > MaxTTL {
+		return fail(&RequestError{"for", fmt.Errorf("%v is not between %v and %v", d, MinTTL, MaxTTL)})
+	}
+	x, err := c.oneHold(ctx, client, id, func(x *holdCall) { x.detach, x.extend = d, true })
+	if err == nil && !x.session.Detached {
+		err = &RequestError{"for", errors.New("the hold lives by its beats")}
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return x.hold(), nil
+}
+
+// oneHold renews one hold.
+func (c *Client) oneHold(ctx context.Context, client, id string, set func(*holdCall)) (*holdCall, error) {
+	if !plainID(id) {
+		return nil, &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")}
+	}
+	ctx, cancel, err := c.holdContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	x := c.resume(id, client)
+	set(x)
+	if err := c.beat(ctx, map[string]*holdCall{id: x})[id]; err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// Hold looks at a hold and writes nothing. Its Beat is zero: nothing may be believed by it.
+func (c *Client) Hold(ctx context.Context, client, id string) (Hold, error) {
+	x, err := c.lookAtHold(ctx, client, id)
+	if err != nil {
+		return Hold{}, fmt.Errorf("hold: %w", err)
+	}
+	return x.hold(), nil
+}
+
+// lookAtHold reads the records of a hold.
+func (c *Client) lookAtHold(ctx context.Context, client, id string) (*holdCall, error) {
+	if !plainID(id) {
+		return nil, &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")}
+	}
+	ctx, cancel, err := c.holdContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	x := c.newHoldCall(id, client)
+	if err := c.readSessions(ctx, []*holdCall{x}); err != nil {
+		return nil, noAnswer(err)
+	}
+	if err := x.lives(); err != nil {
+		return nil, err
+	}
+	if err := c.readNames(ctx, []*holdCall{x}); err != nil {
+		return nil, noAnswer(err)
+	}
+	return x, nil
+}

@@ -1,0 +1,273 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// A hold is a lock that no process keeps: a session of its own with its claims, for which
+// any client renews, by order of whoever owns the hold. Its record has the names of its
+// claims, and the principal that may renew and end it. Two rules keep exclusion:
+//
+//   - A client says "held" only on a record of the session that the answering call wrote
+//     itself: its first record, or a beat. The owner of the hold counts from before that.
+//   - The session is ended by its owner, by its death, or by the call that has made it, if
+//     nobody else has written its record since, all writes of that call were answered, and it
+//     is refused. So whoever has renewed meanwhile, and may have said "held", is not cut off.
+//
+// A hold of several names may give locks back while it collects them, and two calls may do so at a
+// time. So a call gives a lock back only after it has won a beat that came after its look at the
+// names; and it says "held" only if the record says that the hold is whole. It makes it so by a beat
+// that follows one of its own, between which it has rewritten all lock records. Then whatever
+// another call had seen before that first beat cannot be written any more, and who looks later has
+// to beat, and sees it.
+//
+// A revocation ends the hold: it is not renewed any more, so that its claims go when its
+// owner releases it, or a TTL after the last beat.
+
+// A HoldState is what the record of a hold's session says.
+type HoldState int8
+
+const (
+	HoldLives    HoldState = iota
+	HoldReleased           // by its owner
+	HoldBroken             // a claim was revoked: see Revoked
+	HoldDead               // declared dead
+	HoldUnknown            // there is no record
+	HoldForeign            // the session is not that of a hold
+)
+
+// Hold says what the record of a hold's session says.
+func (r *SessionRecord) Hold(absent bool) HoldState {
+	switch {
+	case absent:
+		return HoldUnknown
+	case len(r.Revoked) > 0:
+		return HoldBroken
+	case r.Dead != 0 && r.Why == released:
+		return HoldReleased
+	case r.Dead != 0:
+		return HoldDead
+	case len(r.Names) == 0:
+		return HoldForeign
+	}
+	return HoldLives
+}
+
+// Renewed is the record with one more beat, which clears a mark.
+func (r SessionRecord) Renewed(nonce string, t Clocks) SessionRecord {
+	r.Beat, r.Nonce, r.At, r.Suspected = r.Beat+1, nonce, t.Wall, nil
+	if r.Detached {
+		r.Boot, r.Up = t.Boot, t.Up.Microseconds()
+	}
+	return r
+}
+
+// DetachedFor is the record of a session for which nothing beats, for d.
+func (r SessionRecord) DetachedFor(d time.Duration, t Clocks) SessionRecord {
+	r.Detached, r.TTL = true, DetachedTTL(d).Milliseconds()
+	r.Boot, r.Up = t.Boot, t.Up.Microseconds()
+	return r
+}
+
+// ReleaseHold makes the record the tombstone of a release by the owner of the hold. It keeps the
+// revocations, with which the claims leave their audit entries. The names of a hold that ends in
+// time do not stay shut for its grace; those of one that was broken do. It reports false if there
+// is a tombstone already.
+// age is that of the record by the store's clock.
+func (r *SessionRecord) ReleaseHold(age time.Duration, by string, t Clocks) bool {
+	if r.Dead != 0 {
+		return false
+	}
+	window := r.Duration() - Margin(r.Duration())
+	if len(r.Revoked) == 0 && r.Age(age) < window && t.since(r.At) < window {
+		r.Grace = 0
+	}
+	r.Dead, r.By, r.Why, r.Suspected = t.Wall, by, released, nil
+	if r.TTL == 0 { // there was no record: it is swept like others
+		r.TTL = DefaultTTL.Milliseconds()
+	}
+	return true
+}
+
+// A HoldName is one name of a hold, and its lock record.
+type HoldName struct {
+	Name    string
+	Claim   Claim // as it is to be written
+	Record  LockRecord
+	Version Version // IfEmpty: not known, taken for free
+}
+
+// mine is the claim in the record, and whether it holds.
+func (n *HoldName) mine() (claim Claim, holds, ok bool) {
+	return n.Record.Find(n.Claim.Session, n.Claim.Nr)
+}
+
+// Before is how many live waiters are before the claim.
+func (n *HoldName) Before(dead func(session string) bool) (before int) {
+	for _, w := range n.Record.Waiters {
+		if w.Is(n.Claim.Session, n.Claim.Nr) {
+			break
+		}
+		if !dead(w.Session) {
+			before++
+		}
+	}
+	return before
+}
+
+// Waits says whether the claim is in the queue.
+func (n *HoldName) Waits() bool {
+	_, holds, ok := n.mine()
+	return ok && !holds
+}
+
+// A HoldPlan is what is to be written for a hold, and what it has then.
+type HoldPlan struct {
+	Writes  []HoldWrite
+	Missing int  // the lowest name that is not held; -1: all are
+	Back    bool // locks are given back
+	Full    bool // there was no room for a claim of it
+}
+
+// Rewrite is a plan that writes all records as they are.
+func Rewrite(names []HoldName) HoldPlan {
+	p := HoldPlan{Missing: -1}
+	for i := range names {
+		n := &names[i]
+		p.Writes = append(p.Writes, HoldWrite{i, Write{Old: n.Version, Next: n.Record.Clone()}})
+	}
+	return p
+}
+
+// A HoldWrite is a write of the lock record of a name, by its index.
+type HoldWrite struct {
+	Index int
+	Write Write
+}
+
+// PlanHold says what follows for the claims of a hold, in the order of its names: it has what it
+// can get at once, up to the lowest name that it cannot; it waits for that one, if it waits, and
+// gives back what lies above. So it waits for a name above all that it holds, as a Set does. If it
+// does not wait it gives all back.
+func PlanHold(names []HoldName, wait bool, dead func(session string) bool) (p HoldPlan) {
+	p.Missing = -1
+	next := make([]LockRecord, len(names))
+	changed := make([]bool, len(names))
+	for i := range names {
+		n := &names[i]
+		next[i] = n.Record
+		if _, holds, _ := n.mine(); holds || p.Missing >= 0 {
+			continue
+		}
+		set := ""
+		if len(names) > 1 {
+			set = fmt.Sprintf("%d of %d", i, len(names))
+		}
+		r, in, news := n.enter(set, dead)
+		next[i], changed[i] = r, news
+		if !in {
+			p.Missing, p.Full = i, !news && !n.Waits()
+			wait = wait && !p.Full
+		}
+	}
+	if p.Missing >= 0 {
+		for i := range names {
+			if i > p.Missing || !wait {
+				next[i], changed[i] = names[i].without(dead)
+				_, holds, _ := names[i].mine()
+				p.Back = p.Back || holds
+			}
+		}
+	}
+	for i := range names {
+		if changed[i] {
+			p.Writes = append(p.Writes, HoldWrite{i, names[i].write(next[i])})
+		}
+	}
+	return p
+}
+
+// enter is the record with the claim at the end of the queue, unless it is in it, settled: whether
+// the claim is granted in it, and whether it differs. It does not if there is no room.
+func (n *HoldName) enter(set string, dead func(session string) bool) (next LockRecord, in, changed bool) {
+	next = n.Record.Clone()
+	if !n.Waits() {
+		if next.Full() {
+			return next, false, false
+		}
+		claim := n.Claim
+		claim.Set = set
+		next.Enqueue(claim)
+		changed = true
+	}
+	if next.Settle(dead) {
+		changed = true
+	}
+	_, in, _ = next.Find(n.Claim.Session, n.Claim.Nr)
+	return next, in, changed
+}
+
+// without is the record without the claims of the hold; changed is false if it has none.
+func (n *HoldName) without(dead func(session string) bool) (next LockRecord, changed bool) {
+	its := func(c Claim) bool { return c.Session == n.Claim.Session }
+	if !slices.ContainsFunc(n.Record.Holders, its) && !slices.ContainsFunc(n.Record.Waiters, its) {
+		return n.Record, false
+	}
+	next = n.Record.Clone()
+	next.Drop(its)
+	next.Settle(dead)
+	return next, true
+}
+
+// Left is the record of a name without the claims of a hold, which was released: those that were
+// revoked leave their audit entries. ok is false if it has none.
+func (n *HoldName) Left(hold SessionRecord, dead func(session string) bool) (w Write, ok bool) {
+	session := n.Claim.Session
+	if _, ok = n.without(dead); !ok {
+		return w, false
+	}
+	next := n.Record.Clone()
+	for _, v := range hold.Revoked {
+		claim, _, ok := next.Find(session, v.Nr)
+		if !ok || v.Name != n.Name {
+			continue
+		}
+		b := Break{Session: session, Nr: v.Nr, Token: claim.Token, By: v.By, Reason: v.Reason, At: v.At}
+		if hold.Owner != nil {
+			b.Was = *hold.Owner
+		}
+		b.Was.Session = session
+		next.AddBreak(b)
+	}
+	next.Drop(func(c Claim) bool { return c.Session == session })
+	next.Settle(dead)
+	return n.write(next), true
+}
+
+// write is the write that puts next in place of the record.
+func (n *HoldName) write(next LockRecord) Write {
+	return writeOf(&n.Record, next, n.Version, func(session string) bool { return session == n.Claim.Session })
+}
+
+// writeOf is the write that has next follow was, the record of a version. It waits for the disk
+// only if it gives someone a token. It wakes watchers only where someone waits: for a grant to
+// another session than the writer's, or, of a claim that is handed on in memory, to be told that
+// another is in line.
+func writeOf(was *LockRecord, next LockRecord, version Version, ours func(session string) bool) Write {
+	w := Write{Old: version, Next: next, Lazy: !next.Gives()}
+	if version == 0 {
+		w.Old = IfEmpty
+	}
+	for _, h := range next.Holders {
+		if h.Token == 0 && !ours(h.Session) || h.Tokens() > 1 && len(next.Waiters) > len(was.Waiters) {
+			if w.Notify != "" && w.Notify != h.Session {
+				w.Notify = Everyone
+				break
+			}
+			w.Notify = h.Session
+		}
+	}
+	return w
+}
