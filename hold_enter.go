@@ -69,7 +69,7 @@ func (c *Client) enter(ctx context.Context, r HoldRequest) (Hold, error) {
 			return h, nil
 		}
 		held := x.held(plan)
-		if void := !x.locked && try < 3 && c.findDead(ctx, held, &watched); void && ctx.Err() == nil {
+		if void := !x.locked && try < 3 && c.findDead(ctx, held, r.Slots, &watched); void && ctx.Err() == nil {
 			if err := x.load(ctx); err == nil {
 				continue
 			}
@@ -95,11 +95,11 @@ func (x *holdCall) held(plan core.HoldPlan) *HeldError {
 }
 
 // findDead says who is in the way, and whether one of them is found to be dead, as TryAcquire does.
-func (c *Client) findDead(ctx context.Context, held *HeldError, watched *bool) (void bool) {
-	void, seemVoid := c.explain(held, time.Second)
-	if !void && seemVoid && !*watched {
+func (c *Client) findDead(ctx context.Context, held *HeldError, slots int, watched *bool) (void bool) {
+	void, silent := c.explain(held, time.Second)
+	if !void && !*watched && opens(held, silent, slots) {
 		*watched = true
-		void = c.watchSilent(ctx, held)
+		void = c.watchSilent(ctx, held, silent)
 	}
 	return void
 }
