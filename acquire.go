@@ -46,6 +46,9 @@ func (c *Client) newRequest(ctx context.Context, name string, opts []Option) *re
 	if r.bad == nil {
 		r.bad = checkName(name)
 	}
+	if r.bad == nil && c.opts.ReadOnly {
+		r.bad = ErrReadOnly
+	}
 	return r
 }
 

@@ -38,6 +38,9 @@ func (c *Client) BreakWaiter(ctx context.Context, waiter Claim, reason string) e
 
 func (c *Client) breakHolder(ctx context.Context, name string, token int64, reason string, atOnce bool) error {
 	err := checkReason(reason)
+	if err == nil && c.opts.ReadOnly {
+		err = ErrReadOnly
+	}
 	if err == nil {
 		var claim Claim
 		if claim, err = c.holder(ctx, name, token); err == nil {
@@ -76,6 +79,9 @@ func (c *Client) holder(ctx context.Context, name string, token int64) (Claim, e
 }
 
 func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atOnce bool) error {
+	if c.opts.ReadOnly {
+		return ErrReadOnly
+	}
 	if err := checkReason(reason); err != nil {
 		return err
 	}

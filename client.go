@@ -106,12 +106,15 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	if err := c.opts.check(); err != nil {
 		return nil, fmt.Errorf("holdfast: %w", err)
 	}
+	if c.opts.ReadOnly {
+		c.store = readOnlyStore{store}
+	}
 	if c.trace = c.opts.Trace; c.trace == nil {
 		c.trace = new(Trace)
 	}
 	c.traced = c.trace.ofLocks()
 	if f := c.trace.StoreCall; f != nil {
-		c.store = &tracedStore{store, f}
+		c.store = &tracedStore{c.store, f}
 	}
 	c.owner = core.Owner(fillOwner(c.opts.Owner))
 	c.log = c.opts.Logger
@@ -283,6 +286,9 @@ var errUnchanged = errors.New("unchanged")
 // is there, errUnchanged, or an error that ends it. An ambiguous outcome is tried
 // again, so change must recognise its own work.
 func (c *Client) update(ctx context.Context, key driver.Key, wake string, change func(driver.Record) ([]byte, error)) (driver.Record, error) {
+	if c.opts.ReadOnly {
+		return driver.Record{}, ErrReadOnly
+	}
 	recs, err := c.store.Load(ctx, []driver.Key{key}, driver.Fresh)
 	if err != nil {
 		return driver.Record{}, err

@@ -98,6 +98,9 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	if err := checkName(name); err != nil {
 		return err
 	}
+	if c.opts.ReadOnly {
+		return ErrReadOnly
+	}
 	gone := &goneError{Claim{Token: token}}
 	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
 	if err != nil {

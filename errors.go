@@ -22,6 +22,8 @@ var (
 	ErrReleased = errors.New("released")
 	// ErrClosed: the client is closed.
 	ErrClosed = errors.New("the client is closed")
+	// ErrReadOnly: the client only looks, by its Options.ReadOnly. Nothing was written.
+	ErrReadOnly = errors.New("this client only looks (Options.ReadOnly)")
 )
 
 // A HeldError says who was in the way. errors.Is(err, ErrHeld) holds for it.

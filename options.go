@@ -44,6 +44,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Trace is for metrics and spans. nil: none.
 	Trace *Trace
+	// ReadOnly makes a client that only looks: whatever would write to the store is
+	// refused at once with ErrReadOnly. Of the database it needs the right to read.
+	ReadOnly bool
 }
 
 func (o *Options) check() error {

@@ -128,6 +128,9 @@ func (c *Client) Sweep(ctx context.Context) (s Swept, err error) {
 }
 
 func (c *Client) sweep(ctx context.Context, done *Swept) error {
+	if c.opts.ReadOnly {
+		return ErrReadOnly
+	}
 	c.mu.Lock()
 	idle := idleRow(c.ttl())
 	c.mu.Unlock()

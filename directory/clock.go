@@ -7,6 +7,8 @@ import (
 	"os"
 	"path"
 	"sync"
+	"syscall"
+	"time"
 )
 
 // A probe is a file of this store, by whose time the clock of whoever serves the
@@ -14,6 +16,22 @@ import (
 type probe struct {
 	mu   sync.Mutex
 	name string
+}
+
+// now is the time of whoever serves the files. Who only looks and cannot have the time of a file
+// set has the same clock if it is a disk of this host.
+func (s *Store) now() (int64, error) {
+	now, err := s.probe.now(s)
+	if s.mayNot(err) && s.local {
+		return time.Now().UnixMicro(), nil
+	}
+	return now, err
+}
+
+// mayNot says that something may not be made or changed, and need not be: who only looks
+// does without.
+func (s *Store) mayNot(err error) bool {
+	return s.looks && (errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS))
 }
 
 // now is the time there, in microseconds since 1970.

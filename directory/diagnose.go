@@ -49,6 +49,8 @@ func (s *Store) diagnose(ctx context.Context) (findings []driver.Finding, err er
 		err = syncDir(s.root, scratch)
 	}
 	switch {
+	case s.mayNot(err):
+		say(driver.Good, "rights", "this user may read, and not write")
 	case err != nil:
 		say(driver.Failure, "durability", "nothing can be written: %v", err)
 	case s.local:
@@ -58,7 +60,7 @@ func (s *Store) diagnose(ctx context.Context) (findings []driver.Finding, err er
 	}
 	if !s.timed {
 		say(driver.Warning, "clock", "files may have their times from each host's own clock: who comes late waits a whole TTL for the dead; if all times are of one clock, accept them: dir:…?allow=%s", FileTimes)
-	} else if now, err := s.probe.now(s); err != nil {
+	} else if now, err := s.now(); err != nil {
 		say(driver.Warning, "clock", "the time of a file cannot be set: who comes late waits a whole TTL for the dead: %v", err)
 	} else if off := time.Until(time.UnixMicro(now)); off.Abs() > time.Second {
 		say(driver.Good, "clock", "that of the files is %s off ours, and nothing rests on ours", off.Round(time.Second))

@@ -31,6 +31,7 @@ type Store struct {
 	is    fs.FileInfo // of root
 	local bool        // nobody but this kernel changes the files, and it forgets no order
 	timed bool        // one clock gives all files their times
+	looks bool        // nothing is to be written
 	mode  fs.FileMode
 
 	clock clock.Remote
@@ -104,6 +105,11 @@ func Verify(path string) error {
 // clock also where that is not known.
 const FileTimes = "file-times"
 
+// ReadOnly, given to New, is for a client with holdfast.Options.ReadOnly: the right to read is
+// enough. Without the right to write it may show what is not on disk yet, and on a network file
+// system what was a while ago.
+const ReadOnly = "read-only"
+
 // New opens the store in the directory at path, which Migrate has prepared; one
 // that was not is refused, since it could be a mount point without its mount.
 // Refused as well is a directory that everyone may write to.
@@ -114,7 +120,7 @@ const FileTimes = "file-times"
 // unless allow has FileTimes.
 func New(path string, allow ...string) (*Store, error) {
 	for _, danger := range allow {
-		if danger != FileTimes {
+		if danger != FileTimes && danger != ReadOnly {
 			return nil, fmt.Errorf("directory: allow %q: %q is all that can be allowed", danger, FileTimes)
 		}
 	}
@@ -126,7 +132,8 @@ func New(path string, allow ...string) (*Store, error) {
 		s.root.Close()
 		return nil, err
 	}
-	s.timed = s.local || filesystem.Network(s.path) == "nfs" || len(allow) > 0
+	s.timed = s.local || filesystem.Network(s.path) == "nfs" || slices.Contains(allow, FileTimes)
+	s.looks = slices.Contains(allow, ReadOnly)
 	return s, nil
 }
 
@@ -326,7 +333,7 @@ func (s *Store) ages() func(written int64) time.Duration {
 		return func(int64) time.Duration { return -1 }
 	}
 	began := clock.Steady()
-	now, err := s.probe.now(s)
+	now, err := s.now()
 	if err != nil {
 		return func(int64) time.Duration { return -1 }
 	}

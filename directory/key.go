@@ -104,6 +104,9 @@ func (s *Store) absent(at string) (bool, error) {
 	if errors.Is(err, fs.ErrExist) || gone(err) {
 		return false, nil
 	}
+	if s.mayNot(err) {
+		return true, nil // as far as can be seen
+	}
 	if err != nil {
 		return false, err
 	}
@@ -184,7 +187,9 @@ func (s *Store) read(f *found) error {
 func (s *Store) finishSweep(f *found, swept string, names []string) error {
 	if swept != "" {
 		// The record goes first, as when it is followed.
-		if err := s.drop(f.recordOf(swept[strings.LastIndexByte(swept, '-')+1:])); err != nil {
+		if err := s.drop(f.recordOf(swept[strings.LastIndexByte(swept, '-')+1:])); s.mayNot(err) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 		if !s.local { // see resolve: a crash must not bring it back without its directory
@@ -218,7 +223,11 @@ func (s *Store) settle(f *found) error {
 			return err
 		}
 	}
-	return s.drop(f.recordOf(f.head.Previous))
+	err := s.drop(f.recordOf(f.head.Previous))
+	if s.mayNot(err) {
+		return nil
+	}
+	return err
 }
 
 // drop removes a record, so that nobody can read it any more. On a network file

@@ -3,6 +3,7 @@ package directory
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-lock/holdfast/driver"
@@ -13,7 +14,11 @@ var Kind = &driver.Kind{
 	Name: "directory", Schemes: []string{"dir"}, Form: "dir:PATH", Example: "dir:/srv/locks",
 	NeedsPath: true, Settings: []string{"allow"},
 	Open: func(_ context.Context, at *driver.Location) (driver.Store, func() error, error) {
-		s, err := New(at.Path, at.Allow...)
+		allow := slices.Clone(at.Allow)
+		if at.ReadOnly {
+			allow = append(allow, ReadOnly)
+		}
+		s, err := New(at.Path, allow...)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -150,5 +151,92 @@ func TestWakeModes(t *testing.T) {
 	}
 	if got := info.Mode().Perm(); got != 0o660 {
 		t.Errorf("notifications for a waiter are written to a file of mode %o, want 660", got)
+	}
+}
+
+// Who may read a directory, and not write there, sees what is held; who may not even read it
+// is refused.
+func TestLooker(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("NOT TESTED, a user who may only read: only root can be another")
+	}
+	top, err := os.MkdirTemp("", "looker") // t.TempDir is for its owner only
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(top) })
+	const owner, group, stranger = 60001, 60010, 60002
+	dir := filepath.Join(top, "locks")
+	for _, err := range []error{os.Chmod(top, 0o755), os.Mkdir(dir, 0o700), os.Chown(dir, owner, group), os.Chmod(dir, 0o750)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(s *Store, name, value string, old int64) (int64, error) {
+		o, err := s.swap(t.Context(), driver.Write{Key: driver.Key{Name: name}, Old: old, Value: []byte(value)}, func() func(int64) time.Duration { return s.ages() })
+		if err == nil && !o.Won {
+			err = fmt.Errorf("%q was not written", value)
+		}
+		return o.Record.Version, err
+	}
+	err = as(owner, []uint32{owner, group}, func() error {
+		if err := Migrate(dir); err != nil {
+			return err
+		}
+		s, err := New(dir)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		version, err := write(s, "a", "1", driver.IfEmpty)
+		if err != nil {
+			return err
+		}
+		_, err = write(s, "a", "2", version)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func(allow ...string) error {
+		s, err := New(dir, allow...)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		names, err := s.keys(t.Context(), driver.Names, "", 10)
+		if err != nil || len(names) != 1 || names[0] != "a" {
+			return fmt.Errorf("names are %q, error %v", names, err)
+		}
+		for name, want := range map[string]string{"a": "2", "b": ""} {
+			f, err := s.look(t.Context(), driver.Key{Name: name})
+			if err != nil {
+				return err
+			}
+			r := f.record(s.ages())
+			f.close()
+			if string(r.Value) != want || want != "" && r.Age < 0 {
+				return fmt.Errorf("%s is %+v, want %s and its age", name, r, want)
+			}
+		}
+		findings, err := s.diagnose(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, f := range findings {
+			if f.Level == driver.Failure {
+				return fmt.Errorf("doctor says %+v", f)
+			}
+		}
+		return nil
+	}
+	if err := as(stranger, []uint32{stranger, group}, func() error { return look(ReadOnly) }); err != nil {
+		t.Errorf("a user who may read: %v", err)
+	}
+	if err := as(stranger, []uint32{stranger, group}, func() error { return look() }); err == nil {
+		t.Error("a user who may read passes for one who may write")
+	}
+	if err := as(stranger, []uint32{stranger}, func() error { return look(ReadOnly) }); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("a user who may not read: %v", err)
 	}
 }

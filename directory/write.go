@@ -253,16 +253,22 @@ func (s *Store) mkdir(name string) error {
 	return err
 }
 
-// share gives a new file the group of the directory if that group may write there,
-// and the directory's owner if root has made the file. Without that, other users of
-// the directory could not follow it.
+// share gives a new file the group of the directory if that group may use it, and the
+// directory's owner if root has made the file. Without that, other users of the directory
+// could not follow it. A group that may only read goes without where that is refused.
 func (s *Store) share(made fs.FileInfo, chown func(uid, gid int) error) error {
 	uid, gid := owner(s.is)
 	ownUID, ownGID := owner(made)
 	if ownUID == uid || os.Geteuid() != 0 {
 		uid = -1
 	}
-	if ownGID == gid || uid < 0 && s.mode&0o020 == 0 {
+	if uid < 0 && s.mode&0o020 == 0 {
+		if ownGID != gid && s.mode&0o040 != 0 {
+			chown(-1, gid)
+		}
+		return nil
+	}
+	if ownGID == gid {
 		gid = -1
 	}
 	if uid < 0 && gid < 0 {

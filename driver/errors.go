@@ -49,3 +49,25 @@ func NewSchemaError(cure, format string, args ...any) *SchemaError {
 
 func (e *SchemaError) Error() string { return e.What + "; " + e.Cure }
 func (e *SchemaError) Unwrap() error { return e.Err }
+
+// A RightsError says that a user of the database may not do what a store needs. The owner of
+// the tables gives the rights that `holdfast schema grants` prints.
+type RightsError struct {
+	What string // "may not write the tables of \"holdfast_\""
+	Role string // who may not, as the database calls them; "": this user
+	Err  error  // nil, or what the database said
+}
+
+func (e *RightsError) Error() string {
+	who := "this user"
+	if e.Role != "" {
+		who = fmt.Sprintf("%q", e.Role)
+	}
+	s := who + " " + e.What + ": grant what holdfast schema grants prints"
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+func (e *RightsError) Unwrap() error { return e.Err }

@@ -22,6 +22,8 @@ type Location struct {
 	Path   string // of a file or directory
 	Create bool   // it is the program's own, and is made if it is missing
 
+	ReadOnly bool // it is opened to look: that needs the right to read, and makes nothing
+
 	User, Password       string
 	HasUser, HasPassword bool
 	Host                 string // or several, with commas

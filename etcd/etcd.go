@@ -24,6 +24,9 @@ type Options struct {
 	// Prefix is what all keys begin with; "holdfast/". One that is among the keys of
 	// another Holdfast prefix, as apps/ is among those of app, is refused.
 	Prefix string
+	// ReadOnly is for a client with holdfast.Options.ReadOnly: the user needs the permission to
+	// read the keys of the prefix, and nothing else.
+	ReadOnly bool
 }
 
 // DefaultPrefix is what all keys begin with if Options say nothing else.
@@ -34,6 +37,7 @@ const DefaultPrefix = "holdfast/"
 type Store struct {
 	client *clientv3.Client
 	prefix string
+	looks  bool // nothing is written
 
 	mu      sync.Mutex
 	epoch   epoch
@@ -70,6 +74,7 @@ func New(ctx context.Context, client *clientv3.Client, opts *Options) (*Store, e
 	if opts != nil && opts.Prefix != "" {
 		s.prefix = opts.Prefix
 	}
+	s.looks = opts != nil && opts.ReadOnly
 	first, err := s.open(ctx)
 	if err == nil {
 		err = s.apart(ctx, first)
@@ -109,23 +114,30 @@ func (s *Store) open(ctx context.Context) (first bool, err error) {
 	s.mu.Unlock()
 	base := max(time.Now().UnixMicro(), old+1)
 	k := s.epochKey()
+	begin := []clientv3.Op{clientv3.OpPut(k, strconv.FormatInt(base, 10))}
+	if s.looks {
+		begin = nil
+	}
 	resp, err := send(ctx, true, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return s.client.Txn(ctx).
 			If(clientv3.Compare(clientv3.CreateRevision(k), "=", 0)).
-			Then(clientv3.OpPut(k, strconv.FormatInt(base, 10))).
+			Then(begin...).
 			Else(clientv3.OpGet(k)).Commit()
 	})
 	if err != nil {
 		return false, err
 	}
 	e := epoch{base, resp.Header.Revision}
+	if s.looks && resp.Succeeded {
+		e = epoch{} // nobody has used the prefix yet
+	}
 	if !resp.Succeeded {
 		if e, err = readEpoch(resp); err != nil {
 			return false, err
 		}
 	}
 	s.adopt(e, resp.Header.Revision)
-	return resp.Succeeded, nil
+	return resp.Succeeded && !s.looks, nil
 }
 
 func readEpoch(resp *clientv3.TxnResponse) (epoch, error) {

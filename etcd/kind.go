@@ -32,7 +32,7 @@ var Kind = &driver.Kind{
 		var c *clientv3.Client
 		err = reach.InTime(ctx, reach.Patience, func(ctx context.Context) (err error) {
 			if c, err = clientv3.New(config); err == nil {
-				if s, err = New(ctx, c, &Options{Prefix: at.Prefix}); err != nil {
+				if s, err = New(ctx, c, &Options{Prefix: at.Prefix, ReadOnly: at.ReadOnly}); err != nil {
 					c.Close()
 				}
 			}

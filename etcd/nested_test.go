@@ -1,15 +1,18 @@
 package etcd
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 )
@@ -106,6 +109,67 @@ func TestRoleCannotSeeOuter(t *testing.T) {
 	want := driver.Finding{Level: driver.Warning, Subject: "prefix", Text: `whether prefix "lock" is in use as well, among whose keys ours would be, cannot be seen by this user`}
 	if err != nil || !slices.Contains(list, want) {
 		t.Errorf("the doctor says %+v, error %v, want %+v", list, err, want)
+	}
+}
+
+// A user who may read the keys of a prefix, and nothing else, looks.
+func TestReadRole(t *testing.T) {
+	t.Parallel()
+	server := servers.Etcd(t, &servers.Options{})
+	admin := dial(t, []string{server.URL})
+	ctx := t.Context()
+	for _, err := range []error{
+		second(admin.UserAdd(ctx, "root", "r00t")), second(admin.RoleAdd(ctx, "root")), second(admin.UserGrantRole(ctx, "root", "root")),
+		second(admin.RoleAdd(ctx, "look")), second(admin.UserAdd(ctx, "dba", "hunter2")), second(admin.UserGrantRole(ctx, "dba", "look")),
+		second(admin.RoleGrantPermission(ctx, "look", "locks/", clientv3.GetPrefixRangeEnd("locks/"), clientv3.PermissionType(clientv3.PermRead))),
+		second(admin.AuthEnable(ctx)),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	as := func(user, password string) *clientv3.Client {
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{server.URL}, DialTimeout: 10 * time.Second, Logger: zap.NewNop(), Username: user, Password: password})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	dba := as("dba", "hunter2")
+	if _, err := New(ctx, dba, &Options{Prefix: "locks/"}); !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		t.Errorf("New of a user who may only read: %v", err)
+	}
+	s, err := New(ctx, dba, &Options{Prefix: "locks/", ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	looker, err := holdfast.New(s, &holdfast.Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer looker.Close()
+	if info, err := looker.Show(ctx, "a"); err != nil || len(info.Holders) != 0 {
+		t.Errorf("before anybody has used the prefix: %+v, error %v", info, err)
+	}
+	acquire(t, client(t, open(t, as("root", "r00t"), "locks/")), "a")
+	n := 0
+	for info, err := range looker.List(ctx, "") {
+		if n++; err != nil || info.Name != "a" || len(info.Holders) != 1 || info.Holders[0].Owner.Host == "" {
+			t.Errorf("list: %+v, error %v", info, err)
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d names are listed, want one", n)
+	}
+	list, err := s.Diagnose(ctx)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, f := range list {
+		if f.Level == driver.Failure {
+			t.Errorf("the doctor says %+v", f)
+		}
 	}
 }
 

@@ -60,7 +60,9 @@ var Kind = &driver.Kind{
 	},
 }
 
-func optionsOf(at *driver.Location) *Options { return &Options{Prefix: at.Prefix, Allow: at.Allow} }
+func optionsOf(at *driver.Location) *Options {
+	return &Options{Prefix: at.Prefix, Allow: at.Allow, ReadOnly: at.ReadOnly}
+}
 
 // configOf is the URL in the driver's words, which knows no URLs.
 func configOf(at *driver.Location) (*mysql.Config, error) {

@@ -66,6 +66,9 @@ type Options struct {
 	// after a crash of the machine; "galera", a cluster that may give the same
 	// lock twice; "group-replication", a group with several primaries, which may too.
 	Allow []string
+	// ReadOnly is for a client with holdfast.Options.ReadOnly: the user needs select on the
+	// tables, and what puts locks at risk is no reason to refuse.
+	ReadOnly bool
 }
 
 func (o *Options) orDefault() Options {
@@ -86,6 +89,7 @@ type Store struct {
 	db           *sql.DB
 	tables       sqlstore.Tables
 	allow        []string
+	readOnly     bool
 	names, beats *sqlstore.Pool[*lane]
 }
 
@@ -112,7 +116,7 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server
 	if err := dangers.Check(opts.Allow); err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, tables: t, allow: slices.Clone(opts.Allow)}
+	s := &Store{db: db, tables: t, allow: slices.Clone(opts.Allow), readOnly: opts.ReadOnly}
 	if s.names, s.beats, err = share(db); err != nil {
 		return nil, err
 	}
@@ -121,7 +125,7 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server
 		if err != nil {
 			return err
 		}
-		if err := found.refuse(t, opts.Allow); err != nil {
+		if err := found.refuse(t, opts); err != nil {
 			return err
 		}
 		if change != nil {
@@ -130,6 +134,9 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server
 		stmts := newStatements(t, found.returning)
 		rows := &rowsSeen{seed: maphash.MakeSeed()}
 		s.Names, s.Beats = &dialect{stmts, found.returning, s.names.Use, rows}, &dialect{stmts, found.returning, s.beats.UseIdle, rows}
+		if opts.ReadOnly {
+			return nil
+		}
 		// Whether the user may sweep, too, is for Diagnose: each look costs a
 		// round trip before the first lock.
 		if _, err := l.prepare(ctx, stmts["insert"]); denied(err) {
@@ -147,7 +154,7 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server
 }
 
 func errNotGranted(t sqlstore.Tables, err error) error {
-	return fmt.Errorf("the user may not write the tables of %q: grant it what the doc comment of mysql.Migrate says: %w", t, err)
+	return &driver.RightsError{What: fmt.Sprintf("may not write the tables of %q", t), Err: err}
 }
 
 // share says how many connections of a pool are for locks, and for heartbeats. That for

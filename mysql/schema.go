@@ -75,7 +75,7 @@ const escaped = `
 //	      select, insert, update, delete, execute on shop.* to migrator;
 //
 // A user who takes locks, fences and sweeps needs only what Kind.Grants says, and so does one
-// who looks at all of it. For a user who fences, but takes no locks, and one who looks at the
+// who looks at all of it, with Options.ReadOnly. For a user who fences, but takes no locks, and one who looks at the
 // view alone:
 //
 //	grant execute on procedure shop.holdfast_fence to app;

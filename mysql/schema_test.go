@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -150,6 +151,46 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// looks has a user who may only read do all that looks: it finds this name held.
+func looks(t *testing.T, db *sql.DB, held string) {
+	t.Helper()
+	var rights *driver.RightsError
+	if _, err := New(t.Context(), db, nil); !errors.As(err, &rights) || !strings.HasPrefix(rights.What, "may not write") {
+		t.Errorf("New of a user who may only read: %v", err)
+	}
+	s, err := New(t.Context(), db, &Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c, err := holdfast.New(s, &holdfast.Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	n := 0
+	for info, err := range c.List(t.Context(), "") {
+		if n++; err != nil || info.Name != held || len(info.Holders) != 1 || info.Holders[0].BeatAge < 0 {
+			t.Errorf("list: %+v, error %v", info, err)
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d names are listed, want one", n)
+	}
+	for info, err := range c.Watch(t.Context(), held) {
+		if err != nil || len(info.Holders) != 1 {
+			t.Errorf("watch: %+v, error %v", info, err)
+		}
+		break
+	}
+	if f := finding(t, s, "schema"); f.Level != driver.Good || !strings.HasSuffix(f.Text, "; may read, and not write") {
+		t.Errorf("doctor says %+v", f)
+	}
+	if err := Verify(t.Context(), db, nil); err != nil {
+		t.Error(err)
+	}
+}
+
 // With the rights that the documentation names each may do what it should, and
 // who takes locks may not change the schema.
 func TestRights(t *testing.T) {
@@ -198,7 +239,7 @@ func TestRights(t *testing.T) {
 		t.Error(err)
 	}
 
-	want := `the user may not read the tables of "holdfast_": grant it what the doc comment of mysql.Migrate says`
+	want := `this user may not read the tables of "holdfast_": grant what holdfast schema grants prints`
 	do(`grant execute on %s.* to app_%s@'%%'`, database, strings.TrimPrefix(database, "hf_"))
 	if _, err := New(t.Context(), app, nil); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("without rights: got %v, want %s", err, want)
@@ -206,7 +247,7 @@ func TestRights(t *testing.T) {
 	do(`revoke execute on %s.* from app_%s@'%%'`, database, strings.TrimPrefix(database, "hf_"))
 	do(`grant select on %s.holdfast_records to app_%s@'%%'`, database, strings.TrimPrefix(database, "hf_"))
 	do(`grant select on %s.holdfast_meta to app_%s@'%%'`, database, strings.TrimPrefix(database, "hf_"))
-	want = `the user may not write the tables of "holdfast_": grant it what the doc comment of mysql.Migrate says`
+	want = `this user may not write the tables of "holdfast_": grant what holdfast schema grants prints`
 	if _, err := New(t.Context(), app, nil); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("with read rights: got %v, want %s", err, want)
 	}
@@ -275,18 +316,7 @@ func TestRights(t *testing.T) {
 	}
 	look := user("look")
 	given("look", true)
-	if err := Verify(t.Context(), look, nil); err != nil {
-		t.Errorf("verify as a user who looks: %v", err)
-	}
-	pool := sqlstore.NewPool(conns{look}, 1, 1)
-	defer pool.Close()
-	looking := &sqlstore.Store{Names: &dialect{sql: newStatements(s.tables, false), lanes: pool.Use}}
-	if names, err := looking.Keys(t.Context(), driver.Names, "", 10); err != nil || len(names) != 1 {
-		t.Errorf("a user who looks sees %q, error %v", names, err)
-	}
-	if records, err := looking.Load(t.Context(), []driver.Key{{Name: "orders/42"}}, driver.Fresh); err != nil || records[0].Value == nil {
-		t.Errorf("a user who looks loads %v, error %v", records, err)
-	}
+	looks(t, look, "orders/42")
 	if err := look.QueryRow(`select holder from holdfast_locks`).Scan(new(string)); err != nil {
 		t.Errorf("the view as a user who looks: %v", err)
 	}

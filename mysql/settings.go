@@ -68,7 +68,7 @@ func ask(ctx context.Context, l *lane, t sqlstore.Tables) (s server, err error) 
 	case errors.Is(err, sql.ErrNoRows), number(err) == errNoTable:
 		err = nil
 	case denied(err):
-		err = fmt.Errorf("the user may not read the tables of %q: grant it what the doc comment of mysql.Migrate says: %w", t, err)
+		err = &driver.RightsError{What: fmt.Sprintf("may not read the tables of %q", t), Err: err}
 	}
 	return s, err
 }
@@ -123,12 +123,14 @@ func (s server) unfit() error {
 }
 
 // refuse is why a store is not opened.
-func (s server) refuse(t sqlstore.Tables, allow []string) error {
+func (s server) refuse(t sqlstore.Tables, opts Options) error {
 	if err := s.unfit(); err != nil {
 		return err
 	}
-	if err := dangers.Refuse(s, allow); err != nil {
-		return err
+	if !opts.ReadOnly {
+		if err := dangers.Refuse(s, opts.Allow); err != nil {
+			return err
+		}
 	}
 	return sqlstore.CheckSchema(t, s.schema, schemaVersion, "mysql.Migrate")
 }
@@ -185,15 +187,18 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 		unfit = fmt.Errorf("%s: %w", found.name(), unfit)
 	}
 	r.Check(unfit, "server", "%s, primary", found.name())
+	rights := "read and write"
 	wrong := sqlstore.CheckSchema(s.tables, found.schema, schemaVersion, "mysql.Migrate")
 	switch {
 	case wrong != nil:
+	case may != nil && s.readOnly:
+		wrong, rights = differs, "read, and not write"
 	case may != nil:
 		wrong = fmt.Errorf("version %d of %s; %w", found.schema, s.tables, errNotGranted(s.tables, may))
 	default:
 		wrong = differs
 	}
-	r.Check(wrong, "schema", "version %d of %s; may read and write", found.schema, s.tables)
+	r.Check(wrong, "schema", "version %d of %s; may %s", found.schema, s.tables, rights)
 	good := "innodb_flush_log_at_trx_commit $innodb_flush_log_at_trx_commit"
 	if found.is("log_bin", "ON", "1") {
 		good += ", sync_binlog 1"

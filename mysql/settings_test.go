@@ -122,7 +122,7 @@ func TestServers(t *testing.T) {
 		}
 		s.read()
 		got := ""
-		if err := s.refuse(tables(t, ""), nil); err != nil {
+		if err := s.refuse(tables(t, ""), Options{}); err != nil {
 			got = err.Error()
 		}
 		if got != test.want {

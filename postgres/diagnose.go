@@ -30,7 +30,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	switch {
 	case f.standby:
 		say(driver.Failure, "server", "PostgreSQL %s, %s: %v", f.versionText, role, errStandby)
-	case f.readOnly:
+	case f.readOnly && !s.opts.ReadOnly:
 		say(driver.Failure, "server", "PostgreSQL %s, %s: %v", f.versionText, role, errReadOnly)
 	default:
 		say(driver.Good, "server", "PostgreSQL %s, %s", f.versionText, role)
@@ -76,8 +76,10 @@ func (s *Store) schema(ctx context.Context, f facts, say sayer) {
 		say(driver.Failure, "schema", "version %d of %s; %v", f.schemaVersion, s.tables, errHidden)
 	case wrong != nil:
 		say(driver.Failure, "schema", "%v", wrong)
+	case s.opts.ReadOnly && !f.may:
+		say(driver.Good, "schema", "version %d in schema %s; may read, and not write", f.schemaVersion, s.tables.Schema)
 	case !f.may:
-		say(driver.Failure, "schema", "version %d of %s; the role may not write it: grant what the doc comment of postgres.Migrate says", f.schemaVersion, s.tables)
+		say(driver.Failure, "schema", "version %d of %s; %v", f.schemaVersion, s.tables, &driver.RightsError{Role: s.role(), What: "may not write it"})
 	default:
 		say(driver.Good, "schema", "version %d in schema %s; may read and write, %s", f.schemaVersion, s.tables.Schema, alter)
 	}

@@ -61,7 +61,7 @@ var Kind = &driver.Kind{
 }
 
 func optionsOf(at *driver.Location) *Options {
-	return &Options{Schema: at.Schema, Prefix: at.Prefix, Allow: at.Allow}
+	return &Options{Schema: at.Schema, Prefix: at.Prefix, Allow: at.Allow, ReadOnly: at.ReadOnly}
 }
 
 // poolOf connects to nothing yet.

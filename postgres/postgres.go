@@ -28,6 +28,9 @@ type Options struct {
 	// "async-commit", never to wait for the disk, so that a token may repeat
 	// after a crash of the server.
 	Allow []string
+	// ReadOnly is for a client with holdfast.Options.ReadOnly: the role needs usage on the
+	// schema and select on the tables, and what puts locks at risk is no reason to refuse.
+	ReadOnly bool
 }
 
 func (o *Options) orDefault() Options {
@@ -162,13 +165,21 @@ func (s *Store) facts(ctx context.Context) (f facts, err error) {
 	case "42P01", "3F000": // no such table, no such schema
 		return f, sqlstore.CheckSchema(s.tables, 0, schemaVersion, "postgres.Migrate")
 	case "42501":
-		return f, errNotGranted(s.tables, err)
+		return f, errNotGranted(s.role(), s.tables, err)
 	}
 	return f, err
 }
 
-func errNotGranted(t sqlstore.Tables, err error) error {
-	return fmt.Errorf("the role may not read the tables of %q: grant it what the doc comment of postgres.Migrate says: %w", t, err)
+func errNotGranted(role string, t sqlstore.Tables, err error) error {
+	return &driver.RightsError{Role: role, What: fmt.Sprintf("may not read the tables of %q", t), Err: err}
+}
+
+// role is who the store is to the database.
+func (s *Store) role() string {
+	if s.pool == nil { // in a test
+		return ""
+	}
+	return s.pool.Config().ConnConfig.User
 }
 
 // strange are databases that speak like PostgreSQL, and are not: their row locks,
@@ -186,6 +197,10 @@ func (s *Store) refuse(f facts) error {
 		return fmt.Errorf("the server is PostgreSQL %s; it takes 12 or newer", f.versionText)
 	case f.standby:
 		return errStandby
+	case f.hidden:
+		return fmt.Errorf("schema of %q: %w", s.tables, errHidden)
+	case s.opts.ReadOnly:
+		return sqlstore.CheckSchema(s.tables, f.schemaVersion, schemaVersion, "postgres.Migrate")
 	case f.readOnly:
 		return errReadOnly
 	case f.replicationRole != "origin":
@@ -194,14 +209,11 @@ func (s *Store) refuse(f facts) error {
 	if err := dangers.Refuse(f, s.opts.Allow); err != nil {
 		return err
 	}
-	if f.hidden {
-		return fmt.Errorf("schema of %q: %w", s.tables, errHidden)
-	}
 	if err := sqlstore.CheckSchema(s.tables, f.schemaVersion, schemaVersion, "postgres.Migrate"); err != nil {
 		return err
 	}
 	if !f.may {
-		return fmt.Errorf("the role may not write the tables of %q: grant it what the doc comment of postgres.Migrate says", s.tables)
+		return &driver.RightsError{Role: s.role(), What: fmt.Sprintf("may not write the tables of %q", s.tables)}
 	}
 	return nil
 }

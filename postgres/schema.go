@@ -77,7 +77,7 @@ func locate(ctx context.Context, c *pgx.Conn, t sqlstore.Tables) (sqlstore.Table
 //	grant usage, create on schema locks to migrator;
 //
 // A role that takes locks, fences and sweeps needs only what Kind.Grants says, and so does
-// one that looks at all of it. A role that fences, but takes no locks, and one that looks at
+// one that looks at all of it, with Options.ReadOnly. A role that fences, but takes no locks, and one that looks at
 // the view alone need usage on the schema and one of these:
 //
 //	grant execute on function locks.holdfast_fence(text, bigint), locks.holdfast_fence(bytea, bigint) to writer;

@@ -50,7 +50,7 @@ func verify(ctx context.Context, c *pgx.Conn, t sqlstore.Tables) (version int64,
 			pgx.QueryExecModeExec).Scan(&version)
 	})
 	if state(err) == "42501" {
-		return 0, errNotGranted(t, err)
+		return 0, errNotGranted(c.Config().User, t, err)
 	}
 	if err != nil {
 		return 0, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"runtime"
 	"time"
@@ -27,6 +28,8 @@ type conn struct {
 	args   []sqldriver.NamedValue
 	full   bool   // what synchronous is set to: full or normal
 	left   func() // is called before it is closed; may be nil
+
+	alone fs.FileInfo // of a file that nobody had open when it was opened to look; else nil
 }
 
 // own is a driver of our own: functions that the program registers with the one

@@ -20,7 +20,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	say := r.Say
 	var version string
 	var triggers []string
-	err := s.reads.UseIdle(ctx, func(c *conn) error {
+	err := s.read(ctx, s.reads.UseIdle, func(c *conn) error {
 		return retry(ctx, func() error {
 			triggers = triggers[:0]
 			err := c.query(`select sqlite_version()`, func(row []sqldriver.Value) { version = text(row[0]) })

@@ -21,7 +21,7 @@ func now() int64 { return time.Now().UnixMicro() }
 func keyOf(id []byte) (space int64, name []byte) { return int64(id[0]), id[1:] }
 
 func (d dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row)) (clock int64, err error) {
-	err = d.reads.UseIdle(ctx, func(c *conn) error {
+	err = d.read(ctx, d.reads.UseIdle, func(c *conn) error {
 		clock = now()
 		load := func() error {
 			for _, id := range ids {
@@ -124,7 +124,7 @@ func (c *conn) swap(w sqlstore.Write, now int64) (version int64, err error) {
 
 func (d dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byte, err error) {
 	space, after := keyOf(from)
-	err = d.reads.Use(ctx, func(c *conn) error {
+	err = d.read(ctx, d.reads.Use, func(c *conn) error {
 		return retry(ctx, func() error {
 			ids = ids[:0]
 			return c.query(`

@@ -24,6 +24,11 @@ func writable(path string) error {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.R_OK|unix.W_OK, unix.AT_EACCESS)
 }
 
+// readable tells why the file cannot be read by us. It opens nothing.
+func readable(path string) error {
+	return unix.Faccessat(unix.AT_FDCWD, path, unix.R_OK, unix.AT_EACCESS)
+}
+
 // diskFull says whether a directory's file system has no room for a page.
 func diskFull(dir string) bool {
 	var fs unix.Statfs_t

@@ -8,6 +8,8 @@ func links(fs.FileInfo) uint64 { return 1 }
 // writable leaves it to opening the file to say why it cannot be written.
 func writable(string) error { return nil }
 
+func readable(string) error { return nil }
+
 func diskFull(string) bool { return false }
 
 // keptWhileOpen is whether a file that is open can neither be removed nor replaced.

@@ -16,7 +16,7 @@ var Kind = &driver.Kind{
 		if err := makeDirectory(at); err != nil {
 			return nil, nil, err
 		}
-		s, err := Open(ctx, at.Path, &Options{Create: at.Create, Allow: at.Allow})
+		s, err := Open(ctx, at.Path, &Options{Create: at.Create, Allow: at.Allow, ReadOnly: at.ReadOnly})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -43,8 +43,8 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 	if err := admit(path, opts); err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, files: files{path: path}, async: slices.Contains(opts.Allow, "async-commit")}
-	s.wakes.path = path
+	s := &Store{path: path, files: files{path: path}, async: slices.Contains(opts.Allow, "async-commit"), looks: opts.ReadOnly}
+	s.wakes.path, s.wakes.looks = path, opts.ReadOnly
 	if s.files.db, err = os.Stat(path); err != nil {
 		return nil, err
 	}
@@ -52,7 +52,10 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 	s.beats.Borrow(s.names, math.MaxInt)
 	s.reads.Borrow(s.names, math.MaxInt)
 	s.Names, s.Beats = dialect{s, s.names.Use}, dialect{s, s.beats.UseIdle}
-	err = s.names.Use(ctx, func(c *conn) error {
+	err = s.read(ctx, s.names.Use, func(c *conn) error {
+		if opts.ReadOnly {
+			return errors.Join(c.verify(ctx), retry(ctx, c.plainText))
+		}
 		// A file that is not to be made ours is not touched before it is.
 		if !opts.Create {
 			if err := c.verify(ctx); err != nil {
@@ -94,7 +97,7 @@ func admit(path string, opts *Options) error {
 		}
 	}
 	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) && opts.Create {
+	if errors.Is(err, fs.ErrNotExist) && opts.Create && !opts.ReadOnly {
 		if err := create(path); !errors.Is(err, fs.ErrExist) {
 			return err
 		}
@@ -112,6 +115,12 @@ func admit(path string, opts *Options) error {
 	}
 	if err := oneName(path, info); err != nil {
 		return err
+	}
+	if opts.ReadOnly {
+		if err := readable(path); err != nil {
+			return &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+		return nil
 	}
 	if err := writable(path); err != nil {
 		return &fs.PathError{Op: "open", Path: path, Err: err}
@@ -141,15 +150,10 @@ func (s *Store) connect(ctx context.Context) (c *conn, err error) {
 			return nil, err
 		}
 	}
-	path := filepath.ToSlash(s.path)
-	if runtime.GOOS == "windows" {
-		path = "/" + path
+	if s.looks {
+		return s.connectToLook(ctx)
 	}
-	dsn := (&url.URL{Scheme: "file", Path: path, RawQuery: "mode=rw&_error_rc=1"}).String()
-	err = retry(ctx, func() error {
-		c, err = connect(dsn)
-		return err
-	})
+	c, err = s.dial(ctx, "mode=rw")
 	if err != nil || !s.ours {
 		return c, err
 	}
@@ -161,6 +165,20 @@ func (s *Store) connect(ctx context.Context) (c *conn, err error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// dial opens a connection with some of SQLite's settings.
+func (s *Store) dial(ctx context.Context, settings string) (c *conn, err error) {
+	path := filepath.ToSlash(s.path)
+	if runtime.GOOS == "windows" {
+		path = "/" + path
+	}
+	dsn := (&url.URL{Scheme: "file", Path: path, RawQuery: settings + "&_error_rc=1"}).String()
+	err = retry(ctx, func() error {
+		c, err = connect(dsn)
+		return err
+	})
+	return c, err
 }
 
 // adopt takes in a connection, when it has read the file and so opened the log.

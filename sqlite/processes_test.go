@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ var roles = map[string]func(ctx context.Context, s *Store) error{
 	"scribe": scribe,
 	"watch":  watch,
 	"come":   come,
+	"look":   look,
 }
 
 func TestMain(m *testing.M) {
@@ -31,8 +33,13 @@ func TestMain(m *testing.M) {
 	if role == "" {
 		os.Exit(m.Run())
 	}
-	ctx := context.Background()
-	s, err := Open(ctx, os.Getenv("HOLDFAST_TEST_FILE"), nil)
+	ctx, opts := context.Background(), &Options{}
+	if opts.ReadOnly = role == "look"; opts.ReadOnly && os.Geteuid() == 0 {
+		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(65534), syscall.Setuid(65534)); err != nil {
+			panic(err)
+		}
+	}
+	s, err := Open(ctx, os.Getenv("HOLDFAST_TEST_FILE"), opts)
 	if err == nil {
 		err = roles[role](ctx, s)
 	}

@@ -39,7 +39,7 @@ func Migrate(ctx context.Context, path string) error {
 // Verify compares the schema in the file with that of this program, object by
 // object.
 func Verify(ctx context.Context, path string) error {
-	s, err := Open(ctx, path, nil)
+	s, err := Open(ctx, path, &Options{ReadOnly: true})
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func Verify(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	return s.names.Use(ctx, func(c *conn) error {
+	return s.read(ctx, s.names.Use, func(c *conn) error {
 		var got map[string]string
 		err := retry(ctx, func() (err error) {
 			got, err = c.objects()

@@ -22,7 +22,7 @@ func (c conns) Open(ctx context.Context) (*conn, error) {
 
 // Works implements sqlstore.Conns.
 func (c conns) Works(context.Context, *conn, time.Duration) (bool, error) {
-	return true, c.files.present()
+	return !c.looks, c.files.present()
 }
 
 // Sound keeps none after an error: whatever that left open, the next call meets nothing
@@ -32,7 +32,7 @@ func (conns) Sound(_ *conn, err error) bool { return err == nil }
 // Close closes a connection, unless its files have others in their place: closing it
 // would copy its log over what others have written since, and remove theirs.
 func (c conns) Close(conn *conn) error {
-	if c.files.present() != nil {
+	if !c.looks && c.files.present() != nil {
 		return nil
 	}
 	return conn.close()

@@ -59,6 +59,9 @@ type Options struct {
 	// file system, whose locks may not keep two writers apart; "async-commit",
 	// never to wait for the disk, so that a token may repeat after a power cut.
 	Allow []string
+	// ReadOnly is for a client with holdfast.Options.ReadOnly: it reads the file and makes,
+	// changes and keeps open nothing, so the right to read is enough.
+	ReadOnly bool
 }
 
 // A Store keeps records in an SQLite file. It is a driver.Store, Watcher and
@@ -69,6 +72,7 @@ type Store struct {
 	files files
 	ours  bool // the file has been found to be Holdfast's
 	async bool // never wait for the disk
+	looks bool // nothing is written, see look.go
 	wakes wakes
 
 	// Each has its own connection, as soon as it finds that of names in use. A

@@ -9,7 +9,8 @@ import (
 // wakes tells watchers of changes: those of this store by a call, those of
 // other processes by a named pipe each, in a directory beside the file.
 type wakes struct {
-	path string // of the database file
+	path  string // of the database file
+	looks bool   // the directory of pipes is not made
 
 	mu       sync.Mutex
 	watchers map[string]*watcher // by the name of its pipe

@@ -73,8 +73,10 @@ func (w *wakes) add(who *watcher) (pipe *os.File, name string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, "", err
+	if !w.looks {
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, "", err
+		}
 	}
 	if info, err := os.Lstat(dir); err != nil {
 		return nil, "", err

@@ -1,0 +1,117 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/memory"
+)
+
+// A guardedStore fails the test when something is written.
+type guardedStore struct {
+	driver.Store
+	t *testing.T
+}
+
+func (s guardedStore) CompareAndSwap(_ context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	s.t.Errorf("a client that only looks writes %+v", writes)
+	return nil, errors.New("not allowed")
+}
+
+func (s guardedStore) Sweep(context.Context, time.Duration) (int, error) {
+	s.t.Error("a client that only looks sweeps")
+	return 0, errors.New("not allowed")
+}
+
+// A client that only looks shows what others hold, and refuses all else before it does any I/O.
+func TestReadOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, store := t.Context(), memory.New()
+		worker, err := holdfast.New(store, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer worker.Close()
+		lock, err := worker.Acquire(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		looker, err := holdfast.New(guardedStore{store, t}, &holdfast.Options{ReadOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		looks := map[string]func() error{
+			"Show":     func() error { _, err := looker.Show(ctx, "a"); return err },
+			"StoreTTL": func() error { _, err := looker.StoreTTL(ctx); return err },
+			"List": func() error {
+				for info, err := range looker.List(ctx, "") {
+					if err != nil || info.Name != "a" || len(info.Holders) != 1 {
+						t.Errorf("List: %+v, error %v", info, err)
+					}
+				}
+				return nil
+			},
+			"Watch": func() error {
+				for _, err := range looker.Watch(ctx, "a") {
+					return err
+				}
+				return errors.New("nothing")
+			},
+			"Election": func() error {
+				e := looker.Election("a")
+				c, err := e.Leader(ctx)
+				if err != nil || c.Token != lock.Token() {
+					t.Errorf("Leader: %+v, error %v", c, err)
+				}
+				if err := e.Run(ctx, nil); !errors.Is(err, holdfast.ErrReadOnly) {
+					t.Errorf("Run: %v, want ErrReadOnly", err)
+				}
+				return nil
+			},
+		}
+		refused := map[string]func() error{
+			"Acquire":    func() error { _, err := looker.Acquire(ctx, "b"); return err },
+			"TryAcquire": func() error { _, err := looker.TryAcquire(ctx, "b"); return err },
+			"AcquireAll": func() error { _, err := looker.AcquireAll(ctx, []string{"b", "c"}); return err },
+			"AcquireFor": func() error { _, err := looker.AcquireFor(ctx, "b", time.Minute); return err },
+			"Do": func() error {
+				return looker.Do(ctx, "b", func(context.Context, *holdfast.Lock) error { return errors.New("it runs") })
+			},
+			"Break":        func() error { return looker.Break(ctx, "a", lock.Token(), "why") },
+			"BreakNow":     func() error { return looker.BreakNow(ctx, "a", lock.Token(), "why") },
+			"BreakWaiter":  func() error { return looker.BreakWaiter(ctx, holdfast.Claim{Name: "a"}, "why") },
+			"ReleaseToken": func() error { return looker.ReleaseToken(ctx, "a", lock.Token()) },
+			"SetStoreTTL":  func() error { return looker.SetStoreTTL(ctx, time.Minute) },
+			"Sweep":        func() error { _, err := looker.Sweep(ctx); return err },
+		}
+		ends := map[string]bool{"Close": true, "Shutdown": true}
+		methods := reflect.TypeFor[*holdfast.Client]()
+		for i := range methods.NumMethod() {
+			name, began := methods.Method(i).Name, time.Now()
+			switch look, refuse := looks[name], refused[name]; {
+			case look != nil:
+				if err := look(); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			case refuse != nil:
+				if err := refuse(); !errors.Is(err, holdfast.ErrReadOnly) {
+					t.Errorf("%s: %v, want ErrReadOnly", name, err)
+				}
+			case !ends[name]:
+				t.Errorf("%s: it is not said whether a client may do that which only looks", name)
+			}
+			if took := time.Since(began); took != 0 {
+				t.Errorf("%s: it took %v, want it at once", name, took)
+			}
+		}
+		if err := looker.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

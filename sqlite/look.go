@@ -1,0 +1,77 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"time"
+
+	codes "modernc.org/sqlite/lib"
+)
+
+// A store that only looks makes nothing: a log that it made would be its user's, and those
+// who write could not. While others have the file open it reads their log, and takes part in
+// SQLite's locks. While nobody has, there is no log, and SQLite would have to make one: then it
+// reads the file as one that does not change, and sees afterwards whether that was true.
+// Connections are not kept, for it may be the one now and the other then.
+
+// connectToLook opens a connection to read from.
+func (s *Store) connectToLook(ctx context.Context) (*conn, error) {
+	alone, err := s.alone()
+	if err != nil {
+		return nil, err
+	}
+	settings := "mode=ro&readonly_shm=1"
+	if alone != nil {
+		settings = "mode=ro&immutable=1"
+	}
+	c, err := s.dial(ctx, settings)
+	if err == nil {
+		c.alone = alone
+	}
+	return c, err
+}
+
+// alone is the file as it is, if nobody has it open; else nil.
+func (s *Store) alone() (fs.FileInfo, error) {
+	info, err := os.Stat(s.path)
+	if err != nil {
+		return nil, err
+	}
+	_, err = os.Stat(resolved(s.path) + "-wal")
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return info, nil
+	case err != nil:
+		return nil, err
+	}
+	return nil, nil
+}
+
+// lookPatience is how long a store that only looks tries again while others open the file,
+// recover it or close it: only they may make what they need for that.
+const lookPatience = 2 * time.Second
+
+// read calls f with a connection that use lends. Of a store that only looks f is called
+// again if the file was changed under it.
+func (s *Store) read(ctx context.Context, use func(context.Context, func(*conn) error) error, f func(*conn) error) error {
+	for began := time.Now(); ; {
+		changed := false
+		err := use(ctx, func(c *conn) error {
+			err := f(c)
+			if c.alone != nil {
+				now, unseen := s.alone()
+				changed = unseen != nil || now == nil || now.Size() != c.alone.Size() || !now.ModTime().Equal(c.alone.ModTime())
+			}
+			return err
+		})
+		if c := code(err); s.looks && (c == codes.SQLITE_CANTOPEN || c == codes.SQLITE_READONLY) {
+			changed = time.Since(began) < lookPatience
+		}
+		if !changed || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
