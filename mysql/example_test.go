@@ -211,6 +211,8 @@ const grants = `
 grant select, insert, update, delete on shop.holdfast_records to app;
 grant select, update on shop.holdfast_meta to app;
 grant execute on procedure shop.holdfast_fence to app;
+grant select on shop.holdfast_records to dba;
+grant select on shop.holdfast_meta to dba;
 grant select on shop.holdfast_locks to dba;
 `
 

@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -15,6 +17,11 @@ var Kind = &driver.Kind{
 	Open: func(ctx context.Context, at *driver.Location) (driver.Store, func() error, error) {
 		if err := makeDirectory(at); err != nil {
 			return nil, nil, err
+		}
+		if _, err := os.Stat(at.Path); at.Create && at.ReadOnly && errors.Is(err, fs.ErrNotExist) {
+			if err := Migrate(ctx, at.Path); err != nil { // the program's own, in which nothing is held
+				return nil, nil, err
+			}
 		}
 		s, err := Open(ctx, at.Path, &Options{Create: at.Create, Allow: at.Allow, ReadOnly: at.ReadOnly})
 		if err != nil {

@@ -14,7 +14,7 @@ func (a *app) completeNames(c *cobra.Command, args []string, prefix string) ([]s
 	}
 	ctx, cancel := context.WithTimeout(orBackground(c.Context()), time.Second)
 	defer cancel()
-	s, err := a.open(ctx, nil)
+	s, err := a.look(ctx)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

@@ -67,7 +67,7 @@ func knownSetting(args []string) error {
 }
 
 func (a *app) configGet(ctx context.Context, bare bool) error {
-	s, err := a.open(ctx, nil)
+	s, err := a.look(ctx)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
-const doctorHelp = `usage: holdfast doctor [--json]
+const doctorHelp = `usage: holdfast doctor [--read-only] [--json]
 
 Checks the store and this machine by using them: takes a lock under a name of its
 own, hands it over, and gives it back. What the database's settings put at risk is
@@ -43,13 +43,14 @@ exit status: 0 ok or warn; 1 FAIL; 64 usage
 `
 
 func doctorVerb(a *app) *cobra.Command {
-	var asJSON bool
+	var asJSON, readOnly bool
 	c := &cobra.Command{
 		Use: "doctor", Short: "Check the store and this machine", Long: doctorHelp,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.doctor(orBackground(c.Context()), asJSON) },
+		RunE: func(c *cobra.Command, _ []string) error { return a.doctor(orBackground(c.Context()), readOnly, asJSON) },
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "one object per line: level (ok, warn, fail), subject, text")
+	c.Flags().BoolVar(&readOnly, "read-only", false, "look, and take no lock: for a role that may only read")
 	return c
 }
 
@@ -101,11 +102,12 @@ func (d *checkup) write(w io.Writer, asJSON bool) error {
 	return table.Flush()
 }
 
-func (a *app) doctor(ctx context.Context, asJSON bool) error {
+func (a *app) doctor(ctx context.Context, readOnly, asJSON bool) error {
 	t, err := parseStore(a.store)
 	if err != nil {
 		return err
 	}
+	t.ReadOnly = readOnly
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	d := &checkup{}
@@ -127,11 +129,16 @@ func (a *app) doctor(ctx context.Context, asJSON bool) error {
 // examine returns why the store cannot be used at all.
 func (d *checkup) examine(ctx context.Context, t target) error {
 	h, err := t.open(ctx)
+	if grants := t.grants(err); grants != nil && !t.ReadOnly {
+		d.fail("rights", "%s; its owner grants it: %s To check what a role needs that only looks: holdfast doctor --read-only", t.cause(err), strings.Join(grants, " "))
+		t.ReadOnly = true // and see what can be seen
+		h, err = t.open(ctx)
+	}
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	client, err := holdfast.New(h.store, nil)
+	client, err := holdfast.New(h.store, &holdfast.Options{ReadOnly: t.ReadOnly})
 	if err != nil {
 		return err
 	}
@@ -145,11 +152,13 @@ func (d *checkup) examine(ctx context.Context, t target) error {
 	d.diagnose(ctx, h.store, t)
 	d.schema(ctx, t)
 	d.durability(t)
-	if d.locks(ctx, client, t) {
+	if !t.ReadOnly && d.locks(ctx, client, t) {
 		d.handOver(ctx, h.store, client, t)
 	}
-	d.ok("ttl", "%s: so long may a holder be silent; change it with: holdfast config set ttl DUR", brief(ttl))
-	d.run()
+	d.ok("ttl", "%s: a holder that misses heartbeats for this long is presumed dead; change it with: holdfast config set ttl DUR", brief(ttl))
+	if !t.ReadOnly {
+		d.run()
+	}
 	return nil
 }
 

@@ -1,8 +1,10 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"syscall"
@@ -84,12 +86,33 @@ func (t target) unusable(err error, also string) error {
 	if t.Kind.ReachOf(err) == driver.Unreachable {
 		do = "reach"
 	}
+	if statements := t.grants(err); statements != nil {
+		return fail(exitStore, "cannot %s the store %s: %s%s. Its owner grants it:\n  %s", do, t, text, also, strings.Join(statements, "\n  "))
+	}
 	var schema *driver.SchemaError
 	var danger *driver.DangerError
 	if errors.As(err, &schema) || errors.As(err, &danger) { // it says what to do
 		return fail(exitStore, "cannot %s the store %s: %s%s", do, t, text, also)
 	}
 	return fail(exitStore, "cannot %s the store %s: %s%s. %s", do, t, text, also, hint)
+}
+
+// grants are the statements that would give a user the rights that an error says are missing;
+// nil: it is another error, or the store has no such statements.
+func (t target) grants(err error) (statements []string) {
+	var rights *driver.RightsError
+	if !errors.As(err, &rights) || t.Kind.Grants == nil {
+		return nil
+	}
+	user, _ := url.PathUnescape(t.User)
+	statements, err = t.Kind.Grants(t.Location, cmp.Or(rights.Role, user, "USER"), t.ReadOnly)
+	if err != nil {
+		return nil
+	}
+	for i, s := range statements {
+		statements[i] = escape(s) + ";"
+	}
+	return statements
 }
 
 // say writes a message of ours.

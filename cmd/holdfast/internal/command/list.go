@@ -49,7 +49,7 @@ func listVerb(a *app) *cobra.Command {
 }
 
 func (a *app) list(ctx context.Context, prefix string, asJSON, wide bool) error {
-	s, err := a.open(ctx, nil)
+	s, err := a.look(ctx)
 	if err != nil {
 		return err
 	}

@@ -107,12 +107,18 @@ type session struct {
 	*holdfast.Client
 }
 
+// look is open for a verb that only looks: it needs the right to read, and makes nothing.
+func (a *app) look(ctx context.Context) (*session, error) {
+	return a.open(ctx, &holdfast.Options{ReadOnly: true})
+}
+
 // open is what most verbs begin with.
 func (a *app) open(ctx context.Context, opts *holdfast.Options) (*session, error) {
 	t, err := parseStore(a.store)
 	if err != nil {
 		return nil, err
 	}
+	t.ReadOnly = opts != nil && opts.ReadOnly
 	h, err := t.open(ctx)
 	if err != nil {
 		return nil, t.unusable(err, "")

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/spf13/cobra"
 )
 
 const schemaHelp = `usage: holdfast schema print|apply|verify
+       holdfast schema grants --role NAME [--read-only]
 
 The tables that Holdfast needs in the store, or the mark by which it knows a
 directory that is one.
@@ -22,6 +24,8 @@ directory that is one.
             An SQLite file is created if need be; a directory, a database and a
             keyspace are not
   verify    compare what is there with what this program needs
+  grants    write the statements that let a role take locks, or with --read-only look
+            at them and no more, to standard output; connects to nothing
 
 On a server the tables may have a place and a name of their own: ?schema=NAME
 (PostgreSQL) and ?prefix=NAME in the store's URL. Give both to all who use them.
@@ -42,9 +46,9 @@ exit status: 0; 1 verify: not as it should be; 64 usage; 69 store
 
 func schemaVerb(a *app) *cobra.Command {
 	schema := &cobra.Command{
-		Use: "schema print|apply|verify", Short: "Make or check the tables of the store", Long: schemaHelp,
+		Use: "schema print|apply|verify|grants", Short: "Make or check the tables of the store", Long: schemaHelp,
 		RunE: func(c *cobra.Command, args []string) error {
-			return usage("schema: print, apply or verify? As in: holdfast schema verify")
+			return usage("schema: print, apply, verify or grants? As in: holdfast schema verify")
 		},
 	}
 	for verb, f := range map[string]func(context.Context, target) error{
@@ -70,7 +74,56 @@ func schemaVerb(a *app) *cobra.Command {
 			},
 		})
 	}
+	schema.AddCommand(grantsVerb(a))
 	return schema
+}
+
+const grantsHelp = `usage: holdfast schema grants --role NAME [--read-only]
+
+Writes the statements that let a role take locks, or only look, to standard output.
+It connects to nothing; whoever owns the tables runs what it prints. Who may take
+locks may break those of others, too; who only looks may not. A file and a directory
+have no roles: who may write there may lock, who may read there may look.
+
+{flags}
+
+examples:
+  holdfast --store postgres://db/shop schema grants --role app | psql shop
+  holdfast --store mysql://db/shop schema grants --role dba@10.0.0.% --read-only
+
+exit status: 0; 64 usage
+`
+
+func grantsVerb(a *app) *cobra.Command {
+	var role string
+	var readOnly bool
+	c := &cobra.Command{
+		Use: "grants", Long: grantsHelp, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			t, err := parseStore(a.store)
+			switch {
+			case err != nil:
+				return err
+			case t.Kind.Grants == nil && !t.Kind.Server:
+				return usage("schema grants: the store %s has no roles: who may write there may lock, who may read there may look", t)
+			case t.Kind.Grants == nil:
+				return usage("schema grants: for %s the page docs/stores/%s.md says what a user needs", t, t.Kind.Name)
+			case role == "":
+				return usage("schema grants: needs --role NAME, of the role that is to lock, or to look")
+			}
+			statements, err := t.Kind.Grants(t.Location, role, readOnly)
+			if err != nil {
+				return usage("schema grants: %v", err)
+			}
+			if _, err := fmt.Println(strings.Join(statements, ";\n") + ";"); err != nil {
+				return cannotWrite(err)
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&role, "role", "", "`NAME` of the role, or of the user as app@10.0.0.% (MySQL)")
+	c.Flags().BoolVar(&readOnly, "read-only", false, "for what looks, as list, show, watch and doctor --read-only")
+	return c
 }
 
 func schemaPrint(_ context.Context, t target) error {

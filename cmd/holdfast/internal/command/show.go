@@ -46,7 +46,7 @@ func (a *app) show(ctx context.Context, name string, asJSON bool) error {
 	if name == "" || len(name) > 255 {
 		return checkName(name)
 	}
-	s, err := a.open(ctx, nil)
+	s, err := a.look(ctx)
 	if err != nil {
 		return err
 	}
