@@ -30,8 +30,29 @@ func (c *Client) BreakNow(ctx context.Context, name string, token int64, reason 
 // BreakWaiter ends a claim that waits, as Show has it among the waiters: it has no
 // token yet. If it has been granted since, it is broken as Break does it.
 func (c *Client) BreakWaiter(ctx context.Context, waiter Claim, reason string) error {
-	if err := c.breakClaim(ctx, waiter, reason, false); err != nil {
-		return fmt.Errorf("break %q: %w", waiter.Name, err)
+	return c.BreakClaim(ctx, waiter, BreakOptions{Reason: reason})
+}
+
+// BreakOptions say how a claim is broken.
+type BreakOptions struct {
+	Reason string // told to its holder and kept; between 1 and 200 bytes
+	Now    bool   // do not wait for the holder, as BreakNow does not
+	By     Owner  // on whose behalf, for the record; the zero value: this client's owner
+}
+
+// BreakClaim ends a claim by force, as Show has it: that of a holder as Break does it, that of
+// one who waits as BreakWaiter does.
+func (c *Client) BreakClaim(ctx context.Context, claim Claim, opts BreakOptions) error {
+	by := Owner(c.owner)
+	if opts.By.Host != "" || opts.By.User != "" {
+		by = opts.By
+		by.Session = ""
+		if err := (&Options{Owner: by}).check(); err != nil {
+			return fmt.Errorf("break %q: %w", claim.Name, err)
+		}
+	}
+	if err := c.breakClaim(ctx, claim, by, opts.Reason, opts.Now); err != nil {
+		return fmt.Errorf("break %q: %w", claim.Name, err)
 	}
 	return nil
 }
@@ -44,7 +65,7 @@ func (c *Client) breakHolder(ctx context.Context, name string, token int64, reas
 	if err == nil {
 		var claim Claim
 		if claim, err = c.holder(ctx, name, token); err == nil {
-			err = c.breakClaim(ctx, claim, reason, atOnce)
+			err = c.breakClaim(ctx, claim, Owner(c.owner), reason, atOnce)
 		}
 	}
 	if err != nil {
@@ -78,7 +99,7 @@ func (c *Client) holder(ctx context.Context, name string, token int64) (Claim, e
 	return Claim{}, &goneError{Claim{Token: token}}
 }
 
-func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atOnce bool) error {
+func (c *Client) breakClaim(ctx context.Context, claim Claim, by Owner, reason string, atOnce bool) error {
 	if c.opts.ReadOnly {
 		return ErrReadOnly
 	}
@@ -88,7 +109,7 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, reason string, atO
 	if err := (driver.Names.Key(claim.Name)).Check(); err != nil {
 		return err
 	}
-	entry := core.Break{Session: claim.Owner.Session, Nr: claim.nr, Was: core.Owner(claim.Owner), By: c.owner, Reason: reason, At: time.Now().UnixMicro(), Now: atOnce}
+	entry := core.Break{Session: claim.Owner.Session, Nr: claim.nr, Was: core.Owner(claim.Owner), By: core.Owner(by), Reason: reason, At: time.Now().UnixMicro(), Now: atOnce}
 	b := core.NewBreaker(claim.Name, entry, core.Token(claim.Token))
 	var changed chan struct{}
 	for {

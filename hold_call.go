@@ -24,8 +24,9 @@ type holdCall struct {
 	wait   bool                // keep a place in line
 
 	session core.SessionRecord
-	version int64 // of session; 0: not known
-	absent  bool  // it is known that there is none
+	version int64         // of session; 0: not known
+	absent  bool          // it is known that there is none
+	age     time.Duration // of session when it was read; negative: not known
 	names   []core.HoldName
 	wrote   []bool // of names: its record was written by this call,
 	since   []bool // and since the beat that stands, which is of this call
@@ -43,7 +44,7 @@ type holdCall struct {
 }
 
 func (c *Client) newHoldCall(id, client string) *holdCall {
-	return &holdCall{c: c, id: id, client: client, sent: core.Never, nonces: make(map[string]core.Instant)}
+	return &holdCall{c: c, id: id, client: client, age: -1, sent: core.Never, nonces: make(map[string]core.Instant)}
 }
 
 // holdContext is ctx that also ends with the client.
@@ -162,7 +163,7 @@ func (x *holdCall) load(ctx context.Context) error {
 
 // sawSession takes in the session's record.
 func (x *holdCall) sawSession(r driver.Record) (err error) {
-	x.absent, x.version = len(r.Value) == 0, r.Version
+	x.absent, x.version, x.age = len(r.Value) == 0, r.Version, r.Age
 	x.since, x.alone = make([]bool, len(x.names)), false
 	if x.session, err = core.DecodeSession(r.Value); err != nil {
 		return err
@@ -243,7 +244,7 @@ func (x *holdCall) write(ctx context.Context, beat *core.SessionRecord, w driver
 // won takes in that a beat of the call stands.
 func (x *holdCall) won(next core.SessionRecord, version int64) {
 	x.alone = x.alone || next.Beat == 1
-	x.session, x.version, x.absent = next, version, false
+	x.session, x.version, x.absent, x.age = next, version, false, -1
 	x.sent = x.nonces[next.Nonce]
 	x.since, x.looked = make([]bool, len(x.names)), false
 }
@@ -357,11 +358,14 @@ func (x *holdCall) hold() Hold {
 		h.Owner = Owner(*x.session.Owner)
 	}
 	h.Owner.Session = x.id
-	if x.sent != core.Never {
+	switch age := x.session.Age(x.age); {
+	case x.sent != core.Never:
 		h.Beat = time.Now().Add(-x.c.now().Sub(x.sent))
 		if h.Detached {
 			h.Ends = h.Beat.Add(h.TTL - Margin(h.TTL))
 		}
+	case h.Detached && x.age >= 0 && age >= 0:
+		h.Ends = time.Now().Add(h.TTL - Margin(h.TTL) - age)
 	}
 	x.c.mu.Lock()
 	defer x.c.mu.Unlock()

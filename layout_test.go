@@ -19,7 +19,7 @@ const module = "github.com/holdfast-lock/holdfast"
 
 // notStores are directories of this repository that may import any package of
 // it: tools, tests and what is built on locks.
-var notStores = []string{"bench", "clienttest", "cmd", "drivertest", "faultstore", "state", "verify"}
+var notStores = []string{"bench", "clienttest", "cmd", "drivertest", "faultstore", "serve", "state", "verify"}
 
 // packages lists the directories of the library: the root and every store.
 func packages(t *testing.T) []string {
@@ -185,7 +185,8 @@ func TestStoreImports(t *testing.T) {
 var layers = [][]string{
 	{"cmd/holdfast", "cmd/holdfast/holdfast-etcd", "cmd/holdfast/holdfast-spanner"},
 	{"cmd/holdfast/internal/command"},
-	{"cmd/holdfast/internal/guard", "clienttest", "state"},
+	{"cmd/holdfast/internal/guard", "serve"},
+	{"clienttest", "state"},
 	{"sqlite", "postgres", "mysql", "cassandra", "etcd", "spanner", "drivertest"},
 	{"claims", "internal/asjson"},
 	{".", "open", "memory", "directory", "faultstore", "internal/sqlstore"},

@@ -9,6 +9,7 @@ require (
 	github.com/holdfast-lock/holdfast/cassandra v0.1.0
 	github.com/holdfast-lock/holdfast/mysql v0.1.0
 	github.com/holdfast-lock/holdfast/postgres v0.1.0
+	github.com/holdfast-lock/holdfast/serve v0.1.0
 	github.com/holdfast-lock/holdfast/spanner v0.1.0
 	github.com/holdfast-lock/holdfast/sqlite v0.1.0
 	github.com/rogpeppe/go-internal v1.16.0

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 type (
@@ -49,6 +50,20 @@ type (
 		Subject string `json:"subject"`
 		Text    string `json:"text"`
 	}
+	// Session is the life of a program in the store, or of a hold.
+	Session struct {
+		ID        string         `json:"id"`
+		Owner     holdfast.Owner `json:"owner"`
+		TTL       float64        `json:"ttl"`
+		BeatAge   *float64       `json:"beat_age"` // null: cannot tell
+		Detached  bool           `json:"detached,omitempty"`
+		Ends      time.Time      `json:"ends,omitzero"`
+		Suspected bool           `json:"suspected"`
+		Dead      bool           `json:"dead"`
+		Why       string         `json:"why,omitempty"`    // it is dead
+		Names     []string       `json:"names,omitempty"`  // of a hold
+		Client    string         `json:"client,omitempty"` // of a hold
+	}
 	// Key is the key of what changes.
 	Key struct {
 		Key     string `json:"key"` // "": there is none that can be told
@@ -74,18 +89,35 @@ func Of(info holdfast.Info) Info {
 	return out
 }
 
+// OfSession is a session.
+func OfSession(s holdfast.Session) Session {
+	return Session{ID: s.ID, Owner: s.Owner, TTL: s.TTL.Seconds(), BeatAge: age(s.BeatAge), Detached: s.Detached,
+		Ends: s.Ends.UTC().Round(time.Millisecond), Suspected: s.Suspected, Dead: s.Dead, Why: s.Why, Names: s.Names, Client: s.Client}
+}
+
+// OfFinding is a line of doctor's.
+func OfFinding(f driver.Finding) Finding {
+	level := map[driver.Level]string{driver.Good: "ok", driver.Warning: "warn", driver.Failure: "fail"}[f.Level]
+	return Finding{Level: level, Subject: f.Subject, Text: f.Text}
+}
+
+// age is how long ago something was, in seconds; null: cannot tell.
+func age(d time.Duration) *float64 {
+	if d < 0 {
+		return nil
+	}
+	s := d.Round(time.Millisecond).Seconds()
+	return &s
+}
+
 // Claims are claims; none are an empty list.
 func Claims(claims []holdfast.Claim) []Claim {
 	list := make([]Claim, len(claims))
 	for i, c := range claims {
 		list[i] = Claim{
 			ID: c.ID, Mode: c.Mode(), Slots: c.Slots, Token: c.Token, Owner: c.Owner, Reason: c.Reason,
-			Requested: c.Since.UTC(), Retries: c.Retries, TTL: c.TTL.Seconds(), Detached: c.Detached, Ends: c.Ends.UTC().Round(time.Millisecond),
+			Requested: c.Since.UTC(), Retries: c.Retries, TTL: c.TTL.Seconds(), BeatAge: age(c.BeatAge), Detached: c.Detached, Ends: c.Ends.UTC().Round(time.Millisecond),
 			Suspected: c.Suspected, SuspectedBy: c.SuspectedBy, Dead: c.Dead, Collecting: c.Collecting,
-		}
-		if c.BeatAge >= 0 {
-			age := c.BeatAge.Round(time.Millisecond).Seconds()
-			list[i].BeatAge = &age
 		}
 	}
 	return list

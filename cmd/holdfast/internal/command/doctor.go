@@ -89,7 +89,7 @@ var levels = map[driver.Level]string{driver.Good: "ok", driver.Warning: "warn", 
 func (d *checkup) write(w io.Writer, asJSON bool) error {
 	if asJSON {
 		for _, f := range d.findings {
-			if err := asjson.Encode(w, asjson.Finding{Level: strings.ToLower(levels[f.Level]), Subject: f.Subject, Text: f.Text}); err != nil {
+			if err := asjson.Encode(w, asjson.OfFinding(f)); err != nil {
 				return err
 			}
 		}

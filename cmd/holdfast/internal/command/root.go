@@ -20,6 +20,7 @@ const rootHelp = `Locks, leases and leader election in the database you already 
 
 Use it      run elect acquire release state cache
 See it      list show watch break doctor
+Serve it    serve (over HTTP, for every language)
 Set it up   schema config sweep completion version
 
 Store       --store URL or HOLDFAST_STORE: %s
@@ -99,7 +100,7 @@ func helpOf(c *cobra.Command) string {
 
 var verbs = []func(*app) *cobra.Command{
 	runVerb, electVerb, acquireVerb, releaseVerb, stateVerb, cacheVerb, listVerb, showVerb, watchVerb, breakVerb,
-	configVerb, schemaVerb, sweepVerb, doctorVerb, versionVerb,
+	configVerb, schemaVerb, sweepVerb, doctorVerb, serveVerb, versionVerb,
 }
 
 // verbOf is what stands between holdfast and the arguments.

@@ -1,0 +1,351 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/serve"
+)
+
+const serveHelp = `usage: holdfast serve [flags]
+       holdfast serve check [--socket PATH | --url URL]
+       holdfast serve token NAME VERBS [PREFIX…]
+
+Lets programs in any language take locks over HTTP. It keeps nothing of its own: any
+number of replicas serve one store. If one is killed, no lock is lost, and those who
+wait keep their places. Without flags it listens on a unix socket, for programs of this
+user, and on 127.0.0.1:7420, for those who have the key that it prints.
+
+check asks a running server whether it is ready. token draws a secret for NAME, and
+prints it with a line for the tokens file: what NAME may do (take, look, break,
+configure, metrics) with the names that begin with PREFIX (* for all).
+
+{flags}
+
+examples:
+  holdfast serve
+  holdfast --store postgres://app@db/shop serve --listen :7420 --tokens tokens \
+      --tls-cert tls.crt --tls-key tls.key
+  holdfast serve token ci take deploy/ import/ >> tokens
+  curl --unix-socket $XDG_RUNTIME_DIR/holdfast/serve.sock http://localhost/v1/locks
+
+exit status: 0 ended by a signal, or ready; 1 not ready; 64 usage; 69 store
+`
+
+type serving struct {
+	listen           serve.Listen
+	socket, mode     string
+	address          string
+	tokens, log, url string
+	allow            []string
+}
+
+const (
+	serveAddress = "127.0.0.1:7420"
+	servePatient = 25 * time.Second // for what is under way at the end
+)
+
+func serveVerb(a *app) *cobra.Command {
+	var s serving
+	c := &cobra.Command{
+		Use: "serve", Short: "Serve locks over HTTP", Long: serveHelp,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("serve: unknown word %s; there are serve check and serve token", quote(args[0]))
+			}
+			return nil
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&s.socket, "socket", "", "`path` of the unix socket; - for none")
+	f.StringVar(&s.mode, "socket-mode", "0600", "or 0666, for users of this host whom the tokens file names")
+	f.StringVar(&s.address, "listen", "", "`host:port`, or - for none; beyond loopback it takes TLS and --tokens")
+	f.StringVar(&s.tokens, "tokens", "", "`file` that says who may do what; read again when it changes")
+	f.StringVar(&s.listen.Cert, "tls-cert", "", "`file` of the certificate; read again when it changes")
+	f.StringVar(&s.listen.Key, "tls-key", "", "`file` of its key")
+	f.StringVar(&s.listen.ClientCA, "client-ca", "", "`file` that verifies certificates of clients, for lines cert:…")
+	f.StringSliceVar(&s.allow, "allow", nil, "accept a `danger`: plain-http, without TLS behind a proxy")
+	f.StringVar(&s.log, "log", "text", "`form` of a line for each request: text, json or none")
+	c.RunE = func(c *cobra.Command, _ []string) error { return a.serve(orBackground(c.Context()), &s) }
+
+	check := &cobra.Command{Use: "check", Long: serveHelp, Args: cobra.NoArgs}
+	check.Flags().StringVar(&s.socket, "socket", "", "`path` of the unix socket")
+	check.Flags().StringVar(&s.url, "url", "", "`URL` of the server, as http://127.0.0.1:7420")
+	check.RunE = func(c *cobra.Command, _ []string) error { return s.check(orBackground(c.Context())) }
+	token := &cobra.Command{Use: "token NAME VERBS [PREFIX…]", Long: serveHelp}
+	token.RunE = func(_ *cobra.Command, args []string) error {
+		if len(args) < 2 {
+			return usage("serve token: a name and verbs, as in: holdfast serve token ci take,look deploy/")
+		}
+		secret, hash := serve.NewSecret()
+		line, err := serve.TokenLine(args[0], hash, args[1], args[2:])
+		if err != nil {
+			return usage("serve token: %s", escape(err.Error()))
+		}
+		say("the secret of %s, which is not shown again: %s", escape(args[0]), secret)
+		if _, err := fmt.Println(line); err != nil {
+			return cannotWrite(err)
+		}
+		return nil
+	}
+	c.AddCommand(check, token)
+	return c
+}
+
+// settle makes of the flags where to listen.
+func (s *serving) settle() (err error) {
+	l := &s.listen
+	if l.Socket, err = s.socketPath(); err != nil {
+		return err
+	}
+	switch s.mode {
+	case "0600", "600":
+	case "0666", "666":
+		l.Everybody = true
+	default:
+		return usage("serve: --socket-mode is 0600 or 0666, not %s", quote(s.mode))
+	}
+	switch s.address {
+	case "":
+		l.Address, l.Other = serveAddress, true
+	case "-":
+	default:
+		if _, _, err := net.SplitHostPort(s.address); err != nil {
+			return usage("serve: --listen is host:port, as %s or :7420", serveAddress)
+		}
+		l.Address = s.address
+	}
+	for _, danger := range s.allow {
+		if danger != "plain-http" {
+			return usage("serve: --allow knows plain-http, not %s", quote(danger))
+		}
+		l.PlainHTTP = true
+	}
+	if !slices.Contains([]string{"text", "json", "none"}, s.log) {
+		return usage("serve: --log is text, json or none")
+	}
+	return nil
+}
+
+// socketPath is where the socket is if nobody says otherwise; "": nowhere.
+func (s *serving) socketPath() (string, error) {
+	switch s.socket {
+	case "":
+	case "-":
+		return "", nil
+	default:
+		return s.socket, nil
+	}
+	if dir := os.Getenv("RUNTIME_DIRECTORY"); filepath.IsAbs(dir) { // of a systemd unit
+		return filepath.Join(dir, "serve.sock"), nil
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "holdfast", "serve.sock"), nil
+	}
+	if dir := fmt.Sprintf("/run/user/%d", os.Getuid()); isOwnDir(dir) {
+		return filepath.Join(dir, "holdfast", "serve.sock"), nil
+	}
+	file, err := ownFile()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(filepath.Dir(file), "serve.sock"), nil
+}
+
+func isOwnDir(dir string) bool {
+	info, err := os.Stat(dir)
+	return err == nil && info.IsDir()
+}
+
+func (s *serving) logger() *slog.Logger {
+	switch s.log {
+	case "json":
+		return slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	case "none":
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, nil))
+}
+
+// serve serves until a signal comes.
+func (a *app) serve(ctx context.Context, s *serving) error {
+	if err := s.settle(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	log := s.logger()
+	access, err := serve.OpenAccess(s.tokens, log)
+	if err != nil {
+		return usage("serve: %s", escape(err.Error()))
+	}
+	link := ""
+	if s.tokens == "" && s.listen.Address != "" {
+		link = "/#key=" + access.NewKey()
+	}
+	store, err := a.open(ctx, &holdfast.Options{Logger: log, Owner: holdfast.Owner{Program: "holdfast serve"}})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	if _, err := store.StoreTTL(ctx); err != nil {
+		return store.unusable(err, "")
+	}
+	handler := serve.New(store.Client, &serve.Options{
+		Access: access, Logger: log, Redact: func(err error) string { return store.cause(err) },
+		Doctor: func(ctx context.Context) []driver.Finding { return a.findings(ctx, s) },
+	})
+	s.listen.Logger = log
+	server, err := serve.NewServer(handler, s.listen)
+	if err != nil {
+		return usage("serve: %s", escape(err.Error()))
+	}
+	say("serving    %s", store.target)
+	if server.Socket() != "" {
+		say("programs   %s", escape(server.Socket()))
+	}
+	if server.Address() != "" {
+		scheme, note := "http", ""
+		if s.listen.Cert != "" {
+			scheme = "https"
+		}
+		if link != "" {
+			note = "   (this link logs in, for this run)"
+		}
+		say("address    %s://%s%s%s", scheme, server.Address(), link, note)
+	}
+	notify("READY=1")
+	go watchdog(ctx, s.client(server.Socket(), server.Address()))
+	context.AfterFunc(ctx, func() { notify("STOPPING=1") })
+	if err = server.Serve(ctx, servePatient); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fail(exitFault, "serve: %v", err)
+	}
+	return nil
+}
+
+// findings are those of doctor, and what it has to say of the server.
+func (a *app) findings(ctx context.Context, s *serving) []driver.Finding {
+	d := &checkup{}
+	if t, err := parseStore(a.store); err != nil {
+		d.fail("store", "%s", escape(err.Error()))
+	} else if err := d.examine(ctx, t); err != nil {
+		d.fail("store", "%s: %s", t, t.cause(err))
+	} else if t.Scheme == "sqlite" || t.Scheme == "memory" {
+		d.warn("serve", "%s is of this host alone: one replica serves it, and its locks end where this host ends", t.Scheme)
+	}
+	if s.listen.PlainHTTP {
+		d.warn("serve", "plain-http was allowed: what clients send, secrets too, is encrypted only as far as the proxy")
+	}
+	return d.findings
+}
+
+// A prober asks a server for its health.
+type prober struct {
+	http http.Client
+	base string
+}
+
+// client reaches a server by its socket, if it has one.
+func (s *serving) client(socket, address string) *prober {
+	p := &prober{http: http.Client{Timeout: 5 * time.Second}, base: "http://" + address}
+	if socket != "" {
+		var d net.Dialer
+		p.base = "http://holdfast"
+		p.http.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return d.DialContext(ctx, "unix", socket)
+		}}
+	}
+	return p
+}
+
+// ask reports what is wrong, if anything.
+func (p *prober) ask(ctx context.Context, path string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := p.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(strings.TrimSpace(string(text)))
+	}
+	return nil
+}
+
+// check asks a running server whether it is ready.
+func (s *serving) check(ctx context.Context) error {
+	p := s.client("", "")
+	if s.url != "" {
+		p.base = strings.TrimSuffix(s.url, "/")
+	} else {
+		path, err := s.socketPath()
+		if err != nil {
+			return err
+		}
+		if path == "" {
+			return usage("serve check: --socket or --url?")
+		}
+		p = s.client(path, "")
+	}
+	if err := p.ask(ctx, "/readyz"); err != nil {
+		return fail(exitNo, "not ready: %s", escape(err.Error()))
+	}
+	return nil
+}
+
+// notify tells systemd of a unit with Type=notify how it is.
+func notify(state string) {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return
+	}
+	if rest, abstract := strings.CutPrefix(path, "@"); abstract {
+		path = "\x00" + rest
+	}
+	conn, err := net.Dial("unixgram", path)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	io.WriteString(conn, state)
+}
+
+// watchdog tells systemd that the server answers, as often as it wants to hear it.
+func watchdog(ctx context.Context, p *prober) {
+	every, err := time.ParseDuration(os.Getenv("WATCHDOG_USEC") + "us")
+	if err != nil || every <= 0 {
+		return
+	}
+	t := time.NewTicker(every / 3)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			if p.ask(ctx, "/healthz") == nil {
+				notify("WATCHDOG=1")
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,411 @@
+package serve
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
+)
+
+// Options are the settings of a Handler. The zero value of each field is its default.
+type Options struct {
+	// Access finds out who a request comes from. nil: whoever calls the Handler has said so with
+	// WithPrincipal.
+	Access *Access
+	// Logger gets a line for each request, and warnings of breaks and of settings that were
+	// changed. It never gets a secret, a cookie or a body. nil: silence.
+	Logger *slog.Logger
+	// Doctor answers /v1/doctor. nil: there is no such path.
+	Doctor func(context.Context) []driver.Finding
+	// Redact takes out of an error of the store what is nobody's business. nil: the error is not
+	// shown to clients.
+	Redact func(error) string
+	// Page answers what is no path of the API. nil: nothing is there.
+	Page http.Handler
+}
+
+// A Handler is the API.
+type Handler struct {
+	client *holdfast.Client
+	opts   Options
+	log    *slog.Logger
+	mux    *http.ServeMux
+	inner  http.Handler // what comes after the log
+	host   string
+	limits limits
+	ready  readiness
+
+	drain context.Context // ends when no request may wait any more
+	stop  context.CancelFunc
+	after sync.WaitGroup // what goes on after requests
+}
+
+// New makes the API on a client. opts may be nil.
+func New(client *holdfast.Client, opts *Options) *Handler {
+	h := &Handler{client: client, mux: http.NewServeMux()}
+	if opts != nil {
+		h.opts = *opts
+	}
+	if h.log = h.opts.Logger; h.log == nil {
+		h.log = slog.New(slog.DiscardHandler)
+	}
+	h.host, _ = os.Hostname()
+	h.drain, h.stop = context.WithCancel(context.Background())
+	for _, rt := range h.routes() {
+		h.mux.HandleFunc(rt.method+" "+rt.path, h.serve(rt))
+	}
+	h.inner = http.HandlerFunc(h.dispatch)
+	if h.opts.Access != nil {
+		h.inner = h.opts.Access.Authenticate(h.inner)
+	}
+	return h
+}
+
+// A route is a method and a path. openapi.json describes each.
+type route struct {
+	method, path string
+	verb         Verbs // 0: for everybody
+	free         bool  // does not count for the rate
+	serve        http.HandlerFunc
+}
+
+func (h *Handler) routes() []route {
+	routes := []route{
+		{"PUT", "/v1/holds/{id}", Take, false, h.putHold},
+		{"GET", "/v1/holds/{id}", Take, false, h.getHold},
+		{"DELETE", "/v1/holds/{id}", Take, false, h.deleteHold},
+		{"POST", "/v1/holds/{id}/beat", Take, false, h.beatHold},
+		{"POST", "/v1/beats", Take, true, h.beatHolds},
+		{"GET", "/v1/locks", Look, false, h.listLocks},
+		{"GET", "/v1/locks/{name...}", Look, false, h.showLock},
+		{"GET", "/v1/sessions", Look, false, h.listSessions},
+		{"GET", "/v1/state/{name...}", Look, false, h.showState},
+		{"POST", "/v1/breaks", Break, false, h.breakLock},
+		{"GET", "/v1/config/{key}", Look, false, h.getConfig},
+		{"PUT", "/v1/config/{key}", Configure, false, h.putConfig},
+		{"GET", "/healthz", 0, true, h.healthz},
+		{"GET", "/readyz", 0, true, h.readyz},
+		{"GET", "/problems/{type}", 0, true, h.showProblem},
+	}
+	if h.opts.Doctor != nil {
+		routes = append(routes, route{"GET", "/v1/doctor", Look, false, h.doctor})
+	}
+	return routes
+}
+
+// serve is a route with what all have.
+func (h *Handler) serve(rt route) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		n := noteOf(r)
+		n.route = rt.path
+		if rt.verb != 0 {
+			p := PrincipalOf(r.Context())
+			switch {
+			case p == nil:
+				n.problem = refuse(w, r, "unauthenticated", "")
+				return
+			case !p.has(rt.verb):
+				n.problem = refuse(w, r, "forbidden", fmt.Sprintf("%s lacks the verb %v", p.Name, rt.verb))
+				return
+			case !rt.free && !h.limits.request(p.Name, time.Now()):
+				n.problem = refuse(w, r, "too-many", fmt.Sprintf("at most %d requests in a second", ratePerSecond))
+				return
+			}
+		}
+		rt.serve(w, r)
+	}
+}
+
+// Drain has the requests that wait answered, and those that come from now on not wait: a replica
+// is about to end. Health says that it is not ready. Close is to follow.
+func (h *Handler) Drain() { h.stop() }
+
+// Close waits for what goes on after requests that have ended.
+func (h *Handler) Close() {
+	h.stop()
+	h.after.Wait()
+}
+
+// serves reports whether a path is the API's, and not the page's.
+func serves(path string) bool {
+	return strings.HasPrefix(path, "/v1/") || strings.HasPrefix(path, "/problems/") ||
+		slices.Contains([]string{"/healthz", "/readyz", "/v1"}, path)
+}
+
+// ServeHTTP answers one request, logs it, and survives a fault of ours.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n, r := withNote(r)
+	begun := time.Now()
+	rec := &recorder{ResponseWriter: w}
+	if p := PrincipalOf(r.Context()); p != nil {
+		n.principal = p.Name
+	}
+	defer func() {
+		fault, torn := recover(), rec.begun
+		if fault != nil && fault != http.ErrAbortHandler {
+			id := newFault()
+			h.log.Error("a fault of ours", "fault", id, "route", n.route, "panic", fmt.Sprint(fault), "stack", string(debug.Stack()))
+			if n.problem = "fault"; rec.status == 0 {
+				send(rec, r, problem("fault", "", members{"fault": id}))
+			}
+		}
+		h.access(r, rec.status, n, time.Since(begun))
+		if fault == http.ErrAbortHandler || fault != nil && torn {
+			panic(http.ErrAbortHandler) // an answer that is not whole must not look whole
+		}
+	}()
+	if control := http.NewResponseController(rec); r.Body != nil && r.Body != http.NoBody {
+		control.SetReadDeadline(begun.Add(bodyTimeout)) // until read takes it back
+	}
+	patient(rec)
+	h.inner.ServeHTTP(rec, r)
+}
+
+// dispatch finds whose a path is.
+func (h *Handler) dispatch(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.EscapedPath()
+	switch {
+	case unclean(path):
+		h.refuse(w, r, "bad-request", "encode the name: a path with //, /./ or /../ would be taken for another (%2F is a slash, %2E a dot)")
+	case serves(path):
+		h.api(w, r, noteOf(r))
+	case h.opts.Page != nil:
+		h.opts.Page.ServeHTTP(w, r)
+	default:
+		h.refuse(w, r, "not-found", "the API is at /v1")
+	}
+}
+
+// api has the mux answer, in our words where nothing matches.
+func (h *Handler) api(w http.ResponseWriter, r *http.Request, n *note) {
+	if _, pattern := h.mux.Handler(r); pattern != "" {
+		h.mux.ServeHTTP(w, r)
+		return
+	}
+	var allowed []string
+	for _, method := range []string{"GET", "PUT", "POST", "DELETE"} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := h.mux.Handler(other); pattern != "" {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) > 0 {
+		w.Header().Set("Allow", strings.Join(allowed, ", "))
+		n.problem = refuse(w, r, "method", "there is "+strings.Join(allowed, ", "))
+		return
+	}
+	n.problem = refuse(w, r, "not-found", "there is no such path")
+}
+
+// unclean reports whether a path is not what http.ServeMux would make of it.
+func unclean(escaped string) bool {
+	if !strings.HasPrefix(escaped, "/") {
+		return true
+	}
+	for part := range strings.SplitSeq(strings.TrimSuffix(escaped[1:], "/"), "/") {
+		if part == "." || part == ".." || part == "" && escaped != "/" {
+			return true
+		}
+	}
+	return false
+}
+
+// access logs a request: not who is waiting for what, nor anything secret.
+func (h *Handler) access(r *http.Request, status int, n *note, took time.Duration) {
+	if status == 0 {
+		status = 499 // the client had gone
+	}
+	attrs := []any{"method", r.Method, "route", n.route, "status", status, "took", took.Round(time.Microsecond)}
+	for _, a := range []struct{ key, value string }{{"problem", n.problem}, {"principal", n.principal}, {"hold", n.hold}, {"remote", r.RemoteAddr}} {
+		if a.value != "" && a.value != "@" {
+			attrs = append(attrs, a.key, a.value)
+		}
+	}
+	h.log.Info("request", attrs...)
+}
+
+// A note is what is remembered of a request for its line in the log.
+type note struct{ route, problem, principal, hold string }
+
+type noteKey struct{}
+
+// withNote gives a request a note, if it has none.
+func withNote(r *http.Request) (*note, *http.Request) {
+	if n, ok := r.Context().Value(noteKey{}).(*note); ok {
+		return n, r
+	}
+	n := new(note)
+	return n, r.WithContext(context.WithValue(r.Context(), noteKey{}, n))
+}
+
+func noteOf(r *http.Request) *note {
+	if n, ok := r.Context().Value(noteKey{}).(*note); ok {
+		return n
+	}
+	return new(note)
+}
+
+func noteProblem(r *http.Request, kind string)  { noteOf(r).problem = kind }
+func noteIdentity(r *http.Request, name string) { noteOf(r).principal = name }
+
+// A recorder remembers what was answered.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	begun  bool // with the body
+}
+
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 && status >= 200 {
+		r.status = status
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
+	}
+	r.begun = true
+	return r.ResponseWriter.Write(p)
+}
+
+func newFault() string {
+	var b [4]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// read decodes the body of a request into v. If it cannot, it has answered.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request, v any, optional bool) bool {
+	if !h.acceptable(r) {
+		h.refuse(w, r, "media-type", "this is "+r.Header.Get("Content-Type"))
+		return false
+	}
+	control := http.NewResponseController(w)
+	control.SetReadDeadline(time.Now().Add(bodyTimeout))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	control.SetReadDeadline(time.Time{})
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		h.refuse(w, r, "too-large", fmt.Sprintf("at most %d bytes", maxBody))
+		return false
+	case err != nil:
+		h.refuse(w, r, "bad-request", "the body did not arrive: "+err.Error())
+		return false
+	case optional && len(body) == 0:
+		return true
+	}
+	d := json.NewDecoder(strings.NewReader(string(body)))
+	d.DisallowUnknownFields()
+	if err = d.Decode(v); err == nil {
+		if _, more := d.Token(); more != io.EOF {
+			err = errors.New("something follows the object")
+		}
+	}
+	if err != nil {
+		h.refuse(w, r, "bad-request", said(err))
+		return false
+	}
+	return true
+}
+
+// said is an error of the JSON decoder, without Go's words.
+func said(err error) string {
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &kind) && kind.Field != "":
+		return fmt.Sprintf("%s: a %s is not what belongs there", kind.Field, kind.Value)
+	case errors.As(err, &kind):
+		return fmt.Sprintf("a %s is not what belongs there: the body is one object", kind.Value)
+	case errors.Is(err, io.EOF):
+		return "there is no body"
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "the body ends too early"
+	}
+	return strings.TrimPrefix(err.Error(), "json: ")
+}
+
+// acceptable reports whether a body is declared to be JSON, or not declared. What curl declares
+// without being asked will do, but not of a browser that has proved itself by what it sends by itself.
+func (h *Handler) acceptable(r *http.Request) bool {
+	declared := r.Header.Get("Content-Type")
+	kind, _, err := mime.ParseMediaType(declared)
+	switch {
+	case err == nil && kind == "application/json":
+		return true
+	case PrincipalOf(r.Context()) != nil && PrincipalOf(r.Context()).proof == byCookie:
+		return false
+	}
+	return declared == "" || err == nil && kind == "application/x-www-form-urlencoded"
+}
+
+// refuse is the function refuse, noted.
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, kind, detail string) {
+	noteOf(r).problem = refuse(w, r, kind, detail)
+}
+
+// fail answers with the problem that an error of the library is.
+func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	h.sendNoted(w, r, h.problemOf(r, err))
+}
+
+func (h *Handler) sendNoted(w http.ResponseWriter, r *http.Request, p members) {
+	noteOf(r).problem = strings.TrimPrefix(p["type"].(string), "/problems/")
+	send(w, r, p)
+}
+
+// problemOf is the problem that an error of the library is.
+func (h *Handler) problemOf(r *http.Request, err error) members {
+	var held *holdfast.HeldError
+	var over *holdfast.OverError
+	var other *holdfast.OtherHoldError
+	var bad *holdfast.RequestError
+	switch {
+	case errors.As(err, &bad):
+		return problem("bad-request", bad.Error(), members{"field": bad.Field})
+	case errors.As(err, &other) && other.Field == "client":
+		return problem("forbidden", "the hold is another principal's; to end it takes a break", nil)
+	case errors.As(err, &other):
+		return problem("other-hold", other.Error(), nil)
+	case errors.As(err, &over):
+		return problem("over", over.Reason, overMembers(over))
+	case errors.As(err, &held):
+		return h.heldProblem(r, held)
+	case errors.Is(err, holdfast.ErrReadOnly):
+		return problem("forbidden", "this server may only look", nil)
+	}
+	id := newFault()
+	h.log.Warn("the store did not answer", "fault", id, "route", noteOf(r).route, "err", h.redact(err))
+	detail := "the store did not answer; send the same request again"
+	if errors.Is(err, holdfast.ErrClosed) {
+		detail = "this replica ends; send the same request again"
+	}
+	return problem("unknown-outcome", detail, members{"fault": id})
+}
+
+func (h *Handler) redact(err error) string {
+	if h.opts.Redact != nil {
+		return h.opts.Redact(err)
+	}
+	return driver.Redact(err.Error())
+}

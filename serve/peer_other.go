@@ -1,0 +1,17 @@
+//go:build !linux
+
+package serve
+
+import (
+	"net"
+	"os"
+	"runtime"
+)
+
+const (
+	modesMatter = runtime.GOOS != "windows" // of files
+	knowsPeers  = false
+)
+
+// peerOf believes in the mode of the socket and its directory: only their owner comes in.
+func peerOf(*net.UnixConn) (p peer, ok bool) { return peer{uid: uint32(os.Geteuid()), own: true}, true }

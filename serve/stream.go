@@ -1,0 +1,194 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/asjson"
+)
+
+const (
+	ndjson      = "application/x-ndjson"
+	eventStream = "text/event-stream"
+)
+
+// streamed is the form of a stream, if the request wants one.
+func streamed(r *http.Request) string {
+	for _, accept := range r.Header.Values("Accept") {
+		for part := range strings.SplitSeq(accept, ",") {
+			switch kind, _, _ := strings.Cut(part, ";"); strings.TrimSpace(kind) {
+			case ndjson:
+				return ndjson
+			case eventStream:
+				return eventStream
+			}
+		}
+	}
+	return ""
+}
+
+// A stream is an answer that goes on. A client that does not read it is cut off.
+type stream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	form    string
+}
+
+func newStream(w http.ResponseWriter, form string) *stream {
+	begin(w, form)
+	w.Header().Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+	return &stream{w, http.NewResponseController(w), form}
+}
+
+// send sends an event. An error means that nobody reads any more.
+func (s *stream) send(event string, v members) error {
+	var b strings.Builder
+	if s.form == eventStream {
+		b.WriteString("event: " + event + "\ndata: ")
+	}
+	all := members{"event": event}
+	for name, value := range v {
+		all[name] = value
+	}
+	if err := asjson.Encode(&b, all); err != nil {
+		return err
+	}
+	if s.form == eventStream {
+		b.WriteString("\n")
+	}
+	return s.write(b.String())
+}
+
+// idle sends what means nothing, so that a peer that is gone is noticed.
+func (s *stream) idle() error {
+	if s.form == eventStream {
+		return s.write(":\n\n")
+	}
+	return s.write("\n")
+}
+
+func (s *stream) write(text string) error {
+	patient(s.w)
+	if _, err := s.w.Write([]byte(text)); err != nil {
+		return err
+	}
+	err := s.control.Flush()
+	if errors.Is(err, http.ErrNotSupported) {
+		err = nil
+	}
+	s.control.SetWriteDeadline(time.Time{})
+	return err
+}
+
+// holdStream is a hold by its connection: it is beaten while the connection stands.
+func (h *Handler) holdStream(w http.ResponseWriter, r *http.Request, form string, t taking, req holdfast.HoldRequest, hold holdfast.Hold, received time.Time) {
+	s := newStream(w, form)
+	held, err := h.follow(s, r, t, req, hold, received)
+	p := members(nil)
+	if err != nil {
+		p = h.problemOf(r, err)
+		noteProblem(r, strings.TrimPrefix(p["type"].(string), "/problems/"))
+	}
+	switch {
+	case r.Context().Err() != nil || errors.Is(err, errUnread):
+		h.closed(t, req, held)
+	case err == nil: // it drains
+		s.send("again", members{"detail": "this replica ends; send the same request again"})
+	case errors.Is(err, holdfast.ErrHeld):
+		s.send("refused", p)
+	case p["status"] == http.StatusGone:
+		s.send("lost", p)
+	default:
+		s.send("again", p)
+	}
+}
+
+var errUnread = errors.New("nobody reads the stream")
+
+// follow tells a stream of a hold, until it is over, its client has gone, or requests may not wait
+// any more, which is no error. It returns the hold as it was last told.
+func (h *Handler) follow(s *stream, r *http.Request, t taking, req holdfast.HoldRequest, hold holdfast.Hold, received time.Time) (holdfast.Hold, error) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(h.drain, cancel)()
+	tell := teller{stream: s}
+	if tell.of(hold) != nil {
+		return hold, errUnread
+	}
+	if !hold.Held {
+		wait, over := context.WithDeadline(ctx, received.Add(t.Wait.duration()))
+		defer over()
+		for next, err := range h.client.Follow(wait, req.Client, req.ID) {
+			if err != nil {
+				return hold, err
+			}
+			if hold = next; tell.of(hold) != nil {
+				return hold, errUnread
+			}
+			if hold.Held {
+				break
+			}
+		}
+		if ctx.Err() != nil {
+			return hold, nil
+		}
+		if !hold.Held { // it has waited long enough
+			req.Wait = false
+			last, err := h.enter(ctx, req)
+			if err != nil {
+				return hold, err
+			}
+			if hold = last; tell.of(hold) != nil {
+				return hold, errUnread
+			}
+		}
+	}
+	for next, err := range h.client.Follow(ctx, req.Client, req.ID) {
+		if err != nil {
+			return hold, err
+		}
+		if hold = next; tell.of(hold) != nil {
+			return hold, errUnread
+		}
+	}
+	return hold, nil
+}
+
+// closed is the end of the connection of a hold, by its client or by what lies between.
+func (h *Handler) closed(t taking, req holdfast.HoldRequest, hold holdfast.Hold) {
+	switch {
+	case t.OnClose == "release":
+		h.after.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+			defer cancel()
+			h.client.Leave(ctx, req.Client, req.ID) // else it lapses
+		})
+	case !hold.Held:
+		h.hungUp(hold)
+	}
+}
+
+// A teller tells of a hold what is new.
+type teller struct {
+	*stream
+	held bool
+}
+
+func (t *teller) of(hold holdfast.Hold) error {
+	m := members{"id": hold.ID, "ttl": hold.TTL.Seconds(), "valid_on_receipt": rounded(onReceipt(hold))}
+	switch {
+	case !hold.Held:
+		m["position"] = hold.Position
+		return t.send("waiting", m)
+	case t.held:
+		return t.send("kept", m)
+	}
+	t.held = true
+	m["locks"] = locks(hold)
+	return t.send("held", m)
+}
