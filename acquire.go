@@ -21,6 +21,7 @@ type request struct {
 	bounded bool
 	within  time.Duration // of a try: how long after start the store may answer
 	reason  string
+	labels  core.Labels
 	set     string
 	ctx     context.Context
 	c       *Client

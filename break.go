@@ -275,7 +275,7 @@ func (c *Client) removeClaim(ctx context.Context, b *core.Breaker, name string) 
 			return nil, err
 		}
 		c.mu.Lock()
-		r = b.Remove(&rec, c.isDead)
+		r = b.Remove(&rec, c.isDead, time.Now().UnixMicro())
 		c.mu.Unlock()
 		if r != core.Removed {
 			return nil, errUnchanged
@@ -341,7 +341,7 @@ func (c *Client) copyAudit(ctx context.Context, name string) error {
 			return nil, err
 		}
 		c.mu.Lock()
-		changed := rec.DropBreaks(copied, c.isDead)
+		changed := rec.DropBreaks(copied, c.isDead, time.Now().UnixMicro())
 		c.mu.Unlock()
 		if !changed {
 			return nil, errUnchanged

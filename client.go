@@ -7,12 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/clock"
 	"github.com/holdfast-lock/holdfast/internal/core"
 	"github.com/holdfast-lock/holdfast/internal/machine"
 
@@ -132,40 +129,6 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.notes.watch.Costs = c.traits.CostlyWatch
 	c.notes.subs = make(map[driver.Key]map[chan struct{}]bool)
 	return c, nil
-}
-
-// fillOwner fills in what the process knows of itself.
-func fillOwner(o Owner) Owner {
-	o.Session = ""
-	if o.Host == "" {
-		o.Host, _ = os.Hostname()
-		o.Host = core.Cut(o.Host, maxField)
-	}
-	if o.PID == 0 {
-		o.PID = os.Getpid()
-	}
-	if o.User == "" {
-		o.User = core.Cut(userName(), maxField)
-	}
-	if o.Program == "" && len(os.Args) > 0 {
-		o.Program = core.Cut(filepath.Base(os.Args[0]), maxField)
-	}
-	if o.Started.IsZero() {
-		o.Started = clock.Started.Round(0).Truncate(time.Millisecond)
-	}
-	return o
-}
-
-func userName() string {
-	for _, v := range []string{"LOGNAME", "USER", "USERNAME"} {
-		if name := os.Getenv(v); name != "" {
-			return name
-		}
-	}
-	if os.Getuid() == 0 {
-		return "root"
-	}
-	return fmt.Sprintf("uid%d", os.Getuid())
 }
 
 // newID returns 128 random bits.

@@ -39,15 +39,16 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 		sub.Close()
 		return Claim{}, err
 	}
+	claim := l.claim()
 	left, err := l.sess.leaveAlone(ctx, d)
 	if err != nil {
 		l.Release(context.WithoutCancel(ctx))
 		sub.Close()
 		return Claim{}, fmt.Errorf("acquire %q for %v: %w", name, d, err)
 	}
-	claim := Claim{ID: claimID(l.sess.id, l.nr), Name: name, Slots: l.Slots(), Token: l.token, Owner: Owner(sub.owner),
-		Reason: l.reason, Since: time.UnixMicro(l.asked), TTL: core.DetachedTTL(d), Detached: true, Ends: time.Now().Add(left), nr: l.nr}
+	claim.Owner = Owner(sub.owner)
 	claim.Owner.Session = l.sess.id
+	claim.TTL, claim.Detached, claim.Ends = core.DetachedTTL(d), true, time.Now().Add(left)
 	sub.halt()
 	return claim, nil
 }
@@ -125,7 +126,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if !rec.Settle(c.isDead) {
+		if !rec.Settle(c.isDead, time.Now().UnixMicro()) {
 			return nil, errUnchanged
 		}
 		return rec.Encode(core.Version(r.Version)), nil
@@ -136,7 +137,11 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	case ended:
 		return gone
 	}
-	emit(ctx, c.trace.Released, Event{Name: name, Token: token, Slots: mine.Slots, Detached: true, Held: time.Since(time.UnixMicro(mine.Since))})
+	e := Event{Name: name, Token: token, Slots: mine.Slots, Detached: true}
+	if granted := timeOf(mine.GrantedAt()); !granted.IsZero() {
+		e.Held = max(time.Since(granted), 0)
+	}
+	emit(ctx, c.trace.Released, e)
 	return nil
 }
 

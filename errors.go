@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/printable"
 )
 
 // What callers branch on, for errors.Is. The caller's own ctx.Err() and the
@@ -55,14 +56,14 @@ func (e *HeldError) Error() string {
 	}
 	switch {
 	case e.Self && len(e.Holders) > 0:
-		fmt.Fprintf(&b, "held by this process for %s (locks are not reentrant)", core.Short(time.Since(e.Holders[0].Since)))
+		b.WriteString("held by this process" + e.Holders[0].heldFor() + " (locks are not reentrant)")
 	case len(e.Holders) > 0:
-		b.WriteString("held by " + e.Holders[0].describe() + e.Holders[0].life())
+		b.WriteString("held by " + printable.Escape(e.Holders[0].Owner.String()) + e.Holders[0].heldFor() + e.Holders[0].life())
 		if more := len(e.Holders) - 1; more > 0 {
 			fmt.Fprintf(&b, " and %d more", more)
 		}
 		if e.Holders[0].Reason != "" {
-			fmt.Fprintf(&b, ": %s", e.Holders[0].Reason)
+			b.WriteString(": " + printable.Escape(e.Holders[0].Reason))
 		}
 	default:
 		b.WriteString("held")
@@ -79,9 +80,12 @@ func (e *HeldError) Error() string {
 	return b.String()
 }
 
-// describe names a claim's owner for a message.
-func (c Claim) describe() string {
-	return fmt.Sprintf("%s for %s", c.Owner, core.Short(time.Since(c.Since)))
+// heldFor is " for 2s", since the grant, or nothing if that is not known.
+func (c Claim) heldFor() string {
+	if c.Granted.IsZero() {
+		return ""
+	}
+	return " for " + core.Short(time.Since(c.Granted))
 }
 
 // life says how long ago a claim's session sent a heartbeat, and how long it may be silent.

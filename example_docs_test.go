@@ -86,6 +86,22 @@ func ExampleClient_Election() {
 	// <nil>
 }
 
+// Say what a lock is for, and how far the work has come.
+func ExampleLock_SetLabels() {
+	_, client := open()
+	defer client.Close()
+	err := func(ctx context.Context) error {
+		lock, err := client.Acquire(ctx, "deploy", holdfast.Labels(map[string]string{"build": "42"}))
+		if err != nil {
+			return err
+		}
+		defer lock.Release(ctx)
+		return lock.SetLabels(map[string]string{"build": "42", "step": "2 of 3"}) // no write: the next heartbeat has them
+	}(context.Background())
+	fmt.Println(err)
+	// Output: <nil>
+}
+
 // The forms of a request.
 func ExampleOption() {
 	_, client := open()
@@ -119,7 +135,7 @@ func ExampleOptions() {
 	client, err := func() (*holdfast.Client, error) {
 		return holdfast.New(store, &holdfast.Options{
 			Logger: logger, // late heartbeats, losses, suspicions; nil: silence
-			Owner:  holdfast.Owner{Labels: map[string]string{"pod": "worker-7", "version": "1.4.2"}},
+			Owner:  holdfast.Owner{Name: "worker-7", Labels: map[string]string{"version": "1.4.2"}},
 			Trace: &holdfast.Trace{ // called inline: do not block, do not call the client
 				Acquired: func(_ context.Context, e holdfast.Event) { waited += e.Waited },
 				Released: func(_ context.Context, e holdfast.Event) {
@@ -144,7 +160,7 @@ func ExampleOptions() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(info.Holders[0].Owner.Labels["pod"])
+	fmt.Println(info.Holders[0].Owner.Name)
 	lock.Release(ctx)
 	// Output:
 	// worker-7

@@ -153,7 +153,7 @@ func (s *keptSession) CompareAndSwap(_ context.Context, writes []driver.Write) (
 // longClaim is as large as a claim may be.
 func longClaim(nr int64, reason string) core.Claim {
 	return core.Claim{Session: strings.Repeat("f", 32), Nr: 1<<40 + nr, Slots: 1, Token: 1<<61 - 1, Off: 1 << 30, N: core.MaxBlock,
-		TTL: MaxTTL.Milliseconds(), Since: 1 << 52, Reason: reason, Retries: 1 << 20, Set: "100 of 1000"}
+		TTL: MaxTTL.Milliseconds(), Since: 1 << 52, Granted: 1 << 52, Reason: reason, Retries: 1 << 20, Set: "100 of 1000"}
 }
 
 // Who comes to a full queue is told so at once, and not left to wait in no line.

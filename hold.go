@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,16 +19,17 @@ import (
 // as an HTTP server does, enters, renews and leaves for the owner, through any client of the store.
 // The zero value of a field is its default.
 type HoldRequest struct {
-	ID     string        // 32 hexadecimal digits, drawn by the owner; the same again finds the same hold
-	Names  []string      // all or none; doubles count once
-	TTL    time.Duration // how long the hold lives without a beat; 0: that of the client
-	For    time.Duration // not 0: nothing beats for it, it ends by itself after so long
-	Shared bool          // any number of shared holders
-	Slots  int           // at most so many holders; 0 and 1: exclusive
-	Reason string        // shown to those who wait, up to 200 bytes
-	Wait   bool          // keep a place in line; else ErrHeld, and nothing is left behind
-	Owner  Owner         // for people; Session is ignored
-	Client string        // the principal that may enter again, renew and leave; "": anybody
+	ID     string            // 32 hexadecimal digits, drawn by the owner; the same again finds the same hold
+	Names  []string          // all or none; doubles count once
+	TTL    time.Duration     // how long the hold lives without a beat; 0: that of the client
+	For    time.Duration     // not 0: nothing beats for it, it ends by itself after so long
+	Shared bool              // any number of shared holders
+	Slots  int               // at most so many holders; 0 and 1: exclusive
+	Reason string            // shown to those who wait, up to 200 bytes
+	Labels map[string]string // shown with its claims, up to 1 KiB as JSON
+	Wait   bool              // keep a place in line; else ErrHeld, and nothing is left behind
+	Owner  Owner             // for people; Session is ignored
+	Client string            // the principal that may enter again, renew and leave; "": anybody
 }
 
 // A Hold is what the store showed of locks that no process keeps.
@@ -79,7 +81,7 @@ func (e *OtherHoldError) Error() string {
 
 // A RequestError says which field of a HoldRequest cannot be accepted.
 type RequestError struct {
-	Field string // id, names, ttl, for, slots, reason, owner or client
+	Field string // id, names, ttl, for, slots, reason, labels, owner or client
 	Err   error
 }
 
@@ -145,6 +147,10 @@ func (r HoldRequest) check() (HoldRequest, error) {
 	r.Reason = strings.ToValidUTF8(r.Reason, "\uFFFD")
 	if !r.Shared {
 		r.Slots = max(r.Slots, 1)
+	}
+	var err error
+	if r.Labels, err = checkLabels(maps.Clone(r.Labels)); err != nil {
+		return bad("labels", err)
 	}
 	r.Owner.Session = ""
 	if err := (&Options{Owner: r.Owner}).check(); err != nil {

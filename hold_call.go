@@ -257,7 +257,7 @@ func (x *holdCall) collect(ctx context.Context) (core.HoldPlan, error) {
 			return core.HoldPlan{Missing: -1}, err
 		}
 		x.c.mu.Lock()
-		plan := core.PlanHold(x.names, x.wait, x.c.isDead)
+		plan := core.PlanHold(x.names, x.wait, x.c.isDead, time.Now().UnixMicro())
 		x.c.mu.Unlock()
 		if plan.Missing >= 0 && x.session.Whole {
 			return plan, &OverError{ID: x.id, Why: HoldDied, Reason: "its claims have vanished from the store"}
@@ -407,10 +407,10 @@ func (x *holdCall) keep(h Hold) {
 }
 
 // claimsOf are the names of a hold with the claims of its session, as far as the record tells.
-func claimsOf(id string, s *core.SessionRecord, slots int, reason string, since int64) (names []core.HoldName) {
+func claimsOf(id string, s *core.SessionRecord, claim core.Claim) (names []core.HoldName) {
 	for i, name := range s.Names {
-		names = append(names, core.HoldName{Name: name, Version: core.IfEmpty,
-			Claim: core.Claim{Session: id, Nr: int64(i + 1), Slots: slots, TTL: s.TTL, Since: since, Reason: reason}})
+		claim.Session, claim.Nr, claim.TTL = id, int64(i+1), s.TTL
+		names = append(names, core.HoldName{Name: name, Version: core.IfEmpty, Claim: claim})
 	}
 	return names
 }

@@ -42,7 +42,7 @@ func (c *Client) enter(ctx context.Context, r HoldRequest) (Hold, error) {
 	x.wait, x.detach = r.Wait, r.For
 	owner := core.Owner(r.Owner)
 	x.create = &core.SessionRecord{Owner: &owner, TTL: c.holdTTL(ctx, r.TTL).Milliseconds(), Grace: c.opts.Grace.Milliseconds(), Names: r.Names, Client: r.Client}
-	x.names = claimsOf(r.ID, x.create, r.Slots, r.Reason, time.Now().UnixMicro())
+	x.names = claimsOf(r.ID, x.create, core.Claim{Slots: r.Slots, Since: time.Now().UnixMicro(), Reason: r.Reason, Labels: r.Labels})
 	x.wrote, x.since = make([]bool, len(x.names)), make([]bool, len(x.names))
 	if known, ok := c.knownHold(r.ID); ok || c.knownDead(r.ID) {
 		x.session, x.version = known.session, known.version
@@ -120,7 +120,7 @@ func (x *holdCall) takeBack(ctx context.Context) {
 	x.c.mu.Lock()
 	for i := range x.names {
 		n := &x.names[i]
-		if w, ok := n.Left(core.SessionRecord{}, x.c.isDead); ok && x.wrote[i] {
+		if w, ok := n.Left(core.SessionRecord{}, x.c.isDead, time.Now().UnixMicro()); ok && x.wrote[i] {
 			writes = append(writes, holdWrite(n, w))
 		}
 	}

@@ -117,7 +117,7 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 	c.mu.Lock()
 	for i := range x.names {
 		n := &x.names[i]
-		if w, ok := n.Left(tomb, c.isDead); ok && tomb.Grace == 0 { // else they are void when it is over
+		if w, ok := n.Left(tomb, c.isDead, time.Now().UnixMicro()); ok && tomb.Grace == 0 { // else they are void when it is over
 			writes, at = append(writes, holdWrite(n, w)), append(at, i)
 		}
 	}
@@ -185,7 +185,7 @@ func (c *Client) leaveQueue(ctx context.Context, h Hold) error {
 		c.mu.Lock()
 		for i := range x.names {
 			n := &x.names[i]
-			if w, ok := n.Left(core.SessionRecord{}, c.isDead); ok && n.Waits() {
+			if w, ok := n.Left(core.SessionRecord{}, c.isDead, time.Now().UnixMicro()); ok && n.Waits() {
 				writes = append(writes, holdWrite(n, w))
 			}
 		}

@@ -197,7 +197,7 @@ func (c *Client) readNames(ctx context.Context, calls []*holdCall) error {
 	}
 	for _, x := range calls {
 		if len(x.names) != len(x.session.Names) {
-			x.names = claimsOf(x.id, &x.session, 0, "", 0)
+			x.names = claimsOf(x.id, &x.session, core.Claim{})
 			for i := range x.names {
 				x.names[i].Claim.TTL = 0
 			}
@@ -226,7 +226,7 @@ func (x *holdCall) learnMode() {
 		}
 		for j := range x.names {
 			to := &x.names[j].Claim
-			to.Slots, to.Reason, to.Since, to.TTL = cl.Slots, cl.Reason, cl.Since, x.session.TTL
+			to.Slots, to.Reason, to.Labels, to.Since, to.TTL = cl.Slots, cl.Reason, cl.Labels, cl.Since, x.session.TTL
 		}
 		return
 	}

@@ -10,38 +10,48 @@ import (
 // An Owner says whose a claim is, for people: nothing is decided on it.
 type Owner struct {
 	Session string            `json:"session,omitempty"` // 128 random bits in hexadecimal; the identity that decides
+	Name    string            `json:"name,omitempty"`    // that its operator knows it by: an instance, a pod, a node
 	Host    string            `json:"host,omitempty"`
 	PID     int               `json:"pid,omitempty"`
 	User    string            `json:"user,omitempty"`
 	Program string            `json:"program,omitempty"`
-	Address string            `json:"address,omitempty"` // where it can be reached, if it says so
-	Device  string            `json:"device,omitempty"`
-	Started time.Time         `json:"started,omitzero"` // of the process, by its own clock
+	Address string            `json:"address,omitempty"` // of the host: the one that it sends from by its default route
+	Device  string            `json:"device,omitempty"`  // the terminal that the process was started from, as in who(1)
+	Started time.Time         `json:"started,omitzero"`  // of the process, by its own clock
 	Labels  map[string]string `json:"labels,omitempty"`
 }
 
-// String is "user@host (pid 4711)", or as much of it as is known.
+// String is "user@host (pid 4711)", or "name (user@host, pid 4711)", or as much of it as is
+// known.
 func (o Owner) String() string { return core.Owner(o).String() }
 
 // A Claim is one holder or waiter of a name as the store showed it.
+//
+// The goroutines of a process queue in memory, and one claim stands for those who follow each
+// other: a lock that is handed on within a process keeps its claim. So Requested, Granted, Waited
+// and Retries are those of the claim, from its first request to its grant by the store, and the
+// time since Granted is how long the process has held the lock.
 type Claim struct {
-	ID          string        // the session's first eight digits and a number: 8f3ac1d2-1
-	Name        string        // of the lock
-	Slots       int           // most holders it tolerates at once: 1 exclusive, N slots, 0 any number (shared)
-	Token       int64         // fencing token; 0 while waiting
-	Owner       Owner         // as much as its session record tells
-	Reason      string        // why it wants the lock
-	Retries     int64         // how many of its writes lost before it was in
-	Since       time.Time     // when it asked, by its owner's clock: for people
-	TTL         time.Duration // how long its session may be silent
-	BeatAge     time.Duration // since the last heartbeat, by the store's clock; negative: cannot tell
-	Detached    bool          // nothing beats for it, it ends by itself (AcquireFor)
-	Ends        time.Time     // of a detached one: when, as nearly as is known; else zero
-	Suspected   bool          // someone who waits has asked it for a heartbeat
-	SuspectedBy string        // who
-	Dead        bool          // known to be dead: goes to the next who asks
-	Collecting  string        // part of a set that is not complete: "2 of 3"
-	Own         bool          // it is this client's
+	ID          string            // the session's first eight digits and a number: 8f3ac1d2-1
+	Name        string            // of the lock
+	Slots       int               // most holders it tolerates at once: 1 exclusive, N slots, 0 any number (shared)
+	Token       int64             // fencing token; 0 while waiting
+	Owner       Owner             // as much as its session record tells
+	Reason      string            // why it wants the lock
+	Requested   time.Time         // when, by its owner's clock; zero: not known
+	Granted     time.Time         // when, by the clock of whoever wrote the grant; zero: it waits, or not known
+	Waited      time.Duration     // from Requested to Granted, or until now of one that waits
+	Retries     int64             // how many of its writes lost before it was in
+	Labels      map[string]string // see Labels and Lock.SetLabels; not to be changed
+	TTL         time.Duration     // how long its session may be silent
+	BeatAge     time.Duration     // since the last heartbeat, by the store's clock; negative: cannot tell
+	Detached    bool              // nothing beats for it, it ends by itself (AcquireFor)
+	Ends        time.Time         // of a detached one: when, as nearly as is known; else zero
+	Suspected   bool              // someone who waits has asked it for a heartbeat
+	SuspectedBy string            // who
+	Dead        bool              // known to be dead: goes to the next who asks
+	Collecting  string            // part of a set that is not complete: "2 of 3"
+	Own         bool              // it is this client's
 
 	nr int64
 }
@@ -121,12 +131,30 @@ func claimID(session string, nr int64) string {
 
 // publicClaim is a claim record for people, without what only its session knows.
 func publicClaim(c core.Claim, name string) Claim {
-	return Claim{
+	cl := Claim{
 		ID: claimID(c.Session, c.Nr), Name: name, Slots: c.Slots, Token: int64(c.Token),
-		Owner: Owner{Session: c.Session}, Reason: c.Reason, Since: time.UnixMicro(c.Since),
-		Retries: c.Retries,
-		TTL:     time.Duration(c.TTL) * time.Millisecond, BeatAge: -1, Collecting: c.Set, nr: c.Nr,
+		Owner: Owner{Session: c.Session}, Reason: c.Reason, Requested: timeOf(c.Since),
+		Retries: c.Retries, Labels: c.Labels,
+		TTL: time.Duration(c.TTL) * time.Millisecond, BeatAge: -1, Collecting: c.Set, nr: c.Nr,
 	}
+	until := time.Now()
+	if c.Token != 0 {
+		until = timeOf(c.GrantedAt())
+		cl.Granted = until
+	}
+	if !until.IsZero() && !cl.Requested.IsZero() {
+		cl.Waited = max(until.Sub(cl.Requested), 0)
+	}
+	return cl
+}
+
+// timeOf is a time in a record, in microseconds since 1970. It is zero for what is no time that
+// people write.
+func timeOf(µs int64) time.Time {
+	if t := time.UnixMicro(µs); µs > 0 && t.Year() < 10000 {
+		return t
+	}
+	return time.Time{}
 }
 
 // fill adds what sessions say of their claims.
@@ -148,6 +176,9 @@ func (c *Client) fill(claims []Claim, looks map[string]sessionRead) {
 		if rec.Owner != nil {
 			cl.Owner = Owner(*rec.Owner)
 			cl.Owner.Session = id
+		}
+		if labels, ok := rec.Labels[cl.nr]; ok {
+			cl.Labels = labels
 		}
 		cl.TTL = time.Duration(rec.TTL) * time.Millisecond
 		cl.Detached = rec.Detached

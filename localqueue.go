@@ -83,8 +83,11 @@ func (c *Client) envAt(t core.Instant) *core.Env {
 func (c *Client) perform(p *localQueue, eff *core.Effects) {
 	for _, g := range eff.Granted {
 		r := g.Request.Tag.(*request)
-		l := &Lock{c: c, p: p, sess: c.sess, token: int64(g.Token), nr: g.Claim.Nr, slots: r.slots, reason: g.Reason, asked: g.Asked, since: g.At, values: r.ctx}
+		l := &Lock{c: c, p: p, sess: c.sess, token: int64(g.Token), nr: g.Claim.Nr, slots: r.slots, labels: g.Labels, since: g.At, values: r.ctx}
 		p.hold(l)
+		if r.slots == 1 && !l.sess.setLabels(l.nr, g.Labels, r.labels) { // it may have been handed on
+			l.sess.dropLabels(l.nr)
+		}
 		r.answer(l, nil)
 	}
 	for _, f := range eff.Refused {
@@ -101,6 +104,9 @@ func (c *Client) perform(p *localQueue, eff *core.Effects) {
 		}
 	}
 	for _, g := range eff.Gone {
+		if c.sess != nil {
+			c.sess.dropLabels(g.Nr)
+		}
 		p.releasing = slices.DeleteFunc(p.releasing, func(d *claimRelease) bool {
 			if d.nr == g.Nr {
 				d.confirm(g.Void)
@@ -199,7 +205,7 @@ func (c *Client) join(r *request) {
 		return
 	}
 	r.p = c.queue(r.name)
-	r.core = core.Request{Slots: r.slots, Try: r.try(), Reason: r.reason, Set: r.set, Tag: r}
+	r.core = core.Request{Slots: r.slots, Try: r.try(), Reason: r.reason, Labels: r.labels, Set: r.set, Tag: r}
 	c.perform(r.p, r.p.n.Want(&r.core, c.env()))
 }
 

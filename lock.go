@@ -22,8 +22,7 @@ type Lock struct {
 	token  int64
 	nr     int64 // of its claim
 	slots  int
-	reason string
-	asked  int64 // microseconds since 1970
+	labels core.Labels // of its claim in the record
 	since  core.Instant
 	values context.Context
 

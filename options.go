@@ -3,6 +3,7 @@ package holdfast
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"time"
 
@@ -30,8 +31,8 @@ type Options struct {
 	// Grace keeps the names of this client shut for that much longer after its
 	// death or a break, for effects that no fence can reach. 0: none.
 	Grace time.Duration
-	// Owner is what others see. Empty fields are filled in from the process. Each has at
-	// most 255 bytes.
+	// Owner is what others see. Empty fields are filled in from the process, but for Name and
+	// Labels. Each has at most 255 bytes.
 	Owner Owner
 	// RuntimeDir is where processes of one host prove each other's death.
 	// "": $XDG_RUNTIME_DIR/holdfast if that is this user's, else
@@ -60,7 +61,7 @@ func (o *Options) check() error {
 	case o.Grace > MaxTTL:
 		return fmt.Errorf("grace %v is above %v", o.Grace, MaxTTL)
 	}
-	for _, field := range []struct{ name, text string }{{"Host", o.Owner.Host}, {"User", o.Owner.User},
+	for _, field := range []struct{ name, text string }{{"Name", o.Owner.Name}, {"Host", o.Owner.Host}, {"User", o.Owner.User},
 		{"Program", o.Owner.Program}, {"Address", o.Owner.Address}, {"Device", o.Owner.Device}} {
 		if len(field.text) > maxField {
 			return fmt.Errorf("field %s of Owner has %d bytes, at most %d", field.name, len(field.text), maxField)
@@ -110,6 +111,22 @@ func Reason(text string) Option {
 		r.reason = strings.ToValidUTF8(text, "\uFFFD")
 		if len(text) > core.MaxReason {
 			r.fail(fmt.Errorf("Reason has %d bytes, at most %d", len(text), core.MaxReason))
+		}
+	}
+}
+
+// Labels are shown with the claim: which order, which build, which ticket. They take up to
+// 1 KiB as JSON. Several Labels of one call add up. See Lock.SetLabels.
+func Labels(labels map[string]string) Option {
+	return func(r *request) {
+		all := maps.Clone(r.labels)
+		if all == nil {
+			all = make(core.Labels, len(labels))
+		}
+		maps.Copy(all, labels)
+		var err error
+		if r.labels, err = checkLabels(all); err != nil {
+			r.fail(err)
 		}
 	}
 }

@@ -26,6 +26,9 @@ type session struct {
 	idle  chan struct{} // closed when the beat loop has returned
 	proof *proof        // this host's proof of its life, or nil
 	alone chan struct{} // guarded by c.mu: closed when the beat has won that leaves it without a process
+
+	labels     core.ClaimLabels // guarded by c.mu: of claims that have others than in their records
+	labelsSize int              // of all
 }
 
 // current returns the client's session, a new one if there is none; c.mu is
@@ -110,7 +113,7 @@ func (s *session) open(claim func() (driver.Write, bool)) *swap {
 // next is a fresh attempt and its write; c.mu is held.
 func (s *session) next(ttl time.Duration) (w driver.Write, a core.Attempt, shortened bool) {
 	c := s.c
-	b := core.BeatOf{TTL: ttl, Owner: &c.owner, Grace: c.opts.Grace, Nonce: c.newNonce(), Clocks: c.clocks()}
+	b := core.BeatOf{TTL: ttl, Owner: &c.owner, Grace: c.opts.Grace, Nonce: c.newNonce(), Labels: s.labels, Clocks: c.clocks()}
 	a, shortened = s.life.Beat(b, c.now())
 	if shortened {
 		s.until.Store(int64(s.life.Until()))

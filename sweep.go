@@ -296,7 +296,7 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 			continue
 		}
 		c.mu.Lock()
-		w, void, ok := rec.Void(core.Version(r.Version), c.isDead)
+		w, void, ok := rec.Void(core.Version(r.Version), c.isDead, time.Now().UnixMicro())
 		c.mu.Unlock()
 		if ok {
 			value := w.Next.Encode(w.Old)

@@ -15,7 +15,7 @@ import (
 
 // hold is a request for names under an id that ends in n.
 func hold(n int, names ...string) holdfast.HoldRequest {
-	return holdfast.HoldRequest{ID: fmt.Sprintf("%032x", n), Names: names, TTL: midTTL, Client: "ci", Owner: holdfast.Owner{Host: "runner", User: "ci"}}
+	return holdfast.HoldRequest{ID: fmt.Sprintf("%032x", n), Names: names, TTL: midTTL, Client: "ci", Owner: holdfast.Owner{Host: "runner", User: "ci"}, Labels: map[string]string{"job": "7"}}
 }
 
 // waits is the request of a hold that waits.
@@ -106,7 +106,7 @@ var holdCases = []clientCase{
 			if _, err := h.record("a").Fence("a", token, 0); err != nil {
 				h.Errorf("fence: %v", err)
 			}
-			if cl := h.show("a").Holders; len(cl) != 1 || cl[0].Token != token || cl[0].Owner.Host != "runner" || cl[0].Dead {
+			if cl := h.show("a").Holders; len(cl) != 1 || cl[0].Token != token || cl[0].Owner.Host != "runner" || cl[0].Labels["job"] != "7" || time.Since(cl[0].Granted) > h.soon || cl[0].Dead {
 				h.Errorf("shown as %+v", cl)
 			}
 			for _, c := range []*holdfast.Client{a, b} {

@@ -26,9 +26,9 @@ var lookCases = []clientCase{
 			if _, err := h.look().Show(h.ctx, ""); err == nil {
 				h.Error("Show of no name")
 			}
-			a := h.clientOf(h.handle(), &holdfast.Options{TTL: longTTL, Owner: holdfast.Owner{User: "ana", Address: "10.0.0.1:80", Device: "cnc 4"}})
+			a := h.clientOf(h.handle(), &holdfast.Options{TTL: longTTL, Owner: holdfast.Owner{Name: "web 7", User: "ana", Address: "10.0.0.1:80", Device: "cnc 4"}})
 			before := time.Now()
-			l := h.acquire(a, "a", holdfast.Slots(2), holdfast.Reason("ä \"quoted\" <b>"))
+			l := h.acquire(a, "a", holdfast.Slots(2), holdfast.Reason("ä \"quoted\" <b>"), holdfast.Labels(map[string]string{"ü": "\"7\" <b>"}))
 			b := h.client(shortTTL)
 			h.queue(1, b, "a")
 			h.queue(2, a, "a", holdfast.Shared())
@@ -38,11 +38,17 @@ var lookCases = []clientCase{
 			}
 			cl := info.Holders[0]
 			if cl.Name != "a" || cl.Token != l.Token() || cl.Slots != 2 || cl.Reason != "ä \"quoted\" <b>" || cl.TTL != longTTL || cl.Suspected || cl.Dead || cl.Detached ||
-				cl.Owner.User != "ana" || cl.Owner.Address != "10.0.0.1:80" || cl.Owner.Device != "cnc 4" || cl.Owner.PID == 0 || cl.Owner.Host == "" || cl.Owner.Program == "" || cl.Owner.Started.IsZero() {
+				cl.Labels["ü"] != "\"7\" <b>" || cl.Owner.Name != "web 7" || cl.Owner.User != "ana" || cl.Owner.Address != "10.0.0.1:80" || cl.Owner.Device != "cnc 4" || cl.Owner.PID == 0 || cl.Owner.Host == "" || cl.Owner.Program == "" || cl.Owner.Started.IsZero() {
 				h.Errorf("the holder is shown as %+v", cl)
 			}
-			if since := cl.Since.Sub(before); since < -time.Millisecond || since > h.soon {
+			if since := cl.Requested.Sub(before); since < -time.Millisecond || since > h.soon {
 				h.Errorf("it asked %v after the test began", since)
+			}
+			if held := time.Since(cl.Granted); cl.Granted.IsZero() || held < -time.Millisecond || held > h.soon || cl.Waited < 0 || cl.Waited > h.soon {
+				h.Errorf("it has held for %v, after a wait of %v", held, cl.Waited)
+			}
+			if w := info.Waiters; len(w) > 0 && (!w[0].Granted.IsZero() || w[0].Waited < 0 || w[0].Waited > h.soon) {
+				h.Errorf("who waits is shown as %+v", w[0])
 			}
 			if cl.BeatAge > h.soon {
 				h.Errorf("its heartbeat is %v old", cl.BeatAge)

@@ -113,8 +113,8 @@ func TestViewOfClients(t *testing.T) {
 		t.Errorf("the view shows %s, list %s", got, want)
 	}
 	var since time.Time
-	if err := r.pool.QueryRow(ctx, `select requested from holdfast_locks where acquired between now() - '1 minute'::interval and clock_timestamp()`).Scan(&since); err != nil || !since.Equal(h.Since) {
-		t.Errorf("requested at %v, error %v, want %v", since, err, h.Since)
+	if err := r.pool.QueryRow(ctx, `select requested from holdfast_locks where acquired between now() - '1 minute'::interval and clock_timestamp()`).Scan(&since); err != nil || !since.Equal(h.Requested) {
+		t.Errorf("requested at %v, error %v, want %v", since, err, h.Requested)
 	}
 }
 

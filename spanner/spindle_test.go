@@ -168,7 +168,7 @@ func list(ctx context.Context, client *holdfast.Client, project string) error {
 			return err
 		}
 		for _, holder := range info.Holders {
-			fmt.Println(holdfast.SplitName(info.Name)[1], holder.Owner.Host, time.Since(holder.Since))
+			fmt.Println(holdfast.SplitName(info.Name)[1], holder.Owner.Host, time.Since(holder.Granted))
 		}
 	}
 	return nil
@@ -179,7 +179,8 @@ const whoHolds = `
 select safe_convert_bytes_to_string(l.name) as name,
   json_value(s.doc, '$.owner.host') as owner,
   json_value(h, '$.reason') as reason,
-  timestamp_micros(int64(h.since)) as asked,
+  timestamp_micros(int64(h.since)) as requested,
+  timestamp_micros(int64(h.granted)) as granted,
   timestamp_sub(s.written, interval ifnull(int64(s.doc.suspected.age), 0) microsecond) as last_beat
 from (
   select name, parse_json(safe_convert_bytes_to_string(value)) as doc
@@ -329,8 +330,8 @@ func TestRefs(t *testing.T) {
 	var rows []string
 	err = db.Single().Query(ctx, spanner.NewStatement(strings.TrimRight(strings.TrimSpace(whoHolds), ";"))).Do(func(r *spanner.Row) error {
 		var name, owner, reason string
-		var asked, beat time.Time
-		err := r.Columns(&name, &owner, &reason, &asked, &beat)
+		var requested, granted, beat time.Time
+		err := r.Columns(&name, &owner, &reason, &requested, &granted, &beat)
 		if old := time.Since(beat); old < -time.Second || old > holdfast.DefaultTTL {
 			t.Errorf("%s was last heard of %v ago", owner, old)
 		}

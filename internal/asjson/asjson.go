@@ -27,22 +27,25 @@ type (
 	}
 	// Claim is a holder or a waiter.
 	Claim struct {
-		ID          string         `json:"id"`
-		Mode        string         `json:"mode"`
-		Slots       int            `json:"slots"` // 0: shared
-		Token       int64          `json:"token,omitempty"`
-		Owner       holdfast.Owner `json:"owner"`
-		Reason      string         `json:"reason,omitempty"`
-		Requested   time.Time      `json:"requested"`
-		Retries     int64          `json:"retries"` // writes that lost before it was in
-		TTL         float64        `json:"ttl"`
-		BeatAge     *float64       `json:"beat_age"` // null: cannot tell
-		Detached    bool           `json:"detached,omitempty"`
-		Ends        time.Time      `json:"ends,omitzero"` // of a detached one
-		Suspected   bool           `json:"suspected"`
-		SuspectedBy string         `json:"suspected_by,omitempty"`
-		Dead        bool           `json:"dead"`
-		Collecting  string         `json:"collecting,omitempty"`
+		ID          string            `json:"id"`
+		Mode        string            `json:"mode"`
+		Slots       int               `json:"slots"` // 0: shared
+		Token       int64             `json:"token,omitempty"`
+		Owner       holdfast.Owner    `json:"owner"`
+		Reason      string            `json:"reason,omitempty"`
+		Requested   time.Time         `json:"requested,omitzero"`
+		Granted     time.Time         `json:"granted,omitzero"` // missing: it waits, or not known
+		Waited      float64           `json:"waited"`           // until it was granted, or until now
+		Retries     int64             `json:"retries"`          // writes that lost before it was in
+		Labels      map[string]string `json:"labels,omitempty"`
+		TTL         float64           `json:"ttl"`
+		BeatAge     *float64          `json:"beat_age"` // null: cannot tell
+		Detached    bool              `json:"detached,omitempty"`
+		Ends        time.Time         `json:"ends,omitzero"` // of a detached one
+		Suspected   bool              `json:"suspected"`
+		SuspectedBy string            `json:"suspected_by,omitempty"`
+		Dead        bool              `json:"dead"`
+		Collecting  string            `json:"collecting,omitempty"`
 	}
 	// Finding is a line of doctor's: its level is ok, warn or fail.
 	Finding struct {
@@ -116,7 +119,8 @@ func Claims(claims []holdfast.Claim) []Claim {
 	for i, c := range claims {
 		list[i] = Claim{
 			ID: c.ID, Mode: c.Mode(), Slots: c.Slots, Token: c.Token, Owner: c.Owner, Reason: c.Reason,
-			Requested: c.Since.UTC(), Retries: c.Retries, TTL: c.TTL.Seconds(), BeatAge: age(c.BeatAge), Detached: c.Detached, Ends: c.Ends.UTC().Round(time.Millisecond),
+			Requested: c.Requested.UTC(), Granted: c.Granted.UTC(), Waited: c.Waited.Round(time.Millisecond).Seconds(), Retries: c.Retries, Labels: c.Labels,
+			TTL: c.TTL.Seconds(), BeatAge: age(c.BeatAge), Detached: c.Detached, Ends: c.Ends.UTC().Round(time.Millisecond),
 			Suspected: c.Suspected, SuspectedBy: c.SuspectedBy, Dead: c.Dead, Collecting: c.Collecting,
 		}
 	}

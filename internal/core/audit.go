@@ -42,10 +42,10 @@ func (b Break) in(breaks []Break) bool {
 }
 
 // DropBreaks removes audit entries that were copied to the audit record, and settles the lock
-// record. It reports whether anything changed.
-func (r *LockRecord) DropBreaks(copied []Break, dead func(session string) bool) (changed bool) {
+// record, as Settle does. It reports whether anything changed.
+func (r *LockRecord) DropBreaks(copied []Break, dead func(session string) bool, now int64) (changed bool) {
 	n := len(r.Breaks)
 	r.Breaks = slices.DeleteFunc(r.Breaks, func(b Break) bool { return b.in(copied) })
-	settled := r.Settle(dead)
+	settled := r.Settle(dead, now)
 	return len(r.Breaks) != n || settled
 }

@@ -51,7 +51,7 @@ func TestDropBreaks(t *testing.T) {
 		{"another has dropped them", LockRecord{Breaks: []Break{b}}, []Break{a}, 1, false},
 		{"the head of the queue is let in", LockRecord{Waiters: []Claim{{Session: "w"}}}, nil, 0, true},
 	} {
-		changed := test.rec.DropBreaks(test.copied, func(string) bool { return false })
+		changed := test.rec.DropBreaks(test.copied, func(string) bool { return false }, 1)
 		if changed != test.changed || len(test.rec.Breaks) != test.left || len(test.rec.Waiters) != 0 {
 			t.Errorf("%s: changed %v, %+v", test.name, changed, test.rec)
 		}

@@ -172,8 +172,8 @@ const (
 	StillHolds                // and its holder was not waited for
 )
 
-// Remove takes the claim out of a lock record, with its audit entry.
-func (b *Breaker) Remove(rec *LockRecord, dead func(session string) bool) Removal {
+// Remove takes the claim out of a lock record, with its audit entry, and settles the record.
+func (b *Breaker) Remove(rec *LockRecord, dead func(session string) bool, now int64) Removal {
 	claim, holds, ok := rec.Find(b.entry.Session, b.entry.Nr)
 	switch {
 	case !ok:
@@ -185,7 +185,7 @@ func (b *Breaker) Remove(rec *LockRecord, dead func(session string) bool) Remova
 	entry := b.entry
 	entry.Token = claim.Token
 	rec.AddBreak(entry)
-	rec.Settle(dead)
+	rec.Settle(dead, now)
 	return Removed
 }
 

@@ -54,7 +54,7 @@ func (w *breakWorld) perform(b *Breaker) (name string) {
 	case BreakGrace, BreakAudit:
 		b.Rested()
 	case BreakRemove:
-		b.Removed(b.Remove(&w.lock, func(string) bool { return false }), w.now)
+		b.Removed(b.Remove(&w.lock, func(string) bool { return false }, 1), w.now)
 	case BreakTrace:
 		b.Traced(&w.lock, w.audit, w.dead)
 	}
@@ -71,7 +71,7 @@ func TestBreaker(t *testing.T) {
 	}
 	leaves := func(w *breakWorld) {
 		w.lock.Drop(func(c Claim) bool { return c.Session == "s" })
-		w.lock.Settle(func(string) bool { return false })
+		w.lock.Settle(func(string) bool { return false }, 1)
 	}
 	obeys := func(w *breakWorld) { leaves(w); w.lock.AddBreak(Break{Session: "s", Nr: 1}) }
 	reads := func(w *breakWorld) { w.session.Beat++; w.session.Revoked = nil }

@@ -6,11 +6,11 @@ import "time"
 // loses, edits the record that it has lost to.
 
 // Void removes the claims of the dead from a lock record, and has it say nothing where nothing
-// is left. It returns how many claims go; ok is false if there is nothing to write. Only a write
-// that gives someone a token waits for the disk, and wakes watchers.
-func (r LockRecord) Void(version Version, dead func(session string) bool) (w Write, claims int, ok bool) {
+// is left, now, microseconds since 1970. It returns how many claims go; ok is false if there is
+// nothing to write. Only a write that gives someone a token waits for the disk, and wakes watchers.
+func (r LockRecord) Void(version Version, dead func(session string) bool, now int64) (w Write, claims int, ok bool) {
 	next := r.Clone()
-	changed := next.Settle(dead)
+	changed := next.Settle(dead, now)
 	left := len(next.Holders) + len(next.Waiters)
 	w = Write{Old: version, Next: next, Lazy: true}
 	if next.Gives() {

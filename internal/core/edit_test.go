@@ -29,7 +29,7 @@ func TestVoid(t *testing.T) {
 		{"audit entries are left", LockRecord{Breaks: []Break{{Session: "a"}}}, false, 0, 0, 0, false, false},
 	} {
 		before := jsonOf(test.rec)
-		w, claims, ok := test.rec.Void(100, func(s string) bool { return s == "dead" })
+		w, claims, ok := test.rec.Void(100, func(s string) bool { return s == "dead" }, 1)
 		if ok != test.writes || claims != test.claims || len(w.Next.Holders) != test.holders || len(w.Next.Waiters) != test.waiters {
 			t.Errorf("%s: writes %v, %d claims go, %+v", test.name, ok, claims, w.Next)
 		}

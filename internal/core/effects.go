@@ -50,6 +50,7 @@ type Request struct {
 	Slots  int
 	Try    bool // do not queue
 	Reason string
+	Labels Labels
 	Set    string
 	Tag    any // the caller's
 }
@@ -73,8 +74,8 @@ type Grant struct {
 	Request *Request
 	Claim   ClaimID
 	Token   Token
-	Asked   int64 // microseconds since 1970: since when its claim is wanted
-	Reason  string
+	Reason  string // of the claim: that of the request that it was made for
+	Labels  Labels // likewise
 	At      Instant
 }
 

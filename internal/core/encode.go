@@ -53,12 +53,16 @@ func (c *Claim) append(b []byte) []byte {
 	b = strconv.AppendInt(append(b, `"ttl":`...), c.TTL, 10)
 	b = strconv.AppendInt(append(b, `,"since":`...), c.Since, 10)
 	b = append(b, ',')
+	b = number(b, `"granted":`, c.Granted)
 	if c.Reason != "" {
 		b = append(text(append(b, `"reason":`...), c.Reason), ',')
 	}
 	b = number(b, `"retries":`, c.Retries)
 	if c.Set != "" {
 		b = append(text(append(b, `"set":`...), c.Set), ',')
+	}
+	if len(c.Labels) > 0 {
+		b = append(append(append(b, `"labels":`...), marshal(c.Labels)...), ',')
 	}
 	return closed(b, '}')
 }

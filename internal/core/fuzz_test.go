@@ -13,7 +13,7 @@ import (
 
 // sameLock compares records as a reader sees them.
 func sameLock(a, b LockRecord) bool {
-	return slices.Equal(a.Holders, b.Holders) && slices.Equal(a.Waiters, b.Waiters) &&
+	return jsonOf(a.Holders) == jsonOf(b.Holders) && jsonOf(a.Waiters) == jsonOf(b.Waiters) &&
 		(len(a.Breaks) == 0 && len(b.Breaks) == 0 || reflect.DeepEqual(jsonOf(a.Breaks), jsonOf(b.Breaks)))
 }
 
@@ -73,7 +73,7 @@ func FuzzLockRecord(f *testing.F) {
 		lives := func(c Claim) bool { return !gone(c.Session) }
 		holders, waiters := kept(r.Holders, lives), kept(r.Waiters, lives)
 		next := r.Clone()
-		next.Settle(gone)
+		next.Settle(gone, 1)
 		n := len(holders)
 		if len(next.Holders) < n || !slices.EqualFunc(next.Holders[:n], holders, sameClaim) {
 			t.Fatalf("%s: holders %+v after %+v", value, next.Holders, holders)
@@ -84,7 +84,7 @@ func FuzzLockRecord(f *testing.F) {
 		if tolerated(holders) && !tolerated(next.Holders) {
 			t.Fatalf("%s: these hold together: %+v", value, next.Holders)
 		}
-		if next.Settle(gone) {
+		if next.Settle(gone, 1) {
 			t.Fatalf("%s: settled twice", value)
 		}
 		written, err := DecodeLock(next.Encode(version), version+1)
@@ -193,7 +193,7 @@ func FuzzGrants(f *testing.F) {
 				}
 			}
 			want = slices.DeleteFunc(want, func(c Claim) bool { return dead[c.Session] })
-			r.Settle(func(s string) bool { return dead[s] })
+			r.Settle(func(s string) bool { return dead[s] }, 1)
 			value = r.Encode(version)
 			version++
 			next, err := DecodeLock(value, version)

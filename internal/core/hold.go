@@ -150,8 +150,8 @@ type HoldWrite struct {
 // PlanHold says what follows for the claims of a hold, in the order of its names: it has what it
 // can get at once, up to the lowest name that it cannot; it waits for that one, if it waits, and
 // gives back what lies above. So it waits for a name above all that it holds, as a Set does. If it
-// does not wait it gives all back.
-func PlanHold(names []HoldName, wait bool, dead func(session string) bool) (p HoldPlan) {
+// does not wait it gives all back. What it has it was granted now, microseconds since 1970.
+func PlanHold(names []HoldName, wait bool, dead func(session string) bool, now int64) (p HoldPlan) {
 	p.Missing = -1
 	next := make([]LockRecord, len(names))
 	changed := make([]bool, len(names))
@@ -165,7 +165,7 @@ func PlanHold(names []HoldName, wait bool, dead func(session string) bool) (p Ho
 		if len(names) > 1 {
 			set = fmt.Sprintf("%d of %d", i, len(names))
 		}
-		r, in, news := n.enter(set, dead)
+		r, in, news := n.enter(set, dead, now)
 		next[i], changed[i] = r, news
 		if !in {
 			p.Missing, p.Full = i, !news && !n.Waits()
@@ -175,7 +175,7 @@ func PlanHold(names []HoldName, wait bool, dead func(session string) bool) (p Ho
 	if p.Missing >= 0 {
 		for i := range names {
 			if i > p.Missing || !wait {
-				next[i], changed[i] = names[i].without(dead)
+				next[i], changed[i] = names[i].without(dead, now)
 				_, holds, _ := names[i].mine()
 				p.Back = p.Back || holds
 			}
@@ -191,7 +191,7 @@ func PlanHold(names []HoldName, wait bool, dead func(session string) bool) (p Ho
 
 // enter is the record with the claim at the end of the queue, unless it is in it, settled: whether
 // the claim is granted in it, and whether it differs. It does not if there is no room.
-func (n *HoldName) enter(set string, dead func(session string) bool) (next LockRecord, in, changed bool) {
+func (n *HoldName) enter(set string, dead func(session string) bool, now int64) (next LockRecord, in, changed bool) {
 	next = n.Record.Clone()
 	if !n.Waits() {
 		if next.Full() {
@@ -202,7 +202,7 @@ func (n *HoldName) enter(set string, dead func(session string) bool) (next LockR
 		next.Enqueue(claim)
 		changed = true
 	}
-	if next.Settle(dead) {
+	if next.Settle(dead, now) {
 		changed = true
 	}
 	_, in, _ = next.Find(n.Claim.Session, n.Claim.Nr)
@@ -210,22 +210,22 @@ func (n *HoldName) enter(set string, dead func(session string) bool) (next LockR
 }
 
 // without is the record without the claims of the hold; changed is false if it has none.
-func (n *HoldName) without(dead func(session string) bool) (next LockRecord, changed bool) {
+func (n *HoldName) without(dead func(session string) bool, now int64) (next LockRecord, changed bool) {
 	its := func(c Claim) bool { return c.Session == n.Claim.Session }
 	if !slices.ContainsFunc(n.Record.Holders, its) && !slices.ContainsFunc(n.Record.Waiters, its) {
 		return n.Record, false
 	}
 	next = n.Record.Clone()
 	next.Drop(its)
-	next.Settle(dead)
+	next.Settle(dead, now)
 	return next, true
 }
 
 // Left is the record of a name without the claims of a hold, which was released: those that were
 // revoked leave their audit entries. ok is false if it has none.
-func (n *HoldName) Left(hold SessionRecord, dead func(session string) bool) (w Write, ok bool) {
+func (n *HoldName) Left(hold SessionRecord, dead func(session string) bool, now int64) (w Write, ok bool) {
 	session := n.Claim.Session
-	if _, ok = n.without(dead); !ok {
+	if _, ok = n.without(dead, now); !ok {
 		return w, false
 	}
 	next := n.Record.Clone()
@@ -242,7 +242,7 @@ func (n *HoldName) Left(hold SessionRecord, dead func(session string) bool) (w W
 		next.AddBreak(b)
 	}
 	next.Drop(func(c Claim) bool { return c.Session == session })
-	next.Settle(dead)
+	next.Settle(dead, now)
 	return n.write(next), true
 }
 

@@ -66,7 +66,7 @@ func TestPlanHold(t *testing.T) {
 		for i, s := range test.records {
 			names = append(names, HoldName{Name: fmt.Sprint(i), Claim: Claim{Session: "h", Nr: 1, Slots: 1}, Record: lockLine(s), Version: 7})
 		}
-		plan := PlanHold(names, test.wait, func(s string) bool { return s == "x" })
+		plan := PlanHold(names, test.wait, func(s string) bool { return s == "x" }, 1)
 		var got []string
 		for _, w := range plan.Writes {
 			got = append(got, fmt.Sprintf("%d: %s", w.Index, queueOf(w.Write.Next)))
@@ -95,7 +95,7 @@ func TestPlanHoldFull(t *testing.T) {
 		full.Enqueue(Claim{Session: fmt.Sprint(i), Nr: 1, Slots: 1})
 	}
 	names := []HoldName{{Name: "0", Claim: Claim{Session: "h", Nr: 1, Slots: 1}, Record: lockLine("h+")}, {Name: "1", Claim: Claim{Session: "h", Nr: 2, Slots: 1}, Record: full}}
-	plan := PlanHold(names, true, func(string) bool { return false })
+	plan := PlanHold(names, true, func(string) bool { return false }, 1)
 	if !plan.Full || plan.Missing != 1 || len(plan.Writes) != 1 || plan.Writes[0].Index != 0 || queueOf(plan.Writes[0].Write.Next) != "" {
 		t.Errorf("full %v, missing %d, %d writes", plan.Full, plan.Missing, len(plan.Writes))
 	}
@@ -104,11 +104,11 @@ func TestPlanHoldFull(t *testing.T) {
 // A grant to another session is notified to it.
 func TestHoldNotifies(t *testing.T) {
 	n := HoldName{Name: "0", Claim: Claim{Session: "h", Nr: 1}, Record: lockLine("h+ a b"), Version: 7}
-	w, ok := n.Left(SessionRecord{}, func(string) bool { return false })
+	w, ok := n.Left(SessionRecord{}, func(string) bool { return false }, 1)
 	if !ok || w.Notify != "a" || queueOf(w.Next) != "a+ b" || w.Lazy {
 		t.Errorf("notifies %q of %q", w.Notify, queueOf(w.Next))
 	}
-	if _, ok := (&HoldName{Claim: Claim{Session: "h"}, Record: lockLine("a+")}).Left(SessionRecord{}, nil); ok {
+	if _, ok := (&HoldName{Claim: Claim{Session: "h"}, Record: lockLine("a+")}).Left(SessionRecord{}, nil, 1); ok {
 		t.Error("it has nothing there, and writes")
 	}
 }
@@ -118,7 +118,7 @@ func TestHoldLeavesAudit(t *testing.T) {
 	hold := SessionRecord{Owner: &Owner{Host: "runner"}, Revoked: []Revocation{{Name: "a", Nr: 1, By: Owner{Host: "bastion"}, Reason: "why", At: 5}}}
 	for name, breaks := range map[string]int{"a": 1, "b": 0} {
 		n := HoldName{Name: name, Claim: Claim{Session: "h", Nr: 1}, Record: lockLine("h+"), Version: 7}
-		w, _ := n.Left(hold, func(string) bool { return false })
+		w, _ := n.Left(hold, func(string) bool { return false }, 1)
 		if len(w.Next.Breaks) != breaks || len(w.Next.Holders) != 0 {
 			t.Fatalf("%s: %d breaks, %d holders", name, len(w.Next.Breaks), len(w.Next.Holders))
 		}

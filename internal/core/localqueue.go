@@ -15,6 +15,7 @@ type desired struct {
 	try     bool // do not queue
 	full    bool // it was to queue, and there was no room
 	reason  string
+	labels  Labels
 	set     string
 	since   int64   // microseconds since 1970
 	born    Instant // when its first request came
@@ -108,7 +109,7 @@ func (n *Name) Want(r *Request, env *Env) *Effects {
 		return eff
 	}
 	g := n.join(r.Slots, env)
-	g.try, g.reason, g.set = r.Try, r.Reason, r.Set
+	g.try, g.reason, g.labels, g.set = r.Try, r.Reason, r.Labels, r.Set
 	g.waiting.push(r)
 	return eff
 }
@@ -198,7 +199,7 @@ func (n *Name) requeue(g *desired, tokens int64, env *Env) {
 		return
 	}
 	next := n.join(g.slots, env)
-	next.reason = g.reason
+	next.reason, next.labels = g.reason, g.labels
 	if g.slots < 2 {
 		next.want = tokens
 	}
@@ -228,7 +229,7 @@ func (n *Name) handOver(g *desired, env *Env) (leaves int64) {
 
 // grant makes a request a hold, with a token of its own.
 func (n *Name) grant(g *desired, r *Request, env *Env) {
-	n.eff.Granted = append(n.eff.Granted, Grant{Request: r, Claim: g.id, Token: g.token, Asked: g.since, Reason: g.reason, At: env.Now})
+	n.eff.Granted = append(n.eff.Granted, Grant{Request: r, Claim: g.id, Token: g.token, Reason: g.reason, Labels: g.labels, At: env.Now})
 	g.active = append(g.active, g.token)
 	g.token++
 	g.given = true

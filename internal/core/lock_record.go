@@ -35,14 +35,40 @@ type Claim struct {
 	Off     int64  `json:"off,omitempty"`
 	N       int64  `json:"n,omitempty"`       // how many tokens; 0 is 1
 	TTL     int64  `json:"ttl"`               // milliseconds
-	Since   int64  `json:"since"`             // microseconds since 1970, by its owner's clock
+	Since   int64  `json:"since"`             // when it was requested: microseconds since 1970, by its owner's clock
+	Granted int64  `json:"granted,omitempty"` // when: microseconds since 1970, by the clock of whoever wrote the grant; 0: not known
 	Reason  string `json:"reason,omitempty"`  // why it wants the lock
 	Retries int64  `json:"retries,omitempty"` // how many of its writes lost before it was in
 	Set     string `json:"set,omitempty"`     // "2 of 3": part of a set that is being collected
+	Labels  Labels `json:"labels,omitempty"`  // its owner may replace them in the session record
+}
+
+// Labels are a few words about a claim, for people.
+type Labels = map[string]string
+
+// MaxLabels is the most bytes of JSON that the labels of a claim take.
+const MaxLabels = 1024
+
+// SizeOf is how many bytes of JSON labels take.
+func SizeOf(l Labels) int {
+	if len(l) == 0 {
+		return 0
+	}
+	return len(marshal(l))
 }
 
 // Tokens is how many tokens it has.
 func (c Claim) Tokens() int64 { return max(c.N, 1) }
+
+// GrantedAt is when the claim was granted, in microseconds since 1970. Where the grant was
+// written by an older program the token says it, if tokens of the store are times. 0: not known.
+func (c Claim) GrantedAt() int64 {
+	const from, to = 1577836800000000, 4102444800000000 // 2020 to 2100
+	if c.Granted <= 0 && c.Token >= from && c.Token < to {
+		return int64(c.Token)
+	}
+	return max(c.Granted, 0)
+}
 
 // Has says whether a token is one of those that a holder was given.
 func (c Claim) Has(t Token) bool { return t >= c.Token && t < c.Token+Token(c.Tokens()) }
@@ -166,23 +192,32 @@ const (
 
 // Full says whether a record has room for no more claims.
 func (r *LockRecord) Full() bool {
-	if len(r.Holders)+len(r.Waiters) < MaxRecord/(claimSize+6*MaxReason) {
-		return false // however long their reasons are
+	if len(r.Holders)+len(r.Waiters) < MaxRecord/(claimSize+6*MaxReason+MaxLabels) {
+		return false // however long their reasons and labels are
 	}
 	size := 0
 	for _, claims := range [][]Claim{r.Holders, r.Waiters} {
 		for _, c := range claims {
-			size += claimSize + len(c.Reason) + 5*strings.Count(c.Reason, "<") + 5*strings.Count(c.Reason, ">") + 5*strings.Count(c.Reason, "&")
-			if strings.ContainsFunc(c.Reason, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' || r > 0x2000 }) {
-				size += 5 * len(c.Reason) // escaped in JSON, the most that can be
+			size += claimSize + textSize(c.Reason)
+			for key, value := range c.Labels {
+				size += textSize(key) + textSize(value) + len(`"":"",`)
 			}
 		}
 	}
 	return len(r.Waiters) >= MaxQueue || size > MaxRecord
 }
 
-// claimSize is the most that a claim takes in a record, but for its reason.
-const claimSize = 260
+// claimSize is the most that a claim takes in a record, but for its reason and its labels.
+const claimSize = 300
+
+// textSize is the most that a text takes in JSON.
+func textSize(s string) int {
+	size := len(s) + 5*strings.Count(s, "<") + 5*strings.Count(s, ">") + 5*strings.Count(s, "&")
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' || r > 0x2000 }) {
+		size += 5 * len(s) // escaped, the most that can be
+	}
+	return size
+}
 
 // MaxBreaks is the most audit entries that a name keeps.
 const MaxBreaks = 16

@@ -3,6 +3,7 @@ package core
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -11,6 +12,7 @@ import (
 // the root package, field by field.
 type Owner struct {
 	Session string            `json:"session,omitempty"`
+	Name    string            `json:"name,omitempty"`
 	Host    string            `json:"host,omitempty"`
 	PID     int               `json:"pid,omitempty"`
 	User    string            `json:"user,omitempty"`
@@ -21,17 +23,26 @@ type Owner struct {
 	Labels  map[string]string `json:"labels,omitempty"`
 }
 
-// String is "user@host (pid 4711)", or as much of it as is known.
+// String is "user@host (pid 4711)", or "name (user@host, pid 4711)", or as much of it as is
+// known.
 func (o Owner) String() string {
-	s := o.Host
+	s, more := o.Host, []string(nil)
 	if o.User != "" {
 		s = o.User + "@" + s
 	}
-	if s == "" {
+	switch {
+	case o.Name != "" && s != "":
+		s, more = o.Name, []string{s}
+	case o.Name != "":
+		s = o.Name
+	case s == "":
 		s = "session " + o.Session[:min(len(o.Session), 8)]
 	}
 	if o.PID != 0 {
-		s += fmt.Sprintf(" (pid %d)", o.PID)
+		more = append(more, fmt.Sprintf("pid %d", o.PID))
+	}
+	if len(more) > 0 {
+		s += " (" + strings.Join(more, ", ") + ")"
 	}
 	return s
 }
@@ -40,8 +51,8 @@ func (o Owner) String() string {
 // their reasons, fit into what MaxRecord leaves of a record.
 const maxShown = 3000
 
-// Bounded is the owner in at most maxShown bytes of JSON. Labels go first; host, user and pid
-// stay.
+// Bounded is the owner in at most maxShown bytes of JSON. Labels go first; name, host, user
+// and pid stay.
 func (o Owner) Bounded() Owner {
 	fits := func() bool {
 		text, err := json.Marshal(o)
@@ -53,7 +64,7 @@ func (o Owner) Bounded() Owner {
 	if o.Labels = nil; fits() {
 		return o
 	}
-	return Owner{Session: Cut(o.Session, 64), Host: Cut(o.Host, 200), PID: o.PID, User: Cut(o.User, 200)} // six bytes each at most
+	return Owner{Session: Cut(o.Session, 64), Name: Cut(o.Name, 130), Host: Cut(o.Host, 130), PID: o.PID, User: Cut(o.User, 130)} // six bytes each at most
 }
 
 // Cut is a text of at most n bytes, whose end is left out if it is longer.

@@ -47,7 +47,8 @@ func (n *Name) plan(env *Env) (next LockRecord, changed bool) {
 	if next.Drop(func(c Claim) bool { return n.dropped(c, &next, env) }) {
 		changed = true
 	}
-	if next.Settle(env.Dead) && !n.Idle() {
+	now := env.Wall()
+	if next.Settle(env.Dead, now) && !n.Idle() {
 		changed = true // claims of the dead bother only those who want the name
 	}
 	for _, g := range n.desired {
@@ -59,7 +60,7 @@ func (n *Name) plan(env *Env) (next LockRecord, changed bool) {
 		}
 		full := next.Full()
 		next.Enqueue(g.claim(env))
-		next.Settle(env.Dead)
+		next.Settle(env.Dead, now)
 		_, holds, _ := next.Find(g.id.Session, g.id.Nr)
 		if full && (holds || !g.try) {
 			g.try, g.full = true, true
@@ -133,7 +134,7 @@ func (g *desired) claim(env *Env) Claim {
 	}
 	return Claim{
 		Session: g.id.Session, Nr: g.id.Nr, Slots: g.slots, N: n, TTL: env.Session.TTL.Milliseconds(),
-		Since: g.since, Reason: g.reason, Retries: g.retries, Set: g.set,
+		Since: g.since, Reason: g.reason, Retries: g.retries, Set: g.set, Labels: g.labels,
 	}
 }
 

@@ -74,14 +74,14 @@ func TestSettle(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := record(t, test.before)
-			changed := r.Settle(func(s string) bool { return strings.Contains(test.dead, s) })
+			changed := r.Settle(func(s string) bool { return strings.Contains(test.dead, s) }, 1)
 			if got := line(r); got != test.after {
 				t.Errorf("got  %s\nwant %s", got, test.after)
 			}
 			if want := test.before != test.after; changed != want {
 				t.Errorf("changed %v, want %v", changed, want)
 			}
-			if r.Settle(func(string) bool { return false }) {
+			if r.Settle(func(string) bool { return false }, 1) {
 				t.Errorf("settled twice: a head that could go in was left: %s", line(r))
 			}
 		})
@@ -92,11 +92,11 @@ func TestSettle(t *testing.T) {
 func TestSharedBlocksCount(t *testing.T) {
 	r := record(t, "a2 | bs")
 	r.Waiters[0].N = 2
-	if r.Settle(func(string) bool { return false }); len(r.Holders) != 1 {
+	if r.Settle(func(string) bool { return false }, 1); len(r.Holders) != 1 {
 		t.Errorf("two readers went in beside one who tolerates two holders: %s", line(r))
 	}
 	r.Waiters[0].N = 1
-	if r.Settle(func(string) bool { return false }); len(r.Holders) != 2 {
+	if r.Settle(func(string) bool { return false }, 1); len(r.Holders) != 2 {
 		t.Errorf("one reader did not go in beside one who tolerates two holders: %s", line(r))
 	}
 }
@@ -106,7 +106,7 @@ func TestTokens(t *testing.T) {
 	// Three readers granted by one write, one of them with a block.
 	r := record(t, "| as bs cs")
 	r.Waiters[1].N = 10
-	r.Settle(alive)
+	r.Settle(alive, 1)
 	if !r.Gives() {
 		t.Fatal("a write that grants does not know it")
 	}
@@ -139,33 +139,47 @@ func TestTokens(t *testing.T) {
 		t.Errorf("a free record whose versions have caught up is %q", value)
 	}
 	again.Enqueue(Claim{Session: "z", Nr: 1, Slots: 1})
-	again.Settle(alive)
+	again.Settle(alive, 1)
 	if z, err := DecodeLock(again.Encode(101), 102); err != nil || z.Holders[0].Token != 112 {
 		t.Errorf("after a block the next token is %+v, want 112", z.Holders)
 	}
 }
 
 // A queue is full when it has 4096 waiters, or before its record is too large for a store,
-// whatever the reasons are.
+// whatever the reasons and labels are.
 func TestFull(t *testing.T) {
-	for reason, want := range map[string]int{
-		"":                              MaxRecord / claimSize,
-		strings.Repeat("x", MaxReason):  1900,
-		strings.Repeat("<", MaxReason):  600,
-		strings.Repeat("\"", MaxReason): 600,
-		strings.Repeat("\n", MaxReason): 600,
-		strings.Repeat("\u2028", 66):    600,
-		strings.Repeat("ü", 100):        1900,
+	for _, test := range []struct {
+		reason, label string
+		want          int
+	}{
+		{"", "", MaxRecord / claimSize},
+		{strings.Repeat("x", MaxReason), "", 1700},
+		{strings.Repeat("<", MaxReason), "", 600},
+		{strings.Repeat("\"", MaxReason), "", 600},
+		{strings.Repeat("\n", MaxReason), "", 600},
+		{strings.Repeat("\u2028", 66), "", 600},
+		{strings.Repeat("ü", 100), "", 1700},
+		{"", strings.Repeat("x", MaxLabels-8), 680},
+		{"", strings.Repeat("<", (MaxLabels-8)/6), 680},
+		{"", strings.Repeat("\n", (MaxLabels-8)/2), 270},
+		{strings.Repeat("<", MaxReason), strings.Repeat("<", (MaxLabels-8)/6), 350},
 	} {
-		r := LockRecord{Next: maxToken - 1, Holders: []Claim{longClaim(0, reason)}}
+		claim := func(nr int) Claim {
+			c := longClaim(int64(nr), test.reason)
+			if c.Labels = nil; test.label != "" {
+				c.Labels = Labels{"k": test.label}
+			}
+			return c
+		}
+		r := LockRecord{Next: maxToken - 1, Holders: []Claim{claim(0)}}
 		r.Holders[0].Token = maxToken / 2
 		for len(r.Waiters) < 5000 && !r.Full() {
 			for range 20 {
-				r.Enqueue(longClaim(int64(len(r.Waiters)+1), reason))
+				r.Enqueue(claim(len(r.Waiters) + 1))
 			}
 		}
-		if n, size := len(r.Waiters), len(r.Encode(0)); n < want || n > MaxQueue+20 || size > MaxValue {
-			t.Errorf("with the reason %.4q… it is full with %d waiters and %d bytes, want %d waiters or more", reason, n, size, want)
+		if n, size := len(r.Waiters), len(r.Encode(0)); n < test.want || n > MaxQueue+20 || size > MaxValue {
+			t.Errorf("with the reason %.4q… and the label %.4q… it is full with %d waiters and %d bytes, want %d waiters or more", test.reason, test.label, n, size, test.want)
 		}
 	}
 }
@@ -173,7 +187,7 @@ func TestFull(t *testing.T) {
 // longClaim is as large as a claim may be.
 func longClaim(nr int64, reason string) Claim {
 	return Claim{Session: strings.Repeat("f", 32), Nr: 1<<40 + nr, Slots: 1, Token: maxToken - 1, Off: 1 << 30, N: 1 << 16,
-		TTL: MaxTTL.Milliseconds(), Since: 1 << 52, Reason: reason, Retries: 1 << 20, Set: "100 of 1000"}
+		TTL: MaxTTL.Milliseconds(), Since: 1 << 52, Granted: 1 << 52, Reason: reason, Retries: 1 << 20, Set: "100 of 1000"}
 }
 
 // The time of a detached hold is over when the store's clock says that its TTL is, and

@@ -33,9 +33,9 @@ func (c Claim) weight() int {
 
 // Settle drops every claim whose session is dead, and then lets the head of
 // the queue in while it fits: strict order, so nobody overtakes and neighbours
-// that fit go in together. What it lets in is given tokens by the write that
-// stores the result. It reports whether anything changed.
-func (r *LockRecord) Settle(dead func(session string) bool) (changed bool) {
+// that fit go in together. What it lets in was granted now, microseconds since 1970, and is
+// given tokens by the write that stores the result. It reports whether anything changed.
+func (r *LockRecord) Settle(dead func(session string) bool, now int64) (changed bool) {
 	if r.Drop(func(c Claim) bool { return dead(c.Session) }) {
 		changed = true
 	}
@@ -47,7 +47,7 @@ func (r *LockRecord) Settle(dead func(session string) bool) (changed bool) {
 	}
 	for len(r.Waiters) > 0 && Fits(r.Waiters[0], r.Holders) {
 		head := r.Waiters[0]
-		head.Token, head.Off, head.Set = 0, off, ""
+		head.Token, head.Off, head.Set, head.Granted = 0, off, "", now
 		off += head.Tokens()
 		if len(r.Holders) == 0 && len(r.Waiters) == 1 {
 			r.Waiters[0] = head

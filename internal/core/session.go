@@ -46,6 +46,7 @@ type BeatOf struct {
 	Owner  *Owner
 	Grace  time.Duration
 	Nonce  string // never used before
+	Labels ClaimLabels
 	Clocks Clocks
 }
 
@@ -132,7 +133,7 @@ func (s *Session) Beat(b BeatOf, now Instant) (a Attempt, shortened bool) {
 	}
 	a = Attempt{Sent: now, Old: s.version, Record: SessionRecord{
 		Owner: b.Owner, TTL: ttl.Milliseconds(), Grace: b.Grace.Milliseconds(),
-		Beat: s.last.Beat + 1, Nonce: b.Nonce, At: b.Clocks.Wall, Detached: s.detach > 0,
+		Beat: s.last.Beat + 1, Nonce: b.Nonce, At: b.Clocks.Wall, Detached: s.detach > 0, Labels: b.Labels,
 	}}
 	if s.detach > 0 {
 		a.Record.Boot, a.Record.Up = b.Clocks.Boot, b.Clocks.Up.Microseconds()

@@ -23,11 +23,15 @@ type SessionRecord struct {
 	Names     []string     `json:"names,omitempty"`  // of a hold: where its claims are, in byte order
 	Client    string       `json:"client,omitempty"` // of a hold: the principal that may renew and end it
 	Whole     bool         `json:"whole,omitempty"`  // of a hold of several names: it has all, and gives none back before its end
+	Labels    ClaimLabels  `json:"labels,omitempty"` // in place of those in the claims
 
 	Dead int64  `json:"dead,omitempty"` // microseconds since 1970, by the burier's clock
 	By   string `json:"by,omitempty"`
 	Why  string `json:"why,omitempty"`
 }
+
+// ClaimLabels are the labels of claims that have changed them, by the numbers of the claims.
+type ClaimLabels = map[int64]Labels
 
 // A Suspicion asks a session for a heartbeat. There is at most one per beat.
 type Suspicion struct {

@@ -116,7 +116,7 @@ var planted = []mutant{
 	{"world: a sweep removes sessions that live", "P8", []edit{{"internal/core/edit.go",
 		"return r.Dead != 0 && claims == 0 && age", "return claims == 0 && age"}}, world("X, a sweep, 1 crash")},
 	{"world: a sweep forgets the block of a free name", "Q15", []edit{{"internal/core/edit.go",
-		"	changed := next.Settle(dead)\n	left", "	changed := next.Settle(dead)\n	next.Next = 0\n	left"}}, world("X(2), a sweep, time stands still, 2 rounds")},
+		"	changed := next.Settle(dead, now)\n	left", "	changed := next.Settle(dead, now)\n	next.Next = 0\n	left"}}, world("X(2), a sweep, time stands still, 2 rounds")},
 	{"world: a sweep leaves free names", "P8", []edit{{"internal/core/edit.go",
 		"changed || left+len(next.Breaks) == 0\n", "changed\n"}}, world("X(2), a sweep, time stands still, 2 rounds")},
 	{"world: no floor under rows that are removed", "Q15", []edit{{"internal/core/explore/world.go",

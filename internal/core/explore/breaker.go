@@ -92,7 +92,7 @@ func (x *shell) breakerRemoves() {
 	w := x.w
 	l := &w.Locks[w.Break.Name]
 	next := l.Record.Clone()
-	r := w.Breaker.Remove(&next, x.breakerKnowsDead)
+	r := w.Breaker.Remove(&next, x.breakerKnowsDead, 1)
 	if r == core.Removed {
 		w.Break.Removed = true
 		w.store(x.Setup, w.Break.Name, byBreaker, "", l.Version, next)

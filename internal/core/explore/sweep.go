@@ -146,7 +146,7 @@ func (x *shell) sweeperReads(p *sweeper) {
 		x.sweeperHasRead(p, l.Record)
 		return
 	}
-	w, _, ok := l.Record.Void(l.Version, func(id string) bool { return p.Deaths.Dead(id, x.w.Now) })
+	w, _, ok := l.Record.Void(l.Version, func(id string) bool { return p.Deaths.Dead(id, x.w.Now) }, 1)
 	if !ok {
 		x.sweeperHasRead(p, w.Next)
 		return

@@ -65,7 +65,7 @@ func (a *app) acquire(ctx context.Context, name string, d time.Duration, w *wish
 	defer cancel(nil)
 	defer r.endOnSignal(cancel)()
 	q := newQueue(r.names, quiet)
-	s, err := a.open(ctx, &holdfast.Options{Owner: holdfast.Owner{Program: "holdfast acquire"}})
+	s, err := a.open(ctx, &holdfast.Options{Owner: holdfast.Owner{Name: w.owner, Program: "holdfast acquire"}})
 	if err != nil {
 		return err
 	}

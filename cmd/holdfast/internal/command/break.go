@@ -154,22 +154,24 @@ func (b *breaking) confirm(name string, c holdfast.Claim) bool {
 		fmt.Fprintf(os.Stderr, "--now does not wait: if %s still runs, only fenced writes are refused. Type the name to go on: ", shortWho(c.Owner))
 		return readLine() == name
 	}
-	state := ""
-	switch {
-	case c.Token == 0:
-		state = fmt.Sprintf("%s has been waiting for %s for %s.", who(c.Owner), quote(name), ago(c.Since))
-	case c.Dead:
-		state = fmt.Sprintf("%s is held by %s, which is dead: it goes to the next who asks.", quote(name), who(c.Owner))
-	case c.Detached:
-		state = fmt.Sprintf("%s is held by %s for %s; nothing renews it, it %s: whoever uses it will not be told.", quote(name), who(c.Owner), ago(c.Since), beatText(c))
-	case c.BeatAge >= 0 && !c.Suspected:
-		state = fmt.Sprintf("%s is held by %s for %s; its last beat came %s ago: it is alive and will be told to stop.", quote(name), who(c.Owner), ago(c.Since), brief(c.BeatAge))
-	default:
-		state = fmt.Sprintf("%s is held by %s for %s; it will be told to stop, and is waited for until it has, at most %s.", quote(name), who(c.Owner), ago(c.Since), brief(c.TTL))
-	}
-	fmt.Fprintf(os.Stderr, "%s Break it? [y/N] ", state)
+	fmt.Fprintf(os.Stderr, "%s Break it? [y/N] ", question(name, c))
 	answer := strings.ToLower(readLine())
 	return answer == "y" || answer == "yes"
+}
+
+// question is what has to be known of a claim before it is broken.
+func question(name string, c holdfast.Claim) string {
+	switch {
+	case c.Token == 0:
+		return fmt.Sprintf("%s has been waiting for %s for %s.", who(c.Owner), quote(name), brief(c.Waited))
+	case c.Dead:
+		return fmt.Sprintf("%s is held by %s, which is dead: it goes to the next who asks.", quote(name), who(c.Owner))
+	case c.Detached:
+		return fmt.Sprintf("%s is held by %s%s; nothing renews it, it %s: whoever uses it will not be told.", quote(name), who(c.Owner), heldFor(c), beatText(c))
+	case c.BeatAge >= 0 && !c.Suspected:
+		return fmt.Sprintf("%s is held by %s%s; its last beat came %s ago: it is alive and will be told to stop.", quote(name), who(c.Owner), heldFor(c), brief(c.BeatAge))
+	}
+	return fmt.Sprintf("%s is held by %s%s; it will be told to stop, and is waited for until it has, at most %s.", quote(name), who(c.Owner), heldFor(c), brief(c.TTL))
 }
 
 func readLine() string {

@@ -39,7 +39,7 @@ func electVerb(a *app) *cobra.Command {
 	}
 	l.flags(c.Flags(), "this candidate's own lease, at least 1s; else the store's (15s)",
 		"from TERM to KILL, before another can lead (TTL/5)", "say nothing but of losses")
-	c.Flags().StringVar(&w.reason, "reason", "", "show `TEXT` to the other candidates")
+	w.shown(c.Flags(), "show `TEXT` to the other candidates")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		w.slots = 1
 		names, argv, err := splitArgs(c, args, "nightly -- ./backup.sh", checkName)
@@ -56,12 +56,12 @@ func electVerb(a *app) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.elect(orBackground(c.Context()), names[0], argv, &l, opts)
+		return a.elect(orBackground(c.Context()), names[0], argv, &l, w.owner, opts)
 	}
 	return c
 }
 
-func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, opts []holdfast.Option) error {
+func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, owner string, opts []holdfast.Option) error {
 	path, err := lookUp(argv[0])
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 	}
 	client, err := holdfast.New(h.store, &holdfast.Options{
 		TTL:   l.ttl.Duration,
-		Owner: holdfast.Owner{Program: "holdfast elect"},
+		Owner: holdfast.Owner{Name: owner, Program: "holdfast elect"},
 		Trace: &holdfast.Trace{Heartbeat: r.beat, Shortened: r.shortened, Lost: r.lostOne},
 	})
 	if err != nil {

@@ -138,7 +138,7 @@ func FuzzFlags(f *testing.F) {
 			t.Fatalf("%q asks for %+v", line, w)
 		}
 		want := 0
-		for _, asked := range []bool{w.shared || w.slots > 1, w.noWait || w.wait.set, w.reason != ""} {
+		for _, asked := range []bool{w.shared || w.slots > 1, w.noWait || w.wait.set, w.reason != "", len(w.labels) > 0} {
 			if asked {
 				want++
 			}

@@ -41,7 +41,7 @@ func listVerb(a *app) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "one object per name and line; durations in seconds")
-	c.Flags().BoolVar(&wide, "wide", false, "with tokens, claims and programs")
+	c.Flags().BoolVar(&wide, "wide", false, "with tokens, claims, programs, addresses and labels")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return a.list(orBackground(c.Context()), strings.Join(args, ""), asJSON, wide)
 	}
@@ -68,7 +68,8 @@ func (a *app) list(ctx context.Context, prefix string, asJSON, wide bool) error 
 			continue
 		}
 		if n++; n == 1 {
-			row(table, wide, "NAME", "MODE", "STATE", "OWNER", "PID", "FOR", "LAST BEAT", "TOKEN", "CLAIM", "PROGRAM", "REASON")
+			row(table, wide, []string{"NAME", "MODE", "STATE", "OWNER", "PID", "FOR", "LAST BEAT"},
+				[]string{"WAITED", "TOKEN", "CLAIM", "PROGRAM", "ADDRESS", "DEVICE", "LABELS"}, "REASON")
 		}
 		for _, c := range info.Holders {
 			claimRow(table, wide, info.Name, c, 0)
@@ -122,10 +123,9 @@ func (t *trimmed) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-func row(table *tabwriter.Writer, wide bool, name, mode, state, owner, pid, since, beat, token, claim, program, reason string) {
-	cells := []string{name, mode, state, owner, pid, since, beat}
+func row(table *tabwriter.Writer, wide bool, cells, more []string, reason string) {
 	if wide {
-		cells = append(cells, token, claim, program)
+		cells = append(cells, more...)
 	}
 	fmt.Fprintln(table, strings.Join(append(cells, reason), "\t"))
 }
@@ -161,8 +161,8 @@ func claimRow(table *tabwriter.Writer, wide bool, name string, c holdfast.Claim,
 	if c.Token != 0 {
 		token = fmt.Sprint(c.Token)
 	}
-	row(table, wide, escape(name), c.Mode(), state, shortWho(c.Owner), pid, sinceText(c), beat,
-		token, escape(c.ID), escape(c.Owner.Program), reason)
+	row(table, wide, []string{escape(name), c.Mode(), state, shortWho(c.Owner), pid, sinceText(c), beat},
+		[]string{whole(c.Waited), token, escape(c.ID), escape(c.Owner.Program), escape(c.Owner.Address), escape(c.Owner.Device), labelsText(c.Labels)}, reason)
 }
 
 // beatText is when a claim's session was last heard of.

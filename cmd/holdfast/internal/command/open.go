@@ -123,7 +123,14 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options) (*session, error
 	if err != nil {
 		return nil, t.unusable(err, "")
 	}
-	c, err := holdfast.New(h.store, opts)
+	var settings holdfast.Options
+	if opts != nil {
+		settings = *opts
+	}
+	if settings.Owner.Name == "" {
+		settings.Owner.Name = os.Getenv(ownerVariable)
+	}
+	c, err := holdfast.New(h.store, &settings)
 	if err != nil {
 		h.Close()
 		return nil, usage("%s", strings.TrimPrefix(err.Error(), "holdfast: "))

@@ -26,6 +26,7 @@ Set it up   schema config sweep completion version
 Store       --store URL or HOLDFAST_STORE: %s
             without either a file of your own: ~/.local/state/holdfast/holdfast.db
             ?allow=NAME accepts a danger by the name that doctor gives it
+Owner       HOLDFAST_OWNER: who this is to others, such as a pod or a node
 Servers     postgres://USER@HOST/DB?schema=NAME&prefix=NAME&sslmode=verify-full
             mysql://USER@HOST/DB?prefix=NAME&tls=true&socket=PATH
             cassandra://USER@HOST,HOST/KEYSPACE?dc=NAME&prefix=NAME&tls=verify&ca=FILE

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -56,6 +57,8 @@ type wish struct {
 	noWait bool
 	wait   span
 	reason string
+	labels labels
+	owner  string
 }
 
 func (w *wish) flags(f *pflag.FlagSet) {
@@ -64,7 +67,45 @@ func (w *wish) flags(f *pflag.FlagSet) {
 	f.BoolVarP(&w.noWait, "no-wait", "n", false,
 		"do not wait: exit 1 if held. (Where the store has no clock a holder who seems to be dead is watched for a TTL.)")
 	f.VarP(&w.wait, "wait", "w", "wait at most `DUR` (0 is -n): 90s, 10m, or plain seconds")
-	f.StringVar(&w.reason, "reason", "", "show `TEXT` to those who wait")
+	w.shown(f, "show `TEXT` to those who wait")
+}
+
+// shown are the flags whose values others see.
+func (w *wish) shown(f *pflag.FlagSet, reason string) {
+	f.StringVar(&w.reason, "reason", "", reason)
+	f.Var(&w.labels, "label", "show `KEY=VALUE` with the claim; as often as there are labels, 1 KiB in all")
+	f.StringVar(&w.owner, "owner", os.Getenv(ownerVariable), "`NAME` of who asks, such as a pod or a node; else $"+ownerVariable)
+}
+
+// ownerVariable is the environment's word for --owner, for all verbs.
+const ownerVariable = "HOLDFAST_OWNER"
+
+// labels are those of --label, each of which has one.
+type labels map[string]string
+
+func (l *labels) String() string { return labelsText(*l) }
+
+func (l *labels) Type() string { return "KEY=VALUE" }
+
+func (l *labels) Set(text string) error {
+	key, value, ok := strings.Cut(text, "=")
+	if !ok || key == "" {
+		return fmt.Errorf("%s is no label: write KEY=VALUE", quote(text))
+	}
+	if *l == nil {
+		*l = make(labels)
+	}
+	(*l)[key] = value
+	return nil
+}
+
+// size is how many bytes they take as JSON.
+func (l labels) size() int {
+	text, err := json.Marshal(l)
+	if err != nil || len(l) == 0 {
+		return 0
+	}
+	return len(text)
 }
 
 // options checks the flags against each other.
@@ -80,6 +121,10 @@ func (w *wish) options(f *pflag.FlagSet) (opts []holdfast.Option, err error) {
 		return nil, usage("-n and -w exclude each other: -n is -w 0")
 	case len(w.reason) > 200:
 		return nil, usage("--reason has %d bytes, at most 200", len(w.reason))
+	case w.labels.size() > 1024:
+		return nil, usage("--label: the labels take %d bytes as JSON, at most 1024", w.labels.size())
+	case len(w.owner) > 255:
+		return nil, usage("--owner has %d bytes, at most 255", len(w.owner))
 	}
 	if w.shared {
 		opts = append(opts, holdfast.Shared())
@@ -91,6 +136,9 @@ func (w *wish) options(f *pflag.FlagSet) (opts []holdfast.Option, err error) {
 	}
 	if w.reason != "" {
 		opts = append(opts, holdfast.Reason(w.reason))
+	}
+	if len(w.labels) > 0 {
+		opts = append(opts, holdfast.Labels(w.labels))
 	}
 	return opts, nil
 }
@@ -214,7 +262,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	q := newQueue(names, l.quiet)
 	client, err := holdfast.New(h.store, &holdfast.Options{
 		TTL:   l.ttl.Duration,
-		Owner: holdfast.Owner{Program: "holdfast run"},
+		Owner: holdfast.Owner{Name: w.owner, Program: "holdfast run"},
 		Trace: &holdfast.Trace{Heartbeat: r.beat, Shortened: r.shortened, Lost: r.lostOne, Queued: q.joined},
 	})
 	if err != nil {

@@ -94,8 +94,13 @@ func describeInfo(info holdfast.Info) string {
 	}
 	fmt.Fprintln(&b, strings.Join(what, ", "))
 	for _, c := range info.Holders {
-		fmt.Fprintf(&b, "  held by   %s for %s, token %d%s\n", owner(c.Owner), sinceText(c), c.Token, because(c))
-		fmt.Fprintf(&b, "            %s%s\n", beatLine(c), retriesText(c))
+		since := ""
+		if !c.Granted.IsZero() {
+			since = " for " + sinceText(c)
+		}
+		fmt.Fprintf(&b, "  held by   %s%s, token %d%s\n", owner(c.Owner), since, c.Token, because(c))
+		fmt.Fprintf(&b, "            %s%s%s\n", beatLine(c), waitedText(c), retriesText(c))
+		details(&b, c)
 		if c.Collecting != "" {
 			fmt.Fprintf(&b, "            has %s names of a set\n", escape(c.Collecting))
 		}
@@ -109,6 +114,7 @@ func describeInfo(info holdfast.Info) string {
 		if c.Dead || c.Suspected || c.Retries > 1 {
 			fmt.Fprintf(&b, "            %s%s\n", beatLine(c), retriesText(c))
 		}
+		details(&b, c)
 	}
 	for _, br := range info.Breaks {
 		fmt.Fprintf(&b, "  broken    %s\n", breakText(br))
@@ -129,7 +135,43 @@ func owner(o holdfast.Owner) string {
 	return s
 }
 
-func sinceText(c holdfast.Claim) string { return whole(time.Since(c.Since)) }
+// details are the lines of a claim that say where its owner is, and its labels.
+func details(b *strings.Builder, c holdfast.Claim) {
+	var at []string
+	if c.Owner.Address != "" {
+		at = append(at, "address "+escape(c.Owner.Address))
+	}
+	if c.Owner.Device != "" {
+		at = append(at, "device "+escape(c.Owner.Device))
+	}
+	if len(at) > 0 {
+		fmt.Fprintf(b, "            %s\n", strings.Join(at, ", "))
+	}
+	for _, labels := range []map[string]string{c.Owner.Labels, c.Labels} {
+		if len(labels) > 0 {
+			fmt.Fprintf(b, "            %s\n", labelsText(labels))
+		}
+	}
+}
+
+// sinceText is for how long a claim holds, or has waited.
+func sinceText(c holdfast.Claim) string {
+	switch {
+	case c.Token == 0:
+		return whole(c.Waited)
+	case c.Granted.IsZero():
+		return "?"
+	}
+	return whole(time.Since(c.Granted))
+}
+
+// waitedText is how long a claim had waited, if that was long.
+func waitedText(c holdfast.Claim) string {
+	if c.Waited < time.Second {
+		return ""
+	}
+	return "; had waited " + brief(c.Waited)
+}
 
 func because(c holdfast.Claim) string {
 	if c.Reason == "" {

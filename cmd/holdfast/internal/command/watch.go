@@ -95,7 +95,7 @@ func change(before, now holdfast.Info) string {
 	var holders []string
 	for _, c := range now.Holders {
 		if !c.Dead {
-			h := fmt.Sprintf("%s, token %d", who(c.Owner), c.Token)
+			h := fmt.Sprintf("%s%s, token %d", who(c.Owner), heldFor(c), c.Token)
 			if c.Suspected {
 				h += fmt.Sprintf(", suspected: last beat %s ago", brief(max(0, c.BeatAge)))
 			}

@@ -2,6 +2,8 @@ package command
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,9 +40,9 @@ func shortWho(o holdfast.Owner) string {
 	return escape(o.String())
 }
 
-// whose names a claim's owner, since when, and why.
+// whose names a claim's owner, since when it holds, and why.
 func whose(c holdfast.Claim) string {
-	s := who(c.Owner) + " for " + ago(c.Since)
+	s := who(c.Owner) + heldFor(c)
 	if c.Reason != "" {
 		s += ", " + quote(c.Reason)
 	}
@@ -67,7 +69,33 @@ func life(c holdfast.Claim) string {
 	return fmt.Sprintf(" (last heartbeat %s ago, TTL %s)", brief(c.BeatAge), brief(c.TTL))
 }
 
-func ago(t time.Time) string { return brief(time.Since(t)) }
+// heldFor is " for 2s", since the grant, or nothing if that is not known.
+func heldFor(c holdfast.Claim) string {
+	if c.Granted.IsZero() {
+		return ""
+	}
+	return " for " + brief(time.Since(c.Granted))
+}
+
+// labelsText is labels as a person would type them: build=7 step="2 of 3".
+func labelsText(labels map[string]string) string {
+	var b strings.Builder
+	for i, key := range slices.Sorted(maps.Keys(labels)) {
+		if i > 0 {
+			b.WriteString(" ")
+		}
+		b.WriteString(word(key) + "=" + word(labels[key]))
+	}
+	return b.String()
+}
+
+// word is a text that ends where a blank or an equals sign does, or in quotes.
+func word(s string) string {
+	if s == "" || strings.ContainsAny(s, " =\"") {
+		return quote(s)
+	}
+	return escape(s)
+}
 
 // brief is a duration as people say it: 41m, 3m12s, 10.5s, 200ms.
 func brief(d time.Duration) string {

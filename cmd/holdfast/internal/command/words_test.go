@@ -99,14 +99,70 @@ func TestBeatLine(t *testing.T) {
 	}
 }
 
+// A claim that had waited for 5 s and has held for 2 s is shown as held for 2 s, wherever that is
+// shown; one that waits is shown with the time of its wait.
+func TestHeldSince(t *testing.T) {
+	now := time.Now()
+	held := holdfast.Claim{ID: "8f3ac1d2-1", Token: 7, Slots: 1, Owner: holdfast.Owner{Host: "db1", User: "ana", PID: 2784}, Requested: now.Add(-7 * time.Second),
+		Granted: now.Add(-2 * time.Second), Waited: 5 * time.Second, BeatAge: time.Second, TTL: 15 * time.Second}
+	waits := holdfast.Claim{ID: "51bd0000-1", Slots: 1, Owner: holdfast.Owner{Host: "db2"}, Requested: now.Add(-3 * time.Second), Waited: 3 * time.Second, TTL: 15 * time.Second}
+	info := holdfast.Info{Name: "a", Holders: []holdfast.Claim{held}, Waiters: []holdfast.Claim{waits}}
+	var list strings.Builder
+	table := aligned(&list)
+	claimRow(table, true, "a", held, 0)
+	claimRow(table, true, "a", waits, 1)
+	table.Flush()
+	var b strings.Builder
+	if err := asjson.Encode(&b, asjson.Of(info)); err != nil {
+		t.Fatal(err)
+	}
+	for what, test := range map[string]struct{ text, want string }{
+		"show":         {describeInfo(info), "held by   ana@db1 (pid 2784) for 2s, token 7\n            last beat 1s ago; had waited 5s\n"},
+		"show, waits":  {describeInfo(info), "waiting   db2 for 3s, claim 51bd0000-1"},
+		"list":         {list.String(), "ana@db1  2784  2s  1s ago  5s  7  8f3ac1d2-1\n"},
+		"list, waits":  {list.String(), "1st waiting  db2            3s  0s ago  3s     51bd0000-1\n"},
+		"watch":        {change(holdfast.Info{}, info), "held by ana@db1 (pid 2784) for 2s, token 7"},
+		"refused":      {heldBy(info.Holders), "held by ana@db1 (pid 2784) for 2s"},
+		"break":        {question("a", held), "is held by ana@db1 (pid 2784) for 2s; its last beat"},
+		"break, waits": {question("a", waits), "db2 has been waiting for \"a\" for 3s."},
+		"json":         {b.String(), `"waited":5,"retries":0`},
+	} {
+		if !strings.Contains(test.text, test.want) {
+			t.Errorf("%s says\n%s\nwithout %q", what, test.text, test.want)
+		}
+	}
+	held.Granted = time.Time{} // not known
+	if text := heldBy([]holdfast.Claim{held}) + question("a", held); strings.Contains(text, " for ") {
+		t.Errorf("not known: %s", text)
+	}
+}
+
+// What strangers have written as labels, name, address and device acts on no terminal.
+func TestShownOwner(t *testing.T) {
+	c := holdfast.Claim{Token: 7, Slots: 1, Granted: time.Now(), TTL: time.Second,
+		Owner:  holdfast.Owner{Name: "web-7\x1b[2J", Host: "db1", Address: "10.0.0.7\x1b", Device: "pts/3\n", Labels: map[string]string{"pool": "a"}},
+		Labels: map[string]string{"step": "2 of 3", "build": "7", "e\x07": "", "q": "\u202e"}}
+	text := describeInfo(holdfast.Info{Name: "a", Holders: []holdfast.Claim{c}})
+	for _, want := range []string{`  held by   web-7\x1b[2J (db1) for 0s`, "\n            address 10.0.0.7\\x1b, device pts/3\\x0a\n", "\n            pool=a\n",
+		"\n            build=7 e\\x07=\"\" q=\\u202e step=\"2 of 3\"\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("shown as\n%s\nwithout %q", text, want)
+		}
+	}
+	if strings.ContainsAny(text, "\x1b\x07\u202e") {
+		t.Errorf("shown as %q", text)
+	}
+}
+
 // The columns of a list are whole where a reason is missing, and no line ends in
 // blanks.
 func TestListColumns(t *testing.T) {
 	var b strings.Builder
 	table := aligned(&b)
-	row(table, false, "NAME", "MODE", "STATE", "OWNER", "PID", "FOR", "LAST BEAT", "", "", "", "REASON")
-	row(table, false, "a", "exclusive", "held", "ana@here", "77", "1s", "1s ago", "", "", "", "")
-	row(table, false, "b", "exclusive", "1st waiting", "ana@here", "", "1s", "ends in 12m", "", "", "", "nightly import")
+	more := []string{"only where it is wide"}
+	row(table, false, []string{"NAME", "MODE", "STATE", "OWNER", "PID", "FOR", "LAST BEAT"}, more, "REASON")
+	row(table, false, []string{"a", "exclusive", "held", "ana@here", "77", "1s", "1s ago"}, more, "")
+	row(table, false, []string{"b", "exclusive", "1st waiting", "ana@here", "", "1s", "ends in 12m"}, more, "nightly import")
 	table.Flush()
 	const want = `NAME  MODE       STATE        OWNER     PID  FOR  LAST BEAT    REASON
 a     exclusive  held         ana@here  77   1s   1s ago

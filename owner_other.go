@@ -1,0 +1,5 @@
+//go:build !linux
+
+package holdfast
+
+func terminal() string { return "" }
