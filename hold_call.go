@@ -47,8 +47,11 @@ func (c *Client) newHoldCall(id, client string) *holdCall {
 	return &holdCall{c: c, id: id, client: client, age: -1, sent: core.Never, nonces: make(map[string]core.Instant)}
 }
 
-// holdContext is ctx that also ends with the client.
-func (c *Client) holdContext(ctx context.Context) (_ context.Context, cancel func(), err error) {
+// holdContext is ctx that also ends with the client. A client that only looks may not write.
+func (c *Client) holdContext(ctx context.Context, writes bool) (_ context.Context, cancel func(), err error) {
+	if writes && c.opts.ReadOnly {
+		return nil, nil, ErrReadOnly
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing {

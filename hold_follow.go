@@ -32,7 +32,7 @@ func (c *Client) followHold(ctx context.Context, client, id string, yield func(H
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, ErrLost), errors.Is(err, ErrOtherHold), errors.Is(err, ErrClosed), errors.As(err, &request):
+		case errors.Is(err, ErrLost), errors.Is(err, ErrOtherHold), errors.Is(err, ErrClosed), errors.Is(err, ErrReadOnly), errors.As(err, &request):
 			return err
 		case err != nil:
 			if !c.doze(ctx, nil, 50*time.Millisecond<<min(try, 4)) {

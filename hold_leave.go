@@ -27,7 +27,7 @@ func (c *Client) leave(ctx context.Context, client, id string) error {
 	if !plainID(id) {
 		return &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")}
 	}
-	ctx, cancel, err := c.holdContext(ctx)
+	ctx, cancel, err := c.holdContext(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -173,6 +173,9 @@ func (c *Client) LeaveQueue(ctx context.Context, h Hold) error {
 }
 
 func (c *Client) leaveQueue(ctx context.Context, h Hold) error {
+	if c.opts.ReadOnly {
+		return ErrReadOnly
+	}
 	for try := 0; ; try++ {
 		x, err := c.lookAtHold(ctx, "", h.ID)
 		if err != nil {

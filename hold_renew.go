@@ -17,7 +17,7 @@ import (
 // store does not know is over: a beat never makes a record. A hold that waits is looked at, too; one
 // for which nothing beats is not written. The error of the call is that nothing was asked.
 func (c *Client) Beat(ctx context.Context, client string, ids ...string) ([]HoldResult, error) {
-	ctx, cancel, err := c.holdContext(ctx)
+	ctx, cancel, err := c.holdContext(ctx, true)
 	if err != nil {
 		return nil, fmt.Errorf("beat: %w", err)
 	}
@@ -253,7 +253,7 @@ func (c *Client) oneHold(ctx context.Context, client, id string, set func(*holdC
 	if !plainID(id) {
 		return nil, &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")}
 	}
-	ctx, cancel, err := c.holdContext(ctx)
+	ctx, cancel, err := c.holdContext(ctx, true)
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +280,7 @@ func (c *Client) lookAtHold(ctx context.Context, client, id string) (*holdCall, 
 	if !plainID(id) {
 		return nil, &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")}
 	}
-	ctx, cancel, err := c.holdContext(ctx)
+	ctx, cancel, err := c.holdContext(ctx, false)
 	if err != nil {
 		return nil, err
 	}

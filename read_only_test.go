@@ -46,6 +46,7 @@ func TestReadOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		const hold = "0123456789abcdef0123456789abcdef"
 		looks := map[string]func() error{
 			"Show":     func() error { _, err := looker.Show(ctx, "a"); return err },
 			"StoreTTL": func() error { _, err := looker.StoreTTL(ctx); return err },
@@ -62,6 +63,20 @@ func TestReadOnly(t *testing.T) {
 					return err
 				}
 				return errors.New("nothing")
+			},
+			"Sessions": func() error {
+				for s, err := range looker.Sessions(ctx) {
+					if err != nil || s.Owner.PID == 0 {
+						t.Errorf("Sessions: %+v, error %v", s, err)
+					}
+				}
+				return nil
+			},
+			"Hold": func() error {
+				if _, err := looker.Hold(ctx, "", hold); !errors.Is(err, holdfast.ErrLost) {
+					t.Errorf("Hold of one that is over: %v, want ErrLost", err)
+				}
+				return nil
 			},
 			"Election": func() error {
 				e := looker.Election("a")
@@ -88,7 +103,21 @@ func TestReadOnly(t *testing.T) {
 			"BreakWaiter":  func() error { return looker.BreakWaiter(ctx, holdfast.Claim{Name: "a"}, "why") },
 			"ReleaseToken": func() error { return looker.ReleaseToken(ctx, "a", lock.Token()) },
 			"SetStoreTTL":  func() error { return looker.SetStoreTTL(ctx, time.Minute) },
-			"Sweep":        func() error { _, err := looker.Sweep(ctx); return err },
+			"Enter": func() error {
+				_, err := looker.Enter(ctx, holdfast.HoldRequest{ID: hold, Names: []string{"b"}})
+				return err
+			},
+			"Beat":       func() error { _, err := looker.Beat(ctx, "", hold); return err },
+			"Extend":     func() error { _, err := looker.Extend(ctx, "", hold, time.Minute); return err },
+			"Leave":      func() error { return looker.Leave(ctx, "", hold) },
+			"LeaveQueue": func() error { return looker.LeaveQueue(ctx, holdfast.Hold{ID: hold}) },
+			"Follow": func() error {
+				for _, err := range looker.Follow(ctx, "", hold) {
+					return err
+				}
+				return errors.New("nothing")
+			},
+			"Sweep": func() error { _, err := looker.Sweep(ctx); return err },
 		}
 		ends := map[string]bool{"Close": true, "Shutdown": true}
 		methods := reflect.TypeFor[*holdfast.Client]()
