@@ -98,9 +98,12 @@ func TestReadOnly(t *testing.T) {
 			"Do": func() error {
 				return looker.Do(ctx, "b", func(context.Context, *holdfast.Lock) error { return errors.New("it runs") })
 			},
-			"Break":        func() error { return looker.Break(ctx, "a", lock.Token(), "why") },
-			"BreakNow":     func() error { return looker.BreakNow(ctx, "a", lock.Token(), "why") },
-			"BreakWaiter":  func() error { return looker.BreakWaiter(ctx, holdfast.Claim{Name: "a"}, "why") },
+			"Break":       func() error { return looker.Break(ctx, "a", lock.Token(), "why") },
+			"BreakNow":    func() error { return looker.BreakNow(ctx, "a", lock.Token(), "why") },
+			"BreakWaiter": func() error { return looker.BreakWaiter(ctx, holdfast.Claim{Name: "a"}, "why") },
+			"BreakClaim": func() error {
+				return looker.BreakClaim(ctx, holdfast.Claim{Name: "a", Token: lock.Token()}, holdfast.BreakOptions{Reason: "why"})
+			},
 			"ReleaseToken": func() error { return looker.ReleaseToken(ctx, "a", lock.Token()) },
 			"SetStoreTTL":  func() error { return looker.SetStoreTTL(ctx, time.Minute) },
 			"Enter": func() error {
