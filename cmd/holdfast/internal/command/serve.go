@@ -21,13 +21,14 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/serve"
+	"github.com/holdfast-lock/holdfast/serve/page"
 )
 
 const serveHelp = `usage: holdfast serve [flags]
        holdfast serve check [--socket PATH | --url URL]
        holdfast serve token NAME VERBS [PREFIX…]
 
-Lets programs in any language take locks over HTTP. It keeps nothing of its own: any
+Lets programs in any language take locks over HTTP, and shows a page to people. It keeps nothing of its own: any
 number of replicas serve one store. If one is killed, no lock is lost, and those who
 wait keep their places. Without flags it listens on a unix socket, for programs of this
 user, and on 127.0.0.1:7420, for those who have the key that it prints.
@@ -54,6 +55,7 @@ type serving struct {
 	address          string
 	tokens, log, url string
 	allow            []string
+	noPage           bool
 }
 
 const (
@@ -81,6 +83,7 @@ func serveVerb(a *app) *cobra.Command {
 	f.StringVar(&s.listen.Key, "tls-key", "", "`file` of its key")
 	f.StringVar(&s.listen.ClientCA, "client-ca", "", "`file` that verifies certificates of clients, for lines cert:…")
 	f.StringSliceVar(&s.allow, "allow", nil, "accept a `danger`: plain-http, without TLS behind a proxy")
+	f.BoolVar(&s.noPage, "no-page", false, "the API alone, without the page for people")
 	f.StringVar(&s.log, "log", "text", "`form` of a line for each request: text, json or none")
 	c.RunE = func(c *cobra.Command, _ []string) error { return a.serve(orBackground(c.Context()), &s) }
 
@@ -207,10 +210,16 @@ func (a *app) serve(ctx context.Context, s *serving) error {
 	if _, err := store.StoreTTL(ctx); err != nil {
 		return store.unusable(err, "")
 	}
-	handler := serve.New(store.Client, &serve.Options{
+	options := &serve.Options{
 		Access: access, Logger: log, Redact: func(err error) string { return store.cause(err) },
 		Doctor: func(ctx context.Context) []driver.Finding { return a.findings(ctx, s) },
-	})
+	}
+	if !s.noPage {
+		p := serve.NewPage(store.Client, access, &page.Options{Store: store.target.String(), Doctor: options.Doctor, Redact: options.Redact, Logger: log})
+		defer p.Close()
+		options.Page = p
+	}
+	handler := serve.New(store.Client, options)
 	s.listen.Logger = log
 	server, err := serve.NewServer(handler, s.listen)
 	if err != nil {
@@ -228,7 +237,11 @@ func (a *app) serve(ctx context.Context, s *serving) error {
 		if link != "" {
 			note = "   (this link logs in, for this run)"
 		}
-		say("address    %s://%s%s%s", scheme, server.Address(), link, note)
+		what := "page"
+		if s.noPage {
+			what, link, note = "address", "", ""
+		}
+		say("%-10s %s://%s%s%s", what, scheme, server.Address(), link, note)
 	}
 	notify("READY=1")
 	go watchdog(ctx, s.client(server.Socket(), server.Address()))
