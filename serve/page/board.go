@@ -277,7 +277,7 @@ func (p *locksPage) count(r row) {
 		p.Contended++
 	}
 	for _, c := range r.Waiters {
-		if d := time.Since(requested(c)); d > p.Longest {
+		if d := c.Waited; d > p.Longest {
 			p.Longest, p.LongestName = d, r.Name
 		}
 	}

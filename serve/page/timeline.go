@@ -100,10 +100,10 @@ func newTimeline(now time.Time, ended []past, i holdfast.Info) timeline {
 		draw(p.Owner, p.From.Add(-p.Waited), p.From, p.To, p.kind(), p.How()+", held for "+brief(p.To.Sub(p.From)), p.note())
 	}
 	for _, c := range i.Holders {
-		draw(ownerOnly(c.Owner), requested(c), granted(c), now, "now", "holds now, for "+brief(now.Sub(granted(c))), "")
+		draw(ownerOnly(c.Owner), c.Requested, granted(c), now, "now", "holds now, for "+brief(now.Sub(granted(c))), "")
 	}
 	for _, c := range i.Waiters {
-		draw(ownerOnly(c.Owner), requested(c), now, now, "waited", "", "")
+		draw(ownerOnly(c.Owner), c.Requested, now, now, "waited", "", "")
 	}
 	for m := 60; m >= 0; m -= 10 {
 		at := now.Add(-time.Duration(m) * time.Minute)

@@ -26,8 +26,6 @@ var words = template.FuncMap{
 	"base":       func(name string) string { return shown(name[len(directory(name)):]) },
 	"lease":      newLease,
 	"granted":    granted,
-	"requested":  requested,
-	"waited":     waited,
 	"sign":       stateOf,
 	"thousands":  thousands,
 	"add":        func(a, b int) int { return a + b },
@@ -77,16 +75,12 @@ func program(c holdfast.Claim) string {
 	return strings.Join(parts, " · ")
 }
 
-func requested(c holdfast.Claim) time.Time { return c.Since }
-
-func granted(c holdfast.Claim) time.Time { return c.Since }
-
-// waited is how long a holder waited, or a waiter has waited until now.
-func waited(c holdfast.Claim) time.Duration {
-	if c.Token == 0 {
-		return time.Since(requested(c))
+// granted is when a claim was, or where nobody knows when it was requested.
+func granted(c holdfast.Claim) time.Time {
+	if c.Granted.IsZero() {
+		return c.Requested
 	}
-	return granted(c).Sub(requested(c))
+	return c.Granted
 }
 
 // A lease is the bar that is full at a heartbeat and empty when others may take over.
