@@ -51,6 +51,7 @@ func init() {
 		"act-tracer":   tracer,
 		"act-headless": headless,
 		"act-hides":    hides,
+		"act-blind":    blind,
 		"act-leave":    func([]string) { grow(1); fmt.Println("left") },
 	}
 }

@@ -102,10 +102,11 @@ func (h *hunt) gone() bool {
 	if len(h.skip) == 0 || len(h.seen) > 0 {
 		return false
 	}
-	// Children are left, and those of before the command's time may be all.
+	// Children are left, and those of before the command's time may be all. None was seen
+	// beside them: that says something only of a /proc that is still there and shows all.
 	pids, known := kids(os.Getpid())
 	if !known {
-		return !Hides()
+		return Usable() == nil && !Hides()
 	}
 	return !slices.ContainsFunc(pids, func(pid int) bool {
 		p, ok := look(pid)

@@ -5,6 +5,7 @@ package guard
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -310,5 +311,49 @@ func TestUnseenIsNotGone(t *testing.T) {
 	h.seen, h.refused = []process{{pid: c.Process.Pid, state: '?', hidden: true}}, true
 	if alive, news := h.survivors(); !news || len(alive) != 1 || alive[0].PID != c.Process.Pid || alive[0] == stranger {
 		t.Errorf("got %v, %v, want the child by its number", alive, news)
+	}
+}
+
+// blind has a child from before the command's time and one of the command's, and a /proc
+// that goes away. It prints whether it takes all to be gone, first with both, then with none.
+func blind([]string) {
+	before, of := exec.Command("sleep", "1000"), exec.Command("sleep", "1000")
+	for _, c := range []*exec.Cmd{before, of} {
+		if err := c.Start(); err != nil {
+			panic(err)
+		}
+	}
+	h := newHunt(map[process]bool{child(before.Process.Pid).identity(): true}, nil, func(int, syscall.WaitStatus) {})
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		panic(err)
+	}
+	if err := unix.Unmount("/proc", unix.MNT_DETACH); err != nil {
+		panic(err)
+	}
+	fmt.Println(h.pass())
+	for _, c := range []*exec.Cmd{before, of} {
+		c.Process.Kill()
+	}
+	for !h.pass() {
+	}
+	fmt.Println(true)
+}
+
+// Where /proc goes away a program that does the guard's work takes nothing for gone that it
+// cannot see. The listener for the terminal's keys is such a child from before.
+func TestProcGoesAway(t *testing.T) {
+	c := exec.Command(os.Args[0], "act-blind")
+	c.Stderr = os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Skipf("SKIPPED: no /proc can be taken away here: %v", err)
+	}
+	text, _ := io.ReadAll(out)
+	if err := c.Wait(); err != nil || string(text) != "false\ntrue\n" {
+		t.Errorf("all is gone: %q, want first not and then; error %v", text, err)
 	}
 }
