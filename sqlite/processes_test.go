@@ -87,7 +87,7 @@ func count(ctx context.Context, s *Store) error {
 		out, err := s.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: old, Value: fmt.Append(nil, n+1), Lazy: won%2 == 0}})
 		if busy(err) {
 			r, err2 := s.Load(ctx, []driver.Key{k}, driver.Fresh)
-			if err2 == nil && r[0].Version < began+(patience / 2).Microseconds() { // a version is the time of its write
+			if err2 == nil && r[0].Version < began+(patience/2).Microseconds() { // a version is the time of its write
 				continue
 			}
 			return fmt.Errorf("others wrote meanwhile: %w", errors.Join(err, err2))

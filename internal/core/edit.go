@@ -22,11 +22,12 @@ func (r LockRecord) Void(version Version, dead func(session string) bool, now in
 // MayEmpty says whether the record of a session may be emptied. It is a tombstone, of whose
 // session a pass over all names, begun when the tombstone was there, has found no claim. And it
 // is two TTLs old, so that no write is under way that does not know of it. age is that of the
-// record by the store's clock; where that is negative the wall clock counts, and for how long
-// this client has known of the death, negative: it does not.
+// record by the store's clock; where that is negative the wall clocks count, whichever of the
+// two is behind, and for how long this client has known of the death, negative: it does not.
+// If a wall clock is wrong a tombstone goes early, which Session.TooLate makes harmless.
 func (r SessionRecord) MayEmpty(claims int, age, known time.Duration, t Clocks) bool {
 	if age < 0 {
-		age = max(t.since(r.Dead), known)
+		age = max(t.since(r.Dead).Abs(), known)
 	}
 	return r.Dead != 0 && claims == 0 && age >= 2*r.Duration()
 }

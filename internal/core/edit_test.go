@@ -62,6 +62,7 @@ func TestMayEmpty(t *testing.T) {
 		{"it lives", 0, 0, 90 * s, -1, 0, false},
 		{"by the wall clock", 1, 0, -1, -1, 20 * s, true},
 		{"by a wall clock that is behind", 1, 0, -1, -1, -s, false},
+		{"by a wall clock that is far behind", 1, 0, -1, -1, -20 * s, true},
 		{"known for long", 1, 0, -1, 20 * s, 0, true},
 		{"known for a while", 1, 0, -1, 19 * s, 0, false},
 	} {

@@ -146,10 +146,13 @@ func (s *Session) Beat(b BeatOf, now Instant) (a Attempt, shortened bool) {
 	return a, shortened
 }
 
-// TooLate says whether the session has not opened within a TTL of its first attempt: it may
-// have opened and been declared dead, and its tombstone been swept.
+// TooLate says whether the session has not opened before others may declare it dead, by the
+// silence since its first attempt. From then on it opens no more, whatever the answer to a
+// later attempt is: the tombstone may have come and gone, and be known to those who read it.
+// A tombstone stays for two TTLs all the same, but where the store has no clock its age is
+// told by wall clocks, which may be wrong.
 func (s *Session) TooLate(now Instant) bool {
-	return !s.opened && len(s.attempts) > 0 && now.Sub(s.attempts[0].Sent) >= s.ttl
+	return !s.opened && len(s.attempts) > 0 && now.Sub(s.attempts[0].Sent) >= s.ttl-Margin(s.ttl)
 }
 
 // Answered takes in what became of an attempt.
@@ -164,6 +167,9 @@ func (s *Session) Answered(a Attempt, out SessionOutcome, now Instant) (eff Sess
 		if s.TooLate(now) {
 			s.lose("no answer to its first heartbeat", out.Err, &eff)
 		}
+		return eff
+	case out.Won && s.TooLate(now):
+		s.lose(openedLate, nil, &eff)
 		return eff
 	case out.Won:
 		s.accept(a, out.Version, now, &eff)
@@ -182,6 +188,8 @@ func (s *Session) Answered(a Attempt, out SessionOutcome, now Instant) (eff Sess
 	eff.Revoked = out.Record.Revoked
 	return eff
 }
+
+const openedLate = "its first heartbeat was answered too late"
 
 // lostTo takes in the record that an attempt has lost to. If that is the end of the
 // session it says why.
@@ -205,6 +213,9 @@ func (s *Session) lostTo(out SessionOutcome, now Instant, eff *SessionEffects) (
 	}
 	for _, a := range s.attempts {
 		if rec.SameBeat(a.Record) {
+			if s.TooLate(now) {
+				return openedLate
+			}
 			s.accept(a, out.Version, now, eff)
 			eff.Again = s.detach == 0
 			return ""

@@ -115,6 +115,8 @@ var planted = []mutant{
 		"return r.Dead != 0 && claims == 0 && age", "return r.Dead != 0 && age"}}, world("X, a sweep, grace, from A crashed")},
 	{"world: a sweep removes sessions that live", "P8", []edit{{"internal/core/edit.go",
 		"return r.Dead != 0 && claims == 0 && age", "return claims == 0 && age"}}, world("X, a sweep, 1 crash")},
+	{"a session opens however late the answer is", "P1", []edit{{"internal/core/session.go",
+		"	case out.Won && s.TooLate(now):", "	case false:"}}, world("X, a sweep by a wrong wall clock, from A having no answer")},
 	{"world: a sweep forgets the block of a free name", "Q15", []edit{{"internal/core/edit.go",
 		"	changed := next.Settle(dead, now)\n	left", "	changed := next.Settle(dead, now)\n	next.Next = 0\n	left"}}, world("X(2), a sweep, time stands still, 2 rounds")},
 	{"world: a sweep leaves free names", "P8", []edit{{"internal/core/edit.go",

@@ -117,6 +117,9 @@ func (s Setup) wrong(was, w *World) string {
 		if before != nil && c.Session != nil && before.ID == c.Session.ID && before.Opened() && !before.Trusted(was.Now) && c.Session.Trusted(w.Now) {
 			return "a window that was over is open again"
 		}
+		if c.Session != nil && c.Session.Opened() && !(before != nil && before.ID == c.Session.ID && before.Opened()) && was.find(c.Session.ID).Died {
+			return "a session opens that was declared dead"
+		}
 		for k := range c.Sets {
 			if bad := s.wrongSet(c, &c.Sets[k], s.members(i, k)); bad != "" {
 				return bad

@@ -27,6 +27,7 @@ type Setup struct {
 	Detach    int      // ticks for which a hold of the first client may be left without a process
 	Breaks    int      // of claims, by somebody else
 	Sweeps    bool     // there is a sweeper, and the store removes rows that hold nothing
+	Skewed    bool     // the sweeper's wall clock is a year ahead
 	Still     bool     // time stands still: no session is declared dead
 	Marks     bool     // a detector may suspect
 	Ages      bool     // the store has a clock

@@ -205,7 +205,11 @@ func (x *shell) sweepEnds(p *sweeper) {
 			known = x.w.Now.Sub(from)
 		}
 		r := x.w.row(g.ID)
-		if r.Version != g.Version || !g.Record.MayEmpty(claims, g.Age, known, x.w.clocks()) {
+		clocks := x.w.clocks()
+		if x.Skewed {
+			clocks.Wall += (365 * 24 * time.Hour).Microseconds()
+		}
+		if r.Version != g.Version || !g.Record.MayEmpty(claims, g.Age, known, clocks) {
 			continue
 		}
 		_, late := slices.BinarySearch(p.Came, g.ID)

@@ -54,6 +54,8 @@ var worlds = []struct {
 	{"X X, a sweep, time stands still, 1 ambiguous", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Still: true, Sweeps: true, Ambiguous: 1}},
 	{"X, a sweep, 1 crash", true, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Sweeps: true}},
 	{"X, a sweep, grace, from A crashed", true, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 1, Grace: 1, Crashes: 1, Sweeps: true, After: crashed}},
+	{"X, a sweep by a wrong wall clock, from A having no answer", true, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 1, Ambiguous: 1, Sweeps: true, Skewed: true,
+		After: []string{"A.0 asks", "A's heartbeat arrives", "A's heartbeat is never answered", "the sweeper reads the sessions", "a tick"}}},
 	{"X X, a sweep, from A crashed and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Sweeps: true, After: slices.Concat(wanted, crashed[len(held):])}},
 	{"X, grace, 2 sessions, from A holding", true, Setup{Users: [][]int{x}, Rounds: 2, TTL: 2, Grace: 1, Sessions: 2, After: held}},
 	{"X, 2 crashes and restarts, from A holding", true, Setup{Users: [][]int{x}, Rounds: 1, TTL: 2, Sessions: 3, Crashes: 2, Restarts: 2, After: held}},
