@@ -186,7 +186,7 @@ var layers = [][]string{
 	{"cmd/holdfast", "cmd/holdfast/holdfast-etcd", "cmd/holdfast/holdfast-spanner"},
 	{"cmd/holdfast/internal/command"},
 	{"cmd/holdfast/internal/guard", "serve"},
-	{"clienttest", "state"},
+	{"clienttest", "state", "serve/page"},
 	{"sqlite", "postgres", "mysql", "cassandra", "etcd", "spanner", "drivertest"},
 	{"claims", "internal/asjson"},
 	{".", "open", "memory", "directory", "faultstore", "internal/sqlstore"},

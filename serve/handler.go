@@ -100,6 +100,7 @@ func (h *Handler) routes() []route {
 		{"PUT", "/v1/config/{key}", Configure, false, h.putConfig},
 		{"GET", "/healthz", 0, true, h.healthz},
 		{"GET", "/readyz", 0, true, h.readyz},
+		{"GET", "/openapi.json", 0, true, h.openapi},
 		{"GET", "/problems/{type}", 0, true, h.showProblem},
 	}
 	if h.opts.Doctor != nil {
@@ -144,7 +145,7 @@ func (h *Handler) Close() {
 // serves reports whether a path is the API's, and not the page's.
 func serves(path string) bool {
 	return strings.HasPrefix(path, "/v1/") || strings.HasPrefix(path, "/problems/") ||
-		slices.Contains([]string{"/healthz", "/readyz", "/v1"}, path)
+		slices.Contains([]string{"/healthz", "/readyz", "/openapi.json", "/v1"}, path)
 }
 
 // ServeHTTP answers one request, logs it, and survives a fault of ours.
@@ -187,7 +188,7 @@ func (h *Handler) dispatch(w http.ResponseWriter, r *http.Request) {
 	case h.opts.Page != nil:
 		h.opts.Page.ServeHTTP(w, r)
 	default:
-		h.refuse(w, r, "not-found", "the API is at /v1")
+		h.refuse(w, r, "not-found", "the API is at /v1; /openapi.json describes it")
 	}
 }
 
@@ -210,7 +211,7 @@ func (h *Handler) api(w http.ResponseWriter, r *http.Request, n *note) {
 		n.problem = refuse(w, r, "method", "there is "+strings.Join(allowed, ", "))
 		return
 	}
-	n.problem = refuse(w, r, "not-found", "there is no such path")
+	n.problem = refuse(w, r, "not-found", "/openapi.json describes what is here")
 }
 
 // unclean reports whether a path is not what http.ServeMux would make of it.
@@ -303,7 +304,9 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, v any, optional b
 	control := http.NewResponseController(w)
 	control.SetReadDeadline(time.Now().Add(bodyTimeout))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	control.SetReadDeadline(time.Time{})
+	if err == nil { // else the rest is not waited for
+		control.SetReadDeadline(time.Time{})
+	}
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):

@@ -17,16 +17,17 @@ import (
 
 // A taking is the body of PUT /v1/holds/{id}.
 type taking struct {
-	Name    string         `json:"name"`
-	Names   []string       `json:"names"`
-	Wait    seconds        `json:"wait"`
-	TTL     seconds        `json:"ttl"`
-	For     seconds        `json:"for"`
-	Shared  bool           `json:"shared"`
-	Slots   int            `json:"slots"`
-	Reason  string         `json:"reason"`
-	Owner   holdfast.Owner `json:"owner"`
-	OnClose string         `json:"on_close"` // lapse or release
+	Name    string            `json:"name"`
+	Names   []string          `json:"names"`
+	Wait    seconds           `json:"wait"`
+	TTL     seconds           `json:"ttl"`
+	For     seconds           `json:"for"`
+	Shared  bool              `json:"shared"`
+	Slots   int               `json:"slots"`
+	Reason  string            `json:"reason"`
+	Owner   holdfast.Owner    `json:"owner"`
+	Labels  map[string]string `json:"labels"`
+	OnClose string            `json:"on_close"` // lapse or release
 }
 
 // seconds is a duration as JSON has it here.
@@ -188,7 +189,7 @@ func (h *Handler) asked(w http.ResponseWriter, r *http.Request, id string) (t ta
 		}
 	}
 	return t, holdfast.HoldRequest{ID: id, Names: names, TTL: t.TTL.duration(), For: t.For.duration(), Shared: t.Shared, Slots: t.Slots,
-		Reason: t.Reason, Wait: t.Wait > 0, Owner: t.Owner, Client: p.Name}, true
+		Reason: t.Reason, Labels: t.Labels, Wait: t.Wait > 0, Owner: t.Owner, Client: p.Name}, true
 }
 
 // putHold enters, waits, and goes on.

@@ -308,7 +308,7 @@ func TestBadRequests(t *testing.T) {
 			{"PUT", "/v1/config/ttl", `{"ttl":0.5}`, 400, "ttl"},
 			{"PUT", "/v1/config/colour", `{"ttl":5}`, 404, "setting"},
 			{"GET", "/v1/config/colour", ``, 404, "setting"},
-			{"GET", "/v1/nothing", ``, 404, "no such path"},
+			{"GET", "/v1/nothing", ``, 404, "openapi"},
 			{"GET", "/", ``, 404, "/v1"},
 			{"DELETE", "/v1/beats", ``, 405, "POST"},
 		} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -285,11 +286,16 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, err)
 		return
 	}
-	claim, ok := b.find(info)
-	if !ok {
-		h.refuse(w, r, "not-found", fmt.Sprintf("no such claim on %q: nothing was broken", b.Name))
+	found := b.find(info)
+	if len(found) != 1 {
+		detail := fmt.Sprintf("no such claim on %q: nothing was broken", b.Name)
+		if len(found) > 1 { // whoever draws the id of a hold can make it so
+			detail = fmt.Sprintf("%d claims on %q have this id: nothing was broken", len(found), b.Name)
+		}
+		h.refuse(w, r, "not-found", detail)
 		return
 	}
+	claim := found[0]
 	begun := time.Now()
 	// A client that hangs up does not leave a lock half broken.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 2*claim.TTL+storeTimeout)
@@ -311,12 +317,12 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, r, http.StatusOK, members{"broken": asjson.Claims([]holdfast.Claim{claim})[0], "took": time.Since(begun).Round(time.Millisecond).Seconds(), "by": p.Name})
 }
 
-// find is the claim that is meant.
-func (b *breaking) find(info holdfast.Info) (holdfast.Claim, bool) {
-	for _, c := range append(info.Holders, info.Waiters...) {
+// find gives the claims that are meant.
+func (b *breaking) find(info holdfast.Info) (found []holdfast.Claim) {
+	for _, c := range slices.Concat(info.Holders, info.Waiters) {
 		if b.Claim != "" && c.ID == b.Claim || b.Token != 0 && c.Token == b.Token {
-			return c, true
+			found = append(found, c)
 		}
 	}
-	return holdfast.Claim{}, false
+	return found
 }

@@ -28,10 +28,11 @@ const serveHelp = `usage: holdfast serve [flags]
        holdfast serve check [--socket PATH | --url URL]
        holdfast serve token NAME VERBS [PREFIX…]
 
-Lets programs in any language take locks over HTTP, and shows a page to people. It keeps nothing of its own: any
-number of replicas serve one store. If one is killed, no lock is lost, and those who
-wait keep their places. Without flags it listens on a unix socket, for programs of this
-user, and on 127.0.0.1:7420, for those who have the key that it prints.
+Lets programs in any language take locks over HTTP, and shows people a page. It keeps
+nothing of its own: any number of replicas serve one store. If one is killed, no lock
+is lost, and those who wait keep their places. Without flags it listens on a unix
+socket, for programs of this user, and on 127.0.0.1:7420, for those who have the key
+that it prints.
 
 check asks a running server whether it is ready. token draws a secret for NAME, and
 prints it with a line for the tokens file: what NAME may do (take, look, break,
