@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"crypto/rand"
-	"database/sql"
 	_ "embed"
 	"encoding/base64"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/holdfast-lock/holdfast/driver"
@@ -21,10 +19,13 @@ import (
 
 // A dialect is a sqlstore.Dialect over some lanes.
 type dialect struct {
-	sql       map[string]string // see statements.sql
-	returning bool              // the server has INSERT … RETURNING
-	lanes     func(context.Context, func(*lane) error) error
+	sqlstore.Reads[*lane]
+	returning bool // the server has INSERT … RETURNING
 	rows      *rowsSeen
+}
+
+func newDialect(use func(context.Context, func(*lane) error) error, returning bool, rows *rowsSeen) *dialect {
+	return &dialect{sqlstore.Reads[*lane]{Use: use, Walk: use, List: idList, Codes: codes, Follows: errReplica}, returning, rows}
 }
 
 //go:embed statements.sql
@@ -32,20 +33,19 @@ var statements string
 
 var texts = sync.OnceValue(func() map[string]string {
 	texts := sqlstore.Texts(statements)
-	texts["swaps of long values"] = strings.ReplaceAll(texts["swaps"], "{{type}}", "longtext")
-	texts["swaps"] = strings.ReplaceAll(texts["swaps"], "{{type}}", "varchar(700)")
-	texts["remove"] = strings.ReplaceAll(texts["remove"], "{{ids}}", "?"+strings.Repeat(", ?", sweepBatch-1))
+	swaps := texts["swaps"]
+	texts["swaps"] = strings.ReplaceAll(swaps, "{{type}}", "varchar(700)")
+	texts["swaps of long values"] = strings.ReplaceAll(swaps, "{{type}}", "longtext")
+	for _, name := range []string{"swaps", "swaps of long values"} {
+		texts[name+", returning"] = texts[name] + " " + texts["returning"]
+	}
+	texts["remove"] = strings.ReplaceAll(texts["remove"], "{{ids}}", "?"+strings.Repeat(", ?", sqlstore.SweepBatch-1))
 	return texts
 })
 
-const sweepBatch = 500 // ids in one statement of remove
-
-func newStatements(t sqlstore.Tables, returning bool) map[string]string {
+func newStatements(t sqlstore.Tables) map[string]string {
 	sql := make(map[string]string)
 	for name, text := range texts() {
-		if returning && strings.HasPrefix(name, "swaps") {
-			text += " " + texts()["returning"]
-		}
 		sql[name] = t.Expand(text, "`")
 	}
 	return sql
@@ -56,34 +56,6 @@ func newStatements(t sqlstore.Tables, returning bool) map[string]string {
 var rights = []string{"insert", "raise", "remove"}
 
 var errReplica = errors.New("the server is read-only, and what it shows may be old: connect to the primary")
-
-func (d *dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row)) (clock int64, err error) {
-	var readOnly string
-	var version sql.NullInt64
-	var value []byte
-	nr := 1
-	query, arg, columns := d.sql["load"], any(ids[0]), []any{&clock, &readOnly, &version, &value}
-	if len(ids) > 1 {
-		query, arg = d.sql["load all"], list(len(ids), func(b []byte, i int) []byte { return quoted(b, ids[i]) })
-		columns = []any{&clock, &readOnly, &nr, &version, &value}
-	}
-	err = d.lanes(ctx, func(l *lane) error {
-		return l.query(ctx, query, func(rows *sql.Rows) error {
-			value = nil
-			if err := rows.Scan(columns...); err != nil {
-				return err
-			}
-			if readOnly != "0" && readOnly != "OFF" {
-				return errReplica
-			}
-			if version.Int64 > 0 {
-				each(sqlstore.Row{ID: ids[nr-1], Version: version.Int64, Value: value})
-			}
-			return nil
-		}, arg)
-	})
-	return clock, err
-}
 
 // list is a JSON array of n items.
 func list(n int, item func(b []byte, i int) []byte) string {
@@ -97,6 +69,10 @@ func list(n int, item func(b []byte, i int) []byte) string {
 	return string(append(b, ']'))
 }
 
+func idList(ids [][]byte) any {
+	return list(len(ids), func(b []byte, i int) []byte { return quoted(b, ids[i]) })
+}
+
 // quoted appends bytes as a JSON string, in base64.
 func quoted(b, data []byte) []byte {
 	b = append(b, '"')
@@ -106,32 +82,32 @@ func quoted(b, data []byte) []byte {
 
 func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lost *sqlstore.Row, err error) {
 	if w.Hurry { // the server waits for a second at least, if at all
-		err := d.lanes(ctx, func(l *lane) error {
-			return l.query(ctx, d.sql["locked"], func(*sql.Rows) error { return nil }, w.ID)
+		err := d.Use(ctx, func(l *lane) error {
+			return l.Query(ctx, "locked", func(sqlstore.Scan) error { return nil }, w.ID)
 		})
 		if err != nil {
 			return 0, nil, err
 		}
 	}
 	if w.Old != driver.IfEmpty {
-		version, err = d.write(ctx, d.sql["update"], w.Value, w.ID, w.Old)
+		version, err = d.write(ctx, "update", w.Value, w.ID, w.Old)
 		return version, nil, err
 	}
 	if d.rows.seen(w.ID) {
-		if version, err = d.write(ctx, d.sql["take"], w.Value, w.ID); err != nil || version != 0 {
+		if version, err = d.write(ctx, "take", w.Value, w.ID); err != nil || version != 0 {
 			return version, nil, err
 		}
-		clock, err := d.Load(ctx, [][]byte{w.ID}, func(r sqlstore.Row) { lost = &r })
+		rows, clock, err := d.Load(ctx, [][]byte{w.ID})
 		if err != nil {
 			return 0, nil, err
 		}
-		if lost != nil && len(lost.Value) > 0 {
-			lost.Clock = clock
-			return 0, lost, nil
+		if len(rows) > 0 && len(rows[0].Value) > 0 {
+			rows[0].Clock = clock
+			return 0, &rows[0], nil
 		}
 		// It was freed just now, or swept.
 	}
-	if version, err = d.write(ctx, d.sql["insert"], w.ID, w.Value); err == nil {
+	if version, err = d.write(ctx, "insert", w.ID, w.Value); err == nil {
 		d.rows.see(w.ID)
 	}
 	return version, nil, err
@@ -141,9 +117,13 @@ var errTrigger = errors.New("a trigger on our table of records hides what a writ
 
 // write is one statement. The new version, which is the id that it has set, tells
 // who won: the number of rows depends on clientFoundRows.
-func (d *dialect) write(ctx context.Context, query string, args ...any) (version int64, err error) {
-	err = d.lanes(ctx, func(l *lane) error {
-		r, err := l.exec(ctx, query, args...)
+func (d *dialect) write(ctx context.Context, name string, args ...any) (version int64, err error) {
+	err = d.Use(ctx, func(l *lane) error {
+		s, err := l.prepare(ctx, name)
+		if err != nil {
+			return err
+		}
+		r, err := s.ExecContext(ctx, args...)
 		if err != nil {
 			return err
 		}
@@ -153,7 +133,7 @@ func (d *dialect) write(ctx context.Context, query string, args ...any) (version
 		// A row that has changed has a version, unless a statement after it, which
 		// can only be that of a trigger, has made the server forget it. Of an
 		// insert that lost, one row is told with clientFoundRows.
-		if n, err := r.RowsAffected(); err != nil || n > 1 || n == 1 && query != d.sql["insert"] {
+		if n, err := r.RowsAffected(); err != nil || n > 1 || n == 1 && name != "insert" {
 			return errors.Join(err, errTrigger)
 		}
 		return nil
@@ -195,12 +175,12 @@ const (
 var errLarge = errors.New("the batch is too large for one statement")
 
 func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []int64, err error) {
-	query, size := d.sql["swaps"], 0
+	name, size := "swaps", 0
 	where := make(map[string]int, len(ws))
 	for i, w := range ws {
 		where[string(w.ID)] = i
 		if size += len(w.Value); len(w.Value) > shortValue {
-			query = d.sql["swaps of long values"]
+			name = "swaps of long values"
 		}
 	}
 	if size > batchBytes {
@@ -213,24 +193,24 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 		return append(quoted(append(b, ','), ws[i].Value), ']')
 	})
 	args := []any{attempt, writes, attempt, attempt, attempt}
-	row := func(rows *sql.Rows) error {
+	row := func(scan sqlstore.Scan) error {
 		var id []byte
 		var version int64
-		err := rows.Scan(&id, &version)
+		err := scan(&id, &version)
 		versions[where[string(id)]] = version
 		return err
 	}
-	err = d.lanes(ctx, func(l *lane) error {
+	err = d.Use(ctx, func(l *lane) error {
 		versions = make([]int64, len(ws))
 		if d.returning {
-			return l.query(ctx, query, row, append(args, attempt)...)
+			return l.Query(ctx, name+", returning", row, append(args, attempt)...)
 		}
 		// Until the commit nobody else can follow what has won.
-		swaps, err := l.prepare(ctx, query)
+		swaps, err := l.prepare(ctx, name)
 		if err != nil {
 			return err
 		}
-		won, err := l.prepare(ctx, d.sql["won"])
+		won, err := l.prepare(ctx, "won")
 		if err != nil {
 			return err
 		}
@@ -254,30 +234,6 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 	return versions, nil
 }
 
-func (d *dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byte, err error) {
-	err = d.lanes(ctx, func(l *lane) error {
-		return l.once(ctx, d.sql["keys"], func(rows *sql.Rows) error {
-			var id []byte
-			err := rows.Scan(&id)
-			ids = append(ids, id)
-			return err
-		}, from, to, n)
-	})
-	return ids, err
-}
-
-func (d *dialect) Idle(ctx context.Context, after []byte, idle time.Duration, n int) (found []sqlstore.Row, err error) {
-	err = d.lanes(ctx, func(l *lane) error {
-		return l.once(ctx, d.sql["idle"], func(rows *sql.Rows) error {
-			var r sqlstore.Row
-			err := rows.Scan(&r.ID, &r.Version)
-			found = append(found, r)
-			return err
-		}, after, idle.Microseconds(), n)
-	})
-	return found, err
-}
-
 // Remove raises the floor first, and deletes when that is committed. Whoever
 // inserts has a shared lock on the floor until its row is there: so a row that
 // is not there when the floor has risen will start above it. Two statements
@@ -288,27 +244,21 @@ func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int,
 	for _, r := range rows {
 		floor = max(floor, r.Version)
 	}
-	err = d.lanes(ctx, func(l *lane) error {
-		if _, err := l.conn.ExecContext(ctx, d.sql["raise"], floor); err != nil {
+	args := make([]any, 0, sqlstore.SweepBatch+1)
+	for i := range sqlstore.SweepBatch {
+		args = append(args, rows[min(i, len(rows)-1)].ID)
+	}
+	err = d.Use(ctx, func(l *lane) error {
+		if _, err := l.conn.ExecContext(ctx, l.texts["raise"], floor); err != nil {
 			return err
 		}
-		for len(rows) > 0 {
-			args := make([]any, 0, sweepBatch+1)
-			for i := range sweepBatch {
-				args = append(args, rows[min(i, len(rows)-1)].ID)
-			}
-			r, err := l.conn.ExecContext(ctx, d.sql["remove"], append(args, floor)...)
-			if err != nil {
-				return err
-			}
-			n, err := r.RowsAffected()
-			if err != nil {
-				return err
-			}
-			removed += int(n)
-			rows = rows[min(sweepBatch, len(rows)):]
+		r, err := l.conn.ExecContext(ctx, l.texts["remove"], append(args, floor)...)
+		if err != nil {
+			return err
 		}
-		return nil
+		n, err := r.RowsAffected()
+		removed = int(n)
+		return err
 	})
 	return removed, err
 }
@@ -316,11 +266,8 @@ func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int,
 // Errors of the server that are looked at.
 const (
 	errLockWait     = 1205
-	errDeadlock     = 1213
 	errRecordChange = 1020
 	errNoTable      = 1146
-	errNoWait       = 3572 // MySQL's for nowait
-	errNoProcedure  = 1305
 	errNoDefiner    = 1449
 	errUnknownStmt  = 1243
 	errReprepare    = 1615
@@ -329,19 +276,29 @@ const (
 	errReadOnlyTx   = 1792
 )
 
-// Means implements sqlstore.Dialect. What these errors are of was rolled back: a
-// statement that commits by itself, or a transaction that we end after any error.
-func (d *dialect) Means(err error) sqlstore.Meaning {
-	if err == errLarge {
-		return sqlstore.Locked // each is written alone
+// codes are numbers of errors, and what the fence signals. What is to be tried again or
+// locked was rolled back: a statement that commits by itself, or a transaction that we end
+// after any error.
+var codes = &sqlstore.Codes{Of: code, Means: map[string]sqlstore.Meaning{
+	"1213": sqlstore.Again, "1020": sqlstore.Again, "1615": sqlstore.Again, "1243": sqlstore.Again, // deadlock, changed, prepare anew
+	"1205": sqlstore.Locked, "3572": sqlstore.Locked, // MySQL's for nowait
+	"1044": sqlstore.Denied, "1142": sqlstore.Denied, "1143": sqlstore.Denied, "1227": sqlstore.Denied, "1370": sqlstore.Denied,
+	"1146": sqlstore.Missing, "1305": sqlstore.NoLock, // no such table, no such procedure
+	"HF002": sqlstore.Lost, "HF003": sqlstore.NoLock, "HF004": sqlstore.NoTransaction,
+	"large": sqlstore.Locked, // each is written alone
+}}
+
+func code(err error) string {
+	var e *mysql.MySQLError
+	switch {
+	case err == errLarge:
+		return "large"
+	case !errors.As(err, &e):
+		return ""
+	case e.SQLState[0] == 'H' && e.SQLState[1] == 'F':
+		return string(e.SQLState[:])
 	}
-	switch number(err) {
-	case errDeadlock, errRecordChange, errReprepare, errUnknownStmt:
-		return sqlstore.Again
-	case errLockWait, errNoWait:
-		return sqlstore.Locked
-	}
-	return sqlstore.Perhaps
+	return strconv.Itoa(int(e.Number))
 }
 
 // number is that of an error of the server, or 0.
@@ -354,10 +311,4 @@ func number(err error) uint16 {
 }
 
 // denied tells whether the user lacks a right.
-func denied(err error) bool {
-	switch number(err) {
-	case 1044, 1142, 1143, 1227, 1370:
-		return true
-	}
-	return false
-}
+func denied(err error) bool { return codes.Meaning(err) == sqlstore.Denied }

@@ -32,7 +32,7 @@ func name(format string, args ...any) driver.Key {
 // Where the connection breaks after a write was committed, and before that is
 // told, the answer is perhaps: the write was applied, and is not sent again.
 func TestCutAfterCommit(t *testing.T) {
-	for which, change := range map[string]func(*server){"MariaDB": nil, "as on MySQL": ways["as on MySQL"].change} {
+	for which, change := range map[string]func(sqlstore.Facts){"MariaDB": nil, "as on MySQL": ways["as on MySQL"].change} {
 		t.Run(which, func(t *testing.T) {
 			h := fresh(t, way{})
 			proxy, err := servers.NewProxy(t.Context(), hostPort(t, h.url))
@@ -442,7 +442,7 @@ func TestSweptForGood(t *testing.T) {
 // Who inserts keeps the floor where it is until the row is there: else a row that
 // was swept meanwhile could come back below the version it had.
 func TestSweepWaitsForInsert(t *testing.T) {
-	for how, change := range map[string]func(*server){"MariaDB": nil, "as on MySQL": ways["as on MySQL"].change} {
+	for how, change := range map[string]func(sqlstore.Facts){"MariaDB": nil, "as on MySQL": ways["as on MySQL"].change} {
 		for _, n := range []int{1, 3} {
 			h := fresh(t, way{change: change})
 			ctx := t.Context()

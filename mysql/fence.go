@@ -3,12 +3,9 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
@@ -49,40 +46,12 @@ import (
 //	create trigger accounts_fenced before update on accounts for each row
 //	  call holdfast_fence(concat('accounts/', new.id), coalesce(@lock_token, 0))
 func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
-	for _, l := range locks {
-		t := sqlstore.Tables{Prefix: sqlstore.DefaultPrefix}
-		if s, ok := l.Store().(*Store); ok {
-			t = s.tables
-		}
-		if err := fence(ctx, tx, t, l.Name(), l.Token()); err != nil {
-			return l.FenceFailed(ctx, err)
-		}
-	}
-	return nil
+	return sqlstore.Fence(ctx, locks, func(t sqlstore.Tables, name string, token int64) error { return fence(ctx, tx, t, name, token) })
 }
-
-var errNoTransaction = errors.New("the transaction has ended already: a statement in it commits by itself, as those that change tables do")
-
-var errNoLock = errors.New("no such lock in this database; was it taken through another store?")
 
 func fence(ctx context.Context, tx *sql.Tx, t sqlstore.Tables, name string, token int64) error {
 	// The bytes of the name, whatever character sets the connection has: in some of
 	// them the digits of a hexadecimal number are of several bytes.
-	_, err := tx.ExecContext(ctx, t.Expand(`call {fence}(convert(unhex(convert(? using latin1)) using utf8mb4), ?)`, "`"), fmt.Sprintf("%x", name), token)
-	var e *mysql.MySQLError
-	if errors.As(err, &e) {
-		switch {
-		case e.SQLState == [5]byte([]byte("HF002")):
-			_, err = driver.Record{}.Fence(name, token, 0)
-			return err
-		case e.SQLState == [5]byte([]byte("HF004")):
-			err = errNoTransaction
-		case e.SQLState == [5]byte([]byte("HF003")), e.Number == errNoTable, e.Number == errNoProcedure:
-			err = errNoLock
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("fence %q: %w", name, err)
-	}
-	return nil
+	_, err := tx.ExecContext(ctx, t.Expand("call {fence}(convert(unhex(convert(? using latin1)) using utf8mb4), ?)", "`"), fmt.Sprintf("%x", name), token)
+	return codes.Fenced(name, token, err)
 }

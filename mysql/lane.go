@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 // A lane is a connection of the caller's pool that is set up for us: whatever
@@ -13,14 +15,29 @@ import (
 // the pool, which would lend it to others with these settings: it is closed.
 type lane struct {
 	conn  *sql.Conn
+	texts map[string]string // see statements.sql
 	stmts map[string]*sql.Stmt
 }
 
 // conns are the lanes of a pool.
-type conns struct{ db *sql.DB }
+type conns struct {
+	db    *sql.DB
+	texts map[string]string
+}
 
 // Open implements sqlstore.Conns.
-func (c conns) Open(ctx context.Context) (*lane, error) { return openLane(ctx, c.db) }
+func (c conns) Open(ctx context.Context) (*lane, error) {
+	conn, err := c.db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := &lane{conn, c.texts, make(map[string]*sql.Stmt)}
+	if _, err := conn.ExecContext(ctx, c.texts["set up"]); err != nil {
+		c.Close(l)
+		return nil, err
+	}
+	return l, nil
+}
 
 // Works tells before a statement is sent whether the connection is still there: a context
 // that ended just when an answer came has closed it, though the call that got the answer
@@ -54,43 +71,31 @@ func (conns) Close(l *lane) error {
 	return nil
 }
 
-func openLane(ctx context.Context, db *sql.DB) (*lane, error) {
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l := &lane{conn: conn, stmts: make(map[string]*sql.Stmt)}
-	if _, err := conn.ExecContext(ctx, texts()["set up"]); err != nil {
-		conns{}.Close(l)
-		return nil, err
-	}
-	return l, nil
-}
-
-// prepare keeps a statement for the next time. The server has room for 16,382 of
-// all its clients, by default; so only what is used often is kept.
-func (l *lane) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
-	s := l.stmts[query]
+// prepare keeps a statement for the next time.
+func (l *lane) prepare(ctx context.Context, name string) (*sql.Stmt, error) {
+	s := l.stmts[name]
 	if s == nil {
 		var err error
-		if s, err = l.conn.PrepareContext(ctx, query); err != nil {
+		if s, err = l.conn.PrepareContext(ctx, l.texts[name]); err != nil {
 			return nil, err
 		}
-		l.stmts[query] = s
+		l.stmts[name] = s
 	}
 	return s, nil
 }
 
-func (l *lane) exec(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	s, err := l.prepare(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	return s.ExecContext(ctx, args...)
-}
+// seldom are the statements that are not kept. The server has room for 16,382 of all its
+// clients, by default.
+var seldom = map[string]bool{"keys": true, "idle": true, "settings": true, "version": true, "replicas": true, "columns": true,
+	"trigger": true, "procedure": true, "view": true}
 
-func (l *lane) query(ctx context.Context, query string, row func(*sql.Rows) error, args ...any) error {
-	s, err := l.prepare(ctx, query)
+// Query implements sqlstore.Conn.
+func (l *lane) Query(ctx context.Context, name string, row func(sqlstore.Scan) error, args ...any) error {
+	if seldom[name] {
+		rows, err := l.conn.QueryContext(ctx, l.texts[name], args...)
+		return each(rows, err, row)
+	}
+	s, err := l.prepare(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -98,19 +103,13 @@ func (l *lane) query(ctx context.Context, query string, row func(*sql.Rows) erro
 	return each(rows, err, row)
 }
 
-// once is query with a statement that is not kept.
-func (l *lane) once(ctx context.Context, query string, row func(*sql.Rows) error, args ...any) error {
-	rows, err := l.conn.QueryContext(ctx, query, args...)
-	return each(rows, err, row)
-}
-
-func each(rows *sql.Rows, err error, row func(*sql.Rows) error) error {
+func each(rows *sql.Rows, err error, row func(sqlstore.Scan) error) error {
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		if err := row(rows); err != nil {
+		if err := row(rows.Scan); err != nil {
 			return err
 		}
 	}

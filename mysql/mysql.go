@@ -87,7 +87,6 @@ func (o *Options) tables() (sqlstore.Tables, error) {
 type Store struct {
 	sqlstore.Store
 	db           *sql.DB
-	tables       sqlstore.Tables
 	allow        []string
 	readOnly     bool
 	names, beats *sqlstore.Pool[*lane]
@@ -108,7 +107,7 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (*Store, error) {
 }
 
 // newStore is New; tests change what it has learned about the server.
-func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server)) (*Store, error) {
+func newStore(ctx context.Context, db *sql.DB, opts Options, change func(sqlstore.Facts)) (*Store, error) {
 	t, err := opts.tables()
 	if err != nil {
 		return nil, err
@@ -116,8 +115,9 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server
 	if err := dangers.Check(opts.Allow); err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, tables: t, allow: slices.Clone(opts.Allow), readOnly: opts.ReadOnly}
-	if s.names, s.beats, err = share(db); err != nil {
+	s := &Store{db: db, allow: slices.Clone(opts.Allow), readOnly: opts.ReadOnly}
+	s.Tables = t
+	if s.names, s.beats, err = share(conns{db, newStatements(t)}); err != nil {
 		return nil, err
 	}
 	err = s.names.Use(ctx, func(l *lane) error {
@@ -125,21 +125,23 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(*server
 		if err != nil {
 			return err
 		}
-		if err := found.refuse(t, opts); err != nil {
+		if err := dangers.Refuse(found, opts.Allow, opts.ReadOnly); err != nil {
+			return err
+		}
+		if err := checkVersion(t, found); err != nil {
 			return err
 		}
 		if change != nil {
-			change(&found)
+			change(found)
 		}
-		stmts := newStatements(t, found.returning)
-		rows := &rowsSeen{seed: maphash.MakeSeed()}
-		s.Names, s.Beats = &dialect{stmts, found.returning, s.names.Use, rows}, &dialect{stmts, found.returning, s.beats.UseIdle, rows}
+		returning, rows := found["mariadb"] != "", &rowsSeen{seed: maphash.MakeSeed()}
+		s.Names, s.Beats = newDialect(s.names.Use, returning, rows), newDialect(s.beats.UseIdle, returning, rows)
 		if opts.ReadOnly {
 			return nil
 		}
 		// Whether the user may sweep, too, is for Diagnose: each look costs a
 		// round trip before the first lock.
-		if _, err := l.prepare(ctx, stmts["insert"]); denied(err) {
+		if _, err := l.prepare(ctx, "insert"); denied(err) {
 			return errNotGranted(t, err)
 		} else if err != nil {
 			return err
@@ -159,18 +161,18 @@ func errNotGranted(t sqlstore.Tables, err error) error {
 
 // share says how many connections of a pool are for locks, and for heartbeats. That for
 // heartbeats stays also when it is unused, for with a long TTL they are far apart.
-func share(db *sql.DB) (names, beats *sqlstore.Pool[*lane], err error) {
-	n := db.Stats().MaxOpenConnections
+func share(c conns) (names, beats *sqlstore.Pool[*lane], err error) {
+	n := c.db.Stats().MaxOpenConnections
 	switch {
 	case n == 1:
 		return nil, nil, errors.New("the pool has one connection, and locks would take it from everybody else: SetMaxOpenConns(3) or more, or a pool of its own")
 	case n == 2:
-		names = sqlstore.NewPool(conns{db}, 1, 0)
+		names = sqlstore.NewPool(c, 1, 0)
 		return names, names, nil
 	case n == 0:
 		n = 8
 	}
-	names, beats = sqlstore.NewPool(conns{db}, min(n/2, 4), 0), sqlstore.NewPool(conns{db}, 1, 1)
+	names, beats = sqlstore.NewPool(c, min(n/2, 4), 0), sqlstore.NewPool(c, 1, 1)
 	beats.Borrow(names, 2)
 	return names, beats, nil
 }

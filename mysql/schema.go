@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	_ "embed"
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -85,19 +84,19 @@ func Migrate(ctx context.Context, db *sql.DB, opts *Options) error {
 	if err != nil {
 		return fmt.Errorf("mysql: %w", err)
 	}
-	err = alone(ctx, db, func(l *lane) error {
+	err = alone(ctx, db, t, func(l *lane) error {
 		// One at a time. Who does not get this lock goes on all the same.
 		lock := "holdfast schema " + t.Prefix
 		if _, err := l.conn.ExecContext(ctx, `do get_lock(?, 30)`, lock); err != nil {
 			return err
 		}
 		// Nothing is done twice: while the procedure is made anew it is missing.
-		switch s, err := ask(ctx, l, t); {
+		switch found, err := ask(ctx, l, t); {
 		case err != nil:
 			return err
-		case s.schema > schemaVersion:
-			return sqlstore.CheckSchema(t, s.schema, schemaVersion, "mysql.Migrate")
-		case s.schema == schemaVersion && verify(ctx, l, t) == nil:
+		case found.Int("schema") > schemaVersion:
+			return checkVersion(t, found)
+		case verify(ctx, l, t, found) == nil:
 			return nil
 		}
 		for _, q := range sqlstore.Statements(script(t)) {
@@ -137,13 +136,10 @@ func grants(at *driver.Location, role string, readOnly bool) ([]string, error) {
 }
 
 // alone calls f with a lane that ends with it.
-func alone(ctx context.Context, db *sql.DB, f func(*lane) error) error {
-	l, err := openLane(ctx, db)
-	if err != nil {
-		return err
-	}
-	defer conns{}.Close(l)
-	return f(l)
+func alone(ctx context.Context, db *sql.DB, t sqlstore.Tables, f func(*lane) error) error {
+	lanes := sqlstore.NewPool(conns{db, newStatements(t)}, 1, 1)
+	defer lanes.Close()
+	return lanes.Use(ctx, f)
 }
 
 // Verify compares the schema in the database with that of this program: tables
@@ -154,24 +150,31 @@ func Verify(ctx context.Context, db *sql.DB, opts *Options) error {
 	if err != nil {
 		return fmt.Errorf("mysql: %w", err)
 	}
-	if err := alone(ctx, db, func(l *lane) error { return verify(ctx, l, t) }); err != nil {
+	err = alone(ctx, db, t, func(l *lane) error {
+		found, err := ask(ctx, l, t)
+		if err != nil {
+			return err
+		}
+		return verify(ctx, l, t, found)
+	})
+	if err != nil {
 		return fmt.Errorf("mysql: %w", err)
 	}
 	return nil
 }
 
-func verify(ctx context.Context, l *lane, t sqlstore.Tables) error {
-	s, err := ask(ctx, l, t)
-	if err != nil {
+func checkVersion(t sqlstore.Tables, found sqlstore.Facts) error {
+	return sqlstore.CheckSchema(t, found.Int("schema"), schemaVersion, "mysql.Migrate")
+}
+
+func verify(ctx context.Context, l *lane, t sqlstore.Tables, found sqlstore.Facts) error {
+	if err := checkVersion(t, found); err != nil {
 		return err
 	}
-	if err := sqlstore.CheckSchema(t, s.schema, schemaVersion, "mysql.Migrate"); err != nil {
-		return err
-	}
-	var got = make(map[string]string)
-	err = l.once(ctx, texts()["columns"], func(rows *sql.Rows) error {
+	got := make(map[string]string)
+	err := l.Query(ctx, "columns", func(scan sqlstore.Scan) error {
 		var table, column, position, kind, engine string
-		if err := rows.Scan(&table, &column, &position, &kind, &engine); err != nil {
+		if err := scan(&table, &column, &position, &kind, &engine); err != nil {
 			return err
 		}
 		table = strings.TrimPrefix(strings.ToLower(table), strings.ToLower(t.Prefix)) // lower_case_table_names
@@ -185,7 +188,7 @@ func verify(ctx context.Context, l *lane, t sqlstore.Tables) error {
 	if err != nil {
 		return err
 	}
-	want := objects()
+	want := sqlstore.Objects(texts()["published"])
 	if got["locks"] == "" { // the view is not for everybody to see
 		maps.DeleteFunc(want, func(name, _ string) bool { return strings.HasPrefix(name, "locks") })
 	}
@@ -193,10 +196,11 @@ func verify(ctx context.Context, l *lane, t sqlstore.Tables) error {
 		return err
 	}
 	var trigger string
-	err = l.conn.QueryRowContext(ctx, texts()["triggers"], t.Prefix+"records").Scan(&trigger)
-	if err == nil {
-		return fmt.Errorf("schema of %q: %s has a trigger, %s: %w", t, t.Prefix+"records", trigger, errTrigger)
-	} else if !errors.Is(err, sql.ErrNoRows) {
+	err = l.Query(ctx, "trigger", func(scan sqlstore.Scan) error { return scan(&trigger) }, t.Prefix+"records")
+	if err == nil && trigger != "" {
+		err = fmt.Errorf("schema of %q: %s has a trigger, %s: %w", t, t.Prefix+"records", trigger, errTrigger)
+	}
+	if err != nil {
 		return err
 	}
 	return verifyDefiners(ctx, l, t)
@@ -210,11 +214,11 @@ func verifyDefiners(ctx context.Context, l *lane, t sqlstore.Tables) error {
 	}
 	var security, mode string
 	var text sql.NullString // null or empty: not for everybody to see
-	err := l.conn.QueryRowContext(ctx, texts()["procedure"], t.Prefix+"fence").Scan(&security, &mode, &text)
+	err := l.Query(ctx, "procedure", func(scan sqlstore.Scan) error { return scan(&security, &mode, &text) }, t.Prefix+"fence")
 	switch published := procedure().FindString(script(t)); {
-	case errors.Is(err, sql.ErrNoRows):
 	case err != nil:
 		return err
+	case security == "": // so is all of it
 	case text.Valid && plain(text.String) != plain(published):
 		return differs("fence", "is not as published")
 	case security != "DEFINER":
@@ -226,37 +230,18 @@ func verifyDefiners(ctx context.Context, l *lane, t sqlstore.Tables) error {
 	if _, err := l.conn.ExecContext(ctx, t.Expand(`call {fence}('', 0)`, "`")); number(err) == errNoDefiner {
 		return driver.NewSchemaError("make it anew: holdfast schema apply", "schema of %q: %s runs with the rights of a user who has gone (%w)", t, t.Prefix+"fence", err)
 	}
-	err = l.conn.QueryRowContext(ctx, texts()["view"], t.Prefix+"locks").Scan(&security, &text)
+	security = ""
+	err = l.Query(ctx, "view", func(scan sqlstore.Scan) error { return scan(&security, &text) }, t.Prefix+"locks")
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
 	case err != nil:
 		return err
+	case security == "":
 	case text.String != "" && strings.Count(text.String, escapeMark) != strings.Count(script(t), escapeMark):
 		return differs("locks", "is not as published")
 	case security != "DEFINER":
 		return differs("locks", "runs with the rights of who looks, and not of who has made it")
 	}
 	return nil
-}
-
-// objects are the columns of tables and view as verify sees them.
-func objects() map[string]string {
-	objects := map[string]string{
-		"meta":            "InnoDB",
-		"meta.key":        "varchar(20) not null primary key",
-		"meta.value":      "bigint not null",
-		"records":         "InnoDB",
-		"records.id":      "varbinary(256) not null primary key",
-		"records.version": "bigint not null",
-		"records.value":   "mediumblob(16777215) not null",
-		"records.fence":   "bigint not null",
-		"records.attempt": "binary(16) not null",
-	}
-	for _, column := range strings.Fields(`name mode state position holder host pid user program session nr reason token
-		last_token requested acquired waited retries ttl last_beat suspected_by suspected_since dead`) {
-		objects["locks."+column] = "column"
-	}
-	return objects
 }
 
 var (

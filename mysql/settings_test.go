@@ -114,15 +114,15 @@ func TestServers(t *testing.T) {
 		{"8.4.3", map[string]string{"log_bin": "ON", "sync_binlog": "1", "binlog_format": "ROW"}, ""},
 		{"10.11.19-MariaDB", map[string]string{"innodb_flush_log_at_trx_commit": "3"}, ""},
 	} {
-		s := server{version: test.version, schema: schemaVersion, settings: map[string]string{}}
+		s := sqlstore.Facts{"version": test.version}
 		for _, settings := range []map[string]string{good, test.more} {
 			for k, v := range settings {
-				s.settings[k] = v
+				s[k] = v
 			}
 		}
-		s.read()
+		describe(s)
 		got := ""
-		if err := s.refuse(tables(t, ""), Options{}); err != nil {
+		if err := dangers.Refuse(s, nil, false); err != nil {
 			got = err.Error()
 		}
 		if got != test.want {
@@ -285,7 +285,7 @@ func TestLaneSettings(t *testing.T) {
 	odd := strings.Join([]string{ways["two connections, found rows, odd settings"].dsn, "completion_type=2", "sql_select_limit=40", "sql_big_selects=0",
 		"sql_safe_updates=1", "unique_checks=0", "foreign_key_checks=0", "timestamp=1000000000", "tx_read_only=1", "max_statement_time=0.01", "charset=latin1"}, "&")
 	db := connect(t, servers.MySQL(t, nil).URL, way{dsn: odd})
-	l, err := openLane(t.Context(), db)
+	l, err := conns{db, texts()}.Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

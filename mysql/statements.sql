@@ -20,13 +20,17 @@ set session autocommit = 0, autocommit = 1, completion_type = 0, innodb_lock_wai
 	/*M!100600 , tx_isolation = 'READ-COMMITTED', tx_read_only = 0, max_statement_time = 0 */
 	/*!80000 , transaction_isolation = 'READ-COMMITTED', transaction_read_only = 0, max_execution_time = 0 */
 
+-- What a read-only server shows may be old. The variable is a number or a word.
+--- follows
+concat(@@global.read_only) not in ('0', 'OFF')
+
 --- load
-select {{clock}}, @@global.read_only, r.version, r.value
+select r.id, r.version, r.value, {{clock}}, {{follows}}
 from (select 1) one left join {records} r on r.id = ?
 
 --- load all
-select {{clock}}, @@global.read_only, w.nr, r.version, r.value
-from json_table(?, '$[*]' columns (nr for ordinality, id varchar(400) character set ascii path '$')) w
+select r.id, r.version, r.value, {{clock}}, {{follows}}
+from json_table(?, '$[*]' columns (id varchar(400) character set ascii path '$')) w
 	left join {records} r on r.id = from_base64(w.id)
 
 -- A new row starts above the floor. The shared lock on that makes a sweep wait until the
@@ -91,6 +95,10 @@ show global variables where variable_name in ('version', 'read_only', 'super_rea
 	'log_bin', 'sync_binlog', 'binlog_format', 'wsrep_on', 'wsrep_forced_binlog_format', 'max_allowed_packet', 'rpl_semi_sync_master_enabled',
 	'rpl_semi_sync_source_enabled', 'group_replication_group_name', 'group_replication_single_primary_mode')
 
+-- Only MariaDB counts them where all may see it.
+--- replicas
+show global status like 'Slaves_connected'
+
 --- version
 select value, @@session.sql_log_bin = 0 from {meta} where `key` = 'version'
 
@@ -115,7 +123,7 @@ from information_schema.columns c
 join information_schema.tables t on t.table_schema = c.table_schema and t.table_name = c.table_name
 where c.table_schema = database() and c.table_name in (?, ?, ?)
 
---- triggers
+--- trigger
 select trigger_name from information_schema.triggers
 where event_object_schema = database() and event_object_table = ? limit 1
 
@@ -126,3 +134,16 @@ where routine_schema = database() and routine_name = ?
 --- view
 select security_type, view_definition from information_schema.views
 where table_schema = database() and table_name = ?
+
+-- The columns of tables and view as "columns" returns them.
+--- published
+meta = InnoDB
+meta key = varchar(20) not null primary key
+meta value = bigint not null
+records = InnoDB
+records id = varbinary(256) not null primary key
+records value = mediumblob(16777215) not null
+records version fence = bigint not null
+records attempt = binary(16) not null
+locks name mode state position holder host pid user program session nr reason token last_token = column
+locks requested acquired waited retries ttl last_beat suspected_by suspected_since dead = column

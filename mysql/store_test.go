@@ -18,7 +18,7 @@ type way struct {
 	dsn    string // parameters
 	conns  int    // SetMaxOpenConns
 	prefix string
-	change func(*server) // what it knows of the server
+	change func(sqlstore.Facts) // what it knows of the server
 }
 
 // connect is a pool for a database by its URL.
@@ -80,7 +80,7 @@ func fresh(t testing.TB, w way) handle {
 
 var ways = map[string]way{
 	"defaults":       {},
-	"as on MySQL":    {change: func(s *server) { s.returning = false }},
+	"as on MySQL":    {change: func(s sqlstore.Facts) { s["mariadb"] = "" }},
 	"READ COMMITTED": {dsn: "tx_isolation=" + url.QueryEscape("'READ-COMMITTED'"), prefix: "other_"},
 	"two connections, found rows, odd settings": {
 		conns: 2,

@@ -2,40 +2,127 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
+
+// dangers are what a database may be. Those without a name are never accepted.
+var dangers = sqlstore.Dangers{
+	{There: func(f sqlstore.Facts) bool {
+		return slices.ContainsFunc(strange, func(mark string) bool { return strings.Contains(f["product"], mark) })
+	}, Text: "the server is $name; it takes PostgreSQL"},
+	{There: func(f sqlstore.Facts) bool { return f.Int("number") < 12_00_00 },
+		Text: "the server is PostgreSQL $version; it takes 12 or newer"},
+	{There: sqlstore.Is("standby", "TRUE"), Err: errStandby},
+	{Writes: true, There: sqlstore.Is("read_only", "ON"),
+		Text: "transactions are read-only (default_transaction_read_only): use a role or a server that can write"},
+	{Writes: true, There: func(f sqlstore.Facts) bool { return !f.Is("session_replication_role", "ORIGIN") },
+		Text: "session_replication_role is $session_replication_role, with which our trigger does not run, and a token may repeat: leave it at origin for this role"},
+
+	{Name: "fsync-off", Subject: "durability", There: sqlstore.Is("fsync", "OFF"),
+		Text: "fsync is off: after a power cut a token may repeat and fences fail", Cure: "Set fsync = on and restart the server"},
+	{Name: "full-page-writes-off", Subject: "durability", There: sqlstore.Is("full_page_writes", "OFF"),
+		Text: "full_page_writes is off: after a power cut locks may be lost, unless the file system never tears a page", Cure: "Set full_page_writes = on"},
+	{Name: "async-commit", Subject: "durability", There: sqlstore.Is("synchronous_commit", "OFF"),
+		Text: "synchronous_commit is off: after a crash of the server a token may repeat", Cure: "Set synchronous_commit = on for this role"},
+}
+
+// strange are databases that speak like PostgreSQL, and are not: their row locks,
+// clocks and notifications are not those that a lock rests on.
+var strange = []string{"-YB-", "CockroachDB", "Greenplum"}
+
+// ask asks for all that is to be known of a database, in one round trip where the schema is
+// known, and says where the tables are.
+func ask(ctx context.Context, pool *pgxpool.Pool, t sqlstore.Tables) (f sqlstore.Facts, at sqlstore.Tables, err error) {
+	err = pooled(pool)(ctx, func(c *pgx.Conn) error {
+		if at, err = locate(ctx, c, t); err != nil {
+			return err
+		}
+		if at.Schema == "" {
+			return checkVersion(t, 0)
+		}
+		var text string
+		if err := c.QueryRow(ctx, full(at, texts()["facts"]), pgx.QueryExecModeExec).Scan(&text); err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(text), &f); err != nil {
+			return err
+		}
+		f["name"], _, _ = strings.Cut(f["product"], " on ")
+		pooler, cc := f["pid"] != fmt.Sprint(c.PgConn().PID()), c.Config()
+		f["pooler"] = fmt.Sprint(pooler)
+		f["prepares"] = fmt.Sprint(!pooler && cc.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && cc.StatementCacheCapacity != 0)
+		return nil
+	})
+	switch codes.Meaning(err) {
+	case sqlstore.Missing:
+		err = checkVersion(t, 0)
+	case sqlstore.Denied:
+		err = errNotGranted(pool.Config().ConnConfig.User, t, err)
+	}
+	return f, at, err
+}
+
+func errNotGranted(role string, t sqlstore.Tables, err error) error {
+	return &driver.RightsError{Role: role, What: fmt.Sprintf("may not read the tables of %q", t), Err: err}
+}
+
+// role is who the store is to the database.
+func (s *Store) role() string {
+	if s.pool == nil { // in a test
+		return ""
+	}
+	return s.pool.Config().ConnConfig.User
+}
+
+// refuse is why there can be no locks in such a database.
+func (s *Store) refuse(f sqlstore.Facts, t sqlstore.Tables) error {
+	if err := dangers.Refuse(f, s.opts.Allow, s.opts.ReadOnly); err != nil {
+		return err
+	}
+	if f.Is("hidden", "TRUE") {
+		return fmt.Errorf("schema of %q: %w", t, errHidden)
+	}
+	if err := checkVersion(t, f.Int("schema")); err != nil {
+		return err
+	}
+	if !f.Is("may", "TRUE") && !s.opts.ReadOnly {
+		return &driver.RightsError{Role: s.role(), What: fmt.Sprintf("may not write the tables of %q", t)}
+	}
+	return nil
+}
+
+var errHidden = errors.New("row-level security hides rows from this role, or from the owner, whose rights the fence has: disable it for these tables")
 
 // Diagnose implements driver.Diagnoser.
 func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
-	var r sqlstore.Report
-	say := r.Say
-	f, err := s.facts(ctx)
+	f, _, err := ask(ctx, s.pool, s.Tables)
 	if err != nil {
 		return nil, err
 	}
-
+	var r sqlstore.Report
+	say := r.Say
 	role := "primary"
-	if f.standby {
+	if f.Is("standby", "TRUE") {
 		role = "standby"
 	}
-	if f.pooler {
+	if f.Is("pooler", "TRUE") {
 		role += ", behind a connection pooler"
 	}
-	switch {
-	case f.standby:
-		say(driver.Failure, "server", "PostgreSQL %s, %s: %v", f.versionText, role, errStandby)
-	case f.readOnly && !s.opts.ReadOnly:
-		say(driver.Failure, "server", "PostgreSQL %s, %s: %v", f.versionText, role, errReadOnly)
-	default:
-		say(driver.Good, "server", "PostgreSQL %s, %s", f.versionText, role)
+	unfit := dangers.Unfit(f, s.opts.ReadOnly)
+	if unfit != nil {
+		unfit = fmt.Errorf("PostgreSQL %s, %s: %w", f["version"], role, unfit)
 	}
-
+	r.Check(unfit, "server", "PostgreSQL %s, %s", f["version"], role)
 	s.schema(ctx, f, say)
 	dangers.Report(&r, f, s.opts.Allow, "synchronous_commit $synchronous_commit, fsync on, full_page_writes on")
 	s.replicas(ctx, f, say)
@@ -62,37 +149,37 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 }
 
 // schema tells whether the tables are there as published, and who may do what to them.
-func (s *Store) schema(ctx context.Context, f facts, say sayer) {
+func (s *Store) schema(ctx context.Context, f sqlstore.Facts, say sayer) {
 	wrong := pooled(s.pool)(ctx, func(c *pgx.Conn) error {
-		_, err := verify(ctx, c, s.tables)
+		_, err := verify(ctx, c, s.Tables)
 		return err
 	})
 	alter := "may not alter (good)"
-	if f.owns {
+	if f.Is("owns", "TRUE") {
 		alter = "may alter; a role that may not is enough to run"
 	}
 	switch {
-	case f.hidden:
-		say(driver.Failure, "schema", "version %d of %s; %v", f.schemaVersion, s.tables, errHidden)
+	case f.Is("hidden", "TRUE"):
+		say(driver.Failure, "schema", "version %s of %s; %v", f["schema"], s.Tables, errHidden)
 	case wrong != nil:
 		say(driver.Failure, "schema", "%v", wrong)
-	case s.opts.ReadOnly && !f.may:
-		say(driver.Good, "schema", "version %d in schema %s; may read, and not write", f.schemaVersion, s.tables.Schema)
-	case !f.may:
-		say(driver.Failure, "schema", "version %d of %s; %v", f.schemaVersion, s.tables, &driver.RightsError{Role: s.role(), What: "may not write it"})
+	case s.opts.ReadOnly && !f.Is("may", "TRUE"):
+		say(driver.Good, "schema", "version %s in schema %s; may read, and not write", f["schema"], s.Tables.Schema)
+	case !f.Is("may", "TRUE"):
+		say(driver.Failure, "schema", "version %s of %s; %v", f["schema"], s.Tables, &driver.RightsError{Role: s.role(), What: "may not write it"})
 	default:
-		say(driver.Good, "schema", "version %d in schema %s; may read and write, %s", f.schemaVersion, s.tables.Schema, alter)
+		say(driver.Good, "schema", "version %s in schema %s; may read and write, %s", f["schema"], s.Tables.Schema, alter)
 	}
-	if f.open {
-		say(driver.Warning, "schema", "everybody may create in the schema %s of the tables, also functions that are called instead of the fence: revoke create on schema %[1]s from public, or give Holdfast a schema of its own", s.tables.Schema)
+	if f.Is("open", "TRUE") {
+		say(driver.Warning, "schema", "everybody may create in the schema %s of the tables, also functions that are called instead of the fence: revoke create on schema %[1]s from public, or give Holdfast a schema of its own", s.Tables.Schema)
 	}
 }
 
 type sayer func(level driver.Level, subject, format string, args ...any)
 
 // replicas tells what a failover may take, as far as the role may see it.
-func (s *Store) replicas(ctx context.Context, f facts, say sayer) {
-	if f.standbyNames != "" && f.synchronousCommit == "local" {
+func (s *Store) replicas(ctx context.Context, f sqlstore.Facts, say sayer) {
+	if f["synchronous_standby_names"] != "" && f.Is("synchronous_commit", "LOCAL") {
 		say(driver.Warning, "replication", "there are synchronous standbys, but synchronous_commit is local: a failover may take the latest locks with it, and tokens may repeat. Set synchronous_commit = on for this role")
 		return
 	}
@@ -105,7 +192,7 @@ func (s *Store) replicas(ctx context.Context, f facts, say sayer) {
 		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
 	})
-	if err == nil && len(names) > 0 && f.standbyNames == "" {
+	if err == nil && len(names) > 0 && f["synchronous_standby_names"] == "" {
 		say(driver.Warning, "replication", "asynchronous only (%s): a failover to one of them may take the latest locks with it. Tokens go on growing, as far as its clock is right; set synchronous_standby_names to lose nothing", strings.Join(names, ", "))
 	}
 }
@@ -122,7 +209,7 @@ func (s *Store) prepared(ctx context.Context, say sayer) {
 		var age float64
 		_, err = pgx.ForEachRow(rows, []any{&gid, &owner, &age}, func() error {
 			say(driver.Warning, "prepared transactions", "%q of %s has kept rows of %s locked for %v: nobody takes those locks over until it is committed or rolled back (commit prepared, rollback prepared)",
-				gid, owner, s.tables, time.Duration(age*float64(time.Second)).Round(time.Second))
+				gid, owner, s.Tables, time.Duration(age*float64(time.Second)).Round(time.Second))
 			return nil
 		})
 		return err

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
@@ -17,8 +16,8 @@ import (
 
 // A dialect is a sqlstore.Dialect over a source of connections.
 type dialect struct {
+	sqlstore.Reads[conn]
 	*settings
-	conns source
 }
 
 // settings are what all statements of a store share.
@@ -27,6 +26,47 @@ type settings struct {
 	channel channel
 	mode    pgx.QueryExecMode
 	async   bool // never wait for the disk
+}
+
+func newDialect(s *settings, lend source) *dialect {
+	use := func(ctx context.Context, f func(conn) error) error {
+		return lend(ctx, func(c *pgx.Conn) error { return f(conn{c, s}) })
+	}
+	return &dialect{sqlstore.Reads[conn]{Use: use, Walk: use, List: func(ids [][]byte) any { return ids }, Codes: codes, Follows: errStandby}, s}
+}
+
+// A conn is a connection with the statements of a store.
+type conn struct {
+	*pgx.Conn
+	*settings
+}
+
+// Query implements sqlstore.Conn.
+func (c conn) Query(ctx context.Context, name string, row func(sqlstore.Scan) error, args ...any) error {
+	rows, err := c.Conn.Query(ctx, c.sql[name], append([]any{c.mode}, args...)...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	scan := func(columns ...any) error {
+		for i, c := range columns {
+			if b, ok := c.(*[]byte); ok {
+				columns[i] = (*bytea)(b)
+			}
+		}
+		return rows.Scan(columns...)
+	}
+	for rows.Next() {
+		if err := row(scan); err != nil {
+			return err
+		}
+	}
+	rows.Close()
+	return rows.Err()
+}
+
+func (d *dialect) query(ctx context.Context, name string, row func(sqlstore.Scan) error, args ...any) error {
+	return d.Use(ctx, func(c conn) error { return c.Query(ctx, name, row, args...) })
 }
 
 //go:embed statements.sql
@@ -57,51 +97,7 @@ func full(t sqlstore.Tables, text string) string {
 	return t.Expand(operators().ReplaceAllString(text, `operator(pg_catalog.$1)`), `"`)
 }
 
-func (d *dialect) query(ctx context.Context, row func(pgx.Rows) error, sql string, args ...any) error {
-	return d.conns(ctx, func(c *pgx.Conn) error {
-		rows, err := c.Query(ctx, sql, append([]any{d.mode}, args...)...)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			if err := row(rows); err != nil {
-				return err
-			}
-		}
-		rows.Close()
-		return rows.Err()
-	})
-}
-
 var errStandby = errors.New("the server is a standby, and what it shows may be old: connect to the primary (target_session_attrs=read-write)")
-
-func (d *dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row)) (clock int64, err error) {
-	sql, arg := d.sql["load all"], any(ids)
-	if len(ids) == 1 {
-		sql, arg = d.sql["load"], ids[0]
-	}
-	err = d.query(ctx, func(rows pgx.Rows) error {
-		var now int64
-		var standby bool
-		var r sqlstore.Row
-		var version *int64
-		if err := rows.Scan(&now, &standby, (*bytea)(&r.ID), &version, (*bytea)(&r.Value)); err != nil {
-			return err
-		}
-		switch {
-		case standby:
-			return errStandby
-		case version == nil:
-			clock = now
-		default:
-			r.Version = *version
-			each(r)
-		}
-		return nil
-	}, sql, arg)
-	return clock, err
-}
 
 func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lost *sqlstore.Row, err error) {
 	patience := "1000"
@@ -109,24 +105,24 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 		patience = "1"
 	}
 	args := []any{w.ID, w.Value, w.Lazy || d.async, payload(w), d.channels(w.Notify), patience}
-	got := func(rows pgx.Rows) error { return rows.Scan(&version, nil) }
+	got := func(scan sqlstore.Scan) error { return scan(&version, nil) }
 	switch {
 	case w.Old == driver.IfEmpty:
-		err = d.query(ctx, got, d.sql["insert"], args...)
+		err = d.query(ctx, "insert", got, args...)
 		for range 3 {
 			if !swept(err) {
 				break
 			}
 			version = 0
-			err = d.query(ctx, got, d.sql["insert above"], args...)
+			err = d.query(ctx, "insert above", got, args...)
 		}
 	case len(w.Value) == 0 && w.Notify == "":
-		err = d.query(ctx, got, d.sql["update"], append(args, w.Old)...)
+		err = d.query(ctx, "update", got, append(args, w.Old)...)
 	default:
 		lost = &sqlstore.Row{ID: w.ID}
-		err = d.query(ctx, func(rows pgx.Rows) error {
-			return rows.Scan(&version, &lost.Version, (*bytea)(&lost.Value), &lost.Clock)
-		}, d.sql["swap"], append(args, w.Old)...)
+		err = d.query(ctx, "swap", func(scan sqlstore.Scan) error {
+			return scan(&version, &lost.Version, &lost.Value, &lost.Clock)
+		}, append(args, w.Old)...)
 		// It may have lost to a write that the statement did not see.
 		if version != 0 || lost.Version == w.Old {
 			lost = nil
@@ -150,22 +146,22 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 			woken, payloads, channels = append(woken, w.ID), append(payloads, payload(w)), append(channels, d.channel.of(w.Notify))
 		}
 	}
-	sql := d.sql["swaps"]
+	name := "swaps"
 	for range 4 {
 		versions = make([]int64, len(ws))
-		err = d.query(ctx, func(rows pgx.Rows) error {
-			var id bytea
+		err = d.query(ctx, name, func(scan sqlstore.Scan) error {
+			var id []byte
 			var version int64
-			if err := rows.Scan(&id, &version, nil); err != nil {
+			if err := scan(&id, &version, nil); err != nil {
 				return err
 			}
 			versions[where[string(id)]] = version
 			return nil
-		}, sql, ids, values, lazy || d.async, payloads, olds, woken, d.channel.all(), channels)
+		}, ids, values, lazy || d.async, payloads, olds, woken, d.channel.all(), channels)
 		if !swept(err) {
 			break
 		}
-		sql = d.sql["swaps above"]
+		name = "swaps above"
 	}
 	if err != nil {
 		return nil, err
@@ -173,32 +169,12 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 	return versions, nil
 }
 
-func (d *dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byte, err error) {
-	err = d.query(ctx, func(rows pgx.Rows) error {
-		var id bytea
-		err := rows.Scan(&id)
-		ids = append(ids, id)
-		return err
-	}, d.sql["keys"], from, to, int32(min(n, 1<<30)))
-	return ids, err
-}
-
-func (d *dialect) Idle(ctx context.Context, after []byte, idle time.Duration, n int) (found []sqlstore.Row, err error) {
-	err = d.query(ctx, func(rows pgx.Rows) error {
-		var r sqlstore.Row
-		err := rows.Scan((*bytea)(&r.ID), &r.Version)
-		found = append(found, r)
-		return err
-	}, d.sql["idle"], after, idle.Microseconds(), int32(min(n, 1<<30)))
-	return found, err
-}
-
 func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int, err error) {
 	ids, floor := make([][]byte, len(rows)), int64(0)
 	for i, r := range rows {
 		ids[i], floor = r.ID, max(floor, r.Version)
 	}
-	err = d.conns(ctx, func(c *pgx.Conn) error {
+	err = d.Use(ctx, func(c conn) error {
 		tag, err := c.Exec(ctx, d.sql["remove"], d.mode, ids, floor)
 		removed = int(tag.RowsAffected())
 		return err
@@ -206,26 +182,17 @@ func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int,
 	return removed, err
 }
 
-// The SQLSTATEs of schema.sql.
-const (
-	stateSwept  = "HF001" // a row was swept while a statement came to insert it
-	stateLost   = "HF002" // the token does not hold the lock
-	stateNoLock = "HF003"
-	stateNoTx   = "HF004"
-)
+// codes are SQLSTATEs. Those of the form HF… are of schema.sql. A statement that a timeout of
+// the role has ended has changed nothing.
+var codes = &sqlstore.Codes{Of: state, Means: map[string]sqlstore.Meaning{
+	"40001": sqlstore.Again, "40P01": sqlstore.Again, "HF001": sqlstore.Again, // failure to serialize, deadlock, swept meanwhile
+	"55P03": sqlstore.Locked, "57014": sqlstore.Locked, "25P04": sqlstore.Locked, // lock_timeout, statement_timeout, transaction_timeout
+	"42501": sqlstore.Denied,
+	"42P01": sqlstore.Missing, "3F000": sqlstore.Missing, // no such table, no such schema
+	"HF002": sqlstore.Lost, "HF003": sqlstore.NoLock, "42883": sqlstore.NoLock, // no such function
+}}
 
-func (d *dialect) Means(err error) sqlstore.Meaning {
-	switch state(err) {
-	case "40001", "40P01", stateSwept: // failure to serialize, deadlock
-		return sqlstore.Again
-	case "55P03", // lock_timeout
-		"57014", "25P04": // statement_timeout and transaction_timeout of the role; a statement that was ended so has changed nothing
-		return sqlstore.Locked
-	}
-	return sqlstore.Perhaps
-}
-
-func swept(err error) bool { return err != nil && state(err) == stateSwept }
+func swept(err error) bool { return err != nil && state(err) == "HF001" }
 
 // state is the SQLSTATE of an error of whatever driver, or "".
 func state(err error) string {

@@ -4,10 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 )
@@ -62,33 +60,13 @@ func FenceSQL(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
 
 var errNoTx = errors.New("there is no transaction that could be fenced")
 
-var errNoLock = errors.New("no such lock in this database; was it taken through another store?")
-
 // fence calls the function, by exec, in the database that holds the locks.
 func fence(ctx context.Context, locks []*holdfast.Lock, exec func(query string, name []byte, token int64) error) error {
-	for _, l := range locks {
-		tables := sqlstore.Tables{Prefix: sqlstore.DefaultPrefix}
-		if s, ok := l.Store().(*Store); ok {
-			tables = s.tables
-		}
-		if err := fenceName(tables, l.Name(), l.Token(), exec); err != nil {
-			return l.FenceFailed(ctx, err)
-		}
-	}
-	return nil
+	return sqlstore.Fence(ctx, locks, func(t sqlstore.Tables, name string, token int64) error {
+		return fenceName(t, name, token, exec)
+	})
 }
 
 func fenceName(t sqlstore.Tables, name string, token int64, exec func(query string, name []byte, token int64) error) error {
-	err := exec(t.Expand(`select {fence}($1::pg_catalog.bytea, $2::bigint)`, `"`), []byte(name), token)
-	switch state(err) {
-	case stateLost:
-		_, err = driver.Record{}.Fence(name, token, 0)
-		return err
-	case stateNoLock, "42883", "3F000": // no such function, no such schema
-		return fmt.Errorf("fence %q: %w", name, errNoLock)
-	}
-	if err != nil {
-		return fmt.Errorf("fence %q: %w", name, err)
-	}
-	return nil
+	return codes.Fenced(name, token, exec(t.Expand(`select {fence}($1::pg_catalog.bytea, $2::bigint)`, `"`), []byte(name), token))
 }

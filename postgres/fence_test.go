@@ -20,6 +20,13 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 )
 
+// The SQLSTATEs of the fence.
+const (
+	stateLost   = "HF002" // the token does not hold the lock
+	stateNoLock = "HF003"
+	stateNoTx   = "HF004"
+)
+
 // application is a pool of an application that keeps its data in the same
 // database.
 func application(t *testing.T, r reopener) *pgxpool.Pool {

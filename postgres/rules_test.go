@@ -52,7 +52,7 @@ func TestVersionsOutrunTheClock(t *testing.T) {
 
 func floorNow(t *testing.T, r reopener) (floor int64) {
 	t.Helper()
-	if err := r.pool.QueryRow(t.Context(), r.tables.Expand(`select value from {meta} where key = 'floor'`, `"`)).Scan(&floor); err != nil {
+	if err := r.pool.QueryRow(t.Context(), r.Tables.Expand(`select value from {meta} where key = 'floor'`, `"`)).Scan(&floor); err != nil {
 		t.Fatal(err)
 	}
 	return floor

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -84,15 +85,19 @@ func TestRefused(t *testing.T) {
 
 // What no server here is like.
 func TestRefuse(t *testing.T) {
-	sound := facts{version: 150004, versionText: "15.4", fsync: "on", fullPageWrites: "on", synchronousCommit: "on",
-		replicationRole: "origin", product: "PostgreSQL 15.4 on x86_64-pc-linux-gnu", schemaVersion: schemaVersion, may: true}
-	s := &Store{}
-	if err := s.refuse(sound); err != nil {
+	but := func(changes ...string) sqlstore.Facts {
+		f := sqlstore.Facts{"number": "150004", "version": "15.4", "fsync": "on", "full_page_writes": "on", "synchronous_commit": "on",
+			"session_replication_role": "origin", "name": "PostgreSQL 15.4", "schema": fmt.Sprint(schemaVersion), "may": "true"}
+		for i := 0; i < len(changes); i += 2 {
+			f[changes[i]] = changes[i+1]
+		}
+		return f
+	}
+	refuse := func(f sqlstore.Facts) error { return new(Store).refuse(f, sqlstore.Tables{}) }
+	if err := refuse(but()); err != nil {
 		t.Error(err)
 	}
-	old := sound
-	old.version, old.versionText = 110022, "11.22"
-	if err := s.refuse(old); err == nil || err.Error() != "the server is PostgreSQL 11.22; it takes 12 or newer" {
+	if err := refuse(but("number", "110022", "version", "11.22")); err == nil || err.Error() != "the server is PostgreSQL 11.22; it takes 12 or newer" {
 		t.Errorf("got %v", err)
 	}
 	for product, want := range map[string]string{
@@ -100,19 +105,17 @@ func TestRefuse(t *testing.T) {
 		"CockroachDB CCL v25.2.1 (x86_64-pc-linux-gnu, built 2025/06/03)":             "the server is CockroachDB CCL v25.2.1 (x86_64-pc-linux-gnu, built 2025/06/03); it takes PostgreSQL",
 		"PostgreSQL 12.12 (Greenplum Database 7.1.0 build a) on x86_64-pc-linux-gnu":  "the server is PostgreSQL 12.12 (Greenplum Database 7.1.0 build a); it takes PostgreSQL",
 	} {
-		other := sound
-		other.product = product
-		if err := s.refuse(other); err == nil || err.Error() != want {
+		name, _, _ := strings.Cut(product, " on ")
+		if err := refuse(but("product", product, "name", name)); err == nil || err.Error() != want {
 			t.Errorf("%s: got %v, want %s", product, err, want)
 		}
 	}
-	local := sound
-	local.synchronousCommit, local.standbyNames = "local", "ANY 1 (a, b)"
-	if err := s.refuse(local); err != nil {
+	local := but("synchronous_commit", "local", "synchronous_standby_names", "ANY 1 (a, b)")
+	if err := refuse(local); err != nil {
 		t.Error(err)
 	}
 	warned := 0
-	s.replicas(t.Context(), local, func(level driver.Level, subject, format string, args ...any) {
+	new(Store).replicas(t.Context(), local, func(level driver.Level, subject, format string, args ...any) {
 		if warned++; level != driver.Warning || !strings.Contains(format, "synchronous_commit is local") {
 			t.Errorf("it says %d %s: %s", level, subject, format)
 		}

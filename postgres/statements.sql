@@ -34,14 +34,14 @@ case when $4::pg_catalog.text {<>} '' then (
 
 -- The clock comes as a row of its own, for there may be no other.
 --- load
-select {{clock}}, pg_catalog.pg_is_in_recovery(), null::pg_catalog.bytea, null::bigint, null::pg_catalog.bytea
+select null::pg_catalog.bytea, null::bigint, null::pg_catalog.bytea, {{clock}}, pg_catalog.pg_is_in_recovery()
 union all
-select 0, false, r.id, r.version, r.value from {records} r where r.id {=} $1
+select r.id, r.version, r.value, 0, false from {records} r where r.id {=} $1
 
 --- load all
-select {{clock}}, pg_catalog.pg_is_in_recovery(), null::pg_catalog.bytea, null::bigint, null::pg_catalog.bytea
+select null::pg_catalog.bytea, null::bigint, null::pg_catalog.bytea, {{clock}}, pg_catalog.pg_is_in_recovery()
 union all
-select 0, false, r.id, r.version, r.value from {records} r where r.id {=} any ($1::pg_catalog.bytea[])
+select r.id, r.version, r.value, 0, false from {records} r where r.id {=} any ($1::pg_catalog.bytea[])
 
 -- The version is the clock, or above the floor.
 --- insert
@@ -102,18 +102,28 @@ delete from {records} where ctid {=} any (array(
 	join pg_catalog.pg_class c on c.relnamespace {=} n.oid and c.relname {=} '{prefix}records'
 	order by s.nr limit 1)
 
--- What is known of a database.
+-- What is known of a database, as one object of texts.
 --- facts
-select pg_catalog.current_setting('server_version_num')::int, pg_catalog.current_setting('server_version'), pg_catalog.version(),
-	pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only') {=} 'on',
-	pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'), pg_catalog.current_setting('synchronous_commit'),
-	pg_catalog.current_setting('synchronous_standby_names'), pg_catalog.current_setting('session_replication_role'), pg_catalog.pg_backend_pid(),
-	coalesce((select m.value from {meta} m where m.key {=} 'version'), 0),
-	pg_catalog.has_table_privilege(c.oid, 'select') and pg_catalog.has_table_privilege(c.oid, 'insert')
-	and pg_catalog.has_table_privilege(c.oid, 'update') and pg_catalog.has_table_privilege(c.oid, 'delete')
-	and pg_catalog.has_table_privilege('{meta}', 'update'),
-	pg_catalog.pg_has_role(c.relowner, 'usage'), pg_catalog.has_schema_privilege('public', c.relnamespace, 'create'),
-	c.relforcerowsecurity or pg_catalog.row_security_active(c.oid) or pg_catalog.row_security_active('{meta}')
+select pg_catalog.json_object(array[
+	'number', pg_catalog.current_setting('server_version_num'),
+	'version', pg_catalog.current_setting('server_version'),
+	'product', pg_catalog.version(),
+	'standby', pg_catalog.pg_is_in_recovery()::pg_catalog.text,
+	'read_only', pg_catalog.current_setting('transaction_read_only'),
+	'fsync', pg_catalog.current_setting('fsync'),
+	'full_page_writes', pg_catalog.current_setting('full_page_writes'),
+	'synchronous_commit', pg_catalog.current_setting('synchronous_commit'),
+	'synchronous_standby_names', pg_catalog.current_setting('synchronous_standby_names'),
+	'session_replication_role', pg_catalog.current_setting('session_replication_role'),
+	'pid', pg_catalog.pg_backend_pid()::pg_catalog.text,
+	'schema', coalesce((select m.value from {meta} m where m.key {=} 'version'), 0)::pg_catalog.text,
+	'may', (pg_catalog.has_table_privilege(c.oid, 'select') and pg_catalog.has_table_privilege(c.oid, 'insert')
+		and pg_catalog.has_table_privilege(c.oid, 'update') and pg_catalog.has_table_privilege(c.oid, 'delete')
+		and pg_catalog.has_table_privilege('{meta}', 'update'))::pg_catalog.text,
+	'owns', pg_catalog.pg_has_role(c.relowner, 'usage')::pg_catalog.text,
+	'open', pg_catalog.has_schema_privilege('public', c.relnamespace, 'create')::pg_catalog.text,
+	'hidden', (c.relforcerowsecurity or pg_catalog.row_security_active(c.oid) or pg_catalog.row_security_active('{meta}'))::pg_catalog.text
+])::pg_catalog.text
 from pg_catalog.pg_class c where c.oid {=} '{records}'::pg_catalog.regclass
 
 -- Standbys that a failover may go to, and that lag.
@@ -182,3 +192,21 @@ where exists (select from pg_proc p where d.refclassid = 'pg_proc'::regclass and
     and p.pronamespace <> 'pg_catalog'::regnamespace and p.oid not in (select f.oid from functions f))
   or exists (select from pg_operator p where d.refclassid = 'pg_operator'::regclass and p.oid = d.refobjid
     and p.oprnamespace <> 'pg_catalog'::regnamespace)
+
+-- The objects but functions, as "objects" returns them.
+--- published
+meta = r
+meta! = primary key
+meta key = text not null
+meta value = bigint not null
+records = r
+records! = primary key
+records!holdfast_insert = O {prefix}inserted()
+records id value = bytea not null
+records version prev fence = bigint not null
+locks = v
+locks name mode state holder host user program session reason suspected_by = text
+locks position pid nr token last_token retries = bigint
+locks requested acquired last_beat suspected_since = timestamp with time zone
+locks waited ttl = double precision
+locks dead = boolean

@@ -105,10 +105,10 @@ update {meta} set value = 19 where key = 'floor'`, `"`))
 			if err != nil || got[0].Version != 17 || len(got[0].Value) == 0 || got[1].Version != 18 {
 				t.Errorf("it holds %+v, error %v", got, err)
 			}
-			if err := inTx(t, pool, s.tables.Expand(`select {fence}('a', 17)`, `"`)); err != nil {
+			if err := inTx(t, pool, s.Tables.Expand(`select {fence}('a', 17)`, `"`)); err != nil {
 				t.Error(err)
 			}
-			exec(t, pool, s.tables.Expand(`select * from {locks}`, `"`))
+			exec(t, pool, s.Tables.Expand(`select * from {locks}`, `"`))
 			if n := floorNow(t, reopener{s, r.url}); n != 19 {
 				t.Errorf("the floor is %d, want 19", n)
 			}

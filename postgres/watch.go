@@ -157,7 +157,7 @@ func (s *Store) tune(ctx context.Context, c *pgx.Conn, who []string) error {
 		sql += `listen ` + pgx.Identifier{c}.Sanitize() + `; `
 	}
 	pid := fmt.Sprint(c.PgConn().PID())
-	sql += full(s.tables, `select pg_catalog.pg_backend_pid(), case when pg_catalog.pg_backend_pid() {=} `+pid+`
+	sql += full(s.Tables, `select pg_catalog.pg_backend_pid(), case when pg_catalog.pg_backend_pid() {=} `+pid+`
 		and pg_catalog.current_setting('idle_session_timeout', true) {<>} '0' then pg_catalog.set_config('idle_session_timeout', '0', false) end`)
 	results, err := c.PgConn().Exec(ctx, sql).ReadAll()
 	if err != nil {

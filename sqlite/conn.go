@@ -169,15 +169,18 @@ func (c *conn) transaction(ctx context.Context, full bool, f func() error) error
 }
 
 // read runs f in a transaction that only reads, which is quicker than one for
-// each of its statements. After an error the connection must be closed.
-func (c *conn) read(ctx context.Context, f func() error) error {
+// each of its statements.
+func (c *conn) read(f func() error) error {
 	if _, err := c.exec(`begin`); err != nil {
 		return err
 	}
-	if err := retry(ctx, f); err != nil {
-		return err
+	err := f()
+	if err == nil {
+		_, err = c.exec(`commit`)
 	}
-	_, err := c.exec(`commit`)
+	if err != nil {
+		c.exec(`rollback`) // it may be tried again
+	}
 	return err
 }
 

@@ -1,8 +1,12 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	sqldriver "database/sql/driver"
+	_ "embed"
+	"fmt"
+	"sync"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
@@ -11,41 +15,83 @@ import (
 
 // A dialect is a sqlstore.Dialect that writes by way of use.
 type dialect struct {
+	sqlstore.Reads[*conn]
 	*Store
 	use func(context.Context, func(*conn) error) error
 }
 
+//go:embed statements.sql
+var statements string
+
+var texts = sync.OnceValue(func() map[string]string { return sqlstore.Texts(statements) })
+
+func newDialect(s *Store, use func(context.Context, func(*conn) error) error) *dialect {
+	reads := func(use func(context.Context, func(*conn) error) error) func(context.Context, func(*conn) error) error {
+		return func(ctx context.Context, f func(*conn) error) error {
+			return s.explain(s.read(ctx, use, func(c *conn) error { return retry(ctx, func() error { return f(c) }) }))
+		}
+	}
+	return &dialect{sqlstore.Reads[*conn]{
+		Use: reads(s.reads.UseIdle), Walk: reads(s.reads.Use), Together: (*conn).read, Codes: &codesOfNone, Clock: now,
+	}, s, use}
+}
+
+// codesOfNone knows of nothing that may be tried again: what is busy was waited for.
+var codesOfNone = sqlstore.Codes{Of: func(error) string { return "" }}
+
 // now is the wall clock in µs since 1970, which all processes on this host share.
 func now() int64 { return time.Now().UnixMicro() }
 
-func keyOf(id []byte) (space int64, name []byte) { return int64(id[0]), id[1:] }
+// keyOf is the space and the name of an id; of none, what is before all others.
+func keyOf(id []byte) (space int64, name []byte) {
+	if len(id) == 0 {
+		return -1, []byte{}
+	}
+	return int64(id[0]), id[1:]
+}
 
-func (d dialect) Load(ctx context.Context, ids [][]byte, each func(sqlstore.Row)) (clock int64, err error) {
-	err = d.read(ctx, d.reads.UseIdle, func(c *conn) error {
-		clock = now()
-		load := func() error {
-			for _, id := range ids {
-				space, name := keyOf(id)
-				err := c.query(`select version, value from holdfast_records where space = ? and name = ?`, func(row []sqldriver.Value) {
-					value, _ := row[1].([]byte)
-					each(sqlstore.Row{ID: id, Version: row[0].(int64), Value: value})
-				}, space, name)
-				if err != nil {
-					return err
-				}
-			}
-			return nil
+// Query implements sqlstore.Conn: an id is a space and a name.
+func (c *conn) Query(_ context.Context, name string, row func(sqlstore.Scan) error, args ...any) (err error) {
+	values := make([]sqldriver.Value, 0, 2*len(args))
+	for _, a := range args {
+		if id, ok := a.([]byte); ok {
+			space, name := keyOf(id)
+			values = append(values, space, name)
+		} else {
+			values = append(values, a)
 		}
-		if len(ids) == 1 {
-			return retry(ctx, load)
+	}
+	failed := c.query(texts()[name], func(r []sqldriver.Value) {
+		if err == nil {
+			err = row(func(columns ...any) error { return scan(r, columns) })
 		}
-		return c.read(ctx, load)
-	})
-	return clock, d.explain(err)
+	}, values...)
+	return cmp.Or(failed, err)
+}
+
+// scan takes in the columns of a row, of which the first is an id.
+func scan(row []sqldriver.Value, columns []any) error {
+	*columns[0].(*[]byte) = append([]byte{byte(row[0].(int64))}, text(row[1])...)
+	for i, v := range row[2:] {
+		switch c := columns[i+1].(type) {
+		case **int64:
+			n := v.(int64)
+			*c = &n
+		case *int64:
+			*c = v.(int64)
+		case *[]byte:
+			*c, _ = v.([]byte)
+		case *bool:
+			*c = v != int64(0)
+		default:
+			return fmt.Errorf("a column is no %T", c)
+		}
+	}
+	return nil
 }
 
 // Swap is one statement with its own commit.
-func (d dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lost *sqlstore.Row, err error) {
+func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lost *sqlstore.Row, err error) {
 	err = d.use(ctx, func(c *conn) error {
 		return retry(ctx, func() (err error) {
 			if err := c.sync(!w.Lazy && !d.async); err != nil {
@@ -59,7 +105,7 @@ func (d dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, los
 }
 
 // Swaps is one transaction.
-func (d dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []int64, err error) {
+func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []int64, err error) {
 	versions, durable := make([]int64, len(ws)), false
 	for _, w := range ws {
 		durable = durable || !w.Lazy
@@ -79,7 +125,7 @@ func (d dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []int
 }
 
 // written says what became of writes, and tells watchers of those that won.
-func (d dialect) written(err error, ws []sqlstore.Write, versions []int64) error {
+func (d *dialect) written(err error, ws []sqlstore.Write, versions []int64) error {
 	if err == nil {
 		err = d.files.present() // what was written is where others look
 	}
@@ -100,67 +146,18 @@ func (d dialect) written(err error, ws []sqlstore.Write, versions []int64) error
 func (c *conn) swap(w sqlstore.Write, now int64) (version int64, err error) {
 	space, name := keyOf(w.ID)
 	if w.Old == driver.IfEmpty {
-		// A new row starts above the floor, which lies above every version
-		// that was ever swept.
-		err = c.query(`
-			insert into holdfast_records (space, name, version, value)
-			values (?1, ?2, max(?3, (select value + 1 from holdfast_meta where key = 'floor')), ?4)
-			on conflict (space, name) do update
-			set version = max(version + 1, ?3), value = excluded.value
-			where length(value) = 0
-			returning version`, func(row []sqldriver.Value) {
-			version = row[0].(int64)
-		}, space, name, now, w.Value)
+		err = c.query(texts()["insert"], func(row []sqldriver.Value) { version = row[0].(int64) }, space, name, now, w.Value)
 		return version, err
 	}
 	next := max(w.Old+1, now)
-	changed, err := c.exec(`update holdfast_records set version = ?, value = ? where space = ? and name = ? and version = ?`,
-		next, w.Value, space, name, w.Old)
+	changed, err := c.exec(texts()["update"], next, w.Value, space, name, w.Old)
 	if changed == 1 {
 		version = next
 	}
 	return version, err
 }
 
-func (d dialect) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byte, err error) {
-	space, after := keyOf(from)
-	err = d.read(ctx, d.reads.Use, func(c *conn) error {
-		return retry(ctx, func() error {
-			ids = ids[:0]
-			return c.query(`
-				select name from holdfast_records
-				where space = ? and name > ? and length(value) > 0
-				order by name limit ?`, func(row []sqldriver.Value) {
-				ids = append(ids, append([]byte{from[0]}, text(row[0])...))
-			}, space, after, int64(n))
-		})
-	})
-	return ids, d.explain(err)
-}
-
-// Idle looks without keeping others from writing.
-func (d dialect) Idle(ctx context.Context, after []byte, idle time.Duration, n int) (found []sqlstore.Row, err error) {
-	until := now() - idle.Microseconds()
-	space, name := int64(-1), []byte{}
-	if len(after) > 0 {
-		space, name = keyOf(after)
-	}
-	err = d.reads.Use(ctx, func(c *conn) error {
-		return retry(ctx, func() error {
-			found = found[:0]
-			return c.query(`
-				select space, name, version from holdfast_records
-				where (space, name) > (?, ?) and length(value) = 0 and version <= ?
-				order by space, name limit ?`, func(r []sqldriver.Value) {
-				id := append([]byte{byte(r[0].(int64))}, r[1].([]byte)...)
-				found = append(found, sqlstore.Row{ID: id, Version: r[2].(int64)})
-			}, space, name, until, int64(n))
-		})
-	})
-	return found, d.explain(err)
-}
-
-func (d dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int, err error) {
+func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int, err error) {
 	err = d.names.Use(ctx, func(c *conn) error {
 		return c.transaction(ctx, false, func() (err error) {
 			removed, err = c.remove(rows)
@@ -175,9 +172,7 @@ func (c *conn) remove(rows []sqlstore.Row) (gone int, err error) {
 	floor := int64(0)
 	for _, r := range rows {
 		space, name := keyOf(r.ID)
-		n, err := c.exec(`
-			delete from holdfast_records
-			where space = ? and name = ? and version = ? and length(value) = 0`, space, name, r.Version)
+		n, err := c.exec(texts()["remove"], space, name, r.Version)
 		if err != nil {
 			return 0, err
 		}
@@ -186,9 +181,6 @@ func (c *conn) remove(rows []sqlstore.Row) (gone int, err error) {
 			floor = max(floor, r.Version)
 		}
 	}
-	_, err = c.exec(`update holdfast_meta set value = max(value, ?) where key = 'floor'`, floor)
+	_, err = c.exec(texts()["raise"], floor)
 	return gone, err
 }
-
-// Means knows of nothing that may be tried again: what is busy was waited for.
-func (dialect) Means(error) sqlstore.Meaning { return sqlstore.Perhaps }

@@ -27,7 +27,7 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
-	if err := sqlstore.CheckAllowed(opts.Allow, "network-fs", "async-commit"); err != nil {
+	if err := (sqlstore.Dangers{{Name: "network-fs"}, {Name: "async-commit"}}).Check(opts.Allow); err != nil {
 		return nil, err
 	}
 	if path == "" {
@@ -51,7 +51,7 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 	s.names, s.beats, s.reads = sqlstore.NewPool(conns{s}, 1, 1), sqlstore.NewPool(conns{s}, 1, 1), sqlstore.NewPool(conns{s}, 1, 1)
 	s.beats.Borrow(s.names, math.MaxInt)
 	s.reads.Borrow(s.names, math.MaxInt)
-	s.Names, s.Beats = dialect{s, s.names.Use}, dialect{s, s.beats.UseIdle}
+	s.Names, s.Beats = newDialect(s, s.names.Use), newDialect(s, s.beats.UseIdle)
 	err = s.read(ctx, s.names.Use, func(c *conn) error {
 		if opts.ReadOnly {
 			return errors.Join(c.verify(ctx), retry(ctx, c.plainText))

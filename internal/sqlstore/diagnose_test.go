@@ -7,38 +7,34 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-type fakeServer map[string]string
-
-func (s fakeServer) Setting(name string) string { return s[name] }
-
 // What puts locks at risk is refused unless it is accepted by its own name.
 func TestDangers(t *testing.T) {
-	on := func(name string) func(fakeServer) bool {
-		return func(s fakeServer) bool { return s[name] == "2" }
+	on := func(name string) func(Facts) bool {
+		return func(s Facts) bool { return s[name] == "2" }
 	}
-	ds := Dangers[fakeServer]{
+	ds := Dangers{
 		{Name: "fire", Subject: "heat", There: on("a"), Text: "a is $a: it burns", Cure: "Set a = 1"},
 		{Name: "water", Subject: "damp", There: on("b"), Text: "b is $b", Cure: "Set b = 1"},
 	}
 	if err := ds.Check([]string{"water", "air"}); err == nil || err.Error() != `cannot allow "air": it is none of fire, water` {
 		t.Errorf("got %v", err)
 	}
-	wet := fakeServer{"a": "1", "b": "2"}
-	if err := ds.Refuse(wet, []string{"fire"}); err == nil || err.Error() != `b is 2. Set b = 1, or accept it: allow "water"` {
+	wet := Facts{"a": "1", "b": "2"}
+	if err := ds.Refuse(wet, []string{"fire"}, false); err == nil || err.Error() != `b is 2. Set b = 1, or accept it: allow "water"` {
 		t.Errorf("got %v", err)
 	}
-	if err := ds.Refuse(wet, []string{"water"}); err != nil {
+	if err := ds.Refuse(wet, []string{"water"}, false); err != nil {
 		t.Error(err)
 	}
 	for _, test := range []struct {
-		server fakeServer
+		server Facts
 		allow  []string
 		want   driver.Finding
 	}{
 		{wet, nil, driver.Finding{Level: driver.Failure, Subject: "damp", Text: "b is 2. Set b = 1"}},
 		{wet, []string{"fire"}, driver.Finding{Level: driver.Failure, Subject: "damp", Text: "b is 2. Set b = 1"}},
 		{wet, []string{"water"}, driver.Finding{Level: driver.Warning, Subject: "damp", Text: "water is accepted: b is 2"}},
-		{fakeServer{"a": "1"}, nil, driver.Finding{Level: driver.Good, Subject: "durability", Text: "a 1"}},
+		{Facts{"a": "1"}, nil, driver.Finding{Level: driver.Good, Subject: "durability", Text: "a 1"}},
 	} {
 		var r Report
 		ds.Report(&r, test.server, test.allow, "a $a")

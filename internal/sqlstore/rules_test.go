@@ -32,16 +32,16 @@ func (f *fake) ask(what string, ids ...[]byte) error {
 	return err
 }
 
-func (f *fake) Load(_ context.Context, ids [][]byte, row func(Row)) (int64, error) {
+func (f *fake) Load(_ context.Context, ids [][]byte) (rows []Row, clock int64, err error) {
 	if err := f.ask("load", ids...); err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	for _, id := range ids {
 		if r, ok := f.rows[string(id)]; ok {
-			row(r)
+			rows = append(rows, r)
 		}
 	}
-	return time.Now().UnixMicro(), nil
+	return rows, time.Now().UnixMicro(), nil
 }
 
 func (f *fake) Swap(_ context.Context, w Write) (int64, *Row, error) {
@@ -232,13 +232,13 @@ func TestLoadMany(t *testing.T) {
 // A sweep goes on behind rows that somebody keeps locked.
 func TestSweepGoesOn(t *testing.T) {
 	s, names, _ := fakes()
-	for i := range 2*sweepBatch + 1 {
+	for i := range 2*SweepBatch + 1 {
 		id := ID(driver.Key{Name: fmt.Sprintf("%05d", i)})
 		names.rows[string(id)] = Row{ID: id, Version: int64(i) + 1}
 	}
 	names.fails = []error{nil, errLocked}
-	if n, err := s.Sweep(t.Context(), 0); n != sweepBatch+1 || err != nil || len(names.rows) != sweepBatch {
-		t.Errorf("%d rows removed, %d left, error %v; want all but the first %d removed", n, len(names.rows), err, sweepBatch)
+	if n, err := s.Sweep(t.Context(), 0); n != SweepBatch+1 || err != nil || len(names.rows) != SweepBatch {
+		t.Errorf("%d rows removed, %d left, error %v; want all but the first %d removed", n, len(names.rows), err, SweepBatch)
 	}
 }
 

@@ -44,3 +44,20 @@ func Compare(schema, prefix, migrate string, published, found map[string]string)
 	}
 	return nil
 }
+
+// Objects reads a list of published objects: their table, their columns if they are some, and
+// behind = what they are.
+func Objects(list string) map[string]string {
+	objects := make(map[string]string)
+	for line := range strings.Lines(list) {
+		names, is, _ := strings.Cut(strings.TrimSpace(line), " = ")
+		table, columns, _ := strings.Cut(names, " ")
+		if columns == "" {
+			objects[table] = is
+		}
+		for _, column := range strings.Fields(columns) {
+			objects[table+"."+column] = is
+		}
+	}
+	return objects
+}

@@ -12,78 +12,13 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/clock"
 )
 
-// A Dialect speaks to one database, over connections of its own choice. All
-// methods may be called from many goroutines; every statement that changes a
-// record stands in a transaction of its own, READ COMMITTED or stricter.
-type Dialect interface {
-	// Load calls row for those of the ids, sorted and without doubles, that
-	// have a row, and returns the server's clock in microseconds since 1970 as
-	// it was meanwhile. It fails on a server that only follows another.
-	Load(ctx context.Context, ids [][]byte, row func(Row)) (clock int64, err error)
-
-	// Swap attempts one write. The version is what the row has from now on; 0:
-	// it lost. lost is what it lost to, where the statement tells; else nil.
-	// It waits for a locked row for a second at most; one that hurries, as little
-	// as the server has a measure for.
-	Swap(ctx context.Context, w Write) (version int64, lost *Row, err error)
-
-	// Swaps attempts several, sorted by id, in one statement or transaction, and
-	// takes locks in that order. versions are as those of Swap. It waits for a
-	// locked row for a second at most, less where the server has a finer measure.
-	Swaps(ctx context.Context, ws []Write) (versions []int64, err error)
-
-	// Keys returns at most n ids with a value, from < id < to, in order.
-	Keys(ctx context.Context, from, to []byte, n int) ([][]byte, error)
-
-	// Idle returns at most n rows after an id, in order, that have no value and
-	// were written before idle, by the server's clock. They have no Value.
-	Idle(ctx context.Context, after []byte, idle time.Duration, n int) ([]Row, error)
-
-	// Remove raises the floor to the versions of rows, and then, or in the same
-	// transaction, deletes those that have not changed since; a row inserted
-	// after that has a version above the floor, however long its statement has
-	// been under way.
-	Remove(ctx context.Context, rows []Row) (removed int, err error)
-
-	// Means says what an error means for the statement that had it.
-	Means(err error) Meaning
-}
-
-// A Row is a record as a table has it.
-type Row struct {
-	ID      []byte // see ID
-	Version int64
-	Value   []byte
-	Clock   int64 // of what a swap has lost to: the server's clock then, in microseconds since 1970
-}
-
-// A Write is a driver.Write to a row.
-type Write struct {
-	ID     []byte
-	Old    int64  // driver.IfEmpty, or above 0
-	Value  []byte // never nil, which would be null
-	Notify string // as in driver.Write
-	Lazy   bool
-	Hurry  bool // another of its batch has waited for a locked row
-}
-
-// A Meaning is what is known after an error.
-type Meaning int8
-
-const (
-	Perhaps Meaning = iota // nothing
-	Again                  // it was rolled back, and may be tried again: a deadlock, a failure to serialize
-	Locked                 // it was rolled back, since someone keeps a row locked
-)
-
-// ID is the key as one string of bytes: the space, then the name.
-func ID(k driver.Key) []byte { return append([]byte{byte(k.Space)}, k.Name...) }
-
 // A Store is a driver.Store and Sweeper on a Dialect.
 type Store struct {
 	Names Dialect
 	Beats Dialect // for heartbeats, so that they do not queue behind locks
-	clock clock.Remote
+	// Tables are its own. A fence looks there.
+	Tables Tables
+	clock  clock.Remote
 }
 
 var (
@@ -142,8 +77,7 @@ func (s *Store) loadSorted(ctx context.Context, db Dialect, ids [][]byte, each f
 	var wall int64
 	began := clock.Steady()
 	err := s.again(ctx, db, func() (err error) {
-		rows = rows[:0]
-		wall, err = db.Load(ctx, ids, func(r Row) { rows = append(rows, r) })
+		rows, wall, err = db.Load(ctx, ids)
 		return err
 	})
 	if err != nil {
@@ -326,8 +260,8 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 	return names, nil
 }
 
-// sweepBatch is how many rows go in one transaction: others may wait for it.
-const sweepBatch = 500
+// SweepBatch is how many rows at most go in one transaction: others may wait for it.
+const SweepBatch = 500
 
 // Traits implements driver.Store.
 func (s *Store) Traits() driver.Traits { return driver.Traits{} }
@@ -339,7 +273,7 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 	for {
 		var found []Row
 		err := s.again(ctx, s.Names, func() (err error) {
-			found, err = s.Names.Idle(ctx, after, idle, sweepBatch)
+			found, err = s.Names.Idle(ctx, after, idle, SweepBatch)
 			return err
 		})
 		if err != nil || len(found) == 0 {
@@ -354,7 +288,7 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 		if err != nil && s.Names.Means(err) != Locked { // the next sweep gets them
 			return removed, err
 		}
-		if removed += gone; len(found) < sweepBatch {
+		if removed += gone; len(found) < SweepBatch {
 			return removed, nil
 		}
 	}

@@ -1,0 +1,91 @@
+package sqlstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/driver"
+)
+
+// A Dialect speaks to one database, over connections of its own choice. All
+// methods may be called from many goroutines; every statement that changes a
+// record stands in a transaction of its own, READ COMMITTED or stricter.
+type Dialect interface {
+	// Load returns the rows of those of the ids, sorted and without doubles, that
+	// have one, and the server's clock in microseconds since 1970 as it was
+	// meanwhile. It fails on a server that only follows another.
+	Load(ctx context.Context, ids [][]byte) (rows []Row, clock int64, err error)
+
+	// Swap attempts one write. The version is what the row has from now on; 0:
+	// it lost. lost is what it lost to, where the statement tells; else nil.
+	// It waits for a locked row for a second at most; one that hurries, as little
+	// as the server has a measure for.
+	Swap(ctx context.Context, w Write) (version int64, lost *Row, err error)
+
+	// Swaps attempts several, sorted by id, in one statement or transaction, and
+	// takes locks in that order. versions are as those of Swap. It waits for a
+	// locked row for a second at most, less where the server has a finer measure.
+	Swaps(ctx context.Context, ws []Write) (versions []int64, err error)
+
+	// Keys returns at most n ids with a value, from < id < to, in order.
+	Keys(ctx context.Context, from, to []byte, n int) ([][]byte, error)
+
+	// Idle returns at most n rows after an id, in order, that have no value and
+	// were written before idle, by the server's clock. They have no Value.
+	Idle(ctx context.Context, after []byte, idle time.Duration, n int) ([]Row, error)
+
+	// Remove raises the floor to the versions of rows, and then, or in the same
+	// transaction, deletes those that have not changed since; a row inserted
+	// after that has a version above the floor, however long its statement has
+	// been under way.
+	Remove(ctx context.Context, rows []Row) (removed int, err error)
+
+	// Means says what an error means for the statement that had it.
+	Means(err error) Meaning
+}
+
+// A Row is a record as a table has it.
+type Row struct {
+	ID      []byte // see ID
+	Version int64
+	Value   []byte
+	Clock   int64 // of what a swap has lost to: the server's clock then, in microseconds since 1970
+}
+
+// A Write is a driver.Write to a row.
+type Write struct {
+	ID     []byte
+	Old    int64  // driver.IfEmpty, or above 0
+	Value  []byte // never nil, which would be null
+	Notify string // as in driver.Write
+	Lazy   bool
+	Hurry  bool // another of its batch has waited for a locked row
+}
+
+// A Meaning is what is known after an error.
+type Meaning int8
+
+const (
+	Perhaps Meaning = iota // nothing
+	Again                  // it was rolled back, and may be tried again: a deadlock, a failure to serialize
+	Locked                 // it was rolled back, since someone keeps a row locked
+
+	// What a Dialect's Means does not tell apart from Perhaps.
+	Denied        // the role lacks a right
+	Missing       // there are no such tables
+	Lost          // a fence: the token does not hold the lock
+	NoLock        // a fence: there is no such lock, or no fence
+	NoTransaction // a fence: there is no transaction
+)
+
+// Codes are the errors of a database that mean something, by the code that Of finds in one.
+type Codes struct {
+	Of    func(error) string
+	Means map[string]Meaning
+}
+
+// Meaning is what an error means.
+func (c *Codes) Meaning(err error) Meaning { return c.Means[c.Of(err)] }
+
+// ID is the key as one string of bytes: the space, then the name.
+func ID(k driver.Key) []byte { return append([]byte{byte(k.Space)}, k.Name...) }

@@ -1,0 +1,121 @@
+package sqlstore
+
+import (
+	"context"
+	"time"
+)
+
+// A Conn is one connection of a database, lent to one call at a time.
+type Conn interface {
+	// Query sends the statement of this name and calls row with each row of the result, whose
+	// columns scan takes in.
+	Query(ctx context.Context, name string, row func(scan Scan) error, args ...any) error
+}
+
+// A Scan takes in the columns of a row.
+type Scan func(columns ...any) error
+
+// Reads are the methods of a Dialect that read. Their statements have the same arguments and
+// columns in every database:
+//
+//	load        id                         id, version, value, clock, whether the server only follows
+//	load all    what List makes of ids     the same
+//	keys        from, to, n                id
+//	idle        after, µs, n               id, version
+//
+// A row without a version is there for its clock.
+type Reads[C Conn] struct {
+	Use   func(context.Context, func(C) error) error
+	Walk  func(context.Context, func(C) error) error // what may take long
+	List  func(ids [][]byte) any
+	Codes *Codes
+
+	Together func(C, func() error) error // without a List: loads each, in one transaction
+
+	Follows error        // of a server that only follows another
+	Clock   func() int64 // nil: the statements tell the time; else idle is when, and not how long ago
+}
+
+// Load implements Dialect.
+func (d *Reads[C]) Load(ctx context.Context, ids [][]byte) (rows []Row, clock int64, err error) {
+	row := func(scan Scan) error {
+		var r Row
+		var version *int64
+		var now int64
+		var follows bool
+		if err := scan(&r.ID, &version, &r.Value, &now, &follows); err != nil {
+			return err
+		}
+		if follows {
+			return d.Follows
+		}
+		clock = max(clock, now)
+		if version != nil && *version > 0 {
+			r.Version = *version
+			rows = append(rows, r)
+		}
+		return nil
+	}
+	err = d.Use(ctx, func(c C) error {
+		rows = nil
+		if d.Clock != nil {
+			clock = d.Clock()
+		}
+		switch {
+		case len(ids) == 1:
+			return c.Query(ctx, "load", row, ids[0])
+		case d.List != nil:
+			return c.Query(ctx, "load all", row, d.List(ids))
+		}
+		return d.Together(c, func() error {
+			for _, id := range ids {
+				if err := c.Query(ctx, "load", row, id); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	return rows, clock, err
+}
+
+// Keys implements Dialect.
+func (d *Reads[C]) Keys(ctx context.Context, from, to []byte, n int) (ids [][]byte, err error) {
+	err = d.Walk(ctx, func(c C) error {
+		ids = nil
+		return c.Query(ctx, "keys", func(scan Scan) error {
+			var id []byte
+			err := scan(&id)
+			ids = append(ids, id)
+			return err
+		}, from, to, int64(min(n, 1<<30)))
+	})
+	return ids, err
+}
+
+// Idle implements Dialect.
+func (d *Reads[C]) Idle(ctx context.Context, after []byte, idle time.Duration, n int) (found []Row, err error) {
+	err = d.Walk(ctx, func(c C) error {
+		found = nil
+		since := idle.Microseconds()
+		if d.Clock != nil {
+			since = d.Clock() - since
+		}
+		return c.Query(ctx, "idle", func(scan Scan) error {
+			var r Row
+			err := scan(&r.ID, &r.Version)
+			found = append(found, r)
+			return err
+		}, after, since, int64(min(n, 1<<30)))
+	})
+	return found, err
+}
+
+// Means implements Dialect.
+func (d *Reads[C]) Means(err error) Meaning {
+	switch m := d.Codes.Meaning(err); m {
+	case Again, Locked:
+		return m
+	}
+	return Perhaps
+}
