@@ -269,13 +269,16 @@ func (c *Client) awaitGrace(ctx context.Context, session string) error {
 // removeClaim takes a claim out of a record, with its audit entry in the same write.
 func (c *Client) removeClaim(ctx context.Context, b *core.Breaker, name string) error {
 	var r core.Removal
+	var gone []core.Eviction
 	_, err := c.update(ctx, driver.Names.Key(name), driver.Everyone, func(stored driver.Record) ([]byte, error) {
 		rec, err := lockOf(stored)
 		if err != nil {
 			return nil, err
 		}
 		c.mu.Lock()
+		before := rec.Clone()
 		r = b.Remove(&rec, c.isDead, time.Now().UnixMicro())
+		gone = before.Evicted(&rec, c.buried)
 		c.mu.Unlock()
 		if r != core.Removed {
 			return nil, errUnchanged
@@ -284,6 +287,9 @@ func (c *Client) removeClaim(ctx context.Context, b *core.Breaker, name string) 
 	})
 	if err == nil {
 		b.Removed(r, c.now())
+		c.mu.Lock()
+		c.evicted(name, gone)
+		c.mu.Unlock()
 	}
 	return err
 }
@@ -335,18 +341,26 @@ func (c *Client) copyAudit(ctx context.Context, name string) error {
 		return err
 	}
 	copied := rec.Breaks
+	var gone []core.Eviction
 	_, err = c.update(ctx, driver.Names.Key(name), "", func(r driver.Record) ([]byte, error) {
 		rec, err := lockOf(r)
 		if err != nil {
 			return nil, err
 		}
 		c.mu.Lock()
+		before := rec.Clone()
 		changed := rec.DropBreaks(copied, c.isDead, time.Now().UnixMicro())
+		gone = before.Evicted(&rec, c.buried)
 		c.mu.Unlock()
 		if !changed {
 			return nil, errUnchanged
 		}
 		return rec.Encode(core.Version(r.Version)), nil
 	})
+	if err == nil {
+		c.mu.Lock()
+		c.evicted(name, gone)
+		c.mu.Unlock()
+	}
 	return err
 }

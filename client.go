@@ -70,6 +70,7 @@ type Client struct {
 
 	sweepDetector detector // what sweeps have seen, of all sessions
 
+	untold  untold
 	waiting bool          // the poll loop runs
 	nudge   chan struct{} // tells it that there is something to look at
 	notes   notifications
@@ -126,6 +127,8 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.detector.c, c.sweepDetector.c = c, c
 	c.scratch = core.Env{Stale: c.traits.StaleReads, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweepAt = core.Never
+	c.untold.read = c.now()
+	c.untold.most, _ = c.historyOf(driver.Record{})
 	c.notes.watch.Costs = c.traits.CostlyWatch
 	c.notes.subs = make(map[driver.Key]map[chan struct{}]bool)
 	return c, nil
@@ -196,13 +199,14 @@ func (c *Client) StoreTTL(ctx context.Context) (time.Duration, error) {
 	return c.readTTL(ctx, driver.Fresh)
 }
 
-// readTTL reads the setting. A stale read will do for a heartbeat: a session is declared
+// readTTL reads the setting, and in the same call that of histories. A stale read will do for a heartbeat: a session is declared
 // dead by the TTL in its own record.
 func (c *Client) readTTL(ctx context.Context, how driver.Freshness) (time.Duration, error) {
-	recs, err := c.store.Load(ctx, []driver.Key{ttlKey}, how)
+	recs, err := c.store.Load(ctx, []driver.Key{ttlKey, historyKey}, how)
 	if err != nil {
 		return 0, fmt.Errorf("read the setting ttl: %w", err)
 	}
+	c.sawHistorySetting(recs[1])
 	c.mu.Lock()
 	c.answers = true
 	c.mu.Unlock()

@@ -84,8 +84,10 @@ func (c *Client) Close() error {
 	if !holds {
 		patience /= 2
 	}
+	told := c.tellLast(patience)
 	patience, grace, quiet := c.awaitReleases(patience, grace)
 	err = errors.Join(err, c.endSession(holds, quiet, grace, patience))
+	told()
 	c.mu.Lock()
 	ttl, shortly := c.wrote, c.wrote > 0 && !c.swept
 	if err == nil && first != nil && first.life.Why() != "" {
@@ -115,16 +117,25 @@ const closePatience = time.Second
 // endLocks ends all locks and requests, and reports whether there was a lock; c.mu is held.
 func (c *Client) endLocks() (holds bool) {
 	holds = c.refuseNew()
+	t := c.now()
 	for _, p := range c.queues {
 		if p.last != nil {
-			p.last.end(ErrClosed)
+			p.last.close(t)
 		}
 		for _, l := range p.more {
-			l.end(ErrClosed)
+			l.close(t)
 		}
 	}
 	c.checkUnused()
 	return holds
+}
+
+// close ends a lock with its client; c.mu is held.
+func (l *Lock) close(t core.Instant) {
+	if l.err == nil {
+		l.past(t, core.EndReleased, nil, "")
+		l.end(ErrClosed)
+	}
 }
 
 // awaitFunctions waits until no function of Do or Election.Run runs, for as long as the session

@@ -119,6 +119,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	if err != nil {
 		return err
 	}
+	var removed []core.Eviction
 	_, err = c.update(ctx, driver.Names.Key(name), driver.Everyone, func(r driver.Record) ([]byte, error) {
 		rec, err := lockOf(r)
 		if err != nil {
@@ -126,15 +127,20 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		before := rec.Clone()
 		if !rec.Settle(c.isDead, time.Now().UnixMicro()) {
 			return nil, errUnchanged
 		}
+		removed = before.Evicted(&rec, c.buried)
 		return rec.Encode(core.Version(r.Version)), nil
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case ended:
+	}
+	c.mu.Lock()
+	c.evicted(name, removed)
+	c.mu.Unlock()
+	if ended {
 		return gone
 	}
 	e := Event{Name: name, Token: token, Slots: mine.Slots, Detached: true}

@@ -186,7 +186,7 @@ func (c *Client) fill(claims []Claim, looks map[string]sessionRead) {
 		if rec.Suspected != nil && !rec.Detached {
 			cl.Suspected, cl.SuspectedBy = true, rec.Suspected.By
 		}
-		if rec.Detached && cl.BeatAge >= 0 {
+		if rec.Detached && rec.Dead == 0 && cl.BeatAge >= 0 {
 			cl.Ends = time.Now().Add(cl.TTL - Margin(cl.TTL) - cl.BeatAge)
 		}
 		cl.Dead = rec.Dead != 0 || rec.EndedAlone(cl.BeatAge, 0, clocks()) || !rec.Detached && c.proof.near(id) && c.proof.dead(id)

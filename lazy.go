@@ -30,6 +30,8 @@ func (c *Client) afterBeat(sent core.Instant) {
 	if len(keys) > 0 && c.ctx.Err() == nil {
 		c.spawn(func() { c.recheck(keys) })
 	}
+	c.tellSoon()
+	c.followHistory()
 	c.sweepInTurn()
 }
 

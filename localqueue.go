@@ -21,6 +21,7 @@ type localQueue struct {
 	busy      bool                 // a driver runs
 	left      leftBehind           // the record when the queue was last retired
 	pace      *core.Pace           // nil until it waits, or is to be read
+	account   *account             // of what has ended and is not told yet; nil: nothing
 }
 
 // A claimRelease is the release of a lock's claim.
@@ -83,7 +84,7 @@ func (c *Client) envAt(t core.Instant) *core.Env {
 func (c *Client) perform(p *localQueue, eff *core.Effects) {
 	for _, g := range eff.Granted {
 		r := g.Request.Tag.(*request)
-		l := &Lock{c: c, p: p, sess: c.sess, token: int64(g.Token), nr: g.Claim.Nr, slots: r.slots, labels: g.Labels, since: g.At, values: r.ctx}
+		l := &Lock{c: c, p: p, sess: c.sess, token: int64(g.Token), nr: g.Claim.Nr, slots: r.slots, reason: g.Reason, labels: g.Labels, since: g.At, waited: g.At.Sub(r.start), values: r.ctx}
 		p.hold(l)
 		if r.slots == 1 && !l.sess.setLabels(l.nr, g.Labels, r.labels) { // it may have been handed on
 			l.sess.dropLabels(l.nr)
@@ -98,7 +99,10 @@ func (c *Client) perform(p *localQueue, eff *core.Effects) {
 	}
 	for _, lost := range eff.Lost {
 		if l := p.unhold(lost.Token); l != nil {
-			l.broken = lost.Broken
+			l.broken = lost.Broken != nil
+			if b := lost.Broken; b != nil {
+				l.past(c.now(), core.EndBroken, &b.By, b.Reason)
+			}
 			l.lose(lost.Why, lost.Err)
 			c.checkDrained()
 		}

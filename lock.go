@@ -22,8 +22,10 @@ type Lock struct {
 	token  int64
 	nr     int64 // of its claim
 	slots  int
+	reason string
 	labels core.Labels // of its claim in the record
 	since  core.Instant
+	waited time.Duration
 	values context.Context
 
 	// Guarded by c.mu.
@@ -176,6 +178,7 @@ func (l *Lock) checkWindow(t core.Instant) {
 // stopped: now it goes.
 func (l *Lock) releaseLocked(t core.Instant) (lost error) {
 	if l.err == nil {
+		l.past(t, core.EndReleased, nil, "")
 		l.end((*releasedError)(l))
 	} else if errors.Is(l.err, ErrLost) {
 		lost = l.err
@@ -260,6 +263,10 @@ func (l *Lock) lose(why string, err error) {
 		return
 	}
 	lost := &LostError{l.Name(), l.token, why, err}
+	t := l.c.now()
+	if !l.broken {
+		l.past(t, core.EndLost, nil, why)
+	}
 	l.end(lost)
 	l.c.later = append(l.c.later, func() {
 		l.c.log.Warn("lock lost", "name", l.Name(), "token", l.token, "why", why, "err", err)
@@ -270,6 +277,7 @@ func (l *Lock) lose(why string, err error) {
 	var others []*Lock
 	for _, o := range l.set.locks {
 		if o.err == nil {
+			o.past(t, core.EndLost, nil, fmt.Sprintf("with %q of the same set: %s", l.Name(), why))
 			o.end(lost)
 			others = append(others, o)
 		}

@@ -214,6 +214,9 @@ func (c *Client) answered(p *localQueue, sw *swap, here context.Context) {
 		p.saw(sw.out.Record)
 		c.answers = true
 	}
+	if out.Won && sw.err == nil {
+		c.evicted(p.name, p.n.Evicts(c.buried))
+	}
 	eff := p.n.Answered(out, c.envAt(t))
 	c.answers = c.answers || out.Busy && !out.Cut
 	c.perform(p, eff)

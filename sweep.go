@@ -162,6 +162,9 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 		return err
 	}
 	c.detectOrphans(ctx, claimed, looks)
+	if err := c.sweepHistories(ctx); err != nil {
+		return err
+	}
 	for _, id := range slices.Sorted(maps.Keys(looks)) {
 		s := looks[id]
 		rec, err := core.DecodeSession(s.rec.Value)
@@ -307,6 +310,9 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 				// that had claims here.
 				claims(names[i], rec)
 			default:
+				c.mu.Lock()
+				c.evicted(names[i], rec.Evicted(&w.Next, c.buried))
+				c.mu.Unlock()
 				done.Claims += void
 				if len(value) == 0 {
 					done.Names++
@@ -316,6 +322,57 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 		claims(names[i], w.Next)
 		if len(rec.Breaks) > 0 {
 			c.copyAudit(ctx, keys[i].Name)
+		}
+	}
+	return nil
+}
+
+// Of the histories a sweep looks at so many, from a random one on, and where there are more
+// than so many they are kept for less than their time, in proportion.
+const (
+	sweptHistories = 500
+	manyHistories  = 10_000
+)
+
+// sweepHistories empties histories that nobody has added to for long. A sweep looks at a part
+// of them: they are many, and nothing hangs on when they go.
+func (c *Client) sweepHistories(ctx context.Context) error {
+	var names []string
+	err := c.eachPage(ctx, driver.Histories, func(page []string) error {
+		names = append(names, page...)
+		return ctx.Err()
+	})
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	idle, most := core.HistoryIdle, sweptHistories
+	if n := len(names); n > manyHistories {
+		idle, most = idle/time.Duration(n/100)*(manyHistories/100), max(most, n/8)
+	}
+	if n := len(names); n > most {
+		from := int(c.machine.Int64N(int64(n)))
+		names = slices.Concat(names[from:], names[:from])[:most]
+	}
+	for part := range slices.Chunk(names, 200) {
+		var keys []driver.Key
+		for _, n := range part {
+			keys = append(keys, driver.Histories.Key(n))
+		}
+		recs, err := c.store.Load(ctx, keys, driver.Fresh)
+		if err != nil {
+			return err
+		}
+		var writes []driver.Write
+		for i, r := range recs {
+			if h, err := core.DecodeHistory(r.Value); err == nil && len(r.Value) > 0 && h.MayEmpty(r.Age, idle, clocks()) {
+				writes = append(writes, driver.Write{Key: keys[i], Old: r.Version, Lazy: true})
+			}
+		}
+		if len(writes) == 0 {
+			continue
+		}
+		if _, err := c.store.CompareAndSwap(ctx, writes); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -275,13 +275,16 @@ func TestDeadClaimsGo(t *testing.T) {
 // A rowCount knows which keys a store keeps a row for.
 type rowCount struct {
 	driver.Store
+	mu   sync.Mutex
 	rows map[driver.Key]bool
 }
 
 func (s *rowCount) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
+	s.mu.Lock()
 	for _, w := range w {
 		s.rows[w.Key] = true
 	}
+	s.mu.Unlock()
 	return s.Store.CompareAndSwap(ctx, w)
 }
 
@@ -307,6 +310,8 @@ func (s *countedCut) Keys(ctx context.Context, space driver.Space, after string,
 
 func (s *rowCount) Sweep(ctx context.Context, idle time.Duration) (int, error) {
 	n, err := s.Store.Sweep(ctx, idle)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for k := range s.rows {
 		recs, err := s.Store.Load(ctx, []driver.Key{k}, driver.Fresh)
 		if err == nil && recs[0].Version == 0 {

@@ -55,7 +55,7 @@ const (
 	floor   = "floor"         // in it a key: no version of a swept key is above its value
 )
 
-var spaces = [...]string{"names", "sessions", "settings", "audits"}
+var spaces = [...]string{"names", "sessions", "settings", "audits", "histories"}
 
 const formatVersion = 1
 
@@ -191,6 +191,10 @@ func (s *Store) verify() error {
 		info, err := s.root.Lstat(dir)
 		if err == nil && !info.IsDir() {
 			err = fs.ErrNotExist
+		}
+		if errors.Is(err, fs.ErrNotExist) && dir == spaces[driver.Histories] {
+			// The first version had none, and no lock rests on it.
+			return driver.NewSchemaError("prepare it again, with directory.Migrate or: holdfast schema apply", "%s is %w (it has no %s)", s.path, errNotPrepared, dir)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s has no directory %s any more: nothing can be trusted that is in it", s.path, dir)

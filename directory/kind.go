@@ -32,7 +32,7 @@ var Kind = &driver.Kind{
 }
 
 const schemaText = `# In the directory %[1]s, which has to be there, with its permissions:
-cd %[1]s && mkdir tmp wake floor names sessions settings audits
+cd %[1]s && mkdir tmp wake floor names sessions settings audits histories
 # and the file holdfast.json, by which it is known to be a store and not a mount
 # point without its mount. Only schema apply writes that.
 `

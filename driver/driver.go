@@ -79,6 +79,10 @@ type Traits struct {
 	// Client watches only while it waits or observes; a holder learns of a
 	// break or a suspicion with its next heartbeat.
 	CostlyWatch bool
+	// CostlyWrites: each write is a round of consensus or a transaction across
+	// machines. A Client keeps no history of holds there, unless the store's setting
+	// says so.
+	CostlyWrites bool
 }
 
 // Find returns a capability of a store (Watcher, Diagnoser): that of the store itself, or
@@ -147,10 +151,11 @@ const (
 type Space byte
 
 const (
-	Names    Space = iota // lock records, by the user's name
-	Sessions              // session records, by session id
-	Settings              // settings, by their name
-	Audits                // forced releases, by the user's name
+	Names     Space = iota // lock records, by the user's name
+	Sessions               // session records, by session id
+	Settings               // settings, by their name
+	Audits                 // forced releases, by the user's name
+	Histories              // holds that have ended, by the user's name
 )
 
 func (s Space) String() string {
@@ -163,6 +168,8 @@ func (s Space) String() string {
 		return "setting"
 	case Audits:
 		return "audit"
+	case Histories:
+		return "history"
 	}
 	return fmt.Sprintf("space %d", byte(s))
 }
@@ -244,7 +251,7 @@ func (w Write) Check() error {
 // Check reports what is wrong with a key.
 func (k Key) Check() error {
 	switch {
-	case k.Space > Audits:
+	case k.Space > Histories:
 		return fmt.Errorf("unknown %s", k.Space)
 	case k.Name == "":
 		return errors.New("key has no name")

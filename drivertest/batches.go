@@ -205,7 +205,7 @@ var batchCases = []testCase{
 	},
 }
 
-var spaces = []driver.Space{driver.Names, driver.Sessions, driver.Settings, driver.Audits}
+var spaces = []driver.Space{driver.Names, driver.Sessions, driver.Settings, driver.Audits, driver.Histories}
 
 func overlap(h *harness) {
 	const rivals, n, rounds = 8, 12, 8

@@ -61,7 +61,7 @@ var keyCases = []testCase{
 		rule: "a key without a name, with one of more than 255 bytes or of an unknown space is refused with an error, and nothing of the call is written",
 		run: func(h *harness) {
 			good := driver.Write{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1")}
-			for _, k := range []driver.Key{name(""), name("%s", strings.Repeat("a", 256)), name("%s", strings.Repeat("é", 200)), {Space: 4, Name: "a"}, {Space: 255, Name: "a"}} {
+			for _, k := range []driver.Key{name(""), name("%s", strings.Repeat("a", 256)), name("%s", strings.Repeat("é", 200)), {Space: 5, Name: "a"}, {Space: 255, Name: "a"}} {
 				bad := driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1")}
 				h.refused(bad)
 				h.refused(good, bad)
@@ -97,6 +97,7 @@ var keyCases = []testCase{
 			want(driver.Sessions, "", 100, names)
 			want(driver.Settings, "", 100, []string{"c"})
 			want(driver.Audits, "", 100, nil)
+			want(driver.Histories, "", 100, nil)
 			want(driver.Settings, "c", 100, nil)
 			want(driver.Settings, "b\xff", 100, []string{"c"})
 			want(driver.Names, "\xff", 100, nil)

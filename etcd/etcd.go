@@ -95,7 +95,7 @@ func New(ctx context.Context, client *clientv3.Client, opts *Options) (*Store, e
 func (s *Store) epochKey() string { return s.prefix + "epoch" }
 func (s *Store) sweptKey() string { return s.prefix + "swept" }
 
-var letters = [...]string{driver.Names: "n/", driver.Sessions: "s/", driver.Settings: "c/", driver.Audits: "a/"}
+var letters = [...]string{driver.Names: "n/", driver.Sessions: "s/", driver.Settings: "c/", driver.Audits: "a/", driver.Histories: "h/"}
 
 func (s *Store) space(space driver.Space) string { return s.prefix + letters[space] }
 

@@ -51,7 +51,7 @@ func FuzzKeys(f *testing.F) {
 				t.Fatalf("what wakes %q wakes %q", wake, name1)
 			}
 		}
-		if h, ok := s.notification(prefix + "w/" + name1); ok && h.Key.Space > driver.Audits || ok && h.Key.Name == "" {
+		if h, ok := s.notification(prefix + "w/" + name1); ok && h.Key.Space > driver.Histories || ok && h.Key.Name == "" {
 			t.Fatalf("%q is the notification %+v", name1, h)
 		}
 	})

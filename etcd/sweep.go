@@ -68,7 +68,7 @@ func before(all []sample, t time.Time) (revision int64) {
 }
 
 // Traits implements driver.Store.
-func (s *Store) Traits() driver.Traits { return driver.Traits{} }
+func (s *Store) Traits() driver.Traits { return driver.Traits{CostlyWrites: true} }
 
 // Sweep removes keys that hold nothing, and have for at least idle by the clocks of
 // those who noted revisions; if they are wrong, keys go earlier or later, and
@@ -97,6 +97,7 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 		{s.space(driver.Sessions), old, true},
 		{s.space(driver.Settings), old, true},
 		{s.space(driver.Audits), old, true},
+		{s.space(driver.Histories), old, true},
 		{s.prefix + "w/", before(all, began.Add(-time.Minute)), false},
 	} {
 		if part.upTo == 0 {

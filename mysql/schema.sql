@@ -10,7 +10,7 @@ create table if not exists {meta} (
 
 -- A record that holds nothing keeps its row and its version.
 create table if not exists {records} (
-  id      varbinary(256) not null primary key, -- 0x00 lock, 0x01 session, 0x02 setting, 0x03 audit; then the name
+  id      varbinary(256) not null primary key, -- 0x00 lock, 0x01 session, 0x02 setting, 0x03 audit, 0x04 history; then the name
   version bigint         not null,             -- microseconds since 1970, or one more than before; 0: never written
   value   mediumblob     not null,             -- JSON, or empty
   fence   bigint         not null default 0,   -- highest token of a block seen by a fence

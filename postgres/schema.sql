@@ -32,7 +32,7 @@ create table if not exists {meta} (
 -- A record that holds nothing keeps its row and its version. Half of each page
 -- is left free, so that a row that changes stays on its page.
 create table if not exists {records} (
-  id      bytea  not null primary key,  -- \x00 lock, \x01 session, \x02 setting, \x03 audit; then the name
+  id      bytea  not null primary key,  -- \x00 lock, \x01 session, \x02 setting, \x03 audit, \x04 history; then the name
   version bigint not null,              -- microseconds since 1970, or one more than before
   prev    bigint not null default -1,   -- the version that the last statement asked for; -1: any that held nothing
   value   bytea  not null,              -- JSON, or empty

@@ -351,7 +351,7 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 }
 
 // Traits implements driver.Store.
-func (s *Store) Traits() driver.Traits { return driver.Traits{} }
+func (s *Store) Traits() driver.Traits { return driver.Traits{CostlyWrites: true} }
 
 // Sweep removes rows that hold nothing, and have for at least idle by Spanner's clock,
 // with a partitioned statement, which locks little at a time and may be run more than

@@ -7,7 +7,7 @@ create table if not exists holdfast_meta (
 
 -- Keys are bytes. A record that holds nothing keeps its row and its version.
 create table if not exists holdfast_records (
-  space   integer not null,           -- 0 lock, 1 session, 2 setting, 3 audit
+  space   integer not null,           -- 0 lock, 1 session, 2 setting, 3 audit, 4 history
   name    blob    not null,
   version integer not null,           -- microseconds since 1970, or one more than before
   value   blob    not null,           -- JSON, or empty

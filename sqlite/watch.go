@@ -62,7 +62,7 @@ func message(h driver.Notification) []byte {
 func split(read []byte) (notifications []driver.Notification, rest []byte) {
 	for len(read) >= 2 {
 		space, size := driver.Space(read[0]), int(read[1])
-		if space > driver.Audits || size == 0 {
+		if space > driver.Histories || size == 0 {
 			return append(notifications, driver.Notification{}), nil
 		}
 		if len(read) < 3+size || len(read) < 3+size+int(read[2+size]) {

@@ -220,6 +220,9 @@ func (j Judgement) DeclareDead(why string, o Observer) Judgement {
 	j.Verdict, j.Why = DeclareDead, why
 	j.Next = SessionRecord{Owner: rec.Owner, TTL: rec.TTL, Grace: rec.Grace, Beat: rec.Beat, Nonce: rec.Nonce,
 		Revoked: rec.Revoked, Names: rec.Names, Client: rec.Client, Dead: o.Clocks.Wall, By: o.By, Why: why}
+	if rec.Detached { // for its history
+		j.Next.Detached, j.Next.At = true, rec.At
+	}
 	return j
 }
 

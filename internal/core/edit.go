@@ -53,8 +53,12 @@ const (
 	ReleaseRunning                     // a process keeps the session: it is not detached
 )
 
-// released is the reason in the tombstone of a hold that was released by its token.
-const released = "released"
+// Reasons in tombstones: of a hold that was released by its token, and of a session that ended in
+// order.
+const (
+	released      = "released"
+	closedInOrder = "closed"
+)
 
 // ReleaseToken makes the record of a detached hold the tombstone of its release. The names of a
 // hold that is released in time do not stay shut for its grace. age is that of the record by the
@@ -83,5 +87,5 @@ func (r SessionRecord) Closed(owner *Owner, ttl, grace time.Duration, t Clocks) 
 		return r, false
 	}
 	return SessionRecord{Owner: owner, TTL: ttl.Milliseconds(), Grace: grace.Milliseconds() + int64(min(grace, 1)),
-		Beat: r.Beat, Nonce: r.Nonce, Dead: t.Wall, By: owner.String(), Why: "closed"}, true
+		Beat: r.Beat, Nonce: r.Nonce, Dead: t.Wall, By: owner.String(), Why: closedInOrder}, true
 }

@@ -97,7 +97,7 @@ type Loss struct {
 	Token  Token
 	Why    string
 	Err    error
-	Broken bool
+	Broken *Break // that is why
 }
 
 // Gone says that a claim is confirmed gone, or Void with its session.

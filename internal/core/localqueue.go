@@ -238,7 +238,7 @@ func (n *Name) grant(g *desired, r *Request, env *Env) {
 // lose ends belief in the holds of a claim.
 func (n *Name) lose(g *desired, why string, err error) {
 	for _, t := range g.active {
-		n.eff.Lost = append(n.eff.Lost, Loss{Token: t, Why: why, Err: err, Broken: g.broken != nil})
+		n.eff.Lost = append(n.eff.Lost, Loss{Token: t, Why: why, Err: err, Broken: g.broken})
 	}
 }
 

@@ -151,6 +151,15 @@ type Outcome struct {
 // was emptied before it was read.
 const LockedCall = 250 * time.Millisecond
 
+// Evicts are the claims of others that the write that is out removes, if it wins.
+func (n *Name) Evicts(dead func(session string) bool) []Eviction {
+	w := &n.step.Write
+	if len(n.rec.Holders) == 0 || w.Old != n.version {
+		return nil
+	}
+	return n.rec.Evicted(&w.Next, dead)
+}
+
 // Answered reports on Put, and on Open if there was something to write.
 func (n *Name) Answered(out Outcome, env *Env) *Effects {
 	eff := n.begin()

@@ -133,7 +133,7 @@ func (f *forgotten) add(g forgotten) {
 // forgotten compares what stands, while nobody writes, with what was confirmed.
 func (e *episode) forgotten() (f forgotten) {
 	stands := make(map[string]int64)
-	for _, space := range []driver.Space{driver.Names, driver.Sessions, driver.Settings, driver.Audits} {
+	for _, space := range []driver.Space{driver.Names, driver.Sessions, driver.Settings, driver.Audits, driver.Histories} {
 		keys := make(map[string]bool)
 		for _, p := range e.workers {
 			for _, ev := range p.Told() {

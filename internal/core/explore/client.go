@@ -58,7 +58,7 @@ func (x *shell) perform(eff *core.Effects) {
 	for _, l := range eff.Lost {
 		for k := range c.Users {
 			if u := &c.Users[k]; u.Name == x.n && u.Token == l.Token && (u.State == holding || u.State == stopping) {
-				x.lost(k, l.Broken && c.Session != nil)
+				x.lost(k, l.Broken != nil && c.Session != nil)
 			}
 		}
 	}
