@@ -128,7 +128,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.scratch = core.Env{Stale: c.traits.StaleReads, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweepAt = core.Never
 	c.untold.read = c.now()
-	c.untold.most, _ = c.historyOf(driver.Record{})
+	c.untold.most = listedHolds // until the setting is known
 	c.notes.watch.Costs = c.traits.CostlyWatch
 	c.notes.subs = make(map[driver.Key]map[chan struct{}]bool)
 	return c, nil

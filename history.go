@@ -253,18 +253,46 @@ type untold struct {
 	most     int // holds that a history lists; 0: it is off
 	read     core.Instant
 	accounts []*account
-	listed   int  // holds in them
-	telling  bool // a goroutine tells
+	open     map[string]*account // those that may be added to
+	listed   int                 // holds in all of them
+	telling  bool                // a goroutine tells
+	timed    bool                // a timer runs: there is no session, and so no heartbeat
 }
 
-// account is a new account of a name, or nil if there are too many; c.mu is held.
+// account is the account of a name, or nil if there are too many; c.mu is held.
 func (c *Client) account(name string) *account {
-	if len(c.untold.accounts) >= maxUntold {
+	u := &c.untold
+	if a := u.open[name]; a != nil {
+		return a
+	}
+	if len(u.accounts) >= maxUntold {
 		return nil
 	}
 	a := &account{name: name}
-	c.untold.accounts = append(c.untold.accounts, a)
+	if u.accounts = append(u.accounts, a); u.open == nil {
+		u.open = make(map[string]*account)
+	}
+	u.open[name] = a
+	if c.sess == nil && !u.timed {
+		u.timed = true
+		c.machine.AfterFunc(c.ttl()/3, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			u.timed = false
+			c.tellSoon()
+		})
+	}
 	return a
+}
+
+// ended notes that a hold is over; c.mu is held.
+func (c *Client) ended(name string, h core.Hold) {
+	if c.untold.most == 0 {
+		return
+	}
+	if a := c.account(name); a != nil && a.Add(h, c.untold.listed < maxListed) {
+		c.untold.listed++
+	}
 }
 
 // past notes that a lock is over; c.mu is held.
@@ -284,9 +312,8 @@ func (l *Lock) past(t core.Instant, end core.End, by *core.Owner, why string) {
 		return
 	}
 	now := time.Now()
-	p.account.Holds = append(p.account.Holds, core.Hold{Token: core.Token(l.token), Owner: c.owner, From: now.Add(-held).UnixMicro(), To: now.UnixMicro(),
+	c.ended(p.name, core.Hold{Token: core.Token(l.token), Owner: c.owner, From: now.Add(-held).UnixMicro(), To: now.UnixMicro(),
 		Waited: l.waited.Microseconds(), End: end, By: by, Reason: l.reason, Why: why})
-	c.untold.listed++
 }
 
 // evicted notes that claims of others were removed by a write of ours; c.mu is held.
@@ -295,10 +322,32 @@ func (c *Client) evicted(name string, gone []core.Eviction) {
 	if len(gone) == 0 || c.untold.most == 0 {
 		return
 	}
-	if a := c.account(name); a != nil {
-		a.evicted = gone
+	if a := c.account(name); a != nil && len(a.evicted) < maxListed {
+		a.evicted = append(a.evicted, gone...)
 		c.tellSoon()
 	}
+}
+
+// settled notes what a write has removed that had next follow was.
+func (c *Client) settled(name string, was, next *core.LockRecord) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.evicted(name, was.Evicted(next, c.buried))
+}
+
+// left is settled of the write that releases the locks of a hold.
+func (c *Client) left(name, hold string, tomb core.SessionRecord, was, next *core.LockRecord) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var others []core.Eviction
+	for _, e := range was.Evicted(next, func(session string) bool { return session == hold || c.buried(session) }) {
+		if e.Claim.Session == hold {
+			c.ended(name, e.Claim.Ended(tomb, e.Broken, c.owner, time.Now().UnixMicro()))
+		} else {
+			others = append(others, e)
+		}
+	}
+	c.evicted(name, others)
 }
 
 // buried says whether a tombstone of the session was read or written; c.mu is held.
@@ -372,8 +421,12 @@ func (c *Client) takeUntold() (batch []*account) {
 		taken[a.name] = true
 		batch = append(batch, a)
 		c.untold.listed -= len(a.Holds)
+		if c.untold.open[a.name] != a {
+			continue
+		}
+		delete(c.untold.open, a.name)
 		for _, queues := range [...]map[string]*localQueue{c.queues, c.idle} {
-			if p := queues[a.name]; p != nil && p.account == a {
+			if p := queues[a.name]; p != nil {
 				p.account = nil
 			}
 		}
@@ -500,7 +553,7 @@ func (c *Client) readUntold(ctx context.Context, accounts []*account) (histories
 	for i, a := range accounts {
 		for j, e := range a.evicted {
 			tomb, _ := core.DecodeSession(recs[first[i]+j].Value) // what cannot be read tells nothing
-			a.Holds = append(a.Holds, e.Claim.Ended(tomb, e.Broken, c.owner, now))
+			a.Add(e.Claim.Ended(tomb, e.Broken, c.owner, now), true)
 		}
 		a.evicted = nil
 		if a.Success != nil && a.Success.At == 0 {

@@ -223,6 +223,7 @@ func (x *holdCall) write(ctx context.Context, beat *core.SessionRecord, w driver
 	for i, h := range plan.Writes {
 		n := &x.names[h.Index]
 		if outs[i].Won {
+			x.c.settled(n.Name, &n.Record, &h.Write.Next)
 			n.Record, n.Version = h.Write.Next, core.Version(outs[i].Record.Version)
 			n.Record.Written(n.Version)
 			x.wrote[h.Index] = true

@@ -114,11 +114,12 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 		writes = append(writes, w)
 	}
 	var at []int
+	var next []core.LockRecord
 	c.mu.Lock()
 	for i := range x.names {
 		n := &x.names[i]
 		if w, ok := n.Left(tomb, c.isDead, time.Now().UnixMicro()); ok && tomb.Grace == 0 { // else they are void when it is over
-			writes, at = append(writes, holdWrite(n, w)), append(at, i)
+			writes, at, next = append(writes, holdWrite(n, w)), append(at, i), append(next, w.Next)
 		}
 	}
 	c.mu.Unlock()
@@ -153,6 +154,7 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 			}
 			continue
 		}
+		c.left(x.names[k].Name, x.id, tomb, &x.names[k].Record, &next[i])
 		x.names[k].Record = core.LockRecord{}
 	}
 	if again {

@@ -310,9 +310,7 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 				// that had claims here.
 				claims(names[i], rec)
 			default:
-				c.mu.Lock()
-				c.evicted(names[i], rec.Evicted(&w.Next, c.buried))
-				c.mu.Unlock()
+				c.settled(names[i], &rec, &w.Next)
 				done.Claims += void
 				if len(value) == 0 {
 					done.Names++

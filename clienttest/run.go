@@ -60,7 +60,7 @@ func watches(s driver.Store) bool { _, ok := driver.Find[driver.Watcher](s); ret
 
 func runAll(t *testing.T, run func(*testing.T, clientCase)) {
 	for _, group := range [][]clientCase{
-		lossCases, electionCases, ttlCases, breakCases, lookCases, lockCases, waitCases, queueCases, setCases, workCases, closeCases, graceCases, holdCases,
+		lossCases, electionCases, ttlCases, breakCases, lookCases, lockCases, waitCases, queueCases, setCases, workCases, closeCases, graceCases, holdCases, historyCases,
 	} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {

@@ -82,9 +82,15 @@ type Account struct {
 	Success *Success
 }
 
-// Empty says whether there is nothing to tell.
-func (a *Account) Empty() bool {
-	return len(a.Holds) == 0 && a.Others.Count == 0 && a.Success == nil
+// Add adds a hold: as an entry if it is listed and there is room, else to the sums. It reports
+// whether it is an entry.
+func (a *Account) Add(h Hold, room bool) bool {
+	if !room || !h.listed() {
+		a.Others.plus(h.sums())
+		return false
+	}
+	a.Holds = append(a.Holds, h)
+	return true
 }
 
 // Longest is how long the longest of its holds was held, or waited for: the longest is told
@@ -109,8 +115,8 @@ func (a *Account) Fold() {
 // listed.
 const MinListed = time.Second
 
-// Listed says whether a hold is listed; one that is not is counted.
-func (h Hold) Listed() bool {
+// listed says whether a hold is an entry; one that is not is counted.
+func (h Hold) listed() bool {
 	least := MinListed.Microseconds()
 	return h.End != EndReleased || h.From == 0 || h.held() >= least || h.Waited >= least
 }
@@ -264,7 +270,7 @@ func (c Claim) Ended(tomb SessionRecord, broken *Break, by Owner, now int64) Hol
 		} else {
 			h.To = min(h.To, over)
 		}
-	case tomb.Why == closedInOrder:
+	case tomb.Why == closedInOrder || tomb.Why == released:
 		h.By, h.End, h.Why = nil, EndReleased, ""
 	}
 	return h
