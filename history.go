@@ -27,7 +27,7 @@ type History struct {
 // A PastHold is a hold that has ended. Times are by the clock of whoever told of it.
 type PastHold struct {
 	Token  int64
-	Owner  Owner     // Host, PID, User and Program, each cut to what fits in a line
+	Owner  Owner     // Name, Host, PID, User and Program, each cut to what fits in a line
 	From   time.Time // when it was granted; zero: not known
 	To     time.Time
 	Waited time.Duration // for its grant

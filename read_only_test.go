@@ -48,8 +48,16 @@ func TestReadOnly(t *testing.T) {
 		}
 		const hold = "0123456789abcdef0123456789abcdef"
 		looks := map[string]func() error{
-			"Show":     func() error { _, err := looker.Show(ctx, "a"); return err },
-			"StoreTTL": func() error { _, err := looker.StoreTTL(ctx); return err },
+			"Show":         func() error { _, err := looker.Show(ctx, "a"); return err },
+			"StoreTTL":     func() error { _, err := looker.StoreTTL(ctx); return err },
+			"StoreHistory": func() error { _, err := looker.StoreHistory(ctx); return err },
+			"History":      func() error { _, err := looker.History(ctx, "a"); return err },
+			"Histories": func() error {
+				for h, err := range looker.Histories(ctx, "") {
+					t.Errorf("Histories: %+v, error %v", h, err)
+				}
+				return nil
+			},
 			"List": func() error {
 				for info, err := range looker.List(ctx, "") {
 					if err != nil || info.Name != "a" || len(info.Holders) != 1 {
@@ -104,8 +112,9 @@ func TestReadOnly(t *testing.T) {
 			"BreakClaim": func() error {
 				return looker.BreakClaim(ctx, holdfast.Claim{Name: "a", Token: lock.Token()}, holdfast.BreakOptions{Reason: "why"})
 			},
-			"ReleaseToken": func() error { return looker.ReleaseToken(ctx, "a", lock.Token()) },
-			"SetStoreTTL":  func() error { return looker.SetStoreTTL(ctx, time.Minute) },
+			"ReleaseToken":    func() error { return looker.ReleaseToken(ctx, "a", lock.Token()) },
+			"SetStoreTTL":     func() error { return looker.SetStoreTTL(ctx, time.Minute) },
+			"SetStoreHistory": func() error { return looker.SetStoreHistory(ctx, 128) },
 			"Enter": func() error {
 				_, err := looker.Enter(ctx, holdfast.HoldRequest{ID: hold, Names: []string{"b"}})
 				return err

@@ -332,5 +332,5 @@ func (h History) MayEmpty(age, idle time.Duration, t Clocks) bool {
 
 // Brief is the owner as a history keeps it: what fits in a line.
 func (o Owner) Brief() Owner {
-	return Owner{Host: Cut(o.Host, 64), PID: o.PID, User: Cut(o.User, 32), Program: Cut(o.Program, 32)}
+	return Owner{Name: Cut(o.Name, 64), Host: Cut(o.Host, 64), PID: o.PID, User: Cut(o.User, 32), Program: Cut(o.Program, 32)}
 }
