@@ -76,6 +76,50 @@ func (b *batcher) do(w driver.Write, timeout time.Duration) *swap {
 	return s
 }
 
+// all sends writes, as one or, if the store is busy with others, along with what gathers, and waits
+// for what became of them, or for ctx: then that is not known. The client waits for the caller.
+func (b *batcher) all(ctx context.Context, writes []driver.Write, timeout time.Duration) ([]driver.Outcome, error) {
+	b.mu.Lock()
+	if b.calls == 0 && len(b.queue) == 0 {
+		b.calls++
+		b.mu.Unlock()
+		one, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		outs, err := b.store.CompareAndSwap(one, writes)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if len(b.queue) == 0 {
+			b.calls--
+		} else {
+			b.spawn(func() { b.drain(timeout) })
+		}
+		return outs, err
+	}
+	swaps := make([]*swap, len(writes))
+	for i, w := range writes {
+		swaps[i] = &swap{write: w, done: make(chan struct{})}
+	}
+	b.queue = append(b.queue, swaps...)
+	if b.calls < maxCalls && len(b.queue) >= crowd {
+		b.calls++
+		b.spawn(func() { b.drain(timeout) })
+	}
+	b.mu.Unlock()
+	outs := make([]driver.Outcome, len(writes))
+	for i, s := range swaps {
+		select {
+		case <-s.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if s.err != nil {
+			return nil, s.err
+		}
+		outs[i] = s.out
+	}
+	return outs, nil
+}
+
 // drain sends what has gathered until nothing has; its call is counted.
 func (b *batcher) drain(timeout time.Duration) {
 	b.mu.Lock()
@@ -89,6 +133,7 @@ func (b *batcher) drain(timeout time.Duration) {
 		n := min(len(b.queue), maxBatch)
 		batch := slices.Clone(b.queue[:n])
 		b.queue = append(b.queue[:0], b.queue[n:]...)
+		batch, b.queue = eachOnce(batch, b.queue)
 		b.crowds = n > 1
 		b.mu.Unlock()
 		b.call(batch, timeout)
@@ -150,8 +195,30 @@ func (b *batcher) linger() {
 	}
 }
 
-func (b *batcher) call(batch []*swap, timeout time.Duration) {
+// eachOnce sorts a batch by key. Of several writes of one key, those of holds, all but the first
+// go in a later call.
+func eachOnce(batch, later []*swap) ([]*swap, []*swap) {
 	slices.SortStableFunc(batch, func(x, y *swap) int { return compareKeys(x.write.Key, y.write.Key) })
+	same := func(i int) bool { return i > 0 && batch[i].write.Key == batch[i-1].write.Key }
+	n := 1
+	for n < len(batch) && !same(n) {
+		n++
+	}
+	if n == len(batch) {
+		return batch, later
+	}
+	var first []*swap
+	for i, s := range batch {
+		if same(i) {
+			later = append(later, s)
+		} else {
+			first = append(first, s)
+		}
+	}
+	return first, later
+}
+
+func (b *batcher) call(batch []*swap, timeout time.Duration) {
 	writes := make([]driver.Write, len(batch))
 	for i, s := range batch {
 		writes[i] = s.write

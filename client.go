@@ -67,6 +67,7 @@ type Client struct {
 	drained   chan struct{} // closed when closing, nothing is held, and no function runs
 	detector  detector
 	holds     holds
+	renewals  renewals
 
 	sweepDetector detector // what sweeps have seen, of all sessions
 
@@ -190,6 +191,12 @@ func (c *Client) unlock() {
 
 // isDead says whether a session's claims are void; c.mu is held.
 func (c *Client) isDead(session string) bool { return c.deaths.Dead(session, c.now()) }
+
+// deadNow is isDead as of now; c.mu is held while it is used.
+func (c *Client) deadNow() func(session string) bool {
+	now := c.now()
+	return func(session string) bool { return c.deaths.Dead(session, now) }
+}
 
 var ttlKey = driver.Settings.Key("ttl")
 

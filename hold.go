@@ -116,7 +116,7 @@ func (e *OverError) Error() string { return fmt.Sprintf("hold %s is over: %s", e
 func (r HoldRequest) check() (HoldRequest, error) {
 	bad := func(field string, err error) (HoldRequest, error) { return r, &RequestError{field, err} }
 	if !plainID(r.ID) {
-		return bad("id", errors.New("is not 32 hexadecimal digits in lower case"))
+		return r, errBadID()
 	}
 	r.Names = slices.Compact(slices.Sorted(slices.Values(r.Names)))
 	switch {

@@ -47,7 +47,8 @@ func (c *Client) newHoldCall(id, client string) *holdCall {
 	return &holdCall{c: c, id: id, client: client, age: -1, sent: core.Never, nonces: make(map[string]core.Instant)}
 }
 
-// holdContext is ctx that also ends with the client. A client that only looks may not write.
+// holdContext is ctx that also ends when the client does not take locks any more. The client waits
+// for cancel before it is closed. A client that only looks may not write.
 func (c *Client) holdContext(ctx context.Context, writes bool) (_ context.Context, cancel func(), err error) {
 	if writes && c.opts.ReadOnly {
 		return nil, nil, ErrReadOnly
@@ -57,9 +58,10 @@ func (c *Client) holdContext(ctx context.Context, writes bool) (_ context.Contex
 	if c.closing {
 		return nil, nil, ErrClosed
 	}
+	c.work.Add(1)
 	ctx, end := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(c.ctx, func() { end(ErrClosed) })
-	return ctx, func() { stop(); end(nil) }, nil
+	stop := context.AfterFunc(c.open, func() { end(ErrClosed) })
+	return ctx, func() { stop(); end(nil); c.work.Done() }, nil
 }
 
 // holdPatience bounds one call to the store for a hold, so that one that hangs is tried again.
@@ -197,10 +199,8 @@ func (x *holdCall) write(ctx context.Context, beat *core.SessionRecord, w driver
 		writes = append(writes, driver.Write{Key: driver.Names.Key(x.names[h.Index].Name), Old: int64(h.Write.Old),
 			Value: h.Write.Next.Encode(max(h.Write.Old, 0)), Notify: h.Write.Notify, Lazy: h.Write.Lazy})
 	}
-	ctx, cancel := context.WithTimeout(ctx, holdPatience)
-	defer cancel()
 	began := x.c.now()
-	outs, err := x.c.store.CompareAndSwap(ctx, writes)
+	outs, err := x.c.batch.all(ctx, writes, holdPatience)
 	for i := range outs {
 		err = errors.Join(err, outs[i].Err)
 	}
@@ -261,7 +261,7 @@ func (x *holdCall) collect(ctx context.Context) (core.HoldPlan, error) {
 			return core.HoldPlan{Missing: -1}, err
 		}
 		x.c.mu.Lock()
-		plan := core.PlanHold(x.names, x.wait, x.c.isDead, time.Now().UnixMicro())
+		plan := core.PlanHold(x.names, x.wait, x.c.deadNow(), time.Now().UnixMicro())
 		x.c.mu.Unlock()
 		if plan.Missing >= 0 && x.session.Whole {
 			return plan, &OverError{ID: x.id, Why: HoldDied, Reason: "its claims have vanished from the store"}
@@ -278,7 +278,12 @@ func (x *holdCall) collect(ctx context.Context) (core.HoldPlan, error) {
 			next, w = x.beat(step.detach, step.whole)
 			beat = &next
 		}
-		err := x.write(ctx, beat, w, step.plan)
+		var err error
+		if step.line {
+			err = x.enterLine(ctx)
+		} else {
+			err = x.write(ctx, beat, w, step.plan)
+		}
 		switch {
 		case err == nil && x.locked && !x.wait:
 			return plan, nil
@@ -296,10 +301,46 @@ func (x *holdCall) collect(ctx context.Context) (core.HoldPlan, error) {
 	}
 }
 
+// enterLine puts the claim in line, as a guest of the local queue of its name: in one write with what
+// else is wanted of the name.
+func (x *holdCall) enterLine(ctx context.Context) error {
+	c, n := x.c, &x.names[0]
+	news := make(chan struct{}, 1)
+	c.mu.Lock()
+	p, g := c.invite(n.Name, n.Claim, true, news)
+	c.unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.unlock()
+		c.notes.guests--
+		c.perform(p, p.n.Dismiss(g))
+	}()
+	x.wrote[0], x.looked = true, true
+	for {
+		select {
+		case <-news:
+		case <-ctx.Done():
+			x.unsure = true
+			return context.Cause(ctx)
+		}
+		c.mu.Lock()
+		rec, version := p.n.Record()
+		state := g.State
+		if state != core.GuestUnseen {
+			n.Record, n.Version = *rec, version
+		}
+		c.mu.Unlock()
+		if state != core.GuestUnseen {
+			return nil
+		}
+	}
+}
+
 // A holdStep is one call to the store.
 type holdStep struct {
 	plan                core.HoldPlan
 	beat, detach, whole bool
+	line                bool // the claim goes in line along with what else is wanted of the name
 }
 
 // next is the next call to the store; done: there is none.
@@ -313,6 +354,10 @@ func (x *holdCall) next(plan core.HoldPlan, refused bool) (s holdStep, done bool
 		s.plan, s.beat, s.detach = core.HoldPlan{}, true, false
 	case refused:
 		return s, len(plan.Writes) == 0
+	case plan.Missing == 0 && len(x.names) == 1 && len(plan.Writes) == 1 && x.fresh():
+		s.line = true
+	case plan.Missing == 0 && len(x.names) == 1 && len(plan.Writes) == 1 && !x.names[0].Waits():
+		s.plan, s.beat = core.HoldPlan{}, true
 	case all && len(x.names) > 1 && !x.session.Whole:
 		switch {
 		case !ours:
@@ -373,6 +418,7 @@ func (x *holdCall) hold() Hold {
 	}
 	x.c.mu.Lock()
 	defer x.c.mu.Unlock()
+	dead := x.c.deadNow()
 	for i := range x.names {
 		n := &x.names[i]
 		rec, holds, ok := n.Record.Find(x.id, n.Claim.Nr)
@@ -386,7 +432,7 @@ func (x *holdCall) hold() Hold {
 		cl.Owner, cl.TTL, cl.Detached, cl.Ends = h.Owner, h.TTL, h.Detached, h.Ends
 		h.Claims = append(h.Claims, cl)
 		if !holds && h.Position == 0 {
-			h.Position = n.Before(x.c.isDead) + 1
+			h.Position = n.Before(dead) + 1
 		}
 	}
 	return h
@@ -394,20 +440,31 @@ func (x *holdCall) hold() Hold {
 
 // keep has the client remember what the call has found.
 func (x *holdCall) keep(h Hold) {
-	r := holdRecord{session: x.session, version: x.version, at: x.c.now(), held: h.Held, detach: x.detach}
-	r.names = slices.Clone(x.names)
-	for i := range r.names {
-		n := &r.names[i]
+	x.c.remember(x.id, holdRecord{session: x.session, version: x.version, at: x.c.now(), held: h.Held, detach: x.detach, names: trimmed(x.id, x.names)})
+}
+
+// trim forgets what would cost memory for as long as the hold is followed.
+func (x *holdCall) trim() { x.names = trimmed(x.id, x.names) }
+
+// trimmed are names with their lock records, but of a long queue the claim of the hold alone; such
+// a record is to be read again before it is written.
+func trimmed(id string, names []core.HoldName) []core.HoldName {
+	names = slices.Clone(names)
+	for i := range names {
+		n := &names[i]
 		if len(n.Record.Holders)+len(n.Record.Waiters) <= shortQueue {
 			continue
 		}
-		cl, holds, ok := n.Record.Find(x.id, n.Claim.Nr)
-		n.Record, n.Version = core.LockRecord{}, 0 // to be read again before it is written
-		if holds && ok {
+		cl, holds, ok := n.Record.Find(id, n.Claim.Nr)
+		n.Record, n.Version = core.LockRecord{}, 0
+		switch {
+		case holds:
 			n.Record.Holders = []core.Claim{cl}
+		case ok:
+			n.Record.Waiters = []core.Claim{cl}
 		}
 	}
-	x.c.remember(x.id, r)
+	return names
 }
 
 // claimsOf are the names of a hold with the claims of its session, as far as the record tells.

@@ -53,6 +53,9 @@ func (c *Client) enter(ctx context.Context, r HoldRequest) (Hold, error) {
 			}
 		}
 	}
+	if len(x.names) == 1 && x.version == 0 && r.Wait {
+		x.recall()
+	}
 	watched := false
 	for try := 0; ; try++ {
 		plan, err := x.collect(ctx)
@@ -78,6 +81,18 @@ func (c *Client) enter(ctx context.Context, r HoldRequest) (Hold, error) {
 		x.undo(ctx)
 		c.forgetHold(r.ID)
 		return Hold{}, held
+	}
+}
+
+// recall takes what the client knows of a name with claims of others, instead of trying it as if it
+// were free.
+func (x *holdCall) recall() {
+	x.c.mu.Lock()
+	defer x.c.mu.Unlock()
+	if p := x.c.queues[x.names[0].Name]; p != nil && p.n.Known() {
+		if rec, version := p.n.Record(); len(rec.Holders)+len(rec.Waiters) > 0 {
+			x.names[0].Record, x.names[0].Version = *rec, version
+		}
 	}
 }
 
@@ -120,7 +135,7 @@ func (x *holdCall) takeBack(ctx context.Context) {
 	x.c.mu.Lock()
 	for i := range x.names {
 		n := &x.names[i]
-		if w, ok := n.Left(core.SessionRecord{}, x.c.isDead, time.Now().UnixMicro()); ok && x.wrote[i] {
+		if w, ok := n.Left(core.SessionRecord{}, x.c.deadNow(), time.Now().UnixMicro()); ok && x.wrote[i] {
 			writes = append(writes, holdWrite(n, w))
 		}
 	}

@@ -1,19 +1,22 @@
 package holdfast
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
 // Follow renews a hold, each third of its TTL, until ctx ends, and has it go on while it waits. It
-// gives its state at once, then after each beat and whenever it changes. When the hold is over, the
-// last it gives is an error as that of Enter. A store that does not answer is tried again: nothing
-// comes meanwhile. Afterwards the hold lives on for what is left of its TTL.
+// gives its state at once, then after each beat and whenever it changes; a place far from the head
+// of a queue is told with beats only. When the hold is over, the last it gives is an error as that
+// of Enter. A store that does not answer is tried again: nothing comes meanwhile. Afterwards the
+// hold lives on for what is left of its TTL.
 func (c *Client) Follow(ctx context.Context, client, id string) iter.Seq2[Hold, error] {
 	return func(yield func(Hold, error) bool) {
 		if err := c.followHold(ctx, client, id, func(h Hold) bool { return yield(h, nil) }); err != nil {
@@ -22,120 +25,367 @@ func (c *Client) Follow(ctx context.Context, client, id string) iter.Seq2[Hold, 
 	}
 }
 
+// A follower is one Follow of a hold. Its beats are sent with those of all others; where it waits,
+// it is a guest of the name's local queue, and shares that one's looks.
+type follower struct {
+	id   string
+	wake chan struct{} // a beat was answered, or the queue has news
+
+	mu     sync.Mutex // held while the call is used
+	x      *holdCall
+	beaten bool  // since the state was last given
+	failed error // the hold is over
+	tries  int   // beats in a row that were not answered
+
+	// Guarded by c.mu.
+	ttl   time.Duration
+	due   core.Instant // when its next beat is sent
+	index int          // in the heap; -1: it is not there
+	queue *localQueue  // where it is a guest
+	guest *core.Guest
+}
+
 func (c *Client) followHold(ctx context.Context, client, id string, yield func(Hold) bool) error {
+	if !plainID(id) {
+		return errBadID()
+	}
+	if c.opts.ReadOnly {
+		return ErrReadOnly
+	}
+	f := &follower{id: id, wake: make(chan struct{}, 1), x: c.resume(id, client), index: -1}
+	if !c.startFollower(f) {
+		return ErrClosed
+	}
+	defer c.stopFollower(f)
 	var last Hold
-	changed := make(chan struct{}, 1)
-	subscribed := false
-	for try := 0; ; try++ {
-		x, err := c.oneHold(ctx, client, id, func(*holdCall) {})
-		var request *RequestError
-		switch {
-		case ctx.Err() != nil:
+	for {
+		select {
+		case <-f.wake:
+		case <-ctx.Done():
 			return nil
-		case errors.Is(err, ErrLost), errors.Is(err, ErrOtherHold), errors.Is(err, ErrClosed), errors.Is(err, ErrReadOnly), errors.As(err, &request):
-			return err
-		case err != nil:
-			if !c.doze(ctx, nil, 50*time.Millisecond<<min(try, 4)) {
+		case <-c.open.Done():
+			return ErrClosed
+		}
+		h, beaten, err := c.take(ctx, f)
+		switch {
+		case err == nil && !h.Beat.IsZero() && (beaten || h.Held != last.Held || h.Position != last.Position):
+			if last = h; !yield(h) {
 				return nil
 			}
+		case err == nil, ctx.Err() != nil:
+		case errors.Is(err, ErrLost), errors.Is(err, ErrOtherHold), errors.Is(err, ErrClosed), errors.Is(err, ErrReadOnly):
+			return err
+		default:
+			c.beatAt(f, c.now().Add(c.jitter(firstPoll)))
+		}
+	}
+}
+
+func errBadID() error {
+	return &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")}
+}
+
+// take is the state of a hold that is followed, and whether it was renewed since it was last asked.
+func (c *Client) take(ctx context.Context, f *follower) (h Hold, beaten bool, err error) {
+	ctx, cancel, err := c.holdContext(ctx, true)
+	if err != nil {
+		return h, false, err
+	}
+	defer cancel()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x := f.x
+	if f.failed != nil || x.sent == core.Never && !x.session.Detached || x.version == 0 {
+		return h, false, f.failed
+	}
+	c.mu.Lock()
+	var guest core.Guest
+	if f.guest != nil {
+		guest = *f.guest
+	}
+	c.mu.Unlock()
+	one := len(x.session.Names) == 1
+	switch {
+	case x.all && (x.detach == 0 || x.session.Detached):
+	case one && guest.State == core.GuestHolds && x.detach == 0:
+		held := guest.Claim
+		held.Token = guest.Token
+		x.names[0].Record, x.names[0].Version, x.all = core.LockRecord{Holders: []core.Claim{held}}, 0, true
+	case one && (guest.State == core.GuestWaits || guest.State == core.GuestUnseen && (f.guest != nil || x.known() && x.names[0].Waits())):
+	default:
+		errs := make(map[string]error)
+		c.goOn(ctx, []*holdCall{x}, errs)
+		if err := errs[x.id]; err != nil {
+			return h, false, err
+		}
+	}
+	h = x.hold()
+	if !h.Held && guest.State == core.GuestWaits && one {
+		h.Position = guest.Place
+	}
+	if x.session.Detached && h.Beat.IsZero() {
+		h.Beat = time.Now() // it does not count, but was looked at
+	}
+	c.host(f, guest.State)
+	x.keep(h)
+	x.trim()
+	beaten, f.beaten = f.beaten, false
+	return h, beaten, nil
+}
+
+// host has a hold that waits be a guest where it waits, and of no name else.
+func (c *Client) host(f *follower, state core.GuestState) {
+	at := -1
+	for i := range f.x.names {
+		if !f.x.all && f.x.names[i].Waits() {
+			at = i
+		}
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	if f.guest != nil && at >= 0 && f.queue.name == f.x.names[at].Name && state != core.GuestGone {
+		return
+	}
+	c.dismiss(f)
+	if at >= 0 && !c.closing {
+		f.queue, f.guest = c.invite(f.x.names[at].Name, f.x.names[at].Claim, false, f.wake)
+	}
+}
+
+// invite has a claim of a hold looked at, and written, along with what this client wants of the
+// name. c.mu is held.
+func (c *Client) invite(name string, claim core.Claim, enter bool, news chan struct{}) (*localQueue, *core.Guest) {
+	p := c.queue(name)
+	g := &core.Guest{Claim: claim, Enter: enter, Tag: news}
+	c.notes.guests++
+	c.perform(p, p.n.Invite(g, c.env()))
+	return p, g
+}
+
+// dismiss ends that; c.mu is held.
+func (c *Client) dismiss(f *follower) {
+	if f.guest != nil {
+		c.notes.guests--
+		c.perform(f.queue, f.queue.n.Dismiss(f.guest))
+		f.queue, f.guest = nil, nil
+	}
+}
+
+// renewals are the holds that are followed, and the goroutine that renews them.
+type renewals struct {
+	of      map[string]map[*follower]bool
+	due     dueHeap
+	running bool
+	wake    chan struct{}
+}
+
+// startFollower has a hold renewed, from now on. It reports false if the client is closed.
+func (c *Client) startFollower(f *follower) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing {
+		return false
+	}
+	r := &c.renewals
+	if r.of == nil {
+		r.of, r.wake = make(map[string]map[*follower]bool), make(chan struct{}, 1)
+	}
+	if r.of[f.id] == nil {
+		r.of[f.id] = make(map[*follower]bool)
+	}
+	r.of[f.id][f] = true
+	r.at(f, c.now())
+	if !r.running {
+		r.running = true
+		c.spawn(c.renewLoop)
+	}
+	if !c.notes.watch.Costs {
+		c.notes.follows++
+		c.startWatching() // to hear of a break at once
+	}
+	return true
+}
+
+func (c *Client) stopFollower(f *follower) {
+	c.mu.Lock()
+	defer c.unlock()
+	r := &c.renewals
+	if delete(r.of[f.id], f); len(r.of[f.id]) == 0 {
+		delete(r.of, f.id)
+	}
+	if f.index >= 0 {
+		heap.Remove(&r.due, f.index)
+	}
+	if !c.notes.watch.Costs {
+		c.notes.follows--
+	}
+	c.dismiss(f)
+	signal(r.wake)
+}
+
+// at sets when the next beat of a follower is sent; c.mu is held.
+func (r *renewals) at(f *follower, t core.Instant) {
+	switch f.due = t; {
+	case !r.of[f.id][f]: // it has ended
+	case f.index < 0:
+		heap.Push(&r.due, f)
+	default:
+		heap.Fix(&r.due, f.index)
+	}
+	signal(r.wake)
+}
+
+func (c *Client) beatAt(f *follower, t core.Instant) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.renewals.at(f, t)
+}
+
+// beatNow has a hold renewed at once by those who follow it; c.mu is held.
+func (c *Client) beatNow(id string) {
+	for f := range c.renewals.of[id] {
+		if f.index >= 0 { // else it is being renewed
+			c.renewals.at(f, c.now())
+		}
+	}
+}
+
+// renewLoop sends the beats of all holds that are followed, until none is.
+func (c *Client) renewLoop() {
+	timer := c.machine.NewTimer(0)
+	defer timer.Stop()
+	for {
+		c.mu.Lock()
+		r := &c.renewals
+		if len(r.of) == 0 || c.ctx.Err() != nil || c.closing {
+			r.running = false
+			c.mu.Unlock()
+			return
+		}
+		due, pause := r.next(c.now())
+		c.mu.Unlock()
+		if len(due) > 0 {
+			c.renewAll(due)
 			continue
 		}
-		try = 0
-		if !subscribed {
-			subscribed = true
-			keys := []driver.Key{driver.Sessions.Key(id)}
-			for _, name := range x.session.Names {
-				keys = append(keys, driver.Names.Key(name))
-			}
-			defer c.subscribe(changed, keys...)()
-			continue // what came in between
+		timer.Reset(pause)
+		select {
+		case <-timer.C:
+		case <-r.wake:
+		case <-c.open.Done():
 		}
-		last = x.hold()
-		if !yield(last) {
-			return nil
+	}
+}
+
+// next are those whose beat is due, each id once, or how long to pause. If one is due, those come
+// along that nearly are.
+func (r *renewals) next(now core.Instant) (due []*follower, pause time.Duration) {
+	if len(r.due) == 0 {
+		return nil, lastPoll
+	}
+	if first := r.due[0].due; first > now {
+		return nil, first.Sub(now)
+	}
+	ids := make(map[string]bool)
+	var again []*follower
+	for len(r.due) > 0 && len(due) < maxBatch {
+		f := r.due[0]
+		if f.due > now.Add(f.early()) {
+			break
 		}
-		beat := x.sent.Add(x.session.Duration() / 3)
+		heap.Pop(&r.due)
+		if ids[f.id] {
+			again = append(again, f)
+			continue
+		}
+		ids[f.id] = true
+		due = append(due, f)
+	}
+	for _, f := range again {
+		heap.Push(&r.due, f)
+	}
+	return due, 0
+}
+
+// early is how much before its time a beat may come along with others.
+func (f *follower) early() time.Duration { return f.ttl / 12 }
+
+// renewAll sends the beats of these, in one call.
+func (c *Client) renewAll(due []*follower) {
+	var calls []*holdCall
+	var locked []*follower
+	for _, f := range due {
+		if !f.mu.TryLock() { // it is looking, and takes care of itself
+			c.beatAt(f, c.now().Add(c.jitter(firstPoll)))
+			continue
+		}
+		x := f.x
 		if x.session.Detached {
-			beat = c.now().Add(DefaultTTL / 3)
+			x.version, x.absent = 0, false // read: nothing is written for it
 		}
-		since := c.now()
-		for !last.Held || x.session.Detached {
-			now := c.now()
-			if now >= beat {
-				break
-			}
-			pause := min(beat.Sub(now), max(quickLook, now.Sub(since)/8), lastPoll)
-			notified, goes := c.dozeUntil(ctx, changed, pause)
-			if !goes {
-				return nil
-			}
-			if notified {
-				since = c.now()
-			}
-			h, err := c.lookOn(ctx, x)
-			if errors.Is(err, ErrLost) {
-				return err
-			}
-			if err == nil && (h.Held != last.Held || h.Position != last.Position) {
-				if last = h; !yield(h) {
-					return nil
-				}
-			}
+		if f.tries == 0 {
+			clear(x.nonces)
 		}
-		if last.Held {
-			if !c.doze(ctx, changed, max(beat.Sub(c.now()), 0)*4/5) {
-				return nil
-			}
-		}
+		x.sent = core.Never
+		locked, calls = append(locked, f), append(calls, x)
 	}
-}
-
-// quickLook is the shortest pause between two looks at a queue.
-const quickLook = 5 * time.Millisecond
-
-// dozeUntil waits for a notification, or for d.
-func (c *Client) dozeUntil(ctx context.Context, notification <-chan struct{}, d time.Duration) (notified, goesOn bool) {
-	t := c.machine.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-notification:
-		notified = true
-	case <-ctx.Done():
-	case <-c.ctx.Done():
-		return false, false
-	}
-	return notified, ctx.Err() == nil
-}
-
-// lookOn looks at the names of a hold that waits, has it go on, and judges the sessions ahead.
-func (c *Client) lookOn(ctx context.Context, x *holdCall) (Hold, error) {
 	errs := make(map[string]error)
-	c.goOn(ctx, []*holdCall{x}, errs)
-	if err := errs[x.id]; err != nil {
-		return Hold{}, err
-	}
-	h := x.hold()
-	x.keep(h)
-	if h.Held {
-		return h, nil
-	}
-	var ahead []string
-	for i := range x.names {
-		n := &x.names[i]
-		for _, cl := range n.Record.Holders {
-			ahead = append(ahead, cl.Session)
-		}
-		for _, cl := range n.Record.Waiters {
-			if cl.Is(x.id, n.Claim.Nr) {
-				break
+	ctx, cancel := context.WithTimeout(c.ctx, 2*holdPatience)
+	defer cancel()
+	c.beatPart(ctx, calls, errs)
+	for _, f := range locked {
+		x, err := f.x, errs[f.id]
+		var wait time.Duration
+		switch {
+		case err == nil:
+			f.beaten, f.tries = true, 0
+			wait = x.session.Duration() / 3
+			if x.session.Detached {
+				wait = DefaultTTL / 3
 			}
-			ahead = append(ahead, cl.Session)
+		case errors.Is(err, ErrLost), errors.Is(err, ErrOtherHold):
+			f.failed = err
+			c.forgetHold(f.id)
+		default:
+			f.tries++
+			wait = min(max(x.session.Duration()/30, firstPoll), lastPoll)
+		}
+		sent := x.sent
+		if sent == core.Never {
+			sent = c.now()
+		}
+		ttl, over := x.session.Duration(), f.failed != nil
+		f.mu.Unlock()
+		c.mu.Lock()
+		f.ttl = ttl
+		if !over {
+			c.renewals.at(f, sent.Add(wait))
+		}
+		c.mu.Unlock()
+		if err == nil || over {
+			signal(f.wake)
 		}
 	}
-	looks, err := c.loadSessions(ctx, ahead)
-	if err == nil {
-		c.detect(ctx, looks, x.session.Names...)
-	}
-	return h, nil
+}
+
+// A dueHeap has the follower first whose beat is due first.
+type dueHeap []*follower
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].due < h[j].due }
+func (h dueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+func (h *dueHeap) Push(f any) {
+	f.(*follower).index = len(*h)
+	*h = append(*h, f.(*follower))
+}
+func (h *dueHeap) Pop() any {
+	last := len(*h) - 1
+	f := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	f.index = -1
+	return f
 }

@@ -25,7 +25,7 @@ func (c *Client) Leave(ctx context.Context, client, id string) error {
 
 func (c *Client) leave(ctx context.Context, client, id string) error {
 	if !plainID(id) {
-		return &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")}
+		return errBadID()
 	}
 	ctx, cancel, err := c.holdContext(ctx, true)
 	if err != nil {
@@ -118,7 +118,7 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 	c.mu.Lock()
 	for i := range x.names {
 		n := &x.names[i]
-		if w, ok := n.Left(tomb, c.isDead, time.Now().UnixMicro()); ok && tomb.Grace == 0 { // else they are void when it is over
+		if w, ok := n.Left(tomb, c.deadNow(), time.Now().UnixMicro()); ok && tomb.Grace == 0 { // else they are void when it is over
 			writes, at, next = append(writes, holdWrite(n, w)), append(at, i), append(next, w.Next)
 		}
 	}
@@ -190,7 +190,7 @@ func (c *Client) leaveQueue(ctx context.Context, h Hold) error {
 		c.mu.Lock()
 		for i := range x.names {
 			n := &x.names[i]
-			if w, ok := n.Left(core.SessionRecord{}, c.isDead, time.Now().UnixMicro()); ok && n.Waits() {
+			if w, ok := n.Left(core.SessionRecord{}, c.deadNow(), time.Now().UnixMicro()); ok && n.Waits() {
 				writes = append(writes, holdWrite(n, w))
 			}
 		}

@@ -25,7 +25,7 @@ func (c *Client) Beat(ctx context.Context, client string, ids ...string) ([]Hold
 	calls := make(map[string]*holdCall, len(ids))
 	for _, id := range ids {
 		if !plainID(id) {
-			return nil, fmt.Errorf("beat: %w", &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")})
+			return nil, fmt.Errorf("beat: %w", errBadID())
 		}
 		if calls[id] == nil {
 			calls[id] = c.resume(id, client)
@@ -168,6 +168,7 @@ func (c *Client) goOn(ctx context.Context, calls []*holdCall, errs map[string]er
 		if _, err := x.collect(ctx); err != nil {
 			errs[x.id] = err
 		}
+		x.all = x.hold().Held
 	}
 }
 
@@ -251,7 +252,7 @@ func (c *Client) Extend(ctx context.Context, client, id string, d time.Duration)
 // oneHold renews one hold.
 func (c *Client) oneHold(ctx context.Context, client, id string, set func(*holdCall)) (*holdCall, error) {
 	if !plainID(id) {
-		return nil, &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")}
+		return nil, errBadID()
 	}
 	ctx, cancel, err := c.holdContext(ctx, true)
 	if err != nil {
@@ -278,7 +279,7 @@ func (c *Client) Hold(ctx context.Context, client, id string) (Hold, error) {
 // lookAtHold reads the records of a hold.
 func (c *Client) lookAtHold(ctx context.Context, client, id string) (*holdCall, error) {
 	if !plainID(id) {
-		return nil, &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")}
+		return nil, errBadID()
 	}
 	ctx, cancel, err := c.holdContext(ctx, false)
 	if err != nil {

@@ -118,6 +118,9 @@ func (c *Client) perform(p *localQueue, eff *core.Effects) {
 			return d.nr == g.Nr
 		})
 	}
+	for _, g := range eff.Guests {
+		signal(g.Tag.(chan struct{}))
+	}
 	if eff.Beat && c.sess != nil {
 		c.later = append(c.later, func() { c.log.Warn("no longer in the queue", "name", p.name) })
 		signal(c.sess.wake)

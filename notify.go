@@ -12,13 +12,15 @@ import (
 // notifications are what the store tells of writes, while anybody needs that. The core
 // decides when (core.Watch), and what is read because of one (core.Pace).
 type notifications struct {
-	watch core.Watch
-	anew  func()                                // ends the present watch, to begin anew
-	subs  map[driver.Key]map[chan struct{}]bool // for Watch and Observe
+	watch   core.Watch
+	anew    func()                                // ends the present watch, to begin anew
+	subs    map[driver.Key]map[chan struct{}]bool // for Watch and Observe
+	guests  int                                   // claims of holds that wait
+	follows int                                   // holds that are followed, where watching costs nothing
 }
 
 // all says whether all notifications are needed, not only those of the client's session.
-func (n *notifications) all() bool { return len(n.subs) > 0 }
+func (n *notifications) all() bool { return len(n.subs)+n.guests+n.follows > 0 }
 
 // startWatching starts the notification loop if it does not run; c.mu is held.
 func (c *Client) startWatching() {
@@ -135,13 +137,15 @@ func (c *Client) notified(h driver.Notification) {
 		p := c.queues[key.Name]
 		switch {
 		case p == nil:
-		case c.isOurs(h.To):
+		case c.isOurs(h.To), p.n.Hosts(h.To):
 			c.readAt(p, c.now())
 		case h.To == driver.Everyone:
 			c.readNotified(p)
 		}
 	case key.Space == driver.Sessions && c.isOurs(key.Name):
 		signal(c.sess.wake)
+	case key.Space == driver.Sessions && c.renewals.of[key.Name] != nil:
+		c.beatNow(key.Name) // it may have been broken
 	case key.Space == driver.Sessions && core.Ahead(c.paced(), key.Name):
 		c.detector.hurry()
 		signal(c.nudge)

@@ -63,6 +63,7 @@ type Effects struct {
 	Queued  []*Request // have joined the queue
 	Lost    []Loss     // holds that ended without having been released
 	Gone    []Gone     // claims that Release has named
+	Guests  []*Guest   // of which the record shows what is news
 	News    bool       // the record is another one than before
 	Beat    bool       // the session shall send a heartbeat at once
 	Work    bool       // the record does not follow what is wanted, perhaps
@@ -133,6 +134,8 @@ func (n *Name) begin() *Effects {
 		clear(e.Queued)
 		e.Granted, e.Refused, e.Queued, e.Lost, e.Gone = e.Granted[:0], e.Refused[:0], e.Queued[:0], e.Lost[:0], e.Gone[:0]
 	}
+	clear(e.Guests)
+	e.Guests = e.Guests[:0]
 	e.News, e.Beat, e.Work, e.Tick = false, false, false, Never
 	return e
 }

@@ -102,8 +102,11 @@ func DecodeLock(value []byte, version Version) (LockRecord, error) {
 	if len(value) == 0 {
 		return r, nil
 	}
-	if err := json.Unmarshal(value, &r); err != nil {
-		return LockRecord{}, fmt.Errorf("not a lock record: %w", err)
+	if !r.scan(value) {
+		r = LockRecord{}
+		if err := json.Unmarshal(value, &r); err != nil {
+			return LockRecord{}, fmt.Errorf("not a lock record: %w", err)
+		}
 	}
 	if err := r.check(); err != nil {
 		return LockRecord{}, err

@@ -13,8 +13,9 @@ import (
 //
 // The caller serialises the calls.
 type Name struct {
-	desired   []*desired     // claims of ours that are wanted, in the order they were asked for
-	releasing []claimRelease // claims of ours that are to go
+	desired   []*desired          // claims of ours that are wanted, in the order they were asked for
+	releasing []claimRelease      // claims of ours that are to go
+	guests    map[string][]*Guest // claims of holds that are followed here, by their sessions
 
 	// The record as last seen.
 	known     bool
@@ -73,15 +74,26 @@ func (n *Name) Waits() bool { return n.waits }
 
 // Idle says whether nothing is wanted here; Ambiguous whether an ambiguous write is left that
 // no other can rule out.
-func (n *Name) Idle() bool      { return len(n.desired)+len(n.releasing) == 0 }
+func (n *Name) Idle() bool      { return len(n.desired)+len(n.releasing)+len(n.guests) == 0 }
 func (n *Name) Ambiguous() bool { return n.ambiguousIfEmpty }
 
 // Failed is the error of the latest call, if it was not answered.
 func (n *Name) Failed() error { return n.failed }
 
-// First is our claim in the queue that has waited longest. It reports false, and that none
-// waits is remembered, if there is none.
+// First is our claim in the queue that has waited longest, or that of a guest. It reports false,
+// and that none waits is remembered, if there is none.
 func (n *Name) First() (id ClaimID, ok bool) {
+	if len(n.guests) > 0 {
+		own := slices.ContainsFunc(n.desired, func(g *desired) bool { return g.state == queued && g.id.Nr != 0 })
+		for _, w := range n.rec.Waiters {
+			mine := func(g *desired) bool { return g.state == queued && g.id == (ClaimID{w.Session, w.Nr}) }
+			if n.Hosts(w.Session) || own && slices.ContainsFunc(n.desired, mine) {
+				return ClaimID{w.Session, w.Nr}, true
+			}
+		}
+		n.waits = false
+		return id, false
+	}
 	for _, g := range n.desired {
 		if g.state == queued && g.id.Nr != 0 {
 			return g.id, true
@@ -128,6 +140,8 @@ func (n *Name) see(rec LockRecord, version Version, asked Instant, env *Env) {
 		if n.foreign && alone && before != Never {
 			n.foreignSince = before // it may have come right after the look before
 		}
+	} else {
+		n.lookForGuests(env)
 	}
 	for g := range n.each {
 		if g.state == held && len(g.active) == 0 {
@@ -169,6 +183,9 @@ func (n *Name) compare(env *Env) {
 			g.state, g.vanished = wanted, true
 			n.eff.Beat = true
 		}
+	}
+	if n.compareGuests(env) {
+		n.waits, n.waited = true, true
 	}
 }
 

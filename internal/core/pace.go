@@ -180,10 +180,10 @@ func (p *Pace) NotifiedAt(n *Name, env *Env) Instant {
 // ReadAt has the name read at an instant, because of a notification.
 func (p *Pace) ReadAt(at Instant) { p.readAt = at }
 
-// Before is how many live waiters are before our first.
+// Before is how many live waiters are before our first, or the first guest.
 func (n *Name) Before(env *Env) (before int) {
 	for _, w := range n.rec.Waiters {
-		if env.ours(w.Session) {
+		if env.ours(w.Session) || n.Hosts(w.Session) {
 			return before
 		}
 		if !env.Dead(w.Session) {

@@ -71,6 +71,9 @@ func (n *Name) plan(env *Env) (next LockRecord, changed bool) {
 			next.Drop(func(c Claim) bool { return c.Is(g.id.Session, g.id.Nr) })
 		}
 	}
+	if n.enterGuests(&next, env) {
+		changed = true
+	}
 	return next, changed
 }
 
@@ -89,7 +92,7 @@ func (n *Name) follows(env *Env) bool {
 			}
 		}
 	}
-	return !n.needsSession()
+	return !n.needsSession() && len(n.toEnter()) == 0
 }
 
 // dropped says whether a claim is ours and nobody wants it. If it was broken it leaves an
