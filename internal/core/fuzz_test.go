@@ -262,3 +262,19 @@ func FuzzAudit(f *testing.F) {
 		}
 	})
 }
+
+// What a scanner reads, encoding/json reads so too.
+func FuzzScan(f *testing.F) {
+	f.Add([]byte(`{"next":7,"holders":[{"session":"a","nr":1,"slots":1,"token":5,"off":1,"n":2,"ttl":15000,"since":-1,"granted":2,"reason":"<b>","retries":3,"labels":{"k":"v"}}],"waiters":[{"session":"b","nr":1,"slots":0,"ttl":1,"since":1,"set":"2 of 3"}]}`))
+	f.Add([]byte(`{"holders":[{"nr":01}],"holders":[{"nr":1}]}`))
+	f.Add([]byte(`{"waiters":[{"nr":-0,"slots":123456789012345678901}]}`))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		var quick, slow LockRecord
+		if !quick.scan(value) {
+			return
+		}
+		if err := json.Unmarshal(value, &slow); err != nil || jsonOf(quick) != jsonOf(slow) {
+			t.Fatalf("%s is read as %s, and as %s by encoding/json, %v", value, jsonOf(quick), jsonOf(slow), err)
+		}
+	})
+}
