@@ -283,6 +283,17 @@ func (c *Client) Sessions(ctx context.Context) iter.Seq2[Session, error] {
 	}
 }
 
+// Session is one session of the store, as long as it has a record: ok is false when it ended in
+// order, or was swept.
+func (c *Client) Session(ctx context.Context, id string) (s Session, ok bool, err error) {
+	looks, err := c.loadSessions(ctx, []string{id})
+	if err != nil {
+		return Session{}, false, fmt.Errorf("session %q: %w", id, err)
+	}
+	s, ok = c.publicSession(id, looks[id].rec)
+	return s, ok, nil
+}
+
 // publicSession is a session record for people. ok is false if there is none that can be read.
 func (c *Client) publicSession(id string, r driver.Record) (s Session, ok bool) {
 	rec, err := core.DecodeSession(r.Value)

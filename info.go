@@ -49,6 +49,7 @@ type Claim struct {
 	Ends        time.Time         // of a detached one: when, as nearly as is known; else zero
 	Suspected   bool              // someone who waits has asked it for a heartbeat
 	SuspectedBy string            // who
+	Silent      bool              // nothing was heard of it for its TTL, by the store's clock or else the wall clocks: probably dead
 	Dead        bool              // known to be dead: goes to the next who asks
 	Collecting  string            // part of a set that is not complete: "2 of 3"
 	Own         bool              // it is this client's
@@ -190,5 +191,6 @@ func (c *Client) fill(claims []Claim, looks map[string]sessionRead) {
 			cl.Ends = time.Now().Add(cl.TTL - Margin(cl.TTL) - cl.BeatAge)
 		}
 		cl.Dead = rec.Dead != 0 || rec.EndedAlone(cl.BeatAge, 0, clocks()) || !rec.Detached && c.proof.near(id) && c.proof.dead(id)
+		cl.Silent = !cl.Dead && rec.SeemsDead(s.rec.Age, clocks())
 	}
 }

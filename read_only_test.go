@@ -80,6 +80,12 @@ func TestReadOnly(t *testing.T) {
 				}
 				return nil
 			},
+			"Session": func() error {
+				if s, ok, err := looker.Session(ctx, "unknown"); ok || err != nil {
+					t.Errorf("Session: %+v, error %v", s, err)
+				}
+				return nil
+			},
 			"Hold": func() error {
 				if _, err := looker.Hold(ctx, "", hold); !errors.Is(err, holdfast.ErrLost) {
 					t.Errorf("Hold of one that is over: %v, want ErrLost", err)

@@ -25,6 +25,20 @@ type (
 		Waiters []Claim `json:"waiters"`
 		Breaks  []Break `json:"breaks"`
 	}
+	// Change is a name as it is since a time, and the holds that have ended then.
+	Change struct {
+		Time time.Time `json:"time"`
+		Info
+		Ended []Ended `json:"ended,omitempty"`
+	}
+	// Ended is a hold that has ended.
+	Ended struct {
+		Token int64           `json:"token"`
+		Owner holdfast.Owner  `json:"owner"`
+		End   string          `json:"end"` // released, broken, taken over, expired
+		By    *holdfast.Owner `json:"by,omitempty"`
+		Why   string          `json:"why,omitempty"`
+	}
 	// Claim is a holder or a waiter.
 	Claim struct {
 		ID          string            `json:"id"`
@@ -44,6 +58,7 @@ type (
 		Ends        time.Time         `json:"ends,omitzero"` // of a detached one
 		Suspected   bool              `json:"suspected"`
 		SuspectedBy string            `json:"suspected_by,omitempty"`
+		Silent      bool              `json:"silent,omitempty"` // for its TTL: probably dead
 		Dead        bool              `json:"dead"`
 		Collecting  string            `json:"collecting,omitempty"`
 	}
@@ -121,7 +136,7 @@ func Claims(claims []holdfast.Claim) []Claim {
 			ID: c.ID, Mode: c.Mode(), Slots: c.Slots, Token: c.Token, Owner: c.Owner, Reason: c.Reason,
 			Requested: c.Requested.UTC(), Granted: c.Granted.UTC(), Waited: c.Waited.Round(time.Millisecond).Seconds(), Retries: c.Retries, Labels: c.Labels,
 			TTL: c.TTL.Seconds(), BeatAge: age(c.BeatAge), Detached: c.Detached, Ends: c.Ends.UTC().Round(time.Millisecond),
-			Suspected: c.Suspected, SuspectedBy: c.SuspectedBy, Dead: c.Dead, Collecting: c.Collecting,
+			Suspected: c.Suspected, SuspectedBy: c.SuspectedBy, Silent: c.Silent, Dead: c.Dead, Collecting: c.Collecting,
 		}
 	}
 	return list

@@ -2,11 +2,14 @@ package command
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,19 +19,22 @@ import (
 
 const breakHelp = `usage: holdfast break NAME --token N --reason TEXT
        holdfast break NAME --claim ID --reason TEXT
+       holdfast break --host HOST|--owner NAME|--session ID --reason TEXT
 
 Ends a lock by force: exactly the one with this token, or the claim with this id,
 which may still be waiting; show shows both. Its holder is told to stop, and the
 lock goes to the next when it has, or when it is dead (at most its TTL). Who broke
-what and why stays on record.
+what and why stays on record. With --host, --owner and --session it ends all claims
+that fit, and lists them first. Whoever may take locks may break those of others.
 
 {flags}
 
 examples:
   holdfast show deploy
   holdfast break deploy --token 1795223942117306 --reason "stuck deploy, ticket 815"
+  holdfast break --host db7 --reason "db7 is being taken down"
 
-exit status: 0 broken; 1 not there, or not confirmed: nothing was broken;
+exit status: 0 broken; 1 not there, or not confirmed: nothing was broken, or not all;
 64 usage; 69 store
 `
 
@@ -37,15 +43,28 @@ type breaking struct {
 	claim       string
 	reason      string
 	yes, atOnce bool
+	sel         selection
 }
 
 func breakVerb(a *app) *cobra.Command {
 	var b breaking
 	c := &cobra.Command{
 		Use: "break NAME --token N --reason TEXT", Short: "End a lock by force", Long: breakHelp,
-		Args: oneName, ValidArgsFunction: a.completeNames,
+		ValidArgsFunction: a.completeNames,
+		Args: func(c *cobra.Command, args []string) error {
+			switch {
+			case b.sel.all():
+				return oneName(c, args)
+			case len(args) > 0 || b.token != 0 || b.claim != "":
+				return usage("break: one claim of a name, or all of a host, owner or session, not both")
+			}
+			return nil
+		},
 	}
 	f := c.Flags()
+	f.StringVar(&b.sel.host, "host", "", "all claims of `HOST`")
+	f.StringVar(&b.sel.owner, "owner", "", "all claims of this `NAME` of an owner, user, or user@host")
+	f.StringVar(&b.sel.session, "session", "", "all claims of session `ID`, or of those that begin so: as claims do")
 	f.Int64Var(&b.token, "token", 0, "token `N` of the holder")
 	f.StringVar(&b.claim, "claim", "", "claim `ID` of a holder or of one who waits")
 	f.StringVar(&b.reason, "reason", "", "tell its holder `TEXT`, which is kept; up to 200 bytes")
@@ -53,9 +72,11 @@ func breakVerb(a *app) *cobra.Command {
 	f.BoolVar(&b.atOnce, "now", false, "do not wait for the holder: if it still runs, only fenced writes are refused")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		switch {
-		case args[0] == "" || len(args[0]) > 255:
+		case b.sel.session != "" && len(b.sel.session) < 8:
+			return usage("break: --session %s: at least eight digits", quote(b.sel.session))
+		case len(args) > 0 && (args[0] == "" || len(args[0]) > 255):
 			return checkName(args[0])
-		case (b.token != 0) == (b.claim != ""):
+		case len(args) > 0 && (b.token != 0) == (b.claim != ""):
 			return usage("break: needs --token N or --claim ID, as shown by: holdfast show %s", escape(args[0]))
 		case b.reason == "":
 			return usage(`break: needs a --reason; it is told to the holder and kept`)
@@ -63,6 +84,9 @@ func breakVerb(a *app) *cobra.Command {
 			return usage("break: --reason has %d bytes, at most 200", len(b.reason))
 		case !b.yes && !isTerminal(os.Stdin):
 			return usage("break: there is no terminal to ask on: add --yes if you are sure")
+		}
+		if len(args) == 0 {
+			return a.breakAll(orBackground(c.Context()), &b)
 		}
 		return a.breakLock(orBackground(c.Context()), args[0], &b)
 	}
@@ -87,14 +111,7 @@ func (a *app) breakLock(ctx context.Context, name string, b *breaking) error {
 		return fail(exitNo, "nothing was broken")
 	}
 	began := time.Now()
-	switch {
-	case claim.Token == 0:
-		err = s.BreakWaiter(ctx, claim, b.reason)
-	case b.atOnce:
-		err = s.BreakNow(ctx, name, claim.Token, b.reason)
-	default:
-		err = s.Break(ctx, name, claim.Token, b.reason)
-	}
+	err = s.BreakClaim(ctx, claim, holdfast.BreakOptions{Reason: b.reason, Now: b.atOnce})
 	switch {
 	case errors.Is(err, holdfast.ErrReleased):
 		return fail(exitNo, "%s has let go of %s already. Nothing was broken", shortWho(claim.Owner), quote(name))
@@ -116,6 +133,84 @@ func (a *app) breakLock(ctx context.Context, name string, b *breaking) error {
 		say("broken: %s has let go of %s after %s%s", shortWho(claim.Owner), quote(name), brief(time.Since(began)), next)
 	}
 	return nil
+}
+
+// breakAll breaks all claims that the selection admits.
+func (a *app) breakAll(ctx context.Context, b *breaking) error {
+	s, err := a.open(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	rows, err := s.rows(ctx, "", &b.sel)
+	switch {
+	case err != nil:
+		return s.unusable(err, "; nothing was broken")
+	case len(rows) == 0:
+		return fail(exitNo, "no such claim in %s. Nothing was broken", s.target)
+	}
+	if err := tableOf(rows, false).write(os.Stderr, limitOf(os.Stderr)); err != nil {
+		return cannotWrite(err)
+	}
+	if !b.yes && !b.confirmAll(len(rows)) {
+		return fail(exitNo, "nothing was broken")
+	}
+	// Those that wait go first: else they would be let in on the way.
+	slices.SortStableFunc(rows, func(x, y row) int { return cmp.Compare(min(y.place, 1), min(x.place, 1)) })
+	waiting := slices.IndexFunc(rows, func(r row) bool { return r.place == 0 })
+	if waiting < 0 {
+		waiting = len(rows)
+	}
+	broken, gone := s.breakRows(ctx, rows[:waiting], b)
+	more, left := s.breakRows(ctx, rows[waiting:], b)
+	broken, gone = broken+more, gone+left
+	switch {
+	case broken+gone < len(rows):
+		return fail(exitNo, "%d of %d were broken", broken, len(rows))
+	case gone > 0:
+		say("%d broken, and %d had let go before", broken, gone)
+	default:
+		say("%d broken", broken)
+	}
+	return nil
+}
+
+// breakRows breaks claims, some at the same time since each waits for its holder, and returns
+// how many were broken, and how many were gone before.
+func (s *session) breakRows(ctx context.Context, rows []row, b *breaking) (broken, gone int) {
+	results := make([]error, len(rows))
+	var wait sync.WaitGroup
+	turns := make(chan struct{}, 16)
+	for i, r := range rows {
+		turns <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-turns }()
+			results[i] = s.BreakClaim(ctx, r.claim, holdfast.BreakOptions{Reason: b.reason, Now: b.atOnce})
+		})
+	}
+	wait.Wait()
+	for i, r := range rows {
+		switch err := results[i]; {
+		case err == nil:
+			broken++
+		case errors.Is(err, holdfast.ErrReleased):
+			gone++ // as those of a set do when another of it is broken
+		default:
+			say("%s of %s: %s; perhaps it was broken", quote(r.info.Name), shortWho(r.claim.Owner), s.cause(err))
+		}
+	}
+	return broken, gone
+}
+
+// confirmAll asks the person at the terminal once for all.
+func (b *breaking) confirmAll(n int) bool {
+	if b.atOnce {
+		fmt.Fprintf(os.Stderr, "--now does not wait: whoever still runs is not stopped, and only fenced writes are refused. Type the number of claims to go on: ")
+		return readLine() == fmt.Sprint(n)
+	}
+	fmt.Fprintf(os.Stderr, "Break these %d? Those that live are told to stop. [y/N] ", n)
+	answer := strings.ToLower(readLine())
+	return answer == "y" || answer == "yes"
 }
 
 // find returns the claim that is meant.

@@ -1,12 +1,13 @@
 package command
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"os"
+	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -17,153 +18,168 @@ import (
 const listHelp = `usage: holdfast list [flags] [PREFIX]
 
 Lists the names in use, or those that begin with PREFIX: who holds them, who
-waits, since when, why, and how long ago each was last heard of.
+waits, since when, why, and how long ago each was last heard of. At a terminal
+lines are cut to its width.
+
+  held, waiting   as it should be
+  detached        taken with acquire: nothing renews it, it ends by itself
+  suspected       one who waits has asked it for a heartbeat
+  dead?           nothing was heard of it for its TTL; one who asks finds out
+  dead            goes to the next who asks
 
 {flags}
 
 examples:
   holdfast list
   holdfast list 'tenant/'
+  holdfast list --state held --older-than 1h --sort for
   holdfast list --json | jq -r 'select(.waiters | length > 0) | .name'
 
 exit status: 0; 64 usage; 69 store
 `
 
+// A listing is what list is asked for.
+type listing struct {
+	prefix       string
+	sel          selection
+	sort         string
+	asJSON, wide bool
+}
+
 func listVerb(a *app) *cobra.Command {
-	var asJSON, wide bool
+	var l listing
 	c := &cobra.Command{
 		Use: "list [PREFIX]", Short: "List the names in use", Long: listHelp, ValidArgsFunction: a.completeNames,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage("list: one prefix, not %d; quote it so that the shell leaves it alone", len(args))
-			}
-			return nil
-		},
+		Args: onePrefix,
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "one object per name and line; durations in seconds")
-	c.Flags().BoolVar(&wide, "wide", false, "with tokens, claims, programs, addresses and labels")
+	c.Flags().BoolVar(&l.asJSON, "json", false, "one object per name and line; durations in seconds")
+	c.Flags().BoolVar(&l.wide, "wide", false, "with tokens, claims, programs, addresses and labels")
+	selectFlags(c, &l.sel)
+	sortFlag(c, &l.sort)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return a.list(orBackground(c.Context()), strings.Join(args, ""), asJSON, wide)
+		l.prefix = strings.Join(args, "")
+		if err := cmp.Or(l.sel.check(), checkSort(l.sort)); err != nil {
+			return usage("list: %v", err)
+		}
+		return a.list(orBackground(c.Context()), &l)
 	}
 	return c
 }
 
-func (a *app) list(ctx context.Context, prefix string, asJSON, wide bool) error {
+// onePrefix is the argument check of verbs that take a prefix, or none.
+func onePrefix(c *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usage("%s: one prefix, not %d; quote it so that the shell leaves it alone", c.Name(), len(args))
+	}
+	return nil
+}
+
+// selectFlags are those that say which claims are meant.
+func selectFlags(c *cobra.Command, sel *selection) {
+	f := c.Flags()
+	f.StringVar(&sel.owner, "owner", "", "of this `NAME` of an owner, user, or user@host")
+	f.StringVar(&sel.host, "host", "", "of this `HOST`")
+	f.StringVar(&sel.state, "state", "", "in this `STATE`: "+strings.Join(states, ", "))
+	f.Var(&sel.olderThan, "older-than", "held, or waiting, for longer than `DUR`")
+	c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func sortFlag(c *cobra.Command, by *string) {
+	c.Flags().StringVar(by, "sort", "name", "`KEY`: "+strings.Join(orders, ", ")+" (most waiters first)")
+	c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(orders, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func checkSort(by string) error {
+	if !slices.Contains(orders, by) {
+		return fmt.Errorf("--sort %s: one of %s", quote(by), strings.Join(orders, ", "))
+	}
+	return nil
+}
+
+func (a *app) list(ctx context.Context, l *listing) error {
 	s, err := a.look(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	table := aligned(os.Stdout)
-	n := 0
-	for info, err := range s.List(ctx, prefix) {
-		if err != nil {
-			table.Flush()
-			return s.unusable(err, "")
-		}
-		if asJSON {
-			if err := asjson.Encode(os.Stdout, asjson.Of(info)); err != nil {
-				return cannotWrite(err)
-			}
-			continue
-		}
-		if n++; n == 1 {
-			row(table, wide, []string{"NAME", "MODE", "STATE", "OWNER", "PID", "FOR", "LAST BEAT"},
-				[]string{"WAITED", "TOKEN", "CLAIM", "PROGRAM", "ADDRESS", "DEVICE", "LABELS"}, "REASON")
-		}
-		for _, c := range info.Holders {
-			claimRow(table, wide, info.Name, c, 0)
-		}
-		for i, c := range info.Waiters {
-			claimRow(table, wide, info.Name, c, i+1)
-		}
-		if n%256 == 0 {
-			table.Flush()
-		}
+	rows, failed := s.rows(ctx, l.prefix, &l.sel)
+	sortRows(rows, l.sort)
+	if l.asJSON {
+		err = writeRows(rows)
+	} else if len(rows) > 0 {
+		err = tableOf(rows, l.wide).write(os.Stdout, limitOf(os.Stdout))
 	}
-	if err := table.Flush(); err != nil {
+	switch {
+	case err != nil:
 		return cannotWrite(err)
-	}
-	if n == 0 && !asJSON && isTerminal(os.Stdout) {
-		if prefix != "" {
-			say("no name that begins with %s is in use in %s", quote(prefix), s.target)
-		} else {
-			say("no name is in use in %s", s.target)
-		}
+	case failed != nil:
+		return s.unusable(failed, "")
+	case len(rows) == 0 && !l.asJSON:
+		say("%s", l.nothing(s.target))
 	}
 	return nil
 }
 
-func cannotWrite(err error) error { return fail(exitFault, "cannot write to standard output: %v", err) }
-
-// aligned is a table whose lines do not end in blanks.
-func aligned(w io.Writer) *tabwriter.Writer {
-	return tabwriter.NewWriter(&trimmed{w: w}, 0, 0, 2, ' ', 0)
+// nothing says that there is nothing, and where.
+func (l *listing) nothing(t target) string {
+	text := "no name"
+	if l.prefix != "" {
+		text += " that begins with " + quote(l.prefix)
+	}
+	if text += " is in use in " + t.String(); !l.sel.all() {
+		text += " by such claims"
+	}
+	return text
 }
 
-type trimmed struct {
-	w      io.Writer
-	blanks int // not yet written
-}
-
-func (t *trimmed) Write(p []byte) (int, error) {
-	var out []byte
-	for _, b := range p {
-		switch b {
-		case ' ':
-			t.blanks++
+// rows are the claims in the store that a selection admits, and why they may not be all.
+func (s *session) rows(ctx context.Context, prefix string, sel *selection) (rows []row, err error) {
+	for info, failed := range s.List(ctx, prefix) {
+		if failed != nil {
+			err = cmp.Or(err, failed)
 			continue
-		case '\n':
-			t.blanks = 0
 		}
-		out = append(append(out, strings.Repeat(" ", t.blanks)...), b)
-		t.blanks = 0
+		rows = append(rows, rowsOf(&info, sel)...)
 	}
-	_, err := t.w.Write(out)
-	return len(p), err
+	return rows, err
 }
 
-func row(table *tabwriter.Writer, wide bool, cells, more []string, reason string) {
-	if wide {
-		cells = append(cells, more...)
+func tableOf(rows []row, wide bool) table {
+	t := table{heading(wide)}
+	for _, r := range rows {
+		t = append(t, r.cells(wide))
 	}
-	fmt.Fprintln(table, strings.Join(append(cells, reason), "\t"))
+	return t
 }
 
-func claimRow(table *tabwriter.Writer, wide bool, name string, c holdfast.Claim, place int) {
-	state := "held"
-	reason := escape(c.Reason)
-	add := func(note string) { reason = strings.TrimSpace(reason + " (" + note + ")") }
-	switch {
-	case c.Dead:
-		state = "dead"
-		add("goes to the next who asks")
-	case place > 0:
-		state = ordinal(place) + " waiting"
-	case c.Suspected:
-		state = "suspected"
-		if c.SuspectedBy != "" {
-			add("asked for a beat by " + escape(c.SuspectedBy))
+// writeRows writes the names of rows as JSON, each with those of its claims that are among
+// them.
+func writeRows(rows []row) error {
+	infos := make(map[*holdfast.Info]*holdfast.Info)
+	var order []*holdfast.Info
+	for _, r := range rows {
+		some := infos[r.info]
+		if some == nil {
+			some = &holdfast.Info{Name: r.info.Name, Version: r.info.Version, Breaks: r.info.Breaks}
+			infos[r.info] = some
+			order = append(order, some)
+		}
+		if r.place == 0 {
+			some.Holders = append(some.Holders, r.claim)
+		} else {
+			some.Waiters = append(some.Waiters, r.claim)
 		}
 	}
-	if c.Collecting != "" {
-		add("has " + escape(c.Collecting) + " names")
+	out := bufio.NewWriter(os.Stdout)
+	for _, info := range order {
+		if err := asjson.Encode(out, asjson.Of(*info)); err != nil {
+			return err
+		}
 	}
-	if checkName(name) != nil {
-		add("written by another program: ours refuses such names")
-	}
-	beat := beatText(c)
-	pid := ""
-	if c.Owner.PID != 0 {
-		pid = fmt.Sprint(c.Owner.PID)
-	}
-	token := ""
-	if c.Token != 0 {
-		token = fmt.Sprint(c.Token)
-	}
-	row(table, wide, []string{escape(name), c.Mode(), state, shortWho(c.Owner), pid, sinceText(c), beat},
-		[]string{whole(c.Waited), token, escape(c.ID), escape(c.Owner.Program), escape(c.Owner.Address), escape(c.Owner.Device), labelsText(c.Labels)}, reason)
+	return out.Flush()
 }
+
+func cannotWrite(err error) error { return fail(exitFault, "cannot write to standard output: %v", err) }
 
 // beatText is when a claim's session was last heard of.
 func beatText(c holdfast.Claim) string {

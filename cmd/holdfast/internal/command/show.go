@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
-const showHelp = `usage: holdfast show [--json] NAME
+const showHelp = `usage: holdfast show [-q] [--json] NAME
 
 Shows who holds a name and since when, with which token and why, when it was last
 heard of, who waits in which order, and who broke it before. A free name is no
@@ -25,24 +26,27 @@ error.
 examples:
   holdfast show deploy
   holdfast show --json deploy | jq '.holders[0].token'
+  holdfast show -q deploy && echo "somebody deploys"
 
-exit status: 0; 64 usage; 69 store
+exit status: 0; with -q 0 held, 1 free, or the next who asks has it at once; 64 usage;
+69 store
 `
 
 func showVerb(a *app) *cobra.Command {
-	var asJSON bool
+	var asJSON, quiet bool
 	c := &cobra.Command{
 		Use: "show NAME", Short: "Show who holds a name and who waits for it", Long: showHelp,
 		Args: oneName, ValidArgsFunction: a.completeNames,
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "as an object; durations in seconds")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "show nothing; the exit status says whether it is held")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return a.show(orBackground(c.Context()), args[0], asJSON)
+		return a.show(orBackground(c.Context()), args[0], quiet, asJSON)
 	}
 	return c
 }
 
-func (a *app) show(ctx context.Context, name string, asJSON bool) error {
+func (a *app) show(ctx context.Context, name string, quiet, asJSON bool) error {
 	if name == "" || len(name) > 255 {
 		return checkName(name)
 	}
@@ -54,6 +58,12 @@ func (a *app) show(ctx context.Context, name string, asJSON bool) error {
 	info, err := s.Show(ctx, name)
 	if err != nil {
 		return s.unusable(err, "")
+	}
+	if quiet {
+		if !slices.ContainsFunc(info.Holders, func(c holdfast.Claim) bool { return !c.Dead }) {
+			return &failure{exitNo, ""}
+		}
+		return nil
 	}
 	if asJSON {
 		err = asjson.Encode(os.Stdout, asjson.Of(info))
@@ -187,6 +197,8 @@ func beatLine(c holdfast.Claim) string {
 		return "dead: goes to the next who asks"
 	case c.Detached:
 		return "nothing renews it: " + beatText(c)
+	case c.BeatAge < 0 && c.Silent:
+		return fmt.Sprintf("silent for longer than its TTL of %s, by its own clock: goes to the next who waits, unless it answers", brief(c.TTL))
 	case c.BeatAge < 0:
 		return fmt.Sprintf("gone %s after its last beat", brief(c.TTL))
 	}

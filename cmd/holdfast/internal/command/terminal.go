@@ -17,3 +17,11 @@ func columns(f *os.File) int {
 	}
 	return width
 }
+
+// limitOf is the width to which lines are cut: that of a terminal; 0 elsewhere.
+func limitOf(f *os.File) int {
+	if !isTerminal(f) {
+		return 0
+	}
+	return columns(f)
+}

@@ -1,10 +1,14 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -16,13 +20,22 @@ import (
 )
 
 const watchHelp = `usage: holdfast watch [--json] NAME
+       holdfast watch [--json] --prefix PREFIX
 
-Shows who holds a name now, and then a line for each change until Ctrl-C.
+Shows who holds a name now, and then a line for each change until Ctrl-C: when, how
+a hold ended, who has it now and why, and how many wait. What came and went between
+two looks (a second apart, with --prefix) is not shown; see history.
+
+  released    given back by its holder
+  broken      by whom, and why
+  taken over  its holder was dead
+  expired     taken with acquire: its time was over
 
 {flags}
 
 examples:
   holdfast watch deploy
+  holdfast watch --prefix deploy/
   holdfast watch --json scheduler | jq -r '.holders[0].owner.host'
 
 exit status: 128+n ended by signal n; 64 usage; 69 store
@@ -30,43 +43,70 @@ exit status: 128+n ended by signal n; 64 usage; 69 store
 
 func watchVerb(a *app) *cobra.Command {
 	var asJSON bool
+	var prefix string
 	c := &cobra.Command{
 		Use: "watch NAME", Short: "Show each change of a name", Long: watchHelp,
-		Args: oneName, ValidArgsFunction: a.completeNames,
+		ValidArgsFunction: a.completeNames,
+		Args: func(c *cobra.Command, args []string) error {
+			if !c.Flags().Changed("prefix") {
+				return oneName(c, args)
+			}
+			if len(args) > 0 {
+				return usage("watch: a name or --prefix PREFIX, not both")
+			}
+			return nil
+		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "one object per line, as list; durations in seconds")
+	c.Flags().StringVar(&prefix, "prefix", "", "all names that begin with `PREFIX`, or with '' all")
+	c.Flags().BoolVar(&asJSON, "json", false, "one object per line, as list, with time and ended; durations in seconds")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return a.watch(orBackground(c.Context()), args[0], asJSON)
+		if c.Flags().Changed("prefix") {
+			return a.watch(orBackground(c.Context()), asJSON, true, func(ctx context.Context, s *session) iter.Seq2[holdfast.Info, error] {
+				return s.watchAll(ctx, prefix)
+			})
+		}
+		if name := args[0]; name == "" || len(name) > 255 {
+			return checkName(name)
+		}
+		return a.watch(orBackground(c.Context()), asJSON, false, func(ctx context.Context, s *session) iter.Seq2[holdfast.Info, error] {
+			return s.Watch(ctx, args[0])
+		})
 	}
 	return c
 }
 
-func (a *app) watch(ctx context.Context, name string, asJSON bool) error {
-	if name == "" || len(name) > 255 {
-		return checkName(name)
-	}
+// watch shows what changes gives, each with its name if there are several.
+func (a *app) watch(ctx context.Context, asJSON, names bool, changes func(context.Context, *session) iter.Seq2[holdfast.Info, error]) error {
 	s, err := a.look(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	var before holdfast.Info
-	silent := false
-	for info, err := range s.Watch(ctx, name) {
-		stamp := time.Now().Format(time.TimeOnly)
+	known := make(map[string]holdfast.Info)
+	begun, silent := false, false
+	for info, err := range changes(ctx, s) {
+		now := time.Now()
+		var ends []ending
+		if before, ok := known[info.Name]; ok && err == nil {
+			ends = s.endings(ctx, before, info)
+		}
 		switch {
-		case err != nil && !silent && before.Name == "":
+		case err != nil && !begun:
 			return s.unusable(err, "")
 		case err != nil:
 			if !silent {
-				say("%s  the store does not answer: %s", stamp, s.Redact(err.Error()))
+				say("%s  the store does not answer: %s", now.Format(time.TimeOnly), s.Redact(err.Error()))
 			}
 			silent = true
 			continue
 		case asJSON:
-			err = asjson.Encode(os.Stdout, asjson.Of(info))
+			err = writeChange(now, info, ends)
 		default:
-			_, err = fmt.Printf("%s  %s\n", stamp, change(before, info))
+			name := ""
+			if names {
+				name = escape(info.Name) + "  "
+			}
+			_, err = fmt.Printf("%s  %s%s\n", now.Format(time.TimeOnly), name, change(info, ends))
 		}
 		if errors.Is(err, syscall.EPIPE) {
 			return nil
@@ -74,41 +114,150 @@ func (a *app) watch(ctx context.Context, name string, asJSON bool) error {
 		if err != nil {
 			return cannotWrite(err)
 		}
-		before, silent = info, false
+		begun, silent = true, false
+		if known[info.Name] = info; len(info.Holders)+len(info.Waiters) == 0 && names {
+			delete(known, info.Name)
+		}
 	}
 	return nil
 }
 
-// change says what is new of a name.
-func change(before, now holdfast.Info) string {
-	var parts []string
-	if before.Name != "" {
-		for _, b := range now.Breaks[:max(0, min(len(now.Breaks), len(now.Breaks)-len(before.Breaks)))] {
-			parts = append(parts, fmt.Sprintf("%s was broken by %s: %s", shortWho(b.Was), shortWho(b.By), escape(b.Reason)))
+// watchAll gives all names that begin with a prefix, and then each that has changed, until ctx
+// ends. It reads them each second: a database tells of one name at a time.
+func (s *session) watchAll(ctx context.Context, prefix string) iter.Seq2[holdfast.Info, error] {
+	return func(yield func(holdfast.Info, error) bool) {
+		last := make(map[string]string)
+		for {
+			gone := maps.Clone(last)
+			for info, err := range s.List(ctx, prefix) {
+				if ctx.Err() != nil {
+					return
+				}
+				if err != nil {
+					clear(gone)
+					if !yield(info, err) {
+						return
+					}
+					continue
+				}
+				delete(gone, info.Name)
+				if sum := sumOf(info); sum != last[info.Name] {
+					if last[info.Name] = sum; !yield(info, nil) {
+						return
+					}
+				}
+			}
+			for _, name := range slices.Sorted(maps.Keys(gone)) {
+				info, err := s.Show(ctx, name)
+				if ctx.Err() != nil || !yield(info, err) {
+					return
+				}
+				delete(last, name)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second):
+			}
 		}
+	}
+}
+
+// sumOf is what counts as a change of a name.
+func sumOf(info holdfast.Info) string {
+	var b strings.Builder
+	for _, c := range slices.Concat(info.Holders, info.Waiters) {
+		fmt.Fprintf(&b, "%s %d %v %v %v;", c.ID, c.Token, c.Suspected, c.Silent, c.Dead)
+	}
+	return b.String()
+}
+
+// An ending is how a hold ended.
+type ending struct {
+	claim holdfast.Claim
+	how   string // as in the history of a name
+	by    holdfast.Owner
+	why   string
+}
+
+// endings are those between two looks at a name.
+func (s *session) endings(ctx context.Context, before, now holdfast.Info) (ends []ending) {
+	for _, c := range before.Holders {
+		if slices.ContainsFunc(now.Holders, func(h holdfast.Claim) bool { return h.ID == c.ID }) {
+			continue
+		}
+		e := ending{claim: c, how: "released"}
+		broken := slices.IndexFunc(now.Breaks, func(b holdfast.BrokenClaim) bool { return b.Token == c.Token })
+		switch {
+		case broken >= 0:
+			b := now.Breaks[broken]
+			e.how, e.by, e.why = "broken", b.By, b.Reason
+		case c.Detached && !c.Ends.IsZero() && time.Now().After(c.Ends.Add(-time.Second)):
+			e.how = "expired"
+		case c.Dead:
+			e.how = "taken over"
+		default:
+			if session, ok, err := s.Session(ctx, c.Owner.Session); err == nil && ok && session.Dead && !session.Detached {
+				e.how, e.why = "taken over", session.Why
+			}
+		}
+		ends = append(ends, e)
+	}
+	return ends
+}
+
+// text says how a hold ended.
+func (e ending) text() string {
+	whose := shortWho(e.claim.Owner)
+	switch e.how {
+	case "broken":
+		return fmt.Sprintf("broken by %s: %s (was %s)", shortWho(e.by), escape(e.why), whose)
+	case "expired":
+		return "expired: the time of " + whose + " was over"
+	case "taken over":
+		return "taken over: " + whose + " was dead"
+	}
+	return fmt.Sprintf("released by %s%s", whose, strings.Replace(heldFor(e.claim), " for ", " after ", 1))
+}
+
+// change says what is new of a name.
+func change(now holdfast.Info, ends []ending) string {
+	var parts, holders []string
+	for _, e := range ends {
+		parts = append(parts, e.text())
 	}
 	for _, c := range now.Holders {
 		if c.Dead {
 			parts = append(parts, shortWho(c.Owner)+" is dead")
+			continue
 		}
-	}
-	var holders []string
-	for _, c := range now.Holders {
-		if !c.Dead {
-			h := fmt.Sprintf("%s%s, token %d", who(c.Owner), heldFor(c), c.Token)
-			if c.Suspected {
-				h += fmt.Sprintf(", suspected: last beat %s ago", brief(max(0, c.BeatAge)))
-			}
-			holders = append(holders, h)
+		h := fmt.Sprintf("%s%s, token %d", who(c.Owner), heldFor(c), c.Token)
+		if c.Suspected {
+			h += fmt.Sprintf(", suspected: last beat %s ago", brief(max(0, c.BeatAge)))
+		} else if c.Silent {
+			h += ", silent for longer than its TTL"
 		}
+		holders = append(holders, h+because(c))
 	}
+	parts = append(parts, cmp.Or(strings.Join(holders, " and "), "free"))
 	if len(holders) > 0 {
-		parts = append(parts, "held by "+strings.Join(holders, " and "))
-	} else {
-		parts = append(parts, "free")
+		parts[len(parts)-1] = "held by " + parts[len(parts)-1]
 	}
 	if n := len(now.Waiters); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d waiting", n))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// writeChange writes a change as JSON.
+func writeChange(now time.Time, info holdfast.Info, ends []ending) error {
+	line := asjson.Change{Time: now.UTC().Round(time.Millisecond), Info: asjson.Of(info)}
+	for _, e := range ends {
+		end := asjson.Ended{Token: e.claim.Token, Owner: e.claim.Owner, End: e.how, Why: e.why}
+		if e.how == "broken" {
+			end.By = &e.by
+		}
+		line.Ended = append(line.Ended, end)
+	}
+	return asjson.Encode(os.Stdout, line)
 }

@@ -3,6 +3,7 @@ package command
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -108,10 +109,9 @@ func TestHeldSince(t *testing.T) {
 	waits := holdfast.Claim{ID: "51bd0000-1", Slots: 1, Owner: holdfast.Owner{Host: "db2"}, Requested: now.Add(-3 * time.Second), Waited: 3 * time.Second, TTL: 15 * time.Second}
 	info := holdfast.Info{Name: "a", Holders: []holdfast.Claim{held}, Waiters: []holdfast.Claim{waits}}
 	var list strings.Builder
-	table := aligned(&list)
-	claimRow(table, true, "a", held, 0)
-	claimRow(table, true, "a", waits, 1)
-	table.Flush()
+	if err := tableOf(rowsOf(&info, &selection{}), true).write(&list, 0); err != nil {
+		t.Fatal(err)
+	}
 	var b strings.Builder
 	if err := asjson.Encode(&b, asjson.Of(info)); err != nil {
 		t.Fatal(err)
@@ -119,9 +119,9 @@ func TestHeldSince(t *testing.T) {
 	for what, test := range map[string]struct{ text, want string }{
 		"show":         {describeInfo(info), "held by   ana@db1 (pid 2784) for 2s, token 7\n            last beat 1s ago; had waited 5s\n"},
 		"show, waits":  {describeInfo(info), "waiting   db2 for 3s, claim 51bd0000-1"},
-		"list":         {list.String(), "ana@db1  2784  2s  1s ago  5s  7  8f3ac1d2-1\n"},
-		"list, waits":  {list.String(), "1st waiting  db2            3s  0s ago  3s     51bd0000-1\n"},
-		"watch":        {change(holdfast.Info{}, info), "held by ana@db1 (pid 2784) for 2s, token 7"},
+		"list":         {list.String(), "ana@db1  2784  2s   1s ago     5s      7      8f3ac1d2-1\n"},
+		"list, waits":  {list.String(), "1st waiting  db2            3s   0s ago     3s             51bd0000-1\n"},
+		"watch":        {change(info, nil), "held by ana@db1 (pid 2784) for 2s, token 7"},
 		"refused":      {heldBy(info.Holders), "held by ana@db1 (pid 2784) for 2s"},
 		"break":        {question("a", held), "is held by ana@db1 (pid 2784) for 2s; its last beat"},
 		"break, waits": {question("a", waits), "db2 has been waiting for \"a\" for 3s."},
@@ -158,17 +158,95 @@ func TestShownOwner(t *testing.T) {
 // blanks.
 func TestListColumns(t *testing.T) {
 	var b strings.Builder
-	table := aligned(&b)
-	more := []string{"only where it is wide"}
-	row(table, false, []string{"NAME", "MODE", "STATE", "OWNER", "PID", "FOR", "LAST BEAT"}, more, "REASON")
-	row(table, false, []string{"a", "exclusive", "held", "ana@here", "77", "1s", "1s ago"}, more, "")
-	row(table, false, []string{"b", "exclusive", "1st waiting", "ana@here", "", "1s", "ends in 12m"}, more, "nightly import")
-	table.Flush()
+	all := table{
+		{"NAME", "MODE", "STATE", "OWNER", "PID", "FOR", "LAST BEAT", "REASON"},
+		{"a", "exclusive", "held", "ana@here", "77", "1s", "1s ago", ""},
+		{"b", "exclusive", "1st waiting", "ana@here", "", "1s", "ends in 12m", "nightly import"},
+	}
+	if err := all.write(&b, 0); err != nil {
+		t.Fatal(err)
+	}
 	const want = `NAME  MODE       STATE        OWNER     PID  FOR  LAST BEAT    REASON
 a     exclusive  held         ana@here  77   1s   1s ago
 b     exclusive  1st waiting  ana@here       1s   ends in 12m  nightly import
 `
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", &b, want)
+	}
+}
+
+// At a terminal no line is longer than it is wide, whatever is in it, and something of each
+// column is seen.
+func TestListCut(t *testing.T) {
+	long := strings.Repeat("名前", 60)
+	for _, limit := range []int{40, 80, 200} {
+		for _, line := range (table{{"NAME", "OWNER", "REASON"}, {long, "ana@here", long}, {"a\u0301", strings.Repeat("x", 300), "why"}}).lines(limit) {
+			if got := displayWidth(line); got > limit {
+				t.Errorf("%d cells in a terminal of %d: %s", got, limit, line)
+			}
+		}
+	}
+	lines := table{{"NAME", "OWNER", "REASON"}, {long, "ana@here", "release 42"}}.lines(60)
+	if want := strings.Repeat("名前", 4) + "名…   ana@here  release 42"; lines[1] != want {
+		t.Errorf("got %q, want %q", lines[1], want)
+	}
+	if got := cut("release 42", 10); got != "release 42" {
+		t.Errorf("what fits becomes %q", got)
+	}
+}
+
+// A claim is listed as what is known of it, and sorted and selected by that.
+func TestRows(t *testing.T) {
+	now := time.Now()
+	claim := func(host string, held time.Duration, change func(*holdfast.Claim)) holdfast.Claim {
+		c := holdfast.Claim{Token: 1, Slots: 1, TTL: time.Minute, Granted: now.Add(-held), Owner: holdfast.Owner{Name: "n-" + host, User: "ana", Host: host, Session: host + "-session"}}
+		if change != nil {
+			change(&c)
+		}
+		return c
+	}
+	infos := []holdfast.Info{
+		{Name: "a", Holders: []holdfast.Claim{claim("db1", time.Minute, nil)}, Waiters: []holdfast.Claim{{Waited: 2 * time.Second, Owner: holdfast.Owner{User: "bob", Host: "db3"}}}},
+		{Name: "b", Holders: []holdfast.Claim{claim("db2", time.Hour, func(c *holdfast.Claim) { c.Silent, c.Suspected = true, true })}},
+		{Name: "c", Holders: []holdfast.Claim{claim("db3", time.Second, func(c *holdfast.Claim) { c.Dead = true })}},
+		{Name: "d", Holders: []holdfast.Claim{claim("db4", 2*time.Hour, func(c *holdfast.Claim) { c.Detached = true })}},
+		{Name: "e", Holders: []holdfast.Claim{claim("db5", 3*time.Hour, func(c *holdfast.Claim) { c.Suspected = true; c.Granted = time.Time{} })}},
+	}
+	list := func(sel selection, by string) string {
+		var rows []row
+		for i := range infos {
+			rows = append(rows, rowsOf(&infos[i], &sel)...)
+		}
+		sortRows(rows, by)
+		var b strings.Builder
+		for _, r := range rows {
+			fmt.Fprintf(&b, " %s:%s", r.info.Name, r.state())
+		}
+		return strings.TrimSpace(b.String())
+	}
+	older := func(d time.Duration) span { return span{d, true} }
+	for _, test := range []struct {
+		sel        selection
+		sort, want string
+	}{
+		{selection{}, "name", "a:held a:waiting b:dead? c:dead d:detached e:suspected"},
+		{selection{}, "for", "d:detached b:dead? a:held a:waiting c:dead e:suspected"},
+		{selection{}, "state", "c:dead b:dead? e:suspected d:detached a:held a:waiting"},
+		{selection{}, "owner", "a:waiting a:held b:dead? c:dead d:detached e:suspected"},
+		{selection{}, "waiting", "a:held a:waiting b:dead? c:dead d:detached e:suspected"},
+		{selection{state: "dead"}, "name", "b:dead? c:dead"},
+		{selection{state: "dead?"}, "name", "b:dead?"},
+		{selection{state: "waiting"}, "name", "a:waiting"},
+		{selection{olderThan: older(time.Minute - time.Second)}, "name", "a:held b:dead? d:detached"},
+		{selection{owner: "bob"}, "name", "a:waiting"},
+		{selection{owner: "ana@db2"}, "name", "b:dead?"},
+		{selection{owner: "n-db4"}, "name", "d:detached"},
+		{selection{host: "db3"}, "name", "a:waiting c:dead"},
+		{selection{session: "db1-session"}, "name", "a:held"},
+		{selection{host: "db"}, "name", ""},
+	} {
+		if got := list(test.sel, test.sort); got != test.want {
+			t.Errorf("%+v by %s: got %s, want %s", test.sel, test.sort, got, test.want)
+		}
 	}
 }
