@@ -1,9 +1,11 @@
 package clients
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 )
 
@@ -30,23 +32,61 @@ func TestPython(t *testing.T) {
 	results(t, out, err)
 }
 
+// A task that is cancelled while it waits leaves the line, and the lock goes with its block.
+func TestPythonAsync(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), tool(t, "python3"), root+"/clients/cases/aio.py", newBadServer(t).proxy.URL)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+root+"/clients/python/src", "PYTHONDONTWRITEBYTECODE=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func TestTypeScript(t *testing.T) {
 	t.Parallel()
-	node, npm := tool(t, "node"), tool(t, "npm")
+	node := tool(t, "node")
 	b := newBadServer(t)
-	dir := t.TempDir() // what is built is not left in the source
-	if err := os.CopyFS(dir, os.DirFS(root+"/clients/typescript")); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{{"ci", "--no-audit", "--no-fund"}, {"run", "build"}} {
-		cmd := exec.CommandContext(t.Context(), npm, args...)
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("npm %v: %v\n%s", args, err, out)
-		}
-	}
-	cmd := exec.CommandContext(t.Context(), node, root+"/clients/cases/run.mjs", filepath.Join(dir, "dist/holdfast.js"), root+"/clients/cases/cases.json", b.proxy.URL, b.control.URL)
+	cmd := exec.CommandContext(t.Context(), node, root+"/clients/cases/run.mjs", filepath.Join(typescript(t), "dist/holdfast.js"), root+"/clients/cases/cases.json", b.proxy.URL, b.control.URL)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	results(t, out, err)
+}
+
+// typescript is a directory in which the client was built, once for all tests; nothing is built
+// in the source.
+func typescript(t *testing.T) string {
+	t.Helper()
+	npm := tool(t, "npm")
+	built.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "hf"); built.err != nil {
+			return
+		}
+		if built.err = os.CopyFS(built.dir, os.DirFS(root+"/clients/typescript")); built.err != nil {
+			return
+		}
+		for _, args := range [][]string{{"ci", "--no-audit", "--no-fund"}, {"run", "build"}} {
+			cmd := exec.Command(npm, args...)
+			cmd.Dir = built.dir
+			if out, err := cmd.CombinedOutput(); err != nil {
+				built.err = fmt.Errorf("npm %v: %w\n%s", args, err, out)
+				return
+			}
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.dir
+}
+
+var built struct {
+	sync.Once
+	dir string
+	err error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	os.RemoveAll(built.dir)
+	os.Exit(code)
 }

@@ -173,7 +173,7 @@ class Client:
     @contextlib.asynccontextmanager
     async def alock(self, *names: str, **options: Any) -> AsyncIterator[Lock]:
         """lock for asyncio. Cancelling the task while it waits gives up the place in line."""
-        stop = threading.Event()
+        stop = _Stop()
         taking = asyncio.ensure_future(asyncio.to_thread(self.acquire, *names, _stop=stop, **options))
         try:
             lock = await asyncio.shield(taking)
@@ -197,7 +197,7 @@ class Client:
         reason: str = "",
         labels: dict[str, str] | None = None,
         on_lost: Callable[[Lock], None] | None = None,
-        _stop: threading.Event | None = None,
+        _stop: _Stop | None = None,
     ) -> Lock:
         """Take a lock, or several all at once, and keep it until release().
 
@@ -373,10 +373,30 @@ def _error(status: int, answer: Any) -> HoldfastError:
     return Unavailable(text) if status >= 500 or status == 429 else Refused(text, status)
 
 
+class _Stop:
+    """Ends an acquire that waits, from another thread."""
+
+    def __init__(self) -> None:
+        self._over, self._connection = threading.Event(), None
+
+    def set(self) -> None:
+        self._over.set()
+        c: http.client.HTTPConnection | None = self._connection
+        if c is not None and c.sock is not None:
+            with contextlib.suppress(OSError):
+                c.sock.shutdown(socket.SHUT_RDWR)
+
+    def is_set(self) -> bool:
+        return self._over.is_set()
+
+    def watch(self, c: http.client.HTTPConnection) -> None:
+        self._connection = c
+
+
 class _Taking:
     """One acquire: asks, waits in line, and goes on at another replica when one is silent."""
 
-    def __init__(self, client: Client, names: Sequence[str], body: dict[str, Any], end: float | None, stop: threading.Event | None):
+    def __init__(self, client: Client, names: Sequence[str], body: dict[str, Any], end: float | None, stop: _Stop | None):
         self.client, self.names, self.body, self.end, self.stop = client, names, body, end, stop
         self.patience = 10.0  # of a server that does not answer at all
         self.ttl = body.get("ttl") or 15.0
@@ -432,6 +452,8 @@ class _Taking:
         body = dict(self.body, wait=1e6 if left is None else max(left, 0.001))
         c = self.client._open(timeout=6)
         try:
+            if self.stop:
+                self.stop.watch(c)
             status, answer = self.client._send(c, "PUT", f"/v1/holds/{hold}", body, "application/x-ndjson")
             if status != 200:
                 return status, _parse(answer.read())
