@@ -37,6 +37,8 @@ func (h *Handler) doctor(w http.ResponseWriter, r *http.Request, v Viewer) {
 
 type settingsPage struct {
 	TTL     string
+	History string
+	Choices []string
 	Problem string
 	Done    string
 }
@@ -52,6 +54,10 @@ func (h *Handler) showSettings(w http.ResponseWriter, r *http.Request, v Viewer,
 	} else if p.TTL == "" {
 		p.TTL = strconv.FormatFloat(ttl.Seconds(), 'f', -1, 64)
 	}
+	if limit, err := h.client.StoreHistory(r.Context()); err == nil && p.History == "" {
+		p.History = strconv.Itoa(limit)
+	}
+	p.Choices = []string{"0", "32", "128"}
 	f.Page = p
 	h.show(w, r, v, status, "settings", f)
 }
@@ -62,7 +68,7 @@ func (h *Handler) configure(w http.ResponseWriter, r *http.Request, v Viewer) {
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
-	text := r.PostFormValue("ttl")
+	text, history := r.PostFormValue("ttl"), r.PostFormValue("history")
 	seconds, err := strconv.ParseFloat(text, 64)
 	if err != nil || seconds != seconds || seconds < 0 || seconds > 1e8 {
 		h.showSettings(w, r, v, http.StatusBadRequest, settingsPage{TTL: text, Problem: "The TTL is a number of seconds, such as 15."})
@@ -73,6 +79,17 @@ func (h *Handler) configure(w http.ResponseWriter, r *http.Request, v Viewer) {
 		return
 	}
 	h.log.Warn("setting changed", "key", "ttl", "seconds", seconds, "by", v.Name)
+	if history != "" {
+		limit, err := strconv.Atoi(history)
+		if err == nil {
+			err = h.client.SetStoreHistory(r.Context(), limit)
+		}
+		if err != nil {
+			h.showSettings(w, r, v, http.StatusBadRequest, settingsPage{TTL: text, History: history, Problem: h.why(err)})
+			return
+		}
+		h.log.Warn("setting changed", "key", "history", "holds", limit, "by", v.Name)
+	}
 	h.board.mu.Lock()
 	h.board.read = time.Time{}
 	h.board.mu.Unlock()

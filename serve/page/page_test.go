@@ -253,11 +253,51 @@ func TestSettings(t *testing.T) {
 			t.Errorf("TTL %q: status %d", bad, status)
 		}
 	}
-	if status, _, where := w.post("/settings", url.Values{"ttl": {"20"}}); status != 303 || where != "/settings?done" {
+	if status, _, _ := w.post("/settings", url.Values{"ttl": {"20"}, "history": {"33"}}); status != 400 {
+		t.Errorf("33 holds of each name: status %d", status)
+	}
+	if status, _, where := w.post("/settings", url.Values{"ttl": {"20"}, "history": {"128"}}); status != 303 || where != "/settings?done" {
 		t.Errorf("status %d to %q", status, where)
 	}
 	if ttl, err := w.locks.StoreTTL(t.Context()); err != nil || ttl != 20*time.Second {
 		t.Errorf("TTL %v, %v", ttl, err)
+	}
+	if n, err := w.locks.StoreHistory(t.Context()); err != nil || n != 128 {
+		t.Errorf("history %d, %v", n, err)
+	}
+}
+
+// What has ended is on the page of its lock, as a table and as a picture, and among all.
+func TestHistory(t *testing.T) {
+	w := newSite(t, nil)
+	if _, body, _ := w.get("/history"); !strings.Contains(body, "Nothing is on record") {
+		t.Error("an empty history says nothing")
+	}
+	c := newClient(t, w.store, holdfast.Owner{Host: "runner-07", User: "ci", Program: "<b>deploy"})
+	l, err := c.Acquire(t.Context(), "deploy/shop", holdfast.Reason("release <4>"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { <-l.Context().Done(); l.Release(context.WithoutCancel(t.Context())) }()
+	if err := w.locks.Break(t.Context(), "deploy/shop", l.Token(), "hangs, <815>"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil { // what has ended is on record now
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/history", "/history?q=deploy/", "/lock?name=deploy/shop"} {
+		_, body, _ := w.get(path)
+		for _, want := range []string{"broken", "ci@runner-07", "hangs, &lt;815&gt;", "release &lt;4&gt;", strconv.FormatInt(l.Token(), 10)} {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s: %q is missing:\n%s", path, want, body)
+			}
+		}
+	}
+	if _, body, _ := w.get("/lock?name=deploy/shop"); !strings.Contains(body, `<rect class="broken"`) {
+		t.Error("the break is not in the picture")
+	}
+	if _, body, _ := w.get("/history?q=other"); strings.Contains(body, "deploy/") {
+		t.Error("a filter lets others through")
 	}
 }
 

@@ -97,7 +97,7 @@ func newTimeline(now time.Time, ended []past, i holdfast.Info) timeline {
 	}
 	for n := len(ended) - 1; n >= 0; n-- { // oldest first
 		p := ended[n]
-		draw(p.Owner, p.From.Add(-p.Waited), p.From, p.To, p.kind(), p.How()+", held for "+brief(p.To.Sub(p.From)), p.note())
+		draw(p.Owner, p.From.Add(-p.Waited), p.From, p.To, p.kind(), p.End+", held for "+brief(p.To.Sub(p.From)), p.note())
 	}
 	for _, c := range i.Holders {
 		draw(ownerOnly(c.Owner), c.Requested, granted(c), now, "now", "holds now, for "+brief(now.Sub(granted(c))), "")

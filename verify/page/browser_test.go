@@ -122,9 +122,9 @@ func TestScreens(t *testing.T) {
 	w.inhabit()
 	screens := []struct{ name, path, parts string }{
 		{"locks", "/", ".stats b, table caption, th[aria-sort], tr .lease svg, .queue-dots, .state.detached"},
-		{"lock", "/lock?name=deploy/shop/production", "h1.mono, .facts dd, ol.queue .pos, .time svg rect.now, .time svg rect.waited, a.danger"},
+		{"lock", "/lock?name=deploy/shop/production", "h1.mono, .facts dd, ol.queue .pos, .time svg rect.now, .time svg rect.waited, .time svg rect.broken, .time svg text.note.died, a.danger, .time + .panel caption"},
 		{"hosts", "/hosts", "table caption, tr .lease"},
-		{"history", "/history", "h1, .search input"},
+		{"history", "/history", "table caption, .state.dead, .search input"},
 		{"settings", "/settings", "label[for=ttl], #ttl"},
 	}
 	for _, look := range []struct {
