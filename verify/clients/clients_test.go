@@ -21,6 +21,18 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
+// nodeOf20 finds Node 20 or newer, which has what the client uses.
+func nodeOf20(t *testing.T) string {
+	t.Helper()
+	node := tool(t, "node")
+	out, err := exec.Command(node, "--version").Output()
+	var major int
+	if _, scan := fmt.Sscanf(string(out), "v%d", &major); err != nil || scan != nil || major < 20 {
+		t.Skipf("node is %q, %v: the client for it needs version 20", out, err)
+	}
+	return node
+}
+
 func TestPython(t *testing.T) {
 	t.Parallel()
 	python := tool(t, "python3")
@@ -44,7 +56,7 @@ func TestPythonAsync(t *testing.T) {
 
 func TestTypeScript(t *testing.T) {
 	t.Parallel()
-	node := tool(t, "node")
+	node := nodeOf20(t)
 	b := newBadServer(t)
 	cmd := exec.CommandContext(t.Context(), node, root+"/clients/cases/run.mjs", filepath.Join(typescript(t), "dist/holdfast.js"), root+"/clients/cases/cases.json", b.proxy.URL, b.control.URL)
 	cmd.Stderr = os.Stderr

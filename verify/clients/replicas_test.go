@@ -27,7 +27,7 @@ var full = flag.Bool("full", false, "20 processes of each language that count to
 // holdfast serve of which one is killed each second. No count is lost, and no two hold at one time.
 func TestReplicasKilled(t *testing.T) {
 	t.Parallel()
-	python, node := tool(t, "python3"), tool(t, "node")
+	python, node := tool(t, "python3"), nodeOf20(t)
 	database := servers.Postgres(t, nil).Database(t)
 	dir := t.TempDir()
 	program := filepath.Join(dir, "holdfast")
