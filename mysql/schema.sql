@@ -30,24 +30,31 @@ with
   ),
   claims as (
     select l.name, 'held' as state, c.place, c.session, c.nr, c.slots, c.n, c.ttl, c.since, c.reason, c.retries,
+           json_extract(l.value, concat('$.holders[', c.place - 1, '].labels')) as labels, nullif(greatest(c.granted, 0), 0) as granted,
            coalesce(nullif(c.token, 0),
                     greatest(l.version, coalesce(cast(json_value(l.value, '$.next') as decimal(20)), 0)) + coalesce(c.off, 0)) as token
     from locks l join json_table(l.value, '$.holders[*]' columns (
       place for ordinality, session varchar(64) character set utf8mb4 path '$.session', nr bigint path '$.nr', slots bigint path '$.slots',
       token decimal(20) path '$.token', off decimal(20) path '$.off', n decimal(20) path '$.n', ttl bigint path '$.ttl',
-      since decimal(20) path '$.since', reason text character set utf8mb4 path '$.reason', retries bigint path '$.retries')) c
+      since decimal(20) path '$.since', granted decimal(20) path '$.granted',
+      reason text character set utf8mb4 path '$.reason', retries bigint path '$.retries')) c
     union all
-    select l.name, 'waiting', c.place, c.session, c.nr, c.slots, c.n, c.ttl, c.since, c.reason, c.retries, null
+    select l.name, 'waiting', c.place, c.session, c.nr, c.slots, c.n, c.ttl, c.since, c.reason, c.retries,
+           json_extract(l.value, concat('$.waiters[', c.place - 1, '].labels')), null, null
     from locks l join json_table(l.value, '$.waiters[*]' columns (
       place for ordinality, session varchar(64) character set utf8mb4 path '$.session', nr bigint path '$.nr', slots bigint path '$.slots',
       n decimal(20) path '$.n', ttl bigint path '$.ttl',
       since decimal(20) path '$.since', reason text character set utf8mb4 path '$.reason', retries bigint path '$.retries')) c
   ),
   sessions as (
-    select id, version,
-           if(json_valid(convert(value using utf8mb4)), convert(value using utf8mb4), null) as value
-    from {records}
-    where id > x'01' and id < x'02'
+    select id, version, value, json_value(value, '$.owner.name') as owner,
+           coalesce(concat(coalesce(concat(json_value(value, '$.owner.user'), '@'), ''), json_value(value, '$.owner.host')),
+                    json_value(value, '$.owner.user')) as at
+    from (
+      select id, version, if(json_valid(convert(value using utf8mb4)), convert(value using utf8mb4), null) as value
+      from {records}
+      where id > x'01' and id < x'02'
+    ) r
   )
 select
   {shown c.name} as name,
@@ -55,9 +62,8 @@ select
   {text c.state} as state,
   c.place as position,
   {shown concat(
-    coalesce(concat(coalesce(concat(json_value(s.value, '$.owner.user'), '@'), ''), json_value(s.value, '$.owner.host')),
-             json_value(s.value, '$.owner.user'), concat('session ', left(c.session, 8))),
-    coalesce(concat(' (pid ', json_value(s.value, '$.owner.pid'), ')'), ''))} as holder,
+    coalesce(s.owner, s.at, concat('session ', left(c.session, 8))),
+    coalesce(concat(' (', nullif(concat_ws(', ', if(s.owner is null, null, s.at), concat('pid ', json_value(s.value, '$.owner.pid'))), ''), ')'), ''))} as holder,
   {shown json_value(s.value, '$.owner.host')} as host,
   cast(json_value(s.value, '$.owner.pid') as signed) as pid,
   {shown json_value(s.value, '$.owner.user')} as `user`,
@@ -68,14 +74,18 @@ select
   cast(c.token as signed) as token,
   cast(c.token + greatest(coalesce(c.n, 1), 1) - 1 as signed) as last_token,
   from_unixtime(c.since * 0.000001) as requested,
-  from_unixtime(c.token * 0.000001) as acquired,
-  greatest(coalesce(c.token * 0.000001, unix_timestamp(now(6))) - c.since * 0.000001, 0) as waited,
+  from_unixtime(coalesce(c.granted, c.token) * 0.000001) as granted,
+  greatest(coalesce(coalesce(c.granted, c.token) * 0.000001, unix_timestamp(now(6))) - c.since * 0.000001, 0) as waited,
   coalesce(c.retries, 0) as retries,
   coalesce(nullif(cast(json_value(s.value, '$.ttl') as signed), 0), c.ttl) * 0.001 as ttl,
   from_unixtime((s.version - coalesce(cast(json_value(s.value, '$.suspected.age') as signed), 0)) * 0.000001) as last_beat,
   {shown json_value(s.value, '$.suspected.by')} as suspected_by,
   if(json_value(s.value, '$.suspected.by') is null, null, from_unixtime(s.version * 0.000001)) as suspected_since,
-  coalesce(cast(json_value(s.value, '$.dead') as signed), 0) <> 0 as dead
+  coalesce(cast(json_value(s.value, '$.dead') as signed), 0) <> 0 as dead,
+  {shown s.owner} as owner,
+  {shown json_value(s.value, '$.owner.address')} as address,
+  {shown json_value(s.value, '$.owner.device')} as device,
+  {shown coalesce(json_extract(s.value, concat('$.labels."', c.nr, '"')), c.labels)} as labels
 from claims c
 left join sessions s on s.id = concat(x'01', c.session)
 where c.session is not null;

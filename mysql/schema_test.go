@@ -119,7 +119,7 @@ func TestVerify(t *testing.T) {
 		`alter table holdfast_records modify value longblob not null`:                          `holdfast_records.value is`,
 		`alter table holdfast_records engine = Aria`:                                           `holdfast_records is "Aria" and not "InnoDB"`,
 		`alter table holdfast_records modify id varchar(256) not null`:                         `holdfast_records.id is`,
-		`create or replace view holdfast_locks as select 1 as name`:                            `holdfast_locks.acquired is missing`,
+		`create or replace view holdfast_locks as select 1 as name`:                            `holdfast_locks.address is missing`,
 		`create or replace procedure holdfast_fence(a varchar(300), b bigint) begin do 1; end`: `holdfast_fence is not as published`,
 		`alter procedure holdfast_fence sql security invoker`:                                  `holdfast_fence runs with the rights of who calls it, and not of who has made it; compare it with: holdfast schema print`,
 		`set sql_mode = 'EMPTY_STRING_IS_NULL';` + part("create procedure", "", ""):            `holdfast_fence was made with sql_mode "EMPTY_STRING_IS_NULL", and not with none`,
@@ -355,7 +355,7 @@ func TestRights(t *testing.T) {
 func TestView(t *testing.T) {
 	s := fresh(t, way{})
 	db := connect(t, s.url, way{dsn: "parseTime=true&time_zone=%27%2B00:00%27"})
-	c, err := holdfast.New(s, &holdfast.Options{Owner: holdfast.Owner{Host: "db1", User: "ann", Program: "ship \"it\"", PID: 4711}})
+	c, err := holdfast.New(s, &holdfast.Options{Owner: holdfast.Owner{Name: "web 7", Host: "db1", User: "ann", Program: "ship \"it\"", PID: 4711, Address: "10.0.0.7", Device: "pts/3"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +366,7 @@ func TestView(t *testing.T) {
 	}
 	defer other.Close()
 	asked := time.Now()
-	l, err := c.Acquire(t.Context(), "größe/42", holdfast.Reason("why not"))
+	l, err := c.Acquire(t.Context(), "größe/42", holdfast.Reason("why not"), holdfast.Labels(map[string]string{"build": "7"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,15 +378,15 @@ func TestView(t *testing.T) {
 	type row struct {
 		name, mode, state, holder, host, user, program, session, reason sql.NullString
 		position, pid, nr, token, last, retries                         sql.NullInt64
-		requested, acquired, beat, suspectedSince                       sql.NullTime
+		requested, granted, beat, suspectedSince                        sql.NullTime
 		waited, ttl                                                     sql.NullFloat64
-		suspectedBy                                                     sql.NullString
+		suspectedBy, owner, address, device, labels                     sql.NullString
 		dead                                                            bool
 	}
 	look := func() (list []row) {
 		t.Helper()
 		rows, err := db.Query("select name, mode, state, position, holder, host, pid, `user`, program, session, nr, reason, token, last_token, " +
-			"requested, acquired, waited, retries, ttl, last_beat, suspected_by, suspected_since, dead from holdfast_locks order by state, position")
+			"requested, granted, waited, retries, ttl, last_beat, suspected_by, suspected_since, dead, owner, address, device, labels from holdfast_locks order by state, position")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -394,7 +394,7 @@ func TestView(t *testing.T) {
 		for rows.Next() {
 			var r row
 			if err := rows.Scan(&r.name, &r.mode, &r.state, &r.position, &r.holder, &r.host, &r.pid, &r.user, &r.program, &r.session, &r.nr, &r.reason,
-				&r.token, &r.last, &r.requested, &r.acquired, &r.waited, &r.retries, &r.ttl, &r.beat, &r.suspectedBy, &r.suspectedSince, &r.dead); err != nil {
+				&r.token, &r.last, &r.requested, &r.granted, &r.waited, &r.retries, &r.ttl, &r.beat, &r.suspectedBy, &r.suspectedSince, &r.dead, &r.owner, &r.address, &r.device, &r.labels); err != nil {
 				t.Fatal(err)
 			}
 			list = append(list, r)
@@ -413,7 +413,7 @@ func TestView(t *testing.T) {
 		"mode":             {held.mode.String, "exclusive"},
 		"state":            {held.state.String, "held"},
 		"position":         {held.position.Int64, int64(1)},
-		"holder":           {held.holder.String, "ann@db1 (pid 4711)"},
+		"holder":           {held.holder.String, "web 7 (ann@db1, pid 4711)"},
 		"host":             {held.host.String, "db1"},
 		"pid":              {held.pid.Int64, int64(4711)},
 		"user":             {held.user.String, "ann"},
@@ -422,21 +422,25 @@ func TestView(t *testing.T) {
 		"reason":           {held.reason.String, "why not"},
 		"token":            {held.token.Int64, l.Token()},
 		"last token":       {held.last.Int64, l.Token()},
-		"acquired":         {held.acquired.Time.UnixMicro(), l.Token()},
+		"owner":            {held.owner.String, "web 7"},
+		"address":          {held.address.String, "10.0.0.7"},
+		"device":           {held.device.String, "pts/3"},
+		"labels":           {strings.ReplaceAll(held.labels.String, " ", ""), `{"build":"7"}`},
+		"labels of waiter": {waits.labels.Valid || waits.owner.Valid, false},
 		"ttl":              {held.ttl.Float64, 15.0},
 		"dead":             {held.dead, false},
 		"suspected":        {held.suspectedBy.Valid || held.suspectedSince.Valid, false},
 		"mode of waiter":   {waits.mode.String, "shared"},
 		"state of waiter":  {waits.state.String, "waiting"},
 		"holder of waiter": {waits.holder.String, "bob@db2 (pid 7)"},
-		"token of waiter":  {waits.token.Valid || waits.acquired.Valid || waits.last.Valid, false},
+		"token of waiter":  {waits.token.Valid || waits.granted.Valid || waits.last.Valid, false},
 	} {
 		if got[0] != got[1] {
 			t.Errorf("%s is %v, want %v", what, got[0], got[1])
 		}
 	}
 	near := func(at sql.NullTime) bool { return at.Valid && at.Time.Sub(asked).Abs() < 20*time.Second }
-	if !near(held.requested) || !near(held.beat) || !near(waits.requested) || waits.waited.Float64 < 0 || waits.waited.Float64 > 20 {
+	if !near(held.requested) || !near(held.granted) || !near(held.beat) || !near(waits.requested) || waits.waited.Float64 < 0 || waits.waited.Float64 > 20 {
 		t.Errorf("times: %+v, %+v", held, waits)
 	}
 	if err := l.Release(t.Context()); err != nil {

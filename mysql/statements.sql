@@ -146,4 +146,4 @@ records value = mediumblob(16777215) not null
 records version fence = bigint not null
 records attempt = binary(16) not null
 locks name mode state position holder host pid user program session nr reason token last_token = column
-locks requested acquired waited retries ttl last_beat suspected_by suspected_since dead = column
+locks requested granted waited retries ttl last_beat suspected_by suspected_since dead owner address device labels = column

@@ -191,7 +191,7 @@ func TestRoles(t *testing.T) {
 
 	dba := as(t, r, "dba", append(documented(t, "dba", opts), `grant usage on schema locks`)...)
 	var n int
-	if err := dba.QueryRow(ctx, `select count(*) from locks.hf_locks where holder is not null and acquired is not null`).Scan(&n); err != nil || n != 2 {
+	if err := dba.QueryRow(ctx, `select count(*) from locks.hf_locks where holder is not null and granted is not null`).Scan(&n); err != nil || n != 2 {
 		t.Errorf("the view shows %d locks, error %v", n, err)
 	}
 	refused(t, dba, `select from locks.hf_records`, `select locks.hf_fence('orders/42', 1)`, `delete from locks.hf_records`)

@@ -165,7 +165,14 @@ begin
   return value;
 end $$;
 
--- One row for each who holds a lock or waits for it.
+-- One row for each who holds a lock or waits for it. A column is never taken out of a view that
+-- others may rest on, and new ones come last.
+do $$ begin
+  if exists (select from pg_attribute a where a.attrelid = to_regclass('{locks}') and a.attname = 'acquired') then
+    alter table {locks} rename column acquired to granted;
+  end if;
+end $$;
+
 create or replace view {locks} as
 with
   locks as (
@@ -176,18 +183,21 @@ with
   claims as (
     select l.name, 'held' as state, c.place, c.claim,
            coalesce(nullif({number}(c.claim->'token'), 0),
-                    greatest(l.version, {number}(l.value->'next')) + coalesce({number}(c.claim->'off'), 0)) as token
+                    greatest(l.version, {number}(l.value->'next')) + coalesce({number}(c.claim->'off'), 0)) as token,
+           nullif(greatest({number}(c.claim->'granted'), 0), 0) as granted
     from locks l, jsonb_array_elements({list}(l.value->'holders')) with ordinality c(claim, place)
     where jsonb_typeof(c.claim) = 'object'
     union all
-    select l.name, 'waiting', c.place, c.claim, null
+    select l.name, 'waiting', c.place, c.claim, null, null
     from locks l, jsonb_array_elements({list}(l.value->'waiters')) with ordinality c(claim, place)
     where jsonb_typeof(c.claim) = 'object'
   ),
   sessions as (
-    select {text}(substr(r.id, 2)) as id, r.version, {json}(r.value) as value
-    from {records} r
-    where r.id > '\x01' and r.id < '\x02' and length(r.value) > 0
+    select r.id, r.version, r.value,
+           coalesce(coalesce(r.value->'owner'->>'user' || '@', '') || (r.value->'owner'->>'host'), r.value->'owner'->>'user') as at
+    from (select {text}(substr(r.id, 2)) as id, r.version, {json}(r.value) as value
+          from {records} r
+          where r.id > '\x01' and r.id < '\x02' and length(r.value) > 0) r
   )
 select
   {plain}({text}(c.name)) as name,
@@ -198,9 +208,9 @@ select
   end as mode,
   c.state,
   c.place as position,
-  {plain}(coalesce(coalesce(s.value->'owner'->>'user' || '@', '') || (s.value->'owner'->>'host'),
-                   s.value->'owner'->>'user', 'session ' || left(c.claim->>'session', 8))
-          || coalesce(' (pid ' || {number}(s.value->'owner'->'pid') || ')', '')) as holder,
+  {plain}(coalesce(nullif(s.value->'owner'->>'name', ''), s.at, 'session ' || left(c.claim->>'session', 8))
+          || coalesce(' (' || nullif(concat_ws(', ', case when s.value->'owner'->>'name' <> '' then s.at end,
+                                               'pid ' || {number}(s.value->'owner'->'pid')), '') || ')', '')) as holder,
   {plain}(s.value->'owner'->>'host') as host,
   {number}(s.value->'owner'->'pid') as pid,
   {plain}(s.value->'owner'->>'user') as "user",
@@ -210,9 +220,9 @@ select
   {plain}(c.claim->>'reason') as reason,
   c.token,
   c.token + coalesce(nullif({number}(c.claim->'n'), 0), 1) - 1 as last_token,
-  to_timestamp({number}(c.claim->'since') / 1e6) as requested,
-  to_timestamp(c.token / 1e6) as acquired,
-  greatest(coalesce(c.token / 1e6, extract(epoch from clock_timestamp())::numeric)
+  to_timestamp(nullif(greatest({number}(c.claim->'since'), 0), 0) / 1e6) as requested,
+  to_timestamp(coalesce(c.granted, c.token) / 1e6) as granted,
+  greatest(coalesce(coalesce(c.granted, c.token) / 1e6, extract(epoch from clock_timestamp())::numeric)
            - {number}(c.claim->'since') / 1e6, 0)::double precision as waited,
   coalesce({number}(c.claim->'retries'), 0) as retries,
   (coalesce(nullif({number}(s.value->'ttl'), 0), {number}(c.claim->'ttl')) / 1e3)::double precision as ttl,
@@ -220,7 +230,11 @@ select
                                  else coalesce({number}(s.value->'suspected'->'age'), 0) end) / 1e6) as last_beat,
   {plain}(s.value->'suspected'->>'by') as suspected_by,
   case when s.value->'suspected' is not null then to_timestamp(s.version / 1e6) end as suspected_since,
-  coalesce({number}(s.value->'dead'), 0) <> 0 as dead
+  coalesce({number}(s.value->'dead'), 0) <> 0 as dead,
+  {plain}(nullif(s.value->'owner'->>'name', '')) as owner,
+  {plain}(s.value->'owner'->>'address') as address,
+  {plain}(s.value->'owner'->>'device') as device,
+  {plain}(coalesce(s.value->'labels'->(c.claim->>'nr'), c.claim->'labels')::text) as labels
 from claims c
 left join sessions s on s.id = c.claim->>'session';
 

@@ -68,7 +68,8 @@ func TestUpgrade(t *testing.T) {
 			exec(t, r.pool, old)
 			exec(t, r.pool, (sqlstore.Tables{Prefix: tables.Prefix}).Expand(`
 insert into {records} (id, version, value) values ('\x0061', 17, '{"holders":[{"session":"x","nr":1,"slots":1}]}'), ('\x0062', 18, '');
-update {meta} set value = 19 where key = 'floor'`, `"`))
+update {meta} set value = 19 where key = 'floor';
+create view public.rest as select name, acquired as granted from {locks}`, `"`)) // a view of theirs rests on ours
 			// A schema that was made since, and comes first in the search_path.
 			user, err := pgxpool.ParseConfig(r.url)
 			if err != nil {
@@ -108,7 +109,8 @@ update {meta} set value = 19 where key = 'floor'`, `"`))
 			if err := inTx(t, pool, s.Tables.Expand(`select {fence}('a', 17)`, `"`)); err != nil {
 				t.Error(err)
 			}
-			exec(t, pool, s.Tables.Expand(`select * from {locks}`, `"`))
+			exec(t, pool, s.Tables.Expand(`select granted, labels from {locks}`, `"`))
+			exec(t, pool, s.Tables.Expand(`select granted, name from rest`, `"`))
 			if n := floorNow(t, reopener{s, r.url}); n != 19 {
 				t.Errorf("the floor is %d, want 19", n)
 			}

@@ -19,16 +19,16 @@ func TestView(t *testing.T) {
 	session := func(id, value string) int64 {
 		return put(t, r, driver.Key{Space: driver.Sessions, Name: id}, value)
 	}
-	version := hold(t, r, "deploy", `{"holders":[{"session":"8f3ac1d2e4","nr":1,"slots":1,"n":8,"ttl":15000,"since":1795226403001234,"reason":"release 42\u0000"}],
-		"waiters":[{"session":"51bd","nr":3,"slots":0,"ttl":1500,"since":1795226404001234,"retries":4},{"session":"none","nr":4,"slots":3,"ttl":15000,"since":9795226404001234}]}`)
+	version := hold(t, r, "deploy", `{"holders":[{"session":"8f3ac1d2e4","nr":1,"slots":1,"n":8,"ttl":15000,"since":1795226403001234,"granted":1795226408001234,"reason":"release 42\u0000","labels":{"build":"7"}}],
+		"waiters":[{"session":"51bd","nr":3,"slots":0,"ttl":1500,"since":1795226404001234,"granted":5,"retries":4,"labels":{"build":"8\u202e"}},{"session":"none","nr":4,"slots":3,"ttl":15000,"since":9795226404001234}]}`)
 	hold(t, r, "given", `{"next":200,"holders":[{"session":"8f3ac1d2e4","nr":2,"slots":4,"token":1795226403001234,"ttl":15000,"since":1795226401501234}]}`)
 	hold(t, r, "next", `{"next":9000000000000000,"holders":[{"session":"8f3ac1d2e4","nr":2,"slots":0,"off":3}]}`)
 	hold(t, r, "not json", "\xff\x00{")
 	hold(t, r, "not a lock", `[1,2]`)
 	hold(t, r, "no claims", `{"holders":[7,null,"x",[]],"waiters":{"a":1}}`)
-	hold(t, r, "strange claims", `{"holders":[{"session":{"a":1},"nr":"x","slots":1.5,"ttl":1e400,"token":99999999999999999999,"since":"then","n":null}]}`)
-	hold(t, r, "\xff\xfe", `{"holders":[{"session":"dead","nr":1,"slots":1,"token":1}]}`)
-	suspected := session("8f3ac1d2e4", `{"owner":{"host":"runner7","pid":52310,"user":"ci","program":"run"},"beat":7,"suspected":{"by":"ana@db1","age":2000000}}`)
+	hold(t, r, "strange claims", `{"holders":[{"session":{"a":1},"nr":"x","slots":1.5,"ttl":1e400,"token":99999999999999999999,"since":"then","granted":-999999999999999999,"n":null,"labels":7}]}`)
+	hold(t, r, "\xff\xfe", `{"holders":[{"session":"dead","nr":1,"slots":1,"token":1,"since":-999999999999999999}]}`)
+	suspected := session("8f3ac1d2e4", `{"owner":{"host":"runner7","pid":52310,"user":"ci","program":"run","name":"web-7","address":"10.0.0.7","device":"pts/3"},"beat":7,"suspected":{"by":"ana@db1","age":2000000},"labels":{"1":{"build":"7","step":"2"}}}`)
 	session("51bd", "rubbish")
 	beat := session("dead", `{"dead":17,"owner":{"host":"db1"}}`)
 	put(t, r, driver.Key{Space: driver.Audits, Name: "deploy"}, `{"holders":[{"session":"a"}]}`)
@@ -53,15 +53,16 @@ func TestView(t *testing.T) {
 	}
 	µs := func(n int64) time.Time { return time.UnixMicro(n) }
 	want := []map[string]any{
-		{"name": `\377\376`, "mode": "exclusive", "state": "held", "token": int64(1), "holder": "db1", "dead": true, "last_beat": µs(beat), "acquired": µs(1)},
-		{"name": "deploy", "mode": "exclusive", "state": "held", "position": int64(1), "holder": "ci@runner7 (pid 52310)", "host": "runner7", "pid": int64(52310),
+		{"name": `\377\376`, "mode": "exclusive", "state": "held", "token": int64(1), "holder": "db1", "dead": true, "last_beat": µs(beat), "granted": µs(1)},
+		{"name": "deploy", "mode": "exclusive", "state": "held", "position": int64(1), "holder": "web-7 (ci@runner7, pid 52310)", "host": "runner7", "pid": int64(52310),
 			"user": "ci", "program": "run", "session": "8f3ac1d2e4", "nr": int64(1), "reason": "release 42?", "token": version, "last_token": version + 7,
-			"requested": µs(1795226403001234), "acquired": µs(version), "waited": float64(version-1795226403001234) / 1e6, "retries": int64(0), "ttl": 15.0,
+			"requested": µs(1795226403001234), "granted": µs(1795226408001234), "waited": 5.0, "retries": int64(0), "ttl": 15.0,
+			"owner": "web-7", "address": "10.0.0.7", "device": "pts/3", "labels": `{"step": "2", "build": "7"}`,
 			"last_beat": µs(suspected - 2000000), "suspected_by": "ana@db1", "suspected_since": µs(suspected), "dead": false},
-		{"name": "deploy", "mode": "shared", "state": "waiting", "position": int64(1), "holder": "session 51bd", "host": nil, "token": nil, "acquired": nil,
+		{"name": "deploy", "mode": "shared", "state": "waiting", "position": int64(1), "holder": "session 51bd", "host": nil, "token": nil, "granted": nil, "owner": nil, "labels": `{"build": "8?"}`,
 			"retries": int64(4), "ttl": 1.5, "suspected_since": nil, "dead": false},
 		{"name": "deploy", "mode": "slots 3", "state": "waiting", "position": int64(2), "waited": 0.0, "holder": "session none"},
-		{"name": "given", "mode": "slots 4", "state": "held", "token": int64(1795226403001234), "last_token": int64(1795226403001234), "waited": 1.5},
+		{"name": "given", "mode": "slots 4", "state": "held", "token": int64(1795226403001234), "last_token": int64(1795226403001234), "granted": µs(1795226403001234), "waited": 1.5},
 		{"name": "next", "mode": "shared", "token": int64(9000000000000003)},
 		{"name": "strange claims", "mode": "shared", "nr": nil, "ttl": nil, "requested": nil, "holder": `session {"a": 1}`},
 	}
@@ -112,9 +113,9 @@ func TestViewOfClients(t *testing.T) {
 	if got != want {
 		t.Errorf("the view shows %s, list %s", got, want)
 	}
-	var since time.Time
-	if err := r.pool.QueryRow(ctx, `select requested from holdfast_locks where acquired between now() - '1 minute'::interval and clock_timestamp()`).Scan(&since); err != nil || !since.Equal(h.Requested) {
-		t.Errorf("requested at %v, error %v, want %v", since, err, h.Requested)
+	var requested, granted time.Time
+	if err := r.pool.QueryRow(ctx, `select requested, granted from holdfast_locks where granted between now() - '1 minute'::interval and clock_timestamp()`).Scan(&requested, &granted); err != nil || !requested.Equal(h.Requested) || !granted.Equal(h.Granted) {
+		t.Errorf("requested at %v, granted at %v, error %v, want %v and %v", requested, granted, err, h.Requested, h.Granted)
 	}
 }
 

@@ -15,8 +15,9 @@ create table if not exists holdfast_records (
   primary key (space, name)
 ) without rowid;
 
--- One row for each who holds a lock or waits for it.
-create view if not exists holdfast_locks as
+-- One row for each who holds a lock or waits for it. It is made anew, so that an older one goes.
+drop view if exists holdfast_locks;
+create view holdfast_locks as
 with
   locks as (
     select name, version, cast(value as text) as value
@@ -27,18 +28,24 @@ with
     select l.name, 'held' as state, c.key as place, c.value as claim,
            coalesce(json_extract(c.value, '$.token'),
                     max(l.version, coalesce(json_extract(l.value, '$.next'), 0)))
-           + coalesce(json_extract(c.value, '$.off'), 0) as token
+           + coalesce(json_extract(c.value, '$.off'), 0) as token,
+           json_extract(c.value, '$.granted') as granted
     from locks l, json_each(l.value, '$.holders') c
     where c.type = 'object'
     union all
-    select l.name, 'waiting', c.key, c.value, null
+    select l.name, 'waiting', c.key, c.value, null, null
     from locks l, json_each(l.value, '$.waiters') c
     where c.type = 'object'
   ),
   sessions as (
-    select cast(name as text) as id, version, cast(value as text) as value
-    from holdfast_records
-    where space = 1 and json_valid(cast(value as text))
+    select id, version, value, json_extract(value, '$.owner.name') as owner, json_extract(value, '$.owner.pid') as pid,
+           coalesce(coalesce(json_extract(value, '$.owner.user') || '@', '') || json_extract(value, '$.owner.host'),
+                    json_extract(value, '$.owner.user')) as at
+    from (
+      select cast(name as text) as id, version, cast(value as text) as value
+      from holdfast_records
+      where space = 1 and json_valid(cast(value as text))
+    )
   )
 select
   cast(c.name as text) as name,
@@ -49,20 +56,35 @@ select
   end as mode,
   c.state as state,
   c.place + 1 as position,
-  c.token as token,
-  case when c.token is not null then c.token + coalesce(json_extract(c.claim, '$.n'), 1) - 1 end as last_token,
-  json_extract(c.claim, '$.session') as session,
-  json_extract(c.claim, '$.nr') as nr,
+  coalesce(s.owner, s.at, 'session ' || substr(json_extract(c.claim, '$.session'), 1, 8))
+    || case when s.owner is not null and s.at is not null and s.pid is not null then ' (' || s.at || ', pid ' || s.pid || ')'
+            when s.owner is not null and s.at is not null then ' (' || s.at || ')'
+            when s.pid is not null then ' (pid ' || s.pid || ')'
+            else '' end as holder,
   json_extract(s.value, '$.owner.host') as host,
-  json_extract(s.value, '$.owner.pid') as pid,
+  s.pid as pid,
   json_extract(s.value, '$.owner.user') as user,
   json_extract(s.value, '$.owner.program') as program,
+  json_extract(c.claim, '$.session') as session,
+  json_extract(c.claim, '$.nr') as nr,
   json_extract(c.claim, '$.reason') as reason,
-  strftime('%Y-%m-%dT%H:%M:%SZ', json_extract(c.claim, '$.since') / 1000000, 'unixepoch') as since,
+  c.token as token,
+  case when c.token is not null then c.token + coalesce(json_extract(c.claim, '$.n'), 1) - 1 end as last_token,
+  strftime('%Y-%m-%dT%H:%M:%fZ', json_extract(c.claim, '$.since') / 1e6, 'unixepoch') as requested,
+  strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(c.granted, c.token) / 1e6, 'unixepoch') as granted,
+  max(coalesce(coalesce(c.granted, c.token) / 1e6, (julianday('now') - 2440587.5) * 86400.0)
+      - json_extract(c.claim, '$.since') / 1e6, 0.0) as waited,
+  coalesce(json_extract(c.claim, '$.retries'), 0) as retries,
   coalesce(json_extract(s.value, '$.ttl'), json_extract(c.claim, '$.ttl')) / 1000.0 as ttl,
-  strftime('%Y-%m-%dT%H:%M:%SZ', s.version / 1000000, 'unixepoch') as last_beat,
+  strftime('%Y-%m-%dT%H:%M:%fZ', (s.version - coalesce(json_extract(s.value, '$.suspected.age'), 0)) / 1e6, 'unixepoch') as last_beat,
   json_extract(s.value, '$.suspected.by') as suspected_by,
-  json_extract(s.value, '$.dead') is not null as dead
+  case when json_extract(s.value, '$.suspected') is not null
+       then strftime('%Y-%m-%dT%H:%M:%fZ', s.version / 1e6, 'unixepoch') end as suspected_since,
+  json_extract(s.value, '$.dead') is not null as dead,
+  s.owner as owner,
+  json_extract(s.value, '$.owner.address') as address,
+  json_extract(s.value, '$.owner.device') as device,
+  coalesce(json_extract(s.value, '$.labels."' || json_extract(c.claim, '$.nr') || '"'), json_extract(c.claim, '$.labels')) as labels
 from claims c
 left join sessions s on s.id = json_extract(c.claim, '$.session');
 
