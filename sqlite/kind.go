@@ -23,7 +23,8 @@ var Kind = &driver.Kind{
 				return nil, nil, err
 			}
 		}
-		s, err := Open(ctx, at.Path, &Options{Create: at.Create, Allow: at.Allow, ReadOnly: at.ReadOnly})
+		// A file that somebody names is made by the first lock; what is in one is left alone.
+		s, err := Open(ctx, at.Path, &Options{Create: at.Create, Allow: at.Allow, ReadOnly: at.ReadOnly, ifEmpty: true})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -57,7 +57,14 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 			return errors.Join(c.verify(ctx), retry(ctx, c.plainText))
 		}
 		// A file that is not to be made ours is not touched before it is.
-		if !opts.Create {
+		create := opts.Create
+		if !create && opts.ifEmpty {
+			var err error
+			if create, err = c.empty(ctx); err != nil {
+				return err
+			}
+		}
+		if !create {
 			if err := c.verify(ctx); err != nil {
 				return err
 			}
@@ -68,7 +75,7 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 		if err := retry(ctx, c.writeAhead); err != nil {
 			return err
 		}
-		if opts.Create {
+		if create {
 			if err := c.migrate(ctx); err != nil {
 				return err
 			}
@@ -97,13 +104,15 @@ func admit(path string, opts *Options) error {
 		}
 	}
 	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) && opts.Create && !opts.ReadOnly {
+	if errors.Is(err, fs.ErrNotExist) && (opts.Create || opts.ifEmpty) && !opts.ReadOnly {
 		if err := create(path); !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 		info, err = os.Stat(path)
 	}
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && opts.ReadOnly:
+		return &driver.SchemaError{What: "open " + path + ": no such file", Cure: "nothing was ever locked there", Err: fs.ErrNotExist}
 	case errors.Is(err, fs.ErrNotExist):
 		return &driver.SchemaError{What: "open " + path + ": no such file", Cure: "create it with sqlite.Migrate or: holdfast schema apply", Err: fs.ErrNotExist}
 	case err != nil:

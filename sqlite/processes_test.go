@@ -26,6 +26,7 @@ var roles = map[string]func(ctx context.Context, s *Store) error{
 	"watch":  watch,
 	"come":   come,
 	"look":   look,
+	"tell":   tell,
 }
 
 func TestMain(m *testing.M) {
@@ -33,9 +34,14 @@ func TestMain(m *testing.M) {
 	if role == "" {
 		os.Exit(m.Run())
 	}
-	ctx, opts := context.Background(), &Options{}
-	if opts.ReadOnly = role == "look"; opts.ReadOnly && os.Geteuid() == 0 {
-		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(65534), syscall.Setuid(65534)); err != nil {
+	ctx, opts := context.Background(), &Options{ReadOnly: role == "look"}
+	uid, _ := strconv.Atoi(os.Getenv("HOLDFAST_TEST_UID"))
+	groups := []int{sharedGroup}
+	if opts.ReadOnly && os.Geteuid() == 0 {
+		uid, groups = 65534, nil
+	}
+	if uid != 0 {
+		if err := errors.Join(syscall.Setgroups(groups), syscall.Setgid(uid), syscall.Setuid(uid)); err != nil {
 			panic(err)
 		}
 	}
@@ -221,6 +227,12 @@ func TestProcessKilled(t *testing.T) {
 func watch(ctx context.Context, s *Store) error {
 	err := s.Watch(ctx, nil, func(k driver.Notification) { fmt.Printf("%d %q\n", k.Space, k.Name) })
 	return fmt.Errorf("watch ended: %w", err)
+}
+
+// tell writes what watchers are told of.
+func tell(ctx context.Context, s *Store) error {
+	_, err := s.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Name: "told"}, Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone}})
+	return err
 }
 
 // pipes are the named pipes beside the file.

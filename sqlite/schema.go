@@ -92,6 +92,15 @@ func (c *conn) migrate(ctx context.Context) error {
 	return c.transaction(ctx, true, func() error { return c.script(schema) })
 }
 
+// empty tells whether nothing is in the file: then it is nobody's.
+func (c *conn) empty(ctx context.Context) (empty bool, err error) {
+	err = retry(ctx, func() error {
+		empty = true
+		return c.query(`select 1 from sqlite_master limit 1`, func([]sqldriver.Value) { empty = false })
+	})
+	return empty, err
+}
+
 // verify tells whether the schema is there and of our version.
 func (c *conn) verify(ctx context.Context) error {
 	version, err := c.version(ctx)

@@ -62,6 +62,8 @@ type Options struct {
 	// ReadOnly is for a client with holdfast.Options.ReadOnly: it reads the file and makes,
 	// changes and keeps open nothing, so the right to read is enough.
 	ReadOnly bool
+
+	ifEmpty bool // Create, where there is no file, or nothing in it
 }
 
 // A Store keeps records in an SQLite file. It is a driver.Store, Watcher and

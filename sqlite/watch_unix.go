@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
@@ -73,8 +74,13 @@ func (w *wakes) add(who *watcher) (pipe *os.File, name string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
+	gid := w.group()
 	if !w.looks {
-		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		err := os.Mkdir(dir, 0o700)
+		if err == nil && gid >= 0 {
+			err = errors.Join(os.Chown(dir, -1, gid), os.Chmod(dir, fs.ModeSetgid|0o770))
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, "", err
 		}
 	}
@@ -87,6 +93,10 @@ func (w *wakes) add(who *watcher) (pipe *os.File, name string, err error) {
 	hidden := filepath.Join(dir, "."+filepath.Base(name))
 	if err := unix.Mkfifo(hidden, 0o600); err != nil {
 		return nil, "", &fs.PathError{Op: "mkfifo", Path: hidden, Err: err}
+	}
+	if gid >= 0 {
+		os.Chown(hidden, -1, gid)
+		os.Chmod(hidden, 0o660)
 	}
 	// Open for writing too, so that it never comes to its end.
 	fd, err := unix.Open(hidden, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
@@ -107,6 +117,18 @@ func (w *wakes) add(who *watcher) (pipe *os.File, name string, err error) {
 	}
 	w.watchers[name] = who
 	return pipe, name, nil
+}
+
+// group is that of the file, if it may write there: then its members wake each other. Else -1.
+func (w *wakes) group() (gid int) {
+	info, err := os.Stat(w.path)
+	if err != nil || info.Mode().Perm()&0o020 == 0 {
+		return -1
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(stat.Gid)
+	}
+	return -1
 }
 
 func (w *wakes) remove(pipe *os.File, name string) {

@@ -24,7 +24,8 @@ Serve it    serve (over HTTP, for every language)
 Set it up   schema config sweep completion version
 
 Store       --store URL or HOLDFAST_STORE: %s
-            without either a file of your own: ~/.local/state/holdfast/holdfast.db
+            without either a file of this user on this host, which no other user and
+            no other host meets: ~/.local/state/holdfast/holdfast.db
             ?allow=NAME accepts a danger by the name that doctor gives it
 Owner       HOLDFAST_OWNER: who this is to others, such as a pod or a node
 Servers     postgres://USER@HOST/DB?schema=NAME&prefix=NAME&sslmode=verify-full
