@@ -35,6 +35,7 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 		s.writes(w, i, who, act)
 		s.users(w, i, who, act)
 		s.sets(w, i, who, act)
+		s.shutdowns(w, i, who, act)
 		for n := range c.Queues {
 			s.reads(w, i, n, who, act)
 		}

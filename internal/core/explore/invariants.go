@@ -161,6 +161,9 @@ func (s Setup) exclusive() bool {
 // granted checks a hold that begins.
 func (x *shell) granted(g core.Grant) {
 	c := x.c
+	if c.Shut != open {
+		x.w.bad = "granted by a client that shuts down"
+	}
 	if c.Session == nil || c.Session.ID != g.Claim.Session || !c.Session.Trusted(x.w.Now) {
 		x.w.bad = "granted outside the window"
 	}

@@ -21,6 +21,7 @@ type Setup struct {
 	Crashes   int
 	Ambiguous int      // writes that are never answered
 	Cancels   int      // requests that are given up
+	Shutdowns int      // of clients
 	Restarts  int      // of clients that have crashed
 	NewTTLs   []int    // what the store's TTL becomes, one after the other, in ticks
 	Grace     int      // in ticks

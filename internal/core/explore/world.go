@@ -25,6 +25,7 @@ type World struct {
 	Crashes   int
 	Ambiguous int
 	Cancels   int
+	Shutdowns int
 	Restarts  int
 	Set       int          // of the new TTLs
 	Leapt     core.Instant // by how much the store's clock is ahead
@@ -89,6 +90,7 @@ type client struct {
 	Opened   int  // sessions
 	Gone     bool // it has crashed, or is out of sessions
 	Crashed  bool
+	Shut     shut
 	Detached int  // heartbeats that were to leave its hold alone
 	Marked   int  // heartbeats in a row that lost to a mark
 	Alone    bool // one has, and the process has ended
@@ -174,7 +176,7 @@ func (k kind) String() string { return [...]string{"write", "heartbeat", "verdic
 
 // New is the world in which nothing has happened yet.
 func New(s Setup) *World {
-	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, Restarts: s.Restarts, sessionV: 1 << 12}
+	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, Shutdowns: s.Shutdowns, Restarts: s.Restarts, sessionV: 1 << 12}
 	w.Break = forced{Left: s.Breaks, Void: core.Never, Ends: core.Never, Stopped: core.Never}
 	for n := range s.names() {
 		w.Locks = append(w.Locks, lock{Version: core.Version(100 + 500*n)})
