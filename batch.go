@@ -39,6 +39,7 @@ type swap struct {
 	out   driver.Outcome
 	err   error
 	sent  core.Instant // just before the call
+	got   core.Instant // just after it, if the caller's goroutine made it; else 0
 	done  chan struct{}
 }
 
@@ -162,7 +163,8 @@ func (b *batcher) alone(caller context.Context, w driver.Write, timeout time.Dur
 	if s.err = err; err == nil {
 		s.out, s.err = outs[0], outs[0].Err
 	}
-	b.slow.Store(b.now().Sub(s.sent) > quickCall)
+	s.got = b.now()
+	b.slow.Store(s.got.Sub(s.sent) > quickCall)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.queue) == 0 {

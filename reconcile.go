@@ -206,7 +206,10 @@ func (c *Client) answered(p *localQueue, sw *swap, here context.Context) {
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	t := c.now()
+	t := sw.got
+	if t == 0 {
+		t = c.now()
+	}
 	if sw.write.Lazy {
 		c.lazy[p.name] = t // a crash of the database may take it back, whatever the answer
 	}

@@ -17,8 +17,11 @@ func (e *BusyError) Unwrap() error { return e.Err }
 
 // Busy reports whether an error is, or wraps, a BusyError.
 func Busy(err error) bool {
-	var busy *BusyError
-	return err != nil && errors.As(err, &busy)
+	if err == nil {
+		return false
+	}
+	var busy *BusyError // is allocated
+	return errors.As(err, &busy)
 }
 
 // A DangerError is why a store cannot be opened: how its database is set puts locks at
