@@ -2,19 +2,16 @@ package cassandra
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net/url"
-	"os"
-	"slices"
 	"strings"
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/internal/printable"
 	"github.com/holdfast-lock/holdfast/internal/reach"
+	"github.com/holdfast-lock/holdfast/internal/tlsurl"
 )
 
 // Kind is a Cassandra store by its URL:
@@ -69,17 +66,9 @@ func configOf(at *driver.Location) (*gocql.ClusterConfig, error) {
 	if strings.Trim(at.Database, "/") == "" {
 		return nil, driver.BadURL("%s names no keyspace: write it as in %s", at, at.Kind.Example)
 	}
-	settings, err := url.ParseQuery(at.Query)
+	_, tls, err := tlsurl.Settings(at, []string{"dc"}, at.Kind.Settings)
 	if err != nil {
-		return nil, driver.BadURL("the settings of %s cannot be read", at)
-	}
-	for key := range settings {
-		switch {
-		case driver.IsSecret(key):
-			return nil, driver.BadURL("cassandra: the password stands behind the user, or in CASSANDRA_PASSWORD, not in %s=", printable.Quote(key))
-		case !slices.Contains([]string{"dc", "tls", "ca", "cert", "key"}, key):
-			return nil, at.UnknownSetting(key, "there are dc, tls, ca, cert, key, prefix and allow")
-		}
+		return nil, err
 	}
 	c := gocql.NewCluster(hosts...)
 	c.ConnectTimeout = reach.Patience / 2 // of each host; they are tried in turn
@@ -90,8 +79,8 @@ func configOf(at *driver.Location) (*gocql.ClusterConfig, error) {
 	c.MaxWaitSchemaAgreement = 5 * time.Second     // on all keyspaces; Migrate waits for its table
 	c.Metadata.CacheMode = gocql.Disabled          // of all tables there are, when it connects
 	c.Logger = gocql.NewLogger(gocql.LogLevelNone) // errors report what goes wrong
-	if c.SslOpts, err = tlsOf(at, settings); err != nil {
-		return nil, err
+	if tls != nil {
+		c.SslOpts = &gocql.SslOptions{Config: tls}
 	}
 	user, password, err := at.Login()
 	if err != nil {
@@ -101,34 +90,6 @@ func configOf(at *driver.Location) (*gocql.ClusterConfig, error) {
 		c.Authenticator = gocql.PasswordAuthenticator{Username: user, Password: password}
 	}
 	return c, nil
-}
-
-// tlsOf is how to talk to the nodes; nil: in the clear.
-func tlsOf(at *driver.Location, settings url.Values) (*gocql.SslOptions, error) {
-	o := &gocql.SslOptions{CaPath: settings.Get("ca"), CertPath: settings.Get("cert"), KeyPath: settings.Get("key")}
-	files := o.CaPath != "" || o.CertPath != "" || o.KeyPath != ""
-	switch mode := settings.Get("tls"); {
-	case mode == "" && !files:
-		return nil, nil
-	case mode == "verify", mode == "":
-		o.EnableHostVerification = true
-	case mode != "skip-verify":
-		return nil, driver.BadURL("cassandra: tls is verify or skip-verify; ca, cert and key name files")
-	}
-	for _, path := range []string{o.CaPath, o.CertPath, o.KeyPath} {
-		if path == "" {
-			continue
-		}
-		if _, err := os.Stat(path); err != nil {
-			return nil, at.BadSettings(err)
-		}
-	}
-	if o.CertPath != "" || o.KeyPath != "" {
-		if _, err := tls.LoadX509KeyPair(o.CertPath, o.KeyPath); err != nil {
-			return nil, driver.BadURL("the settings of %s cannot be used: cert and key: %s", at, at.Redact(err.Error()))
-		}
-	}
-	return o, nil
 }
 
 // connectTo makes a session, in limited time, which the driver does not limit.

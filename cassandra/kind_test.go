@@ -11,6 +11,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"math/big"
 	"net"
 	"os"
@@ -81,13 +82,14 @@ func TestURL(t *testing.T) {
 	who("cassandra://ana@db/shop", "ana", "of the environment")
 	who("cassandra://ana:@db/shop", "ana", "")
 
-	for in, wantSkip := range map[string]bool{"tls=verify": false, "tls=skip-verify": true, "ca=" + writeFile(t, "ca.pem", ""): false} {
+	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: selfSigned(t).Certificate[0]}))
+	for in, wantSkip := range map[string]bool{"tls=verify": false, "tls=skip-verify": true, "ca=" + writeFile(t, "ca.pem", ca): false} {
 		target, err := at("cassandra://db/shop?" + in)
 		if err != nil {
 			t.Fatal(err)
 		}
 		c, err := configOf(target)
-		if err != nil || c.SslOpts == nil || c.SslOpts.EnableHostVerification == wantSkip {
+		if err != nil || c.SslOpts == nil || c.SslOpts.InsecureSkipVerify != wantSkip {
 			t.Errorf("%s: got %+v, error %v", in, c, err)
 		}
 	}
@@ -97,7 +99,8 @@ func TestURL(t *testing.T) {
 		"cassandra://db/shop?password=hunter2": "CASSANDRA_PASSWORD",
 		"cassandra://db/shop?frob=1":           `unknown setting "frob"`,
 		"cassandra://db/shop?tls=hunter2":      "tls is verify or skip-verify",
-		"cassandra://db/shop?ca=/no/such":      "the settings of cassandra://db/shop cannot be used: stat /no/such: ",
+		"cassandra://db/shop?ca=/no/such":      "the settings of cassandra://db/shop cannot be used: open /no/such: ",
+		"cassandra://db/shop?ca=/dev/null":     "has no certificate",
 		"cassandra://db/shop?cert=/dev/null":   "cannot be used: cert and key: ",
 	} {
 		target, err := at(in)

@@ -2,11 +2,6 @@ package etcd
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"net/url"
-	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,8 +9,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/internal/printable"
 	"github.com/holdfast-lock/holdfast/internal/reach"
+	"github.com/holdfast-lock/holdfast/internal/tlsurl"
 )
 
 // Kind is an etcd store by its URL:
@@ -62,53 +57,9 @@ func configOf(at *driver.Location) (c clientv3.Config, err error) {
 	if strings.Trim(at.Database, "/") != "" {
 		return c, driver.BadURL("etcd: there are no databases in it: what keys begin with is ?prefix=…")
 	}
-	settings, err := url.ParseQuery(at.Query)
-	if err != nil {
-		return c, driver.BadURL("the settings of %s cannot be read", at)
-	}
-	for key := range settings {
-		switch {
-		case driver.IsSecret(key):
-			return c, driver.BadURL("etcd: the password stands behind the user, or in ETCD_PASSWORD, not in %s=", printable.Quote(key))
-		case !slices.Contains([]string{"tls", "ca", "cert", "key"}, key):
-			return c, at.UnknownSetting(key, "there are tls, ca, cert, key and prefix")
-		}
-	}
-	if c.TLS, err = tlsOf(at, settings); err != nil {
+	if _, c.TLS, err = tlsurl.Settings(at, nil, at.Kind.Settings); err != nil {
 		return c, err
 	}
 	c.Username, c.Password, err = at.Login()
 	return c, err
-}
-
-// tlsOf is how to talk to the members; nil: in the clear.
-func tlsOf(at *driver.Location, settings url.Values) (*tls.Config, error) {
-	ca, cert, key := settings.Get("ca"), settings.Get("cert"), settings.Get("key")
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	switch mode := settings.Get("tls"); {
-	case mode == "" && ca+cert+key == "":
-		return nil, nil
-	case mode == "skip-verify":
-		c.InsecureSkipVerify = true
-	case mode != "verify" && mode != "":
-		return nil, driver.BadURL("etcd: tls is verify or skip-verify; ca, cert and key name files")
-	}
-	if ca != "" {
-		text, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, at.BadSettings(err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(text) {
-			return nil, driver.BadURL("the settings of %s cannot be used: %s has no certificate", at, printable.Quote(ca))
-		}
-	}
-	if cert != "" || key != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, driver.BadURL("the settings of %s cannot be used: cert and key: %s", at, at.Redact(err.Error()))
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
 }
