@@ -1,0 +1,218 @@
+//go:build linux
+
+package replicas
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// A client takes locks over HTTP as docs/serve.md tells: it counts deadlines by its own clock, from
+// before it sends, and believes nothing else.
+type client struct {
+	base, secret string
+	ttl          time.Duration
+	http         *http.Client
+	rng          *mathrand.Rand
+	history      *history
+	doubles      sync.WaitGroup
+}
+
+func newClient(base, secret string, ttl time.Duration, seed uint64, h *history) *client {
+	return &client{base: base, secret: secret, ttl: ttl, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+		rng: mathrand.New(mathrand.NewPCG(seed, 7)), history: h}
+}
+
+// A reply is what the server says of a hold, as an answer or an event.
+type reply struct {
+	Event          string
+	State          string
+	Valid          float64
+	ValidOnReceipt float64 `json:"valid_on_receipt"`
+	Wait           float64
+	Why, Detail    string
+	Locks          []struct{ Token int64 }
+
+	status int
+	sent   time.Time // before the request was
+}
+
+func seconds(f float64) time.Duration { return time.Duration(f * float64(time.Second)) }
+
+func (c *client) request(ctx context.Context, method, path string, body any, accept string) (*http.Request, error) {
+	var text []byte
+	if body != nil {
+		text, _ = json.Marshal(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+c.secret)
+	req.Header.Set("Content-Type", "application/json")
+	if accept != "" {
+		req.Header.Set("Accept", accept)
+	}
+	return req, nil
+}
+
+// send sends a request once, and now and then once more, later, as a proxy does that was cut off.
+func (c *client) send(ctx context.Context, patience time.Duration, method, path string, body any) (r reply, err error) {
+	if c.rng.IntN(8) == 0 {
+		pause := time.Duration(c.rng.Int64N(int64(2 * c.ttl)))
+		c.doubles.Go(func() {
+			time.Sleep(pause)
+			late, cancel := context.WithTimeout(context.Background(), c.ttl/4)
+			defer cancel()
+			if req, err := c.request(late, method, path, body, ""); err == nil {
+				if resp, err := c.http.Do(req); err == nil {
+					resp.Body.Close()
+				}
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	r.sent = time.Now()
+	req, err := c.request(ctx, method, path, body, "")
+	if err != nil {
+		return r, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return r, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return r, err
+	}
+	r.status = resp.StatusCode
+	if len(text) > 0 {
+		err = json.Unmarshal(text, &r)
+	}
+	return r, err
+}
+
+var errOver = errors.New("over")
+
+// take waits for a name until it holds it, and returns until when it may believe so.
+func (c *client) take(ctx context.Context, id, name string, byStream bool) (token int64, deadline time.Time, err error) {
+	path := "/v1/holds/" + id
+	body := map[string]any{"name": name, "ttl": c.ttl.Seconds(), "wait": 60, "on_close": "lapse"}
+	for ctx.Err() == nil {
+		var r reply
+		if byStream {
+			if r, err = c.stream(ctx, path, body); err == nil {
+				deadline = time.Now().Add(seconds(r.ValidOnReceipt))
+			}
+		} else if r, err = c.send(ctx, 3*c.ttl+c.ttl/2, "PUT", path, body); err == nil {
+			deadline = r.sent.Add(seconds(r.Valid))
+		}
+		switch {
+		case err == nil && (r.status == 200 && r.State == "held" || r.Event == "held"):
+			return r.Locks[0].Token, deadline, nil
+		case err == nil && r.status == 410 || r.Event == "lost":
+			return 0, deadline, fmt.Errorf("%w: %s", errOver, r.Detail)
+		case err == nil && r.status != 202 && r.status != 503 && r.Event != "again":
+			return 0, deadline, fmt.Errorf("status %d, event %q: %s", r.status, r.Event, r.Detail)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return 0, deadline, ctx.Err()
+}
+
+// stream waits by a stream, and gives up one that is silent for half a TTL.
+func (c *client) stream(ctx context.Context, path string, body any) (r reply, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	req, err := c.request(ctx, "PUT", path, body, "application/x-ndjson")
+	if err != nil {
+		return r, err
+	}
+	silence := time.AfterFunc(c.ttl/2, cancel)
+	defer silence.Stop()
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return r, err
+	}
+	defer resp.Body.Close()
+	d := json.NewDecoder(resp.Body)
+	for r.Event == "" || r.Event == "waiting" {
+		r = reply{status: resp.StatusCode}
+		if err := d.Decode(&r); err != nil {
+			return r, err
+		}
+		if resp.StatusCode != 200 {
+			return r, nil
+		}
+		r.status = 0
+		silence.Reset(c.ttl / 2)
+	}
+	return r, nil
+}
+
+// hold keeps a lock for about d, or until it is lost, and gives it back.
+func (c *client) hold(ctx context.Context, id, name string, token int64, deadline time.Time, d time.Duration) {
+	begun := time.Now()
+	if !begun.Before(deadline) {
+		c.history.unbelieved.Add(1)
+		return
+	}
+	end, path := begun.Add(d), "/v1/holds/"+id
+	next := begun.Add(c.ttl / 3)
+	if time.Until(deadline) < c.ttl/2 {
+		next = begun
+	}
+	why := "" // it was lost
+	for why == "" && time.Now().Before(end) && time.Now().Before(deadline) {
+		time.Sleep(min(time.Until(next), time.Until(end), time.Until(deadline)))
+		if now := time.Now(); now.Before(next) || !now.Before(end) || !now.Before(deadline) {
+			continue
+		}
+		r, err := c.send(ctx, min(c.ttl/6, time.Until(deadline)), "POST", path+"/beat", nil)
+		switch {
+		case err == nil && r.status == 200 && r.State == "held":
+			deadline = latest(deadline, r.sent.Add(seconds(r.Valid)))
+			next = r.sent.Add(c.ttl / 3)
+		case err == nil && r.status == 410:
+			why = "told: " + r.Why + ", " + r.Detail
+		default:
+			next = time.Now().Add(c.ttl / 30)
+		}
+	}
+	stop := time.Now()
+	if !stop.Before(deadline) && deadline.Before(end) {
+		stop, why = deadline, "its deadline came"
+	}
+	c.history.believed(belief{name, token, begun, stop, why})
+	for range 20 {
+		if r, err := c.send(ctx, c.ttl/6, "DELETE", path, nil); err == nil && r.status == 204 {
+			return
+		}
+		time.Sleep(c.ttl / 30)
+	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
