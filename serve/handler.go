@@ -93,6 +93,7 @@ func (h *Handler) routes() []route {
 		{"POST", "/v1/beats", Take, true, h.beatHolds},
 		{"GET", "/v1/locks", Look, false, h.listLocks},
 		{"GET", "/v1/locks/{name...}", Look, false, h.showLock},
+		{"GET", "/v1/history/{name...}", Look, false, h.showHistory},
 		{"GET", "/v1/sessions", Look, false, h.listSessions},
 		{"GET", "/v1/state/{name...}", Look, false, h.showState},
 		{"POST", "/v1/breaks", Break, false, h.breakLock},

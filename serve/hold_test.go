@@ -306,6 +306,8 @@ func TestBadRequests(t *testing.T) {
 			{"POST", "/v1/breaks", `{"name":"n","token":5,"reason":"r"}`, 404, "nothing was broken"},
 			{"GET", "/v1/locks?limit=0", ``, 400, "limit"},
 			{"PUT", "/v1/config/ttl", `{"ttl":0.5}`, 400, "ttl"},
+			{"PUT", "/v1/config/ttl", `{"history":32}`, 400, "ttl"},
+			{"PUT", "/v1/config/history", `{"history":5}`, 400, "history"},
 			{"PUT", "/v1/config/colour", `{"ttl":5}`, 404, "setting"},
 			{"GET", "/v1/config/colour", ``, 404, "setting"},
 			{"GET", "/v1/nothing", ``, 404, "openapi"},

@@ -204,18 +204,44 @@ func (h *Handler) doctor(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, r, http.StatusOK, members{"findings": list})
 }
 
-// getConfig shows a setting of the store.
-func (h *Handler) getConfig(w http.ResponseWriter, r *http.Request) {
-	if key := r.PathValue("key"); key != "ttl" {
-		h.refuse(w, r, "not-found", "there is no setting "+strconv.Quote(key)+": there is ttl")
+// showHistory shows how a name was held before.
+func (h *Handler) showHistory(w http.ResponseWriter, r *http.Request) {
+	name, ok := h.nameOf(w, r, Look)
+	if !ok {
 		return
 	}
-	ttl, err := h.client.StoreTTL(r.Context())
+	past, err := h.client.History(r.Context(), name)
 	if err != nil {
 		h.fail(w, r, err)
 		return
 	}
-	h.answer(w, r, http.StatusOK, members{"ttl": ttl.Seconds()})
+	h.answer(w, r, http.StatusOK, asjson.OfHistory(past))
+}
+
+// getConfig shows a setting of the store.
+func (h *Handler) getConfig(w http.ResponseWriter, r *http.Request) {
+	var value any
+	var err error
+	switch key := r.PathValue("key"); key {
+	case "ttl":
+		var ttl time.Duration
+		ttl, err = h.client.StoreTTL(r.Context())
+		value = ttl.Seconds()
+	case "history":
+		value, err = h.client.StoreHistory(r.Context())
+	default:
+		h.refuse(w, r, "not-found", noSetting(key))
+		return
+	}
+	if err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	h.answer(w, r, http.StatusOK, members{r.PathValue("key"): value})
+}
+
+func noSetting(key string) string {
+	return fmt.Sprintf("there is no setting %q: there are ttl and history", key)
 }
 
 // putConfig changes a setting of the store, for all who use it.
@@ -226,26 +252,41 @@ func (h *Handler) putConfig(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var body struct {
-		TTL seconds `json:"ttl"`
+		TTL     *seconds `json:"ttl"`
+		History *int     `json:"history"`
 	}
 	if !h.read(w, r, &body, false) {
 		return
 	}
-	ttl := body.TTL
-	switch {
-	case r.PathValue("key") != "ttl":
-		h.refuse(w, r, "not-found", "there is no such setting: there is ttl")
-		return
-	case !(ttl >= seconds(holdfast.MinTTL.Seconds()) && ttl <= seconds(holdfast.MaxTTL.Seconds())):
-		h.sendNoted(w, r, problem("bad-request", fmt.Sprintf("ttl: seconds, between %g and %g", holdfast.MinTTL.Seconds(), holdfast.MaxTTL.Seconds()), members{"field": "ttl"}))
+	key := r.PathValue("key")
+	bad := func(detail string) {
+		h.sendNoted(w, r, problem("bad-request", key+": "+detail, members{"field": key}))
+	}
+	var value any
+	var err error
+	switch least, most := seconds(holdfast.MinTTL.Seconds()), seconds(holdfast.MaxTTL.Seconds()); key {
+	case "ttl":
+		if body.TTL == nil || body.History != nil || !(*body.TTL >= least && *body.TTL <= most) {
+			bad(fmt.Sprintf("seconds, between %g and %g", float64(least), float64(most)))
+			return
+		}
+		value, err = body.TTL.duration().Seconds(), h.client.SetStoreTTL(r.Context(), body.TTL.duration())
+	case "history":
+		if body.History == nil || body.TTL != nil || !slices.Contains([]int{0, 32, 128}, *body.History) {
+			bad("0, 32 or 128 holds of each name")
+			return
+		}
+		value, err = *body.History, h.client.SetStoreHistory(r.Context(), *body.History)
+	default:
+		h.refuse(w, r, "not-found", noSetting(key))
 		return
 	}
-	if err := h.client.SetStoreTTL(r.Context(), ttl.duration()); err != nil {
+	if err != nil {
 		h.fail(w, r, err)
 		return
 	}
-	h.log.Warn("a setting was changed", "setting", "ttl", "value", ttl.duration(), "principal", p.Name)
-	h.answer(w, r, http.StatusOK, members{"ttl": ttl.duration().Seconds()})
+	h.log.Warn("a setting was changed", "setting", key, "value", value, "principal", p.Name)
+	h.answer(w, r, http.StatusOK, members{key: value})
 }
 
 // A breaking is the body of POST /v1/breaks.

@@ -258,11 +258,15 @@ func TestTranscript(t *testing.T) {
 		<-broken
 		send("POST", "/v1/breaks", fmt.Sprintf(`{"name":"deploy/shop","token":%d,"reason":"ticket 815"}`, token))
 		send("GET", "/v1/locks/deploy/shop", "")
+		time.Sleep(20 * time.Second) // behind a heartbeat
+		send("GET", "/v1/history/deploy/shop", "")
 		send("GET", "/v1/state/repo", "")
 		send("GET", "/v1/doctor", "")
 		send("GET", "/v1/config/ttl", "")
 		send("GET", "/v1/config/colour", "")
 		send("PUT", "/v1/config/ttl", `{"ttl":30}`)
+		send("GET", "/v1/config/history", "")
+		send("PUT", "/v1/config/history", `{"history":128}`)
 		send("PUT", "/v1/config/colour", `{"ttl":30}`)
 		send("GET", "/problems/over", "")
 		send("GET", "/problems/nothing", "")
@@ -326,8 +330,8 @@ var vague = []struct {
 	with string
 }{
 	{regexp.MustCompile(`"token":\d+`), `"token":1795226403001234`},
-	{regexp.MustCompile(`"(requested|granted|at|ends|started)":"[^"]*"`), `"$1":"2026-11-25T10:00:00Z"`},
-	{regexp.MustCompile(`"(valid|valid_on_receipt|wait|beat_age|took|waited)":[\d.]+`), `"$1":…`},
+	{regexp.MustCompile(`"(requested|granted|at|ends|started|from|to)":"[^"]*"`), `"$1":"2026-11-25T10:00:00Z"`},
+	{regexp.MustCompile(`"(valid|valid_on_receipt|wait|beat_age|took|waited|held)":[\d.]+`), `"$1":…`},
 	{regexp.MustCompile(`(for|ago|heartbeat) [\d.]+m?s`), `$1 …s`},
 	{regexp.MustCompile(`"key":"\d+"`), `"key":"1795226403001234"`},
 	{regexp.MustCompile(`"pid":\d+`), `"pid":815`},

@@ -82,6 +82,38 @@ type (
 		Names     []string       `json:"names,omitempty"`  // of a hold
 		Client    string         `json:"client,omitempty"` // of a hold
 	}
+	// History is how a name was held before.
+	History struct {
+		Name    string     `json:"name"`
+		Holds   []PastHold `json:"holds"` // the latest, newest first
+		Others  HoldSums   `json:"others"`
+		Success *Success   `json:"success,omitempty"`
+	}
+	// PastHold is a hold that has ended.
+	PastHold struct {
+		Token  int64           `json:"token"`
+		Owner  holdfast.Owner  `json:"owner"`
+		From   time.Time       `json:"from,omitzero"`
+		To     time.Time       `json:"to"`
+		Waited float64         `json:"waited"`
+		End    string          `json:"end"` // released, lost, taken over, broken, expired
+		By     *holdfast.Owner `json:"by,omitempty"`
+		Reason string          `json:"reason,omitempty"`
+		Why    string          `json:"why,omitempty"`
+	}
+	// HoldSums are sums of the holds that are not listed.
+	HoldSums struct {
+		Count  int64   `json:"count"`
+		Held   float64 `json:"held"`
+		Waited float64 `json:"waited"`
+	}
+	// Success is the latest work under a lock that is known to have succeeded.
+	Success struct {
+		Token int64          `json:"token"`
+		By    holdfast.Owner `json:"by"`
+		At    time.Time      `json:"at"`
+		Ago   float64        `json:"ago"`
+	}
 	// Key is the key of what changes.
 	Key struct {
 		Key     string `json:"key"` // "": there is none that can be told
@@ -118,6 +150,31 @@ func OfFinding(f driver.Finding) Finding {
 	level := map[driver.Level]string{driver.Good: "ok", driver.Warning: "warn", driver.Failure: "fail"}[f.Level]
 	return Finding{Level: level, Subject: f.Subject, Text: f.Text}
 }
+
+// OfHistory is how a name was held before.
+func OfHistory(h holdfast.History) History {
+	out := History{Name: h.Name, Holds: make([]PastHold, len(h.Holds)), Others: HoldSums{h.Others.Count, seconds(h.Others.Held), seconds(h.Others.Waited)}}
+	for i, p := range h.Holds {
+		out.Holds[i] = PastHold{Token: p.Token, Owner: p.Owner, From: utc(p.From), To: utc(p.To), Waited: seconds(p.Waited), End: p.End, Reason: p.Reason, Why: p.Why}
+		if p.By.Host != "" || p.By.User != "" || p.By.Name != "" {
+			out.Holds[i].By = &p.By
+		}
+	}
+	if s := h.Success; s != nil {
+		out.Success = &Success{s.Token, s.By, utc(s.At), seconds(s.Ago)}
+	}
+	return out
+}
+
+// utc leaves the zero time as it is.
+func utc(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.UTC()
+}
+
+func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
 // age is how long ago something was, in seconds; null: cannot tell.
 func age(d time.Duration) *float64 {
