@@ -176,10 +176,16 @@ func (h *Handler) closed(t taking, req holdfast.HoldRequest, hold holdfast.Hold)
 // A teller tells of a hold what is new.
 type teller struct {
 	*stream
-	held bool
+	held     bool
+	position int
+	at       time.Time // of the last event
 }
 
 func (t *teller) of(hold holdfast.Hold) error {
+	if hold.Held == t.held && hold.Position == t.position && time.Since(t.at) < hold.TTL/6 {
+		return nil // nothing is new
+	}
+	t.at, t.position = time.Now(), hold.Position
 	m := members{"id": hold.ID, "ttl": hold.TTL.Seconds(), "valid_on_receipt": rounded(onReceipt(hold))}
 	switch {
 	case !hold.Held:

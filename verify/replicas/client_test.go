@@ -67,9 +67,9 @@ func (c *client) request(ctx context.Context, method, path string, body any, acc
 }
 
 // send sends a request once, and now and then once more, later, as a proxy does that was cut off.
-func (c *client) send(ctx context.Context, patience time.Duration, method, path string, body any) (r reply, err error) {
-	if c.rng.IntN(8) == 0 {
-		pause := time.Duration(c.rng.Int64N(int64(2 * c.ttl)))
+func (c *client) send(ctx context.Context, patience time.Duration, double bool, method, path string, body any) (r reply, err error) {
+	if double {
+		pause := time.Duration(mathrand.Int64N(int64(2 * c.ttl)))
 		c.doubles.Go(func() {
 			time.Sleep(pause)
 			late, cancel := context.WithTimeout(context.Background(), c.ttl/4)
@@ -104,6 +104,43 @@ func (c *client) send(ctx context.Context, patience time.Duration, method, path 
 	return r, err
 }
 
+// insist sends a request again and again, before the ones before are given up, until one is
+// answered: a replica that stands still does not say so.
+func (c *client) insist(ctx context.Context, patience time.Duration, method, path string, body any) (reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	type result struct {
+		reply
+		err error
+	}
+	results := make(chan result)
+	again := time.NewTimer(0)
+	defer again.Stop()
+	for {
+		select {
+		case <-again.C:
+			double := c.rng.IntN(8) == 0
+			go func() {
+				r, err := c.send(ctx, patience, double, method, path, body)
+				if err != nil && ctx.Err() == nil {
+					time.Sleep(c.ttl / 60)
+				}
+				select {
+				case results <- result{r, err}:
+				case <-ctx.Done():
+				}
+			}()
+			again.Reset(c.ttl / 20)
+		case r := <-results:
+			if r.err == nil && r.status != http.StatusServiceUnavailable {
+				return r.reply, nil
+			}
+		case <-ctx.Done():
+			return reply{}, ctx.Err()
+		}
+	}
+}
+
 var errOver = errors.New("over")
 
 // take waits for a name until it holds it, and returns until when it may believe so.
@@ -116,7 +153,7 @@ func (c *client) take(ctx context.Context, id, name string, byStream bool) (toke
 			if r, err = c.stream(ctx, path, body); err == nil {
 				deadline = time.Now().Add(seconds(r.ValidOnReceipt))
 			}
-		} else if r, err = c.send(ctx, 3*c.ttl+c.ttl/2, "PUT", path, body); err == nil {
+		} else if r, err = c.send(ctx, 3*c.ttl+c.ttl/2, c.rng.IntN(8) == 0, "PUT", path, body); err == nil {
 			deadline = r.sent.Add(seconds(r.Valid))
 		}
 		switch {
@@ -132,7 +169,7 @@ func (c *client) take(ctx context.Context, id, name string, byStream bool) (toke
 	return 0, deadline, ctx.Err()
 }
 
-// stream waits by a stream, and gives up one that is silent for half a TTL.
+// stream waits by a stream, and gives up one that is silent for half a TTL, or says nothing at all.
 func (c *client) stream(ctx context.Context, path string, body any) (r reply, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -140,7 +177,7 @@ func (c *client) stream(ctx context.Context, path string, body any) (r reply, er
 	if err != nil {
 		return r, err
 	}
-	silence := time.AfterFunc(c.ttl/2, cancel)
+	silence := time.AfterFunc(c.ttl/8, cancel) // the first event comes at once
 	defer silence.Stop()
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -167,6 +204,7 @@ func (c *client) hold(ctx context.Context, id, name string, token int64, deadlin
 	begun := time.Now()
 	if !begun.Before(deadline) {
 		c.history.unbelieved.Add(1)
+		c.insist(ctx, 2*c.ttl, "DELETE", "/v1/holds/"+id, nil)
 		return
 	}
 	end, path := begun.Add(d), "/v1/holds/"+id
@@ -180,7 +218,7 @@ func (c *client) hold(ctx context.Context, id, name string, token int64, deadlin
 		if now := time.Now(); now.Before(next) || !now.Before(end) || !now.Before(deadline) {
 			continue
 		}
-		r, err := c.send(ctx, min(c.ttl/6, time.Until(deadline)), "POST", path+"/beat", nil)
+		r, err := c.insist(ctx, time.Until(deadline), "POST", path+"/beat", nil)
 		switch {
 		case err == nil && r.status == 200 && r.State == "held":
 			deadline = latest(deadline, r.sent.Add(seconds(r.Valid)))
@@ -196,12 +234,7 @@ func (c *client) hold(ctx context.Context, id, name string, token int64, deadlin
 		stop, why = deadline, "its deadline came"
 	}
 	c.history.believed(belief{name, token, begun, stop, why})
-	for range 20 {
-		if r, err := c.send(ctx, c.ttl/6, "DELETE", path, nil); err == nil && r.status == 204 {
-			return
-		}
-		time.Sleep(c.ttl / 30)
-	}
+	c.insist(ctx, 2*c.ttl, "DELETE", path, nil)
 }
 
 func latest(a, b time.Time) time.Time {

@@ -37,8 +37,8 @@ type belief struct {
 type history struct {
 	mu         sync.Mutex
 	beliefs    []belief
-	unbelieved atomic.Int64 // grants that were told too late to be believed
-	lapsed     atomic.Int64 // places in line that were lost
+	unbelieved atomic.Int64    // grants that were told too late to be believed
+	lapsed     [2]atomic.Int64 // places in line that were lost: of those who wait by a stream, of others
 	failures   []string
 }
 
@@ -185,7 +185,7 @@ func TestReplicas(t *testing.T) {
 				switch {
 				case ctx.Err() != nil:
 				case errors.Is(err, errOver):
-					h.lapsed.Add(1)
+					h.lapsed[n%2].Add(1)
 				case err != nil:
 					h.failed("take: %v", err)
 				default:
@@ -229,7 +229,7 @@ func TestReplicas(t *testing.T) {
 	for _, f := range h.failures {
 		t.Error(f)
 	}
-	t.Logf("%d kills, %d freezes, %d grants believed, %d told too late, %d places lapsed, %d lost; this process stood still for %v at most", kills, freezes, len(h.beliefs), h.unbelieved.Load(), h.lapsed.Load(), lost, time.Duration(stood.Load()))
+	t.Logf("%d kills, %d freezes, %d grants believed, %d told too late, %d places lapsed of streams and %d of others, %d lost; this process stood still for %v at most", kills, freezes, len(h.beliefs), h.unbelieved.Load(), h.lapsed[0].Load(), h.lapsed[1].Load(), lost, time.Duration(stood.Load()))
 	if len(h.beliefs) < 20 || kills+freezes < 3 {
 		t.Errorf("too little happened")
 	}
