@@ -22,6 +22,7 @@ type request struct {
 	within  time.Duration // of a try: how long after start the store may answer
 	reason  string
 	labels  core.Labels
+	least   time.Duration // MinHold
 	set     string
 	ctx     context.Context
 	c       *Client
@@ -99,6 +100,13 @@ func (r *request) answer(l *Lock, err error) {
 // reentrant.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	r := c.newRequest(ctx, name, opts)
+	if r.least > 0 && r.bad == nil {
+		l, err := c.acquirePart(ctx, name, r.least, opts)
+		if err != nil {
+			err = fmt.Errorf("acquire %q: %w", name, err)
+		}
+		return l, err
+	}
 	l, err := c.acquire(ctx, r)
 	if err != nil {
 		return nil, fmt.Errorf("acquire %q: %w", name, err)

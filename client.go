@@ -66,6 +66,8 @@ type Client struct {
 	quiet     chan struct{} // closed when closed and no place is left
 	drained   chan struct{} // closed when closing, nothing is held, and no function runs
 	detector  detector
+	part      *part   // that it is the client of; nil: of none
+	parts     []*part // locks with sessions of their own
 	holds     holds
 	renewals  renewals
 

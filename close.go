@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -39,6 +40,13 @@ func (c *Client) refuseNew() (holds bool) {
 		holds = holds || held
 		c.perform(p, eff)
 	}
+	for _, p := range c.parts {
+		c.later = append(c.later, func() {
+			p.client.mu.Lock()
+			defer p.client.unlock()
+			p.client.refuseNew()
+		})
+	}
 	return holds
 }
 
@@ -46,6 +54,9 @@ func (c *Client) refuseNew() (holds bool) {
 // is held.
 func (c *Client) checkDrained() {
 	if !c.closing || c.using > 0 {
+		return
+	}
+	if slices.ContainsFunc(c.parts, func(p *part) bool { return p.lock != nil }) {
 		return
 	}
 	for _, p := range c.queues {
@@ -68,7 +79,10 @@ func (c *Client) checkDrained() {
 // nothing is held it gives the store 5s, and one that is known not to answer 1s. An
 // error says that the end of the session is not confirmed; it then ends by itself. The
 // store stays open: it is the caller's.
-func (c *Client) Close() error {
+func (c *Client) Close() error { return c.close(0) }
+
+// close is Close. A function may still run under a lock for which grace is given.
+func (c *Client) close(grace time.Duration) error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -77,16 +91,28 @@ func (c *Client) Close() error {
 	}
 	c.closed = true
 	first, holds := c.sess, c.endLocks()
+	c.checkUnused()
 	c.unlock()
 
-	grace, err := c.awaitFunctions(first)
+	longer, err := c.awaitFunctions(first)
+	grace = max(grace, longer)
+	err = errors.Join(err, c.closeParts(grace))
 	patience := closePatience
 	if !holds {
 		patience /= 2
 	}
 	told := c.tellLast(patience)
-	patience, grace, quiet := c.awaitReleases(patience, grace)
-	err = errors.Join(err, c.endSession(holds, quiet, grace, patience))
+	kept := false
+	if first != nil {
+		var late error
+		kept, late = first.leaveShut(patience)
+		err = errors.Join(err, late)
+	}
+	if !kept {
+		quiet := false
+		patience, grace, quiet = c.awaitReleases(patience, grace)
+		err = errors.Join(err, c.endSession(holds, quiet, grace, patience))
+	}
 	told()
 	c.mu.Lock()
 	ttl, shortly := c.wrote, c.wrote > 0 && !c.swept
@@ -126,7 +152,7 @@ func (c *Client) endLocks() (holds bool) {
 			l.close(t)
 		}
 	}
-	c.checkUnused()
+	c.endParts()
 	return holds
 }
 
@@ -145,6 +171,13 @@ func (c *Client) awaitFunctions(s *session) (grace time.Duration, err error) {
 	if s != nil {
 		left = max(s.left(), left)
 	}
+	c.mu.Lock()
+	for _, p := range c.parts {
+		if p.lock != nil {
+			left = max(p.lock.sess.left(), left)
+		}
+	}
+	c.mu.Unlock()
 	deadline := c.machine.NewTimer(left)
 	defer deadline.Stop()
 	select {

@@ -21,6 +21,9 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 	if d < MinTTL || d > MaxTTL {
 		return Claim{}, fmt.Errorf("acquire %q: a hold for %v is not between %v and %v", name, d, MinTTL, MaxTTL)
 	}
+	if r := c.newRequest(ctx, name, opts); r.least > 0 {
+		return Claim{}, fmt.Errorf("acquire %q: %w", name, errNoMinHold)
+	}
 	c.mu.Lock()
 	closing := c.closing
 	c.mu.Unlock()

@@ -38,6 +38,9 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context, *Lock) er
 	if lead == nil {
 		lead = func(ctx context.Context, _ *Lock) error { <-ctx.Done(); return nil }
 	}
+	if r := e.c.newRequest(ctx, e.name, e.opts); r.least > 0 {
+		return fmt.Errorf("election %q: %w", e.name, errNoMinHold)
+	}
 	for {
 		l, err := e.c.Acquire(ctx, e.name, e.opts...)
 		if err != nil {

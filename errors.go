@@ -57,6 +57,8 @@ func (e *HeldError) Error() string {
 	switch {
 	case e.Self && len(e.Holders) > 0:
 		b.WriteString("held by this process" + e.Holders[0].heldFor() + " (locks are not reentrant)")
+	case len(e.Holders) > 0 && e.Holders[0].Kept:
+		fmt.Fprintf(&b, "kept until %s, %s has released it", e.Holders[0].KeptUntil.Format(time.TimeOnly), printable.Escape(e.Holders[0].Owner.String()))
 	case len(e.Holders) > 0:
 		b.WriteString("held by " + printable.Escape(e.Holders[0].Owner.String()) + e.Holders[0].heldFor() + e.Holders[0].life())
 		if more := len(e.Holders) - 1; more > 0 {
@@ -93,6 +95,8 @@ func (c Claim) life() string {
 	switch {
 	case c.Detached || c.Dead || c.TTL <= 0:
 		return ""
+	case !c.KeptUntil.IsZero():
+		return " and at least until " + c.KeptUntil.Format(time.TimeOnly)
 	case c.BeatAge < 0:
 		return fmt.Sprintf(" (TTL %s)", core.Short(c.TTL))
 	}

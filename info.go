@@ -47,6 +47,8 @@ type Claim struct {
 	BeatAge     time.Duration     // since the last heartbeat, by the store's clock; negative: cannot tell
 	Detached    bool              // nothing beats for it, it ends by itself (AcquireFor)
 	Ends        time.Time         // of a detached one: when, as nearly as is known; else zero
+	Kept        bool              // it was released, and MinHold keeps the name shut until KeptUntil
+	KeptUntil   time.Time         // until when MinHold keeps the name shut, as nearly as is known; else zero
 	Suspected   bool              // someone who waits has asked it for a heartbeat
 	SuspectedBy string            // who
 	Silent      bool              // nothing was heard of it for its TTL, by the store's clock or else the wall clocks: probably dead
@@ -163,9 +165,7 @@ func (c *Client) fill(claims []Claim, looks map[string]sessionRead) {
 	for i := range claims {
 		cl := &claims[i]
 		id := cl.Owner.Session
-		c.mu.Lock()
-		cl.Own = c.isOurs(id)
-		c.mu.Unlock()
+		cl.Own = c.owns(id)
 		s, ok := looks[id]
 		if !ok {
 			continue
@@ -182,13 +182,22 @@ func (c *Client) fill(claims []Claim, looks map[string]sessionRead) {
 			cl.Labels = labels
 		}
 		cl.TTL = time.Duration(rec.TTL) * time.Millisecond
-		cl.Detached = rec.Detached
+		cl.Detached, cl.Kept = rec.Detached && rec.Least != core.LeastHeld, rec.Least == core.LeastKept
 		cl.BeatAge = max(rec.Age(s.rec.Age), -1)
 		if rec.Suspected != nil && !rec.Detached {
 			cl.Suspected, cl.SuspectedBy = true, rec.Suspected.By
 		}
-		if rec.Detached && rec.Dead == 0 && cl.BeatAge >= 0 {
+		switch {
+		case rec.Dead != 0:
+		case rec.Least != "" && cl.BeatAge < 0:
+			cl.KeptUntil = time.UnixMicro(rec.At).Add(cl.TTL)
+		case rec.Least != "":
+			cl.KeptUntil = time.Now().Add(cl.TTL - cl.BeatAge)
+		case rec.Detached && cl.BeatAge >= 0:
 			cl.Ends = time.Now().Add(cl.TTL - Margin(cl.TTL) - cl.BeatAge)
+		}
+		if cl.Kept {
+			cl.Ends = cl.KeptUntil
 		}
 		cl.Dead = rec.Dead != 0 || rec.EndedAlone(cl.BeatAge, 0, clocks()) || !rec.Detached && c.proof.near(id) && c.proof.dead(id)
 		cl.Silent = !cl.Dead && rec.SeemsDead(s.rec.Age, clocks())

@@ -156,7 +156,7 @@ func (c *Client) doze(ctx context.Context, notification <-chan struct{}, d time.
 func (i Info) summary() string {
 	var b strings.Builder
 	for _, cl := range slices.Concat(i.Holders, i.Waiters) {
-		fmt.Fprintf(&b, "%s %d %v %v %v;", cl.ID, cl.Token, cl.Suspected, cl.Dead, cl.Owner.Host == "")
+		fmt.Fprintf(&b, "%s %d %v %v %v %v;", cl.ID, cl.Token, cl.Suspected, cl.Dead, cl.Kept, cl.Owner.Host == "")
 	}
 	fmt.Fprintf(&b, "%d", len(i.Breaks))
 	return b.String()

@@ -280,6 +280,7 @@ func (c *Client) isOurs(session string) bool { return c.sess != nil && c.sess.id
 func (c *Client) revoke(s *session, r core.Revocation) {
 	c.mu.Lock()
 	defer c.unlock()
+	s.broke = true
 	if p := c.queues[r.Name]; p != nil {
 		c.perform(p, p.n.Revoke(s.id, c.owner, r, c.env()))
 	}

@@ -37,6 +37,8 @@ type Lock struct {
 	cancel    context.CancelCauseFunc // of ctx
 	set       *LockSet
 
+	part *part // with a session of its own; nil: with that of the client
+
 	ctx atomic.Pointer[context.Context] // see lockContext; set under c.mu
 }
 
@@ -156,6 +158,9 @@ func (l *Lock) Proof() *os.File {
 // means perhaps: the client sees to it until its session ends. Again, it gives
 // the same answer.
 func (l *Lock) Release(ctx context.Context) error {
+	if l.part != nil {
+		return l.part.release(ctx, l)
+	}
 	t := l.c.now()
 	l.checkWindow(t)
 	var lost error
@@ -271,6 +276,10 @@ func (l *Lock) lose(why string, err error) {
 	l.c.later = append(l.c.later, func() {
 		l.c.log.Warn("lock lost", "name", l.Name(), "token", l.token, "why", why, "err", err)
 	})
+	if p := l.c.part; p != nil {
+		broken := l.broken
+		l.c.later = append(l.c.later, func() { p.lost(broken) })
+	}
 	if l.set == nil {
 		return
 	}

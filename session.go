@@ -24,6 +24,7 @@ type session struct {
 	ended chan struct{} // closed by end: no more beats
 	ready chan struct{} // closed once open, or over before it opened
 	idle  chan struct{} // closed when the beat loop has returned
+	broke bool          // guarded by c.mu: a claim of it was broken
 	proof *proof        // this host's proof of its life, or nil
 	alone chan struct{} // guarded by c.mu: closed when the beat has won that leaves it without a process
 
@@ -129,7 +130,7 @@ func (s *session) beats() {
 	for {
 		c.mu.Lock()
 		again := s.life.Failing() != nil
-		wait := s.life.TTL() / 3
+		wait := s.life.Pace()
 		over := s.life.Over()
 		c.mu.Unlock()
 		if over {
@@ -166,7 +167,7 @@ func (s *session) beat() bool {
 			c.mu.Unlock()
 			return false
 		}
-		ttl, opened := s.life.TTL(), s.life.Opened()
+		ttl, opened := s.life.Usual(), s.life.Opened()
 		bound, ok := s.life.Asking(c.now())
 		c.mu.Unlock()
 		if !ok {
@@ -194,7 +195,10 @@ func (s *session) beat() bool {
 			return false
 		}
 		s.traceShortened(shortened, ttl)
-		ctx, done := context.WithTimeout(ctx, a.Record.Duration()/3) // a smaller TTL leaves less time
+		if a.Record.Least != core.LeastKept {
+			bound = a.Record.Duration() / 3 // a smaller TTL leaves less time
+		}
+		ctx, done := context.WithTimeout(ctx, bound)
 		outs, err := c.store.CompareAndSwap(ctx, []driver.Write{w})
 		cancel()
 		done()

@@ -20,7 +20,11 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option)
 		return nil, errors.New("acquire: no names")
 	}
 	for _, name := range sorted {
-		if r := c.newRequest(ctx, name, opts); r.bad != nil {
+		r := c.newRequest(ctx, name, opts)
+		if r.least > 0 {
+			r.fail(errNoMinHold)
+		}
+		if r.bad != nil {
 			return nil, fmt.Errorf("acquire %q: %w", name, r.bad)
 		}
 	}

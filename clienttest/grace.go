@@ -99,4 +99,72 @@ var graceCases = []clientCase{
 			waiter.Close()
 		},
 	},
+	{
+		name: "min hold",
+		rule: "a name stays shut for MinHold after its grant, also when the lock is released at once; a job that takes longer keeps its lock and gives it back at once",
+		run: func(h *clients) {
+			d := 2 * shortTTL
+			c, other := h.client(longTTL), h.client(longTTL)
+			began := time.Now()
+			l := h.acquire(c, "a", holdfast.MinHold(d))
+			granted := time.Now()
+			h.release(l)
+			if took := time.Since(granted); took > h.soon {
+				h.Errorf("Release took %v", took)
+			}
+			_, err := other.TryAcquire(h.ctx, "a")
+			var held *holdfast.HeldError
+			if !errors.As(err, &held) || len(held.Holders) != 1 || !held.Holders[0].Kept {
+				h.Errorf("a try while it is kept: %v", err)
+			} else if until := held.Holders[0].KeptUntil; until.Before(began.Add(d)) || until.After(granted.Add(d+h.soon)) {
+				h.Errorf("kept until %v, want %v", until, granted.Add(d))
+			}
+			h.shutFor(other, "a", d, began)
+
+			err = c.Do(h.ctx, "b", func(ctx context.Context, l *holdfast.Lock) error {
+				time.Sleep(d + d/3)
+				if _, err := other.TryAcquire(h.ctx, "b"); !errors.Is(err, holdfast.ErrHeld) {
+					h.Errorf("a try during a long job: %v", err)
+				}
+				return l.Err()
+			}, holdfast.MinHold(d))
+			if err != nil {
+				h.Errorf("a long job: %v", err)
+			}
+			h.release(h.granted(h.ask(other, "b"), h.soon))
+			h.free("a", "b")
+		},
+	},
+	{
+		name: "min hold of the dead",
+		rule: "a name stays shut for MinHold after its grant when its process dies, and no longer than that and a poll where the store has a clock",
+		run: func(h *clients) {
+			d := 3 * shortTTL
+			c, p := h.process(&holdfast.Options{TTL: longTTL})
+			began := time.Now()
+			h.acquire(c, "a", holdfast.MinHold(d))
+			time.Sleep(d / 4)
+			p.Crash()
+			h.shutFor(h.client(longTTL), "a", d, began)
+			h.free("a")
+		},
+	},
+}
+
+// shutFor waits until a name, which was locked after began with MinHold(d), opens.
+func (h *clients) shutFor(c *holdfast.Client, name string, d time.Duration, began time.Time) {
+	h.Helper()
+	const poll = 2500 * time.Millisecond
+	most := d + poll + h.soon
+	if h.record(name).Age < 0 {
+		most += d // a whole watch, from now on
+	}
+	a := h.answered(h.ask(c, name), most)
+	if a.err != nil {
+		h.Fatal(a.err)
+	}
+	if took := a.at.Sub(began); took < d || took > most {
+		h.Errorf("%q was shut for %v, want %v", name, took, d)
+	}
+	h.release(a.lock)
 }

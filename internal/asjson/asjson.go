@@ -55,7 +55,9 @@ type (
 		TTL         float64           `json:"ttl"`
 		BeatAge     *float64          `json:"beat_age"` // null: cannot tell
 		Detached    bool              `json:"detached,omitempty"`
-		Ends        time.Time         `json:"ends,omitzero"` // of a detached one
+		Ends        time.Time         `json:"ends,omitzero"`  // of a detached one
+		Kept        bool              `json:"kept,omitempty"` // released, and shut until kept_until
+		KeptUntil   time.Time         `json:"kept_until,omitzero"`
 		Suspected   bool              `json:"suspected"`
 		SuspectedBy string            `json:"suspected_by,omitempty"`
 		Silent      bool              `json:"silent,omitempty"` // for its TTL: probably dead
@@ -193,6 +195,7 @@ func Claims(claims []holdfast.Claim) []Claim {
 			ID: c.ID, Mode: c.Mode(), Slots: c.Slots, Token: c.Token, Owner: c.Owner, Reason: c.Reason,
 			Requested: c.Requested.UTC(), Granted: c.Granted.UTC(), Waited: c.Waited.Round(time.Millisecond).Seconds(), Retries: c.Retries, Labels: c.Labels,
 			TTL: c.TTL.Seconds(), BeatAge: age(c.BeatAge), Detached: c.Detached, Ends: c.Ends.UTC().Round(time.Millisecond),
+			Kept: c.Kept, KeptUntil: c.KeptUntil.UTC().Round(time.Millisecond),
 			Suspected: c.Suspected, SuspectedBy: c.SuspectedBy, Silent: c.Silent, Dead: c.Dead, Collecting: c.Collecting,
 		}
 	}

@@ -127,7 +127,10 @@ func (b *Breaker) Observed(s Sighting, dead bool) {
 		b.step = BreakGrace
 		return
 	}
-	b.step = BreakPause
+	if b.step = BreakPause; s.Record.Least == LeastKept {
+		b.step = BreakRemove // nobody believes in it any more
+		return
+	}
 	if read := b.sent && len(s.Record.Revoked) == 0 && !s.Absent; !read {
 		return
 	}

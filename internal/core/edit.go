@@ -67,9 +67,9 @@ func (r *SessionRecord) ReleaseToken(absent bool, age time.Duration, by string, 
 	switch {
 	case r.Dead != 0 && r.By == by && r.Why == released:
 		return ReleaseAgain
-	case r.Dead != 0 || absent:
+	case r.Dead != 0 || absent || r.Least == LeastKept:
 		return ReleaseOver
-	case !r.Detached:
+	case !r.Detached || r.Least == LeastHeld:
 		return ReleaseRunning
 	}
 	out := ReleaseLate

@@ -22,7 +22,11 @@ type Session struct {
 	over    bool   // lost or ended
 	why     string // of the loss
 	ttl     time.Duration
+	usual   time.Duration // the TTL of a heartbeat that leaves nothing without a process
 	detach  time.Duration // the last beat makes it a hold without a process for that long
+	least   time.Duration // its names stay shut for that long, whatever becomes of the process,
+	shut    Instant       // which is until then
+	leaves  bool          // the next beat leaves them to that, and is the last
 
 	window   Window
 	last     SessionRecord // as last known to stand in the store
@@ -38,6 +42,7 @@ type Attempt struct {
 	Record SessionRecord
 	Old    Version // that it is to follow
 	Sent   Instant
+	keeps  bool // it was sent since Keep
 }
 
 // A BeatOf says what an attempt is to carry.
@@ -64,7 +69,7 @@ type SessionOutcome struct {
 type SessionEffects struct {
 	Opened  bool
 	Moved   bool // the window
-	Alone   bool // it is a hold without a process now
+	Alone   bool // it is a hold without a process now, or does what Keep or Leave has asked for
 	Again   bool // another beat is wanted at once
 	Asked   string
 	Revoked []Revocation
@@ -75,6 +80,13 @@ type SessionEffects struct {
 
 // TTL is how long the session may be silent; 0 before Begin.
 func (s *Session) TTL() time.Duration { return s.ttl }
+
+// Usual is the TTL of its heartbeats where they leave nothing without a process. The time
+// between them goes by it.
+func (s *Session) Usual() time.Duration { return s.usual }
+
+// Pace is how long the session waits after one heartbeat before it sends the next.
+func (s *Session) Pace() time.Duration { return min(s.ttl, s.usual) / 3 }
 
 // Until is the end of the window; Never: not open.
 func (s *Session) Until() Instant { return s.window.Until() }
@@ -100,10 +112,22 @@ func (s *Session) Failing() error { return s.failing }
 func (s *Session) Open() { s.opening = true }
 
 // Begin sets the TTL of the first record.
-func (s *Session) Begin(ttl time.Duration) { s.ttl = ttl }
+func (s *Session) Begin(ttl time.Duration) { s.ttl, s.usual = ttl, ttl }
 
 // Detach makes the next attempts ones that leave a hold without a process, for d.
 func (s *Session) Detach(d time.Duration) { s.detach = d }
+
+// Keep has the names of the session stay shut for d from now, whatever becomes of the process:
+// each attempt leaves a hold without a process for the rest of that. When less of it is left
+// than the usual TTL, and than half of it, attempts are as usual again. The lock may go on.
+func (s *Session) Keep(d time.Duration, now Instant) { s.least, s.shut = d, now.Add(d) }
+
+// Shut says until when the names stay shut; ok is false if Keep was not called.
+func (s *Session) Shut() (until Instant, ok bool) { return s.shut, s.least > 0 }
+
+// Leave has the next attempt be the last. It leaves the names to the rest of the time of Keep.
+// Nobody believes in a lock of the session any more.
+func (s *Session) Leave() { s.leaves = true }
 
 // Asking notes that an attempt is about to be sent, and returns how long it may take. It
 // reports false if none may be sent any more: the session is over, or is to be lost.
@@ -111,7 +135,7 @@ func (s *Session) Asking(now Instant) (bound time.Duration, ok bool) {
 	if s.over || s.opened && !s.Trusted(now) {
 		return 0, false
 	}
-	bound = s.ttl / 3
+	bound = s.Pace()
 	if s.opened {
 		bound = min(bound, s.Until().Sub(now))
 	}
@@ -123,19 +147,26 @@ func (s *Session) Asking(now Instant) (bound time.Duration, ok bool) {
 // waiters go by that TTL as soon as the store has it, whether or not its answer arrives. The
 // caller reports a window that was shortened before it sends the attempt.
 func (s *Session) Beat(b BeatOf, now Instant) (a Attempt, shortened bool) {
-	ttl := b.TTL
-	if s.detach > 0 {
+	ttl, detached, least := b.TTL, s.detach > 0, Least("")
+	s.usual = ttl
+	switch rest := s.shut.Sub(now); {
+	case detached:
 		ttl = DetachedTTL(s.detach)
+	case s.least == 0:
+	case s.leaves:
+		ttl, detached, least = max(rest, 0)+time.Millisecond, true, LeastKept
+	case rest >= min(ttl, s.least/2):
+		ttl, detached, least = rest+time.Millisecond, true, LeastHeld
 	}
 	ttl = ttl.Truncate(time.Millisecond) // others go by what the record says
 	if ttl < s.ttl && s.opened {
 		shortened = s.window.Shrink(ttl, now)
 	}
-	a = Attempt{Sent: now, Old: s.version, Record: SessionRecord{
+	a = Attempt{Sent: now, Old: s.version, keeps: s.least > 0, Record: SessionRecord{
 		Owner: b.Owner, TTL: ttl.Milliseconds(), Grace: b.Grace.Milliseconds(),
-		Beat: s.last.Beat + 1, Nonce: b.Nonce, At: b.Clocks.Wall, Detached: s.detach > 0, Labels: b.Labels,
+		Beat: s.last.Beat + 1, Nonce: b.Nonce, At: b.Clocks.Wall, Detached: detached, Least: least, Labels: b.Labels,
 	}}
-	if s.detach > 0 {
+	if detached {
 		a.Record.Boot, a.Record.Up = b.Clocks.Boot, b.Clocks.Up.Microseconds()
 	}
 	if s.version == 0 {
@@ -239,7 +270,15 @@ func (s *Session) accept(a Attempt, version Version, now Instant, eff *SessionEf
 	s.ttl = a.Record.Duration()
 	s.window.Extend(a.Sent, s.ttl, now)
 	eff.Opened = !s.opened
-	s.opened, eff.Moved, eff.Alone = true, true, a.Record.Detached
+	s.opened, eff.Moved = true, true
+	switch {
+	case s.leaves:
+		eff.Alone = a.Record.Least == LeastKept
+	case s.least > 0:
+		eff.Alone = a.keeps
+	default:
+		eff.Alone = a.Record.Detached
+	}
 }
 
 // Lose ends belief in everything this session holds, for ever. The reason is worked out if

@@ -18,6 +18,7 @@ type SessionRecord struct {
 	Detached  bool         `json:"detached,omitempty"`
 	Boot      string       `json:"boot,omitempty"` // of a detached one: the kernel it was taken under,
 	Up        int64        `json:"up,omitempty"`   // and how long that had run, in microseconds
+	Least     Least        `json:"least,omitempty"`
 	Suspected *Suspicion   `json:"suspected,omitempty"`
 	Revoked   []Revocation `json:"revoked,omitempty"`
 	Names     []string     `json:"names,omitempty"`  // of a hold: where its claims are, in byte order
@@ -32,6 +33,15 @@ type SessionRecord struct {
 
 // ClaimLabels are the labels of claims that have changed them, by the numbers of the claims.
 type ClaimLabels = map[int64]Labels
+
+// Least is of a detached session whose names stay shut until its time is over, whatever becomes
+// of the process that took the lock (MinHold).
+type Least string
+
+const (
+	LeastHeld Least = "held" // that process sends heartbeats, and may believe in the lock
+	LeastKept Least = "kept" // it has released the lock, and believes in it no more
+)
 
 // A Suspicion asks a session for a heartbeat. There is at most one per beat.
 type Suspicion struct {

@@ -7,6 +7,7 @@
 //	C3 Register  a fenced resource never takes an older write behind a newer one
 //	C4 RWLock    grants and ends are those of one readers-writer lock with tokens
 //	C5 Audit     every step of every record is a legal one
+//	C9 Least     a name stays shut for as long as its holder had it kept, however the hold ended
 package check
 
 import (
@@ -41,6 +42,8 @@ type Hold struct {
 	// Void: it was broken without waiting for its holder, so that only the
 	// fence protects from it.
 	Void bool
+	// Shut is until when its name was to stay shut, in any case; 0: not longer than it was held.
+	Shut time.Duration
 	// Lost: it ended by the death of its process, or a loss, and not in order.
 	Lost bool
 }
@@ -107,6 +110,18 @@ func Grace(holds []Hold, grace time.Duration) (found []Violation) {
 	}
 	for _, v := range Windows(longer) {
 		found = append(found, Violation{"R9", "within the grace of " + grace.String() + ": " + v.Text})
+	}
+	return found
+}
+
+// Least checks C9: who had a name kept for a time at least keeps others out for so long.
+func Least(holds []Hold) (found []Violation) {
+	longer := slices.Clone(holds)
+	for i := range longer {
+		longer[i].Ended = max(longer[i].Ended, longer[i].Shut)
+	}
+	for _, v := range Windows(longer) {
+		found = append(found, Violation{"C9", "before its time: " + v.Text})
 	}
 	return found
 }

@@ -10,9 +10,10 @@ import (
 	"github.com/holdfast-lock/holdfast/verify/check"
 )
 
-// longestAlone is the longest that a hold without a process keeps a name.
+// longestAlone is the longest that a hold without a process keeps a name, or one that keeps it
+// shut for a time at least.
 func (w *world) longestAlone() time.Duration {
-	if !w.plan.alone {
+	if !w.plan.alone && !w.plan.least {
 		return 0
 	}
 	return 4 * w.plan.maxTTL
@@ -57,6 +58,33 @@ func (l *life) leaveAlone(ctx context.Context, r *rand.Rand, name string, opts [
 	ctx, cancel := context.WithTimeout(context.Background(), 1+time.Duration(r.Int64N(int64(w.plan.maxTTL))))
 	defer cancel()
 	w.logf("%s gives back %q by token %d: %v", l.name, name, h.Token, l.client.ReleaseToken(ctx, name, h.Token))
+}
+
+// acquiredAt is the key of a context under which the client notes when a lock was granted.
+type acquiredAt struct{}
+
+// holdLeast takes a lock that keeps its name shut for a time at least, also when it is released
+// at once or its process has died.
+func (l *life) holdLeast(ctx context.Context, r *rand.Rand, name string, busy time.Duration, overrun bool, opts []holdfast.Option) {
+	w, asked := l.w, l.w.now()
+	d := holdfast.MinTTL + time.Duration(r.Int64N(int64(2*w.plan.maxTTL)))
+	var granted time.Duration
+	ctx = context.WithValue(ctx, acquiredAt{}, &granted)
+	lock, err := l.client.Acquire(ctx, name, append(opts, holdfast.MinHold(d))...)
+	if err != nil {
+		w.logf("%s does not take %q for at least %v: %v", l.name, name, d, err)
+		return
+	}
+	h := l.granted(lock, asked)
+	w.logf("%s keeps %q for %v from %v on", l.name, name, d, granted)
+	if !w.plan.breaks {
+		sure := d - time.Duration(float64(d)*w.plan.drift) - min(w.plan.leap, holdfast.Margin(d))
+		w.mu.Lock()
+		h.Shut = granted + sure
+		w.mu.Unlock()
+	}
+	h.use(lock.Context(), r, busy, overrun)
+	h.release(r)
 }
 
 // tryOnce is a process of its own that asks once, uses what it gets, and ends.

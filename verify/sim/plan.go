@@ -43,6 +43,7 @@ type plan struct {
 	limbo                      float64       // lightweight writes that nobody answers
 	alone                      bool          // holds without a process
 	once                       bool          // processes that ask once and end
+	least                      bool          // holds that keep their name shut for a time at least
 	without                    []bool        // misfortunes that do not happen, by their order
 }
 
@@ -193,6 +194,7 @@ func drawPlan(r *rand.Rand) plan {
 		}
 		p.maxTTL = max(p.maxTTL, 6*time.Second)
 	}
+	p.least = chance(0.3)
 	return p
 }
 

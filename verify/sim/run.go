@@ -172,7 +172,7 @@ func (w *world) heal() {
 // grace, and time for those who are served before to do their work.
 func (w *world) patience() time.Duration {
 	work := time.Duration(w.plan.procs*w.plan.workers) * 2 * w.plan.maxTTL
-	if w.plan.alone { // one after the other, each seen for the first time when all is healed
+	if w.plan.alone || w.plan.least { // one after the other, each seen for the first time when all is healed
 		work += time.Duration(w.plan.procs*w.plan.workers*w.plan.ops) * w.longestAlone()
 	}
 	return max(w.plan.maxTTL, holdfast.DefaultTTL) + w.plan.maxTTL + w.plan.grace + work + 10*time.Second

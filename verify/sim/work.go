@@ -50,6 +50,8 @@ func (l *life) operate(r *rand.Rand) {
 		l.useState(ctx, r)
 	case w.plan.alone && r.IntN(6) == 0:
 		l.leaveAlone(ctx, r, name, opts)
+	case w.plan.least && r.IntN(5) == 0:
+		l.holdLeast(ctx, r, name, busy, overrun, opts)
 	case w.plan.once && r.IntN(4) == 0:
 		l.tryOnce(ctx, r, name, busy, opts)
 	case kind < 8 && w.plan.breaks:

@@ -132,6 +132,7 @@ func (r *Result) Judge() []check.Violation {
 	if len(overlaps) == 0 {
 		found = append(found, check.RWLock(r.holds)...)
 		found = append(found, check.Grace(r.holds, r.grace)...)
+		found = append(found, check.Least(r.holds)...)
 	}
 	if r.swift {
 		found = append(found, check.Order(r.steps, r.holds, r.news)...)
@@ -261,8 +262,16 @@ func (w *world) client(e *edge, nr int, ttl time.Duration) *holdfast.Client {
 	if !w.plan.notifications {
 		store = silent{e, e}
 	}
+	var trace *holdfast.Trace
+	if w.plan.least {
+		trace = &holdfast.Trace{Acquired: func(ctx context.Context, _ holdfast.Event) {
+			if at, ok := ctx.Value(acquiredAt{}).(*time.Duration); ok {
+				*at = w.now()
+			}
+		}}
+	}
 	c, err := holdfast.New(store, &holdfast.Options{
-		TTL: ttl, Grace: w.plan.grace, RuntimeDir: os.DevNull,
+		TTL: ttl, Grace: w.plan.grace, RuntimeDir: os.DevNull, Trace: trace,
 		Owner: holdfast.Owner{Host: fmt.Sprintf("host%d", nr), PID: 100 + nr, User: "sim", Program: "sim", Started: w.began},
 	})
 	if err != nil {

@@ -261,6 +261,8 @@ func question(name string, c holdfast.Claim) string {
 		return fmt.Sprintf("%s has been waiting for %s for %s.", who(c.Owner), quote(name), brief(c.Waited))
 	case c.Dead:
 		return fmt.Sprintf("%s is held by %s, which is dead: it goes to the next who asks.", quote(name), who(c.Owner))
+	case c.Kept:
+		return fmt.Sprintf("%s is %s.", quote(name), keptBy(c))
 	case c.Detached:
 		return fmt.Sprintf("%s is held by %s%s; nothing renews it, it %s: whoever uses it will not be told.", quote(name), who(c.Owner), heldFor(c), beatText(c))
 	case c.BeatAge >= 0 && !c.Suspected:

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -184,6 +185,8 @@ func cannotWrite(err error) error { return fail(exitFault, "cannot write to stan
 // beatText is when a claim's session was last heard of.
 func beatText(c holdfast.Claim) string {
 	switch {
+	case c.Kept:
+		return "ends in " + whole(max(time.Until(c.KeptUntil), 0))
 	case c.BeatAge < 0:
 		return "?"
 	case c.Detached:

@@ -154,14 +154,7 @@ func TestNoTwoAlive(t *testing.T) {
 	} {
 		alone := func(t *testing.T, shop shop) {
 			t.Parallel()
-			p := newPlace(t)
-			switch {
-			case shop.server != nil:
-				p.store = shop.server(t, nil).Database(t)
-				migrate(t, p.store)
-			case shop.kind == "dir":
-				p.store = makeDirectory(t, filepath.Join(p.dir, "locks"))
-			}
+			p := shop.place(t)
 			self, _ := os.Executable()
 			if err := os.Symlink(self, filepath.Join(p.dir, "holdfast-ticker")); err != nil {
 				t.Fatal(err)

@@ -29,7 +29,7 @@ func rowsOf(info *holdfast.Info, sel *selection) (rows []row) {
 }
 
 // states are what a row can be in, the most urgent first.
-var states = []string{"dead", "dead?", "suspected", "detached", "held", "waiting"}
+var states = []string{"dead", "dead?", "suspected", "kept", "detached", "held", "waiting"}
 
 // state says how a claim stands.
 func (r row) state() string {
@@ -42,6 +42,8 @@ func (r row) state() string {
 		return "waiting"
 	case c.Suspected:
 		return "suspected"
+	case c.Kept:
+		return "kept"
 	case c.Detached:
 		return "detached"
 	}
@@ -80,10 +82,15 @@ func (r row) cells(wide bool) []string {
 		add("goes to the next who asks")
 	case "waiting":
 		state = ordinal(r.place) + " waiting"
+	case "kept":
+		state = "kept until " + c.KeptUntil.Format(time.TimeOnly)
 	case "suspected":
 		if c.SuspectedBy != "" {
 			add("asked for a beat by " + escape(c.SuspectedBy))
 		}
+	}
+	if !c.Kept && !c.KeptUntil.IsZero() {
+		add("at least until " + c.KeptUntil.Format(time.TimeOnly))
 	}
 	if c.Collecting != "" {
 		add("has " + escape(c.Collecting) + " names")

@@ -42,6 +42,7 @@ started runs on. In a pid namespace of its own CMD dies with its guard:
 examples:
   holdfast run nightly -- ./backup.sh
   holdfast run -n nightly -- ./backup.sh
+  holdfast run -n --at-least 50s nightly -- ./backup.sh
   holdfast run --slots 3 api -- ./call.sh
   holdfast run accounts/1 accounts/2 -- ./move.sh
   holdfast run nightly -- sh -c 'dump | gzip > backup.gz'
@@ -146,6 +147,7 @@ func (w *wish) options(f *pflag.FlagSet) (opts []holdfast.Option, err error) {
 // A lease is the flags of those who keep a lock.
 type lease struct {
 	ttl, killAfter span
+	atLeast, grace span // of run
 	quiet          bool
 }
 
@@ -161,6 +163,12 @@ func (l *lease) check() error {
 	}
 	if l.ttl.Duration > holdfast.MaxTTL {
 		return usage("--ttl %v is above %v", l.ttl.Duration, holdfast.MaxTTL)
+	}
+	if d := l.atLeast.Duration; l.atLeast.set && (d < holdfast.MinTTL || d > holdfast.MaxTTL) {
+		return usage("--at-least %v is not between %v and %v", d, holdfast.MinTTL, holdfast.MaxTTL)
+	}
+	if l.grace.Duration > holdfast.MaxTTL {
+		return usage("--grace %v is above %v", l.grace.Duration, holdfast.MaxTTL)
 	}
 	if l.ttl.set {
 		return l.checkKillAfter(l.ttl.Duration)
@@ -189,6 +197,8 @@ func runVerb(a *app) *cobra.Command {
 	w.flags(c.Flags())
 	l.flags(c.Flags(), "this run's own lease, at least 1s; else the store's (15s)",
 		"from TERM to KILL, before the lease can go to another; a fifth of the lease, at most a third", "say nothing while waiting")
+	c.Flags().Var(&l.atLeast, "at-least", "keep NAME shut for `DUR` after the grant, also if CMD ends or dies earlier: a job of several hosts' crontabs runs once")
+	c.Flags().Var(&l.grace, "grace", "keep NAME shut for `DUR` more if the lock is lost or broken, or holdfast dies")
 	c.Flags().IntVarP(&code, "exit-code", "E", exitNo, "exit status `N` when not obtained")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		names, argv, err := splitArgs(c, args, "nightly -- ./backup.sh", checkName)
@@ -201,6 +211,12 @@ func runVerb(a *app) *cobra.Command {
 		opts, err := w.options(c.Flags())
 		if err == nil {
 			err = l.check()
+		}
+		if err == nil && l.atLeast.set {
+			if len(names) > 1 {
+				err = usage("--at-least is for one name, and there are %d", len(names))
+			}
+			opts = append(opts, holdfast.MinHold(l.atLeast.Duration))
 		}
 		if err != nil {
 			return err
@@ -262,6 +278,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	q := newQueue(names, l.quiet)
 	client, err := holdfast.New(h.store, &holdfast.Options{
 		TTL:   l.ttl.Duration,
+		Grace: l.grace.Duration,
 		Owner: holdfast.Owner{Name: w.owner, Program: "holdfast run"},
 		Trace: &holdfast.Trace{Heartbeat: r.beat, Shortened: r.shortened, Lost: r.lostOne, Queued: q.joined},
 	})
@@ -353,6 +370,8 @@ func notObtained(err error, names []string, w *wish, q *queue, code int) error {
 			name = held.Name
 		}
 		switch {
+		case len(held.Holders) > 0 && held.Holders[0].Kept:
+			state = keptBy(held.Holders[0])
 		case len(held.Holders) > 0:
 			state = heldBy(held.Holders) + life(held.Holders[0])
 		case len(held.Waiters) > 0:

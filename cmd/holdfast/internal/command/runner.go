@@ -155,6 +155,9 @@ func (r *runner) window() guard.Instant {
 // killAfter is the time from TERM to KILL; r.mu is held.
 func (r *runner) killAfter() time.Duration {
 	ttl := r.held.TTL()
+	if r.lease.atLeast.set { // that of a lease that is kept for a time is what is left of it
+		ttl = min(ttl, max(r.lease.ttl.Duration, holdfast.DefaultTTL))
+	}
 	if r.ttl != 0 {
 		ttl = min(ttl, r.ttl)
 	}

@@ -195,6 +195,8 @@ func beatLine(c holdfast.Claim) string {
 	switch {
 	case c.Dead:
 		return "dead: goes to the next who asks"
+	case c.Kept:
+		return "kept until " + c.KeptUntil.Format(time.TimeOnly) + ": it was released, and the name stays shut"
 	case c.Detached:
 		return "nothing renews it: " + beatText(c)
 	case c.BeatAge < 0 && c.Silent:
@@ -203,7 +205,9 @@ func beatLine(c holdfast.Claim) string {
 		return fmt.Sprintf("gone %s after its last beat", brief(c.TTL))
 	}
 	s := fmt.Sprintf("last beat %s ago", brief(c.BeatAge))
-	if c.BeatAge >= c.TTL {
+	if !c.KeptUntil.IsZero() {
+		s += ", shut until " + c.KeptUntil.Format(time.TimeOnly) + " at least"
+	} else if c.BeatAge >= c.TTL {
 		s += ", longer than its TTL: goes to the next who waits, unless it answers"
 	} else if c.Suspected || c.BeatAge > c.TTL/2 {
 		s += fmt.Sprintf(", gone in %s at the latest unless it answers", brief(max(0, c.TTL-c.BeatAge)))

@@ -167,7 +167,7 @@ func (s *session) watchAll(ctx context.Context, prefix string) iter.Seq2[holdfas
 func sumOf(info holdfast.Info) string {
 	var b strings.Builder
 	for _, c := range slices.Concat(info.Holders, info.Waiters) {
-		fmt.Fprintf(&b, "%s %d %v %v %v;", c.ID, c.Token, c.Suspected, c.Silent, c.Dead)
+		fmt.Fprintf(&b, "%s %d %v %v %v %v;", c.ID, c.Token, c.Suspected, c.Silent, c.Dead, c.Kept)
 	}
 	return b.String()
 }
@@ -229,6 +229,10 @@ func change(now holdfast.Info, ends []ending) string {
 	for _, c := range now.Holders {
 		if c.Dead {
 			parts = append(parts, shortWho(c.Owner)+" is dead")
+			continue
+		}
+		if c.Kept {
+			parts = append(parts, keptBy(c))
 			continue
 		}
 		h := fmt.Sprintf("%s%s, token %d", who(c.Owner), heldFor(c), c.Token)

@@ -58,11 +58,18 @@ func heldBy(holders []holdfast.Claim) string {
 	return s
 }
 
+// keptBy says until when a name is kept shut, and whose lock it was.
+func keptBy(c holdfast.Claim) string {
+	return "kept until " + c.KeptUntil.Format(time.TimeOnly) + "; " + who(c.Owner) + " has released it"
+}
+
 // life says how long ago a claim's session sent a heartbeat, and how long it may be silent.
 func life(c holdfast.Claim) string {
 	switch {
 	case c.Detached || c.Dead || c.TTL <= 0:
 		return ""
+	case !c.KeptUntil.IsZero():
+		return " and at least until " + c.KeptUntil.Format(time.TimeOnly)
 	case c.BeatAge < 0:
 		return fmt.Sprintf(" (TTL %s)", brief(c.TTL))
 	}
