@@ -189,7 +189,7 @@ var layers = [][]string{
 	{"clienttest", "state", "serve/page"},
 	{"sqlite", "postgres", "mysql", "cassandra", "etcd", "spanner", "drivertest"},
 	{"claims", "internal/asjson"},
-	{".", "open", "memory", "directory", "faultstore", "internal/sqlstore", "internal/tlsurl"},
+	{".", "open", "memory", "directory", "faultstore", "internal/sqlstore", "internal/notify", "internal/tlsurl"},
 	{"driver"},
 	{"internal/reach"},
 	{"internal/core", "internal/clock", "internal/machine", "internal/filesystem", "internal/printable", "internal/busy"},

@@ -63,7 +63,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 			say(driver.Warning, "file system", "it is mounted with %s: a power cut may undo a grant, and a token may repeat", option)
 		}
 	}
-	if diskFull(dir) {
+	if filesystem.Full(dir) {
 		say(driver.Failure, "disk", "the disk of %s is full: nobody can take or give back a lock", dir)
 	}
 	return r, nil

@@ -138,7 +138,7 @@ func (d *dialect) written(err error, ws []sqlstore.Write, versions []int64) erro
 			wake = append(wake, driver.Notification{Key: driver.Key{Space: driver.Space(w.ID[0]), Name: string(w.ID[1:])}, To: w.Notify})
 		}
 	}
-	d.wakes.tell(wake)
+	d.board.Tell(wake)
 	return nil
 }
 

@@ -60,7 +60,7 @@ func (f file) check() error {
 // present tells that all files are still those that the open connections use. Once
 // they were not it stays so.
 func (f *files) present() error {
-	if keptWhileOpen {
+	if filesystem.KeptWhileOpen {
 		return nil
 	}
 	f.mu.Lock()
@@ -98,7 +98,7 @@ func (f *files) adopt(c *conn) error {
 			}
 			log[i] = file{name, is}
 		}
-		if !opened(log[1].is) {
+		if !filesystem.Opened(log[1].is) {
 			return fmt.Errorf("%s: the log was removed while in use, and a connection of this program still has it: close all of them", f.path)
 		}
 		f.log = log
@@ -131,7 +131,7 @@ func resolved(path string) string {
 // nothing of what these write, and both could be given one lock. A symbolic link is
 // no such name, for SQLite follows it first.
 func oneName(path string, info fs.FileInfo) error {
-	if n := links(info); n > 1 {
+	if n := filesystem.Links(info); n > 1 {
 		return fmt.Errorf("%s has %d names (hard links), and whoever opens it by another could get a lock that is held here: remove the others; a symbolic link may take their place", path, n)
 	}
 	if filesystem.Mounted(path) {

@@ -44,7 +44,7 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{path: path, files: files{path: path}, async: slices.Contains(opts.Allow, "async-commit"), looks: opts.ReadOnly}
-	s.wakes.path, s.wakes.looks = path, opts.ReadOnly
+	s.board.Path, s.board.NoMkdir = path, opts.ReadOnly
 	if s.files.db, err = os.Stat(path); err != nil {
 		return nil, err
 	}
@@ -126,15 +126,15 @@ func admit(path string, opts *Options) error {
 		return err
 	}
 	if opts.ReadOnly {
-		if err := readable(path); err != nil {
+		if err := filesystem.Readable(path); err != nil {
 			return &fs.PathError{Op: "open", Path: path, Err: err}
 		}
 		return nil
 	}
-	if err := writable(path); err != nil {
+	if err := filesystem.Writable(path); err != nil {
 		return &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	if err := writable(dir); err != nil {
+	if err := filesystem.Writable(dir); err != nil {
 		return fmt.Errorf("SQLite keeps its log beside the database: %w", &fs.PathError{Op: "write", Path: dir, Err: err})
 	}
 	return nil
@@ -224,7 +224,7 @@ func (s *Store) explain(err error) error {
 	switch c := code(err); {
 	case err == nil:
 		return nil
-	case c == codes.SQLITE_FULL, c == codes.SQLITE_IOERR && diskFull(filepath.Dir(resolved(s.path))):
+	case c == codes.SQLITE_FULL, c == codes.SQLITE_IOERR && filesystem.Full(filepath.Dir(resolved(s.path))):
 		return fmt.Errorf("%s: disk is full; nothing was changed: %w", s.path, err)
 	case c == codes.SQLITE_NOTADB:
 		return fmt.Errorf("%s is not a database: %w", s.path, err)

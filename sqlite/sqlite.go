@@ -44,9 +44,11 @@
 package sqlite
 
 import (
+	"context"
 	"errors"
 
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/notify"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
@@ -75,7 +77,7 @@ type Store struct {
 	ours  bool // the file has been found to be Holdfast's
 	async bool // never wait for the disk
 	looks bool // nothing is written, see look.go
-	wakes wakes
+	board notify.Board
 
 	// Each has its own connection, as soon as it finds that of names in use. A
 	// writer that copies the log into the file keeps its connection, though not
@@ -88,6 +90,12 @@ var (
 	_ driver.Store   = (*Store)(nil)
 	_ driver.Watcher = (*Store)(nil)
 )
+
+// Watch implements driver.Watcher by a named pipe in a directory beside the file, with "-wake"
+// at the end of its name; who may not use that directory polls.
+func (s *Store) Watch(ctx context.Context, _ []string, changed func(driver.Notification)) error {
+	return s.board.Watch(ctx, changed)
+}
 
 // Close ends what Open and Watch have begun. The calls under way end first.
 func (s *Store) Close() error {

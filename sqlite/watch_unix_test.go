@@ -119,33 +119,6 @@ func TestStrangePipes(t *testing.T) {
 	}
 }
 
-// A writer never waits for a watcher that does not read, and the watcher then
-// hears that anything may have changed.
-func TestFullPipe(t *testing.T) {
-	s := fresh(t)
-	keys, stop := watching(t, s)
-	begun(keys)
-	var w *watcher
-	for _, w = range s.wakes.watchers {
-	}
-	w.mu.Lock() // as if it were still busy with the last call
-	other := open(t, s.path, nil)
-	other.wakes.tell(make([]driver.Notification, 0))
-	long := driver.Notification{Key: driver.Key{Name: strings.Repeat("x", 255)}, To: driver.Everyone}
-	for range 1000 {
-		other.wakes.tell([]driver.Notification{long})
-	}
-	w.mu.Unlock()
-	for k := range keys {
-		if k == (driver.Key{}) {
-			break
-		}
-	}
-	if err := stop(); err != context.Canceled {
-		t.Error(err)
-	}
-}
-
 // Where pipes cannot be made Watch says so.
 func TestWatchImpossible(t *testing.T) {
 	s := fresh(t)
@@ -157,16 +130,4 @@ func TestWatchImpossible(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	wake(t, s, "a")
-}
-
-func TestSplit(t *testing.T) {
-	k := []driver.Notification{{Key: driver.Key{Space: 1, Name: "a"}, To: driver.Everyone}, {Key: driver.Key{Name: strings.Repeat("\x00", 255)}}}
-	sent := append(message(k[0]), message(k[1])...)
-	for cut := range sent {
-		first, rest := split(sent[:cut:cut])
-		second, left := split(append(rest, sent[cut:]...))
-		if all := append(first, second...); len(all) != 2 || all[0] != k[0] || all[1] != k[1] || len(left) != 0 {
-			t.Fatalf("cut at %d: got %q, left %q", cut, all, left)
-		}
-	}
 }

@@ -5,7 +5,7 @@ package main
 var onFile = []mutant{
 	// Which file it is.
 	{"sqlite: a hard link is another file", "X13", []edit{{"sqlite/files.go",
-		"	if n := links(info); n > 1 {", "	if n := links(info); n > 9 {"}}, onSQLite("TestSecondName/^hard_link$")},
+		"	if n := filesystem.Links(info); n > 1 {", "	if n := filesystem.Links(info); n > 9 {"}}, onSQLite("TestSecondName/^hard_link$")},
 	{"sqlite: a file that is mounted by itself is another", "X13", []edit{{"sqlite/files.go",
 		"	if filesystem.Mounted(path) {", "	if filesystem.Mounted(path) && false {"}}, onSQLite("TestSecondName/^bind_mount_of_the_file$")},
 	{"sqlite: no kernel tells of a mount", "X13", []edit{{"internal/filesystem/filesystem_linux.go",
@@ -36,7 +36,7 @@ var onFile = []mutant{
 		"	return !c.looks, c.files.present()\n", "	return c.files.present() == nil, nil\n"}, {"sqlite/slot.go",
 		"	if !c.looks && c.files.present() != nil {\n", "	if false {\n"}}, onSQLite("TestCloseBesideAnotherLog$")},
 	{"sqlite: a log of this program alone is shared", "X13", []edit{{"sqlite/files.go",
-		"		if !opened(log[1].is) {", "		if false {"}}, onSQLite("TestLogOfTheProgram$")},
+		"		if !filesystem.Opened(log[1].is) {", "		if false {"}}, onSQLite("TestLogOfTheProgram$")},
 	{"sqlite: everybody may read the file", "X13", []edit{{"sqlite/open.go",
 		"os.O_CREATE|os.O_EXCL, 0o600)", "os.O_CREATE|os.O_EXCL, 0o644)"}}, onSQLite("TestFileMode$")},
 

@@ -1,12 +1,12 @@
-package sqlite
+package filesystem
 
 import (
 	"io/fs"
 	"os"
 )
 
-// opened says whether this process has the file open. It opens nothing.
-func opened(file fs.FileInfo) bool {
+// Opened says whether this process has the file open. It opens nothing.
+func Opened(file fs.FileInfo) bool {
 	const ours = "/proc/self/fd/"
 	names, err := os.ReadDir(ours)
 	if err != nil {

@@ -1,4 +1,6 @@
-package sqlite
+// Package notify tells the processes of one host of changes in a file, by a named pipe for each
+// that watches, in a directory beside the file with "-wake" at the end of its name.
+package notify
 
 import (
 	"sync"
@@ -6,11 +8,10 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// wakes tells watchers of changes: those of this store by a call, those of
-// other processes by a named pipe each, in a directory beside the file.
-type wakes struct {
-	path  string // of the database file
-	looks bool   // the directory of pipes is not made
+// A Board tells watchers of changes: its own by a call, those of other processes by their pipes.
+type Board struct {
+	Path    string // of the file
+	NoMkdir bool   // the directory of pipes is not made
 
 	mu       sync.Mutex
 	watchers map[string]*watcher // by the name of its pipe
@@ -32,21 +33,21 @@ func (w *watcher) call(notifications ...driver.Notification) {
 	}
 }
 
-// tell tells everyone of writes, as well as it can.
-func (w *wakes) tell(notifications []driver.Notification) {
+// Tell tells everyone, as well as it can.
+func (b *Board) Tell(notifications []driver.Notification) {
 	if len(notifications) == 0 {
 		return
 	}
-	w.mu.Lock()
-	own := make([]*watcher, 0, len(w.watchers))
-	for _, watcher := range w.watchers {
+	b.mu.Lock()
+	own := make([]*watcher, 0, len(b.watchers))
+	for _, watcher := range b.watchers {
 		own = append(own, watcher)
 	}
-	w.mu.Unlock()
+	b.mu.Unlock()
 	for _, watcher := range own {
 		watcher.call(notifications...)
 	}
-	w.tellOthers(notifications)
+	b.tellOthers(notifications)
 }
 
 // message is a notification as it is sent through a pipe: its space, the length of its

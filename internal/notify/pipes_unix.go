@@ -1,6 +1,6 @@
 //go:build unix
 
-package sqlite
+package notify
 
 import (
 	"context"
@@ -25,25 +25,23 @@ type listing struct {
 	pipes []string
 }
 
-// directory is where the pipes are, beside the file that path leads to.
-func (w *wakes) directory() (string, error) {
-	path, err := filepath.EvalSymlinks(w.path)
+// directory is where the pipes are, beside the file that Path leads to.
+func (b *Board) directory() (string, error) {
+	path, err := filepath.EvalSymlinks(b.Path)
 	return path + "-wake", err
 }
 
-// Watch implements driver.Watcher. Its pipe is in a directory beside the
-// database file, with "-wake" at the end of its name; who may not use that
-// directory polls.
-func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
+// Watch is driver.Watcher's. Who may not use the directory of pipes polls.
+func (b *Board) Watch(ctx context.Context, changed func(driver.Notification)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	w := &watcher{changed: changed}
-	pipe, name, err := s.wakes.add(w)
+	pipe, name, err := b.add(w)
 	if err != nil {
 		return fmt.Errorf("waiters poll, for they cannot be woken: %w", err)
 	}
-	defer s.wakes.remove(pipe, name)
+	defer b.remove(pipe, name)
 	defer context.AfterFunc(ctx, func() { pipe.SetReadDeadline(time.Unix(1, 0)) })()
 
 	w.call(driver.Notification{}) // what was written before is not told of
@@ -69,13 +67,13 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Not
 
 // add makes a pipe for a watcher. The pipe gets its name when it can be read:
 // one that nobody reads is removed by whoever meets it.
-func (w *wakes) add(who *watcher) (pipe *os.File, name string, err error) {
-	dir, err := w.directory()
+func (b *Board) add(who *watcher) (pipe *os.File, name string, err error) {
+	dir, err := b.directory()
 	if err != nil {
 		return nil, "", err
 	}
-	gid := w.group()
-	if !w.looks {
+	gid := b.group()
+	if !b.NoMkdir {
 		err := os.Mkdir(dir, 0o700)
 		if err == nil && gid >= 0 {
 			err = errors.Join(os.Chown(dir, -1, gid), os.Chmod(dir, fs.ModeSetgid|0o770))
@@ -110,18 +108,18 @@ func (w *wakes) add(who *watcher) (pipe *os.File, name string, err error) {
 		os.Remove(hidden)
 		return nil, "", err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.watchers == nil {
-		w.watchers = make(map[string]*watcher)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.watchers == nil {
+		b.watchers = make(map[string]*watcher)
 	}
-	w.watchers[name] = who
+	b.watchers[name] = who
 	return pipe, name, nil
 }
 
 // group is that of the file, if it may write there: then its members wake each other. Else -1.
-func (w *wakes) group() (gid int) {
-	info, err := os.Stat(w.path)
+func (b *Board) group() (gid int) {
+	info, err := os.Stat(b.Path)
 	if err != nil || info.Mode().Perm()&0o020 == 0 {
 		return -1
 	}
@@ -131,28 +129,28 @@ func (w *wakes) group() (gid int) {
 	return -1
 }
 
-func (w *wakes) remove(pipe *os.File, name string) {
-	w.mu.Lock()
-	delete(w.watchers, name)
-	w.mu.Unlock()
+func (b *Board) remove(pipe *os.File, name string) {
+	b.mu.Lock()
+	delete(b.watchers, name)
+	b.mu.Unlock()
 	os.Remove(name)
 	pipe.Close()
 }
 
 // tellOthers writes the notifications to the pipes of other watchers.
-func (w *wakes) tellOthers(notifications []driver.Notification) {
-	for _, name := range w.others() {
+func (b *Board) tellOthers(notifications []driver.Notification) {
+	for _, name := range b.others() {
 		send(name, notifications)
 	}
 }
 
 // others are the pipes that are not of this store.
-func (w *wakes) others() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	l := &w.listed
+func (b *Board) others() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := &b.listed
 	if l.dir == "" {
-		dir, err := w.directory()
+		dir, err := b.directory()
 		if err != nil {
 			return nil
 		}
@@ -179,7 +177,7 @@ func (w *wakes) others() []string {
 	}
 	others := make([]string, 0, len(l.pipes))
 	for _, name := range l.pipes {
-		if w.watchers[name] == nil {
+		if b.watchers[name] == nil {
 			others = append(others, name)
 		}
 	}

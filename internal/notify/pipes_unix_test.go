@@ -1,0 +1,61 @@
+//go:build unix
+
+package notify
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-lock/holdfast/driver"
+)
+
+// A writer never waits for a watcher that does not read, and the watcher then
+// hears that anything may have changed.
+func TestFullPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, other := &Board{Path: path}, &Board{Path: path}
+	ctx, cancel := context.WithCancel(t.Context())
+	keys, done := make(chan driver.Key, 10000), make(chan error, 1)
+	go func() { done <- b.Watch(ctx, func(n driver.Notification) { keys <- n.Key }) }()
+	for k := range keys {
+		if k == (driver.Key{}) { // it has begun
+			break
+		}
+	}
+	var w *watcher
+	for _, w = range b.watchers {
+	}
+	w.mu.Lock() // as if it were still busy with the last call
+	long := driver.Notification{Key: driver.Key{Name: strings.Repeat("x", 255)}, To: driver.Everyone}
+	for range 1000 {
+		other.Tell([]driver.Notification{long})
+	}
+	w.mu.Unlock()
+	for k := range keys {
+		if k == (driver.Key{}) {
+			break
+		}
+	}
+	cancel()
+	if err := <-done; err != context.Canceled {
+		t.Error(err)
+	}
+}
+
+func TestSplit(t *testing.T) {
+	k := []driver.Notification{{Key: driver.Key{Space: 1, Name: "a"}, To: driver.Everyone}, {Key: driver.Key{Name: strings.Repeat("\x00", 255)}}}
+	sent := append(message(k[0]), message(k[1])...)
+	for cut := range sent {
+		first, rest := split(sent[:cut:cut])
+		second, left := split(append(rest, sent[cut:]...))
+		if all := append(first, second...); len(all) != 2 || all[0] != k[0] || all[1] != k[1] || len(left) != 0 {
+			t.Fatalf("cut at %d: got %q, left %q", cut, all, left)
+		}
+	}
+}
