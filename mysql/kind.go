@@ -17,33 +17,15 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/printable"
 	"github.com/holdfast-lock/holdfast/internal/reach"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 // Kind is a MySQL or MariaDB store by its URL: mysql://app@db.example/shop?prefix=NAME&socket=PATH.
 // The other settings are those of the driver. The password may be in MYSQL_PWD.
-var Kind = &driver.Kind{
-	Name: "mysql", Schemes: []string{"mysql"}, Form: "mysql://…", Example: "mysql://app@db.example/shop",
-	Server: true, Settings: []string{"allow", "prefix", "socket"}, Secrets: []string{"MYSQL_PWD"},
-	Open: func(ctx context.Context, at *driver.Location) (driver.Store, func() error, error) {
-		db, limit, err := poolOf(at)
-		if err != nil {
-			return nil, nil, err
-		}
-		var s *Store
-		err = reach.InTime(ctx, limit, func(ctx context.Context) error {
-			s, err = New(ctx, db, optionsOf(at))
-			return err
-		})
-		if err != nil {
-			db.Close()
-			return nil, nil, err
-		}
-		return s, reach.Parting(s.Close, db.Close), nil
-	},
-	Schema:  func(at *driver.Location) (string, error) { return Schema(optionsOf(at)) },
-	Migrate: func(ctx context.Context, at *driver.Location) error { return withPool(ctx, at, Migrate) },
-	Verify:  func(ctx context.Context, at *driver.Location) error { return withPool(ctx, at, Verify) },
-	Grants:  grants,
+var Kind = server.Kind(&driver.Kind{
+	Schemes: []string{"mysql"}, Form: "mysql://…", Example: "mysql://app@db.example/shop",
+	Settings: []string{"allow", "prefix", "socket"}, Secrets: []string{"MYSQL_PWD"},
+	Grants: grants,
 	Reach: func(err error) driver.Reach {
 		var server *mysql.MySQLError
 		switch {
@@ -57,6 +39,25 @@ var Kind = &driver.Kind{
 			return driver.NotLetIn // too many, denied, no such database, blocked
 		}
 		return driver.Answered
+	},
+})
+
+var server = &sqlstore.Server[*sql.DB, *lane]{
+	Name: "mysql", Version: schemaVersion,
+	Options: func(at *driver.Location) func() (sqlstore.Tables, error) { return optionsOf(at).tables },
+	Pool:    poolOf,
+	Ready:   func(ctx context.Context, db *sql.DB) error { return db.PingContext(ctx) }, // the driver's timeout is not for the greeting
+	Leave:   (*sql.DB).Close,
+	New: func(ctx context.Context, db *sql.DB, at *driver.Location) (sqlstore.Closer, error) {
+		return New(ctx, db, optionsOf(at))
+	},
+	Script: script, Use: alone, Lock: lock, Run: run,
+	Verify: func(ctx context.Context, l *lane, t sqlstore.Tables) (int64, error) {
+		found, err := ask(ctx, l, t)
+		if err != nil {
+			return -1, err
+		}
+		return found.Int("schema"), verify(ctx, l, t, found)
 	},
 }
 
@@ -111,7 +112,7 @@ func configOf(at *driver.Location) (*mysql.Config, error) {
 
 // poolOf connects to nothing yet. limit is how long the server may take to do
 // so and to answer; of the driver's timeout that is only the connection's part.
-func poolOf(at *driver.Location) (db *sql.DB, limit time.Duration, err error) {
+func poolOf(_ context.Context, at *driver.Location) (db *sql.DB, limit time.Duration, err error) {
 	config, err := configOf(at)
 	if err != nil {
 		return nil, 0, err
@@ -124,17 +125,4 @@ func poolOf(at *driver.Location) (db *sql.DB, limit time.Duration, err error) {
 	db.SetMaxOpenConns(reach.MaxConns)
 	db.SetMaxIdleConns(reach.MaxConns)
 	return db, config.Timeout, nil
-}
-
-func withPool(ctx context.Context, at *driver.Location, do func(context.Context, *sql.DB, *Options) error) error {
-	db, limit, err := poolOf(at)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	// The driver's timeout is not for the server's greeting.
-	if err := reach.InTime(ctx, limit, db.PingContext); err != nil {
-		return err
-	}
-	return do(ctx, db, optionsOf(at))
 }

@@ -22,13 +22,7 @@ const schemaVersion = 1
 
 // Schema returns the statements that create what Holdfast needs, for those who
 // run them with the client mariadb or mysql. They may be repeated.
-func Schema(opts *Options) (string, error) {
-	t, err := opts.tables()
-	if err != nil {
-		return "", fmt.Errorf("mysql: %w", err)
-	}
-	return script(t), nil
-}
+func Schema(opts *Options) (string, error) { return server.Schema(opts.tables) }
 
 // script is the schema with the names of its tables and all that is written in it but
 // once.
@@ -74,40 +68,34 @@ const escaped = `
 //	      select, insert, update, delete, execute on shop.* to migrator;
 //
 // A user who takes locks, fences and sweeps needs only what Kind.Grants says, and so does one
-// who looks at all of it, with Options.ReadOnly. For a user who fences, but takes no locks, and one who looks at the
-// view alone:
+// who looks at all of it, with Options.ReadOnly. For a user who fences, but takes no locks, and
+// one who looks at the view alone:
 //
 //	grant execute on procedure shop.holdfast_fence to app;
 //	grant select on shop.holdfast_locks to dba;
 func Migrate(ctx context.Context, db *sql.DB, opts *Options) error {
-	t, err := opts.tables()
-	if err != nil {
-		return fmt.Errorf("mysql: %w", err)
-	}
-	err = alone(ctx, db, t, func(l *lane) error {
-		// One at a time. Who does not get this lock goes on all the same.
-		lock := "holdfast schema " + t.Prefix
-		if _, err := l.conn.ExecContext(ctx, `do get_lock(?, 30)`, lock); err != nil {
+	return server.Migrate(ctx, db, opts.tables)
+}
+
+// alone calls f with a lane that ends with it.
+func alone(ctx context.Context, db *sql.DB, t sqlstore.Tables, f func(*lane) error) error {
+	lanes := sqlstore.NewPool(conns{db, newStatements(t)}, 1, 1)
+	defer lanes.Close()
+	return lanes.Use(ctx, f)
+}
+
+// lock has those who migrate come one after the other: while the procedure is made anew it is
+// missing. Who does not get the lock goes on all the same.
+func lock(ctx context.Context, l *lane, t sqlstore.Tables) error {
+	_, err := l.conn.ExecContext(ctx, `do get_lock(?, 30)`, "holdfast schema "+t.Prefix)
+	return err
+}
+
+func run(ctx context.Context, l *lane, script string) error {
+	for _, q := range sqlstore.Statements(script) {
+		if _, err := l.conn.ExecContext(ctx, q); err != nil {
 			return err
 		}
-		// Nothing is done twice: while the procedure is made anew it is missing.
-		switch found, err := ask(ctx, l, t); {
-		case err != nil:
-			return err
-		case found.Int("schema") > schemaVersion:
-			return checkVersion(t, found)
-		case verify(ctx, l, t, found) == nil:
-			return nil
-		}
-		for _, q := range sqlstore.Statements(script(t)) {
-			if _, err := l.conn.ExecContext(ctx, q); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("mysql: create the schema of %q: %w", t, err)
 	}
 	return nil
 }
@@ -135,32 +123,11 @@ func grants(at *driver.Location, role string, readOnly bool) ([]string, error) {
 	return sqlstore.Grants(t, "`", text, quoted)
 }
 
-// alone calls f with a lane that ends with it.
-func alone(ctx context.Context, db *sql.DB, t sqlstore.Tables, f func(*lane) error) error {
-	lanes := sqlstore.NewPool(conns{db, newStatements(t)}, 1, 1)
-	defer lanes.Close()
-	return lanes.Use(ctx, f)
-}
-
 // Verify compares the schema in the database with that of this program: tables
 // and the view column by column, the procedure if the user may see it, and with whose
 // rights both run.
 func Verify(ctx context.Context, db *sql.DB, opts *Options) error {
-	t, err := opts.tables()
-	if err != nil {
-		return fmt.Errorf("mysql: %w", err)
-	}
-	err = alone(ctx, db, t, func(l *lane) error {
-		found, err := ask(ctx, l, t)
-		if err != nil {
-			return err
-		}
-		return verify(ctx, l, t, found)
-	})
-	if err != nil {
-		return fmt.Errorf("mysql: %w", err)
-	}
-	return nil
+	return server.Compare(ctx, db, opts.tables)
 }
 
 func checkVersion(t sqlstore.Tables, found sqlstore.Facts) error {

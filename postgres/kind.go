@@ -13,36 +13,16 @@ import (
 
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/reach"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 // Kind is a PostgreSQL store by its URL: postgres://app@db.example/shop?schema=NAME&prefix=NAME.
 // What the URL does not say, the environment and the files that psql reads may: PGPASSFILE,
 // PGSERVICE and so on.
-var Kind = &driver.Kind{
-	Name: "postgres", Schemes: []string{"postgres", "postgresql"}, Form: "postgres://…", Example: "postgres://app@db.example/shop",
-	Server: true, Settings: []string{"allow", "schema", "prefix"}, Secrets: []string{"PGPASSWORD"},
-	Open: func(ctx context.Context, at *driver.Location) (driver.Store, func() error, error) {
-		pool, err := poolOf(ctx, at)
-		if err != nil {
-			return nil, nil, err
-		}
-		var s *Store
-		cc := pool.Config().ConnConfig
-		// To connect, to each of its hosts, and to answer.
-		err = reach.InTime(ctx, cc.ConnectTimeout*time.Duration(2+len(cc.Fallbacks)), func(ctx context.Context) error {
-			s, err = New(ctx, pool, optionsOf(at))
-			return err
-		})
-		if err != nil {
-			leave(pool)
-			return nil, nil, err
-		}
-		return s, reach.Parting(s.Close, func() error { return leave(pool) }), nil
-	},
-	Schema:  func(at *driver.Location) (string, error) { return Schema(optionsOf(at)) },
-	Migrate: func(ctx context.Context, at *driver.Location) error { return withPool(ctx, at, Migrate) },
-	Verify:  func(ctx context.Context, at *driver.Location) error { return withPool(ctx, at, Verify) },
-	Grants:  grants,
+var Kind = server.Kind(&driver.Kind{
+	Schemes: []string{"postgres", "postgresql"}, Form: "postgres://…", Example: "postgres://app@db.example/shop",
+	Settings: []string{"allow", "schema", "prefix"}, Secrets: []string{"PGPASSWORD"},
+	Grants: grants,
 	Reach: func(err error) driver.Reach {
 		var way *pgconn.ConnectError
 		var server *pgconn.PgError
@@ -58,6 +38,27 @@ var Kind = &driver.Kind{
 		return driver.Unknown
 	},
 	Explain: explain,
+})
+
+var server = &sqlstore.Server[*pgxpool.Pool, *pgx.Conn]{
+	Name: "postgres", Version: schemaVersion,
+	Options: func(at *driver.Location) func() (sqlstore.Tables, error) { return optionsOf(at).tables },
+	Pool: func(ctx context.Context, at *driver.Location) (*pgxpool.Pool, time.Duration, error) {
+		pool, err := poolOf(ctx, at)
+		if err != nil {
+			return nil, 0, err
+		}
+		cc := pool.Config().ConnConfig // time to connect, to each of its hosts, and to answer
+		return pool, cc.ConnectTimeout * time.Duration(2+len(cc.Fallbacks)), nil
+	},
+	Leave: leave,
+	New: func(ctx context.Context, pool *pgxpool.Pool, at *driver.Location) (sqlstore.Closer, error) {
+		return New(ctx, pool, optionsOf(at))
+	},
+	Script: script, Verify: verify, Run: run,
+	Use: func(ctx context.Context, pool *pgxpool.Pool, _ sqlstore.Tables, f func(*pgx.Conn) error) error {
+		return pooled(pool)(ctx, f)
+	},
 }
 
 func optionsOf(at *driver.Location) *Options {
@@ -100,15 +101,6 @@ func poolOf(ctx context.Context, at *driver.Location) (*pgxpool.Pool, error) {
 		config.ConnConfig.RuntimeParams["application_name"] = "holdfast"
 	}
 	return pgxpool.NewWithConfig(ctx, config)
-}
-
-func withPool(ctx context.Context, at *driver.Location, do func(context.Context, *pgxpool.Pool, *Options) error) error {
-	pool, err := poolOf(ctx, at)
-	if err != nil {
-		return err
-	}
-	defer leave(pool)
-	return do(ctx, pool, optionsOf(at))
 }
 
 // leave closes a pool, which waits for all its connections.

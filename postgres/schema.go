@@ -22,18 +22,16 @@ const schemaVersion = 2
 
 // Schema returns the statements that create what Holdfast needs, for those who
 // run them with psql or a tool of their own. They may be repeated.
-func Schema(opts *Options) (string, error) {
-	t, err := opts.tables()
-	if err != nil {
-		return "", fmt.Errorf("postgres: %w", err)
-	}
+func Schema(opts *Options) (string, error) { return server.Schema(opts.tables) }
+
+func script(t sqlstore.Tables) string {
 	home := "'" + t.Schema + "'"
 	if t.Schema == "" {
 		home = "coalesce(" + texts()["first"] + ", pg_catalog.current_schema()::pg_catalog.text)"
 		t.Schema = "@" // the script puts the name there
 	}
 	text := strings.ReplaceAll(schema, "{home}", home)
-	return full(t, strings.ReplaceAll(text, "{prefix}", t.Prefix)), nil
+	return full(t, strings.ReplaceAll(text, "{prefix}", t.Prefix))
 }
 
 // grants are the statements that let a role take locks, or only look.
@@ -84,37 +82,21 @@ func locate(ctx context.Context, c *pgx.Conn, t sqlstore.Tables) (sqlstore.Table
 //	grant usage, create on schema locks to migrator;
 //
 // A role that takes locks, fences and sweeps needs only what Kind.Grants says, and so does
-// one that looks at all of it, with Options.ReadOnly. A role that fences, but takes no locks, and one that looks at
-// the view alone need usage on the schema and one of these:
+// one that looks at all of it, with Options.ReadOnly. A role that fences, but takes no locks,
+// and one that looks at the view alone need usage on the schema and one of these:
 //
 //	grant execute on function locks.holdfast_fence(text, bigint), locks.holdfast_fence(bytea, bigint) to writer;
 //	grant select on locks.holdfast_locks to dba;
 func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
-	script, err := Schema(opts)
-	if err != nil {
-		return err
+	return server.Migrate(ctx, pool, opts.tables)
+}
+
+func run(ctx context.Context, c *pgx.Conn, script string) error {
+	_, err := c.PgConn().Exec(ctx, script).ReadAll()
+	if err != nil && !c.IsClosed() {
+		c.PgConn().Exec(ctx, `rollback`).ReadAll()
 	}
-	t, err := opts.tables()
-	if err != nil {
-		return fmt.Errorf("postgres: %w", err)
-	}
-	err = pooled(pool)(ctx, func(c *pgx.Conn) error {
-		switch version, err := verify(ctx, c, t); {
-		case err == nil:
-			return nil
-		case version > schemaVersion:
-			return err
-		}
-		_, err := c.PgConn().Exec(ctx, script).ReadAll()
-		if err != nil && !c.IsClosed() {
-			c.PgConn().Exec(ctx, `rollback`).ReadAll()
-		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("postgres: create the schema of %q: %w", t, err)
-	}
-	return nil
+	return err
 }
 
 // Verify compares the schema in the database with that of this program: tables
@@ -122,18 +104,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 // of it has to belong to one role, and there may be nothing that would be called
 // in its place. It needs no rights but to read the version.
 func Verify(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
-	t, err := opts.tables()
-	if err != nil {
-		return fmt.Errorf("postgres: %w", err)
-	}
-	err = pooled(pool)(ctx, func(c *pgx.Conn) error {
-		_, err := verify(ctx, c, t)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("postgres: %w", err)
-	}
-	return nil
+	return server.Compare(ctx, pool, opts.tables)
 }
 
 func verify(ctx context.Context, c *pgx.Conn, t sqlstore.Tables) (version int64, err error) {

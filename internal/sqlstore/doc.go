@@ -1,7 +1,8 @@
 // Package sqlstore is what the stores on SQL databases share: how keys become rows, what
 // is done about losers, deadlocks and locked rows, how old a record is, the connections
-// that a store has for itself, the comparison of a schema with what is there, and the
-// dangers of a server. What a database does in its own words is a Dialect.
+// that a store has for itself, how a schema is made and compared with what is there, how a
+// store is opened by its URL, and the fence's errors. What a database does in its own words
+// is data: statements by name, Codes, Dangers, the schema; and a Dialect.
 //
 // # Rows
 //
@@ -12,10 +13,11 @@
 // computed under the row lock. No statement reads first and writes then, so the
 // isolation level of the caller's connections does not matter.
 //
-// The statements of a server are in its statements.sql, whole and by name (see Texts). A
-// Dialect is seven methods that send them and not the texts alone: arrays against lists of
-// values and RETURNING against the last inserted id are not texts. SQLite has a column for
-// the space, and a batch is a transaction of single statements there.
+// The statements of a database are in its statements.sql, whole and by name (see Texts).
+// Those that read have the same arguments and columns everywhere, see Reads. A Dialect has
+// three methods that write: arrays against lists of values and RETURNING against the last
+// inserted id are not texts. SQLite has a column for the space, and a batch is a transaction
+// of single statements there.
 //
 // # Taking a free name
 //
