@@ -282,8 +282,7 @@ func (c *Client) explain(held *HeldError, within time.Duration) (void bool, sile
 		return false, nil
 	}
 	c.detect(ctx, looks, held.Name)
-	c.fill(held.Holders, looks)
-	c.fill(held.Waiters, looks)
+	c.fill(looks, held.Holders, held.Waiters)
 	for _, cl := range held.Holders {
 		held.Self = held.Self || cl.Own
 	}
@@ -389,7 +388,7 @@ func (c *Client) watchSilent(ctx context.Context, held *HeldError, ids []string)
 		}
 		cancel()
 		if c.allVoid(ids) || alive || c.now().Sub(began) > 2*longest {
-			c.fill(held.Holders, looks)
+			c.fill(looks, held.Holders)
 			break
 		}
 		rest := longest / 8

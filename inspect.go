@@ -39,8 +39,9 @@ func (c *Client) Show(ctx context.Context, name string) (Info, error) {
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		after := lastBefore(prefix)
+		audits := auditNames{after: after}
 		for {
-			names, err := c.store.Keys(ctx, driver.Names, after, 200)
+			names, err := c.store.Keys(ctx, driver.Names, after, pageOfNames)
 			if err != nil {
 				yield(Info{}, fmt.Errorf("list: %w", err))
 				return
@@ -49,18 +50,41 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 				return
 			}
 			after = names[len(names)-1]
-			past := false
-			var keys []driver.Key
-			for _, n := range names {
-				if strings.HasPrefix(n, prefix) {
-					keys = append(keys, driver.Names.Key(n), driver.Audits.Key(n))
-				} else if n > prefix {
-					past = true
-				}
-			}
-			if len(keys) > 0 && !c.listPage(ctx, keys, yield) || past {
+			past := strings.Compare(after, prefix) > 0 && !strings.HasPrefix(after, prefix)
+			names = slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, prefix) })
+			if len(names) > 0 && !c.listPage(ctx, names, &audits, yield) || past {
 				return
 			}
+		}
+	}
+}
+
+// pageOfNames is how many names are read at a time.
+const pageOfNames = 500
+
+// auditNames are the names that have an audit, in their order: few of those in use.
+type auditNames struct {
+	after string
+	ahead []string
+	done  bool
+}
+
+// upTo gives those up to a name that were not given yet.
+func (a *auditNames) upTo(ctx context.Context, s driver.Store, last string) (names []string, err error) {
+	for {
+		i := 0
+		for i < len(a.ahead) && a.ahead[i] <= last {
+			i++
+		}
+		names, a.ahead = append(names, a.ahead[:i]...), a.ahead[i:]
+		if a.done || len(a.ahead) > 0 {
+			return names, nil
+		}
+		if a.ahead, err = s.Keys(ctx, driver.Audits, a.after, pageOfNames); err != nil {
+			return nil, err
+		}
+		if a.done = len(a.ahead) == 0; !a.done {
+			a.after = a.ahead[len(a.ahead)-1]
 		}
 	}
 }
@@ -77,18 +101,36 @@ func lastBefore(prefix string) string {
 	return short + string([]byte{last - 1}) + strings.Repeat("\xff", max(0, 255-len(prefix)))
 }
 
-// listPage gives those names of a page that are in use, and reports whether to go on. keys are
-// the lock record and the audit of each.
-func (c *Client) listPage(ctx context.Context, keys []driver.Key, yield func(Info, error) bool) (goesOn bool) {
-	recs, err := c.store.Load(ctx, keys, driver.Fresh)
+// listPage gives those names of a page that are in use, and reports whether to go on.
+func (c *Client) listPage(ctx context.Context, names []string, audits *auditNames, yield func(Info, error) bool) (goesOn bool) {
+	audited, err := audits.upTo(ctx, c.store, names[len(names)-1])
+	var keys []driver.Key
+	for _, n := range names {
+		keys = append(keys, driver.Names.Key(n))
+	}
+	at := make(map[string]int) // of an audit in keys
+	for _, n := range audited {
+		if _, listed := slices.BinarySearch(names, n); listed {
+			at[n] = len(keys)
+			keys = append(keys, driver.Audits.Key(n))
+		}
+	}
+	var recs []driver.Record
+	if err == nil {
+		recs, err = c.store.Load(ctx, keys, driver.Fresh)
+	}
 	if err != nil {
 		yield(Info{}, fmt.Errorf("list: %w", err))
 		return false
 	}
 	var page []Info
-	for i := 0; i < len(keys); i += 2 {
-		info := Info{Name: keys[i].Name}
-		if err := info.read(recs[i], recs[i+1]); err != nil {
+	for i, n := range names {
+		var audit driver.Record
+		if at[n] > 0 {
+			audit = recs[at[n]]
+		}
+		info := Info{Name: n}
+		if err := info.read(recs[i], audit); err != nil {
 			if !yield(Info{Name: info.Name}, fmt.Errorf("list %q: %w", info.Name, err)) {
 				return false
 			}
@@ -203,10 +245,11 @@ func (c *Client) fillAll(ctx context.Context, infos []Info) error {
 		if err != nil {
 			return err
 		}
+		var claims [][]Claim
 		for _, i := range left {
-			c.fill(i.Holders, looks)
-			c.fill(i.Waiters, looks)
+			claims = append(claims, i.Holders, i.Waiters)
 		}
+		c.fill(looks, claims...)
 		left = slices.DeleteFunc(left, func(i *Info) bool {
 			return !slices.ContainsFunc(slices.Concat(i.Holders, i.Waiters), func(cl Claim) bool {
 				s, ok := looks[cl.Owner.Session]

@@ -3,6 +3,7 @@ package postgres
 import (
 	"testing"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/drivertest"
 	"github.com/holdfast-lock/holdfast/internal/servers"
@@ -43,4 +44,9 @@ func BenchmarkOpen(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// BenchmarkList is what `holdfast list` waits for.
+func BenchmarkList(b *testing.B) {
+	clienttest.BenchList(b, func(b *testing.B) driver.Store { return fresh(b, nil) })
 }

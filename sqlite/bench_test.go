@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/holdfast-lock/holdfast/clienttest"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/drivertest"
 )
@@ -48,4 +49,9 @@ func BenchmarkOpen(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// BenchmarkList is what `holdfast list` waits for.
+func BenchmarkList(b *testing.B) {
+	clienttest.BenchList(b, func(b *testing.B) driver.Store { return fresh(b) })
 }
