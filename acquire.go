@@ -85,11 +85,7 @@ func (r *request) answer(l *Lock, err error) {
 		return
 	}
 	r.done, r.lock, r.err = true, l, err
-	if c := r.c; c.woken == nil {
-		c.woken = r
-	} else {
-		c.crowd = append(c.crowd, r)
-	}
+	r.c.after.wake(r)
 }
 
 // Acquire waits in line for the lock on a name, first come, first served

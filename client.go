@@ -45,33 +45,22 @@ type Client struct {
 	sess      *session // nil before the first claim and after a loss
 	deaths    core.Deaths
 	idle      map[string]*localQueue  // queues of names that nobody wants, kept for their memory
-	sweepAt   core.Instant            // when it is this client's turn to sweep; never: not known yet
-	sweeps    bool                    // it does
-	swept     bool                    // it did, or somebody else in its turn
 	wrote     time.Duration           // the TTL of the last session that wrote something; 0: none
 	lazy      map[string]core.Instant // names left without waiting for the disk, and when that was answered
-	later     []func()                // to be called when mu is not held
-	woken     *request                // to be woken then
-	crowd     []*request              // after it
 	here      bool                    // the goroutine that holds mu will drive one place itself
 	mine      *localQueue             // that place
 	answers   bool                    // the store has answered once
 	ambiguous bool                    // a write of unknown outcome was left to the end of the session
-	closing   bool                    // nothing is acquired any more: Shutdown or Close has begun
-	closed    bool
-	using     int           // functions of Do and Election.Run that run
-	unused    chan struct{} // closed when closed and none of them runs
-	scratch   core.Env      // what env returns
-	claims    int64         // claim numbers used
-	quiet     chan struct{} // closed when closed and no place is left
-	drained   chan struct{} // closed when closing, nothing is held, and no function runs
+	end       ending
+	after     afterwards
+	sweeping  sweeping
+	scratch   core.Env // what env returns
+	claims    int64    // claim numbers used
 	detector  detector
 	part      *part   // that it is the client of; nil: of none
 	parts     []*part // locks with sessions of their own
 	holds     holds
 	renewals  renewals
-
-	sweepDetector detector // what sweeps have seen, of all sessions
 
 	untold  untold
 	waiting bool          // the poll loop runs
@@ -92,9 +81,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 		queues:  make(map[string]*localQueue),
 		lazy:    make(map[string]core.Instant),
 		idle:    make(map[string]*localQueue),
-		unused:  make(chan struct{}),
-		quiet:   make(chan struct{}),
-		drained: make(chan struct{}),
+		end:     newEnding(),
 		nudge:   make(chan struct{}, 1),
 		machine: ofProcess,
 	}
@@ -127,9 +114,9 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.open, c.shut = context.WithCancel(c.ctx)
 	c.batch.store, c.batch.ctx, c.batch.now, c.batch.spawn = c.store, c.ctx, c.now, c.spawn
 	c.proof.dir = c.opts.RuntimeDir
-	c.detector.c, c.sweepDetector.c = c, c
+	c.detector.c, c.sweeping.detector.c = c, c
 	c.scratch = core.Env{Stale: c.traits.StaleReads, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
-	c.sweepAt = core.Never
+	c.sweeping.at = core.Never
 	c.untold.read = c.now()
 	c.untold.most = listedHolds // until the setting is known
 	c.notes.watch.Costs = c.traits.CostlyWatch
@@ -169,25 +156,6 @@ func (c *Client) pause(d time.Duration) {
 	select {
 	case <-t.C:
 	case <-c.ctx.Done():
-	}
-}
-
-// unlock releases mu, then wakes the goroutines whose requests were decided, and calls what
-// had to wait for that.
-func (c *Client) unlock() {
-	later := c.later
-	c.later = nil
-	woken, crowd := c.woken, c.crowd
-	c.woken, c.crowd = nil, nil
-	c.mu.Unlock()
-	if woken != nil {
-		woken.ch <- struct{}{}
-	}
-	for _, r := range crowd {
-		r.ch <- struct{}{}
-	}
-	for _, f := range later {
-		f()
 	}
 }
 

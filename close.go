@@ -10,6 +10,20 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
+// Ending is how far a client has come that ends.
+type ending struct {
+	closing bool          // nothing is acquired any more: Shutdown or Close has begun
+	closed  bool          // Close has
+	using   int           // functions of Do and Election.Run that run
+	unused  chan struct{} // closed when closed and none of them runs
+	drained chan struct{} // closed when closing, nothing is held, and none of them runs
+	quiet   chan struct{} // closed when closed and no claim is left
+}
+
+func newEnding() ending {
+	return ending{unused: make(chan struct{}), drained: make(chan struct{}), quiet: make(chan struct{})}
+}
+
 // Shutdown closes the client when its work is done. From here on nothing is acquired:
 // who waits gets ErrClosed at once, and so does who asks; what Election.Run leads ends, its
 // context with cause ErrClosed. What is held stays held, until it is released and the
@@ -22,7 +36,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	c.unlock()
 	var early error
 	select {
-	case <-c.drained:
+	case <-c.end.drained:
 	case <-c.ctx.Done(): // by Close
 	case <-ctx.Done():
 		early = fmt.Errorf("holdfast: shutdown: closed while locks were held: %w", context.Cause(ctx))
@@ -33,7 +47,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 // refuseNew refuses all requests, those that wait and those that come; c.mu is held. It reports
 // whether a lock is held.
 func (c *Client) refuseNew() (holds bool) {
-	c.closing = true
+	c.end.closing = true
 	c.shut()
 	for _, p := range c.queues {
 		held, eff := p.n.Close(ErrClosed, c.env())
@@ -41,7 +55,7 @@ func (c *Client) refuseNew() (holds bool) {
 		c.perform(p, eff)
 	}
 	for _, p := range c.parts {
-		c.later = append(c.later, func() {
+		c.after.call(func() {
 			p.client.mu.Lock()
 			defer p.client.unlock()
 			p.client.refuseNew()
@@ -53,7 +67,7 @@ func (c *Client) refuseNew() (holds bool) {
 // checkDrained closes drained when a client that closes holds nothing, and runs no function; c.mu
 // is held.
 func (c *Client) checkDrained() {
-	if !c.closing || c.using > 0 {
+	if !c.end.closing || c.end.using > 0 {
 		return
 	}
 	if slices.ContainsFunc(c.parts, func(p *part) bool { return p.lock != nil }) {
@@ -65,9 +79,9 @@ func (c *Client) checkDrained() {
 		}
 	}
 	select {
-	case <-c.drained:
+	case <-c.end.drained:
 	default:
-		close(c.drained)
+		close(c.end.drained)
 	}
 }
 
@@ -84,12 +98,12 @@ func (c *Client) Close() error { return c.close(0) }
 // close is Close. A function may still run under a lock for which grace is given.
 func (c *Client) close(grace time.Duration) error {
 	c.mu.Lock()
-	if c.closed {
+	if c.end.closed {
 		c.mu.Unlock()
 		<-c.ctx.Done()
 		return nil
 	}
-	c.closed = true
+	c.end.closed = true
 	first, holds := c.sess, c.endLocks()
 	c.checkUnused()
 	c.unlock()
@@ -115,7 +129,7 @@ func (c *Client) close(grace time.Duration) error {
 	}
 	told()
 	c.mu.Lock()
-	ttl, shortly := c.wrote, c.wrote > 0 && !c.swept
+	ttl, shortly := c.wrote, c.wrote > 0 && !c.sweeping.done
 	if err == nil && first != nil && first.life.Why() != "" {
 		err = fmt.Errorf("holdfast: close: the session was lost meanwhile (%s): it ends by itself in %s", first.life.Why(), core.Short(first.life.TTL()))
 	}
@@ -181,7 +195,7 @@ func (c *Client) awaitFunctions(s *session) (grace time.Duration, err error) {
 	deadline := c.machine.NewTimer(left)
 	defer deadline.Stop()
 	select {
-	case <-c.unused:
+	case <-c.end.unused:
 	case <-deadline.C:
 		err = errors.New("holdfast: close: a function of Do or Election.Run has not returned although its context ended; its lock is not held any more")
 		grace = c.opts.Grace
@@ -208,7 +222,7 @@ func (c *Client) awaitReleases(most, grace time.Duration) (patience, shut time.D
 	deadline := c.machine.NewTimer(most)
 	defer deadline.Stop()
 	select {
-	case <-c.quiet:
+	case <-c.end.quiet:
 		return most, grace, true
 	case <-deadline.C:
 		return most, grace, false
@@ -238,32 +252,32 @@ func (c *Client) endSession(holds, quiet bool, grace, patience time.Duration) er
 func (c *Client) use() (ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed {
-		c.using++
+	if !c.end.closed {
+		c.end.using++
 	}
-	return !c.closed
+	return !c.end.closed
 }
 
 // unuse takes back one use.
 func (c *Client) unuse() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.using--
+	c.end.using--
 	c.checkUnused()
 	c.checkDrained()
 }
 
 // checkUnused closes unused when a closed client runs no function any more; c.mu is held.
 func (c *Client) checkUnused() {
-	if c.closed && c.using == 0 {
-		close(c.unused)
+	if c.end.closed && c.end.using == 0 {
+		close(c.end.unused)
 	}
 }
 
 // checkQuiet closes quiet when a closed client has no business left, but for claims
 // that were broken and are to stay until their grace is over; c.mu is held.
 func (c *Client) checkQuiet() {
-	if !c.closed {
+	if !c.end.closed {
 		return
 	}
 	for _, p := range c.queues {
@@ -272,8 +286,8 @@ func (c *Client) checkQuiet() {
 		}
 	}
 	select {
-	case <-c.quiet:
+	case <-c.end.quiet:
 	default:
-		close(c.quiet)
+		close(c.end.quiet)
 	}
 }

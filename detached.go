@@ -25,7 +25,7 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 		return Claim{}, fmt.Errorf("acquire %q: %w", name, errNoMinHold)
 	}
 	c.mu.Lock()
-	closing := c.closing
+	closing := c.end.closing
 	c.mu.Unlock()
 	if closing {
 		return Claim{}, fmt.Errorf("acquire %q: %w", name, ErrClosed)

@@ -518,7 +518,7 @@ func (a *account) slight() bool {
 func (c *Client) closes() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.closed
+	return c.end.closed
 }
 
 // readUntold reads the histories of accounts and, in the same call, what they need to be

@@ -55,7 +55,7 @@ func (c *Client) holdContext(ctx context.Context, writes bool) (_ context.Contex
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closing {
+	if c.end.closing {
 		return nil, nil, ErrClosed
 	}
 	c.work.Add(1)

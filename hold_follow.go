@@ -147,7 +147,7 @@ func (c *Client) host(f *follower, state core.GuestState) {
 		return
 	}
 	c.dismiss(f)
-	if at >= 0 && !c.closing {
+	if at >= 0 && !c.end.closing {
 		f.queue, f.guest = c.invite(f.x.names[at].Name, f.x.names[at].Claim, false, f.wake)
 	}
 }
@@ -183,7 +183,7 @@ type renewals struct {
 func (c *Client) startFollower(f *follower) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closing {
+	if c.end.closing {
 		return false
 	}
 	r := &c.renewals
@@ -257,7 +257,7 @@ func (c *Client) renewLoop() {
 	for {
 		c.mu.Lock()
 		r := &c.renewals
-		if len(r.of) == 0 || c.ctx.Err() != nil || c.closing {
+		if len(r.of) == 0 || c.ctx.Err() != nil || c.end.closing {
 			r.running = false
 			c.mu.Unlock()
 			return

@@ -122,7 +122,7 @@ func (c *Client) perform(p *localQueue, eff *core.Effects) {
 		signal(g.Tag.(chan struct{}))
 	}
 	if eff.Beat && c.sess != nil {
-		c.later = append(c.later, func() { c.log.Warn("no longer in the queue", "name", p.name) })
+		c.after.call(func() { c.log.Warn("no longer in the queue", "name", p.name) })
 		signal(c.sess.wake)
 	}
 	if eff.Tick != core.Never {
@@ -207,7 +207,7 @@ func (c *Client) queue(name string) *localQueue {
 
 // join puts a request in line; c.mu is held.
 func (c *Client) join(r *request) {
-	if c.closing {
+	if c.end.closing {
 		r.answer(nil, ErrClosed)
 		return
 	}

@@ -252,11 +252,11 @@ func (l *Lock) end(cause error) {
 // is released; c.mu is held.
 func (l *Lock) endContexts(cause error) {
 	if cancel := l.cancel; cancel != nil {
-		l.c.later = append(l.c.later, func() { cancel(cause) })
+		l.c.after.call(func() { cancel(cause) })
 	}
 	held := func(o *Lock) bool { return o.err == nil }
 	if set := l.set; set != nil && (!errors.Is(cause, ErrReleased) || !slices.ContainsFunc(set.locks, held)) {
-		l.c.later = append(l.c.later, func() { set.cancel(cause) })
+		l.c.after.call(func() { set.cancel(cause) })
 	}
 }
 
@@ -273,12 +273,12 @@ func (l *Lock) lose(why string, err error) {
 		l.past(t, core.EndLost, nil, why)
 	}
 	l.end(lost)
-	l.c.later = append(l.c.later, func() {
+	l.c.after.call(func() {
 		l.c.log.Warn("lock lost", "name", l.Name(), "token", l.token, "why", why, "err", err)
 	})
 	if p := l.c.part; p != nil {
 		broken := l.broken
-		l.c.later = append(l.c.later, func() { p.lost(broken) })
+		l.c.after.call(func() { p.lost(broken) })
 	}
 	if l.set == nil {
 		return

@@ -54,7 +54,7 @@ func (c *Client) acquirePart(ctx context.Context, name string, d time.Duration, 
 		}
 	}
 	c.mu.Lock()
-	if err == nil && p.ends && c.closing {
+	if err == nil && p.ends && c.end.closing {
 		err = ErrClosed
 	}
 	if err == nil {
@@ -81,7 +81,7 @@ func (c *Client) newPart() (*part, error) {
 	sub.owner, sub.proof.mute, sub.part = c.owner, true, p
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closing {
+	if c.end.closing {
 		return nil, ErrClosed
 	}
 	c.parts = append(c.parts, p)
@@ -167,7 +167,7 @@ func (p *part) lost(broken bool) {
 // endParts ends belief in the locks that are parts, and refuses what waits for one; c.mu is held.
 func (c *Client) endParts() {
 	for _, p := range c.parts {
-		c.later = append(c.later, func() {
+		c.after.call(func() {
 			p.client.mu.Lock()
 			defer p.client.unlock()
 			p.client.endLocks()

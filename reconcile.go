@@ -65,7 +65,7 @@ func (c *Client) runSteps(p *localQueue, here context.Context) {
 			continue
 		case step.Kind == core.Idle:
 			p.busy = false
-			if step.Forget && (!p.n.Ambiguous() || c.closed) {
+			if step.Forget && (!p.n.Ambiguous() || c.end.closed) {
 				c.ambiguous = c.ambiguous || p.n.Ambiguous()
 				c.retire(p)
 			}

@@ -24,20 +24,28 @@ import (
 func sweepEvery(ttl time.Duration) time.Duration { return min(20*ttl, 10*time.Minute) }
 func idleRow(ttl time.Duration) time.Duration    { return 2 * sweepEvery(ttl) }
 
+// Sweeping is what a client knows of sweeps.
+type sweeping struct {
+	at       core.Instant // when it is this client's turn; Never: not known yet
+	runs     bool         // it sweeps
+	done     bool         // it did, or somebody else in its turn
+	detector detector     // what sweeps have seen, of all sessions
+}
+
 // sweepInTurn sweeps in the background if it is time to, and nobody else has; c.mu is
 // held.
 func (c *Client) sweepInTurn() {
 	t, every := c.now(), sweepEvery(c.ttl())
 	switch {
-	case c.ctx.Err() != nil || c.sweeps:
+	case c.ctx.Err() != nil || c.sweeping.runs:
 		return
-	case c.sweepAt == core.Never:
-		c.sweepAt = t.Add(c.jitter(every)) // who has just come leaves it to the others
+	case c.sweeping.at == core.Never:
+		c.sweeping.at = t.Add(c.jitter(every)) // who has just come leaves it to the others
 		return
-	case t < c.sweepAt:
+	case t < c.sweeping.at:
 		return
 	}
-	c.sweepAt, c.sweeps, c.swept = t.Add(c.jitter(every)), true, true
+	c.sweeping.at, c.sweeping.runs, c.sweeping.done = t.Add(c.jitter(every)), true, true
 	c.spawn(func() {
 		ctx, cancel := context.WithTimeout(c.ctx, 2*every) // then it is another's turn
 		defer cancel()
@@ -45,7 +53,7 @@ func (c *Client) sweepInTurn() {
 			c.Sweep(ctx)
 		}
 		c.mu.Lock()
-		c.sweeps = false
+		c.sweeping.runs = false
 		c.mu.Unlock()
 	})
 }
@@ -197,10 +205,10 @@ func (c *Client) eachPage(ctx context.Context, space driver.Space, do func(names
 // sweepSessions judges sessions. It goes on looking at those that seem dead until it
 // knows, a TTL at most; sweeps remember what they have seen, for the next.
 func (c *Client) sweepSessions(ctx context.Context, looks map[string]sessionRead) {
-	c.sweepDetector.forget(func(session string) bool { _, ok := looks[session]; return ok })
+	c.sweeping.detector.forget(func(session string) bool { _, ok := looks[session]; return ok })
 	began := c.now()
 	for watched := looks; ; {
-		c.detectBy(&c.sweepDetector, ctx, watched)
+		c.detectBy(&c.sweeping.detector, ctx, watched)
 		var silent []string
 		longest := time.Duration(0)
 		for id, s := range watched {
@@ -214,7 +222,7 @@ func (c *Client) sweepSessions(ctx context.Context, looks map[string]sessionRead
 			return
 		}
 		rest := longest / 8
-		if at := c.sweepDetector.next(silent); at != core.Never {
+		if at := c.sweeping.detector.next(silent); at != core.Never {
 			rest = min(rest, max(at.Sub(c.now()), time.Millisecond))
 		}
 		if !c.doze(ctx, nil, rest) {
@@ -271,7 +279,7 @@ func (c *Client) detectOrphans(ctx context.Context, claimed map[string][]string,
 		}
 		ids = slices.DeleteFunc(ids, func(id string) bool { return len(seen[id].rec.Value) > 0 })
 		maps.DeleteFunc(seen, func(_ string, s sessionRead) bool { return len(s.rec.Value) > 0 })
-		c.detectBy(&c.sweepDetector, ctx, seen, slices.Sorted(maps.Keys(names))...)
+		c.detectBy(&c.sweeping.detector, ctx, seen, slices.Sorted(maps.Keys(names))...)
 		c.pause(firstPoll)
 	}
 }

@@ -115,7 +115,7 @@ func (r *request) traceQueued() {
 	}
 	r.announced = true
 	if ctx, e := r.ctx, r.event(); f != nil {
-		r.c.later = append(r.c.later, func() { f(ctx, e) })
+		r.c.after.call(func() { f(ctx, e) })
 	}
 }
 
@@ -155,7 +155,7 @@ func (l *Lock) traceEnd(cause error) {
 		e.Err = cause
 	}
 	if f != nil {
-		l.c.later = append(l.c.later, func() { f(ctx, e) })
+		l.c.after.call(func() { f(ctx, e) })
 	}
 }
 
