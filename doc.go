@@ -40,7 +40,7 @@
 //
 // Go knows time.Duration and time.Time; records have milliseconds for spans
 // (ttl, grace) and microseconds since 1970 for moments. Tokens and versions are
-// positive int64. A name is 1 to 255 bytes of UTF-8 without control characters.
+// positive int64. A name is 1 to 1,024 bytes of UTF-8 without control characters.
 //
 // docs/go.md shows the parts of this package together. DESIGN.md tells the protocol:
 // records, steps, races and what closes them.

@@ -107,7 +107,7 @@ func TestFullOfRevocations(t *testing.T) {
 	defer c.Close()
 	tell := func(nr int64) error {
 		entry := core.Break{Session: session, Nr: nr, By: c.owner, Reason: strings.Repeat("<", core.MaxReason), At: time.Now().UnixNano()}
-		_, err := c.sendRevocation(t.Context(), core.NewBreaker(strings.Repeat("a", 255), entry, 0), session)
+		_, err := c.sendRevocation(t.Context(), core.NewBreaker(strings.Repeat("a", 1024), entry, 0), session)
 		return err
 	}
 	for range 3 {

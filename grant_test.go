@@ -66,8 +66,8 @@ func TestNames(t *testing.T) {
 		err  string
 	}{
 		{"", "name is empty"},
-		{strings.Repeat("a", 255), ""},
-		{strings.Repeat("a", 256), "name has 256 bytes, at most 255"},
+		{strings.Repeat("a", 1024), ""},
+		{strings.Repeat("a", 1025), "name has 1025 bytes, at most 1024"},
 		{"a\x00b", `name "a\x00b" has a control character`},
 		{"a\u0085b", `name "a\u0085b" has a control character`},
 		{"\xff", `name is not UTF-8: "\xff"`},

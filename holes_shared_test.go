@@ -495,7 +495,7 @@ func TestHoleH16TwoLocksInAnyOrder(t *testing.T) {
 func TestHoleH17LongNames(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		a, b := s.told(), s.told()
-		for _, long := range []string{strings.Repeat("a", 254), strings.Repeat("語", 84) + "ab"} {
+		for _, long := range []string{strings.Repeat("a", 1023), strings.Repeat("語", 340) + "abc"} {
 			var held []*holdfast.Lock
 			for i, c := range []*holdfast.Client{a, b} {
 				l, err := c.TryAcquire(t.Context(), long+string(rune('0'+i)))
@@ -509,7 +509,7 @@ func TestHoleH17LongNames(t *testing.T) {
 				s.release(l)
 			}
 		}
-		for _, tooLong := range []string{strings.Repeat("a", 256), strings.Repeat("語", 200)} {
+		for _, tooLong := range []string{strings.Repeat("a", 1025), strings.Repeat("語", 342)} {
 			if l, err := a.TryAcquire(t.Context(), tooLong); err == nil {
 				t.Errorf("a name of %d bytes is the lock %q", len(tooLong), l.Name())
 			}

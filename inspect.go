@@ -98,7 +98,7 @@ func lastBefore(prefix string) string {
 	if last == 0 {
 		return short
 	}
-	return short + string([]byte{last - 1}) + strings.Repeat("\xff", max(0, 255-len(prefix)))
+	return short + string([]byte{last - 1}) + strings.Repeat("\xff", max(0, driver.MaxName-len(prefix)))
 }
 
 // listPage gives those names of a page that are in use, and reports whether to go on.

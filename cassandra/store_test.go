@@ -243,7 +243,7 @@ func (w within) key(k driver.Key) driver.Key {
 	name := w.prefix + k.Name
 	if k.Check() != nil {
 		name = k.Name // for the store to say so
-	} else if len(name) > 255 { // not found by Keys, then
+	} else if len(name) > driver.MaxName { // not found by Keys, then
 		name = w.prefix + fmt.Sprintf("%x", sha256.Sum256([]byte(k.Name)))
 	}
 	return driver.Key{Space: k.Space, Name: name}

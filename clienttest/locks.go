@@ -153,15 +153,16 @@ var lockCases = []clientCase{
 	},
 	{
 		name: "names",
-		rule: "a name is 1 to 255 bytes of UTF-8 without control characters; others are refused with a clear error (P9)",
+		rule: "a name is 1 to 1,024 bytes of UTF-8 without control characters; others are refused with a clear error (P9)",
 		run: func(h *clients) {
 			c := h.client(longTTL)
 			for name, want := range map[string]string{
-				"":                       `name is empty`,
-				strings.Repeat("x", 256): `name has 256 bytes, at most 255`,
-				"a\x00b":                 `name "a\x00b" has a control character`,
-				"a\nb":                   `name "a\nb" has a control character`,
-				"\xffa":                  `name is not UTF-8: "\xffa"`,
+				"":                        `name is empty`,
+				strings.Repeat("x", 1025): `name has 1025 bytes, at most 1024`,
+				holdfast.JoinName(strings.Repeat("/", 340), "12345"): `name has 1026 bytes, at most 1024; JoinName has added 680 for each / and % of its parts`,
+				"a\x00b": `name "a\x00b" has a control character`,
+				"a\nb":   `name "a\nb" has a control character`,
+				"\xffa":  `name is not UTF-8: "\xffa"`,
 			} {
 				want = fmt.Sprintf("acquire %q: %s", name, want)
 				if _, err := c.Acquire(h.ctx, name); err == nil || err.Error() != want {
@@ -171,7 +172,7 @@ var lockCases = []clientCase{
 					h.Errorf("of a set: error %v, want %s", err, want)
 				}
 			}
-			for _, name := range []string{" ", "%", "_", "'", `"`, `\`, "a/b", "ä", "名前", "🔒", "null", "{}", strings.Repeat("x", 255), strings.Repeat("名", 85)} {
+			for _, name := range []string{" ", "%", "_", "'", `"`, `\`, "a/b", "ä", "名前", "🔒", "null", "{}", strings.Repeat("x", 1024), strings.Repeat("名", 341), holdfast.JoinName(strings.Repeat("/", 340), "123")} {
 				l := h.acquire(c, name)
 				if i := h.show(name); len(i.Holders) != 1 || i.Holders[0].Token != l.Token() {
 					h.Errorf("%q is held, and shown as %+v", name, i)

@@ -177,7 +177,10 @@ func (s Space) String() string {
 // Key is the key of that name in the space.
 func (s Space) Key(name string) Key { return Key{s, name} }
 
-// A Key names a record. Name is 1 to 255 arbitrary bytes, compared as bytes.
+// MaxName is the most bytes that the name of a key has.
+const MaxName = 1024
+
+// A Key names a record. Name is 1 to MaxName arbitrary bytes, compared as bytes.
 type Key struct {
 	Space Space
 	Name  string
@@ -255,8 +258,8 @@ func (k Key) Check() error {
 		return fmt.Errorf("unknown %s", k.Space)
 	case k.Name == "":
 		return errors.New("key has no name")
-	case len(k.Name) > 255:
-		return fmt.Errorf("key %q has %d bytes, at most 255", k.Name, len(k.Name))
+	case len(k.Name) > MaxName:
+		return fmt.Errorf("key %q… has %d bytes, at most %d", k.Name[:40], len(k.Name), MaxName)
 	}
 	return nil
 }

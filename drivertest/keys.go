@@ -13,7 +13,7 @@ import (
 var keyCases = []testCase{
 	{
 		name: "strange keys",
-		rule: "a name is 1 to 255 arbitrary bytes, compared as bytes",
+		rule: "a name is 1 to 1,024 arbitrary bytes, compared as bytes",
 		run: func(h *harness) {
 			// In a short run locks take all of the names, the other spaces a third.
 			of := func(space driver.Space) (names []string) {
@@ -58,10 +58,10 @@ var keyCases = []testCase{
 	},
 	{
 		name: "bad keys",
-		rule: "a key without a name, with one of more than 255 bytes or of an unknown space is refused with an error, and nothing of the call is written",
+		rule: "a key without a name, with one of more than 1,024 bytes or of an unknown space is refused with an error, and nothing of the call is written",
 		run: func(h *harness) {
 			good := driver.Write{Key: name("a"), Old: driver.IfEmpty, Value: []byte("1")}
-			for _, k := range []driver.Key{name(""), name("%s", strings.Repeat("a", 256)), name("%s", strings.Repeat("é", 200)), {Space: 5, Name: "a"}, {Space: 255, Name: "a"}} {
+			for _, k := range []driver.Key{name(""), name("%s", strings.Repeat("a", 1025)), name("%s", strings.Repeat("é", 800)), {Space: 5, Name: "a"}, {Space: 255, Name: "a"}} {
 				bad := driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1")}
 				h.refused(bad)
 				h.refused(good, bad)
@@ -176,6 +176,8 @@ var strangeNames = func() []string {
 		"name", "session", "setting", "audit", "name a",
 		strings.Repeat("a", 254), strings.Repeat("a", 255), strings.Repeat("a", 254) + "b", strings.Repeat("A", 255),
 		strings.Repeat("\xff", 255), strings.Repeat("\x00", 255), strings.Repeat("\x00", 254), strings.Repeat("é", 127), strings.Repeat("/", 255),
+		strings.Repeat("a", 256), strings.Repeat("a", 1023), strings.Repeat("a", 1024), strings.Repeat("a", 1023) + "b", strings.Repeat("A", 1024),
+		strings.Repeat("\xff", 1024), strings.Repeat("\x00", 1024), strings.Repeat("\x00", 1023), strings.Repeat("名", 341), strings.Repeat("/", 1024),
 	}
 	for b := range 256 {
 		if n := string([]byte{byte(b)}); !slices.Contains(names, n) {

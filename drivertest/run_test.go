@@ -237,7 +237,7 @@ func (s *broken) Traits() driver.Traits { return driver.Traits{StaleReads: true}
 func (s *broken) key(k driver.Key) driver.Key {
 	if s.rename != nil && k.Check() == nil {
 		k.Name = s.rename(k.Name)
-		k.Name = k.Name[:min(len(k.Name), 255)]
+		k.Name = k.Name[:min(len(k.Name), driver.MaxName)]
 	}
 	return k
 }

@@ -10,12 +10,21 @@ create table if not exists {meta} (
 
 -- A record that holds nothing keeps its row and its version.
 create table if not exists {records} (
-  id      varbinary(256) not null primary key, -- 0x00 lock, 0x01 session, 0x02 setting, 0x03 audit, 0x04 history; then the name
+  id      varbinary(1025) not null primary key, -- 0x00 lock, 0x01 session, 0x02 setting, 0x03 audit, 0x04 history; then the name
   version bigint         not null,             -- microseconds since 1970, or one more than before; 0: never written
   value   mediumblob     not null,             -- JSON, or empty
   fence   bigint         not null default 0,   -- highest token of a block seen by a fence
   attempt binary(16)     not null default ''   -- of the last batch that wrote it
-) engine=InnoDB;
+) engine=InnoDB row_format=dynamic;
+
+-- Names once had at most 255 bytes. An older table is widened where it is.
+set @holdfast_widen = if((
+  select character_maximum_length from information_schema.columns
+  where table_schema = database() and table_name = replace('{records}', '`', '') and column_name = 'id') < 1025,
+  'alter table {records} modify id varbinary(1025) not null, row_format=dynamic', 'do 0');
+prepare holdfast_widen from @holdfast_widen;
+execute holdfast_widen;
+deallocate prepare holdfast_widen;
 
 -- One row for each who holds a lock or waits for it. Times are in the time zone
 -- of the session that looks. In what others have written, control characters and
@@ -99,10 +108,10 @@ where c.session is not null;
 drop procedure if exists {fence};
 
 delimiter //
-create procedure {fence}(in lock_name varchar(300) character set utf8mb4, in lock_token bigint)
+create procedure {fence}(in lock_name varchar(1024) character set utf8mb4, in lock_token bigint)
   modifies sql data
 begin
-  declare its_id varbinary(1300) default concat(x'00', cast(lock_name as binary));
+  declare its_id varbinary(4100) default concat(x'00', cast(lock_name as binary));
   declare raw longblob;
   declare doc longtext character set utf8mb4;
   declare its_version, seen, claim_slots, claim_ttl, its_limit bigint;

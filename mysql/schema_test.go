@@ -479,3 +479,55 @@ func TestView(t *testing.T) {
 		t.Errorf("the dead: %+v", r)
 	}
 }
+
+// A table whose names had at most 255 bytes is widened in place, with locks held. Until then
+// longer names are refused, and not cut.
+func TestWiden(t *testing.T) {
+	s := fresh(t, way{})
+	admin := connect(t, s.url, way{})
+	if _, err := admin.Exec(`alter table holdfast_records modify id varbinary(256) not null`); err != nil {
+		t.Fatal(err)
+	}
+	c, err := holdfast.New(s, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	held, err := c.Acquire(t.Context(), strings.Repeat("x", 255))
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("x", 1023)
+	if l, err := c.TryAcquire(t.Context(), long); err == nil {
+		t.Errorf("an older table takes a name of %d bytes", len(l.Name()))
+	}
+	want := `holdfast_records.id is "varbinary(256) not null primary key"`
+	if err := Verify(t.Context(), admin, nil); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("Verify says %v, want %s", err, want)
+	}
+	for range 2 {
+		if err := Migrate(t.Context(), admin, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Verify(t.Context(), admin, nil); err != nil {
+		t.Error(err)
+	}
+	if err := held.Err(); err != nil {
+		t.Errorf("the lock that was held meanwhile: %v", err)
+	}
+	for _, name := range []string{long + "a", long + "b"} {
+		l, err := c.Acquire(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx := begin(t, admin)
+		if _, err := tx.Exec(`call holdfast_fence(?, ?)`, name, l.Token()); err != nil {
+			t.Errorf("the fence of a name of %d bytes: %v", len(name), err)
+		}
+		tx.Rollback()
+	}
+	if err := held.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

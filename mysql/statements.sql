@@ -30,7 +30,7 @@ from (select 1) one left join {records} r on r.id = ?
 
 --- load all
 select r.id, r.version, r.value, {{clock}}, {{follows}}
-from json_table(?, '$[*]' columns (id varchar(400) character set ascii path '$')) w
+from json_table(?, '$[*]' columns (id varchar(1400) character set ascii path '$')) w
 	left join {records} r on r.id = from_base64(w.id)
 
 -- A new row starts above the floor. The shared lock on that makes a sweep wait until the
@@ -61,7 +61,7 @@ where id = ? and value = '' and version > 0
 insert into {records} (id, version, value, attempt)
 select from_base64(w.id), if(w.old = -1, greatest(m.value + 1, {{clock}}), 0), if(w.old = -1, from_base64(w.value), ''), if(w.old = -1, ?, '')
 from {meta} m join json_table(?, '$[*]' columns (
-	id varchar(400) character set ascii path '$[0]', old bigint path '$[1]', value {{type}} character set ascii path '$[2]')) w
+	id varchar(1400) character set ascii path '$[0]', old bigint path '$[1]', value {{type}} character set ascii path '$[2]')) w
 where m.`key` = 'floor' lock in share mode
 on duplicate key update
 	attempt = if({records}.version = w.old or (w.old = -1 and {records}.value = ''), ?, {records}.attempt),
@@ -74,7 +74,7 @@ returning id, if(attempt = ?, version, 0)
 -- What a batch has won, where the server has no INSERT … RETURNING.
 --- won
 select r.id, r.version
-from json_table(?, '$[*]' columns (id varchar(400) character set ascii path '$[0]')) w
+from json_table(?, '$[*]' columns (id varchar(1400) character set ascii path '$[0]')) w
 	straight_join {records} r on r.id = from_base64(w.id)
 where r.attempt = ?
 
@@ -141,7 +141,7 @@ meta = InnoDB
 meta key = varchar(20) not null primary key
 meta value = bigint not null
 records = InnoDB
-records id = varbinary(256) not null primary key
+records id = varbinary(1025) not null primary key
 records value = mediumblob(16777215) not null
 records version fence = bigint not null
 records attempt = binary(16) not null

@@ -45,13 +45,20 @@ func Migrate(ctx context.Context, admin *database.DatabaseAdminClient, client *s
 }
 
 func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient) error {
-	if err := s.verify(ctx); !errors.Is(err, errNoTable) {
-		return err
+	statement := plain(expand(schema, s.table))
+	if err := s.verify(ctx); err == nil {
+		return nil
+	} else if !errors.Is(err, errNoTable) {
+		columns, _, facts := s.facts(ctx)
+		if facts != nil || columns["name"] != strings.Replace(published["name"], "1024", "255", 1) {
+			return err
+		}
+		statement = expand("alter table {records} alter column name bytes(1024) not null", s.table) // an older table is widened
 	}
 	err := s.again(ctx, func() error {
 		op, err := admin.UpdateDatabaseDdl(ctx, &databasepb.UpdateDatabaseDdlRequest{
 			Database:   s.client.DatabaseName(),
-			Statements: []string{plain(expand(schema, s.table))},
+			Statements: []string{statement},
 		})
 		if err == nil {
 			err = op.Wait(ctx)
@@ -89,7 +96,7 @@ var errNoTable = errors.New("is missing")
 var published = map[string]string{
 	"shard":   "INT64 not null, 1 of the primary key",
 	"space":   "INT64 not null, 2 of the primary key",
-	"name":    "BYTES(255) not null, 3 of the primary key",
+	"name":    "BYTES(1024) not null, 3 of the primary key",
 	"value":   "BYTES(1048576) not null",
 	"written": "TIMESTAMP not null with commit timestamps",
 	"fenced":  "INT64",

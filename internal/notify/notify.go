@@ -54,6 +54,9 @@ func (b *Board) Tell(notifications []driver.Notification) {
 // name, its name, and the same of whom it is for. It is short enough to be
 // written whole or not at all.
 func message(h driver.Notification) []byte {
+	if len(h.Name) > 255 {
+		return []byte{0, 0} // does not fit: anything may have changed
+	}
 	m := append([]byte{byte(h.Space), byte(len(h.Name))}, h.Name...)
 	return append(append(m, byte(len(h.To))), h.To...)
 }

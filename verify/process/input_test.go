@@ -58,8 +58,8 @@ func TestBadInput(t *testing.T) {
 		says   string
 	}{
 		{run(""), 64, `name is empty`},
-		{run(strings.Repeat("a", 256)), 64, `256 bytes, at most 255`},
-		{run(strings.Repeat("ä", 128)), 64, `256 bytes, at most 255`},
+		{run(strings.Repeat("a", 1025)), 64, `1025 bytes, at most 1024`},
+		{run(strings.Repeat("ä", 513)), 64, `1026 bytes, at most 1024`},
 		{run("a\nb"), 64, `name "a\\(n|x0a)b" has a control character`},
 		{run("\x1b[31m"), 64, `control character`},
 		{run("a\u0085"), 64, `control character`},

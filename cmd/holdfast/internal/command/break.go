@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 const breakHelp = `usage: holdfast break NAME --token N --reason TEXT
@@ -74,7 +75,7 @@ func breakVerb(a *app) *cobra.Command {
 		switch {
 		case b.sel.session != "" && len(b.sel.session) < 8:
 			return usage("break: --session %s: at least eight digits", quote(b.sel.session))
-		case len(args) > 0 && (args[0] == "" || len(args[0]) > 255):
+		case len(args) > 0 && (args[0] == "" || len(args[0]) > driver.MaxName):
 			return checkName(args[0])
 		case len(args) > 0 && (b.token != 0) == (b.claim != ""):
 			return usage("break: needs --token N or --claim ID, as shown by: holdfast show %s", escape(args[0]))

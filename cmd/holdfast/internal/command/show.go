@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
@@ -47,7 +48,7 @@ func showVerb(a *app) *cobra.Command {
 }
 
 func (a *app) show(ctx context.Context, name string, quiet, asJSON bool) error {
-	if name == "" || len(name) > 255 {
+	if name == "" || len(name) > driver.MaxName {
 		return checkName(name)
 	}
 	s, err := a.look(ctx)

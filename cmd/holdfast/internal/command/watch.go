@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
@@ -65,7 +66,7 @@ func watchVerb(a *app) *cobra.Command {
 				return s.watchAll(ctx, prefix)
 			})
 		}
-		if name := args[0]; name == "" || len(name) > 255 {
+		if name := args[0]; name == "" || len(name) > driver.MaxName {
 			return checkName(name)
 		}
 		return a.watch(orBackground(c.Context()), asJSON, false, func(ctx context.Context, s *session) iter.Seq2[holdfast.Info, error] {

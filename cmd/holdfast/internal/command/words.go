@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/printable"
 )
 
@@ -163,8 +164,8 @@ func checkName(name string) error {
 	switch {
 	case name == "":
 		return usage("name is empty")
-	case len(name) > 255:
-		return usage("name has %d bytes, at most 255", len(name))
+	case len(name) > driver.MaxName:
+		return usage("name has %d bytes, at most %d", len(name), driver.MaxName)
 	case !utf8.ValidString(name):
 		return usage("name is not UTF-8: %s", quote(name))
 	case strings.ContainsFunc(name, unicode.IsControl):
