@@ -3,28 +3,83 @@ package command
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-lock/holdfast"
 )
 
-const configHelp = `usage: holdfast config get [ttl]
-       holdfast config set ttl DUR
+const configHelp = `usage: holdfast config get [SETTING]
+       holdfast config set SETTING VALUE
 
-The settings that all who use this store share. There is one:
+The settings that all who use this store share. They can be changed while everything
+runs: each program follows at its next heartbeat.
 
-  ttl    how long a holder may be silent before its lock goes to the next; 15s.
-         dead-node-timeout is another word for it. It can be changed while
-         everything runs: each program follows at its next heartbeat.
+  ttl      how long a holder may be silent before its lock goes to the next; 15s.
+           dead-node-timeout is another word for it
+  history  how many of the last holds of each name are kept: 32, 128 or off. It is
+           off by default on etcd, Cassandra and Spanner, where each write is a
+           round of consensus
 
 examples:
   holdfast config get            ttl 15s
+                                 history 32
   holdfast config get ttl        15s
   holdfast config set ttl 30s
+  holdfast config set history off
 
 exit status: 0; 64 usage; 69 store
 `
+
+// A setting of the store, as the command reads and writes it.
+type setting struct {
+	name, also string
+	get        func(context.Context, *holdfast.Client) (string, error)
+	// parse returns what sets the value and what is said then.
+	parse func(value string) (set func(context.Context, *holdfast.Client) error, said string, err error)
+}
+
+var settings = []setting{
+	{"ttl", "dead-node-timeout", func(ctx context.Context, c *holdfast.Client) (string, error) {
+		ttl, err := c.StoreTTL(ctx)
+		return brief(ttl), err
+	}, parseTTL},
+	{"history", "", func(ctx context.Context, c *holdfast.Client) (string, error) {
+		holds, err := c.StoreHistory(ctx)
+		return historyText(holds), err
+	}, parseHistory},
+}
+
+func historyText(holds int) string {
+	if holds == 0 {
+		return "off"
+	}
+	return strconv.Itoa(holds)
+}
+
+func parseTTL(value string) (set func(context.Context, *holdfast.Client) error, said string, err error) {
+	ttl, err := parseSpan(value)
+	switch {
+	case err != nil:
+		return nil, "", usage("config set ttl: %v", err)
+	case ttl < holdfast.MinTTL:
+		return nil, "", usage("config set ttl: %v is below %v", ttl, holdfast.MinTTL)
+	case ttl > holdfast.MaxTTL:
+		return nil, "", usage("config set ttl: %v is above %v", ttl, holdfast.MaxTTL)
+	}
+	return func(ctx context.Context, c *holdfast.Client) error { return c.SetStoreTTL(ctx, ttl) },
+		fmt.Sprintf("ttl is %s now; running programs follow at their next beat, those with a --ttl of their own do not", brief(ttl)), nil
+}
+
+func parseHistory(value string) (set func(context.Context, *holdfast.Client) error, said string, err error) {
+	holds, ok := map[string]int{"off": 0, "0": 0, "32": 32, "128": 128}[value]
+	if !ok {
+		return nil, "", usage("config set history: %s is none of off, 32 and 128", quote(value))
+	}
+	return func(ctx context.Context, c *holdfast.Client) error { return c.SetStoreHistory(ctx, holds) },
+		fmt.Sprintf("history is %s now; running programs follow at their next beat, those with a --ttl of their own within two minutes", historyText(holds)), nil
+}
 
 func configVerb(a *app) *cobra.Command {
 	config := &cobra.Command{
@@ -34,77 +89,83 @@ func configVerb(a *app) *cobra.Command {
 		},
 	}
 	config.AddCommand(&cobra.Command{
-		Use: "get [ttl]", Long: configHelp, ValidArgs: []string{"ttl"},
+		Use: "get [SETTING]", Long: configHelp, ValidArgs: []string{"ttl", "history"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usage("config get: one setting, not %d", len(args))
 			}
-			if err := knownSetting(args); err != nil {
-				return err
-			}
-			return a.configGet(orBackground(c.Context()), len(args) == 1)
+			return a.configGet(orBackground(c.Context()), args)
 		},
 	}, &cobra.Command{
-		Use: "set ttl DUR", Long: configHelp, ValidArgs: []string{"ttl"},
+		Use: "set SETTING VALUE", Long: configHelp, ValidArgs: []string{"ttl", "history"},
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := knownSetting(args); err != nil {
-				return err
+			var which setting
+			if len(args) > 0 {
+				var err error
+				if which, err = findSetting(args[0]); err != nil {
+					return err
+				}
 			}
 			if len(args) != 2 {
 				return usage("config set: a setting and its value, as in: holdfast config set ttl 30s")
 			}
-			return a.configSet(orBackground(c.Context()), args[1])
+			return a.configSet(orBackground(c.Context()), which, args[1])
 		},
 	})
 	return config
 }
 
-func knownSetting(args []string) error {
-	if len(args) > 0 && args[0] != "ttl" && args[0] != "dead-node-timeout" {
-		return usage("config: unknown setting %s: there is ttl (or dead-node-timeout, which is the same)", quote(args[0]))
+func findSetting(name string) (setting, error) {
+	for _, s := range settings {
+		if name == s.name || name == s.also && name != "" {
+			return s, nil
+		}
 	}
-	return nil
+	return setting{}, usage("config: unknown setting %s: there are ttl (or dead-node-timeout, which is the same) and history", quote(name))
 }
 
-func (a *app) configGet(ctx context.Context, bare bool) error {
+func (a *app) configGet(ctx context.Context, args []string) error {
+	shown := settings
+	if len(args) == 1 {
+		one, err := findSetting(args[0])
+		if err != nil {
+			return err
+		}
+		shown = []setting{one}
+	}
 	s, err := a.look(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	ttl, err := s.StoreTTL(ctx)
-	if err != nil {
-		return s.unusable(err, "")
-	}
-	text := "ttl " + brief(ttl)
-	if bare {
-		text = brief(ttl)
-	}
-	if _, err := fmt.Println(text); err != nil {
-		return cannotWrite(err)
+	for _, which := range shown {
+		text, err := which.get(ctx, s.Client)
+		if err != nil {
+			return s.unusable(err, "")
+		}
+		if len(args) == 0 {
+			text = which.name + " " + text
+		}
+		if _, err := fmt.Println(text); err != nil {
+			return cannotWrite(err)
+		}
 	}
 	return nil
 }
 
-func (a *app) configSet(ctx context.Context, value string) error {
-	ttl, err := parseSpan(value)
+func (a *app) configSet(ctx context.Context, which setting, value string) error {
+	set, said, err := which.parse(value)
 	if err != nil {
-		return usage("config set ttl: %v", err)
-	}
-	if ttl < holdfast.MinTTL {
-		return usage("config set ttl: %v is below %v", ttl, holdfast.MinTTL)
-	}
-	if ttl > holdfast.MaxTTL {
-		return usage("config set ttl: %v is above %v", ttl, holdfast.MaxTTL)
+		return err
 	}
 	s, err := a.open(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if err := s.SetStoreTTL(ctx, ttl); err != nil {
+	if err := set(ctx, s.Client); err != nil {
 		return s.unusable(err, "")
 	}
-	say("ttl is %s now; running programs follow at their next beat, those with a --ttl of their own do not", brief(ttl))
+	say("%s", said)
 	return nil
 }

@@ -35,6 +35,12 @@ What CMD leaves running is ended before the lock is released. What cannot be kil
 the lock until it ends; a second signal gives up on it, and then the lock stays
 held until its lease has ended.
 
+With --every CMD runs only if its last success (exit status 0) was longer ago; else
+nothing is run, and the exit status is that of "not obtained". It may be up to 10 % of
+DUR early, so that a job that cron starts a little earlier than yesterday still runs.
+The success is on the store's disk before the lock is given back, and counted by the
+store's clock where it has one: hosts that start the job at the same time run it once.
+
 If holdfast and its guard (hf-guard) are both killed, or both stopped, what CMD
 started runs on. In a pid namespace of its own CMD dies with its guard:
   holdfast run nightly -- unshare --pid --fork --kill-child --mount-proc ./backup.sh
@@ -44,6 +50,7 @@ examples:
   holdfast run -n nightly -- ./backup.sh
   holdfast run -n --at-least 50s nightly -- ./backup.sh
   holdfast run --slots 3 api -- ./call.sh
+  holdfast run --every 24h nightly -- ./backup.sh
   holdfast run accounts/1 accounts/2 -- ./move.sh
   holdfast run nightly -- sh -c 'dump | gzip > backup.gz'
 
@@ -189,6 +196,7 @@ func (l *lease) checkKillAfter(ttl time.Duration) error {
 func runVerb(a *app) *cobra.Command {
 	var w wish
 	var l lease
+	var e every
 	code := exitNo
 	c := &cobra.Command{
 		Use: "run [flags] NAME... -- CMD [ARG...]", Short: "Run a command while holding a lock", Long: runHelp,
@@ -199,6 +207,7 @@ func runVerb(a *app) *cobra.Command {
 		"from TERM to KILL, before the lease can go to another; a fifth of the lease, at most a third", "say nothing while waiting")
 	c.Flags().Var(&l.atLeast, "at-least", "keep NAME shut for `DUR` after the grant, also if CMD ends or dies earlier: a job of several hosts' crontabs runs once")
 	c.Flags().Var(&l.grace, "grace", "keep NAME shut for `DUR` more if the lock is lost or broken, or holdfast dies")
+	c.Flags().Var(&e.span, "every", "run only if the last success was `DUR` ago or longer, less 10 %")
 	c.Flags().IntVarP(&code, "exit-code", "E", exitNo, "exit status `N` when not obtained")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		names, argv, err := splitArgs(c, args, "nightly -- ./backup.sh", checkName)
@@ -218,10 +227,13 @@ func runVerb(a *app) *cobra.Command {
 			}
 			opts = append(opts, holdfast.MinHold(l.atLeast.Duration))
 		}
+		if err == nil {
+			err = e.check(names, &w)
+		}
 		if err != nil {
 			return err
 		}
-		return a.run(c.Context(), names, argv, &w, &l, code, opts)
+		return a.run(c.Context(), names, argv, &w, &l, &e, code, opts)
 	}
 	return c
 }
@@ -250,7 +262,7 @@ func splitArgs(c *cobra.Command, args []string, example string, check func(strin
 	return args[:dash], args[dash:], nil
 }
 
-func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, code int, opts []holdfast.Option) error {
+func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, e *every, code int, opts []holdfast.Option) error {
 	path, err := lookUp(argv[0])
 	if err != nil {
 		return err
@@ -303,6 +315,10 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 			return err
 		}
 	}
+	if err := e.due(ctx, client, names[0], code); err != nil { // before it waits in line for that
+		stop()
+		return orSignal(ctx, t.orUnusable(err, "; nothing was run"))
+	}
 	q.watch(client)
 	locks, release, err := acquire(ctx, client, names, opts)
 	q.stop()
@@ -316,8 +332,13 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	if err := ready(); err != nil {
 		return fail(exitFault, "%v; nothing was run", err)
 	}
+	if err := e.due(ctx, client, names[0], code); err != nil {
+		return orSignal(ctx, t.orUnusable(err, "; nothing was run"))
+	}
 	q.done(locks)
-	err = r.hold(locks)
+	if err = r.hold(locks); err == nil {
+		e.succeeded(ctx, locks[0], t)
+	}
 	ended, done := context.WithCancel(ctx)
 	done()
 	release(ended) // Close waits for the answer
