@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -73,14 +72,16 @@ func (a *app) history(ctx context.Context, name string, asJSON bool) error {
 		}
 		return nil
 	}
-	table := aligned(os.Stdout)
+	var t table
 	if len(h.Holds) > 0 {
-		pastHead(table)
+		t = append(t, pastHead)
 	}
 	for _, p := range h.Holds {
-		pastRow(table, "", p)
+		t = append(t, pastCells(p))
 	}
-	table.Flush()
+	if err := t.write(os.Stdout, limitOf(os.Stdout)); err != nil {
+		return cannotWrite(err)
+	}
 	if _, err := os.Stdout.WriteString(describeHistory(h)); err != nil {
 		return cannotWrite(err)
 	}
@@ -90,11 +91,8 @@ func (a *app) history(ctx context.Context, name string, asJSON bool) error {
 	return nil
 }
 
-// sayNoHistory says at a terminal why nothing is shown.
+// sayNoHistory says why nothing is shown.
 func (s *session) sayNoHistory(ctx context.Context, h holdfast.History) error {
-	if !isTerminal(os.Stdout) {
-		return nil
-	}
 	holds, err := s.StoreHistory(ctx)
 	switch {
 	case err != nil:
@@ -116,11 +114,9 @@ func (a *app) histories(ctx context.Context, asJSON bool) error {
 		return err
 	}
 	defer s.Close()
-	table := aligned(os.Stdout)
-	n := 0
+	t := table{append([]string{"NAME"}, pastHead...)}
 	for h, err := range s.Histories(ctx, "") {
 		if err != nil {
-			table.Flush()
 			return s.unusable(err, "")
 		}
 		if asJSON {
@@ -132,32 +128,28 @@ func (a *app) histories(ctx context.Context, asJSON bool) error {
 		if len(h.Holds) == 0 {
 			continue
 		}
-		if n++; n == 1 {
-			pastHead(table, "NAME")
-		}
-		if pastRow(table, escape(h.Name)+"\t", h.Holds[0]); n%256 == 0 {
-			table.Flush()
-		}
+		t = append(t, append([]string{escape(h.Name)}, pastCells(h.Holds[0])...))
 	}
-	if err := table.Flush(); err != nil {
-		return cannotWrite(err)
-	}
-	if n == 0 && !asJSON {
+	switch {
+	case asJSON:
+		return nil
+	case len(t) == 1:
 		return s.sayNoHistory(ctx, holdfast.History{})
+	}
+	if err := t.write(os.Stdout, limitOf(os.Stdout)); err != nil {
+		return cannotWrite(err)
 	}
 	return nil
 }
 
-func pastHead(table *tabwriter.Writer, first ...string) {
-	fmt.Fprintln(table, strings.Join(append(first, "FROM", "HELD", "WAITED", "OWNER", "TOKEN", "ENDED", "REASON"), "\t"))
-}
+var pastHead = []string{"FROM", "HELD", "WAITED", "OWNER", "TOKEN", "ENDED", "REASON"}
 
-func pastRow(table *tabwriter.Writer, first string, p holdfast.PastHold) {
+func pastCells(p holdfast.PastHold) []string {
 	from, held := "?", "?"
 	if !p.Granted.IsZero() {
 		from, held = p.Granted.Local().Format(time.DateTime), whole(max(p.Ended.Sub(p.Granted), 0))
 	}
-	fmt.Fprintf(table, "%s%s\t%s\t%s\t%s\t%d\t%s\t%s\n", first, from, held, whole(p.Waited), owner(p.Owner), p.Token, endText(p), escape(p.Reason))
+	return []string{from, held, whole(p.Waited), owner(p.Owner), fmt.Sprint(p.Token), endText(p), escape(p.Reason)}
 }
 
 // endText says how a hold ended.
