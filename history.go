@@ -26,11 +26,11 @@ type History struct {
 
 // A PastHold is a hold that has ended. Times are by the clock of whoever told of it.
 type PastHold struct {
-	Token   int64
-	Owner   Owner     // Name, Host, PID, User and Program, each cut to what fits in a line
-	Granted time.Time // zero: not known
-	Ended   time.Time
-	Waited  time.Duration // for its grant
+	Token  int64
+	Owner  Owner     // Name, Host, PID, User and Program, each cut to what fits in a line
+	From   time.Time // when it was granted; zero: not known
+	To     time.Time
+	Waited time.Duration // for its grant
 	// End is "released", "lost" (its client stopped believing in it), "taken over" (its
 	// session was declared dead, and its claim removed), "broken" or "expired" (of
 	// AcquireFor: its time was over).
@@ -116,10 +116,10 @@ func publicHistory(name string, r driver.Record) (History, error) {
 	}
 	h := History{Name: name, Others: HoldSums{rec.Others.Count, micros(rec.Others.Held), micros(rec.Others.Waited)}}
 	for _, e := range rec.Holds {
-		p := PastHold{Token: int64(e.Token), Owner: Owner(e.Owner), Ended: time.UnixMicro(e.To), Waited: micros(e.Waited),
+		p := PastHold{Token: int64(e.Token), Owner: Owner(e.Owner), To: time.UnixMicro(e.To), Waited: micros(e.Waited),
 			End: string(e.End), Reason: e.Reason, Why: e.Why}
 		if e.From > 0 {
-			p.Granted = time.UnixMicro(e.From)
+			p.From = time.UnixMicro(e.From)
 		}
 		if e.By != nil {
 			p.By = Owner(*e.By)

@@ -73,7 +73,7 @@ func pastOf(t *testing.T, c *holdfast.Client, name string) string {
 	}
 	var lines []string
 	for _, p := range h.Holds {
-		line := fmt.Sprintf("%s %s %v/%v", p.Owner.Program, p.End, p.Ended.Sub(p.Granted).Round(time.Second), p.Waited.Round(time.Second))
+		line := fmt.Sprintf("%s %s %v/%v", p.Owner.Program, p.End, p.To.Sub(p.From).Round(time.Second), p.Waited.Round(time.Second))
 		if p.By.Program != "" {
 			line += " by " + p.By.Program
 		}

@@ -56,7 +56,7 @@ var historyCases = []clientCase{
 			if p := past.Holds[0]; p.End != "taken over" || p.By.Program != "b" || p.Owner.Program != "dead" || p.Why == "" {
 				h.Errorf("of the dead: %+v", p)
 			}
-			if p := past.Holds[1]; p.End != "released" || p.Owner.Program != "a" || p.Reason != "<backup> \"now\"" || p.Granted.Sub(before).Abs() > h.soon || p.Ended.Sub(p.Granted) < time.Second {
+			if p := past.Holds[1]; p.End != "released" || p.Owner.Program != "a" || p.Reason != "<backup> \"now\"" || p.From.Sub(before).Abs() > h.soon || p.To.Sub(p.From) < time.Second {
 				h.Errorf("of the first: %+v", p)
 			}
 			var all []string

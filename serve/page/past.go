@@ -25,7 +25,7 @@ type past struct {
 }
 
 func pastOf(name string, p holdfast.PastHold) past {
-	out := past{Name: name, Token: p.Token, Owner: ownerOnly(p.Owner), From: p.Granted, To: p.Ended, Waited: p.Waited, End: p.End, Reason: shown(p.Reason), Why: shown(p.Why)}
+	out := past{Name: name, Token: p.Token, Owner: ownerOnly(p.Owner), From: p.From, To: p.To, Waited: p.Waited, End: p.End, Reason: shown(p.Reason), Why: shown(p.Why)}
 	if p.By.Host != "" || p.By.User != "" {
 		out.By = ownerOnly(p.By)
 	}

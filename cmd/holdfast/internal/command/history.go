@@ -146,8 +146,8 @@ var pastHead = []string{"FROM", "HELD", "WAITED", "OWNER", "TOKEN", "ENDED", "RE
 
 func pastCells(p holdfast.PastHold) []string {
 	from, held := "?", "?"
-	if !p.Granted.IsZero() {
-		from, held = p.Granted.Local().Format(time.DateTime), whole(max(p.Ended.Sub(p.Granted), 0))
+	if !p.From.IsZero() {
+		from, held = p.From.Local().Format(time.DateTime), whole(max(p.To.Sub(p.From), 0))
 	}
 	return []string{from, held, whole(p.Waited), owner(p.Owner), fmt.Sprint(p.Token), endText(p), escape(p.Reason)}
 }
