@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -191,16 +192,16 @@ func TestHistoryOfTheDead(t *testing.T) {
 			if err := l.Err(); !errors.Is(err, holdfast.ErrLost) {
 				t.Fatalf("its own client: %v", err)
 			}
-			want := "b released 0s/6s; a taken over 9s/0s by b"
+			want := `^b released 0s/[4-8]s; a taken over ([7-9]|1[01])s/0s by b$`
 			if comes {
 				cut.off.Store(false)
 				acquire(t, a, "other")
-				want = "b released 0s/6s; a taken over 7s/0s by b"
+				want = `^b released 0s/[4-8]s; a taken over [78]s/0s by b$` // when it stopped believing
 			}
 			time.Sleep(3 * time.Second)
 			a.Close()
 			synctest.Wait()
-			if got, _, ok := strings.Cut(pastOf(t, b, "n"), ": silent for"); got != want || !ok {
+			if got, _, ok := strings.Cut(pastOf(t, b, "n"), ": silent for"); !regexp.MustCompile(want).MatchString(got) || !ok {
 				t.Errorf("%q, want %q", got, want)
 			}
 		})
