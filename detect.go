@@ -36,6 +36,13 @@ func (d *detector) forget(keep func(session string) bool) {
 	d.seen.Forget(keep)
 }
 
+// forgetOld drops what has not been looked at for long.
+func (d *detector) forgetOld(keep func(session string) bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.seen.ForgetOld(keep, d.c.now())
+}
+
 // hurry has the poll loop read the sessions at once.
 func (d *detector) hurry() {
 	d.mu.Lock()

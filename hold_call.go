@@ -354,9 +354,9 @@ func (x *holdCall) next(plan core.HoldPlan, refused bool) (s holdStep, done bool
 		s.plan, s.beat, s.detach = core.HoldPlan{}, true, false
 	case refused:
 		return s, len(plan.Writes) == 0
-	case plan.Missing == 0 && len(x.names) == 1 && len(plan.Writes) == 1 && x.fresh():
+	case plan.Missing == 0 && len(x.names) == 1 && !x.names[0].Waits() && x.fresh():
 		s.line = true
-	case plan.Missing == 0 && len(x.names) == 1 && len(plan.Writes) == 1 && !x.names[0].Waits():
+	case plan.Missing == 0 && len(x.names) == 1 && !x.names[0].Waits():
 		s.plan, s.beat = core.HoldPlan{}, true
 	case all && len(x.names) > 1 && !x.session.Whole:
 		switch {

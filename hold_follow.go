@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"sync"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -31,7 +30,7 @@ type follower struct {
 	id   string
 	wake chan struct{} // a beat was answered, or the queue has news
 
-	mu     sync.Mutex // held while the call is used
+	using  chan struct{} // of one: full while the call is used, and what follows
 	x      *holdCall
 	beaten bool  // since the state was last given
 	failed error // the hold is over
@@ -52,7 +51,7 @@ func (c *Client) followHold(ctx context.Context, client, id string, yield func(H
 	if c.opts.ReadOnly {
 		return ErrReadOnly
 	}
-	f := &follower{id: id, wake: make(chan struct{}, 1), x: c.resume(id, client), index: -1}
+	f := &follower{id: id, wake: make(chan struct{}, 1), using: make(chan struct{}, 1), x: c.resume(id, client), index: -1}
 	if !c.startFollower(f) {
 		return ErrClosed
 	}
@@ -92,8 +91,12 @@ func (c *Client) take(ctx context.Context, f *follower) (h Hold, beaten bool, er
 		return h, false, err
 	}
 	defer cancel()
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	select {
+	case f.using <- struct{}{}:
+		defer func() { <-f.using }()
+	case <-ctx.Done():
+		return h, false, context.Cause(ctx)
+	}
 	x := f.x
 	if f.failed != nil || x.sent == core.Never && !x.session.Detached || x.version == 0 {
 		return h, false, f.failed
@@ -315,7 +318,9 @@ func (c *Client) renewAll(due []*follower) {
 	var calls []*holdCall
 	var locked []*follower
 	for _, f := range due {
-		if !f.mu.TryLock() { // it is looking, and takes care of itself
+		select {
+		case f.using <- struct{}{}:
+		default: // it is looking
 			c.beatAt(f, c.now().Add(c.jitter(firstPoll)))
 			continue
 		}
@@ -355,7 +360,7 @@ func (c *Client) renewAll(due []*follower) {
 			sent = c.now()
 		}
 		ttl, over := x.session.Duration(), f.failed != nil
-		f.mu.Unlock()
+		<-f.using
 		c.mu.Lock()
 		f.ttl = ttl
 		if !over {

@@ -98,7 +98,7 @@ func (c *Client) nextRound() (r *core.Round, due []*localQueue) {
 	if !r.Waits || c.ctx.Err() != nil {
 		c.waiting = false
 		c.unlock()
-		c.detector.forget(nil)
+		c.detector.forgetOld(nil)
 		c.proof.forget(func(string) bool { return false })
 		return nil, nil
 	}
@@ -184,7 +184,7 @@ func (c *Client) poll(queues []*localQueue, sessions []string) (ok bool) {
 	}
 	c.detect(ctx, looks)
 	if len(sessions) > 0 {
-		c.detector.forget(func(session string) bool { _, ok := looks[session]; return ok })
+		c.detector.forgetOld(func(session string) bool { _, ok := looks[session]; return ok })
 	}
 	return true
 }

@@ -103,6 +103,17 @@ func (d *Detector) Forget(keep func(session string) bool) {
 	}
 }
 
+// ForgetOld drops what is known of sessions that need not be kept, and were not looked at for their
+// TTL: whoever waits for them again soon, as the requests of a hold do one after the other, goes on
+// with what was seen.
+func (d *Detector) ForgetOld(keep func(session string) bool, now Instant) {
+	for s, w := range d.watched {
+		if now.Sub(w.looked) > w.ttl && (keep == nil || !keep(s)) {
+			delete(d.watched, s)
+		}
+	}
+}
+
 // Next is when one of the sessions is to be looked at, because its beat will be late, or
 // have stood for a TTL, or a mark for half of it; Never: no such time is known.
 func (d *Detector) Next(sessions []string) Instant {

@@ -44,6 +44,7 @@ type Session struct {
 	Revoked   []revoked       `json:"revoked"`
 	Dead      int64           `json:"dead"`
 	Why       string          `json:"why"`
+	Names     []string        `json:"names"` // of a hold, which any client may write for
 }
 
 type revoked struct {

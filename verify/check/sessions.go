@@ -45,6 +45,8 @@ func (a *Audit) sessionStep(s Step) {
 			a.bad(s, "a heartbeat by somebody else")
 		case next.Beat != was.Beat+1:
 			a.bad(s, "beat %d follows %d", next.Beat, was.Beat)
+		case len(next.Names) > 0 && len(was.Revoked) > 0:
+			a.bad(s, "a hold that was broken is renewed")
 		}
 	}
 	if !next.live() && !was.died {
@@ -70,6 +72,9 @@ func (a *Audit) opened(s Step, next Session, own bool) {
 
 func (a *Audit) buried(s Step, was *sessionState, tomb Session, own bool) {
 	gone := a.Gone != nil && a.Gone(s.Key.Name) || was.Detached && tomb.Why == "released"
+	if len(was.Names) > 0 && tomb.Why != "released" { // whoever serves it may also judge it
+		own = false
+	}
 	if stood := s.At - was.since; !own && !gone && a.fast(stood)+a.Leap < was.ttl() {
 		a.bad(s, "buried after %v, and its TTL is %v", stood, was.ttl())
 	}

@@ -184,7 +184,7 @@ func unknown(outs []driver.Outcome, i int) error {
 // sending notes a beat of a session of the client's own.
 func (e *edge) sending(w driver.Write) (*window, string) {
 	rec, err := check.ReadSession(string(w.Value))
-	if err != nil || rec.Dead != 0 || rec.Nonce == "" || rec.Suspected != nil || len(rec.Revoked) > 0 {
+	if err != nil || isHold(w.Key.Name) || rec.Dead != 0 || rec.Nonce == "" || rec.Suspected != nil || len(rec.Revoked) > 0 {
 		return nil, ""
 	}
 	e.mu.Lock()

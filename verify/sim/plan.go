@@ -42,6 +42,7 @@ type plan struct {
 	pace                       time.Duration // of these, the most that a step takes
 	limbo                      float64       // lightweight writes that nobody answers
 	alone                      bool          // holds without a process
+	remotes, remoteOps         int           // clients of holds, which the processes serve
 	once                       bool          // processes that ask once and end
 	least                      bool          // holds that keep their name shut for a time at least
 	without                    []bool        // misfortunes that do not happen, by their order
@@ -195,6 +196,10 @@ func drawPlan(r *rand.Rand) plan {
 		p.maxTTL = max(p.maxTTL, 6*time.Second)
 	}
 	p.least = chance(0.3)
+	if chance(0.5) {
+		p.remotes = 1 + r.IntN(3)
+		p.remoteOps = 1 + r.IntN(4)
+	}
 	return p
 }
 

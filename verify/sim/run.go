@@ -22,6 +22,9 @@ func (w *world) run() {
 			w.work.Go(func() { p.worker(i) })
 		}
 	}
+	for i := range w.plan.remotes {
+		w.work.Go(func() { w.remoteClient(i) })
+	}
 	for _, e := range w.misfortunes() {
 		time.Sleep(e.at - w.now())
 		e.do()
@@ -175,6 +178,7 @@ func (w *world) patience() time.Duration {
 	if w.plan.alone || w.plan.least { // one after the other, each seen for the first time when all is healed
 		work += time.Duration(w.plan.procs*w.plan.workers*w.plan.ops) * w.longestAlone()
 	}
+	work += time.Duration(w.plan.remotes) * (8*w.plan.maxTTL + w.longestAlone())
 	return max(w.plan.maxTTL, holdfast.DefaultTTL) + w.plan.maxTTL + w.plan.grace + work + 10*time.Second
 }
 

@@ -66,7 +66,12 @@ func (r *recorder) own(session string, writer uint64) {
 	r.owners[session] = writer
 }
 
-func (r *recorder) owner(session string) uint64 { return r.owners[session] }
+func (r *recorder) owner(session string) uint64 {
+	if isHold(session) {
+		return ^uint64(0)
+	}
+	return r.owners[session]
+}
 
 func (r *recorder) record(k driver.Key) driver.Record {
 	row := r.rows[k]
