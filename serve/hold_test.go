@@ -414,6 +414,14 @@ func TestBreak(t *testing.T) {
 			t.Errorf("the log does not warn of a break:\n%s", b.log)
 		}
 		b.do(boss, "POST", "/v1/breaks", `{"name":"other","token":5,"reason":"r"}`).want(t, 403)
+		waiter := make(chan *answer, 1)
+		a.do(all, "PUT", "/v1/holds/"+id(2), `{"name":"deploy/x"}`).want(t, 200)
+		go func() { waiter <- a.do(all, "PUT", "/v1/holds/"+id(3), `{"name":"deploy/x","wait":40}`) }()
+		time.Sleep(time.Second)
+		info, _ = a.client.Show(t.Context(), "deploy/x")
+		b.do(boss, "POST", "/v1/breaks", fmt.Sprintf(`{"name":"deploy/x","claim":%q,"reason":"not now"}`, info.Waiters[0].ID)).want(t, 404) // both ids begin so
+		b.do(boss, "POST", "/v1/breaks", fmt.Sprintf(`{"name":"deploy/x","claim":%q,"reason":"not now"}`, id(3)+"-1")).want(t, 200)
+		(<-waiter).want(t, 410).is(t, "why", "broken")
 	})
 }
 

@@ -331,7 +331,7 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) {
 	if len(found) != 1 {
 		detail := fmt.Sprintf("no such claim on %q: nothing was broken", b.Name)
 		if len(found) > 1 { // whoever draws the id of a hold can make it so
-			detail = fmt.Sprintf("%d claims on %q have this id: nothing was broken", len(found), b.Name)
+			detail = fmt.Sprintf("%d claims on %q have this id: nothing was broken; put owner.session in the place of its first eight digits", len(found), b.Name)
 		}
 		h.refuse(w, r, "not-found", detail)
 		return
@@ -358,10 +358,12 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, r, http.StatusOK, members{"broken": asjson.Claims([]holdfast.Claim{claim})[0], "took": time.Since(begun).Round(time.Millisecond).Seconds(), "by": p.Name})
 }
 
-// find gives the claims that are meant.
+// find gives the claims that are meant. The id of a claim begins with eight digits of its session's,
+// which whoever draws the id of a hold can choose; with all 32 in their place it is unique.
 func (b *breaking) find(info holdfast.Info) (found []holdfast.Claim) {
 	for _, c := range slices.Concat(info.Holders, info.Waiters) {
-		if b.Claim != "" && c.ID == b.Claim || b.Token != 0 && c.Token == b.Token {
+		_, nr, _ := strings.Cut(c.ID, "-")
+		if b.Claim != "" && (b.Claim == c.ID || b.Claim == c.Owner.Session+"-"+nr) || b.Token != 0 && c.Token == b.Token {
 			found = append(found, c)
 		}
 	}

@@ -155,7 +155,7 @@ func world(t *testing.T) (replicas []*replica, b *balancer, secret string) {
 	return replicas, newBalancer(t, addresses...), secret
 }
 
-// Replicas are killed and stopped, requests are doubled and late: no two clients ever believe that
+// Replicas are killed, stopped and restarted, requests are doubled and late: no two clients ever believe that
 // they hold the same name, tokens grow, and no client loses a hold.
 func TestReplicas(t *testing.T) {
 	ttl, lasts, clients := busy.Times(3*time.Second), 30*time.Second, 12
@@ -195,7 +195,7 @@ func TestReplicas(t *testing.T) {
 			c.doubles.Wait()
 		})
 	}
-	kills, freezes := 0, 0
+	kills, freezes, terms := 0, 0, 0
 	rng := rand.New(rand.NewPCG(1, 2))
 	for ctx.Err() == nil {
 		select {
@@ -204,9 +204,19 @@ func TestReplicas(t *testing.T) {
 			continue
 		}
 		r := replicas[rng.IntN(2)]
-		if rng.IntN(2) == 0 {
+		switch rng.IntN(4) {
+		case 0:
 			kills++
 			r.kill()
+			r.start()
+			continue
+		case 1: // as in a rolling update
+			terms++
+			begun := time.Now()
+			r.cmd.Process.Signal(syscall.SIGTERM)
+			if err := r.cmd.Wait(); err != nil || time.Since(begun) > ttl {
+				t.Errorf("after SIGTERM a replica ended with %v after %v", err, time.Since(begun))
+			}
 			r.start()
 			continue
 		}
@@ -229,8 +239,8 @@ func TestReplicas(t *testing.T) {
 	for _, f := range h.failures {
 		t.Error(f)
 	}
-	t.Logf("%d kills, %d freezes, %d grants believed, %d told too late, %d places lapsed of streams and %d of others, %d lost; this process stood still for %v at most", kills, freezes, len(h.beliefs), h.unbelieved.Load(), h.lapsed[0].Load(), h.lapsed[1].Load(), lost, time.Duration(stood.Load()))
-	if len(h.beliefs) < 20 || kills+freezes < 3 {
+	t.Logf("%d kills, %d freezes, %d terminations, %d grants believed, %d told too late, %d places lapsed of streams and %d of others, %d lost; this process stood still for %v at most", kills, freezes, terms, len(h.beliefs), h.unbelieved.Load(), h.lapsed[0].Load(), h.lapsed[1].Load(), lost, time.Duration(stood.Load()))
+	if len(h.beliefs) < 20 || kills+freezes+terms < 3 {
 		t.Errorf("too little happened")
 	}
 }
