@@ -15,6 +15,7 @@ require (
 	github.com/holdfast-lock/holdfast/etcd v0.1.0
 	github.com/holdfast-lock/holdfast/mysql v0.1.0
 	github.com/holdfast-lock/holdfast/postgres v0.1.0
+	github.com/holdfast-lock/holdfast/serve v0.1.0
 	github.com/holdfast-lock/holdfast/spanner v0.1.0
 	github.com/holdfast-lock/holdfast/sqlite v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0

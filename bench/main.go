@@ -42,6 +42,7 @@ var workloads = []workload{
 	{"held", keep},
 	{"crash", crash},
 	{"waiters", waiters},
+	{"serve", served},
 	{"command", command},
 	{"state", states},
 	{"cache", caches},

@@ -30,7 +30,7 @@ var mysqlSystems = []*system{
 		store: "mysql", name: "GET_LOCK", of: "INSERT, DELETE", in: "latency throughput handoff held crash", disk: noDisk,
 		means: "of the session, one connection each; gone with the server, no tokens", open: openGetLock,
 	}, {
-		store: "mysql", name: "holdfast", of: "INSERT, DELETE", in: "latency throughput handoff held crash waiters", disk: bothWait,
+		store: "mysql", name: "holdfast", of: "INSERT, DELETE", in: "latency throughput handoff held crash waiters serve", disk: bothWait,
 		means: mysqlMeans, open: openMySQL,
 	},
 }

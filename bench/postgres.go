@@ -42,7 +42,7 @@ var postgresSystems = []*system{
 		store: "postgres", name: "pglock, lease 1s", of: "pg_advisory_lock", in: "handoff", disk: bothWait,
 		means: postgresMeans + "; v1.16.1 with lib/pq; lease 1s, heartbeat 250ms", open: openPglock(time.Second),
 	}, {
-		store: "postgres", name: "holdfast", of: "INSERT, DELETE", in: "latency throughput handoff held crash waiters", disk: takeWaits,
+		store: "postgres", name: "holdfast", of: "INSERT, DELETE", in: "latency throughput handoff held crash waiters serve", disk: takeWaits,
 		means: postgresMeans + "; a release to nobody commits asynchronously", open: openPostgres(direct),
 	}, {
 		store: "postgres", name: "holdfast through PgBouncer", of: "INSERT, DELETE through PgBouncer", in: "latency handoff", disk: takeWaits,

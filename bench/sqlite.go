@@ -34,7 +34,7 @@ var sqliteSystems = []*system{
 		store: "sqlite", name: "flock(2)", of: "flock(2)", in: "handoff crash", disk: noDisk,
 		means: "one host, no tokens, no order", open: openFlock,
 	}, {
-		store: "sqlite", name: "holdfast", of: "INSERT, DELETE", in: "latency throughput handoff held crash waiters", disk: takeWaits,
+		store: "sqlite", name: "holdfast", of: "INSERT, DELETE", in: "latency throughput handoff held crash waiters serve", disk: takeWaits,
 		means: "WAL; synchronous=FULL for a take, NORMAL for a release to nobody", open: openSQLite,
 	}, {
 		store: "sqlite", name: "holdfast, Client.Do", of: "INSERT, DELETE", in: "latency", disk: takeWaits,

@@ -331,7 +331,7 @@ func namesOf(c *x509.Certificate) (names []string) {
 // everything: they could open the store without us.
 func (a *Access) peer(p peer) *Principal {
 	if p.uid == 0 || p.own {
-		return &Principal{Name: p.name, Verbs: Everything, Prefixes: []string{""}, proof: byPeer}
+		return &Principal{Name: p.name, Verbs: Everything, Prefixes: []string{""}, proof: byOwner}
 	}
 	if l, ok := a.find("unix", p.name); ok {
 		return l.as(byPeer)

@@ -124,7 +124,7 @@ func (h *Handler) serve(rt route) http.HandlerFunc {
 			case !p.has(rt.verb):
 				n.problem = refuse(w, r, "forbidden", fmt.Sprintf("%s lacks the verb %v", p.Name, rt.verb))
 				return
-			case !rt.free && !h.limits.request(p.Name, time.Now()):
+			case !rt.free && p.limited() && !h.limits.request(p.Name, time.Now()):
 				n.problem = refuse(w, r, "too-many", fmt.Sprintf("at most %d requests in a second", ratePerSecond))
 				return
 			}

@@ -89,4 +89,8 @@ const (
 	byCertificate
 	byPeer
 	byCookie
+	byOwner // the user of this process, or root, at the unix socket
 )
+
+// limited reports whether the requests of p are counted: not those of whoever could do without us.
+func (p *Principal) limited() bool { return p.proof != byProgram && p.proof != byOwner }

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/serve"
+)
+
+// served takes locks over HTTP, through the unix socket of a server in this process, beside the
+// library and beside requests that do nothing.
+func served(b *bench) ([]Row, error) {
+	return b.eachStore("serve", func(ss []*system) (rows []Row, err error) {
+		for _, s := range ss {
+			some, err := overHTTP(b, s)
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, some...)
+		}
+		return rows, nil
+	})
+}
+
+// A caller sends requests to a server.
+type caller struct {
+	http *http.Client
+	ctx  context.Context
+}
+
+// do sends a request, which has to be answered with a status.
+func (c *caller) do(method, path string, body any, status int) error {
+	var text []byte
+	if body != nil {
+		text, _ = json.Marshal(body)
+	}
+	req, err := http.NewRequestWithContext(c.ctx, method, "http://holdfast"+path, bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != status {
+		err = fmt.Errorf("%s %s: %d %s", method, path, resp.StatusCode, said)
+	}
+	return err
+}
+
+func holdPath() string {
+	var id [16]byte
+	rand.Read(id[:])
+	return "/v1/holds/" + hex.EncodeToString(id[:])
+}
+
+func (c *caller) pair(name string) error {
+	path := holdPath()
+	if err := c.do("PUT", path, map[string]any{"name": name}, 200); err != nil {
+		return err
+	}
+	return c.do("DELETE", path, nil, 204)
+}
+
+// startServer serves a client on a unix socket until shut.
+func startServer(b *bench, l locker) (c *caller, shut func(err *error), err error) {
+	client, ok := l.(*client)
+	if !ok {
+		return nil, nil, fmt.Errorf("%T is no client", l)
+	}
+	access, err := serve.OpenAccess("", nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, err := os.MkdirTemp("", "hf")
+	if err != nil {
+		return nil, nil, err
+	}
+	server, err := serve.NewServer(serve.New(client.Client, &serve.Options{Access: access}), serve.Listen{Socket: filepath.Join(dir, "s")})
+	if err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	ctx, stop := context.WithCancel(b.ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, time.Second) }()
+	c = &caller{ctx: b.ctx, http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", server.Socket())
+	}}}}
+	return c, func(err *error) {
+		c.http.CloseIdleConnections()
+		stop()
+		*err = errors.Join(*err, <-ended, os.RemoveAll(dir))
+	}, nil
+}
+
+func overHTTP(b *bench, s *system) (rows []Row, err error) {
+	lockers, shut, err := b.open([]*system{s}, func(*system) options { return options{} })
+	if err != nil {
+		return nil, err
+	}
+	defer shut(&err)
+	c, end, err := startServer(b, lockers[0])
+	if err != nil {
+		return nil, err
+	}
+	defer end(&err)
+	n, crowd, holds, length := 50, 64, 1000, 2*time.Second
+	if b.quick {
+		n, crowd, holds, length = 10, 8, 100, 200*time.Millisecond
+	}
+	empty := func() error {
+		return errors.Join(c.do("GET", "/healthz", nil, 200), c.do("GET", "/healthz", nil, 200))
+	}
+	taken, err := b.take(b.rounds, true, []run{
+		{"library", func() (series, error) { return timed(n, func() error { return pair(b.ctx, lockers[0], "nightly") }) }},
+		{"two empty requests", func() (series, error) { return timed(n, empty) }},
+		{"HTTP", func() (series, error) { return timed(n, func() error { return c.pair("nightly") }) }},
+	})
+	if err != nil {
+		return nil, err
+	}
+	library, nothing, over := taken[0], taken[1], taken[2]
+	rows = append(rows, library.row(s.row("a free lock, by the library"), "ms", 1e3), nothing.row(s.row("two requests that do nothing"), "ms", 1e3))
+	row := over.row(s.row("a free lock, over HTTP"), "ms", 1e3)
+	row.Ratio, row.Of = over.ratio(library), "the library"
+	rest := (over.median() - library.median() - nothing.median()) * 1e3
+	rows = append(rows, row.notes("%.2f ms more than both together", rest))
+
+	fast, err := b.take(b.few(), true, []run{{"HTTP", func() (series, error) {
+		return rate(crowd, length, func(i int) error { return c.pair(fmt.Sprint("name", i)) })
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	row = fast[0].row(s.row(fmt.Sprintf("%d at a time, a name each, over HTTP", crowd)), "/s", 1)
+	if s.store == "postgres" && !b.quick {
+		row = row.aims("≥ 4,000/s", row.Median >= 4000)
+	}
+	rows = append(rows, row)
+
+	hands, err := b.take(b.few(), true, []run{{"HTTP", func() (series, error) { return c.handOvers(n / 5) }}})
+	if err != nil {
+		return nil, err
+	}
+	rows = append(rows, hands[0].row(s.row("from a DELETE sent to the next one's PUT answered"), "ms", 1e3))
+	kept, err := c.beats(holds, b.few())
+	if err != nil {
+		return nil, err
+	}
+	return append(rows, rounds{kept}.row(s.row(fmt.Sprintf("POST /v1/beats for %d holds", holds)), "ms", 1e3)), nil
+}
+
+// handOvers hands a lock to and fro between two clients.
+func (c *caller) handOvers(n int) (s series, err error) {
+	holder := holdPath()
+	if err := c.do("PUT", holder, map[string]any{"name": "hand"}, 200); err != nil {
+		return nil, err
+	}
+	for range n {
+		next, got := holdPath(), make(chan error, 1)
+		var at time.Time
+		go func() {
+			err := c.do("PUT", next, map[string]any{"name": "hand", "wait": 30}, 200)
+			at = time.Now()
+			got <- err
+		}()
+		time.Sleep(20 * time.Millisecond) // it stands in line
+		begun := time.Now()
+		if err := errors.Join(c.do("DELETE", holder, nil, 204), <-got); err != nil {
+			return nil, err
+		}
+		s = append(s, at.Sub(begun).Seconds())
+		holder = next
+	}
+	return s, c.do("DELETE", holder, nil, 204)
+}
+
+// beats keeps many holds.
+func (c *caller) beats(holds, times int) (s series, err error) {
+	var ids []string
+	for i := range holds {
+		path := holdPath()
+		if err := c.do("PUT", path, map[string]any{"name": fmt.Sprint("kept", i)}, 200); err != nil {
+			return nil, err
+		}
+		ids = append(ids, filepath.Base(path))
+	}
+	for chunk := range slices.Chunk(ids, 1000) {
+		some, err := timed(times, func() error { return c.do("POST", "/v1/beats", map[string]any{"ids": chunk}, 200) })
+		if err != nil {
+			return nil, err
+		}
+		s = append(s, some...)
+	}
+	for _, id := range ids {
+		if err := c.do("DELETE", "/v1/holds/"+id, nil, 204); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
