@@ -55,6 +55,8 @@ type Event struct {
 	Token     int64         // 0: the claim waits
 	Slots     int           // see Lock.Slots
 	Detached  bool          // no process keeps the lock alive
+	Queued    bool          // of Acquired and GaveUp: Queued was called for the request
+	Broken    bool          // of Lost: by a break
 	Session   string        // the owner of the claim; see Owner.Session
 	Reason    string        // of the request, the break, the loss or the declaration of death
 	Waited    time.Duration // since the request was made
@@ -125,7 +127,7 @@ func (r *request) event() Event { return Event{Name: r.name, Slots: r.slots, Rea
 // release that came in the meantime is emitted after it.
 func (r *request) traceAnswer(l *Lock, err error) {
 	c, e := r.c, r.event()
-	e.Waited, e.Err = c.now().Sub(r.start), err
+	e.Waited, e.Queued, e.Err = c.now().Sub(r.start), r.announced, err
 	switch {
 	case l != nil:
 		e.Token, e.Detached = l.token, c.detaches
@@ -150,7 +152,7 @@ func (l *Lock) traceEnd(cause error) {
 	var lost *LostError
 	switch {
 	case errors.As(cause, &lost):
-		f, e.Err, e.Reason = t.Lost, cause, lost.Reason
+		f, e.Err, e.Reason, e.Broken = t.Lost, cause, lost.Reason, l.broken
 	case !errors.Is(cause, ErrReleased):
 		e.Err = cause
 	}

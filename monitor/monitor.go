@@ -1,0 +1,271 @@
+// Package monitor counts what a client does, for those who watch it, and answers whether it is
+// well. It needs the standard library alone; the modules prometheus and otel hand the same
+// instruments to the libraries of these names.
+//
+//	m := monitor.New(nil)
+//	client, err := holdfast.New(store, &holdfast.Options{Trace: m.Trace()})
+//	http.Handle("/metrics", m) // for a Prometheus server
+//	http.Handle("/readyz", monitor.Ready(client))
+//
+// No label comes from a client, so the number of time series has a bound: the name of a lock is a
+// label only where Options.Lock makes one of it.
+package monitor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// A Kind says how an instrument's numbers are to be read.
+type Kind string
+
+const (
+	Counter   Kind = "counter"   // only grows
+	Gauge     Kind = "gauge"     // goes up and down
+	Histogram Kind = "histogram" // of durations, in seconds
+)
+
+// An Instrument is something that is measured.
+type Instrument struct {
+	Name   string   // as OpenTelemetry writes it: holdfast.lock.held
+	Kind   Kind     //
+	Unit   string   // s, {lock}, {session}, {transaction}
+	Help   string   //
+	Labels []string // beside lock, if Options.Lock is set
+	Lock   bool     // is about locks, and may have the label lock
+}
+
+// Prometheus is the instrument's name as Prometheus writes it.
+func (i Instrument) Prometheus() string {
+	name := strings.ReplaceAll(i.Name, ".", "_")
+	if i.Unit == "s" {
+		name += "_seconds"
+	}
+	if i.Kind == Counter {
+		name += "_total"
+	}
+	return name
+}
+
+// The instruments of a client.
+var (
+	LockWait = Instrument{"holdfast.lock.wait.duration", Histogram, "s", "From a request for a lock to its outcome.", []string{"outcome", "queued"}, true}
+	LockHold = Instrument{"holdfast.lock.hold.duration", Histogram, "s", "From the grant of a lock to its end.", []string{"end"}, true}
+	LockHeld = Instrument{"holdfast.lock.held", Gauge, "{lock}", "Locks that are held.", []string{"mode"}, true}
+	Waiting  = Instrument{"holdfast.lock.waiting", Gauge, "{lock}", "Requests that stand in line.", []string{"mode"}, true}
+	LockLost = Instrument{"holdfast.lock.lost", Counter, "{lock}", "Locks that were lost while their work went on.", []string{"reason"}, true}
+	Broken   = Instrument{"holdfast.lock.broken", Counter, "{lock}", "Claims of others that this client broke.", nil, true}
+	Refused  = Instrument{"holdfast.fence.refused", Counter, "{transaction}", "Transactions that a fence refused, because the lock had been lost.", nil, true}
+	Beat     = Instrument{"holdfast.session.beat.duration", Histogram, "s", "Heartbeats, from sending to the answer.", []string{"result"}, false}
+	Window   = Instrument{"holdfast.session.window.remaining", Gauge, "s", "What is left of the trust window. When it is over all locks are lost: this predicts a loss.", nil, false}
+	Suspects = Instrument{"holdfast.session.suspected", Counter, "{session}", "Silent sessions of others that were asked for a heartbeat.", nil, false}
+	Dead     = Instrument{"holdfast.session.declared_dead", Counter, "{session}", "Sessions of others that were declared dead, so that their locks could be taken over.", nil, false}
+	Call     = Instrument{"holdfast.store.call.duration", Histogram, "s", "Calls to the store.", []string{"operation", "result"}, false}
+)
+
+// Instruments are those of a client, in the order in which they are written.
+var Instruments = []Instrument{LockWait, LockHold, LockHeld, Waiting, LockLost, Broken, Refused, Beat, Window, Suspects, Dead, Call}
+
+// Buckets are the upper bounds of the histograms, in seconds.
+var Buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}
+
+// Options are the settings of a Monitor. The zero value of each field is its default.
+type Options struct {
+	// Lock makes the label "lock" of a lock's name, such as the part before its first slash. nil:
+	// there is no such label. It has to have few values: each is a time series.
+	Lock func(name string) string
+}
+
+// A Monitor is the numbers of a client, or of several together.
+type Monitor struct {
+	opts Options
+
+	mu     sync.Mutex
+	series map[string]map[string]*Sample // by the name of the instrument, and the values of the labels
+	until  time.Time                     // the end of the trust window; zero: there is no session
+}
+
+// A Sample is one number, or one histogram.
+type Sample struct {
+	Labels  []string // names and values by turns
+	Value   float64  // of a histogram: the sum
+	Count   uint64   // of a histogram
+	Buckets []uint64 // of a histogram: how many are at most Buckets[i]
+}
+
+// New makes a monitor. opts may be nil.
+func New(opts *Options) *Monitor {
+	m := &Monitor{series: map[string]map[string]*Sample{}}
+	if opts != nil {
+		m.opts = *opts
+	}
+	return m
+}
+
+// Trace is what the options of a client need. It can be joined to another with Trace.And.
+func (m *Monitor) Trace() *holdfast.Trace {
+	return &holdfast.Trace{
+		Queued: func(_ context.Context, e holdfast.Event) { m.add(Waiting, e, 1, "mode", Mode(e.Slots)) },
+		Acquired: func(_ context.Context, e holdfast.Event) {
+			if e.Queued {
+				m.add(Waiting, e, -1, "mode", Mode(e.Slots))
+			}
+			m.observe(LockWait, e, e.Waited, "outcome", "acquired", "queued", fmt.Sprint(e.Queued))
+			if !e.Detached {
+				m.add(LockHeld, e, 1, "mode", Mode(e.Slots))
+			}
+		},
+		Refused: func(_ context.Context, e holdfast.Event) {
+			m.observe(LockWait, e, e.Waited, "outcome", Outcome(e.Err), "queued", "false")
+		},
+		GaveUp: func(_ context.Context, e holdfast.Event) {
+			m.add(Waiting, e, -1, "mode", Mode(e.Slots))
+			m.observe(LockWait, e, e.Waited, "outcome", Outcome(e.Err), "queued", "true")
+		},
+		Released: func(_ context.Context, e holdfast.Event) {
+			m.observe(LockHold, e, e.Held, "end", "released")
+			if !e.Detached {
+				m.add(LockHeld, e, -1, "mode", Mode(e.Slots))
+			}
+		},
+		Lost: func(_ context.Context, e holdfast.Event) {
+			m.observe(LockHold, e, e.Held, "end", Lost(e))
+			m.add(LockHeld, e, -1, "mode", Mode(e.Slots))
+			m.add(LockLost, e, 1, "reason", Lost(e))
+		},
+		FenceRefused: func(_ context.Context, e holdfast.Event) { m.add(Refused, e, 1) },
+		Broken:       func(_ context.Context, e holdfast.Event) { m.add(Broken, e, 1) },
+		Suspected:    func(_ context.Context, e holdfast.Event) { m.add(Suspects, e, 1) },
+		DeclaredDead: func(_ context.Context, e holdfast.Event) { m.add(Dead, e, 1) },
+		Heartbeat: func(_ context.Context, e holdfast.Event) {
+			m.observe(Beat, e, e.Took, "result", Result(e.Err))
+			m.window(e.Until)
+		},
+		Shortened: func(_ context.Context, e holdfast.Event) { m.window(e.Until) },
+		StoreCall: func(_ context.Context, e holdfast.Event) {
+			m.observe(Call, e, e.Took, "operation", e.Operation, "result", Result(e.Err))
+		},
+	}
+}
+
+// Mode is a label: exclusive, shared or slots.
+func Mode(slots int) string {
+	switch slots {
+	case 0:
+		return "shared"
+	case 1:
+		return "exclusive"
+	}
+	return "slots"
+}
+
+// Outcome is a label for a request that failed: held, canceled or error.
+func Outcome(err error) string {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return "canceled"
+	case errors.Is(err, holdfast.ErrHeld):
+		return "held"
+	}
+	return "error"
+}
+
+// Lost is a label for how a lock was lost: broken, or lost because its lease was over.
+func Lost(e holdfast.Event) string {
+	if e.Broken {
+		return "broken"
+	}
+	return "lease"
+}
+
+// Result is a label: ok or error.
+func Result(err error) string {
+	if err != nil {
+		return "error"
+	}
+	return "ok"
+}
+
+// sample is a series; m.mu is held.
+func (m *Monitor) sample(i Instrument, e holdfast.Event, labels []string) *Sample {
+	if i.Lock && m.opts.Lock != nil {
+		labels = append(labels, "lock", strings.ToValidUTF8(m.opts.Lock(e.Name), "\uFFFD"))
+	}
+	all := m.series[i.Name]
+	if all == nil {
+		all = map[string]*Sample{}
+		m.series[i.Name] = all
+	}
+	key := strings.Join(labels, "\xff")
+	s := all[key]
+	if s == nil {
+		s = &Sample{Labels: slices.Clone(labels)}
+		if i.Kind == Histogram {
+			s.Buckets = make([]uint64, len(Buckets))
+		}
+		all[key] = s
+	}
+	return s
+}
+
+func (m *Monitor) add(i Instrument, e holdfast.Event, n float64, labels ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sample(i, e, labels).Value += n
+}
+
+func (m *Monitor) observe(i Instrument, e holdfast.Event, d time.Duration, labels ...string) {
+	v := max(d, 0).Seconds()
+	n, _ := slices.BinarySearch(Buckets, v)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.sample(i, e, labels)
+	s.Value += v
+	s.Count++
+	for ; n < len(Buckets); n++ {
+		s.Buckets[n]++
+	}
+}
+
+func (m *Monitor) window(until time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.until = until
+}
+
+// Remaining is what is left of the trust window; known: there is a session.
+func (m *Monitor) Remaining() (left time.Duration, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return max(0, time.Until(m.until)), !m.until.IsZero()
+}
+
+// Samples are the numbers of an instrument as of now, in the order of their labels.
+func (m *Monitor) Samples(i Instrument) []Sample {
+	if i.Name == Window.Name {
+		if left, known := m.Remaining(); known {
+			return []Sample{{Value: left.Seconds()}}
+		}
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []Sample
+	for _, s := range m.series[i.Name] {
+		one := *s
+		one.Buckets = slices.Clone(s.Buckets)
+		list = append(list, one)
+	}
+	slices.SortFunc(list, func(a, b Sample) int {
+		return cmp.Compare(strings.Join(a.Labels, "\xff"), strings.Join(b.Labels, "\xff"))
+	})
+	return list
+}
