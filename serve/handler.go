@@ -20,6 +20,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/monitor"
 )
 
 // Options are the settings of a Handler. The zero value of each field is its default.
@@ -35,6 +36,11 @@ type Options struct {
 	// Redact takes out of an error of the store what is nobody's business. nil: the error is not
 	// shown to clients.
 	Redact func(error) string
+	// Monitor is what the Trace of the client feeds, for /metrics, which has what is in the store in
+	// any case. nil: nothing more.
+	Monitor *monitor.Monitor
+	// NoAPI serves metrics and health alone, beside the page.
+	NoAPI bool
 	// Page answers what is no path of the API. nil: nothing is there.
 	Page http.Handler
 }
@@ -49,6 +55,9 @@ type Handler struct {
 	host   string
 	limits limits
 	ready  readiness
+
+	timings timings
+	census  census
 
 	drain context.Context // ends when no request may wait any more
 	stop  context.CancelFunc
@@ -99,6 +108,7 @@ func (h *Handler) routes() []route {
 		{"POST", "/v1/breaks", Break, false, h.breakLock},
 		{"GET", "/v1/config/{key}", Look, false, h.getConfig},
 		{"PUT", "/v1/config/{key}", Configure, false, h.putConfig},
+		{"GET", "/metrics", Metrics, true, h.metrics},
 		{"GET", "/healthz", 0, true, h.healthz},
 		{"GET", "/readyz", 0, true, h.readyz},
 		{"GET", "/openapi.json", 0, true, h.openapi},
@@ -106,6 +116,9 @@ func (h *Handler) routes() []route {
 	}
 	if h.opts.Doctor != nil {
 		routes = append(routes, route{"GET", "/v1/doctor", Look, false, h.doctor})
+	}
+	if h.opts.NoAPI {
+		routes = slices.DeleteFunc(routes, func(rt route) bool { return strings.HasPrefix(rt.path, "/v1/") })
 	}
 	return routes
 }
@@ -146,7 +159,7 @@ func (h *Handler) Close() {
 // serves reports whether a path is the API's, and not the page's.
 func serves(path string) bool {
 	return strings.HasPrefix(path, "/v1/") || strings.HasPrefix(path, "/problems/") ||
-		slices.Contains([]string{"/healthz", "/readyz", "/openapi.json", "/v1"}, path)
+		slices.Contains([]string{"/metrics", "/healthz", "/readyz", "/openapi.json", "/v1"}, path)
 }
 
 // ServeHTTP answers one request, logs it, and survives a fault of ours.
@@ -233,6 +246,7 @@ func (h *Handler) access(r *http.Request, status int, n *note, took time.Duratio
 	if status == 0 {
 		status = 499 // the client had gone
 	}
+	h.timings.add(n.route, r.Method, status, took)
 	attrs := []any{"method", r.Method, "route", n.route, "status", status, "took", took.Round(time.Microsecond)}
 	for _, a := range []struct{ key, value string }{{"problem", n.problem}, {"principal", n.principal}, {"hold", n.hold}, {"remote", r.RemoteAddr}} {
 		if a.value != "" && a.value != "@" {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/monitor"
 	"github.com/holdfast-lock/holdfast/serve"
 	"github.com/holdfast-lock/holdfast/serve/page"
 )
@@ -56,7 +57,7 @@ type serving struct {
 	address          string
 	tokens, log, url string
 	allow            []string
-	noPage           bool
+	noPage, noAPI    bool
 }
 
 const (
@@ -85,6 +86,7 @@ func serveVerb(a *app) *cobra.Command {
 	f.StringVar(&s.listen.ClientCA, "client-ca", "", "`file` that verifies certificates of clients, for lines cert:…")
 	f.StringSliceVar(&s.allow, "allow", nil, "accept a `danger`: plain-http, without TLS behind a proxy")
 	f.BoolVar(&s.noPage, "no-page", false, "the API alone, without the page for people")
+	f.BoolVar(&s.noAPI, "no-api", false, "metrics and health alone, beside the page; with --no-page reading is all it does")
 	f.StringVar(&s.log, "log", "text", "`form` of a line for each request: text, json or none")
 	c.RunE = func(c *cobra.Command, _ []string) error { return a.serve(orBackground(c.Context()), &s) }
 
@@ -203,7 +205,9 @@ func (a *app) serve(ctx context.Context, s *serving) error {
 	if s.tokens == "" && s.listen.Address != "" {
 		link = "/#key=" + access.NewKey()
 	}
-	store, err := a.open(ctx, &holdfast.Options{Logger: log, Owner: holdfast.Owner{Program: "holdfast serve"}})
+	measured := monitor.New(nil)
+	store, err := a.open(ctx, &holdfast.Options{Logger: log, Trace: measured.Trace(), ReadOnly: s.noAPI && s.noPage,
+		Owner: holdfast.Owner{Program: "holdfast serve"}})
 	if err != nil {
 		return err
 	}
@@ -212,7 +216,7 @@ func (a *app) serve(ctx context.Context, s *serving) error {
 		return store.unusable(err, "")
 	}
 	options := &serve.Options{
-		Access: access, Logger: log, Redact: func(err error) string { return store.cause(err) },
+		Access: access, Logger: log, Monitor: measured, NoAPI: s.noAPI, Redact: func(err error) string { return store.cause(err) },
 		Doctor: func(ctx context.Context) []driver.Finding { return a.findings(ctx, s) },
 	}
 	if !s.noPage {

@@ -1,0 +1,206 @@
+package serve
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/monitor"
+)
+
+// What a server measures beside monitor.Instruments: its requests, and what is in the store.
+var (
+	requests    = monitor.Instrument{Name: "http.server.request.duration", Kind: monitor.Histogram, Unit: "s", Help: "Requests to the API, from their arrival to the end of the answer.", Labels: []string{"route", "method", "status"}}
+	storeHeld   = monitor.Instrument{Name: "holdfast.store.held", Kind: monitor.Gauge, Unit: "{lock}", Help: "Claims in the store that hold.", Labels: []string{"prefix"}}
+	storeWaits  = monitor.Instrument{Name: "holdfast.store.waiting", Kind: monitor.Gauge, Unit: "{lock}", Help: "Claims in the store that wait.", Labels: []string{"prefix"}}
+	storeWait   = monitor.Instrument{Name: "holdfast.store.wait.longest", Kind: monitor.Gauge, Unit: "s", Help: "How long the claim that waits for the longest time has waited.", Labels: []string{"prefix"}}
+	storeBeat   = monitor.Instrument{Name: "holdfast.store.beat.oldest", Kind: monitor.Gauge, Unit: "s", Help: "Age of the oldest heartbeat of a holder, by the store's clock.", Labels: []string{"prefix"}}
+	storeAsked  = monitor.Instrument{Name: "holdfast.store.suspected", Kind: monitor.Gauge, Unit: "{lock}", Help: "Holders that were asked for a heartbeat.", Labels: []string{"prefix"}}
+	storeDead   = monitor.Instrument{Name: "holdfast.store.dead", Kind: monitor.Gauge, Unit: "{lock}", Help: "Holders that have been silent for their TTL and were not taken over yet.", Labels: []string{"prefix"}}
+	storeAnswer = monitor.Instrument{Name: "holdfast.store.up", Kind: monitor.Gauge, Unit: "1", Help: "1 if the store could be listed, 0 else.", Labels: nil}
+)
+
+// Instruments are those of a server: the client's, its requests, and what is in the store.
+var Instruments = append(slices.Clip(monitor.Instruments), requests, storeAnswer, storeHeld, storeWaits, storeWait, storeBeat, storeAsked, storeDead)
+
+// mostPrefixes are the prefixes that are told apart; the rest are "other".
+const mostPrefixes = 50
+
+// census is what is in the store, counted at most each five seconds, or ten times as long as it took.
+type census struct {
+	mu      sync.Mutex
+	at      time.Time
+	took    time.Duration
+	ok      bool
+	samples map[string][]monitor.Sample
+}
+
+type tally struct {
+	prefix                     string
+	held, waiting, asked, dead int
+	longestWait, oldestBeat    time.Duration
+}
+
+func (c *census) take(ctx context.Context, client *holdfast.Client) (map[string][]monitor.Sample, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.at.IsZero() && time.Since(c.at) < max(5*time.Second, 10*c.took) {
+		return c.samples, c.ok
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	began := time.Now()
+	by := map[string]*tally{}
+	c.ok = true
+	for info, err := range client.List(ctx, "") {
+		if err != nil {
+			c.ok = false
+			break
+		}
+		prefix, _, _ := strings.Cut(info.Name, "/")
+		if prefix == info.Name {
+			prefix = "" // a name is no label
+		}
+		if by[prefix] == nil {
+			by[prefix] = &tally{prefix: prefix}
+		}
+		by[prefix].add(info)
+	}
+	c.at, c.took = time.Now(), time.Since(began)
+	if c.ok {
+		c.samples = samplesOf(by)
+	}
+	return c.samples, c.ok
+}
+
+func (t *tally) add(info holdfast.Info) {
+	t.held += len(info.Holders)
+	t.waiting += len(info.Waiters)
+	for _, w := range info.Waiters {
+		t.longestWait = max(t.longestWait, w.Waited)
+	}
+	for _, h := range info.Holders {
+		if !h.Detached {
+			t.oldestBeat = max(t.oldestBeat, h.BeatAge)
+		}
+		switch {
+		case h.Dead, !h.Detached && h.TTL > 0 && h.BeatAge >= h.TTL:
+			t.dead++
+		case h.Suspected:
+			t.asked++
+		}
+	}
+}
+
+// merge adds what another has counted.
+func (t *tally) merge(o *tally) {
+	t.held, t.waiting, t.asked, t.dead = t.held+o.held, t.waiting+o.waiting, t.asked+o.asked, t.dead+o.dead
+	t.longestWait, t.oldestBeat = max(t.longestWait, o.longestWait), max(t.oldestBeat, o.oldestBeat)
+}
+
+func samplesOf(by map[string]*tally) map[string][]monitor.Sample {
+	var list []*tally
+	for _, t := range by {
+		list = append(list, t)
+	}
+	slices.SortFunc(list, func(a, b *tally) int {
+		return cmp.Or(cmp.Compare(b.held+b.waiting, a.held+a.waiting), strings.Compare(a.prefix, b.prefix))
+	})
+	if len(list) > mostPrefixes {
+		other := &tally{prefix: "other"}
+		for _, t := range list[mostPrefixes:] {
+			other.merge(t)
+		}
+		list = append(list[:mostPrefixes:mostPrefixes], other)
+	}
+	if len(list) == 0 {
+		list = []*tally{{}} // an empty store holds nothing, which is a number
+	}
+	out := map[string][]monitor.Sample{}
+	for _, t := range list {
+		for _, one := range []struct {
+			of    monitor.Instrument
+			value float64
+		}{{storeHeld, float64(t.held)}, {storeWaits, float64(t.waiting)}, {storeWait, t.longestWait.Seconds()},
+			{storeBeat, t.oldestBeat.Seconds()}, {storeAsked, float64(t.asked)}, {storeDead, float64(t.dead)}} {
+			out[one.of.Name] = append(out[one.of.Name], monitor.Sample{Labels: []string{"prefix", strings.ToValidUTF8(t.prefix, "\uFFFD")}, Value: one.value})
+		}
+	}
+	return out
+}
+
+// timings are the durations of requests, by route, method and status.
+type timings struct {
+	mu sync.Mutex
+	by map[[3]string]*monitor.Sample
+}
+
+func (t *timings) add(route, method string, status int, took time.Duration) {
+	if route == "" {
+		route = "page"
+	}
+	if !slices.Contains([]string{"GET", "HEAD", "PUT", "POST", "DELETE"}, method) {
+		method = "other"
+	}
+	key := [3]string{route, method, strconv.Itoa(status)}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.by == nil {
+		t.by = map[[3]string]*monitor.Sample{}
+	}
+	s := t.by[key]
+	if s == nil {
+		s = &monitor.Sample{Labels: []string{"route", key[0], "method", key[1], "status", key[2]}, Buckets: make([]uint64, len(monitor.Buckets))}
+		t.by[key] = s
+	}
+	s.Value += took.Seconds()
+	s.Count++
+	for n, most := range monitor.Buckets {
+		if took.Seconds() <= most {
+			s.Buckets[n]++
+		}
+	}
+}
+
+func (t *timings) samples() []monitor.Sample {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var list []monitor.Sample
+	for _, s := range t.by {
+		one := *s
+		one.Buckets = slices.Clone(s.Buckets)
+		list = append(list, one)
+	}
+	slices.SortFunc(list, func(a, b monitor.Sample) int { return slices.Compare(a.Labels, b.Labels) })
+	return list
+}
+
+// metrics answers a Prometheus server.
+func (h *Handler) metrics(w http.ResponseWriter, r *http.Request) {
+	var b bytes.Buffer
+	if m := h.opts.Monitor; m != nil {
+		_, _ = m.WriteTo(&b) // into memory
+	}
+	monitor.WriteText(&b, requests, h.timings.samples())
+	samples, ok := h.census.take(r.Context(), h.client)
+	up := 0.0
+	if ok {
+		up = 1
+	}
+	monitor.WriteText(&b, storeAnswer, []monitor.Sample{{Value: up}})
+	for _, i := range []monitor.Instrument{storeHeld, storeWaits, storeWait, storeBeat, storeAsked, storeDead} {
+		if ok {
+			monitor.WriteText(&b, i, samples[i.Name])
+		}
+	}
+	begin(w, monitor.TextType)
+	w.WriteHeader(http.StatusOK)
+	w.Write(b.Bytes()) // the scraper may have gone
+}

@@ -1,0 +1,94 @@
+package serve
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/monitor"
+)
+
+// The metrics say what is in the store and what was asked for, to those who may read them, and no
+// name of a lock is in them.
+func TestMetrics(t *testing.T) {
+	inTime(t, func(t *testing.T, a, b *replica) {
+		prom := &Principal{Name: "prom", Verbs: Metrics}
+		a.do(&Principal{Name: "x", Verbs: Look, Prefixes: []string{""}}, "GET", "/metrics", "").want(t, 403)
+		for i := range 60 {
+			a.do(all, "PUT", "/v1/holds/"+id(100+i), fmt.Sprintf(`{"name":"team%02d/secret","ttl":60}`, i)).want(t, 200)
+		}
+		a.do(all, "PUT", "/v1/holds/"+id(1), `{"name":"nightly-secret","ttl":60}`).want(t, 200)
+		a.do(all, "PUT", "/v1/holds/"+id(2), `{"name":"nightly-secret"}`).want(t, 409)
+		time.Sleep(10 * time.Second)
+		got := a.do(prom, "GET", "/metrics", "").want(t, 200)
+		if got.header.Get("Content-Type") != monitor.TextType {
+			t.Errorf("Content-Type %q", got.header.Get("Content-Type"))
+		}
+		for _, line := range []string{`holdfast_store_up 1`, `holdfast_store_held{prefix=""} 1`, `holdfast_store_held{prefix="team07"} 1`,
+			`holdfast_store_held{prefix="other"} 11`, `holdfast_store_beat_oldest_seconds{prefix=""} 10`,
+			`http_server_request_duration_seconds_count{route="/v1/holds/{id}",method="PUT",status="409"} 1`,
+			`http_server_request_duration_seconds_count{route="/v1/holds/{id}",method="PUT",status="200"} 61`} {
+			if !strings.Contains(got.text, "\n"+line+"\n") {
+				t.Errorf("no line %s in\n%s", line, got.text)
+			}
+		}
+		if strings.Contains(got.text, "secret") {
+			t.Error("the name of a lock is in the metrics")
+		}
+		if n := strings.Count(got.text, "holdfast_store_held{"); n != mostPrefixes+1 {
+			t.Errorf("%d prefixes, want %d and the rest", n, mostPrefixes)
+		}
+	})
+}
+
+// Each instrument has a row in the documentation.
+func TestMetricsTable(t *testing.T) {
+	page, err := os.ReadFile("../docs/monitoring.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range Instruments {
+		row := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(i.Name) + "` \\| `" + regexp.QuoteMeta(i.Prometheus()) + "` \\| " + string(i.Kind))
+		if !row.Match(page) {
+			t.Errorf("docs/monitoring.md has no row of %s, %s, %s", i.Name, i.Prometheus(), i.Kind)
+		}
+	}
+}
+
+// The alerts and the dashboard ask for what is exported, and each alert can be driven into alarm.
+func TestAlerts(t *testing.T) {
+	exported := map[string]bool{}
+	for _, i := range Instruments {
+		for _, end := range []string{"", "_bucket", "_sum", "_count"} {
+			exported[i.Prometheus()+end] = true
+		}
+	}
+	for _, file := range []string{"alerts.yml", "alerts_test.yml", "dashboard.json"} {
+		text, err := os.ReadFile("../deploy/prometheus/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := regexp.MustCompile(`\b(holdfast|http_server)_[a-z_]+`).FindAllString(string(text), -1)
+		if len(names) == 0 {
+			t.Errorf("%s asks for nothing", file)
+		}
+		for _, name := range names {
+			if !exported[name] {
+				t.Errorf("%s asks for %s, which is not exported", file, name)
+			}
+		}
+	}
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("no promtool here: the alerts are not driven into alarm")
+	}
+	cmd := exec.Command(promtool, "test", "rules", "alerts_test.yml")
+	cmd.Dir = "../deploy/prometheus"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
