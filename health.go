@@ -12,7 +12,7 @@ import (
 // been answered for so long that less than a quarter of the TTL is left.
 func (c *Client) Healthy(ctx context.Context) error {
 	c.mu.Lock()
-	closing, s := c.closing, c.sess
+	closing, s := c.end.closing, c.sess
 	var ttl time.Duration
 	if s != nil {
 		ttl = s.life.TTL()
