@@ -49,6 +49,7 @@ func TestReadOnly(t *testing.T) {
 		const hold = "0123456789abcdef0123456789abcdef"
 		looks := map[string]func() error{
 			"Show":         func() error { _, err := looker.Show(ctx, "a"); return err },
+			"Healthy":      func() error { return looker.Healthy(ctx) },
 			"StoreTTL":     func() error { _, err := looker.StoreTTL(ctx); return err },
 			"StoreHistory": func() error { _, err := looker.StoreHistory(ctx); return err },
 			"History":      func() error { _, err := looker.History(ctx, "a"); return err },

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/filesystem"
 	codes "modernc.org/sqlite/lib"
 )
 
@@ -22,9 +24,14 @@ func (s *Store) connectToLook(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	settings := "mode=ro&readonly_shm=1"
-	if alone != nil {
-		settings = "mode=ro&immutable=1"
+	settings := "mode=ro"
+	switch {
+	case alone != nil:
+		settings += "&immutable=1"
+	case filesystem.Writable(s.path) != nil || filesystem.Writable(filepath.Dir(resolved(s.path))) != nil:
+		// Not otherwise: SQLite would share the index with the connections of this process that
+		// write, and they could not.
+		settings += "&readonly_shm=1"
 	}
 	c, err := s.dial(ctx, settings)
 	if err == nil {

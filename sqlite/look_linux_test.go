@@ -134,6 +134,51 @@ func TestLook(t *testing.T) {
 	}
 }
 
+// Who looks and locks in one process is not in its own way.
+func TestLookBesideWriter(t *testing.T) {
+	s := fresh(t)
+	path := s.path
+	r := open(t, path, &Options{ReadOnly: true})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	stop, ended := make(chan struct{}), make(chan error)
+	for range 4 {
+		go func() {
+			for {
+				select {
+				case <-stop:
+					ended <- nil
+					return
+				default:
+				}
+				if _, err := r.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); err != nil {
+					ended <- err
+					return
+				}
+			}
+		}()
+	}
+	other, _ := process(t, "watch", path)
+	defer other.Process.Kill()
+	for range 200 {
+		w, err := Open(t.Context(), path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hold(t, w, "a", "x")
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	for range 4 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A store that only looks refuses to write.
 func TestLookWrites(t *testing.T) {
 	s := fresh(t)

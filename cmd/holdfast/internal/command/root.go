@@ -19,7 +19,7 @@ const rootHelp = `Locks, leases and leader election in the database you already 
   holdfast run nightly -- ./backup.sh      one at a time, wherever it is started
 
 Use it      run elect acquire release state cache
-See it      list show watch history break doctor
+See it      list top show watch history break doctor
 Serve it    serve (over HTTP, for every language)
 Set it up   schema config sweep completion version
 
@@ -101,7 +101,7 @@ func helpOf(c *cobra.Command) string {
 }
 
 var verbs = []func(*app) *cobra.Command{
-	runVerb, electVerb, acquireVerb, releaseVerb, stateVerb, cacheVerb, listVerb, showVerb, watchVerb, historyVerb, breakVerb,
+	runVerb, electVerb, acquireVerb, releaseVerb, stateVerb, cacheVerb, listVerb, topVerb, showVerb, watchVerb, historyVerb, breakVerb,
 	configVerb, schemaVerb, sweepVerb, doctorVerb, serveVerb, versionVerb,
 }
 
