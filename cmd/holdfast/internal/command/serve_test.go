@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -114,4 +115,66 @@ func TestServePage(t *testing.T) {
 func saysWhat(want, got []string) bool {
 	pattern := strings.ReplaceAll(regexp.QuoteMeta(strings.Join(want, "\n")), "…", `[^\n]*`)
 	return regexp.MustCompile("^" + pattern + "$").MatchString(strings.Join(got, "\n"))
+}
+
+// systemd hears that the server is ready, that it lives, and that it ends; SIGTERM ends it well,
+// and check says what it is at that time.
+func TestServeNotify(t *testing.T) {
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "holdfast")
+	if err := os.Symlink(self, program); err != nil {
+		t.Fatal(err)
+	}
+	heard, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer heard.Close()
+	heard.SetReadDeadline(time.Now().Add(time.Minute))
+	hear := func(want string) {
+		t.Helper()
+		text := make([]byte, 100)
+		n, err := heard.Read(text)
+		if got := string(text[:n]); err != nil || got != want {
+			t.Fatalf("systemd hears %q, %v, want %q", got, err, want)
+		}
+	}
+	env := append(os.Environ(), "XDG_STATE_HOME="+dir, "XDG_RUNTIME_DIR="+dir, "RUNTIME_DIRECTORY="+dir, "HOLDFAST_STORE=")
+	check := func() error {
+		c := exec.Command(program, "serve", "check")
+		c.Env = env
+		return c.Run()
+	}
+	if check() == nil {
+		t.Error("check finds a server that is not there")
+	}
+	server := exec.Command(program, "serve", "--listen", "-", "--log", "none")
+	server.Env = append(env, "NOTIFY_SOCKET="+filepath.Join(dir, "notify"), "WATCHDOG_USEC=300000")
+	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Process.Kill()
+	hear("READY=1")
+	hear("WATCHDOG=1")
+	if err := check(); err != nil {
+		t.Errorf("check: %v", err)
+	}
+	server.Process.Signal(syscall.SIGTERM)
+	for text := make([]byte, 100); ; {
+		n, err := heard.Read(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(text[:n]) == "STOPPING=1" {
+			break
+		}
+	}
+	if err := server.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
 }
