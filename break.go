@@ -96,7 +96,7 @@ func (c *Client) holder(ctx context.Context, name string, token int64) (Claim, e
 			return h, nil
 		}
 	}
-	return Claim{}, &goneError{Claim{Token: token}}
+	return Claim{}, &goneError{claim: Claim{Token: token}}
 }
 
 func (c *Client) breakClaim(ctx context.Context, claim Claim, by Owner, reason string, atOnce bool) error {
@@ -125,7 +125,7 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, by Owner, reason s
 			c.copyAudit(ctx, claim.Name)
 			return nil
 		case core.BreakGone:
-			return &goneError{claim}
+			return &goneError{claim: claim}
 		case core.BreakPause:
 			if !c.doze(ctx, changed, pause) {
 				why := context.Cause(ctx)
@@ -184,11 +184,19 @@ func unanswered(b *core.Breaker, err error) error {
 	return err
 }
 
-type goneError struct{ claim Claim }
+type goneError struct {
+	claim   Claim
+	unknown bool // it may never have been there
+}
 
-func (e *goneError) Is(target error) bool { return target == ErrReleased }
+func (e *goneError) Is(target error) bool {
+	return target == ErrReleased || e.unknown && target == ErrNoSuchHold
+}
 
 func (e *goneError) Error() string {
+	if e.unknown {
+		return fmt.Sprintf("token %d does not hold it, and is not known to have", e.claim.Token)
+	}
 	if e.claim.Token != 0 {
 		return fmt.Sprintf("token %d has let go already", e.claim.Token)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -105,7 +106,6 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	if c.opts.ReadOnly {
 		return ErrReadOnly
 	}
-	gone := &goneError{Claim{Token: token}}
 	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	}
 	mine, ok := rec.Holder(core.Token(token))
 	if !ok {
-		return gone
+		return c.noHold(ctx, name, token)
 	}
 	ended, err := c.endDetached(ctx, mine.Session, token)
 	if err != nil {
@@ -144,7 +144,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	c.evicted(name, removed)
 	c.mu.Unlock()
 	if ended {
-		return gone
+		return &goneError{claim: Claim{Token: token}}
 	}
 	e := Event{Name: name, Token: token, Slots: mine.Slots, Detached: true}
 	if granted := timeOf(mine.GrantedAt()); !granted.IsZero() {
@@ -152,6 +152,68 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	}
 	emit(ctx, c.trace.Released, e)
 	return nil
+}
+
+// noHold is the error about a token that does not hold a name: the history tells whether it has.
+func (c *Client) noHold(ctx context.Context, name string, token int64) error {
+	h, err := c.History(ctx, name)
+	known := err == nil && slices.ContainsFunc(h.Holds, func(p PastHold) bool { return p.Token == token })
+	return &goneError{claim: Claim{Token: token}, unknown: !known}
+}
+
+// ExtendToken has a lock that was taken with AcquireFor end d from now, and returns it as it is
+// then. d is at least 1s. ErrReleased: it had ended, and nothing was extended. The lock of a running
+// program is refused: it renews its lock itself.
+func (c *Client) ExtendToken(ctx context.Context, name string, token int64, d time.Duration) (Claim, error) {
+	claim, err := c.extendToken(ctx, name, token, d)
+	if err != nil {
+		return Claim{}, fmt.Errorf("extend %q: %w", name, err)
+	}
+	return claim, nil
+}
+
+func (c *Client) extendToken(ctx context.Context, name string, token int64, d time.Duration) (Claim, error) {
+	if err := checkName(name); err != nil {
+		return Claim{}, err
+	}
+	switch {
+	case c.opts.ReadOnly:
+		return Claim{}, ErrReadOnly
+	case d < MinTTL || d > MaxTTL:
+		return Claim{}, fmt.Errorf("a hold for %v is not between %v and %v", d, MinTTL, MaxTTL)
+	}
+	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
+	if err != nil {
+		return Claim{}, err
+	}
+	rec, err := lockOf(recs[0])
+	if err != nil {
+		return Claim{}, err
+	}
+	mine, ok := rec.Holder(core.Token(token))
+	if !ok {
+		return Claim{}, c.noHold(ctx, name, token)
+	}
+	nonce := c.newNonce()
+	_, err = c.update(ctx, driver.Sessions.Key(mine.Session), driver.Everyone, func(r driver.Record) ([]byte, error) {
+		s, err := core.DecodeSession(r.Value)
+		if err != nil {
+			return nil, err
+		}
+		switch s.ExtendToken(len(r.Value) == 0, r.Age, d, nonce, clocks()) {
+		case core.ReleaseRunning:
+			return nil, fmt.Errorf("token %d belongs to a running program, %s, which renews it itself", token, s.Owner)
+		case core.ReleaseAgain:
+			return nil, errUnchanged
+		case core.ReleaseOver, core.ReleaseLate:
+			return nil, &goneError{claim: Claim{Token: token}}
+		}
+		return s.Encode(), nil
+	})
+	if err != nil {
+		return Claim{}, err
+	}
+	return c.holder(ctx, name, token)
 }
 
 // endDetached writes the tombstone of the session of a detached hold, and reports whether the
@@ -182,7 +244,7 @@ func (c *Client) endDetached(ctx context.Context, session string, token int64) (
 	case err != nil:
 		return false, err
 	case tomb.Dead == 0:
-		return true, &goneError{Claim{Token: token}} // without a record it is observed as others are
+		return true, &goneError{claim: Claim{Token: token}} // without a record it is observed as others are
 	}
 	c.knowDead(session, tomb, age)
 	return ended, nil

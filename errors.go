@@ -21,6 +21,9 @@ var (
 	ErrLost = core.ErrLost
 	// ErrReleased: the lock, or the claim to be broken, has been released.
 	ErrReleased = errors.New("released")
+	// ErrNoSuchHold: the token is not known to have held the name, by its record and history. It
+	// is ErrReleased, too.
+	ErrNoSuchHold = errors.New("no such hold")
 	// ErrClosed: the client is closed.
 	ErrClosed = errors.New("the client is closed")
 	// ErrReadOnly: the client only looks, by its Options.ReadOnly. Nothing was written.

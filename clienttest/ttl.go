@@ -144,7 +144,8 @@ var ttlCases = []clientCase{
 			queued := h.queue(1, b, "a")
 			wrong := h.look().ReleaseToken(h.ctx, "a", claim.Token-1)
 			h.is("ReleaseToken with another token", wrong, holdfast.ErrReleased)
-			if want := fmt.Sprintf(`release "a": token %d has let go already`, claim.Token-1); wrong.Error() != want {
+			h.is("ReleaseToken with a token that never held", wrong, holdfast.ErrNoSuchHold)
+			if want := fmt.Sprintf(`release "a": token %d does not hold it, and is not known to have`, claim.Token-1); wrong.Error() != want {
 				h.Errorf("error %q, want %q", wrong, want)
 			}
 			if err := h.look().ReleaseToken(h.ctx, "a", claim.Token); err != nil {
@@ -161,6 +162,47 @@ var ttlCases = []clientCase{
 			}
 			h.release(l)
 			h.free("a")
+		},
+	},
+	{
+		name: "extend a token",
+		rule: "whoever knows the token may have a hold without a process end later; one that has ended, and that of a running program, is refused",
+		run: func(h *clients) {
+			const d = 1500 * time.Millisecond
+			claim, err := h.client(longTTL).AcquireFor(h.ctx, "a", d)
+			if err != nil {
+				h.Fatal(err)
+			}
+			looker := h.client(longTTL)
+			extended := time.Now()
+			longer, err := looker.ExtendToken(h.ctx, "a", claim.Token, 2*shortTTL+d)
+			if err != nil {
+				h.Fatal(err)
+			}
+			if longer.Token != claim.Token || longer.ID != claim.ID || !longer.Detached {
+				h.Errorf("extended is %+v, was %+v", longer, claim)
+			}
+			_, err = looker.ExtendToken(h.ctx, "a", claim.Token-1, time.Hour)
+			h.is("ExtendToken with a token that never held", err, holdfast.ErrNoSuchHold, holdfast.ErrReleased)
+			for _, bad := range []time.Duration{0, 999 * time.Millisecond, 367 * 24 * time.Hour} {
+				if _, err := looker.ExtendToken(h.ctx, "a", claim.Token, bad); err == nil {
+					h.Errorf("ExtendToken by %v succeeded", bad)
+				}
+			}
+			next := h.answered(h.ask(h.client(longTTL), "a"), 3*(2*shortTTL+d)+h.soon)
+			if next.err != nil {
+				h.Fatal(next.err)
+			}
+			if held := next.at.Sub(extended); held < 2*shortTTL+d {
+				h.Errorf("held for %v after it was extended by %v", held, 2*shortTTL+d)
+			}
+			_, err = looker.ExtendToken(h.ctx, "a", next.lock.Token(), time.Hour)
+			if err == nil || errors.Is(err, holdfast.ErrReleased) || !strings.Contains(err.Error(), "belongs to a running program") {
+				h.Errorf("ExtendToken of a running program's lock: %v", err)
+			}
+			_, err = looker.ExtendToken(h.ctx, "a", claim.Token, time.Hour)
+			h.is("ExtendToken of what has ended", err, holdfast.ErrReleased)
+			h.release(next.lock)
 		},
 	},
 }

@@ -80,6 +80,25 @@ func (r *SessionRecord) ReleaseToken(absent bool, age time.Duration, by string, 
 	return out
 }
 
+// ExtendToken makes the record of a detached hold, which was taken for a time, one whose time is d
+// from now. ReleaseInTime: it is to be written; ReleaseAgain: it is what this nonce has written.
+func (r *SessionRecord) ExtendToken(absent bool, age, d time.Duration, nonce string, t Clocks) TokenRelease {
+	switch {
+	case r.Dead != 0 || absent || r.Least == LeastKept:
+		return ReleaseOver
+	case !r.Detached || r.Least == LeastHeld:
+		return ReleaseRunning
+	case r.Nonce == nonce:
+		return ReleaseAgain
+	case r.EndedAlone(r.Age(age), Margin(r.Duration()), t):
+		return ReleaseLate
+	}
+	r.TTL, r.Nonce, r.At = DetachedTTL(d).Milliseconds(), nonce, t.Wall
+	r.Beat++
+	r.Boot, r.Up, r.Suspected = t.Boot, t.Up.Microseconds(), nil
+	return ReleaseInTime
+}
+
 // Closed is the tombstone of the client's own session, which has ended in order: its claims are
 // void once grace is over. ok is false if the record is a tombstone already.
 func (r SessionRecord) Closed(owner *Owner, ttl, grace time.Duration, t Clocks) (tomb SessionRecord, ok bool) {

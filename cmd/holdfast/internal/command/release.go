@@ -51,6 +51,8 @@ func (a *app) release(ctx context.Context, name string, token int64) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, holdfast.ErrNoSuchHold):
+		return fail(exitNo, "%s: token %d does not hold it, and is not known to have", quote(name), token)
 	case errors.Is(err, holdfast.ErrReleased):
 		return fail(exitNo, "%s with token %d had ended: what was done since was not protected", quote(name), token)
 	}

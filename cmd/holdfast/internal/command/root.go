@@ -18,10 +18,10 @@ const rootHelp = `Locks, leases and leader election in the database you already 
 
   holdfast run nightly -- ./backup.sh      one at a time, wherever it is started
 
-Use it      run elect acquire release state cache
+Use it      run elect acquire extend release state cache
 See it      list top show watch history break doctor
 Serve it    serve (over HTTP, for every language)
-Set it up   schema config sweep completion version
+Set it up   schema config sweep completion version help
 
 Store       --store URL or HOLDFAST_STORE: %s
             without either a file of this user on this host, which no other user and
@@ -51,16 +51,23 @@ func newRoot(args []string) *cobra.Command {
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
-		Args: func(_ *cobra.Command, args []string) error {
+		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage("unknown command %s; see: holdfast --help", quote(args[0]))
+				near := ""
+				if s := c.SuggestionsFor(args[0]); len(s) > 0 {
+					near = "; did you mean " + s[0] + "?"
+				}
+				return usage("unknown command %s%s; see: holdfast --help", quote(args[0]), near)
 			}
 			return nil
 		},
+		SuggestionsMinimumDistance: 2,
+		Version:                    versionText(),
 		RunE: func(*cobra.Command, []string) error {
 			return usage("a verb is missing, as in: holdfast run nightly -- ./backup.sh; see: holdfast --help")
 		},
 	}
+	root.SetVersionTemplate("{{.Version}}")
 	root.PersistentFlags().StringVar(&a.store, "store", a.store, "URL of the store")
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) {
 		c.OutOrStdout().Write([]byte(helpOf(c)))
@@ -76,12 +83,29 @@ func newRoot(args []string) *cobra.Command {
 			}
 		}
 		text, _, _ := strings.Cut(err.Error(), "\n")
-		return usage("%s: %s; see: %s --help", verbOf(c), escape(text), c.CommandPath())
+		return usage("%s: %s%s; see: %s --help", verbOf(c), escape(text), nearFlag(c, text), c.CommandPath())
 	})
 	for _, verb := range verbs {
 		root.AddCommand(verb(a))
 	}
+	root.SetHelpCommand(helpVerb(root))
 	return root
+}
+
+// nearFlag names the flag that an unknown one may have been meant for.
+func nearFlag(c *cobra.Command, text string) string {
+	_, typed, ok := strings.Cut(text, "unknown flag: --")
+	if !ok {
+		return ""
+	}
+	flags := &cobra.Command{SuggestionsMinimumDistance: 2} // which knows what is near
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+	})
+	if near := flags.SuggestionsFor(typed); len(near) > 0 {
+		return "; did you mean --" + near[0] + "?"
+	}
+	return ""
 }
 
 // helpOf is the help of a verb: its text, with what the flags say of themselves.
@@ -101,7 +125,7 @@ func helpOf(c *cobra.Command) string {
 }
 
 var verbs = []func(*app) *cobra.Command{
-	runVerb, electVerb, acquireVerb, releaseVerb, stateVerb, cacheVerb, listVerb, topVerb, showVerb, watchVerb, historyVerb, breakVerb,
+	runVerb, electVerb, acquireVerb, extendVerb, releaseVerb, stateVerb, cacheVerb, listVerb, topVerb, showVerb, watchVerb, historyVerb, breakVerb,
 	configVerb, schemaVerb, sweepVerb, doctorVerb, serveVerb, versionVerb,
 }
 

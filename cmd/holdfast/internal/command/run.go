@@ -73,7 +73,7 @@ func (w *wish) flags(f *pflag.FlagSet) {
 	f.BoolVarP(&w.shared, "shared", "s", false, "together with other shared holders")
 	f.IntVar(&w.slots, "slots", 1, "up to `N` at a time")
 	f.BoolVarP(&w.noWait, "no-wait", "n", false,
-		"do not wait: exit 1 if held. (Where the store has no clock a holder who seems to be dead is watched for a TTL.)")
+		"do not wait: exit 1 if held. (A holder who seems to be dead is watched for half a TTL; where the store has no clock, for a TTL.)")
 	f.VarP(&w.wait, "wait", "w", "wait at most `DUR` (0 is -n): 90s, 10m, or plain seconds")
 	w.shown(f, "show `TEXT` to those who wait")
 }
@@ -204,7 +204,7 @@ func runVerb(a *app) *cobra.Command {
 	}
 	w.flags(c.Flags())
 	l.flags(c.Flags(), "this run's own lease, at least 1s; else the store's (15s)",
-		"from TERM to KILL, before the lease can go to another; a fifth of the lease, at most a third", "say nothing while waiting")
+		"from TERM to KILL, before the lease can go to another; a fifth of the lease, at most a third", "say nothing of our own, neither while waiting nor if it is not obtained")
 	c.Flags().Var(&l.atLeast, "at-least", "keep NAME shut for `DUR` after the grant, also if CMD ends or dies earlier: a job of several hosts' crontabs runs once")
 	c.Flags().Var(&l.grace, "grace", "keep NAME shut for `DUR` more if the lock is lost or broken, or holdfast dies")
 	c.Flags().Var(&e.span, "every", "run only if the last success was `DUR` ago or longer, less 10 %")
@@ -319,6 +319,10 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 		stop()
 		return orSignal(ctx, t.orUnusable(err, "; nothing was run"))
 	}
+	if err := withinItself(ctx, client, names, w); err != nil {
+		stop()
+		return err
+	}
 	q.watch(client)
 	locks, release, err := acquire(ctx, client, names, opts)
 	q.stop()
@@ -381,6 +385,33 @@ func orSignal(ctx context.Context, err error) error {
 	return err
 }
 
+// withinItself refuses to wait for a lock that the command above us holds: it would wait for us.
+func withinItself(ctx context.Context, client *holdfast.Client, names []string, w *wish) error {
+	var above map[string]int64
+	if w.noWait || w.wait.set {
+		return nil // which ends by itself, and says who is in the way
+	}
+	if json.Unmarshal([]byte(os.Getenv("HOLDFAST_LOCKS")), &above) != nil {
+		return nil
+	}
+	for _, name := range names {
+		token, ok := above[name]
+		if !ok {
+			continue
+		}
+		info, err := client.Show(ctx, name)
+		if err != nil {
+			return nil // to acquire it will say why
+		}
+		for _, c := range info.Holders {
+			if c.Token == token && (c.Slots == 1 || !w.shared && w.slots == 1) {
+				return usage("%s is held by the holdfast run that this one runs under (token %d), which would wait for it without end", quote(name), token)
+			}
+		}
+	}
+	return nil
+}
+
 // notObtained says who is in the way.
 func notObtained(err error, names []string, w *wish, q *queue, code int) error {
 	name := names[0]
@@ -398,6 +429,9 @@ func notObtained(err error, names []string, w *wish, q *queue, code int) error {
 		case len(held.Waiters) > 0:
 			state = fmt.Sprintf("taken: %d wait before you", len(held.Waiters))
 		}
+	}
+	if q.quiet {
+		return fail(code, "")
 	}
 	if w.wait.Duration > 0 {
 		return fail(code, "gave up on %s after %s: %s", quote(name), brief(q.waited()), state)

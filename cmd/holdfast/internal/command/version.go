@@ -16,17 +16,21 @@ func versionVerb(*app) *cobra.Command {
 		Use: "version", Short: "Print the version", Long: "usage: holdfast version\n\nPrints the version of this program and of Go.\n\nexample:\n  holdfast version\n",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			v := version
-			if info, ok := debug.ReadBuildInfo(); ok && v == "" {
-				v = info.Main.Version
-			}
-			if v == "" {
-				v = "(devel)"
-			}
-			if _, err := fmt.Printf("holdfast %s (%s/%s, %s)\n", v, runtime.GOOS, runtime.GOARCH, runtime.Version()); err != nil {
+			if _, err := fmt.Print(versionText()); err != nil {
 				return cannotWrite(err)
 			}
 			return nil
 		},
 	}
+}
+
+func versionText() string {
+	v := version
+	if info, ok := debug.ReadBuildInfo(); ok && v == "" {
+		v = info.Main.Version
+	}
+	if v == "" {
+		v = "(devel)"
+	}
+	return fmt.Sprintf("holdfast %s (%s/%s, %s)\n", v, runtime.GOOS, runtime.GOARCH, runtime.Version())
 }
