@@ -193,8 +193,15 @@ func TestDetachedAnswerIsLate(t *testing.T) {
 		}
 		other := newClient(t, s, nil)
 		defer other.Close()
-		if _, err := other.Acquire(t.Context(), "a"); err != nil {
-			t.Fatal(err)
+		for { // a wait may take two seconds longer to notice
+			_, err := other.TryAcquire(t.Context(), "a")
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, holdfast.ErrHeld) {
+				t.Fatal(err)
+			}
+			time.Sleep(50 * time.Millisecond)
 		}
 		if early := time.Until(claim.Ends); early > 0 {
 			t.Errorf("another has the lock %v early", early)
