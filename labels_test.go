@@ -240,7 +240,7 @@ func TestLabelBounds(t *testing.T) {
 			t.Errorf("shown as %+v", h)
 		}
 
-		l, err = c.Acquire(t.Context(), "odd", holdfast.Labels(map[string]string{"bad\xff": "\xfe"}))
+		_, err = c.Acquire(t.Context(), "odd", holdfast.Labels(map[string]string{"bad\xff": "\xfe"}))
 		if err != nil {
 			t.Fatal(err)
 		}

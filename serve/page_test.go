@@ -79,11 +79,11 @@ func TestPage(t *testing.T) {
 			t.Errorf("key %.6q: status %d, want 401", wrong, status)
 		}
 	}
-	status, body := text(browser.PostForm(server.URL+"/login", url.Values{"key": {secret}, "to": {"//evil.example"}}))
+	status, _ := text(browser.PostForm(server.URL+"/login", url.Values{"key": {secret}, "to": {"//evil.example"}}))
 	if status != 404 { // a path of this server, and none that there is
 		t.Errorf("a login that leads away: status %d", status)
 	}
-	if status, body = text(browser.Get(server.URL + "/")); status != 200 || !strings.Contains(body, "deploy/") || strings.Contains(body, "payroll") || !strings.Contains(body, "ana") {
+	if status, body := text(browser.Get(server.URL + "/")); status != 200 || !strings.Contains(body, "deploy/") || strings.Contains(body, "payroll") || !strings.Contains(body, "ana") {
 		t.Errorf("ana sees with status %d:\n%s", status, body)
 	}
 	if status, _ := text(browser.PostForm(server.URL+"/break", url.Values{"name": {"payroll"}, "token": {strconv.FormatInt(other.Token(), 10)}, "reason": {"x"}})); status != 403 || other.Err() != nil {
