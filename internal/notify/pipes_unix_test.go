@@ -48,6 +48,16 @@ func TestFullPipe(t *testing.T) {
 	}
 }
 
+// A name that does not fit into a message of any version means that anything may have changed.
+func TestLongName(t *testing.T) {
+	for _, size := range []int{256, 1024} {
+		sent := message(driver.Notification{Key: driver.Key{Space: 1, Name: strings.Repeat("x", size)}, To: driver.Everyone})
+		if all, left := split(sent); len(all) != 1 || all[0] != (driver.Notification{}) || len(left) != 0 {
+			t.Errorf("a name of %d bytes is sent as %q, and read as %+v, left %q", size, sent, all, left)
+		}
+	}
+}
+
 func TestSplit(t *testing.T) {
 	k := []driver.Notification{{Key: driver.Key{Space: 1, Name: "a"}, To: driver.Everyone}, {Key: driver.Key{Name: strings.Repeat("\x00", 255)}}}
 	sent := append(message(k[0]), message(k[1])...)

@@ -15,6 +15,7 @@ var (
 		"Name.ambiguousSince":  "how long a pause is",
 		"Name.eff":             "a buffer",
 		"Name.spare":           "room",
+		"Name.guests":          "no hold is followed",
 		"desired.retries":      "for people",
 		"desired.since":        "for people",
 		"desired.labels":       "for people",

@@ -104,8 +104,8 @@ func packingOf(t reflect.Type) *packing {
 	case reflect.TypeFor[*core.Request]():
 		*c = ofRequest
 		return c
-	case reflect.TypeFor[core.Effects](), reflect.TypeFor[time.Time]():
-		*c = packing{func(*packer, unsafe.Pointer) {}, func(*packer, unsafe.Pointer) {}} // a buffer; never set
+	case reflect.TypeFor[core.Effects](), reflect.TypeFor[time.Time](), reflect.TypeFor[map[string][]*core.Guest]():
+		*c = packing{func(*packer, unsafe.Pointer) {}, func(*packer, unsafe.Pointer) {}} // a buffer; never set; no hold is followed
 		return c
 	}
 	switch t.Kind() {
