@@ -17,6 +17,7 @@ import (
 type request struct {
 	name    string
 	slots   int
+	counted bool // Slots has set them
 	maxWait time.Duration
 	bounded bool
 	within  time.Duration // of a try: how long after start the store may answer

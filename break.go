@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -108,6 +110,14 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, by Owner, reason s
 	}
 	if err := (driver.Names.Key(claim.Name)).Check(); err != nil {
 		return err
+	}
+	if claim.nr == 0 { // it was put together from its fields
+		session, nr, ok := strings.Cut(claim.ID, "-")
+		n, err := strconv.ParseInt(nr, 10, 64)
+		if !ok || err != nil || n <= 0 || session == "" || !strings.HasPrefix(claim.Owner.Session, session) {
+			return fmt.Errorf("%q is not the id of a claim of session %q", claim.ID, claim.Owner.Session)
+		}
+		claim.nr = n
 	}
 	entry := core.Break{Session: claim.Owner.Session, Nr: claim.nr, Was: core.Owner(claim.Owner), By: core.Owner(by), Reason: reason, At: time.Now().UnixMicro(), Now: atOnce}
 	b := core.NewBreaker(claim.Name, entry, core.Token(claim.Token))

@@ -17,6 +17,7 @@ type Election struct {
 	opts []Option
 
 	mu   sync.Mutex
+	runs bool
 	term *Lock
 	over chan struct{}           // closed when the term's lead has returned and the seat is given back
 	stop context.CancelCauseFunc // ends the term's lead
@@ -33,7 +34,7 @@ var errResigned = errors.New("resigned")
 // ends, and then returns its cause; or it returns what lead returned while it
 // led. lead's context ends when the seat is lost, with Resign, and with ctx;
 // only when lead has returned is the seat given up. A nil lead holds the seat:
-// ask HasLock.
+// ask HasLock. A second Run at the same time is refused.
 func (e *Election) Run(ctx context.Context, lead func(context.Context, *Lock) error) error {
 	if lead == nil {
 		lead = func(ctx context.Context, _ *Lock) error { <-ctx.Done(); return nil }
@@ -41,6 +42,18 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context, *Lock) er
 	if r := e.c.newRequest(ctx, e.name, e.opts); r.least > 0 {
 		return fmt.Errorf("election %q: %w", e.name, errNoMinHold)
 	}
+	e.mu.Lock()
+	again := e.runs
+	e.runs = true
+	e.mu.Unlock()
+	if again {
+		return fmt.Errorf("election %q: Run runs already", e.name)
+	}
+	defer func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.runs = false
+	}()
 	for {
 		l, err := e.c.Acquire(ctx, e.name, e.opts...)
 		if err != nil {

@@ -58,6 +58,11 @@ func (e *HeldError) Error() string {
 		fmt.Fprintf(&b, "%v: ", e.Err)
 	}
 	switch {
+	case e.Self && len(e.Holders) > 0 && e.Holders[0].Slots != 1:
+		fmt.Fprintf(&b, "held by this process%s", e.Holders[0].heldFor())
+		if more := len(e.Holders) - 1; more > 0 {
+			fmt.Fprintf(&b, " and %d more", more)
+		}
 	case e.Self && len(e.Holders) > 0:
 		b.WriteString("held by this process" + e.Holders[0].heldFor() + " (locks are not reentrant)")
 	case len(e.Holders) > 0 && e.Holders[0].Kept:

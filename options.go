@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -80,14 +81,26 @@ func (o *Options) check() error {
 // An Option changes one request. The plain call stays Acquire(ctx, name).
 type Option func(*request)
 
+var errSharedSlots = errors.New("Shared and Slots exclude each other: Shared is any number")
+
 // Shared asks for a lock that any number of shared holders have together.
-func Shared() Option { return func(r *request) { r.slots = 0 } }
+func Shared() Option {
+	return func(r *request) {
+		if r.counted {
+			r.fail(errSharedSlots)
+		}
+		r.slots = 0
+	}
+}
 
 // Slots asks for one of n slots: at most n holders at once. Of different n the
 // smallest counts. Slots(1) is exclusive, the default. n is at most 1<<30.
 func Slots(n int) Option {
 	return func(r *request) {
-		r.slots = n
+		if r.slots == 0 {
+			r.fail(errSharedSlots)
+		}
+		r.slots, r.counted = n, true
 		if n < 1 || n > maxSlots {
 			r.fail(fmt.Errorf("Slots(%d) is not between 1 and %d", n, maxSlots))
 		}

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -33,6 +34,10 @@ func (r Record) Fence(name string, token, last int64) (next int64, err error) {
 	}
 	return last, &fenceError{name, token}
 }
+
+// ErrNothingFenced is what a store's Fence returns if it is called without a lock: the transaction
+// would commit whoever holds what.
+var ErrNothingFenced = errors.New("fence: called without a lock, so nothing would be fenced")
 
 type fenceError struct {
 	name  string

@@ -27,6 +27,9 @@ import (
 // is Spanner's default. One that is idle for ten seconds may be aborted by Spanner if
 // others wait for it, so who freezes in it does not keep a lock from them for ever.
 func Fence(ctx context.Context, txn *spanner.ReadWriteTransaction, locks ...*holdfast.Lock) error {
+	if len(locks) == 0 {
+		return driver.ErrNothingFenced
+	}
 	for _, l := range locks {
 		s, ok := l.Store().(*Store)
 		if !ok {

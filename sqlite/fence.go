@@ -29,6 +29,9 @@ import (
 //
 // which rolls the transaction back and fails unless the token holds the lock.
 func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
+	if len(locks) == 0 {
+		return driver.ErrNothingFenced
+	}
 	if err := sameCopy(ctx, tx); err != nil {
 		return err
 	}

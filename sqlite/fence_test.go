@@ -136,6 +136,18 @@ func TestFenceOfNoLock(t *testing.T) {
 	}
 }
 
+// Fence without a lock would let everybody commit.
+func TestFenceWithoutALock(t *testing.T) {
+	tx, err := application(t, fresh(t)).Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if err := Fence(t.Context(), tx); !errors.Is(err, driver.ErrNothingFenced) {
+		t.Errorf("error %v", err)
+	}
+}
+
 // A temporary table of the application does not stand in for the file's.
 func TestFenceIsHidden(t *testing.T) {
 	s := fresh(t)

@@ -18,6 +18,9 @@ type Lock interface {
 
 // Fence has fence check each lock in the tables where it was taken.
 func Fence[L Lock](ctx context.Context, locks []L, fence func(t Tables, name string, token int64) error) error {
+	if len(locks) == 0 {
+		return driver.ErrNothingFenced
+	}
 	for _, l := range locks {
 		t := Tables{Prefix: DefaultPrefix}
 		if s, ok := l.Store().(interface{ tables() Tables }); ok {

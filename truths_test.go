@@ -1,0 +1,100 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/memory"
+)
+
+// Shared and Slots exclude each other, in either order.
+func TestSharedSlots(t *testing.T) {
+	c := newClient(t, memory.New(), nil)
+	defer c.Close()
+	for _, opts := range [][]holdfast.Option{{holdfast.Shared(), holdfast.Slots(2)}, {holdfast.Slots(2), holdfast.Shared()}} {
+		if _, err := c.TryAcquire(t.Context(), "a", opts...); err == nil || !strings.Contains(err.Error(), "Shared and Slots exclude each other") {
+			t.Errorf("error %v", err)
+		}
+	}
+}
+
+// A client that holds all slots is told so, and nothing of reentrancy.
+func TestAllSlotsAreOurs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memory.New(), nil)
+		defer c.Close()
+		for range 2 {
+			if _, err := c.TryAcquire(t.Context(), "a", holdfast.Slots(2)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := c.TryAcquire(t.Context(), "a", holdfast.Slots(2))
+		if !errors.Is(err, holdfast.ErrHeld) || strings.Contains(err.Error(), "reentrant") || !strings.Contains(err.Error(), "held by this process for 0s and 1 more") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// A second Run of an election is refused while the first one runs, and not afterwards.
+func TestElectionRunsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memory.New(), nil)
+		defer c.Close()
+		e := c.Election("a")
+		for range 2 {
+			err := e.Run(t.Context(), func(ctx context.Context, _ *holdfast.Lock) error {
+				ctx, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				if err := e.Run(ctx, nil); err == nil || err.Error() != `election "a": Run runs already` {
+					t.Errorf("a second Run: %v", err)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A claim that was put together from its exported fields can be broken as the one that Show gave.
+func TestBreakOfARebuiltClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		holder, waiter := newClient(t, s, nil), newClient(t, s, nil)
+		defer holder.Close()
+		defer waiter.Close()
+		if _, err := holder.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		told := make(chan error, 1)
+		go func() { _, err := waiter.Acquire(t.Context(), "a"); told <- err }()
+		time.Sleep(time.Second)
+		info, err := holder.Show(t.Context(), "a")
+		if err != nil || len(info.Waiters) != 1 {
+			t.Fatalf("%+v, %v", info, err)
+		}
+		w := info.Waiters[0]
+		rebuilt := holdfast.Claim{Name: w.Name, ID: w.ID, Owner: holdfast.Owner{Session: w.Owner.Session}}
+		if err := holder.BreakWaiter(t.Context(), rebuilt, "test"); err != nil {
+			t.Errorf("break: %v", err)
+		}
+		select {
+		case err := <-told:
+			if !errors.Is(err, holdfast.ErrLost) {
+				t.Errorf("the waiter is told %v", err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("the waiter still waits")
+		}
+		rebuilt.ID = "not one"
+		if err := holder.BreakWaiter(t.Context(), rebuilt, "test"); err == nil || errors.Is(err, holdfast.ErrReleased) {
+			t.Errorf("break of no claim: %v", err)
+		}
+	})
+}
