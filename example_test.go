@@ -179,6 +179,36 @@ func ExampleElection_Observe() {
 	// a leader, of term true
 }
 
+// Hold a lock for a client elsewhere, which has drawn the id.
+func ExampleClient_Enter() {
+	_, client := open()
+	defer client.Close()
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	defer stop()
+	const id = "5c1f0e6b8a7d4c3f9e2b1a0d7c6f5e4b"
+	hold, err := client.Enter(ctx, holdfast.HoldRequest{ID: id, Names: []string{"nightly"}, Wait: true, Client: "ci"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("held:", hold.Held)
+	for hold, err := range client.Follow(ctx, "ci", id) { // renews it, until ctx ends
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("still held:", hold.Held)
+		break
+	}
+	err = client.Leave(ctx, "ci", id)
+	fmt.Println(err)
+	_, err = client.Enter(ctx, holdfast.HoldRequest{ID: id, Names: []string{"nightly"}, Client: "ci"})
+	fmt.Println(errors.Is(err, holdfast.ErrLost))
+	// Output:
+	// held: true
+	// still held: true
+	// <nil>
+	// true
+}
+
 // End a lock that is stuck: exactly the one that was seen. Its holder is told.
 func ExampleClient_Break() {
 	store, client := open()
