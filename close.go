@@ -115,8 +115,7 @@ func (c *Client) close(grace time.Duration) error {
 	if !holds {
 		patience /= 2
 	}
-	told := c.tellLast(patience)
-	kept := false
+	began, limit, kept := c.now(), patience, false
 	if first != nil {
 		var late error
 		kept, late = first.leaveShut(patience)
@@ -127,7 +126,8 @@ func (c *Client) close(grace time.Duration) error {
 		patience, grace, quiet = c.awaitReleases(patience, grace)
 		err = errors.Join(err, c.endSession(holds, quiet, grace, patience))
 	}
-	told()
+	// The history comes last: it holds up nobody, and needs no connection of its own.
+	c.tellLast(limit - c.now().Sub(began))
 	c.mu.Lock()
 	ttl, shortly := c.wrote, c.wrote > 0 && !c.sweeping.done
 	if err == nil && first != nil && first.life.Why() != "" {

@@ -435,29 +435,18 @@ func (c *Client) takeUntold() (batch []*account) {
 	return batch
 }
 
-// tellLast tells what is left as the client closes, beside its releases, and no longer than
-// they may take. It returns a function that waits for that.
-func (c *Client) tellLast(limit time.Duration) (wait func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.untold.accounts) == 0 || c.ctx.Err() != nil {
-		return func() {}
-	}
-	done := make(chan struct{})
+// tellLast tells what is left as the client closes, for no longer than limit.
+func (c *Client) tellLast(limit time.Duration) {
 	ctx, cancel := context.WithTimeout(c.ctx, limit)
-	c.spawn(func() {
-		defer close(done)
-		defer cancel()
-		for more := true; more && ctx.Err() == nil; {
-			if c.tellOnce(ctx) != nil {
-				return
-			}
-			c.mu.Lock()
-			more = len(c.untold.accounts) > 0
-			c.mu.Unlock()
+	defer cancel()
+	for ctx.Err() == nil {
+		c.mu.Lock()
+		more := len(c.untold.accounts) > 0
+		c.mu.Unlock()
+		if !more || c.tellOnce(ctx) != nil {
+			return
 		}
-	})
-	return func() { <-done }
+	}
 }
 
 // tell writes accounts, of different names, into their histories. It returns those that are

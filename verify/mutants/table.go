@@ -254,7 +254,7 @@ var core = []mutant{
 	{"what is kept for a time ends by the kernel's proof", "P1", []edit{{"minhold.go",
 		"sub.owner, sub.proof.mute, sub.part = c.owner, true, p", "sub.owner, sub.proof.mute, sub.part = c.owner, false, p"}}, library("TestMinHoldHasNoProof")},
 	{"what a program keeps for a time is released by its token", "P1", []edit{{"internal/core/edit.go",
-		"case !r.Detached || r.Least == LeastHeld:", "case !r.Detached:"}}, library("TestMinHoldBroken")},
+		"	case !r.Detached || r.Least == LeastHeld:\n		return ReleaseRunning\n	}\n	out := ReleaseLate", "	case !r.Detached:\n		return ReleaseRunning\n	}\n	out := ReleaseLate"}}, library("TestMinHoldBroken")},
 	{"any number of slots", "P8 P9", []edit{{"options.go",
 		"if n < 1 || n > maxSlots {", "if n < 1 {"}}, library("TestMostSlots")},
 	{"a session that opens changes its TTL", "P1", []edit{{"session.go",
