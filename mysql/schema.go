@@ -151,13 +151,15 @@ func verify(ctx context.Context, l *lane, t sqlstore.Tables, found sqlstore.Fact
 		}
 		got[table+"."+column] = kind
 		return nil
-	}, t.Prefix+"meta", t.Prefix+"records", t.Prefix+"locks")
+	}, t.Prefix+"meta", t.Prefix+"records", t.Prefix+"locks", t.Prefix+"history")
 	if err != nil {
 		return err
 	}
 	want := sqlstore.Objects(texts()["published"])
-	if got["locks"] == "" { // the view is not for everybody to see
-		maps.DeleteFunc(want, func(name, _ string) bool { return strings.HasPrefix(name, "locks") })
+	for _, view := range views {
+		if got[view] == "" { // it is not for everybody to see
+			maps.DeleteFunc(want, func(name, _ string) bool { return name == view || strings.HasPrefix(name, view+".") })
+		}
 	}
 	if err := sqlstore.Compare(fmt.Sprintf("of %q", t), t.Prefix, "mysql.Migrate", want, got); err != nil {
 		return err
@@ -197,18 +199,33 @@ func verifyDefiners(ctx context.Context, l *lane, t sqlstore.Tables) error {
 	if _, err := l.conn.ExecContext(ctx, t.Expand(`call {fence}('', 0)`, "`")); number(err) == errNoDefiner {
 		return driver.NewSchemaError("make it anew: holdfast schema apply", "schema of %q: %s runs with the rights of a user who has gone (%w)", t, t.Prefix+"fence", err)
 	}
-	security = ""
-	err = l.Query(ctx, "view", func(scan sqlstore.Scan) error { return scan(&security, &text) }, t.Prefix+"locks")
-	switch {
-	case err != nil:
-		return err
-	case security == "":
-	case text.String != "" && strings.Count(text.String, escapeMark) != strings.Count(script(t), escapeMark):
-		return differs("locks", "is not as published")
-	case security != "DEFINER":
-		return differs("locks", "runs with the rights of who looks, and not of who has made it")
+	for _, view := range views {
+		security = ""
+		err = l.Query(ctx, "view", func(scan sqlstore.Scan) error { return scan(&security, &text) }, t.Prefix+view)
+		switch {
+		case err != nil:
+			return err
+		case security == "":
+		case text.String != "" && strings.Count(text.String, escapeMark) != strings.Count(viewText(t, view), escapeMark):
+			return differs(view, "is not as published")
+		case security != "DEFINER":
+			return differs(view, "runs with the rights of who looks, and not of who has made it")
+		}
 	}
 	return nil
+}
+
+var views = []string{"locks", "history"}
+
+// viewText is the published statement that makes a view.
+func viewText(t sqlstore.Tables, view string) string {
+	begin := t.Expand("create or replace view {"+view+"} ", "`")
+	for _, statement := range sqlstore.Statements(script(t)) {
+		if strings.HasPrefix(statement, begin) {
+			return statement
+		}
+	}
+	return ""
 }
 
 var (

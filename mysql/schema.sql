@@ -99,6 +99,44 @@ from claims c
 left join sessions s on s.id = concat(x'01', c.session)
 where c.session is not null;
 
+-- One row for each of the last holds of a name.
+create or replace view {history} as
+with holds as (
+  select substr(r.id, 2) as name, h.*,
+         coalesce(concat(coalesce(concat(h.`user`, '@'), ''), h.host), h.`user`) as at
+  from (
+    select id, if(json_valid(convert(value using utf8mb4)), convert(value using utf8mb4), '[]') as value
+    from {records}
+    where id > x'04' and id < x'05' and value <> ''
+  ) r join json_table(r.value, '$.holds[*]' columns (
+    token decimal(20) path '$.token', owner text character set utf8mb4 path '$.owner.name', host text character set utf8mb4 path '$.owner.host',
+    pid bigint path '$.owner.pid', `user` text character set utf8mb4 path '$.owner.user', program text character set utf8mb4 path '$.owner.program',
+    granted decimal(20) path '$.from', ended decimal(20) path '$.to', waited decimal(20) path '$.waited',
+    reason text character set utf8mb4 path '$.reason', how text character set utf8mb4 path '$.end', why text character set utf8mb4 path '$.why',
+    by_name text character set utf8mb4 path '$.by.name', by_host text character set utf8mb4 path '$.by.host',
+    by_user text character set utf8mb4 path '$.by.user')) h
+)
+select
+  {shown h.name} as name,
+  cast(h.token as signed) as token,
+  {shown concat(coalesce(h.owner, h.at),
+    coalesce(concat(' (', nullif(concat_ws(', ', if(h.owner is null, null, h.at), concat('pid ', h.pid)), ''), ')'), ''))} as holder,
+  {shown h.host} as host,
+  h.pid as pid,
+  {shown h.`user`} as `user`,
+  {shown h.program} as program,
+  {shown h.owner} as owner,
+  {shown h.reason} as reason,
+  from_unixtime(h.granted * 0.000001) as granted,
+  from_unixtime(h.ended * 0.000001) as ended,
+  greatest(h.ended - h.granted, 0) * 0.000001 as held,
+  coalesce(h.waited, 0) * 0.000001 as waited,
+  {shown h.how} as how,
+  {shown coalesce(h.by_name, concat(coalesce(concat(h.by_user, '@'), ''), h.by_host))} as ended_by,
+  {shown h.why} as why
+from holds h
+where h.token is not null;
+
 -- The fence for all who speak SQL, as the last statement before COMMIT:
 --   call holdfast_fence('orders/42', 1795226403001234);
 -- fails unless the token still holds the lock, and keeps the lock from being

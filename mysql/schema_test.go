@@ -120,6 +120,7 @@ func TestVerify(t *testing.T) {
 		`alter table holdfast_records engine = Aria`:                                           `holdfast_records is "Aria" and not "InnoDB"`,
 		`alter table holdfast_records modify id varchar(256) not null`:                         `holdfast_records.id is`,
 		`create or replace view holdfast_locks as select 1 as name`:                            `holdfast_locks.address is missing`,
+		`create or replace view holdfast_history as select 1 as name`:                          `holdfast_history.ended is missing`,
 		`create or replace procedure holdfast_fence(a varchar(300), b bigint) begin do 1; end`: `holdfast_fence is not as published`,
 		`alter procedure holdfast_fence sql security invoker`:                                  `holdfast_fence runs with the rights of who calls it, and not of who has made it; compare it with: holdfast schema print`,
 		`set sql_mode = 'EMPTY_STRING_IS_NULL';` + part("create procedure", "", ""):            `holdfast_fence was made with sql_mode "EMPTY_STRING_IS_NULL", and not with none`,

@@ -113,6 +113,7 @@ grant execute on procedure {fence} to $role;
 grant select on {records} to $role;
 grant select on {meta} to $role;
 grant select on {locks} to $role;
+grant select on {history} to $role;
 
 --- columns
 select c.table_name, c.column_name, c.ordinal_position,
@@ -121,7 +122,7 @@ select c.table_name, c.column_name, c.ordinal_position,
 	coalesce(t.engine, t.table_type)
 from information_schema.columns c
 join information_schema.tables t on t.table_schema = c.table_schema and t.table_name = c.table_name
-where c.table_schema = database() and c.table_name in (?, ?, ?)
+where c.table_schema = database() and c.table_name in (?, ?, ?, ?)
 
 --- trigger
 select trigger_name from information_schema.triggers
@@ -147,3 +148,4 @@ records version fence = bigint not null
 records attempt = binary(16) not null
 locks name mode state position holder host pid user program session nr reason token last_token = column
 locks requested granted waited retries ttl last_beat suspected_by suspected_since dead owner address device labels = column
+history name token holder host pid user program owner reason granted ended held waited how ended_by why = column

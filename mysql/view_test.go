@@ -3,6 +3,7 @@ package mysql
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,5 +91,42 @@ func TestViewEscapes(t *testing.T) {
 		if w := test.want; got != [8]string{"n" + w, w, w, w, w, w, w, w + "@" + w + " (pid 7)"} {
 			t.Errorf("got %q, want all %q", got, w)
 		}
+	}
+}
+
+// One who has only a client of MySQL reads what was.
+func TestHistoryView(t *testing.T) {
+	h := fresh(t, way{})
+	db := connect(t, h.url, way{})
+	for name, value := range map[string]string{
+		"deploy": `{"holds":[{"token":7,"owner":{"name":"web-7","host":"runner7","pid":52310,"user":"ci","program":"run"},"from":1795226403001234,"to":1795226408501234,"waited":2500000,"end":"broken","by":{"user":"ana","host":"db1"},"reason":"release\u202e 42","why":"ticket 815"},
+			{"token":6,"owner":{"host":"runner8"},"to":1795226402001234,"end":"taken over","by":{"host":"db1"}},7,null]}`,
+		"a list": `[1,2]`, "no list": `{"holds":7}`, "not json": "\xff\x00{",
+	} {
+		out, err := h.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Histories.Key(name), Old: driver.IfEmpty, Value: []byte(value)}})
+		if err != nil || !out[0].Won {
+			t.Fatalf("%+v, error %v", out, err)
+		}
+	}
+	rows, err := db.Query("select concat_ws('|', name, token, holder, host, pid, `user`, program, owner, reason, " +
+		"round(unix_timestamp(granted), 1), round(unix_timestamp(ended), 1), round(held, 1), round(waited, 1), how, ended_by, why) from holdfast_history order by token desc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var got []string
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, line)
+	}
+	want := []string{
+		`deploy|7|web-7 (ci@runner7, pid 52310)|runner7|52310|ci|run|web-7|release\u202e 42|1795226403.0|1795226408.5|5.5|2.5|broken|ana@db1|ticket 815`,
+		"deploy|6|runner8|runner8|1795226402.0|0.0|taken over|db1",
+	}
+	if rows.Err() != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, error %v, want %q", got, rows.Err(), want)
 	}
 }

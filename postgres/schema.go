@@ -145,8 +145,8 @@ func compare(t sqlstore.Tables, want, got map[string]string) error {
 		switch owner, owned := strings.CutPrefix(name, "owner of "); {
 		case owned:
 			return driver.NewSchemaError("give it to that owner", "schema of %q: %s belongs to %s, and not to the owner of the tables", t, owner, got[name])
-		case name == "locks calls":
-			return driver.NewSchemaError("make it anew: holdfast schema apply", "schema of %q: the view %slocks calls %s, which is not Holdfast's", t, t.Prefix, got[name])
+		case strings.HasSuffix(name, " calls"):
+			return driver.NewSchemaError("make it anew: holdfast schema apply", "schema of %q: the view %s%s %s, which is not Holdfast's", t, t.Prefix, name, got[name])
 		case strings.Contains(name, "(") && !ours:
 			return driver.NewSchemaError("drop it", "schema of %q: the function %s is not Holdfast's, and may be called instead of one that is", t, t.Prefix+name)
 		}
@@ -161,7 +161,7 @@ func objects(ctx context.Context, tx pgx.Tx, t sqlstore.Tables) (map[string]stri
 		functions = append(functions, t.Prefix+f[1])
 	}
 	rows, err := tx.Query(ctx, texts()["objects"],
-		pgx.QueryExecModeExec, strings.ReplaceAll(t.Schema, `""`, `"`), []string{t.Prefix + "records", t.Prefix + "meta", t.Prefix + "locks"}, functions)
+		pgx.QueryExecModeExec, strings.ReplaceAll(t.Schema, `""`, `"`), []string{t.Prefix + "records", t.Prefix + "meta", t.Prefix + "locks", t.Prefix + "history"}, functions)
 	if err != nil {
 		return nil, err
 	}

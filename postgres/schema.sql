@@ -238,6 +238,34 @@ select
 from claims c
 left join sessions s on s.id = c.claim->>'session';
 
+-- One row for each of the last holds of a name.
+create or replace view {history} as
+with holds as (
+  select {text}(substr(r.id, 2)) as name, c.hold, c.hold->'owner' as owner, {number}(c.hold->'from') as granted, {number}(c.hold->'to') as ended,
+         coalesce(coalesce(c.hold->'owner'->>'user' || '@', '') || (c.hold->'owner'->>'host'), c.hold->'owner'->>'user') as at
+  from {records} r, jsonb_array_elements({list}({json}(r.value)->'holds')) c(hold)
+  where r.id > '\x04' and r.id < '\x05' and length(r.value) > 0 and jsonb_typeof(c.hold) = 'object'
+)
+select
+  {plain}(h.name) as name,
+  {number}(h.hold->'token') as token,
+  {plain}(coalesce(nullif(h.owner->>'name', ''), h.at)
+          || coalesce(' (' || nullif(concat_ws(', ', case when h.owner->>'name' <> '' then h.at end, 'pid ' || {number}(h.owner->'pid')), '') || ')', '')) as holder,
+  {plain}(h.owner->>'host') as host,
+  {number}(h.owner->'pid') as pid,
+  {plain}(h.owner->>'user') as "user",
+  {plain}(h.owner->>'program') as program,
+  {plain}(nullif(h.owner->>'name', '')) as owner,
+  {plain}(h.hold->>'reason') as reason,
+  to_timestamp(h.granted / 1e6) as granted,
+  to_timestamp(h.ended / 1e6) as ended,
+  (greatest(h.ended - h.granted, 0) / 1e6)::double precision * case when h.granted is not null then 1 end as held,
+  (coalesce({number}(h.hold->'waited'), 0) / 1e6)::double precision as waited,
+  {plain}(h.hold->>'end') as how,
+  {plain}(coalesce(nullif(h.hold->'by'->>'name', ''), coalesce(h.hold->'by'->>'user' || '@', '') || (h.hold->'by'->>'host'))) as ended_by,
+  {plain}(h.hold->>'why') as why
+from holds h;
+
 -- The fence for all who speak SQL, as the last statement before COMMIT:
 --   select holdfast_fence('orders/42', 1795226403001234);
 -- fails unless the token still holds the lock, and keeps the lock from being

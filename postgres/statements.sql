@@ -144,7 +144,7 @@ grant execute on function {fence}(text, bigint), {fence}(bytea, bigint) to $role
 
 -- What a role needs that looks.
 --- grants to look
-grant select on {records}, {meta}, {locks} to $role;
+grant select on {records}, {meta}, {locks}, {history} to $role;
 
 -- Transactions that keep locks until somebody commits them or rolls them back.
 --- prepared
@@ -210,3 +210,8 @@ locks position pid nr token last_token retries = bigint
 locks requested granted last_beat suspected_since = timestamp with time zone
 locks waited ttl = double precision
 locks dead = boolean
+history = v
+history name holder host user program owner reason how ended_by why = text
+history token pid = bigint
+history granted ended = timestamp with time zone
+history held waited = double precision

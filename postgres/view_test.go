@@ -3,6 +3,7 @@ package postgres
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,5 +159,29 @@ func TestViewEscapes(t *testing.T) {
 	}
 	if got[0] != `bytes\u001b\233` || got[1] != "session none" || got[2] != `\u202e\u001b\u202e` {
 		t.Errorf("it shows %q", got[:3])
+	}
+}
+
+// One who has only a client of PostgreSQL reads what was.
+func TestHistoryView(t *testing.T) {
+	r := fresh(t, nil)
+	k := func(name string) driver.Key { return driver.Histories.Key(name) }
+	put(t, r, k("deploy"), `{"holds":[{"token":7,"owner":{"name":"web-7","host":"runner7","pid":52310,"user":"ci","program":"run"},"from":1795226403001234,"to":1795226408501234,"waited":2500000,"end":"broken","by":{"user":"ana","host":"db1"},"reason":"release\u202e 42","why":"ticket 815"},
+		{"token":6,"owner":{"host":"runner8"},"to":1795226402001234,"end":"taken over","by":{"host":"db1"}},7,null]}`)
+	put(t, r, k("a list"), `[1,2]`)
+	put(t, r, k("no list"), `{"holds":7}`)
+	put(t, r, k("not json"), "\xff\x00{")
+	rows, err := r.pool.Query(t.Context(), `select concat_ws('|', name, token, holder, host, pid, "user", program, owner, reason,
+		extract(epoch from granted)::bigint, extract(epoch from ended)::bigint, held, waited, how, ended_by, why) from holdfast_history order by token desc`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	want := []string{
+		`deploy|7|web-7 (ci@runner7, pid 52310)|runner7|52310|ci|run|web-7|release\u202e 42|1795226403|1795226409|5.5|2.5|broken|ana@db1|ticket 815`,
+		"deploy|6|runner8|runner8|1795226402|0|taken over|db1",
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, error %v, want %q", got, err, want)
 	}
 }

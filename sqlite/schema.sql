@@ -88,6 +88,39 @@ select
 from claims c
 left join sessions s on s.id = json_extract(c.claim, '$.session');
 
+-- One row for each of the last holds of a name.
+drop view if exists holdfast_history;
+create view holdfast_history as
+select
+  h.name,
+  json_extract(h.hold, '$.token') as token,
+  coalesce(h.owner, h.at)
+    || case when h.owner is not null and h.at is not null and h.pid is not null then ' (' || h.at || ', pid ' || h.pid || ')'
+            when h.owner is not null and h.at is not null then ' (' || h.at || ')'
+            when h.pid is not null then ' (pid ' || h.pid || ')'
+            else '' end as holder,
+  json_extract(h.hold, '$.owner.host') as host,
+  h.pid,
+  json_extract(h.hold, '$.owner.user') as user,
+  json_extract(h.hold, '$.owner.program') as program,
+  h.owner,
+  json_extract(h.hold, '$.reason') as reason,
+  strftime('%Y-%m-%dT%H:%M:%fZ', json_extract(h.hold, '$.from') / 1e6, 'unixepoch') as granted,
+  strftime('%Y-%m-%dT%H:%M:%fZ', json_extract(h.hold, '$.to') / 1e6, 'unixepoch') as ended,
+  max((json_extract(h.hold, '$.to') - json_extract(h.hold, '$.from')) / 1e6, 0.0) as held,
+  coalesce(json_extract(h.hold, '$.waited'), 0) / 1e6 as waited,
+  json_extract(h.hold, '$.end') as how,
+  coalesce(json_extract(h.hold, '$.by.name'), json_extract(h.hold, '$.by.user') || '@' || json_extract(h.hold, '$.by.host'),
+           json_extract(h.hold, '$.by.host')) as ended_by,
+  json_extract(h.hold, '$.why') as why
+from (
+  select cast(r.name as text) as name, c.value as hold, json_extract(c.value, '$.owner.name') as owner, json_extract(c.value, '$.owner.pid') as pid,
+         coalesce(json_extract(c.value, '$.owner.user') || '@', '') || json_extract(c.value, '$.owner.host') as at
+  from holdfast_records r, json_each(
+    case when json_valid(cast(r.value as text)) then cast(r.value as text) else '{}' end, '$.holds') c
+  where r.space = 4 and c.type = 'object'
+) h;
+
 -- The fence for those who speak only SQL. As the last statement before COMMIT:
 --   insert into holdfast_fence (name, token) values ('orders/42', 1795226403001234)
 -- rolls the transaction back with an error unless the token still holds the lock,

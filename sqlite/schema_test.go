@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -117,6 +118,42 @@ func TestLocksView(t *testing.T) {
 	}
 	if rows.Err() != nil || n != len(want) {
 		t.Errorf("%d rows, error %v, want %d", n, rows.Err(), len(want))
+	}
+}
+
+// A person reads what was with any SQLite shell.
+func TestHistoryView(t *testing.T) {
+	s := fresh(t)
+	db := application(t, s)
+	for name, value := range map[string]string{
+		"deploy": `{"holds":[{"token":7,"owner":{"name":"web-7","host":"runner7","pid":52310,"user":"ci","program":"run"},"from":1795226403001234,"to":1795226408501234,"waited":2500000,"end":"broken","by":{"user":"ana","host":"db1"},"reason":"release 42","why":"ticket 815"},
+			{"token":6,"owner":{"host":"runner8"},"to":1795226402001234,"end":"taken over","by":{"host":"db1"}},7,null],"at":1795226408501234}`,
+		"not json": "\xff\x00{", "a list": `[1,2]`, "no list": `{"holds":7}`,
+	} {
+		out, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Histories.Key(name), Old: driver.IfEmpty, Value: []byte(value)}})
+		if err != nil || !out[0].Won {
+			t.Fatal(out, err)
+		}
+	}
+	rows, err := db.Query(`select concat_ws('|', name, token, holder, host, pid, user, program, owner, reason, granted, ended, held, waited, how, ended_by, why) from holdfast_history order by token desc`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var got []string
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, line)
+	}
+	want := []string{
+		"deploy|7|web-7 (ci@runner7, pid 52310)|runner7|52310|ci|run|web-7|release 42|2026-11-21T02:00:03.001Z|2026-11-21T02:00:08.501Z|5.5|2.5|broken|ana@db1|ticket 815",
+		"deploy|6|runner8|runner8|2026-11-21T02:00:02.001Z|0.0|taken over|db1",
+	}
+	if rows.Err() != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, error %v, want %q", got, rows.Err(), want)
 	}
 }
 
