@@ -120,6 +120,7 @@ func TestReadOnly(t *testing.T) {
 				return looker.BreakClaim(ctx, holdfast.Claim{Name: "a", Token: lock.Token()}, holdfast.BreakOptions{Reason: "why"})
 			},
 			"ReleaseToken":    func() error { return looker.ReleaseToken(ctx, "a", lock.Token()) },
+			"ExtendToken":     func() error { _, err := looker.ExtendToken(ctx, "a", lock.Token(), time.Minute); return err },
 			"SetStoreTTL":     func() error { return looker.SetStoreTTL(ctx, time.Minute) },
 			"SetStoreHistory": func() error { return looker.SetStoreHistory(ctx, 128) },
 			"Enter": func() error {
