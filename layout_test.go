@@ -19,7 +19,7 @@ const module = "github.com/holdfast-lock/holdfast"
 
 // notStores are directories of this repository that may import any package of
 // it: tools, tests and what is built on locks.
-var notStores = []string{"bench", "clienttest", "cmd", "drivertest", "faultstore", "serve", "state", "verify"}
+var notStores = []string{"bench", "clienttest", "cmd", "drivertest", "faultstore", "otel", "prometheus", "serve", "state", "verify"}
 
 // packages lists the directories of the library: the root and every store.
 func packages(t *testing.T) []string {

@@ -119,6 +119,7 @@ func TestReadOnly(t *testing.T) {
 			"BreakClaim": func() error {
 				return looker.BreakClaim(ctx, holdfast.Claim{Name: "a", Token: lock.Token()}, holdfast.BreakOptions{Reason: "why"})
 			},
+			"ExtendToken":     func() error { _, err := looker.ExtendToken(ctx, "a", lock.Token(), time.Minute); return err },
 			"ReleaseToken":    func() error { return looker.ReleaseToken(ctx, "a", lock.Token()) },
 			"ExtendToken":     func() error { _, err := looker.ExtendToken(ctx, "a", lock.Token(), time.Minute); return err },
 			"SetStoreTTL":     func() error { return looker.SetStoreTTL(ctx, time.Minute) },

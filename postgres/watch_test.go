@@ -70,7 +70,7 @@ func TestPayload(t *testing.T) {
 			}
 		}
 	}
-	for _, p := range []string{"", "x", "00", "0061", "0061 ", "0961 2a", "zz 2a", "0061 zz", strings.Repeat("00", 300) + " 2a"} {
+	for _, p := range []string{"", "x", "00", "0061", "0061 ", "0961 2a", "zz 2a", "0061 zz", strings.Repeat("00", 1100) + " 2a"} {
 		if got, ok := notificationOf(p); !ok || got != (driver.Notification{}) {
 			t.Errorf("%q became %+v, %v, want that anything may have changed", p, got, ok)
 		}

@@ -129,9 +129,7 @@ func TestBadFile(t *testing.T) {
 		make func(t *testing.T, path string)
 		says []string
 	}{
-		{"missing", func(*testing.T, string) {}, []string{"no such file", "holdfast schema apply"}},
 		{"text", func(t *testing.T, path string) { must(t, os.WriteFile(path, text, 0o600)) }, []string{"is not a database"}},
-		{"empty", func(t *testing.T, path string) { must(t, os.WriteFile(path, nil, 0o600)) }, []string{"holdfast schema apply"}},
 		{"of another program", otherProgram, []string{"holdfast schema apply"}},
 		{"directory", func(t *testing.T, path string) { must(t, os.Mkdir(path, 0o700)) }, []string{"is a directory"}},
 		{"pipe", func(t *testing.T, path string) { must(t, syscall.Mkfifo(path, 0o600)) }, []string{"is not a database"}},

@@ -165,7 +165,7 @@ func waitersLeave(t *testing.T, fresh func(*testing.T) *world) {
 	}
 	interrupted := w.runActor([]string{"-q", "--ttl", ttl.String(), "x"})
 	w.queued("x", 5)
-	late := w.runActor([]string{"-q", "--ttl", ttl.String(), "-w", fmt.Sprint(wait), "x"})
+	late := w.runActor([]string{"--ttl", ttl.String(), "-w", fmt.Sprint(wait), "x"})
 	w.queued("x", 6)
 	last := w.program("hold", "-ttl", ttl.String(), "-for", "1ms")
 	w.queued("x", 7)

@@ -20,7 +20,7 @@ func RunFlawed(seed uint64, isolated, wrong string) *Result {
 		p.faults.NoClock, p.jumps, p.limbo = true, 0, []float64{0.02, 0.1, 0.3}[r.IntN(3)]
 	}
 	if flaw(wrong) == noLock { // it shows where a fence that began in time ends late
-		p.names, p.overruns, p.grace, p.once, p.alone, p.states = 1, true, 0, false, false, false
+		p.names, p.overruns, p.grace, p.once, p.alone, p.states, p.least, p.remotes = 1, true, 0, false, false, false, false, 0
 	}
 	w := newWorld(seed, p, nil)
 	w.slow.flaw = flaw(wrong)

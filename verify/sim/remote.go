@@ -25,7 +25,7 @@ type remote struct {
 }
 
 // holdPrefix begins the ids of holds, which any process may write for.
-const holdPrefix = "401d"
+const holdPrefix = "401dfa57401dfa57" // no session of a client begins like that
 
 func isHold(session string) bool { return strings.HasPrefix(session, holdPrefix) }
 
@@ -124,7 +124,7 @@ const served = 5 * time.Second
 // operate takes a hold, uses it and gives it back.
 func (c *remote) operate() {
 	w, r := c.w, c.r
-	req := holdfast.HoldRequest{ID: fmt.Sprintf("%s%028x", holdPrefix, r.Uint64()), Names: []string{w.name(r)}, TTL: w.ttlOfHold(r), Wait: r.IntN(3) > 0,
+	req := holdfast.HoldRequest{ID: fmt.Sprintf("%s%016x", holdPrefix, r.Uint64()), Names: []string{w.name(r)}, TTL: w.ttlOfHold(r), Wait: r.IntN(3) > 0,
 		Client: c.name, Owner: holdfast.Owner{Host: c.name}}
 	if w.plan.sets && r.IntN(3) == 0 {
 		req.Names = append(req.Names, w.name(r))
