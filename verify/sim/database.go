@@ -369,6 +369,11 @@ func (d *database) fence(k driver.Key, allowed func(driver.Record) bool, write f
 		}
 		ok := allowed(d.look(k))
 		d.step()
+		if d.flaw == noLock { // a transaction that takes its time, in which others go on
+			for range 20 {
+				d.step()
+			}
+		}
 		if ok {
 			write()
 		}
