@@ -121,7 +121,6 @@ func TestReadOnly(t *testing.T) {
 			},
 			"ExtendToken":     func() error { _, err := looker.ExtendToken(ctx, "a", lock.Token(), time.Minute); return err },
 			"ReleaseToken":    func() error { return looker.ReleaseToken(ctx, "a", lock.Token()) },
-			"ExtendToken":     func() error { _, err := looker.ExtendToken(ctx, "a", lock.Token(), time.Minute); return err },
 			"SetStoreTTL":     func() error { return looker.SetStoreTTL(ctx, time.Minute) },
 			"SetStoreHistory": func() error { return looker.SetStoreHistory(ctx, 128) },
 			"Enter": func() error {
