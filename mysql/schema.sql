@@ -102,7 +102,8 @@ where c.session is not null;
 -- One row for each of the last holds of a name.
 create or replace view {history} as
 with holds as (
-  select substr(r.id, 2) as name, h.*,
+  select substr(r.id, 2) as name, h.token, h.owner, h.host, h.pid, h.`user`, h.program, h.granted, h.ended, h.waited, h.reason, h.how, h.why,
+         h.by_name, h.by_host, h.by_user, -- h.* would need rights of whoever makes the view
          coalesce(concat(coalesce(concat(h.`user`, '@'), ''), h.host), h.`user`) as at
   from (
     select id, if(json_valid(convert(value using utf8mb4)), convert(value using utf8mb4), '[]') as value
