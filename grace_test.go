@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -384,7 +385,9 @@ func (s *slowSettings) Load(ctx context.Context, keys []driver.Key, how driver.F
 func waits(t *testing.T, s driver.Store) <-chan time.Duration {
 	c := newClient(t, s, nil)
 	began, got := time.Now(), make(chan time.Duration, 1)
-	go func() {
+	var waiting sync.WaitGroup
+	t.Cleanup(waiting.Wait)
+	waiting.Go(func() {
 		defer c.Close()
 		l, err := c.Acquire(t.Context(), "a")
 		if err != nil {
@@ -393,7 +396,7 @@ func waits(t *testing.T, s driver.Store) <-chan time.Duration {
 			defer l.Release(t.Context())
 		}
 		got <- time.Since(began)
-	}()
+	})
 	return got
 }
 
