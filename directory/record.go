@@ -79,9 +79,9 @@ type header struct {
 	Sum      string `json:"crc32c"`
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-func checksum(value []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(value, castagnoli)) }
+func checksum(value []byte) string {
+	return fmt.Sprintf("%08x", crc32.Checksum(value, crc32.MakeTable(crc32.Castagnoli)))
+}
 
 func (h *header) setName(name string) {
 	if utf8.ValidString(name) {

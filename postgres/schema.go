@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
@@ -157,7 +158,7 @@ func compare(t sqlstore.Tables, want, got map[string]string) error {
 // objects are those in the database: names without their prefix, and what they are.
 func objects(ctx context.Context, tx pgx.Tx, t sqlstore.Tables) (map[string]string, error) {
 	var functions []string
-	for _, f := range function.FindAllStringSubmatch(schema, -1) {
+	for _, f := range function().FindAllStringSubmatch(schema, -1) {
 		functions = append(functions, t.Prefix+f[1])
 	}
 	rows, err := tx.Query(ctx, texts()["objects"],
@@ -174,12 +175,14 @@ func objects(ctx context.Context, tx pgx.Tx, t sqlstore.Tables) (map[string]stri
 	return got, err
 }
 
-var function = regexp.MustCompile(`(?s)create or replace function \{(\w+)\}\(([^)]*)\)[^$]*?(language .*?) as \$\$(.*?)\$\$`)
+var function = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?s)create or replace function \{(\w+)\}\(([^)]*)\)[^$]*?(language .*?) as \$\$(.*?)\$\$`)
+})
 
 // published are the objects of the schema as they should be.
 func published(t sqlstore.Tables) map[string]string {
 	objects := sqlstore.Objects(strings.ReplaceAll(texts()["published"], "{prefix}", t.Prefix))
-	for _, f := range function.FindAllStringSubmatch(schema, -1) {
+	for _, f := range function().FindAllStringSubmatch(schema, -1) {
 		var types []string
 		for _, arg := range strings.Split(f[2], ", ") {
 			_, kind, _ := strings.Cut(arg, " ")

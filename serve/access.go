@@ -119,8 +119,8 @@ func readTokens(path string) ([]line, os.FileInfo, error) {
 }
 
 var (
-	plainName = regexp.MustCompile(`^[A-Za-z0-9._@-][A-Za-z0-9._@:/-]{0,63}$`)
-	plainHash = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	plainName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9._@-][A-Za-z0-9._@:/-]{0,63}$`) })
+	plainHash = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{64}$`) })
 )
 
 // parseTokens reads lines of four or more fields: principal, proof, verbs, prefixes.
@@ -146,7 +146,7 @@ func parseLine(fields []string) (l line, err error) {
 		return l, errors.New("needs a principal, a proof, verbs, and the names that it may use (* for all, - for none)")
 	}
 	name, proof := fields[0], fields[1]
-	if !plainName.MatchString(name) {
+	if !plainName().MatchString(name) {
 		return l, fmt.Errorf("the principal %q is not made of letters, digits and ._@:/-", name)
 	}
 	l.text = strings.Join(fields, " ")
@@ -154,7 +154,7 @@ func parseLine(fields []string) (l line, err error) {
 	l.kind, l.value = kind, value
 	certKind, certName, _ := strings.Cut(value, ":")
 	switch {
-	case kind == "sha256" && plainHash.MatchString(value):
+	case kind == "sha256" && plainHash().MatchString(value):
 	case kind == "cert" && slices.Contains([]string{"DNS", "URI", "EMAIL"}, certKind) && certName != "":
 	case kind == "unix" && value != "":
 	case kind == "sha256": // it could be the secret itself: it is not repeated

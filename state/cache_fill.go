@@ -89,7 +89,7 @@ func (w *sink) Write(p []byte) (n int, err error) {
 	for n < len(p) && w.err == nil {
 		part := p[n:min(len(p), n+cap(w.buf)-len(w.buf))]
 		w.buf = append(w.buf, part...)
-		w.sum = crc32.Update(w.sum, castagnoli, part)
+		w.sum = crc32.Update(w.sum, castagnoli(), part)
 		if n += len(part); len(w.buf) == cap(w.buf) {
 			w.flush()
 		}
