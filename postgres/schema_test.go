@@ -60,8 +60,8 @@ func TestPublished(t *testing.T) {
 		t.Errorf("the schema differs from schema.sql, error %v", err)
 	}
 	r := fresh(t, nil)
-	if n := strings.Count(schema, "create or replace function"); len(function.FindAllString(schema, -1)) != n {
-		t.Errorf("Verify knows %d of %d functions", len(function.FindAllString(schema, -1)), n)
+	if n := strings.Count(schema, "create or replace function"); len(function().FindAllString(schema, -1)) != n {
+		t.Errorf("Verify knows %d of %d functions", len(function().FindAllString(schema, -1)), n)
 	}
 	for _, damage := range []struct{ by, named string }{
 		{`drop view holdfast_locks`, "holdfast_locks is missing"},

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lock/holdfast/internal/asjson"
+	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
 // A place is a store and a runtime directory of a test's own.
