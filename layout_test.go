@@ -187,7 +187,7 @@ var layers = [][]string{
 	{"cmd/holdfast/internal/command"},
 	{"cmd/holdfast/internal/guard", "serve"},
 	{"clienttest", "state", "serve/page", "prometheus", "otel"},
-	{"sqlite", "postgres", "mysql", "cassandra", "etcd", "spanner", "drivertest"},
+	{"sqlite", "postgres", "mysql", "cassandra", "etcd", "spanner", "drivertest", "claims/claimstest"},
 	{"claims", "internal/asjson", "monitor"},
 	{".", "open", "memory", "directory", "faultstore", "internal/sqlstore", "internal/notify", "internal/tlsurl"},
 	{"driver"},

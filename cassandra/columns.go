@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
 	"github.com/holdfast-lock/holdfast/claims"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Columns is a table that package claims takes locks in, without lightweight
@@ -24,9 +26,10 @@ type Columns struct {
 	drop  string
 	all   string
 	from  string
+	rows  string
 }
 
-var _ claims.Columns = (*Columns)(nil)
+var _ claims.Table = (*Columns)(nil)
 
 // NewColumns makes Columns of a table, which has to be there. The session stays
 // the caller's. Claims carry the clock of this process as their timestamp.
@@ -42,12 +45,26 @@ func NewColumns(ctx context.Context, session *gocql.Session, keyspace, table str
 		drop: `delete from ` + full + ` using timestamp ? where key = ? and column1 in ?`,
 		all:  `select column1, value from ` + full + ` where key = ?`,
 		from: `select column1, value from ` + full + ` where key = ? and column1 >= ?`,
+		rows: `select distinct key from ` + full,
 	}
 	c.calls.init(session, "", false)
 	if _, err := c.Slice(ctx, []byte("holdfast"), nil); err != nil {
 		return nil, fmt.Errorf("cassandra: the table %s.%s cannot be read; cassandra.MigrateColumns makes it: %w", keyspace, table, err)
 	}
 	return c, nil
+}
+
+// OpenColumns is NewColumns on a session of its own by the URL of a store, whose path is
+// the keyspace. No table of a store need be there. close ends the session.
+func OpenColumns(ctx context.Context, at *driver.Location, table string) (c *Columns, close func() error, err error) {
+	session, err := withSession(ctx, at, func(ctx context.Context, session *gocql.Session, opts *Options) (err error) {
+		c, err = NewColumns(ctx, session, opts.Keyspace, table)
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, leave(session), nil
 }
 
 // MigrateColumns creates a table for NewColumns in a keyspace that is there, if
@@ -107,6 +124,23 @@ func (c *Columns) Slice(ctx context.Context, key, from []byte) (columns []claims
 		return iter.Close()
 	})
 	return columns, err
+}
+
+// Rows lists the keys of all rows, a page of them at a time.
+func (c *Columns) Rows(ctx context.Context) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		rows := c.calls.session.Query(c.rows).Consistency(gocql.Quorum).IterContext(ctx)
+		var key []byte
+		for rows.Scan(&key) {
+			if !yield(slices.Clone(key), nil) {
+				rows.Close()
+				return
+			}
+		}
+		if err := rows.Close(); err != nil {
+			yield(nil, err)
+		}
+	}
 }
 
 func execute(ctx context.Context, q *gocql.Query) error { return q.ExecContext(ctx) }

@@ -35,6 +35,28 @@ func (u Unit) of(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
+// time is a timestamp as a time.
+func (u Unit) time(timestamp int64) time.Time {
+	switch u {
+	case Milli:
+		return time.UnixMilli(timestamp)
+	case Nano:
+		return time.Unix(0, timestamp)
+	}
+	return time.UnixMicro(timestamp)
+}
+
+// unitOf infers the unit of a timestamp between the years 1973 and 5138.
+func unitOf(timestamp int64) Unit {
+	switch {
+	case timestamp < 1e14:
+		return Milli
+	case timestamp < 1e17:
+		return Micro
+	}
+	return Nano
+}
+
 // count is a span in units, rounded up.
 func (u Unit) count(d time.Duration) int64 { return int64((d + u.span() - 1) / u.span()) }
 

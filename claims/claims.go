@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -62,6 +63,9 @@ func permanent(err error) bool {
 	return errors.As(err, &p)
 }
 
+// defaultExpire is JanusGraph's.
+const defaultExpire = 5 * time.Minute
+
 // Options are settings of a Locker. The zero value of each field is its
 // default. Unit, Wait, Expire and Skew have to be the same for all who lock in a
 // table; a Locker publishes its own there and refuses to lock where others differ.
@@ -93,6 +97,9 @@ type Options struct {
 	// Trace receives Acquired, Refused, Heartbeat (a renewal), Lost and Released of each
 	// lock, and from Acquire also Queued and GaveUp. Name is the key and the column. nil: none.
 	Trace *holdfast.Trace
+	// Logger receives what no return value reports: renewals that failed, losses, claims
+	// that could not be removed. nil: silence.
+	Logger *slog.Logger
 
 	clocks *clocks // for tests
 }
@@ -133,6 +140,9 @@ func New(columns Columns, opts *Options) (*Locker, error) {
 	if o.Trace == nil {
 		o.Trace = new(holdfast.Trace)
 	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
 	if o.Name == "" {
 		host, _ := os.Hostname()
 		o.Name = host + ":" + strconv.Itoa(os.Getpid())
@@ -141,7 +151,7 @@ func New(columns Columns, opts *Options) (*Locker, error) {
 		o.Wait = 100 * time.Millisecond
 	}
 	if o.Expire == 0 {
-		o.Expire = 5 * time.Minute
+		o.Expire = defaultExpire
 	}
 	if o.Skew == 0 {
 		o.Skew = 100 * time.Millisecond

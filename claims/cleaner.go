@@ -43,12 +43,18 @@ func (l *Locker) clean(row []byte) {
 }
 
 // sweep removes claims that count for nobody: their holder has stopped long ago,
-// even if its clock is ahead of ours, or ours ahead of it, by all that is allowed. An
-// error is left to the next sweep.
+// even if its clock is ahead of ours, or ours ahead of it, by all that is allowed. What
+// has failed is left to the next sweep.
 func (l *Locker) sweep(row []byte) {
+	if err := l.removeExpired(row); err != nil {
+		l.opts.Logger.Warn("expired claims not removed", "err", err)
+	}
+}
+
+func (l *Locker) removeExpired(row []byte) error {
 	columns, err := l.slice(l.ctx, row, nil)
 	if err != nil {
-		return
+		return err
 	}
 	cutoff := l.now() - l.opts.Unit.count(l.opts.Expire+2*(l.opts.Skew+l.tick()))
 	var old [][]byte
@@ -59,7 +65,8 @@ func (l *Locker) sweep(row []byte) {
 			latest = max(latest, t)
 		}
 	}
-	if len(old) > 0 {
-		l.call(l.ctx, func(ctx context.Context) error { return l.columns.Delete(ctx, row, old, l.stamp(latest)) })
+	if len(old) == 0 {
+		return nil
 	}
+	return l.call(l.ctx, func(ctx context.Context) error { return l.columns.Delete(ctx, row, old, l.stamp(latest)) })
 }

@@ -1,7 +1,7 @@
-// Package claims takes locks in wide-column stores that cannot compare and swap
-// (HBase, Bigtable, Cassandra without lightweight transactions), as Titan and
-// JanusGraph do, in the same rows, byte by byte: a [Locker] and JanusGraph's
-// ConsistentKeyLocker keep each other out.
+// Package claims takes locks in wide-column stores by reads and writes alone, as
+// Titan and JanusGraph do, in the same rows, byte by byte: a [Locker] and
+// JanusGraph's ConsistentKeyLocker keep each other out. A store is [Columns];
+// package claimstest has its contract as tests.
 //
 //	locker, err := claims.New(columns, nil)
 //	…
@@ -11,8 +11,14 @@
 //	defer lock.Release(ctx)
 //	return backup(lock.Context()) // ends when the lock is lost
 //
-// Where the store can compare and swap, use a store of package holdfast: that
-// rests on no clock of another host, is quicker, and has tokens.
+// Use it to share locks with JanusGraph, or where nothing but reads and writes is
+// allowed. Cassandra can compare and swap (lightweight transactions), and so can
+// HBase (checkAndMutate) and Bigtable (CheckAndMutateRow). A store of package
+// holdfast rests on that: it needs no clock of another host, is quicker, and has
+// tokens. Package cassandra is one; for HBase and Bigtable there is none yet.
+//
+// [List] and [Remove] show and remove the claims of a table, as does the command
+// holdfast claims.
 //
 // # How it works
 //

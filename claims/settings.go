@@ -53,6 +53,7 @@ func (l *Locker) agree(ctx context.Context) error {
 	})
 	switch {
 	case err != nil && established:
+		l.opts.Logger.Warn("settings not published again", "err", err)
 		return nil // there is time to try again
 	case err != nil:
 		s.lapses = 0

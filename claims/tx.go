@@ -318,8 +318,11 @@ func (t *Tx) keeper(i int) {
 			t.lose("it could not be renewed", err)
 			return
 		}
-		if err != nil && sleep(t.ctx, jitter(l.trust()/60)) != nil {
-			return
+		if err != nil {
+			l.opts.Logger.Warn("claim not renewed", "lock", c.String(), "left", time.Until(until), "err", err)
+			if sleep(t.ctx, jitter(l.trust()/60)) != nil {
+				return
+			}
 		}
 	}
 }
@@ -343,8 +346,13 @@ func (t *Tx) fail(err error) {
 		}
 		t.cancel(err)
 	}
-	announced := t.announced
+	announced, held := t.announced, t.held
 	t.mu.Unlock()
+	if lost := (*holdfast.LostError)(nil); first && held && errors.As(err, &lost) {
+		for _, c := range t.claims {
+			t.l.opts.Logger.Warn("lock lost", "lock", c.String(), "why", lost.Reason, "err", lost.Err)
+		}
+	}
 	if first && announced {
 		t.traceEnd(err)
 	}
@@ -372,6 +380,11 @@ func (t *Tx) depart() {
 		all.Go(func() { errs[i] = c.leave(l.ctx) })
 	}
 	all.Wait()
+	for i, err := range errs {
+		if err != nil {
+			l.opts.Logger.Warn("claim not removed, it expires by itself", "lock", t.claims[i].String(), "err", err)
+		}
+	}
 	t.left = errors.Join(errs...)
 	close(t.gone)
 	l.mu.Lock()

@@ -5,7 +5,10 @@
 package main
 
 import (
+	"context"
+
 	"github.com/holdfast-lock/holdfast/cassandra"
+	"github.com/holdfast-lock/holdfast/claims"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/command"
 	"github.com/holdfast-lock/holdfast/directory"
 	"github.com/holdfast-lock/holdfast/driver"
@@ -16,6 +19,9 @@ import (
 )
 
 func main() {
+	command.ClaimTable = func(ctx context.Context, at *driver.Location, table string) (claims.Table, func() error, error) {
+		return cassandra.OpenColumns(ctx, at, table)
+	}
 	command.Main([]*driver.Kind{sqlite.Kind, directory.Kind, postgres.Kind, mysql.Kind, cassandra.Kind, memory.Kind},
 		command.Program{Scheme: "etcd", Name: "holdfast-etcd"},
 		command.Program{Scheme: "spanner", Name: "holdfast-spanner"})

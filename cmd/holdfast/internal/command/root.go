@@ -22,6 +22,7 @@ Use it      run elect acquire extend release state cache
 See it      list top show watch history break doctor
 Serve it    serve (over HTTP, for every language)
 Set it up   schema config sweep completion version help
+JanusGraph  claims
 
 Store       --store URL or HOLDFAST_STORE: %s
             without either a file of this user on this host, which no other user and
@@ -126,7 +127,7 @@ func helpOf(c *cobra.Command) string {
 
 var verbs = []func(*app) *cobra.Command{
 	runVerb, electVerb, acquireVerb, extendVerb, releaseVerb, stateVerb, cacheVerb, listVerb, topVerb, showVerb, watchVerb, historyVerb, breakVerb,
-	configVerb, schemaVerb, sweepVerb, doctorVerb, serveVerb, versionVerb,
+	configVerb, schemaVerb, sweepVerb, claimsVerb, doctorVerb, serveVerb, versionVerb,
 }
 
 // verbOf is what stands between holdfast and the arguments.
