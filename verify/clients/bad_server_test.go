@@ -87,7 +87,7 @@ func newBadServer(t *testing.T) *badServer {
 			http.Error(w, "no", http.StatusUnauthorized)
 			return
 		}
-		p := &serve.Principal{Name: "tester", Verbs: serve.Take | serve.Look, Prefixes: []string{"t/"}}
+		p := &serve.Principal{Name: "tester", Verbs: serve.Take | serve.Look, Prefixes: []string{"t/", "nightly"}}
 		api.ServeHTTP(w, r.WithContext(serve.WithPrincipal(r.Context(), p)))
 	}))
 	b.proxy = httptest.NewServer(http.HandlerFunc(b.pass))

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -32,11 +33,15 @@ func read(t *testing.T, name string) []byte {
 func TestManifests(t *testing.T) {
 	kinds := map[string]any{
 		"apps/v1 Deployment": &appsv1.Deployment{}, "v1 Service": &corev1.Service{}, "v1 Pod": &corev1.Pod{},
-		"policy/v1 PodDisruptionBudget": &policyv1.PodDisruptionBudget{}, "networking.k8s.io/v1 NetworkPolicy": &networkingv1.NetworkPolicy{},
+		"batch/v1 CronJob": &batchv1.CronJob{}, "policy/v1 PodDisruptionBudget": &policyv1.PodDisruptionBudget{}, "networking.k8s.io/v1 NetworkPolicy": &networkingv1.NetworkPolicy{},
 	}
 	seen := make(map[string]bool)
-	for _, file := range []string{"kubernetes.yaml", "sidecar.yaml"} {
-		for i, text := range bytes.Split(read(t, file), []byte("\n---\n")) {
+	files := map[string][]byte{"kubernetes.yaml": read(t, "kubernetes.yaml"), "sidecar.yaml": read(t, "sidecar.yaml")}
+	for i, text := range shown(t, "kubernetes.md", "yaml") {
+		files[fmt.Sprintf("kubernetes.md, block %d", i+1)] = []byte(text)
+	}
+	for file, text := range files {
+		for i, text := range bytes.Split(text, []byte("\n---\n")) {
 			var head struct{ APIVersion, Kind string }
 			if err := yaml.Unmarshal(text, &head); err != nil {
 				t.Fatalf("%s, object %d: %v", file, i+1, err)
@@ -51,8 +56,11 @@ func TestManifests(t *testing.T) {
 			if err := yaml.UnmarshalStrict(text, object); err != nil {
 				t.Errorf("%s: %s: %v", file, kind, err)
 			}
-			if d, ok := object.(*appsv1.Deployment); ok {
-				checkDeployment(t, d)
+			switch o := object.(type) {
+			case *appsv1.Deployment:
+				checkDeployment(t, o)
+			case *batchv1.CronJob:
+				checkPod(t, o.Spec.JobTemplate.Spec.Template.Spec)
 			}
 		}
 	}
@@ -68,21 +76,29 @@ func checkDeployment(t *testing.T, d *appsv1.Deployment) {
 	if fmt.Sprint(d.Spec.Selector.MatchLabels) != fmt.Sprint(pod.Labels) {
 		t.Error("the selector does not match the pods")
 	}
-	if d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntValue() != 0 || *d.Spec.Replicas < 2 {
-		t.Error("a rolling update leaves nobody to serve")
-	}
 	c := pod.Spec.Containers[0]
-	if c.ReadinessProbe.HTTPGet.Path != "/readyz" || c.LivenessProbe.HTTPGet.Path != "/healthz" {
+	switch ready := c.ReadinessProbe.HTTPGet.Path; {
+	case ready == "/leader" && d.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType:
+		t.Error("a rolling update waits for ever for a second leader")
+	case ready == "/readyz" && (d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntValue() != 0 || *d.Spec.Replicas < 2):
+		t.Error("a rolling update leaves nobody to serve")
+	case ready != "/leader" && ready != "/readyz" || c.LivenessProbe.HTTPGet.Path != "/healthz":
 		t.Error("probes")
 	}
+	checkPod(t, pod.Spec)
+}
+
+// checkPod finds mounts without a volume, and secrets that serve refuses.
+func checkPod(t *testing.T, pod corev1.PodSpec) {
+	t.Helper()
 	volumes := make(map[string]bool)
-	for _, v := range pod.Spec.Volumes {
+	for _, v := range pod.Volumes {
 		volumes[v.Name] = true
 		if v.Secret != nil && *v.Secret.DefaultMode&0o027 != 0 {
 			t.Errorf("the mode %o of volume %s is refused by serve", *v.Secret.DefaultMode, v.Name)
 		}
 	}
-	for _, m := range c.VolumeMounts {
+	for _, m := range pod.Containers[0].VolumeMounts {
 		if !volumes[m.Name] {
 			t.Errorf("there is no volume %s", m.Name)
 		}
@@ -91,12 +107,7 @@ func checkDeployment(t *testing.T, d *appsv1.Deployment) {
 
 // What the files run has flags that the command has.
 func TestFlags(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "holdfast")
-	build := exec.Command("go", "build", "-o", path, ".")
-	build.Dir = "../../cmd/holdfast"
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	path := holdfast(t)
 	var known []string
 	for _, verb := range [][]string{{"serve", "--help"}, {"serve", "check", "--help"}} {
 		help, err := exec.Command(path, verb...).Output()

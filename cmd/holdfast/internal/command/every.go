@@ -24,7 +24,7 @@ func (e *every) check(names []string, w *wish) error {
 }
 
 // due says whether the last success was long enough ago; the error tells when it was, and whose.
-func (e *every) due(ctx context.Context, client *holdfast.Client, name string, code int) error {
+func (e *every) due(ctx context.Context, client *holdfast.Client, name string, code int, quiet bool) error {
 	if !e.set {
 		return nil
 	}
@@ -34,6 +34,9 @@ func (e *every) due(ctx context.Context, client *holdfast.Client, name string, c
 	}
 	least := e.Duration - e.Duration/10
 	if s := h.Success; s != nil && s.Ago < least {
+		if quiet {
+			return fail(code, "")
+		}
 		return fail(code, "%s succeeded %s ago, by %s: it is due again in %s; nothing was run",
 			quote(name), brief(s.Ago), who(s.By), brief(least-s.Ago))
 	}

@@ -315,7 +315,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 			return err
 		}
 	}
-	if err := e.due(ctx, client, names[0], code); err != nil { // before it waits in line for that
+	if err := e.due(ctx, client, names[0], code, l.quiet); err != nil { // before it waits in line for that
 		stop()
 		return orSignal(ctx, t.orUnusable(err, "; nothing was run"))
 	}
@@ -336,7 +336,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	if err := ready(); err != nil {
 		return fail(exitFault, "%v; nothing was run", err)
 	}
-	if err := e.due(ctx, client, names[0], code); err != nil {
+	if err := e.due(ctx, client, names[0], code, l.quiet); err != nil {
 		return orSignal(ctx, t.orUnusable(err, "; nothing was run"))
 	}
 	q.done(locks)
