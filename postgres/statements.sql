@@ -67,14 +67,15 @@ from {records} r where r.id {=} $1
 --- swaps
 insert into {records} as r (id, version, prev, value)
 select w.id, (select {{version}}), w.old, w.value
-from rows from (pg_catalog.unnest($1::pg_catalog.bytea[]), pg_catalog.unnest($5::bigint[]), pg_catalog.unnest($2::pg_catalog.bytea[])) w (id, old, value)
+from rows from (pg_catalog.unnest((select $1::pg_catalog.bytea[])), pg_catalog.unnest((select $5::bigint[])),
+	pg_catalog.unnest((select $2::pg_catalog.bytea[]))) w (id, old, value)
 where (w.old {=} -1 or (select c.version from {records} c where c.id {=} w.id) {=} w.old)
 	and (select pg_catalog.set_config('lock_timeout', '250', true)) is not null
 	and (select {{commit}})
 order by w.id
 on conflict (id) do update set version = greatest(r.version {+} 1, excluded.version), prev = excluded.prev, value = excluded.value
 where r.version {=} excluded.prev or (excluded.prev {=} -1 and pg_catalog.length(r.value) {=} 0)
-returning id, version, case when id {=} any ($6::pg_catalog.bytea[]) then (
+returning id, version, case when id {=} any ((select $6::pg_catalog.bytea[])::pg_catalog.bytea[]) then (
 	select pg_catalog.count(pg_catalog.pg_notify(c, ($4::pg_catalog.text[])[pg_catalog.array_position($6, id)]))
 	from pg_catalog.unnest(array[$7::pg_catalog.text, ($8::pg_catalog.text[])[pg_catalog.array_position($6, id)]]) c) end
 
