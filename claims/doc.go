@@ -22,14 +22,14 @@
 //
 // # How it works
 //
-// Who wants a lock writes a claim, a column whose name begins with the time,
-// waits until every claim that sorts before it must be there, and reads the row. If
-// its claim comes first it holds the lock; else it waits for those before it. A claim that is
-// older than [Options].Expire does not count. A holder writes another claim long before
-// that, and puts one in front of each claim that has come in between, so it
-// stays first as long as it lives. It believes in its lock until the
-// first of the others could think that its claims have expired; then the lock's context ends,
-// with no I/O in the way.
+// A process that wants a lock writes a claim, a column whose name begins with the
+// time, waits until every claim that sorts before it must be visible, and reads the
+// row. The first claim holds the lock; the others wait. A claim that is older than
+// [Options].Expire does not count. Long before that the holder renews: it writes
+// another claim, and puts one in front of each claim that has come in between, so it
+// stays first as long as it lives. Its trust window ends when the first of the
+// others could find its claims expired; then the lock's context ends, with no I/O in
+// the way.
 //
 // [Locker.Begin] is the interface of the original: a [Tx] claims several locks
 // (Write), checks them together and compares the values that it expects with what
@@ -39,7 +39,7 @@
 //
 //	row     int32 length of key | key | column      the lock
 //	column  int64 timestamp | rid                   a claim, in order of time; value 00000000
-//	rid     name ~ 32 random hex digits             new for every column: nobody takes another's claim for his own
+//	rid     name ~ 32 random hex digits             new for every column, so that no two claims are confused
 //	row     ffffffff "holdfast"                     the settings of all Lockers; no key has that length
 //
 // The first claim holds. Let A's claim sort before B's. A's clock is behind B's by at most
@@ -55,8 +55,8 @@
 //     holder puts a guard in front of each of them: a claim with their timestamp, whose rid
 //     sorts before theirs, which expires with them. Then at every moment the first claim that
 //     has not expired is the holder's, also for originals, which know nothing of renewals.
-//     Only a holder may write a claim that is older than it is: it is the one nobody has to
-//     see in time. Rejected: deleting the claims of others; a deletion that comes late removes
+//     Only a holder may write a claim with a timestamp in the past, since no other process
+//     has to see it in time. Rejected: deleting the claims of others; a deletion that comes late removes
 //     a claim that holds by then. Rejected: a renewal without guards; a waiter that dies, or
 //     an original that checks late, ends the lock of a healthy holder, or shares it.
 //   - Waiting. A Locker's claim stays where it is: claims are in order of time, so they are
@@ -67,7 +67,7 @@
 //     Goroutines of one process queue in memory; that local lock has no time-out of its own,
 //     and a circle of waiters is reported.
 //   - Originals do not wait for Skew. So a claim of theirs that sorts behind ours by no more
-//     than Skew may be of a holder that read before ours was there: we let it be.
+//     than Skew may be of a holder that read before ours was there: a Locker waits for it.
 //   - Ghosts. A write that failed may come later. Every column that was ever tried belongs to
 //     the attempt until a deletion with a later timestamp is confirmed. On every way out all
 //     of them are deleted, in one mutation, again until it works or they have expired. Only
@@ -92,14 +92,14 @@
 //   - Reads show all writes that were confirmed: see [Columns]. Where a quorum of
 //     nodes loses confirmed writes, as Cassandra does when they all lose power with
 //     commitlog_sync: periodic, locks are lost with them.
-//   - All who lock in a table have the same Unit, Wait and Expire. Lockers find
-//     out; JanusGraph does not publish its settings, and nobody can check them.
+//   - All processes that lock in a table have the same Unit, Wait and Expire. Lockers
+//     compare theirs; JanusGraph does not publish its settings, so nothing can check them.
 //
 // # What no client can close
 //
-//   - Two holders, if clocks differ by more than Skew: whose clock is behind sorts
-//     before a holder that has already read, and whose clock is ahead finds claims expired
-//     that are believed.
+//   - Two holders, if clocks differ by more than Skew: the claim of a host whose clock is
+//     behind sorts before that of a holder that has already read, and a host whose clock is
+//     ahead finds claims expired that are still trusted.
 //   - JanusGraph does not renew. A transaction of it that lasts longer than Expire
 //     has lost its locks to the next one, and finds out only if it had not
 //     checked them yet.
@@ -115,7 +115,7 @@
 //
 // holdfast.ErrHeld, ErrLost, ErrReleased and ErrClosed mean what they mean there.
 // [SlowError], [SkewError], [SettingsError] and [MismatchError] say what they
-// have found. Any other error of the store means perhaps: the claim may stand,
-// and is removed behind the caller's back until [Locker.Close]. Whoever ends
-// without it, or is killed, leaves claims that are in the way of others until they expire.
+// have found. Any other error of the store is ambiguous: the claim may stand, and the
+// Locker goes on to remove it until [Locker.Close]. A process that ends without Close,
+// or is killed, leaves claims that are in the way of others until they expire.
 package claims

@@ -7,7 +7,7 @@ import (
 )
 
 // A mediator decides between the transactions of this process, first come,
-// first served. Who has the local lock has it until he gives it back: work that
+// first served. A transaction has the local lock until it gives it back: work that
 // takes longer than Expire does not let a second goroutine in.
 type mediator struct {
 	mu   sync.Mutex

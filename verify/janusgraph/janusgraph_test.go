@@ -17,6 +17,8 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
+	"github.com/holdfast-lock/holdfast/cassandra"
+	"github.com/holdfast-lock/holdfast/claims"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 )
 
@@ -139,6 +141,18 @@ func TestJanusGraph(t *testing.T) {
 				t.Errorf("the store was told %d, want the claim's timestamp %d or one more", got.written, stamp)
 			}
 
+			listed := list(t, db, target, s.Table)
+			if len(listed) != 1 {
+				t.Fatalf("listed are %+v, want one claim", listed)
+			}
+			c := listed[0]
+			if !bytes.Equal(c.Key, key) || !bytes.Equal(c.Column, column) || c.Owner != "ridA" || c.Locker || !c.First || c.Expired {
+				t.Errorf("listed is %+v", c)
+			}
+			if from, to := before.Truncate(length), after; c.Time.Before(from) || c.Time.After(to) {
+				t.Errorf("listed is a claim of %v, want one from %v to %v", c.Time, from, to)
+			}
+
 			_, err = a.Check()
 			must(t, err)
 			if unit == "NANO" { // another one is kept out
@@ -163,6 +177,30 @@ func TestJanusGraph(t *testing.T) {
 			if left := cells(t, db, s.Table); len(left) > 0 {
 				t.Errorf("left behind: %x", left)
 			}
+			// A claim whose owner is gone is removed, in its own unit of time.
+			_, err = a.Write(key, column)
+			must(t, err)
+			must(t, claims.Remove(t.Context(), columns(t, db, target, s.Table), list(t, db, target, s.Table)...))
+			if left := cells(t, db, s.Table); len(left) > 0 {
+				t.Errorf("not removed: %x", left)
+			}
 		})
 	}
+}
+
+func columns(t *testing.T, db *gocql.Session, target, table string) *cassandra.Columns {
+	t.Helper()
+	c, err := cassandra.NewColumns(t.Context(), db, path.Base(target), table)
+	must(t, err)
+	return c
+}
+
+// list is what List says of a table.
+func list(t *testing.T, db *gocql.Session, target, table string) (all []claims.Claim) {
+	t.Helper()
+	for c, err := range claims.List(t.Context(), columns(t, db, target, table), 0) {
+		must(t, err)
+		all = append(all, c)
+	}
+	return all
 }

@@ -15,6 +15,8 @@ import (
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/holdfast-lock/holdfast/cassandra"
+	"github.com/holdfast-lock/holdfast/claims"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 )
 
@@ -38,6 +40,7 @@ func TestScriptCassandra(t *testing.T) {
 	}
 	cql("create keyspace " + few + " with replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
 	t.Cleanup(func() { cql("drop keyspace " + few) })
+	claimed(t, session, strings.Trim(u.Path, "/"))
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("../../testdata", "cassandra"),
 		Setup: func(e *testscript.Env) error {
@@ -57,6 +60,28 @@ func TestScriptCassandra(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"eventually": eventually, "status": status, "token": token},
 	})
+}
+
+// claimed makes the table claims_lock_ in a keyspace, in which a process holds a lock until the
+// test has ended.
+func claimed(t *testing.T, session *gocql.Session, keyspace string) {
+	t.Helper()
+	const table = "claims_lock_"
+	if err := cassandra.MigrateColumns(t.Context(), session, keyspace, table); err != nil {
+		t.Fatal(err)
+	}
+	columns, err := cassandra.NewColumns(t.Context(), session, keyspace, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locker, err := claims.New(columns, &claims.Options{Name: "billing-1", Wait: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { locker.Close(context.Background()) })
+	if _, err := locker.Acquire(t.Context(), []byte{0, 0xff}, []byte("column")); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func cassandraSession(t *testing.T, store string) *gocql.Session {

@@ -86,7 +86,7 @@ func TestClaims(t *testing.T) {
 		"\x00\x00\x00\x02k1c1":         {claimOf(time.Hour, "janus1"), claimOf(10*time.Second, locker), claimOf(5*time.Second, "\x1b[2Jjanus2")},
 		"\x00\x00\x00\x02\x00\x01\x05": {claimOf(time.Second, "janus1")},
 	}
-	was := kinds
+	was, opened := kinds, ClaimTable
 	kinds = []*driver.Kind{cassandra.Kind}
 	ClaimTable = func(_ context.Context, _ *driver.Location, table string) (claims.Table, func() error, error) {
 		if table != "edgestore_lock_" {
@@ -94,7 +94,7 @@ func TestClaims(t *testing.T) {
 		}
 		return rows, func() error { return nil }, nil
 	}
-	defer func() { kinds, ClaimTable = was, nil }()
+	defer func() { kinds, ClaimTable = was, opened }()
 	store := []string{"--store", "cassandra://db1.example/janusgraph", "claims", "edgestore_lock_"}
 	call := func(want int, args ...string) (string, string) {
 		t.Helper()

@@ -23,6 +23,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/holdfast-lock/holdfast/cassandra"
+	"github.com/holdfast-lock/holdfast/claims"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-lock/holdfast/directory"
 	"github.com/holdfast-lock/holdfast/driver"
@@ -40,6 +41,9 @@ func TestMain(m *testing.M) {
 	guard.Main()
 	kinds = []*driver.Kind{sqlite.Kind, directory.Kind, postgres.Kind, mysql.Kind, cassandra.Kind, memory.Kind}
 	programs = []Program{{"etcd", "holdfast-etcd"}, {"spanner", "holdfast-spanner"}}
+	ClaimTable = func(ctx context.Context, at *driver.Location, table string) (claims.Table, func() error, error) {
+		return cassandra.OpenColumns(ctx, at, table)
+	}
 	// With the race detector every command would sleep for a second when it is done.
 	os.Setenv("GORACE", "atexit_sleep_ms=10 "+os.Getenv("GORACE"))
 	if guard.Terminal() && filepath.Base(os.Args[0]) != "holdfast" {
