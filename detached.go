@@ -53,6 +53,9 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 	claim.Owner = Owner(sub.owner)
 	claim.Owner.Session = l.sess.id
 	claim.TTL, claim.Detached, claim.Ends = core.DetachedTTL(d), true, time.Now().Add(left)
+	sub.mu.Lock()
+	l.end((*releasedError)(l)) // of this client; the claim stays
+	sub.unlock()
 	sub.halt()
 	return claim, nil
 }
@@ -150,7 +153,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	if granted := timeOf(mine.GrantedAt()); !granted.IsZero() {
 		e.Held = max(time.Since(granted), 0)
 	}
-	emit(ctx, c.trace.Released, e)
+	emit(ctx, c.trace.Returned, e)
 	return nil
 }
 

@@ -209,7 +209,7 @@ func (l *Lock) awaitGone(ctx context.Context) error {
 		c.mu.Unlock()
 		err := ctx.Err()
 		if failed != nil {
-			err = errors.Join(err, failed)
+			err = fmt.Errorf("%w (%w)", err, failed)
 		}
 		return fmt.Errorf("release %q: not confirmed: %w; the client keeps trying, and after Close it ends by itself", l.Name(), err)
 	}

@@ -2,6 +2,7 @@ package holdfast
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -220,7 +221,7 @@ func (c *Client) answered(p *localQueue, sw *swap, here context.Context) {
 	if out.Won && sw.err == nil {
 		c.evicted(p.name, p.n.Evicts(c.buried))
 	}
-	eff := p.n.Answered(out, c.envAt(t))
+	eff := p.n.Answered(out, closedBy(sw.err, c.envAt(t)))
 	c.answers = c.answers || out.Busy && !out.Cut
 	c.perform(p, eff)
 }
@@ -273,14 +274,22 @@ func (c *Client) seeRecord(p *localQueue, r driver.Record, asked core.Instant) {
 // still wanted; c.mu is held.
 func (c *Client) failed(p *localQueue, err error, look bool) {
 	busy := driver.Busy(err)
-	eff := p.n.Unanswered(err, busy, look, c.env())
+	eff := p.n.Unanswered(err, busy, look, closedBy(err, c.env()))
 	c.answers = c.answers || busy
 	c.perform(p, eff)
 }
 
+// closedBy has a store that its user has closed count as one that never answers.
+func closedBy(err error, env *core.Env) *core.Env {
+	if err != nil && errors.Is(err, driver.ErrClosed) {
+		env.Answers = false
+	}
+	return env
+}
+
 // noAnswer is what a request is told of a call that was not answered.
 func noAnswer(err error) error {
-	if driver.Busy(err) {
+	if driver.Busy(err) || errors.Is(err, driver.ErrClosed) {
 		return err
 	}
 	return fmt.Errorf("the store does not answer: %w", err)

@@ -15,7 +15,8 @@ import (
 // without such a call have a context without values. The context may have ended.
 //
 // Each lock, including each of a set, causes one Acquired and later one Released or Lost. So
-// Acquired less Released less Lost is the number of locks held, and is never negative.
+// Acquired less Released less Lost is the number of locks that the client holds, and is never
+// negative. AcquireFor causes both: the client holds the lock until it leaves it to its end.
 type Trace struct {
 	// These describe a request. All set Name, Slots and Reason. For a name of a set, Queued,
 	// GaveUp and Acquired are called as usual, and Refused only when the whole set fails on it.
@@ -24,13 +25,13 @@ type Trace struct {
 	Refused  func(context.Context, Event) // the request failed without waiting: sets Waited and Err
 	GaveUp   func(context.Context, Event) // the request failed after waiting: sets Waited and Err
 
-	// These describe a lock. All set Name, Token and Slots. A detached lock only causes Released,
-	// when ReleaseToken of this client releases it.
-	Released     func(context.Context, Event) // sets Held; Err is ErrClosed if Close released it
+	// These describe a lock. All set Name, Token and Slots.
+	Released     func(context.Context, Event) // sets Held; Detached: left to its end; Err is ErrClosed if Close released it
 	Lost         func(context.Context, Event) // sets Held and Reason; Err is that of Lock.Err
 	FenceRefused func(context.Context, Event) // sets Err
 
 	// These describe what this client did to claims of others.
+	Returned     func(context.Context, Event) // ReleaseToken has released a detached lock: sets Name, Token, Slots, Held
 	Broken       func(context.Context, Event) // Break has ended a claim: sets Name, Token, Session, Reason
 	Suspected    func(context.Context, Event) // the session is asked for a heartbeat: sets Name, Session
 	DeclaredDead func(context.Context, Event) // sets Name, Session, Reason
@@ -82,7 +83,7 @@ func (t *Trace) And(u *Trace) *Trace {
 		Queued: both(t.Queued, u.Queued), Acquired: both(t.Acquired, u.Acquired),
 		Refused: both(t.Refused, u.Refused), GaveUp: both(t.GaveUp, u.GaveUp),
 		Released: both(t.Released, u.Released), Lost: both(t.Lost, u.Lost), FenceRefused: both(t.FenceRefused, u.FenceRefused),
-		Broken: both(t.Broken, u.Broken), Suspected: both(t.Suspected, u.Suspected), DeclaredDead: both(t.DeclaredDead, u.DeclaredDead),
+		Returned: both(t.Returned, u.Returned), Broken: both(t.Broken, u.Broken), Suspected: both(t.Suspected, u.Suspected), DeclaredDead: both(t.DeclaredDead, u.DeclaredDead),
 		Heartbeat: both(t.Heartbeat, u.Heartbeat), Shortened: both(t.Shortened, u.Shortened), StoreCall: both(t.StoreCall, u.StoreCall),
 	}
 }
@@ -147,7 +148,7 @@ func (r *request) traceAnswer(l *Lock, err error) {
 // traceEnd emits Released or Lost; c.mu is held.
 func (l *Lock) traceEnd(cause error) {
 	t, ctx := l.c.trace, l.values
-	e := Event{Name: l.Name(), Token: l.token, Slots: l.slots, Held: l.c.now().Sub(l.since)}
+	e := Event{Name: l.Name(), Token: l.token, Slots: l.slots, Held: l.c.now().Sub(l.since), Detached: l.c.detaches}
 	f := t.Released
 	var lost *LostError
 	switch {

@@ -150,11 +150,14 @@ func TestTrace(t *testing.T) {
 		if e = book.last(t, "Acquired"); e.Token != claim.Token || !e.Detached {
 			t.Errorf("Acquired, detached: %+v", e.Event)
 		}
+		if e = book.last(t, "Released"); e.Token != claim.Token || !e.Detached {
+			t.Errorf("Released, detached: %+v", e.Event)
+		}
 		if err := c.ReleaseToken(ctx, "d", claim.Token); err != nil {
 			t.Fatal(err)
 		}
-		if e = book.last(t, "Released"); e.Token != claim.Token || !e.Detached {
-			t.Errorf("Released, detached: %+v", e.Event)
+		if e = book.last(t, "Returned"); e.Token != claim.Token || !e.Detached {
+			t.Errorf("Returned: %+v", e.Event)
 		}
 
 		// Another dies, and its lock is taken over.
@@ -229,7 +232,16 @@ func TestTraceAsGauge(t *testing.T) {
 							name := []string{"a", "b", "c"}[r.IntN(3)]
 							ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.IntN(20))*time.Millisecond)
 							rest := func() { time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond) }
-							switch r.IntN(4) {
+							switch r.IntN(6) {
+							case 5:
+								if claim, err := c.AcquireFor(ctx, name, time.Second); err == nil && r.IntN(4) > 0 {
+									c.ReleaseToken(t.Context(), name, claim.Token) // else it ends by itself
+								}
+							case 4:
+								if l, err := c.TryAcquire(t.Context(), name, holdfast.Slots(1+r.IntN(2))); err == nil {
+									rest()
+									l.Release(t.Context())
+								}
 							case 0:
 								if s, err := c.AcquireAll(ctx, []string{"a", "c", "b"}[r.IntN(2):]); err == nil {
 									rest()

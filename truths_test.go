@@ -3,12 +3,15 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -95,6 +98,49 @@ func TestBreakOfARebuiltClaim(t *testing.T) {
 		rebuilt.ID = "not one"
 		if err := holder.BreakWaiter(t.Context(), rebuilt, "test"); err == nil || errors.Is(err, holdfast.ErrReleased) {
 			t.Errorf("break of no claim: %v", err)
+		}
+	})
+}
+
+// closing is a store that its user closes.
+type closing struct {
+	driver.Store
+	closed atomic.Bool
+}
+
+func (s *closing) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	if s.closed.Load() {
+		return nil, fmt.Errorf("read: %w", driver.ErrClosed)
+	}
+	return s.Store.Load(ctx, keys, how)
+}
+
+func (s *closing) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	if s.closed.Load() {
+		return nil, fmt.Errorf("write: %w", driver.ErrClosed)
+	}
+	return s.Store.CompareAndSwap(ctx, writes)
+}
+
+// A store that was closed ends a wait at the next poll, and is not given a TTL to come back.
+func TestClosedStoreEndsAWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory.New()
+		s := &closing{Store: m}
+		holder, waiter := newClient(t, m, nil), newClient(t, s, &holdfast.Options{TTL: time.Hour})
+		defer holder.Close()
+		defer waiter.Close()
+		if _, err := holder.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		var closed time.Time
+		time.AfterFunc(10*time.Second, func() { closed = time.Now(); s.closed.Store(true) })
+		_, err := waiter.Acquire(t.Context(), "a")
+		if !errors.Is(err, driver.ErrClosed) || strings.Contains(err.Error(), "answer") {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(closed); took > 2*time.Second {
+			t.Errorf("told %v after the store was closed", took)
 		}
 	})
 }

@@ -112,6 +112,9 @@ func (c *calls) sendWhile(ctx context.Context, harmless func(error) bool, row []
 	failed := make(map[string]int) // what each has answered, from 2 on it is left for another
 	for try := 0; ; try++ {
 		host, others := c.coordinator(row, failed)
+		if c.session.Closed() {
+			return unknown, driver.ErrClosed
+		}
 		if host == "" {
 			err = gocql.ErrNoConnections
 		} else {
@@ -121,7 +124,10 @@ func (c *calls) sendWhile(ctx context.Context, harmless func(error) bool, row []
 				Consistency(c.quorum).SerialConsistency(c.serial).RetryPolicy(nil)
 			err = run(one, q)
 			cancel()
-			if err == nil || refused(err) || errors.Is(err, gocql.ErrSessionClosed) {
+			if errors.Is(err, gocql.ErrSessionClosed) {
+				err = driver.ErrClosed
+			}
+			if err == nil || refused(err) || err == driver.ErrClosed {
 				c.deaf.heard(host, err == nil)
 				for id, n := range failed {
 					if err == nil && n > 1 && id != host { // it is alive, but cannot, and another can

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime/pprof"
 	"strings"
 	"time"
@@ -15,6 +16,29 @@ import (
 
 // closeCases are about the end of a client.
 var closeCases = []clientCase{
+	{
+		name: "a store that is closed",
+		rule: "a store that its user closes ends Acquire at once, and says that it is closed",
+		run: func(h *clients) {
+			held := h.acquire(h.client(longTTL), "a")
+			s := h.handle()
+			closer, ok := driver.Find[io.Closer](s)
+			if s == h.store || !ok {
+				h.release(held)
+				h.Skip("this store has no Close, or cannot be opened twice")
+			}
+			c := h.open(s, &holdfast.Options{TTL: longTTL})
+			defer c.Close()
+			waits := h.queue(1, c, "a")
+			if err := closer.Close(); err != nil {
+				h.Errorf("close: %v", err)
+			}
+			h.is("a waiter", h.answered(waits, h.soon).err, driver.ErrClosed)
+			_, err := c.Acquire(h.ctx, "b")
+			h.is("Acquire", err, driver.ErrClosed)
+			h.release(held)
+		},
+	},
 	{
 		name: "close",
 		rule: "Close: waiters get ErrClosed at once, contexts end, everything is given back, and the store stays open (P9)",

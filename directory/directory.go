@@ -302,6 +302,9 @@ func do[T any](ctx context.Context, s *Store, l lane, call func() (T, error)) (T
 	}()
 	select {
 	case r := <-done:
+		if errors.Is(r.err, os.ErrClosed) { // s.root, by Close
+			r.err = driver.ErrClosed
+		}
 		return r.got, r.err
 	case <-ctx.Done():
 		return none, ctx.Err()

@@ -24,6 +24,10 @@ func Busy(err error) bool {
 	return errors.As(err, &busy)
 }
 
+// ErrClosed is, or is wrapped by, the error of all calls to a store that its user has closed. It
+// does not open again, so a Client waits for nothing of it.
+var ErrClosed = errors.New("the store is closed")
+
 // A DangerError is why a store cannot be opened: how its database is set puts locks at
 // risk. Whoever knows that and accepts it lists the Danger in the store's Options.Allow.
 type DangerError struct {

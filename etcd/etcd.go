@@ -185,6 +185,8 @@ func (s *Store) transact(ctx context.Context, again bool, ops func(epoch) []clie
 				Else(clientv3.OpGet(s.epochKey())).Commit()
 		})
 		switch {
+		case err != nil && s.client.Ctx().Err() != nil:
+			return nil, e, driver.ErrClosed
 		case err != nil:
 			return nil, e, err
 		case resp.Succeeded && resp.Header.Revision < before:

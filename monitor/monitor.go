@@ -131,11 +131,12 @@ func (m *Monitor) Trace() *holdfast.Trace {
 			m.observe(LockWait, e, e.Waited, "outcome", Outcome(e.Err), "queued", "true")
 		},
 		Released: func(_ context.Context, e holdfast.Event) {
-			m.observe(LockHold, e, e.Held, "end", "released")
 			if !e.Detached {
+				m.observe(LockHold, e, e.Held, "end", "released")
 				m.add(LockHeld, e, -1, "mode", Mode(e.Slots))
 			}
 		},
+		Returned: func(_ context.Context, e holdfast.Event) { m.observe(LockHold, e, e.Held, "end", "released") },
 		Lost: func(_ context.Context, e holdfast.Event) {
 			m.observe(LockHold, e, e.Held, "end", Lost(e))
 			m.add(LockHeld, e, -1, "mode", Mode(e.Slots))

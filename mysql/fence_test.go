@@ -150,7 +150,7 @@ func TestFenceOfNoLock(t *testing.T) {
 	elsewhere := servers.MySQL(t, nil).Database(t)
 	for name, db := range map[string]*sql.DB{"no row": application(t, s, ""), "no procedure": connect(t, elsewhere, way{})} {
 		err := fences["Fence"](t.Context(), begin(t, db), "orders/42", 17)
-		want := `fence "orders/42": no such lock in this database; was it taken through another store?`
+		want := `fence "orders/42": there is no such lock in the database of this transaction: the lock was taken in another one`
 		if err == nil || err.Error() != want || errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("%s: got %v, want %s", name, err, want)
 		}

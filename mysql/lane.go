@@ -4,8 +4,11 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
+	"errors"
+	"sync"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
@@ -28,8 +31,12 @@ type conns struct {
 // Open implements sqlstore.Conns.
 func (c conns) Open(ctx context.Context) (*lane, error) {
 	conn, err := c.db.Conn(ctx)
-	if err != nil {
-		return nil, err
+	switch {
+	case errors.Is(err, errDBClosed()):
+		return nil, driver.ErrClosed
+	case err != nil:
+		used := c.db.Stats()
+		return nil, sqlstore.NoneFree(err, used.InUse, used.MaxOpenConnections, "SetMaxOpenConns")
 	}
 	l := &lane{conn, c.texts, make(map[string]*sql.Stmt)}
 	if _, err := conn.ExecContext(ctx, c.texts["set up"]); err != nil {
@@ -38,6 +45,18 @@ func (c conns) Open(ctx context.Context) (*lane, error) {
 	}
 	return l, nil
 }
+
+// errDBClosed is what database/sql says of a pool that was closed, and does not export.
+var errDBClosed = sync.OnceValue(func() error {
+	db := sql.OpenDB(noConnector{})
+	db.Close()
+	return db.PingContext(context.Background())
+})
+
+type noConnector struct{}
+
+func (noConnector) Connect(context.Context) (sqldriver.Conn, error) { return nil, sqldriver.ErrBadConn }
+func (noConnector) Driver() sqldriver.Driver                        { return nil }
 
 // Works tells before a statement is sent whether the connection is still there: a context
 // that ended just when an answer came has closed it, though the call that got the answer

@@ -194,7 +194,7 @@ func TestPools(t *testing.T) {
 		if n := h.db.Stats().OpenConnections; n > 0 {
 			t.Errorf("a pool of %d: %d connections are open after Close", conns, n)
 		}
-		if _, err := h.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); err != sqlstore.ErrClosed {
+		if _, err := h.Load(t.Context(), []driver.Key{{Name: "a"}}, driver.Fresh); err != driver.ErrClosed {
 			t.Errorf("after Close: got %v", err)
 		}
 	}

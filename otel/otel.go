@@ -138,10 +138,13 @@ func (r *recorder) trace() *holdfast.Trace {
 		Refused: func(ctx context.Context, e holdfast.Event) { gone(ctx, e, monitor.Outcome(e.Err)) },
 		GaveUp:  func(ctx context.Context, e holdfast.Event) { e.Queued = true; gone(ctx, e, monitor.Outcome(e.Err)) },
 		Released: func(ctx context.Context, e holdfast.Event) {
-			r.hold.Record(ctx, e.Held.Seconds(), r.with(e, "end", "released"))
 			if !e.Detached {
+				r.hold.Record(ctx, e.Held.Seconds(), r.with(e, "end", "released"))
 				r.held.Add(ctx, -1, r.with(e, "mode", monitor.Mode(e.Slots)))
 			}
+		},
+		Returned: func(ctx context.Context, e holdfast.Event) {
+			r.hold.Record(ctx, e.Held.Seconds(), r.with(e, "end", "released"))
 		},
 		Lost: func(ctx context.Context, e holdfast.Event) {
 			r.hold.Record(ctx, e.Held.Seconds(), r.with(e, "end", monitor.Lost(e)))

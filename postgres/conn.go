@@ -2,12 +2,15 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/puddle/v2"
 )
 
 // A source lends connections, each to one at a time.
@@ -17,8 +20,12 @@ type source func(ctx context.Context, f func(*pgx.Conn) error) error
 func pooled(pool *pgxpool.Pool) source {
 	return func(ctx context.Context, f func(*pgx.Conn) error) error {
 		c, err := pool.Acquire(ctx)
-		if err != nil {
-			return err
+		switch {
+		case errors.Is(err, puddle.ErrClosedPool):
+			return driver.ErrClosed
+		case err != nil:
+			used := pool.Stat()
+			return sqlstore.NoneFree(err, int(used.AcquiredConns()), int(used.MaxConns()), "MaxConns (pool_max_conns in the URL)")
 		}
 		defer c.Release()
 		return f(c.Conn())

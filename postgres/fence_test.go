@@ -136,7 +136,7 @@ func TestFenceOfNoLock(t *testing.T) {
 	for name, pool := range map[string]*pgxpool.Pool{"no row": r.pool, "no function": elsewhere} {
 		tx := begin(t, pool)
 		err := fences["Fence"](t.Context(), tx, "orders/42", 17)
-		want := `fence "orders/42": no such lock in this database; was it taken through another store?`
+		want := `fence "orders/42": there is no such lock in the database of this transaction: the lock was taken in another one`
 		if err == nil || err.Error() != want || errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("%s: got %v, want %s", name, err, want)
 		}

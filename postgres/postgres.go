@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"sync/atomic"
 
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
@@ -53,6 +54,7 @@ type Store struct {
 	open          conns
 	beats         *sqlstore.Pool[*pgx.Conn]
 	notifications notifications
+	closed        atomic.Bool
 }
 
 var (
@@ -91,13 +93,24 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	}
 	s.beats = sqlstore.NewPool(s.open, 1, 1)
 	s.notifications.ends = make(map[*func()]struct{})
-	s.Names = newDialect(&s.settings, pooled(pool))
+	s.Names = newDialect(&s.settings, s.unlessClosed(pooled(pool)))
 	s.Beats = newDialect(&s.settings, borrower(s.beats, pool))
 	return s, nil
 }
 
+// unlessClosed is a source until Close.
+func (s *Store) unlessClosed(lend source) source {
+	return func(ctx context.Context, f func(*pgx.Conn) error) error {
+		if s.closed.Load() {
+			return driver.ErrClosed
+		}
+		return lend(ctx, f)
+	}
+}
+
 // Close ends what New and Watch have begun. The pool stays open.
 func (s *Store) Close() error {
+	s.closed.Store(true)
 	s.notifications.close()
 	return s.beats.Close()
 }

@@ -48,7 +48,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Not
 	h.mu.Lock()
 	if h.closed {
 		h.mu.Unlock()
-		return sqlstore.ErrClosed
+		return driver.ErrClosed
 	}
 	h.ends[&end] = struct{}{}
 	h.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Not
 		defer h.mu.Unlock()
 		delete(h.ends, &end)
 		if h.closed {
-			err = sqlstore.ErrClosed
+			err = driver.ErrClosed
 		}
 	}()
 

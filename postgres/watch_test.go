@@ -142,10 +142,10 @@ func TestWatch(t *testing.T) {
 	notifications, ended, _ = watching(t, r.Store)
 	expect(t, notifications, driver.Notification{})
 	r.Close()
-	if err := <-ended; !errors.Is(err, sqlstore.ErrClosed) {
+	if err := <-ended; !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("Watch returned %v after Close", err)
 	}
-	if err := r.Watch(ctx, nil, func(driver.Notification) {}); !errors.Is(err, sqlstore.ErrClosed) {
+	if err := r.Watch(ctx, nil, func(driver.Notification) {}); !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("Watch of a closed store returned %v", err)
 	}
 }

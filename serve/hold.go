@@ -94,7 +94,7 @@ func onReceipt(hold holdfast.Hold) time.Duration {
 
 // show is a hold for its owner, without how long it is valid.
 func show(hold holdfast.Hold) holdJSON {
-	out := holdJSON{ID: hold.ID, State: "waiting", Position: hold.Position, TTL: hold.TTL.Seconds(), Detached: hold.Detached}
+	out := holdJSON{ID: hold.ID, State: "waiting", Position: hold.Position, TTL: rounded(hold.TTL), Detached: hold.Detached}
 	if hold.Held {
 		out.State, out.Position, out.Locks = "held", 0, locks(hold)
 	}

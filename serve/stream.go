@@ -186,7 +186,7 @@ func (t *teller) of(hold holdfast.Hold) error {
 		return nil // nothing is new
 	}
 	t.at, t.position = time.Now(), hold.Position
-	m := members{"id": hold.ID, "ttl": hold.TTL.Seconds(), "valid_on_receipt": rounded(onReceipt(hold))}
+	m := members{"id": hold.ID, "ttl": rounded(hold.TTL), "valid_on_receipt": rounded(onReceipt(hold))}
 	switch {
 	case !hold.Held:
 		m["position"] = hold.Position

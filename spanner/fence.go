@@ -31,9 +31,9 @@ func Fence(ctx context.Context, txn *spanner.ReadWriteTransaction, locks ...*hol
 		return driver.ErrNothingFenced
 	}
 	for _, l := range locks {
-		s, ok := l.Store().(*Store)
-		if !ok {
-			return fmt.Errorf("fence %q: the lock is not from a Spanner store", l.Name())
+		s, err := driver.StoreOf[*Store](l, "one of Spanner")
+		if err != nil {
+			return err
 		}
 		if err := l.Err(); err != nil {
 			return l.FenceFailed(ctx, fmt.Errorf("fence %q: %w", l.Name(), err))

@@ -282,7 +282,7 @@ const (
 // after the other there.
 func (s *Store) again(ctx context.Context, do func() error) error {
 	if !s.emulated {
-		return do()
+		return s.orClosed(ctx, do())
 	}
 	select {
 	case s.turn <- struct{}{}:
@@ -295,7 +295,7 @@ func (s *Store) again(ctx context.Context, do func() error) error {
 		code := spanner.ErrCode(err)
 		gone := code == codes.NotFound && strings.Contains(spanner.ErrDesc(err), "ransaction")
 		if err == nil || !gone && code != codes.FailedPrecondition || tries == emulatorTries {
-			return err
+			return s.orClosed(ctx, err)
 		}
 		select {
 		case <-time.After(emulatorPause):
@@ -303,6 +303,14 @@ func (s *Store) again(ctx context.Context, do func() error) error {
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}
+}
+
+// orClosed is err, or that the client is closed: whatever else ends a call ends its context, too.
+func (s *Store) orClosed(ctx context.Context, err error) error {
+	if spanner.ErrCode(err) == codes.Canceled && ctx.Err() == nil {
+		return driver.ErrClosed
+	}
+	return err
 }
 
 // transact runs a read-write transaction, and says when it was committed.

@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 
 	"github.com/holdfast-lock/holdfast"
@@ -36,6 +37,13 @@ func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
 		return err
 	}
 	for _, l := range locks {
+		s, err := driver.StoreOf[interface{ itself() *Store }](l, "one of SQLite")
+		if err == nil {
+			err = s.itself().sameFile(ctx, tx, l.Name())
+		}
+		if err != nil {
+			return err
+		}
 		if err := fence(ctx, tx, l.Name(), l.Token()); err != nil {
 			return l.FenceFailed(ctx, err)
 		}
@@ -78,7 +86,24 @@ func fence(ctx context.Context, tx *sql.Tx, name string, token int64) error {
 	return nil
 }
 
-var errNoLock = errors.New("no such lock in this database; was it taken through another store?")
+var errNoLock = errors.New("there is no such lock in the file of this transaction: the lock was taken in another one")
+
+func (s *Store) itself() *Store { return s }
+
+// sameFile refuses a transaction on another file than that of the store.
+func (s *Store) sameFile(ctx context.Context, tx *sql.Tx, name string) error {
+	var path string
+	err := tx.QueryRowContext(ctx, `select file from pragma_database_list where name = 'main'`).Scan(&path)
+	if err != nil {
+		return fmt.Errorf("fence %q: %w", name, err)
+	}
+	its, err := os.Stat(path)
+	ours, errOurs := os.Stat(s.path)
+	if err == nil && errOurs == nil && !os.SameFile(its, ours) {
+		return fmt.Errorf("fence %q: the lock was taken in %s, and this transaction is one of %s; fence it there", name, s.path, path)
+	}
+	return nil
+}
 
 // sameCopy refuses a transaction that runs on another copy of SQLite than our
 // stores in this process, since such two do not see each other's locks, and one

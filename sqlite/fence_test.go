@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/drivertest"
+	"github.com/holdfast-lock/holdfast/memory"
 )
 
 // hold makes a lock record by hand and returns its version.
@@ -129,7 +130,7 @@ func TestFenceOfNoLock(t *testing.T) {
 		}
 		defer tx.Rollback()
 		err = fences["Fence"](t.Context(), tx, "orders/42", 17)
-		want := `fence "orders/42": no such lock in this database; was it taken through another store?`
+		want := `fence "orders/42": there is no such lock in the file of this transaction: the lock was taken in another one`
 		if err == nil || err.Error() != want || errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("%s: got %v, want %s", name, err, want)
 		}
@@ -270,4 +271,34 @@ func TestFences(t *testing.T) {
 		return drivertest.Fenced{Store: s, Other: open(t, s.path, nil)}.InSQL(db, `replace into registers (name, value) values (?, ?)`,
 			`select coalesce(max(value), '') from registers where name = ?`, Fence)
 	})
+}
+
+// A lock of another store is refused as such: what its token is worth here is chance.
+func TestFenceOfAnotherStore(t *testing.T) {
+	here, elsewhere := fresh(t), fresh(t)
+	tx, err := application(t, here).Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	for _, test := range []struct {
+		store driver.Store
+		want  string
+	}{
+		{memory.New(), `fence "orders/42": the lock was taken in a store that is not one of SQLite but a *memory.Store; fence it there`},
+		{elsewhere, `fence "orders/42": the lock was taken in ` + elsewhere.path + `, and this transaction is one of ` + here.path + `; fence it there`},
+	} {
+		c, err := holdfast.New(test.store, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "orders/42")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Fence(t.Context(), tx, l); err == nil || err.Error() != test.want || errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("got %v\nwant %s", err, test.want)
+		}
+	}
 }

@@ -231,7 +231,7 @@ func (s *Store) explain(err error) error {
 	case c == codes.SQLITE_CORRUPT:
 		return fmt.Errorf("%s is damaged; restore it, or move it away and create it anew: %w", s.path, err)
 	}
-	if _, ok := errors.AsType[*otherFile](err); ok || err == sqlstore.ErrClosed || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if _, ok := errors.AsType[*otherFile](err); ok || err == driver.ErrClosed || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return fmt.Errorf("%s: %w", s.path, err)

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	modernc "modernc.org/sqlite"
 )
 
@@ -123,8 +122,8 @@ func TestClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Keys(t.Context(), 0, "", 1); err != sqlstore.ErrClosed {
-		t.Errorf("got %v, want %v", err, sqlstore.ErrClosed)
+	if _, err := s.Keys(t.Context(), 0, "", 1); err != driver.ErrClosed {
+		t.Errorf("got %v, want %v", err, driver.ErrClosed)
 	}
 }
 

@@ -38,7 +38,7 @@ def run(steps: list, client: holdfast.Client, control: str) -> None:
     threads: dict = {}
     for step in steps:
         op, name = step["op"], step.get("as", "")
-        options = {k: step[k] for k in ("wait", "ttl", "shared", "reason") if k in step}
+        options = {k: step[k] for k in ("wait", "ttl", "shared", "reason", "labels") if k in step}
         if op == "test":
             ask(control, step)
         elif op == "sleep":

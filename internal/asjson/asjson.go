@@ -52,8 +52,8 @@ type (
 		Waited      float64           `json:"waited"`           // until it was granted, or until now
 		Retries     int64             `json:"retries"`          // writes that lost before it was in
 		Labels      map[string]string `json:"labels,omitempty"`
-		TTL         float64           `json:"ttl"`
-		BeatAge     *float64          `json:"beat_age"` // null: cannot tell
+		TTL         float64           `json:"ttl,omitempty"` // missing: it is detached, and ends
+		BeatAge     *float64          `json:"beat_age"`      // null: cannot tell
 		Detached    bool              `json:"detached,omitempty"`
 		Ends        time.Time         `json:"ends,omitzero"`  // of a detached one
 		Kept        bool              `json:"kept,omitempty"` // released, and shut until kept_until
@@ -74,8 +74,8 @@ type (
 	Session struct {
 		ID        string         `json:"id"`
 		Owner     holdfast.Owner `json:"owner"`
-		TTL       float64        `json:"ttl"`
-		BeatAge   *float64       `json:"beat_age"` // null: cannot tell
+		TTL       float64        `json:"ttl,omitempty"` // missing: it is detached, and ends
+		BeatAge   *float64       `json:"beat_age"`      // null: cannot tell
 		Detached  bool           `json:"detached,omitempty"`
 		Ends      time.Time      `json:"ends,omitzero"`
 		Suspected bool           `json:"suspected"`
@@ -143,7 +143,7 @@ func Of(info holdfast.Info) Info {
 
 // OfSession is a session.
 func OfSession(s holdfast.Session) Session {
-	return Session{ID: s.ID, Owner: s.Owner, TTL: s.TTL.Seconds(), BeatAge: age(s.BeatAge), Detached: s.Detached,
+	return Session{ID: s.ID, Owner: s.Owner, TTL: ttl(s.TTL, s.Detached), BeatAge: age(s.BeatAge), Detached: s.Detached,
 		Ends: s.Ends.UTC().Round(time.Millisecond), Suspected: s.Suspected, Dead: s.Dead, Why: s.Why, Names: s.Names, Client: s.Client}
 }
 
@@ -178,6 +178,14 @@ func utc(t time.Time) time.Time {
 
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
+// ttl is how long a session may be silent. What no process renews has an end instead.
+func ttl(d time.Duration, detached bool) float64 {
+	if detached {
+		return 0
+	}
+	return seconds(d)
+}
+
 // age is how long ago something was, in seconds; null: cannot tell.
 func age(d time.Duration) *float64 {
 	if d < 0 {
@@ -193,8 +201,8 @@ func Claims(claims []holdfast.Claim) []Claim {
 	for i, c := range claims {
 		list[i] = Claim{
 			ID: c.ID, Mode: c.Mode(), Slots: c.Slots, Token: c.Token, Owner: c.Owner, Reason: c.Reason,
-			Requested: c.Requested.UTC(), Granted: c.Granted.UTC(), Waited: c.Waited.Round(time.Millisecond).Seconds(), Retries: c.Retries, Labels: c.Labels,
-			TTL: c.TTL.Seconds(), BeatAge: age(c.BeatAge), Detached: c.Detached, Ends: c.Ends.UTC().Round(time.Millisecond),
+			Requested: c.Requested.UTC(), Granted: c.Granted.UTC(), Waited: seconds(c.Waited), Retries: c.Retries, Labels: c.Labels,
+			TTL: ttl(c.TTL, c.Detached), BeatAge: age(c.BeatAge), Detached: c.Detached, Ends: c.Ends.UTC().Round(time.Millisecond),
 			Kept: c.Kept, KeptUntil: c.KeptUntil.UTC().Round(time.Millisecond),
 			Suspected: c.Suspected, SuspectedBy: c.SuspectedBy, Silent: c.Silent, Dead: c.Dead, Collecting: c.Collecting,
 		}

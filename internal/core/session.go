@@ -35,6 +35,8 @@ type Session struct {
 	lastSent Instant       // of the latest attempt
 	failing  error         // why the latest attempt was not answered
 	asking   bool          // an attempt is under way
+	bound    time.Duration // how long it may take
+	stood    bool          // the first that was not answered ended long after that: we did not run
 }
 
 // An Attempt is one beat that was sent. Its nonce tells it from every other.
@@ -139,7 +141,7 @@ func (s *Session) Asking(now Instant) (bound time.Duration, ok bool) {
 	if s.opened {
 		bound = min(bound, s.Until().Sub(now))
 	}
-	s.asking = true
+	s.asking, s.bound = true, bound
 	return bound, true
 }
 
@@ -191,6 +193,9 @@ func (s *Session) Answered(a Attempt, out SessionOutcome, now Instant) (eff Sess
 	s.asking = false
 	if s.over {
 		return eff
+	}
+	if s.failing == nil {
+		s.stood = out.Err != nil && now.Sub(a.Sent) > s.bound+Margin(s.ttl)
 	}
 	s.failing = out.Err
 	switch {
@@ -294,7 +299,7 @@ func (s *Session) Lose(why string, err error, now Instant) (eff SessionEffects) 
 		}
 		silent := s.ttl - Margin(s.ttl) - left
 		switch {
-		case s.failing != nil || s.asking && left > -Margin(s.ttl)/2: // else it came late to see it
+		case s.failing != nil && !s.stood || s.failing == nil && s.asking && left > -Margin(s.ttl)/2: // else it came late to see it
 			why, err = fmt.Sprintf("no heartbeat answered for %s", Short(silent)), s.failing
 		default:
 			why = fmt.Sprintf("this process stood still for %s", Short(silent))

@@ -16,27 +16,29 @@ type Lock interface {
 	FenceFailed(ctx context.Context, err error) error
 }
 
-// Fence has fence check each lock in the tables where it was taken.
-func Fence[L Lock](ctx context.Context, locks []L, fence func(t Tables, name string, token int64) error) error {
+// Fence has fence check each lock in the tables where it was taken, which are those of a store S, as
+// kind calls it.
+func Fence[S interface{ TablesOf() Tables }, L Lock](ctx context.Context, locks []L, kind string, fence func(t Tables, name string, token int64) error) error {
 	if len(locks) == 0 {
 		return driver.ErrNothingFenced
 	}
 	for _, l := range locks {
-		t := Tables{Prefix: DefaultPrefix}
-		if s, ok := l.Store().(interface{ tables() Tables }); ok {
-			t = s.tables()
+		s, err := driver.StoreOf[S](l, kind)
+		if err != nil {
+			return err
 		}
-		if err := fence(t, l.Name(), l.Token()); err != nil {
+		if err := fence(s.TablesOf(), l.Name(), l.Token()); err != nil {
 			return l.FenceFailed(ctx, err)
 		}
 	}
 	return nil
 }
 
-func (s *Store) tables() Tables { return s.Tables }
+// TablesOf is the tables of the store.
+func (s *Store) TablesOf() Tables { return s.Tables }
 
 var (
-	errNoLock        = errors.New("no such lock in this database; was it taken through another store?")
+	errNoLock        = errors.New("there is no such lock in the database of this transaction: the lock was taken in another one")
 	errNoTransaction = errors.New("the transaction has ended already: a statement in it commits by itself, as those that change tables do")
 )
 

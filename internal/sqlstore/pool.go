@@ -3,8 +3,11 @@ package sqlstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Conns opens the connections of a Pool, closes them, and knows which still work.
@@ -48,6 +51,15 @@ func NewPool[C any](conns Conns[C], n, keep int) *Pool[C] {
 	return &Pool[C]{conns: conns, turns: make(chan struct{}, n), keep: keep}
 }
 
+// NoneFree is the error of who got no connection of the caller's pool: if all are in use it says so,
+// and with which setting there are more.
+func NoneFree(err error, used, most int, more string) error {
+	if most <= 0 || used < most || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("all %d connections of the pool are in use: raise %s, or give Holdfast a pool of its own: %w", most, more, err)
+}
+
 // Borrow has UseIdle borrow from a lender so many times at most.
 func (p *Pool[C]) Borrow(lender *Pool[C], loans int) { p.lender, p.loans = lender, loans }
 
@@ -58,9 +70,6 @@ func (p *Pool[C]) Lent() int { return len(p.turns) }
 // maxUnused is how long a connection is kept that nobody uses. One that is used is kept
 // for as long as it works: the database may have no other to give.
 const maxUnused = 30 * time.Second
-
-// ErrClosed is what a pool returns that was closed.
-var ErrClosed = errors.New("the store is closed")
 
 // Use calls f with a connection.
 func (p *Pool[C]) Use(ctx context.Context, f func(C) error) error {
@@ -117,7 +126,7 @@ func (p *Pool[C]) take(ctx context.Context) (c C, found bool, err error) {
 		if n < 0 || p.closed {
 			defer p.mu.Unlock()
 			if p.closed {
-				err = ErrClosed
+				err = driver.ErrClosed
 			}
 			return c, false, err
 		}

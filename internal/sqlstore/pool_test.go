@@ -7,7 +7,27 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
+
+// Who waits for a connection in vain is told that there are too few, and only then.
+func TestNoneFree(t *testing.T) {
+	late, other := context.DeadlineExceeded, errors.New("refused")
+	want := "all 4 connections of the pool are in use: raise MaxConns, or give Holdfast a pool of its own: context deadline exceeded"
+	if err := NoneFree(late, 4, 4, "MaxConns"); err.Error() != want || !errors.Is(err, late) {
+		t.Errorf("got %v", err)
+	}
+	if err := NoneFree(late, 3, 4, "MaxConns"); err != late {
+		t.Errorf("one is free: %v", err)
+	}
+	if err := NoneFree(late, 4, 0, "MaxConns"); err != late {
+		t.Errorf("there is no limit: %v", err)
+	}
+	if err := NoneFree(other, 4, 4, "MaxConns"); err != other {
+		t.Errorf("another error: %v", err)
+	}
+}
 
 // fakeConns are numbers, of which some work and are sound.
 type fakeConns struct {
@@ -144,10 +164,10 @@ func TestPool(t *testing.T) {
 		}
 		close(busy)
 		<-done
-		if err := <-late; err != ErrClosed {
+		if err := <-late; err != driver.ErrClosed {
 			t.Errorf("a call that came during Close: %v", err)
 		}
-		if err := p.Use(t.Context(), nothing); err != ErrClosed {
+		if err := p.Use(t.Context(), nothing); err != driver.ErrClosed {
 			t.Errorf("after Close: %v", err)
 		}
 		if err := p.Close(); err != nil {

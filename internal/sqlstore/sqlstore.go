@@ -3,7 +3,7 @@ package sqlstore
 import (
 	"bytes"
 	"context"
-	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -235,7 +235,7 @@ func (s *Store) again(ctx context.Context, db Dialect, f func() error) error {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return errors.Join(ctx.Err(), err)
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -38,6 +39,7 @@ type step struct {
 	Want  *struct {
 		Name             string
 		Holders, Waiters int
+		Labels           map[string]string // of the first holder; nil: whatever they are
 	} `json:"expect"`
 }
 
@@ -267,7 +269,17 @@ func (b *badServer) step(ctx context.Context, s step) error {
 		}
 		go b.client.Break(context.WithoutCancel(ctx), s.Break, info.Holders[0].Token, s.Why)
 	case s.Want != nil:
-		return b.expect(ctx, s.Want.Name, s.Want.Holders, s.Want.Waiters)
+		err := b.expect(ctx, s.Want.Name, s.Want.Holders, s.Want.Waiters)
+		if err != nil || s.Want.Labels == nil {
+			return err
+		}
+		info, err := b.client.Show(ctx, s.Want.Name)
+		if err != nil {
+			return err
+		}
+		if got := info.Holders[0].Labels; !maps.Equal(got, s.Want.Labels) {
+			return fmt.Errorf("the labels of the lock are %v, want %v", got, s.Want.Labels)
+		}
 	}
 	return nil
 }

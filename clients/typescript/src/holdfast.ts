@@ -25,6 +25,7 @@ export interface LockOptions {
   ttl?: number;
   /** Shown to those who wait, 200 bytes at most. */
   reason?: string;
+  /** Shown with the lock, 1 KiB at most. */
   labels?: Record<string, string>;
   /** Gives up the wait. A lock that is held stays. */
   signal?: AbortSignal;
@@ -154,7 +155,7 @@ export class Client {
   async acquire(names: string | readonly string[], options: LockOptions = {}): Promise<Lock> {
     const all = typeof names === "string" ? [names] : [...names];
     const { wait = Infinity, signal, shared, slots, ttl, reason, labels } = options;
-    const body = { names: all, on_close: "lapse", shared, slots, ttl, reason, owner: { ...this.#owner, labels } };
+    const body = { names: all, on_close: "lapse", shared, slots, ttl, reason, labels, owner: this.#owner };
     const end = now() + wait;
     let id = newID(), inLine = false, failing = 0, term = ttl ?? 15, over = false;
     try {

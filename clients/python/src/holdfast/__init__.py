@@ -204,13 +204,13 @@ class Client:
         wait is how many seconds to stand in line for it; None: for as long as it takes; 0: not at
         all. shared is together with other shared holders, slots=N with at most N. ttl is how long
         the server may hear nothing of this client before others take over; 0: the store's setting.
-        on_lost is called from another thread when the lock is lost. Errors: Held, Refused,
+        reason and labels are shown with the lock. on_lost is called from another thread when the lock is lost. Errors: Held, Refused,
         Unavailable.
         """
         if not names:
             raise ValueError("a lock needs a name")
-        body: dict[str, Any] = {"names": list(names), "on_close": "lapse", "owner": self._owner(labels)}
-        for key, value in (("shared", shared), ("slots", slots), ("ttl", ttl), ("reason", reason)):
+        body: dict[str, Any] = {"names": list(names), "on_close": "lapse", "owner": self._owner()}
+        for key, value in (("shared", shared), ("slots", slots), ("ttl", ttl), ("reason", reason), ("labels", labels)):
             if value:
                 body[key] = value
         end = None if wait is None else _now() + wait
@@ -226,12 +226,10 @@ class Client:
         return lock
 
     @staticmethod
-    def _owner(labels: dict[str, str] | None) -> dict[str, Any]:
+    def _owner() -> dict[str, Any]:
         owner: dict[str, Any] = {"host": socket.gethostname()[:255], "pid": os.getpid(), "program": os.path.basename(sys.argv[0] or "python")[:255]}
         with contextlib.suppress(Exception):  # there may be no name
             owner["user"] = getpass.getuser()[:255]
-        if labels:
-            owner["labels"] = labels
         return owner
 
     def locks(self, prefix: str = "") -> list[dict[str, Any]]:

@@ -84,8 +84,8 @@ func (a *app) acquire(ctx context.Context, name string, d time.Duration, w *wish
 		return fail(exitFault, "cannot print the token (%v), so %s was given back", err, quote(name))
 	}
 	if !quiet && isTerminal(os.Stderr) {
-		say("holding %s until %s, then it ends by itself; give it back with: holdfast release %s --token %d",
-			quote(name), claim.Ends.Format(time.TimeOnly), escape(name), claim.Token)
+		say("holding %s until %s, then it ends by itself; give it back with: %s",
+			quote(name), claim.Ends.Format(time.TimeOnly), hint("release %s --token %d", shellWord(name), claim.Token))
 	}
 	return nil
 }

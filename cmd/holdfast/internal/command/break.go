@@ -78,7 +78,7 @@ func breakVerb(a *app) *cobra.Command {
 		case len(args) > 0 && (args[0] == "" || len(args[0]) > driver.MaxName):
 			return checkName(args[0])
 		case len(args) > 0 && (b.token != 0) == (b.claim != ""):
-			return usage("break: needs --token N or --claim ID, as shown by: holdfast show %s", escape(args[0]))
+			return usage("break: needs --token N or --claim ID, as shown by: %s", hint("show %s", shellWord(args[0])))
 		case b.reason == "":
 			return usage(`break: needs a --reason; it is told to the holder and kept`)
 		case len(b.reason) > 200:
@@ -117,7 +117,7 @@ func (a *app) breakLock(ctx context.Context, name string, b *breaking) error {
 	case errors.Is(err, holdfast.ErrReleased):
 		return fail(exitNo, "%s has let go of %s already. Nothing was broken", shortWho(claim.Owner), quote(name))
 	case err != nil:
-		return s.unusable(err, "; perhaps it was broken, look: holdfast show "+escape(name))
+		return s.unusable(err, "; perhaps it was broken, look: "+hint("show %s", shellWord(name)))
 	}
 	next := "; it is free now"
 	if info, err := s.Show(ctx, name); err != nil {

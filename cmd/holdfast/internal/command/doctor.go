@@ -130,7 +130,7 @@ func (a *app) doctor(ctx context.Context, readOnly, asJSON bool) error {
 func (d *checkup) examine(ctx context.Context, t target) error {
 	h, err := t.open(ctx)
 	if grants := t.grants(err); grants != nil && !t.ReadOnly {
-		d.fail("rights", "%s; its owner grants it: %s To check what a role needs that only looks: holdfast doctor --read-only", t.cause(err), strings.Join(grants, " "))
+		d.fail("rights", "%s; its owner grants it: %s To check what a role needs that only looks: %s", t.cause(err), strings.Join(grants, " "), hint("doctor --read-only"))
 		t.ReadOnly = true // and see what can be seen
 		h, err = t.open(ctx)
 	}
@@ -155,7 +155,7 @@ func (d *checkup) examine(ctx context.Context, t target) error {
 	if !t.ReadOnly && d.locks(ctx, client, t) {
 		d.handOver(ctx, h.store, client, t)
 	}
-	d.ok("ttl", "%s: a holder that misses heartbeats for this long is presumed dead; change it with: holdfast config set ttl DUR", brief(ttl))
+	d.ok("ttl", "%s: a holder that misses heartbeats for this long is presumed dead; change it with: %s", brief(ttl), hint("config set ttl DUR"))
 	if !t.ReadOnly {
 		d.run()
 	}

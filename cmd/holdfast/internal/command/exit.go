@@ -80,7 +80,6 @@ func (t target) unusable(err error, also string) error {
 	if errors.Is(err, holdfast.ErrClosed) {
 		return fail(exitFault, "%v", err)
 	}
-	hint := "Check --store or HOLDFAST_STORE, then: holdfast doctor"
 	text := t.cause(err)
 	do := "use"
 	if t.Kind.ReachOf(err) == driver.Unreachable {
@@ -94,7 +93,7 @@ func (t target) unusable(err error, also string) error {
 	if errors.As(err, &schema) || errors.As(err, &danger) { // it says what to do
 		return fail(exitStore, "cannot %s the store %s: %s%s", do, t, text, also)
 	}
-	return fail(exitStore, "cannot %s the store %s: %s%s. %s", do, t, text, also, hint)
+	return fail(exitStore, "cannot %s the store %s: %s%s. Check --store or HOLDFAST_STORE, then: %s", do, t, text, also, hint("doctor"))
 }
 
 // grants are the statements that would give a user the rights that an error says are missing;

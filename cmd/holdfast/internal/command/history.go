@@ -98,7 +98,7 @@ func (s *session) sayNoHistory(ctx context.Context, h holdfast.History) error {
 	case err != nil:
 		return s.unusable(err, "")
 	case holds == 0:
-		say("%s keeps no history: holdfast config set history 32", s.target)
+		say("%s keeps no history: %s", s.target, hint("config set history 32"))
 	case h.Name == "":
 		say("no hold has ended yet in %s", s.target)
 	default:

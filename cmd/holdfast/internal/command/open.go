@@ -89,7 +89,7 @@ func (t target) open(ctx context.Context) (handle, error) {
 }
 
 // cause is what is new in a store's error to one who knows its URL.
-func (t target) cause(err error) string { return t.Redact(t.Kind.Cause(err)) }
+func (t target) cause(err error) string { return withHints(t.Redact(t.Kind.Cause(err))) }
 
 // A handle is an open store and what closes it. It does not embed the store: that
 // may have more methods than a driver.Store, and a client looks for them.

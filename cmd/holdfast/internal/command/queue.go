@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -117,7 +118,7 @@ func (q *queue) tell(ctx context.Context, client *holdfast.Client) {
 			return
 		}
 		switch {
-		case now.empty():
+		case now.empty() || now.ours():
 		case q.terminal:
 			line := fmt.Sprintf("waiting %s for %s: %s", whole(time.Since(q.began)), quote(name), q.describe(now))
 			fmt.Fprintf(os.Stderr, "\r%s\x1b[K", clip(line, columns(os.Stderr)-1))
@@ -144,6 +145,11 @@ type look struct {
 }
 
 func (l look) empty() bool { return l.err == nil && l.info.Name == "" }
+
+// ours says whether the name is ours by now, so that nothing is waited for.
+func (l look) ours() bool {
+	return slices.ContainsFunc(l.info.Holders, func(c holdfast.Claim) bool { return c.Own })
+}
 
 // holder changes when the holder does.
 func (l look) holder() string {

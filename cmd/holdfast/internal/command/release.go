@@ -59,8 +59,8 @@ func (a *app) release(ctx context.Context, name string, token int64) error {
 	if info, e := s.Show(ctx, name); e == nil {
 		for _, c := range info.Holders {
 			if c.Token == token && !c.Detached {
-				return fail(exitNo, "%s with token %d belongs to a running program, %s: it gives it back itself; to end it: holdfast break %s --token %d --reason WHY",
-					quote(name), token, who(c.Owner), escape(name), token)
+				return fail(exitNo, "%s with token %d belongs to a running program, %s: it gives it back itself; to end it: %s",
+					quote(name), token, who(c.Owner), hint("break %s --token %d --reason WHY", shellWord(name), token))
 			}
 		}
 	}

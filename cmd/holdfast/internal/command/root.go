@@ -68,6 +68,11 @@ func newRoot(args []string) *cobra.Command {
 			return usage("a verb is missing, as in: holdfast run nightly -- ./backup.sh; see: holdfast --help")
 		},
 	}
+	root.PersistentPreRun = func(c *cobra.Command, _ []string) {
+		if c.Flags().Changed("store") {
+			given = a.store
+		}
+	}
 	root.SetVersionTemplate("{{.Version}}")
 	root.PersistentFlags().StringVar(&a.store, "store", a.store, "URL of the store")
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) {

@@ -436,11 +436,7 @@ func notObtained(err error, names []string, w *wish, q *queue, code int) error {
 	if w.wait.Duration > 0 {
 		return fail(code, "gave up on %s after %s: %s", quote(name), brief(q.waited()), state)
 	}
-	arg := escape(name)
-	if strings.ContainsAny(arg, " '\"$&;()<>|*?`\\!#~") {
-		arg = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
-	}
-	return fail(code, "%s is %s; wait for it with -w 10m, or look: holdfast show %s", quote(name), state, arg)
+	return fail(code, "%s is %s; wait for it with -w 10m, or look: %s", quote(name), state, hint("show %s", shellWord(name)))
 }
 
 // lookUp finds the command before anybody has to wait for it.

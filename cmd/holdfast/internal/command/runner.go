@@ -42,9 +42,11 @@ type runner struct {
 	asked *killed // to end, while the command ran
 	rest  *rest   // processes that could not be killed; nil: there are none
 
+	tick   time.Duration // how often the next is set
 	ticked time.Time     // when this process last ran, nearly
 	still  time.Duration // for how long it last stood still
 	stood  time.Time     // until then
+	why    string        // that is why the lease was not renewed; "": it is not
 
 	mu      sync.Mutex
 	held    holding         // of a set of locks the first; nil: none
@@ -224,6 +226,7 @@ func (r *runner) under(h holding, env []string) error {
 func (r *runner) begin(h holding, env []string) (begun bool, err error) {
 	r.mu.Lock()
 	r.held, r.lost = h, h.Context() // from here on a loss is noted
+	r.tick, r.why = tick(h.TTL()), ""
 	if r.beaten.IsZero() {
 		r.beaten = time.Now()
 	}

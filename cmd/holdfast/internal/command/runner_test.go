@@ -243,3 +243,26 @@ func TestDoctorOfGuards(t *testing.T) {
 		t.Errorf("in a pid namespace with the /proc of another: %v: %s", err, out)
 	}
 }
+
+// A run that stood still says so, also where its lease is short, and does not blame the store.
+func TestStoodStill(t *testing.T) {
+	p := pretend(time.Second)
+	p.ttl = time.Second
+	r := &runner{argv: []string{"./cmd"}, names: []string{"x"}, lease: &lease{}, held: p, tick: tick(p.ttl)}
+	end := guard.Event{Ended: true, PID: 1, Why: guard.Deadline, Status: syscall.WaitStatus(syscall.SIGTERM)}
+	for _, test := range []struct {
+		still time.Duration
+		want  string
+	}{
+		{300 * time.Millisecond, `lost "x": this process stood still for 3`},
+		{0, `lost "x": ./cmd stopped in time (signal TERM); run it again when the store is back: holdfast doctor`},
+	} {
+		r.why, r.stood = "", time.Time{}
+		r.ticked, r.beaten = time.Now().Add(-test.still), time.Now().Add(-650*time.Millisecond)
+		told := stderrOf(t, func() { r.losing(150 * time.Millisecond) })
+		err := r.judge(end, nil)
+		if !strings.HasPrefix(err.Error(), test.want) || strings.Contains(told, "stood still") != (test.still > 0) {
+			t.Errorf("stood still for %s: %v, after %s", test.still, err, told)
+		}
+	}
+}

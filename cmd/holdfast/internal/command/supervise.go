@@ -10,14 +10,17 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// tick is how often it is noted that this process is not standing still.
-const tick = 250 * time.Millisecond
+// tick is how often it is noted that this process is not standing still: often enough to tell
+// that from a store that does not answer within a lease of ttl.
+func tick(ttl time.Duration) time.Duration {
+	return max(min(250*time.Millisecond, ttl/12), 20*time.Millisecond)
+}
 
 // supervise is what happens while the command runs. It returns how the command
 // ended, or, with processes that are alive, that the lease did.
 func (r *runner) supervise() guard.Event {
 	over := r.lost.Done()
-	ticks := time.NewTicker(tick)
+	ticks := time.NewTicker(r.tick)
 	defer ticks.Stop()
 	r.ticked = time.Now()
 	for {
@@ -132,8 +135,9 @@ func (r *runner) losing(left time.Duration) {
 	}
 	why := whoever + " not answered for " + brief(time.Since(r.beaten))
 	switch r.stillness(); {
-	case time.Since(r.stood) < 4*tick:
-		why = "this process stood still for " + brief(r.still)
+	case time.Since(r.stood) < 4*r.tick:
+		r.why = "this process stood still for " + brief(r.still)
+		why = r.why
 	case r.silence != nil:
 		why += " (" + driver.Redact(escape(r.silence.Error())) + ")"
 	}
@@ -142,7 +146,7 @@ func (r *runner) losing(left time.Duration) {
 
 // stillness notes that this process has stood still, if it just has.
 func (r *runner) stillness() {
-	if still := time.Since(r.ticked); still > 4*tick {
+	if still := time.Since(r.ticked); still > 3*r.tick {
 		r.still, r.stood = still, time.Now()
 	}
 }

@@ -38,10 +38,12 @@ func (r *runner) judge(e guard.Event, lost error) error {
 		return fail(exitLost, "lost %s: this machine stood still, and %s %s", names, command, danger)
 	case e.Late > 0:
 		return fail(exitLost, "lost %s: %s was dead only %s after the lease had ended (%s)%s", names, command, brief(e.Late), manner(e), beside)
+	case e.Why == guard.Deadline && r.why != "":
+		return fail(exitLost, "lost %s: %s; %s stopped in time (%s)", names, r.why, command, manner(e))
 	case e.Why == guard.Deadline && r.files:
 		return fail(exitLost, "lost %s: %s stopped in time (%s); run it again when the files can be written", names, command, manner(e))
 	case e.Why == guard.Deadline:
-		return fail(exitLost, "lost %s: %s stopped in time (%s); run it again when the store is back: holdfast doctor", names, command, manner(e))
+		return fail(exitLost, "lost %s: %s stopped in time (%s); run it again when the store is back: %s", names, command, manner(e), hint("doctor"))
 	}
 	if e.Left > 0 {
 		how := "asked to end"
