@@ -255,7 +255,7 @@ type untold struct {
 	accounts []*account
 	open     map[string]*account // those that may be added to
 	listed   int                 // holds in all of them
-	telling  bool                // a goroutine tells
+	telling  chan struct{}       // closed when what is being told in the background has been; nil: nothing is
 	timed    bool                // a timer runs: there is no session, and so no heartbeat
 }
 
@@ -358,17 +358,19 @@ func (c *Client) buried(session string) bool {
 
 // tellSoon tells in the background what has gathered; c.mu is held.
 func (c *Client) tellSoon() {
-	if c.untold.telling || len(c.untold.accounts) == 0 || c.ctx.Err() != nil {
+	if c.untold.telling != nil || len(c.untold.accounts) == 0 || c.ctx.Err() != nil {
 		return
 	}
-	c.untold.telling = true
+	done := make(chan struct{})
+	c.untold.telling = done
 	c.spawn(func() {
+		defer close(done)
 		ctx, cancel := context.WithTimeout(c.ctx, tryPatience)
 		defer cancel()
 		err := c.tellOnce(ctx)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.untold.telling = false
+		c.untold.telling = nil
 		if err == nil && slices.ContainsFunc(c.untold.accounts, func(a *account) bool { return len(a.evicted) > 0 }) {
 			c.tellSoon()
 		}
@@ -435,14 +437,22 @@ func (c *Client) takeUntold() (batch []*account) {
 	return batch
 }
 
-// tellLast tells what is left as the client closes, for no longer than limit.
+// tellLast tells what is left as the client closes, after what is being told, for no longer than
+// limit.
 func (c *Client) tellLast(limit time.Duration) {
 	ctx, cancel := context.WithTimeout(c.ctx, limit)
 	defer cancel()
 	for ctx.Err() == nil {
 		c.mu.Lock()
-		more := len(c.untold.accounts) > 0
+		more, telling := len(c.untold.accounts) > 0, c.untold.telling
 		c.mu.Unlock()
+		if telling != nil {
+			select {
+			case <-telling:
+			case <-ctx.Done():
+			}
+			continue
+		}
 		if !more || c.tellOnce(ctx) != nil {
 			return
 		}

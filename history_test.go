@@ -464,3 +464,47 @@ func TestHistoriesAreSwept(t *testing.T) {
 		}
 	})
 }
+
+// slowHistories takes its time to load histories.
+type slowHistories struct{ driver.Store }
+
+func (s slowHistories) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	for _, k := range keys {
+		if k.Space == driver.Histories {
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			break
+		}
+	}
+	return s.Store.Load(ctx, keys, how)
+}
+
+// Close waits for what is being written into the history of a lock that a client has just given
+// back by its token, as a command does that ends at once.
+func TestHistoryBeingToldAtClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory.New()
+		c := newClient(t, slowHistories{m}, nil)
+		claim, err := c.AcquireFor(t.Context(), "a", time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if err := c.ReleaseToken(t.Context(), "a", claim.Token); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // it is being told
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		looks := newClient(t, m, &holdfast.Options{ReadOnly: true})
+		defer looks.Close()
+		h, err := looks.History(t.Context(), "a")
+		if err != nil || len(h.Holds) != 1 || h.Holds[0].Token != claim.Token {
+			t.Errorf("history %+v, error %v", h, err)
+		}
+	})
+}
