@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Break ends a hold by force: exactly the one with this token. Its holder is
-// told through its session, so that no heartbeat of it can succeed without
+// Break ends a hold by force: exactly the one with this token. Its holder
+// reads of it in its session, so that no heartbeat of it can succeed without
 // having read it; its context ends, it gives the lock back, and Break returns
 // when it has, or when its session is dead (at most its TTL). Exclusion stands
 // throughout. The claim goes together with an audit entry.
@@ -142,7 +142,7 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, by Owner, reason s
 				if why == nil {
 					why = ErrClosed
 				}
-				return fmt.Errorf("%w: %s has been told to stop but has not let go yet", why, claim.Owner)
+				return fmt.Errorf("%w: %s was asked to stop but has not let go yet", why, claim.Owner)
 			}
 			b.Rested()
 		default:

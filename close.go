@@ -25,7 +25,7 @@ func newEnding() ending {
 }
 
 // Shutdown closes the client when its work is done. From here on nothing is acquired:
-// who waits gets ErrClosed at once, and so does who asks; what Election.Run leads ends, its
+// whoever waits gets ErrClosed at once, and so does whoever asks; what Election.Run leads ends, its
 // context with cause ErrClosed. What is held stays held, until it is released and the
 // functions of Do have returned, or until ctx ends. The rest is Close. If ctx ended
 // before, the error has its cause, and what Close says.

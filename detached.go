@@ -165,8 +165,8 @@ func (c *Client) noHold(ctx context.Context, name string, token int64) error {
 }
 
 // ExtendToken has a lock that was taken with AcquireFor end d from now, and returns it as it is
-// then. d is at least 1s. ErrReleased: it had ended, and nothing was extended. The lock of a running
-// program is refused: it renews its lock itself.
+// then. d is at least 1s. ErrReleased: it had ended, and nothing was extended. The lock of a
+// running program is refused: it renews its lock itself.
 func (c *Client) ExtendToken(ctx context.Context, name string, token int64, d time.Duration) (Claim, error) {
 	claim, err := c.extendToken(ctx, name, token, d)
 	if err != nil {

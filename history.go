@@ -35,7 +35,7 @@ type PastHold struct {
 	// session was declared dead, and its claim removed), "broken" or "expired" (of
 	// AcquireFor: its time was over).
 	End    string
-	By     Owner  // who broke it, or took it over
+	By     Owner  // the one that broke it, or took it over
 	Reason string // why the lock was wanted
 	Why    string // why it was lost, taken over or broken
 }

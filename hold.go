@@ -105,7 +105,7 @@ type OverError struct {
 	Why    HoldEnd
 	Reason string // for people
 	Name   string // of the claim that was broken
-	By     Owner  // who broke it
+	By     Owner  // the one that broke it
 }
 
 func (e *OverError) Is(target error) bool { return target == ErrLost }

@@ -301,8 +301,8 @@ func (x *holdCall) collect(ctx context.Context) (core.HoldPlan, error) {
 	}
 }
 
-// enterLine puts the claim in line, as a guest of the local queue of its name: in one write with what
-// else is wanted of the name.
+// enterLine puts the claim in line, as a guest of the local queue of its name: in one write with
+// what else is wanted of the name.
 func (x *holdCall) enterLine(ctx context.Context) error {
 	c, n := x.c, &x.names[0]
 	news := make(chan struct{}, 1)

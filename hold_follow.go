@@ -13,7 +13,7 @@ import (
 
 // Follow renews a hold, each third of its TTL, until ctx ends, and has it go on while it waits. It
 // gives its state at once, then after each beat and whenever it changes; a place far from the head
-// of a queue is told with beats only. When the hold is over, the last it gives is an error as that
+// of a queue comes with beats only. When the hold is over, the last it gives is an error as that
 // of Enter. A store that does not answer is tried again: nothing comes meanwhile. Afterwards the
 // hold lives on for what is left of its TTL.
 func (c *Client) Follow(ctx context.Context, client, id string) iter.Seq2[Hold, error] {

@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Leave releases the locks of a hold, or leaves the line, for ever: its session gets a tombstone and
-// its claims go, in one call to the store. An Enter that comes after it, however late, is refused.
-// It may be repeated: what is over is no error, and an id that the store does not know is closed as
-// well. With an error other than ErrOtherHold the outcome is unknown.
+// Leave releases the locks of a hold, or leaves the line, for ever: its session gets a tombstone
+// and its claims go, in one call to the store. An Enter that comes after it, however late, is
+// refused. It may be repeated: what is over is no error, and an id that the store does not know is
+// closed as well. With an error other than ErrOtherHold the outcome is unknown.
 func (c *Client) Leave(ctx context.Context, client, id string) error {
 	if err := c.leave(ctx, client, id); err != nil {
 		return fmt.Errorf("leave hold: %w", err)

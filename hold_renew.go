@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Beat renews holds, all in one call to the store if this client has served them before. The results
-// are in the order of ids, and their errors are those of Enter, but for ErrHeld. An id that the
-// store does not know is over: a beat never makes a record. A hold that waits is looked at, too; one
-// for which nothing beats is not written. The error of the call is that nothing was asked.
+// Beat renews holds, all in one call to the store if this client has served them before. The
+// results are in the order of ids, and their errors are those of Enter, but for ErrHeld. An id that
+// the store does not know is over: a beat never makes a record. A hold that waits is looked at,
+// too; one for which nothing beats is not written. The error of the call is that nothing was asked.
 func (c *Client) Beat(ctx context.Context, client string, ids ...string) ([]HoldResult, error) {
 	ctx, cancel, err := c.holdContext(ctx, true)
 	if err != nil {

@@ -88,7 +88,7 @@ type Info struct {
 type BrokenClaim struct {
 	Token  int64 // of the claim that was broken; 0 if it was waiting
 	Was    Owner // whose it was
-	By     Owner // who broke it
+	By     Owner // the one that broke it
 	Reason string
 	At     time.Time // by the breaker's clock
 	Now    bool      // BreakNow: its holder was not waited for

@@ -41,7 +41,7 @@ type Options struct {
 	// this user in os.TempDir() or, where that is on an overlay, in /dev/shm.
 	// os.DevNull: none, then only the TTL decides.
 	RuntimeDir string
-	// Logger is told what no return value can tell: late heartbeats, losses,
+	// Logger gets what no return value can tell: late heartbeats, losses,
 	// suspicions, burials. nil: silence.
 	Logger *slog.Logger
 	// Trace is for metrics and spans. nil: none.

@@ -22,7 +22,7 @@ type Options struct {
 	// Allow lists dangers accepted by name: "few-replicas", a replication factor
 	// below 3; "simple-strategy", SimpleStrategy across data centres;
 	// "local-serial", to agree within LocalDC only, which is quicker: then
-	// nobody may lock from another data centre, and who does breaks all locks.
+	// nobody may lock from another data centre, and whoever does breaks all locks.
 	Allow []string
 }
 

@@ -75,10 +75,10 @@ func Schema(opts *Options) (string, error) {
 // and returns when all nodes that are up know the same one. It may be repeated. Where all is
 // there it changes nothing.
 //
-// Two nodes that are told to create a table at the same time make two tables of
+// Two nodes that create a table at the same time make two tables of
 // one name, and which one the cluster keeps may change when it restarts; no
 // statement of Cassandra prevents that. So Migrate always asks the same node, as
-// long as it is up: who runs it at several places at once is safe as long as all
+// long as it is up: to run it at several places at once is safe as long as all
 // see the same nodes up. Better run it at one.
 //
 // It needs a role that may create in the keyspace (roles were not tested yet):

@@ -56,9 +56,9 @@
 //     sorts before theirs, which expires with them. Then at every moment the first claim that
 //     has not expired is the holder's, also for originals, which know nothing of renewals.
 //     Only a holder may write a claim with a timestamp in the past, since no other process
-//     has to see it in time. Rejected: deleting the claims of others; a deletion that comes late removes
-//     a claim that holds by then. Rejected: a renewal without guards; a waiter that dies, or
-//     an original that checks late, ends the lock of a healthy holder, or shares it.
+//     has to see it in time. Rejected: deleting the claims of others; a deletion that comes late
+//     removes a claim that holds by then. Rejected: a renewal without guards; a waiter that dies,
+//     or an original that checks late, ends the lock of a healthy holder, or shares it.
 //   - Waiting. A Locker's claim stays where it is: claims are in order of time, so they are
 //     the queue, and whoever comes to the front holds at once. That costs one read a poll and
 //     one write per half of Expire. A waiter that is killed is in the way until its claim

@@ -56,7 +56,7 @@ func (e *SlowError) Error() string {
 // than Skew allows. Nothing can be locked there safely, until that claim is
 // removed, by hand if its owner is gone, or until its time has come.
 type SkewError struct {
-	Rid  string        // of who is ahead of us
+	Rid  string        // of the locker that is ahead of us
 	By   time.Duration // at least
 	Skew time.Duration
 }

@@ -128,7 +128,7 @@ func (k *Lock) Err() error { return k.tx.Err() }
 func (k *Lock) Deadline() time.Time { return k.tx.Deadline() }
 
 // Verify reads the claims: nil if ours is still the first. It is another check in
-// front of an act, for who can pay a read. After an error of the store the lock
+// front of an act, for a caller that can pay a read. After an error of the store the lock
 // is still held.
 func (k *Lock) Verify(ctx context.Context) error { return k.tx.Check(ctx) }
 

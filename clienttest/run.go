@@ -19,11 +19,10 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
-// Run tests over a store what a holdfast.Client promises, each sentence
-// of it a subtest; one that fails tells the sentence. open is as for
-// drivertest.Run. Of a drivertest.Reopener every client has a handle of its own. It takes about a minute, most
-// of it waiting for clients to be found dead.
-// Where others want the machine's processors, the TTLs are up to three times as long.
+// Run tests over a store what a holdfast.Client promises, each sentence of it a subtest; one that
+// fails tells the sentence. open is as for drivertest.Run. Of a drivertest.Reopener every client
+// has a handle of its own. It takes about a minute, most of it waiting for clients to be found
+// dead. Where others want the machine's processors, the TTLs are up to three times as long.
 func Run(t *testing.T, open func(t *testing.T) driver.Store) { runScaled(t, open, 1) }
 
 // RunSlowly is Run for a store where a write may take a second: the

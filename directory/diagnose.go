@@ -59,9 +59,9 @@ func (s *Store) diagnose(ctx context.Context) (findings []driver.Finding, err er
 		say(driver.Good, "durability", "a file is on disk after %s, if its server says the truth (NFS: exported with sync; with async locks are lost when it crashes)", took.Round(100*time.Microsecond))
 	}
 	if !s.timed {
-		say(driver.Warning, "clock", "files may have their times from each host's own clock: who comes late waits a whole TTL for the dead; if all times are of one clock, accept them: dir:…?allow=%s", FileTimes)
+		say(driver.Warning, "clock", "files may have their times from each host's own clock: a process that comes late waits a whole TTL for the dead; if all times are of one clock, accept them: dir:…?allow=%s", FileTimes)
 	} else if now, err := s.now(); err != nil {
-		say(driver.Warning, "clock", "the time of a file cannot be set: who comes late waits a whole TTL for the dead: %v", err)
+		say(driver.Warning, "clock", "the time of a file cannot be set: a process that comes late waits a whole TTL for the dead: %v", err)
 	} else if off := time.Until(time.UnixMicro(now)); off.Abs() > time.Second {
 		say(driver.Good, "clock", "that of the files is %s off ours, and nothing rests on ours", off.Round(time.Second))
 	}

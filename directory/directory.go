@@ -116,7 +116,7 @@ const ReadOnly = "read-only"
 //
 // On a disk of this host and on NFS one clock gives files their times, and
 // records have ages. Elsewhere each host's own may do so (Ceph, Lustre, GFS2):
-// there records have none, and who comes late watches the dead for a whole TTL,
+// there records have none, and a process that comes late watches the dead for a TTL,
 // unless allow has FileTimes.
 func New(path string, allow ...string) (*Store, error) {
 	for _, danger := range allow {

@@ -34,13 +34,13 @@
 //  5. Remove the record before.
 //  6. Report.
 //
-// A reader may trust a stale listing because the record goes (5) before anybody is told
-// (6): whoever can still open the record of N knows that N+1 had not been reported to
-// anyone. (Where other hosts have the files the record is emptied first: an NFS client
-// that has a file open renames it instead of removing it, and others go on finding it.)
+// A reader may trust a stale listing because the record goes (5) before anybody learns of the new
+// one (6): whoever can still open the record of N knows that N+1 had not been reported to anyone.
+// (Where other hosts have the files the record is emptied first: an NFS client that has a file open
+// renames it instead of removing it, and others go on finding it.)
 //
 // A reader may see a version whose writer died between 3 and 5. Before it tells anyone it
-// does 4 and 5 itself. So what was told is never undone by a crash of the server, and no
+// does 4 and 5 itself. So what was reported is never undone by a crash of the server, and no
 // later reader sees something older.
 //
 // What became of a rename that failed is found out by reading. Its marker, or that of a

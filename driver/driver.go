@@ -31,7 +31,7 @@ type Store interface {
 	// be applied at any later time, or never. After an answer a write is never
 	// applied again. A batch promises nothing beyond its single writes. A write
 	// may also lose, after some time, to a transaction that keeps the key locked
-	// (see P4, the fence): then it is told the very record that it was to follow.
+	// (see P4, the fence): then the answer is the very record that it was to follow.
 	//
 	// A batch of Sessions keys only carries heartbeats: it must not wait
 	// behind other batches.
@@ -108,7 +108,7 @@ type Watcher interface {
 	// is done or watching fails, and returns why it ended. Calls are only
 	// notifications: they may be late, doubled, spurious or missing; a zero Notification means
 	// that anything may have changed, and is what comes first, as soon as
-	// writes are told of. Calls do not overlap, and changed does not block.
+	// writes are notified of. Calls do not overlap, and changed does not block.
 	// Only notifications to one of who, or to Everyone, are asked for; with who nil all
 	// are. A store may send more.
 	Watch(ctx context.Context, who []string, changed func(Notification)) error

@@ -61,7 +61,7 @@ func (e *SchemaError) Unwrap() error { return e.Err }
 // the tables gives the rights that `holdfast schema grants` prints.
 type RightsError struct {
 	What string // "may not write the tables of \"holdfast_\""
-	Role string // who may not, as the database calls them; "": this user
+	Role string // the user who may not, as the database calls them; "": this user
 	Err  error  // nil, or what the database said
 }
 

@@ -51,7 +51,7 @@
 // what has not changed since a revision that is old enough is old enough to be swept.
 //
 // Rejected: etcd's leases as sessions. A lease begins anew with each leader of the
-// cluster, so nobody but the server knows when it ends. Its holder could only be told, and
+// cluster, so nobody but the server knows when it ends. Its holder could only get messages, and
 // messages are late. With both, two truths would have to agree.
 //
 // # The fence

@@ -16,7 +16,7 @@ import (
 )
 
 // Faults says what goes wrong between processes and a store. The zero value is
-// a store that does what it is told, at once. A probability is from 0 to 1. A
+// a store that does what it is asked, at once. A probability is from 0 to 1. A
 // call whose context ends while it is on its way fails, and its writes may be
 // late.
 type Faults struct {
@@ -37,8 +37,8 @@ type Faults struct {
 
 	Stale time.Duration // the most by which a glance is out of date
 
-	LoseNotification   float64       // notifications that are not told
-	DoubleNotification float64       // notifications that are told twice
+	LoseNotification   float64       // notifications that do not arrive
+	DoubleNotification float64       // notifications that arrive twice
 	DelayNotification  time.Duration // the most that a notification is late
 
 	NoClock bool          // every Age is negative

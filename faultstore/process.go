@@ -108,7 +108,7 @@ func (p *Process) script(n int, point Point, do func() error) {
 func (p *Process) Crash() { p.set(func() { p.crashed = true }) }
 
 // Partition cuts the process off the store, or ends that. While it lasts, calls
-// and answers are lost, and no notifications are told.
+// and answers are lost, and no notifications arrive.
 func (p *Process) Partition(cut bool) { p.set(func() { p.cut = cut }) }
 
 // Pause holds the calls and answers of the process until Resume.

@@ -12,7 +12,7 @@ import (
 // more, one zero notification stands for all.
 const maxPending = 1024
 
-// Watch implements driver.Watcher. Notifications that wait and are alike are told once.
+// Watch implements driver.Watcher. Of notifications that wait and are alike one is sent.
 func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
 	w := &watcher{who: who, news: make(chan struct{}, 1), waiting: map[driver.Notification]bool{}}
 	s.mu.Lock()

@@ -39,9 +39,9 @@ import (
 //	call holdfast_fence('orders/42', 1795226403001234)
 //
 // which fails, with SQLSTATE HF002, unless the token holds the lock. A trigger can
-// see to it that nobody writes without, but who may make temporary tables in the
-// database, and puts one in the place of ours. Here it is only who holds the lock on an
-// account, and has said so with "set @lock_token = 1795226403001234".
+// see to it that nobody writes without, except a user who may make temporary tables in the
+// database, and puts one in the place of ours. Here only the holder of the lock on an
+// account writes, and has said so with "set @lock_token = 1795226403001234".
 //
 //	create trigger accounts_fenced before update on accounts for each row
 //	  call holdfast_fence(concat('accounts/', new.id), coalesce(@lock_token, 0))

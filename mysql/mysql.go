@@ -39,7 +39,7 @@
 // # Versions and time
 //
 // A version is at least the server's clock in microseconds when the statement
-// began, computed under the lock of the row; a record's Age is told by the same
+// began, computed under the lock of the row; a record's Age goes by the same
 // clock.
 package mysql
 

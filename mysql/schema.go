@@ -191,7 +191,7 @@ func verifyDefiners(ctx context.Context, l *lane, t sqlstore.Tables) error {
 	case text.Valid && plain(text.String) != plain(published):
 		return differs("fence", "is not as published")
 	case security != "DEFINER":
-		return differs("fence", "runs with the rights of who calls it, and not of who has made it")
+		return differs("fence", "runs with the rights of its caller, and not of its owner")
 	case mode != "":
 		return differs("fence", fmt.Sprintf("was made with sql_mode %q, and not with none", mode))
 	}
@@ -209,7 +209,7 @@ func verifyDefiners(ctx context.Context, l *lane, t sqlstore.Tables) error {
 		case text.String != "" && strings.Count(text.String, escapeMark) != strings.Count(viewText(t, view), escapeMark):
 			return differs(view, "is not as published")
 		case security != "DEFINER":
-			return differs(view, "runs with the rights of who looks, and not of who has made it")
+			return differs(view, "runs with the rights of its reader, and not of its owner")
 		}
 	}
 	return nil

@@ -49,7 +49,8 @@ type line struct {
 }
 
 // OpenAccess reads a tokens file; "": there is none. The file is read again when it changes. If it
-// cannot be understood then, what it said before stays, and the logger is told. nil: nobody is.
+// cannot be understood then, what it said before stays, and the logger gets a line. nil: nobody
+// does.
 func OpenAccess(path string, log *slog.Logger) (*Access, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -237,8 +238,8 @@ func (a *Access) find(kind, value string) (line, bool) {
 }
 
 // Authenticate puts the principal of a request into its context, for next. A request without proof
-// of one goes on without; one with a wrong secret is refused. What changes something is refused if a
-// browser sent it for a page of another origin.
+// of one goes on without; one with a wrong secret is refused. What changes something is refused if
+// a browser sent it for a page of another origin.
 func (a *Access) Authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := a.guard.Check(r); err != nil {

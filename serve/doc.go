@@ -6,9 +6,9 @@
 // the context of the request, as a [Principal] with the verbs and the names that are allowed to it.
 // [Access.Authenticate] is the middleware that puts it there: by a secret of the tokens file, the
 // key of a link, a client certificate, the peer of a unix socket, or the cookie of a page's login.
-// A program that has a way of its own to know its users calls [WithPrincipal] instead. A page shares
-// all of this: it is served behind the same middleware, as [Options.Page], asks [PrincipalOf] what
-// to show, and logs people in with [Access.Login].
+// A program that has a way of its own to know its users calls [WithPrincipal] instead. A page
+// shares all of this: it is served behind the same middleware, as [Options.Page], asks
+// [PrincipalOf] what to show, and logs people in with [Access.Login].
 //
 // A [Server] listens: on a unix socket, on loopback, or beyond it with TLS. It is what the command
 // `holdfast serve` runs. Mount the Handler as the whole of a server rather than below a

@@ -36,8 +36,8 @@ type Options struct {
 	// Redact takes out of an error of the store what is nobody's business. nil: the error is not
 	// shown to clients.
 	Redact func(error) string
-	// Monitor is what the Trace of the client feeds, for /metrics, which has what is in the store in
-	// any case. nil: nothing more.
+	// Monitor is what the Trace of the client feeds, for /metrics, which has what is in the store
+	// in any case. nil: nothing more.
 	Monitor *monitor.Monitor
 	// NoAPI serves metrics and health alone, beside the page.
 	NoAPI bool
@@ -364,7 +364,8 @@ func said(err error) string {
 }
 
 // acceptable reports whether a body is declared to be JSON, or not declared. What curl declares
-// without being asked will do, but not of a browser that has proved itself by what it sends by itself.
+// without being asked will do, but not of a browser that has proved itself by what it sends by
+// itself.
 func (h *Handler) acceptable(r *http.Request) bool {
 	declared := r.Header.Get("Content-Type")
 	kind, _, err := mime.ParseMediaType(declared)

@@ -64,7 +64,8 @@ func TestHeld(t *testing.T) {
 	})
 }
 
-// Waiters are served first come, first served, at whatever replica they ask, together with programs.
+// Waiters are served first come, first served, at whatever replica they ask, together with
+// programs.
 func TestWait(t *testing.T) {
 	inTime(t, func(t *testing.T, a, b *replica) {
 		lock, err := a.client.Acquire(t.Context(), "n")

@@ -319,7 +319,7 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) {
 		bad("token", "the token of a holder, or else the field claim, as /v1/locks/{name} shows them")
 		return
 	case strings.TrimSpace(b.Reason) == "" || len(b.Reason) > 200:
-		bad("reason", "between 1 and 200 bytes: it is told to the holder and kept")
+		bad("reason", "between 1 and 200 bytes: the holder gets it, and the record keeps it")
 		return
 	}
 	info, err := h.client.Show(r.Context(), b.Name)
@@ -358,8 +358,9 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, r, http.StatusOK, members{"broken": asjson.Claims([]holdfast.Claim{claim})[0], "took": time.Since(begun).Round(time.Millisecond).Seconds(), "by": p.Name})
 }
 
-// find gives the claims that are meant. The id of a claim begins with eight digits of its session's,
-// which whoever draws the id of a hold can choose; with all 32 in their place it is unique.
+// find gives the claims that are meant. The id of a claim begins with eight digits of its
+// session's, which whoever draws the id of a hold can choose; with all 32 in their place it is
+// unique.
 func (b *breaking) find(info holdfast.Info) (found []holdfast.Claim) {
 	for _, c := range slices.Concat(info.Holders, info.Waiters) {
 		_, nr, _ := strings.Cut(c.ID, "-")

@@ -33,7 +33,8 @@ var Instruments = append(slices.Clip(monitor.Instruments), requests, storeAnswer
 // mostPrefixes are the prefixes that are told apart; the rest are "other".
 const mostPrefixes = 50
 
-// census is what is in the store, counted at most each five seconds, or ten times as long as it took.
+// census is what is in the store, counted at most each five seconds, or ten times as long as it
+// took.
 type census struct {
 	mu      sync.Mutex
 	at      time.Time

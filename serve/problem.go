@@ -18,7 +18,7 @@ type problemKind struct {
 
 var problemKinds = map[string]problemKind{
 	"bad-request":     {400, "the request cannot be understood", "The field or the path that is named is not as it has to be.", "Mend the request."},
-	"unauthenticated": {401, "who are you?", "The request has no proof of who sends it, or a wrong one.", "Send the header Authorization: Bearer SECRET, or use the unix socket."},
+	"unauthenticated": {401, "who are you?", "The request does not prove who sends it, or proves it wrongly.", "Send the header Authorization: Bearer SECRET, or use the unix socket."},
 	"forbidden":       {403, "not allowed", "Your line of the tokens file lacks the verb, or the names, that are named.", "Ask whoever keeps the tokens file."},
 	"not-found":       {404, "not there", "There is no such path, or nothing of this name and token.", "Look at /v1/locks."},
 	"method":          {405, "not with this method", "The path is there, with the methods of the header Allow.", "Use one of these methods."},

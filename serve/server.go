@@ -48,7 +48,7 @@ type Listen struct {
 	Cert, Key, ClientCA string
 	// PlainHTTP allows to listen beyond loopback without TLS, for a proxy that ends it.
 	PlainHTTP bool
-	// Logger is told what goes wrong with connections. nil: silence.
+	// Logger gets what goes wrong with connections. nil: silence.
 	Logger *slog.Logger
 }
 

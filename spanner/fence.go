@@ -25,7 +25,7 @@ import (
 //
 // It has to be a transaction with serializable isolation and pessimistic locks, which
 // is Spanner's default. One that is idle for ten seconds may be aborted by Spanner if
-// others wait for it, so who freezes in it does not keep a lock from them for ever.
+// others wait for it, so a process that freezes in it does not keep a lock from them for ever.
 func Fence(ctx context.Context, txn *spanner.ReadWriteTransaction, locks ...*holdfast.Lock) error {
 	if len(locks) == 0 {
 		return driver.ErrNothingFenced

@@ -20,8 +20,8 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/reach"
 )
 
-// Kind is a Spanner store by its URL: spanner://projects/P/instances/I/databases/D?prefix=NAME. Who
-// we are is as for all that uses Google's clients: GOOGLE_APPLICATION_CREDENTIALS, or what the
+// Kind is a Spanner store by its URL: spanner://projects/P/instances/I/databases/D?prefix=NAME.
+// Credentials are found as by all of Google's clients: GOOGLE_APPLICATION_CREDENTIALS, or what the
 // machine or gcloud has.
 var Kind = &driver.Kind{
 	Name: "spanner", Schemes: []string{"spanner"}, Form: "spanner://…", Example: "spanner://projects/p/instances/i/databases/shop",

@@ -46,7 +46,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	if s.async {
 		say(driver.Warning, "durability", "async-commit is accepted: after a power cut a token may repeat")
 	} else {
-		say(driver.Good, "durability", "synchronous is full for each grant: it is on disk before it is told")
+		say(driver.Good, "durability", "synchronous is full for each grant: it is on disk before it is reported")
 	}
 	dir := filepath.Dir(resolved(s.path))
 	if name := filesystem.Network(dir); name != "" {

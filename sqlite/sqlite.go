@@ -11,8 +11,8 @@
 //
 // # One name, and one log
 //
-// SQLite keeps its log beside the name by which a file is opened. Who comes by
-// another name does not see what is in that log, and both could be given one lock.
+// SQLite keeps its log beside the name by which a file is opened. A process that comes
+// by another name does not see what is in that log, and both could be given one lock.
 // So Open refuses a file with hard links, and one that is mounted by itself; a
 // symbolic link is followed first and does no harm.
 //
@@ -92,7 +92,7 @@ var (
 )
 
 // Watch implements driver.Watcher by a named pipe in a directory beside the file, with "-wake"
-// at the end of its name; who may not use that directory polls.
+// at the end of its name; a user who may not use that directory polls.
 func (s *Store) Watch(ctx context.Context, _ []string, changed func(driver.Notification)) error {
 	return s.board.Watch(ctx, changed)
 }

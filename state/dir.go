@@ -37,7 +37,7 @@ type DirOptions struct {
 // file older than an hour does so in its place. Dir does no I/O, and makes what
 // is missing when it is needed. opts may be nil.
 //
-// A writer of ours is told from others by what its file says. Its lease is
+// A writer of ours is known from others by what its file says. Its lease is
 // short and renewed, and its age is by the clock of the file server, never by
 // this host's. Where a file system is known to be this host's alone, a writer
 // also locks its file: its death is known at once, and while it lives, or a

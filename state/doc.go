@@ -4,10 +4,10 @@
 //
 // There are two kinds with one type: a name in any store of Holdfast (On), and plain files
 // that any program can follow (Dir). The protocol is that of the lease-based repository
-// state of Gitaly, with leases that are short and renewed and readers who are told of
+// state of Gitaly, with leases that are short and renewed and readers that know of
 // writers. docs/state.md shows both, docs/git.md a worked example.
 //
-// A writer whose lease was lost is told before readers take it for dead, and changes the
+// A writer whose lease was lost learns it before readers take it for dead, and changes the
 // key once more at its end. If it goes on to write nevertheless, and is killed before its
 // end, no key can tell that: pass the context of the write on to all that it does.
 //

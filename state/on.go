@@ -14,7 +14,7 @@ import (
 
 // On is the state that goes by a name in a store: its key is the version of the
 // name's lock record, which changes with every grant and release, and a writer
-// is a shared holder of the lock. Who holds the name in another way, such as
+// is a shared holder of the lock. Whoever holds the name in another way, such as
 // exclusively to be the only writer, is a writer as well.
 //
 // A store that was restored from a backup has the versions of then until a name

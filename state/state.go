@@ -23,7 +23,7 @@ type keeper interface {
 
 // A Key is what a state was when it was asked for.
 type Key struct {
-	ID      string // of the state; "" if it cannot be told, then Writing is true
+	ID      string // of the state; "" if it cannot be known, then Writing is true
 	Writing bool   // someone writes: what is read now must not be cached by this key
 	stamp   string // tells a key that came back, with a backup, from what it was
 }
@@ -31,14 +31,14 @@ type Key struct {
 // Key returns the key of now. What is read after that call may be cached under
 // the key only if Writing is false in it and in the answer of a second call,
 // made after all was read, and both are Equal. An error means that the key cannot
-// be told: then nothing may be taken from a cache, nor cached. Key makes up for
+// be known: then nothing may be taken from a cache, nor cached. Key makes up for
 // writers that have died, and makes the first key.
 func (s *State) Key(ctx context.Context) (Key, error) { return s.key(ctx) }
 
 // Equal says whether two keys stand for the same state.
 func (k Key) Equal(other Key) bool { return k.ID == other.ID && k.stamp == other.stamp }
 
-// Begin begins a write. Readers are told of it before Begin returns, and go on
+// Begin begins a write. Readers see it before Begin returns, and go on
 // without the cache until End. Any number may write at the same time. An error
 // means that nothing may be written. ctx does not bound the write.
 func (s *State) Begin(ctx context.Context) (*Writer, error) { return s.begin(ctx) }

@@ -46,7 +46,7 @@ type Options struct {
 	Doctor func(context.Context) []driver.Finding
 	// Redact makes of an error of the store what viewers may read. nil: the error as it is.
 	Redact func(error) string
-	// Logger is told of breaks and changed settings (Warn) and of errors. nil: silence.
+	// Logger gets breaks and changed settings (Warn) and errors. nil: silence.
 	Logger *slog.Logger
 }
 

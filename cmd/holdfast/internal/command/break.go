@@ -23,9 +23,9 @@ const breakHelp = `usage: holdfast break NAME --token N --reason TEXT
        holdfast break --host HOST|--owner NAME|--session ID --reason TEXT
 
 Ends a lock by force: exactly the one with this token, or the claim with this id,
-which may still be waiting; show shows both. Its holder is told to stop, and the
-lock goes to the next when it has, or when it is dead (at most its TTL). Who broke
-what and why stays on record. With --host, --owner and --session it ends all claims
+which may still be waiting; show shows both. Its holder is asked to stop, and the
+lock goes to the next when it has, or when it is dead (at most its TTL). The record
+keeps who broke what, and why. With --host, --owner and --session it ends all claims
 that fit, and lists them first. Whoever may take locks may break those of others.
 
 {flags}
@@ -80,7 +80,7 @@ func breakVerb(a *app) *cobra.Command {
 		case len(args) > 0 && (b.token != 0) == (b.claim != ""):
 			return usage("break: needs --token N or --claim ID, as shown by: %s", hint("show %s", shellWord(args[0])))
 		case b.reason == "":
-			return usage(`break: needs a --reason; it is told to the holder and kept`)
+			return usage(`break: needs a --reason, which the holder gets and the record keeps`)
 		case len(b.reason) > 200:
 			return usage("break: --reason has %d bytes, at most 200", len(b.reason))
 		case !b.yes && !isTerminal(os.Stdin):
@@ -209,7 +209,7 @@ func (b *breaking) confirmAll(n int) bool {
 		fmt.Fprintf(os.Stderr, "--now does not wait: whoever still runs is not stopped, and only fenced writes are refused. Type the number of claims to go on: ")
 		return readLine() == fmt.Sprint(n)
 	}
-	fmt.Fprintf(os.Stderr, "Break these %d? Those that live are told to stop. [y/N] ", n)
+	fmt.Fprintf(os.Stderr, "Break these %d? Those that live are asked to stop. [y/N] ", n)
 	answer := strings.ToLower(readLine())
 	return answer == "y" || answer == "yes"
 }
@@ -265,11 +265,11 @@ func question(name string, c holdfast.Claim) string {
 	case c.Kept:
 		return fmt.Sprintf("%s is %s.", quote(name), keptBy(c))
 	case c.Detached:
-		return fmt.Sprintf("%s is held by %s%s; nothing renews it, it %s: whoever uses it will not be told.", quote(name), who(c.Owner), heldFor(c), beatText(c))
+		return fmt.Sprintf("%s is held by %s%s; nothing renews it, it %s: whoever uses it does not learn of it.", quote(name), who(c.Owner), heldFor(c), beatText(c))
 	case c.BeatAge >= 0 && !c.Suspected:
-		return fmt.Sprintf("%s is held by %s%s; its last beat came %s ago: it is alive and will be told to stop.", quote(name), who(c.Owner), heldFor(c), brief(c.BeatAge))
+		return fmt.Sprintf("%s is held by %s%s; its last beat came %s ago: it is alive and will be asked to stop.", quote(name), who(c.Owner), heldFor(c), brief(c.BeatAge))
 	}
-	return fmt.Sprintf("%s is held by %s%s; it will be told to stop, and is waited for until it has, at most %s.", quote(name), who(c.Owner), heldFor(c), brief(c.TTL))
+	return fmt.Sprintf("%s is held by %s%s; it will be asked to stop, and is waited for until it has, at most %s.", quote(name), who(c.Owner), heldFor(c), brief(c.TTL))
 }
 
 func readLine() string {

@@ -55,7 +55,7 @@ func cacheVerb(a *app) *cobra.Command {
 	c.Flags().StringVar(&k.where, "state", "", "the state that CMD's output depends on, `NAME|DIR`: a directory if it begins with / or ./ or ../, else a name in the store")
 	c.Flags().Var(&k.ttl, "ttl", "how long an answer is kept")
 	c.Flags().StringVar(&k.kind, "kind", "", "tells answers of one state apart; else CMD, its arguments and the working directory do. "+
-		"Who gives the same `KIND` gets the same answer: name content and format, as in 'info/refs v1'")
+		"With the same `KIND` it is the same answer: name content and format, as in 'info/refs v1'")
 	c.Flags().StringVar(&k.dir, "dir", "", "keep answers in `DIR`; else in $XDG_CACHE_HOME/holdfast or ~/.cache/holdfast")
 	c.Flags().Var(&k.max, "max-bytes", "of all answers in it, as 500M or 2GiB")
 	c.RegisterFlagCompletionFunc("state", a.completeStates)

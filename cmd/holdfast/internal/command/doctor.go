@@ -24,8 +24,8 @@ import (
 const doctorHelp = `usage: holdfast doctor [--read-only] [--json]
 
 Checks the store and this machine by using them: takes a lock under a name of its
-own, hands it over, and gives it back. What the database's settings put at risk is
-told by the store.
+own, hands it over, and gives it back. The store says what the database's settings
+put at risk.
 
   ok      as it should be
   warn    nothing is unsafe, but something takes longer than it need, or a danger
@@ -232,7 +232,7 @@ func (d *checkup) durability(t target) {
 	case t.Scheme == "memory":
 		d.ok("durability", "none: it is gone with this process (good for trying things out)")
 	default:
-		d.ok("durability", "each grant is on disk before it is told")
+		d.ok("durability", "each grant is on disk before it is reported")
 	}
 }
 

@@ -28,7 +28,7 @@ Store       --store URL or HOLDFAST_STORE: %s
             without either a file of this user on this host, which no other user and
             no other host meets: ~/.local/state/holdfast/holdfast.db
             ?allow=NAME accepts a danger by the name that doctor gives it
-Owner       HOLDFAST_OWNER: who this is to others, such as a pod or a node
+Owner       HOLDFAST_OWNER: what others know this process by, such as a pod or a node
 Servers     postgres://USER@HOST/DB?schema=NAME&prefix=NAME&sslmode=verify-full
             mysql://USER@HOST/DB?prefix=NAME&tls=true&socket=PATH
             cassandra://USER@HOST,HOST/KEYSPACE?dc=NAME&prefix=NAME&tls=verify&ca=FILE
@@ -39,7 +39,8 @@ Passwords   not in --store: ps shows it to all users of this host. In HOLDFAST_S
             go unencrypted without tls=verify
 More        holdfast run --help, and so for each verb
 
-exit status: 0 done; 1 the answer is no; 64 usage; 69 store; 70 a fault of ours; see run --help for more
+exit status: 0 done; 1 the answer is no; 64 usage; 69 store; 70 a fault of ours;
+see run --help for more
 `
 
 // newRoot makes the command. Its verbs are made when one is asked for.

@@ -82,7 +82,7 @@ func (w *wish) flags(f *pflag.FlagSet) {
 func (w *wish) shown(f *pflag.FlagSet, reason string) {
 	f.StringVar(&w.reason, "reason", "", reason)
 	f.Var(&w.labels, "label", "show `KEY=VALUE` with the claim; as often as there are labels, 1 KiB in all")
-	f.StringVar(&w.owner, "owner", os.Getenv(ownerVariable), "`NAME` of who asks, such as a pod or a node; else $"+ownerVariable)
+	f.StringVar(&w.owner, "owner", os.Getenv(ownerVariable), "`NAME` of this process to others, such as a pod or a node; else $"+ownerVariable)
 }
 
 // ownerVariable is the environment's word for --owner, for all verbs.

@@ -81,9 +81,9 @@ func schemaVerb(a *app) *cobra.Command {
 const grantsHelp = `usage: holdfast schema grants --role NAME [--read-only]
 
 Writes the statements that let a role take locks, or only look, to standard output.
-It connects to nothing; whoever owns the tables runs what it prints. Who may take
-locks may break those of others, too; who only looks may not. A file and a directory
-have no roles: who may write there may lock, who may read there may look.
+It connects to nothing; whoever owns the tables runs what it prints. Whoever may
+take locks may break those of others, too; a role that only looks may not. A file and
+a directory have no roles: write access is the right to lock, read access to look.
 
 {flags}
 
@@ -105,7 +105,7 @@ func grantsVerb(a *app) *cobra.Command {
 			case err != nil:
 				return err
 			case t.Kind.Grants == nil && !t.Kind.Server:
-				return usage("schema grants: the store %s has no roles: who may write there may lock, who may read there may look", t)
+				return usage("schema grants: the store %s has no roles: write access is the right to lock, read access the right to look", t)
 			case t.Kind.Grants == nil:
 				return usage("schema grants: for %s the page docs/stores/%s.md says what a user needs", t, t.Kind.Name)
 			case role == "":

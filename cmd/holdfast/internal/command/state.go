@@ -236,7 +236,7 @@ func (a *app) stateClear(ctx context.Context, where string) error {
 const stateWriteHelp = `usage: holdfast state write [flags] NAME|DIR -- CMD [ARG...]
 
 Runs CMD, which changes something whose readers use holdfast cache or holdfast state
-key. They are told before CMD is started and go without the cache until it has ended
+key. They see it before CMD is started and go without the cache until it has ended
 and the key is another, durably. That is so also if CMD fails or is killed.
 
 Any number may write at the same time. The lease is renewed for as long as CMD runs.
@@ -267,7 +267,7 @@ func (a *app) stateWriteVerb() *cobra.Command {
 	}
 	l.flags(c.Flags(), "this write's own lease, at least 1s; else 30s in a directory, and in a store what holdfast config get ttl says",
 		"from TERM to KILL, before the lease can be taken for dead; a fifth of the lease, at most a third",
-		"say nothing while waiting for who holds the name exclusively")
+		"say nothing while waiting for an exclusive holder of the name")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		states, argv, err := splitArgs(c, args, "./repo.git -- ./push.sh", checkState)
 		if err != nil {
