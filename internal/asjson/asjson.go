@@ -220,8 +220,18 @@ func Encode(w io.Writer, v any) error {
 	if err := e.Encode(v); err != nil {
 		return err
 	}
-	text := make([]byte, 0, raw.Len())
-	for _, r := range raw.String() {
+	_, err := Writer(w).Write(raw.Bytes())
+	return err
+}
+
+// Writer writes JSON, or text, to w with what a terminal would act on escaped, as Encode does.
+func Writer(w io.Writer) io.Writer { return escaping{w} }
+
+type escaping struct{ w io.Writer }
+
+func (e escaping) Write(raw []byte) (int, error) {
+	text := make([]byte, 0, len(raw))
+	for _, r := range string(raw) {
 		switch {
 		case r == '\n' || strconv.IsPrint(r):
 			text = utf8.AppendRune(text, r)
@@ -232,6 +242,8 @@ func Encode(w io.Writer, v any) error {
 			text = fmt.Appendf(text, `\u%04x\u%04x`, high, low)
 		}
 	}
-	_, err := w.Write(text)
-	return err
+	if _, err := e.w.Write(text); err != nil {
+		return 0, err
+	}
+	return len(raw), nil
 }

@@ -71,6 +71,7 @@ func (a *app) acquire(ctx context.Context, name string, d time.Duration, w *wish
 	}
 	defer s.Close()
 	q.watch(s.Client)
+	a.log.requested(r.names, w.reason)
 	claim, err := s.AcquireFor(ctx, name, d, opts...)
 	q.stop()
 	if err != nil {

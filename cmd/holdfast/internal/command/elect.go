@@ -74,7 +74,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 		return err
 	}
 	r := newRunner(argv, []string{name}, l)
-	r.again = true
+	r.again, r.log = true, &a.log
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := r.endOnSignal(cancel)
@@ -93,7 +93,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 	client, err := holdfast.New(h.store, &holdfast.Options{
 		TTL:   l.ttl.Duration,
 		Owner: holdfast.Owner{Name: owner, Program: "holdfast elect"},
-		Trace: &holdfast.Trace{Heartbeat: r.beat, Shortened: r.shortened, Lost: r.lostOne},
+		Trace: (&holdfast.Trace{Heartbeat: r.beat, Shortened: r.shortened, Lost: r.lostOne}).And(a.log.trace(t)),
 	})
 	if err != nil {
 		return usage("%s", strings.TrimPrefix(err.Error(), "holdfast: "))
@@ -110,6 +110,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 	}
 	q = begin()
 	q.watch(client)
+	a.log.requested([]string{name}, "")
 	var ended error
 	finished := false
 	lead := func(_ context.Context, lock *holdfast.Lock) error {

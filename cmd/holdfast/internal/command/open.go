@@ -130,6 +130,7 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options) (*session, error
 	if settings.Owner.Name == "" {
 		settings.Owner.Name = os.Getenv(ownerVariable)
 	}
+	settings.Trace = settings.Trace.And(a.log.trace(t))
 	c, err := holdfast.New(h.store, &settings)
 	if err != nil {
 		h.Close()

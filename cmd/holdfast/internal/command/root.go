@@ -12,6 +12,7 @@ import (
 // An app is what all verbs share.
 type app struct {
 	store string
+	log   eventLog
 }
 
 const rootHelp = `Locks, leases and leader election in the database you already run.
@@ -29,6 +30,7 @@ Store       --store URL or HOLDFAST_STORE: %s
             no other host meets: ~/.local/state/holdfast/holdfast.db
             ?allow=NAME accepts a danger by the name that doctor gives it
 Owner       HOLDFAST_OWNER: what others know this process by, such as a pod or a node
+Log         -v, or --log json|text[:FILE]: what happens to claims, one event a line
 Servers     postgres://USER@HOST/DB?schema=NAME&prefix=NAME&sslmode=verify-full
             mysql://USER@HOST/DB?prefix=NAME&tls=true&socket=PATH
             cassandra://USER@HOST,HOST/KEYSPACE?dc=NAME&prefix=NAME&tls=verify&ca=FILE
@@ -69,13 +71,15 @@ func newRoot(args []string) *cobra.Command {
 			return usage("a verb is missing, as in: holdfast run nightly -- ./backup.sh; see: holdfast --help")
 		},
 	}
-	root.PersistentPreRun = func(c *cobra.Command, _ []string) {
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		if c.Flags().Changed("store") {
 			given = a.store
 		}
+		return a.log.open()
 	}
 	root.SetVersionTemplate("{{.Version}}")
 	root.PersistentFlags().StringVar(&a.store, "store", a.store, "URL of the store")
+	a.log.flags(root.PersistentFlags())
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) {
 		c.OutOrStdout().Write([]byte(helpOf(c)))
 	})

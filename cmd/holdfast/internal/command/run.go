@@ -276,6 +276,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	}
 	// While the guard starts we get the lock.
 	r := newRunner(argv, names, l)
+	r.log = &a.log
 	ready, over := r.startGuard(path, environment())
 	defer over()
 	ctx, cancel := context.WithCancelCause(orBackground(ctx))
@@ -292,7 +293,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 		TTL:   l.ttl.Duration,
 		Grace: l.grace.Duration,
 		Owner: holdfast.Owner{Name: w.owner, Program: "holdfast run"},
-		Trace: &holdfast.Trace{Heartbeat: r.beat, Shortened: r.shortened, Lost: r.lostOne, Queued: q.joined},
+		Trace: (&holdfast.Trace{Heartbeat: r.beat, Shortened: r.shortened, Lost: r.lostOne, Queued: q.joined}).And(a.log.trace(t)),
 	})
 	if err != nil {
 		stop()
@@ -324,6 +325,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 		return err
 	}
 	q.watch(client)
+	a.log.requested(names, w.reason)
 	locks, release, err := acquire(ctx, client, names, opts)
 	q.stop()
 	stop()

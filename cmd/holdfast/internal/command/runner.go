@@ -33,6 +33,7 @@ type runner struct {
 	started  func() // called when the command runs; may be nil
 	lease    *lease
 	guard    *guard.Guard
+	log      *eventLog
 	shared   bool // the command shares our process group and terminal
 	keys     *guard.Keys
 	signals  chan os.Signal
@@ -72,7 +73,7 @@ func newRunner(argv, names []string, l *lease) *runner {
 		keys = guard.Listen()
 	}
 	return &runner{
-		keys: keys, decided: make(chan decision, 16),
+		keys: keys, decided: make(chan decision, 16), log: new(eventLog),
 		argv: argv, names: names, last: quoteAll(names) + " is released", kept: quoteAll(names) + " stays held",
 		lease: l, shared: shared, signals: catch(shared),
 	}

@@ -248,7 +248,7 @@ func TestDoctorOfGuards(t *testing.T) {
 func TestStoodStill(t *testing.T) {
 	p := pretend(time.Second)
 	p.ttl = time.Second
-	r := &runner{argv: []string{"./cmd"}, names: []string{"x"}, lease: &lease{}, held: p, tick: tick(p.ttl)}
+	r := &runner{argv: []string{"./cmd"}, names: []string{"x"}, lease: &lease{}, log: new(eventLog), held: p, tick: tick(p.ttl)}
 	end := guard.Event{Ended: true, PID: 1, Why: guard.Deadline, Status: syscall.WaitStatus(syscall.SIGTERM)}
 	for _, test := range []struct {
 		still time.Duration

@@ -293,6 +293,7 @@ func (a *app) stateWrite(ctx context.Context, where string, argv []string, l *le
 		return err
 	}
 	r := newRunner(argv, []string{where}, l)
+	r.log = &a.log
 	r.files, r.last, r.kept = isDirectory(where), "the key of "+quote(where)+" is changed", "readers of "+quote(where)+" go without the cache"
 	ready, over := r.startGuard(path, environment())
 	defer over()
@@ -312,7 +313,7 @@ func (a *app) stateWrite(ctx context.Context, where string, argv []string, l *le
 		}},
 	}, &state.DirOptions{
 		Lease: l.ttl.Duration,
-		Trace: &holdfast.Trace{Heartbeat: r.beat},
+		Trace: (&holdfast.Trace{Heartbeat: r.beat}).And(a.log.trace(target{})),
 	})
 	if err != nil {
 		return orSignal(ctx, err)

@@ -141,6 +141,9 @@ func (r *runner) losing(left time.Duration) {
 	case r.silence != nil:
 		why += " (" + driver.Redact(escape(r.silence.Error())) + ")"
 	}
+	for _, name := range r.names {
+		r.log.event("losing", "name", name, "reason", why, "left", left)
+	}
 	say("losing %s: %s; stopping %s, %s left", quoteAll(r.names), why, escape(r.argv[0]), brief(left))
 }
 
