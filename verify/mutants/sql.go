@@ -372,7 +372,7 @@ var sql = []mutant{
 		"case when $4::pg_catalog.text {<>} ''",
 		"case when $4::pg_catalog.text is null"}}, postgres("TestStore$/^watch$")},
 	{"pg: nobody is told of a batch", "P6", []edit{{"postgres/statements.sql",
-		"case when id {=} any ($6::pg_catalog.bytea[]) then (",
+		"case when id {=} any ((select $6::pg_catalog.bytea[])::pg_catalog.bytea[]) then (",
 		"case when id {=} any ($6::pg_catalog.bytea[]) and false then ("}}, postgres("TestStore$/^watch_a_batch$")},
 	{"pg: a notification goes to all alone", "P6", []edit{{"postgres/dialect.go",
 		"return []string{s.channel.all(), s.channel.of(wake)}",
