@@ -76,6 +76,28 @@ func faults(paragraph string) (found []string) {
 	return found
 }
 
+// The rule finds what it is for, and no sentence that is right.
+func TestFaults(t *testing.T) {
+	for text, want := range map[string]string{
+		"Who waits asks.":                              "Who waits asks",
+		"The lock is free. Who comes later waits.":     "Who comes later waits",
+		"A role may lock; who only looks may not.":     "; who only looks may not",
+		"A flag for who is suspected.":                 "for who is suspected",
+		"Its holder is told to stop.":                  "holder is told",
+		"Readers are told of it before.":               "Readers are told",
+		"A mark, and who comes by writes a heartbeat.": "and who comes by writes a heartbeat",
+		"Who may break this?":                          "",
+		"It shows what is held, and who waits.":        "",
+		"The user, who may do everything.":             "",
+		"Those who wait are served in order.":          "",
+		"Two names that cannot be told apart.":         "",
+	} {
+		if got := strings.Join(faults(text), "|"); got != want {
+			t.Errorf("%q: found %q, want %q", text, got, want)
+		}
+	}
+}
+
 // pages are the paragraphs of the pages, without tables, code and links.
 func pages(t *testing.T) (texts []passage) {
 	for _, page := range append(documents(t), "deploy/README.md", "clients/python/README.md", "clients/typescript/README.md") {
