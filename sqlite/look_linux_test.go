@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,30 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
-
-// look prints what a key holds whenever it has changed, as a user who may only read.
-func look(ctx context.Context, s *Store) error {
-	last := ""
-	for {
-		names, err := s.Keys(ctx, driver.Names, "", 10)
-		if err != nil {
-			return err
-		}
-		r, err := s.Load(ctx, []driver.Key{{Name: "a"}, {Name: "b"}}, driver.Fresh)
-		if err != nil {
-			return err
-		}
-		if now := fmt.Sprintf("%q %s %v", names, r[0].Value, r[0].Age >= 0); now != last {
-			fmt.Println(now)
-			last = now
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
 
 // sees waits until the looker has seen something.
 func sees(t *testing.T, out *bufio.Scanner, want string) {

@@ -29,6 +29,9 @@ var roles = map[string]func(ctx context.Context, s *Store) error{
 	"tell":   tell,
 }
 
+// sharedGroup is that of all of them where they are users of their own.
+const sharedGroup = 60010
+
 func TestMain(m *testing.M) {
 	role := os.Getenv("HOLDFAST_TEST_ROLE")
 	if role == "" {
@@ -52,6 +55,26 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+}
+
+// look prints what a key holds whenever it has changed, as a user who may only read.
+func look(ctx context.Context, s *Store) error {
+	last := ""
+	for {
+		names, err := s.Keys(ctx, driver.Names, "", 10)
+		if err != nil {
+			return err
+		}
+		r, err := s.Load(ctx, []driver.Key{{Name: "a"}, {Name: "b"}}, driver.Fresh)
+		if err != nil {
+			return err
+		}
+		if now := fmt.Sprintf("%q %s %v", names, r[0].Value, r[0].Age >= 0); now != last {
+			fmt.Println(now)
+			last = now
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -12,8 +12,6 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-const sharedGroup = 60010
-
 // A file that belongs to a group, in a directory that hands its group on, is shared by the
 // members, as docs/stores/sqlite.md has it: what one makes the others use, and they wake each
 // other, whoever comes first.

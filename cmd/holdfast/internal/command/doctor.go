@@ -190,6 +190,8 @@ func (d *checkup) run() {
 	}
 	box, root := guard.Boxed(), os.Geteuid() == 0
 	switch {
+	case guard.Limits() != "":
+		d.ok("run", "commands can be guarded, by their process group: %s", guard.Limits())
 	case box != "":
 		d.ok("run", "commands can be guarded, each in a control group of its own in %s", escape(box))
 	case guard.Hides():

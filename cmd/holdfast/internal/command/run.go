@@ -44,6 +44,8 @@ store's clock where it has one: hosts that start the job at the same time run it
 If holdfast and its guard (hf-guard) are both killed, or both stopped, what CMD
 started runs on. In a pid namespace of its own CMD dies with its guard:
   holdfast run nightly -- unshare --pid --fork --kill-child --mount-proc ./backup.sh
+On macOS and FreeBSD CMD has a process group of its own. What leaves that (setsid,
+timeout, a daemon) is not ended there, and does not keep the lock.
 
 examples:
   holdfast run nightly -- ./backup.sh

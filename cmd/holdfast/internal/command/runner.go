@@ -34,6 +34,7 @@ type runner struct {
 	lease    *lease
 	guard    *guard.Guard
 	log      *eventLog
+	terminal bool // there is one
 	shared   bool // the command shares our process group and terminal
 	keys     *guard.Keys
 	signals  chan os.Signal
@@ -67,7 +68,8 @@ func guardable() error {
 }
 
 func newRunner(argv, names []string, l *lease) *runner {
-	shared := guard.Terminal()
+	terminal := guard.Terminal()
+	shared := terminal && guard.Joins
 	var keys *guard.Keys
 	if shared {
 		keys = guard.Listen()
@@ -75,7 +77,7 @@ func newRunner(argv, names []string, l *lease) *runner {
 	return &runner{
 		keys: keys, decided: make(chan decision, 16), log: new(eventLog),
 		argv: argv, names: names, last: quoteAll(names) + " is released", kept: quoteAll(names) + " stays held",
-		lease: l, shared: shared, signals: catch(shared),
+		lease: l, terminal: terminal, shared: shared, signals: catch(shared),
 	}
 }
 
@@ -91,7 +93,7 @@ func (r *runner) endOnSignal(cancel context.CancelCauseFunc) (stop func()) {
 					standStill()
 				}
 				if ends(sig) {
-					cancel(&killed{sig.(syscall.Signal), sig == os.Interrupt && r.shared})
+					cancel(&killed{sig.(syscall.Signal), sig == os.Interrupt && r.terminal})
 					return
 				}
 			case <-done:

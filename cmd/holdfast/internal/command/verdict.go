@@ -54,7 +54,7 @@ func (r *runner) judge(e guard.Event, lost error) error {
 	}
 	switch s := e.Status; {
 	case s.Signaled():
-		return &killed{s.Signal(), s.Signal() == syscall.SIGINT && r.shared}
+		return &killed{s.Signal(), s.Signal() == syscall.SIGINT && r.terminal}
 	case s.ExitStatus() != 0:
 		return &failure{s.ExitStatus(), ""}
 	}

@@ -1,5 +1,6 @@
 // Package guard ties the life of a command to a lease instead of to the life of
-// the program that holds the lease.
+// the program that holds the lease. What is said here is so on Linux; for other systems see
+// below.
 //
 // The program starts a guard, a small process of the same executable (or Program), and the
 // guard starts the command. The guard is told each new end of the lease. It asks
@@ -36,6 +37,16 @@
 // long as it is there. Where /proc belongs to another pid namespace nothing is run:
 // the numbers there are those of other processes.
 //
+// # Without Linux's means
+//
+// On other Unix systems (files *_portable.go) the guard goes by the command's process group,
+// which it has also at a terminal: TERM and KILL go to the group, and all is over when the
+// group is empty, or ps shows only dead processes in it. What leaves the group (setsid,
+// timeout, a daemon) is not found. The program and the guard notice each other's end by the
+// socket between them. A command that the guard has started runs on if the guard is killed before
+// it could say so. There is no proof of life to inherit: the TTL decides. With
+// -tags portableguard Linux has this guard, too, for tests.
+//
 // # Both gone
 //
 // Nothing in the kernel ends a process tree when two unrelated processes die. So the
@@ -47,7 +58,9 @@
 //
 // # Rejected
 //
-//   - To kill the process group only: a daemon leaves it.
+//   - To kill the process group only, on Linux: a daemon leaves it.
+//   - procctl(PROC_REAP_ACQUIRE), the subreaper of FreeBSD: it would find what leaves the
+//     group, and waits for somebody who can test it there.
 //   - To watch the lock from a thread of the program: a stopped process has no threads
 //     that run.
 //   - PR_SET_PDEATHSIG alone: it reaches only the direct child. It is set in addition.
@@ -122,8 +135,8 @@ func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t - u) }
 // version, whose main calls Main as well.
 var Program = "/proc/self/exe"
 
-// ErrUnsupported: this system has no means to end everything a command started.
-var ErrUnsupported = errors.New("running a command under a lock needs Linux")
+// ErrUnsupported: this system has no means to end what a command started.
+var ErrUnsupported = errors.New("running a command under a lock needs Linux, macOS or FreeBSD")
 
 // An order is what the program tells its guard.
 type order struct {

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build unix
 
 package guard
 
@@ -8,8 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,27 +31,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-var acts map[string]func(args []string)
-
-func init() {
-	if len(os.Args) > 1 && os.Args[1] == "act-headless" {
-		runtime.LockOSThread() // main runs on the first thread
-	}
-	acts = map[string]func(args []string){
-		"act-program":  program,
-		"act-stubborn": func([]string) { signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP); tick() },
-		"act-polite":   polite,
-		"act-tree":     func([]string) { signal.Ignore(syscall.SIGTERM); grow(2); tick() },
-		"act-branch":   branch,
-		"act-storm":    storm,
-		"act-crowd":    crowd,
-		"act-threads":  threads,
-		"act-tracer":   tracer,
-		"act-headless": headless,
-		"act-hides":    hides,
-		"act-blind":    blind,
-		"act-leave":    func([]string) { grow(1); fmt.Println("left") },
-	}
+var acts = map[string]func(args []string){
+	"act-program":  program,
+	"act-stubborn": func([]string) { signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP); tick() },
+	"act-polite":   polite,
+	"act-tree":     func([]string) { signal.Ignore(syscall.SIGTERM); grow(2); tick() },
+	"act-branch":   branch,
+	"act-storm":    storm,
+	"act-leave":    func([]string) { grow(1); fmt.Println("left") },
 }
 
 // tick writes the time each millisecond for as long as this process lives.
@@ -64,34 +49,19 @@ func tick() {
 	}
 }
 
-// storm starts more and more processes, each in a session of its own.
+// storm starts more and more processes, each in a session of its own where that is no way out.
 func storm([]string) {
 	signal.Ignore(syscall.SIGTERM)
 	for range 400 {
 		c := exec.Command("sleep", "1000")
 		c.Stdout = os.Stdout
-		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: sessions}
 		if c.Start() == nil {
 			fmt.Println(Now())
 			go c.Wait()
 		}
 	}
 	tick()
-}
-
-// headless is, in a session of its own, a process that lives on when its first thread
-// has ended.
-func headless(args []string) {
-	if len(args) == 0 {
-		c := exec.Command(os.Args[0], "act-headless", "child")
-		c.Stdout = os.Stdout
-		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		c.Run()
-		return
-	}
-	signal.Ignore(syscall.SIGTERM)
-	go tick()
-	syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
 }
 
 func polite([]string) {
@@ -102,13 +72,13 @@ func polite([]string) {
 	os.Exit(3)
 }
 
-// grow starts n processes that leave for sessions of their own, lose their
-// parent and ignore requests.
+// grow starts n processes that leave for sessions of their own, where that is no way out, lose
+// their parent and ignore requests.
 func grow(n int) {
 	for range n {
 		c := exec.Command(os.Args[0], "act-branch", "1")
 		c.Stdout = os.Stdout
-		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: sessions}
 		c.Run()
 	}
 }
@@ -117,7 +87,7 @@ func branch(args []string) {
 	if depth, _ := strconv.Atoi(args[0]); depth > 0 {
 		c := exec.Command(os.Args[0], "act-branch", strconv.Itoa(depth-1))
 		c.Stdout = os.Stdout
-		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: sessions}
 		out, _ := c.StdinPipe()
 		_ = out
 		c.Start()
@@ -167,10 +137,10 @@ func start(t *testing.T, lease, killAfter time.Duration, act ...string) (*Guard,
 	}
 	stdout := os.Stdout
 	saved, _ := unix.Dup(1)
-	unix.Dup3(int(w.Fd()), 1, 0)
+	unix.Dup2(int(w.Fd()), 1)
 	args := append([]string{os.Args[0]}, act...)
 	g, err := Start(os.Args[0], args, os.Environ())
-	unix.Dup3(saved, 1, 0)
+	unix.Dup2(saved, 1)
 	unix.Close(saved)
 	os.Stdout = stdout
 	if err != nil {
@@ -303,17 +273,6 @@ func TestDeadline(t *testing.T) {
 			t.Errorf("%s: lived until %v after the deadline", act, at.Sub(deadline))
 		}
 	}
-}
-
-// A process whose first thread has ended looks dead, and is killed all the same.
-func TestFirstThreadGone(t *testing.T) {
-	g, out, _ := start(t, time.Hour, 300*time.Millisecond, "act-headless")
-	out.ReadString('\n')
-	g.Stop(Now().Add(time.Hour))
-	if e := end(t, g); e.Why != Told || !e.Killed {
-		t.Errorf("got %+v", e)
-	}
-	last(t, out)
 }
 
 func TestPoliteEndAtDeadline(t *testing.T) {
@@ -483,39 +442,6 @@ func expect(t *testing.T, log *bufio.Reader, want string) {
 		if err != nil || !strings.HasPrefix(line, "guard") {
 			t.Fatalf("got %q (%v), want %q", line, err, want)
 		}
-	}
-}
-
-// children lists the live processes below pid.
-func children(pid int) (live []int) {
-	names, _ := filepath.Glob("/proc/[0-9]*")
-	for _, name := range names {
-		id, _ := strconv.Atoi(filepath.Base(name))
-		if p, ok := look(id); ok && p.parent == pid && !p.dead() {
-			live = append(live, id)
-		}
-	}
-	return live
-}
-
-// The command keeps the proof of life for as long as any of it lives, and the
-// files that the user gave it under their numbers.
-func TestFiles(t *testing.T) {
-	proof, err := os.CreateTemp(t.TempDir(), "proof")
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := `test "$(readlink /proc/self/fd/60)" = /dev/null || exit 8; ls -l /proc/self/fd | grep -q "` + proof.Name() + `" || exit 9`
-	null, _ := os.Open(os.DevNull)
-	unix.Dup3(int(null.Fd()), 60, 0)
-	defer unix.Close(60)
-	g, err := Start("/bin/bash", []string{"bash", "-c", script}, os.Environ())
-	if err != nil {
-		t.Skip(err)
-	}
-	g.Run(nil, proof, Now().Add(time.Minute), time.Second)
-	if e := end(t, g); e.Status.ExitStatus() != 0 {
-		t.Errorf("got %d: 8: a file of the user is gone; 9: the proof was not inherited", e.Status.ExitStatus())
 	}
 }
 

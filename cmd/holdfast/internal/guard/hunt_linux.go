@@ -1,3 +1,5 @@
+//go:build !portableguard
+
 package guard
 
 import (
@@ -10,30 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A hunt kills everything below this process, pass by pass, until nothing is left:
-// as a subreaper it inherits whatever loses its parent, so that nothing gets away.
-type hunt struct {
-	skip map[process]bool // children from before the command's time
-	box  *box
-	reap func(pid int, status syscall.WaitStatus)
-
-	began Instant
-	last  Instant // when the last was killed; 0: none was
-	pause time.Duration
-
-	emptied bool             // all in the box was killed
-	seen    []process        // in the last pass
-	refused bool             // some may not be killed by this user
-	killed  map[process]bool // they do nothing more, though it takes time to clear them away
-	fewest  int              // processes that were there in a pass
-	better  Instant          // when fewer were there than ever before
-	told    []Survivor
-	stuck   bool // some could not be killed
-}
-
-func newHunt(skip map[process]bool, b *box, reap func(pid int, status syscall.WaitStatus)) *hunt {
+func newHunt(command int, skip map[process]bool, b *box, reap func(pid int, status syscall.WaitStatus)) *hunt {
 	now := Now()
-	return &hunt{skip: skip, box: b, reap: reap, began: now, better: now, fewest: 1 << 30, killed: make(map[process]bool)}
+	return &hunt{command: command, skip: skip, box: b, reap: reap, began: now, better: now, fewest: 1 << 30, killed: make(map[process]bool)}
 }
 
 // pass kills all that are there, and reports whether nothing is left.
@@ -114,63 +95,11 @@ func (h *hunt) gone() bool {
 	})
 }
 
-// survivors are the processes that cannot be killed, and whether that is news.
-// What was killed has some time to go before it counts as one of them.
-func (h *hunt) survivors() (alive []Survivor, news bool) {
-	wait := patience
-	if !h.refused && len(h.seen) > 0 {
-		wait *= 5 // the kernel takes its time
-	}
-	if Now().Sub(h.better) < wait {
-		return nil, false
-	}
-	for _, p := range h.seen {
-		if !p.dead() {
-			alive = append(alive, Survivor{p.pid, p.name, string(p.state)})
-		}
-	}
-	if len(alive) == 0 { // a debugger may keep what is dead
-		for _, p := range h.seen {
-			alive = append(alive, Survivor{p.pid, p.name, string(p.state)})
-		}
-	}
-	if len(alive) == 0 {
-		for _, pid := range h.box.procs() {
-			alive = append(alive, Survivor{PID: pid})
-		}
-	}
-	if len(alive) == 0 {
-		alive = []Survivor{{}}
-	}
-	alive = alive[:min(len(alive), 100)] // a message has room for so many
-	same := slices.EqualFunc(alive, h.told, func(a, b Survivor) bool { return a.PID == b.PID })
-	h.told, h.stuck = alive, true
-	return alive, !same
-}
-
-// struck reports whether something had to be killed.
-func (h *hunt) struck() bool { return h != nil && h.last != 0 }
-
-// late is for how long after the end of the lease the last process may have run,
-// and whether that is because nobody was there to kill it in time. What was killed
-// runs no more; of what could not be killed only its end is known. Less than grace
-// does not count: the lease ends a margin, which is more, before anybody else may begin.
-func (h *hunt) late(gone, deadline Instant, grace time.Duration) (late time.Duration, stood bool) {
-	last := gone
-	if h != nil && h.struck() && !h.stuck {
-		last = h.last
-	}
-	if late = last.Sub(deadline); late <= grace {
-		return 0, false
-	}
-	return late, h == nil || h.began > deadline
-}
-
-// ask asks everything below this process to end, and wakes what stands still so
+// askAll asks everything below this process to end, and wakes what stands still so
 // that it can, until that is enough. It returns how many live processes there were.
-func ask(skip map[process]bool, enough func() bool) (n int) {
+func (w *watch) askAll(enough func() bool) (n int) {
 	var all []process
-	for _, p := range walk(skip, everywhere(enough), enough) {
+	for _, p := range walk(nil, everywhere(enough), enough) {
 		if !p.dead() {
 			all = append(all, p)
 		}
@@ -205,15 +134,4 @@ func kids(pid int) (pids []int, known bool) {
 		pids = append(pids, numbers(text)...)
 	}
 	return pids, known
-}
-
-// wait reaps a child that has ended, or is stopped if flags say so; pid 0: there
-// is none yet.
-func wait(flags int) (pid int, status syscall.WaitStatus, err error) {
-	for {
-		pid, err = syscall.Wait4(-1, &status, syscall.WNOHANG|flags, nil)
-		if err != syscall.EINTR {
-			return pid, status, err
-		}
-	}
 }

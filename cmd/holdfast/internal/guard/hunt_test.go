@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && !portableguard
 
 package guard
 
@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -21,6 +23,78 @@ import (
 
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
+
+// sessions of their own are no way out for what a command starts.
+const sessions = true
+
+const resumed = 8 // times
+
+func init() {
+	if len(os.Args) > 1 && os.Args[1] == "act-headless" {
+		runtime.LockOSThread() // main runs on the first thread
+	}
+	acts["act-crowd"], acts["act-threads"], acts["act-tracer"] = crowd, threads, tracer
+	acts["act-headless"], acts["act-hides"], acts["act-blind"] = headless, hides, blind
+}
+
+// headless is, in a session of its own, a process that lives on when its first thread
+// has ended.
+func headless(args []string) {
+	if len(args) == 0 {
+		c := exec.Command(os.Args[0], "act-headless", "child")
+		c.Stdout = os.Stdout
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		c.Run()
+		return
+	}
+	signal.Ignore(syscall.SIGTERM)
+	go tick()
+	syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
+}
+
+// A process whose first thread has ended looks dead, and is killed all the same.
+func TestFirstThreadGone(t *testing.T) {
+	g, out, _ := start(t, time.Hour, 300*time.Millisecond, "act-headless")
+	out.ReadString('\n')
+	g.Stop(Now().Add(time.Hour))
+	if e := end(t, g); e.Why != Told || !e.Killed {
+		t.Errorf("got %+v", e)
+	}
+	last(t, out)
+}
+
+// children lists the live processes below pid.
+func children(pid int) (live []int) {
+	names, _ := filepath.Glob("/proc/[0-9]*")
+	for _, name := range names {
+		id, _ := strconv.Atoi(filepath.Base(name))
+		if p, ok := look(id); ok && p.parent == pid && !p.dead() {
+			live = append(live, id)
+		}
+	}
+	return live
+}
+
+// The command keeps the proof of life for as long as any of it lives, and the
+// files that the user gave it under their numbers.
+func TestFiles(t *testing.T) {
+	proof, err := os.CreateTemp(t.TempDir(), "proof")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := `test "$(readlink /proc/self/fd/60)" = /dev/null || exit 8; ls -l /proc/self/fd | grep -q "` + proof.Name() + `" || exit 9`
+	null, _ := os.Open(os.DevNull)
+	unix.Dup3(int(null.Fd()), 60, 0)
+	defer unix.Close(60)
+	g, err := Start("/bin/bash", []string{"bash", "-c", script}, os.Environ())
+	if err != nil {
+		t.Skip(err)
+	}
+	g.Run(nil, proof, Now().Add(time.Minute), time.Second)
+	if e := end(t, g); e.Status.ExitStatus() != 0 {
+		t.Errorf("got %d: 8: a file of the user is gone; 9: the proof was not inherited", e.Status.ExitStatus())
+	}
+}
 
 // crowd starts many processes, each in a session of its own.
 func crowd(args []string) {
@@ -296,7 +370,7 @@ func TestUnseenIsNotGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { c.Process.Kill(); c.Wait() }()
-	h := newHunt(nil, nil, func(int, syscall.WaitStatus) {})
+	h := newHunt(0, nil, nil, func(int, syscall.WaitStatus) {})
 	if h.gone() {
 		t.Error("with a child that was not looked at all is gone")
 	}
@@ -323,7 +397,7 @@ func blind([]string) {
 			panic(err)
 		}
 	}
-	h := newHunt(map[process]bool{child(before.Process.Pid).identity(): true}, nil, func(int, syscall.WaitStatus) {})
+	h := newHunt(0, map[process]bool{child(before.Process.Pid).identity(): true}, nil, func(int, syscall.WaitStatus) {})
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		panic(err)
 	}

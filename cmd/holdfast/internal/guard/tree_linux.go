@@ -1,8 +1,11 @@
+//go:build !portableguard
+
 package guard
 
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -57,6 +60,15 @@ func below(skip map[process]bool) (all []process) {
 	}
 	if len(all) == 0 || costly() {
 		all = walk(skip, everywhere(never), never)
+	}
+	return all
+}
+
+// present are the children that this process has.
+func present() map[process]bool {
+	all := make(map[process]bool)
+	for _, p := range slices.Concat(near(os.Getpid()), everywhere(never)(os.Getpid())) {
+		all[p.identity()] = true
 	}
 	return all
 }

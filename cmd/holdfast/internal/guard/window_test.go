@@ -1,4 +1,4 @@
-//go:build linux
+//go:build unix
 
 package guard
 
@@ -112,7 +112,7 @@ func TestStopExtendsNothing(t *testing.T) {
 // A guard that stood still goes by the lease as it is, not as it was when it was
 // stopped.
 func TestGuardResumed(t *testing.T) {
-	for range 8 {
+	for range resumed {
 		t.Run("", func(t *testing.T) {
 			g, out, first := start(t, time.Second, 100*time.Millisecond, "act-polite")
 			out.ReadString('\n')
@@ -134,9 +134,9 @@ func TestGuardResumed(t *testing.T) {
 }
 
 // handmade is a program's side whose guard is this test, and a process that lives.
-func handmade(t *testing.T) (g *Guard, guard int) {
+func handmade(t *testing.T) (g *Guard, guard *conn) {
 	t.Helper()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	ours, theirs, err := socketPair()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,13 +145,9 @@ func handmade(t *testing.T) (g *Guard, guard int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
-	skip := make(map[process]bool)
-	for _, p := range near(os.Getpid()) {
-		skip[p.identity()] = true
-	}
 	past := Now() - 1
-	return &Guard{pid: c.Process.Pid, events: make(chan Event, 16), in: new(buffer), skip: skip,
-		fd: pair[0], running: true, deadline: past, due: past, killAfter: time.Second}, pair[1]
+	return &Guard{pid: c.Process.Pid, events: make(chan Event, 16), skip: present(),
+		conn: newConn(ours), running: true, deadline: past, due: past, killAfter: time.Second}, newConn(theirs)
 }
 
 // What the guard has said counts, though the program hears of it only when the lease
@@ -159,13 +155,13 @@ func handmade(t *testing.T) (g *Guard, guard int) {
 func TestProgramResumed(t *testing.T) {
 	for range 20 {
 		g, guard := handmade(t)
-		send(guard, Event{Killing: true}, nil)
-		send(guard, Event{Ended: true, Why: Deadline, PID: 4711}, nil)
+		guard.send(Event{Killing: true}, nil)
+		guard.send(Event{Ended: true, Why: Deadline, PID: 4711}, nil)
 		go g.watch()
 		if e := end(t, g); e.Why != Deadline || e.PID != 4711 {
 			t.Fatalf("got %+v, want what the guard has said", e)
 		}
-		unix.Close(guard)
+		unix.Close(guard.fd)
 	}
 }
 
@@ -174,9 +170,9 @@ func TestProgramResumed(t *testing.T) {
 func TestUnheard(t *testing.T) {
 	g, guard := handmade(t)
 	g.due = Now().Add(time.Hour)
-	send(guard, Event{Ended: true, Why: Itself, PID: 4711}, nil)
-	send(g.fd, order{Signal: syscall.SIGWINCH}, nil)
-	unix.Close(guard)
+	guard.send(Event{Ended: true, Why: Itself, PID: 4711}, nil)
+	g.conn.send(order{Signal: syscall.SIGWINCH}, nil)
+	unix.Close(guard.fd)
 	go g.watch()
 	if e := end(t, g); e.Why != Itself || e.PID != 4711 {
 		t.Errorf("got %+v, want what the guard has said", e)

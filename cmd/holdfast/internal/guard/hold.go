@@ -1,9 +1,10 @@
+//go:build unix
+
 package guard
 
 import (
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -17,10 +18,9 @@ type Guard struct {
 	group  bool
 	events chan Event
 	skip   map[process]bool // children from before our time
-	in     *buffer
 
 	mu        sync.Mutex
-	fd        int // -1 once closed
+	conn      *conn // nil once closed
 	deadline  Instant
 	killAfter time.Duration
 	due       Instant // when the guard should have killed everything
@@ -36,30 +36,28 @@ type Guard struct {
 // Start starts a guard for a command, which Run starts: path is what is
 // executed, args begin with its name, env is its environment but for what Run
 // adds. If the program has a controlling terminal the command will share its
-// process group, so that Ctrl-C, Ctrl-Z and fg work as without us; else it gets
-// a group of its own.
+// process group where it Joins it, so that Ctrl-C, Ctrl-Z and fg work as without us; else it
+// gets a group of its own.
 func Start(path string, args []string, env []string) (*Guard, error) {
 	if err := Usable(); err != nil {
 		return nil, err
 	}
-	g := &Guard{group: !Terminal(), events: make(chan Event, 16), in: new(buffer)}
-	// If the guard dies its children come to us.
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return nil, os.NewSyscallError("prctl", err)
+	g := &Guard{group: !Joins || !Terminal(), events: make(chan Event, 16)}
+	if err := g.inherit(); err != nil {
+		return nil, err
 	}
 	g.remember()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	ours, end, err := socketPair()
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
 	}
-	g.fd = pair[0]
-	unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, maxMessage)
-	theirs, err := high(pair[1], true)
-	unix.Close(pair[1])
+	theirs, err := high(end, true)
+	unix.Close(end)
 	if err != nil {
-		unix.Close(g.fd)
+		unix.Close(ours)
 		return nil, err
 	}
+	g.conn = newConn(ours)
 	group := "group"
 	if !g.group {
 		group = fmt.Sprint(unix.Getpgrp())
@@ -72,7 +70,7 @@ func Start(path string, args []string, env []string) (*Guard, error) {
 	}
 	argv := append([]string{argv0, fmt.Sprint(protocol, "/", theirs), group, path}, args...)
 	g.pid, err = syscall.ForkExec(Program, argv, attr)
-	if err == syscall.ENOENT {
+	if err == syscall.ENOENT { // not every system has a name for its own program
 		var exe string
 		if exe, err = os.Executable(); err == nil {
 			g.pid, err = syscall.ForkExec(exe, argv, attr)
@@ -80,7 +78,7 @@ func Start(path string, args []string, env []string) (*Guard, error) {
 	}
 	unix.Close(theirs)
 	if err != nil {
-		unix.Close(g.fd)
+		unix.Close(ours)
 		return nil, fmt.Errorf("start the guard: %w", err)
 	}
 	go g.watch()
@@ -98,10 +96,7 @@ func (g *Guard) remember() {
 			break
 		}
 	}
-	g.skip = make(map[process]bool)
-	for _, p := range slices.Concat(near(os.Getpid()), everywhere(never)(os.Getpid())) {
-		g.skip[p.identity()] = true
-	}
+	g.skip = present()
 }
 
 // Run starts the command under a lease until then, if the guard still lives.
@@ -154,8 +149,8 @@ func (g *Guard) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true
-	if g.fd >= 0 {
-		unix.Shutdown(g.fd, unix.SHUT_RDWR)
+	if g.conn != nil {
+		unix.Shutdown(g.conn.fd, unix.SHUT_RDWR)
 	}
 }
 
@@ -184,10 +179,10 @@ func (g *Guard) idle() bool {
 }
 
 func (g *Guard) send(o order, file *os.File) error {
-	if g.fd < 0 {
+	if g.conn == nil {
 		return os.ErrClosed
 	}
-	return send(g.fd, o, file)
+	return g.conn.send(o, file)
 }
 
 // watch hands on what the guard says, and does the guard's work when there is
@@ -196,15 +191,16 @@ func (g *Guard) send(o order, file *os.File) error {
 // stood still meanwhile.
 func (g *Guard) watch() {
 	defer close(g.events)
+	conn := g.conn
 	defer func() {
 		g.mu.Lock()
-		unix.Close(g.fd)
-		g.fd = -1
+		unix.Close(conn.fd)
+		g.conn = nil
 		g.mu.Unlock()
 	}()
 	for {
 		left := g.left()
-		over, gone := g.hear()
+		over, gone := g.hear(conn)
 		if over {
 			return
 		}
@@ -212,16 +208,16 @@ func (g *Guard) watch() {
 			g.takeOver()
 			return
 		}
-		sleep(min(g.left(), glance), g.fd)
+		sleep(min(g.left(), glance), conn.fd)
 	}
 }
 
 // hear hands on all that the guard has said. over: it was the last; gone: the guard
 // is.
-func (g *Guard) hear() (over, gone bool) {
+func (g *Guard) hear(conn *conn) (over, gone bool) {
 	for {
 		var e Event
-		file, err := receive(g.fd, g.in, &e)
+		file, err := conn.receive(&e)
 		if file >= 0 {
 			unix.Close(file)
 		}
@@ -273,7 +269,8 @@ func (g *Guard) takeOver() {
 		return // it goes by itself
 	}
 	e := Event{Ended: true, Why: NoGuard, PID: command}
-	h := newHunt(g.skip, g.box, func(pid int, status syscall.WaitStatus) {
+	g.dismiss()
+	h := newHunt(command, g.skip, g.box, func(pid int, status syscall.WaitStatus) {
 		if pid == command {
 			e.Status = status
 		}

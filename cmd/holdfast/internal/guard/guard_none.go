@@ -1,10 +1,9 @@
-//go:build !linux
+//go:build !unix
 
 package guard
 
 import (
 	"os"
-	"os/signal"
 	"syscall"
 	"time"
 )
@@ -12,35 +11,17 @@ import (
 // Main is nothing here.
 func Main() {}
 
-// Terminal is false here: nothing can be run.
-func Terminal() bool { return false }
-
-// Keys tells nothing here.
-type Keys struct{}
-
-// Listen returns nil here.
-func Listen() *Keys { return nil }
-
-// Typed is true here.
-func (*Keys) Typed(syscall.Signal) bool { return true }
-
-// Foreground is false here.
-func Foreground() bool { return false }
-
-// Ignored is signal.Ignored.
-func Ignored(sig os.Signal) bool { return signal.Ignored(sig) }
-
 // Now is this instant, by a clock that nothing is guarded by.
 func Now() Instant { return Instant(time.Now().UnixNano()) }
 
+// Terminal is false here: nothing can be run.
+func Terminal() bool { return false }
+
+// Limits is "" here.
+func Limits() string { return "" }
+
 // Usable returns ErrUnsupported.
 func Usable() error { return ErrUnsupported }
-
-// Hides is false here.
-func Hides() bool { return false }
-
-// Boxed is "" here.
-func Boxed() string { return "" }
 
 // A Guard cannot be had here.
 type Guard struct{}

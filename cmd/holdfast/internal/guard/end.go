@@ -1,3 +1,5 @@
+//go:build unix
+
 package guard
 
 import (
@@ -11,7 +13,8 @@ func (w *watch) reap() {
 	for w.main != 0 && !w.childless {
 		pid, status, err := wait(syscall.WUNTRACED)
 		if err == syscall.ECHILD {
-			w.childless, w.goneAt = true, Now()
+			w.childless = w.alone()
+			w.goneAt = Now()
 			return
 		}
 		if pid <= 0 {
@@ -25,7 +28,8 @@ func (w *watch) note(pid int, status syscall.WaitStatus) {
 	switch {
 	case pid != w.main:
 	case status.Stopped():
-		send(w.fd, Event{Stopped: true, PID: pid}, nil)
+		w.stopped(status.StopSignal())
+		w.conn.send(Event{Stopped: true, PID: pid}, nil)
 	default:
 		w.status, w.ended, w.endedAt = status, true, Now()
 	}
@@ -57,7 +61,7 @@ func (w *watch) step(now Instant) bool {
 // ask begins the end of a command that did not end by itself.
 func (w *watch) ask(now Instant, why Why) {
 	w.why = why
-	send(w.fd, Event{Stopping: true, Why: why, Within: max(0, w.limit(now).Sub(now))}, nil)
+	w.conn.send(Event{Stopping: true, Why: why, Within: max(0, w.limit(now).Sub(now))}, nil)
 	w.request(now)
 }
 
@@ -65,7 +69,7 @@ func (w *watch) ask(now Instant, why Why) {
 // were.
 func (w *watch) request(now Instant) int {
 	w.askedAt = now
-	n := ask(nil, func() bool {
+	n := w.askAll(func() bool {
 		t := Now()
 		w.askTook = t.Sub(now)
 		return t >= w.end()
@@ -114,8 +118,8 @@ func (w *watch) pause(now Instant) time.Duration {
 // pursue kills everything that is there, and reports whether nothing is left.
 func (w *watch) pursue() bool {
 	if w.hunt == nil {
-		send(w.fd, Event{Killing: true}, nil)
-		w.hunt = newHunt(nil, w.box, w.note)
+		w.conn.send(Event{Killing: true}, nil)
+		w.hunt = newHunt(w.main, nil, w.box, w.note)
 		if w.group && !w.ended && syscall.Kill(-w.main, syscall.SIGKILL) == nil { // most of it in one call
 			w.hunt.last = Now()
 		}
@@ -125,7 +129,7 @@ func (w *watch) pursue() bool {
 		return true
 	}
 	if alive, news := w.hunt.survivors(); news {
-		send(w.fd, Event{Alive: alive}, nil)
+		w.conn.send(Event{Alive: alive}, nil)
 	}
 	return false
 }
@@ -137,7 +141,8 @@ func (w *watch) report() {
 	}
 	e.Late, e.Stood = w.hunt.late(w.goneAt, w.deadline, reserve(w.killAfter))
 	e.Killed = w.hunt.struck()
-	send(w.fd, e, nil)
+	w.back()
+	w.conn.send(e, nil)
 	if w.why == Deadline {
 		w.wake()
 	}

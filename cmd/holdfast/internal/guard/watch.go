@@ -1,3 +1,5 @@
+//go:build unix
+
 package guard
 
 import (
@@ -5,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,9 +18,7 @@ import (
 // Main is to be called first of all in main. If this process was started as a
 // guard, or as a listener, it does the work of one and does not return.
 func Main() {
-	if len(os.Args) == 1 && os.Args[0] == listener {
-		listen()
-	}
+	listenIfSo()
 	if len(os.Args) < 4 || os.Args[0] != argv0 {
 		return
 	}
@@ -32,14 +31,9 @@ func Main() {
 		fmt.Fprintf(os.Stderr, "holdfast: the program that is to guard commands is of another version than the one beside it: install both anew\n")
 		os.Exit(70)
 	}
-	// The command dies with the thread that starts it: this one.
-	runtime.LockOSThread()
 	unix.CloseOnExec(fd)
-	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-	comm := []byte(argv0 + "\x00")
-	unix.Prctl(unix.PR_SET_NAME, uintptr(ptr(comm)), 0, 0, 0)
-	args := hide(os.Args[1:])
-	w := &watch{fd: fd, program: os.Getppid(), path: args[2], args: args[3:], proof: -1, in: new(buffer)}
+	args := become(os.Args[1:])
+	w := &watch{conn: newConn(fd), program: os.Getppid(), path: args[2], args: args[3:], proof: -1}
 	if w.join, err = strconv.Atoi(args[1]); err != nil {
 		w.group = true
 	}
@@ -53,8 +47,7 @@ func Main() {
 // is due at a moment only when it has heard all that the program had said until
 // then: a guard that stood still for a while acts on what is, not on what was.
 type watch struct {
-	fd      int
-	in      *buffer
+	conn    *conn
 	program int
 	group   bool // the command has a process group of its own
 	join    int  // else the group it shall be in: the program's
@@ -67,6 +60,7 @@ type watch struct {
 	env       []string // with this added to its environment
 	toStop    bool
 	signals   []syscall.Signal // to be passed on
+	passed    syscall.Signal   // the last that was
 	main      int              // the command; 0 until it is started
 	status    syscall.WaitStatus
 	ended     bool // the command itself
@@ -90,7 +84,7 @@ type watch struct {
 var deaf = []os.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGPIPE, syscall.SIGALRM,
 	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGWINCH,
-	syscall.SIGCONT, syscall.SIGVTALRM, syscall.SIGIO, syscall.SIGXCPU, syscall.SIGPWR,
+	syscall.SIGCONT, syscall.SIGVTALRM, syscall.SIGIO, syscall.SIGXCPU,
 }
 
 func (w *watch) run() {
@@ -113,7 +107,7 @@ func (w *watch) run() {
 		if w.step(now) {
 			return
 		}
-		sleep(w.pause(Now()), w.fd, children)
+		sleep(w.pause(Now()), w.conn.fd, children)
 		drain(children)
 	}
 	// The program is gone.
@@ -121,6 +115,7 @@ func (w *watch) run() {
 		sleep(w.hunt.pause, children)
 		drain(children)
 	}
+	w.back()
 }
 
 // hear obeys all that the program has said. It reports false when the program is
@@ -128,7 +123,7 @@ func (w *watch) run() {
 func (w *watch) hear() bool {
 	for {
 		var o order
-		file, err := receive(w.fd, w.in, &o)
+		file, err := w.conn.receive(&o)
 		switch {
 		case err == unix.EAGAIN:
 			return true
@@ -161,6 +156,7 @@ func (w *watch) passOn() {
 		return // they are for when it runs
 	}
 	for _, sig := range w.signals {
+		w.passed = sig
 		switch {
 		case w.ended:
 		case w.group: // not yet reaped, so these numbers are still the command's
@@ -178,10 +174,10 @@ func (w *watch) passOn() {
 func (w *watch) start(now Instant) bool {
 	switch {
 	case w.toStop:
-		send(w.fd, Event{Ended: true, Why: Told}, nil)
+		w.conn.send(Event{Ended: true, Why: Told}, nil)
 		return false
 	case !Startable(now, w.deadline, w.killAfter):
-		send(w.fd, Event{Ended: true, Why: Deadline}, nil)
+		w.conn.send(Event{Ended: true, Why: Deadline}, nil)
 		return false
 	}
 	w.box.sweep()
@@ -199,21 +195,17 @@ func (w *watch) start(now Instant) bool {
 	attr := &syscall.ProcAttr{
 		Env:   append(os.Environ(), w.env...),
 		Files: []uintptr{0, 1, 2},
-		Sys:   &syscall.SysProcAttr{Setpgid: true, Pgid: w.join, Pdeathsig: syscall.SIGKILL},
+		Sys:   attributes(w.join),
 	}
 	pid, err := w.box.start(w.path, w.args, attr)
 	if err != nil {
 		errno := syscall.EINVAL
 		errors.As(err, &errno)
-		send(w.fd, Event{Ended: true, Errno: errno}, nil)
+		w.conn.send(Event{Ended: true, Errno: errno}, nil)
 		return false
 	}
 	w.main = pid
-	send(w.fd, Event{Started: true, PID: pid, Box: w.box.where()}, nil)
+	w.conn.send(Event{Started: true, PID: pid, Box: w.box.where()}, nil)
 	spare()
 	return true
 }
-
-// spare has the kernel take other processes than this one where memory runs out,
-// if it may. The command has been started, and is not spared.
-func spare() { os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0) }

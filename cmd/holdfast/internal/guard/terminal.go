@@ -1,3 +1,5 @@
+//go:build unix
+
 package guard
 
 import "golang.org/x/sys/unix"
@@ -10,17 +12,6 @@ func Terminal() bool {
 	}
 	unix.Close(fd)
 	return true
-}
-
-// Foreground reports whether the terminal's keys send their signals to this process.
-func Foreground() bool {
-	fd, err := tty()
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
-	return err == nil && group == unix.Getpgrp()
 }
 
 func tty() (fd int, err error) {
