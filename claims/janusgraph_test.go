@@ -2,10 +2,8 @@ package claims_test
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"math/bits"
 	"testing"
 	"time"
 
@@ -13,32 +11,6 @@ import (
 )
 
 // What docs/migrate/janusgraph.md shows.
-
-// vertexKey is the key of a vertex of JanusGraph in edgestore: its id, with the partition moved
-// to the front. partitions is cluster.max-partitions.
-func vertexKey(id uint64, partitions int) []byte {
-	n := bits.Len(uint(partitions - 1)) // bits of the partition; 3 bits behind it are of the type
-	partition, count := id>>3&(1<<n-1), id>>(3+n)
-	key := count<<3 | id&7
-	if n > 0 {
-		key |= partition << (64 - n)
-	}
-	return binary.BigEndian.AppendUint64(nil, key)
-}
-
-// propertyColumn is the column of a property with one value: the id of its key, in groups of
-// bits, the last of which has its highest bit set.
-func propertyColumn(propertyKey uint64) []byte {
-	v := propertyKey >> 6 << 1
-	if v < 1<<4 {
-		return []byte{0x40 | byte(v)}
-	}
-	column := []byte{0x80 | byte(v&0x7f)}
-	for v >>= 7; v >= 1<<4; v >>= 7 {
-		column = append([]byte{byte(v & 0x7f)}, column...)
-	}
-	return append([]byte{0x50 | byte(v)}, column...)
-}
 
 // The keys and columns that JanusGraph 1.1.0 itself computed (IDManager.getKey, IDHandler.
 // getRelationType), of vertices and of property keys.
@@ -52,12 +24,12 @@ func TestJanusGraphBytes(t *testing.T) {
 		{40964200, 32, "6800000000138880"}, {31604937984, 32, "000000003ade68a8"}, {4280, 16, "7000000000000108"},
 		{40964200, 16, "d000000000271100"}, {8, 1, "0000000000000008"}, {987654312, 1, "000000003ade68a8"},
 	} {
-		if got := hex.EncodeToString(vertexKey(v.id, v.partitions)); got != v.key {
+		if got := hex.EncodeToString(claims.VertexKey(v.id, v.partitions)); got != v.key {
 			t.Errorf("vertex %d of %d partitions has the key %s, want %s", v.id, v.partitions, got, v.key)
 		}
 	}
 	for id, want := range map[uint64]string{69: "42", 133: "44", 197: "46", 645: "5094", 6405: "51c8", 64005: "5fd0", 453: "4e", 517: "5090", 581: "5092", 65477: "5ffe", 65541: "501080", 65605: "501082", 7901189: "5f0980", 6400000005: "505f2f0480"} {
-		if got := hex.EncodeToString(propertyColumn(id)); got != want {
+		if got := hex.EncodeToString(claims.PropertyColumn(id)); got != want {
 			t.Errorf("property key %d has the column %s, want %s", id, got, want)
 		}
 	}
@@ -78,7 +50,7 @@ func ExampleLocker_Acquire_janusGraph() {
 		}
 		defer locker.Close(ctx)
 		// mgmt.getPropertyKey('balance').id() is 645, g.V().has('name', 'ana').id() 4152.
-		lock, err := locker.Acquire(ctx, vertexKey(4152, 32), propertyColumn(645))
+		lock, err := locker.Acquire(ctx, claims.VertexKey(4152, 32), claims.PropertyColumn(645))
 		if err != nil {
 			return err
 		}
