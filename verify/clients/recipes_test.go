@@ -70,8 +70,8 @@ func TestPythonRecipe(t *testing.T) {
 func TestTypeScriptRecipe(t *testing.T) {
 	t.Parallel()
 	node := nodeOf20(t)
-	dir := filepath.Join(typescript(t), "recipe")
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	dir, err := os.MkdirTemp(typescript(t), "recipe") // in the package, which its program imports by name
+	if err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "nightly.ts")
