@@ -40,8 +40,8 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 	return func(yield func(Info, error) bool) {
 		after := lastBefore(prefix)
 		audits := auditNames{after: after}
-		for {
-			names, err := c.store.Keys(ctx, driver.Names, after, pageOfNames)
+		for page := pageOfNames; ; page = min(2*page, largestPage) {
+			names, err := c.store.Keys(ctx, driver.Names, after, page)
 			if err != nil {
 				yield(Info{}, fmt.Errorf("list: %w", err))
 				return
@@ -59,8 +59,12 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 	}
 }
 
-// pageOfNames is how many names are read at a time.
-const pageOfNames = 500
+// pageOfNames is how many names are read at first, and largestPage how many at a time if there are
+// many.
+const (
+	pageOfNames = 500
+	largestPage = 4000
+)
 
 // auditNames are the names that have an audit, in their order: few of those in use.
 type auditNames struct {
@@ -104,7 +108,7 @@ func lastBefore(prefix string) string {
 // listPage gives those names of a page that are in use, and reports whether to go on.
 func (c *Client) listPage(ctx context.Context, names []string, audits *auditNames, yield func(Info, error) bool) (goesOn bool) {
 	audited, err := audits.upTo(ctx, c.store, names[len(names)-1])
-	var keys []driver.Key
+	keys := make([]driver.Key, 0, len(names)+len(audited))
 	for _, n := range names {
 		keys = append(keys, driver.Names.Key(n))
 	}
@@ -123,7 +127,7 @@ func (c *Client) listPage(ctx context.Context, names []string, audits *auditName
 		yield(Info{}, fmt.Errorf("list: %w", err))
 		return false
 	}
-	var page []Info
+	page := make([]Info, 0, len(names))
 	for i, n := range names {
 		var audit driver.Record
 		if at[n] > 0 {
@@ -235,26 +239,39 @@ func (c *Client) fillAll(ctx context.Context, infos []Info) error {
 		left[i] = &infos[i]
 	}
 	for pause := firstPoll / 8; ; pause *= 2 {
-		var sessions []string
+		sessions, last := make([]string, 0, len(left)), ""
+		claims := make([][]Claim, 0, 2*len(left))
 		for _, i := range left {
-			for _, cl := range slices.Concat(i.Holders, i.Waiters) {
-				sessions = append(sessions, cl.Owner.Session)
+			claims = append(claims, i.Holders, i.Waiters)
+		}
+		for _, some := range claims {
+			for n := range some {
+				if id := some[n].Owner.Session; id != last { // neighbours often are of one
+					sessions, last = append(sessions, id), id
+				}
 			}
 		}
 		looks, err := c.loadSessions(ctx, sessions)
 		if err != nil {
 			return err
 		}
-		var claims [][]Claim
-		for _, i := range left {
-			claims = append(claims, i.Holders, i.Waiters)
-		}
 		c.fill(looks, claims...)
+		gone := make(map[string]bool)
+		for id, s := range looks {
+			if len(s.rec.Value) == 0 {
+				gone[id] = true
+			}
+		}
+		isGone := func(claims []Claim) bool {
+			for n := range claims {
+				if gone[claims[n].Owner.Session] {
+					return true
+				}
+			}
+			return false
+		}
 		left = slices.DeleteFunc(left, func(i *Info) bool {
-			return !slices.ContainsFunc(slices.Concat(i.Holders, i.Waiters), func(cl Claim) bool {
-				s, ok := looks[cl.Owner.Session]
-				return ok && len(s.rec.Value) == 0
-			})
+			return len(gone) == 0 || !isGone(i.Holders) && !isGone(i.Waiters)
 		})
 		if len(left) == 0 || pause > lastPoll/2 || !c.doze(ctx, nil, pause) {
 			return nil

@@ -144,3 +144,48 @@ func TestClosedStoreEndsAWait(t *testing.T) {
 		}
 	})
 }
+
+// calls counts the calls of those who only look.
+type calls struct {
+	driver.Store
+	n atomic.Int64
+}
+
+func (s *calls) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	s.n.Add(1)
+	return s.Store.Load(ctx, keys, how)
+}
+
+func (s *calls) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
+	s.n.Add(1)
+	return s.Store.Keys(ctx, space, after, n)
+}
+
+// A list of many names reads them in large pages: each costs a few calls to the store.
+func TestListOfManyIsFewCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 10_000
+		m := memory.New()
+		holder := newClient(t, m, nil)
+		defer holder.Close()
+		for i := range n {
+			if _, err := holder.TryAcquire(t.Context(), fmt.Sprintf("orders/%05d", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := &calls{Store: m}
+		c := newClient(t, s, &holdfast.Options{ReadOnly: true})
+		defer c.Close()
+		last, count := "", 0
+		for info, err := range c.List(t.Context(), "") {
+			if err != nil || info.Name <= last || len(info.Holders) != 1 || info.Holders[0].Owner.PID == 0 {
+				t.Fatalf("%+v, %v", info, err)
+			}
+			last = info.Name
+			count++
+		}
+		if calls := s.n.Load(); count != n || calls > 20 {
+			t.Errorf("%d names by %d calls, want %d by 20 at most", count, calls, n)
+		}
+	})
+}

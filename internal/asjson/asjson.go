@@ -230,8 +230,16 @@ func Writer(w io.Writer) io.Writer { return escaping{w} }
 type escaping struct{ w io.Writer }
 
 func (e escaping) Write(raw []byte) (int, error) {
-	text := make([]byte, 0, len(raw))
-	for _, r := range string(raw) {
+	plain := func(c byte) bool { return ' ' <= c && c <= '~' || c == '\n' }
+	i := 0
+	for i < len(raw) && plain(raw[i]) {
+		i++
+	}
+	if i == len(raw) { // as most of it
+		return e.w.Write(raw)
+	}
+	text := append(make([]byte, 0, len(raw)+len(raw)/8), raw[:i]...)
+	for _, r := range string(raw[i:]) {
 		switch {
 		case r == '\n' || strconv.IsPrint(r):
 			text = utf8.AppendRune(text, r)

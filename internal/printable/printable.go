@@ -11,6 +11,13 @@ import (
 // Escape writes out control and format characters (also those that turn the direction
 // of text) and bytes that are not UTF-8.
 func Escape(s string) string {
+	plain := 0
+	for plain < len(s) && ' ' <= s[plain] && s[plain] <= '~' {
+		plain++
+	}
+	if plain == len(s) { // as most are
+		return s
+	}
 	var b strings.Builder
 	for i, r := range s {
 		switch {

@@ -140,7 +140,7 @@ func (s *session) rows(ctx context.Context, prefix string, sel *selection) (rows
 			err = cmp.Or(err, failed)
 			continue
 		}
-		rows = append(rows, rowsOf(&info, sel)...)
+		rows = addRows(rows, &info, sel)
 	}
 	return rows, err
 }

@@ -17,15 +17,20 @@ type row struct {
 	place int // in the queue; 0: it holds
 }
 
-// rowsOf are the rows of a name that a selection admits.
-func rowsOf(info *holdfast.Info, sel *selection) (rows []row) {
+// addRows adds the rows of a name that a selection admits.
+func addRows(rows []row, info *holdfast.Info, sel *selection) []row {
+	add := func(r row) {
+		if sel.admits(r) {
+			rows = append(rows, r)
+		}
+	}
 	for _, c := range info.Holders {
-		rows = append(rows, row{info, c, 0})
+		add(row{info, c, 0})
 	}
 	for i, c := range info.Waiters {
-		rows = append(rows, row{info, c, i + 1})
+		add(row{info, c, i + 1})
 	}
-	return slices.DeleteFunc(rows, func(r row) bool { return !sel.admits(r) })
+	return rows
 }
 
 // states are what a row can be in, the most urgent first.
@@ -154,6 +159,9 @@ var orders = []string{"name", "for", "state", "owner", "waiting"}
 
 // sortRows sorts rows that are sorted by name.
 func sortRows(rows []row, by string) {
+	if by == "name" {
+		return // they come in that order
+	}
 	slices.SortStableFunc(rows, func(a, b row) int {
 		switch by {
 		case "for":

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // A table is lines of cells, which are fit for a terminal.
@@ -77,6 +78,13 @@ func cut(s string, width int) string {
 
 // displayWidth is how many cells of a terminal a text takes.
 func displayWidth(s string) (width int) {
+	i := 0
+	for i < len(s) && s[i] < utf8.RuneSelf {
+		i++
+	}
+	if i == len(s) { // each character takes one
+		return i
+	}
 	for _, r := range s {
 		width += runeWidth(r)
 	}

@@ -23,7 +23,7 @@ func TestTopKeys(t *testing.T) {
 	}
 	rows := func() (rows []row) {
 		for _, i := range []*holdfast.Info{info("a", "db1", time.Hour), info("b", "db2", 2*time.Hour), info("c", "db3", 3*time.Hour)} {
-			rows = append(rows, rowsOf(i, &selection{})...)
+			rows = addRows(rows, i, &selection{})
 		}
 		return rows
 	}

@@ -109,7 +109,7 @@ func TestHeldSince(t *testing.T) {
 	waits := holdfast.Claim{ID: "51bd0000-1", Slots: 1, Owner: holdfast.Owner{Host: "db2"}, Requested: now.Add(-3 * time.Second), Waited: 3 * time.Second, TTL: 15 * time.Second}
 	info := holdfast.Info{Name: "a", Holders: []holdfast.Claim{held}, Waiters: []holdfast.Claim{waits}}
 	var list strings.Builder
-	if err := tableOf(rowsOf(&info, &selection{}), true).write(&list, 0); err != nil {
+	if err := tableOf(addRows(nil, &info, &selection{}), true).write(&list, 0); err != nil {
 		t.Fatal(err)
 	}
 	var b strings.Builder
@@ -215,7 +215,7 @@ func TestRows(t *testing.T) {
 	list := func(sel selection, by string) string {
 		var rows []row
 		for i := range infos {
-			rows = append(rows, rowsOf(&infos[i], &sel)...)
+			rows = addRows(rows, &infos[i], &sel)
 		}
 		sortRows(rows, by)
 		var b strings.Builder
