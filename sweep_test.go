@@ -182,7 +182,7 @@ func TestMonthOfShortRuns(t *testing.T) {
 		count := &rowCount{Store: s, rows: make(map[driver.Key]bool)}
 		most, days := 0, 30
 		if testing.Short() {
-			days = 3
+			days = 2
 		}
 		for n := range days * 24 * 60 {
 			began := time.Now()

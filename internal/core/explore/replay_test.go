@@ -35,7 +35,11 @@ func TestLateRelease(t *testing.T) {
 
 // What a search has found is found again by the same actions, and not by fewer.
 func TestReplay(t *testing.T) {
-	for _, s := range []Setup{noRescue, beyondA4} {
+	setups := []Setup{noRescue, beyondA4}
+	if testing.Short() {
+		setups = setups[:1]
+	}
+	for _, s := range setups {
 		r := s.Explore(true, nil)
 		if r.Found == "" || len(r.Way) < 3 || len(r.Way) != len(r.Story) {
 			t.Fatalf("%v by %q", r, r.Way)

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	limit = flag.Int("limit", 0, "the most states of a world; one that is not finished by then says so (100,000; with -short 2,000)")
+	limit = flag.Int("limit", 0, "the most states of a world; one that is not finished by then says so (100,000; with -short 200)")
 	walks = flag.Int("walks", 100, "random ways through the large world")
 	only  = flag.String("world", "", "only this world")
 )
@@ -101,7 +101,7 @@ func TestWorlds(t *testing.T) {
 		t.Run(w.name, func(t *testing.T) {
 			switch w.s.Limit = *limit; {
 			case *limit == 0 && testing.Short():
-				w.s.Limit = 2_000
+				w.s.Limit = 200
 			case *limit == 0:
 				w.s.Limit = 100_000
 			}
@@ -120,7 +120,11 @@ func TestWorlds(t *testing.T) {
 // A world that is too large to be searched is walked through by chance.
 func TestWalks(t *testing.T) {
 	for _, s := range []Setup{crowd, crowdOfSets} {
-		r := s.Walk(1, *walks, 150)
+		n := *walks
+		if testing.Short() {
+			n = min(n, 10)
+		}
+		r := s.Walk(1, n, 150)
 		t.Log(r)
 		fails(t, s, r)
 	}
