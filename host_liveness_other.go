@@ -7,6 +7,9 @@ import (
 	"os"
 )
 
+// Off Linux there is no proof of life, and none of death: a process that cannot be seen counts as
+// alive, and the TTL decides.
+
 func kernelBoot() string                         { return "" }
 func strangers(string) bool                      { return false }
 func prepareProofDir(string) error               { return errors.ErrUnsupported }

@@ -2,4 +2,5 @@
 
 package holdfast
 
+// terminal is not known off Linux, and not shown.
 func terminal() string { return "" }
