@@ -186,7 +186,7 @@ func (s *session) breakRows(ctx context.Context, rows []row, b *breaking) (broke
 		turns <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-turns }()
-			results[i] = s.BreakClaim(ctx, r.claim, holdfast.BreakOptions{Reason: b.reason, Now: b.atOnce})
+			results[i] = s.BreakClaim(ctx, *r.claim, holdfast.BreakOptions{Reason: b.reason, Now: b.atOnce})
 		})
 	}
 	wait.Wait()

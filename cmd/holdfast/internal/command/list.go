@@ -166,9 +166,9 @@ func writeRows(rows []row) error {
 			order = append(order, some)
 		}
 		if r.place == 0 {
-			some.Holders = append(some.Holders, r.claim)
+			some.Holders = append(some.Holders, *r.claim)
 		} else {
-			some.Waiters = append(some.Waiters, r.claim)
+			some.Waiters = append(some.Waiters, *r.claim)
 		}
 	}
 	out := bufio.NewWriter(os.Stdout)

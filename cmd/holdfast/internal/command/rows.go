@@ -13,8 +13,8 @@ import (
 // A row is a holder or a waiter, as list and top show it.
 type row struct {
 	info  *holdfast.Info
-	claim holdfast.Claim
-	place int // in the queue; 0: it holds
+	claim *holdfast.Claim // in info
+	place int             // in the queue; 0: it holds
 }
 
 // addRows adds the rows of a name that a selection admits.
@@ -24,11 +24,11 @@ func addRows(rows []row, info *holdfast.Info, sel *selection) []row {
 			rows = append(rows, r)
 		}
 	}
-	for _, c := range info.Holders {
-		add(row{info, c, 0})
+	for i := range info.Holders {
+		add(row{info, &info.Holders[i], 0})
 	}
-	for i, c := range info.Waiters {
-		add(row{info, c, i + 1})
+	for i := range info.Waiters {
+		add(row{info, &info.Waiters[i], i + 1})
 	}
 	return rows
 }
@@ -110,7 +110,7 @@ func (r row) cells(wide bool) []string {
 	if c.Token != 0 {
 		token = fmt.Sprint(c.Token)
 	}
-	cells := []string{escape(name), c.Mode(), state, shortWho(c.Owner), pid, sinceText(c), beatText(c)}
+	cells := append(make([]string, 0, 8), escape(name), c.Mode(), state, shortWho(c.Owner), pid, sinceText(*c), beatText(*c))
 	if wide {
 		cells = append(cells, whole(c.Waited), token, escape(c.ID), escape(c.Owner.Program), escape(c.Owner.Address), escape(c.Owner.Device), labelsText(c.Labels))
 	}

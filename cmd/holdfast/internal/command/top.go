@@ -143,7 +143,7 @@ func (a *app) breakOf(ctx context.Context, r row, reason string) string {
 	s, err := a.open(ctx, nil)
 	if err == nil {
 		defer s.Close()
-		err = s.BreakClaim(ctx, r.claim, holdfast.BreakOptions{Reason: reason})
+		err = s.BreakClaim(ctx, *r.claim, holdfast.BreakOptions{Reason: reason})
 		if err != nil && !errors.Is(err, holdfast.ErrReleased) {
 			err = s.unusable(err, "")
 		}
@@ -330,7 +330,7 @@ func (t *top) view(width, height int) (lines []string) {
 	case "reason":
 		foot = fmt.Sprintf("break %s of %s, why? %s", quote(t.target.info.Name), shortWho(t.target.claim.Owner), escape(t.input))
 	case "sure":
-		foot = question(t.target.info.Name, t.target.claim) + " Break it? [y/N] "
+		foot = question(t.target.info.Name, *t.target.claim) + " Break it? [y/N] "
 	case "":
 		if foot == "" {
 			foot = "q quit  s sort  / filter  j k select  b break"
