@@ -39,7 +39,6 @@ type Pace struct {
 	token Token         // and its token
 	moved Instant       // when one of these was seen to change; Never: does not wait
 	pace  time.Duration // how long the queue takes to move on by one, when it is quick; 0: has never waited
-	mean  time.Duration // and usually
 	held  time.Duration // how long the first holder had it when that was seen
 	clock int64         // the store's, when the record was last seen, in microseconds since 1970; 0: not known
 }
@@ -93,12 +92,15 @@ func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 	case p.moved == Never:
 		p.pollAt = Never
 	case ahead < p.ahead:
-		// Tokens are times where the store has a clock; else they are closer
-		// together, and polls are more frequent. That one was late shall not make
-		// all others late as well: the pace grows slowly.
-		took := max(min(env.Now.Sub(p.moved), time.Duration(token-p.token)*time.Microsecond), 0) / time.Duration(p.ahead-ahead)
+		// That one was late shall not make all others late as well: where tokens are
+		// times of the store, they tell when the lock was granted and not when that was
+		// seen, and the pace grows slowly.
+		took := env.Now.Sub(p.moved)
+		if Version(token).IsTime() && Version(p.token).IsTime() {
+			took = min(took, time.Duration(token-p.token)*time.Microsecond)
+		}
+		took = max(took, 0) / time.Duration(p.ahead-ahead)
 		p.pace = min(max(took, time.Millisecond), p.pace*3/2)
-		p.mean = (p.mean + took) / 2
 	case ahead == p.ahead && first == p.first:
 		return 0
 	}
@@ -126,7 +128,6 @@ func (p *Pace) every(env *Env) time.Duration {
 		return min(max(calm+rest*4, still/2), 3*env.slowest())
 	}
 	could := time.Duration(p.ahead+1)*p.pace*11/20 - p.held - still // it be our turn
-	could = max(could, time.Duration(p.ahead-nearHead)*p.mean*3/4-still)
 	return min(max(quickPoll, still/7, could), env.slowest())
 }
 

@@ -127,30 +127,54 @@ func TestPaceIsLearned(t *testing.T) {
 		at    int // milliseconds
 		ahead int // live waiters then
 	}
+	const year2026 = 1_767_225_600_000_000
 	for _, test := range []struct {
 		name  string
+		token func(i int) Token // of the i-th move; nil: the store has no clock
 		moves []move
 		want  time.Duration
 	}{
-		{"not seen to move", []move{{0, 9}, {1000, 9}}, firstPace},
-		{"one in 4 ms", []move{{0, 9}, {4, 8}}, 4 * time.Millisecond},
-		{"four in 8 ms", []move{{0, 9}, {8, 5}}, 2 * time.Millisecond},
-		{"a millisecond at least", []move{{0, 9}, {1, 5}}, time.Millisecond},
-		{"one was slow", []move{{0, 9}, {4, 8}, {500, 7}}, 6 * time.Millisecond},
-		{"all are slow", []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
+		{"not seen to move", nil, []move{{0, 9}, {1000, 9}}, firstPace},
+		{"one in 4 ms", nil, []move{{0, 9}, {4, 8}}, 4 * time.Millisecond},
+		{"four in 8 ms", nil, []move{{0, 9}, {8, 5}}, 2 * time.Millisecond},
+		{"a millisecond at least", nil, []move{{0, 9}, {1, 5}}, time.Millisecond},
+		{"one was slow", nil, []move{{0, 9}, {4, 8}, {500, 7}}, 6 * time.Millisecond},
+		{"all are slow", nil, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
+		{"all are seen late", func(i int) Token { return Token(year2026 + 5000*i) }, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, 5 * time.Millisecond},
+		{"tokens are no times", func(i int) Token { return Token(i) }, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
 	} {
 		p := waiting(t, "a", ms(test.moves[0].at), crowd(test.moves[0].ahead+1)...)
 		for i, m := range test.moves[1:] {
 			queue := crowd(10)[9-m.ahead:]
 			env := paceEnv(ms(m.at))
 			rec := lockOf(queue...)
-			rec.Holders[0].Token = Token(1_000_000 * (i + 2)) // far apart: the clock of the client decides
+			if rec.Holders[0].Token = Token(1 + i); test.token != nil {
+				rec.Holders[0].Token = test.token(i)
+			}
 			p.Name.Saw(rec, Version(4+i), env.Now, env)
 			p.Pace.Follow(p.Name, env)
 		}
 		if got := p.Pace.Quick(); got != test.want {
 			t.Errorf("%s: a move takes %v, want %v", test.name, got, test.want)
 		}
+	}
+}
+
+// However late a crowd was before, it polls by how quickly its queue has moved on last: it does
+// not stay late.
+func TestCrowdIsLateOnce(t *testing.T) {
+	p := waiting(t, "a", 0, crowd(60)...)
+	at := 0
+	for ahead := 58; ahead >= 40; ahead-- {
+		took := 200
+		if ahead == 40 {
+			took = 20
+		}
+		at += took
+		p.see(ms(at), Version(100-ahead), crowd(60)[59-ahead:]...)
+	}
+	if got, want := p.Pace.every(paceEnv(ms(at))), 41*20*time.Millisecond*11/20; got != want {
+		t.Errorf("after holds that took 200 ms and one of 20 ms the 41st polls after %v, want %v", got, want)
 	}
 }
 
