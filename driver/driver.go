@@ -15,7 +15,7 @@ import (
 // store can also be a Watcher and a Diagnoser.
 //
 // Methods may be called from any number of goroutines. Whoever opens a store
-// closes it; a Client never does.
+// closes it; a Client never does. From then on all calls fail with ErrClosed.
 type Store interface {
 	// Load returns the record of each key, in order. A key that holds nothing
 	// has the zero Value, but keeps its Version; one that was never written,

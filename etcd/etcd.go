@@ -179,6 +179,9 @@ func (s *Store) transact(ctx context.Context, again bool, ops func(epoch) []clie
 	for {
 		e, before := s.now()
 		resp, err = send(ctx, again, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+			if s.client.Ctx().Err() != nil {
+				return nil, driver.ErrClosed
+			}
 			return s.client.Txn(ctx).
 				If(clientv3.Compare(clientv3.ModRevision(s.epochKey()), "=", e.revision)).
 				Then(ops(e)...).

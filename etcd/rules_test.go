@@ -520,3 +520,16 @@ func TestSend(t *testing.T) {
 		})
 	}
 }
+
+// A client of etcd that its user has closed is a closed store.
+func TestClosedClient(t *testing.T) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}) // connects when it is used
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+	s := &Store{client: client, prefix: DefaultPrefix}
+	if _, err := s.Load(t.Context(), []driver.Key{driver.Names.Key("a")}, driver.Fresh); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("error %v", err)
+	}
+}

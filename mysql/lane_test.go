@@ -91,3 +91,12 @@ func TestEndsWithItsAnswer(t *testing.T) {
 		t.Errorf("the next call: %v", err)
 	}
 }
+
+// A pool that its user has closed is a closed store.
+func TestClosedPool(t *testing.T) {
+	db := sql.OpenDB(noConnector{})
+	db.Close()
+	if _, err := (conns{db: db}).Open(t.Context()); err != driver.ErrClosed {
+		t.Errorf("error %v", err)
+	}
+}
