@@ -219,7 +219,7 @@ type lateBeats struct {
 
 func (s *lateBeats) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
 	outs, err := s.Store.CompareAndSwap(ctx, w)
-	if s.times > 0 && strings.Contains(string(w[0].Value), `"detached":true`) {
+	if v := string(w[0].Value); s.times > 0 && strings.Contains(v, `"detached":true`) && !strings.Contains(v, `"dead":`) {
 		s.times--
 		time.Sleep(s.takes)
 		if err := ctx.Err(); err != nil {

@@ -36,6 +36,7 @@ type workload struct {
 
 var workloads = []workload{
 	{"latency", latency},
+	{"extras", extras},
 	{"throughput", throughput},
 	{"goroutines", goroutines},
 	{"handoff", handoff},

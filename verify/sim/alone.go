@@ -11,10 +11,13 @@ import (
 )
 
 // longestAlone is the longest that a hold without a process keeps a name, or one that keeps it
-// shut for a time at least.
+// shut for a time at least. To extend a hold doubles its time at most.
 func (w *world) longestAlone() time.Duration {
 	if !w.plan.alone && !w.plan.least {
 		return 0
+	}
+	if w.plan.extends {
+		return 6 * w.plan.maxTTL
 	}
 	return 4 * w.plan.maxTTL
 }
@@ -48,6 +51,9 @@ func (l *life) leaveAlone(ctx context.Context, r *rand.Rand, name string, opts [
 	w.holds = append(w.holds, h)
 	w.mu.Unlock()
 	if !early {
+		if w.plan.extends {
+			l.extend(h, d, after)
+		}
 		return
 	}
 	l.sleep(after)
@@ -58,6 +64,32 @@ func (l *life) leaveAlone(ctx context.Context, r *rand.Rand, name string, opts [
 	ctx, cancel := context.WithTimeout(context.Background(), 1+time.Duration(r.Int64N(int64(w.plan.maxTTL))))
 	defer cancel()
 	w.logf("%s gives back %q by token %d: %v", l.name, name, h.Token, l.client.ReleaseToken(ctx, name, h.Token))
+}
+
+// extend has a lock that no process keeps end d later than it would, if it is told so in time.
+func (l *life) extend(h *hold, d, after time.Duration) {
+	w := l.w
+	l.sleep(after)
+	asked := w.now()
+	left := h.Ended - asked
+	if left <= 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), w.plan.maxTTL)
+	defer cancel()
+	claim, err := l.client.ExtendToken(ctx, h.Name, h.Token, left+d)
+	now := w.now()
+	ends := now + time.Until(claim.Ends)
+	w.logf("%s extends %q token %d by %v, until %v: %v", l.name, h.Name, h.Token, d, ends, err)
+	switch {
+	case err != nil || now >= h.Ended: // it is believed in for as long as before
+	case ends > now+left+d+10*time.Millisecond:
+		w.broken("C2", "%s extends %q to %v, and it ends in %v", l.name, h.Name, left+d, ends-now)
+	default:
+		w.mu.Lock()
+		h.Ended = max(h.Ended, ends)
+		w.mu.Unlock()
+	}
 }
 
 // acquiredAt is the key of a context under which the client notes when a lock was granted.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -121,6 +122,11 @@ func (h *hold) use(ctx context.Context, r *rand.Rand, d time.Duration, overrun b
 	shared := h.Slots != 1
 	if r.IntN(2) == 0 && h.good() {
 		w.write(h, time.Duration(0))
+	}
+	if w.plan.labels {
+		if err := h.lock.SetLabels(map[string]string{"token": strconv.FormatInt(h.Token, 10)}); err != nil && h.good() {
+			w.broken("P7", "%s: the labels of %q, which is held, do not change: %v", l.name, h.Name, err)
+		}
 	}
 	var c *counter
 	var before int64

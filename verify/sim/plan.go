@@ -45,6 +45,8 @@ type plan struct {
 	remotes, remoteOps         int           // clients of holds, which the processes serve
 	once                       bool          // processes that ask once and end
 	least                      bool          // holds that keep their name shut for a time at least
+	labels                     bool          // claims have labels, which change while they are held
+	extends                    bool          // holds without a process are made to end later
 	without                    []bool        // misfortunes that do not happen, by their order
 }
 
@@ -200,6 +202,7 @@ func drawPlan(r *rand.Rand) plan {
 		p.remotes = 1 + r.IntN(3)
 		p.remoteOps = 1 + r.IntN(4)
 	}
+	p.labels, p.extends = chance(0.3), chance(0.5)
 	return p
 }
 

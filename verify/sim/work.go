@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -34,6 +35,9 @@ func (l *life) operate(r *rand.Rand) {
 	kind, name := r.IntN(100), w.name(r)
 	asked := w.now()
 	opts := w.options(r)
+	if w.plan.labels {
+		opts = append(opts, holdfast.Labels(map[string]string{"op": strconv.Itoa(kind)}))
+	}
 	// A request that waits is given long enough to be served once all is well.
 	patience := 10 * time.Minute
 	if r.IntN(3) == 0 {
