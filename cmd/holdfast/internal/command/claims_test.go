@@ -69,7 +69,9 @@ func captured(t *testing.T, args ...string) (out, errs string, status int) {
 		before[i], *f, done[i] = *f, w, make(chan struct{})
 		go func() { io.Copy(&texts[i], r); r.Close(); close(done[i]) }()
 	}
+	was := given
 	status = run(args)
+	given = was
 	for i, f := range files {
 		(*f).Close()
 		*f = before[i]

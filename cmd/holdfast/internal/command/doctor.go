@@ -173,7 +173,7 @@ func (d *checkup) diagnose(ctx context.Context, store driver.Store, t target) {
 		d.fail("settings", "%s", t.cause(err))
 	}
 	for _, f := range findings {
-		f.Subject, f.Text = escape(f.Subject), t.Redact(f.Text)
+		f.Subject, f.Text = escape(f.Subject), withHints(t.Redact(f.Text))
 		d.findings = append(d.findings, f)
 	}
 }

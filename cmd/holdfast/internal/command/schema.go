@@ -158,5 +158,5 @@ func schemaVerify(ctx context.Context, t target) error {
 	case errors.As(err, &f), errors.Is(err, fs.ErrPermission), reached == driver.Unreachable, reached == driver.NotLetIn:
 		return t.unusable(err, "")
 	}
-	return fail(exitNo, "%s", t.Redact(err.Error()))
+	return fail(exitNo, "%s", withHints(t.Redact(err.Error())))
 }
