@@ -106,6 +106,10 @@ func (h *Handler) routes() []route {
 		{"GET", "/v1/sessions", Look, false, h.listSessions},
 		{"GET", "/v1/state/{name...}", Look, false, h.showState},
 		{"POST", "/v1/breaks", Break, false, h.breakLock},
+		{"POST", "/v1/terraform/{name...}", Take, false, h.lockState},
+		{"LOCK", "/v1/terraform/{name...}", Take, false, h.lockState},
+		{"DELETE", "/v1/terraform/{name...}", Take, false, h.unlockState},
+		{"UNLOCK", "/v1/terraform/{name...}", Take, false, h.unlockState},
 		{"GET", "/v1/config/{key}", Look, false, h.getConfig},
 		{"PUT", "/v1/config/{key}", Configure, false, h.putConfig},
 		{"GET", "/metrics", Metrics, true, h.metrics},
@@ -310,11 +314,11 @@ func newFault() string {
 	return hex.EncodeToString(b[:])
 }
 
-// read decodes the body of a request into v. If it cannot, it has answered.
-func (h *Handler) read(w http.ResponseWriter, r *http.Request, v any, optional bool) bool {
+// body is what a request declares to be JSON. If it cannot be read, the request has been answered.
+func (h *Handler) body(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	if !h.acceptable(r) {
 		h.refuse(w, r, "media-type", "this is "+r.Header.Get("Content-Type"))
-		return false
+		return nil, false
 	}
 	control := http.NewResponseController(w)
 	control.SetReadDeadline(time.Now().Add(bodyTimeout))
@@ -326,16 +330,27 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, v any, optional b
 	switch {
 	case errors.As(err, &large):
 		h.refuse(w, r, "too-large", fmt.Sprintf("at most %d bytes", maxBody))
-		return false
+		return nil, false
 	case err != nil:
 		h.refuse(w, r, "bad-request", "the body did not arrive: "+err.Error())
+		return nil, false
+	}
+	return body, true
+}
+
+// read decodes the body of a request into v. If it cannot, it has answered.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request, v any, optional bool) bool {
+	body, ok := h.body(w, r)
+	switch {
+	case !ok:
 		return false
 	case optional && len(body) == 0:
 		return true
 	}
 	d := json.NewDecoder(strings.NewReader(string(body)))
 	d.DisallowUnknownFields()
-	if err = d.Decode(v); err == nil {
+	err := d.Decode(v)
+	if err == nil {
 		if _, more := d.Token(); more != io.EOF {
 			err = errors.New("something follows the object")
 		}

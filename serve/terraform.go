@@ -1,0 +1,156 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+)
+
+// A lockInfo is what Terraform and OpenTofu send of a lock on a state, and read of the one that is
+// in the way.
+type lockInfo struct {
+	ID        string
+	Operation string
+	Info      string
+	Who       string
+	Version   string
+	Created   string
+	Path      string
+}
+
+// Nothing beats for the lock of a state, so it ends by itself; longestRun is after how long, if
+// the address of the lock does not say.
+const longestRun = 2 * time.Hour
+
+// lockState is LOCK, for a backend "http" with the lock_address /v1/terraform/NAME?for=DURATION.
+func (h *Handler) lockState(w http.ResponseWriter, r *http.Request) {
+	name, info, ok := h.stateOf(w, r, Take)
+	if !ok {
+		return
+	}
+	id := strings.ReplaceAll(info.ID, "-", "") // a random UUID
+	if !isID(id) {
+		h.refuse(w, r, "bad-request", "ID: a UUID in lower case")
+		return
+	}
+	d := longestRun
+	if s := r.URL.Query().Get("for"); s != "" {
+		var err error
+		if d, err = time.ParseDuration(s); err != nil {
+			h.refuse(w, r, "bad-request", "for: a duration such as 90m or 2h")
+			return
+		}
+	}
+	p := PrincipalOf(r.Context())
+	operation := strings.ToLower(strings.TrimPrefix(info.Operation, "OperationType"))
+	req := holdfast.HoldRequest{ID: id, Names: []string{name}, For: d, Reason: cut("terraform "+operation, 200), Client: p.Name,
+		Labels: map[string]string{"id": info.ID, "operation": cut(info.Operation, 100)}}
+	req.Owner.Program = "terraform"
+	if req.Owner.User, req.Owner.Host, ok = strings.Cut(cut(info.Who, 200), "@"); !ok {
+		req.Owner.Host = r.RemoteAddr
+	}
+	_, err := h.enter(r.Context(), req)
+	var held *holdfast.HeldError
+	switch {
+	case errors.As(err, &held) && len(held.Holders) > 0:
+		noteOf(r).problem = "held"
+		h.answer(w, r, http.StatusLocked, infoOf(held.Holders[0]))
+	case err != nil:
+		h.fail(w, r, err)
+	default:
+		h.answer(w, r, http.StatusOK, members{})
+	}
+}
+
+// infoOf is a holder as Terraform shows it; one that is no Terraform has its token for an ID.
+func infoOf(c holdfast.Claim) lockInfo {
+	info := lockInfo{ID: c.Labels["id"], Operation: c.Labels["operation"], Info: c.Reason, Who: c.Owner.String(), Created: c.Granted.UTC().Format(time.RFC3339)}
+	if info.ID == "" {
+		info.ID = strconv.FormatInt(c.Token, 10)
+	}
+	return info
+}
+
+// unlockState is UNLOCK. That of force-unlock says no ID: it is a break, with its verb.
+func (h *Handler) unlockState(w http.ResponseWriter, r *http.Request) {
+	name, info, ok := h.stateOf(w, r, Take)
+	if !ok {
+		return
+	}
+	p := PrincipalOf(r.Context())
+	id := strings.ReplaceAll(info.ID, "-", "")
+	var err error
+	switch {
+	case info.ID == "" && !p.May(Break, name):
+		h.refuse(w, r, "forbidden", fmt.Sprintf("%s may not break %q, which force-unlock does", p.Name, name))
+		return
+	case info.ID == "":
+		err = h.forceUnlock(r.Context(), name, p)
+	case !isID(id):
+		h.refuse(w, r, "bad-request", "ID: a UUID in lower case")
+		return
+	default:
+		ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
+		defer cancel()
+		err = h.client.Leave(ctx, p.Name, id)
+	}
+	if err != nil && !errors.Is(err, holdfast.ErrReleased) {
+		h.fail(w, r, err)
+		return
+	}
+	h.answer(w, r, http.StatusOK, members{})
+}
+
+// forceUnlock breaks those who hold a name.
+func (h *Handler) forceUnlock(ctx context.Context, name string, p *Principal) error {
+	info, err := h.client.Show(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, c := range info.Holders {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*c.TTL+storeTimeout)
+		err := h.client.BreakClaim(ctx, c, holdfast.BreakOptions{Reason: "terraform force-unlock",
+			By: holdfast.Owner{User: p.Name, Host: h.host, Program: "holdfast serve"}})
+		cancel()
+		if err != nil && !errors.Is(err, holdfast.ErrReleased) {
+			return err
+		}
+		h.log.Warn("a claim was broken", "name", name, "claim", c.ID, "token", c.Token, "principal", p.Name, "reason", "terraform force-unlock")
+	}
+	return nil
+}
+
+// stateOf reads a request for the lock of a state. What later versions say more is passed over.
+func (h *Handler) stateOf(w http.ResponseWriter, r *http.Request, v Verbs) (name string, info lockInfo, ok bool) {
+	if name, ok = h.nameOf(w, r, v); !ok {
+		return name, info, false
+	}
+	body, ok := h.body(w, r)
+	if !ok {
+		return name, info, false
+	}
+	var err error
+	if len(body) > 0 {
+		err = json.Unmarshal(body, &info)
+	}
+	if err != nil {
+		h.refuse(w, r, "bad-request", "the body is no LockInfo: "+said(err))
+		return name, info, false
+	}
+	return name, info, true
+}
+
+// cut is as much of a text as has room.
+func cut(s string, most int) string {
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "")
+	}
+	return s
+}
