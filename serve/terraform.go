@@ -116,7 +116,7 @@ func (h *Handler) forceUnlock(ctx context.Context, name string, p *Principal) er
 	}
 	for _, c := range info.Holders {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*c.TTL+storeTimeout)
-		err := h.client.BreakClaim(ctx, c, holdfast.BreakOptions{Reason: "terraform force-unlock",
+		err := h.client.BreakClaim(ctx, c, holdfast.BreakOptions{Reason: "terraform force-unlock", Now: c.Detached, // nobody is there to answer
 			By: holdfast.Owner{User: p.Name, Host: h.host, Program: "holdfast serve"}})
 		cancel()
 		if err != nil && !errors.Is(err, holdfast.ErrReleased) {

@@ -28,7 +28,11 @@ func TestTerraform(t *testing.T) {
 
 		// force-unlock sends no body.
 		a.do(ci, "UNLOCK", at, "").want(t, 403)
+		begun := time.Now()
 		a.do(all, "UNLOCK", at, "").want(t, 200)
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("force-unlock took %v", took)
+		}
 		a.do(ci, "LOCK", at+"?for=90s", info(4, "ana@laptop")).want(t, 200)
 		time.Sleep(85 * time.Second)
 		b.do(ci, "LOCK", at, info(5, "ben@ci")).want(t, 423)
