@@ -66,6 +66,9 @@ func (l *life) leaveAlone(ctx context.Context, r *rand.Rand, name string, opts [
 	w.logf("%s gives back %q by token %d: %v", l.name, name, h.Token, l.client.ReleaseToken(ctx, name, h.Token))
 }
 
+// extending is the key of a context of writes that extend a hold, and are no heartbeats.
+type extending struct{}
+
 // extend has a lock that no process keeps end d later than it would, if it is told so in time.
 func (l *life) extend(h *hold, d, after time.Duration) {
 	w := l.w
@@ -77,7 +80,7 @@ func (l *life) extend(h *hold, d, after time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), w.plan.maxTTL)
 	defer cancel()
-	claim, err := l.client.ExtendToken(ctx, h.Name, h.Token, left+d)
+	claim, err := l.client.ExtendToken(context.WithValue(ctx, extending{}, true), h.Name, h.Token, left+d)
 	now := w.now()
 	ends := now + time.Until(claim.Ends)
 	w.logf("%s extends %q token %d by %v, until %v: %v", l.name, h.Name, h.Token, d, ends, err)

@@ -117,7 +117,7 @@ func (e *edge) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dri
 	}
 	var beats []beat
 	for i, w := range writes {
-		if w.Key.Space == driver.Sessions {
+		if w.Key.Space == driver.Sessions && ctx.Value(extending{}) == nil {
 			if win, nonce := e.sending(w); win != nil {
 				beats = append(beats, beat{i, nonce, win})
 			}
