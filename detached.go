@@ -164,9 +164,10 @@ func (c *Client) noHold(ctx context.Context, name string, token int64) error {
 	return &goneError{claim: Claim{Token: token}, unknown: !known}
 }
 
-// ExtendToken has a lock that was taken with AcquireFor end d from now, and returns it as it is
-// then. d is at least 1s. ErrReleased: it had ended, and nothing was extended. The lock of a
-// running program is refused: it renews its lock itself.
+// ExtendToken has a lock that was taken with AcquireFor end d after the write that does so was
+// sent, and returns it as it is then, with its new Ends. d is at least 1s. ErrReleased: it had
+// ended, and nothing was extended. The lock of a running program is refused: it renews its lock
+// itself.
 func (c *Client) ExtendToken(ctx context.Context, name string, token int64, d time.Duration) (Claim, error) {
 	claim, err := c.extendToken(ctx, name, token, d)
 	if err != nil {
@@ -198,6 +199,7 @@ func (c *Client) extendToken(ctx context.Context, name string, token int64, d ti
 		return Claim{}, c.noHold(ctx, name, token)
 	}
 	nonce := c.newNonce()
+	first, sent := core.Never, core.Never // before which writes: one that was not answered may be the one that stands
 	_, err = c.update(ctx, driver.Sessions.Key(mine.Session), driver.Everyone, func(r driver.Record) ([]byte, error) {
 		s, err := core.DecodeSession(r.Value)
 		if err != nil {
@@ -207,16 +209,29 @@ func (c *Client) extendToken(ctx context.Context, name string, token int64, d ti
 		case core.ReleaseRunning:
 			return nil, fmt.Errorf("token %d belongs to a running program, %s, which renews it itself", token, s.Owner)
 		case core.ReleaseAgain:
+			sent = first
 			return nil, errUnchanged
 		case core.ReleaseOver, core.ReleaseLate:
 			return nil, &goneError{claim: Claim{Token: token}}
+		}
+		if sent = c.now(); first == core.Never {
+			first = sent
 		}
 		return s.Encode(), nil
 	})
 	if err != nil {
 		return Claim{}, err
 	}
-	return c.holder(ctx, name, token)
+	claim, err := c.holder(ctx, name, token)
+	if err != nil {
+		return Claim{}, err
+	}
+	left := d - c.now().Sub(sent)
+	if left <= 0 {
+		return Claim{}, &goneError{claim: claim}
+	}
+	claim.Ends = time.Now().Add(left)
+	return claim, nil
 }
 
 // endDetached writes the tombstone of the session of a detached hold, and reports whether the

@@ -210,6 +210,61 @@ func TestDetachedAnswerIsLate(t *testing.T) {
 	})
 }
 
+// A hold that is extended ends d after the write that did so was sent, however late the answers
+// are by which its caller learns of it; and a hold that is looked at ends no later by that.
+func TestExtendedAnswersAreLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const d = 20 * time.Second
+		s := &lateLoads{Store: memory.New()}
+		c := newClient(t, s, nil)
+		defer c.Close()
+		claim, err := c.AcquireFor(t.Context(), "a", d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.takes = 2 * time.Second
+		if claim, err = c.ExtendToken(t.Context(), "a", claim.Token, d); err != nil {
+			t.Fatal(err)
+		}
+		if late := claim.Ends.Sub(s.wrote.Add(d)); late > 0 || late < -time.Second {
+			t.Errorf("it ends %v after %v from the write", late, d)
+		}
+		s.takes = 0
+		h, err := c.Enter(t.Context(), holdfast.HoldRequest{ID: strings.Repeat("1f", 16), Names: []string{"b"}, For: d})
+		if err != nil || !h.Held {
+			t.Fatalf("%+v, %v", h, err)
+		}
+		wrote := s.wrote
+		s.takes = 2 * time.Second
+		if h, err = c.Hold(t.Context(), "", h.ID); err != nil {
+			t.Fatal(err)
+		}
+		if late := h.Ends.Sub(wrote.Add(d)); late > time.Second/10 {
+			t.Errorf("a hold that was looked at ends %v after %v from its write", late, d)
+		}
+	})
+}
+
+// A lateLoads answers late what it has read, and remembers its last write.
+type lateLoads struct {
+	driver.Store
+	takes time.Duration
+	wrote time.Time
+}
+
+func (s *lateLoads) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	recs, err := s.Store.Load(ctx, keys, how)
+	time.Sleep(s.takes)
+	return recs, err
+}
+
+func (s *lateLoads) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
+	if w[0].Key.Space == driver.Sessions {
+		s.wrote = time.Now()
+	}
+	return s.Store.CompareAndSwap(ctx, w)
+}
+
 // A lateBeats answers the first heartbeats that leave a hold alone late.
 type lateBeats struct {
 	driver.Store

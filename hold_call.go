@@ -27,6 +27,7 @@ type holdCall struct {
 	version int64         // of session; 0: not known
 	absent  bool          // it is known that there is none
 	age     time.Duration // of session when it was read; negative: not known
+	asked   core.Instant  // before the call that has read it
 	names   []core.HoldName
 	wrote   []bool // of names: its record was written by this call,
 	since   []bool // and since the beat that stands, which is of this call
@@ -151,11 +152,12 @@ func (x *holdCall) load(ctx context.Context) error {
 	for i := range x.names {
 		keys = append(keys, driver.Names.Key(x.names[i].Name))
 	}
+	asked := x.c.now()
 	recs, err := x.c.store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return err
 	}
-	if err := x.sawSession(recs[0]); err != nil {
+	if err := x.sawSession(recs[0], asked); err != nil {
 		return err
 	}
 	for i := range x.names {
@@ -167,8 +169,8 @@ func (x *holdCall) load(ctx context.Context) error {
 }
 
 // sawSession takes in the session's record.
-func (x *holdCall) sawSession(r driver.Record) (err error) {
-	x.absent, x.version, x.age = len(r.Value) == 0, r.Version, r.Age
+func (x *holdCall) sawSession(r driver.Record, asked core.Instant) (err error) {
+	x.absent, x.version, x.age, x.asked = len(r.Value) == 0, r.Version, r.Age, asked
 	x.since, x.alone = make([]bool, len(x.names)), false
 	if x.session, err = core.DecodeSession(r.Value); err != nil {
 		return err
@@ -214,7 +216,7 @@ func (x *holdCall) write(ctx context.Context, beat *core.SessionRecord, w driver
 		outs = outs[1:]
 		if out.Won {
 			x.won(*beat, out.Record.Version)
-		} else if err := x.sawSession(out.Record); err != nil {
+		} else if err := x.sawSession(out.Record, began); err != nil {
 			return err
 		} else {
 			lost = true
@@ -414,7 +416,7 @@ func (x *holdCall) hold() Hold {
 			h.Ends = h.Beat.Add(h.TTL - Margin(h.TTL))
 		}
 	case h.Detached && x.age >= 0 && age >= 0:
-		h.Ends = time.Now().Add(h.TTL - Margin(h.TTL) - age)
+		h.Ends = time.Now().Add(h.TTL - Margin(h.TTL) - age - x.c.now().Sub(x.asked)) // the answer may have come late
 	}
 	x.c.mu.Lock()
 	defer x.c.mu.Unlock()

@@ -76,12 +76,13 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 	c := x.c
 	ctx, cancel := context.WithTimeout(ctx, holdPatience)
 	defer cancel()
+	asked := c.now()
 	if x.version == 0 && !x.absent {
 		recs, err := c.store.Load(ctx, []driver.Key{driver.Sessions.Key(x.id)}, driver.Fresh)
 		if err != nil {
 			return err
 		}
-		if *age, err = recs[0].Age, x.sawSession(recs[0]); err != nil {
+		if *age, err = recs[0].Age, x.sawSession(recs[0], asked); err != nil {
 			return err
 		}
 	}
@@ -140,7 +141,7 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 			x.session, x.version, x.absent = tomb, out.Record.Version, false
 		} else {
 			again = true
-			if *age, err = out.Record.Age, x.sawSession(out.Record); err != nil {
+			if *age, err = out.Record.Age, x.sawSession(out.Record, asked); err != nil {
 				return err
 			}
 		}

@@ -105,6 +105,7 @@ func (c *Client) beatPart(ctx context.Context, left []*holdCall, errs map[string
 		for i, x := range left {
 			nexts[i], writes[i] = x.beat(x.extend, false)
 		}
+		asked := c.now()
 		one, cancel := context.WithTimeout(ctx, holdPatience)
 		outs, err := c.store.CompareAndSwap(one, writes)
 		cancel()
@@ -117,7 +118,7 @@ func (c *Client) beatPart(ctx context.Context, left []*holdCall, errs map[string
 			case outs[i].Won:
 				x.won(nexts[i], outs[i].Record.Version)
 			default:
-				if err := x.sawSession(outs[i].Record); err != nil {
+				if err := x.sawSession(outs[i].Record, asked); err != nil {
 					errs[x.id] = err
 				}
 			}
@@ -140,12 +141,13 @@ func (c *Client) readSessions(ctx context.Context, calls []*holdCall) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, holdPatience)
 	defer cancel()
+	asked := c.now()
 	recs, err := c.store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return err
 	}
 	for i, x := range unknown {
-		if err := x.sawSession(recs[i]); err != nil {
+		if err := x.sawSession(recs[i], asked); err != nil {
 			return err
 		}
 	}
