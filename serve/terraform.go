@@ -56,7 +56,11 @@ func (h *Handler) lockState(w http.ResponseWriter, r *http.Request) {
 	if req.Owner.User, req.Owner.Host, ok = strings.Cut(cut(info.Who, 200), "@"); !ok {
 		req.Owner.Host = r.RemoteAddr
 	}
-	_, err := h.enter(r.Context(), req)
+	received := time.Now()
+	hold, err := h.enter(r.Context(), req)
+	if err == nil {
+		err = late(hold, received)
+	}
 	var held *holdfast.HeldError
 	switch {
 	case errors.As(err, &held) && len(held.Holders) > 0:

@@ -51,8 +51,8 @@ func NewPool[C any](conns Conns[C], n, keep int) *Pool[C] {
 	return &Pool[C]{conns: conns, turns: make(chan struct{}, n), keep: keep}
 }
 
-// NoneFree is the error of who got no connection of the caller's pool: if all are in use it says so,
-// and with which setting there are more.
+// NoneFree is the error of a call that got no connection of the user's pool. If all are in use it
+// says so, and which setting gives more.
 func NoneFree(err error, used, most int, more string) error {
 	if most <= 0 || used < most || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		return err

@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Who waits for a connection in vain is told that there are too few, and only then.
+// The error of a call that waited for a connection in vain says that there are too few, and only
+// then.
 func TestNoneFree(t *testing.T) {
 	late, other := context.DeadlineExceeded, errors.New("refused")
 	want := "all 4 connections of the pool are in use: raise MaxConns, or give Holdfast a pool of its own: context deadline exceeded"

@@ -69,7 +69,7 @@ func (l *life) leaveAlone(ctx context.Context, r *rand.Rand, name string, opts [
 // extending is the key of a context of writes that extend a hold, and are no heartbeats.
 type extending struct{}
 
-// extend has a lock that no process keeps end d later than it would, if it is told so in time.
+// extend has a lock that no process keeps end d later than it would, if the store answers in time.
 func (l *life) extend(h *hold, d, after time.Duration) {
 	w := l.w
 	l.sleep(after)

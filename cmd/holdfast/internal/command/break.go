@@ -117,7 +117,7 @@ func (a *app) breakLock(ctx context.Context, name string, b *breaking) error {
 	case errors.Is(err, holdfast.ErrReleased):
 		return fail(exitNo, "%s has let go of %s already. Nothing was broken", shortWho(claim.Owner), quote(name))
 	case err != nil:
-		return s.unusable(err, "; perhaps it was broken, look: "+hint("show %s", shellWord(name)))
+		return s.unusable(err, "; it may have been broken, look: "+hint("show %s", shellWord(name)))
 	}
 	next := "; it is free now"
 	if info, err := s.Show(ctx, name); err != nil {
@@ -197,7 +197,7 @@ func (s *session) breakRows(ctx context.Context, rows []row, b *breaking) (broke
 		case errors.Is(err, holdfast.ErrReleased):
 			gone++ // as those of a set do when another of it is broken
 		default:
-			say("%s of %s: %s; perhaps it was broken", quote(r.info.Name), shortWho(r.claim.Owner), s.cause(err))
+			say("%s of %s: %s; it may have been broken", quote(r.info.Name), shortWho(r.claim.Owner), s.cause(err))
 		}
 	}
 	return broken, gone

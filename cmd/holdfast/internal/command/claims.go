@@ -28,8 +28,8 @@ those behind it; "expired" of what counts for nobody. KEY and COLUMN are as they
 if that is plain text, else in hexadecimal.
 
 --remove removes what has expired, which is safe with the --expire that all use.
-With --live it also removes claims that count: their owners are not told, and go on
-until they look, beside whoever comes next. Do that only for an owner that is gone.
+With --live it also removes claims that count: their owners do not learn of it, and go
+on until they look, beside whoever comes next. Do that only for an owner that is gone.
 
 {flags}
 
@@ -113,13 +113,13 @@ func (v *claimsCall) run(ctx context.Context) error {
 	case !v.remove:
 		return nil
 	case v.live && !v.yes:
-		fmt.Fprintf(os.Stderr, "An owner that still runs is not told. Remove these %d? [y/N] ", len(found))
+		fmt.Fprintf(os.Stderr, "An owner that still runs does not learn of it. Remove these %d? [y/N] ", len(found))
 		if answer := strings.ToLower(readLine()); answer != "y" && answer != "yes" {
 			return fail(exitNo, "nothing was removed")
 		}
 	}
 	if err := claims.Remove(ctx, table, found...); err != nil {
-		return t.unusable(err, "; perhaps some were removed")
+		return t.unusable(err, "; some may have been removed")
 	}
 	say("removed %d", len(found))
 	return nil

@@ -44,8 +44,8 @@ func spare() { os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0) }
 // alone reports whether nothing is left, when this process has no children.
 func (w *watch) alone() bool { return true }
 
-// stopped is told that the command stands still, and back that all is over. The terminal is
-// the program's and the command's: they share a process group where there is one.
+// stopped is called when the command stands still. back is called when it goes on. The
+// terminal is the program's and the command's: they share a process group where there is one.
 func (w *watch) stopped(syscall.Signal) {}
 func (w *watch) back()                  {}
 

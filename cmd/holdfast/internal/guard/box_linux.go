@@ -155,7 +155,7 @@ func (b *box) remove() {
 	if b == nil {
 		return
 	}
-	for end := Now().Add(glance); !removeGroup(b.path) && len(b.procs()) == 0 && Now() < end; {
+	for end := Now().Add(pollInterval); !removeGroup(b.path) && len(b.procs()) == 0 && Now() < end; {
 		time.Sleep(time.Millisecond)
 	}
 	b.dir.Close()
@@ -184,7 +184,7 @@ func (b *box) sweep() {
 			if path != b.path && unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
 				left := &box{b.parent, path, dir}
 				left.kill()
-				for end := Now().Add(glance); !removeGroup(path) && Now() < end; {
+				for end := Now().Add(pollInterval); !removeGroup(path) && Now() < end; {
 					time.Sleep(time.Millisecond)
 				}
 			}

@@ -112,7 +112,7 @@ func (w *watch) pause(now Instant) time.Duration {
 			next = min(next, w.endedAt.Add(settle))
 		}
 	}
-	return max(0, min(glance, next.Sub(now)))
+	return max(0, min(pollInterval, next.Sub(now)))
 }
 
 // pursue kills everything that is there, and reports whether nothing is left.

@@ -129,7 +129,7 @@ func (w *watch) alone() bool {
 		return true
 	}
 	now := Now()
-	if now < w.box.looked.Add(glance/2) || now.Add(patience) > w.due() {
+	if now < w.box.looked.Add(pollInterval/2) || now.Add(patience) > w.due() {
 		return false
 	}
 	live, known := members(w.main)
@@ -167,7 +167,7 @@ func (h *hunt) kill() {
 func (h *hunt) pass() (gone bool) {
 	h.pause = min(h.pause+time.Millisecond, 20*time.Millisecond)
 	if h.stuck {
-		h.pause = glance
+		h.pause = pollInterval
 	}
 	for {
 		pid, status, err := wait(0)
@@ -179,7 +179,7 @@ func (h *hunt) pass() (gone bool) {
 	if h.command == 0 || vacant(h.command) {
 		return true
 	}
-	if Now().Sub(h.began) < glance/4 {
+	if Now().Sub(h.began) < pollInterval/4 {
 		return false // they go, and need not be looked for
 	}
 	live, known := members(h.command)

@@ -159,9 +159,9 @@ const (
 	// settle is how long what a command leaves running may take to end by
 	// itself, as the `tee` of a script does.
 	settle = 500 * time.Millisecond
-	// glance is the longest time without a look at the clock: timers stand
+	// pollInterval is the longest time without a look at the clock: timers stand
 	// still while the machine sleeps, the lease does not.
-	glance = 200 * time.Millisecond
+	pollInterval = 200 * time.Millisecond
 	// patience is how long what cannot be killed may be there before it is told of.
 	patience = time.Second
 )

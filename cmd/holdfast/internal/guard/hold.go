@@ -208,7 +208,7 @@ func (g *Guard) watch() {
 			g.takeOver()
 			return
 		}
-		sleep(min(g.left(), glance), conn.fd)
+		sleep(min(g.left(), pollInterval), conn.fd)
 	}
 }
 
@@ -251,11 +251,11 @@ func (g *Guard) left() time.Duration {
 	now := Now()
 	switch {
 	case !g.running, g.stuck && !g.idle():
-		return glance
+		return pollInterval
 	case now < g.due:
 		return g.due.Sub(now)
 	case (g.killing || now < g.obey) && !g.idle():
-		return glance / 10 // it is at work
+		return pollInterval / 10 // it is at work
 	}
 	return 0
 }

@@ -21,7 +21,7 @@ func newHunt(command int, skip map[process]bool, b *box, reap func(pid int, stat
 func (h *hunt) pass() (gone bool) {
 	h.pause = min(h.pause+time.Millisecond, 20*time.Millisecond) // for the kernel to do what it was told
 	if h.stuck {
-		h.pause = glance
+		h.pause = pollInterval
 	}
 	if pids, _ := kids(os.Getpid()); len(pids) >= many {
 		h.empty()

@@ -18,7 +18,7 @@ const maxMessage = 1 << 20
 func deaths() (fd int) {
 	var ends [2]int
 	if err := syscall.Pipe(ends[:]); err != nil {
-		return -1 // poll does without, and children are seen a glance later
+		return -1 // poll does without, and children are seen a poll interval later
 	}
 	for _, fd := range ends {
 		unix.CloseOnExec(fd)

@@ -39,7 +39,7 @@ func socketPair() (ours, theirs int, err error) {
 	return pair[0], pair[1], err
 }
 
-// send writes one message. A peer that does not read is not waited for, but for a glance: it
+// send writes one message. A peer that does not read is not waited for, but for a poll interval: it
 // is told everything again with the next beat, or is killed. Files are not sent: there are
 // no proofs of life off Linux.
 func (c *conn) send(message any, _ *os.File) error {
@@ -65,7 +65,7 @@ func (c *conn) flush() error {
 			c.out = c.out[n:]
 		case err == unix.EAGAIN:
 			room := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLOUT}}
-			if n, _ := unix.Poll(room, int(glance.Milliseconds())); n <= 0 {
+			if n, _ := unix.Poll(room, int(pollInterval.Milliseconds())); n <= 0 {
 				return err
 			}
 		case err != unix.EINTR:

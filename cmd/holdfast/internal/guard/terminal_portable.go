@@ -14,7 +14,7 @@ import (
 // command that wants the terminal stands still, as in the background; then the guard puts
 // it in the foreground, and does for the program's group what the keys no longer do.
 
-// stopped is told that the command stands still.
+// stopped is called when the command stands still.
 func (w *watch) stopped(sig syscall.Signal) {
 	fd, front := foreground()
 	if fd < 0 {

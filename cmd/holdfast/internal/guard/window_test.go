@@ -118,12 +118,12 @@ func TestGuardResumed(t *testing.T) {
 			out.ReadString('\n')
 			syscall.Kill(g.pid, syscall.SIGSTOP)
 			g.Extend(Now().Add(time.Hour), 100*time.Millisecond)
-			time.Sleep(first.Sub(Now()) + glance)
+			time.Sleep(first.Sub(Now()) + pollInterval)
 			syscall.Kill(g.pid, syscall.SIGCONT)
 			select {
 			case e := <-g.Events():
 				t.Errorf("got %+v, though the lease goes on", e)
-			case <-time.After(2 * glance):
+			case <-time.After(2 * pollInterval):
 			}
 			g.Signal(syscall.SIGTERM)
 			if e := end(t, g); e.Why != Itself || e.Status.ExitStatus() != 3 {
