@@ -40,7 +40,7 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 	return func(yield func(Info, error) bool) {
 		after := lastBefore(prefix)
 		audits := auditNames{after: after}
-		for page := pageOfNames; ; page = min(2*page, largestPage) {
+		for page := pageOfNames; ; page = largestPage {
 			names, err := c.store.Keys(ctx, driver.Names, after, page)
 			if err != nil {
 				yield(Info{}, fmt.Errorf("list: %w", err))

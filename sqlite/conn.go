@@ -168,22 +168,6 @@ func (c *conn) transaction(ctx context.Context, full bool, f func() error) error
 	return err
 }
 
-// read runs f in a transaction that only reads, which is quicker than one for
-// each of its statements.
-func (c *conn) read(f func() error) error {
-	if _, err := c.exec(`begin`); err != nil {
-		return err
-	}
-	err := f()
-	if err == nil {
-		_, err = c.exec(`commit`)
-	}
-	if err != nil {
-		c.exec(`rollback`) // it may be tried again
-	}
-	return err
-}
-
 // patience is how long others may keep the file locked.
 const patience = 10 * time.Second
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	sqldriver "database/sql/driver"
 	_ "embed"
+	"encoding/hex"
 	"fmt"
 	"sync"
 	"time"
@@ -32,7 +33,7 @@ func newDialect(s *Store, use func(context.Context, func(*conn) error) error) *d
 		}
 	}
 	return &dialect{sqlstore.Reads[*conn]{
-		Use: reads(s.reads.UseIdle), Walk: reads(s.reads.Use), Together: (*conn).read, Codes: &codesOfNone, Clock: now,
+		Use: reads(s.reads.UseIdle), Walk: reads(s.reads.Use), List: idList, Codes: &codesOfNone, Clock: now,
 	}, s, use}
 }
 
@@ -48,6 +49,27 @@ func keyOf(id []byte) (space int64, name []byte) {
 		return -1, []byte{}
 	}
 	return int64(id[0]), id[1:]
+}
+
+// idOf is the id of a space and a name, which may be kept as text or as bytes.
+func idOf(space int64, name sqldriver.Value) []byte {
+	if b, ok := name.([]byte); ok {
+		id := make([]byte, 0, 1+len(b))
+		return append(append(id, byte(space)), b...)
+	}
+	return append([]byte{byte(space)}, text(name)...)
+}
+
+// idList is what the statement "load all" takes. A space is one digit.
+func idList(ids [][]byte) any {
+	b := []byte{'['}
+	for _, id := range ids {
+		space, name := keyOf(id)
+		b = append(b, '"', '0'+byte(space))
+		b = append(hex.AppendEncode(b, name), '"', ',')
+	}
+	b[len(b)-1] = ']'
+	return string(b)
 }
 
 // Query implements sqlstore.Conn: an id is a space and a name.
@@ -71,7 +93,7 @@ func (c *conn) Query(_ context.Context, name string, row func(sqlstore.Scan) err
 
 // scan takes in the columns of a row, of which the first is an id.
 func scan(row []sqldriver.Value, columns []any) error {
-	*columns[0].(*[]byte) = append([]byte{byte(row[0].(int64))}, text(row[1])...)
+	*columns[0].(*[]byte) = idOf(row[0].(int64), row[1])
 	for i, v := range row[2:] {
 		switch c := columns[i+1].(type) {
 		case **int64:

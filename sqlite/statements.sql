@@ -4,6 +4,12 @@
 --- load
 select space, name, version, value, 0, 0 from holdfast_records where space = ?1 and name = ?2
 
+-- ?1 is an array of texts, each the digit of a space before a name in hexadecimal digits.
+--- load all
+select r.space, r.name, r.version, r.value, 0, 0
+from json_each(?1) id cross join holdfast_records r
+on r.space = cast(substr(id.value, 1, 1) as integer) and r.name = unhex(substr(id.value, 2))
+
 -- ?3 is the space behind.
 --- keys
 select space, name from holdfast_records

@@ -30,8 +30,6 @@ type Reads[C Conn] struct {
 	List  func(ids [][]byte) any
 	Codes *Codes
 
-	Together func(C, func() error) error // without a List: loads each, in one transaction
-
 	Follows error        // of a server that only follows another
 	Clock   func() int64 // nil: the statements tell the time; else idle is when, and not how long ago
 }
@@ -61,20 +59,10 @@ func (d *Reads[C]) Load(ctx context.Context, ids [][]byte) (rows []Row, clock in
 		if d.Clock != nil {
 			clock = d.Clock()
 		}
-		switch {
-		case len(ids) == 1:
+		if len(ids) == 1 {
 			return c.Query(ctx, "load", row, ids[0])
-		case d.List != nil:
-			return c.Query(ctx, "load all", row, d.List(ids))
 		}
-		return d.Together(c, func() error {
-			for _, id := range ids {
-				if err := c.Query(ctx, "load", row, id); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		return c.Query(ctx, "load all", row, d.List(ids))
 	})
 	return rows, clock, err
 }

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
@@ -54,7 +56,7 @@ func historyVerb(a *app) *cobra.Command {
 }
 
 func (a *app) history(ctx context.Context, name string, asJSON bool) error {
-	if name == "" || len(name) > 255 {
+	if name == "" || len(name) > driver.MaxName {
 		return checkName(name)
 	}
 	s, err := a.look(ctx)
@@ -115,12 +117,14 @@ func (a *app) histories(ctx context.Context, asJSON bool) error {
 	}
 	defer s.Close()
 	t := table{append([]string{"NAME"}, pastHead...)}
+	out := bufio.NewWriter(os.Stdout)
+	defer out.Flush() // what was read before an error
 	for h, err := range s.Histories(ctx, "") {
 		if err != nil {
 			return s.unusable(err, "")
 		}
 		if asJSON {
-			if err := asjson.Encode(os.Stdout, asjson.OfHistory(h)); err != nil {
+			if err := asjson.Encode(out, asjson.OfHistory(h)); err != nil {
 				return cannotWrite(err)
 			}
 			continue
@@ -132,6 +136,9 @@ func (a *app) histories(ctx context.Context, asJSON bool) error {
 	}
 	switch {
 	case asJSON:
+		if err := out.Flush(); err != nil {
+			return cannotWrite(err)
+		}
 		return nil
 	case len(t) == 1:
 		return s.sayNoHistory(ctx, holdfast.History{})
