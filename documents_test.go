@@ -143,7 +143,7 @@ func TestLinks(t *testing.T) {
 		t.Errorf("only %d links were found", n)
 	}
 	for _, page := range pages {
-		if strings.HasPrefix(page, "docs/") && page != "docs/README.md" && !indexed[page] {
+		if strings.HasPrefix(page, "docs/") && page != "docs/README.md" && page != "docs/SUMMARY.md" && !indexed[page] {
 			t.Errorf("docs/README.md does not lead to %s", page)
 		}
 	}
