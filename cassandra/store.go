@@ -244,7 +244,7 @@ func (a *attempt) conditional(ctx context.Context, text string, args []any) (met
 	case err == nil:
 		a.unknown = a.unknown || unknown
 		return met, applied, nil
-	case !a.unknown && !unknown && refused(err):
+	case !a.unknown && !unknown && (refused(err) || err == driver.ErrClosed):
 		return met, false, err
 	}
 	a.unknown = true

@@ -280,7 +280,19 @@ func (w within) Keys(ctx context.Context, space driver.Space, after string, n in
 }
 
 func (w within) Reopen(t *testing.T) driver.Store {
+	if strings.HasSuffix(t.Name(), "closed") {
+		return closing{within{open(t, connect(t, config(t, cluster(t))), &w.opts), w.prefix}}
+	}
 	return within{open(t, shared.another, &w.opts), w.prefix}
+}
+
+// closing is a store with a session that no other has. Close is what its user does, who has made
+// the session.
+type closing struct{ within }
+
+func (c closing) Close() error {
+	c.Store.session.Close()
+	return nil
 }
 
 // cluster is the URL of the cluster of all tests.

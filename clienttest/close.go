@@ -18,7 +18,7 @@ import (
 var closeCases = []clientCase{
 	{
 		name: "a store that is closed",
-		rule: "a store that its user closes ends Acquire at once, and says that it is closed",
+		rule: "a store that its user closes ends Acquire at once, and one line says that it is closed",
 		run: func(h *clients) {
 			held := h.acquire(h.client(longTTL), "a")
 			s := h.handle()
@@ -33,9 +33,13 @@ var closeCases = []clientCase{
 			if err := closer.Close(); err != nil {
 				h.Errorf("close: %v", err)
 			}
-			h.is("a waiter", h.answered(waits, h.soon).err, driver.ErrClosed)
-			_, err := c.Acquire(h.ctx, "b")
-			h.is("Acquire", err, driver.ErrClosed)
+			for what, ended := range map[string]<-chan answer{"a waiter": waits, "Acquire": h.ask(c, "b")} {
+				err := h.answered(ended, h.soon).err
+				h.is(what, err, driver.ErrClosed)
+				if strings.Contains(err.Error(), "\n") {
+					h.Errorf("%s: the error has more than one line: %q", what, err)
+				}
+			}
 			h.release(held)
 		},
 	},

@@ -1,10 +1,15 @@
 package drivertest
 
 import (
+	"context"
+	"errors"
+	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
 // handleCases are for stores that can be opened twice. Beside them, every race
@@ -75,6 +80,50 @@ var handleCases = []testCase{
 					h.Fatalf("sweep: %v", err)
 				}
 			}
+		},
+	},
+	{
+		name: "closed",
+		rule: "once its user has closed a store every call ends at once with ErrClosed, in one line; the other handle goes on",
+		need: reopens,
+		run: func(h *harness) {
+			closed := h.both()[1]
+			closer, ok := driver.Find[io.Closer](closed)
+			if !ok {
+				h.Skip("the store has nothing to close")
+			}
+			held := h.put(name("a"), "held")
+			if err := closer.Close(); err != nil {
+				h.Fatalf("close: %v", err)
+			}
+			one := driver.Write{Key: name("a"), Old: held.Version, Value: []byte("late")}
+			many := []driver.Write{one}
+			for i := range 300 {
+				many = append(many, driver.Write{Key: name("%d", i), Old: driver.IfEmpty, Value: []byte("late")})
+			}
+			calls := map[string]func(context.Context) error{
+				"Load": func(ctx context.Context) error {
+					_, err := closed.Load(ctx, []driver.Key{one.Key}, driver.Fresh)
+					return err
+				},
+				"a stale Load": func(ctx context.Context) error {
+					_, err := closed.Load(ctx, []driver.Key{one.Key}, driver.Stale)
+					return err
+				},
+				"CompareAndSwap":            func(ctx context.Context) error { _, err := closed.CompareAndSwap(ctx, many[:1]); return err },
+				"CompareAndSwap of a batch": func(ctx context.Context) error { _, err := closed.CompareAndSwap(ctx, many); return err },
+				"Keys":                      func(ctx context.Context) error { _, err := closed.Keys(ctx, driver.Names, "", 10); return err },
+				"Sweep":                     func(ctx context.Context) error { _, err := closed.Sweep(ctx, 0); return err },
+			}
+			for what, call := range calls {
+				ctx, cancel := context.WithTimeout(h.ctx, busy.Times(5*time.Second))
+				err := call(ctx)
+				cancel()
+				if !errors.Is(err, driver.ErrClosed) || strings.Contains(err.Error(), "\n") {
+					h.Errorf("%s of a closed store ends with %q", what, err)
+				}
+			}
+			h.same("what the other handle reads", h.load(one.Key), held)
 		},
 	},
 	{

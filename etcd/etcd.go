@@ -173,6 +173,14 @@ func (s *Store) now() (epoch, int64) {
 	return s.epoch, s.highest
 }
 
+// orClosed is an error of a call, or that the user has closed the client.
+func (s *Store) orClosed(err error) error {
+	if s.client.Ctx().Err() != nil {
+		return driver.ErrClosed
+	}
+	return err
+}
+
 // transact carries out operations if the epoch is what the caller takes it for. One
 // whose epoch is over was not carried out, and ops are asked for anew.
 func (s *Store) transact(ctx context.Context, again bool, ops func(epoch) []clientv3.Op) (resp *clientv3.TxnResponse, e epoch, err error) {
@@ -188,10 +196,8 @@ func (s *Store) transact(ctx context.Context, again bool, ops func(epoch) []clie
 				Else(clientv3.OpGet(s.epochKey())).Commit()
 		})
 		switch {
-		case err != nil && s.client.Ctx().Err() != nil:
-			return nil, e, driver.ErrClosed
 		case err != nil:
-			return nil, e, err
+			return nil, e, s.orClosed(err)
 		case resp.Succeeded && resp.Header.Revision < before:
 			return nil, e, fmt.Errorf("revision %d after %d: %w %s", resp.Header.Revision, before, ErrWentBack, s.epochKey())
 		case resp.Succeeded:
@@ -326,7 +332,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dr
 	}
 	wg.Wait()
 	if !slices.Contains(errs, nil) {
-		return nil, errors.Join(errs...)
+		return nil, errs[0]
 	}
 	return outs, nil
 }
@@ -418,7 +424,7 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 			return s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(page)))
 		})
 		if err != nil {
-			return nil, fmt.Errorf("etcd: list: %w", err)
+			return nil, fmt.Errorf("etcd: list: %w", s.orClosed(err))
 		}
 		for _, kv := range resp.Kvs {
 			if len(kv.Value) > 0 && len(names) < n {
@@ -484,7 +490,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Not
 		case err != nil:
 			return fmt.Errorf("etcd: watch: %w", err)
 		case resp.Canceled:
-			return errors.New("etcd: watch: the client was closed")
+			return fmt.Errorf("etcd: watch: %w", driver.ErrClosed)
 		case resp.Created:
 			if begun++; begun == len(prefixes) {
 				changed(driver.Notification{})

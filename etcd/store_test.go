@@ -56,19 +56,20 @@ func open(t testing.TB, c *clientv3.Client, prefix string) *Store {
 }
 
 // reopened is a store that tests open twice, as two processes would.
-type reopened struct {
-	*Store
-	again func(t *testing.T) driver.Store
+type reopened struct{ *Store }
+
+func (r reopened) Reopen(t *testing.T) driver.Store {
+	return reopened{open(t, connect(t), r.prefix)}
 }
 
-func (r reopened) Reopen(t *testing.T) driver.Store { return r.again(t) }
+// Close is what the store's user does, who has made the client.
+func (r reopened) Close() error { return r.client.Close() }
 
 func TestStore(t *testing.T) {
 	t.Parallel()
 	drivertest.Run(t, func(t *testing.T) driver.Store {
 		c := connect(t)
-		prefix := fresh(t, c)
-		return reopened{open(t, c, prefix), func(t *testing.T) driver.Store { return open(t, connect(t), prefix) }}
+		return reopened{open(t, c, fresh(t, c))}
 	})
 }
 
@@ -97,7 +98,6 @@ func TestClients(t *testing.T) {
 	t.Parallel()
 	clienttest.Run(t, func(t *testing.T) driver.Store {
 		c := connect(t)
-		prefix := fresh(t, c)
-		return reopened{open(t, c, prefix), func(t *testing.T) driver.Store { return open(t, connect(t), prefix) }}
+		return reopened{open(t, c, fresh(t, c))}
 	})
 }

@@ -2,7 +2,6 @@ package spanner
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"os"
@@ -160,7 +159,7 @@ func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshnes
 			at, err = txn.Timestamp()
 		}
 		if err != nil {
-			return nil, fmt.Errorf("spanner: read: %w", err)
+			return nil, fmt.Errorf("spanner: read: %w", orClosed(ctx, err))
 		}
 		for _, k := range part {
 			recs = append(recs, found[k].record(at))
@@ -194,7 +193,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dr
 	}
 	wg.Wait()
 	if len(parts) > 0 && !slices.Contains(errs, nil) {
-		return nil, errors.Join(errs...)
+		return nil, errs[0]
 	}
 	return slices.Concat(outs...), nil
 }
@@ -282,7 +281,7 @@ const (
 // after the other there.
 func (s *Store) again(ctx context.Context, do func() error) error {
 	if !s.emulated {
-		return s.orClosed(ctx, do())
+		return orClosed(ctx, do())
 	}
 	select {
 	case s.turn <- struct{}{}:
@@ -295,7 +294,7 @@ func (s *Store) again(ctx context.Context, do func() error) error {
 		code := spanner.ErrCode(err)
 		gone := code == codes.NotFound && strings.Contains(spanner.ErrDesc(err), "ransaction")
 		if err == nil || !gone && code != codes.FailedPrecondition || tries == emulatorTries {
-			return s.orClosed(ctx, err)
+			return orClosed(ctx, err)
 		}
 		select {
 		case <-time.After(emulatorPause):
@@ -305,9 +304,13 @@ func (s *Store) again(ctx context.Context, do func() error) error {
 	}
 }
 
-// orClosed is err, or that the client is closed: whatever else ends a call ends its context, too.
-func (s *Store) orClosed(ctx context.Context, err error) error {
-	if spanner.ErrCode(err) == codes.Canceled && ctx.Err() == nil {
+// orClosed is err, or that the client is closed. What else cancels a call ends its context, too. A
+// call that begins later is told of an invalid session, by the client and with no code of its own;
+// drivertest notices if its words change.
+func orClosed(ctx context.Context, err error) error {
+	switch code := spanner.ErrCode(err); {
+	case code == codes.Canceled && ctx.Err() == nil,
+		code == codes.InvalidArgument && spanner.ErrDesc(err) == "invalid session":
 		return driver.ErrClosed
 	}
 	return err
@@ -325,7 +328,7 @@ func (s *Store) transact(ctx context.Context, f func(context.Context, *spanner.R
 
 // query runs SQL for the table, at a timestamp that is not before the call.
 func (s *Store) query(ctx context.Context, sql string, params map[string]any, each func(r *spanner.Row) error) error {
-	return s.client.Single().Query(ctx, s.statement(sql, params)).Do(each)
+	return orClosed(ctx, s.client.Single().Query(ctx, s.statement(sql, params)).Do(each))
 }
 
 // statement has the name of the table in SQL for {records}.

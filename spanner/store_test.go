@@ -61,7 +61,13 @@ type reopened struct {
 	url string
 }
 
-func (r reopened) Reopen(t *testing.T) driver.Store { return open(t, r.url) }
+func (r reopened) Reopen(t *testing.T) driver.Store { return reopened{open(t, r.url), r.url} }
+
+// Close is what the store's user does, who has made the client.
+func (r reopened) Close() error {
+	r.client.Close()
+	return nil
+}
 
 func makeStore(t *testing.T) driver.Store {
 	url := fresh(t)

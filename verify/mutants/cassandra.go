@@ -27,7 +27,7 @@ var cql = []mutant{
 	{"cql: the driver sends again, and again", "D18", []edit{{"cassandra/call.go",
 		".RetryPolicy(nil)", ""}}, onCassandra("TestDriverDoesNotRetry")},
 	{"cql: what is refused is unknown", "D20", []edit{{"cassandra/store.go",
-		"	case !a.unknown && !unknown && refused(err):",
+		"	case !a.unknown && !unknown && (refused(err) || err == driver.ErrClosed):",
 		"	case false:"}}, onCassandra("TestRefusedIsNotUnknown")},
 
 	// What comes late.
