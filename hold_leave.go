@@ -77,8 +77,28 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, holdPatience)
 	defer cancel()
 	asked := c.now()
+	if err := x.readToLeave(ctx, asked, age); err != nil {
+		return err
+	}
+	left := x.leaving(*age)
+	if len(left.writes) == 0 {
+		return nil
+	}
+	outs, err := c.store.CompareAndSwap(ctx, left.writes)
+	for i := range outs {
+		err = errors.Join(err, outs[i].Err)
+	}
+	if err != nil {
+		x.version, x.absent, x.session, x.names = 0, false, core.SessionRecord{}, nil // all is read again
+		return err
+	}
+	return x.leftBy(left, outs, asked, age)
+}
+
+// readToLeave reads what is not known of the hold, and refuses one that is not the caller's.
+func (x *holdCall) readToLeave(ctx context.Context, asked core.Instant, age *time.Duration) error {
 	if x.version == 0 && !x.absent {
-		recs, err := c.store.Load(ctx, []driver.Key{driver.Sessions.Key(x.id)}, driver.Fresh)
+		recs, err := x.c.store.Load(ctx, []driver.Key{driver.Sessions.Key(x.id)}, driver.Fresh)
 		if err != nil {
 			return err
 		}
@@ -86,24 +106,36 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 			return err
 		}
 	}
-	state := x.session.Hold(x.absent)
-	if state == core.HoldForeign {
+	if x.session.Hold(x.absent) == core.HoldForeign {
 		return &OtherHoldError{x.id, "id"}
 	}
 	if x.client != "" && !x.absent && x.session.Client != x.client {
 		return &OtherHoldError{x.id, "client"}
 	}
 	if len(x.names) != len(x.session.Names) {
-		if err := c.readNames(ctx, []*holdCall{x}); err != nil {
-			return err
-		}
+		return x.c.readNames(ctx, []*holdCall{x})
 	}
-	var writes []driver.Write
+	return nil
+}
+
+// A leaving is what is left to be written of a release.
+type leaving struct {
+	writes []driver.Write
+	tomb   core.SessionRecord
+	ends   bool              // the first write is the tombstone
+	at     []int             // whose names the other writes are, in names of the call,
+	next   []core.LockRecord // and what they write
+}
+
+// leaving decides what to write; age is that of the session's record.
+func (x *holdCall) leaving(age time.Duration) leaving {
+	c := x.c
 	tomb := x.session
 	if x.absent {
 		tomb.Client = x.client
 	}
-	ends := tomb.ReleaseHold(*age, c.owner.String(), c.clocks())
+	ends := tomb.ReleaseHold(age, c.owner.String(), c.clocks())
+	left := leaving{tomb: tomb, ends: ends}
 	if ends {
 		w := driver.Write{Key: driver.Sessions.Key(x.id), Old: x.version, Value: tomb.Encode(), Lazy: true}
 		if x.absent {
@@ -112,33 +144,25 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 		if len(tomb.Revoked) > 0 || tomb.Grace > 0 {
 			w.Notify, w.Lazy = driver.Everyone, false // someone waits for it
 		}
-		writes = append(writes, w)
+		left.writes = append(left.writes, w)
 	}
-	var at []int
-	var next []core.LockRecord
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	for i := range x.names {
 		n := &x.names[i]
 		if w, ok := n.Left(tomb, c.deadNow(), time.Now().UnixMicro()); ok && tomb.Grace == 0 { // else they are void when it is over
-			writes, at, next = append(writes, holdWrite(n, w)), append(at, i), append(next, w.Next)
+			left.writes, left.at, left.next = append(left.writes, holdWrite(n, w)), append(left.at, i), append(left.next, w.Next)
 		}
 	}
-	c.mu.Unlock()
-	if len(writes) == 0 {
-		return nil
-	}
-	outs, err := c.store.CompareAndSwap(ctx, writes)
-	for i := range outs {
-		err = errors.Join(err, outs[i].Err)
-	}
-	if err != nil {
-		x.version, x.absent, x.session, x.names = 0, false, core.SessionRecord{}, nil // all is read again
-		return err
-	}
+	return left
+}
+
+// leftBy takes in what became of the writes: errAgain if one was lost.
+func (x *holdCall) leftBy(left leaving, outs []driver.Outcome, asked core.Instant, age *time.Duration) (err error) {
 	again := false
-	if ends {
+	if left.ends {
 		if out := outs[0]; out.Won {
-			x.session, x.version, x.absent = tomb, out.Record.Version, false
+			x.session, x.version, x.absent = left.tomb, out.Record.Version, false
 		} else {
 			again = true
 			if *age, err = out.Record.Age, x.sawSession(out.Record, asked); err != nil {
@@ -147,7 +171,7 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 		}
 		outs = outs[1:]
 	}
-	for i, k := range at {
+	for i, k := range left.at {
 		if !outs[i].Won {
 			again = true
 			if err := x.sawName(k, outs[i].Record); err != nil {
@@ -155,7 +179,7 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 			}
 			continue
 		}
-		c.left(x.names[k].Name, x.id, tomb, &x.names[k].Record, &next[i])
+		x.c.left(x.names[k].Name, x.id, left.tomb, &x.names[k].Record, &left.next[i])
 		x.names[k].Record = core.LockRecord{}
 	}
 	if again {

@@ -83,13 +83,7 @@ func (c *Client) envAt(t core.Instant) *core.Env {
 // c.mu is held.
 func (c *Client) perform(p *localQueue, eff *core.Effects) {
 	for _, g := range eff.Granted {
-		r := g.Request.Tag.(*request)
-		l := &Lock{c: c, p: p, sess: c.sess, token: int64(g.Token), nr: g.Claim.Nr, slots: r.slots, reason: g.Reason, labels: g.Labels, since: g.At, waited: g.At.Sub(r.start), values: r.ctx}
-		p.hold(l)
-		if r.slots == 1 && !l.sess.setLabels(l.nr, g.Labels, r.labels) { // it may have been handed on
-			l.sess.dropLabels(l.nr)
-		}
-		r.answer(l, nil)
+		c.granted(p, g)
 	}
 	for _, f := range eff.Refused {
 		f.Request.Tag.(*request).answer(nil, p.refusal(f))
@@ -97,26 +91,11 @@ func (c *Client) perform(p *localQueue, eff *core.Effects) {
 	for _, q := range eff.Queued {
 		q.Tag.(*request).traceQueued()
 	}
-	for _, lost := range eff.Lost {
-		if l := p.unhold(lost.Token); l != nil {
-			l.broken = lost.Broken != nil
-			if b := lost.Broken; b != nil {
-				l.past(c.now(), core.EndBroken, &b.By, b.Reason)
-			}
-			l.lose(lost.Why, lost.Err)
-			c.checkDrained()
-		}
+	for _, l := range eff.Lost {
+		c.lost(p, l)
 	}
 	for _, g := range eff.Gone {
-		if c.sess != nil {
-			c.sess.dropLabels(g.Nr)
-		}
-		p.releasing = slices.DeleteFunc(p.releasing, func(d *claimRelease) bool {
-			if d.nr == g.Nr {
-				d.confirm(g.Void)
-			}
-			return d.nr == g.Nr
-		})
+		c.gone(p, g)
 	}
 	for _, g := range eff.Guests {
 		signal(g.Tag.(chan struct{}))
@@ -142,6 +121,44 @@ func (c *Client) perform(p *localQueue, eff *core.Effects) {
 	if work {
 		c.reconcile(p)
 	}
+}
+
+// granted makes a request a lock.
+func (c *Client) granted(p *localQueue, g core.Grant) {
+	r := g.Request.Tag.(*request)
+	l := &Lock{c: c, p: p, sess: c.sess, token: int64(g.Token), nr: g.Claim.Nr, slots: r.slots, reason: g.Reason, labels: g.Labels, since: g.At, waited: g.At.Sub(r.start), values: r.ctx}
+	p.hold(l)
+	if r.slots == 1 && !l.sess.setLabels(l.nr, g.Labels, r.labels) { // it may have been handed on
+		l.sess.dropLabels(l.nr)
+	}
+	r.answer(l, nil)
+}
+
+// lost ends a lock that was not released.
+func (c *Client) lost(p *localQueue, lost core.Loss) {
+	l := p.unhold(lost.Token)
+	if l == nil {
+		return
+	}
+	l.broken = lost.Broken != nil
+	if b := lost.Broken; b != nil {
+		l.past(c.now(), core.EndBroken, &b.By, b.Reason)
+	}
+	l.lose(lost.Why, lost.Err)
+	c.checkDrained()
+}
+
+// gone tells those who wait for the end of a claim.
+func (c *Client) gone(p *localQueue, g core.Gone) {
+	if c.sess != nil {
+		c.sess.dropLabels(g.Nr)
+	}
+	p.releasing = slices.DeleteFunc(p.releasing, func(d *claimRelease) bool {
+		if d.nr == g.Nr {
+			d.confirm(g.Void)
+		}
+		return d.nr == g.Nr
+	})
 }
 
 // refusal is the error of a request, from that of the core.
