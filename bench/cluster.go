@@ -36,9 +36,9 @@ func clusterHandRows(s *system, n int, told, of []crowdRun, taken, beside rounds
 	}
 	r := add(", holds/s", "/s", rates.quantile(0.5))
 	*r = r.notes("%.0f holds of 10 to 30 ms", holds)
-	compared := s.name != s.besideInHandoff()
+	compared := s.name != s.kind().beside
 	if compared {
-		r.Ratio, r.Of = ratios.quantile(0.5), s.besideInHandoff()
+		r.Ratio, r.Of = ratios.quantile(0.5), s.kind().beside
 	}
 	if s.ours() {
 		*r = r.aims("≥ 0.8x", r.Ratio >= 0.8)
@@ -48,7 +48,7 @@ func clusterHandRows(s *system, n int, told, of []crowdRun, taken, beside rounds
 		r := &rows[len(rows)-1]
 		*r = r.notes("of %d", len(hands))
 		if compared && len(slices.Concat(beside...)) > 0 {
-			r.Ratio, r.Of = taken.ratio(beside), s.besideInHandoff()
+			r.Ratio, r.Of = taken.ratio(beside), s.kind().beside
 		}
 	}
 	switch per := sum.per(holds); {

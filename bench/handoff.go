@@ -29,7 +29,7 @@ func handoff(b *bench) (rows []Row, err error) {
 			if ss[0].store == claimsStore && (n > 8 || b.quick && n > 2) { // each a JVM
 				continue
 			}
-			if ss[0].store == spannerStore && n > 8 { // it would show how an emulator turns them away
+			if ss[0].kind().emulated && n > 8 { // it would show how an emulator turns them away
 				continue
 			}
 			some, err := turnsOf(b, ss, n)
@@ -38,7 +38,7 @@ func handoff(b *bench) (rows []Row, err error) {
 			}
 			rows = append(rows, some...)
 		}
-		if ss[0].store == spannerStore {
+		if ss[0].kind().emulated {
 			some, err := handOver(b, ss)
 			if err != nil {
 				return nil, err
@@ -46,7 +46,7 @@ func handoff(b *bench) (rows []Row, err error) {
 			rows = append(rows, some...)
 		}
 		for _, s := range ss {
-			if s.name == "holdfast" && s.store != "sqlite" && s.store != "dir" && s.store != "cassandra" && s.store != spannerStore {
+			if s.name == "holdfast" && s.kind().idle {
 				some, err := besideIdle(b, s)
 				if err != nil {
 					return nil, err
@@ -99,7 +99,7 @@ func turnsOf(b *bench, ss []*system, n int) (rows []Row, err error) {
 		return nil, err
 	}
 	for i, s := range ss {
-		of := slices.IndexFunc(ss, func(o *system) bool { return o.name == s.besideInHandoff() })
+		of := slices.IndexFunc(ss, func(o *system) bool { return o.name == s.kind().beside })
 		if s.store == "cassandra" || s.store == claimsStore {
 			rows = append(rows, clusterHandRows(s, n, told[i], told[of], taken[i], taken[of])...)
 			continue
@@ -107,12 +107,6 @@ func turnsOf(b *bench, ss []*system, n int) (rows []Row, err error) {
 		rows = append(rows, handRows(s, n, told[i], taken[i], taken[max(of, 0)])...)
 	}
 	return rows, nil
-}
-
-// besideInHandoff is whom a system is compared with: the plainest lock of the
-// same place.
-func (s *system) besideInHandoff() string {
-	return map[string]string{"sqlite": "flock(2)", "dir": "flock(2)", "postgres": "pg_advisory_lock", "mysql": "GET_LOCK", "redis": "redislock", "cassandra": "IF NOT EXISTS", claimsStore: "JanusGraph", spannerStore: "spindle"}[s.store]
 }
 
 func handRows(s *system, n int, told []crowdRun, taken, beside rounds) (rows []Row) {
@@ -133,14 +127,14 @@ func handRows(s *system, n int, told []crowdRun, taken, beside rounds) (rows []R
 	hands := len(slices.Concat(taken...))
 	if hands > 0 {
 		row = taken.row(row, "ms", 1e3)
-		if of := s.besideInHandoff(); of != s.name && of != "" && len(slices.Concat(beside...)) > 0 {
+		if of := s.kind().beside; of != s.name && of != "" && len(slices.Concat(beside...)) > 0 {
 			row.Ratio, row.Of = taken.ratio(beside), of
 		}
 	}
 	row = row.notes("%d hand-offs, %d to %d holds each, longest wait %s s", hands, fewest, most, figure(longest))
-	if !s.ours() || s.store == "sqlite" || s.store == "dir" || s.store == spannerStore {
+	if !s.ours() || s.kind().counted {
 		if counted && turns > 0 {
-			row.Note += fmt.Sprintf(", %s %s per hold", figure(requests/float64(turns)), requestsOf[s.store])
+			row.Note += fmt.Sprintf(", %s %s per hold", figure(requests/float64(turns)), s.kind().requests)
 		}
 		if s.isSpindle() {
 			row.Note += fmt.Sprintf(", lease %v, two at once: %d", spindleLease(options{}), both)
@@ -162,8 +156,8 @@ func handRows(s *system, n int, told []crowdRun, taken, beside rounds) (rows []R
 	}
 	rows = append(rows, row)
 	if counted && turns > 0 {
-		r := s.row(fmt.Sprintf("%d processes, %s per hand-off", n, requestsOf[s.store]))
-		r.Unit, r.Median = requestsOf[s.store], requests/float64(turns)
+		r := s.row(fmt.Sprintf("%d processes, %s per hand-off", n, s.kind().requests))
+		r.Unit, r.Median = s.kind().requests, requests/float64(turns)
 		r = r.notes("counted by the server, heartbeats and all")
 		if s.name == "holdfast" {
 			r = r.aims(fmt.Sprintf("≤ %g", per), r.Median <= per)

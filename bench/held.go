@@ -110,11 +110,11 @@ func hold(b *bench, s *system, n int) (rows []Row, err error) {
 		return &rows[len(rows)-1]
 	}
 	if s.ours() {
-		r := add(requestsOf[s.store]+" per beat", requestsOf[s.store], requests/k.Beats)
+		r := add(s.kind().requests+" per beat", s.kind().requests, requests/k.Beats)
 		*r = r.aims("1 per beat", requests <= k.Beats+0.5).
 			notes("%.0f in %.0f beats, the default TTL of 15s; %.2f ms of CPU each%s", requests, k.Beats, k.CPU/k.Beats*1e3, swept)
 	} else {
-		r := add("to keep them", requestsOf[s.store]+"/s", requests/k.Seconds)
+		r := add("to keep them", s.kind().requests+"/s", requests/k.Seconds)
 		if o.TTL == time.Hour {
 			*r = r.notes("it renews nothing: its user would, each lock by itself")
 		}

@@ -75,11 +75,11 @@ func freeLocks(b *bench, ss []*system) (rows []Row, err error) {
 				return nil, err
 			}
 			if used > 0 {
-				row = row.notes("%.2f %s per lock", used, requestsOf[s.store])
+				row = row.notes("%.2f %s per lock", used, s.kind().requests)
 			}
 			switch r.name {
 			case "holdfast":
-				if aim := map[string]float64{"sqlite": 0.75, "postgres": 0.9, "mysql": 1.25, "cassandra": 1.2}[s.store]; aim > 0 {
+				if aim := s.kind().aim; aim > 0 {
 					row = row.aims(fmt.Sprintf("≤ %.2fx", aim), row.Ratio <= aim)
 				}
 			}
@@ -87,12 +87,6 @@ func freeLocks(b *bench, ss []*system) (rows []Row, err error) {
 		rows = append(rows, row)
 	}
 	return rows, nil
-}
-
-// requestsOf says what is counted as a request of a store.
-var requestsOf = map[string]string{
-	"sqlite": "store calls", "dir": "store calls", "postgres": "statements", "mysql": "statements", "redis": "requests", "etcd": "requests",
-	"cassandra": "LWTs", spannerStore: "RPCs",
 }
 
 // perLock counts how many requests a lock needs.

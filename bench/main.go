@@ -87,7 +87,7 @@ func (b *bench) sleep(d time.Duration) error {
 
 // eachStore runs a workload on one store after the other.
 func (b *bench) eachStore(workload string, f func(ss []*system) ([]Row, error)) (rows []Row, err error) {
-	for _, start := range starters {
+	for _, start := range kinds {
 		var ss []*system
 		for _, s := range systems {
 			needsBouncer := strings.HasSuffix(s.name, "through PgBouncer")
@@ -164,7 +164,7 @@ func measure() (err error) {
 	for _, w := range workloads {
 		works = append(works, w.name)
 	}
-	for _, s := range starters {
+	for _, s := range kinds {
 		stores = append(stores, s.store)
 	}
 	rounds := flag.Int("rounds", 0, "how often the systems take turns, a quarter of it where a round takes seconds (default 20, with -quick 3)")
@@ -224,7 +224,7 @@ func measure() (err error) {
 	if volatile[result.Machine.FileSystem] {
 		b.say("WARNING: %s is no disk; nothing here waits for one. Choose another with -dir.", result.Machine.FileSystem)
 	}
-	for _, s := range starters {
+	for _, s := range kinds {
 		if !slices.Contains(stores, s.store) {
 			continue
 		}

@@ -87,15 +87,15 @@ func spannerClient(ctx context.Context, at *site, system string) (*spanner.Clien
 
 func spannerTally(at *site) (*tally, error) { return sharedTally(at.Dir+"/spanner-tally", "") }
 
-// spannerCalls are those of this process.
-var spannerCalls atomic.Int64
+// rpcs are those of this process.
+var rpcs atomic.Int64
 
 // A callCounter counts the calls that gRPC sends, those that it sends again too.
 type callCounter struct{ t *tally }
 
 func (c callCounter) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
 	c.t.add(info.FullMethodName)
-	spannerCalls.Add(1)
+	rpcs.Add(1)
 	return ctx
 }
 
@@ -301,7 +301,7 @@ func handOver(b *bench, ss []*system) (rows []Row, err error) {
 	}
 	for i, s := range ss {
 		row := taken[i].row(s.row("one lets go, one waits"), "ms", 1e3)
-		if of := slices.IndexFunc(ss, func(o *system) bool { return o.name == s.besideInHandoff() }); of != i {
+		if of := slices.IndexFunc(ss, func(o *system) bool { return o.name == s.kind().beside }); of != i {
 			row.Ratio, row.Of = taken[i].ratio(taken[of]), ss[of].name
 		}
 		all := slices.Concat(taken[i]...)
@@ -349,7 +349,7 @@ func shareRows(s *system, n, names int, waits, holds, cpu float64, o options) []
 	}
 	row := func(what string, rate float64) Row {
 		r := s.row(what)
-		r.Unit, r.Median = requestsOf[s.store]+"/s", rate
+		r.Unit, r.Median = s.kind().requests+"/s", rate
 		return r
 	}
 	what := fmt.Sprintf("%s on %s", several(n, "waiter"), several(names, "name"))

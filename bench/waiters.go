@@ -21,10 +21,10 @@ func waiters(b *bench) ([]Row, error) {
 	return b.eachStore("waiters", func(ss []*system) (rows []Row, err error) {
 		for _, s := range ss {
 			n := n
-			switch s.store {
-			case "cassandra":
+			switch {
+			case s.store == "cassandra":
 				n = min(n, 100)
-			case spannerStore: // an emulator answers few queries in a second
+			case s.kind().emulated: // it answers few queries in a second
 				n = 20
 				alone, err := wait(b, s, 1, 1)
 				if err != nil {
@@ -164,12 +164,12 @@ func wait(b *bench, s *system, n, names int) (rows []Row, err error) {
 		late := server.tally.asked().since(asked).per(took)
 		return clusterWaitRows(s, n, names, restAsked, early, late, (after.CPU-before.CPU)/took, queued), nil
 	}
-	if s.store == spannerStore {
+	if s.kind().emulated {
 		calls := (after.Calls - before.Calls) / took
 		return shareRows(s, n, names, calls, (rest+rate-calls)/2, (after.CPU-before.CPU)/took, o), nil
 	}
 	row := s.row(fmt.Sprintf("%d waiters on %d names", n, names))
-	row.Unit, row.Median = requestsOf[s.store]+"/s", rate-rest+(after.Requests-before.Requests)/took
+	row.Unit, row.Median = s.kind().requests+"/s", rate-rest+(after.Requests-before.Requests)/took
 	row = row.notes("%.1f %% of a CPU", (after.CPU-before.CPU)/took*100)
 	if s.ours() {
 		if !strings.HasSuffix(s.name, "polling") {
@@ -250,7 +250,7 @@ func playWait(t *task, orders *bufio.Scanner) error {
 				return err
 			default:
 			}
-			w := waiting{CPU: cpuTime().Seconds(), Calls: float64(spannerCalls.Load())}
+			w := waiting{CPU: cpuTime().Seconds(), Calls: float64(rpcs.Load())}
 			if c, ok := l.(*client); ok && c.counted != nil {
 				n := c.counted.count()
 				w.Requests, w.Keys, w.Writes = n.loads+n.swaps, n.loaded, n.written
