@@ -40,7 +40,7 @@ func command(b *bench) ([]Row, error) {
 			continue
 		}
 		name := strings.ReplaceAll(strings.Join(line, " "), b.dir+string(os.PathSeparator), "")
-		runs = append(runs, run{name, func() (series, error) {
+		runs = append(runs, run{name: name, round: func() (series, error) {
 			return timed(3, func() error {
 				return environ(exec.CommandContext(b.ctx, path, line[1:]...), env).Run()
 			})

@@ -55,7 +55,7 @@ func die(b *bench, ss []*system, d death) (rows []Row, err error) {
 	}
 	var runs []run
 	for _, s := range ss {
-		runs = append(runs, run{s.name, func() (series, error) {
+		runs = append(runs, run{name: s.name, round: func() (series, error) {
 			took, err := b.death(s, d, late)
 			if err != nil {
 				return nil, fmt.Errorf("%s, %s: %w", s.name, d.what, err)

@@ -59,7 +59,7 @@ func (b *bench) extrasOn(store string) (rows []Row, err error) {
 		if err := c.SetStoreHistory(b.ctx, v.history); err != nil {
 			return nil, err
 		}
-		runs = append(runs, run{v.name, func() (series, error) {
+		runs = append(runs, run{name: v.name, round: func() (series, error) {
 			return timed(n, func() error {
 				name := "nightly"
 				if v.fresh {

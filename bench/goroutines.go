@@ -76,7 +76,7 @@ func goroutines(b *bench) (rows []Row, err error) {
 		granted = 0
 		var runs []run
 		for _, w := range work {
-			runs = append(runs, run{w.name, func() (series, error) { return rate(n, length, func(int) error { return w.turn() }) }})
+			runs = append(runs, run{name: w.name, round: func() (series, error) { return rate(n, length, func(int) error { return w.turn() }) }})
 		}
 		taken, err := b.take(b.rounds, true, runs)
 		if err != nil {

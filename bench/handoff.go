@@ -68,25 +68,24 @@ type turn struct {
 
 // A crowdRun is what one round of a crowd showed.
 type crowdRun struct {
-	hands    series  // seconds each
-	turns    int     // holds in the time that was counted
-	requests float64 // in the same time
-	seconds  float64 // of that time
-	asked    asked   // in the same time, where a tally is kept
-	counted  bool
-	fewest   int     // holds of the one with the fewest
-	most     int     // and with the most
-	longest  float64 // seconds that one has waited
-	both     int     // times that two held at once, where that is no error of the bench
-	queued   float64 // seconds from the start until all had joined the queue; 0: not told
+	hands   series  // seconds each
+	turns   int     // holds in the time that was counted
+	used    reading // in the same time
+	seconds float64 // of that time
+	asked   asked   // in the same time, where a tally is kept
+	fewest  int     // holds of the one with the fewest
+	most    int     // and with the most
+	longest float64 // seconds that one has waited
+	both    int     // times that two held at once, where that is no error of the bench
+	queued  float64 // seconds from the start until all had joined the queue; 0: not told
 }
 
 func turnsOf(b *bench, ss []*system, n int) (rows []Row, err error) {
 	var runs []run
 	told := make([][]crowdRun, len(ss))
 	for i, s := range ss {
-		runs = append(runs, run{s.name, func() (series, error) {
-			c, err := b.crowd(s, n)
+		runs = append(runs, run{name: s.name, round: func() (series, error) {
+			c, err := b.crowd(s, n, options{})
 			if err != nil {
 				return nil, fmt.Errorf("%s, %d processes: %w", s.name, n, err)
 			}
@@ -111,18 +110,25 @@ func turnsOf(b *bench, ss []*system, n int) (rows []Row, err error) {
 
 func handRows(s *system, n int, told []crowdRun, taken, beside rounds) (rows []Row) {
 	row := s.row(fmt.Sprintf("%d processes", n))
-	turns, both, requests, counted := 0, 0, 0.0, true
+	turns, both := 0, 0
+	var used usage
+	var rates series
 	fewest, most, longest, queued := -1, 0, 0.0, series{}
 	for _, c := range told {
 		turns += c.turns
 		both += c.both
-		requests += c.requests
-		counted = counted && c.counted
+		used.add(c.used.withoutDisk(), float64(c.turns))
+		rates = append(rates, float64(c.turns)/c.seconds)
 		if fewest < 0 || c.fewest < fewest {
 			fewest = c.fewest
 		}
 		most, longest = max(most, c.most), max(longest, c.longest)
 		queued = append(queued, c.queued)
+	}
+	row.Size, row.Uses = n, used.each()
+	requests := 0.0
+	if row.Uses != nil {
+		requests = row.Uses.Requests
 	}
 	hands := len(slices.Concat(taken...))
 	if hands > 0 {
@@ -132,10 +138,10 @@ func handRows(s *system, n int, told []crowdRun, taken, beside rounds) (rows []R
 		}
 	}
 	row = row.notes("%d hand-offs, %d to %d holds each, longest wait %s s", hands, fewest, most, figure(longest))
+	rate := s.row(fmt.Sprintf("%d processes, holds/s", n))
+	rate.Size, rate.Unit, rate.Median = n, "/s", rates.quantile(0.5)
+	rows = append(rows, rate.notes("holds of 10 to 30 ms, so 50/s at most"))
 	if !s.ours() || s.kind().counted {
-		if counted && turns > 0 {
-			row.Note += fmt.Sprintf(", %s %s per hold", figure(requests/float64(turns)), s.kind().requests)
-		}
 		if s.isSpindle() {
 			row.Note += fmt.Sprintf(", lease %v, two at once: %d", spindleLease(options{}), both)
 		}
@@ -155,9 +161,9 @@ func handRows(s *system, n int, told []crowdRun, taken, beside rounds) (rows []R
 		row = row.aims(fmt.Sprintf("p50 ≤ %g ms", limit), hands > 0 && row.Median <= limit)
 	}
 	rows = append(rows, row)
-	if counted && turns > 0 {
+	if requests > 0 {
 		r := s.row(fmt.Sprintf("%d processes, %s per hand-off", n, s.kind().requests))
-		r.Unit, r.Median = s.kind().requests, requests/float64(turns)
+		r.Unit, r.Median = s.kind().requests, requests
 		r = r.notes("counted by the server, heartbeats and all")
 		if s.name == "holdfast" {
 			r = r.aims(fmt.Sprintf("≤ %g", per), r.Median <= per)
@@ -177,7 +183,7 @@ func handRows(s *system, n int, told []crowdRun, taken, beside rounds) (rows []R
 }
 
 // crowd runs one round of n processes.
-func (b *bench) crowd(s *system, n int) (c crowdRun, err error) {
+func (b *bench) crowd(s *system, n int, o options) (c crowdRun, err error) {
 	length := 5 * time.Second
 	switch {
 	case s.store == claimsStore:
@@ -195,7 +201,7 @@ func (b *bench) crowd(s *system, n int) (c crowdRun, err error) {
 			length = 4 * time.Second
 		}
 	}
-	ps, err := b.players(n, "turns", s, options{})
+	ps, err := b.players(n, "turns", s, o)
 	if err != nil {
 		return c, err
 	}
@@ -219,12 +225,7 @@ func (b *bench) crowd(s *system, n int) (c crowdRun, err error) {
 	if err := b.sleep(time.Second); err != nil { // who arrives is not yet who waits
 		return c, err
 	}
-	count := func() (float64, error) { return 0, nil }
-	if server := b.servers[s.store]; server.requests != nil {
-		c.counted = true
-		count = func() (float64, error) { return server.requests(b.ctx) }
-	}
-	before, err := count()
+	before, err := b.read(s, nil, ps...)
 	if err != nil {
 		return c, err
 	}
@@ -235,11 +236,11 @@ func (b *bench) crowd(s *system, n int) (c crowdRun, err error) {
 		return c, err
 	}
 	to := monotonic()
-	after, err := count()
+	after, err := b.read(s, nil, ps...)
 	if err != nil {
 		return c, err
 	}
-	c.requests, c.seconds = after-before, time.Duration(to-from).Seconds()
+	c.used, c.seconds = after.since(before), time.Duration(to-from).Seconds()
 	c.asked = b.servers[s.store].tally.asked().since(asked)
 	kindsAfter := b.kindsOf(b.servers[s.store])
 
@@ -351,7 +352,7 @@ func besideIdle(b *bench, s *system) ([]Row, error) {
 	}
 	var runs []run
 	for _, idle := range []bool{false, true} {
-		runs = append(runs, run{s.name, func() (series, error) {
+		runs = append(runs, run{name: s.name, round: func() (series, error) {
 			if idle {
 				ps, err := b.players(1, "idle", s, options{Conns: n})
 				if err != nil {
@@ -359,7 +360,7 @@ func besideIdle(b *bench, s *system) ([]Row, error) {
 				}
 				defer dismiss(ps)
 			}
-			c, err := b.crowd(s, 2)
+			c, err := b.crowd(s, 2, options{})
 			return c.hands, err
 		}})
 	}

@@ -34,20 +34,20 @@ func freeLocks(b *bench, ss []*system) (rows []Row, err error) {
 	var runs []run
 	for i, s := range ss {
 		l := lockers[i]
-		runs = append(runs, run{s.name, func() (series, error) {
+		runs = append(runs, b.measured(run{name: s.name, round: func() (series, error) {
 			if s.isSpindle() {
 				if err := b.sleep(spindleEnds(options{})); err != nil {
 					return nil, err
 				}
 			}
 			return timed(times(s), func() error { return pair(b.ctx, l, "nightly") })
-		}})
+		}}, s, l, false))
 	}
 	for i, s := range ss {
 		l := lockers[i]
-		runs = append(runs, run{s.name, func() (series, error) {
+		runs = append(runs, b.measured(run{name: s.name, round: func() (series, error) {
 			return timed(times(s), func() error { fresh++; return pair(b.ctx, l, fmt.Sprintf("job/%d", fresh)) })
-		}})
+		}}, s, l, false))
 	}
 	taken, err := b.take(b.rounds, true, runs)
 	if err != nil {
@@ -60,23 +60,21 @@ func freeLocks(b *bench, ss []*system) (rows []Row, err error) {
 			what = "a new name each time"
 		}
 		row := taken[i].row(s.row(what), "ms", 1e3)
+		row.Uses = r.used.each()
 		floor := slices.IndexFunc(runs, func(o run) bool { return o.name == s.of })
 		if i >= len(ss) {
 			floor += len(ss)
 		}
 		row = row.beside(s, taken[i].ratio(taken[floor]))
+		if s.name == "holdfast" && s.store == "etcd" {
+			mutex := slices.IndexFunc(ss, func(o *system) bool { return o.name == "concurrency.Mutex" }) + i - i%len(ss)
+			row = row.notes("%sx of concurrency.Mutex", figure(taken[i].ratio(taken[mutex])))
+		}
 		if s.isSpindle() {
 			if row = row.notes("lease %v", spindleLease(options{})); i < len(ss) {
 				row.Note += ", which has ended"
 			}
 		} else if i < len(ss) {
-			used, err := b.perLock(s, lockers[i], 50)
-			if err != nil {
-				return nil, err
-			}
-			if used > 0 {
-				row = row.notes("%.2f %s per lock", used, s.kind().requests)
-			}
 			switch r.name {
 			case "holdfast":
 				if aim := s.kind().aim; aim > 0 {
@@ -87,34 +85,4 @@ func freeLocks(b *bench, ss []*system) (rows []Row, err error) {
 		rows = append(rows, row)
 	}
 	return rows, nil
-}
-
-// perLock counts how many requests a lock needs.
-func (b *bench) perLock(s *system, l locker, n int) (float64, error) {
-	count, ok := b.counter(s, l)
-	if !ok {
-		return 0, nil
-	}
-	before, err := count()
-	if err != nil {
-		return 0, err
-	}
-	for range n {
-		if err := pair(b.ctx, l, "nightly"); err != nil {
-			return 0, err
-		}
-	}
-	after, err := count()
-	return (after - before) / float64(n), err
-}
-
-// counter counts the requests of a system, at its server if that can.
-func (b *bench) counter(s *system, l locker) (count func() (float64, error), ok bool) {
-	if server := b.servers[s.store]; server.requests != nil {
-		return func() (float64, error) { return server.requests(b.ctx) }, true
-	}
-	if c, ok := l.(countingLocker); ok {
-		return func() (float64, error) { return c.requests(), nil }, true
-	}
-	return nil, false
 }

@@ -3,6 +3,9 @@
 //
 //	go run ./bench
 //	go run ./bench -only latency,handoff -stores postgres
+//	go run ./bench -load 4                                  # on a busy machine
+//	go run ./bench -only growth -large                      # to 10 million names
+//	go run ./bench -docs docs bench/results/*.json          # the charts and tables of the pages anew
 //
 // All of it takes more than an hour; -quick some minutes, and shows only that it
 // works. Progress goes to standard error, tables to standard output. The systems of a
@@ -36,13 +39,16 @@ type workload struct {
 
 var workloads = []workload{
 	{"latency", latency},
+	{"cost", costs},
 	{"extras", extras},
+	{"metrics", metrics},
 	{"throughput", throughput},
 	{"goroutines", goroutines},
 	{"handoff", handoff},
 	{"held", keep},
 	{"crash", crash},
 	{"waiters", waiters},
+	{"growth", growth},
 	{"serve", served},
 	{"command", command},
 	{"state", states},
@@ -59,7 +65,11 @@ type bench struct {
 	rounds  int
 	quick   bool
 	verbose bool
-	round   int // counts those that need names of their own
+	// spinning are processes that keep the machine busy.
+	spinning []int
+	filled   map[string]int // names in the table of a store, by growth
+	large    bool
+	round    int // counts those that need names of their own
 }
 
 // say tells of progress, after how many seconds.
@@ -99,12 +109,16 @@ func (b *bench) eachStore(workload string, f func(ss []*system) ([]Row, error)) 
 			continue
 		}
 		b.say("  %s", start.store)
+		beside := b.neighbours()
 		some, err := f(ss)
 		if b.ctx.Err() != nil {
 			return nil, b.ctx.Err()
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", start.store, err)
+		}
+		for i := range some {
+			some[i].Others = beside.wanted()
 		}
 		rows = append(rows, some...)
 	}
@@ -173,9 +187,15 @@ func measure() (err error) {
 	report := flag.String("json", "", "also write the result to a `FILE`")
 	quick := flag.Bool("quick", false, "a short run that shows whether all works; its numbers mean little")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of this process to a `FILE`: of latency and throughput, the others use more processes")
+	load := flag.Int("load", 0, "measure on a busy machine: `N` processes that spin run beside")
+	large := flag.Bool("large", false, "let growth go to 10 million names, 10,000 sessions and 1,000 waiters, which takes hours")
 	verbose := flag.Bool("v", false, "also tell which statements a hand-off has taken, where the server knows")
+	docs := flag.String("docs", "", "measure nothing: draw the charts and write the tables of the pages in a `DIR` anew, from the results that are named")
 	dir := flag.String("dir", "", "make files and servers in a `DIR` on another disk, which all users can enter (default the one for temporary files)")
 	flag.Parse()
+	if *docs != "" {
+		return publish(*docs, flag.Args())
+	}
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
 	}
@@ -218,8 +238,9 @@ func measure() (err error) {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	b := &bench{ctx: ctx, began: time.Now(), dir: temp, site: site{Dir: temp}, servers: map[string]*server{}, rounds: *rounds, quick: *quick, verbose: *verbose}
+	b := &bench{ctx: ctx, began: time.Now(), dir: temp, site: site{Dir: temp}, servers: map[string]*server{}, rounds: *rounds, quick: *quick, verbose: *verbose, large: *large, filled: map[string]int{}}
 	result := Report{Machine: thisMachine(temp), Rounds: *rounds, Quick: *quick}
+	result.Machine.Spinning = *load
 	b.say("%s", result.Machine)
 	if volatile[result.Machine.FileSystem] {
 		b.say("WARNING: %s is no disk; nothing here waits for one. Choose another with -dir.", result.Machine.FileSystem)
@@ -228,6 +249,7 @@ func measure() (err error) {
 		if !slices.Contains(stores, s.store) {
 			continue
 		}
+		before := children()
 		server, err := s.start(b)
 		switch {
 		case errors.Is(err, servers.ErrMissing):
@@ -238,16 +260,25 @@ func measure() (err error) {
 		}
 		defer server.stop()
 		b.servers[s.store] = server
+		server.pids = slices.DeleteFunc(children(), func(pid int) bool { return slices.Contains(before, pid) })
 		if server.version != "" {
 			result.Servers = append(result.Servers, server.version)
 			b.say("%s", server.version)
 		}
+	}
+	if *load > 0 {
+		callOff, err := b.spin(*load)
+		if err != nil {
+			return err
+		}
+		defer callOff()
 	}
 	for _, w := range workloads {
 		if !slices.Contains(works, w.name) {
 			continue
 		}
 		b.say("%s …", w.name)
+		beside := b.neighbours()
 		rows, err := w.run(b)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -257,6 +288,9 @@ func measure() (err error) {
 		}
 		for i := range rows {
 			rows[i].Workload = w.name
+			if rows[i].Others == 0 {
+				rows[i].Others = beside.wanted()
+			}
 		}
 		result.Rows = append(result.Rows, rows...)
 		if *report != "" { // as far as it has come

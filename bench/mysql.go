@@ -19,13 +19,7 @@ const mysqlMeans = "innodb_flush_log_at_trx_commit=1, no binary log"
 var mysqlSystems = []*system{
 	{
 		store: "mysql", name: "INSERT, DELETE", of: "INSERT, DELETE", in: "latency throughput", disk: bothWait,
-		means: mysqlMeans + "; database/sql, prepared", open: openMySQLFloor(0),
-	}, {
-		store: "mysql", name: "INSERT, DELETE, pool of 16", of: "INSERT, DELETE", in: "throughput", disk: bothWait,
-		means: mysqlMeans + "; database/sql, prepared", open: openMySQLFloor(16),
-	}, {
-		store: "mysql", name: "INSERT, DELETE, pool of 64", of: "INSERT, DELETE", in: "throughput", disk: bothWait,
-		means: mysqlMeans + "; database/sql, prepared", open: openMySQLFloor(64),
+		means: mysqlMeans + "; database/sql, prepared, a connection for each goroutine, 32 at most", open: openMySQLFloor,
 	}, {
 		store: "mysql", name: "GET_LOCK", of: "INSERT, DELETE", in: "latency throughput handoff held crash", disk: noDisk,
 		means: "of the session, one connection each; gone with the server, no tokens", open: openGetLock,
@@ -61,18 +55,51 @@ func mysqlPool(ctx context.Context, at *site, conns int) (*sql.DB, error) {
 	return db, nil
 }
 
-func openMySQLFloor(conns int) func(context.Context, *site, options) (locker, error) {
-	return func(ctx context.Context, at *site, o options) (locker, error) {
-		if conns == 0 {
-			conns = o.Conns
-		}
-		db, err := mysqlPool(ctx, at, conns)
-		if err != nil {
-			return nil, err
-		}
-		return prepareFloor(ctx, db, `create table if not exists bare (name varbinary(255) primary key, value blob)`)
-	}
+// A mysqlFloor has its connections to itself, and its statements prepared on them.
+type mysqlFloor struct {
+	db   *sql.DB
+	free chan *floorDB
 }
+
+func openMySQLFloor(ctx context.Context, at *site, o options) (locker, error) {
+	conns := max(1, o.Conns)
+	db, err := mysqlPool(ctx, at, conns)
+	if err != nil {
+		return nil, err
+	}
+	f := &mysqlFloor{db, make(chan *floorDB, conns)}
+	_, err = db.ExecContext(ctx, `create table if not exists bare (name varbinary(255) primary key, value blob)`)
+	for range conns {
+		var c floorDB
+		var conn *sql.Conn
+		if err == nil {
+			conn, err = db.Conn(ctx)
+		}
+		if err == nil {
+			c.insert, err = conn.PrepareContext(ctx, insertRow)
+		}
+		if err == nil {
+			c.remove, err = conn.PrepareContext(ctx, deleteRow)
+		}
+		if err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
+		f.free <- &c
+	}
+	return f, nil
+}
+
+func (f *mysqlFloor) lock(ctx context.Context, name string) (held, error) {
+	c := <-f.free
+	h, err := c.lock(ctx, name)
+	if err != nil {
+		f.free <- c
+		return nil, err
+	}
+	return unlocker(func() error { defer func() { f.free <- c }(); return h.unlock() }), nil
+}
+
+func (f *mysqlFloor) close() error { return f.db.Close() }
 
 // A getLocker pins a connection for each lock; with Conns 1 it has one for all.
 type getLocker struct {
@@ -209,7 +236,33 @@ func startMySQL(b *bench) (*server, error) {
 			return n - asked, err
 		}
 	}
-	s.requests = status("Questions", 1)
+	questions, looks := status("Questions", 1), 0.0
+	s.requests = func(ctx context.Context) (float64, error) {
+		n, err := questions(ctx)
+		return n - looks, err
+	}
+	s.written = func(ctx context.Context) (bytes, syncs float64, err error) {
+		looks++
+		rows, err := admin.QueryContext(ctx, "show global status where variable_name in ('Innodb_os_log_written', 'Innodb_os_log_fsyncs', 'Innodb_data_fsyncs')")
+		if err != nil {
+			return 0, 0, err
+		}
+		defer rows.Close()
+		is := map[string]float64{}
+		for rows.Next() {
+			var name string
+			var n float64
+			if err := rows.Scan(&name, &n); err != nil {
+				return 0, 0, err
+			}
+			is[name] = n
+		}
+		syncs, ok := is["Innodb_os_log_fsyncs"]
+		if !ok { // as from MariaDB 10.8 on
+			syncs = is["Innodb_data_fsyncs"]
+		}
+		return is["Innodb_os_log_written"], syncs, rows.Err()
+	}
 	s.kinds = func(ctx context.Context) (map[string]float64, error) {
 		rows, err := admin.QueryContext(ctx, "show global status where variable_name like 'Com\\_%'")
 		if err != nil {

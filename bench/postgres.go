@@ -22,16 +22,10 @@ const postgresMeans = "fsync=on, synchronous_commit=on"
 var postgresSystems = []*system{
 	{
 		store: "postgres", name: "INSERT, DELETE", of: "INSERT, DELETE", in: "latency throughput", disk: bothWait,
-		means: postgresMeans + "; pgxpool, prepared", open: openPostgresFloor(direct, 0),
-	}, {
-		store: "postgres", name: "INSERT, DELETE, pool of 16", of: "INSERT, DELETE", in: "throughput", disk: bothWait,
-		means: postgresMeans + "; pgxpool, prepared", open: openPostgresFloor(direct, 16),
-	}, {
-		store: "postgres", name: "INSERT, DELETE, pool of 64", of: "INSERT, DELETE", in: "throughput", disk: bothWait,
-		means: postgresMeans + "; pgxpool, prepared", open: openPostgresFloor(direct, 64),
+		means: postgresMeans + "; prepared, a connection for each goroutine, 32 at most", open: openPostgresFloor(direct),
 	}, {
 		store: "postgres", name: "INSERT, DELETE through PgBouncer", of: "INSERT, DELETE", in: "latency", disk: bothWait,
-		means: postgresMeans + "; pgxpool, not prepared", open: openPostgresFloor(bounced, 0),
+		means: postgresMeans + "; a connection for each goroutine, not prepared", open: openPostgresFloor(bounced),
 	}, {
 		store: "postgres", name: "pg_advisory_lock", of: "INSERT, DELETE", in: "latency throughput handoff held crash", disk: noDisk,
 		means: "of the session, one connection each; gone with the server, no tokens", open: openAdvisory,
@@ -75,32 +69,64 @@ func postgresPool(ctx context.Context, at *site, way func(*site) string, conns i
 	return pool, err
 }
 
-type postgresFloor struct{ pool *pgxpool.Pool }
+// A postgresFloor has its connections to itself, and its statements prepared on them, as nothing
+// does that is quicker.
+type postgresFloor struct {
+	free         chan *pgx.Conn
+	insert, drop string // the name of a prepared statement, or its text
+}
 
-func openPostgresFloor(way func(*site) string, conns int) func(context.Context, *site, options) (locker, error) {
+func openPostgresFloor(way func(*site) string) func(context.Context, *site, options) (locker, error) {
 	return func(ctx context.Context, at *site, o options) (locker, error) {
-		if conns == 0 {
-			conns = o.Conns
-		}
-		pool, err := postgresPool(ctx, at, way, conns)
+		conns := max(1, o.Conns)
+		f := &postgresFloor{make(chan *pgx.Conn, conns), `insert into bare (name, value) values ($1, $2)`, `delete from bare where name = $1`}
+		config, err := pgx.ParseConfig(way(at))
 		if err != nil {
 			return nil, err
 		}
-		return &postgresFloor{pool}, nil
+		pooled := way(at) == at.Bouncer // where nothing can be prepared
+		if pooled {
+			config.DefaultQueryExecMode = pgx.QueryExecModeExec
+		}
+		for range conns {
+			c, err := pgx.ConnectConfig(ctx, config)
+			if err == nil && !pooled {
+				_, err = c.Prepare(ctx, "insert", f.insert)
+				if err == nil {
+					_, err = c.Prepare(ctx, "drop", f.drop)
+				}
+			}
+			if err != nil {
+				return nil, errors.Join(err, f.close())
+			}
+			f.free <- c
+		}
+		if !pooled {
+			f.insert, f.drop = "insert", "drop"
+		}
+		return f, nil
 	}
 }
 
 func (f *postgresFloor) lock(ctx context.Context, name string) (held, error) {
-	if _, err := f.pool.Exec(ctx, `insert into bare (name, value) values ($1, $2)`, name, bareValue); err != nil {
+	c := <-f.free
+	if _, err := c.Exec(ctx, f.insert, name, bareValue); err != nil {
+		f.free <- c
 		return nil, err
 	}
 	return unlocker(func() error {
-		_, err := f.pool.Exec(context.WithoutCancel(ctx), `delete from bare where name = $1`, name)
+		_, err := c.Exec(context.WithoutCancel(ctx), f.drop, name)
+		f.free <- c
 		return err
 	}), nil
 }
 
-func (f *postgresFloor) close() error { f.pool.Close(); return nil }
+func (f *postgresFloor) close() (err error) {
+	for range len(f.free) {
+		err = errors.Join(err, (<-f.free).Close(context.Background()))
+	}
+	return err
+}
 
 // An advisory locker pins a connection for each lock; with Conns 1 it has one
 // for all.
@@ -269,6 +295,11 @@ func startPostgres(b *bench) (*server, error) {
 			err = admin.QueryRow(ctx, `select count(*)::float8, count(*) filter (where application_name = 'holdfast')::float8
 from pg_stat_activity where datid = `+here).Scan(&c.all, &c.beside)
 			return c, err
+		}
+		// The server counts what it has synced at most a second late.
+		s.written = func(ctx context.Context) (bytes, syncs float64, err error) {
+			err = admin.QueryRow(ctx, `select (pg_current_wal_insert_lsn() - '0/0')::float8, wal_sync::float8 from pg_stat_wal`).Scan(&bytes, &syncs)
+			return bytes, syncs, err
 		}
 		s.kinds = func(ctx context.Context) (map[string]float64, error) {
 			rows, err := admin.Query(ctx, `select regexp_replace(query, '\s+', ' ', 'g'), calls::float8 from pg_stat_statements where dbid = `+here)

@@ -29,13 +29,17 @@ type Row struct {
 	System   string  `json:"system"`
 	Case     string  `json:"case,omitempty"` // of the workload
 	Unit     string  `json:"unit,omitempty"` // none: not measured
+	Size     int     `json:"size,omitempty"` // goroutines, processes, names: of what a cost grows with
 	Median   float64 `json:"median"`
 	P99      float64 `json:"p99,omitempty"`
+	Samples  int     `json:"samples,omitempty"`
 	Ratio    float64 `json:"ratio,omitempty"` // the median of the rounds' ratios
 	Of       string  `json:"of,omitempty"`    // to what
 	Aim      string  `json:"aim,omitempty"`
 	Met      *bool   `json:"met,omitempty"`
-	Disk     string  `json:"disk,omitempty"` // what waits for the disk
+	Uses     *usage  `json:"uses,omitempty"`   // of each operation
+	Others   float64 `json:"others,omitempty"` // processors that others used meanwhile, those that spin too
+	Disk     string  `json:"disk,omitempty"`   // what waits for the disk
 	Settings string  `json:"settings,omitempty"`
 	Note     string  `json:"note,omitempty"`
 }
@@ -68,7 +72,8 @@ type Machine struct {
 	Platform   string    `json:"platform"`
 	CPUs       int       `json:"cpus"`
 	Model      string    `json:"model,omitempty"`
-	Load       string    `json:"load,omitempty"` // the load averages when the run began
+	Load       string    `json:"load,omitempty"`     // the load averages when the run began
+	Spinning   int       `json:"spinning,omitempty"` // processes that kept processors busy beside
 	FileSystem string    `json:"fileSystem"`
 }
 
@@ -92,7 +97,11 @@ func thisMachine(dir string) Machine {
 }
 
 func (m Machine) String() string {
-	return fmt.Sprintf("%s, %s, %d CPUs (%s), files on %s, load %s", m.Go, m.Platform, m.CPUs, m.Model, m.FileSystem, m.Load)
+	text := fmt.Sprintf("%s, %s, %d CPUs (%s), files on %s, load %s", m.Go, m.Platform, m.CPUs, m.Model, m.FileSystem, m.Load)
+	if m.Spinning > 0 {
+		text += fmt.Sprintf(", %d processes that spin beside", m.Spinning)
+	}
+	return text
 }
 
 // volatile are the file systems that are no disk.
@@ -146,7 +155,7 @@ func (r *Report) print(w io.Writer) error {
 		}
 		fmt.Fprintln(w)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t, "SYSTEM\tCASE\tMEDIAN\tP99\tRATIO\tAIM\tMET\tWAITS FOR THE DISK\tNOTE")
+		fmt.Fprintln(t, "SYSTEM\tCASE\tMEDIAN\tP99\tRATIO\tREQUESTS\tCLIENT CPU\tSERVER CPU\tOTHERS\tAIM\tMET\tWAITS FOR THE DISK\tNOTE")
 		for _, row := range rows {
 			met := ""
 			if row.Met != nil {
@@ -164,8 +173,12 @@ func (r *Report) print(w io.Writer) error {
 				}
 				median += " " + row.Unit
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-				row.System, row.Case, median, figure(row.P99), ratio, row.Aim, met, row.Disk, row.Note)
+			requests, client, server := "", "", ""
+			if u := row.Uses; u != nil {
+				requests, client, server = figure(u.Requests), milliseconds(u.Client), milliseconds(u.Server)
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f\t%s\t%s\t%s\t%s\n",
+				row.System, row.Case, median, figure(row.P99), ratio, requests, client, server, row.Others, row.Aim, met, row.Disk, row.Note)
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -179,6 +192,14 @@ func (r *Report) print(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// milliseconds of a processor, if any were counted.
+func milliseconds(x float64) string {
+	if x <= 0 {
+		return ""
+	}
+	return figure(x) + " ms"
 }
 
 // figure writes a number with three digits that matter, and none as nothing.

@@ -33,6 +33,9 @@ var roles = map[string]func(t *task, orders *bufio.Scanner) error{
 	"hold":  playHold,
 	"wait":  playWait,
 	"idle":  playIdle,
+	"spin":  playSpin,
+	"ops":   playPairs,
+	"many":  playMany,
 }
 
 func play(text string) error {
@@ -78,6 +81,11 @@ type player struct {
 }
 
 func (b *bench) player(role string, s *system, o options) (*player, error) {
+	return b.playerBehind(nil, role, s, o)
+}
+
+// playerBehind starts a player by way of a command that watches it.
+func (b *bench) playerBehind(command []string, role string, s *system, o options) (*player, error) {
 	path, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -86,7 +94,8 @@ func (b *bench) player(role string, s *system, o options) (*player, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(b.ctx, path)
+	command = append(command, path)
+	cmd := exec.CommandContext(b.ctx, command[0], command[1:]...)
 	cmd.Env = append(os.Environ(), taskVariable+"="+string(text))
 	cmd.Stderr = os.Stderr
 	orders, err := cmd.StdinPipe()

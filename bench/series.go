@@ -11,6 +11,16 @@ import (
 type run struct {
 	name  string
 	round func() (series, error)
+	rates bool                    // a round gives turns in a second, not seconds of each
+	look  func() (reading, error) // what it has used so far; nil: not asked
+	used  *usage                  // the sum of that over its rounds
+}
+
+// measured has a run count what it uses. Its rounds give turns in a second, or seconds of each.
+func (b *bench) measured(r run, s *system, l locker, rates bool) run {
+	r.rates, r.used = rates, &usage{}
+	r.look = func() (reading, error) { return b.read(s, l) }
+	return r
 }
 
 // A series is what was measured, in the order it was.
@@ -31,7 +41,7 @@ func (b *bench) take(n int, warm bool, runs []run) ([]rounds, error) {
 	for n := range n - first {
 		for i := range runs {
 			i = (i + n) % len(runs)
-			got, err := runs[i].round()
+			got, used, operations, err := runs[i].once()
 			if err == nil {
 				err = b.ctx.Err()
 			}
@@ -40,17 +50,42 @@ func (b *bench) take(n int, warm bool, runs []run) ([]rounds, error) {
 			}
 			if n+first >= 0 {
 				taken[i] = append(taken[i], got)
+				if runs[i].used != nil {
+					runs[i].used.add(used, operations)
+				}
 			}
 		}
 	}
 	return taken, nil
 }
 
+// once is a round, what it has used, and how many operations it had.
+func (r run) once() (got series, used reading, operations float64, err error) {
+	if r.look == nil {
+		got, err = r.round()
+		return got, used, 0, err
+	}
+	before, err := r.look()
+	if err != nil {
+		return nil, used, 0, err
+	}
+	start := time.Now()
+	if got, err = r.round(); err != nil {
+		return nil, used, 0, err
+	}
+	operations = float64(len(got))
+	if r.rates {
+		operations = got[0] * time.Since(start).Seconds()
+	}
+	after, err := r.look()
+	return got, after.since(before).withoutDisk(), operations, err
+}
+
 // row sums up the rounds of a system in a unit, of which a sample is so many.
 func (r rounds) row(row Row, unit string, scale float64) Row {
 	all := slices.Concat(r...)
 	row.Unit, row.Median = unit, all.quantile(0.5)*scale
-	if len(all) >= 500 {
+	if row.Samples = len(all); len(all) >= 150 {
 		row.P99 = all.quantile(0.99) * scale
 	}
 	return row

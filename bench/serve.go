@@ -126,9 +126,9 @@ func overHTTP(b *bench, s *system) (rows []Row, err error) {
 		return errors.Join(c.do("GET", "/healthz", nil, 200), c.do("GET", "/healthz", nil, 200))
 	}
 	taken, err := b.take(b.rounds, true, []run{
-		{"library", func() (series, error) { return timed(n, func() error { return pair(b.ctx, lockers[0], "nightly") }) }},
-		{"two empty requests", func() (series, error) { return timed(n, empty) }},
-		{"HTTP", func() (series, error) { return timed(n, func() error { return c.pair("nightly") }) }},
+		{name: "library", round: func() (series, error) { return timed(n, func() error { return pair(b.ctx, lockers[0], "nightly") }) }},
+		{name: "two empty requests", round: func() (series, error) { return timed(n, empty) }},
+		{name: "HTTP", round: func() (series, error) { return timed(n, func() error { return c.pair("nightly") }) }},
 	})
 	if err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func overHTTP(b *bench, s *system) (rows []Row, err error) {
 	rest := (over.median() - library.median() - nothing.median()) * 1e3
 	rows = append(rows, row.notes("%.2f ms more than both together", rest))
 
-	fast, err := b.take(b.few(), true, []run{{"HTTP", func() (series, error) {
+	fast, err := b.take(b.few(), true, []run{{name: "HTTP", round: func() (series, error) {
 		return rate(crowd, length, func(i int) error { return c.pair(fmt.Sprint("name", i)) })
 	}}})
 	if err != nil {
@@ -152,7 +152,7 @@ func overHTTP(b *bench, s *system) (rows []Row, err error) {
 	}
 	rows = append(rows, row)
 
-	hands, err := b.take(b.few(), true, []run{{"HTTP", func() (series, error) { return c.handOvers(n / 5) }}})
+	hands, err := b.take(b.few(), true, []run{{name: "HTTP", round: func() (series, error) { return c.handOvers(n / 5) }}})
 	if err != nil {
 		return nil, err
 	}

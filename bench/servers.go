@@ -22,7 +22,11 @@ type server struct {
 	// systems measured. nil: the store has no server that could count.
 	requests func(ctx context.Context) (float64, error)
 	// kinds are the requests by what they are, where the server tells.
-	kinds       func(ctx context.Context) (map[string]float64, error)
+	kinds func(ctx context.Context) (map[string]float64, error)
+	// written is how many bytes it has written to its log, and how often it has had the disk
+	// confirm that; nil: it does not tell.
+	written     func(ctx context.Context) (bytes, syncs float64, err error)
+	pids        []int // its processes that bench has started
 	connections func(ctx context.Context) (connections, error)
 	tally       *tally // by which it is counted, where the clients do it
 	stops       []func()
@@ -206,5 +210,10 @@ func startEtcd(b *bench) (*server, error) {
 		}
 	}
 	s.requests = sum("grpc_server_msg_received_total")
+	syncs := sum("etcd_disk_wal_fsync_duration_seconds_count")
+	s.written = func(ctx context.Context) (bytes, n float64, err error) {
+		n, err = syncs(ctx) // this version does not count bytes
+		return 0, n, err
+	}
 	return s, nil
 }

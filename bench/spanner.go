@@ -286,7 +286,7 @@ func (s *server) prepareSpanner(b *bench, started *servers.Server) error {
 func handOver(b *bench, ss []*system) (rows []Row, err error) {
 	var runs []run
 	for _, s := range ss {
-		runs = append(runs, run{s.name, func() (series, error) {
+		runs = append(runs, run{name: s.name, round: func() (series, error) {
 			took, err := b.handOver(s)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", s.name, err)

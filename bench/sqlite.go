@@ -70,13 +70,18 @@ var bareValue = make([]byte, 120) // about what a lock record has
 type client struct {
 	*holdfast.Client
 	closers []func() error
-	counted *counter // nil: the server counts
+	counted *counter                         // nil: the server counts
+	another func() (*holdfast.Client, error) // one more on the same store, as another process has it
 }
 
 // newClient makes a client on a store; closers close what it stands on, the
 // last one first.
 func newClient(at *site, store driver.Store, o options, closers ...func() error) (*client, error) {
-	opts := &holdfast.Options{TTL: o.TTL, RuntimeDir: at.Dir, Trace: &holdfast.Trace{}}
+	trace, err := tracing[o.Tracing]()
+	if err != nil {
+		return nil, err
+	}
+	opts := &holdfast.Options{TTL: o.TTL, RuntimeDir: at.Dir}
 	if o.Elsewhere {
 		dir, err := os.MkdirTemp(at.Dir, "elsewhere-")
 		if err != nil {
@@ -85,13 +90,15 @@ func newClient(at *site, store driver.Store, o options, closers ...func() error)
 		opts.RuntimeDir = dir
 	}
 	if o.waiting != nil {
-		opts.Trace.Queued = func(context.Context, holdfast.Event) { o.waiting() }
+		trace = trace.And(&holdfast.Trace{Queued: func(context.Context, holdfast.Event) { o.waiting() }})
 	}
 	if o.beat != nil {
-		opts.Trace.Heartbeat = func(context.Context, holdfast.Event) { o.beat() }
+		trace = trace.And(&holdfast.Trace{Heartbeat: func(context.Context, holdfast.Event) { o.beat() }})
 	}
-	c, err := holdfast.New(store, opts)
-	return &client{Client: c, closers: closers}, err
+	opts.Trace = trace
+	another := func() (*holdfast.Client, error) { return holdfast.New(store, opts) }
+	c, err := another()
+	return &client{Client: c, closers: closers, another: another}, err
 }
 
 func (c *client) lock(ctx context.Context, name string) (held, error) {

@@ -79,7 +79,7 @@ func states(b *bench) (rows []Row, err error) {
 	}
 	var runs []run
 	for _, w := range work {
-		runs = append(runs, run{w.system, func() (series, error) {
+		runs = append(runs, run{name: w.system, round: func() (series, error) {
 			n := w.n
 			if b.quick {
 				n /= 10
@@ -204,7 +204,7 @@ func caches(b *bench) (rows []Row, err error) {
 	}
 	var runs []run
 	for _, w := range work {
-		runs = append(runs, run{w.system, func() (series, error) { return timed(w.n, w.do) }})
+		runs = append(runs, run{name: w.system, round: func() (series, error) { return timed(w.n, w.do) }})
 	}
 	taken, err := b.take(b.rounds, true, runs)
 	if err != nil {

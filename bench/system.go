@@ -42,7 +42,11 @@ type options struct {
 	TTL   time.Duration // how long a silent holder is believed; 0: the default
 	// Keep renews locks that would end by themselves, each third of the TTL,
 	// where the system leaves that to its user.
-	Keep bool
+	Keep  bool
+	Count int  // of clients or of operations, in one process
+	Fresh bool // a new name each time
+	// Tracing is what records what Holdfast does: "" nothing, or a key of tracing.
+	Tracing string
 	// Elsewhere hides that the process is on the same host as others.
 	Elsewhere bool
 
