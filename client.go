@@ -55,7 +55,8 @@ type Client struct {
 	after     afterwards
 	sweeping  sweeping
 	scratch   core.Env // what env returns
-	claims    int64    // claim numbers used
+	rooms     core.Rooms
+	claims    int64 // claim numbers used
 	detector  detector
 	part      *part   // that it is the client of; nil: of none
 	parts     []*part // locks with sessions of their own

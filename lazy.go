@@ -19,6 +19,7 @@ func (c *Client) afterBeat(sent core.Instant) {
 	defer c.unlock()
 	for _, p := range c.queues {
 		c.perform(p, p.n.Beaten(c.env()))
+		p.rest()
 	}
 	var keys []driver.Key
 	for name, answered := range c.lazy {

@@ -19,7 +19,7 @@ type localQueue struct {
 	more      map[core.Token]*Lock // and where there are several the others
 	releasing []*claimRelease      // claims whose end a Release waits for
 	busy      bool                 // a driver runs
-	left      leftBehind           // the record when the queue was last retired
+	left      *leftBehind          // the record when the queue was last retired; nil: of no use
 	pace      *core.Pace           // nil until it waits, or is to be read
 	account   *account             // of what has ended and is not told yet; nil: nothing
 }
@@ -207,13 +207,14 @@ func (c *Client) queue(name string) *localQueue {
 	}
 	p := c.idle[name]
 	if p == nil {
-		p = &localQueue{name: name, n: core.NewName()}
+		p = &localQueue{name: name, n: core.NewName(&c.rooms)}
 		c.queues[name] = p
 		return p
 	}
 	delete(c.idle, name)
 	c.queues[name] = p
-	if old := p.left; old.version != 0 && c.now().Sub(old.at) < recently {
+	old := p.left
+	if p.left = nil; old != nil && c.now().Sub(old.at) < recently {
 		if old.pace > 0 {
 			p.pace = core.NewPace(old.pace)
 		}
@@ -279,9 +280,9 @@ const (
 // that comes soon after need not read it again. c.mu is held.
 func (c *Client) retire(p *localQueue) {
 	delete(c.queues, p.name)
-	p.left = leftBehind{}
+	p.left = nil
 	if rec, version := p.n.Record(); len(rec.Holders)+len(rec.Waiters) > 0 {
-		p.left = leftBehind{rec: *rec, version: version, at: c.now(), pace: p.pace.Quick()}
+		p.left = &leftBehind{rec: *rec, version: version, at: c.now(), pace: p.pace.Quick()}
 	}
 	if len(c.idle) >= maxIdle {
 		clear(c.idle)

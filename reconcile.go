@@ -27,6 +27,14 @@ func (c *Client) reconcile(p *localQueue) {
 	c.spawn(func() { c.runSteps(p, nil) })
 }
 
+// rest gives up what the queue needs only while something happens there; no effect of an event
+// may be left to perform.
+func (p *localQueue) rest() {
+	if !p.busy {
+		p.n.Rest()
+	}
+}
+
 // do calls f with c.mu held, and then is itself the driver of the queue that f wants
 // reconciled, for one write to a store that is quick: to wake another goroutine for it would
 // take a good part of its time.
@@ -66,6 +74,7 @@ func (c *Client) runSteps(p *localQueue, here context.Context) {
 			continue
 		case step.Kind == core.Idle:
 			p.busy = false
+			p.rest()
 			if step.Forget && (!p.n.Ambiguous() || c.end.closed) {
 				c.ambiguous = c.ambiguous || p.n.Ambiguous()
 				c.retire(p)

@@ -284,6 +284,7 @@ func (s *session) perform(eff core.SessionEffects) {
 		close(s.ready)
 		for _, p := range c.queues {
 			c.perform(p, p.n.SessionOpened(c.env()))
+			p.rest()
 		}
 	}
 	if eff.Moved {

@@ -127,6 +127,7 @@ func brokenBy(by Owner, reason string) string { return fmt.Sprintf("broken by %s
 
 // begin empties the effects of the last event.
 func (n *Name) begin() *Effects {
+	n.enter()
 	e := &n.eff
 	if len(e.Granted)+len(e.Refused)+len(e.Queued)+len(e.Lost)+len(e.Gone) > 0 {
 		clear(e.Granted)

@@ -18,7 +18,7 @@ func guest(session string, since int64, enter bool) *Guest {
 // Guests that are to be entered go in one write, in the order of their requests, and are told where
 // they are. A claim that nobody asks for any more stays.
 func TestGuestsEnter(t *testing.T) {
-	n, env := NewName(), guestEnv()
+	n, env := NewName(nil), guestEnv()
 	n.Looked(lockLine("a+"), 7, 1, nil, env)
 	c, b := guest("c", 2, true), guest("b", 1, true)
 	n.Invite(c, env)
@@ -59,7 +59,7 @@ func TestGuestsLook(t *testing.T) {
 		{"a+ b", GuestGone, 0, true},
 		{"", GuestGone, 0, true},
 	} {
-		n, env, g := NewName(), guestEnv("x"), guest("g", 1, false)
+		n, env, g := NewName(nil), guestEnv("x"), guest("g", 1, false)
 		n.Looked(lockLine("a+ b g"), 7, 1, nil, env)
 		if n.Invite(g, env); g.State != GuestWaits || g.Place != 2 {
 			t.Fatalf("at first it is %+v", g)
@@ -73,7 +73,7 @@ func TestGuestsLook(t *testing.T) {
 
 // A guest that is in no record is gone after a look that came after it, not by one before.
 func TestGuestIsLookedFor(t *testing.T) {
-	n, env, g := NewName(), guestEnv(), guest("g", 1, false)
+	n, env, g := NewName(nil), guestEnv(), guest("g", 1, false)
 	n.Looked(lockLine("a+"), 7, 1, nil, env)
 	if n.Invite(g, env); g.State != GuestUnseen {
 		t.Fatalf("by an earlier look it is %+v", g)
@@ -93,7 +93,7 @@ func TestGuestRefused(t *testing.T) {
 	for i := range MaxQueue {
 		full.Enqueue(Claim{Session: fmt.Sprint(i), Nr: 1, Slots: 1})
 	}
-	n, env, g := NewName(), guestEnv(), guest("g", 1, true)
+	n, env, g := NewName(nil), guestEnv(), guest("g", 1, true)
 	n.Looked(full, 7, 1, nil, env)
 	n.Invite(g, env)
 	if step, eff := n.Next(env); step.Kind != Idle || g.State != GuestRefused || len(eff.Guests) != 1 {
@@ -103,7 +103,7 @@ func TestGuestRefused(t *testing.T) {
 
 // The death of a holder ahead of a guest makes the record follow, as for a claim of one's own.
 func TestGuestBehindTheDead(t *testing.T) {
-	n, env, g := NewName(), guestEnv(), guest("g", 1, false)
+	n, env, g := NewName(nil), guestEnv(), guest("g", 1, false)
 	n.Looked(lockLine("a+ g"), 7, 1, nil, env)
 	n.Invite(g, env)
 	if step, _ := n.Next(env); step.Kind != Idle || step.Forget {

@@ -12,8 +12,6 @@ import (
 // one claim stands for them in the store: Titan's LocalLockMediator does the same.
 type desired struct {
 	slots   int
-	try     bool // do not queue
-	full    bool // it was to queue, and there was no room
 	reason  string
 	labels  Labels
 	set     string
@@ -26,12 +24,14 @@ type desired struct {
 
 	// The claim in the record. One whose session is lost while it waits is replaced.
 	id          ClaimID // Nr 0: it has none yet
-	state       desiredState
-	token, last Token // the next token to give, and the first that is not ours
-	given       bool  // one has been given
+	token, last Token   // the next token to give, and the first that is not ours
 	broken      *Break
 	endsBy      Instant // a broken one goes then, whether its work has stopped or not; Never: not broken
-	vanished    bool    // it has vanished from the queue: not asked for again before the next heartbeat
+	state       desiredState
+	given       bool // a token has been given
+	vanished    bool // it has vanished from the queue: not asked for again before the next heartbeat
+	try         bool // do not queue
+	full        bool // it was to queue, and there was no room
 }
 
 type desiredState int8

@@ -18,26 +18,35 @@ type Name struct {
 	guests    map[string][]*Guest // claims of holds that are followed here, by their sessions
 
 	// The record as last seen.
-	known     bool
 	rec       LockRecord
 	version   Version
 	asked     Instant // when the latest call was sent that showed it
 	got       Instant // when this version was first seen here
 	staleRead Instant // when the last stale read before a write was answered
 
-	foreign      bool // other sessions wait
 	foreignSince Instant
+	known        bool // it was seen
+	foreign      bool // other sessions wait
 	waits        bool // a claim of ours is in its queue
+	waited       bool // a claim of ours was in the queue, or others were when we were here last
+	reload       bool // it is to be read
 
-	waited           bool    // a claim of ours was in the queue, or others were when we were here last
-	reload           bool    // the record is to be read
-	ambiguousAfter   Version // a write from this version is ambiguous
-	ambiguousIfEmpty bool    // so is one that takes the name whenever it is empty; no other write can rule it out
+	ambiguousIfEmpty bool    // a write that takes the name whenever it is empty is ambiguous; no other write can rule it out
+	ambiguousAfter   Version // so is a write from this version
 	shut             int     // writes in a row that lost to the very record that they were to follow: its row is locked
 	failing          Instant // since when the store does not answer; Never: it does
 	failed           error
 	heard            Instant // when it last said that it is busy
 	ambiguousSince   Instant // since when it does not say what became of writes, though it may answer; Never: it does
+
+	*room // while something happens here: from the first event until Rest
+	rooms *Rooms
+}
+
+// A room is what a name needs only while something happens there. Most names are held, and
+// nothing happens.
+type room struct {
+	eff Effects
 
 	// Reconciling.
 	step     Step          // that is out
@@ -47,20 +56,46 @@ type Name struct {
 	paused   bool          // before the read that is wanted after them
 	rest     Step          // a pause that comes before the next step
 
-	eff   Effects
 	spare *desired // that was released; its memory is used again
 }
 
-// NewName is a name of which nothing is known.
-func NewName() *Name {
-	return &Name{asked: Never, staleRead: Never, got: Never, failing: Never, heard: Never, ambiguousSince: Never}
+// Rooms are those that nobody needs just now. The names of a client share them.
+type Rooms struct{ free []*room }
+
+// NewName is a name of which nothing is known. rooms may be nil.
+func NewName(rooms *Rooms) *Name {
+	return &Name{asked: Never, staleRead: Never, got: Never, failing: Never, heard: Never, ambiguousSince: Never, rooms: rooms}
+}
+
+// enter makes sure that the name has a room.
+func (n *Name) enter() {
+	if n.room != nil {
+		return
+	}
+	if n.rooms == nil || len(n.rooms.free) == 0 {
+		n.room = new(room)
+		return
+	}
+	last := len(n.rooms.free) - 1
+	n.room, n.rooms.free = n.rooms.free[last], n.rooms.free[:last]
+}
+
+// Rest gives up what a name needs only while something happens there. No driver may run,
+// and the effects of the last event are valid no longer.
+func (n *Name) Rest() {
+	if r := n.room; r != nil && n.rooms != nil && len(n.rooms.free) < 16 {
+		n.begin()
+		*r = room{eff: r.eff, spare: r.spare}
+		n.rooms.free = append(n.rooms.free, r)
+	}
+	n.room = nil
 }
 
 // Forget makes n a name of which nothing is known. Nothing may be wanted of it.
 func (n *Name) Forget() {
-	room := *n
-	*n = *NewName()
-	n.desired, n.releasing, n.eff, n.spare = room.desired[:0], room.releasing[:0], room.eff, room.spare
+	was := *n
+	*n = *NewName(was.rooms)
+	n.desired, n.releasing, n.room = was.desired[:0], was.releasing[:0], was.room
 }
 
 // Known says whether the record was ever seen, Record is what was last seen of it, and Asked

@@ -8,7 +8,7 @@ import (
 // A release whose write was seen by another look before its answer was lost is confirmed by
 // the next look, though that shows nothing new. It would wait for its session's end.
 func TestSeenBeforeItFails(t *testing.T) {
-	n, nr := NewName(), int64(0)
+	n, nr := NewName(nil), int64(0)
 	env := &Env{Now: 1, Session: SessionView{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
 		NewClaim: func() int64 { nr++; return nr }, Dead: func(string) bool { return false }}
 	next := func(want Kind) Step {

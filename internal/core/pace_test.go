@@ -37,7 +37,7 @@ func lockOf(queue ...string) (rec LockRecord) {
 // "us" is one of its sessions.
 func waiting(t *testing.T, key string, at Instant, queue ...string) Paced {
 	t.Helper()
-	n, env := NewName(), paceEnv(at)
+	n, env := NewName(nil), paceEnv(at)
 	if i := slices.Index(queue, "us"); i > 0 {
 		put := func() {
 			t.Helper()
@@ -230,7 +230,7 @@ func TestLoads(t *testing.T) {
 			t.Errorf("%s: loaded: %v, want %v", test.name, got, test.want)
 		}
 	}
-	if !(*Pace)(nil).Loads(NewName(), paceEnv(0)) {
+	if !(*Pace)(nil).Loads(NewName(nil), paceEnv(0)) {
 		t.Error("a name that was never read is not loaded")
 	}
 }

@@ -11,7 +11,12 @@ import (
 // Clone is a copy that shares nothing that changes.
 func (n *Name) Clone() *Name {
 	c := *n
-	c.eff, c.spare = Effects{}, nil
+	if n.room != nil {
+		r := *n.room
+		r.eff, r.spare = Effects{}, nil
+		r.step.Write.Next = n.step.Write.Next.Clone() // its tokens are written out in place
+		c.room = &r
+	}
 	c.desired = make([]*desired, len(n.desired))
 	for i, g := range n.desired {
 		d := *g
@@ -20,7 +25,6 @@ func (n *Name) Clone() *Name {
 		c.desired[i] = &d
 	}
 	c.releasing = slices.Clone(n.releasing)
-	c.step.Write.Next = n.step.Write.Next.Clone() // its tokens are written out in place
 	return &c
 }
 

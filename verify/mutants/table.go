@@ -198,7 +198,7 @@ var core = []mutant{
 		"return w.Costs && !polling &&",
 		"return w.Costs &&"}}, library("TestWatchCosts")},
 	{"a place is forgotten", "P6", []edit{{"localqueue.go",
-		"old.version != 0 && c.now().Sub(old.at) < recently {",
+		"old != nil && c.now().Sub(old.at) < recently {",
 		"false {"}}, library("TestHandOffCost")},
 	{"a claim does not count its retries", "P6", []edit{{"internal/core/step.go",
 		"			g.retries++\n",

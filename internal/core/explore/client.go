@@ -140,6 +140,7 @@ func (x *shell) reconcile() {
 		x.perform(eff)
 		switch step.Kind {
 		case core.Idle:
+			x.q.Name.Rest()
 			if x.q.Reconciling = false; step.Forget && !x.q.Name.Ambiguous() {
 				x.leave()
 			}

@@ -1,6 +1,7 @@
 package explore
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"reflect"
@@ -81,6 +82,10 @@ func compile(t reflect.Type) coder {
 		return ofStruct(t)
 	case reflect.Pointer:
 		elem := coderOf(t.Elem())
+		if t.Elem().Name() == "room" { // none is as good as one in which nothing is
+			empty := reflect.New(t.Elem()).UnsafePointer()
+			return func(e *encoder, p unsafe.Pointer) { elem(e, cmp.Or(*(*unsafe.Pointer)(p), empty)) }
+		}
 		return func(e *encoder, p unsafe.Pointer) {
 			q := *(*unsafe.Pointer)(p)
 			if e.buf = append(e.buf, bit(q != nil)); q != nil {
@@ -147,7 +152,7 @@ func ofStruct(t reflect.Type) coder {
 					e.instant(*(*core.Instant)(p), tick*core.Instant(ticks))
 				}
 			}
-		case name == "Name.reloaded": // asked for once more than two writes have lost; each that does resets it
+		case name == "room.reloaded": // asked for once more than two writes have lost; each that does resets it
 			lost := t.Field(i).Offset
 			if f, ok := t.FieldByName("lost"); ok {
 				lost = f.Offset - lost
@@ -155,9 +160,9 @@ func ofStruct(t reflect.Type) coder {
 			of = func(e *encoder, p unsafe.Pointer) {
 				e.buf = append(e.buf, bit(*(*bool)(p) && *(*int)(unsafe.Add(p, lost)) > 2))
 			}
-		case name == "Name.rest": // how long it is does not matter
+		case name == "room.rest": // how long it is does not matter
 			of = func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, bit((*core.Step)(p).Kind == core.Pause)) }
-		case name == "Name.lost" || name == "Name.shut": // more than two are as good as three
+		case name == "room.lost" || name == "Name.shut": // more than two are as good as three
 			of = func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, byte(min(*(*int)(p), 3))) }
 		case partly[name] != nil:
 			of = partly[name]

@@ -10,11 +10,12 @@ import (
 // many ticks back an instant matters.
 var (
 	leftOut = map[string]string{
-		"Name.step":            "the world has it",
-		"Name.took":            "how long a pause is, not whether there is one",
+		"Name.rooms":           "room",
+		"room.step":            "the world has it",
+		"room.took":            "how long a pause is, not whether there is one",
 		"Name.ambiguousSince":  "how long a pause is",
-		"Name.eff":             "a buffer",
-		"Name.spare":           "room",
+		"room.eff":             "a buffer",
+		"room.spare":           "room",
 		"Name.guests":          "no hold is followed",
 		"desired.retries":      "for people",
 		"desired.since":        "for people",

@@ -194,7 +194,7 @@ func New(s Setup) *World {
 func (s Setup) client(i, rounds int) *client {
 	c := &client{Detector: &core.Detector{}, Deaths: &core.Deaths{}, Beaten: core.Never}
 	for range s.names() {
-		c.Queues = append(c.Queues, queue{Name: core.NewName(), Timer: core.Never})
+		c.Queues = append(c.Queues, queue{Name: core.NewName(nil), Timer: core.Never})
 	}
 	if s.Sets == nil {
 		for range s.Users[i] {
