@@ -11,9 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	mathrand "math/rand/v2"
 	"net/http"
-	"sync"
 	"time"
 )
 
@@ -23,14 +21,11 @@ type client struct {
 	base, secret string
 	ttl          time.Duration
 	http         *http.Client
-	rng          *mathrand.Rand
-	history      *history
-	doubles      sync.WaitGroup
+	believes     func(token int64, deadline time.Time) // hears what it believes; nil: nobody does
 }
 
-func newClient(base, secret string, ttl time.Duration, seed uint64, h *history) *client {
-	return &client{base: base, secret: secret, ttl: ttl, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
-		rng: mathrand.New(mathrand.NewPCG(seed, 7)), history: h}
+func newClient(base, secret string, ttl time.Duration) *client {
+	return &client{base: base, secret: secret, ttl: ttl, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 }
 
 // A reply is what the server says of a hold, as an answer or an event.
@@ -66,21 +61,8 @@ func (c *client) request(ctx context.Context, method, path string, body any, acc
 	return req, nil
 }
 
-// send sends a request once, and now and then once more, later, as a proxy does that was cut off.
-func (c *client) send(ctx context.Context, patience time.Duration, double bool, method, path string, body any) (r reply, err error) {
-	if double {
-		pause := time.Duration(mathrand.Int64N(int64(2 * c.ttl)))
-		c.doubles.Go(func() {
-			time.Sleep(pause)
-			late, cancel := context.WithTimeout(context.Background(), c.ttl/4)
-			defer cancel()
-			if req, err := c.request(late, method, path, body, ""); err == nil {
-				if resp, err := c.http.Do(req); err == nil {
-					resp.Body.Close()
-				}
-			}
-		})
-	}
+// send sends a request once.
+func (c *client) send(ctx context.Context, patience time.Duration, method, path string, body any) (r reply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	r.sent = time.Now()
@@ -119,9 +101,8 @@ func (c *client) insist(ctx context.Context, patience time.Duration, method, pat
 	for {
 		select {
 		case <-again.C:
-			double := c.rng.IntN(8) == 0
 			go func() {
-				r, err := c.send(ctx, patience, double, method, path, body)
+				r, err := c.send(ctx, patience, method, path, body)
 				if err != nil && ctx.Err() == nil {
 					time.Sleep(c.ttl / 60)
 				}
@@ -153,7 +134,7 @@ func (c *client) take(ctx context.Context, id, name string, byStream bool) (toke
 			if r, err = c.stream(ctx, path, body); err == nil {
 				deadline = time.Now().Add(seconds(r.ValidOnReceipt))
 			}
-		} else if r, err = c.send(ctx, 3*c.ttl+c.ttl/2, c.rng.IntN(8) == 0, "PUT", path, body); err == nil {
+		} else if r, err = c.send(ctx, 3*c.ttl+c.ttl/2, "PUT", path, body); err == nil {
 			deadline = r.sent.Add(seconds(r.Valid))
 		}
 		switch {
@@ -199,23 +180,38 @@ func (c *client) stream(ctx context.Context, path string, body any) (r reply, er
 	return r, nil
 }
 
-// hold keeps a lock for about d, or until it is lost, and gives it back.
-func (c *client) hold(ctx context.Context, id, name string, token int64, deadline time.Time, d time.Duration) {
-	begun := time.Now()
-	if !begun.Before(deadline) {
-		c.history.unbelieved.Add(1)
-		c.insist(ctx, 2*c.ttl, "DELETE", "/v1/holds/"+id, nil)
-		return
+// hold keeps a lock until end, or until it is lost, and gives it back. A lock of which it was told
+// too late is none.
+func (c *client) hold(ctx context.Context, id, name string, token int64, deadline time.Time, end <-chan struct{}) (b belief, believed bool) {
+	path := "/v1/holds/" + id
+	defer func() { c.insist(ctx, 2*c.ttl, "DELETE", path, nil) }()
+	b = belief{name: name, token: token, begin: time.Now()}
+	if !b.begin.Before(deadline) {
+		return b, false
 	}
-	end, path := begun.Add(d), "/v1/holds/"+id
-	next := begun.Add(c.ttl / 3)
+	believe := func(until time.Time) {
+		if c.believes != nil {
+			c.believes(token, until)
+		}
+	}
+	believe(deadline)
+	next := b.begin.Add(c.ttl / 3)
 	if time.Until(deadline) < c.ttl/2 {
-		next = begun
+		next = b.begin
 	}
-	why := "" // it was lost
-	for why == "" && time.Now().Before(end) && time.Now().Before(deadline) {
-		time.Sleep(min(time.Until(next), time.Until(end), time.Until(deadline)))
-		if now := time.Now(); now.Before(next) || !now.Before(end) || !now.Before(deadline) {
+	for over := false; !over && b.lost == ""; {
+		wake := time.NewTimer(min(time.Until(next), time.Until(deadline)))
+		select {
+		case <-end:
+			over = true
+		case <-wake.C:
+		}
+		wake.Stop()
+		switch now := time.Now(); {
+		case !now.Before(deadline):
+			b.lost = "its deadline came"
+			continue
+		case over || now.Before(next):
 			continue
 		}
 		r, err := c.insist(ctx, time.Until(deadline), "POST", path+"/beat", nil)
@@ -223,18 +219,18 @@ func (c *client) hold(ctx context.Context, id, name string, token int64, deadlin
 		case err == nil && r.status == 200 && r.State == "held":
 			deadline = latest(deadline, r.sent.Add(seconds(r.Valid)))
 			next = r.sent.Add(c.ttl / 3)
+			believe(deadline)
 		case err == nil && r.status == 410:
-			why = "told: " + r.Why + ", " + r.Detail
+			b.lost = "told: " + r.Why + ", " + r.Detail
 		default:
 			next = time.Now().Add(c.ttl / 30)
 		}
 	}
-	stop := time.Now()
-	if !stop.Before(deadline) && deadline.Before(end) {
-		stop, why = deadline, "its deadline came"
+	if b.stop = time.Now(); b.stop.After(deadline) {
+		b.stop = deadline
 	}
-	c.history.believed(belief{name, token, begun, stop, why})
-	c.insist(ctx, 2*c.ttl, "DELETE", path, nil)
+	believe(time.Time{})
+	return b, true
 }
 
 func latest(a, b time.Time) time.Time {
