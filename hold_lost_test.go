@@ -1,0 +1,209 @@
+package holdfast_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/faultstore"
+	"github.com/holdfast-lock/holdfast/memory"
+)
+
+// An owner of holds asks two clients by turns, the next one whenever a request is not answered.
+type owner struct {
+	t       *testing.T
+	clients []*holdfast.Client
+	turn    int
+}
+
+// insist asks until it is answered.
+func (o *owner) insist(what string, ask func(c *holdfast.Client) error) {
+	o.t.Helper()
+	for try := 0; ; try++ {
+		err := ask(o.clients[o.turn%len(o.clients)])
+		switch {
+		case err == nil:
+			return
+		case errors.Is(err, holdfast.ErrLost), errors.Is(err, holdfast.ErrHeld), errors.Is(err, holdfast.ErrOtherHold), try > 100:
+			o.t.Fatalf("%s: %v", what, err)
+		}
+		o.turn++
+	}
+}
+
+func (o *owner) enter(r holdfast.HoldRequest) (h holdfast.Hold) {
+	o.t.Helper()
+	o.insist("enter "+r.ID[31:], func(c *holdfast.Client) (err error) {
+		h, err = c.Enter(o.t.Context(), r)
+		return err
+	})
+	return h
+}
+
+func (o *owner) beat(ids ...string) (holds []holdfast.Hold) {
+	o.t.Helper()
+	o.insist("beat", func(c *holdfast.Client) error {
+		results, err := c.Beat(o.t.Context(), "", ids...)
+		holds = nil
+		for _, r := range results {
+			holds = append(holds, r.Hold)
+			err = errors.Join(err, r.Err)
+		}
+		return err
+	})
+	return holds
+}
+
+func (o *owner) leave(id string) {
+	o.t.Helper()
+	o.insist("leave "+id[31:], func(c *holdfast.Client) error { return c.Leave(o.t.Context(), "", id) })
+}
+
+// hold has a hold of two names entered, a second one wait for one of them and get it, both renewed,
+// and both left. Whatever is lost on the way: each has one claim of each name, under one token, they
+// never hold at one time, and nothing is left of them.
+func (o *owner) hold(look *holdfast.Client, settle func()) {
+	t := o.t
+	t.Helper()
+	first := holdfast.HoldRequest{ID: strings.Repeat("0", 31) + "1", Names: []string{"a", "b"}}
+	second := holdfast.HoldRequest{ID: strings.Repeat("0", 31) + "2", Names: []string{"a"}, Wait: true}
+	stands := func(what, name string, holders, waiters int) {
+		t.Helper()
+		info, err := look.Show(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		living := func(list []holdfast.Claim) (n int) {
+			for _, c := range list {
+				if !c.Dead {
+					n++
+				}
+			}
+			return n
+		}
+		if got, waits := living(info.Holders), living(info.Waiters); got != holders || waits != waiters {
+			t.Fatalf("%s: %q has %d holders and %d waiters, want %d and %d: %+v", what, name, got, waits, holders, waiters, info)
+		}
+	}
+	one := o.enter(first)
+	if !one.Held || len(one.Claims) != 2 {
+		t.Fatalf("the first is %+v", one)
+	}
+	stands("entered", "b", 1, 0)
+	if again := o.enter(first); !again.Held || again.Claims[0].Token != one.Claims[0].Token || again.Claims[1].Token != one.Claims[1].Token {
+		t.Fatalf("entered again it is %+v, and was %+v", again, one)
+	}
+	if two := o.enter(second); two.Held || two.Position != 1 {
+		t.Fatalf("the second is %+v", two)
+	}
+	stands("both entered", "a", 1, 1)
+	if both := o.beat(first.ID, second.ID); !both[0].Held || both[0].Claims[0].Token != one.Claims[0].Token || both[1].Held || both[1].Position != 1 {
+		t.Fatalf("renewed they are %+v", both)
+	}
+	o.leave(first.ID)
+	o.leave(first.ID)
+	stands("the first has left", "a", 1, 0)
+	stands("the first has left", "b", 0, 0)
+	two := o.enter(second)
+	if !two.Held || two.Claims[0].Token <= one.Claims[0].Token {
+		t.Fatalf("the second is %+v, after %+v", two, one)
+	}
+	if again := o.beat(second.ID)[0]; !again.Held || again.Claims[0].Token != two.Claims[0].Token {
+		t.Fatalf("renewed the second is %+v, and was %+v", again, two)
+	}
+	for _, c := range o.clients { // what comes late finds the tombstone
+		_, err := c.Enter(t.Context(), first)
+		var over *holdfast.OverError
+		if errors.As(err, &over) && over.Why != holdfast.HoldReleased || err == nil {
+			t.Fatalf("entered after it has left: %v", err)
+		}
+	}
+	stands("the second holds", "a", 1, 0)
+	o.leave(second.ID)
+	settle()
+	for _, name := range []string{"a", "b"} {
+		stands("both have left", name, 0, 0)
+		l, err := look.TryAcquire(t.Context(), name)
+		if err != nil {
+			t.Fatalf("%q is not free: %v", name, err)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// holdsOver has an owner's holds served by two clients over a store that bends; bent is the store of the
+// first.
+func holdsOver(t *testing.T, seed uint64, f faultstore.Faults, bend func(bent *faultstore.Process)) (calls int) {
+	store := memory.New()
+	bus := faultstore.NewBus(store, seed, f)
+	defer bus.Close()
+	look := newClient(t, store, nil)
+	defer look.Close()
+	o := &owner{t: t}
+	var first *faultstore.Process
+	for i := range 2 {
+		p := bus.Process(fmt.Sprint(i))
+		if i == 0 {
+			first = p
+			bend(p)
+		}
+		c := newClient(t, driver.Store(p), nil)
+		defer c.Close()
+		o.clients = append(o.clients, c)
+	}
+	o.hold(look, bus.Settle)
+	return len(first.Calls())
+}
+
+// Of all calls that serve holds each is lost in turn, or its answer, and that of two in a row.
+func TestHoldsWhoseAnswersAreLost(t *testing.T) {
+	calls := 0
+	synctest.Test(t, func(t *testing.T) {
+		calls = holdsOver(t, 1, faultstore.Faults{}, func(*faultstore.Process) {})
+	})
+	if calls < 8 {
+		t.Fatalf("holds are served by %d calls", calls)
+	}
+	for n := 1; n <= calls; n++ {
+		for _, points := range [][]faultstore.Point{
+			{faultstore.BeforeApply}, {faultstore.AfterApply}, {faultstore.AfterApply, faultstore.AfterApply},
+			{faultstore.AfterApply, faultstore.BeforeApply}, {faultstore.BeforeApply, faultstore.AfterApply},
+		} {
+			t.Run(fmt.Sprint(n, points), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					holdsOver(t, 1, faultstore.Faults{}, func(p *faultstore.Process) {
+						for i, point := range points {
+							p.FailAt(n+i, point)
+						}
+					})
+				})
+			})
+		}
+	}
+}
+
+// Many calls are lost, answered in vain, applied late and twice, and in parts.
+func TestHoldsOnABadWay(t *testing.T) {
+	seeds := 300
+	if testing.Short() {
+		seeds = 30
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				holdsOver(t, uint64(seed), faultstore.Faults{
+					Delay: 20 * time.Millisecond, SlowReply: 20 * time.Millisecond,
+					Lose: .05, LoseReply: .15, Late: .1, LateBy: 3 * time.Second, Double: .5,
+					Split: .2, Partial: .1, Singly: .5, Busy: .1,
+				}, func(*faultstore.Process) {})
+			})
+		})
+	}
+}
