@@ -87,17 +87,22 @@ func byHTTP(c *client, name string, stream bool, end func() <-chan struct{}) err
 	var mu sync.Mutex
 	var token int64
 	var deadline time.Time
+	say := func() {
+		if now := monotonic(); time.Now().Before(deadline) {
+			fmt.Println(token, now)
+		}
+	}
 	c.believes = func(t int64, d time.Time) {
 		mu.Lock()
 		defer mu.Unlock()
+		say() // to the last moment
 		token, deadline = t, d
+		say()
 	}
 	go func() {
 		for range time.Tick(pulse) {
 			mu.Lock()
-			if now := monotonic(); time.Now().Before(deadline) {
-				fmt.Println(token, now)
-			}
+			say()
 			mu.Unlock()
 		}
 	}()
