@@ -64,6 +64,16 @@ func TestTypeScript(t *testing.T) {
 	results(t, out, err)
 }
 
+// A fetch that never settles is given up, and Node does not end meanwhile, as it does when nothing
+// is left that can wake it.
+func TestTypeScriptFetchHangs(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), nodeOf20(t), root+"/clients/cases/hang.mjs", filepath.Join(typescript(t), "dist/holdfast.js"), newBadServer(t).proxy.URL)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // typescript is a directory in which the client was built, once for all tests; nothing is built
 // in the source.
 func typescript(t *testing.T) string {

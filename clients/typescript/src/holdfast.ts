@@ -286,13 +286,23 @@ export class Client {
 
   /** @internal One request. An error that is thrown means that its outcome is unknown. All requests may be sent again. */
   async ask(method: string, path: string, body: object | undefined, seconds: number, signal?: AbortSignal): Promise<[number, Answer]> {
-    const late = AbortSignal.timeout(Math.ceil(seconds * 1000));
-    const answer = await fetch(this.#url + path, {
-      method, signal: signal ? AbortSignal.any([late, signal]) : late,
-      headers: { ...this.#headers, Accept: "application/json", ...(body && { "Content-Type": "application/json" }) },
-      ...(body && { body: JSON.stringify(body) }),
-    });
-    return [answer.status, parse(await answer.text())];
+    // A timer of our own: that of AbortSignal.timeout lets Node end while fetch waits for a connection that is gone.
+    const stop = new AbortController();
+    const timer = setTimeout(() => stop.abort(new Error(`no answer in ${seconds} s`)), Math.ceil(seconds * 1000));
+    const give = (): void => stop.abort(signal?.reason);
+    signal?.addEventListener("abort", give);
+    if (signal?.aborted) give();
+    try {
+      const answer = await fetch(this.#url + path, {
+        method, signal: stop.signal,
+        headers: { ...this.#headers, Accept: "application/json", ...(body && { "Content-Type": "application/json" }) },
+        ...(body && { body: JSON.stringify(body) }),
+      });
+      return [answer.status, parse(await answer.text())];
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", give);
+    }
   }
 }
 
