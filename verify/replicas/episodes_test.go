@@ -49,11 +49,12 @@ func (l *line) spoil(which func(role string) bool) {
 	}
 }
 
-func plain(role string) bool    { return role == byPlain }
-func overHTTP(role string) bool { return role == byPlain || role == byStream }
+func plain(role string) bool { return role == byPlain }
+func everybody(string) bool  { return true }
 
 // freeze stops a replica for a while. Of the clients those that wait by plain PUT do not notice, so
-// that their places may lapse; none does where the replica is the only one.
+// that their places may lapse. A process that is stopped in a transaction of SQLite keeps everybody
+// out of the file.
 func (l *line) freeze(from, to time.Duration) {
 	r := l.replica()
 	r.signal(syscall.SIGSTOP)
@@ -61,7 +62,7 @@ func (l *line) freeze(from, to time.Duration) {
 	r.signal(syscall.SIGCONT)
 	l.spoil(plain)
 	if len(l.replicas) == 1 && to > l.ttl/2 {
-		l.spoil(overHTTP)
+		l.spoil(everybody)
 	}
 }
 
@@ -76,6 +77,9 @@ func (l *line) harm(n int, kill bool) {
 	p.signal(syscall.SIGSTOP)
 	time.Sleep(l.any(3*l.ttl/2, 2*l.ttl))
 	p.signal(syscall.SIGCONT)
+	if len(l.replicas) == 1 && p.role != byPlain && p.role != byStream {
+		l.spoil(everybody)
+	}
 }
 
 var faults = []fault{
@@ -150,24 +154,23 @@ func TestEpisodes(t *testing.T) {
 		if *episodes > 0 {
 			n = *episodes
 		}
-		target := databaseOf(t, kind)
-		store, err := stores.Open(t.Context(), target)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer store.Close()
-		looker, err := holdfast.New(store, &holdfast.Options{ReadOnly: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer looker.Close()
 		var c counts
 		var next atomic.Int64
 		t.Run("lanes", func(t *testing.T) {
 			for lane := range min(lanes, n) {
 				t.Run(fmt.Sprint(lane), func(t *testing.T) {
 					t.Parallel()
-					w := newWorld(t, target, ttl)
+					w := newWorld(t, databaseOf(t, kind), ttl)
+					store, err := stores.Open(t.Context(), w.target)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer store.Close()
+					looker, err := holdfast.New(store, &holdfast.Options{ReadOnly: true})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer looker.Close()
 					for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 						f := faults[i%len(faults)]
 						t.Run(fmt.Sprintf("%d %s", i, f.name), func(t *testing.T) {

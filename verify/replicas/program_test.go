@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/verify/overhttp"
 	"github.com/holdfast-lock/holdfast/verify/stores"
 )
 
@@ -63,7 +64,7 @@ func work(role string, args []string) error {
 	}
 	switch role {
 	case byPlain, byStream:
-		return byHTTP(newClient(base, secret, ttl), name, role == byStream, end)
+		return byHTTP(&overhttp.Client{Base: base, Secret: secret, TTL: ttl}, name, role == byStream, end)
 	case byGo:
 		return byLibrary(target, name, ttl, end)
 	}
@@ -83,7 +84,7 @@ func work(role string, args []string) error {
 	return nil
 }
 
-func byHTTP(c *client, name string, stream bool, end func() <-chan struct{}) error {
+func byHTTP(c *overhttp.Client, name string, stream bool, end func() <-chan struct{}) error {
 	var mu sync.Mutex
 	var token int64
 	var deadline time.Time
@@ -92,7 +93,7 @@ func byHTTP(c *client, name string, stream bool, end func() <-chan struct{}) err
 			fmt.Println(token, now)
 		}
 	}
-	c.believes = func(t int64, d time.Time) {
+	c.Believes = func(t int64, d time.Time) {
 		mu.Lock()
 		defer mu.Unlock()
 		say() // to the last moment
@@ -107,21 +108,20 @@ func byHTTP(c *client, name string, stream bool, end func() <-chan struct{}) err
 		}
 	}()
 	for ctx := context.Background(); ; {
-		id := newID()
-		token, deadline, err := c.take(ctx, id, name, stream)
+		grant, err := c.Take(ctx, overhttp.NewID(), overhttp.Request{Names: []string{name}, Wait: time.Minute, ByStream: stream})
 		switch {
-		case errors.Is(err, errOver):
+		case errors.Is(err, overhttp.ErrOver):
 			fmt.Println("lapsed")
 			continue
 		case err != nil:
 			return err
 		}
-		switch b, believed := c.hold(ctx, id, name, token, deadline, end()); {
+		switch b, believed := c.Keep(ctx, grant, end()); {
 		case !believed:
 			fmt.Println("late")
 			continue
-		case b.lost != "":
-			fmt.Println("lost:", b.lost)
+		case b.Lost != "":
+			fmt.Println("lost:", b.Lost)
 		default:
 			fmt.Println("done")
 		}
@@ -233,9 +233,9 @@ func (p *program) hear(name, line string) {
 	}
 	when := began.Add(time.Duration(at - beganMonotonic))
 	if n := len(p.beliefs); n == 0 || p.beliefs[n-1].token != token {
-		p.beliefs = append(p.beliefs, belief{name: name, token: token, begin: when})
+		p.beliefs = append(p.beliefs, belief{name: name, token: token, Belief: overhttp.Belief{Begin: when}})
 	}
-	p.beliefs[len(p.beliefs)-1].stop = when
+	p.beliefs[len(p.beliefs)-1].Stop = when
 }
 
 func (p *program) signal(s os.Signal) { p.cmd.Process.Signal(s) }

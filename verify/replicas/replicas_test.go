@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/busy"
+	"github.com/holdfast-lock/holdfast/verify/overhttp"
 )
 
 // onEach runs a test on each store that was asked for.
@@ -61,22 +62,22 @@ func soak(t *testing.T, kind string, ttl time.Duration) {
 	})
 	for n := range clients {
 		wg.Go(func() {
-			c := newClient(w.balancer.url, w.secret, ttl)
+			c := &overhttp.Client{Base: w.balancer.url, Secret: w.secret, TTL: ttl}
 			rng := rand.New(rand.NewPCG(*seed, uint64(n)))
 			for ctx.Err() == nil {
-				id, name := newID(), fmt.Sprint("n", rng.IntN(3))
-				token, deadline, err := c.take(ctx, id, name, n%2 == 0)
+				name := fmt.Sprint("n", rng.IntN(3))
+				grant, err := c.Take(ctx, overhttp.NewID(), overhttp.Request{Names: []string{name}, Wait: time.Minute, ByStream: n%2 == 0})
 				switch {
 				case ctx.Err() != nil:
-				case errors.Is(err, errOver):
+				case errors.Is(err, overhttp.ErrOver):
 					h.lapsed[n%2].Add(1)
 				case err != nil:
 					h.failed("take: %v", err)
 				default:
 					end := make(chan struct{})
 					time.AfterFunc(time.Duration(rng.Int64N(int64(ttl/2))), func() { close(end) })
-					if b, believed := c.hold(context.WithoutCancel(ctx), id, name, token, deadline, end); believed {
-						h.believed(b)
+					if b, believed := c.Keep(context.WithoutCancel(ctx), grant, end); believed {
+						h.believed(belief{name, grant.Token, b})
 					} else {
 						h.unbelieved.Add(1)
 					}
@@ -117,11 +118,11 @@ func soak(t *testing.T, kind string, ttl time.Duration) {
 	h.judge(t)
 	lost := 0
 	for _, b := range h.beliefs {
-		if b.lost == "" {
+		if b.Lost == "" {
 			continue
 		}
 		if lost++; time.Duration(stood.Load()) < ttl/4 {
-			t.Errorf("%q (token %d) was lost after %v: %s", b.name, b.token, b.stop.Sub(b.begin), b.lost)
+			t.Errorf("%q (token %d) was lost after %v: %s", b.name, b.token, b.Stop.Sub(b.Begin), b.Lost)
 		}
 	}
 	for _, f := range h.failures {

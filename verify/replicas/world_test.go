@@ -20,15 +20,15 @@ import (
 
 	"github.com/holdfast-lock/holdfast/internal/busy"
 	"github.com/holdfast-lock/holdfast/internal/servers"
+	"github.com/holdfast-lock/holdfast/verify/overhttp"
 	"github.com/holdfast-lock/holdfast/verify/stores"
 )
 
 // A belief is that of a client that it holds a name.
 type belief struct {
-	name        string
-	token       int64
-	begin, stop time.Time
-	lost        string // why it was lost; "": it was given back
+	name  string
+	token int64
+	overhttp.Belief
 }
 
 // A history is what all clients believed.
@@ -55,14 +55,14 @@ func (h *history) failed(format string, args ...any) {
 // judge finds two that believed at one time, and tokens that do not grow.
 func (h *history) judge(t *testing.T) {
 	t.Helper()
-	slices.SortFunc(h.beliefs, func(a, b belief) int { return cmp.Or(strings.Compare(a.name, b.name), a.begin.Compare(b.begin)) })
+	slices.SortFunc(h.beliefs, func(a, b belief) int { return cmp.Or(strings.Compare(a.name, b.name), a.Begin.Compare(b.Begin)) })
 	for i := 1; i < len(h.beliefs); i++ {
 		a, b := h.beliefs[i-1], h.beliefs[i]
 		if a.name != b.name {
 			continue
 		}
-		if b.begin.Before(a.stop) {
-			t.Errorf("exclusion: %q was held with token %d until %v after the one with token %d began", a.name, a.token, a.stop.Sub(b.begin), b.token)
+		if b.Begin.Before(a.Stop) {
+			t.Errorf("exclusion: %q was held with token %d until %v after the one with token %d began", a.name, a.token, a.Stop.Sub(b.Begin), b.token)
 		}
 		if b.token <= a.token {
 			t.Errorf("order: token %d of %q follows %d", b.token, a.name, a.token)

@@ -165,9 +165,9 @@ export class Client {
         try {
           if (!inLine) {
             [status, answer] = await this.ask("PUT", `/v1/holds/${id}`, body, 6, signal);
-            if (status === 409 && end > now()) { inLine = true; continue; }
+            if (status === 409 && end > now()) { inLine = true; failing = 0; continue; }
           } else {
-            [status, answer] = await this.#wait(id, body, end, term, signal, (t) => { term = t; });
+            [status, answer] = await this.#wait(id, body, end, term, signal, (t) => { term = t; failing = 0; });
             sent = now();
             if (status === 200) [status, answer] = await this.ask("POST", `/v1/holds/${id}/beat`, {}, 5); // what counts is a heartbeat of our own
           }
@@ -182,7 +182,7 @@ export class Client {
           this.#schedule();
           return lock;
         }
-        if (status === 410 && inLine && answer.why !== "broken") { id = newID(); continue; } // its place has lapsed: at the end of the line
+        if (status === 410 && inLine && answer.why !== "broken") { id = newID(); failing = 0; continue; } // its place has lapsed: at the end of the line
         if (status < 500 && ![200, 202, 429].includes(status)) { over = status === 409 || status < 409; throw errorOf(status, answer); }
         if (status < 500 && status !== 429) { failing = 0; continue; }
         failing ||= now();

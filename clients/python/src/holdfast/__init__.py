@@ -398,9 +398,9 @@ class _Taking:
         self.client, self.names, self.body, self.end, self.stop = client, names, body, end, stop
         self.patience = 10.0  # of a server that does not answer at all
         self.ttl = body.get("ttl") or 15.0
+        self.failing: float | None = None  # since when nothing was answered
 
     def take(self) -> Lock:
-        failing: float | None = None
         hold = secrets.token_hex(16)
         asked = False  # it stands in line already, or may
         try:
@@ -413,7 +413,7 @@ class _Taking:
                     if not asked:
                         status, answer = self.client._ask("PUT", f"/v1/holds/{hold}", self.body, timeout=6)
                         if status == 409 and (left is None or left > 0):
-                            asked = True
+                            asked, self.failing = True, None
                             continue
                     else:
                         status, answer = self._wait(hold, left)
@@ -428,17 +428,17 @@ class _Taking:
                 if status == 410 and asked:  # its place has lapsed, or was broken: at the end of the line
                     if answer.get("why") == "broken":
                         raise _error(status, answer)
-                    hold = secrets.token_hex(16)
+                    hold, self.failing = secrets.token_hex(16), None
                     continue
                 if status < 500 and status not in (200, 202, 429):
                     raise _error(status, answer)
                 if status >= 500 or status == 429:
-                    failing = failing or _now()
-                    if _now() - failing > max(self.patience, self.ttl) or (left is not None and left < -self.patience):
+                    self.failing = self.failing or _now()
+                    if _now() - self.failing > max(self.patience, self.ttl) or (left is not None and left < -self.patience):
                         raise _error(status, answer)
                     time.sleep(0.1)
                 else:
-                    failing = None
+                    self.failing = None
         except BaseException as e:
             if not isinstance(e, (Held, Refused)):
                 threading.Thread(target=self.client._give_back, args=(hold, 5.0), daemon=True).start()
@@ -461,7 +461,7 @@ class _Taking:
                 line = answer.readline()
                 if not line:
                     raise OSError("the connection ended")
-                event = _parse(line)
+                event, self.failing = _parse(line), None
                 self.ttl = event.get("ttl", self.ttl)
                 kind = event.get("event")
                 if kind in ("held", "kept"):
