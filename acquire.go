@@ -24,6 +24,7 @@ type request struct {
 	reason  string
 	labels  core.Labels
 	least   time.Duration // MinHold
+	seat    bool          // of an election
 	set     string
 	ctx     context.Context
 	c       *Client

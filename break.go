@@ -307,7 +307,7 @@ func (c *Client) removeClaim(ctx context.Context, b *core.Breaker, name string) 
 		b.Removed(r, c.now())
 		c.mu.Lock()
 		c.evicted(name, gone)
-		c.mu.Unlock()
+		c.unlock()
 	}
 	return err
 }
@@ -378,7 +378,7 @@ func (c *Client) copyAudit(ctx context.Context, name string) error {
 	if err == nil {
 		c.mu.Lock()
 		c.evicted(name, gone)
-		c.mu.Unlock()
+		c.unlock()
 	}
 	return err
 }

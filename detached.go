@@ -145,7 +145,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	}
 	c.mu.Lock()
 	c.evicted(name, removed)
-	c.mu.Unlock()
+	c.unlock()
 	if ended {
 		return &goneError{claim: Claim{Token: token}}
 	}

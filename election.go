@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 )
 
@@ -25,7 +26,8 @@ type Election struct {
 
 // Election makes an election of a name. It does no I/O.
 func (c *Client) Election(name string, opts ...Option) *Election {
-	return &Election{c: c, name: name, opts: opts}
+	seat := func(r *request) { r.seat = true }
+	return &Election{c: c, name: name, opts: append(slices.Clip(opts), seat)}
 }
 
 var errResigned = errors.New("resigned")

@@ -319,6 +319,15 @@ func (l *Lock) past(t core.Instant, end core.End, by *core.Owner, why string) {
 // evicted notes that claims of others were removed by a write of ours; c.mu is held.
 func (c *Client) evicted(name string, gone []core.Eviction) {
 	gone = slices.DeleteFunc(gone, func(e core.Eviction) bool { return c.isOurs(e.Claim.Session) })
+	if f := c.trace.TakenOver; f != nil {
+		for _, e := range gone {
+			if e.Broken == nil && c.deaths.Died(e.Claim.Session) {
+				c.after.call(func() {
+					f(c.ctx, Event{Name: name, Token: int64(e.Claim.Token), Slots: e.Claim.Slots, Session: e.Claim.Session})
+				})
+			}
+		}
+	}
 	if len(gone) == 0 || c.untold.most == 0 {
 		return
 	}
@@ -331,14 +340,14 @@ func (c *Client) evicted(name string, gone []core.Eviction) {
 // settled notes what a write has removed that had next follow was.
 func (c *Client) settled(name string, was, next *core.LockRecord) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.evicted(name, was.Evicted(next, c.buried))
 }
 
 // left is settled of the write that releases the locks of a hold.
 func (c *Client) left(name, hold string, tomb core.SessionRecord, was, next *core.LockRecord) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	var others []core.Eviction
 	for _, e := range was.Evicted(next, func(session string) bool { return session == hold || c.buried(session) }) {
 		if e.Claim.Session == hold {

@@ -126,7 +126,7 @@ func (c *Client) perform(p *localQueue, eff *core.Effects) {
 // granted makes a request a lock.
 func (c *Client) granted(p *localQueue, g core.Grant) {
 	r := g.Request.Tag.(*request)
-	l := &Lock{c: c, p: p, sess: c.sess, token: int64(g.Token), nr: g.Claim.Nr, slots: r.slots, reason: g.Reason, labels: g.Labels, since: g.At, waited: g.At.Sub(r.start), values: r.ctx}
+	l := &Lock{c: c, p: p, sess: c.sess, token: int64(g.Token), nr: g.Claim.Nr, slots: r.slots, reason: g.Reason, seat: r.seat, labels: g.Labels, since: g.At, waited: g.At.Sub(r.start), values: r.ctx}
 	p.hold(l)
 	if r.slots == 1 && !l.sess.setLabels(l.nr, g.Labels, r.labels) { // it may have been handed on
 		l.sess.dropLabels(l.nr)

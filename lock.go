@@ -23,6 +23,7 @@ type Lock struct {
 	nr     int64 // of its claim
 	slots  int
 	reason string
+	seat   bool        // of an election
 	labels core.Labels // of its claim in the record
 	since  core.Instant
 	waited time.Duration

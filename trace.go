@@ -35,6 +35,7 @@ type Trace struct {
 	Broken       func(context.Context, Event) // Break has ended a claim: sets Name, Token, Session, Reason
 	Suspected    func(context.Context, Event) // the session is asked for a heartbeat: sets Name, Session
 	DeclaredDead func(context.Context, Event) // sets Name, Session, Reason
+	TakenOver    func(context.Context, Event) // a lock whose holder has died is free for the next: sets Name, Token, Slots, Session
 
 	// Heartbeat is called after each heartbeat. It sets Took and Until, and Err if the store did
 	// not answer.
@@ -58,6 +59,7 @@ type Event struct {
 	Detached  bool          // no process keeps the lock alive
 	Queued    bool          // of Acquired and GaveUp: Queued was called for the request
 	Broken    bool          // of Lost: by a break
+	Election  bool          // of a request or a lock: it is for the seat of an Election
 	Session   string        // the owner of the claim; see Owner.Session
 	Reason    string        // of the request, the break, the loss or the declaration of death
 	Waited    time.Duration // since the request was made
@@ -84,6 +86,7 @@ func (t *Trace) And(u *Trace) *Trace {
 		Refused: both(t.Refused, u.Refused), GaveUp: both(t.GaveUp, u.GaveUp),
 		Released: both(t.Released, u.Released), Lost: both(t.Lost, u.Lost), FenceRefused: both(t.FenceRefused, u.FenceRefused),
 		Returned: both(t.Returned, u.Returned), Broken: both(t.Broken, u.Broken), Suspected: both(t.Suspected, u.Suspected), DeclaredDead: both(t.DeclaredDead, u.DeclaredDead),
+		TakenOver: both(t.TakenOver, u.TakenOver),
 		Heartbeat: both(t.Heartbeat, u.Heartbeat), Shortened: both(t.Shortened, u.Shortened), StoreCall: both(t.StoreCall, u.StoreCall),
 	}
 }
@@ -122,7 +125,9 @@ func (r *request) traceQueued() {
 	}
 }
 
-func (r *request) event() Event { return Event{Name: r.name, Slots: r.slots, Reason: r.reason} }
+func (r *request) event() Event {
+	return Event{Name: r.name, Slots: r.slots, Reason: r.reason, Election: r.seat}
+}
 
 // traceAnswer emits the outcome of a request. Acquired is the first event of a lock: a loss or
 // release that came in the meantime is emitted after it.
@@ -148,7 +153,7 @@ func (r *request) traceAnswer(l *Lock, err error) {
 // traceEnd emits Released or Lost; c.mu is held.
 func (l *Lock) traceEnd(cause error) {
 	t, ctx := l.c.trace, l.values
-	e := Event{Name: l.Name(), Token: l.token, Slots: l.slots, Held: l.c.now().Sub(l.since), Detached: l.c.detaches}
+	e := Event{Name: l.Name(), Token: l.token, Slots: l.slots, Held: l.c.now().Sub(l.since), Detached: l.c.detaches, Election: l.seat}
 	f := t.Released
 	var lost *LostError
 	switch {

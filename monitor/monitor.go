@@ -8,7 +8,7 @@
 //	http.Handle("/readyz", monitor.Ready(client))
 //
 // No label comes from a client, so the number of time series has a bound: the name of a lock is a
-// label only where Options.Lock makes one of it.
+// label only where Options.Lock makes one of it, and where this process stands for election.
 package monitor
 
 import (
@@ -63,6 +63,8 @@ var (
 	Waiting  = Instrument{"holdfast.lock.waiting", Gauge, "{lock}", "Requests that stand in line.", []string{"mode"}, true}
 	LockLost = Instrument{"holdfast.lock.lost", Counter, "{lock}", "Locks that were lost while their work went on.", []string{"reason"}, true}
 	Broken   = Instrument{"holdfast.lock.broken", Counter, "{lock}", "Claims of others that this client broke.", nil, true}
+	TookOver = Instrument{"holdfast.lock.taken_over", Counter, "{lock}", "Locks of dead holders that this client made free for the next.", nil, true}
+	Leading  = Instrument{"holdfast.leader", Gauge, "1", "1 while this process leads, 0 while it has stood for the election of that name.", []string{"name"}, false}
 	Refused  = Instrument{"holdfast.fence.refused", Counter, "{transaction}", "Transactions that a fence refused, because the lock had been lost.", nil, true}
 	Beat     = Instrument{"holdfast.session.beat.duration", Histogram, "s", "Heartbeats, from sending to the answer.", []string{"result"}, false}
 	Window   = Instrument{"holdfast.session.window.remaining", Gauge, "s", "What is left of the trust window. When it is over all locks are lost: this predicts a loss.", nil, false}
@@ -72,7 +74,7 @@ var (
 )
 
 // Instruments are those of a client, in the order in which they are written.
-var Instruments = []Instrument{LockWait, LockHold, LockHeld, Waiting, LockLost, Broken, Refused, Beat, Window, Suspects, Dead, Call}
+var Instruments = []Instrument{LockWait, LockHold, LockHeld, Waiting, LockLost, Broken, TookOver, Leading, Refused, Beat, Window, Suspects, Dead, Call}
 
 // Buckets are the upper bounds of the histograms, in seconds.
 var Buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}
@@ -113,7 +115,10 @@ func New(opts *Options) *Monitor {
 // Trace is what the options of a client need. It can be joined to another with Trace.And.
 func (m *Monitor) Trace() *holdfast.Trace {
 	return &holdfast.Trace{
-		Queued: func(_ context.Context, e holdfast.Event) { m.add(Waiting, e, 1, "mode", Mode(e.Slots)) },
+		Queued: func(_ context.Context, e holdfast.Event) {
+			m.add(Waiting, e, 1, "mode", Mode(e.Slots))
+			m.leads(e, 0)
+		},
 		Acquired: func(_ context.Context, e holdfast.Event) {
 			if e.Queued {
 				m.add(Waiting, e, -1, "mode", Mode(e.Slots))
@@ -122,6 +127,7 @@ func (m *Monitor) Trace() *holdfast.Trace {
 			if !e.Detached {
 				m.add(LockHeld, e, 1, "mode", Mode(e.Slots))
 			}
+			m.leads(e, 1)
 		},
 		Refused: func(_ context.Context, e holdfast.Event) {
 			m.observe(LockWait, e, e.Waited, "outcome", Outcome(e.Err), "queued", "false")
@@ -135,16 +141,19 @@ func (m *Monitor) Trace() *holdfast.Trace {
 				m.observe(LockHold, e, e.Held, "end", "released")
 				m.add(LockHeld, e, -1, "mode", Mode(e.Slots))
 			}
+			m.leads(e, -1)
 		},
 		Returned: func(_ context.Context, e holdfast.Event) { m.observe(LockHold, e, e.Held, "end", "released") },
 		Lost: func(_ context.Context, e holdfast.Event) {
 			m.observe(LockHold, e, e.Held, "end", Lost(e))
 			m.add(LockHeld, e, -1, "mode", Mode(e.Slots))
 			m.add(LockLost, e, 1, "reason", Lost(e))
+			m.leads(e, -1)
 		},
 		FenceRefused: func(_ context.Context, e holdfast.Event) { m.add(Refused, e, 1) },
 		Broken:       func(_ context.Context, e holdfast.Event) { m.add(Broken, e, 1) },
 		Suspected:    func(_ context.Context, e holdfast.Event) { m.add(Suspects, e, 1) },
+		TakenOver:    func(_ context.Context, e holdfast.Event) { m.add(TookOver, e, 1) },
 		DeclaredDead: func(_ context.Context, e holdfast.Event) { m.add(Dead, e, 1) },
 		Heartbeat: func(_ context.Context, e holdfast.Event) {
 			m.observe(Beat, e, e.Took, "result", Result(e.Err))
@@ -221,6 +230,13 @@ func (m *Monitor) add(i Instrument, e holdfast.Event, n float64, labels ...strin
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sample(i, e, labels).Value += n
+}
+
+// leads counts the seats that this process has, by the names of its elections.
+func (m *Monitor) leads(e holdfast.Event, n float64) {
+	if e.Election {
+		m.add(Leading, e, n, "name", strings.ToValidUTF8(e.Name, "\uFFFD"))
+	}
 }
 
 func (m *Monitor) observe(i Instrument, e holdfast.Event, d time.Duration, labels ...string) {

@@ -34,8 +34,9 @@ type Options struct {
 type recorder struct {
 	opts                   Options
 	wait, hold, beat, call metric.Float64Histogram
-	held, waiting          metric.Int64UpDownCounter
+	held, waiting, leading metric.Int64UpDownCounter
 	lost, broken, refused  metric.Int64Counter
+	tookOver               metric.Int64Counter
 	suspected, dead        metric.Int64Counter
 	until                  atomic.Pointer[time.Time]
 }
@@ -71,7 +72,7 @@ func (r *recorder) instruments() (err error) {
 	for _, c := range []struct {
 		of   monitor.Instrument
 		into *metric.Int64UpDownCounter
-	}{{monitor.LockHeld, &r.held}, {monitor.Waiting, &r.waiting}} {
+	}{{monitor.LockHeld, &r.held}, {monitor.Waiting, &r.waiting}, {monitor.Leading, &r.leading}} {
 		if *c.into, err = m.Int64UpDownCounter(c.of.Name, metric.WithUnit(c.of.Unit), metric.WithDescription(c.of.Help)); err != nil {
 			return err
 		}
@@ -79,7 +80,7 @@ func (r *recorder) instruments() (err error) {
 	for _, c := range []struct {
 		of   monitor.Instrument
 		into *metric.Int64Counter
-	}{{monitor.LockLost, &r.lost}, {monitor.Broken, &r.broken}, {monitor.Refused, &r.refused}, {monitor.Suspects, &r.suspected}, {monitor.Dead, &r.dead}} {
+	}{{monitor.LockLost, &r.lost}, {monitor.Broken, &r.broken}, {monitor.TookOver, &r.tookOver}, {monitor.Refused, &r.refused}, {monitor.Suspects, &r.suspected}, {monitor.Dead, &r.dead}} {
 		if *c.into, err = m.Int64Counter(c.of.Name, metric.WithUnit(c.of.Unit), metric.WithDescription(c.of.Help)); err != nil {
 			return err
 		}
@@ -106,6 +107,13 @@ func (r *recorder) with(e holdfast.Event, pairs ...string) metric.MeasurementOpt
 	return metric.WithAttributes(list...)
 }
 
+// leads counts the seats that this process has, by the names of its elections.
+func (r *recorder) leads(ctx context.Context, e holdfast.Event, n int64) {
+	if e.Election {
+		r.leading.Add(ctx, n, metric.WithAttributes(attribute.String("name", e.Name)))
+	}
+}
+
 func (r *recorder) trace() *holdfast.Trace {
 	gone := func(ctx context.Context, e holdfast.Event, outcome string) {
 		if e.Queued {
@@ -128,12 +136,14 @@ func (r *recorder) trace() *holdfast.Trace {
 	return &holdfast.Trace{
 		Queued: func(ctx context.Context, e holdfast.Event) {
 			r.waiting.Add(ctx, 1, r.with(e, "mode", monitor.Mode(e.Slots)))
+			r.leads(ctx, e, 0)
 		},
 		Acquired: func(ctx context.Context, e holdfast.Event) {
 			gone(ctx, e, "acquired")
 			if !e.Detached {
 				r.held.Add(ctx, 1, r.with(e, "mode", monitor.Mode(e.Slots)))
 			}
+			r.leads(ctx, e, 1)
 		},
 		Refused: func(ctx context.Context, e holdfast.Event) { gone(ctx, e, monitor.Outcome(e.Err)) },
 		GaveUp:  func(ctx context.Context, e holdfast.Event) { e.Queued = true; gone(ctx, e, monitor.Outcome(e.Err)) },
@@ -142,6 +152,7 @@ func (r *recorder) trace() *holdfast.Trace {
 				r.hold.Record(ctx, e.Held.Seconds(), r.with(e, "end", "released"))
 				r.held.Add(ctx, -1, r.with(e, "mode", monitor.Mode(e.Slots)))
 			}
+			r.leads(ctx, e, -1)
 		},
 		Returned: func(ctx context.Context, e holdfast.Event) {
 			r.hold.Record(ctx, e.Held.Seconds(), r.with(e, "end", "released"))
@@ -150,6 +161,7 @@ func (r *recorder) trace() *holdfast.Trace {
 			r.hold.Record(ctx, e.Held.Seconds(), r.with(e, "end", monitor.Lost(e)))
 			r.held.Add(ctx, -1, r.with(e, "mode", monitor.Mode(e.Slots)))
 			r.lost.Add(ctx, 1, r.with(e, "reason", monitor.Lost(e)))
+			r.leads(ctx, e, -1)
 		},
 		FenceRefused: func(ctx context.Context, e holdfast.Event) {
 			r.refused.Add(ctx, 1, r.with(e))
@@ -157,6 +169,7 @@ func (r *recorder) trace() *holdfast.Trace {
 		},
 		Broken:       func(ctx context.Context, e holdfast.Event) { r.broken.Add(ctx, 1, r.with(e)) },
 		Suspected:    func(ctx context.Context, e holdfast.Event) { r.suspected.Add(ctx, 1) },
+		TakenOver:    func(ctx context.Context, e holdfast.Event) { r.tookOver.Add(ctx, 1, r.with(e)) },
 		DeclaredDead: func(ctx context.Context, e holdfast.Event) { r.dead.Add(ctx, 1) },
 		Heartbeat: func(ctx context.Context, e holdfast.Event) {
 			r.beat.Record(ctx, e.Took.Seconds(), r.with(holdfast.Event{}, "result", monitor.Result(e.Err)))

@@ -5,6 +5,7 @@ import "time"
 // Deaths are the sessions that a client knows to be dead. The zero value is ready.
 type Deaths struct {
 	void map[string]Instant // by tombstones, and from when their claims are void
+	died map[string]bool    // of these: those that did not end in order, nor at their time
 	lost map[string]Instant // sessions of the client's own, and from when they are over for everyone
 }
 
@@ -26,6 +27,10 @@ func (d *Deaths) Tombstone(session string) (from Instant, ok bool) {
 	return from, ok
 }
 
+// Died says whether a session of which a tombstone was read or written has died: it did not end in
+// order, and was not left alone until a time.
+func (d *Deaths) Died(session string) bool { return d.died[session] }
+
 // Lose notes that a session of the client's own is over, for everyone from until on.
 func (d *Deaths) Lose(session string, until Instant) {
 	if d.lost == nil {
@@ -46,7 +51,10 @@ func (d *Deaths) Know(session string, tomb SessionRecord, age time.Duration, now
 	grace = time.Duration(tomb.Grace) * time.Millisecond
 	grace -= min(grace, max(min(age, t.since(tomb.Dead)), 0))
 	if d.void == nil || len(d.void) > 10000 {
-		d.void = make(map[string]Instant) // every death can be read again
+		d.void, d.died = make(map[string]Instant), make(map[string]bool) // every death can be read again
+	}
+	if tomb.Why != closedInOrder && tomb.Why != released && !tomb.Detached {
+		d.died[session] = true
 	}
 	d.void[session] = now.Add(grace)
 	return grace, true
