@@ -60,6 +60,9 @@ const now = (): number => Math.max(performance.now(), Date.now() - epoch) / 1000
 const sleep = (seconds: number): Promise<void> => new Promise((done) => setTimeout(done, seconds * 1000));
 const newID = (): string => [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, "0")).join("");
 
+/** Seconds after which to ask a server again that was asked too often. */
+const afterTooMany = (): number => 0.5 + Math.random();
+
 /** A client of the server at url. The token is sent as a bearer token. */
 export function connect(url = envOf("HOLDFAST_URL") ?? "http://127.0.0.1:7420", options: { token?: string; owner?: Record<string, unknown> } = {}): Client {
   return new Client(url, options.token ?? envOf("HOLDFAST_TOKEN"), options.owner);
@@ -169,7 +172,10 @@ export class Client {
           } else {
             [status, answer] = await this.#wait(id, body, end, term, signal, (t) => { term = t; failing = 0; });
             sent = now();
-            if (status === 200) [status, answer] = await this.ask("POST", `/v1/holds/${id}/beat`, {}, 5); // what counts is a heartbeat of our own
+            if (status === 200) { // what counts is a heartbeat of our own
+              [status, answer] = await this.ask("POST", "/v1/beats", { ids: [id] }, 5);
+              if (status === 200) [status, answer] = [answer.holds![0]!.status!, answer.holds![0]!];
+            }
           }
         } catch (e) {
           signal?.throwIfAborted();
@@ -184,10 +190,11 @@ export class Client {
         }
         if (status === 410 && inLine && answer.why !== "broken") { id = newID(); failing = 0; continue; } // its place has lapsed: at the end of the line
         if (status < 500 && ![200, 202, 429].includes(status)) { over = status === 409 || status < 409; throw errorOf(status, answer); }
-        if (status < 500 && status !== 429) { failing = 0; continue; }
-        failing ||= now();
-        if (now() - failing > Math.max(10, term) || now() > end + 10) throw errorOf(status, answer);
-        await sleep(0.1);
+        if (status >= 500) failing ||= now();
+        else failing = 0;
+        if ((failing && now() - failing > Math.max(10, term)) || now() > end + 10) throw errorOf(status, answer);
+        if (status === 429) await sleep(afterTooMany());
+        else if (status >= 500) await sleep(0.1);
       }
     } catch (e) {
       if (!over) void this.giveBack(id, 5);
@@ -279,7 +286,8 @@ export class Client {
     for (const end = now() + patience; now() < end; await sleep(0.1)) {
       try {
         const [status] = await this.ask("DELETE", `/v1/holds/${id}`, undefined, 2);
-        if (status < 500 && status !== 429) return;
+        if (status === 429) await sleep(afterTooMany());
+        else if (status < 500) return;
       } catch { /* again */ }
     }
   }

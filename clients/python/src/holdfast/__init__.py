@@ -20,6 +20,7 @@ import getpass
 import http.client
 import json
 import os
+import random
 import secrets
 import socket
 import ssl
@@ -60,6 +61,11 @@ class Refused(HoldfastError):
 
 class Unavailable(HoldfastError):
     """No server answered in time. If a lock was asked for it is given back, or ends by itself."""
+
+
+def _after_too_many() -> float:
+    """Seconds after which to ask a server again that was asked too often."""
+    return random.uniform(0.5, 1.5)
 
 
 def _now() -> float:
@@ -308,7 +314,9 @@ class Client:
         while _now() < end:
             with contextlib.suppress(OSError):
                 status, _ = self._ask("DELETE", f"/v1/holds/{hold}", timeout=2)
-                if status < 500 and status != 429:
+                if status == 429:
+                    time.sleep(_after_too_many())
+                elif status < 500:
                     return
             time.sleep(0.1)
 
@@ -419,7 +427,10 @@ class _Taking:
                         status, answer = self._wait(hold, left)
                         sent = _now()
                         if status == 200:  # what counts is a heartbeat of our own
-                            status, answer = self.client._ask("POST", f"/v1/holds/{hold}/beat", {}, timeout=5)
+                            status, answer = self.client._ask("POST", "/v1/beats", {"ids": [hold]}, timeout=5)
+                            if status == 200:
+                                answer = answer["holds"][0]
+                                status = answer["status"]
                 except OSError as e:
                     status, answer = 503, {"detail": f"{self.client._at.geturl()}: {e}"}
                 if status == 200 and answer.get("state") == "held" and answer.get("valid", 0) > _now() - sent:
@@ -432,13 +443,13 @@ class _Taking:
                     continue
                 if status < 500 and status not in (200, 202, 429):
                     raise _error(status, answer)
-                if status >= 500 or status == 429:
-                    self.failing = self.failing or _now()
-                    if _now() - self.failing > max(self.patience, self.ttl) or (left is not None and left < -self.patience):
-                        raise _error(status, answer)
+                self.failing = (self.failing or _now()) if status >= 500 else None
+                if self.failing and _now() - self.failing > max(self.patience, self.ttl) or (left is not None and left < -self.patience):
+                    raise _error(status, answer)
+                if status == 429:
+                    time.sleep(_after_too_many())
+                elif status >= 500:
                     time.sleep(0.1)
-                else:
-                    self.failing = None
         except BaseException as e:
             if not isinstance(e, (Held, Refused)):
                 threading.Thread(target=self.client._give_back, args=(hold, 5.0), daemon=True).start()
