@@ -39,6 +39,9 @@ type Options struct {
 	// Monitor is what the Trace of the client feeds, for /metrics, which has what is in the store
 	// in any case. nil: nothing more.
 	Monitor *monitor.Monitor
+	// MetricsLock makes the label "lock" of a lock's name, for what is in the store. nil: there is
+	// no such label. It has to have few values: each is a time series.
+	MetricsLock func(name string) string
 	// NoAPI serves metrics and health alone, beside the page.
 	NoAPI bool
 	// Page answers what is no path of the API. nil: nothing is there.

@@ -30,7 +30,8 @@ var (
 // Instruments are those of a server: the client's, its requests, and what is in the store.
 var Instruments = append(slices.Clip(monitor.Instruments), requests, storeAnswer, storeHeld, storeWaits, storeWait, storeBeat, storeAsked, storeDead)
 
-// mostPrefixes are the prefixes that are told apart; the rest are "other".
+// mostPrefixes are the prefixes (and values of Options.MetricsLock) that are told apart; the rest are
+// "other".
 const mostPrefixes = 50
 
 // census is what is in the store, counted at most each five seconds, or ten times as long as it
@@ -44,12 +45,12 @@ type census struct {
 }
 
 type tally struct {
-	prefix                     string
+	prefix, lock               string
 	held, waiting, asked, dead int
 	longestWait, oldestBeat    time.Duration
 }
 
-func (c *census) take(ctx context.Context, client *holdfast.Client) (map[string][]monitor.Sample, bool) {
+func (c *census) take(ctx context.Context, client *holdfast.Client, lock func(name string) string) (map[string][]monitor.Sample, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.at.IsZero() && time.Since(c.at) < max(5*time.Second, 10*c.took) {
@@ -58,7 +59,7 @@ func (c *census) take(ctx context.Context, client *holdfast.Client) (map[string]
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	began := time.Now()
-	by := map[string]*tally{}
+	by := map[[2]string]*tally{}
 	c.ok = true
 	for info, err := range client.List(ctx, "") {
 		if err != nil {
@@ -69,14 +70,18 @@ func (c *census) take(ctx context.Context, client *holdfast.Client) (map[string]
 		if prefix == info.Name {
 			prefix = "" // a name is no label
 		}
-		if by[prefix] == nil {
-			by[prefix] = &tally{prefix: prefix}
+		key := [2]string{prefix}
+		if lock != nil {
+			key[1] = lock(info.Name)
 		}
-		by[prefix].add(info)
+		if by[key] == nil {
+			by[key] = &tally{prefix: key[0], lock: key[1]}
+		}
+		by[key].add(info)
 	}
 	c.at, c.took = time.Now(), time.Since(began)
 	if c.ok {
-		c.samples = samplesOf(by)
+		c.samples = samplesOf(by, lock != nil)
 	}
 	return c.samples, c.ok
 }
@@ -106,16 +111,16 @@ func (t *tally) merge(o *tally) {
 	t.longestWait, t.oldestBeat = max(t.longestWait, o.longestWait), max(t.oldestBeat, o.oldestBeat)
 }
 
-func samplesOf(by map[string]*tally) map[string][]monitor.Sample {
+func samplesOf(by map[[2]string]*tally, locks bool) map[string][]monitor.Sample {
 	var list []*tally
 	for _, t := range by {
 		list = append(list, t)
 	}
 	slices.SortFunc(list, func(a, b *tally) int {
-		return cmp.Or(cmp.Compare(b.held+b.waiting, a.held+a.waiting), strings.Compare(a.prefix, b.prefix))
+		return cmp.Or(cmp.Compare(b.held+b.waiting, a.held+a.waiting), strings.Compare(a.prefix, b.prefix), strings.Compare(a.lock, b.lock))
 	})
 	if len(list) > mostPrefixes {
-		other := &tally{prefix: "other"}
+		other := &tally{prefix: "other", lock: "other"}
 		for _, t := range list[mostPrefixes:] {
 			other.merge(t)
 		}
@@ -126,12 +131,16 @@ func samplesOf(by map[string]*tally) map[string][]monitor.Sample {
 	}
 	out := map[string][]monitor.Sample{}
 	for _, t := range list {
+		labels := []string{"prefix", strings.ToValidUTF8(t.prefix, "\uFFFD")}
+		if locks {
+			labels = append(labels, "lock", strings.ToValidUTF8(t.lock, "\uFFFD"))
+		}
 		for _, one := range []struct {
 			of    monitor.Instrument
 			value float64
 		}{{storeHeld, float64(t.held)}, {storeWaits, float64(t.waiting)}, {storeWait, t.longestWait.Seconds()},
 			{storeBeat, t.oldestBeat.Seconds()}, {storeAsked, float64(t.asked)}, {storeDead, float64(t.dead)}} {
-			out[one.of.Name] = append(out[one.of.Name], monitor.Sample{Labels: []string{"prefix", strings.ToValidUTF8(t.prefix, "\uFFFD")}, Value: one.value})
+			out[one.of.Name] = append(out[one.of.Name], monitor.Sample{Labels: labels, Value: one.value})
 		}
 	}
 	return out
@@ -190,7 +199,7 @@ func (h *Handler) metrics(w http.ResponseWriter, r *http.Request) {
 		_, _ = m.WriteTo(&b) // into memory
 	}
 	monitor.WriteText(&b, requests, h.timings.samples())
-	samples, ok := h.census.take(r.Context(), h.client)
+	samples, ok := h.census.take(r.Context(), h.client, h.opts.MetricsLock)
 	up := 0.0
 	if ok {
 		up = 1

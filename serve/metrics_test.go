@@ -45,6 +45,27 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
+// Names are told apart as the user says, and no further.
+func TestMetricsNames(t *testing.T) {
+	inTime(t, func(t *testing.T, a, _ *replica) {
+		a.handler.opts.MetricsLock = func(name string) string {
+			if strings.HasPrefix(name, "deploy/shop/") {
+				return "shop"
+			}
+			return "other"
+		}
+		for i, name := range []string{"deploy/shop/1", "deploy/shop/2", "deploy/bank/1", "nightly"} {
+			a.do(all, "PUT", "/v1/holds/"+id(100+i), fmt.Sprintf(`{"name":%q,"ttl":60}`, name)).want(t, 200)
+		}
+		got := a.do(&Principal{Name: "prom", Verbs: Metrics}, "GET", "/metrics", "").want(t, 200)
+		for _, line := range []string{`holdfast_store_held{prefix="deploy",lock="shop"} 2`, `holdfast_store_held{prefix="deploy",lock="other"} 1`, `holdfast_store_held{prefix="",lock="other"} 1`} {
+			if !strings.Contains(got.text, "\n"+line+"\n") {
+				t.Errorf("no line %s in\n%s", line, got.text)
+			}
+		}
+	})
+}
+
 // Each instrument has a row in the documentation.
 func TestMetricsTable(t *testing.T) {
 	page, err := os.ReadFile("../docs/monitoring.md")

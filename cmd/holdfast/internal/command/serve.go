@@ -56,7 +56,7 @@ type serving struct {
 	socket, mode     string
 	address          string
 	tokens, log, url string
-	allow            []string
+	allow, names     []string
 	noPage, noAPI    bool
 }
 
@@ -87,6 +87,7 @@ func serveVerb(a *app) *cobra.Command {
 	f.StringSliceVar(&s.allow, "allow", nil, "accept a `danger`: plain-http, without TLS behind a proxy")
 	f.BoolVar(&s.noPage, "no-page", false, "the API alone, without the page for people")
 	f.BoolVar(&s.noAPI, "no-api", false, "metrics and health alone, beside the page; with --no-page reading is all it does")
+	f.StringArrayVar(&s.names, "metrics-names", nil, "`prefix=label`: in /metrics, locks whose names begin with prefix have this label; up to 50")
 	f.StringVar(&s.log, "log", "text", "`form` of a line for each request: text, json or none")
 	c.RunE = func(c *cobra.Command, _ []string) error { return a.serve(orBackground(c.Context()), &s) }
 
@@ -205,7 +206,11 @@ func (a *app) serve(ctx context.Context, s *serving) error {
 	if s.tokens == "" && s.listen.Address != "" {
 		link = "/#key=" + access.NewKey()
 	}
-	measured := monitor.New(nil)
+	named, err := metricsNames(s.names)
+	if err != nil {
+		return err
+	}
+	measured := monitor.New(&monitor.Options{Lock: named})
 	store, err := a.open(ctx, &holdfast.Options{Logger: log, Trace: measured.Trace(), ReadOnly: s.noAPI && s.noPage,
 		Owner: holdfast.Owner{Program: "holdfast serve"}})
 	if err != nil {
@@ -216,7 +221,7 @@ func (a *app) serve(ctx context.Context, s *serving) error {
 		return store.unusable(err, "")
 	}
 	options := &serve.Options{
-		Access: access, Logger: log, Monitor: measured, NoAPI: s.noAPI, Redact: func(err error) string { return store.cause(err) },
+		Access: access, Logger: log, Monitor: measured, MetricsLock: named, NoAPI: s.noAPI, Redact: func(err error) string { return store.cause(err) },
 		Doctor: func(ctx context.Context) []driver.Finding { return a.findings(ctx, s) },
 	}
 	if !s.noPage {
@@ -255,6 +260,40 @@ func (a *app) serve(ctx context.Context, s *serving) error {
 		return fail(exitFault, "serve: %v", err)
 	}
 	return nil
+}
+
+// mostMetricsNames bounds the time series.
+const mostMetricsNames = 50
+
+// metricsNames makes of PREFIX=LABEL what says which label a lock has in the metrics: that of the
+// longest prefix of its name, else "other". Without any there is no such label.
+func metricsNames(list []string) (func(name string) string, error) {
+	labels := map[string]string{}
+	for _, one := range list {
+		prefix, label, ok := strings.Cut(one, "=")
+		switch _, again := labels[prefix]; {
+		case !ok || label == "" || escape(label) != label:
+			return nil, usage("serve: --metrics-names is PREFIX=LABEL, as in deploy/shop/=shop, not %s", quote(one))
+		case again:
+			return nil, usage("serve: --metrics-names has the prefix %s twice", quote(prefix))
+		}
+		labels[prefix] = label
+	}
+	switch {
+	case len(labels) > mostMetricsNames:
+		return nil, usage("serve: --metrics-names: %d prefixes, at most %d", len(labels), mostMetricsNames)
+	case len(labels) == 0:
+		return nil, nil
+	}
+	return func(name string) string {
+		label, longest := "other", -1
+		for prefix, l := range labels {
+			if len(prefix) > longest && strings.HasPrefix(name, prefix) {
+				label, longest = l, len(prefix)
+			}
+		}
+		return label
+	}, nil
 }
 
 // findings are those of doctor, and what it has to say of the server.
