@@ -274,7 +274,7 @@ func TestScriptedLoad(t *testing.T) {
 			}
 			var pairs []string
 			for _, kv := range a.ToSlice() {
-				pairs = append(pairs, string(kv.Key)+"="+kv.Value.Emit())
+				pairs = append(pairs, string(kv.Key)+"="+kv.Value.String())
 			}
 			recordedBy[instrument][strings.Join(pairs, ",")] += v
 		}
