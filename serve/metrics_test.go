@@ -107,9 +107,11 @@ func TestAlerts(t *testing.T) {
 	if err != nil {
 		t.Skip("no promtool here: the alerts are not driven into alarm")
 	}
-	cmd := exec.Command(promtool, "test", "rules", "alerts_test.yml")
-	cmd.Dir = "../deploy/prometheus"
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	for _, args := range [][]string{{"test", "rules", "alerts_test.yml"}, {"check", "config", "--syntax-only", "prometheus.yml"}} {
+		cmd := exec.Command(promtool, args...)
+		cmd.Dir = "../deploy/prometheus"
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
 	}
 }
