@@ -90,7 +90,7 @@ func MigrateColumns(ctx context.Context, session *gocql.Session, keyspace, table
 func columnsName(keyspace, table string) (string, error) {
 	for _, n := range []string{keyspace, table} {
 		if n == "" || !nameForm().MatchString(n) {
-			return "", fmt.Errorf("%q is no name of a keyspace or table: up to 40 letters, digits and underscores", n)
+			return "", fmt.Errorf("%q is not the name of a keyspace or table: up to 40 letters, digits and underscores", n)
 		}
 	}
 	return quote(keyspace) + "." + quote(table), nil

@@ -78,7 +78,7 @@ func (s *Store) server(f facts, say sayer) {
 	case f.scylla:
 		say(driver.Warning, "server", "%s: Holdfast was never tested on ScyllaDB", text)
 	case old != "" && major(old) < 4:
-		say(driver.Failure, "server", "%s; it takes 4.0 or newer", text)
+		say(driver.Failure, "server", "%s; Holdfast needs 4.0 or newer", text)
 	case len(down) > 0:
 		say(driver.Warning, "server", "%s; not reached: %s", text, strings.Join(down, ", "))
 	default:
@@ -246,7 +246,7 @@ func paxos(set settings, say sayer) {
 	is := set.of(variant)
 	switch {
 	case set.any(variant, func(v string) bool { return strings.Contains(v, "_without_") }):
-		say(driver.Failure, "paxos", "paxos_variant is %s: reads, or writes that are refused, may return what is no longer so. Set paxos_variant: v2 on all nodes", is)
+		say(driver.Failure, "paxos", "paxos_variant is %s: reads, and writes that are refused, may return outdated values. Set paxos_variant: v2 on all nodes", is)
 	case len(set[variant]) == 0:
 		say(driver.Warning, "paxos", "this version has no paxos_variant: v2, in Cassandra 4.1 and newer, takes fewer round trips")
 	case is != "v2":

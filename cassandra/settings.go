@@ -32,7 +32,7 @@ const minReplicas = 3
 func (o *Options) check() error {
 	for _, n := range []struct{ what, name string }{{"keyspace", o.Keyspace}, {"prefix", o.Prefix}} {
 		if !nameForm().MatchString(n.name) {
-			return fmt.Errorf("%s %q is not one: at most %d letters, digits and underscores", n.what, n.name, maxName)
+			return fmt.Errorf("%s %q is not valid: at most %d letters, digits and underscores", n.what, n.name, maxName)
 		}
 	}
 	for _, a := range o.Allow {
@@ -217,7 +217,7 @@ func (s *Store) refuse(f facts) error {
 // refuseCluster is for what no name accepts.
 func (s *Store) refuseCluster(f facts) error {
 	if old := f.oldest(); old != "" && !f.scylla && major(old) < 4 {
-		return fmt.Errorf("there is a node of Cassandra %s; it takes 4.0 or newer", old)
+		return fmt.Errorf("a node runs Cassandra %s; Holdfast needs 4.0 or newer", old)
 	}
 	dc := s.opts.LocalDC
 	switch {

@@ -23,8 +23,8 @@ func refusal(t *testing.T, what string, err error, want ...string) {
 
 func TestOptions(t *testing.T) {
 	for want, o := range map[string]Options{
-		`keyspace "a.b" is not one`:                  {Keyspace: "a.b"},
-		`prefix "x;drop" is not one`:                 {Prefix: "x;drop"},
+		`keyspace "a.b" is not valid`:                {Keyspace: "a.b"},
+		`prefix "x;drop" is not valid`:               {Prefix: "x;drop"},
 		`prefix "` + strings.Repeat("x", 41):         {Prefix: strings.Repeat("x", 41)},
 		`cannot allow "fire": it is none of few-re`:  {Allow: []string{"few-replicas", "fire"}},
 		`local-serial needs a data centre`:           {Allow: []string{"local-serial"}},
@@ -63,7 +63,7 @@ func TestRefuse(t *testing.T) {
 	}{
 		{"sound", func(*facts, *Options) {}, ""},
 		{"sound, of one data centre", func(f *facts, o *Options) { o.LocalDC, o.Allow = "dc2", []string{"local-serial"} }, ""},
-		{"an old node", func(f *facts, _ *Options) { f.nodes["2"] = node{dc: "dc1", version: "3.11.16"} }, "there is a node of Cassandra 3.11.16; it takes 4.0 or newer"},
+		{"an old node", func(f *facts, _ *Options) { f.nodes["2"] = node{dc: "dc1", version: "3.11.16"} }, "a node runs Cassandra 3.11.16; Holdfast needs 4.0 or newer"},
 		{"4.0", func(f *facts, _ *Options) { f.nodes["2"] = node{dc: "dc1", version: "4.0-rc1"} }, ""},
 		{"ScyllaDB, which says that it is 3.0.8", func(f *facts, _ *Options) { f.scylla, f.nodes["2"] = true, node{dc: "dc1", version: "3.0.8"} }, ""},
 		{"a data centre without replicas", func(f *facts, o *Options) { f.replicas, o.LocalDC = map[string]int{"dc1": 3}, "dc2" }, `has no replicas in data centre "dc2"`},

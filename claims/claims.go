@@ -167,7 +167,7 @@ func New(columns Columns, opts *Options) (*Locker, error) {
 	case o.Unit < Micro || o.Unit > Nano:
 		return nil, fmt.Errorf("claims: there is no Unit %d", o.Unit)
 	case o.Wait < time.Millisecond || o.Skew < 0 || o.Retries < 0:
-		return nil, fmt.Errorf("claims: Wait %v of at least 1ms, Skew %v and Retries %d of at least 0 are wanted", o.Wait, o.Skew, o.Retries)
+		return nil, fmt.Errorf("claims: Wait %v has to be at least 1ms, and Skew %v and Retries %d at least 0", o.Wait, o.Skew, o.Retries)
 	case l.trust() < 6*l.wait():
 		return nil, fmt.Errorf("claims: Expire %v is too short for Wait %v and Skew %v: a claim could not be renewed in time", o.Expire, o.Wait, o.Skew)
 	}

@@ -28,7 +28,7 @@ func (s *Store) diagnose(ctx context.Context) (findings []driver.Finding, err er
 	network := filesystem.Network(s.path)
 	switch {
 	case filesystem.Overlay(s.path):
-		say(driver.Warning, "file system", "%s is seen through an overlay: the host and other containers have files of their own in its place, and could be given a lock that is held here; mount a directory into all that are to share locks", s.path)
+		say(driver.Warning, "file system", "%s is seen through an overlay: the host and other containers have files of their own in its place, and could be given a lock that is held here; mount one directory into all that share locks", s.path)
 	case s.local && filesystem.Volatile(s.path):
 		say(driver.Warning, "file system", "%s is in memory: after a restart of this host all is gone, and a token may repeat", s.path)
 	case s.local:
@@ -36,9 +36,9 @@ func (s *Store) diagnose(ctx context.Context) (findings []driver.Finding, err er
 	case network == "nfs":
 		say(driver.Good, "file system", "%s is on nfs", s.path)
 	case network != "":
-		say(driver.Warning, "file system", "%s is on %s: a rename has to be atomic there for all hosts, which is its maker's to promise", s.path, network)
+		say(driver.Warning, "file system", "%s is on %s: locks are safe there only if a rename is atomic for all hosts, which its documentation has to promise", s.path, network)
 	default:
-		say(driver.Warning, "file system", "%s is on a file system that we do not know: a rename has to be atomic there for all hosts", s.path)
+		say(driver.Warning, "file system", "%s is on an unknown file system: locks are safe there only if a rename is atomic for all hosts", s.path)
 	}
 	began := time.Now()
 	name := path.Join(scratch, rand.Text())
@@ -56,12 +56,12 @@ func (s *Store) diagnose(ctx context.Context) (findings []driver.Finding, err er
 	case s.local:
 		say(driver.Good, "durability", "a file is on disk after %s", took.Round(100*time.Microsecond))
 	default:
-		say(driver.Good, "durability", "a file is on disk after %s, if its server says the truth (NFS: exported with sync; with async locks are lost when it crashes)", took.Round(100*time.Microsecond))
+		say(driver.Good, "durability", "a file is on disk after %s, if its server tells the truth (NFS: exported with sync; with async locks are lost when it crashes)", took.Round(100*time.Microsecond))
 	}
 	if !s.timed {
-		say(driver.Warning, "clock", "files may have their times from each host's own clock: a process that comes late waits a whole TTL for the dead; if all times are of one clock, accept them: dir:…?allow=%s", FileTimes)
+		say(driver.Warning, "clock", "each host may set the times of files by its own clock, so a process that comes late waits a whole TTL for a dead holder; if one clock sets them all, accept it: dir:…?allow=%s", FileTimes)
 	} else if now, err := s.now(); err != nil {
-		say(driver.Warning, "clock", "the time of a file cannot be set: a process that comes late waits a whole TTL for the dead: %v", err)
+		say(driver.Warning, "clock", "the time of a file cannot be set, so a process that comes late waits a whole TTL for a dead holder: %v", err)
 	} else if off := time.Until(time.UnixMicro(now)); off.Abs() > time.Second {
 		say(driver.Good, "clock", "that of the files is %s off ours, and nothing rests on ours", off.Round(time.Second))
 	}
@@ -71,7 +71,7 @@ func (s *Store) diagnose(ctx context.Context) (findings []driver.Finding, err er
 	})
 	switch {
 	case s.local && watchable:
-		say(driver.Good, "wake-ups", "the kernel tells waiters of this host")
+		say(driver.Good, "wake-ups", "the kernel wakes waiters of this host")
 	case network == "nfs" && !fresh:
 		say(driver.Warning, "wake-ups", "waiters poll, and this mount (%s) may show them changes up to a minute late; safe, but slow: mount it with lookupcache=none,acdirmin=0,acdirmax=1, or noac", strings.Join(options, ","))
 	default:

@@ -183,7 +183,7 @@ func (s *Store) verify() error {
 	var a aboutFile
 	switch err := json.Unmarshal(text, &a); {
 	case err != nil || a.Format < 1:
-		return fmt.Errorf("%s is not of Holdfast", filepath.Join(s.path, about))
+		return fmt.Errorf("%s was not written by Holdfast", filepath.Join(s.path, about))
 	case a.Format > formatVersion:
 		return fmt.Errorf("%s is version %d, newer than this program (%d): upgrade the program", s.path, a.Format, formatVersion)
 	}
@@ -197,7 +197,7 @@ func (s *Store) verify() error {
 			return driver.NewSchemaError("prepare it again, with directory.Migrate or: holdfast schema apply", "%s is %w (it has no %s)", s.path, errNotPrepared, dir)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s has no directory %s any more: nothing can be trusted that is in it", s.path, dir)
+			return fmt.Errorf("%s has lost its directory %s: nothing in it can be trusted", s.path, dir)
 		}
 		if err != nil {
 			return err

@@ -275,7 +275,7 @@ func (s *Store) share(made fs.FileInfo, chown func(uid, gid int) error) error {
 		return nil
 	}
 	if err := chown(uid, gid); err != nil {
-		return fmt.Errorf("a new file in %s cannot be given the owner and group of that directory (%d:%d; -1: kept), so other users of it could not follow: %w", s.path, uid, gid, err)
+		return fmt.Errorf("a new file in %s cannot be given the owner and group of that directory (%d:%d; -1: kept), so other users could not use it: %w", s.path, uid, gid, err)
 	}
 	return nil
 }

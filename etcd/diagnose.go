@@ -44,7 +44,7 @@ func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error)
 	text := fmt.Sprintf("etcd %s, %d of %d members answer", strings.Join(versions, " and "), voters-len(silent), voters)
 	switch {
 	case leader == 0:
-		say(driver.Failure, "server", "%s, and none knows a leader: nothing can be granted", text)
+		say(driver.Failure, "server", "%s, and no member knows a leader: nothing can be granted", text)
 	case len(silent) > 0:
 		say(driver.Warning, "server", "%s; silent: %s", text, strings.Join(silent, ", "))
 	default:
@@ -58,11 +58,11 @@ func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error)
 	default:
 		say(driver.Good, "replication", "%d members, of which %d may be down", voters, voters/2)
 	}
-	say(driver.Good, "durability", "not seen from here: no member may run with --unsafe-no-fsync, or it may forget locks when it loses power")
+	say(driver.Good, "durability", "cannot be checked from here: a member that runs with --unsafe-no-fsync may forget locks when it loses power")
 	if kept, err := s.remembers(ctx, longHistory); err != nil {
 		say(driver.Warning, "history", "cannot be read: %v", err)
 	} else if kept {
-		say(driver.Warning, "history", "etcd still has what was %d revisions ago, and takes no writes any more once its quota is full: have it compacted, as with --auto-compaction-mode=periodic --auto-compaction-retention=1h", longHistory)
+		say(driver.Warning, "history", "etcd still keeps what is %d revisions old, and refuses writes once its quota is full. Turn compaction on, as with --auto-compaction-mode=periodic --auto-compaction-retention=1h", longHistory)
 	} else {
 		say(driver.Good, "history", "less than %d revisions are kept", longHistory)
 	}
@@ -74,9 +74,9 @@ func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error)
 	if s.looks {
 		say(driver.Good, "rights", "opened to look: whether this user may write was not tried")
 	} else if err := s.wakesItself(ctx); err != nil {
-		say(driver.Warning, "notifications", "no watch tells of writes, so waiters poll: %v", err)
+		say(driver.Warning, "notifications", "watches do not work, so waiters poll: %v", err)
 	} else {
-		say(driver.Good, "notifications", "a watch tells of writes")
+		say(driver.Good, "notifications", "waiters are woken by a watch")
 	}
 	outer, hidden, err := s.outside(ctx)
 	switch {

@@ -61,7 +61,7 @@ type epoch struct {
 
 // ErrWentBack: the cluster has forgotten what it had confirmed, as one does that was
 // restored from a backup. No answer of it is believed before its epoch is new.
-var ErrWentBack = errors.New("the cluster has gone back to an earlier state: once it is as it shall be, delete its key")
+var ErrWentBack = errors.New("the cluster has gone back to an earlier state: when the restore is complete, delete its key")
 
 // New makes a store of a client, which stays the caller's. The cluster has to
 // answer; the first to use a prefix writes one key there.

@@ -31,7 +31,7 @@ func Fence(ctx context.Context, locks []*holdfast.Lock, ops ...clientv3.Op) (*cl
 		}
 		resp, err := client.Txn(ctx).If(cmps...).Then(append(keep, ops...)...).Commit()
 		if err != nil {
-			return nil, fmt.Errorf("fence %q: perhaps done: %w", locks[0].Name(), err)
+			return nil, fmt.Errorf("fence %q: it may have been done: %w", locks[0].Name(), err)
 		}
 		if resp.Succeeded {
 			resp.Responses = resp.Responses[len(keep):]

@@ -77,7 +77,7 @@ func TestBadOptions(t *testing.T) {
 		opts *Options
 		want string
 	}{
-		{&Options{Prefix: "a`b"}, "mysql: prefix \"a`b\" is not one: letters, digits and _, not a digit first, at most 40"},
+		{&Options{Prefix: "a`b"}, "mysql: prefix \"a`b\" is not valid: letters, digits and _, not a digit first, at most 40"},
 		{&Options{Allow: []string{"async"}}, `mysql: cannot allow "async": it is none of async-binlog, async-commit, galera, group-replication`},
 		{nil, `mysql: schema of "holdfast_" is missing; create it with mysql.Migrate or: holdfast schema apply`},
 	} {

@@ -268,7 +268,7 @@ func (a *Access) principal(r *http.Request) (*Principal, error) {
 		if l, ok := a.find("sha256", hashOf(secret)); ok {
 			return l.as(bySecret), nil
 		}
-		return nil, errors.New("nobody has this secret (any more)")
+		return nil, errors.New("no principal has this secret (any more)")
 	}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		for _, name := range namesOf(r.TLS.VerifiedChains[0][0]) {
@@ -311,7 +311,7 @@ func secretOf(r *http.Request) (secret string, given bool, err error) {
 			return password, true, nil
 		}
 	}
-	return "", false, errors.New("one header Authorization is understood: Bearer SECRET, or Basic with the secret as its password")
+	return "", false, errors.New("send one header Authorization: Bearer SECRET, or Basic with the secret as its password")
 }
 
 // namesOf are the names that a certificate is for, as a tokens file writes them.

@@ -145,7 +145,7 @@ func (h *Handler) serve(rt route) http.HandlerFunc {
 				n.problem = refuse(w, r, "forbidden", fmt.Sprintf("%s lacks the verb %v", p.Name, rt.verb))
 				return
 			case !rt.free && p.limited() && !h.limits.request(p.Name, time.Now()):
-				n.problem = refuse(w, r, "too-many", fmt.Sprintf("at most %d requests in a second", ratePerSecond))
+				n.problem = refuse(w, r, "too-many", fmt.Sprintf("at most %d requests a second", ratePerSecond))
 				return
 			}
 		}
@@ -229,7 +229,7 @@ func (h *Handler) api(w http.ResponseWriter, r *http.Request, n *note) {
 	}
 	if len(allowed) > 0 {
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
-		n.problem = refuse(w, r, "method", "there is "+strings.Join(allowed, ", "))
+		n.problem = refuse(w, r, "method", "allowed here: "+strings.Join(allowed, ", "))
 		return
 	}
 	n.problem = refuse(w, r, "not-found", "/openapi.json describes what is here")
@@ -320,7 +320,7 @@ func newFault() string {
 // body is what a request declares to be JSON. If it cannot be read, the request has been answered.
 func (h *Handler) body(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	if !h.acceptable(r) {
-		h.refuse(w, r, "media-type", "this is "+r.Header.Get("Content-Type"))
+		h.refuse(w, r, "media-type", "the body has to be application/json, not "+r.Header.Get("Content-Type"))
 		return nil, false
 	}
 	control := http.NewResponseController(w)
@@ -355,7 +355,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, v any, optional b
 	err := d.Decode(v)
 	if err == nil {
 		if _, more := d.Token(); more != io.EOF {
-			err = errors.New("something follows the object")
+			err = errors.New("more follows the object")
 		}
 	}
 	if err != nil {
@@ -421,7 +421,7 @@ func (h *Handler) problemOf(r *http.Request, err error) members {
 	case errors.As(err, &bad):
 		return problem("bad-request", bad.Error(), members{"field": bad.Field})
 	case errors.As(err, &other) && other.Field == "client":
-		return problem("forbidden", "the hold is another principal's; to end it takes a break", nil)
+		return problem("forbidden", "the hold belongs to another principal; only break ends it", nil)
 	case errors.As(err, &other):
 		return problem("other-hold", other.Error(), nil)
 	case errors.As(err, &over):

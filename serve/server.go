@@ -118,7 +118,7 @@ func NewServer(h *Handler, l Listen) (_ *Server, err error) {
 // listenUnix makes the socket, in the place of one that a dead server has left.
 func (s *Server) listenUnix(l Listen) (net.Listener, error) {
 	if l.Everybody && !knowsPeers {
-		return nil, errors.New("a socket for everybody needs a kernel that says who has connected, which this system has not")
+		return nil, errors.New("a socket for everybody needs a kernel that says who has connected, and this one does not")
 	}
 	if err := os.MkdirAll(filepath.Dir(l.Socket), 0o700); err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (s *Server) listenUnix(l Listen) (net.Listener, error) {
 	s.unlock = unlock
 	if info, err := os.Lstat(l.Socket); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
-			return nil, fmt.Errorf("%s is there, and no socket", l.Socket)
+			return nil, fmt.Errorf("%s exists and is not a socket", l.Socket)
 		}
 		os.Remove(l.Socket) // nobody has the lock: it was left behind
 	}
@@ -160,14 +160,14 @@ func (s *Server) listenTCP(l Listen) (net.Listener, door, error) {
 	access := s.handler.opts.Access
 	switch {
 	case access == nil:
-		return nil, 0, errors.New("an address is listened on only with an Access")
+		return nil, 0, errors.New("to listen at an address needs an Access")
 	case l.ClientCA != "" && !secure:
-		return nil, 0, errors.New("certificates of clients need a certificate and a key of our own")
+		return nil, 0, errors.New("to check certificates of clients needs a certificate and a key of the server")
 	case near:
 	case !secure && !l.PlainHTTP:
-		return nil, 0, fmt.Errorf("%s is beyond loopback: it takes a certificate and a key, or --allow plain-http if a proxy in front of it ends TLS", l.Address)
+		return nil, 0, fmt.Errorf("%s is beyond loopback: it needs a certificate and a key, or --allow plain-http behind a proxy that terminates TLS", l.Address)
 	case access.path == "":
-		return nil, 0, fmt.Errorf("%s is beyond loopback: it takes a tokens file that says who may do what", l.Address)
+		return nil, 0, fmt.Errorf("%s is beyond loopback: it needs a tokens file that says who may do what", l.Address)
 	}
 	door := doorLoopback
 	switch {

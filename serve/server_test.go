@@ -164,7 +164,7 @@ func TestRefuses(t *testing.T) {
 		{"TLS without tokens", "", Listen{Address: ":0", Cert: cert, Key: key}, "tokens file"},
 		{"proxy without tokens", "", Listen{Address: ":0", PlainHTTP: true}, "tokens file"},
 		{"half of TLS", tokens, Listen{Address: ":0", Cert: cert}, "key"},
-		{"client certificates without TLS", tokens, Listen{Address: ":0", ClientCA: ca.file(t, dir), PlainHTTP: true}, "key of our own"},
+		{"client certificates without TLS", tokens, Listen{Address: ":0", ClientCA: ca.file(t, dir), PlainHTTP: true}, "key of the server"},
 		{"no such files", tokens, Listen{Address: ":0", Cert: cert + "x", Key: key}, "no such file"},
 		{"nowhere", tokens, Listen{}, "neither"},
 		{"TLS", tokens, Listen{Address: ":0", Cert: cert, Key: key}, ""},

@@ -145,7 +145,7 @@ func (h *Handler) stateOf(w http.ResponseWriter, r *http.Request, v Verbs) (name
 		err = json.Unmarshal(body, &info)
 	}
 	if err != nil {
-		h.refuse(w, r, "bad-request", "the body is no LockInfo: "+said(err))
+		h.refuse(w, r, "bad-request", "the body is not a LockInfo: "+said(err))
 		return name, info, false
 	}
 	return name, info, true

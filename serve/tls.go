@@ -30,7 +30,7 @@ type stamp struct {
 
 func newTLSFiles(cert, key, clientCA string, log *slog.Logger) (*tlsFiles, error) {
 	if cert == "" || key == "" {
-		return nil, fmt.Errorf("TLS takes a certificate and its key")
+		return nil, fmt.Errorf("TLS needs a certificate and its key")
 	}
 	f := &tlsFiles{cert: cert, key: key, clientCA: clientCA, log: log}
 	stamps := f.stamp()

@@ -37,10 +37,10 @@ func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error)
 	}
 	// What it says of time is what records' ages are reckoned with.
 	if behind := began.Sub(now); behind > time.Second {
-		say(driver.Warning, "clock", "a strong read is of %s ago by this host's clock: if that clock is right, a process that comes late waits a whole TTL for the dead", behind.Round(time.Millisecond))
+		say(driver.Warning, "clock", "a strong read is of %s ago by this host's clock: if that clock is right, a process that comes late waits a whole TTL for a dead holder", behind.Round(time.Millisecond))
 	} else {
 		say(driver.Good, "clock", "TrueTime; this host's clock differs by %s", time.Since(now).Abs().Round(time.Millisecond))
 	}
-	say(driver.Good, "notifications", "Spanner tells of no writes, so waiters poll")
+	say(driver.Good, "notifications", "Spanner cannot notify, so waiters poll")
 	return list, nil
 }

@@ -69,7 +69,7 @@ func (o *Options) table() (string, error) {
 		prefix = o.Prefix
 	}
 	if !prefixForm().MatchString(prefix) {
-		return "", fmt.Errorf("prefix %q is none: a letter, then letters, digits and underscores, 60 at most", prefix)
+		return "", fmt.Errorf("prefix %q is not valid: a letter, then letters, digits and underscores, 60 at most", prefix)
 	}
 	return prefix + "records", nil
 }

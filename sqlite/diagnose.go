@@ -53,7 +53,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 		say(driver.Warning, "file system", "%s: network-fs is accepted; if its locks fail, so do ours", name)
 	}
 	if filesystem.Overlay(dir) {
-		say(driver.Warning, "file system", "%s is seen through an overlay: the host and other containers have files of their own in its place, and could be given a lock that is held here; mount a directory into all that are to share locks", s.path)
+		say(driver.Warning, "file system", "%s is seen through an overlay: the host and other containers have files of their own in its place, and could be given a lock that is held here; mount one directory into all that share locks", s.path)
 	}
 	if filesystem.Volatile(dir) {
 		say(driver.Warning, "file system", "%s is in memory: after a restart of this host all is gone, and a token may repeat", s.path)

@@ -105,10 +105,10 @@ const (
 )
 
 var (
-	errAgain  = errors.New("it does not stand still")
+	errAgain  = errors.New("it keeps changing")
 	errNoKey  = errors.New("holds no key")
 	errLinked = errors.New("has a second name")
-	errCrowd  = fmt.Errorf("has more than %d entries, and those at its beginning are none of writers: remove them", maxPending)
+	errCrowd  = fmt.Errorf("has more than %d entries, and the first of them belong to no writer: remove them", maxPending)
 	errNoRoom = errors.New("there is a directory in the place of the key: remove it")
 )
 

@@ -29,7 +29,7 @@ func NewTables(schema, prefix string) (Tables, error) {
 		return Tables{}, fmt.Errorf("schema %q is not a name: letters, digits and _, at most 63", schema)
 	}
 	if !identifier().MatchString(prefix) || len(prefix) > 40 {
-		return Tables{}, fmt.Errorf("prefix %q is not one: letters, digits and _, not a digit first, at most 40", prefix)
+		return Tables{}, fmt.Errorf("prefix %q is not valid: letters, digits and _, not a digit first, at most 40", prefix)
 	}
 	return Tables{schema, prefix}, nil
 }

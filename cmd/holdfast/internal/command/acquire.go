@@ -15,8 +15,8 @@ import (
 const acquireHelp = `usage: holdfast acquire --for DUR [flags] NAME
 
 Takes a lock for DUR, for scripts that cannot be wrapped by run, and prints its
-token. Nothing renews it: when DUR is over it ends by itself, whatever the script
-does by then. If you can, use run.
+token. Nothing renews it: after DUR it ends by itself, even if the script is still at
+work. Use run where you can.
 
 {flags}
 

@@ -127,7 +127,7 @@ func (a *app) breakLock(ctx context.Context, name string, b *breaking) error {
 	}
 	switch {
 	case claim.Token == 0:
-		say("broken: %s waits for %s no more", shortWho(claim.Owner), quote(name))
+		say("broken: %s no longer waits for %s", shortWho(claim.Owner), quote(name))
 	case b.atOnce:
 		say("broken: %s was taken from %s, which may still run%s", quote(name), shortWho(claim.Owner), next)
 	default:

@@ -23,17 +23,17 @@ import (
 
 const cacheHelp = `usage: holdfast cache [flags] --state NAME|DIR -- CMD [ARG...]
 
-Prints what CMD prints, from the cache while the state is the same. CMD is run if the
-state has changed since, for the first of those who ask at the same time, and, without
-the cache, while someone writes (see holdfast state write). So the answer is never
-older than a write that had ended when this was called.
+Prints what CMD prints, from the cache while the state is the same. After the state has
+changed CMD is run again, once for all who ask at the same time. While someone writes
+(see holdfast state write) CMD is run for everyone, without the cache. So the answer is
+never older than a write that had ended when this was called.
 
 {flags}
 
-CMD is run without a shell; it has no standard input, and neither that nor its
-environment is part of the kind. Its output is kept if its exit status is 0. If it
-fails, its output and status are passed on. Where the cache or the state cannot be
-used CMD is run without, and a message says why.
+CMD is run without a shell and without standard input. Its environment is not part of
+the kind. Its output is kept if its exit status is 0. If it fails, its output and
+status are passed on. If the cache or the state cannot be used, CMD is run without the
+cache, and a message says why.
 
 examples:
   holdfast cache --state ./repo.git -- git upload-pack --advertise-refs ./repo.git

@@ -20,16 +20,16 @@ import (
 const claimsHelp = `usage: holdfast claims [flags] TABLE
 
 Lists the claims in TABLE: the locks of JanusGraph, and of programs that use package
-claims beside it. TABLE is edgestore_lock_, graphindex_lock_ or another whose name
-ends so, in the keyspace of --store (Cassandra). Nothing else of the store is used.
+claims beside it. TABLE is edgestore_lock_, graphindex_lock_ or another with that
+ending, in the keyspace of --store (Cassandra). Nothing else of the store is used.
 
-STATE is "first" of the claim that holds the lock, or will in a moment; "waiting" of
-those behind it; "expired" of what counts for nobody. KEY and COLUMN are as they are
-if that is plain text, else in hexadecimal.
+STATE is "first" for the claim that holds the lock or is about to, "waiting" for those
+behind it, and "expired" for claims that no program counts any more. KEY and COLUMN are
+shown as plain text where they are that, else in hexadecimal.
 
---remove removes what has expired, which is safe with the --expire that all use.
-With --live it also removes claims that count: their owners do not learn of it, and go
-on until they look, beside whoever comes next. Do that only for an owner that is gone.
+--remove removes expired claims. That is safe if --expire is the one that all programs
+use. With --live it also removes claims that still count. Their owners do not learn of
+it and go on until they look, beside the next owner. Use it only if the owner is gone.
 
 {flags}
 
@@ -85,7 +85,7 @@ func (v *claimsCall) run(ctx context.Context) error {
 	case v.live && v.owner == "" && v.key == "":
 		return usage("claims: --live needs --owner or --key: the claims of an owner that is gone, or to one key")
 	case v.live && !v.yes && !isTerminal(os.Stdin):
-		return usage("claims: there is no terminal to ask on: say --yes")
+		return usage("claims: there is no terminal to ask on: add --yes if you are sure")
 	}
 	t, err := parseStore(v.store)
 	if err != nil {

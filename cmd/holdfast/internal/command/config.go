@@ -17,9 +17,9 @@ The settings that all who use this store share. They can be changed while everyt
 runs: each program follows at its next heartbeat.
 
   ttl      how long a holder may be silent before its lock goes to the next; 15s.
-           dead-node-timeout is another word for it
+           dead-node-timeout is another name for it
   history  how many of the last holds of each name are kept: 32, 128 or off. It is
-           off by default on etcd, Cassandra and Spanner, where each write is a
+           off by default on etcd, Cassandra and Spanner, where each write takes a
            round of consensus
 
 examples:

@@ -28,7 +28,7 @@ own, hands it over, and gives it back. The store says what the database's settin
 put at risk.
 
   ok      as it should be
-  warn    nothing is unsafe, but something takes longer than it need, or a danger
+  warn    nothing is unsafe, but something takes longer than it should, or a danger
           was accepted
   FAIL    a promise cannot be kept, or nothing works; the line says what to do
 

@@ -18,11 +18,11 @@ func (d *checkup) encryption(t target) {
 	switch {
 	case err != nil:
 	case settings.Get("tls") == "skip-verify":
-		d.warn("encryption", "tls=skip-verify: nobody makes sure that it is your server, which reads the password. Use tls=verify")
+		d.warn("encryption", "tls=skip-verify: the server's certificate is not checked, so another server could read the password. Use tls=verify")
 	case settings.Get("tls")+settings.Get("ca")+settings.Get("cert")+settings.Get("key") != "":
 		d.ok("encryption", "TLS, and the servers' certificates are checked")
 	case password == "":
-		d.ok("encryption", "none; nor is there a password")
+		d.ok("encryption", "none, and no password is sent")
 	case !far:
 		d.ok("encryption", "none, and the servers are on this host")
 	default:

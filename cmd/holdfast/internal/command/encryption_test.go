@@ -29,10 +29,10 @@ func TestEncryption(t *testing.T) {
 			warn(`none: whoever can listen on the way to db1.example reads the password of "me", and every name and reason. Have the servers encrypt, and add tls=verify to the URL`)},
 		{"etcd://app:hunter2@127.0.0.1,far.example", "", warn(`none: whoever can listen on the way to 127.0.0.1, far.example reads the password of "app", and every name and reason. Have the servers encrypt, and add tls=verify to the URL`)},
 		{"etcd://app:hunter2@127.0.0.1,[::1]:2379,localhost", "", good("none, and the servers are on this host")},
-		{"etcd://app@etcd1.example", "", good("none; nor is there a password")},
+		{"etcd://app@etcd1.example", "", good("none, and no password is sent")},
 		{"etcd://app:hunter2@etcd1.example?tls=verify", "", good("TLS, and the servers' certificates are checked")},
 		{"cassandra://app:hunter2@db1.example/shop?ca=/etc/ca.pem", "", good("TLS, and the servers' certificates are checked")},
-		{"cassandra://app:hunter2@db1.example/shop?tls=skip-verify", "", warn("tls=skip-verify: nobody makes sure that it is your server, which reads the password. Use tls=verify")},
+		{"cassandra://app:hunter2@db1.example/shop?tls=skip-verify", "", warn("tls=skip-verify: the server's certificate is not checked, so another server could read the password. Use tls=verify")},
 		{"postgres://app:hunter2@db1.example/shop", "", nil}, // PostgreSQL's and MySQL's clients prove that they know it
 		{"mysql://app:hunter2@db1.example/shop", "", nil},
 		{"memory:", "", nil},

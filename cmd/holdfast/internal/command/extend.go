@@ -13,15 +13,15 @@ import (
 
 const extendHelp = `usage: holdfast extend NAME --token N --for DUR
 
-Has a lock that was taken with acquire end DUR from now, and prints when that is.
-The lock of a running program is refused: it renews its lock itself.
+Makes a lock of acquire end DUR from now, and prints the new end. The lock of a running
+program is refused, because the program renews its lock itself.
 
 {flags}
 
 example:
   holdfast extend deploy --token "$token" --for 10m
 
-exit status: 0; 1 it had ended, or is not to be extended; 64 usage; 69 store
+exit status: 0; 1 it had ended, or cannot be extended; 64 usage; 69 store
 `
 
 func extendVerb(a *app) *cobra.Command {

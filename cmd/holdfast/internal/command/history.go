@@ -22,8 +22,8 @@ how long it had waited, and how it ended (released, lost, taken over, broken,
 expired). Without NAME: the last hold of each name. A hold that lasted and waited
 for less than a second, and ended well, is only counted.
 
-A program writes what has ended behind its next heartbeat or as it ends, so the last
-seconds may be missing. How many holds are kept: holdfast config get history
+A program records its ended holds after its next heartbeat, or when it exits, so those
+of the last seconds may be missing. How many holds are kept: holdfast config get history
 
 {flags}
 

@@ -352,7 +352,7 @@ func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, 
 	release(ended) // Close waits for the answer
 	closed = true
 	if e := client.Close(); e != nil && err == nil {
-		say("%s has ended, but %s is perhaps not given back: %s", escape(argv[0]), quoteAll(names), t.Redact(e.Error()))
+		say("%s has ended, but %s may not have been given back: %s", escape(argv[0]), quoteAll(names), t.Redact(e.Error()))
 	}
 	return err
 }

@@ -29,15 +29,15 @@ const serveHelp = `usage: holdfast serve [flags]
        holdfast serve check [--socket PATH | --url URL]
        holdfast serve token NAME VERBS [PREFIX…]
 
-Lets programs in any language take locks over HTTP, and shows people a page. It keeps
-nothing of its own: any number of replicas serve one store. If one is killed, no lock
-is lost, and those who wait keep their places. Without flags it listens on a unix
-socket, for programs of this user, and on 127.0.0.1:7420, for those who have the key
-that it prints.
+Serves locks over HTTP to programs in any language, and a page to people. The server
+stores nothing itself, so any number of replicas can serve one store. If a replica is
+killed, no lock is lost, and those who wait keep their places. Without flags it listens
+on a unix socket, for programs of this user, and on 127.0.0.1:7420, for anyone with the
+key that it prints.
 
-check asks a running server whether it is ready. token draws a secret for NAME, and
-prints it with a line for the tokens file: what NAME may do (take, look, break,
-configure, metrics) with the names that begin with PREFIX (* for all).
+check asks a running server whether it is ready. token makes a secret for NAME, and
+prints it with a line for the tokens file. The line says what NAME may do (take, look,
+break, configure, metrics) with the names that begin with PREFIX (* for all).
 
 {flags}
 
@@ -77,22 +77,22 @@ func serveVerb(a *app) *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&s.socket, "socket", "", "`path` of the unix socket; - for none")
-	f.StringVar(&s.mode, "socket-mode", "0600", "or 0666, for users of this host whom the tokens file names")
-	f.StringVar(&s.address, "listen", "", "`host:port`, or - for none; beyond loopback it takes TLS and --tokens")
-	f.StringVar(&s.tokens, "tokens", "", "`file` that says who may do what; read again when it changes")
-	f.StringVar(&s.listen.Cert, "tls-cert", "", "`file` of the certificate; read again when it changes")
-	f.StringVar(&s.listen.Key, "tls-key", "", "`file` of its key")
-	f.StringVar(&s.listen.ClientCA, "client-ca", "", "`file` that verifies certificates of clients, for lines cert:…")
-	f.StringSliceVar(&s.allow, "allow", nil, "accept a `danger`: plain-http, without TLS behind a proxy")
-	f.BoolVar(&s.noPage, "no-page", false, "the API alone, without the page for people")
-	f.BoolVar(&s.noAPI, "no-api", false, "metrics and health alone, beside the page; with --no-page reading is all it does")
-	f.StringArrayVar(&s.names, "metrics-names", nil, "`prefix=label`: in /metrics, locks whose names begin with prefix have this label; up to 50")
-	f.StringVar(&s.log, "log", "text", "`form` of a line for each request: text, json or none")
+	f.StringVar(&s.socket, "socket", "", "`PATH` of the unix socket; - for none")
+	f.StringVar(&s.mode, "socket-mode", "0600", "`MODE` of the socket: 0600, or 0666 for users of this host whom the tokens file names")
+	f.StringVar(&s.address, "listen", "", "listen at `HOST:PORT`, or - for none; beyond loopback this needs TLS and --tokens")
+	f.StringVar(&s.tokens, "tokens", "", "`FILE` that says who may do what; read again when it changes")
+	f.StringVar(&s.listen.Cert, "tls-cert", "", "`FILE` of the certificate; read again when it changes")
+	f.StringVar(&s.listen.Key, "tls-key", "", "`FILE` of its key")
+	f.StringVar(&s.listen.ClientCA, "client-ca", "", "`FILE` of the authority that signs the clients' certificates, for lines cert:…")
+	f.StringSliceVar(&s.allow, "allow", nil, "accept a `DANGER`: plain-http, for a server behind a proxy that terminates TLS")
+	f.BoolVar(&s.noPage, "no-page", false, "serve the API without the page for people")
+	f.BoolVar(&s.noAPI, "no-api", false, "serve only metrics, health and the page; with --no-page nothing but metrics and health")
+	f.StringArrayVar(&s.names, "metrics-names", nil, "`PREFIX=LABEL`: in /metrics, locks whose names begin with PREFIX have this label; up to 50")
+	f.StringVar(&s.log, "log", "text", "log each request in this `FORM`: text, json or none")
 	c.RunE = func(c *cobra.Command, _ []string) error { return a.serve(orBackground(c.Context()), &s) }
 
 	check := &cobra.Command{Use: "check", Long: serveHelp, Args: cobra.NoArgs}
-	check.Flags().StringVar(&s.socket, "socket", "", "`path` of the unix socket")
+	check.Flags().StringVar(&s.socket, "socket", "", "`PATH` of the unix socket")
 	check.Flags().StringVar(&s.url, "url", "", "`URL` of the server, as http://127.0.0.1:7420")
 	check.RunE = func(c *cobra.Command, _ []string) error { return s.check(orBackground(c.Context())) }
 	token := &cobra.Command{Use: "token NAME VERBS [PREFIX…]", Long: serveHelp}
@@ -304,10 +304,10 @@ func (a *app) findings(ctx context.Context, s *serving) []driver.Finding {
 	} else if err := d.examine(ctx, t); err != nil {
 		d.fail("store", "%s: %s", t, t.cause(err))
 	} else if t.Scheme == "sqlite" || t.Scheme == "memory" {
-		d.warn("serve", "%s is of this host alone: one replica serves it, and its locks end where this host ends", t.Scheme)
+		d.warn("serve", "%s is on this host alone: one replica serves it, and its locks reach no other host", t.Scheme)
 	}
 	if s.listen.PlainHTTP {
-		d.warn("serve", "plain-http was allowed: what clients send, secrets too, is encrypted only as far as the proxy")
+		d.warn("serve", "plain-http was allowed: what clients send, secrets included, is encrypted only as far as the proxy")
 	}
 	return d.findings
 }

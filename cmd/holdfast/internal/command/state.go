@@ -19,17 +19,17 @@ import (
 
 const stateHelp = `usage: holdfast state key|write|clear NAME|DIR
 
-A key for something that changes, such as a repository: what is read may be cached
-by the key, and whoever changes the thing changes the key.
+Keeps a key for something that changes, such as a repository. Readers may cache what
+they read under the key, and each change of the thing changes the key.
 
   key       print the key; exit 1 while someone writes: then nothing may be cached
-  write     run a command that changes the thing; readers go without the cache until
-            it has ended, and the key is another then
+  write     run a command that changes the thing; until it has ended readers do
+            not use the cache, and then the key is a new one
   clear     change the key, and remove writers whose lease has ended
 
-What begins with / or ./ or ../, or is . or .., is a directory: its key is in the
-files state/key and state/pending/* there, for any program that follows the same
-steps. Anything else is a name in the store, which --store or HOLDFAST_STORE names.
+An argument that begins with / or ./ or ../, or is . or .., is a directory. Its key is
+in the files state/key and state/pending/* there, for any program that follows the
+same steps. Any other argument is a name in the store of --store or HOLDFAST_STORE.
 
 examples:
   holdfast state write ./repo.git -- ./push.sh
@@ -366,7 +366,7 @@ func (s *subject) ended(command, end error, name string) error {
 		}
 		return fail(exitLost, "lost %s: %s; %s has ended, but not all the time under a lease", quote(s.where), reasonOf(end), escape(name))
 	default:
-		text = fmt.Sprintf("the key of %s is perhaps not changed: %s; readers go without the cache until it is", quote(s.where), s.said(end))
+		text = fmt.Sprintf("the key of %s may not have been changed: %s; readers go without the cache until it is", quote(s.where), s.said(end))
 	}
 	if command == nil {
 		return fail(exitStore, "%s has ended, but %s", escape(name), text)

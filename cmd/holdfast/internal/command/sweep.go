@@ -15,10 +15,10 @@ import (
 
 const sweepHelp = `usage: holdfast sweep [--json]
 
-Remove what is left over in the store: claims and sessions of processes that have
-died, records of free names, rows that have held nothing for a while (10 minutes
-with a TTL of 15s). Running programs do this by themselves every few minutes, and so
-does now and then a holdfast run that ends; sweep does it at once, and says what it
+Removes what is left over in the store: claims and sessions of processes that have
+died, records of free names, and rows that have held nothing for a while (10 minutes
+with a TTL of 15s). Running programs do this by themselves every few minutes, and a
+holdfast run sometimes does it as it exits. sweep does it at once, and prints what it
 did. It is safe at any time, from any number of hosts.
 
 A session that seems dead is watched first, for a TTL at most.

@@ -21,8 +21,8 @@ import (
 const topHelp = `usage: holdfast top [flags] [PREFIX]
 
 Shows the locks in use, or those whose names begin with PREFIX, as list does, and
-keeps showing them, as top(1) does. Where there is no terminal, and with --once, it
-shows them once and ends: watch is for a stream of changes.
+keeps the list up to date, as top(1) does. Without a terminal, or with --once, it shows
+the list once and exits. For a stream of changes use watch.
 
   q          quit                        j k, arrows   select a line
   s          sort by the next column     b             break the selected claim: asks
