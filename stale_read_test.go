@@ -17,33 +17,33 @@ import (
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
-// A glancing store tells of nothing, has no clock, and has a look that is
+// A staleReading store tells of nothing, has no clock, and has a look that is
 // cheap. It counts looks of both kinds, and writes.
-type glancing struct {
+type staleReading struct {
 	driver.Store
-	glances, loads atomic.Int64 // glances by space
-	deaf           atomic.Bool  // loads fail
-	cut            atomic.Bool  // everything fails
+	staleReads, loads atomic.Int64 // stale reads by space
+	deaf              atomic.Bool  // loads fail
+	cut               atomic.Bool  // everything fails
 
 	mu     sync.Mutex
-	shown  func(k driver.Key, newest driver.Record) driver.Record // by a glance; nil: the newest
+	shown  func(k driver.Key, newest driver.Record) driver.Record // by a stale read; nil: the newest
 	writes map[driver.Key]int
 }
 
 var errFails = errors.New("the store fails")
 
-func glancingAt(s driver.Store) *glancing {
-	return &glancing{Store: s, writes: make(map[driver.Key]int)}
+func staleReadsOf(s driver.Store) *staleReading {
+	return &staleReading{Store: s, writes: make(map[driver.Key]int)}
 }
 
-func (s *glancing) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
+func (s *staleReading) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
 
-func (s *glancing) glance(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+func (s *staleReading) staleRead(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 	spaces := make(map[driver.Space]bool) // a statement each, in Cassandra
 	for _, k := range keys {
 		spaces[k.Space] = true
 	}
-	s.glances.Add(int64(len(spaces)))
+	s.staleReads.Add(int64(len(spaces)))
 	if s.cut.Load() {
 		return nil, errFails
 	}
@@ -59,9 +59,9 @@ func (s *glancing) glance(ctx context.Context, keys []driver.Key) ([]driver.Reco
 	return recs, err
 }
 
-func (s *glancing) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+func (s *staleReading) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if how == driver.Stale {
-		return s.glance(ctx, keys)
+		return s.staleRead(ctx, keys)
 	}
 	s.loads.Add(1)
 	if s.deaf.Load() || s.cut.Load() {
@@ -74,7 +74,7 @@ func (s *glancing) Load(ctx context.Context, keys []driver.Key, how driver.Fresh
 	return recs, err
 }
 
-func (s *glancing) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+func (s *staleReading) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	s.mu.Lock()
 	for _, w := range writes {
 		s.writes[w.Key]++
@@ -90,15 +90,15 @@ func (s *glancing) CompareAndSwap(ctx context.Context, writes []driver.Write) ([
 	return outs, err
 }
 
-// show has glances show something else from now on.
-func (s *glancing) show(shown func(k driver.Key, newest driver.Record) driver.Record) {
+// show has stale reads show something else from now on.
+func (s *staleReading) show(shown func(k driver.Key, newest driver.Record) driver.Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shown = shown
 }
 
 // written tells of which keys writes were sent, how often.
-func (s *glancing) written() map[driver.Key]int {
+func (s *staleReading) written() map[driver.Key]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.writes)
@@ -108,7 +108,7 @@ func (s *glancing) written() map[driver.Key]int {
 var lockA = driver.Key{Space: driver.Names, Name: "a"}
 
 // stands returns what a key holds.
-func (s *glancing) stands(t *testing.T, k driver.Key) driver.Record {
+func (s *staleReading) stands(t *testing.T, k driver.Key) driver.Record {
 	t.Helper()
 	recs, err := s.Store.Load(t.Context(), []driver.Key{k}, driver.Fresh)
 	if err != nil {
@@ -117,9 +117,9 @@ func (s *glancing) stands(t *testing.T, k driver.Key) driver.Record {
 	return recs[0]
 }
 
-// A queueOfTwo is a holder of "a", and one who waits behind it and glances.
+// A queueOfTwo is a holder of "a", and one who waits behind it and polls by stale reads.
 type queueOfTwo struct {
-	holder, waiter *glancing
+	holder, waiter *staleReading
 	a, b           *holdfast.Client
 	lock           *holdfast.Lock
 	got            chan *holdfast.Lock
@@ -128,7 +128,7 @@ type queueOfTwo struct {
 func newQueueOfTwo(t *testing.T) *queueOfTwo {
 	t.Helper()
 	inner := memory.New()
-	q := &queueOfTwo{holder: glancingAt(inner), waiter: glancingAt(inner)}
+	q := &queueOfTwo{holder: staleReadsOf(inner), waiter: staleReadsOf(inner)}
 	q.a, q.b = newClient(t, q.holder, nil), newClient(t, q.waiter, nil)
 	var err error
 	if q.lock, err = q.a.Acquire(t.Context(), "a"); err != nil {
@@ -181,16 +181,16 @@ func (q *queueOfTwo) has(t *testing.T, within time.Duration) {
 	}
 }
 
-// Who waits long glances about once a second, and seldom loads, whether a
+// A process that waits long makes a stale read about once a second, and seldom loads, whether a
 // hundred wait for one name or for a hundred.
-func TestGlancesOfWaiters(t *testing.T) {
+func TestStaleReadsOfWaiters(t *testing.T) {
 	const waiters, span = 100, 1000 * time.Second // long enough for chance to even out
 	for _, names := range []int{1, waiters} {
 		synctest.Test(t, func(t *testing.T) {
 			inner := memory.New()
-			a := newClient(t, glancingAt(inner), nil)
+			a := newClient(t, staleReadsOf(inner), nil)
 			defer a.Close()
-			seen := glancingAt(inner)
+			seen := staleReadsOf(inner)
 			b := newClient(t, seen, nil)
 			defer b.Close()
 			ctx, cancel := context.WithCancel(t.Context())
@@ -208,10 +208,10 @@ func TestGlancesOfWaiters(t *testing.T) {
 				}()
 			}
 			time.Sleep(10 * time.Second)
-			glances, loads := seen.glances.Load(), seen.loads.Load()
+			staleReads, loads := seen.staleReads.Load(), seen.loads.Load()
 			time.Sleep(span)
-			if n := seen.glances.Load() - glances; n > int64(span/time.Second) {
-				t.Errorf("%d glances of %d names in %v, want at most one a second", n, names, span)
+			if n := seen.staleReads.Load() - staleReads; n > int64(span/time.Second) {
+				t.Errorf("%d stale reads of %d names in %v, want at most one a second", n, names, span)
 			}
 			if n := seen.loads.Load() - loads; n > int64(span/(10*time.Second)) {
 				t.Errorf("%d loads of %d names in %v, want at most one in ten seconds", n, names, span)
@@ -224,8 +224,8 @@ func TestGlancesOfWaiters(t *testing.T) {
 	}
 }
 
-// A grant that a glance shows is believed: it needs no load.
-func TestGrantIsGlancedAt(t *testing.T) {
+// A grant that a stale read shows is believed: it needs no load.
+func TestGrantInAStaleRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueueOfTwo(t)
 		defer q.a.Close()
@@ -238,9 +238,9 @@ func TestGrantIsGlancedAt(t *testing.T) {
 	})
 }
 
-// What a glance shows of a lock that we have, and others have changed, is what
+// What a stale read shows of a lock that we have, and others have changed, is what
 // the release starts from: no write is lost.
-func TestReleaseGlancesFirst(t *testing.T) {
+func TestReleaseReadsStaleFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueueOfTwo(t)
 		defer q.a.Close()
@@ -249,7 +249,7 @@ func TestReleaseGlancesFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := <-q.got
-		third := newClient(t, glancingAt(q.holder.Store), nil)
+		third := newClient(t, staleReadsOf(q.holder.Store), nil)
 		defer third.Close()
 		next := queue(t, third)
 		time.Sleep(time.Second)
@@ -265,16 +265,16 @@ func TestReleaseGlancesFirst(t *testing.T) {
 }
 
 // Who comes anew to a lock that others have looks before it writes.
-func TestNewcomerGlancesFirst(t *testing.T) {
+func TestNewcomerReadsStaleFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New()
-		first := newClient(t, glancingAt(inner), nil)
+		first := newClient(t, staleReadsOf(inner), nil)
 		defer first.Close()
 		held, err := first.Acquire(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := glancingAt(inner)
+		s := staleReadsOf(inner)
 		next := newClient(t, s, nil)
 		defer next.Close()
 		got := queue(t, next)
@@ -289,7 +289,7 @@ func TestNewcomerGlancesFirst(t *testing.T) {
 	})
 }
 
-// Nothing is done about a session that was only glanced at.
+// Nothing is done about a session that only stale reads have shown.
 func TestSessionIsLoaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueueOfTwo(t)
@@ -301,16 +301,16 @@ func TestSessionIsLoaded(t *testing.T) {
 		q.waiter.deaf.Store(true)
 		time.Sleep(9 * time.Second)
 		if n := q.waiter.written()[session]; n > 0 {
-			t.Errorf("%d writes to a session that only glances have shown", n)
+			t.Errorf("%d writes to a session that only stale reads have shown", n)
 		}
 		q.waiter.deaf.Store(false)
 		q.has(t, time.Minute)
 	})
 }
 
-// A death is found though glances show older beats again, and may never show
+// A death is found though stale reads show older beats again, and may never show
 // the last one.
-func TestOldGlances(t *testing.T) {
+func TestOldStaleReads(t *testing.T) {
 	for _, never := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueueOfTwo(t)
@@ -327,18 +327,18 @@ func TestOldGlances(t *testing.T) {
 				}
 				return newest
 			})
-			glances := q.waiter.glances.Load()
+			staleReads := q.waiter.staleReads.Load()
 			q.has(t, 40*time.Second)
-			if n := q.waiter.glances.Load() - glances; n > 100 {
-				t.Errorf("%d glances until a death is found", n)
+			if n := q.waiter.staleReads.Load() - staleReads; n > 100 {
+				t.Errorf("%d stale reads until a death is found", n)
 			}
 		})
 	}
 }
 
-// A grant of which no glance tells, since its writer has not completed it, is
+// A grant of which no stale read tells, since its writer has not completed it, is
 // found by a load.
-func TestGrantThatNoGlanceShows(t *testing.T) {
+func TestGrantThatNoStaleReadShows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueueOfTwo(t)
 		defer q.a.Close()
@@ -357,7 +357,7 @@ func TestGrantThatNoGlanceShows(t *testing.T) {
 	})
 }
 
-// Who is not in the queue any more, as a glance has it, looks well before it
+// Who is not in the queue any more, as a stale read has it, looks well before it
 // asks again.
 func TestGoneFromTheQueueIsLoaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -369,7 +369,7 @@ func TestGoneFromTheQueueIsLoaded(t *testing.T) {
 		q.rewrite(t, func(rec map[string]any) { delete(rec, "waiters") })
 		time.Sleep(10 * time.Second) // two heartbeats
 		if n := q.waiter.written()[lockA] - writes; n > 0 {
-			t.Errorf("%d writes on a glance", n)
+			t.Errorf("%d writes on a stale read", n)
 		}
 		q.waiter.deaf.Store(false)
 		time.Sleep(10 * time.Second)
@@ -402,11 +402,11 @@ func TestBroughtBackIsGivenUp(t *testing.T) {
 }
 
 // What was given back without waiting for the disk is given back again when a
-// crash has undone that, though glances show what was before the crash.
+// crash has undone that, though stale reads show what was before the crash.
 func TestUndoneReleaseIsLoaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New()
-		s := glancingAt(inner)
+		s := staleReadsOf(inner)
 		c := newClient(t, s, nil)
 		defer c.Close()
 		l, err := c.Acquire(t.Context(), "a")

@@ -25,7 +25,7 @@ var everyCall = map[string]func(ctx context.Context, s *Store, k driver.Key) err
 		_, err := s.Load(ctx, many(k), driver.Fresh)
 		return err
 	},
-	"glance": func(ctx context.Context, s *Store, k driver.Key) error {
+	"stale read": func(ctx context.Context, s *Store, k driver.Key) error {
 		_, err := s.Load(ctx, many(k), driver.Stale)
 		return err
 	},

@@ -17,7 +17,7 @@ type calls struct {
 	session *gocql.Session
 	dc      string
 	serial  gocql.Consistency // of the rounds of consensus
-	quorum  gocql.Consistency // of what they have decided, and of glances
+	quorum  gocql.Consistency // of what they have decided, and of stale reads
 	names   lane
 	beats   lane
 	deaf    deaf

@@ -27,7 +27,7 @@ type Options struct {
 }
 
 // A Store keeps records in a table of a Cassandra keyspace. It is a
-// driver.Store, Glancer, Sweeper and Diagnoser.
+// driver.Store, Sweeper and Diagnoser.
 type Store struct {
 	session *gocql.Session
 	opts    Options

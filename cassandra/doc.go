@@ -43,7 +43,7 @@
 //
 // # Stale reads
 //
-// Glance reads at QUORUM. It shows what was decided and reported to somebody, perhaps not
+// A stale read is at QUORUM. It shows what was decided and reported to somebody, perhaps not
 // what a coordinator decided and did not live to tell. Waiters poll with it and believe a
 // grant that it shows: that was decided, and nobody takes it back but by way of the
 // holder's session, whose window has to be open at that moment as ever. So from a release
@@ -51,7 +51,7 @@
 // and all that is done about sessions, follows only from Load, which reads at SERIAL.
 //
 // A writer whose record is some milliseconds old, and who has waited or lost before,
-// glances first: a read costs a fifth of a transaction that loses. So does a client that
+// reads stale first: a read costs a fifth of a transaction that loses. So does a client that
 // has no session yet: a blind write on a name that a crowd is at loses and interrupts the
 // rounds of others. (Before it did, 50 processes of which half came anew for each hold
 // starved each other for good.) Contention for a row is no silence: a waiter waits on; a

@@ -42,7 +42,7 @@ func (s *Store) staleLoad(ctx context.Context, keys []driver.Key) ([]driver.Reco
 		if len(q.names) == 1 { // which has it in its memory
 			row = rowOf(driver.Key{Space: q.space, Name: string(q.names[0])})
 		}
-		_, err := s.calls.send(ctx, row, s.text.glance, []any{int8(q.space), q.names}, func(ctx context.Context, cql *gocql.Query) error {
+		_, err := s.calls.send(ctx, row, s.text.stale, []any{int8(q.space), q.names}, func(ctx context.Context, cql *gocql.Query) error {
 			var space int8
 			var name, value []byte
 			var version int64

@@ -443,7 +443,7 @@ func TestX15LightweightTransactionsOnly(t *testing.T) {
 					t.Errorf("nothing was written by %s", kind)
 				}
 			}
-			loads, glances := 0, 0
+			loads, staleReads := 0, 0
 			for _, c := range s.tap.seen("") {
 				text := strings.ToLower(c.text)
 				switch {
@@ -454,8 +454,8 @@ func TestX15LightweightTransactionsOnly(t *testing.T) {
 						t.Errorf("read at %v: %s", c.consistency, c.text)
 					}
 				case c.is("select"):
-					if c.text == s.text.glance {
-						glances++
+					if c.text == s.text.stale {
+						staleReads++
 					}
 					if c.consistency != quorum {
 						t.Errorf("read at %v: %s", c.consistency, c.text)
@@ -466,8 +466,8 @@ func TestX15LightweightTransactionsOnly(t *testing.T) {
 					t.Errorf("agreed at %v, written at %v: %s", c.serial, c.consistency, c.text)
 				}
 			}
-			if loads == 0 || glances == 0 {
-				t.Errorf("%d loads and %d glances, want some of each", loads, glances)
+			if loads == 0 || staleReads == 0 {
+				t.Errorf("%d loads and %d stale reads, want some of each", loads, staleReads)
 			}
 			var ttl int
 			if err := s.session.Query(`select default_time_to_live from system_schema.tables where keyspace_name = ? and table_name = ?`,

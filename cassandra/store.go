@@ -40,7 +40,7 @@ var floorName = []byte{0}
 // statements are the texts for one table.
 type statements struct {
 	follow, take, create string
-	load, glance, list   string
+	load, stale, list    string
 	floor, raise, drop   string
 }
 
@@ -55,7 +55,7 @@ func newStatements(t tables) statements {
 		take:   t.expand(set + `if value = 0x and version > 0 and version < ? and attempt != ? and follows != ?`),
 		create: t.expand(`insert into {records} (space, name, version, value, attempt, follows) values (?, ?, ?, 0x, 0x, 0) if not exists`),
 		load:   t.expand(`select version, value` + row),
-		glance: t.expand(`select space, name, version, value from {records} where space = ? and name in ?`),
+		stale:  t.expand(`select space, name, version, value from {records} where space = ? and name in ?`),
 		list:   t.expand(`select space, name, version, value, writetime(version) from {records}`),
 		floor:  t.expand(`select version` + row),
 		raise:  t.expand(`update {records} set version = ? where space = ? and name = ? if version = ?`),

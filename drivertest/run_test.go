@@ -163,8 +163,8 @@ var brokenStores = map[string]struct {
 			return s.Store.CompareAndSwap(context.WithoutCancel(ctx), writes)
 		}
 	}},
-	"glances show what was never written": {"glance at what was", func(s *broken) {
-		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+	"stale reads show what was never written": {"stale read of what was", func(s *broken) {
+		s.staleRead = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 			r, err := s.Load(ctx, keys, driver.Fresh)
 			for i := range r {
 				r[i].Version++ // a write that may still lose
@@ -172,10 +172,10 @@ var brokenStores = map[string]struct {
 			return r, err
 		}
 	}},
-	"glances stand still": {"glance catches up", func(s *broken) {
+	"stale reads stand still": {"stale read catches up", func(s *broken) {
 		seen := make(map[driver.Key]driver.Record)
 		var mu sync.Mutex
-		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+		s.staleRead = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			r, err := s.Load(ctx, keys, driver.Fresh)
@@ -188,15 +188,15 @@ var brokenStores = map[string]struct {
 			return r, err
 		}
 	}},
-	"glances are in the order of keys": {"glance", func(s *broken) {
-		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+	"stale reads are in the order of keys": {"stale read", func(s *broken) {
+		s.staleRead = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 			keys = slices.Clone(keys)
 			slices.SortFunc(keys, func(a, b driver.Key) int { return strings.Compare(a.Name, b.Name) })
 			return s.Load(ctx, keys, driver.Fresh)
 		}
 	}},
-	"glances have no age": {"glance age", func(s *broken) {
-		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+	"stale reads have no age": {"stale read age", func(s *broken) {
+		s.staleRead = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 			r, err := s.Load(ctx, keys, driver.Fresh)
 			for i := range r {
 				r[i].Age = -1
@@ -204,8 +204,8 @@ var brokenStores = map[string]struct {
 			return r, err
 		}
 	}},
-	"a glance with a done context is answered": {"glance cancelled", func(s *broken) {
-		s.glance = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+	"a stale read with a done context is answered": {"stale read cancelled", func(s *broken) {
+		s.staleRead = func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 			return s.Load(context.WithoutCancel(ctx), keys, driver.Fresh)
 		}
 	}},
@@ -229,7 +229,7 @@ type broken struct {
 	list         func([]string)
 	notification func(driver.Key) driver.Key
 	idle         func(time.Duration) time.Duration
-	glance       func(context.Context, []driver.Key) ([]driver.Record, error)
+	staleRead    func(context.Context, []driver.Key) ([]driver.Record, error)
 }
 
 func (s *broken) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
@@ -243,8 +243,8 @@ func (s *broken) key(k driver.Key) driver.Key {
 }
 
 func (s *broken) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
-	if how == driver.Stale && s.glance != nil {
-		return s.glance(ctx, keys)
+	if how == driver.Stale && s.staleRead != nil {
+		return s.staleRead(ctx, keys)
 	}
 	keys = slices.Clone(keys)
 	for i := range keys {

@@ -10,12 +10,12 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// glanceCases are for stores with a look that may be out of date.
-var glanceCases = []testCase{
+// staleReadCases are for stores with a look that may be out of date.
+var staleReadCases = []testCase{
 	{
-		name: "glance",
-		rule: "Glance is Load, in order, but may show what was followed long ago; an absent key is the zero Record, and so is one that was absent before",
-		need: glances,
+		name: "stale read",
+		rule: "a stale Load is Load, in order, but may show what was followed long ago; an absent key is the zero Record, and so is one that was absent before",
+		need: staleReads,
 		run: func(h *harness) {
 			const n = 200
 			var keys []driver.Key
@@ -26,12 +26,12 @@ var glanceCases = []testCase{
 					want[k] = h.put(k, fmt.Sprint(j))
 				}
 			}
-			keys = append(keys, keys[0], keys[1]) // a key may be glanced at twice
+			keys = append(keys, keys[0], keys[1]) // a key may be named twice
 			for round := 0; ; round++ {
 				fresh := true
-				for i, r := range h.glance(keys...) {
+				for i, r := range h.staleRead(keys...) {
 					if r.Version != 0 || len(r.Value) != 0 {
-						h.same("a glance at "+describe(keys[i]), r, want[keys[i]])
+						h.same("a stale read of "+describe(keys[i]), r, want[keys[i]])
 					}
 					fresh = fresh && r.Version == want[keys[i]].Version
 				}
@@ -40,21 +40,21 @@ var glanceCases = []testCase{
 				}
 				h.again(round)
 			}
-			if recs := h.glance(); len(recs) != 0 {
-				h.Errorf("a glance at no keys has %d records", len(recs))
+			if recs := h.staleRead(); len(recs) != 0 {
+				h.Errorf("a stale read of no keys has %d records", len(recs))
 			}
 		},
 	},
 	{
-		name: "glance at what was",
-		rule: "Glance never returns a record that was not written by a write that won",
-		need: glances,
-		run:  glanceRace,
+		name: "stale read of what was",
+		rule: "a stale Load never returns a record that was not written by a write that won",
+		need: staleReads,
+		run:  staleReadRace,
 	},
 	{
-		name: "glance catches up",
-		rule: "what is polled with a glance shows the newest record in the end, also of a key that was emptied",
-		need: glances,
+		name: "stale read catches up",
+		rule: "what is polled with a stale read shows the newest record in the end, also of a key that was emptied",
+		need: staleReads,
 		run: func(h *harness) {
 			stores := h.both()
 			for i, value := range []string{"1", "2", "", "3", ""} {
@@ -64,13 +64,13 @@ var glanceCases = []testCase{
 				}
 				newest := h.win(driver.Write{Key: k, Old: old, Value: []byte(value)})
 				for round := 0; ; round++ {
-					r := h.glanceFrom(stores[i%len(stores)], k)[0]
+					r := h.staleReadFrom(stores[i%len(stores)], k)[0]
 					if r.Version == newest.Version {
-						h.same("a glance", r, newest)
+						h.same("a stale read", r, newest)
 						break
 					}
 					if r.Version > newest.Version {
-						h.Fatalf("a glance shows %s, and %s is the newest", show(r), show(newest))
+						h.Fatalf("a stale read shows %s, and %s is the newest", show(r), show(newest))
 					}
 					h.again(round)
 				}
@@ -78,18 +78,18 @@ var glanceCases = []testCase{
 		},
 	},
 	{
-		name: "glance age",
-		rule: "where Load tells the Age of a record, so does Glance",
-		need: glances,
+		name: "stale read age",
+		rule: "where Load tells the Age of a record, so does a stale one",
+		need: staleReads,
 		run: func(h *harness) {
 			began := time.Now()
 			newest := h.put(name("a"), "1")
 			loaded := h.load(name("a"))
 			for round := 0; ; round++ {
-				r := h.glance(name("a"))[0]
+				r := h.staleRead(name("a"))[0]
 				if r.Version == newest.Version {
 					if loaded.Age >= 0 && (r.Age < 0 || r.Age > time.Since(began)+time.Second) {
-						h.Errorf("a glance shows an age of %v, and a load %v", r.Age, loaded.Age)
+						h.Errorf("a stale read shows an age of %v, and a load %v", r.Age, loaded.Age)
 					}
 					return
 				}
@@ -98,64 +98,64 @@ var glanceCases = []testCase{
 		},
 	},
 	{
-		name: "glance cancelled",
-		rule: "a glance with a context that is done fails",
-		need: glances,
+		name: "stale read cancelled",
+		rule: "a stale read with a context that is done fails",
+		need: staleReads,
 		run: func(h *harness) {
 			ctx, cancel := context.WithCancel(h.ctx)
 			cancel()
 			if _, err := h.store.Load(ctx, []driver.Key{name("a")}, driver.Stale); err == nil {
-				h.Errorf("Glance was answered")
+				h.Errorf("the stale read was answered")
 			}
 		},
 	},
 }
 
-func glances(s driver.Store) bool { return s.Traits().StaleReads }
+func staleReads(s driver.Store) bool { return s.Traits().StaleReads }
 
-// glancePatience is when a glance counts as never up to date. The contract has
+// staleReadPatience is when a stale read counts as never up to date. The contract has
 // no such limit, but a wait lasts as long as this.
-const glancePatience = 30 * time.Second
+const staleReadPatience = 30 * time.Second
 
-const glancePause = 10 * time.Millisecond
+const staleReadPause = 10 * time.Millisecond
 
-// again waits before one more round of glances, unless there were too many.
+// again waits before one more round of stale reads, unless there were too many.
 func (h *harness) again(round int) {
 	h.Helper()
-	if time.Duration(round)*glancePause > glancePatience {
-		h.Fatalf("glances are still out of date after %v", glancePatience)
+	if time.Duration(round)*staleReadPause > staleReadPatience {
+		h.Fatalf("stale reads are still out of date after %v", staleReadPatience)
 	}
-	time.Sleep(glancePause)
+	time.Sleep(staleReadPause)
 }
 
-func (h *harness) glance(keys ...driver.Key) []driver.Record {
+func (h *harness) staleRead(keys ...driver.Key) []driver.Record {
 	h.Helper()
-	return h.glanceFrom(h.store, keys...)
+	return h.staleReadFrom(h.store, keys...)
 }
 
-func (h *harness) glanceFrom(s driver.Store, keys ...driver.Key) []driver.Record {
+func (h *harness) staleReadFrom(s driver.Store, keys ...driver.Key) []driver.Record {
 	h.Helper()
-	records, err := glance(h.ctx, s, keys...)
+	records, err := staleRead(h.ctx, s, keys...)
 	if err != nil {
 		h.Fatal(err)
 	}
 	return records
 }
 
-func glance(ctx context.Context, s driver.Store, keys ...driver.Key) ([]driver.Record, error) {
+func staleRead(ctx context.Context, s driver.Store, keys ...driver.Key) ([]driver.Record, error) {
 	records, err := s.Load(ctx, keys, driver.Stale)
 	if err != nil {
-		return nil, fmt.Errorf("glance: %w", err)
+		return nil, fmt.Errorf("stale read: %w", err)
 	}
 	if len(records) != len(keys) {
-		return nil, fmt.Errorf("glance at %d keys returned %d records", len(keys), len(records))
+		return nil, fmt.Errorf("stale read of %d keys returned %d records", len(keys), len(records))
 	}
 	return records, nil
 }
 
-// glanceRace has writers follow each other, in batches too, while others look;
+// staleReadRace has writers follow each other, in batches too, while others look;
 // what these have seen is compared with what has won.
-func glanceRace(h *harness) {
+func staleReadRace(h *harness) {
 	const writers, lookers, rounds, nkeys = 4, 4, 25, 3
 	type version struct {
 		key driver.Key
@@ -216,7 +216,7 @@ func glanceRace(h *harness) {
 		i -= writers
 		seen[i] = make(map[version]string)
 		for done.Load() < writers && h.ctx.Err() == nil {
-			records, err := glance(h.ctx, stores[i%len(stores)], keys...)
+			records, err := staleRead(h.ctx, stores[i%len(stores)], keys...)
 			if err != nil {
 				return err
 			}
@@ -241,7 +241,7 @@ func glanceRace(h *harness) {
 				written = written || ok && was == value || unsure[i][value]
 			}
 			if !written {
-				h.Errorf("a glance at %s shows version %d with %q, which nobody has written", describe(v.key), v.nr, value)
+				h.Errorf("a stale read of %s shows version %d with %q, which nobody has written", describe(v.key), v.nr, value)
 			}
 		}
 	}

@@ -35,7 +35,7 @@ type Faults struct {
 	Singly  float64 // of those batches: that are answered, with an error for each write that is late or lost
 	Busy    float64 // of the writes that fail, and do not hang: those that do so with a driver.BusyError
 
-	Stale time.Duration // the most by which a glance is out of date
+	Stale time.Duration // the most by which a stale read is out of date
 
 	LoseNotification   float64       // notifications that do not arrive
 	DoubleNotification float64       // notifications that arrive twice
@@ -70,7 +70,7 @@ type Bus struct {
 	late   []lateWrite // by due
 	undo   map[driver.Key][]undoneWrite
 	past   map[driver.Key][]pastRecord
-	untold map[driver.Key]bool // newest records that no glance shows
+	untold map[driver.Key]bool // newest records that no stale read shows
 	jumps  []jump
 	crash  chan struct{} // closed, and made anew, when the store crashes
 	closed chan struct{} // closed when nothing works any more

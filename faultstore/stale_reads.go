@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// A Bus remembers what keys held before, for glances that are out of date.
+// A Bus remembers what keys held before, for stale reads that are out of date.
 
 // A pastRecord is what a key held until it was followed.
 type pastRecord struct {
@@ -19,11 +19,15 @@ type pastRecord struct {
 // maxPast bounds what is remembered of a key.
 const maxPast = 16
 
+// staleKind names a stale read among the calls of a process. Chance is drawn from it: with another
+// word each seed would be another world.
+const staleKind = "glance"
+
 // StaleLoad is a stale read of the process: one of the inner store, and out of date by
 // Faults.Stale at most. The result of an ambiguous write shows only when the key is
 // loaded or written again, as where a reader has to complete what a dead writer began.
 func (p *Process) StaleLoad(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-	c := p.begin(ctx, "glance", all(keys))
+	c := p.begin(ctx, staleKind, all(keys))
 	var records []driver.Record
 	err := c.run(func() (err error) {
 		b := p.bus
@@ -33,7 +37,7 @@ func (p *Process) StaleLoad(ctx context.Context, keys []driver.Key) ([]driver.Re
 		}
 		now := time.Now()
 		for i, k := range keys {
-			records[i] = b.glance(c, k, records[i], now)
+			records[i] = b.staleRead(c, k, records[i], now)
 			b.tell(&records[i], now)
 		}
 		return nil
@@ -44,12 +48,12 @@ func (p *Process) StaleLoad(ctx context.Context, keys []driver.Key) ([]driver.Re
 	return records, nil
 }
 
-// glance draws what a glance shows of a key: half of them are up to date.
-func (b *Bus) glance(c *call, k driver.Key, newest driver.Record, now time.Time) driver.Record {
+// staleRead draws what a stale read shows of a key: half of them are up to date.
+func (b *Bus) staleRead(c *call, k driver.Key, newest driver.Record, now time.Time) driver.Record {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	past := b.past[k]
-	first := len(past) // that a glance may show
+	first := len(past) // that a stale read may show
 	for first > 0 && now.Sub(past[first-1].until) < c.faults.Stale {
 		first--
 	}
@@ -75,7 +79,7 @@ func (b *Bus) remember(k driver.Key, before driver.Record) {
 	b.past[k] = past[max(len(past)-maxPast, 0):]
 }
 
-// told has glances show the newest of keys again, or not until they are looked
+// told has stale reads show the newest of keys again, or not until they are looked
 // at with more care.
 func (b *Bus) told(keys []driver.Key, yes bool) {
 	b.mu.Lock()

@@ -17,36 +17,36 @@ import (
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
-// A glancing process has stale reads.
-type glancing struct {
+// A staleReading process has stale reads.
+type staleReading struct {
 	reopened
 }
 
-func (glancing) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
+func (staleReading) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
 
-func (g glancing) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+func (g staleReading) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	if how == driver.Stale {
 		return g.StaleLoad(ctx, keys)
 	}
 	return g.reopened.Load(ctx, keys, how)
 }
 
-func glancingProcess(bus *faultstore.Bus, name string) glancing {
-	return glancing{reopened{bus.Process(name), bus}}
+func staleReadingProcess(bus *faultstore.Bus, name string) staleReading {
+	return staleReading{reopened{bus.Process(name), bus}}
 }
 
-func (g glancing) Reopen(*testing.T) driver.Store { return glancingProcess(g.bus, "two") }
+func (g staleReading) Reopen(*testing.T) driver.Store { return staleReadingProcess(g.bus, "two") }
 
 // Looks that are out of date keep the contract of looks that may be, also
 // where batches are answered in part and the store says that it is busy.
-func TestGlances(t *testing.T) {
+func TestStaleReads(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
 	drivertest.Run(t, func(t *testing.T) driver.Store {
 		bus := faultstore.NewBus(memory.New(), 1, faultstore.Faults{Stale: 100 * time.Millisecond})
 		t.Cleanup(bus.Close)
-		return glancingProcess(bus, "one")
+		return staleReadingProcess(bus, "one")
 	})
 }
 
@@ -111,8 +111,8 @@ func (s *busy) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dri
 	return outs, nil
 }
 
-// A glance shows what was there at most so long ago, and sometimes the newest.
-func TestStaleGlances(t *testing.T) {
+// A stale read shows what was there at most so long ago, and sometimes the newest.
+func TestAgeOfStaleReads(t *testing.T) {
 	inBubble(t, faultstore.Faults{Stale: 10 * time.Second}, func(t *testing.T, bus *faultstore.Bus, inner *memory.Store) {
 		p := bus.Process("p")
 		look := func() string {
@@ -141,11 +141,11 @@ func TestStaleGlances(t *testing.T) {
 			time.Sleep(4 * time.Second)
 		}
 		if got, want := seen(), []string{"1", "2", "3"}; !slices.Equal(got, want) {
-			t.Errorf("glances show %q, want %q", got, want)
+			t.Errorf("stale reads show %q, want %q", got, want)
 		}
 		time.Sleep(7 * time.Second)
 		if got, want := seen(), []string{"3"}; !slices.Equal(got, want) {
-			t.Errorf("later glances show %q, want %q", got, want)
+			t.Errorf("later stale reads show %q, want %q", got, want)
 		}
 	})
 }
@@ -161,7 +161,7 @@ func TestUntold(t *testing.T) {
 			for range 20 {
 				r, err := q.StaleLoad(t.Context(), []driver.Key{key})
 				if err != nil || string(r[0].Value) != want {
-					t.Fatalf("a glance shows %q, error %v; want %q", r[0].Value, err, want)
+					t.Fatalf("a stale read shows %q, error %v; want %q", r[0].Value, err, want)
 				}
 			}
 			holds(t, q, "1")
@@ -194,9 +194,9 @@ func TestSingly(t *testing.T) {
 	})
 }
 
-// What a glance shows depends on the seed, the process and the number of the
-// glance.
-func TestGlanceSeeds(t *testing.T) {
+// What a stale read shows depends on the seed, the process and the number of the
+// stale read.
+func TestSeedsOfStaleReads(t *testing.T) {
 	run := func(seed uint64) (story []int64) {
 		synctest.Test(t, func(t *testing.T) {
 			bus := faultstore.NewBus(memory.New(), seed, faultstore.Faults{Stale: time.Minute})

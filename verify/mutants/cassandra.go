@@ -63,7 +63,7 @@ var cql = []mutant{
 	// Consistency.
 	{"cql: a record is read at QUORUM", "X15", []edit{{"cassandra/store.go",
 		"q.Consistency(s.calls.serial).ScanContext(", "q.ScanContext("}}, onCassandra("TestX15LightweightTransactionsOnly")},
-	{"cql: a glance is taken for a look", "X15", []edit{{"cassandra/store.go",
+	{"cql: a stale read is taken for a look", "X15", []edit{{"cassandra/store.go",
 		"		recs[i], err = s.loadOne(ctx, keys[i])\n		return err\n",
 		"		seen, err := s.staleLoad(ctx, keys[i:i+1])\n		if err == nil {\n			recs[i] = seen[0]\n		}\n		return err\n"}}, onCassandra("TestX15LightweightTransactionsOnly")},
 	{"cql: transactions are local though nobody said so", "X15", []edit{{"cassandra/call.go",

@@ -78,8 +78,8 @@ func (e *edge) ended(session string) time.Duration {
 
 // Load implements driver.Store.
 func (e *edge) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
-	if how == driver.Stale && e.w.plan.glances {
-		return e.read(ctx, "glance", e.Process.StaleLoad, keys)
+	if how == driver.Stale && e.w.plan.staleReads {
+		return e.read(ctx, "stale read", e.Process.StaleLoad, keys)
 	}
 	return e.read(ctx, "load", e.fresh, keys)
 }
@@ -90,7 +90,7 @@ func (e *edge) fresh(ctx context.Context, keys []driver.Key) ([]driver.Record, e
 
 // Traits implements driver.Store.
 func (e *edge) Traits() driver.Traits {
-	return driver.Traits{StaleReads: e.w.plan.glances, CostlyWatch: e.w.plan.costly && e.w.plan.notifications}
+	return driver.Traits{StaleReads: e.w.plan.staleReads, CostlyWatch: e.w.plan.costly && e.w.plan.notifications}
 }
 
 // read looks at keys one way or the other.

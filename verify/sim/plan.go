@@ -31,7 +31,7 @@ type plan struct {
 	overruns                   bool
 	counts                     bool          // the store has no clock, and counts versions
 	costly                     bool          // to watch costs the store: only who waits does
-	glances                    bool          // the store has a cheap look that may be out of date
+	staleReads                 bool          // the store has a cheap look that may be out of date
 	locked                     float64       // how many writes of names lose to nothing but a lock on the row
 	leap                       time.Duration // the most that all jumps of the store's clock leap forward
 	rates                      []int64       // of each process's clock, in millionths of true time
@@ -50,8 +50,8 @@ type plan struct {
 	without                    []bool        // misfortunes that do not happen, by their order
 }
 
-// glancesAlways gives every seed a store with a cheap look.
-var glancesAlways = os.Getenv("HOLDFAST_GLANCES") != ""
+// staleReadsAlways gives every seed a store with a cheap look.
+var staleReadsAlways = os.Getenv("HOLDFAST_STALE_READS") != ""
 
 func drawPlan(r *rand.Rand) plan {
 	chance := func(p float64) bool { return r.Float64() < p }
@@ -150,7 +150,7 @@ func drawPlan(r *rand.Rand) plan {
 		p.locked = rate()
 	}
 	// Drawn last, so that the plans of older seeds stay what they were.
-	if p.glances = chance(0.25) || glancesAlways; p.glances {
+	if p.staleReads = chance(0.25) || staleReadsAlways; p.staleReads {
 		f.Stale = []time.Duration{0, time.Second, p.maxTTL, 3 * p.maxTTL}[r.IntN(4)]
 		f.Singly, f.Busy = r.Float64(), []float64{0, 0.5, 1}[r.IntN(3)]
 	}
