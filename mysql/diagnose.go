@@ -153,12 +153,18 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	r.Say(driver.Good, "isolation", "READ COMMITTED, on connections of our own, whatever that of others is")
 	r.Say(driver.Good, "wake-ups", "waiters poll, the next in line often: the database cannot wake them")
 
+	s.connections(ctx, &r)
+	return r, nil
+}
+
+// connections tells how many there are, and whether heartbeats have one of their own.
+func (s *Store) connections(ctx context.Context, r *sqlstore.Report) {
 	limit := "a pool without a limit"
 	if n := s.db.Stats().MaxOpenConnections; n > 0 {
 		limit = fmt.Sprintf("a pool of %d", n)
 	}
 	began := time.Now()
-	err = s.beats.UseIdle(ctx, func(l *lane) error { return l.conn.PingContext(ctx) })
+	err := s.beats.UseIdle(ctx, func(l *lane) error { return l.conn.PingContext(ctx) })
 	switch {
 	case err != nil:
 		r.Say(driver.Failure, "connections", "heartbeats cannot connect: %v", err)
@@ -168,5 +174,4 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 		r.Say(driver.Good, "connections", "%s, of which up to %d are for locks and one for heartbeats (answers in %s)",
 			limit, s.names.Size(), time.Since(began).Round(10*time.Microsecond))
 	}
-	return r, nil
 }

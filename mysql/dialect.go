@@ -4,7 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	_ "embed"
-	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"hash/maphash"
 	"strconv"
@@ -25,7 +25,7 @@ type dialect struct {
 }
 
 func newDialect(use func(context.Context, func(*lane) error) error, returning bool, rows *rowsSeen) *dialect {
-	return &dialect{sqlstore.Reads[*lane]{Use: use, Walk: use, List: idList, Codes: codes, Follows: errReplica}, returning, rows}
+	return &dialect{sqlstore.Reads[*lane]{Use: use, Walk: use, List: func(ids [][]byte) any { return list(ids) }, Codes: codes, Follows: errReplica}, returning, rows}
 }
 
 //go:embed statements.sql
@@ -57,27 +57,10 @@ var rights = []string{"insert", "raise", "remove"}
 
 var errReplica = errors.New("the server is read-only, and what it shows may be old: connect to the primary")
 
-// list is a JSON array of n items.
-func list(n int, item func(b []byte, i int) []byte) string {
-	b := []byte{'['}
-	for i := range n {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = item(b, i)
-	}
-	return string(append(b, ']'))
-}
-
-func idList(ids [][]byte) any {
-	return list(len(ids), func(b []byte, i int) []byte { return quoted(b, ids[i]) })
-}
-
-// quoted appends bytes as a JSON string, in base64.
-func quoted(b, data []byte) []byte {
-	b = append(b, '"')
-	b = base64.StdEncoding.AppendEncode(b, data)
-	return append(b, '"')
+// list is a JSON array, in which bytes are in base64.
+func list(items any) string {
+	b, _ := json.Marshal(items) // bytes and numbers
+	return string(b)
 }
 
 func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lost *sqlstore.Row, err error) {
@@ -176,9 +159,9 @@ var errLarge = errors.New("the batch is too large for one statement")
 
 func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []int64, err error) {
 	name, size := "swaps", 0
-	where := make(map[string]int, len(ws))
+	where, triples := make(map[string]int, len(ws)), make([][3]any, len(ws))
 	for i, w := range ws {
-		where[string(w.ID)] = i
+		where[string(w.ID)], triples[i] = i, [3]any{w.ID, w.Old, w.Value}
 		if size += len(w.Value); len(w.Value) > shortValue {
 			name = "swaps of long values"
 		}
@@ -187,11 +170,7 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 		return nil, errLarge
 	}
 	attempt := rand.Text()[:16]
-	writes := list(len(ws), func(b []byte, i int) []byte {
-		b = quoted(append(b, '['), ws[i].ID)
-		b = strconv.AppendInt(append(b, ','), ws[i].Old, 10)
-		return append(quoted(append(b, ','), ws[i].Value), ']')
-	})
+	writes := list(triples)
 	args := []any{attempt, writes, attempt, attempt, attempt}
 	row := func(scan sqlstore.Scan) error {
 		var id []byte
@@ -265,8 +244,6 @@ func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int,
 
 // Errors of the server that are looked at.
 const (
-	errLockWait     = 1205
-	errRecordChange = 1020
 	errNoTable      = 1146
 	errNoDefiner    = 1449
 	errUnknownStmt  = 1243

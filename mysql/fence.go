@@ -46,7 +46,7 @@ import (
 //	create trigger accounts_fenced before update on accounts for each row
 //	  call holdfast_fence(concat('accounts/', new.id), coalesce(@lock_token, 0))
 func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
-	return sqlstore.Fence[fenced](ctx, locks, "one of MySQL or MariaDB", func(t sqlstore.Tables, name string, token int64) error { return fence(ctx, tx, t, name, token) })
+	return sqlstore.Fence(ctx, locks, "one of MySQL or MariaDB", func(s *Store, name string, token int64) error { return fence(ctx, tx, s.Tables, name, token) })
 }
 
 func fence(ctx context.Context, tx *sql.Tx, t sqlstore.Tables, name string, token int64) error {
@@ -55,11 +55,3 @@ func fence(ctx context.Context, tx *sql.Tx, t sqlstore.Tables, name string, toke
 	_, err := tx.ExecContext(ctx, t.Expand("call {fence}(convert(unhex(convert(? using latin1)) using utf8mb4), ?)", "`"), fmt.Sprintf("%x", name), token)
 	return codes.Fenced(name, token, err)
 }
-
-// fenced is a Store of this package, or what embeds one.
-type fenced interface {
-	TablesOf() sqlstore.Tables
-	itself() *Store
-}
-
-func (s *Store) itself() *Store { return s }

@@ -71,15 +71,8 @@ type Options struct {
 	ReadOnly bool
 }
 
-func (o *Options) orDefault() Options {
-	if o == nil {
-		return Options{}
-	}
-	return *o
-}
-
 func (o *Options) tables() (sqlstore.Tables, error) {
-	return sqlstore.NewTables("", o.orDefault().Prefix)
+	return sqlstore.NewTables("", sqlstore.OrZero(o).Prefix)
 }
 
 // A Store keeps records in a database. It is a driver.Store, Sweeper and
@@ -99,7 +92,7 @@ var (
 // New makes a store of a pool, which stays the caller's. It verifies the schema,
 // the settings of the server and the user's right to write, and creates nothing.
 func New(ctx context.Context, db *sql.DB, opts *Options) (*Store, error) {
-	s, err := newStore(ctx, db, opts.orDefault(), nil)
+	s, err := newStore(ctx, db, sqlstore.OrZero(opts), nil)
 	if err != nil {
 		return nil, fmt.Errorf("mysql: %w", err)
 	}
@@ -116,7 +109,7 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(sqlstor
 		return nil, err
 	}
 	s := &Store{db: db, allow: slices.Clone(opts.Allow), readOnly: opts.ReadOnly}
-	s.Tables = t
+	s.Tables, s.Self = t, s
 	if s.names, s.beats, err = share(conns{db, newStatements(t)}); err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func script(t sqlstore.Tables) string {
 	return t.Expand(macros().ReplaceAllStringFunc(schema, func(s string) string {
 		name, expr, _ := strings.Cut(s[1:len(s)-1], " ")
 		if name == "shown" {
-			expr = fmt.Sprintf(escaped, expr)
+			expr = "\n    " + strings.ReplaceAll(texts()["shown"], "{{text}}", expr)
 		}
 		return "convert(" + expr + " using utf8mb4) collate utf8mb4_bin"
 	}), "`")
@@ -42,21 +42,6 @@ const escapeMark = "'0000005C00000075'"
 // macros are {text EXPRESSION}, which has a collation of its own, so that no two
 // differ, and {shown EXPRESSION}, which is also escaped.
 var macros = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?s)\{(?:text|shown) [^{}]*\}`) })
-
-// escaped is a text with what a terminal would obey or hide written out: control
-// characters, those that turn the direction of text, and those that have no width. It
-// looks at the text in hexadecimal, where each character has eight digits, puts a dot
-// before each, and an x before each digit of those to be written out. What a group is
-// called in a replacement MariaDB and MySQL do not agree upon.
-const escaped = `
-    convert(unhex(replace(replace(replace(replace(replace(replace(replace(replace(
-      regexp_replace(regexp_replace(
-        regexp_replace(convert(hex(convert(convert(%s using utf8mb4) using utf32)) using utf8mb4), '(.{8})', if(version() like '%%MariaDB%%', '.\\1', '.$1')),
-        '[.]0000(?=00[01].|007F|00[89].|00AD|061C|180E|200[B-F]|202[89A-E]|206.|FEFF|FFF[9AB])(.)(.)(.)(.)',
-        concat('0000005C00000075', if(version() like '%%MariaDB%%', '000000x\\1000000x\\2000000x\\3000000x\\4', '000000x$1000000x$2000000x$3000000x$4'))),
-        '[.]000E(?=00[0-7].)(.)(.)(.)(.)',
-        concat('0000005C00000055000000x0000000x0000000x0000000xE', if(version() like '%%MariaDB%%', '000000x\\1000000x\\2000000x\\3000000x\\4', '000000x$1000000x$2000000x$3000000x$4'))),
-      '.', ''), 'xA', '61'), 'xB', '62'), 'xC', '63'), 'xD', '64'), 'xE', '65'), 'xF', '66'), 'x', '3')) using utf32)`
 
 // Migrate creates the schema as far as it is missing. It may be repeated, and by
 // several at once. Where all is there it changes nothing.
@@ -112,15 +97,11 @@ func grants(at *driver.Location, role string, readOnly bool) ([]string, error) {
 		return nil, err
 	}
 	t.Schema = strings.ReplaceAll(database, "`", "``")
-	text := texts()["grants"]
-	if readOnly {
-		text = texts()["grants to look"]
-	}
 	quoted := sqlstore.Quote(role, "`")
 	if i := strings.LastIndex(role, "@"); i > 0 {
 		quoted = sqlstore.Quote(role[:i], "`") + "@" + sqlstore.Quote(role[i+1:], "`")
 	}
-	return sqlstore.Grants(t, "`", text, quoted)
+	return sqlstore.Grants(t, "`", texts(), quoted, readOnly)
 }
 
 // Verify compares the schema in the database with that of this program: tables

@@ -149,3 +149,18 @@ records attempt = binary(16) not null
 locks name mode state position holder host pid user program session nr reason token last_token = column
 locks requested granted waited retries ttl last_beat suspected_by suspected_since dead owner address device labels = column
 history name token holder host pid user program owner reason granted ended held waited how ended_by why = column
+
+-- A text of the schema with what a terminal would obey or hide written out: control characters,
+-- those that turn the direction of text, and those that have no width. It looks at the text in
+-- hexadecimal, where each character has eight digits, puts a dot before each, and an x before each
+-- digit of those to be written out. What a group is called in a replacement MariaDB and MySQL do
+-- not agree upon.
+--- shown
+convert(unhex(replace(replace(replace(replace(replace(replace(replace(replace(
+      regexp_replace(regexp_replace(
+        regexp_replace(convert(hex(convert(convert({{text}} using utf8mb4) using utf32)) using utf8mb4), '(.{8})', if(version() like '%MariaDB%', '.\\1', '.$1')),
+        '[.]0000(?=00[01].|007F|00[89].|00AD|061C|180E|200[B-F]|202[89A-E]|206.|FEFF|FFF[9AB])(.)(.)(.)(.)',
+        concat('0000005C00000075', if(version() like '%MariaDB%', '000000x\\1000000x\\2000000x\\3000000x\\4', '000000x$1000000x$2000000x$3000000x$4'))),
+        '[.]000E(?=00[0-7].)(.)(.)(.)(.)',
+        concat('0000005C00000055000000x0000000x0000000x0000000xE', if(version() like '%MariaDB%', '000000x\\1000000x\\2000000x\\3000000x\\4', '000000x$1000000x$2000000x$3000000x$4'))),
+      '.', ''), 'xA', '61'), 'xB', '62'), 'xC', '63'), 'xD', '64'), 'xE', '65'), 'xF', '66'), 'x', '3')) using utf32)

@@ -62,19 +62,11 @@ var errNoTx = errors.New("there is no transaction that could be fenced")
 
 // fence calls the function, by exec, in the database that holds the locks.
 func fence(ctx context.Context, locks []*holdfast.Lock, exec func(query string, name []byte, token int64) error) error {
-	return sqlstore.Fence[fenced](ctx, locks, "one of PostgreSQL", func(t sqlstore.Tables, name string, token int64) error {
-		return fenceName(t, name, token, exec)
+	return sqlstore.Fence(ctx, locks, "one of PostgreSQL", func(s *Store, name string, token int64) error {
+		return fenceName(s.Tables, name, token, exec)
 	})
 }
 
 func fenceName(t sqlstore.Tables, name string, token int64, exec func(query string, name []byte, token int64) error) error {
 	return codes.Fenced(name, token, exec(t.Expand(`select {fence}($1::pg_catalog.bytea, $2::bigint)`, `"`), []byte(name), token))
 }
-
-// fenced is a Store of this package, or what embeds one.
-type fenced interface {
-	TablesOf() sqlstore.Tables
-	itself() *Store
-}
-
-func (s *Store) itself() *Store { return s }

@@ -32,15 +32,8 @@ type Options struct {
 	ReadOnly bool
 }
 
-func (o *Options) orDefault() Options {
-	if o == nil {
-		return Options{}
-	}
-	return *o
-}
-
 func (o *Options) tables() (sqlstore.Tables, error) {
-	opts := o.orDefault()
+	opts := sqlstore.OrZero(o)
 	return sqlstore.NewTables(opts.Schema, opts.Prefix)
 }
 
@@ -67,23 +60,24 @@ var (
 // a connection each of their own, like those of the pool, opened when they are
 // needed: a pool that is exhausted does not cost a lock.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error) {
-	t, err := opts.tables()
-	if err != nil {
-		return nil, fmt.Errorf("postgres: %w", err)
-	}
-	s := &Store{pool: pool, opts: opts.orDefault(), open: own(pool)}
+	s := &Store{pool: pool, opts: sqlstore.OrZero(opts), open: own(pool)}
 	s.opts.Allow = slices.Clone(s.opts.Allow)
-	if err := dangers.Check(s.opts.Allow); err != nil {
-		return nil, fmt.Errorf("postgres: %w", err)
+	t, err := opts.tables()
+	if err == nil {
+		err = dangers.Check(s.opts.Allow)
 	}
-	found, at, err := ask(ctx, pool, t)
+	var found sqlstore.Facts
+	var at sqlstore.Tables
+	if err == nil {
+		found, at, err = ask(ctx, pool, t)
+	}
 	if err == nil {
 		err = s.refuse(found, t)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	s.Tables = at // whatever becomes of the search_path
+	s.Self, s.Tables = s, at // whatever becomes of the search_path
 	s.sql = newStatements(at)
 	s.channel = channelOf(at.Schema, at.Prefix)
 	s.async = found.Is("synchronous_commit", "OFF")

@@ -41,14 +41,7 @@ func grants(at *driver.Location, role string, readOnly bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := texts()["grants"]
-	if readOnly {
-		text = texts()["grants to look"]
-	}
-	if t.Schema != "" {
-		text = strings.ReplaceAll(texts()["grant usage"], "$schema", sqlstore.Quote(t.Schema, `"`)) + "\n" + text
-	}
-	return sqlstore.Grants(t, `"`, text, sqlstore.Quote(role, `"`))
+	return sqlstore.Grants(t, `"`, texts(), sqlstore.Quote(role, `"`), readOnly)
 }
 
 func checkVersion(t sqlstore.Tables, found int64) error {

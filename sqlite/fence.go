@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 // Fence makes the commit of tx depend on the locks: it fails with ErrLost
@@ -30,25 +32,13 @@ import (
 //
 // which rolls the transaction back and fails unless the token holds the lock.
 func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
-	if len(locks) == 0 {
-		return driver.ErrNothingFenced
-	}
-	if err := sameCopy(ctx, tx); err != nil {
-		return err
-	}
-	for _, l := range locks {
-		s, err := driver.StoreOf[interface{ itself() *Store }](l, "one of SQLite")
-		if err == nil {
-			err = s.itself().sameFile(ctx, tx, l.Name())
-		}
-		if err != nil {
+	same := sync.OnceValue(func() error { return sameCopy(ctx, tx) })
+	return sqlstore.Fence(ctx, locks, "one of SQLite", func(s *Store, name string, token int64) error {
+		if err := cmp.Or(same(), s.sameFile(ctx, tx, name)); err != nil {
 			return err
 		}
-		if err := fence(ctx, tx, l.Name(), l.Token()); err != nil {
-			return l.FenceFailed(ctx, err)
-		}
-	}
-	return nil
+		return fence(ctx, tx, name, token)
+	})
 }
 
 func fence(ctx context.Context, tx *sql.Tx, name string, token int64) error {
@@ -87,8 +77,6 @@ func fence(ctx context.Context, tx *sql.Tx, name string, token int64) error {
 }
 
 var errNoLock = errors.New("there is no such lock in the file of this transaction: the lock was taken in another one")
-
-func (s *Store) itself() *Store { return s }
 
 // sameFile refuses a transaction on another file than that of the store.
 func (s *Store) sameFile(ctx context.Context, tx *sql.Tx, name string) error {

@@ -44,7 +44,7 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{path: path, files: files{path: path}, async: slices.Contains(opts.Allow, "async-commit"), looks: opts.ReadOnly}
-	s.board.Path, s.board.NoMkdir = path, opts.ReadOnly
+	s.Self, s.board.Path, s.board.NoMkdir = s, path, opts.ReadOnly
 	if s.files.db, err = os.Stat(path); err != nil {
 		return nil, err
 	}
@@ -52,42 +52,44 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 	s.beats.Borrow(s.names, math.MaxInt)
 	s.reads.Borrow(s.names, math.MaxInt)
 	s.Names, s.Beats = newDialect(s, s.names.Use), newDialect(s, s.beats.UseIdle)
-	err = s.read(ctx, s.names.Use, func(c *conn) error {
-		if opts.ReadOnly {
-			return errors.Join(c.verify(ctx), retry(ctx, c.plainText))
-		}
-		// A file that is not to be made ours is not touched before it is.
-		create := opts.Create
-		if !create && opts.ifEmpty {
-			var err error
-			if create, err = c.empty(ctx); err != nil {
-				return err
-			}
-		}
-		if !create {
-			if err := c.verify(ctx); err != nil {
-				return err
-			}
-		}
-		if err := retry(ctx, c.plainText); err != nil {
-			return err
-		}
-		if err := retry(ctx, c.writeAhead); err != nil {
-			return err
-		}
-		if create {
-			if err := c.migrate(ctx); err != nil {
-				return err
-			}
-		}
-		return s.adopt(ctx, c)
-	})
+	err = s.read(ctx, s.names.Use, func(c *conn) error { return s.begin(ctx, c, opts) })
 	if err != nil {
 		s.Close()
 		return nil, s.explain(err)
 	}
 	s.ours = true
 	return s, nil
+}
+
+// begin has the first connection make what is missing, if it may, and find that the file is ours.
+func (s *Store) begin(ctx context.Context, c *conn, opts *Options) (err error) {
+	if opts.ReadOnly {
+		return errors.Join(c.verify(ctx), retry(ctx, c.plainText))
+	}
+	// A file that is not to be made ours is not touched before it is.
+	create := opts.Create
+	if !create && opts.ifEmpty {
+		if create, err = c.empty(ctx); err != nil {
+			return err
+		}
+	}
+	if !create {
+		if err := c.verify(ctx); err != nil {
+			return err
+		}
+	}
+	if err := retry(ctx, c.plainText); err != nil {
+		return err
+	}
+	if err := retry(ctx, c.writeAhead); err != nil {
+		return err
+	}
+	if create {
+		if err := c.migrate(ctx); err != nil {
+			return err
+		}
+	}
+	return s.adopt(ctx, c)
 }
 
 // creating keeps the making of a file apart from its use: whoever closes a

@@ -55,14 +55,19 @@ func TestTexts(t *testing.T) {
 // A role is named as it is, whatever is in its name, and by some name.
 func TestGrants(t *testing.T) {
 	tables := Tables{Schema: "locks", Prefix: "hf_"}
-	const text = "grant select on {records} to $role;\ngrant select on {meta} to $role;"
-	got, err := Grants(tables, `"`, text, Quote(`a "b" {meta}`, `"`))
-	want := []string{`grant select on "locks"."hf_records" to "a ""b"" {meta}"`, `grant select on "locks"."hf_meta" to "a ""b"" {meta}"`}
+	texts := map[string]string{"grants": "grant update on {records} to $role;", "grant usage": "grant usage on schema $schema to $role;",
+		"grants to look": "grant select on {records} to $role;\ngrant select on {meta} to $role;"}
+	got, err := Grants(tables, `"`, texts, Quote(`a "b" {meta}`, `"`), true)
+	want := []string{`grant usage on schema "locks" to "a ""b"" {meta}"`,
+		`grant select on "locks"."hf_records" to "a ""b"" {meta}"`, `grant select on "locks"."hf_meta" to "a ""b"" {meta}"`}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %q, error %v", got, err)
 	}
+	if got, err := Grants(Tables{Prefix: "hf_"}, `"`, texts, `"a"`, false); err != nil || !slices.Equal(got, []string{`grant update on "hf_records" to "a"`}) {
+		t.Errorf("got %q, error %v", got, err)
+	}
 	for _, role := range []string{"", "a\x00"} {
-		if got, err := Grants(tables, `"`, text, Quote(role, `"`)); err == nil {
+		if got, err := Grants(tables, `"`, texts, Quote(role, `"`), false); err == nil {
 			t.Errorf("granted to %q: %q", role, got)
 		}
 	}

@@ -60,6 +60,9 @@ type Write struct {
 	Notify string // as in driver.Write
 	Lazy   bool
 	Hurry  bool // another of its batch has waited for a locked row
+
+	at   int  // of the driver.Write in its call
+	told bool // what it has lost to is known
 }
 
 // A Meaning is what is known after an error.

@@ -16,26 +16,34 @@ type Lock interface {
 	FenceFailed(ctx context.Context, err error) error
 }
 
-// Fence has fence check each lock in the tables where it was taken, which are those of a store S, as
-// kind calls it.
-func Fence[S interface{ TablesOf() Tables }, L Lock](ctx context.Context, locks []L, kind string, fence func(t Tables, name string, token int64) error) error {
+// Fence has fence check each lock in the store where it was taken, which has to be an S, as kind
+// calls it, or to embed one.
+func Fence[S any, L Lock](ctx context.Context, locks []L, kind string, fence func(s S, name string, token int64) error) error {
 	if len(locks) == 0 {
 		return driver.ErrNothingFenced
 	}
 	for _, l := range locks {
-		s, err := driver.StoreOf[S](l, kind)
+		s, err := storeOf[S](l, kind)
 		if err != nil {
 			return err
 		}
-		if err := fence(s.TablesOf(), l.Name(), l.Token()); err != nil {
+		if err := fence(s, l.Name(), l.Token()); err != nil {
 			return l.FenceFailed(ctx, err)
 		}
 	}
 	return nil
 }
 
-// TablesOf is the tables of the store.
-func (s *Store) TablesOf() Tables { return s.Tables }
+func storeOf[S any](l Lock, kind string) (S, error) {
+	if in, ok := driver.Find[interface{ self() any }](l.Store()); ok {
+		if s, ok := in.self().(S); ok {
+			return s, nil
+		}
+	}
+	return driver.StoreOf[S](l, kind)
+}
+
+func (s *Store) self() any { return s.Self }
 
 var (
 	errNoLock        = errors.New("there is no such lock in the database of this transaction: the lock was taken in another one")

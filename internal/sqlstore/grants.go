@@ -5,11 +5,19 @@ import (
 	"strings"
 )
 
-// Grants are the statements of a text, with $role for the role, that let it use the tables.
-// role is quoted as the database wants it.
-func Grants(t Tables, quote, text, role string) ([]string, error) {
+// Grants are the statements that let a role use the tables, or with readOnly look at them: the
+// text "grants" or "grants to look", and before it "grant usage", if there is one, where the tables
+// are in a schema. $role and $schema stand for names; role is quoted as the database wants it.
+func Grants(t Tables, quote string, texts map[string]string, role string, readOnly bool) ([]string, error) {
 	if strings.Trim(role, quote) == "" || strings.Contains(role, "\x00") {
 		return nil, errors.New("a role needs a name")
+	}
+	text := texts["grants"]
+	if readOnly {
+		text = texts["grants to look"]
+	}
+	if usage, ok := texts["grant usage"]; ok && t.Schema != "" {
+		text = strings.ReplaceAll(usage, "$schema", Quote(t.Schema, quote)) + "\n" + text
 	}
 	statements := Statements(t.Expand(text, quote))
 	for i, s := range statements {

@@ -16,8 +16,9 @@ import (
 type Store struct {
 	Names Dialect
 	Beats Dialect // for heartbeats, so that they do not queue behind locks
-	// Tables are its own. A fence looks there.
+	// Tables are its own, and Self is the store of the package that embeds it. A fence looks there.
 	Tables Tables
+	Self   any
 	clock  clock.Remote
 }
 
@@ -100,12 +101,46 @@ func some(b []byte) []byte {
 
 // CompareAndSwap implements driver.Store. A single write is one statement.
 func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	c, err := s.plan(writes)
+	if err != nil {
+		return nil, err
+	}
+	if len(writes) == 0 {
+		return nil, ctx.Err()
+	}
+	alone, hurry := len(c.ws) == 1, false // those that meet locked rows wait for a second together, not each
+	if len(c.ws) > 1 {
+		if alone, hurry, err = c.together(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if alone {
+		if err := c.oneByOne(ctx, hurry); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.loadLosers(ctx); err != nil {
+		return nil, err
+	}
+	return c.outcomes, nil
+}
+
+// A call is one of CompareAndSwap.
+type call struct {
+	s        *Store
+	db       Dialect
+	writes   []driver.Write
+	outcomes []driver.Outcome
+	ws       []Write // those that can win
+}
+
+// plan says what is sent, and on which connections.
+func (s *Store) plan(writes []driver.Write) (call, error) {
+	c := call{s, s.Names, writes, make([]driver.Outcome, len(writes)), make([]Write, 0, len(writes))}
 	beats := true
-	ws := make([]Write, 0, len(writes))
-	where := make([]int, 0, len(writes)) // of ws in writes
 	for i, w := range writes {
 		if err := w.Check(); err != nil {
-			return nil, err
+			return c, err
 		}
 		beats = beats && w.Key.Space == driver.Sessions
 		value := w.Value
@@ -113,94 +148,94 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dr
 			value = []byte{}
 		}
 		if w.Old == driver.IfEmpty || w.Old > 0 { // else it cannot win
-			ws = append(ws, Write{ID: ID(w.Key), Old: w.Old, Value: value, Notify: w.Notify, Lazy: w.Lazy})
-			where = append(where, i)
+			c.ws = append(c.ws, Write{ID: ID(w.Key), Old: w.Old, Value: value, Notify: w.Notify, Lazy: w.Lazy, at: i})
 		}
 	}
-	if len(writes) == 0 {
-		return nil, ctx.Err()
-	}
-	db := s.Names
 	if beats {
-		db = s.Beats
+		c.db = s.Beats
 	}
-	outcomes := make([]driver.Outcome, len(writes))
-	won := func(i int, version int64) {
-		outcomes[i] = driver.Outcome{Won: true, Record: driver.Record{Version: version, Value: some(writes[i].Value)}}
-	}
-	told := make([]bool, len(writes)) // what the write has lost to
+	return c, nil
+}
 
-	alone, hurry := len(ws) == 1, false // those that meet locked rows wait for a second together, not each
-	if len(ws) > 1 {
-		order := make([]int, len(ws))
-		for i := range order {
-			order[i] = i
+func (c *call) won(i int, version int64) {
+	c.outcomes[i] = driver.Outcome{Won: true, Record: driver.Record{Version: version, Value: some(c.writes[i].Value)}}
+}
+
+// together attempts all writes in one statement or transaction. If that was rolled back they are to
+// be written alone: whoever keeps one row locked, or deadlocks again and again, shall not hold up
+// the others. They hurry if the batch has waited for a locked row.
+func (c *call) together(ctx context.Context) (alone, hurry bool, err error) {
+	db, sorted := c.db, slices.Clone(c.ws)
+	slices.SortFunc(sorted, func(a, b Write) int { return bytes.Compare(a.ID, b.ID) })
+	var versions []int64
+	sent := time.Now()
+	err = c.s.again(ctx, db, func() (err error) {
+		versions, err = db.Swaps(ctx, sorted)
+		return err
+	})
+	switch {
+	case err != nil && db.Means(err) != Perhaps:
+		hurry = db.Means(err) == Locked && time.Since(sent) > lockedBatch
+		return true, hurry, nil
+	case err != nil:
+		return false, false, err
+	}
+	for i, v := range versions {
+		if v != 0 {
+			c.won(sorted[i].at, v)
 		}
-		slices.SortFunc(order, func(a, b int) int { return bytes.Compare(ws[a].ID, ws[b].ID) })
-		sorted := make([]Write, len(ws))
-		for i, o := range order {
-			sorted[i] = ws[o]
-		}
-		var versions []int64
-		sent := time.Now()
-		err := s.again(ctx, db, func() (err error) {
-			versions, err = db.Swaps(ctx, sorted)
-			return err
-		})
+	}
+	return false, false, nil
+}
+
+// oneByOne attempts each write in a statement of its own.
+func (c *call) oneByOne(ctx context.Context, hurry bool) error {
+	s := c.s
+	for i, w := range c.ws {
+		began := clock.Steady()
+		w.Hurry = hurry
+		version, lost, locked, err := s.swap(ctx, c.db, w)
+		hurry = hurry || locked
 		switch {
-		case err != nil && db.Means(err) != Perhaps:
-			hurry = db.Means(err) == Locked && time.Since(sent) > lockedBatch
-			alone = true // who keeps one row locked, or deadlocks again and again, shall not hold up the others
 		case err != nil:
-			return nil, err
-		}
-		for i, v := range versions {
-			if v != 0 {
-				won(where[order[i]], v)
+			return err
+		case version != 0:
+			c.won(w.at, version)
+		case lost != nil:
+			r := driver.Record{Version: lost.Version, Value: some(lost.Value)}
+			if r.Version != 0 {
+				r.Age = s.clock.Ages(lost.Clock, began)(r.Version)
 			}
+			c.outcomes[w.at].Record = r
+			c.ws[i].told = true
 		}
 	}
-	if alone {
-		for i, w := range ws {
-			began := clock.Steady()
-			w.Hurry = hurry
-			version, lost, locked, err := s.swap(ctx, db, w)
-			hurry = hurry || locked
-			switch {
-			case err != nil:
-				return nil, err
-			case version != 0:
-				won(where[i], version)
-			case lost != nil:
-				r := driver.Record{Version: lost.Version, Value: some(lost.Value)}
-				if r.Version != 0 {
-					r.Age = s.clock.Ages(lost.Clock, began)(r.Version)
-				}
-				outcomes[where[i]].Record = r
-				told[where[i]] = true
-			}
-		}
-	}
+	return nil
+}
 
+// loadLosers reads what writes have lost to that were not told of it.
+func (c *call) loadLosers(ctx context.Context) error {
+	ws, writes := c.ws, c.writes
 	var ids [][]byte
 	var losers []int
-	for i, o := range outcomes {
-		if !o.Won && !told[i] {
+	for i, o := range c.outcomes {
+		told := false
+		if len(ws) > 0 && ws[0].at == i {
+			told, ws = ws[0].told, ws[1:]
+		}
+		if !o.Won && !told {
 			ids = append(ids, ID(writes[i].Key))
 			losers = append(losers, i)
 		}
 	}
 	if len(losers) == 0 {
-		return outcomes, nil
+		return nil
 	}
-	records, err := s.load(ctx, db, ids)
-	if err != nil {
-		return nil, err
-	}
+	records, err := c.s.load(ctx, c.db, ids)
 	for i, r := range records {
-		outcomes[losers[i]].Record = r
+		c.outcomes[losers[i]].Record = r
 	}
-	return outcomes, nil
+	return err
 }
 
 // swap is one write. It loses also if the row stays locked.

@@ -17,6 +17,14 @@ type Tables struct {
 // DefaultPrefix is what names begin with if nobody says otherwise.
 const DefaultPrefix = "holdfast_"
 
+// OrZero is what options point to, or else those that are all default.
+func OrZero[T any](options *T) (o T) {
+	if options != nil {
+		o = *options
+	}
+	return o
+}
+
 var identifier = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 // NewTables checks the names, which come from a configuration, before any
