@@ -75,8 +75,9 @@ func (c *Client) History(ctx context.Context, name string) (History, error) {
 // bytes, a page at a time.
 func (c *Client) Histories(ctx context.Context, prefix string) iter.Seq2[History, error] {
 	return func(yield func(History, error) bool) {
-		for after := lastBefore(prefix); ; {
-			names, err := c.store.Keys(ctx, driver.Histories, after, 200)
+		after := lastBefore(prefix)
+		for page := pageOfNames / 2; ; page = 2 * pageOfNames {
+			names, err := c.store.Keys(ctx, driver.Histories, after, page)
 			if err == nil && len(names) == 0 {
 				return
 			}
