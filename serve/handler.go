@@ -12,6 +12,7 @@ import (
 	"mime"
 	"net/http"
 	"os"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -139,7 +140,7 @@ func (h *Handler) serve(rt route) http.HandlerFunc {
 			p := PrincipalOf(r.Context())
 			switch {
 			case p == nil:
-				n.problem = refuse(w, r, "unauthenticated", "")
+				n.problem = refuse(w, r, "unauthenticated", problemKinds["unauthenticated"].do)
 				return
 			case !p.has(rt.verb):
 				n.problem = refuse(w, r, "forbidden", fmt.Sprintf("%s lacks the verb %v", p.Name, rt.verb))
@@ -368,7 +369,12 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, v any, optional b
 // said is an error of the JSON decoder, without Go's words.
 func said(err error) string {
 	var kind *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
 	switch {
+	case errors.As(err, &syntax):
+		return fmt.Sprintf(`the body is not JSON, an object as in {"name":"nightly"}: %v`, err)
+	case errors.As(err, &kind) && kind.Field != "" && kind.Type.Kind() == reflect.Float64:
+		return fmt.Sprintf("%s: a number of seconds, as in 600, not a %s", kind.Field, kind.Value)
 	case errors.As(err, &kind) && kind.Field != "":
 		return fmt.Sprintf("%s: a %s is not what belongs there", kind.Field, kind.Value)
 	case errors.As(err, &kind):
