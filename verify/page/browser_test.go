@@ -115,10 +115,12 @@ var everything = page.Options{Store: "postgres://app@db.example/shop", Viewer: f
 	return page.Viewer{Name: "ana", Break: func(string) bool { return true }, Configure: true}
 }}
 
-// Each screen stands in both palettes and in a narrow window: its parts are there, nothing is
+// Each screen stands in both palettes and in narrower windows: its parts are there, nothing is
 // wider than the window, and its pictures are kept to be looked at.
 func TestScreens(t *testing.T) {
-	w := newTown(t, everything)
+	opts := everything
+	opts.Store = "sqlite:/home/anastasia/.local/state/holdfast/a_directory_with_a_long_name/holdfast.db"
+	w := newTown(t, opts)
 	w.inhabit()
 	screens := []struct{ name, path, parts string }{
 		{"locks", "/", ".stats b, table caption, th[aria-sort], tr .lease svg, .queue-dots, .state.detached"},
@@ -131,7 +133,7 @@ func TestScreens(t *testing.T) {
 		name  string
 		width int
 		dark  bool
-	}{{"light", 1400, false}, {"dark", 1400, true}, {"narrow", 420, false}} {
+	}{{"light", 1400, false}, {"dark", 1400, true}, {"middling", 1100, false}, {"narrow", 420, false}} {
 		t.Run(look.name, func(t *testing.T) {
 			b := open(t, look.width, 900, look.dark)
 			for _, s := range screens {
