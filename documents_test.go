@@ -119,7 +119,7 @@ func TestLinks(t *testing.T) {
 	n, indexed := 0, make(map[string]bool)
 	for _, page := range pages {
 		text, _ := prose(trimmedLines(t, page))
-		for _, m := range link.FindAllStringSubmatch(text, -1) {
+		for _, m := range append(link.FindAllStringSubmatch(text, -1), picture.FindAllStringSubmatch(text, -1)...) {
 			target, anchor, _ := strings.Cut(m[1], "#")
 			if strings.Contains(target, "://") {
 				continue
@@ -150,6 +150,7 @@ func TestLinks(t *testing.T) {
 }
 
 var (
+	picture  = regexp.MustCompile(`\bsrc(?:set)?="([^"\s]+)"`)
 	link     = regexp.MustCompile(`\]\(([^()\s]+)\)`)
 	codeSpan = regexp.MustCompile("`[^`]*`")
 )

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"image/color"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -134,7 +135,7 @@ func (pn *panel) curves(c draw.Canvas, p *palette) error {
 			top, bottom = max(top, pt.Y), min(bottom, pt.Y)
 		}
 	}
-	for x := range xs {
+	for _, x := range slices.Sorted(maps.Keys(xs)) {
 		pl.X.Tick.Marker = append(ticks(pl.X.Tick.Marker), plot.Tick{Value: x, Label: short(x)})
 	}
 	pl.X.Scale = plot.LogScale{}
@@ -204,7 +205,7 @@ func (pn *panel) curves(c draw.Canvas, p *palette) error {
 		}
 	}
 	for i := len(names) - 1; i >= 0; i-- { // and back from the top
-		limit := data.Max.Y
+		limit := data.Max.Y - 8
 		if i < len(names)-1 {
 			limit = names[i+1].at - gap
 		}
@@ -266,10 +267,14 @@ func fewTicks(low, high float64) (all []plot.Tick) {
 	return all
 }
 
-// logTicks are at 1, 3, 10, 30 and so on.
+// logTicks are at 1, 3, 10, 30 and so on, closer where there is less than a decade.
 func logTicks(low, high float64) (all []plot.Tick) {
+	marks := []float64{1, 3}
+	if high/low < 10 {
+		marks = []float64{1, 2, 3, 5}
+	}
 	for e := math.Floor(math.Log10(low)); e <= math.Log10(high); e++ {
-		for _, m := range []float64{1, 3} {
+		for _, m := range marks {
 			if x := m * math.Pow(10, e); x >= low*0.999 && x <= high {
 				all = append(all, plot.Tick{Value: x, Label: short(x)})
 			}
@@ -376,7 +381,11 @@ func (r *Report) others(workload string) string {
 			low, high = min(low, row.Others), max(high, row.Others)
 		}
 	}
-	return fmt.Sprintf("others used %.1f to %.1f of its %d processors", low, high, r.Machine.CPUs)
+	from, to := fmt.Sprintf("%.1f", low), fmt.Sprintf("%.1f", high)
+	if from != to {
+		to = from + " to " + to
+	}
+	return fmt.Sprintf("others used %s of its %d processors", to, r.Machine.CPUs)
 }
 
 // charts are all that a report has the rows for.

@@ -41,8 +41,11 @@ func (b *bench) costsOf(s *system) (rows []Row, err error) {
 	if b.quick || s.store == "etcd" || s.store == "dir" {
 		n = 300
 	}
-	// One connection: a server that counts late then counts all of it with the last statement.
-	l, err := s.open(b.ctx, &b.site, options{Conns: 1})
+	var o options
+	if s.store == "postgres" { // which counts late: with one connection all of it with the last statement
+		o.Conns = 1
+	}
+	l, err := s.open(b.ctx, &b.site, o)
 	if err != nil {
 		return nil, err
 	}

@@ -227,7 +227,7 @@ func withWaiters(b *bench, s *system, n int) (rows []Row, err error) {
 	}
 	row := rounds{s2}.row(s.row("sessions that wait for one name, a hand-off"), "ms", 1e3)
 	used := &usage{}
-	used.add(after.since(still), float64(len(turns)))
+	used.add(after.since(still).withoutDisk(), float64(len(turns)))
 	row.Size, row.Uses = n, used.each()
 	rows = append(rows, row.notes("%d hand-offs, holds of 5 ms; all queued after %s s", len(s2), figure(queued.Seconds())))
 	waited, took := still.since(before), still.at.Sub(before.at).Seconds()

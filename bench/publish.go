@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -107,7 +109,7 @@ var columns = []column{
 		if row.Unit == "/s" {
 			return grouped(row.Median) + "/s"
 		}
-		return cmpOr(figure(row.Median), "0") + " " + row.Unit
+		return cmp.Or(figure(row.Median), "0") + " " + row.Unit
 	}},
 	{"p99", func(row Row) string {
 		if row.Unit == "/s" {
@@ -128,13 +130,6 @@ var columns = []column{
 	{"Server CPU", func(row Row) string { return used(row, func(u *usage) float64 { return u.Server }, "ms") }},
 	{"Note", func(row Row) string { return row.Note }},
 	{"Others", func(row Row) string { return fmt.Sprintf("%.1f", row.Others) }},
-}
-
-func cmpOr(text, other string) string {
-	if text == "" {
-		return other
-	}
-	return text
 }
 
 func withUnit(x float64, unit string) string {
@@ -178,7 +173,7 @@ func grouped(x float64) string {
 	if x == 0 {
 		return ""
 	}
-	if x < 100 {
+	if x < 100 && x != math.Trunc(x) {
 		return figure(x)
 	}
 	text := fmt.Sprintf("%.0f", x)
@@ -201,6 +196,10 @@ func (r *Report) table(name string) string {
 	}
 	if kind := strings.TrimPrefix(workload, "busy-"); kind == "throughput" || kind == "handoff" {
 		return bySize(rows, kind)
+	}
+	switch workload {
+	case "held", "waiters", "crash":
+		return byCase(rows, workload)
 	}
 	var shown []column
 	for _, c := range columns {
@@ -226,6 +225,56 @@ func (r *Report) table(name string) string {
 	var titles []string
 	for _, c := range shown {
 		titles = append(titles, c.title)
+	}
+	return tableOf(titles, lines)
+}
+
+// byCase has a line for each system and what it holds or waits for, and a column for each thing that
+// was measured of that.
+func byCase(rows []Row, workload string) string {
+	type entry struct {
+		key   []string
+		cells map[string]string
+		row   Row
+	}
+	var entries []entry
+	var whats []string
+	for _, row := range rows {
+		if row.Unit == "" {
+			continue
+		}
+		key := []string{storeName(row.Store), pageName(row)}
+		of, what, _ := strings.Cut(row.Case, ", ")
+		if workload == "crash" {
+			what = row.Case
+		} else {
+			key = append(key, of)
+		}
+		if what == "to keep them" || strings.HasSuffix(what, " per beat") {
+			what = "each heartbeat, or to keep them"
+		}
+		if what == "" {
+			what = "all of them"
+		}
+		if !slices.Contains(whats, what) {
+			whats = append(whats, what)
+		}
+		i := slices.IndexFunc(entries, func(e entry) bool { return slices.Equal(e.key, key) })
+		if i < 0 {
+			i = len(entries)
+			entries = append(entries, entry{key, map[string]string{}, row})
+		}
+		entries[i].cells[what] = cmp.Or(figure(row.Median), "0") + " " + row.Unit
+	}
+	var lines [][]string
+	var titles []string
+	for _, e := range entries {
+		titles = append([]string{"Store", "", ""}[:len(e.key)], append(slices.Clone(whats), "Others")...)
+		cells := e.key
+		for _, what := range whats {
+			cells = append(cells, e.cells[what])
+		}
+		lines = append(lines, append(cells, fmt.Sprintf("%.1f", e.row.Others)))
 	}
 	return tableOf(titles, lines)
 }
@@ -292,7 +341,7 @@ func bySize(rows []Row, workload string) string {
 				(*line(row, ", statements each"))[at] = figure(row.Uses.Requests)
 			}
 			if row.Uses != nil && row.System == "holdfast" && row.Uses.Client > 0 {
-				(*line(row, ", processor time of clients, server, ms"))[at] = figure(row.Uses.Client) + ", " + cmpOr(figure(row.Uses.Server), "0")
+				(*line(row, ", processor time of clients, server, ms"))[at] = figure(row.Uses.Client) + ", " + cmp.Or(figure(row.Uses.Server), "0")
 			}
 		}
 	}

@@ -85,7 +85,7 @@ func (r run) once() (got series, used reading, operations float64, err error) {
 func (r rounds) row(row Row, unit string, scale float64) Row {
 	all := slices.Concat(r...)
 	row.Unit, row.Median = unit, all.quantile(0.5)*scale
-	if row.Samples = len(all); len(all) >= 150 {
+	if row.Samples = len(all); len(all) >= 100 {
 		row.P99 = all.quantile(0.99) * scale
 	}
 	return row
