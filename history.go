@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -72,39 +71,21 @@ func (c *Client) History(ctx context.Context, name string) (History, error) {
 }
 
 // Histories gives the histories of all names that begin with prefix, in the order of their
-// bytes, a page at a time.
+// bytes, a page at a time. While a page is given the next one is loaded.
 func (c *Client) Histories(ctx context.Context, prefix string) iter.Seq2[History, error] {
 	return func(yield func(History, error) bool) {
-		after := lastBefore(prefix)
-		for page := pageOfNames / 2; ; page = 2 * pageOfNames {
-			names, err := c.store.Keys(ctx, driver.Histories, after, page)
-			if err == nil && len(names) == 0 {
-				return
-			}
-			var recs []driver.Record
-			var keys []driver.Key
-			for _, n := range names {
-				if after = n; strings.HasPrefix(n, prefix) {
-					keys = append(keys, driver.Histories.Key(n))
-				}
-			}
-			if err == nil && len(keys) > 0 {
-				recs, err = c.store.Load(ctx, keys, driver.Fresh)
-			}
+		for page, err := range ahead(ctx, c.pages(driver.Histories, prefix)) {
 			if err != nil {
 				yield(History{}, fmt.Errorf("histories: %w", err))
 				return
 			}
-			for i, r := range recs {
+			for i, r := range page.recs {
 				if len(r.Value) == 0 {
 					continue
 				}
-				if h, err := publicHistory(keys[i].Name, r); !yield(h, err) {
+				if h, err := publicHistory(page.names[i], r); !yield(h, err) {
 					return
 				}
-			}
-			if !strings.HasPrefix(after, prefix) && after > prefix {
-				return
 			}
 		}
 	}

@@ -34,37 +34,132 @@ func (c *Client) Show(ctx context.Context, name string) (Info, error) {
 }
 
 // List gives all names in use that begin with prefix, in the order of their
-// bytes, a page at a time. It is no snapshot: each name is as it was when its
-// page was read.
+// bytes, a page at a time. While a page is given the next one is loaded. It is no snapshot:
+// each name is as it was when its page was read.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		after := lastBefore(prefix)
-		audits := auditNames{after: after}
-		for page := pageOfNames; ; page = largestPage {
-			names, err := c.store.Keys(ctx, driver.Names, after, page)
+		for page, err := range ahead(ctx, c.pages(driver.Names, prefix)) {
 			if err != nil {
 				yield(Info{}, fmt.Errorf("list: %w", err))
 				return
 			}
-			if len(names) == 0 {
-				return
-			}
-			after = names[len(names)-1]
-			past := strings.Compare(after, prefix) > 0 && !strings.HasPrefix(after, prefix)
-			names = slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, prefix) })
-			if len(names) > 0 && !c.listPage(ctx, names, &audits, yield) || past {
+			if !c.listPage(ctx, page, yield) {
 				return
 			}
 		}
 	}
 }
 
+// A page is some of the records of a space, and the audits of the names that have one.
+type page struct {
+	names  []string
+	recs   []driver.Record // of each name
+	audits map[string]driver.Record
+}
+
 // pageOfNames is how many names are read at first, and largestPage how many at a time if there are
 // many.
 const (
 	pageOfNames = 500
-	largestPage = 4000
+	largestPage = 2000
 )
+
+// pages loads the records of all names of a space that begin with prefix; those of locks have
+// their audits with them.
+func (c *Client) pages(space driver.Space, prefix string) func(context.Context) iter.Seq2[page, error] {
+	return func(ctx context.Context) iter.Seq2[page, error] {
+		return func(yield func(page, error) bool) {
+			after := lastBefore(prefix)
+			audits := auditNames{after: after}
+			for most := pageOfNames; ; most = largestPage {
+				names, err := c.store.Keys(ctx, space, after, most)
+				if err != nil {
+					yield(page{}, err)
+					return
+				}
+				if len(names) == 0 {
+					return
+				}
+				after = names[len(names)-1]
+				past := strings.Compare(after, prefix) > 0 && !strings.HasPrefix(after, prefix)
+				names = slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, prefix) })
+				if len(names) > 0 {
+					p, err := c.loadPage(ctx, space, names, &audits)
+					if !yield(p, err) || err != nil {
+						return
+					}
+				}
+				if past {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (c *Client) loadPage(ctx context.Context, space driver.Space, names []string, audits *auditNames) (p page, err error) {
+	keys := make([]driver.Key, 0, len(names))
+	for _, n := range names {
+		keys = append(keys, driver.Key{Space: space, Name: n})
+	}
+	if space == driver.Names {
+		audited, err := audits.upTo(ctx, c.store, names[len(names)-1])
+		if err != nil {
+			return p, err
+		}
+		for _, n := range audited {
+			if _, listed := slices.BinarySearch(names, n); listed {
+				keys = append(keys, driver.Audits.Key(n))
+			}
+		}
+	}
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
+	if err != nil {
+		return p, err
+	}
+	p = page{names: names, recs: recs[:len(names)], audits: make(map[string]driver.Record)}
+	for i, k := range keys[len(names):] {
+		p.audits[k.Name] = recs[len(names)+i]
+	}
+	return p, nil
+}
+
+// ahead gives what seq gives, and has it prepare the next while one is used. It ends with an
+// error if ctx does.
+func ahead[T any](ctx context.Context, seq func(context.Context) iter.Seq2[T, error]) iter.Seq2[T, error] {
+	type result struct {
+		v   T
+		err error
+	}
+	return func(yield func(T, error) bool) {
+		within, cancel := context.WithCancel(ctx)
+		results := make(chan result)
+		go func() {
+			defer close(results)
+			for v, err := range seq(within) {
+				select {
+				case results <- result{v, err}:
+				case <-within.Done():
+					return
+				}
+			}
+		}()
+		defer func() {
+			cancel()
+			for range results { // until the goroutine has ended
+			}
+		}()
+		for r := range results {
+			if !yield(r.v, r.err) {
+				return
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			var none T
+			yield(none, err)
+		}
+	}
+}
 
 // auditNames are the names that have an audit, in their order: few of those in use.
 type auditNames struct {
@@ -106,49 +201,25 @@ func lastBefore(prefix string) string {
 }
 
 // listPage gives those names of a page that are in use, and reports whether to go on.
-func (c *Client) listPage(ctx context.Context, names []string, audits *auditNames, yield func(Info, error) bool) (goesOn bool) {
-	audited, err := audits.upTo(ctx, c.store, names[len(names)-1])
-	keys := make([]driver.Key, 0, len(names)+len(audited))
-	for _, n := range names {
-		keys = append(keys, driver.Names.Key(n))
-	}
-	at := make(map[string]int) // of an audit in keys
-	for _, n := range audited {
-		if _, listed := slices.BinarySearch(names, n); listed {
-			at[n] = len(keys)
-			keys = append(keys, driver.Audits.Key(n))
-		}
-	}
-	var recs []driver.Record
-	if err == nil {
-		recs, err = c.store.Load(ctx, keys, driver.Fresh)
-	}
-	if err != nil {
-		yield(Info{}, fmt.Errorf("list: %w", err))
-		return false
-	}
-	page := make([]Info, 0, len(names))
-	for i, n := range names {
-		var audit driver.Record
-		if at[n] > 0 {
-			audit = recs[at[n]]
-		}
+func (c *Client) listPage(ctx context.Context, p page, yield func(Info, error) bool) (goesOn bool) {
+	infos := make([]Info, 0, len(p.names))
+	for i, n := range p.names {
 		info := Info{Name: n}
-		if err := info.read(recs[i], audit); err != nil {
+		if err := info.read(p.recs[i], p.audits[n]); err != nil {
 			if !yield(Info{Name: info.Name}, fmt.Errorf("list %q: %w", info.Name, err)) {
 				return false
 			}
 			continue
 		}
 		if len(info.Holders)+len(info.Waiters) > 0 {
-			page = append(page, info)
+			infos = append(infos, info)
 		}
 	}
-	if err := c.fillAll(ctx, page); err != nil {
+	if err := c.fillAll(ctx, infos); err != nil {
 		yield(Info{}, fmt.Errorf("list: %w", err))
 		return false
 	}
-	for _, info := range page {
+	for _, info := range infos {
 		if len(info.Holders)+len(info.Waiters) > 0 && !yield(info, nil) { // it may have ended since
 			return false
 		}
