@@ -207,7 +207,7 @@ func (r *Report) table(name string) string {
 			continue
 		}
 		empty := !slices.ContainsFunc(rows, func(row Row) bool { return c.cell(row) != "" })
-		if !empty && !slices.Contains(strings.Split(without, ","), c.title) {
+		if !empty && (c.title == "" || !slices.Contains(strings.Split(without, ","), c.title)) {
 			shown = append(shown, c)
 		}
 	}
