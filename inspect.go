@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -38,7 +39,7 @@ func (c *Client) Show(ctx context.Context, name string) (Info, error) {
 // each name is as it was when its page was read.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		for page, err := range ahead(ctx, c.pages(driver.Names, prefix)) {
+		for page, err := range ahead(ctx, c, c.pages(driver.Names, prefix)) {
 			if err != nil {
 				yield(Info{}, fmt.Errorf("list: %w", err))
 				return
@@ -125,16 +126,24 @@ func (c *Client) loadPage(ctx context.Context, space driver.Space, names []strin
 }
 
 // ahead gives what seq gives, and has it prepare the next while one is used. It ends with an
-// error if ctx does.
-func ahead[T any](ctx context.Context, seq func(context.Context) iter.Seq2[T, error]) iter.Seq2[T, error] {
+// error if ctx or the client does. Of a client that is closed it prepares nothing.
+func ahead[T any](ctx context.Context, c *Client, seq func(context.Context) iter.Seq2[T, error]) iter.Seq2[T, error] {
 	type result struct {
 		v   T
 		err error
 	}
 	return func(yield func(T, error) bool) {
 		within, cancel := context.WithCancel(ctx)
-		results := make(chan result)
-		go func() {
+		results, whole := make(chan result), false
+		c.mu.Lock()
+		if c.ctx.Err() != nil {
+			c.mu.Unlock()
+			cancel()
+			seq(ctx)(yield)
+			return
+		}
+		defer context.AfterFunc(c.ctx, cancel)()
+		c.spawn(func() {
 			defer close(results)
 			for v, err := range seq(within) {
 				select {
@@ -143,20 +152,28 @@ func ahead[T any](ctx context.Context, seq func(context.Context) iter.Seq2[T, er
 					return
 				}
 			}
-		}()
+			whole = true
+		})
+		c.mu.Unlock()
 		defer func() {
 			cancel()
 			for range results { // until the goroutine has ended
 			}
 		}()
+		ended := func() error {
+			if ctx.Err() == nil && c.ctx.Err() != nil {
+				return ErrClosed
+			}
+			return ctx.Err()
+		}
 		for r := range results {
-			if !yield(r.v, r.err) {
+			if !yield(r.v, cmp.Or(ended(), r.err)) {
 				return
 			}
 		}
-		if err := ctx.Err(); err != nil {
+		if !whole {
 			var none T
-			yield(none, err)
+			yield(none, ended())
 		}
 	}
 }

@@ -2,6 +2,8 @@ package holdfast_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,4 +95,55 @@ func TestListBeforeTheSession(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A listing ends with an error when its context or its client does, and Close does not wait for
+// who reads it.
+func TestListEnds(t *testing.T) {
+	store := memory.New()
+	holder, err := holdfast.New(store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close()
+	for i := range 1200 { // more than a page
+		if _, err := holder.Acquire(t.Context(), fmt.Sprintf("%04d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listing := func(ctx context.Context, c *holdfast.Client, atFirst func()) (n int, last error) {
+		for _, err := range c.List(ctx, "") {
+			if last = err; err == nil {
+				if n++; n == 1 {
+					atFirst()
+				}
+			}
+		}
+		return n, last
+	}
+	for _, closed := range []bool{false, true} {
+		c, err := holdfast.New(store, &holdfast.Options{ReadOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		want := context.Canceled
+		end := cancel
+		if closed {
+			want, end = holdfast.ErrClosed, func() { c.Close() }
+		}
+		if n, err := listing(ctx, c, end); !errors.Is(err, want) || n == 1200 {
+			t.Errorf("ended with %v after %d of 1200, want %v", err, n, want)
+		}
+		c.Close()
+		cancel()
+	}
+	c, err := holdfast.New(store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if n, err := listing(t.Context(), c, func() {}); n != 1200 || err != nil {
+		t.Errorf("a closed client lists %d, %v", n, err)
+	}
 }

@@ -212,7 +212,7 @@ func TestScriptedLoad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		did["wait acquired"]++
+		count("wait acquired")
 		workers.Wait()
 		ctx, resign := context.WithCancel(t.Context())
 		over := make(chan error, 1)

@@ -10,6 +10,11 @@ select r.space, r.name, r.version, r.value, 0, 0
 from json_each(?1) id cross join holdfast_records r
 on r.space = cast(substr(id.value, 1, 1) as integer) and r.name = unhex(substr(id.value, 2))
 
+-- Both ends are in one space.
+--- load range
+select space, name, version, value, 0, 0 from holdfast_records
+where space = ?1 and name between ?2 and ?4 order by name limit ?5
+
 -- ?3 is the space behind.
 --- keys
 select space, name from holdfast_records

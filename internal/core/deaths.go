@@ -51,9 +51,12 @@ func (d *Deaths) Know(session string, tomb SessionRecord, age time.Duration, now
 	grace = time.Duration(tomb.Grace) * time.Millisecond
 	grace -= min(grace, max(min(age, t.since(tomb.Dead)), 0))
 	if d.void == nil || len(d.void) > 10000 {
-		d.void, d.died = make(map[string]Instant), make(map[string]bool) // every death can be read again
+		d.void, d.died = make(map[string]Instant), nil // every death can be read again
 	}
 	if tomb.Why != closedInOrder && tomb.Why != released && !tomb.Detached {
+		if d.died == nil {
+			d.died = make(map[string]bool)
+		}
 		d.died[session] = true
 	}
 	d.void[session] = now.Add(grace)

@@ -46,7 +46,9 @@ func (d *Detector) Clone() *Detector {
 }
 
 // Clone is a copy that shares nothing.
-func (d *Deaths) Clone() *Deaths { return &Deaths{void: maps.Clone(d.void), lost: maps.Clone(d.lost)} }
+func (d *Deaths) Clone() *Deaths {
+	return &Deaths{void: maps.Clone(d.void), died: maps.Clone(d.died), lost: maps.Clone(d.lost)}
+}
 
 // Clone is a copy that shares nothing that changes.
 func (s *Set) Clone() *Set {

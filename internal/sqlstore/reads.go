@@ -20,6 +20,7 @@ type Scan func(columns ...any) error
 //
 //	load        id                         id, version, value, clock, whether the server only follows
 //	load all    what List makes of ids     the same
+//	load range  first, last, n             the same
 //	keys        from, to, n                id
 //	idle        after, µs, n               id, version
 //
@@ -30,9 +31,15 @@ type Reads[C Conn] struct {
 	List  func(ids [][]byte) any
 	Codes *Codes
 
+	Ranges bool // many ids are read as a range, with what lies between them
+
 	Follows error        // of a server that only follows another
 	Clock   func() int64 // nil: the statements tell the time; else idle is when, and not how long ago
 }
+
+// manyIDs is from how many on ids are read as a range: a list of names comes from the same
+// index.
+const manyIDs = 64
 
 // Load implements Dialect.
 func (d *Reads[C]) Load(ctx context.Context, ids [][]byte) (rows []Row, clock int64, err error) {
@@ -61,6 +68,14 @@ func (d *Reads[C]) Load(ctx context.Context, ids [][]byte) (rows []Row, clock in
 		}
 		if len(ids) == 1 {
 			return c.Query(ctx, "load", row, ids[0])
+		}
+		if d.Ranges && len(ids) >= manyIDs && ids[0][0] == ids[len(ids)-1][0] {
+			most := 2 * len(ids)
+			err := c.Query(ctx, "load range", row, ids[0], ids[len(ids)-1], int64(most))
+			if err != nil || len(rows) < most {
+				return err
+			}
+			rows = nil // too much lies between them
 		}
 		return c.Query(ctx, "load all", row, d.List(ids))
 	})

@@ -30,6 +30,7 @@ var (
 		"SessionRecord.Owner":  "for people",
 		"SessionRecord.Labels": "for people",
 		"SessionRecord.Beat":   "its nonce says it",
+		"Deaths.died":          "for people",
 		"Break.Was":            "for people",
 		"Break.By":             "for people",
 		"Revocation.By":        "for people",

@@ -103,11 +103,21 @@ func (a *app) list(ctx context.Context, l *listing) error {
 		return err
 	}
 	defer s.Close()
-	rows, failed := s.rows(ctx, l.prefix, &l.sel)
+	var rows []row
+	t := table{heading(l.wide)}
+	failed := s.eachRow(ctx, l.prefix, &l.sel, func(r row) {
+		rows = append(rows, r)
+		if !l.asJSON && l.sort == "name" { // they come in that order, and more are loaded meanwhile
+			t = append(t, r.cells(l.wide))
+		}
+	})
 	sortRows(rows, l.sort)
-	if l.asJSON {
+	switch {
+	case l.asJSON:
 		err = writeRows(rows)
-	} else if len(rows) > 0 {
+	case len(t) > 1:
+		err = t.write(os.Stdout, limitOf(os.Stdout))
+	case len(rows) > 0:
 		err = tableOf(rows, l.wide).write(os.Stdout, limitOf(os.Stdout))
 	}
 	switch {
@@ -135,14 +145,22 @@ func (l *listing) nothing(t target) string {
 
 // rows are the claims in the store that a selection admits, and why they may not be all.
 func (s *session) rows(ctx context.Context, prefix string, sel *selection) (rows []row, err error) {
+	err = s.eachRow(ctx, prefix, sel, func(r row) { rows = append(rows, r) })
+	return rows, err
+}
+
+// eachRow calls f with each of these claims, and says why they may not be all.
+func (s *session) eachRow(ctx context.Context, prefix string, sel *selection, f func(row)) (err error) {
 	for info, failed := range s.List(ctx, prefix) {
 		if failed != nil {
 			err = cmp.Or(err, failed)
 			continue
 		}
-		rows = addRows(rows, &info, sel)
+		for _, r := range addRows(nil, &info, sel) {
+			f(r)
+		}
 	}
-	return rows, err
+	return err
 }
 
 func tableOf(rows []row, wide bool) table {
