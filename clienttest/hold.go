@@ -288,6 +288,7 @@ var holdCases = []clientCase{
 				h.eventually(h.soon, "the hold is told that it is broken", func() bool {
 					r, err := a.Beat(h.ctx, "ci", got.ID)
 					if err != nil || r[0].Err == nil {
+						time.Sleep(100 * time.Millisecond) // each beat is a write that the break may lose to
 						return false
 					}
 					h.ended("Beat", r[0].Err, holdfast.HoldBroken)
