@@ -59,7 +59,7 @@ type page struct {
 }
 
 // pageOfNames is how many names are read at first, and largestPage how many at a time if there are
-// many.
+// many. Histories are large, and come by pageOfNames.
 const (
 	pageOfNames = 500
 	largestPage = 2000
@@ -72,7 +72,7 @@ func (c *Client) pages(space driver.Space, prefix string) func(context.Context) 
 		return func(yield func(page, error) bool) {
 			after := lastBefore(prefix)
 			audits := auditNames{after: after}
-			for most := pageOfNames; ; most = largestPage {
+			for most := pageOfNames; ; {
 				names, err := c.store.Keys(ctx, space, after, most)
 				if err != nil {
 					yield(page{}, err)
@@ -92,6 +92,9 @@ func (c *Client) pages(space driver.Space, prefix string) func(context.Context) 
 				}
 				if past {
 					return
+				}
+				if space != driver.Histories {
+					most = largestPage
 				}
 			}
 		}

@@ -43,7 +43,9 @@ const manyIDs = 64
 
 // Load implements Dialect.
 func (d *Reads[C]) Load(ctx context.Context, ids [][]byte) (rows []Row, clock int64, err error) {
+	given := 0 // rows, whatever they hold
 	row := func(scan Scan) error {
+		given++
 		var r Row
 		var version *int64
 		var now int64
@@ -62,7 +64,7 @@ func (d *Reads[C]) Load(ctx context.Context, ids [][]byte) (rows []Row, clock in
 		return nil
 	}
 	err = d.Use(ctx, func(c C) error {
-		rows = nil
+		rows, given = nil, 0
 		if d.Clock != nil {
 			clock = d.Clock()
 		}
@@ -72,7 +74,7 @@ func (d *Reads[C]) Load(ctx context.Context, ids [][]byte) (rows []Row, clock in
 		if d.Ranges && len(ids) >= manyIDs && ids[0][0] == ids[len(ids)-1][0] {
 			most := 2 * len(ids)
 			err := c.Query(ctx, "load range", row, ids[0], ids[len(ids)-1], int64(most))
-			if err != nil || len(rows) < most {
+			if err != nil || given < most {
 				return err
 			}
 			rows = nil // too much lies between them
