@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// G8: the claim was made, and the answer lost. Who waits for it has the lock, and
-// if nobody does, it is nobody's; its own process is not in its own way.
+// G8: the claim was made, and the answer lost. If the process still waits, it has the lock. If it
+// does not, nobody has, and the process is not in its own way.
 func TestHoleG8AnswerIsLost(t *testing.T) {
 	for _, waits := range []bool{true, false} {
 		play(t, func(t *testing.T, s *stage) {
@@ -48,7 +48,7 @@ func TestHoleG8ClaimIsLate(t *testing.T) {
 	for _, queues := range []bool{false, true} {
 		play(t, func(t *testing.T, s *stage) {
 			a, way := s.join()
-			b := s.told()
+			b := s.notified()
 			other, err := a.Acquire(t.Context(), "other")
 			if err != nil {
 				t.Fatal(err)

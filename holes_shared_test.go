@@ -44,7 +44,7 @@ func (s *stage) release(l *holdfast.Lock) {
 // reader had sent comes to nothing.
 func TestHoleH1ReleaseUnderAJoiningReader(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
-		first, writer := s.told(), s.told()
+		first, writer := s.notified(), s.notified()
 		second, way := s.join()
 		l := s.share(first)
 		join := way.keep(func(w driver.Write) bool { return isClaim(w) && w.Old != driver.IfEmpty }, 1)
@@ -76,7 +76,7 @@ func TestHoleH1ReleaseUnderAJoiningReader(t *testing.T) {
 func TestHoleH2FirstReaderPauses(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		first, way := s.join()
-		second, writer := s.told(), s.told()
+		second, writer := s.notified(), s.notified()
 		answer := make(chan bool)
 		way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
 			outs, err := send()
@@ -112,7 +112,7 @@ func TestHoleH3FirstReaderLeaves(t *testing.T) {
 	for _, dies := range []bool{false, true} {
 		play(t, func(t *testing.T, s *stage) {
 			first, way := s.join()
-			second, writer := s.told(), s.told()
+			second, writer := s.notified(), s.notified()
 			a, b := s.share(first), s.share(second)
 			got := queue(t, writer)
 			if dies {
@@ -185,7 +185,7 @@ func TestHoleH5MarksOfEarlierHeartbeats(t *testing.T) {
 func TestHoleH6RemovedTwice(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		a, wayA := s.join()
-		b := s.told()
+		b := s.notified()
 		c, wayC := s.join()
 		l := s.take(a, time.Second)
 		late := wayC.keep(func(w driver.Write) bool { return isBurial(w) || isClaim(w) && w.Old != driver.IfEmpty }, always)
@@ -229,7 +229,7 @@ func TestHoleH7HeartbeatThatChangesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(t *testing.T, s *stage) {
-				l := s.take(s.told(), time.Second)
+				l := s.take(s.notified(), time.Second)
 				info, err := s.look.Show(t.Context(), "a")
 				if err != nil {
 					t.Fatal(err)
@@ -272,7 +272,7 @@ func TestHoleH8ManyHeartbeats(t *testing.T) {
 				}
 				return outs, err
 			})
-			b := s.told()
+			b := s.notified()
 			l := s.take(a, time.Second)
 			got := queue(t, b)
 			time.Sleep(20 * holdfast.DefaultTTL)
@@ -363,7 +363,7 @@ func TestHoleH12ClaimWithoutASession(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		play(t, func(t *testing.T, s *stage) {
 			a, way := s.join()
-			b := s.told()
+			b := s.notified()
 			way.setMeet(func(writes []driver.Write, _ sending) ([]driver.Outcome, error) {
 				for _, w := range writes {
 					if isClaim(w) {
@@ -395,7 +395,7 @@ func TestHoleH12ClaimWithoutASession(t *testing.T) {
 // ask without pause.
 func TestHoleH13NobodyAsksWithoutPause(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
-		a, b := s.told(), s.told()
+		a, b := s.notified(), s.notified()
 		s.take(a, time.Second)
 		var calls atomic.Int64
 		c := newClient(t, &callCount{Store: s.store, n: &calls}, nil) // nobody tells it of anything
@@ -441,7 +441,7 @@ func TestHoleH15TimeoutIsChanged(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		a, way := s.join()
 		l := s.take(a, time.Second)
-		got := queue(t, s.told())
+		got := queue(t, s.notified())
 		const longer = 4 * holdfast.DefaultTTL
 		if err := s.look.SetStoreTTL(t.Context(), longer); err != nil {
 			t.Fatal(err)
@@ -461,7 +461,7 @@ func TestHoleH16TwoLocksInAnyOrder(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		var all sync.WaitGroup
 		for i := range 6 {
-			c := s.told()
+			c := s.notified()
 			names := []string{"a", "b"}
 			if i%2 == 1 {
 				names = []string{"b", "a"}
@@ -494,7 +494,7 @@ func TestHoleH16TwoLocksInAnyOrder(t *testing.T) {
 // are two locks, in whatever letters.
 func TestHoleH17LongNames(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
-		a, b := s.told(), s.told()
+		a, b := s.notified(), s.notified()
 		for _, long := range []string{strings.Repeat("a", 1023), strings.Repeat("語", 340) + "abc"} {
 			var held []*holdfast.Lock
 			for i, c := range []*holdfast.Client{a, b} {

@@ -26,13 +26,13 @@ func play(t *testing.T, act func(t *testing.T, s *stage)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{T: t, store: memory.New()}
-		s.look = s.told()
+		s.look = s.notified()
 		act(t, s)
 	})
 }
 
-// told is a process that nothing stands in the way of, and that is told of changes.
-func (s *stage) told() *holdfast.Client {
+// notified is a process with a direct way to the store, which notifies it of changes.
+func (s *stage) notified() *holdfast.Client {
 	c := newClient(s.T, s.store, nil)
 	s.Cleanup(func() { c.Close() })
 	return c
@@ -183,8 +183,8 @@ func isBeat(w driver.Write) bool { return w.Key.Space == driver.Sessions && !isB
 
 const always = 1 << 30
 
-// keep keeps the next n writes of a kind back. Who sent them does not know what
-// became of them.
+// keep keeps the next n writes of a kind back. Their outcome is ambiguous to the client that sent
+// them.
 func (w *wire) keep(kind func(driver.Write) bool, n int) *late {
 	l := &late{}
 	w.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
@@ -246,7 +246,7 @@ func (l *late) lose(s *stage) {
 const beat = holdfast.DefaultTTL / 3
 
 // misjudged is a holder that beats, and one who takes it for dead at its next
-// look, since the clock by which it is told of ages has leapt twice. looked is
+// look, since the clock of the store, by which ages are measured, has leapt twice. looked is
 // called between that look and what follows from it.
 func (s *stage) misjudged(looked func()) (held *holdfast.Lock, judge *holdfast.Client, way *wire) {
 	a, _ := s.join()
@@ -264,8 +264,8 @@ func (s *stage) misjudged(looked func()) (held *holdfast.Lock, judge *holdfast.C
 	return held, judge, way
 }
 
-// halfTaken is a lock whose holder has died, and so has the one who has buried it,
-// with its claim still on its way.
+// halfTaken is a lock whose holder has died. The process that declared it dead has died, too,
+// while its claim was on the way to the store.
 func (s *stage) halfTaken() (claim *late) {
 	a, wayA := s.join()
 	s.take(a, time.Second)

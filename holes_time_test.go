@@ -80,7 +80,7 @@ func TestHoleS13AgeOfNothing(t *testing.T) {
 // than to have been told.
 func TestHoleG10WorkHangs(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
-		a, b := s.told(), s.told()
+		a, b := s.notified(), s.notified()
 		l := s.take(a, time.Second)
 		got := queue(t, b)
 		time.Sleep(time.Hour)
@@ -99,8 +99,8 @@ func TestHoleG10WorkHangs(t *testing.T) {
 	})
 }
 
-// G10: the heartbeat hangs, and nothing else does. The work is told before another
-// has the lock.
+// G10: the heartbeat hangs, and nothing else does. The context of the work ends
+// before another process has the lock.
 func TestHoleG10HeartbeatHangs(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		a, way := s.join()
@@ -169,7 +169,7 @@ func TestHoleS7DeadlineEndsTheHold(t *testing.T) {
 	for _, deadline := range []bool{true, false} {
 		for _, elects := range []bool{true, false} {
 			play(t, func(t *testing.T, s *stage) {
-				a, b := s.told(), s.told()
+				a, b := s.notified(), s.notified()
 				ctx, cancel := context.WithCancel(t.Context())
 				time.AfterFunc(time.Minute, cancel)
 				if deadline {

@@ -17,7 +17,7 @@ import (
 func TestHoleS3TokenDoesNotGoBack(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		claim := s.halfTaken()
-		c, d := s.told(), s.told()
+		c, d := s.notified(), s.notified()
 		first := s.take(c, time.Second)
 		claim.lose(s)
 		s.holds(first)
@@ -36,7 +36,7 @@ func TestHoleS3TokenDoesNotGoBack(t *testing.T) {
 // and tokens that were handed on inside a process run ahead of the clock.
 func TestHoleG6TokensOnlyGrow(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
-		clients := []*holdfast.Client{s.told(), s.told()}
+		clients := []*holdfast.Client{s.notified(), s.notified()}
 		var last int64
 		grant := func(c *holdfast.Client, after string) {
 			l, err := c.Acquire(t.Context(), "a")
@@ -93,7 +93,7 @@ func TestHoleG6TokensOnlyGrow(t *testing.T) {
 func TestHoleG13HostileNames(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		a, way := s.join()
-		b, c := s.told(), s.told()
+		b, c := s.notified(), s.notified()
 		dead := s.take(a, time.Second)
 		info, err := s.look.Show(t.Context(), "a")
 		if err != nil {

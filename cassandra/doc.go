@@ -43,12 +43,12 @@
 //
 // # Stale reads
 //
-// A stale read is at QUORUM. It shows what was decided and reported to somebody, perhaps not
-// what a coordinator decided and did not live to tell. Waiters poll with it and believe a
-// grant that it shows: that was decided, and nobody takes it back but by way of the
-// holder's session, whose window has to be open at that moment as ever. So from a release
-// to the next holder there is one transaction. That a wanted claim is not there any more,
-// and all that is done about sessions, follows only from Load, which reads at SERIAL.
+// A stale read is at QUORUM. It shows every write whose outcome was reported to a client. It
+// may miss a write whose coordinator failed before it could report the outcome. Waiters poll
+// with it and believe a grant that it shows: that was decided, and nobody takes it back but by
+// way of the holder's session, whose window has to be open at that moment as ever. So from a
+// release to the next holder there is one transaction. That a wanted claim is not there any
+// more, and all that is done about sessions, follows only from Load, which reads at SERIAL.
 //
 // A writer whose record is some milliseconds old, and who has waited or lost before,
 // reads stale first: a read costs a fifth of a transaction that loses. So does a client that
