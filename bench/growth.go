@@ -116,14 +116,7 @@ func withSessions(b *bench, s *system, n int) (rows []Row, err error) {
 	if err := b.sleep(time.Second); err != nil {
 		return nil, err
 	}
-	before, err := b.look(s, ps[0])
-	if err != nil {
-		return nil, err
-	}
-	if err := b.sleep(length); err != nil {
-		return nil, err
-	}
-	after, err := b.look(s, ps[0])
+	before, after, err := b.lookTwice(s, ps[0], length)
 	if err != nil {
 		return nil, err
 	}
@@ -159,6 +152,17 @@ func (b *bench) look(s *system, p *player) (r reading, err error) {
 	return r, err
 }
 
+// lookTwice looks, and again after a while.
+func (b *bench) lookTwice(s *system, p *player, while time.Duration) (before, after reading, err error) {
+	if before, err = b.look(s, p); err == nil {
+		err = b.sleep(while)
+	}
+	if err == nil {
+		after, err = b.look(s, p)
+	}
+	return before, after, err
+}
+
 // withWaiters has so many sessions wait for one name, and then lets it go from one to the next.
 func withWaiters(b *bench, s *system, n int) (rows []Row, err error) {
 	length, hands := 5*time.Second, 3*time.Second
@@ -192,14 +196,7 @@ func withWaiters(b *bench, s *system, n int) (rows []Row, err error) {
 	if err := b.sleep(2 * time.Second); err != nil {
 		return nil, err
 	}
-	before, err := b.look(s, ps[0])
-	if err != nil {
-		return nil, err
-	}
-	if err := b.sleep(length); err != nil {
-		return nil, err
-	}
-	still, err := b.look(s, ps[0])
+	before, still, err := b.lookTwice(s, ps[0], length)
 	if err != nil {
 		return nil, err
 	}
