@@ -13,6 +13,32 @@ import (
 // batchCases are about many keys in one call.
 var batchCases = []testCase{
 	{
+		name: "load of many",
+		rule: "Load of many keys gives each what it gives it alone, whether many records lie between them or few, and whether all are there",
+		run: func(h *harness) {
+			var writes []driver.Write
+			for i := range 170 {
+				writes = append(writes, driver.Write{Key: name("%03d", i), Old: driver.IfEmpty, Value: fmt.Appendf(nil, "value %d", i)})
+			}
+			h.swapAll(writes...)
+			alone := make([]driver.Record, len(writes))
+			for i, w := range writes {
+				alone[i] = h.load(w.Key)
+			}
+			for _, apart := range []int{1, 2, 5} {
+				var keys []driver.Key
+				var want []driver.Record
+				for i := 0; i < len(writes); i += apart {
+					keys = append(keys, writes[i].Key, name("%03d absent", i))
+					want = append(want, alone[i], driver.Record{})
+				}
+				for i, r := range h.loadAll(keys...) {
+					h.same(fmt.Sprintf("%d apart, %s", apart, describe(keys[i])), r, want[i])
+				}
+			}
+		},
+	},
+	{
 		name: "nothing",
 		rule: "a call with no keys or writes has no records or outcomes",
 		run: func(h *harness) {

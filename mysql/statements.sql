@@ -33,6 +33,12 @@ select r.id, r.version, r.value, {{clock}}, {{follows}}
 from json_table(?, '$[*]' columns (id varchar(1400) character set ascii path '$')) w
 	left join {records} r on r.id = from_base64(w.id)
 
+-- Both ends are in one space.
+--- load range
+select null, null, null, {{clock}}, {{follows}}
+union all
+(select r.id, r.version, r.value, 0, 0 from {records} r where r.id >= ? and r.id <= ? limit ?)
+
 -- A new row starts above the floor. The shared lock on that makes a sweep wait until the
 -- row is there to be seen.
 --- insert

@@ -43,6 +43,12 @@ select null::pg_catalog.bytea, null::bigint, null::pg_catalog.bytea, {{clock}}, 
 union all
 select r.id, r.version, r.value, 0, false from {records} r where r.id {=} any ($1::pg_catalog.bytea[])
 
+-- Both ends are in one space.
+--- load range
+select null::pg_catalog.bytea, null::bigint, null::pg_catalog.bytea, {{clock}}, pg_catalog.pg_is_in_recovery()
+union all
+(select r.id, r.version, r.value, 0, false from {records} r where r.id {>=} $1 and r.id {<=} $2 limit $3)
+
 -- The version is the clock, or above the floor.
 --- insert
 insert into {records} as r (id, version, prev, value)

@@ -33,7 +33,7 @@ func newDialect(s *Store, use func(context.Context, func(*conn) error) error) *d
 		}
 	}
 	return &dialect{sqlstore.Reads[*conn]{
-		Use: reads(s.reads.UseIdle), Walk: reads(s.reads.Use), List: idList, Ranges: true, Codes: &codesOfNone, Clock: now,
+		Use: reads(s.reads.UseIdle), Walk: reads(s.reads.Use), List: idList, Codes: &codesOfNone, Clock: now,
 	}, s, use}
 }
 

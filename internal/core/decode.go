@@ -18,9 +18,9 @@ func (r *LockRecord) scan(value []byte) (ok bool) {
 		case "next":
 			r.Next = Token(s.number())
 		case "holders":
-			r.Holders = s.claims()
+			r.Holders = objects(&s, s.claim)
 		case "waiters":
-			r.Waiters = s.claims()
+			r.Waiters = objects(&s, s.claim)
 		default:
 			s.bad = true
 		}
@@ -28,21 +28,102 @@ func (r *LockRecord) scan(value []byte) (ok bool) {
 	return !s.bad && len(s.text) == 0
 }
 
-func (s *scanner) claims() (list []Claim) {
-	if !s.skip('[') {
-		return nil
-	}
-	list = make([]Claim, 0, 1+bytes.Count(s.text, []byte("},{")))
-	for !s.bad {
-		var c Claim
-		s.object(func(key string) { s.claim(&c, key) })
-		list = append(list, c)
-		if s.next(']') {
-			return list
+// scan reads a history record. ok is false if encoding/json has to read it.
+func (h *History) scan(value []byte) (ok bool) {
+	s := scanner{text: value}
+	s.object(func(key string) {
+		switch key {
+		case "holds":
+			h.Holds = objects(&s, s.hold)
+		case "others":
+			h.Others = s.sums()
+		case "success":
+			h.Success = new(Success)
+			s.object(func(key string) { s.success(h.Success, key) })
+		case "at":
+			h.At = s.number()
+		case "seen":
+			h.Seen = s.strings()
+		default:
+			s.bad = true
 		}
-		s.skip(',')
+	})
+	return !s.bad && len(s.text) == 0
+}
+
+func (s *scanner) hold(h *Hold, key string) {
+	switch key {
+	case "token":
+		h.Token = Token(s.number())
+	case "n":
+		h.N = s.number()
+	case "owner":
+		s.object(func(key string) { s.owner(&h.Owner, key) })
+	case "from":
+		h.From = s.number()
+	case "to":
+		h.To = s.number()
+	case "waited":
+		h.Waited = s.number()
+	case "end":
+		h.End = End(s.string())
+	case "by":
+		h.By = new(Owner)
+		s.object(func(key string) { s.owner(h.By, key) })
+	case "reason":
+		h.Reason = string(s.string())
+	case "why":
+		h.Why = string(s.string())
+	default:
+		s.bad = true
 	}
-	return nil
+}
+
+// owner reads what Brief leaves of one.
+func (s *scanner) owner(o *Owner, key string) {
+	switch key {
+	case "name":
+		o.Name = string(s.string())
+	case "host":
+		o.Host = string(s.string())
+	case "pid":
+		o.PID = int(s.number())
+	case "user":
+		o.User = string(s.string())
+	case "program":
+		o.Program = string(s.string())
+	default:
+		s.bad = true
+	}
+}
+
+func (s *scanner) success(r *Success, key string) {
+	switch key {
+	case "token":
+		r.Token = Token(s.number())
+	case "at":
+		r.At = s.number()
+	case "by":
+		s.object(func(key string) { s.owner(&r.By, key) })
+	default:
+		s.bad = true
+	}
+}
+
+func (s *scanner) sums() (sums Sums) {
+	s.object(func(key string) {
+		switch key {
+		case "count":
+			sums.Count = s.number()
+		case "held":
+			sums.Held = s.number()
+		case "waited":
+			sums.Waited = s.number()
+		default:
+			s.bad = true
+		}
+	})
+	return sums
 }
 
 func (s *scanner) claim(c *Claim, key string) {
@@ -79,13 +160,51 @@ func (s *scanner) claim(c *Claim, key string) {
 	}
 }
 
-// object reads one, with a function that reads the value of a key.
+// objects reads a list of them, with a function that reads the value of a key.
+func objects[T any](s *scanner, value func(to *T, key string)) (list []T) {
+	if !s.skip('[') {
+		return nil
+	}
+	list = make([]T, 0, 1+bytes.Count(s.text, []byte("},{")))
+	for !s.bad {
+		list = append(list, *new(T))
+		s.object(func(key string) { value(&list[len(list)-1], key) })
+		if s.next(']') {
+			return list
+		}
+		s.skip(',')
+	}
+	return nil
+}
+
+// strings reads a list of strings.
+func (s *scanner) strings() (list []string) {
+	if !s.skip('[') {
+		return nil
+	}
+	for !s.bad {
+		list = append(list, string(s.string()))
+		if s.next(']') {
+			return list
+		}
+		s.skip(',')
+	}
+	return nil
+}
+
+// object reads one, with a function that reads the value of a key. A key that comes twice is
+// left to encoding/json, which puts the second value into the first.
 func (s *scanner) object(value func(key string)) {
 	if !s.skip('{') {
 		return
 	}
-	for !s.bad {
+	var room [16][]byte
+	for keys := room[:0]; !s.bad; {
 		key := s.string()
+		for _, k := range keys {
+			s.bad = s.bad || bytes.Equal(k, key)
+		}
+		keys = append(keys, key)
 		if !s.skip(':') {
 			return
 		}

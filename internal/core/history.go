@@ -142,10 +142,12 @@ const (
 // DecodeHistory reads a history record.
 func DecodeHistory(value []byte) (History, error) {
 	var h History
-	if len(value) > 0 {
-		if err := json.Unmarshal(value, &h); err != nil {
-			return History{}, fmt.Errorf("not a history record: %w", err)
-		}
+	if len(value) == 0 || h.scan(value) {
+		return h, nil
+	}
+	h = History{}
+	if err := json.Unmarshal(value, &h); err != nil {
+		return History{}, fmt.Errorf("not a history record: %w", err)
 	}
 	return h, nil
 }

@@ -95,13 +95,22 @@ func Mounted(path string) bool {
 	return listed(path) // before Linux 5.8
 }
 
+// mountinfo is the list of mounts that this thread sees.
+func mountinfo() ([]byte, error) {
+	text, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil { // before Linux 3.17
+		text, err = os.ReadFile("/proc/self/mountinfo")
+	}
+	return text, err
+}
+
 // listed is Mounted by the list of mounts.
 func listed(path string) bool {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return false
 	}
-	text, err := os.ReadFile("/proc/self/mountinfo")
+	text, err := mountinfo()
 	if err != nil {
 		return false
 	}
@@ -133,7 +142,7 @@ func Options(path string) []string {
 	if unix.Stat(path, &stat) != nil {
 		return nil
 	}
-	text, err := os.ReadFile("/proc/self/mountinfo")
+	text, err := mountinfo()
 	if err != nil {
 		return nil
 	}

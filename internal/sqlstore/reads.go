@@ -31,8 +31,6 @@ type Reads[C Conn] struct {
 	List  func(ids [][]byte) any
 	Codes *Codes
 
-	Ranges bool // many ids are read as a range, with what lies between them
-
 	Follows error        // of a server that only follows another
 	Clock   func() int64 // nil: the statements tell the time; else idle is when, and not how long ago
 }
@@ -71,7 +69,7 @@ func (d *Reads[C]) Load(ctx context.Context, ids [][]byte) (rows []Row, clock in
 		if len(ids) == 1 {
 			return c.Query(ctx, "load", row, ids[0])
 		}
-		if d.Ranges && len(ids) >= manyIDs && ids[0][0] == ids[len(ids)-1][0] {
+		if len(ids) >= manyIDs && ids[0][0] == ids[len(ids)-1][0] {
 			most := 2 * len(ids)
 			err := c.Query(ctx, "load range", row, ids[0], ids[len(ids)-1], int64(most))
 			if err != nil || given < most {

@@ -119,6 +119,7 @@ func (a *app) histories(ctx context.Context, asJSON bool) error {
 	t := table{append([]string{"NAME"}, pastHead...)}
 	out := bufio.NewWriter(os.Stdout)
 	defer out.Flush() // what was read before an error
+	var counted int64
 	for h, err := range s.Histories(ctx, "") {
 		if err != nil {
 			return s.unusable(err, "")
@@ -129,6 +130,7 @@ func (a *app) histories(ctx context.Context, asJSON bool) error {
 			}
 			continue
 		}
+		counted += h.Others.Count
 		if len(h.Holds) == 0 {
 			continue
 		}
@@ -139,6 +141,9 @@ func (a *app) histories(ctx context.Context, asJSON bool) error {
 		if err := out.Flush(); err != nil {
 			return cannotWrite(err)
 		}
+		return nil
+	case len(t) == 1 && counted > 0:
+		say("no hold is listed in %s: all %d that have ended were short; their sums: %s", s.target, counted, hint("history NAME"))
 		return nil
 	case len(t) == 1:
 		return s.sayNoHistory(ctx, holdfast.History{})

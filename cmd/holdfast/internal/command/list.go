@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -103,29 +104,36 @@ func (a *app) list(ctx context.Context, l *listing) error {
 		return err
 	}
 	defer s.Close()
-	var rows []row
-	t := table{heading(l.wide)}
-	failed := s.eachRow(ctx, l.prefix, &l.sel, func(r row) {
-		rows = append(rows, r)
-		if !l.asJSON && l.sort == "name" { // they come in that order, and more are loaded meanwhile
+	t, out := table{heading(l.wide)}, bufio.NewWriter(os.Stdout)
+	found := false
+	show := func(rows []row) {
+		found = found || len(rows) > 0
+		if l.asJSON {
+			err = cmp.Or(err, writeRows(out, rows))
+			return
+		}
+		for _, r := range rows {
 			t = append(t, r.cells(l.wide))
 		}
-	})
-	sortRows(rows, l.sort)
-	switch {
-	case l.asJSON:
-		err = writeRows(rows)
-	case len(t) > 1:
-		err = t.write(os.Stdout, limitOf(os.Stdout))
-	case len(rows) > 0:
-		err = tableOf(rows, l.wide).write(os.Stdout, limitOf(os.Stdout))
 	}
+	var rows []row
+	each := func(some []row) { rows = append(rows, some...) }
+	if l.sort == "name" { // they come in that order, and more are loaded meanwhile
+		each = show
+	}
+	failed := s.eachName(ctx, l.prefix, &l.sel, each)
+	sortRows(rows, l.sort)
+	show(rows)
+	if found && !l.asJSON {
+		err = t.write(out, limitOf(os.Stdout))
+	}
+	err = cmp.Or(err, out.Flush())
 	switch {
 	case err != nil:
 		return cannotWrite(err)
 	case failed != nil:
 		return s.unusable(failed, "")
-	case len(rows) == 0 && !l.asJSON:
+	case !found && !l.asJSON:
 		say("%s", l.nothing(s.target))
 	}
 	return nil
@@ -145,20 +153,18 @@ func (l *listing) nothing(t target) string {
 
 // rows are the claims in the store that a selection admits, and why they may not be all.
 func (s *session) rows(ctx context.Context, prefix string, sel *selection) (rows []row, err error) {
-	err = s.eachRow(ctx, prefix, sel, func(r row) { rows = append(rows, r) })
+	err = s.eachName(ctx, prefix, sel, func(some []row) { rows = append(rows, some...) })
 	return rows, err
 }
 
-// eachRow calls f with each of these claims, and says why they may not be all.
-func (s *session) eachRow(ctx context.Context, prefix string, sel *selection, f func(row)) (err error) {
+// eachName calls f with those of each name, and says why they may not be all.
+func (s *session) eachName(ctx context.Context, prefix string, sel *selection, f func([]row)) (err error) {
 	for info, failed := range s.List(ctx, prefix) {
 		if failed != nil {
 			err = cmp.Or(err, failed)
 			continue
 		}
-		for _, r := range addRows(nil, &info, sel) {
-			f(r)
-		}
+		f(addRows(nil, &info, sel))
 	}
 	return err
 }
@@ -173,7 +179,7 @@ func tableOf(rows []row, wide bool) table {
 
 // writeRows writes the names of rows as JSON, each with those of its claims that are among
 // them.
-func writeRows(rows []row) error {
+func writeRows(w io.Writer, rows []row) error {
 	infos := make(map[*holdfast.Info]*holdfast.Info)
 	var order []*holdfast.Info
 	for _, r := range rows {
@@ -189,13 +195,12 @@ func writeRows(rows []row) error {
 			some.Waiters = append(some.Waiters, *r.claim)
 		}
 	}
-	out := bufio.NewWriter(os.Stdout)
 	for _, info := range order {
-		if err := asjson.Encode(out, asjson.Of(*info)); err != nil {
+		if err := asjson.Encode(w, asjson.Of(*info)); err != nil {
 			return err
 		}
 	}
-	return out.Flush()
+	return nil
 }
 
 func cannotWrite(err error) error { return fail(exitFault, "cannot write to standard output: %v", err) }
