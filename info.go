@@ -160,72 +160,78 @@ func timeOf(µs int64) time.Time {
 	return time.Time{}
 }
 
+// A reading is what a session's record says of its claims.
+type reading struct {
+	rec             core.SessionRecord
+	ours, readable  bool
+	age             time.Duration
+	dead, seemsDead bool
+}
+
+func (c *Client) reading(id string, look sessionRead) *reading {
+	r := &reading{ours: c.owns(id)}
+	if len(look.rec.Value) == 0 {
+		return r
+	}
+	rec, err := core.DecodeSession(look.rec.Value)
+	if err != nil {
+		return r
+	}
+	r.rec, r.readable, r.age = rec, true, max(rec.Age(look.rec.Age), -1)
+	r.dead = rec.Dead != 0 || rec.EndedAlone(r.age, 0, clocks()) || !rec.Detached && c.proof.near(id) && c.proof.dead(id)
+	r.seemsDead = rec.SeemsDead(look.rec.Age, clocks())
+	return r
+}
+
 // fill adds what sessions say of their claims. Each session is read once, however many claims it
 // has.
 func (c *Client) fill(looks map[string]sessionRead, claims ...[]Claim) {
-	type reading struct {
-		rec             core.SessionRecord
-		ours, readable  bool
-		age             time.Duration
-		dead, seemsDead bool
-	}
 	readings := make(map[string]*reading, len(looks))
-	read := func(id string) *reading {
-		if r := readings[id]; r != nil {
-			return r
-		}
-		r := &reading{}
-		readings[id] = r
-		r.ours = c.owns(id)
-		s, ok := looks[id]
-		if !ok || len(s.rec.Value) == 0 {
-			return r
-		}
-		rec, err := core.DecodeSession(s.rec.Value)
-		if err != nil {
-			return r
-		}
-		r.rec, r.readable, r.age = rec, true, max(rec.Age(s.rec.Age), -1)
-		r.dead = rec.Dead != 0 || rec.EndedAlone(r.age, 0, clocks()) || !rec.Detached && c.proof.near(id) && c.proof.dead(id)
-		r.seemsDead = rec.SeemsDead(s.rec.Age, clocks())
-		return r
-	}
 	for _, some := range claims {
 		for i := range some {
-			cl := &some[i]
-			id := cl.Owner.Session
-			r := read(id)
-			cl.Own = r.ours
-			if !r.readable {
-				continue
+			id := some[i].Owner.Session
+			r := readings[id]
+			if r == nil {
+				r = c.reading(id, looks[id])
+				readings[id] = r
 			}
-			rec := &r.rec
-			if rec.Owner != nil {
-				cl.Owner = Owner(*rec.Owner)
-				cl.Owner.Session = id
-			}
-			if labels, ok := rec.Labels[cl.nr]; ok {
-				cl.Labels = labels
-			}
-			cl.TTL = time.Duration(rec.TTL) * time.Millisecond
-			cl.Detached, cl.Kept = rec.Detached && rec.Least != core.LeastHeld, rec.Least == core.LeastKept
-			cl.BeatAge = r.age
-			if rec.Suspected != nil && !rec.Detached {
-				cl.Suspected, cl.SuspectedBy = true, rec.Suspected.By
-			}
-			switch {
-			case rec.Dead != 0:
-			case rec.Least != "" && cl.BeatAge < 0:
-				cl.KeptUntil = time.UnixMicro(rec.At).Add(cl.TTL)
-			case rec.Least != "":
-				cl.KeptUntil = time.Now().Add(cl.TTL - cl.BeatAge)
-			case rec.Detached && cl.BeatAge >= 0:
-				cl.Ends = time.Now().Add(cl.TTL - Margin(cl.TTL) - cl.BeatAge)
-			}
-			if cl.Kept {
-				cl.Ends = cl.KeptUntil
-			}
-			cl.Dead, cl.Silent = r.dead, !r.dead && r.seemsDead
+			r.fill(&some[i])
 		}
 	}
+}
+
+// fill adds to a claim what its session says.
+func (r *reading) fill(cl *Claim) {
+	cl.Own = r.ours
+	if !r.readable {
+		return
+	}
+	rec := &r.rec
+	if rec.Owner != nil {
+		id := cl.Owner.Session
+		cl.Owner = Owner(*rec.Owner)
+		cl.Owner.Session = id
+	}
+	if labels, ok := rec.Labels[cl.nr]; ok {
+		cl.Labels = labels
+	}
+	cl.TTL = time.Duration(rec.TTL) * time.Millisecond
+	cl.Detached, cl.Kept = rec.Detached && rec.Least != core.LeastHeld, rec.Least == core.LeastKept
+	cl.BeatAge = r.age
+	if rec.Suspected != nil && !rec.Detached {
+		cl.Suspected, cl.SuspectedBy = true, rec.Suspected.By
+	}
+	switch {
+	case rec.Dead != 0:
+	case rec.Least != "" && cl.BeatAge < 0:
+		cl.KeptUntil = time.UnixMicro(rec.At).Add(cl.TTL)
+	case rec.Least != "":
+		cl.KeptUntil = time.Now().Add(cl.TTL - cl.BeatAge)
+	case rec.Detached && cl.BeatAge >= 0:
+		cl.Ends = time.Now().Add(cl.TTL - Margin(cl.TTL) - cl.BeatAge)
+	}
+	if cl.Kept {
+		cl.Ends = cl.KeptUntil
+	}
+	cl.Dead, cl.Silent = r.dead, !r.dead && r.seemsDead
 }

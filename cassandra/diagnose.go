@@ -15,43 +15,39 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-type sayer func(level driver.Level, subject, format string, args ...any)
-
 // Diagnose implements driver.Diagnoser. It asks every node that is up.
-func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error) {
-	say := func(level driver.Level, subject, format string, args ...any) {
-		list = append(list, driver.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
-	}
+func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
+	var r driver.Findings
 	f, err := s.facts(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s.server(f, say)
+	s.server(f, &r)
 	if err := s.compare(f); err != nil {
-		say(driver.Failure, "schema", "%v", err)
+		r.Say(driver.Failure, "schema", "%v", err)
 	} else if _, err := s.floor(ctx); err != nil {
-		say(driver.Failure, "schema", "%v", err)
+		r.Say(driver.Failure, "schema", "%v", err)
 	} else if ids, err := s.tableIDs(ctx); err == nil && len(ids) > 1 {
-		say(driver.Failure, "schema", "the nodes do not know table %s as the same one, but by the ids %v: it was made at two nodes at once. Drop it once all holders have stopped, and run: holdfast schema apply", s.tables, ids)
+		r.Say(driver.Failure, "schema", "the nodes do not know table %s as the same one, but by the ids %v: it was made at two nodes at once. Drop it once all holders have stopped, and run: holdfast schema apply", s.tables, ids)
 	} else {
-		say(driver.Good, "schema", "version %d, table %s", schemaVersion, s.tables)
+		r.Say(driver.Good, "schema", "version %d, table %s", schemaVersion, s.tables)
 	}
-	s.replication(f, say)
-	s.agreement(f, say)
+	s.replication(f, &r)
+	s.agreement(f, &r)
 	set, err := s.settings(ctx, f)
 	if err != nil {
-		say(driver.Warning, "durability", "the settings of the nodes cannot be seen from here: commitlog_sync should be batch or group, paxos_variant v2 (%v)", err)
-		return list, nil
+		r.Say(driver.Warning, "durability", "the settings of the nodes cannot be seen from here: commitlog_sync should be batch or group, paxos_variant v2 (%v)", err)
+		return r, nil
 	}
-	durability(set, say)
-	paxos(set, say)
-	timeouts(set, say)
-	s.repair(f, say)
-	return list, nil
+	durability(set, &r)
+	paxos(set, &r)
+	timeouts(set, &r)
+	s.repair(f, &r)
+	return r, nil
 }
 
 // server tells which nodes there are.
-func (s *Store) server(f facts, say sayer) {
+func (s *Store) server(f facts, r *driver.Findings) {
 	name := "Cassandra"
 	if f.scylla {
 		name = "ScyllaDB, as Cassandra"
@@ -76,40 +72,40 @@ func (s *Store) server(f facts, say sayer) {
 	slices.Sort(down)
 	switch old := f.oldest(); {
 	case f.scylla:
-		say(driver.Warning, "server", "%s: Holdfast was never tested on ScyllaDB", text)
+		r.Say(driver.Warning, "server", "%s: Holdfast was never tested on ScyllaDB", text)
 	case old != "" && major(old) < 4:
-		say(driver.Failure, "server", "%s; Holdfast needs 4.0 or newer", text)
+		r.Say(driver.Failure, "server", "%s; Holdfast needs 4.0 or newer", text)
 	case len(down) > 0:
-		say(driver.Warning, "server", "%s; not reached: %s", text, strings.Join(down, ", "))
+		r.Say(driver.Warning, "server", "%s; not reached: %s", text, strings.Join(down, ", "))
 	default:
-		say(driver.Good, "server", "%s", text)
+		r.Say(driver.Good, "server", "%s", text)
 	}
 }
 
-func (s *Store) replication(f facts, say sayer) {
+func (s *Store) replication(f facts, r *driver.Findings) {
 	var each []string
 	dcs := f.dcs()
 	for _, dc := range slices.Sorted(maps.Keys(f.replicas)) {
 		each = append(each, strings.TrimSpace(fmt.Sprintf("%s %d", dc, f.replicas[dc])))
 		if nodes := dcs[dc]; dc != "" && nodes < f.replicas[dc] {
-			say(driver.Warning, "replication", "%d replicas in data centre %q, which has %d nodes: the missing ones count as down", f.replicas[dc], dc, nodes)
+			r.Say(driver.Warning, "replication", "%d replicas in data centre %q, which has %d nodes: the missing ones count as down", f.replicas[dc], dc, nodes)
 		}
 	}
 	found := f.dangers()
 	for _, d := range found {
 		if slices.Contains(s.opts.Allow, d.name) {
-			say(driver.Warning, "replication", "%s is accepted: %s", d.name, d.text)
+			r.Say(driver.Warning, "replication", "%s is accepted: %s", d.name, d.text)
 		} else {
-			say(driver.Failure, "replication", "%s. %s", d.text, d.cure)
+			r.Say(driver.Failure, "replication", "%s. %s", d.text, d.cure)
 		}
 	}
 	if len(found) == 0 {
-		say(driver.Good, "replication", "%s, %s", f.strategy, strings.Join(each, ", "))
+		r.Say(driver.Good, "replication", "%s, %s", f.strategy, strings.Join(each, ", "))
 	}
 }
 
 // agreement tells whose majority decides.
-func (s *Store) agreement(f facts, say sayer) {
+func (s *Store) agreement(f facts, r *driver.Findings) {
 	total, dcs := 0, 0
 	for _, n := range f.replicas {
 		if total += n; n > 0 {
@@ -118,12 +114,12 @@ func (s *Store) agreement(f facts, say sayer) {
 	}
 	switch {
 	case s.opts.localSerial():
-		say(driver.Warning, "agreement", "%s is accepted: LOCAL_SERIAL, by a majority of the %d replicas in %s only. Whoever locks from another data centre, or without this setting, breaks all locks",
+		r.Say(driver.Warning, "agreement", "%s is accepted: LOCAL_SERIAL, by a majority of the %d replicas in %s only. Whoever locks from another data centre, or without this setting, breaks all locks",
 			localSerial, f.replicas[s.opts.LocalDC], s.opts.LocalDC)
 	case dcs > 1:
-		say(driver.Good, "agreement", "SERIAL, by a majority of the %d replicas in %d data centres: each write waits for more than one of them", total, dcs)
+		r.Say(driver.Good, "agreement", "SERIAL, by a majority of the %d replicas in %d data centres: each write waits for more than one of them", total, dcs)
 	default:
-		say(driver.Good, "agreement", "SERIAL, by a majority of %d replicas", total)
+		r.Say(driver.Good, "agreement", "SERIAL, by a majority of %d replicas", total)
 	}
 }
 
@@ -172,11 +168,10 @@ func (s *Store) settings(ctx context.Context, f facts) (settings, error) {
 		}
 		set[name][value] = append(set[name][value], host)
 	}
-	type asked struct{ id, address string }
-	var hosts []asked
+	var hosts []string
 	for _, id := range slices.Sorted(maps.Keys(f.nodes)) {
-		if n := f.nodes[id]; n.up {
-			hosts = append(hosts, asked{id, n.address})
+		if f.nodes[id].up {
+			hosts = append(hosts, id)
 		}
 	}
 	if len(hosts) == 0 {
@@ -185,33 +180,8 @@ func (s *Store) settings(ctx context.Context, f facts) (settings, error) {
 	var last error
 	answers := 0
 	for _, err := range s.calls.names.each(ctx, len(hosts), func(i int) error {
-		h := hosts[i]
-		query := func(text string) ([]map[string]any, error) {
-			return s.session.Query(text).SetHostID(h.id).Consistency(gocql.One).RetryPolicy(nil).IterContext(ctx).SliceMap()
-		}
-		rows, err := query(`select name, value from system_views.settings where name in ('commitlog_sync', 'commitlog_sync_period', 'commitlog_sync_period_in_ms', 'paxos_variant', 'paxos_state_purging', 'cas_contention_timeout', 'cas_contention_timeout_in_ms', 'write_request_timeout', 'write_request_timeout_in_ms')`)
-		if err != nil {
-			return err
-		}
-		for _, r := range rows {
-			name, _ := r["name"].(string)
-			value, _ := r["value"].(string)
-			if base, old := strings.CutSuffix(name, "_in_ms"); old { // until 4.1 the only name
-				if has(rows, base) {
-					continue
-				}
-				name, value = base, value+"ms"
-			}
-			add(name, value, h.address)
-		}
-		rows, err = query(`select mebibytes from system_views.disk_usage where keyspace_name = 'system' and table_name = 'paxos'`)
-		for _, r := range rows {
-			add(paxosSize, fmt.Sprint(r["mebibytes"]), h.address)
-		}
-		if refused(err) { // it is not there in all versions
-			err = nil
-		}
-		return err
+		address := f.nodes[hosts[i]].address
+		return s.settingsOf(ctx, hosts[i], func(name, value string) { add(name, value, address) })
 	}) {
 		if err == nil {
 			answers++
@@ -225,34 +195,64 @@ func (s *Store) settings(ctx context.Context, f facts) (settings, error) {
 	return set, nil
 }
 
+// settingsOf asks one node.
+func (s *Store) settingsOf(ctx context.Context, id string, add func(name, value string)) error {
+	query := func(text string) ([]map[string]any, error) {
+		return s.session.Query(text).SetHostID(id).Consistency(gocql.One).RetryPolicy(nil).IterContext(ctx).SliceMap()
+	}
+	rows, err := query(`select name, value from system_views.settings where name in ('commitlog_sync', 'commitlog_sync_period', 'commitlog_sync_period_in_ms', 'paxos_variant', 'paxos_state_purging', 'cas_contention_timeout', 'cas_contention_timeout_in_ms', 'write_request_timeout', 'write_request_timeout_in_ms')`)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		name, _ := r["name"].(string)
+		value, _ := r["value"].(string)
+		if base, old := strings.CutSuffix(name, "_in_ms"); old { // until 4.1 the only name
+			if has(rows, base) {
+				continue
+			}
+			name, value = base, value+"ms"
+		}
+		add(name, value)
+	}
+	rows, err = query(`select mebibytes from system_views.disk_usage where keyspace_name = 'system' and table_name = 'paxos'`)
+	for _, r := range rows {
+		add(paxosSize, fmt.Sprint(r["mebibytes"]))
+	}
+	if refused(err) { // it is not there in all versions
+		err = nil
+	}
+	return err
+}
+
 func has(rows []map[string]any, name string) bool {
 	return slices.ContainsFunc(rows, func(r map[string]any) bool { return r["name"] == name })
 }
 
 // durability tells what a node that dies takes along.
-func durability(set settings, say sayer) {
+func durability(set settings, r *driver.Findings) {
 	sync := set.of("commitlog_sync")
 	if set.any("commitlog_sync", func(v string) bool { return v == "periodic" }) {
-		say(driver.Warning, "durability", "commitlog_sync is %s: a node that loses power forgets what it confirmed within commitlog_sync_period (%s), and a lock that was confirmed may be given again. Set commitlog_sync: batch or group on all nodes",
+		r.Say(driver.Warning, "durability", "commitlog_sync is %s: a node that loses power forgets what it confirmed within commitlog_sync_period (%s), and a lock that was confirmed may be given again. Set commitlog_sync: batch or group on all nodes",
 			sync, set.of("commitlog_sync_period"))
 		return
 	}
-	say(driver.Good, "durability", "commitlog_sync is %s: what is confirmed is on the disks of a majority", sync)
+	r.Say(driver.Good, "durability", "commitlog_sync is %s: what is confirmed is on the disks of a majority", sync)
 }
 
 // paxos tells how nodes agree.
-func paxos(set settings, say sayer) {
+func paxos(set settings, r *driver.Findings) {
 	const variant = "paxos_variant"
 	is := set.of(variant)
 	switch {
 	case set.any(variant, func(v string) bool { return strings.Contains(v, "_without_") }):
-		say(driver.Failure, "paxos", "paxos_variant is %s: reads, and writes that are refused, may return outdated values. Set paxos_variant: v2 on all nodes", is)
+		r.Say(driver.Failure, "paxos", "paxos_variant is %s: reads, and writes that are refused, may return outdated values. Set paxos_variant: v2 on all nodes", is)
 	case len(set[variant]) == 0:
-		say(driver.Warning, "paxos", "this version has no paxos_variant: v2, in Cassandra 4.1 and newer, takes fewer round trips")
+		r.Say(driver.Warning, "paxos", "this version has no paxos_variant: v2, in Cassandra 4.1 and newer, takes fewer round trips")
 	case is != "v2":
-		say(driver.Warning, "paxos", "paxos_variant is %s: v2 takes fewer round trips. Set it on all nodes", is)
+		r.Say(driver.Warning, "paxos", "paxos_variant is %s: v2 takes fewer round trips. Set it on all nodes", is)
 	default:
-		say(driver.Good, "paxos", "paxos_variant is v2")
+		r.Say(driver.Good, "paxos", "paxos_variant is v2")
 	}
 	most := ""
 	for v := range set[paxosSize] {
@@ -265,12 +265,12 @@ func paxos(set settings, say sayer) {
 		if most != "" {
 			text += fmt.Sprintf("; system.paxos has %s MiB on the node where it is largest", most)
 		}
-		say(driver.Good, "paxos", "%s", text)
+		r.Say(driver.Good, "paxos", "%s", text)
 	}
 }
 
 // timeouts tells whether nodes give up before we give them up.
-func timeouts(set settings, say sayer) {
+func timeouts(set settings, r *driver.Findings) {
 	var long, all []string
 	for _, name := range []string{"cas_contention_timeout", "write_request_timeout"} {
 		is := set.of(name)
@@ -284,23 +284,23 @@ func timeouts(set settings, say sayer) {
 	}
 	switch {
 	case len(long) > 0:
-		say(driver.Warning, "timeouts", "%s: a node is taken for dead when it has not answered in %s. Set at most 2s", strings.Join(long, ", "), slow)
+		r.Say(driver.Warning, "timeouts", "%s: a node is taken for dead when it has not answered in %s. Set at most 2s", strings.Join(long, ", "), slow)
 	case len(all) > 0:
-		say(driver.Good, "timeouts", "%s: less than the %s after which a node is taken for dead", strings.Join(all, ", "), slow)
+		r.Say(driver.Good, "timeouts", "%s: less than the %s after which a node is taken for dead", strings.Join(all, ", "), slow)
 	}
 }
 
 // repair tells by when; whether it is done cannot be seen.
-func (s *Store) repair(f facts, say sayer) {
+func (s *Store) repair(f facts, r *driver.Findings) {
 	const hints = 3 * time.Hour // for so long nodes keep what one that is down has missed
 	grace := time.Duration(f.gcGrace) * time.Second
 	if grace < hints {
-		say(driver.Warning, "repair", "gc_grace_seconds of %s is %d: rows that were swept may come back with old tokens. Set it to 864000", s.tables, f.gcGrace)
+		r.Say(driver.Warning, "repair", "gc_grace_seconds of %s is %d: rows that were swept may come back with old tokens. Set it to 864000", s.tables, f.gcGrace)
 		return
 	}
 	text := fmt.Sprintf("%d hours", f.gcGrace/3600)
 	if f.gcGrace >= 2*86400 {
 		text = fmt.Sprintf("%d days", f.gcGrace/86400)
 	}
-	say(driver.Good, "repair", "gc_grace_seconds is %s: each node has to be repaired (nodetool repair) at least that often, which cannot be seen from here", text)
+	r.Say(driver.Good, "repair", "gc_grace_seconds is %s: each node has to be repaired (nodetool repair) at least that often, which cannot be seen from here", text)
 }

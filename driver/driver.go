@@ -137,6 +137,23 @@ type Finding struct {
 	Text    string // with the way out, unless Level is Good
 }
 
+// Findings are what a Diagnoser gathers.
+type Findings []Finding
+
+// Say adds a finding.
+func (f *Findings) Say(level Level, subject, format string, args ...any) {
+	*f = append(*f, Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
+}
+
+// Check adds a failure where there is an error, and what is good where there is none.
+func (f *Findings) Check(err error, subject, format string, args ...any) {
+	if err != nil {
+		f.Say(Failure, subject, "%v", err)
+		return
+	}
+	f.Say(Good, subject, format, args...)
+}
+
 // A Level says how bad a finding is.
 type Level int8
 

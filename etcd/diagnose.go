@@ -16,13 +16,42 @@ import (
 
 // Diagnose implements driver.Diagnoser. It asks every member that the client
 // knows of, and wakes itself once.
-func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error) {
-	say := func(level driver.Level, subject, format string, args ...any) {
-		list = append(list, driver.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
+func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
+	var r driver.Findings
+	if err := s.members(ctx, &r); err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
 	}
+	r.Say(driver.Good, "durability", "cannot be checked from here: a member that runs with --unsafe-no-fsync may forget locks when it loses power")
+	if kept, err := s.remembers(ctx, longHistory); err != nil {
+		r.Say(driver.Warning, "history", "cannot be read: %v", err)
+	} else if kept {
+		r.Say(driver.Warning, "history", "etcd still keeps what is %d revisions old, and refuses writes once its quota is full. Turn compaction on, as with --auto-compaction-mode=periodic --auto-compaction-retention=1h", longHistory)
+	} else {
+		r.Say(driver.Good, "history", "less than %d revisions are kept", longHistory)
+	}
+	if alarms, err := s.client.AlarmList(ctx); err == nil {
+		for _, a := range alarms.Alarms {
+			r.Say(driver.Failure, "alarm", "%s at member %x: no writes are taken until it is disarmed (etcdctl defrag, etcdctl alarm disarm)", a.Alarm, a.MemberID)
+		}
+	}
+	if s.looks {
+		r.Say(driver.Good, "rights", "opened to look: whether this user may write was not tried")
+	} else if err := s.wakesItself(ctx); err != nil {
+		r.Say(driver.Warning, "notifications", "watches do not work, so waiters poll: %v", err)
+	} else {
+		r.Say(driver.Good, "notifications", "waiters are woken by a watch")
+	}
+	s.among(ctx, &r)
+	e, highest := s.now()
+	r.Say(driver.Good, "epoch", "tokens count from %s, revision %d", time.UnixMicro(e.base).UTC().Format(time.RFC3339), highest)
+	return r, nil
+}
+
+// members tells which members there are and answer.
+func (s *Store) members(ctx context.Context, r *driver.Findings) error {
 	members, err := send(ctx, true, func(ctx context.Context) (*clientv3.MemberListResponse, error) { return s.client.MemberList(ctx) })
 	if err != nil {
-		return nil, fmt.Errorf("etcd: %w", err)
+		return err
 	}
 	var versions, silent []string
 	voters, leader := 0, uint64(0)
@@ -44,52 +73,34 @@ func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error)
 	text := fmt.Sprintf("etcd %s, %d of %d members answer", strings.Join(versions, " and "), voters-len(silent), voters)
 	switch {
 	case leader == 0:
-		say(driver.Failure, "server", "%s, and no member knows a leader: nothing can be granted", text)
+		r.Say(driver.Failure, "server", "%s, and no member knows a leader: nothing can be granted", text)
 	case len(silent) > 0:
-		say(driver.Warning, "server", "%s; silent: %s", text, strings.Join(silent, ", "))
+		r.Say(driver.Warning, "server", "%s; silent: %s", text, strings.Join(silent, ", "))
 	default:
-		say(driver.Good, "server", "%s", text)
+		r.Say(driver.Good, "server", "%s", text)
 	}
 	switch {
 	case voters < 3:
-		say(driver.Warning, "replication", "%d members: if one is down, nothing can be granted; with three one may be", voters)
+		r.Say(driver.Warning, "replication", "%d members: if one is down, nothing can be granted; with three one may be", voters)
 	case voters%2 == 0:
-		say(driver.Warning, "replication", "%d members survive no more failures than %d do", voters, voters-1)
+		r.Say(driver.Warning, "replication", "%d members survive no more failures than %d do", voters, voters-1)
 	default:
-		say(driver.Good, "replication", "%d members, of which %d may be down", voters, voters/2)
+		r.Say(driver.Good, "replication", "%d members, of which %d may be down", voters, voters/2)
 	}
-	say(driver.Good, "durability", "cannot be checked from here: a member that runs with --unsafe-no-fsync may forget locks when it loses power")
-	if kept, err := s.remembers(ctx, longHistory); err != nil {
-		say(driver.Warning, "history", "cannot be read: %v", err)
-	} else if kept {
-		say(driver.Warning, "history", "etcd still keeps what is %d revisions old, and refuses writes once its quota is full. Turn compaction on, as with --auto-compaction-mode=periodic --auto-compaction-retention=1h", longHistory)
-	} else {
-		say(driver.Good, "history", "less than %d revisions are kept", longHistory)
-	}
-	if alarms, err := s.client.AlarmList(ctx); err == nil {
-		for _, a := range alarms.Alarms {
-			say(driver.Failure, "alarm", "%s at member %x: no writes are taken until it is disarmed (etcdctl defrag, etcdctl alarm disarm)", a.Alarm, a.MemberID)
-		}
-	}
-	if s.looks {
-		say(driver.Good, "rights", "opened to look: whether this user may write was not tried")
-	} else if err := s.wakesItself(ctx); err != nil {
-		say(driver.Warning, "notifications", "watches do not work, so waiters poll: %v", err)
-	} else {
-		say(driver.Good, "notifications", "waiters are woken by a watch")
-	}
+	return nil
+}
+
+// among tells whether others' keys are among ours.
+func (s *Store) among(ctx context.Context, r *driver.Findings) {
 	outer, hidden, err := s.outside(ctx)
 	switch {
 	case err != nil:
-		say(driver.Warning, "prefix", "whether others' keys are among ours cannot be seen: %v", err)
+		r.Say(driver.Warning, "prefix", "whether others' keys are among ours cannot be seen: %v", err)
 	case outer != "":
-		say(driver.Failure, "prefix", "%v", errAmong(s.prefix, outer))
+		r.Say(driver.Failure, "prefix", "%v", errAmong(s.prefix, outer))
 	case len(hidden) > 0:
-		say(driver.Warning, "prefix", "whether prefix %q is in use as well, among whose keys ours would be, cannot be seen by this user", hidden[0])
+		r.Say(driver.Warning, "prefix", "whether prefix %q is in use as well, among whose keys ours would be, cannot be seen by this user", hidden[0])
 	}
-	e, highest := s.now()
-	say(driver.Good, "epoch", "tokens count from %s, revision %d", time.UnixMicro(e.base).UTC().Format(time.RFC3339), highest)
-	return list, nil
 }
 
 // longHistory is how many revisions are a sign that nobody compacts: three days of a

@@ -451,31 +451,10 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Not
 			prefixes = append(prefixes, s.wakes(w))
 		}
 	}
-	all := make(chan clientv3.WatchResponse)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	for _, p := range prefixes {
-		ch := s.client.Watch(ctx, p, clientv3.WithPrefix(), clientv3.WithCreatedNotify(), clientv3.WithFilterDelete())
-		wg.Go(func() {
-			for {
-				resp, ok := <-ch
-				if !ok {
-					resp.Canceled = true
-				}
-				select {
-				case all <- resp:
-				case <-ctx.Done():
-					for range ch {
-					}
-					return
-				}
-				if !ok {
-					return
-				}
-			}
-		})
-	}
+	all := s.watchAll(ctx, &wg, prefixes)
 	begun := 0
 	for {
 		var resp clientv3.WatchResponse
@@ -502,6 +481,33 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Not
 			}
 		}
 	}
+}
+
+// watchAll gives what watches of several prefixes say, until ctx ends; wg has their goroutines.
+func (s *Store) watchAll(ctx context.Context, wg *sync.WaitGroup, prefixes []string) <-chan clientv3.WatchResponse {
+	all := make(chan clientv3.WatchResponse)
+	for _, p := range prefixes {
+		ch := s.client.Watch(ctx, p, clientv3.WithPrefix(), clientv3.WithCreatedNotify(), clientv3.WithFilterDelete())
+		wg.Go(func() {
+			for {
+				resp, ok := <-ch
+				if !ok {
+					resp.Canceled = true
+				}
+				select {
+				case all <- resp:
+				case <-ctx.Done():
+					for range ch {
+					}
+					return
+				}
+				if !ok {
+					return
+				}
+			}
+		})
+	}
+	return all
 }
 
 // notification is what a key that was written to wake somebody says.

@@ -127,7 +127,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	var r sqlstore.Report
+	var r driver.Findings
 	unfit := dangers.Unfit(found, s.readOnly)
 	if unfit != nil {
 		unfit = fmt.Errorf("%s: %w", found["name"], unfit)
@@ -158,7 +158,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 }
 
 // connections tells how many there are, and whether heartbeats have one of their own.
-func (s *Store) connections(ctx context.Context, r *sqlstore.Report) {
+func (s *Store) connections(ctx context.Context, r *driver.Findings) {
 	limit := "a pool without a limit"
 	if n := s.db.Stats().MaxOpenConnections; n > 0 {
 		limit = fmt.Sprintf("a pool of %d", n)

@@ -109,8 +109,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	var r sqlstore.Report
-	say := r.Say
+	var r driver.Findings
 	role := "primary"
 	if f.Is("standby", "TRUE") {
 		role = "standby"
@@ -123,33 +122,33 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 		unfit = fmt.Errorf("PostgreSQL %s, %s: %w", f["version"], role, unfit)
 	}
 	r.Check(unfit, "server", "PostgreSQL %s, %s", f["version"], role)
-	s.schema(ctx, f, say)
+	s.schema(ctx, f, &r)
 	dangers.Report(&r, f, s.opts.Allow, "synchronous_commit $synchronous_commit, fsync on, full_page_writes on")
-	s.replicas(ctx, f, say)
-	s.prepared(ctx, say)
+	s.replicas(ctx, f, &r)
+	s.prepared(ctx, &r)
 
 	if c, err := s.listen(ctx, nil); err == nil {
 		s.unlisten(c)
-		say(driver.Good, "wake-ups", "notifications arrive")
+		r.Say(driver.Good, "wake-ups", "notifications arrive")
 	} else if errors.Is(err, errDeaf) {
-		say(driver.Warning, "wake-ups", "%v", err)
+		r.Say(driver.Warning, "wake-ups", "%v", err)
 	} else {
-		say(driver.Warning, "wake-ups", "waiters poll, for they cannot listen: %v", err)
+		r.Say(driver.Warning, "wake-ups", "waiters poll, for they cannot listen: %v", err)
 	}
 
 	max := s.pool.Config().MaxConns
 	began := time.Now()
 	if err := s.beats.Use(ctx, func(c *pgx.Conn) error { return c.Ping(ctx) }); err != nil {
-		say(driver.Failure, "connections", "heartbeats cannot connect beside the pool of %d: %v", max, err)
+		r.Say(driver.Failure, "connections", "heartbeats cannot connect beside the pool of %d: %v", max, err)
 	} else {
-		say(driver.Good, "connections", "a pool of %d, and beside it one for heartbeats (answers in %s) and one for wake-ups while somebody waits",
+		r.Say(driver.Good, "connections", "a pool of %d, and beside it one for heartbeats (answers in %s) and one for wake-ups while somebody waits",
 			max, time.Since(began).Round(10*time.Microsecond))
 	}
 	return r, nil
 }
 
 // schema tells whether the tables are there as published, and who may do what to them.
-func (s *Store) schema(ctx context.Context, f sqlstore.Facts, say sayer) {
+func (s *Store) schema(ctx context.Context, f sqlstore.Facts, r *driver.Findings) {
 	wrong := pooled(s.pool)(ctx, func(c *pgx.Conn) error {
 		_, err := verify(ctx, c, s.Tables)
 		return err
@@ -160,27 +159,25 @@ func (s *Store) schema(ctx context.Context, f sqlstore.Facts, say sayer) {
 	}
 	switch {
 	case f.Is("hidden", "TRUE"):
-		say(driver.Failure, "schema", "version %s of %s; %v", f["schema"], s.Tables, errHidden)
+		r.Say(driver.Failure, "schema", "version %s of %s; %v", f["schema"], s.Tables, errHidden)
 	case wrong != nil:
-		say(driver.Failure, "schema", "%v", wrong)
+		r.Say(driver.Failure, "schema", "%v", wrong)
 	case s.opts.ReadOnly && !f.Is("may", "TRUE"):
-		say(driver.Good, "schema", "version %s in schema %s; may read, and not write", f["schema"], s.Tables.Schema)
+		r.Say(driver.Good, "schema", "version %s in schema %s; may read, and not write", f["schema"], s.Tables.Schema)
 	case !f.Is("may", "TRUE"):
-		say(driver.Failure, "schema", "version %s of %s; %v", f["schema"], s.Tables, &driver.RightsError{Role: s.role(), What: "may not write it"})
+		r.Say(driver.Failure, "schema", "version %s of %s; %v", f["schema"], s.Tables, &driver.RightsError{Role: s.role(), What: "may not write it"})
 	default:
-		say(driver.Good, "schema", "version %s in schema %s; may read and write, %s", f["schema"], s.Tables.Schema, alter)
+		r.Say(driver.Good, "schema", "version %s in schema %s; may read and write, %s", f["schema"], s.Tables.Schema, alter)
 	}
 	if f.Is("open", "TRUE") {
-		say(driver.Warning, "schema", "everybody may create in the schema %s of the tables, also functions that are called instead of the fence: revoke create on schema %[1]s from public, or give Holdfast a schema of its own", s.Tables.Schema)
+		r.Say(driver.Warning, "schema", "everybody may create in the schema %s of the tables, also functions that are called instead of the fence: revoke create on schema %[1]s from public, or give Holdfast a schema of its own", s.Tables.Schema)
 	}
 }
 
-type sayer func(level driver.Level, subject, format string, args ...any)
-
 // replicas tells what a failover may take, as far as the role may see it.
-func (s *Store) replicas(ctx context.Context, f sqlstore.Facts, say sayer) {
+func (s *Store) replicas(ctx context.Context, f sqlstore.Facts, r *driver.Findings) {
 	if f["synchronous_standby_names"] != "" && f.Is("synchronous_commit", "LOCAL") {
-		say(driver.Warning, "replication", "there are synchronous standbys, but synchronous_commit is local: a failover may take the latest locks with it, and tokens may repeat. Set synchronous_commit = on for this role")
+		r.Say(driver.Warning, "replication", "there are synchronous standbys, but synchronous_commit is local: a failover may take the latest locks with it, and tokens may repeat. Set synchronous_commit = on for this role")
 		return
 	}
 	var names []string
@@ -193,13 +190,13 @@ func (s *Store) replicas(ctx context.Context, f sqlstore.Facts, say sayer) {
 		return err
 	})
 	if err == nil && len(names) > 0 && f["synchronous_standby_names"] == "" {
-		say(driver.Warning, "replication", "asynchronous only (%s): a failover to one of them may take the latest locks with it. Tokens go on growing, as far as its clock is right; set synchronous_standby_names to lose nothing", strings.Join(names, ", "))
+		r.Say(driver.Warning, "replication", "asynchronous only (%s): a failover to one of them may take the latest locks with it. Tokens go on growing, as far as its clock is right; set synchronous_standby_names to lose nothing", strings.Join(names, ", "))
 	}
 }
 
 // prepared tells of transactions that keep locks until somebody commits them or
 // rolls them back.
-func (s *Store) prepared(ctx context.Context, say sayer) {
+func (s *Store) prepared(ctx context.Context, r *driver.Findings) {
 	err := pooled(s.pool)(ctx, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, s.sql["prepared"], pgx.QueryExecModeExec)
 		if err != nil {
@@ -208,13 +205,13 @@ func (s *Store) prepared(ctx context.Context, say sayer) {
 		var gid, owner string
 		var age float64
 		_, err = pgx.ForEachRow(rows, []any{&gid, &owner, &age}, func() error {
-			say(driver.Warning, "prepared transactions", "%q of %s has kept rows of %s locked for %v: nobody takes those locks over until it is committed or rolled back (commit prepared, rollback prepared)",
+			r.Say(driver.Warning, "prepared transactions", "%q of %s has kept rows of %s locked for %v: nobody takes those locks over until it is committed or rolled back (commit prepared, rollback prepared)",
 				gid, owner, s.Tables, time.Duration(age*float64(time.Second)).Round(time.Second))
 			return nil
 		})
 		return err
 	})
 	if err != nil {
-		say(driver.Warning, "prepared transactions", "they could not be asked for: %v", err)
+		r.Say(driver.Warning, "prepared transactions", "they could not be asked for: %v", err)
 	}
 }

@@ -114,14 +114,10 @@ func TestRefuse(t *testing.T) {
 	if err := refuse(local); err != nil {
 		t.Error(err)
 	}
-	warned := 0
-	new(Store).replicas(t.Context(), local, func(level driver.Level, subject, format string, args ...any) {
-		if warned++; level != driver.Warning || !strings.Contains(format, "synchronous_commit is local") {
-			t.Errorf("it says %d %s: %s", level, subject, format)
-		}
-	})
-	if warned != 1 {
-		t.Errorf("%d warnings", warned)
+	var found driver.Findings
+	new(Store).replicas(t.Context(), local, &found)
+	if len(found) != 1 || found[0].Level != driver.Warning || !strings.Contains(found[0].Text, "synchronous_commit is local") {
+		t.Errorf("it says %+v", found)
 	}
 }
 

@@ -12,19 +12,17 @@ import (
 )
 
 // Diagnose implements driver.Diagnoser.
-func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error) {
-	say := func(level driver.Level, subject, format string, args ...any) {
-		list = append(list, driver.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
-	}
+func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
+	var r driver.Findings
 	if err := s.verify(ctx); err != nil {
 		return nil, fmt.Errorf("spanner: %w", err)
 	}
 	if s.emulated {
-		say(driver.Warning, "server", "an emulator: it runs one transaction at a time, and forgets everything when it ends")
-		say(driver.Warning, "durability", "none: for locks that matter, use Spanner")
+		r.Say(driver.Warning, "server", "an emulator: it runs one transaction at a time, and forgets everything when it ends")
+		r.Say(driver.Warning, "durability", "none: for locks that matter, use Spanner")
 	} else {
-		say(driver.Good, "server", "Spanner, %s", s.client.DatabaseName())
-		say(driver.Good, "durability", "a write is on the disks of a majority of zones before it is answered")
+		r.Say(driver.Good, "server", "Spanner, %s", s.client.DatabaseName())
+		r.Say(driver.Good, "durability", "a write is on the disks of a majority of zones before it is answered")
 	}
 	began := time.Now()
 	txn := s.client.Single()
@@ -37,10 +35,10 @@ func (s *Store) Diagnose(ctx context.Context) (list []driver.Finding, err error)
 	}
 	// What it says of time is what records' ages are reckoned with.
 	if behind := began.Sub(now); behind > time.Second {
-		say(driver.Warning, "clock", "a strong read is of %s ago by this host's clock: if that clock is right, a process that comes late waits a whole TTL for a dead holder", behind.Round(time.Millisecond))
+		r.Say(driver.Warning, "clock", "a strong read is of %s ago by this host's clock: if that clock is right, a process that comes late waits a whole TTL for a dead holder", behind.Round(time.Millisecond))
 	} else {
-		say(driver.Good, "clock", "TrueTime; this host's clock differs by %s", time.Since(now).Abs().Round(time.Millisecond))
+		r.Say(driver.Good, "clock", "TrueTime; this host's clock differs by %s", time.Since(now).Abs().Round(time.Millisecond))
 	}
-	say(driver.Good, "notifications", "Spanner cannot notify, so waiters poll")
-	return list, nil
+	r.Say(driver.Good, "notifications", "Spanner cannot notify, so waiters poll")
+	return r, nil
 }

@@ -9,15 +9,13 @@ import (
 
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
-	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
 var _ driver.Diagnoser = (*Store)(nil)
 
 // Diagnose implements driver.Diagnoser.
 func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
-	var r sqlstore.Report
-	say := r.Say
+	var r driver.Findings
 	var version string
 	var triggers []string
 	err := s.read(ctx, s.reads.UseIdle, func(c *conn) error {
@@ -34,37 +32,37 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	say(driver.Good, "database", "SQLite %s, journal mode wal", version)
+	r.Say(driver.Good, "database", "SQLite %s, journal mode wal", version)
 	for _, name := range triggers {
-		say(driver.Warning, "trigger", "%s runs with each write of a lock; what it changes or refuses there, nobody holds", name)
+		r.Say(driver.Warning, "trigger", "%s runs with each write of a lock; what it changes or refuses there, nobody holds", name)
 	}
 	if info, err := os.Stat(s.path); err == nil {
 		if err := oneName(s.path, info); err != nil {
-			say(driver.Failure, "name", "%v", err)
+			r.Say(driver.Failure, "name", "%v", err)
 		}
 	}
 	if s.async {
-		say(driver.Warning, "durability", "async-commit is accepted: after a power cut a token may repeat")
+		r.Say(driver.Warning, "durability", "async-commit is accepted: after a power cut a token may repeat")
 	} else {
-		say(driver.Good, "durability", "synchronous is full for each grant: it is on disk before it is reported")
+		r.Say(driver.Good, "durability", "synchronous is full for each grant: it is on disk before it is reported")
 	}
 	dir := filepath.Dir(resolved(s.path))
 	if name := filesystem.Network(dir); name != "" {
-		say(driver.Warning, "file system", "%s: network-fs is accepted; if its locks fail, so do ours", name)
+		r.Say(driver.Warning, "file system", "%s: network-fs is accepted; if its locks fail, so do ours", name)
 	}
 	if filesystem.Overlay(dir) {
-		say(driver.Warning, "file system", "%s is seen through an overlay: the host and other containers have files of their own in its place, and could be given a lock that is held here; mount one directory into all that share locks", s.path)
+		r.Say(driver.Warning, "file system", "%s is seen through an overlay: the host and other containers have files of their own in its place, and could be given a lock that is held here; mount one directory into all that share locks", s.path)
 	}
 	if filesystem.Volatile(dir) {
-		say(driver.Warning, "file system", "%s is in memory: after a restart of this host all is gone, and a token may repeat", s.path)
+		r.Say(driver.Warning, "file system", "%s is in memory: after a restart of this host all is gone, and a token may repeat", s.path)
 	}
 	for _, option := range filesystem.Options(dir) {
 		if slices.Contains([]string{"nobarrier", "barrier=0", "volatile"}, option) {
-			say(driver.Warning, "file system", "it is mounted with %s: a power cut may undo a grant, and a token may repeat", option)
+			r.Say(driver.Warning, "file system", "it is mounted with %s: a power cut may undo a grant, and a token may repeat", option)
 		}
 	}
 	if filesystem.Full(dir) {
-		say(driver.Failure, "disk", "the disk of %s is full: nobody can take or give back a lock", dir)
+		r.Say(driver.Failure, "disk", "the disk of %s is full: nobody can take or give back a lock", dir)
 	}
 	return r, nil
 }

@@ -77,7 +77,7 @@ func (d *dir) begin(ctx context.Context) (*Writer, error) {
 
 // enter makes the entry: complete, locked, on disk, and only then where readers
 // see it.
-func (w *dirWriter) enter() (err error) {
+func (w *dirWriter) enter() error {
 	d := w.d
 	st, err := d.open()
 	if err != nil {
@@ -93,6 +93,12 @@ func (w *dirWriter) enter() (err error) {
 	}
 	defer pend.close()
 
+	return w.publish(st, pend)
+}
+
+// publish writes the entry, and moves it to those that are pending.
+func (w *dirWriter) publish(st, pend folder) (err error) {
+	d := w.d
 	if err := d.at("write entry"); err != nil {
 		return err
 	}

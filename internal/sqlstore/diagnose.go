@@ -12,23 +12,6 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// A Report is what a store has to say about its database, for people.
-type Report []driver.Finding
-
-// Say adds a finding.
-func (r *Report) Say(level driver.Level, subject, format string, args ...any) {
-	*r = append(*r, driver.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
-}
-
-// Check adds a failure where there is an error, and what is good where there is none.
-func (r *Report) Check(err error, subject, format string, args ...any) {
-	if err != nil {
-		r.Say(driver.Failure, subject, "%v", err)
-		return
-	}
-	r.Say(driver.Good, subject, format, args...)
-}
-
 // Facts are what is known of a server, by name: its settings, and what else was asked for.
 type Facts map[string]string
 
@@ -112,7 +95,7 @@ func (ds Dangers) Refuse(server Facts, allow []string, readOnly bool) error {
 }
 
 // Report reports the dangers of a server that may be accepted, or what is good where there is none.
-func (ds Dangers) Report(r *Report, server Facts, allow []string, good string) {
+func (ds Dangers) Report(r *driver.Findings, server Facts, allow []string, good string) {
 	found := false
 	for _, d := range ds {
 		if d.Name == "" || !d.There(server) {

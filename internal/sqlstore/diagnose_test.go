@@ -36,7 +36,7 @@ func TestDangers(t *testing.T) {
 		{wet, []string{"water"}, driver.Finding{Level: driver.Warning, Subject: "damp", Text: "water is accepted: b is 2"}},
 		{Facts{"a": "1"}, nil, driver.Finding{Level: driver.Good, Subject: "durability", Text: "a 1"}},
 	} {
-		var r Report
+		var r driver.Findings
 		ds.Report(&r, test.server, test.allow, "a $a")
 		if len(r) != 1 || r[0] != test.want {
 			t.Errorf("%v, allowed %q: %+v, want %+v", test.server, test.allow, r, test.want)

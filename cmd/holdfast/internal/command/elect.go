@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -61,99 +60,86 @@ func electVerb(a *app) *cobra.Command {
 	return c
 }
 
+// A candidate stands for election, and runs a command while it leads.
+type candidate struct {
+	name, path string
+	argv       []string
+	l          *lease
+	r          *runner
+	client     *holdfast.Client
+	cancel     context.CancelCauseFunc
+
+	q    *queue
+	stop func() // of what ends a candidate on a signal
+
+	over  bool // there is nothing more to stand for
+	ended error
+}
+
 func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, owner string, opts []holdfast.Option) error {
-	path, err := lookUp(argv[0])
+	path, t, err := a.toRun(argv[0])
 	if err != nil {
 		return err
 	}
-	t, err := parseStore(a.store)
-	if err != nil {
-		return err
-	}
-	if err := guardable(); err != nil {
-		return err
-	}
-	r := newRunner(argv, []string{name}, l)
-	r.again, r.log = true, &a.log
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := r.endOnSignal(cancel)
-	defer func() { stop() }()
-	h, err := t.open(ctx)
-	if err != nil {
-		return orSignal(ctx, t.unusable(err, "; nothing was run"))
-	}
-	defer h.Close()
-	var q *queue
-	begin := func() *queue {
-		q := newQueue(r.names, l.quiet)
-		q.lead = true
-		return q
-	}
-	client, err := holdfast.New(h.store, &holdfast.Options{
+	c := &candidate{name: name, path: path, argv: argv, l: l, r: newRunner(argv, []string{name}, l)}
+	c.r.again, c.r.log = true, &a.log
+	ctx, c.cancel = context.WithCancelCause(ctx)
+	defer c.cancel(nil)
+	c.stop = c.r.endOnSignal(c.cancel)
+	defer func() { c.stop() }()
+	client, closeAll, err := clientOn(ctx, t, &holdfast.Options{
 		TTL:   l.ttl.Duration,
 		Owner: holdfast.Owner{Name: owner, Program: "holdfast elect"},
-		Trace: (&holdfast.Trace{Heartbeat: r.beat, Shortened: r.shortened, Lost: r.lostOne}).And(a.log.trace(t)),
+		Trace: (&holdfast.Trace{Heartbeat: c.r.beat, Shortened: c.r.shortened, Lost: c.r.lostOne}).And(a.log.trace(t)),
 	})
 	if err != nil {
-		return usage("%s", strings.TrimPrefix(err.Error(), "holdfast: "))
+		return err
 	}
-	defer client.Close()
+	defer closeAll()
+	c.client = client
 	ttl, err := client.StoreTTL(ctx)
-	if err == nil && !l.ttl.set {
+	if err != nil {
+		return orSignal(ctx, t.unusable(err, nothingRun))
+	}
+	if !l.ttl.set {
 		if err := l.checkKillAfter(ttl); err != nil {
 			return err
 		}
 	}
-	if err != nil {
-		return orSignal(ctx, t.unusable(err, "; nothing was run"))
-	}
-	q = begin()
-	q.watch(client)
+	c.wait()
 	a.log.requested([]string{name}, "")
-	var ended error
-	finished := false
-	lead := func(_ context.Context, lock *holdfast.Lock) error {
-		q.stop()
-		stop()
-		g, err := guard.Start(path, argv, environment())
-		if err != nil {
-			finished, ended = true, fail(exitFault, "%v", err)
-			return ended
-		}
-		defer g.Close()
-		r.mu.Lock()
-		r.guard = g
-		r.mu.Unlock()
-		r.started = func() {
-			if !l.quiet {
-				say("leading %s, token %d: started %s", quote(name), lock.Token(), escape(argv[0]))
-			}
-		}
-		ended = r.hold([]*holdfast.Lock{lock})
-		r.settle()
-		if isLost(ended) && r.asked == nil {
-			say("%s", ended)
-			stop = r.endOnSignal(cancel)
-			q = begin()
-			q.watch(client)
-			return ended // we stand again
-		}
-		finished = true
-		cancel(nil)
-		return ended
+	err = c.stand(ctx, t, opts)
+	c.q.stop()
+	switch {
+	case c.over:
+		return c.ended
+	case err == nil:
+		return nil
 	}
+	return orSignal(ctx, t.unusable(err, nothingRun))
+}
+
+// wait begins to tell of the queue.
+func (c *candidate) wait() {
+	c.q = newQueue(c.r.names, c.l.quiet)
+	c.q.lead = true
+	c.q.watch(c.client)
+}
+
+// stand stands until the command has ended by itself, or ctx ends; a store that does not answer
+// is asked again.
+func (c *candidate) stand(ctx context.Context, t target, opts []holdfast.Option) error {
 	for told := false; ; {
-		err = client.Election(name, opts...).Run(ctx, lead)
-		if finished || err == nil || ctx.Err() != nil || errors.Is(err, holdfast.ErrClosed) {
-			break
+		err := c.client.Election(c.name, opts...).Run(ctx, c.lead)
+		if c.over || err == nil || ctx.Err() != nil || errors.Is(err, holdfast.ErrClosed) {
+			return err
 		}
 		if isLost(err) {
 			continue // stopped in time, so that Run knows of no loss
 		}
 		// The store has answered before: it will again.
-		if !told && !l.quiet {
-			say("the store does not answer: %s; standing for %s again when it does", t.Redact(err.Error()), quote(name))
+		if !told && !c.l.quiet {
+			say("the store does not answer: %s; standing for %s again when it does", t.Redact(err.Error()), quote(c.name))
 		}
 		told = true
 		select {
@@ -161,14 +147,37 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 		case <-time.After(time.Second):
 		}
 	}
-	q.stop()
-	switch {
-	case finished:
-		return ended
-	case err == nil:
-		return nil
+}
+
+// lead runs the command.
+func (c *candidate) lead(_ context.Context, lock *holdfast.Lock) error {
+	c.q.stop()
+	c.stop()
+	g, err := guard.Start(c.path, c.argv, environment())
+	if err != nil {
+		c.over, c.ended = true, fail(exitFault, "%v", err)
+		return c.ended
 	}
-	return orSignal(ctx, t.unusable(err, "; nothing was run"))
+	defer g.Close()
+	c.r.mu.Lock()
+	c.r.guard = g
+	c.r.mu.Unlock()
+	c.r.started = func() {
+		if !c.l.quiet {
+			say("leading %s, token %d: started %s", quote(c.name), lock.Token(), escape(c.argv[0]))
+		}
+	}
+	err = c.r.hold([]*holdfast.Lock{lock})
+	c.r.settle()
+	if isLost(err) && c.r.asked == nil {
+		say("%s", err)
+		c.stop = c.r.endOnSignal(c.cancel)
+		c.wait()
+		return err // we stand again
+	}
+	c.over, c.ended = true, err
+	c.cancel(nil)
+	return err
 }
 
 func isLost(err error) bool {

@@ -111,27 +111,9 @@ func (l *eventLog) trace(t target) *holdfast.Trace {
 	if l.log == nil {
 		return nil
 	}
-	text := func(err error) string {
-		switch {
-		case err == nil:
-			return ""
-		case t.Location == nil:
-			return driver.Redact(err.Error())
-		}
-		return t.Redact(err.Error())
-	}
-	type event = func(context.Context, holdfast.Event)
-	of := func(what string) event { // of a request, or of a lock
-		return func(_ context.Context, e holdfast.Event) {
-			pairs := []any{"name", e.Name, "token", e.Token, "session", e.Session, "reason", driver.Redact(e.Reason)}
-			if e.Waited > 0 {
-				pairs = append(pairs, "waited", e.Waited)
-			}
-			if e.Held > 0 {
-				pairs = append(pairs, "held", e.Held)
-			}
-			l.event(what, append(pairs, "error", text(e.Err))...)
-		}
+	text := t.errorText
+	of := func(what string) func(context.Context, holdfast.Event) { // of a request, or of a lock
+		return func(_ context.Context, e holdfast.Event) { l.ofLock(what, e, text(e.Err)) }
 	}
 	lost, broken := of("lost"), of("broken")
 	released, alone := of("released"), of("left alone")
@@ -169,4 +151,27 @@ func (l *eventLog) trace(t target) *holdfast.Trace {
 			l.event("lease shortened", "ttl", e.TTL, "left", time.Until(e.Until))
 		},
 	}
+}
+
+// ofLock writes an event of a request, or of a lock.
+func (l *eventLog) ofLock(what string, e holdfast.Event, err string) {
+	pairs := []any{"name", e.Name, "token", e.Token, "session", e.Session, "reason", driver.Redact(e.Reason)}
+	if e.Waited > 0 {
+		pairs = append(pairs, "waited", e.Waited)
+	}
+	if e.Held > 0 {
+		pairs = append(pairs, "held", e.Held)
+	}
+	l.event(what, append(pairs, "error", err)...)
+}
+
+// errorText is an error without the store's secrets.
+func (t target) errorText(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case t.Location == nil:
+		return driver.Redact(err.Error())
+	}
+	return t.Redact(err.Error())
 }

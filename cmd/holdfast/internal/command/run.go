@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -195,49 +196,59 @@ func (l *lease) checkKillAfter(ttl time.Duration) error {
 	return nil
 }
 
+// A job is what run is asked to run, and under which locks.
+type job struct {
+	names, argv []string
+	opts        []holdfast.Option
+	wish
+	lease
+	every every
+	code  int // exit status if the locks are not obtained
+}
+
 func runVerb(a *app) *cobra.Command {
-	var w wish
-	var l lease
-	var e every
-	code := exitNo
+	j := job{code: exitNo}
 	c := &cobra.Command{
 		Use: "run [flags] NAME... -- CMD [ARG...]", Short: "Run a command while holding a lock", Long: runHelp,
 		ValidArgsFunction: a.completeNames,
 	}
-	w.flags(c.Flags())
-	l.flags(c.Flags(), "this run's own lease, at least 1s; else the store's (15s)",
+	j.wish.flags(c.Flags())
+	j.lease.flags(c.Flags(), "this run's own lease, at least 1s; else the store's (15s)",
 		"from TERM to KILL, before the lease can go to another; a fifth of the lease, at most a third", "say nothing of our own, neither while waiting nor if it is not obtained")
-	c.Flags().Var(&l.atLeast, "at-least", "keep NAME shut for `DUR` after the grant, also if CMD ends or dies earlier: a job of several hosts' crontabs runs once")
-	c.Flags().Var(&l.grace, "grace", "keep NAME shut for `DUR` more if the lock is lost or broken, or holdfast dies")
-	c.Flags().Var(&e.span, "every", "run only if the last success was `DUR` ago or longer, less 10 %")
-	c.Flags().IntVarP(&code, "exit-code", "E", exitNo, "exit status `N` when not obtained")
-	c.RunE = func(c *cobra.Command, args []string) error {
-		names, argv, err := splitArgs(c, args, "nightly -- ./backup.sh", checkName)
-		if err != nil {
+	c.Flags().Var(&j.atLeast, "at-least", "keep NAME shut for `DUR` after the grant, also if CMD ends or dies earlier: a job of several hosts' crontabs runs once")
+	c.Flags().Var(&j.grace, "grace", "keep NAME shut for `DUR` more if the lock is lost or broken, or holdfast dies")
+	c.Flags().Var(&j.every.span, "every", "run only if the last success was `DUR` ago or longer, less 10 %")
+	c.Flags().IntVarP(&j.code, "exit-code", "E", exitNo, "exit status `N` when not obtained")
+	c.RunE = func(c *cobra.Command, args []string) (err error) {
+		if j.names, j.argv, err = splitArgs(c, args, "nightly -- ./backup.sh", checkName); err != nil {
 			return err
 		}
-		if code < 0 || code > 255 {
-			return usage("-E %d: an exit status is 0 to 255", code)
-		}
-		opts, err := w.options(c.Flags())
-		if err == nil {
-			err = l.check()
-		}
-		if err == nil && l.atLeast.set {
-			if len(names) > 1 {
-				err = usage("--at-least is for one name, and there are %d", len(names))
-			}
-			opts = append(opts, holdfast.MinHold(l.atLeast.Duration))
-		}
-		if err == nil {
-			err = e.check(names, &w)
-		}
-		if err != nil {
+		if err := j.check(c.Flags()); err != nil {
 			return err
 		}
-		return a.run(c.Context(), names, argv, &w, &l, &e, code, opts)
+		return a.run(orBackground(c.Context()), &j)
 	}
 	return c
+}
+
+// check checks the flags against each other, and makes options of them.
+func (j *job) check(f *pflag.FlagSet) (err error) {
+	if j.code < 0 || j.code > 255 {
+		return usage("-E %d: an exit status is 0 to 255", j.code)
+	}
+	if j.opts, err = j.options(f); err != nil {
+		return err
+	}
+	if err := j.lease.check(); err != nil {
+		return err
+	}
+	if j.atLeast.set {
+		if len(j.names) > 1 {
+			return usage("--at-least is for one name, and there are %d", len(j.names))
+		}
+		j.opts = append(j.opts, holdfast.MinHold(j.atLeast.Duration))
+	}
+	return j.every.check(j.names, &j.wish)
 }
 
 // splitArgs takes apart NAME... -- CMD [ARG...], with an example.
@@ -264,97 +275,121 @@ func splitArgs(c *cobra.Command, args []string, example string, check func(strin
 	return args[:dash], args[dash:], nil
 }
 
-func (a *app) run(ctx context.Context, names, argv []string, w *wish, l *lease, e *every, code int, opts []holdfast.Option) error {
-	path, err := lookUp(argv[0])
+// nothingRun is added to an error of the store before a command was started.
+const nothingRun = "; nothing was run"
+
+func (a *app) run(ctx context.Context, j *job) error {
+	path, t, err := a.toRun(j.argv[0])
 	if err != nil {
-		return err
-	}
-	t, err := parseStore(a.store)
-	if err != nil {
-		return err
-	}
-	if err := guardable(); err != nil {
 		return err
 	}
 	// While the guard starts we get the lock.
-	r := newRunner(argv, names, l)
+	r := newRunner(j.argv, j.names, &j.lease)
 	r.log = &a.log
 	ready, over := r.startGuard(path, environment())
 	defer over()
-	ctx, cancel := context.WithCancelCause(orBackground(ctx))
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := r.endOnSignal(cancel)
-	h, err := t.open(ctx)
-	if err != nil {
-		stop()
-		return orSignal(ctx, t.unusable(err, "; nothing was run"))
-	}
-	defer h.Close()
-	q := newQueue(names, l.quiet)
-	client, err := holdfast.New(h.store, &holdfast.Options{
-		TTL:   l.ttl.Duration,
-		Grace: l.grace.Duration,
-		Owner: holdfast.Owner{Name: w.owner, Program: "holdfast run"},
+	defer stop()
+	q := newQueue(j.names, j.quiet)
+	client, closeAll, err := clientOn(ctx, t, &holdfast.Options{
+		TTL:   j.ttl.Duration,
+		Grace: j.grace.Duration,
+		Owner: holdfast.Owner{Name: j.owner, Program: "holdfast run"},
 		Trace: (&holdfast.Trace{Heartbeat: r.beat, Shortened: r.shortened, Lost: r.lostOne, Queued: q.joined}).And(a.log.trace(t)),
 	})
 	if err != nil {
-		stop()
-		return usage("%s", strings.TrimPrefix(err.Error(), "holdfast: "))
-	}
-	closed := false
-	defer func() {
-		if !closed {
-			client.Close()
-		}
-	}()
-	if l.killAfter.set && !l.ttl.set {
-		ttl, err := client.StoreTTL(ctx)
-		if err != nil {
-			stop()
-			return orSignal(ctx, t.unusable(err, "; nothing was run"))
-		}
-		if err := l.checkKillAfter(ttl); err != nil {
-			stop()
-			return err
-		}
-	}
-	if err := e.due(ctx, client, names[0], code, l.quiet); err != nil { // before it waits in line for that
-		stop()
-		return orSignal(ctx, t.orUnusable(err, "; nothing was run"))
-	}
-	if err := withinItself(ctx, client, names, w); err != nil {
-		stop()
 		return err
 	}
+	defer closeAll()
+	if err := j.mayWait(ctx, client, t); err != nil {
+		stop()
+		return orSignal(ctx, err)
+	}
 	q.watch(client)
-	a.log.requested(names, w.reason)
-	locks, release, err := acquire(ctx, client, names, opts)
+	a.log.requested(j.names, j.reason)
+	locks, release, err := acquire(ctx, client, j.names, j.opts)
 	q.stop()
 	stop()
 	if err != nil {
 		if errors.Is(err, holdfast.ErrHeld) && ctx.Err() == nil {
-			return notObtained(err, names, w, q, code)
+			return notObtained(err, j.names, &j.wish, q, j.code)
 		}
-		return orSignal(ctx, t.unusable(err, "; nothing was run"))
+		return orSignal(ctx, t.unusable(err, nothingRun))
 	}
 	if err := ready(); err != nil {
-		return fail(exitFault, "%v; nothing was run", err)
+		return fail(exitFault, "%v%s", err, nothingRun)
 	}
-	if err := e.due(ctx, client, names[0], code, l.quiet); err != nil {
-		return orSignal(ctx, t.orUnusable(err, "; nothing was run"))
+	if err := j.due(ctx, client, t); err != nil {
+		return orSignal(ctx, err)
 	}
 	q.done(locks)
 	if err = r.hold(locks); err == nil {
-		e.succeeded(ctx, locks[0], t)
+		j.every.succeeded(ctx, locks[0], t)
 	}
 	ended, done := context.WithCancel(ctx)
 	done()
-	release(ended) // Close waits for the answer
-	closed = true
-	if e := client.Close(); e != nil && err == nil {
-		say("%s has ended, but %s may not have been given back: %s", escape(argv[0]), quoteAll(names), t.Redact(e.Error()))
+	release(ended) // to close waits for the answer
+	if e := closeAll(); e != nil && err == nil {
+		say("%s has ended, but %s may not have been given back: %s", escape(j.argv[0]), quoteAll(j.names), t.Redact(e.Error()))
 	}
 	return err
+}
+
+// toRun finds the program and the store of a verb that runs a command.
+func (a *app) toRun(program string) (path string, t target, err error) {
+	if path, err = lookUp(program); err != nil {
+		return "", t, err
+	}
+	if t, err = parseStore(a.store); err != nil {
+		return "", t, err
+	}
+	return path, t, guardable()
+}
+
+// clientOn opens a store and a client on it. closeAll closes both, once, and tells the error of
+// the client.
+func clientOn(ctx context.Context, t target, opts *holdfast.Options) (client *holdfast.Client, closeAll func() error, err error) {
+	h, err := t.open(ctx)
+	if err != nil {
+		return nil, nil, orSignal(ctx, t.unusable(err, nothingRun))
+	}
+	client, err = holdfast.New(h.store, opts)
+	if err != nil {
+		h.Close()
+		return nil, nil, usage("%s", strings.TrimPrefix(err.Error(), "holdfast: "))
+	}
+	return client, sync.OnceValue(func() error {
+		defer h.Close()
+		return client.Close()
+	}), nil
+}
+
+// mayWait says why a job cannot wait for its locks.
+func (j *job) mayWait(ctx context.Context, client *holdfast.Client, t target) error {
+	if j.killAfter.set && !j.ttl.set {
+		ttl, err := client.StoreTTL(ctx)
+		if err != nil {
+			return t.unusable(err, nothingRun)
+		}
+		if err := j.checkKillAfter(ttl); err != nil {
+			return err
+		}
+	}
+	if err := j.due(ctx, client, t); err != nil { // before it waits in line for that
+		return err
+	}
+	return withinItself(ctx, client, j.names, &j.wish)
+}
+
+// due says why it is too early for a job.
+func (j *job) due(ctx context.Context, client *holdfast.Client, t target) error {
+	err := j.every.due(ctx, client, j.names[0], j.code, j.quiet)
+	if err == nil {
+		return nil
+	}
+	return t.orUnusable(err, nothingRun)
 }
 
 // acquire takes the locks on all names, and says how they are given back.

@@ -62,7 +62,7 @@ type runner struct {
 // guardable is asked before anybody has to wait: can a command be guarded here?
 func guardable() error {
 	if err := guard.Usable(); err != nil {
-		return fail(exitFault, "%v; nothing was run", err)
+		return fail(exitFault, "%v%s", err, nothingRun)
 	}
 	return nil
 }

@@ -235,7 +235,19 @@ func (a *app) serve(ctx context.Context, s *serving) error {
 	if err != nil {
 		return usage("serve: %s", escape(err.Error()))
 	}
-	say("serving    %s", store.target)
+	s.announce(store.target, server, link)
+	notify("READY=1")
+	go watchdog(ctx, s.client(server.Socket(), server.Address()))
+	context.AfterFunc(ctx, func() { notify("STOPPING=1") })
+	if err = server.Serve(ctx, servePatient); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fail(exitFault, "serve: %v", err)
+	}
+	return nil
+}
+
+// announce says where it serves. link is the key that logs in to the page, if there is one.
+func (s *serving) announce(t target, server *serve.Server, link string) {
+	say("serving    %s", t)
 	if server.Socket() != "" {
 		say("programs   %s", escape(server.Socket()))
 	}
@@ -253,13 +265,6 @@ func (a *app) serve(ctx context.Context, s *serving) error {
 		}
 		say("%-10s %s://%s%s%s", what, scheme, server.Address(), link, note)
 	}
-	notify("READY=1")
-	go watchdog(ctx, s.client(server.Socket(), server.Address()))
-	context.AfterFunc(ctx, func() { notify("STOPPING=1") })
-	if err = server.Serve(ctx, servePatient); err != nil && !errors.Is(err, http.ErrServerClosed) {
-		return fail(exitFault, "serve: %v", err)
-	}
-	return nil
 }
 
 // mostMetricsNames bounds the time series.

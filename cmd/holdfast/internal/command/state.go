@@ -328,10 +328,10 @@ func (a *app) stateWrite(ctx context.Context, where string, argv []string, l *le
 	w, err := s.begin(ctx, q)
 	stop()
 	if err != nil {
-		return orSignal(ctx, s.unusable(err, "; nothing was run"))
+		return orSignal(ctx, s.unusable(err, nothingRun))
 	}
 	if err = ready(); err != nil {
-		err = fail(exitFault, "%v; nothing was run", err)
+		err = fail(exitFault, "%v%s", err, nothingRun)
 	} else if err = l.checkKillAfter(w.TTL()); err == nil {
 		if s.store != nil {
 			env = append(env, tokenEnvironment(where, tokens)...)

@@ -70,6 +70,23 @@ type sight struct {
 	err  error
 }
 
+// pressed gives what is typed, until the input ends.
+func pressed() <-chan string {
+	keys := make(chan string)
+	go func() {
+		buf := make([]byte, 64)
+		for {
+			n, err := os.Stdin.Read(buf)
+			if err != nil {
+				close(keys)
+				return
+			}
+			keys <- string(buf[:n])
+		}
+	}()
+	return keys
+}
+
 // top shows what is in use until somebody presses q, or a signal comes. The terminal is given
 // back as it was on every way out.
 func (a *app) top(ctx context.Context, t *top, prefix string, delay time.Duration) error {
@@ -92,18 +109,7 @@ func (a *app) top(ctx context.Context, t *top, prefix string, delay time.Duratio
 	t.store = s.target.String()
 	t.breaks = make(chan string, 1)
 	t.breakRow = func(r row, reason string) { go func() { t.breaks <- a.breakOf(ctx, r, reason) }() }
-	keys := make(chan string)
-	go func() {
-		buf := make([]byte, 64)
-		for {
-			n, err := os.Stdin.Read(buf)
-			if err != nil {
-				close(keys)
-				return
-			}
-			keys <- string(buf[:n])
-		}
-	}()
+	keys := pressed()
 	looks := make(chan sight, 1)
 	see := func() {
 		rows, err := s.rows(ctx, prefix, &t.sel)
