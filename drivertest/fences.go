@@ -276,14 +276,17 @@ var fenceCases = []struct {
 			var last *holdfast.Lock
 			for range 3 {
 				waits := make(chan *holdfast.Lock, 1)
+				var failed error
 				go func() {
-					l, _ := c.Acquire(h.ctx, odd)
+					l, err := c.Acquire(h.ctx, odd)
+					failed = err
 					waits <- l
 				}()
 				<-queued // in this process: it is handed the claim
 				h.release(old)
 				if last = <-waits; last == nil {
-					h.Fatal("it does not get the lock")
+					info, err := c.Show(context.WithoutCancel(h.ctx), odd)
+					h.Fatalf("it does not get the lock: %v; the store has %+v, %v", failed, info, err)
 				}
 				h.taken(fmt.Sprint(last.Token()), last)
 				h.refused("late", old)

@@ -36,6 +36,7 @@ type step struct {
 	Why   string `json:"reason"`
 	Let   string `json:"release"`
 	All   bool   `json:"release all"`
+	Often int    `json:"refused"` // so many requests with 429, and none again within refusedFor
 	Want  *struct {
 		Name             string
 		Holders, Waiters int
@@ -61,6 +62,9 @@ type badServer struct {
 
 	mu      sync.Mutex
 	faults  []*fault
+	refused int                  // requests with 429
+	rushed  string               // one that came again too soon
+	since   map[string]time.Time // when one was refused, by method
 	streams map[*stream]bool
 	held    map[string]*holdfast.Lock
 	later   map[string]context.CancelFunc
@@ -82,7 +86,7 @@ func newBadServer(t *testing.T) *badServer {
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
-	b := &badServer{t: t, client: newClient("other"), streams: map[*stream]bool{}, held: map[string]*holdfast.Lock{}, later: map[string]context.CancelFunc{}}
+	b := &badServer{t: t, client: newClient("other"), streams: map[*stream]bool{}, since: map[string]time.Time{}, held: map[string]*holdfast.Lock{}, later: map[string]context.CancelFunc{}}
 	api := serve.New(newClient("server"), nil)
 	b.good = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer secret" {
@@ -103,13 +107,24 @@ func newBadServer(t *testing.T) *badServer {
 	return b
 }
 
+// refusedFor is for how long a client leaves a server alone that has answered 429, at least.
+const refusedFor = 400 * time.Millisecond
+
 // next is what happens to a request.
 func (b *badServer) next(method string) *fault {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if t, ok := b.since[method]; ok && time.Since(t) < refusedFor {
+		b.rushed = fmt.Sprintf("a %s again %v after it was refused with 429", method, time.Since(t))
+	}
+	delete(b.since, method)
 	for _, f := range b.faults {
 		if f.Times > 0 && (f.Method == "" || f.Method == method) {
 			f.Times--
+			if f.Kind == "429" {
+				b.refused++
+				b.since[method] = time.Now()
+			}
 			return f
 		}
 	}
@@ -128,6 +143,10 @@ func (b *badServer) pass(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	case "503":
 		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	case "429":
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusTooManyRequests)
 		return
 	case "double":
 		if answer, err := b.forward(context.WithoutCancel(r.Context()), r, body); err == nil {
@@ -223,6 +242,12 @@ func (b *badServer) step(ctx context.Context, s step) error {
 		b.mu.Lock()
 		b.faults = append(b.faults, s.Fault)
 		b.mu.Unlock()
+	case s.Often > 0:
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.rushed != "" || b.refused != s.Often {
+			return fmt.Errorf("%d requests were refused with 429, want %d; %s", b.refused, s.Often, b.rushed)
+		}
 	case s.Cut || s.Quiet:
 		b.mu.Lock()
 		defer b.mu.Unlock()

@@ -5,13 +5,12 @@ package overhttp
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"time"
 )
@@ -63,9 +62,7 @@ func (e *StatusError) Error() string { return fmt.Sprintf("status %d: %s", e.Sta
 
 // NewID draws the id of a hold.
 func NewID() string {
-	var b [16]byte
-	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
+	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
 }
 
 // A reply is what the server says of a hold, as an answer or an event.
@@ -126,6 +123,9 @@ func (c *Client) send(ctx context.Context, patience time.Duration, method, path 
 	return r, err
 }
 
+// afterTooMany is after how long to ask a server again that was asked too often.
+func afterTooMany() time.Duration { return 500*time.Millisecond + rand.N(time.Second) }
+
 // insist sends a request again and again, before the ones before are given up, until one is
 // answered: a replica that stands still does not say so.
 func (c *Client) insist(ctx context.Context, patience time.Duration, method, path string, body any) (reply, error) {
@@ -153,7 +153,10 @@ func (c *Client) insist(ctx context.Context, patience time.Duration, method, pat
 			}()
 			again.Reset(c.TTL / 20)
 		case r := <-results:
-			if r.err == nil && r.status != http.StatusServiceUnavailable {
+			switch {
+			case r.err == nil && r.status == http.StatusTooManyRequests:
+				again.Reset(afterTooMany())
+			case r.err == nil && r.status != http.StatusServiceUnavailable:
 				return r.reply, nil
 			}
 		case <-ctx.Done():
@@ -187,6 +190,8 @@ func (c *Client) Take(ctx context.Context, id string, q Request) (g Grant, err e
 			return g, nil
 		case err == nil && (r.status == http.StatusGone || r.Event == "lost"):
 			return g, fmt.Errorf("%w: %s", ErrOver, r.Detail)
+		case err == nil && r.status == http.StatusTooManyRequests:
+			time.Sleep(afterTooMany())
 		case err == nil && r.status != 202 && r.status != 503 && r.Event != "again":
 			if r.Event == "refused" {
 				r.status = http.StatusConflict
