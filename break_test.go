@@ -1,8 +1,12 @@
 package holdfast_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,6 +151,114 @@ func TestBreakEndsWithTheClient(t *testing.T) {
 		other.Close()
 		if err := other.Break(t.Context(), info.Holders[0].Name, info.Holders[0].Token, "test"); !errors.Is(err, holdfast.ErrClosed) {
 			t.Errorf("got %v, want ErrClosed", err)
+		}
+	})
+}
+
+// A revoking store has somebody break the claim of a session around the write that would leave
+// its lock alone: before it, or after it, and then the answer to the write is lost.
+type revoking struct {
+	driver.Store
+	after bool
+	once  sync.Once
+	by    func() // returns when the revocation is in the session's record
+}
+
+func (s *revoking) CompareAndSwap(ctx context.Context, writes []driver.Write) (outs []driver.Outcome, err error) {
+	leaves := writes[0].Key.Space == driver.Sessions && bytes.Contains(writes[0].Value, []byte(`"detached":true`))
+	if s.after || !leaves {
+		outs, err = s.Store.CompareAndSwap(ctx, writes)
+	}
+	if leaves {
+		s.once.Do(func() {
+			if s.by(); s.after {
+				outs, err = nil, errors.New("the answer is lost")
+			}
+		})
+	}
+	if outs != nil || err != nil {
+		return outs, err
+	}
+	return s.Store.CompareAndSwap(ctx, writes)
+}
+
+// A lock that is broken while AcquireFor leaves it alone was not acquired: the one who broke it
+// takes for granted that whoever has read the revocation lets go.
+func TestBreakOfWhatIsLeftAlone(t *testing.T) {
+	for _, after := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memory.New()
+			other := newClient(t, store, nil)
+			defer other.Close()
+			front := &revoking{Store: store, after: after}
+			var broken sync.WaitGroup
+			front.by = func() {
+				info, err := other.Show(t.Context(), "a")
+				if err != nil || len(info.Holders) != 1 {
+					t.Errorf("held by %v, %v", info.Holders, err)
+					return
+				}
+				broken.Go(func() {
+					if err := other.Break(t.Context(), "a", info.Holders[0].Token, "ticket 815"); err != nil && !errors.Is(err, holdfast.ErrReleased) {
+						t.Error(err)
+					}
+				})
+				session := driver.Sessions.Key(info.Holders[0].Owner.Session)
+				for {
+					recs, err := store.Load(t.Context(), []driver.Key{session}, driver.Fresh)
+					if err != nil || bytes.Contains(recs[0].Value, []byte(`"revoked"`)) {
+						return
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}
+			holder := newClient(t, front, &holdfast.Options{TTL: 4 * time.Second})
+			defer holder.Close()
+			claim, err := holder.AcquireFor(t.Context(), "a", time.Minute)
+			if !errors.Is(err, holdfast.ErrLost) || !strings.Contains(fmt.Sprint(err), "ticket 815") {
+				t.Errorf("after %v: AcquireFor returned %+v, %v", after, claim, err)
+			}
+			broken.Wait()
+			began := time.Now()
+			next, err := other.Acquire(t.Context(), "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer next.Release(t.Context())
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("after %v: the next waited for %v", after, took)
+			}
+		})
+	}
+}
+
+// A lock that no process keeps cannot be extended while somebody breaks it: the break waits for
+// its end.
+func TestBreakOfWhatIsExtended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		holder, other := newClient(t, store, nil), newClient(t, store, nil)
+		defer holder.Close()
+		defer other.Close()
+		claim, err := holder.AcquireFor(t.Context(), "a", 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		broken := make(chan error, 1)
+		go func() { broken <- other.Break(t.Context(), "a", claim.Token, "ticket 815") }()
+		for began := time.Now(); ; time.Sleep(time.Second) {
+			if _, err = holder.ExtendToken(t.Context(), "a", claim.Token, 10*time.Second); err != nil || time.Since(began) > time.Minute {
+				break
+			}
+		}
+		if !errors.Is(err, holdfast.ErrLost) || !strings.Contains(fmt.Sprint(err), "ticket 815") {
+			t.Errorf("it is extended, or: %v", err)
+		}
+		if err := <-broken; err != nil {
+			t.Error(err)
+		}
+		if time.Now().Before(claim.Ends) {
+			t.Errorf("it was broken %v before its end", time.Until(claim.Ends))
 		}
 	})
 }

@@ -46,7 +46,9 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 	claim := l.claim()
 	left, err := l.sess.leaveAlone(ctx, d)
 	if err != nil {
-		l.Release(context.WithoutCancel(ctx))
+		if lost := l.Release(context.WithoutCancel(ctx)); errors.Is(lost, ErrLost) {
+			err = lost
+		}
 		sub.Close()
 		return Claim{}, fmt.Errorf("acquire %q for %v: %w", name, d, err)
 	}
@@ -86,6 +88,9 @@ func (s *session) leaveAlone(ctx context.Context, d time.Duration) (left time.Du
 	defer c.mu.Unlock()
 	if s.life.Over() || left <= 0 {
 		return 0, errors.New("lost: " + s.life.Why())
+	}
+	if s.broke { // whoever broke it takes for granted that we let go of it
+		return 0, errors.New("it was broken")
 	}
 	s.life.End()
 	close(s.ended)
@@ -166,8 +171,8 @@ func (c *Client) noHold(ctx context.Context, name string, token int64) error {
 
 // ExtendToken has a lock that was taken with AcquireFor end d after the write that does so was
 // sent, and returns it as it is then, with its new Ends. d is at least 1s. ErrReleased: it had
-// ended, and nothing was extended. The lock of a running program is refused: it renews its lock
-// itself.
+// ended, and nothing was extended. ErrLost: it is being broken, and ends when it was to end. The
+// lock of a running program is refused: it renews its lock itself.
 func (c *Client) ExtendToken(ctx context.Context, name string, token int64, d time.Duration) (Claim, error) {
 	claim, err := c.extendToken(ctx, name, token, d)
 	if err != nil {
@@ -204,6 +209,9 @@ func (c *Client) extendToken(ctx context.Context, name string, token int64, d ti
 		s, err := core.DecodeSession(r.Value)
 		if err != nil {
 			return nil, err
+		}
+		if len(s.Revoked) > 0 && s.Dead == 0 { // whoever breaks it waits for its end
+			return nil, &LostError{Name: name, Token: token, Reason: s.Revoked[0].String()}
 		}
 		switch s.ExtendToken(len(r.Value) == 0, r.Age, d, nonce, clocks()) {
 		case core.ReleaseRunning:

@@ -229,6 +229,11 @@ func over(id string, r *core.SessionRecord, absent bool) error {
 		return &OtherHoldError{id, "id"}
 	case core.HoldUnknown:
 		e.Why, e.Reason = HoldUnknown, "the store knows of no such hold"
+	case core.HoldMissing:
+		e.Why, e.Reason = HoldDied, "declared missing"
+		if s := r.Suspected; s != nil {
+			e.Reason += " by " + s.By
+		}
 	case core.HoldReleased:
 		e.Why, e.Reason = HoldReleased, "released"
 	case core.HoldDead:
@@ -239,7 +244,7 @@ func over(id string, r *core.SessionRecord, absent bool) error {
 	case core.HoldBroken:
 		v := r.Revoked[0]
 		e.Why, e.Name, e.By = HoldBroken, v.Name, Owner(v.By)
-		e.Reason = fmt.Sprintf("broken by %s: %s", v.By, v.Reason)
+		e.Reason = v.String()
 	}
 	return e
 }

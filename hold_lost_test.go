@@ -1,9 +1,14 @@
 package holdfast_test
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -206,4 +211,75 @@ func TestHoldsOnABadWay(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A torn store makes, of the first write of a hold, only what is in the names. Then it makes
+// nothing until it is mended.
+type torn struct {
+	driver.Store
+	mended atomic.Bool
+	once   sync.Once
+}
+
+func (s *torn) CompareAndSwap(ctx context.Context, writes []driver.Write) (outs []driver.Outcome, err error) {
+	if s.mended.Load() {
+		return s.Store.CompareAndSwap(ctx, writes)
+	}
+	rest := slices.DeleteFunc(slices.Clone(writes), func(w driver.Write) bool { return w.Key.Space == driver.Sessions })
+	if len(rest) > 0 {
+		s.once.Do(func() { _, err = s.Store.CompareAndSwap(ctx, rest) })
+	}
+	return nil, cmp.Or(err, errors.New("made in part, or not"))
+}
+
+// A hold whose session was looked for before it could be seen is over: its owner enters anew, at
+// the end of the queue. It is not told that its id is that of somebody else's program.
+func TestHoldThatIsMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		half := &torn{Store: store}
+		front, other := newClient(t, half, nil), newClient(t, store, nil)
+		defer front.Close()
+		defer other.Close()
+		r := holdfast.HoldRequest{ID: strings.Repeat("0", 31) + "1", Names: []string{"a"}, Wait: true, TTL: 10 * time.Second}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if h, err := front.Enter(ctx, r); err == nil {
+			t.Fatalf("entered, as %+v", h)
+		}
+		got := make(chan error, 1)
+		go func() {
+			l, err := other.Acquire(t.Context(), "a")
+			if err == nil {
+				err = l.Release(t.Context())
+			}
+			got <- err
+		}()
+		for {
+			recs, err := store.Load(t.Context(), []driver.Key{driver.Sessions.Key(r.ID)}, driver.Fresh)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(recs[0].Value) > 0 {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		half.mended.Store(true)
+		_, err := front.Enter(t.Context(), r)
+		var over *holdfast.OverError
+		if !errors.As(err, &over) || over.Why != holdfast.HoldDied || !strings.Contains(over.Reason, "declared missing by ") {
+			t.Errorf("entered again: %v", err)
+		}
+		if err := front.Leave(t.Context(), "", r.ID); err != nil && !errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("left: %v", err)
+		}
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+		r.ID = strings.Repeat("0", 31) + "2"
+		if h, err := front.Enter(t.Context(), r); err != nil || !h.Held {
+			t.Errorf("entered anew: %+v, %v", h, err)
+		}
+	})
 }

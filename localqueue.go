@@ -294,10 +294,8 @@ func (c *Client) retire(p *localQueue) {
 
 func (c *Client) isOurs(session string) bool { return c.sess != nil && c.sess.id == session }
 
-// revoke takes in that one of our claims was broken.
+// revoke takes in that one of our claims was broken; c.mu is held.
 func (c *Client) revoke(s *session, r core.Revocation) {
-	c.mu.Lock()
-	defer c.unlock()
 	s.broke = true
 	if p := c.queues[r.Name]; p != nil {
 		c.perform(p, p.n.Revoke(s.id, c.owner, r, c.env()))

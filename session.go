@@ -260,6 +260,9 @@ func (s *session) answer(a core.Attempt, out driver.Outcome, err error) (again b
 	c.mu.Lock()
 	eff := s.life.Answered(a, o, c.now())
 	s.perform(eff)
+	for _, r := range eff.Revoked {
+		c.revoke(s, r) // before AcquireFor takes the lock for one that is left alone
+	}
 	c.unlock()
 	if err != nil {
 		c.log.Warn("heartbeat not answered", "session", s.id, "left", s.left(), "err", err)
@@ -267,9 +270,6 @@ func (s *session) answer(a core.Attempt, out driver.Outcome, err error) (again b
 	s.report(eff)
 	if eff.Asked != "" {
 		c.log.Info("suspected, answering with a heartbeat", "session", s.id, "by", eff.Asked)
-	}
-	for _, r := range eff.Revoked {
-		c.revoke(s, r)
 	}
 	return eff.Again
 }

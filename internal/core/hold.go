@@ -35,6 +35,7 @@ const (
 	HoldBroken             // a claim was revoked: see Revoked
 	HoldDead               // declared dead
 	HoldUnknown            // there is no record
+	HoldMissing            // there is nothing but the mark of one who looked for it: its first write came in part
 	HoldForeign            // the session is not that of a hold
 )
 
@@ -49,6 +50,8 @@ func (r *SessionRecord) Hold(absent bool) HoldState {
 		return HoldReleased
 	case r.Dead != 0:
 		return HoldDead
+	case len(r.Names) == 0 && r.Beat == 0:
+		return HoldMissing
 	case len(r.Names) == 0:
 		return HoldForeign
 	}

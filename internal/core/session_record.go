@@ -59,6 +59,9 @@ type Revocation struct {
 	At     int64  `json:"at"`
 }
 
+// String says who broke the claim, and why.
+func (r Revocation) String() string { return brokenBy(r.By, r.Reason) }
+
 // DecodeSession reads a session record.
 func DecodeSession(value []byte) (SessionRecord, error) {
 	var r SessionRecord

@@ -24,7 +24,7 @@ var commanded = []mutant{
 		"Shortened: r.shortened, ",
 		""}}, processes("TestLoweredWindow/run")},
 	{"command: elect hears of no shorter window", "Q12", []edit{{"cmd/holdfast/internal/command/elect.go",
-		"Shortened: r.shortened, ",
+		"Shortened: c.r.shortened, ",
 		""}}, processes("TestLoweredWindow/elect")},
 	{"command: state write hears of no shorter window", "Q12", []edit{{"cmd/holdfast/internal/command/state.go",
 		"Shortened: r.shortened, ",

@@ -201,6 +201,10 @@ func drawPlan(r *rand.Rand) plan {
 	if chance(0.5) {
 		p.remotes = 1 + r.IntN(3)
 		p.remoteOps = 1 + r.IntN(4)
+		p.leap = min(p.leap, holdfast.Margin(holdfast.MinTTL)) // holds have TTLs and times from MinTTL on
+		if p.drift > 0 {
+			p.leap = 0
+		}
 	}
 	p.labels, p.extends = chance(0.3), chance(0.5)
 	return p
