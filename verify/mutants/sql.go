@@ -296,7 +296,7 @@ var sql = []mutant{
 		"	case wrong != nil:\n",
 		"	case wrong != nil && false:\n"}}, postgres("TestPublished")},
 	{"pg: doctor does not name prepared transactions", "P8", []edit{{"postgres/diagnose.go",
-		"	s.prepared(ctx, say)\n",
+		"	s.prepared(ctx, &r)\n",
 		""}}, postgres("TestFencePrepared")},
 	{"pg: the fence is an error like others", "P4", []edit{{"postgres/dialect.go",
 		`"HF002": sqlstore.Lost`,
