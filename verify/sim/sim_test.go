@@ -201,7 +201,10 @@ func playAll(t *testing.T) {
 					r := play(t, uint64(seed), nil, nil)
 					one := tally{Seeds: 1, Holds: int64(r.Holds), Steps: int64(r.Steps)}
 					if seed / *stride % 100 == 0 && exact.Ours() {
-						if one.Twice = 1; play(t, uint64(seed), nil, nil).Hash() != r.Hash() {
+						// By now there is what is made once in a process, such as the caches of
+						// encoding/json: their maps draw from the bubble that they are made in.
+						first := play(t, uint64(seed), nil, nil).Hash()
+						if one.Twice = 1; play(t, uint64(seed), nil, nil).Hash() != first {
 							one.Differ = 1
 						}
 					}
