@@ -275,7 +275,7 @@ func TestWaitingLine(t *testing.T) {
 	s.enter(`holdfast run x -- echo "our ""turn"`)
 	s.expect(`for "x": held by ana@`)
 	s.expect(`, "backup"; 1 before you`)
-	s.expect("\r" + `waiting 2s for "x"`)
+	s.expect("\x1b[K\rwaiting ")
 	s.press("\x03")
 	s.expect("\r\x1b[K")
 	s.expect("$ ")

@@ -191,12 +191,15 @@ func TestThreads(t *testing.T) {
 		}
 		return best
 	}
-	each := quickest(func() { kids(c.Process.Pid) })
-	all := quickest(func() {
-		if found := below(nil); !slices.ContainsFunc(found, func(p process) bool { return p.pid == c.Process.Pid }) {
-			t.Fatalf("%v was not found in %v", c.Process.Pid, found)
-		}
-	})
+	var each, all time.Duration
+	for try := 0; try == 0 || all > each/2 && try < 5; try++ { // others may want the processors
+		each = quickest(func() { kids(c.Process.Pid) })
+		all = quickest(func() {
+			if found := below(nil); !slices.ContainsFunc(found, func(p process) bool { return p.pid == c.Process.Pid }) {
+				t.Fatalf("%v was not found in %v", c.Process.Pid, found)
+			}
+		})
+	}
 	if all > each/2 {
 		t.Errorf("all processes were found in %v, the children of each thread in %v", all, each)
 	}
