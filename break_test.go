@@ -73,7 +73,8 @@ func TestBreakBeforeTheSession(t *testing.T) {
 			t.Fatalf("held by %v, %v", info.Holders, err)
 		}
 		broken := make(chan error, 1)
-		go func() { broken <- other.Break(t.Context(), info.Holders[0].Name, info.Holders[0].Token, "ticket 815") }()
+		// BreakClaim, and not Break, which waits for a moment for the session to be seen.
+		go func() { broken <- other.BreakClaim(t.Context(), info.Holders[0], holdfast.BreakOptions{Reason: "ticket 815"}) }()
 		synctest.Wait()
 		close(front.may)
 		lock := <-got

@@ -59,3 +59,14 @@ func TestDetector(t *testing.T) {
 		}
 	}
 }
+
+// One who looks once goes by the age of the mark: it has to stand for half a TTL.
+func TestMarkStands(t *testing.T) {
+	for age, want := range map[time.Duration]Verdict{2 * time.Second: Alive, 4900 * time.Millisecond: Alive, 5 * time.Second: DeclareDead} {
+		var d Detector
+		s := Sighting{Record: SessionRecord{TTL: 10_000, Beat: 1, Suspected: &Suspicion{Age: (9 * time.Second).Microseconds()}}, Version: 2, Age: age}
+		if j := d.Observe("s", s, Observer{TTL: 10 * time.Second, Clocks: Clocks{Wall: 1}}); j.Verdict != want {
+			t.Errorf("a mark of %v: verdict %d (%s), want %d", age, j.Verdict, j.Why, want)
+		}
+	}
+}

@@ -413,7 +413,7 @@ var core = []mutant{
 	{"a heartbeat under way leaves a hold alone with a session's TTL", "P2", []edit{{"internal/core/session.go",
 		"		ttl = DetachedTTL(s.detach)\n", ""}}, library("TestDetachedDuringABeat")},
 	{"a mark stands for an eighth of a TTL", "R6", []edit{{"internal/core/detector.go",
-		"s.Age >= w.ttl/2 && (!o.Patient ||", "s.Age >= w.ttl/8 && (!o.Patient ||"}}, library("TestTriesAfterALeap")},
+		"s.Age >= w.ttl/2 && (!o.Patient ||", "s.Age >= w.ttl/8 && (!o.Patient ||"}}, records("TestMarkStands")},
 	{"tombstones go at any age", "Q6", []edit{{"internal/core/edit.go",
 		"claims == 0 && age >= 2*r.Duration()\n", "claims == 0\n"}}, library("TestTombstoneStays")},
 	{"who comes and goes does not sweep", "P8", []edit{{"close.go",
