@@ -74,7 +74,9 @@ func TestBreakBeforeTheSession(t *testing.T) {
 		}
 		broken := make(chan error, 1)
 		// BreakClaim, and not Break, which waits for a moment for the session to be seen.
-		go func() { broken <- other.BreakClaim(t.Context(), info.Holders[0], holdfast.BreakOptions{Reason: "ticket 815"}) }()
+		go func() {
+			broken <- other.BreakClaim(t.Context(), info.Holders[0], holdfast.BreakOptions{Reason: "ticket 815"})
+		}()
 		synctest.Wait()
 		close(front.may)
 		lock := <-got
