@@ -154,7 +154,7 @@ func (c *Client) insist(ctx context.Context, patience time.Duration, method, pat
 			again.Reset(c.TTL / 20)
 		case r := <-results:
 			switch {
-			case r.err == nil && r.status == http.StatusTooManyRequests:
+			case r.err == nil && r.status == http.StatusTooManyRequests && method == "DELETE": // a heartbeat cannot wait
 				again.Reset(afterTooMany())
 			case r.err == nil && r.status != http.StatusServiceUnavailable:
 				return r.reply, nil
