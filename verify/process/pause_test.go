@@ -155,6 +155,9 @@ func holderStopped(t *testing.T, w *world, between bool, stop time.Duration) {
 	session := w.show("x").Holders[0].Owner.Session
 	began, beat := life.Now(), w.lastBeat(session)
 	for life.Now() < began+int64(stop) || len(w.spans()) < 2 {
+		if alive := w.alive(); alive < 2 && len(w.spans()) < 2 {
+			t.Fatal("the next has ended, and never held the lock")
+		}
 		time.Sleep(5 * time.Millisecond)
 	}
 	resumed := life.Now()
