@@ -206,13 +206,10 @@ func TestBreakOfWhatIsLeftAlone(t *testing.T) {
 						t.Error(err)
 					}
 				})
-				session := driver.Sessions.Key(info.Holders[0].Owner.Session)
-				for {
-					recs, err := store.Load(t.Context(), []driver.Key{session}, driver.Fresh)
-					if err != nil || bytes.Contains(recs[0].Value, []byte(`"revoked"`)) {
-						return
-					}
-					time.Sleep(time.Millisecond)
+				synctest.Wait() // it has written the revocation, and waits for the holder
+				recs, err := store.Load(t.Context(), []driver.Key{driver.Sessions.Key(info.Holders[0].Owner.Session)}, driver.Fresh)
+				if err != nil || !bytes.Contains(recs[0].Value, []byte(`"revoked"`)) {
+					t.Errorf("the session is not told: %s, %v", recs[0].Value, err)
 				}
 			}
 			holder := newClient(t, front, &holdfast.Options{TTL: 4 * time.Second})

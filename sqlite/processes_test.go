@@ -108,17 +108,17 @@ const increments = 100
 
 // count adds to a counter and prints the version of each addition. It waits for as long as
 // the disk stands still under whoever has the file locked, but others may not go on writing
-// and leave it waiting; where others want the processors, none of those who wait may get to look
-// in time.
+// and leave it waiting: for longer only where others want the processors.
 func count(ctx context.Context, s *Store) error {
 	k := driver.Key{Name: "counter"}
-	old, n := driver.IfEmpty, 0
+	old, n, waited := driver.IfEmpty, 0, 0
 	for won := 0; won < increments; {
 		began := now()
 		out, err := s.CompareAndSwap(ctx, []driver.Write{{Key: k, Old: old, Value: fmt.Append(nil, n+1), Lazy: won%2 == 0}})
 		if busy(err) {
+			waited++
 			r, err2 := s.Load(ctx, []driver.Key{k}, driver.Fresh)
-			if err2 == nil && (load.Stretch() > 1 || r[0].Version < began+(patience/2).Microseconds()) { // a version is the time of its write
+			if err2 == nil && (waited < load.Stretch() || r[0].Version < began+(patience/2).Microseconds()) { // a version is the time of its write
 				continue
 			}
 			return fmt.Errorf("others wrote meanwhile: %w", errors.Join(err, err2))
@@ -126,7 +126,7 @@ func count(ctx context.Context, s *Store) error {
 		if err != nil {
 			return err
 		}
-		if out[0].Won {
+		if waited = 0; out[0].Won {
 			won++
 			fmt.Println(out[0].Record.Version)
 		}

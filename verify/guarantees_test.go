@@ -10,8 +10,16 @@ import (
 
 var cited = regexp.MustCompile("`(sim|models|chaos|histories|mutants) ([a-zA-Z ]+)`")
 
-// What the page on guarantees gives as evidence is in the ledger, without a promise broken since
-// the last time that one was: what had broken it was mended.
+// mended are the lines of the ledger in which a promise was broken, each once, and what has been
+// done about it. A line that is not here makes the test fail.
+var mended = map[string]string{
+	"seeds 3165000 to 3169999": "AcquireFor: TestBreakOfWhatIsLeftAlone",
+	"seeds 3445000 to 3449999": "the simulated store's clock leapt too far: drawPlan",
+	"seeds 3465000 to 3469999": "Enter: TestHoldThatIsMissed",
+}
+
+// What the page on guarantees gives as evidence is in the ledger, without a promise broken, but
+// for what was mended.
 func TestEvidence(t *testing.T) {
 	text, err := os.ReadFile("../docs/guarantees.md")
 	if err != nil {
@@ -26,14 +34,17 @@ func TestEvidence(t *testing.T) {
 		t.Fatalf("only %d pieces of evidence are found", len(found))
 	}
 	for _, c := range found {
-		since := lines
-		for i, l := range lines {
-			if c[1] != "models" && l.Violations > 0 && ledger.Total(lines[i:i+1], c[1], c[2]).Count > 0 { // of models some have to fail
-				since = lines[i+1:]
+		n := ledger.Total(lines, c[1], c[2])
+		if n.Count == 0 {
+			t.Errorf("%s: there is no such line in the ledger", c[0])
+		}
+		for _, l := range lines {
+			if l.Layer == c[1] && l.Store == c[2] && l.Violations == 1 && mended[l.Settings] != "" {
+				n.Violations--
 			}
 		}
-		if ledger.Total(since, c[1], c[2]).Count == 0 {
-			t.Errorf("%s: there is no such line in the ledger, or none since a promise was broken", c[0])
+		if c[1] != "models" && n.Violations > 0 { // of models some have to fail
+			t.Errorf("%s: %d violations", c[0], n.Violations)
 		}
 	}
 }
