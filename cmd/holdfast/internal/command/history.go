@@ -143,7 +143,7 @@ func (a *app) histories(ctx context.Context, asJSON bool) error {
 		}
 		return nil
 	case len(t) == 1 && counted > 0:
-		say("no hold is listed in %s: all %d that have ended were short; their sums: %s", s.target, counted, hint("history NAME"))
+		say("no hold is listed in %s: of the %d that have ended only sums are kept; see: %s", s.target, counted, hint("history NAME"))
 		return nil
 	case len(t) == 1:
 		return s.sayNoHistory(ctx, holdfast.History{})
