@@ -218,10 +218,6 @@ func rounds(t *testing.T, l *lane, n int, faults ...[]fault) {
 
 // TestFaults goes through all faults on both servers.
 func TestFaults(t *testing.T) {
-	var more []fault
-	if *full && !own {
-		more = slices.Concat(ofOwnClocks(), ofVersions(t))
-	}
 	t.Run("on", func(t *testing.T) {
 		for _, kind := range []string{"postgres", "mysql"} {
 			if own {
@@ -230,6 +226,10 @@ func TestFaults(t *testing.T) {
 					rounds(t, newLane(t, kind, &servers.Options{}), number(1, 4), ofPackets)
 				})
 				continue
+			}
+			var more []fault
+			if *full {
+				more = slices.Concat(ofOwnClocks(), ofVersions(t, kind))
 			}
 			t.Run(kind, func(t *testing.T) {
 				t.Parallel()

@@ -33,10 +33,6 @@ func TestMain(m *testing.M) {
 		flag.Set("test.parallel", "4") // mostly they wait
 	}
 	code := m.Run()
-	for _, f := range atEnd {
-		f()
-	}
+	removeEarlierWorkers()
 	os.Exit(code)
 }
-
-var atEnd []func()

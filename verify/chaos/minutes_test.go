@@ -39,7 +39,7 @@ type group struct {
 
 // groupsOf are all that can happen on a store.
 func groupsOf(t *testing.T, kind string) []group {
-	clocks, versions := ofOwnClocks(), ofVersions(t)
+	clocks, versions := ofOwnClocks(), ofVersions(t, kind)
 	more := slices.Concat(clocks, versions)
 	if len(clocks) > 0 && kind != "postgres" && kind != "mysql" && kind != "spanner" { // where nobody can be cut off by itself
 		more = slices.Concat(clocks[:len(clocks)-1], versions)

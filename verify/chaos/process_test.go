@@ -50,7 +50,7 @@ func (e *episode) start(host string, flags ...string) *process {
 		args = append(args, "-writes") // see steps
 	}
 	if old {
-		self = earlierWorker.path
+		self = earlierWorkerOf(e.lane.kind).path
 	}
 	cmd := exec.Command(self, args...)
 	cmd.Dir = e.dir

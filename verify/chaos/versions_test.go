@@ -14,20 +14,33 @@ import (
 	"github.com/holdfast-lock/holdfast/verify/story"
 )
 
-// earlier is the commit whose workers run beside ours: the first with all stores.
-const earlier = "738ba5d"
-
-var earlierWorker struct {
-	sync.Once
-	path string
-	err  error
+// earlierOf is the commit whose workers run beside ours on a store: the first that works with
+// the schema of today. Programs before it say that the schema is newer, or not as published.
+// pkg is where its chaos tests are.
+func earlierOf(kind string) (commit, pkg string) {
+	switch kind {
+	case "postgres":
+		return "2e8a676", "./verify/chaos"
+	case "spanner":
+		return "fbe9b8f", "./verify/chaos"
+	}
+	return "738ba5d", "./verify/faults" // the first with all stores
 }
 
-// ofVersions are what can happen while some still run an earlier version. Where its
-// sources are not at hand they are skipped aloud.
-func ofVersions(t *testing.T) []fault {
-	w := &earlierWorker
-	w.Do(func() {
+// An earlierWorker is a program whose workers are of an earlier version.
+type earlierWorker struct {
+	build sync.Once
+	path  string
+	err   error
+}
+
+var earlierWorkers sync.Map // *earlierWorker by commit
+
+func earlierWorkerOf(kind string) *earlierWorker {
+	commit, pkg := earlierOf(kind)
+	v, _ := earlierWorkers.LoadOrStore(commit, &earlierWorker{})
+	w := v.(*earlierWorker)
+	w.build.Do(func() {
 		dir, err := os.MkdirTemp("", "holdfast-earlier-")
 		if err != nil {
 			w.err = err
@@ -35,16 +48,28 @@ func ofVersions(t *testing.T) []fault {
 		}
 		defer os.RemoveAll(dir)
 		const script = `set -e; root=$(git rev-parse --show-toplevel); mkdir "$1/src"
-			git -C "$root" archive -o "$1/tar" "$2"; tar -x -f "$1/tar" -C "$1/src"; cd "$1/src"; go test -c -o "$3" ./verify/faults`
-		path := filepath.Join(os.TempDir(), fmt.Sprintf("holdfast-earlier-%d.test", os.Getpid()))
-		atEnd = append(atEnd, func() { os.Remove(path) })
-		if out, err := exec.Command("/bin/sh", "-c", script, "sh", dir, earlier, path).CombinedOutput(); err != nil {
+			git -C "$root" archive -o "$1/tar" "$2"; tar -x -f "$1/tar" -C "$1/src"; cd "$1/src"; go test -c -o "$3" "$4"`
+		path := filepath.Join(os.TempDir(), fmt.Sprintf("holdfast-earlier-%d-%s.test", os.Getpid(), commit))
+		if out, err := exec.Command("/bin/sh", "-c", script, "sh", dir, commit, path, pkg).CombinedOutput(); err != nil {
 			w.err = fmt.Errorf("%w: %.300s", err, out)
 			return
 		}
 		w.path = path
 	})
-	if w.err != nil {
+	return w
+}
+
+// removeEarlierWorkers removes what was built, at the end of all tests.
+func removeEarlierWorkers() {
+	for _, w := range earlierWorkers.Range {
+		os.Remove(w.(*earlierWorker).path)
+	}
+}
+
+// ofVersions are what can happen on a store while some still run an earlier version. Where
+// its sources are not at hand they are skipped aloud.
+func ofVersions(t *testing.T, kind string) []fault {
+	if w := earlierWorkerOf(kind); w.err != nil {
 		t.Logf("SKIPPED: no earlier version to run beside this one: %v", w.err)
 		return nil
 	}
