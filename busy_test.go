@@ -100,7 +100,7 @@ func (s *crowded) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]
 	return s.Store.CompareAndSwap(ctx, writes)
 }
 
-// Who waits in line goes on waiting while the store is busy: that is no silence.
+// A waiter goes on waiting while the store is busy: that is no silence.
 func TestBusyWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &crowded{Store: memory.New()}

@@ -9,7 +9,7 @@ import (
 // A notification of a death has the sessions ahead read in the next round of the poll loop,
 // on a clock that goes on between two looks at it. (The fake clock of the other tests does
 // not.)
-func TestDeathIsReadAtOnce(t *testing.T) {
+func TestDeathNotification(t *testing.T) {
 	c := &Client{}
 	c.detector.c = c
 	c.detector.hurry()

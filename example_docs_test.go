@@ -127,7 +127,7 @@ func ExampleOption() {
 	// Output: <nil>
 }
 
-// Who follows the log, the metrics and the labels of a client.
+// An example that follows the log, the metrics and the labels of a client.
 func ExampleOptions() {
 	store := memory.New()
 	var waited time.Duration

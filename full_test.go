@@ -156,8 +156,8 @@ func longClaim(nr int64, reason string) core.Claim {
 		TTL: MaxTTL.Milliseconds(), Since: 1 << 52, Granted: 1 << 52, Reason: reason, Retries: 1 << 20, Set: "100 of 1000"}
 }
 
-// Who comes to a full queue is told so at once, and not left to wait in no line.
-func TestFullIsTold(t *testing.T) {
+// A client that comes to a full queue fails at once: it does not wait outside the queue.
+func TestFullQueueRefuses(t *testing.T) {
 	value := core.LockRecord{Holders: []core.Claim{longClaim(0, "")}}
 	for i := range core.MaxQueue {
 		value.Waiters = append(value.Waiters, longClaim(int64(i+1), ""))

@@ -288,7 +288,7 @@ func (s *lateBeats) CompareAndSwap(ctx context.Context, w []driver.Write) ([]dri
 	return outs, err
 }
 
-// Who asks once, again and again, after the store's clock has leapt, takes nothing from a
+// A client that tries once, again and again, after the store's clock has leapt, takes nothing from a
 // holder that sends its heartbeats.
 func TestTriesAfterALeap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

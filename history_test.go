@@ -484,7 +484,7 @@ func (s slowHistories) Load(ctx context.Context, keys []driver.Key, how driver.F
 
 // Close waits for what is being written into the history of a lock that a client has just given
 // back by its token, as a command does that ends at once.
-func TestHistoryBeingToldAtClose(t *testing.T) {
+func TestCloseWaitsForHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory.New()
 		c := newClient(t, slowHistories{m}, nil)

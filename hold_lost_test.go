@@ -195,7 +195,7 @@ func TestHoldsWhoseAnswersAreLost(t *testing.T) {
 }
 
 // Many calls are lost, answered in vain, applied late and twice, and in parts.
-func TestHoldsOnABadWay(t *testing.T) {
+func TestHoldsOnABadNetwork(t *testing.T) {
 	seeds := 300
 	if testing.Short() {
 		seeds = 30

@@ -393,7 +393,7 @@ func TestHoleH12ClaimWithoutASession(t *testing.T) {
 
 // H13: who does not want to wait asks a few times and is told, and who waits does not
 // ask without pause.
-func TestHoleH13NobodyAsksWithoutPause(t *testing.T) {
+func TestHoleH13NoBusyLoop(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		a, b := s.notified(), s.notified()
 		s.take(a, time.Second)

@@ -27,7 +27,7 @@ func (h curious) Handle(_ context.Context, r slog.Record) error {
 
 // A log handler may use the client and its locks: it is called when nothing of theirs is
 // locked.
-func TestLoggerAsks(t *testing.T) {
+func TestLoggerUsesClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lock *holdfast.Lock
 		lines := make(map[string]bool)

@@ -264,7 +264,7 @@ func TestReleaseReadsStaleFirst(t *testing.T) {
 	})
 }
 
-// Who comes anew to a lock that others have looks before it writes.
+// A client that comes anew to a lock that others have looks before it writes.
 func TestNewcomerReadsStaleFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New()
@@ -357,7 +357,7 @@ func TestGrantThatNoStaleReadShows(t *testing.T) {
 	})
 }
 
-// Who is not in the queue any more, as a stale read has it, looks well before it
+// A waiter that is not in the queue any more, as a stale read has it, looks well before it
 // asks again.
 func TestGoneFromTheQueueIsLoaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

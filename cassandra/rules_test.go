@@ -158,7 +158,7 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// Who takes a key that has no row, and is not answered, may have taken it when it
+// A client that takes a key that has no row, and gets no answer, may have taken it when it
 // had one.
 func TestTakenAndSweptIsUnknown(t *testing.T) {
 	t.Parallel()
@@ -506,7 +506,7 @@ func TestOneCoordinator(t *testing.T) {
 }
 
 // A node that does not answer is left for another, and not asked again soon.
-func TestDeafCoordinator(t *testing.T) {
+func TestUnresponsiveCoordinator(t *testing.T) {
 	t.Parallel()
 	s := tappedStore(t, nil)
 	rec := put(t, s, "x", driver.IfEmpty, "0")

@@ -13,7 +13,7 @@ import (
 // lasts, another holds it by then and writes another 8. Both have an answer, and
 // both were told that they, and nobody else, followed 7. So there is no Store on
 // claims.
-func TestLockIsNoSwap(t *testing.T) {
+func TestLockIsNoCompareAndSwap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newTable()
 		var record atomic.Value

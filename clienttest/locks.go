@@ -90,7 +90,7 @@ var lockCases = []clientCase{
 	},
 	{
 		name: "tokens",
-		rule: "every grant of a name has a larger token than every earlier one: across release, break, loss, burial and sweep (P3)",
+		rule: "every grant of a name has a larger token than every earlier one: across release, break, loss, death and sweep (P3)",
 		run: func(h *clients) {
 			var last int64
 			higher := func(after string, l *holdfast.Lock) *holdfast.Lock {
@@ -117,7 +117,7 @@ var lockCases = []clientCase{
 			dying, p := h.process(&holdfast.Options{TTL: shortTTL})
 			higher("release", h.acquire(dying, "a"))
 			p.Crash()
-			h.release(higher("burial", h.granted(h.ask(a, "a"), shortTTL+h.soon)))
+			h.release(higher("death", h.granted(h.ask(a, "a"), shortTTL+h.soon)))
 			for range 5 {
 				if _, err := h.store.Sweep(h.ctx, 0); err != nil {
 					h.Fatal(err)

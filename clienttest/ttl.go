@@ -62,7 +62,7 @@ var ttlCases = []clientCase{
 	},
 	{
 		name: "a smaller TTL without an answer",
-		rule: "a session shrinks its window before it sends a smaller TTL, so that no judge can be ahead of it (P1)",
+		rule: "a session shrinks its window before it sends a smaller TTL, so that no client can declare it dead too early (P1)",
 		run: func(h *clients) {
 			if err := h.look().SetStoreTTL(h.ctx, 5*time.Second); err != nil {
 				h.Fatal(err)

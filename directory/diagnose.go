@@ -88,11 +88,11 @@ func (s *Store) wakeUps(r *driver.Findings) {
 	})
 	switch {
 	case s.local && watchable:
-		r.Say(driver.Good, "wake-ups", "the kernel wakes waiters of this host")
+		r.Say(driver.Good, "notifications", "the kernel wakes waiters of this host")
 	case filesystem.Network(s.path) == "nfs" && !fresh:
-		r.Say(driver.Warning, "wake-ups", "waiters poll, and this mount (%s) may show them changes up to a minute late; safe, but slow: mount it with lookupcache=none,acdirmin=0,acdirmax=1, or noac", strings.Join(options, ","))
+		r.Say(driver.Warning, "notifications", "waiters poll, and this mount (%s) may show them changes up to a minute late; safe, but slow: mount it with lookupcache=none,acdirmin=0,acdirmax=1, or noac", strings.Join(options, ","))
 	default:
-		r.Say(driver.Warning, "wake-ups", "waiters poll: a hand-over takes as long as another host's change needs to be seen")
+		r.Say(driver.Warning, "notifications", "waiters poll: a hand-over takes as long as another host's change needs to be seen")
 	}
 }
 

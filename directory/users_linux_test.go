@@ -154,9 +154,9 @@ func TestWakeModes(t *testing.T) {
 	}
 }
 
-// Who may read a directory, and not write there, sees what is held; who may not even read it
+// A user who may read a directory, and not write there, sees what is held; one who may not even read it
 // is refused.
-func TestLooker(t *testing.T) {
+func TestReadOnlyUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("NOT TESTED, a user who may only read: only root can be another")
 	}

@@ -80,7 +80,7 @@ func TestNewEpoch(t *testing.T) {
 
 // A store that has seen a later revision than the cluster has believes nothing that
 // the cluster says, until the epoch is a new one.
-func TestWentBack(t *testing.T) {
+func TestStoreWentBack(t *testing.T) {
 	c := connect(t)
 	s := open(t, c, fresh(t, c))
 	first := swap(t, s, driver.Write{Key: lockA, Old: driver.IfEmpty, Value: []byte("1")})
@@ -221,7 +221,7 @@ func await(t testing.TB, what string, f func() bool) {
 
 // What a watch is told is for those who asked: nobody is told of the names of
 // others, and who asks for all is told of all.
-func TestWatchWho(t *testing.T) {
+func TestWatchRecipients(t *testing.T) {
 	c := connect(t)
 	s := open(t, c, fresh(t, c))
 	var mu sync.Mutex
@@ -313,7 +313,7 @@ func TestSweepByAge(t *testing.T) {
 }
 
 // Samples of revisions stay few and cover all of the time.
-func TestThin(t *testing.T) {
+func TestRevisionSamplesStayFew(t *testing.T) {
 	var all []sample
 	for i := range 100_000 {
 		all = thin(append(all, sample{At: int64(i) * 10_000, Revision: int64(i)}))

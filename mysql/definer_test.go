@@ -63,7 +63,7 @@ func TestDefinersRights(t *testing.T) {
 		t.Errorf("the view: %v", err)
 	}
 
-	// Who may make temporary tables can put one in the place of ours, for himself alone:
+	// A user who may make temporary tables can put one in the place of ours, for that session alone:
 	// no trigger keeps him from writing what is his to write.
 	do(admin, `create table ledger (token bigint)`)
 	do(admin, `create trigger ledger_fenced before insert on ledger for each row call holdfast_fence('orders/42', new.token)`)

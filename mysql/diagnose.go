@@ -151,7 +151,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	}
 
 	r.Say(driver.Good, "isolation", "READ COMMITTED, on connections of our own, whatever that of others is")
-	r.Say(driver.Good, "wake-ups", "waiters poll, the next in line often: the database cannot wake them")
+	r.Say(driver.Good, "notifications", "waiters poll, the next in line often: the database cannot wake them")
 
 	s.connections(ctx, &r)
 	return r, nil

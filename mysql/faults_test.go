@@ -343,7 +343,7 @@ func TestDeadlock(t *testing.T) {
 	wg.Wait()
 }
 
-// Who keeps one row locked holds up a batch for about two seconds, and then only
+// A transaction that keeps one row locked holds up a batch for about two seconds, and then only
 // the write to this row loses. Heartbeats do not wait for it.
 func TestLockedRow(t *testing.T) {
 	h := fresh(t, way{})
@@ -392,7 +392,7 @@ func TestLockedRow(t *testing.T) {
 // A write to a row that was swept loses, in a batch too, and brings nothing
 // back: who takes the name next is above all that was there, also if the clock
 // has gone back meanwhile.
-func TestSweptForGood(t *testing.T) {
+func TestWriteToSweptRowLoses(t *testing.T) {
 	h := fresh(t, way{})
 	ctx := t.Context()
 	const future = int64(9_000_000_000_000_000) // as if the clock had been there
@@ -439,7 +439,7 @@ func TestSweptForGood(t *testing.T) {
 	}
 }
 
-// Who inserts keeps the floor where it is until the row is there: else a row that
+// A statement that inserts keeps the floor where it is until the row is there: else a row that
 // was swept meanwhile could come back below the version it had.
 func TestSweepWaitsForInsert(t *testing.T) {
 	for how, change := range map[string]func(sqlstore.Facts){"MariaDB": nil, "as on MySQL": ways["as on MySQL"].change} {

@@ -335,7 +335,7 @@ func TestRights(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Who has made the tables has to stay, or another one to make them anew.
+	// The user who has made the tables has to stay, or another one to make them anew.
 	do(`drop user migrator_%s@'%%'`, strings.TrimPrefix(database, "hf_"))
 	want = `holdfast_fence runs with the rights of a user who has gone (`
 	if err := Verify(t.Context(), admin, nil); err == nil || !strings.Contains(err.Error(), want) {

@@ -225,7 +225,7 @@ func TestShortProgram(t *testing.T) {
 	if n := h.db.Stats().OpenConnections; n != 1 {
 		t.Errorf("it has %d connections", n)
 	}
-	// Who goes on has one for heartbeats that no lock can occupy.
+	// A client that goes on has one for heartbeats that no lock can occupy.
 	k := driver.Key{Space: driver.Sessions, Name: "s"}
 	for i := range 3 {
 		out, err := h.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1")}})

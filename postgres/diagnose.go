@@ -129,11 +129,11 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 
 	if c, err := s.listen(ctx, nil); err == nil {
 		s.unlisten(c)
-		r.Say(driver.Good, "wake-ups", "notifications arrive")
+		r.Say(driver.Good, "notifications", "they arrive")
 	} else if errors.Is(err, errDeaf) {
-		r.Say(driver.Warning, "wake-ups", "%v", err)
+		r.Say(driver.Warning, "notifications", "%v", err)
 	} else {
-		r.Say(driver.Warning, "wake-ups", "waiters poll, for they cannot listen: %v", err)
+		r.Say(driver.Warning, "notifications", "waiters poll, for they cannot listen: %v", err)
 	}
 
 	max := s.pool.Config().MaxConns
@@ -141,7 +141,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	if err := s.beats.Use(ctx, func(c *pgx.Conn) error { return c.Ping(ctx) }); err != nil {
 		r.Say(driver.Failure, "connections", "heartbeats cannot connect beside the pool of %d: %v", max, err)
 	} else {
-		r.Say(driver.Good, "connections", "a pool of %d, and beside it one for heartbeats (answers in %s) and one for wake-ups while somebody waits",
+		r.Say(driver.Good, "connections", "a pool of %d, and beside it one for heartbeats (answers in %s) and one for notifications while somebody waits",
 			max, time.Since(began).Round(10*time.Microsecond))
 	}
 	return r, nil

@@ -163,7 +163,7 @@ end $$`)
 		}
 		c.Close(ctx)
 	}
-	// Who has ended the transaction by hand.
+	// A caller that has ended the transaction by hand.
 	tx := begin(t, p.db)
 	exec(t, tx, `commit`)
 	c := client(t, p.Store)

@@ -211,7 +211,7 @@ func TestFenceAgainstTakeover(t *testing.T) {
 				if err := fence(ctx, tx, "orders/42", token); err == nil {
 					t.Fatal("the fence let in a token that has lost the lock")
 				}
-				// Who does not look at the error cannot commit either.
+				// A caller that ignores the error cannot commit either.
 				if err := tx.Commit(ctx); err == nil {
 					t.Error("committed behind a fence that failed")
 				}

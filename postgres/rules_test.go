@@ -114,7 +114,7 @@ select string_agg(id, '' order by nr) from (select min(nr) as nr, convert_from(s
 }
 
 // Each write of a batch is told of to whom it is meant for.
-func TestBatchTellsWhom(t *testing.T) {
+func TestBatchNotifies(t *testing.T) {
 	r := fresh(t, nil)
 	var batch []driver.Write
 	who := []string{"c", "a", "", "b", driver.Everyone}

@@ -45,7 +45,7 @@ func says(t *testing.T, s *Store, want ...string) {
 func TestDiagnose(t *testing.T) {
 	r := fresh(t, nil)
 	says(t, r.Store, "ok server: PostgreSQL ", "ok schema: version 2 in schema public; may read and write, may alter;",
-		"ok durability: synchronous_commit on, fsync on, full_page_writes on", "ok wake-ups: notifications arrive", "ok connections: a pool of 4, ")
+		"ok durability: synchronous_commit on, fsync on, full_page_writes on", "ok notifications: they arrive", "ok connections: a pool of 4, ")
 	if got := findings(t, r.Store); len(got) != 5 || !strings.HasSuffix(got[0], ", primary") {
 		t.Errorf("doctor says %q", got)
 	}

@@ -167,7 +167,7 @@ func exec(t *testing.T, c interface {
 	}
 }
 
-// Who keeps a row locked keeps a write waiting for a second, of a batch for a
+// A transaction that keeps a row locked keeps a write waiting for a second, of a batch for a
 // quarter, and never the other writes of a batch.
 func TestLockedRow(t *testing.T) {
 	value := []byte("2")

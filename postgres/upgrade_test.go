@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Who may create in the schema may have made something with our names before the
+// A role that may create in the schema may have made something with our names before the
 // owner comes. Nothing of it is called, nor taken for ours.
 func TestSquatters(t *testing.T) {
 	for _, test := range []struct{ what, by string }{

@@ -151,7 +151,7 @@ func TestWatch(t *testing.T) {
 }
 
 // Only those are told whom it is meant for.
-func TestWatchWho(t *testing.T) {
+func TestWatchRecipients(t *testing.T) {
 	r := fresh(t, nil)
 	me, _, _ := watching(t, r.Store, "me", strings.Repeat("long", 16))
 	all, _, _ := watching(t, r.Store)
@@ -242,7 +242,7 @@ func TestWatchPooled(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 	}
-	says(t, r.Store, "ok server: PostgreSQL ", "slow wake-ups: a connection pooler that shares connections is in between")
+	says(t, r.Store, "ok server: PostgreSQL ", "slow notifications: a connection pooler that shares connections is in between")
 
 	session, err := servers.StartPgBouncer(t.Context(), servers.Postgres(t, nil), &servers.Options{Settings: []string{"pool_mode=session"}})
 	if err != nil {
@@ -257,5 +257,5 @@ func TestWatchPooled(t *testing.T) {
 	}
 	expect(t, notifications, driver.Notification{Key: driver.Key{Name: "a"}, To: "me"})
 	stop()
-	says(t, r.Store, "ok wake-ups: notifications arrive")
+	says(t, r.Store, "ok notifications: they arrive")
 }

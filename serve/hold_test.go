@@ -14,7 +14,7 @@ import (
 )
 
 // The same request again finds the same hold; what was released stays released.
-func TestTake(t *testing.T) {
+func TestEnterAgain(t *testing.T) {
 	inTime(t, func(t *testing.T, a, b *replica) {
 		got := a.do(all, "PUT", "/v1/holds/"+id(1), `{"name":"nightly","reason":"backup"}`).want(t, 200).is(t, "state", "held").is(t, "ttl", 15)
 		if v := got.get("valid").(float64); v < 13.4 || v > 13.5 {
@@ -124,7 +124,7 @@ func TestWaitLong(t *testing.T) {
 	})
 }
 
-// Who hangs up leaves the line two seconds later, unless served elsewhere by then.
+// A waiter that hangs up leaves the line two seconds later, unless served elsewhere by then.
 func TestHangUp(t *testing.T) {
 	inTime(t, func(t *testing.T, a, b *replica) {
 		if _, err := a.client.Acquire(t.Context(), "n"); err != nil {
@@ -367,7 +367,7 @@ func TestNames(t *testing.T) {
 }
 
 // A hold that ends by itself needs no beat, and can be extended.
-func TestFor(t *testing.T) {
+func TestDetachedHold(t *testing.T) {
 	inTime(t, func(t *testing.T, a, b *replica) {
 		got := a.do(all, "PUT", "/v1/holds/"+id(1), `{"name":"n","for":60}`).want(t, 200).is(t, "detached", true)
 		if v := got.get("valid").(float64); v < 58 || v > 61 {
@@ -393,7 +393,7 @@ func TestFor(t *testing.T) {
 	})
 }
 
-// Who breaks a hold stays on record, by the name that it proved, and its owner is told why.
+// The one who breaks a hold stays on record, by the name that it proved, and its owner is told why.
 func TestBreak(t *testing.T) {
 	inTime(t, func(t *testing.T, a, b *replica) {
 		boss := &Principal{Name: "boss", Verbs: Look | Break, Prefixes: []string{"deploy/"}}

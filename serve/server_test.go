@@ -371,7 +371,7 @@ func until(c net.Conn) time.Duration {
 	return time.Since(begun)
 }
 
-// Who sends slowly, or too much, is cut off.
+// A client that sends slowly, or too much, is cut off.
 func TestSlowSenders(t *testing.T) {
 	slowly(t, func(t *testing.T, r *replica, p *pipe, key string) {
 		for _, c := range []struct {
@@ -401,7 +401,7 @@ func TestSlowSenders(t *testing.T) {
 	})
 }
 
-// Who does not read what a stream says is cut off, and its hold lapses.
+// A client that does not read its stream is cut off, and its hold lapses.
 func TestSlowReaders(t *testing.T) {
 	slowly(t, func(t *testing.T, r *replica, p *pipe, key string) {
 		conn := p.dial()

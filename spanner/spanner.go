@@ -223,7 +223,7 @@ func (s *Store) write(ctx context.Context, writes []driver.Write) ([]driver.Outc
 	}
 	var found map[driver.Key]row
 	at, err := s.transact(ctx, func(ctx context.Context, txn *spanner.ReadWriteTransaction) (err error) {
-		// Who reads a row to write it takes it for itself at once: if two had read it,
+		// A transaction that reads a row to write it locks it exclusively at once: if two had read it,
 		// one of them would have to begin again.
 		lock := &spanner.ReadOptions{LockHint: spannerpb.ReadRequest_LOCK_HINT_EXCLUSIVE}
 		if found, err = rows(txn.ReadWithOptions(ctx, s.table, keySet(keys), columns, lock)); err != nil {

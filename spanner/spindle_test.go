@@ -247,7 +247,7 @@ func TestSpindle(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 
-	// Who led is told to stop, and can write no more once another leads.
+	// The former leader learns that it has to stop, and can write no more once another leads.
 	one, two := member(t, db, "one"), member(t, db, "two")
 	if err := underLock(t.Context(), one); err != nil {
 		t.Error(err)

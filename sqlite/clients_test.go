@@ -150,7 +150,7 @@ func provable(t *testing.T) {
 	}
 }
 
-// Who waits for a process of the same host that is killed has the lock at once,
+// A client that waits for a process of the same host that is killed has the lock at once,
 // and the file that proved the death is gone with the tombstone.
 func TestProofOfDeath(t *testing.T) {
 	provable(t)
@@ -232,7 +232,7 @@ func TestProofOutlived(t *testing.T) {
 	}
 }
 
-// Who does not share the runtime directory is told nothing by it, and waits for
+// A client that does not share the runtime directory learns nothing from it, and waits for
 // the TTL.
 func TestProofOfStranger(t *testing.T) {
 	provable(t)

@@ -79,7 +79,7 @@ func asAnyone(t *testing.T, f func()) {
 	}
 }
 
-// Who may not write says so by name, and never takes it for a missing file.
+// A client that may not write says so by name, and never takes it for a missing file.
 func TestPermissions(t *testing.T) {
 	for _, test := range []struct {
 		name      string
@@ -125,7 +125,7 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// Who cannot see any more whether the file is still the one that was opened does
+// A client that cannot see any more whether the file is still the one that was opened does
 // not go on with it.
 func TestFileUnseen(t *testing.T) {
 	s := fresh(t)

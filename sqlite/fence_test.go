@@ -245,7 +245,7 @@ func TestFenceAgainstTakeover(t *testing.T) {
 				t.Fatal("the fence let in a token that has lost the lock")
 			}
 			if form == "SQL" {
-				// Who does not look at the error cannot commit either.
+				// A caller that ignores the error cannot commit either.
 				if err := tx.Commit(); err == nil {
 					t.Error("committed behind a fence that failed")
 				}

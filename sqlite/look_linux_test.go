@@ -26,7 +26,7 @@ func sees(t *testing.T, out *bufio.Scanner, want string) {
 	t.Fatalf("the looker has ended, and saw %s last, not %s", got, want)
 }
 
-// Who may read the file, and nothing else, sees what is held: while others have it open, while
+// A user who may read the file, and nothing else, sees what is held: while others have it open, while
 // nobody has, and when somebody has died with it. It makes nothing there.
 func TestLook(t *testing.T) {
 	for _, test := range []struct {
@@ -112,7 +112,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// Who looks and locks in one process is not in its own way.
+// A process that looks and locks is not in its own way.
 func TestLookBesideWriter(t *testing.T) {
 	s := fresh(t)
 	path := s.path

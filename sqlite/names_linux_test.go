@@ -130,7 +130,7 @@ func shell(t *testing.T, format string, args ...any) {
 	}
 }
 
-// Who holds a lock in a file that is moved away, and in whose place another
+// A client that holds a lock in a file that is moved away, and in whose place another
 // process has made a new one, loses it within its TTL, and is told why.
 func TestFileMovedAway(t *testing.T) {
 	s := fresh(t)
@@ -160,9 +160,8 @@ func TestFileMovedAway(t *testing.T) {
 	}
 }
 
-// Who removes the log of a file that is in use, by hand or as the last who closes
-// it as it seems, has those who come later begin another. Who holds a lock does not
-// go on beside them.
+// When the log of a file that is in use is removed, by hand or by a process that seems to be the
+// last to close it, those who come later begin another. A holder does not go on beside them.
 func TestLogRemoved(t *testing.T) {
 	for _, test := range []struct {
 		name   string

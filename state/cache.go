@@ -124,7 +124,7 @@ func (c *Cache) get(ctx context.Context, s *State, kind string, fill func(contex
 	if c.directory() == nil {
 		return nil, fmt.Errorf("cache %q: %w", c.dir, os.ErrClosed)
 	}
-	// Who has waited for two fills that came to nothing goes ahead: one after the
+	// A caller that has waited for two fills that came to nothing goes ahead: one after the
 	// other is not to wait for a command that fails slowly.
 	for waited := 0; ; {
 		key, err := s.Key(ctx) // each time: no blob is older than what had ended when Get was called

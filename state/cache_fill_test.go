@@ -93,7 +93,7 @@ func TestCacheWriter(t *testing.T) {
 	}
 }
 
-// Who gives up ends his own fill; those who waited for it fill anew, once.
+// A caller that gives up ends its own fill; those who waited for it fill anew, once.
 func TestCacheFillCanceled(t *testing.T) {
 	c := newCache(t, nil)
 	s := &State{newFake("repo")}
@@ -278,7 +278,7 @@ func TestCacheSweptWhileFilling(t *testing.T) {
 	}
 }
 
-// Who asks after a write has ended never gets what was read before, not by
+// A caller that asks after a write has ended never gets what was read before, not by
 // waiting either.
 func TestCacheJoinsNothingOlder(t *testing.T) {
 	c, f := newCache(t, nil), newFake("repo")

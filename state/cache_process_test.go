@@ -105,7 +105,7 @@ func TestCacheProcesses(t *testing.T) {
 	}
 }
 
-// Who is killed while it fills leaves nothing that is served, nobody waiting,
+// A process that is killed while it fills leaves nothing that is served, nobody waiting,
 // and no file behind.
 func TestCacheKilled(t *testing.T) {
 	top := t.TempDir()
@@ -143,7 +143,7 @@ func TestCacheKilled(t *testing.T) {
 	}
 }
 
-// Who stands still while it fills is not waited for, and spoils nothing when it
+// A process that stands still while it fills is not waited for, and spoils nothing when it
 // goes on.
 func TestCacheFrozen(t *testing.T) {
 	top := t.TempDir()

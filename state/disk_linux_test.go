@@ -117,7 +117,7 @@ func asAnyone(t *testing.T, f func()) {
 	}
 }
 
-// Who may only read a directory reads the key, learns of writers, also that they
+// A user who may only read a directory reads the key, learns of writers, also that they
 // have died, and is refused to write.
 func TestReadOnly(t *testing.T) {
 	top, err := os.MkdirTemp("", "readonly") // t.TempDir is for its owner only

@@ -306,7 +306,7 @@ func TestScriptKilled(t *testing.T) {
 }
 
 // A script does the same for a writer of ours that was killed.
-func TestScriptBuries(t *testing.T) {
+func TestScriptDeclaresDead(t *testing.T) {
 	path := t.TempDir()
 	before := scriptKey(t, path)
 	p := startRole(t, "write", path)
@@ -472,7 +472,7 @@ func TestFrozenHere(t *testing.T) {
 
 // In a store, too, a writer that was killed is made up for, and one that was
 // frozen until it was taken for dead changes the key again when it ends.
-func TestKilledAndFrozenOn(t *testing.T) {
+func TestKilledAndFrozenWriters(t *testing.T) {
 	path := t.TempDir()
 	if err := directory.Migrate(path); err != nil {
 		t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 )
 
 // What a sweep writes in place of a lock record at version 100, in which "dead" is dead.
-func TestVoid(t *testing.T) {
+func TestSweptRecord(t *testing.T) {
 	claim := func(session string, token Token) Claim {
 		return Claim{Session: session, Nr: 1, Slots: 1, Token: token}
 	}
@@ -46,7 +46,7 @@ func TestVoid(t *testing.T) {
 }
 
 // When a tombstone goes: its TTL was 10 s.
-func TestMayEmpty(t *testing.T) {
+func TestTombstoneExpires(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
 		name       string

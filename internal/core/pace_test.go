@@ -162,7 +162,7 @@ func TestPaceIsLearned(t *testing.T) {
 
 // However late a crowd was before, it polls by how quickly its queue has moved on last: it does
 // not stay late.
-func TestCrowdIsLateOnce(t *testing.T) {
+func TestLateCrowdRecovers(t *testing.T) {
 	p := waiting(t, "a", 0, crowd(60)...)
 	at := 0
 	for ahead := 58; ahead >= 40; ahead-- {

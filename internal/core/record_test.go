@@ -192,7 +192,7 @@ func longClaim(nr int64, reason string) Claim {
 
 // The time of a detached hold is over when the store's clock says that its TTL is, and
 // neither the wall clocks nor the kernel that it was taken under contradict.
-func TestEndedAlone(t *testing.T) {
+func TestDetachedExpires(t *testing.T) {
 	const ttl = 100 * time.Second
 	const now, up = 1 << 50, 1000 * time.Hour
 	holds := ttl - Margin(ttl)

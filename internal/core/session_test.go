@@ -46,7 +46,7 @@ func TestOpensInTime(t *testing.T) {
 
 // A loss is the store's doing if it did not answer, and this process's if it did not run: also if
 // that was in the middle of a call, which then ends as one that was not answered.
-func TestWhoseLoss(t *testing.T) {
+func TestCauseOfLoss(t *testing.T) {
 	const ttl = 9 * time.Second
 	at := func(s time.Duration) Instant { return Instant(s * time.Second) }
 	none := errors.New("context deadline exceeded")

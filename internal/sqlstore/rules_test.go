@@ -242,8 +242,8 @@ func TestSweepGoesOn(t *testing.T) {
 	}
 }
 
-// Who is told by the statement what it lost to is told how old that is, and not
-// asked to look.
+// A client that learns from the statement what it lost to learns how old that is too:
+// it need not look.
 func TestAgeOfWhatWon(t *testing.T) {
 	s, names, _ := fakes()
 	names.tells = true

@@ -81,7 +81,7 @@ var cql = []mutant{
 	{"cql: any node is asked", "P6", []edit{{"cassandra/call.go",
 		"			weight = mix(f.Sum64())\n", "			weight = mix(f.Sum64()) ^ rand.Uint64()\n"}}, onCassandra("TestOneCoordinator")},
 	{"cql: a deaf node is not left", "P6", []edit{{"cassandra/call.go",
-		"isDeaf := c.deaf.is(id) ||", "isDeaf := false ||"}}, onCassandra("TestDeafCoordinator")},
+		"isDeaf := c.deaf.is(id) ||", "isDeaf := false ||"}}, onCassandra("TestUnresponsiveCoordinator")},
 	{"cql: a node that cannot is asked again", "P6", []edit{{"cassandra/call.go",
 		"|| failed[id] > 1", "|| failed[id] > 100"}}, onCassandra("TestDriverDoesNotRetry")},
 	{"cql: contention is given up", "P6", []edit{{"cassandra/call.go",

@@ -103,7 +103,7 @@ func crowd(t *testing.T, ways []*way, stores []driver.Store, held time.Duration)
 	return float64(loads) / float64(rounds)
 }
 
-// Who hears of a notification that is for another does not look.
+// A client that hears of a notification for another does not look.
 func TestNotificationsForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New()
@@ -211,7 +211,7 @@ func TestSecondCall(t *testing.T) {
 	}
 }
 
-// Who loses again and again on a slow store tries again before long.
+// A client that loses again and again on a slow store tries again before long.
 func TestPauseOfTheLoser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New()
@@ -239,9 +239,9 @@ func TestPauseOfTheLoser(t *testing.T) {
 	})
 }
 
-// Who left the queue in order is not taken for one whose session is missing,
+// A waiter that left the queue in order is not taken for one whose session is missing,
 // though a waiter who is not woken has an old look at the queue.
-func TestWhoLeftIsNotMissing(t *testing.T) {
+func TestLeftWaiterIsNotMissing(t *testing.T) {
 	for range 8 { // an old look is a matter of luck
 		synctest.Test(t, whoLeft)
 	}
@@ -274,7 +274,7 @@ func whoLeft(t *testing.T) {
 	(<-got).Release(t.Context())
 }
 
-// Who comes late to the dead has them marked, and waits for half a TTL whether
+// A client that comes late to the dead has them marked, and waits for half a TTL whether
 // they answer.
 func TestMarkStandsHalfATTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 )
 
-// Who kills or stops all that is called holdfast, or has the command in its command
+// An operator who kills or stops all that is called holdfast, or has the command in its command
 // line, does not meet the guard: it ends what it guards.
 func TestKillByName(t *testing.T) {
 	t.Parallel()

@@ -187,7 +187,7 @@ func deathOnAnotherHost(t *testing.T, fresh func(*testing.T) *world) {
 	}
 }
 
-// Who looks at a copy of the runtime directory, as an image of a container or of a
+// A client that looks at a copy of the runtime directory, as an image of a container or of a
 // disk has one, or sees it through an overlay, does not take the living for dead.
 func TestProofSeenElsewhere(t *testing.T) {
 	t.Parallel()

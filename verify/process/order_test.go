@@ -37,7 +37,7 @@ func (w *world) listed(name string) (pids []int) {
 	return pids
 }
 
-// Who came first is served first.
+// The first to come is the first to be served.
 func TestOrder(t *testing.T) { onStores(t, order) }
 
 func order(t *testing.T, fresh func(*testing.T) *world) {

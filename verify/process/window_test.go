@@ -153,7 +153,7 @@ func TestStartAfterTheLease(t *testing.T) {
 // A holder that was declared dead by mistake, as where the store's clock has leapt,
 // kills its command when it hears of that, without the time that it has after a break:
 // another may hold the lock already.
-func TestBuriedAlive(t *testing.T) {
+func TestDeclaredDeadByMistake(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := w.runActor([]string{"-q", "--ttl", "9", "--kill-after", "3", "x"}, "-deaf")

@@ -343,7 +343,7 @@ func (i intercepted) CompareAndSwap(ctx context.Context, writes []driver.Write) 
 
 // A heartbeat that was long on its way arrives between the last look of a judge
 // and its burial: the session lives, and is watched anew.
-func TestALateBeatComesBeforeTheBurial(t *testing.T) {
+func TestLateHeartbeatBeatsDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		a, pa := s.join(0)

@@ -99,7 +99,7 @@ func broken(found []check.Violation, rule string) bool {
 }
 
 // A name that nobody holds though somebody waits is noticed.
-func TestGap(t *testing.T) {
+func TestFreeButAwaited(t *testing.T) {
 	at := func(ms int64, what string, id int) Event {
 		return Event{At: ms * int64(time.Millisecond), What: what, ID: id, Name: "x", Slots: 1}
 	}

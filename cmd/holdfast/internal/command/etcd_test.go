@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/servers"
 )
 
-// Who may use an etcd is told by a certificate, or by a password, over TLS; a role
+// A certificate, or a password, says who may use an etcd, over TLS; a role
 // needs only the keys below the prefix.
 func TestEtcdAccess(t *testing.T) {
 	t.Parallel()

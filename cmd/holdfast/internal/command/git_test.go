@@ -316,7 +316,7 @@ func (r *repo) serve() (url string) {
 	return s.URL
 }
 
-// Who fetches over HTTP is told from the cache if he speaks version 0 or 1, and
+// A fetch over HTTP is answered from the cache if it speaks version 0 or 1, and
 // rightly in any case.
 func TestGitHTTP(t *testing.T) {
 	r := newRepo(t, true)

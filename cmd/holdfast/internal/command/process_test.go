@@ -132,7 +132,7 @@ func child(pid int) (children []int) {
 
 // Whatever is done to holdfast and its guard, no two commands of a name are
 // alive at a time, nor anything they started.
-func TestNoTwoAlive(t *testing.T) {
+func TestNeverTwoCommandsAlive(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		attack func(p place, run *exec.Cmd, guard int)

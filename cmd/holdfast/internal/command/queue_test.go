@@ -35,7 +35,7 @@ func stderrOf(t *testing.T, f func()) string {
 }
 
 // Whoever has just been granted a lock is not told that it waits for itself.
-func TestQueueAtAHandOver(t *testing.T) {
+func TestQueueAtHandOff(t *testing.T) {
 	var told string
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()

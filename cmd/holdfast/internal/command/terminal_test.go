@@ -296,7 +296,7 @@ func TestWaitingLine(t *testing.T) {
 }
 
 // break asks.
-func TestBreakAsks(t *testing.T) {
+func TestBreakConfirms(t *testing.T) {
 	s := newScreen(t)
 	s.enter(`holdfast acquire -q --for 10m x >token; echo "rea""dy"`)
 	s.expect("ready")

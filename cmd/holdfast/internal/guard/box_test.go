@@ -9,7 +9,7 @@ import (
 
 // What a dead pair has left is no obstacle to a guard with the same number, as in pid
 // namespaces that follow each other.
-func TestBoxOfTheSameNumber(t *testing.T) {
+func TestBoxWithSamePID(t *testing.T) {
 	left := newBox()
 	if left == nil {
 		t.Skip("NOT TESTED: no control group can be made here")

@@ -24,7 +24,7 @@
 //	start   not from reserve before the end on: nothing is run            TestStartTooLate, process.TestStartAfterTheLease
 //	extend  each heartbeat that was answered                              TestExtend
 //	lower   before the heartbeat that carries the smaller TTL is sent     TestLower, process.TestLoweredWindow
-//	loss    the window has ended at this moment: killed at once           TestStopAtTheEnd, process.TestBuriedAlive
+//	loss    the window has ended at this moment: killed at once           TestStopAtTheEnd, process.TestDeclaredDeadByMistake
 //	break   the window as it is now; later heartbeats do not extend it    command.TestBrokenNotExtended, TestStop
 //	stop    a program that stands still extends nothing                   TestProgramStopped, process.TestStoppedRunAlone
 //	resume  what was said meanwhile is heard before the clock is asked    TestGuardResumed, TestProgramResumed

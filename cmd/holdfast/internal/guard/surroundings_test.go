@@ -15,7 +15,7 @@ func hides([]string) { fmt.Println(Hides()) }
 
 // Where /proc is mounted with hidepid it hides processes from root too, unless root may trace
 // all of them: in a container it often has no CAP_SYS_PTRACE, or a user namespace of its own.
-func TestHides(t *testing.T) {
+func TestProcHidesProcesses(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can mount /proc, so what it hides is not tested")
 	}

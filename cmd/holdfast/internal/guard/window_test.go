@@ -167,7 +167,7 @@ func TestProgramResumed(t *testing.T) {
 
 // What the guard has said counts, though it ends before it has heard all that it
 // was told.
-func TestUnheard(t *testing.T) {
+func TestGuardDiesMidway(t *testing.T) {
 	g, guard := handmade(t)
 	g.due = Now().Add(time.Hour)
 	guard.send(Event{Ended: true, Why: Itself, PID: 4711}, nil)
