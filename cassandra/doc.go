@@ -91,5 +91,6 @@
 // One could lock "follow version N" by claims (package claims), and whoever holds that
 // lock writes N+1. A lock ends, a write on its way does not: if it takes longer than the
 // lock lasts, two have followed N and both got that answer (TestLockIsNoCompareAndSwap).
-// To close that, the write itself has to be refused when it comes late, which takes a compare-and-swap.
+// To close that, the write itself has to be refused when it comes late, which takes a
+// compare-and-swap.
 package cassandra
