@@ -31,7 +31,7 @@ type request struct {
 	start   core.Instant
 	bad     error // a wrong option
 
-	// Guarded by c.mu until done is told on ch.
+	// Guarded by c.mu until done is sent on ch.
 	p         *localQueue
 	core      core.Request
 	done      bool

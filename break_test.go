@@ -43,8 +43,8 @@ func (s *split) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dr
 	return outcomes, nil
 }
 
-// A claim that is broken before its session can be seen is told as soon as it
-// can: it does not go on believing while its lock goes to another.
+// A claim that is broken before its session can be seen ends as soon as its
+// client sees that: it does not go on believing while its lock goes to another.
 func TestBreakBeforeTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()

@@ -80,7 +80,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// A crowded store is busy for names while it is told so.
+// A store is busy for names while its answers say so.
 type crowded struct {
 	driver.Store
 	busy atomic.Bool

@@ -364,7 +364,7 @@ func TestElection(t *testing.T) {
 }
 
 // Where the store has no clock, who asks once, in a process that has seen nothing
-// before, is told at once that a live holder holds; it watches one who seems to be
+// before, learns at once that a live holder holds; it watches one who seems to be
 // dead for a TTL, no longer than until a heartbeat comes, and then has the lock.
 func TestTryWithoutClock(t *testing.T) {
 	const ttl = holdfast.DefaultTTL

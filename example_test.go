@@ -209,7 +209,7 @@ func ExampleClient_Enter() {
 	// true
 }
 
-// End a lock that is stuck: exactly the one that was seen. Its holder is told.
+// End a lock that is stuck: exactly the one that was seen. Its holder learns of it.
 func ExampleClient_Break() {
 	store, client := open()
 	defer client.Close()

@@ -210,16 +210,16 @@ func (l *Lock) Succeeded(ctx context.Context) error {
 	return nil
 }
 
-// What has ended is kept here until it is told, which is behind the next heartbeat: in
+// What has ended is kept here until it is written, which is behind the next heartbeat: in
 // acquiring and releasing there is no write for it. So what ended in the last seconds before a
 // crash is not told, but for what is held then: whoever removes the claims of the dead tells
 // that, at once.
 
-// An account is what is to be told of a name.
+// An account is what is to be written of a name.
 type account struct {
 	core.Account
 	name    string
-	evicted []core.Eviction // to be told once their sessions were read
+	evicted []core.Eviction // to be written once their sessions were read
 }
 
 // Bounds of what is kept and told.
@@ -230,14 +230,14 @@ const (
 	settingIsGood = time.Minute
 )
 
-// untold is what is still to be told; the client's mu guards it.
+// untold is what is still to be written; the client's mu guards it.
 type untold struct {
 	most     int // holds that a history lists; 0: it is off
 	read     core.Instant
 	accounts []*account
 	open     map[string]*account // those that may be added to
 	listed   int                 // holds in all of them
-	telling  chan struct{}       // closed when what is being told in the background has been; nil: nothing is
+	telling  chan struct{}       // closed when what is being written in the background has been; nil: nothing is
 	timed    bool                // a timer runs: there is no session, and so no heartbeat
 }
 
@@ -368,8 +368,8 @@ func (c *Client) tellSoon() {
 	})
 }
 
-// tellOnce tells, in one call, of the names with the longest holds. What is not confirmed to
-// be told stays to be told.
+// tellOnce tells, in one call, of the names with the longest holds. What is not confirmed
+// is written again.
 func (c *Client) tellOnce(ctx context.Context) error {
 	c.mu.Lock()
 	batch := c.takeUntold()
@@ -390,7 +390,7 @@ func (c *Client) tellOnce(ctx context.Context) error {
 	return err
 }
 
-// takeUntold takes out what is told next, one account of each name. Nothing is added to what
+// takeUntold takes out what is written next, one account of each name. Nothing is added to what
 // was taken; c.mu is held.
 func (c *Client) takeUntold() (batch []*account) {
 	all := c.untold.accounts
@@ -428,7 +428,7 @@ func (c *Client) takeUntold() (batch []*account) {
 	return batch
 }
 
-// tellLast tells what is left as the client closes, after what is being told, for no longer than
+// tellLast tells what is left as the client closes, after what is being written, for no longer than
 // limit.
 func (c *Client) tellLast(limit time.Duration) {
 	ctx, cancel := context.WithTimeout(c.ctx, limit)

@@ -219,7 +219,7 @@ func TestHoleH6RemovedTwice(t *testing.T) {
 	})
 }
 
-// H7: a heartbeat that changes nothing has lost, and its holder is told so at once, not
+// H7: a heartbeat that changes nothing has lost, and its holder learns so at once, not
 // when its time is over.
 func TestHoleH7HeartbeatThatChangesNothing(t *testing.T) {
 	for name, becomes := range map[string]func(value string) string{
@@ -391,8 +391,8 @@ func TestHoleH12ClaimWithoutASession(t *testing.T) {
 	}
 }
 
-// H13: who does not want to wait asks a few times and is told, and who waits does not
-// ask without pause.
+// H13: a client that does not want to wait tries a few times and fails, and a waiter does not
+// poll without pause.
 func TestHoleH13NoBusyLoop(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		a, b := s.notified(), s.notified()

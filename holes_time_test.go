@@ -129,7 +129,7 @@ func TestHoleG10HeartbeatHangs(t *testing.T) {
 	})
 }
 
-// G11: a holder that froze goes on when another has its lock. It is told, and is
+// G11: a holder that froze goes on when another has its lock. It learns so, and is
 // refused by whoever checks its token; what it had sent comes to nothing.
 func TestHoleG11FrozenHolderResumes(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {

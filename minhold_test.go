@@ -143,7 +143,7 @@ func TestMinHoldInLine(t *testing.T) {
 	})
 }
 
-// Break ends a hold with MinHold before its time. The holder is told while it holds.
+// Break ends a hold with MinHold before its time. The holder learns of it while it holds.
 func TestMinHoldBroken(t *testing.T) {
 	onBoth(t, func(t *testing.T, s driver.Store) {
 		const d = time.Hour

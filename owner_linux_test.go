@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The controlling terminal is told from /proc/self/stat, whatever the program is called.
+// The controlling terminal is read from /proc/self/stat, whatever the program is called.
 func TestTerminal(t *testing.T) {
 	for stat, want := range map[string]string{
 		"4711 (holdfast) S 4700 4711 4700 34819 4711 4194304 1": "pts/3",

@@ -296,7 +296,7 @@ func closedBy(err error, env *core.Env) *core.Env {
 	return env
 }
 
-// noAnswer is what a request is told of a call that was not answered.
+// noAnswer is the error of a request whose call was not answered.
 func noAnswer(err error) error {
 	if driver.Busy(err) || errors.Is(err, driver.ErrClosed) {
 		return err

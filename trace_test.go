@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
-// A notebook is a trace that writes down what it was told, by the names of its functions.
+// A notebook is a trace that writes down the events that it gets, by the names of its functions.
 type notebook struct {
 	mu   sync.Mutex
 	told map[string][]told
@@ -43,7 +43,7 @@ func (n *notebook) trace() *holdfast.Trace {
 	return t
 }
 
-// last is what was told last, and forgets all of its kind.
+// last is the last event of a kind, and forgets all of that kind.
 func (n *notebook) last(t *testing.T, name string) told {
 	t.Helper()
 	n.mu.Lock()
@@ -59,7 +59,7 @@ func (n *notebook) last(t *testing.T, name string) told {
 
 type mark struct{}
 
-// Every event is told, with what belongs to it and the context of the call that brought it about.
+// Every event reaches the trace, with what belongs to it and the context of the call that brought it about.
 func TestTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.WithValue(t.Context(), mark{}, "ours")
@@ -276,7 +276,7 @@ func TestTraceAsGauge(t *testing.T) {
 	}
 }
 
-// Whoever is told may ask the client: no mutex is held.
+// A trace may use the client: no mutex is held.
 func TestTraceHoldsNoMutex(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c *holdfast.Client

@@ -26,7 +26,7 @@ func TestSharedSlots(t *testing.T) {
 	}
 }
 
-// A client that holds all slots is told so, and nothing of reentrancy.
+// The error of a client that holds all slots says so, and says nothing of reentrancy.
 func TestAllSlotsAreOurs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, memory.New(), nil)

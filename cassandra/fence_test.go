@@ -109,7 +109,7 @@ func TestFence(t *testing.T) {
 	if err := Fence(over, session, second, set, 1, "ana"); !errors.Is(err, errUnknown) || errors.Is(err, ErrNotApplied) || errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("in no time: %v", err)
 	}
-	// A wrong statement is told as the server says it.
+	// The error of a wrong statement is the server's own.
 	if err := Fence(ctx, session, second, "update "+table+" set fence = ?, nothing = ? where id = ? if fence <= ?", 1, "ana"); err == nil || errors.Is(err, errUnknown) {
 		t.Errorf("a column that is not there: %v", err)
 	}

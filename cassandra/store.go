@@ -195,7 +195,7 @@ func random() []byte {
 	return b
 }
 
-// follow writes the value as a version that follows old. A loser is told the row
+// follow writes the value as a version that follows old. A loser gets the row
 // that it met.
 func (a *attempt) follow(ctx context.Context, old, version int64) (driver.Outcome, row, error) {
 	met, applied, err := a.transact(ctx, a.s.text.follow, version, old, old, a.id, int64(nowhere), a.id)

@@ -34,7 +34,7 @@ type cell struct {
 type fate struct {
 	takes time.Duration // until it is applied
 	reply time.Duration // from then on
-	err   error         // what the caller is told, at the time of the reply
+	err   error         // what the caller gets at the time of the reply
 	late  time.Duration // with an error: it is applied so much later; < 0: never
 }
 

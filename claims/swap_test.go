@@ -11,7 +11,7 @@ import (
 // A lock is no compare-and-swap, even one that keeps every promise: who holds
 // "follow version 7" writes 8, and if that write takes longer than the lock
 // lasts, another holds it by then and writes another 8. Both have an answer, and
-// both were told that they, and nobody else, followed 7. So there is no Store on
+// both answers say that this caller, and nobody else, followed 7. So there is no Store on
 // claims.
 func TestLockIsNoCompareAndSwap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

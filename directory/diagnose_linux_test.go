@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/mounts"
 )
 
-// That others have another directory in the place of an overlay is told.
+// The doctor says that others have another directory in the place of an overlay.
 func TestDiagnoseOverlay(t *testing.T) {
 	below := fresh(t)
 	mounts.Private(t)

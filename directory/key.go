@@ -212,7 +212,7 @@ func (s *Store) finishSweep(f *found, swept string, names []string) error {
 	return nil
 }
 
-// settle makes a version last: it must not be told to anyone before it is on
+// settle makes a version last: nobody may see it before it is on
 // disk, nor while the version that it follows can still be read.
 func (s *Store) settle(f *found) error {
 	if err := syncDir(f.dir, "."); err != nil {

@@ -219,8 +219,8 @@ func await(t testing.TB, what string, f func() bool) {
 	}
 }
 
-// What a watch is told is for those who asked: nobody is told of the names of
-// others, and who asks for all is told of all.
+// A watch gets the notifications of its own recipients and no others; a watch of all gets
+// all of them.
 func TestWatchRecipients(t *testing.T) {
 	c := connect(t)
 	s := open(t, c, fresh(t, c))
@@ -475,7 +475,7 @@ func TestDiagnose(t *testing.T) {
 	}
 }
 
-// A history that nobody compacts is told of.
+// The doctor reports a history that nobody compacts.
 func TestHistory(t *testing.T) {
 	c := connect(t)
 	s := open(t, c, fresh(t, c))

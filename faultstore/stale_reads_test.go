@@ -150,7 +150,7 @@ func TestAgeOfStaleReads(t *testing.T) {
 	})
 }
 
-// What a write has left of which nobody was told shows when someone loads.
+// A write whose notification was lost shows when someone loads.
 func TestLostNotificationShowsOnLoad(t *testing.T) {
 	inBubble(t, faultstore.Faults{LoseReply: 1}, func(t *testing.T, bus *faultstore.Bus, inner *memory.Store) {
 		p, q := bus.Process("p"), bus.Process("q")

@@ -508,7 +508,7 @@ func TestSweepWaitsForInsert(t *testing.T) {
 }
 
 // A trigger of somebody else's on our table makes the server forget what version
-// a write has made. Then nobody is told that it lost.
+// a write has made. Then no writer learns that it lost.
 func TestForeignTrigger(t *testing.T) {
 	for _, dsn := range []string{"", "clientFoundRows=true"} {
 		h := fresh(t, way{dsn: dsn})

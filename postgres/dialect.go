@@ -231,7 +231,7 @@ func (c channel) of(wake string) string {
 	return string(c) + ":" + wake
 }
 
-// channels are those that a write is told on.
+// channels are those on which a write notifies.
 func (s *settings) channels(wake string) []string {
 	if wake == "" {
 		return nil

@@ -113,7 +113,7 @@ select string_agg(id, '' order by nr) from (select min(nr) as nr, convert_from(s
 	}
 }
 
-// Each write of a batch is told of to whom it is meant for.
+// Each write of a batch notifies its own recipient.
 func TestBatchNotifies(t *testing.T) {
 	r := fresh(t, nil)
 	var batch []driver.Write

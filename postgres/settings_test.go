@@ -289,7 +289,7 @@ func TestExhaustedPool(t *testing.T) {
 		t.Errorf("lost: %v", lock.Err())
 	case <-time.After(3 * ttl):
 	}
-	// A heartbeat that loses is told to what.
+	// A heartbeat that loses learns to what.
 	k := driver.Key{Space: driver.Sessions, Name: "x"}
 	for i := range 2 {
 		within, cancel := context.WithTimeout(ctx, 5*time.Second)

@@ -150,7 +150,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Only those are told whom it is meant for.
+// A notification reaches only its recipients.
 func TestWatchRecipients(t *testing.T) {
 	r := fresh(t, nil)
 	me, _, _ := watching(t, r.Store, "me", strings.Repeat("long", 16))

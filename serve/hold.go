@@ -75,7 +75,7 @@ func valid(hold holdfast.Hold, received time.Time) (d time.Duration, known bool)
 	return 0, false
 }
 
-// late reports whether a hold cannot be believed in any more when it is told.
+// late reports whether a hold cannot be believed in any more when its answer is sent.
 func late(hold holdfast.Hold, received time.Time) error {
 	if d, known := valid(hold, received); hold.Held && known && d == 0 {
 		return errors.New("the answer of the store came too late to be believed")

@@ -393,7 +393,7 @@ func TestDetachedHold(t *testing.T) {
 	})
 }
 
-// The one who breaks a hold stays on record, by the name that it proved, and its owner is told why.
+// The one who breaks a hold stays on record, by the name that it proved, and its owner learns why.
 func TestBreak(t *testing.T) {
 	inTime(t, func(t *testing.T, a, b *replica) {
 		boss := &Principal{Name: "boss", Verbs: Look | Break, Prefixes: []string{"deploy/"}}

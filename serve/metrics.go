@@ -30,7 +30,7 @@ var (
 // Instruments are those of a server: the client's, its requests, and what is in the store.
 var Instruments = append(slices.Clip(monitor.Instruments), requests, storeAnswer, storeHeld, storeWaits, storeWait, storeBeat, storeAsked, storeDead)
 
-// mostPrefixes are the prefixes (and values of Options.MetricsLock) that are told apart; the rest are
+// mostPrefixes are the prefixes (and values of Options.MetricsLock) that have series of their own; the rest are
 // "other".
 const mostPrefixes = 50
 

@@ -241,7 +241,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// What the table has that it should not have, or has not, is told, with the way out.
+// An error names what the table has that it should not have, or lacks, and the way out.
 func TestVerify(t *testing.T) {
 	for _, test := range []struct{ change, want string }{
 		{"", ""},

@@ -305,7 +305,7 @@ func (s *Store) again(ctx context.Context, do func() error) error {
 }
 
 // orClosed is err, or that the client is closed. What else cancels a call ends its context, too. A
-// call that begins later is told of an invalid session, by the client and with no code of its own;
+// call that begins later fails with an invalid session, an error of the client that has no code of its own;
 // drivertest notices if its words change.
 func orClosed(ctx context.Context, err error) error {
 	switch code := spanner.ErrCode(err); {

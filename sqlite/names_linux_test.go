@@ -131,7 +131,7 @@ func shell(t *testing.T, format string, args ...any) {
 }
 
 // A client that holds a lock in a file that is moved away, and in whose place another
-// process has made a new one, loses it within its TTL, and is told why.
+// process has made a new one, loses it within its TTL, and learns why.
 func TestFileMovedAway(t *testing.T) {
 	s := fresh(t)
 	c, err := holdfast.New(s, &holdfast.Options{TTL: childTTL, RuntimeDir: os.DevNull})

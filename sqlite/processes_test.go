@@ -254,7 +254,7 @@ func watch(ctx context.Context, s *Store) error {
 	return fmt.Errorf("watch ended: %w", err)
 }
 
-// tell writes what watchers are told of.
+// tell writes what watchers have seen.
 func tell(ctx context.Context, s *Store) error {
 	_, err := s.CompareAndSwap(ctx, []driver.Write{{Key: driver.Key{Name: "told"}, Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone}})
 	return err

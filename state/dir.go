@@ -331,7 +331,7 @@ func (d *dir) see(pend folder, name string, t serverTime) (alive bool, err error
 // A serverTime is what the clock of who keeps the files said. The clock of this
 // host is never compared with the time of a file.
 type serverTime struct {
-	now  int64 // ns since 1970; 0: cannot be told
+	now  int64 // ns since 1970; 0: unknown
 	ages func(version int64) time.Duration
 }
 

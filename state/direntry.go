@@ -72,7 +72,7 @@ type sight struct {
 	limit time.Duration // for which its writer may be silent
 	most  time.Duration // for which it may though its lock is held: the process may hang, or have left the file to another
 	lock  lockState
-	age   time.Duration // since its last renewal, by the clock of who keeps the file; negative: cannot be told
+	age   time.Duration // since its last renewal, by the clock of the host that keeps the file; negative: unknown
 	stood time.Duration // how long this process has seen it stand unchanged, by its own clock
 }
 

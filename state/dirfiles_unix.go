@@ -199,7 +199,7 @@ func lock(file *os.File) error {
 }
 
 // locked says whether a process of this host has the file that goes by this
-// name and identity locked. An error means that it cannot be told.
+// name and identity locked. An error means that it cannot be known.
 func (f folder) locked(name, id string) (bool, error) {
 	fd, info, err := f.openRegular(name)
 	if err != nil {

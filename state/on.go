@@ -20,7 +20,7 @@ import (
 // A store that was restored from a backup has the versions of then until a name
 // is written again: Clear it, if what it stands for did not come from the same
 // backup. States of one name in two stores of which one is a copy of the other
-// cannot be told apart: give each a cache of its own.
+// cannot be distinguished: give each a cache of its own.
 func On(c *holdfast.Client, name string) *State { return &State{&byName{c, name}} }
 
 type byName struct {

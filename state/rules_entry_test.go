@@ -118,7 +118,7 @@ func TestK3Whole(t *testing.T) {
 	<-done
 }
 
-// K4: readers are told of a writer from its first moment, of whatever program it
+// K4: readers see a writer from its first moment, of whatever program it
 // is, and of a dead one for its own lease, not for the hour.
 func TestK4(t *testing.T) {
 	for _, test := range []struct {

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
-// K1: a writer that readers took for dead has been told before, and changes the
+// K1: a writer that readers took for dead has learnt of it before, and changes the
 // key once more at its end.
 func TestK1(t *testing.T) {
 	t.Parallel()
@@ -64,7 +64,7 @@ func TestK1(t *testing.T) {
 	}
 }
 
-// K1: whoever asks is told of a lease's end though no timer has run yet.
+// K1: a lease's end shows to all who ask though no timer has run yet.
 func TestK1Clock(t *testing.T) {
 	w := begin(t, openDir(t, t.TempDir(), nil))
 	f := w.lease.(*dirWriter)
@@ -137,7 +137,7 @@ func TestK1Renewed(t *testing.T) {
 	}
 }
 
-// K1: the function of a Write is told that the lease is lost, and so is who
+// K1: the function of a Write learns that the lease is lost, and so does the caller who
 // called it.
 func TestK1Write(t *testing.T) {
 	t.Parallel()

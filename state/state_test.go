@@ -85,7 +85,7 @@ func TestKeyStays(t *testing.T) {
 	})
 }
 
-// Readers are told of a writer from Begin to End, and after it the key is
+// Readers see a writer from Begin to End, and after it the key is
 // another; so it is after each of two that write at the same time.
 func TestWrite(t *testing.T) {
 	kinds(t, func(t *testing.T, open func() *State) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What has passed is not run again; what has failed is, and is told of.
+// What has passed is not run again; what has failed is, and is reported.
 func TestRelease(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "passed")
 	t.Setenv("HOLDFAST_LEDGER", filepath.Join(t.TempDir(), "LEDGER.tsv"))

@@ -118,7 +118,7 @@ type (
 	}
 	// Key is the key of what changes.
 	Key struct {
-		Key     string `json:"key"` // "": there is none that can be told
+		Key     string `json:"key"` // "": unknown
 		Writing bool   `json:"writing"`
 	}
 	// Break is the record of a forced release.

@@ -30,7 +30,7 @@ const (
 	GuestRefused                   // the queue has no room for it
 )
 
-// fewBefore is the number of places that a guest is told of as it comes to each.
+// fewBefore is the number of places that a guest hears of as it comes to each.
 const fewBefore = 8
 
 // Invite has a guest looked at, and entered, along with the rest.

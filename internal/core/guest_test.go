@@ -15,7 +15,7 @@ func guest(session string, since int64, enter bool) *Guest {
 	return &Guest{Claim: Claim{Session: session, Nr: 1, Slots: 1, Since: since}, Enter: enter}
 }
 
-// Guests that are to be entered go in one write, in the order of their requests, and are told where
+// Guests that are to be entered go in one write, in the order of their requests, and learn where
 // they are. A claim that nobody asks for any more stays.
 func TestGuestsEnter(t *testing.T) {
 	n, env := NewName(nil), guestEnv()
@@ -43,7 +43,7 @@ func TestGuestsEnter(t *testing.T) {
 	}
 }
 
-// What a look shows of a guest, and whether it is told.
+// What a look shows of a guest, and whether the guest hears of it.
 func TestGuestsLook(t *testing.T) {
 	for _, test := range []struct {
 		record string

@@ -74,7 +74,7 @@ type Success struct {
 }
 
 // An Account is what a client has to tell of one name. ID is used once: an account whose
-// answer was lost is told again, and taken in once.
+// answer was lost is written again, and taken in once.
 type Account struct {
 	ID      string
 	Holds   []Hold // in any order
@@ -285,7 +285,7 @@ func (v Version) IsTime() bool {
 }
 
 // Evicted are the holders of a record that the next one has not, and whose session is dead or
-// whose end is among the breaks of the next one: they are to be told by whoever wrote that.
+// whose end is among the breaks of the next one: they are written by whoever wrote that.
 func (r *LockRecord) Evicted(next *LockRecord, dead func(session string) bool) (gone []Eviction) {
 	for _, c := range r.Holders {
 		if c.Token == 0 {

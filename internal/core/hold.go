@@ -256,7 +256,7 @@ func (n *HoldName) write(next LockRecord) Write {
 
 // writeOf is the write that has next follow was, the record of a version. It waits for the disk
 // only if it gives someone a token. It wakes watchers only where someone waits: for a grant to
-// another session than the writer's, or, of a claim that is handed on in memory, to be told that
+// another session than the writer's, or, of a claim that is handed on in memory, to learn that
 // another is in line.
 func writeOf(was *LockRecord, next LockRecord, version Version, ours func(session string) bool) Write {
 	w := Write{Old: version, Next: next, Lazy: !next.Gives()}

@@ -208,7 +208,7 @@ func (n *Name) refuseAll(err error, env *Env) {
 	n.ambiguousAfter, n.ambiguousIfEmpty = 0, false
 }
 
-// stale says whether someone who does not wait still needs to be told, and the record was
+// stale says whether someone who does not wait still needs an answer, and the record was
 // seen too long ago for that.
 func (n *Name) stale() bool {
 	return slices.ContainsFunc(n.desired, func(g *desired) bool { return g.try && g.state == wanted && n.asked < g.born })

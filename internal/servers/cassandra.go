@@ -428,7 +428,7 @@ func (c *Cluster) caller(r io.Reader) (head []byte, from int, err error) {
 }
 
 // CutOff cuts node n off from the other nodes and from clients, as a network
-// does: what is sent is lost, and nobody is told. Connections stay.
+// does: what is sent is lost without an error. Connections stay.
 func (c *Cluster) CutOff(n int) error { return c.cut(n, cutOff) }
 
 // Part cuts node n off from the other nodes only: clients reach it.

@@ -91,7 +91,7 @@ func StartSpanner(ctx context.Context, opts *Options) (*Server, error) {
 }
 
 // createSpanner makes a database by way of the gateway, which would start an emulator
-// itself, and one that outlives it if it is killed; so it is told to start something
+// itself, and one that outlives it if it is killed; so it gets the option to start something
 // else.
 func (s *Server) createSpanner(ctx context.Context, gateway, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience/2)

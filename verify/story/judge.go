@@ -71,7 +71,7 @@ func (s *Story) unsure() time.Duration {
 	return took(window, s.Slowest) - took(window, s.Fastest)
 }
 
-// Lost says whether its worker was told so.
+// Lost says whether its worker learnt so.
 func (o *Hold) Lost() bool { return o.lost > 0 || o.finds > 0 }
 
 // Holds are all grants.
@@ -311,7 +311,7 @@ func (h *History) Counters() (found []check.Violation, n int) {
 	return found, n
 }
 
-// notices checks what a holder was told: that it holds, within its window only;
+// notices checks what a holder learnt: that it holds, within its window only;
 // that it does not, before anybody else could; and never too early.
 func (h *History) notices(all []*Hold) (found []check.Violation) {
 	for _, o := range all {

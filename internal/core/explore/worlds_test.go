@@ -91,7 +91,7 @@ var worlds = []struct {
 	{"X X, 1 crash, 1 ambiguous", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Crashes: 1, Ambiguous: 1}},
 }
 
-// What is wrong in a world is told as a story, the shortest there is, and as a test.
+// What is wrong in a world is printed as a story, the shortest there is, and as a test.
 func TestWorlds(t *testing.T) {
 	states, complete, ends := 0, 0, 0
 	for _, w := range worlds {

@@ -174,7 +174,7 @@ func (r *repo) truth() map[string]string {
 	return refsOf(r.git("--git-dir="+r.bare, "for-each-ref", "--format=%(objectname) %(refname)"))
 }
 
-// read is what a reader is told of them.
+// read is what a reader sees of them.
 func (r *repo) read() (map[string]string, error) {
 	out, err := r.try(filepath.Join(r.scripts, "info-refs"), r.bare)
 	return refsOf(out), err
@@ -204,7 +204,7 @@ func (r *repo) right(when string) {
 	}
 }
 
-// cached waits until a reader is told without git.
+// cached waits until a reader is answered without git.
 func (r *repo) cached() {
 	r.t.Helper()
 	r.await("an answer comes from the cache", func() bool {
@@ -255,8 +255,8 @@ func (r *repo) receiver() int {
 	return pid
 }
 
-// No reader is told of refs that are older than a push that has returned, by
-// whichever way it came, and most are told from the cache.
+// No reader sees refs that are older than a push that has returned, by
+// whichever way it came, and most are answered from the cache.
 func TestGitPush(t *testing.T) {
 	for _, test := range []struct {
 		name string

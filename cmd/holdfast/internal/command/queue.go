@@ -34,7 +34,7 @@ func newQueue(names []string, quiet bool) *queue {
 	return &queue{names: names, quiet: quiet, terminal: isTerminal(os.Stderr), began: time.Now(), name: names[0]}
 }
 
-// joined is told of each name that is waited for.
+// joined is called with each name that is waited for.
 func (q *queue) joined(_ context.Context, e holdfast.Event) {
 	q.mu.Lock()
 	q.name = e.Name
@@ -73,7 +73,7 @@ func (q *queue) stop() {
 
 func (q *queue) waited() time.Duration { return q.length }
 
-// done tells that it is our turn, in a log that has been told of the wait.
+// done tells that it is our turn, in a log that names the wait.
 func (q *queue) done(locks []*holdfast.Lock) {
 	if q.told && !q.terminal {
 		say("holding %s after %s, token %d", quoteAll(q.names), brief(q.length), locks[0].Token())

@@ -104,7 +104,7 @@ func (r *runner) endOnSignal(cancel context.CancelCauseFunc) (stop func()) {
 	return sync.OnceFunc(func() { close(done); <-gone })
 }
 
-// beat is told of each heartbeat. The guard is told what the window is now, not
+// beat is called after each heartbeat. The guard gets what the window is now, not
 // what it was when the heartbeat was answered, so that news may come late.
 func (r *runner) beat(_ context.Context, e holdfast.Event) {
 	r.mu.Lock()
@@ -119,7 +119,7 @@ func (r *runner) beat(_ context.Context, e holdfast.Event) {
 	}
 }
 
-// shortened is told of a smaller TTL, and tells the guard, before the heartbeat
+// shortened is called with a smaller TTL, and tells the guard, before the heartbeat
 // that carries it is sent: from then on others go by it.
 func (r *runner) shortened(_ context.Context, e holdfast.Event) {
 	r.mu.Lock()
@@ -135,9 +135,9 @@ func (r *runner) shortened(_ context.Context, e holdfast.Event) {
 	}
 }
 
-// ended is told of each lock that ends. One that was broken is given back when the
+// ended is called with each lock that ends. One that was broken is given back when the
 // window of that moment ends, although the session lives on, and the heartbeat that
-// comes next moves the window: so the guard is told before.
+// comes next moves the window: so the guard learns of it before.
 func (r *runner) lostOne(context.Context, holdfast.Event) { r.stop() }
 
 // stop has the guard end a command that has lost its lock, within the window of
@@ -244,7 +244,7 @@ func (r *runner) begin(h holding, env []string) (begun bool, err error) {
 	if !guard.Startable(guard.Now(), until, killAfter) {
 		return false, r.notStarted(nil)
 	}
-	// The guard is told under the lock, so that no older deadline comes after a newer.
+	// The deadline is sent under the lock, so that no older deadline comes after a newer.
 	if err := r.guard.Run(env, h.Proof(), until, killAfter); err != nil {
 		return false, fail(exitFault, "the guard does not answer: %v; nothing was run", err)
 	}

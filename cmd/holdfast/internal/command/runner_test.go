@@ -176,7 +176,7 @@ func TestNotStarted(t *testing.T) {
 	}
 }
 
-// What could not be killed of a command is told as what it is.
+// What could not be killed of a command is reported as what it is.
 func TestSurvivors(t *testing.T) {
 	var crowd []guard.Survivor
 	for pid := range 12 {

@@ -191,7 +191,7 @@ func because(c holdfast.Claim) string {
 	return ": " + escape(c.Reason)
 }
 
-// beatLine says whether a claim's session lives, as far as can be told.
+// beatLine says whether a claim's session lives, as far as can be known.
 func beatLine(c holdfast.Claim) string {
 	switch {
 	case c.Dead:

@@ -18,7 +18,7 @@ import (
 )
 
 // Whatever is done to state write and its guard, its command and all it started
-// have ended before a reader is told that nobody writes, and the key is another
+// have ended before a reader learns that nobody writes, and the key is another
 // then.
 func TestWriterKilled(t *testing.T) {
 	for _, test := range []struct {

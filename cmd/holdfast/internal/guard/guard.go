@@ -3,7 +3,7 @@
 // below.
 //
 // The program starts a guard, a small process of the same executable (or Program), and the
-// guard starts the command. The guard is told each new end of the lease. It asks
+// guard starts the command. The guard gets each new end of the lease. It asks
 // the command to end when the lease runs out, and kills it with everything it
 // started before the lease is over; it does so at once when the program is gone,
 // however it went. When the guard is gone, the program does the same. A program
@@ -33,7 +33,7 @@
 //
 // All is over when the kernel says that no children are left (ECHILD), and only then
 // (children from before, and the listener for keys, are left out by /proc): a process that /proc does not show, or that may not be killed, or hangs in
-// the kernel, counts as alive. It is told of (Event.Alive), and tried again for as
+// the kernel, counts as alive. It is reported (Event.Alive), and tried again for as
 // long as it is there. Where /proc belongs to another pid namespace nothing is run:
 // the numbers there are those of other processes.
 //
@@ -162,7 +162,7 @@ const (
 	// pollInterval is the longest time without a look at the clock: timers stand
 	// still while the machine sleeps, the lease does not.
 	pollInterval = 200 * time.Millisecond
-	// patience is how long what cannot be killed may be there before it is told of.
+	// patience is how long what cannot be killed may be there before it is reported.
 	patience = time.Second
 )
 

@@ -427,7 +427,7 @@ func TestProgramStopped(t *testing.T) {
 	}
 	expect(t, log, "stopping 1")
 	expect(t, log, "ended why 1 killed true late false")
-	if latest := <-done; latest == 0 || latest > deadline.Add(10*time.Millisecond) { // it was told a moment after
+	if latest := <-done; latest == 0 || latest > deadline.Add(10*time.Millisecond) { // it got the order a moment after
 		t.Errorf("lived until %v after the deadline", latest.Sub(deadline))
 	}
 }

@@ -24,7 +24,7 @@ type Guard struct {
 	deadline  Instant
 	killAfter time.Duration
 	due       Instant // when the guard should have killed everything
-	obey      Instant // until then it may do so if it was told when it was too late
+	obey      Instant // until then it may do so if the order came too late
 	command   int
 	box       *box
 	running   bool

@@ -40,7 +40,7 @@ func socketPair() (ours, theirs int, err error) {
 }
 
 // send writes one message. A peer that does not read is not waited for, but for a poll interval: it
-// is told everything again with the next beat, or is killed. Files are not sent: there are
+// gets everything again with the next beat, or is killed. Files are not sent: there are
 // no proofs of life off Linux.
 func (c *conn) send(message any, _ *os.File) error {
 	text, err := json.Marshal(message)
