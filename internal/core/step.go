@@ -181,6 +181,7 @@ func (n *Name) Answered(out Outcome, env *Env) *Effects {
 		n.shut = 0
 		w.Next.Written(out.Version)
 		n.see(w.Next, out.Version, out.Sent, env)
+		n.overtaken(w.Next, out.Version)
 		if put {
 			n.lost = 0
 		}
@@ -195,6 +196,23 @@ func (n *Name) Answered(out Outcome, env *Env) *Effects {
 		n.spread(leaves, env)
 	}
 	return eff
+}
+
+// overtaken takes in what a write has put into the queue, where a newer record was seen before
+// the write was answered and does not have it any more: it has vanished as if it had been seen.
+func (n *Name) overtaken(written LockRecord, version Version) {
+	if version >= n.version {
+		return
+	}
+	for _, g := range n.desired {
+		if g.state != wanted || g.id.Nr == 0 {
+			continue
+		}
+		_, _, was := written.Find(g.id.Session, g.id.Nr)
+		if _, _, is := n.rec.Find(g.id.Session, g.id.Nr); was && !is {
+			g.vanished, n.eff.Beat = true, true
+		}
+	}
 }
 
 // ambiguous takes in that a write was not answered.

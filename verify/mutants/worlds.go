@@ -65,6 +65,8 @@ var planted = []mutant{
 		"\t\treturn j.DeclareDead(fmt.Sprintf(\"silent for %s\", Short(stood)), o)\n", "\t\tj = j.DeclareDead(fmt.Sprintf(\"silent for %s\", Short(stood)), o)\n\t\tj.Verdict, j.Record = Dead, j.Next\n\t\treturn j\n"}}, world("X X, 1 crash, 1 ambiguous, from A holding and B waiting")},
 	{"world: a claim that has vanished is asked for again at once", "Q17", []edit{{"internal/core/name.go",
 		"\t\t\tg.state, g.vanished = wanted, true\n", "\t\t\tg.state, g.vanished = wanted, false\n"}}, world("X X, a break, time stands still")},
+	{"world: a claim that has vanished before its write was answered is asked for again", "Q17", []edit{{"internal/core/step.go",
+		"\t\tn.overtaken(w.Next, out.Version)\n", ""}}, test{"./internal/core/explore", "TestBrokenBeforeAnswer"}},
 	{"world: the TTL shrinks without lowering the window", "Q12", []edit{{"internal/core/session.go",
 		"\tif ttl < s.ttl && s.opened {", "\tif false {"}}, world("X X, the TTL becomes shorter, from A holding and B waiting")},
 	{"world: the detector goes by its own TTL", "Q12", []edit{{"internal/core/detector.go",

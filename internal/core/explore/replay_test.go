@@ -33,6 +33,28 @@ func TestLateRelease(t *testing.T) {
 	)
 }
 
+// A waiter that was broken before its write was answered is not put in the queue again, though
+// the poll that shows the queue without it overtakes the answer.
+func TestBrokenBeforeAnswer(t *testing.T) {
+	replay(t, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Breaks: 1, After: held},
+		"B.0 asks",
+		"B's write arrives",
+		"B's write is answered",
+		"B's heartbeat arrives",
+		"B's heartbeat is answered",
+		"B's write arrives",
+		"B1.1 is to be broken",
+		"the breaker looks",
+		"a tick",
+		"B sends a heartbeat",
+		"B's heartbeat arrives",
+		"the breaker revokes",
+		"the breaker removes the claim",
+		"B polls",
+		"B's write is answered",
+	)
+}
+
 // What a search has found is found again by the same actions, and not by fewer.
 func TestReplay(t *testing.T) {
 	setups := []Setup{noRescue, beyondA4}
