@@ -43,6 +43,26 @@ func TestGuestsEnter(t *testing.T) {
 	}
 }
 
+// A guest that somebody has broken before its write was answered is not written again, though a
+// look that shows the record without it overtakes the answer.
+func TestGuestBrokenBeforeAnswer(t *testing.T) {
+	n, env, g := NewName(nil), guestEnv(), guest("g", 1, true)
+	n.Looked(lockLine("a+"), 7, 1, nil, env)
+	n.Invite(g, env)
+	if step, _ := n.Next(env); step.Kind != Put || queueOf(step.Write.Next) != "a+ g" {
+		t.Fatalf("the step is %+v", step)
+	}
+	env.Now = 3
+	n.Saw(lockLine("a+"), 9, 3, env)
+	eff := n.Answered(Outcome{Won: true, Version: 8, Sent: 2}, env)
+	if g.State != GuestGone || len(eff.Guests) != 1 {
+		t.Errorf("the guest is %+v, and %d are reported", g, len(eff.Guests))
+	}
+	if step, _ := n.Next(env); step.Kind == Put {
+		t.Errorf("it is written again: %+v", step)
+	}
+}
+
 // What a look shows of a guest, and whether the guest hears of it.
 func TestGuestsLook(t *testing.T) {
 	for _, test := range []struct {

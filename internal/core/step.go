@@ -213,6 +213,12 @@ func (n *Name) overtaken(written LockRecord, version Version) {
 			g.vanished, n.eff.Beat = true, true
 		}
 	}
+	for _, g := range n.toEnter() {
+		_, _, was := written.Find(g.Claim.Session, g.Claim.Nr)
+		if _, _, is := n.rec.Find(g.Claim.Session, g.Claim.Nr); was && !is {
+			n.tell(g, GuestGone, 0)
+		}
+	}
 }
 
 // ambiguous takes in that a write was not answered.

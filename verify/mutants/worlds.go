@@ -67,6 +67,8 @@ var planted = []mutant{
 		"\t\t\tg.state, g.vanished = wanted, true\n", "\t\t\tg.state, g.vanished = wanted, false\n"}}, world("X X, a break, time stands still")},
 	{"world: a claim that has vanished before its write was answered is asked for again", "Q17", []edit{{"internal/core/step.go",
 		"\t\tn.overtaken(w.Next, out.Version)\n", ""}}, test{"./internal/core/explore", "TestBrokenBeforeAnswer"}},
+	{"world: a guest that has vanished before its write was answered is entered again", "Q17", []edit{{"internal/core/step.go",
+		"\tfor _, g := range n.toEnter() {\n\t\t_, _, was", "\tfor _, g := range []*Guest(nil) {\n\t\t_, _, was"}}, test{"./internal/core", "TestGuestBrokenBeforeAnswer"}},
 	{"world: the TTL shrinks without lowering the window", "Q12", []edit{{"internal/core/session.go",
 		"\tif ttl < s.ttl && s.opened {", "\tif false {"}}, world("X X, the TTL becomes shorter, from A holding and B waiting")},
 	{"world: the detector goes by its own TTL", "Q12", []edit{{"internal/core/detector.go",
