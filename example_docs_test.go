@@ -127,7 +127,7 @@ func ExampleOption() {
 	// Output: <nil>
 }
 
-// An example that follows the log, the metrics and the labels of a client.
+// Follow the log, the metrics and the labels of a client.
 func ExampleOptions() {
 	store := memory.New()
 	var waited time.Duration

@@ -28,7 +28,7 @@ var allowable = []string{fewReplicas, localSerial, simpleStrategy}
 // on what it has.
 const minReplicas = 3
 
-// check is for what can be checked without a cluster.
+// check finds what is wrong with the options, without a cluster.
 func (o *Options) check() error {
 	for _, n := range []struct{ what, name string }{{"keyspace", o.Keyspace}, {"prefix", o.Prefix}} {
 		if !nameForm().MatchString(n.name) {

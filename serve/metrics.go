@@ -30,8 +30,8 @@ var (
 // Instruments are those of a server: the client's, its requests, and what is in the store.
 var Instruments = append(slices.Clip(monitor.Instruments), requests, storeAnswer, storeHeld, storeWaits, storeWait, storeBeat, storeAsked, storeDead)
 
-// mostPrefixes are the prefixes (and values of Options.MetricsLock) that have series of their own; the rest are
-// "other".
+// mostPrefixes are the prefixes (and values of Options.MetricsLock) that have series of their
+// own; the rest are "other".
 const mostPrefixes = 50
 
 // census is what is in the store, counted at most each five seconds, or ten times as long as it

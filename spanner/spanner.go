@@ -305,8 +305,8 @@ func (s *Store) again(ctx context.Context, do func() error) error {
 }
 
 // orClosed is err, or that the client is closed. What else cancels a call ends its context, too. A
-// call that begins later fails with an invalid session, an error of the client that has no code of its own;
-// drivertest notices if its words change.
+// call that begins later fails with an invalid session, an error of the client that has no code of
+// its own; drivertest notices if its words change.
 func orClosed(ctx context.Context, err error) error {
 	switch code := spanner.ErrCode(err); {
 	case code == codes.Canceled && ctx.Err() == nil,

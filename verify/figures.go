@@ -93,7 +93,7 @@ var layers = []struct{ name, counts string }{
 	{"models", "states of models, all searched"},
 	{"broken models", "models that are broken on purpose, or are as others wrote them, and must fail"},
 	{"chaos", "episodes of faults on real servers"},
-	{"histories", "real histories of a name, judged as those of a lock and a fenced register"},
+	{"histories", "real histories of one name, checked as those of a lock and of a fenced register"},
 	{"mutants", "mutants: rules taken out one at a time, which the tests must notice"},
 	{"fuzz", "inputs of fuzz targets"},
 }

@@ -198,8 +198,9 @@ func (n *Name) Answered(out Outcome, env *Env) *Effects {
 	return eff
 }
 
-// overtaken takes in what a write has put into the queue, where a newer record was seen before
-// the write was answered and does not have it any more: it has vanished as if it had been seen.
+// overtaken takes in that a write has won, where a newer record was seen before its answer. A claim
+// that the write entered and the newer record lacks has vanished, as one that was seen in the queue
+// and is there no more.
 func (n *Name) overtaken(written LockRecord, version Version) {
 	if version >= n.version {
 		return

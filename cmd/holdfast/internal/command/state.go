@@ -361,7 +361,7 @@ func (s *subject) ended(command, end error, name string) error {
 	case end == nil:
 		return command
 	case errors.Is(end, holdfast.ErrLost):
-		if command != nil { // it got a signal for the loss, or failed anyway
+		if command != nil { // it ended because of the loss, or failed anyway
 			return command
 		}
 		return fail(exitLost, "lost %s: %s; %s has ended, but not all the time under a lease", quote(s.where), reasonOf(end), escape(name))

@@ -19,7 +19,7 @@ func newHunt(command int, skip map[process]bool, b *box, reap func(pid int, stat
 
 // pass kills all that are there, and reports whether nothing is left.
 func (h *hunt) pass() (gone bool) {
-	h.pause = min(h.pause+time.Millisecond, 20*time.Millisecond) // for the kernel to deliver the signals
+	h.pause = min(h.pause+time.Millisecond, 20*time.Millisecond) // for the kernel to end them
 	if h.stuck {
 		h.pause = pollInterval
 	}
