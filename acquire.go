@@ -127,7 +127,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 	if r.bad != nil {
 		return nil, r.bad
 	}
-	r.start = c.about()
+	r.start = c.now()
 	if c.traced {
 		first := r
 		defer func() { first.announced = r.announced; first.traceAnswer(l, err) }()
@@ -143,10 +143,10 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		}
 		if r.bounded && !r.try() {
 			c.mu.Lock() // another drives: MaxWait runs from here on
-			c.join(r)
+			c.join(r, joined)
 			c.unlock()
 		} else {
-			c.do(ctx, func() { c.join(r) })
+			c.do(ctx, func() { c.join(r, joined) })
 		}
 		l, err := c.await(ctx, r)
 		if err == nil {

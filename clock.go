@@ -53,11 +53,3 @@ func (c *Client) now() core.Instant {
 	}
 	return core.Instant(c.machine.Now())
 }
-
-// about is now, but may not have noticed yet that the machine has slept. It costs half as much.
-func (c *Client) about() core.Instant {
-	if c.machine == nil {
-		return core.Instant(clock.About())
-	}
-	return core.Instant(c.machine.Now())
-}

@@ -223,15 +223,15 @@ func (c *Client) queue(name string) *localQueue {
 	return p
 }
 
-// join puts a request in line; c.mu is held.
-func (c *Client) join(r *request) {
+// join puts a request in line at t; c.mu is held.
+func (c *Client) join(r *request, t core.Instant) {
 	if c.end.closing {
 		r.answer(nil, ErrClosed)
 		return
 	}
 	r.p = c.queue(r.name)
 	r.core = core.Request{Slots: r.slots, Try: r.try(), Reason: r.reason, Labels: r.labels, Set: r.set, Tag: r}
-	c.perform(r.p, r.p.n.Want(&r.core, c.env()))
+	c.perform(r.p, r.p.n.Want(&r.core, c.envAt(t)))
 }
 
 // cancel takes a request out of the line. It returns the claim that it shared, and whether

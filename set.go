@@ -159,7 +159,7 @@ func (c *Client) tryAll(ctx context.Context, set *core.Set, names []string, star
 		r := c.newRequest(ctx, name, opts)
 		r.start, r.within = start, within
 		r.bounded, r.maxWait = true, 0
-		c.join(r)
+		c.join(r, c.now())
 		tries = append(tries, r)
 	}
 	c.unlock()

@@ -30,10 +30,6 @@ func Steady() time.Duration {
 	return mono + time.Duration(slept.Load())
 }
 
-// About is Steady, but may not have noticed yet that the machine has slept. It costs half as
-// much.
-func About() time.Duration { return time.Since(Started) + time.Duration(slept.Load()) }
-
 // Up is how long this kernel has run, asleep or awake: on Linux the same clock for all its
 // processes.
 func Up() time.Duration { return upAtStart + Steady() }
