@@ -61,6 +61,7 @@ type Handler struct {
 	ready  readiness
 
 	timings timings
+	keeping keeping
 	census  census
 
 	drain context.Context // ends when no request may wait any more
@@ -431,6 +432,9 @@ func (h *Handler) problemOf(r *http.Request, err error) members {
 	case errors.As(err, &other):
 		return problem("other-hold", other.Error(), nil)
 	case errors.As(err, &over):
+		if over.Why == holdfast.HoldDied {
+			h.keeping.died.Add(1)
+		}
 		return problem("over", over.Reason, overMembers(over))
 	case errors.As(err, &held):
 		return h.heldProblem(r, held)

@@ -250,6 +250,8 @@ func (h *Handler) enter(ctx context.Context, req holdfast.HoldRequest) (holdfast
 // client hears of so that it notices when we are gone.
 func (h *Handler) await(w http.ResponseWriter, r *http.Request, t taking, req holdfast.HoldRequest, hold holdfast.Hold, received time.Time) (holdfast.Hold, error) {
 	http.NewResponseController(w).SetWriteDeadline(time.Time{})
+	h.keeping.requests.Add(1)
+	defer h.keeping.requests.Add(-1)
 	wait, turn := t.Wait.duration(), 3*hold.TTL
 	ctx, cancel := context.WithDeadline(r.Context(), received.Add(min(wait, turn)))
 	defer cancel()

@@ -9,15 +9,19 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/monitor"
 )
 
-// What a server measures beside monitor.Instruments: its requests, and what is in the store.
+// What a server measures beside monitor.Instruments: its requests, the holds that it keeps, and
+// what is in the store.
 var (
 	requests    = monitor.Instrument{Name: "http.server.request.duration", Kind: monitor.Histogram, Unit: "s", Help: "Requests to the API, from their arrival to the end of the answer.", Labels: []string{"route", "method", "status"}}
+	served      = monitor.Instrument{Name: "holdfast.serve.holds", Kind: monitor.Gauge, Unit: "{hold}", Help: "Holds that this server keeps: by an open connection, or by a request that waits.", Labels: []string{"kind", "state"}}
+	lapsed      = monitor.Instrument{Name: "holdfast.serve.lapsed", Kind: monitor.Counter, Unit: "{hold}", Help: "Answers that a hold is over because it was silent for its TTL.", Labels: nil}
 	storeHeld   = monitor.Instrument{Name: "holdfast.store.held", Kind: monitor.Gauge, Unit: "{lock}", Help: "Claims in the store that hold.", Labels: []string{"prefix"}}
 	storeWaits  = monitor.Instrument{Name: "holdfast.store.waiting", Kind: monitor.Gauge, Unit: "{lock}", Help: "Claims in the store that wait.", Labels: []string{"prefix"}}
 	storeWait   = monitor.Instrument{Name: "holdfast.store.wait.longest", Kind: monitor.Gauge, Unit: "s", Help: "How long the claim that waits for the longest time has waited.", Labels: []string{"prefix"}}
@@ -27,8 +31,9 @@ var (
 	storeAnswer = monitor.Instrument{Name: "holdfast.store.up", Kind: monitor.Gauge, Unit: "1", Help: "1 if the store could be listed, 0 else.", Labels: nil}
 )
 
-// Instruments are those of a server: the client's, its requests, and what is in the store.
-var Instruments = append(slices.Clip(monitor.Instruments), requests, storeAnswer, storeHeld, storeWaits, storeWait, storeBeat, storeAsked, storeDead)
+// Instruments are those of a server: the client's, its requests, the holds that it keeps, and what
+// is in the store.
+var Instruments = append(slices.Clip(monitor.Instruments), requests, served, lapsed, storeAnswer, storeHeld, storeWaits, storeWait, storeBeat, storeAsked, storeDead)
 
 // mostPrefixes are the prefixes (and values of Options.MetricsLock) that have series of their
 // own; the rest are "other".
@@ -192,6 +197,23 @@ func (t *timings) samples() []monitor.Sample {
 	return list
 }
 
+// keeping counts the holds that this server keeps.
+type keeping struct {
+	requests                          atomic.Int64 // that wait
+	connectionsWaiting, connectionsOn atomic.Int64
+	died                              atomic.Uint64 // answers
+}
+
+func (k *keeping) samples() (holds, died []monitor.Sample) {
+	for _, one := range []struct {
+		kind, state string
+		n           int64
+	}{{"request", "waiting", k.requests.Load()}, {"connection", "waiting", k.connectionsWaiting.Load()}, {"connection", "held", k.connectionsOn.Load()}} {
+		holds = append(holds, monitor.Sample{Labels: []string{"kind", one.kind, "state", one.state}, Value: float64(one.n)})
+	}
+	return holds, []monitor.Sample{{Value: float64(k.died.Load())}}
+}
+
 // metrics answers a Prometheus server.
 func (h *Handler) metrics(w http.ResponseWriter, r *http.Request) {
 	var b bytes.Buffer
@@ -199,6 +221,9 @@ func (h *Handler) metrics(w http.ResponseWriter, r *http.Request) {
 		_, _ = m.WriteTo(&b) // into memory
 	}
 	monitor.WriteText(&b, requests, h.timings.samples())
+	holds, died := h.keeping.samples()
+	monitor.WriteText(&b, served, holds)
+	monitor.WriteText(&b, lapsed, died)
 	samples, ok := h.census.take(r.Context(), h.client, h.opts.MetricsLock)
 	up := 0.0
 	if ok {

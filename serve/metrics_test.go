@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/monitor"
@@ -63,6 +64,46 @@ func TestMetricsNames(t *testing.T) {
 				t.Errorf("no line %s in\n%s", line, got.text)
 			}
 		}
+	})
+}
+
+// The holds that a server keeps are counted while it keeps them, and what clients hear of holds
+// that lapsed.
+func TestMetricsOfHolds(t *testing.T) {
+	inTime(t, func(t *testing.T, a, b *replica) {
+		prom := &Principal{Name: "prom", Verbs: Metrics}
+		counts := func(request, waiting, held, died int) {
+			t.Helper()
+			got := a.do(prom, "GET", "/metrics", "").want(t, 200)
+			for _, line := range []string{fmt.Sprintf(`holdfast_serve_holds{kind="request",state="waiting"} %d`, request),
+				fmt.Sprintf(`holdfast_serve_holds{kind="connection",state="waiting"} %d`, waiting),
+				fmt.Sprintf(`holdfast_serve_holds{kind="connection",state="held"} %d`, held), fmt.Sprintf(`holdfast_serve_lapsed_total %d`, died)} {
+				if !strings.Contains(got.text, "\n"+line+"\n") {
+					t.Errorf("no line %s in\n%s", line, got.text)
+				}
+			}
+		}
+		counts(0, 0, 0, 0)
+		first := a.stream(all, "PUT", "/v1/holds/"+id(1), "application/x-ndjson", `{"name":"n"}`)
+		first.event(t, "held")
+		second := a.stream(all, "PUT", "/v1/holds/"+id(2), "application/x-ndjson", `{"name":"n","wait":600}`)
+		second.event(t, "waiting")
+		waits := make(chan *answer)
+		go func() { waits <- a.do(all, "PUT", "/v1/holds/"+id(3), `{"name":"n","wait":600}`) }()
+		b.do(all, "PUT", "/v1/holds/"+id(4), `{"name":"another's"}`).want(t, 200)
+		synctest.Wait()
+		counts(1, 1, 1, 0)
+		first.cancel()
+		<-first.done
+		second.until(t, "waiting", "held")
+		counts(1, 0, 1, 0)
+		second.cancel()
+		<-second.done
+		<-waits
+		counts(0, 0, 0, 0)
+		b.do(all, "PUT", "/v1/holds/"+id(5), `{"name":"another's","wait":600}`).want(t, 200)
+		a.do(all, "POST", "/v1/holds/"+id(4)+"/beat", "").want(t, 410).is(t, "why", "died")
+		counts(0, 0, 0, 1)
 	})
 }
 

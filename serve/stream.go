@@ -116,7 +116,9 @@ func (h *Handler) follow(s *stream, r *http.Request, t taking, req holdfast.Hold
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(h.drain, cancel)()
-	tell := teller{stream: s}
+	tell := teller{stream: s, keeping: &h.keeping}
+	tell.keeping.connectionsWaiting.Add(1)
+	defer tell.end()
 	if tell.of(hold) != nil {
 		return hold, errUnread
 	}
@@ -176,6 +178,7 @@ func (h *Handler) closed(t taking, req holdfast.HoldRequest, hold holdfast.Hold)
 // A teller tells of a hold what is new.
 type teller struct {
 	*stream
+	*keeping
 	held     bool
 	position int
 	at       time.Time // of the last event
@@ -195,6 +198,17 @@ func (t *teller) of(hold holdfast.Hold) error {
 		return t.send("kept", m)
 	}
 	t.held = true
+	t.connectionsWaiting.Add(-1)
+	t.connectionsOn.Add(1)
 	m["locks"] = locks(hold)
 	return t.send("held", m)
+}
+
+// end is to be called when the connection keeps its hold no more.
+func (t *teller) end() {
+	if t.held {
+		t.connectionsOn.Add(-1)
+	} else {
+		t.connectionsWaiting.Add(-1)
+	}
 }
