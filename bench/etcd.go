@@ -26,7 +26,7 @@ var etcdSystems = []*system{
 		disk: etcdDisk, means: "three members; one session per process, TTL 60s",
 		open: openEtcd,
 	}, {
-		store: "etcd", name: "holdfast", of: "PUT, DELETE", in: "latency throughput handoff held crash waiters",
+		store: "etcd", name: "holdfast", of: "PUT, DELETE", in: "latency throughput handoff held crash waiters serve",
 		disk: etcdDisk, means: "three members", open: openHoldfastEtcd,
 	},
 }

@@ -14,13 +14,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/serve"
 )
 
 // served takes locks over HTTP, through the unix socket of a server in this process, beside the
-// library and beside requests that do nothing.
+// library, beside requests that do nothing, and beside the gateway of etcd where that runs.
 func served(b *bench) ([]Row, error) {
 	return b.eachStore("serve", func(ss []*system) (rows []Row, err error) {
 		for _, s := range ss {
@@ -38,28 +39,60 @@ func served(b *bench) ([]Row, error) {
 type caller struct {
 	http *http.Client
 	ctx  context.Context
+	base string
 }
 
 // do sends a request, which has to be answered with a status.
 func (c *caller) do(method, path string, body any, status int) error {
+	_, err := c.ask(method, path, body, status)
+	return err
+}
+
+// ask is do that returns the answer.
+func (c *caller) ask(method, path string, body any, status int) (answer []byte, err error) {
 	var text []byte
 	if body != nil {
 		text, _ = json.Marshal(body)
 	}
-	req, err := http.NewRequestWithContext(c.ctx, method, "http://holdfast"+path, bytes.NewReader(text))
+	req, err := http.NewRequestWithContext(c.ctx, method, c.base+path, bytes.NewReader(text))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
-	said, err := io.ReadAll(resp.Body)
+	answer, err = io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != status {
-		err = fmt.Errorf("%s %s: %d %s", method, path, resp.StatusCode, said)
+		err = fmt.Errorf("%s %s: %d %s", method, path, resp.StatusCode, answer)
 	}
-	return err
+	return answer, err
+}
+
+// gatewayPair takes and gives back a lock through the JSON gateway of etcd, which needs a lease, as
+// a hold over HTTP has its own.
+func (c *caller) gatewayPair(name string) error {
+	var lease struct{ ID string }
+	var lock struct{ Key []byte }
+	for _, step := range []struct {
+		path string
+		body func() any
+		into any
+	}{
+		{"/v3/lease/grant", func() any { return map[string]any{"TTL": 15} }, &lease},
+		{"/v3/lock/lock", func() any { return map[string]any{"name": []byte(name), "lease": lease.ID} }, &lock},
+		{"/v3/lock/unlock", func() any { return map[string]any{"key": lock.Key} }, &struct{}{}},
+	} {
+		answer, err := c.ask("POST", step.path, step.body(), 200)
+		if err == nil {
+			err = json.Unmarshal(answer, step.into)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func holdPath() string {
@@ -97,7 +130,7 @@ func startServer(b *bench, l locker) (c *caller, shut func(err *error), err erro
 	ctx, stop := context.WithCancel(b.ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ctx, time.Second) }()
-	c = &caller{ctx: b.ctx, http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	c = &caller{ctx: b.ctx, base: "http://holdfast", http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", server.Socket())
 	}}}}
 	return c, func(err *error) {
@@ -125,11 +158,17 @@ func overHTTP(b *bench, s *system) (rows []Row, err error) {
 	empty := func() error {
 		return errors.Join(c.do("GET", "/healthz", nil, 200), c.do("GET", "/healthz", nil, 200))
 	}
-	taken, err := b.take(b.rounds, true, []run{
+	runs := []run{
 		{name: "library", round: func() (series, error) { return timed(n, func() error { return pair(b.ctx, lockers[0], "nightly") }) }},
 		{name: "two empty requests", round: func() (series, error) { return timed(n, empty) }},
 		{name: "HTTP", round: func() (series, error) { return timed(n, func() error { return c.pair("nightly") }) }},
-	})
+	}
+	if len(b.site.Etcd) > 0 {
+		gateway := &caller{ctx: b.ctx, base: "http://" + strings.TrimPrefix(b.site.Etcd[0], "http://"), http: &http.Client{Transport: &http.Transport{}}}
+		defer gateway.http.CloseIdleConnections()
+		runs = append(runs, run{name: "etcd's gateway", round: func() (series, error) { return timed(n, func() error { return gateway.gatewayPair("nightly") }) }})
+	}
+	taken, err := b.take(b.rounds, true, runs)
 	if err != nil {
 		return nil, err
 	}
@@ -139,6 +178,9 @@ func overHTTP(b *bench, s *system) (rows []Row, err error) {
 	row.Ratio, row.Of = over.ratio(library), "the library"
 	rest := (over.median() - library.median() - nothing.median()) * 1e3
 	rows = append(rows, row.notes("%.2f ms more than both together", rest))
+	if len(taken) > 3 {
+		rows = append(rows, taken[3].row(s.row("a free lock, over etcd's gateway: lease, lock, unlock"), "ms", 1e3))
+	}
 
 	fast, err := b.take(b.few(), true, []run{{name: "HTTP", round: func() (series, error) {
 		return rate(crowd, length, func(i int) error { return c.pair(fmt.Sprint("name", i)) })
