@@ -63,10 +63,10 @@ type Client struct {
 	holds     holds
 	renewals  renewals
 
-	untold  untold
-	waiting bool          // the poll loop runs
-	nudge   chan struct{} // tells it that there is something to look at
-	notes   notifications
+	unwritten unwritten
+	waiting   bool          // the poll loop runs
+	nudge     chan struct{} // tells it that there is something to look at
+	notes     notifications
 }
 
 // New makes a client on a store. It refuses bad settings and does no I/O: the
@@ -118,8 +118,8 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.detector.c, c.sweeping.detector.c = c, c
 	c.scratch = core.Env{Stale: c.traits.StaleReads, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweeping.at = core.Never
-	c.untold.read = c.now()
-	c.untold.most = listedHolds // until the setting is known
+	c.unwritten.read = c.now()
+	c.unwritten.most = listedHolds // until the setting is known
 	c.notes.watch.Costs = c.traits.CostlyWatch
 	c.notes.subs = make(map[driver.Key]map[chan struct{}]bool)
 	return c, nil

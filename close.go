@@ -127,7 +127,7 @@ func (c *Client) close(grace time.Duration) error {
 		err = errors.Join(err, c.endSession(holds, quiet, grace, patience))
 	}
 	// The history comes last: it holds up nobody, and needs no connection of its own.
-	c.tellLast(limit - c.now().Sub(began))
+	c.writeLast(limit - c.now().Sub(began))
 	c.mu.Lock()
 	ttl, shortly := c.wrote, c.wrote > 0 && !c.sweeping.done
 	if err == nil && first != nil && first.life.Why() != "" {

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/serve"
@@ -50,24 +51,30 @@ func (c *caller) do(method, path string, body any, status int) error {
 
 // ask is do that returns the answer.
 func (c *caller) ask(method, path string, body any, status int) (answer []byte, err error) {
+	answer, got, err := c.send(method, path, body)
+	if err == nil && got != status {
+		err = fmt.Errorf("%s %s: %d %s", method, path, got, answer)
+	}
+	return answer, err
+}
+
+// send sends a request, and returns the answer and its status.
+func (c *caller) send(method, path string, body any) (answer []byte, status int, err error) {
 	var text []byte
 	if body != nil {
 		text, _ = json.Marshal(body)
 	}
 	req, err := http.NewRequestWithContext(c.ctx, method, c.base+path, bytes.NewReader(text))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer resp.Body.Close()
 	answer, err = io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != status {
-		err = fmt.Errorf("%s %s: %d %s", method, path, resp.StatusCode, answer)
-	}
-	return answer, err
+	return answer, resp.StatusCode, err
 }
 
 // gatewayPair takes and gives back a lock through the JSON gateway of etcd, which needs a lease, as
@@ -151,9 +158,9 @@ func overHTTP(b *bench, s *system) (rows []Row, err error) {
 		return nil, err
 	}
 	defer end(&err)
-	n, crowd, holds, length := 50, 64, 1000, 2*time.Second
+	n, crowd, line, holds, length := 50, 64, 2000, 1000, 2*time.Second
 	if b.quick {
-		n, crowd, holds, length = 10, 8, 100, 200*time.Millisecond
+		n, crowd, line, holds, length = 10, 8, 100, 100, 200*time.Millisecond
 	}
 	empty := func() error {
 		return errors.Join(c.do("GET", "/healthz", nil, 200), c.do("GET", "/healthz", nil, 200))
@@ -199,6 +206,15 @@ func overHTTP(b *bench, s *system) (rows []Row, err error) {
 		return nil, err
 	}
 	rows = append(rows, hands[0].row(s.row("from a DELETE sent to the next one's PUT answered"), "ms", 1e3))
+	behind, err := c.crowd(line, n)
+	if err != nil {
+		return nil, err
+	}
+	row = rounds{behind}.row(s.row(fmt.Sprintf("the same, %d stand in line", line)), "ms", 1e3)
+	if !b.quick {
+		row = row.aims("≤ 20 ms", row.Median <= 20)
+	}
+	rows = append(rows, row)
 	kept, err := c.beats(holds, b.few())
 	if err != nil {
 		return nil, err
@@ -227,6 +243,68 @@ func (c *caller) handOvers(n int) (s series, err error) {
 		}
 		s = append(s, at.Sub(begun).Seconds())
 		holder = next
+	}
+	return s, c.do("DELETE", holder, nil, 204)
+}
+
+// crowd hands a lock on n times while so many clients wait for it, each by a request.
+func (c *caller) crowd(line, n int) (s series, err error) {
+	type answer struct {
+		path string
+		at   time.Time
+		err  error
+	}
+	answers := make(chan answer, line)
+	holder := holdPath()
+	if err := c.do("PUT", holder, map[string]any{"name": "crowd"}, 200); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
+	var waiting sync.WaitGroup
+	defer func() {
+		cancel()
+		waiting.Wait()
+	}()
+	waits := &caller{ctx: ctx, base: c.base, http: c.http}
+	for range line {
+		waiting.Go(func() {
+			path := holdPath()
+			for ctx.Err() == nil {
+				// 202: it has waited for three TTLs, and is to ask again.
+				_, status, err := waits.send("PUT", path, map[string]any{"name": "crowd", "wait": 3600})
+				if err != nil || status != http.StatusAccepted {
+					if err == nil && status != http.StatusOK {
+						err = fmt.Errorf("PUT %s: %d", path, status)
+					}
+					answers <- answer{path, time.Now(), err}
+					return
+				}
+			}
+		})
+	}
+	for queued := 0; queued < line; time.Sleep(50 * time.Millisecond) {
+		var info struct{ Waiters []json.RawMessage }
+		text, err := c.ask("GET", "/v1/locks/crowd", nil, 200)
+		if err == nil {
+			err = json.Unmarshal(text, &info)
+		}
+		if err != nil {
+			return nil, err
+		}
+		queued = len(info.Waiters)
+	}
+	for range n {
+		time.Sleep(20 * time.Millisecond)
+		begun := time.Now()
+		if err := c.do("DELETE", holder, nil, 204); err != nil {
+			return nil, err
+		}
+		next := <-answers
+		if next.err != nil {
+			return nil, next.err
+		}
+		s = append(s, next.at.Sub(begun).Seconds())
+		holder = next.path
 	}
 	return s, c.do("DELETE", holder, nil, 204)
 }

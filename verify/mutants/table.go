@@ -478,8 +478,8 @@ var core = []mutant{
 		"if b.End.telling() > a.End.telling() {", "if false {"}}, records("TestHistoryOfBoth")},
 	{"history: what does not fit is forgotten", "P9", []edit{{"internal/core/history.go",
 		"				h.Others.plus(old.sums())\n", "				_ = old\n"}}, records("TestHistoryBounds")},
-	{"history: told as soon as a hold ends", "P7", []edit{{"history.go",
-		"	held := t.Sub(l.since)\n", "	held := t.Sub(l.since)\n	c.tellSoon()\n"}}, library("TestHistoryIsFree")},
+	{"history: written as soon as a hold ends", "P7", []edit{{"history_write.go",
+		"	held := t.Sub(l.since)\n", "	held := t.Sub(l.since)\n	c.writeSoon()\n"}}, library("TestHistoryIsFree")},
 	{"numbers of a record may overflow", "R3", []edit{{"internal/core/lock_record.go",
 		"if all >= maxToken {", "if false {"}}, records("FuzzLockRecord")},
 }

@@ -1,0 +1,379 @@
+package holdfast
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/core"
+)
+
+// What has ended is kept here until it is written, which is behind the next heartbeat: in
+// acquiring and releasing there is no write for it. So what ended in the last seconds before a
+// crash is lost, but for what is held then: whoever removes the claims of the dead writes
+// that, at once.
+
+// An account is what is to be written of a name.
+type account struct {
+	core.Account
+	name    string
+	evicted []core.Eviction // to be written once their sessions were read
+}
+
+// Bounds of what is kept and written.
+const (
+	maxUnwritten  = 1024 // names; what ends under others is forgotten
+	maxListed     = 256  // holds of them; others are counted
+	writtenAtOnce = 64   // names
+	settingIsGood = time.Minute
+)
+
+// unwritten is what is still to be written; the client's mu guards it.
+type unwritten struct {
+	most     int // holds that a history lists; 0: it is off
+	read     core.Instant
+	accounts []*account
+	open     map[string]*account // those that may be added to
+	listed   int                 // holds in all of them
+	writing  chan struct{}       // closed when what is being written in the background has been; nil: nothing is
+	timed    bool                // a timer runs: there is no session, and so no heartbeat
+}
+
+// account is the account of a name, or nil if there are too many; c.mu is held.
+func (c *Client) account(name string) *account {
+	u := &c.unwritten
+	if a := u.open[name]; a != nil {
+		return a
+	}
+	if len(u.accounts) >= maxUnwritten {
+		return nil
+	}
+	a := &account{name: name}
+	if u.accounts = append(u.accounts, a); u.open == nil {
+		u.open = make(map[string]*account)
+	}
+	u.open[name] = a
+	if c.sess == nil && !u.timed {
+		u.timed = true
+		c.machine.AfterFunc(c.ttl()/3, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			u.timed = false
+			c.writeSoon()
+		})
+	}
+	return a
+}
+
+// ended notes that a hold is over; c.mu is held.
+func (c *Client) ended(name string, h core.Hold) {
+	if c.unwritten.most == 0 {
+		return
+	}
+	if a := c.account(name); a != nil && a.Add(h, c.unwritten.listed < maxListed) {
+		c.unwritten.listed++
+	}
+}
+
+// past notes that a lock is over; c.mu is held.
+func (l *Lock) past(t core.Instant, end core.End, by *core.Owner, why string) {
+	c, p := l.c, l.p
+	if c.unwritten.most == 0 || c.detaches {
+		return
+	}
+	if p.account == nil {
+		if p.account = c.account(p.name); p.account == nil {
+			return
+		}
+	}
+	held := t.Sub(l.since)
+	if end == core.EndReleased && held < core.MinListed && l.waited < core.MinListed || c.unwritten.listed >= maxListed {
+		p.account.Others.Add(held, l.waited)
+		return
+	}
+	now := time.Now()
+	c.ended(p.name, core.Hold{Token: core.Token(l.token), Owner: c.owner, From: now.Add(-held).UnixMicro(), To: now.UnixMicro(),
+		Waited: l.waited.Microseconds(), End: end, By: by, Reason: l.reason, Why: why})
+}
+
+// evicted notes that claims of others were removed by a write of ours; c.mu is held.
+func (c *Client) evicted(name string, gone []core.Eviction) {
+	gone = slices.DeleteFunc(gone, func(e core.Eviction) bool { return c.isOurs(e.Claim.Session) })
+	if f := c.trace.TakenOver; f != nil {
+		for _, e := range gone {
+			if e.Broken == nil && c.deaths.Died(e.Claim.Session) {
+				c.after.call(func() {
+					f(c.ctx, Event{Name: name, Token: int64(e.Claim.Token), Slots: e.Claim.Slots, Session: e.Claim.Session})
+				})
+			}
+		}
+	}
+	if len(gone) == 0 || c.unwritten.most == 0 {
+		return
+	}
+	if a := c.account(name); a != nil && len(a.evicted) < maxListed {
+		a.evicted = append(a.evicted, gone...)
+		c.writeSoon()
+	}
+}
+
+// settled notes what a write has removed that had next follow was.
+func (c *Client) settled(name string, was, next *core.LockRecord) {
+	c.mu.Lock()
+	defer c.unlock()
+	c.evicted(name, was.Evicted(next, c.buried))
+}
+
+// left is settled of the write that releases the locks of a hold.
+func (c *Client) left(name, hold string, tomb core.SessionRecord, was, next *core.LockRecord) {
+	c.mu.Lock()
+	defer c.unlock()
+	var others []core.Eviction
+	for _, e := range was.Evicted(next, func(session string) bool { return session == hold || c.buried(session) }) {
+		if e.Claim.Session == hold {
+			c.ended(name, e.Claim.Ended(tomb, e.Broken, c.owner, time.Now().UnixMicro()))
+		} else {
+			others = append(others, e)
+		}
+	}
+	c.evicted(name, others)
+}
+
+// buried says whether a tombstone of the session was read or written; c.mu is held.
+func (c *Client) buried(session string) bool {
+	_, ok := c.deaths.Tombstone(session)
+	return ok
+}
+
+// writeSoon writes in the background what has gathered; c.mu is held.
+func (c *Client) writeSoon() {
+	if c.unwritten.writing != nil || len(c.unwritten.accounts) == 0 || c.ctx.Err() != nil {
+		return
+	}
+	done := make(chan struct{})
+	c.unwritten.writing = done
+	c.spawn(func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(c.ctx, tryPatience)
+		defer cancel()
+		err := c.writeOnce(ctx)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.unwritten.writing = nil
+		if err == nil && slices.ContainsFunc(c.unwritten.accounts, func(a *account) bool { return len(a.evicted) > 0 }) {
+			c.writeSoon()
+		}
+	})
+}
+
+// writeOnce writes, in one call, the histories of the names with the longest holds. What is not confirmed
+// is written again.
+func (c *Client) writeOnce(ctx context.Context) error {
+	c.mu.Lock()
+	batch := c.takeUnwritten()
+	c.mu.Unlock()
+	if len(batch) == 0 {
+		return nil
+	}
+	left, err := c.writeHistories(ctx, batch, true)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range left {
+		if c.unwritten.listed += len(a.Holds); c.unwritten.listed > maxListed {
+			c.unwritten.listed -= len(a.Holds)
+			a.Fold()
+		}
+	}
+	c.unwritten.accounts = append(left, c.unwritten.accounts...)
+	return err
+}
+
+// takeUnwritten takes out what is written next, one account of each name. Nothing is added to what
+// was taken; c.mu is held.
+func (c *Client) takeUnwritten() (batch []*account) {
+	all := c.unwritten.accounts
+	first := func(a *account) bool { return len(a.evicted) > 0 || a.ID != "" } // was under way before
+	slices.SortStableFunc(all, func(a, b *account) int {
+		switch {
+		case first(a) != first(b) && first(a):
+			return -1
+		case first(a) != first(b):
+			return 1
+		}
+		return int(min(max(b.Longest()-a.Longest(), -1), 1))
+	})
+	taken := make(map[string]bool, min(len(all), writtenAtOnce))
+	var rest []*account
+	for _, a := range all {
+		if len(batch) == writtenAtOnce || taken[a.name] {
+			rest = append(rest, a)
+			continue
+		}
+		taken[a.name] = true
+		batch = append(batch, a)
+		c.unwritten.listed -= len(a.Holds)
+		if c.unwritten.open[a.name] != a {
+			continue
+		}
+		delete(c.unwritten.open, a.name)
+		for _, queues := range [...]map[string]*localQueue{c.queues, c.idle} {
+			if p := queues[a.name]; p != nil {
+				p.account = nil
+			}
+		}
+	}
+	c.unwritten.accounts = rest
+	return batch
+}
+
+// writeLast writes what is left as the client closes, after what is being written, for no longer than
+// limit.
+func (c *Client) writeLast(limit time.Duration) {
+	ctx, cancel := context.WithTimeout(c.ctx, limit)
+	defer cancel()
+	for ctx.Err() == nil {
+		c.mu.Lock()
+		more, writing := len(c.unwritten.accounts) > 0, c.unwritten.writing
+		c.mu.Unlock()
+		if writing != nil {
+			select {
+			case <-writing:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		if !more || c.writeOnce(ctx) != nil {
+			return
+		}
+	}
+}
+
+// writeHistories writes accounts, of different names, into their histories. It returns those that are
+// not confirmed to be there. lazy: they may be lost again in a crash of the store.
+func (c *Client) writeHistories(ctx context.Context, accounts []*account, lazy bool) (left []*account, err error) {
+	histories, most, err := c.readHistories(ctx, accounts)
+	if err != nil {
+		return accounts, err
+	}
+	for try := 0; ; try++ {
+		var writes []driver.Write
+		var written []*account
+		for i, a := range accounts {
+			rec, err := core.DecodeHistory(histories[i].Value)
+			if err != nil {
+				continue // not ours: left alone
+			}
+			next, changed := rec.Merge(a.Account, most, time.Now().UnixMicro())
+			if !changed || len(histories[i].Value) == 0 && lazy && try == 0 && a.slight() && !c.closes() {
+				continue
+			}
+			old := histories[i].Version
+			if old == 0 {
+				old = driver.IfEmpty
+			}
+			writes = append(writes, driver.Write{Key: driver.Histories.Key(a.name), Old: old, Value: next.Encode(), Lazy: lazy})
+			written = append(written, a)
+		}
+		if len(writes) == 0 {
+			return nil, nil
+		}
+		outs, err := c.store.CompareAndSwap(ctx, writes)
+		accounts, histories = accounts[:0:0], histories[:0:0]
+		for i, a := range written {
+			switch {
+			case err != nil:
+				return written, err
+			case outs[i].Err != nil:
+				err = outs[i].Err
+				return written, err
+			case !outs[i].Won:
+				accounts, histories = append(accounts, a), append(histories, outs[i].Record)
+			}
+		}
+		if len(accounts) == 0 || try == 3 {
+			return accounts, nil
+		}
+		c.pause(c.upTo(time.Millisecond << try))
+	}
+}
+
+// slight says whether an account begins no history: one short hold. Else each name that is
+// locked once, for a moment, would leave a record.
+func (a *account) slight() bool {
+	return len(a.Holds) == 0 && a.Success == nil && a.Others.Count < 2
+}
+
+func (c *Client) closes() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.end.closed
+}
+
+// readHistories reads the histories of accounts and, in the same call, what they need to be
+// complete: the setting, the sessions of the dead, and the time by the store's clock.
+func (c *Client) readHistories(ctx context.Context, accounts []*account) (histories []driver.Record, most int, err error) {
+	keys := []driver.Key{historyKey}
+	for _, a := range accounts {
+		if a.ID == "" {
+			a.ID = c.newNonce()
+		}
+		keys = append(keys, driver.Histories.Key(a.name))
+	}
+	first := make([]int, len(accounts)) // of what else an account needs
+	for i, a := range accounts {
+		first[i] = len(keys)
+		for _, e := range a.evicted {
+			keys = append(keys, driver.Sessions.Key(e.Claim.Session))
+		}
+		if a.Success != nil {
+			keys = append(keys, driver.Names.Key(a.name))
+		}
+	}
+	recs, err := c.store.Load(ctx, keys, driver.Fresh)
+	if err != nil {
+		return nil, 0, err
+	}
+	most, _ = c.historyOf(recs[0]) // a wrong one: off
+	c.mu.Lock()
+	c.unwritten.most, c.unwritten.read = most, c.now()
+	c.mu.Unlock()
+	now := time.Now().UnixMicro()
+	for i, a := range accounts {
+		for j, e := range a.evicted {
+			tomb, _ := core.DecodeSession(recs[first[i]+j].Value) // what cannot be read tells nothing
+			a.Add(e.Claim.Ended(tomb, e.Broken, c.owner, now), true)
+		}
+		a.evicted = nil
+		if a.Success != nil && a.Success.At == 0 {
+			a.Success.At = now
+			if t, ok := storeTime(recs[first[i]]); ok {
+				a.Success.At = t
+			}
+		}
+	}
+	return recs[1 : len(accounts)+1], most, nil
+}
+
+// followHistory reads the setting now and then, for a client whose heartbeats do not; c.mu is
+// held.
+func (c *Client) followHistory() {
+	if t := c.now(); c.opts.TTL == 0 || t.Sub(c.unwritten.read) < settingIsGood || c.ctx.Err() != nil {
+		return
+	}
+	c.unwritten.read = c.now()
+	c.spawn(func() {
+		ctx, cancel := context.WithTimeout(c.ctx, tryPatience)
+		defer cancel()
+		if recs, err := c.store.Load(ctx, []driver.Key{historyKey}, driver.Stale); err == nil {
+			c.sawHistorySetting(recs[0])
+		}
+	})
+}
+
+func (c *Client) sawHistorySetting(rec driver.Record) {
+	most, _ := c.historyOf(rec) // a wrong one: off
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unwritten.most, c.unwritten.read = most, c.now()
+}
