@@ -104,6 +104,8 @@ var vast = []string{
 	"S S X, time stands still, 1 ambiguous",
 	"X X, 2 sessions",
 	"X X, 1 crash, 1 ambiguous",
+	"sets ab, bc and ac, time stands still",
+	"sets ab and b, 1 crash",
 }
 
 // What is wrong in a world is printed as a story, the shortest there is, and as a test.

@@ -61,6 +61,7 @@ func acquireVerb(a *app) *cobra.Command {
 
 func (a *app) acquire(ctx context.Context, name string, d time.Duration, w *wish, quiet bool, opts []holdfast.Option) error {
 	r := newRunner(nil, []string{name}, nil)
+	r.signals = catch(r.shared)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer r.endOnSignal(cancel)()

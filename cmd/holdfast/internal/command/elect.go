@@ -82,6 +82,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, l *lease, o
 		return err
 	}
 	c := &candidate{name: name, path: path, argv: argv, l: l, r: newRunner(argv, []string{name}, l)}
+	c.r.signals = catch(c.r.shared)
 	c.r.again, c.r.log = true, &a.log
 	ctx, c.cancel = context.WithCancelCause(ctx)
 	defer c.cancel(nil)

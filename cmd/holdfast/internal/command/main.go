@@ -14,7 +14,6 @@ import (
 // and others the programs that it becomes for others. One without others is itself such a
 // program.
 func Main(own []*driver.Kind, others ...Program) {
-	guard.Main()
 	if kinds, programs = own, others; len(programs) == 0 {
 		if small := beside("holdfast"); small != "" {
 			guard.Program = small

@@ -38,7 +38,6 @@ import (
 
 // The test binary is also the command, and its guard.
 func TestMain(m *testing.M) {
-	guard.Main()
 	kinds = []*driver.Kind{sqlite.Kind, directory.Kind, postgres.Kind, mysql.Kind, cassandra.Kind, memory.Kind}
 	programs = []Program{{"etcd", "holdfast-etcd"}, {"spanner", "holdfast-spanner"}}
 	ClaimTable = func(ctx context.Context, at *driver.Location, table string) (claims.Table, func() error, error) {

@@ -77,7 +77,7 @@ func newRunner(argv, names []string, l *lease) *runner {
 	return &runner{
 		keys: keys, decided: make(chan decision, 16), log: new(eventLog),
 		argv: argv, names: names, last: quoteAll(names) + " is released", kept: quoteAll(names) + " stays held",
-		lease: l, terminal: terminal, shared: shared, signals: catch(shared),
+		lease: l, terminal: terminal, shared: shared,
 	}
 }
 
@@ -172,8 +172,8 @@ func (r *runner) killAfter() time.Duration {
 	return ttl / 5
 }
 
-// startGuard starts the guard of the command while something else is done: ready
-// waits for it, over ends it.
+// startGuard starts the guard of the command while something else is done, first of all signals
+// caught, which takes two threads a turn for each: ready waits for it, over ends it.
 func (r *runner) startGuard(path string, env []string) (ready func() error, over func()) {
 	started := make(chan error, 1)
 	go func() {
@@ -181,6 +181,7 @@ func (r *runner) startGuard(path string, env []string) (ready func() error, over
 		r.guard = g
 		started <- err
 	}()
+	r.signals = catch(r.shared)
 	ready = sync.OnceValue(func() error { return <-started })
 	return ready, func() {
 		if ready() == nil {

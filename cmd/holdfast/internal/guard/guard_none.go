@@ -8,9 +8,6 @@ import (
 	"time"
 )
 
-// Main is nothing here.
-func Main() {}
-
 // Now is this instant, by a clock that nothing is guarded by.
 func Now() Instant { return Instant(time.Now().UnixNano()) }
 

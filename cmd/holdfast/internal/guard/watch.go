@@ -15,9 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main is to be called first of all in main. If this process was started as a
-// guard, or as a listener, it does the work of one and does not return.
-func Main() {
+// A process that was started as a guard, or as a listener, does the work of one, and nothing else.
+// It begins before packages that come later in the order of their paths are initialized, those of
+// databases among them: the command waits for it.
+func init() {
 	listenIfSo()
 	if len(os.Args) < 4 || os.Args[0] != argv0 {
 		return
