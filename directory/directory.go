@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/clock"
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
+	"github.com/holdfast-lock/holdfast/internal/notify"
 )
 
 // A Store keeps records as files in a directory. It is a driver.Store,
@@ -34,7 +35,9 @@ type Store struct {
 	looks bool        // nothing is to be written
 	mode  fs.FileMode
 
-	clock clock.Remote
+	clock   clock.Remote
+	watches notify.Watches
+
 	probe probe
 	names nameCache
 	calls lane
@@ -208,6 +211,7 @@ func (s *Store) verify() error {
 
 // Close ends what the store has opened. Calls under way fail or go on.
 func (s *Store) Close() error {
+	s.watches.Close()
 	s.probe.close(s.root)
 	return s.root.Close()
 }

@@ -21,6 +21,10 @@ const watchable = true
 // Watch implements driver.Watcher on the host whose disk the directory is on.
 // On others it fails, and waiters poll.
 func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
+	return s.watches.Run(ctx, func(ctx context.Context) error { return s.watch(ctx, who, changed) })
+}
+
+func (s *Store) watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ var handleCases = []testCase{
 	},
 	{
 		name: "closed",
-		rule: "once its user has closed a store every call ends at once with ErrClosed, in one line; the other handle goes on",
+		rule: "once its user has closed a store every call ends at once with ErrClosed, in one line, a Watch that is under way too; the other handle goes on",
 		need: reopens,
 		run: func(h *harness) {
 			closed := h.both()[1]
@@ -93,8 +93,37 @@ var handleCases = []testCase{
 				h.Skip("the store has nothing to close")
 			}
 			held := h.put(name("a"), "held")
+			watching := make(chan error, 1)
+			watcher, watches := driver.Find[driver.Watcher](closed)
+			if watches {
+				begun := make(chan struct{}, 1)
+				go func() {
+					watching <- watcher.Watch(h.ctx, nil, func(driver.Notification) {
+						select {
+						case begun <- struct{}{}:
+						default:
+						}
+					})
+				}()
+				select {
+				case <-begun:
+				case err := <-watching:
+					h.Logf("it cannot be watched here: %v", err)
+					watches = false
+				}
+			}
 			if err := closer.Close(); err != nil {
 				h.Fatalf("close: %v", err)
+			}
+			if watches {
+				select {
+				case err := <-watching:
+					if !errors.Is(err, driver.ErrClosed) {
+						h.Errorf("a Watch ends with %q when its store is closed", err)
+					}
+				case <-time.After(busy.Times(5 * time.Second)):
+					h.Errorf("a Watch does not end when its store is closed")
+				}
 			}
 			one := driver.Write{Key: name("a"), Old: held.Version, Value: []byte("late")}
 			many := []driver.Write{one}
@@ -114,6 +143,9 @@ var handleCases = []testCase{
 				"CompareAndSwap of a batch": func(ctx context.Context) error { _, err := closed.CompareAndSwap(ctx, many); return err },
 				"Keys":                      func(ctx context.Context) error { _, err := closed.Keys(ctx, driver.Names, "", 10); return err },
 				"Sweep":                     func(ctx context.Context) error { _, err := closed.Sweep(ctx, 0); return err },
+			}
+			if watches {
+				calls["Watch"] = func(ctx context.Context) error { return watcher.Watch(ctx, nil, func(driver.Notification) {}) }
 			}
 			for what, call := range calls {
 				ctx, cancel := context.WithTimeout(h.ctx, busy.Times(5*time.Second))

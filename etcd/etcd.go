@@ -467,9 +467,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Not
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			return fmt.Errorf("etcd: watch: %w", err)
-		case resp.Canceled:
-			return fmt.Errorf("etcd: watch: %w", driver.ErrClosed)
+			return fmt.Errorf("etcd: watch: %w", s.orClosed(err))
 		case resp.Created:
 			if begun++; begun == len(prefixes) {
 				changed(driver.Notification{})

@@ -79,6 +79,8 @@ type Store struct {
 	looks bool // nothing is written, see look.go
 	board notify.Board
 
+	watches notify.Watches
+
 	// Each has its own connection, as soon as it finds that of names in use. A
 	// writer that copies the log into the file keeps its connection, though not
 	// the lock for writing: so heartbeats, which may not wait behind others,
@@ -94,10 +96,11 @@ var (
 // Watch implements driver.Watcher by a named pipe in a directory beside the file, with "-wake"
 // at the end of its name; a user who may not use that directory polls.
 func (s *Store) Watch(ctx context.Context, _ []string, changed func(driver.Notification)) error {
-	return s.board.Watch(ctx, changed)
+	return s.watches.Run(ctx, func(ctx context.Context) error { return s.board.Watch(ctx, changed) })
 }
 
 // Close ends what Open and Watch have begun. The calls under way end first.
 func (s *Store) Close() error {
+	s.watches.Close()
 	return errors.Join(s.reads.Close(), s.beats.Close(), s.names.Close())
 }
