@@ -44,7 +44,7 @@ func releaseWork() (all []work) {
 	)
 	add := func(name string, args ...string) { all = append(all, work{name, args}) }
 	add("models", "test", "./verify/models", "-v", "-timeout", "60m", "-args", "-full")
-	add("worlds of the core", "test", "./internal/core/explore", "-v", "-timeout", "1000m", "-args", "-limit", "20000000", "-walks", "1000000")
+	add("worlds of the core", "test", "./internal/core/explore", "-v", "-timeout", "1000m", "-args", "-limit", "30000000", "-walks", "1000000")
 	for _, table := range []string{"core", "proof", "sql", "sqlite", "state", "directory", "claims", "cassandra", "etcd", "spanner"} {
 		add("mutants of "+table, "run", "./verify/mutants", "-only", table)
 	}
