@@ -91,7 +91,7 @@ var claimed = []mutant{
 		"		if err = c.withdraw(ctx); true {\n"}}, claim("TestT08EveryExit")},
 	{"claims: a caller who has left removes nothing", "T8", []edit{{"claims/tx.go",
 		"errs[i] = c.leave(l.ctx)",
-		"errs[i] = c.retire(t.ctx)"}}, claim("TestT08EveryExit")},
+		"errs[i] = c.leave(t.ctx)"}}, claim("TestT08EveryExit")},
 	{"claims: deletions have the time of day", "T9", []edit{{"claims/claims.go",
 		"next := max(l.now(), last+1, after+2)",
 		"next := max(l.now(), 0*last, 0*after)"}}, claim("TestT09DeleteLater")},

@@ -25,7 +25,7 @@ var onCommits = []mutant{
 	{"spanner: names of one shard come before those of the next", "P8", []edit{{"spanner/spanner.go",
 		"			order by name limit @n)) as name\n		order by name limit @n`", "			order by name limit @n)) as name\n		limit @n`"}}, onSpanner("TestStore/keys.*")},
 	{"spanner: a fence does not look", "P4", []edit{{"spanner/fence.go",
-		"	next, err := rec.Fence(name, token, last.Int64)\n", "	next, err := rec.Fence(name, token, last.Int64)\n	err = nil\n"}}, onSpanner("TestFence")},
+		"	next, err := rec.Fence(name, token, last.Int64)\n", "	next, err := rec.Fence(name, token, last.Int64)\n	err = nil\n"}}, onSpanner("TestFences")},
 	{"spanner: a fence looks outside the transaction", "P4", []edit{{"spanner/fence.go",
 		"	err := txn.Read(", "	err := s.client.Single().Read("}}, onSpanner("TestFenceHoldsToTheCommit")},
 	{"spanner: a fence does not keep its token", "P4", []edit{{"spanner/fence.go",

@@ -23,6 +23,8 @@ var (
 	held   = []string{"A.0 asks", "A's heartbeat arrives", "A's heartbeat is answered", "A's write arrives", "A's write is answered"}
 	wanted = slices.Concat(held, []string{"B.0 asks", "B's heartbeat arrives", "B's heartbeat is answered",
 		"B's write arrives", "B's write is answered", "B's write arrives", "B's write is answered"})
+	revoked = slices.Concat(held, []string{"A1.1 is to be broken", "the breaker looks", "the breaker revokes",
+		"a tick", "A sends a heartbeat", "A's heartbeat arrives", "A's heartbeat is answered"})
 	crashed = slices.Concat(held, []string{"A crashes"})
 	alone   = slices.Concat(wanted, []string{"A.0 leaves its hold alone", "A sends a heartbeat", "A's heartbeat arrives", "A's heartbeat is answered"})
 )
@@ -73,6 +75,7 @@ var worlds = []struct {
 	{"X X, marks, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Marks: true, After: wanted}},
 	{"X X, a store's clock that leaps, from A holding and B waiting", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 4, Marks: true, Ages: true, Leap: 4, Sessions: 1, After: wanted}},
 	{"X X, a break, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Breaks: 1, After: held}},
+	{"X X, a break, from A's heartbeat after it", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Breaks: 1, After: revoked}},
 	{"X X, a break, grace, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 1, Breaks: 1, Grace: 1, After: held}},
 	{"X X, a crash and a restart, from A holding", true, Setup{Users: [][]int{x, x}, Rounds: 1, TTL: 2, Sessions: 2, Crashes: 1, Restarts: 1, After: held}},
 	{"sets ab and ab, time stands still", true, Setup{Users: [][]int{{1, 1}, {1, 1}}, Sets: [][]string{{"ab"}, {"ab"}}, Rounds: 1, TTL: 2, Sessions: 1, Still: true}},
@@ -97,6 +100,7 @@ var vast = []string{
 	"X X, a sweep, from A crashed and B waiting",
 	"X X, a store's clock that leaps, from A holding and B waiting",
 	"X X, a break, from A holding",
+	"X X, a break, from A's heartbeat after it",
 	"X X, a break, grace, from A holding",
 	"X X, a crash and a restart, from A holding",
 	"X X, 1 ambiguous",
