@@ -296,7 +296,7 @@ func (c *Client) removeClaim(ctx context.Context, b *core.Breaker, name string) 
 		c.mu.Lock()
 		before := rec.Clone()
 		r = b.Remove(&rec, c.isDead, time.Now().UnixMicro())
-		gone = before.Evicted(&rec, c.buried)
+		gone = before.Evicted(&rec, c.hasTombstone)
 		c.mu.Unlock()
 		if r != core.Removed {
 			return nil, errUnchanged
@@ -368,7 +368,7 @@ func (c *Client) copyAudit(ctx context.Context, name string) error {
 		c.mu.Lock()
 		before := rec.Clone()
 		changed := rec.DropBreaks(copied, c.isDead, time.Now().UnixMicro())
-		gone = before.Evicted(&rec, c.buried)
+		gone = before.Evicted(&rec, c.hasTombstone)
 		c.mu.Unlock()
 		if !changed {
 			return nil, errUnchanged

@@ -29,7 +29,7 @@ var bootID = sync.OnceValue(func() string {
 func here(boot string) bool { return boot != "" && boot == bootID() }
 
 // Margin is the part of a TTL by which a holder stops trusting its lease
-// before others may bury it. It pays for clock rates that differ by up to 5 %.
+// before others may declare it dead. It pays for clock rates that differ by up to 5 %.
 func Margin(ttl time.Duration) time.Duration { return core.Margin(ttl) }
 
 // clocks reads the clocks of the client's machine; one that is bent has no kernel.

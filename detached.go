@@ -142,7 +142,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		if !rec.Settle(c.isDead, time.Now().UnixMicro()) {
 			return nil, errUnchanged
 		}
-		removed = before.Evicted(&rec, c.buried)
+		removed = before.Evicted(&rec, c.hasTombstone)
 		return rec.Encode(core.Version(r.Version)), nil
 	})
 	if err != nil {

@@ -122,7 +122,7 @@ func (c *Client) evicted(name string, gone []core.Eviction) {
 func (c *Client) settled(name string, was, next *core.LockRecord) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.evicted(name, was.Evicted(next, c.buried))
+	c.evicted(name, was.Evicted(next, c.hasTombstone))
 }
 
 // left is settled of the write that releases the locks of a hold.
@@ -130,7 +130,7 @@ func (c *Client) left(name, hold string, tomb core.SessionRecord, was, next *cor
 	c.mu.Lock()
 	defer c.unlock()
 	var others []core.Eviction
-	for _, e := range was.Evicted(next, func(session string) bool { return session == hold || c.buried(session) }) {
+	for _, e := range was.Evicted(next, func(session string) bool { return session == hold || c.hasTombstone(session) }) {
 		if e.Claim.Session == hold {
 			c.ended(name, e.Claim.Ended(tomb, e.Broken, c.owner, time.Now().UnixMicro()))
 		} else {
@@ -140,8 +140,8 @@ func (c *Client) left(name, hold string, tomb core.SessionRecord, was, next *cor
 	c.evicted(name, others)
 }
 
-// buried says whether a tombstone of the session was read or written; c.mu is held.
-func (c *Client) buried(session string) bool {
+// hasTombstone says whether a tombstone of the session was read or written; c.mu is held.
+func (c *Client) hasTombstone(session string) bool {
 	_, ok := c.deaths.Tombstone(session)
 	return ok
 }

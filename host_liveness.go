@@ -116,7 +116,7 @@ const (
 const leftover = 24 * time.Hour
 
 // tidy removes, once, what sessions have left that died long ago and that nobody
-// has buried, since their store was never asked again. Nothing is less safe
+// has declared dead, since their store was never asked again. Nothing is less safe
 // without a file. Where there are many it looks at some, so that nobody waits for
 // it. p.mu is held.
 func (p *proofs) tidy() {

@@ -42,7 +42,7 @@ type Options struct {
 	// os.DevNull: none, then only the TTL decides.
 	RuntimeDir string
 	// Logger gets what no return value can tell: late heartbeats, losses,
-	// suspicions, burials. nil: silence.
+	// suspicions, deaths. nil: silence.
 	Logger *slog.Logger
 	// Trace is for metrics and spans. nil: none.
 	Trace *Trace

@@ -246,7 +246,7 @@ func (c *Client) answered(p *localQueue, sw *swap, here context.Context) {
 		c.answers = true
 	}
 	if out.Won && sw.err == nil {
-		c.evicted(p.name, p.n.Evicts(c.buried))
+		c.evicted(p.name, p.n.Evicts(c.hasTombstone))
 	}
 	eff := p.n.Answered(out, closedBy(sw.err, c.envAt(t)))
 	c.answers = c.answers || out.Busy && !out.Cut

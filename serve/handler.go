@@ -418,7 +418,7 @@ func (h *Handler) sendNoted(w http.ResponseWriter, r *http.Request, p members) {
 	send(w, r, p)
 }
 
-// problemOf is the problem that an error of the library is.
+// problemOf is the problem that an error of the library is. It counts the holds that lapsed.
 func (h *Handler) problemOf(r *http.Request, err error) members {
 	var held *holdfast.HeldError
 	var over *holdfast.OverError

@@ -199,16 +199,16 @@ func (t *timings) samples() []monitor.Sample {
 
 // keeping counts the holds that this server keeps.
 type keeping struct {
-	requests                          atomic.Int64 // that wait
-	connectionsWaiting, connectionsOn atomic.Int64
-	died                              atomic.Uint64 // answers
+	requests                            atomic.Int64 // that wait
+	connectionsWaiting, connectionsHeld atomic.Int64
+	died                                atomic.Uint64 // answers
 }
 
 func (k *keeping) samples() (holds, died []monitor.Sample) {
 	for _, one := range []struct {
 		kind, state string
 		n           int64
-	}{{"request", "waiting", k.requests.Load()}, {"connection", "waiting", k.connectionsWaiting.Load()}, {"connection", "held", k.connectionsOn.Load()}} {
+	}{{"request", "waiting", k.requests.Load()}, {"connection", "waiting", k.connectionsWaiting.Load()}, {"connection", "held", k.connectionsHeld.Load()}} {
 		holds = append(holds, monitor.Sample{Labels: []string{"kind", one.kind, "state", one.state}, Value: float64(one.n)})
 	}
 	return holds, []monitor.Sample{{Value: float64(k.died.Load())}}

@@ -199,7 +199,7 @@ func (t *teller) of(hold holdfast.Hold) error {
 	}
 	t.held = true
 	t.connectionsWaiting.Add(-1)
-	t.connectionsOn.Add(1)
+	t.connectionsHeld.Add(1)
 	m["locks"] = locks(hold)
 	return t.send("held", m)
 }
@@ -207,7 +207,7 @@ func (t *teller) of(hold holdfast.Hold) error {
 // end is to be called when the connection keeps its hold no more.
 func (t *teller) end() {
 	if t.held {
-		t.connectionsOn.Add(-1)
+		t.connectionsHeld.Add(-1)
 	} else {
 		t.connectionsWaiting.Add(-1)
 	}

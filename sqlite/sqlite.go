@@ -79,7 +79,7 @@ type Store struct {
 	looks bool // nothing is written, see look.go
 	board notify.Board
 
-	watches notify.Watches
+	watches notify.Watches // of the board
 
 	// Each has its own connection, as soon as it finds that of names in use. A
 	// writer that copies the log into the file keeps its connection, though not

@@ -172,8 +172,8 @@ func (r *runner) killAfter() time.Duration {
 	return ttl / 5
 }
 
-// startGuard starts the guard of the command while something else is done, first of all signals
-// caught, which takes two threads a turn for each: ready waits for it, over ends it.
+// startGuard starts the guard of the command. Meanwhile it catches signals, each of which takes two
+// threads a turn, and the caller goes on: ready waits for the guard, over ends it.
 func (r *runner) startGuard(path string, env []string) (ready func() error, over func()) {
 	started := make(chan error, 1)
 	go func() {
