@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -39,6 +40,7 @@ type request struct {
 	lock      *Lock
 	err       error
 	ch        chan struct{}
+	waiter    uint32 // see await
 }
 
 func (c *Client) newRequest(ctx context.Context, name string, opts []Option) *request {
@@ -59,7 +61,7 @@ func (c *Client) newRequest(ctx context.Context, name string, opts []Option) *re
 // again is the same request, asked once more.
 func (r *request) again() *request {
 	n := *r
-	n.p, n.done, n.lock, n.err = nil, false, nil, nil
+	n.p, n.done, n.lock, n.err, n.waiter = nil, false, nil, nil, 0
 	n.ch = make(chan struct{}, 1)
 	return &n
 }
@@ -181,15 +183,26 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 	}
 }
 
+// What is the case with the waiter of a request.
+const (
+	waits   = 1 + iota // for ch
+	decided            // the request is, or will be told so by ch if it waits
+)
+
+// wake tells the waiter of a request that it is decided.
+func (r *request) wake() {
+	if atomic.SwapUint32(&r.waiter, decided) == waits {
+		r.ch <- struct{}{}
+	}
+}
+
 // await waits until a request is decided or no longer wanted.
 func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
+	if !atomic.CompareAndSwapUint32(&r.waiter, 0, waits) {
+		return r.lock, r.err
+	}
 	var timeout <-chan time.Time
 	if r.bounded {
-		select {
-		case <-r.ch:
-			return r.lock, r.err
-		default:
-		}
 		limit := r.maxWait
 		if r.try() {
 			limit = r.within

@@ -21,10 +21,10 @@ func (a *afterwards) call(f func()) { a.calls = append(a.calls, f) }
 // do does all of it, first the wake-ups.
 func (a *afterwards) do() {
 	if a.first != nil {
-		a.first.ch <- struct{}{}
+		a.first.wake()
 	}
 	for _, r := range a.crowd {
-		r.ch <- struct{}{}
+		r.wake()
 	}
 	for _, f := range a.calls {
 		f()
@@ -33,6 +33,10 @@ func (a *afterwards) do() {
 
 // unlock releases mu, then does what had to wait for that.
 func (c *Client) unlock() {
+	if c.after.first == nil && len(c.after.calls) == 0 {
+		c.mu.Unlock()
+		return
+	}
 	after := c.after
 	c.after = afterwards{}
 	c.mu.Unlock()

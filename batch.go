@@ -143,9 +143,9 @@ func (b *batcher) drain(timeout time.Duration) {
 }
 
 // alone sends one write from the caller's goroutine, if no other is on its
-// way; else it reports false. The call is cut off a moment after the caller's
-// context has ended: not at once, since that leaves an unknown outcome.
-func (b *batcher) alone(caller context.Context, w driver.Write, timeout time.Duration) (s swap, ok bool) {
+// way; else it reports false. It was planned at sent, a moment ago. The call is cut off a moment
+// after the caller's context has ended: not at once, since that leaves an unknown outcome.
+func (b *batcher) alone(caller context.Context, w driver.Write, sent core.Instant, timeout time.Duration) (s swap, ok bool) {
 	b.mu.Lock()
 	if b.calls > 0 || len(b.queue) > 0 {
 		b.mu.Unlock()
@@ -153,11 +153,11 @@ func (b *batcher) alone(caller context.Context, w driver.Write, timeout time.Dur
 	}
 	b.calls++
 	b.mu.Unlock()
-	s = swap{write: w, sent: b.now()}
+	s = swap{write: w, sent: sent}
 	one := &struct {
 		callContext
 		writes [1]driver.Write
-	}{callContext{parent: b.ctx, caller: caller, now: b.now, sent: s.sent, timeout: timeout}, [1]driver.Write{w}}
+	}{callContext{of: b, caller: caller, sent: sent, timeout: timeout}, [1]driver.Write{w}}
 	defer one.end()
 	outs, err := b.store.CompareAndSwap(one, one.writes[:])
 	if s.err = err; err == nil {
@@ -226,7 +226,7 @@ func (b *batcher) call(batch []*swap, timeout time.Duration) {
 		writes[i] = s.write
 	}
 	sent := b.now()
-	ctx := &callContext{parent: b.ctx, now: b.now, sent: sent, timeout: timeout}
+	ctx := &callContext{of: b, sent: sent, timeout: timeout}
 	defer ctx.end()
 	outs, err := b.store.CompareAndSwap(ctx, writes)
 	b.slow.Store(b.now().Sub(sent) > quickCall)

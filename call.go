@@ -2,64 +2,61 @@ package holdfast
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
 )
 
-// A callContext bounds one call to the store: it ends with its parent, after its timeout, and
+// A callContext bounds one call to the store: it ends with the batcher's, after its timeout, and
 // a moment after the caller's context. The context behind it, with its timer, costs as much
 // as a call to a store in memory, and is made when somebody waits for its end.
 type callContext struct {
-	parent  context.Context
+	of      *batcher
 	caller  context.Context // nil: there is none
-	now     func() core.Instant
 	sent    core.Instant
 	timeout time.Duration
-
-	mu     sync.Mutex
-	ctx    context.Context // nil until it is needed
-	cancel context.CancelFunc
-	stop   func() bool
+	asked   atomic.Bool
+	made    atomic.Pointer[madeContext] // nil until it is needed
 }
 
-func (x *callContext) left() time.Duration { return x.timeout - x.now().Sub(x.sent) }
+// A madeContext is the context behind that of a call.
+type madeContext struct {
+	context.Context
+	end func()
+}
+
+// ended is the context of a call that has returned.
+var ended = func() *madeContext {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return &madeContext{ctx, cancel}
+}()
+
+func (x *callContext) left() time.Duration { return x.timeout - x.of.now().Sub(x.sent) }
 
 func (x *callContext) behind() context.Context {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.ctx != nil {
-		return x.ctx
+	if made := x.made.Load(); made != nil {
+		return made.Context
 	}
-	ctx, cancel := context.WithTimeout(x.parent, x.left())
-	x.ctx, x.cancel = ctx, cancel
+	ctx, cancel := context.WithTimeout(x.of.ctx, x.left())
+	made := &madeContext{ctx, cancel}
 	if x.caller != nil && x.caller.Done() != nil {
-		x.stop = context.AfterFunc(x.caller, func() { time.AfterFunc(quickCall, cancel) })
+		stop := context.AfterFunc(x.caller, func() { time.AfterFunc(quickCall, cancel) })
+		made.end = func() { stop(); cancel() }
 	}
-	return ctx
+	if !x.made.CompareAndSwap(nil, made) {
+		made.end()
+	}
+	return x.made.Load().Context
 }
 
 // end is to be called when the call has returned.
 func (x *callContext) end() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.ctx == nil {
-		x.ctx = ended
-		return
-	}
-	x.cancel()
-	if x.stop != nil {
-		x.stop()
+	if !x.made.CompareAndSwap(nil, ended) {
+		x.made.Load().end()
 	}
 }
-
-// ended is the context of a call that has returned.
-var ended = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
 
 func (x *callContext) Deadline() (deadline time.Time, ok bool) { return time.Now().Add(x.left()), true }
 
@@ -67,16 +64,19 @@ func (x *callContext) Done() <-chan struct{} { return x.behind().Done() }
 
 func (x *callContext) Value(key any) any { return x.behind().Value(key) }
 
+// Err reads the clock from the second time on: a store asks first when it has just been called.
 func (x *callContext) Err() error {
-	x.mu.Lock()
-	ctx := x.ctx
-	x.mu.Unlock()
-	switch {
-	case ctx != nil:
-		return ctx.Err()
-	case x.parent.Err() != nil:
-		return x.parent.Err()
-	case x.left() <= 0:
+	if made := x.made.Load(); made != nil {
+		return made.Err()
+	}
+	if err := x.of.ctx.Err(); err != nil {
+		return err
+	}
+	if !x.asked.Load() {
+		x.asked.Store(true)
+		return nil
+	}
+	if x.left() <= 0 {
 		return context.DeadlineExceeded
 	}
 	return nil

@@ -28,7 +28,7 @@ func TestCallContext(t *testing.T) {
 				defer stop()
 				caller, leave := context.WithCancel(t.Context())
 				defer leave()
-				x := &callContext{parent: parent, caller: caller, now: now, sent: now(), timeout: timeout}
+				x := &callContext{of: &batcher{ctx: parent, now: now}, caller: caller, sent: now(), timeout: timeout}
 				defer x.end()
 				if d, ok := x.Deadline(); !ok || time.Until(d) != timeout {
 					t.Fatalf("deadline in %v, %v", time.Until(d), ok)
@@ -53,13 +53,13 @@ func TestCallContext(t *testing.T) {
 // same that the time is over.
 func TestCallContextUnused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := &callContext{parent: t.Context(), now: now, sent: now(), timeout: time.Second}
+		x := &callContext{of: &batcher{ctx: t.Context(), now: now}, sent: now(), timeout: time.Second}
 		time.Sleep(time.Second - 1)
 		if err := x.Err(); err != nil {
 			t.Fatalf("before its end: %v", err)
 		}
 		time.Sleep(time.Nanosecond)
-		if err := x.Err(); !errors.Is(err, context.DeadlineExceeded) || x.ctx != nil {
+		if err := x.Err(); !errors.Is(err, context.DeadlineExceeded) || x.made.Load() != nil {
 			t.Fatalf("at its end: %v", err)
 		}
 		x.end()

@@ -40,11 +40,11 @@ type Client struct {
 	shut context.CancelFunc
 	work sync.WaitGroup // goroutines of ours
 
-	mu        sync.Mutex // guards all below, and all of local queues and sessions
-	queues    map[string]*localQueue
-	sess      *session // nil before the first claim and after a loss
+	mu        sync.Mutex             // guards all below, and all of local queues and sessions
+	queues    map[string]*localQueue // with those that are idle,
+	idle      int                    // so many
+	sess      *session               // nil before the first claim and after a loss
 	deaths    core.Deaths
-	idle      map[string]*localQueue  // queues of names that nobody wants, kept for their memory
 	wrote     time.Duration           // the TTL of the last session that wrote something; 0: none
 	lazy      map[string]core.Instant // names left without waiting for the disk, and when that was answered
 	here      bool                    // the goroutine that holds mu will drive one place itself
@@ -55,6 +55,7 @@ type Client struct {
 	after     afterwards
 	sweeping  sweeping
 	scratch   core.Env // what env returns
+	walled    walled
 	rooms     core.Rooms
 	claims    int64 // claim numbers used
 	detector  detector
@@ -81,7 +82,6 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 		traits:  store.Traits(),
 		queues:  make(map[string]*localQueue),
 		lazy:    make(map[string]core.Instant),
-		idle:    make(map[string]*localQueue),
 		end:     newEnding(),
 		nudge:   make(chan struct{}, 1),
 		machine: ofProcess,
@@ -116,7 +116,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.batch.store, c.batch.ctx, c.batch.now, c.batch.spawn = c.store, c.ctx, c.now, c.spawn
 	c.proof.dir = c.opts.RuntimeDir
 	c.detector.c, c.sweeping.detector.c = c, c
-	c.scratch = core.Env{Stale: c.traits.StaleReads, Wall: func() int64 { return time.Now().UnixMicro() }, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
+	c.scratch = core.Env{Stale: c.traits.StaleReads, Wall: c.wall, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweeping.at = core.Never
 	c.unwritten.read = c.now()
 	c.unwritten.most = listedHolds // until the setting is known

@@ -49,7 +49,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 func (c *Client) refuseNew() (holds bool) {
 	c.end.closing = true
 	c.shut()
-	for _, p := range c.queues {
+	for p := range c.active {
 		held, eff := p.n.Close(ErrClosed, c.env())
 		holds = holds || held
 		c.perform(p, eff)
@@ -73,7 +73,7 @@ func (c *Client) checkDrained() {
 	if slices.ContainsFunc(c.parts, func(p *part) bool { return p.lock != nil }) {
 		return
 	}
-	for _, p := range c.queues {
+	for p := range c.active {
 		if p.last != nil || len(p.more) > 0 {
 			return
 		}
@@ -158,7 +158,7 @@ const closePatience = time.Second
 func (c *Client) endLocks() (holds bool) {
 	holds = c.refuseNew()
 	t := c.now()
-	for _, p := range c.queues {
+	for p := range c.active {
 		if p.last != nil {
 			p.last.close(t)
 		}
@@ -209,7 +209,7 @@ func (c *Client) awaitFunctions(s *session) (grace time.Duration, err error) {
 func (c *Client) awaitReleases(most, grace time.Duration) (patience, shut time.Duration, quiet bool) {
 	kept := grace > 0 // what is held then goes with the tombstone
 	c.mu.Lock()
-	for _, p := range c.queues {
+	for p := range c.active {
 		left, eff := p.n.ReleaseAll(kept, c.env())
 		grace = max(grace, left)
 		c.perform(p, eff)
@@ -280,7 +280,7 @@ func (c *Client) checkQuiet() {
 	if !c.end.closed {
 		return
 	}
-	for _, p := range c.queues {
+	for p := range c.active {
 		if !p.n.Quiet(c.now()) {
 			return
 		}

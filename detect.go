@@ -184,7 +184,7 @@ func (c *Client) claimTTL(ctx context.Context, session string, names []string) (
 	c.mu.Lock()
 	defer c.unlock()
 	for i, name := range names {
-		if p := c.queues[name]; p != nil && p.n.Known() {
+		if p := c.activeQueue(name); p != nil && p.n.Known() {
 			c.seeRecord(p, recs[i], asked)
 		}
 		rec, err := lockOf(recs[i])
@@ -267,7 +267,7 @@ func (c *Client) withQueues(session string, names []string) []string {
 	names = slices.Clone(names)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range c.queues {
+	for p := range c.active {
 		rec, _ := p.n.Record()
 		if has := slices.ContainsFunc(rec.Holders, its) || slices.ContainsFunc(rec.Waiters, its); has && !slices.Contains(names, p.name) {
 			names = append(names, p.name)

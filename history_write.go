@@ -217,10 +217,8 @@ func (c *Client) takeUnwritten() (batch []*account) {
 			continue
 		}
 		delete(c.unwritten.open, a.name)
-		for _, queues := range [...]map[string]*localQueue{c.queues, c.idle} {
-			if p := queues[a.name]; p != nil {
-				p.account = nil
-			}
+		if p := c.queues[a.name]; p != nil {
+			p.account = nil
 		}
 	}
 	c.unwritten.accounts = rest

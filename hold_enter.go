@@ -89,7 +89,7 @@ func (c *Client) enter(ctx context.Context, r HoldRequest) (Hold, error) {
 func (x *holdCall) recall() {
 	x.c.mu.Lock()
 	defer x.c.mu.Unlock()
-	if p := x.c.queues[x.names[0].Name]; p != nil && p.n.Known() {
+	if p := x.c.activeQueue(x.names[0].Name); p != nil && p.n.Known() {
 		if rec, version := p.n.Record(); len(rec.Holders)+len(rec.Waiters) > 0 {
 			x.names[0].Record, x.names[0].Version = *rec, version
 		}

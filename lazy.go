@@ -17,7 +17,7 @@ import (
 func (c *Client) afterBeat(sent core.Instant) {
 	c.mu.Lock()
 	defer c.unlock()
-	for _, p := range c.queues {
+	for p := range c.active {
 		c.perform(p, p.n.Beaten(c.env()))
 		p.rest()
 	}

@@ -2,6 +2,7 @@ package holdfast
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,7 @@ type localQueue struct {
 	more      map[core.Token]*Lock // and where there are several the others
 	releasing []*claimRelease      // claims whose end a Release waits for
 	busy      bool                 // a driver runs
+	idle      bool                 // nobody wants the name: the queue is kept for its memory, or was thrown away
 	left      *leftBehind          // the record when the queue was last retired; nil: of no use
 	pace      *core.Pace           // nil until it waits, or is to be read
 	account   *account             // of what has ended and is not told yet; nil: nothing
@@ -72,11 +74,29 @@ func (c *Client) envOfLast() *core.Env { return c.envAt(c.scratch.Now) }
 
 func (c *Client) envAt(t core.Instant) *core.Env {
 	e := &c.scratch
-	e.Now, e.Answers, e.Session = t, c.answers, core.SessionView{}
+	e.Now, e.Answers = t, c.answers
 	if c.sess != nil {
 		e.Session = c.sess.life.View()
+	} else {
+		e.Session = core.SessionView{}
 	}
 	return e
+}
+
+// A walled is a reading of the wall clock, as of a time.
+type walled struct {
+	at   core.Instant
+	wall int64
+}
+
+// wall is the wall clock's time of the last event, microseconds since 1970. It is read once in a
+// millisecond. c.mu is held.
+func (c *Client) wall() int64 {
+	since := c.scratch.Now.Sub(c.walled.at)
+	if since < 0 || since > time.Millisecond || c.walled.wall == 0 {
+		since, c.walled = 0, walled{c.scratch.Now, time.Now().UnixMicro()}
+	}
+	return c.walled.wall + since.Microseconds()
 }
 
 // perform turns the effects of an event into locks, errors and wake-ups. Nothing else does.
@@ -200,19 +220,36 @@ func (e *brokenError) Is(target error) bool { return target == ErrLost }
 
 func (e *brokenError) Error() string { return e.why }
 
-// queue returns the local queue of a name; c.mu is held.
-func (c *Client) queue(name string) *localQueue {
-	if p := c.queues[name]; p != nil {
+// active are the queues of names that somebody wants; c.mu is held.
+func (c *Client) active(yield func(p *localQueue) bool) {
+	for _, p := range c.queues {
+		if !p.idle && !yield(p) {
+			return
+		}
+	}
+}
+
+// activeQueue is that of a name; nil: nobody wants it. c.mu is held.
+func (c *Client) activeQueue(name string) *localQueue {
+	if p := c.queues[name]; p != nil && !p.idle {
 		return p
 	}
-	p := c.idle[name]
-	if p == nil {
+	return nil
+}
+
+// queue returns the local queue of a name, which is active from now on; c.mu is held.
+func (c *Client) queue(name string) *localQueue {
+	p := c.queues[name]
+	switch {
+	case p == nil:
 		p = &localQueue{name: name, n: core.NewName(&c.rooms)}
 		c.queues[name] = p
 		return p
+	case !p.idle:
+		return p
 	}
-	delete(c.idle, name)
-	c.queues[name] = p
+	p.idle = false
+	c.idle--
 	old := p.left
 	if p.left = nil; old != nil && c.now().Sub(old.at) < recently {
 		if old.pace > 0 {
@@ -279,17 +316,18 @@ const (
 // retire makes a queue idle. It forgets all but a record with claims of others: a request
 // that comes soon after need not read it again. c.mu is held.
 func (c *Client) retire(p *localQueue) {
-	delete(c.queues, p.name)
 	p.left = nil
 	if rec, version := p.n.Record(); len(rec.Holders)+len(rec.Waiters) > 0 {
 		p.left = &leftBehind{rec: *rec, version: version, at: c.now(), pace: p.pace.Quick()}
 	}
-	if len(c.idle) >= maxIdle {
-		clear(c.idle)
+	if c.idle >= maxIdle {
+		maps.DeleteFunc(c.queues, func(_ string, p *localQueue) bool { return p.idle })
+		c.idle = 0
 	}
 	p.n.Forget()
 	p.pace = nil
-	c.idle[p.name] = p
+	p.idle = true
+	c.idle++
 }
 
 func (c *Client) isOurs(session string) bool { return c.sess != nil && c.sess.id == session }
@@ -297,7 +335,7 @@ func (c *Client) isOurs(session string) bool { return c.sess != nil && c.sess.id
 // revoke takes in that one of our claims was broken; c.mu is held.
 func (c *Client) revoke(s *session, r core.Revocation) {
 	s.broke = true
-	if p := c.queues[r.Name]; p != nil {
+	if p := c.activeQueue(r.Name); p != nil {
 		c.perform(p, p.n.Revoke(s.id, c.owner, r, c.env()))
 	}
 }

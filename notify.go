@@ -64,7 +64,7 @@ func (c *Client) watchLoop(w driver.Watcher) {
 		cancel()
 		c.mu.Lock()
 		c.scratch.Notified = false
-		for _, p := range c.queues {
+		for p := range c.active {
 			p.pace.PollAt(c.now()) // polled from here on
 		}
 		if c.watchIdle() || c.ctx.Err() != nil {
@@ -112,7 +112,7 @@ func (c *Client) notified(h driver.Notification) {
 	if !c.scratch.Notified {
 		c.scratch.Notified = true
 		draw := c.machine.Int64N(core.Draws)
-		for _, p := range c.queues {
+		for p := range c.active {
 			p.pace.Polled(p.n, draw, c.env())
 		}
 	}
@@ -125,7 +125,7 @@ func (c *Client) notified(h driver.Notification) {
 	}
 	switch {
 	case key == driver.Key{}:
-		for _, p := range c.queues {
+		for p := range c.active {
 			c.readNotified(p)
 		}
 		if c.sess != nil && c.sess.life.Opened() {
@@ -134,7 +134,7 @@ func (c *Client) notified(h driver.Notification) {
 		c.detector.hurry()
 		signal(c.nudge)
 	case key.Space == driver.Names:
-		p := c.queues[key.Name]
+		p := c.activeQueue(key.Name)
 		switch {
 		case p == nil:
 		case c.isOurs(h.To), p.n.Hosts(h.To):

@@ -33,7 +33,7 @@ func (c *Client) startPolling() {
 // paced are the names of the client; c.mu is held.
 func (c *Client) paced() iter.Seq[core.Paced] {
 	return func(yield func(core.Paced) bool) {
-		for _, p := range c.queues {
+		for p := range c.active {
 			if !yield(p.paced()) {
 				return
 			}
@@ -45,7 +45,10 @@ func (p *localQueue) paced() core.Paced { return core.Paced{Key: p.name, Name: p
 
 // follow takes in where we are in the queue of a name; c.mu is held.
 func (c *Client) follow(p *localQueue) {
-	if p.pace == nil && p.n.Waits() {
+	if p.pace == nil {
+		if !p.n.Waits() {
+			return
+		}
 		p.pace = core.NewPace(0)
 	}
 	if about := p.pace.Follow(p.n, c.envOfLast()); about > 0 {
@@ -157,7 +160,7 @@ func (c *Client) poll(queues []*localQueue, sessions []string) (ok bool) {
 	if err != nil {
 		c.mu.Lock()
 		for _, p := range queues {
-			if c.queues[p.name] == p {
+			if !p.idle {
 				c.failed(p, err, false)
 			}
 		}
@@ -167,7 +170,7 @@ func (c *Client) poll(queues []*localQueue, sessions []string) (ok bool) {
 	c.mu.Lock()
 	for i, p := range queues {
 		_, was := p.n.Record()
-		if c.queues[p.name] != p || !p.n.Known() && p.busy {
+		if p.idle || !p.n.Known() && p.busy {
 			continue // gone meanwhile, or on its first way there
 		}
 		if fresh[i] {
@@ -195,7 +198,7 @@ func (c *Client) poll(queues []*localQueue, sessions []string) (ok bool) {
 func (c *Client) afterDeath() {
 	c.mu.Lock()
 	defer c.unlock()
-	for _, p := range c.queues {
+	for p := range c.active {
 		switch {
 		case !p.n.Waits() || !p.n.Blocked(c.env()):
 		case p.n.Before(c.env()) == 0:

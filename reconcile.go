@@ -11,11 +11,10 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// reconcile starts the driver of a queue unless it runs; c.mu is held. A queue that is no
-// longer the name's is left alone: to it the claims of its successor are claims that nobody
-// wants.
+// reconcile starts the driver of a queue unless it runs; c.mu is held. One that is idle is left
+// alone: it may have a successor, whose claims are to it claims that nobody wants.
 func (c *Client) reconcile(p *localQueue) {
-	if p.busy || c.ctx.Err() != nil || c.queues[p.name] != p {
+	if p.busy || p.idle || c.ctx.Err() != nil {
 		return
 	}
 	p.busy = true
@@ -74,11 +73,9 @@ func (c *Client) do(ctx context.Context, f func()) {
 // the poll loop and the goroutines that acquire and release start it again. With a context of
 // its caller it makes one write, and leaves everything else to a goroutine.
 func (c *Client) runSteps(p *localQueue, here context.Context) {
-	for begun := false; c.ctx.Err() == nil; begun = true {
-		c.mu.Lock()
-		if !begun {
-			p.n.Begin()
-		}
+	c.mu.Lock()
+	p.n.Begin()
+	for c.ctx.Err() == nil {
 		env := c.envOfLast
 		if here == nil {
 			env = c.env
@@ -88,7 +85,6 @@ func (c *Client) runSteps(p *localQueue, here context.Context) {
 		switch {
 		case step.Kind == core.NeedSession && here == nil:
 			c.current()
-			c.unlock()
 			continue
 		case step.Kind == core.Idle:
 			p.busy = false
@@ -102,73 +98,76 @@ func (c *Client) runSteps(p *localQueue, here context.Context) {
 			return
 		case here != nil && (step.Kind != core.Put || p.n.Tried()):
 			p.n.Abort()
+			c.drive(p)
 			c.unlock()
-			c.drive(p)
 			return
 		}
-		s, timeout := c.sess, c.callTimeout()
-		if p.n.Tries() {
-			timeout = min(timeout, tryPatience)
-		}
-		if step.Kind == core.Open {
-			s.life.Open()
-		}
-		c.unlock()
-		if !c.runStep(p, s, step, timeout, here) {
+		if !c.runStep(p, step, here) {
 			c.drive(p)
-			return
+			break
 		}
 	}
+	c.unlock()
 }
 
 // runStep performs a step and reports what became of it. It reports false if another goroutine
-// has to go on.
-func (c *Client) runStep(p *localQueue, s *session, step core.Step, timeout time.Duration, here context.Context) bool {
+// has to go on. c.mu is held, but for the time that the step takes.
+func (c *Client) runStep(p *localQueue, step core.Step, here context.Context) bool {
 	switch step.Kind {
 	case core.AwaitSession:
-		c.awaitOpen(p, s, step.Most)
+		c.awaitOpen(p, step.Most)
 	case core.Open:
-		c.openWith(p, s)
+		c.openWith(p)
 		return true
 	case core.Load:
-		answered := c.loadRecord(p)
-		c.mu.Lock()
-		defer c.unlock()
-		p.n.Loaded(answered, c.env())
+		p.n.Loaded(c.loadRecord(p), c.env())
 		return true
 	case core.StaleLoad:
 		c.readStale(p)
 		return true
 	case core.Pause:
+		c.unlock()
 		if step.About > 0 {
 			c.pause(c.jitter(step.About))
 		} else {
 			c.pause(c.upTo(step.Most))
 		}
+		c.mu.Lock()
 	case core.Put:
-		w := p.storeWrite(step.Write)
-		if here == nil {
-			c.answered(p, c.batch.do(w, timeout), nil)
-			return true
-		}
-		sw, ok := c.batch.alone(here, w, timeout)
-		if !ok {
-			c.mu.Lock()
-			defer c.unlock()
-			p.n.Abort()
-			return false
-		}
-		c.answered(p, &sw, here)
-		return sw.err == nil
+		return c.put(p, step.Write, here)
 	}
-	c.mu.Lock()
-	defer c.unlock()
 	p.n.Rested()
 	return true
 }
 
-// openWith opens a session in one call with its first claim.
-func (c *Client) openWith(p *localQueue, s *session) {
+// put is runStep of a write.
+func (c *Client) put(p *localQueue, write core.Write, here context.Context) bool {
+	planned, timeout := c.scratch.Now, c.callTimeout()
+	if p.n.Tries() {
+		timeout = min(timeout, tryPatience)
+	}
+	c.unlock()
+	w := p.storeWrite(write)
+	if here == nil {
+		c.answered(p, c.batch.do(w, timeout), nil)
+		return true
+	}
+	sw, ok := c.batch.alone(here, w, planned, timeout)
+	if !ok {
+		c.mu.Lock()
+		p.n.Abort()
+		return false
+	}
+	c.answered(p, &sw, here)
+	return sw.err == nil
+}
+
+// openWith opens the session in one call with its first claim. c.mu is held, but not during the
+// call.
+func (c *Client) openWith(p *localQueue) {
+	s := c.sess
+	s.life.Open()
+	c.unlock()
 	var w driver.Write
 	writes := false
 	sw := s.open(func() (driver.Write, bool) {
@@ -180,7 +179,6 @@ func (c *Client) openWith(p *localQueue, s *session) {
 	})
 	if !writes {
 		c.mu.Lock()
-		defer c.unlock()
 		p.n.Rested()
 		return
 	}
@@ -188,19 +186,21 @@ func (c *Client) openWith(p *localQueue, s *session) {
 	c.answered(p, sw, nil)
 }
 
-// awaitOpen waits until a session is open, or over.
-func (c *Client) awaitOpen(p *localQueue, s *session, patience time.Duration) {
-	t := c.machine.NewTimer(patience)
-	defer t.Stop()
+// awaitOpen waits until the session is open, or over. c.mu is held, but not while it waits.
+func (c *Client) awaitOpen(p *localQueue, patience time.Duration) {
+	s := c.sess
+	c.unlock()
+	t, late := c.machine.NewTimer(patience), false
 	select {
 	case <-s.ready:
 	case <-c.ctx.Done():
 	case <-t.C:
-		c.mu.Lock()
-		defer c.unlock()
-		if err := s.life.Failing(); err != nil {
-			c.failed(p, err, false)
-		}
+		late = true
+	}
+	t.Stop()
+	c.mu.Lock()
+	if err := s.life.Failing(); late && err != nil {
+		c.failed(p, err, false)
 	}
 }
 
@@ -223,7 +223,7 @@ func (p *localQueue) storeWrite(w core.Write) driver.Write {
 	return driver.Write{Key: driver.Names.Key(p.name), Old: int64(w.Old), Value: w.Next.Encode(max(w.Old, 0)), Notify: w.Notify, Lazy: w.Lazy}
 }
 
-// answered takes in what became of a write. An error is not the store's if the
+// answered takes c.mu, and takes in what became of a write. An error is not the store's if the
 // context here had ended.
 func (c *Client) answered(p *localQueue, sw *swap, here context.Context) {
 	out := core.Outcome{Sent: sw.sent, Won: sw.out.Won, Version: core.Version(sw.out.Record.Version), Err: sw.err,
@@ -233,7 +233,6 @@ func (c *Client) answered(p *localQueue, sw *swap, here context.Context) {
 		out.Same = sw.lostToOld()
 	}
 	c.mu.Lock()
-	defer c.unlock()
 	t := sw.got
 	if t == 0 {
 		t = c.now()
@@ -246,7 +245,9 @@ func (c *Client) answered(p *localQueue, sw *swap, here context.Context) {
 		c.answers = true
 	}
 	if out.Won && sw.err == nil {
-		c.evicted(p.name, p.n.Evicts(c.hasTombstone))
+		if gone := p.n.Evicts(c.hasTombstone); gone != nil {
+			c.evicted(p.name, gone)
+		}
 	}
 	eff := p.n.Answered(out, closedBy(sw.err, c.envAt(t)))
 	c.answers = c.answers || out.Busy && !out.Cut
@@ -263,17 +264,15 @@ func (s *swap) lostToOld() bool {
 	return s.write.Old == s.out.Record.Version
 }
 
-// loadRecord loads the record of a name and reports whether the store answered.
+// loadRecord loads the record of a name and reports whether the store answered. c.mu is held, but
+// not during the call.
 func (c *Client) loadRecord(p *localQueue) bool {
-	c.mu.Lock()
-	timeout := c.callTimeout()
-	c.mu.Unlock()
-	ctx, cancel := context.WithTimeout(c.ctx, timeout)
+	ctx, cancel := context.WithTimeout(c.ctx, c.callTimeout())
 	defer cancel()
+	c.unlock()
 	asked := c.now()
 	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(p.name)}, driver.Fresh)
 	c.mu.Lock()
-	defer c.unlock()
 	if err != nil {
 		c.failed(p, err, true)
 		return false

@@ -282,7 +282,7 @@ func (s *session) perform(eff core.SessionEffects) {
 	if eff.Opened {
 		c.wrote = s.life.TTL()
 		close(s.ready)
-		for _, p := range c.queues {
+		for p := range c.active {
 			c.perform(p, p.n.SessionOpened(c.env()))
 			p.rest()
 		}
@@ -308,7 +308,7 @@ func (s *session) perform(eff core.SessionEffects) {
 	if at, ok := s.life.Void(c.opts.Grace); ok {
 		c.deaths.Lose(s.id, at)
 	}
-	for _, p := range c.queues {
+	for p := range c.active {
 		c.perform(p, p.n.SessionLost(s.id, eff.Why, eff.Err, c.env()))
 	}
 }

@@ -40,7 +40,7 @@ func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver
 	var load []driver.Key
 	c.mu.Lock()
 	for i, p := range queues {
-		if c.queues[p.name] == p && (p.pace.Loads(p.n, c.env()) || c.sawStale(p, recs[i])) {
+		if !p.idle && (p.pace.Loads(p.n, c.env()) || c.sawStale(p, recs[i])) {
 			fresh[i] = true
 			load = append(load, keys[i])
 		}
@@ -77,16 +77,14 @@ func (c *Client) sawStale(p *localQueue, r driver.Record) (load bool) {
 }
 
 // readStale is a stale read of a name before a write, which would lose if another
-// client has changed it meanwhile. If the read fails, the write shows that.
+// client has changed it meanwhile. If the read fails, the write shows that. c.mu is held, but not
+// during the call.
 func (c *Client) readStale(p *localQueue) {
-	c.mu.Lock()
-	timeout := c.callTimeout()
-	c.mu.Unlock()
-	ctx, cancel := context.WithTimeout(c.ctx, timeout)
+	ctx, cancel := context.WithTimeout(c.ctx, c.callTimeout())
 	defer cancel()
+	c.unlock()
 	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(p.name)}, driver.Stale)
 	c.mu.Lock()
-	defer c.unlock()
 	p.n.StaleLoaded(err == nil && c.sawStale(p, recs[0]), c.env())
 }
 

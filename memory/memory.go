@@ -18,7 +18,7 @@ import (
 // Its clock is time.Now, so testing/synctest can turn it.
 type Store struct {
 	mu       sync.Mutex // guards all below
-	rows     map[driver.Key]row
+	rows     map[driver.Key]*row
 	floor    int64 // no version of a swept row was above it
 	watchers map[*watcher]bool
 }
@@ -31,8 +31,8 @@ type row struct {
 	written time.Time
 }
 
-func (r row) record(now time.Time) driver.Record {
-	if r.version == 0 {
+func (r *row) record(now time.Time) driver.Record {
+	if r == nil {
 		return driver.Record{}
 	}
 	return driver.Record{
@@ -50,7 +50,7 @@ var (
 // New returns an empty store. There is nothing to close.
 func New() *Store {
 	return &Store{
-		rows:     map[driver.Key]row{},
+		rows:     map[driver.Key]*row{},
 		watchers: map[*watcher]bool{},
 	}
 }
@@ -91,18 +91,18 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dr
 	now := time.Now()
 	outcomes := make([]driver.Outcome, len(writes))
 	for i, w := range writes {
-		old := s.rows[w.Key]
-		if !follows(w.Old, old) {
-			outcomes[i].Record = old.record(now)
+		r := s.rows[w.Key]
+		if !follows(w.Old, r) {
+			outcomes[i].Record = r.record(now)
 			continue
 		}
-		next := row{
-			version: max(old.version+1, s.floor+1, now.UnixMicro()),
-			value:   append([]byte(nil), w.Value...),
-			written: now,
+		if r == nil {
+			r = new(row)
+			s.rows[w.Key] = r
 		}
-		s.rows[w.Key] = next
-		outcomes[i] = driver.Outcome{Won: true, Record: driver.Record{Version: next.version, Value: w.Value}}
+		r.version = max(r.version+1, s.floor+1, now.UnixMicro())
+		r.value, r.written = append([]byte(nil), w.Value...), now
+		outcomes[i] = driver.Outcome{Won: true, Record: driver.Record{Version: r.version, Value: w.Value}}
 		if w.Notify != "" {
 			for each := range s.watchers {
 				each.add(driver.Notification{Key: w.Key, To: w.Notify})
@@ -133,11 +133,11 @@ func check(writes []driver.Write) error {
 }
 
 // follows says whether a write that wants to follow version old may follow r.
-func follows(old int64, r row) bool {
+func follows(old int64, r *row) bool {
 	if old == driver.IfEmpty {
-		return len(r.value) == 0
+		return r == nil || len(r.value) == 0
 	}
-	return old > 0 && old == r.version
+	return r != nil && old == r.version
 }
 
 // Keys implements driver.Store.
@@ -192,7 +192,7 @@ func (s *Store) Restore(k driver.Key, r driver.Record) {
 		delete(s.rows, k)
 		return
 	}
-	s.rows[k] = row{
+	s.rows[k] = &row{
 		version: r.Version,
 		value:   append([]byte(nil), r.Value...),
 		written: time.Now().Add(-r.Age),

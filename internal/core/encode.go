@@ -17,7 +17,7 @@ func (r LockRecord) Encode(old Version) []byte {
 	if r.Next <= Token(old)+1 {
 		r.Next = 0
 	}
-	b := make([]byte, 0, 64+160*(len(r.Holders)+len(r.Waiters)))
+	b := make([]byte, 0, 32+128*(len(r.Holders)+len(r.Waiters)))
 	b = append(b, '{')
 	b = number(b, `"next":`, int64(r.Next))
 	b = claims(b, `"holders":[`, r.Holders)

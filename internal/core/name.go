@@ -59,6 +59,14 @@ type room struct {
 	spare *desired // that was released; its memory is used again
 }
 
+// reset forgets what a driver has met with.
+func (r *room) reset() {
+	r.lost, r.reloaded, r.took, r.paused = 0, false, 0, false
+	if r.rest.Kind == Pause {
+		r.rest = Step{}
+	}
+}
+
 // Rooms are those that nobody needs just now. The names of a client share them.
 type Rooms struct{ free []*room }
 
@@ -85,7 +93,8 @@ func (n *Name) enter() {
 func (n *Name) Rest() {
 	if r := n.room; r != nil && n.rooms != nil && len(n.rooms.free) < 16 {
 		n.begin()
-		*r = room{eff: r.eff, spare: r.spare}
+		r.step = Step{}
+		r.reset()
 		n.rooms.free = append(n.rooms.free, r)
 	}
 	n.room = nil
@@ -93,9 +102,9 @@ func (n *Name) Rest() {
 
 // Forget makes n a name of which nothing is known. Nothing may be wanted of it.
 func (n *Name) Forget() {
-	was := *n
-	*n = *NewName(was.rooms)
-	n.desired, n.releasing, n.room = was.desired[:0], was.releasing[:0], was.room
+	desired, releasing, room := n.desired[:0], n.releasing[:0], n.room
+	*n = *NewName(n.rooms)
+	n.desired, n.releasing, n.room = desired, releasing, room
 }
 
 // Known says whether the record was ever seen, Record is what was last seen of it, and Asked

@@ -42,9 +42,11 @@ func (n *Name) plan(env *Env) (next LockRecord, changed bool) {
 	if n.follows(env) {
 		return n.rec, false
 	}
-	next = n.rec.Clone()
-	changed = n.ambiguousAfter != 0 && n.ambiguousAfter == n.version // closes what may still follow that version
-	if next.Drop(func(c Claim) bool { return n.dropped(c, &next, env) }) {
+	next = LockRecord{Next: n.rec.Next, Breaks: slices.Clone(n.rec.Breaks)}
+	unwanted := func(c *Claim) bool { return n.dropped(c, &next, env) }
+	next.Holders, next.Waiters = without(n.rec.Holders, unwanted), without(n.rec.Waiters, unwanted)
+	changed = len(next.Holders)+len(next.Waiters) < len(n.rec.Holders)+len(n.rec.Waiters)
+	if n.ambiguousAfter != 0 && n.ambiguousAfter == n.version { // closes what may still follow that version
 		changed = true
 	}
 	now := env.Wall()
@@ -97,7 +99,7 @@ func (n *Name) follows(env *Env) bool {
 
 // dropped says whether a claim is ours and nobody wants it. If it was broken it leaves an
 // audit entry in next.
-func (n *Name) dropped(c Claim, next *LockRecord, env *Env) bool {
+func (n *Name) dropped(c *Claim, next *LockRecord, env *Env) bool {
 	if !env.ours(c.Session) || n.wants(c.Nr, env) {
 		return false
 	}

@@ -72,6 +72,16 @@ func (r *LockRecord) Drop(unwanted func(Claim) bool) (changed bool) {
 	return len(r.Holders)+len(r.Waiters) != n
 }
 
+// without is a copy of claims, less those that are unwanted.
+func without(claims []Claim, unwanted func(*Claim) bool) (kept []Claim) {
+	for i := range claims {
+		if !unwanted(&claims[i]) {
+			kept = append(slices.Grow(kept, len(claims)-i), claims[i])
+		}
+	}
+	return kept
+}
+
 // Enqueue puts a claim at the end of the queue.
 func (r *LockRecord) Enqueue(c Claim) { r.Waiters = append(r.Waiters, c) }
 

@@ -42,7 +42,7 @@ const staleReadAfter = 4 * time.Millisecond
 // Begin has a driver begin: what the last one met with counts no more.
 func (n *Name) Begin() {
 	n.enter()
-	n.lost, n.reloaded, n.took, n.paused, n.rest = 0, false, 0, false, Step{}
+	n.reset()
 }
 
 // Tried says whether a write of this driver was answered.
