@@ -1,8 +1,11 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -100,6 +103,60 @@ func TestSweepLeavesWhatHasChanged(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A write waits while others have the file locked, for as long as its context lasts, and is
+// made when they have done.
+func TestFileLocked(t *testing.T) {
+	s := fresh(t)
+	hold(t, s, "left", "")
+	db := application(t, s)
+	write := func(names ...string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			var writes []driver.Write
+			for _, name := range names {
+				writes = append(writes, driver.Write{Key: driver.Key{Name: name}, Old: driver.IfEmpty, Value: []byte("1")})
+			}
+			out, err := s.CompareAndSwap(ctx, writes)
+			for i, o := range out {
+				if err = cmp.Or(err, o.Err); err == nil && !o.Won {
+					err = fmt.Errorf("%s lost to %v", names[i], o.Record)
+				}
+			}
+			return err
+		}
+	}
+	for name, call := range map[string]func(context.Context) error{
+		"one write": write("one"),
+		"batch":     write("two", "three"),
+		"sweep": func(ctx context.Context) error {
+			_, err := s.Sweep(ctx, 0)
+			return err
+		},
+	} {
+		tx, err := db.Begin() // locks the file
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		if err := call(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: while the file is locked: %v, want that it waits until the context ends", name, err)
+		}
+		cancel()
+		done := make(chan error)
+		go func() { done <- call(t.Context()) }()
+		select {
+		case err := <-done:
+			t.Fatalf("%s: did not wait for the file: %v", name, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("%s: once the file is free: %v", name, err)
+		}
 	}
 }
 
