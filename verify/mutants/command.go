@@ -169,7 +169,7 @@ var commanded = []mutant{
 	{"command: a signal at a terminal is a key", "P7", []edit{{"cmd/holdfast/internal/guard/keys_linux.go",
 		"		case <-t.C:\n			return false\n", "		case <-t.C:\n			return true\n"}}, commands("TestInterruptSent")},
 	{"command: a key at a terminal is a signal", "P7", []edit{{"cmd/holdfast/internal/guard/keys_linux.go",
-		"came.Sub(heard.at) < listens {", "came.Sub(heard.at) < 0 {"}}, commands("TestInterruptSent")},
+		"came.Sub(heard.at) < listens {", "came.Sub(heard.at) < 0 {"}}, guarding("TestTyped")},
 	{"command: a program of the current directory is run", "P7", []edit{{"cmd/holdfast/internal/command/programs.go",
 		"		case filepath.IsAbs(found):\n",
 		"		case found != \"\":\n"}}, commands("TestEngineOfTheCurrentDirectory")},

@@ -3,6 +3,7 @@
 package process
 
 import (
+	"fmt"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -30,11 +31,12 @@ func TestKillByName(t *testing.T) {
 				token := w.after(0, members).Token
 				next := w.runActor([]string{"-q", "--ttl", twoSeconds(), "x"}, "-for", "1ms", "-alone", w.dir)
 				w.queued("x", 1)
+				guard := children(first.Process.Pid)[0] // the only one while the guard lives
 				// Of our own processes only: the session of the first is not that of the next.
 				session := strconv.Itoa(first.Process.Pid)
 				out, err := exec.Command("pkill", slices.Concat([]string{"-" + sig, "-e", "-s", session}, pattern)...).CombinedOutput()
-				if err != nil || strings.Contains(string(out), "hf-guard") {
-					t.Errorf("pkill: %v: %s", err, out)
+				if err != nil || strings.Contains(string(out), fmt.Sprintf("(pid %d)", guard)) {
+					t.Errorf("the guard is process %d; pkill: %v: %s", guard, err, out)
 				}
 				next.wantStatus(0)
 				inTurn(t, w.spans())

@@ -334,15 +334,25 @@ func TestShortLeftovers(t *testing.T) {
 	}
 }
 
-// When the guard is killed the program kills everything.
+// When the guard is killed the program kills everything, also where there is no control
+// group that finds for it what the command has left behind.
 func TestGuardKilled(t *testing.T) {
-	g, out, _ := start(t, time.Hour, 300*time.Millisecond, "act-tree")
-	out.ReadString('\n')
-	syscall.Kill(g.pid, syscall.SIGKILL)
-	if e := end(t, g); e.Why != NoGuard {
-		t.Errorf("got %+v", e)
+	for _, boxed := range []bool{true, false} {
+		g, out, _ := start(t, time.Hour, 300*time.Millisecond, "act-tree")
+		out.ReadString('\n')
+		if !boxed {
+			g.mu.Lock()
+			unused := g.box
+			g.box = nil
+			g.mu.Unlock()
+			defer unused.remove()
+		}
+		syscall.Kill(g.pid, syscall.SIGKILL)
+		if e := end(t, g); e.Why != NoGuard {
+			t.Errorf("boxed: %v: got %+v", boxed, e)
+		}
+		last(t, out)
 	}
-	last(t, out)
 }
 
 // When the guard does not do its work the program does, before the lease is over.

@@ -96,16 +96,28 @@ func TestStopAtTheEnd(t *testing.T) {
 	g.Stop(over.Add(time.Hour)) // and nothing extends it
 }
 
-// A stop that comes with a later end than is known extends nothing.
+// A stop that comes with a later end than is known extends nothing: the guard kills before
+// the end that was known, and the program does where the guard stands still.
 func TestStopExtendsNothing(t *testing.T) {
-	g, out, deadline := start(t, time.Second, 300*time.Millisecond, "act-stubborn")
-	out.ReadString('\n')
-	g.Stop(Now().Add(time.Hour))
-	if e := end(t, g); e.Late > 0 {
-		t.Errorf("got %+v", e)
-	}
-	if at := last(t, out); at >= deadline {
-		t.Errorf("lived until %v after the deadline", at.Sub(deadline))
+	for want, halt := range map[Why]func(guard int){
+		Told: func(int) {},
+		NoGuard: func(guard int) {
+			syscall.Kill(guard, syscall.SIGSTOP)
+			for !standing(guard) {
+				time.Sleep(time.Millisecond)
+			}
+		},
+	} {
+		g, out, deadline := start(t, time.Second, 300*time.Millisecond, "act-stubborn")
+		out.ReadString('\n')
+		halt(g.pid)
+		g.Stop(Now().Add(time.Hour))
+		if e := end(t, g); e.Why != want || e.Late > 0 {
+			t.Errorf("got %+v, want why %d, in time", e, want)
+		}
+		if at := last(t, out); at >= deadline {
+			t.Errorf("why %d: lived until %v after the deadline", want, at.Sub(deadline))
+		}
 	}
 }
 
