@@ -340,14 +340,17 @@ func TestGuardKilled(t *testing.T) {
 	for _, boxed := range []bool{true, false} {
 		g, out, _ := start(t, time.Hour, 300*time.Millisecond, "act-tree")
 		out.ReadString('\n')
+		g.mu.Lock() // the program learns of it once the kernel has given away the guard's children
 		if !boxed {
-			g.mu.Lock()
 			unused := g.box
 			g.box = nil
-			g.mu.Unlock()
 			defer unused.remove()
 		}
 		syscall.Kill(g.pid, syscall.SIGKILL)
+		for p, ok := look(g.pid); ok && !p.dead(); p, ok = look(g.pid) {
+			time.Sleep(time.Millisecond)
+		}
+		g.mu.Unlock()
 		if e := end(t, g); e.Why != NoGuard {
 			t.Errorf("boxed: %v: got %+v", boxed, e)
 		}
