@@ -389,6 +389,38 @@ func TestLockedRow(t *testing.T) {
 	}
 }
 
+// A write in a hurry does not wait for a row that somebody keeps locked.
+func TestHurry(t *testing.T) {
+	h := fresh(t, way{})
+	d := h.Names.(*dialect)
+	for _, value := range []string{"x", ""} {
+		w := sqlstore.Write{ID: sqlstore.ID(name("locked")), Old: hold(t, h, "locked", value), Value: []byte("2"), Hurry: true}
+		if value == "" {
+			w.Old = driver.IfEmpty
+		}
+		tx := begin(t, connect(t, h.url, way{}))
+		if _, err := tx.Exec(`select version from holdfast_records where id = ? for update`, w.ID); err != nil {
+			t.Fatal(err)
+		}
+		err := d.Use(t.Context(), func(l *lane) error {
+			if _, err := l.conn.ExecContext(t.Context(), `set session innodb_lock_wait_timeout = 60`); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			one := newDialect(func(_ context.Context, f func(*lane) error) error { return f(l) }, d.returning, d.rows)
+			_, _, err := one.Swap(ctx, w)
+			return err
+		})
+		if d.Means(err) != sqlstore.Locked {
+			t.Errorf("a row with the value %q: got %v, want that it is locked", value, err)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A write to a row that was swept loses, in a batch too, and brings nothing
 // back: who takes the name next is above all that was there, also if the clock
 // has gone back meanwhile.

@@ -355,6 +355,27 @@ func TestFloor(t *testing.T) {
 	})
 }
 
+// A write that loses to one which its statement could not see yet returns the record that
+// won, not the one that the statement saw.
+func TestLostToUnseenWrite(t *testing.T) {
+	r := fresh(t, nil)
+	version := hold(t, r, "a", "old")
+	rival := foreign(t, r, `update holdfast_records set version = version + 1, value = 'new' where id = '\x0061'`)
+	ended := make(chan error, 1)
+	go func() {
+		out, err := r.CompareAndSwap(t.Context(), []driver.Write{{Key: driver.Key{Name: "a"}, Old: version, Value: []byte("late")}})
+		if err == nil && (out[0].Won || out[0].Record.Version != version+1 || string(out[0].Record.Value) != "new") {
+			err = fmt.Errorf("got %+v, want that it lost to version %d", out[0], version+1)
+		}
+		ended <- err
+	}()
+	blocked(t, r, 1)
+	exec(t, rival, `commit`)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // A statement that the server ends to break a deadlock is tried again.
 func TestDeadlock(t *testing.T) {
 	r := fresh(t, nil)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
@@ -15,9 +16,10 @@ import (
 // A fake is a dialect that keeps what it was asked, and fails as it is told.
 type fake struct {
 	rows  map[string]Row
-	asked []string // "swaps a b"
-	tells bool     // a swap what it lost to
-	fails []error  // of the next calls
+	asked []string      // "swaps a b"
+	tells bool          // a swap what it lost to
+	fails []error       // of the next calls
+	waits time.Duration // before a call fails
 }
 
 var errAgain, errLocked, errUnknown = errors.New("again"), errors.New("locked"), errors.New("unknown")
@@ -29,6 +31,9 @@ func (f *fake) ask(what string, ids ...[]byte) error {
 	}
 	err := f.fails[0]
 	f.fails = f.fails[1:]
+	if err != nil {
+		time.Sleep(f.waits)
+	}
 	return err
 }
 
@@ -204,6 +209,21 @@ func TestLocked(t *testing.T) {
 		t.Errorf("%+v, error %v, want the second to lose to version 7", out, err)
 	}
 	expect(t, "a batch", names.asked, "swaps \x00a \x00b \x00c", "swap \x00a", "swap \x00b", "quick swap \x00c", "load \x00b")
+}
+
+// The writes of a batch that has waited long for a locked row do not wait for it again.
+func TestLockedBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for waits, swap := range map[time.Duration]string{lockedBatch: "swap ", lockedBatch + 1: "quick swap "} {
+			s, names, _ := fakes()
+			names.fails, names.waits = []error{errLocked}, waits
+			out, err := s.CompareAndSwap(t.Context(), []driver.Write{write(0, "a"), write(0, "b")})
+			if err != nil || !out[0].Won || !out[1].Won {
+				t.Errorf("after %v: %+v, error %v, want that both win", waits, out, err)
+			}
+			expect(t, fmt.Sprintf("a batch that fails after %v", waits), names.asked, "swaps \x00a \x00b", swap+"\x00a", swap+"\x00b")
+		}
+	})
 }
 
 // Many keys are loaded in parts, each key once, and put in the caller's order.
