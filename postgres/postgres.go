@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/notify"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -44,10 +45,11 @@ type Store struct {
 	pool *pgxpool.Pool
 	opts Options
 	settings
-	open          conns
-	beats         *sqlstore.Pool[*pgx.Conn]
-	notifications notifications
-	closed        atomic.Bool
+	open     conns
+	beats    *sqlstore.Pool[*pgx.Conn]
+	watches  notify.Watches
+	listener listener
+	closed   atomic.Bool
 }
 
 var (
@@ -86,7 +88,6 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 		s.mode = pgx.QueryExecModeCacheStatement
 	}
 	s.beats = sqlstore.NewPool(s.open, 1, 1)
-	s.notifications.ends = make(map[*func()]struct{})
 	s.Names = newDialect(&s.settings, s.unlessClosed(pooled(pool)))
 	s.Beats = newDialect(&s.settings, borrower(s.beats, pool))
 	return s, nil
@@ -105,7 +106,8 @@ func (s *Store) unlessClosed(lend source) source {
 // Close ends what New and Watch have begun. The pool stays open.
 func (s *Store) Close() error {
 	s.closed.Store(true)
-	s.notifications.close()
+	s.watches.Close()
+	s.listener.close()
 	return s.beats.Close()
 }
 

@@ -16,13 +16,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// notifications are the connections that listen.
-type notifications struct {
-	mu     sync.Mutex
-	spare  *pgx.Conn            // of a Watch that has ended, for the next
-	ends   map[*func()]struct{} // of those under way
-	closed bool
-	deaf   time.Time // when it was last seen that none arrive
+// A listener is what one Watch leaves to the next.
+type listener struct {
+	mu    sync.Mutex
+	spare *pgx.Conn // of a Watch that has ended
+	deaf  time.Time // when it was last seen that no notifications arrive
 }
 
 const (
@@ -34,48 +32,30 @@ const (
 // errDeaf is why there are no notifications.
 var errDeaf = errors.New("a connection pooler that shares connections is in between, and notifications do not arrive: waiters poll; to be woken, connect to the server itself or in session mode")
 
-// WatchCosts says that each notification wakes everyone who listens in the
+// Traits implements driver.Store: each notification wakes everyone who listens in the
 // database, whatever they listen to.
 func (s *Store) Traits() driver.Traits { return driver.Traits{CostlyWatch: true} }
 
 // Watch implements driver.Watcher by LISTEN, on a connection of its own. It
 // returns an error where a connection pooler keeps notifications from arriving.
-func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Notification)) (err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	end := func() { cancel() }
-	h := &s.notifications
-	h.mu.Lock()
-	if h.closed {
-		h.mu.Unlock()
-		return driver.ErrClosed
-	}
-	h.ends[&end] = struct{}{}
-	h.mu.Unlock()
-	defer func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.ends, &end)
-		if h.closed {
-			err = driver.ErrClosed
-		}
-	}()
-
-	c, err := s.listen(ctx, who)
-	if err != nil {
-		return ended(ctx, err)
-	}
-	defer func() { s.unlisten(c) }()
-	changed(driver.Notification{}) // what was written before is not told of
-	for {
-		n, err := next(ctx, c)
+func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
+	return s.watches.Run(ctx, func(ctx context.Context) error {
+		c, err := s.listen(ctx, who)
 		if err != nil {
 			return ended(ctx, err)
 		}
-		if notification, ok := notificationOf(n.Payload); ok {
-			changed(notification)
+		defer s.unlisten(c)
+		changed(driver.Notification{}) // what was written before is not told of
+		for {
+			n, err := next(ctx, c)
+			if err != nil {
+				return ended(ctx, err)
+			}
+			if notification, ok := notificationOf(n.Payload); ok {
+				changed(notification)
+			}
 		}
-	}
+	})
 }
 
 // ended is why watching ended: not what a context did to a connection.
@@ -111,7 +91,7 @@ func next(ctx context.Context, c *pgx.Conn) (*pgconn.Notification, error) {
 
 // listen returns a connection on which notifications arrive.
 func (s *Store) listen(ctx context.Context, who []string) (*pgx.Conn, error) {
-	h := &s.notifications
+	h := &s.listener
 	h.mu.Lock()
 	c := h.spare
 	h.spare = nil
@@ -195,9 +175,9 @@ func (s *Store) tune(ctx context.Context, c *pgx.Conn, who []string) error {
 // unlisten makes a connection that has listened the spare one, or closes it.
 func (s *Store) unlisten(c *pgx.Conn) {
 	kept := !c.IsClosed() && unlisten(c) == nil
-	h := &s.notifications
+	h := &s.listener
 	h.mu.Lock()
-	if kept = kept && !h.closed && h.spare == nil; kept {
+	if kept = kept && !s.closed.Load() && h.spare == nil; kept {
 		h.spare = c
 	}
 	h.mu.Unlock()
@@ -220,14 +200,10 @@ func unlisten(c *pgx.Conn) error {
 	return err
 }
 
-// close ends all watching.
-func (h *notifications) close() {
+// close closes the spare connection. The store is closed: there will be no other.
+func (h *listener) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.closed = true
-	for end := range h.ends {
-		(*end)()
-	}
 	shut(h.spare)
 	h.spare = nil
 }
