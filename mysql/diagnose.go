@@ -115,7 +115,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 			switch {
 			case denied(err):
 				may = errors.Join(may, err)
-			case err != nil && number(err) != errNoTable:
+			case err != nil && codes.Meaning(err) != sqlstore.Missing:
 				return err
 			case err == nil:
 				p.Close()

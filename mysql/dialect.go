@@ -242,17 +242,6 @@ func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int,
 	return removed, err
 }
 
-// Errors of the server that are looked at.
-const (
-	errNoTable      = 1146
-	errNoDefiner    = 1449
-	errUnknownStmt  = 1243
-	errReprepare    = 1615
-	errOption       = 1290 // --read-only among others
-	errReadOnlyMode = 1836
-	errReadOnlyTx   = 1792
-)
-
 // codes are numbers of errors, and what the fence signals. What is to be tried again or
 // locked was rolled back: a statement that commits by itself, or a transaction that we end
 // after any error.
@@ -276,15 +265,6 @@ func code(err error) string {
 		return string(e.SQLState[:])
 	}
 	return strconv.Itoa(int(e.Number))
-}
-
-// number is that of an error of the server, or 0.
-func number(err error) uint16 {
-	var e *mysql.MySQLError
-	if errors.As(err, &e) {
-		return e.Number
-	}
-	return 0
 }
 
 // denied tells whether the user lacks a right.

@@ -253,7 +253,7 @@ func TestReadOnly(t *testing.T) {
 			t.Errorf("read-only %v: load of two has error %v", on, err)
 		}
 		out, err := s.CompareAndSwap(t.Context(), []driver.Write{{Key: name("a"), Old: version, Value: []byte("y")}})
-		if on && number(err) != errOption || !on && (err != nil || !out[0].Won) {
+		if on && code(err) != "1290" || !on && (err != nil || !out[0].Won) {
 			t.Errorf("read-only %v: %+v, error %v", on, out, err)
 		}
 		if on {

@@ -290,7 +290,7 @@ func TestFenceUnderSnapshotIsolation(t *testing.T) {
 			t.Fatal(err)
 		}
 		hold(t, s, "orders/42", value)
-		if err := fences["Fence"](t.Context(), tx, "orders/42", token); number(err) != 1020 {
+		if err := fences["Fence"](t.Context(), tx, "orders/42", token); code(err) != "1020" {
 			t.Errorf("%s since the transaction began to read: got %v, want error 1020", name, err)
 		}
 		tx.Rollback()
@@ -315,7 +315,7 @@ func TestFencesTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := fences["Fence"](t.Context(), two, test.name, test.second)
-		if (err == nil) != test.together || err != nil && number(err) != 1205 {
+		if (err == nil) != test.together || err != nil && code(err) != "1205" {
 			t.Errorf("%s: a second fence has error %v, want them together: %v", test.name, err, test.together)
 		}
 		one.Rollback()

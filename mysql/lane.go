@@ -74,11 +74,14 @@ func (conns) Works(ctx context.Context, l *lane, unused time.Duration) (bool, er
 	}), nil
 }
 
-// Sound tells whether a lane is good for more: if the server told it an error, it is.
+// Sound tells whether a lane is good for more: if the server told it an error, it is, unless the
+// error is that it does not know a statement or is read-only.
 func (conns) Sound(_ *lane, err error) bool {
-	switch number(err) {
-	case 0, errUnknownStmt, errReprepare, errOption, errReadOnlyMode, errReadOnlyTx:
+	switch code(err) {
+	case "":
 		return err == nil
+	case "1243", "1615", "1290", "1836", "1792": // prepare anew; --read-only and its like
+		return false
 	}
 	return true
 }

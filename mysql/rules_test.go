@@ -222,7 +222,7 @@ update holdfast_records set version = version + 1, value = '{"holders":[{"sessio
 		t.Fatal(err)
 	}
 	other := begin(t, db)
-	if _, err := other.Exec(`select version from holdfast_records where id = ? lock in share mode nowait`, sqlstore.ID(name("a"))); number(err) != 1205 {
+	if _, err := other.Exec(`select version from holdfast_records where id = ? lock in share mode nowait`, sqlstore.ID(name("a"))); code(err) != "1205" {
 		t.Errorf("a reader beside an exclusive fence: %v, want that the row is locked", err)
 	}
 }

@@ -177,7 +177,7 @@ func verifyDefiners(ctx context.Context, l *lane, t sqlstore.Tables) error {
 		return differs("fence", fmt.Sprintf("was made with sql_mode %q, and not with none", mode))
 	}
 	// Called for a name that no lock has.
-	if _, err := l.conn.ExecContext(ctx, t.Expand(`call {fence}('', 0)`, "`")); number(err) == errNoDefiner {
+	if _, err := l.conn.ExecContext(ctx, t.Expand(`call {fence}('', 0)`, "`")); code(err) == "1449" { // no such definer
 		return driver.NewSchemaError("make it anew: holdfast schema apply", "schema of %q: %s runs with the rights of a user who has gone (%w)", t, t.Prefix+"fence", err)
 	}
 	for _, view := range views {
