@@ -126,6 +126,12 @@ func (c *conn) query(query string, each func(row []sqldriver.Value), args ...sql
 	}
 }
 
+// one runs a statement to its end and returns the first column of its last row; nil without one.
+func (c *conn) one(query string, args ...sqldriver.Value) (v sqldriver.Value, err error) {
+	err = c.query(query, func(row []sqldriver.Value) { v = row[0] }, args...)
+	return v, err
+}
+
 // script runs statements that are not worth keeping.
 func (c *conn) script(sql string) error {
 	_, err := c.driver.(sqldriver.ExecerContext).ExecContext(context.Background(), sql, nil)

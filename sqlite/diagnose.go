@@ -16,21 +16,18 @@ var _ driver.Diagnoser = (*Store)(nil)
 // Diagnose implements driver.Diagnoser.
 func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	var r driver.Findings
-	var version string
+	var version sqldriver.Value
 	var triggers []string
-	err := s.read(ctx, s.reads.UseIdle, func(c *conn) error {
-		return retry(ctx, func() error {
-			triggers = triggers[:0]
-			err := c.query(`select sqlite_version()`, func(row []sqldriver.Value) { version = text(row[0]) })
-			if err != nil {
-				return err
-			}
-			return c.query(`select name from sqlite_master where type = 'trigger' and tbl_name like 'holdfast!_%' escape '!' and name <> 'holdfast_fence_insert'`,
-				func(row []sqldriver.Value) { triggers = append(triggers, text(row[0])) })
-		})
+	err := s.ask(ctx, s.reads.UseIdle, func(c *conn) (err error) {
+		triggers = triggers[:0]
+		if version, err = c.one(`select sqlite_version()`); err != nil {
+			return err
+		}
+		return c.query(`select name from sqlite_master where type = 'trigger' and tbl_name like 'holdfast!_%' escape '!' and name <> 'holdfast_fence_insert'`,
+			func(row []sqldriver.Value) { triggers = append(triggers, text(row[0])) })
 	})
 	if err != nil {
-		return nil, s.explain(err)
+		return nil, err
 	}
 	r.Say(driver.Good, "database", "SQLite %s, journal mode wal", version)
 	for _, name := range triggers {

@@ -27,13 +27,10 @@ var statements string
 var texts = sync.OnceValue(func() map[string]string { return sqlstore.Texts(statements) })
 
 func newDialect(s *Store, use func(context.Context, func(*conn) error) error) *dialect {
-	reads := func(use func(context.Context, func(*conn) error) error) func(context.Context, func(*conn) error) error {
-		return func(ctx context.Context, f func(*conn) error) error {
-			return s.explain(s.read(ctx, use, func(c *conn) error { return retry(ctx, func() error { return f(c) }) }))
-		}
-	}
 	return &dialect{sqlstore.Reads[*conn]{
-		Use: reads(s.reads.UseIdle), Walk: reads(s.reads.Use), List: idList, Codes: &codesOfNone, Clock: now,
+		Use:  func(ctx context.Context, f func(*conn) error) error { return s.ask(ctx, s.reads.UseIdle, f) },
+		Walk: func(ctx context.Context, f func(*conn) error) error { return s.ask(ctx, s.reads.Use, f) },
+		List: idList, Codes: &codesOfNone, Clock: now,
 	}, s, use}
 }
 
@@ -168,7 +165,8 @@ func (d *dialect) written(err error, ws []sqlstore.Write, versions []int64) erro
 func (c *conn) swap(w sqlstore.Write, now int64) (version int64, err error) {
 	space, name := keyOf(w.ID)
 	if w.Old == driver.IfEmpty {
-		err = c.query(texts()["insert"], func(row []sqldriver.Value) { version = row[0].(int64) }, space, name, now, w.Value)
+		v, err := c.one(texts()["insert"], space, name, now, w.Value)
+		version, _ = v.(int64)
 		return version, err
 	}
 	next := max(w.Old+1, now)

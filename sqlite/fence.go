@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"os"
@@ -122,12 +121,12 @@ const whichCopy = `
 	select sqlite_source_id() || ' ' || coalesce(sqlite_compileoption_get(0), '') || ' ' ||
 	       coalesce(sqlite_compileoption_get(1), '') || ' ' || coalesce(sqlite_compileoption_get(2), '')`
 
-var copyOfSQLite = sync.OnceValues(func() (which string, err error) {
+var copyOfSQLite = sync.OnceValues(func() (string, error) {
 	c, err := connect("file::memory:")
 	if err != nil {
 		return "", err
 	}
 	defer c.close()
-	err = c.query(whichCopy, func(row []sqldriver.Value) { which = text(row[0]) })
-	return which, err
+	v, err := c.one(whichCopy)
+	return text(v), err
 })

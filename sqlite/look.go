@@ -82,3 +82,8 @@ func (s *Store) read(ctx context.Context, use func(context.Context, func(*conn) 
 		time.Sleep(100 * time.Microsecond)
 	}
 }
+
+// ask calls f by read until the file is not locked by another, and explains its error.
+func (s *Store) ask(ctx context.Context, use func(context.Context, func(*conn) error) error, f func(*conn) error) error {
+	return s.explain(s.read(ctx, use, func(c *conn) error { return retry(ctx, func() error { return f(c) }) }))
+}

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -203,8 +202,7 @@ func (s *Store) adopt(ctx context.Context, c *conn) error {
 // plainText refuses a file whose text is not in UTF-8: the view and the fence in
 // SQL would take none of our records for text.
 func (c *conn) plainText() error {
-	encoding := ""
-	err := c.query(`pragma encoding`, func(row []sqldriver.Value) { encoding = text(row[0]) })
+	encoding, err := c.one(`pragma encoding`)
 	if err == nil && encoding != "UTF-8" {
 		return fmt.Errorf("its text is in %s, and UTF-8 is needed: keep locks in a file of their own", encoding)
 	}
@@ -213,8 +211,7 @@ func (c *conn) plainText() error {
 
 // writeAhead makes sure that the file has a write-ahead log.
 func (c *conn) writeAhead() error {
-	mode := ""
-	err := c.query(`pragma journal_mode = wal`, func(row []sqldriver.Value) { mode = text(row[0]) })
+	mode, err := c.one(`pragma journal_mode = wal`)
 	if err == nil && mode != "wal" {
 		return fmt.Errorf("its journal mode is %s and cannot be changed to wal, which is needed", mode)
 	}

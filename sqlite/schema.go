@@ -4,7 +4,6 @@ import (
 	"context"
 	sqldriver "database/sql/driver"
 	_ "embed"
-	"errors"
 
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
@@ -48,17 +47,15 @@ func Verify(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	return s.read(ctx, s.names.Use, func(c *conn) error {
-		var got map[string]string
-		err := retry(ctx, func() (err error) {
-			got, err = c.objects()
-			return err
-		})
-		if err != nil {
-			return s.explain(err)
-		}
-		return sqlstore.Compare("in "+s.path, "", "sqlite.Migrate", want, got)
+	var got map[string]string
+	err = s.ask(ctx, s.names.Use, func(c *conn) (err error) {
+		got, err = c.objects()
+		return err
 	})
+	if err != nil {
+		return err
+	}
+	return sqlstore.Compare("in "+s.path, "", "sqlite.Migrate", want, got)
 }
 
 // publishedObjects are the objects of the schema as SQLite keeps them.
@@ -87,7 +84,7 @@ func (c *conn) objects() (map[string]string, error) {
 func (c *conn) migrate(ctx context.Context) error {
 	version, err := c.version(ctx)
 	if err != nil || version != 0 {
-		return errors.Join(err, checkVersion(version))
+		return err
 	}
 	return c.transaction(ctx, true, func() error { return c.script(schema) })
 }
@@ -95,8 +92,9 @@ func (c *conn) migrate(ctx context.Context) error {
 // empty tells whether nothing is in the file: then it is nobody's.
 func (c *conn) empty(ctx context.Context) (empty bool, err error) {
 	err = retry(ctx, func() error {
-		empty = true
-		return c.query(`select 1 from sqlite_master limit 1`, func([]sqldriver.Value) { empty = false })
+		some, err := c.one(`select 1 from sqlite_master limit 1`)
+		empty = some == nil
+		return err
 	})
 	return empty, err
 }
@@ -107,19 +105,15 @@ func (c *conn) verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return checkVersion(version)
-}
-
-func checkVersion(version int64) error {
-	return sqlstore.CheckSchema(sqlstore.Tables{Prefix: "holdfast_"}, version, schemaVersion, "sqlite.Migrate")
+	return sqlstore.CheckSchema(sqlstore.Tables{Prefix: sqlstore.DefaultPrefix}, version, schemaVersion, "sqlite.Migrate")
 }
 
 // version is that of the schema, 0 if there is none.
 func (c *conn) version(ctx context.Context) (version int64, err error) {
 	ask := func() error {
-		return c.query(`select value from holdfast_meta where key = 'version'`, func(row []sqldriver.Value) {
-			version, _ = row[0].(int64)
-		})
+		v, err := c.one(`select value from holdfast_meta where key = 'version'`)
+		version, _ = v.(int64)
+		return err
 	}
 	err = retry(ctx, func() error {
 		err := ask()
@@ -127,9 +121,8 @@ func (c *conn) version(ctx context.Context) (version int64, err error) {
 			return nil
 		}
 		// That a table is missing has no code of its own.
-		tables := 0
-		again := c.query(`select 1 from sqlite_master where type = 'table' and name = 'holdfast_meta'`, func([]sqldriver.Value) { tables++ })
-		if again == nil && tables == 0 {
+		table, again := c.one(`select 1 from sqlite_master where type = 'table' and name = 'holdfast_meta'`)
+		if again == nil && table == nil {
 			return nil
 		}
 		return ask() // another process may just have made it
