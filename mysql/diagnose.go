@@ -80,7 +80,7 @@ func ask(ctx context.Context, l *lane, t sqlstore.Tables) (sqlstore.Facts, error
 	case sqlstore.Missing:
 		err = nil
 	case sqlstore.Denied:
-		err = &driver.RightsError{What: fmt.Sprintf("may not read the tables of %q", t), Err: err}
+		err = sqlstore.NotGranted("", "read", t, err)
 	}
 	return f, err
 }
@@ -138,7 +138,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	case may != nil && s.readOnly:
 		rights = "read, and not write"
 	case may != nil && checkVersion(s.Tables, found) == nil:
-		wrong = fmt.Errorf("version %s of %s; %w", found["schema"], s.Tables, errNotGranted(s.Tables, may))
+		wrong = fmt.Errorf("version %s of %s; %w", found["schema"], s.Tables, sqlstore.NotGranted("", "write", s.Tables, may))
 	}
 	r.Check(wrong, "schema", "version %s of %s; may %s", found["schema"], s.Tables, rights)
 	good := "innodb_flush_log_at_trx_commit $innodb_flush_log_at_trx_commit"

@@ -158,10 +158,9 @@ const (
 var errLarge = errors.New("the batch is too large for one statement")
 
 func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []int64, err error) {
-	name, size := "swaps", 0
-	where, triples := make(map[string]int, len(ws)), make([][3]any, len(ws))
+	name, size, triples := "swaps", 0, make([][3]any, len(ws))
 	for i, w := range ws {
-		where[string(w.ID)], triples[i] = i, [3]any{w.ID, w.Old, w.Value}
+		triples[i] = [3]any{w.ID, w.Old, w.Value}
 		if size += len(w.Value); len(w.Value) > shortValue {
 			name = "swaps of long values"
 		}
@@ -172,15 +171,8 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 	attempt := rand.Text()[:16]
 	writes := list(triples)
 	args := []any{attempt, writes, attempt, attempt, attempt}
-	row := func(scan sqlstore.Scan) error {
-		var id []byte
-		var version int64
-		err := scan(&id, &version)
-		versions[where[string(id)]] = version
-		return err
-	}
+	versions, row := sqlstore.Winners(ws)
 	err = d.Use(ctx, func(l *lane) error {
-		versions = make([]int64, len(ws))
 		if d.returning {
 			return l.Query(ctx, name+", returning", row, append(args, attempt)...)
 		}

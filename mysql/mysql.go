@@ -135,7 +135,7 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(sqlstor
 		// Whether the user may sweep, too, is for Diagnose: each look costs a
 		// round trip before the first lock.
 		if _, err := l.prepare(ctx, "insert"); denied(err) {
-			return errNotGranted(t, err)
+			return sqlstore.NotGranted("", "write", t, err)
 		} else if err != nil {
 			return err
 		}
@@ -146,10 +146,6 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(sqlstor
 		return nil, err
 	}
 	return s, nil
-}
-
-func errNotGranted(t sqlstore.Tables, err error) error {
-	return &driver.RightsError{What: fmt.Sprintf("may not write the tables of %q", t), Err: err}
 }
 
 // share says how many connections of a pool are for locks, and for heartbeats. That for

@@ -59,7 +59,7 @@ func ask(ctx context.Context, pool *pgxpool.Pool, t sqlstore.Tables) (f sqlstore
 		}
 		f["name"], _, _ = strings.Cut(f["product"], " on ")
 		pooler, cc := f["pid"] != fmt.Sprint(c.PgConn().PID()), c.Config()
-		f["pooler"] = fmt.Sprint(pooler)
+		f["role"], f["pooler"] = cc.User, fmt.Sprint(pooler)
 		f["prepares"] = fmt.Sprint(!pooler && cc.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && cc.StatementCacheCapacity != 0)
 		return nil
 	})
@@ -67,21 +67,9 @@ func ask(ctx context.Context, pool *pgxpool.Pool, t sqlstore.Tables) (f sqlstore
 	case sqlstore.Missing:
 		err = checkVersion(t, 0)
 	case sqlstore.Denied:
-		err = errNotGranted(pool.Config().ConnConfig.User, t, err)
+		err = sqlstore.NotGranted(pool.Config().ConnConfig.User, "read", t, err)
 	}
 	return f, at, err
-}
-
-func errNotGranted(role string, t sqlstore.Tables, err error) error {
-	return &driver.RightsError{Role: role, What: fmt.Sprintf("may not read the tables of %q", t), Err: err}
-}
-
-// role is who the store is to the database.
-func (s *Store) role() string {
-	if s.pool == nil { // in a test
-		return ""
-	}
-	return s.pool.Config().ConnConfig.User
 }
 
 // refuse is why there can be no locks in such a database.
@@ -96,7 +84,7 @@ func (s *Store) refuse(f sqlstore.Facts, t sqlstore.Tables) error {
 		return err
 	}
 	if !f.Is("may", "TRUE") && !s.opts.ReadOnly {
-		return &driver.RightsError{Role: s.role(), What: fmt.Sprintf("may not write the tables of %q", t)}
+		return sqlstore.NotGranted(f["role"], "write", t, nil)
 	}
 	return nil
 }
@@ -165,7 +153,7 @@ func (s *Store) schema(ctx context.Context, f sqlstore.Facts, r *driver.Findings
 	case s.opts.ReadOnly && !f.Is("may", "TRUE"):
 		r.Say(driver.Good, "schema", "version %s in schema %s; may read, and not write", f["schema"], s.Tables.Schema)
 	case !f.Is("may", "TRUE"):
-		r.Say(driver.Failure, "schema", "version %s of %s; %v", f["schema"], s.Tables, &driver.RightsError{Role: s.role(), What: "may not write it"})
+		r.Say(driver.Failure, "schema", "version %s of %s; %v", f["schema"], s.Tables, &driver.RightsError{Role: f["role"], What: "may not write it"})
 	default:
 		r.Say(driver.Good, "schema", "version %s in schema %s; may read and write, %s", f["schema"], s.Tables.Schema, alter)
 	}

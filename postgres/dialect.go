@@ -141,10 +141,9 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []int64, err error) {
 	ids, values, olds := make([][]byte, len(ws)), make([][]byte, len(ws)), make([]int64, len(ws))
 	woken, payloads, channels := [][]byte{}, []string{}, []string{}
-	lazy, where := true, make(map[string]int, len(ws))
+	lazy := true
 	for i, w := range ws {
 		ids[i], values[i], olds[i] = w.ID, w.Value, w.Old
-		where[string(w.ID)] = i
 		lazy = lazy && w.Lazy
 		if w.Notify != "" {
 			woken, payloads, channels = append(woken, w.ID), append(payloads, payload(w)), append(channels, d.channel.of(w.Notify))
@@ -152,16 +151,9 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 	}
 	name := "swaps"
 	for range 4 {
-		versions = make([]int64, len(ws))
-		err = d.query(ctx, name, func(scan sqlstore.Scan) error {
-			var id []byte
-			var version int64
-			if err := scan(&id, &version, nil); err != nil {
-				return err
-			}
-			versions[where[string(id)]] = version
-			return nil
-		}, ids, values, lazy || d.async, payloads, olds, woken, d.channel.all(), channels)
+		var row func(sqlstore.Scan) error
+		versions, row = sqlstore.Winners(ws, nil)
+		err = d.query(ctx, name, row, ids, values, lazy || d.async, payloads, olds, woken, d.channel.all(), channels)
 		if !swept(err) {
 			break
 		}

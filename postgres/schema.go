@@ -118,7 +118,7 @@ func verify(ctx context.Context, c *pgx.Conn, t sqlstore.Tables) (version int64,
 			pgx.QueryExecModeExec).Scan(&version)
 	})
 	if codes.Meaning(err) == sqlstore.Denied {
-		return 0, errNotGranted(c.Config().User, t, err)
+		return 0, sqlstore.NotGranted(c.Config().User, "read", t, err)
 	}
 	if err != nil {
 		return 0, err

@@ -1,7 +1,9 @@
 package sqlstore
 
 import (
+	"bytes"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
@@ -63,6 +65,23 @@ type Write struct {
 
 	at   int  // of the driver.Write in its call
 	told bool // what it has lost to is known
+}
+
+// Winners returns the versions of a batch, as Swaps does, and what sets them: it takes in the rows
+// of the batch's result, which are an id, its version, and more.
+func Winners(ws []Write, more ...any) (versions []int64, row func(Scan) error) {
+	var id []byte
+	var version int64
+	versions, columns := make([]int64, len(ws)), append([]any{&id, &version}, more...)
+	return versions, func(scan Scan) error {
+		if err := scan(columns...); err != nil {
+			return err
+		}
+		if i, ok := slices.BinarySearchFunc(ws, id, func(w Write, id []byte) int { return bytes.Compare(w.ID, id) }); ok {
+			versions[i] = version
+		}
+		return nil
+	}
 }
 
 // A Meaning is what is known after an error.

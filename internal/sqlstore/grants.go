@@ -2,7 +2,10 @@ package sqlstore
 
 import (
 	"errors"
+	"fmt"
 	"strings"
+
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Grants are the statements that let a role use the tables, or with readOnly look at them: the
@@ -29,4 +32,9 @@ func Grants(t Tables, quote string, texts map[string]string, role string, readOn
 // Quote quotes a name, whatever is in it.
 func Quote(name, quote string) string {
 	return quote + strings.ReplaceAll(name, quote, quote+quote) + quote
+}
+
+// NotGranted is the error of a role that may not read, or not write, the tables.
+func NotGranted(role, right string, t Tables, err error) error {
+	return &driver.RightsError{Role: role, What: fmt.Sprintf("may not %s the tables of %q", right, t), Err: err}
 }
