@@ -25,7 +25,6 @@ import (
 var Kind = server.Kind(&driver.Kind{
 	Schemes: []string{"mysql"}, Form: "mysql://…", Example: "mysql://app@db.example/shop",
 	Settings: []string{"allow", "prefix", "socket"}, Secrets: []string{"MYSQL_PWD"},
-	Grants: grants,
 	Reach: func(err error) driver.Reach {
 		var server *mysql.MySQLError
 		switch {
@@ -51,7 +50,7 @@ var server = &sqlstore.Server[*sql.DB, *lane]{
 	New: func(ctx context.Context, db *sql.DB, at *driver.Location) (sqlstore.Closer, error) {
 		return New(ctx, db, optionsOf(at))
 	},
-	Script: script, Use: alone, Lock: lock, Run: run,
+	Quote: "`", Texts: texts, Role: roleOf, Script: script, Use: alone, Lock: lock, Run: run,
 	Verify: func(ctx context.Context, l *lane, t sqlstore.Tables) (int64, error) {
 		found, err := ask(ctx, l, t)
 		if err != nil {

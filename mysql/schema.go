@@ -85,23 +85,15 @@ func run(ctx context.Context, l *lane, script string) error {
 	return nil
 }
 
-// grants are the statements that let a user take locks, or only look. A role is also a user as
+// roleOf is the database that a role is let into, and the role as it is quoted. It is also a user as
 // in app@10.0.0.%; one without a host is a role of that name, or else the user at any host.
-func grants(at *driver.Location, role string, readOnly bool) ([]string, error) {
-	t, err := optionsOf(at).tables()
-	if err != nil {
-		return nil, err
-	}
-	database, err := url.PathUnescape(strings.Trim(at.Database, "/"))
-	if err != nil {
-		return nil, err
-	}
-	t.Schema = strings.ReplaceAll(database, "`", "``")
-	quoted := sqlstore.Quote(role, "`")
+func roleOf(at *driver.Location, role string) (database, quoted string) {
+	database, _ = url.PathUnescape(strings.Trim(at.Database, "/"))
+	quoted = sqlstore.Quote(role, "`")
 	if i := strings.LastIndex(role, "@"); i > 0 {
 		quoted = sqlstore.Quote(role[:i], "`") + "@" + sqlstore.Quote(role[i+1:], "`")
 	}
-	return sqlstore.Grants(t, "`", texts(), quoted, readOnly)
+	return strings.ReplaceAll(database, "`", "``"), quoted
 }
 
 // Verify compares the schema in the database with that of this program: tables

@@ -16,20 +16,18 @@ import (
 // A source lends connections, each to one at a time.
 type source func(ctx context.Context, f func(*pgx.Conn) error) error
 
-// pooled lends those of the caller's pool.
-func pooled(pool *pgxpool.Pool) source {
-	return func(ctx context.Context, f func(*pgx.Conn) error) error {
-		c, err := pool.Acquire(ctx)
-		switch {
-		case errors.Is(err, puddle.ErrClosedPool):
-			return driver.ErrClosed
-		case err != nil:
-			used := pool.Stat()
-			return sqlstore.NoneFree(err, int(used.AcquiredConns()), int(used.MaxConns()), "MaxConns (pool_max_conns in the URL)")
-		}
-		defer c.Release()
-		return f(c.Conn())
+// pooled calls f with a connection of the caller's pool.
+func pooled(ctx context.Context, pool *pgxpool.Pool, f func(*pgx.Conn) error) error {
+	c, err := pool.Acquire(ctx)
+	switch {
+	case errors.Is(err, puddle.ErrClosedPool):
+		return driver.ErrClosed
+	case err != nil:
+		used := pool.Stat()
+		return sqlstore.NoneFree(err, int(used.AcquiredConns()), int(used.MaxConns()), "MaxConns (pool_max_conns in the URL)")
 	}
+	defer c.Release()
+	return f(c.Conn())
 }
 
 // conns opens connections of our own.

@@ -16,7 +16,7 @@ func TestClosedPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	pool.Close()
-	if err := pooled(pool)(t.Context(), func(*pgx.Conn) error { return nil }); err != driver.ErrClosed {
+	if err := pooled(t.Context(), pool, func(*pgx.Conn) error { return nil }); err != driver.ErrClosed {
 		t.Errorf("error %v", err)
 	}
 }

@@ -43,7 +43,7 @@ var strange = []string{"-YB-", "CockroachDB", "Greenplum"}
 // ask asks for all that is to be known of a database, in one round trip where the schema is
 // known, and says where the tables are.
 func ask(ctx context.Context, pool *pgxpool.Pool, t sqlstore.Tables) (f sqlstore.Facts, at sqlstore.Tables, err error) {
-	err = pooled(pool)(ctx, func(c *pgx.Conn) error {
+	err = pooled(ctx, pool, func(c *pgx.Conn) error {
 		if at, err = locate(ctx, c, t); err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 
 // schema tells whether the tables are there as published, and who may do what to them.
 func (s *Store) schema(ctx context.Context, f sqlstore.Facts, r *driver.Findings) {
-	wrong := pooled(s.pool)(ctx, func(c *pgx.Conn) error {
+	wrong := pooled(ctx, s.pool, func(c *pgx.Conn) error {
 		_, err := verify(ctx, c, s.Tables)
 		return err
 	})
@@ -169,7 +169,7 @@ func (s *Store) replicas(ctx context.Context, f sqlstore.Facts, r *driver.Findin
 		return
 	}
 	var names []string
-	err := pooled(s.pool)(ctx, func(c *pgx.Conn) error {
+	err := pooled(ctx, s.pool, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, s.sql["replicas"], pgx.QueryExecModeExec)
 		if err != nil {
 			return err
@@ -185,7 +185,7 @@ func (s *Store) replicas(ctx context.Context, f sqlstore.Facts, r *driver.Findin
 // prepared tells of transactions that keep locks until somebody commits them or
 // rolls them back.
 func (s *Store) prepared(ctx context.Context, r *driver.Findings) {
-	err := pooled(s.pool)(ctx, func(c *pgx.Conn) error {
+	err := pooled(ctx, s.pool, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, s.sql["prepared"], pgx.QueryExecModeExec)
 		if err != nil {
 			return err

@@ -22,7 +22,6 @@ import (
 var Kind = server.Kind(&driver.Kind{
 	Schemes: []string{"postgres", "postgresql"}, Form: "postgres://…", Example: "postgres://app@db.example/shop",
 	Settings: []string{"allow", "schema", "prefix"}, Secrets: []string{"PGPASSWORD"},
-	Grants: grants,
 	Reach: func(err error) driver.Reach {
 		var way *pgconn.ConnectError
 		var server *pgconn.PgError
@@ -43,21 +42,14 @@ var Kind = server.Kind(&driver.Kind{
 var server = &sqlstore.Server[*pgxpool.Pool, *pgx.Conn]{
 	Name: "postgres", Version: schemaVersion,
 	Options: func(at *driver.Location) func() (sqlstore.Tables, error) { return optionsOf(at).tables },
-	Pool: func(ctx context.Context, at *driver.Location) (*pgxpool.Pool, time.Duration, error) {
-		pool, err := poolOf(ctx, at)
-		if err != nil {
-			return nil, 0, err
-		}
-		cc := pool.Config().ConnConfig // time to connect, to each of its hosts, and to answer
-		return pool, cc.ConnectTimeout * time.Duration(2+len(cc.Fallbacks)), nil
-	},
-	Leave: leave,
+	Pool:    poolOf,
+	Leave:   leave,
 	New: func(ctx context.Context, pool *pgxpool.Pool, at *driver.Location) (sqlstore.Closer, error) {
 		return New(ctx, pool, optionsOf(at))
 	},
-	Script: script, Verify: verify, Run: run,
+	Quote: `"`, Texts: texts, Script: script, Verify: verify, Run: run,
 	Use: func(ctx context.Context, pool *pgxpool.Pool, _ sqlstore.Tables, f func(*pgx.Conn) error) error {
-		return pooled(pool)(ctx, f)
+		return pooled(ctx, pool, f)
 	},
 }
 
@@ -65,8 +57,8 @@ func optionsOf(at *driver.Location) *Options {
 	return &Options{Schema: at.Schema, Prefix: at.Prefix, Allow: at.Allow, ReadOnly: at.ReadOnly}
 }
 
-// poolOf connects to nothing yet.
-func poolOf(ctx context.Context, at *driver.Location) (*pgxpool.Pool, error) {
+// poolOf connects to nothing yet. limit is time to connect, to each of the hosts, and to answer.
+func poolOf(ctx context.Context, at *driver.Location) (pool *pgxpool.Pool, limit time.Duration, err error) {
 	u := "postgres://"
 	if at.HasUser {
 		u += at.User
@@ -85,7 +77,7 @@ func poolOf(ctx context.Context, at *driver.Location) (*pgxpool.Pool, error) {
 				err = errors.New(text[i+len("`: "):])
 			}
 		}
-		return nil, at.BadSettings(err)
+		return nil, 0, at.BadSettings(err)
 	}
 	if !at.Sets("pool_max_conns") {
 		config.MaxConns = reach.MaxConns
@@ -100,7 +92,8 @@ func poolOf(ctx context.Context, at *driver.Location) (*pgxpool.Pool, error) {
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "holdfast"
 	}
-	return pgxpool.NewWithConfig(ctx, config)
+	pool, err = pgxpool.NewWithConfig(ctx, config)
+	return pool, config.ConnConfig.ConnectTimeout * time.Duration(2+len(config.ConnConfig.Fallbacks)), err
 }
 
 // leave closes a pool, which waits for all its connections.

@@ -29,7 +29,7 @@ func TestURL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := poolOf(t.Context(), target)
+	pool, _, err := poolOf(t.Context(), target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestURL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err = poolOf(t.Context(), target)
+	pool, _, err = poolOf(t.Context(), target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestURL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pool, err = poolOf(t.Context(), target); err != nil {
+	if pool, _, err = poolOf(t.Context(), target); err != nil {
 		t.Fatal(err)
 	}
 	defer pool.Close()
@@ -97,7 +97,7 @@ func FuzzURL(f *testing.F) {
 		if strings.ContainsAny(at.Query, "%") || strings.Contains(at.Query, "pass") || strings.Contains(at.Query, "service") {
 			return "", errors.New("it may name files, or another password")
 		}
-		pool, err := poolOf(context.Background(), at)
+		pool, _, err := poolOf(context.Background(), at)
 		if err != nil {
 			return "", err
 		}

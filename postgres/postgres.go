@@ -88,19 +88,17 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 		s.mode = pgx.QueryExecModeCacheStatement
 	}
 	s.beats = sqlstore.NewPool(s.open, 1, 1)
-	s.Names = newDialect(&s.settings, s.unlessClosed(pooled(pool)))
+	s.Names = newDialect(&s.settings, s.lend)
 	s.Beats = newDialect(&s.settings, borrower(s.beats, pool))
 	return s, nil
 }
 
-// unlessClosed is a source until Close.
-func (s *Store) unlessClosed(lend source) source {
-	return func(ctx context.Context, f func(*pgx.Conn) error) error {
-		if s.closed.Load() {
-			return driver.ErrClosed
-		}
-		return lend(ctx, f)
+// lend lends the connections of the caller's pool until Close.
+func (s *Store) lend(ctx context.Context, f func(*pgx.Conn) error) error {
+	if s.closed.Load() {
+		return driver.ErrClosed
 	}
+	return pooled(ctx, s.pool, f)
 }
 
 // Close ends what New and Watch have begun. The pool stays open.

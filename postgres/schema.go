@@ -35,15 +35,6 @@ func script(t sqlstore.Tables) string {
 	return full(t, strings.ReplaceAll(text, "{prefix}", t.Prefix))
 }
 
-// grants are the statements that let a role take locks, or only look.
-func grants(at *driver.Location, role string, readOnly bool) ([]string, error) {
-	t, err := optionsOf(at).tables()
-	if err != nil {
-		return nil, err
-	}
-	return sqlstore.Grants(t, `"`, texts(), sqlstore.Quote(role, `"`), readOnly)
-}
-
 func checkVersion(t sqlstore.Tables, found int64) error {
 	return sqlstore.CheckSchema(t, found, schemaVersion, "postgres.Migrate")
 }

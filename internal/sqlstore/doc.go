@@ -6,16 +6,14 @@
 //
 // # What is left in a database's package
 //
-// Without comments and imports that is about 800 lines for MySQL and 1,000 each for PostgreSQL and
-// SQLite. None of it has a twin in another package:
-//
 //   - MySQL: the lanes, connections that are set up anew and never go back to the caller's pool; the
 //     batch that tells winners by a mark in the row, since there is no RETURNING on MySQL; what
 //     ids have rows, so that a take of a known name is an update; whose rights procedure and views run
 //     with, which the server does not compare.
-//   - PostgreSQL: LISTEN, with a proof that notifications arrive (a quarter of the package); bytes in
-//     any form that a role has the server send; connections like those of the caller's pool beside
-//     it; where the tables are if no schema is named; what a stranger may have put in the way.
+//   - PostgreSQL: LISTEN, with a proof that notifications arrive; bytes in any form that a role has
+//     the server send, unless a statement is described first, which is a round trip more; connections
+//     like those of the caller's pool beside it; where the tables are if no schema is named; what a
+//     stranger may have put in the way.
 //   - SQLite: SQLite's own connection, without database/sql, which saves a fifth of a short statement;
 //     waiting for the file, which SQLite does badly; the files, which must not be replaced under a
 //     store; a store that only looks; transactions by hand.

@@ -21,6 +21,10 @@ type Server[P, C any] struct {
 	Leave   func(P) error
 	New     func(context.Context, P, *driver.Location) (Closer, error)
 
+	Quote string                                                         // around a name
+	Texts func() map[string]string                                       // see Grants
+	Role  func(at *driver.Location, role string) (schema, quoted string) // may be nil: in which schema a role is let to the tables
+
 	Script func(Tables) string // of the schema
 	Use    func(context.Context, P, Tables, func(C) error) error
 	Lock   func(context.Context, C, Tables) error                      // may be nil: Migrate has it to itself, as well as it can
@@ -117,6 +121,17 @@ func (s *Server[P, C]) Kind(k *driver.Kind) *driver.Kind {
 			}
 			return do(ctx, pool, s.Options(at))
 		}
+	}
+	k.Grants = func(at *driver.Location, role string, readOnly bool) ([]string, error) {
+		t, err := s.Options(at)()
+		if err != nil {
+			return nil, err
+		}
+		quoted := Quote(role, s.Quote)
+		if s.Role != nil {
+			t.Schema, quoted = s.Role(at, role)
+		}
+		return Grants(t, s.Quote, s.Texts(), quoted, readOnly)
 	}
 	k.Schema = func(at *driver.Location) (string, error) { return s.Schema(s.Options(at)) }
 	k.Migrate, k.Verify = with(s.Migrate), with(s.Compare)

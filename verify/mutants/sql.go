@@ -403,7 +403,7 @@ var sql = []mutant{
 		"fmt.Sprint(cc"}}, postgres("TestStorePooled/^race_to_take$")},
 	{"pg: heartbeats wait for the caller's pool", "X19", []edit{{"postgres/postgres.go",
 		"newDialect(&s.settings, borrower(s.beats, pool))",
-		"newDialect(&s.settings, pooled(pool))"}}, postgres("TestExhaustedPool")},
+		"newDialect(&s.settings, s.lend)"}}, postgres("TestExhaustedPool")},
 
 	// MySQL and MariaDB: writes.
 	{"my: the old version is not compared", "R1", []edit{{"mysql/statements.sql",
