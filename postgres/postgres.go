@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/notify"
@@ -45,11 +46,12 @@ type Store struct {
 	pool *pgxpool.Pool
 	opts Options
 	settings
-	open     conns
-	beats    *sqlstore.Pool[*pgx.Conn]
-	watches  notify.Watches
-	listener listener
-	closed   atomic.Bool
+	open    conns
+	beats   *sqlstore.Pool[*pgx.Conn]
+	closed  atomic.Bool
+	watches notify.Watches
+	spare   atomic.Pointer[pgx.Conn]  // of a Watch that has ended, for the next
+	deaf    atomic.Pointer[time.Time] // when it was last seen that no notifications arrive
 }
 
 var (
@@ -105,7 +107,7 @@ func (s *Store) lend(ctx context.Context, f func(*pgx.Conn) error) error {
 func (s *Store) Close() error {
 	s.closed.Store(true)
 	s.watches.Close()
-	s.listener.close()
+	shut(s.spare.Swap(nil))
 	return s.beats.Close()
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
@@ -15,13 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
-
-// A listener is what one Watch leaves to the next.
-type listener struct {
-	mu    sync.Mutex
-	spare *pgx.Conn // of a Watch that has ended
-	deaf  time.Time // when it was last seen that no notifications arrive
-}
 
 const (
 	quietFor  = 10 * time.Second // then see whether the connection is alive
@@ -91,19 +83,13 @@ func next(ctx context.Context, c *pgx.Conn) (*pgconn.Notification, error) {
 
 // listen returns a connection on which notifications arrive.
 func (s *Store) listen(ctx context.Context, who []string) (*pgx.Conn, error) {
-	h := &s.listener
-	h.mu.Lock()
-	c := h.spare
-	h.spare = nil
-	deaf := !h.deaf.IsZero() && time.Since(h.deaf) < deafFor
-	h.mu.Unlock()
-	if c != nil {
+	if c := s.spare.Swap(nil); c != nil {
 		if err := s.tune(ctx, c, who); err == nil {
 			return c, nil
 		}
 		shut(c) // the server may have ended it meanwhile
 	}
-	if deaf {
+	if deaf := s.deaf.Load(); deaf != nil && time.Since(*deaf) < deafFor {
 		return nil, errDeaf
 	}
 	c, err := s.open(ctx)
@@ -113,9 +99,8 @@ func (s *Store) listen(ctx context.Context, who []string) (*pgx.Conn, error) {
 	if err := s.tune(ctx, c, who); err != nil {
 		shut(c)
 		if errors.Is(err, errDeaf) {
-			h.mu.Lock()
-			h.deaf = time.Now()
-			h.mu.Unlock()
+			now := time.Now()
+			s.deaf.Store(&now)
 		}
 		return nil, err
 	}
@@ -174,15 +159,11 @@ func (s *Store) tune(ctx context.Context, c *pgx.Conn, who []string) error {
 
 // unlisten makes a connection that has listened the spare one, or closes it.
 func (s *Store) unlisten(c *pgx.Conn) {
-	kept := !c.IsClosed() && unlisten(c) == nil
-	h := &s.listener
-	h.mu.Lock()
-	if kept = kept && !s.closed.Load() && h.spare == nil; kept {
-		h.spare = c
-	}
-	h.mu.Unlock()
-	if !kept {
+	if c.IsClosed() || unlisten(c) != nil || !s.spare.CompareAndSwap(nil, c) {
 		shut(c)
+	}
+	if s.closed.Load() { // Close, which has set that first, may not have met it
+		shut(s.spare.Swap(nil))
 	}
 }
 
@@ -198,14 +179,6 @@ func unlisten(c *pgx.Conn) error {
 		}
 	}
 	return err
-}
-
-// close closes the spare connection. The store is closed: there will be no other.
-func (h *listener) close() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	shut(h.spare)
-	h.spare = nil
 }
 
 // payload is what a notification says: the id, and for whom it is meant.
