@@ -30,11 +30,37 @@ func pooled(ctx context.Context, pool *pgxpool.Pool, f func(*pgx.Conn) error) er
 	return f(c.Conn())
 }
 
-// conns opens connections of our own.
-type conns func(context.Context) (*pgx.Conn, error)
+// conns opens connections of our own, like those of a pool.
+type conns struct{ like *pgxpool.Config }
 
 // Open implements sqlstore.Conns.
-func (open conns) Open(ctx context.Context) (*pgx.Conn, error) { return open(ctx) }
+func (o conns) Open(ctx context.Context) (*pgx.Conn, error) {
+	cc := o.like.ConnConfig.Copy()
+	if o.like.BeforeConnect != nil {
+		if err := o.like.BeforeConnect(ctx, cc); err != nil {
+			return nil, err
+		}
+	}
+	cc.OnNotification = nil
+	if cc.RuntimeParams["application_name"] == "" {
+		cc.RuntimeParams = maps.Clone(cc.RuntimeParams)
+		if cc.RuntimeParams == nil {
+			cc.RuntimeParams = make(map[string]string)
+		}
+		cc.RuntimeParams["application_name"] = "holdfast"
+	}
+	c, err := pgx.ConnectConfig(ctx, cc)
+	if err != nil {
+		return nil, err
+	}
+	if o.like.AfterConnect != nil {
+		if err := o.like.AfterConnect(ctx, c); err != nil {
+			shut(c)
+			return nil, err
+		}
+	}
+	return c, nil
+}
 
 // Works asks one that was idle for a while: somebody may end those.
 func (conns) Works(ctx context.Context, c *pgx.Conn, unused time.Duration) (bool, error) {
@@ -79,36 +105,4 @@ func shut(c *pgx.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	c.Close(ctx)
-}
-
-// own returns a function that opens connections like those of the pool.
-func own(pool *pgxpool.Pool) conns {
-	config := pool.Config()
-	return func(ctx context.Context) (*pgx.Conn, error) {
-		cc := config.ConnConfig.Copy()
-		if config.BeforeConnect != nil {
-			if err := config.BeforeConnect(ctx, cc); err != nil {
-				return nil, err
-			}
-		}
-		cc.OnNotification = nil
-		if cc.RuntimeParams["application_name"] == "" {
-			cc.RuntimeParams = maps.Clone(cc.RuntimeParams)
-			if cc.RuntimeParams == nil {
-				cc.RuntimeParams = make(map[string]string)
-			}
-			cc.RuntimeParams["application_name"] = "holdfast"
-		}
-		c, err := pgx.ConnectConfig(ctx, cc)
-		if err != nil {
-			return nil, err
-		}
-		if config.AfterConnect != nil {
-			if err := config.AfterConnect(ctx, c); err != nil {
-				shut(c)
-				return nil, err
-			}
-		}
-		return c, nil
-	}
 }

@@ -46,7 +46,7 @@ type Store struct {
 	pool *pgxpool.Pool
 	opts Options
 	settings
-	open    conns
+	conns   conns // our own
 	beats   *sqlstore.Pool[*pgx.Conn]
 	closed  atomic.Bool
 	watches notify.Watches
@@ -64,7 +64,7 @@ var (
 // a connection each of their own, like those of the pool, opened when they are
 // needed: a pool that is exhausted does not cost a lock.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error) {
-	s := &Store{pool: pool, opts: sqlstore.OrZero(opts), open: own(pool)}
+	s := &Store{pool: pool, opts: sqlstore.OrZero(opts), conns: conns{pool.Config()}}
 	s.opts.Allow = slices.Clone(s.opts.Allow)
 	t, err := opts.tables()
 	if err == nil {
@@ -89,7 +89,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	if found.Is("prepares", "TRUE") {
 		s.mode = pgx.QueryExecModeCacheStatement
 	}
-	s.beats = sqlstore.NewPool(s.open, 1, 1)
+	s.beats = sqlstore.NewPool(s.conns, 1, 1)
 	s.Names = newDialect(&s.settings, s.lend)
 	s.Beats = newDialect(&s.settings, borrower(s.beats, pool))
 	return s, nil

@@ -92,7 +92,7 @@ func (s *Store) listen(ctx context.Context, who []string) (*pgx.Conn, error) {
 	if deaf := s.deaf.Load(); deaf != nil && time.Since(*deaf) < deafFor {
 		return nil, errDeaf
 	}
-	c, err := s.open(ctx)
+	c, err := s.conns.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
