@@ -170,8 +170,7 @@ func checkHistory(holds int) error {
 
 // SetStoreHistory changes how many holds the history of a name lists: 0 (no more are written),
 // 32 or 128. Running clients follow at a heartbeat, those with a TTL of their own within two
-// minutes. It is 32 unless set, but 0 where each write is a round of consensus (etcd,
-// Cassandra, Spanner).
+// minutes. It is 32 unless set, but 0 where the store's writes are costly ([driver.Traits]).
 func (c *Client) SetStoreHistory(ctx context.Context, holds int) error {
 	if err := checkHistory(holds); err != nil {
 		return fmt.Errorf("set history: %w", err)

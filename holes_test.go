@@ -27,7 +27,7 @@ import (
 //	S10  names are pasted in SQL    that of G13, and "strange keys" of drivertest.Run
 //	S11  a release frees nothing    TestPolling
 //	S14  the published schema       TestSchema and TestVersions (postgres), TestSchema and TestOpenRefuses
-//	     lacks a column             (sqlite), TestVerify (mysql, spanner), TestTableRefused (cassandra)
+//	     lacks a column             (sqlite), TestVerify (of other stores), TestTableRefused (cassandra)
 //
 // There is no reclaim row that could be left over (G5, G13, S1): whoever takes a
 // lock over writes a tombstone, under the random name of the session, in a space

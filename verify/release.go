@@ -35,8 +35,8 @@ type work struct {
 }
 
 // releaseWork is all that a release takes, in an order in which each hour has some of
-// everything.
-func releaseWork() (all []work) {
+// everything. tables are those of the mutants.
+func releaseWork(tables []string) (all []work) {
 	const (
 		seeds  = 10_000_000
 		chunk  = 100_000
@@ -45,7 +45,7 @@ func releaseWork() (all []work) {
 	add := func(name string, args ...string) { all = append(all, work{name, args}) }
 	add("models", "test", "./verify/models", "-v", "-timeout", "60m", "-args", "-full")
 	add("worlds of the core", "test", "./internal/core/explore", "-v", "-timeout", "1000m", "-args", "-limit", "30000000", "-walks", "1000000")
-	for _, table := range []string{"core", "proof", "sql", "sqlite", "state", "directory", "claims", "cassandra", "etcd", "spanner"} {
+	for _, table := range tables {
 		add("mutants of "+table, "run", "./verify/mutants", "-only", table)
 	}
 	for _, p := range []string{"process", "hostile", "janusgraph", "git"} {
@@ -114,8 +114,11 @@ func runRelease(state, only string, hours float64, list bool) (failed []string, 
 	if err != nil {
 		return nil, err
 	}
+	if out, err = exec.Command("go", "run", "github.com/holdfast-lock/holdfast/verify/mutants", "-tables").Output(); err != nil {
+		return nil, fmt.Errorf("go run ./verify/mutants -tables: %w", err)
+	}
 	var todo []work
-	for _, w := range releaseWork() {
+	for _, w := range releaseWork(strings.Split(strings.TrimSpace(string(out)), ", ")) {
 		if !strings.Contains(w.name, only) {
 			continue
 		}

@@ -31,7 +31,7 @@ func TestRelease(t *testing.T) {
 // Each run has a name of its own, and the seeds are ten million without a gap.
 func TestReleaseWork(t *testing.T) {
 	names, seeds := make(map[string]bool), 0
-	for _, w := range releaseWork() {
+	for _, w := range releaseWork(nil) {
 		if names[w.name] {
 			t.Errorf("%q is there twice", w.name)
 		}

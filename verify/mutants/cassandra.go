@@ -2,7 +2,7 @@ package main
 
 // The rules of the Cassandra store: a write time-out of type CAS says nothing
 // (D20), and nothing but lightweight transactions at SERIAL counts (X15).
-var cql = []mutant{
+var cql = table{"cassandra", []mutant{
 	// What became of a write.
 	{"cql: the attempt's id is not looked at", "D20", []edit{{"cassandra/store.go",
 		"case met.there && bytes.Equal(met.attempt, a.id):",
@@ -96,7 +96,7 @@ var cql = []mutant{
 	{"cql: a fenced update without an answer is sent again", "R7", []edit{{"cassandra/fence.go",
 		"c.sendWhile(ctx, answered, ",
 		"c.send(ctx, "}}, onCassandra("TestFenceWithoutAnswer")},
-}
+}}
 
 // onCassandra is a test of the store against a cluster.
 func onCassandra(run string) test {

@@ -1,7 +1,7 @@
 package main
 
 // The rules of claims, against the holes that the original has (T1 to T14).
-var claimed = []mutant{
+var claimed = table{"claims", []mutant{
 	{"claims: no wait for skew", "T1", []edit{{"claims/claims.go",
 		"return l.opts.Wait + l.opts.Skew + l.tick() }",
 		"return l.opts.Wait + l.tick() }"}}, claim("TestT01SkewMargin/skew")},
@@ -154,6 +154,6 @@ var claimed = []mutant{
 	{"claims: another row, for another length", "T6", []edit{{"claims/bytes.go",
 		"uint32(len(key)))",
 		"uint32(len(column)+len(key)))"}}, claim("TestVector")},
-}
+}}
 
 func claim(run string) test { return test{"./claims", run} }

@@ -1,7 +1,7 @@
 package main
 
 // The rules of the command and of the guard that it runs commands under.
-var commanded = []mutant{
+var commanded = table{"command", []mutant{
 	{"a guard in a debugger is waited for", "P2", []edit{{"cmd/holdfast/internal/guard/hold.go",
 		"(p.state == 'T' || p.state == 't')",
 		"p.state == 'T'"}}, guarding("TestGuardTraced")},
@@ -176,7 +176,7 @@ var commanded = []mutant{
 	{"the rest of a set is given back before the work has stopped", "R10", []edit{{"lock.go",
 		"	l.c.machine.AfterFunc(max(l.sess.left(), 0), func() {\n",
 		"	l.c.machine.AfterFunc(0, func() {\n"}}, library("TestBreakOneOfASet")},
-}
+}}
 
 func guarding(run string) test  { return test{"./cmd/holdfast/internal/guard", run} }
 func commands(run string) test  { return test{"./cmd/holdfast/internal/command", run} }

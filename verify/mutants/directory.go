@@ -5,7 +5,7 @@ package main
 // of what comes later (F3), crashes that forget what was not synced (F4), fsyncs
 // that fail (F5), files that are removed while a host has them open (F6), clocks
 // (F7), users who share files (F8).
-var dirs = []mutant{
+var dirs = table{"directory", []mutant{
 	{"dir: a rename's outcome is believed", "F2", []edit{{"directory/write.go",
 		"	return s.resolve(ctx, f, next, err)\n",
 		"	if gone(err) {\n		return nil, nil\n	}\n	return nil, err\n"}}, hostile("TestLostRename")},
@@ -84,6 +84,6 @@ var dirs = []mutant{
 	{"dir: nothing is synced, in episodes", "F4", []edit{{"directory/write.go",
 		"		if err := f.Sync(); err != nil {\n",
 		"		if err := error(nil); err != nil {\n"}}, hostile("TestEpisodes/^plan$/^server_crashes")},
-}
+}}
 
 func hostile(run string) test { return test{"./verify/hostile", run + "$"} }

@@ -1,7 +1,7 @@
 package main
 
 // The rules of the etcd store.
-var onRevisions = []mutant{
+var onRevisions = table{"etcd", []mutant{
 	{"etcd: a take does not look", "R3", []edit{{"etcd/etcd.go",
 		`clientv3.Compare(clientv3.Value(k), ">", "")`, `clientv3.Compare(clientv3.ModRevision(k), "<", 0)`}}, onEtcd("TestStore/.*")},
 	{"etcd: a follow does not look", "R1", []edit{{"etcd/etcd.go",
@@ -60,6 +60,6 @@ var onRevisions = []mutant{
 		"	case !far:\n", "	case !far || far:\n"}}, test{"./cmd/holdfast/internal/command", "TestEncryption$"}},
 	{"etcd: any host counts as this one", "R16", []edit{{"cmd/holdfast/internal/command/encryption.go",
 		"(ip == nil || !ip.IsLoopback())", "(ip != nil && !ip.IsLoopback())"}}, test{"./cmd/holdfast/internal/command", "TestEncryption$"}},
-}
+}}
 
 func onEtcd(run string) test { return test{"./etcd", run + "$"} }

@@ -3,7 +3,7 @@
 // simulation, or a named test, of a store against a server that the test starts.
 // Tests that do not notice prove nothing. Nothing is written into the tree.
 //
-//	go run ./verify/mutants [-run name] [-only table] [-seeds 20000] [-p 3] [-table FILE] [-v]
+//	go run ./verify/mutants [-run name] [-only table | -tables] [-seeds 20000] [-p 3] [-table FILE] [-v]
 package main
 
 import (
@@ -28,10 +28,15 @@ func main() {
 	flag.IntVar(&r.seeds, "seeds", 20000, "the most seeds a mutant may live through")
 	name := flag.String("run", "", "only mutants whose name contains this")
 	only := flag.String("only", "", "only the mutants of one table: "+tableNames())
+	list := flag.Bool("tables", false, "only say which tables there are")
 	together := flag.Int("p", 3, "how many are tried at once")
 	flag.StringVar(&r.file, "table", "", "write what became of each mutant into this file; what it says of others stays")
 	flag.BoolVar(&r.verbose, "v", false, "show what a test said")
 	flag.Parse()
+	if *list {
+		fmt.Println(tableNames())
+		return
+	}
 	var chosen []*mutant
 	known := false
 	for _, table := range tables {
@@ -64,11 +69,14 @@ func main() {
 	}
 }
 
-// tables are all mutants, by what they are of.
-var tables = []struct {
+// A table is the mutants of one part.
+type table struct {
 	name    string
 	mutants []mutant
-}{{"core", core}, {"worlds", planted}, {"proof", proven}, {"sql", sql}, {"sqlite", onFile}, {"state", append(state, cached...)}, {"directory", dirs}, {"cassandra", cql}, {"claims", claimed}, {"etcd", onRevisions}, {"spanner", onCommits}, {"command", commanded}}
+}
+
+// tables are all mutants.
+var tables = []table{core, planted, proven, sql, onFile, {"state", append(state, cached...)}, dirs, cql, claimed, onRevisions, onCommits, commanded}
 
 // tableNames are the names of all tables.
 func tableNames() string {

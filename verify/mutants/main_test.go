@@ -59,7 +59,7 @@ func TestEachRuleIsBroken(t *testing.T) {
 // A table of results keeps what it says of mutants that were not tried.
 func TestTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "table")
-	first, second := &core[0], &core[1]
+	first, second := &core.mutants[0], &core.mutants[1]
 	read := func() string {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -82,7 +82,7 @@ func TestTable(t *testing.T) {
 	if two := read(); !strings.HasPrefix(two, one) || !strings.Contains(two, second.name+"\t"+second.breaks+"\t\tNOT FOUND") {
 		t.Errorf("then\n%s", two)
 	}
-	if got := r.tally(core); got.alive != 1 || got.untried != 1 || got.complete {
+	if got := r.tally(core.mutants); got.alive != 1 || got.untried != 1 || got.complete {
 		t.Errorf("counted %+v", got)
 	}
 }

@@ -2,7 +2,7 @@ package main
 
 // The rules of the proof of death, by which nobody waits for a TTL: whatever is
 // not the very file that a session has locked proves nothing.
-var proven = []mutant{
+var proven = table{"proof", []mutant{
 	{"proof: a file that looks like it is believed", "X21", []edit{{"host_liveness_linux.go",
 		"if string(text[:n]) != want {", "if n == 0 {"}}, library("TestProofIsOfOneFile/^copy$")},
 	{"proof: of whatever session", "X21", []edit{{"host_liveness_linux.go",
@@ -33,4 +33,4 @@ var proven = []mutant{
 		"			continue // not ours\n", ""}}, library("TestProofsAreTidied")},
 	{"proof: nothing is tidied up", "X21", []edit{{"host_liveness.go",
 		"			os.Remove(path)\n", ""}}, library("TestProofsAreTidied")},
-}
+}}

@@ -1,7 +1,7 @@
 package main
 
 // The rules of the Spanner store.
-var onCommits = []mutant{
+var onCommits = table{"spanner", []mutant{
 	{"spanner: a take does not look", "R3", []edit{{"spanner/spanner.go",
 		"		return len(r.value) == 0\n", "		return true\n"}}, onSpanner("TestStore/.*")},
 	{"spanner: a follow does not look", "R1", []edit{{"spanner/spanner.go",
@@ -34,6 +34,6 @@ var onCommits = []mutant{
 		`	if deletes != "" {`, `	if deletes == "x" {`}}, onSpanner("TestVerify/.*")},
 	{"spanner: a column without commit timestamps is taken", "R2", []edit{{"spanner/schema.go",
 		`			if stamped {`, `			if stamped || name == "written" {`}}, onSpanner("TestVerify/.*")},
-}
+}}
 
 func onSpanner(run string) test { return test{"./spanner", run + "$"} }

@@ -5,7 +5,7 @@ package main
 // rows counted one way or the other (X4), deadlocks (X5), isolation (X7, X8),
 // clocks (X9), poolers that share connections (X10), standbys (X12), rows that
 // stay locked (X19).
-var sql = []mutant{
+var sql = table{"sql", []mutant{
 	// What they are called.
 	{"names of tables are not looked at", "D7", []edit{{"internal/sqlstore/tables.go",
 		"if !identifier().MatchString(prefix) || len(prefix) > 40 {",
@@ -679,7 +679,7 @@ var sql = []mutant{
 	{"my: the fence is an error like others", "P4", []edit{{"mysql/dialect.go",
 		`"HF002": sqlstore.Lost`,
 		`"HF999": sqlstore.Lost`}}, mysql("TestFence$/^free$")},
-}
+}}
 
 func clocks(run string) test   { return test{"./internal/clock", run} }
 func shared(run string) test   { return test{"./internal/sqlstore", run} }

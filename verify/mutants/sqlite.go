@@ -2,7 +2,7 @@ package main
 
 // The rules of the SQLite store. X13 are the ways in which a file can be another
 // than it seems, and what others set for it.
-var onFile = []mutant{
+var onFile = table{"sqlite", []mutant{
 	// Which file it is.
 	{"sqlite: a hard link is another file", "X13", []edit{{"sqlite/files.go",
 		"	if n := filesystem.Links(info); n > 1 {", "	if n := filesystem.Links(info); n > 9 {"}}, onSQLite("TestSecondName/^hard_link$")},
@@ -126,6 +126,6 @@ var onFile = []mutant{
 		"           or new.token >= r.fence)\n", "           or true)\n"}}, onSQLite("TestFence$/^block$")},
 	{"sqlite: the fence of a block is not remembered", "P4", []edit{{"sqlite/fence.go",
 		"	if err != nil || next == last {", "	if true {"}}, onSQLite("TestFence$/^block$")},
-}
+}}
 
 func onSQLite(run string) test { return test{"./sqlite", run} }

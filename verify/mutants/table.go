@@ -2,7 +2,7 @@ package main
 
 // The table of what is broken. "alone" are two that exclusion does not need one
 // by one, since each stands in for the other: the audit has to see them.
-var core = []mutant{
+var core = table{"core", []mutant{
 	{"window counted from the answer", "R4", []edit{{"internal/core/window.go",
 		"until := sent.Add(ttl - Margin(ttl))",
 		"until := now.Add(ttl - Margin(ttl))"}}, simulation},
@@ -482,7 +482,7 @@ var core = []mutant{
 		"	held := t.Sub(l.since)\n", "	held := t.Sub(l.since)\n	c.writeSoon()\n"}}, library("TestHistoryIsFree")},
 	{"numbers of a record may overflow", "R3", []edit{{"internal/core/lock_record.go",
 		"if all >= maxToken {", "if false {"}}, records("FuzzLockRecord")},
-}
+}}
 
 // What notices them: the simulation, the library's own tests, or those beside
 // this table.

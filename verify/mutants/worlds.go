@@ -11,7 +11,7 @@ func world(name string) test {
 }
 
 // planted are defects of the core that the explorer has to find by itself.
-var planted = []mutant{
+var planted = table{"worlds", []mutant{
 	{"world: a grant is believed outside the window", "R4", []edit{{"internal/core/name.go",
 		"	if !env.trusts(g.id.Session) {\n		return\n	}\n	g.state, g.token", "	g.state, g.token"}}, world("S X S, time stands still")},
 	{"world: a blind write is forgotten", "Q9", []edit{{"internal/core/step.go",
@@ -131,4 +131,4 @@ var planted = []mutant{
 		"changed || left+len(next.Breaks) == 0\n", "changed\n"}}, world("X(2), a sweep, time stands still, 2 rounds")},
 	{"world: no floor under rows that are removed", "Q15", []edit{{"internal/core/explore/world.go",
 		"	l.Floor = l.Version\n", ""}}, world("X X, a sweep, time stands still")},
-}
+}}
