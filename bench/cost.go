@@ -18,8 +18,7 @@ import (
 // meanwhile.
 func costs(b *bench) ([]Row, error) {
 	return b.eachStore("latency", func(ss []*system) (rows []Row, err error) {
-		switch ss[0].store {
-		case "redis", "cassandra", claimsStore, spannerStore:
+		if !ss[0].kind().costed {
 			return nil, nil
 		}
 		for _, s := range ss {

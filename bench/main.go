@@ -99,9 +99,9 @@ func (b *bench) sleep(d time.Duration) error {
 func (b *bench) eachStore(workload string, f func(ss []*system) ([]Row, error)) (rows []Row, err error) {
 	for _, start := range kinds {
 		var ss []*system
-		for _, s := range systems {
+		for _, s := range start.systems {
 			needsBouncer := strings.HasSuffix(s.name, "through PgBouncer")
-			if s.store == start.store && b.has(s.store) && s.takesPart(workload) && (!needsBouncer || b.site.Bouncer != "") {
+			if b.has(s.store) && s.takesPart(workload) && (!needsBouncer || b.site.Bouncer != "") {
 				ss = append(ss, s)
 			}
 		}

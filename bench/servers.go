@@ -73,28 +73,30 @@ func (s *server) atEnd(f func()) { s.stops = append(s.stops, f) }
 // A kind of store, as workloads have to know it.
 type kind struct {
 	store    string
+	systems  []*system // who others are compared with comes before them
 	start    func(b *bench) (*server, error)
 	requests string  // what is counted as a request
 	beside   string  // whom a hand-off is compared with: the plainest lock of the same place
 	aim      float64 // of our latency, as a ratio; 0: none
 	idle     bool    // hand-offs are also measured beside clients that are idle
 	counted  bool    // our hand-offs say how many requests a hold takes
+	costed   bool    // what a lock costs is counted
 	emulated bool    // an emulator, which runs one transaction at a time and turns a crowd away
 }
 
 // kinds are all, in the order in which they are measured.
 var kinds = []kind{
 	{store: "memory", start: func(*bench) (*server, error) { return &server{}, nil }},
-	{store: "sqlite", start: func(*bench) (*server, error) { return &server{version: "SQLite"}, nil },
-		requests: "store calls", beside: "flock(2)", aim: 0.75, counted: true},
-	{store: "dir", start: startDirectory, requests: "store calls", beside: "flock(2)", counted: true},
-	{store: "postgres", start: startPostgres, requests: "statements", beside: "pg_advisory_lock", aim: 0.9, idle: true},
-	{store: "mysql", start: startMySQL, requests: "statements", beside: "GET_LOCK", aim: 1.25, idle: true},
-	{store: "redis", start: startRedis, requests: "requests", beside: "redislock"},
-	{store: "etcd", start: startEtcd, requests: "requests", idle: true},
-	{store: "cassandra", start: startCassandra, requests: "LWTs", beside: "IF NOT EXISTS", aim: 1.2},
-	{store: claimsStore, start: startClaims, beside: "JanusGraph"},
-	{store: spannerStore, start: startSpanner, requests: "RPCs", beside: "spindle", counted: true, emulated: true},
+	{store: "sqlite", systems: sqliteSystems, start: func(*bench) (*server, error) { return &server{version: "SQLite"}, nil },
+		requests: "store calls", beside: "flock(2)", aim: 0.75, counted: true, costed: true},
+	{store: "dir", systems: dirSystems, start: startDirectory, requests: "store calls", beside: "flock(2)", counted: true, costed: true},
+	{store: "postgres", systems: postgresSystems, start: startPostgres, requests: "statements", beside: "pg_advisory_lock", aim: 0.9, idle: true, costed: true},
+	{store: "mysql", systems: mysqlSystems, start: startMySQL, requests: "statements", beside: "GET_LOCK", aim: 1.25, idle: true, costed: true},
+	{store: "redis", systems: redisSystems, start: startRedis, requests: "requests", beside: "redislock"},
+	{store: "etcd", systems: etcdSystems, start: startEtcd, requests: "requests", idle: true, costed: true},
+	{store: "cassandra", systems: cassandraSystems, start: startCassandra, requests: "LWTs", beside: "IF NOT EXISTS", aim: 1.2},
+	{store: claimsStore, systems: claimsSystems, start: startClaims, beside: "JanusGraph"},
+	{store: spannerStore, systems: spannerSystems, start: startSpanner, requests: "RPCs", beside: "spindle", counted: true, emulated: true},
 }
 
 // kind is that of the system's store.

@@ -81,7 +81,7 @@ func spannerClient(ctx context.Context, at *site, system string) (*spanner.Clien
 	if err != nil {
 		return nil, err
 	}
-	return spanner.NewClientWithConfig(ctx, at.Spanner[system], spanner.ClientConfig{DisableNativeMetrics: true},
+	return spanner.NewClientWithConfig(ctx, at.Databases[system], spanner.ClientConfig{DisableNativeMetrics: true},
 		option.WithGRPCDialOption(grpc.WithStatsHandler(callCounter{counted})))
 }
 
@@ -244,7 +244,7 @@ func (s *server) prepareSpanner(b *bench, started *servers.Server) error {
 	}
 	defer admin.Close()
 	instance, _, _ := strings.Cut(strings.TrimPrefix(started.URL, "spanner://"), "/databases/")
-	b.site.Spanner = make(map[string]string)
+	b.site.Databases = make(map[string]string)
 	for i, of := range spannerSystems {
 		name := fmt.Sprintf("bench%d", i)
 		op, err := admin.CreateDatabase(b.ctx, &databasepb.CreateDatabaseRequest{
@@ -256,7 +256,7 @@ func (s *server) prepareSpanner(b *bench, started *servers.Server) error {
 		if err != nil {
 			return err
 		}
-		b.site.Spanner[of.name] = instance + "/databases/" + name
+		b.site.Databases[of.name] = instance + "/databases/" + name
 	}
 	c, err := spannerClient(b.ctx, &b.site, "holdfast")
 	if err != nil {

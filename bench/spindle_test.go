@@ -215,7 +215,7 @@ func generations(t *testing.T, w world, x *throne, within time.Duration) {
 
 // On Spanner's emulator, with spindle itself.
 func TestSpindleGenerations(t *testing.T) {
-	at := strings.TrimPrefix(servers.Spanner(t, nil).SpannerDatabase(t), "spanner://")
+	at := strings.TrimPrefix(servers.Spanner(t, nil).Database(t), "spanner://")
 	db, err := spanner.NewClientWithConfig(t.Context(), at, spanner.ClientConfig{DisableNativeMetrics: true})
 	if err != nil {
 		t.Fatal(err)

@@ -61,16 +61,15 @@ type site struct {
 	Redis                    string // host:port
 	Etcd                     []string
 	Cassandra                string            // URL with a keyspace
-	Spanner                  map[string]string // databases, by system
+	Databases                map[string]string // by system, where each has its own
 }
 
-// systems are all, by store; who others are compared with comes before them.
-var systems = slices.Concat(sqliteSystems, dirSystems, postgresSystems, mysqlSystems, redisSystems, etcdSystems, cassandraSystems, claimsSystems, spannerSystems)
-
 func findSystem(store, name string) *system {
-	for _, s := range systems {
-		if s.store == store && s.name == name {
-			return s
+	for _, k := range kinds {
+		for _, s := range k.systems {
+			if s.store == store && s.name == name {
+				return s
+			}
 		}
 	}
 	return nil

@@ -118,7 +118,7 @@ func open() *gocql.Session {
 }
 
 func TestExamples(t *testing.T) {
-	u, err := url.Parse(servers.Cassandra(t, nil).Keyspace(t))
+	u, err := url.Parse(servers.Cassandra(t, nil).Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func ExampleNew() {
 }
 
 func TestExample(t *testing.T) {
-	name := strings.TrimPrefix(servers.Spanner(t, nil).SpannerDatabase(t), "spanner://")
+	name := strings.TrimPrefix(servers.Spanner(t, nil).Database(t), "spanner://")
 	t.Setenv("SPANNER_DATABASE", name)
 	conn, err := spanner.NewClient(t.Context(), name)
 	if err != nil {

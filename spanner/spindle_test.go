@@ -199,7 +199,7 @@ order by name;
 // prepared is a database with Holdfast's table and others, and its client.
 func prepared(t *testing.T, statements ...string) *spanner.Client {
 	t.Helper()
-	name := strings.TrimPrefix(servers.Spanner(t, nil).SpannerDatabase(t), "spanner://")
+	name := strings.TrimPrefix(servers.Spanner(t, nil).Database(t), "spanner://")
 	t.Setenv("SPANNER_DATABASE", name)
 	db, err := spanner.NewClient(t.Context(), name)
 	if err != nil {

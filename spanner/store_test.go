@@ -37,7 +37,7 @@ func dial(t testing.TB, url string) (*spanner.Client, *database.DatabaseAdminCli
 // share.
 func fresh(t testing.TB) string {
 	t.Helper()
-	url := servers.Spanner(t, nil).SpannerDatabase(t)
+	url := servers.Spanner(t, nil).Database(t)
 	c, admin := dial(t, url)
 	if err := Migrate(t.Context(), admin, c, nil); err != nil {
 		t.Fatal(err)

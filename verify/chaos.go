@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/verify/stores"
 	"github.com/holdfast-lock/holdfast/verify/story"
 	"golang.org/x/sys/unix"
 )
@@ -37,7 +38,7 @@ If HOLDFAST_LEDGER is the path of a ledger, it adds a line for each store.
 flags:
 `
 
-var chaosStores = []string{"postgres", "mysql", "sqlite", "directory", "cassandra", "etcd", "spanner"}
+var chaosStores = stores.Names()
 
 // chaos runs the tests of the package of that name as they ask for it, and shows
 // how far they are.

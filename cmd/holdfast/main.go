@@ -22,7 +22,5 @@ func main() {
 	command.ClaimTable = func(ctx context.Context, at *driver.Location, table string) (claims.Table, func() error, error) {
 		return cassandra.OpenColumns(ctx, at, table)
 	}
-	command.Main([]*driver.Kind{sqlite.Kind, directory.Kind, postgres.Kind, mysql.Kind, cassandra.Kind, memory.Kind},
-		command.Program{Scheme: "etcd", Name: "holdfast-etcd"},
-		command.Program{Scheme: "spanner", Name: "holdfast-spanner"})
+	command.Main([]*driver.Kind{sqlite.Kind, directory.Kind, postgres.Kind, mysql.Kind, cassandra.Kind, memory.Kind}, command.Programs...)
 }

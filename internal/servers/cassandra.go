@@ -33,7 +33,7 @@ type Cluster struct {
 	URL  string // cassandra://127.0.0.1,127.0.0.2,127.0.0.3:PORT
 	Port int    // for clients, the same for all nodes
 	Dir  string // what each node has in node0, node1, node2, and what it says in log there
-	Own  bool   // if not, it was pointed at: only Name, URL, Port, Settled and Keyspace are to be used
+	Own  bool   // if not, it was pointed at: only Name, URL, Port, Settled and Database are to be used
 
 	hosts   []string
 	nodes   [Nodes]node

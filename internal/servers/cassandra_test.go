@@ -52,7 +52,7 @@ func TestCluster(t *testing.T) {
 	if got := strings.Join(ran(t, c, 0, set), ""); got != "1500ms" {
 		t.Errorf("the setting is %s, want 1500ms", got)
 	}
-	url := c.Keyspace(t)
+	url := c.Database(t)
 	table := filepath.Base(url) + ".t"
 	ran(t, c, 0, "CREATE TABLE "+table+" (k text PRIMARY KEY)")
 	for n := 0; n < Nodes; { // the others learn of it later

@@ -79,9 +79,9 @@ func clusterAt(ctx context.Context, target string) (*Cluster, error) {
 	return c, err
 }
 
-// Keyspace makes an empty keyspace on the cluster, with three replicas, and
+// Database makes an empty keyspace on the cluster, with three replicas, and
 // returns its URL. It is dropped when the test ends.
-func (c *Cluster) Keyspace(t testing.TB) string {
+func (c *Cluster) Database(t testing.TB) string {
 	t.Helper()
 	name := "hf_" + strings.ToLower(rand.Text()[:12])
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -343,6 +344,9 @@ func (c *EtcdCluster) post(ctx context.Context, n int, path string, args map[str
 	}
 	return said, err
 }
+
+// Database returns the URL of a prefix that nobody uses.
+func (c *EtcdCluster) Database(testing.TB) string { return c.URL + "?prefix=test/" + rand.Text() + "/" }
 
 var sharedEtcdCluster = sync.OnceValues(func() (*EtcdCluster, error) { return StartEtcdCluster(context.Background(), nil) })
 

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 )
 
@@ -52,6 +53,8 @@ type Server struct {
 
 	spares  []string // databases that are empty
 	gateway string   // of an emulator that was pointed at
+
+	database func(testing.TB) string // is Database, where that is not by SQL
 }
 
 // Options say how a server is started.

@@ -77,6 +77,7 @@ func StartSpanner(ctx context.Context, opts *Options) (*Server, error) {
 		s.argv = append(s.argv, "--"+line)
 	}
 	s.URL = "spanner://" + spannerInstance + "/databases/test"
+	s.database = s.spannerDatabase
 	s.quit = syscall.SIGTERM
 	s.ask = func(ctx context.Context) (string, error) {
 		var d net.Dialer
@@ -170,6 +171,7 @@ var sharedSpanner = sync.OnceValues(func() (*Server, error) {
 	if host := os.Getenv(emulatorHost); host != "" {
 		name, _, _ := strings.Cut(host, ":")
 		s := &Server{Name: "Spanner emulator", gateway: name + ":9020", URL: "spanner://" + spannerInstance + "/databases/test"}
+		s.database = s.spannerDatabase
 		if err := postDatabase(context.Background(), s.gateway, "test"); err != nil {
 			return nil, fmt.Errorf("%s is %s, but there is no gateway at %s to make databases with: %w", emulatorHost, host, s.gateway, err)
 		}
@@ -196,9 +198,8 @@ func Spanner(t testing.TB, opts *Options) *Server {
 	return s
 }
 
-// SpannerDatabase returns the URL of an empty database in an emulator: each runs one
-// transaction at a time. It stays.
-func (s *Server) SpannerDatabase(t testing.TB) string {
+// spannerDatabase is Database.
+func (s *Server) spannerDatabase(t testing.TB) string {
 	t.Helper()
 	name := "t" + strings.ToLower(rand.Text()[:20])
 	var err error

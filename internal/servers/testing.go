@@ -54,6 +54,42 @@ func Etcd(t testing.TB, opts *Options) *Server {
 	return forTest(t, "", sharedEtcd, StartEtcd, opts)
 }
 
+// A Kind is a kind of store that has a server.
+type Kind struct {
+	Name     string                             // of its package, and the scheme of its URLs
+	Shared   func(testing.TB) Home              // for all tests of a process; skips the test if it is not installed
+	Server   func(testing.TB, *Options) *Server // as Postgres is; nil: it needs a cluster
+	SQL      bool                               // Server is asked with SQL
+	Emulator string                             // the variable with its address, of an emulator: it runs one transaction at a time
+}
+
+// Kinds are all of them.
+var Kinds = []Kind{
+	{Name: "postgres", Shared: shared(Postgres), Server: Postgres, SQL: true},
+	{Name: "mysql", Shared: shared(MySQL), Server: MySQL, SQL: true},
+	{Name: "cassandra", Shared: shared(Cassandra)},
+	{Name: "etcd", Shared: shared(EtcdThree)},
+	{Name: "spanner", Shared: shared(Spanner), Server: Spanner, Emulator: emulatorHost},
+}
+
+// KindOf is the kind of a store that is called so or has that URL; a zero Kind if it has no server.
+func KindOf(store string) Kind {
+	name, _, _ := strings.Cut(store, ":")
+	for _, k := range Kinds {
+		if k.Name == name {
+			return k
+		}
+	}
+	return Kind{}
+}
+
+// A Home has databases, and returns the URL of an empty one.
+type Home interface{ Database(testing.TB) string }
+
+func shared[O any, H Home](start func(testing.TB, *O) H) func(testing.TB) Home {
+	return func(t testing.TB) Home { return start(t, nil) }
+}
+
 type starter func(context.Context, *Options) (*Server, error)
 
 func forTest(t testing.TB, env string, shared func() (*Server, error), start starter, opts *Options) *Server {
@@ -99,9 +135,12 @@ func forTest(t testing.TB, env string, shared func() (*Server, error), start sta
 
 // Database returns the URL of an empty database on the server. When the test
 // ends it is taken from whoever is connected, and emptied for another test, or
-// dropped.
+// dropped; in an emulator it stays.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
+	if s.database != nil {
+		return s.database(t)
+	}
 	home := s
 	if s.behind != nil {
 		home = s.behind

@@ -44,7 +44,7 @@ func newNodes(t *testing.T) *lane {
 	t.Helper()
 	c := servers.Cassandra(t, &servers.ClusterOptions{Cuttable: true})
 	applied := func(reply []byte) bool { return bytes.Contains(reply, []byte("[applied]")) }
-	l := &lane{kind: "cassandra", nodes: &nodes{c, c.Keyspace(t), applied}}
+	l := &lane{kind: "cassandra", nodes: &nodes{c, c.Database(t), applied}}
 	must(t, stores.Migrate(t.Context(), l.nodes.keyspace))
 	l.ttl = ttlOn(t, l.nodes.keyspace)
 	t.Logf("figure: %s; TTL %v", c.Name, l.ttl)

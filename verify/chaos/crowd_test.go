@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-lock/holdfast/verify/check"
 	"github.com/holdfast-lock/holdfast/verify/ledger"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
+	"github.com/holdfast-lock/holdfast/verify/stores"
 	"github.com/holdfast-lock/holdfast/verify/story"
 )
 
@@ -22,38 +23,31 @@ var (
 	onStores  = flag.String("stores", "", "those of a crowd; all by default")
 )
 
-// allStores are the kinds of lanes, and ofAll how many histories each has of a full
-// crowd, by how long they take there.
-var (
-	allStores = []string{"sqlite", "directory", "postgres", "mysql", "etcd", "spanner", "cassandra"}
-	ofAll     = map[string]int{"sqlite": 2400, "directory": 2400, "postgres": 2000, "mysql": 1500, "etcd": 700, "spanner": 700, "cassandra": 400}
-)
-
 // laneOf starts what a store needs, or skips.
 func laneOf(t *testing.T, kind string) *lane {
-	switch kind {
-	case "cassandra":
+	switch k := servers.KindOf(kind); {
+	case kind == "cassandra":
 		return newNodes(t)
-	case "etcd":
+	case kind == "etcd":
 		return newMembers(t)
-	case "spanner":
-		return newEmulator(t)
-	case "sqlite", "directory":
+	case k.Emulator != "":
+		return newEmulator(t, k)
+	case k.Server == nil:
 		return &lane{kind: kind}
 	}
 	return newLane(t, kind, &servers.Options{})
 }
 
-// newEmulator starts one of Spanner, or skips.
-func newEmulator(t *testing.T) *lane {
-	l := &lane{kind: "spanner", server: servers.Spanner(t, &servers.Options{})}
+// newEmulator starts one, or skips.
+func newEmulator(t *testing.T, k servers.Kind) *lane {
+	l := &lane{kind: k.Name, server: k.Server(t, &servers.Options{})}
 	l.ttl = ttlOn(t, l.database(t, t.TempDir()))
 	t.Logf("figure: %s; TTL %v", l.server.Name, l.ttl)
 	return l
 }
 
-// ofEmulator are what can happen to Spanner's emulator, which keeps everything in
-// memory, and to its answers.
+// ofEmulator are what can happen to an emulator, which keeps everything in memory, and to
+// its answers.
 var ofEmulator = []fault{
 	{"server stalled", ofServer[3].do, nil},
 	{"server stalled now and then", func(e *episode) {
@@ -72,16 +66,17 @@ var ofEmulator = []fault{
 	}, nil},
 }
 
-// TestSpanner goes through what can happen to an emulator and to those who use it.
-func TestSpanner(t *testing.T) {
-	t.Run("on", func(t *testing.T) {
-		l := newEmulator(t)
-		faults := slices.Concat(ofEmulator, ofWorkers[:3])
-		if *full {
-			faults = slices.Concat(ofEmulator, ofNetwork[1:], ofWorkers[:3])
+// TestEmulators goes through what can happen to emulators and to those who use them.
+func TestEmulators(t *testing.T) {
+	faults := slices.Concat(ofEmulator, ofWorkers[:3])
+	if *full {
+		faults = slices.Concat(ofEmulator, ofNetwork[1:], ofWorkers[:3])
+	}
+	for _, k := range servers.Kinds {
+		if k.Emulator != "" {
+			t.Run(k.Name, func(t *testing.T) { rounds(t, newEmulator(t, k), number(1, 6), faults) })
 		}
-		rounds(t, l, number(1, 6), faults)
-	})
+	}
 	report(t)
 }
 
@@ -108,15 +103,15 @@ func TestFiles(t *testing.T) {
 // history short enough to be judged by search, as that of a lock and that of what
 // the lock guards.
 func TestCrowd(t *testing.T) {
-	for _, kind := range allStores {
-		if *onStores != "" && !slices.Contains(strings.Split(*onStores, ","), kind) {
+	for _, k := range stores.Kinds {
+		if *onStores != "" && !slices.Contains(strings.Split(*onStores, ","), k.Name) {
 			continue
 		}
-		t.Run(kind, func(t *testing.T) {
-			l := laneOf(t, kind)
+		t.Run(k.Name, func(t *testing.T) {
+			l := laneOf(t, k.Name)
 			want := *histories
 			if want == 0 {
-				want = number(20, ofAll[kind])
+				want = number(20, k.Crowd)
 			}
 			gather(t, l, want)
 		})
@@ -165,7 +160,7 @@ func crowd(t *testing.T, l *lane, seed uint64, steps int, tag string) entry {
 	must(t, e.store.Registers.Make(t.Context(), names...))
 	clients := []int{2, 2, 1}
 	flags := []string{"-steps", fmt.Sprint(steps), "-sessions", "5", "-meet", t.TempDir(), "-tag", tag, "-lanes", "12", "-long", "0.003"}
-	if l.kind == "etcd" || l.kind == "spanner" {
+	if e.store.Native {
 		flags = append(flags, "-native")
 	}
 	for i, n := range clients {
@@ -230,7 +225,7 @@ func (e *episode) loseAnswer(p *process) {
 	switch {
 	case e.lane.nodes != nil:
 		e.lane.nodes.Clients(e.rng.IntN(servers.Nodes)).CutOnReply(e.lane.nodes.tells, 1)
-	case e.lane.kind == "spanner":
+	case e.lane.of().Emulator != "":
 		p.proxy.CutOnReply(func(reply []byte) bool { return len(reply) > 60 }, 1)
 	case p.proxy != nil:
 		p.proxy.CutAfterCommit(1)

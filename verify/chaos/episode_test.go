@@ -40,13 +40,15 @@ func (e *episode) patience() time.Duration { return max(patience, 10*e.ttl) }
 // A lane is a server, and what may stand in front of it. Its episodes come one
 // after the other.
 type lane struct {
-	kind   string // postgres, mysql, cassandra, etcd, spanner, sqlite, directory
+	kind   string // of its store, by its package
 	server *servers.Server
 	nodes  *nodes          // in the place of a server
 	front  *servers.Server // a PgBouncer
 	disk   string          // the directory of a small disk on which its data are
 	ttl    time.Duration   // 0: 1.5 seconds
 }
+
+func (l *lane) of() servers.Kind { return servers.KindOf(l.kind) }
 
 // tells says whether it is the workers who tell which of them wrote what.
 func (l *lane) tells() bool { return l.kind == "mysql" || l.kind == "sqlite" }
@@ -59,14 +61,12 @@ func (l *lane) database(t *testing.T, dir string) (target string) {
 		must(t, err)
 		t.Cleanup(func() { os.RemoveAll(dir) })
 	}
-	switch l.kind {
-	case "cassandra", "etcd": // all episodes have the same
+	switch {
+	case l.nodes != nil: // all episodes have the same
 		return l.nodes.keyspace
-	case "spanner":
-		target = l.server.SpannerDatabase(t)
-	case "sqlite":
+	case l.kind == "sqlite":
 		target = "sqlite:" + filepath.Join(dir, "locks.db")
-	case "directory":
+	case l.kind == "directory":
 		target = "dir:" + filepath.Join(dir, "locks")
 		must(t, os.Mkdir(filepath.Join(dir, "locks"), 0o700))
 	default:

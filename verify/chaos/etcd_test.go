@@ -3,7 +3,6 @@
 package chaos
 
 import (
-	"crypto/rand"
 	"slices"
 	"testing"
 	"time"
@@ -17,7 +16,7 @@ func newMembers(t *testing.T) *lane {
 	c := servers.EtcdThree(t, &servers.ClusterOptions{Cuttable: true})
 	// What is longer than a frame of HTTP/2 that only acknowledges.
 	tells := func(reply []byte) bool { return len(reply) > 60 }
-	l := &lane{kind: "etcd", nodes: &nodes{c, c.URL + "?prefix=test/" + rand.Text() + "/", tells}}
+	l := &lane{kind: "etcd", nodes: &nodes{c, c.Database(t), tells}}
 	l.ttl = ttlOn(t, l.nodes.keyspace)
 	t.Logf("figure: %s; TTL %v", c.Name, l.ttl)
 	return l

@@ -264,11 +264,7 @@ func TestFaults(t *testing.T) {
 // newLane starts a server of its own, or skips.
 func newLane(t *testing.T, kind string, opts *servers.Options) *lane {
 	t.Helper()
-	start := servers.Postgres
-	if kind == "mysql" {
-		start = servers.MySQL
-	}
-	s := start(t, opts)
+	s := servers.KindOf(kind).Server(t, opts)
 	if !s.Own {
 		t.Skipf("SKIPPED: %s was pointed at, and is not ours to break", s.Name)
 	}

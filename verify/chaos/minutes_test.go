@@ -41,17 +41,18 @@ type group struct {
 func groupsOf(t *testing.T, kind string) []group {
 	clocks, versions := ofOwnClocks(), ofVersions(t, kind)
 	more := slices.Concat(clocks, versions)
-	if len(clocks) > 0 && kind != "postgres" && kind != "mysql" && kind != "spanner" { // where nobody can be cut off by itself
+	k := servers.KindOf(kind)
+	if len(clocks) > 0 && k.Server == nil { // where nobody can be cut off by itself
 		more = slices.Concat(clocks[:len(clocks)-1], versions)
 	}
-	switch kind {
-	case "cassandra":
+	switch {
+	case kind == "cassandra":
 		return []group{{"nodes", newNodes, slices.Concat(ofNodes, moreOfNodes, ofWorkers[:3], more)}}
-	case "etcd":
+	case kind == "etcd":
 		return []group{{"members", newMembers, slices.Concat(ofMembers, ofNodes, moreOfNodes, ofWorkers[:3], more)}}
-	case "spanner":
-		return []group{{"emulator", newEmulator, slices.Concat(ofEmulator, ofNetwork[1:], ofWorkers[:3], more)}}
-	case "sqlite", "directory":
+	case k.Emulator != "":
+		return []group{{"emulator", func(t *testing.T) *lane { return newEmulator(t, k) }, slices.Concat(ofEmulator, ofNetwork[1:], ofWorkers[:3], more)}}
+	case k.Server == nil:
 		faults := slices.Concat(ofWorkers[:3], more)
 		if kind == "sqlite" {
 			faults = slices.Concat(ofWorkers, more)
@@ -110,7 +111,7 @@ func through(t *testing.T, kind string, stop *atomic.Bool) {
 				continue
 			}
 			t.Run(g.name, func(t *testing.T) {
-				if kind != "spanner" { // whose emulator sets a variable for the whole process
+				if servers.KindOf(kind).Emulator == "" { // which sets a variable for the whole process
 					t.Parallel()
 				}
 				l := g.lane(t)

@@ -28,12 +28,15 @@ func (e *episode) start(host string, flags ...string) *process {
 	id := fmt.Sprintf("w%d", len(e.workers))
 	p := new(process)
 	var err error
-	target, emulator := e.target, os.Getenv("SPANNER_EMULATOR_HOST")
+	target := e.target
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "USER=ana", mark + e.dir, "CHAOS_ROLE=worker", "XDG_RUNTIME_DIR=" + e.host(host)}
 	if e.lane.server != nil {
 		p.proxy, err = servers.NewProxy(e.t.Context(), e.lane.addr())
 		must(e.t, err)
 		e.t.Cleanup(p.proxy.Close)
-		if emulator = p.proxy.Addr(); e.lane.kind != "spanner" {
+		if v := e.lane.of().Emulator; v != "" {
+			env = append(env, v+"="+p.proxy.Addr())
+		} else {
 			target = servers.WithHostPort(target, p.proxy.Addr())
 		}
 	}
@@ -53,9 +56,7 @@ func (e *episode) start(host string, flags ...string) *process {
 		self = earlierWorkerOf(e.lane.kind).path
 	}
 	cmd := exec.Command(self, args...)
-	cmd.Dir = e.dir
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "USER=ana", mark + e.dir, "CHAOS_ROLE=worker", "XDG_RUNTIME_DIR=" + e.host(host),
-		"SPANNER_EMULATOR_HOST=" + emulator}
+	cmd.Dir, cmd.Env = e.dir, env
 	if bends {
 		cmd.Env = append(cmd.Env, "HOLDFAST_FAULT_CLOCK="+e.clockOf(id))
 	}

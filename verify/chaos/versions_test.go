@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast/verify/process/life"
+	"github.com/holdfast-lock/holdfast/verify/stores"
 	"github.com/holdfast-lock/holdfast/verify/story"
 )
 
@@ -18,11 +19,10 @@ import (
 // the schema of today. Programs before it say that the schema is newer, or not as published.
 // pkg is where its chaos tests are.
 func earlierOf(kind string) (commit, pkg string) {
-	switch kind {
-	case "postgres":
-		return "2e8a676", "./verify/chaos"
-	case "spanner":
-		return "fbe9b8f", "./verify/chaos"
+	for _, k := range stores.Kinds {
+		if k.Name == kind && k.Earlier != "" {
+			return k.Earlier, "./verify/chaos"
+		}
 	}
 	return "738ba5d", "./verify/faults" // the first with all stores
 }

@@ -54,7 +54,7 @@ func TestBesideJanusGraph(t *testing.T) {
 		length = 10 * time.Minute
 	}
 	began := time.Now()
-	target := servers.Cassandra(t, nil).Keyspace(t)
+	target := servers.Cassandra(t, nil).Database(t)
 	// The first one makes the table.
 	s := Settings{Unit: "MICRO", Wait: besideWait, Expire: besideExpire, Table: besideTable}
 	theirs := make([]*Locker, each)

@@ -106,7 +106,7 @@ func cells(t *testing.T, s *gocql.Session, table string) (all []cell) {
 // JanusGraph's locker takes a lock and gives it back, and keeps another one out
 // meanwhile. What it writes is, byte by byte, what package claims takes it to be.
 func TestJanusGraph(t *testing.T) {
-	target := servers.Cassandra(t, nil).Keyspace(t)
+	target := servers.Cassandra(t, nil).Database(t)
 	db := session(t, target)
 	key, column := []byte("k1"), []byte("c1")
 	for unit, length := range map[string]time.Duration{"NANO": 1, "MICRO": time.Microsecond, "MILLI": time.Millisecond} {

@@ -36,7 +36,7 @@ func TestVertex(t *testing.T) {
 	if out, err := exec.Command(javac, "-nowarn", "-d", buildDir, "-cp", p.classpath, file).CombinedOutput(); err != nil {
 		t.Fatalf("javac: %v\n%s", err, out)
 	}
-	target := servers.Cassandra(t, nil).Keyspace(t)
+	target := servers.Cassandra(t, nil).Database(t)
 	u, err := url.Parse(target)
 	must(t, err)
 	host, port, _ := strings.Cut(u.Host, ":")

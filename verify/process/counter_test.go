@@ -71,7 +71,7 @@ func slots(t *testing.T, fresh func(*testing.T) *world) {
 	w := fresh(t)
 	processes, times := w.crowd(number(10, 40)), number(5, 20)
 	longer := stretch // than a hand-over, so that slots are in use together
-	if w.onSpanner() {
+	if w.onEmulator() {
 		longer *= 5
 	}
 	var all []*process

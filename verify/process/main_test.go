@@ -82,8 +82,8 @@ func run(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	os.Chmod(dir, 0o755) // for tests as another user
 	holdfastPath, actorPath = filepath.Join(dir, "holdfast"), filepath.Join(dir, "actor")
-	for path, from := range map[string]string{holdfastPath: "../../cmd/holdfast", holdfastPath + "-etcd": "../../cmd/holdfast/holdfast-etcd", holdfastPath + "-spanner": "../../cmd/holdfast/holdfast-spanner", actorPath: "actor"} {
-		c := exec.Command("go", "build", "-o", path, ".")
+	for _, from := range []string{"../../cmd/holdfast", "actor"} {
+		c := exec.Command("go", "build", "-o", dir, "./...")
 		c.Dir = from
 		if out, err := c.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", from, err, out)

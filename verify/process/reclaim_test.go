@@ -3,7 +3,6 @@
 package process
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	mrand "math/rand/v2"
@@ -54,14 +53,11 @@ func TestReclaim(t *testing.T) {
 	if *full {
 		onStores(t, reclaims)
 	}
-	t.Run("etcd", func(t *testing.T) {
-		c := servers.EtcdThree(t, nil) // or skips
-		reclaims(t, func(t *testing.T) *world { return newDir(t).open(c.URL + "?prefix=test/" + rand.Text() + "/") })
-	})
-	t.Run("spanner", func(t *testing.T) {
-		s := servers.Spanner(t, nil) // or skips
-		reclaims(t, func(t *testing.T) *world { return newDir(t).open(s.SpannerDatabase(t)) })
-	})
+	for _, k := range servers.Kinds {
+		if !k.SQL && k.Name != "cassandra" { // where it is not tried
+			t.Run(k.Name, func(t *testing.T) { reclaims(t, on(t, k)) })
+		}
+	}
 }
 
 func reclaims(t *testing.T, fresh func(*testing.T) *world) {

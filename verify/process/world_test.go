@@ -107,18 +107,20 @@ func onStores(t *testing.T, f func(t *testing.T, fresh func(*testing.T) *world))
 	for _, name := range slices.Sorted(maps.Keys(onFiles)) {
 		t.Run(name, func(t *testing.T) { f(t, onFiles[name]) })
 	}
-	on := func(server func(testing.TB, *servers.Options) *servers.Server) func(*testing.T) {
-		return func(t *testing.T) {
-			s := server(t, nil) // or skips
-			f(t, func(t *testing.T) *world {
-				t.Helper()
-				w := newDir(t)
-				return w.open(s.Database(t))
-			})
+	for _, k := range servers.Kinds {
+		if k.SQL {
+			t.Run(k.Name, func(t *testing.T) { f(t, on(t, k)) })
 		}
 	}
-	t.Run("postgres", on(servers.Postgres))
-	t.Run("mysql", on(servers.MySQL))
+}
+
+// on makes worlds on a server, or skips.
+func on(t *testing.T, k servers.Kind) (fresh func(*testing.T) *world) {
+	home := k.Shared(t)
+	return func(t *testing.T) *world {
+		t.Helper()
+		return newDir(t).open(home.Database(t))
+	}
 }
 
 // onServer is whether a world's store is on a server.
@@ -130,12 +132,12 @@ func (w *world) onServer() bool {
 // onCassandra is whether a world's store is on a cluster of Cassandra.
 func (w *world) onCassandra() bool { return strings.HasPrefix(w.target, "cassandra:") }
 
-// crowd is n, or as many as may ask a store at one time on this machine: Spanner's
-// emulator carries out one transaction after the other, and three nodes of Cassandra
-// share the processors with those who ask them.
+// crowd is n, or as many as may ask a store at one time on this machine: an emulator
+// carries out one transaction after the other, and three nodes of Cassandra share the
+// processors with those who ask them.
 func (w *world) crowd(n int) int {
 	switch {
-	case w.onSpanner():
+	case w.onEmulator():
 		return max(n/(stretch*stretch), 4)
 	case w.onCassandra() && !*full:
 		return max(n/3, 4)
@@ -143,7 +145,7 @@ func (w *world) crowd(n int) int {
 	return n
 }
 
-func (w *world) onSpanner() bool { return strings.HasPrefix(w.target, "spanner:") }
+func (w *world) onEmulator() bool { return servers.KindOf(w.target).Emulator != "" }
 
 // host is the same world as seen from a host of that name: the kernel's proofs
 // of other hosts are not seen there, only the lease counts.
@@ -162,8 +164,10 @@ const mark = "PROCESS_WORLD="
 func (w *world) env(more ...string) []string {
 	env := []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir, "USER=ana", "LOGNAME=ana", "TMPDIR=" + w.dir, mark + w.dir,
-		"SPANNER_EMULATOR_HOST=" + os.Getenv("SPANNER_EMULATOR_HOST"),
 		"HOLDFAST_STORE=" + w.target, "XDG_RUNTIME_DIR=" + w.runtime, "XDG_STATE_HOME=" + w.dir,
+	}
+	if v := servers.KindOf(w.target).Emulator; v != "" {
+		env = append(env, v+"="+os.Getenv(v))
 	}
 	return append(env, more...)
 }

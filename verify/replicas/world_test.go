@@ -91,7 +91,7 @@ func databaseOf(t *testing.T, kind string) (target string) {
 	case "etcd":
 		target = "etcd://" + strings.TrimPrefix(servers.Etcd(t, nil).URL, "http://") + "?prefix=" + strings.ToLower(rand.Text()[:12]) + "/"
 	case "cassandra":
-		target = servers.Cassandra(t, nil).Keyspace(t)
+		target = servers.Cassandra(t, nil).Database(t)
 	default:
 		t.Fatalf("no store is called %q", kind)
 	}

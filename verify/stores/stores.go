@@ -36,40 +36,54 @@ type Store struct {
 	DB           *sql.DB // nil where there are no transactions of that kind
 	Registers    Registers
 
-	kind  kind
+	Native bool // its fence takes locks of this store only, not of one around it
+
+	kind  Kind
 	close func() error
 }
 
-// A kind is what tests know of a kind of store besides what programs do.
-type kind struct {
-	of    *driver.Kind
+// A Kind is what tests know of a kind of store besides what programs do.
+type Kind struct {
+	*driver.Kind
+	Crowd   int    // how many histories a full crowd of verify/chaos has, by how long they take
+	Earlier string // the first commit of verify/chaos that works with the schema of today, if it is not the first of all
+
 	open  func(ctx context.Context, target string) (*Store, error)
 	fence func(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error
 	plain string // the same in plain SQL
 	args  func(i int) string
 }
 
-var kinds = []kind{
-	{of: sqlite.Kind, open: openSQLite, fence: sqlite.Fence, plain: `insert into holdfast_fence (name, token) values (?, ?)`},
+// Kinds are all of them.
+var Kinds = []Kind{
 	{
-		of: postgres.Kind, open: openPostgres, fence: postgres.FenceSQL,
+		Kind: postgres.Kind, Crowd: 2000, Earlier: "2e8a676", open: openPostgres, fence: postgres.FenceSQL,
 		plain: `select holdfast_fence(?::text, ?::bigint)`, args: func(i int) string { return fmt.Sprintf("$%d", i) },
 	},
-	{of: mysql.Kind, open: openMySQL, fence: mysql.Fence, plain: `call holdfast_fence(?, ?)`},
-	{of: directory.Kind, open: openDirectory},
-	{of: cassandra.Kind, open: openCassandra},
-	{of: etcd.Kind, open: openEtcd},
-	{of: spanner.Kind, open: openSpanner},
+	{Kind: mysql.Kind, Crowd: 1500, open: openMySQL, fence: mysql.Fence, plain: `call holdfast_fence(?, ?)`},
+	{Kind: sqlite.Kind, Crowd: 2400, open: openSQLite, fence: sqlite.Fence, plain: `insert into holdfast_fence (name, token) values (?, ?)`},
+	{Kind: directory.Kind, Crowd: 2400, open: openDirectory},
+	{Kind: cassandra.Kind, Crowd: 400, open: openCassandra},
+	{Kind: etcd.Kind, Crowd: 700, open: openEtcd},
+	{Kind: spanner.Kind, Crowd: 700, Earlier: "fbe9b8f", open: openSpanner},
 }
 
-func kindOf(target string) (kind, error) {
+// Names are those of all.
+func Names() (all []string) {
+	for _, k := range Kinds {
+		all = append(all, k.Name)
+	}
+	return all
+}
+
+func kindOf(target string) (Kind, error) {
 	scheme, _, _ := open.Scheme(target)
-	for _, k := range kinds {
-		if slices.Contains(k.of.Schemes, scheme) {
+	for _, k := range Kinds {
+		if slices.Contains(k.Schemes, scheme) {
 			return k, nil
 		}
 	}
-	return kind{}, fmt.Errorf("no store is called %q", scheme)
+	return Kind{}, fmt.Errorf("no store is called %q", scheme)
 }
 
 // Migrate makes the tables, where the store has some.
@@ -78,11 +92,11 @@ func Migrate(ctx context.Context, target string) error {
 	if err != nil {
 		return err
 	}
-	at, err := open.Parse(target, k.of)
-	if err != nil || k.of.Migrate == nil {
+	at, err := open.Parse(target, k.Kind)
+	if err != nil || k.Migrate == nil {
 		return err
 	}
-	return k.of.Migrate(ctx, at)
+	return k.Migrate(ctx, at)
 }
 
 // Open opens a store.
@@ -118,7 +132,7 @@ func (s *Store) SQL(query string) string {
 // package, or as any other language does it.
 func (s *Store) Fence(ctx context.Context, tx *sql.Tx, lock *holdfast.Lock, plain bool) error {
 	if s.kind.fence == nil {
-		return fmt.Errorf("%s has no transactions to fence", s.kind.of.Schemes[0])
+		return fmt.Errorf("%s has no transactions to fence", s.kind.Schemes[0])
 	}
 	if !plain {
 		return s.kind.fence(ctx, tx, lock)

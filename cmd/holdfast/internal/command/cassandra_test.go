@@ -23,7 +23,7 @@ import (
 // What is different with Cassandra; what is not is in TestScript.
 func TestScriptCassandra(t *testing.T) {
 	t.Parallel()
-	store := servers.Cassandra(t, nil).Keyspace(t)
+	store := servers.Cassandra(t, nil).Database(t)
 	u, err := url.Parse(store)
 	if err != nil {
 		t.Fatal(err)

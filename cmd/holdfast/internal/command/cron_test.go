@@ -97,8 +97,8 @@ func (s shop) place(t *testing.T) place {
 	t.Helper()
 	p := newPlace(t)
 	switch {
-	case s.server != nil:
-		p.store = s.server(t, nil).Database(t)
+	case s.of.Server != nil:
+		p.store = s.of.Server(t, nil).Database(t)
 		migrate(t, p.store)
 	case s.kind == "dir":
 		p.store = makeDirectory(t, filepath.Join(p.dir, "locks"))

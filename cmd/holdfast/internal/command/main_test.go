@@ -39,7 +39,12 @@ import (
 // The test binary is also the command, and its guard.
 func TestMain(m *testing.M) {
 	kinds = []*driver.Kind{sqlite.Kind, directory.Kind, postgres.Kind, mysql.Kind, cassandra.Kind, memory.Kind}
-	programs = []Program{{"etcd", "holdfast-etcd"}, {"spanner", "holdfast-spanner"}}
+	programs = Programs
+	for _, k := range servers.Kinds {
+		if k.Name != "cassandra" { // which has TestScriptCassandra
+			shops = append(shops, shop{kind: k.Name, of: k})
+		}
+	}
 	ClaimTable = func(ctx context.Context, at *driver.Location, table string) (claims.Table, func() error, error) {
 		return cassandra.OpenColumns(ctx, at, table)
 	}
@@ -88,16 +93,13 @@ func withoutTerminal() int {
 
 // A shop has what a store's scripts need.
 type shop struct {
-	kind   string
-	server func(testing.TB, *servers.Options) *servers.Server
+	kind string
+	of   servers.Kind // if it has a server
 
 	programs string // where they are, if this test is not all of them
 }
 
-var shops = []shop{
-	{kind: "sqlite"}, {kind: "dir"}, {kind: "postgres", server: servers.Postgres}, {kind: "mysql", server: servers.MySQL},
-	{kind: "etcd"}, {kind: "spanner"},
-}
+var shops = []shop{{kind: "sqlite"}, {kind: "dir"}} // and those with a server
 
 // The manual of the command is testdata: what it shows is what happens, in script
 // with every store, in sqlite, dir and servers with those, in faults with servers
@@ -107,17 +109,17 @@ func TestScript(t *testing.T) {
 		t.Run(shop.kind, func(t *testing.T) {
 			t.Parallel()
 			dirs := []string{"script", shop.kind}
-			if shop.server != nil {
+			if shop.of.Shared != nil {
+				shop.of.Shared(t) // or skips
+			}
+			if shop.of.SQL {
 				dirs = []string{"script", "servers", "faults"}
 			}
-			switch shop.kind {
-			case "postgres":
+			if shop.kind == "postgres" {
 				dirs = append(dirs, "pooler")
-			case "etcd":
-				servers.EtcdThree(t, nil) // or skips
-			case "spanner":
-				servers.Spanner(t, nil) // or skips
-				shop.programs = build(t)
+			}
+			if shop.of.Emulator != "" {
+				shop.programs = build(t, "../../holdfast-"+shop.kind)
 			}
 			for _, dir := range dirs {
 				files, err := filepath.Glob(filepath.Join("../../testdata", dir, "*.txtar"))
@@ -127,7 +129,7 @@ func TestScript(t *testing.T) {
 				for _, file := range files {
 					t.Run(dir, func(t *testing.T) {
 						t.Parallel()
-						if testing.Short() && shop.kind == "spanner" && dir == "script" && !strings.HasSuffix(file, "/run.txtar") {
+						if testing.Short() && shop.of.Emulator != "" && dir == "script" && !strings.HasSuffix(file, "/run.txtar") {
 							t.Skip("SKIPPED: -short: of the scripts for all stores only run.txtar")
 						}
 						shop.play(t, dir, file)
@@ -148,12 +150,12 @@ func (s shop) play(t *testing.T, dir, file string) {
 	if busy.Stretch() > 1 {
 		stores["SILENT"], stores["LEFT"] = `\d\.\ds`, `[\d.]+m?s`
 	}
-	if s.server != nil {
+	if s.of.SQL {
 		var opts *servers.Options
 		if dir == "faults" {
 			opts = &servers.Options{} // one of its own
 		}
-		server = s.server(t, opts)
+		server = s.of.Server(t, opts)
 		if dir == "faults" && !server.Own {
 			t.Skipf("%s is not ours to ill-treat", server.Name)
 		}
@@ -197,18 +199,18 @@ func (s shop) play(t *testing.T, dir, file string) {
 		prefix := "?prefix=test/" + rand.Text() + "/"
 		stores["DIRECT"], stores["HOLDFAST_STORE"], stores["AND"], stores["HOST"] = "etcd://"+host+prefix, "etcd://"+proxy.Addr()+prefix, "&", host
 	}
-	if s.kind == "spanner" {
-		emulator := servers.Spanner(t, nil)
+	if s.of.Emulator != "" {
+		emulator := s.of.Server(t, nil)
 		var err error
 		if proxy, err = servers.NewProxy(t.Context(), emulator.Addr()); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(proxy.Close)
-		url := emulator.SpannerDatabase(t)
-		if out, err := exec.Command(filepath.Join(s.programs, "holdfast-spanner"), "--store", url, "schema", "apply").CombinedOutput(); err != nil {
+		url := emulator.Database(t)
+		if out, err := exec.Command(filepath.Join(s.programs, "holdfast-"+s.kind), "--store", url, "schema", "apply").CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		stores["HOLDFAST_STORE"], stores["AND"], stores["SPANNER_EMULATOR_HOST"] = url, "?", proxy.Addr()
+		stores["HOLDFAST_STORE"], stores["AND"], stores[s.of.Emulator] = url, "?", proxy.Addr()
 		stores["PATH"] = s.programs
 	}
 	testscript.Run(t, testscript.Params{
@@ -278,12 +280,12 @@ func (s shop) play(t *testing.T, dir, file string) {
 	})
 }
 
-// build makes the programs as users have them: what this test would have in it for a
+// build makes the command, with one of its programs, as users have them: what this test would have in it for a
 // big engine would make all of its commands slow.
-func build(t *testing.T) (dir string) {
+func build(t *testing.T, with string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", dir, "../..", "../../holdfast-spanner").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", dir, "../..", with).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return dir

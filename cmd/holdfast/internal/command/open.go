@@ -24,7 +24,7 @@ var (
 func stores() string {
 	s := open.Forms(kinds...)
 	for _, p := range programs {
-		s += ", " + p.Scheme + "://…"
+		s += ", " + string(p) + "://…"
 	}
 	return s
 }
@@ -49,7 +49,7 @@ func parseStore(s string) (target, error) {
 		return target{}, usage("a store is written SCHEME:…: one of %s", stores())
 	}
 	for _, p := range programs {
-		if p.Scheme == scheme {
+		if string(p) == scheme {
 			return target{}, p.become()
 		}
 	}

@@ -36,7 +36,7 @@ func TestParseStore(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		"app.db":                             "a store is written SCHEME:",
-		"postgre://db/shop":                  `unknown store "postgre": one of sqlite:PATH, dir:PATH, postgres://…, mysql://…, cassandra://…, memory:, etcd://…, spanner://…`,
+		"postgre://db/shop":                  `unknown store "postgre": one of sqlite:PATH, dir:PATH, postgres://…, mysql://…, cassandra://…, memory:, etcd://…`,
 		"postgres:host=db dbname=shop":       "as in postgres://app@db.example/shop",
 		"sqlite:":                            "needs a path",
 		"sqlite:app.db?schema=x":             `unknown setting "schema"`,

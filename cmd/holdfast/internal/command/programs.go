@@ -13,12 +13,14 @@ import (
 // again to what every start costs, that for Spanner more. That program's guard is holdfast
 // again if it is beside it; the two say which version of their protocol they speak.
 //
+// It is known by the scheme of the URLs: that for etcd is holdfast-etcd.
+//
 // Rejected: a process for the store beside the command: one more that can be stopped or
 // killed alone.
-type Program struct {
-	Scheme string // of the URLs
-	Name   string // of the program
-}
+type Program string
+
+// Programs are those of holdfast.
+var Programs = []Program{"etcd", "spanner"}
 
 // beside is a program next to this one, or "".
 func beside(program string) string {
@@ -40,10 +42,11 @@ func beside(program string) string {
 // One of the current directory, which PATH may name as "." or by an empty entry, is
 // not taken: it would find the store's password in its environment.
 func (p Program) become() error {
-	path := beside(p.Name)
+	name := "holdfast-" + string(p)
+	path := beside(name)
 	also := ""
 	if path == "" {
-		found, err := exec.LookPath(p.Name)
+		found, err := exec.LookPath(name)
 		switch {
 		case filepath.IsAbs(found):
 			path = found
@@ -52,7 +55,7 @@ func (p Program) become() error {
 		}
 	}
 	if path == "" {
-		return usage("%s: needs the program %s beside holdfast, or on PATH: go install ./cmd/holdfast/... has both%s", p.Scheme, p.Name, also)
+		return usage("%s: needs the program %s beside holdfast, or on PATH: go install ./cmd/holdfast/... has both%s", p, name, also)
 	}
 	return fail(exitFault, "%s cannot be run: %v", escape(path), replace(path))
 }
