@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -17,13 +18,13 @@ import (
 func TestLostWhileClosing(t *testing.T) {
 	for _, before := range []time.Duration{time.Millisecond, 100 * time.Millisecond} { // the end of the window
 		synctest.Test(t, func(t *testing.T) {
-			cut := &cutStore{Store: memory.New()}
+			cut := &wire.Cut{Store: memory.New()}
 			c := newClient(t, cut, &holdfast.Options{TTL: 2 * time.Second})
 			l, err := c.Acquire(t.Context(), "a")
 			if err != nil {
 				t.Fatal(err)
 			}
-			cut.off.Store(true)
+			cut.Off.Store(true)
 			time.Sleep(time.Until(l.Deadline()) - before)
 			if err := c.Close(); err == nil {
 				t.Errorf("Close %v before the end of the window says that all is given back, and the store has not heard of it", before)
@@ -43,7 +44,7 @@ func TestSetOutlivesSession(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cut, lost := &cutStore{Store: store}, make(chan error, 1)
+		cut, lost := &wire.Cut{Store: store}, make(chan error, 1)
 		c := newClient(t, cut, &holdfast.Options{Trace: &holdfast.Trace{Lost: func(_ context.Context, e holdfast.Event) {
 			if e.Name == "a" {
 				lost <- e.Err
@@ -60,11 +61,11 @@ func TestSetOutlivesSession(t *testing.T) {
 			got <- answer{locks, err}
 		}()
 		time.Sleep(time.Second)
-		cut.off.Store(true)
+		cut.Off.Store(true)
 		if err := <-lost; !errors.Is(err, holdfast.ErrLost) {
 			t.Fatalf("%q ended with %v", "a", err)
 		}
-		cut.off.Store(false)
+		cut.Off.Store(false)
 		time.Sleep(time.Second)
 		held.Release(t.Context())
 		a := <-got
@@ -86,14 +87,14 @@ func TestSetOutlivesSession(t *testing.T) {
 // late, the same time as whoever waits for one lock.
 func TestSetWaitsForTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cut := &cutStore{Store: memory.New()}
+		cut := &wire.Cut{Store: memory.New()}
 		c := newClient(t, cut, nil)
 		defer c.Close()
 		if _, err := c.Acquire(t.Context(), "warm"); err != nil {
 			t.Fatal(err)
 		}
-		cut.off.Store(true)
-		time.AfterFunc(10*time.Second, func() { cut.off.Store(false) })
+		cut.Off.Store(true)
+		time.AfterFunc(10*time.Second, func() { cut.Off.Store(false) })
 		locks, err := c.AcquireAll(t.Context(), []string{"a", "b", "c"})
 		if err != nil {
 			t.Fatal(err)
@@ -175,7 +176,7 @@ func TestBoundsOfLockedRow(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &shutStore{Store: memory.New()}
-				cut := &cutStore{Store: s}
+				cut := &wire.Cut{Store: s}
 				holder, c := newClient(t, cut, nil), newClient(t, s, nil)
 				var ours *holdfast.Lock
 				if kind != "free" {
@@ -192,7 +193,7 @@ func TestBoundsOfLockedRow(t *testing.T) {
 					}
 				}
 				s.shut.Store(true)
-				cut.off.Store(kind == "held by the dead")
+				cut.Off.Store(kind == "held by the dead")
 				time.Sleep(3 * holdfast.DefaultTTL)
 				within := func(what string, promised time.Duration, do func() error) error {
 					t.Helper()
@@ -238,7 +239,7 @@ func TestBoundsOfLockedRow(t *testing.T) {
 					t.Errorf("Close: %v", err)
 				}
 				s.shut.Store(false)
-				cut.off.Store(false)
+				cut.Off.Store(false)
 				last := newClient(t, s.Store, nil)
 				if kind == "held" {
 					holder.Close()

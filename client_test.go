@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -206,7 +207,7 @@ func TestSharedAndSlots(t *testing.T) {
 func TestDeadHolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
-		cut := &cutStore{Store: store}
+		cut := &wire.Cut{Store: store}
 		a, b := newClient(t, cut, nil), newClient(t, store, nil)
 		defer b.Close()
 		defer a.Close()
@@ -214,7 +215,7 @@ func TestDeadHolder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cut.off.Store(true)
+		cut.Off.Store(true)
 		began := time.Now()
 		go func() {
 			<-l.Context().Done()
@@ -240,25 +241,6 @@ func TestDeadHolder(t *testing.T) {
 		}
 		l2.Release(t.Context())
 	})
-}
-
-type cutStore struct {
-	driver.Store
-	off atomic.Bool
-}
-
-func (s *cutStore) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
-	if s.off.Load() {
-		return nil, fmt.Errorf("no route to host")
-	}
-	return s.Store.Load(ctx, keys, how)
-}
-
-func (s *cutStore) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
-	if s.off.Load() {
-		return nil, fmt.Errorf("no route to host")
-	}
-	return s.Store.CompareAndSwap(ctx, w)
 }
 
 func TestSets(t *testing.T) {
@@ -370,9 +352,9 @@ func TestTryWithoutClock(t *testing.T) {
 	const ttl = holdfast.DefaultTTL
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
-		join := func() (*holdfast.Client, *wire) { // nobody else is there to bury the dead
-			way := &wire{cutStore: cutStore{Store: store}}
-			way.setAged(func(time.Duration) time.Duration { return -1 })
+		join := func() (*holdfast.Client, *wire.Wire) { // nobody else is there to bury the dead
+			way := wire.New(store)
+			way.SetAged(func(time.Duration) time.Duration { return -1 })
 			return newClient(t, way, nil), way
 		}
 		try := func() (l *holdfast.Lock, took time.Duration) {
@@ -396,9 +378,9 @@ func TestTryWithoutClock(t *testing.T) {
 		if l, took := try(); l != nil || took > time.Second {
 			t.Errorf("a live holder: got %v after %v", l, took)
 		}
-		way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
+		way.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
 			for i, w := range writes {
-				if isBeat(w) {
+				if wire.IsBeat(w) {
 					at := regexp.MustCompile(`"at":[0-9]+`)
 					writes[i].Value = at.ReplaceAll(w.Value, []byte(`"at":1`)) // its clock is wrong
 				}
@@ -409,9 +391,9 @@ func TestTryWithoutClock(t *testing.T) {
 		if l, took := try(); l != nil || took > ttl/2 {
 			t.Errorf("a live holder whose clock is wrong: got %v after %v", l, took)
 		}
-		way.setMeet(nil)
+		way.SetMeet(nil)
 		time.Sleep(ttl)
-		way.off.Store(true) // it is dead
+		way.Off.Store(true) // it is dead
 		if l, took := try(); l != nil || took > time.Second {
 			t.Errorf("a holder that has just died: got %v after %v", l, took)
 		}
@@ -445,9 +427,9 @@ func TestTryFindsTheDeadAtOnce(t *testing.T) {
 			c.Close()
 			return l, took, err
 		}
-		holder := func(opts ...holdfast.Option) *wire {
+		holder := func(opts ...holdfast.Option) *wire.Wire {
 			t.Helper()
-			way := &wire{cutStore: cutStore{Store: store}}
+			way := wire.New(store)
 			c := newClient(t, way, nil)
 			t.Cleanup(func() { c.Close() })
 			if _, err := c.Acquire(t.Context(), "a", opts...); err != nil {
@@ -462,13 +444,13 @@ func TestTryFindsTheDeadAtOnce(t *testing.T) {
 			t.Errorf("a live holder: got %v after %v, %v", l, took, err)
 		}
 
-		way.off.Store(true) // its store is away
+		way.Off.Store(true) // its store is away
 		time.Sleep(ttl - 2*time.Second)
 		if l, took, _ := try(t.Context()); l != nil || took > time.Second {
 			t.Errorf("a holder that is silent for less than its TTL: got %v after %v", l, took)
 		}
 		time.Sleep(2 * time.Second)
-		go func() { time.Sleep(2 * time.Second); way.off.Store(false) }() // back, with a new session
+		go func() { time.Sleep(2 * time.Second); way.Off.Store(false) }() // back, with a new session
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if l, took, err := try(ctx); l != nil || took != time.Second || !errors.Is(err, context.DeadlineExceeded) {
@@ -480,7 +462,7 @@ func TestTryFindsTheDeadAtOnce(t *testing.T) {
 
 		store = memory.New() // slots: the one that is dead is taken over, beside the one that lives
 		dead := holder(holdfast.Slots(2))
-		dead.off.Store(true)
+		dead.Off.Store(true)
 		time.Sleep(ttl)
 		holder(holdfast.Slots(2))
 		if l, took, _ := try(t.Context(), holdfast.Slots(2)); l == nil || took > ttl/2+ttl/8 {
@@ -498,8 +480,8 @@ func TestTryWaitsForAHeartbeat(t *testing.T) {
 	const ttl = holdfast.DefaultTTL
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
-		way := &wire{cutStore: cutStore{Store: store}}
-		way.setAged(func(age time.Duration) time.Duration { return age + 2*ttl })
+		way := wire.New(store)
+		way.SetAged(func(age time.Duration) time.Duration { return age + 2*ttl })
 		holder := newClient(t, store, nil)
 		defer holder.Close()
 		if _, err := holder.Acquire(t.Context(), "a"); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/faultstore"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -85,12 +86,12 @@ func tries(t *testing.T, s driver.Store, o holdfast.Options, every, most time.Du
 func TestGraceOfTries(t *testing.T) {
 	onBoth(t, func(t *testing.T, s driver.Store) {
 		const ttl, grace = 2 * time.Second, 5 * time.Second
-		cut := &cutStore{Store: s}
+		cut := &wire.Cut{Store: s}
 		holder := newClient(t, cut, &holdfast.Options{TTL: ttl, Grace: grace})
 		if _, err := holder.Acquire(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		cut.off.Store(true)
+		cut.Off.Store(true)
 		took := tries(t, s, holdfast.Options{TTL: ttl}, 300*time.Millisecond, 2*time.Minute, true)
 		most := 4 * (ttl + grace)
 		if recs, err := s.Load(t.Context(), []driver.Key{driver.Names.Key("a")}, driver.Fresh); err != nil || recs[0].Age >= 0 {
@@ -139,12 +140,12 @@ func TestNoStepEndsThem(t *testing.T) {
 			},
 			"grace": func(t *testing.T, s driver.Store) time.Time {
 				const ttl = 2 * time.Second
-				cut := &cutStore{Store: s}
+				cut := &wire.Cut{Store: s}
 				holder := newClient(t, cut, &holdfast.Options{TTL: ttl, Grace: time.Hour})
 				if _, err := holder.Acquire(t.Context(), "a"); err != nil {
 					t.Fatal(err)
 				}
-				cut.off.Store(true)
+				cut.Off.Store(true)
 				ends := time.Now().Add(ttl*2/3 + time.Hour)
 				time.Sleep(2 * ttl)
 				tries(t, s, holdfast.Options{TTL: ttl}, time.Second, 4*time.Second, false) // finds it dead
@@ -323,13 +324,13 @@ func TestTombstoneStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = 10 * time.Second
 		s := memory.New()
-		cut := &cutStore{Store: s}
+		cut := &wire.Cut{Store: s}
 		holder, sweeper := newClient(t, cut, &holdfast.Options{TTL: ttl}), newClient(t, s, nil)
 		defer sweeper.Close()
 		if _, err := holder.Acquire(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		cut.off.Store(true)
+		cut.Off.Store(true)
 		left := func() int {
 			ids, err := s.Keys(t.Context(), driver.Sessions, "", 10)
 			if err != nil {
@@ -464,14 +465,14 @@ func waits(t *testing.T, s driver.Store) <-chan time.Duration {
 func TestReleaseTokenLeavesGrace(t *testing.T) {
 	onBoth(t, func(t *testing.T, s driver.Store) {
 		const ttl, grace = 2 * time.Second, time.Minute
-		cut := &cutStore{Store: s}
+		cut := &wire.Cut{Store: s}
 		holder := newClient(t, cut, &holdfast.Options{TTL: ttl, Grace: grace})
 		defer holder.Close()
 		l, err := holder.Acquire(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
 		}
-		cut.off.Store(true)
+		cut.Off.Store(true)
 		next := waits(t, s)
 		time.Sleep(10 * time.Second)
 		other := newClient(t, s, &holdfast.Options{Grace: grace})
@@ -529,7 +530,7 @@ func TestTriesByAWrongWallClock(t *testing.T) {
 	onBoth(t, func(t *testing.T, s driver.Store) {
 		const ttl, grace, d = 2 * time.Second, 20 * time.Second, time.Minute
 		o := holdfast.Options{TTL: ttl, Grace: grace, RuntimeDir: filepath.Join(t.TempDir(), "run")}
-		ahead := &cutStore{Store: &aheadStore{s}}
+		ahead := &wire.Cut{Store: &aheadStore{s}}
 		c := newClient(t, ahead, &o)
 		defer c.Close()
 		if _, err := c.AcquireFor(t.Context(), "a", d); err != nil {
@@ -544,7 +545,7 @@ func TestTriesByAWrongWallClock(t *testing.T) {
 		if _, err := c.Acquire(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		ahead.off.Store(true)
+		ahead.Off.Store(true)
 		other := newClient(t, &aheadStore{s}, &o)
 		began := time.Now()
 		for time.Since(began) < 4*ttl { // it writes the tombstone

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -182,19 +183,19 @@ func TestHistoryOfTheDead(t *testing.T) {
 	for _, comes := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			s := memory.New()
-			cut := &cutStore{Store: s}
+			cut := &wire.Cut{Store: s}
 			a, b := newClient(t, cut, program("a", 6*time.Second)), newClient(t, s, program("b", 6*time.Second))
 			defer b.Close()
 			l := acquire(t, a, "n", holdfast.Reason("backup"))
 			time.Sleep(3 * time.Second)
-			cut.off.Store(true)
+			cut.Off.Store(true)
 			acquire(t, b, "n").Release(t.Context())
 			if err := l.Err(); !errors.Is(err, holdfast.ErrLost) {
 				t.Fatalf("its own client: %v", err)
 			}
 			want := `^b released 0s/[4-8]s; a taken over ([7-9]|1[01])s/0s by b$`
 			if comes {
-				cut.off.Store(false)
+				cut.Off.Store(false)
 				acquire(t, a, "other")
 				want = `^b released 0s/[4-8]s; a taken over [78]s/0s by b$` // when it stopped believing
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 )
 
 // G8: the claim was made, and the answer lost. If the process still waits, it has the lock. If it
@@ -19,7 +20,7 @@ func TestHoleG8AnswerIsLost(t *testing.T) {
 			a, way := s.join()
 			b, _ := s.join()
 			var lost atomic.Bool
-			way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
+			way.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
 				outs, err := send()
 				if !lost.Swap(true) {
 					return nil, errFails
@@ -59,8 +60,8 @@ func TestHoleG8ClaimIsLate(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			claim := way.keep(func(w driver.Write) bool {
-				return isClaim(w) && (w.Old != driver.IfEmpty) == queues && ctx.Err() == nil
+			claim := keep(way, func(w driver.Write) bool {
+				return wire.IsClaim(w) && (w.Old != driver.IfEmpty) == queues && ctx.Err() == nil
 			}, always)
 			if _, err := a.Acquire(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("the claim was kept back: %v", err)
@@ -89,13 +90,13 @@ func TestHoleG9SlowCommit(t *testing.T) {
 			a, way := s.join()
 			b, _ := s.join()
 			cut := time.Now().Add(4 * holdfast.DefaultTTL)
-			way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
+			way.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
 				if commit {
 					time.Sleep(slow)
 				}
 				outs, err := send()
 				if time.Now().After(cut) {
-					way.off.Store(true)
+					way.Off.Store(true)
 				}
 				if !commit {
 					time.Sleep(slow)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 )
 
 // What is wrong with a lock that is a row for itself and a row for each of those who
@@ -47,7 +48,7 @@ func TestHoleH1ReleaseUnderAJoiningReader(t *testing.T) {
 		first, writer := s.notified(), s.notified()
 		second, way := s.join()
 		l := s.share(first)
-		join := way.keep(func(w driver.Write) bool { return isClaim(w) && w.Old != driver.IfEmpty }, 1)
+		join := keep(way, func(w driver.Write) bool { return wire.IsClaim(w) && w.Old != driver.IfEmpty }, 1)
 		joined := make(chan *holdfast.Lock, 1)
 		go func() {
 			l, err := second.Acquire(t.Context(), "a", holdfast.Shared())
@@ -78,9 +79,9 @@ func TestHoleH2FirstReaderPauses(t *testing.T) {
 		first, way := s.join()
 		second, writer := s.notified(), s.notified()
 		answer := make(chan bool)
-		way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
+		way.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
 			outs, err := send()
-			if isClaim(writes[len(writes)-1]) {
+			if wire.IsClaim(writes[len(writes)-1]) {
 				<-answer
 			}
 			return outs, err
@@ -96,7 +97,7 @@ func TestHoleH2FirstReaderPauses(t *testing.T) {
 		synctest.Wait()
 		s.release(s.share(second))
 		s.refused(writer)
-		way.setMeet(nil)
+		way.SetMeet(nil)
 		close(answer)
 		l := <-joined
 		s.holds(l)
@@ -116,7 +117,7 @@ func TestHoleH3FirstReaderLeaves(t *testing.T) {
 			a, b := s.share(first), s.share(second)
 			got := queue(t, writer)
 			if dies {
-				way.off.Store(true)
+				way.Off.Store(true)
 			} else {
 				s.release(a)
 			}
@@ -139,8 +140,8 @@ func TestHoleH5MarksOfEarlierHeartbeats(t *testing.T) {
 		a, way := s.join()
 		l := s.take(a, time.Second)
 		var slow atomic.Bool
-		way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
-			if slow.Load() && isBeat(writes[0]) {
+		way.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
+			if slow.Load() && wire.IsBeat(writes[0]) {
 				return nil, errFails
 			}
 			return send()
@@ -148,7 +149,7 @@ func TestHoleH5MarksOfEarlierHeartbeats(t *testing.T) {
 		var marks atomic.Int64
 		for i := range 3 {
 			c, way := s.join()
-			way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
+			way.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
 				outs, err := send()
 				if err == nil && outs[0].Won && strings.Contains(string(writes[0].Value), `"suspected":`) {
 					marks.Add(1)
@@ -188,7 +189,7 @@ func TestHoleH6RemovedTwice(t *testing.T) {
 		b := s.notified()
 		c, wayC := s.join()
 		l := s.take(a, time.Second)
-		late := wayC.keep(func(w driver.Write) bool { return isBurial(w) || isClaim(w) && w.Old != driver.IfEmpty }, always)
+		late := keep(wayC, func(w driver.Write) bool { return wire.IsTombstone(w) || wire.IsClaim(w) && w.Old != driver.IfEmpty }, always)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		gaveUp := make(chan bool)
@@ -196,13 +197,13 @@ func TestHoleH6RemovedTwice(t *testing.T) {
 			defer close(gaveUp)
 			c.Acquire(ctx, "a")
 		}()
-		wayA.off.Store(true)
+		wayA.Off.Store(true)
 		time.Sleep(holdfast.DefaultTTL + 5*time.Second)
 		next := s.take(b, time.Minute)
 		late.mu.Lock()
 		burials := 0
 		for _, w := range late.writes {
-			if isBurial(w) {
+			if wire.IsTombstone(w) {
 				burials++
 			}
 		}
@@ -254,13 +255,13 @@ func TestHoleH8ManyHeartbeats(t *testing.T) {
 		play(t, func(t *testing.T, s *stage) {
 			var to atomic.Pointer[driver.Key]
 			a, way := s.join()
-			way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
-				if k := to.Load(); k == nil && isBeat(writes[0]) {
+			way.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
+				if k := to.Load(); k == nil && wire.IsBeat(writes[0]) {
 					to.Store(&writes[0].Key)
 				}
 				// The session counts from 1; the store sees it count from there.
 				for i, w := range writes {
-					if isBeat(w) {
+					if wire.IsBeat(w) {
 						writes[i].Value = []byte(renumber(string(w.Value), many))
 					}
 				}
@@ -303,7 +304,7 @@ func renumber(value string, by int64) string {
 func TestHoleH9SameProcessAgain(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		same := &holdfast.Options{Owner: holdfast.Owner{Host: "h", PID: 7, User: "u", Program: "p", Address: "10.0.0.1", Started: time.Unix(1, 0)}}
-		way := &wire{cutStore: cutStore{Store: s.store}}
+		way := wire.New(s.store)
 		a := newClient(t, way, same)
 		s.Cleanup(func() { a.Close() })
 		l := s.take(a, time.Second)
@@ -314,7 +315,7 @@ func TestHoleH9SameProcessAgain(t *testing.T) {
 		}
 		time.Sleep(2 * holdfast.DefaultTTL)
 		s.holds(l)
-		way.off.Store(true) // it dies, and starts again with the pid it had
+		way.Off.Store(true) // it dies, and starts again with the pid it had
 		again := newClient(t, s.store, same)
 		s.Cleanup(func() { again.Close() })
 		s.refused(again)
@@ -333,8 +334,8 @@ func TestHoleH11HeartbeatsPassLocks(t *testing.T) {
 		a, way := s.join()
 		l := s.take(a, time.Second)
 		hang := make(chan bool)
-		way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
-			if isClaim(writes[0]) {
+		way.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
+			if wire.IsClaim(writes[0]) {
 				<-hang
 			}
 			return send()
@@ -364,15 +365,15 @@ func TestHoleH12ClaimWithoutASession(t *testing.T) {
 		play(t, func(t *testing.T, s *stage) {
 			a, way := s.join()
 			b := s.notified()
-			way.setMeet(func(writes []driver.Write, _ sending) ([]driver.Outcome, error) {
+			way.SetMeet(func(writes []driver.Write, _ wire.Send) ([]driver.Outcome, error) {
 				for _, w := range writes {
-					if isClaim(w) {
+					if wire.IsClaim(w) {
 						if _, err := s.store.CompareAndSwap(context.Background(), []driver.Write{w}); err != nil {
 							t.Error(err)
 						}
 					}
 				}
-				way.off.Store(true)
+				way.Off.Store(true)
 				return nil, errFails
 			})
 			opts := []holdfast.Option{holdfast.MaxWait(0)}
@@ -447,7 +448,7 @@ func TestHoleH15TimeoutIsChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(holdfast.DefaultTTL)
-		way.off.Store(true)
+		way.Off.Store(true)
 		time.Sleep(2 * holdfast.DefaultTTL)
 		s.holds(l)
 		s.granted(got, longer)

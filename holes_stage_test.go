@@ -3,7 +3,6 @@ package holdfast_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -39,8 +39,8 @@ func (s *stage) notified() *holdfast.Client {
 }
 
 // join is a process and its way to the store.
-func (s *stage) join() (*holdfast.Client, *wire) {
-	way := &wire{cutStore: cutStore{Store: s.store}}
+func (s *stage) join() (*holdfast.Client, *wire.Wire) {
+	way := wire.New(s.store)
 	c := newClient(s.T, way, nil)
 	s.Cleanup(func() { c.Close() })
 	return c, way
@@ -123,71 +123,13 @@ func (s *stage) sweep() {
 	}
 }
 
-// A wire is the way of a process to the store. What is on its way goes on,
-// whatever becomes of the context of its call.
-type wire struct {
-	cutStore
-
-	mu     sync.Mutex
-	aged   func(age time.Duration) time.Duration // what a record's age looks like
-	looked func(driver.Key)                      // the first key of a Load that was answered
-	meet   meeting                               // writes, on their way
-}
-
-type (
-	sending func() ([]driver.Outcome, error)
-	meeting func(writes []driver.Write, send sending) ([]driver.Outcome, error)
-)
-
-func (w *wire) setMeet(f meeting) { w.mu.Lock(); w.meet = f; w.mu.Unlock() }
-
-func (w *wire) setAged(f func(time.Duration) time.Duration) { w.mu.Lock(); w.aged = f; w.mu.Unlock() }
-
-func (w *wire) setLooked(f func(driver.Key)) { w.mu.Lock(); w.looked = f; w.mu.Unlock() }
-
-func (w *wire) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
-	recs, err := w.cutStore.Load(context.WithoutCancel(ctx), keys, how)
-	w.mu.Lock()
-	aged, looked := w.aged, w.looked
-	w.mu.Unlock()
-	for i := range recs {
-		if aged != nil {
-			recs[i].Age = aged(recs[i].Age)
-		}
-	}
-	if looked != nil {
-		looked(keys[0])
-	}
-	return recs, err
-}
-
-func (w *wire) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
-	send := func() ([]driver.Outcome, error) {
-		return w.cutStore.CompareAndSwap(context.WithoutCancel(ctx), writes)
-	}
-	w.mu.Lock()
-	meet := w.meet
-	w.mu.Unlock()
-	if meet == nil {
-		return send()
-	}
-	return meet(writes, send)
-}
-
-// Kinds of writes.
-func isClaim(w driver.Write) bool { return w.Key.Space == driver.Names }
-
-func isBurial(w driver.Write) bool { return strings.Contains(string(w.Value), `"dead":`) }
-
-func isBeat(w driver.Write) bool { return w.Key.Space == driver.Sessions && !isBurial(w) }
-
 const always = 1 << 30
 
 // keep keeps the next n writes of a kind back. Their outcome is ambiguous to the client that sent
 // them.
-func (w *wire) keep(kind func(driver.Write) bool, n int) *late {
+func keep(w *wire.Wire, kind func(driver.Write) bool, n int) *late {
 	l := &late{}
-	w.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
+	w.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if !kind(writes[0]) || len(l.writes) == n {
@@ -200,9 +142,9 @@ func (w *wire) keep(kind func(driver.Write) bool, n int) *late {
 }
 
 // count counts the writes of a kind.
-func (w *wire) count(kind func(driver.Write) bool) *atomic.Int64 {
+func count(w *wire.Wire, kind func(driver.Write) bool) *atomic.Int64 {
 	n := &atomic.Int64{}
-	w.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
+	w.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
 		if kind(writes[0]) {
 			n.Add(1)
 		}
@@ -248,16 +190,16 @@ const beat = holdfast.DefaultTTL / 3
 // misjudged is a holder that beats, and one who takes it for dead at its next
 // look, since the clock of the store, by which ages are measured, has leapt twice. looked is
 // called between that look and what follows from it.
-func (s *stage) misjudged(looked func()) (held *holdfast.Lock, judge *holdfast.Client, way *wire) {
+func (s *stage) misjudged(looked func()) (held *holdfast.Lock, judge *holdfast.Client, way *wire.Wire) {
 	a, _ := s.join()
 	judge, way = s.join()
 	held = s.take(a, time.Second)
-	way.setAged(func(age time.Duration) time.Duration { return age + time.Hour })
+	way.SetAged(func(age time.Duration) time.Duration { return age + time.Hour })
 	s.refused(judge) // and has asked it for a heartbeat
-	way.setLooked(func(k driver.Key) {
+	way.SetLooked(func(k driver.Key) {
 		if k.Space == driver.Sessions {
-			way.setAged(nil)
-			way.setLooked(nil)
+			way.SetAged(nil)
+			way.SetLooked(nil)
 			looked()
 		}
 	})
@@ -269,18 +211,18 @@ func (s *stage) misjudged(looked func()) (held *holdfast.Lock, judge *holdfast.C
 func (s *stage) halfTaken() (claim *late) {
 	a, wayA := s.join()
 	s.take(a, time.Second)
-	wayA.off.Store(true)
+	wayA.Off.Store(true)
 	time.Sleep(holdfast.DefaultTTL)
 	b, wayB := s.join()
-	wayB.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
-		if isBurial(writes[0]) {
-			claim = wayB.keep(func(w driver.Write) bool { return isClaim(w) && w.Old != driver.IfEmpty }, always)
+	wayB.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
+		if wire.IsTombstone(writes[0]) {
+			claim = keep(wayB, func(w driver.Write) bool { return wire.IsClaim(w) && w.Old != driver.IfEmpty }, always)
 		}
 		return send()
 	})
 	if _, err := b.TryAcquire(s.Context(), "a"); !errors.Is(err, errFails) || claim == nil {
 		s.Fatalf("it was not half taken over: %v", err)
 	}
-	wayB.off.Store(true)
+	wayB.Off.Store(true)
 	return claim
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 )
 
 // What is wrong with two locks that stand on a database as these do: with that of
@@ -39,7 +40,7 @@ import (
 func TestHoleG1LiveLockIsNotStolen(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		held, judge, way := s.misjudged(func() { time.Sleep(beat + time.Second) })
-		burial := way.count(isBurial)
+		burial := count(way, wire.IsTombstone)
 		s.refused(judge)
 		if burial.Load() == 0 {
 			t.Fatal("nobody was taken for dead")
@@ -54,7 +55,7 @@ func TestHoleG1LiveLockIsNotStolen(t *testing.T) {
 func TestHoleS2StalledTakeover(t *testing.T) {
 	play(t, func(t *testing.T, s *stage) {
 		held, judge, way := s.misjudged(func() {})
-		burial := way.keep(isBurial, 1)
+		burial := keep(way, wire.IsTombstone, 1)
 		s.refused(judge)
 		time.Sleep(beat + time.Second)
 		burial.lose(s)
@@ -75,13 +76,13 @@ func TestHoleG2ReleaseHarmsNoStranger(t *testing.T) {
 			if dies {
 				n = always
 			}
-			release := way.keep(isClaim, n)
+			release := keep(way, wire.IsClaim, n)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			if err := l.Release(ctx); (err != nil) != dies {
 				t.Errorf("dies %v: Release: %v", dies, err)
 			}
-			way.off.Store(dies)
+			way.Off.Store(dies)
 			next := s.take(b, time.Minute)
 			release.lose(s)
 			s.holds(next)
@@ -96,7 +97,7 @@ func TestHoleG3HeartbeatOfTheDead(t *testing.T) {
 		a, way := s.join()
 		b, _ := s.join()
 		l := s.take(a, time.Second)
-		beats := way.keep(isBeat, always)
+		beats := keep(way, wire.IsBeat, always)
 		next := s.take(b, time.Minute)
 		s.lost(l)
 		beats.lose(s)

@@ -10,11 +10,12 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 )
 
 // clocks has a holder beat for long, then die, under someone who waits, and
-// something done to clocks before.
-func clocks(t *testing.T, wrong func(s *stage, way *wire)) {
+// something done to clocks before: wrong returns what ages look like to the others.
+func clocks(t *testing.T, wrong func(s *stage) func(age time.Duration) time.Duration) {
 	play(t, func(t *testing.T, s *stage) {
 		a, wayA := s.join()
 		b, wayB := s.join()
@@ -22,14 +23,15 @@ func clocks(t *testing.T, wrong func(s *stage, way *wire)) {
 		l := s.take(a, time.Second)
 		got := queue(t, b)
 		time.Sleep(2 * time.Second)
-		wrong(s, wayB)
-		wayC.setAged(wayB.aged)
+		aged := wrong(s)
+		wayB.SetAged(aged)
+		wayC.SetAged(aged)
 		for range 8 {
 			s.refused(c) // who only asks once is no better a judge
 			time.Sleep(holdfast.DefaultTTL / 2)
 			s.holds(l)
 		}
-		wayA.off.Store(true)
+		wayA.Off.Store(true)
 		s.granted(got, holdfast.DefaultTTL+2*time.Second)
 		s.lost(l)
 	})
@@ -39,16 +41,16 @@ func clocks(t *testing.T, wrong func(s *stage, way *wire)) {
 // Gerrit's compares the owner's clock with the observer's.
 func TestHoleG7ClocksAreWrong(t *testing.T) {
 	for _, leap := range []time.Duration{time.Hour, -time.Hour} {
-		clocks(t, func(_ *stage, way *wire) { // the store's has leapt
+		clocks(t, func(*stage) func(time.Duration) time.Duration { // the store's has leapt
 			at := time.Now()
-			way.setAged(func(age time.Duration) time.Duration {
+			return func(age time.Duration) time.Duration {
 				if age > time.Since(at) { // it was written before
 					age = max(0, age+leap)
 				}
 				return age
-			})
+			}
 		})
-		clocks(t, func(s *stage, _ *wire) { // the owner's is wrong
+		clocks(t, func(s *stage) func(time.Duration) time.Duration { // the owner's is wrong
 			before := s.record(lockA)
 			var rec map[string]any
 			if err := json.Unmarshal(before.Value, &rec); err != nil {
@@ -62,6 +64,7 @@ func TestHoleG7ClocksAreWrong(t *testing.T) {
 			if out, err := s.store.CompareAndSwap(s.Context(), []driver.Write{{Key: lockA, Old: before.Version, Value: value}}); err != nil || !out[0].Won {
 				s.Fatal(out, err)
 			}
+			return nil
 		})
 	}
 }
@@ -69,8 +72,8 @@ func TestHoleG7ClocksAreWrong(t *testing.T) {
 // S13: a heartbeat that is nothing old, or less, is not one that is too old.
 func TestHoleS13AgeOfNothing(t *testing.T) {
 	for _, age := range []time.Duration{0, -1, -time.Hour} {
-		clocks(t, func(_ *stage, way *wire) {
-			way.setAged(func(time.Duration) time.Duration { return age })
+		clocks(t, func(*stage) func(time.Duration) time.Duration {
+			return func(time.Duration) time.Duration { return age }
 		})
 	}
 }
@@ -110,8 +113,8 @@ func TestHoleG10HeartbeatHangs(t *testing.T) {
 		context.AfterFunc(l.Context(), func() { ended <- time.Now() })
 		hang := make(chan bool)
 		defer close(hang)
-		way.setMeet(func(writes []driver.Write, send sending) ([]driver.Outcome, error) {
-			if isBeat(writes[0]) {
+		way.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
+			if wire.IsBeat(writes[0]) {
 				<-hang
 			}
 			return send()
@@ -137,7 +140,7 @@ func TestHoleG11FrozenHolderResumes(t *testing.T) {
 		b, _ := s.join()
 		l := s.take(a, time.Second)
 		thaw := make(chan bool)
-		way.setMeet(func(_ []driver.Write, send sending) ([]driver.Outcome, error) {
+		way.SetMeet(func(_ []driver.Write, send wire.Send) ([]driver.Outcome, error) {
 			<-thaw
 			return send()
 		})
@@ -216,12 +219,12 @@ func TestHoleS9Margin(t *testing.T) {
 		ended := make(chan time.Time, 1)
 		context.AfterFunc(l.Context(), func() { ended <- time.Now() })
 		got := queue(t, b)
-		way.keep(isBeat, always)
+		keep(way, wire.IsBeat, always)
 		time.Sleep(2 * holdfast.DefaultTTL / 3)
-		way.setMeet(nil)
+		way.SetMeet(nil)
 		time.Sleep(2 * holdfast.DefaultTTL)
 		s.holds(l)
-		way.off.Store(true)
+		way.Off.Store(true)
 		s.granted(got, time.Minute)
 		if margin := time.Since(<-ended); margin < holdfast.Margin(holdfast.DefaultTTL) {
 			t.Errorf("another has the lock %v after its holder has let go, want %v at least", margin, holdfast.Margin(holdfast.DefaultTTL))
@@ -240,7 +243,7 @@ func TestHoleS12HasLockIsOfNow(t *testing.T) {
 			returned := make(chan error, 1)
 			go func() { returned <- e.Run(ctx, nil) }()
 			time.Sleep(time.Second)
-			way.off.Store(true)
+			way.Off.Store(true)
 			l, leads := e.HasLock()
 			if !leads {
 				t.Fatal("it does not lead")

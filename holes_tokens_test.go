@@ -113,7 +113,7 @@ func TestHoleG13HostileNames(t *testing.T) {
 			held = append(held, l)
 		}
 		s.holds(dead)
-		way.off.Store(true)
+		way.Off.Store(true)
 		next := s.take(c, time.Minute)
 		if err := s.look.SetStoreTTL(t.Context(), 2*holdfast.DefaultTTL); err != nil {
 			t.Error(err)
@@ -149,7 +149,7 @@ func TestHoleS6RowVanishes(t *testing.T) {
 					t.Fatal(err)
 				}
 				key = driver.Key{Space: space, Name: info.Holders[0].Owner.Session}
-				way.off.Store(true) // it cannot tell
+				way.Off.Store(true) // it cannot tell
 			}
 			s.store.Restore(key, driver.Record{})
 			s.granted(got, holdfast.DefaultTTL+3*time.Second)

@@ -190,7 +190,7 @@ var layers = [][]string{
 	{"clienttest", "state", "serve/page", "prometheus", "otel"},
 	{"*/kind.go", "drivertest", "claims/claimstest"},
 	{"claims", "internal/asjson", "monitor"},
-	{".", "open", "memory", "faultstore", "internal/sqlstore", "internal/notify", "internal/tlsurl"},
+	{".", "open", "memory", "faultstore", "internal/sqlstore", "internal/notify", "internal/tlsurl", "internal/wire"},
 	{"driver"},
 	{"internal/reach"},
 	{"internal/core", "internal/clock", "internal/machine", "internal/filesystem", "internal/printable", "internal/busy"},

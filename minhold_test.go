@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 )
 
 // aPoll is the longest time between two looks of a waiter.
@@ -20,8 +21,8 @@ const aPoll = 2500 * time.Millisecond
 // the client is closed, and when the process dies, and no longer than that.
 func TestMinHold(t *testing.T) {
 	const d = time.Minute
-	for how, end := range map[string]func(t *testing.T, c *holdfast.Client, l *holdfast.Lock, s *cutStore){
-		"released": func(t *testing.T, c *holdfast.Client, l *holdfast.Lock, _ *cutStore) {
+	for how, end := range map[string]func(t *testing.T, c *holdfast.Client, l *holdfast.Lock, s *wire.Cut){
+		"released": func(t *testing.T, c *holdfast.Client, l *holdfast.Lock, _ *wire.Cut) {
 			for range 2 {
 				if err := l.Release(t.Context()); err != nil {
 					t.Errorf("Release: %v", err)
@@ -31,7 +32,7 @@ func TestMinHold(t *testing.T) {
 				t.Errorf("it ended with %v", l.Err())
 			}
 		},
-		"closed": func(t *testing.T, c *holdfast.Client, l *holdfast.Lock, _ *cutStore) {
+		"closed": func(t *testing.T, c *holdfast.Client, l *holdfast.Lock, _ *wire.Cut) {
 			if err := c.Close(); err != nil {
 				t.Errorf("Close: %v", err)
 			}
@@ -39,11 +40,11 @@ func TestMinHold(t *testing.T) {
 				t.Errorf("it ended with %v", l.Err())
 			}
 		},
-		"dead": func(t *testing.T, c *holdfast.Client, l *holdfast.Lock, s *cutStore) { s.off.Store(true) },
+		"dead": func(t *testing.T, c *holdfast.Client, l *holdfast.Lock, s *wire.Cut) { s.Off.Store(true) },
 	} {
 		t.Run(how, func(t *testing.T) {
 			onBoth(t, func(t *testing.T, s driver.Store) {
-				cut := &cutStore{Store: s}
+				cut := &wire.Cut{Store: s}
 				c, other := newClient(t, cut, nil), newClient(t, s, nil)
 				defer c.Close()
 				defer other.Close()
@@ -228,13 +229,13 @@ func TestMinHoldShutdown(t *testing.T) {
 func TestMinHoldLost(t *testing.T) {
 	onBoth(t, func(t *testing.T, s driver.Store) {
 		for _, d := range []time.Duration{4 * time.Second, time.Minute} {
-			cut := &cutStore{Store: s}
+			cut := &wire.Cut{Store: s}
 			c := newClient(t, cut, nil)
 			l, err := c.Acquire(t.Context(), "a", holdfast.MinHold(d))
 			if err != nil {
 				t.Fatal(err)
 			}
-			cut.off.Store(true)
+			cut.Off.Store(true)
 			got := waits(t, s)
 			<-l.Context().Done()
 			if !errors.Is(l.Err(), holdfast.ErrLost) {

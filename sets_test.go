@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -18,14 +19,14 @@ func TestSetDoesNotWatchTheDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const wait, ttl = 4 * time.Second, 40 * time.Second
 		store := clockless{memory.New()}
-		cut := &cutStore{Store: store}
+		cut := &wire.Cut{Store: store}
 		dead, first := newClient(t, cut, &holdfast.Options{TTL: ttl}), newClient(t, store, nil)
 		defer dead.Close()
 		defer first.Close()
 		if _, err := dead.Acquire(t.Context(), "b"); err != nil {
 			t.Fatal(err)
 		}
-		cut.off.Store(true)
+		cut.Off.Store(true)
 		time.Sleep(2 * ttl) // nobody has observed it
 		held, err := first.Acquire(t.Context(), "a")
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -186,14 +187,14 @@ func TestMonthOfShortRuns(t *testing.T) {
 		}
 		for n := range days * 24 * 60 {
 			began := time.Now()
-			cut := &countedCut{cutStore{Store: count}, count}
+			cut := &countedCut{wire.Cut{Store: count}, count}
 			c := newClient(t, cut, nil)
 			l, err := c.Acquire(t.Context(), "nightly", holdfast.MaxWait(50*time.Second))
 			if err != nil {
 				t.Fatalf("run %d: %v", n, err)
 			}
 			if n%10 == 7 {
-				cut.off.Store(true)
+				cut.Off.Store(true)
 			} else if err := l.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -212,12 +213,12 @@ func TestMonthOfShortRuns(t *testing.T) {
 // wait now and then for other names; also where the store has no clock.
 func TestDeadClaimsGo(t *testing.T) {
 	onBoth(t, func(t *testing.T, s driver.Store) {
-		cut := &cutStore{Store: s}
+		cut := &wire.Cut{Store: s}
 		dead := newClient(t, cut, nil)
 		if _, err := dead.Acquire(t.Context(), "abandoned"); err != nil {
 			t.Fatal(err)
 		}
-		cut.off.Store(true)
+		cut.Off.Store(true)
 		ids, err := s.Keys(t.Context(), driver.Sessions, "", 10)
 		if err != nil || len(ids) != 1 {
 			t.Fatalf("sessions %q, %v", ids, err)
@@ -290,22 +291,22 @@ func (s *rowCount) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driv
 
 // A countedCut is a way there that can be cut.
 type countedCut struct {
-	cutStore
+	wire.Cut
 	*rowCount
 }
 
-func (s *countedCut) Traits() driver.Traits { return s.cutStore.Traits() }
+func (s *countedCut) Traits() driver.Traits { return s.Cut.Traits() }
 
 func (s *countedCut) Load(ctx context.Context, k []driver.Key, how driver.Freshness) ([]driver.Record, error) {
-	return s.cutStore.Load(ctx, k, how)
+	return s.Cut.Load(ctx, k, how)
 }
 
 func (s *countedCut) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {
-	return s.cutStore.CompareAndSwap(ctx, w)
+	return s.Cut.CompareAndSwap(ctx, w)
 }
 
 func (s *countedCut) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
-	return s.cutStore.Keys(ctx, space, after, n)
+	return s.Cut.Keys(ctx, space, after, n)
 }
 
 func (s *rowCount) Sweep(ctx context.Context, idle time.Duration) (int, error) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -161,12 +162,12 @@ func TestTrace(t *testing.T) {
 		}
 
 		// Another dies, and its lock is taken over.
-		cut := &cutStore{Store: store}
+		cut := &wire.Cut{Store: store}
 		dead := newClient(t, cut, &holdfast.Options{TTL: 3 * time.Second, RuntimeDir: t.TempDir()})
 		if _, err := dead.Acquire(ctx, "e"); err != nil {
 			t.Fatal(err)
 		}
-		cut.off.Store(true)
+		cut.Off.Store(true)
 		if l, err = c.Acquire(ctx, "e"); err != nil {
 			t.Fatal(err)
 		}
