@@ -24,6 +24,13 @@ func TestHolesAreNamed(t *testing.T) {
 			rows[strings.TrimSpace(cells[1])] = cells[3]
 		}
 	}
+	for name, holes := range cases {
+		for hole := range strings.FieldsSeq(holes) {
+			if !strings.Contains(rows[hole], "`"+name+"`") {
+				t.Errorf("%s does not name the case %q", hole, name)
+			}
+		}
+	}
 	named := regexp.MustCompile("`([^`]+)`")
 	for letter, n := range map[string]int{"G": 14, "K": 11, "T": 14, "S": 14, "H": 17, "X": 22, "D": 20} {
 		for i := 1; i <= n; i++ {
@@ -34,7 +41,7 @@ func TestHolesAreNamed(t *testing.T) {
 			}
 			for _, m := range found {
 				if strings.Contains(m[1], ": ") {
-					if !cases[m[1]] {
+					if _, ok := cases[m[1]]; !ok {
 						t.Errorf("%s: there is no case %q", hole, m[1])
 					}
 					continue
@@ -58,10 +65,11 @@ func isDir(dir string) bool {
 	return err == nil && len(names) > 0
 }
 
-// inTheTree are all tests by directory and name, and the cases of drivertest and clienttest.
-func inTheTree(t *testing.T) (tests, cases map[string]bool) {
+// inTheTree are all tests by directory and name, and the cases of drivertest and clienttest with
+// the holes that they say they are of.
+func inTheTree(t *testing.T) (tests map[string]bool, cases map[string]string) {
 	t.Helper()
-	tests, cases = make(map[string]bool), make(map[string]bool)
+	tests, cases = make(map[string]bool), make(map[string]string)
 	files := token.NewFileSet()
 	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
 		name = filepath.ToSlash(name)
@@ -87,13 +95,9 @@ func inTheTree(t *testing.T) (tests, cases map[string]bool) {
 				return err
 			}
 			ast.Inspect(f, func(n ast.Node) bool {
-				if kv, ok := n.(*ast.KeyValueExpr); ok {
-					key, _ := kv.Key.(*ast.Ident)
-					value, _ := kv.Value.(*ast.BasicLit)
-					if key != nil && key.Name == "name" && value != nil {
-						if s, err := strconv.Unquote(value.Value); err == nil {
-							cases[dir+": "+s] = true
-						}
+				if lit, ok := n.(*ast.CompositeLit); ok {
+					if name := textOf(lit, "name"); name != "" {
+						cases[dir+": "+name] = textOf(lit, "holes")
 					}
 				}
 				return true
@@ -105,4 +109,19 @@ func inTheTree(t *testing.T) (tests, cases map[string]bool) {
 		t.Fatal(err)
 	}
 	return tests, cases
+}
+
+// textOf is a field of a literal, if that is a literal text.
+func textOf(lit *ast.CompositeLit, field string) string {
+	for _, elt := range lit.Elts {
+		if kv, ok := elt.(*ast.KeyValueExpr); ok {
+			key, _ := kv.Key.(*ast.Ident)
+			value, _ := kv.Value.(*ast.BasicLit)
+			if key != nil && key.Name == field && value != nil {
+				text, _ := strconv.Unquote(value.Value)
+				return text
+			}
+		}
+	}
+	return ""
 }

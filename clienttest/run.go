@@ -1,6 +1,6 @@
 // Package clienttest is what a holdfast.Client promises over a store, as tests.
-// Run is what a store's own test calls; RunBounds checks that calls return in
-// time whatever happens to the store.
+// Run is what a store's own test calls, or RunInBubble and RunHoles for a store in
+// memory; RunBounds checks that calls return in time whatever happens to the store.
 package clienttest
 
 import (
@@ -33,7 +33,7 @@ func runScaled(t *testing.T, open func(t *testing.T) driver.Store, least int) {
 	n := time.Duration(max(least, busy.Stretch()))
 	shortTTL, midTTL = n*1500*time.Millisecond, n*4*time.Second
 	runAll(t, func(t *testing.T, c clientCase) {
-		c.test(&clients{T: t, store: open(t), soon: n * 5 * time.Second})
+		c.test(&clients{T: t, store: open(t), soon: n * 5 * time.Second, limit: caseTime()})
 	})
 }
 
@@ -41,15 +41,22 @@ func runScaled(t *testing.T, open func(t *testing.T) driver.Store, least int) {
 // waiting takes no time: for stores in memory only. Times are judged more
 // strictly, and a goroutine that is left over fails its case.
 func RunInBubble(t *testing.T, open func(t *testing.T) driver.Store) {
-	runAll(t, func(t *testing.T, c clientCase) {
-		synctest.Test(t, func(t *testing.T) {
-			h := &clients{T: t, store: open(t), soon: 200 * time.Millisecond}
-			if !watches(h.store) {
-				h.soon = 1500 * time.Millisecond // a poll
-			}
-			c.test(h)
-		})
+	runAll(t, func(t *testing.T, c clientCase) { inBubble(t, open, caseTime(), c) })
+}
+
+func inBubble(t *testing.T, open func(t *testing.T) driver.Store, limit time.Duration, c clientCase) {
+	skipped := false // which the bubble keeps to itself
+	synctest.Test(t, func(t *testing.T) {
+		defer func() { skipped = t.Skipped() }()
+		h := &clients{T: t, store: open(t), soon: 200 * time.Millisecond, limit: limit}
+		if !watches(h.store) {
+			h.soon = 1500 * time.Millisecond // a poll
+		}
+		c.test(h)
 	})
+	if skipped {
+		t.SkipNow()
+	}
 }
 
 // caseTime is when a case has hung.
@@ -82,7 +89,7 @@ func (c clientCase) test(h *clients) {
 	if c.need != nil && !c.need(h.store) {
 		h.Skip("not over this store")
 	}
-	ctx, cancel := context.WithTimeout(h.Context(), caseTime())
+	ctx, cancel := context.WithTimeout(h.Context(), h.limit)
 	defer cancel()
 	h.ctx = ctx
 	defer func() {
@@ -108,6 +115,7 @@ type clients struct {
 	ctx    context.Context
 	store  driver.Store  // where a case looks for itself
 	soon   time.Duration // the most that may take which needs no waiting
+	limit  time.Duration // when the case has hung
 	opened int
 	looker *holdfast.Client
 }
@@ -294,7 +302,12 @@ func (h *clients) empty(names ...string) {
 
 func (h *clients) record(name string) driver.Record {
 	h.Helper()
-	r, err := h.store.Load(h.ctx, []driver.Key{{Space: driver.Names, Name: name}}, driver.Fresh)
+	return h.load(driver.Names.Key(name))
+}
+
+func (h *clients) load(k driver.Key) driver.Record {
+	h.Helper()
+	r, err := h.store.Load(h.ctx, []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		h.Fatal(err)
 	}

@@ -20,6 +20,15 @@ func TestClientsOfLeast(t *testing.T) {
 	clienttest.RunInBubble(t, func(t *testing.T) driver.Store { return least{memory.New()} })
 }
 
+func TestHoles(t *testing.T) {
+	clienttest.RunHoles(t, func(t *testing.T) driver.Store { return twice{memory.New()} })
+}
+
+// The holes are closed as well over a store that tells less.
+func TestHolesOfLeast(t *testing.T) {
+	clienttest.RunHoles(t, func(t *testing.T) driver.Store { return least{memory.New()} })
+}
+
 // least is a store that is no more than it must be.
 type least struct{ inner *memory.Store }
 
@@ -41,6 +50,8 @@ func (s least) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dri
 
 // Sweep removes nothing: a store may keep its rows.
 func (s least) Sweep(context.Context, time.Duration) (int, error) { return 0, nil }
+
+func (s least) Restore(k driver.Key, r driver.Record) { s.inner.Restore(k, r) }
 
 func (s least) Traits() driver.Traits { return driver.Traits{} }
 
