@@ -308,10 +308,7 @@ var holdCases = []clientCase{
 						h.Fatal(err)
 					}
 				}
-				next := h.answered(queued, midTTL+midTTL/2+h.soon)
-				if next.err != nil {
-					h.Fatal(next.err)
-				}
+				next := h.grantedAt(queued, midTTL+midTTL/2+h.soon)
 				if err := <-broken; err != nil {
 					h.Error(err)
 				}
@@ -376,10 +373,7 @@ var holdCases = []clientCase{
 			r.TTL = shortTTL
 			got := h.enter(a, r)
 			queued := h.queue(1, b, "a")
-			next := h.answered(queued, 2*shortTTL+h.soon)
-			if next.err != nil {
-				h.Fatal(next.err)
-			}
+			next := h.grantedAt(queued, 2*shortTTL+h.soon)
 			if silent := next.at.Sub(got.Beat); silent < shortTTL {
 				h.Errorf("it was declared dead after %v", silent)
 			}
@@ -480,10 +474,7 @@ var holdCases = []clientCase{
 			if got = h.followed(ch, h.soon); !got.Detached {
 				h.Errorf("it is %+v", got)
 			}
-			next := h.answered(h.ask(b, "a"), 3*time.Second+h.soon)
-			if next.err != nil {
-				h.Fatal(next.err)
-			}
+			next := h.grantedAt(h.ask(b, "a"), 3*time.Second+h.soon)
 			if held := next.at.Sub(got.Beat); held < r.For {
 				h.Errorf("held for %v", held)
 			}

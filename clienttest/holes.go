@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -185,16 +184,14 @@ func keep(w *wire.Wire, kind func(driver.Write) bool, n int) *late {
 // follows is the kind of a claim on a lock that is not free.
 func follows(w driver.Write) bool { return wire.IsClaim(w) && w.Old != driver.IfEmpty }
 
-// count counts the writes of a kind.
-func count(w *wire.Wire, kind func(driver.Write) bool) *atomic.Int64 {
-	n := &atomic.Int64{}
+// before has something done before each write of a kind goes on.
+func before(w *wire.Wire, kind func(driver.Write) bool, do func()) {
 	w.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
 		if kind(writes[0]) {
-			n.Add(1)
+			do()
 		}
 		return send()
 	})
-	return n
 }
 
 // Late are writes that are still on their way.

@@ -84,12 +84,7 @@ var heartbeatHoles = []holeCase{
 			a, way := h.join()
 			l := h.take(a, time.Second)
 			hang := make(chan bool)
-			way.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
-				if wire.IsClaim(writes[0]) {
-					<-hang
-				}
-				return send()
-			})
+			before(way, wire.IsClaim, func() { <-hang })
 			var all sync.WaitGroup
 			for i := range 20 {
 				all.Go(func() {

@@ -2,6 +2,7 @@ package clienttest
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -71,7 +72,8 @@ var processHoles = []holeCase{
 		runs: once(func(h *clients) {
 			h.take(h.client(0), time.Second)
 			c, way := h.join()
-			calls := count(way, wire.IsClaim)
+			var calls atomic.Int64
+			before(way, wire.IsClaim, func() { calls.Add(1) })
 			way.SetLooked(func(driver.Key) { calls.Add(1) })
 			h.refused(c)
 			if n := calls.Load(); n > 10 {
@@ -96,9 +98,7 @@ var processHoles = []holeCase{
 			l := h.take(a, time.Second)
 			queued := h.queue(1, h.client(0), "a")
 			const longer = 4 * holdfast.DefaultTTL
-			if err := h.look().SetStoreTTL(h.ctx, longer); err != nil {
-				h.Fatal(err)
-			}
+			h.setTTL(longer)
 			time.Sleep(holdfast.DefaultTTL)
 			way.Off.Store(true)
 			time.Sleep(2 * holdfast.DefaultTTL)

@@ -3,6 +3,7 @@ package clienttest
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -20,7 +21,8 @@ var takeoverHoles = []holeCase{
 		need:  aged,
 		runs: once(func(h *clients) {
 			held, judge, way := h.misjudged(func() { time.Sleep(beat + time.Second) })
-			tombstones := count(way, wire.IsTombstone)
+			var tombstones atomic.Int64
+			before(way, wire.IsTombstone, func() { tombstones.Add(1) })
 			h.refused(judge)
 			if tombstones.Load() == 0 {
 				h.Fatal("nobody was taken for dead")

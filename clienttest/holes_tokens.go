@@ -77,9 +77,7 @@ var tokenHoles = []holeCase{
 			h.holds(dead)
 			way.Off.Store(true)
 			next := h.take(c, time.Minute)
-			if err := h.look().SetStoreTTL(h.ctx, 2*holdfast.DefaultTTL); err != nil {
-				h.Error(err)
-			}
+			h.setTTL(2 * holdfast.DefaultTTL)
 			h.sweep()
 			time.Sleep(time.Hour) // and all sweep as they do, now and then
 			for _, l := range append(held, next) {

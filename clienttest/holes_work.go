@@ -45,12 +45,7 @@ var workHoles = []holeCase{
 			ended := endOf(l)
 			hang := make(chan bool)
 			defer close(hang)
-			way.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
-				if wire.IsBeat(writes[0]) {
-					<-hang
-				}
-				return send()
-			})
+			before(way, wire.IsBeat, func() { <-hang })
 			next := h.take(b, time.Minute)
 			select {
 			case at := <-ended:
@@ -72,10 +67,7 @@ var workHoles = []holeCase{
 			b, _ := h.join()
 			l := h.take(a, time.Second)
 			thaw := make(chan bool)
-			way.SetMeet(func(_ []driver.Write, send wire.Send) ([]driver.Outcome, error) {
-				<-thaw
-				return send()
-			})
+			before(way, func(driver.Write) bool { return true }, func() { <-thaw })
 			next := h.take(b, time.Minute)
 			var resource holdfast.TokenGate
 			if err := resource.Admit(next.Token(), false); err != nil {

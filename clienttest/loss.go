@@ -22,15 +22,11 @@ var lossCases = []clientCase{
 			holder, p := h.process(&holdfast.Options{TTL: shortTTL})
 			l := h.acquire(holder, "a")
 			work := l.Context()
-			ended := make(chan time.Time, 1)
-			context.AfterFunc(work, func() { ended <- time.Now() })
+			ended := endOf(l)
 			queued := h.queue(1, h.client(longTTL), "a")
 			p.Partition(true)
 			cut := time.Now()
-			next := h.answered(queued, shortTTL+shortTTL/2+h.soon)
-			if next.err != nil {
-				h.Fatal(next.err)
-			}
+			next := h.grantedAt(queued, shortTTL+shortTTL/2+h.soon)
 			if l.Err() == nil {
 				h.Fatal("two believe that they hold it")
 			}

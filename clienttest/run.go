@@ -249,11 +249,24 @@ func (h *clients) answered(ch <-chan answer, within time.Duration) answer {
 
 func (h *clients) granted(ch <-chan answer, within time.Duration) *holdfast.Lock {
 	h.Helper()
+	return h.grantedAt(ch, within).lock
+}
+
+func (h *clients) grantedAt(ch <-chan answer, within time.Duration) answer {
+	h.Helper()
 	a := h.answered(ch, within)
 	if a.err != nil {
 		h.Fatal(a.err)
 	}
-	return a.lock
+	return a
+}
+
+// setTTL sets the store's.
+func (h *clients) setTTL(ttl time.Duration) {
+	h.Helper()
+	if err := h.look().SetStoreTTL(h.ctx, ttl); err != nil {
+		h.Fatal(err)
+	}
 }
 
 // eventually waits until something is so.

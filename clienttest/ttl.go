@@ -20,9 +20,7 @@ var ttlCases = []clientCase{
 		run: func(h *clients) {
 			set := func(ttl time.Duration) {
 				h.Helper()
-				if err := h.look().SetStoreTTL(h.ctx, ttl); err != nil {
-					h.Fatal(err)
-				}
+				h.setTTL(ttl)
 				if got, err := h.look().StoreTTL(h.ctx); err != nil || got != ttl {
 					h.Fatalf("the store's TTL is %v, error %v; want %v", got, err, ttl)
 				}
@@ -64,22 +62,15 @@ var ttlCases = []clientCase{
 		name: "a smaller TTL without an answer",
 		rule: "a session shrinks its window before it sends a smaller TTL, so that no client can declare it dead too early (P1)",
 		run: func(h *clients) {
-			if err := h.look().SetStoreTTL(h.ctx, 5*time.Second); err != nil {
-				h.Fatal(err)
-			}
+			h.setTTL(5 * time.Second)
 			s := &mute{Store: h.handle()}
 			c := h.open(s, &holdfast.Options{})
 			h.Cleanup(func() { s.off.Store(false); c.Close() })
 			l := h.acquire(c, "a")
 			queued := h.queue(1, h.client(longTTL), "a")
 			s.off.Store(true)
-			if err := h.look().SetStoreTTL(h.ctx, holdfast.MinTTL); err != nil {
-				h.Fatal(err)
-			}
-			next := h.answered(queued, 5*time.Second+h.soon)
-			if next.err != nil {
-				h.Fatal(next.err)
-			}
+			h.setTTL(holdfast.MinTTL)
+			next := h.grantedAt(queued, 5*time.Second+h.soon)
 			if l.Err() == nil {
 				h.Errorf("two believe that they hold it; the first for another %v", time.Until(l.Deadline()))
 			}
@@ -106,10 +97,7 @@ var ttlCases = []clientCase{
 			if _, err := h.record("a").Fence("a", claim.Token, 0); err != nil {
 				h.Errorf("fence: %v", err)
 			}
-			next := h.answered(h.ask(b, "a"), 2*d+h.soon)
-			if next.err != nil {
-				h.Fatal(next.err)
-			}
+			next := h.grantedAt(h.ask(b, "a"), 2*d+h.soon)
 			if held := next.at.Sub(began); held < d || held > 2*d+h.soon {
 				h.Errorf("held for %v, asked for %v", held, d)
 			}
@@ -189,10 +177,7 @@ var ttlCases = []clientCase{
 					h.Errorf("ExtendToken by %v succeeded", bad)
 				}
 			}
-			next := h.answered(h.ask(h.client(longTTL), "a"), 3*(2*shortTTL+d)+h.soon)
-			if next.err != nil {
-				h.Fatal(next.err)
-			}
+			next := h.grantedAt(h.ask(h.client(longTTL), "a"), 3*(2*shortTTL+d)+h.soon)
 			if held := next.at.Sub(extended); held < 2*shortTTL+d {
 				h.Errorf("held for %v after it was extended by %v", held, 2*shortTTL+d)
 			}

@@ -44,35 +44,26 @@ type Wire struct {
 	mu     sync.Mutex // guards all below
 	aged   func(age time.Duration) time.Duration
 	looked func(driver.Key)
-	meet   func(writes []driver.Write, send Send) ([]driver.Outcome, error)
+	meet   Meet
 }
 
-// A Send passes writes on to the store.
-type Send func() ([]driver.Outcome, error)
+// A Send passes writes on to the store; a Meet does with them what it likes.
+type (
+	Send func() ([]driver.Outcome, error)
+	Meet func(writes []driver.Write, send Send) ([]driver.Outcome, error)
+)
 
 // New returns a Wire to a store.
 func New(s driver.Store) *Wire { return &Wire{Cut: Cut{Store: s}} }
 
 // SetMeet has f called in the place of each write; nil: none.
-func (w *Wire) SetMeet(f func(writes []driver.Write, send Send) ([]driver.Outcome, error)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.meet = f
-}
+func (w *Wire) SetMeet(f Meet) { w.mu.Lock(); w.meet = f; w.mu.Unlock() }
 
 // SetAged has f say what the age of a record looks like; nil: as it is.
-func (w *Wire) SetAged(f func(age time.Duration) time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.aged = f
-}
+func (w *Wire) SetAged(f func(time.Duration) time.Duration) { w.mu.Lock(); w.aged = f; w.mu.Unlock() }
 
 // SetLooked has f called with the first key of each Load that the store has answered.
-func (w *Wire) SetLooked(f func(driver.Key)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.looked = f
-}
+func (w *Wire) SetLooked(f func(driver.Key)) { w.mu.Lock(); w.looked = f; w.mu.Unlock() }
 
 // Load implements driver.Store.
 func (w *Wire) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
