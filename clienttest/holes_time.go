@@ -55,9 +55,9 @@ var clockHoles = []holeCase{
 		}),
 	},
 	{
-		name:  "HasLock is of now",
+		name:  "HasLock is current",
 		holes: "S12",
-		rule:  "HasLock goes by the clock, though no timer has run yet that would say so", // which of those of one instant comes first is chance
+		rule:  "HasLock goes by the clock, though no timer has run yet that would say so",
 		runs: each(func(h *clients, _ int) {
 			a, way := h.join()
 			ctx, cancel := context.WithCancel(h.ctx)
@@ -81,7 +81,7 @@ var clockHoles = []holeCase{
 			}
 			cancel()
 			<-returned
-		}, make([]int, 20)...),
+		}, make([]int, 20)...), // which timer of one instant runs first is chance
 	},
 }
 

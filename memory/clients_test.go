@@ -24,7 +24,7 @@ func TestHoles(t *testing.T) {
 	clienttest.RunHoles(t, func(t *testing.T) driver.Store { return twice{memory.New()} })
 }
 
-// The holes are closed as well over a store that tells less.
+// The holes are closed as well over a store that tells of no changes and has no clock.
 func TestHolesOfLeast(t *testing.T) {
 	clienttest.RunHoles(t, func(t *testing.T) driver.Store { return least{memory.New()} })
 }
