@@ -115,7 +115,7 @@ var workHoles = []holeCase{
 			h.holds(h.take(b, 2*time.Hour))
 			late := time.Duration(0)
 			if !watches(h.store) {
-				late = 2 * time.Second // a poll, after so long a wait
+				late = holdfast.DefaultTTL / 6 // a poll after so long a wait: a TTL/8, and a quarter of that
 			}
 			if took := time.Since(began) - time.Minute; took < 0 || took > late {
 				h.Errorf("the next has the lock %v after the minute, want %v at most", took, late)
