@@ -19,8 +19,8 @@ runs: each program follows at its next heartbeat.
   ttl      how long a holder may be silent before its lock goes to the next; 15s.
            dead-node-timeout is another name for it
   history  how many of the last holds of each name are kept: 32, 128 or off. It is
-           off by default on etcd, Cassandra and Spanner, where each write takes a
-           round of consensus
+           off by default where each write takes a round of consensus, as on etcd and
+           Cassandra
 
 examples:
   holdfast config get            ttl 15s
