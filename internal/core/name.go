@@ -50,7 +50,8 @@ type room struct {
 
 	// Reconciling.
 	step     Step          // that is out
-	lost     int           // writes in a row that lost
+	lost     int           // writes in a row that lost,
+	beaten   int           // and of these, to writes of others
 	reloaded bool          // since the last of them
 	took     time.Duration // the last write
 	paused   bool          // before the read that is wanted after them
@@ -61,7 +62,7 @@ type room struct {
 
 // reset forgets what a driver has met with.
 func (r *room) reset() {
-	r.lost, r.reloaded, r.took, r.paused = 0, false, 0, false
+	r.lost, r.beaten, r.reloaded, r.took, r.paused = 0, 0, false, 0, false
 	if r.rest.Kind == Pause {
 		r.rest = Step{}
 	}

@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"testing"
+	"time"
 )
 
 // A release whose write was seen by another look before its answer was lost is confirmed by
@@ -40,5 +41,39 @@ func TestSeenBeforeItFails(t *testing.T) {
 	n.Loaded(true, env)
 	if _, eff := n.Next(env); len(eff.Gone) != 1 || eff.Gone[0].Void {
 		t.Errorf("the release is not confirmed: %+v", eff.Gone)
+	}
+}
+
+// Who loses to the writes of others again and again pauses for longer than one who loses to a record
+// that stays as it is, as behind a locked row: hundreds who go on at once let each other in too rarely.
+func TestPauseInACrowd(t *testing.T) {
+	for _, crowd := range []bool{true, false} {
+		n, nr, longest := NewName(nil), int64(0), time.Duration(0)
+		env := &Env{Now: 1, Session: SessionView{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
+			NewClaim: func() int64 { nr++; return nr }, Dead: func(string) bool { return false }}
+		n.Want(&Request{Slots: 1}, env)
+		for lost, version := 0, Version(7); lost < 12; {
+			step, _ := n.Next(env)
+			sent := env.Now
+			env.Now = env.Now.Add(400 * time.Millisecond)
+			switch step.Kind {
+			case Put:
+				if lost++; crowd {
+					version++
+				}
+				n.Answered(Outcome{Version: version, Record: lockLine("a+"), Same: !crowd && lost > 1, Sent: sent}, env)
+			case Pause:
+				longest = max(longest, step.Most)
+				n.Rested()
+			case Load:
+				n.Looked(lockLine("a+"), version, sent, nil, env)
+				n.Loaded(true, env)
+			default:
+				t.Fatalf("step %d after %d lost writes", step.Kind, lost)
+			}
+		}
+		if want := map[bool]time.Duration{true: 2 * time.Second, false: 250 * time.Millisecond}[crowd]; longest != want {
+			t.Errorf("crowd %v: the longest pause is %v, want %v", crowd, longest, want)
+		}
 	}
 }

@@ -28,10 +28,13 @@ type Step struct {
 	leaves bool // Put: claims are to go
 }
 
-// maxPause bounds what a write that lost waits before the next look; maxSpread where a crowd
-// that writes one key has to be spread out.
+// maxPause bounds what a write that lost waits before the next look. Where it has lost to writes of
+// others more than crowded times in a row, that grows to eight times as much: a crowd of hundreds
+// would keep a database too busy to let any of them in. maxSpread is its like where a crowd that
+// writes one key has to be spread out at once.
 const (
 	maxPause  = 250 * time.Millisecond
+	crowded   = 4
 	maxSpread = 4 * time.Second
 )
 
@@ -82,7 +85,8 @@ func (n *Name) next(env *Env) Step {
 		case n.reload || n.stale() && !changed || n.lost > 2 && !n.reloaded && !env.Stale:
 			if n.lost > 2 && !env.Stale && !n.paused {
 				n.reload, n.paused = true, true
-				return Step{Kind: Pause, Most: min(n.took<<min(n.lost-2, 5), maxPause)}
+				crowd := max(0, min(n.beaten-crowded, 3))
+				return Step{Kind: Pause, Most: min(n.took<<min(n.lost-2, 5), maxPause<<crowd)}
 			}
 			n.reload, n.paused = false, false
 			return Step{Kind: Load}
@@ -183,7 +187,7 @@ func (n *Name) Answered(out Outcome, env *Env) *Effects {
 		n.see(w.Next, out.Version, out.Sent, env)
 		n.overtaken(w.Next, out.Version)
 		if put {
-			n.lost = 0
+			n.lost, n.beaten = 0, 0
 		}
 		return eff
 	case out.Bad != nil:
@@ -248,7 +252,7 @@ func (n *Name) lostTo(out Outcome, env *Env) {
 	n.see(out.Record, out.Version, out.Sent, env)
 	n.shut++
 	if !out.Same {
-		n.shut = 0
+		n.shut, n.beaten = 0, n.beaten+1
 	} else if n.shut > 1 || env.Now.Sub(out.Sent) > LockedCall {
 		n.denyTries(env)
 	}
