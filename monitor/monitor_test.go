@@ -8,38 +8,16 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/monitor"
 )
-
-// A cable leads to a store, and can be cut.
-type cable struct {
-	driver.Store
-	cut atomic.Bool
-}
-
-var errCut = errors.New("the network is unreachable")
-
-func (c *cable) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
-	if c.cut.Load() {
-		return nil, errCut
-	}
-	return c.Store.Load(ctx, keys, how)
-}
-
-func (c *cable) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
-	if c.cut.Load() {
-		return nil, errCut
-	}
-	return c.Store.CompareAndSwap(ctx, writes)
-}
 
 func client(t *testing.T, s driver.Store, m *monitor.Monitor) *holdfast.Client {
 	t.Helper()
@@ -76,7 +54,7 @@ func want(t *testing.T, text string, lines ...string) {
 func TestCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, m := memory.New(), monitor.New(nil)
-		way := &cable{Store: store}
+		way := &wire.Cut{Store: store}
 		c, other := client(t, way, m), client(t, store, nil)
 		defer other.Close()
 		for range 10 {
@@ -114,14 +92,14 @@ func TestCounts(t *testing.T) {
 			`holdfast_lock_wait_duration_seconds_count{outcome="canceled",queued="true"} 1`,
 			`holdfast_lock_hold_duration_seconds_count{end="released"} 10`,
 			`holdfast_lock_hold_duration_seconds_sum{end="released"} 10`)
-		way.cut.Store(true)
+		way.Off.Store(true)
 		<-held.Context().Done()
 		synctest.Wait()
 		want(t, text(t, m), `holdfast_lock_held{mode="exclusive"} 0`, `holdfast_lock_lost_total{reason="lease"} 1`, `holdfast_session_window_remaining_seconds 0`)
 		if !strings.Contains(text(t, m), `holdfast_session_beat_duration_seconds_count{result="error"}`) {
 			t.Error("no heartbeat has failed")
 		}
-		way.cut.Store(false)
+		way.Off.Store(false)
 		c.Close()
 	})
 }
@@ -179,7 +157,7 @@ func TestTable(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		way := &cable{Store: memory.New()}
+		way := &wire.Cut{Store: memory.New()}
 		c := client(t, way, nil)
 		status := func() int {
 			w := httptest.NewRecorder()
@@ -189,11 +167,11 @@ func TestHealth(t *testing.T) {
 		if got := status(); got != 200 {
 			t.Errorf("a client without a session: %d", got)
 		}
-		way.cut.Store(true)
+		way.Off.Store(true)
 		if got := status(); got != 503 {
 			t.Errorf("a client whose store does not answer: %d", got)
 		}
-		way.cut.Store(false)
+		way.Off.Store(false)
 		l, err := c.Acquire(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
@@ -201,7 +179,7 @@ func TestHealth(t *testing.T) {
 		if got := status(); got != 200 {
 			t.Errorf("a client with a session: %d", got)
 		}
-		way.cut.Store(true)
+		way.Off.Store(true)
 		time.Sleep(11 * time.Second)
 		if got := status(); got != 503 {
 			t.Errorf("11 s of 15 without an answer: %d", got)
@@ -209,7 +187,7 @@ func TestHealth(t *testing.T) {
 		if err := c.Healthy(t.Context()); err == nil || !strings.Contains(err.Error(), "heartbeats are not answered") {
 			t.Errorf("the reason is %v", err)
 		}
-		way.cut.Store(false)
+		way.Off.Store(false)
 		time.Sleep(2 * time.Second)
 		if got := status(); got != 200 || l.Err() != nil {
 			t.Errorf("after the cut: %d, %v", got, l.Err())

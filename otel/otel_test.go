@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/monitor"
 	"github.com/holdfast-lock/holdfast/otel"
@@ -110,28 +110,6 @@ func TestRecorded(t *testing.T) {
 	})
 }
 
-// A cable leads to a store, and can be cut.
-type cable struct {
-	driver.Store
-	cut atomic.Bool
-}
-
-var errCut = errors.New("the network is unreachable")
-
-func (c *cable) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
-	if c.cut.Load() {
-		return nil, errCut
-	}
-	return c.Store.Load(ctx, keys, how)
-}
-
-func (c *cable) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
-	if c.cut.Load() {
-		return nil, errCut
-	}
-	return c.Store.CompareAndSwap(ctx, writes)
-}
-
 // Workers do what is drawn and count it themselves, a holder dies, and one process leads: the numbers
 // of the monitor are those of the workers, and those of OpenTelemetry the same, label for label.
 func TestScriptedLoad(t *testing.T) {
@@ -153,13 +131,13 @@ func TestScriptedLoad(t *testing.T) {
 		defer c.Close()
 		other := newClient(store, nil)
 		defer other.Close()
-		way := &cable{Store: store}
+		way := &wire.Cut{Store: store}
 		dies := newClient(way, nil)
 		defer dies.Close()
 		if _, err := dies.Acquire(t.Context(), "dead"); err != nil {
 			t.Fatal(err)
 		}
-		way.cut.Store(true)
+		way.Off.Store(true)
 
 		did := map[string]float64{} // by instrument and label
 		var mu sync.Mutex

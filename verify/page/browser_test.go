@@ -188,9 +188,9 @@ func TestFollows(t *testing.T) {
 		t.Errorf("selected row and document after two changes: %s", got)
 	}
 	b.until(`document.querySelector("#live").textContent === "live"`)
-	w.look.cut.Store(true) // the server is there, and its store is not
+	w.look.Off.Store(true) // the server is there, and its store is not
 	b.until(`document.querySelector(".problem")?.textContent.includes("does not answer")`)
-	w.look.cut.Store(false)
+	w.look.Off.Store(false)
 	b.until(`document.querySelector(".problem") === null`)
 	w.page.CloseClientConnections()
 	w.page.Listener.Close()

@@ -1,57 +1,33 @@
 package page
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/serve/page"
 )
-
-// A cable leads to a store, and can be cut.
-type cable struct {
-	driver.Store
-	cut atomic.Bool
-}
-
-var errCut = errors.New("the network is unreachable")
-
-func (c *cable) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
-	if c.cut.Load() {
-		return nil, errCut
-	}
-	return c.Store.Load(ctx, keys, how)
-}
-
-func (c *cable) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
-	if c.cut.Load() {
-		return nil, errCut
-	}
-	return c.Store.CompareAndSwap(ctx, writes)
-}
 
 // A town is a store with people in it, and its page.
 type town struct {
 	t     *testing.T
 	store driver.Store
-	look  *cable // the page's way to the store
+	look  *wire.Cut // the page's way to the store
 	page  *httptest.Server
 }
 
 func newTown(t *testing.T, opts page.Options) *town {
 	store := memory.New()
-	w := &town{t: t, store: store, look: &cable{Store: store}}
+	w := &town{t: t, store: store, look: &wire.Cut{Store: store}}
 	c, err := holdfast.New(w.look, &holdfast.Options{RuntimeDir: os.DevNull, Owner: holdfast.Owner{Host: "web-1", User: "holdfast", Program: "holdfast"}})
 	if err != nil {
 		t.Fatal(err)
@@ -65,13 +41,13 @@ func newTown(t *testing.T, opts page.Options) *town {
 }
 
 // client is one of a program on a host.
-func (w *town) client(user, host, program string, pid int, ttl time.Duration) (*holdfast.Client, *cable) {
-	way := &cable{Store: w.store}
+func (w *town) client(user, host, program string, pid int, ttl time.Duration) (*holdfast.Client, *wire.Cut) {
+	way := &wire.Cut{Store: w.store}
 	c, err := holdfast.New(way, &holdfast.Options{TTL: ttl, RuntimeDir: os.DevNull, Owner: holdfast.Owner{Host: host, User: user, Program: program, PID: pid}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.t.Cleanup(func() { way.cut.Store(false); c.Close() })
+	w.t.Cleanup(func() { way.Off.Store(false); c.Close() })
 	return c, way
 }
 
@@ -125,7 +101,7 @@ func (w *town) inhabit() {
 	})
 	worker, way := w.client("www", "web-3", "worker", 815, time.Second)
 	w.holds(worker, "index/rebuild", holdfast.Reason("full rebuild"))
-	way.cut.Store(true)
+	way.Off.Store(true)
 }
 
 // An event is a hold that has ended: times are minutes before now.
