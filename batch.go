@@ -38,7 +38,7 @@ type swap struct {
 	write driver.Write
 	out   driver.Outcome
 	err   error
-	sent  core.Instant // just before the call
+	sent  core.Instant // just before the call, or when it was planned
 	got   core.Instant // just after it, if the caller's goroutine made it; else 0
 	done  chan struct{}
 }

@@ -352,7 +352,7 @@ func TestTryWithoutClock(t *testing.T) {
 	const ttl = holdfast.DefaultTTL
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
-		join := func() (*holdfast.Client, *wire.Wire) { // nobody else is there to bury the dead
+		join := func() (*holdfast.Client, *wire.Wire) { // nobody else declares the dead
 			way := wire.New(store)
 			way.SetAged(func(time.Duration) time.Duration { return -1 })
 			return newClient(t, way, nil), way

@@ -92,7 +92,7 @@ var processHoles = []holeCase{
 	{
 		name:  "timeout is changed",
 		holes: "H15",
-		rule:  "a holder follows a TTL that is changed while it holds, and is judged by what it has followed, not by what its judge goes by",
+		rule:  "a holder follows a TTL that is changed while it holds, and is judged by the TTL in its own record",
 		runs: once(func(h *clients) {
 			a, way := h.join()
 			l := h.take(a, time.Second)

@@ -44,8 +44,8 @@ func TestSeenBeforeItFails(t *testing.T) {
 	}
 }
 
-// Who loses to the writes of others again and again pauses for longer than one who loses to a record
-// that stays as it is, as behind a locked row: hundreds who go on at once let each other in too rarely.
+// A client that loses to writes of others again and again pauses for longer than one whose record
+// stays as it is, as behind a locked row. Hundreds that go on at once let each other in too rarely.
 func TestPauseInACrowd(t *testing.T) {
 	for _, crowd := range []bool{true, false} {
 		n, nr, longest := NewName(nil), int64(0), time.Duration(0)

@@ -78,7 +78,7 @@ func (r inCassandra) Make(ctx context.Context, names ...string) error {
 	return err
 }
 
-// Put is for exclusive locks. ErrLost may be perhaps.
+// Put is for exclusive locks. After an ErrLost of the fence the write may have been applied: Perhaps.
 func (r inCassandra) Put(ctx context.Context, lock *holdfast.Lock, value int64) (Verdict, error) {
 	if lock.Slots() != 1 {
 		return Unsent, nil
