@@ -187,7 +187,7 @@ func use(t *testing.T, target, name string) (err error) {
 		return fmt.Errorf("token %d after %d", g.lock.Token(), held.Token())
 	}
 	if err := pay(ctx, t, target, held); !errors.Is(err, holdfast.ErrLost) {
-		return fmt.Errorf("a fence with an old token: %w", err)
+		return fmt.Errorf("a fence with an old token, in a transaction of the application: %w", err)
 	}
 	locks, err := b.AcquireAll(ctx, []string{name + " 1", name + " 2", name + " 3"})
 	if err != nil {

@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 )
@@ -44,10 +45,22 @@ func TestSeenBeforeItFails(t *testing.T) {
 	}
 }
 
-// A client that loses to writes of others again and again pauses for longer than one whose record
-// stays as it is, as behind a locked row. Hundreds that go on at once let each other in too rarely.
+// A client that loses to writes of a crowd again and again pauses for longer than one that loses
+// to those of a few, or whose record stays as it is, as behind a locked row. Hundreds that go on at
+// once let each other in too rarely, and a few that pause for long give way to who does not.
 func TestPauseInACrowd(t *testing.T) {
-	for _, crowd := range []bool{true, false} {
+	for _, c := range []struct {
+		what    string
+		waiters int
+		same    bool // the record stays as it is
+		longest time.Duration
+	}{
+		{"a crowd", 64, false, 2 * time.Second},
+		{"thirty", 30, false, 500 * time.Millisecond},
+		{"a few", 14, false, 250 * time.Millisecond},
+		{"a locked row", 64, true, 250 * time.Millisecond},
+	} {
+		there := lockLine("a+" + strings.Repeat(" b", c.waiters))
 		n, nr, longest := NewName(nil), int64(0), time.Duration(0)
 		env := &Env{Now: 1, Session: SessionView{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
 			NewClaim: func() int64 { nr++; return nr }, Dead: func(string) bool { return false }}
@@ -58,22 +71,22 @@ func TestPauseInACrowd(t *testing.T) {
 			env.Now = env.Now.Add(400 * time.Millisecond)
 			switch step.Kind {
 			case Put:
-				if lost++; crowd {
+				if lost++; !c.same {
 					version++
 				}
-				n.Answered(Outcome{Version: version, Record: lockLine("a+"), Same: !crowd && lost > 1, Sent: sent}, env)
+				n.Answered(Outcome{Version: version, Record: there, Same: c.same && lost > 1, Sent: sent}, env)
 			case Pause:
 				longest = max(longest, step.Most)
 				n.Rested()
 			case Load:
-				n.Looked(lockLine("a+"), version, sent, nil, env)
+				n.Looked(there, version, sent, nil, env)
 				n.Loaded(true, env)
 			default:
 				t.Fatalf("step %d after %d lost writes", step.Kind, lost)
 			}
 		}
-		if want := map[bool]time.Duration{true: 2 * time.Second, false: 250 * time.Millisecond}[crowd]; longest != want {
-			t.Errorf("crowd %v: the longest pause is %v, want %v", crowd, longest, want)
+		if longest != c.longest {
+			t.Errorf("%s: the longest pause is %v, want %v", c.what, longest, c.longest)
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package core
 
-import "time"
+import (
+	"math/bits"
+	"time"
+)
 
 // A Kind is that of a Step.
 type Kind int8
@@ -29,13 +32,15 @@ type Step struct {
 }
 
 // maxPause bounds what a write that lost waits before the next look. Where it has lost to writes of
-// others more than crowded times in a row, that grows to eight times as much: a crowd of hundreds
-// would keep a database too busy to let any of them in. maxSpread is its like where a crowd that
-// writes one key has to be spread out at once.
+// others more than beatenOften times in a row and a crowd is in the record, that grows to eight
+// times as much: hundreds would keep a database too busy to let any of them in, and a few need
+// their turn soon. maxSpread is its like where a crowd that writes one key has to be spread out at
+// once.
 const (
-	maxPause  = 250 * time.Millisecond
-	crowded   = 4
-	maxSpread = 4 * time.Second
+	maxPause    = 250 * time.Millisecond
+	beatenOften = 4
+	crowdOf     = 16 // claims; twice as many are a greater crowd
+	maxSpread   = 4 * time.Second
 )
 
 // staleReadAfter is how old a record may be, before a write, where others write as well: less
@@ -85,8 +90,7 @@ func (n *Name) next(env *Env) Step {
 		case n.reload || n.stale() && !changed || n.lost > 2 && !n.reloaded && !env.Stale:
 			if n.lost > 2 && !env.Stale && !n.paused {
 				n.reload, n.paused = true, true
-				crowd := max(0, min(n.beaten-crowded, 3))
-				return Step{Kind: Pause, Most: min(n.took<<min(n.lost-2, 5), maxPause<<crowd)}
+				return Step{Kind: Pause, Most: min(n.took<<min(n.lost-2, 5), maxPause<<n.crowds())}
 			}
 			n.reload, n.paused = false, false
 			return Step{Kind: Load}
@@ -256,6 +260,11 @@ func (n *Name) lostTo(out Outcome, env *Env) {
 	} else if n.shut > 1 || env.Now.Sub(out.Sent) > LockedCall {
 		n.denyTries(env)
 	}
+}
+
+// crowds is by how many doublings the pause of one that loses may be longer.
+func (n *Name) crowds() int {
+	return max(0, min(n.beaten-beatenOften, bits.Len(uint(len(n.rec.Holders)+len(n.rec.Waiters))/crowdOf), 3))
 }
 
 // spread has those whose writes meet in a store with stale reads pause for a random time,

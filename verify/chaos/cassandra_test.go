@@ -179,7 +179,7 @@ func (e *episode) silence(how string, fail, mend func(n int) error, some ...int)
 	holder := e.start("0", "-names", "held/x", "-lanes", "1", "-long", "1")
 	asked := life.Now()
 	e.await("a lock is held that will be lost", func() bool { return holder.Has(story.Granted, asked) })
-	slow, err := life.Slowness(e.dir)
+	slow, err := life.Slowness()
 	must(e.t, err)
 	for _, n := range some {
 		must(e.t, fail(n))

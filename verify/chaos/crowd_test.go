@@ -148,7 +148,7 @@ func gather(t *testing.T, l *lane, want int) {
 // crowd is one episode: sessions in three processes, of which some are stopped,
 // one may be killed, and answers are lost.
 func crowd(t *testing.T, l *lane, seed uint64, steps int, tag string) entry {
-	slow, err := life.Slowness(t.TempDir())
+	slow, err := life.Slowness()
 	must(t, err)
 	e := newEpisode(t, l, seed)
 	e.counter = ""

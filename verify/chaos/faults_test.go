@@ -191,7 +191,7 @@ func (f fault) run(t *testing.T, l *lane, seed uint64) (r entry) {
 		r.Fault = l.kind + ": " + f.name
 		enter(r)
 	}()
-	slow, err := life.Slowness(t.TempDir())
+	slow, err := life.Slowness()
 	must(t, err)
 	e := newEpisode(t, l, seed)
 	e.note("%s: %s, seed %d", l.kind, f.name, seed)

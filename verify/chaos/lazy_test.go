@@ -49,7 +49,7 @@ func TestLazyWritesLost(t *testing.T) {
 const lazyNames = "a/x,b/x,c/x,d/x,e/x,f/x,g/s,h/2"
 
 func lazyWritesLost(t *testing.T, l *lane, n int) {
-	slow, err := life.Slowness(t.TempDir())
+	slow, err := life.Slowness()
 	must(t, err)
 	e := newEpisode(t, l, seedOf(*seed, l.kind, "lazy"))
 	e.ttl = 2 * time.Second

@@ -49,7 +49,7 @@ func TestNoticed(t *testing.T) {
 
 func noticed(t *testing.T, l *lane, rule string, flags []string, during func(e *episode, p *process)) {
 	t.Helper()
-	slow, err := life.Slowness(t.TempDir())
+	slow, err := life.Slowness()
 	must(t, err)
 	e := newEpisode(t, l, *seed)
 	e.start("0", "-names", "one/x", "-lanes", "1")

@@ -164,7 +164,7 @@ func (e *episode) stop(w *worker, d time.Duration) {
 
 // run is one episode.
 func (p plan) run(t *testing.T, seed uint64) result {
-	slow, err := life.Slowness(t.TempDir())
+	slow, err := life.Slowness()
 	must(t, err)
 	e := newEpisode(t, seed)
 	e.note("%s, seed %d, names %v, usually %+v", p.name, seed, e.server.names, e.usual)
@@ -224,7 +224,7 @@ func TestNoticed(t *testing.T) {
 			e.ledger.mu.Unlock()
 		}},
 	} {
-		slow, err := life.Slowness(t.TempDir())
+		slow, err := life.Slowness()
 		must(t, err)
 		e := newEpisode(t, *seed)
 		e.startOn(0, "-names", "one/x", "-lanes", "1")

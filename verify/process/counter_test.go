@@ -70,25 +70,31 @@ func TestSlots(t *testing.T) {
 func slots(t *testing.T, fresh func(*testing.T) *world) {
 	w := fresh(t)
 	processes, times := w.crowd(number(10, 40)), number(5, 20)
-	longer := stretch // than a hand-over, so that slots are in use together
-	if w.onEmulator() {
-		longer *= 5
+	var first []*process // who are inside until all three are seen there
+	for range 3 {
+		first = append(first, w.runActor([]string{"-q", "--slots", "3", "x"}, "-stdin"))
 	}
+	await(t, "three are inside", func() bool { return len(w.spans()) == 3 })
 	var all []*process
 	for i := range processes {
-		d := fmt.Sprintf("%dms", longer*(60+9*(i%9)))
+		d := fmt.Sprintf("%dms", 60+9*(i%9))
 		if i%2 == 0 {
 			all = append(all, w.again(times, "-q --slots 3 x", strings.Join(w.actor("-for", d), " ")))
 			continue
 		}
 		all = append(all, w.program("hold", "-slots", "3", "-times", fmt.Sprint(times), "-for", d))
 	}
+	await(t, "somebody waits", func() bool { return len(w.show("x").Waiters) > 0 })
+	for _, p := range first {
+		p.end()
+		p.wantStatus(0)
+	}
 	for _, p := range all {
 		p.wantStatus(0)
 	}
 	spans := w.spans()
-	if len(spans) != processes*times {
-		t.Errorf("%d holds, want %d", len(spans), processes*times)
+	if len(spans) != 3+processes*times {
+		t.Errorf("%d holds, want %d", len(spans), 3+processes*times)
 	}
 	most := crowd(spans)
 	if most != 3 {
@@ -125,7 +131,7 @@ func readersAndWriter(t *testing.T, fresh func(*testing.T) *world) {
 	var writers []life.Span
 	passed := 0 // most readers that began from when a writer was started to when it was inside
 	var waits figures
-	slow := machine(t, w)
+	slow := machine(t)
 	asked := make(map[int64]int64) // by token
 	for range number(10, 40) {
 		began := life.Now()

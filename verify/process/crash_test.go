@@ -193,7 +193,7 @@ func (d deed) crash(t *testing.T, w *world, at point, waits bool) (took time.Dur
 		return 0, false
 	}
 	judge := w.host("judge")
-	late := machine(t, w)
+	late := machine(t)
 	if waits {
 		known := len(w.spans())
 		p := judge.program("hold", "-ttl", text, "-for", "1ms")

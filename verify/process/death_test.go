@@ -126,7 +126,7 @@ func deathOfHolder(t *testing.T, fresh func(*testing.T) *world) {
 			if w.onServer() {
 				c.rounds = max(c.rounds/3, 5)
 			}
-			late := machine(t, w)
+			late := machine(t)
 			took, _ := succeed(t, w, []*world{w}, c.heir, "15s", c.rounds, victim)
 			slow := late()
 			// One in ten, or the one of few, may meet a processor that others are at;
@@ -166,7 +166,7 @@ func deathOnAnotherHost(t *testing.T, fresh func(*testing.T) *world) {
 			t.Parallel()
 			w := fresh(t)
 			ttl, text := lease(2 * time.Second)
-			late := machine(t, w)
+			late := machine(t)
 			rounds := number(3, 30)
 			if w.onServer() {
 				rounds = number(2, 10)
@@ -178,7 +178,7 @@ func deathOnAnotherHost(t *testing.T, fresh func(*testing.T) *world) {
 			if least := slices.Min(beats); least < ttl {
 				t.Errorf("the next held the lock %v after the last heartbeat, before the TTL of %v", least, ttl)
 			}
-			if most := slices.Max(beats); most > ttl+time.Second+300*time.Millisecond+spare(late()) {
+			if most := slices.Max(beats); most > ttl+time.Second+300*time.Millisecond+late() {
 				t.Errorf("the next held the lock only %v after the last heartbeat; TTL %v", most, ttl)
 			}
 			t.Logf("figure: %s, another host: from the last heartbeat to the next holder: least %v, %v; from kill -9: %v (TTL %v)",
@@ -239,7 +239,7 @@ func manyDeadAhead(t *testing.T, fresh func(*testing.T) *world) {
 	if w.onCassandra() {
 		ttl *= 4
 	}
-	late := machine(t, w)
+	late := machine(t)
 	seconds := strconv.Itoa(int(ttl / time.Second))
 	holder := w.host("a").runActor([]string{"--ttl", seconds, "x"}, "-stdin")
 	token := w.after(0, 1).Token
@@ -265,7 +265,7 @@ func manyDeadAhead(t *testing.T, fresh func(*testing.T) *world) {
 	holder.wantStatus(0)
 	took := time.Duration(w.after(token, 1).Begin - killed)
 	next.wantStatus(0)
-	if took > ttl+ttl/2+300*time.Millisecond+spare(late()) {
+	if took > ttl+ttl/2+300*time.Millisecond+late() {
 		t.Errorf("behind ten dead the next waited %v; TTL %v", took, ttl)
 	}
 	if n := len(w.spans()); n != 2 {

@@ -97,7 +97,7 @@ func storeGone(t *testing.T, lose func(t *testing.T, w *world, p *process), says
 		defer func() { beat = last }()
 		return last > beat+int64(ttl)/6
 	})
-	late := machine(t, w)
+	late := machine(t)
 	lose(t, w, p)
 	lost := life.Now()
 	if lost > beat+int64(ttl)/4 {

@@ -4,49 +4,127 @@ package life
 
 import (
 	"os"
+	"runtime"
+	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// Slowness measures by how much this machine is late to wake who sleeps, and how
-// long its disk takes, so that a limit on others is not a limit on them: a
-// hand-over is a few wake-ups and writes. It writes to a file in dir.
-func Slowness(dir string) (stop func() time.Duration, err error) {
-	file, err := os.CreateTemp(dir, "gauge-")
-	if err != nil {
+// Slowness measures by how much this machine is late to wake who sleeps, how long its disk
+// takes, and how long who computes waits for a processor, so that a limit on others is not
+// a limit on them: a hand-over is a few wake-ups and writes, and the start of a command
+// with what it starts, a tenth of a second of a processor.
+func Slowness() (stop func() time.Duration, err error) {
+	w := new(worst)
+	if err := gauge.enter(w); err != nil {
 		return nil, err
 	}
-	done := make(chan struct{})
-	worst := func(do func() time.Duration) chan time.Duration {
-		most := make(chan time.Duration, 1)
-		go func() {
-			var worst time.Duration
-			for {
-				select {
-				case <-done:
-					most <- worst
-					return
-				default:
-					worst = max(worst, do())
-				}
-			}
-		}()
-		return most
-	}
-	late := worst(func() time.Duration {
-		before := Now()
-		time.Sleep(time.Millisecond)
-		return time.Duration(Now()-before) - time.Millisecond
-	})
-	disk := worst(func() time.Duration {
-		time.Sleep(20 * time.Millisecond)
-		before := Now()
-		file.WriteAt(make([]byte, 4096), 0)
-		file.Sync()
-		return time.Duration(Now() - before)
-	})
 	return func() time.Duration {
-		close(done)
-		defer file.Close()
-		return 2*<-late + 3*<-disk
+		gauge.leave(w)
+		return 2*w[wakeUp] + 3*w[disk] + 4*w[burst]
 	}, nil
+}
+
+// What is measured.
+const (
+	wakeUp = iota
+	disk
+	burst
+	kinds
+)
+
+// A worst is the worst of what was measured since somebody began to look.
+type worst [kinds]time.Duration
+
+// A machine is measured once for all who look at one time.
+type machine struct {
+	mu   sync.Mutex
+	open map[*worst]bool
+	stop chan struct{} // closed when nobody looks
+}
+
+var gauge = machine{open: make(map[*worst]bool)}
+
+func (m *machine) enter(w *worst) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.open) == 0 {
+		file, err := os.CreateTemp("", "gauge-")
+		if err != nil {
+			return err
+		}
+		os.Remove(file.Name())
+		m.stop = make(chan struct{})
+		go m.measure(m.stop, wakeUp, late)
+		go m.measure(m.stop, burst, waited)
+		go func() {
+			defer file.Close()
+			m.measure(m.stop, disk, func() time.Duration { return written(file) })
+		}()
+	}
+	m.open[w] = true
+	return nil
+}
+
+func (m *machine) leave(w *worst) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if delete(m.open, w); len(m.open) == 0 {
+		close(m.stop)
+	}
+}
+
+// measure measures again and again.
+func (m *machine) measure(stop chan struct{}, kind int, once func() time.Duration) {
+	for {
+		took := once()
+		m.mu.Lock()
+		for w := range m.open {
+			w[kind] = max(w[kind], took)
+		}
+		m.mu.Unlock()
+		select {
+		case <-stop:
+			return
+		default:
+		}
+	}
+}
+
+// late is by how much who sleeps for a millisecond is woken late.
+func late() time.Duration {
+	before := Now()
+	time.Sleep(time.Millisecond)
+	return time.Duration(Now()-before) - time.Millisecond
+}
+
+// written is how long the disk takes for a page, asked now and then.
+func written(file *os.File) time.Duration {
+	time.Sleep(20 * time.Millisecond)
+	before := Now()
+	file.WriteAt(make([]byte, 4096), 0)
+	file.Sync()
+	return time.Duration(Now() - before)
+}
+
+// waited is how long who computes for a fortieth of a second now and then waits for a
+// processor meanwhile.
+func waited() time.Duration {
+	time.Sleep(500 * time.Millisecond)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before, used := Now(), processor()
+	for processor()-used < int64(25*time.Millisecond) {
+	}
+	return max(0, time.Duration(Now()-before-(processor()-used)))
+}
+
+// processor is what this thread has had of a processor, in nanoseconds.
+func processor() int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		panic(err)
+	}
+	return t.Nano()
 }

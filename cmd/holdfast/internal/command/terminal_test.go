@@ -270,7 +270,7 @@ func (s *screen) awaitHolder() {
 // One line tells what is waited for; it is rewritten, and erased when it is our turn.
 func TestWaitingLine(t *testing.T) {
 	s := newScreen(t)
-	s.enter(`holdfast run --reason backup x -- sh -c 'until test -e go; do sleep 0.05; done' & sleep 0.1; holdfast run x -- true & until holdfast show x | grep -q waiting; do sleep 0.02; done; echo "rea""dy"`)
+	s.enter(`holdfast run --reason backup x -- sh -c 'touch in; until test -e go; do sleep 0.05; done' & until test -e in; do sleep 0.02; done; holdfast run x -- true & until holdfast show x | grep -q waiting; do sleep 0.02; done; echo "rea""dy"`)
 	s.expect("ready")
 	s.enter(`holdfast run x -- echo "our ""turn"`)
 	s.expect(`for "x": held by ana@`)
