@@ -93,8 +93,9 @@ func TestBothKilledWithNamespace(t *testing.T) {
 	w := newWorld(t)
 	for range number(3, 20) {
 		command := append([]string{"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"}, w.actor("-alone", w.dir, "-deaf", "-shut", "-brood")...)
+		before := w.newest()
 		first := w.holdfast(append([]string{"run", "-q", "--ttl", twoSeconds(), "x", "--"}, command...)...)
-		span := w.newest(members)
+		span := w.after(before, members).Token
 		next := w.runActor([]string{"-q", "--ttl", twoSeconds(), "x"}, "-for", "1ms", "-alone", w.dir)
 		w.queued("x", 1)
 		bothKilled(t, first)

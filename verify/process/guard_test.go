@@ -163,8 +163,9 @@ func stoppedAlone(t *testing.T, w *world, ttl time.Duration) {
 	var left, over figures
 	late := machine(t)
 	for range number(2, 10) {
+		before := w.newest()
 		p := w.family("--ttl", text)
-		token := w.newest(members)
+		token := w.after(before, members).Token
 		session := w.show("x").Holders[0].Owner.Session
 		p.signal(syscall.SIGSTOP)
 		await(t, "it stands still", func() bool { return state(p.Process.Pid) == 'T' })
@@ -187,12 +188,11 @@ func stoppedAlone(t *testing.T, w *world, ttl time.Duration) {
 		slices.Min(left).Round(time.Millisecond), slices.Max(left).Round(time.Millisecond))
 }
 
-// newest is the token of the newest hold, when its n processes have begun.
-func (w *world) newest(n int) int64 {
+// newest is the token of the newest hold until now.
+func (w *world) newest() (last int64) {
 	w.t.Helper()
-	var last int64
 	for _, s := range w.spans() {
 		last = max(last, s.Token)
 	}
-	return w.after(last, n).Token
+	return last
 }

@@ -31,7 +31,7 @@ func TestSignals(t *testing.T) {
 			p.wantStatus(128 + int(sig))
 
 			p = w.holdfast("run", "x", "--", "sh", "-c", fmt.Sprintf(`trap 'echo caught; exit 9' %d; %s & wait`, int(sig), strings.Join(w.actor(), " ")))
-			w.newest(1)
+			w.after(0, 1)
 			p.signal(sig)
 			p.wantStatus(9)
 			if got := p.stdout.String(); got != "caught\n" {

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -64,16 +65,9 @@ func main() {
 	}
 	switch {
 	case *stdin:
-		end := make(chan bool)
-		go func() { io.Copy(io.Discard, os.Stdin); close(end) }()
-		for open := true; open; {
-			select {
-			case <-end:
-				open = false
-			case <-time.After(time.Millisecond):
-				l.Tick()
-			}
-		}
+		var ended atomic.Bool
+		go func() { io.Copy(io.Discard, os.Stdin); ended.Store(true) }()
+		l.While(func() bool { return !ended.Load() })
 	case *hold > 0:
 		l.For(*hold)
 	default:

@@ -3,7 +3,8 @@
 // Package life has processes leave a record of when they lived: the stamp of
 // their begin and, each millisecond, that of the present. What a killed process
 // wrote last is a moment at which it certainly lived, so two lives that overlap
-// by their records have overlapped.
+// by their records have overlapped. Where the kernel counts those that live when one
+// begins, the present is written each four milliseconds.
 package life
 
 import (
@@ -15,7 +16,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,6 +37,7 @@ type Life struct {
 	file *os.File
 	span Span
 	mark net.Listener
+	rest time.Duration // between two ticks
 }
 
 // A Span is what is known of a life.
@@ -48,9 +52,10 @@ type Span struct {
 // it also carries a socket whose name the kernel forgets when the process has
 // ended, and counts the sockets of other holds in that world.
 func Begin(dir, world string, token int64) (*Life, error) {
-	l := &Life{span: Span{Token: token, PID: os.Getpid(), Begin: Now()}}
+	l := &Life{span: Span{Token: token, PID: os.Getpid(), Begin: Now()}, rest: time.Millisecond}
 	l.span.Last = l.span.Begin
 	if world != "" {
+		l.rest *= 4
 		var err error
 		world = fmt.Sprintf("%x", sha256.Sum256([]byte(world)))[:32] // such names are short
 		own := fmt.Sprintf("@%s/%d/", world, token)
@@ -96,9 +101,24 @@ func (l *Life) Tick() {
 // For ticks for that long.
 func (l *Life) For(d time.Duration) {
 	for end := l.span.Begin + int64(d); Now() < end; {
-		time.Sleep(min(time.Millisecond, time.Duration(end-Now())))
+		doze(min(l.rest, time.Duration(end-Now())))
 		l.Tick()
 	}
+}
+
+// While ticks until it is not so.
+func (l *Life) While(so func() bool) {
+	for so() {
+		doze(l.rest)
+		l.Tick()
+	}
+}
+
+// doze sleeps without telling the scheduler of Go, which would watch the thread meanwhile:
+// dozens of lives a machine would be busy with nothing else.
+func doze(d time.Duration) {
+	t := unix.NsecToTimespec(max(int64(d), 0))
+	syscall.RawSyscall(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
 }
 
 // End is the last tick of a life that ends by itself.
