@@ -348,7 +348,10 @@ func (c *EtcdCluster) post(ctx context.Context, n int, path string, args map[str
 // Database returns the URL of a prefix that nobody uses.
 func (c *EtcdCluster) Database(testing.TB) string { return c.URL + "?prefix=test/" + rand.Text() + "/" }
 
-var sharedEtcdCluster = sync.OnceValues(func() (*EtcdCluster, error) { return StartEtcdCluster(context.Background(), nil) })
+// Who has no processor for a second is not voted out of it: nobody stops a member of it.
+var sharedEtcdCluster = sync.OnceValues(func() (*EtcdCluster, error) {
+	return StartEtcdCluster(context.Background(), &ClusterOptions{Settings: []string{"heartbeat-interval=500", "election-timeout=5000"}})
+})
 
 // EtcdThree is an etcd of three members for a test: with opts nil one for all tests
 // of the process, or that at HOLDFAST_TEST_ETCD, a URL, if it is set; else one of its
