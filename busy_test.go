@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/core"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -181,6 +183,56 @@ func TestNoBeatAfterTheWindow(t *testing.T) {
 		}
 		if err := l.Err(); !strings.Contains(err.Error(), "no heartbeat answered for ") {
 			t.Errorf("it was lost, since %v", err)
+		}
+	})
+}
+
+// A slow is a store of which each call takes so long.
+type slow struct {
+	*memory.Store
+	by    time.Duration
+	loads atomic.Int64
+}
+
+func (s *slow) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
+	s.loads.Add(1)
+	time.Sleep(s.by / 2)
+	defer time.Sleep(s.by / 2)
+	return s.Store.Load(ctx, keys, how)
+}
+
+func (s *slow) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	time.Sleep(s.by / 2)
+	defer time.Sleep(s.by / 2)
+	return s.Store.CompareAndSwap(ctx, writes)
+}
+
+// Goroutines that each hold the lock for longer than a record is good for hand it on, also where
+// to read the record takes longer than it is good for then: with a read each.
+func TestHandOffOnASlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{Store: memory.New(), by: 5 * core.Turn}
+		c := newClient(t, s, &holdfast.Options{TTL: holdfast.DefaultTTL})
+		defer c.Close()
+		const n = 20
+		began := time.Now()
+		var all sync.WaitGroup
+		for range n {
+			all.Go(func() {
+				l, err := c.Acquire(t.Context(), "a", holdfast.MaxWait(time.Minute))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(2 * core.Turn)
+				if err := l.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if took, loads := time.Since(began), s.loads.Load(); took > n*8*core.Turn+time.Second || loads > 3*n {
+			t.Errorf("%d have held it after %v, with %d reads", n, took, loads)
 		}
 	})
 }

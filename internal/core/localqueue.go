@@ -102,7 +102,7 @@ func (n *Name) Want(r *Request, env *Env) *Effects {
 		if last.state != wanted {
 			eff.Queued = append(eff.Queued, r)
 		}
-		n.handOver(last, env)
+		n.handOver(last, false, env)
 		return eff
 	case last.token < last.last && env.trusts(last.id.Session) && !n.foreign && env.Now.Sub(n.asked) <= Turn:
 		n.grant(last, r, env) // shared, and nobody else waits
@@ -161,7 +161,7 @@ func (n *Name) Release(t Token, env *Env) (leaves int64, eff *Effects) {
 		if i := slices.Index(g.active, t); i >= 0 {
 			g.active = slices.Delete(g.active, i, i+1)
 			if len(g.active) == 0 {
-				leaves = n.handOver(g, env)
+				leaves = n.handOver(g, false, env)
 			}
 			break
 		}
@@ -207,8 +207,9 @@ func (n *Name) requeue(g *desired, tokens int64, env *Env) {
 }
 
 // handOver hands a held claim that nobody uses to the next request that shares it, if it may.
-// Otherwise it releases the claim, or has the record read first.
-func (n *Name) handOver(g *desired, env *Env) (leaves int64) {
+// Otherwise it releases the claim, or has the record read first. The record that was just read is
+// good enough, however long that took: a store may be slower than Turn.
+func (n *Name) handOver(g *desired, justRead bool, env *Env) (leaves int64) {
 	switch {
 	case g.state != held || len(g.active) > 0 || !env.trusts(g.id.Session):
 	case g.broken != nil:
@@ -219,7 +220,7 @@ func (n *Name) handOver(g *desired, env *Env) (leaves int64) {
 		n.grant(g, g.waiting.pop(), env)
 	case g.token == g.last || n.foreign && env.Now.Sub(n.foreignSince) > Turn:
 		return n.release(g, nil, env)
-	case env.Now.Sub(n.asked) > Turn:
+	case !justRead && env.Now.Sub(n.asked) > Turn:
 		n.reload, n.eff.Work = true, true
 	default:
 		n.grant(g, g.waiting.pop(), env)

@@ -190,7 +190,7 @@ func (n *Name) see(rec LockRecord, version Version, asked Instant, env *Env) {
 	}
 	for g := range n.each {
 		if g.state == held && len(g.active) == 0 {
-			n.handOver(g, env) // a hand-off may have waited for this look
+			n.handOver(g, n.asked == asked, env) // a hand-off may have waited for this look
 		}
 	}
 }
@@ -258,7 +258,7 @@ func (n *Name) sawGrant(g *desired, claim Claim, env *Env) {
 			n.grant(g, g.waiting.pop(), env)
 		}
 	}
-	n.handOver(g, env)
+	n.handOver(g, false, env)
 	if g.slots != 1 && len(g.active) > 0 { // there may be more than it has tokens for
 		n.requeue(g, int64(g.waiting.len()), env)
 	}

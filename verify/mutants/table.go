@@ -146,6 +146,8 @@ var core = table{"core", []mutant{
 	{"local readers join past a waiting writer", "P5", []edit{{"internal/core/localqueue.go",
 		"env.trusts(last.id.Session) && !n.foreign && env.Now.Sub(n.asked) <= Turn:",
 		"env.trusts(last.id.Session):"}}, simulation},
+	{"a hand-off asks for a read that is younger than it can be", "P6", []edit{{"internal/core/localqueue.go",
+		"case !justRead && env", "case env"}}, library("TestHandOffOnASlowStore")},
 	{"a claim without a session is not swept", "Q6", []edit{{"sweep.go",
 		"	c.detectOrphans(ctx, claimed, looks)\n", ""}}, library("TestSweepOfAnOrphan")},
 	{"a tombstone goes before its claims", "Q6", []edit{{"internal/core/edit.go",

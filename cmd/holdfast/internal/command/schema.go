@@ -38,7 +38,6 @@ examples:
   holdfast --store 'postgres://db/shop?schema=locks' schema print | psql shop
   holdfast --store mysql://db/shop schema print | mariadb shop
   holdfast --store cassandra://db1,db2/shop schema print | cqlsh db1
-  holdfast --store spanner://projects/p/instances/i/databases/shop schema apply
   holdfast schema verify
 
 exit status: 0; 1 verify: not as it should be; 64 usage; 69 store
