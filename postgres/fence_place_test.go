@@ -189,7 +189,7 @@ func TestFencePrepared(t *testing.T) {
 	}
 	r := migrated(t, server.Database(t), nil)
 	ctx := t.Context()
-	token := hold(t, r, "a", `{"holders":[{"session":"a","nr":1,"slots":1,"ttl":500}]}`)
+	token := hold(t, r, "a", `{"holders":[{"session":"a","nr":1,"slots":1,"ttl":900}]}`)
 	c := foreign(t, r, `create table mine (a int)`, fmt.Sprintf(`select holdfast_fence('a', %d)`, token))
 	reads := foreign(t, r, `select from holdfast_records`, `prepare transaction 'harmless'`)
 	exec(t, c, `prepare transaction 'it''s in doubt'`)
