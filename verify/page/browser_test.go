@@ -81,12 +81,18 @@ func (b *tab) says(expression string) string {
 	return v
 }
 
-// until waits until an expression is true.
+// until waits until an expression is true of a page whose script has begun. A page that is on its way
+// has no answer yet.
 func (b *tab) until(expression string) {
 	b.t.Helper()
-	for start := time.Now(); b.says("Boolean("+expression+")") != "true"; time.Sleep(50 * time.Millisecond) {
+	ask := chromedp.Evaluate[string](`String(document.readyState === "complete" && Boolean(` + expression + `))`)
+	for start := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		v, err := chromedp.Run(b.ctx, ask)
+		if err == nil && v == "true" {
+			return
+		}
 		if time.Since(start) > time.Minute {
-			b.t.Fatalf("never true: %s\nat %s:\n%s", expression, b.says("location"), b.shown())
+			b.t.Fatalf("never true: %s (error %v)\nat %s:\n%s", expression, err, b.says("location"), b.shown())
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 // TestFlaws plays seeds on databases that do not do what they promise: each is found.
 // And on the same ones without the flaw, where nothing is.
 func TestFlaws(t *testing.T) {
-	const most, enough = 3000, 100
+	const most, enough = 20000, 100
 	for wrong, isolation := range sim.Flaws {
 		t.Run(wrong, func(t *testing.T) {
 			t.Parallel()
