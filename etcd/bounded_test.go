@@ -75,7 +75,7 @@ func make250() (keys []driver.Key) {
 // what one member cannot do another does.
 func TestBounded(t *testing.T) {
 	t.Parallel()
-	limit := busy.Times(6 * time.Second)
+	limit := busy.Times(4 * time.Second)
 	all := []int{0, 1, 2}
 	each := func(members []int, f func(int) error) (err error) {
 		for _, n := range members {

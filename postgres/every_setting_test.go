@@ -51,7 +51,7 @@ var values = map[string][]string{
 	"lock_timeout":                        {"1", "700"},
 	"statement_timeout":                   {"700"},
 	"idle_in_transaction_session_timeout": {"700"},
-	"idle_session_timeout":                {"300", "700"},
+	"idle_session_timeout":                {"100", "700"},
 	"tcp_user_timeout":                    {"700"},
 	"transaction_timeout":                 {"700"},
 	"max_stack_depth":                     {"100"},

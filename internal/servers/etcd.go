@@ -348,7 +348,8 @@ func (c *EtcdCluster) post(ctx context.Context, n int, path string, args map[str
 // Database returns the URL of a prefix that nobody uses.
 func (c *EtcdCluster) Database(testing.TB) string { return c.URL + "?prefix=test/" + rand.Text() + "/" }
 
-// Who has no processor for a second is not voted out of it: nobody stops a member of it.
+// A member that gets no processor for a second keeps its part: its peers wait for five. No test stops
+// a member of this cluster.
 var sharedEtcdCluster = sync.OnceValues(func() (*EtcdCluster, error) {
 	return StartEtcdCluster(context.Background(), &ClusterOptions{Settings: []string{"heartbeat-interval=500", "election-timeout=5000"}})
 })

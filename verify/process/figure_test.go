@@ -72,6 +72,14 @@ func inTurn(t *testing.T, spans []life.Span) {
 	}
 }
 
+// spare is the slowness of a machine whose processors others want, and 0 on one's own.
+func spare(slow time.Duration) time.Duration {
+	if stretch == 1 {
+		return 0
+	}
+	return slow
+}
+
 // machine measures how slow this machine is meanwhile.
 func machine(t *testing.T) (slow func() time.Duration) {
 	t.Helper()

@@ -184,7 +184,7 @@ func waitersLeave(t *testing.T, fresh func(*testing.T) *world) {
 	next := w.after(token, 1)
 	took := time.Duration(next.Begin - holder.ended)
 	last.wantStatus(0)
-	if took > time.Second+slow() {
+	if took > time.Second+spare(slow()) {
 		t.Errorf("the next held the lock %v after the release", took)
 	}
 	if info := w.show("x"); len(info.Holders)+len(info.Waiters) != 0 {

@@ -3,8 +3,7 @@
 // Package life has processes leave a record of when they lived: the stamp of
 // their begin and, each millisecond, that of the present. What a killed process
 // wrote last is a moment at which it certainly lived, so two lives that overlap
-// by their records have overlapped. Where the kernel counts those that live when one
-// begins, the present is written each four milliseconds.
+// by their records have overlapped.
 package life
 
 import (
@@ -37,7 +36,6 @@ type Life struct {
 	file *os.File
 	span Span
 	mark net.Listener
-	rest time.Duration // between two ticks
 }
 
 // A Span is what is known of a life.
@@ -52,10 +50,9 @@ type Span struct {
 // it also carries a socket whose name the kernel forgets when the process has
 // ended, and counts the sockets of other holds in that world.
 func Begin(dir, world string, token int64) (*Life, error) {
-	l := &Life{span: Span{Token: token, PID: os.Getpid(), Begin: Now()}, rest: time.Millisecond}
+	l := &Life{span: Span{Token: token, PID: os.Getpid(), Begin: Now()}}
 	l.span.Last = l.span.Begin
 	if world != "" {
-		l.rest *= 4
 		var err error
 		world = fmt.Sprintf("%x", sha256.Sum256([]byte(world)))[:32] // such names are short
 		own := fmt.Sprintf("@%s/%d/", world, token)
@@ -101,7 +98,7 @@ func (l *Life) Tick() {
 // For ticks for that long.
 func (l *Life) For(d time.Duration) {
 	for end := l.span.Begin + int64(d); Now() < end; {
-		doze(min(l.rest, time.Duration(end-Now())))
+		doze(min(time.Millisecond, time.Duration(end-Now())))
 		l.Tick()
 	}
 }
@@ -109,7 +106,7 @@ func (l *Life) For(d time.Duration) {
 // While ticks until it is not so.
 func (l *Life) While(so func() bool) {
 	for so() {
-		doze(l.rest)
+		doze(time.Millisecond)
 		l.Tick()
 	}
 }

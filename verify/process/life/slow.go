@@ -4,17 +4,13 @@ package life
 
 import (
 	"os"
-	"runtime"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// Slowness measures by how much this machine is late to wake who sleeps, how long its disk
-// takes, and how long who computes waits for a processor, so that a limit on others is not
-// a limit on them: a hand-over is a few wake-ups and writes, and the start of a command
-// with what it starts, a tenth of a second of a processor.
+// Slowness measures by how much this machine is late to wake who sleeps, and how
+// long its disk takes, so that a limit on others is not a limit on them: a
+// hand-over is a few wake-ups and writes. It writes to a temporary file.
 func Slowness() (stop func() time.Duration, err error) {
 	w := new(worst)
 	if err := gauge.enter(w); err != nil {
@@ -22,7 +18,7 @@ func Slowness() (stop func() time.Duration, err error) {
 	}
 	return func() time.Duration {
 		gauge.leave(w)
-		return 2*w[wakeUp] + 3*w[disk] + 4*w[burst]
+		return 2*w[wakeUp] + 3*w[disk]
 	}, nil
 }
 
@@ -30,7 +26,6 @@ func Slowness() (stop func() time.Duration, err error) {
 const (
 	wakeUp = iota
 	disk
-	burst
 	kinds
 )
 
@@ -57,7 +52,6 @@ func (m *machine) enter(w *worst) error {
 		os.Remove(file.Name())
 		m.stop = make(chan struct{})
 		go m.measure(m.stop, wakeUp, late)
-		go m.measure(m.stop, burst, waited)
 		go func() {
 			defer file.Close()
 			m.measure(m.stop, disk, func() time.Duration { return written(file) })
@@ -106,25 +100,4 @@ func written(file *os.File) time.Duration {
 	file.WriteAt(make([]byte, 4096), 0)
 	file.Sync()
 	return time.Duration(Now() - before)
-}
-
-// waited is how long who computes for a fortieth of a second now and then waits for a
-// processor meanwhile.
-func waited() time.Duration {
-	time.Sleep(500 * time.Millisecond)
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before, used := Now(), processor()
-	for processor()-used < int64(25*time.Millisecond) {
-	}
-	return max(0, time.Duration(Now()-before-(processor()-used)))
-}
-
-// processor is what this thread has had of a processor, in nanoseconds.
-func processor() int64 {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		panic(err)
-	}
-	return t.Nano()
 }
