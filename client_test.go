@@ -554,7 +554,7 @@ func TestShortenedTriesAgain(t *testing.T) {
 		if err := c.SetStoreTTL(t.Context(), 2*time.Second); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(holdfast.DefaultTTL)
+		time.Sleep(2 * holdfast.DefaultTTL)
 		if err := l.Err(); err != nil || !hung {
 			t.Errorf("a heartbeat hung: %v; the lock: %v", hung, err)
 		}

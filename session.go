@@ -167,7 +167,7 @@ func (s *session) beat() bool {
 			c.mu.Unlock()
 			return false
 		}
-		ttl, opened := s.life.Usual(), s.life.Opened()
+		ttl, follows := s.life.Usual(), s.life.Follows()
 		bound, ok := s.life.Asking(c.now())
 		c.mu.Unlock()
 		if !ok {
@@ -176,7 +176,7 @@ func (s *session) beat() bool {
 		}
 
 		ctx, cancel := context.WithTimeout(c.ctx, bound)
-		if c.opts.TTL == 0 && opened {
+		if c.opts.TTL == 0 && follows {
 			ttl = c.followTTL(ctx, ttl, bound/3)
 		}
 		c.mu.Lock()

@@ -87,8 +87,15 @@ func (s *Session) TTL() time.Duration { return s.ttl }
 // between them goes by it.
 func (s *Session) Usual() time.Duration { return s.usual }
 
+// beatsInTTL is how many heartbeats are sent in a TTL.
+const beatsInTTL = 3
+
 // Pace is how long the session waits after one heartbeat before it sends the next.
-func (s *Session) Pace() time.Duration { return min(s.ttl, s.usual) / 3 }
+func (s *Session) Pace() time.Duration { return min(s.ttl, s.usual) / beatsInTTL }
+
+// Follows says whether the store's setting of the TTL is read before the next attempt: that is done
+// once in a TTL, since it rarely changes.
+func (s *Session) Follows() bool { return s.opened && s.last.Beat%beatsInTTL == 0 }
 
 // Until is the end of the window; Never: not open.
 func (s *Session) Until() Instant { return s.window.Until() }

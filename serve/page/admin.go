@@ -44,7 +44,7 @@ type settingsPage struct {
 }
 
 func (h *Handler) settings(w http.ResponseWriter, r *http.Request, v Viewer) {
-	h.showSettings(w, r, v, http.StatusOK, settingsPage{Done: map[bool]string{true: "Kept. Clients follow with their next heartbeat."}[r.URL.Query().Has("done")]})
+	h.showSettings(w, r, v, http.StatusOK, settingsPage{Done: map[bool]string{true: "Kept. Clients follow within their TTL."}[r.URL.Query().Has("done")]})
 }
 
 func (h *Handler) showSettings(w http.ResponseWriter, r *http.Request, v Viewer, status int, p settingsPage) {

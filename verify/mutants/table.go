@@ -266,8 +266,8 @@ var core = table{"core", []mutant{
 		"	case !r.Detached || r.Least == LeastHeld:\n		return ReleaseRunning\n	}\n	out := ReleaseLate", "	case !r.Detached:\n		return ReleaseRunning\n	}\n	out := ReleaseLate"}}, library("TestMinHoldBroken")},
 	{"any number of slots", "P8 P9", []edit{{"options.go",
 		"if n < 1 || n > maxSlots {", "if n < 1 {"}}, library("TestMostSlots")},
-	{"a session that opens changes its TTL", "P1", []edit{{"session.go",
-		"if c.opts.TTL == 0 && opened {", "if c.opts.TTL == 0 && (opened || true) {"}}, library("TestOpensWithOneTTL")},
+	{"a session that opens changes its TTL", "P1", []edit{{"internal/core/session.go",
+		"return s.opened && s.last.Beat%beatsInTTL == 0", "return true"}}, library("TestOpensWithOneTTL")},
 	// Looks that may be out of date, and stores that are busy.
 	{"a grant that a stale read shows is loaded as well", "P6", []edit{{"internal/core/name.go",
 		"!ok || g.state == held && !holds {", "!ok || holds {"}}, library("TestGrantInAStaleRead")},

@@ -137,6 +137,7 @@ func TestTTLIsLoweredWhileAnswersAreLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		held := s.must(a, "a")
+		time.Sleep(25 * time.Second) // two heartbeats; with the third it reads the setting
 		if err := b.SetStoreTTL(t.Context(), 4*time.Second); err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ const configHelp = `usage: holdfast config get [SETTING]
        holdfast config set SETTING VALUE
 
 The settings that all who use this store share. They can be changed while everything
-runs: each program follows at its next heartbeat.
+runs: each program follows within its TTL.
 
   ttl      how long a holder may be silent before its lock goes to the next; 15s.
            dead-node-timeout is another name for it
