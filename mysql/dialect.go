@@ -6,11 +6,9 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
-	"hash/maphash"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/holdfast-lock/holdfast/driver"
@@ -21,10 +19,10 @@ import (
 type dialect struct {
 	sqlstore.Reads[*lane]
 	returning bool // the server has INSERT … RETURNING
-	rows      *rowsSeen
+	rows      *sqlstore.RowsSeen
 }
 
-func newDialect(use func(context.Context, func(*lane) error) error, returning bool, rows *rowsSeen) *dialect {
+func newDialect(use func(context.Context, func(*lane) error) error, returning bool, rows *sqlstore.RowsSeen) *dialect {
 	return &dialect{sqlstore.Reads[*lane]{Use: use, Walk: use, List: func(ids [][]byte) any { return list(ids) }, Codes: codes, Follows: errReplica}, returning, rows}
 }
 
@@ -76,24 +74,9 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 		version, err = d.write(ctx, "update", w.Value, w.ID, w.Old)
 		return version, nil, err
 	}
-	if d.rows.seen(w.ID) {
-		if version, err = d.write(ctx, "take", w.Value, w.ID); err != nil || version != 0 {
-			return version, nil, err
-		}
-		rows, clock, err := d.Load(ctx, [][]byte{w.ID})
-		if err != nil {
-			return 0, nil, err
-		}
-		if len(rows) > 0 && len(rows[0].Value) > 0 {
-			rows[0].Clock = clock
-			return 0, &rows[0], nil
-		}
-		// It was freed just now, or swept.
-	}
-	if version, err = d.write(ctx, "insert", w.ID, w.Value); err == nil {
-		d.rows.see(w.ID)
-	}
-	return version, nil, err
+	return d.rows.Take(ctx, d, w,
+		func() (int64, error) { return d.write(ctx, "take", w.Value, w.ID) },
+		func() (int64, error) { return d.write(ctx, "insert", w.ID, w.Value) })
 }
 
 var errTrigger = errors.New("a trigger on our table of records hides what a write has done: drop it")
@@ -122,29 +105,6 @@ func (d *dialect) write(ctx context.Context, name string, args ...any) (version 
 		return nil
 	})
 	return version, err
-}
-
-// rowsSeen remembers what ids have rows, as far as it has room. It may be
-// wrong, which costs a round trip: an update is a tenth faster than an insert
-// that finds a row, and useless where there is none.
-type rowsSeen struct {
-	seed  maphash.Seed
-	marks [4096]atomic.Uint64
-}
-
-func (r *rowsSeen) mark(id []byte) (at *atomic.Uint64, mark uint64) {
-	h := maphash.Bytes(r.seed, id)
-	return &r.marks[h%uint64(len(r.marks))], h
-}
-
-func (r *rowsSeen) see(id []byte) {
-	at, mark := r.mark(id)
-	at.Store(mark)
-}
-
-func (r *rowsSeen) seen(id []byte) bool {
-	at, mark := r.mark(id)
-	return at.Load() == mark
 }
 
 const (

@@ -48,7 +48,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 
 	"github.com/holdfast-lock/holdfast/driver"
@@ -127,7 +126,7 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(sqlstor
 		if change != nil {
 			change(found)
 		}
-		returning, rows := found["mariadb"] != "", &rowsSeen{seed: maphash.MakeSeed()}
+		returning, rows := found["mariadb"] != "", sqlstore.NewRowsSeen()
 		s.Names, s.Beats = newDialect(s.names.Use, returning, rows), newDialect(s.beats.UseIdle, returning, rows)
 		if opts.ReadOnly {
 			return nil

@@ -26,6 +26,7 @@ type settings struct {
 	channel channel
 	mode    pgx.QueryExecMode
 	async   bool // never wait for the disk
+	rows    *sqlstore.RowsSeen
 }
 
 func newDialect(s *settings, lend source) *dialect {
@@ -82,8 +83,15 @@ var texts = sync.OnceValue(func() map[string]string {
 		texts[name+" above"] = strings.ReplaceAll(texts[name], "{{version}}", texts["above the floor"])
 		texts[name] = strings.ReplaceAll(texts[name], "{{version}}", texts["clock"])
 	}
+	toNobody := strings.NewReplacer(texts["notify"], "null", texts["notify each"], "null")
+	for _, name := range []string{"insert", "insert above", "take", "update", "swap", "swaps", "swaps above"} {
+		texts[name+quietly] = toNobody.Replace(texts[name])
+	}
 	return texts
 })
+
+// quietly ends the name of a statement whose writes nobody is told of.
+const quietly = ", quietly"
 
 func newStatements(t sqlstore.Tables) map[string]string {
 	sql := make(map[string]string)
@@ -108,25 +116,32 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 	if w.Hurry {
 		patience = "1"
 	}
-	args := []any{w.ID, w.Value, w.Lazy || d.async, payload(w), d.channels(w.Notify), patience}
+	args, how := []any{w.ID, w.Value, w.Lazy || d.async, patience, w.Old}, quietly
+	if w.Notify != "" {
+		args, how = append(args, payload(w), d.channels(w.Notify)), ""
+	}
 	got := func(scan sqlstore.Scan) error { return scan(&version, nil) }
 	switch {
 	case w.Old == driver.IfEmpty:
-		err = d.query(ctx, "insert", got, args...)
-		for range 3 {
-			if !swept(err) {
-				break
-			}
+		write := func(name string) (int64, error) {
 			version = 0
-			err = d.query(ctx, "insert above", got, args...)
+			err := d.query(ctx, name+how, got, args...)
+			return version, err
 		}
+		return d.rows.Take(ctx, d, w, func() (int64, error) { return write("take") }, func() (int64, error) {
+			version, err := write("insert")
+			for try := 0; try < 3 && swept(err); try++ {
+				version, err = write("insert above")
+			}
+			return version, err
+		})
 	case len(w.Value) == 0 && w.Notify == "":
-		err = d.query(ctx, "update", got, append(args, w.Old)...)
+		err = d.query(ctx, "update"+how, got, args...)
 	default:
 		lost = &sqlstore.Row{ID: w.ID}
-		err = d.query(ctx, "swap", func(scan sqlstore.Scan) error {
+		err = d.query(ctx, "swap"+how, func(scan sqlstore.Scan) error {
 			return scan(&version, &lost.Version, &lost.Value, &lost.Clock)
-		}, append(args, w.Old)...)
+		}, args...)
 		// It may have lost to a write that the statement did not see.
 		if version != 0 || lost.Version == w.Old {
 			lost = nil
@@ -140,7 +155,8 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 
 func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []int64, err error) {
 	ids, values, olds := make([][]byte, len(ws)), make([][]byte, len(ws)), make([]int64, len(ws))
-	woken, payloads, channels := [][]byte{}, []string{}, []string{}
+	var woken [][]byte
+	var payloads, channels []string
 	lazy := true
 	for i, w := range ws {
 		ids[i], values[i], olds[i] = w.ID, w.Value, w.Old
@@ -149,11 +165,15 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 			woken, payloads, channels = append(woken, w.ID), append(payloads, payload(w)), append(channels, d.channel.of(w.Notify))
 		}
 	}
+	args, how := []any{ids, values, lazy || d.async, olds}, quietly
+	if len(woken) > 0 {
+		args, how = append(args, woken, payloads, d.channel.all(), channels), ""
+	}
 	name := "swaps"
 	for range 4 {
 		var row func(sqlstore.Scan) error
 		versions, row = sqlstore.Winners(ws, nil)
-		err = d.query(ctx, name, row, ids, values, lazy || d.async, payloads, olds, woken, d.channel.all(), channels)
+		err = d.query(ctx, name+how, row, args...)
 		if !swept(err) {
 			break
 		}
@@ -225,8 +245,5 @@ func (c channel) of(wake string) string {
 
 // channels are those on which a write notifies.
 func (s *settings) channels(wake string) []string {
-	if wake == "" {
-		return nil
-	}
 	return []string{s.channel.all(), s.channel.of(wake)}
 }

@@ -89,6 +89,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	if found.Is("prepares", "TRUE") {
 		s.mode = pgx.QueryExecModeCacheStatement
 	}
+	s.rows = sqlstore.NewRowsSeen()
 	s.beats = sqlstore.NewPool(s.conns, 1, 1)
 	s.Names = newDialect(&s.settings, s.lend)
 	s.Beats = newDialect(&s.settings, borrower(s.beats, pool))

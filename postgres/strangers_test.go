@@ -213,6 +213,11 @@ func everything(t *testing.T, r reopener) {
 	expect(t, notifications, driver.Notification{Key: k("e1"), To: "w"})
 	v = cas(driver.Write{Key: k("e1"), Old: v, Value: one, Notify: driver.Everyone})[0].Record.Version
 	cas(driver.Write{Key: k("e1"), Old: v})
+	for _, wake := range []string{"", "w"} { // a row that is known
+		v = cas(driver.Write{Key: k("e1"), Old: driver.IfEmpty, Value: one, Notify: wake})[0].Record.Version
+		v = cas(driver.Write{Key: k("e1"), Old: v, Value: one})[0].Record.Version
+		cas(driver.Write{Key: k("e1"), Old: v})
+	}
 	out := cas(driver.Write{Key: k("e2"), Old: driver.IfEmpty, Value: one, Lazy: true}, driver.Write{Key: k("e3"), Old: driver.IfEmpty, Value: one, Notify: "w"})
 	cas(driver.Write{Key: k("e2"), Old: out[0].Record.Version}, driver.Write{Key: k("e3"), Old: out[1].Record.Version})
 	if got, err := s.Load(ctx, []driver.Key{k("e1"), k("e2"), k("none")}, driver.Fresh); err != nil || got[0].Version == 0 || got[2].Version != 0 {
@@ -230,7 +235,7 @@ func everything(t *testing.T, r reopener) {
 		t.Errorf("keys %q, error %v", keys, err)
 	}
 	d := s.Names.(*dialect)
-	for _, q := range []string{d.sql["insert above"], d.sql["swaps above"]} {
+	for _, q := range []string{d.sql["insert above"], d.sql["insert above"+quietly], d.sql["swaps above"], d.sql["swaps above"+quietly]} {
 		if _, err := r.pool.Exec(ctx, "explain "+q, explained(q)...); err != nil {
 			t.Errorf("%s: %v", q, err)
 		}
@@ -251,10 +256,14 @@ func everything(t *testing.T, r reopener) {
 
 // explained are arguments for a statement that is not run.
 func explained(q string) []any {
-	if strings.Contains(q, "$8") {
-		return []any{pgx.QueryExecModeExec, [][]byte{}, [][]byte{}, false, []string{}, []int64{}, [][]byte{}, "", []string{}}
+	args, notify := []any{[]byte("a"), []byte("1"), false, "1", int64(1)}, []any{"", []string{}}
+	if strings.Contains(q, "$4::bigint[]") {
+		args, notify = []any{[][]byte{}, [][]byte{}, false, []int64{}}, []any{[][]byte{}, []string{}, "", []string{}}
 	}
-	return []any{pgx.QueryExecModeExec, []byte("a"), []byte("1"), false, "", []string{}, "1"}
+	if strings.Contains(q, "pg_notify") {
+		args = append(args, notify...)
+	}
+	return append([]any{pgx.QueryExecModeExec}, args...)
 }
 
 // shadow fills a schema with a copy of each function, operator and type of
