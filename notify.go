@@ -137,6 +137,8 @@ func (c *Client) notified(h driver.Notification) {
 		p := c.activeQueue(key.Name)
 		switch {
 		case p == nil:
+		case h.Version > 0 && !c.sawStale(p, driver.Record{Version: h.Version, Value: []byte(h.Value)}):
+			// That was all there is to read.
 		case c.isOurs(h.To), p.n.Hosts(h.To):
 			c.readAt(p, c.now())
 		case h.To == driver.Everyone:

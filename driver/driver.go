@@ -114,10 +114,13 @@ type Watcher interface {
 	Watch(ctx context.Context, who []string, changed func(Notification)) error
 }
 
-// A Notification tells of a write.
+// A Notification tells of a write. A store that lets nobody forge its notifications may also tell
+// what the write made of the record: it stood at some moment, like what a stale read shows.
 type Notification struct {
 	Key
-	To string // the Notify of the Write; Everyone if the store does not know
+	To      string // the Notify of the Write; Everyone if the store does not know
+	Version int64  // of the record that the write made; 0: not told
+	Value   string // of that record
 }
 
 // Everyone as the Notify of a Write: all who watch.

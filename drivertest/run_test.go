@@ -155,6 +155,7 @@ var brokenStores = map[string]struct {
 		}
 	}},
 	"notifications name another space": {"watch", func(s *broken) { s.notification = func(k driver.Key) driver.Key { k.Space = driver.Audits; return k } }},
+	"notifications tell what was not written": {"watch", func(s *broken) { s.tells = func(h *driver.Notification) { h.Version, h.Value = 1, "1" } }},
 	"notifications are cut": {"watch strange keys", func(s *broken) {
 		s.notification = func(k driver.Key) driver.Key { k.Name = k.Name[:min(len(k.Name), 200)]; return k }
 	}},
@@ -228,6 +229,7 @@ type broken struct {
 	rename       func(string) string
 	list         func([]string)
 	notification func(driver.Key) driver.Key
+	tells        func(*driver.Notification)
 	idle         func(time.Duration) time.Duration
 	staleRead    func(context.Context, []driver.Key) ([]driver.Record, error)
 }
@@ -292,6 +294,9 @@ func (s *broken) Watch(ctx context.Context, who []string, changed func(driver.No
 	return s.Store.Watch(ctx, who, func(h driver.Notification) {
 		if s.notification != nil {
 			h.Key = s.notification(h.Key)
+		}
+		if s.tells != nil {
+			s.tells(&h)
 		}
 		changed(h)
 	})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,7 +18,7 @@ import (
 var watchCases = []testCase{
 	{
 		name: "watch",
-		rule: "Watch calls changed with the key of each Write that had Notify set and won",
+		rule: "Watch calls changed with the key of each Write that had Notify set and won, and with nothing but what that made of the record",
 		need: watches,
 		run: func(h *harness) {
 			w := h.watch(h.store)
@@ -25,8 +27,9 @@ var watchCases = []testCase{
 			w.expect(k)
 			second := h.win(driver.Write{Key: k, Old: first.Version, Value: []byte("2"), Notify: driver.Everyone, Lazy: true})
 			w.expect(k)
-			h.win(driver.Write{Key: k, Old: second.Version, Notify: driver.Everyone})
+			last := h.win(driver.Write{Key: k, Old: second.Version, Notify: driver.Everyone})
 			w.expect(k)
+			w.tells(k, first, second, last)
 		},
 	},
 	{
@@ -149,6 +152,9 @@ type watch struct {
 	ended         chan error
 	slow          atomic.Bool         // each call takes a millisecond
 	seen          map[driver.Key]bool // what was expected, and what came with it
+
+	mu   sync.Mutex
+	told []driver.Notification // those that tell the record
 }
 
 // watch starts a Watch and returns when it tells of writes.
@@ -166,6 +172,11 @@ func (h *harness) watch(s driver.Store) *watch {
 			}
 			if w.slow.Load() {
 				time.Sleep(time.Millisecond)
+			}
+			if notification.Version != 0 || notification.Value != "" {
+				w.mu.Lock()
+				w.told = append(w.told, notification)
+				w.mu.Unlock()
 			}
 			select {
 			case w.notifications <- notification.Key:
@@ -219,6 +230,18 @@ func (w *watch) expect(keys ...driver.Key) {
 				names = append(names, describe(k))
 			}
 			w.h.Fatalf("no notification of %s in %v", fmt.Sprint(names), notificationWait())
+		}
+	}
+}
+
+// tells checks that notifications of a key tell no record but these.
+func (w *watch) tells(k driver.Key, written ...driver.Record) {
+	w.h.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.told {
+		if n.Key == k && !slices.ContainsFunc(written, func(r driver.Record) bool { return r.Version == n.Version && string(r.Value) == n.Value }) {
+			w.h.Errorf("a notification of %s tells version %d, %q; written were %+v", describe(k), n.Version, n.Value, written)
 		}
 	}
 }

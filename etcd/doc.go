@@ -33,6 +33,9 @@
 //
 // A write that wakes somebody also puts a key, w/WHO/n/NAME, in the same transaction. A
 // waiter watches w/ and itself. So a hundred clients are not told of each other's locks.
+// The key holds the new record of the name, so that whoever is granted a lock need not read
+// it: an event of a watch is as true as what a read shows. It is not believed if it is of
+// another epoch, or older than what was seen: the cluster may have gone back.
 // When a session ends, what woke it goes in the same transaction; a sweep takes the rest.
 // A watch that was cut goes on where it was. If that was compacted meanwhile the watch
 // ends, and the next one begins with a notification that anything may have changed.

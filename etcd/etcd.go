@@ -90,7 +90,7 @@ func New(ctx context.Context, client *clientv3.Client, opts *Options) (*Store, e
 //	epoch           the base of versions
 //	swept           which revisions were reached when, for sweeps
 //	n/NAME          records, by space
-//	w/WHO/n/NAME    written anew to wake somebody, WHO in hexadecimal
+//	w/WHO/n/NAME    written anew to wake somebody, WHO in hexadecimal: the base and n/NAME
 //	f/NAME          the highest token that a fence let pass, where tokens are handed on in memory
 func (s *Store) epochKey() string { return s.prefix + "epoch" }
 func (s *Store) sweptKey() string { return s.prefix + "swept" }
@@ -342,6 +342,9 @@ func split(writes []driver.Write) (parts [][]driver.Write) {
 	first, size := 0, 0
 	for i, w := range writes {
 		n := len(w.Value) + 2*len(w.Key.Name) + 200
+		if w.Notify != "" {
+			n += min(len(w.Value), maxTold)
+		}
 		if i > first && (size+n > maxBytes || i-first == maxOps) {
 			parts = append(parts, writes[first:i])
 			first, size = i, 0
@@ -394,7 +397,7 @@ func (s *Store) op(e epoch, w driver.Write, single bool) clientv3.Op {
 		put[0] = clientv3.OpDelete(k) // of ids that are used once nothing has to stay
 	}
 	if w.Notify != "" {
-		put = append(put, clientv3.OpPut(s.wakes(w.Notify)+letters[w.Key.Space]+w.Key.Name, ""))
+		put = append(put, clientv3.OpPut(s.wakes(w.Notify)+letters[w.Key.Space]+w.Key.Name, e.tell(w)))
 	}
 	if single && w.Key.Space == driver.Sessions && len(w.Value) == 0 {
 		put = append(put, clientv3.OpDelete(s.wakes(w.Key.Name), clientv3.WithPrefix())) // nobody listens any more
@@ -475,6 +478,10 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Not
 		}
 		for _, ev := range resp.Events {
 			if notification, ok := s.notification(string(ev.Kv.Key)); ok {
+				e, highest := s.now()
+				if value, ok := strings.CutPrefix(string(ev.Kv.Value), e.mark()); ok && ev.Kv.ModRevision >= highest {
+					notification.Version, notification.Value = e.base+ev.Kv.ModRevision, value
+				}
 				changed(notification)
 			}
 		}
@@ -506,6 +513,22 @@ func (s *Store) watchAll(ctx context.Context, wg *sync.WaitGroup, prefixes []str
 		})
 	}
 	return all
+}
+
+// maxTold is the longest record that goes along with a notification. etcd keeps it twice until its
+// history is compacted.
+const maxTold = 16 << 10
+
+// mark begins what a notification tells. It tells nothing to those who go by another epoch.
+func (e epoch) mark() string { return strconv.FormatInt(e.base, 10) + " " }
+
+// tell is the value of the key that is written to wake somebody: what becomes of the name, unless
+// it is long.
+func (e epoch) tell(w driver.Write) string {
+	if w.Key.Space != driver.Names || len(w.Value) == 0 || len(w.Value) > maxTold {
+		return ""
+	}
+	return e.mark() + string(w.Value)
 }
 
 // notification is what a key that was written to wake somebody says.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -249,6 +250,41 @@ func TestWatchRecipients(t *testing.T) {
 		defer mu.Unlock()
 		return len(told["[x]"]) == 2 && len(told["[y z]"]) == 3 && len(told["[]"]) == 5
 	})
+}
+
+// A notification tells the record of a name, if that is not long, and nothing that a read would
+// not have shown: nothing of another epoch, nothing from a cluster that has gone back.
+func TestTold(t *testing.T) {
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	other := open(t, connect(t), s.prefix)
+	told := make(chan driver.Notification, 10)
+	go s.Watch(t.Context(), []string{"x"}, func(h driver.Notification) { told <- h })
+	<-told
+	n := 0
+	tells := func(space driver.Space, value string, want bool) {
+		t.Helper()
+		n++
+		k := driver.Key{Space: space, Name: fmt.Sprint(n)}
+		o := swap(t, other, driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte(value), Notify: "x"})
+		h := driver.Notification{Key: k, To: "x"}
+		if want {
+			h.Version, h.Value = o.Record.Version, value
+		}
+		if got := <-told; got != h {
+			t.Errorf("write %d: told %.100v, want %.100v", n, got, h)
+		}
+	}
+	tells(driver.Names, "1", true)
+	tells(driver.Sessions, "1", false)
+	tells(driver.Names, strings.Repeat("1", maxTold+1), false)
+	e, highest := s.now()
+	s.adopt(epoch{e.base + 1, e.revision}, highest)
+	tells(driver.Names, "1", false)
+	s.adopt(e, highest)
+	tells(driver.Names, "1", true)
+	s.adopt(e, highest+1_000_000) // as if the cluster had been there and was restored since
+	tells(driver.Names, "1", false)
 }
 
 // Nothing is left of the wakes of a session that has ended.

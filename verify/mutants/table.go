@@ -271,6 +271,10 @@ var core = table{"core", []mutant{
 	// Looks that may be out of date, and stores that are busy.
 	{"a grant that a stale read shows is loaded as well", "P6", []edit{{"internal/core/name.go",
 		"!ok || g.state == held && !holds {", "!ok || holds {"}}, library("TestGrantInAStaleRead")},
+	{"what a notification tells is read as well", "P6", []edit{{"notify.go",
+		"case h.Version > 0 && !c.sawStale", "case h.Version > 0 && false && !c.sawStale"}}, library("TestToldOfGrant")},
+	{"what a notification tells is taken for news, however old", "P1", []edit{{"internal/core/stale_read.go",
+		"	if version > n.version {", "	if true {"}}, library("TestToldLate")},
 	{"who has waited gives back without a stale read", "P6", []edit{{"internal/core/step.go",
 		"(n.lost > 0 || n.waited)", "n.lost > 0"}}, library("TestReleaseReadsStaleFirst")},
 	{"who comes to a crowd writes blindly", "P6", []edit{{"internal/core/step.go",

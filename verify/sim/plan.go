@@ -46,6 +46,7 @@ type plan struct {
 	once                       bool          // processes that ask once and end
 	least                      bool          // holds that keep their name shut for a time at least
 	labels                     bool          // claims have labels, which change while they are held
+	tells                      bool          // notifications tell the record that was written
 	extends                    bool          // holds without a process are made to end later
 	without                    []bool        // misfortunes that do not happen, by their order
 }
@@ -207,6 +208,7 @@ func drawPlan(r *rand.Rand) plan {
 		}
 	}
 	p.labels, p.extends = chance(0.3), chance(0.5)
+	p.tells = p.storeCrashes == 0 && chance(0.5) // where a crash loses what was told
 	return p
 }
 

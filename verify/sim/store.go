@@ -20,6 +20,7 @@ type recorder struct {
 	// tokens run into blocks and into what was swept, as they hardly ever do
 	// where versions are microseconds.
 	counts bool
+	tells  bool // notifications tell the record that was written
 
 	mu       sync.Mutex // guards all below, and makes the order of steps that of writes
 	rows     map[driver.Key]row
@@ -130,9 +131,13 @@ func (r *recorder) write(w driver.Write, at time.Time) {
 	if w.Notify == "" {
 		return
 	}
+	h := driver.Notification{Key: w.Key, To: w.Notify}
+	if r.tells {
+		h.Version, h.Value = next.version, value
+	}
 	for told := range r.watchers {
 		select {
-		case told <- driver.Notification{Key: w.Key, To: w.Notify}:
+		case told <- h:
 		default: // a notification may be lost
 		}
 	}

@@ -93,6 +93,7 @@ func newWorld(seed uint64, p plan, out io.Writer) *world {
 		seed: seed, plan: p, store: newRecorder(p.counts), began: time.Now(), verbose: out != nil, out: out,
 		resources: map[string]*resource{}, counters: map[string]*counter{},
 	}
+	w.store.tells = p.tells
 	if p.isolation == atomic {
 		w.bus = faultstore.NewBus(w.store, seed, p.faults)
 	} else {
