@@ -70,7 +70,7 @@ var ttlCases = []clientCase{
 			l := h.acquire(c, "a")
 			queued := h.queue(1, h.client(longTTL), "a")
 			h.setTTL(holdfast.MinTTL)
-			next := h.grantedAt(queued, 5*time.Second+holdfast.MinTTL+h.soon)
+			next := h.grantedAt(queued, 8*time.Second+h.soon)
 			if l.Err() == nil {
 				h.Errorf("two believe that they hold it; the first for another %v", time.Until(l.Deadline()))
 			}
