@@ -17,6 +17,8 @@ type tellsRecord struct {
 	old atomic.Pointer[driver.Notification] // told in place of what there is, once
 }
 
+func (s *tellsRecord) Traits() driver.Traits { return driver.Traits{TellsRecords: true} }
+
 func (s *tellsRecord) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
 	return s.Store.(driver.Watcher).Watch(ctx, who, func(h driver.Notification) {
 		if h.Space == driver.Names && h.Name != "" {
@@ -93,6 +95,33 @@ func TestToldLate(t *testing.T) {
 			t.Errorf("token %d after %d, which is held: %v", next.Token(), held.Token(), held.Err() == nil)
 		}
 		if err := next.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A holder is told who has come to wait, so that its release follows the newest record.
+func TestHolderIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New()
+		s := &tellsRecord{counted: &counted{Store: inner}}
+		a, b := newClient(t, s, nil), newClient(t, &tellsRecord{counted: &counted{Store: inner}}, nil)
+		defer a.Close()
+		defer b.Close()
+		held, err := a.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second) // from then on it watches
+		got := queue(t, b)
+		s.reset()
+		if err := held.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.swaps.Load(); n != 1 {
+			t.Errorf("%d writes to give a lock back for which another has come, want 1", n)
+		}
+		if err := (<-got).Release(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})

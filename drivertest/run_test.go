@@ -154,7 +154,7 @@ var brokenStores = map[string]struct {
 			}
 		}
 	}},
-	"notifications name another space": {"watch", func(s *broken) { s.notification = func(k driver.Key) driver.Key { k.Space = driver.Audits; return k } }},
+	"notifications name another space":        {"watch", func(s *broken) { s.notification = func(k driver.Key) driver.Key { k.Space = driver.Audits; return k } }},
 	"notifications tell what was not written": {"watch", func(s *broken) { s.tells = func(h *driver.Notification) { h.Version, h.Value = 1, "1" } }},
 	"notifications are cut": {"watch strange keys", func(s *broken) {
 		s.notification = func(k driver.Key) driver.Key { k.Name = k.Name[:min(len(k.Name), 200)]; return k }

@@ -68,7 +68,7 @@ func before(all []sample, t time.Time) (revision int64) {
 }
 
 // Traits implements driver.Store.
-func (s *Store) Traits() driver.Traits { return driver.Traits{CostlyWrites: true} }
+func (s *Store) Traits() driver.Traits { return driver.Traits{CostlyWrites: true, TellsRecords: true} }
 
 // Sweep removes keys that hold nothing, and have for at least idle by the clocks of
 // those who noted revisions; if they are wrong, keys go earlier or later, and

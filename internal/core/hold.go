@@ -251,20 +251,23 @@ func (n *HoldName) Left(hold SessionRecord, dead func(session string) bool, now 
 
 // write is the write that puts next in place of the record.
 func (n *HoldName) write(next LockRecord) Write {
-	return writeOf(&n.Record, next, n.Version, func(session string) bool { return session == n.Claim.Session })
+	return writeOf(&n.Record, next, n.Version, false, func(session string) bool { return session == n.Claim.Session })
 }
 
 // writeOf is the write that has next follow was, the record of a version. It waits for the disk
 // only if it gives someone a token. It wakes watchers only where someone waits: for a grant to
 // another session than the writer's, or, of a claim that is handed on in memory, to learn that
-// another is in line.
-func writeOf(was *LockRecord, next LockRecord, version Version, ours func(session string) bool) Write {
+// another is in line. Where notifications tell the record, the one holder learns that in any case,
+// so that its release follows the newest.
+func writeOf(was *LockRecord, next LockRecord, version Version, tells bool, ours func(session string) bool) Write {
 	w := Write{Old: version, Next: next, Lazy: !next.Gives()}
 	if version == 0 {
 		w.Old = IfEmpty
 	}
+	more := len(next.Waiters) > len(was.Waiters)
+	tells = tells && more && len(next.Holders) == 1
 	for _, h := range next.Holders {
-		if h.Token == 0 && !ours(h.Session) || h.Tokens() > 1 && len(next.Waiters) > len(was.Waiters) {
+		if !ours(h.Session) && (h.Token == 0 || tells) || more && h.Tokens() > 1 {
 			if w.Notify != "" && w.Notify != h.Session {
 				w.Notify = Everyone
 				break

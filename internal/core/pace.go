@@ -92,11 +92,11 @@ func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 	case p.moved == Never:
 		p.pollAt = Never
 	case ahead < p.ahead:
-		// That one was late shall not make all others late as well: where tokens are
-		// times of the store, they tell when the lock was granted and not when that was
-		// seen, and the pace grows slowly.
+		// That one was late shall not make all others late as well: where the store has a
+		// clock, tokens tell when the lock was granted and not when that was seen, and the
+		// pace grows slowly.
 		took := env.Now.Sub(p.moved)
-		if Version(token).IsTime() && Version(p.token).IsTime() {
+		if p.clock != 0 {
 			took = min(took, time.Duration(token-p.token)*time.Microsecond)
 		}
 		took = max(took, 0) / time.Duration(p.ahead-ahead)

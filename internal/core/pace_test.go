@@ -130,18 +130,20 @@ func TestPaceIsLearned(t *testing.T) {
 	const year2026 = 1_767_225_600_000_000
 	for _, test := range []struct {
 		name  string
-		token func(i int) Token // of the i-th move; nil: the store has no clock
+		token func(i int) Token // of the i-th move
+		clock bool              // the store has one, which gives the tokens
 		moves []move
 		want  time.Duration
 	}{
-		{"not seen to move", nil, []move{{0, 9}, {1000, 9}}, firstPace},
-		{"one in 4 ms", nil, []move{{0, 9}, {4, 8}}, 4 * time.Millisecond},
-		{"four in 8 ms", nil, []move{{0, 9}, {8, 5}}, 2 * time.Millisecond},
-		{"a millisecond at least", nil, []move{{0, 9}, {1, 5}}, time.Millisecond},
-		{"one was slow", nil, []move{{0, 9}, {4, 8}, {500, 7}}, 6 * time.Millisecond},
-		{"all are slow", nil, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
-		{"all are seen late", func(i int) Token { return Token(year2026 + 5000*i) }, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, 5 * time.Millisecond},
-		{"tokens are no times", func(i int) Token { return Token(i) }, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
+		{"not seen to move", nil, false, []move{{0, 9}, {1000, 9}}, firstPace},
+		{"one in 4 ms", nil, false, []move{{0, 9}, {4, 8}}, 4 * time.Millisecond},
+		{"four in 8 ms", nil, false, []move{{0, 9}, {8, 5}}, 2 * time.Millisecond},
+		{"a millisecond at least", nil, false, []move{{0, 9}, {1, 5}}, time.Millisecond},
+		{"one was slow", nil, false, []move{{0, 9}, {4, 8}, {500, 7}}, 6 * time.Millisecond},
+		{"all are slow", nil, false, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
+		{"all are seen late", func(i int) Token { return Token(year2026 + 5000*i) }, true, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, 5 * time.Millisecond},
+		{"tokens are counted from a time", func(i int) Token { return Token(year2026 + i) }, false, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
+		{"tokens are no times", func(i int) Token { return Token(i) }, false, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
 	} {
 		p := waiting(t, "a", ms(test.moves[0].at), crowd(test.moves[0].ahead+1)...)
 		for i, m := range test.moves[1:] {
@@ -150,6 +152,9 @@ func TestPaceIsLearned(t *testing.T) {
 			rec := lockOf(queue...)
 			if rec.Holders[0].Token = Token(1 + i); test.token != nil {
 				rec.Holders[0].Token = test.token(i)
+			}
+			if test.clock {
+				p.Pace.Clock(Version(rec.Holders[0].Token), time.Millisecond)
 			}
 			p.Name.Saw(rec, Version(4+i), env.Now, env)
 			p.Pace.Follow(p.Name, env)

@@ -156,7 +156,7 @@ const Everyone = "*"
 
 // write is the write that puts next in place of what is there.
 func (n *Name) write(next LockRecord, env *Env) Write {
-	return writeOf(&n.rec, next, n.version, env.ours)
+	return writeOf(&n.rec, next, n.version, env.Tells, env.ours)
 }
 
 // Looked takes in a record that was loaded; bad says that it cannot be read.

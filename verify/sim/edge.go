@@ -90,7 +90,7 @@ func (e *edge) fresh(ctx context.Context, keys []driver.Key) ([]driver.Record, e
 
 // Traits implements driver.Store.
 func (e *edge) Traits() driver.Traits {
-	return driver.Traits{StaleReads: e.w.plan.staleReads, CostlyWatch: e.w.plan.costly && e.w.plan.notifications}
+	return driver.Traits{StaleReads: e.w.plan.staleReads, CostlyWatch: e.w.plan.costly && e.w.plan.notifications, TellsRecords: e.w.plan.tells}
 }
 
 // read looks at keys one way or the other.
