@@ -137,8 +137,7 @@ func (c *Client) notified(h driver.Notification) {
 		p := c.activeQueue(key.Name)
 		switch {
 		case p == nil:
-		case h.Version > 0 && !c.sawStale(p, driver.Record{Version: h.Version, Value: []byte(h.Value)}):
-			// That was all there is to read.
+		case h.Version > 0 && c.told(p, h): // that was all there is to read
 		case c.isOurs(h.To), p.n.Hosts(h.To):
 			c.readAt(p, c.now())
 		case h.To == driver.Everyone:
@@ -152,6 +151,19 @@ func (c *Client) notified(h driver.Notification) {
 		c.detector.hurry()
 		signal(c.nudge)
 	}
+}
+
+// told takes in the record that a notification tells, or reports that it is to be read; c.mu is
+// held.
+func (c *Client) told(p *localQueue, h driver.Notification) bool {
+	_, was := p.n.Record()
+	if !p.n.Known() && p.busy || c.sawStale(p, driver.Record{Version: h.Version, Value: []byte(h.Value)}) {
+		return false
+	}
+	if _, version := p.n.Record(); version != was || p.n.Blocked(c.env()) {
+		c.reconcile(p)
+	}
+	return true
 }
 
 // readNotified takes in a notification for everyone of a name; c.mu is held.

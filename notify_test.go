@@ -2,7 +2,6 @@ package holdfast_test
 
 import (
 	"context"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,14 +11,11 @@ import (
 )
 
 // A tellsRecord tells in a notification what the record is.
-type tellsRecord struct {
-	*counted
-	old atomic.Pointer[driver.Notification] // told in place of what there is, once
-}
+type tellsRecord struct{ *counted }
 
-func (s *tellsRecord) Traits() driver.Traits { return driver.Traits{TellsRecords: true} }
+func (s tellsRecord) Traits() driver.Traits { return driver.Traits{TellsRecords: true} }
 
-func (s *tellsRecord) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
+func (s tellsRecord) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
 	return s.Store.(driver.Watcher).Watch(ctx, who, func(h driver.Notification) {
 		if h.Space == driver.Names && h.Name != "" {
 			recs, err := s.Store.Load(ctx, []driver.Key{h.Key}, driver.Fresh)
@@ -27,9 +23,6 @@ func (s *tellsRecord) Watch(ctx context.Context, who []string, changed func(driv
 				return
 			}
 			h.Version, h.Value = recs[0].Version, string(recs[0].Value)
-			if old := s.old.Swap(nil); old != nil {
-				h.Version, h.Value = old.Version, old.Value
-			}
 		}
 		changed(h)
 	})
@@ -38,7 +31,7 @@ func (s *tellsRecord) Watch(ctx context.Context, who []string, changed func(driv
 // Who is told the record by which it is granted the lock does not read it.
 func TestToldOfGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &tellsRecord{counted: &counted{Store: memory.New()}}
+		s := tellsRecord{&counted{Store: memory.New()}}
 		a, b := newClient(t, s.Store, nil), newClient(t, s, nil)
 		defer a.Close()
 		defer b.Close()
@@ -62,50 +55,12 @@ func TestToldOfGrant(t *testing.T) {
 	})
 }
 
-// What a notification tells grants no lock that was given back since: it may come late.
-func TestToldLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &tellsRecord{counted: &counted{Store: memory.New()}}
-		a, b := newClient(t, s.Store, nil), newClient(t, s, nil)
-		defer a.Close()
-		defer b.Close()
-		key := driver.Names.Key("a")
-		first, err := b.Acquire(t.Context(), "a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		old, err := s.Store.Load(t.Context(), []driver.Key{key}, driver.Fresh)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := first.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		held, err := a.Acquire(t.Context(), "a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := queue(t, b)
-		s.old.Store(&driver.Notification{Version: old[0].Version, Value: string(old[0].Value)})
-		if err := a.Break(t.Context(), "a", held.Token(), "to have the waiter told"); err != nil {
-			t.Fatal(err)
-		}
-		next := <-got
-		if next.Token() <= held.Token() || held.Err() == nil {
-			t.Errorf("token %d after %d, which is held: %v", next.Token(), held.Token(), held.Err() == nil)
-		}
-		if err := next.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // A holder is told who has come to wait, so that its release follows the newest record.
 func TestHolderIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New()
-		s := &tellsRecord{counted: &counted{Store: inner}}
-		a, b := newClient(t, s, nil), newClient(t, &tellsRecord{counted: &counted{Store: inner}}, nil)
+		s := tellsRecord{&counted{Store: inner}}
+		a, b := newClient(t, s, nil), newClient(t, tellsRecord{&counted{Store: inner}}, nil)
 		defer a.Close()
 		defer b.Close()
 		held, err := a.Acquire(t.Context(), "a")

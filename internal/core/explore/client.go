@@ -29,7 +29,7 @@ func (x *shell) lock() *lock { return &x.w.Locks[x.n] }
 
 func (x *shell) env() *core.Env {
 	c := x.c
-	e := &core.Env{Now: x.w.Now, Grace: ticks(x.Grace), Wall: func() int64 { return 1 }, Answers: true, NewClaim: func() int64 { c.Claims++; return c.Claims },
+	e := &core.Env{Now: x.w.Now, Grace: ticks(x.Grace), Wall: func() int64 { return 1 }, Answers: true, Tells: x.Tells, NewClaim: func() int64 { c.Claims++; return c.Claims },
 		Dead: func(session string) bool { return c.Deaths.Dead(session, x.w.Now) }}
 	if c.Session != nil {
 		e.Session = c.Session.View()

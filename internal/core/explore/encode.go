@@ -59,6 +59,7 @@ func coderOf(t reflect.Type) coder {
 
 // nameIn has the types that say of which name their tokens are.
 var nameIn = map[reflect.Type]func(e *encoder, p unsafe.Pointer) int{
+	reflect.TypeFor[told]():         func(_ *encoder, p unsafe.Pointer) int { return (*told)(p).Name },
 	reflect.TypeFor[user]():         func(_ *encoder, p unsafe.Pointer) int { return (*user)(p).Name },
 	reflect.TypeFor[sweeper]():      func(_ *encoder, p unsafe.Pointer) int { return (*sweeper)(p).Name },
 	reflect.TypeFor[core.Breaker](): func(e *encoder, _ unsafe.Pointer) int { return e.w.Break.Name },

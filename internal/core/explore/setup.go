@@ -32,6 +32,7 @@ type Setup struct {
 	Still     bool     // time stands still: no session is declared dead
 	Marks     bool     // a detector may suspect
 	Ages      bool     // the store has a clock
+	Tells     bool     // notifications tell the record
 	Leap      int      // quarters of a tick by which it leaps, once
 	Limit     int      // states; 0: none
 	After     []string // actions that come before all others

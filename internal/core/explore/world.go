@@ -21,7 +21,8 @@ type World struct {
 	Locks     []lock
 	Sessions  []row
 	Clients   []*client
-	Late      []*op // writes of the past that may still arrive
+	Late      []*op  // writes of the past that may still arrive
+	Told      []told // notifications that may arrive, again and again, until a later one does
 	Crashes   int
 	Ambiguous int
 	Cancels   int
@@ -45,6 +46,13 @@ type lock struct {
 	Version  core.Version // 0: there is no row
 	Floor    core.Version // under a row that was removed
 	MaxToken core.Token   // above all that were given
+}
+
+// A told is what the latest notification tells a client of a name.
+type told struct {
+	Name, To int
+	Record   core.LockRecord
+	Version  core.Version
 }
 
 // A row is the record of a session.
@@ -217,7 +225,7 @@ func (w *World) with(i int) *World {
 	v.Locks = slices.Clone(w.Locks)
 	v.Sessions = slices.Clone(w.Sessions)
 	v.Clients = slices.Clone(w.Clients)
-	v.Late = slices.Clone(w.Late)
+	v.Late, v.Told = slices.Clone(w.Late), slices.Clone(w.Told)
 	v.Ends = slices.Clone(w.Ends)
 	if w.Breaker != nil {
 		b := *w.Breaker
@@ -299,6 +307,9 @@ func (w *World) apply(s Setup, o *op) *op {
 		if o.Write.Old == l.Version || o.Write.Old == core.IfEmpty && l.empty() {
 			w.store(s, o.Name, o.From, o.Session, o.Write.Old, o.Write.Next)
 			d.Won = true
+			if s.Tells && !l.empty() {
+				w.tell(o, *l)
+			}
 		}
 		d.Version, d.Lock = l.Version, l.Record
 	} else {
@@ -318,6 +329,17 @@ func (w *World) apply(s Setup, o *op) *op {
 	}
 	w.prune()
 	return &d
+}
+
+// tell notifies those whom a write names of what it has made of a name.
+func (w *World) tell(o *op, l lock) {
+	for i, c := range w.Clients {
+		if i == o.From || c.Session == nil || o.Write.Notify != core.Everyone && o.Write.Notify != c.Session.ID {
+			continue
+		}
+		w.Told = slices.DeleteFunc(w.Told, func(t told) bool { return t.Name == o.Name && t.To == i })
+		w.Told = append(w.Told, told{o.Name, i, l.Record, l.Version})
+	}
 }
 
 // prune forgets late writes that must lose.
