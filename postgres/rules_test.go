@@ -20,7 +20,8 @@ import (
 func rowAhead(t *testing.T, r reopener, name, value string) int64 {
 	t.Helper()
 	version := time.Now().Add(time.Hour).UnixMicro()
-	exec(t, r.pool, `insert into holdfast_records (id, version, value) values ($1, $2, $3)`, sqlstore.ID(driver.Key{Name: name}), version, []byte(value))
+	exec(t, r.pool, `insert into holdfast_records (id, version, value) values ($1, $2, $3)
+on conflict (id) do update set version = excluded.version, value = excluded.value`, sqlstore.ID(driver.Key{Name: name}), version, []byte(value))
 	return version
 }
 
@@ -32,12 +33,16 @@ func TestVersionsOutrunTheClock(t *testing.T) {
 		write       driver.Write // Old 1: what is there
 	}{
 		{"take", "", driver.Write{Old: driver.IfEmpty, Value: []byte("2")}},
+		{"take again", "", driver.Write{Old: driver.IfEmpty, Value: []byte("2")}},
 		{"follow", "1", driver.Write{Old: 1, Value: []byte("2")}},
 		{"free", "1", driver.Write{Old: 1}},
 	} {
 		for n := range 2 {
 			w := test.write
 			w.Key.Name = fmt.Sprintf("%s %d", test.name, n)
+			if test.name == "take again" { // the row is known then
+				put(t, r.Store, w.Key, "1")
+			}
 			version := rowAhead(t, r, w.Key.Name, test.holds)
 			if w.Old == 1 {
 				w.Old = version
