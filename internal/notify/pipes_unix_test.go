@@ -65,7 +65,7 @@ func TestSplit(t *testing.T) {
 		first, rest := split(sent[:cut:cut])
 		second, left := split(append(rest, sent[cut:]...))
 		if all := append(first, second...); len(all) != 2 || all[0] != k[0] || all[1] != k[1] || len(left) != 0 {
-			t.Fatalf("cut at %d: got %q, left %q", cut, all, left)
+			t.Fatalf("cut at %d: got %+v, left %q", cut, all, left)
 		}
 	}
 }
