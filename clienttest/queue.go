@@ -33,7 +33,7 @@ var queueCases = []clientCase{
 				select {
 				case got := <-served:
 					if got != want {
-						h.Fatalf("number %d was served when it was the turn of %d", got, want)
+						h.Fatalf("number %d was served when it was the turn of %d; in the store: %s", got, want, h.dump())
 					}
 				case <-time.After(2 * h.soon):
 					h.Fatalf("number %d was not served; in the store: %s", want, h.dump())
