@@ -69,7 +69,7 @@ func parseTTL(value string) (set func(context.Context, *holdfast.Client) error, 
 		return nil, "", usage("config set ttl: %v is above %v", ttl, holdfast.MaxTTL)
 	}
 	return func(ctx context.Context, c *holdfast.Client) error { return c.SetStoreTTL(ctx, ttl) },
-		fmt.Sprintf("ttl is %s now; running programs follow at their next beat, those with a --ttl of their own do not", brief(ttl)), nil
+		fmt.Sprintf("ttl is %s now; running programs follow within their TTL, those with a --ttl of their own do not", brief(ttl)), nil
 }
 
 func parseHistory(value string) (set func(context.Context, *holdfast.Client) error, said string, err error) {
@@ -78,7 +78,7 @@ func parseHistory(value string) (set func(context.Context, *holdfast.Client) err
 		return nil, "", usage("config set history: %s is none of off, 32 and 128", quote(value))
 	}
 	return func(ctx context.Context, c *holdfast.Client) error { return c.SetStoreHistory(ctx, holds) },
-		fmt.Sprintf("history is %s now; running programs follow at their next beat, those with a --ttl of their own within two minutes", historyText(holds)), nil
+		fmt.Sprintf("history is %s now; running programs follow within their TTL, those with a --ttl of their own within two minutes", historyText(holds)), nil
 }
 
 func configVerb(a *app) *cobra.Command {
