@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
-// A tellsRecord tells in a notification what the record is.
+// A tellsRecord is a store whose notifications carry the record.
 type tellsRecord struct{ *counted }
 
 func (s tellsRecord) Traits() driver.Traits { return driver.Traits{TellsRecords: true} }
@@ -28,7 +28,7 @@ func (s tellsRecord) Watch(ctx context.Context, who []string, changed func(drive
 	})
 }
 
-// Who is told the record by which it is granted the lock does not read it.
+// A new holder does not read the record if the notification of its grant carries it.
 func TestToldOfGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := tellsRecord{&counted{Store: memory.New()}}
@@ -47,7 +47,7 @@ func TestToldOfGrant(t *testing.T) {
 		}
 		next := <-got
 		if n := s.loads.Load() - loads; n != 0 {
-			t.Errorf("the record was read %d times, and the notification told it", n)
+			t.Errorf("the record was read %d times, and the notification carried it", n)
 		}
 		if err := next.Release(t.Context()); err != nil {
 			t.Error(err)
@@ -55,8 +55,8 @@ func TestToldOfGrant(t *testing.T) {
 	})
 }
 
-// A holder is told who has come to wait, so that its release follows the newest record.
-func TestHolderIsTold(t *testing.T) {
+// A holder is notified of each new waiter, so that its release follows the newest record.
+func TestHolderIsNotified(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New()
 		s := tellsRecord{&counted{Store: inner}}

@@ -57,12 +57,13 @@ func (p *Pace) Quick() time.Duration {
 	return p.pace
 }
 
-// Clock takes in what the store's clock shows, from a record that it has just answered with.
+// Clock takes in what the store's clock shows, from a record that it has just answered with. A store
+// whose versions are counted shows none.
 func (p *Pace) Clock(version Version, age time.Duration) {
 	if p.Quick() == 0 {
 		return
 	}
-	if p.clock = 0; age >= 0 {
+	if p.clock = 0; age >= 0 && version.IsTime() {
 		p.clock = int64(version) + age.Microseconds()
 	}
 }

@@ -131,7 +131,7 @@ func TestPaceIsLearned(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		token func(i int) Token // of the i-th move
-		clock bool              // the store has one, which gives the tokens
+		clock bool              // the store says how old records are
 		moves []move
 		want  time.Duration
 	}{
@@ -143,6 +143,7 @@ func TestPaceIsLearned(t *testing.T) {
 		{"all are slow", nil, false, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
 		{"all are seen late", func(i int) Token { return Token(year2026 + 5000*i) }, true, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, 5 * time.Millisecond},
 		{"tokens are counted from a time", func(i int) Token { return Token(year2026 + i) }, false, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
+		{"tokens are counted, ages are known", func(i int) Token { return Token(i) }, true, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
 		{"tokens are no times", func(i int) Token { return Token(i) }, false, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
 	} {
 		p := waiting(t, "a", ms(test.moves[0].at), crowd(test.moves[0].ahead+1)...)
