@@ -155,6 +155,7 @@ var brokenStores = map[string]struct {
 		}
 	}},
 	"notifications name another space":        {"watch", func(s *broken) { s.notification = func(k driver.Key) driver.Key { k.Space = driver.Audits; return k } }},
+	"notifications tell no record":            {"watch", func(s *broken) { s.claims = true }},
 	"notifications tell what was not written": {"watch", func(s *broken) { s.tells = func(h *driver.Notification) { h.Version, h.Value = 1, "1" } }},
 	"notifications are cut": {"watch strange keys", func(s *broken) {
 		s.notification = func(k driver.Key) driver.Key { k.Name = k.Name[:min(len(k.Name), 200)]; return k }
@@ -230,11 +231,14 @@ type broken struct {
 	list         func([]string)
 	notification func(driver.Key) driver.Key
 	tells        func(*driver.Notification)
+	claims       bool // to tell records
 	idle         func(time.Duration) time.Duration
 	staleRead    func(context.Context, []driver.Key) ([]driver.Record, error)
 }
 
-func (s *broken) Traits() driver.Traits { return driver.Traits{StaleReads: true} }
+func (s *broken) Traits() driver.Traits {
+	return driver.Traits{StaleReads: true, TellsRecords: s.claims}
+}
 
 func (s *broken) key(k driver.Key) driver.Key {
 	if s.rename != nil && k.Check() == nil {

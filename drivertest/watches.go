@@ -18,7 +18,7 @@ import (
 var watchCases = []testCase{
 	{
 		name: "watch",
-		rule: "Watch calls changed with the key of each Write that had Notify set and won, and with nothing but what that made of the record",
+		rule: "Watch calls changed with the key of each Write that had Notify set and won, and with no record but what that made",
 		need: watches,
 		run: func(h *harness) {
 			w := h.watch(h.store)
@@ -234,11 +234,15 @@ func (w *watch) expect(keys ...driver.Key) {
 	}
 }
 
-// tells checks that notifications of a key tell no record but these.
+// tells checks that notifications of a key carry no record but these, and that they carry some if
+// the store says so.
 func (w *watch) tells(k driver.Key, written ...driver.Record) {
 	w.h.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.h.store.Traits().TellsRecords && len(w.told) == 0 {
+		w.h.Errorf("no notification carries a record, and the store's Traits say that they do")
+	}
 	for _, n := range w.told {
 		if n.Key == k && !slices.ContainsFunc(written, func(r driver.Record) bool { return r.Version == n.Version && string(r.Value) == n.Value }) {
 			w.h.Errorf("a notification of %s tells version %d, %q; written were %+v", describe(k), n.Version, n.Value, written)
