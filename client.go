@@ -172,7 +172,7 @@ func (c *Client) deadNow() func(session string) bool {
 var ttlKey = driver.Settings.Key("ttl")
 
 // StoreTTL is the store's setting of how long a session may be silent. Clients
-// without a TTL of their own read it once in a TTL, and adopt it with the heartbeat after that.
+// without a TTL of their own read it once in a TTL and adopt a change with their next heartbeat.
 func (c *Client) StoreTTL(ctx context.Context) (time.Duration, error) {
 	return c.readTTL(ctx, driver.Fresh)
 }

@@ -79,9 +79,9 @@ type Traits struct {
 	// Client watches only while it waits or observes; a holder learns of a
 	// break or a suspicion with its next heartbeat.
 	CostlyWatch bool
-	// TellsRecords: notifications of names tell the record (Notification.Version). A Client
-	// then has the holder told of those who come to wait: else its release would start from
-	// an older record, and lose to theirs.
+	// TellsRecords: notifications of names carry the record (Notification.Version). A Client
+	// then also notifies the holder of each new waiter, because otherwise the release would
+	// start from an older record and lose.
 	TellsRecords bool
 	// CostlyWrites: each write is a round of consensus or a transaction across
 	// machines. A Client keeps no history of holds there, unless the store's setting

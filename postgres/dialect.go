@@ -90,7 +90,7 @@ var texts = sync.OnceValue(func() map[string]string {
 	return texts
 })
 
-// quietly ends the name of a statement whose writes nobody is told of.
+// quietly ends the name of a statement whose writes send no notification.
 const quietly = ", quietly"
 
 func newStatements(t sqlstore.Tables) map[string]string {

@@ -27,8 +27,8 @@ case when $3::boolean then pg_catalog.set_config('synchronous_commit', 'off', tr
 pg_catalog.set_config('lock_timeout', $4::pg_catalog.text, true) is not null
 	and {{commit}}
 
--- $6: what watchers are told; $7: on which channels. A write of which nobody is told has null here,
--- and no such parameters: that saves a twentieth of a free lock.
+-- $6: the payload; $7: the channels. A write that sends no notification has null here and no such
+-- parameters.
 --- notify
 (select pg_catalog.count(pg_catalog.pg_notify(c, $6)) from pg_catalog.unnest($7::pg_catalog.text[]) c)
 
@@ -75,7 +75,7 @@ with won as (
 select coalesce((select w.version from won w), 0), r.version, case when (select w.version from won w) is null then r.value end, {{clock}}
 from {records} r where r.id {=} $1
 
--- $5: the keys of which watchers are told; $6, $7, $8: what, on the channel of all and on one each.
+-- $5: the keys whose writes notify; $6: their payloads; $7: the channel of all; $8: one more for each.
 --- notify each
 case when id {=} any ((select $5::pg_catalog.bytea[])::pg_catalog.bytea[]) then (
 	select pg_catalog.count(pg_catalog.pg_notify(c, ($6::pg_catalog.text[])[pg_catalog.array_position($5, id)]))

@@ -183,9 +183,6 @@ func unlisten(c *pgx.Conn) error {
 
 // payload is what a notification says: the id, and for whom it is meant.
 func payload(w sqlstore.Write) string {
-	if w.Notify == "" {
-		return ""
-	}
 	return hex.EncodeToString(w.ID) + " " + hex.EncodeToString([]byte(w.Notify))
 }
 

@@ -257,8 +257,8 @@ func (n *HoldName) write(next LockRecord) Write {
 // writeOf is the write that has next follow was, the record of a version. It waits for the disk
 // only if it gives someone a token. It wakes watchers only where someone waits: for a grant to
 // another session than the writer's, or, of a claim that is handed on in memory, to learn that
-// another is in line. Where notifications tell the record, the one holder learns that in any case,
-// so that its release follows the newest.
+// another is in line. Where notifications carry the record, a single holder always learns that, so
+// that its release follows the newest.
 func writeOf(was *LockRecord, next LockRecord, version Version, tells bool, ours func(session string) bool) Write {
 	w := Write{Old: version, Next: next, Lazy: !next.Gives()}
 	if version == 0 {

@@ -76,7 +76,7 @@ func (s Setup) reads(w *World, i, n int, who string, act act) {
 	_, v := q.Name.Record()
 	for _, t := range w.Told {
 		if t.To == i && t.Name == n && t.Version != v && (q.Name.Known() || !q.Reconciling) {
-			act(i, who+" is told"+s.called(n), false, func(x *shell) {
+			act(i, who+" is notified"+s.called(n), false, func(x *shell) {
 				load, eff := x.at(n).q.Name.SawStale(t.Record, t.Version, nil, x.env())
 				if x.perform(eff); !load {
 					x.enqueue()
