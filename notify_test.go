@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
 )
@@ -55,29 +56,58 @@ func TestToldOfGrant(t *testing.T) {
 	})
 }
 
-// A holder is notified of each new waiter, so that its release follows the newest record.
+// A notifies is a store whose notifications carry nothing.
+type notifies struct{ *counted }
+
+func (s notifies) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
+	return s.Store.(driver.Watcher).Watch(ctx, who, changed)
+}
+
+// A holder is notified of new waiters, so that its release follows the newest record and does not
+// lose first: of each where notifications carry the record, and elsewhere of the first few.
 func TestHolderIsNotified(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		inner := memory.New()
-		s := tellsRecord{&counted{Store: inner}}
-		a, b := newClient(t, s, nil), newClient(t, tellsRecord{&counted{Store: inner}}, nil)
-		defer a.Close()
-		defer b.Close()
-		held, err := a.Acquire(t.Context(), "a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(2 * time.Second) // from then on it watches
-		got := queue(t, b)
-		s.reset()
-		if err := held.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if n := s.swaps.Load(); n != 1 {
-			t.Errorf("%d writes to give a lock back for which another has come, want 1", n)
-		}
-		if err := (<-got).Release(t.Context()); err != nil {
-			t.Error(err)
-		}
-	})
+	for _, test := range []struct {
+		name    string
+		store   func(s *counted) driver.Store
+		waiters int
+		writes  int64
+	}{
+		{"notifications that carry the record, one waiter", func(s *counted) driver.Store { return tellsRecord{s} }, 1, 1},
+		{"notifications that carry the record, a crowd", func(s *counted) driver.Store { return tellsRecord{s} }, 12, 1},
+		{"notifications alone, one waiter", func(s *counted) driver.Store { return notifies{s} }, 1, 1},
+		{"notifications alone, a few", func(s *counted) driver.Store { return notifies{s} }, 8, 1},
+		{"notifications alone, a crowd", func(s *counted) driver.Store { return notifies{s} }, 12, 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &counted{Store: memory.New()}
+				a := newClient(t, test.store(s), nil)
+				defer a.Close()
+				var others []*holdfast.Client
+				for range test.waiters {
+					c := newClient(t, test.store(&counted{Store: s.Store}), nil)
+					defer c.Close()
+					others = append(others, c)
+				}
+				held, err := a.Acquire(t.Context(), "a")
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * time.Second) // from then on it watches
+				got := queue(t, others...)
+				s.reset()
+				if err := held.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if n := s.swaps.Load(); n != test.writes {
+					t.Errorf("%d writes to give a lock back for which others have come, want %d", n, test.writes)
+				}
+				for range others {
+					if err := (<-got).Release(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
 }

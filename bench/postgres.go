@@ -354,3 +354,16 @@ func preparePostgres(b *bench) error {
 	}
 	return nil
 }
+
+// fillPostgres adds names to the table, as they are when their locks have been given back.
+func (b *bench) fillPostgres(from, to int) error {
+	pool, err := postgresPool(b.ctx, &b.site, direct, 0)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	_, err = pool.Exec(b.ctx, `insert into holdfast_records (id, version, value)
+		select '\x00'::bytea || convert_to('filler/' || i, 'UTF8'), (extract(epoch from clock_timestamp()) * 1000000)::bigint, ''
+		from generate_series($1::bigint, $2::bigint - 1) i`, from, to)
+	return err
+}

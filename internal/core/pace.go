@@ -15,7 +15,11 @@ import (
 // could be its turn, or if they are as usual, it could be near. From then on it is read after
 // 3 ms and each time a seventh of the time since the queue last moved. So a wait is at most
 // a seventh longer than it has to be, never by more than two seconds, and a crowd, or a long
-// wait, polls seldom.
+// wait, polls seldom. The record of a crowd costs more to read, so it is read less often.
+//
+// The sessions ahead are read where a queue stands still: one that moves is not held up by the
+// dead, and the store's clock tells later how long they have been silent. Where it does not, they
+// are read from the beginning.
 const (
 	quickPoll = 3 * time.Millisecond
 	lastPoll  = time.Second            // and more with a long TTL, see slowest
@@ -23,6 +27,8 @@ const (
 	firstPace = 10 * time.Millisecond  // until the queue is seen to move
 	nearHead  = 3                      // fewer live waiters ahead are near the head of the queue
 	crowdStep = 3 * time.Millisecond   // between the reads of waiters who are all notified
+	few       = 8                      // claims in a queue that are no crowd
+	crowdPoll = 25 * time.Microsecond  // added to quickPoll for each claim more
 )
 
 // slowest is how often a name is polled whose queue does not move.
@@ -34,13 +40,16 @@ type Pace struct {
 	readAt Instant // when it is read because of a notification; Never
 	pollAt Instant // when it is read without one; Never: not known yet
 
-	ahead int           // live waiters before our first
-	first ClaimID       // the first holder's claim
-	token Token         // and its token
-	moved Instant       // when one of these was seen to change; Never: does not wait
-	pace  time.Duration // how long the queue takes to move on by one, when it is quick; 0: has never waited
-	held  time.Duration // how long the first holder had it when that was seen
-	clock int64         // the store's, when the record was last seen, in microseconds since 1970; 0: not known
+	ahead  int           // live waiters before our first
+	first  ClaimID       // the first holder's claim
+	token  Token         // and its token
+	moved  Instant       // when one of these was seen to change; Never: does not wait
+	held   time.Duration // how long the first holder had it when that was seen
+	pace   time.Duration // how long the queue takes to move on by one, when it is quick; 0: has never waited
+	crowd  int           // all waiters
+	stands bool          // the latest poll has found it as it was
+	saw    bool          // it was seen to move since the latest poll
+	clock  int64         // the store's, when the record was last seen, in microseconds since 1970; 0: not known
 }
 
 // NewPace is the pace of a name whose queue moved as quickly as that when it was left; 0: it
@@ -105,11 +114,24 @@ func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 	case ahead == p.ahead && first == p.first:
 		return 0
 	}
+	p.stands, p.saw, p.crowd = false, true, len(n.rec.Waiters)
 	p.ahead, p.first, p.token, p.moved, p.held = ahead, first, token, env.Now, held
 	if p.pollAt == Never {
 		about = p.every(env)
 	}
 	return about
+}
+
+// stillAt is when a queue that does not move counts as one that stands still, see Round.moves. ttl is
+// the shortest of a session ahead.
+func (p *Pace) stillAt(ttl time.Duration) Instant {
+	switch {
+	case p.clock == 0:
+		return p.moved
+	case p.stands:
+		return p.moved.Add(min(calm+4*p.pace, ttl/4))
+	}
+	return p.moved.Add(ttl / 4)
 }
 
 // PollAt sets when the name is polled, if it waits.
@@ -129,7 +151,8 @@ func (p *Pace) every(env *Env) time.Duration {
 		return min(max(calm+rest*4, still/2), 3*env.slowest())
 	}
 	could := time.Duration(p.ahead+1)*p.pace*11/20 - p.held - still // it be our turn
-	return min(max(quickPoll, still/7, could), env.slowest())
+	quick := quickPoll + time.Duration(max(p.crowd-few, 0))*crowdPoll
+	return min(max(quick, still/7, could), env.slowest())
 }
 
 // Draws is how many draws there are for Polled.
@@ -141,6 +164,7 @@ func (p *Pace) Polled(n *Name, draw int64, env *Env) {
 	if p.Quick() == 0 || !n.Waits() {
 		return
 	}
+	p.stands, p.saw = !p.saw, false
 	every := p.every(env)
 	p.pollAt = env.Now.Add(every*3/4 + every*time.Duration(draw)/(2*Draws))
 }

@@ -240,3 +240,75 @@ func TestLoads(t *testing.T) {
 		t.Error("a name that was never read is not loaded")
 	}
 }
+
+// The record of a crowd is read less often, whoever waits in it.
+func TestCrowdIsPolledLess(t *testing.T) {
+	for _, test := range []struct {
+		waiters int
+		want    time.Duration
+	}{
+		{1, quickPoll},
+		{few, quickPoll},
+		{few + 40, quickPoll + 40*crowdPoll},
+	} {
+		queue := []string{"h", "us"}
+		for i := range test.waiters - 1 {
+			queue = append(queue, fmt.Sprint("b", i))
+		}
+		p := waiting(t, "a", 0, queue...)
+		if got := p.Pace.every(paceEnv(ms(10))); got != test.want {
+			t.Errorf("next of %d in line: polled every %v, want %v", test.waiters, got, test.want)
+		}
+	}
+}
+
+// The sessions ahead are read where a queue stands still, and from the beginning where the store
+// has no clock.
+func TestMovingQueue(t *testing.T) {
+	const clock = Version(1_764_270_000_000_000)
+	quarter := DefaultTTL / 4
+	for _, test := range []struct {
+		name  string
+		clock Version
+		polls int // that find it as it was
+		still time.Duration
+		moves bool
+	}{
+		{"no clock", 7, 0, time.Millisecond, false},
+		{"it has just moved", clock, 0, time.Millisecond, true},
+		{"it has just moved, and was polled", clock, 1, time.Millisecond, true},
+		{"long enough for one poll", clock, 1, calm + 4*firstPace, false},
+		{"not long enough for one poll", clock, 1, calm + 4*firstPace - ms(20).Sub(0), true},
+		{"long, and not polled", clock, 0, quarter - ms(20).Sub(0), true},
+		{"too long, and not polled", clock, 0, quarter, false},
+	} {
+		p := waiting(t, "a", 0, "h", "us")
+		p.Pace.Clock(test.clock, 0)
+		for range test.polls + 1 { // the first finds that it has moved
+			p.Pace.Polled(p.Name, 0, paceEnv(0))
+		}
+		now := Instant(test.still)
+		r := NextRound(slices.Values([]Paced{p}), paceEnv(now))
+		if r.moves != test.moves {
+			t.Errorf("%s: moves %v", test.name, r.moves)
+		}
+		polls := NewPolls(false)
+		polls.SessionsAt(now - ms(1000))
+		for name, judged := range map[string]Instant{"no session is judged": Never, "one is": now} {
+			due := *polls
+			sessions, _ := due.Sessions(r, judged, now)
+			if want := !test.moves || judged != Never; (len(sessions) > 0) != want {
+				t.Errorf("%s, %s: read %v", test.name, name, sessions)
+			}
+		}
+		if pause, _ := polls.Pause(r, Never, false, now); test.moves != (pause > minPause) {
+			t.Errorf("%s: pauses for %v", test.name, pause)
+		}
+	}
+	// Another queue, which stands still.
+	a, b := waiting(t, "a", 0, "h", "us"), waiting(t, "b", 0, "h", "us")
+	a.Pace.Clock(clock, 0)
+	if r := NextRound(slices.Values([]Paced{a, b}), paceEnv(ms(1))); r.moves {
+		t.Error("one of two queues stands still, and both move")
+	}
+}

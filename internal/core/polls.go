@@ -18,6 +18,7 @@ type Round struct {
 	slowest  time.Duration // how often it polls what does not move
 	ttl      time.Duration // the shortest of a session ahead
 	next     Instant       // when the next name is due
+	moves    bool          // all queues move
 }
 
 // NextRound finds what is to be read.
@@ -25,7 +26,7 @@ func NextRound(names iter.Seq[Paced], env *Env) *Round {
 	r := &Round{next: Never, slowest: env.slowest(), ttl: MaxTTL, notified: env.Notified}
 	seen := make(map[string]bool)
 	var later []Paced // to be polled, but not yet
-	polled := false
+	polled, stands := false, false
 	for p := range names {
 		notified := p.Pace != nil && p.Pace.readAt != Never && p.Pace.readAt <= env.Now
 		if notified {
@@ -49,6 +50,11 @@ func NextRound(names iter.Seq[Paced], env *Env) *Round {
 			polled = polled || p.Pace.pollAt <= env.Now
 		}
 		r.ahead(p, first, seen, env)
+		if still := p.Pace.stillAt(r.ttl); still > env.Now {
+			r.soon(still)
+		} else {
+			stands = true
+		}
 	}
 	for _, p := range later {
 		// What is nearly due comes along, so that many waits share their queries.
@@ -58,6 +64,7 @@ func NextRound(names iter.Seq[Paced], env *Env) *Round {
 			r.soon(p.Pace.pollAt)
 		}
 	}
+	r.moves = r.Waits && !stands
 	r.Waits = r.Waits || len(r.Due) > 0 || r.next != Never
 	return r
 }
@@ -148,7 +155,7 @@ func (p *Polls) Sessions(r *Round, judged, now Instant) (sessions []string, abou
 			p.every = longest
 		}
 	}
-	if len(r.Sessions) > 0 && (p.due(r, now) || judged != Never && judged <= now) {
+	if len(r.Sessions) > 0 && (!r.moves && p.due(r, now) || judged != Never && judged <= now) {
 		p.every = min(p.every*3/2, longest)
 		return r.Sessions, p.every
 	}
@@ -193,7 +200,9 @@ func (p *Polls) SilentUntil(at Instant) { p.silent = at }
 func (p *Polls) Pause(r *Round, judged Instant, kernel bool, now Instant) (pause time.Duration, wakes bool) {
 	wake := r.next
 	if len(r.Sessions) > 0 {
-		wake = sooner(wake, p.at.Add(p.every/2))
+		if !r.moves {
+			wake = sooner(wake, p.at.Add(p.every/2))
+		}
 		wake = sooner(wake, judged)
 	}
 	if kernel {
