@@ -23,7 +23,6 @@ func growth(b *bench) ([]Row, error) {
 	case b.large:
 		names = append(names, 1_000_000, 10_000_000)
 		sessions = append(sessions, 10_000)
-		waiting = append(waiting, 1000)
 	case b.quick:
 		names, sessions, waiting = names[:2], sessions[:2], waiting[:2]
 	}

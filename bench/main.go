@@ -188,7 +188,7 @@ func measure() (err error) {
 	quick := flag.Bool("quick", false, "a short run that shows whether all works; its numbers mean little")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of this process to a `FILE`: of latency and throughput, the others use more processes")
 	load := flag.Int("load", 0, "measure on a busy machine: `N` processes that spin run beside")
-	large := flag.Bool("large", false, "let growth go to 10 million names, 10,000 sessions and 1,000 waiters, which takes hours")
+	large := flag.Bool("large", false, "let growth go to 10 million names, and to 10,000 sessions, which takes ten minutes")
 	verbose := flag.Bool("v", false, "also tell which statements a hand-off has taken, where the server knows")
 	docs := flag.String("docs", "", "measure nothing: draw the charts and write the tables of the pages in a `DIR` anew, from the results that are named")
 	dir := flag.String("dir", "", "make files and servers in a `DIR` on another disk, which all users can enter (default the one for temporary files)")
