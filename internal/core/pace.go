@@ -124,14 +124,15 @@ func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 
 // stillAt is when a queue that does not move counts as one that stands still, see Round.moves. ttl is
 // the shortest of a session ahead.
-func (p *Pace) stillAt(ttl time.Duration) Instant {
+func (p *Pace) stillAt(ttl time.Duration, env *Env) Instant {
+	longest := min(ttl/4, 2*env.slowest())
 	switch {
 	case p.clock == 0:
 		return p.moved
 	case p.stands:
-		return p.moved.Add(min(calm+4*p.pace, ttl/4))
+		return p.moved.Add(min(calm+4*p.pace, longest))
 	}
-	return p.moved.Add(ttl / 4)
+	return p.moved.Add(longest)
 }
 
 // PollAt sets when the name is polled, if it waits.

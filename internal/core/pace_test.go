@@ -266,7 +266,7 @@ func TestCrowdIsPolledLess(t *testing.T) {
 // has no clock.
 func TestMovingQueue(t *testing.T) {
 	const clock = Version(1_764_270_000_000_000)
-	quarter := DefaultTTL / 4
+	quarter := DefaultTTL / 4 // and two of the slowest polls
 	for _, test := range []struct {
 		name  string
 		clock Version
@@ -303,6 +303,17 @@ func TestMovingQueue(t *testing.T) {
 		}
 		if pause, _ := polls.Pause(r, Never, false, now); test.moves != (pause > minPause) {
 			t.Errorf("%s: pauses for %v", test.name, pause)
+		}
+	}
+	// Where no session is to be read, that one would be, later, does not make the pause longer.
+	for _, sessions := range [][]string{nil, {"h"}} {
+		r := &Round{Waits: true, Sessions: sessions, moves: true, still: ms(5000), next: Never}
+		want := lastPoll
+		if sessions != nil {
+			want = 5 * time.Second
+		}
+		if pause, _ := NewPolls(false).Pause(r, Never, false, 0); pause != want {
+			t.Errorf("sessions %v: pauses for %v, want %v", sessions, pause, want)
 		}
 	}
 	// Another queue, which stands still.

@@ -18,12 +18,13 @@ type Round struct {
 	slowest  time.Duration // how often it polls what does not move
 	ttl      time.Duration // the shortest of a session ahead
 	next     Instant       // when the next name is due
-	moves    bool          // all queues move
+	moves    bool          // all queues move,
+	still    Instant       // and this is when the first that does not counts as one that stands still
 }
 
 // NextRound finds what is to be read.
 func NextRound(names iter.Seq[Paced], env *Env) *Round {
-	r := &Round{next: Never, slowest: env.slowest(), ttl: MaxTTL, notified: env.Notified}
+	r := &Round{next: Never, still: Never, slowest: env.slowest(), ttl: MaxTTL, notified: env.Notified}
 	seen := make(map[string]bool)
 	var later []Paced // to be polled, but not yet
 	polled, stands := false, false
@@ -50,11 +51,8 @@ func NextRound(names iter.Seq[Paced], env *Env) *Round {
 			polled = polled || p.Pace.pollAt <= env.Now
 		}
 		r.ahead(p, first, seen, env)
-		if still := p.Pace.stillAt(r.ttl); still > env.Now {
-			r.soon(still)
-		} else {
-			stands = true
-		}
+		still := p.Pace.stillAt(r.ttl, env)
+		r.still, stands = sooner(r.still, still), stands || still <= env.Now
 	}
 	for _, p := range later {
 		// What is nearly due comes along, so that many waits share their queries.
@@ -200,7 +198,9 @@ func (p *Polls) SilentUntil(at Instant) { p.silent = at }
 func (p *Polls) Pause(r *Round, judged Instant, kernel bool, now Instant) (pause time.Duration, wakes bool) {
 	wake := r.next
 	if len(r.Sessions) > 0 {
-		if !r.moves {
+		if r.moves {
+			wake = sooner(wake, r.still)
+		} else {
 			wake = sooner(wake, p.at.Add(p.every/2))
 		}
 		wake = sooner(wake, judged)
