@@ -80,8 +80,8 @@ type Traits struct {
 	// break or a suspicion with its next heartbeat.
 	CostlyWatch bool
 	// TellsRecords: notifications of names carry the record (Notification.Version). A Client
-	// then also notifies the holder of each new waiter, because otherwise the release would
-	// start from an older record and lose.
+	// then notifies the holder of each new waiter, and elsewhere of the first eight, because
+	// otherwise the release would start from an older record and lose.
 	TellsRecords bool
 	// CostlyWrites: each write is a round of consensus or a transaction across
 	// machines. A Client keeps no history of holds there, unless the store's setting
