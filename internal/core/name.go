@@ -209,6 +209,9 @@ func (n *Name) compare(env *Env) {
 			continue
 		}
 		claim, holds, ok := n.rec.Find(g.id.Session, g.id.Nr)
+		if ok { // also if it had vanished: a write of ours that was late has brought it back
+			g.vanished = false
+		}
 		switch {
 		case ok && holds && g.state != held:
 			n.sawGrant(g, claim, env)

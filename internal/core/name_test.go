@@ -90,3 +90,46 @@ func TestPauseInACrowd(t *testing.T) {
 		}
 	}
 }
+
+// A claim that a crash of the store has taken out of the queue, and that a write which was late
+// brings back, is ours as before: it is neither asked for again nor removed when the next heartbeat
+// is confirmed. The removal of one that had been granted gave the lock to two.
+func TestVanishedComesBack(t *testing.T) {
+	other := Claim{Session: "h", Nr: 1, Slots: 1, Token: 10, TTL: DefaultTTL.Milliseconds()}
+	ours := Claim{Session: "s", Nr: 1, Slots: 1, TTL: DefaultTTL.Milliseconds()}
+	granted := ours
+	granted.Token = 103
+	for _, test := range []struct {
+		name  string
+		back  LockRecord
+		holds bool
+	}{
+		{"granted", LockRecord{Holders: []Claim{granted}}, true},
+		{"in the queue", LockRecord{Holders: []Claim{other}, Waiters: []Claim{ours}}, false},
+	} {
+		n, nr := NewName(nil), int64(0)
+		env := &Env{Now: 1, Session: SessionView{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
+			NewClaim: func() int64 { nr++; return nr }, Dead: func(string) bool { return false }}
+		next := func(when string, want Kind) {
+			t.Helper()
+			if step, _ := n.Next(env); step.Kind != want {
+				t.Fatalf("%s: the step %s is %+v, want %d", test.name, when, step, want)
+			}
+		}
+		n.Want(&Request{Slots: 1}, env)
+		next("of a request", Put)
+		n.Answered(Outcome{Version: 100, Record: LockRecord{Holders: []Claim{other}}, Sent: 1}, env)
+		next("after it lost", Put)
+		n.Answered(Outcome{Won: true, Version: 101, Sent: 1}, env)
+		next("in the queue", Idle)
+		if eff := n.Saw(LockRecord{}, 102, 2, env); !eff.Beat {
+			t.Fatalf("%s: the claim has vanished, and no heartbeat is sent", test.name)
+		}
+		next("when the claim has vanished", Idle)
+		if eff := n.Saw(test.back, 103, 3, env); len(eff.Granted) == 1 != test.holds {
+			t.Fatalf("%s: granted %+v", test.name, eff.Granted)
+		}
+		n.Beaten(env)
+		next("after the heartbeat", Idle)
+	}
+}

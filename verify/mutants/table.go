@@ -281,6 +281,8 @@ var core = table{"core", []mutant{
 		"(tells || len(next.Waiters) <= few) &&", "true &&"}}, library("TestHolderIsNotified")},
 	{"the sessions ahead are read while a queue moves", "P6", []edit{{"internal/core/polls.go",
 		"r.moves = r.Waits && !stands", "r.moves = r.Waits && !stands && false"}}, library("TestCrowdPolls")},
+	{"a claim that comes back is asked for again all the same", "P1", []edit{{"internal/core/name.go",
+		"			g.vanished = false\n		}\n		switch {", "		}\n		switch {"}}, records("TestVanishedComesBack")},
 	{"the loop sleeps until a queue stands still", "P6", []edit{{"internal/core/polls.go",
 		"	wake := r.next\n", "	wake := sooner(r.next, r.still)\n"}}, records("TestMovingQueue")},
 	{"one queue that moves hides another that does not", "P6", []edit{{"internal/core/polls.go",
