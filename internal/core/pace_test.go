@@ -289,12 +289,12 @@ func TestMovingQueue(t *testing.T) {
 		}
 		now := Instant(test.still)
 		r := NextRound(slices.Values([]Paced{p}), paceEnv(now))
-		if r.moves != test.moves {
-			t.Errorf("%s: moves %v", test.name, r.moves)
+		if r.moves(now) != test.moves {
+			t.Errorf("%s: moves %v", test.name, r.moves(now))
 		}
 		polls := NewPolls(false)
 		polls.SessionsAt(now - ms(1000))
-		for name, judged := range map[string]Instant{"no session is judged": Never, "one is": now} {
+		for name, judged := range map[string]Instant{"the failure detector needs none": Never, "it needs one": now} {
 			due := *polls
 			sessions, _ := due.Sessions(r, judged, now)
 			if want := !test.moves || judged != Never; (len(sessions) > 0) != want {
@@ -307,7 +307,7 @@ func TestMovingQueue(t *testing.T) {
 	}
 	// Where no session is to be read, that one would be, later, does not make the pause longer.
 	for _, sessions := range [][]string{nil, {"h"}} {
-		r := &Round{Waits: true, Sessions: sessions, moves: true, still: ms(5000), next: Never}
+		r := &Round{Waits: true, Sessions: sessions, still: ms(5000), next: Never}
 		want := lastPoll
 		if sessions != nil {
 			want = 5 * time.Second
@@ -320,7 +320,7 @@ func TestMovingQueue(t *testing.T) {
 	a, b := waiting(t, "a", 0, "h", "us"), waiting(t, "b", 0, "h", "us")
 	a.Pace.Clock(clock, 0)
 	for _, names := range [][]Paced{{a, b}, {b, a}} {
-		if r := NextRound(slices.Values(names), paceEnv(ms(1))); r.moves {
+		if r := NextRound(slices.Values(names), paceEnv(ms(1))); r.moves(ms(1)) {
 			t.Error("one of two queues stands still, and both move")
 		}
 	}

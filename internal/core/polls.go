@@ -18,8 +18,7 @@ type Round struct {
 	slowest  time.Duration // how often it polls what does not move
 	ttl      time.Duration // the shortest of a session ahead
 	next     Instant       // when the next name is due
-	moves    bool          // all queues move,
-	still    Instant       // and this is when the first that does not counts as one that stands still
+	still    Instant       // when the first queue that does not move counts as one that stands still
 }
 
 // NextRound finds what is to be read.
@@ -27,7 +26,7 @@ func NextRound(names iter.Seq[Paced], env *Env) *Round {
 	r := &Round{next: Never, still: Never, slowest: env.slowest(), ttl: MaxTTL, notified: env.Notified}
 	seen := make(map[string]bool)
 	var later []Paced // to be polled, but not yet
-	polled, stands := false, false
+	polled := false
 	for p := range names {
 		notified := p.Pace != nil && p.Pace.readAt != Never && p.Pace.readAt <= env.Now
 		if notified {
@@ -51,8 +50,7 @@ func NextRound(names iter.Seq[Paced], env *Env) *Round {
 			polled = polled || p.Pace.pollAt <= env.Now
 		}
 		r.ahead(p, first, seen, env)
-		still := p.Pace.stillAt(r.ttl, env)
-		r.still, stands = sooner(r.still, still), stands || still <= env.Now
+		r.still = sooner(r.still, p.Pace.stillAt(r.ttl, env))
 	}
 	for _, p := range later {
 		// What is nearly due comes along, so that many waits share their queries.
@@ -62,7 +60,6 @@ func NextRound(names iter.Seq[Paced], env *Env) *Round {
 			r.soon(p.Pace.pollAt)
 		}
 	}
-	r.moves = r.Waits && !stands
 	r.Waits = r.Waits || len(r.Due) > 0 || r.next != Never
 	return r
 }
@@ -100,6 +97,9 @@ func (r *Round) Polled(p Paced, draw int64, env *Env) {
 		r.soon(p.Pace.pollAt)
 	}
 }
+
+// moves says whether all queues move.
+func (r *Round) moves(now Instant) bool { return r.still > now }
 
 func (r *Round) soon(at Instant) { r.next = sooner(r.next, at) }
 
@@ -153,7 +153,7 @@ func (p *Polls) Sessions(r *Round, judged, now Instant) (sessions []string, abou
 			p.every = longest
 		}
 	}
-	if len(r.Sessions) > 0 && (!r.moves && p.due(r, now) || judged != Never && judged <= now) {
+	if len(r.Sessions) > 0 && (!r.moves(now) && p.due(r, now) || judged != Never && judged <= now) {
 		p.every = min(p.every*3/2, longest)
 		return r.Sessions, p.every
 	}
@@ -198,7 +198,7 @@ func (p *Polls) SilentUntil(at Instant) { p.silent = at }
 func (p *Polls) Pause(r *Round, judged Instant, kernel bool, now Instant) (pause time.Duration, wakes bool) {
 	wake := r.next
 	if len(r.Sessions) > 0 {
-		if r.moves {
+		if r.moves(now) {
 			wake = sooner(wake, r.still)
 		} else {
 			wake = sooner(wake, p.at.Add(p.every/2))
