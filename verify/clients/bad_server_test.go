@@ -66,6 +66,7 @@ type badServer struct {
 	rushed  string               // one that came again too soon
 	since   map[string]time.Time // when one was refused, by method
 	streams map[*stream]bool
+	waits   chan struct{} // closed when a stream begins, and made anew
 	held    map[string]*holdfast.Lock
 	later   map[string]context.CancelFunc
 }
@@ -86,7 +87,7 @@ func newBadServer(t *testing.T) *badServer {
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
-	b := &badServer{t: t, client: newClient("other"), streams: map[*stream]bool{}, since: map[string]time.Time{}, held: map[string]*holdfast.Lock{}, later: map[string]context.CancelFunc{}}
+	b := &badServer{t: t, client: newClient("other"), streams: map[*stream]bool{}, waits: make(chan struct{}), since: map[string]time.Time{}, held: map[string]*holdfast.Lock{}, later: map[string]context.CancelFunc{}}
 	api := serve.New(newClient("server"), nil)
 	b.good = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer secret" {
@@ -186,6 +187,8 @@ func (b *badServer) pass(w http.ResponseWriter, r *http.Request) {
 	s := &stream{cut: cancel}
 	b.mu.Lock()
 	b.streams[s] = true
+	close(b.waits)
+	b.waits = make(chan struct{})
 	b.mu.Unlock()
 	defer func() { b.mu.Lock(); delete(b.streams, s); b.mu.Unlock() }()
 	buf := make([]byte, 4096)
@@ -249,16 +252,7 @@ func (b *badServer) step(ctx context.Context, s step) error {
 			return fmt.Errorf("%d requests were refused with 429, want %d; %s", b.refused, s.Often, b.rushed)
 		}
 	case s.Cut || s.Quiet:
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if len(b.streams) == 0 {
-			return fmt.Errorf("nobody waits by a stream")
-		}
-		for one := range b.streams {
-			if one.quiet = true; s.Cut {
-				one.cut()
-			}
-		}
+		return b.silence(ctx, s.Cut)
 	case s.Take != "":
 		l, err := b.client.TryAcquire(ctx, s.Take)
 		if err != nil {
@@ -304,6 +298,33 @@ func (b *badServer) step(ctx context.Context, s step) error {
 		}
 		if got := info.Holders[0].Labels; !maps.Equal(got, s.Want.Labels) {
 			return fmt.Errorf("the labels of the lock are %v, want %v", got, s.Want.Labels)
+		}
+	}
+	return nil
+}
+
+// silence holds back what streams say from now on, or cuts them off. It awaits one: a claim is in the store before
+// the first line of the answer has come this far.
+func (b *badServer) silence(ctx context.Context, cut bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.streams) == 0 {
+		waits := b.waits
+		b.mu.Unlock()
+		select {
+		case <-waits:
+		case <-ctx.Done():
+		}
+		b.mu.Lock()
+		if ctx.Err() != nil {
+			return fmt.Errorf("nobody waits by a stream: %w", ctx.Err())
+		}
+	}
+	for one := range b.streams {
+		if one.quiet = true; cut {
+			one.cut()
 		}
 	}
 	return nil
