@@ -116,7 +116,8 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.batch.store, c.batch.ctx, c.batch.now, c.batch.spawn = c.store, c.ctx, c.now, c.spawn
 	c.proof.dir = c.opts.RuntimeDir
 	c.detector.c, c.sweeping.detector.c = c, c
-	c.scratch = core.Env{Stale: c.traits.StaleReads, Tells: c.traits.TellsRecords, Wall: c.wall, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
+	_, awaits := store.(driver.Awaiter)
+	c.scratch = core.Env{Stale: c.traits.StaleReads, Tells: c.traits.TellsRecords, Awaits: awaits && c.traits.Awaits, Wall: c.wall, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
 	c.sweeping.at = core.Never
 	c.unwritten.read = c.now()
 	c.unwritten.most = listedHolds // until the setting is known

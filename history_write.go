@@ -27,6 +27,7 @@ const (
 	maxListed     = 256  // holds of them; others are counted
 	writtenAtOnce = 64   // names
 	settingIsGood = time.Minute
+	mostRest      = 6 // heartbeats
 )
 
 // unwritten is what is still to be written; the client's mu guards it.
@@ -38,6 +39,8 @@ type unwritten struct {
 	listed   int                 // holds in all of them
 	writing  chan struct{}       // closed when what is being written in the background has been; nil: nothing is
 	timed    bool                // a timer runs: there is no session, and so no heartbeat
+	rest     int                 // after how many heartbeats it is written again; grows while writes lose to others
+	beats    int                 // how many of these are left
 }
 
 // account is the account of a name, or nil if there are too many; c.mu is held.
@@ -146,6 +149,16 @@ func (c *Client) hasTombstone(session string) bool {
 	return ok
 }
 
+// writeBehind is writeSoon after a heartbeat. Where many write the history of one name, most writes
+// lose, so each writes seldom, and more at a time. c.mu is held.
+func (c *Client) writeBehind() {
+	if u := &c.unwritten; u.beats > 0 {
+		u.beats--
+		return
+	}
+	c.writeSoon()
+}
+
 // writeSoon writes in the background what has gathered; c.mu is held.
 func (c *Client) writeSoon() {
 	if c.unwritten.writing != nil || len(c.unwritten.accounts) == 0 || c.ctx.Err() != nil {
@@ -179,6 +192,12 @@ func (c *Client) writeOnce(ctx context.Context) error {
 	left, err := c.writeHistories(ctx, batch, true)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if u := &c.unwritten; err == nil && len(left) == 0 {
+		u.rest, u.beats = 0, 0
+	} else if err == nil {
+		u.rest = min(2*u.rest+1, mostRest)
+		u.beats = int(c.machine.Int64N(int64(u.rest))) + 1
+	}
 	for _, a := range left {
 		if c.unwritten.listed += len(a.Holds); c.unwritten.listed > maxListed {
 			c.unwritten.listed -= len(a.Holds)
@@ -289,7 +308,7 @@ func (c *Client) writeHistories(ctx context.Context, accounts []*account, lazy b
 				accounts, histories = append(accounts, a), append(histories, outs[i].Record)
 			}
 		}
-		if len(accounts) == 0 || try == 3 {
+		if len(accounts) == 0 || try == 3 || try == 1 && lazy && !c.closes() {
 			return accounts, nil
 		}
 		c.pause(c.upTo(time.Millisecond << try))

@@ -31,7 +31,7 @@ func (c *Client) afterBeat(sent core.Instant) {
 	if len(keys) > 0 && c.ctx.Err() == nil {
 		c.spawn(func() { c.recheck(keys) })
 	}
-	c.writeSoon()
+	c.writeBehind()
 	c.followHistory()
 	c.sweepInTurn()
 }

@@ -67,13 +67,19 @@ func (c *Client) pollLoop() {
 			return
 		}
 		died, kernel := c.provenDead(r.Close)
-		t := c.now()
-		sessions, about := polls.Sessions(r, c.detector.next(r.Sessions), t)
+		t, judged := c.now(), c.detector.next(r.Sessions)
+		sessions, about := polls.Sessions(r, judged, t)
 		if about > 0 {
 			polls.SessionsAt(t.Add(c.jitter(about)))
 		}
 		if len(due) > 0 || len(sessions) > 0 {
-			if about := polls.Answered(c.poll(due, sessions)); about > 0 {
+			var await time.Duration
+			if len(due) == 1 && len(sessions)+len(died) == 0 {
+				c.mu.Lock()
+				await = polls.Await(r, due[0].paced(), judged, kernel, c.env())
+				c.mu.Unlock()
+			}
+			if about := polls.Answered(c.poll(due, sessions, await)); about > 0 {
 				polls.SilentUntil(c.now().Add(c.jitter(about)))
 			}
 			c.mu.Lock()
@@ -87,7 +93,7 @@ func (c *Client) pollLoop() {
 			c.declareDead(died)
 			continue
 		}
-		judged := c.detector.next(r.Sessions)
+		judged = c.detector.next(r.Sessions)
 		pause, wakes := polls.Pause(r, judged, kernel, c.now())
 		c.awaitRound(pause, wakes)
 	}
@@ -143,10 +149,11 @@ func (c *Client) awaitRound(pause time.Duration, wakes bool) {
 }
 
 // poll loads names and sessions in one query, takes in what they show, and
-// reports whether the store answered.
-func (c *Client) poll(queues []*localQueue, sessions []string) (ok bool) {
+// reports whether the store answered. If await is not 0, the store may take so long to look for a
+// write of the only name.
+func (c *Client) poll(queues []*localQueue, sessions []string, await time.Duration) (ok bool) {
 	c.mu.Lock()
-	timeout := c.callTimeout()
+	timeout := c.callTimeout() + await
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
@@ -156,7 +163,7 @@ func (c *Client) poll(queues []*localQueue, sessions []string) (ok bool) {
 	}
 	stale := c.traits.StaleReads
 	began := c.now()
-	recs, fresh, asked, err := c.read(ctx, queues, others)
+	recs, fresh, asked, err := c.read(ctx, queues, others, await)
 	if err != nil {
 		c.mu.Lock()
 		for _, p := range queues {

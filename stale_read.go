@@ -3,6 +3,7 @@ package holdfast
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
 
@@ -18,8 +19,9 @@ import (
 
 // read reads the records of queues and then other keys in one query, and loads the records
 // for which a stale read does not do. A record that was not loaded, and was
-// taken in where it is news, has fresh unset.
-func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver.Key) (recs []driver.Record, fresh []bool, asked core.Instant, err error) {
+// taken in where it is news, has fresh unset. If await is not 0, the store may take so long
+// to look for a write of the only key.
+func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver.Key, await time.Duration) (recs []driver.Record, fresh []bool, asked core.Instant, err error) {
 	keys := make([]driver.Key, 0, len(queues)+len(others))
 	for _, p := range queues {
 		keys = append(keys, driver.Names.Key(p.name))
@@ -27,6 +29,13 @@ func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver
 	keys = append(keys, others...)
 	asked = c.now()
 	fresh = make([]bool, len(queues))
+	if await > 0 {
+		c.mu.Lock()
+		_, version := queues[0].n.Record()
+		c.mu.Unlock()
+		rec, err := c.store.(driver.Awaiter).Await(ctx, keys[0], int64(version), await)
+		return []driver.Record{rec}, []bool{true}, asked, err
+	}
 	if !c.traits.StaleReads {
 		for i := range fresh {
 			fresh[i] = true

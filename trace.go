@@ -67,7 +67,7 @@ type Event struct {
 	Took      time.Duration // duration of the call to the store
 	Until     time.Time     // end of the trust window, with a monotonic reading
 	TTL       time.Duration // the new TTL
-	Operation string        // of the store: load, compare and swap, keys, sweep
+	Operation string        // of the store: load, await, compare and swap, keys, sweep
 	Rows      int           // keys loaded, writes sent, rows listed or removed
 	Won       int           // writes that won
 	Err       error
@@ -197,6 +197,14 @@ func (s *tracedStore) Load(ctx context.Context, keys []driver.Key, how driver.Fr
 	recs, err := s.Store.Load(ctx, keys, how)
 	s.call(ctx, Event{Operation: "load", Rows: len(keys), Took: time.Since(began), Err: err})
 	return recs, err
+}
+
+// Await implements driver.Awaiter, where the store does.
+func (s *tracedStore) Await(ctx context.Context, key driver.Key, version int64, limit time.Duration) (driver.Record, error) {
+	began := time.Now()
+	rec, err := s.Store.(driver.Awaiter).Await(ctx, key, version, limit)
+	s.call(ctx, Event{Operation: "await", Rows: 1, Took: time.Since(began), Err: err})
+	return rec, err
 }
 
 func (s *tracedStore) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {

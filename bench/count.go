@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -18,6 +19,12 @@ func (c *counter) Load(ctx context.Context, keys []driver.Key, how driver.Freshn
 	c.loads.Add(1)
 	c.loaded.Add(int64(len(keys)))
 	return c.Store.Load(ctx, keys, how)
+}
+
+func (c *counter) Await(ctx context.Context, key driver.Key, version int64, limit time.Duration) (driver.Record, error) {
+	c.loads.Add(1)
+	c.loaded.Add(1)
+	return c.Store.(driver.Awaiter).Await(ctx, key, version, limit)
 }
 
 func (c *counter) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {

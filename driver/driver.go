@@ -12,7 +12,7 @@ import (
 // A Store is an array of versioned records with compare-and-swap: of all who
 // want to follow version N of a key, exactly one may. It is the whole seam
 // between Holdfast and a database; drivertest.Run is its contract as tests. A
-// store can also be a Watcher and a Diagnoser.
+// store can also be a Watcher, an Awaiter and a Diagnoser.
 //
 // Methods may be called from any number of goroutines. Whoever opens a store
 // closes it; a Client never does. From then on all calls fail with ErrClosed.
@@ -83,6 +83,9 @@ type Traits struct {
 	// then notifies the holder of each new waiter, and elsewhere of the first eight, because
 	// otherwise the release would start from an older record and lose.
 	TellsRecords bool
+	// Awaits: the Store is an Awaiter, and its database can do what that takes. A Client asks for it
+	// of the very store that it is given.
+	Awaits bool
 	// CostlyWrites: each write is a round of consensus or a transaction across
 	// machines. A Client keeps no history of holds there, unless the store's setting
 	// says so.
@@ -116,6 +119,15 @@ type Watcher interface {
 	// Only notifications to one of who, or to Everyone, are asked for; with who nil all
 	// are. A store may send more.
 	Watch(ctx context.Context, who []string, changed func(Notification)) error
+}
+
+// An Awaiter is a Store whose database cannot tell of changes, but can look for one by itself.
+// A Client asks for that where it is next in line, and polls elsewhere. A wrapper that does not
+// have Await hides it.
+type Awaiter interface {
+	// Await returns the record of a key as Load with Fresh does, as soon as its version is not
+	// that one, or when limit is over. What it returns was read within a few milliseconds of that.
+	Await(ctx context.Context, key Key, version int64, limit time.Duration) (Record, error)
 }
 
 // A Notification tells of a write. A store that lets nobody forge its notifications may also tell

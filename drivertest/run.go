@@ -34,7 +34,7 @@ type Restarter interface {
 //
 // Run finds most faults only under the race detector, and never all of them.
 func Run(t *testing.T, open func(t *testing.T) driver.Store) {
-	for _, group := range [][]testCase{recordCases, versionCases, raceCases, batchCases, keyCases, failureCases, staleReadCases, sweepCases, watchCases, handleCases} {
+	for _, group := range [][]testCase{recordCases, versionCases, raceCases, batchCases, keyCases, failureCases, staleReadCases, sweepCases, watchCases, awaitCases, handleCases} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()

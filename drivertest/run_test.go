@@ -218,6 +218,8 @@ var brokenStores = map[string]struct {
 			}
 		}
 	}},
+	"a write is not awaited":          {"await nothing", func(s *broken) { s.awaits = true; s.slow = func(time.Duration) time.Duration { return 0 } }},
+	"a write is awaited to the limit": {"await", func(s *broken) { s.awaits, s.deaf = true, true }},
 	"a sweep takes all that is empty": {"sweep too young", func(s *broken) { s.idle = func(time.Duration) time.Duration { return 0 } }},
 }
 
@@ -232,12 +234,27 @@ type broken struct {
 	notification func(driver.Key) driver.Key
 	tells        func(*driver.Notification)
 	claims       bool // to tell records
+	awaits       bool
+	slow         func(limit time.Duration) time.Duration
+	deaf         bool
 	idle         func(time.Duration) time.Duration
 	staleRead    func(context.Context, []driver.Key) ([]driver.Record, error)
 }
 
 func (s *broken) Traits() driver.Traits {
-	return driver.Traits{StaleReads: true, TellsRecords: s.claims}
+	return driver.Traits{StaleReads: true, TellsRecords: s.claims, Awaits: s.awaits}
+}
+
+func (s *broken) Await(ctx context.Context, key driver.Key, version int64, limit time.Duration) (driver.Record, error) {
+	if s.slow != nil {
+		limit = s.slow(limit)
+	}
+	for end := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+		recs, err := s.Load(ctx, []driver.Key{key}, driver.Fresh)
+		if err != nil || recs[0].Version != version && !s.deaf || time.Now().After(end) {
+			return recs[0], err
+		}
+	}
 }
 
 func (s *broken) key(k driver.Key) driver.Key {

@@ -11,7 +11,7 @@ import (
 )
 
 // A Process is the store as one simulated process sees it: a driver.Store,
-// and Watcher. Watch fails where the inner store has none.
+// Watcher and Awaiter. Watch fails where the inner store has none.
 type Process struct {
 	bus  *Bus
 	name string
@@ -28,6 +28,7 @@ type Process struct {
 
 var (
 	_ driver.Store   = (*Process)(nil)
+	_ driver.Awaiter = (*Process)(nil)
 	_ driver.Watcher = (*Process)(nil)
 )
 
@@ -69,7 +70,7 @@ func (p *Process) Bus() *Bus { return p.bus }
 // Plain returns the same without Watcher.
 func (p *Process) Plain() driver.Store { return struct{ driver.Store }{p} }
 
-// Calls tells the Load, CompareAndSwap, Keys and Sweep calls the process has
+// Calls tells the Load, Await, CompareAndSwap, Keys and Sweep calls the process has
 // made, in the order in which they began.
 func (p *Process) Calls() []string {
 	p.mu.Lock()
@@ -166,6 +167,40 @@ func (p *Process) Load(ctx context.Context, keys []driver.Key, how driver.Freshn
 		return nil, err
 	}
 	return records, nil
+}
+
+// Await implements driver.Awaiter. Where the inner store does not, the record is read every other
+// millisecond.
+func (p *Process) Await(ctx context.Context, key driver.Key, version int64, limit time.Duration) (r driver.Record, err error) {
+	const every = 2 * time.Millisecond
+	keys := []driver.Key{key}
+	inner, awaits := p.bus.inner.(driver.Awaiter)
+	c := p.begin(ctx, "await", all(keys))
+	err = c.run(func() error {
+		for end := time.Now().Add(limit); ; {
+			p.bus.catchUp()
+			p.bus.told(keys, true)
+			one := make([]driver.Record, 1)
+			var err error
+			if awaits {
+				one[0], err = inner.Await(ctx, key, version, limit)
+			} else {
+				one, err = p.bus.inner.Load(ctx, keys, driver.Fresh)
+			}
+			if err != nil {
+				return err
+			}
+			if awaits || one[0].Version != version || !time.Now().Before(end) {
+				r = one[0]
+				p.bus.tell(&r, time.Now())
+				return nil
+			}
+			if err := c.sleep(every); err != nil {
+				return err
+			}
+		}
+	}, nil)
+	return r, err
 }
 
 // CompareAndSwap implements driver.Store.

@@ -37,6 +37,23 @@ func staleReadingProcess(bus *faultstore.Bus, name string) staleReading {
 
 func (g staleReading) Reopen(*testing.T) driver.Store { return staleReadingProcess(g.bus, "two") }
 
+// An awaiting process can await a write.
+type awaiting struct{ reopened }
+
+func (awaiting) Traits() driver.Traits { return driver.Traits{Awaits: true} }
+
+func (a awaiting) Reopen(*testing.T) driver.Store {
+	return awaiting{reopened{a.bus.Process("two"), a.bus}}
+}
+
+func TestAwaits(t *testing.T) {
+	drivertest.Run(t, func(t *testing.T) driver.Store {
+		bus := faultstore.NewBus(memory.New(), 1, faultstore.Faults{})
+		t.Cleanup(bus.Close)
+		return awaiting{reopened{bus.Process("one"), bus}}
+	})
+}
+
 // Looks that are out of date keep the contract of looks that may be, also
 // where batches are answered in part and the store says that it is busy.
 func TestStaleReads(t *testing.T) {

@@ -39,6 +39,10 @@ var calls = map[string]func(ctx context.Context, h handle, held int64) (answer, 
 		_, err := h.Load(ctx, []driver.Key{name("locked"), name("free")}, driver.Fresh)
 		return done, err
 	},
+	"await": func(ctx context.Context, h handle, held int64) (answer, error) {
+		_, err := h.Await(ctx, name("locked"), held, 20*time.Millisecond)
+		return done, err
+	},
 	"follow": func(ctx context.Context, h handle, held int64) (answer, error) {
 		return outcome(h.CompareAndSwap(ctx, []driver.Write{{Key: name("locked"), Old: held, Value: []byte("2")}}))
 	},

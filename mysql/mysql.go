@@ -18,8 +18,11 @@
 // # Waiting
 //
 // The database cannot tell of changes, so waiters poll, each by its place in the
-// queue: the next in line every few milliseconds. A chain of user locks (GET_LOCK),
-// where each waits for the one before, would wake without polling. It is not used:
+// queue. On MariaDB the next in line has the server look every other millisecond, in
+// one statement (see driver.Awaiter); elsewhere it polls every few milliseconds.
+//
+// A chain of user locks (GET_LOCK), where each waits for the one before, would wake
+// without polling. It is not used:
 // such a lock belongs to a connection, so it is gone, unseen, behind a proxy that
 // shares connections (ProxySQL, MaxScale, Vitess); it blocks a connection for each
 // name waited for; Galera forbids it in strict mode and does not replicate it; and
@@ -82,11 +85,16 @@ type Store struct {
 	allow        []string
 	readOnly     bool
 	names, beats *sqlstore.Pool[*lane]
+	awaits       bool // MariaDB looks for a write by itself
 }
 
 var (
-	_ driver.Store = (*Store)(nil)
+	_ driver.Store   = (*Store)(nil)
+	_ driver.Awaiter = (*Store)(nil)
 )
+
+// Traits implements driver.Store.
+func (s *Store) Traits() driver.Traits { return driver.Traits{Awaits: s.awaits} }
 
 // New makes a store of a pool, which stays the caller's. It verifies the schema,
 // the settings of the server and the user's right to write, and creates nothing.
@@ -127,6 +135,7 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(sqlstor
 			change(found)
 		}
 		returning, rows := found["mariadb"] != "", sqlstore.NewRowsSeen()
+		s.awaits = returning && s.names.Size() > 1
 		s.Names, s.Beats = newDialect(s.names.Use, returning, rows), newDialect(s.beats.UseIdle, returning, rows)
 		if opts.ReadOnly {
 			return nil

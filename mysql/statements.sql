@@ -28,6 +28,23 @@ concat(@@global.read_only) not in ('0', 'OFF')
 select r.id, r.version, r.value, {{clock}}, {{follows}}
 from (select 1) one left join {records} r on r.id = ?
 
+-- It looks every few milliseconds until the version is another, or for so many times. Only a
+-- select of its own locks nothing: one in a condition would wait for whoever writes the row.
+--- await
+begin not atomic
+	declare looks int default ?;
+	declare seen bigint;
+	look: loop
+		select (select r.version from {records} r where r.id = ?) into seen;
+		if looks <= 0 or not seen <=> ? then
+			leave look;
+		end if;
+		do sleep(?);
+		set looks = looks - 1;
+	end loop;
+	{{load}};
+end
+
 --- load all
 select r.id, r.version, r.value, {{clock}}, {{follows}}
 from json_table(?, '$[*]' columns (id varchar(1400) character set ascii path '$')) w

@@ -37,11 +37,21 @@ func (c *Remote) Ages(wall int64, began time.Duration) func(version int64) time.
 		c.wall, c.steady, c.took = wall, began, took
 	}
 	stepped := c.stepped
-	return func(version int64) time.Duration {
-		age := time.Duration(wall-version) * time.Microsecond
-		if version <= stepped || age < -time.Second { // the clock went back
-			return -1
-		}
-		return max(age, 0)
+	return func(version int64) time.Duration { return ageOf(version, wall, stepped) }
+}
+
+// Age tells a record's age by its version and the server's clock. It takes in nothing: that is for
+// calls so long that the clock was anywhere in them.
+func (c *Remote) Age(wall, version int64) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return ageOf(version, wall, c.stepped)
+}
+
+func ageOf(version, wall, stepped int64) time.Duration {
+	age := time.Duration(wall-version) * time.Microsecond
+	if version <= stepped || age < -time.Second { // the clock went back
+		return -1
 	}
+	return max(age, 0)
 }

@@ -30,6 +30,7 @@ type Env struct {
 	Notified bool                      // it notifies of writes
 	Stale    bool                      // it has cheap stale reads, and writes of one key that meet there delay each other
 	Tells    bool                      // notifications tell the record
+	Awaits   bool                      // it can await a write
 	NewClaim func() int64              // a claim number that this client has not used before
 	Dead     func(session string) bool // its claims are void
 }

@@ -29,6 +29,10 @@ const (
 	crowdStep = 3 * time.Millisecond   // between the reads of waiters who are all notified
 	few       = 8                      // claims in a queue that are no crowd
 	crowdPoll = 25 * time.Microsecond  // added to quickPoll for each claim more
+	quickHold = 8 * time.Millisecond   // a queue that moves faster is not worth a look of the holder
+	nextAhead = 1                      // fewer live waiters ahead are waited for in the store
+	awaitFor  = 50 * time.Millisecond  // how long a store awaits a write at most
+	awaitEnd  = 5 * awaitFor           // and for how long a queue may have stood still then
 )
 
 // slowest is how often a name is polled whose queue does not move.
@@ -49,6 +53,7 @@ type Pace struct {
 	crowd  int           // all waiters
 	stands bool          // the latest poll has found it as it was
 	saw    bool          // it was seen to move since the latest poll
+	awaits bool          // the store can await a write of this name, and no other name waits
 	clock  int64         // the store's, when the record was last seen, in microseconds since 1970; 0: not known
 }
 
@@ -81,7 +86,8 @@ func (p *Pace) Clock(version Version, age time.Duration) {
 // a first poll, it returns about how long until then, and PollAt has to be called.
 func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 	if !n.Waits() {
-		if p != nil {
+		if p != nil && p.moved != Never {
+			p.granted(n, env)
 			p.moved = Never
 		}
 		return 0
@@ -105,12 +111,7 @@ func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 		// That one was late shall not make all others late as well: where the store has a
 		// clock, tokens tell when the lock was granted and not when that was seen, and the
 		// pace grows slowly.
-		took := env.Now.Sub(p.moved)
-		if p.clock != 0 {
-			took = min(took, time.Duration(token-p.token)*time.Microsecond)
-		}
-		took = max(took, 0) / time.Duration(p.ahead-ahead)
-		p.pace = min(max(took, time.Millisecond), p.pace*3/2)
+		p.learn(token, p.ahead-ahead, env)
 	case ahead == p.ahead && first == p.first:
 		return 0
 	}
@@ -120,6 +121,36 @@ func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 		about = p.every(env)
 	}
 	return about
+}
+
+// learn takes in that the queue has moved by so much to a holder with that token.
+func (p *Pace) learn(token Token, by int, env *Env) {
+	took := env.Now.Sub(p.moved)
+	if p.clock != 0 {
+		took = min(took, time.Duration(token-p.token)*time.Microsecond)
+	}
+	took = max(took, 0) / time.Duration(by)
+	p.pace = min(max(took, time.Millisecond), p.pace*3/2)
+}
+
+// granted takes in that our claim does not wait any more. If it was granted, how long that took
+// counts as well: who sleeps past its turn sees no other move of the queue.
+//
+// Where nobody tells a holder who has got in line, it reads the record once: whoever had the lock
+// before is in line again by then, and a release that starts from an older record loses.
+func (p *Pace) granted(n *Name, env *Env) {
+	for _, h := range n.rec.Holders {
+		if !env.ours(h.Session) {
+			continue
+		}
+		if h.Token > p.token {
+			p.learn(h.Token, p.ahead+1, env)
+		}
+		if !env.Notified && !env.Stale && p.pace >= quickHold {
+			p.readAt = env.Now.Add(p.pace / 4)
+		}
+		return
+	}
 }
 
 // stillAt is when a queue that does not move counts as one that stands still, see Round.moves. ttl is
@@ -152,8 +183,16 @@ func (p *Pace) every(env *Env) time.Duration {
 		return min(max(calm+rest*4, still/2), 3*env.slowest())
 	}
 	could := time.Duration(p.ahead+1)*p.pace*11/20 - p.held - still // it be our turn
+	if p.awaited(env) {
+		return max(could, 0)
+	}
 	quick := quickPoll + time.Duration(max(p.crowd-few, 0))*crowdPoll
 	return min(max(quick, still/7, could), env.slowest())
+}
+
+// awaited says whether the store looks for a write of the name, when that is due.
+func (p *Pace) awaited(env *Env) bool {
+	return p.awaits && p.ahead < nextAhead && env.Now.Sub(p.moved) < awaitEnd
 }
 
 // Draws is how many draws there are for Polled.

@@ -166,6 +166,28 @@ func TestPaceIsLearned(t *testing.T) {
 	}
 }
 
+// Who sleeps past its turn learns from the grant how quickly the queue has moved: it would sleep
+// as long again.
+func TestPaceIsLearnedFromGrant(t *testing.T) {
+	const start = 1_767_225_600_000_000
+	p := waiting(t, "a", 0, crowd(6)...)
+	see := func(at int, token Token, queue ...string) {
+		env, rec := paceEnv(ms(at)), lockOf(queue...)
+		rec.Holders[0].Token = token
+		p.Pace.Clock(start, time.Millisecond)
+		p.Name.Saw(rec, Version(token), env.Now, env)
+		p.Pace.Follow(p.Name, env)
+	}
+	see(200, start, crowd(6)[1:]...)
+	if got := p.Pace.Quick(); got != firstPace*3/2 {
+		t.Fatalf("a move takes %v", got)
+	}
+	see(1000, start+25_000, "us")
+	if got, want := p.Pace.Quick(), 5*time.Millisecond; got != want {
+		t.Errorf("five moves in 25 ms by the store's clock, seen much later: a move takes %v, want %v", got, want)
+	}
+}
+
 // However late a crowd was before, it polls by how quickly its queue has moved on last: it does
 // not stay late.
 func TestLateCrowdRecovers(t *testing.T) {

@@ -26,6 +26,7 @@ func NextRound(names iter.Seq[Paced], env *Env) *Round {
 	r := &Round{next: Never, still: Never, slowest: env.slowest(), ttl: MaxTTL, notified: env.Notified}
 	seen := make(map[string]bool)
 	var later []Paced // to be polled, but not yet
+	var waits []*Pace
 	polled := false
 	for p := range names {
 		notified := p.Pace != nil && p.Pace.readAt != Never && p.Pace.readAt <= env.Now
@@ -44,13 +45,16 @@ func NextRound(names iter.Seq[Paced], env *Env) *Round {
 			p.Pace.Follow(p.Name, env)
 			continue
 		}
-		r.Waits = true
+		r.Waits, waits = true, append(waits, p.Pace)
 		if !notified {
 			later = append(later, p)
 			polled = polled || p.Pace.pollAt <= env.Now
 		}
 		r.ahead(p, first, seen, env)
 		r.still = sooner(r.still, p.Pace.stillAt(r.ttl, env))
+	}
+	for _, p := range waits {
+		p.awaits = env.Awaits && !env.Notified && len(waits) == 1
 	}
 	for _, p := range later {
 		// What is nearly due comes along, so that many waits share their queries.
@@ -95,6 +99,9 @@ func (r *Round) Polled(p Paced, draw int64, env *Env) {
 	p.Pace.Polled(p.Name, draw, env)
 	if p.Name.Waits() {
 		r.soon(p.Pace.pollAt)
+	}
+	if p.Pace != nil {
+		r.soon(p.Pace.readAt)
 	}
 }
 
@@ -196,6 +203,15 @@ func (p *Polls) SilentUntil(at Instant) { p.silent = at }
 // meanwhile. judged is when the failure detector needs a session; kernel says that the death
 // of a process ahead may be found on this host.
 func (p *Polls) Pause(r *Round, judged Instant, kernel bool, now Instant) (pause time.Duration, wakes bool) {
+	pause = lastPoll
+	if wake := p.wake(r, judged, kernel, now); wake != Never {
+		pause = max(wake, p.silent).Sub(now)
+	}
+	return max(pause, minPause), p.silent == Never // never without a pause
+}
+
+// wake is when the next round begins.
+func (p *Polls) wake(r *Round, judged Instant, kernel bool, now Instant) Instant {
 	wake := r.next
 	if len(r.Sessions) > 0 {
 		if r.moves(now) {
@@ -208,9 +224,21 @@ func (p *Polls) Pause(r *Round, judged Instant, kernel bool, now Instant) (pause
 	if kernel {
 		wake = sooner(wake, now.Add(proofPoll))
 	}
-	pause = lastPoll
-	if wake != Never {
-		pause = max(wake, p.silent).Sub(now)
+	return wake
+}
+
+// Await is how long the store may take to look for a write of the name that is due, which is
+// all that the round has to read; 0: it is read at once.
+func (p *Polls) Await(r *Round, one Paced, judged Instant, kernel bool, env *Env) time.Duration {
+	if !r.polled || len(r.Due) != 1 || !one.Pace.awaited(env) {
+		return 0
 	}
-	return max(pause, minPause), p.silent == Never // never without a pause
+	limit := awaitFor
+	if wake := p.wake(r, judged, kernel, env.Now); wake != Never {
+		limit = min(limit, wake.Sub(env.Now))
+	}
+	if limit < quickPoll {
+		return 0
+	}
+	return limit
 }

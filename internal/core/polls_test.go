@@ -57,6 +57,55 @@ func TestNextRound(t *testing.T) {
 	}
 }
 
+// How long the store may take to look for a write, in milliseconds after it was last seen to
+// move. What is next in line is due after 5.5.
+func TestAwait(t *testing.T) {
+	alone := map[string][]string{"a": {"h", "us"}}
+	for _, test := range []struct {
+		name   string
+		queues map[string][]string
+		change func(*Env)
+		judged int // when the failure detector needs a session; -1: never
+		kernel bool
+		at     int
+		want   time.Duration
+	}{
+		{"next in line", alone, nil, -1, false, 6, awaitFor},
+		{"not due", alone, nil, -1, false, 3, 0},
+		{"the second", map[string][]string{"a": {"h", "w", "us"}}, nil, -1, false, 20, 0},
+		{"another name waits", map[string][]string{"a": {"h", "us"}, "b": crowd(9)}, nil, -1, false, 6, 0},
+		{"it is far from moving", alone, nil, -1, false, 250, 0},
+		{"a process ahead may be seen to die", alone, nil, -1, true, 6, proofPoll},
+		{"a session is needed later", alone, nil, 30, false, 6, 24 * time.Millisecond},
+		{"a session is needed at once", alone, nil, 7, false, 6, 0},
+		{"notifications come", alone, func(e *Env) { e.Notified = true }, -1, false, 1000, 0},
+		{"the store cannot", alone, func(e *Env) { e.Awaits = false }, -1, false, 6, 0},
+	} {
+		env := paceEnv(ms(test.at))
+		env.Awaits = true
+		if test.change != nil {
+			test.change(env)
+		}
+		var names []Paced
+		for key, queue := range test.queues {
+			names = append(names, waiting(t, key, 0, queue...))
+		}
+		r := NextRound(slices.Values(names), env)
+		judged := Never
+		if test.judged >= 0 {
+			judged = ms(test.judged)
+		}
+		one := names[0]
+		if len(r.Due) > 0 {
+			one = names[slices.IndexFunc(names, func(p Paced) bool { return p.Key == r.Due[0] })]
+		}
+		r.still = ms(1000) // that the sessions are read is another matter
+		if got := NewPolls(false).Await(r, one, judged, test.kernel, env); got != test.want {
+			t.Errorf("%s: the store may take %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
 // When the sessions ahead are read. They were to be read at second 10, every 200 ms.
 func TestSessionsAreRead(t *testing.T) {
 	for _, test := range []struct {

@@ -19,6 +19,7 @@ type Scan func(columns ...any) error
 // columns in every database:
 //
 //	load        id                         id, version, value, clock, whether the server only follows
+//	await       looks, id, version, s, id  the same
 //	load all    what List makes of ids     the same
 //	load range  first, last, n             the same
 //	keys        from, to, n                id
@@ -44,22 +45,9 @@ func (d *Reads[C]) Load(ctx context.Context, ids [][]byte) (rows []Row, clock in
 	given := 0 // rows, whatever they hold
 	row := func(scan Scan) error {
 		given++
-		var r Row
-		var version *int64
-		var now int64
-		var follows bool
-		if err := scan(&r.ID, &version, &r.Value, &now, &follows); err != nil {
-			return err
-		}
-		if follows {
-			return d.Follows
-		}
+		now, err := d.row(scan, &rows)
 		clock = max(clock, now)
-		if version != nil && *version > 0 {
-			r.Version = *version
-			rows = append(rows, r)
-		}
-		return nil
+		return err
 	}
 	err = d.Use(ctx, func(c C) error {
 		rows, given = nil, 0
@@ -78,6 +66,39 @@ func (d *Reads[C]) Load(ctx context.Context, ids [][]byte) (rows []Row, clock in
 			rows = nil // too much lies between them
 		}
 		return c.Query(ctx, "load all", row, d.List(ids))
+	})
+	return rows, clock, err
+}
+
+// row takes in a row of those statements, and adds it to rows if it has a version.
+func (d *Reads[C]) row(scan Scan, rows *[]Row) (clock int64, err error) {
+	var r Row
+	var version *int64
+	var follows bool
+	if err := scan(&r.ID, &version, &r.Value, &clock, &follows); err != nil {
+		return 0, err
+	}
+	if follows {
+		return 0, d.Follows
+	}
+	if version != nil && *version > 0 {
+		r.Version = *version
+		*rows = append(*rows, r)
+	}
+	return clock, nil
+}
+
+// lookEvery is how often the database looks for a write that is awaited.
+const lookEvery = 2 * time.Millisecond
+
+// Await returns a row as Load does, as soon as its version is another, or when limit is over.
+func (d *Reads[C]) Await(ctx context.Context, id []byte, version int64, limit time.Duration) (rows []Row, clock int64, err error) {
+	err = d.Use(ctx, func(c C) error {
+		rows = nil
+		return c.Query(ctx, "await", func(scan Scan) (err error) {
+			clock, err = d.row(scan, &rows)
+			return err
+		}, int64(limit/lookEvery), id, version, lookEvery.Seconds(), id)
 	})
 	return rows, clock, err
 }

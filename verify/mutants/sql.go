@@ -203,8 +203,8 @@ var sql = table{"sql", []mutant{
 		`{Writes: true, There: sqlstore.Is("read_only", "ON"),`,
 		`{Writes: true, There: func(f sqlstore.Facts) bool { return f.Is("read_only", "ON") && !f.Is("standby", "TRUE") },`}}, postgres("TestStandby")},
 	{"pg: a primary that has become a standby is read", "X12", []edit{{"internal/sqlstore/reads.go",
-		"		if follows {\n",
-		"		if false {\n"}}, postgres("TestStandby")},
+		"	if follows {\n",
+		"	if false {\n"}}, postgres("TestStandby")},
 	{"pg: read-only transactions are accepted", "R16", []edit{{"postgres/diagnose.go",
 		`sqlstore.Is("read_only", "ON")`,
 		`sqlstore.Is("read_only", "NEVER")`}}, postgres("TestReadOnly")},
@@ -412,6 +412,9 @@ var sql = table{"sql", []mutant{
 		"newDialect(&s.settings, s.lend)"}}, postgres("TestExhaustedPool")},
 
 	// MySQL and MariaDB: writes.
+	{"my: a look for a write waits for whoever writes the row", "P6", []edit{{"mysql/statements.sql",
+		"select (select r.version from {records} r where r.id = ?) into seen;",
+		"set seen = (select r.version from {records} r where r.id = ?);"}}, mysql("TestBounded")},
 	{"my: the old version is not compared", "R1", []edit{{"mysql/statements.sql",
 		"where id = ? and version = ?",
 		"where id = ? and version >= ?"}}, mysql("TestStore$/^defaults$/^follow$")},

@@ -90,7 +90,16 @@ func (e *edge) fresh(ctx context.Context, keys []driver.Key) ([]driver.Record, e
 
 // Traits implements driver.Store.
 func (e *edge) Traits() driver.Traits {
-	return driver.Traits{StaleReads: e.w.plan.staleReads, CostlyWatch: e.w.plan.costly && e.w.plan.notifications, TellsRecords: e.w.plan.tells}
+	return driver.Traits{StaleReads: e.w.plan.staleReads, CostlyWatch: e.w.plan.costly && e.w.plan.notifications, TellsRecords: e.w.plan.tells, Awaits: e.w.plan.awaits}
+}
+
+// Await implements driver.Awaiter.
+func (e *edge) Await(ctx context.Context, key driver.Key, version int64, limit time.Duration) (driver.Record, error) {
+	recs, err := e.read(ctx, "await", func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
+		r, err := e.Process.Await(ctx, keys[0], version, limit)
+		return []driver.Record{r}, err
+	}, []driver.Key{key})
+	return recs[0], err
 }
 
 // read looks at keys one way or the other.

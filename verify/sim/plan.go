@@ -47,6 +47,7 @@ type plan struct {
 	least                      bool          // holds that keep their name shut for a time at least
 	labels                     bool          // claims have labels, which change while they are held
 	tells                      bool          // notifications tell the record that was written
+	awaits                     bool          // the store can await a write
 	extends                    bool          // holds without a process are made to end later
 	without                    []bool        // misfortunes that do not happen, by their order
 }
@@ -209,6 +210,7 @@ func drawPlan(r *rand.Rand) plan {
 	}
 	p.labels, p.extends = chance(0.3), chance(0.5)
 	p.tells = p.storeCrashes == 0 && chance(0.5) // where a crash loses what was told
+	p.awaits = !p.staleReads && chance(0.5)
 	return p
 }
 
