@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
@@ -270,32 +271,86 @@ func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshnes
 			return nil, fmt.Errorf("etcd: %w", err)
 		}
 	}
-	recs := make([]driver.Record, 0, len(keys))
-	for part := range slices.Chunk(keys, maxOps) {
+	recs := make([]driver.Record, len(keys))
+	var rest []int // keys that are read one by one
+	for space := range driver.Histories + 1 {
+		var at []int
+		for i, k := range keys {
+			if k.Space == space {
+				at = append(at, i)
+			}
+		}
+		done := false
+		if len(at) >= manyKeys {
+			var err error
+			if done, err = s.loadRange(ctx, keys, at, recs); err != nil {
+				return nil, fmt.Errorf("etcd: read: %w", err)
+			}
+		}
+		if !done {
+			rest = append(rest, at...)
+		}
+	}
+	for part := range slices.Chunk(rest, maxOps) {
 		resp, e, err := s.transact(ctx, true, func(epoch) (ops []clientv3.Op) {
-			for _, k := range part {
-				ops = append(ops, clientv3.OpGet(s.key(k)))
+			for _, i := range part {
+				ops = append(ops, clientv3.OpGet(s.key(keys[i])))
 			}
 			return ops
 		})
 		if err != nil {
 			return nil, fmt.Errorf("etcd: read: %w", err)
 		}
-		for _, r := range resp.Responses {
-			recs = append(recs, record(e, (*clientv3.GetResponse)(r.GetResponseRange())))
+		for j, r := range resp.Responses {
+			recs[part[j]] = record(e, (*clientv3.GetResponse)(r.GetResponseRange()).Kvs...)
 		}
 	}
 	return recs, nil
 }
 
+// manyKeys is from how many of one space on keys are read as a range: the names that one process
+// waits for are mostly neighbours.
+const manyKeys = 64
+
+// loadRange reads the keys at these places, and whatever lies between them. It reports false if that
+// is more than they are themselves.
+func (s *Store) loadRange(ctx context.Context, keys []driver.Key, at []int, recs []driver.Record) (ok bool, err error) {
+	places := make(map[string][]int, len(at))
+	first, last := s.key(keys[at[0]]), ""
+	for _, i := range at {
+		key := s.key(keys[i])
+		places[key] = append(places[key], i)
+		first, last = min(first, key), max(last, key)
+	}
+	resp, e, err := s.transact(ctx, true, func(epoch) []clientv3.Op {
+		return []clientv3.Op{clientv3.OpGet(first, clientv3.WithRange(last+"\x00"), clientv3.WithLimit(int64(2*len(at))))}
+	})
+	if err != nil {
+		return false, err
+	}
+	found := (*clientv3.GetResponse)(resp.Responses[0].GetResponseRange())
+	if found.More {
+		return false, nil
+	}
+	for _, i := range at {
+		recs[i] = record(e)
+	}
+	for _, kv := range found.Kvs {
+		for _, i := range places[string(kv.Key)] {
+			recs[i] = record(e, kv)
+		}
+	}
+	return true, nil
+}
+
 // record is what a key holds. No clock is shared by who uses the store.
-func record(e epoch, r *clientv3.GetResponse) driver.Record {
-	if len(r.Kvs) == 0 {
+func record(e epoch, kvs ...*mvccpb.KeyValue) driver.Record {
+	if len(kvs) == 0 {
 		return driver.Record{Age: -1}
 	}
-	rec := driver.Record{Version: e.base + r.Kvs[0].ModRevision, Age: -1}
-	if len(r.Kvs[0].Value) > 0 {
-		rec.Value = r.Kvs[0].Value
+	rec := driver.Record{Version: e.base + kvs[0].ModRevision, Age: -1}
+	if len(kvs[0].Value) > 0 {
+		rec.Value = kvs[0].Value
 	}
 	return rec
 }
@@ -372,7 +427,7 @@ func (s *Store) write(ctx context.Context, writes []driver.Write, outs []driver.
 		w, nested := writes[i], r.GetResponseTxn()
 		switch {
 		case nested == nil: // it could not win
-			outs[i] = driver.Outcome{Record: record(e, (*clientv3.GetResponse)(r.GetResponseRange()))}
+			outs[i] = driver.Outcome{Record: record(e, (*clientv3.GetResponse)(r.GetResponseRange()).Kvs...)}
 		case nested.Succeeded == (w.Old != driver.IfEmpty):
 			rec := driver.Record{Version: e.base + resp.Header.Revision, Age: -1}
 			if len(w.Value) > 0 {
@@ -380,7 +435,7 @@ func (s *Store) write(ctx context.Context, writes []driver.Write, outs []driver.
 			}
 			outs[i] = driver.Outcome{Won: true, Record: rec}
 		default:
-			outs[i] = driver.Outcome{Record: record(e, (*clientv3.GetResponse)(nested.Responses[0].GetResponseRange()))}
+			outs[i] = driver.Outcome{Record: record(e, (*clientv3.GetResponse)(nested.Responses[0].GetResponseRange()).Kvs...)}
 		}
 	}
 	return nil

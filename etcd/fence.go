@@ -103,7 +103,7 @@ func (s *Store) compare(ctx context.Context, name string, token int64) (cmps []c
 			return nil, nil, fmt.Errorf("fence %q: key %q is not ours: %w", name, f, err)
 		}
 	}
-	rec := record(e, held)
+	rec := record(e, held.Kvs...)
 	next, err := rec.Fence(name, token, last)
 	if err != nil {
 		return nil, nil, err
