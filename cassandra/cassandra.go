@@ -3,6 +3,7 @@ package cassandra
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"slices"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
@@ -34,6 +35,7 @@ type Store struct {
 	tables  tables
 	text    statements
 	calls   calls
+	rows    rowsSeen
 	lists   listings
 }
 
@@ -61,6 +63,7 @@ func New(ctx context.Context, session *gocql.Session, opts *Options) (*Store, er
 // prepare makes a store and looks at nothing but the keyspace's name.
 func prepare(ctx context.Context, session *gocql.Session, opts *Options) (*Store, error) {
 	s := &Store{session: session}
+	s.rows.seed = maphash.MakeSeed()
 	if opts != nil {
 		s.opts = *opts
 	}

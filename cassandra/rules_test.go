@@ -283,7 +283,7 @@ func TestLateStatements(t *testing.T) {
 	send()
 	s.stands(t, "x", "five", rec.Version)
 
-	send = late("update", 2) // the fill of a placeholder
+	send = late("update", 1) // the fill of a placeholder: "x" was new, so that of "y" comes first
 	rec = put(t, s, "y", driver.IfEmpty, "one")
 	put(t, s, "y", rec.Version, "")
 	swept(t, s.other, "y")

@@ -243,6 +243,9 @@ func (a *attempt) conditional(ctx context.Context, text string, args []any) (met
 	switch {
 	case err == nil:
 		a.unknown = a.unknown || unknown
+		if a.w.Key.Space != driver.Sessions && (applied || met.there) {
+			a.s.rows.add(a.w.Key)
+		}
 		return met, applied, nil
 	case !a.unknown && !unknown && (refused(err) || err == driver.ErrClosed):
 		return met, false, err
@@ -264,13 +267,15 @@ func scan(ctx context.Context, q *gocql.Query) (met row, applied bool, err error
 	return met, false, nil
 }
 
-// take writes the value if the key holds nothing, whatever its version. Names
-// mostly have a row, and sessions have none before their first record.
+// take writes the value if the key holds nothing, whatever its version. It begins
+// with the row's creation where there is likely none: sessions have none before
+// their first record, and where one unknown name was new, so may be the next.
 func (a *attempt) take(ctx context.Context) (out driver.Outcome, err error) {
 	now := time.Now().UnixMicro()
 	var met row
 	var applied bool
-	if a.w.Key.Space != driver.Sessions {
+	session, seen := a.w.Key.Space == driver.Sessions, a.s.rows.has(a.w.Key)
+	if !session && (seen || !a.s.rows.lastNew.Load()) {
 		met, applied, err = a.transact(ctx, a.s.text.take, now, -1, now, a.id, int64(nowhere))
 	}
 	for try := 0; ; try++ {
@@ -288,6 +293,9 @@ func (a *attempt) take(ctx context.Context) (out driver.Outcome, err error) {
 			}
 			if applied {
 				met = row{there: true, version: version}
+			}
+			if !session && !seen {
+				a.s.rows.lastNew.Store(met.version < 0) // another's placeholder is as new as ours
 			}
 			applied, a.unknown = false, false // whoever's it is, it holds nothing
 		default:

@@ -60,6 +60,16 @@ var cql = table{"cassandra", []mutant{
 	{"cql: a version is the clock when a name is followed", "X9", []edit{{"cassandra/store.go",
 		"max(w.Old+1, time.Now().UnixMicro())", "max(0, time.Now().UnixMicro())"}}, onCassandra("TestVersionsOutrunTheClock")},
 
+	// Rows that are likely not there.
+	{"cql: a new name after a new one is updated first", "P6", []edit{{"cassandra/store.go",
+		"if !session && (seen || !a.s.rows.lastNew.Load()) {", "if !session {"}}, onCassandra("TestNewNamesInARow")},
+	{"cql: names are taken for new whatever was met", "P6", []edit{{"cassandra/store.go",
+		"a.s.rows.lastNew.Store(met.version < 0)", "a.s.rows.lastNew.Store(true)"}}, onCassandra("TestTakenForNew")},
+	{"cql: what was taken for new holds nothing", "R1", []edit{{"cassandra/store.go",
+		"			applied, a.unknown = false, false //", "			met.value, applied, a.unknown = nil, false, false //"}}, onCassandra("TestTakenForNew")},
+	{"cql: a row that was seen is there", "P6", []edit{{"cassandra/store.go",
+		"		case !met.there:\n", "		case !met.there && !seen:\n"}}, onCassandra("TestSeenAndSwept")},
+
 	// Consistency.
 	{"cql: a record is read at QUORUM", "X15", []edit{{"cassandra/store.go",
 		"q.Consistency(s.calls.serial).ScanContext(", "q.ScanContext("}}, onCassandra("TestX15LightweightTransactionsOnly")},
