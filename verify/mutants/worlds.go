@@ -16,6 +16,8 @@ var planted = table{"worlds", []mutant{
 		"	if !env.trusts(g.id.Session) {\n		return\n	}\n	g.state, g.token", "	g.state, g.token"}}, world("S X S, time stands still")},
 	{"world: a blind write is forgotten", "Q9", []edit{{"internal/core/step.go",
 		"		n.ambiguousIfEmpty = true\n", ""}}, world("X X, time stands still, 1 ambiguous")},
+	{"world: a claim that comes back is asked for again all the same", "P1", []edit{{"internal/core/name.go",
+		"			g.vanished = false\n		}\n		switch {", "		}\n		switch {"}}, world("X X, 1 ambiguous, a lost write, 2 rounds")},
 	{"world: an ambiguous write is settled by reading", "Q8", []edit{{"internal/core/step.go",
 		"		n.ambiguousAfter = w.Old\n", ""}}, world("X X, time stands still, 1 ambiguous, 1 cancel")},
 	{"world: release grants to nobody", "P6", []edit{{"internal/core/rules.go",

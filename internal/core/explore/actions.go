@@ -106,6 +106,14 @@ func (s Setup) surroundings(w *World, act act) {
 	if s.Leap > 0 && w.Leapt == 0 {
 		act(-1, "the store's clock leaps", true, func(x *shell) { x.w.Leapt = tick / 4 * core.Instant(s.Leap) })
 	}
+	for n := range w.Locks {
+		if w.Losses > 0 && w.Locks[n].Before != nil {
+			act(-1, "the store loses the last write"+s.called(n), true, func(x *shell) {
+				x.w.Losses--
+				x.w.Locks[n].lose()
+			})
+		}
+	}
 	s.breaker(w, act)
 	s.sweeps(w, act)
 }

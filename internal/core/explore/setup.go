@@ -20,6 +20,7 @@ type Setup struct {
 	Sessions  int        // of each client
 	Crashes   int
 	Ambiguous int      // writes that are never answered
+	Losses    int      // crashes of the store that lose the last write, by which a claim has got in line
 	Cancels   int      // requests that are given up
 	Shutdowns int      // of clients
 	Restarts  int      // of clients that have crashed

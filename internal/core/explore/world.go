@@ -25,6 +25,7 @@ type World struct {
 	Told      []told // notifications that may arrive, again and again, until a later one does
 	Crashes   int
 	Ambiguous int
+	Losses    int
 	Cancels   int
 	Shutdowns int
 	Restarts  int
@@ -46,6 +47,13 @@ type lock struct {
 	Version  core.Version // 0: there is no row
 	Floor    core.Version // under a row that was removed
 	MaxToken core.Token   // above all that were given
+	Before   *before      // what a crash of the store brings back; nil: it loses nothing
+}
+
+// A before is what a lock was before its last write.
+type before struct {
+	Record  core.LockRecord
+	Version core.Version
 }
 
 // A told is what the latest notification tells a client of a name.
@@ -184,7 +192,7 @@ func (k kind) String() string { return [...]string{"write", "heartbeat", "verdic
 
 // New is the world in which nothing has happened yet.
 func New(s Setup) *World {
-	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Cancels: s.Cancels, Shutdowns: s.Shutdowns, Restarts: s.Restarts, sessionV: 1 << 12}
+	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Losses: s.Losses, Cancels: s.Cancels, Shutdowns: s.Shutdowns, Restarts: s.Restarts, sessionV: 1 << 12}
 	w.Break = forced{Left: s.Breaks, Void: core.Never, Ends: core.Never, Stopped: core.Never}
 	for n := range s.names() {
 		w.Locks = append(w.Locks, lock{Version: core.Version(100 + 500*n)})
@@ -305,7 +313,11 @@ func (w *World) apply(s Setup, o *op) *op {
 	if o.Kind == ofName {
 		l := &w.Locks[o.Name]
 		if o.Write.Old == l.Version || o.Write.Old == core.IfEmpty && l.empty() {
+			was := *l
 			w.store(s, o.Name, o.From, o.Session, o.Write.Old, o.Write.Next)
+			if l.Before = nil; w.Losses > 0 && o.Write.Lazy && len(l.Record.Waiters) > len(was.Record.Waiters) {
+				l.Before = &before{was.Record, was.Version}
+			}
 			d.Won = true
 			if s.Tells && !l.empty() {
 				w.tell(o, *l)
@@ -366,6 +378,11 @@ func (w *World) store(s Setup, name, by int, session string, old core.Version, n
 		w.Sweeper = &q
 	}
 	l.Record, l.Version, l.Floor = next, version, 0
+}
+
+// lose loses the last write of a lock. No version comes twice: what follows goes by the clock.
+func (l *lock) lose() {
+	l.Record, l.Version, l.Floor, l.Before = l.Before.Record, l.Before.Version, l.least(), nil
 }
 
 // least is what the versions to come are above.
