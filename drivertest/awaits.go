@@ -103,7 +103,7 @@ var awaitCases = []testCase{
 }
 
 // awaitLimit is far above what Await takes that sees a write.
-func awaitLimit() time.Duration { return busy.Times(4 * time.Second) }
+func awaitLimit() time.Duration { return busy.Times(20 * time.Second) }
 
 func awaits(s driver.Store) bool { return s.Traits().Awaits }
 

@@ -32,6 +32,11 @@ func TestAwaitLocksNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		select {
+		case got := <-answer:
+			t.Fatalf("Await returned %+v, and nothing was written", got)
+		default:
+		}
 	}
 	for _, statement := range []string{
 		`set session lock_wait_timeout = 5`,
