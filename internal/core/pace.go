@@ -17,6 +17,9 @@ import (
 // a seventh longer than it has to be, never by more than two seconds, and a crowd, or a long
 // wait, polls seldom. The record of a crowd costs more to read, so it is read less often.
 //
+// Where the store can await a write, whoever is next in line has it do so for as long as its
+// queue has moved within a quarter of a second, and then polls like the others.
+//
 // The sessions ahead are read where a queue stands still: one that moves is not held up by the
 // dead, and the store's clock tells later how long they have been silent. Where it does not, they
 // are read from the beginning.
