@@ -42,10 +42,10 @@ func (s *distant) Load(ctx context.Context, keys []driver.Key, how driver.Freshn
 	return recs, err
 }
 
-func (s *distant) Await(ctx context.Context, key driver.Key, version int64, limit time.Duration) (driver.Record, error) {
+func (s *distant) Await(ctx context.Context, key driver.Key, version int64, every, limit time.Duration) (driver.Record, error) {
 	s.count(&s.awaited)
 	time.Sleep(300 * time.Microsecond)
-	for end := time.Now().Add(limit); ; time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(limit); ; time.Sleep(every) {
 		recs, err := s.Store.Load(ctx, []driver.Key{key}, driver.Fresh)
 		if err != nil || recs[0].Version != version || !time.Now().Before(end) {
 			time.Sleep(300 * time.Microsecond)

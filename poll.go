@@ -73,7 +73,7 @@ func (c *Client) pollLoop() {
 			polls.SessionsAt(t.Add(c.jitter(about)))
 		}
 		if len(due) > 0 || len(sessions) > 0 {
-			var await time.Duration
+			var await core.Await
 			if len(due) == 1 && len(sessions)+len(died) == 0 {
 				c.mu.Lock()
 				await = polls.Await(r, due[0].paced(), judged, kernel, c.env())
@@ -149,11 +149,11 @@ func (c *Client) awaitRound(pause time.Duration, wakes bool) {
 }
 
 // poll loads names and sessions in one query, takes in what they show, and
-// reports whether the store answered. If await is not 0, the store may take so long to look for a
-// write of the only name.
-func (c *Client) poll(queues []*localQueue, sessions []string, await time.Duration) (ok bool) {
+// reports whether the store answered. The store awaits a write of the only name, if await has a
+// limit.
+func (c *Client) poll(queues []*localQueue, sessions []string, await core.Await) (ok bool) {
 	c.mu.Lock()
-	timeout := c.callTimeout() + await
+	timeout := c.callTimeout() + await.Limit
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()

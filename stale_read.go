@@ -3,7 +3,6 @@ package holdfast
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
 
@@ -19,9 +18,9 @@ import (
 
 // read reads the records of queues and then other keys in one query, and loads the records
 // for which a stale read does not do. A record that was not loaded, and was
-// taken in where it is news, has fresh unset. If await is not 0, the store may take so long
-// to look for a write of the only key.
-func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver.Key, await time.Duration) (recs []driver.Record, fresh []bool, asked core.Instant, err error) {
+// taken in where it is news, has fresh unset. The store awaits a
+// write of the only key, if await has a limit.
+func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver.Key, await core.Await) (recs []driver.Record, fresh []bool, asked core.Instant, err error) {
 	keys := make([]driver.Key, 0, len(queues)+len(others))
 	for _, p := range queues {
 		keys = append(keys, driver.Names.Key(p.name))
@@ -29,11 +28,11 @@ func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver
 	keys = append(keys, others...)
 	asked = c.now()
 	fresh = make([]bool, len(queues))
-	if await > 0 {
+	if await.Limit > 0 {
 		c.mu.Lock()
 		_, version := queues[0].n.Record()
 		c.mu.Unlock()
-		rec, err := c.store.(driver.Awaiter).Await(ctx, keys[0], int64(version), await)
+		rec, err := c.store.(driver.Awaiter).Await(ctx, keys[0], int64(version), await.Every, await.Limit)
 		return []driver.Record{rec}, []bool{true}, asked, err
 	}
 	if !c.traits.StaleReads {

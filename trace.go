@@ -200,9 +200,9 @@ func (s *tracedStore) Load(ctx context.Context, keys []driver.Key, how driver.Fr
 }
 
 // Await implements driver.Awaiter, where the store does.
-func (s *tracedStore) Await(ctx context.Context, key driver.Key, version int64, limit time.Duration) (driver.Record, error) {
+func (s *tracedStore) Await(ctx context.Context, key driver.Key, version int64, every, limit time.Duration) (driver.Record, error) {
 	began := time.Now()
-	rec, err := s.Store.(driver.Awaiter).Await(ctx, key, version, limit)
+	rec, err := s.Store.(driver.Awaiter).Await(ctx, key, version, every, limit)
 	s.call(ctx, Event{Operation: "await", Rows: 1, Took: time.Since(began), Err: err})
 	return rec, err
 }

@@ -21,10 +21,10 @@ func (c *counter) Load(ctx context.Context, keys []driver.Key, how driver.Freshn
 	return c.Store.Load(ctx, keys, how)
 }
 
-func (c *counter) Await(ctx context.Context, key driver.Key, version int64, limit time.Duration) (driver.Record, error) {
+func (c *counter) Await(ctx context.Context, key driver.Key, version int64, every, limit time.Duration) (driver.Record, error) {
 	c.loads.Add(1)
 	c.loaded.Add(1)
-	return c.Store.(driver.Awaiter).Await(ctx, key, version, limit)
+	return c.Store.(driver.Awaiter).Await(ctx, key, version, every, limit)
 }
 
 func (c *counter) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {

@@ -125,9 +125,9 @@ type Watcher interface {
 // A Client asks for that where it is next in line, and polls elsewhere. A wrapper that does not
 // have Await hides it.
 type Awaiter interface {
-	// Await returns the record of a key as Load with Fresh does, as soon as its version is not
-	// that one, or when limit is over. What it returns was read within a few milliseconds of that.
-	Await(ctx context.Context, key Key, version int64, limit time.Duration) (Record, error)
+	// Await returns the record of a key as Load with Fresh does, once its version is not that one,
+	// or limit is over. The database looks about every so often.
+	Await(ctx context.Context, key Key, version int64, every, limit time.Duration) (Record, error)
 }
 
 // A Notification tells of a write. A store that lets nobody forge its notifications may also tell

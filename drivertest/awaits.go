@@ -24,7 +24,7 @@ var awaitCases = []testCase{
 				answer := make(chan read, 1)
 				version := rec.Version
 				go func() {
-					r, err := awaiter(h.store).Await(h.ctx, k, version, awaitLimit())
+					r, err := awaiter(h.store).Await(h.ctx, k, version, lookEvery, awaitLimit())
 					answer <- read{r, err}
 				}()
 				next := h.win(driver.Write{Key: k, Old: orIfEmpty(version), Value: []byte{byte(i)}})
@@ -55,7 +55,7 @@ var awaitCases = []testCase{
 			a := awaiter(h.store)
 			await := func(k driver.Key, version int64, limit time.Duration) driver.Record {
 				h.Helper()
-				r, err := a.Await(h.ctx, k, version, limit)
+				r, err := a.Await(h.ctx, k, version, lookEvery, limit)
 				if err != nil {
 					h.Fatalf("Await: %v", err)
 				}
@@ -87,7 +87,7 @@ var awaitCases = []testCase{
 			defer cancel()
 			ended := make(chan error, 1)
 			go func() {
-				_, err := awaiter(h.store).Await(ctx, name("a"), first.Version, awaitLimit())
+				_, err := awaiter(h.store).Await(ctx, name("a"), first.Version, lookEvery, awaitLimit())
 				ended <- err
 			}()
 			select {
@@ -101,6 +101,8 @@ var awaitCases = []testCase{
 		},
 	},
 }
+
+const lookEvery = 2 * time.Millisecond
 
 // awaitLimit is far above what Await takes that sees a write.
 func awaitLimit() time.Duration { return busy.Times(20 * time.Second) }

@@ -245,11 +245,11 @@ func (s *broken) Traits() driver.Traits {
 	return driver.Traits{StaleReads: true, TellsRecords: s.claims, Awaits: s.awaits}
 }
 
-func (s *broken) Await(ctx context.Context, key driver.Key, version int64, limit time.Duration) (driver.Record, error) {
+func (s *broken) Await(ctx context.Context, key driver.Key, version int64, every, limit time.Duration) (driver.Record, error) {
 	if s.slow != nil {
 		limit = s.slow(limit)
 	}
-	for end := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(limit); ; time.Sleep(every) {
 		recs, err := s.Load(ctx, []driver.Key{key}, driver.Fresh)
 		if err != nil || recs[0].Version != version && !s.deaf || time.Now().After(end) {
 			return recs[0], err

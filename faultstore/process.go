@@ -169,10 +169,8 @@ func (p *Process) Load(ctx context.Context, keys []driver.Key, how driver.Freshn
 	return records, nil
 }
 
-// Await implements driver.Awaiter. Where the inner store does not, the record is read every other
-// millisecond.
-func (p *Process) Await(ctx context.Context, key driver.Key, version int64, limit time.Duration) (r driver.Record, err error) {
-	const every = 2 * time.Millisecond
+// Await implements driver.Awaiter, also where the inner store does not.
+func (p *Process) Await(ctx context.Context, key driver.Key, version int64, every, limit time.Duration) (r driver.Record, err error) {
 	keys := []driver.Key{key}
 	inner, awaits := p.bus.inner.(driver.Awaiter)
 	c := p.begin(ctx, "await", all(keys))
@@ -183,7 +181,7 @@ func (p *Process) Await(ctx context.Context, key driver.Key, version int64, limi
 			one := make([]driver.Record, 1)
 			var err error
 			if awaits {
-				one[0], err = inner.Await(ctx, key, version, limit)
+				one[0], err = inner.Await(ctx, key, version, every, limit)
 			} else {
 				one, err = p.bus.inner.Load(ctx, keys, driver.Fresh)
 			}

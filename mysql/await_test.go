@@ -19,7 +19,7 @@ func TestAwaitLocksNothing(t *testing.T) {
 	}
 	answer := make(chan read, 1)
 	go func() {
-		r, err := h.Await(t.Context(), name("a"), held, time.Minute)
+		r, err := h.Await(t.Context(), name("a"), held, 2*time.Millisecond, time.Minute)
 		answer <- read{r, err}
 	}()
 	conn, err := connect(t, h.url, way{}).Conn(t.Context())

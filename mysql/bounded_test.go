@@ -40,7 +40,7 @@ var calls = map[string]func(ctx context.Context, h handle, held int64) (answer, 
 		return done, err
 	},
 	"await": func(ctx context.Context, h handle, held int64) (answer, error) {
-		_, err := h.Await(ctx, name("locked"), held, 20*time.Millisecond)
+		_, err := h.Await(ctx, name("locked"), held, 2*time.Millisecond, 20*time.Millisecond)
 		return done, err
 	},
 	"follow": func(ctx context.Context, h handle, held int64) (answer, error) {

@@ -34,6 +34,7 @@ const (
 	crowdPoll = 25 * time.Microsecond  // added to quickPoll for each claim more
 	quickHold = 8 * time.Millisecond   // a queue that moves faster is not worth a look of the holder
 	nextAhead = 1                      // fewer live waiters ahead are waited for in the store
+	quickLook = 2 * time.Millisecond   // how often it looks at first, and then each tenth of the time since the queue last moved
 	awaitFor  = 50 * time.Millisecond  // how long a store awaits a write at most
 	awaitEnd  = 5 * awaitFor           // and for how long a queue may have stood still then
 )

@@ -227,18 +227,21 @@ func (p *Polls) wake(r *Round, judged Instant, kernel bool, now Instant) Instant
 	return wake
 }
 
-// Await is how long the store may take to look for a write of the name that is due, which is
-// all that the round has to read; 0: it is read at once.
-func (p *Polls) Await(r *Round, one Paced, judged Instant, kernel bool, env *Env) time.Duration {
+// An Await says how often the store looks for a write, and for how long.
+type Await struct{ Every, Limit time.Duration }
+
+// Await is how the store looks for a write of the name that is due, which is all that the round has
+// to read; zero: it is read at once.
+func (p *Polls) Await(r *Round, one Paced, judged Instant, kernel bool, env *Env) Await {
 	if !r.polled || len(r.Due) != 1 || !one.Pace.awaited(env) {
-		return 0
+		return Await{}
 	}
 	limit := awaitFor
 	if wake := p.wake(r, judged, kernel, env.Now); wake != Never {
 		limit = min(limit, wake.Sub(env.Now))
 	}
 	if limit < quickPoll {
-		return 0
+		return Await{}
 	}
-	return limit
+	return Await{max(quickLook, env.Now.Sub(one.Pace.moved)/10), limit}
 }

@@ -69,17 +69,19 @@ func TestAwait(t *testing.T) {
 		kernel bool
 		at     int
 		want   time.Duration
+		every  time.Duration
 	}{
-		{"next in line", alone, nil, -1, false, 6, awaitFor},
-		{"not due", alone, nil, -1, false, 3, 0},
-		{"the second", map[string][]string{"a": {"h", "w", "us"}}, nil, -1, false, 20, 0},
-		{"another name waits", map[string][]string{"a": {"h", "us"}, "b": crowd(9)}, nil, -1, false, 6, 0},
-		{"it is far from moving", alone, nil, -1, false, 250, 0},
-		{"a process ahead may be seen to die", alone, nil, -1, true, 6, proofPoll},
-		{"a session is needed later", alone, nil, 30, false, 6, 24 * time.Millisecond},
-		{"a session is needed at once", alone, nil, 7, false, 6, 0},
-		{"notifications come", alone, func(e *Env) { e.Notified = true }, -1, false, 1000, 0},
-		{"the store cannot", alone, func(e *Env) { e.Awaits = false }, -1, false, 6, 0},
+		{"next in line", alone, nil, -1, false, 6, awaitFor, quickLook},
+		{"next in line, later", alone, nil, -1, false, 100, awaitFor, 10 * time.Millisecond},
+		{"not due", alone, nil, -1, false, 3, 0, 0},
+		{"the second", map[string][]string{"a": {"h", "w", "us"}}, nil, -1, false, 20, 0, 0},
+		{"another name waits", map[string][]string{"a": {"h", "us"}, "b": crowd(9)}, nil, -1, false, 6, 0, 0},
+		{"it is far from moving", alone, nil, -1, false, 250, 0, 0},
+		{"a process ahead may be seen to die", alone, nil, -1, true, 6, proofPoll, quickLook},
+		{"a session is needed later", alone, nil, 30, false, 6, 24 * time.Millisecond, quickLook},
+		{"a session is needed at once", alone, nil, 7, false, 6, 0, 0},
+		{"notifications come", alone, func(e *Env) { e.Notified = true }, -1, false, 1000, 0, 0},
+		{"the store cannot", alone, func(e *Env) { e.Awaits = false }, -1, false, 6, 0, 0},
 	} {
 		env := paceEnv(ms(test.at))
 		env.Awaits = true
@@ -100,8 +102,8 @@ func TestAwait(t *testing.T) {
 			one = names[slices.IndexFunc(names, func(p Paced) bool { return p.Key == r.Due[0] })]
 		}
 		r.still = ms(1000) // that the sessions are read is another matter
-		if got := NewPolls(false).Await(r, one, judged, test.kernel, env); got != test.want {
-			t.Errorf("%s: the store may take %v, want %v", test.name, got, test.want)
+		if got, want := NewPolls(false).Await(r, one, judged, test.kernel, env), (Await{test.every, test.want}); got != want {
+			t.Errorf("%s: the store looks every %v for %v, want %v for %v", test.name, got.Every, got.Limit, want.Every, want.Limit)
 		}
 	}
 }

@@ -88,17 +88,14 @@ func (d *Reads[C]) row(scan Scan, rows *[]Row) (clock int64, err error) {
 	return clock, nil
 }
 
-// lookEvery is how often the database looks for a write that is awaited.
-const lookEvery = 2 * time.Millisecond
-
-// Await returns a row as Load does, as soon as its version is another, or when limit is over.
-func (d *Reads[C]) Await(ctx context.Context, id []byte, version int64, limit time.Duration) (rows []Row, clock int64, err error) {
+// Await returns a row as Load does, once its version is another, or limit is over.
+func (d *Reads[C]) Await(ctx context.Context, id []byte, version int64, every, limit time.Duration) (rows []Row, clock int64, err error) {
 	err = d.Use(ctx, func(c C) error {
 		rows = nil
 		return c.Query(ctx, "await", func(scan Scan) (err error) {
 			clock, err = d.row(scan, &rows)
 			return err
-		}, int64(limit/lookEvery), id, version, lookEvery.Seconds(), id)
+		}, int64(limit/every), id, version, every.Seconds(), id)
 	})
 	return rows, clock, err
 }

@@ -92,14 +92,14 @@ func (s *Store) loadSorted(ctx context.Context, db Dialect, ids [][]byte, each f
 }
 
 // Await implements driver.Awaiter for stores whose connections know the statement "await".
-func (s *Store) Await(ctx context.Context, key driver.Key, version int64, limit time.Duration) (r driver.Record, err error) {
+func (s *Store) Await(ctx context.Context, key driver.Key, version int64, every, limit time.Duration) (r driver.Record, err error) {
 	if err := key.Check(); err != nil {
 		return r, err
 	}
 	var rows []Row
 	var wall int64
 	err = s.again(ctx, s.Names, func() (err error) {
-		rows, wall, err = s.Names.(awaits).Await(ctx, ID(key), version, limit)
+		rows, wall, err = s.Names.(awaits).Await(ctx, ID(key), version, every, limit)
 		return err
 	})
 	for _, row := range rows {
@@ -110,7 +110,7 @@ func (s *Store) Await(ctx context.Context, key driver.Key, version int64, limit 
 
 // awaits is a Dialect with the statement "await".
 type awaits interface {
-	Await(ctx context.Context, id []byte, version int64, limit time.Duration) (rows []Row, clock int64, err error)
+	Await(ctx context.Context, id []byte, version int64, every, limit time.Duration) (rows []Row, clock int64, err error)
 }
 
 // some is nil for no bytes.

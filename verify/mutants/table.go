@@ -297,6 +297,8 @@ var core = table{"core", []mutant{
 		"&& len(waits) == 1", ""}}, records("TestAwait")},
 	{"a store awaits a write although a session is to be read", "P6", []edit{{"internal/core/polls.go",
 		"limit = min(limit, wake.Sub(env.Now))", ""}}, records("TestAwait")},
+	{"a store looks as often however long it awaits a write", "P6", []edit{{"internal/core/polls.go",
+		"max(quickLook, env.Now.Sub(one.Pace.moved)/10)", "quickLook"}}, records("TestAwait")},
 	{"the second in line has the store await a write", "P6", []edit{{"internal/core/pace.go",
 		"nextAhead = 1 ", "nextAhead = 2 "}}, records("TestAwait")},
 	{"a write is awaited for as long as a queue stands still", "P6", []edit{{"internal/core/pace.go",

@@ -94,9 +94,9 @@ func (e *edge) Traits() driver.Traits {
 }
 
 // Await implements driver.Awaiter.
-func (e *edge) Await(ctx context.Context, key driver.Key, version int64, limit time.Duration) (driver.Record, error) {
+func (e *edge) Await(ctx context.Context, key driver.Key, version int64, every, limit time.Duration) (driver.Record, error) {
 	recs, err := e.read(ctx, "await", func(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
-		r, err := e.Process.Await(ctx, keys[0], version, limit)
+		r, err := e.Process.Await(ctx, keys[0], version, every, limit)
 		return []driver.Record{r}, err
 	}, []driver.Key{key})
 	return recs[0], err
