@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,9 +20,9 @@ type distant struct {
 	driver.Store
 	awaits bool
 
-	mu                sync.Mutex
-	loads, awaited    int // of names
-	lost, historyLost int // writes
+	mu                       sync.Mutex
+	loads, sessions, awaited int // calls that read names, sessions, or await a write
+	lost, historyLost        int // writes
 }
 
 func (s *distant) Traits() driver.Traits { return driver.Traits{Awaits: s.awaits} }
@@ -33,8 +34,14 @@ func (s *distant) count(n *int) {
 }
 
 func (s *distant) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
-	if keys[0].Space == driver.Names {
+	has := func(space driver.Space) bool {
+		return slices.ContainsFunc(keys, func(k driver.Key) bool { return k.Space == space })
+	}
+	if has(driver.Names) {
 		s.count(&s.loads)
+	}
+	if has(driver.Sessions) {
+		s.count(&s.sessions)
 	}
 	time.Sleep(300 * time.Microsecond)
 	recs, err := s.Store.Load(ctx, keys, how)
@@ -72,9 +79,9 @@ func (s *distant) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]
 // A crowd is what clients that want one lock all the time have asked of a store for each time that
 // they had it, and how late they got it on average.
 type crowd struct {
-	holds                             int
-	loads, awaited, lost, historyLost float64
-	late                              time.Duration
+	holds                                       int
+	loads, sessions, awaited, lost, historyLost float64
+	late                                        time.Duration
 }
 
 // watchCrowd has n clients hold a lock by turns for 10 to 30 ms, for ten seconds.
@@ -110,14 +117,15 @@ func watchCrowd(t *testing.T, n int, awaits bool) (seen crowd) {
 		time.Sleep(10 * time.Second)
 		s.mu.Lock()
 		mu.Lock()
-		seen.holds, late, s.loads, s.awaited, s.lost, s.historyLost = 0, 0, 0, 0, 0, 0
+		seen.holds, late, s.loads, s.sessions, s.awaited, s.lost, s.historyLost = 0, 0, 0, 0, 0, 0, 0
 		mu.Unlock()
 		s.mu.Unlock()
 		time.Sleep(10 * time.Second)
 		s.mu.Lock()
 		mu.Lock()
 		each := func(n int) float64 { return float64(n) / float64(seen.holds) }
-		seen.loads, seen.awaited, seen.lost, seen.historyLost = each(s.loads), each(s.awaited), each(s.lost), each(s.historyLost)
+		seen.loads, seen.sessions, seen.awaited = each(s.loads), each(s.sessions), each(s.awaited)
+		seen.lost, seen.historyLost = each(s.lost), each(s.historyLost)
 		seen.late = late / time.Duration(seen.holds)
 		mu.Unlock()
 		s.mu.Unlock()

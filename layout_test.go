@@ -193,7 +193,7 @@ var layers = [][]string{
 	{".", "open", "memory", "faultstore", "internal/sqlstore", "internal/notify", "internal/tlsurl", "internal/wire"},
 	{"driver"},
 	{"internal/reach"},
-	{"internal/core", "internal/clock", "internal/machine", "internal/filesystem", "internal/printable", "internal/busy"},
+	{"internal/core", "internal/clock", "internal/machine", "internal/filesystem", "internal/printable", "internal/busy", "internal/seen"},
 }
 
 // Imports go down, and never up or across.

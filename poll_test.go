@@ -2,9 +2,6 @@ package holdfast_test
 
 import (
 	"context"
-	"math/rand/v2"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -194,84 +191,12 @@ func TestHandOffCost(t *testing.T) {
 	})
 }
 
-// A tally counts the calls of a crowd by what they are for, on a store that takes its time.
-type tally struct {
-	driver.Store
-	mu              *sync.Mutex
-	names, sessions *int
-}
-
-func (s tally) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
-	time.Sleep(400 * time.Microsecond)
-	recs, err := s.Store.Load(ctx, keys, how)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	has := func(space driver.Space) bool {
-		return slices.ContainsFunc(keys, func(k driver.Key) bool { return k.Space == space })
-	}
-	if has(driver.Names) {
-		*s.names++
-	}
-	if has(driver.Sessions) {
-		*s.sessions++
-	}
-	return recs, err
-}
-
-func (s tally) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
-	time.Sleep(time.Millisecond)
-	return s.Store.CompareAndSwap(ctx, writes)
-}
-
 // Where nothing notifies, a crowd reads little for each hand-off: the sessions ahead not at all
 // while its queue moves.
 func TestCrowdPolls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const crowd = 48
-		var mu sync.Mutex
-		var names, sessions, holds int
-		var late time.Duration // in all
-		var free time.Time
-		ctx, cancel := context.WithCancel(t.Context())
-		inner := memory.New()
-		var wg sync.WaitGroup
-		for i := range crowd {
-			c := newClient(t, tally{Store: inner, mu: &mu, names: &names, sessions: &sessions}, nil)
-			defer c.Close()
-			wg.Go(func() {
-				time.Sleep(time.Duration(i) * 20 * time.Millisecond)
-				for {
-					l, err := c.Acquire(ctx, "a")
-					if err != nil {
-						return
-					}
-					mu.Lock()
-					late += time.Since(free)
-					mu.Unlock()
-					time.Sleep(10*time.Millisecond + rand.N(20*time.Millisecond))
-					mu.Lock()
-					holds++
-					free = time.Now()
-					mu.Unlock()
-					l.Release(ctx)
-				}
-			})
-		}
-		time.Sleep(3 * time.Second)
-		mu.Lock()
-		names, sessions, holds, late = 0, 0, 0, 0
-		mu.Unlock()
-		time.Sleep(10 * time.Second)
-		mu.Lock()
-		each := func(n int) float64 { return float64(n) / float64(holds) }
-		t.Logf("%d hand-offs, %v late on average: %.2f reads of the name and %.2f of sessions each", holds, late/time.Duration(holds), each(names), each(sessions))
-		if holds < 350 || each(names) > 14 || each(sessions) > 0.4 {
-			t.Errorf("%d hand-offs with %.1f reads of the name and %.1f of sessions each", holds, each(names), each(sessions))
-		}
-		mu.Unlock()
-		cancel()
-		wg.Wait()
-	})
+	if many := watchCrowd(t, 48, false); many.holds < 350 || many.loads > 14 || many.sessions > 0.4 {
+		t.Errorf("48 clients: %+v", many)
+	}
 }
 
 // Where to watch costs, only who waits does, and for a while after.

@@ -3,12 +3,12 @@ package cassandra
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
 	"slices"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/seen"
 )
 
 // Options of New, Migrate, Verify and Schema; nil and the zero value of each
@@ -63,7 +63,7 @@ func New(ctx context.Context, session *gocql.Session, opts *Options) (*Store, er
 // prepare makes a store and looks at nothing but the keyspace's name.
 func prepare(ctx context.Context, session *gocql.Session, opts *Options) (*Store, error) {
 	s := &Store{session: session}
-	s.rows.seed = maphash.MakeSeed()
+	s.rows.keys = seen.New()
 	if opts != nil {
 		s.opts = *opts
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/servers"
 )
 
-// Who waits for hundreds of names that are neighbours polls them with one request. Where others lie
-// between, each is read alone, a hundred in a request.
+// A process that waits for hundreds of neighbouring names polls them with one request. Where other
+// names lie between them, each is read alone, a hundred in a request.
 func TestManyAreOneRequest(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int64

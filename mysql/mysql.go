@@ -52,6 +52,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
@@ -77,7 +78,7 @@ func (o *Options) tables() (sqlstore.Tables, error) {
 	return sqlstore.NewTables("", sqlstore.OrZero(o).Prefix)
 }
 
-// A Store keeps records in a database. It is a driver.Store, Sweeper and
+// A Store keeps records in a database. It is a driver.Store, Awaiter and
 // Diagnoser.
 type Store struct {
 	sqlstore.Store
@@ -95,6 +96,11 @@ var (
 
 // Traits implements driver.Store.
 func (s *Store) Traits() driver.Traits { return driver.Traits{Awaits: s.awaits} }
+
+// Await implements driver.Awaiter. Traits say whether the server can do it.
+func (s *Store) Await(ctx context.Context, key driver.Key, version int64, every, limit time.Duration) (driver.Record, error) {
+	return sqlstore.Await(ctx, &s.Store, key, version, every, limit)
+}
 
 // New makes a store of a pool, which stays the caller's. It verifies the schema,
 // the settings of the server and the user's right to write, and creates nothing.

@@ -138,7 +138,7 @@ func (p *Pace) learn(token Token, by int, env *Env) {
 }
 
 // granted takes in that our claim does not wait any more. If it was granted, how long that took
-// counts as well: who sleeps past its turn sees no other move of the queue.
+// counts as well: a client that sleeps past its turn sees no other move of the queue.
 //
 // Where nobody tells a holder who has got in line, it reads the record once: whoever had the lock
 // before is in line again by then, and a release that starts from an older record loses.

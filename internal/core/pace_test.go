@@ -166,8 +166,8 @@ func TestPaceIsLearned(t *testing.T) {
 	}
 }
 
-// Who sleeps past its turn learns from the grant how quickly the queue has moved: it would sleep
-// as long again.
+// A client that sleeps past its turn learns from its grant how quickly the queue has moved. Otherwise
+// it would sleep as long again.
 func TestPaceIsLearnedFromGrant(t *testing.T) {
 	const start = 1_767_225_600_000_000
 	p := waiting(t, "a", 0, crowd(6)...)

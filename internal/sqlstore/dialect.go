@@ -3,12 +3,11 @@ package sqlstore
 import (
 	"bytes"
 	"context"
-	"hash/maphash"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/seen"
 )
 
 // A Dialect speaks to one database, over connections of its own choice. All
@@ -89,21 +88,16 @@ func Winners(ws []Write, more ...any) (versions []int64, row func(Scan) error) {
 // RowsSeen remembers what ids have rows, as far as it has room. It may be wrong, which costs a
 // round trip: an update is up to a tenth faster than an insert that finds a row, and useless where
 // there is none.
-type RowsSeen struct {
-	seed  maphash.Seed
-	marks [4096]atomic.Uint64
-}
+type RowsSeen struct{ ids *seen.Set }
 
 // NewRowsSeen is one that has seen none.
-func NewRowsSeen() *RowsSeen { return &RowsSeen{seed: maphash.MakeSeed()} }
+func NewRowsSeen() *RowsSeen { return &RowsSeen{seen.New()} }
 
 // Take is the Swap of a write that takes a name if it holds nothing. take updates its row, and
 // insert makes one or does the same; each returns the new version, or 0. d reads what take has
 // lost to.
 func (r *RowsSeen) Take(ctx context.Context, d Dialect, w Write, take, insert func() (int64, error)) (version int64, lost *Row, err error) {
-	mark := maphash.Bytes(r.seed, w.ID)
-	at := &r.marks[mark%uint64(len(r.marks))]
-	if at.Load() == mark {
+	if r.ids.Has(w.ID) {
 		if version, err = take(); err != nil || version != 0 {
 			return version, nil, err
 		}
@@ -118,7 +112,7 @@ func (r *RowsSeen) Take(ctx context.Context, d Dialect, w Write, take, insert fu
 		// It was freed just now, or swept.
 	}
 	if version, err = insert(); err == nil {
-		at.Store(mark)
+		r.ids.Add(w.ID)
 	}
 	return version, nil, err
 }

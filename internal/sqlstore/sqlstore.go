@@ -91,8 +91,9 @@ func (s *Store) loadSorted(ctx context.Context, db Dialect, ids [][]byte, each f
 	return nil
 }
 
-// Await implements driver.Awaiter for stores whose connections know the statement "await".
-func (s *Store) Await(ctx context.Context, key driver.Key, version int64, every, limit time.Duration) (r driver.Record, err error) {
+// Await is driver.Awaiter's for a store whose connections know the statement "await". No method, since
+// others have no such capability.
+func Await(ctx context.Context, s *Store, key driver.Key, version int64, every, limit time.Duration) (r driver.Record, err error) {
 	if err := key.Check(); err != nil {
 		return r, err
 	}
