@@ -427,7 +427,7 @@ func (r *Report) charts() (all []chart) {
 	c = chart{file: "handoff", title: "From one process to the next: a hand-off, by the processes that want the lock", height: 250,
 		under: "Median, ms; dotted: the 99th percentile of ours. " + here + r.others("handoff")}
 	for _, store := range []string{"postgres", "mysql", "etcd"} {
-		p := r.panelOf(store, func(row Row) bool { return row.Workload == "handoff" && row.Size > 0 && row.Unit == "ms" })
+		p := r.panelOf(store, func(row Row) bool { return row.Workload == "handoff" && row.Size > 1 && row.Unit == "ms" })
 		p.x, p.unit, p.logY = "processes", " ms", true
 		c.panels = append(c.panels, p)
 	}

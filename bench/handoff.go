@@ -46,7 +46,17 @@ func handoff(b *bench) (rows []Row, err error) {
 			rows = append(rows, some...)
 		}
 		for _, s := range ss {
-			if s.name == "holdfast" && s.kind().idle {
+			if s.name != "holdfast" {
+				continue
+			}
+			if floor := findSystem(s.store, s.of); floor != nil && !s.kind().emulated {
+				row, err := lastWrite(b, floor)
+				if err != nil {
+					return nil, err
+				}
+				rows = append(rows, row)
+			}
+			if s.kind().idle {
 				some, err := besideIdle(b, s)
 				if err != nil {
 					return nil, err
@@ -62,13 +72,14 @@ const waitsAlready = 5 * time.Millisecond
 
 // A turn is one hold of a process, or its last wait, in ns.
 type turn struct {
-	Asked, Got, Let int64 // Got is 0 if it did not get it
-	who             int
+	Asked, Got, Let, Free int64 // Got is 0 if it did not get it
+	who                   int
 }
 
 // A crowdRun is what one round of a crowd showed.
 type crowdRun struct {
 	hands   series  // seconds each
+	last    series  // seconds that each call to release took
 	turns   int     // holds in the time that was counted
 	used    reading // in the same time
 	seconds float64 // of that time
@@ -272,6 +283,7 @@ func (b *bench) crowd(s *system, n int, o options) (c crowdRun, err error) {
 			if t.Got >= from && t.Got <= to {
 				holds[i]++
 				c.turns++
+				c.last = append(c.last, time.Duration(t.Free-t.Let).Seconds())
 			}
 		}
 	}
@@ -336,11 +348,28 @@ func playTurns(t *task, orders *bufio.Scanner) error {
 		if err := h.unlock(); err != nil {
 			return err
 		}
+		now.Free = monotonic()
 		turns = append(turns, now)
 	}
 	text, err := json.Marshal(turns)
 	tell("turns %s", text)
 	return err
+}
+
+// lastWrite measures what no hand-off can do without: one process alone makes the bare writes of a
+// lock with a hold between them, and the second is timed. A machine that was idle for that long is
+// slower than one that is busy.
+func lastWrite(b *bench, floor *system) (Row, error) {
+	taken, err := b.take(b.few(), false, []run{{name: floor.name, round: func() (series, error) {
+		c, err := b.crowd(floor, 1, options{})
+		return c.last, err
+	}}})
+	if err != nil {
+		return Row{}, fmt.Errorf("%s, after a hold: %w", floor.name, err)
+	}
+	row := floor.row("the last of bare writes, after a hold")
+	row.Size = 1
+	return taken[0].row(row, "ms", 1e3), nil
 }
 
 // besideIdle measures a hand-off between two while many others are connected,
