@@ -24,6 +24,7 @@ type batcher struct {
 	ctx   context.Context
 	now   func() core.Instant
 	spawn func(func())
+	most  int // writes of a call
 
 	mu     sync.Mutex
 	queue  []*swap
@@ -131,7 +132,7 @@ func (b *batcher) drain(timeout time.Duration) {
 			b.calls--
 			return
 		}
-		n := min(len(b.queue), maxBatch)
+		n := min(len(b.queue), b.most)
 		batch := slices.Clone(b.queue[:n])
 		b.queue = append(b.queue[:0], b.queue[n:]...)
 		batch, b.queue = eachOnce(batch, b.queue)

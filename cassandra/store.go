@@ -67,7 +67,9 @@ func newStatements(t tables) statements {
 const nowhere = math.MinInt64
 
 // Traits implements driver.Store: a fresh read is a round of consensus.
-func (s *Store) Traits() driver.Traits { return driver.Traits{StaleReads: true, CostlyWrites: true} }
+func (s *Store) Traits() driver.Traits {
+	return driver.Traits{StaleReads: true, CostlyWrites: true, MaxBatch: maxCalls}
+}
 
 // Load reads each record by a round of consensus, or at QUORUM for a stale read.
 func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {

@@ -90,6 +90,9 @@ type Traits struct {
 	// machines. A Client keeps no history of holds there, unless the store's setting
 	// says so.
 	CostlyWrites bool
+	// MaxBatch is the most writes of one call that the database carries out together; 0: any number.
+	// A Client sends no more in one, since those behind would have to share its deadline.
+	MaxBatch int
 }
 
 // Find returns a capability of a store (Watcher, Diagnoser): that of the store itself, or

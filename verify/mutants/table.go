@@ -311,6 +311,8 @@ var core = table{"core", []mutant{
 		"	if p.Pace != nil {\n		r.soon(p.Pace.readAt)\n	}\n}\n", "}\n"}}, library("TestHolderLooksOnce")},
 	{"a crowd writes its history with each heartbeat", "P6", []edit{{"history_write.go",
 		"u.beats = int(c.machine.Int64N(int64(u.rest))) + 1", "u.beats = 0"}}, library("TestCrowdWritesHistorySeldom")},
+	{"a call carries more writes than the store carries out together", "P6", []edit{{"batch.go",
+		"min(len(b.queue), b.most)", "min(len(b.queue), maxBatch)"}}, library("TestMaxBatch")},
 	{"the record of a crowd is read as often as any", "P6", []edit{{"internal/core/pace.go",
 		"max(p.crowd-few, 0)", "0"}}, records("TestCrowdIsPolledLess")},
 	{"what a notification tells is read as well", "P6", []edit{{"notify.go",
