@@ -24,7 +24,7 @@ type batcher struct {
 	ctx   context.Context
 	now   func() core.Instant
 	spawn func(func())
-	most  int // writes of a call
+	most  int // writes that are gathered into a call
 
 	mu     sync.Mutex
 	queue  []*swap

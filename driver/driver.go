@@ -91,7 +91,8 @@ type Traits struct {
 	// says so.
 	CostlyWrites bool
 	// MaxBatch is the most writes of one call that the database carries out together; 0: any number.
-	// A Client sends no more in one, since those behind would have to share its deadline.
+	// A Client gathers no more into one, since those behind would have to share its deadline. The
+	// writes of a hold of many names, and the heartbeats of many holds, are not split.
 	MaxBatch int
 }
 
