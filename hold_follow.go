@@ -67,7 +67,7 @@ func (c *Client) followHold(ctx context.Context, client, id string, yield func(H
 		}
 		h, beaten, err := c.take(ctx, f)
 		switch {
-		case err == nil && !h.Beat.IsZero() && (beaten || h.Held != last.Held || h.Position != last.Position):
+		case err == nil && (h.Detached || !h.Beat.IsZero()) && (beaten || h.Held != last.Held || h.Position != last.Position):
 			if last = h; !yield(h) {
 				return nil
 			}
@@ -125,9 +125,6 @@ func (c *Client) take(ctx context.Context, f *follower) (h Hold, beaten bool, er
 	h = x.hold()
 	if !h.Held && guest.State == core.GuestWaits && one {
 		h.Position = guest.Place
-	}
-	if x.session.Detached && h.Beat.IsZero() {
-		h.Beat = time.Now() // it does not count, but was looked at
 	}
 	c.host(f, guest.State)
 	x.keep(h)

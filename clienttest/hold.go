@@ -440,7 +440,7 @@ var holdCases = []clientCase{
 	},
 	{
 		name: "a hold for a time",
-		rule: "for a hold with For nothing beats: it ends after that, not earlier, by Leave, or later if it is extended",
+		rule: "for a hold with For nothing beats: it ends after that, not earlier, by Leave, or later if it is extended; who follows it gets its end and no beat",
 		run: func(h *clients) {
 			a, b := h.client(longTTL), h.client(longTTL)
 			r := hold(1, "a")
@@ -451,6 +451,11 @@ var holdCases = []clientCase{
 			}
 			if cl := h.show("a").Holders; len(cl) != 1 || !cl[0].Detached {
 				h.Errorf("shown as %+v", cl)
+			}
+			for _, c := range []*holdfast.Client{a, b} {
+				if seen := h.followed(h.follow(c, got.ID), h.soon); !seen.Detached || !seen.Beat.IsZero() || seen.Ends.After(got.Ends.Add(r.For/10)) {
+					h.Errorf("followed, it is %+v, and it was %+v", seen, got)
+				}
 			}
 			if more, err := b.Extend(h.ctx, "ci", got.ID, time.Hour); err != nil || !more.Held || time.Until(more.Ends) < 59*time.Minute {
 				h.Errorf("extended: %+v, %v", more, err)

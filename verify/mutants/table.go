@@ -449,6 +449,8 @@ var core = table{"core", []mutant{
 		"	if s.broke { // whoever", "	if false { // whoever"}}, library("TestBreakOfWhatIsLeftAlone")},
 	{"a hold that is being broken is extended", "P9", []edit{{"detached.go",
 		"if len(s.Revoked) > 0 && s.Dead == 0 {", "if false {"}}, library("TestBreakOfWhatIsExtended")},
+	{"the end of a hold without beats counts from a look", "P1", []edit{{"hold_follow.go",
+		"	h = x.hold()\n	if !h.Held && guest", "	h = x.hold()\n	if h.Detached {\n		h.Beat = time.Now()\n	}\n	if !h.Held && guest"}}, inMemory("TestClients/a_hold_for_a_time")},
 	{"a hold that was missed is taken for a program", "P6", []edit{{"internal/core/hold.go",
 		"case len(r.Names) == 0 && r.Beat == 0:", "case false:"}}, library("TestHoldThatIsMissed")},
 	{"no process remembers when it saw a hold", "P8", []edit{{"internal/core/detector.go",

@@ -15,7 +15,8 @@ import (
 // A remote is a client of holds: it has no way to the store, and sends requests to the processes,
 // which serve it as replicas of a server do. Its requests are lost, doubled and late, and so are
 // the answers. It believes in a hold by its own clock alone: for 0.9·(d + TTL) from before it has
-// sent the request, where d is what the replica says that it waited before it sent the beat.
+// sent the request, where d is what the replica says that it waited before it sent the beat. If the
+// answer rests on no beat, it believes until the end that the replica says.
 type remote struct {
 	w    *world
 	r    *rand.Rand
@@ -93,10 +94,12 @@ func (c *remote) ask(what string, within time.Duration, do func(ctx context.Cont
 			received := l.edge.on.Now()
 			h, err := do(l.ctx, l)
 			now := l.edge.on.Now()
-			d := now - received - time.Since(h.Beat)
-			a := answer{hold: h, err: err, valid: time.Duration(0.9 * float64(d+h.TTL))}
-			if h.Beat.IsZero() {
-				a.valid = 0
+			a := answer{hold: h, err: err}
+			switch {
+			case !h.Beat.IsZero():
+				a.valid = time.Duration(0.9 * float64(now-received-time.Since(h.Beat)+h.TTL))
+			case !h.Ends.IsZero():
+				a.valid = max(0, now-received+time.Until(h.Ends))
 			}
 			w.logf("%s %s of %s, copy %d: held %v, place %d, valid %v, %v", l.name, what, c.name, i, h.Held, h.Position, a.valid, err)
 			w.mu.Lock()
