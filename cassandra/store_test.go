@@ -66,11 +66,18 @@ func connect(t testing.TB, c *gocql.ClusterConfig) *gocql.Session {
 // schema may get lost between nodes that change it at the same time.
 func exec(t testing.TB, s *gocql.Session, text string, args ...any) {
 	t.Helper()
+	if err := carryOut(s, text, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func carryOut(s *gocql.Session, text string, args ...any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := s.Query(text, args...).SetHostID(first(s)).Consistency(gocql.Quorum).ExecContext(ctx); err != nil {
-		t.Fatalf("%s: %v", text, err)
+		return fmt.Errorf("%s: %w", text, err)
 	}
+	return nil
 }
 
 // first is the node with the lowest id.
@@ -102,40 +109,44 @@ const usedTables, unusedTables = 3, 7
 func keyspace(t testing.TB) (*gocql.Session, string) {
 	t.Helper()
 	target := cluster(t)
-	shared.once.Do(func() {
-		for _, s := range []**gocql.Session{&shared.session, &shared.another} {
-			if *s, shared.err = config(t, target).CreateSession(); shared.err != nil {
-				return
-			}
-		}
-		shared.keyspace = "hf_" + strings.ToLower(rand.Text()[:12])
-		exec(t, shared.session, fmt.Sprintf("create keyspace %s with replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}", shared.keyspace))
-		shared.used, shared.unused = make(chan *Options, usedTables+unusedTables), make(chan *Options, unusedTables)
-		for i := range 1 + usedTables + unusedTables {
-			opts := newTable(t, fmt.Sprintf("Table_%d_", i)) // which needs quotes
-			switch {
-			case i == 0:
-				shared.common = opts
-			case i <= usedTables:
-				shared.used <- opts
-			default:
-				shared.unused <- opts
-			}
-		}
-	})
+	shared.once.Do(func() { shared.err = makeShared(t, target) })
 	if shared.err != nil {
 		t.Fatal(shared.err)
 	}
 	return shared.session, shared.keyspace
 }
 
-func newTable(t testing.TB, prefix string) *Options {
-	t.Helper()
-	opts := &Options{Keyspace: shared.keyspace, Prefix: prefix}
-	if err := Migrate(context.Background(), shared.session, opts); err != nil {
-		t.Fatal(err)
+func makeShared(t testing.TB, target string) (err error) {
+	for _, s := range []**gocql.Session{&shared.session, &shared.another} {
+		if *s, err = config(t, target).CreateSession(); err != nil {
+			return err
+		}
 	}
-	return opts
+	shared.keyspace = "hf_" + strings.ToLower(rand.Text()[:12])
+	text := fmt.Sprintf("create keyspace %s with replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}", shared.keyspace)
+	if err := carryOut(shared.session, text); err != nil {
+		return err
+	}
+	shared.used, shared.unused = make(chan *Options, usedTables+unusedTables), make(chan *Options, unusedTables)
+	for i := range 1 + usedTables + unusedTables {
+		opts, err := newTable(fmt.Sprintf("Table_%d_", i)) // which needs quotes
+		switch {
+		case err != nil:
+			return err
+		case i == 0:
+			shared.common = opts
+		case i <= usedTables:
+			shared.used <- opts
+		default:
+			shared.unused <- opts
+		}
+	}
+	return nil
+}
+
+func newTable(prefix string) (*Options, error) {
+	opts := &Options{Keyspace: shared.keyspace, Prefix: prefix}
+	return opts, Migrate(context.Background(), shared.session, opts)
 }
 
 func dropAll() {
@@ -163,20 +174,24 @@ func emptyTable(t testing.TB) *Options {
 	case opts := <-shared.unused:
 		return lent(t, opts)
 	default:
-		return newTable(t, "Table_"+rand.Text()[:8]+"_")
+		opts, err := newTable("Table_" + rand.Text()[:8] + "_")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return opts
 	}
 }
 
 // lent has a table given back at the end, with its floor where it was.
 func lent(t testing.TB, opts *Options) *Options {
 	t.Cleanup(func() {
+		defer func() { shared.used <- opts }()
 		for _, text := range []string{
 			"insert into {records} (space, name, version, value, attempt, follows) values (-1, 0x00, 0, 0x, 0x, 0) if not exists",
 			"update {records} set version = 0 where space = -1 and name = 0x00 if exists",
 		} {
 			exec(t, shared.session, opts.tables().expand(text))
 		}
-		shared.used <- opts
 	})
 	return opts
 }
