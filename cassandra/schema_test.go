@@ -27,6 +27,32 @@ func TestSchemaText(t *testing.T) {
 	}
 }
 
+// A table that is created after its columns were asked for is one with columns.
+func TestMigrateWhileItIsCreated(t *testing.T) {
+	t.Parallel()
+	session, ks := keyspace(t)
+	opts := &Options{Keyspace: ks, Prefix: "created_"}
+	p, own := tapped(t, nil)
+	var once sync.Once
+	asked := make(chan struct{})
+	p.set(func(c *call) fate {
+		switch {
+		case strings.HasPrefix(c.text, "select column_name"):
+			c.send()
+			once.Do(func() { close(asked) })
+		case strings.HasPrefix(c.text, "select comment"):
+			<-asked
+			if err := Migrate(t.Context(), session, opts); err != nil {
+				t.Error(err)
+			}
+		}
+		return pass
+	})
+	if err := Migrate(t.Context(), own, opts); err != nil {
+		t.Error(err)
+	}
+}
+
 // Migrate may be repeated and run by several at once: it makes one table, and its
 // floor stays.
 func TestMigrate(t *testing.T) {

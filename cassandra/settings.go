@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 	"github.com/holdfast-lock/holdfast/driver"
@@ -110,6 +111,13 @@ func (s *Store) facts(ctx context.Context) (facts, error) {
 		}
 	}}
 	table := []any{s.tables.keyspace, s.tables.prefix + "records"}
+	columns := question{`select column_name, type, kind, position from system_schema.columns where keyspace_name = ? and table_name = ?`, table, func(r map[string]any) {
+		name, _ := r["column_name"].(string)
+		f.columns[name] = fmt.Sprintf("%v %v", r["type"], r["kind"])
+		if p, _ := r["position"].(int); p >= 0 {
+			f.columns[name] += fmt.Sprintf(" %d", p)
+		}
+	}}
 	questions := []question{
 		{`select table_name from system_schema.tables where keyspace_name = 'system' and table_name = 'scylla_local'`, nil,
 			func(map[string]any) { f.scylla = true }},
@@ -124,13 +132,7 @@ func (s *Store) facts(ctx context.Context) (facts, error) {
 			f.ttl, _ = r["default_time_to_live"].(int)
 			f.gcGrace, _ = r["gc_grace_seconds"].(int)
 		}},
-		{`select column_name, type, kind, position from system_schema.columns where keyspace_name = ? and table_name = ?`, table, func(r map[string]any) {
-			name, _ := r["column_name"].(string)
-			f.columns[name] = fmt.Sprintf("%v %v", r["type"], r["kind"])
-			if p, _ := r["position"].(int); p >= 0 {
-				f.columns[name] += fmt.Sprintf(" %d", p)
-			}
-		}},
+		columns,
 	}
 	err := errors.Join(s.calls.names.each(ctx, 1+len(questions), func(i int) error {
 		if i > 0 {
@@ -143,6 +145,13 @@ func (s *Store) facts(ctx context.Context) (facts, error) {
 		}
 		return err
 	})...)
+	for try := 0; err == nil && f.table && len(f.columns) == 0 && try < 10; try++ { // it has just been created
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		err = s.ask(ctx, columns)
+	}
 	// No node is among its own peers. The driver knows all, but those that it was
 	// told to ignore.
 	for _, h := range s.session.GetHosts() {

@@ -22,7 +22,7 @@ type tap struct {
 	nodes    []net.Conn
 }
 
-// A call is one execution of a prepared statement on the tapped table.
+// A call is one execution of a prepared statement on the tapped table, or on the schema.
 type call struct {
 	text        string
 	host        string // of the coordinator
@@ -196,7 +196,7 @@ func (l *tapLine) read(b []byte) *call {
 	text := l.tap.prepared[string(b[:n])]
 	l.tap.mu.Unlock()
 	b = b[n:]
-	if !strings.Contains(text, "records\"") && !strings.Contains(text, ".accounts_late ") {
+	if !strings.Contains(text, "records\"") && !strings.Contains(text, ".accounts_late ") && !strings.Contains(text, " system_schema.") {
 		return nil
 	}
 	c := &call{text: text, host: l.host, consistency: gocql.Consistency(short())}

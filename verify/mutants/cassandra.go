@@ -30,6 +30,9 @@ var cql = table{"cassandra", []mutant{
 		"	case !a.unknown && !unknown && (refused(err) || err == driver.ErrClosed):",
 		"	case false:"}}, onCassandra("TestRefusedIsNotUnknown")},
 
+	{"cql: a table has the columns that it had before it was made", "P6", []edit{{"cassandra/settings.go",
+		"len(f.columns) == 0 && try < 10;", "len(f.columns) == 0 && try < 0;"}}, onCassandra("TestMigrateWhileItIsCreated")},
+
 	// What comes late.
 	{"cql: a take does not look at the version", "R3", []edit{{"cassandra/store.go",
 		"if value = 0x and version > 0 and version < ? and",
