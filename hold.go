@@ -45,9 +45,9 @@ type Hold struct {
 	Detached bool      // nothing beats for it
 	Ends     time.Time // of a detached one: when, as nearly as is known; else zero
 	// Beat is just before the beat was sent on which this answer rests, with a monotonic
-	// reading; zero: it rests on none. The owner may believe that it holds for
-	// 0.9·(Beat - received + TTL), counted from before it sent the request that was received
-	// then.
+	// reading. The owner may believe that it holds for 0.9·(Beat - received + TTL), counted from
+	// before it sent the request that was received then. Zero: the answer rests on no beat. Then
+	// only a detached hold may be believed in, until Ends; where Ends is zero, Enter again.
 	Beat time.Time
 
 	nonce string // of that beat

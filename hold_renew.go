@@ -269,7 +269,7 @@ func (c *Client) oneHold(ctx context.Context, client, id string, set func(*holdC
 	return x, nil
 }
 
-// Hold looks at a hold and writes nothing. Its Beat is zero: nothing may be believed by it.
+// Hold looks at a hold and writes nothing. Its Beat is zero.
 func (c *Client) Hold(ctx context.Context, client, id string) (Hold, error) {
 	x, err := c.lookAtHold(ctx, client, id)
 	if err != nil {

@@ -96,7 +96,8 @@ func (s *Store) ask(ctx context.Context, q question) error {
 	return err
 }
 
-// facts asks for all of them, in about the time of one question.
+// facts asks for all of them, in about the time of one question; of a table that has just been created
+// until its columns are there.
 func (s *Store) facts(ctx context.Context) (facts, error) {
 	f := facts{nodes: make(map[string]node), columns: make(map[string]string)}
 	if err := s.reachable(); err != nil {
@@ -145,7 +146,7 @@ func (s *Store) facts(ctx context.Context) (facts, error) {
 		}
 		return err
 	})...)
-	for try := 0; err == nil && f.table && len(f.columns) == 0 && try < 10; try++ { // it has just been created
+	for try := 0; err == nil && f.table && len(f.columns) == 0 && try < 10; try++ {
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():

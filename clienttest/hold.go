@@ -457,6 +457,9 @@ var holdCases = []clientCase{
 					h.Errorf("followed, it is %+v, and it was %+v", seen, got)
 				}
 			}
+			if again := h.enter(b, r); !again.Held || !again.Detached || again.Beat.IsZero() || again.Ends.Before(again.Beat.Add(r.For)) {
+				h.Errorf("entered again, it is %+v", again)
+			}
 			if more, err := b.Extend(h.ctx, "ci", got.ID, time.Hour); err != nil || !more.Held || time.Until(more.Ends) < 59*time.Minute {
 				h.Errorf("extended: %+v, %v", more, err)
 			}

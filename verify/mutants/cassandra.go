@@ -29,7 +29,6 @@ var cql = table{"cassandra", []mutant{
 	{"cql: what is refused is unknown", "D20", []edit{{"cassandra/store.go",
 		"	case !a.unknown && !unknown && (refused(err) || err == driver.ErrClosed):",
 		"	case false:"}}, onCassandra("TestRefusedIsNotUnknown")},
-
 	{"cql: a table has the columns that it had before it was made", "P6", []edit{{"cassandra/settings.go",
 		"len(f.columns) == 0 && try < 10;", "len(f.columns) == 0 && try < 0;"}}, onCassandra("TestMigrateWhileItIsCreated")},
 
