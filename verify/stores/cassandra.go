@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/cassandra"
+	"github.com/holdfast-lock/holdfast/internal/reach"
 )
 
 // session connects to cassandra://HOST,HOST,HOST:PORT/KEYSPACE.
@@ -47,7 +48,7 @@ func openCassandra(ctx context.Context, target string) (*Store, error) {
 		conn.Close()
 		return nil, err
 	}
-	return &Store{Store: store, Registers: inCassandra{conn}, close: func() error { conn.Close(); return nil }}, nil
+	return &Store{Store: store, Registers: inCassandra{conn}, close: reach.Parting(func() error { conn.Close(); return nil })}, nil
 }
 
 type inCassandra struct{ session *gocql.Session }
