@@ -143,10 +143,12 @@ func TestLostAnswer(t *testing.T) {
 	s := tappedStore(t, nil)
 	for _, f := range []fate{cut, lost} {
 		name := fmt.Sprint(f)
+		connected(t, s.session)
 		s.tap.set(once("insert", f))
 		rec := put(t, s, name, driver.IfEmpty, "one")
 		s.stands(t, name, "one", rec.Version)
 		for i, old := range []int64{0, 0, driver.IfEmpty} {
+			connected(t, s.session) // a node that was cut off comes back
 			s.tap.set(once("update", f))
 			value := []string{"two", "", "three"}[i]
 			if old == 0 {

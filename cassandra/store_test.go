@@ -62,6 +62,27 @@ func connect(t testing.TB, c *gocql.ClusterConfig) *gocql.Session {
 	return s
 }
 
+// connected waits until a session has a connection to each of its nodes.
+func connected(t testing.TB, s *gocql.Session) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.Tick(20 * time.Millisecond)
+	for _, h := range s.GetHosts() {
+		for {
+			err := s.Query("select key from system.local").SetHostID(h.HostID()).ExecContext(ctx)
+			if err == nil {
+				break
+			}
+			select {
+			case <-tick:
+			case <-ctx.Done():
+				t.Fatalf("no connection to %s: %v", h, err)
+			}
+		}
+	}
+}
+
 // exec carries out a statement that has to work. All of them ask the same node: the
 // schema may get lost between nodes that change it at the same time.
 func exec(t testing.TB, s *gocql.Session, text string, args ...any) {
