@@ -231,7 +231,14 @@ func (h *clients) askFor(ctx context.Context, c *holdfast.Client, name string, o
 func (h *clients) queue(n int, c *holdfast.Client, name string, opts ...holdfast.Option) <-chan answer {
 	h.Helper()
 	ch := h.ask(c, name, opts...)
-	h.waiting(name, n)
+	h.eventually(h.limit/2, fmt.Sprintf("%d waiters of %q", n, name), func() bool { // the test needs it and does not judge it
+		select {
+		case a := <-ch:
+			h.Fatalf("an Acquire that has to wait is answered, granted %v, error %v; in the store: %s", a.lock != nil, a.err, h.dump())
+		default:
+		}
+		return len(h.show(name).Waiters) == n
+	})
 	return ch
 }
 
@@ -291,11 +298,7 @@ func (h *clients) show(name string) holdfast.Info {
 // waiting waits until n claims are in a queue.
 func (h *clients) waiting(name string, n int) {
 	h.Helper()
-	within := h.soon
-	if n > 0 { // not what is tested, but what the test needs
-		within = h.limit / 2
-	}
-	h.eventually(within, fmt.Sprintf("%d waiters of %q", n, name), func() bool { return len(h.show(name).Waiters) == n })
+	h.eventually(h.soon, fmt.Sprintf("%d waiters of %q", n, name), func() bool { return len(h.show(name).Waiters) == n })
 }
 
 // free waits until no claim of a name is left.
