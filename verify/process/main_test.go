@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	parallel := true
 	flag.Visit(func(f *flag.Flag) { parallel = parallel && f.Name != "test.parallel" })
 	if parallel {
-		flag.Set("test.parallel", "12") // mostly they wait for a lease to run out
+		flag.Set("test.parallel", "8") // mostly they wait for a lease to run out
 	}
 	if *full {
 		patience = 5 * time.Minute
