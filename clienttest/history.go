@@ -44,7 +44,7 @@ var historyCases = []clientCase{
 			want := fmt.Sprint([]int64{of, past.Success.Token}) // and the short one, which is listed if it was slow
 			for end := time.Now().Add(midTTL + h.soon); int64(len(past.Holds))+past.Others.Count < 3; time.Sleep(5 * time.Millisecond) {
 				if past, err = look.History(h.ctx, name); err != nil || time.Now().After(end) {
-					h.Fatalf("what has ended: %+v, %v", past, err)
+					h.Fatalf("what has ended: %+v, %v; in the store: %s", past, err, h.dump())
 				}
 			}
 			if len(past.Holds) < 2 {
