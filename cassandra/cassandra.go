@@ -50,8 +50,8 @@ var (
 // speculation, consistency and host selection does not matter: a Store decides
 // these for each of its statements.
 //
-// The Close of a session of version 2.1.2 of the driver never returns if it begins while the
-// session reconnects to nodes that it has lost. A program that has to end does not wait for it.
+// Version 2.1.2 of the driver has a defect: the Close of a session may never return if it begins
+// while the session reconnects to its nodes. A program that has to end should not wait for it.
 func New(ctx context.Context, session *gocql.Session, opts *Options) (*Store, error) {
 	s, err := prepare(ctx, session, opts)
 	if err == nil {

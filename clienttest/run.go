@@ -359,12 +359,12 @@ func (h *clients) dump() string {
 }
 
 // held asks for what another holds, with a wait, and returns the error, which has to be
-// ErrHeld. A machine or a store that is slow may not answer in so short a time: then held
+// ErrHeld. Where machine or store are slow they may not answer in so short a time: then it
 // asks again for longer.
 func (h *clients) held(wait time.Duration, ask func(wait time.Duration) error) error {
 	h.Helper()
 	err := ask(wait)
-	for ; !errors.Is(err, holdfast.ErrHeld) && 0 < wait && wait < h.soon; err = ask(wait) {
+	for ; h.slow() && !errors.Is(err, holdfast.ErrHeld) && 0 < wait && wait < h.soon; err = ask(wait) {
 		wait *= 2
 	}
 	h.is("to ask for what another holds", err, holdfast.ErrHeld)

@@ -95,7 +95,7 @@ func soak(t *testing.T, kind string, ttl time.Duration) {
 	kills, freezes, terms := 0, 0, 0
 	rng := rand.New(rand.NewPCG(*seed, 1000))
 	least, more := ttl/6, 5*ttl/3
-	if len(w.replicas) == 1 { // with the third of a TTL that the last heartbeat may be old, less than two, in which a hold ends
+	if len(w.replicas) == 1 { // the last heartbeat may be a third of a TTL old, and a hold ends after two
 		least, more = ttl/12, ttl/8
 	}
 	for ctx.Err() == nil {
