@@ -128,19 +128,54 @@ func (c *Client) settled(name string, was, next *core.LockRecord) {
 	c.evicted(name, was.Evicted(next, c.hasTombstone))
 }
 
-// left is settled of the write that releases the locks of a hold.
-func (c *Client) left(name, hold string, tomb core.SessionRecord, was, next *core.LockRecord) {
+// A removal is what a write for a hold removes from a record.
+type removal struct {
+	name    string
+	version core.Version // which it follows
+	gone    []core.Eviction
+	tomb    core.SessionRecord // of the hold, if the write releases its locks
+}
+
+// removes is what a write removes from the record of a name; tomb is empty unless it releases the
+// locks of the hold.
+func (x *holdCall) removes(n *core.HoldName, next *core.LockRecord, tomb core.SessionRecord) removal {
+	c := x.c
+	c.mu.Lock()
+	defer c.unlock()
+	ends := func(session string) bool { return session == x.id && tomb.Dead != 0 || c.hasTombstone(session) }
+	return removal{n.Name, n.Version, n.Record.Evicted(next, ends), tomb}
+}
+
+// removed notes what a write has removed.
+func (x *holdCall) removed(r removal) {
+	c := x.c
 	c.mu.Lock()
 	defer c.unlock()
 	var others []core.Eviction
-	for _, e := range was.Evicted(next, func(session string) bool { return session == hold || c.hasTombstone(session) }) {
-		if e.Claim.Session == hold {
-			c.ended(name, e.Claim.Ended(tomb, e.Broken, c.owner, time.Now().UnixMicro()))
+	for _, e := range r.gone {
+		if e.Claim.Session == x.id {
+			c.ended(r.name, e.Claim.Ended(r.tomb, e.Broken, c.owner, time.Now().UnixMicro()))
 		} else {
 			others = append(others, e)
 		}
 	}
-	c.evicted(name, others)
+	c.evicted(r.name, others)
+}
+
+// removedLate notes what writes that were not answered have removed, if a record that follows has
+// it no more.
+func (x *holdCall) removedLate(n *core.HoldName) {
+	x.removals = slices.DeleteFunc(x.removals, func(r removal) bool {
+		if r.name != n.Name || r.version == n.Version {
+			return false
+		}
+		r.gone = slices.DeleteFunc(r.gone, func(e core.Eviction) bool {
+			_, _, ok := n.Record.Find(e.Claim.Session, e.Claim.Nr)
+			return ok
+		})
+		x.removed(r)
+		return true
+	})
 }
 
 // hasTombstone says whether a tombstone of the session was read or written; c.mu is held.

@@ -42,6 +42,8 @@ type holdCall struct {
 	all    bool                    // it is known that all names are held
 	lost   int                     // rounds in a row that lost a write
 	failed error
+
+	removals []removal // by writes that were not answered
 }
 
 func (c *Client) newHoldCall(id, client string) *holdCall {
@@ -188,6 +190,7 @@ func (x *holdCall) sawName(i int, r driver.Record) (err error) {
 	x.looked = true
 	n.Version = core.Version(r.Version)
 	n.Record, err = lockOf(r)
+	x.removedLate(n)
 	return err
 }
 
@@ -208,6 +211,9 @@ func (x *holdCall) write(ctx context.Context, beat *core.SessionRecord, w driver
 	}
 	if err != nil {
 		x.unsure = true
+		for _, h := range plan.Writes {
+			x.removals = append(x.removals, x.removes(&x.names[h.Index], &h.Write.Next, core.SessionRecord{}))
+		}
 		return err
 	}
 	lost := false
@@ -225,7 +231,7 @@ func (x *holdCall) write(ctx context.Context, beat *core.SessionRecord, w driver
 	for i, h := range plan.Writes {
 		n := &x.names[h.Index]
 		if outs[i].Won {
-			x.c.settled(n.Name, &n.Record, &h.Write.Next)
+			x.removed(x.removes(n, &h.Write.Next, core.SessionRecord{}))
 			n.Record, n.Version = h.Write.Next, core.Version(outs[i].Record.Version)
 			n.Record.Written(n.Version)
 			x.wrote[h.Index] = true

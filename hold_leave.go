@@ -89,6 +89,9 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 		err = errors.Join(err, outs[i].Err)
 	}
 	if err != nil {
+		for i, k := range left.at {
+			x.removals = append(x.removals, x.removes(&x.names[k], &left.next[i], left.tomb))
+		}
 		x.version, x.absent, x.session, x.names = 0, false, core.SessionRecord{}, nil // all is read again
 		return err
 	}
@@ -179,7 +182,7 @@ func (x *holdCall) leftBy(left leaving, outs []driver.Outcome, asked core.Instan
 			}
 			continue
 		}
-		x.c.left(x.names[k].Name, x.id, left.tomb, &x.names[k].Record, &left.next[i])
+		x.removed(x.removes(&x.names[k], &left.next[i], left.tomb))
 		x.names[k].Record = core.LockRecord{}
 	}
 	if again {

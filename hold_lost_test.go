@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/faultstore"
+	"github.com/holdfast-lock/holdfast/internal/wire"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -281,5 +283,55 @@ func TestHoldThatIsMissed(t *testing.T) {
 		if h, err := front.Enter(t.Context(), r); err != nil || !h.Held {
 			t.Errorf("entered anew: %+v, %v", h, err)
 		}
+	})
+}
+
+// A lossyReply keeps back the answer of one call, the next that has changed a lock record.
+type lossyReply struct {
+	driver.Store
+	armed atomic.Bool
+}
+
+func (s *lossyReply) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
+	outs, err := s.Store.CompareAndSwap(ctx, writes)
+	at := slices.IndexFunc(writes, func(w driver.Write) bool { return w.Key == lockA && w.Old > 0 })
+	if at >= 0 && err == nil && outs[at].Won && s.armed.CompareAndSwap(true, false) {
+		return nil, errFails
+	}
+	return outs, err
+}
+
+// What a call for a hold has removed is in the history of the name, once, also where its answer was
+// lost: the lock of a dead one before it, and its own.
+func TestHoldHistoryAnswerLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &lossyReply{Store: memory.New()}
+		cut := &wire.Cut{Store: s.Store}
+		dead := newClient(t, cut, program("dead", 6*time.Second))
+		front := newClient(t, s, program("front", 6*time.Second))
+		defer front.Close()
+		acquire(t, dead, "a")
+		cut.Off.Store(true)
+		s.armed.Store(true)
+		r := holdfast.HoldRequest{ID: strings.Repeat("0", 31) + "1", Names: []string{"a"}}
+		for held := false; !held; time.Sleep(time.Second) {
+			h, err := front.Enter(t.Context(), r)
+			if held = h.Held; err != nil && !errors.Is(err, holdfast.ErrHeld) {
+				t.Fatal(err)
+			}
+		}
+		if s.armed.Swap(true) {
+			t.Fatal("no answer of the entrance was lost")
+		}
+		time.Sleep(2 * time.Second)
+		if err := front.Leave(t.Context(), "", r.ID); err != nil || s.armed.Load() {
+			t.Fatalf("left: %v", err)
+		}
+		time.Sleep(6 * time.Second)
+		want := regexp.MustCompile(`^ released [2-4]s/0s; dead taken over \d+s/0s by front: silent for .* \+0$`)
+		if got := pastOf(t, front, "a"); !want.MatchString(got) {
+			t.Errorf("what has ended: %q", got)
+		}
+		dead.Close()
 	})
 }

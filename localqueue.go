@@ -117,6 +117,9 @@ func (c *Client) perform(p *localQueue, eff *core.Effects) {
 	for _, g := range eff.Gone {
 		c.gone(p, g)
 	}
+	if len(eff.Evicted) > 0 {
+		c.evicted(p.name, eff.Evicted)
+	}
 	for _, g := range eff.Guests {
 		signal(g.Tag.(chan struct{}))
 	}

@@ -244,11 +244,6 @@ func (c *Client) answered(p *localQueue, sw *swap, here context.Context) {
 		p.saw(sw.out.Record)
 		c.answers = true
 	}
-	if out.Won && sw.err == nil {
-		if gone := p.n.Evicts(c.hasTombstone); gone != nil {
-			c.evicted(p.name, gone)
-		}
-	}
 	eff := p.n.Answered(out, closedBy(sw.err, c.envAt(t)))
 	c.answers = c.answers || out.Busy && !out.Cut
 	c.perform(p, eff)

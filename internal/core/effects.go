@@ -65,6 +65,7 @@ type Effects struct {
 	Queued  []*Request // have joined the queue
 	Lost    []Loss     // holds that ended without having been released
 	Gone    []Gone     // claims that Release has named
+	Evicted []Eviction // holders of others that writes of ours have removed
 	Guests  []*Guest   // of which the record shows what is news
 	News    bool       // the record is another one than before
 	Beat    bool       // the session shall send a heartbeat at once
@@ -139,6 +140,7 @@ func (n *Name) begin() *Effects {
 	}
 	clear(e.Guests)
 	e.Guests = e.Guests[:0]
+	e.Evicted = nil
 	e.News, e.Beat, e.Work, e.Tick = false, false, false, Never
 	return e
 }

@@ -287,7 +287,12 @@ func (v Version) IsTime() bool {
 // Evicted are the holders of a record that the next one has not, and whose session is dead or
 // whose end is among the breaks of the next one: they are written by whoever wrote that.
 func (r *LockRecord) Evicted(next *LockRecord, dead func(session string) bool) (gone []Eviction) {
+	kept := next.Holders
 	for _, c := range r.Holders {
+		if len(kept) > 0 && kept[0].Is(c.Session, c.Nr) { // mostly they are as they were, and in their order
+			kept = kept[1:]
+			continue
+		}
 		if c.Token == 0 {
 			continue
 		}

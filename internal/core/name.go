@@ -56,6 +56,7 @@ type room struct {
 	took     time.Duration // the last write
 	paused   bool          // before the read that is wanted after them
 	rest     Step          // a pause that comes before the next step
+	evicts   []Eviction    // of an ambiguous write
 
 	spare *desired // that was released; its memory is used again
 }
@@ -176,6 +177,7 @@ func (n *Name) see(rec LockRecord, version Version, asked Instant, env *Env) {
 	before := n.asked
 	n.asked = max(n.asked, asked)
 	if version != n.ambiguousAfter {
+		n.evicted(&rec)
 		n.ambiguousAfter = 0 // nothing can follow that version any more, and that may have been seen before the write failed
 	}
 	if !n.known || version != n.version {
@@ -193,6 +195,16 @@ func (n *Name) see(rec LockRecord, version Version, asked Instant, env *Env) {
 			n.handOver(g, n.asked == asked, env) // a hand-off may have waited for this look
 		}
 	}
+}
+
+// evicted tells what an ambiguous write may have removed, if a record that follows has it no more.
+func (n *Name) evicted(rec *LockRecord) {
+	for _, e := range n.evicts {
+		if _, _, ok := rec.Find(e.Claim.Session, e.Claim.Nr); !ok {
+			n.eff.Evicted = append(n.eff.Evicted, e)
+		}
+	}
+	n.evicts = nil
 }
 
 // compare finds our claims in a record that is news.

@@ -133,3 +133,62 @@ func TestVanishedComesBack(t *testing.T) {
 		next("after the heartbeat", Idle)
 	}
 }
+
+// Whoever removes the claim of the dead tells of it once, also where its write was seen before its
+// answer, by a notification, and where the answer was lost. It tells nothing of a write that was not
+// applied.
+func TestEvictedIsTold(t *testing.T) {
+	dead := Claim{Session: "d", Nr: 1, Slots: 1, Token: 10, TTL: DefaultTTL.Milliseconds()}
+	ours := Claim{Session: "s", Nr: 1, Slots: 1, Token: 102}
+	failed := errors.New("no answer")
+	for _, test := range []struct {
+		name string
+		then func(n *Name, env *Env) []*Effects
+		told int
+	}{
+		{"it is answered", func(n *Name, env *Env) []*Effects {
+			return []*Effects{n.Answered(Outcome{Won: true, Version: 101, Sent: 2}, env)}
+		}, 1},
+		{"it is seen before its answer", func(n *Name, env *Env) []*Effects {
+			n.Saw(LockRecord{Holders: []Claim{ours}}, 101, 2, env)
+			return []*Effects{n.Answered(Outcome{Won: true, Version: 101, Sent: 2}, env)}
+		}, 1},
+		{"its answer is lost", func(n *Name, env *Env) []*Effects {
+			n.Answered(Outcome{Err: failed, Sent: 2}, env)
+			return []*Effects{n.Saw(LockRecord{Holders: []Claim{ours}}, 101, 3, env)}
+		}, 1},
+		{"its answer is lost, and so is its trace", func(n *Name, env *Env) []*Effects {
+			n.Answered(Outcome{Err: failed, Sent: 2}, env)
+			return []*Effects{n.Saw(LockRecord{}, 108, 3, env)}
+		}, 1},
+		{"its answer is lost, and it was not applied", func(n *Name, env *Env) []*Effects {
+			n.Answered(Outcome{Err: failed, Sent: 2}, env)
+			return []*Effects{n.Saw(LockRecord{Holders: []Claim{dead}, Next: 11}, 103, 3, env)}
+		}, 0},
+		{"its answer is lost, and it is not known", func(n *Name, env *Env) []*Effects {
+			n.Answered(Outcome{Err: failed, Sent: 2}, env)
+			return []*Effects{n.Saw(LockRecord{Holders: []Claim{dead}}, 100, 3, env)}
+		}, 0},
+		{"it has lost", func(n *Name, env *Env) []*Effects {
+			return []*Effects{n.Answered(Outcome{Version: 103, Record: LockRecord{Holders: []Claim{dead}, Next: 11}, Sent: 2}, env)}
+		}, 0},
+	} {
+		n, nr := NewName(nil), int64(0)
+		env := &Env{Now: 1, Session: SessionView{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
+			NewClaim: func() int64 { nr++; return nr }, Dead: func(session string) bool { return session == "d" }}
+		n.Saw(LockRecord{Holders: []Claim{dead}}, 100, 1, env)
+		n.Want(&Request{Slots: 1}, env)
+		if step, _ := n.Next(env); step.Kind != Put {
+			t.Fatalf("%s: the step is %+v", test.name, step)
+		}
+		env.Now = 3
+		var told []Eviction
+		for _, eff := range test.then(n, env) {
+			told = append(told, eff.Evicted...)
+		}
+		told = append(told, n.SawAgain(4, env).Evicted...)
+		if len(told) != test.told || len(told) > 0 && told[0].Claim.Session != "d" {
+			t.Errorf("%s: told of %+v, want %d", test.name, told, test.told)
+		}
+	}
+}

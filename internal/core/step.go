@@ -29,6 +29,7 @@ type Step struct {
 	About  time.Duration
 	Forget bool // Idle: nothing is left here, but for an ambiguous write
 	leaves bool // Put: claims are to go
+	evicts []Eviction
 }
 
 // maxPause bounds what a write that lost waits before the next look. Where it has lost to writes of
@@ -97,7 +98,7 @@ func (n *Name) next(env *Env) Step {
 		case env.Stale && changed && n.known && (n.lost > 0 || n.waited) && env.Now.Sub(max(n.asked, n.got, n.staleRead)) > staleReadAfter:
 			return Step{Kind: StaleLoad}
 		case changed:
-			return Step{Kind: Put, Write: n.write(next, env), leaves: len(n.releasing) > 0}
+			return Step{Kind: Put, Write: n.write(next, env), leaves: len(n.releasing) > 0, evicts: n.rec.Evicted(&next, env.Dead)}
 		case n.denyTries(env):
 		default:
 			return Step{Kind: Idle, Forget: n.Idle()}
@@ -120,7 +121,7 @@ func (n *Name) Opening(env *Env) (w Write, ok bool) {
 	if !changed {
 		return w, false
 	}
-	n.step.Write = n.write(next, env)
+	n.step.Write, n.step.evicts = n.write(next, env), n.rec.Evicted(&next, env.Dead)
 	return n.step.Write, true
 }
 
@@ -160,19 +161,10 @@ type Outcome struct {
 // was emptied before it was read.
 const LockedCall = 250 * time.Millisecond
 
-// Evicts are the claims of others that the write that is out removes, if it wins.
-func (n *Name) Evicts(dead func(session string) bool) []Eviction {
-	w := &n.step.Write
-	if len(n.rec.Holders) == 0 || w.Old != n.version {
-		return nil
-	}
-	return n.rec.Evicted(&w.Next, dead)
-}
-
 // Answered reports on Put, and on Open if there was something to write.
 func (n *Name) Answered(out Outcome, env *Env) *Effects {
 	eff := n.begin()
-	w, put, leaves := n.step.Write, n.step.Kind == Put, n.step.leaves
+	w, put, leaves, evicts := n.step.Write, n.step.Kind == Put, n.step.leaves, n.step.evicts
 	n.Rested()
 	if put {
 		n.took, n.reloaded = max(env.Now.Sub(out.Sent), 1), false
@@ -182,11 +174,12 @@ func (n *Name) Answered(out Outcome, env *Env) *Effects {
 	}
 	switch {
 	case out.Err != nil:
-		n.ambiguous(w, out, env)
+		n.ambiguous(w, evicts, out, env)
 		n.rest = Step{Kind: Pause, About: n.backoff(env.Now)}
 		return eff
 	case out.Won:
 		n.shut = 0
+		n.eff.Evicted, n.evicts = append(n.eff.Evicted, evicts...), nil
 		w.Next.Written(out.Version)
 		n.see(w.Next, out.Version, out.Sent, env)
 		n.overtaken(w.Next, out.Version)
@@ -230,8 +223,12 @@ func (n *Name) overtaken(written LockRecord, version Version) {
 	}
 }
 
-// ambiguous takes in that a write was not answered.
-func (n *Name) ambiguous(w Write, out Outcome, env *Env) {
+// ambiguous takes in that a write was not answered. What it may have removed is told once a later
+// record has it no more: by us or by others who do the same, and a history lists a hold once.
+func (n *Name) ambiguous(w Write, evicts []Eviction, out Outcome, env *Env) {
+	if len(evicts) > 0 {
+		n.evicts = evicts
+	}
 	if n.ambiguousSince == Never {
 		n.ambiguousSince = env.Now
 	}

@@ -16,6 +16,8 @@ var (
 		"Name.ambiguousSince":  "how long a pause is",
 		"room.eff":             "a buffer",
 		"room.spare":           "room",
+		"room.evicts":          "for people",
+		"Step.evicts":          "for people",
 		"Name.guests":          "no hold is followed",
 		"desired.retries":      "for people",
 		"desired.since":        "for people",
