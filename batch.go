@@ -16,7 +16,9 @@ import (
 // A batcher sends writes to the store. What gathers while a call is in flight
 // goes in the next one. A second call joins the first when a crowd has gathered,
 // or the first is slow: with two at once a small crowd would fall in two halves,
-// each too small to be worth a call. Heartbeats do not go through it, so that
+// each too small to be worth a call. Where the store carries out each write by
+// itself, each goes in a call of its own, as many at a time as it says: together
+// they would wait for the slowest. Heartbeats do not go through it, so that
 // they never queue behind locks. The idea of gathering behind the call in flight
 // is go-cloud's.
 type batcher struct {
@@ -24,11 +26,14 @@ type batcher struct {
 	ctx   context.Context
 	now   func() core.Instant
 	spawn func(func())
+
 	most  int // writes that are gathered into a call
+	calls int // that may be made at a time
+	crowd int // writes that are worth another call
 
 	mu     sync.Mutex
 	queue  []*swap
-	calls  int
+	under  int         // calls that are under way
 	crowds bool        // the last call carried more than one write
 	timer  *time.Timer // has another call join one that is slow
 	slow   atomic.Bool
@@ -44,11 +49,28 @@ type swap struct {
 	done  chan struct{}
 }
 
-const (
-	maxCalls = 2
-	maxBatch = 512
-	crowd    = 16 // that is worth a second call
-)
+// maxBatch is the most writes of a call.
+const maxBatch = 512
+
+// gather says how: calls of many writes, or, where the store carries out each by itself, so many
+// calls of one.
+func (b *batcher) gather(single int) {
+	b.most, b.calls, b.crowd = maxBatch, 2, 16
+	if single > 0 {
+		b.most, b.calls, b.crowd = 1, single, 1
+	}
+}
+
+// start starts the calls that what has gathered is worth, and reports whether there is one. b.mu is
+// held.
+func (b *batcher) start(timeout time.Duration) (any bool) {
+	for n := len(b.queue); n > 0 && (b.under == 0 || b.under < b.calls && n >= b.crowd); n -= b.most {
+		b.under++
+		b.spawn(func() { b.drain(timeout) })
+		any = true
+	}
+	return any
+}
 
 // do sends one write and waits for what became of it. timeout bounds the call;
 // when it is over the outcome is unknown, which is an error.
@@ -56,19 +78,15 @@ func (b *batcher) do(w driver.Write, timeout time.Duration) *swap {
 	s := &swap{write: w, done: make(chan struct{})}
 	b.mu.Lock()
 	b.queue = append(b.queue, s)
-	switch {
-	case b.calls == 0 || b.calls < maxCalls && len(b.queue) >= crowd:
-		b.calls++
-		b.spawn(func() { b.drain(timeout) })
-	case b.calls < maxCalls && len(b.queue) == 1:
+	if !b.start(timeout) && b.under < b.calls && len(b.queue) == 1 {
 		if b.timer != nil {
 			b.timer.Stop()
 		}
 		b.timer = time.AfterFunc(quickCall, func() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			if len(b.queue) > 0 && b.calls < maxCalls {
-				b.calls++
+			if len(b.queue) > 0 && b.under < b.calls {
+				b.under++
 				b.spawn(func() { b.drain(timeout) })
 			}
 		})
@@ -82,8 +100,8 @@ func (b *batcher) do(w driver.Write, timeout time.Duration) *swap {
 // for what became of them, or for ctx: then that is not known. The client waits for the caller.
 func (b *batcher) all(ctx context.Context, writes []driver.Write, timeout time.Duration) ([]driver.Outcome, error) {
 	b.mu.Lock()
-	if b.calls == 0 && len(b.queue) == 0 {
-		b.calls++
+	if b.under == 0 && len(b.queue) == 0 {
+		b.under++
 		b.mu.Unlock()
 		one, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
@@ -91,7 +109,7 @@ func (b *batcher) all(ctx context.Context, writes []driver.Write, timeout time.D
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if len(b.queue) == 0 {
-			b.calls--
+			b.under--
 		} else {
 			b.spawn(func() { b.drain(timeout) })
 		}
@@ -102,10 +120,7 @@ func (b *batcher) all(ctx context.Context, writes []driver.Write, timeout time.D
 		swaps[i] = &swap{write: w, done: make(chan struct{})}
 	}
 	b.queue = append(b.queue, swaps...)
-	if b.calls < maxCalls && len(b.queue) >= crowd {
-		b.calls++
-		b.spawn(func() { b.drain(timeout) })
-	}
+	b.start(timeout)
 	b.mu.Unlock()
 	outs := make([]driver.Outcome, len(writes))
 	for i, s := range swaps {
@@ -129,7 +144,7 @@ func (b *batcher) drain(timeout time.Duration) {
 	for {
 		b.linger()
 		if len(b.queue) == 0 {
-			b.calls--
+			b.under--
 			return
 		}
 		n := min(len(b.queue), b.most)
@@ -148,11 +163,11 @@ func (b *batcher) drain(timeout time.Duration) {
 // after the caller's context has ended: not at once, since that leaves an unknown outcome.
 func (b *batcher) alone(caller context.Context, w driver.Write, sent core.Instant, timeout time.Duration) (s swap, ok bool) {
 	b.mu.Lock()
-	if b.calls > 0 || len(b.queue) > 0 {
+	if b.under > 0 || len(b.queue) > 0 {
 		b.mu.Unlock()
 		return s, false
 	}
-	b.calls++
+	b.under++
 	b.mu.Unlock()
 	s = swap{write: w, sent: sent}
 	one := &struct {
@@ -169,7 +184,7 @@ func (b *batcher) alone(caller context.Context, w driver.Write, sent core.Instan
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.queue) == 0 {
-		b.calls--
+		b.under--
 	} else {
 		b.spawn(func() { b.drain(timeout) })
 	}

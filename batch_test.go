@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,34 +13,43 @@ import (
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
-// A narrow store carries out few writes of a call together.
+// A narrow store carries out each write by itself, a few at a time.
 type narrow struct {
 	driver.Store
-	most int
+	single int
 
-	mu      sync.Mutex
-	largest int // call so far
+	mu            sync.Mutex
+	largest, most int // call so far, and calls at a time
+	under         int
 }
 
-func (s *narrow) Traits() driver.Traits { return driver.Traits{MaxBatch: s.most} }
+func (s *narrow) Traits() driver.Traits { return driver.Traits{SingleWrites: s.single} }
 
 func (s *narrow) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	s.mu.Lock()
-	s.largest = max(s.largest, len(writes))
+	s.under++
+	s.most = max(s.most, s.under)
+	if !slices.ContainsFunc(writes, func(w driver.Write) bool { return w.Key.Space == driver.Sessions }) { // else it opens the session
+		s.largest = max(s.largest, len(writes))
+	}
 	s.mu.Unlock()
 	time.Sleep(10 * time.Millisecond) // of a bubble: meanwhile others gather
+	s.mu.Lock()
+	s.under--
+	s.mu.Unlock()
 	return s.Store.CompareAndSwap(ctx, writes)
 }
 
-// No more writes are gathered into a call than the store carries out together. Where it sets no
-// bound, a second call begins when 16 have gathered.
-func TestMaxBatch(t *testing.T) {
-	for most, want := range map[int]func(largest int) bool{
-		0: func(largest int) bool { return largest >= 16 },
-		8: func(largest int) bool { return largest == 8 },
+// Where the store carries out each write by itself each goes in a call of its own, and as many calls
+// are under way as it says. Elsewhere what gathers goes in one call, and a second one begins when 16
+// have gathered.
+func TestSingleWrites(t *testing.T) {
+	for single, want := range map[int]func(largest, most int) bool{
+		0: func(largest, most int) bool { return largest >= 16 && most == 2 },
+		8: func(largest, most int) bool { return largest == 1 && most == 8 },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &narrow{Store: memory.New(), most: most}
+			s := &narrow{Store: memory.New(), single: single}
 			c := newClient(t, s, nil)
 			defer c.Close()
 			var wg sync.WaitGroup
@@ -51,8 +61,8 @@ func TestMaxBatch(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if !want(s.largest) {
-				t.Errorf("MaxBatch %d: a call with %d writes", most, s.largest)
+			if !want(s.largest, s.most) {
+				t.Errorf("SingleWrites %d: %d calls at a time, the largest with %d writes", single, s.most, s.largest)
 			}
 		})
 	}

@@ -1,7 +1,6 @@
 package holdfast
 
 import (
-	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -115,7 +114,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.open, c.shut = context.WithCancel(c.ctx)
 	c.batch.store, c.batch.ctx, c.batch.now, c.batch.spawn = c.store, c.ctx, c.now, c.spawn
-	c.batch.most = min(cmp.Or(c.traits.MaxBatch, maxBatch), maxBatch)
+	c.batch.gather(c.traits.SingleWrites)
 	c.proof.dir = c.opts.RuntimeDir
 	c.detector.c, c.sweeping.detector.c = c, c
 	_, awaits := store.(driver.Awaiter)

@@ -29,7 +29,7 @@ type lane chan struct{}
 // maxCalls is how many statements of a lane are under way at a time: enough to
 // keep a few nodes busy, few enough that none of them waits long enough to time
 // out.
-const maxCalls = 32
+const maxCalls = 64
 
 func (c *calls) init(session *gocql.Session, dc string, local bool) {
 	c.session, c.dc = session, dc

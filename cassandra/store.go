@@ -68,7 +68,7 @@ const nowhere = math.MinInt64
 
 // Traits implements driver.Store: a fresh read is a round of consensus.
 func (s *Store) Traits() driver.Traits {
-	return driver.Traits{StaleReads: true, CostlyWrites: true, MaxBatch: maxCalls}
+	return driver.Traits{StaleReads: true, CostlyWrites: true, SingleWrites: maxCalls}
 }
 
 // Load reads each record by a round of consensus, or at QUORUM for a stale read.

@@ -90,10 +90,11 @@ type Traits struct {
 	// machines. A Client keeps no history of holds there, unless the store's setting
 	// says so.
 	CostlyWrites bool
-	// MaxBatch is the most writes of one call that the database carries out together; 0: any number.
-	// A Client gathers no more into one, since those behind would have to share its deadline. The
-	// writes of a hold of many names, and the heartbeats of many holds, are not split.
-	MaxBatch int
+	// SingleWrites: each write of a call is carried out by itself, so many at a time; 0: those of a
+	// call go together. A Client then makes a call for each, so many at a time, since writes that
+	// share one would wait for the slowest, and share its deadline. The writes of a hold of many
+	// names, and the heartbeats of many holds, are not split.
+	SingleWrites int
 }
 
 // Find returns a capability of a store (Watcher, Diagnoser): that of the store itself, or
