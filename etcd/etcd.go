@@ -220,9 +220,11 @@ func (s *Store) transact(ctx context.Context, again bool, ops func(epoch) []clie
 }
 
 // How long to wait for one member: a client asks them in turn, and one of them may
-// be frozen, or cut off. So there has to be time for another.
+// be frozen, or cut off. So there has to be time for another. What may be sent again
+// waits briefly at first: with one of three frozen each third request meets it.
 const (
 	slow    = 2500 * time.Millisecond
+	quick   = 500 * time.Millisecond
 	minWait = 250 * time.Millisecond
 	rest    = 50 * time.Millisecond // between questions, of members that are gone or know no leader yet
 )
@@ -231,10 +233,13 @@ const (
 // is asked; one that does not answer may have, so that is for requests which may be
 // sent again.
 func send[T any](ctx context.Context, again bool, ask func(context.Context) (T, error)) (answer T, err error) {
-	for {
+	for try := 0; ; try++ {
 		wait := slow
+		if again && try == 0 {
+			wait = quick
+		}
 		if end, ok := ctx.Deadline(); ok {
-			wait = min(max(time.Until(end)/2, minWait), slow)
+			wait = min(max(time.Until(end)/2, minWait), wait)
 		}
 		one, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), wait)
 		answer, err = ask(one)

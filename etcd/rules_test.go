@@ -557,6 +557,34 @@ func TestSend(t *testing.T) {
 	}
 }
 
+// A question that may be sent again waits for the first member that it meets for half a second, and
+// then as long as any: one of three members may be frozen.
+func TestFrozenMember(t *testing.T) {
+	for _, test := range []struct {
+		again  bool
+		frozen int // members that it meets first
+		want   time.Duration
+	}{
+		{true, 1, quick + rest},
+		{true, 2, quick + slow + 2*rest},
+		{false, 1, slow},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began, n := time.Now(), 0
+			_, err := send(t.Context(), test.again, func(ctx context.Context) (int, error) {
+				if n++; n > test.frozen {
+					return 0, nil
+				}
+				<-ctx.Done()
+				return 0, ctx.Err()
+			})
+			if took := time.Since(began); took != test.want || (err == nil) != test.again {
+				t.Errorf("may be sent again: %v, of %d frozen members: %v after %v, want it after %v", test.again, test.frozen, err, took, test.want)
+			}
+		})
+	}
+}
+
 // A client of etcd that its user has closed is a closed store.
 func TestClosedClient(t *testing.T) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}) // connects when it is used

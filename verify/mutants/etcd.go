@@ -20,6 +20,8 @@ var onRevisions = table{"etcd", []mutant{
 		`				If(clientv3.Compare(clientv3.ModRevision(s.epochKey()), "=", e.revision)).`, "				If()."}}, onEtcd("TestNewEpoch")},
 	{"etcd: a cluster that went back is believed", "R2", []edit{{"etcd/etcd.go",
 		"resp.Succeeded && resp.Header.Revision < before:", "false && resp.Header.Revision < before:"}}, onEtcd("TestStoreWentBack")},
+	{"etcd: a read waits long for a frozen member", "P6", []edit{{"etcd/etcd.go",
+		"if again && try == 0 {", "if false {"}}, onEtcd("TestFrozenMember")},
 	{"etcd: batches are not cut", "P8", []edit{{"etcd/etcd.go",
 		"maxOps   = 100", "maxOps   = 1000"}}, onEtcd("TestLargeBatches")},
 	{"etcd: batches are not cut by size", "P8", []edit{{"etcd/etcd.go",
