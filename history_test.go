@@ -509,3 +509,25 @@ func TestCloseWaitsForHistory(t *testing.T) {
 		}
 	})
 }
+
+// A lock without a process that is given back after a moment is counted, by a program that goes on as
+// by one that ends at once.
+func TestHistoryOfTheDetached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		a, b := newClient(t, s, program("a", 0)), newClient(t, s, program("b", 0))
+		defer a.Close()
+		defer b.Close()
+		l, err := a.AcquireFor(t.Context(), "n", time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.ReleaseToken(t.Context(), "n", l.Token); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got := pastOf(t, a, "n"); got != " +1" {
+			t.Errorf("%q", got)
+		}
+	})
+}

@@ -72,7 +72,7 @@ var lossCases = []clientCase{
 		run: func(h *clients) {
 			var processes []*faultstore.Process
 			for i := range 5 {
-				c, p := h.process(&holdfast.Options{TTL: shortTTL})
+				c, p := h.process(&holdfast.Options{TTL: midTTL}) // the first lives until the last is in line
 				processes = append(processes, p)
 				if i == 0 {
 					h.acquire(c, "a")
@@ -84,7 +84,7 @@ var lossCases = []clientCase{
 			for _, p := range processes {
 				p.Crash()
 			}
-			h.release(h.granted(queued, shortTTL+min(shortTTL, h.soon)))
+			h.release(h.granted(queued, midTTL+min(shortTTL, h.soon)))
 			h.free("a")
 		},
 	},

@@ -545,6 +545,8 @@ var core = table{"core", []mutant{
 		"			x.removals = append(x.removals, x.removes(&x.names[h.Index], &h.Write.Next, core.SessionRecord{}))\n", "			_ = h\n"}}, library("TestHoldHistoryAnswerLost")},
 	{"history: a release of a hold whose answer was lost is not told", "P9", []edit{{"hold_leave.go",
 		"			x.removals = append(x.removals, x.removes(&x.names[k], &left.next[i], left.tomb))\n", "			_, _ = i, k\n"}}, library("TestHoldHistoryAnswerLost")},
+	{"history: a short lock without a process is not counted", "P9", []edit{{"history_write.go",
+		" && !a.others\n", "\n"}}, library("TestHistoryOfTheDetached")},
 	{"history: written as soon as a hold ends", "P7", []edit{{"history_write.go",
 		"	held := t.Sub(l.since)\n", "	held := t.Sub(l.since)\n	c.writeSoon()\n"}}, library("TestHistoryIsFree")},
 	{"numbers of a record may overflow", "R3", []edit{{"internal/core/lock_record.go",
