@@ -256,7 +256,7 @@ func TestUnneededGuardGoes(t *testing.T) {
 // Everything is dead before the lease is over, whatever it does about it.
 func TestDeadline(t *testing.T) {
 	for _, act := range []string{"act-stubborn", "act-tree", "act-storm"} {
-		g, out, deadline := start(t, busy.Times(1500*time.Millisecond), busy.Times(400*time.Millisecond), act)
+		g, out, deadline := start(t, busy.Times(3*time.Second), busy.Times(400*time.Millisecond), act) // it has to have begun
 		if e := next(t, g); !e.Stopping || e.Why != Deadline {
 			t.Errorf("%s: got %+v, want Stopping", act, e)
 		}
