@@ -84,7 +84,7 @@ var lossCases = []clientCase{
 			for _, p := range processes {
 				p.Crash()
 			}
-			h.release(h.granted(queued, midTTL+min(shortTTL, h.soon)))
+			h.release(h.granted(queued, midTTL+min(midTTL, h.soon)))
 			h.free("a")
 		},
 	},
