@@ -178,7 +178,8 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def alock(self, *names: str, **options: Any) -> AsyncIterator[Lock]:
-        """lock for asyncio. Cancelling the task while it waits gives up the place in line."""
+        """lock for asyncio. Cancelling the task while it waits gives up the place in line before the
+        cancellation is raised, or after 5 seconds without an answer."""
         stop = _Stop()
         taking = asyncio.ensure_future(asyncio.to_thread(self.acquire, *names, _stop=stop, **options))
         try:
@@ -451,7 +452,9 @@ class _Taking:
                 elif status >= 500:
                     time.sleep(0.1)
         except BaseException as e:
-            if not isinstance(e, (Held, Refused)):
+            if self.stop and self.stop.is_set():  # a thread of its own: the task that was cancelled waits for it
+                self.client._give_back(hold, 5.0)
+            elif not isinstance(e, (Held, Refused)):
                 threading.Thread(target=self.client._give_back, args=(hold, 5.0), daemon=True).start()
             raise
 
