@@ -145,10 +145,11 @@ func (s shop) play(t *testing.T, dir, file string) {
 	var server *servers.Server
 	var proxy *servers.Proxy
 	stores := map[string]string{"AGO": `\d+s ago`, "BEAT_AGE": `[0-9.]+`} // by the variables that scripts know them by
-	// A lease that is lost in a script, after how much silence, and what is left of it then.
-	stores["LEASE"], stores["SILENT"], stores["LEFT"] = busy.Times(3*time.Second).String(), `[12]\.\ds`, `\d+ms`
+	// A lease that is lost in a script, after how much silence, and what is left of it then; when
+	// somebody gives up who waits for a fifth of a second.
+	stores["LEASE"], stores["SILENT"], stores["LEFT"], stores["GAVEUP"] = busy.Times(3*time.Second).String(), `[12]\.\ds`, `\d+ms`, `2..ms`
 	if busy.Stretch() > 1 {
-		stores["SILENT"], stores["LEFT"] = `\d\.\ds`, `[\d.]+m?s`
+		stores["SILENT"], stores["LEFT"], stores["GAVEUP"] = `\d\.\ds`, `[\d.]+m?s`, `[2-9]..ms`
 	}
 	if s.of.SQL {
 		var opts *servers.Options
