@@ -19,7 +19,7 @@ type account struct {
 	core.Account
 	name    string
 	evicted []core.Eviction // to be written once their sessions were read
-	others  bool            // it has some that were
+	removed bool            // it has some that were
 }
 
 // Bounds of what is kept and written.
@@ -354,7 +354,7 @@ func (c *Client) writeHistories(ctx context.Context, accounts []*account, lazy b
 // slight says whether an account begins no history: one short hold of our own. Else each name that
 // is locked once, for a moment, would leave a record.
 func (a *account) slight() bool {
-	return len(a.Holds) == 0 && a.Success == nil && a.Others.Count < 2 && !a.others
+	return len(a.Holds) == 0 && a.Success == nil && a.Others.Count < 2 && !a.removed
 }
 
 func (c *Client) closes() bool {
@@ -397,7 +397,7 @@ func (c *Client) readHistories(ctx context.Context, accounts []*account) (histor
 			tomb, _ := core.DecodeSession(recs[first[i]+j].Value) // what cannot be read tells nothing
 			a.Add(e.Claim.Ended(tomb, e.Broken, c.owner, now), true)
 		}
-		a.others, a.evicted = a.others || len(a.evicted) > 0, nil
+		a.removed, a.evicted = a.removed || len(a.evicted) > 0, nil
 		if a.Success != nil && a.Success.At == 0 {
 			a.Success.At = now
 			if t, ok := storeTime(recs[first[i]]); ok {

@@ -95,7 +95,7 @@ func (n *Name) enter() {
 func (n *Name) Rest() {
 	if r := n.room; r != nil && n.rooms != nil && len(n.rooms.free) < 16 {
 		n.begin()
-		r.step = Step{}
+		r.step, r.evicts = Step{}, nil
 		r.reset()
 		n.rooms.free = append(n.rooms.free, r)
 	}

@@ -169,11 +169,16 @@ func TestEvictedIsTold(t *testing.T) {
 			n.Answered(Outcome{Err: failed, Sent: 2}, env)
 			return []*Effects{n.Saw(LockRecord{Holders: []Claim{dead}}, 100, 3, env)}
 		}, 0},
+		{"its answer is lost, and the record is not readable", func(n *Name, env *Env) []*Effects {
+			n.Answered(Outcome{Err: failed, Sent: 2}, env)
+			return []*Effects{n.Looked(LockRecord{}, 103, 3, failed, env)}
+		}, 0},
 		{"it has lost", func(n *Name, env *Env) []*Effects {
 			return []*Effects{n.Answered(Outcome{Version: 103, Record: LockRecord{Holders: []Claim{dead}, Next: 11}, Sent: 2}, env)}
 		}, 0},
 	} {
-		n, nr := NewName(nil), int64(0)
+		rooms := &Rooms{}
+		n, nr := NewName(rooms), int64(0)
 		env := &Env{Now: 1, Session: SessionView{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
 			NewClaim: func() int64 { nr++; return nr }, Dead: func(session string) bool { return session == "d" }}
 		n.Saw(LockRecord{Holders: []Claim{dead}}, 100, 1, env)
@@ -187,6 +192,9 @@ func TestEvictedIsTold(t *testing.T) {
 			told = append(told, eff.Evicted...)
 		}
 		told = append(told, n.SawAgain(4, env).Evicted...)
+		n.Rest()
+		other := NewName(rooms) // has the room now
+		told = append(told, other.Saw(LockRecord{}, 200, 5, env).Evicted...)
 		if len(told) != test.told || len(told) > 0 && told[0].Claim.Session != "d" {
 			t.Errorf("%s: told of %+v, want %d", test.name, told, test.told)
 		}

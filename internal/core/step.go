@@ -223,8 +223,9 @@ func (n *Name) overtaken(written LockRecord, version Version) {
 	}
 }
 
-// ambiguous takes in that a write was not answered. What it may have removed is told once a later
-// record has it no more: by us or by others who do the same, and a history lists a hold once.
+// ambiguous takes in that a write was not answered. The claims that it may have removed are told of
+// when a later record lacks them. If another client has removed them both tell of them, and a history
+// lists each hold once.
 func (n *Name) ambiguous(w Write, evicts []Eviction, out Outcome, env *Env) {
 	if len(evicts) > 0 {
 		n.evicts = evicts
