@@ -187,7 +187,7 @@ var layers = [][]string{
 	{"cmd/holdfast", "cmd/holdfast/holdfast-*"},
 	{"cmd/holdfast/internal/command"},
 	{"cmd/holdfast/internal/guard", "serve"},
-	{"clienttest", "state", "serve/page", "prometheus", "otel"},
+	{"clienttest", "state", "serve/access", "serve/page", "prometheus", "otel"},
 	{"*/kind.go", "drivertest", "claims/claimstest"},
 	{"claims", "internal/asjson", "monitor"},
 	{".", "open", "memory", "faultstore", "internal/sqlstore", "internal/notify", "internal/tlsurl", "internal/wire"},

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/serve"
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 // served takes locks over HTTP, through the unix socket of a server in this process, beside the
@@ -122,7 +123,7 @@ func startServer(b *bench, l locker) (c *caller, shut func(err *error), err erro
 	if !ok {
 		return nil, nil, fmt.Errorf("%T is no client", l)
 	}
-	access, err := serve.OpenAccess("", nil)
+	list, err := access.Open("", nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -130,7 +131,7 @@ func startServer(b *bench, l locker) (c *caller, shut func(err *error), err erro
 	if err != nil {
 		return nil, nil, err
 	}
-	server, err := serve.NewServer(serve.New(client.Client, &serve.Options{Access: access}), serve.Listen{Socket: filepath.Join(dir, "s")})
+	server, err := serve.NewServer(serve.New(client.Client, &serve.Options{Access: list}), serve.Listen{Socket: filepath.Join(dir, "s")})
 	if err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}

@@ -3,12 +3,13 @@
 // no lock and gives none away early, and those who wait in line keep their places.
 //
 // [New] is the API, an http.Handler. It decides nothing about who a request comes from: that is in
-// the context of the request, as a [Principal] with the verbs and the names that are allowed to it.
-// [Access.Authenticate] is the middleware that puts it there: by a secret of the tokens file, the
-// key of a link, a client certificate, the peer of a unix socket, or the cookie of a page's login.
-// A program that has a way of its own to know its users calls [WithPrincipal] instead. A page
-// shares all of this: it is served behind the same middleware, as [Options.Page], asks
-// [PrincipalOf] what to show, and logs people in with [Access.Login].
+// the context of the request, as an [access.Principal] with the verbs and the names that are
+// allowed to it. An [access.List] in [Options.Access] finds out who it is: by a secret of the
+// tokens file, the key of a link, a client certificate, the peer of a unix socket, or the cookie of
+// a page's login. A program that has a way of its own to know its users calls
+// [access.WithPrincipal] instead. A page shares all of this: it is served behind the same check, as
+// [Options.Page], asks [access.PrincipalOf] what to show, and logs people in with
+// [access.List.Login].
 //
 // A [Server] listens: on a unix socket, on loopback, or beyond it with TLS. It is what the command
 // `holdfast serve` runs. Mount the Handler as the whole of a server rather than below a

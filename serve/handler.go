@@ -22,13 +22,14 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/monitor"
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 // Options are the settings of a Handler. The zero value of each field is its default.
 type Options struct {
 	// Access finds out who a request comes from. nil: whoever calls the Handler has said so with
-	// WithPrincipal.
-	Access *Access
+	// access.WithPrincipal.
+	Access *access.List
 	// Logger gets a line for each request, and warnings of breaks and of settings that were
 	// changed. It never gets a secret, a cookie or a body. nil: silence.
 	Logger *slog.Logger
@@ -85,7 +86,7 @@ func New(client *holdfast.Client, opts *Options) *Handler {
 	}
 	h.inner = http.HandlerFunc(h.dispatch)
 	if h.opts.Access != nil {
-		h.inner = h.opts.Access.Authenticate(h.inner)
+		h.inner = h.authenticate(h.inner)
 	}
 	return h
 }
@@ -93,38 +94,38 @@ func New(client *holdfast.Client, opts *Options) *Handler {
 // A route is a method and a path. openapi.json describes each.
 type route struct {
 	method, path string
-	verb         Verbs // 0: for everybody
-	free         bool  // does not count for the rate
+	verb         access.Verbs // 0: for everybody
+	free         bool         // does not count for the rate
 	serve        http.HandlerFunc
 }
 
 func (h *Handler) routes() []route {
 	routes := []route{
-		{"PUT", "/v1/holds/{id}", Take, false, h.putHold},
-		{"GET", "/v1/holds/{id}", Take, false, h.getHold},
-		{"DELETE", "/v1/holds/{id}", Take, false, h.deleteHold},
-		{"POST", "/v1/holds/{id}/beat", Take, false, h.beatHold},
-		{"POST", "/v1/beats", Take, true, h.beatHolds},
-		{"GET", "/v1/locks", Look, false, h.listLocks},
-		{"GET", "/v1/locks/{name...}", Look, false, h.showLock},
-		{"GET", "/v1/history/{name...}", Look, false, h.showHistory},
-		{"GET", "/v1/sessions", Look, false, h.listSessions},
-		{"GET", "/v1/state/{name...}", Look, false, h.showState},
-		{"POST", "/v1/breaks", Break, false, h.breakLock},
-		{"POST", "/v1/terraform/{name...}", Take, false, h.lockState},
-		{"LOCK", "/v1/terraform/{name...}", Take, false, h.lockState},
-		{"DELETE", "/v1/terraform/{name...}", Take, false, h.unlockState},
-		{"UNLOCK", "/v1/terraform/{name...}", Take, false, h.unlockState},
-		{"GET", "/v1/config/{key}", Look, false, h.getConfig},
-		{"PUT", "/v1/config/{key}", Configure, false, h.putConfig},
-		{"GET", "/metrics", Metrics, true, h.metrics},
+		{"PUT", "/v1/holds/{id}", access.Take, false, h.putHold},
+		{"GET", "/v1/holds/{id}", access.Take, false, h.getHold},
+		{"DELETE", "/v1/holds/{id}", access.Take, false, h.deleteHold},
+		{"POST", "/v1/holds/{id}/beat", access.Take, false, h.beatHold},
+		{"POST", "/v1/beats", access.Take, true, h.beatHolds},
+		{"GET", "/v1/locks", access.Look, false, h.listLocks},
+		{"GET", "/v1/locks/{name...}", access.Look, false, h.showLock},
+		{"GET", "/v1/history/{name...}", access.Look, false, h.showHistory},
+		{"GET", "/v1/sessions", access.Look, false, h.listSessions},
+		{"GET", "/v1/state/{name...}", access.Look, false, h.showState},
+		{"POST", "/v1/breaks", access.Break, false, h.breakLock},
+		{"POST", "/v1/terraform/{name...}", access.Take, false, h.lockState},
+		{"LOCK", "/v1/terraform/{name...}", access.Take, false, h.lockState},
+		{"DELETE", "/v1/terraform/{name...}", access.Take, false, h.unlockState},
+		{"UNLOCK", "/v1/terraform/{name...}", access.Take, false, h.unlockState},
+		{"GET", "/v1/config/{key}", access.Look, false, h.getConfig},
+		{"PUT", "/v1/config/{key}", access.Configure, false, h.putConfig},
+		{"GET", "/metrics", access.Metrics, true, h.metrics},
 		{"GET", "/healthz", 0, true, h.healthz},
 		{"GET", "/readyz", 0, true, h.readyz},
 		{"GET", "/openapi.json", 0, true, h.openapi},
 		{"GET", "/problems/{type}", 0, true, h.showProblem},
 	}
 	if h.opts.Doctor != nil {
-		routes = append(routes, route{"GET", "/v1/doctor", Look, false, h.doctor})
+		routes = append(routes, route{"GET", "/v1/doctor", access.Look, false, h.doctor})
 	}
 	if h.opts.NoAPI {
 		routes = slices.DeleteFunc(routes, func(rt route) bool { return strings.HasPrefix(rt.path, "/v1/") })
@@ -138,21 +139,44 @@ func (h *Handler) serve(rt route) http.HandlerFunc {
 		n := noteOf(r)
 		n.route = rt.path
 		if rt.verb != 0 {
-			p := PrincipalOf(r.Context())
+			p := access.PrincipalOf(r.Context())
 			switch {
 			case p == nil:
 				n.problem = refuse(w, r, "unauthenticated", problemKinds["unauthenticated"].do)
 				return
-			case !p.has(rt.verb):
+			case !p.Verbs.Has(rt.verb):
 				n.problem = refuse(w, r, "forbidden", fmt.Sprintf("%s lacks the verb %v", p.Name, rt.verb))
 				return
-			case !rt.free && p.limited() && !h.limits.request(p.Name, time.Now()):
+			case !rt.free && p.Limited() && !h.limits.request(p.Name, time.Now()):
 				n.problem = refuse(w, r, "too-many", fmt.Sprintf("at most %d requests a second", ratePerSecond))
 				return
 			}
 		}
 		rt.serve(w, r)
 	}
+}
+
+// authenticate puts the principal of a request into its context, for next. A request without proof
+// of one goes on without; one with a wrong secret is refused. What changes something is refused if
+// a browser sent it for a page of another origin.
+func (h *Handler) authenticate(next http.Handler) http.Handler {
+	guard := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := guard.Check(r); err != nil {
+			h.refuse(w, r, "forbidden", "a page of another origin may not ask for this: "+err.Error())
+			return
+		}
+		p, err := h.opts.Access.Authenticate(r)
+		if err != nil {
+			h.refuse(w, r, "unauthenticated", err.Error())
+			return
+		}
+		if p != nil {
+			noteOf(r).principal = p.Name
+			r = r.WithContext(access.WithPrincipal(r.Context(), p))
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Drain has the requests that wait answered, and those that come from now on not wait: a replica
@@ -176,7 +200,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n, r := withNote(r)
 	begun := time.Now()
 	rec := &recorder{ResponseWriter: w}
-	if p := PrincipalOf(r.Context()); p != nil {
+	if p := access.PrincipalOf(r.Context()); p != nil {
 		n.principal = p.Name
 	}
 	defer func() {
@@ -188,7 +212,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				send(rec, r, problem("fault", "", members{"fault": id}))
 			}
 		}
-		h.access(r, rec.status, n, time.Since(begun))
+		h.logRequest(r, rec.status, n, time.Since(begun))
 		if fault == http.ErrAbortHandler || fault != nil && torn {
 			panic(http.ErrAbortHandler) // an answer that is not whole must not look whole
 		}
@@ -250,8 +274,8 @@ func unclean(escaped string) bool {
 	return false
 }
 
-// access logs a request: not who is waiting for what, nor anything secret.
-func (h *Handler) access(r *http.Request, status int, n *note, took time.Duration) {
+// logRequest logs a request: not who is waiting for what, nor anything secret.
+func (h *Handler) logRequest(r *http.Request, status int, n *note, took time.Duration) {
 	if status == 0 {
 		status = 499 // the client had gone
 	}
@@ -285,9 +309,6 @@ func noteOf(r *http.Request) *note {
 	}
 	return new(note)
 }
-
-func noteProblem(r *http.Request, kind string)  { noteOf(r).problem = kind }
-func noteIdentity(r *http.Request, name string) { noteOf(r).principal = name }
 
 // A recorder remembers what was answered.
 type recorder struct {
@@ -397,7 +418,7 @@ func (h *Handler) acceptable(r *http.Request) bool {
 	switch {
 	case err == nil && kind == "application/json":
 		return true
-	case PrincipalOf(r.Context()) != nil && PrincipalOf(r.Context()).proof == byCookie:
+	case access.PrincipalOf(r.Context()) != nil && access.PrincipalOf(r.Context()).ByCookie():
 		return false
 	}
 	return declared == "" || err == nil && kind == "application/x-www-form-urlencoded"

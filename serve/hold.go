@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/asjson"
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 // A taking is the body of PUT /v1/holds/{id}.
@@ -173,9 +174,9 @@ func (h *Handler) asked(w http.ResponseWriter, r *http.Request, id string) (t ta
 	case form != "" && t.OnClose == "" && r.Context().Value(doorKey{}) == doorUnix:
 		t.OnClose = "release" // only the client, or its death, can close it
 	}
-	p := PrincipalOf(r.Context())
+	p := access.PrincipalOf(r.Context())
 	for _, name := range names {
-		if !p.May(Take, name) {
+		if !p.May(access.Take, name) {
 			h.refuse(w, r, "forbidden", fmt.Sprintf("%s may not take %q", p.Name, name))
 			return t, req, false
 		}
@@ -300,7 +301,7 @@ func (h *Handler) getHold(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
-	hold, err := h.client.Hold(ctx, PrincipalOf(ctx).Name, id)
+	hold, err := h.client.Hold(ctx, access.PrincipalOf(ctx).Name, id)
 	switch {
 	case err != nil:
 		h.fail(w, r, err)
@@ -319,7 +320,7 @@ func (h *Handler) deleteHold(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
-	if err := h.client.Leave(ctx, PrincipalOf(ctx).Name, id); err != nil {
+	if err := h.client.Leave(ctx, access.PrincipalOf(ctx).Name, id); err != nil {
 		h.fail(w, r, err)
 		return
 	}
@@ -348,7 +349,7 @@ func (h *Handler) beatHold(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	var hold holdfast.Hold
 	var err error
-	if name := PrincipalOf(ctx).Name; body.For > 0 {
+	if name := access.PrincipalOf(ctx).Name; body.For > 0 {
 		hold, err = h.client.Extend(ctx, name, id, body.For.duration())
 	} else if results, bad := h.client.Beat(ctx, name, id); bad != nil {
 		err = bad
@@ -386,7 +387,7 @@ func (h *Handler) beatHolds(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
-	results, err := h.client.Beat(ctx, PrincipalOf(ctx).Name, body.IDs...)
+	results, err := h.client.Beat(ctx, access.PrincipalOf(ctx).Name, body.IDs...)
 	if err != nil {
 		h.fail(w, r, err)
 		return
@@ -424,8 +425,8 @@ func overMembers(e *holdfast.OverError) members {
 
 // heldProblem says who is in the way, to those who may look.
 func (h *Handler) heldProblem(r *http.Request, e *holdfast.HeldError) members {
-	p := PrincipalOf(r.Context())
-	if !p.May(Look, e.Name) {
+	p := access.PrincipalOf(r.Context())
+	if !p.May(access.Look, e.Name) {
 		return problem("held", fmt.Sprintf("%q is held by others", e.Name), members{"name": e.Name})
 	}
 	detail := fmt.Sprintf("%q is %s", e.Name, e.Error())

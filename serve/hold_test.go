@@ -3,7 +3,10 @@ package serve
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 // The same request again finds the same hold; what was released stays released.
@@ -50,7 +54,7 @@ func TestHeld(t *testing.T) {
 		if got.header.Get("Content-Type") != "application/problem+json" || !strings.Contains(got.text, "secret reason") {
 			t.Errorf("%s: %s", got.header.Get("Content-Type"), got.text)
 		}
-		taker := &Principal{Name: "ci", Verbs: Take, Prefixes: []string{"deploy/"}}
+		taker := &access.Principal{Name: "ci", Verbs: access.Take, Prefixes: []string{"deploy/"}}
 		got = b.do(taker, "PUT", "/v1/holds/"+id(3), `{"name":"deploy/x"}`).want(t, 409)
 		for _, secret := range []string{"secret reason", "ana", "holders"} {
 			if strings.Contains(got.text, secret) {
@@ -251,7 +255,7 @@ func TestBeats(t *testing.T) {
 // A hold is beaten and ended by its principal alone, and its id is for what it was drawn for.
 func TestOthersHold(t *testing.T) {
 	inTime(t, func(t *testing.T, a, _ *replica) {
-		bob := &Principal{Name: "bob", Verbs: Everything, Prefixes: []string{""}}
+		bob := &access.Principal{Name: "bob", Verbs: access.Everything, Prefixes: []string{""}}
 		a.do(all, "PUT", "/v1/holds/"+id(1), `{"name":"n"}`).want(t, 200)
 		for _, c := range []struct{ method, path, body string }{
 			{"PUT", "/v1/holds/" + id(1), `{"name":"n"}`}, {"GET", "/v1/holds/" + id(1), ""},
@@ -396,7 +400,7 @@ func TestDetachedHold(t *testing.T) {
 // The one who breaks a hold stays on record, by the name that it proved, and its owner learns why.
 func TestBreak(t *testing.T) {
 	inTime(t, func(t *testing.T, a, b *replica) {
-		boss := &Principal{Name: "boss", Verbs: Look | Break, Prefixes: []string{"deploy/"}}
+		boss := &access.Principal{Name: "boss", Verbs: access.Look | access.Break, Prefixes: []string{"deploy/"}}
 		token := a.do(all, "PUT", "/v1/holds/"+id(1), `{"name":"deploy/x"}`).want(t, 200).token(t)
 		done := make(chan *answer, 1)
 		go func() {
@@ -481,10 +485,34 @@ func TestWaitingLimit(t *testing.T) {
 
 // A principal that asks too often is slowed down, but for its beats in one request.
 func TestRate(t *testing.T) {
+	list, req := opened(t, ""), httptest.NewRequest("GET", "/", nil)
+	key := list.NewKey()
+	req.Header.Set("Authorization", "Bearer "+key)
+	socket, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	conn, err := net.Dial("unix", socket.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	all, err := list.Authenticate(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner, err := list.Authenticate(httptest.NewRequestWithContext(access.WithPeer(t.Context(), conn.(*net.UnixConn)), "GET", "/", nil))
+	if err != nil || owner == nil {
+		t.Fatal(owner, err)
+	}
+	other, ok := list.Login(newRecorder(), req, key)
+	if !ok {
+		t.Fatal("the key does not log in")
+	}
+	all.Name, other.Name, owner.Name = "ana", "other", "owner"
+	other.Verbs = access.Look
 	inTime(t, func(t *testing.T, a, _ *replica) {
-		often := *all
-		often.proof = bySecret
-		all := &often
 		a.do(all, "PUT", "/v1/holds/"+id(1), `{"name":"n"}`).want(t, 200)
 		n := 1
 		for ; a.do(all, "GET", "/v1/config/ttl", "").status == 200; n++ {
@@ -497,11 +525,9 @@ func TestRate(t *testing.T) {
 			t.Error("429 without Retry-After")
 		}
 		a.do(all, "POST", "/v1/beats", fmt.Sprintf(`{"ids":[%q]}`, id(1))).want(t, 200)
-		other := &Principal{Name: "other", Verbs: Look, Prefixes: []string{""}, proof: byCookie}
 		a.do(other, "GET", "/v1/config/ttl", "").want(t, 200)
 		time.Sleep(time.Second)
 		a.do(all, "GET", "/v1/config/ttl", "").want(t, 200)
-		owner := &Principal{Name: "owner", Verbs: Everything, Prefixes: []string{""}, proof: byOwner}
 		for range 2 * rateBurst { // who could open the store without us is not slowed down
 			a.do(owner, "GET", "/v1/config/ttl", "").want(t, 200)
 		}
@@ -550,30 +576,30 @@ func TestPrincipals(t *testing.T) {
 	inTime(t, func(t *testing.T, a, _ *replica) {
 		a.do(nil, "GET", "/v1/locks", "").want(t, 401)
 		for _, c := range []struct {
-			p      *Principal
+			p      *access.Principal
 			method string
 			path   string
 			body   string
 			status int
 		}{
-			{&Principal{Name: "x", Verbs: Look, Prefixes: []string{"a/"}}, "GET", "/v1/locks/a/b", "", 200},
-			{&Principal{Name: "x", Verbs: Look, Prefixes: []string{"a/"}}, "GET", "/v1/locks/b", "", 403},
-			{&Principal{Name: "x", Verbs: Look, Prefixes: []string{"a/"}}, "GET", "/v1/sessions", "", 403},
-			{&Principal{Name: "x", Verbs: Look, Prefixes: []string{"a/"}}, "PUT", "/v1/holds/" + id(1), `{"name":"a/b"}`, 403},
-			{&Principal{Name: "x", Verbs: Take, Prefixes: []string{"a/"}}, "PUT", "/v1/holds/" + id(1), `{"names":["a/b","b"]}`, 403},
-			{&Principal{Name: "x", Verbs: Take, Prefixes: []string{"a/"}}, "PUT", "/v1/holds/" + id(1), `{"name":"a/b"}`, 200},
-			{&Principal{Name: "x", Verbs: Take, Prefixes: []string{"a/"}}, "GET", "/v1/state/a/b", "", 403},
-			{&Principal{Name: "x", Verbs: Take | Look}, "PUT", "/v1/holds/" + id(1), `{"name":"a/b"}`, 403},
-			{&Principal{Name: "x", Verbs: Configure, Prefixes: []string{"a/"}}, "PUT", "/v1/config/ttl", `{"ttl":20}`, 403},
-			{&Principal{Name: "x", Verbs: Configure, Prefixes: []string{""}}, "PUT", "/v1/config/ttl", `{"ttl":20}`, 200},
-			{&Principal{Name: "x", Verbs: Look, Prefixes: []string{"a/"}}, "GET", "/v1/config/ttl", "", 200},
+			{&access.Principal{Name: "x", Verbs: access.Look, Prefixes: []string{"a/"}}, "GET", "/v1/locks/a/b", "", 200},
+			{&access.Principal{Name: "x", Verbs: access.Look, Prefixes: []string{"a/"}}, "GET", "/v1/locks/b", "", 403},
+			{&access.Principal{Name: "x", Verbs: access.Look, Prefixes: []string{"a/"}}, "GET", "/v1/sessions", "", 403},
+			{&access.Principal{Name: "x", Verbs: access.Look, Prefixes: []string{"a/"}}, "PUT", "/v1/holds/" + id(1), `{"name":"a/b"}`, 403},
+			{&access.Principal{Name: "x", Verbs: access.Take, Prefixes: []string{"a/"}}, "PUT", "/v1/holds/" + id(1), `{"names":["a/b","b"]}`, 403},
+			{&access.Principal{Name: "x", Verbs: access.Take, Prefixes: []string{"a/"}}, "PUT", "/v1/holds/" + id(1), `{"name":"a/b"}`, 200},
+			{&access.Principal{Name: "x", Verbs: access.Take, Prefixes: []string{"a/"}}, "GET", "/v1/state/a/b", "", 403},
+			{&access.Principal{Name: "x", Verbs: access.Take | access.Look}, "PUT", "/v1/holds/" + id(1), `{"name":"a/b"}`, 403},
+			{&access.Principal{Name: "x", Verbs: access.Configure, Prefixes: []string{"a/"}}, "PUT", "/v1/config/ttl", `{"ttl":20}`, 403},
+			{&access.Principal{Name: "x", Verbs: access.Configure, Prefixes: []string{""}}, "PUT", "/v1/config/ttl", `{"ttl":20}`, 200},
+			{&access.Principal{Name: "x", Verbs: access.Look, Prefixes: []string{"a/"}}, "GET", "/v1/config/ttl", "", 200},
 		} {
 			if got := a.do(c.p, c.method, c.path, c.body); got.status != c.status {
 				t.Errorf("%+v %s %s: %v, want %d", c.p, c.method, c.path, got, c.status)
 			}
 		}
 		a.do(all, "PUT", "/v1/holds/"+id(7), `{"name":"b"}`).want(t, 200)
-		got := a.do(&Principal{Name: "x", Verbs: Look, Prefixes: []string{"a/"}}, "GET", "/v1/locks", "").want(t, 200)
+		got := a.do(&access.Principal{Name: "x", Verbs: access.Look, Prefixes: []string{"a/"}}, "GET", "/v1/locks", "").want(t, 200)
 		if list := got.get("locks").([]any); len(list) != 1 || list[0].(map[string]any)["name"] != "a/b" {
 			t.Errorf("listed %v", list)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/asjson"
+	"github.com/holdfast-lock/holdfast/serve/access"
 	"github.com/holdfast-lock/holdfast/state"
 )
 
@@ -22,14 +23,14 @@ func (h *Handler) listLocks(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	p := PrincipalOf(r.Context())
+	p := access.PrincipalOf(r.Context())
 	list, next := []asjson.Info{}, ""
 	for info, err := range h.client.List(r.Context(), prefix) {
 		if err != nil && info.Name == "" {
 			h.fail(w, r, err)
 			return
 		}
-		if err != nil || info.Name <= after || !p.May(Look, info.Name) {
+		if err != nil || info.Name <= after || !p.May(access.Look, info.Name) {
 			continue // what cannot be read is for doctor to find
 		}
 		if len(list) == limit {
@@ -65,9 +66,9 @@ func (h *Handler) answerPage(w http.ResponseWriter, r *http.Request, what string
 
 // nameOf is the lock name of a path, if the principal may use a verb on it. Else the request has
 // been answered.
-func (h *Handler) nameOf(w http.ResponseWriter, r *http.Request, v Verbs) (string, bool) {
+func (h *Handler) nameOf(w http.ResponseWriter, r *http.Request, v access.Verbs) (string, bool) {
 	name := r.PathValue("name")
-	p := PrincipalOf(r.Context())
+	p := access.PrincipalOf(r.Context())
 	if err := driver.Names.Key(name).Check(); err != nil {
 		h.refuse(w, r, "bad-request", "name: "+err.Error())
 		return "", false
@@ -81,7 +82,7 @@ func (h *Handler) nameOf(w http.ResponseWriter, r *http.Request, v Verbs) (strin
 
 // showLock shows a name, or each change of it.
 func (h *Handler) showLock(w http.ResponseWriter, r *http.Request) {
-	name, ok := h.nameOf(w, r, Look)
+	name, ok := h.nameOf(w, r, access.Look)
 	if !ok {
 		return
 	}
@@ -171,7 +172,7 @@ func (h *Handler) listSessions(w http.ResponseWriter, r *http.Request) {
 
 // lookAtAll refuses those who may look at some names only.
 func (h *Handler) lookAtAll(w http.ResponseWriter, r *http.Request) bool {
-	if p := PrincipalOf(r.Context()); !p.MayAll(Look) {
+	if p := access.PrincipalOf(r.Context()); !p.MayAll(access.Look) {
 		h.refuse(w, r, "forbidden", p.Name+" may not look at all names, which this shows")
 		return false
 	}
@@ -180,7 +181,7 @@ func (h *Handler) lookAtAll(w http.ResponseWriter, r *http.Request) bool {
 
 // showState is the key of what a name stands for.
 func (h *Handler) showState(w http.ResponseWriter, r *http.Request) {
-	name, ok := h.nameOf(w, r, Look)
+	name, ok := h.nameOf(w, r, access.Look)
 	if !ok {
 		return
 	}
@@ -206,7 +207,7 @@ func (h *Handler) doctor(w http.ResponseWriter, r *http.Request) {
 
 // showHistory shows how a name was held before.
 func (h *Handler) showHistory(w http.ResponseWriter, r *http.Request) {
-	name, ok := h.nameOf(w, r, Look)
+	name, ok := h.nameOf(w, r, access.Look)
 	if !ok {
 		return
 	}
@@ -246,8 +247,8 @@ func noSetting(key string) string {
 
 // putConfig changes a setting of the store, for all who use it.
 func (h *Handler) putConfig(w http.ResponseWriter, r *http.Request) {
-	p := PrincipalOf(r.Context())
-	if !p.MayAll(Configure) {
+	p := access.PrincipalOf(r.Context())
+	if !p.MayAll(access.Configure) {
 		h.refuse(w, r, "forbidden", p.Name+" may not use all names, which settings are for")
 		return
 	}
@@ -304,7 +305,7 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) {
 	if !h.read(w, r, &b, false) {
 		return
 	}
-	p := PrincipalOf(r.Context())
+	p := access.PrincipalOf(r.Context())
 	bad := func(field, detail string) {
 		h.sendNoted(w, r, problem("bad-request", field+": "+detail, members{"field": field}))
 	}
@@ -312,7 +313,7 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		bad("name", err.Error())
 		return
-	case !p.May(Break, b.Name):
+	case !p.May(access.Break, b.Name):
 		h.refuse(w, r, "forbidden", fmt.Sprintf("%s may not break %q", p.Name, b.Name))
 		return
 	case (b.Token != 0) == (b.Claim != ""):

@@ -11,14 +11,15 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/monitor"
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 // The metrics say what is in the store and what was asked for, to those who may read them, and no
 // name of a lock is in them.
 func TestMetrics(t *testing.T) {
 	inTime(t, func(t *testing.T, a, b *replica) {
-		prom := &Principal{Name: "prom", Verbs: Metrics}
-		a.do(&Principal{Name: "x", Verbs: Look, Prefixes: []string{""}}, "GET", "/metrics", "").want(t, 403)
+		prom := &access.Principal{Name: "prom", Verbs: access.Metrics}
+		a.do(&access.Principal{Name: "x", Verbs: access.Look, Prefixes: []string{""}}, "GET", "/metrics", "").want(t, 403)
 		for i := range 60 {
 			a.do(all, "PUT", "/v1/holds/"+id(100+i), fmt.Sprintf(`{"name":"team%02d/secret","ttl":60}`, i)).want(t, 200)
 		}
@@ -58,7 +59,7 @@ func TestMetricsNames(t *testing.T) {
 		for i, name := range []string{"deploy/shop/1", "deploy/shop/2", "deploy/bank/1", "nightly"} {
 			a.do(all, "PUT", "/v1/holds/"+id(100+i), fmt.Sprintf(`{"name":%q,"ttl":60}`, name)).want(t, 200)
 		}
-		got := a.do(&Principal{Name: "prom", Verbs: Metrics}, "GET", "/metrics", "").want(t, 200)
+		got := a.do(&access.Principal{Name: "prom", Verbs: access.Metrics}, "GET", "/metrics", "").want(t, 200)
 		for _, line := range []string{`holdfast_store_held{prefix="deploy",lock="shop"} 2`, `holdfast_store_held{prefix="deploy",lock="other"} 1`, `holdfast_store_held{prefix="",lock="other"} 1`} {
 			if !strings.Contains(got.text, "\n"+line+"\n") {
 				t.Errorf("no line %s in\n%s", line, got.text)
@@ -71,7 +72,7 @@ func TestMetricsNames(t *testing.T) {
 // that lapsed.
 func TestMetricsOfHolds(t *testing.T) {
 	inTime(t, func(t *testing.T, a, b *replica) {
-		prom := &Principal{Name: "prom", Verbs: Metrics}
+		prom := &access.Principal{Name: "prom", Verbs: access.Metrics}
 		counts := func(request, waiting, held, died int) {
 			t.Helper()
 			got := a.do(prom, "GET", "/metrics", "").want(t, 200)

@@ -14,17 +14,18 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/memory"
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 // The page is behind the same door as the API: a key logs in, for as long as its line stands, and
 // shows what the line allows.
 func TestPage(t *testing.T) {
-	secret, hash := NewSecret()
-	blind, blindHash := NewSecret()
+	secret, hash := access.NewSecret()
+	blind, blindHash := access.NewSecret()
 	tokens := t.TempDir() + "/tokens"
 	var lines []string
 	for _, l := range [][]string{{"ana", hash, "look,break", "deploy/"}, {"ci", blindHash, "take", "*"}} {
-		line, err := TokenLine(l[0], l[1], l[2], l[3:])
+		line, err := access.TokenLine(l[0], l[1], l[2], l[3:])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +34,7 @@ func TestPage(t *testing.T) {
 	if err := os.WriteFile(tokens, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	access, err := OpenAccess(tokens, slog.New(slog.DiscardHandler))
+	list, err := access.Open(tokens, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,9 +51,9 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown := NewPage(client, access, nil)
+	shown := NewPage(client, list, nil)
 	defer shown.Close()
-	server := httptest.NewServer(New(client, &Options{Access: access, Page: shown}))
+	server := httptest.NewServer(New(client, &Options{Access: list, Page: shown}))
 	defer server.Close()
 	jar, err := cookiejar.New(nil)
 	if err != nil {

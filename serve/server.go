@@ -9,12 +9,12 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 // A Server listens for a Handler, and decides what a connection is worth by the door it came
@@ -65,15 +65,6 @@ const (
 
 type doorKey struct{}
 
-// A peer is the user at the other end of a unix socket.
-type peer struct {
-	uid  uint32
-	own  bool // it is the user of this process
-	name string
-}
-
-type peerKey struct{}
-
 // NewServer opens the listeners. Connections wait until Serve.
 func NewServer(h *Handler, l Listen) (_ *Server, err error) {
 	s := &Server{handler: h}
@@ -117,7 +108,7 @@ func NewServer(h *Handler, l Listen) (_ *Server, err error) {
 
 // listenUnix makes the socket, in the place of one that a dead server has left.
 func (s *Server) listenUnix(l Listen) (net.Listener, error) {
-	if l.Everybody && !knowsPeers {
+	if l.Everybody && !access.KnowsPeers {
 		return nil, errors.New("a socket for everybody needs a kernel that says who has connected, and this one does not")
 	}
 	if err := os.MkdirAll(filepath.Dir(l.Socket), 0o700); err != nil {
@@ -157,16 +148,16 @@ func (s *Server) listenTCP(l Listen) (net.Listener, door, error) {
 		return nil, 0, err
 	}
 	near, secure := addr.IP.IsLoopback(), l.Cert != "" || l.Key != ""
-	access := s.handler.opts.Access
+	list := s.handler.opts.Access
 	switch {
-	case access == nil:
+	case list == nil:
 		return nil, 0, errors.New("to listen at an address needs an Access")
 	case l.ClientCA != "" && !secure:
 		return nil, 0, errors.New("to check certificates of clients needs a certificate and a key of the server")
 	case near:
 	case !secure && !l.PlainHTTP:
 		return nil, 0, fmt.Errorf("%s is beyond loopback: it needs a certificate and a key, or --allow plain-http behind a proxy that terminates TLS", l.Address)
-	case access.path == "":
+	case list.File() == "":
 		return nil, 0, fmt.Errorf("%s is beyond loopback: it needs a tokens file that says who may do what", l.Address)
 	}
 	door := doorLoopback
@@ -240,11 +231,11 @@ func (s *Server) connected(ctx context.Context, c net.Conn) context.Context {
 		d, c = l.door, l.Conn
 	}
 	ctx = context.WithValue(ctx, doorKey{}, d)
+	if d == doorProxied {
+		ctx = access.WithProxy(ctx)
+	}
 	if u, ok := c.(*net.UnixConn); ok {
-		if p, ok := peerOf(u); ok {
-			p.name = userName(p.uid)
-			ctx = context.WithValue(ctx, peerKey{}, p)
-		}
+		ctx = access.WithPeer(ctx, u)
 	}
 	return ctx
 }
@@ -302,13 +293,4 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 func (c *limitedConn) Close() error {
 	defer c.done()
 	return c.Conn.Close()
-}
-
-// userName is what a user is called.
-func userName(uid uint32) string {
-	id := strconv.FormatUint(uint64(uid), 10)
-	if u, err := user.LookupId(id); err == nil {
-		return u.Username
-	}
-	return "uid" + id
 }

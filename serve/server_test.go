@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/memory"
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 // started is a Server that serves until the test ends.
@@ -40,9 +41,9 @@ func started(t *testing.T, r *replica, l Listen) *Server {
 	return s
 }
 
-func opened(t *testing.T, path string) *Access {
+func opened(t *testing.T, path string) *access.List {
 	t.Helper()
-	a, err := OpenAccess(path, nil)
+	a, err := access.Open(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,9 +116,9 @@ func TestSocket(t *testing.T) {
 // Other users of the host reach loopback: they need the key. A page whose name was made to point
 // to loopback has another name.
 func TestLoopback(t *testing.T) {
-	access := opened(t, "")
-	key := access.NewKey()
-	r := newReplica(t, memory.New(), &Options{Access: access})
+	list := opened(t, "")
+	key := list.NewKey()
+	r := newReplica(t, memory.New(), &Options{Access: list})
 	s := started(t, r, Listen{Address: "127.0.0.1:0"})
 	url := "http://" + s.Address() + "/v1/locks"
 	_, port, _ := net.SplitHostPort(s.Address())
@@ -345,9 +346,9 @@ func (p *pipe) dial() net.Conn {
 // everything.
 func slowly(t *testing.T, f func(t *testing.T, r *replica, p *pipe, key string)) {
 	synctest.Test(t, func(t *testing.T) {
-		access := opened(t, "")
-		key := access.NewKey()
-		r := newReplica(t, memory.New(), &Options{Access: access})
+		list := opened(t, "")
+		key := list.NewKey()
+		r := newReplica(t, memory.New(), &Options{Access: list})
 		p := newPipe()
 		s, err := NewServer(r.handler, Listen{Socket: filepath.Join(t.TempDir(), "s")})
 		if err != nil {

@@ -92,7 +92,7 @@ func (h *Handler) holdStream(w http.ResponseWriter, r *http.Request, form string
 	p := members(nil)
 	if err != nil {
 		p = h.problemOf(r, err)
-		noteProblem(r, strings.TrimPrefix(p["type"].(string), "/problems/"))
+		noteOf(r).problem = strings.TrimPrefix(p["type"].(string), "/problems/")
 	}
 	switch {
 	case r.Context().Err() != nil || errors.Is(err, errUnread):

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 // A lockInfo is what Terraform and OpenTofu send of a lock on a state, and read of the one that is
@@ -31,7 +32,7 @@ const longestRun = 2 * time.Hour
 
 // lockState is LOCK, for a backend "http" with the lock_address /v1/terraform/NAME?for=DURATION.
 func (h *Handler) lockState(w http.ResponseWriter, r *http.Request) {
-	name, info, ok := h.stateOf(w, r, Take)
+	name, info, ok := h.stateOf(w, r, access.Take)
 	if !ok {
 		return
 	}
@@ -48,7 +49,7 @@ func (h *Handler) lockState(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	p := PrincipalOf(r.Context())
+	p := access.PrincipalOf(r.Context())
 	operation := strings.ToLower(strings.TrimPrefix(info.Operation, "OperationType"))
 	req := holdfast.HoldRequest{ID: id, Names: []string{name}, For: d, Reason: cut("terraform "+operation, 200), Client: p.Name,
 		Labels: map[string]string{"id": info.ID, "operation": cut(info.Operation, 100)}}
@@ -84,15 +85,15 @@ func infoOf(c holdfast.Claim) lockInfo {
 
 // unlockState is UNLOCK. That of force-unlock says no ID: it is a break, with its verb.
 func (h *Handler) unlockState(w http.ResponseWriter, r *http.Request) {
-	name, info, ok := h.stateOf(w, r, Take)
+	name, info, ok := h.stateOf(w, r, access.Take)
 	if !ok {
 		return
 	}
-	p := PrincipalOf(r.Context())
+	p := access.PrincipalOf(r.Context())
 	id := strings.ReplaceAll(info.ID, "-", "")
 	var err error
 	switch {
-	case info.ID == "" && !p.May(Break, name):
+	case info.ID == "" && !p.May(access.Break, name):
 		h.refuse(w, r, "forbidden", fmt.Sprintf("%s may not break %q, which force-unlock does", p.Name, name))
 		return
 	case info.ID == "":
@@ -113,7 +114,7 @@ func (h *Handler) unlockState(w http.ResponseWriter, r *http.Request) {
 }
 
 // forceUnlock breaks those who hold a name.
-func (h *Handler) forceUnlock(ctx context.Context, name string, p *Principal) error {
+func (h *Handler) forceUnlock(ctx context.Context, name string, p *access.Principal) error {
 	info, err := h.client.Show(ctx, name)
 	if err != nil {
 		return err
@@ -132,7 +133,7 @@ func (h *Handler) forceUnlock(ctx context.Context, name string, p *Principal) er
 }
 
 // stateOf reads a request for the lock of a state. What later versions say more is passed over.
-func (h *Handler) stateOf(w http.ResponseWriter, r *http.Request, v Verbs) (name string, info lockInfo, ok bool) {
+func (h *Handler) stateOf(w http.ResponseWriter, r *http.Request, v access.Verbs) (name string, info lockInfo, ok bool) {
 	if name, ok = h.nameOf(w, r, v); !ok {
 		return name, info, false
 	}

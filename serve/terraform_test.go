@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 // What Terraform and OpenTofu send for the lock of a state, as their backend "http" does.
@@ -13,7 +15,7 @@ func TestTerraform(t *testing.T) {
 		info := func(n int, who string) string {
 			return fmt.Sprintf(`{"ID":"5a1dfd9c-3f0e-4b5c-9c3b-0d6f1f0a0a%02d","Operation":"OperationTypeApply","Info":"","Who":%q,"Version":"1.9.0","Created":"2026-11-25T07:00:00Z","Path":"","Later":1}`, n, who)
 		}
-		ci := &Principal{Name: "ci", Verbs: Take, Prefixes: []string{"tf/"}}
+		ci := &access.Principal{Name: "ci", Verbs: access.Take, Prefixes: []string{"tf/"}}
 		a.do(ci, "LOCK", at+"?for=1h", info(1, "ana@laptop")).want(t, 200)
 		b.do(ci, "LOCK", at+"?for=1h", info(1, "ana@laptop")).want(t, 200) // sent again
 		b.do(ci, "LOCK", at, info(2, "ben@ci")).want(t, 423).is(t, "ID", "5a1dfd9c-3f0e-4b5c-9c3b-0d6f1f0a0a01").

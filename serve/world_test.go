@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/memory"
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 // A replica is a Handler with a client of its own.
@@ -62,7 +63,7 @@ func (s *synced) Write(p []byte) (int, error) {
 }
 
 // all may do everything.
-var all = &Principal{Name: "ana", Verbs: Everything, Prefixes: []string{""}}
+var all = &access.Principal{Name: "ana", Verbs: access.Everything, Prefixes: []string{""}}
 
 // An answer is what came of a request.
 type answer struct {
@@ -77,23 +78,23 @@ func (a *answer) get(name string) any { return a.body[name] }
 func (a *answer) String() string { return fmt.Sprintf("%d %s", a.status, a.text) }
 
 // do sends a request as somebody.
-func (r *replica) do(p *Principal, method, path, body string) *answer {
+func (r *replica) do(p *access.Principal, method, path, body string) *answer {
 	return r.doCtx(r.t.Context(), p, method, path, body)
 }
 
-func (r *replica) doCtx(ctx context.Context, p *Principal, method, path, body string) *answer {
+func (r *replica) doCtx(ctx context.Context, p *access.Principal, method, path, body string) *answer {
 	w := httptest.NewRecorder()
 	r.handler.ServeHTTP(w, r.request(ctx, p, method, path, body))
 	return answered(r.t, w)
 }
 
-func (r *replica) request(ctx context.Context, p *Principal, method, path, body string) *http.Request {
+func (r *replica) request(ctx context.Context, p *access.Principal, method, path, body string) *http.Request {
 	req := httptest.NewRequest(method, path, strings.NewReader(body))
 	if body == "" {
 		req.Body = http.NoBody
 	}
 	if p != nil {
-		ctx = WithPrincipal(ctx, p)
+		ctx = access.WithPrincipal(ctx, p)
 	}
 	return req.WithContext(ctx)
 }
@@ -155,7 +156,7 @@ type reader struct {
 }
 
 // stream sends a request whose answer goes on.
-func (r *replica) stream(p *Principal, method, path, accept, body string) *reader {
+func (r *replica) stream(p *access.Principal, method, path, accept, body string) *reader {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	req := r.request(ctx, p, method, path, body)
 	req.Header.Set("Accept", accept)

@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/serve"
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 // A step is what a runner of cases asks of the test.
@@ -94,8 +95,8 @@ func newBadServer(t *testing.T) *badServer {
 			http.Error(w, "no", http.StatusUnauthorized)
 			return
 		}
-		p := &serve.Principal{Name: "tester", Verbs: serve.Take | serve.Look, Prefixes: []string{"t/", "nightly"}}
-		api.ServeHTTP(w, r.WithContext(serve.WithPrincipal(r.Context(), p)))
+		p := &access.Principal{Name: "tester", Verbs: access.Take | access.Look, Prefixes: []string{"t/", "nightly"}}
+		api.ServeHTTP(w, r.WithContext(access.WithPrincipal(r.Context(), p)))
 	}))
 	b.proxy = httptest.NewServer(http.HandlerFunc(b.pass))
 	b.control = httptest.NewServer(http.HandlerFunc(b.do))

@@ -19,7 +19,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast/internal/busy"
 	"github.com/holdfast-lock/holdfast/internal/servers"
-	"github.com/holdfast-lock/holdfast/serve"
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 var full = flag.Bool("full", false, "20 processes of each language that count to 50, else 4 to 8")
@@ -39,8 +39,8 @@ func TestReplicasKilled(t *testing.T) {
 	if out, err := exec.Command(program, "--store", database, "schema", "apply").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	secret, hash := serve.NewSecret()
-	line, err := serve.TokenLine("counter", hash, "take", []string{"*"})
+	secret, hash := access.NewSecret()
+	line, err := access.TokenLine("counter", hash, "take", []string{"*"})
 	if err != nil {
 		t.Fatal(err)
 	}

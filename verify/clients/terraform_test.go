@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/serve"
+	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
 // Terraform itself locks its state by way of a server, is refused while another run has it, and
@@ -38,8 +39,8 @@ func TestTerraform(t *testing.T) {
 			http.Error(w, "no", http.StatusUnauthorized)
 			return
 		}
-		p := &serve.Principal{Name: "ci", Verbs: serve.Take | serve.Break, Prefixes: []string{"tf/"}}
-		api.ServeHTTP(w, r.WithContext(serve.WithPrincipal(r.Context(), p)))
+		p := &access.Principal{Name: "ci", Verbs: access.Take | access.Break, Prefixes: []string{"tf/"}}
+		api.ServeHTTP(w, r.WithContext(access.WithPrincipal(r.Context(), p)))
 	}))
 	defer locks.Close()
 	states := httptest.NewServer(&stateServer{})

@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/monitor"
 	"github.com/holdfast-lock/holdfast/serve"
+	"github.com/holdfast-lock/holdfast/serve/access"
 	"github.com/holdfast-lock/holdfast/serve/page"
 )
 
@@ -100,8 +101,8 @@ func serveVerb(a *app) *cobra.Command {
 		if len(args) < 2 {
 			return usage("serve token: a name and verbs, as in: holdfast serve token ci take,look deploy/")
 		}
-		secret, hash := serve.NewSecret()
-		line, err := serve.TokenLine(args[0], hash, args[1], args[2:])
+		secret, hash := access.NewSecret()
+		line, err := access.TokenLine(args[0], hash, args[1], args[2:])
 		if err != nil {
 			return usage("serve token: %s", escape(err.Error()))
 		}
@@ -198,13 +199,13 @@ func (a *app) serve(ctx context.Context, s *serving) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	log := s.logger()
-	access, err := serve.OpenAccess(s.tokens, log)
+	list, err := access.Open(s.tokens, log)
 	if err != nil {
 		return usage("serve: %s", escape(err.Error()))
 	}
 	link := ""
 	if s.tokens == "" && s.listen.Address != "" {
-		link = "/#key=" + access.NewKey()
+		link = "/#key=" + list.NewKey()
 	}
 	named, err := metricsNames(s.names)
 	if err != nil {
@@ -221,11 +222,11 @@ func (a *app) serve(ctx context.Context, s *serving) error {
 		return store.unusable(err, "")
 	}
 	options := &serve.Options{
-		Access: access, Logger: log, Monitor: measured, MetricsLock: named, NoAPI: s.noAPI, Redact: func(err error) string { return store.cause(err) },
+		Access: list, Logger: log, Monitor: measured, MetricsLock: named, NoAPI: s.noAPI, Redact: func(err error) string { return store.cause(err) },
 		Doctor: func(ctx context.Context) []driver.Finding { return a.findings(ctx, s) },
 	}
 	if !s.noPage {
-		p := serve.NewPage(store.Client, access, &page.Options{Store: store.target.String(), Doctor: options.Doctor, Redact: options.Redact, Logger: log})
+		p := serve.NewPage(store.Client, list, &page.Options{Store: store.target.String(), Doctor: options.Doctor, Redact: options.Redact, Logger: log})
 		defer p.Close()
 		options.Page = p
 	}

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package serve
+package access
 
 import (
 	"net"
@@ -10,7 +10,9 @@ import (
 
 const (
 	modesMatter = runtime.GOOS != "windows" // of files
-	knowsPeers  = false
+
+	// KnowsPeers is whether the kernel says who has connected to a unix socket.
+	KnowsPeers = false
 )
 
 // peerOf believes in the mode of the socket and its directory: only their owner comes in.

@@ -1,4 +1,4 @@
-package serve
+package access
 
 import (
 	"net"
@@ -10,7 +10,9 @@ import (
 
 const (
 	modesMatter = true // of files
-	knowsPeers  = true
+
+	// KnowsPeers is whether the kernel says who has connected to a unix socket.
+	KnowsPeers = true
 )
 
 // peerOf asks the kernel who has connected to a unix socket.

@@ -1,4 +1,4 @@
-package serve
+package access
 
 import (
 	"context"
@@ -47,6 +47,9 @@ func ParseVerbs(s string) (Verbs, error) {
 	return v, nil
 }
 
+// Has reports whether all of some verbs are among v.
+func (v Verbs) Has(some Verbs) bool { return v&some == some }
+
 // A Principal is whoever makes a request.
 type Principal struct {
 	Name     string
@@ -58,18 +61,15 @@ type Principal struct {
 
 // May reports whether p may use a verb on a name.
 func (p *Principal) May(v Verbs, name string) bool {
-	return p.Verbs&v == v && slices.ContainsFunc(p.Prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+	return p.Verbs.Has(v) && slices.ContainsFunc(p.Prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
 // MayAll reports whether p may use a verb on every name.
-func (p *Principal) MayAll(v Verbs) bool { return p.Verbs&v == v && slices.Contains(p.Prefixes, "") }
-
-// May reports whether it may use a verb at all, on some name or other.
-func (p *Principal) has(v Verbs) bool { return p.Verbs&v == v }
+func (p *Principal) MayAll(v Verbs) bool { return p.Verbs.Has(v) && slices.Contains(p.Prefixes, "") }
 
 type principalKey struct{}
 
-// WithPrincipal says who a request is from. The Handler believes it.
+// WithPrincipal says who a request is from. The Handler of package serve believes it.
 func WithPrincipal(ctx context.Context, p *Principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, p)
 }
@@ -92,5 +92,8 @@ const (
 	byOwner // the user of this process, or root, at the unix socket
 )
 
-// limited reports whether the requests of p are counted: not those of whoever could do without us.
-func (p *Principal) limited() bool { return p.proof != byProgram && p.proof != byOwner }
+// ByCookie reports whether a cookie was the proof, which a browser sends by itself.
+func (p *Principal) ByCookie() bool { return p.proof == byCookie }
+
+// Limited reports whether the requests of p are counted: not those of whoever could do without us.
+func (p *Principal) Limited() bool { return p.proof != byProgram && p.proof != byOwner }

@@ -1,4 +1,7 @@
-package serve
+// Package access says who a request comes from, and what it may do: by the tokens file, the key of
+// a link, client certificates, the user at the other end of a unix socket, and the cookies of
+// logins. It refuses no request itself; package serve does.
+package access
 
 import (
 	"bufio"
@@ -23,13 +26,12 @@ import (
 	"time"
 )
 
-// Access says who requests come from, and what they may do. It believes in the peer of a unix
-// socket, in client certificates that a [Server] has verified, in the secrets whose hashes are in a
+// A List says who requests come from, and what they may do. It believes in the peer of a unix
+// socket, in client certificates that the server has verified, in the secrets whose hashes are in a
 // tokens file, and in the cookies that Login gives for them.
-type Access struct {
+type List struct {
 	owner string // the principal that is this process's user
 	log   *slog.Logger
-	guard http.CrossOriginProtection
 	key   string // of the link; "": there is none
 	link  line   // whose it is
 
@@ -48,14 +50,14 @@ type line struct {
 	text      string // without spaces that mean nothing
 }
 
-// OpenAccess reads a tokens file; "": there is none. The file is read again when it changes. If it
+// Open reads a tokens file; "": there is none. The file is read again when it changes. If it
 // cannot be understood then, what it said before stays, and the logger gets a line. nil: nobody
 // does.
-func OpenAccess(path string, log *slog.Logger) (*Access, error) {
+func Open(path string, log *slog.Logger) (*List, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	a := &Access{owner: ownUser(), log: log, path: path}
+	a := &List{owner: ownUser(), log: log, path: path}
 	if path == "" {
 		return a, nil
 	}
@@ -67,6 +69,9 @@ func OpenAccess(path string, log *slog.Logger) (*Access, error) {
 	return a, nil
 }
 
+// File is the path of the tokens file; "": there is none.
+func (a *List) File() string { return a.path }
+
 func ownUser() string {
 	if u, err := user.Current(); err == nil {
 		return u.Username
@@ -76,7 +81,7 @@ func ownUser() string {
 
 // NewKey makes a secret that holds for this run, with which its owner, the user of this process,
 // may do everything. It is meant for the fragment of a link.
-func (a *Access) NewKey() (secret string) {
+func (a *List) NewKey() (secret string) {
 	secret, hash := NewSecret()
 	a.key = hash
 	a.link = line{kind: "sha256", value: hash, text: "link " + hash,
@@ -203,7 +208,7 @@ func TokenLine(principal, hash, verbs string, prefixes []string) (string, error)
 }
 
 // current are the lines of the file as it is now, looked at once a second at most.
-func (a *Access) current() []line {
+func (a *List) current() []line {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.path == "" || time.Since(a.looked) < time.Second {
@@ -225,7 +230,7 @@ func (a *Access) current() []line {
 }
 
 // find is the first line with a proof.
-func (a *Access) find(kind, value string) (line, bool) {
+func (a *List) find(kind, value string) (line, bool) {
 	if kind == "sha256" && a.key != "" && value == a.key {
 		return a.link, true
 	}
@@ -237,30 +242,10 @@ func (a *Access) find(kind, value string) (line, bool) {
 	return line{}, false
 }
 
-// Authenticate puts the principal of a request into its context, for next. A request without proof
-// of one goes on without; one with a wrong secret is refused. What changes something is refused if
-// a browser sent it for a page of another origin.
-func (a *Access) Authenticate(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := a.guard.Check(r); err != nil {
-			noteProblem(r, refuse(w, r, "forbidden", "a page of another origin may not ask for this: "+err.Error()))
-			return
-		}
-		p, err := a.principal(r)
-		if err != nil {
-			noteProblem(r, refuse(w, r, "unauthenticated", err.Error()))
-			return
-		}
-		if p != nil {
-			noteIdentity(r, p.Name)
-			r = r.WithContext(WithPrincipal(r.Context(), p))
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// principal is who a request comes from; nil: it has no proof.
-func (a *Access) principal(r *http.Request) (*Principal, error) {
+// Authenticate is the principal that a request comes from; nil: it has no proof of one. A wrong
+// secret is an error, whatever else the request has. Since a cookie is a proof, the caller refuses
+// what pages of other origins send, by http.CrossOriginProtection.
+func (a *List) Authenticate(r *http.Request) (*Principal, error) {
 	if secret, given, err := secretOf(r); given || err != nil {
 		if err != nil {
 			return nil, err
@@ -277,8 +262,8 @@ func (a *Access) principal(r *http.Request) (*Principal, error) {
 			}
 		}
 	}
-	if peer, ok := r.Context().Value(peerKey{}).(peer); ok {
-		if p := a.peer(peer); p != nil {
+	if who, ok := r.Context().Value(peerKey{}).(peer); ok {
+		if p := a.peer(who); p != nil {
 			return p, nil
 		}
 	}
@@ -326,16 +311,4 @@ func namesOf(c *x509.Certificate) (names []string) {
 		names = append(names, "EMAIL:"+e)
 	}
 	return names
-}
-
-// peer is the principal at the other end of a unix socket. The user of this process and root may do
-// everything: they could open the store without us.
-func (a *Access) peer(p peer) *Principal {
-	if p.uid == 0 || p.own {
-		return &Principal{Name: p.name, Verbs: Everything, Prefixes: []string{""}, proof: byOwner}
-	}
-	if l, ok := a.find("unix", p.name); ok {
-		return l.as(byPeer)
-	}
-	return nil
 }

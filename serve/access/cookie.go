@@ -1,6 +1,7 @@
-package serve
+package access
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -17,7 +18,7 @@ const loginHours = 12
 // Login checks a secret and gives the browser a cookie in its place. The cookie holds for twelve
 // hours, at all replicas with the same tokens file, and ends with the line of the secret. It names
 // the line and the hour, signed with a key derived from the line; the secret is not in it.
-func (a *Access) Login(w http.ResponseWriter, r *http.Request, secret string) (*Principal, bool) {
+func (a *List) Login(w http.ResponseWriter, r *http.Request, secret string) (*Principal, bool) {
 	l, ok := a.find("sha256", hashOf(secret))
 	if !ok {
 		return nil, false
@@ -27,9 +28,9 @@ func (a *Access) Login(w http.ResponseWriter, r *http.Request, secret string) (*
 }
 
 // Logout takes the cookie back.
-func (a *Access) Logout(w http.ResponseWriter, r *http.Request) { a.setCookie(w, r, "", -1) }
+func (a *List) Logout(w http.ResponseWriter, r *http.Request) { a.setCookie(w, r, "", -1) }
 
-func (a *Access) setCookie(w http.ResponseWriter, r *http.Request, value string, age int) {
+func (a *List) setCookie(w http.ResponseWriter, r *http.Request, value string, age int) {
 	http.SetCookie(w, &http.Cookie{Name: cookieName(r), Value: value, Path: "/", MaxAge: age,
 		HttpOnly: true, Secure: encrypted(r), SameSite: http.SameSiteStrictMode})
 }
@@ -43,9 +44,14 @@ func cookieName(r *http.Request) string {
 	return "hf"
 }
 
+type proxyKey struct{}
+
+// WithProxy puts into the context of a connection that it comes from a proxy that terminates TLS.
+func WithProxy(ctx context.Context) context.Context { return context.WithValue(ctx, proxyKey{}, true) }
+
 // encrypted reports whether the browser's connection is: to us, or to the proxy in front of us.
 func encrypted(r *http.Request) bool {
-	return r.TLS != nil || r.Context().Value(doorKey{}) == doorProxied
+	return r.TLS != nil || r.Context().Value(proxyKey{}) != nil
 }
 
 func hour() int64 { return time.Now().Unix() / 3600 }
@@ -65,7 +71,7 @@ func (l line) cookie(hour int64) string {
 }
 
 // checkCookie finds the line whose key has signed a cookie that still holds.
-func (a *Access) checkCookie(value string) (line, bool) {
+func (a *List) checkCookie(value string) (line, bool) {
 	id, rest, _ := strings.Cut(value, ".")
 	stamp, _, _ := strings.Cut(rest, ".")
 	then, err := strconv.ParseInt(stamp, 16, 64)
