@@ -38,6 +38,10 @@ select null::pg_catalog.bytea, null::bigint, null::pg_catalog.bytea, {{clock}}, 
 union all
 select r.id, r.version, r.value, 0, false from {records} r where r.id {=} $1
 
+-- By whoever listens: so it is seen who does.
+--- told
+/* listens */ select r.version, r.value from {records} r where r.id {=} $1::pg_catalog.bytea
+
 --- load all
 select null::pg_catalog.bytea, null::bigint, null::pg_catalog.bytea, {{clock}}, pg_catalog.pg_is_in_recovery()
 union all

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 const (
 	quietFor  = 10 * time.Second // then see whether the connection is alive
 	proofTime = 2 * time.Second  // a notification takes at most
+	readTime  = 2 * time.Second  // its record takes at most
 	deafFor   = 5 * time.Minute  // then see again whether notifications arrive
 )
 
@@ -44,10 +46,26 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Not
 				return ended(ctx, err)
 			}
 			if notification, ok := notificationOf(n.Payload); ok {
+				if notification.Space == driver.Names && slices.Contains(who, notification.To) {
+					s.read(ctx, c, &notification)
+				}
 				changed(notification)
 			}
 		}
 	})
+}
+
+// read adds the record to a notification that is meant for who watches. The connection that it
+// came on answers sooner than one that was idle. Without an answer the record is not told.
+func (s *Store) read(ctx context.Context, c *pgx.Conn, n *driver.Notification) {
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	var version int64
+	var value []byte
+	row := func(scan sqlstore.Scan) error { return scan(&version, &value) }
+	if err := (conn{c, &s.settings}).Query(ctx, "told", row, sqlstore.ID(n.Key)); err == nil {
+		n.Version, n.Value = version, string(value)
+	}
 }
 
 // ended is why watching ended: not what a context did to a connection.
@@ -104,6 +122,7 @@ func (s *Store) listen(ctx context.Context, who []string) (*pgx.Conn, error) {
 		}
 		return nil, err
 	}
+	s.read(ctx, c, new(driver.Notification)) // the first read takes longest
 	return c, nil
 }
 

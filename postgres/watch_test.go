@@ -41,11 +41,14 @@ func expect(t *testing.T, notifications chan driver.Notification, want driver.No
 	}
 }
 
+// listens is what the last query of a backend that listens looks like.
+const listens = `(query like 'listen%' or query like '/* listens */%')`
+
 // listening counts the backends that listen.
 func listening(t *testing.T, r reopener) (n int) {
 	t.Helper()
 	if err := r.pool.QueryRow(t.Context(), `
-select count(*) from pg_stat_activity where datname = current_database() and query like 'listen%'`).Scan(&n); err != nil {
+select count(*) from pg_stat_activity where datname = current_database() and `+listens).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -134,7 +137,7 @@ func TestWatch(t *testing.T) {
 
 	notifications, ended, _ = watching(t, r.Store)
 	expect(t, notifications, driver.Notification{})
-	exec(t, r.pool, `select pg_terminate_backend(pid) from pg_stat_activity where query like 'listen%' and datname = current_database()`)
+	exec(t, r.pool, `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and `+listens)
 	if err := <-ended; err == nil || !strings.HasPrefix(err.Error(), "watch: ") {
 		t.Errorf("Watch of a connection that is gone returned %v", err)
 	}
@@ -150,7 +153,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A notification reaches only its recipients.
+// A notification reaches only its recipients. Those that it names have the record with it.
 func TestWatchRecipients(t *testing.T) {
 	r := fresh(t, nil)
 	me, _, _ := watching(t, r.Store, "me", strings.Repeat("long", 16))
@@ -159,13 +162,41 @@ func TestWatchRecipients(t *testing.T) {
 	expect(t, all, driver.Notification{})
 	for i, wake := range []string{"you", "me", strings.Repeat("long", 16), driver.Everyone} {
 		k := driver.Key{Name: string(rune('a' + i))}
-		if _, err := r.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Notify: wake}}); err != nil {
+		out, err := r.CompareAndSwap(t.Context(), []driver.Write{{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Notify: wake}})
+		if err != nil {
 			t.Fatal(err)
 		}
-		if wake != "you" {
+		switch wake {
+		case "you":
+		case driver.Everyone:
 			expect(t, me, driver.Notification{Key: k, To: wake})
+		default:
+			expect(t, me, driver.Notification{Key: k, To: wake, Version: out[0].Record.Version, Value: "1"})
 		}
 		expect(t, all, driver.Notification{Key: k, To: wake})
+	}
+}
+
+// A notification comes without its record where that cannot be read, and the next Watch is told
+// again.
+func TestWatchLocked(t *testing.T) {
+	t.Parallel()
+	r := fresh(t, nil)
+	notifications, ended, _ := watching(t, r.Store, "me")
+	expect(t, notifications, driver.Notification{})
+	tx, err := r.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	_, err = tx.Exec(t.Context(), `lock table `+r.Tables.Expand(`{records}`, `"`)+` in access exclusive mode`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, r.pool, `select pg_notify($1, $2)`, r.channel.of("me"), payload(sqlstore.Write{ID: sqlstore.ID(driver.Key{Name: "a"}), Notify: "me"}))
+	expect(t, notifications, driver.Notification{Key: driver.Key{Name: "a"}, To: "me"})
+	if err := <-ended; err == nil {
+		t.Error("Watch goes on with a connection on which nothing is read")
 	}
 }
 
