@@ -118,7 +118,7 @@ select string_agg(id, '' order by nr) from (select min(nr) as nr, convert_from(s
 	}
 }
 
-// Each write of a batch notifies its own recipient.
+// Each write of a batch notifies its own recipient, who has the record with it.
 func TestBatchNotifies(t *testing.T) {
 	r := fresh(t, nil)
 	var batch []driver.Write
@@ -131,12 +131,13 @@ func TestBatchNotifies(t *testing.T) {
 	for i, w := range who {
 		batch = append(batch, driver.Write{Key: driver.Key{Name: fmt.Sprint(i)}, Old: driver.IfEmpty, Value: []byte("1"), Notify: w})
 	}
-	if out, err := r.CompareAndSwap(t.Context(), batch); err != nil || !out[4].Won {
+	out, err := r.CompareAndSwap(t.Context(), batch)
+	if err != nil || !out[4].Won {
 		t.Fatalf("%+v, error %v", out, err)
 	}
 	for i, w := range who {
 		if notifications[w] != nil {
-			expect(t, notifications[w], driver.Notification{Key: batch[i].Key, To: w})
+			expect(t, notifications[w], driver.Notification{Key: batch[i].Key, To: w, Version: out[i].Record.Version, Value: "1"})
 			expect(t, notifications[w], driver.Notification{Key: batch[4].Key, To: driver.Everyone})
 		}
 	}
