@@ -135,12 +135,12 @@ type Awaiter interface {
 	Await(ctx context.Context, key Key, version int64, every, limit time.Duration) (Record, error)
 }
 
-// A Notification tells of a write. A store that lets nobody forge its notifications may also tell
-// what the write made of the record: it stood at some moment, like what a stale read shows.
+// A Notification reports a write. It may carry the record, as a stale read returns it: the one that
+// the write made, if nobody can forge the store's notifications, or one that the store read after.
 type Notification struct {
 	Key
 	To      string // the Notify of the Write; Everyone if the store does not know
-	Version int64  // of the record that the write made; 0: not told
+	Version int64  // of the record; 0: the notification carries none
 	Value   string // of that record
 }
 

@@ -118,7 +118,7 @@ select string_agg(id, '' order by nr) from (select min(nr) as nr, convert_from(s
 	}
 }
 
-// Each write of a batch notifies its own recipient, who has the record with it.
+// Each write of a batch notifies its own recipient. The notification carries the record.
 func TestBatchNotifies(t *testing.T) {
 	r := fresh(t, nil)
 	var batch []driver.Write

@@ -38,7 +38,7 @@ select null::pg_catalog.bytea, null::bigint, null::pg_catalog.bytea, {{clock}}, 
 union all
 select r.id, r.version, r.value, 0, false from {records} r where r.id {=} $1
 
--- By whoever listens: so it is seen who does.
+-- On the connection that listens. pg_stat_activity shows it by the comment.
 --- told
 /* listens */ select r.version, r.value from {records} r where r.id {=} $1::pg_catalog.bytea
 

@@ -55,8 +55,8 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Not
 	})
 }
 
-// read adds the record to a notification that is meant for who watches. The connection that it
-// came on answers sooner than one that was idle. Without an answer the record is not told.
+// read adds the record to a notification for a session that watches. The connection that received
+// it answers sooner than one that was idle. If the read fails the notification carries no record.
 func (s *Store) read(ctx context.Context, c *pgx.Conn, n *driver.Notification) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()

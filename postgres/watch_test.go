@@ -153,7 +153,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A notification reaches only its recipients. Those that it names have the record with it.
+// A notification reaches only its recipients, and carries the record to the session that it names.
 func TestWatchRecipients(t *testing.T) {
 	r := fresh(t, nil)
 	me, _, _ := watching(t, r.Store, "me", strings.Repeat("long", 16))
@@ -177,8 +177,8 @@ func TestWatchRecipients(t *testing.T) {
 	}
 }
 
-// A notification comes without its record where that cannot be read, and the next Watch is told
-// again.
+// A notification whose record cannot be read carries none, and Watch ends: it has lost its
+// connection.
 func TestWatchLocked(t *testing.T) {
 	t.Parallel()
 	r := fresh(t, nil)

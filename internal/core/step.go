@@ -223,9 +223,9 @@ func (n *Name) overtaken(written LockRecord, version Version) {
 	}
 }
 
-// ambiguous takes in that a write was not answered. The claims that it may have removed are told of
-// when a later record lacks them. If another client has removed them both tell of them, and a history
-// lists each hold once.
+// ambiguous handles a write of unknown outcome. The claims that it may have removed are reported
+// when a later record lacks them. If another client removed them, both clients report them, and the
+// history lists each hold once.
 func (n *Name) ambiguous(w Write, evicts []Eviction, out Outcome, env *Env) {
 	if len(evicts) > 0 {
 		n.evicts = evicts

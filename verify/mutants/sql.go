@@ -395,7 +395,7 @@ var sql = table{"sql", []mutant{
 	{"pg: a notification is for everyone", "P6", []edit{{"postgres/watch.go",
 		"To: string(word)}",
 		"To: driver.Everyone}"}}, postgres("TestWatchRecipients")},
-	{"pg: a notification whose record cannot be read is lost", "P6", []edit{{"postgres/watch.go",
+	{"pg: a notification is lost when its record cannot be read", "P6", []edit{{"postgres/watch.go",
 		"					s.read(ctx, c, &notification)\n",
 		"					if s.read(ctx, c, &notification); notification.Version == 0 {\n						continue\n					}\n"}}, postgres("TestWatchLocked")},
 	{"pg: who begins to watch is not told to look", "P6", []edit{{"postgres/watch.go",

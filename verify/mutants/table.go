@@ -545,7 +545,7 @@ var core = table{"core", []mutant{
 		"			x.removals = append(x.removals, x.removes(&x.names[h.Index], &h.Write.Next, core.SessionRecord{}))\n", "			_ = h\n"}}, library("TestHoldHistoryAnswerLost")},
 	{"history: a release of a hold whose answer was lost is not told", "P9", []edit{{"hold_leave.go",
 		"			x.removals = append(x.removals, x.removes(&x.names[k], &left.next[i], left.tomb))\n", "			_, _ = i, k\n"}}, library("TestHoldHistoryAnswerLost")},
-	{"history: a removal is told under another name", "P9", []edit{{"internal/core/name.go",
+	{"history: an eviction is reported under another name", "P9", []edit{{"internal/core/name.go",
 		"r.step, r.evicts = Step{}, nil", "r.step = Step{}"}}, records("TestEvictedIsTold")},
 	{"history: a short lock without a process is not counted", "P9", []edit{{"history_write.go",
 		" && !a.removed\n", "\n"}}, library("TestHistoryOfTheDetached")},
