@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -23,13 +25,13 @@ type request struct {
 	bounded bool
 	within  time.Duration // of a try: how long after start the store may answer
 	reason  string
-	labels  core.Labels
+	labels  record.Labels
 	least   time.Duration // MinHold
 	seat    bool          // of an election
 	set     string
 	ctx     context.Context
 	c       *Client
-	start   core.Instant
+	start   lease.Instant
 	bad     error // a wrong option
 
 	// Guarded by c.mu until done is sent on ch.
@@ -171,7 +173,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 			watched = true
 			void = c.watchSilent(ctx, held, silent)
 			if err := ctx.Err(); !void && err != nil {
-				held.Err = fmt.Errorf("%w after %s", err, core.Short(c.now().Sub(r.start)))
+				held.Err = fmt.Errorf("%w after %s", err, record.Short(c.now().Sub(r.start)))
 			}
 		}
 		if void && r.try() && try < 3 && ctx.Err() == nil {
@@ -239,7 +241,7 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 
 // gaveUp is the error of a request that has given up, and shared that claim; c.mu is held.
 func (r *request) gaveUp(ctx context.Context, id core.ClaimID) error {
-	p, waited := r.p, core.Short(r.c.now().Sub(r.start))
+	p, waited := r.p, record.Short(r.c.now().Sub(r.start))
 	switch {
 	case p.n.Failed() != nil && ctx.Err() != nil:
 		return fmt.Errorf("%w after %s: %w", ctx.Err(), waited, noAnswer(p.n.Failed()))
@@ -327,7 +329,7 @@ func (e *HeldError) sessions() (ids []string) {
 func (c *Client) seemVoid(held *HeldError, looks map[string]sessionRead) (silent []string) {
 	for _, id := range held.sessions() {
 		s := looks[id]
-		rec, err := core.DecodeSession(s.rec.Value)
+		rec, err := record.DecodeSession(s.rec.Value)
 		since, needs := rec.Age(s.rec.Age), rec.Duration()
 		if since < 0 {
 			since = time.Since(time.UnixMicro(rec.At))
@@ -356,13 +358,13 @@ func opens(held *HeldError, gone []string, slots int) bool {
 	if len(gone) == 0 || slices.ContainsFunc(held.Waiters, stays) {
 		return false // those who wait find out the dead, and come first
 	}
-	var left []core.Claim
+	var left []record.Claim
 	for _, cl := range held.Holders {
 		if stays(cl) {
-			left = append(left, core.Claim{Slots: cl.Slots})
+			left = append(left, record.Claim{Slots: cl.Slots})
 		}
 	}
-	return core.Fits(core.Claim{Slots: slots}, left)
+	return record.Fits(record.Claim{Slots: slots}, left)
 }
 
 // watchSilent looks at sessions that seem to be dead until they are known to be, by any rule of
@@ -371,7 +373,7 @@ func opens(held *HeldError, gone []string, slots int) bool {
 // and reports whether the claims of one of them are void.
 func (c *Client) watchSilent(ctx context.Context, held *HeldError, ids []string) (void bool) {
 	j := detector{c: c, patient: true} // the client's forgets whom nobody waits for
-	first := make(map[string]core.SessionRecord)
+	first := make(map[string]record.Session)
 	for began := c.now(); ctx.Err() == nil && c.ctx.Err() == nil; {
 		one, cancel := context.WithTimeout(ctx, DefaultTTL)
 		looks, err := c.loadSessions(one, ids)
@@ -391,7 +393,7 @@ func (c *Client) watchSilent(ctx context.Context, held *HeldError, ids []string)
 				first[id] = rec
 			}
 			switch {
-			case v.Verdict == core.Dead && (!seen || was.Dead != 0): // its grace is as good as over
+			case v.Verdict == lease.Dead && (!seen || was.Dead != 0): // its grace is as good as over
 				longest = max(longest, time.Duration(rec.Grace)*time.Millisecond)
 			case died && rec.Grace > 0, seen && !was.SameBeat(rec):
 				alive = true // or shut for a good while
@@ -403,7 +405,7 @@ func (c *Client) watchSilent(ctx context.Context, held *HeldError, ids []string)
 			break
 		}
 		rest := longest / 8
-		if at := j.next(ids); at != core.Never {
+		if at := j.next(ids); at != lease.Never {
 			rest = min(rest, max(at.Sub(c.now()), time.Millisecond))
 		}
 		t := c.machine.NewTimer(rest)

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -24,7 +24,7 @@ import (
 type batcher struct {
 	store driver.Store
 	ctx   context.Context
-	now   func() core.Instant
+	now   func() lease.Instant
 	spawn func(func())
 
 	most  int // writes that are gathered into a call
@@ -44,8 +44,8 @@ type swap struct {
 	write driver.Write
 	out   driver.Outcome
 	err   error
-	sent  core.Instant // just before the call, or when it was planned
-	got   core.Instant // just after it, if the caller's goroutine made it; else 0
+	sent  lease.Instant // just before the call, or when it was planned
+	got   lease.Instant // just after it, if the caller's goroutine made it; else 0
 	done  chan struct{}
 }
 
@@ -161,7 +161,7 @@ func (b *batcher) drain(timeout time.Duration) {
 // alone sends one write from the caller's goroutine, if no other is on its
 // way; else it reports false. It was planned at sent, a moment ago. The call is cut off a moment
 // after the caller's context has ended: not at once, since that leaves an unknown outcome.
-func (b *batcher) alone(caller context.Context, w driver.Write, sent core.Instant, timeout time.Duration) (s swap, ok bool) {
+func (b *batcher) alone(caller context.Context, w driver.Write, sent lease.Instant, timeout time.Duration) (s swap, ok bool) {
 	b.mu.Lock()
 	if b.under > 0 || len(b.queue) > 0 {
 		b.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -81,8 +82,8 @@ func checkReason(reason string) error {
 	switch {
 	case reason == "":
 		return errors.New("needs a reason")
-	case len(reason) > core.MaxReason:
-		return fmt.Errorf("reason has %d bytes, at most %d", len(reason), core.MaxReason)
+	case len(reason) > record.MaxReason:
+		return fmt.Errorf("reason has %d bytes, at most %d", len(reason), record.MaxReason)
 	}
 	return nil
 }
@@ -119,8 +120,8 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, by Owner, reason s
 		}
 		claim.nr = n
 	}
-	entry := core.Break{Session: claim.Owner.Session, Nr: claim.nr, Was: core.Owner(claim.Owner), By: core.Owner(by), Reason: reason, At: time.Now().UnixMicro(), Now: atOnce}
-	b := core.NewBreaker(claim.Name, entry, core.Token(claim.Token))
+	entry := record.Break{Session: claim.Owner.Session, Nr: claim.nr, Was: record.Owner(claim.Owner), By: record.Owner(by), Reason: reason, At: time.Now().UnixMicro(), Now: atOnce}
+	b := lease.NewBreaker(claim.Name, entry, record.Token(claim.Token))
 	var changed chan struct{}
 	for {
 		if b.Waits() && changed == nil {
@@ -130,13 +131,13 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, by Owner, reason s
 		step, pause := b.Next(c.now())
 		var err error
 		switch step {
-		case core.BreakDone:
+		case lease.BreakDone:
 			emit(ctx, c.trace.Broken, Event{Name: claim.Name, Token: claim.Token, Slots: claim.Slots, Session: entry.Session, Reason: reason})
 			c.copyAudit(ctx, claim.Name)
 			return nil
-		case core.BreakGone:
+		case lease.BreakGone:
 			return &goneError{claim: claim}
-		case core.BreakPause:
+		case lease.BreakPause:
 			if !c.doze(ctx, changed, pause) {
 				why := context.Cause(ctx)
 				if why == nil {
@@ -155,30 +156,30 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, by Owner, reason s
 }
 
 // breakStep performs a step of a break and reports it.
-func (c *Client) breakStep(ctx context.Context, b *core.Breaker, step core.BreakKind, name string) error {
+func (c *Client) breakStep(ctx context.Context, b *lease.Breaker, step lease.BreakKind, name string) error {
 	entry := b.Entry()
 	switch step {
-	case core.BreakLook:
+	case lease.BreakLook:
 		return c.lookForBreak(ctx, b, name)
-	case core.BreakRevoke:
+	case lease.BreakRevoke:
 		sent, err := c.sendRevocation(ctx, b, entry.Session)
 		if err != nil {
 			return unanswered(b, err)
 		}
 		b.Revoked(sent, c.now())
-	case core.BreakObserve:
+	case lease.BreakObserve:
 		return c.observeForBreak(ctx, b, name)
-	case core.BreakGrace:
+	case lease.BreakGrace:
 		if err := c.awaitGrace(ctx, entry.Session); err != nil {
 			return err
 		}
 		b.Rested()
-	case core.BreakRemove:
+	case lease.BreakRemove:
 		return c.removeClaim(ctx, b, name)
-	case core.BreakTrace:
+	case lease.BreakTrace:
 		return c.traceBreak(ctx, b, name)
-	case core.BreakAudit:
-		if err := c.keepAudit(ctx, name, []core.Break{entry}); err != nil {
+	case lease.BreakAudit:
+		if err := c.keepAudit(ctx, name, []record.Break{entry}); err != nil {
 			return err
 		}
 		b.Rested()
@@ -187,7 +188,7 @@ func (c *Client) breakStep(ctx context.Context, b *core.Breaker, step core.Break
 }
 
 // unanswered reports that the store did not answer; the error ends the break, if any.
-func unanswered(b *core.Breaker, err error) error {
+func unanswered(b *lease.Breaker, err error) error {
 	if b.Unanswered() {
 		return nil
 	}
@@ -213,7 +214,7 @@ func (e *goneError) Error() string {
 	return fmt.Sprintf("claim %s has let go already", e.claim.ID)
 }
 
-func (c *Client) lookForBreak(ctx context.Context, b *core.Breaker, name string) error {
+func (c *Client) lookForBreak(ctx context.Context, b *lease.Breaker, name string) error {
 	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
 	if err != nil {
 		return unanswered(b, err)
@@ -227,9 +228,9 @@ func (c *Client) lookForBreak(ctx context.Context, b *core.Breaker, name string)
 }
 
 // sendRevocation writes into a session's record that one of its claims is broken.
-func (c *Client) sendRevocation(ctx context.Context, b *core.Breaker, session string) (sent bool, err error) {
+func (c *Client) sendRevocation(ctx context.Context, b *lease.Breaker, session string) (sent bool, err error) {
 	_, err = c.update(ctx, driver.Sessions.Key(session), session, func(r driver.Record) ([]byte, error) {
-		rec, err := core.DecodeSession(r.Value)
+		rec, err := record.DecodeSession(r.Value)
 		if err != nil {
 			return nil, err
 		}
@@ -246,7 +247,7 @@ func (c *Client) sendRevocation(ctx context.Context, b *core.Breaker, session st
 }
 
 // observeForBreak looks at the session whose claim is broken, and judges it.
-func (c *Client) observeForBreak(ctx context.Context, b *core.Breaker, name string) error {
+func (c *Client) observeForBreak(ctx context.Context, b *lease.Breaker, name string) error {
 	session := b.Entry().Session
 	looks, err := c.loadSessions(ctx, []string{session})
 	if err != nil {
@@ -254,14 +255,14 @@ func (c *Client) observeForBreak(ctx context.Context, b *core.Breaker, name stri
 	}
 	s := looks[session]
 	if died := c.detect(ctx, looks, name); died || c.knownDead(session) {
-		b.Observed(core.Sighting{}, true)
+		b.Observed(lease.Sighting{}, true)
 		return nil
 	}
-	rec, err := core.DecodeSession(s.rec.Value)
+	rec, err := record.DecodeSession(s.rec.Value)
 	if err != nil {
 		return err
 	}
-	b.Observed(core.Sighting{Record: rec, Absent: len(s.rec.Value) == 0, Asked: s.asked, Got: s.got}, false)
+	b.Observed(lease.Sighting{Record: rec, Absent: len(s.rec.Value) == 0, Asked: s.asked, Got: s.got}, false)
 	return nil
 }
 
@@ -285,9 +286,9 @@ func (c *Client) awaitGrace(ctx context.Context, session string) error {
 }
 
 // removeClaim takes a claim out of a record, with its audit entry in the same write.
-func (c *Client) removeClaim(ctx context.Context, b *core.Breaker, name string) error {
-	var r core.Removal
-	var gone []core.Eviction
+func (c *Client) removeClaim(ctx context.Context, b *lease.Breaker, name string) error {
+	var r lease.Removal
+	var gone []record.Eviction
 	_, err := c.update(ctx, driver.Names.Key(name), driver.Everyone, func(stored driver.Record) ([]byte, error) {
 		rec, err := lockOf(stored)
 		if err != nil {
@@ -298,10 +299,10 @@ func (c *Client) removeClaim(ctx context.Context, b *core.Breaker, name string) 
 		r = b.Remove(&rec, c.isDead, time.Now().UnixMicro())
 		gone = before.Evicted(&rec, c.hasTombstone)
 		c.mu.Unlock()
-		if r != core.Removed {
+		if r != lease.Removed {
 			return nil, errUnchanged
 		}
-		return rec.Encode(core.Version(stored.Version)), nil
+		return rec.Encode(record.Version(stored.Version)), nil
 	})
 	if err == nil {
 		b.Removed(r, c.now())
@@ -313,7 +314,7 @@ func (c *Client) removeClaim(ctx context.Context, b *core.Breaker, name string) 
 }
 
 // traceBreak finds out how a claim went that another client has removed.
-func (c *Client) traceBreak(ctx context.Context, b *core.Breaker, name string) error {
+func (c *Client) traceBreak(ctx context.Context, b *lease.Breaker, name string) error {
 	session := b.Entry().Session
 	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name), driver.Sessions.Key(session)}, driver.Fresh)
 	if err != nil {
@@ -323,19 +324,19 @@ func (c *Client) traceBreak(ctx context.Context, b *core.Breaker, name string) e
 	if err != nil {
 		return err
 	}
-	audit, err := core.DecodeAudit(recs[1].Value)
+	audit, err := record.DecodeAudit(recs[1].Value)
 	if err != nil {
 		return err
 	}
-	tomb, err := core.DecodeSession(recs[2].Value)
+	tomb, err := record.DecodeSession(recs[2].Value)
 	b.Traced(&rec, audit, c.knownDead(session) || err == nil && b.DiedOf(tomb))
 	return nil
 }
 
 // keepAudit adds entries to a name's audit record.
-func (c *Client) keepAudit(ctx context.Context, name string, breaks []core.Break) error {
+func (c *Client) keepAudit(ctx context.Context, name string, breaks []record.Break) error {
 	_, err := c.update(ctx, driver.Audits.Key(name), "", func(r driver.Record) ([]byte, error) {
-		audit, err := core.DecodeAudit(r.Value)
+		audit, err := record.DecodeAudit(r.Value)
 		if err != nil {
 			return nil, err
 		}
@@ -359,7 +360,7 @@ func (c *Client) copyAudit(ctx context.Context, name string) error {
 		return err
 	}
 	copied := rec.Breaks
-	var gone []core.Eviction
+	var gone []record.Eviction
 	_, err = c.update(ctx, driver.Names.Key(name), "", func(r driver.Record) ([]byte, error) {
 		rec, err := lockOf(r)
 		if err != nil {
@@ -373,7 +374,7 @@ func (c *Client) copyAudit(ctx context.Context, name string) error {
 		if !changed {
 			return nil, errUnchanged
 		}
-		return rec.Encode(core.Version(r.Version)), nil
+		return rec.Encode(record.Version(r.Version)), nil
 	})
 	if err == nil {
 		c.mu.Lock()

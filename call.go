@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
 // A callContext bounds one call to the store: it ends with the batcher's, after its timeout, and
@@ -14,7 +14,7 @@ import (
 type callContext struct {
 	of      *batcher
 	caller  context.Context // nil: there is none
-	sent    core.Instant
+	sent    lease.Instant
 	timeout time.Duration
 	asked   atomic.Bool
 	made    atomic.Pointer[madeContext] // nil until it is needed

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 	"github.com/holdfast-lock/holdfast/internal/machine"
 
 	"github.com/holdfast-lock/holdfast/driver"
@@ -27,7 +29,7 @@ type Client struct {
 	trace    *Trace // never nil
 	traced   bool   // a function for requests or locks is set
 	detaches bool   // its locks become detached
-	owner    core.Owner
+	owner    record.Owner
 	log      *slog.Logger
 	batch    batcher
 	proof    proofs
@@ -44,13 +46,13 @@ type Client struct {
 	queues    map[string]*localQueue // with those that are idle,
 	idle      int                    // so many
 	sess      *session               // nil before the first claim and after a loss
-	deaths    core.Deaths
-	wrote     time.Duration           // the TTL of the last session that wrote something; 0: none
-	lazy      map[string]core.Instant // names left without waiting for the disk, and when that was answered
-	here      bool                    // the goroutine that holds mu will drive one place itself
-	mine      *localQueue             // that place
-	answers   bool                    // the store has answered once
-	ambiguous bool                    // a write of unknown outcome was left to the end of the session
+	deaths    lease.Deaths
+	wrote     time.Duration            // the TTL of the last session that wrote something; 0: none
+	lazy      map[string]lease.Instant // names left without waiting for the disk, and when that was answered
+	here      bool                     // the goroutine that holds mu will drive one place itself
+	mine      *localQueue              // that place
+	answers   bool                     // the store has answered once
+	ambiguous bool                     // a write of unknown outcome was left to the end of the session
 	end       ending
 	after     afterwards
 	sweeping  sweeping
@@ -81,7 +83,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 		store:   store,
 		traits:  store.Traits(),
 		queues:  make(map[string]*localQueue),
-		lazy:    make(map[string]core.Instant),
+		lazy:    make(map[string]lease.Instant),
 		end:     newEnding(),
 		nudge:   make(chan struct{}, 1),
 		machine: ofProcess,
@@ -105,7 +107,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	if f := c.trace.StoreCall; f != nil {
 		c.store = &tracedStore{c.store, f}
 	}
-	c.owner = core.Owner(fillOwner(c.opts.Owner))
+	c.owner = record.Owner(fillOwner(c.opts.Owner))
 	c.log = c.opts.Logger
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -119,7 +121,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.detector.c, c.sweeping.detector.c = c, c
 	_, awaits := store.(driver.Awaiter)
 	c.scratch = core.Env{Stale: c.traits.StaleReads, Tells: c.traits.TellsRecords, Awaits: awaits && c.traits.Awaits, Wall: c.wall, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
-	c.sweeping.at = core.Never
+	c.sweeping.at = lease.Never
 	c.unwritten.read = c.now()
 	c.unwritten.most = listedHolds // until the setting is known
 	c.notes.watch.Costs = c.traits.CostlyWatch

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/clock"
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // now is the time on the clock of this process, which does not step and runs while the machine
 // sleeps.
-func now() core.Instant { return core.Instant(clock.Steady()) }
+func now() lease.Instant { return lease.Instant(clock.Steady()) }
 
 // bootID names this run of this kernel, and the clock that this process is shown of it
 // (its time namespace); "": they cannot be known.
@@ -30,10 +31,10 @@ func here(boot string) bool { return boot != "" && boot == bootID() }
 
 // Margin is the part of a TTL by which a holder stops trusting its lease
 // before others may declare it dead. It pays for clock rates that differ by up to 5 %.
-func Margin(ttl time.Duration) time.Duration { return core.Margin(ttl) }
+func Margin(ttl time.Duration) time.Duration { return record.Margin(ttl) }
 
 // clocks reads the clocks of the client's machine; one that is bent has no kernel.
-func (c *Client) clocks() core.Clocks {
+func (c *Client) clocks() record.Clocks {
 	t := clocks()
 	if c.machine != nil {
 		t.Boot, t.Up = "", 0
@@ -42,14 +43,14 @@ func (c *Client) clocks() core.Clocks {
 }
 
 // clocks reads the clocks of this host.
-func clocks() core.Clocks {
-	return core.Clocks{Wall: time.Now().UnixMicro(), Boot: bootID(), Up: clock.Up()}
+func clocks() record.Clocks {
+	return record.Clocks{Wall: time.Now().UnixMicro(), Boot: bootID(), Up: clock.Up()}
 }
 
 // now is the time on the clock of the client's machine.
-func (c *Client) now() core.Instant {
+func (c *Client) now() lease.Instant {
 	if c.machine == nil {
 		return now()
 	}
-	return core.Instant(c.machine.Now())
+	return lease.Instant(c.machine.Now())
 }

@@ -7,7 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // Ending is how far a client has come that ends.
@@ -131,7 +132,7 @@ func (c *Client) close(grace time.Duration) error {
 	c.mu.Lock()
 	ttl, shortly := c.wrote, c.wrote > 0 && !c.sweeping.done
 	if err == nil && first != nil && first.life.Why() != "" {
-		err = fmt.Errorf("holdfast: close: the session was lost meanwhile (%s): it ends by itself in %s", first.life.Why(), core.Short(first.life.TTL()))
+		err = fmt.Errorf("holdfast: close: the session was lost meanwhile (%s): it ends by itself in %s", first.life.Why(), record.Short(first.life.TTL()))
 	}
 	c.mu.Unlock()
 	if shortly && err == nil {
@@ -171,9 +172,9 @@ func (c *Client) endLocks() (holds bool) {
 }
 
 // close ends a lock with its client; c.mu is held.
-func (l *Lock) close(t core.Instant) {
+func (l *Lock) close(t lease.Instant) {
 	if l.err == nil {
-		l.past(t, core.EndReleased, nil, "")
+		l.past(t, record.EndReleased, nil, "")
 		l.end(ErrClosed)
 	}
 }

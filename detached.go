@@ -8,7 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -54,7 +55,7 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 	}
 	claim.Owner = Owner(sub.owner)
 	claim.Owner.Session = l.sess.id
-	claim.TTL, claim.Detached, claim.Ends = core.DetachedTTL(d), true, time.Now().Add(left)
+	claim.TTL, claim.Detached, claim.Ends = record.DetachedTTL(d), true, time.Now().Add(left)
 	sub.mu.Lock()
 	l.end((*releasedError)(l)) // of this client; the claim stays
 	sub.unlock()
@@ -122,7 +123,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	if err != nil {
 		return err
 	}
-	mine, ok := rec.Holder(core.Token(token))
+	mine, ok := rec.Holder(record.Token(token))
 	if !ok {
 		return c.noHold(ctx, name, token)
 	}
@@ -130,7 +131,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	if err != nil {
 		return err
 	}
-	var removed []core.Eviction
+	var removed []record.Eviction
 	_, err = c.update(ctx, driver.Names.Key(name), driver.Everyone, func(r driver.Record) ([]byte, error) {
 		rec, err := lockOf(r)
 		if err != nil {
@@ -143,7 +144,7 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 			return nil, errUnchanged
 		}
 		removed = before.Evicted(&rec, c.hasTombstone)
-		return rec.Encode(core.Version(r.Version)), nil
+		return rec.Encode(record.Version(r.Version)), nil
 	})
 	if err != nil {
 		return err
@@ -199,14 +200,14 @@ func (c *Client) extendToken(ctx context.Context, name string, token int64, d ti
 	if err != nil {
 		return Claim{}, err
 	}
-	mine, ok := rec.Holder(core.Token(token))
+	mine, ok := rec.Holder(record.Token(token))
 	if !ok {
 		return Claim{}, c.noHold(ctx, name, token)
 	}
 	nonce := c.newNonce()
-	first, sent := core.Never, core.Never // before which writes: one that was not answered may be the one that stands
+	first, sent := lease.Never, lease.Never // before which writes: one that was not answered may be the one that stands
 	_, err = c.update(ctx, driver.Sessions.Key(mine.Session), driver.Everyone, func(r driver.Record) ([]byte, error) {
-		s, err := core.DecodeSession(r.Value)
+		s, err := record.DecodeSession(r.Value)
 		if err != nil {
 			return nil, err
 		}
@@ -214,15 +215,15 @@ func (c *Client) extendToken(ctx context.Context, name string, token int64, d ti
 			return nil, &LostError{Name: name, Token: token, Reason: s.Revoked[0].String()}
 		}
 		switch s.ExtendToken(len(r.Value) == 0, r.Age, d, nonce, clocks()) {
-		case core.ReleaseRunning:
+		case record.ReleaseRunning:
 			return nil, fmt.Errorf("token %d belongs to a running program, %s, which renews it itself", token, s.Owner)
-		case core.ReleaseAgain:
+		case record.ReleaseAgain:
 			sent = first
 			return nil, errUnchanged
-		case core.ReleaseOver, core.ReleaseLate:
+		case record.ReleaseOver, record.ReleaseLate:
 			return nil, &goneError{claim: Claim{Token: token}}
 		}
-		if sent = c.now(); first == core.Never {
+		if sent = c.now(); first == lease.Never {
 			first = sent
 		}
 		return s.Encode(), nil
@@ -245,25 +246,25 @@ func (c *Client) extendToken(ctx context.Context, name string, token int64, d ti
 // endDetached writes the tombstone of the session of a detached hold, and reports whether the
 // hold had ended before.
 func (c *Client) endDetached(ctx context.Context, session string, token int64) (ended bool, err error) {
-	var tomb core.SessionRecord
+	var tomb record.Session
 	var age time.Duration
 	_, err = c.update(ctx, driver.Sessions.Key(session), driver.Everyone, func(r driver.Record) ([]byte, error) {
-		s, err := core.DecodeSession(r.Value)
+		s, err := record.DecodeSession(r.Value)
 		if err != nil {
 			return nil, err
 		}
 		out := s.ReleaseToken(len(r.Value) == 0, r.Age, c.owner.String(), clocks())
 		tomb, age = s, r.Age
 		switch out {
-		case core.ReleaseRunning:
+		case record.ReleaseRunning:
 			return nil, fmt.Errorf("token %d belongs to a running program, %s: it gives it back itself, or break it", token, s.Owner)
-		case core.ReleaseAgain:
+		case record.ReleaseAgain:
 			return nil, errUnchanged
-		case core.ReleaseOver:
+		case record.ReleaseOver:
 			ended = true
 			return nil, errUnchanged
 		}
-		ended, age = out == core.ReleaseLate, -1
+		ended, age = out == record.ReleaseLate, -1
 		return s.Encode(), nil
 	})
 	switch {

@@ -7,7 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -15,9 +16,9 @@ import (
 // A sessionRead is one read of a session's record.
 type sessionRead struct {
 	rec   driver.Record
-	asked core.Instant // before the call was sent
-	got   core.Instant // after it had been answered
-	stale bool         // it may be out of date: nothing is done on it
+	asked lease.Instant // before the call was sent
+	got   lease.Instant // after it had been answered
+	stale bool          // it may be out of date: nothing is done on it
 }
 
 // A detector is a failure detector with what it needs of its client.
@@ -25,9 +26,9 @@ type detector struct {
 	c       *Client
 	patient bool // also where nobody waits
 	mu      sync.Mutex
-	seen    core.Detector // has no session that is dead, or no longer ahead of us
+	seen    lease.Detector // has no session that is dead, or no longer ahead of us
 	hurried bool
-	since   core.Instant
+	since   lease.Instant
 }
 
 func (d *detector) forget(keep func(session string) bool) {
@@ -51,7 +52,7 @@ func (d *detector) hurry() {
 }
 
 // next is when one of the sessions is to be read; never: no such time is known.
-func (d *detector) next(sessions []string) core.Instant {
+func (d *detector) next(sessions []string) lease.Instant {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.hurried {
@@ -61,24 +62,24 @@ func (d *detector) next(sessions []string) core.Instant {
 }
 
 // observe judges one read of a session.
-func (d *detector) observe(session string, s sessionRead) (core.Judgement, core.Observer) {
+func (d *detector) observe(session string, s sessionRead) (lease.Judgement, lease.Observer) {
 	c := d.c
-	o := core.Observer{By: c.owner.String(), Patient: d.patient || c.isWaiting(), TTL: c.ttlGuess(), Clocks: clocks()}
+	o := lease.Observer{By: c.owner.String(), Patient: d.patient || c.isWaiting(), TTL: c.ttlGuess(), Clocks: clocks()}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	version := core.Version(s.rec.Version)
+	version := record.Version(s.rec.Version)
 	rec, ok := d.seen.Known(session, version)
 	if !ok {
 		var err error
-		if rec, err = core.DecodeSession(s.rec.Value); err != nil {
-			return core.Judgement{Session: session, Record: rec}, o
+		if rec, err = record.DecodeSession(s.rec.Value); err != nil {
+			return lease.Judgement{Session: session, Record: rec}, o
 		}
 	}
 	if rec.Detached && !d.seen.Watches(session, rec) {
 		o.Ago = c.proof.recall(session, rec)
 	}
 	o.Now = c.now() // read later than the first sight: that is on the safe side
-	return d.seen.Observe(session, core.Sighting{Record: rec, Absent: len(s.rec.Value) == 0, Version: version,
+	return d.seen.Observe(session, lease.Sighting{Record: rec, Absent: len(s.rec.Value) == 0, Version: version,
 		Age: s.rec.Age, Asked: s.asked, Got: s.got, Stale: s.stale}, o), o
 }
 
@@ -134,10 +135,10 @@ func (c *Client) detectBy(d *detector, ctx context.Context, looks map[string]ses
 			continue
 		}
 		v, o := d.observe(id, s)
-		if v.Verdict == core.Alive && !v.Record.Detached && len(s.rec.Value) > 0 && c.proof.near(id) && c.proof.dead(id) {
+		if v.Verdict == lease.Alive && !v.Record.Detached && len(s.rec.Value) > 0 && c.proof.near(id) && c.proof.dead(id) {
 			v = v.DeclareDead(provenDead, o)
 		}
-		if s.stale && v.Verdict != core.Alive {
+		if s.stale && v.Verdict != lease.Alive {
 			unsure = append(unsure, id)
 			continue
 		}
@@ -202,14 +203,14 @@ func (c *Client) claimTTL(ctx context.Context, session string, names []string) (
 
 // carryOut does what a judgement says of a record of that age, and reports whether the
 // session is dead.
-func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Duration, names []string) bool {
+func (c *Client) carryOut(ctx context.Context, j lease.Judgement, age time.Duration, names []string) bool {
 	id := j.Session
 	w := driver.Write{Key: driver.Sessions.Key(id), Old: int64(j.Old), Notify: driver.Everyone}
 	switch j.Verdict {
-	case core.Dead:
+	case lease.Dead:
 		c.knowDead(id, j.Record, age)
 		return true
-	case core.Adopt:
+	case lease.Adopt:
 		ttl := c.claimTTL(ctx, id, names)
 		if ttl == 0 {
 			return false // it has left in order since we saw its claim
@@ -217,21 +218,21 @@ func (c *Client) carryOut(ctx context.Context, j core.Judgement, age time.Durati
 		j.Next.TTL = ttl.Milliseconds()
 		w.Value, w.Notify = j.Next.Encode(), ""
 		c.store.CompareAndSwap(ctx, []driver.Write{w})
-	case core.Suspect:
+	case lease.Suspect:
 		w.Value, w.Notify = j.Next.Encode(), id
 		if outs, err := c.store.CompareAndSwap(ctx, []driver.Write{w}); err == nil && outs[0].Won {
 			c.emitOf(ctx, c.trace.Suspected, names, Event{Session: id})
 		}
 		c.log.Info("suspected", "session", id, "owner", j.Record.Owner)
-	case core.DeclareDead:
+	case lease.DeclareDead:
 		w.Value = j.Next.Encode()
 		outs, err := c.store.CompareAndSwap(ctx, []driver.Write{w})
 		if err != nil {
 			return false // perhaps: the next look tells
 		}
-		now := core.SessionRecord{}
+		now := record.Session{}
 		if !outs[0].Won {
-			if now, err = core.DecodeSession(outs[0].Record.Value); err != nil {
+			if now, err = record.DecodeSession(outs[0].Record.Value); err != nil {
 				return false
 			}
 		}
@@ -263,7 +264,7 @@ func (c *Client) emitOf(ctx context.Context, f func(context.Context, Event), nam
 
 // withQueues adds the names of local queues in whose records a session has a claim.
 func (c *Client) withQueues(session string, names []string) []string {
-	its := func(cl core.Claim) bool { return cl.Session == session }
+	its := func(cl record.Claim) bool { return cl.Session == session }
 	names = slices.Clone(names)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -277,7 +278,7 @@ func (c *Client) withQueues(session string, names []string) []string {
 }
 
 // knowDead remembers a death.
-func (c *Client) knowDead(id string, tomb core.SessionRecord, age time.Duration) {
+func (c *Client) knowDead(id string, tomb record.Session, age time.Duration) {
 	c.mu.Lock()
 	grace, news := c.deaths.Know(id, tomb, age, c.now(), clocks())
 	if news && grace > 0 {
@@ -310,7 +311,7 @@ func (c *Client) declareDead(ids []string) {
 // are void once grace is over.
 func (c *Client) writeTombstone(ctx context.Context, s *session, grace time.Duration) error {
 	_, err := c.update(ctx, driver.Sessions.Key(s.id), driver.Everyone, func(r driver.Record) ([]byte, error) {
-		rec, _ := core.DecodeSession(r.Value) // what cannot be read gives way
+		rec, _ := record.DecodeSession(r.Value) // what cannot be read gives way
 		tomb, ok := rec.Closed(&c.owner, s.life.TTL(), grace, clocks())
 		if !ok {
 			return nil, errUnchanged

@@ -3,7 +3,7 @@ package holdfast
 import (
 	"testing"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
 // A notification of a death has the sessions ahead read in the next round of the poll loop,
@@ -14,7 +14,7 @@ func TestDeathNotification(t *testing.T) {
 	c.detector.c = c
 	c.detector.hurry()
 	now := c.now()
-	if at := c.detector.next(nil); at == core.Never || at > now {
+	if at := c.detector.next(nil); at == lease.Never || at > now {
 		t.Errorf("the sessions are read %v after the round that follows the notification", at.Sub(now))
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 	"github.com/holdfast-lock/holdfast/internal/printable"
 )
 
@@ -18,7 +18,7 @@ var (
 	ErrHeld = errors.New("held")
 	// ErrLost: the lock was held and no longer is, without Release. It is
 	// final. The error is a *LostError, which says why.
-	ErrLost = core.ErrLost
+	ErrLost = record.ErrLost
 	// ErrReleased: the lock, or the claim to be broken, has been released.
 	ErrReleased = errors.New("released")
 	// ErrNoSuchHold: the token is not known to have held the name, by its record and history. It
@@ -95,7 +95,7 @@ func (c Claim) heldFor() string {
 	if c.Granted.IsZero() {
 		return ""
 	}
-	return " for " + core.Short(time.Since(c.Granted))
+	return " for " + record.Short(time.Since(c.Granted))
 }
 
 // life says how long ago a claim's session sent a heartbeat, and how long it may be silent.
@@ -106,9 +106,9 @@ func (c Claim) life() string {
 	case !c.KeptUntil.IsZero():
 		return " and at least until " + c.KeptUntil.Format(time.TimeOnly)
 	case c.BeatAge < 0:
-		return fmt.Sprintf(" (TTL %s)", core.Short(c.TTL))
+		return fmt.Sprintf(" (TTL %s)", record.Short(c.TTL))
 	}
-	return fmt.Sprintf(" (last heartbeat %s ago, TTL %s)", core.Short(c.BeatAge), core.Short(c.TTL))
+	return fmt.Sprintf(" (last heartbeat %s ago, TTL %s)", record.Short(c.BeatAge), record.Short(c.TTL))
 }
 
 // A LostError says how a lock was lost. errors.Is(err, ErrLost) holds for it.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/clock"
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // Sightings: a process that asks once, each time a new one, sees a record only for a
@@ -26,7 +26,7 @@ type sighted struct {
 
 // recall returns how long ago a process of this host first saw this very record of a
 // session, and remembers now if none has. 0 where nothing can be remembered.
-func (p *proofs) recall(session string, rec core.SessionRecord) time.Duration {
+func (p *proofs) recall(session string, rec record.Session) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.usable() || !plainID(session) || bootID() == "" {

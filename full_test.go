@@ -12,14 +12,16 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Shared holders fill a record as waiters do, and then none is added.
 func TestFullOfHolders(t *testing.T) {
-	r := core.LockRecord{}
-	reason := strings.Repeat("<", core.MaxReason)
+	r := record.Lock{}
+	reason := strings.Repeat("<", record.MaxReason)
 	for len(r.Holders) < 5000 && !r.Full() {
 		for range 5 {
 			h := longClaim(int64(len(r.Holders)), reason)
@@ -50,9 +52,9 @@ func TestFullOfHolders(t *testing.T) {
 }
 
 // longOwner is as large as an owner may be.
-func longOwner() core.Owner {
+func longOwner() record.Owner {
 	long := strings.Repeat("<", 255)
-	o := core.Owner{Session: strings.Repeat("f", 32), Host: long, User: long, Program: long, Address: long, Device: long, PID: 1 << 30,
+	o := record.Owner{Session: strings.Repeat("f", 32), Host: long, User: long, Program: long, Address: long, Device: long, PID: 1 << 30,
 		Started: time.Now().Truncate(time.Millisecond), Labels: map[string]string{}}
 	for i := range 16 {
 		o.Labels[strings.Repeat("<", 127)+string(rune('a'+i))] = strings.Repeat("<", 128)
@@ -63,21 +65,21 @@ func longOwner() core.Owner {
 // Audit entries find room in the largest record, and so do those of a name; who did it, and
 // whose it was, is kept.
 func TestFullOfBreaks(t *testing.T) {
-	r := core.LockRecord{Next: 1<<61 - 1, Holders: []core.Claim{longClaim(0, "")}}
-	reason := strings.Repeat("<", core.MaxReason)
+	r := record.Lock{Next: 1<<61 - 1, Holders: []record.Claim{longClaim(0, "")}}
+	reason := strings.Repeat("<", record.MaxReason)
 	for len(r.Waiters) < 5000 && !r.Full() {
 		r.Enqueue(longClaim(int64(len(r.Waiters)+1), reason))
 	}
-	var fresh []core.Break
-	for i := range 2 * core.MaxBreaks {
-		b := core.Break{Session: strings.Repeat("f", 32), Nr: 1<<40 + int64(i), Token: 1<<61 - 1, Was: longOwner(), By: longOwner(), Reason: reason, At: 1<<52 + int64(i), Now: true}
+	var fresh []record.Break
+	for i := range 2 * record.MaxBreaks {
+		b := record.Break{Session: strings.Repeat("f", 32), Nr: 1<<40 + int64(i), Token: 1<<61 - 1, Was: longOwner(), By: longOwner(), Reason: reason, At: 1<<52 + int64(i), Now: true}
 		fresh = append(fresh, b)
 		r.AddBreak(b)
 	}
 	if size := len(r.Encode(0)); size > driver.MaxValue {
 		t.Errorf("a full record with breaks has %d bytes", size)
 	}
-	audit, err := core.Audit(nil).Add(fresh).Encode()
+	audit, err := record.Audit(nil).Add(fresh).Encode()
 	if err != nil || len(audit) > driver.MaxValue/8 {
 		t.Errorf("the audit of a name has %d bytes, %v", len(audit), err)
 	}
@@ -86,8 +88,8 @@ func TestFullOfBreaks(t *testing.T) {
 			t.Fatalf("the entry says %+v", b)
 		}
 	}
-	small := core.Owner{Host: "h", User: "u", Program: "p", Labels: map[string]string{"job": "nightly"}}
-	r.AddBreak(core.Break{Was: small, By: small})
+	small := record.Owner{Host: "h", User: "u", Program: "p", Labels: map[string]string{"job": "nightly"}}
+	r.AddBreak(record.Break{Was: small, By: small})
 	if got := r.Breaks[len(r.Breaks)-1]; !reflect.DeepEqual(got.Was, small) || !reflect.DeepEqual(got.By, small) {
 		t.Errorf("an entry of short texts says %+v", got)
 	}
@@ -98,7 +100,7 @@ func TestFullOfBreaks(t *testing.T) {
 func TestFullOfRevocations(t *testing.T) {
 	s := &oneRecord{}
 	session := strings.Repeat("f", 32)
-	rec := core.SessionRecord{Owner: &core.Owner{}, TTL: 15000, Beat: 1}
+	rec := record.Session{Owner: &record.Owner{}, TTL: 15000, Beat: 1}
 	store := &keptSession{oneRecord: s, rec: driver.Record{Version: 1 << 50, Value: rec.Encode()}}
 	c, err := New(store, &Options{RuntimeDir: os.DevNull, Owner: Owner{Labels: longOwner().Labels}})
 	if err != nil {
@@ -106,8 +108,8 @@ func TestFullOfRevocations(t *testing.T) {
 	}
 	defer c.Close()
 	tell := func(nr int64) error {
-		entry := core.Break{Session: session, Nr: nr, By: c.owner, Reason: strings.Repeat("<", core.MaxReason), At: time.Now().UnixNano()}
-		_, err := c.sendRevocation(t.Context(), core.NewBreaker(strings.Repeat("a", 1024), entry, 0), session)
+		entry := record.Break{Session: session, Nr: nr, By: c.owner, Reason: strings.Repeat("<", record.MaxReason), At: time.Now().UnixNano()}
+		_, err := c.sendRevocation(t.Context(), lease.NewBreaker(strings.Repeat("a", 1024), entry, 0), session)
 		return err
 	}
 	for range 3 {
@@ -115,18 +117,18 @@ func TestFullOfRevocations(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rec, err = core.DecodeSession(store.rec.Value)
+	rec, err = record.DecodeSession(store.rec.Value)
 	if err != nil || len(rec.Revoked) != 1 || len(store.rec.Value) > 6000 {
 		t.Fatalf("one claim is revoked %d times in %d bytes, %v", len(rec.Revoked), len(store.rec.Value), err)
 	}
-	for one := len(store.rec.Value); len(rec.Revoked) < (core.MaxRecord-20000)/one; {
+	for one := len(store.rec.Value); len(rec.Revoked) < (record.MaxRecord-20000)/one; {
 		rec.Revoked = append(rec.Revoked, rec.Revoked[0])
 	}
 	store.rec.Value = rec.Encode()
 	for nr := int64(2); nr < 100 && err == nil; nr++ {
 		err = tell(nr)
 	}
-	if size := len(store.rec.Value); size > core.MaxRecord || !strings.Contains(fmt.Sprint(err), "have not been read") {
+	if size := len(store.rec.Value); size > record.MaxRecord || !strings.Contains(fmt.Sprint(err), "have not been read") {
 		t.Errorf("revocations of %d bytes, then: %v", size, err)
 	}
 }
@@ -151,15 +153,15 @@ func (s *keptSession) CompareAndSwap(_ context.Context, writes []driver.Write) (
 }
 
 // longClaim is as large as a claim may be.
-func longClaim(nr int64, reason string) core.Claim {
-	return core.Claim{Session: strings.Repeat("f", 32), Nr: 1<<40 + nr, Slots: 1, Token: 1<<61 - 1, Off: 1 << 30, N: core.MaxBlock,
+func longClaim(nr int64, reason string) record.Claim {
+	return record.Claim{Session: strings.Repeat("f", 32), Nr: 1<<40 + nr, Slots: 1, Token: 1<<61 - 1, Off: 1 << 30, N: core.MaxBlock,
 		TTL: MaxTTL.Milliseconds(), Since: 1 << 52, Granted: 1 << 52, Reason: reason, Retries: 1 << 20, Set: "100 of 1000"}
 }
 
 // A client that comes to a full queue fails at once: it does not wait outside the queue.
 func TestFullQueueRefuses(t *testing.T) {
-	value := core.LockRecord{Holders: []core.Claim{longClaim(0, "")}}
-	for i := range core.MaxQueue {
+	value := record.Lock{Holders: []record.Claim{longClaim(0, "")}}
+	for i := range record.MaxQueue {
 		value.Waiters = append(value.Waiters, longClaim(int64(i+1), ""))
 	}
 	value.Next = 0

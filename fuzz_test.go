@@ -10,7 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -84,10 +84,10 @@ func FuzzFence(f *testing.F) {
 			return
 		}
 		next, err := driver.Record{Version: version, Value: bytes.Clone(value)}.Fence("n", token, last)
-		rec, bad := core.DecodeLock(value, core.Version(version))
+		rec, bad := record.DecodeLock(value, record.Version(version))
 		holds, block := false, false
 		for _, h := range rec.Holders {
-			if h.Has(core.Token(token)) {
+			if h.Has(record.Token(token)) {
 				holds, block = true, h.Slots == 1 && h.Tokens() > 1
 				break
 			}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A History is what the store remembers of the holds of a name. It is for people: it may
@@ -90,7 +90,7 @@ func (c *Client) Histories(ctx context.Context, prefix string) iter.Seq2[History
 }
 
 func publicHistory(name string, r driver.Record) (History, error) {
-	rec, err := core.DecodeHistory(r.Value)
+	rec, err := record.DecodeHistory(r.Value)
 	if err != nil {
 		return History{Name: name}, fmt.Errorf("history of %q: %w", name, err)
 	}
@@ -121,7 +121,7 @@ func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond 
 // storeTime is the time by the store's clock, in microseconds since 1970, as the version and
 // the age of a record tell. It reports false where there is no such clock.
 func storeTime(r driver.Record) (now int64, ok bool) {
-	return r.Version + r.Age.Microseconds(), core.Version(r.Version).IsTime() && r.Age >= 0
+	return r.Version + r.Age.Microseconds(), record.Version(r.Version).IsTime() && r.Age >= 0
 }
 
 var historyKey = driver.Settings.Key("history")
@@ -162,8 +162,8 @@ func (c *Client) historyOf(rec driver.Record) (int, error) {
 }
 
 func checkHistory(holds int) error {
-	if holds != 0 && holds != listedHolds && holds != core.MaxHistory {
-		return fmt.Errorf("%d is neither 0 (off) nor %d nor %d", holds, listedHolds, core.MaxHistory)
+	if holds != 0 && holds != listedHolds && holds != record.MaxHistory {
+		return fmt.Errorf("%d is neither 0 (off) nor %d nor %d", holds, listedHolds, record.MaxHistory)
 	}
 	return nil
 }
@@ -192,7 +192,7 @@ func (c *Client) SetStoreHistory(ctx context.Context, holds int) error {
 func (l *Lock) Succeeded(ctx context.Context) error {
 	c := l.c
 	a := &account{name: l.Name()}
-	a.Success = &core.Success{Token: core.Token(l.token), By: c.owner}
+	a.Success = &record.Success{Token: record.Token(l.token), By: c.owner}
 	ctx, cancel := context.WithTimeout(ctx, tryPatience)
 	defer cancel()
 	stop := context.AfterFunc(c.ctx, cancel)

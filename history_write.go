@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // What has ended is kept here until it is written, which is behind the next heartbeat: in
@@ -16,10 +17,10 @@ import (
 
 // An account is what is to be written of a name.
 type account struct {
-	core.Account
+	record.Account
 	name    string
-	evicted []core.Eviction // to be written once their sessions were read
-	removed bool            // it has some that were
+	evicted []record.Eviction // to be written once their sessions were read
+	removed bool              // it has some that were
 }
 
 // Bounds of what is kept and written.
@@ -34,7 +35,7 @@ const (
 // unwritten is what is still to be written; the client's mu guards it.
 type unwritten struct {
 	most     int // holds that a history lists; 0: it is off
-	read     core.Instant
+	read     lease.Instant
 	accounts []*account
 	open     map[string]*account // those that may be added to
 	listed   int                 // holds in all of them
@@ -71,7 +72,7 @@ func (c *Client) account(name string) *account {
 }
 
 // ended notes that a hold is over; c.mu is held.
-func (c *Client) ended(name string, h core.Hold) {
+func (c *Client) ended(name string, h record.Hold) {
 	if c.unwritten.most == 0 {
 		return
 	}
@@ -81,7 +82,7 @@ func (c *Client) ended(name string, h core.Hold) {
 }
 
 // past notes that a lock is over; c.mu is held.
-func (l *Lock) past(t core.Instant, end core.End, by *core.Owner, why string) {
+func (l *Lock) past(t lease.Instant, end record.End, by *record.Owner, why string) {
 	c, p := l.c, l.p
 	if c.unwritten.most == 0 || c.detaches {
 		return
@@ -92,18 +93,18 @@ func (l *Lock) past(t core.Instant, end core.End, by *core.Owner, why string) {
 		}
 	}
 	held := t.Sub(l.since)
-	if end == core.EndReleased && held < core.MinListed && l.waited < core.MinListed || c.unwritten.listed >= maxListed {
+	if end == record.EndReleased && held < record.MinListed && l.waited < record.MinListed || c.unwritten.listed >= maxListed {
 		p.account.Others.Add(held, l.waited)
 		return
 	}
 	now := time.Now()
-	c.ended(p.name, core.Hold{Token: core.Token(l.token), Owner: c.owner, From: now.Add(-held).UnixMicro(), To: now.UnixMicro(),
+	c.ended(p.name, record.Hold{Token: record.Token(l.token), Owner: c.owner, From: now.Add(-held).UnixMicro(), To: now.UnixMicro(),
 		Waited: l.waited.Microseconds(), End: end, By: by, Reason: l.reason, Why: why})
 }
 
 // evicted notes that claims of others were removed by a write of ours; c.mu is held.
-func (c *Client) evicted(name string, gone []core.Eviction) {
-	gone = slices.DeleteFunc(gone, func(e core.Eviction) bool { return c.isOurs(e.Claim.Session) })
+func (c *Client) evicted(name string, gone []record.Eviction) {
+	gone = slices.DeleteFunc(gone, func(e record.Eviction) bool { return c.isOurs(e.Claim.Session) })
 	if f := c.trace.TakenOver; f != nil {
 		for _, e := range gone {
 			if e.Broken == nil && c.deaths.Died(e.Claim.Session) {
@@ -123,7 +124,7 @@ func (c *Client) evicted(name string, gone []core.Eviction) {
 }
 
 // settled notes what a write has removed that had next follow was.
-func (c *Client) settled(name string, was, next *core.LockRecord) {
+func (c *Client) settled(name string, was, next *record.Lock) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.evicted(name, was.Evicted(next, c.hasTombstone))
@@ -132,14 +133,14 @@ func (c *Client) settled(name string, was, next *core.LockRecord) {
 // A removal is what a write for a hold removes from a record.
 type removal struct {
 	name    string
-	version core.Version // which it follows
-	gone    []core.Eviction
-	tomb    core.SessionRecord // of the hold, if the write releases its locks
+	version record.Version // which it follows
+	gone    []record.Eviction
+	tomb    record.Session // of the hold, if the write releases its locks
 }
 
 // removes is what a write removes from the record of a name; tomb is empty unless it releases the
 // locks of the hold.
-func (x *holdCall) removes(n *core.HoldName, next *core.LockRecord, tomb core.SessionRecord) removal {
+func (x *holdCall) removes(n *record.HoldName, next *record.Lock, tomb record.Session) removal {
 	c := x.c
 	c.mu.Lock()
 	defer c.unlock()
@@ -152,7 +153,7 @@ func (x *holdCall) removed(r removal) {
 	c := x.c
 	c.mu.Lock()
 	defer c.unlock()
-	var others []core.Eviction
+	var others []record.Eviction
 	for _, e := range r.gone {
 		if e.Claim.Session == x.id {
 			c.ended(r.name, e.Claim.Ended(r.tomb, e.Broken, c.owner, time.Now().UnixMicro()))
@@ -165,12 +166,12 @@ func (x *holdCall) removed(r removal) {
 
 // removedLate notes what writes that were not answered have removed, if a record that follows has
 // it no more.
-func (x *holdCall) removedLate(n *core.HoldName) {
+func (x *holdCall) removedLate(n *record.HoldName) {
 	x.removals = slices.DeleteFunc(x.removals, func(r removal) bool {
 		if r.name != n.Name || r.version == n.Version {
 			return false
 		}
-		r.gone = slices.DeleteFunc(r.gone, func(e core.Eviction) bool {
+		r.gone = slices.DeleteFunc(r.gone, func(e record.Eviction) bool {
 			_, _, ok := n.Record.Find(e.Claim.Session, e.Claim.Nr)
 			return ok
 		})
@@ -313,7 +314,7 @@ func (c *Client) writeHistories(ctx context.Context, accounts []*account, lazy b
 		var writes []driver.Write
 		var written []*account
 		for i, a := range accounts {
-			rec, err := core.DecodeHistory(histories[i].Value)
+			rec, err := record.DecodeHistory(histories[i].Value)
 			if err != nil {
 				continue // not ours: left alone
 			}
@@ -394,7 +395,7 @@ func (c *Client) readHistories(ctx context.Context, accounts []*account) (histor
 	now := time.Now().UnixMicro()
 	for i, a := range accounts {
 		for j, e := range a.evicted {
-			tomb, _ := core.DecodeSession(recs[first[i]+j].Value) // what cannot be read tells nothing
+			tomb, _ := record.DecodeSession(recs[first[i]+j].Value) // what cannot be read tells nothing
 			a.Add(e.Claim.Ended(tomb, e.Broken, c.owner, now), true)
 		}
 		a.removed, a.evicted = a.removed || len(a.evicted) > 0, nil

@@ -10,7 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -139,8 +140,8 @@ func (r HoldRequest) check() (HoldRequest, error) {
 		return bad("slots", fmt.Errorf("%d is not between 1 and %d", r.Slots, maxSlots))
 	case r.Shared && r.Slots > 0:
 		return bad("slots", errors.New("a shared hold has none"))
-	case len(r.Reason) > core.MaxReason:
-		return bad("reason", fmt.Errorf("has %d bytes, at most %d", len(r.Reason), core.MaxReason))
+	case len(r.Reason) > record.MaxReason:
+		return bad("reason", fmt.Errorf("has %d bytes, at most %d", len(r.Reason), record.MaxReason))
 	case len(r.Client) > maxField:
 		return bad("client", fmt.Errorf("has %d bytes, at most %d", len(r.Client), maxField))
 	}
@@ -169,17 +170,17 @@ type holds struct {
 	most  int // when those that are over are forgotten
 
 	ttl   time.Duration // the store's setting,
-	ttlAt core.Instant  // as of then
+	ttlAt lease.Instant // as of then
 }
 
 // A holdRecord is what was last known of a hold.
 type holdRecord struct {
-	session core.SessionRecord
+	session record.Session
 	version int64
-	at      core.Instant
-	names   []core.HoldName // nil: not known
-	held    bool            // names are, and their claims were all granted
-	detach  time.Duration   // HoldRequest.For
+	at      lease.Instant
+	names   []record.HoldName // nil: not known
+	held    bool              // names are, and their claims were all granted
+	detach  time.Duration     // HoldRequest.For
 }
 
 const (
@@ -220,28 +221,28 @@ func (c *Client) knownHold(id string) (r holdRecord, ok bool) {
 }
 
 // over is the error of a hold whose record says that it does not live; nil: it does.
-func over(id string, r *core.SessionRecord, absent bool) error {
+func over(id string, r *record.Session, absent bool) error {
 	e := &OverError{ID: id}
 	switch r.Hold(absent) {
-	case core.HoldLives:
+	case record.HoldLives:
 		return nil
-	case core.HoldForeign:
+	case record.HoldForeign:
 		return &OtherHoldError{id, "id"}
-	case core.HoldUnknown:
+	case record.HoldUnknown:
 		e.Why, e.Reason = HoldUnknown, "the store knows of no such hold"
-	case core.HoldMissing:
+	case record.HoldMissing:
 		e.Why, e.Reason = HoldDied, "declared missing"
 		if s := r.Suspected; s != nil {
 			e.Reason += " by " + s.By
 		}
-	case core.HoldReleased:
+	case record.HoldReleased:
 		e.Why, e.Reason = HoldReleased, "released"
-	case core.HoldDead:
+	case record.HoldDead:
 		e.Why, e.Reason = HoldDied, "declared dead by "+r.By
 		if r.Why != "" {
 			e.Reason += " (" + r.Why + ")"
 		}
-	case core.HoldBroken:
+	case record.HoldBroken:
 		v := r.Revoked[0]
 		e.Why, e.Name, e.By = HoldBroken, v.Name, Owner(v.By)
 		e.Reason = v.String()
@@ -301,7 +302,7 @@ func (c *Client) Session(ctx context.Context, id string) (s Session, ok bool, er
 
 // publicSession is a session record for people. ok is false if there is none that can be read.
 func (c *Client) publicSession(id string, r driver.Record) (s Session, ok bool) {
-	rec, err := core.DecodeSession(r.Value)
+	rec, err := record.DecodeSession(r.Value)
 	if err != nil || len(r.Value) == 0 {
 		return s, false
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -18,36 +20,36 @@ type holdCall struct {
 	c      *Client
 	id     string
 	client string
-	create *core.SessionRecord // the first record of the hold, if the call may write it
-	extend bool                // a beat has it end detach from now
-	detach time.Duration       // once all is held, nothing beats for it, for so long; 0: it stays as it is
-	wait   bool                // keep a place in line
+	create *record.Session // the first record of the hold, if the call may write it
+	extend bool            // a beat has it end detach from now
+	detach time.Duration   // once all is held, nothing beats for it, for so long; 0: it stays as it is
+	wait   bool            // keep a place in line
 
-	session core.SessionRecord
+	session record.Session
 	version int64         // of session; 0: not known
 	absent  bool          // it is known that there is none
 	age     time.Duration // of session when it was read; negative: not known
-	asked   core.Instant  // before the call that has read it
-	names   []core.HoldName
+	asked   lease.Instant // before the call that has read it
+	names   []record.HoldName
 	wrote   []bool // of names: its record was written by this call,
 	since   []bool // and since the beat that stands, which is of this call
 	looked  bool   // records of names were read since that beat
 
-	nonces map[string]core.Instant // of the beats that it sent, and when
-	first  string                  // the nonce of those that may be the first
-	sent   core.Instant            // when the beat that stands was sent, if it is one of these; else Never
-	alone  bool                    // it made the record, and nobody else has written it since
-	unsure bool                    // a write of it was not answered
-	locked bool                    // a write lost to the very record that it was to follow, after a while
-	all    bool                    // it is known that all names are held
-	lost   int                     // rounds in a row that lost a write
+	nonces map[string]lease.Instant // of the beats that it sent, and when
+	first  string                   // the nonce of those that may be the first
+	sent   lease.Instant            // when the beat that stands was sent, if it is one of these; else Never
+	alone  bool                     // it made the record, and nobody else has written it since
+	unsure bool                     // a write of it was not answered
+	locked bool                     // a write lost to the very record that it was to follow, after a while
+	all    bool                     // it is known that all names are held
+	lost   int                      // rounds in a row that lost a write
 	failed error
 
 	removals []removal // by writes that were not answered
 }
 
 func (c *Client) newHoldCall(id, client string) *holdCall {
-	return &holdCall{c: c, id: id, client: client, age: -1, sent: core.Never, nonces: make(map[string]core.Instant)}
+	return &holdCall{c: c, id: id, client: client, age: -1, sent: lease.Never, nonces: make(map[string]lease.Instant)}
 }
 
 // holdContext is ctx that also ends when the client does not take locks any more. The client waits
@@ -111,7 +113,7 @@ func (x *holdCall) sameMode() error {
 // fresh says whether the beat that stands is of this call, and new enough to be believed in for a
 // good while.
 func (x *holdCall) fresh() bool {
-	if x.sent == core.Never {
+	if x.sent == lease.Never {
 		return false
 	}
 	late := x.session.Duration() / 2
@@ -122,10 +124,10 @@ func (x *holdCall) fresh() bool {
 }
 
 // beat is the next record of the session, and the write of it.
-func (x *holdCall) beat(detach, whole bool) (core.SessionRecord, driver.Write) {
+func (x *holdCall) beat(detach, whole bool) (record.Session, driver.Write) {
 	nonce := x.c.newNonce()
 	w := driver.Write{Key: driver.Sessions.Key(x.id), Old: x.version}
-	var next core.SessionRecord
+	var next record.Session
 	if x.create != nil && (x.version == 0 || x.absent) {
 		if x.first == "" {
 			x.first = nonce
@@ -171,13 +173,13 @@ func (x *holdCall) load(ctx context.Context) error {
 }
 
 // sawSession takes in the session's record.
-func (x *holdCall) sawSession(r driver.Record, asked core.Instant) (err error) {
+func (x *holdCall) sawSession(r driver.Record, asked lease.Instant) (err error) {
 	x.absent, x.version, x.age, x.asked = len(r.Value) == 0, r.Version, r.Age, asked
 	x.since, x.alone = make([]bool, len(x.names)), false
-	if x.session, err = core.DecodeSession(r.Value); err != nil {
+	if x.session, err = record.DecodeSession(r.Value); err != nil {
 		return err
 	}
-	x.sent = core.Never
+	x.sent = lease.Never
 	if sent, ok := x.nonces[x.session.Nonce]; ok && !x.absent {
 		x.sent = sent
 	}
@@ -188,14 +190,14 @@ func (x *holdCall) sawSession(r driver.Record, asked core.Instant) (err error) {
 func (x *holdCall) sawName(i int, r driver.Record) (err error) {
 	n := &x.names[i]
 	x.looked = true
-	n.Version = core.Version(r.Version)
+	n.Version = record.Version(r.Version)
 	n.Record, err = lockOf(r)
 	x.removedLate(n)
 	return err
 }
 
 // write writes records of the hold, all in one call, and takes in what became of them.
-func (x *holdCall) write(ctx context.Context, beat *core.SessionRecord, w driver.Write, plan core.HoldPlan) error {
+func (x *holdCall) write(ctx context.Context, beat *record.Session, w driver.Write, plan record.HoldPlan) error {
 	var writes []driver.Write
 	if beat != nil {
 		writes = append(writes, w)
@@ -212,7 +214,7 @@ func (x *holdCall) write(ctx context.Context, beat *core.SessionRecord, w driver
 	if err != nil {
 		x.unsure = true
 		for _, h := range plan.Writes {
-			x.removals = append(x.removals, x.removes(&x.names[h.Index], &h.Write.Next, core.SessionRecord{}))
+			x.removals = append(x.removals, x.removes(&x.names[h.Index], &h.Write.Next, record.Session{}))
 		}
 		return err
 	}
@@ -231,15 +233,15 @@ func (x *holdCall) write(ctx context.Context, beat *core.SessionRecord, w driver
 	for i, h := range plan.Writes {
 		n := &x.names[h.Index]
 		if outs[i].Won {
-			x.removed(x.removes(n, &h.Write.Next, core.SessionRecord{}))
-			n.Record, n.Version = h.Write.Next, core.Version(outs[i].Record.Version)
+			x.removed(x.removes(n, &h.Write.Next, record.Session{}))
+			n.Record, n.Version = h.Write.Next, record.Version(outs[i].Record.Version)
 			n.Record.Written(n.Version)
 			x.wrote[h.Index] = true
 			x.since[h.Index] = beat == nil || x.session.Beat == 1
 			continue
 		}
 		lost = true
-		same := outs[i].Record.Version == int64(n.Version) || n.Version == core.IfEmpty && len(outs[i].Record.Value) == 0
+		same := outs[i].Record.Version == int64(n.Version) || n.Version == record.IfEmpty && len(outs[i].Record.Value) == 0
 		if same && x.c.now().Sub(began) > core.LockedCall {
 			x.locked = true
 		}
@@ -254,7 +256,7 @@ func (x *holdCall) write(ctx context.Context, beat *core.SessionRecord, w driver
 }
 
 // won takes in that a beat of the call stands.
-func (x *holdCall) won(next core.SessionRecord, version int64) {
+func (x *holdCall) won(next record.Session, version int64) {
 	x.alone = x.alone || next.Beat == 1
 	x.session, x.version, x.absent, x.age = next, version, false, -1
 	x.sent = x.nonces[next.Nonce]
@@ -263,13 +265,13 @@ func (x *holdCall) won(next core.SessionRecord, version int64) {
 
 // collect has the records of the hold follow what is wanted, until the hold has all its names, or
 // a place in line, or is refused. Unless it is refused, its session was renewed by this call then.
-func (x *holdCall) collect(ctx context.Context) (core.HoldPlan, error) {
+func (x *holdCall) collect(ctx context.Context) (record.HoldPlan, error) {
 	for try := 0; ; try++ {
 		if err := x.lives(); err != nil {
-			return core.HoldPlan{Missing: -1}, err
+			return record.HoldPlan{Missing: -1}, err
 		}
 		x.c.mu.Lock()
-		plan := core.PlanHold(x.names, x.wait, x.c.deadNow(), time.Now().UnixMicro())
+		plan := record.PlanHold(x.names, x.wait, x.c.deadNow(), time.Now().UnixMicro())
 		x.c.mu.Unlock()
 		if plan.Missing >= 0 && x.session.Whole {
 			return plan, &OverError{ID: x.id, Why: HoldDied, Reason: "its claims have vanished from the store"}
@@ -279,10 +281,10 @@ func (x *holdCall) collect(ctx context.Context) (core.HoldPlan, error) {
 		if done {
 			return plan, nil
 		}
-		var beat *core.SessionRecord
+		var beat *record.Session
 		var w driver.Write
 		if step.beat {
-			var next core.SessionRecord
+			var next record.Session
 			next, w = x.beat(step.detach, step.whole)
 			beat = &next
 		}
@@ -346,32 +348,32 @@ func (x *holdCall) enterLine(ctx context.Context) error {
 
 // A holdStep is one call to the store.
 type holdStep struct {
-	plan                core.HoldPlan
+	plan                record.HoldPlan
 	beat, detach, whole bool
 	line                bool // the claim goes in line along with what else is wanted of the name
 }
 
 // next is the next call to the store; done: there is none.
-func (x *holdCall) next(plan core.HoldPlan, refused bool) (s holdStep, done bool) {
-	ours := x.sent != core.Never
+func (x *holdCall) next(plan record.HoldPlan, refused bool) (s holdStep, done bool) {
+	ours := x.sent != lease.Never
 	all := plan.Missing < 0 && len(plan.Writes) == 0
 	s.plan = plan
 	s.detach = x.detach > 0 && !x.session.Detached && (all || !x.wait)
 	switch {
 	case plan.Back && (!ours || x.looked):
-		s.plan, s.beat, s.detach = core.HoldPlan{}, true, false
+		s.plan, s.beat, s.detach = record.HoldPlan{}, true, false
 	case refused:
 		return s, len(plan.Writes) == 0
 	case plan.Missing == 0 && len(x.names) == 1 && !x.names[0].Waits() && x.fresh():
 		s.line = true
 	case plan.Missing == 0 && len(x.names) == 1 && !x.names[0].Waits():
-		s.plan, s.beat = core.HoldPlan{}, true
+		s.plan, s.beat = record.HoldPlan{}, true
 	case all && len(x.names) > 1 && !x.session.Whole:
 		switch {
 		case !ours:
 			s.beat = true
 		case slices.Contains(x.since, false):
-			s.plan = core.Rewrite(x.names)
+			s.plan = record.Rewrite(x.names)
 		default:
 			s.beat, s.whole = true, true
 		}
@@ -416,7 +418,7 @@ func (x *holdCall) hold() Hold {
 	}
 	h.Owner.Session = x.id
 	switch age := x.session.Age(x.age); {
-	case x.sent != core.Never:
+	case x.sent != lease.Never:
 		h.Beat = time.Now().Add(-x.c.now().Sub(x.sent))
 		if h.Detached {
 			h.Ends = h.Beat.Add(h.TTL - Margin(h.TTL))
@@ -456,7 +458,7 @@ func (x *holdCall) trim() { x.names = trimmed(x.id, x.names) }
 
 // trimmed are names with their lock records, but of a long queue the claim of the hold alone; such
 // a record is to be read again before it is written.
-func trimmed(id string, names []core.HoldName) []core.HoldName {
+func trimmed(id string, names []record.HoldName) []record.HoldName {
 	names = slices.Clone(names)
 	for i := range names {
 		n := &names[i]
@@ -464,22 +466,22 @@ func trimmed(id string, names []core.HoldName) []core.HoldName {
 			continue
 		}
 		cl, holds, ok := n.Record.Find(id, n.Claim.Nr)
-		n.Record, n.Version = core.LockRecord{}, 0
+		n.Record, n.Version = record.Lock{}, 0
 		switch {
 		case holds:
-			n.Record.Holders = []core.Claim{cl}
+			n.Record.Holders = []record.Claim{cl}
 		case ok:
-			n.Record.Waiters = []core.Claim{cl}
+			n.Record.Waiters = []record.Claim{cl}
 		}
 	}
 	return names
 }
 
 // claimsOf are the names of a hold with the claims of its session, as far as the record tells.
-func claimsOf(id string, s *core.SessionRecord, claim core.Claim) (names []core.HoldName) {
+func claimsOf(id string, s *record.Session, claim record.Claim) (names []record.HoldName) {
 	for i, name := range s.Names {
 		claim.Session, claim.Nr, claim.TTL = id, int64(i+1), s.TTL
-		names = append(names, core.HoldName{Name: name, Version: core.IfEmpty, Claim: claim})
+		names = append(names, record.HoldName{Name: name, Version: record.IfEmpty, Claim: claim})
 	}
 	return names
 }

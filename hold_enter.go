@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -40,9 +40,9 @@ func (c *Client) enter(ctx context.Context, r HoldRequest) (Hold, error) {
 	defer cancel()
 	x := c.newHoldCall(r.ID, r.Client)
 	x.wait, x.detach = r.Wait, r.For
-	owner := core.Owner(r.Owner)
-	x.create = &core.SessionRecord{Owner: &owner, TTL: c.holdTTL(ctx, r.TTL).Milliseconds(), Grace: c.opts.Grace.Milliseconds(), Names: r.Names, Client: r.Client}
-	x.names = claimsOf(r.ID, x.create, core.Claim{Slots: r.Slots, Since: time.Now().UnixMicro(), Reason: r.Reason, Labels: r.Labels})
+	owner := record.Owner(r.Owner)
+	x.create = &record.Session{Owner: &owner, TTL: c.holdTTL(ctx, r.TTL).Milliseconds(), Grace: c.opts.Grace.Milliseconds(), Names: r.Names, Client: r.Client}
+	x.names = claimsOf(r.ID, x.create, record.Claim{Slots: r.Slots, Since: time.Now().UnixMicro(), Reason: r.Reason, Labels: r.Labels})
 	x.wrote, x.since = make([]bool, len(x.names)), make([]bool, len(x.names))
 	if known, ok := c.knownHold(r.ID); ok || c.knownDead(r.ID) {
 		x.session, x.version = known.session, known.version
@@ -97,7 +97,7 @@ func (x *holdCall) recall() {
 }
 
 // held is the error of a hold that is refused.
-func (x *holdCall) held(plan core.HoldPlan) *HeldError {
+func (x *holdCall) held(plan record.HoldPlan) *HeldError {
 	n := &x.names[max(plan.Missing, 0)]
 	held := &HeldError{Name: n.Name, Locked: x.locked, Full: plan.Full}
 	for _, h := range n.Record.Holders {
@@ -135,7 +135,7 @@ func (x *holdCall) takeBack(ctx context.Context) {
 	x.c.mu.Lock()
 	for i := range x.names {
 		n := &x.names[i]
-		if w, ok := n.Left(core.SessionRecord{}, x.c.deadNow(), time.Now().UnixMicro()); ok && x.wrote[i] {
+		if w, ok := n.Left(record.Session{}, x.c.deadNow(), time.Now().UnixMicro()); ok && x.wrote[i] {
 			writes = append(writes, holdWrite(n, w))
 		}
 	}
@@ -144,7 +144,7 @@ func (x *holdCall) takeBack(ctx context.Context) {
 }
 
 // holdWrite is a write of a lock record as the store takes it.
-func holdWrite(n *core.HoldName, w core.Write) driver.Write {
+func holdWrite(n *record.HoldName, w record.Write) driver.Write {
 	return driver.Write{Key: driver.Names.Key(n.Name), Old: int64(w.Old), Value: w.Next.Encode(max(w.Old, 0)), Notify: w.Notify, Lazy: w.Lazy}
 }
 

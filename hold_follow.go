@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // Follow renews a hold, each third of its TTL, until ctx ends, and has it go on while it waits. It
@@ -38,9 +40,9 @@ type follower struct {
 
 	// Guarded by c.mu.
 	ttl   time.Duration
-	due   core.Instant // when its next beat is sent
-	index int          // in the heap; -1: it is not there
-	queue *localQueue  // where it is a guest
+	due   lease.Instant // when its next beat is sent
+	index int           // in the heap; -1: it is not there
+	queue *localQueue   // where it is a guest
 	guest *core.Guest
 }
 
@@ -98,7 +100,7 @@ func (c *Client) take(ctx context.Context, f *follower) (h Hold, beaten bool, er
 		return h, false, context.Cause(ctx)
 	}
 	x := f.x
-	if f.failed != nil || x.sent == core.Never && !x.session.Detached || x.version == 0 {
+	if f.failed != nil || x.sent == lease.Never && !x.session.Detached || x.version == 0 {
 		return h, false, f.failed
 	}
 	c.mu.Lock()
@@ -113,7 +115,7 @@ func (c *Client) take(ctx context.Context, f *follower) (h Hold, beaten bool, er
 	case one && guest.State == core.GuestHolds && x.detach == 0:
 		held := guest.Claim
 		held.Token = guest.Token
-		x.names[0].Record, x.names[0].Version, x.all = core.LockRecord{Holders: []core.Claim{held}}, 0, true
+		x.names[0].Record, x.names[0].Version, x.all = record.Lock{Holders: []record.Claim{held}}, 0, true
 	case one && (guest.State == core.GuestWaits || guest.State == core.GuestUnseen && (f.guest != nil || x.known() && x.names[0].Waits())):
 	default:
 		errs := make(map[string]error)
@@ -154,7 +156,7 @@ func (c *Client) host(f *follower, state core.GuestState) {
 
 // invite has a claim of a hold looked at, and written, along with what this client wants of the
 // name. c.mu is held.
-func (c *Client) invite(name string, claim core.Claim, enter bool, news chan struct{}) (*localQueue, *core.Guest) {
+func (c *Client) invite(name string, claim record.Claim, enter bool, news chan struct{}) (*localQueue, *core.Guest) {
 	p := c.queue(name)
 	g := &core.Guest{Claim: claim, Enter: enter, Tag: news}
 	c.notes.guests++
@@ -224,7 +226,7 @@ func (c *Client) stopFollower(f *follower) {
 }
 
 // at sets when the next beat of a follower is sent; c.mu is held.
-func (r *renewals) at(f *follower, t core.Instant) {
+func (r *renewals) at(f *follower, t lease.Instant) {
 	switch f.due = t; {
 	case !r.of[f.id][f]: // it has ended
 	case f.index < 0:
@@ -235,7 +237,7 @@ func (r *renewals) at(f *follower, t core.Instant) {
 	signal(r.wake)
 }
 
-func (c *Client) beatAt(f *follower, t core.Instant) {
+func (c *Client) beatAt(f *follower, t lease.Instant) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.renewals.at(f, t)
@@ -279,7 +281,7 @@ func (c *Client) renewLoop() {
 
 // next are those whose beat is due, each id once, or how long to pause. If one is due, those come
 // along that nearly are.
-func (r *renewals) next(now core.Instant) (due []*follower, pause time.Duration) {
+func (r *renewals) next(now lease.Instant) (due []*follower, pause time.Duration) {
 	if len(r.due) == 0 {
 		return nil, lastPoll
 	}
@@ -328,7 +330,7 @@ func (c *Client) renewAll(due []*follower) {
 		if f.tries == 0 {
 			clear(x.nonces)
 		}
-		x.sent = core.Never
+		x.sent = lease.Never
 		locked, calls = append(locked, f), append(calls, x)
 	}
 	errs := make(map[string]error)
@@ -353,7 +355,7 @@ func (c *Client) renewAll(due []*follower) {
 			wait = min(max(x.session.Duration()/30, firstPoll), lastPoll)
 		}
 		sent := x.sent
-		if sent == core.Never {
+		if sent == lease.Never {
 			sent = c.now()
 		}
 		ttl, over := x.session.Duration(), f.failed != nil

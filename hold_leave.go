@@ -7,7 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -33,7 +34,7 @@ func (c *Client) leave(ctx context.Context, client, id string) error {
 	}
 	defer cancel()
 	x := c.resume(id, client)
-	if !x.all || slices.ContainsFunc(x.names, func(n core.HoldName) bool { return n.Version == 0 }) {
+	if !x.all || slices.ContainsFunc(x.names, func(n record.HoldName) bool { return n.Version == 0 }) {
 		x.names = nil // to be read
 	}
 	age := time.Duration(0)
@@ -64,7 +65,7 @@ func (c *Client) leave(ctx context.Context, client, id string) error {
 var errAgain = errors.New("again")
 
 // holdSeen is when a remembered hold was last written or read.
-func (c *Client) holdSeen(id string) core.Instant {
+func (c *Client) holdSeen(id string) lease.Instant {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.holds.known[id].at
@@ -92,14 +93,14 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 		for i, k := range left.at {
 			x.removals = append(x.removals, x.removes(&x.names[k], &left.next[i], left.tomb))
 		}
-		x.version, x.absent, x.session, x.names = 0, false, core.SessionRecord{}, nil // all is read again
+		x.version, x.absent, x.session, x.names = 0, false, record.Session{}, nil // all is read again
 		return err
 	}
 	return x.leftBy(left, outs, asked, age)
 }
 
 // readToLeave reads what is not known of the hold, and refuses one that is not the caller's.
-func (x *holdCall) readToLeave(ctx context.Context, asked core.Instant, age *time.Duration) error {
+func (x *holdCall) readToLeave(ctx context.Context, asked lease.Instant, age *time.Duration) error {
 	if x.version == 0 && !x.absent {
 		recs, err := x.c.store.Load(ctx, []driver.Key{driver.Sessions.Key(x.id)}, driver.Fresh)
 		if err != nil {
@@ -109,7 +110,7 @@ func (x *holdCall) readToLeave(ctx context.Context, asked core.Instant, age *tim
 			return err
 		}
 	}
-	if x.session.Hold(x.absent) == core.HoldForeign {
+	if x.session.Hold(x.absent) == record.HoldForeign {
 		return &OtherHoldError{x.id, "id"}
 	}
 	if x.client != "" && !x.absent && x.session.Client != x.client {
@@ -124,10 +125,10 @@ func (x *holdCall) readToLeave(ctx context.Context, asked core.Instant, age *tim
 // A leaving is what is left to be written of a release.
 type leaving struct {
 	writes []driver.Write
-	tomb   core.SessionRecord
-	ends   bool              // the first write is the tombstone
-	at     []int             // whose names the other writes are, in names of the call,
-	next   []core.LockRecord // and what they write
+	tomb   record.Session
+	ends   bool          // the first write is the tombstone
+	at     []int         // whose names the other writes are, in names of the call,
+	next   []record.Lock // and what they write
 }
 
 // leaving decides what to write; age is that of the session's record.
@@ -161,7 +162,7 @@ func (x *holdCall) leaving(age time.Duration) leaving {
 }
 
 // leftBy takes in what became of the writes: errAgain if one was lost.
-func (x *holdCall) leftBy(left leaving, outs []driver.Outcome, asked core.Instant, age *time.Duration) (err error) {
+func (x *holdCall) leftBy(left leaving, outs []driver.Outcome, asked lease.Instant, age *time.Duration) (err error) {
 	again := false
 	if left.ends {
 		if out := outs[0]; out.Won {
@@ -183,7 +184,7 @@ func (x *holdCall) leftBy(left leaving, outs []driver.Outcome, asked core.Instan
 			continue
 		}
 		x.removed(x.removes(&x.names[k], &left.next[i], left.tomb))
-		x.names[k].Record = core.LockRecord{}
+		x.names[k].Record = record.Lock{}
 	}
 	if again {
 		return errAgain
@@ -218,7 +219,7 @@ func (c *Client) leaveQueue(ctx context.Context, h Hold) error {
 		c.mu.Lock()
 		for i := range x.names {
 			n := &x.names[i]
-			if w, ok := n.Left(core.SessionRecord{}, c.deadNow(), time.Now().UnixMicro()); ok && n.Waits() {
+			if w, ok := n.Left(record.Session{}, c.deadNow(), time.Now().UnixMicro()); ok && n.Waits() {
 				writes = append(writes, holdWrite(n, w))
 			}
 		}

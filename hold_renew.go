@@ -7,7 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -92,7 +93,7 @@ func (c *Client) beatPart(ctx context.Context, left []*holdCall, errs map[string
 				errs[x.id] = err
 				return true
 			}
-			return x.sent != core.Never || x.session.Detached && !x.extend
+			return x.sent != lease.Never || x.session.Detached && !x.extend
 		})
 		if len(left) == 0 {
 			return
@@ -100,7 +101,7 @@ func (c *Client) beatPart(ctx context.Context, left []*holdCall, errs map[string
 		if round > 2 {
 			c.pause(c.jitter(time.Millisecond << min(round, 6)))
 		}
-		nexts := make([]core.SessionRecord, len(left))
+		nexts := make([]record.Session, len(left))
 		writes := make([]driver.Write, len(left))
 		for i, x := range left {
 			nexts[i], writes[i] = x.beat(x.extend, false)
@@ -200,7 +201,7 @@ func (c *Client) readNames(ctx context.Context, calls []*holdCall) error {
 	}
 	for _, x := range calls {
 		if len(x.names) != len(x.session.Names) {
-			x.names = claimsOf(x.id, &x.session, core.Claim{})
+			x.names = claimsOf(x.id, &x.session, record.Claim{})
 			for i := range x.names {
 				x.names[i].Claim.TTL = 0
 			}

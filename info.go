@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // An Owner says whose a claim is, for people: nothing is decided on it.
@@ -23,7 +23,7 @@ type Owner struct {
 
 // String is "user@host (pid 4711)", or "name (user@host, pid 4711)", or as much of it as is
 // known.
-func (o Owner) String() string { return core.Owner(o).String() }
+func (o Owner) String() string { return record.Owner(o).String() }
 
 // A Claim is one holder or waiter of a name as the store showed it.
 //
@@ -133,7 +133,7 @@ func claimID(session string, nr int64) string {
 }
 
 // publicClaim is a claim record for people, without what only its session knows.
-func publicClaim(c core.Claim, name string) Claim {
+func publicClaim(c record.Claim, name string) Claim {
 	cl := Claim{
 		ID: claimID(c.Session, c.Nr), Name: name, Slots: c.Slots, Token: int64(c.Token),
 		Owner: Owner{Session: c.Session}, Reason: c.Reason, Requested: timeOf(c.Since),
@@ -162,7 +162,7 @@ func timeOf(µs int64) time.Time {
 
 // A reading is what a session's record says of its claims.
 type reading struct {
-	rec             core.SessionRecord
+	rec             record.Session
 	ours, readable  bool
 	age             time.Duration
 	dead, seemsDead bool
@@ -173,7 +173,7 @@ func (c *Client) reading(id string, look sessionRead) *reading {
 	if len(look.rec.Value) == 0 {
 		return r
 	}
-	rec, err := core.DecodeSession(look.rec.Value)
+	rec, err := record.DecodeSession(look.rec.Value)
 	if err != nil {
 		return r
 	}
@@ -216,7 +216,7 @@ func (r *reading) fill(cl *Claim) {
 		cl.Labels = labels
 	}
 	cl.TTL = time.Duration(rec.TTL) * time.Millisecond
-	cl.Detached, cl.Kept = rec.Detached && rec.Least != core.LeastHeld, rec.Least == core.LeastKept
+	cl.Detached, cl.Kept = rec.Detached && rec.Least != record.LeastHeld, rec.Least == record.LeastKept
 	cl.BeatAge = r.age
 	if rec.Suspected != nil && !rec.Detached {
 		cl.Suspected, cl.SuspectedBy = true, rec.Suspected.By

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -312,7 +312,7 @@ func (i *Info) read(lock, audit driver.Record) error {
 	for _, w := range rec.Waiters {
 		i.Waiters = append(i.Waiters, publicClaim(w, i.Name))
 	}
-	kept, err := core.DecodeAudit(audit.Value)
+	kept, err := record.DecodeAudit(audit.Value)
 	if err != nil {
 		return err
 	}

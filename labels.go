@@ -6,7 +6,7 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // maxChanged is the most bytes of JSON that the changed labels of a session take: each
@@ -14,7 +14,7 @@ import (
 const maxChanged = 64 << 10
 
 // checkLabels says what is wrong with the labels of a claim. It makes its map one of UTF-8.
-func checkLabels(labels core.Labels) (core.Labels, error) {
+func checkLabels(labels record.Labels) (record.Labels, error) {
 	for key, value := range labels {
 		if key == "" {
 			return nil, errors.New("a key of Labels is empty")
@@ -24,8 +24,8 @@ func checkLabels(labels core.Labels) (core.Labels, error) {
 			labels[k] = v
 		}
 	}
-	if n := core.SizeOf(labels); n > core.MaxLabels {
-		return nil, fmt.Errorf("Labels take %d bytes as JSON, at most %d", n, core.MaxLabels)
+	if n := record.SizeOf(labels); n > record.MaxLabels {
+		return nil, fmt.Errorf("Labels take %d bytes as JSON, at most %d", n, record.MaxLabels)
 	}
 	return labels, nil
 }
@@ -58,7 +58,7 @@ func (l *Lock) SetLabels(labels map[string]string) error {
 
 // setLabels has the next heartbeat show labels of a claim in place of those in its record. It
 // reports false, and changes nothing, if there is no room for them; c.mu is held.
-func (s *session) setLabels(nr int64, recorded, labels core.Labels) bool {
+func (s *session) setLabels(nr int64, recorded, labels record.Labels) bool {
 	if len(recorded)+len(labels)+len(s.labels) == 0 {
 		return true
 	}
@@ -75,10 +75,10 @@ func (s *session) setLabels(nr int64, recorded, labels core.Labels) bool {
 		return false
 	}
 	if s.labels == nil {
-		s.labels = make(core.ClaimLabels)
+		s.labels = make(record.ClaimLabels)
 	}
 	if labels == nil {
-		labels = core.Labels{} // null would not say that there are none
+		labels = record.Labels{} // null would not say that there are none
 	}
 	s.labels[nr], s.labelsSize = labels, size
 	return true
@@ -93,8 +93,8 @@ func (s *session) dropLabels(nr int64) {
 }
 
 // sizeOfChange is the most that the changed labels of a claim take in a session record.
-func sizeOfChange(labels core.Labels) int {
-	return core.SizeOf(labels) + len(`"9223372036854775807":{},`)
+func sizeOfChange(labels record.Labels) int {
+	return record.SizeOf(labels) + len(`"9223372036854775807":{},`)
 }
 
 // claim is the lock's claim as the record shows it, without what only its session knows.

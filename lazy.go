@@ -4,7 +4,8 @@ import (
 	"context"
 	"slices"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -14,7 +15,7 @@ import (
 // database crashed in between, the claim is there again, and it is a claim of a
 // living session that nobody wants; if not, the heartbeat has carried its end
 // along. Debts are looked at, too.
-func (c *Client) afterBeat(sent core.Instant) {
+func (c *Client) afterBeat(sent lease.Instant) {
 	c.mu.Lock()
 	defer c.unlock()
 	for p := range c.active {
@@ -51,14 +52,14 @@ func (c *Client) recheck(keys []driver.Key) {
 				continue
 			}
 			rec, err := lockOf(recs[i])
-			ours := func(cl core.Claim) bool { return c.isOurs(cl.Session) }
+			ours := func(cl record.Claim) bool { return c.isOurs(cl.Session) }
 			if err != nil || !slices.ContainsFunc(rec.Holders, ours) && !slices.ContainsFunc(rec.Waiters, ours) {
 				continue
 			}
 			p := c.queue(k.Name)
 			if p.n.Idle() {
 				c.answers = true
-				c.perform(p, p.n.Saw(rec, core.Version(recs[i].Version), asked, c.env()))
+				c.perform(p, p.n.Saw(rec, record.Version(recs[i].Version), asked, c.env()))
 				c.reconcile(p)
 			}
 		}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A localQueue is the state of one name in this client: the core's Name with its queue of
@@ -16,14 +18,14 @@ import (
 type localQueue struct {
 	name      string
 	n         *core.Name
-	last      *Lock                // a hold,
-	more      map[core.Token]*Lock // and where there are several the others
-	releasing []*claimRelease      // claims whose end a Release waits for
-	busy      bool                 // a driver runs
-	idle      bool                 // nobody wants the name: the queue is kept for its memory, or was thrown away
-	left      *leftBehind          // the record when the queue was last retired; nil: of no use
-	pace      *core.Pace           // nil until it waits, or is to be read
-	account   *account             // of what has ended and is not told yet; nil: nothing
+	last      *Lock                  // a hold,
+	more      map[record.Token]*Lock // and where there are several the others
+	releasing []*claimRelease        // claims whose end a Release waits for
+	busy      bool                   // a driver runs
+	idle      bool                   // nobody wants the name: the queue is kept for its memory, or was thrown away
+	left      *leftBehind            // the record when the queue was last retired; nil: of no use
+	pace      *core.Pace             // nil until it waits, or is to be read
+	account   *account               // of what has ended and is not told yet; nil: nothing
 }
 
 // A claimRelease is the release of a lock's claim.
@@ -49,13 +51,13 @@ func (p *localQueue) hold(l *Lock) {
 		return
 	}
 	if p.more == nil {
-		p.more = make(map[core.Token]*Lock)
+		p.more = make(map[record.Token]*Lock)
 	}
-	p.more[core.Token(l.token)] = l
+	p.more[record.Token(l.token)] = l
 }
 
 // unhold forgets a lock, and returns it; nil if it had been forgotten.
-func (p *localQueue) unhold(t core.Token) (l *Lock) {
+func (p *localQueue) unhold(t record.Token) (l *Lock) {
 	if p.last != nil && p.last.token == int64(t) {
 		l, p.last = p.last, nil
 		return l
@@ -72,20 +74,20 @@ func (c *Client) env() *core.Env { return c.envAt(c.now()) }
 // at once: that the clock goes on before the step is performed can happen anyway.
 func (c *Client) envOfLast() *core.Env { return c.envAt(c.scratch.Now) }
 
-func (c *Client) envAt(t core.Instant) *core.Env {
+func (c *Client) envAt(t lease.Instant) *core.Env {
 	e := &c.scratch
 	e.Now, e.Answers = t, c.answers
 	if c.sess != nil {
 		e.Session = c.sess.life.View()
 	} else {
-		e.Session = core.SessionView{}
+		e.Session = lease.View{}
 	}
 	return e
 }
 
 // A walled is a reading of the wall clock, as of a time.
 type walled struct {
-	at   core.Instant
+	at   lease.Instant
 	wall int64
 }
 
@@ -127,7 +129,7 @@ func (c *Client) perform(p *localQueue, eff *core.Effects) {
 		c.after.call(func() { c.log.Warn("no longer in the queue", "name", p.name) })
 		signal(c.sess.wake)
 	}
-	if eff.Tick != core.Never {
+	if eff.Tick != lease.Never {
 		c.machine.AfterFunc(max(eff.Tick.Sub(c.now()), 0), func() {
 			c.mu.Lock()
 			defer c.unlock()
@@ -165,7 +167,7 @@ func (c *Client) lost(p *localQueue, lost core.Loss) {
 	}
 	l.broken = lost.Broken != nil
 	if b := lost.Broken; b != nil {
-		l.past(c.now(), core.EndBroken, &b.By, b.Reason)
+		l.past(c.now(), record.EndBroken, &b.By, b.Reason)
 	}
 	l.lose(lost.Why, lost.Err)
 	c.checkDrained()
@@ -208,7 +210,7 @@ func (p *localQueue) heldError(h *core.Held) *HeldError {
 }
 
 // claims shows records as claims, without what only their sessions know.
-func (p *localQueue) claims(recs []core.Claim) []Claim {
+func (p *localQueue) claims(recs []record.Claim) []Claim {
 	var claims []Claim
 	for _, r := range recs {
 		claims = append(claims, publicClaim(r, p.name))
@@ -264,7 +266,7 @@ func (c *Client) queue(name string) *localQueue {
 }
 
 // join puts a request in line at t; c.mu is held.
-func (c *Client) join(r *request, t core.Instant) {
+func (c *Client) join(r *request, t lease.Instant) {
 	if c.end.closing {
 		r.answer(nil, ErrClosed)
 		return
@@ -287,13 +289,13 @@ func (c *Client) cancel(r *request) (id core.ClaimID, was bool) {
 }
 
 // release ends a hold at t, unless that was done before; c.mu is held.
-func (c *Client) release(l *Lock, t core.Instant) {
+func (c *Client) release(l *Lock, t lease.Instant) {
 	if l.going {
 		return
 	}
 	l.going = true
-	l.p.unhold(core.Token(l.token))
-	nr, eff := l.p.n.Release(core.Token(l.token), c.envAt(t))
+	l.p.unhold(record.Token(l.token))
+	nr, eff := l.p.n.Release(record.Token(l.token), c.envAt(t))
 	if l.left.nr = nr; nr != 0 {
 		l.p.releasing = append(l.p.releasing, &l.left)
 	} else {
@@ -305,9 +307,9 @@ func (c *Client) release(l *Lock, t core.Instant) {
 
 // leftBehind is the record of a name, with claims of others, when its queue was retired.
 type leftBehind struct {
-	rec     core.LockRecord
-	version core.Version
-	at      core.Instant
+	rec     record.Lock
+	version record.Version
+	at      lease.Instant
 	pace    time.Duration
 }
 
@@ -336,7 +338,7 @@ func (c *Client) retire(p *localQueue) {
 func (c *Client) isOurs(session string) bool { return c.sess != nil && c.sess.id == session }
 
 // revoke takes in that one of our claims was broken; c.mu is held.
-func (c *Client) revoke(s *session, r core.Revocation) {
+func (c *Client) revoke(s *session, r record.Revocation) {
 	s.broke = true
 	if p := c.activeQueue(r.Name); p != nil {
 		c.perform(p, p.n.Revoke(s.id, c.owner, r, c.env()))

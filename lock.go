@@ -9,7 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -23,9 +24,9 @@ type Lock struct {
 	nr     int64 // of its claim
 	slots  int
 	reason string
-	seat   bool        // of an election
-	labels core.Labels // of its claim in the record
-	since  core.Instant
+	seat   bool          // of an election
+	labels record.Labels // of its claim in the record
+	since  lease.Instant
 	waited time.Duration
 	values context.Context
 
@@ -173,7 +174,7 @@ func (l *Lock) Release(ctx context.Context) error {
 }
 
 // checkWindow ends the session if its window has ended.
-func (l *Lock) checkWindow(t core.Instant) {
+func (l *Lock) checkWindow(t lease.Instant) {
 	if !l.sess.trustedAt(t) {
 		l.sess.lose("", nil)
 	}
@@ -182,9 +183,9 @@ func (l *Lock) checkWindow(t core.Instant) {
 // releaseLocked ends belief in a lock, and has its claim go; c.mu is held. It returns the error of a
 // lock that had been lost before. One that was broken stays in the record until its work has
 // stopped: now it goes.
-func (l *Lock) releaseLocked(t core.Instant) (lost error) {
+func (l *Lock) releaseLocked(t lease.Instant) (lost error) {
 	if l.err == nil {
-		l.past(t, core.EndReleased, nil, "")
+		l.past(t, record.EndReleased, nil, "")
 		l.end((*releasedError)(l))
 	} else if errors.Is(l.err, ErrLost) {
 		lost = l.err
@@ -271,7 +272,7 @@ func (l *Lock) lose(why string, err error) {
 	lost := &LostError{l.Name(), l.token, why, err}
 	t := l.c.now()
 	if !l.broken {
-		l.past(t, core.EndLost, nil, why)
+		l.past(t, record.EndLost, nil, why)
 	}
 	l.end(lost)
 	l.c.after.call(func() {
@@ -287,7 +288,7 @@ func (l *Lock) lose(why string, err error) {
 	var others []*Lock
 	for _, o := range l.set.locks {
 		if o.err == nil {
-			o.past(t, core.EndLost, nil, fmt.Sprintf("with %q of the same set: %s", l.Name(), why))
+			o.past(t, record.EndLost, nil, fmt.Sprintf("with %q of the same set: %s", l.Name(), why))
 			o.end(lost)
 			others = append(others, o)
 		}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // MinHold keeps the name shut for at least d after the grant, also if the lock is released
@@ -113,7 +113,7 @@ func (p *part) release(ctx context.Context, l *Lock) error {
 	sub.mu.Lock()
 	var lost error
 	if l.err == nil {
-		l.past(t, core.EndReleased, nil, "")
+		l.past(t, record.EndReleased, nil, "")
 		l.end((*releasedError)(l))
 	} else if errors.Is(l.err, ErrLost) {
 		lost = l.err
@@ -237,7 +237,7 @@ func (s *session) leaveShut(limit time.Duration) (left bool, err error) {
 	case <-alone:
 	case <-s.idle:
 	case <-t.C:
-		err = fmt.Errorf("holdfast: not known to others as released: it stays held for %s at most", core.Short(until.Sub(c.now())+s.life.Usual()))
+		err = fmt.Errorf("holdfast: not known to others as released: it stays held for %s at most", record.Short(until.Sub(c.now())+s.life.Usual()))
 	}
 	c.mu.Lock()
 	if !s.life.Over() {

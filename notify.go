@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -168,13 +169,13 @@ func (c *Client) told(p *localQueue, h driver.Notification) bool {
 
 // readNotified takes in a notification for everyone of a name; c.mu is held.
 func (c *Client) readNotified(p *localQueue) {
-	if at := p.pace.NotifiedAt(p.n, c.env()); at != core.Never {
+	if at := p.pace.NotifiedAt(p.n, c.env()); at != lease.Never {
 		c.readAt(p, at)
 	}
 }
 
 // readAt has the poll loop read a name at an instant; c.mu is held.
-func (c *Client) readAt(p *localQueue, at core.Instant) {
+func (c *Client) readAt(p *localQueue, at lease.Instant) {
 	if p.pace == nil {
 		p.pace = core.NewPace(0)
 	}

@@ -8,16 +8,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // DefaultTTL is how long a session may be silent where neither the store's
 // setting nor Options.TTL says otherwise; MinTTL and MaxTTL are the least and
 // the most that are accepted.
 const (
-	DefaultTTL = core.DefaultTTL
-	MinTTL     = core.MinTTL
-	MaxTTL     = core.MaxTTL
+	DefaultTTL = record.DefaultTTL
+	MinTTL     = record.MinTTL
+	MaxTTL     = record.MaxTTL
 	maxField   = 255     // bytes of one field of Owner
 	maxSlots   = 1 << 30 // every reader of a record accepts it
 )
@@ -122,8 +122,8 @@ func MaxWait(d time.Duration) Option {
 func Reason(text string) Option {
 	return func(r *request) {
 		r.reason = strings.ToValidUTF8(text, "\uFFFD")
-		if len(text) > core.MaxReason {
-			r.fail(fmt.Errorf("Reason has %d bytes, at most %d", len(text), core.MaxReason))
+		if len(text) > record.MaxReason {
+			r.fail(fmt.Errorf("Reason has %d bytes, at most %d", len(text), record.MaxReason))
 		}
 	}
 }
@@ -134,7 +134,7 @@ func Labels(labels map[string]string) Option {
 	return func(r *request) {
 		all := maps.Clone(r.labels)
 		if all == nil {
-			all = make(core.Labels, len(labels))
+			all = make(record.Labels, len(labels))
 		}
 		maps.Copy(all, labels)
 		var err error

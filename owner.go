@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/clock"
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // fillOwner fills in what the process knows of itself.
@@ -17,16 +17,16 @@ func fillOwner(o Owner) Owner {
 	o.Session = ""
 	if o.Host == "" {
 		o.Host, _ = os.Hostname()
-		o.Host = core.Cut(o.Host, maxField)
+		o.Host = record.Cut(o.Host, maxField)
 	}
 	if o.PID == 0 {
 		o.PID = os.Getpid()
 	}
 	if o.User == "" {
-		o.User = core.Cut(userName(), maxField)
+		o.User = record.Cut(userName(), maxField)
 	}
 	if o.Program == "" && len(os.Args) > 0 {
-		o.Program = core.Cut(filepath.Base(os.Args[0]), maxField)
+		o.Program = record.Cut(filepath.Base(os.Args[0]), maxField)
 	}
 	if o.Address == "" {
 		o.Address = hostAddress()

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -141,7 +143,7 @@ func (c *Client) runStep(p *localQueue, step core.Step, here context.Context) bo
 }
 
 // put is runStep of a write.
-func (c *Client) put(p *localQueue, write core.Write, here context.Context) bool {
+func (c *Client) put(p *localQueue, write record.Write, here context.Context) bool {
 	planned, timeout := c.scratch.Now, c.callTimeout()
 	if p.n.Tries() {
 		timeout = min(timeout, tryPatience)
@@ -171,7 +173,7 @@ func (c *Client) openWith(p *localQueue) {
 	var w driver.Write
 	writes := false
 	sw := s.open(func() (driver.Write, bool) {
-		var first core.Write
+		var first record.Write
 		if first, writes = p.n.Opening(c.env()); writes {
 			w = p.storeWrite(first)
 		}
@@ -219,14 +221,14 @@ func (c *Client) callTimeout() time.Duration {
 }
 
 // storeWrite is a write as the store takes it.
-func (p *localQueue) storeWrite(w core.Write) driver.Write {
+func (p *localQueue) storeWrite(w record.Write) driver.Write {
 	return driver.Write{Key: driver.Names.Key(p.name), Old: int64(w.Old), Value: w.Next.Encode(max(w.Old, 0)), Notify: w.Notify, Lazy: w.Lazy}
 }
 
 // answered takes c.mu, and takes in what became of a write. An error is not the store's if the
 // context here had ended.
 func (c *Client) answered(p *localQueue, sw *swap, here context.Context) {
-	out := core.Outcome{Sent: sw.sent, Won: sw.out.Won, Version: core.Version(sw.out.Record.Version), Err: sw.err,
+	out := core.Outcome{Sent: sw.sent, Won: sw.out.Won, Version: record.Version(sw.out.Record.Version), Err: sw.err,
 		Busy: driver.Busy(sw.err), Cut: here != nil && here.Err() != nil}
 	if sw.err == nil && !out.Won {
 		out.Record, out.Bad = lockOf(sw.out.Record)
@@ -277,18 +279,18 @@ func (c *Client) loadRecord(p *localQueue) bool {
 }
 
 // saw takes in the store's clock from a record of the name.
-func (p *localQueue) saw(r driver.Record) { p.pace.Clock(core.Version(r.Version), r.Age) }
+func (p *localQueue) saw(r driver.Record) { p.pace.Clock(record.Version(r.Version), r.Age) }
 
-func (c *Client) seeRecord(p *localQueue, r driver.Record, asked core.Instant) {
+func (c *Client) seeRecord(p *localQueue, r driver.Record, asked lease.Instant) {
 	p.saw(r)
-	if _, version := p.n.Record(); p.n.Known() && core.Version(r.Version) == version {
+	if _, version := p.n.Record(); p.n.Known() && record.Version(r.Version) == version {
 		c.answers = true
 		c.perform(p, p.n.SawAgain(asked, c.env()))
 		return
 	}
 	rec, err := lockOf(r)
 	c.answers = c.answers || err == nil
-	c.perform(p, p.n.Looked(rec, core.Version(r.Version), asked, err, c.env()))
+	c.perform(p, p.n.Looked(rec, record.Version(r.Version), asked, err, c.env()))
 }
 
 // failed takes in that a call was not answered. look: it was to show the record, and that is

@@ -1,7 +1,7 @@
 package holdfast
 
 import (
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -12,6 +12,6 @@ type settingRecord struct {
 }
 
 // lockOf reads the lock record of a name.
-func lockOf(r driver.Record) (core.LockRecord, error) {
-	return core.DecodeLock(r.Value, core.Version(r.Version))
+func lockOf(r driver.Record) (record.Lock, error) {
+	return record.DecodeLock(r.Value, record.Version(r.Version))
 }

@@ -7,17 +7,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// A session is this client's core.Session with the goroutines that keep it: one sends its
+// A session is this client's lease.Session with the goroutines that keep it: one sends its
 // heartbeats, one ends it when its window does.
 type session struct {
 	c     *Client
 	id    string
-	life  core.Session  // guarded by c.mu
+	life  lease.Session // guarded by c.mu
 	until atomic.Int64  // the end of its window, for those who do not hold c.mu
 	moved chan struct{} // the window has moved
 	wake  chan struct{} // beat now
@@ -28,8 +29,8 @@ type session struct {
 	proof *proof        // this host's proof of its life, or nil
 	alone chan struct{} // guarded by c.mu: closed when the beat has won that leaves it without a process
 
-	labels     core.ClaimLabels // guarded by c.mu: of claims that have others than in their records
-	labelsSize int              // of all
+	labels     record.ClaimLabels // guarded by c.mu: of claims that have others than in their records
+	labelsSize int                // of all
 }
 
 // current returns the client's session, a new one if there is none; c.mu is
@@ -38,11 +39,11 @@ func (c *Client) current() *session {
 	if c.sess == nil {
 		id := c.newID()
 		c.sess = &session{
-			c: c, id: id, life: core.Session{ID: id},
+			c: c, id: id, life: lease.Session{ID: id},
 			moved: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 			ended: make(chan struct{}), ready: make(chan struct{}), idle: make(chan struct{}),
 		}
-		c.sess.until.Store(int64(core.Never))
+		c.sess.until.Store(int64(lease.Never))
 	}
 	return c.sess
 }
@@ -50,8 +51,8 @@ func (c *Client) current() *session {
 // left is how much of the trust window is left; it is not positive when it is
 // over.
 func (s *session) left() time.Duration {
-	until := core.Instant(s.until.Load())
-	if until == core.Never {
+	until := lease.Instant(s.until.Load())
+	if until == lease.Never {
 		return 0
 	}
 	return until.Sub(s.c.now())
@@ -59,7 +60,7 @@ func (s *session) left() time.Duration {
 
 func (s *session) trusted() bool { return s.trustedAt(s.c.now()) }
 
-func (s *session) trustedAt(t core.Instant) bool { return t < core.Instant(s.until.Load()) }
+func (s *session) trustedAt(t lease.Instant) bool { return t < lease.Instant(s.until.Load()) }
 
 // open writes the session's first record in one call with the first claim, and
 // returns what became of the claim. If the session did not open in that call it
@@ -112,9 +113,9 @@ func (s *session) open(claim func() (driver.Write, bool)) *swap {
 }
 
 // next is a fresh attempt and its write; c.mu is held.
-func (s *session) next(ttl time.Duration) (w driver.Write, a core.Attempt, shortened bool) {
+func (s *session) next(ttl time.Duration) (w driver.Write, a lease.Attempt, shortened bool) {
 	c := s.c
-	b := core.BeatOf{TTL: ttl, Owner: &c.owner, Grace: c.opts.Grace, Nonce: c.newNonce(), Labels: s.labels, Clocks: c.clocks()}
+	b := lease.BeatOf{TTL: ttl, Owner: &c.owner, Grace: c.opts.Grace, Nonce: c.newNonce(), Labels: s.labels, Clocks: c.clocks()}
 	a, shortened = s.life.Beat(b, c.now())
 	if shortened {
 		s.until.Store(int64(s.life.Until()))
@@ -195,7 +196,7 @@ func (s *session) beat() bool {
 			return false
 		}
 		s.traceShortened(shortened, ttl)
-		if a.Record.Least != core.LeastKept {
+		if a.Record.Least != record.LeastKept {
 			bound = a.Record.Duration() / 3 // a smaller TTL leaves less time
 		}
 		ctx, done := context.WithTimeout(ctx, bound)
@@ -243,7 +244,7 @@ func (s *session) traceShortened(shortened bool, ttl time.Duration) {
 	}
 }
 
-func (s *session) trace(sent core.Instant, err error) {
+func (s *session) trace(sent lease.Instant, err error) {
 	if f := s.c.trace.Heartbeat; f != nil {
 		f(s.c.ctx, Event{Took: s.c.now().Sub(sent), Until: time.Now().Add(s.left()), Err: err})
 	}
@@ -251,11 +252,11 @@ func (s *session) trace(sent core.Instant, err error) {
 
 // answer takes in what became of an attempt and reports whether another beat
 // is wanted at once.
-func (s *session) answer(a core.Attempt, out driver.Outcome, err error) (again bool) {
+func (s *session) answer(a lease.Attempt, out driver.Outcome, err error) (again bool) {
 	c := s.c
-	o := core.SessionOutcome{Won: out.Won, Version: core.Version(out.Record.Version), Absent: len(out.Record.Value) == 0, Err: err}
+	o := lease.Outcome{Won: out.Won, Version: record.Version(out.Record.Version), Absent: len(out.Record.Value) == 0, Err: err}
 	if err == nil && !out.Won {
-		o.Record, o.Bad = core.DecodeSession(out.Record.Value)
+		o.Record, o.Bad = record.DecodeSession(out.Record.Value)
 	}
 	c.mu.Lock()
 	eff := s.life.Answered(a, o, c.now())
@@ -276,7 +277,7 @@ func (s *session) answer(a core.Attempt, out driver.Outcome, err error) (again b
 
 // perform turns the effects of an event into what the local queues and the goroutines of the
 // session go by; c.mu is held, and report has to be called when it is not any more.
-func (s *session) perform(eff core.SessionEffects) {
+func (s *session) perform(eff lease.Effects) {
 	c := s.c
 	s.until.Store(int64(s.life.Until()))
 	if eff.Opened {
@@ -314,7 +315,7 @@ func (s *session) perform(eff core.SessionEffects) {
 }
 
 // report tells of a loss, after perform.
-func (s *session) report(eff core.SessionEffects) {
+func (s *session) report(eff lease.Effects) {
 	if !eff.Lost {
 		return
 	}
@@ -425,7 +426,7 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 	}
 	err = c.writeTombstone(ctx, s, grace)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("holdfast: close: the session is not confirmed as ended, it ends by itself in %s: %w", core.Short(ttl), err)
+		err = fmt.Errorf("holdfast: close: the session is not confirmed as ended, it ends by itself in %s: %w", record.Short(ttl), err)
 	}
 	c.proof.drop(s.proof)
 	return err

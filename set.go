@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
 // AcquireAll takes the locks on all names, or none, and cannot deadlock with
@@ -152,7 +153,7 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 
 // tryAll tries names of a set, in one call, and returns why it did not get the lowest of those
 // that it did not get. The store has within, counted from start, to answer.
-func (c *Client) tryAll(ctx context.Context, set *core.Set, names []string, start core.Instant, within time.Duration, opts []Option, got map[string]*Lock) (why error) {
+func (c *Client) tryAll(ctx context.Context, set *core.Set, names []string, start lease.Instant, within time.Duration, opts []Option, got map[string]*Lock) (why error) {
 	var tries []*request
 	c.mu.Lock()
 	for _, name := range names {

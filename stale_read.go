@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -20,7 +22,7 @@ import (
 // for which a stale read does not do. A record that was not loaded, and was
 // taken in where it is news, has fresh unset. The store awaits a
 // write of the only key, if await has a limit.
-func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver.Key, await core.Await) (recs []driver.Record, fresh []bool, asked core.Instant, err error) {
+func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver.Key, await core.Await) (recs []driver.Record, fresh []bool, asked lease.Instant, err error) {
 	keys := make([]driver.Key, 0, len(queues)+len(others))
 	for _, p := range queues {
 		keys = append(keys, driver.Names.Key(p.name))
@@ -73,12 +75,12 @@ func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver
 // sawStale takes in a record from a stale read, or reports that it is to be loaded;
 // c.mu is held.
 func (c *Client) sawStale(p *localQueue, r driver.Record) (load bool) {
-	var rec core.LockRecord
+	var rec record.Lock
 	var bad error
-	if _, version := p.n.Record(); core.Version(r.Version) > version {
+	if _, version := p.n.Record(); record.Version(r.Version) > version {
 		rec, bad = lockOf(r)
 	}
-	load, eff := p.n.SawStale(rec, core.Version(r.Version), bad, c.env())
+	load, eff := p.n.SawStale(rec, record.Version(r.Version), bad, c.env())
 	c.answers = c.answers || !load
 	c.perform(p, eff)
 	return load

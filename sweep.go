@@ -8,7 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -26,10 +27,10 @@ func idleRow(ttl time.Duration) time.Duration    { return 2 * sweepEvery(ttl) }
 
 // Sweeping is what a client knows of sweeps.
 type sweeping struct {
-	at       core.Instant // when it is this client's turn; Never: not known yet
-	runs     bool         // it sweeps
-	done     bool         // it did, or somebody else in its turn
-	detector detector     // what sweeps have seen, of all sessions
+	at       lease.Instant // when it is this client's turn; Never: not known yet
+	runs     bool          // it sweeps
+	done     bool          // it did, or somebody else in its turn
+	detector detector      // what sweeps have seen, of all sessions
 }
 
 // sweepInTurn sweeps in the background if it is time to, and nobody else has; c.mu is
@@ -39,7 +40,7 @@ func (c *Client) sweepInTurn() {
 	switch {
 	case c.ctx.Err() != nil || c.sweeping.runs:
 		return
-	case c.sweeping.at == core.Never:
+	case c.sweeping.at == lease.Never:
 		c.sweeping.at = t.Add(c.jitter(every)) // who has just come leaves it to the others
 		return
 	case t < c.sweeping.at:
@@ -160,7 +161,7 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 	}
 	c.sweepSessions(ctx, looks)
 	for id, s := range looks {
-		if rec, err := core.DecodeSession(s.rec.Value); err == nil && rec.Dead == 0 && c.knownDead(id) {
+		if rec, err := record.DecodeSession(s.rec.Value); err == nil && rec.Dead == 0 && c.knownDead(id) {
 			done.Dead++
 		}
 	}
@@ -175,7 +176,7 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 	}
 	for _, id := range slices.Sorted(maps.Keys(looks)) {
 		s := looks[id]
-		rec, err := core.DecodeSession(s.rec.Value)
+		rec, err := record.DecodeSession(s.rec.Value)
 		if err != nil || !rec.MayEmpty(len(claimed[id]), s.rec.Age, c.knownFor(id), clocks()) {
 			continue
 		}
@@ -212,7 +213,7 @@ func (c *Client) sweepSessions(ctx context.Context, looks map[string]sessionRead
 		var silent []string
 		longest := time.Duration(0)
 		for id, s := range watched {
-			rec, err := core.DecodeSession(s.rec.Value)
+			rec, err := record.DecodeSession(s.rec.Value)
 			if err == nil && !c.knownDead(id) && rec.SeemsDead(s.rec.Age, clocks()) && rec.Duration() <= sweepEvery(DefaultTTL) {
 				silent = append(silent, id)
 				longest = max(longest, rec.Duration())
@@ -222,7 +223,7 @@ func (c *Client) sweepSessions(ctx context.Context, looks map[string]sessionRead
 			return
 		}
 		rest := longest / 8
-		if at := c.sweeping.detector.next(silent); at != core.Never {
+		if at := c.sweeping.detector.next(silent); at != lease.Never {
 			rest = min(rest, max(at.Sub(c.now()), time.Millisecond))
 		}
 		if !c.doze(ctx, nil, rest) {
@@ -296,7 +297,7 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 	if err != nil {
 		return err
 	}
-	claims := func(name string, rec core.LockRecord) {
+	claims := func(name string, rec record.Lock) {
 		for _, cl := range slices.Concat(rec.Holders, rec.Waiters) {
 			claimed[cl.Session] = append(claimed[cl.Session], name)
 		}
@@ -307,7 +308,7 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 			continue
 		}
 		c.mu.Lock()
-		w, void, ok := rec.Void(core.Version(r.Version), c.isDead, time.Now().UnixMicro())
+		w, void, ok := rec.Void(record.Version(r.Version), c.isDead, time.Now().UnixMicro())
 		c.mu.Unlock()
 		if ok {
 			value := w.Next.Encode(w.Old)
@@ -351,7 +352,7 @@ func (c *Client) sweepHistories(ctx context.Context) error {
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	idle, most := core.HistoryIdle, sweptHistories
+	idle, most := record.HistoryIdle, sweptHistories
 	if n := len(names); n > manyHistories {
 		idle, most = idle/time.Duration(n/100)*(manyHistories/100), max(most, n/8)
 	}
@@ -370,7 +371,7 @@ func (c *Client) sweepHistories(ctx context.Context) error {
 		}
 		var writes []driver.Write
 		for i, r := range recs {
-			if h, err := core.DecodeHistory(r.Value); err == nil && len(r.Value) > 0 && h.MayEmpty(r.Age, idle, clocks()) {
+			if h, err := record.DecodeHistory(r.Value); err == nil && len(r.Value) > 0 && h.MayEmpty(r.Age, idle, clocks()) {
 				writes = append(writes, driver.Write{Key: keys[i], Old: r.Version, Lazy: true})
 			}
 		}

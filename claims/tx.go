@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
 // Read reads the value of a column of the data, strongly (at QUORUM): nil if
@@ -30,14 +30,14 @@ type Tx struct {
 	expect [][]byte // of each claim
 
 	mu        sync.Mutex
-	held      bool          // Check has succeeded
-	announced bool          // Acquired has been emitted
-	since     time.Duration // by steady, when that was
-	asked     time.Duration // by steady, when it began
-	stood     bool          // Acquire has waited
-	err       error         // why it is over
-	last      error         // of a renewal
-	trust     []core.Window // of each claim that is held
+	held      bool           // Check has succeeded
+	announced bool           // Acquired has been emitted
+	since     time.Duration  // by steady, when that was
+	asked     time.Duration  // by steady, when it began
+	stood     bool           // Acquire has waited
+	err       error          // why it is over
+	last      error          // of a renewal
+	trust     []lease.Window // of each claim that is held
 	timer     *time.Timer
 	keep      sync.WaitGroup // the renewals
 
@@ -259,8 +259,8 @@ func (t *Tx) hold() error {
 		return t.err
 	}
 	for _, c := range t.claims {
-		var w core.Window
-		w.ExtendTo(core.Instant(c.until), core.Instant(t.l.steady()))
+		var w lease.Window
+		w.ExtendTo(lease.Instant(c.until), lease.Instant(t.l.steady()))
 		t.trust = append(t.trust, w)
 	}
 	if t.remains() <= 0 {
@@ -282,7 +282,7 @@ func (t *Tx) isHeld() bool {
 
 // remains is how long the claims may still be trusted; t.mu is held.
 func (t *Tx) remains() time.Duration {
-	now, left := core.Instant(t.l.steady()), t.l.trust()
+	now, left := lease.Instant(t.l.steady()), t.l.trust()
 	for _, w := range t.trust {
 		left = min(left, w.Left(now))
 	}
@@ -307,7 +307,7 @@ func (t *Tx) keeper(i int) {
 		t.mu.Lock()
 		t.last = err
 		if err == nil {
-			t.trust[i].ExtendTo(core.Instant(c.until), core.Instant(l.steady()))
+			t.trust[i].ExtendTo(lease.Instant(c.until), lease.Instant(l.steady()))
 		}
 		until := time.Now().Add(t.remains())
 		t.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A Store is an array of versioned records with compare-and-swap: of all who
@@ -244,7 +244,7 @@ type Record struct {
 
 // IfEmpty as the Old of a Write means: whatever the version, if the key holds
 // nothing. It takes a name that was never seen in one round trip.
-const IfEmpty = int64(core.IfEmpty)
+const IfEmpty = int64(record.IfEmpty)
 
 // A Write asks for Value to follow version Old of Key.
 type Write struct {
@@ -275,7 +275,7 @@ type Outcome struct {
 }
 
 // MaxValue is the size in bytes up to which every store keeps a value.
-const MaxValue = core.MaxValue
+const MaxValue = record.MaxValue
 
 // Check reports what is wrong with a key or write before any store sees it,
 // for the writers of stores.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // Fence checks a token against a lock record, for the writers of stores, who
@@ -16,12 +16,12 @@ import (
 // The number is for hand-offs inside a process, where one exclusive claim has
 // many tokens: an older holder of the claim may not write behind a newer one.
 func (r Record) Fence(name string, token, last int64) (next int64, err error) {
-	rec, err := core.DecodeLock(r.Value, core.Version(r.Version))
+	rec, err := record.DecodeLock(r.Value, record.Version(r.Version))
 	if err != nil {
 		return last, fmt.Errorf("fence %q: %w", name, err)
 	}
 	for _, h := range rec.Holders {
-		if !h.Has(core.Token(token)) {
+		if !h.Has(record.Token(token)) {
 			continue
 		}
 		if h.Slots != 1 || h.Tokens() == 1 {
@@ -58,7 +58,7 @@ type fenceError struct {
 	token int64
 }
 
-func (e *fenceError) Is(target error) bool { return target == core.ErrLost }
+func (e *fenceError) Is(target error) bool { return target == record.ErrLost }
 
 func (e *fenceError) Error() string {
 	return fmt.Sprintf("fence %q: token %d no longer holds it; roll back", e.name, e.token)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/clock"
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
 )
 
@@ -34,15 +34,15 @@ type dirWriter struct {
 	ended  error      // and said that
 
 	mu     sync.Mutex
-	window core.Window
+	window lease.Window
 	lost   error
 	late   error // why the last renewal failed
 	over   bool  // End has been called
-	began  core.Instant
+	began  lease.Instant
 }
 
 // now reads a clock that does not step and runs while the machine sleeps.
-func now() core.Instant { return core.Instant(clock.Steady()) }
+func now() lease.Instant { return lease.Instant(clock.Steady()) }
 
 // emit calls a function of the trace if it is set. w.mu is not held.
 func (w *dirWriter) emit(f func(context.Context, holdfast.Event), e holdfast.Event) {

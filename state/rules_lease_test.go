@@ -14,7 +14,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -67,9 +67,9 @@ func TestK1(t *testing.T) {
 // K1: a lease's end shows to all who ask though no timer has run yet.
 func TestK1Clock(t *testing.T) {
 	w := begin(t, openDir(t, t.TempDir(), nil))
-	f := w.lease.(*dirWriter)
+	f := w.leased.(*dirWriter)
 	f.mu.Lock()
-	f.window = core.Window{} // as if the process had been stopped until now
+	f.window = lease.Window{} // as if the process had been stopped until now
 	f.window.ExtendTo(now()-1, now())
 	f.mu.Unlock()
 	if w.Context().Err() == nil || !isLost(context.Cause(w.Context())) {

@@ -66,7 +66,7 @@ func TestNotStale(t *testing.T) {
 					turn.Lock()
 					now := data.Add(1) // nothing else may be the end of it
 					turn.Unlock()
-					if f, ok := w.lease.(*dirWriter); ok && i == 0 && n%7 == 3 {
+					if f, ok := w.leased.(*dirWriter); ok && i == 0 && n%7 == 3 {
 						f.die()
 						continue
 					}

@@ -72,10 +72,10 @@ func (s *State) Clear(ctx context.Context) error { return s.clear(ctx) }
 
 // A Writer is a write that is under way. Its lease is renewed until End.
 type Writer struct {
-	lease
+	leased
 }
 
-type lease interface {
+type leased interface {
 	// Context has the values of Begin's ctx, but not its end: it ends when the
 	// lease is lost, or with End, and context.Cause tells which (ErrLost,
 	// ErrReleased of package holdfast). Its Err reads the clock itself: it is the

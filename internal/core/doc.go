@@ -1,5 +1,5 @@
-// Package core is the protocol without I/O: records, the rules by which a lock is
-// granted, when a session trusts itself and when others declare it dead. It has no clock,
-// context, store, goroutine or mutex: time is an argument, consequences are results. The
-// shape is that of etcd's raft library.
+// Package core is what a client does with a name, without I/O: who waits for it in this
+// process, the next step in the store, and when it is polled. It has no clock, context, store,
+// goroutine or mutex: time is an argument, consequences are results. The shape is that of etcd's
+// raft library. Package record has what is stored, and package lease the sessions.
 package core

@@ -1,30 +1,17 @@
 package core
 
 import (
-	"fmt"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
-
-// A SessionView is what names need to know of their client's session.
-type SessionView struct {
-	ID      string // "": there is none
-	Opening bool   // somebody opens it, or has done so
-	Opened  bool   // its first record has stood
-	Over    bool   // it has ended in order
-	Until   Instant
-	TTL     time.Duration
-}
-
-// View is what names need to know of the session.
-func (s *Session) View() SessionView {
-	return SessionView{ID: s.ID, Opening: s.opening, Opened: s.opened, Over: s.over, Until: s.Until(), TTL: s.ttl}
-}
 
 // An Env is what is true of the client at the moment of an event.
 type Env struct {
-	Now      Instant
+	Now      lease.Instant
 	Wall     func() int64 // microseconds since 1970, for people
-	Session  SessionView
+	Session  lease.View
 	Grace    time.Duration
 	Answers  bool                      // the store has answered this client before
 	Notified bool                      // it notifies of writes
@@ -44,7 +31,7 @@ func (e *Env) ttl() time.Duration {
 	if e.Session.TTL > 0 {
 		return e.Session.TTL
 	}
-	return DefaultTTL
+	return record.DefaultTTL
 }
 
 // A Request is one goroutine that wants the lock. It is the caller's, and not changed here.
@@ -52,7 +39,7 @@ type Request struct {
 	Slots  int
 	Try    bool // do not queue
 	Reason string
-	Labels Labels
+	Labels record.Labels
 	Set    string
 	Tag    any // the caller's
 }
@@ -62,25 +49,25 @@ type Request struct {
 type Effects struct {
 	Granted []Grant
 	Refused []Refusal
-	Queued  []*Request // have joined the queue
-	Lost    []Loss     // holds that ended without having been released
-	Gone    []Gone     // claims that Release has named
-	Evicted []Eviction // holders of others that writes of ours have removed
-	Guests  []*Guest   // of which the record shows what is news
-	News    bool       // the record is another one than before
-	Beat    bool       // the session shall send a heartbeat at once
-	Work    bool       // the record does not follow what is wanted, perhaps
-	Tick    Instant    // when Tick is to be called; Never: no need
+	Queued  []*Request        // have joined the queue
+	Lost    []Loss            // holds that ended without having been released
+	Gone    []Gone            // claims that Release has named
+	Evicted []record.Eviction // holders of others that writes of ours have removed
+	Guests  []*Guest          // of which the record shows what is news
+	News    bool              // the record is another one than before
+	Beat    bool              // the session shall send a heartbeat at once
+	Work    bool              // the record does not follow what is wanted, perhaps
+	Tick    lease.Instant     // when Tick is to be called; Never: no need
 }
 
 // A Grant makes a request a hold.
 type Grant struct {
 	Request *Request
 	Claim   ClaimID
-	Token   Token
-	Reason  string // of the claim: that of the request that it was made for
-	Labels  Labels // likewise
-	At      Instant
+	Token   record.Token
+	Reason  string        // of the claim: that of the request that it was made for
+	Labels  record.Labels // likewise
+	At      lease.Instant
 }
 
 // A ClaimID names a claim.
@@ -98,10 +85,10 @@ type Refusal struct {
 
 // A Loss ends a hold.
 type Loss struct {
-	Token  Token
+	Token  record.Token
 	Why    string
 	Err    error
-	Broken *Break // that is why
+	Broken *record.Break // that is why
 }
 
 // Gone says that a claim is confirmed gone, or Void with its session.
@@ -112,7 +99,7 @@ type Gone struct {
 
 // A Held is the error of a request that did not get in.
 type Held struct {
-	Record LockRecord
+	Record record.Lock
 	Self   bool // it was decided here: this very client holds it
 	Here   bool // it was decided here, without a look
 	Locked bool // a transaction in the database keeps the record locked
@@ -125,8 +112,6 @@ func (e *Held) Error() string { return "held" }
 type Broken struct{ Why string }
 
 func (e *Broken) Error() string { return e.Why }
-
-func brokenBy(by Owner, reason string) string { return fmt.Sprintf("broken by %s: %s", by, reason) }
 
 // begin empties the effects of the last event.
 func (n *Name) begin() *Effects {
@@ -141,7 +126,7 @@ func (n *Name) begin() *Effects {
 	clear(e.Guests)
 	e.Guests = e.Guests[:0]
 	e.Evicted = nil
-	e.News, e.Beat, e.Work, e.Tick = false, false, false, Never
+	e.News, e.Beat, e.Work, e.Tick = false, false, false, lease.Never
 	return e
 }
 
@@ -150,8 +135,8 @@ func (n *Name) refuse(r *Request, err error) {
 }
 
 // tick has Tick called at an instant, or earlier.
-func (n *Name) tick(at Instant) {
-	if n.eff.Tick == Never || at < n.eff.Tick {
+func (n *Name) tick(at lease.Instant) {
+	if n.eff.Tick == lease.Never || at < n.eff.Tick {
 		n.eff.Tick = at
 	}
 }

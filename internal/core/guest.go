@@ -3,20 +3,22 @@ package core
 import (
 	"cmp"
 	"slices"
+
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A Guest is a claim of a hold that waits at a name, and is followed here: it is looked at along
 // with what this client wants of the name, and written along with it. It belongs to a session that
 // is not the client's, and nothing is believed in because of it.
 type Guest struct {
-	Claim Claim // as it is to be written; Session and Nr say which it is
-	Enter bool  // it is to be written if it is not there
-	Tag   any   // the caller's
+	Claim record.Claim // as it is to be written; Session and Nr say which it is
+	Enter bool         // it is to be written if it is not there
+	Tag   any          // the caller's
 
 	// What the record shows.
 	State GuestState
-	Place int   // of a live waiter in the queue, 1: next
-	Token Token // of a holder
+	Place int          // of a live waiter in the queue, 1: next
+	Token record.Token // of a holder
 }
 
 // A GuestState says where a claim is.
@@ -150,7 +152,7 @@ func (n *Name) tell(g *Guest, state GuestState, place int) {
 
 // enterGuests adds the guests that are to be entered to the record that is to follow, in the order
 // of their requests.
-func (n *Name) enterGuests(next *LockRecord, env *Env) (changed bool) {
+func (n *Name) enterGuests(next *record.Lock, env *Env) (changed bool) {
 	for _, g := range n.toEnter() {
 		if _, _, ok := next.Find(g.Claim.Session, g.Claim.Nr); ok || env.Dead(g.Claim.Session) {
 			continue

@@ -3,7 +3,10 @@ package core
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // guestEnv is a client without a session that knows of these dead.
@@ -12,7 +15,7 @@ func guestEnv(dead ...string) *Env {
 }
 
 func guest(session string, since int64, enter bool) *Guest {
-	return &Guest{Claim: Claim{Session: session, Nr: 1, Slots: 1, Since: since}, Enter: enter}
+	return &Guest{Claim: record.Claim{Session: session, Nr: 1, Slots: 1, Since: since}, Enter: enter}
 }
 
 // Guests that are to be entered go in one write, in the order of their requests, and learn where
@@ -110,8 +113,8 @@ func TestGuestIsLookedFor(t *testing.T) {
 // A queue without room refuses a guest.
 func TestGuestRefused(t *testing.T) {
 	full := lockLine("a+")
-	for i := range MaxQueue {
-		full.Enqueue(Claim{Session: fmt.Sprint(i), Nr: 1, Slots: 1})
+	for i := range record.MaxQueue {
+		full.Enqueue(record.Claim{Session: fmt.Sprint(i), Nr: 1, Slots: 1})
 	}
 	n, env, g := NewName(nil), guestEnv(), guest("g", 1, true)
 	n.Looked(full, 7, 1, nil, env)
@@ -132,4 +135,30 @@ func TestGuestBehindTheDead(t *testing.T) {
 	if step, _ := n.Next(guestEnv("a")); step.Kind != Put || queueOf(step.Write.Next) != "g+" || step.Write.Notify != "g" {
 		t.Errorf("the step is %+v", step)
 	}
+}
+
+// lockLine is a lock record written as "a+ b": a holds, b waits.
+func lockLine(s string) (r record.Lock) {
+	for i, f := range strings.Fields(s) {
+		id, holds := strings.CutSuffix(f, "+")
+		c := record.Claim{Session: id, Nr: 1, Slots: 1}
+		if !holds {
+			r.Waiters = append(r.Waiters, c)
+			continue
+		}
+		c.Token = record.Token(100 + i)
+		r.Holders = append(r.Holders, c)
+	}
+	return r
+}
+
+func queueOf(r record.Lock) string {
+	var out []string
+	for _, c := range r.Holders {
+		out = append(out, c.Session+"+")
+	}
+	for _, c := range r.Waiters {
+		out = append(out, c.Session)
+	}
+	return strings.Join(out, " ")
 }

@@ -3,6 +3,9 @@ package core
 import (
 	"slices"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A desired claim is one claim of this client and the requests that share it: an exclusive
@@ -13,20 +16,20 @@ import (
 type desired struct {
 	slots   int
 	reason  string
-	labels  Labels
+	labels  record.Labels
 	set     string
-	since   int64   // microseconds since 1970
-	born    Instant // when its first request came
+	since   int64         // microseconds since 1970
+	born    lease.Instant // when its first request came
 	waiting fifo
-	active  []Token // holds
-	want    int64   // tokens to ask for, to be handed on in memory
-	retries int64   // writes that lost, while it was wanted
+	active  []record.Token // holds
+	want    int64          // tokens to ask for, to be handed on in memory
+	retries int64          // writes that lost, while it was wanted
 
 	// The claim in the record. One whose session is lost while it waits is replaced.
-	id          ClaimID // Nr 0: it has none yet
-	token, last Token   // the next token to give, and the first that is not ours
-	broken      *Break
-	endsBy      Instant // a broken one goes then, whether its work has stopped or not; Never: not broken
+	id          ClaimID      // Nr 0: it has none yet
+	token, last record.Token // the next token to give, and the first that is not ours
+	broken      *record.Break
+	endsBy      lease.Instant // a broken one goes then, whether its work has stopped or not; Never: not broken
 	state       desiredState
 	given       bool // a token has been given
 	vanished    bool // it has vanished from the queue: not asked for again before the next heartbeat
@@ -52,15 +55,15 @@ const MaxBlock = 1 << 16
 // A claimRelease is a claim of ours that is being released.
 type claimRelease struct {
 	id     ClaimID
-	held   bool    // it was granted
-	after  Instant // not before (grace, after a break)
-	broken *Break  // what it leaves behind in the audit
+	held   bool          // it was granted
+	after  lease.Instant // not before (grace, after a break)
+	broken *record.Break // what it leaves behind in the audit
 }
 
 // keptFor is how long the claim has to stay yet although it was given up: it was broken, and
 // its grace is not over.
-func (d claimRelease) keptFor(t Instant) time.Duration {
-	if d.after == Never {
+func (d claimRelease) keptFor(t lease.Instant) time.Duration {
+	if d.after == lease.Never {
 		return 0
 	}
 	return max(d.after.Sub(t), 0)
@@ -120,7 +123,7 @@ func (n *Name) join(slots int, env *Env) *desired {
 	if n.spare = nil; g == nil {
 		g = new(desired)
 	}
-	*g = desired{slots: slots, since: env.Wall(), born: env.Now, want: 1, endsBy: Never, active: g.active[:0], waiting: fifo{items: g.waiting.items[:0]}}
+	*g = desired{slots: slots, since: env.Wall(), born: env.Now, want: 1, endsBy: lease.Never, active: g.active[:0], waiting: fifo{items: g.waiting.items[:0]}}
 	n.desired = append(n.desired, g)
 	n.eff.Work = true
 	return g
@@ -128,14 +131,14 @@ func (n *Name) join(slots int, env *Env) *desired {
 
 // full says whether our own claims leave no room for one more.
 func (n *Name) full(slots int) bool {
-	var ours []Claim
+	var ours []record.Claim
 	for _, g := range n.desired {
 		if g.state != held {
 			return true
 		}
-		ours = append(ours, Claim{Slots: g.slots, N: int64(len(g.active))})
+		ours = append(ours, record.Claim{Slots: g.slots, N: int64(len(g.active))})
 	}
-	return !Fits(Claim{Slots: slots}, ours)
+	return !record.Fits(record.Claim{Slots: slots}, ours)
 }
 
 // Cancel takes a request out of the line. It returns the claim that it shared, and whether
@@ -155,7 +158,7 @@ func (n *Name) Cancel(r *Request, env *Env) (id ClaimID, was bool, eff *Effects)
 
 // Release ends a hold. It returns the number of the claim whose going is to be waited for,
 // see Effects.Gone; 0: there is none.
-func (n *Name) Release(t Token, env *Env) (leaves int64, eff *Effects) {
+func (n *Name) Release(t record.Token, env *Env) (leaves int64, eff *Effects) {
 	eff = n.begin()
 	for _, g := range n.desired {
 		if i := slices.Index(g.active, t); i >= 0 {
@@ -171,7 +174,7 @@ func (n *Name) Release(t Token, env *Env) (leaves int64, eff *Effects) {
 
 // release gives a claim up, and returns its number if a Release waits for its end. Requests
 // that still share it start anew, at the end of the queue.
-func (n *Name) release(g *desired, broken *Break, env *Env) (leaves int64) {
+func (n *Name) release(g *desired, broken *record.Break, env *Env) (leaves int64) {
 	i := slices.Index(n.desired, g)
 	if i < 0 {
 		return 0
@@ -183,7 +186,7 @@ func (n *Name) release(g *desired, broken *Break, env *Env) (leaves int64) {
 	if g.id.Nr == 0 || !env.ours(g.id.Session) || env.Session.Over {
 		return 0
 	}
-	d := claimRelease{id: g.id, held: g.state == held, after: Never, broken: broken}
+	d := claimRelease{id: g.id, held: g.state == held, after: lease.Never, broken: broken}
 	if broken != nil && d.held && env.Grace > 0 {
 		d.after = env.Now.Add(env.Grace)
 		n.tick(d.after)
@@ -257,19 +260,19 @@ func (n *Name) failAll(g *desired, f Refusal, env *Env) {
 // Revoke takes in that one of our claims was broken. Belief ends at once. The claim goes
 // when its lock is released, so that the work has stopped before the next holder begins, or
 // when the window of this moment is over.
-func (n *Name) Revoke(session string, was Owner, r Revocation, env *Env) *Effects {
+func (n *Name) Revoke(session string, was record.Owner, r record.Revocation, env *Env) *Effects {
 	eff := n.begin()
 	for g := range n.each {
 		if g.id != (ClaimID{session, r.Nr}) || g.broken != nil {
 			continue
 		}
-		g.broken = &Break{Session: session, Nr: r.Nr, Was: was, By: r.By, Reason: r.Reason, At: r.At}
+		g.broken = &record.Break{Session: session, Nr: r.Nr, Was: was, By: r.By, Reason: r.Reason, At: r.At}
 		g.broken.Was.Session = session
 		if g.state != held {
-			n.failAll(g, Refusal{Err: &Broken{brokenBy(r.By, r.Reason)}}, env)
+			n.failAll(g, Refusal{Err: &Broken{r.String()}}, env)
 			continue
 		}
-		n.lose(g, brokenBy(r.By, r.Reason), nil)
+		n.lose(g, r.String(), nil)
 		if len(g.active) == 0 {
 			n.release(g, g.broken, env)
 			continue
@@ -287,7 +290,7 @@ func (n *Name) Tick(env *Env) *Effects {
 	eff.Work = true
 	for g := range n.each {
 		switch {
-		case g.endsBy == Never:
+		case g.endsBy == lease.Never:
 		case g.endsBy <= env.Now:
 			n.release(g, g.broken, env)
 		default:

@@ -3,6 +3,9 @@ package core
 import (
 	"slices"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A Name is one client's business with one name: what it last saw of the record, which
@@ -18,26 +21,26 @@ type Name struct {
 	guests    map[string][]*Guest // claims of holds that are followed here, by their sessions
 
 	// The record as last seen.
-	rec       LockRecord
-	version   Version
-	asked     Instant // when the latest call was sent that showed it
-	got       Instant // when this version was first seen here
-	staleRead Instant // when the last stale read before a write was answered
+	rec       record.Lock
+	version   record.Version
+	asked     lease.Instant // when the latest call was sent that showed it
+	got       lease.Instant // when this version was first seen here
+	staleRead lease.Instant // when the last stale read before a write was answered
 
-	foreignSince Instant
+	foreignSince lease.Instant
 	known        bool // it was seen
 	foreign      bool // other sessions wait
 	waits        bool // a claim of ours is in its queue
 	waited       bool // a claim of ours was in the queue, or others were when we were here last
 	reload       bool // it is to be read
 
-	ambiguousIfEmpty bool    // a write that takes the name whenever it is empty is ambiguous; no other write can rule it out
-	ambiguousAfter   Version // so is a write from this version
-	shut             int     // writes in a row that lost to the very record that they were to follow: its row is locked
-	failing          Instant // since when the store does not answer; Never: it does
+	ambiguousIfEmpty bool           // a write that takes the name whenever it is empty is ambiguous; no other write can rule it out
+	ambiguousAfter   record.Version // so is a write from this version
+	shut             int            // writes in a row that lost to the very record that they were to follow: its row is locked
+	failing          lease.Instant  // since when the store does not answer; Never: it does
 	failed           error
-	heard            Instant // when it last said that it is busy
-	ambiguousSince   Instant // since when it does not say what became of writes, though it may answer; Never: it does
+	heard            lease.Instant // when it last said that it is busy
+	ambiguousSince   lease.Instant // since when it does not say what became of writes, though it may answer; Never: it does
 
 	*room // while something happens here: from the first event until Rest
 	rooms *Rooms
@@ -49,14 +52,14 @@ type room struct {
 	eff Effects
 
 	// Reconciling.
-	step     Step          // that is out
-	lost     int           // writes in a row that lost,
-	beaten   int           // and of these, to writes of others
-	reloaded bool          // since the last of them
-	took     time.Duration // the last write
-	paused   bool          // before the read that is wanted after them
-	rest     Step          // a pause that comes before the next step
-	evicts   []Eviction    // of an ambiguous write
+	step     Step              // that is out
+	lost     int               // writes in a row that lost,
+	beaten   int               // and of these, to writes of others
+	reloaded bool              // since the last of them
+	took     time.Duration     // the last write
+	paused   bool              // before the read that is wanted after them
+	rest     Step              // a pause that comes before the next step
+	evicts   []record.Eviction // of an ambiguous write
 
 	spare *desired // that was released; its memory is used again
 }
@@ -74,7 +77,7 @@ type Rooms struct{ free []*room }
 
 // NewName is a name of which nothing is known. rooms may be nil.
 func NewName(rooms *Rooms) *Name {
-	return &Name{asked: Never, staleRead: Never, got: Never, failing: Never, heard: Never, ambiguousSince: Never, rooms: rooms}
+	return &Name{asked: lease.Never, staleRead: lease.Never, got: lease.Never, failing: lease.Never, heard: lease.Never, ambiguousSince: lease.Never, rooms: rooms}
 }
 
 // enter makes sure that the name has a room.
@@ -111,9 +114,9 @@ func (n *Name) Forget() {
 
 // Known says whether the record was ever seen, Record is what was last seen of it, and Asked
 // when the latest call was sent that showed it.
-func (n *Name) Known() bool                    { return n.known }
-func (n *Name) Record() (*LockRecord, Version) { return &n.rec, n.version }
-func (n *Name) Asked() Instant                 { return n.asked }
+func (n *Name) Known() bool                            { return n.known }
+func (n *Name) Record() (*record.Lock, record.Version) { return &n.rec, n.version }
+func (n *Name) Asked() lease.Instant                   { return n.asked }
 
 // Waits says whether a claim of ours is in the queue of the record; First is the claim.
 func (n *Name) Waits() bool { return n.waits }
@@ -151,7 +154,7 @@ func (n *Name) First() (id ClaimID, ok bool) {
 
 // Seen begins with what was known of the record a moment ago, and whether a claim of ours had
 // waited there.
-func (n *Name) Seen(rec LockRecord, version Version, at Instant, waited bool, env *Env) *Effects {
+func (n *Name) Seen(rec record.Lock, version record.Version, at lease.Instant, waited bool, env *Env) *Effects {
 	eff := n.begin()
 	n.waited = waited
 	n.known, n.rec, n.version, n.got = true, rec, version, at
@@ -160,17 +163,19 @@ func (n *Name) Seen(rec LockRecord, version Version, at Instant, waited bool, en
 }
 
 // Saw takes in a record that a call sent at asked has shown.
-func (n *Name) Saw(rec LockRecord, version Version, asked Instant, env *Env) *Effects {
+func (n *Name) Saw(rec record.Lock, version record.Version, asked lease.Instant, env *Env) *Effects {
 	eff := n.begin()
 	n.see(rec, version, asked, env)
 	return eff
 }
 
 // SawAgain is Saw of the record that is known.
-func (n *Name) SawAgain(asked Instant, env *Env) *Effects { return n.Saw(n.rec, n.version, asked, env) }
+func (n *Name) SawAgain(asked lease.Instant, env *Env) *Effects {
+	return n.Saw(n.rec, n.version, asked, env)
+}
 
-func (n *Name) see(rec LockRecord, version Version, asked Instant, env *Env) {
-	n.failing, n.failed = Never, nil
+func (n *Name) see(rec record.Lock, version record.Version, asked lease.Instant, env *Env) {
+	n.failing, n.failed = lease.Never, nil
 	if n.known && version < n.version && asked < n.got {
 		return // overtaken on its way
 	}
@@ -184,7 +189,7 @@ func (n *Name) see(rec LockRecord, version Version, asked Instant, env *Env) {
 		n.known, n.rec, n.version, n.got = true, rec, version, env.Now
 		alone := !n.foreign
 		n.compare(env)
-		if n.foreign && alone && before != Never {
+		if n.foreign && alone && before != lease.Never {
 			n.foreignSince = before // it may have come right after the look before
 		}
 	} else {
@@ -198,7 +203,7 @@ func (n *Name) see(rec LockRecord, version Version, asked Instant, env *Env) {
 }
 
 // evicted tells what an ambiguous write may have removed, if a record that follows has it no more.
-func (n *Name) evicted(rec *LockRecord) {
+func (n *Name) evicted(rec *record.Lock) {
 	for _, e := range n.evicts {
 		if _, _, ok := rec.Find(e.Claim.Session, e.Claim.Nr); !ok {
 			n.eff.Evicted = append(n.eff.Evicted, e)
@@ -209,7 +214,7 @@ func (n *Name) evicted(rec *LockRecord) {
 
 // compare finds our claims in a record that is news.
 func (n *Name) compare(env *Env) {
-	foreign := slices.ContainsFunc(n.rec.Waiters, func(w Claim) bool { return !env.ours(w.Session) && !env.Dead(w.Session) })
+	foreign := slices.ContainsFunc(n.rec.Waiters, func(w record.Claim) bool { return !env.ours(w.Session) && !env.Dead(w.Session) })
 	if foreign && !n.foreign {
 		n.foreignSince = env.Now
 	}
@@ -254,7 +259,7 @@ func (n *Name) whyGone(g *desired) string {
 	for _, b := range n.rec.Breaks {
 		if g.id == (ClaimID{b.Session, b.Nr}) {
 			g.broken = &b
-			return brokenBy(b.By, b.Reason)
+			return b.String()
 		}
 	}
 	return "its claim has vanished from the store"
@@ -263,11 +268,11 @@ func (n *Name) whyGone(g *desired) string {
 // sawGrant takes in that the record shows a claim of ours among the holders. It is believed
 // only while the window is open, at this moment. Whether anyone else thinks that the session
 // lives does not matter, and is not asked.
-func (n *Name) sawGrant(g *desired, claim Claim, env *Env) {
+func (n *Name) sawGrant(g *desired, claim record.Claim, env *Env) {
 	if !env.trusts(g.id.Session) {
 		return
 	}
-	g.state, g.token, g.last = held, claim.Token, claim.Token+Token(claim.Tokens())
+	g.state, g.token, g.last = held, claim.Token, claim.Token+record.Token(claim.Tokens())
 	if g.slots == 0 {
 		for g.waiting.len() > 0 && g.token < g.last {
 			n.grant(g, g.waiting.pop(), env)
@@ -334,13 +339,13 @@ func (n *Name) Beaten(env *Env) *Effects {
 
 // Blocked says whether a claim of the dead stands in the record.
 func (n *Name) Blocked(env *Env) bool {
-	isDead := func(c Claim) bool { return env.Dead(c.Session) }
+	isDead := func(c record.Claim) bool { return env.Dead(c.Session) }
 	return slices.ContainsFunc(n.rec.Holders, isDead) || slices.ContainsFunc(n.rec.Waiters, isDead)
 }
 
 // GoesOn says whether all our claims that stood in the record stand in one that follows it,
 // and none that nobody wants: a crash of the store may bring one back.
-func (n *Name) GoesOn(rec *LockRecord, env *Env) bool {
+func (n *Name) GoesOn(rec *record.Lock, env *Env) bool {
 	for _, g := range n.desired {
 		if g.state == wanted {
 			continue
@@ -349,7 +354,7 @@ func (n *Name) GoesOn(rec *LockRecord, env *Env) bool {
 			return false
 		}
 	}
-	unwanted := func(c Claim) bool {
+	unwanted := func(c record.Claim) bool {
 		return env.ours(c.Session) && !n.wants(c.Nr, env) &&
 			!slices.ContainsFunc(n.releasing, func(d claimRelease) bool { return d.id.Nr == c.Nr })
 	}
@@ -357,4 +362,4 @@ func (n *Name) GoesOn(rec *LockRecord, env *Env) bool {
 }
 
 // Answers takes in that the store has answered, with nothing that is new.
-func (n *Name) Answers() { n.failing, n.failed = Never, nil }
+func (n *Name) Answers() { n.failing, n.failed = lease.Never, nil }

@@ -5,13 +5,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A release whose write was seen by another look before its answer was lost is confirmed by
 // the next look, though that shows nothing new. It would wait for its session's end.
 func TestSeenBeforeItFails(t *testing.T) {
 	n, nr := NewName(nil), int64(0)
-	env := &Env{Now: 1, Session: SessionView{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
+	env := &Env{Now: 1, Session: lease.View{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: record.DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
 		NewClaim: func() int64 { nr++; return nr }, Dead: func(string) bool { return false }}
 	next := func(want Kind) Step {
 		t.Helper()
@@ -33,12 +36,12 @@ func TestSeenBeforeItFails(t *testing.T) {
 		t.Fatalf("claim %d leaves", leaves)
 	}
 	next(Put)
-	n.Saw(LockRecord{}, 102, 2, env) // because of a notification
+	n.Saw(record.Lock{}, 102, 2, env) // because of a notification
 	n.Answered(Outcome{Err: errors.New("no answer"), Sent: 2}, env)
 	next(Pause)
 	n.Rested()
 	next(Load)
-	n.Looked(LockRecord{}, 102, 3, nil, env)
+	n.Looked(record.Lock{}, 102, 3, nil, env)
 	n.Loaded(true, env)
 	if _, eff := n.Next(env); len(eff.Gone) != 1 || eff.Gone[0].Void {
 		t.Errorf("the release is not confirmed: %+v", eff.Gone)
@@ -62,10 +65,10 @@ func TestPauseInACrowd(t *testing.T) {
 	} {
 		there := lockLine("a+" + strings.Repeat(" b", c.waiters))
 		n, nr, longest := NewName(nil), int64(0), time.Duration(0)
-		env := &Env{Now: 1, Session: SessionView{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
+		env := &Env{Now: 1, Session: lease.View{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: record.DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
 			NewClaim: func() int64 { nr++; return nr }, Dead: func(string) bool { return false }}
 		n.Want(&Request{Slots: 1}, env)
-		for lost, version := 0, Version(7); lost < 12; {
+		for lost, version := 0, record.Version(7); lost < 12; {
 			step, _ := n.Next(env)
 			sent := env.Now
 			env.Now = env.Now.Add(400 * time.Millisecond)
@@ -95,20 +98,20 @@ func TestPauseInACrowd(t *testing.T) {
 // brings back, is ours as before: it is neither asked for again nor removed when the next heartbeat
 // is confirmed. The removal of one that had been granted gave the lock to two.
 func TestVanishedComesBack(t *testing.T) {
-	other := Claim{Session: "h", Nr: 1, Slots: 1, Token: 10, TTL: DefaultTTL.Milliseconds()}
-	ours := Claim{Session: "s", Nr: 1, Slots: 1, TTL: DefaultTTL.Milliseconds()}
+	other := record.Claim{Session: "h", Nr: 1, Slots: 1, Token: 10, TTL: record.DefaultTTL.Milliseconds()}
+	ours := record.Claim{Session: "s", Nr: 1, Slots: 1, TTL: record.DefaultTTL.Milliseconds()}
 	granted := ours
 	granted.Token = 103
 	for _, test := range []struct {
 		name  string
-		back  LockRecord
+		back  record.Lock
 		holds bool
 	}{
-		{"granted", LockRecord{Holders: []Claim{granted}}, true},
-		{"in the queue", LockRecord{Holders: []Claim{other}, Waiters: []Claim{ours}}, false},
+		{"granted", record.Lock{Holders: []record.Claim{granted}}, true},
+		{"in the queue", record.Lock{Holders: []record.Claim{other}, Waiters: []record.Claim{ours}}, false},
 	} {
 		n, nr := NewName(nil), int64(0)
-		env := &Env{Now: 1, Session: SessionView{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
+		env := &Env{Now: 1, Session: lease.View{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: record.DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
 			NewClaim: func() int64 { nr++; return nr }, Dead: func(string) bool { return false }}
 		next := func(when string, want Kind) {
 			t.Helper()
@@ -118,11 +121,11 @@ func TestVanishedComesBack(t *testing.T) {
 		}
 		n.Want(&Request{Slots: 1}, env)
 		next("of a request", Put)
-		n.Answered(Outcome{Version: 100, Record: LockRecord{Holders: []Claim{other}}, Sent: 1}, env)
+		n.Answered(Outcome{Version: 100, Record: record.Lock{Holders: []record.Claim{other}}, Sent: 1}, env)
 		next("after it lost", Put)
 		n.Answered(Outcome{Won: true, Version: 101, Sent: 1}, env)
 		next("in the queue", Idle)
-		if eff := n.Saw(LockRecord{}, 102, 2, env); !eff.Beat {
+		if eff := n.Saw(record.Lock{}, 102, 2, env); !eff.Beat {
 			t.Fatalf("%s: the claim has vanished, and no heartbeat is sent", test.name)
 		}
 		next("when the claim has vanished", Idle)
@@ -138,8 +141,8 @@ func TestVanishedComesBack(t *testing.T) {
 // answer, by a notification, and where the answer was lost. It tells nothing of a write that was not
 // applied.
 func TestEvictedIsTold(t *testing.T) {
-	dead := Claim{Session: "d", Nr: 1, Slots: 1, Token: 10, TTL: DefaultTTL.Milliseconds()}
-	ours := Claim{Session: "s", Nr: 1, Slots: 1, Token: 102}
+	dead := record.Claim{Session: "d", Nr: 1, Slots: 1, Token: 10, TTL: record.DefaultTTL.Milliseconds()}
+	ours := record.Claim{Session: "s", Nr: 1, Slots: 1, Token: 102}
 	failed := errors.New("no answer")
 	for _, test := range []struct {
 		name string
@@ -150,51 +153,51 @@ func TestEvictedIsTold(t *testing.T) {
 			return []*Effects{n.Answered(Outcome{Won: true, Version: 101, Sent: 2}, env)}
 		}, 1},
 		{"it is seen before its answer", func(n *Name, env *Env) []*Effects {
-			n.Saw(LockRecord{Holders: []Claim{ours}}, 101, 2, env)
+			n.Saw(record.Lock{Holders: []record.Claim{ours}}, 101, 2, env)
 			return []*Effects{n.Answered(Outcome{Won: true, Version: 101, Sent: 2}, env)}
 		}, 1},
 		{"its answer is lost", func(n *Name, env *Env) []*Effects {
 			n.Answered(Outcome{Err: failed, Sent: 2}, env)
-			return []*Effects{n.Saw(LockRecord{Holders: []Claim{ours}}, 101, 3, env)}
+			return []*Effects{n.Saw(record.Lock{Holders: []record.Claim{ours}}, 101, 3, env)}
 		}, 1},
 		{"its answer is lost, and so is its trace", func(n *Name, env *Env) []*Effects {
 			n.Answered(Outcome{Err: failed, Sent: 2}, env)
-			return []*Effects{n.Saw(LockRecord{}, 108, 3, env)}
+			return []*Effects{n.Saw(record.Lock{}, 108, 3, env)}
 		}, 1},
 		{"its answer is lost, and it was not applied", func(n *Name, env *Env) []*Effects {
 			n.Answered(Outcome{Err: failed, Sent: 2}, env)
-			return []*Effects{n.Saw(LockRecord{Holders: []Claim{dead}, Next: 11}, 103, 3, env)}
+			return []*Effects{n.Saw(record.Lock{Holders: []record.Claim{dead}, Next: 11}, 103, 3, env)}
 		}, 0},
 		{"its answer is lost, and it is not known", func(n *Name, env *Env) []*Effects {
 			n.Answered(Outcome{Err: failed, Sent: 2}, env)
-			return []*Effects{n.Saw(LockRecord{Holders: []Claim{dead}}, 100, 3, env)}
+			return []*Effects{n.Saw(record.Lock{Holders: []record.Claim{dead}}, 100, 3, env)}
 		}, 0},
 		{"its answer is lost, and the record is not readable", func(n *Name, env *Env) []*Effects {
 			n.Answered(Outcome{Err: failed, Sent: 2}, env)
-			return []*Effects{n.Looked(LockRecord{}, 103, 3, failed, env)}
+			return []*Effects{n.Looked(record.Lock{}, 103, 3, failed, env)}
 		}, 0},
 		{"it has lost", func(n *Name, env *Env) []*Effects {
-			return []*Effects{n.Answered(Outcome{Version: 103, Record: LockRecord{Holders: []Claim{dead}, Next: 11}, Sent: 2}, env)}
+			return []*Effects{n.Answered(Outcome{Version: 103, Record: record.Lock{Holders: []record.Claim{dead}, Next: 11}, Sent: 2}, env)}
 		}, 0},
 	} {
 		rooms := &Rooms{}
 		n, nr := NewName(rooms), int64(0)
-		env := &Env{Now: 1, Session: SessionView{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
+		env := &Env{Now: 1, Session: lease.View{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: record.DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
 			NewClaim: func() int64 { nr++; return nr }, Dead: func(session string) bool { return session == "d" }}
-		n.Saw(LockRecord{Holders: []Claim{dead}}, 100, 1, env)
+		n.Saw(record.Lock{Holders: []record.Claim{dead}}, 100, 1, env)
 		n.Want(&Request{Slots: 1}, env)
 		if step, _ := n.Next(env); step.Kind != Put {
 			t.Fatalf("%s: the step is %+v", test.name, step)
 		}
 		env.Now = 3
-		var told []Eviction
+		var told []record.Eviction
 		for _, eff := range test.then(n, env) {
 			told = append(told, eff.Evicted...)
 		}
 		told = append(told, n.SawAgain(4, env).Evicted...)
 		n.Rest()
 		other := NewName(rooms) // has the room now
-		told = append(told, other.Saw(LockRecord{}, 200, 5, env).Evicted...)
+		told = append(told, other.Saw(record.Lock{}, 200, 5, env).Evicted...)
 		if len(told) != test.told || len(told) > 0 && told[0].Claim.Session != "d" {
 			t.Errorf("%s: told of %+v, want %d", test.name, told, test.told)
 		}

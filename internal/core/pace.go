@@ -4,6 +4,9 @@ import (
 	"iter"
 	"slices"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // Pace: when the names that a client waits for are read, and the sessions ahead of it.
@@ -30,7 +33,6 @@ const (
 	firstPace = 10 * time.Millisecond  // until the queue is seen to move
 	nearHead  = 3                      // fewer live waiters ahead are near the head of the queue
 	crowdStep = 3 * time.Millisecond   // between the reads of waiters who are all notified
-	few       = 8                      // claims in a queue that are no crowd
 	crowdPoll = 25 * time.Microsecond  // added to quickPoll for each claim more
 	quickHold = 8 * time.Millisecond   // a queue that moves faster is not worth a look of the holder
 	nextAhead = 1                      // fewer live waiters ahead are waited for in the store
@@ -45,13 +47,13 @@ func (e *Env) slowest() time.Duration { return min(max(e.ttl()/8, lastPoll), 2*l
 // A Pace is where a client is in the queue of a name, how fast that moves, and when the name
 // is read next. A nil Pace is that of a name which has never waited.
 type Pace struct {
-	readAt Instant // when it is read because of a notification; Never
-	pollAt Instant // when it is read without one; Never: not known yet
+	readAt lease.Instant // when it is read because of a notification; Never
+	pollAt lease.Instant // when it is read without one; Never: not known yet
 
 	ahead  int           // live waiters before our first
 	first  ClaimID       // the first holder's claim
-	token  Token         // and its token
-	moved  Instant       // when one of these was seen to change; Never: does not wait
+	token  record.Token  // and its token
+	moved  lease.Instant // when one of these was seen to change; Never: does not wait
 	held   time.Duration // how long the first holder had it when that was seen
 	pace   time.Duration // how long the queue takes to move on by one, when it is quick; 0: has never waited
 	crowd  int           // all waiters
@@ -64,7 +66,7 @@ type Pace struct {
 // NewPace is the pace of a name whose queue moved as quickly as that when it was left; 0: it
 // has never waited.
 func NewPace(quick time.Duration) *Pace {
-	return &Pace{readAt: Never, pollAt: Never, moved: Never, pace: quick}
+	return &Pace{readAt: lease.Never, pollAt: lease.Never, moved: lease.Never, pace: quick}
 }
 
 // Quick is how long the queue takes to move on by one, when it is quick; 0: not known.
@@ -77,7 +79,7 @@ func (p *Pace) Quick() time.Duration {
 
 // Clock takes in what the store's clock shows, from a record that it has just answered with. A store
 // whose versions are counted shows none.
-func (p *Pace) Clock(version Version, age time.Duration) {
+func (p *Pace) Clock(version record.Version, age time.Duration) {
 	if p.Quick() == 0 {
 		return
 	}
@@ -90,16 +92,16 @@ func (p *Pace) Clock(version Version, age time.Duration) {
 // a first poll, it returns about how long until then, and PollAt has to be called.
 func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 	if !n.Waits() {
-		if p != nil && p.moved != Never {
+		if p != nil && p.moved != lease.Never {
 			p.granted(n, env)
-			p.moved = Never
+			p.moved = lease.Never
 		}
 		return 0
 	}
 	if p.pace == 0 {
 		p.pace = firstPace
 	}
-	ahead, first, token := n.Before(env), ClaimID{}, Token(0)
+	ahead, first, token := n.Before(env), ClaimID{}, record.Token(0)
 	if len(n.rec.Holders) > 0 {
 		h := n.rec.Holders[0]
 		first, token = ClaimID{h.Session, h.Nr}, h.Token
@@ -109,8 +111,8 @@ func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 		held = min(max(time.Duration(p.clock-int64(token))*time.Microsecond, 0), time.Second)
 	}
 	switch {
-	case p.moved == Never:
-		p.pollAt = Never
+	case p.moved == lease.Never:
+		p.pollAt = lease.Never
 	case ahead < p.ahead:
 		// That one was late shall not make all others late as well: where the store has a
 		// clock, tokens tell when the lock was granted and not when that was seen, and the
@@ -121,14 +123,14 @@ func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 	}
 	p.stands, p.saw, p.crowd = false, true, len(n.rec.Waiters)
 	p.ahead, p.first, p.token, p.moved, p.held = ahead, first, token, env.Now, held
-	if p.pollAt == Never {
+	if p.pollAt == lease.Never {
 		about = p.every(env)
 	}
 	return about
 }
 
 // learn takes in that the queue has moved by so much to a holder with that token.
-func (p *Pace) learn(token Token, by int, env *Env) {
+func (p *Pace) learn(token record.Token, by int, env *Env) {
 	took := env.Now.Sub(p.moved)
 	if p.clock != 0 {
 		took = min(took, time.Duration(token-p.token)*time.Microsecond)
@@ -159,7 +161,7 @@ func (p *Pace) granted(n *Name, env *Env) {
 
 // stillAt is when a queue that does not move counts as one that stands still, see Round.moves. ttl is
 // the shortest of a session ahead.
-func (p *Pace) stillAt(ttl time.Duration, env *Env) Instant {
+func (p *Pace) stillAt(ttl time.Duration, env *Env) lease.Instant {
 	longest := min(ttl/4, 2*env.slowest())
 	switch {
 	case p.clock == 0:
@@ -171,7 +173,7 @@ func (p *Pace) stillAt(ttl time.Duration, env *Env) Instant {
 }
 
 // PollAt sets when the name is polled, if it waits.
-func (p *Pace) PollAt(at Instant) {
+func (p *Pace) PollAt(at lease.Instant) {
 	if p.Quick() > 0 {
 		p.pollAt = at
 	}
@@ -190,7 +192,7 @@ func (p *Pace) every(env *Env) time.Duration {
 	if p.awaited(env) {
 		return max(could, 0)
 	}
-	quick := quickPoll + time.Duration(max(p.crowd-few, 0))*crowdPoll
+	quick := quickPoll + time.Duration(max(p.crowd-record.Few, 0))*crowdPoll
 	return min(max(quick, still/7, could), env.slowest())
 }
 
@@ -223,7 +225,7 @@ func (p *Pace) Loads(n *Name, env *Env) bool {
 // prolongs it by a seventh at most.
 func (p *Pace) loadEvery(env *Env) time.Duration {
 	ttl := env.ttl()
-	if p == nil || p.moved == Never {
+	if p == nil || p.moved == lease.Never {
 		return ttl
 	}
 	return max(ttl, min(env.Now.Sub(p.moved)/7, 4*ttl))
@@ -233,22 +235,22 @@ func (p *Pace) loadEvery(env *Env) time.Duration {
 // first in the queue, by the others a little later each, so that a crowd does not come all
 // together. A holder that hands over in memory reads before it does so again. Never: nothing
 // has to be read, or it is read as early anyway.
-func (p *Pace) NotifiedAt(n *Name, env *Env) Instant {
+func (p *Pace) NotifiedAt(n *Name, env *Env) lease.Instant {
 	if n.Waits() {
 		at := env.Now.Add(time.Duration(min(n.Before(env), 60)) * crowdStep)
-		if p.readAt != Never && p.readAt <= at {
-			return Never
+		if p.readAt != lease.Never && p.readAt <= at {
+			return lease.Never
 		}
 		return at
 	}
 	if n.HandsOn() {
 		return env.Now
 	}
-	return Never
+	return lease.Never
 }
 
 // ReadAt has the name read at an instant, because of a notification.
-func (p *Pace) ReadAt(at Instant) { p.readAt = at }
+func (p *Pace) ReadAt(at lease.Instant) { p.readAt = at }
 
 // Before is how many live waiters are before our first, or the first guest.
 func (n *Name) Before(env *Env) (before int) {
@@ -272,7 +274,7 @@ type Paced struct {
 
 // Ahead says whether a session has a claim at one of the names where we wait.
 func Ahead(names iter.Seq[Paced], session string) bool {
-	its := func(cl Claim) bool { return cl.Session == session }
+	its := func(cl record.Claim) bool { return cl.Session == session }
 	for p := range names {
 		if rec := &p.Name.rec; p.Name.Waits() && (slices.ContainsFunc(rec.Holders, its) || slices.ContainsFunc(rec.Waiters, its)) {
 			return true

@@ -6,23 +6,26 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // ms is an instant so many milliseconds after the first.
-func ms(n int) Instant { return Instant(n) * Instant(time.Millisecond) }
+func ms(n int) lease.Instant { return lease.Instant(n) * lease.Instant(time.Millisecond) }
 
 // paceEnv is that of a client whose session is "us", at an instant. Sessions that begin with
 // a cross are dead.
-func paceEnv(at Instant) *Env {
+func paceEnv(at lease.Instant) *Env {
 	nr := int64(0)
-	return &Env{Now: at, Session: SessionView{ID: "us", Opening: true, Opened: true, Until: 1 << 60, TTL: DefaultTTL}, Answers: true,
+	return &Env{Now: at, Session: lease.View{ID: "us", Opening: true, Opened: true, Until: 1 << 60, TTL: record.DefaultTTL}, Answers: true,
 		Wall: func() int64 { return 1 }, NewClaim: func() int64 { nr++; return nr }, Dead: func(s string) bool { return strings.HasPrefix(s, "+") }}
 }
 
 // lockOf is a lock record with the sessions in its queue, of which the first has the lock.
-func lockOf(queue ...string) (rec LockRecord) {
+func lockOf(queue ...string) (rec record.Lock) {
 	for i, s := range queue {
-		c := Claim{Session: s, Nr: 1, Slots: 1, TTL: DefaultTTL.Milliseconds()}
+		c := record.Claim{Session: s, Nr: 1, Slots: 1, TTL: record.DefaultTTL.Milliseconds()}
 		if i == 0 {
 			c.Token = 1
 			rec.Holders = append(rec.Holders, c)
@@ -35,7 +38,7 @@ func lockOf(queue ...string) (rec LockRecord) {
 
 // waiting is a name with its pace, that has seen such a queue at an instant. We wait in it if
 // "us" is one of its sessions.
-func waiting(t *testing.T, key string, at Instant, queue ...string) Paced {
+func waiting(t *testing.T, key string, at lease.Instant, queue ...string) Paced {
 	t.Helper()
 	n, env := NewName(nil), paceEnv(at)
 	if i := slices.Index(queue, "us"); i > 0 {
@@ -61,7 +64,7 @@ func waiting(t *testing.T, key string, at Instant, queue ...string) Paced {
 }
 
 // see has a name follow what its queue is at an instant.
-func (p Paced) see(at Instant, v Version, queue ...string) (about time.Duration) {
+func (p Paced) see(at lease.Instant, v record.Version, queue ...string) (about time.Duration) {
 	env := paceEnv(at)
 	p.Name.Saw(lockOf(queue...), v, at, env)
 	about = p.Pace.Follow(p.Name, env)
@@ -102,7 +105,7 @@ func TestPollEvery(t *testing.T) {
 		{"the tenth, notified, much later", 9, time.Hour, true, 3 * 1875 * time.Millisecond},
 	} {
 		p := waiting(t, "a", 0, crowd(test.ahead+1)...)
-		env := paceEnv(Instant(test.still))
+		env := paceEnv(lease.Instant(test.still))
 		env.Notified = test.notified
 		if got := p.Pace.every(env); got != test.want {
 			t.Errorf("%s: polled every %v, want %v", test.name, got, test.want)
@@ -113,9 +116,9 @@ func TestPollEvery(t *testing.T) {
 // How often it is polled at most, by the TTL of the session.
 func TestSlowestPoll(t *testing.T) {
 	for ttl, want := range map[time.Duration]time.Duration{
-		0: DefaultTTL / 8, MinTTL: time.Second, 8 * time.Second: time.Second, 12 * time.Second: 1500 * time.Millisecond, time.Hour: 2 * time.Second,
+		0: record.DefaultTTL / 8, record.MinTTL: time.Second, 8 * time.Second: time.Second, 12 * time.Second: 1500 * time.Millisecond, time.Hour: 2 * time.Second,
 	} {
-		if got := (&Env{Session: SessionView{TTL: ttl}}).slowest(); got != want {
+		if got := (&Env{Session: lease.View{TTL: ttl}}).slowest(); got != want {
 			t.Errorf("TTL %v: every %v, want %v", ttl, got, want)
 		}
 	}
@@ -130,8 +133,8 @@ func TestPaceIsLearned(t *testing.T) {
 	const year2026 = 1_767_225_600_000_000
 	for _, test := range []struct {
 		name  string
-		token func(i int) Token // of the i-th move
-		clock bool              // the store says how old records are
+		token func(i int) record.Token // of the i-th move
+		clock bool                     // the store says how old records are
 		moves []move
 		want  time.Duration
 	}{
@@ -141,23 +144,23 @@ func TestPaceIsLearned(t *testing.T) {
 		{"a millisecond at least", nil, false, []move{{0, 9}, {1, 5}}, time.Millisecond},
 		{"one was slow", nil, false, []move{{0, 9}, {4, 8}, {500, 7}}, 6 * time.Millisecond},
 		{"all are slow", nil, false, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
-		{"all are seen late", func(i int) Token { return Token(year2026 + 5000*i) }, true, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, 5 * time.Millisecond},
-		{"tokens are counted from a time", func(i int) Token { return Token(year2026 + i) }, false, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
-		{"tokens are counted, ages are known", func(i int) Token { return Token(i) }, true, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
-		{"tokens are no times", func(i int) Token { return Token(i) }, false, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
+		{"all are seen late", func(i int) record.Token { return record.Token(year2026 + 5000*i) }, true, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, 5 * time.Millisecond},
+		{"tokens are counted from a time", func(i int) record.Token { return record.Token(year2026 + i) }, false, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
+		{"tokens are counted, ages are known", func(i int) record.Token { return record.Token(i) }, true, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
+		{"tokens are no times", func(i int) record.Token { return record.Token(i) }, false, []move{{0, 9}, {100, 8}, {200, 7}, {300, 6}}, firstPace * 27 / 8},
 	} {
 		p := waiting(t, "a", ms(test.moves[0].at), crowd(test.moves[0].ahead+1)...)
 		for i, m := range test.moves[1:] {
 			queue := crowd(10)[9-m.ahead:]
 			env := paceEnv(ms(m.at))
 			rec := lockOf(queue...)
-			if rec.Holders[0].Token = Token(1 + i); test.token != nil {
+			if rec.Holders[0].Token = record.Token(1 + i); test.token != nil {
 				rec.Holders[0].Token = test.token(i)
 			}
 			if test.clock {
-				p.Pace.Clock(Version(rec.Holders[0].Token), time.Millisecond)
+				p.Pace.Clock(record.Version(rec.Holders[0].Token), time.Millisecond)
 			}
-			p.Name.Saw(rec, Version(4+i), env.Now, env)
+			p.Name.Saw(rec, record.Version(4+i), env.Now, env)
 			p.Pace.Follow(p.Name, env)
 		}
 		if got := p.Pace.Quick(); got != test.want {
@@ -171,11 +174,11 @@ func TestPaceIsLearned(t *testing.T) {
 func TestPaceIsLearnedFromGrant(t *testing.T) {
 	const start = 1_767_225_600_000_000
 	p := waiting(t, "a", 0, crowd(6)...)
-	see := func(at int, token Token, queue ...string) {
+	see := func(at int, token record.Token, queue ...string) {
 		env, rec := paceEnv(ms(at)), lockOf(queue...)
 		rec.Holders[0].Token = token
 		p.Pace.Clock(start, time.Millisecond)
-		p.Name.Saw(rec, Version(token), env.Now, env)
+		p.Name.Saw(rec, record.Version(token), env.Now, env)
 		p.Pace.Follow(p.Name, env)
 	}
 	see(200, start, crowd(6)[1:]...)
@@ -199,7 +202,7 @@ func TestLateCrowdRecovers(t *testing.T) {
 			took = 20
 		}
 		at += took
-		p.see(ms(at), Version(100-ahead), crowd(60)[59-ahead:]...)
+		p.see(ms(at), record.Version(100-ahead), crowd(60)[59-ahead:]...)
 	}
 	if got, want := p.Pace.every(paceEnv(ms(at))), 41*20*time.Millisecond*11/20; got != want {
 		t.Errorf("after holds that took 200 ms and one of 20 ms the 41st polls after %v, want %v", got, want)
@@ -227,7 +230,7 @@ func TestNotifiedAt(t *testing.T) {
 		if test.readAt >= 0 {
 			p.Pace.ReadAt(ms(100 + test.readAt))
 		}
-		want := Never
+		want := lease.Never
 		if test.want >= 0 {
 			want = ms(100 + test.want)
 		}
@@ -270,8 +273,8 @@ func TestCrowdIsPolledLess(t *testing.T) {
 		want    time.Duration
 	}{
 		{1, quickPoll},
-		{few, quickPoll},
-		{few + 40, quickPoll + 40*crowdPoll},
+		{record.Few, quickPoll},
+		{record.Few + 40, quickPoll + 40*crowdPoll},
 	} {
 		queue := []string{"h", "us"}
 		for i := range test.waiters - 1 {
@@ -287,11 +290,11 @@ func TestCrowdIsPolledLess(t *testing.T) {
 // The sessions ahead are read where a queue stands still, and from the beginning where the store
 // has no clock.
 func TestMovingQueue(t *testing.T) {
-	const clock = Version(1_764_270_000_000_000)
-	quarter := DefaultTTL / 4 // and two of the slowest polls
+	const clock = record.Version(1_764_270_000_000_000)
+	quarter := record.DefaultTTL / 4 // and two of the slowest polls
 	for _, test := range []struct {
 		name  string
-		clock Version
+		clock record.Version
 		polls int // that find it as it was
 		still time.Duration
 		moves bool
@@ -309,32 +312,32 @@ func TestMovingQueue(t *testing.T) {
 		for range test.polls + 1 { // the first finds that it has moved
 			p.Pace.Polled(p.Name, 0, paceEnv(0))
 		}
-		now := Instant(test.still)
+		now := lease.Instant(test.still)
 		r := NextRound(slices.Values([]Paced{p}), paceEnv(now))
 		if r.moves(now) != test.moves {
 			t.Errorf("%s: moves %v", test.name, r.moves(now))
 		}
 		polls := NewPolls(false)
 		polls.SessionsAt(now - ms(1000))
-		for name, judged := range map[string]Instant{"the failure detector needs none": Never, "it needs one": now} {
+		for name, judged := range map[string]lease.Instant{"the failure detector needs none": lease.Never, "it needs one": now} {
 			due := *polls
 			sessions, _ := due.Sessions(r, judged, now)
-			if want := !test.moves || judged != Never; (len(sessions) > 0) != want {
+			if want := !test.moves || judged != lease.Never; (len(sessions) > 0) != want {
 				t.Errorf("%s, %s: read %v", test.name, name, sessions)
 			}
 		}
-		if pause, _ := polls.Pause(r, Never, false, now); test.moves != (pause > minPause) {
+		if pause, _ := polls.Pause(r, lease.Never, false, now); test.moves != (pause > minPause) {
 			t.Errorf("%s: pauses for %v", test.name, pause)
 		}
 	}
 	// Where no session is to be read, that one would be, later, does not make the pause longer.
 	for _, sessions := range [][]string{nil, {"h"}} {
-		r := &Round{Waits: true, Sessions: sessions, still: ms(5000), next: Never}
+		r := &Round{Waits: true, Sessions: sessions, still: ms(5000), next: lease.Never}
 		want := lastPoll
 		if sessions != nil {
 			want = 5 * time.Second
 		}
-		if pause, _ := NewPolls(false).Pause(r, Never, false, 0); pause != want {
+		if pause, _ := NewPolls(false).Pause(r, lease.Never, false, 0); pause != want {
 			t.Errorf("sessions %v: pauses for %v, want %v", sessions, pause, want)
 		}
 	}

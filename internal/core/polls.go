@@ -3,6 +3,9 @@ package core
 import (
 	"iter"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A Round is what the poll loop has to do at one moment.
@@ -17,21 +20,21 @@ type Round struct {
 	notified bool          // notifications come
 	slowest  time.Duration // how often it polls what does not move
 	ttl      time.Duration // the shortest of a session ahead
-	next     Instant       // when the next name is due
-	still    Instant       // when the first queue that does not move counts as one that stands still
+	next     lease.Instant // when the next name is due
+	still    lease.Instant // when the first queue that does not move counts as one that stands still
 }
 
 // NextRound finds what is to be read.
 func NextRound(names iter.Seq[Paced], env *Env) *Round {
-	r := &Round{next: Never, still: Never, slowest: env.slowest(), ttl: MaxTTL, notified: env.Notified}
+	r := &Round{next: lease.Never, still: lease.Never, slowest: env.slowest(), ttl: record.MaxTTL, notified: env.Notified}
 	seen := make(map[string]bool)
 	var later []Paced // to be polled, but not yet
 	var waits []*Pace
 	polled := false
 	for p := range names {
-		notified := p.Pace != nil && p.Pace.readAt != Never && p.Pace.readAt <= env.Now
+		notified := p.Pace != nil && p.Pace.readAt != lease.Never && p.Pace.readAt <= env.Now
 		if notified {
-			p.Pace.readAt = Never
+			p.Pace.readAt = lease.Never
 			r.Due = append(r.Due, p.Key)
 		}
 		if p.Pace != nil {
@@ -64,7 +67,7 @@ func NextRound(names iter.Seq[Paced], env *Env) *Round {
 			r.soon(p.Pace.pollAt)
 		}
 	}
-	r.Waits = r.Waits || len(r.Due) > 0 || r.next != Never
+	r.Waits = r.Waits || len(r.Due) > 0 || r.next != lease.Never
 	return r
 }
 
@@ -72,11 +75,11 @@ func NextRound(names iter.Seq[Paced], env *Env) *Round {
 func (r *Round) ahead(p Paced, first ClaimID, seen map[string]bool, env *Env) {
 	near := p.Pace.ahead < nearHead
 	r.near = r.near || near
-	add := func(cl Claim) {
+	add := func(cl record.Claim) {
 		if !seen[cl.Session] && !env.ours(cl.Session) && !env.Dead(cl.Session) {
 			seen[cl.Session] = true
 			r.Sessions = append(r.Sessions, cl.Session)
-			r.ttl = min(r.ttl, max(time.Duration(cl.TTL)*time.Millisecond, MinTTL))
+			r.ttl = min(r.ttl, max(time.Duration(cl.TTL)*time.Millisecond, record.MinTTL))
 			if near {
 				r.Close = append(r.Close, cl.Session)
 			}
@@ -106,13 +109,13 @@ func (r *Round) Polled(p Paced, draw int64, env *Env) {
 }
 
 // moves says whether all queues move.
-func (r *Round) moves(now Instant) bool { return r.still > now }
+func (r *Round) moves(now lease.Instant) bool { return r.still > now }
 
-func (r *Round) soon(at Instant) { r.next = sooner(r.next, at) }
+func (r *Round) soon(at lease.Instant) { r.next = sooner(r.next, at) }
 
 // sooner is the earlier of two instants, either of which may be Never.
-func sooner(t, u Instant) Instant {
-	if t == Never || u != Never && u < t {
+func sooner(t, u lease.Instant) lease.Instant {
+	if t == lease.Never || u != lease.Never && u < t {
 		return u
 	}
 	return t
@@ -122,9 +125,9 @@ func sooner(t, u Instant) Instant {
 type Polls struct {
 	stale bool // each session is a stale read of its own
 
-	at     Instant // when the sessions are read; Never: not known yet
+	at     lease.Instant // when the sessions are read; Never: not known yet
 	every  time.Duration
-	silent Instant       // until when a store that does not answer is left alone; Never: it answers
+	silent lease.Instant // until when a store that does not answer is left alone; Never: it answers
 	rest   time.Duration // how long that is the next time
 }
 
@@ -137,13 +140,13 @@ const (
 
 // NewPolls is at the begin of a wait. stale: each session is a stale read of its own.
 func NewPolls(stale bool) *Polls {
-	return &Polls{stale: stale, at: Never, every: sessionPoll, silent: Never, rest: firstRest}
+	return &Polls{stale: stale, at: lease.Never, every: sessionPoll, silent: lease.Never, rest: firstRest}
 }
 
 // Sessions are those that are read with a round. judged is when the failure detector needs
 // one of them; Never: it does not. If about is not 0, SessionsAt has to be called with an
 // instant about so long after now.
-func (p *Polls) Sessions(r *Round, judged, now Instant) (sessions []string, about time.Duration) {
+func (p *Polls) Sessions(r *Round, judged, now lease.Instant) (sessions []string, about time.Duration) {
 	longest := r.slowest
 	switch {
 	case !r.near:
@@ -151,7 +154,7 @@ func (p *Polls) Sessions(r *Round, judged, now Instant) (sessions []string, abou
 	case p.stale:
 		longest *= 2
 	}
-	if p.at == Never {
+	if p.at == lease.Never {
 		about = p.every
 		if (r.notified || p.stale) && !r.near { // the waiters that are near read for all
 			about = min(r.slowest, r.ttl/4)
@@ -160,7 +163,7 @@ func (p *Polls) Sessions(r *Round, judged, now Instant) (sessions []string, abou
 			p.every = longest
 		}
 	}
-	if len(r.Sessions) > 0 && (!r.moves(now) && p.due(r, now) || judged != Never && judged <= now) {
+	if len(r.Sessions) > 0 && (!r.moves(now) && p.due(r, now) || judged != lease.Never && judged <= now) {
 		p.every = min(p.every*3/2, longest)
 		return r.Sessions, p.every
 	}
@@ -169,8 +172,8 @@ func (p *Polls) Sessions(r *Round, judged, now Instant) (sessions []string, abou
 
 // due says whether the sessions are read with a round. They come along with a name if they
 // can, but not where a lock has just been granted, and not early where that spares nothing.
-func (p *Polls) due(r *Round, now Instant) bool {
-	if p.at == Never {
+func (p *Polls) due(r *Round, now lease.Instant) bool {
+	if p.at == lease.Never {
 		return false
 	}
 	late, early := p.at.Add(p.every/2), p.at.Add(-p.every/2)
@@ -181,12 +184,12 @@ func (p *Polls) due(r *Round, now Instant) bool {
 }
 
 // SessionsAt sets when the sessions are read next.
-func (p *Polls) SessionsAt(at Instant) { p.at = at }
+func (p *Polls) SessionsAt(at lease.Instant) { p.at = at }
 
 // Answered takes in whether the store has answered. If not, SilentUntil has to be called
 // with an instant about so long after now.
 func (p *Polls) Answered(ok bool) (about time.Duration) {
-	p.silent = Never
+	p.silent = lease.Never
 	if ok {
 		p.rest = firstRest
 		return 0
@@ -197,21 +200,21 @@ func (p *Polls) Answered(ok bool) (about time.Duration) {
 }
 
 // SilentUntil has the store left alone until then.
-func (p *Polls) SilentUntil(at Instant) { p.silent = at }
+func (p *Polls) SilentUntil(at lease.Instant) { p.silent = at }
 
 // Pause is how long the poll loop rests after a round, and whether it may be woken
 // meanwhile. judged is when the failure detector needs a session; kernel says that the death
 // of a process ahead may be found on this host.
-func (p *Polls) Pause(r *Round, judged Instant, kernel bool, now Instant) (pause time.Duration, wakes bool) {
+func (p *Polls) Pause(r *Round, judged lease.Instant, kernel bool, now lease.Instant) (pause time.Duration, wakes bool) {
 	pause = lastPoll
-	if wake := p.wake(r, judged, kernel, now); wake != Never {
+	if wake := p.wake(r, judged, kernel, now); wake != lease.Never {
 		pause = max(wake, p.silent).Sub(now)
 	}
-	return max(pause, minPause), p.silent == Never // never without a pause
+	return max(pause, minPause), p.silent == lease.Never // never without a pause
 }
 
 // wake is when the next round begins.
-func (p *Polls) wake(r *Round, judged Instant, kernel bool, now Instant) Instant {
+func (p *Polls) wake(r *Round, judged lease.Instant, kernel bool, now lease.Instant) lease.Instant {
 	wake := r.next
 	if len(r.Sessions) > 0 {
 		if r.moves(now) {
@@ -232,12 +235,12 @@ type Await struct{ Every, Limit time.Duration }
 
 // Await is how the store looks for a write of the name that is due, which is all that the round has
 // to read; zero: it is read at once.
-func (p *Polls) Await(r *Round, one Paced, judged Instant, kernel bool, env *Env) Await {
+func (p *Polls) Await(r *Round, one Paced, judged lease.Instant, kernel bool, env *Env) Await {
 	if !r.polled || len(r.Due) != 1 || !one.Pace.awaited(env) {
 		return Await{}
 	}
 	limit := awaitFor
-	if wake := p.wake(r, judged, kernel, env.Now); wake != Never {
+	if wake := p.wake(r, judged, kernel, env.Now); wake != lease.Never {
 		limit = min(limit, wake.Sub(env.Now))
 	}
 	if limit < quickPoll {

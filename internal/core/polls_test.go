@@ -4,6 +4,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // What a round of the poll loop reads. All that waits was last seen at 0 and is polled 5.5 ms
@@ -47,9 +50,9 @@ func TestNextRound(t *testing.T) {
 		slices.Sort(r.Sessions)
 		slices.Sort(r.Close)
 		slices.Sort(test.sessions)
-		next := Never
+		next := lease.Never
 		if test.next >= 0 {
-			next = Instant(test.next) * Instant(time.Microsecond)
+			next = lease.Instant(test.next) * lease.Instant(time.Microsecond)
 		}
 		if !slices.Equal(r.Due, test.due) || !slices.Equal(r.Sessions, test.sessions) || !slices.Equal(r.Close, test.close) || r.next != next || r.Waits == test.over {
 			t.Errorf("%s: due %v, sessions %v, close %v, next %v, waits %v", test.name, r.Due, r.Sessions, r.Close, r.next, r.Waits)
@@ -93,7 +96,7 @@ func TestAwait(t *testing.T) {
 			names = append(names, waiting(t, key, 0, queue...))
 		}
 		r := NextRound(slices.Values(names), env)
-		judged := Never
+		judged := lease.Never
 		if test.judged >= 0 {
 			judged = ms(test.judged)
 		}
@@ -128,10 +131,10 @@ func TestSessionsAreRead(t *testing.T) {
 		{"the failure detector needs them", false, false, 9000, 9000, true},
 		{"it will", false, false, 9000, 9001, false},
 	} {
-		r := &Round{Sessions: []string{"s"}, near: true, polled: test.polled, slowest: time.Second, ttl: DefaultTTL, next: Never}
+		r := &Round{Sessions: []string{"s"}, near: true, polled: test.polled, slowest: time.Second, ttl: record.DefaultTTL, next: lease.Never}
 		p := NewPolls(test.stale)
 		p.SessionsAt(ms(10_000))
-		judged := Never
+		judged := lease.Never
 		if test.judged >= 0 {
 			judged = ms(test.judged)
 		}
@@ -156,11 +159,11 @@ func TestSessionsAreReadEvery(t *testing.T) {
 		{"near, by stale reads", true, false, true, 200 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second},
 		{"far, by stale reads", false, false, true, time.Second, 4 * time.Second, 4 * time.Second},
 	} {
-		r := &Round{Sessions: []string{"s"}, near: test.near, notified: test.notified, slowest: time.Second, ttl: DefaultTTL, next: Never}
-		p, at := NewPolls(test.stale), Instant(0)
+		r := &Round{Sessions: []string{"s"}, near: test.near, notified: test.notified, slowest: time.Second, ttl: record.DefaultTTL, next: lease.Never}
+		p, at := NewPolls(test.stale), lease.Instant(0)
 		var every []time.Duration
 		for range 12 {
-			sessions, about := p.Sessions(r, Never, at)
+			sessions, about := p.Sessions(r, lease.Never, at)
 			if (len(sessions) > 0) != (len(every) > 0) {
 				t.Errorf("%s: read %d: %v", test.name, len(every), sessions)
 			}
@@ -177,9 +180,9 @@ func TestSessionsAreReadEvery(t *testing.T) {
 // How long the poll loop pauses, and whether it may be woken.
 func TestPause(t *testing.T) {
 	const now = 1000
-	at := func(n int) Instant {
+	at := func(n int) lease.Instant {
 		if n < 0 {
-			return Never
+			return lease.Never
 		}
 		return ms(now + n)
 	}

@@ -3,6 +3,9 @@ package core
 import (
 	"slices"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // confirm lets go of departures that are done: the claim is not in the record, and no write
@@ -38,12 +41,12 @@ func (n *Name) assign(env *Env) {
 // plan is the record that should follow the one last seen: without our claims that nobody
 // wants, without those of the dead, with those that are wanted, and settled. Any claim of our
 // session that we do not know is one that nobody wants.
-func (n *Name) plan(env *Env) (next LockRecord, changed bool) {
+func (n *Name) plan(env *Env) (next record.Lock, changed bool) {
 	if n.follows(env) {
 		return n.rec, false
 	}
-	next = LockRecord{Next: n.rec.Next, Breaks: slices.Clone(n.rec.Breaks)}
-	unwanted := func(c *Claim) bool { return n.dropped(c, &next, env) }
+	next = record.Lock{Next: n.rec.Next, Breaks: slices.Clone(n.rec.Breaks)}
+	unwanted := func(c *record.Claim) bool { return n.dropped(c, &next, env) }
 	next.Holders, next.Waiters = without(n.rec.Holders, unwanted), without(n.rec.Waiters, unwanted)
 	changed = len(next.Holders)+len(next.Waiters) < len(n.rec.Holders)+len(n.rec.Waiters)
 	if n.ambiguousAfter != 0 && n.ambiguousAfter == n.version { // closes what may still follow that version
@@ -70,7 +73,7 @@ func (n *Name) plan(env *Env) (next LockRecord, changed bool) {
 		if !full && (holds || !g.try) {
 			changed = true
 		} else {
-			next.Drop(func(c Claim) bool { return c.Is(g.id.Session, g.id.Nr) })
+			next.Drop(func(c record.Claim) bool { return c.Is(g.id.Session, g.id.Nr) })
 		}
 	}
 	if n.enterGuests(&next, env) {
@@ -79,15 +82,25 @@ func (n *Name) plan(env *Env) (next LockRecord, changed bool) {
 	return next, changed
 }
 
+// without is a copy of claims, less those that are unwanted.
+func without(claims []record.Claim, unwanted func(*record.Claim) bool) (kept []record.Claim) {
+	for i := range claims {
+		if !unwanted(&claims[i]) {
+			kept = append(slices.Grow(kept, len(claims)-i), claims[i])
+		}
+	}
+	return kept
+}
+
 // follows says whether the record is as it should be.
 func (n *Name) follows(env *Env) bool {
 	if n.ambiguousAfter != 0 && n.ambiguousAfter == n.version {
 		return false
 	}
-	if len(n.rec.Waiters) > 0 && Fits(n.rec.Waiters[0], n.rec.Holders) {
+	if len(n.rec.Waiters) > 0 && record.Fits(n.rec.Waiters[0], n.rec.Holders) {
 		return false
 	}
-	for _, claims := range [...][]Claim{n.rec.Holders, n.rec.Waiters} {
+	for _, claims := range [...][]record.Claim{n.rec.Holders, n.rec.Waiters} {
 		for i := range claims {
 			if c := &claims[i]; env.Dead(c.Session) || env.ours(c.Session) && !n.wants(c.Nr, env) {
 				return false
@@ -99,7 +112,7 @@ func (n *Name) follows(env *Env) bool {
 
 // dropped says whether a claim is ours and nobody wants it. If it was broken it leaves an
 // audit entry in next.
-func (n *Name) dropped(c *Claim, next *LockRecord, env *Env) bool {
+func (n *Name) dropped(c *record.Claim, next *record.Lock, env *Env) bool {
 	if !env.ours(c.Session) || n.wants(c.Nr, env) {
 		return false
 	}
@@ -129,7 +142,7 @@ func (n *Name) wants(nr int64, env *Env) bool {
 	return false
 }
 
-func (g *desired) claim(env *Env) Claim {
+func (g *desired) claim(env *Env) record.Claim {
 	n := g.want
 	if g.slots < 2 && int64(g.waiting.len()) > n {
 		n = int64(g.waiting.len())
@@ -137,30 +150,19 @@ func (g *desired) claim(env *Env) Claim {
 	if n == 1 {
 		n = 0
 	}
-	return Claim{
+	return record.Claim{
 		Session: g.id.Session, Nr: g.id.Nr, Slots: g.slots, N: n, TTL: env.Session.TTL.Milliseconds(),
 		Since: g.since, Reason: g.reason, Retries: g.retries, Set: g.set, Labels: g.labels,
 	}
 }
 
-// A Write asks for Next to follow Old.
-type Write struct {
-	Old    Version
-	Next   LockRecord
-	Notify string // a session, Everyone or ""
-	Lazy   bool
-}
-
-// Everyone as the Notify of a Write: all who watch.
-const Everyone = "*"
-
 // write is the write that puts next in place of what is there.
-func (n *Name) write(next LockRecord, env *Env) Write {
-	return writeOf(&n.rec, next, n.version, env.Tells, env.ours)
+func (n *Name) write(next record.Lock, env *Env) record.Write {
+	return record.WriteOf(&n.rec, next, n.version, env.Tells, env.ours)
 }
 
 // Looked takes in a record that was loaded; bad says that it cannot be read.
-func (n *Name) Looked(rec LockRecord, version Version, asked Instant, bad error, env *Env) *Effects {
+func (n *Name) Looked(rec record.Lock, version record.Version, asked lease.Instant, bad error, env *Env) *Effects {
 	eff := n.begin()
 	if bad != nil {
 		n.refuseAll(bad, env)
@@ -183,7 +185,7 @@ func (n *Name) Unanswered(err error, busy, look bool, env *Env) *Effects {
 // the store has never answered this client; the others fail when it has been silent for a
 // TTL. A store that is busy is not silent, so they wait on.
 func (n *Name) fail(err error, busy bool, env *Env) {
-	if n.failing == Never {
+	if n.failing == lease.Never {
 		n.failing = env.Now
 	}
 	n.failed = err
@@ -238,7 +240,7 @@ func (n *Name) Tries() bool {
 
 // patience is how much longer those who wait for a silent store go on waiting.
 func (n *Name) patience(env *Env) time.Duration {
-	if n.failing == Never {
+	if n.failing == lease.Never {
 		return env.ttl()
 	}
 	return max(env.ttl()-env.Now.Sub(max(n.failing, n.heard)), 0) + time.Millisecond
@@ -246,10 +248,10 @@ func (n *Name) patience(env *Env) time.Duration {
 
 // backoff is how long to leave a store alone that does not answer, or that does not say what
 // becomes of writes.
-func (n *Name) backoff(now Instant) time.Duration {
+func (n *Name) backoff(now lease.Instant) time.Duration {
 	still := time.Duration(0)
-	for _, since := range []Instant{n.failing, n.ambiguousSince} {
-		if since != Never {
+	for _, since := range []lease.Instant{n.failing, n.ambiguousSince} {
+		if since != lease.Never {
 			still = max(still, now.Sub(since))
 		}
 	}
@@ -258,7 +260,7 @@ func (n *Name) backoff(now Instant) time.Duration {
 
 // Quiet says whether all that is left are claims that were broken, and are to stay until
 // their grace is over.
-func (n *Name) Quiet(now Instant) bool {
+func (n *Name) Quiet(now lease.Instant) bool {
 	busy := func(d claimRelease) bool { return d.keptFor(now) == 0 }
 	return len(n.desired) == 0 && len(n.releasing) > 0 && !slices.ContainsFunc(n.releasing, busy)
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
 // A Set is the collecting of several names by one goroutine, to which none is of use without
@@ -17,14 +19,14 @@ type Set struct {
 	held    []bool
 	bounded bool
 	most    time.Duration // how long it may wait, if bounded; 0: it only tries
-	began   Instant
+	began   lease.Instant
 	failed  int  // the lowest name that this round did not get; -1: none
 	refused bool // because others hold it
 }
 
 // NewSet begins to collect names, which are in order and without doubles. If it is bounded, it
 // gives up after most.
-func NewSet(names []string, bounded bool, most time.Duration, now Instant) *Set {
+func NewSet(names []string, bounded bool, most time.Duration, now lease.Instant) *Set {
 	return &Set{names: names, held: make([]bool, len(names)), bounded: bounded, most: most, began: now, failed: -1}
 }
 
@@ -37,7 +39,7 @@ const (
 
 // Missing begins a round: these names are to be tried. The store may take that long to answer,
 // counted from the beginning of the set. No names: it holds all.
-func (s *Set) Missing(now Instant) (names []string, within time.Duration) {
+func (s *Set) Missing(now lease.Instant) (names []string, within time.Duration) {
 	s.failed = -1
 	for i, name := range s.names {
 		if !s.held[i] {
@@ -99,7 +101,7 @@ const (
 )
 
 // Next says what follows when all tries of the round were reported.
-func (s *Set) Next(now Instant) (step SetStep) {
+func (s *Set) Next(now lease.Instant) (step SetStep) {
 	if s.failed < 0 {
 		return step
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
 // A round of a set, at a second: what is lost before it, which names it tries, which of them
@@ -51,7 +53,7 @@ func TestSet(t *testing.T) {
 		{"a bounded one does not wait for the store", "abc", true, 10, []setRound{{tries: "abc", silent: "b", held: "c", want: SetFail, name: "b"}}},
 		{"one without a bound does", "abc", false, 0, []setRound{{tries: "abc", silent: "b", want: SetWait, name: "b", back: "c", set: "1 of 3"}}},
 	} {
-		start := Instant(1000)
+		start := lease.Instant(1000)
 		s := NewSet(strings.Split(test.names, ""), test.bounded, time.Duration(test.most)*time.Second, start)
 		for i, r := range test.rounds {
 			now := start.Add(time.Duration(r.at) * time.Second)

@@ -1,9 +1,6 @@
 package core
 
-import (
-	"maps"
-	"slices"
-)
+import "slices"
 
 // What the explorer needs: copies, so that a state can be kept while the machine goes on,
 // and what it looks at. Requests and records are never changed in place, and are shared.
@@ -29,36 +26,11 @@ func (n *Name) Clone() *Name {
 }
 
 // Clone is a copy that shares nothing that changes.
-func (s *Session) Clone() *Session {
-	c := *s
-	c.attempts = slices.Clone(s.attempts)
-	return &c
-}
-
-// Clone is a copy that shares nothing that changes.
-func (d *Detector) Clone() *Detector {
-	c := &Detector{watched: make(map[string]*watched, len(d.watched))}
-	for id, w := range d.watched {
-		v := *w
-		c.watched[id] = &v
-	}
-	return c
-}
-
-// Clone is a copy that shares nothing.
-func (d *Deaths) Clone() *Deaths {
-	return &Deaths{void: maps.Clone(d.void), died: maps.Clone(d.died), lost: maps.Clone(d.lost)}
-}
-
-// Clone is a copy that shares nothing that changes.
 func (s *Set) Clone() *Set {
 	c := *s
 	c.held = slices.Clone(s.held)
 	return &c
 }
-
-// Clone is a copy that shares nothing that changes.
-func (b *Breaker) Clone() *Breaker { c := *b; return &c }
 
 // Vanished says whether a claim of ours has vanished from the queue, of which the next heartbeat
 // tells more.
@@ -82,20 +54,3 @@ func (n *Name) Ahead(env *Env, f func(session string)) {
 		}
 	}
 }
-
-// Stored is what readers see once r has followed old: DecodeLock of Encode, without the
-// bytes.
-func (r LockRecord) Stored(old, version Version) LockRecord {
-	if r.vanishes(old) {
-		return LockRecord{}
-	}
-	if r.Next <= Token(old)+1 {
-		r.Next = 0
-	}
-	r.Holders = slices.Clone(r.Holders)
-	r.Written(version)
-	return r
-}
-
-// Tombstones are the sessions that are known to be dead by a tombstone.
-func (d *Deaths) Tombstones() map[string]Instant { return d.void }

@@ -1,9 +1,13 @@
 package core
 
+import (
+	"github.com/holdfast-lock/holdfast/internal/core/record"
+)
+
 // SawStale takes in a record from a stale read, if it is newer than the one that is known and
 // follows from it. bad: it cannot be read. It reports whether the record has to be loaded,
 // because others cannot have made that of it.
-func (n *Name) SawStale(rec LockRecord, version Version, bad error, env *Env) (load bool, eff *Effects) {
+func (n *Name) SawStale(rec record.Lock, version record.Version, bad error, env *Env) (load bool, eff *Effects) {
 	eff = n.begin()
 	if version > n.version {
 		if bad != nil || !n.GoesOn(&rec, env) {

@@ -3,6 +3,9 @@ package core
 import (
 	"math/bits"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A Kind is that of a Step.
@@ -24,12 +27,12 @@ const (
 // asked for.
 type Step struct {
 	Kind   Kind
-	Write  Write
+	Write  record.Write
 	Most   time.Duration
 	About  time.Duration
 	Forget bool // Idle: nothing is left here, but for an ambiguous write
 	leaves bool // Put: claims are to go
-	evicts []Eviction
+	evicts []record.Eviction
 }
 
 // maxPause bounds what a write that lost waits before the next look. Where it has lost to writes of
@@ -82,7 +85,7 @@ func (n *Name) next(env *Env) Step {
 		}
 		next, changed := n.plan(env)
 		switch {
-		case env.Stale && changed && opens && !env.Session.Opening && !n.known && n.staleRead == Never:
+		case env.Stale && changed && opens && !env.Session.Opening && !n.known && n.staleRead == lease.Never:
 			return Step{Kind: StaleLoad} // perhaps to a crowd: does not write blindly
 		case opens && env.Session.Opening:
 			return Step{Kind: AwaitSession, Most: n.patience(env)}
@@ -116,7 +119,7 @@ func (n *Name) Abort() {
 
 // Opening is the write that goes along with the session's first record; ok is false if there
 // is none.
-func (n *Name) Opening(env *Env) (w Write, ok bool) {
+func (n *Name) Opening(env *Env) (w record.Write, ok bool) {
 	next, changed := n.plan(env)
 	if !changed {
 		return w, false
@@ -145,15 +148,15 @@ func (n *Name) StaleLoaded(surprise bool, env *Env) {
 
 // An Outcome says what became of a write.
 type Outcome struct {
-	Sent    Instant // just before the call
+	Sent    lease.Instant // just before the call
 	Won     bool
-	Version Version
-	Record  LockRecord // what it lost to
-	Same    bool       // that is the very record that it was to follow
-	Bad     error      // what it lost to cannot be read
-	Err     error      // there was no answer: it may have been applied, now or later
-	Busy    bool       // Err: the store answers, but too many write this key
-	Cut     bool       // Err is not the store's: the caller's context had ended
+	Version record.Version
+	Record  record.Lock // what it lost to
+	Same    bool        // that is the very record that it was to follow
+	Bad     error       // what it lost to cannot be read
+	Err     error       // there was no answer: it may have been applied, now or later
+	Busy    bool        // Err: the store answers, but too many write this key
+	Cut     bool        // Err is not the store's: the caller's context had ended
 }
 
 // LockedCall is how long a single write has to take before its loss to the record that it
@@ -170,7 +173,7 @@ func (n *Name) Answered(out Outcome, env *Env) *Effects {
 		n.took, n.reloaded = max(env.Now.Sub(out.Sent), 1), false
 	}
 	if out.Err == nil {
-		n.ambiguousSince = Never
+		n.ambiguousSince = lease.Never
 	}
 	switch {
 	case out.Err != nil:
@@ -202,7 +205,7 @@ func (n *Name) Answered(out Outcome, env *Env) *Effects {
 // overtaken takes in that a write has won, where a newer record was seen before its answer. A claim
 // that the write entered and the newer record lacks has vanished, as one that was seen in the queue
 // and is there no more.
-func (n *Name) overtaken(written LockRecord, version Version) {
+func (n *Name) overtaken(written record.Lock, version record.Version) {
 	if version >= n.version {
 		return
 	}
@@ -226,14 +229,14 @@ func (n *Name) overtaken(written LockRecord, version Version) {
 // ambiguous handles a write of unknown outcome. The claims that it may have removed are reported
 // when a later record lacks them. If another client removed them, both clients report them, and the
 // history lists each hold once.
-func (n *Name) ambiguous(w Write, evicts []Eviction, out Outcome, env *Env) {
+func (n *Name) ambiguous(w record.Write, evicts []record.Eviction, out Outcome, env *Env) {
 	if len(evicts) > 0 {
 		n.evicts = evicts
 	}
-	if n.ambiguousSince == Never {
+	if n.ambiguousSince == lease.Never {
 		n.ambiguousSince = env.Now
 	}
-	if w.Old == IfEmpty {
+	if w.Old == record.IfEmpty {
 		n.ambiguousIfEmpty = true
 	} else {
 		n.ambiguousAfter = w.Old

@@ -1,6 +1,10 @@
 package core
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+)
 
 // A Watch decides which notifications a client asks its store for, and when.
 type Watch struct {
@@ -10,7 +14,7 @@ type Watch struct {
 	begun   bool          // the store has been asked
 	all     bool          // for the notifications for everybody
 	session string        // else for those for this session; "": for none but those for everyone
-	needed  Instant       // when it was last needed
+	needed  lease.Instant // when it was last needed
 	rest    time.Duration // after the next time that it fails
 }
 
@@ -22,7 +26,7 @@ const (
 
 // Need notes that notifications are needed: all, or those for a session. It says whether the
 // notification loop has to be started, or the present watch ended, so that it begins anew.
-func (w *Watch) Need(session string, all bool, now Instant) (start, anew bool) {
+func (w *Watch) Need(session string, all bool, now lease.Instant) (start, anew bool) {
 	w.needed = now
 	if w.running {
 		return false, w.begun && !w.all && (all || session != "" && session != w.session)
@@ -44,7 +48,7 @@ func (w *Watch) Begin(session string, all bool) (sessions []string) {
 }
 
 // Idle says whether nobody needs a watch that costs. polling: the poll loop runs.
-func (w *Watch) Idle(polling, all bool, now Instant) bool {
+func (w *Watch) Idle(polling, all bool, now lease.Instant) bool {
 	return w.Costs && !polling && !all && now.Sub(w.needed) > watchIdle
 }
 

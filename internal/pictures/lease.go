@@ -4,13 +4,13 @@ import (
 	"strconv"
 
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // lease draws a lease from its last heartbeat to the next grant, to scale, with the default TTL.
 func lease() []byte {
 	ttl := holdfast.DefaultTTL.Seconds()
-	trust := ttl - core.Margin(holdfast.DefaultTTL).Seconds()
+	trust := ttl - record.Margin(holdfast.DefaultTTL).Seconds()
 	const (
 		delay = 0.4 // from the sending of a write until it is in the store
 		look  = 0.6 // the waiter looks a moment after it may

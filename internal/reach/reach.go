@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 const (
@@ -39,7 +39,7 @@ type Timeout struct {
 	Err   error
 }
 
-func (s *Timeout) Error() string { return "no answer within " + core.Short(s.Limit) }
+func (s *Timeout) Error() string { return "no answer within " + record.Short(s.Limit) }
 func (s *Timeout) Unwrap() error { return s.Err }
 
 // Parting closes politely, but does not wait for a server that does not answer:

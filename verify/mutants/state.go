@@ -20,7 +20,7 @@ var state = []mutant{
 		"	err := w.touch()\n	sent := now()\n"}}, keys("TestK1Window")},
 	{"state: a late renewal brings a lease back", "K1", []edit{{"state/dirwriter.go",
 		"	case err == nil && w.window.Open(now()):\n",
-		"	case err == nil:\n		w.window = core.Window{}\n"}}, keys("TestK1Late")},
+		"	case err == nil:\n		w.window = lease.Window{}\n"}}, keys("TestK1Late")},
 	{"state: a lease is not renewed", "K1", []edit{{"state/dirwriter.go",
 		"	return w.inPending(func(pend folder) error { return pend.touch(w.name) })\n",
 		"	return w.inPending(func(pend folder) error { _, err := pend.stat(w.name); return err })\n"}}, keys("TestK1Renewed")},

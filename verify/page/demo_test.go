@@ -11,7 +11,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 	"github.com/holdfast-lock/holdfast/internal/wire"
 	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/serve/page"
@@ -116,14 +116,14 @@ type event struct {
 func (w *town) remember(name string, events []event) {
 	now := time.Now()
 	at := func(minutes int) int64 { return now.Add(-time.Duration(minutes) * time.Minute).UnixMicro() }
-	h := core.History{At: now.UnixMicro()}
+	h := record.History{At: now.UnixMicro()}
 	for _, e := range events {
-		one := core.Hold{Token: core.Token(at(e.from)), Owner: core.Owner{Host: e.host, User: e.user, Program: "deploy.py"}, From: at(e.from), To: at(e.to),
-			Waited: (time.Duration(e.waited) * time.Minute).Microseconds(), End: core.End(e.end), Reason: e.wants, Why: e.why}
+		one := record.Hold{Token: record.Token(at(e.from)), Owner: record.Owner{Host: e.host, User: e.user, Program: "deploy.py"}, From: at(e.from), To: at(e.to),
+			Waited: (time.Duration(e.waited) * time.Minute).Microseconds(), End: record.End(e.end), Reason: e.wants, Why: e.why}
 		if e.why != "" {
-			one.By = &core.Owner{Host: "db1", User: "ana"}
+			one.By = &record.Owner{Host: "db1", User: "ana"}
 		}
-		h.Holds = append([]core.Hold{one}, h.Holds...)
+		h.Holds = append([]record.Hold{one}, h.Holds...)
 	}
 	value, err := json.Marshal(h)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
 type act func(i int, what string, fault bool, f func(x *shell))
@@ -104,7 +105,7 @@ func (s Setup) surroundings(w *World, act act) {
 		act(-1, fmt.Sprintf("the TTL of the store becomes %d", s.NewTTLs[w.Set]), false, func(x *shell) { x.w.Set++ })
 	}
 	if s.Leap > 0 && w.Leapt == 0 {
-		act(-1, "the store's clock leaps", true, func(x *shell) { x.w.Leapt = tick / 4 * core.Instant(s.Leap) })
+		act(-1, "the store's clock leaps", true, func(x *shell) { x.w.Leapt = tick / 4 * lease.Instant(s.Leap) })
 	}
 	for n := range w.Locks {
 		if w.Losses > 0 && w.Locks[n].Before != nil {
@@ -232,9 +233,9 @@ func (s Setup) time(w *World, i int, who string, act act) {
 		}
 	}
 	for n, q := range c.Queues {
-		if q.Timer != core.Never && w.Now >= q.Timer {
+		if q.Timer != lease.Never && w.Now >= q.Timer {
 			act(i, who+"'s timer fires"+s.called(n), false, func(x *shell) {
-				x.at(n).q.Timer = core.Never
+				x.at(n).q.Timer = lease.Never
 				x.perform(x.q.Name.Tick(x.env()))
 			})
 		}

@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // byBreaker says of a write that it is that of somebody who breaks a claim.
@@ -21,16 +22,16 @@ func (s Setup) breaker(w *World, act act) {
 		return
 	}
 	switch step, _ := b.Next(w.Now); step {
-	case core.BreakDone, core.BreakGone:
-	case core.BreakGrace:
+	case lease.BreakDone, lease.BreakGone:
+	case lease.BreakGrace:
 		if w.Now >= w.Break.Void {
 			act(-1, "the breaker has waited for the grace", false, func(x *shell) { x.w.Breaker.Rested() })
 		}
-	case core.BreakLook, core.BreakObserve, core.BreakPause:
+	case lease.BreakLook, lease.BreakObserve, lease.BreakPause:
 		act(-1, "the breaker looks", false, func(x *shell) { x.breakerLooks() })
-	case core.BreakRevoke:
+	case lease.BreakRevoke:
 		act(-1, "the breaker revokes", false, func(x *shell) { x.breakerRevokes() })
-	case core.BreakRemove:
+	case lease.BreakRemove:
 		act(-1, "the breaker removes the claim", false, func(x *shell) { x.breakerRemoves() })
 	default:
 		act(-1, "the breaker finds out how it went", false, func(x *shell) { x.breakerTraces(step) })
@@ -44,7 +45,7 @@ func (s Setup) breaks(w *World, n int, act act) {
 			act(-1, fmt.Sprintf("%s.%d is to be broken", c.Session, c.Nr), true, func(x *shell) {
 				x.w.Break.Left--
 				x.w.Break.Name, x.w.Break.Session, x.w.Break.Nr = n, c.Session, c.Nr
-				x.w.Breaker = core.NewBreaker(nameOf(n), core.Break{Session: c.Session, Nr: c.Nr, Reason: "test"}, c.Token)
+				x.w.Breaker = lease.NewBreaker(nameOf(n), record.Break{Session: c.Session, Nr: c.Nr, Reason: "test"}, c.Token)
 			})
 		}
 	}
@@ -55,17 +56,17 @@ func (x *shell) breakerLooks() {
 	w, b := x.w, x.w.Breaker
 	for {
 		switch step, _ := b.Next(w.Now); step {
-		case core.BreakPause:
+		case lease.BreakPause:
 			b.Rested()
-		case core.BreakLook:
+		case lease.BreakLook:
 			b.Saw(&w.Locks[w.Break.Name].Record)
-		case core.BreakObserve:
+		case lease.BreakObserve:
 			r := w.find(w.Break.Session)
 			dead := r.Record.Dead != 0
 			if dead {
 				w.Break.Void = w.Now.Add(ticks(int(r.Record.Grace / 1000)))
 			}
-			b.Observed(core.Sighting{Record: r.Record, Absent: absent(r.Record), Version: r.Version, Age: -1, Asked: w.Now, Got: w.Now}, dead)
+			b.Observed(lease.Sighting{Record: r.Record, Absent: absent(r.Record), Version: r.Version, Age: -1, Asked: w.Now, Got: w.Now}, dead)
 			return
 		default:
 			return
@@ -93,7 +94,7 @@ func (x *shell) breakerRemoves() {
 	l := &w.Locks[w.Break.Name]
 	next := l.Record.Clone()
 	r := w.Breaker.Remove(&next, x.breakerKnowsDead, 1)
-	if r == core.Removed {
+	if r == lease.Removed {
 		w.Break.Removed = true
 		w.store(x.Setup, w.Break.Name, byBreaker, "", l.Version, next)
 		w.prune()
@@ -104,11 +105,11 @@ func (x *shell) breakerRemoves() {
 // breakerKnowsDead: it knows of the session of which it breaks a claim, if of any.
 func (x *shell) breakerKnowsDead(session string) bool {
 	b := x.w.Break
-	return session == b.Session && b.Void != core.Never && x.w.Now >= b.Void
+	return session == b.Session && b.Void != lease.Never && x.w.Now >= b.Void
 }
 
-func (x *shell) breakerTraces(step core.BreakKind) {
-	if step == core.BreakTrace {
+func (x *shell) breakerTraces(step lease.BreakKind) {
+	if step == lease.BreakTrace {
 		x.w.Breaker.Traced(&x.w.Locks[x.w.Break.Name].Record, nil, x.breakerKnowsDead(x.w.Break.Session))
 	} else {
 		x.w.Breaker.Rested()

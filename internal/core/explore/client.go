@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A shell is one step of a world: it plays the shell of the client that does something.
@@ -40,7 +42,7 @@ func (x *shell) env() *core.Env {
 // perform takes in the effects of an event, and reconciles if that is needed.
 func (x *shell) perform(eff *core.Effects) {
 	c, work := x.c, eff.Work
-	if eff.Tick != core.Never && (x.q.Timer == core.Never || eff.Tick < x.q.Timer) {
+	if eff.Tick != lease.Never && (x.q.Timer == lease.Never || eff.Tick < x.q.Timer) {
 		x.q.Timer = eff.Tick
 	}
 	c.Again = c.Again || eff.Beat && c.Session != nil
@@ -151,7 +153,7 @@ func (x *shell) reconcile() {
 				return
 			}
 			c.Opened++
-			c.Session = &core.Session{ID: fmt.Sprintf("%c%d", 'A'+x.i, c.Opened)}
+			c.Session = &lease.Session{ID: fmt.Sprintf("%c%d", 'A'+x.i, c.Opened)}
 		case core.Open:
 			c.Session.Open()
 			c.Session.Begin(x.ttl(x.w))
@@ -196,7 +198,7 @@ func (x *shell) request(k int, try bool) {
 	x.perform(x.q.Name.Want(u.Request, x.env()))
 }
 
-func (x *shell) put(w core.Write) {
+func (x *shell) put(w record.Write) {
 	x.sent(w)
 	x.q.Write = &op{Kind: ofName, From: x.i, Name: x.n, Write: w, Session: x.env().Session.ID, Sent: x.w.Now}
 }
@@ -208,13 +210,13 @@ func (x *shell) beat() {
 	if x.c.Session.Opened() {
 		ttl = x.ttl(x.w)
 	}
-	a, _ := x.c.Session.Beat(core.BeatOf{TTL: ttl, Grace: ticks(x.Grace), Nonce: fmt.Sprint("n", x.w.nonces), Clocks: x.w.clocks()}, x.w.Now)
+	a, _ := x.c.Session.Beat(lease.BeatOf{TTL: ttl, Grace: ticks(x.Grace), Nonce: fmt.Sprint("n", x.w.nonces), Clocks: x.w.clocks()}, x.w.Now)
 	x.c.Beat = &op{Kind: ofBeat, From: x.i, Beat: a, Session: x.c.Session.ID, Sent: x.w.Now}
 	x.c.Again, x.c.Beaten = false, x.w.Now
 }
 
 // clocks are those of every host.
-func (w *World) clocks() core.Clocks { return core.Clocks{Wall: 1 + int64(w.Now)/1000} }
+func (w *World) clocks() record.Clocks { return record.Clocks{Wall: 1 + int64(w.Now)/1000} }
 
 // retire takes a client out; what it has sent may still arrive.
 func (x *shell) retire() {
@@ -251,8 +253,8 @@ func (c *client) writes() (ops []*op) {
 }
 
 // ended notes when a session was trusted last.
-func (x *shell) ended(session string, until core.Instant) {
-	if x.Grace > 0 && until != core.Never {
+func (x *shell) ended(session string, until lease.Instant) {
+	if x.Grace > 0 && until != lease.Never {
 		x.w.Ends = append(x.w.Ends, end{session, min(until, x.w.Now)})
 	}
 }
@@ -277,9 +279,9 @@ func (x *shell) answer(o *op, none bool) {
 		x.perform(x.q.Name.Answered(out, x.env()))
 		x.reconcile()
 	case ofBeat:
-		out := core.SessionOutcome{Won: o.Won, Version: o.Version, Record: o.Record, Absent: absent(o.Record)}
+		out := lease.Outcome{Won: o.Won, Version: o.Version, Record: o.Record, Absent: absent(o.Record)}
 		if none {
-			out = core.SessionOutcome{Err: errNoAnswer}
+			out = lease.Outcome{Err: errNoAnswer}
 		}
 		if c.Session != nil && c.Session.ID == o.Session {
 			opened, until := c.Session.Opened(), c.Session.Until()
@@ -301,7 +303,7 @@ func (x *shell) answer(o *op, none bool) {
 		if none {
 			return
 		}
-		if tomb, dead := o.Verdict.Answered(o.Won, o.Record); o.Verdict.Verdict == core.DeclareDead && dead {
+		if tomb, dead := o.Verdict.Answered(o.Won, o.Record); o.Verdict.Verdict == lease.DeclareDead && dead {
 			x.died(o.Session, tomb, o.Age)
 		}
 	}
@@ -316,7 +318,7 @@ func (x *shell) each(f func()) {
 }
 
 // session performs the effects of an event of the session.
-func (x *shell) session(eff core.SessionEffects, until core.Instant) {
+func (x *shell) session(eff lease.Effects, until lease.Instant) {
 	c := x.c
 	c.Again = eff.Again
 	if eff.Lost {
@@ -335,7 +337,7 @@ func (x *shell) session(eff core.SessionEffects, until core.Instant) {
 		x.each(x.awaited)
 	}
 	for _, r := range eff.Revoked {
-		x.at(numberOf(r.Name)).perform(x.q.Name.Revoke(c.Session.ID, core.Owner{}, r, x.env()))
+		x.at(numberOf(r.Name)).perform(x.q.Name.Revoke(c.Session.ID, record.Owner{}, r, x.env()))
 	}
 	if eff.Alone {
 		x.alone()
@@ -380,7 +382,7 @@ func (x *shell) awaited() {
 }
 
 // died takes in a death.
-func (x *shell) died(session string, tomb core.SessionRecord, age time.Duration) {
+func (x *shell) died(session string, tomb record.Session, age time.Duration) {
 	c := x.c
 	c.Deaths.Know(session, tomb, age, x.w.Now, x.w.clocks())
 	c.Detector.Forget(func(s string) bool { return s != session })
@@ -403,25 +405,25 @@ func (x *shell) observe(session string) {
 
 // judge has a detector observe a session. It returns the verdict that is to be written, and
 // whether the session was found dead. by and from name the observer.
-func (x *shell) judge(d *core.Detector, session, by string, from int) (verdict *op, dead bool) {
+func (x *shell) judge(d *lease.Detector, session, by string, from int) (verdict *op, dead bool) {
 	r := x.w.find(session)
-	o := core.Observer{By: by, Patient: true, TTL: x.ttl(x.w), Clocks: x.w.clocks(), Now: x.w.Now}
-	j := d.Observe(session, core.Sighting{Record: r.Record, Absent: absent(r.Record), Version: r.Version, Age: x.age(x.w, r), Asked: x.w.Now, Got: x.w.Now}, o)
+	o := lease.Observer{By: by, Patient: true, TTL: x.ttl(x.w), Clocks: x.w.clocks(), Now: x.w.Now}
+	j := d.Observe(session, lease.Sighting{Record: r.Record, Absent: absent(r.Record), Version: r.Version, Age: x.age(x.w, r), Asked: x.w.Now, Got: x.w.Now}, o)
 	switch j.Verdict {
-	case core.Alive:
+	case lease.Alive:
 		return nil, false
-	case core.Dead:
+	case lease.Dead:
 		return nil, true
-	case core.Adopt: // if its claim is still there
+	case lease.Adopt: // if its claim is still there
 		for _, c := range x.w.claims() {
 			if c.Session == session {
-				j.Next.TTL = max(j.Next.TTL, c.TTL, core.MinTTL.Milliseconds())
+				j.Next.TTL = max(j.Next.TTL, c.TTL, record.MinTTL.Milliseconds())
 			}
 		}
 		if j.Next.TTL == 0 {
 			return nil, false
 		}
-	case core.Suspect:
+	case lease.Suspect:
 		if !x.Marks {
 			return nil, false
 		}

@@ -10,7 +10,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // An encoder writes a world so that two that behave alike come out alike. What a number means
@@ -23,10 +24,10 @@ type encoder struct {
 	ages     bool // the store has a clock
 	alone    bool // holds may be left without a process
 	sweeps   bool
-	turns    bool         // goroutines of a client follow each other, so that core.Turn matters
-	longest  core.Instant // an instant longer ago is as good as that
-	at       int          // the name that tokens are of
-	versions numbering[core.Version]
+	turns    bool          // goroutines of a client follow each other, so that core.Turn matters
+	longest  lease.Instant // an instant longer ago is as good as that
+	at       int           // the name that tokens are of
+	versions numbering[record.Version]
 	nonces   numbering[string]
 }
 
@@ -59,16 +60,16 @@ func coderOf(t reflect.Type) coder {
 
 // nameIn has the types that say of which name their tokens are.
 var nameIn = map[reflect.Type]func(e *encoder, p unsafe.Pointer) int{
-	reflect.TypeFor[told]():         func(_ *encoder, p unsafe.Pointer) int { return (*told)(p).Name },
-	reflect.TypeFor[user]():         func(_ *encoder, p unsafe.Pointer) int { return (*user)(p).Name },
-	reflect.TypeFor[sweeper]():      func(_ *encoder, p unsafe.Pointer) int { return (*sweeper)(p).Name },
-	reflect.TypeFor[core.Breaker](): func(e *encoder, _ unsafe.Pointer) int { return e.w.Break.Name },
+	reflect.TypeFor[told]():          func(_ *encoder, p unsafe.Pointer) int { return (*told)(p).Name },
+	reflect.TypeFor[user]():          func(_ *encoder, p unsafe.Pointer) int { return (*user)(p).Name },
+	reflect.TypeFor[sweeper]():       func(_ *encoder, p unsafe.Pointer) int { return (*sweeper)(p).Name },
+	reflect.TypeFor[lease.Breaker](): func(e *encoder, _ unsafe.Pointer) int { return e.w.Break.Name },
 }
 
 var special = map[reflect.Type]coder{
-	reflect.TypeFor[core.Instant](): func(e *encoder, p unsafe.Pointer) { e.instant(*(*core.Instant)(p), e.longest) },
-	reflect.TypeFor[core.Version](): func(e *encoder, p unsafe.Pointer) { e.version(*(*core.Version)(p)) },
-	reflect.TypeFor[core.Token]():   func(e *encoder, p unsafe.Pointer) { e.token(*(*core.Token)(p)) },
+	reflect.TypeFor[lease.Instant]():  func(e *encoder, p unsafe.Pointer) { e.instant(*(*lease.Instant)(p), e.longest) },
+	reflect.TypeFor[record.Version](): func(e *encoder, p unsafe.Pointer) { e.version(*(*record.Version)(p)) },
+	reflect.TypeFor[record.Token]():   func(e *encoder, p unsafe.Pointer) { e.token(*(*record.Token)(p)) },
 }
 
 func compile(t reflect.Type) coder {
@@ -139,7 +140,7 @@ func ofStruct(t reflect.Type) coder {
 	var fields []field
 	for i := range t.NumField() {
 		f := t.Field(i)
-		name := t.Name() + "." + f.Name
+		name := t.String() + "." + f.Name
 		ticks, short := bounded[name]
 		var of coder
 		switch {
@@ -150,10 +151,10 @@ func ofStruct(t reflect.Type) coder {
 		case short:
 			of = func(e *encoder, p unsafe.Pointer) {
 				if ticks == 0 || e.turns {
-					e.instant(*(*core.Instant)(p), tick*core.Instant(ticks))
+					e.instant(*(*lease.Instant)(p), tick*lease.Instant(ticks))
 				}
 			}
-		case name == "room.reloaded": // asked for once more than two writes have lost; each that does resets it
+		case name == reloaded: // asked for once more than two writes have lost; each that does resets it
 			lost := t.Field(i).Offset
 			if f, ok := t.FieldByName("lost"); ok {
 				lost = f.Offset - lost
@@ -161,10 +162,6 @@ func ofStruct(t reflect.Type) coder {
 			of = func(e *encoder, p unsafe.Pointer) {
 				e.buf = append(e.buf, bit(*(*bool)(p) && *(*int)(unsafe.Add(p, lost)) > 2))
 			}
-		case name == "room.rest": // how long it is does not matter
-			of = func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, bit((*core.Step)(p).Kind == core.Pause)) }
-		case name == "room.lost" || name == "Name.shut": // more than two are as good as three
-			of = func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, byte(min(*(*int)(p), 3))) }
 		case partly[name] != nil:
 			of = partly[name]
 		default:
@@ -215,8 +212,8 @@ func (e *encoder) world(w *World) []byte {
 	return e.buf
 }
 
-func (e *encoder) instant(t, back core.Instant) {
-	if t == core.Never {
+func (e *encoder) instant(t, back lease.Instant) {
+	if t == lease.Never {
 		e.buf = append(e.buf, 255)
 		return
 	}
@@ -230,11 +227,11 @@ func (e *encoder) instant(t, back core.Instant) {
 // wall writes what a wall clock showed.
 func (e *encoder) wall(t int64) {
 	if t != 0 {
-		e.instant(core.Instant(t-1)*1000, e.longest)
+		e.instant(lease.Instant(t-1)*1000, e.longest)
 	}
 }
 
-func (e *encoder) version(v core.Version) {
+func (e *encoder) version(v record.Version) {
 	if v <= 0 {
 		e.buf = append(e.buf, byte(1+v))
 		return
@@ -242,7 +239,7 @@ func (e *encoder) version(v core.Version) {
 	e.buf = append(e.buf, 2+e.versions.of(v))
 }
 
-func (e *encoder) token(t core.Token) {
+func (e *encoder) token(t record.Token) {
 	if t == 0 {
 		e.buf = append(e.buf, 0)
 		return
@@ -261,8 +258,8 @@ func (e *encoder) nonce(s string) {
 // opCoder leaves out what cannot matter any more: what a write would have written that has
 // arrived, or that must lose.
 func opCoder() coder {
-	write, attempt, judgement := coderOf(reflect.TypeFor[core.Write]()), coderOf(reflect.TypeFor[core.Attempt]()), coderOf(reflect.TypeFor[core.Judgement]())
-	lock, session := coderOf(reflect.TypeFor[core.LockRecord]()), coderOf(reflect.TypeFor[core.SessionRecord]())
+	write, attempt, judgement := coderOf(reflect.TypeFor[record.Write]()), coderOf(reflect.TypeFor[lease.Attempt]()), coderOf(reflect.TypeFor[lease.Judgement]())
+	lock, session := coderOf(reflect.TypeFor[record.Lock]()), coderOf(reflect.TypeFor[record.Session]())
 	return func(e *encoder, p unsafe.Pointer) {
 		o := (*op)(p)
 		e.at = o.Name

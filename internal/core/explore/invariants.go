@@ -5,15 +5,17 @@ import (
 	"slices"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-func has(in []core.Claim, c core.Claim) bool {
-	return slices.ContainsFunc(in, func(o core.Claim) bool { return o.Session == c.Session && o.Nr == c.Nr })
+func has(in []record.Claim, c record.Claim) bool {
+	return slices.ContainsFunc(in, func(o record.Claim) bool { return o.Session == c.Session && o.Nr == c.Nr })
 }
 
 // audit checks the step from one record to the next: tokens grow, nobody is overtaken, and
 // nobody's claim goes while its session trusts itself, but by itself.
-func (w *World) audit(s Setup, name, by int, session string, was, is core.LockRecord) {
+func (w *World) audit(s Setup, name, by int, session string, was, is record.Lock) {
 	l := &w.Locks[name]
 	for _, h := range is.Holders {
 		if has(was.Holders, h) {
@@ -40,7 +42,7 @@ func (w *World) audit(s Setup, name, by int, session string, was, is core.LockRe
 		fresh = fresh || !old
 	}
 	for _, h := range is.Holders {
-		l.MaxToken = max(l.MaxToken, h.Token+core.Token(h.Tokens()))
+		l.MaxToken = max(l.MaxToken, h.Token+record.Token(h.Tokens()))
 	}
 	for _, h := range slices.Concat(was.Holders, was.Waiters) {
 		if !has(is.Holders, h) && !has(is.Waiters, h) {
@@ -50,7 +52,7 @@ func (w *World) audit(s Setup, name, by int, session string, was, is core.LockRe
 }
 
 // dropped checks that a claim goes; its: by a write of its own session.
-func (w *World) dropped(s Setup, by int, its bool, h core.Claim, held bool) {
+func (w *World) dropped(s Setup, by int, its bool, h record.Claim, held bool) {
 	broken := w.Break.Nr == h.Nr && w.Break.Session == h.Session
 	switch {
 	case by == byBreaker:
@@ -63,17 +65,17 @@ func (w *World) dropped(s Setup, by int, its bool, h core.Claim, held bool) {
 	if !held {
 		return
 	}
-	ended := core.Never
+	ended := lease.Never
 	switch {
 	case !its && by != byBreaker:
 		ended = w.ended(h.Session)
-	case broken && w.Break.Ends != core.Never:
-		if ended = w.Break.Ends; w.Break.Stopped != core.Never {
+	case broken && w.Break.Ends != lease.Never:
+		if ended = w.Break.Ends; w.Break.Stopped != lease.Never {
 			ended = min(ended, w.Break.Stopped)
 		}
 	}
 	switch {
-	case ended == core.Never || w.Now >= ended.Add(ticks(s.Grace)):
+	case ended == lease.Never || w.Now >= ended.Add(ticks(s.Grace)):
 	case broken && (its || by == byBreaker):
 		w.bad = "a claim that was broken goes too early"
 	default:
@@ -82,7 +84,7 @@ func (w *World) dropped(s Setup, by int, its bool, h core.Claim, held bool) {
 }
 
 // believes says whether a goroutine holds by a claim, and may.
-func (w *World) believes(h core.Claim) bool {
+func (w *World) believes(h record.Claim) bool {
 	return w.trusted(h.Session, -1) && slices.ContainsFunc(w.Clients, func(c *client) bool {
 		return slices.ContainsFunc(c.Users, func(u user) bool {
 			return u.State == holding && u.Claim == (core.ClaimID{Session: h.Session, Nr: h.Nr})
@@ -91,7 +93,7 @@ func (w *World) believes(h core.Claim) bool {
 }
 
 // ended is when a session was, or is to be, trusted last; Never: it never was, or nobody asks.
-func (w *World) ended(session string) core.Instant {
+func (w *World) ended(session string) lease.Instant {
 	for _, c := range w.Clients {
 		if c.Session != nil && c.Session.ID == session {
 			return c.Session.Until()
@@ -102,7 +104,7 @@ func (w *World) ended(session string) core.Instant {
 			return e.At
 		}
 	}
-	return core.Never
+	return lease.Never
 }
 
 // wrong says what is wrong with a world that follows was.
@@ -178,8 +180,8 @@ func (x *shell) granted(g core.Grant) {
 
 // gone checks that a claim is said to have gone.
 func (x *shell) gone(g core.Gone) {
-	its := func(c core.Claim) bool { return c.Nr == g.Nr && x.c.Session != nil && c.Session == x.c.Session.ID }
-	in := func(r core.LockRecord) bool {
+	its := func(c record.Claim) bool { return c.Nr == g.Nr && x.c.Session != nil && c.Session == x.c.Session.ID }
+	in := func(r record.Lock) bool {
 		return slices.ContainsFunc(r.Holders, its) || slices.ContainsFunc(r.Waiters, its)
 	}
 	if g.Void || x.q.Name.Ambiguous() { // an ambiguous write is watched, and may bring it back
@@ -189,14 +191,14 @@ func (x *shell) gone(g core.Gone) {
 		x.w.bad = "said to be gone, and is there"
 	}
 	for _, o := range append(slices.Clone(x.w.Late), x.q.Write) {
-		if o != nil && o.Kind == ofName && o.Name == x.n && !o.Applied && o.Write.Old != core.IfEmpty && x.w.mayWin(o) && in(o.Write.Next) {
+		if o != nil && o.Kind == ofName && o.Name == x.n && !o.Applied && o.Write.Old != record.IfEmpty && x.w.mayWin(o) && in(o.Write.Next) {
 			x.w.bad = "said to be gone, and may still come"
 		}
 	}
 }
 
 // sent checks a write of the name: no claim of a session that is lost is new in it.
-func (x *shell) sent(w core.Write) {
+func (x *shell) sent(w record.Write) {
 	rec, _ := x.q.Name.Record()
 	for _, cl := range slices.Concat(w.Next.Holders, w.Next.Waiters) {
 		if !has(rec.Holders, cl) && !has(rec.Waiters, cl) && (x.c.Session == nil || x.c.Session.ID != cl.Session) {
@@ -220,7 +222,7 @@ func (s Setup) Done(w *World) bool {
 		if c.Session == nil || !c.Session.Trusted(w.Now) {
 			continue
 		}
-		if slices.ContainsFunc(w.claims(), func(cl core.Claim) bool { return cl.Session == c.Session.ID }) {
+		if slices.ContainsFunc(w.claims(), func(cl record.Claim) bool { return cl.Session == c.Session.ID }) {
 			return false
 		}
 	}

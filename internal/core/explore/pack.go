@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
 // Worlds that wait for their turn are kept as bytes: a tenth of the memory, and nothing that
@@ -98,7 +99,7 @@ func packingOf(t reflect.Type) *packing {
 	c := &packing{}
 	packings[t] = c // before its parts, which may contain it
 	switch t {
-	case reflect.TypeFor[core.Instant]():
+	case reflect.TypeFor[lease.Instant]():
 		*c = ofInstant
 		return c
 	case reflect.TypeFor[*core.Request]():
@@ -141,8 +142,8 @@ func packingOf(t reflect.Type) *packing {
 // Most instants are Never, or come after a whole number of quarters of a tick.
 var ofInstant = packing{
 	func(p *packer, at unsafe.Pointer) {
-		switch t := *(*core.Instant)(at); {
-		case t == core.Never:
+		switch t := *(*lease.Instant)(at); {
+		case t == lease.Never:
 			p.buf = append(p.buf, 0)
 		case t%(tick/4) == 0:
 			p.buf = binary.AppendVarint(append(p.buf, 1), int64(t/(tick/4)))
@@ -153,13 +154,13 @@ var ofInstant = packing{
 	func(p *packer, at unsafe.Pointer) {
 		kind := p.buf[0]
 		p.buf = p.buf[1:]
-		switch t := (*core.Instant)(at); kind {
+		switch t := (*lease.Instant)(at); kind {
 		case 0:
-			*t = core.Never
+			*t = lease.Never
 		case 1:
-			*t = core.Instant(p.int()) * (tick / 4)
+			*t = lease.Instant(p.int()) * (tick / 4)
 		default:
-			*t = core.Instant(p.int())
+			*t = lease.Instant(p.int())
 		}
 	},
 }

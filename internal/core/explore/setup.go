@@ -7,7 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A Setup bounds a world.
@@ -40,15 +41,15 @@ type Setup struct {
 }
 
 // longest is how far back an instant can matter.
-func (s Setup) longest() core.Instant {
+func (s Setup) longest() lease.Instant {
 	most := ticks(slices.Max(append([]int{s.TTL}, s.NewTTLs...)))
 	if s.Sweeps {
 		most *= 2 // the age of a tombstone that goes
 	}
 	if s.Detach > 0 {
-		most = max(most, core.DetachedTTL(ticks(s.Detach)))
+		most = max(most, record.DetachedTTL(ticks(s.Detach)))
 	}
-	return core.Instant(most + ticks(s.Grace+1))
+	return lease.Instant(most + ticks(s.Grace+1))
 }
 
 // names is how many there are.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // How far a client has come that shuts down.
@@ -73,12 +73,12 @@ func (x *shell) endSession() {
 	clean := c.quiet(x.w)
 	version, known := c.Session.End()
 	r := x.w.row(c.Session.ID)
-	switch tomb, ok := r.Record.Closed(&core.Owner{}, c.Session.TTL(), 0, x.w.clocks()); {
+	switch tomb, ok := r.Record.Closed(&record.Owner{}, c.Session.TTL(), 0, x.w.clocks()); {
 	case clean && known && r.Version == version:
-		if slices.ContainsFunc(x.w.claims(), func(cl core.Claim) bool { return cl.Session == r.ID }) {
+		if slices.ContainsFunc(x.w.claims(), func(cl record.Claim) bool { return cl.Session == r.ID }) {
 			x.w.bad = "a session ends without a trace, and a claim of its stands"
 		}
-		x.w.write(r, core.SessionRecord{})
+		x.w.write(r, record.Session{})
 	case ok:
 		x.w.write(r, tomb)
 	}

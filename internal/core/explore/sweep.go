@@ -4,7 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A sweeper is a process that only sweeps, again and again. Between two passes another may take
@@ -12,18 +13,18 @@ import (
 // one that knows of its death does not observe it any more. A pass reads the sessions, then
 // the names, and then removes tombstones.
 type sweeper struct {
-	Detector *core.Detector
-	Deaths   *core.Deaths
+	Detector *lease.Detector
+	Deaths   *lease.Deaths
 	Phase    phase
 	Sessions []sighting // when the pass began
 	Claimed  []string   // sessions that had claims at names that were read
 	Name     int        // that is read next, or is to be written
-	Record   core.LockRecord
+	Record   record.Lock
 	Write    *op      // of the name, after Record; or a verdict
 	Came     []string // sessions that got a claim at a name after it was read
 }
 
-func newSweeper() *sweeper { return &sweeper{Detector: &core.Detector{}, Deaths: &core.Deaths{}} }
+func newSweeper() *sweeper { return &sweeper{Detector: &lease.Detector{}, Deaths: &lease.Deaths{}} }
 
 type phase int8
 
@@ -134,7 +135,7 @@ func (x *shell) sweepBegins(p *sweeper) {
 func (x *shell) sweeperDeclares(p *sweeper) {
 	o := x.w.apply(x.Setup, p.Write)
 	p.Write = nil
-	if tomb, dead := o.Verdict.Answered(o.Won, o.Record); o.Verdict.Verdict == core.DeclareDead && dead {
+	if tomb, dead := o.Verdict.Answered(o.Won, o.Record); o.Verdict.Verdict == lease.DeclareDead && dead {
 		p.Deaths.Know(o.Session, tomb, o.Age, x.w.Now, x.w.clocks())
 	}
 }
@@ -160,12 +161,12 @@ func (x *shell) sweeperWrites(p *sweeper) {
 	if o.Won {
 		rec = o.Write.Next
 	}
-	p.Write, p.Record = nil, core.LockRecord{}
+	p.Write, p.Record = nil, record.Lock{}
 	x.sweeperHasRead(p, rec)
 }
 
 // sweeperHasRead notes whose claims are at a name, and goes on to the next.
-func (x *shell) sweeperHasRead(p *sweeper, rec core.LockRecord) {
+func (x *shell) sweeperHasRead(p *sweeper, rec record.Lock) {
 	for _, c := range slices.Concat(rec.Holders, rec.Waiters) {
 		p.Claimed = with(p.Claimed, c.Session)
 	}
@@ -184,7 +185,7 @@ func with(all []string, s string) []string {
 }
 
 // came notes the claims that a record has got, where its name was read before.
-func (p *sweeper) came(name int, was, is core.LockRecord) {
+func (p *sweeper) came(name int, was, is record.Lock) {
 	read := p.Phase == sweepOrphans || p.Phase == sweepNames && (name < p.Name || name == p.Name && p.Write != nil)
 	for _, c := range slices.Concat(is.Holders, is.Waiters) {
 		if read && !has(was.Holders, c) && !has(was.Waiters, c) {
@@ -216,10 +217,10 @@ func (x *shell) sweepEnds(p *sweeper) {
 		switch {
 		case g.Record.Dead == 0:
 			x.w.bad = "the record of a session goes that was not declared dead"
-		case !late && slices.ContainsFunc(x.w.claims(), func(c core.Claim) bool { return c.Session == g.ID }):
+		case !late && slices.ContainsFunc(x.w.claims(), func(c record.Claim) bool { return c.Session == g.ID }):
 			x.w.bad = "a tombstone goes before the claims of its session"
 		}
-		x.w.write(r, core.SessionRecord{})
+		x.w.write(r, record.Session{})
 	}
 	*p = sweeper{Detector: p.Detector, Deaths: p.Deaths}
 	x.w.prune()

@@ -11,13 +11,15 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-const tick = core.Instant(time.Second)
+const tick = lease.Instant(time.Second)
 
 // A World is a store and its clients at one instant.
 type World struct {
-	Now       core.Instant
+	Now       lease.Instant
 	Locks     []lock
 	Sessions  []row
 	Clients   []*client
@@ -29,53 +31,53 @@ type World struct {
 	Cancels   int
 	Shutdowns int
 	Restarts  int
-	Set       int          // of the new TTLs
-	Leapt     core.Instant // by how much the store's clock is ahead
-	Ends      []end        // of trust, where there is grace
+	Set       int           // of the new TTLs
+	Leapt     lease.Instant // by how much the store's clock is ahead
+	Ends      []end         // of trust, where there is grace
 	Break     forced
-	Breaker   *core.Breaker // nil: nothing is broken
-	Sweeper   *sweeper      // nil: there is none
+	Breaker   *lease.Breaker // nil: nothing is broken
+	Sweeper   *sweeper       // nil: there is none
 
 	bad      string // what is wrong with it
 	nonces   int64
-	sessionV core.Version
+	sessionV record.Version
 }
 
 // A lock is the record of a name.
 type lock struct {
-	Record   core.LockRecord
-	Version  core.Version // 0: there is no row
-	Floor    core.Version // under a row that was removed
-	MaxToken core.Token   // above all that were given
-	Before   *before      // what a crash of the store brings back; nil: it loses nothing
+	Record   record.Lock
+	Version  record.Version // 0: there is no row
+	Floor    record.Version // under a row that was removed
+	MaxToken record.Token   // above all that were given
+	Before   *before        // what a crash of the store brings back; nil: it loses nothing
 }
 
 // A before is what a lock was before its last write.
 type before struct {
-	Record  core.LockRecord
-	Version core.Version
+	Record  record.Lock
+	Version record.Version
 }
 
 // A told is what the latest notification tells a client of a name.
 type told struct {
 	Name, To int
-	Record   core.LockRecord
-	Version  core.Version
+	Record   record.Lock
+	Version  record.Version
 }
 
 // A row is the record of a session.
 type row struct {
 	ID      string
-	Record  core.SessionRecord
-	Version core.Version
-	Written core.Instant
+	Record  record.Session
+	Version record.Version
+	Written lease.Instant
 	Died    bool // there is a tombstone, or was one
 }
 
 // An end is when a session that is lost was trusted last.
 type end struct {
 	Session string
-	At      core.Instant
+	At      lease.Instant
 }
 
 // A forced release is what somebody does who breaks a claim.
@@ -84,24 +86,24 @@ type forced struct {
 	Name    int
 	Session string
 	Nr      int64
-	Void    core.Instant // from when the claims of its session are void, which is dead; Never
-	Ends    core.Instant // the end of the window when the holder learnt of it; Never
-	Stopped core.Instant // when the work had stopped; Never
+	Void    lease.Instant // from when the claims of its session are void, which is dead; Never
+	Ends    lease.Instant // the end of the window when the holder learnt of it; Never
+	Stopped lease.Instant // when the work had stopped; Never
 	Removed bool
 }
 
 // A client is one process: the core's machines, and what of its shell matters.
 type client struct {
-	Queues   []queue       // of each name
-	Session  *core.Session // nil: none
-	Detector *core.Detector
-	Deaths   *core.Deaths
+	Queues   []queue        // of each name
+	Session  *lease.Session // nil: none
+	Detector *lease.Detector
+	Deaths   *lease.Deaths
 	Users    []user
 	Sets     []set
 	Beat     *op
 	Verdict  *op
 	Again    bool // another heartbeat is wanted at once
-	Beaten   core.Instant
+	Beaten   lease.Instant
 	Claims   int64
 	Opened   int  // sessions
 	Gone     bool // it has crashed, or is out of sessions
@@ -118,15 +120,15 @@ type queue struct {
 	Write       *op
 	Reconciling bool // a driver runs
 	Out         core.Kind
-	Left        *left        // the record when the queue was last retired
-	Timer       core.Instant // when the name wants Tick called; Never
-	Last        core.Token   // that was granted
+	Left        *left         // the record when the queue was last retired
+	Timer       lease.Instant // when the name wants Tick called; Never
+	Last        record.Token  // that was granted
 }
 
 type left struct {
-	Record  core.LockRecord
-	Version core.Version
-	At      core.Instant
+	Record  record.Lock
+	Version record.Version
+	At      lease.Instant
 }
 
 // A user is a goroutine that takes the lock, and gives it back.
@@ -135,7 +137,7 @@ type user struct {
 	State   state
 	Rounds  int
 	Request *core.Request
-	Token   core.Token
+	Token   record.Token
 	Claim   core.ClaimID
 }
 
@@ -167,16 +169,16 @@ type op struct {
 	From    int
 	Name    int    // of a write
 	Session string // of a verdict that of which it is, else the sender's
-	Sent    core.Instant
-	Write   core.Write
-	Beat    core.Attempt
-	Verdict core.Judgement
+	Sent    lease.Instant
+	Write   record.Write
+	Beat    lease.Attempt
+	Verdict lease.Judgement
 
 	Applied bool
 	Won     bool
-	Version core.Version
-	Lock    core.LockRecord
-	Record  core.SessionRecord
+	Version record.Version
+	Lock    record.Lock
+	Record  record.Session
 	Age     time.Duration // of Record by the store's clock
 }
 
@@ -193,9 +195,9 @@ func (k kind) String() string { return [...]string{"write", "heartbeat", "verdic
 // New is the world in which nothing has happened yet.
 func New(s Setup) *World {
 	w := &World{Crashes: s.Crashes, Ambiguous: s.Ambiguous, Losses: s.Losses, Cancels: s.Cancels, Shutdowns: s.Shutdowns, Restarts: s.Restarts, sessionV: 1 << 12}
-	w.Break = forced{Left: s.Breaks, Void: core.Never, Ends: core.Never, Stopped: core.Never}
+	w.Break = forced{Left: s.Breaks, Void: lease.Never, Ends: lease.Never, Stopped: lease.Never}
 	for n := range s.names() {
-		w.Locks = append(w.Locks, lock{Version: core.Version(100 + 500*n)})
+		w.Locks = append(w.Locks, lock{Version: record.Version(100 + 500*n)})
 	}
 	if s.Sweeps {
 		w.Sweeper = newSweeper()
@@ -208,9 +210,9 @@ func New(s Setup) *World {
 
 // client is a client with which nothing has happened yet.
 func (s Setup) client(i, rounds int) *client {
-	c := &client{Detector: &core.Detector{}, Deaths: &core.Deaths{}, Beaten: core.Never}
+	c := &client{Detector: &lease.Detector{}, Deaths: &lease.Deaths{}, Beaten: lease.Never}
 	for range s.names() {
-		c.Queues = append(c.Queues, queue{Name: core.NewName(nil), Timer: core.Never})
+		c.Queues = append(c.Queues, queue{Name: core.NewName(nil), Timer: lease.Never})
 	}
 	if s.Sets == nil {
 		for range s.Users[i] {
@@ -262,7 +264,7 @@ func (w *World) with(i int) *World {
 
 // mayWin says whether a write can still be applied some day.
 func (w *World) mayWin(o *op) bool {
-	var old, now core.Version
+	var old, now record.Version
 	switch o.Kind {
 	case ofName:
 		old, now = o.Write.Old, w.Locks[o.Name].Version
@@ -271,11 +273,11 @@ func (w *World) mayWin(o *op) bool {
 	case ofVerdict:
 		old, now = o.Verdict.Old, w.find(o.Session).Version
 	}
-	return old == core.IfEmpty || old == now
+	return old == record.IfEmpty || old == now
 }
 
 // claims are those in all lock records.
-func (w *World) claims() (all []core.Claim) {
+func (w *World) claims() (all []record.Claim) {
 	for i := range w.Locks {
 		r := &w.Locks[i].Record
 		all = append(append(all, r.Holders...), r.Waiters...)
@@ -302,7 +304,7 @@ func (w *World) row(session string) *row {
 	return &w.Sessions[len(w.Sessions)-1]
 }
 
-func absent(r core.SessionRecord) bool {
+func absent(r record.Session) bool {
 	return r.Beat == 0 && r.Nonce == "" && r.TTL == 0 && r.Dead == 0
 }
 
@@ -312,7 +314,7 @@ func (w *World) apply(s Setup, o *op) *op {
 	d.Applied = true
 	if o.Kind == ofName {
 		l := &w.Locks[o.Name]
-		if o.Write.Old == l.Version || o.Write.Old == core.IfEmpty && l.empty() {
+		if o.Write.Old == l.Version || o.Write.Old == record.IfEmpty && l.empty() {
 			was := *l
 			w.store(s, o.Name, o.From, o.Session, o.Write.Old, o.Write.Next)
 			if l.Before = nil; w.Losses > 0 && o.Write.Lazy && len(l.Record.Waiters) > len(was.Record.Waiters) {
@@ -330,7 +332,7 @@ func (w *World) apply(s Setup, o *op) *op {
 			old, next = o.Verdict.Old, o.Verdict.Next
 		}
 		r := w.row(o.Session)
-		if old == r.Version && r.Version != 0 || old == core.IfEmpty && absent(r.Record) {
+		if old == r.Version && r.Version != 0 || old == record.IfEmpty && absent(r.Record) {
 			w.write(r, next)
 			d.Won = true
 			if next.Dead != 0 && w.trusted(o.Session, -1) {
@@ -346,7 +348,7 @@ func (w *World) apply(s Setup, o *op) *op {
 // tell notifies those whom a write names of what it has made of a name.
 func (w *World) tell(o *op, l lock) {
 	for i, c := range w.Clients {
-		if i == o.From || c.Session == nil || o.Write.Notify != core.Everyone && o.Write.Notify != c.Session.ID {
+		if i == o.From || c.Session == nil || o.Write.Notify != record.Everyone && o.Write.Notify != c.Session.ID {
 			continue
 		}
 		w.Told = slices.DeleteFunc(w.Told, func(t told) bool { return t.Name == o.Name && t.To == i })
@@ -367,7 +369,7 @@ func (l *lock) empty() bool {
 
 // store has a lock record follow the one that is there, as a write after version old does.
 // session is that of its writer.
-func (w *World) store(s Setup, name, by int, session string, old core.Version, next core.LockRecord) {
+func (w *World) store(s Setup, name, by int, session string, old record.Version, next record.Lock) {
 	l := &w.Locks[name]
 	version := l.least() + 1
 	next = next.Stored(max(old, 0), version)
@@ -386,7 +388,7 @@ func (l *lock) lose() {
 }
 
 // least is what the versions to come are above.
-func (l *lock) least() core.Version { return max(l.Version, l.Floor) }
+func (l *lock) least() record.Version { return max(l.Version, l.Floor) }
 
 // remove removes the row, which holds nothing.
 func (l *lock) remove() {
@@ -394,7 +396,7 @@ func (l *lock) remove() {
 	l.Version = 0
 }
 
-func (w *World) write(r *row, next core.SessionRecord) {
+func (w *World) write(r *row, next record.Session) {
 	w.sessionV++
 	r.Version, r.Record, r.Written = w.sessionV, next, w.Now+w.Leapt
 	r.Died = r.Died || next.Dead != 0
@@ -420,7 +422,7 @@ func (w *World) trusted(session string, by int) bool {
 
 func (w *World) String() string {
 	var b strings.Builder
-	show := func(c core.Claim) string { return fmt.Sprintf("%s.%d", c.Session, c.Nr) }
+	show := func(c record.Claim) string { return fmt.Sprintf("%s.%d", c.Session, c.Nr) }
 	for _, l := range w.Locks {
 		fmt.Fprintf(&b, "v%d [", l.Version)
 		for _, h := range l.Record.Holders {

@@ -1,4 +1,4 @@
-package core
+package record
 
 import (
 	"encoding/json"
@@ -10,7 +10,7 @@ import (
 // A claim is granted by the write that lets it in, and keeps that time for as long as it holds.
 func TestGranted(t *testing.T) {
 	const second = 1000000
-	r := LockRecord{Waiters: []Claim{{Session: "a", Nr: 1, Slots: 1, Since: 100 * second}}}
+	r := Lock{Waiters: []Claim{{Session: "a", Nr: 1, Slots: 1, Since: 100 * second}}}
 	nobody := func(string) bool { return false }
 	r.Settle(nobody, 100*second)
 	r.Written(50)

@@ -1,4 +1,4 @@
-package core
+package record
 
 import (
 	"encoding/json"
@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A SessionRecord is the value of a session: alive, or a tombstone (Dead set),
+// A Session is the value of a session: alive, or a tombstone (Dead set),
 // which is final.
-type SessionRecord struct {
+type Session struct {
 	Owner     *Owner       `json:"owner,omitempty"`
 	TTL       int64        `json:"ttl,omitempty"`   // milliseconds
 	Grace     int64        `json:"grace,omitempty"` // milliseconds
@@ -62,9 +62,11 @@ type Revocation struct {
 // String says who broke the claim, and why.
 func (r Revocation) String() string { return brokenBy(r.By, r.Reason) }
 
+func brokenBy(by Owner, reason string) string { return fmt.Sprintf("broken by %s: %s", by, reason) }
+
 // DecodeSession reads a session record.
-func DecodeSession(value []byte) (SessionRecord, error) {
-	var r SessionRecord
+func DecodeSession(value []byte) (Session, error) {
+	var r Session
 	if len(value) == 0 {
 		return r, nil
 	}
@@ -74,9 +76,9 @@ func DecodeSession(value []byte) (SessionRecord, error) {
 	const most = 2 * int64(MaxTTL/time.Millisecond) // a detached one has its time and a margin
 	switch {
 	case r.TTL < 0 || r.TTL > most || r.Grace < 0 || r.Grace > most:
-		return SessionRecord{}, fmt.Errorf("not a session record: TTL %d ms, grace %d ms", r.TTL, r.Grace)
+		return Session{}, fmt.Errorf("not a session record: TTL %d ms, grace %d ms", r.TTL, r.Grace)
 	case r.Suspected != nil && (r.Suspected.Age < -maxAge || r.Suspected.Age > maxAge):
-		return SessionRecord{}, fmt.Errorf("not a session record: marked when its beat was %d µs old", r.Suspected.Age)
+		return Session{}, fmt.Errorf("not a session record: marked when its beat was %d µs old", r.Suspected.Age)
 	}
 	return r, nil
 }
@@ -85,7 +87,7 @@ func DecodeSession(value []byte) (SessionRecord, error) {
 const maxAge = 1 << 52
 
 // Encode is the value of the record.
-func (r SessionRecord) Encode() []byte {
+func (r Session) Encode() []byte {
 	value, err := json.Marshal(r)
 	if err != nil {
 		panic(err) // only plain fields
@@ -95,7 +97,7 @@ func (r SessionRecord) Encode() []byte {
 
 // Age is that of the beat by the store's clock, from that of its record; negative: not
 // known.
-func (r SessionRecord) Age(ofRecord time.Duration) time.Duration {
+func (r Session) Age(ofRecord time.Duration) time.Duration {
 	if ofRecord >= 0 && r.Suspected != nil {
 		return ofRecord + time.Duration(r.Suspected.Age)*time.Microsecond
 	}
@@ -103,19 +105,19 @@ func (r SessionRecord) Age(ofRecord time.Duration) time.Duration {
 }
 
 // Duration is the TTL: how long the session may be silent.
-func (r SessionRecord) Duration() time.Duration { return time.Duration(r.TTL) * time.Millisecond }
+func (r Session) Duration() time.Duration { return time.Duration(r.TTL) * time.Millisecond }
 
 // SameBeat says whether two records show one and the same heartbeat.
-func (r SessionRecord) SameBeat(o SessionRecord) bool { return r.Beat == o.Beat && r.Nonce == o.Nonce }
+func (r Session) SameBeat(o Session) bool { return r.Beat == o.Beat && r.Nonce == o.Nonce }
 
 // EndedAlone says whether the time of a detached hold is over, or will be within so
 // long, at the age that the store's clock gives it. Other clocks have to agree, so that a
 // step of the store's clock ends no hold early: the wall clocks, which may be wrong by the
 // margin, and this kernel's if the hold was taken under it.
-func (r SessionRecord) EndedAlone(age, within time.Duration, t Clocks) bool {
+func (r Session) EndedAlone(age, within time.Duration, t Clocks) bool {
 	ttl := r.Duration()
 	holds := ttl - Margin(ttl)
-	if !r.Detached || age < ttl-within || t.since(r.At) < holds {
+	if !r.Detached || age < ttl-within || t.Since(r.At) < holds {
 		return false
 	}
 	return r.Boot == "" || r.Boot != t.Boot || t.Up-time.Duration(r.Up)*time.Microsecond >= holds
@@ -123,9 +125,9 @@ func (r SessionRecord) EndedAlone(age, within time.Duration, t Clocks) bool {
 
 // SeemsDead says whether a session has been silent for its TTL, by the store's clock or,
 // where it has none, by the wall clocks. That is a hint: nobody is declared dead on it.
-func (r SessionRecord) SeemsDead(age time.Duration, t Clocks) bool {
+func (r Session) SeemsDead(age time.Duration, t Clocks) bool {
 	if age = r.Age(age); age < 0 {
-		age = t.since(r.At)
+		age = t.Since(r.At)
 	}
 	return r.Dead == 0 && r.TTL > 0 && age >= r.Duration()
 }

@@ -1,4 +1,4 @@
-package core
+package record
 
 import "bytes"
 
@@ -11,7 +11,7 @@ type scanner struct {
 }
 
 // scan reads a lock record. ok is false if encoding/json has to read it.
-func (r *LockRecord) scan(value []byte) (ok bool) {
+func (r *Lock) scan(value []byte) (ok bool) {
 	s := scanner{text: value}
 	s.object(func(key string) {
 		switch key {

@@ -1,4 +1,4 @@
-package core
+package record
 
 import (
 	"fmt"
@@ -40,7 +40,7 @@ const (
 )
 
 // Hold says what the record of a hold's session says.
-func (r *SessionRecord) Hold(absent bool) HoldState {
+func (r *Session) Hold(absent bool) HoldState {
 	switch {
 	case absent:
 		return HoldUnknown
@@ -59,7 +59,7 @@ func (r *SessionRecord) Hold(absent bool) HoldState {
 }
 
 // Renewed is the record with one more beat, which clears a mark.
-func (r SessionRecord) Renewed(nonce string, t Clocks) SessionRecord {
+func (r Session) Renewed(nonce string, t Clocks) Session {
 	r.Beat, r.Nonce, r.At, r.Suspected = r.Beat+1, nonce, t.Wall, nil
 	if r.Detached {
 		r.Boot, r.Up = t.Boot, t.Up.Microseconds()
@@ -68,7 +68,7 @@ func (r SessionRecord) Renewed(nonce string, t Clocks) SessionRecord {
 }
 
 // DetachedFor is the record of a session for which nothing beats, for d.
-func (r SessionRecord) DetachedFor(d time.Duration, t Clocks) SessionRecord {
+func (r Session) DetachedFor(d time.Duration, t Clocks) Session {
 	r.Detached, r.TTL = true, DetachedTTL(d).Milliseconds()
 	r.Boot, r.Up = t.Boot, t.Up.Microseconds()
 	return r
@@ -79,12 +79,12 @@ func (r SessionRecord) DetachedFor(d time.Duration, t Clocks) SessionRecord {
 // time do not stay shut for its grace; those of one that was broken do. It reports false if there
 // is a tombstone already.
 // age is that of the record by the store's clock.
-func (r *SessionRecord) ReleaseHold(age time.Duration, by string, t Clocks) bool {
+func (r *Session) ReleaseHold(age time.Duration, by string, t Clocks) bool {
 	if r.Dead != 0 {
 		return false
 	}
 	window := r.Duration() - Margin(r.Duration())
-	if len(r.Revoked) == 0 && r.Age(age) < window && t.since(r.At) < window {
+	if len(r.Revoked) == 0 && r.Age(age) < window && t.Since(r.At) < window {
 		r.Grace = 0
 	}
 	r.Dead, r.By, r.Why, r.Suspected = t.Wall, by, released, nil
@@ -98,7 +98,7 @@ func (r *SessionRecord) ReleaseHold(age time.Duration, by string, t Clocks) bool
 type HoldName struct {
 	Name    string
 	Claim   Claim // as it is to be written
-	Record  LockRecord
+	Record  Lock
 	Version Version // IfEmpty: not known, taken for free
 }
 
@@ -156,7 +156,7 @@ type HoldWrite struct {
 // does not wait it gives all back. What it has it was granted now, microseconds since 1970.
 func PlanHold(names []HoldName, wait bool, dead func(session string) bool, now int64) (p HoldPlan) {
 	p.Missing = -1
-	next := make([]LockRecord, len(names))
+	next := make([]Lock, len(names))
 	changed := make([]bool, len(names))
 	for i := range names {
 		n := &names[i]
@@ -194,7 +194,7 @@ func PlanHold(names []HoldName, wait bool, dead func(session string) bool, now i
 
 // enter is the record with the claim at the end of the queue, unless it is in it, settled: whether
 // the claim is granted in it, and whether it differs. It does not if there is no room.
-func (n *HoldName) enter(set string, dead func(session string) bool, now int64) (next LockRecord, in, changed bool) {
+func (n *HoldName) enter(set string, dead func(session string) bool, now int64) (next Lock, in, changed bool) {
 	next = n.Record.Clone()
 	if !n.Waits() {
 		if next.Full() {
@@ -213,7 +213,7 @@ func (n *HoldName) enter(set string, dead func(session string) bool, now int64) 
 }
 
 // without is the record without the claims of the hold; changed is false if it has none.
-func (n *HoldName) without(dead func(session string) bool, now int64) (next LockRecord, changed bool) {
+func (n *HoldName) without(dead func(session string) bool, now int64) (next Lock, changed bool) {
 	its := func(c Claim) bool { return c.Session == n.Claim.Session }
 	if !slices.ContainsFunc(n.Record.Holders, its) && !slices.ContainsFunc(n.Record.Waiters, its) {
 		return n.Record, false
@@ -226,7 +226,7 @@ func (n *HoldName) without(dead func(session string) bool, now int64) (next Lock
 
 // Left is the record of a name without the claims of a hold, which was released: those that were
 // revoked leave their audit entries. ok is false if it has none.
-func (n *HoldName) Left(hold SessionRecord, dead func(session string) bool, now int64) (w Write, ok bool) {
+func (n *HoldName) Left(hold Session, dead func(session string) bool, now int64) (w Write, ok bool) {
 	session := n.Claim.Session
 	if _, ok = n.without(dead, now); !ok {
 		return w, false
@@ -250,31 +250,6 @@ func (n *HoldName) Left(hold SessionRecord, dead func(session string) bool, now 
 }
 
 // write is the write that puts next in place of the record.
-func (n *HoldName) write(next LockRecord) Write {
-	return writeOf(&n.Record, next, n.Version, false, func(session string) bool { return session == n.Claim.Session })
-}
-
-// writeOf is the write that has next follow was, the record of a version. It waits for the disk
-// only if it gives someone a token. It wakes watchers only where someone waits: for a grant to
-// another session than the writer's, or, of a claim that is handed on in memory, to learn that
-// another is in line. A single holder always learns that where notifications carry the record, and
-// elsewhere while few are in line: so its release follows the newest record and does not lose first.
-// In a crowd a notification costs the store more than that release.
-func writeOf(was *LockRecord, next LockRecord, version Version, tells bool, ours func(session string) bool) Write {
-	w := Write{Old: version, Next: next, Lazy: !next.Gives()}
-	if version == 0 {
-		w.Old = IfEmpty
-	}
-	more := len(next.Waiters) > len(was.Waiters)
-	tells = (tells || len(next.Waiters) <= few) && more && len(next.Holders) == 1
-	for _, h := range next.Holders {
-		if !ours(h.Session) && (h.Token == 0 || tells) || more && h.Tokens() > 1 {
-			if w.Notify != "" && w.Notify != h.Session {
-				w.Notify = Everyone
-				break
-			}
-			w.Notify = h.Session
-		}
-	}
-	return w
+func (n *HoldName) write(next Lock) Write {
+	return WriteOf(&n.Record, next, n.Version, false, func(session string) bool { return session == n.Claim.Session })
 }

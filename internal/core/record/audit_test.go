@@ -1,4 +1,4 @@
-package core
+package record
 
 import "testing"
 
@@ -41,15 +41,15 @@ func TestDropBreaks(t *testing.T) {
 	a, b := Break{Session: "s", Nr: 1}, Break{Session: "s", Nr: 2}
 	for _, test := range []struct {
 		name    string
-		rec     LockRecord
+		rec     Lock
 		copied  []Break
 		left    int
 		changed bool
 	}{
-		{"all", LockRecord{Breaks: []Break{a, b}}, []Break{a, b}, 0, true},
-		{"one came since", LockRecord{Breaks: []Break{a, b}}, []Break{a}, 1, true},
-		{"another has dropped them", LockRecord{Breaks: []Break{b}}, []Break{a}, 1, false},
-		{"the head of the queue is let in", LockRecord{Waiters: []Claim{{Session: "w"}}}, nil, 0, true},
+		{"all", Lock{Breaks: []Break{a, b}}, []Break{a, b}, 0, true},
+		{"one came since", Lock{Breaks: []Break{a, b}}, []Break{a}, 1, true},
+		{"another has dropped them", Lock{Breaks: []Break{b}}, []Break{a}, 1, false},
+		{"the head of the queue is let in", Lock{Waiters: []Claim{{Session: "w"}}}, nil, 0, true},
 	} {
 		changed := test.rec.DropBreaks(test.copied, func(string) bool { return false }, 1)
 		if changed != test.changed || len(test.rec.Breaks) != test.left || len(test.rec.Waiters) != 0 {

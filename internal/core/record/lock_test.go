@@ -1,4 +1,4 @@
-package core
+package record
 
 import (
 	"fmt"
@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// record reads a lock record from a line: holders | waiters, each claim a
+// parsed reads a lock record from a line: holders | waiters, each claim a
 // session's letter and its mode (x, s, or a number of slots).
-func record(t *testing.T, line string) LockRecord {
+func parsed(t *testing.T, line string) Lock {
 	t.Helper()
-	var r LockRecord
+	var r Lock
 	holders, waiters, _ := strings.Cut(line, "|")
 	read := func(text string) (claims []Claim) {
 		for _, f := range strings.Fields(text) {
@@ -37,7 +37,7 @@ func record(t *testing.T, line string) LockRecord {
 	return r
 }
 
-func line(r LockRecord) string {
+func line(r Lock) string {
 	show := func(claims []Claim) string {
 		var b strings.Builder
 		for _, c := range claims {
@@ -73,7 +73,7 @@ func TestSettle(t *testing.T) {
 		{"nothing to do", "|", "", "|"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			r := record(t, test.before)
+			r := parsed(t, test.before)
 			changed := r.Settle(func(s string) bool { return strings.Contains(test.dead, s) }, 1)
 			if got := line(r); got != test.after {
 				t.Errorf("got  %s\nwant %s", got, test.after)
@@ -90,7 +90,7 @@ func TestSettle(t *testing.T) {
 
 // A shared claim of several goroutines is several holders to those who count.
 func TestSharedBlocksCount(t *testing.T) {
-	r := record(t, "a2 | bs")
+	r := parsed(t, "a2 | bs")
 	r.Waiters[0].N = 2
 	if r.Settle(func(string) bool { return false }, 1); len(r.Holders) != 1 {
 		t.Errorf("two readers went in beside one who tolerates two holders: %s", line(r))
@@ -104,7 +104,7 @@ func TestSharedBlocksCount(t *testing.T) {
 func TestTokens(t *testing.T) {
 	alive := func(string) bool { return false }
 	// Three readers granted by one write, one of them with a block.
-	r := record(t, "| as bs cs")
+	r := parsed(t, "| as bs cs")
 	r.Waiters[1].N = 10
 	r.Settle(alive, 1)
 	if !r.Gives() {
@@ -171,7 +171,7 @@ func TestFull(t *testing.T) {
 			}
 			return c
 		}
-		r := LockRecord{Next: maxToken - 1, Holders: []Claim{claim(0)}}
+		r := Lock{Next: maxToken - 1, Holders: []Claim{claim(0)}}
 		r.Holders[0].Token = maxToken / 2
 		for len(r.Waiters) < 5000 && !r.Full() {
 			for range 20 {
@@ -215,7 +215,7 @@ func TestDetachedExpires(t *testing.T) {
 		{"nearly", ttl - 5*time.Second, ttl, "", 0, 10 * time.Second, true, true},
 		{"a session that beats", ttl, ttl, "", 0, 0, false, false},
 	} {
-		r := SessionRecord{Detached: test.detached, TTL: ttl.Milliseconds(), At: now - test.wall.Microseconds(),
+		r := Session{Detached: test.detached, TTL: ttl.Milliseconds(), At: now - test.wall.Microseconds(),
 			Boot: test.boot, Up: (up - test.up).Microseconds()}
 		if got := r.EndedAlone(test.age, test.within, Clocks{Wall: now, Boot: "this kernel", Up: up}); got != test.is {
 			t.Errorf("%s: %v, want %v", test.name, got, test.is)

@@ -1,8 +1,10 @@
-package core
+package lease
 
 import (
 	"testing"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A look is one sighting, at a second, and what follows from it.
@@ -13,7 +15,7 @@ type look struct {
 	mark    bool  // the beat is suspected
 	dead    bool  // there is a tombstone
 	stale   bool
-	version Version
+	version record.Version
 	want    Verdict
 }
 
@@ -36,24 +38,24 @@ func TestDetector(t *testing.T) {
 	} {
 		var d Detector
 		for i, l := range test.looks {
-			s := Sighting{Record: SessionRecord{TTL: 10_000, Beat: l.beat}, Absent: l.beat == 0, Version: max(l.version, 1),
+			s := Sighting{Record: record.Session{TTL: 10_000, Beat: l.beat}, Absent: l.beat == 0, Version: max(l.version, 1),
 				Age: time.Duration(l.age) * time.Second, Asked: Instant(l.at) * Instant(time.Second), Got: Instant(l.at) * Instant(time.Second), Stale: l.stale}
 			if l.mark {
-				s.Record.Suspected = &Suspicion{}
+				s.Record.Suspected = &record.Suspicion{}
 			}
 			if l.dead {
 				s.Record.Dead = 1
 			}
 			if s.Absent {
-				s.Record = SessionRecord{}
+				s.Record = record.Session{}
 			}
 			if l.version == 0 {
-				s.Version = Version(100*l.beat + 1)
+				s.Version = record.Version(100*l.beat + 1)
 				if l.mark {
 					s.Version++
 				}
 			}
-			if j := d.Observe("s", s, Observer{Patient: true, TTL: 10 * time.Second, Clocks: Clocks{Wall: 1}, Now: s.Got}); j.Verdict != l.want {
+			if j := d.Observe("s", s, Observer{Patient: true, TTL: 10 * time.Second, Clocks: record.Clocks{Wall: 1}, Now: s.Got}); j.Verdict != l.want {
 				t.Errorf("%s: look %d at %d s: verdict %d (%s), want %d", test.name, i, l.at, j.Verdict, j.Why, l.want)
 			}
 		}
@@ -64,8 +66,8 @@ func TestDetector(t *testing.T) {
 func TestMarkStands(t *testing.T) {
 	for age, want := range map[time.Duration]Verdict{2 * time.Second: Alive, 4900 * time.Millisecond: Alive, 5 * time.Second: DeclareDead} {
 		var d Detector
-		s := Sighting{Record: SessionRecord{TTL: 10_000, Beat: 1, Suspected: &Suspicion{Age: (9 * time.Second).Microseconds()}}, Version: 2, Age: age}
-		if j := d.Observe("s", s, Observer{TTL: 10 * time.Second, Clocks: Clocks{Wall: 1}}); j.Verdict != want {
+		s := Sighting{Record: record.Session{TTL: 10_000, Beat: 1, Suspected: &record.Suspicion{Age: (9 * time.Second).Microseconds()}}, Version: 2, Age: age}
+		if j := d.Observe("s", s, Observer{TTL: 10 * time.Second, Clocks: record.Clocks{Wall: 1}}); j.Verdict != want {
 			t.Errorf("a mark of %v: verdict %d (%s), want %d", age, j.Verdict, j.Why, want)
 		}
 	}

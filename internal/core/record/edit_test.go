@@ -1,4 +1,4 @@
-package core
+package record
 
 import (
 	"testing"
@@ -12,7 +12,7 @@ func TestSweptRecord(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name    string
-		rec     LockRecord
+		rec     Lock
 		writes  bool
 		claims  int
 		holders int
@@ -20,13 +20,13 @@ func TestSweptRecord(t *testing.T) {
 		wakes   bool // and waits for the disk
 		empty   bool
 	}{
-		{"nothing to do", LockRecord{Holders: []Claim{claim("a", 7)}, Waiters: []Claim{claim("b", 0)}}, false, 0, 1, 1, false, false},
-		{"a dead holder, and nobody waits", LockRecord{Holders: []Claim{claim("dead", 7)}}, true, 1, 0, 0, false, true},
-		{"a dead holder, and one waits", LockRecord{Holders: []Claim{claim("dead", 7)}, Waiters: []Claim{claim("b", 0)}}, true, 1, 1, 0, true, false},
-		{"a dead waiter", LockRecord{Holders: []Claim{claim("a", 7)}, Waiters: []Claim{claim("dead", 0), claim("b", 0)}}, true, 1, 1, 1, false, false},
-		{"nothing is left", LockRecord{Next: 50}, true, 0, 0, 0, false, true},
-		{"nothing but a block of tokens", LockRecord{Next: 5000}, true, 0, 0, 0, false, false},
-		{"audit entries are left", LockRecord{Breaks: []Break{{Session: "a"}}}, false, 0, 0, 0, false, false},
+		{"nothing to do", Lock{Holders: []Claim{claim("a", 7)}, Waiters: []Claim{claim("b", 0)}}, false, 0, 1, 1, false, false},
+		{"a dead holder, and nobody waits", Lock{Holders: []Claim{claim("dead", 7)}}, true, 1, 0, 0, false, true},
+		{"a dead holder, and one waits", Lock{Holders: []Claim{claim("dead", 7)}, Waiters: []Claim{claim("b", 0)}}, true, 1, 1, 0, true, false},
+		{"a dead waiter", Lock{Holders: []Claim{claim("a", 7)}, Waiters: []Claim{claim("dead", 0), claim("b", 0)}}, true, 1, 1, 1, false, false},
+		{"nothing is left", Lock{Next: 50}, true, 0, 0, 0, false, true},
+		{"nothing but a block of tokens", Lock{Next: 5000}, true, 0, 0, 0, false, false},
+		{"audit entries are left", Lock{Breaks: []Break{{Session: "a"}}}, false, 0, 0, 0, false, false},
 	} {
 		before := jsonOf(test.rec)
 		w, claims, ok := test.rec.Void(100, func(s string) bool { return s == "dead" }, 1)
@@ -66,7 +66,7 @@ func TestTombstoneExpires(t *testing.T) {
 		{"known for long", 1, 0, -1, 20 * s, 0, true},
 		{"known for a while", 1, 0, -1, 19 * s, 0, false},
 	} {
-		rec := SessionRecord{TTL: 10_000, Dead: test.dead}
+		rec := Session{TTL: 10_000, Dead: test.dead}
 		if got := rec.MayEmpty(test.claims, test.age, test.known, Clocks{Wall: 1 + test.wall.Microseconds()}); got != test.want {
 			t.Errorf("%s: %v", test.name, got)
 		}
@@ -77,7 +77,7 @@ func TestTombstoneExpires(t *testing.T) {
 // for 9 s, with a TTL of 10 s and a grace of 3 s.
 func TestReleaseToken(t *testing.T) {
 	const s = time.Second
-	held := SessionRecord{TTL: 10_000, Grace: 3000, Beat: 1, Detached: true, At: 1}
+	held := Session{TTL: 10_000, Grace: 3000, Beat: 1, Detached: true, At: 1}
 	running := held
 	running.Detached = false
 	buried := held
@@ -88,7 +88,7 @@ func TestReleaseToken(t *testing.T) {
 	theirs.By = "another"
 	for _, test := range []struct {
 		name   string
-		rec    SessionRecord
+		rec    Session
 		absent bool
 		age    time.Duration
 		want   TokenRelease
@@ -98,7 +98,7 @@ func TestReleaseToken(t *testing.T) {
 		{"where the store has no clock", held, false, -1, ReleaseInTime, 0},
 		{"late", held, false, 9 * s, ReleaseLate, 3000},
 		{"after it was found out", buried, false, 12 * s, ReleaseOver, 3000},
-		{"after its record was swept", SessionRecord{}, true, -1, ReleaseOver, 0},
+		{"after its record was swept", Session{}, true, -1, ReleaseOver, 0},
 		{"the answer to it was lost", ours, false, 0, ReleaseAgain, 3000},
 		{"another has released it", theirs, false, 0, ReleaseOver, 3000},
 		{"a running program", running, false, 5 * s, ReleaseRunning, 3000},
@@ -119,15 +119,15 @@ func TestClosed(t *testing.T) {
 	owner := &Owner{Host: "h"}
 	for _, test := range []struct {
 		name  string
-		rec   SessionRecord
+		rec   Session
 		grace time.Duration
 		ok    bool
 		want  int64 // milliseconds of grace
 	}{
-		{"alive", SessionRecord{Beat: 4}, 0, true, 0},
-		{"with a grace", SessionRecord{Beat: 4}, 3 * time.Second, true, 3001},
-		{"with less than a millisecond", SessionRecord{Beat: 4}, 1, true, 1},
-		{"dead", SessionRecord{Beat: 4, Dead: 5, Why: "silent"}, 0, false, 0},
+		{"alive", Session{Beat: 4}, 0, true, 0},
+		{"with a grace", Session{Beat: 4}, 3 * time.Second, true, 3001},
+		{"with less than a millisecond", Session{Beat: 4}, 1, true, 1},
+		{"dead", Session{Beat: 4, Dead: 5, Why: "silent"}, 0, false, 0},
 	} {
 		tomb, ok := test.rec.Closed(owner, 10*time.Second, test.grace, Clocks{Wall: 9})
 		if ok != test.ok || tomb.Beat != 4 || ok && (tomb.Grace != test.want || tomb.Dead != 9 || tomb.TTL != 10_000 || tomb.Why != "closed" || tomb.By != "h") {
@@ -138,7 +138,7 @@ func TestClosed(t *testing.T) {
 
 // Which holder a token belongs to.
 func TestHolder(t *testing.T) {
-	rec := LockRecord{Holders: []Claim{{Session: "a", Token: 5}, {Session: "b", Token: 10, N: 3}}}
+	rec := Lock{Holders: []Claim{{Session: "a", Token: 5}, {Session: "b", Token: 10, N: 3}}}
 	for token, want := range map[Token]string{4: "", 5: "a", 6: "", 9: "", 10: "b", 12: "b", 13: ""} {
 		if c, ok := rec.Holder(token); ok != (want != "") || c.Session != want {
 			t.Errorf("token %d is %q's, want %q", token, c.Session, want)

@@ -1,8 +1,10 @@
-package core
+package lease
 
 import (
 	"fmt"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A Session is a client's life in the store: one record, kept by one heartbeat for all its
@@ -29,20 +31,20 @@ type Session struct {
 	leaves  bool          // the next beat leaves them to that, and is the last
 
 	window   Window
-	last     SessionRecord // as last known to stand in the store
-	version  Version       // of last; 0: not known to be written
-	attempts []Attempt     // beats sent since
-	lastSent Instant       // of the latest attempt
-	failing  error         // why the latest attempt was not answered
-	asking   bool          // an attempt is under way
-	bound    time.Duration // how long it may take
-	stood    bool          // the first that was not answered ended long after that: we did not run
+	last     record.Session // as last known to stand in the store
+	version  record.Version // of last; 0: not known to be written
+	attempts []Attempt      // beats sent since
+	lastSent Instant        // of the latest attempt
+	failing  error          // why the latest attempt was not answered
+	asking   bool           // an attempt is under way
+	bound    time.Duration  // how long it may take
+	stood    bool           // the first that was not answered ended long after that: we did not run
 }
 
 // An Attempt is one beat that was sent. Its nonce tells it from every other.
 type Attempt struct {
-	Record SessionRecord
-	Old    Version // that it is to follow
+	Record record.Session
+	Old    record.Version // that it is to follow
 	Sent   Instant
 	keeps  bool // it was sent since Keep
 }
@@ -50,31 +52,31 @@ type Attempt struct {
 // A BeatOf says what an attempt is to carry.
 type BeatOf struct {
 	TTL    time.Duration
-	Owner  *Owner
+	Owner  *record.Owner
 	Grace  time.Duration
 	Nonce  string // never used before
-	Labels ClaimLabels
-	Clocks Clocks
+	Labels record.ClaimLabels
+	Clocks record.Clocks
 }
 
 // A SessionOutcome says what became of an attempt.
-type SessionOutcome struct {
+type Outcome struct {
 	Won     bool
-	Version Version
-	Record  SessionRecord // what it lost to
-	Absent  bool          // it lost to a key that holds nothing
-	Bad     error         // what it lost to cannot be read
-	Err     error         // there was no answer: it may have been applied, now or later
+	Version record.Version
+	Record  record.Session // what it lost to
+	Absent  bool           // it lost to a key that holds nothing
+	Bad     error          // what it lost to cannot be read
+	Err     error          // there was no answer: it may have been applied, now or later
 }
 
 // SessionEffects are what follows from an event of a session.
-type SessionEffects struct {
+type Effects struct {
 	Opened  bool
 	Moved   bool // the window
 	Alone   bool // it is a hold without a process now, or does what Keep or Leave has asked for
 	Again   bool // another beat is wanted at once
 	Asked   string
-	Revoked []Revocation
+	Revoked []record.Revocation
 	Lost    bool // now, and for ever
 	Why     string
 	Err     error
@@ -156,22 +158,22 @@ func (s *Session) Asking(now Instant) (bound time.Duration, ok bool) {
 // waiters go by that TTL as soon as the store has it, whether or not its answer arrives. The
 // caller reports a window that was shortened before it sends the attempt.
 func (s *Session) Beat(b BeatOf, now Instant) (a Attempt, shortened bool) {
-	ttl, detached, least := b.TTL, s.detach > 0, Least("")
+	ttl, detached, least := b.TTL, s.detach > 0, record.Least("")
 	s.usual = ttl
 	switch rest := s.shut.Sub(now); {
 	case detached:
-		ttl = DetachedTTL(s.detach)
+		ttl = record.DetachedTTL(s.detach)
 	case s.least == 0:
 	case s.leaves:
-		ttl, detached, least = max(rest, 0)+time.Millisecond, true, LeastKept
+		ttl, detached, least = max(rest, 0)+time.Millisecond, true, record.LeastKept
 	case rest >= min(ttl, s.least/2):
-		ttl, detached, least = rest+time.Millisecond, true, LeastHeld
+		ttl, detached, least = rest+time.Millisecond, true, record.LeastHeld
 	}
 	ttl = ttl.Truncate(time.Millisecond) // others go by what the record says
 	if ttl < s.ttl && s.opened {
 		shortened = s.window.Shrink(ttl, now)
 	}
-	a = Attempt{Sent: now, Old: s.version, keeps: s.least > 0, Record: SessionRecord{
+	a = Attempt{Sent: now, Old: s.version, keeps: s.least > 0, Record: record.Session{
 		Owner: b.Owner, TTL: ttl.Milliseconds(), Grace: b.Grace.Milliseconds(),
 		Beat: s.last.Beat + 1, Nonce: b.Nonce, At: b.Clocks.Wall, Detached: detached, Least: least, Labels: b.Labels,
 	}}
@@ -179,7 +181,7 @@ func (s *Session) Beat(b BeatOf, now Instant) (a Attempt, shortened bool) {
 		a.Record.Boot, a.Record.Up = b.Clocks.Boot, b.Clocks.Up.Microseconds()
 	}
 	if s.version == 0 {
-		a.Old = IfEmpty
+		a.Old = record.IfEmpty
 	}
 	s.attempts = append(s.attempts, a)
 	s.lastSent = now
@@ -192,17 +194,17 @@ func (s *Session) Beat(b BeatOf, now Instant) (a Attempt, shortened bool) {
 // A tombstone stays for two TTLs all the same, but where the store has no clock its age is
 // told by wall clocks, which may be wrong.
 func (s *Session) TooLate(now Instant) bool {
-	return !s.opened && len(s.attempts) > 0 && now.Sub(s.attempts[0].Sent) >= s.ttl-Margin(s.ttl)
+	return !s.opened && len(s.attempts) > 0 && now.Sub(s.attempts[0].Sent) >= s.ttl-record.Margin(s.ttl)
 }
 
 // Answered takes in what became of an attempt.
-func (s *Session) Answered(a Attempt, out SessionOutcome, now Instant) (eff SessionEffects) {
+func (s *Session) Answered(a Attempt, out Outcome, now Instant) (eff Effects) {
 	s.asking = false
 	if s.over {
 		return eff
 	}
 	if s.failing == nil {
-		s.stood = out.Err != nil && now.Sub(a.Sent) > s.bound+Margin(s.ttl)
+		s.stood = out.Err != nil && now.Sub(a.Sent) > s.bound+record.Margin(s.ttl)
 	}
 	s.failing = out.Err
 	switch {
@@ -236,7 +238,7 @@ const openedLate = "its first heartbeat was answered too late"
 
 // lostTo takes in the record that an attempt has lost to. If that is the end of the
 // session it says why.
-func (s *Session) lostTo(out SessionOutcome, now Instant, eff *SessionEffects) (why string) {
+func (s *Session) lostTo(out Outcome, now Instant, eff *Effects) (why string) {
 	rec := out.Record
 	switch {
 	case rec.Dead != 0:
@@ -276,7 +278,7 @@ func (s *Session) lostTo(out SessionOutcome, now Instant, eff *SessionEffects) (
 }
 
 // accept takes an attempt for the record that stands.
-func (s *Session) accept(a Attempt, version Version, now Instant, eff *SessionEffects) {
+func (s *Session) accept(a Attempt, version record.Version, now Instant, eff *Effects) {
 	s.last, s.version = a.Record, version
 	s.attempts = nil
 	s.ttl = a.Record.Duration()
@@ -285,7 +287,7 @@ func (s *Session) accept(a Attempt, version Version, now Instant, eff *SessionEf
 	s.opened, eff.Moved = true, true
 	switch {
 	case s.leaves:
-		eff.Alone = a.Record.Least == LeastKept
+		eff.Alone = a.Record.Least == record.LeastKept
 	case s.least > 0:
 		eff.Alone = a.keeps
 	default:
@@ -295,7 +297,7 @@ func (s *Session) accept(a Attempt, version Version, now Instant, eff *SessionEf
 
 // Lose ends belief in everything this session holds, for ever. The reason is worked out if
 // none is given.
-func (s *Session) Lose(why string, err error, now Instant) (eff SessionEffects) {
+func (s *Session) Lose(why string, err error, now Instant) (eff Effects) {
 	if s.over {
 		return eff
 	}
@@ -304,19 +306,19 @@ func (s *Session) Lose(why string, err error, now Instant) (eff SessionEffects) 
 		if until := s.Until(); until != Never {
 			left = until.Sub(now)
 		}
-		silent := s.ttl - Margin(s.ttl) - left
+		silent := s.ttl - record.Margin(s.ttl) - left
 		switch {
-		case s.failing != nil && !s.stood || s.failing == nil && s.asking && left > -Margin(s.ttl)/2: // else it came late to see it
-			why, err = fmt.Sprintf("no heartbeat answered for %s", Short(silent)), s.failing
+		case s.failing != nil && !s.stood || s.failing == nil && s.asking && left > -record.Margin(s.ttl)/2: // else it came late to see it
+			why, err = fmt.Sprintf("no heartbeat answered for %s", record.Short(silent)), s.failing
 		default:
-			why = fmt.Sprintf("this process stood still for %s", Short(silent))
+			why = fmt.Sprintf("this process stood still for %s", record.Short(silent))
 		}
 	}
 	s.lose(why, err, &eff)
 	return eff
 }
 
-func (s *Session) lose(why string, err error, eff *SessionEffects) {
+func (s *Session) lose(why string, err error, eff *Effects) {
 	s.over, s.why = true, why
 	s.window.Close()
 	eff.Lost, eff.Why, eff.Err = true, why, err
@@ -345,7 +347,22 @@ func (s *Session) Stop() bool {
 
 // End ends the session in order. It returns the version of its record, and whether that is
 // known for certain.
-func (s *Session) End() (version Version, known bool) {
+func (s *Session) End() (version record.Version, known bool) {
 	s.over = true
 	return s.version, s.opened && len(s.attempts) == 0
+}
+
+// A SessionView is what names need to know of their client's session.
+type View struct {
+	ID      string // "": there is none
+	Opening bool   // somebody opens it, or has done so
+	Opened  bool   // its first record has stood
+	Over    bool   // it has ended in order
+	Until   Instant
+	TTL     time.Duration
+}
+
+// View is what names need to know of the session.
+func (s *Session) View() View {
+	return View{ID: s.ID, Opening: s.opening, Opened: s.opened, Over: s.over, Until: s.Until(), TTL: s.ttl}
 }

@@ -1,19 +1,6 @@
-package core
+package record
 
 import "time"
-
-// An Instant is a time on the clock of one process, which also runs while the machine
-// sleeps. Only differences mean anything; instants of two processes are never compared.
-type Instant int64
-
-// Never is before every other Instant.
-const Never Instant = -1 << 63
-
-// Add is the instant d later.
-func (t Instant) Add(d time.Duration) Instant { return t + Instant(d) }
-
-// Sub is the time from u to t.
-func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t - u) }
 
 // DefaultTTL is how long a session may be silent unless something else is set; MinTTL and
 // MaxTTL are the least and the most that are accepted.
@@ -36,9 +23,9 @@ type Clocks struct {
 	Up   time.Duration // how long the kernel has run, asleep or awake
 }
 
-// since is how long ago a wall clock showed so many microseconds since 1970; the longest
+// Since is how long ago a wall clock showed so many microseconds since 1970; the longest
 // Duration at most.
-func (c Clocks) since(wall int64) time.Duration {
+func (c Clocks) Since(wall int64) time.Duration {
 	return time.UnixMicro(c.Wall).Sub(time.UnixMicro(wall))
 }
 

@@ -1,4 +1,4 @@
-package core
+package record
 
 import (
 	"encoding/json"
@@ -10,7 +10,7 @@ import (
 // below the version of any later grant, which is old+2 at least.
 //
 // It is what encoding/json makes of r, in less time.
-func (r LockRecord) Encode(old Version) []byte {
+func (r Lock) Encode(old Version) []byte {
 	if r.vanishes(old) {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package core
+package record
 
 import "slices"
 
@@ -35,7 +35,7 @@ func (c Claim) weight() int {
 // the queue in while it fits: strict order, so nobody overtakes and neighbours
 // that fit go in together. What it lets in was granted now, microseconds since 1970, and is
 // given tokens by the write that stores the result. It reports whether anything changed.
-func (r *LockRecord) Settle(dead func(session string) bool, now int64) (changed bool) {
+func (r *Lock) Settle(dead func(session string) bool, now int64) (changed bool) {
 	if r.Drop(func(c Claim) bool { return dead(c.Session) }) {
 		changed = true
 	}
@@ -65,28 +65,18 @@ func (r *LockRecord) Settle(dead func(session string) bool, now int64) (changed 
 }
 
 // Drop removes the claims that are unwanted.
-func (r *LockRecord) Drop(unwanted func(Claim) bool) (changed bool) {
+func (r *Lock) Drop(unwanted func(Claim) bool) (changed bool) {
 	n := len(r.Holders) + len(r.Waiters)
 	r.Holders = slices.DeleteFunc(r.Holders, unwanted)
 	r.Waiters = slices.DeleteFunc(r.Waiters, unwanted)
 	return len(r.Holders)+len(r.Waiters) != n
 }
 
-// without is a copy of claims, less those that are unwanted.
-func without(claims []Claim, unwanted func(*Claim) bool) (kept []Claim) {
-	for i := range claims {
-		if !unwanted(&claims[i]) {
-			kept = append(slices.Grow(kept, len(claims)-i), claims[i])
-		}
-	}
-	return kept
-}
-
 // Enqueue puts a claim at the end of the queue.
-func (r *LockRecord) Enqueue(c Claim) { r.Waiters = append(r.Waiters, c) }
+func (r *Lock) Enqueue(c Claim) { r.Waiters = append(r.Waiters, c) }
 
 // Gives says whether a write of this record gives anyone a token, and so has
 // to be on disk before it is believed.
-func (r *LockRecord) Gives() bool {
+func (r *Lock) Gives() bool {
 	return slices.ContainsFunc(r.Holders, func(c Claim) bool { return c.Token == 0 })
 }

@@ -1,4 +1,4 @@
-package core
+package record
 
 import (
 	"encoding/json"
@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// A LockRecord is the value of a name: who holds it and who waits. An empty
+// A Lock is the value of a name: who holds it and who waits. An empty
 // value is a free lock. It is JSON, so that a person with a database shell can
 // read it. DESIGN.md has the format.
-type LockRecord struct {
+type Lock struct {
 	// Next is the least token that may still be given; left out where the next
 	// version is above it anyway. It outlives claims: a free record stays
 	// behind with it until versions have caught up.
@@ -88,6 +88,9 @@ type Break struct {
 	Now     bool   `json:"now,omitempty"`
 }
 
+// String says who broke the claim, and why.
+func (b Break) String() string { return brokenBy(b.By, b.Reason) }
+
 // Bounded is the entry without what would make it too large. Labels go first; whose the
 // claim was and who broke it is kept.
 func (b Break) Bounded() Break {
@@ -97,23 +100,23 @@ func (b Break) Bounded() Break {
 
 // DecodeLock reads a lock record as it stands at a version: tokens that were
 // left to the version are written out, and Next is above all of them.
-func DecodeLock(value []byte, version Version) (LockRecord, error) {
-	var r LockRecord
+func DecodeLock(value []byte, version Version) (Lock, error) {
+	var r Lock
 	if len(value) == 0 {
 		return r, nil
 	}
 	if !r.scan(value) {
-		r = LockRecord{}
+		r = Lock{}
 		if err := json.Unmarshal(value, &r); err != nil {
-			return LockRecord{}, fmt.Errorf("not a lock record: %w", err)
+			return Lock{}, fmt.Errorf("not a lock record: %w", err)
 		}
 	}
 	if err := r.check(); err != nil {
-		return LockRecord{}, err
+		return Lock{}, err
 	}
 	r.Written(version)
 	if err := r.check(); err != nil {
-		return LockRecord{}, err
+		return Lock{}, err
 	}
 	return r, nil
 }
@@ -124,7 +127,7 @@ const maxToken = 1 << 61
 var errNumber = errors.New("not a lock record: a number is out of range")
 
 // check refuses numbers that no client writes: tokens would go back over them.
-func (r *LockRecord) check() error {
+func (r *Lock) check() error {
 	all := uint64(r.Next)
 	for _, claims := range [][]Claim{r.Holders, r.Waiters} {
 		for _, c := range claims {
@@ -139,7 +142,7 @@ func (r *LockRecord) check() error {
 
 // Written turns a record that was just written into what a reader of that
 // version sees.
-func (r *LockRecord) Written(version Version) {
+func (r *Lock) Written(version Version) {
 	base := max(Token(version), r.Next)
 	for i := range r.Holders {
 		h := &r.Holders[i]
@@ -151,12 +154,26 @@ func (r *LockRecord) Written(version Version) {
 }
 
 // vanishes says whether what shall follow version old needs no value at all.
-func (r *LockRecord) vanishes(old Version) bool {
+func (r *Lock) vanishes(old Version) bool {
 	return len(r.Holders)+len(r.Waiters)+len(r.Breaks) == 0 && r.Next <= Token(old)+2
 }
 
+// Stored is what readers see once r has followed old: DecodeLock of Encode, without the
+// bytes.
+func (r Lock) Stored(old, version Version) Lock {
+	if r.vanishes(old) {
+		return Lock{}
+	}
+	if r.Next <= Token(old)+1 {
+		r.Next = 0
+	}
+	r.Holders = slices.Clone(r.Holders)
+	r.Written(version)
+	return r
+}
+
 // Clone is a copy that shares nothing with r.
-func (r LockRecord) Clone() LockRecord {
+func (r Lock) Clone() Lock {
 	r.Holders = slices.Clone(r.Holders)
 	r.Waiters = slices.Clone(r.Waiters)
 	r.Breaks = slices.Clone(r.Breaks)
@@ -164,7 +181,7 @@ func (r LockRecord) Clone() LockRecord {
 }
 
 // Find returns the claim and whether it holds.
-func (r *LockRecord) Find(session string, nr int64) (claim Claim, holds, ok bool) {
+func (r *Lock) Find(session string, nr int64) (claim Claim, holds, ok bool) {
 	for _, h := range r.Holders {
 		if h.Is(session, nr) {
 			return h, true, true
@@ -194,7 +211,7 @@ const (
 )
 
 // Full says whether a record has room for no more claims.
-func (r *LockRecord) Full() bool {
+func (r *Lock) Full() bool {
 	if len(r.Holders)+len(r.Waiters) < MaxRecord/(claimSize+6*MaxReason+MaxLabels) {
 		return false // however long their reasons and labels are
 	}
@@ -226,7 +243,7 @@ func textSize(s string) int {
 const MaxBreaks = 16
 
 // AddBreak adds an audit entry, in place of the oldest where there is no more room.
-func (r *LockRecord) AddBreak(b Break) {
+func (r *Lock) AddBreak(b Break) {
 	r.Breaks = append(r.Breaks, b.Bounded())
 	if n := len(r.Breaks) - MaxBreaks; n > 0 {
 		r.Breaks = slices.Delete(r.Breaks, 0, n)

@@ -1,4 +1,4 @@
-package core
+package record
 
 import (
 	"cmp"
@@ -244,7 +244,7 @@ func (h Hold) bounded() Hold {
 // Ended is the entry of a claim that was removed because its session is dead, or because it
 // was broken. tomb is the record of the session, empty if it is gone; by is who removed the
 // claim, at a wall clock's time.
-func (c Claim) Ended(tomb SessionRecord, broken *Break, by Owner, now int64) Hold {
+func (c Claim) Ended(tomb Session, broken *Break, by Owner, now int64) Hold {
 	h := Hold{Token: c.Token, Owner: Owner{Session: c.Session}, From: c.GrantedAt(), To: now, End: EndTakenOver, By: &by, Reason: c.Reason}
 	if c.Tokens() > 1 {
 		h.N = c.N
@@ -272,7 +272,7 @@ func (c Claim) Ended(tomb SessionRecord, broken *Break, by Owner, now int64) Hol
 		} else {
 			h.To = min(h.To, over)
 		}
-	case tomb.Why == closedInOrder || tomb.Why == released:
+	case tomb.InOrder():
 		h.By, h.End, h.Why = nil, EndReleased, ""
 	}
 	return h
@@ -286,7 +286,7 @@ func (v Version) IsTime() bool {
 
 // Evicted are the holders of a record that the next one has not, and whose session is dead or
 // whose end is among the breaks of the next one: they are written by whoever wrote that.
-func (r *LockRecord) Evicted(next *LockRecord, dead func(session string) bool) (gone []Eviction) {
+func (r *Lock) Evicted(next *Lock, dead func(session string) bool) (gone []Eviction) {
 	kept := next.Holders
 	for _, c := range r.Holders {
 		if len(kept) > 0 && kept[0].Is(c.Session, c.Nr) { // mostly they are as they were, and in their order
@@ -329,7 +329,7 @@ const (
 // HistoryIdle, less where there are very many.
 func (h History) MayEmpty(age, idle time.Duration, t Clocks) bool {
 	if age < 0 {
-		age = t.since(h.At)
+		age = t.Since(h.At)
 	}
 	if h.Success != nil {
 		idle = SuccessIdle

@@ -1,4 +1,4 @@
-package core
+package record
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ import (
 )
 
 // sameLock compares records as a reader sees them.
-func sameLock(a, b LockRecord) bool {
+func sameLock(a, b Lock) bool {
 	return jsonOf(a.Holders) == jsonOf(b.Holders) && jsonOf(a.Waiters) == jsonOf(b.Waiters) &&
 		(len(a.Breaks) == 0 && len(b.Breaks) == 0 || reflect.DeepEqual(jsonOf(a.Breaks), jsonOf(b.Breaks)))
 }
@@ -273,7 +273,7 @@ func FuzzScan(f *testing.F) {
 	f.Add([]byte(`{"holders":[{"nr":01}],"holders":[{"nr":1}]}`))
 	f.Add([]byte(`{"waiters":[{"nr":-0,"slots":123456789012345678901}]}`))
 	f.Fuzz(func(t *testing.T, value []byte) {
-		var quick, slow LockRecord
+		var quick, slow Lock
 		if quick.scan(value) {
 			if err := json.Unmarshal(value, &slow); err != nil || jsonOf(quick) != jsonOf(slow) {
 				t.Fatalf("%s is read as %s, and as %s by encoding/json, %v", value, jsonOf(quick), jsonOf(slow), err)

@@ -1,4 +1,4 @@
-package core
+package lease
 
 import (
 	"errors"
@@ -32,11 +32,11 @@ func TestOpensInTime(t *testing.T) {
 			return a
 		}
 		first := attempt("1", 0)
-		s.Answered(first, SessionOutcome{Err: errors.New("no answer")}, Instant(time.Second))
+		s.Answered(first, Outcome{Err: errors.New("no answer")}, Instant(time.Second))
 		second := attempt("2", Instant(8*time.Second))
-		out := SessionOutcome{Won: true, Version: 1}
+		out := Outcome{Won: true, Version: 1}
 		if !test.own {
-			out = SessionOutcome{Version: 1, Record: first.Record}
+			out = Outcome{Version: 1, Record: first.Record}
 		}
 		if eff := s.Answered(second, out, test.at); eff.Opened != test.opens || eff.Lost == test.opens {
 			t.Errorf("%s: opened %v, lost %v (%s); want opened %v", test.name, eff.Opened, eff.Lost, eff.Why, test.opens)
@@ -72,9 +72,9 @@ func TestCauseOfLoss(t *testing.T) {
 			a, _ := s.Beat(BeatOf{TTL: ttl, Nonce: nonce}, now)
 			return a
 		}
-		s.Answered(send("1", 0), SessionOutcome{Won: true, Version: 1}, 0)
+		s.Answered(send("1", 0), Outcome{Won: true, Version: 1}, 0)
 		for i, answered := range test.answered {
-			s.Answered(send("2", at(3*time.Duration(i+1))), SessionOutcome{Err: none}, answered)
+			s.Answered(send("2", at(3*time.Duration(i+1))), Outcome{Err: none}, answered)
 		}
 		if test.asked {
 			send("3", at(3))

@@ -1,6 +1,10 @@
-package core
+package lease
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/record"
+)
 
 // Deaths are the sessions that a client knows to be dead. The zero value is ready.
 type Deaths struct {
@@ -44,16 +48,16 @@ func (d *Deaths) Lose(session string, until Instant) {
 // or from when the tombstone was written, as far as its age by the store's clock and the
 // wall clocks agree on that. (Else processes that only ask once would each count from the
 // start.)
-func (d *Deaths) Know(session string, tomb SessionRecord, age time.Duration, now Instant, t Clocks) (grace time.Duration, news bool) {
+func (d *Deaths) Know(session string, tomb record.Session, age time.Duration, now Instant, t record.Clocks) (grace time.Duration, news bool) {
 	if _, ok := d.void[session]; ok {
 		return 0, false
 	}
 	grace = time.Duration(tomb.Grace) * time.Millisecond
-	grace -= min(grace, max(min(age, t.since(tomb.Dead)), 0))
+	grace -= min(grace, max(min(age, t.Since(tomb.Dead)), 0))
 	if d.void == nil || len(d.void) > 10000 {
 		d.void, d.died = make(map[string]Instant), nil // every death can be read again
 	}
-	if tomb.Why != closedInOrder && tomb.Why != released && !tomb.Detached {
+	if !tomb.InOrder() && !tomb.Detached {
 		if d.died == nil {
 			d.died = make(map[string]bool)
 		}

@@ -1,4 +1,4 @@
-package core
+package record
 
 import "time"
 
@@ -8,7 +8,7 @@ import "time"
 // Void removes the claims of the dead from a lock record, and has it say nothing where nothing
 // is left, now, microseconds since 1970. It returns how many claims go; ok is false if there is
 // nothing to write. Only a write that gives someone a token waits for the disk, and wakes watchers.
-func (r LockRecord) Void(version Version, dead func(session string) bool, now int64) (w Write, claims int, ok bool) {
+func (r Lock) Void(version Version, dead func(session string) bool, now int64) (w Write, claims int, ok bool) {
 	next := r.Clone()
 	changed := next.Settle(dead, now)
 	left := len(next.Holders) + len(next.Waiters)
@@ -25,15 +25,15 @@ func (r LockRecord) Void(version Version, dead func(session string) bool, now in
 // record by the store's clock; where that is negative the wall clocks count, whichever of the
 // two is behind, and for how long this client has known of the death, negative: it does not.
 // If a wall clock is wrong a tombstone goes early, which Session.TooLate makes harmless.
-func (r SessionRecord) MayEmpty(claims int, age, known time.Duration, t Clocks) bool {
+func (r Session) MayEmpty(claims int, age, known time.Duration, t Clocks) bool {
 	if age < 0 {
-		age = max(t.since(r.Dead).Abs(), known)
+		age = max(t.Since(r.Dead).Abs(), known)
 	}
 	return r.Dead != 0 && claims == 0 && age >= 2*r.Duration()
 }
 
 // Holder returns the holder that was given a token.
-func (r *LockRecord) Holder(t Token) (claim Claim, ok bool) {
+func (r *Lock) Holder(t Token) (claim Claim, ok bool) {
 	for _, h := range r.Holders {
 		if h.Has(t) {
 			claim, ok = h, true
@@ -60,10 +60,13 @@ const (
 	closedInOrder = "closed"
 )
 
+// InOrder says whether a tombstone is of a session that was closed, or of a hold that was released.
+func (r Session) InOrder() bool { return r.Why == closedInOrder || r.Why == released }
+
 // ReleaseToken makes the record of a detached hold the tombstone of its release. The names of a
 // hold that is released in time do not stay shut for its grace. age is that of the record by the
 // store's clock.
-func (r *SessionRecord) ReleaseToken(absent bool, age time.Duration, by string, t Clocks) TokenRelease {
+func (r *Session) ReleaseToken(absent bool, age time.Duration, by string, t Clocks) TokenRelease {
 	switch {
 	case r.Dead != 0 && r.By == by && r.Why == released:
 		return ReleaseAgain
@@ -82,7 +85,7 @@ func (r *SessionRecord) ReleaseToken(absent bool, age time.Duration, by string, 
 
 // ExtendToken makes the record of a detached hold, which was taken for a time, one whose time is d
 // from now. ReleaseInTime: it is to be written; ReleaseAgain: it is what this nonce has written.
-func (r *SessionRecord) ExtendToken(absent bool, age, d time.Duration, nonce string, t Clocks) TokenRelease {
+func (r *Session) ExtendToken(absent bool, age, d time.Duration, nonce string, t Clocks) TokenRelease {
 	switch {
 	case r.Dead != 0 || absent || r.Least == LeastKept:
 		return ReleaseOver
@@ -101,10 +104,10 @@ func (r *SessionRecord) ExtendToken(absent bool, age, d time.Duration, nonce str
 
 // Closed is the tombstone of the client's own session, which has ended in order: its claims are
 // void once grace is over. ok is false if the record is a tombstone already.
-func (r SessionRecord) Closed(owner *Owner, ttl, grace time.Duration, t Clocks) (tomb SessionRecord, ok bool) {
+func (r Session) Closed(owner *Owner, ttl, grace time.Duration, t Clocks) (tomb Session, ok bool) {
 	if r.Dead != 0 {
 		return r, false
 	}
-	return SessionRecord{Owner: owner, TTL: ttl.Milliseconds(), Grace: grace.Milliseconds() + int64(min(grace, 1)),
+	return Session{Owner: owner, TTL: ttl.Milliseconds(), Grace: grace.Milliseconds() + int64(min(grace, 1)),
 		Beat: r.Beat, Nonce: r.Nonce, Dead: t.Wall, By: owner.String(), Why: closedInOrder}, true
 }

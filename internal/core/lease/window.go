@@ -1,6 +1,10 @@
-package core
+package lease
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/record"
+)
 
 // A Window is the time in which a session may believe in its locks: from before its last
 // confirmed heartbeat was sent, for the TTL less the margin. The zero value has never been
@@ -24,7 +28,7 @@ func (w *Window) Open(now Instant) bool { return now < w.Until() }
 // Extend moves the end of the window, or opens it. It never moves backwards, and a window
 // that has ended stays so.
 func (w *Window) Extend(sent Instant, ttl time.Duration, now Instant) {
-	until := sent.Add(ttl - Margin(ttl))
+	until := sent.Add(ttl - record.Margin(ttl))
 	w.ExtendTo(until, now)
 }
 
@@ -41,7 +45,7 @@ func (w *Window) ExtendTo(until, now Instant) {
 // Shrink ends the window a smaller TTL from now at the latest, and reports whether that is
 // earlier than before.
 func (w *Window) Shrink(ttl time.Duration, now Instant) bool {
-	until := now.Add(ttl - Margin(ttl))
+	until := now.Add(ttl - record.Margin(ttl))
 	if !w.opened || until >= w.until {
 		return false
 	}

@@ -1,4 +1,4 @@
-package core
+package record
 
 import (
 	"fmt"
@@ -140,28 +140,28 @@ func TestClaimEnded(t *testing.T) {
 	old := Claim{Session: "s", Nr: 1, Token: 17, Since: now - 70e6}
 	many := claim
 	many.N = 16
-	dead := func(why string) SessionRecord {
-		return SessionRecord{Owner: its, TTL: 15000, At: now - 20e6, Dead: now - 1e6, Why: why}
+	dead := func(why string) Session {
+		return Session{Owner: its, TTL: 15000, At: now - 20e6, Dead: now - 1e6, Why: why}
 	}
-	alone := func(ttl, at int64, why string) SessionRecord {
-		return SessionRecord{Owner: its, TTL: ttl, At: now - at, Dead: now - 1e6, Why: why, Detached: true}
+	alone := func(ttl, at int64, why string) Session {
+		return Session{Owner: its, TTL: ttl, At: now - at, Dead: now - 1e6, Why: why, Detached: true}
 	}
 	for _, test := range []struct {
 		name   string
 		claim  Claim
-		tomb   SessionRecord
+		tomb   Session
 		broken *Break
 		want   Hold
 	}{
 		{"dead", claim, dead("silent for 15s"), nil, Hold{End: EndTakenOver, Owner: *its, By: &us, From: now - 60e6, To: now - 1e6, Waited: 10e6, Why: "silent for 15s"}},
 		{"no clock", old, dead("silent"), nil, Hold{End: EndTakenOver, Owner: *its, By: &us, To: now - 1e6, Why: "silent"}},
 		{"a block", many, dead("silent"), nil, Hold{N: 16, End: EndTakenOver, Owner: *its, By: &us, From: now - 60e6, To: now - 1e6, Waited: 10e6, Why: "silent"}},
-		{"no tombstone any more", claim, SessionRecord{}, nil, Hold{End: EndTakenOver, Owner: Owner{Session: "s"}, By: &us, From: now - 60e6, To: now, Waited: 10e6}},
+		{"no tombstone any more", claim, Session{}, nil, Hold{End: EndTakenOver, Owner: Owner{Session: "s"}, By: &us, From: now - 60e6, To: now, Waited: 10e6}},
 		{"closed in order", claim, dead(closedInOrder), nil, Hold{End: EndReleased, Owner: *its, From: now - 60e6, To: now - 1e6, Waited: 10e6}},
 		{"released by its token", claim, alone(3600_000, 60e6, released), nil, Hold{End: EndReleased, Owner: *its, From: now - 60e6, To: now - 1e6, Waited: 10e6}},
 		{"expired", claim, alone(10_000, 60e6, "its time is over"), nil, Hold{End: EndExpired, Owner: *its, From: now - 60e6, To: now - 51e6, Waited: 10e6}},
 		{"released too late", claim, alone(10_000, 60e6, released), nil, Hold{End: EndExpired, Owner: *its, From: now - 60e6, To: now - 51e6, Waited: 10e6}},
-		{"broken", claim, SessionRecord{Owner: its}, &Break{Was: *its, By: us, Reason: "hangs", At: now - 2e6}, Hold{End: EndBroken, Owner: *its, By: &us, From: now - 60e6, To: now - 2e6, Waited: 10e6, Why: "hangs"}},
+		{"broken", claim, Session{Owner: its}, &Break{Was: *its, By: us, Reason: "hangs", At: now - 2e6}, Hold{End: EndBroken, Owner: *its, By: &us, From: now - 60e6, To: now - 2e6, Waited: 10e6, Why: "hangs"}},
 	} {
 		got := test.claim.Ended(test.tomb, test.broken, us, now)
 		test.want.Token, test.want.Reason = test.claim.Token, test.claim.Reason
@@ -175,8 +175,8 @@ func TestClaimEnded(t *testing.T) {
 func TestEvicted(t *testing.T) {
 	dead := func(session string) bool { return session == "dead" }
 	holders := []Claim{{Session: "dead", Nr: 1, Token: 1}, {Session: "lives", Nr: 2, Token: 2}, {Session: "broken", Nr: 3, Token: 3}, {Session: "stays", Nr: 4, Token: 4}}
-	r := LockRecord{Holders: holders, Waiters: []Claim{{Session: "dead", Nr: 5}}}
-	next := LockRecord{Holders: holders[3:], Breaks: []Break{{Session: "broken", Nr: 3, Reason: "hangs"}}}
+	r := Lock{Holders: holders, Waiters: []Claim{{Session: "dead", Nr: 5}}}
+	next := Lock{Holders: holders[3:], Breaks: []Break{{Session: "broken", Nr: 3, Reason: "hangs"}}}
 	var got []string
 	for _, e := range r.Evicted(&next, dead) {
 		got = append(got, fmt.Sprint(e.Claim.Nr, e.Broken != nil))

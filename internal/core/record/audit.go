@@ -1,4 +1,4 @@
-package core
+package record
 
 import (
 	"cmp"
@@ -28,7 +28,7 @@ func (a Audit) Encode() ([]byte, error) { return json.Marshal(a) }
 // oldest go. It may change a.
 func (a Audit) Add(breaks []Break) Audit {
 	for _, b := range breaks {
-		if !b.in(a) {
+		if !b.In(a) {
 			a = append(a, b.Bounded())
 		}
 	}
@@ -36,16 +36,16 @@ func (a Audit) Add(breaks []Break) Audit {
 	return a[:min(len(a), MaxBreaks)]
 }
 
-// in says whether the break of the same claim is among breaks.
-func (b Break) in(breaks []Break) bool {
+// In says whether the break of the same claim is among breaks.
+func (b Break) In(breaks []Break) bool {
 	return slices.ContainsFunc(breaks, func(o Break) bool { return o.Session == b.Session && o.Nr == b.Nr })
 }
 
 // DropBreaks removes audit entries that were copied to the audit record, and settles the lock
 // record, as Settle does. It reports whether anything changed.
-func (r *LockRecord) DropBreaks(copied []Break, dead func(session string) bool, now int64) (changed bool) {
+func (r *Lock) DropBreaks(copied []Break, dead func(session string) bool, now int64) (changed bool) {
 	n := len(r.Breaks)
-	r.Breaks = slices.DeleteFunc(r.Breaks, func(b Break) bool { return b.in(copied) })
+	r.Breaks = slices.DeleteFunc(r.Breaks, func(b Break) bool { return b.In(copied) })
 	settled := r.Settle(dead, now)
 	return len(r.Breaks) != n || settled
 }

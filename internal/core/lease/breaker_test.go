@@ -1,10 +1,13 @@
-package core
+package lease
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A breakWorld is the records that a break meets, and the clock. Each step of the test changes
@@ -12,17 +15,17 @@ import (
 type breakWorld struct {
 	t       *testing.T
 	now     Instant
-	lock    LockRecord
-	session SessionRecord
+	lock    record.Lock
+	session record.Session
 	absent  bool // the session has no record
 	dead    bool // the session is known to be dead
 	down    bool // the store does not answer
-	audit   Audit
+	audit   record.Audit
 }
 
 func newBreakWorld(t *testing.T) *breakWorld {
-	return &breakWorld{t: t, lock: LockRecord{Holders: []Claim{{Session: "s", Nr: 1, Slots: 1, Token: 7}}, Waiters: []Claim{{Session: "w", Nr: 1, Slots: 1}}},
-		session: SessionRecord{TTL: 10_000, Beat: 5}}
+	return &breakWorld{t: t, lock: record.Lock{Holders: []record.Claim{{Session: "s", Nr: 1, Slots: 1, Token: 7}}, Waiters: []record.Claim{{Session: "w", Nr: 1, Slots: 1}}},
+		session: record.Session{TTL: 10_000, Beat: 5}}
 }
 
 var breakNames = []string{"done", "gone", "look", "revoke", "observe", "pause", "grace", "remove", "trace", "audit"}
@@ -65,15 +68,15 @@ func (w *breakWorld) perform(b *Breaker) (name string) {
 // another waits.
 func TestBreaker(t *testing.T) {
 	waits := func(w *breakWorld) {
-		w.lock.Waiters = []Claim{w.lock.Holders[0], w.lock.Waiters[0]}
-		w.lock.Holders = []Claim{{Session: "h", Nr: 1, Slots: 1, Token: 6}}
+		w.lock.Waiters = []record.Claim{w.lock.Holders[0], w.lock.Waiters[0]}
+		w.lock.Holders = []record.Claim{{Session: "h", Nr: 1, Slots: 1, Token: 6}}
 		w.lock.Waiters[0].Token = 0
 	}
 	leaves := func(w *breakWorld) {
-		w.lock.Drop(func(c Claim) bool { return c.Session == "s" })
+		w.lock.Drop(func(c record.Claim) bool { return c.Session == "s" })
 		w.lock.Settle(func(string) bool { return false }, 1)
 	}
-	obeys := func(w *breakWorld) { leaves(w); w.lock.AddBreak(Break{Session: "s", Nr: 1}) }
+	obeys := func(w *breakWorld) { leaves(w); w.lock.AddBreak(record.Break{Session: "s", Nr: 1}) }
 	reads := func(w *breakWorld) { w.session.Beat++; w.session.Revoked = nil }
 	passes := func(d time.Duration) func(*breakWorld) {
 		return func(w *breakWorld) { w.now = w.now.Add(d) }
@@ -85,7 +88,7 @@ func TestBreaker(t *testing.T) {
 	type before map[int]func(*breakWorld) // what happens before a step
 	for _, test := range []struct {
 		name   string
-		token  Token
+		token  record.Token
 		now    bool // it does not wait
 		before before
 		steps  string
@@ -118,14 +121,14 @@ func TestBreaker(t *testing.T) {
 		{"it has gone", 7, false, before{0: leaves}, "look gone", "w"},
 		{"a later grant of it", 6, false, nil, "look gone", "s"},
 		{"it goes before it can be removed", 7, true, before{2: leaves}, "look revoke remove trace gone", "w"},
-		{"another broke it", 7, true, before{2: func(w *breakWorld) { leaves(w); w.audit = Audit{{Session: "s", Nr: 1}} }}, "look revoke remove trace done", "w"},
+		{"another broke it", 7, true, before{2: func(w *breakWorld) { leaves(w); w.audit = record.Audit{{Session: "s", Nr: 1}} }}, "look revoke remove trace done", "w"},
 		{"the store is silent at first", 7, false, before{0: down}, "look: ends", "s"},
 		{"the store is silent while it waits", 7, false, before{2: down, 5: up, 7: dies},
 			"look revoke look pause look pause look observe grace remove done", "w"},
 		{"the store is silent at the end", 7, true, before{2: down}, "look revoke remove: ends", "s"},
 	} {
 		w := newBreakWorld(t)
-		b := NewBreaker("n", Break{Session: "s", Nr: 1, Reason: "test", Now: test.now}, test.token)
+		b := NewBreaker("n", record.Break{Session: "s", Nr: 1, Reason: "test", Now: test.now}, test.token)
 		var steps []string
 		for i := 0; i < 20; i++ {
 			if do := test.before[i]; do != nil {
@@ -149,11 +152,11 @@ func TestBreaker(t *testing.T) {
 // What a break writes into a lock record: the audit entry has the token that the claim had.
 func TestBreakerRemoves(t *testing.T) {
 	w := newBreakWorld(t)
-	b := NewBreaker("n", Break{Session: "s", Nr: 1, Now: true, Reason: "test"}, 7)
+	b := NewBreaker("n", record.Break{Session: "s", Nr: 1, Now: true, Reason: "test"}, 7)
 	for w.perform(b) != "done" {
 	}
-	want := []Break{{Session: "s", Nr: 1, Token: 7, Now: true, Reason: "test"}}
-	if !slices.EqualFunc(w.lock.Breaks, want, func(a, b Break) bool { return jsonOf(a) == jsonOf(b) }) {
+	want := []record.Break{{Session: "s", Nr: 1, Token: 7, Now: true, Reason: "test"}}
+	if !slices.EqualFunc(w.lock.Breaks, want, func(a, b record.Break) bool { return reflect.DeepEqual(a, b) }) {
 		t.Errorf("the audit entries are %+v, want %+v", w.lock.Breaks, want)
 	}
 	if len(w.session.Revoked) != 1 || w.session.Revoked[0].Name != "n" || w.session.Revoked[0].Nr != 1 {
@@ -163,21 +166,21 @@ func TestBreakerRemoves(t *testing.T) {
 
 // Which records a revocation is written into.
 func TestRevoke(t *testing.T) {
-	one := []Revocation{{Name: "n", Nr: 1}}
+	one := []record.Revocation{{Name: "n", Nr: 1}}
 	for _, test := range []struct {
 		name        string
-		rec         SessionRecord
+		rec         record.Session
 		absent      bool
 		sent, write bool
 		revoked     int
 	}{
-		{"one that lives", SessionRecord{}, false, true, true, 1},
-		{"it is there already", SessionRecord{Revoked: one}, false, true, true, 1},
-		{"that of another claim", SessionRecord{Revoked: []Revocation{{Name: "n", Nr: 2}, {Name: "m", Nr: 1}}}, false, true, true, 3},
-		{"a tombstone", SessionRecord{Dead: 1}, false, true, false, 0},
-		{"none", SessionRecord{}, true, false, false, 0},
+		{"one that lives", record.Session{}, false, true, true, 1},
+		{"it is there already", record.Session{Revoked: one}, false, true, true, 1},
+		{"that of another claim", record.Session{Revoked: []record.Revocation{{Name: "n", Nr: 2}, {Name: "m", Nr: 1}}}, false, true, true, 3},
+		{"a tombstone", record.Session{Dead: 1}, false, true, false, 0},
+		{"none", record.Session{}, true, false, false, 0},
 	} {
-		sent, write, err := NewBreaker("n", Break{Session: "s", Nr: 1}, 0).Revoke(&test.rec, test.absent)
+		sent, write, err := NewBreaker("n", record.Break{Session: "s", Nr: 1}, 0).Revoke(&test.rec, test.absent)
 		if err != nil || sent != test.sent || write != test.write || len(test.rec.Revoked) != test.revoked {
 			t.Errorf("%s: sent %v, written %v, %d revocations, %v", test.name, sent, write, len(test.rec.Revoked), err)
 		}

@@ -1,4 +1,4 @@
-package core
+package record
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 )
 
 // lockLine is a lock record written as "a+ b": a holds, b waits.
-func lockLine(s string) (r LockRecord) {
+func lockLine(s string) (r Lock) {
 	for i, f := range strings.Fields(s) {
 		id, holds := strings.CutSuffix(f, "+")
 		c := Claim{Session: id, Nr: 1, Slots: 1}
@@ -22,7 +22,7 @@ func lockLine(s string) (r LockRecord) {
 	return r
 }
 
-func queueOf(r LockRecord) string {
+func queueOf(r Lock) string {
 	var out []string
 	for _, c := range r.Holders {
 		out = append(out, c.Session+"+")
@@ -104,18 +104,18 @@ func TestPlanHoldFull(t *testing.T) {
 // A grant to another session is notified to it.
 func TestHoldNotifies(t *testing.T) {
 	n := HoldName{Name: "0", Claim: Claim{Session: "h", Nr: 1}, Record: lockLine("h+ a b"), Version: 7}
-	w, ok := n.Left(SessionRecord{}, func(string) bool { return false }, 1)
+	w, ok := n.Left(Session{}, func(string) bool { return false }, 1)
 	if !ok || w.Notify != "a" || queueOf(w.Next) != "a+ b" || w.Lazy {
 		t.Errorf("notifies %q of %q", w.Notify, queueOf(w.Next))
 	}
-	if _, ok := (&HoldName{Claim: Claim{Session: "h"}, Record: lockLine("a+")}).Left(SessionRecord{}, nil, 1); ok {
+	if _, ok := (&HoldName{Claim: Claim{Session: "h"}, Record: lockLine("a+")}).Left(Session{}, nil, 1); ok {
 		t.Error("it has nothing there, and writes")
 	}
 }
 
 // The claims of a hold that was broken leave their audit entries, and the others go with them.
 func TestHoldLeavesAudit(t *testing.T) {
-	hold := SessionRecord{Owner: &Owner{Host: "runner"}, Revoked: []Revocation{{Name: "a", Nr: 1, By: Owner{Host: "bastion"}, Reason: "why", At: 5}}}
+	hold := Session{Owner: &Owner{Host: "runner"}, Revoked: []Revocation{{Name: "a", Nr: 1, By: Owner{Host: "bastion"}, Reason: "why", At: 5}}}
 	for name, breaks := range map[string]int{"a": 1, "b": 0} {
 		n := HoldName{Name: name, Claim: Claim{Session: "h", Nr: 1}, Record: lockLine("h+"), Version: 7}
 		w, _ := n.Left(hold, func(string) bool { return false }, 1)
@@ -133,16 +133,16 @@ func TestHoldLeavesAudit(t *testing.T) {
 // What the record of a hold says, and what its release leaves of it.
 func TestHoldRecord(t *testing.T) {
 	const second = int64(time.Second / time.Microsecond)
-	live := SessionRecord{TTL: 4000, Grace: 2000, Beat: 3, At: 100 * second, Names: []string{"a"}, Client: "ci", Suspected: &Suspicion{By: "a"}}
+	live := Session{TTL: 4000, Grace: 2000, Beat: 3, At: 100 * second, Names: []string{"a"}, Client: "ci", Suspected: &Suspicion{By: "a"}}
 	dead, broken, foreign := live, live, live
 	dead.Dead, dead.Why = 1, "silent"
 	broken.Revoked = []Revocation{{Name: "a", Nr: 1}}
 	foreign.Names = nil
 	for _, test := range []struct {
-		rec    SessionRecord
+		rec    Session
 		absent bool
 		want   HoldState
-	}{{live, false, HoldLives}, {dead, false, HoldDead}, {broken, false, HoldBroken}, {foreign, false, HoldForeign}, {SessionRecord{}, true, HoldUnknown}} {
+	}{{live, false, HoldLives}, {dead, false, HoldDead}, {broken, false, HoldBroken}, {foreign, false, HoldForeign}, {Session{}, true, HoldUnknown}} {
 		if got := test.rec.Hold(test.absent); got != test.want {
 			t.Errorf("%+v is %d, want %d", test.rec, got, test.want)
 		}
@@ -156,7 +156,7 @@ func TestHoldRecord(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name  string
-		rec   SessionRecord
+		rec   Session
 		age   time.Duration
 		at    int64
 		grace int64
@@ -174,7 +174,7 @@ func TestHoldRecord(t *testing.T) {
 			t.Errorf("%s: its tombstone is %d, or is written again", test.name, want)
 		}
 	}
-	var none SessionRecord
+	var none Session
 	if none.ReleaseHold(-1, "me", Clocks{Wall: 1}); none.Duration() != DefaultTTL || none.Hold(false) != HoldReleased {
 		t.Errorf("the tombstone of nothing is %+v", none)
 	}

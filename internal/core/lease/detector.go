@@ -1,8 +1,10 @@
-package core
+package lease
 
 import (
 	"fmt"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A Detector is a failure detector: it declares a session dead when any one of these holds:
@@ -25,21 +27,21 @@ import (
 type Detector struct{ watched map[string]*watched }
 
 type watched struct {
-	beat    SessionRecord
+	beat    record.Session
 	since   Instant // when this beat was first seen
 	born    Instant // when it was written, as far as the store's clock tells; Never
 	looked  Instant // when it was last looked at
 	marked  Instant // when its mark was first seen; Never
 	ttl     time.Duration
 	absent  bool
-	version Version // the newest seen of its record: a stale read of an older one is no news
+	version record.Version // the newest seen of its record: a stale read of an older one is no news
 }
 
 // A Sighting is one look at a session's record.
 type Sighting struct {
-	Record  SessionRecord
+	Record  record.Session
 	Absent  bool // the key holds nothing
-	Version Version
+	Version record.Version
 	Age     time.Duration // of the record by the store's clock; negative: not known
 	Asked   Instant       // before the call was sent
 	Got     Instant       // after it had been answered
@@ -51,7 +53,7 @@ type Observer struct {
 	By      string        // its name, for people
 	Patient bool          // it goes on waiting, so it can see a mark stand
 	TTL     time.Duration // by which a session without a record is judged
-	Clocks  Clocks
+	Clocks  record.Clocks
 	// Ago is how long ago another process of this host first saw this beat of a detached
 	// hold. It counts only where Detector.Watches says that the beat is new.
 	Ago time.Duration
@@ -73,23 +75,23 @@ const (
 type Judgement struct {
 	Verdict Verdict
 	Session string
-	Record  SessionRecord // what was judged
-	Why     string        // DeclareDead
+	Record  record.Session // what was judged
+	Why     string         // DeclareDead
 
-	Old  Version       // Suspect, Adopt, DeclareDead: the write is to follow that
-	Next SessionRecord // what it is to write; of Adopt the caller sets the TTL
+	Old  record.Version // Suspect, Adopt, DeclareDead: the write is to follow that
+	Next record.Session // what it is to write; of Adopt the caller sets the TTL
 }
 
 // Known is a session's record if it was last seen at this version.
-func (d *Detector) Known(session string, v Version) (SessionRecord, bool) {
+func (d *Detector) Known(session string, v record.Version) (record.Session, bool) {
 	if w := d.watched[session]; w != nil && w.version == v {
 		return w.beat, true
 	}
-	return SessionRecord{}, false
+	return record.Session{}, false
 }
 
 // Watches says whether this beat of a session has been seen before.
-func (d *Detector) Watches(session string, rec SessionRecord) bool {
+func (d *Detector) Watches(session string, rec record.Session) bool {
 	w := d.watched[session]
 	return w != nil && !w.absent && w.beat.SameBeat(rec)
 }
@@ -158,19 +160,19 @@ func (d *Detector) Observe(session string, s Sighting, o Observer) Judgement {
 	}
 	j := Judgement{Session: session, Record: s.Record, Old: s.Version}
 	if s.Version == 0 || s.Absent {
-		j.Old = IfEmpty
+		j.Old = record.IfEmpty
 	}
 	w = d.watch(session, s, o)
 	stood := s.Asked.Sub(w.since)
 	if s.Absent {
 		// A first claim may outrun its session, or a crash have lost it.
 		if stood >= FirstPoll/2 {
-			j.Verdict, j.Old, j.Next = Adopt, IfEmpty, SessionRecord{Suspected: &Suspicion{By: o.By}}
+			j.Verdict, j.Old, j.Next = Adopt, record.IfEmpty, record.Session{Suspected: &record.Suspicion{By: o.By}}
 		}
 		return j
 	}
 	if stood >= w.ttl {
-		return j.DeclareDead(fmt.Sprintf("silent for %s", Short(stood)), o)
+		return j.DeclareDead(fmt.Sprintf("silent for %s", record.Short(stood)), o)
 	}
 	age := s.Record.Age(s.Age)
 	if !old {
@@ -217,10 +219,10 @@ func (j Judgement) byAge(s Sighting, w *watched, age, stood time.Duration, o Obs
 		// A patient observer has seen the mark stand on its own clock as well. One that
 		// asks only once cannot, and relies on the store's clock not having leapt by a
 		// TTL since the mark.
-		return j.DeclareDead(fmt.Sprintf("silent for %s by the store's clock, asked %s ago", Short(age), Short(s.Age)), o)
+		return j.DeclareDead(fmt.Sprintf("silent for %s by the store's clock, asked %s ago", record.Short(age), record.Short(s.Age)), o)
 	case rec.Suspected == nil && !rec.Detached && (stood >= w.ttl/2 || age >= w.ttl/2):
 		j.Verdict, j.Next = Suspect, rec
-		j.Next.Suspected = &Suspicion{By: o.By, Age: max(s.Age, 0).Microseconds()}
+		j.Next.Suspected = &record.Suspicion{By: o.By, Age: max(s.Age, 0).Microseconds()}
 	}
 	return j
 }
@@ -229,7 +231,7 @@ func (j Judgement) byAge(s Sighting, w *watched, age, stood time.Duration, o Obs
 func (j Judgement) DeclareDead(why string, o Observer) Judgement {
 	rec := j.Record
 	j.Verdict, j.Why = DeclareDead, why
-	j.Next = SessionRecord{Owner: rec.Owner, TTL: rec.TTL, Grace: rec.Grace, Beat: rec.Beat, Nonce: rec.Nonce,
+	j.Next = record.Session{Owner: rec.Owner, TTL: rec.TTL, Grace: rec.Grace, Beat: rec.Beat, Nonce: rec.Nonce,
 		Revoked: rec.Revoked, Names: rec.Names, Client: rec.Client, Dead: o.Clocks.Wall, By: o.By, Why: why}
 	if rec.Detached { // for its history
 		j.Next.Detached, j.Next.At = true, rec.At
@@ -239,7 +241,7 @@ func (j Judgement) DeclareDead(why string, o Observer) Judgement {
 
 // Answered says whether the session is now known to be dead, and by which tombstone, after
 // the write of a burial was answered. rec is what stands if it has not won.
-func (j Judgement) Answered(won bool, rec SessionRecord) (tomb SessionRecord, dead bool) {
+func (j Judgement) Answered(won bool, rec record.Session) (tomb record.Session, dead bool) {
 	if won {
 		return j.Next, true
 	}

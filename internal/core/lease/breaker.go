@@ -1,9 +1,11 @@
-package core
+package lease
 
 import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // A Breaker ends a claim by force: exactly the one that was seen, holding or waiting. The
@@ -15,8 +17,8 @@ import (
 // The caller performs what Next names and reports it.
 type Breaker struct {
 	name  string
-	entry Break
-	token Token // of the claim as it was seen; 0: it waited
+	entry record.Break
+	token record.Token // of the claim as it was seen; 0: it waited
 	step  BreakKind
 	holds bool    // it was seen to hold
 	sent  bool    // the revocation has reached its session's record
@@ -26,7 +28,7 @@ type Breaker struct {
 
 // NewBreaker begins to break a claim of a name, which had that token when it was seen; 0: it
 // waited. entry is its audit entry, but for the token.
-func NewBreaker(name string, entry Break, token Token) *Breaker {
+func NewBreaker(name string, entry record.Break, token record.Token) *Breaker {
 	return &Breaker{name: name, entry: entry, token: token, step: BreakLook, since: Never, read: Never}
 }
 
@@ -58,7 +60,7 @@ func (b *Breaker) Next(now Instant) (step BreakKind, pause time.Duration) {
 }
 
 // Entry is the audit entry.
-func (b *Breaker) Entry() Break { return b.entry }
+func (b *Breaker) Entry() record.Break { return b.entry }
 
 // Waits says whether the break waits for the holder to stop, or has done so.
 func (b *Breaker) Waits() bool { return b.since != Never }
@@ -67,7 +69,7 @@ func (b *Breaker) Waits() bool { return b.since != Never }
 func (b *Breaker) wait(now Instant) { b.since, b.step = now, BreakLook }
 
 // Saw reports on BreakLook.
-func (b *Breaker) Saw(rec *LockRecord) {
+func (b *Breaker) Saw(rec *record.Lock) {
 	claim, holds, ok := rec.Find(b.entry.Session, b.entry.Nr)
 	switch {
 	case b.Waits() && !ok:
@@ -86,7 +88,7 @@ func (b *Breaker) Saw(rec *LockRecord) {
 // Revoke adds the revocation to the record of the session. It reports whether the revocation is
 // there then, or the session is dead, and whether rec is to be written. A session may have no
 // record yet: its first claim can be seen before it.
-func (b *Breaker) Revoke(rec *SessionRecord, absent bool) (sent, write bool, err error) {
+func (b *Breaker) Revoke(rec *record.Session, absent bool) (sent, write bool, err error) {
 	switch {
 	case absent:
 		return false, false, nil
@@ -98,8 +100,8 @@ func (b *Breaker) Revoke(rec *SessionRecord, absent bool) (sent, write bool, err
 			return true, true, nil
 		}
 	}
-	rec.Revoked = append(rec.Revoked, Revocation{Name: b.name, Nr: b.entry.Nr, By: b.entry.By.Bounded(), Reason: b.entry.Reason, At: b.entry.At})
-	if len(rec.Encode()) > MaxRecord {
+	rec.Revoked = append(rec.Revoked, record.Revocation{Name: b.name, Nr: b.entry.Nr, By: b.entry.By.Bounded(), Reason: b.entry.Reason, At: b.entry.At})
+	if len(rec.Encode()) > record.MaxRecord {
 		return false, false, fmt.Errorf("%d breaks of locks of %s have not been read by it yet: try again", len(rec.Revoked)-1, b.entry.Was)
 	}
 	return true, true, nil
@@ -127,7 +129,7 @@ func (b *Breaker) Observed(s Sighting, dead bool) {
 		b.step = BreakGrace
 		return
 	}
-	if b.step = BreakPause; s.Record.Least == LeastKept {
+	if b.step = BreakPause; s.Record.Least == record.LeastKept {
 		b.step = BreakRemove // nobody believes in it any more
 		return
 	}
@@ -137,7 +139,7 @@ func (b *Breaker) Observed(s Sighting, dead bool) {
 	if b.read == Never {
 		b.read = s.Got
 	}
-	ttl := max(s.Record.Duration(), MinTTL)
+	ttl := max(s.Record.Duration(), record.MinTTL)
 	if s.Asked.Sub(b.read) >= ttl+time.Duration(s.Record.Grace)*time.Millisecond {
 		b.step = BreakRemove
 	}
@@ -176,7 +178,7 @@ const (
 )
 
 // Remove takes the claim out of a lock record, with its audit entry, and settles the record.
-func (b *Breaker) Remove(rec *LockRecord, dead func(session string) bool, now int64) Removal {
+func (b *Breaker) Remove(rec *record.Lock, dead func(session string) bool, now int64) Removal {
 	claim, holds, ok := rec.Find(b.entry.Session, b.entry.Nr)
 	switch {
 	case !ok:
@@ -184,7 +186,7 @@ func (b *Breaker) Remove(rec *LockRecord, dead func(session string) bool, now in
 	case holds && !b.holds && !b.entry.Now:
 		return StillHolds
 	}
-	rec.Drop(func(c Claim) bool { return c.Is(b.entry.Session, b.entry.Nr) })
+	rec.Drop(func(c record.Claim) bool { return c.Is(b.entry.Session, b.entry.Nr) })
 	entry := b.entry
 	entry.Token = claim.Token
 	rec.AddBreak(entry)
@@ -206,17 +208,17 @@ func (b *Breaker) Removed(r Removal, now Instant) {
 }
 
 // DiedOf says whether a session has died without having read the revocation of the claim.
-func (b *Breaker) DiedOf(tomb SessionRecord) bool {
-	return tomb.Dead != 0 && slices.ContainsFunc(tomb.Revoked, func(v Revocation) bool { return v.Name == b.name && v.Nr == b.entry.Nr })
+func (b *Breaker) DiedOf(tomb record.Session) bool {
+	return tomb.Dead != 0 && slices.ContainsFunc(tomb.Revoked, func(v record.Revocation) bool { return v.Name == b.name && v.Nr == b.entry.Nr })
 }
 
 // Traced reports on BreakTrace: how a claim went that another client has removed. Where the
 // audit entry is there, its holder obeyed the revocation, or another breaker was quicker. Where
 // its session is dead, the claim was removed for that, and the entry is still to be written. Else
 // its holder has released it without having read the revocation, and nothing was broken.
-func (b *Breaker) Traced(rec *LockRecord, audit Audit, dead bool) {
+func (b *Breaker) Traced(rec *record.Lock, audit record.Audit, dead bool) {
 	switch {
-	case b.entry.in(rec.Breaks) || b.entry.in(audit):
+	case b.entry.In(rec.Breaks) || b.entry.In(audit):
 		b.step = BreakDone
 	case dead:
 		b.step = BreakAudit
