@@ -54,7 +54,7 @@ func acquireVerb(a *app) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.acquire(orBackground(c.Context()), args[0], d.Duration, &w, quiet, opts)
+		return a.acquire(c.Context(), args[0], d.Duration, &w, quiet, opts)
 	}
 	return c
 }

@@ -87,9 +87,9 @@ func breakVerb(a *app) *cobra.Command {
 			return usage("break: there is no terminal to ask on: add --yes if you are sure")
 		}
 		if len(args) == 0 {
-			return a.breakAll(orBackground(c.Context()), &b)
+			return a.breakAll(c.Context(), &b)
 		}
-		return a.breakLock(orBackground(c.Context()), args[0], &b)
+		return a.breakLock(c.Context(), args[0], &b)
 	}
 	return c
 }

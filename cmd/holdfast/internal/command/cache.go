@@ -74,7 +74,7 @@ func cacheVerb(a *app) *cobra.Command {
 			return err
 		}
 		k.argv = args
-		return a.cache(orBackground(c.Context()), k)
+		return a.cache(c.Context(), k)
 	}
 	return c
 }

@@ -65,7 +65,7 @@ func claimsVerb(a *app) *cobra.Command {
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			v.table = args[0]
-			return v.run(orBackground(c.Context()))
+			return v.run(c.Context())
 		}}
 	f := c.Flags()
 	f.Var(&v.expire, "expire", "age at which a claim counts no more: JanusGraph's storage.lock.expiry-time")

@@ -12,7 +12,7 @@ func (a *app) completeNames(c *cobra.Command, args []string, prefix string) ([]s
 	if c.ArgsLenAtDash() >= 0 {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
-	ctx, cancel := context.WithTimeout(orBackground(c.Context()), time.Second)
+	ctx, cancel := context.WithTimeout(c.Context(), time.Second)
 	defer cancel()
 	s, err := a.look(ctx)
 	if err != nil {

@@ -94,7 +94,7 @@ func configVerb(a *app) *cobra.Command {
 			if len(args) > 1 {
 				return usage("config get: one setting, not %d", len(args))
 			}
-			return a.configGet(orBackground(c.Context()), args)
+			return a.configGet(c.Context(), args)
 		},
 	}, &cobra.Command{
 		Use: "set SETTING VALUE", Long: configHelp, ValidArgs: []string{"ttl", "history"},
@@ -109,7 +109,7 @@ func configVerb(a *app) *cobra.Command {
 			if len(args) != 2 {
 				return usage("config set: a setting and its value, as in: holdfast config set ttl 30s")
 			}
-			return a.configSet(orBackground(c.Context()), which, args[1])
+			return a.configSet(c.Context(), which, args[1])
 		},
 	})
 	return config

@@ -47,7 +47,7 @@ func doctorVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "doctor", Short: "Check the store and this machine", Long: doctorHelp,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.doctor(orBackground(c.Context()), readOnly, asJSON) },
+		RunE: func(c *cobra.Command, _ []string) error { return a.doctor(c.Context(), readOnly, asJSON) },
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "one object per line: level (ok, warn, fail), subject, text")
 	c.Flags().BoolVar(&readOnly, "read-only", false, "look, and take no lock: for a role that may only read")

@@ -55,7 +55,7 @@ func electVerb(a *app) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.elect(orBackground(c.Context()), names[0], argv, &l, w.owner, opts)
+		return a.elect(c.Context(), names[0], argv, &l, w.owner, opts)
 	}
 	return c
 }

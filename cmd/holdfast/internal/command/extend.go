@@ -43,7 +43,7 @@ func extendVerb(a *app) *cobra.Command {
 		if err := checkName(args[0]); err != nil {
 			return err
 		}
-		return a.extend(orBackground(c.Context()), args[0], token, d.Duration)
+		return a.extend(c.Context(), args[0], token, d.Duration)
 	}
 	return c
 }

@@ -48,9 +48,9 @@ func historyVerb(a *app) *cobra.Command {
 	c.Flags().BoolVar(&asJSON, "json", false, "one object per name and line; durations in seconds")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return a.histories(orBackground(c.Context()), asJSON)
+			return a.histories(c.Context(), asJSON)
 		}
-		return a.history(orBackground(c.Context()), args[0], asJSON)
+		return a.history(c.Context(), args[0], asJSON)
 	}
 	return c
 }

@@ -63,7 +63,7 @@ func listVerb(a *app) *cobra.Command {
 		if err := cmp.Or(l.sel.check(), checkSort(l.sort)); err != nil {
 			return usage("list: %v", err)
 		}
-		return a.list(orBackground(c.Context()), &l)
+		return a.list(c.Context(), &l)
 	}
 	return c
 }

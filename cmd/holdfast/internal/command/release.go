@@ -36,7 +36,7 @@ func releaseVerb(a *app) *cobra.Command {
 		if err := checkName(args[0]); err != nil {
 			return err
 		}
-		return a.release(orBackground(c.Context()), args[0], token)
+		return a.release(c.Context(), args[0], token)
 	}
 	return c
 }

@@ -226,7 +226,7 @@ func runVerb(a *app) *cobra.Command {
 		if err := j.check(c.Flags()); err != nil {
 			return err
 		}
-		return a.run(orBackground(c.Context()), &j)
+		return a.run(c.Context(), &j)
 	}
 	return c
 }
@@ -406,13 +406,6 @@ func acquire(ctx context.Context, client *holdfast.Client, names []string, opts 
 		return nil, nil, err
 	}
 	return set.Locks(), set.Release, nil
-}
-
-func orBackground(ctx context.Context) context.Context {
-	if ctx == nil {
-		return context.Background()
-	}
-	return ctx
 }
 
 // orSignal is err, or the signal that ended ctx.

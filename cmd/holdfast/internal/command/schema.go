@@ -69,7 +69,7 @@ func schemaVerb(a *app) *cobra.Command {
 				if t.Kind.Schema == nil {
 					return usage("schema: the store %s has no tables", t)
 				}
-				return f(orBackground(c.Context()), t)
+				return f(c.Context(), t)
 			},
 		})
 	}

@@ -90,12 +90,12 @@ func serveVerb(a *app) *cobra.Command {
 	f.BoolVar(&s.noAPI, "no-api", false, "serve only metrics, health and the page; with --no-page nothing but metrics and health")
 	f.StringArrayVar(&s.names, "metrics-names", nil, "`PREFIX=LABEL`: in /metrics, locks whose names begin with PREFIX have this label; up to 50")
 	f.StringVar(&s.log, "log", "text", "log each request in this `FORM`: text, json or none")
-	c.RunE = func(c *cobra.Command, _ []string) error { return a.serve(orBackground(c.Context()), &s) }
+	c.RunE = func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), &s) }
 
 	check := &cobra.Command{Use: "check", Long: serveHelp, Args: cobra.NoArgs}
 	check.Flags().StringVar(&s.socket, "socket", "", "`PATH` of the unix socket")
 	check.Flags().StringVar(&s.url, "url", "", "`URL` of the server, as http://127.0.0.1:7420")
-	check.RunE = func(c *cobra.Command, _ []string) error { return s.check(orBackground(c.Context())) }
+	check.RunE = func(c *cobra.Command, _ []string) error { return s.check(c.Context()) }
 	token := &cobra.Command{Use: "token NAME VERBS [PREFIX…]", Long: serveHelp}
 	token.RunE = func(_ *cobra.Command, args []string) error {
 		if len(args) < 2 {

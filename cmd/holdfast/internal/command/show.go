@@ -42,7 +42,7 @@ func showVerb(a *app) *cobra.Command {
 	c.Flags().BoolVar(&asJSON, "json", false, "as an object; durations in seconds")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "show nothing; the exit status says whether it is held")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return a.show(orBackground(c.Context()), args[0], quiet, asJSON)
+		return a.show(c.Context(), args[0], quiet, asJSON)
 	}
 	return c
 }

@@ -82,14 +82,14 @@ func stateVerb(a *app) *cobra.Command {
 	key := &cobra.Command{
 		Use: "key NAME|DIR", Long: stateKeyHelp, Args: oneState, ValidArgsFunction: a.completeStates,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.stateKey(orBackground(c.Context()), args[0], asJSON)
+			return a.stateKey(c.Context(), args[0], asJSON)
 		},
 	}
 	key.Flags().BoolVar(&asJSON, "json", false, "as an object: key, and writing (true or false)")
 	parent.AddCommand(key, a.stateWriteVerb(), &cobra.Command{
 		Use: "clear NAME|DIR", Long: stateClearHelp, Args: oneState, ValidArgsFunction: a.completeStates,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.stateClear(orBackground(c.Context()), args[0])
+			return a.stateClear(c.Context(), args[0])
 		},
 	})
 	return parent
@@ -297,7 +297,7 @@ func (a *app) stateWrite(ctx context.Context, where string, argv []string, l *le
 	r.files, r.last, r.kept = isDirectory(where), "the key of "+quote(where)+" is changed", "readers of "+quote(where)+" go without the cache"
 	ready, over := r.startGuard(path, environment())
 	defer over()
-	ctx, cancel := context.WithCancelCause(orBackground(ctx))
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := r.endOnSignal(cancel)
 	defer stop()

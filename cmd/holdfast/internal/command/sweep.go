@@ -34,7 +34,7 @@ exit status: 0; 64 usage; 69 store
 func sweepVerb(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{Use: "sweep", Short: "Remove what the dead have left", Long: sweepHelp, Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.sweep(orBackground(c.Context()), asJSON) }}
+		RunE: func(c *cobra.Command, _ []string) error { return a.sweep(c.Context(), asJSON) }}
 	c.Flags().BoolVar(&asJSON, "json", false, "one object with the counts")
 	return c
 }

@@ -55,7 +55,7 @@ func topVerb(a *app) *cobra.Command {
 		if err := checkSort(t.sort); err != nil {
 			return usage("top: %v", err)
 		}
-		ctx, prefix := orBackground(c.Context()), strings.Join(args, "")
+		ctx, prefix := c.Context(), strings.Join(args, "")
 		if once || !isTerminal(os.Stdout) || !isTerminal(os.Stdin) {
 			return a.list(ctx, &listing{prefix: prefix, sel: t.sel, sort: t.sort})
 		}

@@ -62,14 +62,14 @@ func watchVerb(a *app) *cobra.Command {
 	c.Flags().BoolVar(&asJSON, "json", false, "one object per line, as list, with time and ended; durations in seconds")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if c.Flags().Changed("prefix") {
-			return a.watch(orBackground(c.Context()), asJSON, true, func(ctx context.Context, s *session) iter.Seq2[holdfast.Info, error] {
+			return a.watch(c.Context(), asJSON, true, func(ctx context.Context, s *session) iter.Seq2[holdfast.Info, error] {
 				return s.watchAll(ctx, prefix)
 			})
 		}
 		if name := args[0]; name == "" || len(name) > driver.MaxName {
 			return checkName(name)
 		}
-		return a.watch(orBackground(c.Context()), asJSON, false, func(ctx context.Context, s *session) iter.Seq2[holdfast.Info, error] {
+		return a.watch(c.Context(), asJSON, false, func(ctx context.Context, s *session) iter.Seq2[holdfast.Info, error] {
 			return s.Watch(ctx, args[0])
 		})
 	}
