@@ -2,14 +2,16 @@ package command
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 )
 
-// completeNames offers the names in use to the shell.
+// completeNames offers the names in use to the shell, before "--".
 func (a *app) completeNames(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if c.ArgsLenAtDash() >= 0 {
+	// What ArgsLenAtDash says here is that of a "--" which cobra adds.
+	if slices.Contains(a.args[:max(len(a.args)-1, 0)], "--") {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), time.Second)

@@ -11,6 +11,7 @@ import (
 
 // An app is what all verbs share.
 type app struct {
+	args  []string // of the process
 	store string
 	log   eventLog
 }
@@ -47,7 +48,7 @@ see run --help for more
 
 // newRoot makes the command. Its verbs are made when one is asked for.
 func newRoot(args []string) *cobra.Command {
-	a := &app{store: os.Getenv("HOLDFAST_STORE")}
+	a := &app{args: args, store: os.Getenv("HOLDFAST_STORE")}
 	root := &cobra.Command{
 		Use:               "holdfast",
 		Short:             "Locks, leases and leader election in the database you already run",
