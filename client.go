@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core"
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
+	"github.com/holdfast-lock/holdfast/internal/liveness"
 	"github.com/holdfast-lock/holdfast/internal/machine"
 
 	"github.com/holdfast-lock/holdfast/driver"
@@ -32,7 +33,7 @@ type Client struct {
 	owner    record.Owner
 	log      *slog.Logger
 	batch    batcher
-	proof    proofs
+	proof    liveness.Dir
 	requests sync.Pool
 	machine  *machine.Machine // nil: the real one
 
@@ -117,7 +118,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.open, c.shut = context.WithCancel(c.ctx)
 	c.batch.store, c.batch.ctx, c.batch.now, c.batch.spawn = c.store, c.ctx, c.now, c.spawn
 	c.batch.gather(c.traits.SingleWrites)
-	c.proof.dir = c.opts.RuntimeDir
+	c.proof.Path = c.opts.RuntimeDir
 	c.detector.c, c.sweeping.detector.c = c, c
 	_, awaits := store.(driver.Awaiter)
 	c.scratch = core.Env{Stale: c.traits.StaleReads, Tells: c.traits.TellsRecords, Awaits: awaits && c.traits.Awaits, Wall: c.wall, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}

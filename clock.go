@@ -1,9 +1,6 @@
 package holdfast
 
 import (
-	"os"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/clock"
@@ -14,20 +11,6 @@ import (
 // now is the time on the clock of this process, which does not step and runs while the machine
 // sleeps.
 func now() lease.Instant { return lease.Instant(clock.Steady()) }
-
-// bootID names this run of this kernel, and the clock that this process is shown of it
-// (its time namespace); "": they cannot be known.
-var bootID = sync.OnceValue(func() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	namespace, _ := os.Readlink("/proc/self/ns/time")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(id)) + " " + namespace
-})
-
-// here says whether a record was written under this run of this kernel.
-func here(boot string) bool { return boot != "" && boot == bootID() }
 
 // Margin is the part of a TTL by which a holder stops trusting its lease
 // before others may declare it dead. It pays for clock rates that differ by up to 5 %.
@@ -44,7 +27,7 @@ func (c *Client) clocks() record.Clocks {
 
 // clocks reads the clocks of this host.
 func clocks() record.Clocks {
-	return record.Clocks{Wall: time.Now().UnixMicro(), Boot: bootID(), Up: clock.Up()}
+	return record.Clocks{Wall: time.Now().UnixMicro(), Boot: clock.Boot(), Up: clock.Up()}
 }
 
 // now is the time on the clock of the client's machine.

@@ -139,7 +139,7 @@ func (c *Client) close(grace time.Duration) error {
 		c.sweepAtClose(ttl)
 	}
 	c.halt()
-	c.proof.close()
+	c.proof.Close()
 	return err
 }
 

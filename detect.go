@@ -76,7 +76,7 @@ func (d *detector) observe(session string, s sessionRead) (lease.Judgement, leas
 		}
 	}
 	if rec.Detached && !d.seen.Watches(session, rec) {
-		o.Ago = c.proof.recall(session, rec)
+		o.Ago = c.proof.Recall(session, rec)
 	}
 	o.Now = c.now() // read later than the first sight: that is on the safe side
 	return d.seen.Observe(session, lease.Sighting{Record: rec, Absent: len(s.rec.Value) == 0, Version: version,
@@ -135,7 +135,7 @@ func (c *Client) detectBy(d *detector, ctx context.Context, looks map[string]ses
 			continue
 		}
 		v, o := d.observe(id, s)
-		if v.Verdict == lease.Alive && !v.Record.Detached && len(s.rec.Value) > 0 && c.proof.near(id) && c.proof.dead(id) {
+		if v.Verdict == lease.Alive && !v.Record.Detached && len(s.rec.Value) > 0 && c.proof.Near(id) && c.proof.Dead(id) {
 			v = v.DeclareDead(provenDead, o)
 		}
 		if s.stale && v.Verdict != lease.Alive {
@@ -286,7 +286,7 @@ func (c *Client) knowDead(id string, tomb record.Session, age time.Duration) {
 	}
 	c.mu.Unlock()
 	c.detector.forget(func(session string) bool { return session != id })
-	c.proof.declareDead(id)
+	c.proof.DeclareDead(id)
 }
 
 // declareDead buries sessions whose death the kernel has proved.
@@ -302,7 +302,7 @@ func (c *Client) declareDead(ids []string) {
 	for _, id := range ids {
 		if len(looks[id].rec.Value) == 0 {
 			// It ended, or never began: its claims are judged as without a record.
-			c.proof.declareDead(id)
+			c.proof.DeclareDead(id)
 		}
 	}
 }

@@ -116,7 +116,7 @@ func (e *OverError) Error() string { return fmt.Sprintf("hold %s is over: %s", e
 // check returns the request as it is entered.
 func (r HoldRequest) check() (HoldRequest, error) {
 	bad := func(field string, err error) (HoldRequest, error) { return r, &RequestError{field, err} }
-	if !plainID(r.ID) {
+	if !record.IsSession(r.ID) {
 		return r, errBadID()
 	}
 	r.Names = slices.Compact(slices.Sorted(slices.Values(r.Names)))
@@ -315,6 +315,6 @@ func (c *Client) publicSession(id string, r driver.Record) (s Session, ok bool) 
 	if s.Detached && s.BeatAge >= 0 {
 		s.Ends = time.Now().Add(s.TTL - Margin(s.TTL) - s.BeatAge)
 	}
-	s.Dead = s.Dead || rec.EndedAlone(s.BeatAge, 0, clocks()) || !rec.Detached && c.proof.near(id) && c.proof.dead(id)
+	s.Dead = s.Dead || rec.EndedAlone(s.BeatAge, 0, clocks()) || !rec.Detached && c.proof.Near(id) && c.proof.Dead(id)
 	return s, true
 }

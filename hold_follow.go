@@ -47,7 +47,7 @@ type follower struct {
 }
 
 func (c *Client) followHold(ctx context.Context, client, id string, yield func(Hold) bool) error {
-	if !plainID(id) {
+	if !record.IsSession(id) {
 		return errBadID()
 	}
 	if c.opts.ReadOnly {

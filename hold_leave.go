@@ -25,7 +25,7 @@ func (c *Client) Leave(ctx context.Context, client, id string) error {
 }
 
 func (c *Client) leave(ctx context.Context, client, id string) error {
-	if !plainID(id) {
+	if !record.IsSession(id) {
 		return errBadID()
 	}
 	ctx, cancel, err := c.holdContext(ctx, true)

@@ -25,7 +25,7 @@ func (c *Client) Beat(ctx context.Context, client string, ids ...string) ([]Hold
 	defer cancel()
 	calls := make(map[string]*holdCall, len(ids))
 	for _, id := range ids {
-		if !plainID(id) {
+		if !record.IsSession(id) {
 			return nil, fmt.Errorf("beat: %w", errBadID())
 		}
 		if calls[id] == nil {
@@ -254,7 +254,7 @@ func (c *Client) Extend(ctx context.Context, client, id string, d time.Duration)
 
 // oneHold renews one hold.
 func (c *Client) oneHold(ctx context.Context, client, id string, set func(*holdCall)) (*holdCall, error) {
-	if !plainID(id) {
+	if !record.IsSession(id) {
 		return nil, errBadID()
 	}
 	ctx, cancel, err := c.holdContext(ctx, true)
@@ -281,7 +281,7 @@ func (c *Client) Hold(ctx context.Context, client, id string) (Hold, error) {
 
 // lookAtHold reads the records of a hold.
 func (c *Client) lookAtHold(ctx context.Context, client, id string) (*holdCall, error) {
-	if !plainID(id) {
+	if !record.IsSession(id) {
 		return nil, errBadID()
 	}
 	ctx, cancel, err := c.holdContext(ctx, false)

@@ -196,7 +196,7 @@ var layers = [][]string{
 	{"driver"},
 	{"internal/reach"},
 	{"internal/core"},
-	{"internal/core/lease"},
+	{"internal/core/lease", "internal/liveness"},
 	{"internal/core/record", "internal/clock", "internal/machine", "internal/filesystem", "internal/printable", "internal/busy", "internal/seen"},
 }
 

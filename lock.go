@@ -151,7 +151,7 @@ func (l *Lock) Proof() *os.File {
 	if l.sess.proof == nil {
 		return nil
 	}
-	return l.sess.proof.file
+	return l.sess.proof.File
 }
 
 // Release ends belief in the lock at once and then gives it back. That is sent

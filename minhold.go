@@ -78,7 +78,7 @@ func (c *Client) newPart() (*part, error) {
 		return nil, err
 	}
 	p := &part{whole: c, client: sub, gone: make(chan struct{})}
-	sub.owner, sub.proof.mute, sub.part = c.owner, true, p
+	sub.owner, sub.proof.Mute, sub.part = c.owner, true, p
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.end.closing {

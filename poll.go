@@ -108,7 +108,7 @@ func (c *Client) nextRound() (r *core.Round, due []*localQueue) {
 		c.waiting = false
 		c.unlock()
 		c.detector.forgetOld(nil)
-		c.proof.forget(func(string) bool { return false })
+		c.proof.Forget(func(string) bool { return false })
 		return nil, nil
 	}
 	for _, name := range r.Due {
@@ -122,9 +122,9 @@ func (c *Client) nextRound() (r *core.Round, due []*localQueue) {
 // are dead, without asking the store. near: it knows any of them.
 func (c *Client) provenDead(sessions []string) (died []string, near bool) {
 	for _, s := range sessions {
-		if c.proof.near(s) {
+		if c.proof.Near(s) {
 			near = true
-			if c.proof.dead(s) {
+			if c.proof.Dead(s) {
 				died = append(died, s)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
+	"github.com/holdfast-lock/holdfast/internal/liveness"
 
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -18,16 +19,16 @@ import (
 type session struct {
 	c     *Client
 	id    string
-	life  lease.Session // guarded by c.mu
-	until atomic.Int64  // the end of its window, for those who do not hold c.mu
-	moved chan struct{} // the window has moved
-	wake  chan struct{} // beat now
-	ended chan struct{} // closed by end: no more beats
-	ready chan struct{} // closed once open, or over before it opened
-	idle  chan struct{} // closed when the beat loop has returned
-	broke bool          // guarded by c.mu: a claim of it was broken
-	proof *proof        // this host's proof of its life, or nil
-	alone chan struct{} // guarded by c.mu: closed when the beat has won that leaves it without a process
+	life  lease.Session   // guarded by c.mu
+	until atomic.Int64    // the end of its window, for those who do not hold c.mu
+	moved chan struct{}   // the window has moved
+	wake  chan struct{}   // beat now
+	ended chan struct{}   // closed by end: no more beats
+	ready chan struct{}   // closed once open, or over before it opened
+	idle  chan struct{}   // closed when the beat loop has returned
+	broke bool            // guarded by c.mu: a claim of it was broken
+	proof *liveness.Proof // this host's proof of its life, or nil
+	alone chan struct{}   // guarded by c.mu: closed when the beat has won that leaves it without a process
 
 	labels     record.ClaimLabels // guarded by c.mu: of claims that have others than in their records
 	labelsSize int                // of all
@@ -67,7 +68,7 @@ func (s *session) trustedAt(t lease.Instant) bool { return t < lease.Instant(s.u
 // goes on trying by itself.
 func (s *session) open(claim func() (driver.Write, bool)) *swap {
 	c := s.c
-	own := c.proof.make(s.id) // before anyone can see the session
+	own := c.proof.Make(s.id) // before anyone can see the session
 	ttl := c.opts.TTL
 	if ttl == 0 {
 		ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
@@ -81,7 +82,7 @@ func (s *session) open(claim func() (driver.Write, bool)) *swap {
 	c.mu.Lock()
 	if s.life.Over() { // the client was closed meanwhile
 		c.mu.Unlock()
-		c.proof.drop(own)
+		c.proof.Drop(own)
 		return sw
 	}
 	s.proof = own
@@ -322,7 +323,7 @@ func (s *session) report(eff lease.Effects) {
 	if s.life.Opened() { // it does not change any more
 		s.c.log.Warn("session lost", "session", s.id, "why", eff.Why, "err", eff.Err)
 	}
-	s.c.proof.drop(s.proof)
+	s.c.proof.Drop(s.proof)
 }
 
 // guardWindow ends the session when its window does. It looks at least once a
@@ -392,7 +393,7 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 	close(s.ended)
 	if !s.life.Stop() {
 		c.mu.Unlock()
-		c.proof.drop(s.proof)
+		c.proof.Drop(s.proof)
 		return nil
 	}
 	c.mu.Unlock()
@@ -420,7 +421,7 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 		var outs []driver.Outcome
 		outs, err = c.store.CompareAndSwap(ctx, []driver.Write{{Key: driver.Sessions.Key(s.id), Old: int64(old), Lazy: true}})
 		if err == nil && outs[0].Won {
-			c.proof.drop(s.proof)
+			c.proof.Drop(s.proof)
 			return nil
 		}
 	}
@@ -428,7 +429,7 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("holdfast: close: the session is not confirmed as ended, it ends by itself in %s: %w", record.Short(ttl), err)
 	}
-	c.proof.drop(s.proof)
+	c.proof.Drop(s.proof)
 	return err
 }
 

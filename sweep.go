@@ -183,7 +183,7 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 		outs, err := c.store.CompareAndSwap(ctx, []driver.Write{{Key: driver.Sessions.Key(id), Old: s.rec.Version, Lazy: true}})
 		if err == nil && outs[0].Won {
 			done.Sessions++
-			c.proof.declareDead(id)
+			c.proof.DeclareDead(id)
 		}
 	}
 	return ctx.Err()

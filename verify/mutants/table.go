@@ -261,7 +261,7 @@ var core = table{"core", []mutant{
 	{"what is kept for a time is kept for half of it", "P1", []edit{{"internal/core/lease/session.go",
 		"= d, now.Add(d) }", "= d, now.Add(d / 2) }"}}, simulation},
 	{"what is kept for a time ends by the kernel's proof", "P1", []edit{{"minhold.go",
-		"sub.owner, sub.proof.mute, sub.part = c.owner, true, p", "sub.owner, sub.proof.mute, sub.part = c.owner, false, p"}}, library("TestMinHoldHasNoProof")},
+		"sub.owner, sub.proof.Mute, sub.part = c.owner, true, p", "sub.owner, sub.proof.mute, sub.part = c.owner, false, p"}}, library("TestMinHoldHasNoProof")},
 	{"what a program keeps for a time is released by its token", "P1", []edit{{"internal/core/record/edit.go",
 		"	case !r.Detached || r.Least == LeastHeld:\n		return ReleaseRunning\n	}\n	out := ReleaseLate", "	case !r.Detached:\n		return ReleaseRunning\n	}\n	out := ReleaseLate"}}, library("TestMinHoldBroken")},
 	{"any number of slots", "P8 P9", []edit{{"options.go",

@@ -136,3 +136,17 @@ func (r Session) SeemsDead(age time.Duration, t Clocks) bool {
 func DetachedTTL(d time.Duration) time.Duration {
 	return max(d*10/9, min(d+time.Second, d*4/3)) + time.Millisecond
 }
+
+// IsSession says whether a text is the id of a session, so that what other programs wrote into
+// records becomes no path.
+func IsSession(id string) bool {
+	if len(id) != 32 {
+		return false
+	}
+	for _, r := range id {
+		if (r < '0' || r > '9') && (r < 'a' || r > 'f') {
+			return false
+		}
+	}
+	return true
+}

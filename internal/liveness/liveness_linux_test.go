@@ -1,4 +1,4 @@
-package holdfast
+package liveness
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 	"github.com/holdfast-lock/holdfast/internal/mounts"
 	"golang.org/x/sys/unix"
 )
@@ -33,14 +34,14 @@ func mkdirs(t *testing.T, dirs ...string) {
 }
 
 // alive makes the proof of a session that lives.
-func alive(t *testing.T, dir string) (session string, own *proof) {
+func alive(t *testing.T, dir string) (session string, own *Proof) {
 	t.Helper()
 	session = fmt.Sprintf("%032x", len(t.Name()))
-	p := &proofs{dir: dir}
-	if own = p.make(session); own == nil {
+	p := &Dir{Path: dir}
+	if own = p.Make(session); own == nil {
 		t.Skipf("NOT TESTED: %s is on a file system where there is no proof", dir)
 	}
-	t.Cleanup(func() { own.file.Close() })
+	t.Cleanup(func() { own.File.Close() })
 	return session, own
 }
 
@@ -125,16 +126,16 @@ func TestProofIsOfOneFile(t *testing.T) {
 			session, own := alive(t, test.home(t, top))
 			dir := filepath.Dir(own.path)
 			at := test.view(t, top, dir, session)
-			before := &proofs{dir: at.dir}
-			if before.dead(at.session) {
+			before := &Dir{Path: at.dir}
+			if before.Dead(at.session) {
 				t.Error("the living is proven dead")
 			}
-			own.file.Close() // it dies
-			for i, judge := range []*proofs{before, {dir: at.dir}} {
-				if got := judge.dead(at.session); got != test.same {
+			own.File.Close() // it dies
+			for i, judge := range []*Dir{before, {Path: at.dir}} {
+				if got := judge.Dead(at.session); got != test.same {
 					t.Errorf("judge %d: after its death the proof is %v, want %v", i, got, test.same)
 				}
-				judge.close()
+				judge.Close()
 			}
 		})
 	}
@@ -179,10 +180,10 @@ func btrfsHome(t *testing.T, top string) string {
 func TestNoProofWithoutBoot(t *testing.T) {
 	mounts.Private(t)
 	mounts.Mount(t, "-t", "tmpfs", "none", "/proc/sys/kernel/random")
-	p := &proofs{dir: filepath.Join(t.TempDir(), "run")}
-	if own := p.make(strings.Repeat("0", 32)); own != nil {
+	p := &Dir{Path: filepath.Join(t.TempDir(), "run")}
+	if own := p.Make(strings.Repeat("0", 32)); own != nil {
 		t.Errorf("there is a proof: %s", own.path)
-		p.drop(own)
+		p.Drop(own)
 	}
 }
 
@@ -191,12 +192,12 @@ func TestNoProofWithoutBoot(t *testing.T) {
 func TestNoProofOfTheEnd(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	session, own := alive(t, dir)
-	judge := &proofs{dir: dir}
-	if !judge.near(session) {
+	judge := &Dir{Path: dir}
+	if !judge.Near(session) {
 		t.Fatal("its file is not seen")
 	}
-	judge.drop(own)
-	if judge.dead(session) {
+	judge.Drop(own)
+	if judge.Dead(session) {
 		t.Error("it is proven dead")
 	}
 }
@@ -206,10 +207,10 @@ func TestNoProofOfTheEnd(t *testing.T) {
 func TestNoProofOnOverlay(t *testing.T) {
 	mounts.Private(t)
 	merged := overlay(t, t.TempDir(), "xino=off")
-	given := &proofs{dir: merged + "/run"}
-	if own := given.make(strings.Repeat("0", 32)); own != nil {
+	given := &Dir{Path: merged + "/run"}
+	if own := given.Make(strings.Repeat("0", 32)); own != nil {
 		t.Errorf("there is a proof on an overlay: %s", own.path)
-		given.drop(own)
+		given.Drop(own)
 	}
 	if _, err := os.Lstat(merged + "/run"); !os.IsNotExist(err) {
 		t.Errorf("a directory was made that is not used: %v", err)
@@ -221,11 +222,11 @@ func TestNoProofOnOverlay(t *testing.T) {
 		mounts.Mount(t, "-t", "tmpfs", "none", "/run/user")
 	}
 	mounts.Mount(t, "-t", "tmpfs", "-o", "mode=1777", "none", "/dev/shm")
-	own := (&proofs{}).make(strings.Repeat("0", 32))
+	own := (&Dir{}).Make(strings.Repeat("0", 32))
 	if own == nil {
 		t.Fatal("no proof is given where the temporary directory is on an overlay")
 	}
-	defer own.file.Close()
+	defer own.File.Close()
 	if want := fmt.Sprintf("/dev/shm/holdfast-%d", os.Geteuid()); filepath.Dir(own.path) != want {
 		t.Errorf("the proof is %s, want it in %s", own.path, want)
 	}
@@ -233,7 +234,7 @@ func TestNoProofOnOverlay(t *testing.T) {
 	// What is mounted into a container may be used, whatever it is mounted on.
 	mkdirs(t, merged+"/run")
 	mounts.Mount(t, "--bind", filepath.Dir(own.path), merged+"/run")
-	if judge := (&proofs{dir: merged + "/run"}); !judge.near(filepath.Base(own.path)) || judge.dead(filepath.Base(own.path)) {
+	if judge := (&Dir{Path: merged + "/run"}); !judge.Near(filepath.Base(own.path)) || judge.Dead(filepath.Base(own.path)) {
 		t.Error("a directory that is mounted on an overlay is not used")
 	}
 }
@@ -248,14 +249,14 @@ func TestNoProofInAStrangersDirectory(t *testing.T) {
 	}
 	t.Setenv("XDG_RUNTIME_DIR", xdg)
 	t.Setenv("TMPDIR", t.TempDir())
-	own := (&proofs{}).make(strings.Repeat("0", 32))
+	own := (&Dir{}).Make(strings.Repeat("0", 32))
 	if left, err := os.ReadDir(xdg); err != nil || len(left) > 0 {
 		t.Errorf("in the directory of another user: %v, %v", left, err)
 	}
 	if own == nil {
 		t.Fatal("no proof is given where XDG_RUNTIME_DIR is another user's")
 	}
-	(&proofs{}).drop(own)
+	(&Dir{}).Drop(own)
 }
 
 // What dead sessions have left goes a day later, and nothing else.
@@ -264,17 +265,17 @@ func TestProofsAreTidied(t *testing.T) {
 	mkdirs(t, dir)
 	old := time.Now().Add(-leftover - time.Hour)
 	id := func(c string) string { return strings.Repeat(c, 32) }
-	p := &proofs{dir: dir}
-	var living []*proof
+	p := &Dir{Path: dir}
+	var living []*Proof
 	for _, c := range []string{"a", "b"} {
-		own := p.make(id(c))
+		own := p.Make(id(c))
 		if own == nil {
 			t.Skipf("NOT TESTED: %s is on a file system where there is no proof", dir)
 		}
-		defer own.file.Close()
+		defer own.File.Close()
 		living = append(living, own)
 	}
-	living[1].file.Close() // dies, just now
+	living[1].File.Close() // dies, just now
 	for _, name := range []string{id("c"), id("d") + unnamed, id("d") + ".123" + unnamed, id("e"), id("2") + "." + seen, id("3") + "." + seen, "notes", id("f") + ".txt"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -288,13 +289,13 @@ func TestProofsAreTidied(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ancient := time.Now().Add(-MaxTTL - time.Hour)
+	ancient := time.Now().Add(-record.MaxTTL - time.Hour)
 	if err := os.Chtimes(filepath.Join(dir, id("3")+"."+seen), ancient, ancient); err != nil {
 		t.Fatal(err)
 	}
-	next := &proofs{dir: dir}
-	own := next.make(id("9"))
-	defer next.drop(own)
+	next := &Dir{Path: dir}
+	own := next.Make(id("9"))
+	defer next.Drop(own)
 	var left []string
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -307,7 +308,7 @@ func TestProofsAreTidied(t *testing.T) {
 	if !slices.Equal(left, want) {
 		t.Errorf("left are\n%q, want\n%q", left, want)
 	}
-	if judge := (&proofs{dir: dir}); judge.dead(id("a")) || !judge.dead(id("b")) {
+	if judge := (&Dir{Path: dir}); judge.Dead(id("a")) || !judge.Dead(id("b")) {
 		t.Error("the living is proven dead, or the dead is not")
 	}
 }

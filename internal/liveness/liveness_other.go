@@ -1,6 +1,6 @@
 //go:build !linux
 
-package holdfast
+package liveness
 
 import (
 	"errors"

@@ -1,23 +1,10 @@
-package holdfast
-
-import (
-	"fmt"
-	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"strings"
-	"sync"
-	"time"
-)
-
-// Proof of death: on one host nobody need wait for a TTL. Each session holds an
-// exclusive kernel lock (flock) on a small file named after its random id, in a
-// runtime directory of its user. The kernel lets go of the lock when the last
-// process that has the open file is gone, and at no other time. Who gets a shared
-// lock on that file knows that the session is dead; on that file, and not on
-// another that looks like it (see identity). No file, no permission, another
-// directory, another host: nothing is known, and the TTL decides. It is never a
-// process id, which is reused and differs between containers.
+// Package liveness tells, on one host, that a process is gone: there nobody need wait for a TTL.
+// Each session holds an exclusive kernel lock (flock) on a small file named after its random id,
+// in a runtime directory of its user. The kernel lets go of the lock when the last process that
+// has the open file is gone, and at no other time. Who gets a shared lock on that file knows that
+// the session is dead; on that file, and not on another that looks like it (see identity). No
+// file, no permission, another directory, another host: nothing is known, and the TTL decides. It
+// is never a process id, which is reused and differs between containers.
 //
 // The file is locked under a temporary name, then renamed, and then the session is
 // opened: nobody can meet an unlocked file of the living. When a session ends in order the
@@ -32,12 +19,25 @@ import (
 // those of its layers. A machine that was copied with its memory is the one case left;
 // nothing in it can tell. Rejected: the boot id alone (a copy in the same boot); the id of
 // the machine (images share it).
+package liveness
 
-// proofs is where this process keeps the proof of its life and looks for that
-// of others.
-type proofs struct {
-	dir  string // as set; then as resolved
-	mute bool   // none is made: nobody is to know of the death of this process
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/core/record"
+)
+
+// A Dir is where this process keeps the proof of its life and looks for that of others. The zero
+// value finds a directory by itself.
+type Dir struct {
+	Path string // as set; then as resolved
+	Mute bool   // none is made: nobody is to know of the death of this process
 
 	mu     sync.Mutex
 	state  int8   // 0 not looked at yet, 1 usable, -1 not
@@ -46,9 +46,9 @@ type proofs struct {
 	others map[string]*os.File
 }
 
-// A proof is the locked file of one session of ours.
-type proof struct {
-	file *os.File
+// A Proof is the locked file of one session of ours.
+type Proof struct {
+	File *os.File
 	path string
 }
 
@@ -73,13 +73,13 @@ func isDir(path string) bool {
 }
 
 // usable looks for a directory once; p.mu is held.
-func (p *proofs) usable() bool {
+func (p *Dir) usable() bool {
 	if p.state == 0 {
 		p.state = -1
 		p.boot = kernelBoot()
-		for _, dir := range runtimeDirs(p.dir) {
+		for _, dir := range runtimeDirs(p.Path) {
 			if p.boot != "" && dir != os.DevNull && prepareProofDir(dir) == nil {
-				p.state, p.dir = 1, dir
+				p.state, p.Path = 1, dir
 				break
 			}
 		}
@@ -87,22 +87,22 @@ func (p *proofs) usable() bool {
 	return p.state == 1
 }
 
-// make locks a new file and only then gives it the session's name, so that no
+// Make locks a new file and only then gives it the session's name, so that no
 // judge can meet an unlocked file of the living. nil: no proof can be given
 // here.
-func (p *proofs) make(session string) *proof {
+func (p *Dir) Make(session string) *Proof {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.usable() || p.mute {
+	if !p.usable() || p.Mute {
 		return nil
 	}
 	p.tidy()
-	path := filepath.Join(p.dir, session)
+	path := filepath.Join(p.Path, session)
 	file, err := lockNew(path, session, p.boot)
 	if err != nil {
 		return nil
 	}
-	return &proof{file, path}
+	return &Proof{file, path}
 }
 
 // What the names of files end with that are not a session's proof.
@@ -119,12 +119,12 @@ const leftover = 24 * time.Hour
 // has declared dead, since their store was never asked again. Nothing is less safe
 // without a file. Where there are many it looks at some, so that nobody waits for
 // it. p.mu is held.
-func (p *proofs) tidy() {
+func (p *Dir) tidy() {
 	if p.tidied {
 		return
 	}
 	p.tidied = true
-	d, err := os.Open(p.dir)
+	d, err := os.Open(p.Path)
 	if err != nil {
 		return
 	}
@@ -132,12 +132,12 @@ func (p *proofs) tidy() {
 	names, _ := d.Readdirnames(10_000)
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	for _, name := range names[:min(len(names), 250)] {
-		path, keep := filepath.Join(p.dir, name), leftover
+		path, keep := filepath.Join(p.Path, name), leftover
 		id, end, _ := strings.Cut(name, ".")
 		if end == seen {
-			keep = MaxTTL
+			keep = record.MaxTTL
 		}
-		if !plainID(id) || end != "" && end != seen && !strings.HasSuffix("."+end, unnamed) {
+		if !record.IsSession(id) || end != "" && end != seen && !strings.HasSuffix("."+end, unnamed) {
 			continue // not ours
 		}
 		info, err := os.Lstat(path)
@@ -147,18 +147,18 @@ func (p *proofs) tidy() {
 	}
 }
 
-// drop removes a proof of ours. The name goes first: a file without a name
+// Drop removes a proof of ours. The name goes first: a file without a name
 // proves nothing.
-func (p *proofs) drop(own *proof) {
+func (p *Dir) Drop(own *Proof) {
 	if own == nil {
 		return
 	}
 	os.Remove(own.path)
-	own.file.Close()
+	own.File.Close()
 }
 
-// dead says whether this host's kernel knows the session to be dead.
-func (p *proofs) dead(session string) bool {
+// Dead says whether this host's kernel knows the session to be dead.
+func (p *Dir) Dead(session string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	file := p.open(session)
@@ -173,23 +173,23 @@ func (p *proofs) dead(session string) bool {
 	return true
 }
 
-// near says whether the session has a proof on this host, so that dead is worth
+// Near says whether the session has a proof on this host, so that dead is worth
 // asking again.
-func (p *proofs) near(session string) bool {
+func (p *Dir) Near(session string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.open(session) != nil
 }
 
 // open returns the session's file, kept open until forget; p.mu is held.
-func (p *proofs) open(session string) *os.File {
-	if !p.usable() || !plainID(session) {
+func (p *Dir) open(session string) *os.File {
+	if !p.usable() || !record.IsSession(session) {
 		return nil
 	}
 	if file, ok := p.others[session]; ok {
 		return file
 	}
-	file, err := openProof(filepath.Join(p.dir, session), session, p.boot)
+	file, err := openProof(filepath.Join(p.Path, session), session, p.boot)
 	if err != nil {
 		return nil
 	}
@@ -200,22 +200,22 @@ func (p *proofs) open(session string) *os.File {
 	return file
 }
 
-// declareDead removes the file of a session whose tombstone is written.
-func (p *proofs) declareDead(session string) {
+// DeclareDead removes the file of a session whose tombstone is written.
+func (p *Dir) DeclareDead(session string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if file, ok := p.others[session]; ok {
 		file.Close()
 		delete(p.others, session)
 	}
-	if p.state == 1 && plainID(session) {
-		os.Remove(filepath.Join(p.dir, session))
-		os.Remove(filepath.Join(p.dir, session+"."+seen))
+	if p.state == 1 && record.IsSession(session) {
+		os.Remove(filepath.Join(p.Path, session))
+		os.Remove(filepath.Join(p.Path, session+"."+seen))
 	}
 }
 
-// forget closes the files of sessions that are of no interest any more.
-func (p *proofs) forget(wanted func(session string) bool) {
+// Forget closes the files of sessions that are of no interest any more.
+func (p *Dir) Forget(wanted func(session string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for session, file := range p.others {
@@ -226,17 +226,4 @@ func (p *proofs) forget(wanted func(session string) bool) {
 	}
 }
 
-func (p *proofs) close() { p.forget(func(string) bool { return false }) }
-
-// plainID keeps what other programs wrote into records out of paths.
-func plainID(session string) bool {
-	if len(session) != 32 {
-		return false
-	}
-	for _, r := range session {
-		if (r < '0' || r > '9') && (r < 'a' || r > 'f') {
-			return false
-		}
-	}
-	return true
-}
+func (p *Dir) Close() { p.Forget(func(string) bool { return false }) }

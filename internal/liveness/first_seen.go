@@ -1,4 +1,4 @@
-package holdfast
+package liveness
 
 import (
 	"encoding/json"
@@ -24,19 +24,19 @@ type sighted struct {
 	Nonce string `json:"nonce"`
 }
 
-// recall returns how long ago a process of this host first saw this very record of a
+// Recall returns how long ago a process of this host first saw this very record of a
 // session, and remembers now if none has. 0 where nothing can be remembered.
-func (p *proofs) recall(session string, rec record.Session) time.Duration {
+func (p *Dir) Recall(session string, rec record.Session) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.usable() || !plainID(session) || bootID() == "" {
+	if !p.usable() || !record.IsSession(session) || clock.Boot() == "" {
 		return 0
 	}
-	now := sighted{bootID(), clock.Up().Microseconds(), rec.Nonce}
-	path := filepath.Join(p.dir, session+".seen")
+	now := sighted{clock.Boot(), clock.Up().Microseconds(), rec.Nonce}
+	path := filepath.Join(p.Path, session+".seen")
 	if text, err := os.ReadFile(path); err == nil {
 		var first sighted
-		if json.Unmarshal(text, &first) == nil && first.Nonce == now.Nonce && here(first.Boot) {
+		if json.Unmarshal(text, &first) == nil && first.Nonce == now.Nonce && first.Boot == now.Boot {
 			return max(time.Duration(now.Up-first.Up)*time.Microsecond, 0)
 		}
 	}
@@ -44,7 +44,7 @@ func (p *proofs) recall(session string, rec record.Session) time.Duration {
 	if err != nil {
 		return 0
 	}
-	file, err := os.CreateTemp(p.dir, session+".*.new")
+	file, err := os.CreateTemp(p.Path, session+".*.new")
 	if err != nil {
 		return 0
 	}
