@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/batch"
 	"github.com/holdfast-lock/holdfast/internal/core"
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
@@ -32,7 +33,7 @@ type Client struct {
 	detaches bool   // its locks become detached
 	owner    record.Owner
 	log      *slog.Logger
-	batch    batcher
+	batch    *batch.Batcher
 	proof    liveness.Dir
 	requests sync.Pool
 	machine  *machine.Machine // nil: the real one
@@ -116,8 +117,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.requests.New = func() any { return &request{ch: make(chan struct{}, 1)} }
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.open, c.shut = context.WithCancel(c.ctx)
-	c.batch.store, c.batch.ctx, c.batch.now, c.batch.spawn = c.store, c.ctx, c.now, c.spawn
-	c.batch.gather(c.traits.SingleWrites)
+	c.batch = batch.New(c.ctx, c.store, c.now, c.spawn, c.traits.SingleWrites)
 	c.proof.Path = c.opts.RuntimeDir
 	c.detector.c, c.sweeping.detector.c = c, c
 	_, awaits := store.(driver.Awaiter)

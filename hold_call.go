@@ -207,7 +207,7 @@ func (x *holdCall) write(ctx context.Context, beat *record.Session, w driver.Wri
 			Value: h.Write.Next.Encode(max(h.Write.Old, 0)), Notify: h.Write.Notify, Lazy: h.Write.Lazy})
 	}
 	began := x.c.now()
-	outs, err := x.c.batch.all(ctx, writes, holdPatience)
+	outs, err := x.c.batch.All(ctx, writes, holdPatience)
 	for i := range outs {
 		err = errors.Join(err, outs[i].Err)
 	}

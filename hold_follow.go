@@ -8,6 +8,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/batch"
 	"github.com/holdfast-lock/holdfast/internal/core"
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
@@ -290,7 +291,7 @@ func (r *renewals) next(now lease.Instant) (due []*follower, pause time.Duration
 	}
 	ids := make(map[string]bool)
 	var again []*follower
-	for len(r.due) > 0 && len(due) < maxBatch {
+	for len(r.due) > 0 && len(due) < batch.Most {
 		f := r.due[0]
 		if f.due > now.Add(f.early()) {
 			break

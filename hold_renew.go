@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/batch"
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 
@@ -61,9 +63,9 @@ func (c *Client) beat(ctx context.Context, calls map[string]*holdCall) (errs map
 	for _, x := range calls {
 		left = append(left, x)
 	}
-	slices.SortFunc(left, func(x, y *holdCall) int { return compareKeys(driver.Sessions.Key(x.id), driver.Sessions.Key(y.id)) })
+	slices.SortFunc(left, func(x, y *holdCall) int { return strings.Compare(x.id, y.id) })
 	all := slices.Clone(left)
-	for part := range slices.Chunk(left, maxBatch) {
+	for part := range slices.Chunk(left, batch.Most) {
 		c.beatPart(ctx, slices.Clone(part), errs)
 	}
 	all = slices.DeleteFunc(all, func(x *holdCall) bool { return errs[x.id] != nil || x.all })

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/batch"
 	"github.com/holdfast-lock/holdfast/internal/core"
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
@@ -58,7 +59,7 @@ func (p *localQueue) rest() {
 // reconciled, for one write to a store that is quick: to wake another goroutine for it would
 // take a good part of its time.
 func (c *Client) do(ctx context.Context, f func()) {
-	quick := ctx.Err() == nil && c.batch.quick()
+	quick := ctx.Err() == nil && c.batch.Quick()
 	c.mu.Lock()
 	c.here = quick
 	f()
@@ -151,17 +152,17 @@ func (c *Client) put(p *localQueue, write record.Write, here context.Context) bo
 	c.unlock()
 	w := p.storeWrite(write)
 	if here == nil {
-		c.answered(p, c.batch.do(w, timeout), nil)
+		c.answered(p, c.batch.Do(w, timeout), nil)
 		return true
 	}
-	sw, ok := c.batch.alone(here, w, planned, timeout)
+	sw, ok := c.batch.Alone(here, w, planned, timeout)
 	if !ok {
 		c.mu.Lock()
 		p.n.Abort()
 		return false
 	}
 	c.answered(p, &sw, here)
-	return sw.err == nil
+	return sw.Err == nil
 }
 
 // openWith opens the session in one call with its first claim. c.mu is held, but not during the
@@ -184,7 +185,7 @@ func (c *Client) openWith(p *localQueue) {
 		p.n.Rested()
 		return
 	}
-	sw.write = w
+	sw.Write = w
 	c.answered(p, sw, nil)
 }
 
@@ -227,38 +228,28 @@ func (p *localQueue) storeWrite(w record.Write) driver.Write {
 
 // answered takes c.mu, and takes in what became of a write. An error is not the store's if the
 // context here had ended.
-func (c *Client) answered(p *localQueue, sw *swap, here context.Context) {
-	out := core.Outcome{Sent: sw.sent, Won: sw.out.Won, Version: record.Version(sw.out.Record.Version), Err: sw.err,
-		Busy: driver.Busy(sw.err), Cut: here != nil && here.Err() != nil}
-	if sw.err == nil && !out.Won {
-		out.Record, out.Bad = lockOf(sw.out.Record)
-		out.Same = sw.lostToOld()
+func (c *Client) answered(p *localQueue, sw *batch.Swap, here context.Context) {
+	out := core.Outcome{Sent: sw.Sent, Won: sw.Out.Won, Version: record.Version(sw.Out.Record.Version), Err: sw.Err,
+		Busy: driver.Busy(sw.Err), Cut: here != nil && here.Err() != nil}
+	if sw.Err == nil && !out.Won {
+		out.Record, out.Bad = lockOf(sw.Out.Record)
+		out.Same = sw.LostToOld()
 	}
 	c.mu.Lock()
-	t := sw.got
+	t := sw.Got
 	if t == 0 {
 		t = c.now()
 	}
-	if sw.write.Lazy {
+	if sw.Write.Lazy {
 		c.lazy[p.name] = t // a crash of the database may take it back, whatever the answer
 	}
-	if sw.err == nil && out.Bad == nil {
-		p.saw(sw.out.Record)
+	if sw.Err == nil && out.Bad == nil {
+		p.saw(sw.Out.Record)
 		c.answers = true
 	}
-	eff := p.n.Answered(out, closedBy(sw.err, c.envAt(t)))
+	eff := p.n.Answered(out, closedBy(sw.Err, c.envAt(t)))
 	c.answers = c.answers || out.Busy && !out.Cut
 	c.perform(p, eff)
-}
-
-// lostToOld says whether a write lost to the very record that it was to follow: a
-// transaction of the database keeps that record's row locked (a fence, before its
-// commit).
-func (s *swap) lostToOld() bool {
-	if s.write.Old == driver.IfEmpty {
-		return len(s.out.Record.Value) == 0
-	}
-	return s.write.Old == s.out.Record.Version
 }
 
 // loadRecord loads the record of a name and reports whether the store answered. c.mu is held, but

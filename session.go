@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/batch"
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 	"github.com/holdfast-lock/holdfast/internal/liveness"
@@ -66,7 +67,7 @@ func (s *session) trustedAt(t lease.Instant) bool { return t < lease.Instant(s.u
 // open writes the session's first record in one call with the first claim, and
 // returns what became of the claim. If the session did not open in that call it
 // goes on trying by itself.
-func (s *session) open(claim func() (driver.Write, bool)) *swap {
+func (s *session) open(claim func() (driver.Write, bool)) *batch.Swap {
 	c := s.c
 	own := c.proof.Make(s.id) // before anyone can see the session
 	ttl := c.opts.TTL
@@ -78,7 +79,7 @@ func (s *session) open(claim func() (driver.Write, bool)) *swap {
 		}
 		cancel()
 	}
-	sw := &swap{err: ErrClosed}
+	sw := &batch.Swap{Err: ErrClosed}
 	c.mu.Lock()
 	if s.life.Over() { // the client was closed meanwhile
 		c.mu.Unlock()
@@ -88,7 +89,7 @@ func (s *session) open(claim func() (driver.Write, bool)) *swap {
 	s.proof = own
 	s.life.Begin(ttl)
 	beat, first, _ := s.next(ttl)
-	sw.sent = first.Sent
+	sw.Sent = first.Sent
 	writes := []driver.Write{beat}
 	w, ok := claim()
 	if ok {
@@ -100,10 +101,10 @@ func (s *session) open(claim func() (driver.Write, bool)) *swap {
 	defer cancel()
 	outs, err := c.store.CompareAndSwap(ctx, writes)
 	var out driver.Outcome
-	if sw.err = err; err == nil {
+	if sw.Err = err; err == nil {
 		out, err = outs[0], outs[0].Err
 		if ok {
-			sw.out, sw.err = outs[1], outs[1].Err
+			sw.Out, sw.Err = outs[1], outs[1].Err
 		}
 	}
 	s.answer(first, out, err)

@@ -1,4 +1,4 @@
-package holdfast
+package batch
 
 import (
 	"context"
@@ -8,11 +8,11 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
-// A callContext bounds one call to the store: it ends with the batcher's, after its timeout, and
+// A callContext bounds one call to the store: it ends with the Batcher's, after its timeout, and
 // a moment after the caller's context. The context behind it, with its timer, costs as much
 // as a call to a store in memory, and is made when somebody waits for its end.
 type callContext struct {
-	of      *batcher
+	of      *Batcher
 	caller  context.Context // nil: there is none
 	sent    lease.Instant
 	timeout time.Duration

@@ -1,4 +1,4 @@
-package holdfast
+package batch
 
 import (
 	"context"
@@ -6,7 +6,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/clock"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
+
+func now() lease.Instant { return lease.Instant(clock.Steady()) }
 
 // A call's context ends after its timeout, with its parent, a moment after its caller and
 // when the call has returned, whether somebody waits for that or asks.
@@ -28,7 +33,7 @@ func TestCallContext(t *testing.T) {
 				defer stop()
 				caller, leave := context.WithCancel(t.Context())
 				defer leave()
-				x := &callContext{of: &batcher{ctx: parent, now: now}, caller: caller, sent: now(), timeout: timeout}
+				x := &callContext{of: &Batcher{ctx: parent, now: now}, caller: caller, sent: now(), timeout: timeout}
 				defer x.end()
 				if d, ok := x.Deadline(); !ok || time.Until(d) != timeout {
 					t.Fatalf("deadline in %v, %v", time.Until(d), ok)
@@ -53,7 +58,7 @@ func TestCallContext(t *testing.T) {
 // same that the time is over.
 func TestCallContextUnused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := &callContext{of: &batcher{ctx: t.Context(), now: now}, sent: now(), timeout: time.Second}
+		x := &callContext{of: &Batcher{ctx: t.Context(), now: now}, sent: now(), timeout: time.Second}
 		time.Sleep(time.Second - 1)
 		if err := x.Err(); err != nil {
 			t.Fatalf("before its end: %v", err)

@@ -1,4 +1,5 @@
-package holdfast
+// Package batch sends the writes of a client to its store, many in a call where that is worth it.
+package batch
 
 import (
 	"context"
@@ -8,12 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core/lease"
-
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
-// A batcher sends writes to the store. What gathers while a call is in flight
+// A Batcher sends writes to the store. What gathers while a call is in flight
 // goes in the next one. A second call joins the first when a crowd has gathered,
 // or the first is slow: with two at once a small crowd would fall in two halves,
 // each too small to be worth a call. Where the store carries out each write by
@@ -21,7 +21,7 @@ import (
 // they would wait for the slowest. Heartbeats do not go through it, so that
 // they never queue behind locks. The idea of gathering behind the call in flight
 // is go-cloud's.
-type batcher struct {
+type Batcher struct {
 	store driver.Store
 	ctx   context.Context
 	now   func() lease.Instant
@@ -32,38 +32,40 @@ type batcher struct {
 	crowd int // writes that are worth another call
 
 	mu     sync.Mutex
-	queue  []*swap
+	queue  []*Swap
 	under  int         // calls that are under way
 	crowds bool        // the last call carried more than one write
 	timer  *time.Timer // has another call join one that is slow
 	slow   atomic.Bool
 }
 
-// A swap is one write on its way.
-type swap struct {
-	write driver.Write
-	out   driver.Outcome
-	err   error
-	sent  lease.Instant // just before the call, or when it was planned
-	got   lease.Instant // just after it, if the caller's goroutine made it; else 0
+// A Swap is one write on its way.
+type Swap struct {
+	Write driver.Write
+	Out   driver.Outcome
+	Err   error
+	Sent  lease.Instant // just before the call, or when it was planned
+	Got   lease.Instant // just after it, if the caller's goroutine made it; else 0
 	done  chan struct{}
 }
 
-// maxBatch is the most writes of a call.
-const maxBatch = 512
+// Most is how many writes a call has at most.
+const Most = 512
 
-// gather says how: calls of many writes, or, where the store carries out each by itself, so many
-// calls of one.
-func (b *batcher) gather(single int) {
-	b.most, b.calls, b.crowd = maxBatch, 2, 16
+// New is a Batcher of calls to a store, which end with ctx. now is the client's clock, and spawn
+// starts a goroutine that the client waits for. Calls carry many writes, or, where the store carries
+// out each by itself, there are so many calls of one.
+func New(ctx context.Context, store driver.Store, now func() lease.Instant, spawn func(func()), single int) *Batcher {
+	b := &Batcher{store: store, ctx: ctx, now: now, spawn: spawn, most: Most, calls: 2, crowd: 16}
 	if single > 0 {
 		b.most, b.calls, b.crowd = 1, single, 1
 	}
+	return b
 }
 
 // start starts the calls that what has gathered is worth, and reports whether there is one. b.mu is
 // held.
-func (b *batcher) start(timeout time.Duration) (any bool) {
+func (b *Batcher) start(timeout time.Duration) (any bool) {
 	for n := len(b.queue); n > 0 && (b.under == 0 || b.under < b.calls && n >= b.crowd); n -= b.most {
 		b.under++
 		b.spawn(func() { b.drain(timeout) })
@@ -72,10 +74,10 @@ func (b *batcher) start(timeout time.Duration) (any bool) {
 	return any
 }
 
-// do sends one write and waits for what became of it. timeout bounds the call;
+// Do sends one write and waits for what became of it. timeout bounds the call;
 // when it is over the outcome is unknown, which is an error.
-func (b *batcher) do(w driver.Write, timeout time.Duration) *swap {
-	s := &swap{write: w, done: make(chan struct{})}
+func (b *Batcher) Do(w driver.Write, timeout time.Duration) *Swap {
+	s := &Swap{Write: w, done: make(chan struct{})}
 	b.mu.Lock()
 	b.queue = append(b.queue, s)
 	if !b.start(timeout) && b.under < b.calls && len(b.queue) == 1 {
@@ -96,9 +98,9 @@ func (b *batcher) do(w driver.Write, timeout time.Duration) *swap {
 	return s
 }
 
-// all sends writes, as one or, if the store is busy with others, along with what gathers, and waits
+// All sends writes, as one or, if the store is busy with others, along with what gathers, and waits
 // for what became of them, or for ctx: then that is not known. The client waits for the caller.
-func (b *batcher) all(ctx context.Context, writes []driver.Write, timeout time.Duration) ([]driver.Outcome, error) {
+func (b *Batcher) All(ctx context.Context, writes []driver.Write, timeout time.Duration) ([]driver.Outcome, error) {
 	b.mu.Lock()
 	if b.under == 0 && len(b.queue) == 0 {
 		b.under++
@@ -115,9 +117,9 @@ func (b *batcher) all(ctx context.Context, writes []driver.Write, timeout time.D
 		}
 		return outs, err
 	}
-	swaps := make([]*swap, len(writes))
+	swaps := make([]*Swap, len(writes))
 	for i, w := range writes {
-		swaps[i] = &swap{write: w, done: make(chan struct{})}
+		swaps[i] = &Swap{Write: w, done: make(chan struct{})}
 	}
 	b.queue = append(b.queue, swaps...)
 	b.start(timeout)
@@ -129,16 +131,16 @@ func (b *batcher) all(ctx context.Context, writes []driver.Write, timeout time.D
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		if s.err != nil {
-			return nil, s.err
+		if s.Err != nil {
+			return nil, s.Err
 		}
-		outs[i] = s.out
+		outs[i] = s.Out
 	}
 	return outs, nil
 }
 
 // drain sends what has gathered until nothing has; its call is counted.
-func (b *batcher) drain(timeout time.Duration) {
+func (b *Batcher) drain(timeout time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for {
@@ -158,10 +160,10 @@ func (b *batcher) drain(timeout time.Duration) {
 	}
 }
 
-// alone sends one write from the caller's goroutine, if no other is on its
+// Alone sends one write from the caller's goroutine, if no other is on its
 // way; else it reports false. It was planned at sent, a moment ago. The call is cut off a moment
 // after the caller's context has ended: not at once, since that leaves an unknown outcome.
-func (b *batcher) alone(caller context.Context, w driver.Write, sent lease.Instant, timeout time.Duration) (s swap, ok bool) {
+func (b *Batcher) Alone(caller context.Context, w driver.Write, sent lease.Instant, timeout time.Duration) (s Swap, ok bool) {
 	b.mu.Lock()
 	if b.under > 0 || len(b.queue) > 0 {
 		b.mu.Unlock()
@@ -169,18 +171,18 @@ func (b *batcher) alone(caller context.Context, w driver.Write, sent lease.Insta
 	}
 	b.under++
 	b.mu.Unlock()
-	s = swap{write: w, sent: sent}
+	s = Swap{Write: w, Sent: sent}
 	one := &struct {
 		callContext
 		writes [1]driver.Write
 	}{callContext{of: b, caller: caller, sent: sent, timeout: timeout}, [1]driver.Write{w}}
 	defer one.end()
 	outs, err := b.store.CompareAndSwap(one, one.writes[:])
-	if s.err = err; err == nil {
-		s.out, s.err = outs[0], outs[0].Err
+	if s.Err = err; err == nil {
+		s.Out, s.Err = outs[0], outs[0].Err
 	}
-	s.got = b.now()
-	b.slow.Store(s.got.Sub(s.sent) > quickCall)
+	s.Got = b.now()
+	b.slow.Store(s.Got.Sub(s.Sent) > quickCall)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.queue) == 0 {
@@ -194,12 +196,12 @@ func (b *batcher) alone(caller context.Context, w driver.Write, sent lease.Insta
 // quickCall is what a call may take to be made from the caller's goroutine.
 const quickCall = 5 * time.Millisecond
 
-// quick says whether the last call was.
-func (b *batcher) quick() bool { return !b.slow.Load() }
+// Quick says whether the last call was.
+func (b *Batcher) Quick() bool { return !b.slow.Load() }
 
 // linger lets a crowd that is just being woken join the call: without it the
 // crowd falls in two halves that wait for each other. b.mu is held.
-func (b *batcher) linger() {
+func (b *Batcher) linger() {
 	if !b.crowds {
 		return
 	}
@@ -215,9 +217,9 @@ func (b *batcher) linger() {
 
 // eachOnce sorts a batch by key. Of several writes of one key, those of holds, all but the first
 // go in a later call.
-func eachOnce(batch, later []*swap) ([]*swap, []*swap) {
-	slices.SortStableFunc(batch, func(x, y *swap) int { return compareKeys(x.write.Key, y.write.Key) })
-	same := func(i int) bool { return i > 0 && batch[i].write.Key == batch[i-1].write.Key }
+func eachOnce(batch, later []*Swap) ([]*Swap, []*Swap) {
+	slices.SortStableFunc(batch, func(x, y *Swap) int { return compareKeys(x.Write.Key, y.Write.Key) })
+	same := func(i int) bool { return i > 0 && batch[i].Write.Key == batch[i-1].Write.Key }
 	n := 1
 	for n < len(batch) && !same(n) {
 		n++
@@ -225,7 +227,7 @@ func eachOnce(batch, later []*swap) ([]*swap, []*swap) {
 	if n == len(batch) {
 		return batch, later
 	}
-	var first []*swap
+	var first []*Swap
 	for i, s := range batch {
 		if same(i) {
 			later = append(later, s)
@@ -236,10 +238,10 @@ func eachOnce(batch, later []*swap) ([]*swap, []*swap) {
 	return first, later
 }
 
-func (b *batcher) call(batch []*swap, timeout time.Duration) {
+func (b *Batcher) call(batch []*Swap, timeout time.Duration) {
 	writes := make([]driver.Write, len(batch))
 	for i, s := range batch {
-		writes[i] = s.write
+		writes[i] = s.Write
 	}
 	sent := b.now()
 	ctx := &callContext{of: b, sent: sent, timeout: timeout}
@@ -247,9 +249,9 @@ func (b *batcher) call(batch []*swap, timeout time.Duration) {
 	outs, err := b.store.CompareAndSwap(ctx, writes)
 	b.slow.Store(b.now().Sub(sent) > quickCall)
 	for i, s := range batch {
-		s.sent, s.err = sent, err
+		s.Sent, s.Err = sent, err
 		if err == nil {
-			s.out, s.err = outs[i], outs[i].Err
+			s.Out, s.Err = outs[i], outs[i].Err
 		}
 		close(s.done)
 	}
@@ -265,4 +267,14 @@ func compareKeys(x, y driver.Key) int {
 		return 1
 	}
 	return 0
+}
+
+// LostToOld says whether a write lost to the very record that it was to follow: a
+// transaction of the database keeps that record's row locked (a fence, before its
+// commit).
+func (s *Swap) LostToOld() bool {
+	if s.Write.Old == driver.IfEmpty {
+		return len(s.Out.Record.Value) == 0
+	}
+	return s.Write.Old == s.Out.Record.Version
 }
