@@ -209,7 +209,10 @@ func cannotWrite(err error) error { return fail(exitFault, "cannot write to stan
 func beatText(c holdfast.Claim) string {
 	switch {
 	case c.Kept:
-		return "ends in " + whole(max(time.Until(c.KeptUntil), 0))
+		if left := time.Until(c.KeptUntil); left > 0 {
+			return "ends in " + whole(left)
+		}
+		return "ended"
 	case c.BeatAge < 0:
 		return "?"
 	case c.Detached:

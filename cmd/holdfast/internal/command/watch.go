@@ -1,7 +1,6 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -224,15 +223,20 @@ func (e ending) text() string {
 // change says what is new of a name.
 func change(now holdfast.Info, ends []ending) string {
 	var parts, holders []string
+	kept := false
 	for _, e := range ends {
 		parts = append(parts, e.text())
 	}
 	for _, c := range now.Holders {
-		if c.Dead {
+		switch {
+		case c.Dead && (c.Detached || c.Kept):
+			parts = append(parts, "the time of "+shortWho(c.Owner)+" is over")
+			continue
+		case c.Dead:
 			parts = append(parts, shortWho(c.Owner)+" is dead")
 			continue
-		}
-		if c.Kept {
+		case c.Kept:
+			kept = true
 			parts = append(parts, keptBy(c))
 			continue
 		}
@@ -244,9 +248,11 @@ func change(now holdfast.Info, ends []ending) string {
 		}
 		holders = append(holders, h+because(c))
 	}
-	parts = append(parts, cmp.Or(strings.Join(holders, " and "), "free"))
-	if len(holders) > 0 {
-		parts[len(parts)-1] = "held by " + parts[len(parts)-1]
+	switch {
+	case len(holders) > 0:
+		parts = append(parts, "held by "+strings.Join(holders, " and "))
+	case !kept:
+		parts = append(parts, "free")
 	}
 	if n := len(now.Waiters); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d waiting", n))

@@ -100,6 +100,36 @@ func TestBeatLine(t *testing.T) {
 	}
 }
 
+// A name that is kept shut is not free, and a lock whose time is over has no dead holder.
+func TestKeptLines(t *testing.T) {
+	owner := holdfast.Owner{Name: "job", User: "ana", Host: "db1"}
+	until := time.Now().Add(time.Minute)
+	for _, test := range []struct {
+		name              string
+		claim             holdfast.Claim
+		beat, line, watch string
+	}{
+		{"kept", holdfast.Claim{Kept: true, KeptUntil: until}, "ends in 59s", "kept until " + until.Format(time.TimeOnly) + ": it was released, and the name stays shut",
+			"kept until " + until.Format(time.TimeOnly) + "; job (ana@db1) has released it"},
+		{"was kept", holdfast.Claim{Kept: true, KeptUntil: until.Add(-time.Hour), Dead: true}, "ended", "its time is over: goes to the next who asks",
+			"the time of job (ana@db1) is over; free"},
+		{"was detached", holdfast.Claim{Detached: true, TTL: time.Second, BeatAge: time.Minute, Dead: true}, "ended", "its time is over: goes to the next who asks",
+			"the time of job (ana@db1) is over; free"},
+		{"died", holdfast.Claim{TTL: time.Second, BeatAge: time.Minute, Dead: true}, "1m ago", "dead: goes to the next who asks", "job (ana@db1) is dead; free"},
+	} {
+		test.claim.Owner, test.claim.Token = owner, 7
+		if got := beatText(test.claim); got != test.beat {
+			t.Errorf("%s: in a list %q, want %q", test.name, got, test.beat)
+		}
+		if got := beatLine(test.claim); got != test.line {
+			t.Errorf("%s: shown as %q, want %q", test.name, got, test.line)
+		}
+		if got := change(holdfast.Info{Holders: []holdfast.Claim{test.claim}}, nil); got != test.watch {
+			t.Errorf("%s: watched as %q, want %q", test.name, got, test.watch)
+		}
+	}
+}
+
 // A claim that had waited for 5 s and has held for 2 s is shown as held for 2 s, wherever that is
 // shown; one that waits is shown with the time of its wait.
 func TestHeldSince(t *testing.T) {
