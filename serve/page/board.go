@@ -141,15 +141,18 @@ const (
 	suspected = "suspected" // a holder was asked for a heartbeat
 	held      = "held"
 	detached  = "detached" // nothing beats for it
+	ended     = "ended"    // nothing beat for it, and its time is over
 	waiting   = "waiting"  // nobody holds it yet
 	free      = "free"
 )
 
-var order = map[string]int{dead: 0, silent: 1, suspected: 2, waiting: 3, held: 4, detached: 5, free: 6}
+var order = map[string]int{dead: 0, silent: 1, suspected: 2, waiting: 3, held: 4, detached: 5, ended: 6, free: 7}
 
 // stateOf is that of one claim.
 func stateOf(c holdfast.Claim) string {
 	switch {
+	case c.Dead && c.Detached:
+		return ended
 	case c.Dead:
 		return dead
 	case c.Detached:

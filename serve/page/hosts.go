@@ -110,7 +110,7 @@ func (h *host) note() string {
 
 // Word is the state of a host as it is shown.
 func (h host) Word() string {
-	if h.State == held || h.State == detached {
+	if h.State == held || h.State == detached || h.State == ended {
 		return "alive"
 	}
 	return h.State

@@ -364,6 +364,26 @@ func TestOneList(t *testing.T) {
 	}
 }
 
+// A lock that was taken for a time has ended when that is over: nobody has died.
+func TestEnded(t *testing.T) {
+	w := newSite(t, nil)
+	if _, err := w.locks.AcquireFor(t.Context(), "cron", time.Second); err != nil {
+		t.Fatal(err)
+	}
+	locks := ""
+	for until := time.Now().Add(time.Minute); !strings.Contains(locks, `class="state ended"`); _, locks, _ = w.get("/") {
+		if time.Now().After(until) {
+			t.Fatalf("it has not ended: %s", locks)
+		}
+	}
+	if strings.Contains(locks, `class="bad"`) {
+		t.Error("it counts as trouble")
+	}
+	if _, hosts, _ := w.get("/hosts"); strings.Contains(hosts, "dead") {
+		t.Error("its host is shown as dead")
+	}
+}
+
 // A store that does not answer is said aloud, with what was known last and how old that is.
 func TestStoreGone(t *testing.T) {
 	w := newSite(t, nil)

@@ -28,6 +28,7 @@ lines are cut to its width.
   suspected       one who waits has asked it for a heartbeat
   dead?           nothing was heard of it for its TTL; one who asks finds out
   dead            goes to the next who asks
+  ended           as dead, but nobody died: the time of a detached one is over
 
 {flags}
 

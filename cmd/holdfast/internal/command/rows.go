@@ -34,11 +34,13 @@ func addRows(rows []row, info *holdfast.Info, sel *selection) []row {
 }
 
 // states are what a row can be in, the most urgent first.
-var states = []string{"dead", "dead?", "suspected", "kept", "detached", "held", "waiting"}
+var states = []string{"dead", "dead?", "suspected", "kept", "detached", "ended", "held", "waiting"}
 
 // state says how a claim stands.
 func (r row) state() string {
 	switch c := r.claim; {
+	case over(*c):
+		return "ended"
 	case c.Dead:
 		return "dead"
 	case c.Silent:
@@ -54,6 +56,9 @@ func (r row) state() string {
 	}
 	return "held"
 }
+
+// over says whether a claim that nothing kept alive has ended at its time.
+func over(c holdfast.Claim) bool { return c.Dead && c.Detached }
 
 // age is for how long a claim holds, or has waited; negative: not known.
 func (r row) age() time.Duration {
@@ -83,7 +88,7 @@ func (r row) cells(wide bool) []string {
 	add := func(note string) { reason = strings.TrimSpace(reason + " (" + note + ")") }
 	state := r.state()
 	switch state {
-	case "dead":
+	case "dead", "ended":
 		add("goes to the next who asks")
 	case "waiting":
 		state = ordinal(r.place) + " waiting"

@@ -194,7 +194,7 @@ func because(c holdfast.Claim) string {
 // beatLine says whether a claim's session lives, as far as can be known.
 func beatLine(c holdfast.Claim) string {
 	switch {
-	case c.Dead && (c.Detached || c.Kept):
+	case over(c):
 		return "its time is over: goes to the next who asks"
 	case c.Dead:
 		return "dead: goes to the next who asks"

@@ -229,7 +229,7 @@ func change(now holdfast.Info, ends []ending) string {
 	}
 	for _, c := range now.Holders {
 		switch {
-		case c.Dead && (c.Detached || c.Kept):
+		case over(c):
 			parts = append(parts, "the time of "+shortWho(c.Owner)+" is over")
 			continue
 		case c.Dead:

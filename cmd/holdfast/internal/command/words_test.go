@@ -109,9 +109,9 @@ func TestKeptLines(t *testing.T) {
 		claim             holdfast.Claim
 		beat, line, watch string
 	}{
-		{"kept", holdfast.Claim{Kept: true, KeptUntil: until}, "ends in 59s", "kept until " + until.Format(time.TimeOnly) + ": it was released, and the name stays shut",
+		{"kept", holdfast.Claim{Detached: true, Kept: true, KeptUntil: until}, "ends in 59s", "kept until " + until.Format(time.TimeOnly) + ": it was released, and the name stays shut",
 			"kept until " + until.Format(time.TimeOnly) + "; job (ana@db1) has released it"},
-		{"was kept", holdfast.Claim{Kept: true, KeptUntil: until.Add(-time.Hour), Dead: true}, "ended", "its time is over: goes to the next who asks",
+		{"was kept", holdfast.Claim{Detached: true, Kept: true, KeptUntil: until.Add(-time.Hour), Dead: true}, "ended", "its time is over: goes to the next who asks",
 			"the time of job (ana@db1) is over; free"},
 		{"was detached", holdfast.Claim{Detached: true, TTL: time.Second, BeatAge: time.Minute, Dead: true}, "ended", "its time is over: goes to the next who asks",
 			"the time of job (ana@db1) is over; free"},
@@ -241,6 +241,7 @@ func TestRows(t *testing.T) {
 		{Name: "c", Holders: []holdfast.Claim{claim("db3", time.Second, func(c *holdfast.Claim) { c.Dead = true })}},
 		{Name: "d", Holders: []holdfast.Claim{claim("db4", 2*time.Hour, func(c *holdfast.Claim) { c.Detached = true })}},
 		{Name: "e", Holders: []holdfast.Claim{claim("db5", 3*time.Hour, func(c *holdfast.Claim) { c.Suspected = true; c.Granted = time.Time{} })}},
+		{Name: "f", Holders: []holdfast.Claim{claim("db6", time.Millisecond, func(c *holdfast.Claim) { c.Detached, c.Dead = true, true })}},
 	}
 	list := func(sel selection, by string) string {
 		var rows []row
@@ -259,14 +260,15 @@ func TestRows(t *testing.T) {
 		sel        selection
 		sort, want string
 	}{
-		{selection{}, "name", "a:held a:waiting b:dead? c:dead d:detached e:suspected"},
-		{selection{}, "for", "d:detached b:dead? a:held a:waiting c:dead e:suspected"},
-		{selection{}, "state", "c:dead b:dead? e:suspected d:detached a:held a:waiting"},
-		{selection{}, "owner", "a:waiting a:held b:dead? c:dead d:detached e:suspected"},
-		{selection{}, "waiting", "a:held a:waiting b:dead? c:dead d:detached e:suspected"},
+		{selection{}, "name", "a:held a:waiting b:dead? c:dead d:detached e:suspected f:ended"},
+		{selection{}, "for", "d:detached b:dead? a:held a:waiting c:dead f:ended e:suspected"},
+		{selection{}, "state", "c:dead b:dead? e:suspected d:detached f:ended a:held a:waiting"},
+		{selection{}, "owner", "a:waiting a:held b:dead? c:dead d:detached e:suspected f:ended"},
+		{selection{}, "waiting", "a:held a:waiting b:dead? c:dead d:detached e:suspected f:ended"},
 		{selection{state: "dead"}, "name", "b:dead? c:dead"},
 		{selection{state: "dead?"}, "name", "b:dead?"},
 		{selection{state: "waiting"}, "name", "a:waiting"},
+		{selection{state: "ended"}, "name", "f:ended"},
 		{selection{olderThan: older(time.Minute - time.Second)}, "name", "a:held b:dead? d:detached"},
 		{selection{owner: "bob"}, "name", "a:waiting"},
 		{selection{owner: "ana@db2"}, "name", "b:dead?"},
