@@ -74,8 +74,11 @@ type OtherHoldError struct {
 func (e *OtherHoldError) Is(target error) bool { return target == ErrOtherHold }
 
 func (e *OtherHoldError) Error() string {
-	if e.Field == "id" {
+	switch e.Field {
+	case "id":
 		return fmt.Sprintf("%s is the session of a running program, not a hold", e.ID)
+	case "names":
+		return fmt.Sprintf("hold %s has other names: draw a new id for each hold", e.ID)
 	}
 	return fmt.Sprintf("hold %s has another %s: draw a new id for each hold", e.ID, e.Field)
 }

@@ -162,7 +162,7 @@ func (h *Handler) asked(w http.ResponseWriter, r *http.Request, id string) (t ta
 		value seconds
 	}{{"wait", t.Wait}, {"ttl", t.TTL}, {"for", t.For}} {
 		if !(d.value >= 0 && d.value <= maxWait) {
-			return no(d.field, "seconds, not below 0 and not above %g", float64(maxWait))
+			return no(d.field, "seconds, not below 0 and not above %.0f", float64(maxWait))
 		}
 	}
 	if !slices.Contains([]string{"", "lapse", "release"}, t.OnClose) {

@@ -268,7 +268,7 @@ func (h *Handler) putConfig(w http.ResponseWriter, r *http.Request) {
 	switch least, most := seconds(holdfast.MinTTL.Seconds()), seconds(holdfast.MaxTTL.Seconds()); key {
 	case "ttl":
 		if body.TTL == nil || body.History != nil || !(*body.TTL >= least && *body.TTL <= most) {
-			bad(fmt.Sprintf("seconds, between %g and %g", float64(least), float64(most)))
+			bad(fmt.Sprintf("seconds, between %.0f and %.0f", float64(least), float64(most)))
 			return
 		}
 		value, err = body.TTL.duration().Seconds(), h.client.SetStoreTTL(r.Context(), body.TTL.duration())
