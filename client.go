@@ -121,7 +121,11 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.proof.Path = c.opts.RuntimeDir
 	c.detector.c, c.sweeping.detector.c = c, c
 	_, awaits := store.(driver.Awaiter)
-	c.scratch = core.Env{Stale: c.traits.StaleReads, Tells: c.traits.TellsRecords, Awaits: awaits && c.traits.Awaits, Wall: c.wall, Grace: c.opts.Grace, Dead: func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) }, NewClaim: func() int64 { c.claims++; return c.claims }}
+	c.scratch = core.Env{
+		Stale: c.traits.StaleReads, Tells: c.traits.TellsRecords, Awaits: awaits && c.traits.Awaits, Wall: c.wall, Grace: c.opts.Grace,
+		Dead:     func(session string) bool { return c.deaths.Dead(session, c.scratch.Now) },
+		NewClaim: func() int64 { c.claims++; return c.claims },
+	}
 	c.sweeping.at = lease.Never
 	c.unwritten.read = c.now()
 	c.unwritten.most = listedHolds // until the setting is known
