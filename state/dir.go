@@ -37,7 +37,7 @@ type DirOptions struct {
 // file older than an hour does so in its place. Dir does no I/O, and makes what
 // is missing when it is needed. opts may be nil.
 //
-// A writer of ours is known from others by what its file says. Its lease is
+// A writer of ours is known from others by the name of its file. Its lease is
 // short and renewed, and its age is by the clock of the file server, never by
 // this host's. Where a file system is known to be this host's alone, a writer
 // also locks its file: its death is known at once, and while it lives, or a
@@ -55,7 +55,7 @@ func Dir(path string, opts *DirOptions) (*State, error) {
 	if d.Lease == 0 {
 		d.Lease = 30 * time.Second
 	}
-	d.Lease = d.Lease.Truncate(time.Millisecond) // as entries tell it
+	d.Lease = d.Lease.Truncate(time.Millisecond) // as the names of entries tell it
 	if d.Limit == 0 {
 		d.Limit = time.Hour
 	}
@@ -91,9 +91,9 @@ type seen struct {
 	mtime int64
 	since time.Duration // seen first with that mtime, by clock.Steady
 	until time.Duration // it is good until then, whatever else is found
+	lease time.Duration // that its name tells; 0: it is of another program, whose text says nothing
 	read  bool          // as far as it can be
 	entry entry
-	ours  bool // of a writer that tells its lease
 }
 
 const (
@@ -291,7 +291,8 @@ func (d *dir) see(pend folder, name string, t serverTime) (alive bool, err error
 	now := clock.Steady()
 	s := d.seen[name]
 	if s == nil || s.ino != info.ino {
-		s = &seen{ino: info.ino, mtime: info.mtime, since: now}
+		s = &seen{ino: info.ino, mtime: info.mtime, since: now, lease: leaseOf(name)}
+		s.read = s.lease == 0
 		d.seen[name] = s
 	}
 	if !s.read {
@@ -300,7 +301,7 @@ func (d *dir) see(pend folder, name string, t serverTime) (alive bool, err error
 			text, _, err = pend.read(name, maxEntry)
 		}
 		if err == nil {
-			s.entry, s.ours = parseEntry(text)
+			s.entry = parseEntry(text)
 		}
 		s.read = err == nil || errors.Is(err, errTooLong) || errors.Is(err, fs.ErrPermission)
 	}
@@ -311,8 +312,8 @@ func (d *dir) see(pend folder, name string, t serverTime) (alive bool, err error
 	if t.before(info.mtime) { // nobody could tell for long when it was left
 		pend.touch(name)
 	}
-	if s.ours {
-		look.limit = s.entry.lease()
+	if s.lease > 0 && s.read {
+		look.limit = s.lease
 	}
 	if s.entry.Proof != "" && filesystem.Local(pend.path) == nil {
 		if locked, err := pend.locked(name, s.entry.Proof); err == nil {

@@ -1,17 +1,40 @@
 package state
 
 import (
+	"crypto/rand"
 	"encoding/json"
+	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
 )
 
-// An entry is what a pending entry says of its writer. Only lease_ms and proof
-// decide; the rest is for people.
+// nameOf is the name of an entry whose writer has a lease: a random text and the milliseconds. The
+// name tells the lease, for an entry may lose its text and keep its name: in a crash, and where a
+// file server executes requests again that were lost on the way, such as the one that makes a file
+// and the one that gives it another name.
+func nameOf(lease time.Duration) string {
+	return fmt.Sprintf("%s-%d", rand.Text(), lease.Milliseconds())
+}
+
+// leaseOf is the lease that the name of an entry tells; 0: it is of another program.
+func leaseOf(name string) time.Duration {
+	random, digits, _ := strings.Cut(name, "-")
+	if len(random) < 26 || strings.Trim(random, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") != "" {
+		return 0
+	}
+	ms, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || strconv.FormatInt(ms, 10) != digits || ms <= 0 || ms > holdfast.MaxTTL.Milliseconds() {
+		return 0
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+// An entry is what the text of a pending entry says of its writer. Only proof decides; the rest is
+// for people.
 type entry struct {
-	Lease   int64  `json:"lease_ms"`
 	Proof   string `json:"proof,omitempty"` // identity of the entry's file, which its writer has locked
 	Host    string `json:"host,omitempty"`
 	PID     int    `json:"pid,omitempty"`
@@ -21,20 +44,14 @@ type entry struct {
 
 const maxEntry = 4096 // bytes
 
-// parseEntry reads what a writer of ours has written. false: it is of another
-// program.
-func parseEntry(text []byte) (entry, bool) {
+// parseEntry reads what a writer of ours has written; nothing, if that is not there.
+func parseEntry(text []byte) entry {
 	var e entry
 	if len(text) > maxEntry || json.Unmarshal(text, &e) != nil {
-		return entry{}, false
+		return entry{}
 	}
-	if e.Lease <= 0 || e.Lease > holdfast.MaxTTL.Milliseconds() {
-		return entry{}, false
-	}
-	return e, true
+	return e
 }
-
-func (e entry) lease() time.Duration { return time.Duration(e.Lease) * time.Millisecond }
 
 func (e entry) encode() []byte {
 	e.Host, e.User, e.Program = shorten(e.Host), shorten(e.User), shorten(e.Program)

@@ -1,9 +1,12 @@
 package state
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-lock/holdfast"
 )
 
 // When a writer is dead.
@@ -37,10 +40,10 @@ func TestDead(t *testing.T) {
 }
 
 func TestEntry(t *testing.T) {
-	e := entry{Lease: 30000, Proof: "1:2", Host: strings.Repeat("h", 300) + "\xff", PID: 4711, User: "\xff\"\n", Program: strings.Repeat("\x00", 300)}
-	got, ok := parseEntry(e.encode())
-	if !ok || got.lease() != 30*time.Second || got.Proof != e.Proof || got.PID != e.PID || len(got.Host) != 100 || len(e.encode()) > maxEntry {
-		t.Errorf("%q is read as %+v, %v", e.encode(), got, ok)
+	e := entry{Proof: "1:2", Host: strings.Repeat("h", 300) + "\xff", PID: 4711, User: "\xff\"\n", Program: strings.Repeat("\x00", 300)}
+	got := parseEntry(e.encode())
+	if got.Proof != e.Proof || got.PID != e.PID || len(got.Host) != 100 || len(e.encode()) > maxEntry {
+		t.Errorf("%q is read as %+v", e.encode(), got)
 	}
 }
 
@@ -69,26 +72,39 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
-// Whatever an entry holds, the lease that is read from it is one that a writer
-// may have, and an entry of ours stays what it is.
+// Whatever the name of an entry, the lease that it tells is one that a writer may have, and only
+// names of ours tell one: others are a UUID, what mktemp draws, or a process id.
+func FuzzEntryName(f *testing.F) {
+	for _, name := range []string{"", "x", "4711", nameOf(time.Second), nameOf(holdfast.MaxTTL), "572gasfg0", "550e8400-e29b-41d4-a716-446655440000",
+		"550E8400E29B41D4A716446655-30000", "QRSTUVWXYZ234567ABCDEFGHIJ", "QRSTUVWXYZ234567ABCDEFGHIJ-", "QRSTUVWXYZ234567ABCDEFGHIJ-0", "QRSTUVWXYZ234567ABCDEFGHIJ--5", "QRSTUVWXYZ234567ABCDEFGHIJ-030000",
+		"QRSTUVWXYZ234567ABCDEFGHIJ-30000", "QRSTUVWXYZ234567ABCDEFGHIJ-+30000", "QRSTUVWXYZ234567ABCDEFGHIJ-30000-1", "QRSTUVWXYZ234567ABCDEFGHIJ-9223372036854775807"} {
+		f.Add(name)
+	}
+	ours := regexp.MustCompile(`^[A-Z2-7]{26,}-[1-9][0-9]*$`)
+	f.Fuzz(func(t *testing.T, name string) {
+		lease := leaseOf(name)
+		if lease < 0 || lease > holdfast.MaxTTL || lease > 0 && !ours.MatchString(name) {
+			t.Errorf("%q tells a lease of %v", name, lease)
+		}
+		if lease > 0 && name[strings.Index(name, "-"):] != strings.TrimLeft(nameOf(lease), "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") {
+			t.Errorf("%q tells a lease of %v, whose names are as %q", name, lease, nameOf(lease))
+		}
+	})
+}
+
+// An entry of ours stays what it is, and whatever else is there says nothing.
 func FuzzEntry(f *testing.F) {
-	for _, text := range []string{"", "{}", `{"lease_ms":30000}`, `{"lease_ms":9223372036854775807}`, `{"lease_ms":-1}`, `{"lease_ms":1e3}`, `[1]`, "null", `{"lease_ms":30000,"proof":"1:2","host":"\u0000","pid":-1}`} {
+	for _, text := range []string{"", "{}", `{"pid":1e3}`, `[1]`, "null", `{"proof":"1:2","host":"\u0000","pid":-1}`} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		e, ok := parseEntry(text)
-		if !ok {
-			if e != (entry{}) {
-				t.Errorf("%q is no entry, and %+v", text, e)
-			}
-			return
-		}
-		if e.lease() <= 0 {
-			t.Errorf("%q is a lease of %v", text, e.lease())
+		e := parseEntry(text)
+		if len(text) > maxEntry && e != (entry{}) {
+			t.Errorf("%d bytes are read as %+v", len(text), e)
 		}
 		if out := e.encode(); len(e.Proof) < 100 {
-			if again, ok := parseEntry(out); !ok || again.lease() != e.lease() || again.PID != e.PID {
-				t.Errorf("%q is written as %q and read as %+v, %v", text, out, again, ok)
+			if again := parseEntry(out); again.Proof != e.Proof || again.PID != e.PID {
+				t.Errorf("%q is written as %q and read as %+v", text, out, again)
 			}
 		}
 	})

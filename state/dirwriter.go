@@ -2,7 +2,6 @@ package state
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -63,7 +62,7 @@ func (d *dir) begin(ctx context.Context) (*Writer, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("begin to write %q: %w", d.path, err)
 	}
-	w := &dirWriter{d: d, name: rand.Text(), done: make(chan struct{})}
+	w := &dirWriter{d: d, name: nameOf(d.Lease), done: make(chan struct{})}
 	if err := w.enter(); err != nil {
 		return nil, fmt.Errorf("begin to write %q: %w; nothing may be written", d.path, err)
 	}
@@ -156,7 +155,7 @@ func (w *dirWriter) publish(st, pend folder) (err error) {
 
 // describe is what an entry of ours says.
 func (d *dir) describe() entry {
-	e := entry{Lease: d.Lease.Milliseconds(), PID: os.Getpid()}
+	e := entry{PID: os.Getpid()}
 	e.Host, _ = os.Hostname()
 	for _, v := range []string{"LOGNAME", "USER", "USERNAME"} {
 		if e.User == "" {

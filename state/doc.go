@@ -38,9 +38,9 @@
 //	K11  a pipe, a link, ten thousand files: regular files only, opened without following
 //	     or waiting; so many
 //
-// A pending file of this package tells its lease (30 s, renewed each third) and on a local
-// disk holds a kernel lock, so that a death on the same host is known at once. An empty
-// one, of a script, has an hour.
+// The name of a pending file of this package tells its lease (30 s, renewed each third). On a local
+// disk the file holds a kernel lock, so that a death on the same host is known at once. One with
+// another name, of a script, has an hour.
 //
 // # On a store
 //

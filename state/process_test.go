@@ -188,7 +188,7 @@ func hide(t testing.TB, path string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e, ok := parseEntry(text); ok {
+		if e := parseEntry(text); e.Proof != "" {
 			e.Proof = ""
 			if err := os.WriteFile(name, e.encode(), 0o600); err != nil {
 				t.Fatal(err)

@@ -143,7 +143,7 @@ func TestK7(t *testing.T) {
 	}
 	expect("End", "write key, sync file, rename key, sync key, remove entry")
 	before = key()
-	plant(t, path, "pending/x", "", 2*time.Hour)
+	plant(t, path, "pending/"+nameOf(2*time.Second), "{}", 2*time.Hour)
 	anyKey(t, s)
 	expect("Key after a death", "probe, read entry, write key, sync file, rename key, sync key, remove entry")
 }

@@ -121,34 +121,39 @@ func TestK3Whole(t *testing.T) {
 // K4: readers see a writer from its first moment, of whatever program it
 // is, and of a dead one for its own lease, not for the hour.
 func TestK4(t *testing.T) {
+	const name = "QRSTUVWXYZ234567ABCDEFGHIJ-"
 	for _, test := range []struct {
-		text    string
-		age     time.Duration
-		writing bool
+		name, text string
+		age        time.Duration
+		writing    bool
 	}{
-		{"", 0, true},
-		{"", time.Minute, true},
-		{"", 59 * time.Minute, true},
-		{"", 61 * time.Minute, false},
-		{"my own text", 59 * time.Minute, true},
-		{`{"lease_ms":30000}`, 20 * time.Second, true},
-		{`{"lease_ms":30000}`, 40 * time.Second, false},
-		{`{"lease_ms":7200000}`, 119 * time.Minute, true},
-		{`{"lease_ms":7200000}`, 121 * time.Minute, false},
-		{`{"lease_ms":0}`, 59 * time.Minute, true},
-		{`{"lease_ms":-5}`, 59 * time.Minute, true},
-		{`{"lease_ms":9223372036854775807}`, 61 * time.Minute, false},
-		{`{"lease_ms":30000}` + strings.Repeat(" ", 5000), 59 * time.Minute, true},
-		{`{"lease_ms":30000,"proof":"1:2"}`, 20 * time.Second, true},
-		{`{"lease_ms":30000,"proof":"1:2"}`, 40 * time.Second, false},
+		{"x", "", 0, true},
+		{"x", "", time.Minute, true},
+		{"x", "", 59 * time.Minute, true},
+		{"x", "", 61 * time.Minute, false},
+		{"x", "my own text", 59 * time.Minute, true},
+		{"x", `{"proof":"1:2"}`, 59 * time.Minute, true},
+		{name + "30000", "{}", 20 * time.Second, true},
+		{name + "30000", "{}", 40 * time.Second, false},
+		{name + "7200000", "{}", 119 * time.Minute, true},
+		{name + "7200000", "{}", 121 * time.Minute, false},
+		{name + "0", "{}", 59 * time.Minute, true},
+		{name + "-5", "{}", 59 * time.Minute, true},
+		{name + "9223372036854775807", "{}", 61 * time.Minute, false},
+		{name + "30000", `{"proof":"1:2"}`, 20 * time.Second, true},
+		{name + "30000", `{"proof":"1:2"}`, 40 * time.Second, false},
+		{name + "30000", "", 20 * time.Second, true}, // whose text was lost
+		{name + "30000", "", 40 * time.Second, false},
+		{name + "30000", strings.Repeat(" ", 5000), 20 * time.Second, true},
+		{name + "30000", strings.Repeat(" ", 5000), 40 * time.Second, false},
 	} {
 		path := t.TempDir()
 		s := openDir(t, path, nil)
 		before := keyOf(t, s)
-		plant(t, path, "pending/x", test.text, test.age)
+		plant(t, path, "pending/"+test.name, test.text, test.age)
 		k := anyKey(t, s)
 		if k.Writing != test.writing || k.Equal(before) != test.writing || len(entries(t, path)) == 1 != test.writing {
-			t.Errorf("%.40q, %v old: the key is %+v, and was %+v; entries: %q", test.text, test.age, k, before, entries(t, path))
+			t.Errorf("%s %.40q, %v old: the key is %+v, and was %+v; entries: %q", test.name, test.text, test.age, k, before, entries(t, path))
 		}
 	}
 }
@@ -159,7 +164,7 @@ func TestK4Unread(t *testing.T) {
 	step, fail := failing()
 	s := openWith(t, path, holdfast.MinTTL, step)
 	before := keyOf(t, s)
-	plant(t, path, "pending/x", `{"lease_ms":30000}`, time.Minute)
+	plant(t, path, "pending/"+nameOf(30*time.Second), "{}", time.Minute)
 	fail("read entry")
 	if k := anyKey(t, s); !k.Writing {
 		t.Errorf("with an entry that cannot be read the key is %+v", k)
@@ -267,7 +272,7 @@ func TestK5StandsStill(t *testing.T) {
 		return nil
 	})
 	before := keyOf(t, s)
-	name := plant(t, path, "pending/x", `{"lease_ms":2000}`, 2*time.Hour)
+	name := plant(t, path, "pending/"+nameOf(2*time.Second), "{}", 2*time.Hour)
 	for i := range 25 {
 		if k := anyKey(t, s); !k.Writing {
 			t.Fatal("an entry that is renewed is taken for dead")

@@ -49,8 +49,9 @@ func (l *line) spoil(which func(role string) bool) {
 	}
 }
 
-func plain(role string) bool { return role == byPlain }
-func everybody(string) bool  { return true }
+func plain(role string) bool    { return role == byPlain }
+func overHTTP(role string) bool { return role == byPlain || role == byStream }
+func everybody(string) bool     { return true }
 
 // freeze stops a replica for a while. Of the clients those that wait by plain PUT do not notice, so
 // that their places may lapse. A process that is stopped in a transaction of SQLite keeps everybody
@@ -63,6 +64,21 @@ func (l *line) freeze(from, to time.Duration) {
 	l.spoil(plain)
 	if len(l.replicas) == 1 && to > l.ttl/2 {
 		l.spoil(everybody)
+	}
+}
+
+// restart starts replicas that were killed at a moment. Where no other has served meanwhile, and this
+// machine was so busy that they were away for long, the places of those who wait by HTTP may have
+// lapsed: what keeps them was renewed up to a third of a TTL before.
+func (l *line) restart(killed time.Time, rs ...*replica) {
+	var all sync.WaitGroup
+	for _, r := range rs {
+		all.Go(r.start)
+	}
+	all.Wait()
+	if away := time.Since(killed); len(rs) == len(l.replicas) && away > l.ttl/2 {
+		l.t.Logf("no replica for %v of a TTL of %v", away, l.ttl)
+		l.spoil(overHTTP)
 	}
 }
 
@@ -84,12 +100,12 @@ func (l *line) harm(n int, kill bool) {
 
 var faults = []fault{
 	{"a replica is killed", func(l *line) {
-		r := l.replica()
+		r, killed := l.replica(), time.Now()
 		r.kill()
 		if len(l.replicas) > 1 {
 			time.Sleep(l.any(0, l.ttl))
 		}
-		r.start()
+		l.restart(killed, r)
 	}},
 	{"a replica is terminated", func(l *line) {
 		r := l.replica()
@@ -99,15 +115,12 @@ var faults = []fault{
 	{"a replica is frozen for a moment", func(l *line) { l.freeze(l.ttl/6, l.ttl/2) }},
 	{"a replica is frozen for long", func(l *line) { l.freeze(l.ttl, 2*l.ttl) }},
 	{"all replicas are gone for less than a TTL", func(l *line) {
+		killed := time.Now()
 		for _, r := range l.replicas {
 			r.kill()
 		}
 		time.Sleep(l.any(l.ttl/16, l.ttl/4))
-		var all sync.WaitGroup
-		for _, r := range l.replicas {
-			all.Go(r.start)
-		}
-		all.Wait()
+		l.restart(killed, l.replicas...)
 	}},
 	{"one replica is frozen and the other killed", func(l *line) {
 		r := l.replicas[0]
