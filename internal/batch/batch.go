@@ -107,15 +107,8 @@ func (b *Batcher) All(ctx context.Context, writes []driver.Write, timeout time.D
 		b.mu.Unlock()
 		one, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		outs, err := b.store.CompareAndSwap(one, writes)
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if len(b.queue) == 0 {
-			b.under--
-		} else {
-			b.spawn(func() { b.drain(timeout) })
-		}
-		return outs, err
+		defer b.returned(timeout)
+		return b.store.CompareAndSwap(one, writes)
 	}
 	swaps := make([]*Swap, len(writes))
 	for i, w := range writes {
@@ -183,6 +176,12 @@ func (b *Batcher) Alone(caller context.Context, w driver.Write, sent lease.Insta
 	}
 	s.Got = b.now()
 	b.slow.Store(s.Got.Sub(s.Sent) > quickCall)
+	b.returned(timeout)
+	return s, true
+}
+
+// returned ends a call from the caller's goroutine: what has gathered meanwhile goes in the next.
+func (b *Batcher) returned(timeout time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.queue) == 0 {
@@ -190,7 +189,6 @@ func (b *Batcher) Alone(caller context.Context, w driver.Write, sent lease.Insta
 	} else {
 		b.spawn(func() { b.drain(timeout) })
 	}
-	return s, true
 }
 
 // quickCall is what a call may take to be made from the caller's goroutine.
