@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -101,7 +102,9 @@ func TestBeatLine(t *testing.T) {
 }
 
 // A name that is kept shut is not free, and a lock whose time is over has no dead holder.
-func TestKeptLines(t *testing.T) {
+func TestKeptLines(t *testing.T) { synctest.Test(t, testKeptLines) }
+
+func testKeptLines(t *testing.T) {
 	owner := holdfast.Owner{Name: "job", User: "ana", Host: "db1"}
 	until := time.Now().Add(time.Minute)
 	for _, test := range []struct {
@@ -109,7 +112,7 @@ func TestKeptLines(t *testing.T) {
 		claim             holdfast.Claim
 		beat, line, watch string
 	}{
-		{"kept", holdfast.Claim{Detached: true, Kept: true, KeptUntil: until}, "ends in 59s", "kept until " + until.Format(time.TimeOnly) + ": it was released, and the name stays shut",
+		{"kept", holdfast.Claim{Detached: true, Kept: true, KeptUntil: until}, "ends in 1m", "kept until " + until.Format(time.TimeOnly) + ": it was released, and the name stays shut",
 			"kept until " + until.Format(time.TimeOnly) + "; job (ana@db1) has released it"},
 		{"was kept", holdfast.Claim{Detached: true, Kept: true, KeptUntil: until.Add(-time.Hour), Dead: true}, "ended", "its time is over: goes to the next who asks",
 			"the time of job (ana@db1) is over; free"},
