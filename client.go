@@ -215,9 +215,8 @@ func ttlOf(rec driver.Record) (time.Duration, error) {
 	return ttl, nil
 }
 
-// SetStoreTTL changes the store's setting while everything runs. A session
-// judged by others is judged by the TTL in its own record, so that no session
-// dies of a change it has not read.
+// SetStoreTTL changes the store's setting while everything runs. Others declare a session
+// dead by the TTL in its own record, so that none is lost to a change that it has not read.
 func (c *Client) SetStoreTTL(ctx context.Context, ttl time.Duration) error {
 	ttl = ttl.Round(time.Millisecond)
 	if ttl < MinTTL || ttl > MaxTTL {

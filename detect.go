@@ -62,7 +62,7 @@ func (d *detector) next(sessions []string) lease.Instant {
 }
 
 // observe judges one read of a session.
-func (d *detector) observe(session string, s sessionRead) (lease.Judgement, lease.Observer) {
+func (d *detector) observe(session string, s sessionRead) (lease.Observation, lease.Observer) {
 	c := d.c
 	o := lease.Observer{By: c.owner.String(), Patient: d.patient || c.isWaiting(), TTL: c.ttlGuess(), Clocks: clocks()}
 	d.mu.Lock()
@@ -72,7 +72,7 @@ func (d *detector) observe(session string, s sessionRead) (lease.Judgement, leas
 	if !ok {
 		var err error
 		if rec, err = record.DecodeSession(s.rec.Value); err != nil {
-			return lease.Judgement{Session: session, Record: rec}, o
+			return lease.Observation{Session: session, Record: rec}, o
 		}
 	}
 	if rec.Detached && !d.seen.Watches(session, rec) {
@@ -157,7 +157,7 @@ func (c *Client) detectBy(d *detector, ctx context.Context, looks map[string]ses
 
 const provenDead = "its processes are gone, by the kernel's proof"
 
-// ttlGuess is the TTL by which a session without a record is judged.
+// ttlGuess is the TTL after which a session without a record is declared dead.
 func (c *Client) ttlGuess() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,9 +201,9 @@ func (c *Client) claimTTL(ctx context.Context, session string, names []string) (
 	return ttl
 }
 
-// carryOut does what a judgement says of a record of that age, and reports whether the
+// carryOut does what a observation says of a record of that age, and reports whether the
 // session is dead.
-func (c *Client) carryOut(ctx context.Context, j lease.Judgement, age time.Duration, names []string) bool {
+func (c *Client) carryOut(ctx context.Context, j lease.Observation, age time.Duration, names []string) bool {
 	id := j.Session
 	w := driver.Write{Key: driver.Sessions.Key(id), Old: int64(j.Old), Notify: driver.Everyone}
 	switch j.Verdict {
@@ -301,7 +301,7 @@ func (c *Client) declareDead(ids []string) {
 	c.detect(ctx, looks)
 	for _, id := range ids {
 		if len(looks[id].rec.Value) == 0 {
-			// It ended, or never began: its claims are judged as without a record.
+			// It ended, or never began: its claims count as those without a record.
 			c.proof.DeclareDead(id)
 		}
 	}

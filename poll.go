@@ -67,8 +67,8 @@ func (c *Client) pollLoop() {
 			return
 		}
 		died, kernel := c.provenDead(r.Close)
-		t, judged := c.now(), c.detector.next(r.Sessions)
-		sessions, about := polls.Sessions(r, judged, t)
+		t, observeAt := c.now(), c.detector.next(r.Sessions)
+		sessions, about := polls.Sessions(r, observeAt, t)
 		if about > 0 {
 			polls.SessionsAt(t.Add(c.jitter(about)))
 		}
@@ -76,7 +76,7 @@ func (c *Client) pollLoop() {
 			var await core.Await
 			if len(due) == 1 && len(sessions)+len(died) == 0 {
 				c.mu.Lock()
-				await = polls.Await(r, due[0].paced(), judged, kernel, c.env())
+				await = polls.Await(r, due[0].paced(), observeAt, kernel, c.env())
 				c.mu.Unlock()
 			}
 			if about := polls.Answered(c.poll(due, sessions, await)); about > 0 {
@@ -93,8 +93,8 @@ func (c *Client) pollLoop() {
 			c.declareDead(died)
 			continue
 		}
-		judged = c.detector.next(r.Sessions)
-		pause, wakes := polls.Pause(r, judged, kernel, c.now())
+		observeAt = c.detector.next(r.Sessions)
+		pause, wakes := polls.Pause(r, observeAt, kernel, c.now())
 		c.awaitRound(pause, wakes)
 	}
 }

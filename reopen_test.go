@@ -114,7 +114,7 @@ func TestOpensWithOneTTL(t *testing.T) {
 	})
 }
 
-// A session without a record is judged by the TTL of its claim, also by a sweep of a
+// A session without a record is declared dead by the TTL of its claim, also by a sweep of a
 // client that has another.
 func TestMissingIsJudgedByItsClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

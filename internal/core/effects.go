@@ -56,7 +56,7 @@ type Effects struct {
 	Guests  []*Guest          // of which the record shows what is news
 	News    bool              // the record is another one than before
 	Beat    bool              // the session shall send a heartbeat at once
-	Work    bool              // the record does not follow what is wanted, perhaps
+	Work    bool              // the record may not be what is desired: reconcile it
 	Tick    lease.Instant     // when Tick is to be called; Never: no need
 }
 

@@ -319,10 +319,10 @@ func TestMovingQueue(t *testing.T) {
 		}
 		polls := NewPolls(false)
 		polls.SessionsAt(now - ms(1000))
-		for name, judged := range map[string]lease.Instant{"the failure detector needs none": lease.Never, "it needs one": now} {
+		for name, observeAt := range map[string]lease.Instant{"the failure detector needs none": lease.Never, "it needs one": now} {
 			due := *polls
-			sessions, _ := due.Sessions(r, judged, now)
-			if want := !test.moves || judged != lease.Never; (len(sessions) > 0) != want {
+			sessions, _ := due.Sessions(r, observeAt, now)
+			if want := !test.moves || observeAt != lease.Never; (len(sessions) > 0) != want {
 				t.Errorf("%s, %s: read %v", test.name, name, sessions)
 			}
 		}

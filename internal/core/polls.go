@@ -143,10 +143,10 @@ func NewPolls(stale bool) *Polls {
 	return &Polls{stale: stale, at: lease.Never, every: sessionPoll, silent: lease.Never, rest: firstRest}
 }
 
-// Sessions are those that are read with a round. judged is when the failure detector needs
+// Sessions are those that are read with a round. observeAt is when the failure detector needs
 // one of them; Never: it does not. If about is not 0, SessionsAt has to be called with an
 // instant about so long after now.
-func (p *Polls) Sessions(r *Round, judged, now lease.Instant) (sessions []string, about time.Duration) {
+func (p *Polls) Sessions(r *Round, observeAt, now lease.Instant) (sessions []string, about time.Duration) {
 	longest := r.slowest
 	switch {
 	case !r.near:
@@ -163,7 +163,7 @@ func (p *Polls) Sessions(r *Round, judged, now lease.Instant) (sessions []string
 			p.every = longest
 		}
 	}
-	if len(r.Sessions) > 0 && (!r.moves(now) && p.due(r, now) || judged != lease.Never && judged <= now) {
+	if len(r.Sessions) > 0 && (!r.moves(now) && p.due(r, now) || observeAt != lease.Never && observeAt <= now) {
 		p.every = min(p.every*3/2, longest)
 		return r.Sessions, p.every
 	}
@@ -203,18 +203,18 @@ func (p *Polls) Answered(ok bool) (about time.Duration) {
 func (p *Polls) SilentUntil(at lease.Instant) { p.silent = at }
 
 // Pause is how long the poll loop rests after a round, and whether it may be woken
-// meanwhile. judged is when the failure detector needs a session; kernel says that the death
+// meanwhile. observeAt is when the failure detector needs a session; kernel says that the death
 // of a process ahead may be found on this host.
-func (p *Polls) Pause(r *Round, judged lease.Instant, kernel bool, now lease.Instant) (pause time.Duration, wakes bool) {
+func (p *Polls) Pause(r *Round, observeAt lease.Instant, kernel bool, now lease.Instant) (pause time.Duration, wakes bool) {
 	pause = lastPoll
-	if wake := p.wake(r, judged, kernel, now); wake != lease.Never {
+	if wake := p.wake(r, observeAt, kernel, now); wake != lease.Never {
 		pause = max(wake, p.silent).Sub(now)
 	}
 	return max(pause, minPause), p.silent == lease.Never // never without a pause
 }
 
 // wake is when the next round begins.
-func (p *Polls) wake(r *Round, judged lease.Instant, kernel bool, now lease.Instant) lease.Instant {
+func (p *Polls) wake(r *Round, observeAt lease.Instant, kernel bool, now lease.Instant) lease.Instant {
 	wake := r.next
 	if len(r.Sessions) > 0 {
 		if r.moves(now) {
@@ -222,7 +222,7 @@ func (p *Polls) wake(r *Round, judged lease.Instant, kernel bool, now lease.Inst
 		} else {
 			wake = sooner(wake, p.at.Add(p.every/2))
 		}
-		wake = sooner(wake, judged)
+		wake = sooner(wake, observeAt)
 	}
 	if kernel {
 		wake = sooner(wake, now.Add(proofPoll))
@@ -235,12 +235,12 @@ type Await struct{ Every, Limit time.Duration }
 
 // Await is how the store looks for a write of the name that is due, which is all that the round has
 // to read; zero: it is read at once.
-func (p *Polls) Await(r *Round, one Paced, judged lease.Instant, kernel bool, env *Env) Await {
+func (p *Polls) Await(r *Round, one Paced, observeAt lease.Instant, kernel bool, env *Env) Await {
 	if !r.polled || len(r.Due) != 1 || !one.Pace.awaited(env) {
 		return Await{}
 	}
 	limit := awaitFor
-	if wake := p.wake(r, judged, kernel, env.Now); wake != lease.Never {
+	if wake := p.wake(r, observeAt, kernel, env.Now); wake != lease.Never {
 		limit = min(limit, wake.Sub(env.Now))
 	}
 	if limit < quickPoll {

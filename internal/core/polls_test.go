@@ -65,14 +65,14 @@ func TestNextRound(t *testing.T) {
 func TestAwait(t *testing.T) {
 	alone := map[string][]string{"a": {"h", "us"}}
 	for _, test := range []struct {
-		name   string
-		queues map[string][]string
-		change func(*Env)
-		judged int // when the failure detector needs a session; -1: never
-		kernel bool
-		at     int
-		want   time.Duration
-		every  time.Duration
+		name      string
+		queues    map[string][]string
+		change    func(*Env)
+		observeAt int // when the failure detector needs a session; -1: never
+		kernel    bool
+		at        int
+		want      time.Duration
+		every     time.Duration
 	}{
 		{"next in line", alone, nil, -1, false, 6, awaitFor, quickLook},
 		{"next in line, later", alone, nil, -1, false, 100, awaitFor, 10 * time.Millisecond},
@@ -96,16 +96,16 @@ func TestAwait(t *testing.T) {
 			names = append(names, waiting(t, key, 0, queue...))
 		}
 		r := NextRound(slices.Values(names), env)
-		judged := lease.Never
-		if test.judged >= 0 {
-			judged = ms(test.judged)
+		observeAt := lease.Never
+		if test.observeAt >= 0 {
+			observeAt = ms(test.observeAt)
 		}
 		one := names[0]
 		if len(r.Due) > 0 {
 			one = names[slices.IndexFunc(names, func(p Paced) bool { return p.Key == r.Due[0] })]
 		}
 		r.still = ms(1000) // that the sessions are read is another matter
-		if got, want := NewPolls(false).Await(r, one, judged, test.kernel, env), (Await{test.every, test.want}); got != want {
+		if got, want := NewPolls(false).Await(r, one, observeAt, test.kernel, env), (Await{test.every, test.want}); got != want {
 			t.Errorf("%s: the store looks every %v for %v, want %v for %v", test.name, got.Every, got.Limit, want.Every, want.Limit)
 		}
 	}
@@ -114,12 +114,12 @@ func TestAwait(t *testing.T) {
 // When the sessions ahead are read. They were to be read at second 10, every 200 ms.
 func TestSessionsAreRead(t *testing.T) {
 	for _, test := range []struct {
-		name   string
-		polled bool
-		stale  bool
-		at     int // milliseconds
-		judged int // when the failure detector needs one; -1: never
-		want   bool
+		name      string
+		polled    bool
+		stale     bool
+		at        int // milliseconds
+		observeAt int // when the failure detector needs one; -1: never
+		want      bool
 	}{
 		{"long before", true, false, 9000, -1, false},
 		{"a little before, alone", false, false, 9950, -1, false},
@@ -134,11 +134,11 @@ func TestSessionsAreRead(t *testing.T) {
 		r := &Round{Sessions: []string{"s"}, near: true, polled: test.polled, slowest: time.Second, ttl: record.DefaultTTL, next: lease.Never}
 		p := NewPolls(test.stale)
 		p.SessionsAt(ms(10_000))
-		judged := lease.Never
-		if test.judged >= 0 {
-			judged = ms(test.judged)
+		observeAt := lease.Never
+		if test.observeAt >= 0 {
+			observeAt = ms(test.observeAt)
 		}
-		sessions, about := p.Sessions(r, judged, ms(test.at))
+		sessions, about := p.Sessions(r, observeAt, ms(test.at))
 		if (len(sessions) > 0) != test.want || (about > 0) != test.want {
 			t.Errorf("%s: read %v, again after %v", test.name, sessions, about)
 		}
@@ -187,11 +187,11 @@ func TestPause(t *testing.T) {
 		return ms(now + n)
 	}
 	for _, test := range []struct {
-		name                           string
-		next, sessions, judged, silent int // in milliseconds from now; -1: never
-		kernel                         bool
-		want                           int
-		deaf                           bool
+		name                              string
+		next, sessions, observeAt, silent int // in milliseconds from now; -1: never
+		kernel                            bool
+		want                              int
+		deaf                              bool
 	}{
 		{"for a name", 30, -1, -1, -1, false, 30, false},
 		{"for the sessions, when they are late", 500, 40, -1, -1, false, 140, false},
@@ -203,12 +203,12 @@ func TestPause(t *testing.T) {
 	} {
 		p := NewPolls(false)
 		r := &Round{next: at(test.next)}
-		if test.sessions >= 0 || test.judged >= 0 {
+		if test.sessions >= 0 || test.observeAt >= 0 {
 			r.Sessions = []string{"s"}
 			p.SessionsAt(at(test.sessions))
 		}
 		p.SilentUntil(at(test.silent))
-		pause, wakes := p.Pause(r, at(test.judged), test.kernel, at(0))
+		pause, wakes := p.Pause(r, at(test.observeAt), test.kernel, at(0))
 		if pause != time.Duration(test.want)*time.Millisecond || wakes == test.deaf {
 			t.Errorf("%s: %v, may be woken: %v", test.name, pause, wakes)
 		}

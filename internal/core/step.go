@@ -86,7 +86,7 @@ func (n *Name) next(env *Env) Step {
 		next, changed := n.plan(env)
 		switch {
 		case env.Stale && changed && opens && !env.Session.Opening && !n.known && n.staleRead == lease.Never:
-			return Step{Kind: StaleLoad} // perhaps to a crowd: does not write blindly
+			return Step{Kind: StaleLoad} // in a crowd a write without a look would lose
 		case opens && env.Session.Opening:
 			return Step{Kind: AwaitSession, Most: n.patience(env)}
 		case opens:

@@ -112,7 +112,7 @@ const (
 )
 
 // leftover is how long a file stays that nobody has locked: whoever waited for
-// its session has long judged it by the TTL.
+// its session has long declared it dead by the TTL.
 const leftover = 24 * time.Hour
 
 // tidy removes, once, what sessions have left that died long ago and that nobody

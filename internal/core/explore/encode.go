@@ -258,7 +258,7 @@ func (e *encoder) nonce(s string) {
 // opCoder leaves out what cannot matter any more: what a write would have written that has
 // arrived, or that must lose.
 func opCoder() coder {
-	write, attempt, judgement := coderOf(reflect.TypeFor[record.Write]()), coderOf(reflect.TypeFor[lease.Attempt]()), coderOf(reflect.TypeFor[lease.Judgement]())
+	write, attempt, observation := coderOf(reflect.TypeFor[record.Write]()), coderOf(reflect.TypeFor[lease.Attempt]()), coderOf(reflect.TypeFor[lease.Observation]())
 	lock, session := coderOf(reflect.TypeFor[record.Lock]()), coderOf(reflect.TypeFor[record.Session]())
 	return func(e *encoder, p unsafe.Pointer) {
 		o := (*op)(p)
@@ -297,7 +297,7 @@ func opCoder() coder {
 		case o.Kind == ofBeat:
 			attempt(e, unsafe.Pointer(&o.Beat))
 		default:
-			judgement(e, unsafe.Pointer(&o.Verdict))
+			observation(e, unsafe.Pointer(&o.Verdict))
 		}
 	}
 }

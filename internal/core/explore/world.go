@@ -172,7 +172,7 @@ type op struct {
 	Sent    lease.Instant
 	Write   record.Write
 	Beat    lease.Attempt
-	Verdict lease.Judgement
+	Verdict lease.Observation
 
 	Applied bool
 	Won     bool

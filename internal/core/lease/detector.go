@@ -18,7 +18,7 @@ import (
 //     not know of the mark. This one rests on the store's clock not having leapt by more
 //     than the margin.
 //
-// Declaring a session dead is a swap of the very record that was judged, so either the next
+// Declaring a session dead is a swap of the very record that was observed, so either the next
 // beat or that write wins, and it leaves a tombstone: death is permanent, and may be
 // remembered for ever. Life never is.
 //
@@ -52,7 +52,7 @@ type Sighting struct {
 type Observer struct {
 	By      string        // its name, for people
 	Patient bool          // it goes on waiting, so it can see a mark stand
-	TTL     time.Duration // by which a session without a record is judged
+	TTL     time.Duration // after which a session without a record is declared dead
 	Clocks  record.Clocks
 	// Ago is how long ago another process of this host first saw this beat of a detached
 	// hold. It counts only where Detector.Watches says that the beat is new.
@@ -67,15 +67,15 @@ const (
 	Alive       Verdict = iota
 	Dead                // a tombstone stands
 	Suspect             // it is to be asked for a heartbeat
-	Adopt               // it has a claim but no record: it is to be given one that can be judged, if its claim still stands
+	Adopt               // it has a claim but no record: it is to be given one that can be observed, if its claim still stands
 	DeclareDead         // it is to be declared dead
 )
 
-// A Judgement is a verdict, and the write that carries it out.
-type Judgement struct {
+// An Observation is a verdict, and the write that carries it out.
+type Observation struct {
 	Verdict Verdict
 	Session string
-	Record  record.Session // what was judged
+	Record  record.Session // that was observed
 	Why     string         // DeclareDead
 
 	Old  record.Version // Suspect, Adopt, DeclareDead: the write is to follow that
@@ -149,16 +149,16 @@ func (d *Detector) Next(sessions []string) Instant {
 const FirstPoll = 50 * time.Millisecond
 
 // Observe judges one sighting of a session.
-func (d *Detector) Observe(session string, s Sighting, o Observer) Judgement {
+func (d *Detector) Observe(session string, s Sighting, o Observer) Observation {
 	if s.Record.Dead != 0 {
-		return Judgement{Verdict: Dead, Session: session, Record: s.Record}
+		return Observation{Verdict: Dead, Session: session, Record: s.Record}
 	}
 	w := d.watched[session]
 	old := s.Stale && w != nil && s.Version < w.version
 	if old { // no news: what is known may stand still
 		s.Record, s.Absent, s.Age, s.Version = w.beat, w.absent, -1, w.version
 	}
-	j := Judgement{Session: session, Record: s.Record, Old: s.Version}
+	j := Observation{Session: session, Record: s.Record, Old: s.Version}
 	if s.Version == 0 || s.Absent {
 		j.Old = record.IfEmpty
 	}
@@ -210,7 +210,7 @@ func (d *Detector) watch(session string, s Sighting, o Observer) *watched {
 
 // byAge judges by the store's clock a beat that has stood for so long on this one, and
 // suspects one that is late by either.
-func (j Judgement) byAge(s Sighting, w *watched, age, stood time.Duration, o Observer) Judgement {
+func (j Observation) byAge(s Sighting, w *watched, age, stood time.Duration, o Observer) Observation {
 	rec := s.Record
 	switch {
 	case rec.EndedAlone(age, 0, o.Clocks):
@@ -227,8 +227,8 @@ func (j Judgement) byAge(s Sighting, w *watched, age, stood time.Duration, o Obs
 	return j
 }
 
-// DeclareDead is the judgement that the session is to be declared dead, for that reason.
-func (j Judgement) DeclareDead(why string, o Observer) Judgement {
+// DeclareDead is the observation that the session is to be declared dead, for that reason.
+func (j Observation) DeclareDead(why string, o Observer) Observation {
 	rec := j.Record
 	j.Verdict, j.Why = DeclareDead, why
 	j.Next = record.Session{Owner: rec.Owner, TTL: rec.TTL, Grace: rec.Grace, Beat: rec.Beat, Nonce: rec.Nonce,
@@ -241,7 +241,7 @@ func (j Judgement) DeclareDead(why string, o Observer) Judgement {
 
 // Answered says whether the session is now known to be dead, and by which tombstone, after
 // the write of a burial was answered. rec is what stands if it has not won.
-func (j Judgement) Answered(won bool, rec record.Session) (tomb record.Session, dead bool) {
+func (j Observation) Answered(won bool, rec record.Session) (tomb record.Session, dead bool) {
 	if won {
 		return j.Next, true
 	}
