@@ -22,7 +22,7 @@ func guest(session string, since int64, enter bool) *Guest {
 // they are. A claim that nobody asks for any more stays.
 func TestGuestsEnter(t *testing.T) {
 	n, env := NewName(nil), guestEnv()
-	n.Looked(lockLine("a+"), 7, 1, nil, env)
+	n.Looked(lockOf("a"), 7, 1, nil, env)
 	c, b := guest("c", 2, true), guest("b", 1, true)
 	n.Invite(c, env)
 	n.Invite(b, env)
@@ -50,13 +50,13 @@ func TestGuestsEnter(t *testing.T) {
 // look that shows the record without it overtakes the answer.
 func TestGuestBrokenBeforeAnswer(t *testing.T) {
 	n, env, g := NewName(nil), guestEnv(), guest("g", 1, true)
-	n.Looked(lockLine("a+"), 7, 1, nil, env)
+	n.Looked(lockOf("a"), 7, 1, nil, env)
 	n.Invite(g, env)
 	if step, _ := n.Next(env); step.Kind != Put || queueOf(step.Write.Next) != "a+ g" {
 		t.Fatalf("the step is %+v", step)
 	}
 	env.Now = 3
-	n.Saw(lockLine("a+"), 9, 3, env)
+	n.Saw(lockOf("a"), 9, 3, env)
 	eff := n.Answered(Outcome{Won: true, Version: 8, Sent: 2}, env)
 	if g.State != GuestGone || len(eff.Guests) != 1 {
 		t.Errorf("the guest is %+v, and %d are reported", g, len(eff.Guests))
@@ -69,27 +69,27 @@ func TestGuestBrokenBeforeAnswer(t *testing.T) {
 // What a look shows of a guest, and whether the guest hears of it.
 func TestGuestsLook(t *testing.T) {
 	for _, test := range []struct {
-		record string
-		state  GuestState
-		place  int
-		told   bool
+		queue string
+		state GuestState
+		place int
+		told  bool
 	}{
-		{"a+ g", GuestWaits, 1, true},
-		{"a+ b g", GuestWaits, 2, false},
-		{"a+ x b g", GuestWaits, 2, false},
-		{"a+ b c g", GuestWaits, 3, true},
-		{"g+", GuestHolds, 0, true},
-		{"a+ b", GuestGone, 0, true},
+		{"a g", GuestWaits, 1, true},
+		{"a b g", GuestWaits, 2, false},
+		{"a x b g", GuestWaits, 2, false},
+		{"a b c g", GuestWaits, 3, true},
+		{"g", GuestHolds, 0, true},
+		{"a b", GuestGone, 0, true},
 		{"", GuestGone, 0, true},
 	} {
 		n, env, g := NewName(nil), guestEnv("x"), guest("g", 1, false)
-		n.Looked(lockLine("a+ b g"), 7, 1, nil, env)
+		n.Looked(lockOf("a", "b", "g"), 7, 1, nil, env)
 		if n.Invite(g, env); g.State != GuestWaits || g.Place != 2 {
 			t.Fatalf("at first it is %+v", g)
 		}
-		eff := n.Looked(lockLine(test.record), 8, 2, nil, env)
+		eff := n.Looked(lockOf(strings.Fields(test.queue)...), 8, 2, nil, env)
 		if g.State != test.state || g.Place != test.place || len(eff.Guests) > 0 != test.told {
-			t.Errorf("%q: state %d, place %d, told %v; want %+v", test.record, g.State, g.Place, len(eff.Guests) > 0, test)
+			t.Errorf("%q: state %d, place %d, told %v; want %+v", test.queue, g.State, g.Place, len(eff.Guests) > 0, test)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func TestGuestsLook(t *testing.T) {
 // A guest that is in no record is gone after a look that came after it, not by one before.
 func TestGuestIsLookedFor(t *testing.T) {
 	n, env, g := NewName(nil), guestEnv(), guest("g", 1, false)
-	n.Looked(lockLine("a+"), 7, 1, nil, env)
+	n.Looked(lockOf("a"), 7, 1, nil, env)
 	if n.Invite(g, env); g.State != GuestUnseen {
 		t.Fatalf("by an earlier look it is %+v", g)
 	}
@@ -112,7 +112,7 @@ func TestGuestIsLookedFor(t *testing.T) {
 
 // A queue without room refuses a guest.
 func TestGuestRefused(t *testing.T) {
-	full := lockLine("a+")
+	full := lockOf("a")
 	for i := range record.MaxQueue {
 		full.Enqueue(record.Claim{Session: fmt.Sprint(i), Nr: 1, Slots: 1})
 	}
@@ -127,7 +127,7 @@ func TestGuestRefused(t *testing.T) {
 // The death of a holder ahead of a guest makes the record follow, as for a claim of one's own.
 func TestGuestBehindTheDead(t *testing.T) {
 	n, env, g := NewName(nil), guestEnv(), guest("g", 1, false)
-	n.Looked(lockLine("a+ g"), 7, 1, nil, env)
+	n.Looked(lockOf("a", "g"), 7, 1, nil, env)
 	n.Invite(g, env)
 	if step, _ := n.Next(env); step.Kind != Idle || step.Forget {
 		t.Fatalf("the step is %+v", step)
@@ -137,21 +137,7 @@ func TestGuestBehindTheDead(t *testing.T) {
 	}
 }
 
-// lockLine is a lock record written as "a+ b": a holds, b waits.
-func lockLine(s string) (r record.Lock) {
-	for i, f := range strings.Fields(s) {
-		id, holds := strings.CutSuffix(f, "+")
-		c := record.Claim{Session: id, Nr: 1, Slots: 1}
-		if !holds {
-			r.Waiters = append(r.Waiters, c)
-			continue
-		}
-		c.Token = record.Token(100 + i)
-		r.Holders = append(r.Holders, c)
-	}
-	return r
-}
-
+// queueOf is who holds, each with a plus, and who waits.
 func queueOf(r record.Lock) string {
 	var out []string
 	for _, c := range r.Holders {

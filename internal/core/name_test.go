@@ -63,7 +63,7 @@ func TestPauseInACrowd(t *testing.T) {
 		{"a few", 14, false, 250 * time.Millisecond},
 		{"a locked row", 64, true, 250 * time.Millisecond},
 	} {
-		there := lockLine("a+" + strings.Repeat(" b", c.waiters))
+		there := lockOf(strings.Fields("a" + strings.Repeat(" b", c.waiters))...)
 		n, nr, longest := NewName(nil), int64(0), time.Duration(0)
 		env := &Env{Now: 1, Session: lease.View{ID: "s", Opening: true, Opened: true, Until: 1 << 60, TTL: record.DefaultTTL}, Answers: true, Wall: func() int64 { return 1 },
 			NewClaim: func() int64 { nr++; return nr }, Dead: func(string) bool { return false }}
