@@ -224,7 +224,8 @@ func comments(t *testing.T) (texts []passage) {
 
 // sayings are the help texts of the command, and what it and the packages say of errors and dangers.
 func sayings(t *testing.T) (texts []passage) {
-	for _, dir := range append(packages(t), "cmd/holdfast/internal/command", "cmd/holdfast/internal/guard", "internal/sqlstore", "serve", "serve/access", "state") {
+	for _, dir := range append(packages(t), "cmd/holdfast/internal/command", "cmd/holdfast/internal/hold", "cmd/holdfast/internal/inspect",
+		"cmd/holdfast/internal/admin", "cmd/holdfast/internal/cli", "cmd/holdfast/internal/guard", "internal/sqlstore", "serve", "serve/access", "state") {
 		files, fset := sources(t, dir)
 		for _, file := range files {
 			ast.Inspect(file, func(n ast.Node) bool {

@@ -192,7 +192,8 @@ func TestStoreImports(t *testing.T) {
 var layers = [][]string{
 	{"cmd/holdfast", "cmd/holdfast/holdfast-*"},
 	{"cmd/holdfast/internal/command"},
-	{"cmd/holdfast/internal/guard", "serve"},
+	{"cmd/holdfast/internal/hold", "cmd/holdfast/internal/inspect", "cmd/holdfast/internal/admin"},
+	{"cmd/holdfast/internal/cli", "cmd/holdfast/internal/guard", "serve"},
 	{"clienttest", "state", "serve/access", "serve/page", "prometheus", "otel"},
 	{"*/kind.go", "drivertest", "claims/claimstest"},
 	{"claims", "internal/asjson", "monitor"},

@@ -9,6 +9,8 @@ import (
 
 	"github.com/holdfast-lock/holdfast/cassandra"
 	"github.com/holdfast-lock/holdfast/claims"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/admin"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/command"
 	"github.com/holdfast-lock/holdfast/directory"
 	"github.com/holdfast-lock/holdfast/driver"
@@ -19,8 +21,8 @@ import (
 )
 
 func main() {
-	command.ClaimTable = func(ctx context.Context, at *driver.Location, table string) (claims.Table, func() error, error) {
+	admin.ClaimTable = func(ctx context.Context, at *driver.Location, table string) (claims.Table, func() error, error) {
 		return cassandra.OpenColumns(ctx, at, table)
 	}
-	command.Main([]*driver.Kind{sqlite.Kind, directory.Kind, postgres.Kind, mysql.Kind, cassandra.Kind, memory.Kind}, command.Programs...)
+	command.Main([]*driver.Kind{sqlite.Kind, directory.Kind, postgres.Kind, mysql.Kind, cassandra.Kind, memory.Kind}, cli.Programs...)
 }

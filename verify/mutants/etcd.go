@@ -66,10 +66,10 @@ var onRevisions = table{"etcd", []mutant{
 		"context.WithTimeout(context.WithoutCancel(ctx), 500*time.Millisecond)", "context.WithTimeout(context.WithoutCancel(ctx), 9*time.Second)"}}, onEtcd("TestBounded")},
 	{"etcd: a role of its own prefix only may not lock", "R16", []edit{{"etcd/nested.go",
 		"		case errors.Is(err, rpctypes.ErrPermissionDenied):", "		case errors.Is(err, rpctypes.ErrNoLeader):"}}, onEtcd("TestRoleCannotSeeOuter")},
-	{"etcd: that a password can be read is not told", "R16", []edit{{"cmd/holdfast/internal/command/encryption.go",
-		"	case !far:\n", "	case !far || far:\n"}}, test{"./cmd/holdfast/internal/command", "TestEncryption$"}},
-	{"etcd: any host counts as this one", "R16", []edit{{"cmd/holdfast/internal/command/encryption.go",
-		"(ip == nil || !ip.IsLoopback())", "(ip != nil && !ip.IsLoopback())"}}, test{"./cmd/holdfast/internal/command", "TestEncryption$"}},
+	{"etcd: that a password can be read is not told", "R16", []edit{{"cmd/holdfast/internal/admin/encryption.go",
+		"	case !far:\n", "	case !far || far:\n"}}, test{"./cmd/holdfast/internal/admin", "TestEncryption$"}},
+	{"etcd: any host counts as this one", "R16", []edit{{"cmd/holdfast/internal/admin/encryption.go",
+		"(ip == nil || !ip.IsLoopback())", "(ip != nil && !ip.IsLoopback())"}}, test{"./cmd/holdfast/internal/admin", "TestEncryption$"}},
 }}
 
 func onEtcd(run string) test { return test{"./etcd", run + "$"} }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-lock/holdfast/cassandra"
 	"github.com/holdfast-lock/holdfast/claims"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 )
 
@@ -86,7 +87,7 @@ func claimed(t *testing.T, session *gocql.Session, keyspace string) {
 
 func cassandraSession(t *testing.T, store string) *gocql.Session {
 	t.Helper()
-	target, err := parseStore(store)
+	target, err := cli.ParseStore(store)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/holdfast-lock/holdfast/cassandra"
 	"github.com/holdfast-lock/holdfast/claims"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/admin"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
@@ -69,9 +71,9 @@ func captured(t *testing.T, args ...string) (out, errs string, status int) {
 		before[i], *f, done[i] = *f, w, make(chan struct{})
 		go func() { io.Copy(&texts[i], r); r.Close(); close(done[i]) }()
 	}
-	was := given
+	was := cli.GivenStore
 	status = run(args)
-	given = was
+	cli.GivenStore = was
 	for i, f := range files {
 		(*f).Close()
 		*f = before[i]
@@ -88,15 +90,15 @@ func TestClaims(t *testing.T) {
 		"\x00\x00\x00\x02k1c1":         {claimOf(time.Hour, "janus1"), claimOf(10*time.Second, locker), claimOf(5*time.Second, "\x1b[2Jjanus2")},
 		"\x00\x00\x00\x02\x00\x01\x05": {claimOf(time.Second, "janus1")},
 	}
-	was, opened := kinds, ClaimTable
-	kinds = []*driver.Kind{cassandra.Kind}
-	ClaimTable = func(_ context.Context, _ *driver.Location, table string) (claims.Table, func() error, error) {
+	was, opened := cli.Kinds, admin.ClaimTable
+	cli.Kinds = []*driver.Kind{cassandra.Kind}
+	admin.ClaimTable = func(_ context.Context, _ *driver.Location, table string) (claims.Table, func() error, error) {
 		if table != "edgestore_lock_" {
 			t.Errorf("table %q was opened", table)
 		}
 		return rows, func() error { return nil }, nil
 	}
-	defer func() { kinds, ClaimTable = was, opened }()
+	defer func() { cli.Kinds, admin.ClaimTable = was, opened }()
 	store := []string{"--store", "cassandra://db1.example/janusgraph", "claims", "edgestore_lock_"}
 	call := func(want int, args ...string) (string, string) {
 		t.Helper()
@@ -147,6 +149,6 @@ func TestClaims(t *testing.T) {
 
 	store = []string{"--store", "cassandra://db1.example/janusgraph", "claims"}
 	call(64)
-	ClaimTable = nil
+	admin.ClaimTable = nil
 	call(64, "edgestore_lock_")
 }

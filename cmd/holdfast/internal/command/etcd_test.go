@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 	"github.com/holdfast-lock/holdfast/internal/servers"
 )
 
@@ -92,8 +93,8 @@ func TestEtcdAccess(t *testing.T) {
 			switch {
 			case test.want == "" && (err != nil || len(out) > 0):
 				t.Errorf("%v: %s", err, out)
-			case test.want != "" && (c.ProcessState.ExitCode() != exitStore || !strings.Contains(string(out), test.want)):
-				t.Errorf("status %d, want %d with %q: %s", c.ProcessState.ExitCode(), exitStore, test.want, out)
+			case test.want != "" && (c.ProcessState.ExitCode() != cli.ExitStore || !strings.Contains(string(out), test.want)):
+				t.Errorf("status %d, want %d with %q: %s", c.ProcessState.ExitCode(), cli.ExitStore, test.want, out)
 			case strings.Contains(string(out), "hunter"):
 				t.Errorf("it tells a secret: %s", out)
 			}

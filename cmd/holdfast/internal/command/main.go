@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime/debug"
 
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-lock/holdfast/driver"
 )
@@ -13,9 +14,9 @@ import (
 // Main is the process: the command, or the guard of one. own are the stores that it can open,
 // and others the programs that it becomes for others. One without others is itself such a
 // program.
-func Main(own []*driver.Kind, others ...Program) {
-	if kinds, programs = own, others; len(programs) == 0 {
-		if small := beside("holdfast"); small != "" {
+func Main(own []*driver.Kind, others ...cli.Program) {
+	if cli.Kinds, cli.Others = own, others; len(cli.Others) == 0 {
+		if small := cli.Beside("holdfast"); small != "" {
 			guard.Program = small
 		}
 	}
@@ -26,14 +27,14 @@ func Main(own []*driver.Kind, others ...Program) {
 func run(args []string) (status int) {
 	defer func() {
 		if r := recover(); r != nil {
-			say("a fault of ours: %v; please report it", escape(fmt.Sprint(r)))
+			cli.Say("a fault of ours: %v; please report it", cli.Escape(fmt.Sprint(r)))
 			if os.Getenv("HOLDFAST_DEBUG") != "" {
 				os.Stderr.Write(debug.Stack())
 			}
-			status = exitFault
+			status = cli.ExitFault
 		}
 	}()
 	root := newRoot(args)
 	root.SetArgs(args)
-	return statusOf(root.Execute())
+	return cli.StatusOf(root.Execute())
 }

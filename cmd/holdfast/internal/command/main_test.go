@@ -24,6 +24,8 @@ import (
 
 	"github.com/holdfast-lock/holdfast/cassandra"
 	"github.com/holdfast-lock/holdfast/claims"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/admin"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-lock/holdfast/directory"
 	"github.com/holdfast-lock/holdfast/driver"
@@ -38,14 +40,14 @@ import (
 
 // The test binary is also the command, and its guard.
 func TestMain(m *testing.M) {
-	kinds = []*driver.Kind{sqlite.Kind, directory.Kind, postgres.Kind, mysql.Kind, cassandra.Kind, memory.Kind}
-	programs = Programs
+	cli.Kinds = []*driver.Kind{sqlite.Kind, directory.Kind, postgres.Kind, mysql.Kind, cassandra.Kind, memory.Kind}
+	cli.Others = cli.Programs
 	for _, k := range servers.Kinds {
 		if k.Name != "cassandra" { // which has TestScriptCassandra
 			shops = append(shops, shop{kind: k.Name, of: k})
 		}
 	}
-	ClaimTable = func(ctx context.Context, at *driver.Location, table string) (claims.Table, func() error, error) {
+	admin.ClaimTable = func(ctx context.Context, at *driver.Location, table string) (claims.Table, func() error, error) {
 		return cassandra.OpenColumns(ctx, at, table)
 	}
 	// With the race detector every command would sleep for a second when it is done.
@@ -306,7 +308,7 @@ func makeDirectory(t *testing.T, dir string) (store string) {
 // migrate is schema apply.
 func migrate(t *testing.T, store string) {
 	t.Helper()
-	target, err := parseStore(store)
+	target, err := cli.ParseStore(store)
 	if err == nil {
 		err = target.Kind.Migrate(t.Context(), target.Location)
 	}

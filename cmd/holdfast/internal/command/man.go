@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 )
 
 const helpHelp = `usage: holdfast help [VERB...] [--man DIR]
@@ -29,7 +31,7 @@ func helpVerb(root *cobra.Command) *cobra.Command {
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		if dir != "" {
 			if err := writePages(root, dir); err != nil {
-				return fail(exitFault, "cannot write the manual pages: %v", err)
+				return cli.Fail(cli.ExitFault, "cannot write the manual pages: %v", err)
 			}
 			return nil
 		}

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 	"github.com/holdfast-lock/holdfast/internal/asjson"
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
@@ -202,7 +203,7 @@ func TestNeverTwoCommandsAlive(t *testing.T) {
 			}
 		}
 		for _, shop := range shops {
-			if slices.Contains(programs, Program(shop.kind)) { // it is the same guard
+			if slices.Contains(cli.Others, cli.Program(shop.kind)) { // it is the same guard
 				continue
 			}
 			t.Run(shop.kind+"/"+test.name, func(t *testing.T) { alone(t, shop) })
@@ -258,5 +259,16 @@ func TestDependencies(t *testing.T) {
 		if strings.HasPrefix(dep, "google.golang.org/") || strings.HasPrefix(dep, "cloud.google.com/") || strings.HasPrefix(dep, "go.etcd.io/") || strings.Contains(dep, "viper") || strings.HasSuffix(dep, "cobra/doc") {
 			t.Errorf("the command imports %s", dep)
 		}
+	}
+}
+
+// Doctor says where commands cannot be guarded.
+func TestDoctorWithoutGuards(t *testing.T) {
+	if out, err := exec.Command("unshare", "-p", "-f", "true").CombinedOutput(); err != nil {
+		t.Skipf("SKIPPED: no pid namespaces here: %v: %s", err, out)
+	}
+	out, err := exec.Command("unshare", "-p", "-f", "holdfast", "--store", "memory:", "doctor").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "FAIL  run") || !strings.Contains(string(out), "unshare --mount-proc") {
+		t.Errorf("in a pid namespace with the /proc of another: %v: %s", err, out)
 	}
 }

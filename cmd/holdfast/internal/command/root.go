@@ -7,14 +7,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-)
 
-// An app is what all verbs share.
-type app struct {
-	args  []string // of the process
-	store string
-	log   eventLog
-}
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/admin"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/hold"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/inspect"
+)
 
 const rootHelp = `Locks, leases and leader election in the database you already run.
 
@@ -48,11 +46,11 @@ see run --help for more
 
 // newRoot makes the command. Its verbs are made when one is asked for.
 func newRoot(args []string) *cobra.Command {
-	a := &app{args: args, store: os.Getenv("HOLDFAST_STORE")}
+	a := &cli.App{Args: args, Store: os.Getenv("HOLDFAST_STORE")}
 	root := &cobra.Command{
 		Use:               "holdfast",
 		Short:             "Locks, leases and leader election in the database you already run",
-		Long:              strings.Replace(rootHelp, "%s", stores(), 1),
+		Long:              strings.Replace(rootHelp, "%s", cli.Stores(), 1),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
@@ -62,44 +60,41 @@ func newRoot(args []string) *cobra.Command {
 				if s := c.SuggestionsFor(args[0]); len(s) > 0 {
 					near = "; did you mean " + s[0] + "?"
 				}
-				return usage("unknown command %s%s; see: holdfast --help", quote(args[0]), near)
+				return cli.Usage("unknown command %s%s; see: holdfast --help", cli.Quote(args[0]), near)
 			}
 			return nil
 		},
 		SuggestionsMinimumDistance: 2,
 		Version:                    versionText(),
 		RunE: func(*cobra.Command, []string) error {
-			return usage("a verb is missing, as in: holdfast run nightly -- ./backup.sh; see: holdfast --help")
+			return cli.Usage("a verb is missing, as in: holdfast run nightly -- ./backup.sh; see: holdfast --help")
 		},
 	}
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		if c.Flags().Changed("store") {
-			given = a.store
+			cli.GivenStore = a.Store
 		}
-		return a.log.open()
+		return a.Log.Open()
 	}
 	root.SetVersionTemplate("{{.Version}}")
-	root.PersistentFlags().StringVar(&a.store, "store", a.store, "URL of the store")
-	a.log.flags(root.PersistentFlags())
+	root.PersistentFlags().StringVar(&a.Store, "store", a.Store, "URL of the store")
+	a.Log.Flags(root.PersistentFlags())
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) {
 		c.OutOrStdout().Write([]byte(helpOf(c)))
 	})
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if !slices.Contains(args, "--") && strings.Contains(err.Error(), "unknown") {
-			names, command := splitGuess(c.Flags().Args())
-			switch verb := verbOf(c); {
-			case verb == "cache" && len(names) > 0:
-				return cacheDashes(c.Flag("state").Value.String())
-			case command != "" && (verb == "run" || verb == "elect" || verb == "state write"):
-				return noDashes(verb, names, command)
+			if err := hold.NoDashes(c); err != nil {
+				return err
 			}
 		}
 		text, _, _ := strings.Cut(err.Error(), "\n")
-		return usage("%s: %s%s; see: %s --help", verbOf(c), escape(text), nearFlag(c, text), c.CommandPath())
+		return cli.Usage("%s: %s%s; see: %s --help", cli.VerbOf(c), cli.Escape(text), nearFlag(c, text), c.CommandPath())
 	})
-	for _, verb := range verbs {
+	for _, verb := range slices.Concat(hold.Verbs, inspect.Verbs, admin.Verbs) {
 		root.AddCommand(verb(a))
 	}
+	root.AddCommand(versionVerb())
 	root.SetHelpCommand(helpVerb(root))
 	return root
 }
@@ -134,35 +129,4 @@ func helpOf(c *cobra.Command) string {
 		}
 	})
 	return strings.Replace(c.Long, "{flags}\n", own.FlagUsagesWrapped(88), 1)
-}
-
-var verbs = []func(*app) *cobra.Command{
-	runVerb, electVerb, acquireVerb, extendVerb, releaseVerb, stateVerb, cacheVerb, listVerb, topVerb, showVerb, watchVerb, historyVerb, breakVerb,
-	configVerb, schemaVerb, sweepVerb, claimsVerb, doctorVerb, serveVerb, versionVerb,
-}
-
-// verbOf is what stands between holdfast and the arguments.
-func verbOf(c *cobra.Command) string { return strings.TrimPrefix(c.CommandPath(), "holdfast ") }
-
-// splitGuess takes a command line without "--" for a name and a command.
-func splitGuess(args []string) (names []string, command string) {
-	if len(args) < 2 {
-		return args, ""
-	}
-	return args[:1], strings.Join(args[1:], " ")
-}
-
-func noDashes(verb string, names []string, command string) error {
-	return usage("%s: put -- before the command: holdfast %s %s -- %s", verb, verb, escape(strings.Join(names, " ")), escape(command))
-}
-
-// oneName is the argument check of verbs that take one name.
-func oneName(c *cobra.Command, args []string) error {
-	switch {
-	case len(args) == 0:
-		return usage("%s: which name? holdfast %s NAME; see: holdfast %[1]s --help", c.Name(), c.Name())
-	case len(args) > 1:
-		return usage("%s: one name, not %d; quote a name that has spaces", c.Name(), len(args))
-	}
-	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 	"github.com/holdfast-lock/holdfast/state"
 )
 
@@ -144,15 +145,15 @@ func (p place) state(where string) *state.State {
 	if err := p.command("run", "x", "--", "true").Run(); err != nil { // makes the file
 		p.t.Fatal(err)
 	}
-	t, err := parseStore("sqlite:" + filepath.Join(p.dir, "holdfast", "holdfast.db"))
+	t, err := cli.ParseStore("sqlite:" + filepath.Join(p.dir, "holdfast", "holdfast.db"))
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	h, err := t.open(p.t.Context())
+	h, err := t.Open(p.t.Context())
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	c, err := holdfast.New(h.store, &holdfast.Options{RuntimeDir: filepath.Join(p.runtime, "holdfast")})
+	c, err := holdfast.New(h.Store, &holdfast.Options{RuntimeDir: filepath.Join(p.runtime, "holdfast")})
 	if err != nil {
 		p.t.Fatal(err)
 	}

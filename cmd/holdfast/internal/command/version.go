@@ -6,18 +6,20 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 )
 
 // version is set by the release; else it is that of the module.
 var version string
 
-func versionVerb(*app) *cobra.Command {
+func versionVerb() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Long: "usage: holdfast version\n\nPrints the version of this program and of Go.\n\nexample:\n  holdfast version\n",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if _, err := fmt.Print(versionText()); err != nil {
-				return cannotWrite(err)
+				return cli.CannotWrite(err)
 			}
 			return nil
 		},

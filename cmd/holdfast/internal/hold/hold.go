@@ -1,0 +1,12 @@
+// Package hold has the verbs of holdfast that take locks: run, elect, acquire, extend, release, and
+// those of states, whose writers hold one.
+package hold
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
+)
+
+// Verbs are its verbs.
+var Verbs = []func(*cli.App) *cobra.Command{runVerb, electVerb, acquireVerb, extendVerb, releaseVerb, stateVerb, cacheVerb}
