@@ -228,7 +228,7 @@ func (c *Client) carryOut(ctx context.Context, j lease.Observation, age time.Dur
 		w.Value = j.Next.Encode()
 		outs, err := c.store.CompareAndSwap(ctx, []driver.Write{w})
 		if err != nil {
-			return false // perhaps: the next look tells
+			return false // ambiguous: the next look tells
 		}
 		now := record.Session{}
 		if !outs[0].Won {

@@ -157,8 +157,8 @@ func (l *Lock) Proof() *os.File {
 // Release ends belief in the lock at once and then gives it back. That is sent
 // even if ctx is done, so `defer lock.Release(ctx)` is right: ctx bounds only
 // the wait for the answer. ErrLost: it had been lost before. Any other error
-// means perhaps: the client sees to it until its session ends. Again, it gives
-// the same answer.
+// is ambiguous: the client goes on to release the lock until its session ends. A
+// second Release gives the same answer.
 func (l *Lock) Release(ctx context.Context) error {
 	if l.part != nil {
 		return l.part.release(ctx, l)

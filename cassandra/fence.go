@@ -39,7 +39,7 @@ var ErrNotApplied = errors.New("not applied")
 // transactions, and none may delete them or have a TTL. If fence is a static
 // column, it is one fence for all rows of a partition.
 //
-// An error other than ErrLost and ErrNotApplied means perhaps; so does ErrLost, if a
+// An error other than ErrLost and ErrNotApplied is ambiguous; so is ErrLost, if a
 // later holder came in between. If there was no answer, the update may still be
 // carried out at any later time, until somebody with a higher token writes to the row,
 // and over later updates of this holder, whose token is the same. So it is not sent

@@ -27,7 +27,7 @@ type Store interface {
 
 	// CompareAndSwap attempts each write independently of the others and says
 	// in order what became of it. No two writes of a call have the same key.
-	// An error means perhaps, for all of them: each may have been applied, may
+	// An error is ambiguous, for all of them: each may have been applied, may
 	// be applied at any later time, or never. After an answer a write is never
 	// applied again. A batch promises nothing beyond its single writes. A write
 	// may also lose, after some time, to a transaction that keeps the key locked
@@ -269,7 +269,7 @@ type Outcome struct {
 	// Record is the key's record after a write that won, and what a write
 	// that lost has lost to.
 	Record Record
-	// Err means perhaps for this write, as an error of the call does for all. It
+	// Err means that this write is ambiguous, as an error of the call does for all. It
 	// is only used in a call of several writes, the others of which were answered.
 	Err error
 }

@@ -31,7 +31,7 @@ var failureCases = []testCase{
 	},
 	{
 		name: "cancelled between",
-		rule: "an error means perhaps: the write was applied whole, may be later, or never; after an answer never again",
+		rule: "an error is ambiguous: the write was applied whole, may be later, or never; after an answer never again",
 		run:  cancelled,
 	},
 	{

@@ -18,7 +18,7 @@ import (
 //	err := etcd.Fence(ctx, []*holdfast.Lock{lock}, clientv3.OpPut("jobs/nightly", "done"))
 //
 // Of what others do with a lock that is held, such as to wait for it, Fence sees
-// nothing: it asks again. If an answer is lost the operations have perhaps been done.
+// nothing: it asks again. If an answer is lost, the operations may have been done.
 func Fence(ctx context.Context, locks []*holdfast.Lock, ops ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	for {
 		client, err := clientOf(locks)

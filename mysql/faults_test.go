@@ -30,7 +30,7 @@ func name(format string, args ...any) driver.Key {
 }
 
 // Where the connection breaks after a write was committed, and before that is
-// told, the answer is perhaps: the write was applied, and is not sent again.
+// told, the outcome is ambiguous: the write was applied, and is not sent again.
 func TestCutAfterCommit(t *testing.T) {
 	for which, change := range map[string]func(sqlstore.Facts){"MariaDB": nil, "as on MySQL": ways["as on MySQL"].change} {
 		t.Run(which, func(t *testing.T) {

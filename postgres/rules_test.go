@@ -144,7 +144,7 @@ func TestBatchNotifies(t *testing.T) {
 }
 
 // Where the connection breaks after a write was committed, and before that is
-// told, the answer is perhaps: the write was applied, and is not sent again.
+// told, the outcome is ambiguous: the write was applied, and is not sent again.
 func TestAppliedIsNotSentAgain(t *testing.T) {
 	r := fresh(t, nil)
 	u, err := url.Parse(r.url)

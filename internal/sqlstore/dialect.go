@@ -121,11 +121,11 @@ func (r *RowsSeen) Take(ctx context.Context, d Dialect, w Write, take, insert fu
 type Meaning int8
 
 const (
-	Perhaps Meaning = iota // nothing
-	Again                  // it was rolled back, and may be tried again: a deadlock, a failure to serialize
-	Locked                 // it was rolled back, since someone keeps a row locked
+	Ambiguous Meaning = iota // nothing
+	Again                    // it was rolled back, and may be tried again: a deadlock, a failure to serialize
+	Locked                   // it was rolled back, since someone keeps a row locked
 
-	// What a Dialect's Means does not tell apart from Perhaps.
+	// What a Dialect's Means does not tell apart from Ambiguous.
 	Denied        // the role lacks a right
 	Missing       // there are no such tables
 	Lost          // a fence: the token does not hold the lock

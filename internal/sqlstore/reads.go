@@ -138,5 +138,5 @@ func (d *Reads[C]) Means(err error) Meaning {
 	case Again, Locked:
 		return m
 	}
-	return Perhaps
+	return Ambiguous
 }

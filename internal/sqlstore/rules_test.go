@@ -116,7 +116,7 @@ func (f *fake) Means(err error) Meaning {
 	case errLocked:
 		return Locked
 	}
-	return Perhaps
+	return Ambiguous
 }
 
 func fakes() (s *Store, names, beats *fake) {

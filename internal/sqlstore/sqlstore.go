@@ -197,7 +197,7 @@ func (c *call) together(ctx context.Context) (alone, hurry bool, err error) {
 		return err
 	})
 	switch {
-	case err != nil && db.Means(err) != Perhaps:
+	case err != nil && db.Means(err) != Ambiguous:
 		hurry = db.Means(err) == Locked && time.Since(sent) > lockedBatch
 		return true, hurry, nil
 	case err != nil:

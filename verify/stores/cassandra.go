@@ -79,7 +79,7 @@ func (r inCassandra) Make(ctx context.Context, names ...string) error {
 	return err
 }
 
-// Put is for exclusive locks. After an ErrLost of the fence the write may have been applied: Perhaps.
+// Put is for exclusive locks. After an ErrLost of the fence the write may have been applied: Ambiguous.
 func (r inCassandra) Put(ctx context.Context, lock *holdfast.Lock, value int64) (Verdict, error) {
 	if lock.Slots() != 1 {
 		return Unsent, nil
@@ -88,7 +88,7 @@ func (r inCassandra) Put(ctx context.Context, lock *holdfast.Lock, value int64) 
 		return Refused, lock.Err()
 	}
 	if err := cassandra.Fence(ctx, r.session, lock, `update registers set fence = ?, value = ? where name = ? if fence <= ?`, value, lock.Name()); err != nil {
-		return Perhaps, err
+		return Ambiguous, err
 	}
 	return Taken, nil
 }

@@ -72,7 +72,7 @@ func (r inEtcd) Put(ctx context.Context, lock *holdfast.Lock, value int64) (Verd
 		case errors.Is(err, holdfast.ErrLost):
 			return Refused, err
 		}
-		return Perhaps, err
+		return Ambiguous, err
 	}
 	for {
 		g, revision, err := r.get(ctx, lock.Name())
@@ -88,7 +88,7 @@ func (r inEtcd) Put(ctx context.Context, lock *holdfast.Lock, value int64) (Verd
 		}
 		resp, err := r.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(k), "=", revision)).Then(clientv3.OpPut(k, string(text))).Commit()
 		if err != nil {
-			return Perhaps, err
+			return Ambiguous, err
 		}
 		if resp.Succeeded {
 			return Taken, nil

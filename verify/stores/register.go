@@ -33,13 +33,13 @@ type Registers interface {
 type Verdict int
 
 const (
-	Perhaps Verdict = iota // no answer
-	Taken                  // it was
-	Refused                // by the fence
-	Unsent                 // nothing was asked of the fence, or nothing was committed
+	Ambiguous Verdict = iota // no answer
+	Taken                    // it was
+	Refused                  // by the fence
+	Unsent                   // nothing was asked of the fence, or nothing was committed
 )
 
-func (v Verdict) String() string { return [...]string{"perhaps", "taken", "refused", "unsent"}[v] }
+func (v Verdict) String() string { return [...]string{"ambiguous", "taken", "refused", "unsent"}[v] }
 
 // A Hook is what else is done in a transaction that puts a value: Begun after its
 // begin, Fence in the place of the fence, Committing before its commit, and
@@ -90,7 +90,7 @@ func (s *Store) PutSQL(ctx context.Context, lock *holdfast.Lock, value int64, h 
 		h.Committed(err)
 	}
 	if err != nil {
-		return Perhaps, err
+		return Ambiguous, err
 	}
 	return Taken, nil
 }
@@ -185,7 +185,7 @@ func (r inFiles) Put(_ context.Context, lock *holdfast.Lock, value int64) (Verdi
 		return Unsent, err
 	}
 	if err := os.Rename(path+".new", path); err != nil {
-		return Perhaps, err
+		return Ambiguous, err
 	}
 	return Taken, nil
 }

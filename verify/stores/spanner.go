@@ -96,7 +96,7 @@ func (r inSpanner) Put(ctx context.Context, lock *holdfast.Lock, value int64) (V
 	case errors.Is(err, holdfast.ErrLost):
 		return Refused, err
 	}
-	return Perhaps, err
+	return Ambiguous, err
 }
 
 func guardedIn(row *spanner.Row) (g guarded, err error) {

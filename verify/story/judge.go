@@ -204,7 +204,7 @@ func (h *History) accesses() map[string][]check.Access {
 				if e.Text == "unsent" {
 					continue
 				}
-				a.Return, a.Unknown, a.Refused = time.Duration(e.At), e.Text == "perhaps", e.Text == "refused"
+				a.Return, a.Unknown, a.Refused = time.Duration(e.At), e.Text == "ambiguous", e.Text == "refused"
 				byName[e.Name] = append(byName[e.Name], a)
 			case Reads:
 				byName[e.Name] = append(byName[e.Name], check.Access{Client: n, Call: time.Duration(e.Sent), Return: time.Duration(e.At), Read: true, Value: e.Value})

@@ -64,7 +64,7 @@ const (
 	Commits   = "commits"   // before COMMIT of a fenced write; Text is its key
 	Committed = "committed" // after it
 	Puts      = "puts"      // before a fenced write of Value to the register of Name
-	Put       = "put"       // after it: Text is taken, refused, unsent or perhaps
+	Put       = "put"       // after it: Text is taken, refused, unsent or ambiguous
 	Reads     = "reads"     // what it has read of a register, asking at Sent
 	Wrote     = "wrote"     // a write to the store has won; Name is its key
 	Counted   = "counted"   // it has put Token into the counter of Name
