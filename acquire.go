@@ -270,7 +270,7 @@ func (r *request) gaveUp(ctx context.Context, id core.ClaimID) error {
 // tryPatience is how long a store may take to answer a request that does not wait.
 const tryPatience = core.TryPatience
 
-// explain fills in who the claims of a HeldError belong to, judges their
+// explain fills in who the claims of a HeldError belong to, observes their
 // sessions as a waiter would, and reports whether one is void, and which seem to be. It takes
 // so long at most.
 func (c *Client) explain(held *HeldError, within time.Duration) (void bool, silent []string) {

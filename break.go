@@ -246,7 +246,7 @@ func (c *Client) sendRevocation(ctx context.Context, b *lease.Breaker, session s
 	return sent && err == nil, err
 }
 
-// observeForBreak looks at the session whose claim is broken, and judges it.
+// observeForBreak looks at the session whose claim is broken, and whether it is dead.
 func (c *Client) observeForBreak(ctx context.Context, b *lease.Breaker, name string) error {
 	session := b.Entry().Session
 	looks, err := c.loadSessions(ctx, []string{session})

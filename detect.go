@@ -61,7 +61,7 @@ func (d *detector) next(sessions []string) lease.Instant {
 	return d.seen.Next(sessions)
 }
 
-// observe judges one read of a session.
+// observe has the failure detector see one read of a session.
 func (d *detector) observe(session string, s sessionRead) (lease.Observation, lease.Observer) {
 	c := d.c
 	o := lease.Observer{By: c.owner.String(), Patient: d.patient || c.isWaiting(), TTL: c.ttlGuess(), Clocks: clocks()}
@@ -113,7 +113,7 @@ func (c *Client) loadSessions(ctx context.Context, ids []string) (map[string]ses
 	return looks, nil
 }
 
-// detect judges sessions and does what follows from it. It reports whether
+// detect observes sessions and does what follows from it. It reports whether
 // any is newly known to be dead. names are those where they were seen to have claims,
 // besides where this client waits.
 func (c *Client) detect(ctx context.Context, looks map[string]sessionRead, names ...string) (died bool) {

@@ -172,7 +172,7 @@ func (x *holdCall) load(ctx context.Context) error {
 	return nil
 }
 
-// sawSession takes in the session's record.
+// sawSession notes the session's record.
 func (x *holdCall) sawSession(r driver.Record, asked lease.Instant) (err error) {
 	x.absent, x.version, x.age, x.asked = len(r.Value) == 0, r.Version, r.Age, asked
 	x.since, x.alone = make([]bool, len(x.names)), false
@@ -186,7 +186,7 @@ func (x *holdCall) sawSession(r driver.Record, asked lease.Instant) (err error) 
 	return nil
 }
 
-// sawName takes in the lock record of a name.
+// sawName notes the lock record of a name.
 func (x *holdCall) sawName(i int, r driver.Record) (err error) {
 	n := &x.names[i]
 	x.looked = true
@@ -196,7 +196,7 @@ func (x *holdCall) sawName(i int, r driver.Record) (err error) {
 	return err
 }
 
-// write writes records of the hold, all in one call, and takes in what became of them.
+// write writes records of the hold, all in one call, and notes what became of them.
 func (x *holdCall) write(ctx context.Context, beat *record.Session, w driver.Write, plan record.HoldPlan) error {
 	var writes []driver.Write
 	if beat != nil {
@@ -255,7 +255,7 @@ func (x *holdCall) write(ctx context.Context, beat *record.Session, w driver.Wri
 	return nil
 }
 
-// won takes in that a beat of the call stands.
+// won notes that a beat of the call stands.
 func (x *holdCall) won(next record.Session, version int64) {
 	x.alone = x.alone || next.Beat == 1
 	x.session, x.version, x.absent, x.age = next, version, false, -1

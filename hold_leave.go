@@ -161,7 +161,7 @@ func (x *holdCall) leaving(age time.Duration) leaving {
 	return left
 }
 
-// leftBy takes in what became of the writes: errAgain if one was lost.
+// leftBy notes what became of the writes: errAgain if one was lost.
 func (x *holdCall) leftBy(left leaving, outs []driver.Outcome, asked lease.Instant, age *time.Duration) (err error) {
 	again := false
 	if left.ends {

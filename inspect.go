@@ -299,7 +299,7 @@ func (i Info) summary() string {
 	return b.String()
 }
 
-// read takes in a name's record and its audit.
+// read fills in what a name's record and its audit tell.
 func (i *Info) read(lock, audit driver.Record) error {
 	rec, err := lockOf(lock)
 	if err != nil {

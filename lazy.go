@@ -14,7 +14,7 @@ import (
 // had been given back without waiting for the disk when it was sent: if the
 // database crashed in between, the claim is there again, and it is a claim of a
 // living session that nobody wants; if not, the heartbeat has carried its end
-// along. Debts are looked at, too.
+// along. Ambiguous writes are looked at, too.
 func (c *Client) afterBeat(sent lease.Instant) {
 	c.mu.Lock()
 	defer c.unlock()

@@ -337,7 +337,7 @@ func (c *Client) retire(p *localQueue) {
 
 func (c *Client) isOurs(session string) bool { return c.sess != nil && c.sess.id == session }
 
-// revoke takes in that one of our claims was broken; c.mu is held.
+// revoke handles the break of one of our claims; c.mu is held.
 func (c *Client) revoke(s *session, r record.Revocation) {
 	s.broke = true
 	if p := c.activeQueue(r.Name); p != nil {

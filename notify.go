@@ -47,7 +47,7 @@ func (c *Client) sessionID() string {
 	return c.sess.id
 }
 
-// watchLoop takes in notifications until nobody needs them.
+// watchLoop handles notifications until nobody needs them.
 func (c *Client) watchLoop(w driver.Watcher) {
 	n := &c.notes
 	for {
@@ -105,7 +105,7 @@ func (c *Client) watchIdle() bool {
 	return c.notes.watch.Idle(c.waiting, c.notes.all(), c.now())
 }
 
-// notified takes in that the store tells of a write, or (zero) that anything may have changed.
+// notified handles that the store tells of a write, or (zero) that anything may have changed.
 func (c *Client) notified(h driver.Notification) {
 	key := h.Key
 	c.mu.Lock()
@@ -154,7 +154,7 @@ func (c *Client) notified(h driver.Notification) {
 	}
 }
 
-// told takes in the record that a notification tells, or reports that it is to be read; c.mu is
+// told handles the record that a notification tells, or reports that it is to be read; c.mu is
 // held.
 func (c *Client) told(p *localQueue, h driver.Notification) bool {
 	_, was := p.n.Record()
@@ -167,7 +167,7 @@ func (c *Client) told(p *localQueue, h driver.Notification) bool {
 	return true
 }
 
-// readNotified takes in a notification for everyone of a name; c.mu is held.
+// readNotified handles a notification for everyone of a name; c.mu is held.
 func (c *Client) readNotified(p *localQueue) {
 	if at := p.pace.NotifiedAt(p.n, c.env()); at != lease.Never {
 		c.readAt(p, at)

@@ -43,7 +43,7 @@ func (c *Client) paced() iter.Seq[core.Paced] {
 
 func (p *localQueue) paced() core.Paced { return core.Paced{Key: p.name, Name: p.n, Pace: p.pace} }
 
-// follow takes in where we are in the queue of a name; c.mu is held.
+// follow notes where we are in the queue of a name; c.mu is held.
 func (c *Client) follow(p *localQueue) {
 	if p.pace == nil {
 		if !p.n.Waits() {
@@ -148,7 +148,7 @@ func (c *Client) awaitRound(pause time.Duration, wakes bool) {
 	}
 }
 
-// poll loads names and sessions in one query, takes in what they show, and
+// poll loads names and sessions in one query, handles what they show, and
 // reports whether the store answered. The store awaits a write of the only name, if await has a
 // limit.
 func (c *Client) poll(queues []*localQueue, sessions []string, await core.Await) (ok bool) {

@@ -226,7 +226,7 @@ func (p *localQueue) storeWrite(w record.Write) driver.Write {
 	return driver.Write{Key: driver.Names.Key(p.name), Old: int64(w.Old), Value: w.Next.Encode(max(w.Old, 0)), Notify: w.Notify, Lazy: w.Lazy}
 }
 
-// answered takes c.mu, and takes in what became of a write. An error is not the store's if the
+// answered takes c.mu, and handles what became of a write. An error is not the store's if the
 // context here had ended.
 func (c *Client) answered(p *localQueue, sw *batch.Swap, here context.Context) {
 	out := core.Outcome{Sent: sw.Sent, Won: sw.Out.Won, Version: record.Version(sw.Out.Record.Version), Err: sw.Err,
@@ -269,7 +269,7 @@ func (c *Client) loadRecord(p *localQueue) bool {
 	return true
 }
 
-// saw takes in the store's clock from a record of the name.
+// saw notes the store's clock from a record of the name.
 func (p *localQueue) saw(r driver.Record) { p.pace.Clock(record.Version(r.Version), r.Age) }
 
 func (c *Client) seeRecord(p *localQueue, r driver.Record, asked lease.Instant) {
@@ -284,7 +284,7 @@ func (c *Client) seeRecord(p *localQueue, r driver.Record, asked lease.Instant) 
 	c.perform(p, p.n.Looked(rec, record.Version(r.Version), asked, err, c.env()))
 }
 
-// failed takes in that a call was not answered. look: it was to show the record, and that is
+// failed notes that a call was not answered. look: it was to show the record, and that is
 // still wanted; c.mu is held.
 func (c *Client) failed(p *localQueue, err error, look bool) {
 	busy := driver.Busy(err)

@@ -252,7 +252,7 @@ func (s *session) trace(sent lease.Instant, err error) {
 	}
 }
 
-// answer takes in what became of an attempt and reports whether another beat
+// answer handles what became of an attempt and reports whether another beat
 // is wanted at once.
 func (s *session) answer(a lease.Attempt, out driver.Outcome, err error) (again bool) {
 	c := s.c

@@ -20,7 +20,7 @@ import (
 
 // read reads the records of queues and then other keys in one query, and loads the records
 // for which a stale read does not do. A record that was not loaded, and was
-// taken in where it is news, has fresh unset. The store awaits a
+// used where it is news, has fresh unset. The store awaits a
 // write of the only key, if await has a limit.
 func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver.Key, await core.Await) (recs []driver.Record, fresh []bool, asked lease.Instant, err error) {
 	keys := make([]driver.Key, 0, len(queues)+len(others))
@@ -72,7 +72,7 @@ func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver
 	return recs, fresh, loading, nil
 }
 
-// sawStale takes in a record from a stale read, or reports that it is to be loaded;
+// sawStale handles a record from a stale read, or reports that it is to be loaded;
 // c.mu is held.
 func (c *Client) sawStale(p *localQueue, r driver.Record) (load bool) {
 	var rec record.Lock

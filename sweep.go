@@ -203,8 +203,8 @@ func (c *Client) eachPage(ctx context.Context, space driver.Space, do func(names
 	}
 }
 
-// sweepSessions judges sessions. It goes on looking at those that seem dead until it
-// knows, a TTL at most; sweeps remember what they have seen, for the next.
+// sweepSessions finds out which sessions are dead. It goes on looking at those that seem dead
+// until it knows, a TTL at most; sweeps remember what they have seen, for the next.
 func (c *Client) sweepSessions(ctx context.Context, looks map[string]sessionRead) {
 	c.sweeping.detector.forget(func(session string) bool { _, ok := looks[session]; return ok })
 	began := c.now()
@@ -258,7 +258,7 @@ func (c *Client) knownFor(session string) time.Duration {
 // detectOrphans sees to claims whose session has no record, which a crash of the
 // database may leave: it took back the end of a claim, and the session, which knew
 // of nothing more, ended in order. They are given a record, by which the next
-// sweeps judge them as all others.
+// sweeps observe them as all others.
 func (c *Client) detectOrphans(ctx context.Context, claimed map[string][]string, looks map[string]sessionRead) {
 	names := make(map[string]bool)
 	var ids []string

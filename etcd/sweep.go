@@ -28,7 +28,7 @@ const (
 	sharedSample = time.Minute
 )
 
-// sample takes in a revision that a transaction has shown.
+// sample notes the time of a revision that a transaction has shown.
 func (s *Store) sample(revision int64) {
 	now := time.Now()
 	s.mu.Lock()

@@ -305,7 +305,7 @@ func TestFenceOfElsewhere(t *testing.T) {
 	}
 }
 
-// From the fence to the commit nobody takes the lock: a holder who is buried between
+// From the fence to the commit nobody takes the lock: a holder that is declared dead between
 // the two has not written, or has before its successor took over.
 func TestFenceHoldsToTheCommit(t *testing.T) {
 	url := fresh(t)

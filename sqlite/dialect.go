@@ -88,7 +88,7 @@ func (c *conn) Query(_ context.Context, name string, row func(sqlstore.Scan) err
 	return cmp.Or(failed, err)
 }
 
-// scan takes in the columns of a row, of which the first is an id.
+// scan reads the columns of a row, of which the first is an id.
 func scan(row []sqldriver.Value, columns []any) error {
 	*columns[0].(*[]byte) = idOf(row[0].(int64), row[1])
 	for i, v := range row[2:] {

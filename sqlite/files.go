@@ -83,7 +83,7 @@ func (f *files) present() error {
 	return err
 }
 
-// adopt takes in a connection that has read the file. The first finds the log, and
+// adopt keeps a connection that has read the file. The first finds the log, and
 // all that come while one is open share it.
 func (f *files) adopt(c *conn) error {
 	f.mu.Lock()

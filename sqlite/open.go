@@ -191,7 +191,7 @@ func (s *Store) dial(ctx context.Context, settings string) (c *conn, err error) 
 	return c, err
 }
 
-// adopt takes in a connection, when it has read the file and so opened the log.
+// adopt checks and keeps a connection, when it has read the file and so opened the log.
 func (s *Store) adopt(ctx context.Context, c *conn) error {
 	if err := c.verify(ctx); err != nil {
 		return err

@@ -38,7 +38,7 @@
 //
 // A version is at least the wall clock of the host in microseconds, read in Go
 // when a statement is about to run: SQLite's own clock has milliseconds, and
-// the wait for other writers must not count as age. A record's Age is judged
+// the wait for other writers must not count as age. A record's Age is measured
 // by the same clock. If that clock has stepped, as an observer with a steady
 // clock notices, what was written before has no age (it is negative).
 package sqlite

@@ -107,7 +107,7 @@ func (c *Cache) sweep(root *os.Root, limit int64) (left int64, err error) {
 		return 0, err
 	}
 	for _, name := range other {
-		bury(root, name)
+		removeDead(root, name)
 	}
 	for i := range blobs {
 		b := &blobs[i]
@@ -154,9 +154,9 @@ func tempName(name string) string {
 
 const tempLen = 20
 
-// bury removes what a fill has left behind that has died: one that lives has a
+// removeDead removes what a fill has left behind that has died: one that lives has a
 // lock on it.
-func bury(root *os.Root, name string) {
+func removeDead(root *os.Root, name string) {
 	_, suffix, _ := strings.Cut(name, ".")
 	if "."+suffix != lockSuffix && (len(suffix) != tempLen || strings.Trim(suffix, "abcdefghijklmnopqrstuvwxyz234567") != "") {
 		return

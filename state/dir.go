@@ -144,12 +144,12 @@ func (d *dir) look() (Key, error) {
 		return Key{}, err
 	}
 	defer st.close()
-	writing, dead, err := d.judge(st)
+	writing, dead, err := d.observe(st)
 	if err != nil {
 		return Key{}, err
 	}
 	if len(dead) > 0 {
-		if err := d.bury(st, dead); err != nil {
+		if err := d.takeOver(st, dead); err != nil {
 			return Key{}, fmt.Errorf("for a writer that died: %w", err)
 		}
 		return Key{}, errAgain // there may be more
@@ -217,8 +217,8 @@ func (d *dir) open() (folder, error) {
 	return top.open("state")
 }
 
-// judge looks at the pending entries: whether someone writes, and who is dead.
-func (d *dir) judge(st folder) (writing bool, dead []string, err error) {
+// observe looks at the pending entries: whether someone writes, and who is dead.
+func (d *dir) observe(st folder) (writing bool, dead []string, err error) {
 	pend, err := st.open(pending)
 	if errors.Is(err, fs.ErrNotExist) {
 		// It is made not to be asked for again, and to be sure: a file server's
@@ -372,9 +372,9 @@ func (d *dir) probe(st folder) serverTime {
 	return serverTime{info.mtime, d.ages.Ages(info.mtime/1000, began)}
 }
 
-// bury changes the key in the place of dead writers, and only then removes their
+// takeOver changes the key in the place of dead writers, and only then removes their
 // entries.
-func (d *dir) bury(st folder, dead []string) error {
+func (d *dir) takeOver(st folder, dead []string) error {
 	if err := d.rotate(st); err != nil {
 		return err
 	}
@@ -503,14 +503,14 @@ func (d *dir) clear(ctx context.Context) error {
 			return Key{}, err
 		}
 		defer st.close()
-		_, dead, err := d.judge(st)
+		_, dead, err := d.observe(st)
 		if errors.Is(err, errCrowd) {
 			return Key{}, errors.Join(err, d.rotate(st))
 		}
 		if err != nil {
 			return Key{}, err
 		}
-		if err := d.bury(st, dead); err != nil { // also if there are none
+		if err := d.takeOver(st, dead); err != nil { // also if there are none
 			return Key{}, err
 		}
 		if len(dead) > 0 {

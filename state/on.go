@@ -46,7 +46,7 @@ func (n *byName) key(ctx context.Context) (Key, error) {
 		case info.Version == 0: // never written, or swept: now it gets a version
 			err = n.pass(ctx, holdfast.Shared())
 		case suspect(info.Holders):
-			err = n.pass(ctx, holdfast.MaxWait(0)) // judges them on its way in
+			err = n.pass(ctx, holdfast.MaxWait(0)) // observes them on its way in
 			if errors.Is(err, holdfast.ErrHeld) {
 				return k, nil
 			}
@@ -87,7 +87,7 @@ func (n *byName) begin(ctx context.Context) (*Writer, error) {
 }
 
 func (n *byName) clear(ctx context.Context) error {
-	err := n.pass(ctx, holdfast.MaxWait(0)) // judges those who hold it
+	err := n.pass(ctx, holdfast.MaxWait(0)) // observes those who hold it
 	if errors.Is(err, holdfast.ErrHeld) {
 		err = n.pass(ctx, holdfast.Shared())
 	}

@@ -434,13 +434,13 @@ func TestFrozen(t *testing.T) {
 		t.Fatal(err)
 	}
 	hide(t, path)
-	buried := eventually(t, s)
+	replaced := eventually(t, s)
 	p.Process.Signal(syscall.SIGCONT)
 	fmt.Fprintln(p.in)
 	if said := p.line(); !strings.HasPrefix(said, context.Canceled.Error()) || strings.Count(said, " lost: ") != 2 {
 		t.Errorf("it says %q, want that its context has ended and its lease is lost", said)
 	}
-	if k := keyOf(t, s); k.Equal(buried) {
+	if k := keyOf(t, s); k.Equal(replaced) {
 		t.Errorf("after its end the key is still %+v", k)
 	}
 }
@@ -499,13 +499,13 @@ func TestKilledAndFrozenWriters(t *testing.T) {
 	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	buried := eventually(t, s)
+	replaced := eventually(t, s)
 	p.Process.Signal(syscall.SIGCONT)
 	fmt.Fprintln(p.in)
 	if said := p.line(); !strings.HasPrefix(said, context.Canceled.Error()) || strings.Count(said, " lost: ") != 2 {
 		t.Errorf("it says %q, want that its context has ended and its lock is lost", said)
 	}
-	if k := eventually(t, s); k.Equal(buried) {
+	if k := eventually(t, s); k.Equal(replaced) {
 		t.Errorf("after its end the key is still %+v", k)
 	}
 }

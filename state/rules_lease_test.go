@@ -37,7 +37,7 @@ func TestK1(t *testing.T) {
 	hide(t, path)
 	ended := make(chan time.Time, 1)
 	context.AfterFunc(w.Context(), func() { ended <- time.Now() })
-	buried := eventually(t, reader)
+	replaced := eventually(t, reader)
 	at := time.Now()
 	select {
 	case end := <-ended:
@@ -59,7 +59,7 @@ func TestK1(t *testing.T) {
 			t.Errorf("End: %v, want ErrLost", err)
 		}
 	}
-	if k := keyOf(t, reader); k.Equal(buried) {
+	if k := keyOf(t, reader); k.Equal(replaced) {
 		t.Errorf("after its end the key is still %+v", k)
 	}
 }
@@ -281,7 +281,7 @@ func TestK1On(t *testing.T) {
 	keyOf(t, reader)
 	w := begin(t, s)
 	store.set(true)
-	buried := eventually(t, reader)
+	replaced := eventually(t, reader)
 	if cause := context.Cause(w.Context()); !isLost(cause) {
 		t.Errorf("when readers took it for dead the cause of the writer's context was %v", cause)
 	}
@@ -289,7 +289,7 @@ func TestK1On(t *testing.T) {
 	if err := w.End(t.Context()); !isLost(err) {
 		t.Errorf("End: %v, want ErrLost", err)
 	}
-	if k := keyOf(t, reader); k.Equal(buried) {
+	if k := keyOf(t, reader); k.Equal(replaced) {
 		t.Errorf("after its end the key is still %+v", k)
 	}
 }

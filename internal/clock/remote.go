@@ -18,7 +18,7 @@ type Remote struct {
 	stepped int64         // µs; what was written until then has no age
 }
 
-// Ages takes in the server's clock, as it was between began (see Steady) and
+// Ages samples the server's clock, as it was between began (see Steady) and
 // now, and returns a function that tells a record's age by its version.
 func (c *Remote) Ages(wall int64, began time.Duration) func(version int64) time.Duration {
 	took := Steady() - began
@@ -40,7 +40,7 @@ func (c *Remote) Ages(wall int64, began time.Duration) func(version int64) time.
 	return func(version int64) time.Duration { return ageOf(version, wall, stepped) }
 }
 
-// Age tells a record's age by its version and the server's clock. It takes in nothing: that is for
+// Age tells a record's age by its version and the server's clock. It samples nothing: that is for
 // calls so long that the clock was anywhere in them.
 func (c *Remote) Age(wall, version int64) time.Duration {
 	c.mu.Lock()

@@ -257,7 +257,7 @@ func (n *Name) failAll(g *desired, f Refusal, env *Env) {
 	}
 }
 
-// Revoke takes in that one of our claims was broken. Belief ends at once. The claim goes
+// Revoke handles the break of one of our claims. Belief ends at once. The claim goes
 // when its lock is released, so that the work has stopped before the next holder begins, or
 // when the window of this moment is over.
 func (n *Name) Revoke(session string, was record.Owner, r record.Revocation, env *Env) *Effects {

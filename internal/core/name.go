@@ -162,7 +162,7 @@ func (n *Name) Seen(rec record.Lock, version record.Version, at lease.Instant, w
 	return eff
 }
 
-// Saw takes in a record that a call sent at asked has shown.
+// Saw handles a record that a call sent at asked has shown.
 func (n *Name) Saw(rec record.Lock, version record.Version, asked lease.Instant, env *Env) *Effects {
 	eff := n.begin()
 	n.see(rec, version, asked, env)
@@ -265,7 +265,7 @@ func (n *Name) whyGone(g *desired) string {
 	return "its claim has vanished from the store"
 }
 
-// sawGrant takes in that the record shows a claim of ours among the holders. It is believed
+// sawGrant notes that the record shows a claim of ours among the holders. It is believed
 // only while the window is open, at this moment. Whether anyone else thinks that the session
 // lives does not matter, and is not asked.
 func (n *Name) sawGrant(g *desired, claim record.Claim, env *Env) {
@@ -284,7 +284,7 @@ func (n *Name) sawGrant(g *desired, claim record.Claim, env *Env) {
 	}
 }
 
-// SessionOpened takes in that the session's window is open: what was seen granted before
+// SessionOpened handles that the session's window is open: what was seen granted before
 // could not be believed.
 func (n *Name) SessionOpened(env *Env) *Effects {
 	eff := n.begin()
@@ -295,7 +295,7 @@ func (n *Name) SessionOpened(env *Env) *Effects {
 	return eff
 }
 
-// SessionLost takes in that a session of ours is lost. What it held is lost; those who wait
+// SessionLost handles the loss of a session of ours. What it held is lost; those who wait
 // go on with the next session; what was to be given back is void.
 func (n *Name) SessionLost(session, why string, err error, env *Env) *Effects {
 	eff := n.begin()
@@ -322,7 +322,7 @@ func (n *Name) SessionLost(session, why string, err error, env *Env) *Effects {
 	return eff
 }
 
-// Beaten takes in that a heartbeat was confirmed. Debts are looked at, and claims that had
+// Beaten handles a confirmed heartbeat. Ambiguous writes are looked at, and claims that had
 // vanished from the queue are asked for again: the session lives, and nobody has broken them.
 func (n *Name) Beaten(env *Env) *Effects {
 	eff := n.begin()
@@ -361,5 +361,5 @@ func (n *Name) GoesOn(rec *record.Lock, env *Env) bool {
 	return !slices.ContainsFunc(rec.Holders, unwanted) && !slices.ContainsFunc(rec.Waiters, unwanted)
 }
 
-// Answers takes in that the store has answered, with nothing that is new.
+// Answers notes that the store has answered, with nothing that is new.
 func (n *Name) Answers() { n.failing, n.failed = lease.Never, nil }

@@ -77,7 +77,7 @@ func (p *Pace) Quick() time.Duration {
 	return p.pace
 }
 
-// Clock takes in what the store's clock shows, from a record that it has just answered with. A store
+// Clock notes what the store's clock shows, from a record that it has just answered with. A store
 // whose versions are counted shows none.
 func (p *Pace) Clock(version record.Version, age time.Duration) {
 	if p.Quick() == 0 {
@@ -88,7 +88,7 @@ func (p *Pace) Clock(version record.Version, age time.Duration) {
 	}
 }
 
-// Follow takes in the position in the queue after the record has changed. If that calls for
+// Follow notes the position in the queue after the record has changed. If that calls for
 // a first poll, it returns about how long until then, and PollAt has to be called.
 func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 	if !n.Waits() {
@@ -129,7 +129,7 @@ func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 	return about
 }
 
-// learn takes in that the queue has moved by so much to a holder with that token.
+// learn notes that the queue has moved by so much to a holder with that token.
 func (p *Pace) learn(token record.Token, by int, env *Env) {
 	took := env.Now.Sub(p.moved)
 	if p.clock != 0 {
@@ -139,7 +139,7 @@ func (p *Pace) learn(token record.Token, by int, env *Env) {
 	p.pace = min(max(took, time.Millisecond), p.pace*3/2)
 }
 
-// granted takes in that our claim does not wait any more. If it was granted, how long that took
+// granted notes that our claim does not wait any more. If it was granted, how long that took
 // counts as well: a client that sleeps past its turn sees no other move of the queue.
 //
 // Where nobody tells a holder who has got in line, it reads the record once: whoever had the lock

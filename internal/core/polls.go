@@ -96,7 +96,7 @@ func (r *Round) ahead(p Paced, first ClaimID, seen map[string]bool, env *Env) {
 	}
 }
 
-// Polled takes in that names of the round were read, and are now to be polled as Pace.Polled
+// Polled notes that names of the round were read, and are now to be polled as Pace.Polled
 // says.
 func (r *Round) Polled(p Paced, draw int64, env *Env) {
 	p.Pace.Polled(p.Name, draw, env)
@@ -186,7 +186,7 @@ func (p *Polls) due(r *Round, now lease.Instant) bool {
 // SessionsAt sets when the sessions are read next.
 func (p *Polls) SessionsAt(at lease.Instant) { p.at = at }
 
-// Answered takes in whether the store has answered. If not, SilentUntil has to be called
+// Answered notes whether the store has answered. If not, SilentUntil has to be called
 // with an instant about so long after now.
 func (p *Polls) Answered(ok bool) (about time.Duration) {
 	p.silent = lease.Never

@@ -161,7 +161,7 @@ func (n *Name) write(next record.Lock, env *Env) record.Write {
 	return record.WriteOf(&n.rec, next, n.version, env.Tells, env.ours)
 }
 
-// Looked takes in a record that was loaded; bad says that it cannot be read.
+// Looked handles a record that was loaded; bad says that it cannot be read.
 func (n *Name) Looked(rec record.Lock, version record.Version, asked lease.Instant, bad error, env *Env) *Effects {
 	eff := n.begin()
 	if bad != nil {
@@ -172,7 +172,7 @@ func (n *Name) Looked(rec record.Lock, version record.Version, asked lease.Insta
 	return eff
 }
 
-// Unanswered takes in a call that was not answered. busy: the store does answer. look: it
+// Unanswered handles a call that was not answered. busy: the store does answer. look: it
 // was to show the record, and that is still wanted.
 func (n *Name) Unanswered(err error, busy, look bool, env *Env) *Effects {
 	eff := n.begin()

@@ -4,7 +4,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// SawStale takes in a record from a stale read, if it is newer than the one that is known and
+// SawStale handles a record from a stale read, if it is newer than the one that is known and
 // follows from it. bad: it cannot be read. It reports whether the record has to be loaded,
 // because others cannot have made that of it.
 func (n *Name) SawStale(rec record.Lock, version record.Version, bad error, env *Env) (load bool, eff *Effects) {

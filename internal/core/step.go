@@ -131,7 +131,7 @@ func (n *Name) Opening(env *Env) (w record.Write, ok bool) {
 // Rested reports on Pause and AwaitSession, and on Open if there was nothing to write.
 func (n *Name) Rested() { n.step = Step{} }
 
-// Loaded reports on Load, after what it has shown was taken in: whether the store answered.
+// Loaded reports on Load, after what it has shown was handled: whether the store answered.
 func (n *Name) Loaded(answered bool, env *Env) {
 	n.Rested()
 	if n.reloaded = answered; !answered {
@@ -202,7 +202,7 @@ func (n *Name) Answered(out Outcome, env *Env) *Effects {
 	return eff
 }
 
-// overtaken takes in that a write has won, where a newer record was seen before its answer. A claim
+// overtaken handles a write that has won, where a newer record was seen before its answer. A claim
 // that the write entered and the newer record lacks has vanished, as one that was seen in the queue
 // and is there no more.
 func (n *Name) overtaken(written record.Lock, version record.Version) {
@@ -247,7 +247,7 @@ func (n *Name) ambiguous(w record.Write, evicts []record.Eviction, out Outcome, 
 	}
 }
 
-// lostTo takes in the record that a write has lost to.
+// lostTo handles the record that a write has lost to.
 func (n *Name) lostTo(out Outcome, env *Env) {
 	for _, g := range n.desired {
 		if g.state == wanted && g.id.Nr != 0 {

@@ -58,7 +58,7 @@ const IdleEvery = watchIdle
 // Stop ends the notification loop.
 func (w *Watch) Stop() { w.running = false }
 
-// Ended takes in that a watch has ended after so long, and returns about how long to wait
+// Ended notes that a watch has ended after so long, and returns about how long to wait
 // before the next. anew: it was ended here.
 func (w *Watch) Ended(anew bool, lasted time.Duration) (about time.Duration) {
 	switch {

@@ -68,7 +68,7 @@ type Write struct {
 	told bool // what it has lost to is known
 }
 
-// Winners returns the versions of a batch, as Swaps does, and what sets them: it takes in the rows
+// Winners returns the versions of a batch, as Swaps does, and what sets them: it scans the rows
 // of the batch's result, which are an id, its version, and more.
 func Winners(ws []Write, more ...any) (versions []int64, row func(Scan) error) {
 	var id []byte

@@ -12,7 +12,7 @@ type Conn interface {
 	Query(ctx context.Context, name string, row func(scan Scan) error, args ...any) error
 }
 
-// A Scan takes in the columns of a row.
+// A Scan reads the columns of a row.
 type Scan func(columns ...any) error
 
 // Reads are the methods of a Dialect that read. Their statements have the same arguments and
@@ -70,7 +70,7 @@ func (d *Reads[C]) Load(ctx context.Context, ids [][]byte) (rows []Row, clock in
 	return rows, clock, err
 }
 
-// row takes in a row of those statements, and adds it to rows if it has a version.
+// row reads a row of those statements, and adds it to rows if it has a version.
 func (d *Reads[C]) row(scan Scan, rows *[]Row) (clock int64, err error) {
 	var r Row
 	var version *int64

@@ -27,7 +27,7 @@ type Audit struct {
 	// Owner says which writer a session belongs to, as one bit.
 	Owner func(session string) uint64
 	// Leap is how far in all the store's clock may have leapt forward: by so
-	// much sooner a session may be buried by its age.
+	// much sooner a session may be declared dead by its age.
 	Leap time.Duration
 	// Rates is by how much clocks may be wrong, as a part of 1: by so much sooner may
 	// others be judged, and graces end.

@@ -4,7 +4,7 @@ import "time"
 
 // sessionStep checks a step of a session: it is opened by its owner, or judged
 // without ever having been seen; its owner alone beats, each beat follows the
-// one before; others mark, revoke, and bury what has stood for its TTL; and no
+// one before; others mark, revoke, and declare dead what has stood for its TTL; and no
 // life follows a tombstone while it is there.
 func (a *Audit) sessionStep(s Step) {
 	was := a.sessions[s.Key.Name]
@@ -33,7 +33,7 @@ func (a *Audit) sessionStep(s Step) {
 		case !was.live():
 			a.bad(s, "a tombstone was overwritten")
 		case !next.live():
-			a.buried(s, was, next, own)
+			a.declaredDead(s, was, next, own)
 		case next.Beat == was.Beat && next.Nonce == was.Nonce:
 			if was.Suspected != nil && string(next.Suspected) != string(was.Suspected) {
 				a.bad(s, "a second mark on one beat")
@@ -70,13 +70,13 @@ func (a *Audit) opened(s Step, next Session, own bool) {
 	}
 }
 
-func (a *Audit) buried(s Step, was *sessionState, tomb Session, own bool) {
+func (a *Audit) declaredDead(s Step, was *sessionState, tomb Session, own bool) {
 	gone := a.Gone != nil && a.Gone(s.Key.Name) || was.Detached && tomb.Why == "released"
 	if len(was.Names) > 0 && tomb.Why != "released" { // whoever serves it may also judge it
 		own = false
 	}
 	if stood := s.At - was.since; !own && !gone && a.fast(stood)+a.Leap < was.ttl() {
-		a.bad(s, "buried after %v, and its TTL is %v", stood, was.ttl())
+		a.bad(s, "declared dead after %v, and its TTL is %v", stood, was.ttl())
 	}
 }
 

@@ -48,7 +48,7 @@ func (w breakWorld) model() Model[breakState] {
 		},
 		Done: func(s breakState) bool { return s.claim == 0 },
 		Show: func(s breakState) string {
-			return fmt.Sprintf("session %s, holder's window %d", [...]string{"live", "revoked", "answered", "buried"}[s.record], s.window)
+			return fmt.Sprintf("session %s, holder's window %d", [...]string{"live", "revoked", "answered", "dead"}[s.record], s.window)
 		}}
 }
 

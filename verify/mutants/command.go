@@ -44,7 +44,7 @@ var commanded = table{"command", []mutant{
 	{"command: a loss leaves the time of a break", "R10", []edit{{"cmd/holdfast/internal/guard/hold.go",
 		"Deadline: min(g.deadline, until), KillAfter",
 		"Deadline: g.deadline, KillAfter"}}, guarding("TestStopAtTheEnd")},
-	{"command: a holder that was buried kills in its own time", "R10", []edit{{"cmd/holdfast/internal/guard/hold.go",
+	{"command: a holder that was declared dead kills in its own time", "R10", []edit{{"cmd/holdfast/internal/guard/hold.go",
 		"Deadline: min(g.deadline, until), KillAfter",
 		"Deadline: g.deadline, KillAfter"}}, processes("TestDeclaredDeadByMistake")},
 	{"command: a stop extends", "R10", []edit{{"cmd/holdfast/internal/guard/hold.go",

@@ -10,15 +10,15 @@ var core = table{"core", []mutant{
 		"if ttl < s.ttl && s.opened {",
 		"if false {"}}, simulation},
 	{"loss not sticky", "R5 D12 alone", notSticky, simulation},
-	{"burial ignores the swap's outcome", "Q4 alone", []edit{buriedAnyway}, simulation},
-	{"loss not sticky, burial ignores the outcome", "R5 Q4", append([]edit{buriedAnyway}, notSticky...), simulation},
+	{"a declared death ignores the swap's outcome", "Q4 alone", []edit{declaredAnyway}, simulation},
+	{"loss not sticky, a declared death ignores the outcome", "R5 Q4", append([]edit{declaredAnyway}, notSticky...), simulation},
 	{"a death whose write is ambiguous is declared", "Q5", []edit{{"detect.go",
 		"return false // ambiguous: the next look tells",
 		"c.knowDead(id, j.Next, -1); return true"}}, simulation},
-	{"buried with a version read anew", "R6 Q4", []edit{{"detect.go",
+	{"declared dead with a version read anew", "R6 Q4", []edit{{"detect.go",
 		"	case lease.DeclareDead:\n",
 		"	case lease.DeclareDead:\n		if recs, err := c.store.Load(ctx, []driver.Key{w.Key}, driver.Fresh); err == nil { w.Old = recs[0].Version }\n"}}, simulation},
-	{"buried before the TTL", "R6", []edit{{"internal/core/lease/detector.go",
+	{"declared dead before the TTL", "R6", []edit{{"internal/core/lease/detector.go",
 		"if stood >= w.ttl {",
 		"if stood >= w.ttl*7/10 {"}}, simulation},
 	{"watch counted from before the first look", "R6", []edit{{"internal/core/lease/detector.go",
@@ -567,7 +567,7 @@ func inMemory(run string) test { return test{"./memory", run} }
 func hole(id string) test      { return inMemory("TestHoles/^" + id + "_") }
 func cost(run string) test     { return test{"./verify/mutants", run} }
 
-var buriedAnyway = edit{"internal/core/lease/detector.go",
+var declaredAnyway = edit{"internal/core/lease/detector.go",
 	"	return rec, rec.Dead != 0\n",
 	"	return j.Next, true\n"}
 

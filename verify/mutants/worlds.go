@@ -51,7 +51,7 @@ var planted = table{"worlds", []mutant{
 		"g.id, g.state, g.given, g.vanished = ClaimID{}, wanted, false, false", "g.state, g.given, g.vanished = wanted, false, false"}}, world("X, 2 sessions, 1 ambiguous")},
 	{"world: confirmed while a write is out", "N2", []edit{{"internal/core/name.go",
 		"	for g := range n.each {\n		if g.state == held && len", "	n.confirm()\n	for g := range n.each {\n		if g.state == held && len"}}, world("X X, time stands still, 1 ambiguous, 1 cancel")},
-	{"world: a debt is not looked at", "Q9", []edit{{"internal/core/name.go",
+	{"world: an ambiguous write is not looked at", "Q9", []edit{{"internal/core/name.go",
 		"	if n.ambiguousIfEmpty {\n		n.reload, eff.Work = true, true", "	if n.ambiguousIfEmpty {\n		n.reload, eff.Work = false, false"}}, world("X X, time stands still, 1 ambiguous")},
 	{"world: what was seen before a write failed is forgotten", "P6", []edit{{"internal/core/name.go",
 		"	if version != n.ambiguousAfter {\n", "	if version != n.ambiguousAfter && version != n.version {\n"}}, records("TestSeenBeforeItFails")},

@@ -41,7 +41,7 @@ var deeds = []deed{
 		return func() { waiter = w.host("judge").program("hold", "-ttl", text, "-for", "1ms") },
 			func() { waiter.wantStatus(0) }
 	}},
-	{"bury", func(t *testing.T, w *world) (during, settled func()) {
+	{"declare dead", func(t *testing.T, w *world) (during, settled func()) {
 		_, text := lease(time.Second)
 		dead := w.host("victim").program("hold", "-ttl", text)
 		w.after(0, 1)

@@ -62,7 +62,7 @@ func succeed(t *testing.T, w *world, hosts []*world, heir heir, ttl string, roun
 
 // lastBeat is when a session's last heartbeat was written, on the clock of the
 // stamps: the version is the wall clock's time in microseconds. A mark of one who
-// waits tells how old the heartbeat was. 0: it is dead and buried.
+// waits tells how old the heartbeat was. 0: it was declared dead.
 func (w *world) lastBeat(session string) int64 {
 	w.t.Helper()
 	recs, err := w.store.Load(w.t.Context(), []driver.Key{{Space: driver.Sessions, Name: session}}, driver.Fresh)
@@ -173,7 +173,7 @@ func deathOnAnotherHost(t *testing.T, fresh func(*testing.T) *world) {
 			}
 			took, beats := succeed(t, w, []*world{w.host("a"), w.host("b")}, c.heir, text, rounds, victim)
 			if len(beats) == 0 {
-				t.Skip("SKIPPED: this machine is so slow that each was buried before it could be looked at")
+				t.Skip("SKIPPED: this machine is so slow that each was declared dead before it could be looked at")
 			}
 			if least := slices.Min(beats); least < ttl {
 				t.Errorf("the next held the lock %v after the last heartbeat, before the TTL of %v", least, ttl)

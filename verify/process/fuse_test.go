@@ -103,7 +103,7 @@ func crash(args []string) error {
 		}
 	}
 	switch *what {
-	case "acquire", "queue", "bury":
+	case "acquire", "queue", "declare dead":
 		f.light(true)
 		acquire()
 	case "renew":

@@ -34,7 +34,7 @@ var crashes = []struct {
 		c.Acquire(ctx, "a")
 		c.Close()
 	}},
-	{"bury", func(s *stage) {
+	{"declare dead", func(s *stage) {
 		c, p := s.join(0)
 		s.must(c, "a")
 		p.Crash()

@@ -176,7 +176,7 @@ func TestBreakOfALivingHolder(t *testing.T) {
 				}
 				began := time.Now()
 				err = b.Break(t.Context(), info.Holders[0].Name, info.Holders[0].Token, "test")
-				if err != nil && !(cut && errors.Is(err, holdfast.ErrReleased)) { // who waits may have buried it first
+				if err != nil && !(cut && errors.Is(err, holdfast.ErrReleased)) { // a waiter may have declared it dead first
 					t.Error(err)
 				}
 				if most := 17 * time.Second; time.Since(began) > most {
@@ -342,8 +342,8 @@ func (i intercepted) CompareAndSwap(ctx context.Context, writes []driver.Write) 
 	return i.Process.CompareAndSwap(ctx, writes)
 }
 
-// A heartbeat that was long on its way arrives between the last look of a judge
-// and its burial: the session lives, and is watched anew.
+// A heartbeat that was long on its way arrives between the last look of an observer
+// and its tombstone: the session lives, and is watched anew.
 func TestLateHeartbeatBeatsDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)

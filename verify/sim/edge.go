@@ -220,7 +220,7 @@ func (e *edge) sending(w driver.Write) (*window, string) {
 	return win, rec.Nonce
 }
 
-// answered takes in the answer to a beat: it won, or it lost to an earlier one
+// answered handles the answer to a beat: it won, or it lost to an earlier one
 // that had won.
 func (e *edge) answered(win *window, nonce string, out driver.Outcome) {
 	e.mu.Lock()

@@ -293,7 +293,7 @@ func (c *remote) use(req holdfast.HoldRequest, a answer, sent, asked time.Durati
 	c.leave(req)
 }
 
-// renewed takes in the answer to a beat: what has been lost stays so.
+// renewed handles the answer to a beat: what has been lost stays so.
 func (c *remote) renewed(a answer, ok bool, sent time.Duration, deadline *time.Duration, over *bool, begun bool, until func(answer, time.Duration) time.Duration) {
 	switch {
 	case begun && c.w.now() >= *deadline || !ok:

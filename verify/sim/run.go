@@ -170,7 +170,7 @@ func (w *world) heal() {
 }
 
 // patience is how long it may take, after all is healed, until everyone who
-// waits has been served: the longest TTL until the dead are buried (one that
+// waits has been served: the longest TTL until the dead are declared dead (one that
 // left a claim but no session is judged by the default TTL at least), their
 // grace, and time for those who are served before to do their work.
 func (w *world) patience() time.Duration {

@@ -433,7 +433,7 @@ func (w *work) swap(ctx context.Context, s driver.Store, writes []driver.Write) 
 	sent := life.Now()
 	for _, wr := range writes {
 		if wr.Key.Space == driver.Sessions && len(wr.Value) > 0 {
-			// Not the marks and burials of others.
+			// Not the marks and tombstones of others.
 			if rec, err := check.ReadSession(string(wr.Value)); err == nil && rec.Suspected == nil && rec.Revoked == nil && rec.Dead == 0 {
 				w.mu.Lock()
 				w.nonces[rec.Nonce] = sent

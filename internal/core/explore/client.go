@@ -39,7 +39,7 @@ func (x *shell) env() *core.Env {
 	return e
 }
 
-// perform takes in the effects of an event, and reconciles if that is needed.
+// perform carries out the effects of an event, and reconciles if that is needed.
 func (x *shell) perform(eff *core.Effects) {
 	c, work := x.c, eff.Work
 	if eff.Tick != lease.Never && (x.q.Timer == lease.Never || eff.Tick < x.q.Timer) {
@@ -381,7 +381,7 @@ func (x *shell) awaited() {
 	}
 }
 
-// died takes in a death.
+// died handles a death.
 func (x *shell) died(session string, tomb record.Session, age time.Duration) {
 	c := x.c
 	c.Deaths.Know(session, tomb, age, x.w.Now, x.w.clocks())

@@ -80,7 +80,7 @@ type search struct {
 // Explore searches breadth first with all processors, states being told apart by a hash of 64
 // bits. With progress it also checks that from every state one is reachable, without faults, in
 // which all is done. What it finds and counts does not depend on the number of processors:
-// workers only expand states, and what they have found is taken in in the order of the states.
+// workers only expand states, and what they have found is recorded in the order of the states.
 func (s Setup) Explore(progress bool, report func(Result)) Result {
 	x := &search{Setup: s, progress: progress, seed: maphash.MakeSeed(), report: report, began: time.Now()}
 	w, err := s.Start()
@@ -112,7 +112,7 @@ func (s Setup) Explore(progress bool, report func(Result)) Result {
 	return x.finish(0)
 }
 
-// expand takes in what follows from the states of a level, of which the first has the number
+// expand records what follows from the states of a level, of which the first has the number
 // at. It returns the number of the state after them or, if it reports true, of the first that
 // is wrong.
 func (x *search) expand(now, next *level, at uint32) (uint32, bool) {

@@ -113,7 +113,7 @@ func (x *shell) setWants(m int, try bool) {
 	x.request(m, try)
 }
 
-// setGoesOn takes in what became of the requests of a set, and does what follows.
+// setGoesOn notes what became of the requests of a set, and does what follows.
 func (x *shell) setGoesOn(k int) {
 	st := &x.c.Sets[k]
 	for _, m := range x.members(x.i, k) {

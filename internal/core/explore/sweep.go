@@ -131,7 +131,7 @@ func (x *shell) sweepBegins(p *sweeper) {
 	})
 }
 
-// sweeperDeclares takes in what became of a verdict.
+// sweeperDeclares notes what became of a verdict.
 func (x *shell) sweeperDeclares(p *sweeper) {
 	o := x.w.apply(x.Setup, p.Write)
 	p.Write = nil

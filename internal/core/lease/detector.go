@@ -184,7 +184,7 @@ func (d *Detector) Observe(session string, s Sighting, o Observer) Observation {
 	return j.byAge(s, w, age, stood, o)
 }
 
-// watch takes in a sighting.
+// watch notes a sighting.
 func (d *Detector) watch(session string, s Sighting, o Observer) *watched {
 	ttl := s.Record.Duration()
 	if s.Absent || ttl <= 0 {
@@ -240,7 +240,7 @@ func (j Observation) DeclareDead(why string, o Observer) Observation {
 }
 
 // Answered says whether the session is now known to be dead, and by which tombstone, after
-// the write of a burial was answered. rec is what stands if it has not won.
+// the write that declares a death was answered. rec is what stands if it has not won.
 func (j Observation) Answered(won bool, rec record.Session) (tomb record.Session, dead bool) {
 	if won {
 		return j.Next, true

@@ -197,7 +197,7 @@ func (s *Session) TooLate(now Instant) bool {
 	return !s.opened && len(s.attempts) > 0 && now.Sub(s.attempts[0].Sent) >= s.ttl-record.Margin(s.ttl)
 }
 
-// Answered takes in what became of an attempt.
+// Answered handles the answer to an attempt, or that there is none.
 func (s *Session) Answered(a Attempt, out Outcome, now Instant) (eff Effects) {
 	s.asking = false
 	if s.over {
@@ -236,7 +236,7 @@ func (s *Session) Answered(a Attempt, out Outcome, now Instant) (eff Effects) {
 
 const openedLate = "its first heartbeat was answered too late"
 
-// lostTo takes in the record that an attempt has lost to. If that is the end of the
+// lostTo handles the record that an attempt has lost to. If that is the end of the
 // session it says why.
 func (s *Session) lostTo(out Outcome, now Instant, eff *Effects) (why string) {
 	rec := out.Record

@@ -80,9 +80,9 @@ func TestReleaseToken(t *testing.T) {
 	held := Session{TTL: 10_000, Grace: 3000, Beat: 1, Detached: true, At: 1}
 	running := held
 	running.Detached = false
-	buried := held
-	buried.Dead, buried.By, buried.Why = 5, "another", "its time is over"
-	ours := buried
+	ended := held
+	ended.Dead, ended.By, ended.Why = 5, "another", "its time is over"
+	ours := ended
 	ours.By, ours.Why = "me", "released"
 	theirs := ours
 	theirs.By = "another"
@@ -97,7 +97,7 @@ func TestReleaseToken(t *testing.T) {
 		{"in time", held, false, 5 * s, ReleaseInTime, 0},
 		{"where the store has no clock", held, false, -1, ReleaseInTime, 0},
 		{"late", held, false, 9 * s, ReleaseLate, 3000},
-		{"after it was found out", buried, false, 12 * s, ReleaseOver, 3000},
+		{"after it was found out", ended, false, 12 * s, ReleaseOver, 3000},
 		{"after its record was swept", Session{}, true, -1, ReleaseOver, 0},
 		{"the answer to it was lost", ours, false, 0, ReleaseAgain, 3000},
 		{"another has released it", theirs, false, 0, ReleaseOver, 3000},

@@ -16,7 +16,7 @@ type History struct {
 	Others  Sums     `json:"others,omitzero"`   // all holds that are not listed
 	Success *Success `json:"success,omitempty"` // the latest work that was said to have succeeded
 	At      int64    `json:"at"`                // microseconds since 1970: when it was last written, by its writer's clock
-	Seen    []string `json:"seen,omitempty"`    // ids of the latest accounts, newest first: each is taken in once
+	Seen    []string `json:"seen,omitempty"`    // ids of the latest accounts, newest first: each is merged once
 }
 
 // A Hold is an entry of a history: one hold of the name, from its grant to its end. The
@@ -74,7 +74,7 @@ type Success struct {
 }
 
 // An Account is what a client has to tell of one name. ID is used once: an account whose
-// answer was lost is written again, and taken in once.
+// answer was lost is written again, and merged once.
 type Account struct {
 	ID      string
 	Holds   []Hold // in any order
@@ -155,8 +155,8 @@ func DecodeHistory(value []byte) (History, error) {
 // Encode is the value of the record.
 func (h History) Encode() []byte { return marshal(h) }
 
-// Merge takes in an account, at a wall clock's time. The record lists at most so many holds;
-// with 0 only the success is taken in. It reports false if it has taken the account in before.
+// Merge adds an account, at a wall clock's time. The record lists at most so many holds;
+// with 0 only the success is added. It reports false if the account was merged before.
 func (h History) Merge(a Account, most int, now int64) (next History, changed bool) {
 	if slices.Contains(h.Seen, a.ID) {
 		return h, false

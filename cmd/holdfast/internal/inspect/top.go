@@ -185,7 +185,7 @@ type top struct {
 	breaks   chan string
 }
 
-// saw takes in a look. The selected claim stays selected.
+// saw shows what a look has found. The selected claim stays selected.
 func (t *top) saw(rows []row) {
 	var at string
 	if shown := t.shown(); t.selected < len(shown) {
@@ -217,7 +217,7 @@ func (t *top) shown() []row {
 	})
 }
 
-// press takes in what was typed, and reports whether to end.
+// press acts on what was typed, and reports whether to end.
 func (t *top) press(text string) (ends bool) {
 	for text != "" {
 		key, size := text, len(text)
@@ -272,7 +272,7 @@ func (t *top) pressKey(key string) (ends bool) {
 	return false
 }
 
-// answer takes in a key of an answer.
+// answer acts on a key of an answer.
 func (t *top) answer(key string) {
 	switch {
 	case key == "\x1b":
