@@ -41,42 +41,47 @@ func (r row) record() driver.Record {
 	return driver.Record{Version: r.Version, Value: r.Value, Age: time.Since(r.Written)}
 }
 
+// lock locks a file beside the store's, as flock does.
+func (s JSONFile) lock(ctx context.Context, file string, how int) (*os.File, error) {
+	f, err := os.OpenFile(s.Path+file, os.O_CREATE|os.O_RDWR, 0o600)
+	for err == nil && syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB) != nil {
+		time.Sleep(time.Millisecond)
+		err = ctx.Err()
+	}
+	return f, errors.Join(err, ctx.Err())
+}
+
 // use calls f with what the file holds, while no other process reads or writes it. If f
 // changes anything, all of it is on disk before use returns; after an error it may be.
-func (s JSONFile) use(ctx context.Context, f func(*content) (changed bool)) error {
-	lock, err := os.OpenFile(s.Path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
-	}
+// Heartbeats share the turn that all others wait for, so they wait for two calls at most.
+func (s JSONFile) use(ctx context.Context, turn int, f func(*content) (changed bool)) error {
+	first, err1 := s.lock(ctx, ".turn", turn)
+	defer first.Close()
+	lock, err2 := s.lock(ctx, ".lock", syscall.LOCK_EX)
 	defer lock.Close()
-	for ctx.Err() == nil && syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
-		time.Sleep(time.Millisecond)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
+	if turn == syscall.LOCK_EX {
+		first.Close()
 	}
 	c := content{Rows: make(map[string]row)}
-	text, err := os.ReadFile(s.Path)
-	if err == nil {
-		err = json.Unmarshal(text, &c)
+	text, err3 := os.ReadFile(s.Path)
+	if errors.Is(err3, fs.ErrNotExist) {
+		text, err3 = []byte("{}"), nil
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if err != nil || !f(&c) {
+	if err := errors.Join(err1, err2, err3, json.Unmarshal(text, &c)); err != nil || !f(&c) {
 		return err
 	}
-	text, err1 := json.Marshal(c)
+	text, err1 = json.Marshal(c)
 	next, err2 := os.OpenFile(s.Path+".next", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	dir, err3 := os.Open(filepath.Dir(s.Path))
+	defer dir.Close()
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	_, err = next.Write(text)
-	if err = errors.Join(err, next.Sync(), next.Close()); err == nil {
-		err = errors.Join(os.Rename(next.Name(), s.Path), dir.Sync())
+	_, err := next.Write(text)
+	if err := errors.Join(err, next.Sync(), next.Close()); err != nil {
+		return err
 	}
-	return errors.Join(err, dir.Close())
+	return errors.Join(os.Rename(next.Name(), s.Path), dir.Sync())
 }
 
 // Load implements driver.Store.
@@ -86,7 +91,7 @@ func (s JSONFile) Load(ctx context.Context, keys []driver.Key, _ driver.Freshnes
 			return nil, err
 		}
 	}
-	err = s.use(ctx, func(c *content) bool {
+	err = s.use(ctx, syscall.LOCK_EX, func(c *content) bool {
 		for _, k := range keys {
 			records = append(records, c.Rows[id(k)].record())
 		}
@@ -97,12 +102,16 @@ func (s JSONFile) Load(ctx context.Context, keys []driver.Key, _ driver.Freshnes
 
 // CompareAndSwap implements driver.Store.
 func (s JSONFile) CompareAndSwap(ctx context.Context, writes []driver.Write) (outcomes []driver.Outcome, err error) {
+	turn := syscall.LOCK_SH
 	for _, w := range writes {
 		if err := w.Check(); err != nil {
 			return nil, err
 		}
+		if w.Key.Space != driver.Sessions {
+			turn = syscall.LOCK_EX
+		}
 	}
-	err = s.use(ctx, func(c *content) (changed bool) {
+	err = s.use(ctx, turn, func(c *content) (changed bool) {
 		for _, w := range writes {
 			r := c.Rows[id(w.Key)]
 			won := w.Old > 0 && w.Old == r.Version || w.Old == driver.IfEmpty && len(r.Value) == 0
@@ -119,7 +128,7 @@ func (s JSONFile) CompareAndSwap(ctx context.Context, writes []driver.Write) (ou
 
 // Keys implements driver.Store.
 func (s JSONFile) Keys(ctx context.Context, space driver.Space, after string, n int) (names []string, err error) {
-	err = s.use(ctx, func(c *content) bool {
+	err = s.use(ctx, syscall.LOCK_EX, func(c *content) bool {
 		for at, r := range c.Rows {
 			in, name, _ := strings.Cut(at, " ")
 			if text, err := hex.DecodeString(name); err == nil && in == space.String() && string(text) > after && len(r.Value) > 0 {
@@ -134,7 +143,7 @@ func (s JSONFile) Keys(ctx context.Context, space driver.Space, after string, n 
 
 // Sweep implements driver.Store.
 func (s JSONFile) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
-	err = s.use(ctx, func(c *content) bool {
+	err = s.use(ctx, syscall.LOCK_EX, func(c *content) bool {
 		for at, r := range c.Rows {
 			if len(r.Value) == 0 && time.Since(r.Written) >= idle {
 				c.Floor = max(c.Floor, r.Version)
