@@ -41,26 +41,26 @@ func (r row) record() driver.Record {
 	return driver.Record{Version: r.Version, Value: r.Value, Age: time.Since(r.Written)}
 }
 
-// lock locks a file beside the store's, as flock does.
-func (s JSONFile) lock(ctx context.Context, file string, how int) (*os.File, error) {
+// lock locks a file beside the store's, as flock does. unlock may be called twice.
+func (s JSONFile) lock(ctx context.Context, file string, how int) (unlock func() error, err error) {
 	f, err := os.OpenFile(s.Path+file, os.O_CREATE|os.O_RDWR, 0o600)
 	for err == nil && syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB) != nil {
 		time.Sleep(time.Millisecond)
 		err = ctx.Err()
 	}
-	return f, errors.Join(err, ctx.Err())
+	return f.Close, errors.Join(err, ctx.Err())
 }
 
 // use calls f with what the file holds, while no other process reads or writes it. If f
 // changes anything, all of it is on disk before use returns; after an error it may be.
 // Heartbeats share the turn that all others wait for, so they wait for two calls at most.
 func (s JSONFile) use(ctx context.Context, turn int, f func(*content) (changed bool)) error {
-	first, err1 := s.lock(ctx, ".turn", turn)
-	defer first.Close()
-	lock, err2 := s.lock(ctx, ".lock", syscall.LOCK_EX)
-	defer lock.Close()
+	next, err1 := s.lock(ctx, ".turn", turn)
+	defer next()
+	unlock, err2 := s.lock(ctx, ".lock", syscall.LOCK_EX)
+	defer unlock()
 	if turn == syscall.LOCK_EX {
-		first.Close()
+		next()
 	}
 	c := content{Rows: make(map[string]row)}
 	text, err3 := os.ReadFile(s.Path)
@@ -71,17 +71,17 @@ func (s JSONFile) use(ctx context.Context, turn int, f func(*content) (changed b
 		return err
 	}
 	text, err1 = json.Marshal(c)
-	next, err2 := os.OpenFile(s.Path+".next", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	file, err2 := os.OpenFile(s.Path+".next", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	dir, err3 := os.Open(filepath.Dir(s.Path))
-	defer dir.Close()
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	_, err := next.Write(text)
-	if err := errors.Join(err, next.Sync(), next.Close()); err != nil {
+	defer dir.Close()
+	_, err := file.Write(text)
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return err
 	}
-	return errors.Join(os.Rename(next.Name(), s.Path), dir.Sync())
+	return errors.Join(os.Rename(file.Name(), s.Path), dir.Sync())
 }
 
 // Load implements driver.Store.
