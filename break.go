@@ -40,14 +40,14 @@ func (c *Client) BreakWaiter(ctx context.Context, waiter Claim, reason string) e
 type BreakOptions struct {
 	Reason string // told to its holder and kept; between 1 and 200 bytes
 	Now    bool   // do not wait for the holder, as BreakNow does not
-	By     Owner  // on whose behalf, for the record; the zero value: this client's owner
+	By     Owner  // on whose behalf, for the record; without Name, Host and User: this client's owner
 }
 
 // BreakClaim ends a claim by force, as Show has it: that of a holder as Break does it, that of
 // one who waits as BreakWaiter does.
 func (c *Client) BreakClaim(ctx context.Context, claim Claim, opts BreakOptions) error {
 	by := Owner(c.owner)
-	if opts.By.Host != "" || opts.By.User != "" {
+	if opts.By.Name != "" || opts.By.Host != "" || opts.By.User != "" {
 		by = opts.By
 		by.Session = ""
 		if err := (&Options{Owner: by}).check(); err != nil {

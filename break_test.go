@@ -262,3 +262,30 @@ func TestBreakOfWhatIsExtended(t *testing.T) {
 		}
 	})
 }
+
+// A break on somebody's behalf is recorded as theirs, also where only a name says who that is.
+func TestBreakOnBehalf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		holder, other := newClient(t, store, nil), newClient(t, store, nil)
+		defer holder.Close()
+		defer other.Close()
+		for name, by := range map[string]holdfast.Owner{"a": {Name: "on-call"}, "b": {User: "ana"}, "c": {Host: "db1"}} {
+			lock, err := holder.Acquire(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, err := other.Show(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := other.BreakClaim(t.Context(), before.Holders[0], holdfast.BreakOptions{Reason: "ticket 815", Now: true, By: by}); err != nil {
+				t.Fatal(err)
+			}
+			after, err := other.Show(t.Context(), name)
+			if err != nil || len(after.Breaks) != 1 || after.Breaks[0].By.String() != by.String() || after.Breaks[0].Token != lock.Token() {
+				t.Errorf("on behalf of %v: %+v, %v", by, after.Breaks, err)
+			}
+		}
+	})
+}

@@ -305,6 +305,31 @@ func TestSetContext(t *testing.T) {
 	})
 }
 
+// An election has one seat, whatever options it is given.
+func TestElectionHasOneSeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, memory.New(), nil)
+		defer c.Close()
+		for name, opt := range map[string]holdfast.Option{"Shared": holdfast.Shared(), "Slots": holdfast.Slots(2)} {
+			err := c.Election("seat", opt).Run(t.Context(), func(context.Context, *holdfast.Lock) error {
+				t.Errorf("%s: it leads", name)
+				return nil
+			})
+			if err == nil || !strings.Contains(err.Error(), "one seat") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		led := false
+		err := c.Election("seat", holdfast.Slots(1)).Run(t.Context(), func(context.Context, *holdfast.Lock) error {
+			led = true
+			return nil
+		})
+		if err != nil || !led {
+			t.Errorf("with one slot: led %v, %v", led, err)
+		}
+	})
+}
+
 func TestElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()

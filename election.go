@@ -24,9 +24,16 @@ type Election struct {
 	stop context.CancelCauseFunc // ends the term's lead
 }
 
-// Election makes an election of a name. It does no I/O.
+var errOneSeat = errors.New("an election has one seat: Shared and Slots are not for it")
+
+// Election makes an election of a name. It does no I/O. Run refuses the options Shared, Slots(n) of
+// more than one, and MinHold.
 func (c *Client) Election(name string, opts ...Option) *Election {
-	seat := func(r *request) { r.seat = true }
+	seat := func(r *request) {
+		if r.seat = true; r.slots != 1 {
+			r.fail(errOneSeat)
+		}
+	}
 	return &Election{c: c, name: name, opts: append(slices.Clip(opts), seat)}
 }
 
