@@ -273,7 +273,7 @@ func startPostgres(b *bench) (*server, error) {
 		if b.site.Postgres, err = inDatabase(pg.URL, "bench"); err != nil {
 			return err
 		}
-		bouncer, err := servers.StartPgBouncer(b.ctx, pg, nil)
+		bouncer, err := servers.StartPgBouncer(b.ctx, pg, &servers.Options{Cancels: true})
 		switch {
 		case errors.Is(err, servers.ErrMissing):
 			b.say("SKIPPED: %v", err)

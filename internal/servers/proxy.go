@@ -3,6 +3,7 @@ package servers
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"io"
 	"net"
 	"regexp"
@@ -28,6 +29,7 @@ type Proxy struct {
 	links   map[*link]bool
 	closed  bool
 	refuse  bool
+	cancels bool // are cut off
 	stall   bool
 	black   [2]bool
 	delay   time.Duration
@@ -93,6 +95,14 @@ func (p *Proxy) Refuse(on bool) {
 			p.cutAll()
 		}
 	})
+}
+
+// RefuseCancels closes the connections that PostgreSQL's clients make to cancel a statement.
+func (p *Proxy) RefuseCancels() { p.set(func() { p.cancels = true }) }
+
+// cancels reports whether what a client sends first is a request to cancel a statement.
+func cancels(first []byte) bool {
+	return len(first) == 16 && binary.BigEndian.Uint32(first[4:]) == 80877102
 }
 
 // Blackhole loses all bytes that go into a direction, and the ends of
@@ -309,6 +319,10 @@ func (p *Proxy) pass(l *link, dir int, c chunk) ([]byte, error) {
 	}
 	if c.err != nil {
 		return c.data, c.err
+	}
+	if dir == toServer && p.cancels && cancels(c.data) {
+		p.cutLink(l, false)
+		return nil, io.EOF
 	}
 	if dir == toServer {
 		sql, runs := l.wire.request(c.data)

@@ -43,6 +43,7 @@ type Server struct {
 	quit   os.Signal                                 // asks it to end
 	ask    func(ctx context.Context) (string, error) // its name, if it answers
 	behind *Server                                   // whose databases a PgBouncer serves
+	front  *Proxy                                    // by which it is reached; nil: it is reached directly
 	temp   bool                                      // Dir goes with it
 	fake   bool
 
@@ -67,6 +68,7 @@ type Options struct {
 	Dir string
 
 	Faketime bool // SetClock works; slows it down
+	Cancels  bool // of a PgBouncer: it gets requests to cancel statements, see StartPgBouncer
 }
 
 // prepare makes the directory of a server and chooses its port.
@@ -239,6 +241,9 @@ func (s *Server) Stop() error {
 		return err
 	}
 	s.stopped = true
+	if s.front != nil {
+		s.front.Close()
+	}
 	return s.clear()
 }
 

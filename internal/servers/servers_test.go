@@ -11,6 +11,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -196,6 +197,28 @@ func TestPgBouncer(t *testing.T) {
 	must(t, b.Kill())
 	must(t, b.Restart(t.Context()))
 	ask(t, db, "SELECT 1")
+}
+
+// A PgBouncer that may end by a request to cancel a statement gets none.
+func TestPgBouncerWithoutCancels(t *testing.T) {
+	b := PgBouncer(t, Postgres(t, nil))
+	if b.front == nil {
+		t.Skipf("SKIPPED: %s survives requests to cancel a statement", b.Name)
+	}
+	u, err := url.Parse(b.URL)
+	must(t, err)
+	c, err := net.Dial("tcp", u.Host)
+	must(t, err)
+	defer c.Close()
+	_, err = c.Write([]byte{0, 0, 0, 16, 4, 210, 22, 46, 0, 0, 0, 1, 0, 0, 0, 1})
+	must(t, err)
+	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("got %v, want an end", err)
+	}
+	ask(t, b.Database(t), "SELECT 1")
+	if log, err := os.ReadFile(b.file("log")); err != nil || strings.Contains(string(log), "cancel request") {
+		t.Errorf("%v; in its log:\n%s", err, log)
+	}
 }
 
 // A server that was pointed at is used and not harmed.
