@@ -24,19 +24,19 @@ type Proxy struct {
 	ln     net.Listener
 	wg     sync.WaitGroup
 
-	mu      sync.Mutex
-	changed *sync.Cond // something below, or a link's cut
-	links   map[*link]bool
-	closed  bool
-	refuse  bool
-	cancels bool // are cut off
-	stall   bool
-	black   [2]bool
-	delay   time.Duration
-	after   *rule                   // whose replies are thrown away, by their requests
-	reply   func(reply []byte) bool // the same, by the replies
-	replies int
-	cuts    int
+	mu        sync.Mutex
+	changed   *sync.Cond // something below, or a link's cut
+	links     map[*link]bool
+	closed    bool
+	refuse    bool
+	noCancels bool // connections that cancel a statement
+	stall     bool
+	black     [2]bool
+	delay     time.Duration
+	after     *rule                   // whose replies are thrown away, by their requests
+	reply     func(reply []byte) bool // the same, by the replies
+	replies   int
+	cuts      int
 }
 
 // A rule says which requests lose their reply.
@@ -98,7 +98,7 @@ func (p *Proxy) Refuse(on bool) {
 }
 
 // RefuseCancels closes the connections that PostgreSQL's clients make to cancel a statement.
-func (p *Proxy) RefuseCancels() { p.set(func() { p.cancels = true }) }
+func (p *Proxy) RefuseCancels() { p.set(func() { p.noCancels = true }) }
 
 // cancels reports whether what a client sends first is a request to cancel a statement.
 func cancels(first []byte) bool {
@@ -320,7 +320,7 @@ func (p *Proxy) pass(l *link, dir int, c chunk) ([]byte, error) {
 	if c.err != nil {
 		return c.data, c.err
 	}
-	if dir == toServer && p.cancels && cancels(c.data) {
+	if dir == toServer && p.noCancels && cancels(c.data) {
 		p.cutLink(l, false)
 		return nil, io.EOF
 	}

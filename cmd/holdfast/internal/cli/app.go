@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// An App is what all verbs share.
+// An App is one call of the command: what its verb gets of it.
 type App struct {
 	Args  []string // of the process
 	Store string

@@ -34,7 +34,7 @@ func QuoteAll(names []string) string {
 	return s
 }
 
-// Who is an owner, for people.
+// Who returns an owner as text for a terminal.
 func Who(o holdfast.Owner) string { return Escape(o.String()) }
 
 // ShortWho is the owner without its process.
@@ -64,19 +64,6 @@ func HeldBy(holders []holdfast.Claim) string {
 // KeptBy says until when a name is kept shut, and whose lock it was.
 func KeptBy(c holdfast.Claim) string {
 	return "kept until " + c.KeptUntil.Format(time.TimeOnly) + "; " + Who(c.Owner) + " has released it"
-}
-
-// Life says how long ago a claim's session sent a heartbeat, and how long it may be silent.
-func Life(c holdfast.Claim) string {
-	switch {
-	case c.Detached || c.Dead || c.TTL <= 0:
-		return ""
-	case !c.KeptUntil.IsZero():
-		return " and at least until " + c.KeptUntil.Format(time.TimeOnly)
-	case c.BeatAge < 0:
-		return fmt.Sprintf(" (TTL %s)", Brief(c.TTL))
-	}
-	return fmt.Sprintf(" (last heartbeat %s ago, TTL %s)", Brief(c.BeatAge), Brief(c.TTL))
 }
 
 // HeldFor is " for 2s", since the grant, or nothing if that is not known.
@@ -144,21 +131,6 @@ func Whole(d time.Duration) string {
 		return fmt.Sprintf("%dh", d/time.Hour)
 	}
 	return fmt.Sprintf("%dd", d/(24*time.Hour))
-}
-
-func Ordinal(n int) string {
-	suffix := "th"
-	if n%100 < 11 || n%100 > 13 {
-		switch n % 10 {
-		case 1:
-			suffix = "st"
-		case 2:
-			suffix = "nd"
-		case 3:
-			suffix = "rd"
-		}
-	}
-	return strconv.Itoa(n) + suffix
 }
 
 // CheckName refuses what the library would refuse, before anything is done.

@@ -8,5 +8,5 @@ import (
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 )
 
-// Verbs are its verbs.
+// Verbs make the verbs of the package.
 var Verbs = []func(*cli.App) *cobra.Command{runVerb, electVerb, acquireVerb, extendVerb, releaseVerb, stateVerb, cacheVerb}

@@ -480,7 +480,7 @@ func notObtained(err error, names []string, w *wish, q *queue, code int) error {
 		case len(held.Holders) > 0 && held.Holders[0].Kept:
 			state = cli.KeptBy(held.Holders[0])
 		case len(held.Holders) > 0:
-			state = cli.HeldBy(held.Holders) + cli.Life(held.Holders[0])
+			state = cli.HeldBy(held.Holders) + life(held.Holders[0])
 		case len(held.Waiters) > 0:
 			state = fmt.Sprintf("taken: %d wait before you", len(held.Waiters))
 		}
@@ -492,6 +492,19 @@ func notObtained(err error, names []string, w *wish, q *queue, code int) error {
 		return cli.Fail(code, "gave up on %s after %s: %s", cli.Quote(name), cli.Brief(q.waited()), state)
 	}
 	return cli.Fail(code, "%s is %s; wait for it with -w 10m, or look: %s", cli.Quote(name), state, cli.Hint("show %s", cli.ShellWord(name)))
+}
+
+// life says how long ago a claim's session sent a heartbeat, and how long it may be silent.
+func life(c holdfast.Claim) string {
+	switch {
+	case c.Detached || c.Dead || c.TTL <= 0:
+		return ""
+	case !c.KeptUntil.IsZero():
+		return " and at least until " + c.KeptUntil.Format(time.TimeOnly)
+	case c.BeatAge < 0:
+		return fmt.Sprintf(" (TTL %s)", cli.Brief(c.TTL))
+	}
+	return fmt.Sprintf(" (last heartbeat %s ago, TTL %s)", cli.Brief(c.BeatAge), cli.Brief(c.TTL))
 }
 
 // lookUp finds the command before anybody has to wait for it.

@@ -7,5 +7,5 @@ import (
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 )
 
-// Verbs are its verbs.
+// Verbs make the verbs of the package.
 var Verbs = []func(*cli.App) *cobra.Command{listVerb, topVerb, showVerb, watchVerb, historyVerb, breakVerb}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -92,7 +93,7 @@ func (r row) cells(wide bool) []string {
 	case "dead", "ended":
 		add("goes to the next who asks")
 	case "waiting":
-		state = cli.Ordinal(r.place) + " waiting"
+		state = ordinal(r.place) + " waiting"
 	case "kept":
 		state = "kept until " + c.KeptUntil.Format(time.TimeOnly)
 	case "suspected":
@@ -121,6 +122,22 @@ func (r row) cells(wide bool) []string {
 		cells = append(cells, cli.Whole(c.Waited), token, cli.Escape(c.ID), cli.Escape(c.Owner.Program), cli.Escape(c.Owner.Address), cli.Escape(c.Owner.Device), cli.LabelsText(c.Labels))
 	}
 	return append(cells, reason)
+}
+
+// ordinal is 1st, 2nd, 3rd and so on.
+func ordinal(n int) string {
+	suffix := "th"
+	if n%100 < 11 || n%100 > 13 {
+		switch n % 10 {
+		case 1:
+			suffix = "st"
+		case 2:
+			suffix = "nd"
+		case 3:
+			suffix = "rd"
+		}
+	}
+	return strconv.Itoa(n) + suffix
 }
 
 // A selection says which claims are meant. Its zero value means all.
