@@ -309,6 +309,41 @@ func TestBoundsOfSilentStore(t *testing.T) {
 	}
 }
 
+// AcquireFor waits, and asks, no longer than its client is open.
+func TestAcquireForEndsWithItsClient(t *testing.T) {
+	for how, end := range map[string]func(*holdfast.Client) error{
+		"Close":    (*holdfast.Client).Close,
+		"Shutdown": func(c *holdfast.Client) error { return c.Shutdown(context.Background()) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := memory.New()
+			c, other := newClient(t, s, nil), newClient(t, s, nil)
+			defer other.Close()
+			if _, err := other.Acquire(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			waits := make(chan error, 1)
+			go func() { _, err := c.AcquireFor(t.Context(), "a", time.Minute); waits <- err }()
+			synctest.Wait()
+			if err := end(c); err != nil {
+				t.Errorf("%s: %v", how, err)
+			}
+			synctest.Wait()
+			select {
+			case err := <-waits:
+				if !errors.Is(err, holdfast.ErrClosed) {
+					t.Errorf("after %s: %v", how, err)
+				}
+			default:
+				t.Errorf("after %s it waits on", how)
+			}
+			if info, err := other.Show(t.Context(), "a"); err != nil || len(info.Waiters) > 0 {
+				t.Errorf("after %s %+v wait, %v", how, info.Waiters, err)
+			}
+		})
+	}
+}
+
 // A client that holds nothing is closed without an error though its store is slow.
 func TestCloseOnASlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -49,7 +50,7 @@ func (c *Client) BreakClaim(ctx context.Context, claim Claim, opts BreakOptions)
 	by := Owner(c.owner)
 	if opts.By.Name != "" || opts.By.Host != "" || opts.By.User != "" {
 		by = opts.By
-		by.Session = ""
+		by.Session, by.Labels = "", maps.Clone(by.Labels)
 		if err := (&Options{Owner: by}).check(); err != nil {
 			return fmt.Errorf("break %q: %w", claim.Name, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -95,6 +96,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	}
 	if opts != nil {
 		c.opts = *opts
+		c.opts.Owner.Labels = maps.Clone(c.opts.Owner.Labels)
 	}
 	if err := c.opts.check(); err != nil {
 		return nil, fmt.Errorf("holdfast: %w", err)

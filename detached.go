@@ -26,12 +26,11 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 	if r := c.newRequest(ctx, name, opts); r.least > 0 {
 		return Claim{}, fmt.Errorf("acquire %q: %w", name, errNoMinHold)
 	}
-	c.mu.Lock()
-	closing := c.end.closing
-	c.mu.Unlock()
-	if closing {
-		return Claim{}, fmt.Errorf("acquire %q: %w", name, ErrClosed)
+	ctx, cancel, err := c.whileOpen(ctx, true)
+	if err != nil {
+		return Claim{}, fmt.Errorf("acquire %q: %w", name, err)
 	}
+	defer cancel()
 	settings := c.opts
 	settings.RuntimeDir = os.DevNull // its process may end
 	sub, err := New(c.bare(), &settings)
@@ -42,14 +41,21 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 	l, err := sub.Acquire(ctx, name, opts...)
 	if err != nil {
 		sub.Close()
+		if context.Cause(ctx) == ErrClosed {
+			err = fmt.Errorf("acquire %q: %w", name, ErrClosed)
+		}
 		return Claim{}, err
 	}
 	claim := l.claim()
 	left, err := l.sess.leaveAlone(ctx, d)
 	if err != nil {
-		if lost := l.Release(context.WithoutCancel(ctx)); errors.Is(lost, ErrLost) {
+		release, done := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
+		if lost := l.Release(release); errors.Is(lost, ErrLost) {
 			err = lost
+		} else if context.Cause(ctx) == ErrClosed {
+			err = ErrClosed
 		}
+		done()
 		sub.Close()
 		return Claim{}, fmt.Errorf("acquire %q for %v: %w", name, d, err)
 	}

@@ -156,7 +156,7 @@ func (r HoldRequest) check() (HoldRequest, error) {
 	if r.Labels, err = checkLabels(maps.Clone(r.Labels)); err != nil {
 		return bad("labels", err)
 	}
-	r.Owner.Session = ""
+	r.Owner.Session, r.Owner.Labels = "", maps.Clone(r.Owner.Labels)
 	if err := (&Options{Owner: r.Owner}).check(); err != nil {
 		return bad("owner", err)
 	}

@@ -52,9 +52,9 @@ func (c *Client) newHoldCall(id, client string) *holdCall {
 	return &holdCall{c: c, id: id, client: client, age: -1, sent: lease.Never, nonces: make(map[string]lease.Instant)}
 }
 
-// holdContext is ctx that also ends when the client does not take locks any more. The client waits
+// whileOpen is ctx that also ends when the client does not take locks any more. The client waits
 // for cancel before it is closed. A client that only looks may not write.
-func (c *Client) holdContext(ctx context.Context, writes bool) (_ context.Context, cancel func(), err error) {
+func (c *Client) whileOpen(ctx context.Context, writes bool) (_ context.Context, cancel func(), err error) {
 	if writes && c.opts.ReadOnly {
 		return nil, nil, ErrReadOnly
 	}

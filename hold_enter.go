@@ -33,7 +33,7 @@ func (c *Client) enter(ctx context.Context, r HoldRequest) (Hold, error) {
 	if err != nil {
 		return Hold{}, err
 	}
-	ctx, cancel, err := c.holdContext(ctx, true)
+	ctx, cancel, err := c.whileOpen(ctx, true)
 	if err != nil {
 		return Hold{}, err
 	}

@@ -89,7 +89,7 @@ func errBadID() error {
 
 // take is the state of a hold that is followed, and whether it was renewed since it was last asked.
 func (c *Client) take(ctx context.Context, f *follower) (h Hold, beaten bool, err error) {
-	ctx, cancel, err := c.holdContext(ctx, true)
+	ctx, cancel, err := c.whileOpen(ctx, true)
 	if err != nil {
 		return h, false, err
 	}

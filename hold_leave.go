@@ -28,7 +28,7 @@ func (c *Client) leave(ctx context.Context, client, id string) error {
 	if !record.IsSession(id) {
 		return errBadID()
 	}
-	ctx, cancel, err := c.holdContext(ctx, true)
+	ctx, cancel, err := c.whileOpen(ctx, true)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 // the store does not know is over: a beat never makes a record. A hold that waits is looked at,
 // too; one for which nothing beats is not written. The error of the call is that nothing was asked.
 func (c *Client) Beat(ctx context.Context, client string, ids ...string) ([]HoldResult, error) {
-	ctx, cancel, err := c.holdContext(ctx, true)
+	ctx, cancel, err := c.whileOpen(ctx, true)
 	if err != nil {
 		return nil, fmt.Errorf("beat: %w", err)
 	}
@@ -259,7 +259,7 @@ func (c *Client) oneHold(ctx context.Context, client, id string, set func(*holdC
 	if !record.IsSession(id) {
 		return nil, errBadID()
 	}
-	ctx, cancel, err := c.holdContext(ctx, true)
+	ctx, cancel, err := c.whileOpen(ctx, true)
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +286,7 @@ func (c *Client) lookAtHold(ctx context.Context, client, id string) (*holdCall, 
 	if !record.IsSession(id) {
 		return nil, errBadID()
 	}
-	ctx, cancel, err := c.holdContext(ctx, false)
+	ctx, cancel, err := c.whileOpen(ctx, false)
 	if err != nil {
 		return nil, err
 	}

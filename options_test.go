@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/holdfast-lock/holdfast"
@@ -65,6 +66,26 @@ func TestLongOwner(t *testing.T) {
 		text, cut := strings.CutSuffix(got, "…")
 		if len(got) > 255 || len(got) < 250 || !cut || !utf8.ValidString(got) || !strings.HasPrefix(user, text) {
 			t.Errorf("the user %.10q… is shown as %q", user, got)
+		}
+	}
+}
+
+// What a client says of its owner is what it was given, whatever its caller does with the map.
+func TestOwnerKeepsItsLabels(t *testing.T) {
+	labels := map[string]string{"job": "nightly"}
+	c := newClient(t, memory.New(), &holdfast.Options{Owner: holdfast.Owner{Labels: labels}})
+	defer c.Close()
+	labels["job"] = "other"
+	if _, err := c.Acquire(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.AcquireFor(t.Context(), "b", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		info, err := c.Show(t.Context(), name)
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Owner.Labels["job"] != "nightly" {
+			t.Errorf("%q is held by %+v, %v", name, info.Holders, err)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,9 +17,8 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// JSONFile is the smallest store that processes of one host can share: one JSON file. Each
-// call locks a file beside it and reads the whole; a write replaces it. It shows what a store
-// has to do, and is not meant for use: a call costs what all records weigh.
+// JSONFile is the smallest store that processes of one host can share: each call reads one JSON
+// file, each write replaces it. It is not meant for use: a call costs what all records weigh.
 type JSONFile struct{ Path string }
 
 type content struct {
@@ -51,9 +49,8 @@ func (s JSONFile) lock(ctx context.Context, file string, how int) (unlock func()
 	return f.Close, errors.Join(err, ctx.Err())
 }
 
-// use calls f with what the file holds, while no other process reads or writes it. If f
-// changes anything, all of it is on disk before use returns; after an error it may be.
-// Heartbeats share the turn that all others wait for, so they wait for two calls at most.
+// use calls f with what the file holds. What f changes is on disk when use returns; after an error
+// it may be. Heartbeats share the turn that others wait for, so they wait for two calls at most.
 func (s JSONFile) use(ctx context.Context, turn int, f func(*content) (changed bool)) error {
 	next, err1 := s.lock(ctx, ".turn", turn)
 	defer next()
@@ -64,7 +61,7 @@ func (s JSONFile) use(ctx context.Context, turn int, f func(*content) (changed b
 	}
 	c := content{Rows: make(map[string]row)}
 	text, err3 := os.ReadFile(s.Path)
-	if errors.Is(err3, fs.ErrNotExist) {
+	if errors.Is(err3, os.ErrNotExist) {
 		text, err3 = []byte("{}"), nil
 	}
 	if err := errors.Join(err1, err2, err3, json.Unmarshal(text, &c)); err != nil || !f(&c) {
@@ -84,7 +81,6 @@ func (s JSONFile) use(ctx context.Context, turn int, f func(*content) (changed b
 	return errors.Join(os.Rename(file.Name(), s.Path), dir.Sync())
 }
 
-// Load implements driver.Store.
 func (s JSONFile) Load(ctx context.Context, keys []driver.Key, _ driver.Freshness) (records []driver.Record, err error) {
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
@@ -100,7 +96,6 @@ func (s JSONFile) Load(ctx context.Context, keys []driver.Key, _ driver.Freshnes
 	return records, err
 }
 
-// CompareAndSwap implements driver.Store.
 func (s JSONFile) CompareAndSwap(ctx context.Context, writes []driver.Write) (outcomes []driver.Outcome, err error) {
 	turn := syscall.LOCK_SH
 	for _, w := range writes {
@@ -126,7 +121,6 @@ func (s JSONFile) CompareAndSwap(ctx context.Context, writes []driver.Write) (ou
 	return outcomes, err
 }
 
-// Keys implements driver.Store.
 func (s JSONFile) Keys(ctx context.Context, space driver.Space, after string, n int) (names []string, err error) {
 	err = s.use(ctx, syscall.LOCK_EX, func(c *content) bool {
 		for at, r := range c.Rows {
@@ -141,7 +135,6 @@ func (s JSONFile) Keys(ctx context.Context, space driver.Space, after string, n 
 	return names[:min(n, len(names))], err
 }
 
-// Sweep implements driver.Store.
 func (s JSONFile) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	err = s.use(ctx, syscall.LOCK_EX, func(c *content) bool {
 		for at, r := range c.Rows {
@@ -156,5 +149,4 @@ func (s JSONFile) Sweep(ctx context.Context, idle time.Duration) (removed int, e
 	return removed, err
 }
 
-// Traits implements driver.Store.
 func (s JSONFile) Traits() driver.Traits { return driver.Traits{} }
