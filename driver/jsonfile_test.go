@@ -82,10 +82,8 @@ func (s JSONFile) use(ctx context.Context, turn int, f func(*content) (changed b
 }
 
 func (s JSONFile) Load(ctx context.Context, keys []driver.Key, _ driver.Freshness) (records []driver.Record, err error) {
-	for _, k := range keys {
-		if err := k.Check(); err != nil {
-			return nil, err
-		}
+	if i := slices.IndexFunc(keys, func(k driver.Key) bool { return k.Check() != nil }); i >= 0 {
+		return nil, keys[i].Check()
 	}
 	err = s.use(ctx, syscall.LOCK_EX, func(c *content) bool {
 		for _, k := range keys {
