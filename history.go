@@ -72,7 +72,7 @@ func (c *Client) History(ctx context.Context, name string) (History, error) {
 // bytes, a page at a time. While a page is given the next one is loaded.
 func (c *Client) Histories(ctx context.Context, prefix string) iter.Seq2[History, error] {
 	return func(yield func(History, error) bool) {
-		for page, err := range ahead(ctx, c, c.pages(driver.Histories, prefix)) {
+		for page, err := range ahead(ctx, c, c.pages(driver.Histories, prefix, "")) {
 			if err != nil {
 				yield(History{}, fmt.Errorf("histories: %w", err))
 				return

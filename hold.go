@@ -271,9 +271,14 @@ type Session struct {
 // Sessions gives all sessions of the store, dead ones included until they are swept, in the order
 // of their ids, a page at a time.
 func (c *Client) Sessions(ctx context.Context) iter.Seq2[Session, error] {
+	return c.SessionsAfter(ctx, "")
+}
+
+// SessionsAfter is Sessions of the ids that come after an id: the next page of a list.
+func (c *Client) SessionsAfter(ctx context.Context, after string) iter.Seq2[Session, error] {
 	return func(yield func(Session, error) bool) {
 		stopped := errors.New("stopped")
-		err := c.eachPage(ctx, driver.Sessions, func(ids []string) error {
+		err := c.eachPage(ctx, driver.Sessions, after, func(ids []string) error {
 			looks, err := c.loadSessions(ctx, ids)
 			if err != nil {
 				return err

@@ -38,8 +38,13 @@ func (c *Client) Show(ctx context.Context, name string) (Info, error) {
 // bytes, a page at a time. While a page is given the next one is loaded. It is no snapshot:
 // each name is as it was when its page was read.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
+	return c.ListAfter(ctx, prefix, "")
+}
+
+// ListAfter is List of the names that come after a name: the next page of a list.
+func (c *Client) ListAfter(ctx context.Context, prefix, after string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		for page, err := range ahead(ctx, c, c.pages(driver.Names, prefix)) {
+		for page, err := range ahead(ctx, c, c.pages(driver.Names, prefix, after)) {
 			if err != nil {
 				yield(Info{}, fmt.Errorf("list: %w", err))
 				return
@@ -65,12 +70,12 @@ const (
 	largestPage = 2000
 )
 
-// pages loads the records of all names of a space that begin with prefix; those of locks have
-// their audits with them.
-func (c *Client) pages(space driver.Space, prefix string) func(context.Context) iter.Seq2[page, error] {
+// pages loads the records of all names of a space that begin with prefix and come after a name;
+// those of locks have their audits with them.
+func (c *Client) pages(space driver.Space, prefix, after string) func(context.Context) iter.Seq2[page, error] {
 	return func(ctx context.Context) iter.Seq2[page, error] {
 		return func(yield func(page, error) bool) {
-			after := lastBefore(prefix)
+			after := max(after, lastBefore(prefix))
 			audits := auditNames{after: after}
 			for most := pageOfNames; ; {
 				names, err := c.store.Keys(ctx, space, after, most)

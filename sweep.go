@@ -150,7 +150,7 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 	// Sessions first: a tombstone may only go after a full pass over the names
 	// that began when it was there.
 	looks := make(map[string]sessionRead)
-	err = c.eachPage(ctx, driver.Sessions, func(ids []string) error {
+	err = c.eachPage(ctx, driver.Sessions, "", func(ids []string) error {
 		page, err := c.loadSessions(ctx, ids)
 		maps.DeleteFunc(page, func(_ string, s sessionRead) bool { return len(s.rec.Value) == 0 })
 		maps.Copy(looks, page)
@@ -166,7 +166,7 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 		}
 	}
 	claimed := make(map[string][]string)
-	err = c.eachPage(ctx, driver.Names, func(names []string) error { return c.sweepNames(ctx, names, claimed, done) })
+	err = c.eachPage(ctx, driver.Names, "", func(names []string) error { return c.sweepNames(ctx, names, claimed, done) })
 	if err != nil {
 		return err
 	}
@@ -189,9 +189,9 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 	return ctx.Err()
 }
 
-// eachPage calls do with all keys of a space, a page at a time.
-func (c *Client) eachPage(ctx context.Context, space driver.Space, do func(names []string) error) error {
-	for after := ""; ; {
+// eachPage calls do with all keys of a space that come after a name, a page at a time.
+func (c *Client) eachPage(ctx context.Context, space driver.Space, after string, do func(names []string) error) error {
+	for {
 		names, err := c.store.Keys(ctx, space, after, 200)
 		if err != nil || len(names) == 0 {
 			return err
@@ -345,7 +345,7 @@ const (
 // of them: they are many, and nothing hangs on when they go.
 func (c *Client) sweepHistories(ctx context.Context) error {
 	var names []string
-	err := c.eachPage(ctx, driver.Histories, func(page []string) error {
+	err := c.eachPage(ctx, driver.Histories, "", func(page []string) error {
 		names = append(names, page...)
 		return ctx.Err()
 	})

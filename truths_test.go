@@ -187,5 +187,16 @@ func TestListOfManyIsFewCalls(t *testing.T) {
 		if calls := s.n.Load(); count != n || calls > 20 {
 			t.Errorf("%d names by %d calls, want %d by 20 at most", count, calls, n)
 		}
+		s.n.Store(0)
+		count = 0
+		for info, err := range c.ListAfter(t.Context(), "", "orders/09899") {
+			if err != nil || info.Name <= "orders/09899" {
+				t.Fatalf("%+v, %v", info, err)
+			}
+			count++
+		}
+		if calls := s.n.Load(); count != 100 || calls > 6 {
+			t.Errorf("the last %d names by %d calls, want 100 by 6 at most", count, calls)
+		}
 	})
 }

@@ -98,6 +98,23 @@ var lookCases = []clientCase{
 				if !slices.Equal(got, want) {
 					h.Errorf("with prefix %q: %d names %.200q, want %d", prefix, len(got), got, len(want))
 				}
+				for _, after := range []string{"", "a*", "a/b", "a/b0", "page/100", "z"} {
+					var rest []string
+					for info, err := range h.look().ListAfter(h.ctx, prefix, after) {
+						if err != nil {
+							h.Fatal(err)
+						}
+						rest = append(rest, info.Name)
+					}
+					if at, listed := slices.BinarySearch(want, after); listed {
+						want = want[at+1:]
+					} else {
+						want = want[at:]
+					}
+					if !slices.Equal(rest, want) {
+						h.Errorf("with prefix %q after %q: %d names %.200q, want %d", prefix, after, len(rest), rest, len(want))
+					}
+				}
 			}
 			for range h.look().List(h.ctx, "") {
 				break // stops

@@ -25,12 +25,12 @@ func (h *Handler) listLocks(w http.ResponseWriter, r *http.Request) {
 	}
 	p := access.PrincipalOf(r.Context())
 	list, next := []asjson.Info{}, ""
-	for info, err := range h.client.List(r.Context(), prefix) {
+	for info, err := range h.client.ListAfter(r.Context(), prefix, after) {
 		if err != nil && info.Name == "" {
 			h.fail(w, r, err)
 			return
 		}
-		if err != nil || info.Name <= after || !p.May(access.Look, info.Name) {
+		if err != nil || !p.May(access.Look, info.Name) {
 			continue // what cannot be read is for doctor to find
 		}
 		if len(list) == limit {
@@ -153,13 +153,10 @@ func (h *Handler) listSessions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	list, next := []asjson.Session{}, ""
-	for s, err := range h.client.Sessions(r.Context()) {
+	for s, err := range h.client.SessionsAfter(r.Context(), after) {
 		if err != nil {
 			h.fail(w, r, err)
 			return
-		}
-		if s.ID <= after {
-			continue
 		}
 		if len(list) == limit {
 			next = list[limit-1].ID

@@ -336,7 +336,9 @@ func (w *dirWriter) End(ctx context.Context) error {
 		case w.lost != nil:
 		case errors.Is(err, fs.ErrNotExist):
 			lost := &holdfast.LostError{Name: w.d.path, Reason: "its entry was removed"}
+			w.mu.Lock() // a renewal may still be under way
 			w.lost = lost
+			w.mu.Unlock()
 			w.traceLost(lost)
 		default:
 			w.emit(w.d.Trace.Released, holdfast.Event{Held: now().Sub(w.began)})

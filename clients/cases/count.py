@@ -1,5 +1,6 @@
 """Counts in a file, under a lock: count.py SERVER FILE TIMES. Prints when it held the lock."""
 
+import contextlib
 import sys
 import time
 
@@ -9,7 +10,7 @@ server, file, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
 client = holdfast.connect(server)
 done = 0
 while done < times:
-    with client.lock("counter", ttl=3) as lock:
+    with contextlib.suppress(holdfast.Lost), client.lock("counter", ttl=3) as lock:
         began = time.clock_gettime(time.CLOCK_MONOTONIC)
         try:
             with open(file, encoding="utf-8") as f:
@@ -19,6 +20,5 @@ while done < times:
             with open(file, "w", encoding="utf-8") as f:
                 f.write(str(n + 1))
             done += 1
-        except holdfast.Lost:
-            pass
-        print(lock.token, began, time.clock_gettime(time.CLOCK_MONOTONIC), flush=True)
+        finally:
+            print(lock.token, began, time.clock_gettime(time.CLOCK_MONOTONIC), flush=True)

@@ -146,6 +146,9 @@ func (b *badServer) pass(w http.ResponseWriter, r *http.Request) {
 	case "503":
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
+	case "page": // as of a proxy that wants a login
+		io.WriteString(w, "<html>")
+		return
 	case "429":
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusTooManyRequests)

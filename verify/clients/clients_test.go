@@ -54,6 +54,17 @@ func TestPythonAsync(t *testing.T) {
 	}
 }
 
+// A block ends with Lost if its lock was lost, and a process that is forked has locks of its own.
+func TestPythonBlocks(t *testing.T) {
+	t.Parallel()
+	b := newBadServer(t)
+	cmd := exec.CommandContext(t.Context(), tool(t, "python3"), root+"/clients/cases/block.py", b.proxy.URL, b.control.URL)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+root+"/clients/python/src", "PYTHONDONTWRITEBYTECODE=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func TestTypeScript(t *testing.T) {
 	t.Parallel()
 	node := nodeOf20(t)
@@ -69,6 +80,16 @@ func TestTypeScript(t *testing.T) {
 func TestTypeScriptFetchHangs(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), nodeOf20(t), root+"/clients/cases/hang.mjs", filepath.Join(typescript(t), "dist/holdfast.js"), newBadServer(t).proxy.URL)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A block ends with Lost if its lock was lost, and in order if that was released in it.
+func TestTypeScriptBlocks(t *testing.T) {
+	t.Parallel()
+	b := newBadServer(t)
+	cmd := exec.CommandContext(t.Context(), nodeOf20(t), root+"/clients/cases/block.mjs", filepath.Join(typescript(t), "dist/holdfast.js"), b.proxy.URL, b.control.URL)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -147,7 +147,7 @@ export class Client {
     const lock = await this.acquire(names, options);
     try {
       const result = await work(lock);
-      lock.check();
+      if (!lock.done || lock.signal.aborted) lock.check();
       return result;
     } finally {
       await lock.release();
@@ -181,6 +181,7 @@ export class Client {
           signal?.throwIfAborted();
           [status, answer] = [503, { detail: `${this.#url}: ${String((e as Error).cause ?? e)}` }];
         }
+        if ((status === 200 || status === 202) && !answer.state) [status, answer] = [503, { detail: `${this.#url}: what answers is not a holdfast server` }];
         if (status === 200 && answer.state === "held" && (answer.valid ?? 0) > now() - sent) {
           const tokens = Object.fromEntries(answer.locks!.map((l) => [l.name, l.token]));
           const lock = new Lock(this, id, all, tokens, answer.ttl!, sent + answer.valid!);
@@ -264,8 +265,8 @@ export class Client {
       ready.forEach((l, n) => {
         const one: Answer = holds[n] ?? {};
         if (one.status === 200 && one.state === "held") {
-          l.deadline = Math.max(l.deadline, sent + one.valid!);
-          l.ttl = one.ttl!;
+          l.deadline = Math.max(l.deadline, sent + (one.valid ?? 0));
+          l.ttl = one.ttl ?? l.ttl;
           l.due = sent + l.ttl / 3;
         } else if (one.state === "waiting" || [403, 410, 422].includes(one.status!)) {
           l.lose(one.detail ?? one.title ?? "the server does not know it any more");

@@ -27,6 +27,7 @@ import ssl
 import sys
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 from typing import Any, AsyncIterator, Callable, Iterator, Sequence
 from urllib.parse import quote, urlsplit
@@ -79,7 +80,8 @@ _epoch = time.time() - time.monotonic()
 
 @dataclass
 class Lock:
-    """A lock that is held. It is released by the `with` that made it, or by `release()`."""
+    """A lock that is held. It is released by the `with` that made it, or by `release()`. It is that
+    of the process that took it: one that is forked from it does not hold the lock, nor release it."""
 
     client: "Client" = field(repr=False)
     id: str = field(repr=False)
@@ -105,6 +107,11 @@ class Lock:
             raise Lost(f"{', '.join(self.names)}: {self.why}")
         if self._done:
             raise HoldfastError(f"{', '.join(self.names)}: has been released")
+
+    def _check_kept(self) -> None:
+        """check, but for a lock that was released in order."""
+        if not self._done or self.lost.is_set():
+            self.check()
 
     @property
     def remaining(self) -> float:
@@ -163,16 +170,19 @@ class Client:
         self._locks: dict[str, Lock] = {}
         self._changed = threading.Condition()
         self._beating: threading.Thread | None = None
+        _clients.add(self)
 
     # Locks.
 
     @contextlib.contextmanager
     def lock(self, *names: str, **options: Any) -> Iterator[Lock]:
         """Hold a lock, or several all at once, for the time of a `with`. The options are those
-        of acquire."""
+        of acquire. If the lock was lost meanwhile, the `with` ends with Lost, unless it ends with
+        another exception."""
         lock = self.acquire(*names, **options)
         try:
             yield lock
+            lock._check_kept()
         finally:
             lock.release()
 
@@ -191,6 +201,7 @@ class Client:
             raise
         try:
             yield lock
+            lock._check_kept()
         finally:
             await asyncio.shield(asyncio.to_thread(lock.release))
 
@@ -244,7 +255,10 @@ class Client:
         found: list[dict[str, Any]] = []
         after = ""
         while True:
-            status, answer = self._ask("GET", f"/v1/locks?prefix={quote(prefix, safe='')}&after={quote(after, safe='')}")
+            try:
+                status, answer = self._ask("GET", f"/v1/locks?limit=1000&prefix={quote(prefix, safe='')}&after={quote(after, safe='')}")
+            except OSError as e:
+                raise Unavailable(f"{self._at.geturl()}: {e}") from e
             if status != 200:
                 raise _error(status, answer)
             found += answer["locks"]
@@ -271,13 +285,14 @@ class Client:
             again = min(min(lock.remaining for lock in ready), min(lock.ttl for lock in ready) / 3, 5)
             try:
                 status, answer = self._ask("POST", "/v1/beats", {"ids": [lock.id for lock in ready]}, timeout=max(again, 0.05))
-            except OSError:
+            except Exception:  # noqa: BLE001: whatever it is, this thread must go on
                 status, answer = 503, {}
+            answers = answer.get("holds", ()) if status == 200 else ()
             for n, lock in enumerate(ready):
-                one = answer["holds"][n] if status == 200 else {}
+                one = answers[n] if n < len(answers) else {}
                 if one.get("status") == 200 and one.get("state") == "held":
-                    lock._deadline = max(lock._deadline, now + one["valid"]) if not lock._done else 0
-                    lock.ttl = one["ttl"]
+                    lock._deadline = max(lock._deadline, now + one.get("valid", 0)) if not lock._done else 0
+                    lock.ttl = one.get("ttl", lock.ttl)
                     due[lock.id] = now + lock.ttl / 3
                 elif one.get("status") in (410, 422, 403) or one.get("state") == "waiting":
                     self._lose(lock, one.get("detail") or one.get("title") or "the server does not know it any more")
@@ -297,9 +312,19 @@ class Client:
             lock._done, lock.why = True, why
             self._locks.pop(lock.id, None)
             lock.lost.set()
-        if lock._on_lost:
-            threading.Thread(target=lock._on_lost, args=(lock,), daemon=True).start()
-        threading.Thread(target=self._give_back, args=(lock.id, 5.0), daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # there can be no more threads
+            if lock._on_lost:
+                threading.Thread(target=lock._on_lost, args=(lock,), daemon=True).start()
+            threading.Thread(target=self._give_back, args=(lock.id, 5.0), daemon=True).start()
+
+    def _forked(self) -> None:
+        """In a process that was forked: connections, heartbeats and locks are those of its parent."""
+        self._idle, self._beating, self._changed = [], None, threading.Condition()
+        locks, self._locks = self._locks, {}
+        for lock in locks.values():
+            lock._done, lock.why = True, "it is held by the process from which this one was forked"
+            lock.lost = threading.Event()
+            lock.lost.set()
 
     def _release(self, lock: Lock) -> None:
         with self._changed:
@@ -334,16 +359,18 @@ class Client:
     def _ask(self, method: str, path: str, body: Any = None, timeout: float = 10) -> tuple[int, Any]:
         """One request. OSError: its outcome is unknown. All requests may be sent again."""
         try:
-            c = self._idle.pop()
+            c, kept = self._idle.pop(), True
             if c.sock:
                 c.sock.settimeout(timeout)
         except IndexError:
-            c = self._open(timeout)
+            c, kept = self._open(timeout), False
         try:
             status, answer = self._send(c, method, path, body)
             text = answer.read()
         except (OSError, http.client.HTTPException) as e:
             c.close()
+            if kept and not isinstance(e, TimeoutError):  # the server has closed it meanwhile
+                return self._ask(method, path, body, timeout)
             raise OSError(str(e)) from e
         if answer.will_close:
             c.close()
@@ -365,13 +392,25 @@ class Client:
 
 def _parse(text: bytes) -> Any:
     try:
-        return json.loads(text) if text.strip() else {}
+        value = json.loads(text)
     except ValueError:
-        return {}  # of a proxy
+        return {}  # of a proxy, or there is none
+    return value if isinstance(value, dict) else {}
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _error(status: int, answer: Any) -> HoldfastError:
-    answer = answer if isinstance(answer, dict) else {}
     text = answer.get("detail") or answer.get("title") or f"status {status}"
     if status == 409:
         return Held(text, answer.get("holders", ()), answer.get("waiting", 0))
@@ -430,10 +469,12 @@ class _Taking:
                         if status == 200:  # what counts is a heartbeat of our own
                             status, answer = self.client._ask("POST", "/v1/beats", {"ids": [hold]}, timeout=5)
                             if status == 200:
-                                answer = answer["holds"][0]
+                                answer = (answer.get("holds") or [{"status": 503}])[0]
                                 status = answer["status"]
                 except OSError as e:
                     status, answer = 503, {"detail": f"{self.client._at.geturl()}: {e}"}
+                if status in (200, 202) and "state" not in answer:
+                    status, answer = 503, {"detail": f"{self.client._at.geturl()}: what answers is not a holdfast server"}
                 if status == 200 and answer.get("state") == "held" and answer.get("valid", 0) > _now() - sent:
                     tokens = {one["name"]: one["token"] for one in answer["locks"]}
                     return Lock(self.client, hold, tuple(self.names), tokens, answer["ttl"], _deadline=sent + answer["valid"])
