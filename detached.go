@@ -92,7 +92,7 @@ func (s *session) leaveAlone(ctx context.Context, d time.Duration) (left time.Du
 		}
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if s.life.Over() || left <= 0 {
 		return 0, errors.New("lost: " + s.life.Why())
 	}
@@ -101,6 +101,7 @@ func (s *session) leaveAlone(ctx context.Context, d time.Duration) (left time.Du
 	}
 	s.life.End()
 	close(s.ended)
+	c.after.call(func() { s.traceEnded("", nil) })
 	return left, nil
 }
 

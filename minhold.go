@@ -243,7 +243,8 @@ func (s *session) leaveShut(limit time.Duration) (left bool, err error) {
 	if !s.life.Over() {
 		s.life.End()
 		close(s.ended)
+		c.after.call(func() { s.traceEnded("", nil) })
 	}
-	c.mu.Unlock()
+	c.unlock()
 	return true, err
 }

@@ -242,14 +242,22 @@ func (c *Client) followTTL(ctx context.Context, ttl, within time.Duration) time.
 
 func (s *session) traceShortened(shortened bool, ttl time.Duration) {
 	if f := s.c.trace.Shortened; shortened && f != nil {
-		f(s.c.ctx, Event{TTL: ttl, Until: time.Now().Add(s.left())})
+		f(s.c.ctx, Event{Session: s.id, TTL: ttl, Until: time.Now().Add(s.left())})
 	}
 }
 
 func (s *session) trace(sent lease.Instant, err error) {
 	if f := s.c.trace.Heartbeat; f != nil {
-		f(s.c.ctx, Event{Took: s.c.now().Sub(sent), Until: time.Now().Add(s.left()), Err: err})
+		s.c.mu.Lock()
+		ttl := s.life.TTL()
+		s.c.mu.Unlock()
+		f(s.c.ctx, Event{Session: s.id, TTL: ttl, Took: s.c.now().Sub(sent), Until: time.Now().Add(s.left()), Err: err})
 	}
+}
+
+// traceEnded emits SessionEnded; why is empty unless the session was lost.
+func (s *session) traceEnded(why string, err error) {
+	emit(s.c.ctx, s.c.trace.SessionEnded, Event{Session: s.id, Reason: why, Err: err})
 }
 
 // answer handles what became of an attempt and reports whether another beat
@@ -325,6 +333,7 @@ func (s *session) report(eff lease.Effects) {
 		s.c.log.Warn("session lost", "session", s.id, "why", eff.Why, "err", eff.Err)
 	}
 	s.c.proof.Drop(s.proof)
+	s.traceEnded(eff.Why, eff.Err)
 }
 
 // guardWindow ends the session when its window does. It looks at least once a
@@ -395,6 +404,7 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 	if !s.life.Stop() {
 		c.mu.Unlock()
 		c.proof.Drop(s.proof)
+		s.traceEnded("", nil)
 		return nil
 	}
 	c.mu.Unlock()
@@ -414,6 +424,7 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 	clean = clean && known
 	ttl := s.life.TTL()
 	c.mu.Unlock()
+	s.traceEnded("", nil)
 
 	ctx, cancel := context.WithTimeout(c.ctx, max(limit-c.now().Sub(began), 100*time.Millisecond))
 	defer cancel()

@@ -37,11 +37,15 @@ type Trace struct {
 	DeclaredDead func(context.Context, Event) // sets Name, Session, Reason
 	TakenOver    func(context.Context, Event) // a lock whose holder has died is free for the next: sets Name, Token, Slots, Session
 
-	// Heartbeat is called after each heartbeat. It sets Took and Until, and Err if the store did
-	// not answer.
+	// Heartbeat is called after each heartbeat. It sets Session, TTL, Took and Until, and Err if
+	// the store did not answer.
 	Heartbeat func(context.Context, Event)
-	// Shortened is called when a smaller TTL ends the trust window earlier. It sets TTL and
-	// Until. The heartbeat that carries this TTL is sent after Shortened has returned, so
+	// SessionEnded is called when a session of this client is over. It sets Session, and Reason
+	// and Err if the session was lost. A client has a session while it has locks, and for a while
+	// after; a lock with MinHold, and AcquireFor, has one of its own.
+	SessionEnded func(context.Context, Event)
+	// Shortened is called when a smaller TTL ends the trust window earlier. It sets Session, TTL
+	// and Until. The heartbeat that carries this TTL is sent after Shortened has returned, so
 	// whatever enforces the window for the program (the guard of `holdfast run`) knows its end
 	// before anyone else can rely on it.
 	Shortened func(context.Context, Event)
@@ -60,13 +64,13 @@ type Event struct {
 	Queued    bool          // of Acquired and GaveUp: Queued was called for the request
 	Broken    bool          // of Lost: by a break
 	Election  bool          // of a request or a lock: it is for the seat of an Election
-	Session   string        // the owner of the claim; see Owner.Session
+	Session   string        // the owner of the claim, or the client's own; see Owner.Session
 	Reason    string        // of the request, the break, the loss or the declaration of death
 	Waited    time.Duration // since the request was made
 	Held      time.Duration // since the lock was granted
 	Took      time.Duration // duration of the call to the store
 	Until     time.Time     // end of the trust window, with a monotonic reading
-	TTL       time.Duration // the new TTL
+	TTL       time.Duration // of the session
 	Operation string        // of the store: load, await, compare and swap, keys, sweep
 	Rows      int           // keys loaded, writes sent, rows listed or removed
 	Won       int           // writes that won
@@ -87,7 +91,7 @@ func (t *Trace) And(u *Trace) *Trace {
 		Released: both(t.Released, u.Released), Lost: both(t.Lost, u.Lost), FenceRefused: both(t.FenceRefused, u.FenceRefused),
 		Returned: both(t.Returned, u.Returned), Broken: both(t.Broken, u.Broken), Suspected: both(t.Suspected, u.Suspected), DeclaredDead: both(t.DeclaredDead, u.DeclaredDead),
 		TakenOver: both(t.TakenOver, u.TakenOver),
-		Heartbeat: both(t.Heartbeat, u.Heartbeat), Shortened: both(t.Shortened, u.Shortened), StoreCall: both(t.StoreCall, u.StoreCall),
+		Heartbeat: both(t.Heartbeat, u.Heartbeat), SessionEnded: both(t.SessionEnded, u.SessionEnded), Shortened: both(t.Shortened, u.Shortened), StoreCall: both(t.StoreCall, u.StoreCall),
 	}
 }
 

@@ -88,7 +88,7 @@ func TestTrace(t *testing.T) {
 			t.Errorf("StoreCall: %+v", e.Event)
 		}
 		time.Sleep(1500 * time.Millisecond)
-		if e = book.last(t, "Heartbeat"); e.Err != nil || time.Until(e.Until) < time.Second {
+		if e = book.last(t, "Heartbeat"); e.Err != nil || time.Until(e.Until) < time.Second || e.TTL != 3*time.Second || len(e.Session) != 32 {
 			t.Errorf("Heartbeat: %+v", e.Event)
 		}
 		l.Release(t.Context())
@@ -153,6 +153,9 @@ func TestTrace(t *testing.T) {
 		}
 		if e = book.last(t, "Released"); e.Token != claim.Token || !e.Detached {
 			t.Errorf("Released, detached: %+v", e.Event)
+		}
+		if e = book.last(t, "SessionEnded"); e.Session != claim.Owner.Session || e.Reason != "" {
+			t.Errorf("SessionEnded, left alone: %+v", e.Event)
 		}
 		if err := c.ReleaseToken(ctx, "d", claim.Token); err != nil {
 			t.Fatal(err)

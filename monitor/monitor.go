@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -68,13 +69,14 @@ var (
 	Refused  = Instrument{"holdfast.fence.refused", Counter, "{transaction}", "Transactions that a fence refused, because the lock had been lost.", nil, true}
 	Beat     = Instrument{"holdfast.session.beat.duration", Histogram, "s", "Heartbeats, from sending to the answer.", []string{"result"}, false}
 	Window   = Instrument{"holdfast.session.window.remaining", Gauge, "s", "What is left of the trust window. When it is over all locks are lost: this predicts a loss.", nil, false}
+	TTL      = Instrument{"holdfast.session.ttl", Gauge, "s", "The TTL of the session whose trust window that is.", nil, false}
 	Suspects = Instrument{"holdfast.session.suspected", Counter, "{session}", "Silent sessions of others that were asked for a heartbeat.", nil, false}
 	Dead     = Instrument{"holdfast.session.declared_dead", Counter, "{session}", "Sessions of others that were declared dead, so that their locks could be taken over.", nil, false}
 	Call     = Instrument{"holdfast.store.call.duration", Histogram, "s", "Calls to the store.", []string{"operation", "result"}, false}
 )
 
 // Instruments are those of a client, in the order in which they are written.
-var Instruments = []Instrument{LockWait, LockHold, LockHeld, Waiting, LockLost, Broken, TookOver, Leading, Refused, Beat, Window, Suspects, Dead, Call}
+var Instruments = []Instrument{LockWait, LockHold, LockHeld, Waiting, LockLost, Broken, TookOver, Leading, Refused, Beat, Window, TTL, Suspects, Dead, Call}
 
 // Buckets are the upper bounds of the histograms, in seconds.
 var Buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}
@@ -90,10 +92,21 @@ type Options struct {
 type Monitor struct {
 	opts Options
 
-	mu     sync.Mutex
-	series map[string]map[string]*Sample // by the name of the instrument, and the values of the labels
-	until  time.Time                     // the end of the trust window; zero: there is no session
+	mu      sync.Mutex
+	series  map[string]map[string]*Sample // by the name of the instrument, and the values of the labels
+	windows map[string]*window            // by the session
 }
+
+// A window is the trust window of a session.
+type window struct {
+	until time.Time
+	ttl   time.Duration
+	ended time.Time // when the session was over; zero: it lives
+	lost  bool      // that is how
+}
+
+// rememberEnded is for how long a session that was lost shows an empty window, if there is no other.
+const rememberEnded = 5 * time.Minute
 
 // A Sample is one number, or one histogram.
 type Sample struct {
@@ -105,7 +118,7 @@ type Sample struct {
 
 // New makes a monitor. opts may be nil.
 func New(opts *Options) *Monitor {
-	m := &Monitor{series: map[string]map[string]*Sample{}}
+	m := &Monitor{series: map[string]map[string]*Sample{}, windows: map[string]*window{}}
 	if opts != nil {
 		m.opts = *opts
 	}
@@ -157,9 +170,10 @@ func (m *Monitor) Trace() *holdfast.Trace {
 		DeclaredDead: func(_ context.Context, e holdfast.Event) { m.add(Dead, e, 1) },
 		Heartbeat: func(_ context.Context, e holdfast.Event) {
 			m.observe(Beat, e, e.Took, "result", Result(e.Err))
-			m.window(e.Until)
+			m.follow(e)
 		},
-		Shortened: func(_ context.Context, e holdfast.Event) { m.window(e.Until) },
+		Shortened:    func(_ context.Context, e holdfast.Event) { m.follow(e) },
+		SessionEnded: func(_ context.Context, e holdfast.Event) { m.ended(e) },
 		StoreCall: func(_ context.Context, e holdfast.Event) {
 			m.observe(Call, e, e.Took, "operation", e.Operation, "result", Result(e.Err))
 		},
@@ -252,26 +266,77 @@ func (m *Monitor) observe(i Instrument, e holdfast.Event, d time.Duration, label
 	}
 }
 
-func (m *Monitor) window(until time.Time) {
+// follow notes the trust window of a session. One that is not open yet has none, nor has the lease
+// of another package.
+func (m *Monitor) follow(e holdfast.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.until = until
+	w := m.windows[e.Session]
+	switch {
+	case w == nil && (e.Err != nil || e.Session == ""):
+		return
+	case w == nil:
+		w = new(window)
+		m.windows[e.Session] = w
+	}
+	w.until, w.ttl = e.Until, e.TTL
 }
 
-// Remaining is what is left of the trust window; known: there is a session.
-func (m *Monitor) Remaining() (left time.Duration, known bool) {
+// ended notes that a session is over. Events of it may still come: they come from several
+// goroutines.
+func (m *Monitor) ended(e holdfast.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return max(0, time.Until(m.until)), !m.until.IsZero()
+	now := time.Now()
+	maps.DeleteFunc(m.windows, func(_ string, w *window) bool { return w.forgotten(now) })
+	w := m.windows[e.Session]
+	if w == nil {
+		w = new(window)
+		m.windows[e.Session] = w
+	}
+	w.ended, w.lost = now, e.Reason != ""
+}
+
+func (w *window) forgotten(now time.Time) bool {
+	return !w.ended.IsZero() && now.Sub(w.ended) > rememberEnded
+}
+
+// Remaining is what is left of the trust window, and the TTL of its session. Of several sessions it
+// is the window that ends first. known: there is a session, or one was lost within the last five
+// minutes and none came after it.
+func (m *Monitor) Remaining() (left, ttl time.Duration, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	var lives, lost *window
+	for _, w := range m.windows {
+		switch {
+		case w.ended.IsZero() && (lives == nil || w.until.Before(lives.until)):
+			lives = w
+		case w.lost && !w.forgotten(now) && (lost == nil || w.ended.After(lost.ended)):
+			lost = w
+		}
+	}
+	switch {
+	case lives != nil:
+		return max(0, lives.until.Sub(now)), lives.ttl, true
+	case lost != nil:
+		return 0, lost.ttl, true
+	}
+	return 0, 0, false
 }
 
 // Samples are the numbers of an instrument as of now, in the order of their labels.
 func (m *Monitor) Samples(i Instrument) []Sample {
-	if i.Name == Window.Name {
-		if left, known := m.Remaining(); known {
-			return []Sample{{Value: left.Seconds()}}
+	if i.Name == Window.Name || i.Name == TTL.Name {
+		left, ttl, known := m.Remaining()
+		switch {
+		case !known:
+			return nil
+		case i.Name == TTL.Name:
+			left = ttl
 		}
-		return nil
+		return []Sample{{Value: left.Seconds()}}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -104,6 +104,53 @@ func TestCounts(t *testing.T) {
 	})
 }
 
+// The trust window is that of a session that lives. One that has ended in order shows none, so nobody
+// is woken for a lock with MinHold or AcquireFor. One that was lost shows an empty one for a while.
+func TestWindowOfSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, m := memory.New(), monitor.New(nil)
+		way := &wire.Cut{Store: store}
+		c := client(t, way, m)
+		is := func(when string, left, ttl time.Duration, known bool) {
+			t.Helper()
+			synctest.Wait()
+			if l, d, ok := m.Remaining(); l > left || l < left/2 || d != ttl || ok != known {
+				t.Errorf("%s: %v is left of a window with a TTL of %v, %v; want up to %v, %v, %v", when, l, d, ok, left, ttl, known)
+			}
+		}
+		is("before", 0, 0, false)
+		if _, err := c.AcquireFor(t.Context(), "for", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		is("after AcquireFor", 0, 0, false)
+		l, err := c.Acquire(t.Context(), "least", holdfast.MinHold(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, known := m.Remaining(); !known {
+			t.Error("no window of a lock with MinHold")
+		}
+		l.Release(t.Context())
+		is("after MinHold", 0, 0, false)
+		if _, err := c.Acquire(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		is("held", holdfast.DefaultTTL, holdfast.DefaultTTL, true)
+		way.Off.Store(true)
+		time.Sleep(holdfast.DefaultTTL)
+		is("lost", 0, holdfast.DefaultTTL, true)
+		way.Off.Store(false)
+		time.Sleep(6 * time.Minute)
+		is("lost long ago", 0, 0, false)
+		if _, err := c.Acquire(t.Context(), "b"); err != nil {
+			t.Fatal(err)
+		}
+		is("held again", holdfast.DefaultTTL, holdfast.DefaultTTL, true)
+		c.Close()
+		is("closed", 0, 0, false)
+	})
+}
+
 // Ten thousand names make no more series than a hundred.
 func TestBounded(t *testing.T) {
 	m := monitor.New(nil)

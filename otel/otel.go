@@ -8,7 +8,6 @@ package otel
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -38,12 +37,12 @@ type recorder struct {
 	lost, broken, refused  metric.Int64Counter
 	tookOver               metric.Int64Counter
 	suspected, dead        metric.Int64Counter
-	until                  atomic.Pointer[time.Time]
+	windows                *monitor.Monitor // of sessions: nothing else of it is used
 }
 
 // New makes the trace of a client. opts may be nil. The error is that of the meter.
 func New(opts *Options) (*holdfast.Trace, error) {
-	r := &recorder{}
+	r := &recorder{windows: monitor.New(nil)}
 	if opts != nil {
 		r.opts = *opts
 	}
@@ -85,14 +84,18 @@ func (r *recorder) instruments() (err error) {
 			return err
 		}
 	}
-	w := monitor.Window
-	_, err = m.Float64ObservableGauge(w.Name, metric.WithUnit(w.Unit), metric.WithDescription(w.Help), metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
-		if until := r.until.Load(); until != nil {
-			o.Observe(max(0, time.Until(*until).Seconds()))
+	for _, i := range []monitor.Instrument{monitor.Window, monitor.TTL} {
+		_, err = m.Float64ObservableGauge(i.Name, metric.WithUnit(i.Unit), metric.WithDescription(i.Help), metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
+			for _, s := range r.windows.Samples(i) {
+				o.Observe(s.Value)
+			}
+			return nil
+		}))
+		if err != nil {
+			return err
 		}
-		return nil
-	}))
-	return err
+	}
+	return nil
 }
 
 // with are attributes, and that of the lock if there is one.
@@ -133,6 +136,7 @@ func (r *recorder) trace() *holdfast.Trace {
 		}
 		span.End()
 	}
+	windows := r.windows.Trace()
 	return &holdfast.Trace{
 		Queued: func(ctx context.Context, e holdfast.Event) {
 			r.waiting.Add(ctx, 1, r.with(e, "mode", monitor.Mode(e.Slots)))
@@ -173,9 +177,10 @@ func (r *recorder) trace() *holdfast.Trace {
 		DeclaredDead: func(ctx context.Context, e holdfast.Event) { r.dead.Add(ctx, 1) },
 		Heartbeat: func(ctx context.Context, e holdfast.Event) {
 			r.beat.Record(ctx, e.Took.Seconds(), r.with(holdfast.Event{}, "result", monitor.Result(e.Err)))
-			r.until.Store(&e.Until)
+			windows.Heartbeat(ctx, e)
 		},
-		Shortened: func(_ context.Context, e holdfast.Event) { r.until.Store(&e.Until) },
+		Shortened:    windows.Shortened,
+		SessionEnded: windows.SessionEnded,
 		StoreCall: func(ctx context.Context, e holdfast.Event) {
 			r.call.Record(ctx, e.Took.Seconds(), r.with(holdfast.Event{}, "operation", e.Operation, "result", monitor.Result(e.Err)))
 		},

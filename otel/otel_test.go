@@ -94,8 +94,8 @@ func TestRecorded(t *testing.T) {
 		if h, w := sums[monitor.LockHeld.Name], sums[monitor.Waiting.Name]; h != 1 || w != 0 {
 			t.Errorf("%d held, %d waiting, want 1 and 0", h, w)
 		}
-		if !gauges[monitor.Window.Name] {
-			t.Error("the trust window is not observed")
+		if !gauges[monitor.Window.Name] || !gauges[monitor.TTL.Name] {
+			t.Error("the trust window, or its TTL, is not observed")
 		}
 		ended := spans.Ended()
 		if len(ended) != 2 || ended[0].Name() != "holdfast.acquire" || ended[0].Parent().SpanID() != parent.SpanContext().SpanID() {
@@ -269,7 +269,7 @@ func TestScriptedLoad(t *testing.T) {
 			}
 		}
 		for _, i := range monitor.Instruments {
-			if i.Name == monitor.Window.Name {
+			if i.Name == monitor.Window.Name || i.Name == monitor.TTL.Name {
 				continue
 			}
 			for _, s := range m.Samples(i) {

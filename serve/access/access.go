@@ -196,6 +196,9 @@ func TokenLine(principal, hash, verbs string, prefixes []string) (string, error)
 	}
 	fields := []string{principal, "sha256:" + hash, verbs}
 	for _, p := range prefixes {
+		if p == "" {
+			return "", errors.New("a prefix is empty: * is for all names, - for none")
+		}
 		if p != "*" && p != "-" {
 			p = strings.NewReplacer("%2F", "/").Replace(url.PathEscape(p))
 		}

@@ -63,6 +63,9 @@ prom   sha256:` + strings.Repeat("c3", 32) + ` metrics -
 	if _, err := TokenLine("c i", hash, "take", nil); err == nil {
 		t.Error("a principal with a space")
 	}
+	if _, err := TokenLine("ci", hash, "take", []string{""}); err == nil {
+		t.Error("an empty prefix, which a line cannot say")
+	}
 }
 
 func writeTokens(t *testing.T, path string, lines ...string) {
