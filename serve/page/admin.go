@@ -3,8 +3,11 @@ package page
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -115,17 +118,19 @@ func (h *Handler) breakLocks(w http.ResponseWriter, r *http.Request, v Viewer) {
 			return
 		}
 	}
-	if reason == "" {
-		h.showLock(w, r, v, names[0], r.PostForm.Get("id"), "A break needs a reason. It stays on record.", http.StatusBadRequest)
+	ask := question{ID: r.PostForm.Get("id"), Reason: reason}
+	switch {
+	case reason == "":
+		h.showLock(w, r, v, names[0], ask, "A break needs a reason. It stays on record.", http.StatusBadRequest)
+		return
+	case len(reason) > mostReason:
+		h.showLock(w, r, v, names[0], ask, fmt.Sprintf("The reason takes %d bytes, and at most %d can be kept.", len(reason), mostReason), http.StatusBadRequest)
 		return
 	}
-	if v.Name != "" {
-		reason += " (" + v.Name + ")"
-	}
-	problem := h.breakAll(names, tokens, r.PostForm.Get("id"), reason, v)
+	problem := h.breakAll(names, tokens, ask.ID, reason, v)
 	h.board.forget()
 	if problem != "" {
-		h.showLock(w, r, v, names[0], "", problem, http.StatusConflict)
+		h.showLock(w, r, v, names[0], question{}, problem, http.StatusConflict)
 		return
 	}
 	to := "/lock?name=" + url.QueryEscape(names[0])
@@ -141,7 +146,7 @@ func (h *Handler) breakAll(names, tokens []string, id, reason string, v Viewer) 
 	errs := make(chan error, len(names))
 	for n, name := range names {
 		h.work.Go(func() {
-			err := h.breakOne(h.ctx, name, tokens[n], id, reason)
+			err := h.breakOne(h.ctx, name, tokens[n], id, reason, v)
 			h.log.Warn("break", "name", name, "token", tokens[n], "reason", reason, "by", v.Name, "err", err)
 			h.board.forget()
 			errs <- err
@@ -165,17 +170,24 @@ func (h *Handler) breakAll(names, tokens []string, id, reason string, v Viewer) 
 	return problem
 }
 
-func (h *Handler) breakOne(ctx context.Context, name, token, id, reason string) error {
-	if n, err := strconv.ParseInt(token, 10, 64); err == nil && n > 0 {
-		return h.client.Break(ctx, name, n, reason)
-	}
+// mostReason is how many bytes of a reason the record keeps.
+const mostReason = 200
+
+// breakOne breaks the claim with a token, or the one that waits with an id, on behalf of the viewer.
+func (h *Handler) breakOne(ctx context.Context, name, token, id, reason string, v Viewer) error {
 	info, err := h.client.Show(ctx, name)
 	if err != nil {
 		return err
 	}
-	for _, c := range info.Waiters {
-		if c.ID == id {
-			return h.client.BreakWaiter(ctx, c, reason)
+	opts := holdfast.BreakOptions{Reason: reason}
+	if v.Name != "" {
+		opts.By = holdfast.Owner{User: v.Name, Program: "holdfast page"}
+		opts.By.Host, _ = os.Hostname()
+	}
+	n, _ := strconv.ParseInt(token, 10, 64) // of one that waits: none
+	for _, c := range slices.Concat(info.Holders, info.Waiters) {
+		if n > 0 && c.Token == n || n <= 0 && c.Token == 0 && claimID(c) == id {
+			return h.client.BreakClaim(ctx, c, opts)
 		}
 	}
 	return holdfast.ErrReleased

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -30,8 +31,7 @@ type question struct {
 	Owner      string
 	Next       string // the first who waits
 	AtMost     time.Duration
-	Reason     string
-	Now        bool
+	Reason     string // that was given and cannot be used
 	ShortToken string
 }
 
@@ -41,11 +41,11 @@ func (h *Handler) lock(w http.ResponseWriter, r *http.Request, v Viewer) {
 		h.fail(w, r, http.StatusForbidden, "You may not look at this lock.")
 		return
 	}
-	h.showLock(w, r, v, name, r.URL.Query().Get("break"), "", http.StatusOK)
+	h.showLock(w, r, v, name, question{ID: r.URL.Query().Get("break")}, "", http.StatusOK)
 }
 
-// showLock is the page of a lock; ask is the id of a claim whose break is to be confirmed.
-func (h *Handler) showLock(w http.ResponseWriter, r *http.Request, v Viewer, name, ask, problem string, status int) {
+// showLock is the page of a lock; ask is the claim whose break is to be confirmed, if it has an ID.
+func (h *Handler) showLock(w http.ResponseWriter, r *http.Request, v Viewer, name string, ask question, problem string, status int) {
 	info, err := h.client.Show(r.Context(), name)
 	if err != nil {
 		h.fail(w, r, http.StatusServiceUnavailable, h.why(err))
@@ -61,27 +61,36 @@ func (h *Handler) showLock(w http.ResponseWriter, r *http.Request, v Viewer, nam
 		p.Sums = "The history cannot be read: " + h.why(err)
 	}
 	p.Line = newTimeline(h.now(), p.Past, info)
-	if ask != "" && p.Breaks {
-		p.Asked = ofClaim(info, ask)
+	if ask.ID != "" && p.Breaks {
+		if p.Asked = ofClaim(info, ask.ID); p.Asked != nil {
+			p.Asked.Reason = ask.Reason
+		}
 	}
 	h.show(w, r, v, status, "lock", frame{Title: shown(name), Tab: "locks", Live: p.Asked == nil, Page: p})
+}
+
+// claimID is the id of a claim with all digits of its session. Those of Claim.ID are the first eight,
+// which whoever draws the id of a hold can make those of another.
+func claimID(c holdfast.Claim) string {
+	_, nr, _ := strings.Cut(c.ID, "-")
+	return c.Owner.Session + "-" + nr
 }
 
 // ofClaim is the question about a claim; nil: it has gone.
 func ofClaim(i holdfast.Info, id string) *question {
 	for _, c := range i.Holders {
-		if c.ID != id {
+		if claimID(c) != id {
 			continue
 		}
-		q := &question{Token: c.Token, ID: c.ID, Owner: owner(c.Owner), AtMost: c.TTL - max(c.BeatAge, 0), ShortToken: shortToken(c.Token)}
+		q := &question{Token: c.Token, ID: id, Owner: owner(c.Owner), AtMost: c.TTL - max(c.BeatAge, 0), ShortToken: shortToken(c.Token)}
 		if len(i.Waiters) > 0 {
 			q.Next = owner(i.Waiters[0].Owner)
 		}
 		return q
 	}
 	for _, c := range i.Waiters {
-		if c.ID == id {
-			return &question{ID: c.ID, Owner: owner(c.Owner)}
+		if claimID(c) == id {
+			return &question{ID: id, Owner: owner(c.Owner)}
 		}
 	}
 	return nil

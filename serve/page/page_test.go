@@ -221,8 +221,16 @@ func TestBreak(t *testing.T) {
 	if status, body, _ := w.post("/break", url.Values{"name": {"deploy/shop"}, "token": {token}, "reason": {" "}}); status != 400 || !strings.Contains(body, "needs a reason") {
 		t.Errorf("without a reason: status %d", status)
 	}
+	form := url.Values{"name": {"deploy/shop"}, "token": {token}, "reason": {"hangs " + strings.Repeat("…", 100)}}
+	if first, err := w.locks.Show(t.Context(), "deploy/shop"); err == nil {
+		_, nr, _ := strings.Cut(first.Holders[0].ID, "-")
+		form.Set("id", first.Holders[0].Owner.Session+"-"+nr)
+	}
+	if status, body, _ := w.post("/break", form); status != 400 || !strings.Contains(body, "takes 306 bytes") || !strings.Contains(body, "value=\"hangs ……") {
+		t.Errorf("with a long reason: status %d\n%s", status, body)
+	}
 	if l.Err() != nil {
-		t.Fatal("broken without a reason")
+		t.Fatal("broken without a reason that can be kept")
 	}
 	released := make(chan error, 1)
 	go func() {
@@ -234,7 +242,11 @@ func TestBreak(t *testing.T) {
 		t.Fatalf("status %d, to %q:\n%s", status, where, body)
 	}
 	<-released
-	if _, body, _ := w.get(where); !strings.Contains(body, "hangs, ticket 815 (ana)") {
+	info, err := w.locks.Show(t.Context(), "deploy/shop")
+	if err != nil || len(info.Breaks) != 1 || info.Breaks[0].By.User != "ana" || info.Breaks[0].By.Program != "holdfast page" {
+		t.Errorf("the break is on record as %+v, %v", info.Breaks, err)
+	}
+	if _, body, _ := w.get(where); !strings.Contains(body, "<td class=\"why\">hangs, ticket 815</td>") {
 		t.Errorf("the break is not on record:\n%s", body)
 	}
 	next := w.hold("deploy/shop")
