@@ -94,7 +94,7 @@ func TestPage(t *testing.T) {
 		t.Errorf("a setting without the verb: status %d", status)
 	}
 	go func() { <-mine.Context().Done(); mine.Release(t.Context()) }()
-	if status, body := text(browser.PostForm(server.URL+"/break", url.Values{"name": {"deploy/shop"}, "token": {strconv.FormatInt(mine.Token(), 10)}, "reason": {"ticket 815"}})); status != 200 || !strings.Contains(body, "ticket 815 (ana)") {
+	if status, body := text(browser.PostForm(server.URL+"/break", url.Values{"name": {"deploy/shop"}, "token": {strconv.FormatInt(mine.Token(), 10)}, "reason": {"ticket 815"}})); status != 200 || !strings.Contains(body, ">ticket 815</td>") || !strings.Contains(body, "<td>ana@") {
 		t.Errorf("a break: status %d:\n%s", status, body)
 	}
 	if status, body := text(browser.PostForm(server.URL+"/logout", nil)); status != 200 || !strings.Contains(body, `name="key"`) {
