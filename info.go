@@ -2,6 +2,7 @@ package holdfast
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core/record"
@@ -57,6 +58,13 @@ type Claim struct {
 	Own         bool              // it is this client's
 
 	nr int64
+}
+
+// FullID is ID with all digits of the session. Among the claims of a name ID may not be unique:
+// whoever draws the id of a hold can have it begin as another's does.
+func (c Claim) FullID() string {
+	_, nr, _ := strings.Cut(c.ID, "-")
+	return c.Owner.Session + "-" + nr
 }
 
 // Mode is "exclusive", "shared" or "slots N".

@@ -356,13 +356,10 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, r, http.StatusOK, members{"broken": asjson.Claims([]holdfast.Claim{claim})[0], "took": time.Since(begun).Round(time.Millisecond).Seconds(), "by": p.Name})
 }
 
-// find gives the claims that are meant. The id of a claim begins with eight digits of its
-// session's, which whoever draws the id of a hold can choose; with all 32 in their place it is
-// unique.
+// find gives the claims that are meant: several may have the same id.
 func (b *breaking) find(info holdfast.Info) (found []holdfast.Claim) {
 	for _, c := range slices.Concat(info.Holders, info.Waiters) {
-		_, nr, _ := strings.Cut(c.ID, "-")
-		if b.Claim != "" && (b.Claim == c.ID || b.Claim == c.Owner.Session+"-"+nr) || b.Token != 0 && c.Token == b.Token {
+		if b.Claim != "" && (b.Claim == c.ID || b.Claim == c.FullID()) || b.Token != 0 && c.Token == b.Token {
 			found = append(found, c)
 		}
 	}

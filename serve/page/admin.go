@@ -186,7 +186,7 @@ func (h *Handler) breakOne(ctx context.Context, name, token, id, reason string, 
 	}
 	n, _ := strconv.ParseInt(token, 10, 64) // of one that waits: none
 	for _, c := range slices.Concat(info.Holders, info.Waiters) {
-		if n > 0 && c.Token == n || n <= 0 && c.Token == 0 && claimID(c) == id {
+		if n > 0 && c.Token == n || n <= 0 && c.Token == 0 && c.FullID() == id {
 			return h.client.BreakClaim(ctx, c, opts)
 		}
 	}

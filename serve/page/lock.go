@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -69,17 +68,10 @@ func (h *Handler) showLock(w http.ResponseWriter, r *http.Request, v Viewer, nam
 	h.show(w, r, v, status, "lock", frame{Title: shown(name), Tab: "locks", Live: p.Asked == nil, Page: p})
 }
 
-// claimID is the id of a claim with all digits of its session. Those of Claim.ID are the first eight,
-// which whoever draws the id of a hold can make those of another.
-func claimID(c holdfast.Claim) string {
-	_, nr, _ := strings.Cut(c.ID, "-")
-	return c.Owner.Session + "-" + nr
-}
-
 // ofClaim is the question about a claim; nil: it has gone.
 func ofClaim(i holdfast.Info, id string) *question {
 	for _, c := range i.Holders {
-		if claimID(c) != id {
+		if c.FullID() != id {
 			continue
 		}
 		q := &question{Token: c.Token, ID: id, Owner: owner(c.Owner), AtMost: c.TTL - max(c.BeatAge, 0), ShortToken: shortToken(c.Token)}
@@ -89,7 +81,7 @@ func ofClaim(i holdfast.Info, id string) *question {
 		return q
 	}
 	for _, c := range i.Waiters {
-		if claimID(c) == id {
+		if c.FullID() == id {
 			return &question{ID: id, Owner: owner(c.Owner)}
 		}
 	}

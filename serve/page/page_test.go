@@ -223,8 +223,7 @@ func TestBreak(t *testing.T) {
 	}
 	form := url.Values{"name": {"deploy/shop"}, "token": {token}, "reason": {"hangs " + strings.Repeat("…", 100)}}
 	if first, err := w.locks.Show(t.Context(), "deploy/shop"); err == nil {
-		_, nr, _ := strings.Cut(first.Holders[0].ID, "-")
-		form.Set("id", first.Holders[0].Owner.Session+"-"+nr)
+		form.Set("id", first.Holders[0].FullID())
 	}
 	if status, body, _ := w.post("/break", form); status != 400 || !strings.Contains(body, "takes 306 bytes") || !strings.Contains(body, "value=\"hangs ……") {
 		t.Errorf("with a long reason: status %d\n%s", status, body)

@@ -22,7 +22,6 @@ var words = template.FuncMap{
 	"day":        func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" },
 	"owner":      func(c holdfast.Claim) string { return ownerOnly(c.Owner) },
 	"program":    program,
-	"claim":      claimID,
 	"directory":  func(name string) string { return shown(directory(name)) },
 	"base":       func(name string) string { return shown(name[len(directory(name)):]) },
 	"lease":      newLease,

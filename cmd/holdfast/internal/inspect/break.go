@@ -104,10 +104,16 @@ func breakLock(ctx context.Context, a *cli.App, name string, b *breaking) error 
 	if err != nil {
 		return s.Unusable(err, "; nothing was broken")
 	}
-	claim, ok := b.find(info)
-	if !ok {
+	found := b.find(info)
+	switch len(found) {
+	case 0:
 		return cli.Fail(cli.ExitNo, "%s. Nothing was broken", b.missing(info))
+	case 1:
+	default:
+		return cli.Fail(cli.ExitNo, "%d claims of %s have the id %s. Nothing was broken. Put all of owner.session in the place of its first digits, as shown by: %s",
+			len(found), cli.Quote(name), cli.Escape(b.claim), cli.Hint("show --json %s", cli.ShellWord(name)))
 	}
+	claim := found[0]
 	if !b.yes && !b.confirm(name, claim) {
 		return cli.Fail(cli.ExitNo, "nothing was broken")
 	}
@@ -214,14 +220,14 @@ func (b *breaking) confirmAll(n int) bool {
 	return answer == "y" || answer == "yes"
 }
 
-// find returns the claim that is meant.
-func (b *breaking) find(info holdfast.Info) (holdfast.Claim, bool) {
-	for _, c := range append(info.Holders, info.Waiters...) {
-		if b.claim != "" && c.ID == b.claim || b.token != 0 && c.Token == b.token {
-			return c, true
+// find gives the claims that are meant: several may have the same id.
+func (b *breaking) find(info holdfast.Info) (found []holdfast.Claim) {
+	for _, c := range slices.Concat(info.Holders, info.Waiters) {
+		if b.claim != "" && (c.ID == b.claim || c.FullID() == b.claim) || b.token != 0 && c.Token == b.token {
+			found = append(found, c)
 		}
 	}
-	return holdfast.Claim{}, false
+	return found
 }
 
 // missing says what stands where the claim should.

@@ -170,3 +170,19 @@ func TestRows(t *testing.T) {
 		}
 	}
 }
+
+// Whoever draws the id of a hold can have its claim begin as another's does: then neither is broken,
+// unless the id has all digits.
+func TestClaimsOfOneID(t *testing.T) {
+	session := func(rest string) string { return "8f3ac1d2" + strings.Repeat(rest, 24) }
+	claim := func(session string, token int64) holdfast.Claim {
+		return holdfast.Claim{ID: "8f3ac1d2-1", Token: token, Owner: holdfast.Owner{Session: session}}
+	}
+	info := holdfast.Info{Name: "a", Holders: []holdfast.Claim{claim(session("0"), 5)}, Waiters: []holdfast.Claim{claim(session("1"), 0)}}
+	for id, want := range map[string]int{"8f3ac1d2-1": 2, session("0") + "-1": 1, session("1") + "-1": 1, session("2") + "-1": 0} {
+		b := breaking{claim: id}
+		if found := b.find(info); len(found) != want || want == 1 && found[0].FullID() != id {
+			t.Errorf("%s: %d claims, want %d", id, len(found), want)
+		}
+	}
+}
