@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -325,15 +326,20 @@ type prober struct {
 	base string
 }
 
-// client reaches a server by its socket, if it has one.
+// client reaches a server by its socket, if it has one. Of a certificate of our own nothing is
+// believed.
 func (s *serving) client(socket, address string) *prober {
 	p := &prober{http: http.Client{Timeout: 5 * time.Second}, base: "http://" + address}
-	if socket != "" {
+	switch {
+	case socket != "":
 		var d net.Dialer
 		p.base = "http://holdfast"
 		p.http.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return d.DialContext(ctx, "unix", socket)
 		}}
+	case s.listen.Cert != "":
+		p.base = "https://" + address
+		p.http.Transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	}
 	return p
 }

@@ -4,8 +4,14 @@ package command
 
 import (
 	"bufio"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -138,6 +144,17 @@ func saysWhat(want, got []string) bool {
 // systemd hears that the server is ready, that it lives, and that it ends; SIGTERM ends it well,
 // and check says what it is at that time.
 func TestServeNotify(t *testing.T) {
+	cert, key := selfSigned(t)
+	for how, args := range map[string][]string{
+		"socket": {"--listen", "-"},
+		"TLS":    {"--socket", "-", "--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key},
+	} {
+		t.Run(how, func(t *testing.T) { serveNotify(t, args, how == "socket") })
+	}
+}
+
+// serveNotify is TestServeNotify of one server. checked: holdfast serve check finds it.
+func serveNotify(t *testing.T, args []string, checked bool) {
 	dir := t.TempDir()
 	self, err := os.Executable()
 	if err != nil {
@@ -170,7 +187,7 @@ func TestServeNotify(t *testing.T) {
 	if check() == nil {
 		t.Error("check finds a server that is not there")
 	}
-	server := exec.Command(program, "serve", "--listen", "-", "--log", "none")
+	server := exec.Command(program, append([]string{"serve", "--log", "none"}, args...)...)
 	server.Env = append(env, "NOTIFY_SOCKET="+filepath.Join(dir, "notify"), "WATCHDOG_USEC=300000")
 	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := server.Start(); err != nil {
@@ -179,7 +196,7 @@ func TestServeNotify(t *testing.T) {
 	defer server.Process.Kill()
 	hear("READY=1")
 	hear("WATCHDOG=1")
-	if err := check(); err != nil {
+	if err := check(); checked && err != nil {
 		t.Errorf("check: %v", err)
 	}
 	server.Process.Signal(syscall.SIGTERM)
@@ -195,4 +212,30 @@ func TestServeNotify(t *testing.T) {
 	if err := server.Wait(); err != nil {
 		t.Errorf("after SIGTERM: %v", err)
 	}
+}
+
+// selfSigned makes a certificate and its key.
+func selfSigned(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cert, key = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: pkcs8}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cert, key
 }

@@ -45,8 +45,8 @@ func acquireVerb(a *cli.App) *cobra.Command {
 		switch {
 		case !d.Given:
 			return cli.Usage("acquire: for how long? As in: holdfast acquire --for 10m %s", cli.Escape(args[0]))
-		case d.Duration < holdfast.MinTTL:
-			return cli.Usage("--for %v is below %v", d.Duration, holdfast.MinTTL)
+		case d.Duration < holdfast.MinTTL || d.Duration > holdfast.MaxTTL:
+			return cli.Usage("--for %v is not between %v and %v", d.Duration, holdfast.MinTTL, holdfast.MaxTTL)
 		}
 		if err := cli.CheckName(args[0]); err != nil {
 			return err
