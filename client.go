@@ -50,7 +50,7 @@ type Client struct {
 	idle      int                    // so many
 	sess      *session               // nil before the first claim and after a loss
 	deaths    lease.Deaths
-	wrote     time.Duration            // the TTL of the last session that wrote something; 0: none
+	wrote     time.Duration            // the TTL of the last session that wrote something; 0: nothing was written
 	lazy      map[string]lease.Instant // names left without waiting for the disk, and when that was answered
 	here      bool                     // the goroutine that holds mu will drive one place itself
 	mine      *localQueue              // that place

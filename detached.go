@@ -112,6 +112,7 @@ func (c *Client) ReleaseToken(ctx context.Context, name string, token int64) err
 	if err := c.releaseToken(ctx, name, token); err != nil {
 		return fmt.Errorf("release %q: %w", name, err)
 	}
+	c.sweepsToo()
 	return nil
 }
 

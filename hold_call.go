@@ -66,7 +66,14 @@ func (c *Client) whileOpen(ctx context.Context, writes bool) (_ context.Context,
 	c.work.Add(1)
 	ctx, end := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.open, func() { end(ErrClosed) })
-	return ctx, func() { stop(); end(nil); c.work.Done() }, nil
+	return ctx, func() {
+		stop()
+		end(nil)
+		if writes {
+			c.sweepsToo()
+		}
+		c.work.Done()
+	}, nil
 }
 
 // holdPatience bounds one call to the store for a hold, so that one that hangs is tried again.

@@ -59,6 +59,15 @@ func (c *Client) sweepInTurn() {
 	})
 }
 
+// sweepsToo has a client sweep that writes of locks which no process keeps. It may have no session of
+// its own, and so no heartbeat after which it would.
+func (c *Client) sweepsToo() {
+	c.mu.Lock()
+	defer c.unlock()
+	c.wrote = c.ttl()
+	c.sweepInTurn()
+}
+
 // A client that was too short-lived to sweep does so as it closes: one in so many, and
 // for so long.
 const (

@@ -209,6 +209,54 @@ func TestMonthOfShortRuns(t *testing.T) {
 	})
 }
 
+// Locks that no process keeps leave a bounded number of records and rows, too, where nobody has a
+// session: those of programs that take and give them back, each minute, and those that a server takes
+// for others.
+func TestDayWithoutSessions(t *testing.T) {
+	for how, once := range map[string]func(t *testing.T, s driver.Store, server *holdfast.Client, n int) error{
+		"AcquireFor and ReleaseToken": func(t *testing.T, s driver.Store, _ *holdfast.Client, n int) error {
+			c := newClient(t, s, nil)
+			defer c.Close()
+			claim, err := c.AcquireFor(t.Context(), "nightly", 30*time.Second)
+			if err != nil || n%10 == 7 { // it ends by itself
+				return err
+			}
+			other := newClient(t, s, nil)
+			defer other.Close()
+			return other.ReleaseToken(t.Context(), "nightly", claim.Token)
+		},
+		"Enter and Leave": func(t *testing.T, _ driver.Store, server *holdfast.Client, n int) error {
+			id := fmt.Sprintf("%032x", n+1)
+			_, err := server.Enter(t.Context(), holdfast.HoldRequest{ID: id, Names: []string{"nightly"}})
+			if err != nil || n%10 == 7 { // its owner has died
+				return err
+			}
+			return server.Leave(t.Context(), "", id)
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			onBoth(t, func(t *testing.T, s driver.Store) {
+				count := &rowCount{Store: s, rows: make(map[driver.Key]bool)}
+				server := newClient(t, count, nil)
+				defer server.Close()
+				most := 0
+				for n := range 24 * 60 {
+					began := time.Now()
+					if err := once(t, count, server, n); err != nil {
+						t.Fatalf("at minute %d: %v", n, err)
+					}
+					most = max(most, len(count.rows))
+					time.Sleep(time.Minute - time.Since(began))
+				}
+				if most > 150 {
+					t.Errorf("there were %d records and rows at a time", most)
+				}
+				t.Logf("%d records and rows at most, %d in the end", most, len(count.rows))
+			})
+		})
+	}
+}
+
 // Claims of the dead go within a stated time although nobody wants their names, and others
 // wait now and then for other names; also where the store has no clock.
 func TestDeadClaimsGo(t *testing.T) {

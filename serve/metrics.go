@@ -102,6 +102,7 @@ func (t *tally) add(info holdfast.Info) {
 			t.oldestBeat = max(t.oldestBeat, h.BeatAge)
 		}
 		switch {
+		case h.Dead && h.Detached: // its time is over, and nobody has died
 		case h.Dead, !h.Detached && h.TTL > 0 && h.BeatAge >= h.TTL:
 			t.dead++
 		case h.Suspected:
