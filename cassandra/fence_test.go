@@ -239,17 +239,27 @@ func TestFences(t *testing.T) {
 		f := drivertest.Fenced{Store: memory.New(), ByTokens: true, Exclusive: true, // wherever the lock is
 			Put: func(ctx context.Context, value string, _ func(), locks ...*holdfast.Lock) error {
 				name := locks[0].Name()
-				if _, err := session.Query("insert into "+table+" (id, fence) values (?, 0) if not exists", name).MapScanCASContext(ctx, make(map[string]any)); err != nil {
-					return err
+				for {
+					_, err := session.Query("insert into "+table+" (id, fence) values (?, 0) if not exists", name).MapScanCASContext(ctx, make(map[string]any))
+					if err == nil {
+						err = Fence(ctx, session, locks[0], "update "+table+" set fence = ?, value = ? where id = ? if fence <= ?", value, name)
+					}
+					if err == nil || errors.Is(err, holdfast.ErrLost) || refused(err) || ctx.Err() != nil {
+						return err
+					}
+					t.Logf("may have been written, so again: %v", err) // as by nodes that have no time
 				}
-				return Fence(ctx, session, locks[0], "update "+table+" set fence = ?, value = ? where id = ? if fence <= ?", value, name)
 			},
 			Get: func(ctx context.Context, name string) (value string, err error) {
-				err = session.Query("select value from "+table+" where id = ?", name).Consistency(gocql.Serial).ScanContext(ctx, &value)
-				if errors.Is(err, gocql.ErrNotFound) {
-					err = nil
+				for {
+					err = session.Query("select value from "+table+" where id = ?", name).Consistency(gocql.Serial).ScanContext(ctx, &value)
+					if errors.Is(err, gocql.ErrNotFound) {
+						return "", nil
+					}
+					if !again(err) || ctx.Err() != nil {
+						return value, err
+					}
 				}
-				return value, err
 			}}
 		return f
 	})

@@ -44,7 +44,7 @@ func config(t testing.TB, target string) *gocql.ClusterConfig {
 	if c.Port, err = strconv.Atoi(port); err != nil {
 		t.Fatal(err)
 	}
-	c.Timeout, c.ConnectTimeout = 10*time.Second, 10*time.Second
+	c.Timeout, c.ConnectTimeout = time.Minute, 10*time.Second
 	c.Metadata.CacheMode = gocql.Disabled // nothing here needs it, and it makes tests that create tables slow
 	c.ReconnectInterval = time.Second
 	c.MaxWaitSchemaAgreement = 20 * time.Second
