@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,6 +68,12 @@ func TestReadOnly(t *testing.T) {
 				}
 				return nil
 			},
+			"ListAfter": func() error {
+				for info, err := range looker.ListAfter(ctx, "", "a") {
+					t.Errorf("ListAfter: %+v, error %v", info, err)
+				}
+				return nil
+			},
 			"Watch": func() error {
 				for _, err := range looker.Watch(ctx, "a") {
 					return err
@@ -78,6 +85,12 @@ func TestReadOnly(t *testing.T) {
 					if err != nil || s.Owner.PID == 0 {
 						t.Errorf("Sessions: %+v, error %v", s, err)
 					}
+				}
+				return nil
+			},
+			"SessionsAfter": func() error {
+				for s, err := range looker.SessionsAfter(ctx, strings.Repeat("f", 32)) {
+					t.Errorf("SessionsAfter: %+v, error %v", s, err)
 				}
 				return nil
 			},
