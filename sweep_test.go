@@ -212,7 +212,7 @@ func TestMonthOfShortRuns(t *testing.T) {
 // Locks that no process keeps leave a bounded number of records and rows, too, where nobody has a
 // session: those of programs that take and give them back, each minute, and those that a server takes
 // for others.
-func TestDayWithoutSessions(t *testing.T) {
+func TestHalfDayWithoutSessions(t *testing.T) {
 	for how, once := range map[string]func(t *testing.T, s driver.Store, server *holdfast.Client, n int) error{
 		"AcquireFor and ReleaseToken": func(t *testing.T, s driver.Store, _ *holdfast.Client, n int) error {
 			c := newClient(t, s, nil)
@@ -240,18 +240,18 @@ func TestDayWithoutSessions(t *testing.T) {
 				server := newClient(t, count, nil)
 				defer server.Close()
 				most := 0
-				for n := range 24 * 60 {
+				for n := range 12 * 60 {
 					began := time.Now()
 					if err := once(t, count, server, n); err != nil {
 						t.Fatalf("at minute %d: %v", n, err)
 					}
-					most = max(most, len(count.rows))
+					most = max(most, count.count())
 					time.Sleep(time.Minute - time.Since(began))
 				}
 				if most > 150 {
 					t.Errorf("there were %d records and rows at a time", most)
 				}
-				t.Logf("%d records and rows at most, %d in the end", most, len(count.rows))
+				t.Logf("%d records and rows at most, %d in the end", most, count.count())
 			})
 		})
 	}
@@ -326,6 +326,12 @@ type rowCount struct {
 	driver.Store
 	mu   sync.Mutex
 	rows map[driver.Key]bool
+}
+
+func (s *rowCount) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.rows)
 }
 
 func (s *rowCount) CompareAndSwap(ctx context.Context, w []driver.Write) ([]driver.Outcome, error) {

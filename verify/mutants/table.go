@@ -231,7 +231,7 @@ var core = table{"core", []mutant{
 	{"who waits for a locked row counts as a crowd", "P6", []edit{{"internal/core/step.go",
 		"n.shut++\n	if !out.Same {\n		n.shut, n.beaten = 0, n.beaten+1\n", "n.shut++\n	n.beaten++\n	if !out.Same {\n		n.shut = 0\n"}}, names("TestPauseInACrowd")},
 	{"locks that no process keeps are not swept", "P8", []edit{{"sweep.go",
-		"	c.wrote = c.ttl()\n	c.sweepInTurn()\n", ""}}, library("TestDayWithoutSessions")},
+		"	c.wrote = c.ttl()\n	c.sweepInTurn()\n", ""}}, library("TestHalfDayWithoutSessions")},
 	{"who has left is given a record by a stale look", "P8", []edit{{"detect.go",
 		"		if ttl == 0 {\n			return false // it has left",
 		"		if ttl == 0 {\n			ttl = DefaultTTL\n		}\n		if false {\n			return false // it has left"}}, cost("TestLeftWaiterIsNotMissing")},
