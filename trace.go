@@ -41,8 +41,9 @@ type Trace struct {
 	// the store did not answer.
 	Heartbeat func(context.Context, Event)
 	// SessionEnded is called when a session of this client is over. It sets Session, and Reason
-	// and Err if the session was lost. A client has a session while it has locks, and for a while
-	// after; a lock with MinHold, and AcquireFor, has one of its own.
+	// and Err if the session was lost. A client begins a session with its first lock, and another
+	// with the next lock after a loss. A lock with MinHold has a session of its own, and so has
+	// one of AcquireFor until it is left alone.
 	SessionEnded func(context.Context, Event)
 	// Shortened is called when a smaller TTL ends the trust window earlier. It sets Session, TTL
 	// and Until. The heartbeat that carries this TTL is sent after Shortened has returned, so
