@@ -295,6 +295,7 @@ func (c *Client) explain(held *HeldError, within time.Duration) (void bool, sile
 		return false, nil
 	}
 	c.detect(ctx, looks, held.Name)
+	c.detector.forgetIdle() // there may be no poll loop that does
 	c.fill(looks, held.Holders, held.Waiters)
 	for _, cl := range held.Holders {
 		held.Self = held.Self || cl.Own

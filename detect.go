@@ -44,6 +44,14 @@ func (d *detector) forgetOld(keep func(session string) bool) {
 	d.seen.ForgetOld(keep, d.c.now())
 }
 
+// forgetIdle drops what nobody has looked at for a TTL and a while: those who look now and then,
+// as a break does, go on with what they have seen.
+func (d *detector) forgetIdle() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.seen.ForgetOld(nil, d.c.now().Add(-DefaultTTL))
+}
+
 // hurry has the poll loop read the sessions at once.
 func (d *detector) hurry() {
 	d.mu.Lock()
@@ -135,7 +143,7 @@ func (c *Client) detectBy(d *detector, ctx context.Context, looks map[string]ses
 			continue
 		}
 		v, o := d.observe(id, s)
-		if v.Verdict == lease.Alive && !v.Record.Detached && len(s.rec.Value) > 0 && c.proof.Near(id) && c.proof.Dead(id) {
+		if v.Verdict == lease.Alive && !v.Record.Detached && len(s.rec.Value) > 0 && c.proof.Gone(id) {
 			v = v.DeclareDead(provenDead, o)
 		}
 		if s.stale && v.Verdict != lease.Alive {

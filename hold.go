@@ -323,6 +323,6 @@ func (c *Client) publicSession(id string, r driver.Record) (s Session, ok bool) 
 	if s.Detached && s.BeatAge >= 0 {
 		s.Ends = time.Now().Add(s.TTL - Margin(s.TTL) - s.BeatAge)
 	}
-	s.Dead = s.Dead || rec.EndedAlone(s.BeatAge, 0, clocks()) || !rec.Detached && c.proof.Near(id) && c.proof.Dead(id)
+	s.Dead = s.Dead || rec.EndedAlone(s.BeatAge, 0, clocks()) || !rec.Detached && c.proof.Gone(id)
 	return s, true
 }

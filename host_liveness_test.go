@@ -3,9 +3,14 @@
 package holdfast_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/memory"
@@ -113,4 +118,68 @@ func TestProofRefused(t *testing.T) {
 	if got := files(t, good); len(got) != 0 {
 		t.Errorf("through the link came %q", got)
 	}
+}
+
+// Whoever looks at sessions of this host, is refused because of them or waits for them keeps none of
+// their files open when they have ended.
+func TestProofsAreClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "run")
+		store := memory.New()
+		options := &holdfast.Options{RuntimeDir: dir}
+		looker, blocker := newClient(t, store, options), newClient(t, store, options)
+		defer looker.Close()
+		defer blocker.Close()
+		last, err := blocker.Acquire(t.Context(), "last")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last.Proof() == nil {
+			t.Skip("the temporary directory is on a file system where there is no proof")
+		}
+		waits := make(chan error, 1)
+		go func() { // its poll loop goes on all the time
+			l, err := looker.Acquire(t.Context(), "last")
+			if err == nil {
+				err = l.Release(t.Context())
+			}
+			waits <- err
+		}()
+		for i := range 20 {
+			c := newClient(t, store, options)
+			name := fmt.Sprint(i)
+			if _, err := c.Acquire(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+			if info, err := looker.Show(t.Context(), name); err != nil || info.Holders[0].Dead {
+				t.Fatal(info, err)
+			}
+			for range looker.Sessions(t.Context()) {
+			}
+			for _, wait := range []time.Duration{0, time.Second} {
+				if _, err := looker.Acquire(t.Context(), name, holdfast.MaxWait(wait)); !errors.Is(err, holdfast.ErrHeld) {
+					t.Fatal(err)
+				}
+			}
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(holdfast.DefaultTTL)
+		var open []string
+		for _, name := range files(t, "/proc/self/fd") {
+			if to, err := os.Readlink(filepath.Join("/proc/self/fd", name)); err == nil && strings.HasPrefix(to, dir) {
+				open = append(open, to)
+			}
+		}
+		if len(open) > 3 { // of the two clients, and of the one that is waited for
+			t.Errorf("the open files are %q", open)
+		}
+		if err := last.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-waits; err != nil {
+			t.Fatal(err)
+		}
+	})
 }

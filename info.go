@@ -186,7 +186,7 @@ func (c *Client) reading(id string, look sessionRead) *reading {
 		return r
 	}
 	r.rec, r.readable, r.age = rec, true, max(rec.Age(look.rec.Age), -1)
-	r.dead = rec.Dead != 0 || rec.EndedAlone(r.age, 0, clocks()) || !rec.Detached && c.proof.Near(id) && c.proof.Dead(id)
+	r.dead = rec.Dead != 0 || rec.EndedAlone(r.age, 0, clocks()) || !rec.Detached && c.proof.Gone(id)
 	r.seemsDead = rec.SeemsDead(look.rec.Age, clocks())
 	return r
 }

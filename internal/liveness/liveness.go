@@ -157,10 +157,28 @@ func (p *Dir) Drop(own *Proof) {
 	own.File.Close()
 }
 
+// Gone is Dead for one look: it keeps no file open.
+func (p *Dir) Gone(session string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, kept := p.others[session]
+	dead := p.dead(session)
+	if file, ok := p.others[session]; ok && !kept {
+		file.Close()
+		delete(p.others, session)
+	}
+	return dead
+}
+
 // Dead says whether this host's kernel knows the session to be dead.
 func (p *Dir) Dead(session string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.dead(session)
+}
+
+// dead is Dead; p.mu is held.
+func (p *Dir) dead(session string) bool {
 	file := p.open(session)
 	if file == nil || !canLock(file) {
 		return false
