@@ -18,9 +18,9 @@ const sweepHelp = `usage: holdfast sweep [--json]
 
 Removes what is left over in the store: claims and sessions of processes that have
 died, records of free names, and rows that have held nothing for a while (10 minutes
-with a TTL of 15s). Running programs do this by themselves every few minutes, and a
-holdfast run sometimes does it as it exits. sweep does it at once, and prints what it
-did. It is safe at any time, from any number of hosts.
+with a TTL of 15s). Running programs do this by themselves every few minutes, and run,
+acquire and release sometimes do it as they exit. sweep does it at once, and prints
+what it did. It is safe at any time, from any number of hosts.
 
 A session that seems dead is watched first, for a TTL at most.
 
