@@ -1,4 +1,4 @@
-// Locks as blocks: block.mjs CLIENT SERVER CONTROL.
+// Locks as blocks, and beside one that hangs: block.mjs CLIENT SERVER CONTROL.
 const [module, server, control] = process.argv.slice(2);
 const { connect, Lost } = await import(module);
 const client = connect(server, { token: "secret" });
@@ -16,3 +16,17 @@ try {
   said = e;
 }
 if (!(said instanceof Lost) || !said.message.includes("ticket 815")) throw new Error(`the block ended with ${said}`);
+
+// Heartbeats of one lock that hang cost no other its own.
+const slow = await client.acquire("t/slow", { wait: 0, ttl: 6 }), quick = await client.acquire("t/quick", { wait: 0, ttl: 1 });
+const ask = client.ask.bind(client);
+client.ask = async (method, path, body, seconds, signal) => {
+  if (String(body?.ids) !== slow.id) return ask(method, path, body, seconds, signal);
+  await new Promise((done) => setTimeout(done, seconds * 1000));
+  throw new Error("no answer");
+};
+await new Promise((done) => setTimeout(done, 5000));
+for (const lock of [quick, slow]) {
+  lock.check();
+  await lock.release();
+}

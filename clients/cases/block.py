@@ -1,4 +1,4 @@
-"""Locks as blocks, and in a process that is forked: block.py SERVER CONTROL."""
+"""Locks as blocks, in a process that is forked, and beside one that hangs: block.py SERVER CONTROL."""
 
 import json
 import os
@@ -48,3 +48,23 @@ assert os.waitpid(child, 0)[1] == 0, "the child failed"
 lock.check()
 assert len(client.locks("t/fork")[0]["holders"]) == 1, "the child has released the lock of its parent"
 lock.release()
+
+# Heartbeats of one lock that hang cost no other its own.
+slow = client.acquire("t/slow", wait=0, ttl=6)
+quick = client.acquire("t/quick", wait=0, ttl=1)
+ask = client._ask
+
+
+def hang(method: str, path: str, body: object = None, timeout: float = 10) -> tuple:
+    if isinstance(body, dict) and body.get("ids") == [slow.id]:
+        time.sleep(timeout)
+        raise OSError("no answer")
+    return ask(method, path, body, timeout)
+
+
+client._ask = hang
+time.sleep(5)
+quick.check()
+slow.check()
+for lock in (quick, slow):
+    lock.release()

@@ -255,7 +255,8 @@ export class Client {
     if (ready.length > 0) {
       this.#beating = true;
       const sent = now();
-      const patience = Math.max(0.05, Math.min(...ready.map((l) => Math.min(l.remaining, l.ttl / 3)), 5));
+      // A request that hangs is to cost no lock, neither these nor those that are due meanwhile.
+      const patience = Math.max(0.05, Math.min(...[...this.#locks.values()].map((l) => l.remaining / 2), ...ready.map((l) => l.ttl / 3), 5));
       let holds: Answer[] = [];
       try {
         const [status, answer] = await this.ask("POST", "/v1/beats", { ids: ready.map((l) => l.id) }, patience);

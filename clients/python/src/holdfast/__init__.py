@@ -282,7 +282,8 @@ class Client:
                     ends = [min(due[i], lock._deadline) for i, lock in self._locks.items()]
                     self._changed.wait(max(0.005, min(ends) - now) if ends else None)
                     continue
-            again = min(min(lock.remaining for lock in ready), min(lock.ttl for lock in ready) / 3, 5)
+                # A request that hangs is to cost no lock, neither these nor those that are due meanwhile.
+                again = min(min(lock.remaining for lock in self._locks.values()) / 2, min(lock.ttl for lock in ready) / 3, 5)
             try:
                 status, answer = self._ask("POST", "/v1/beats", {"ids": [lock.id for lock in ready]}, timeout=max(again, 0.05))
             except Exception:  # noqa: BLE001: whatever it is, this thread must go on
