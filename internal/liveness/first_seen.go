@@ -22,6 +22,21 @@ type sighted struct {
 	Boot  string `json:"boot"`
 	Up    int64  `json:"up"` // microseconds that the kernel had run
 	Nonce string `json:"nonce"`
+	TTL   int64  `json:"ttl"` // of the record, in milliseconds
+}
+
+// mostSightings is how many are kept for longer than they can be expected to be of use: a program that
+// asks once a month may be the next to meet the hold.
+const mostSightings = 1000
+
+// overLong says whether a sighting is of a hold whose time was over long ago.
+func overLong(path string) bool {
+	text, err := os.ReadFile(path)
+	var s sighted
+	if err != nil || json.Unmarshal(text, &s) != nil || s.Boot != clock.Boot() {
+		return err == nil
+	}
+	return clock.Up()-time.Duration(s.Up)*time.Microsecond > 2*time.Duration(s.TTL)*time.Millisecond+time.Hour
 }
 
 // Recall returns how long ago a process of this host first saw this very record of a
@@ -32,7 +47,7 @@ func (p *Dir) Recall(session string, rec record.Session) time.Duration {
 	if !p.usable() || !record.IsSession(session) || clock.Boot() == "" {
 		return 0
 	}
-	now := sighted{clock.Boot(), clock.Up().Microseconds(), rec.Nonce}
+	now := sighted{clock.Boot(), clock.Up().Microseconds(), rec.Nonce, rec.TTL}
 	path := filepath.Join(p.Path, session+".seen")
 	if text, err := os.ReadFile(path); err == nil {
 		var first sighted
@@ -44,6 +59,10 @@ func (p *Dir) Recall(session string, rec record.Session) time.Duration {
 	if err != nil {
 		return 0
 	}
+	if p.sights%100 == 0 { // and so at the first, of a process that asks once
+		p.tidy()
+	}
+	p.sights++
 	file, err := os.CreateTemp(p.Path, session+".*.new")
 	if err != nil {
 		return 0

@@ -43,6 +43,7 @@ type Dir struct {
 	state  int8   // 0 not looked at yet, 1 usable, -1 not
 	boot   string // of the kernel
 	tidied bool
+	sights int // how many sightings this process has left
 	others map[string]*os.File
 }
 
@@ -96,7 +97,10 @@ func (p *Dir) Make(session string) *Proof {
 	if !p.usable() || p.Mute {
 		return nil
 	}
-	p.tidy()
+	if !p.tidied {
+		p.tidied = true
+		p.tidy()
+	}
 	path := filepath.Join(p.Path, session)
 	file, err := lockNew(path, session, p.boot)
 	if err != nil {
@@ -115,21 +119,22 @@ const (
 // its session has long declared it dead by the TTL.
 const leftover = 24 * time.Hour
 
-// tidy removes, once, what sessions have left that died long ago and that nobody
-// has declared dead, since their store was never asked again. Nothing is less safe
-// without a file. Where there are many it looks at some, so that nobody waits for
-// it. p.mu is held.
+// tidy removes what sessions have left that died long ago and that nobody has declared
+// dead, since their store was never asked again. Nothing is less safe without a file.
+// Where there are many it looks at some, so that nobody waits for it. p.mu is held.
 func (p *Dir) tidy() {
-	if p.tidied {
-		return
-	}
-	p.tidied = true
 	d, err := os.Open(p.Path)
 	if err != nil {
 		return
 	}
 	defer d.Close()
 	names, _ := d.Readdirnames(10_000)
+	sightings := 0
+	for _, name := range names {
+		if strings.HasSuffix(name, "."+seen) {
+			sightings++
+		}
+	}
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	for _, name := range names[:min(len(names), 250)] {
 		path, keep := filepath.Join(p.Path, name), leftover
@@ -141,7 +146,11 @@ func (p *Dir) tidy() {
 			continue // not ours
 		}
 		info, err := os.Lstat(path)
-		if err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) >= keep && abandoned(path) {
+		if err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		old := time.Since(info.ModTime()) >= keep || end == seen && sightings > mostSightings && overLong(path)
+		if old && abandoned(path) {
 			os.Remove(path)
 		}
 	}

@@ -1,6 +1,7 @@
 package liveness
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -310,5 +311,41 @@ func TestProofsAreTidied(t *testing.T) {
 	}
 	if judge := (&Dir{Path: dir}); judge.Dead(id("a")) || !judge.Dead(id("b")) {
 		t.Error("the living is proven dead, or the dead is not")
+	}
+}
+
+// Sightings of holds that are over do not gather: also a process that only looks removes them.
+func TestSightingsAreBounded(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	p := &Dir{Path: dir}
+	if !p.usable() {
+		t.Skipf("NOT TESTED: %s is on a file system where there is no proof", dir)
+	}
+	other, _ := json.Marshal(sighted{Boot: "another", TTL: 1000})
+	for i := range 3 * mostSightings {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%032x.%s", i, seen)), other, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	session := func(i int) string { return fmt.Sprintf("f%031x", i) }
+	const alive = 50
+	for i := range 2000 {
+		if i < alive || i%100 == 0 { // others have these in between
+			p.Recall(session(i), record.Session{Nonce: "1", TTL: 3_600_000, Detached: true})
+		} else {
+			p.sights++
+		}
+	}
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) > mostSightings+300 {
+		t.Errorf("%d files are left", len(names))
+	}
+	for i := range alive {
+		if _, err := os.Stat(filepath.Join(dir, session(i)+"."+seen)); err != nil {
+			t.Errorf("a sighting of a hold that lives: %v", err)
+		}
 	}
 }
