@@ -321,6 +321,41 @@ func TestWakesGo(t *testing.T) {
 	}
 }
 
+// What was told everyone goes a minute later, with the record that was told.
+func TestWakesOfEveryoneGo(t *testing.T) {
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	k := driver.Key{Space: driver.Names, Name: "a"}
+	swap(t, s, driver.Write{Key: k, Old: driver.IfEmpty, Value: []byte("1"), Notify: driver.Everyone})
+	wakes := func() string {
+		resp, err := c.Get(t.Context(), s.prefix+"w/", clientv3.WithPrefix())
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := ""
+		for _, kv := range resp.Kvs {
+			told += string(kv.Value)
+		}
+		return told
+	}
+	if told := wakes(); !strings.HasSuffix(told, " 1") {
+		t.Errorf("everyone is told %q", told)
+	}
+	_, highest := s.now()
+	s.mu.Lock()
+	s.samples = []sample{{time.Now().Add(-2 * time.Minute).UnixMicro(), highest}} // two minutes later
+	s.mu.Unlock()
+	if _, err := s.Sweep(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if told := wakes(); told != "" {
+		t.Errorf("after the sweep %q is left", told)
+	}
+	if recs, err := s.Load(t.Context(), []driver.Key{k}, driver.Fresh); err != nil || string(recs[0].Value) != "1" {
+		t.Errorf("the record is %+v, %v", recs, err)
+	}
+}
+
 // A sweep takes what has been empty for long, and not what has been so for less.
 func TestSweepByAge(t *testing.T) {
 	c := connect(t)

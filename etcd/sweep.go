@@ -74,7 +74,8 @@ func (s *Store) Traits() driver.Traits { return driver.Traits{CostlyWrites: true
 // those who noted revisions; if they are wrong, keys go earlier or later, and
 // nothing else happens. No floor is needed: a key that is written again has a
 // revision above all that were. Of idle longer than anybody has noted nothing goes.
-// Keys that woke somebody a minute ago go as well, and are not counted.
+// Keys that woke somebody a minute ago go as well, with the records that were told with them, and
+// are not counted.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	shared, err := s.share(ctx)
 	if err != nil {
@@ -103,7 +104,7 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 		if part.upTo == 0 {
 			continue
 		}
-		n, err := s.sweepPrefix(ctx, part.prefix, part.upTo)
+		n, err := s.sweepPrefix(ctx, part.prefix, part.upTo, !part.counts)
 		if part.counts {
 			removed += n
 		}
@@ -144,12 +145,17 @@ func (s *Store) share(ctx context.Context) (all []sample, err error) {
 	return all, err
 }
 
-// sweepPrefix removes keys without a value that have not changed since a revision.
-func (s *Store) sweepPrefix(ctx context.Context, prefix string, upTo int64) (removed int, err error) {
+// sweepPrefix removes keys without a value that have not changed since a revision; all: those
+// with one as well.
+func (s *Store) sweepPrefix(ctx context.Context, prefix string, upTo int64, all bool) (removed int, err error) {
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {
 		page, err := send(ctx, true, func(ctx context.Context) (*clientv3.GetResponse, error) {
-			return s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1000))
+			opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(1000)}
+			if all {
+				opts = append(opts, clientv3.WithKeysOnly())
+			}
+			return s.client.Get(ctx, from, opts...)
 		})
 		if err != nil {
 			return removed, err
@@ -160,7 +166,7 @@ func (s *Store) sweepPrefix(ctx context.Context, prefix string, upTo int64) (rem
 		}
 		var gone []empty
 		for _, kv := range page.Kvs {
-			if len(kv.Value) == 0 && kv.ModRevision <= upTo {
+			if (all || len(kv.Value) == 0) && kv.ModRevision <= upTo {
 				gone = append(gone, empty{string(kv.Key), kv.ModRevision})
 			}
 			from = string(kv.Key) + "\x00"
