@@ -356,6 +356,30 @@ func TestWakesOfEveryoneGo(t *testing.T) {
 	}
 }
 
+// What a fence keeps of a name goes when its record has gone, and not before (P4).
+func TestSweepOfFences(t *testing.T) {
+	c := connect(t)
+	s := open(t, c, fresh(t, c))
+	a := driver.Key{Space: driver.Names, Name: "a"}
+	swap(t, s, driver.Write{Key: a, Old: driver.IfEmpty, Value: []byte("1")})
+	for _, name := range []string{"a", "gone"} {
+		if _, err := c.Put(t.Context(), s.fenceKey(name), "5"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Load(t.Context(), []driver.Key{a}, driver.Fresh); err != nil { // notes the revision of now
+		t.Fatal(err)
+	}
+	if _, err := s.Sweep(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int64{"a": 1, "gone": 0} {
+		if resp, err := c.Get(t.Context(), s.fenceKey(name), clientv3.WithCountOnly()); err != nil || resp.Count != want {
+			t.Errorf("%q: %d keys, %v, want %d", name, resp.Count, err, want)
+		}
+	}
+}
+
 // A sweep takes what has been empty for long, and not what has been so for less.
 func TestSweepByAge(t *testing.T) {
 	c := connect(t)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -75,7 +76,8 @@ func (s *Store) Traits() driver.Traits { return driver.Traits{CostlyWrites: true
 // nothing else happens. No floor is needed: a key that is written again has a
 // revision above all that were. Of idle longer than anybody has noted nothing goes.
 // Keys that woke somebody a minute ago go as well, with the records that were told with them, and
-// are not counted.
+// what fences keep of names that have no record any more: all tokens to come are larger. These are
+// not counted.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	shared, err := s.share(ctx)
 	if err != nil {
@@ -89,23 +91,20 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 	if idle <= 0 {
 		old = highest
 	}
-	for _, part := range []struct {
-		prefix string
-		upTo   int64
-		counts bool
-	}{
-		{s.space(driver.Names), old, true},
-		{s.space(driver.Sessions), old, true},
-		{s.space(driver.Settings), old, true},
-		{s.space(driver.Audits), old, true},
-		{s.space(driver.Histories), old, true},
-		{s.prefix + "w/", before(all, began.Add(-time.Minute)), false},
+	for _, part := range []swept{
+		{prefix: s.space(driver.Names), upTo: old},
+		{prefix: s.space(driver.Sessions), upTo: old},
+		{prefix: s.space(driver.Settings), upTo: old},
+		{prefix: s.space(driver.Audits), upTo: old},
+		{prefix: s.space(driver.Histories), upTo: old},
+		{prefix: s.prefix + "w/", upTo: before(all, began.Add(-time.Minute)), filled: true},
+		{prefix: s.prefix + "f/", upTo: old, filled: true, without: s.space(driver.Names)},
 	} {
 		if part.upTo == 0 {
 			continue
 		}
-		n, err := s.sweepPrefix(ctx, part.prefix, part.upTo, !part.counts)
-		if part.counts {
+		n, err := s.sweepPart(ctx, part)
+		if !part.filled {
 			removed += n
 		}
 		if err != nil {
@@ -145,14 +144,21 @@ func (s *Store) share(ctx context.Context) (all []sample, err error) {
 	return all, err
 }
 
-// sweepPrefix removes keys without a value that have not changed since a revision; all: those
-// with one as well.
-func (s *Store) sweepPrefix(ctx context.Context, prefix string, upTo int64, all bool) (removed int, err error) {
-	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
+// swept are the keys below a prefix that have not changed since a revision.
+type swept struct {
+	prefix  string
+	upTo    int64
+	filled  bool   // also those with a value
+	without string // only those for which there is no key below this prefix
+}
+
+// sweepPart removes keys.
+func (s *Store) sweepPart(ctx context.Context, part swept) (removed int, err error) {
+	from, end := part.prefix, clientv3.GetPrefixRangeEnd(part.prefix)
 	for {
 		page, err := send(ctx, true, func(ctx context.Context) (*clientv3.GetResponse, error) {
 			opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(1000)}
-			if all {
+			if part.filled {
 				opts = append(opts, clientv3.WithKeysOnly())
 			}
 			return s.client.Get(ctx, from, opts...)
@@ -166,16 +172,19 @@ func (s *Store) sweepPrefix(ctx context.Context, prefix string, upTo int64, all 
 		}
 		var gone []empty
 		for _, kv := range page.Kvs {
-			if (all || len(kv.Value) == 0) && kv.ModRevision <= upTo {
+			if (part.filled || len(kv.Value) == 0) && kv.ModRevision <= part.upTo {
 				gone = append(gone, empty{string(kv.Key), kv.ModRevision})
 			}
 			from = string(kv.Key) + "\x00"
 		}
-		for part := range slices.Chunk(gone, maxOps) {
+		for some := range slices.Chunk(gone, maxOps) {
 			resp, _, err := s.transact(ctx, true, func(epoch) (ops []clientv3.Op) {
-				for _, e := range part {
-					same := clientv3.Compare(clientv3.ModRevision(e.key), "=", e.revision)
-					ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{same}, []clientv3.Op{clientv3.OpDelete(e.key)}, nil))
+				for _, e := range some {
+					cmps := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(e.key), "=", e.revision)}
+					if part.without != "" {
+						cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(part.without+strings.TrimPrefix(e.key, part.prefix)), "=", 0))
+					}
+					ops = append(ops, clientv3.OpTxn(cmps, []clientv3.Op{clientv3.OpDelete(e.key)}, nil))
 				}
 				return ops
 			})
