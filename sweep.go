@@ -183,20 +183,32 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 	if err := c.sweepHistories(ctx); err != nil {
 		return err
 	}
+	var over []driver.Write
 	for _, id := range slices.Sorted(maps.Keys(looks)) {
 		s := looks[id]
 		rec, err := record.DecodeSession(s.rec.Value)
-		if err != nil || !rec.MayEmpty(len(claimed[id]), s.rec.Age, c.knownFor(id), clocks()) {
-			continue
+		if err == nil && rec.MayEmpty(len(claimed[id]), s.rec.Age, c.knownFor(id), clocks()) {
+			over = append(over, driver.Write{Key: driver.Sessions.Key(id), Old: s.rec.Version, Lazy: true})
 		}
-		outs, err := c.store.CompareAndSwap(ctx, []driver.Write{{Key: driver.Sessions.Key(id), Old: s.rec.Version, Lazy: true}})
-		if err == nil && outs[0].Won {
-			done.Sessions++
-			c.proof.DeclareDead(id)
+	}
+	for part := range slices.Chunk(over, sessionsAtOnce) {
+		outs, err := c.store.CompareAndSwap(ctx, part)
+		if err != nil {
+			return err
+		}
+		for i, out := range outs {
+			if out.Err == nil && out.Won {
+				done.Sessions++
+				c.proof.DeclareDead(part[i].Key.Name)
+			}
 		}
 	}
 	return ctx.Err()
 }
+
+// sessionsAtOnce is how many records of sessions are emptied in one call: each lock over HTTP leaves
+// one, but heartbeats wait for the call.
+const sessionsAtOnce = 50
 
 // eachPage calls do with all keys of a space that come after a name, a page at a time.
 func (c *Client) eachPage(ctx context.Context, space driver.Space, after string, do func(names []string) error) error {
