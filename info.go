@@ -55,6 +55,7 @@ type Claim struct {
 	Silent      bool              // nothing was heard of it for its TTL, by the store's clock or else the wall clocks: probably dead
 	Dead        bool              // known to be dead: goes to the next who asks
 	Collecting  string            // part of a set that is not complete: "2 of 3"
+	Election    bool              // it is for the seat of an Election, and may wait for ever
 	Own         bool              // it is this client's
 
 	nr int64
@@ -146,7 +147,7 @@ func publicClaim(c record.Claim, name string) Claim {
 		ID: claimID(c.Session, c.Nr), Name: name, Slots: c.Slots, Token: int64(c.Token),
 		Owner: Owner{Session: c.Session}, Reason: c.Reason, Requested: timeOf(c.Since),
 		Retries: c.Retries, Labels: c.Labels,
-		TTL: time.Duration(c.TTL) * time.Millisecond, BeatAge: -1, Collecting: c.Set, nr: c.Nr,
+		TTL: time.Duration(c.TTL) * time.Millisecond, BeatAge: -1, Collecting: c.Set, Election: c.Election, nr: c.Nr,
 	}
 	until := time.Now()
 	if c.Token != 0 {

@@ -272,7 +272,7 @@ func (c *Client) join(r *request, t lease.Instant) {
 		return
 	}
 	r.p = c.queue(r.name)
-	r.core = core.Request{Slots: r.slots, Try: r.try(), Reason: r.reason, Labels: r.labels, Set: r.set, Tag: r}
+	r.core = core.Request{Slots: r.slots, Try: r.try(), Reason: r.reason, Labels: r.labels, Set: r.set, Election: r.seat, Tag: r}
 	c.perform(r.p, r.p.n.Want(&r.core, c.envAt(t)))
 }
 

@@ -24,7 +24,7 @@ var (
 	lapsed      = monitor.Instrument{Name: "holdfast.serve.lapsed", Kind: monitor.Counter, Unit: "{hold}", Help: "Answers that a hold is over because it was silent for its TTL.", Labels: nil}
 	storeHeld   = monitor.Instrument{Name: "holdfast.store.held", Kind: monitor.Gauge, Unit: "{lock}", Help: "Claims in the store that hold.", Labels: []string{"prefix"}}
 	storeWaits  = monitor.Instrument{Name: "holdfast.store.waiting", Kind: monitor.Gauge, Unit: "{lock}", Help: "Claims in the store that wait.", Labels: []string{"prefix"}}
-	storeWait   = monitor.Instrument{Name: "holdfast.store.wait.longest", Kind: monitor.Gauge, Unit: "s", Help: "How long the claim that waits for the longest time has waited.", Labels: []string{"prefix"}}
+	storeWait   = monitor.Instrument{Name: "holdfast.store.wait.longest", Kind: monitor.Gauge, Unit: "s", Help: "How long the claim that waits for the longest time has waited, but for candidates of elections.", Labels: []string{"prefix"}}
 	storeBeat   = monitor.Instrument{Name: "holdfast.store.beat.oldest", Kind: monitor.Gauge, Unit: "s", Help: "Age of the oldest heartbeat of a holder, by the store's clock.", Labels: []string{"prefix"}}
 	storeAsked  = monitor.Instrument{Name: "holdfast.store.suspected", Kind: monitor.Gauge, Unit: "{lock}", Help: "Holders that were asked for a heartbeat.", Labels: []string{"prefix"}}
 	storeDead   = monitor.Instrument{Name: "holdfast.store.dead", Kind: monitor.Gauge, Unit: "{lock}", Help: "Holders that have been silent for their TTL and were not taken over yet.", Labels: []string{"prefix"}}
@@ -95,7 +95,9 @@ func (t *tally) add(info holdfast.Info) {
 	t.held += len(info.Holders)
 	t.waiting += len(info.Waiters)
 	for _, w := range info.Waiters {
-		t.longestWait = max(t.longestWait, w.Waited)
+		if !w.Election { // whose candidates wait all the time
+			t.longestWait = max(t.longestWait, w.Waited)
+		}
 	}
 	for _, h := range info.Holders {
 		if !h.Detached {

@@ -1,11 +1,13 @@
 package serve
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,6 +46,27 @@ func TestMetrics(t *testing.T) {
 		if n := strings.Count(got.text, "holdfast_store_held{"); n != mostPrefixes+1 {
 			t.Errorf("%d prefixes, want %d and the rest", n, mostPrefixes)
 		}
+	})
+}
+
+// Nobody is woken because candidates of an election have waited for long.
+func TestMetricsOfElections(t *testing.T) {
+	inTime(t, func(t *testing.T, a, b *replica) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var candidates sync.WaitGroup
+		for _, r := range []*replica{a, b} {
+			candidates.Go(func() { r.handler.client.Election("ops/leader").Run(ctx, nil) })
+			synctest.Wait()
+		}
+		time.Sleep(time.Hour)
+		got := a.do(&access.Principal{Name: "prom", Verbs: access.Metrics}, "GET", "/metrics", "").want(t, 200)
+		for _, line := range []string{`holdfast_store_held{prefix="ops"} 1`, `holdfast_store_waiting{prefix="ops"} 1`, `holdfast_store_wait_longest_seconds{prefix="ops"} 0`} {
+			if !strings.Contains(got.text, "\n"+line+"\n") {
+				t.Errorf("no line %s in\n%s", line, got.text)
+			}
+		}
+		cancel()
+		candidates.Wait()
 	})
 }
 

@@ -63,6 +63,7 @@ type (
 		Silent      bool              `json:"silent,omitempty"` // for its TTL: probably dead
 		Dead        bool              `json:"dead"`
 		Collecting  string            `json:"collecting,omitempty"`
+		Election    bool              `json:"election,omitempty"`
 	}
 	// Finding is a line of doctor's: its level is ok, warn or fail.
 	Finding struct {
@@ -204,7 +205,7 @@ func Claims(claims []holdfast.Claim) []Claim {
 			Requested: c.Requested.UTC(), Granted: c.Granted.UTC(), Waited: seconds(c.Waited), Retries: c.Retries, Labels: c.Labels,
 			TTL: ttl(c.TTL, c.Detached), BeatAge: age(c.BeatAge), Detached: c.Detached, Ends: c.Ends.UTC().Round(time.Millisecond),
 			Kept: c.Kept, KeptUntil: c.KeptUntil.UTC().Round(time.Millisecond),
-			Suspected: c.Suspected, SuspectedBy: c.SuspectedBy, Silent: c.Silent, Dead: c.Dead, Collecting: c.Collecting,
+			Suspected: c.Suspected, SuspectedBy: c.SuspectedBy, Silent: c.Silent, Dead: c.Dead, Collecting: c.Collecting, Election: c.Election,
 		}
 	}
 	return list

@@ -36,12 +36,13 @@ func (e *Env) ttl() time.Duration {
 
 // A Request is one goroutine that wants the lock. It is the caller's, and not changed here.
 type Request struct {
-	Slots  int
-	Try    bool // do not queue
-	Reason string
-	Labels record.Labels
-	Set    string
-	Tag    any // the caller's
+	Slots    int
+	Try      bool // do not queue
+	Reason   string
+	Labels   record.Labels
+	Set      string
+	Election bool // for the seat of one
+	Tag      any  // the caller's
 }
 
 // Effects are what is to be done about an event. They are valid until the next event of the

@@ -18,6 +18,7 @@ type desired struct {
 	reason  string
 	labels  record.Labels
 	set     string
+	seat    bool          // of an election
 	since   int64         // microseconds since 1970
 	born    lease.Instant // when its first request came
 	waiting fifo
@@ -112,7 +113,7 @@ func (n *Name) Want(r *Request, env *Env) *Effects {
 		return eff
 	}
 	g := n.join(r.Slots, env)
-	g.try, g.reason, g.labels, g.set = r.Try, r.Reason, r.Labels, r.Set
+	g.try, g.reason, g.labels, g.set, g.seat = r.Try, r.Reason, r.Labels, r.Set, r.Election
 	g.waiting.push(r)
 	return eff
 }

@@ -152,7 +152,7 @@ func (g *desired) claim(env *Env) record.Claim {
 	}
 	return record.Claim{
 		Session: g.id.Session, Nr: g.id.Nr, Slots: g.slots, N: n, TTL: env.Session.TTL.Milliseconds(),
-		Since: g.since, Reason: g.reason, Retries: g.retries, Set: g.set, Labels: g.labels,
+		Since: g.since, Reason: g.reason, Retries: g.retries, Set: g.set, Labels: g.labels, Election: g.seat,
 	}
 }
 

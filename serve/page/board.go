@@ -280,7 +280,7 @@ func (p *locksPage) count(r row) {
 		p.Contended++
 	}
 	for _, c := range r.Waiters {
-		if d := c.Waited; d > p.Longest {
+		if d := c.Waited; d > p.Longest && !c.Election {
 			p.Longest, p.LongestName = d, r.Name
 		}
 	}

@@ -155,6 +155,8 @@ func (s *scanner) claim(c *Claim, key string) {
 	case "labels":
 		c.Labels = make(Labels)
 		s.object(func(key string) { c.Labels[key] = string(s.string()) })
+	case "election":
+		c.Election = s.truth()
 	default:
 		s.bad = true
 	}
@@ -250,6 +252,13 @@ func (s *scanner) string() (text []byte) {
 	}
 	s.bad = true
 	return nil
+}
+
+// truth reads true, which is the only truth value that is written.
+func (s *scanner) truth() bool {
+	rest, ok := bytes.CutPrefix(s.text, []byte("true"))
+	s.text, s.bad = rest, s.bad || !ok
+	return ok
 }
 
 // number reads a whole number of at most 18 digits.

@@ -64,6 +64,9 @@ func (c *Claim) append(b []byte) []byte {
 	if len(c.Labels) > 0 {
 		b = append(append(append(b, `"labels":`...), marshal(c.Labels)...), ',')
 	}
+	if c.Election {
+		b = append(b, `"election":true,`...)
+	}
 	return closed(b, '}')
 }
 

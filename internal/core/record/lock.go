@@ -41,6 +41,8 @@ type Claim struct {
 	Retries int64  `json:"retries,omitempty"` // how many of its writes lost before it was in
 	Set     string `json:"set,omitempty"`     // "2 of 3": part of a set that is being collected
 	Labels  Labels `json:"labels,omitempty"`  // its owner may replace them in the session record
+	// Election: it is for the seat of an election. Whoever waits for that may well wait for ever.
+	Election bool `json:"election,omitempty"`
 }
 
 // Labels are a few words about a claim, for people.
