@@ -40,13 +40,14 @@ var Instruments = append(slices.Clip(monitor.Instruments), requests, served, lap
 const mostPrefixes = 50
 
 // census is what is in the store, counted at most each five seconds, or ten times as long as it
-// took.
+// took. That may be long: whoever asks waits for it for a while, and gets what was counted before.
 type census struct {
 	mu      sync.Mutex
-	at      time.Time
+	at      time.Time // when it was last counted; zero: never yet
 	took    time.Duration
 	ok      bool
 	samples map[string][]monitor.Sample
+	done    chan struct{} // closed when the count that is under way has ended; nil: there is none
 }
 
 type tally struct {
@@ -55,40 +56,65 @@ type tally struct {
 	longestWait, oldestBeat    time.Duration
 }
 
-func (c *census) take(ctx context.Context, client *holdfast.Client, lock func(name string) string) (map[string][]monitor.Sample, bool) {
+// take is the census, and whether the store could be listed. The first count that is under way is
+// taken for a good sign.
+func (h *Handler) take(ctx context.Context) (map[string][]monitor.Sample, bool) {
+	c := &h.census
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.at.IsZero() && time.Since(c.at) < max(5*time.Second, 10*c.took) {
-		return c.samples, c.ok
+	if c.at.IsZero() || time.Since(c.at) >= max(5*time.Second, 10*c.took) {
+		if c.done == nil {
+			c.done = make(chan struct{})
+			h.after.Go(h.count)
+		}
+		done, enough := c.done, time.NewTimer(storeTimeout)
+		defer enough.Stop()
+		c.mu.Unlock()
+		select {
+		case <-done:
+		case <-enough.C:
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer c.mu.Unlock()
+	return c.samples, c.ok || c.at.IsZero()
+}
+
+// count counts what is in the store. A store that gives no name for a while cannot be listed.
+func (h *Handler) count() {
+	ctx, cancel := context.WithCancel(h.drain)
 	defer cancel()
-	began := time.Now()
+	silence := time.AfterFunc(storeTimeout, cancel)
+	defer silence.Stop()
+	began, ok := time.Now(), true
 	by := map[[2]string]*tally{}
-	c.ok = true
-	for info, err := range client.List(ctx, "") {
+	for info, err := range h.client.List(ctx, "") {
 		if err != nil {
-			c.ok = false
+			ok = false
 			break
 		}
+		silence.Reset(storeTimeout)
 		prefix, _, _ := strings.Cut(info.Name, "/")
 		if prefix == info.Name {
 			prefix = "" // a name is no label
 		}
 		key := [2]string{prefix}
-		if lock != nil {
-			key[1] = lock(info.Name)
+		if h.opts.MetricsLock != nil {
+			key[1] = h.opts.MetricsLock(info.Name)
 		}
 		if by[key] == nil {
 			by[key] = &tally{prefix: key[0], lock: key[1]}
 		}
 		by[key].add(info)
 	}
-	c.at, c.took = time.Now(), time.Since(began)
-	if c.ok {
-		c.samples = samplesOf(by, lock != nil)
+	c := &h.census
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.at, c.took, c.ok = time.Now(), time.Since(began), ok; ok {
+		c.samples = samplesOf(by, h.opts.MetricsLock != nil)
 	}
-	return c.samples, c.ok
+	close(c.done)
+	c.done = nil
 }
 
 func (t *tally) add(info holdfast.Info) {
@@ -227,7 +253,7 @@ func (h *Handler) metrics(w http.ResponseWriter, r *http.Request) {
 	holds, died := h.keeping.samples()
 	monitor.WriteText(&b, served, holds)
 	monitor.WriteText(&b, lapsed, died)
-	samples, ok := h.census.take(r.Context(), h.client, h.opts.MetricsLock)
+	samples, ok := h.take(r.Context())
 	up := 0.0
 	if ok {
 		up = 1

@@ -3,15 +3,20 @@ package serve
 import (
 	"context"
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/memory"
 	"github.com/holdfast-lock/holdfast/monitor"
 	"github.com/holdfast-lock/holdfast/serve/access"
 )
@@ -47,6 +52,78 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%d prefixes, want %d and the rest", n, mostPrefixes)
 		}
 	})
+}
+
+// A store with many locks takes its time to be counted: meanwhile a scrape gets what was counted
+// before, and the store is there. One that gives nothing any more is not.
+func TestMetricsOfManyLocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 5000
+		slow := &slowList{Store: memory.New()}
+		newClient := func(s driver.Store) *holdfast.Client {
+			c, err := holdfast.New(s, &holdfast.Options{RuntimeDir: os.DevNull})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		holder, looker := newClient(slow.Store), newClient(slow)
+		defer holder.Close()
+		defer looker.Close()
+		for i := range n {
+			if _, err := holder.TryAcquire(t.Context(), fmt.Sprintf("orders/%d", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h := New(looker, nil)
+		defer h.Close()
+		scrape := func() string {
+			r := httptest.NewRequest("GET", "/metrics", nil)
+			w := httptest.NewRecorder()
+			began := time.Now()
+			h.ServeHTTP(w, r.WithContext(access.WithPrincipal(t.Context(), &access.Principal{Name: "prom", Verbs: access.Metrics})))
+			if took := time.Since(began); took > storeTimeout {
+				t.Errorf("a scrape takes %v", took)
+			}
+			return w.Body.String()
+		}
+		is := func(when, text string, lines map[string]bool) {
+			t.Helper()
+			for line, want := range lines {
+				if strings.Contains(text, "\n"+line) != want {
+					t.Errorf("%s, %s: %v, want %v\n%s", when, line, !want, want, text)
+				}
+			}
+		}
+		const up, down, counted = "holdfast_store_up 1\n", "holdfast_store_up 0\n", `holdfast_store_held{prefix="orders"} 5000` + "\n"
+		is("at first", scrape(), map[string]bool{up: true, "holdfast_store_held{": false})
+		time.Sleep(time.Minute)
+		is("when it was counted", scrape(), map[string]bool{up: true, counted: true})
+		slow.hangs.Store(true)
+		time.Sleep(time.Hour)
+		scrape()
+		time.Sleep(time.Second)
+		is("when it hangs", scrape(), map[string]bool{up: false, down: true, "holdfast_store_held{": false})
+	})
+}
+
+// A slowList lists slowly, or not at all.
+type slowList struct {
+	driver.Store
+	hangs atomic.Bool
+}
+
+func (s *slowList) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
+	takes := 2 * time.Second
+	if s.hangs.Load() {
+		takes = time.Hour
+	}
+	select {
+	case <-time.After(takes):
+		return s.Store.Keys(ctx, space, after, n)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // Nobody is woken because candidates of an election have waited for long.
