@@ -75,9 +75,9 @@ func (s *Store) Traits() driver.Traits { return driver.Traits{CostlyWrites: true
 // those who noted revisions; if they are wrong, keys go earlier or later, and
 // nothing else happens. No floor is needed: a key that is written again has a
 // revision above all that were. Of idle longer than anybody has noted nothing goes.
-// Keys that woke somebody a minute ago go as well, with the records that were told with them, and
-// what fences keep of names that have no record any more: all tokens to come are larger. These are
-// not counted.
+// Keys that woke somebody a minute ago go as well, with the records that they carry, and
+// what fences keep of names that have no record any more: all tokens to come are larger.
+// These are not counted.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	shared, err := s.share(ctx)
 	if err != nil {

@@ -65,6 +65,5 @@ def hang(method: str, path: str, body: object = None, timeout: float = 10) -> tu
 client._ask = hang
 time.sleep(5)
 quick.check()
-slow.check()
 for lock in (quick, slow):
     lock.release()

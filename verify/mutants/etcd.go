@@ -43,7 +43,7 @@ var onRevisions = table{"etcd", []mutant{
 	{"etcd: a fence is forgotten while its record stands", "P4", []edit{{"etcd/sweep.go",
 		"if part.without != \"\" {", "if false {"}}, onEtcd("TestSweepOfFences")},
 	{"etcd: a sweep takes what was taken", "R2", []edit{{"etcd/sweep.go",
-		`same := clientv3.Compare(clientv3.ModRevision(e.key), "=", e.revision)`, `same := clientv3.Compare(clientv3.ModRevision(e.key), ">", 0)`}}, onEtcd("TestStore/sweep.*")},
+		`{clientv3.Compare(clientv3.ModRevision(e.key), "=", e.revision)}`, `{clientv3.Compare(clientv3.ModRevision(e.key), ">", 0)}`}}, onEtcd("TestStore/sweep.*")},
 	{"etcd: samples are the last ones only", "P8", []edit{{"etcd/sweep.go",
 		"	return slices.Delete(all, best, best+1)", "	return slices.Delete(all, 0, min(best, 1))"}}, onEtcd("TestRevisionSamplesStayFew")},
 	{"etcd: a fence does not compare the record", "P4", []edit{{"etcd/fence.go",
