@@ -24,6 +24,23 @@ async def main() -> None:
             raise AssertionError("a cancelled task stands in line")
     if client.locks("t/aio"):
         raise AssertionError("the lock is still held after its block")
+    await asyncio.wait_for(many(client), 120)
+
+
+async def many(client: holdfast.Client) -> None:
+    """More tasks stand in line than there are threads for asyncio.to_thread."""
+    inside = 0
+
+    async def one() -> None:
+        nonlocal inside
+        async with client.alock("t/many"):
+            inside += 1
+            if inside > 1:
+                raise AssertionError("two tasks are inside")
+            await asyncio.sleep(0.01)
+            inside -= 1
+
+    await asyncio.gather(*(one() for _ in range(50)))
 
 
 asyncio.run(main())

@@ -191,19 +191,19 @@ class Client:
         """lock for asyncio. Cancelling the task while it waits gives up the place in line before the
         cancellation is raised, or after 5 seconds without an answer."""
         stop = _Stop()
-        taking = asyncio.ensure_future(asyncio.to_thread(self.acquire, *names, _stop=stop, **options))
+        taking = asyncio.ensure_future(_in_thread(lambda: self.acquire(*names, _stop=stop, **options)))
         try:
             lock = await asyncio.shield(taking)
         except asyncio.CancelledError:
             stop.set()
             with contextlib.suppress(HoldfastError):
-                (await taking).release()
+                await asyncio.shield(_in_thread((await taking).release))
             raise
         try:
             yield lock
             lock._check_kept()
         finally:
-            await asyncio.shield(asyncio.to_thread(lock.release))
+            await asyncio.shield(_in_thread(lock.release))
 
     def acquire(
         self,
@@ -397,6 +397,32 @@ def _parse(text: bytes) -> Any:
     except ValueError:
         return {}  # of a proxy, or there is none
     return value if isinstance(value, dict) else {}
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    """What work returns, in a thread of its own. Those of asyncio.to_thread are few: tasks that stand in
+    line would take all of them, and the one that holds the lock could not release it."""
+    loop = asyncio.get_running_loop()
+    result = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if result.cancelled():
+            return
+        if error is None:
+            result.set_result(value)
+        else:
+            result.set_exception(error)
+
+    def run() -> None:
+        try:
+            value, error = work(), None
+        except BaseException as e:  # noqa: BLE001: of any kind
+            value, error = None, e
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=run, name="holdfast-task", daemon=True).start()
+    return await result
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
