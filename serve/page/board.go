@@ -38,6 +38,9 @@ type list struct {
 	sum   uint64 // equal: nothing changed but ages
 }
 
+// patience is how long the store may give nothing, and a viewer read nothing.
+const patience = 10 * time.Second
+
 // fresh is how long a list serves: a second, or ten times as long as it took to read.
 func (l list) fresh() time.Duration { return max(time.Second, 10*l.took) }
 
@@ -54,9 +57,12 @@ func (b *board) all(ctx context.Context) list {
 	start := time.Now()
 	var l list
 	sum := seeded()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // it is for others too
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it is for others too
 	defer cancel()
+	silence := time.AfterFunc(patience, cancel)
+	defer silence.Stop()
 	for info, err := range b.client.List(ctx, "") {
+		silence.Reset(patience)
 		if err != nil {
 			l.err = err
 			continue
@@ -359,7 +365,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request, v Viewer) {
 			event = "changed"
 		}
 		last = l.sum
-		_ = out.SetWriteDeadline(time.Now().Add(10 * time.Second))
+		_ = out.SetWriteDeadline(time.Now().Add(patience))
 		if _, err := fmt.Fprintf(w, "event: %s\ndata: %d\n\n", event, time.Since(l.at).Milliseconds()); err != nil || out.Flush() != nil {
 			return
 		}

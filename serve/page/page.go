@@ -20,6 +20,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -245,11 +246,16 @@ func (h *Handler) show(w http.ResponseWriter, r *http.Request, v Viewer, status 
 		http.Error(w, "this page cannot be shown: see the log of this server", http.StatusInternalServerError)
 		return
 	}
+	control := http.NewResponseController(w) // not every writer can do all of this
+	_ = control.SetWriteDeadline(time.Now().Add(patience)) // the list may have taken longer than the server allows
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(body.Bytes()) // the viewer has gone
 	}
+	_ = control.Flush()
+	_ = control.SetWriteDeadline(time.Time{})
 }
 
 // fail shows one sentence.

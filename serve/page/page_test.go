@@ -2,6 +2,7 @@ package page_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -207,6 +209,42 @@ func TestOtherSites(t *testing.T) {
 	}
 	if err := l.Err(); err != nil {
 		t.Error("another site has broken the lock:", err)
+	}
+}
+
+// A store with so many locks that it takes a while to list them is shown all the same.
+func TestManyLocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		locks, looker := newClient(t, store, holdfast.Owner{}), newClient(t, &slow{store}, holdfast.Owner{})
+		for i := range 6000 {
+			if _, err := locks.TryAcquire(t.Context(), fmt.Sprintf("orders/%d", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h := page.New(looker, nil)
+		defer h.Close()
+		w := httptest.NewRecorder()
+		began := time.Now()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		if body := w.Body.String(); !strings.Contains(body, "6,000") || strings.Contains(body, "does not answer") || time.Since(began) < 10*time.Second {
+			t.Errorf("after %v:\n%s", time.Since(began), body)
+		}
+		if err := errors.Join(looker.Close(), locks.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A slow store takes three seconds for each page of a list.
+type slow struct{ driver.Store }
+
+func (s *slow) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
+	select {
+	case <-time.After(3 * time.Second):
+		return s.Store.Keys(ctx, space, after, n)
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 
