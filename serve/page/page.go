@@ -246,7 +246,7 @@ func (h *Handler) show(w http.ResponseWriter, r *http.Request, v Viewer, status 
 		http.Error(w, "this page cannot be shown: see the log of this server", http.StatusInternalServerError)
 		return
 	}
-	control := http.NewResponseController(w) // not every writer can do all of this
+	control := http.NewResponseController(w)               // not every writer can do all of this
 	_ = control.SetWriteDeadline(time.Now().Add(patience)) // the list may have taken longer than the server allows
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
