@@ -52,13 +52,21 @@ func TestSingleWrites(t *testing.T) {
 			s := &narrow{Store: memory.New(), single: single}
 			c := newClient(t, s, nil)
 			defer c.Close()
+			if _, err := c.Acquire(t.Context(), "opens the session"); err != nil {
+				t.Fatal(err)
+			}
 			var wg sync.WaitGroup
-			for i := range 100 {
+			acquire := func(name string) {
 				wg.Go(func() {
-					if _, err := c.Acquire(t.Context(), fmt.Sprint(i)); err != nil {
+					if _, err := c.Acquire(t.Context(), name); err != nil {
 						t.Error(err)
 					}
 				})
+			}
+			acquire("first")
+			synctest.Wait() // its call is under way
+			for i := range 99 {
+				acquire(fmt.Sprint(i))
 			}
 			wg.Wait()
 			if !want(s.largest, s.most) {
