@@ -339,7 +339,7 @@ func TestWakesOfEveryoneGo(t *testing.T) {
 		return told
 	}
 	if told := wakes(); !strings.HasSuffix(told, " 1") {
-		t.Errorf("everyone is told %q", told)
+		t.Errorf("everyone gets %q", told)
 	}
 	_, highest := s.now()
 	s.mu.Lock()
