@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -206,31 +205,6 @@ func archive(ctx context.Context, java, version, lib string) (path string, err e
 		return "", err
 	}
 	return path, os.Rename(path+".part", path)
-}
-
-// freeOn chooses ports that nobody uses on any of the hosts, as freePort does.
-func freeOn(hosts []string, into ...*int) error {
-	taken := map[int]bool{}
-next:
-	for range 1000 {
-		if len(into) == 0 {
-			return nil
-		}
-		port := 10000 + rand.IntN(22000)
-		if taken[port] {
-			continue
-		}
-		for _, host := range hosts {
-			l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
-			if err != nil {
-				continue next
-			}
-			l.Close()
-		}
-		taken[port] = true
-		*into[0], into = port, into[1:]
-	}
-	return errors.New("no port is free")
 }
 
 // open starts all nodes for the first time.

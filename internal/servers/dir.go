@@ -80,14 +80,36 @@ func sweep() {
 	}
 }
 
-// freePort is a port that nobody uses, and none that the kernel gives to
-// connections: else one could take it while its server is restarted.
-func freePort() (int, error) {
+// given are the ports that this process has given to its servers.
+var given sync.Map
+
+// freePort is a port that nobody uses, as freeOn chooses it.
+func freePort() (port int, err error) {
+	err = freeOn([]string{"127.0.0.1"}, &port)
+	return port, err
+}
+
+// freeOn chooses ports that nobody uses on any of the hosts, and none that the kernel gives to
+// connections: else one could take it while its server is restarted. Each is given once only:
+// the server that has it may not have begun yet, or be about to start again.
+func freeOn(hosts []string, into ...*int) error {
+next:
 	for range 1000 {
-		port := 10000 + rand.IntN(22000)
-		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
-			return port, l.Close()
+		if len(into) == 0 {
+			return nil
 		}
+		port := 10000 + rand.IntN(22000)
+		if _, taken := given.LoadOrStore(port, true); taken {
+			continue
+		}
+		for _, host := range hosts {
+			l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+			if err != nil {
+				continue next
+			}
+			l.Close()
+		}
+		*into[0], into = port, into[1:]
 	}
-	return 0, errors.New("no port is free")
+	return errors.New("no port is free")
 }
