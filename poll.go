@@ -3,7 +3,6 @@ package holdfast
 import (
 	"context"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/core"
@@ -122,7 +121,11 @@ func (c *Client) nextRound() (r *core.Round, due []*localQueue) {
 // provenDead are those sessions of which the kernel of this host knows that they
 // are dead, without asking the store. near: it knows any of them.
 func (c *Client) provenDead(sessions []string) (died []string, near bool) {
-	c.proof.Forget(func(session string) bool { return slices.Contains(sessions, session) })
+	wanted := make(map[string]bool, len(sessions))
+	for _, s := range sessions {
+		wanted[s] = true
+	}
+	c.proof.Forget(func(session string) bool { return wanted[session] })
 	for _, s := range sessions {
 		if c.proof.Near(s) {
 			near = true
