@@ -10,6 +10,7 @@ import (
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
 	"github.com/holdfast-lock/holdfast"
+	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // ErrNotApplied is the error of Fence if the row does not exist, or has no fence
@@ -57,15 +58,22 @@ func Fence(ctx context.Context, session *gocql.Session, lock *holdfast.Lock, upd
 	if err := lock.Err(); err != nil {
 		return lock.FenceFailed(ctx, fmt.Errorf("fence %q: %w", lock.Name(), err))
 	}
+	return lock.FenceFailed(ctx, fence(ctx, callsFor(session, lock.Store()), lock.Name(), lock.Token(), update, args))
+}
+
+// callsFor are those of the store that has the lock, or like them if the session is another's.
+func callsFor(session *gocql.Session, store driver.Store) *calls {
+	s, ok := driver.Find[*Store](store)
+	if ok && s.session == session {
+		return &s.calls
+	}
 	c := new(calls)
-	if s, ok := lock.Store().(*Store); ok && s.session == session {
-		c = &s.calls
-	} else if ok {
+	if ok {
 		c.init(session, s.opts.LocalDC, s.opts.localSerial())
 	} else {
 		c.init(session, "", false)
 	}
-	return lock.FenceFailed(ctx, fence(ctx, c, lock.Name(), lock.Token(), update, args))
+	return c
 }
 
 // The two ends of an update that is fenced.

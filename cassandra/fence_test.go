@@ -16,6 +16,27 @@ import (
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
+// A wrapped is a store with another around it, as one that counts calls.
+type wrapped struct{ driver.Store }
+
+func (w wrapped) Unwrap() driver.Store { return w.Store }
+
+// A fence agrees where the locks of its store do, also if the store is wrapped.
+func TestFenceOfWrapped(t *testing.T) {
+	t.Parallel()
+	s := &Store{session: new(gocql.Session), opts: Options{LocalDC: "dc1", Allow: []string{localSerial}}}
+	s.calls.init(s.session, s.opts.LocalDC, s.opts.localSerial())
+	if c := callsFor(s.session, wrapped{s}); c != &s.calls {
+		t.Error("the session of a wrapped store is not asked as for its locks")
+	}
+	if c := callsFor(new(gocql.Session), wrapped{s}); c.serial != gocql.LocalSerial || c.dc != "dc1" {
+		t.Errorf("another session than that of a wrapped store is asked at %v in %q, want LOCAL_SERIAL in dc1", c.serial, c.dc)
+	}
+	if c := callsFor(s.session, memory.New()); c.serial != gocql.Serial || c.dc != "" {
+		t.Errorf("for a lock of another store it is asked at %v in %q, want SERIAL anywhere", c.serial, c.dc)
+	}
+}
+
 // accounts is a table of an application's, of that name, with a row for "ana".
 func accounts(t *testing.T, name string) (session *gocql.Session, table string) {
 	t.Helper()

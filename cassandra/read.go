@@ -98,7 +98,8 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 	page, ok := l.rest[space]
 	l.mu.Unlock()
 	if !ok || after == "" || page.after != after || time.Since(page.read) > listingLasts {
-		page = listing{read: time.Now()}
+		read := time.Now()
+		page = listing{read: read}
 		err := s.each(ctx, func(sp driver.Space, name string, version int64, value []byte, _ time.Time) {
 			if sp == space && version > 0 && len(value) > 0 && name > after {
 				page.names = append(page.names, name)
@@ -108,6 +109,7 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 			return nil, fmt.Errorf("cassandra: list: %w", err)
 		}
 		slices.SortFunc(page.names, strings.Compare)
+		time.AfterFunc(listingLasts, func() { l.drop(space, read) }) // nobody may ask for the rest
 	}
 	n = min(max(n, 0), len(page.names))
 	names := page.names[:n:n]
@@ -122,6 +124,15 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 		l.rest[space] = page
 	}
 	return names, nil
+}
+
+// drop forgets what is left of a reading.
+func (l *listings) drop(space driver.Space, read time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rest[space].read.Equal(read) {
+		delete(l.rest, space)
+	}
 }
 
 // each reads all rows. written is when by the clock of its coordinator.

@@ -2,6 +2,7 @@ package cassandra
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"slices"
 	"strings"
@@ -121,5 +122,35 @@ func TestCreatedAtOnceWithoutAnswer(t *testing.T) {
 	}
 	if calls := s.tap.seen("update"); len(calls) > 0 {
 		t.Errorf("%d updates of a row that may not be there", len(calls))
+	}
+}
+
+// What is left of a list that nobody goes on with is forgotten, and read anew if somebody does.
+func TestRestOfListGoes(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	prefix := "rest of a list " + rand.Text()
+	for i := range 3 {
+		put(t, s.Store, fmt.Sprint(prefix, i), driver.IfEmpty, "here")
+	}
+	page := func(after string) string {
+		names, err := s.Keys(t.Context(), driver.Names, after, 1)
+		if err != nil || len(names) != 1 {
+			t.Fatalf("after %q: %q, %v", after, names, err)
+		}
+		return names[0]
+	}
+	first := page(prefix)
+	read := s.lists.rest[driver.Names].read
+	s.lists.drop(driver.Names, read.Add(-1)) // of one before
+	if len(s.lists.rest[driver.Names].names) < 2 {
+		t.Fatalf("left of the list: %q", s.lists.rest[driver.Names].names)
+	}
+	s.lists.drop(driver.Names, read)
+	if rest, ok := s.lists.rest[driver.Names]; ok {
+		t.Errorf("still left of the list: %q", rest.names)
+	}
+	if next := page(first); first != prefix+"0" || next != prefix+"1" {
+		t.Errorf("the list goes %q, %q", first, next)
 	}
 }

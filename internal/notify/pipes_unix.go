@@ -165,8 +165,14 @@ func (b *Board) others() []string {
 		l.pipes = l.pipes[:0]
 		entries, _ := os.ReadDir(l.dir)
 		for _, e := range entries {
-			if e.Type() == fs.ModeNamedPipe && !strings.HasPrefix(e.Name(), ".") {
-				l.pipes = append(l.pipes, filepath.Join(l.dir, e.Name()))
+			switch path := filepath.Join(l.dir, e.Name()); {
+			case e.Type() != fs.ModeNamedPipe:
+			case !strings.HasPrefix(e.Name(), "."):
+				l.pipes = append(l.pipes, path)
+			default: // a process that died here has left it
+				if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > time.Minute {
+					os.Remove(path)
+				}
 			}
 		}
 		// A change within one tick of the kernel's clock does not show.

@@ -4,12 +4,16 @@ package notify
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
+	"golang.org/x/sys/unix"
 )
 
 // A writer never waits for a watcher that does not read, and the watcher then
@@ -67,5 +71,32 @@ func TestSplit(t *testing.T) {
 		if all := append(first, second...); len(all) != 2 || all[0] != k[0] || all[1] != k[1] || len(left) != 0 {
 			t.Fatalf("cut at %d: got %+v, left %q", cut, all, left)
 		}
+	}
+}
+
+// The pipe of a process that died before it had given it its name goes; one that is being made stays.
+func TestPipesWithoutName(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dead, young := filepath.Join(path+"-wake", ".DEAD"), filepath.Join(path+"-wake", ".YOUNG")
+	if err := os.Mkdir(path+"-wake", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, pipe := range []string{dead, young} {
+		if err := unix.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if old := time.Now().Add(-2 * time.Minute); os.Chtimes(dead, old, old) != nil {
+		t.Fatal("the time of a pipe cannot be set")
+	}
+	(&Board{Path: path}).Tell([]driver.Notification{{Key: driver.Key{Name: "x"}, To: driver.Everyone}})
+	if _, err := os.Lstat(dead); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the pipe of a dead process is still there (%v)", err)
+	}
+	if _, err := os.Lstat(young); err != nil {
+		t.Error(err)
 	}
 }
