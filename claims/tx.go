@@ -267,7 +267,7 @@ func (t *Tx) hold() error {
 		return ErrExpired // while others were checked
 	}
 	t.held = true
-	t.timer = time.AfterFunc(t.remains(), t.expire)
+	t.timer = time.AfterFunc(t.soon(), t.expire)
 	for i := range t.claims {
 		t.keep.Go(func() { t.keeper(i) })
 	}
@@ -289,12 +289,21 @@ func (t *Tx) remains() time.Duration {
 	return left
 }
 
+// soon is when to look whether trust has ended; t.mu is held. A timer does not run while the
+// machine sleeps, so that is within a second.
+func (t *Tx) soon() time.Duration { return min(max(t.remains(), 0), time.Second) }
+
+// due is how long it is until a claim that is held is renewed.
+func (c *claim) due() time.Duration { return c.began + c.l.trust()/3 - c.l.steady() }
+
 // keeper renews one claim until the transaction is over.
 func (t *Tx) keeper(i int) {
 	c, l := t.claims[i], t.l
 	for {
-		if sleep(t.ctx, c.began+l.trust()/3-l.steady()) != nil {
-			return
+		for c.due() > 0 {
+			if sleep(t.ctx, min(c.due(), time.Second)) != nil {
+				return
+			}
 		}
 		sent := l.steady()
 		err := l.agree(t.ctx)
@@ -409,12 +418,12 @@ func (t *Tx) Err() error {
 	return err
 }
 
-// expire is called when trust ends, if no renewal has prolonged it.
+// expire ends the transaction if trust has ended, and looks again soon if not.
 func (t *Tx) expire() {
 	if t.Err() == nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.timer.Reset(max(t.remains(), 0))
+		t.timer.Reset(t.soon())
 	}
 }
 
