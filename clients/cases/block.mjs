@@ -1,4 +1,4 @@
-// Locks as blocks, and beside one that hangs: block.mjs CLIENT SERVER CONTROL.
+// Locks as blocks, beside one that hangs, and on a machine that sleeps: block.mjs CLIENT SERVER CONTROL.
 const [module, server, control] = process.argv.slice(2);
 const { connect, Lost } = await import(module);
 const client = connect(server, { token: "secret" });
@@ -28,3 +28,12 @@ client.ask = async (method, path, body, seconds, signal) => {
 await new Promise((done) => setTimeout(done, 5000));
 quick.check();
 await Promise.all([quick.release(), slow.release()]);
+
+// While the machine sleeps its clock goes on and its timers do not. Soon after it wakes up a lock whose
+// time is over is lost.
+const asleep = await client.acquire("t/asleep", { wait: 0, ttl: 60 });
+const clock = Date.now;
+Date.now = () => clock() + 3600e3;
+await new Promise((done) => { asleep.signal.addEventListener("abort", done); setTimeout(done, 5000); });
+Date.now = clock;
+if (!asleep.signal.aborted) throw new Error("five seconds after the machine woke up the lock is still held");

@@ -1,4 +1,5 @@
-"""Locks as blocks, in a process that is forked, and beside one that hangs: block.py SERVER CONTROL."""
+"""Locks as blocks, in a process that is forked, beside one that hangs, and on a machine that sleeps:
+block.py SERVER CONTROL."""
 
 import json
 import os
@@ -67,3 +68,12 @@ time.sleep(5)
 quick.check()
 for lock in (quick, slow):
     lock.release()
+
+# While the machine sleeps its clock goes on and its timers do not. Soon after it wakes up a lock whose
+# time is over is lost.
+lock = client.acquire("t/asleep", wait=0, ttl=60)
+time.sleep(0.5)
+now = holdfast._now
+holdfast._now = lambda: now() + 3600
+assert lock.lost.wait(5), "five seconds after the machine woke up the lock is still held"
+holdfast._now = now

@@ -54,7 +54,8 @@ func TestPythonAsync(t *testing.T) {
 	}
 }
 
-// A block ends with Lost if its lock was lost, and a process that is forked has locks of its own.
+// A block ends with Lost if its lock was lost, a process that is forked has locks of its own, and a
+// lock whose time was over while the machine slept is lost when it wakes up.
 func TestPythonBlocks(t *testing.T) {
 	t.Parallel()
 	b := newBadServer(t)
@@ -85,7 +86,8 @@ func TestTypeScriptFetchHangs(t *testing.T) {
 	}
 }
 
-// A block ends with Lost if its lock was lost, and in order if that was released in it.
+// A block ends with Lost if its lock was lost, in order if that was released in it; and a lock whose
+// time was over while the machine slept is lost when it wakes up.
 func TestTypeScriptBlocks(t *testing.T) {
 	t.Parallel()
 	b := newBadServer(t)

@@ -246,7 +246,8 @@ export class Client {
     clearTimeout(this.#timer);
     if (this.#locks.size === 0 || this.#beating) return;
     const next = Math.min(...[...this.#locks.values()].map((l) => Math.min(l.due, l.deadline)));
-    this.#timer = setTimeout(() => void this.#beat(), Math.max(5, (next - now()) * 1000));
+    // A timer stands still while the machine sleeps, so it is a second at most.
+    this.#timer = setTimeout(() => void this.#beat(), Math.max(5, Math.min(1, next - now()) * 1000));
   }
 
   async #beat(): Promise<void> {

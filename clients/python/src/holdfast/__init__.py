@@ -280,7 +280,8 @@ class Client:
                 ready = [lock for i, lock in self._locks.items() if due[i] <= now][:1000]
                 if not ready:
                     ends = [min(due[i], lock._deadline) for i, lock in self._locks.items()]
-                    self._changed.wait(max(0.005, min(ends) - now) if ends else None)
+                    # A wait stands still while the machine sleeps, so it is a second at most.
+                    self._changed.wait(max(0.005, min(1.0, min(ends) - now)) if ends else None)
                     continue
                 # A request that hangs is to cost no lock, neither these nor those that are due meanwhile.
                 again = min(min(lock.remaining for lock in self._locks.values()) / 2, min(lock.ttl for lock in ready) / 3, 5)
