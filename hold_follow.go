@@ -287,7 +287,7 @@ func (r *renewals) next(now lease.Instant) (due []*follower, pause time.Duration
 		return nil, lastPoll
 	}
 	if first := r.due[0].due; first > now {
-		return nil, first.Sub(now)
+		return nil, min(first.Sub(now), lastPoll) // a timer does not run while the machine sleeps
 	}
 	ids := make(map[string]bool)
 	var again []*follower

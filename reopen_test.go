@@ -75,6 +75,34 @@ func TestNoOpeningAfterTheTombstone(t *testing.T) {
 	})
 }
 
+// onMachine is a store whose client runs on a machine of its own.
+type onMachine struct {
+	driver.Store
+	m *machine.Machine
+}
+
+func (s onMachine) Machine() *machine.Machine { return s.m }
+
+// A machine that wakes up before the trust window has ended sends the heartbeat at once that was due
+// while it slept.
+func TestBeatsAfterSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := machine.New(machine.True, 1)
+		c := newClient(t, onMachine{memory.New(), m}, &holdfast.Options{TTL: time.Hour})
+		defer c.Close()
+		l, err := c.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		m.Sleep(50 * time.Minute)
+		time.Sleep(50*time.Minute + 2*time.Second)
+		if left := time.Until(l.Deadline()); l.Err() != nil || left < 50*time.Minute {
+			t.Errorf("two seconds after it woke up %v is left of the trust window (%v), want nearly an hour", left, l.Err())
+		}
+	})
+}
+
 // All first heartbeats of a session carry the TTL of its first claim, by which others judge
 // it, whatever becomes of the store's setting meanwhile.
 func TestOpensWithOneTTL(t *testing.T) {

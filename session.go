@@ -22,6 +22,7 @@ type session struct {
 	id    string
 	life  lease.Session   // guarded by c.mu
 	until atomic.Int64    // the end of its window, for those who do not hold c.mu
+	due   atomic.Int64    // when the next heartbeat is sent; Never: at this moment
 	moved chan struct{}   // the window has moved
 	wake  chan struct{}   // beat now
 	ended chan struct{}   // closed by end: no more beats
@@ -46,6 +47,7 @@ func (c *Client) current() *session {
 			ended: make(chan struct{}), ready: make(chan struct{}), idle: make(chan struct{}),
 		}
 		c.sess.until.Store(int64(lease.Never))
+		c.sess.due.Store(int64(lease.Never))
 	}
 	return c.sess
 }
@@ -142,6 +144,7 @@ func (s *session) beats() {
 		if again {
 			wait = c.jitter(min(max(wait/10, 50*time.Millisecond), time.Second))
 		}
+		s.due.Store(int64(c.now().Add(wait)))
 		t := c.machine.NewTimer(wait)
 		select {
 		case <-t.C:
@@ -154,6 +157,7 @@ func (s *session) beats() {
 			return
 		}
 		t.Stop()
+		s.due.Store(int64(lease.Never))
 		if !s.beat() {
 			return
 		}
@@ -336,8 +340,14 @@ func (s *session) report(eff lease.Effects) {
 	s.traceEnded(eff.Why, eff.Err)
 }
 
+// overslept says whether the next heartbeat is late, as after the machine has slept.
+func (s *session) overslept() bool {
+	due := lease.Instant(s.due.Load())
+	return due != lease.Never && s.c.now().Sub(due) > 100*time.Millisecond
+}
+
 // guardWindow ends the session when its window does. It looks at least once a
-// second, since a timer does not run while the machine sleeps.
+// second, since a timer does not run while the machine sleeps: nor does that of heartbeats.
 func (s *session) guardWindow() {
 	select {
 	case <-s.ready:
@@ -357,6 +367,9 @@ func (s *session) guardWindow() {
 		timer.Reset(min(left, time.Second))
 		select {
 		case <-timer.C:
+			if s.overslept() {
+				signal(s.wake)
+			}
 			if !s.c.notes.watch.Costs {
 				s.c.mu.Lock()
 				s.c.startWatching() // a session that lasts wants to hear at once of a break
