@@ -28,7 +28,7 @@ type Options struct {
 }
 
 // A Store keeps records in a table of a Cassandra keyspace. It is a
-// driver.Store, Sweeper and Diagnoser.
+// driver.Store and Diagnoser.
 type Store struct {
 	session *gocql.Session
 	opts    Options

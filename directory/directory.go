@@ -20,7 +20,7 @@ import (
 )
 
 // A Store keeps records as files in a directory. It is a driver.Store,
-// Watcher, Sweeper and Diagnoser, and safe for any number of goroutines.
+// Watcher and Diagnoser, and safe for any number of goroutines.
 //
 // Ages are measured by the clock of whoever serves the files, never by ours; see
 // New.

@@ -34,7 +34,7 @@ type Options struct {
 const DefaultPrefix = "holdfast/"
 
 // A Store keeps records below a prefix of an etcd cluster. It is a driver.Store,
-// Watcher, Sweeper and Diagnoser.
+// Watcher and Diagnoser.
 type Store struct {
 	client *clientv3.Client
 	prefix string

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// A Store keeps records in a map. It is a driver.Store, Watcher and Sweeper.
+// A Store keeps records in a map. It is a driver.Store and Watcher.
 // Its clock is time.Now, so testing/synctest can turn it.
 type Store struct {
 	mu       sync.Mutex // guards all below

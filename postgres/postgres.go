@@ -40,7 +40,7 @@ func (o *Options) tables() (sqlstore.Tables, error) {
 }
 
 // A Store keeps records in a PostgreSQL database. It is a driver.Store,
-// CostlyWatcher, Sweeper and Diagnoser.
+// Watcher and Diagnoser.
 type Store struct {
 	sqlstore.Store
 	pool *pgxpool.Pool

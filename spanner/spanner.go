@@ -24,8 +24,8 @@ type Options struct {
 	Prefix string
 }
 
-// A Store keeps records in a table of a Spanner database. It is a driver.Store,
-// Sweeper and Diagnoser.
+// A Store keeps records in a table of a Spanner database. It is a driver.Store
+// and Diagnoser.
 type Store struct {
 	client   *spanner.Client
 	table    string

@@ -69,7 +69,7 @@ type Options struct {
 }
 
 // A Store keeps records in an SQLite file. It is a driver.Store, Watcher and
-// Sweeper.
+// Diagnoser.
 type Store struct {
 	sqlstore.Store
 	path  string // absolute

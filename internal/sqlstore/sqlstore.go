@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/clock"
 )
 
-// A Store is a driver.Store and Sweeper on a Dialect.
+// A Store is a driver.Store on a Dialect.
 type Store struct {
 	Names Dialect
 	Beats Dialect // for heartbeats, so that they do not queue behind locks
