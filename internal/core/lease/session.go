@@ -59,7 +59,7 @@ type BeatOf struct {
 	Clocks record.Clocks
 }
 
-// A SessionOutcome says what became of an attempt.
+// An Outcome says what became of an attempt.
 type Outcome struct {
 	Won     bool
 	Version record.Version
@@ -69,7 +69,7 @@ type Outcome struct {
 	Err     error          // there was no answer: it may have been applied, now or later
 }
 
-// SessionEffects are what follows from an event of a session.
+// Effects are what follows from an event of a session.
 type Effects struct {
 	Opened  bool
 	Moved   bool // the window
@@ -352,7 +352,7 @@ func (s *Session) End() (version record.Version, known bool) {
 	return s.version, s.opened && len(s.attempts) == 0
 }
 
-// A SessionView is what names need to know of their client's session.
+// A View is what names need to know of their client's session.
 type View struct {
 	ID      string // "": there is none
 	Opening bool   // somebody opens it, or has done so
