@@ -35,9 +35,12 @@ func (d *Deaths) Tombstone(session string) (from Instant, ok bool) {
 // order, and was not left alone until a time.
 func (d *Deaths) Died(session string) bool { return d.died[session] }
 
+// mostDeaths is how many are remembered of each kind.
+const mostDeaths = 10_000
+
 // Lose notes that a session of the client's own is over, for everyone from until on.
 func (d *Deaths) Lose(session string, until Instant) {
-	if d.lost == nil {
+	if d.lost == nil || len(d.lost) > mostDeaths { // one that is forgotten is observed as others are
 		d.lost = make(map[string]Instant)
 	}
 	d.lost[session] = until
@@ -54,7 +57,7 @@ func (d *Deaths) Know(session string, tomb record.Session, age time.Duration, no
 	}
 	grace = time.Duration(tomb.Grace) * time.Millisecond
 	grace -= min(grace, max(min(age, t.Since(tomb.Dead)), 0))
-	if d.void == nil || len(d.void) > 10000 {
+	if d.void == nil || len(d.void) > mostDeaths {
 		d.void, d.died = make(map[string]Instant), nil // every death can be read again
 	}
 	if !tomb.InOrder() && !tomb.Detached {
