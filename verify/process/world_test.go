@@ -138,7 +138,7 @@ func (w *world) onCassandra() bool { return strings.HasPrefix(w.target, "cassand
 func (w *world) crowd(n int) int {
 	switch {
 	case w.onEmulator():
-		return max(n/(stretch*stretch), 4)
+		return max(n/(2*stretch*stretch), 4)
 	case w.onCassandra() && !*full:
 		return max(n/3, 4)
 	}
