@@ -28,7 +28,8 @@ func TestSleep(t *testing.T) {
 				base := time.Now()
 				now := func() time.Time { return time.Now().Add(time.Duration(slept.Load())) }
 				beats := 0
-				l, err := New(newTable().as("a"), &Options{
+				x := newTable()
+				l, err := New(x.as("a"), &Options{
 					clocks: &clocks{now, func() time.Duration { return now().Sub(base) + time.Hour }},
 					Trace:  &holdfast.Trace{Heartbeat: func(context.Context, holdfast.Event) { beats++ }},
 				})
@@ -37,6 +38,9 @@ func TestSleep(t *testing.T) {
 				}
 				defer l.Close(t.Context())
 				lock := acquire(t, l)
+				if test.lost { // with no I/O in the way
+					x.doom(everyCall("add", fate{takes: time.Minute}))
+				}
 				synctest.Wait() // its timers run
 				slept.Store(int64(test.sleep(l)))
 				time.Sleep(2 * time.Second)
