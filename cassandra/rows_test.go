@@ -129,9 +129,10 @@ func TestCreatedAtOnceWithoutAnswer(t *testing.T) {
 func TestRestOfListGoes(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
-	prefix := "rest of a list " + rand.Text()
+	own := rand.Text() + " "
+	prefix := nameKey(t, own).Name
 	for i := range 3 {
-		put(t, s.Store, fmt.Sprint(prefix, i), driver.IfEmpty, "here")
+		put(t, s.Store, fmt.Sprint(own, i), driver.IfEmpty, "here")
 	}
 	page := func(after string) string {
 		names, err := s.Keys(t.Context(), driver.Names, after, 1)
