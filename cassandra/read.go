@@ -74,17 +74,24 @@ func (s *Store) staleLoad(ctx context.Context, keys []driver.Key) ([]driver.Reco
 // maxStale is how many rows one statement asks for.
 const maxStale = 100
 
-// listings keep, for each space, the rest of the names that Keys has found and
-// not given yet: rows are in no order, so the first page is read from all.
+// listings keep what readings of all rows have found and Keys has not given yet: rows are in no
+// order, so the first page of a list is read from all.
 type listings struct {
 	mu   sync.Mutex
-	rest map[driver.Space]listing
+	rest map[place][]listing // several lists may have come to one place
 }
 
+// A place is how far a list has come.
+type place struct {
+	space driver.Space
+	after string
+}
+
+// A listing is what is left of a reading: names in order.
 type listing struct {
-	names []string // in order
-	after string   // what the next page follows
+	names []string
 	read  time.Time
+	gone  *time.Timer // forgets it, if nobody goes on with the list
 }
 
 // listingLasts is how long the pages after the first come from one reading.
@@ -93,13 +100,9 @@ const listingLasts = time.Minute
 // Keys reads all rows for the first page; the next pages, asked for one after
 // the other, are of the same reading. Its cost grows with all that has a row.
 func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
-	l := &s.lists
-	l.mu.Lock()
-	page, ok := l.rest[space]
-	l.mu.Unlock()
-	if !ok || after == "" || page.after != after || time.Since(page.read) > listingLasts {
-		read := time.Now()
-		page = listing{read: read}
+	page, ok := s.lists.take(place{space, after})
+	if !ok {
+		page.read = time.Now()
 		err := s.each(ctx, func(sp driver.Space, name string, version int64, value []byte, _ time.Time) {
 			if sp == space && version > 0 && len(value) > 0 && name > after {
 				page.names = append(page.names, name)
@@ -109,29 +112,53 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 			return nil, fmt.Errorf("cassandra: list: %w", err)
 		}
 		slices.SortFunc(page.names, strings.Compare)
-		time.AfterFunc(listingLasts, func() { l.drop(space, read) }) // nobody may ask for the rest
 	}
 	n = min(max(n, 0), len(page.names))
 	names := page.names[:n:n]
-	page.names = page.names[n:]
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.rest == nil {
-		l.rest = make(map[driver.Space]listing)
-	}
-	if delete(l.rest, space); n > 0 {
-		page.after = names[n-1]
-		l.rest[space] = page
+	if n > 0 {
+		s.lists.keep(place{space, names[n-1]}, page.names[n:], page.read)
 	}
 	return names, nil
 }
 
-// drop forgets what is left of a reading.
-func (l *listings) drop(space driver.Space, read time.Time) {
+// take takes what is left of a reading that has come to a place.
+func (l *listings) take(at place) (page listing, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.rest[space].read.Equal(read) {
-		delete(l.rest, space)
+	there := l.rest[at]
+	if len(there) == 0 || time.Since(there[0].read) > listingLasts {
+		return page, false
+	}
+	there[0].gone.Stop()
+	page = there[0]
+	l.put(at, there[1:])
+	return page, true
+}
+
+// keep keeps what is left of a reading until it is taken, or no longer of use.
+func (l *listings) keep(at place, names []string, read time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rest == nil {
+		l.rest = make(map[place][]listing)
+	}
+	gone := time.AfterFunc(time.Until(read.Add(listingLasts)), func() { l.drop(at, read) })
+	l.rest[at] = append(l.rest[at], listing{names, read, gone})
+}
+
+// drop forgets what is left of a reading at a place.
+func (l *listings) drop(at place, read time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.put(at, slices.DeleteFunc(l.rest[at], func(page listing) bool { return page.read.Equal(read) }))
+}
+
+// put sets what there is at a place; l.mu is held.
+func (l *listings) put(at place, there []listing) {
+	if len(there) == 0 {
+		delete(l.rest, at)
+	} else {
+		l.rest[at] = there
 	}
 }
 

@@ -125,33 +125,51 @@ func TestCreatedAtOnceWithoutAnswer(t *testing.T) {
 	}
 }
 
-// What is left of a list that nobody goes on with is forgotten, and read anew if somebody does.
-func TestRestOfListGoes(t *testing.T) {
+// Lists that go on side by side each read all rows once. What is left of one that nobody goes on with
+// is forgotten, and read anew if somebody does.
+func TestListsSideBySide(t *testing.T) {
 	t.Parallel()
-	s := fresh(t)
+	s := tappedStore(t, nil)
 	own := rand.Text() + " "
 	prefix := nameKey(t, own).Name
 	for i := range 3 {
-		put(t, s.Store, fmt.Sprint(own, i), driver.IfEmpty, "here")
+		put(t, s, fmt.Sprint(own, i), driver.IfEmpty, "here")
 	}
-	page := func(after string) string {
+	page := func(after, want string) string {
+		t.Helper()
 		names, err := s.Keys(t.Context(), driver.Names, after, 1)
-		if err != nil || len(names) != 1 {
-			t.Fatalf("after %q: %q, %v", after, names, err)
+		if err != nil || len(names) != 1 || names[0] != prefix+want {
+			t.Fatalf("after %q: %q, %v, want the name that ends in %q", after, names, err, want)
 		}
 		return names[0]
 	}
-	first := page(prefix)
-	read := s.lists.rest[driver.Names].read
-	s.lists.drop(driver.Names, read.Add(-1)) // of one before
-	if len(s.lists.rest[driver.Names].names) < 2 {
-		t.Fatalf("left of the list: %q", s.lists.rest[driver.Names].names)
+	readings := func() (n int) {
+		for _, c := range s.tap.seen("select") {
+			if strings.Contains(c.text, "writetime") {
+				n++
+			}
+		}
+		return n
 	}
-	s.lists.drop(driver.Names, read)
-	if rest, ok := s.lists.rest[driver.Names]; ok {
-		t.Errorf("still left of the list: %q", rest.names)
+	s.tap.set(nil)
+	first := page(prefix, "0")
+	once := readings() // it may take several calls
+	second := page(prefix, "0")
+	for i := 1; i < 3; i++ {
+		first, second = page(first, fmt.Sprint(i)), page(second, fmt.Sprint(i))
 	}
-	if next := page(first); first != prefix+"0" || next != prefix+"1" {
-		t.Errorf("the list goes %q, %q", first, next)
+	if n := readings(); once == 0 || n != 2*once {
+		t.Errorf("two lists of three pages have read with %d calls, and the first page of one with %d", n, once)
 	}
+	at := place{driver.Names, page(prefix, "0")}
+	read := s.lists.rest[at][0].read
+	s.lists.drop(at, read.Add(-1)) // another
+	if len(s.lists.rest[at]) != 1 {
+		t.Error("what is left of the third list is forgotten with another")
+	}
+	s.lists.drop(at, read)
+	if _, ok := s.lists.rest[at]; ok {
+		t.Error("what is left of the third list is not forgotten")
+	}
+	page(at.after, "1")
 }
