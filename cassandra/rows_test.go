@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
-	patient "github.com/holdfast-lock/holdfast/internal/busy"
+	load "github.com/holdfast-lock/holdfast/internal/busy"
 )
 
 // transactions wants what a name is taken with, in order, and forgets it.
@@ -116,7 +116,7 @@ func TestCreatedAtOnceWithoutAnswer(t *testing.T) {
 		s.stands(t, name, "one", rec.Version)
 	}
 	s.tap.set(func(*call) fate { return busy })
-	ctx, cancel := context.WithTimeout(t.Context(), patient.Times(2*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), load.Times(2*time.Second))
 	defer cancel()
 	if out, err := swapIn(ctx, s, nameKey(t, "x"), driver.IfEmpty, "one"); !driver.Busy(err) {
 		t.Errorf("got %+v, %v, want a BusyError", out, err)

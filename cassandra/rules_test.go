@@ -14,7 +14,7 @@ import (
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
 	"github.com/holdfast-lock/holdfast/driver"
-	patient "github.com/holdfast-lock/holdfast/internal/busy"
+	load "github.com/holdfast-lock/holdfast/internal/busy"
 )
 
 // A subject is a store behind a tap, and another one on the same table that
@@ -561,7 +561,7 @@ func TestBusy(t *testing.T) {
 	})
 	second := put(t, s, "x", first.Version, "two")
 	s.tap.set(func(*call) fate { return busy })
-	ctx, cancel := context.WithTimeout(t.Context(), patient.Times(2*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), load.Times(2*time.Second))
 	defer cancel()
 	if out, err := swapIn(ctx, s, nameKey(t, "x"), second.Version, "three"); !driver.Busy(err) {
 		t.Errorf("got %+v, %v, want a BusyError", out, err)
