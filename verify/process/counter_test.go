@@ -122,7 +122,8 @@ func readersAndWriter(t *testing.T, fresh func(*testing.T) *world) {
 	var readers []*process
 	for i := range number(8, 12) {
 		if i%2 == 0 {
-			readers = append(readers, w.again(1<<30, "-q -s x", strings.Join(w.actor("-for", "10ms"), " ")))
+			// Each is two new processes, which are to leave time to the writers.
+			readers = append(readers, w.again(1<<30, "-q -s x", strings.Join(w.actor("-for", "100ms"), " ")))
 			continue
 		}
 		readers = append(readers, w.program("hold", "-slots", "0", "-times", "0", "-for", "10ms"))
