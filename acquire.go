@@ -20,7 +20,7 @@ import (
 type request struct {
 	name    string
 	slots   int
-	counted bool // Slots has set them
+	counted bool // slots was set by Slots
 	maxWait time.Duration
 	bounded bool
 	within  time.Duration // of a try: how long after start the store may answer
@@ -32,9 +32,9 @@ type request struct {
 	ctx     context.Context
 	c       *Client
 	start   lease.Instant
-	bad     error // a wrong option
+	bad     error // why it is refused unasked
 
-	// Guarded by c.mu until done is sent on ch.
+	// Guarded by c.mu until the request is decided and await has seen that.
 	p         *localQueue
 	core      core.Request
 	done      bool
@@ -60,7 +60,7 @@ func (c *Client) newRequest(ctx context.Context, name string, opts []Option) *re
 	return r
 }
 
-// again is the same request, asked once more.
+// again returns a copy of the request, to be asked once more.
 func (r *request) again() *request {
 	n := *r
 	n.p, n.done, n.lock, n.err, n.waiter = nil, false, nil, nil, 0
@@ -68,8 +68,8 @@ func (r *request) again() *request {
 	return &n
 }
 
-// recycle keeps a request that was decided, and is nowhere any more, for the
-// next one.
+// recycle keeps the memory of a request for the next one. The request was decided,
+// and nothing refers to it any more.
 func (r *request) recycle() {
 	pool, ch := &r.c.requests, r.ch
 	*r = request{ch: ch}
@@ -82,7 +82,7 @@ func (r *request) fail(err error) {
 	}
 }
 
-// try: do not wait.
+// try says whether the request does not wait.
 func (r *request) try() bool { return r.bounded && r.maxWait <= 0 }
 
 // answer decides a request; c.mu is held.
@@ -94,12 +94,11 @@ func (r *request) answer(l *Lock, err error) {
 	r.c.after.wake(r)
 }
 
-// Acquire waits in line for the lock on a name, first come, first served
-// across all processes. ctx bounds the wait, never the hold. The error is the
-// ctx.Err() or the store's, ErrHeld (a *HeldError) if someone is in the way, or
-// ErrClosed. A store that does not answer is given a TTL to come back, if it has
-// ever answered this client; else its error is returned at once. Locks are not
-// reentrant.
+// Acquire waits in line for the lock on a name, first come, first served across all processes. ctx
+// bounds the wait, never the hold. The error is the ctx.Err() or the store's, ErrHeld (a
+// *HeldError) if someone is in the way, ErrLost if the waiting claim was broken, ErrClosed or
+// ErrReadOnly. A store that does not answer gets a TTL to come back; if it has never answered this
+// client, its error is returned at once. Locks are not reentrant.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	r := c.newRequest(ctx, name, opts)
 	if r.least > 0 && r.bad == nil {
@@ -117,12 +116,12 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Loc
 	return l, nil
 }
 
-// TryAcquire is Acquire with MaxWait(0): it asks once and does not wait for those who
-// live. Where only claims are in the way whose sessions seem to have been silent for their TTL,
+// TryAcquire is Acquire with MaxWait(0): it asks once and does not wait for live sessions.
+// If the only claims in the way belong to sessions that seem to have been silent for their TTL,
 // or dead for their grace, it asks them for a heartbeat and watches them: for half a TTL where
-// the store has a clock that tells so, else for a TTL, and no longer than until one is seen
-// alive. Then it takes over in the same call. ctx bounds that too. A store that does not answer
-// within 5s is an error.
+// the store's clock shows their silence, else for a TTL. It gives up as soon as one is seen
+// alive, and otherwise takes over in the same call. ctx bounds the watch, too. A store that does
+// not answer within 5s is an error.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	return c.Acquire(ctx, name, append(slices.Clip(opts), MaxWait(0))...)
 }
@@ -146,7 +145,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 			joined = c.now()
 		}
 		if r.bounded && !r.try() {
-			c.mu.Lock() // another drives: MaxWait runs from here on
+			c.mu.Lock() // another goroutine drives: MaxWait runs from here on
 			c.join(r, joined)
 			c.unlock()
 		} else {
@@ -160,11 +159,11 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 		if !errors.As(err, &held) {
 			return l, err
 		}
-		// Say who is in the way; on the way there a dead one may be found out.
+		// Say who is in the way. This look may find one of them dead.
 		asked := c.now()
 		void, silent := c.explain(held, time.Second)
 		if took := asked.Sub(joined); r.try() && took > 3*core.LockedCall && c.now().Sub(asked) < took/4 {
-			held.Locked = true // reads are quick, and the write was not: it would wait as long again
+			held.Locked = true // reads are quick, and the write was not: another one would wait as long
 		}
 		if held.Locked {
 			return nil, err
@@ -185,13 +184,13 @@ func (c *Client) acquire(ctx context.Context, r *request) (l *Lock, err error) {
 	}
 }
 
-// What is the case with the waiter of a request.
+// States of request.waiter; 0: await has not begun to wait.
 const (
-	waits   = 1 + iota // for ch
-	decided            // the request is, or will be told so by ch if it waits
+	waits   = 1 + iota // await waits for ch
+	decided            // the request is; await is woken through ch if it waits
 )
 
-// wake tells the waiter of a request that it is decided.
+// wake wakes the goroutine that waits for a decided request.
 func (r *request) wake() {
 	if atomic.SwapUint32(&r.waiter, decided) == waits {
 		r.ch <- struct{}{}
@@ -232,14 +231,14 @@ func (c *Client) await(ctx context.Context, r *request) (*Lock, error) {
 		if r.err != nil || ctx.Err() == nil {
 			return r.lock, r.err
 		}
-		r.lock.Release(ctx) // came too late: given on
+		r.lock.Release(ctx) // it came too late: pass it on
 		return nil, ctx.Err()
 	}
 	defer c.unlock()
 	return nil, r.gaveUp(ctx, id)
 }
 
-// gaveUp is the error of a request that has given up, and shared that claim; c.mu is held.
+// gaveUp is the error of a request that has given up; id is the claim that it shared. c.mu is held.
 func (r *request) gaveUp(ctx context.Context, id core.ClaimID) error {
 	p, waited := r.p, record.Short(r.c.now().Sub(r.start))
 	switch {
@@ -270,9 +269,9 @@ func (r *request) gaveUp(ctx context.Context, id core.ClaimID) error {
 // tryPatience is how long a store may take to answer a request that does not wait.
 const tryPatience = core.TryPatience
 
-// explain fills in who the claims of a HeldError belong to, observes their
-// sessions as a waiter would, and reports whether one is void, and which seem to be. It takes
-// so long at most.
+// explain fills in who the claims of a HeldError belong to, and observes their sessions
+// as a waiter would. It reports whether the claims of one session are void, and the
+// sessions whose claims seem to be. within bounds its calls.
 func (c *Client) explain(held *HeldError, within time.Duration) (void bool, silent []string) {
 	ctx, cancel := context.WithTimeout(c.ctx, within)
 	defer cancel()
@@ -295,7 +294,7 @@ func (c *Client) explain(held *HeldError, within time.Duration) (void bool, sile
 		return false, nil
 	}
 	c.detect(ctx, looks, held.Name)
-	c.detector.forgetIdle() // there may be no poll loop that does
+	c.detector.forgetIdle() // there may be no poll loop to do it
 	c.fill(looks, held.Holders, held.Waiters)
 	for _, cl := range held.Holders {
 		held.Self = held.Self || cl.Own
@@ -317,7 +316,7 @@ func (c *Client) allVoid(sessions []string) bool {
 	return !slices.ContainsFunc(sessions, func(id string) bool { return !c.isDead(id) })
 }
 
-// sessions are those in the way.
+// sessions are the sessions of the claims in the way.
 func (e *HeldError) sessions() (ids []string) {
 	for _, cl := range slices.Concat(e.Holders, e.Waiters) {
 		ids = append(ids, cl.Owner.Session)
@@ -325,8 +324,8 @@ func (e *HeldError) sessions() (ids []string) {
 	return ids
 }
 
-// seemVoid are the sessions in the way that have been dead for their grace, or silent for their
-// TTL, by the store's clock or else the wall clocks. That is a hint: nobody is declared dead on it.
+// seemVoid returns the sessions in the way that have been dead for their grace, or silent for their
+// TTL, by the store's clock or else the wall clocks. This is a hint: it declares nobody dead.
 func (c *Client) seemVoid(held *HeldError, looks map[string]sessionRead) (silent []string) {
 	for _, id := range held.sessions() {
 		s := looks[id]
@@ -343,7 +342,7 @@ func (c *Client) seemVoid(held *HeldError, looks map[string]sessionRead) (silent
 		}
 		c.mu.Lock()
 		_, known := c.deaths.Tombstone(id)
-		cannot := c.isOurs(id) || rec.Dead == 0 && (rec.Detached || known) // by watching for a moment
+		cannot := c.isOurs(id) || rec.Dead == 0 && (rec.Detached || known) // watching for a moment cannot show it dead
 		c.mu.Unlock()
 		if err == nil && !cannot && rec.TTL > 0 && since >= needs {
 			silent = append(silent, id)
@@ -352,12 +351,12 @@ func (c *Client) seemVoid(held *HeldError, looks map[string]sessionRead) (silent
 	return silent
 }
 
-// opens says whether a claim that tolerates so many holders would be granted if the claims of
-// those sessions were gone.
+// opens says whether a claim of that many slots would be granted if the claims of the sessions
+// in gone were removed.
 func opens(held *HeldError, gone []string, slots int) bool {
 	stays := func(cl Claim) bool { return !slices.Contains(gone, cl.Owner.Session) }
 	if len(gone) == 0 || slices.ContainsFunc(held.Waiters, stays) {
-		return false // those who wait find out the dead, and come first
+		return false // the other waiters find the dead themselves, and come first
 	}
 	var left []record.Claim
 	for _, cl := range held.Holders {
@@ -368,12 +367,12 @@ func opens(held *HeldError, gone []string, slots int) bool {
 	return record.Fits(record.Claim{Slots: slots}, left)
 }
 
-// watchSilent looks at sessions that seem to be dead until they are known to be, by any rule of
-// the failure detector, or until the grace in a tombstone is over: a process that asks once, and
-// has seen nothing before, would otherwise not find out. It ends as soon as one is seen alive,
-// and reports whether the claims of one of them are void.
+// watchSilent watches sessions that seem to be dead until they are known to be, by any rule of
+// the failure detector, or until the grace in a tombstone is over. A process that asks once, and
+// has seen nothing before, would otherwise not find out. watchSilent ends as soon as one session
+// is seen alive, and reports whether the claims of one of them are void.
 func (c *Client) watchSilent(ctx context.Context, held *HeldError, ids []string) (void bool) {
-	j := detector{c: c, patient: true} // the client's forgets whom nobody waits for
+	j := detector{c: c, patient: true} // the client's own forgets sessions that nobody waits for
 	first := make(map[string]record.Session)
 	for began := c.now(); ctx.Err() == nil && c.ctx.Err() == nil; {
 		one, cancel := context.WithTimeout(ctx, DefaultTTL)
@@ -425,8 +424,9 @@ func (c *Client) watchSilent(ctx context.Context, held *HeldError, ids []string)
 
 // Do runs fn while holding the lock on a name. fn's context ends with ctx, when
 // the lock is lost, and with Close; the lock is released after fn has returned.
-// It returns what stopped it from running fn, or fn's error, joined with
-// ErrLost if the lock was lost meanwhile, even if fn had none.
+// Do returns the error that kept it from running fn, or fn's error, joined with
+// ErrLost if the lock was lost while fn ran, even if fn returned nil. If fn succeeded and
+// its release is not confirmed, Do returns that error of Release.
 func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *Lock) error, opts ...Option) error {
 	l, err := c.Acquire(ctx, name, opts...)
 	if err != nil {

@@ -1,10 +1,10 @@
 package holdfast
 
-// Afterwards is what is to be done when the client's mutex has been released: nobody is woken and
-// nothing of the user's is called while it is held.
+// An afterwards is work deferred until the client's mutex is released: no goroutine is woken, and
+// no function of the user is called, while it is held.
 type afterwards struct {
-	first *request   // to be woken
-	crowd []*request // and those after it
+	first *request   // the first to be woken
+	crowd []*request // the others
 	calls []func()
 }
 
@@ -18,7 +18,7 @@ func (a *afterwards) wake(r *request) {
 
 func (a *afterwards) call(f func()) { a.calls = append(a.calls, f) }
 
-// do does all of it, first the wake-ups.
+// do wakes the goroutines, and then makes the calls.
 func (a *afterwards) do() {
 	if a.first != nil {
 		a.first.wake()
@@ -31,7 +31,7 @@ func (a *afterwards) do() {
 	}
 }
 
-// unlock releases mu, then does what had to wait for that.
+// unlock releases mu, and then does the deferred work.
 func (c *Client) unlock() {
 	if c.after.first == nil && len(c.after.calls) == 0 {
 		c.mu.Unlock()

@@ -22,9 +22,10 @@ import (
 )
 
 // A Client takes locks in one store. It may be used by any number of
-// goroutines; one per process is enough, and best: all its locks share one
-// session, whose one heartbeat keeps them, and goroutines that want the same
-// name queue in memory and bother the store once.
+// goroutines; one per process is enough, and best: its locks share one session, whose
+// one heartbeat keeps them, and goroutines that want the same name queue in memory and
+// bother the store once. Only locks with MinHold and those of AcquireFor have sessions
+// of their own.
 type Client struct {
 	store    driver.Store
 	traits   driver.Traits
@@ -43,17 +44,17 @@ type Client struct {
 	stop context.CancelFunc
 	open context.Context // ends when Shutdown or Close begins
 	shut context.CancelFunc
-	work sync.WaitGroup // goroutines of ours
+	work sync.WaitGroup // our goroutines
 
-	mu        sync.Mutex             // guards all below, and all of local queues and sessions
-	queues    map[string]*localQueue // with those that are idle,
-	idle      int                    // so many
+	mu        sync.Mutex             // guards everything below, and the local queues and sessions
+	queues    map[string]*localQueue // by name, idle ones included
+	idle      int                    // how many are idle
 	sess      *session               // nil before the first claim and after a loss
 	deaths    lease.Deaths
 	wrote     time.Duration            // the TTL of the last session that wrote something; 0: nothing was written
-	lazy      map[string]lease.Instant // names left without waiting for the disk, and when that was answered
-	here      bool                     // the goroutine that holds mu will drive one place itself
-	mine      *localQueue              // that place
+	lazy      map[string]lease.Instant // names written without waiting for the disk, and when that was answered
+	here      bool                     // the goroutine that holds mu will drive one queue itself
+	mine      *localQueue              // that queue
 	answers   bool                     // the store has answered once
 	ambiguous bool                     // a write of unknown outcome was left to the end of the session
 	end       ending
@@ -64,14 +65,14 @@ type Client struct {
 	rooms     core.Rooms
 	claims    int64 // claim numbers used
 	detector  detector
-	part      *part   // that it is the client of; nil: of none
+	part      *part   // whose client this is; nil: of none
 	parts     []*part // locks with sessions of their own
 	holds     holds
 	renewals  renewals
 
 	unwritten unwritten
 	waiting   bool          // the poll loop runs
-	nudge     chan struct{} // tells it that there is something to look at
+	nudge     chan struct{} // tells the poll loop that there is something to look at
 	notes     notifications
 }
 
@@ -149,15 +150,15 @@ func (c *Client) newNonce() string {
 	return hex.EncodeToString(b[:])
 }
 
-// jitter returns d, more or less a quarter.
+// jitter returns d, plus or minus up to a quarter.
 func (c *Client) jitter(d time.Duration) time.Duration { return d*3/4 + c.upTo(d/2) }
 
-// upTo is a random time, d at most.
+// upTo returns a random duration, at most d.
 func (c *Client) upTo(d time.Duration) time.Duration {
 	return time.Duration(c.machine.Int64N(int64(d) + 1))
 }
 
-// spawn runs f in a goroutine that Close waits for: no other is started. The caller is one of
+// spawn runs f in a goroutine that Close waits for; a client starts no others. The caller is one of
 // these goroutines, or holds c.mu and has seen that c.ctx has not ended.
 func (c *Client) spawn(f func()) { c.work.Go(f) }
 
@@ -174,7 +175,7 @@ func (c *Client) pause(d time.Duration) {
 // isDead says whether a session's claims are void; c.mu is held.
 func (c *Client) isDead(session string) bool { return c.deaths.Dead(session, c.now()) }
 
-// deadNow is isDead as of now; c.mu is held while it is used.
+// deadNow returns isDead for the present moment; c.mu is held while the result is used.
 func (c *Client) deadNow() func(session string) bool {
 	now := c.now()
 	return func(session string) bool { return c.deaths.Dead(session, now) }
@@ -182,14 +183,14 @@ func (c *Client) deadNow() func(session string) bool {
 
 var ttlKey = driver.Settings.Key("ttl")
 
-// StoreTTL is the store's setting of how long a session may be silent. Clients
-// without a TTL of their own read it once in a TTL and adopt a change with their next heartbeat.
+// StoreTTL returns the store's setting for how long a session may be silent. Clients
+// without a TTL of their own read it once per TTL and adopt a change with their next heartbeat.
 func (c *Client) StoreTTL(ctx context.Context) (time.Duration, error) {
 	return c.readTTL(ctx, driver.Fresh)
 }
 
-// readTTL reads the setting, and in the same call that of histories. A stale read will do for a heartbeat: a session is declared
-// dead by the TTL in its own record.
+// readTTL reads the setting ttl, and in the same call the setting history. A stale read is enough
+// for a heartbeat: a session is declared dead by the TTL in its own record.
 func (c *Client) readTTL(ctx context.Context, how driver.Freshness) (time.Duration, error) {
 	recs, err := c.store.Load(ctx, []driver.Key{ttlKey, historyKey}, how)
 	if err != nil {
@@ -217,8 +218,8 @@ func ttlOf(rec driver.Record) (time.Duration, error) {
 	return ttl, nil
 }
 
-// SetStoreTTL changes the store's setting while everything runs. Others declare a session
-// dead by the TTL in its own record, so that none is lost to a change that it has not read.
+// SetStoreTTL changes the store's setting, also while clients run. A session is declared dead
+// by the TTL in its own record, so none is lost to a change that it has not read.
 func (c *Client) SetStoreTTL(ctx context.Context, ttl time.Duration) error {
 	ttl = ttl.Round(time.Millisecond)
 	if ttl < MinTTL || ttl > MaxTTL {
@@ -237,9 +238,9 @@ func (c *Client) SetStoreTTL(ctx context.Context, ttl time.Duration) error {
 // errUnchanged ends an update that has nothing to write.
 var errUnchanged = errors.New("unchanged")
 
-// update swaps one record until it wins: change returns the new value for what
-// is there, errUnchanged, or an error that ends it. An ambiguous outcome is tried
-// again, so change must recognise its own work.
+// update tries to swap one record until it wins: change returns the new value for
+// the present record, errUnchanged, or an error that ends the update. It tries again
+// after an ambiguous outcome, so change must recognise its own work.
 func (c *Client) update(ctx context.Context, key driver.Key, wake string, change func(driver.Record) ([]byte, error)) (driver.Record, error) {
 	if c.opts.ReadOnly {
 		return driver.Record{}, ErrReadOnly

@@ -16,7 +16,7 @@ func now() lease.Instant { return lease.Instant(clock.Steady()) }
 // before others may declare it dead. It pays for clock rates that differ by up to 5 %.
 func Margin(ttl time.Duration) time.Duration { return record.Margin(ttl) }
 
-// clocks reads the clocks of the client's machine; one that is bent has no kernel.
+// clocks reads the clocks of the client's machine; only the real one has those of a kernel.
 func (c *Client) clocks() record.Clocks {
 	t := clocks()
 	if c.machine != nil {

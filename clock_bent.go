@@ -11,11 +11,11 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/machine"
 )
 
-// ofProcess is a machine whose clock runs as the file HOLDFAST_FAULT_CLOCK says,
-// in millionths of true time: "950000" is 5 % slow. A second number has the machine
-// sleep until then, in nanoseconds since 1970: its timers stand still, and its clock
-// goes on; whoever writes it stops the process meanwhile. The file is read again
-// twenty times a second. For tests of real processes.
+// ofProcess is a machine for tests of real processes. The file HOLDFAST_FAULT_CLOCK
+// gives the rate of its clock in millionths of true time: "950000" is 5 % slow. A second
+// number, in nanoseconds since 1970, puts the machine to sleep until then: its timers
+// stand still, and its clock goes on. The test that writes this number also suspends the
+// process until then. The file is read again twenty times a second.
 var ofProcess = bentClock(os.Getenv("HOLDFAST_FAULT_CLOCK"))
 
 func bentClock(path string) *machine.Machine {

@@ -11,25 +11,25 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// Ending is how far a client has come that ends.
+// An ending says how far a client has come in closing.
 type ending struct {
 	closing bool          // nothing is acquired any more: Shutdown or Close has begun
-	closed  bool          // Close has
-	using   int           // functions of Do and Election.Run that run
-	unused  chan struct{} // closed when closed and none of them runs
-	drained chan struct{} // closed when closing, nothing is held, and none of them runs
-	quiet   chan struct{} // closed when closed and no claim is left
+	closed  bool          // Close has begun
+	using   int           // running functions of Do and Election.Run
+	unused  chan struct{} // closed once closed is set and no function runs
+	drained chan struct{} // closed once closing is set, nothing is held, and no function runs
+	quiet   chan struct{} // closed once closed is set and no claim is left
 }
 
 func newEnding() ending {
 	return ending{unused: make(chan struct{}), drained: make(chan struct{}), quiet: make(chan struct{})}
 }
 
-// Shutdown closes the client when its work is done. From here on nothing is acquired:
-// whoever waits gets ErrClosed at once, and so does whoever asks; what Election.Run leads ends, its
-// context with cause ErrClosed. What is held stays held, until it is released and the
-// functions of Do have returned, or until ctx ends. The rest is Close. If ctx ended
-// before, the error has its cause, and what Close says.
+// Shutdown closes the client when its work is done. From now on nothing is acquired:
+// waiters and new callers get ErrClosed at once, and the context of the function that
+// Election.Run runs ends with cause ErrClosed. Locks stay held until they are released
+// and the functions of Do have returned, or until ctx ends. Then Shutdown calls Close.
+// If ctx ended first, the error joins the cause of ctx with the error of Close.
 func (c *Client) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	c.refuseNew()
@@ -45,8 +45,8 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return errors.Join(early, c.Close())
 }
 
-// refuseNew refuses all requests, those that wait and those that come; c.mu is held. It reports
-// whether a lock is held.
+// refuseNew refuses all requests, waiting ones and new ones; c.mu is held. It reports whether a
+// lock is held.
 func (c *Client) refuseNew() (holds bool) {
 	c.end.closing = true
 	c.shut()
@@ -65,8 +65,8 @@ func (c *Client) refuseNew() (holds bool) {
 	return holds
 }
 
-// checkDrained closes drained when a client that closes holds nothing, and runs no function; c.mu
-// is held.
+// checkDrained closes drained when a closing client holds nothing and runs no function; c.mu is
+// held.
 func (c *Client) checkDrained() {
 	if !c.end.closing || c.end.using > 0 {
 		return
@@ -86,17 +86,17 @@ func (c *Client) checkDrained() {
 	}
 }
 
-// Close ends all the client's locks and gives them back: waiters get ErrClosed
-// at once, contexts end with cause ErrClosed, and when the functions of Do and
-// Election.Run have returned everything is released. What cannot be released
-// within a second, because a row stays locked, goes with the session, whose end
-// is then written as a tombstone. Close never takes longer than the trust window. If
-// nothing is held it gives the store 5s, and one that is known not to answer 1s. An
-// error says that the end of the session is not confirmed; it then ends by itself. The
-// store stays open: it is the caller's.
+// Close ends all the client's locks and gives them back: waiters get ErrClosed at once, contexts
+// end with cause ErrClosed, and everything is released when the functions of Do and Election.Run
+// have returned. What cannot be released within a second, because a row stays locked, ends with the
+// session, whose end is then written as a tombstone. Close never takes longer than the trust
+// window, plus a second. If nothing is held it gives the store 5s, or 1s if the store is known not
+// to answer. An error says what is not confirmed, and then ends by itself: a lock or the session
+// that could not be released, a function that has not returned, or a session that was lost before.
+// The store stays open: it is the caller's.
 func (c *Client) Close() error { return c.close(0) }
 
-// close is Close. A function may still run under a lock for which grace is given.
+// close is Close. A positive grace says that a function may still run under a lock.
 func (c *Client) close(grace time.Duration) error {
 	c.mu.Lock()
 	if c.end.closed {
@@ -127,7 +127,7 @@ func (c *Client) close(grace time.Duration) error {
 		patience, grace, quiet = c.awaitReleases(patience, grace)
 		err = errors.Join(err, c.endSession(holds, quiet, grace, patience))
 	}
-	// The history comes last: it holds up nobody, and needs no connection of its own.
+	// The history comes last, so that it delays nobody and needs no connection of its own.
 	c.writeLast(limit - c.now().Sub(began))
 	c.mu.Lock()
 	ttl, shortly := c.wrote, c.wrote > 0 && !c.sweeping.done
@@ -151,7 +151,7 @@ func (c *Client) halt() {
 	c.work.Wait()
 }
 
-// closePatience is how long a client that closes goes on giving back its claims one
+// closePatience is how long a closing client goes on giving back its claims one
 // by one, before it ends them all with its session.
 const closePatience = time.Second
 
@@ -179,8 +179,9 @@ func (l *Lock) close(t lease.Instant) {
 	}
 }
 
-// awaitFunctions waits until no function of Do or Election.Run runs, for as long as the session
-// is trusted. If one still runs then, what is held stays shut for a grace.
+// awaitFunctions waits until no function of Do or Election.Run runs, for as long as a session of
+// the client is trusted, and at least a second. If one still runs then, what is held stays shut
+// for a grace.
 func (c *Client) awaitFunctions(s *session) (grace time.Duration, err error) {
 	left := time.Second
 	if s != nil {
@@ -204,9 +205,9 @@ func (c *Client) awaitFunctions(s *session) (grace time.Duration, err error) {
 	return grace, err
 }
 
-// awaitReleases gives back all claims and waits until they are gone, unless they are to stay for
-// a grace and go with the tombstone. It returns how long that took at most, how long what was
-// held stays shut, and whether nothing else is left.
+// awaitReleases gives back all claims and waits until they are gone, unless they stay for a grace
+// and go with the tombstone. It returns the limit of that wait, how long what was held stays shut,
+// and whether nothing else is left.
 func (c *Client) awaitReleases(most, grace time.Duration) (patience, shut time.Duration, quiet bool) {
 	kept := grace > 0 // what is held then goes with the tombstone
 	c.mu.Lock()
@@ -244,7 +245,7 @@ func (c *Client) endSession(holds, quiet bool, grace, patience time.Duration) er
 	case holds:
 		left = max(s.left(), 100*time.Millisecond)
 	case s.answered():
-		left = tryPatience - patience // it may be slow
+		left = tryPatience - patience // the store may be slow
 	}
 	return s.end(clean, grace, left)
 }
@@ -275,8 +276,8 @@ func (c *Client) checkUnused() {
 	}
 }
 
-// checkQuiet closes quiet when a closed client has no business left, but for claims
-// that were broken and are to stay until their grace is over; c.mu is held.
+// checkQuiet closes quiet when a closed client has nothing left to do, except for broken
+// claims that stay until their grace is over; c.mu is held.
 func (c *Client) checkQuiet() {
 	if !c.end.closed {
 		return

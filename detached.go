@@ -14,11 +14,11 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// AcquireFor takes a lock that no process keeps alive: it ends by itself at
-// Claim.Ends, or by ReleaseToken. Ends is d after the write that left the lock alone
-// was sent: at most a tenth of d, and a second, before d from now. AcquireFor is for
-// scripts that wrap no command; a program does better with Acquire, whose context
-// ends with the lock. d is at least 1s. The options are those of Acquire.
+// AcquireFor takes a lock that no process keeps alive. It ends by itself at Claim.Ends, or by
+// ReleaseToken. Ends is d after the write that detached the lock was sent. If the store answers
+// that write so late that more than a tenth of d, or a second, is over, it is sent again, twice at
+// most. AcquireFor is for scripts that wrap no command; a program does better with Acquire, whose
+// context ends with the lock. d is at least 1s. The options are those of Acquire.
 func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, opts ...Option) (Claim, error) {
 	if d < MinTTL || d > MaxTTL {
 		return Claim{}, fmt.Errorf("acquire %q: a hold for %v is not between %v and %v", name, d, MinTTL, MaxTTL)
@@ -63,15 +63,15 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 	claim.Owner.Session = l.sess.id
 	claim.TTL, claim.Detached, claim.Ends = record.DetachedTTL(d), true, time.Now().Add(left)
 	sub.mu.Lock()
-	l.end((*releasedError)(l)) // of this client; the claim stays
+	l.end((*releasedError)(l)) // for this client; the claim stays
 	sub.unlock()
 	sub.halt()
 	return claim, nil
 }
 
-// leaveAlone sends the session's last heartbeat, which keeps it for d, and ends
-// nothing in the store. An answer that comes late leaves less than d: then one more
-// is sent. It returns how much is left.
+// leaveAlone sends the session's last heartbeat, which keeps it for d, and ends nothing in the
+// store. If the answer comes late and so leaves much less than d, it sends another, two at most.
+// It returns how much is left.
 func (s *session) leaveAlone(ctx context.Context, d time.Duration) (left time.Duration, err error) {
 	c := s.c
 	for range 3 {
@@ -105,9 +105,9 @@ func (s *session) leaveAlone(ctx context.Context, d time.Duration) (left time.Du
 	return left, nil
 }
 
-// ReleaseToken gives back a lock that was taken with AcquireFor. ErrReleased: it
-// had ended, and what was done since was not protected. The lock of a running
-// program is refused; that takes Break.
+// ReleaseToken releases a lock that was taken with AcquireFor. ErrReleased: the lock had
+// already ended, and what was done since was not protected. The lock of a running program is
+// refused; that takes Break.
 func (c *Client) ReleaseToken(ctx context.Context, name string, token int64) error {
 	if err := c.releaseToken(ctx, name, token); err != nil {
 		return fmt.Errorf("release %q: %w", name, err)
@@ -171,17 +171,17 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 	return nil
 }
 
-// noHold is the error about a token that does not hold a name: the history tells whether it has.
+// noHold is the error for a token that does not hold a name. The history tells whether it ever did.
 func (c *Client) noHold(ctx context.Context, name string, token int64) error {
 	h, err := c.History(ctx, name)
 	known := err == nil && slices.ContainsFunc(h.Holds, func(p PastHold) bool { return p.Token == token })
 	return &goneError{claim: Claim{Token: token}, unknown: !known}
 }
 
-// ExtendToken has a lock that was taken with AcquireFor end d after the write that does so was
-// sent, and returns it as it is then, with its new Ends. d is at least 1s. ErrReleased: it had
-// ended, and nothing was extended. ErrLost: it is being broken, and ends when it was to end. The
-// lock of a running program is refused: it renews its lock itself.
+// ExtendToken makes a lock that was taken with AcquireFor end d after the extending write was sent,
+// and returns the claim with its new Ends. d is at least 1s. ErrReleased: the lock had already
+// ended, and nothing was extended. ErrLost: the lock is being broken, and its end is unchanged. The
+// lock of a running program is refused: the program renews it itself.
 func (c *Client) ExtendToken(ctx context.Context, name string, token int64, d time.Duration) (Claim, error) {
 	claim, err := c.extendToken(ctx, name, token, d)
 	if err != nil {
@@ -213,13 +213,13 @@ func (c *Client) extendToken(ctx context.Context, name string, token int64, d ti
 		return Claim{}, c.noHold(ctx, name, token)
 	}
 	nonce := c.newNonce()
-	first, sent := lease.Never, lease.Never // before which writes: one that was not answered may be the one that stands
+	first, sent := lease.Never, lease.Never // before the first and the latest write: an unanswered one may be the one that stands
 	_, err = c.update(ctx, driver.Sessions.Key(mine.Session), driver.Everyone, func(r driver.Record) ([]byte, error) {
 		s, err := record.DecodeSession(r.Value)
 		if err != nil {
 			return nil, err
 		}
-		if len(s.Revoked) > 0 && s.Dead == 0 { // whoever breaks it waits for its end
+		if len(s.Revoked) > 0 && s.Dead == 0 { // the breaker waits for its end
 			return nil, &LostError{Name: name, Token: token, Reason: s.Revoked[0].String()}
 		}
 		switch s.ExtendToken(len(r.Value) == 0, r.Age, d, nonce, clocks()) {

@@ -18,15 +18,15 @@ type sessionRead struct {
 	rec   driver.Record
 	asked lease.Instant // before the call was sent
 	got   lease.Instant // after it had been answered
-	stale bool          // it may be out of date: nothing is done on it
+	stale bool          // it may be out of date: nothing is decided on it
 }
 
 // A detector is a failure detector with what it needs of its client.
 type detector struct {
 	c       *Client
-	patient bool // also where nobody waits
+	patient bool // even where nobody waits
 	mu      sync.Mutex
-	seen    lease.Detector // has no session that is dead, or no longer ahead of us
+	seen    lease.Detector // without sessions that are dead or no longer ahead of us
 	hurried bool
 	since   lease.Instant
 }
@@ -37,29 +37,29 @@ func (d *detector) forget(keep func(session string) bool) {
 	d.seen.Forget(keep)
 }
 
-// forgetOld drops what has not been looked at for long.
+// forgetOld drops sessions, except those to keep, that have not been looked at for their TTL.
 func (d *detector) forgetOld(keep func(session string) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.seen.ForgetOld(keep, d.c.now())
 }
 
-// forgetIdle drops what nobody has looked at for a TTL and a while: those who look now and then,
-// as a break does, go on with what they have seen.
+// forgetIdle drops sessions that nobody has looked at for a TTL and a while, so that callers who
+// look only now and then, as a break does, go on with what they have seen.
 func (d *detector) forgetIdle() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.seen.ForgetOld(nil, d.c.now().Add(-DefaultTTL))
 }
 
-// hurry has the poll loop read the sessions at once.
+// hurry makes the poll loop read the sessions at once.
 func (d *detector) hurry() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.hurried, d.since = true, d.c.now()
 }
 
-// next is when one of the sessions is to be read; never: no such time is known.
+// next is when one of the sessions has to be read; Never: no such time is known.
 func (d *detector) next(sessions []string) lease.Instant {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -69,7 +69,7 @@ func (d *detector) next(sessions []string) lease.Instant {
 	return d.seen.Next(sessions)
 }
 
-// observe has the failure detector see one read of a session.
+// observe passes one read of a session to the failure detector.
 func (d *detector) observe(session string, s sessionRead) (lease.Observation, lease.Observer) {
 	c := d.c
 	o := lease.Observer{By: c.owner.String(), Patient: d.patient || c.isWaiting(), TTL: c.ttlGuess(), Clocks: clocks()}
@@ -86,7 +86,7 @@ func (d *detector) observe(session string, s sessionRead) (lease.Observation, le
 	if rec.Detached && !d.seen.Watches(session, rec) {
 		o.Ago = c.proof.Recall(session, rec)
 	}
-	o.Now = c.now() // read later than the first sight: that is on the safe side
+	o.Now = c.now() // read after Recall, which errs on the safe side
 	return d.seen.Observe(session, lease.Sighting{Record: rec, Absent: len(s.rec.Value) == 0, Version: version,
 		Age: s.rec.Age, Asked: s.asked, Got: s.got, Stale: s.stale}, o), o
 }
@@ -121,9 +121,9 @@ func (c *Client) loadSessions(ctx context.Context, ids []string) (map[string]ses
 	return looks, nil
 }
 
-// detect observes sessions and does what follows from it. It reports whether
-// any is newly known to be dead. names are those where they were seen to have claims,
-// besides where this client waits.
+// detect observes sessions and acts on what it finds. It reports whether any is newly
+// known to be dead. names are names where the sessions were seen to have claims, in
+// addition to those where this client waits.
 func (c *Client) detect(ctx context.Context, looks map[string]sessionRead, names ...string) (died bool) {
 	c.detector.mu.Lock()
 	c.detector.hurried = false
@@ -131,7 +131,7 @@ func (c *Client) detect(ctx context.Context, looks map[string]sessionRead, names
 	return c.detectBy(&c.detector, ctx, looks, names...)
 }
 
-// detectBy is detect by another detector than that of waits.
+// detectBy is detect with a detector of the caller's choice.
 func (c *Client) detectBy(d *detector, ctx context.Context, looks map[string]sessionRead, names ...string) (died bool) {
 	var unsure []string
 	for _, id := range slices.Sorted(maps.Keys(looks)) {
@@ -176,7 +176,7 @@ func (c *Client) ttlGuess() time.Duration {
 }
 
 // claimTTL looks again at the records where a session was seen to have a
-// claim, and returns the longest TTL of those that still stand; 0: none does.
+// claim, and returns the longest TTL of the claims that still stand; 0: none does.
 func (c *Client) claimTTL(ctx context.Context, session string, names []string) (ttl time.Duration) {
 	if names = c.withQueues(session, names); len(names) == 0 {
 		return 0 // it has left since
@@ -209,8 +209,8 @@ func (c *Client) claimTTL(ctx context.Context, session string, names []string) (
 	return ttl
 }
 
-// carryOut does what a observation says of a record of that age, and reports whether the
-// session is dead.
+// carryOut acts on an observation of a record of that age, and reports whether the session
+// is dead.
 func (c *Client) carryOut(ctx context.Context, j lease.Observation, age time.Duration, names []string) bool {
 	id := j.Session
 	w := driver.Write{Key: driver.Sessions.Key(id), Old: int64(j.Old), Notify: driver.Everyone}
@@ -297,7 +297,7 @@ func (c *Client) knowDead(id string, tomb record.Session, age time.Duration) {
 	c.proof.DeclareDead(id)
 }
 
-// declareDead buries sessions whose death the kernel has proved.
+// declareDead declares dead the sessions whose death the kernel has proved.
 func (c *Client) declareDead(ids []string) {
 	ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
 	defer cancel()
@@ -309,7 +309,7 @@ func (c *Client) declareDead(ids []string) {
 	c.detect(ctx, looks)
 	for _, id := range ids {
 		if len(looks[id].rec.Value) == 0 {
-			// It ended, or never began: its claims count as those without a record.
+			// It ended, or never began: its claims are those of a session without a record.
 			c.proof.DeclareDead(id)
 		}
 	}
@@ -319,7 +319,7 @@ func (c *Client) declareDead(ids []string) {
 // are void once grace is over.
 func (c *Client) writeTombstone(ctx context.Context, s *session, grace time.Duration) error {
 	_, err := c.update(ctx, driver.Sessions.Key(s.id), driver.Everyone, func(r driver.Record) ([]byte, error) {
-		rec, _ := record.DecodeSession(r.Value) // what cannot be read gives way
+		rec, _ := record.DecodeSession(r.Value) // a record that cannot be read is overwritten
 		tomb, ok := rec.Closed(&c.owner, s.life.TTL(), grace, clocks())
 		if !ok {
 			return nil, errUnchanged

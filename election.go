@@ -10,8 +10,8 @@ import (
 )
 
 // An Election is an exclusive lock whose queue is the candidates and whose
-// token is the term. It is built on the lock and on nothing else. Its names
-// are spindle's: Run, HasLock, Leader.
+// token is the term. It is built on the lock and on nothing else. Its methods
+// are named as in spindle: Run, HasLock, Leader.
 type Election struct {
 	c    *Client
 	name string
@@ -26,8 +26,8 @@ type Election struct {
 
 var errOneSeat = errors.New("an election has one seat: Shared and Slots are not for it")
 
-// Election makes an election of a name. It does no I/O. Run refuses the options Shared, Slots(n) of
-// more than one, and MinHold.
+// Election makes an election on a name. It does no I/O. Run refuses the options Shared, MinHold,
+// and Slots(n) with n above 1.
 func (c *Client) Election(name string, opts ...Option) *Election {
 	seat := func(r *request) {
 		if r.seat = true; r.slots != 1 {
@@ -39,11 +39,12 @@ func (c *Client) Election(name string, opts ...Option) *Election {
 
 var errResigned = errors.New("resigned")
 
-// Run stands for election, leads, and stands again after a loss, until ctx
-// ends, and then returns its cause; or it returns what lead returned while it
-// led. lead's context ends when the seat is lost, with Resign, and with ctx;
-// only when lead has returned is the seat given up. A nil lead holds the seat:
-// ask HasLock. A second Run at the same time is refused.
+// Run stands for election, leads, and stands again after a loss or Resign. When ctx ends,
+// Run returns its cause, and when the client closes, ErrClosed. If lead returns while it
+// still leads, Run returns what lead returned.
+// lead's context ends when the seat is lost, with Resign, and with ctx; the seat is
+// given up only after lead has returned. A nil lead just holds the seat: ask HasLock.
+// A second Run at the same time is refused.
 func (e *Election) Run(ctx context.Context, lead func(context.Context, *Lock) error) error {
 	if lead == nil {
 		lead = func(ctx context.Context, _ *Lock) error { <-ctx.Done(); return nil }
@@ -101,8 +102,8 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context, *Lock) er
 	}
 }
 
-// HasLock says whether this process leads at this moment, without I/O, and by
-// which lock: its token and the fence are what one needs next.
+// HasLock says, without I/O, whether this process leads at this moment, and returns
+// the lock, for its token and the fence.
 func (e *Election) HasLock() (*Lock, bool) {
 	e.mu.Lock()
 	l := e.term
@@ -131,7 +132,7 @@ func (i Info) leader() Claim {
 	return Claim{Name: i.Name}
 }
 
-// Observe gives the leader now, and then each change once, until ctx ends.
+// Observe yields the present leader, and then each new one once, as Watch shows it, until ctx ends.
 // Token 0: the seat is empty.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Claim, error] {
 	return func(yield func(Claim, error) bool) {

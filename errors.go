@@ -10,23 +10,24 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/printable"
 )
 
-// What callers branch on, for errors.Is. The caller's own ctx.Err() and the
+// Errors to branch on, with errors.Is. The caller's own ctx.Err() and the
 // store's errors stay in the chain.
 var (
 	// ErrHeld: the lock was not obtained because others hold it or wait before
 	// us. The error is a *HeldError, which names them.
 	ErrHeld = errors.New("held")
-	// ErrLost: the lock was held and no longer is, without Release. It is
-	// final. The error is a *LostError, which says why.
+	// ErrLost: the lock was held and no longer is, without Release. It is final. The error of
+	// a lock is a *LostError, which says why. Other errors that are ErrLost: a waiting claim was
+	// broken, a hold is over (an *OverError), or a fence or a TokenGate refused a token.
 	ErrLost = record.ErrLost
 	// ErrReleased: the lock, or the claim to be broken, has been released.
 	ErrReleased = errors.New("released")
-	// ErrNoSuchHold: the token is not known to have held the name, by its record and history. It
-	// is ErrReleased, too.
+	// ErrNoSuchHold: neither the record nor the history of the name shows that the token held it.
+	// The error is also ErrReleased.
 	ErrNoSuchHold = errors.New("no such hold")
 	// ErrClosed: the client is closed.
 	ErrClosed = errors.New("the client is closed")
-	// ErrReadOnly: the client only looks, by its Options.ReadOnly. Nothing was written.
+	// ErrReadOnly: the client has Options.ReadOnly. Nothing was written.
 	ErrReadOnly = errors.New("this client only looks (Options.ReadOnly)")
 )
 
@@ -41,9 +42,9 @@ type HeldError struct {
 	// fence before its commit, or a transaction that was prepared. Until it ends nobody
 	// can take the lock or give it back.
 	Locked bool
-	// Full is set if a request that would wait, or hold beside others, was refused: the queue
-	// has 4096 waiters, or its record is as large as every store can keep it, which long
-	// reasons bring about earlier.
+	// Full is set if a request that would wait, or hold beside others, was refused because the
+	// record of the name has no more room. That is so with about 3,000 claims, and earlier with
+	// long reasons and labels.
 	Full bool
 	Err  error // nil, or the ctx.Err() that ended the wait
 }
@@ -90,7 +91,7 @@ func (e *HeldError) Error() string {
 	return b.String()
 }
 
-// heldFor is " for 2s", since the grant, or nothing if that is not known.
+// heldFor is " for 2s", the time since the grant, or "" if that is not known.
 func (c Claim) heldFor() string {
 	if c.Granted.IsZero() {
 		return ""

@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// Healthy is nil while this client can take locks and keep those that it has. It does no I/O
-// while heartbeats are answered; without a session it reads a setting of the store. The error
-// says what is wrong: the client is closed, the store does not answer, or heartbeats have not
-// been answered for so long that less than a quarter of the TTL is left.
+// Healthy is nil while this client can take locks and keep those that it has. It does no I/O while
+// heartbeats are answered; without a session it reads a setting of the store. The error says what
+// is wrong: the client is closed, the store does not answer, or heartbeats have not been answered
+// for so long that less than a quarter of the TTL is left. It does not look at locks with MinHold,
+// which have sessions of their own.
 func (c *Client) Healthy(ctx context.Context) error {
 	c.mu.Lock()
 	closing, s := c.end.closing, c.sess

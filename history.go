@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// A History is what the store remembers of the holds of a name. It is for people: it may
-// lack what ended in the last seconds before a crash.
+// A History is what the store remembers of the past holds of a name. It is for people: holds that
+// ended in the last seconds before a crash may be missing.
 type History struct {
 	Name    string
 	Holds   []PastHold // the latest, newest first
@@ -51,11 +51,10 @@ type Success struct {
 	Ago   time.Duration // by the store's clock where it has one, else by ours
 }
 
-// History gives the latest holds of a name, and sums of the others. A hold that ended well is
-// listed if it lasted, or was waited for, for a second or longer. A client writes what has
-// ended behind its next heartbeat, or as it closes. How many are listed is the store's setting,
-// see SetStoreHistory. Nothing is remembered of a name that was idle for 30 days, 400 if it has
-// a Success.
+// History returns the latest holds of a name, and sums of the others. A hold that ended well is
+// listed if it lasted, or was waited for, for a second or longer. A client records its ended holds
+// after its next heartbeat, or as it closes. SetStoreHistory sets how many holds are listed. The
+// history of a name is forgotten after 30 idle days, or 400 if it has a Success.
 func (c *Client) History(ctx context.Context, name string) (History, error) {
 	k := driver.Histories.Key(name)
 	if err := k.Check(); err != nil {
@@ -68,8 +67,8 @@ func (c *Client) History(ctx context.Context, name string) (History, error) {
 	return publicHistory(name, recs[0])
 }
 
-// Histories gives the histories of all names that begin with prefix, in the order of their
-// bytes, a page at a time. While a page is given the next one is loaded.
+// Histories yields the histories of all names that begin with prefix, in byte order, a page at a
+// time. While the caller uses one page, the next is loaded.
 func (c *Client) Histories(ctx context.Context, prefix string) iter.Seq2[History, error] {
 	return func(yield func(History, error) bool) {
 		for page, err := range ahead(ctx, c, c.pages(driver.Histories, prefix, "")) {
@@ -118,8 +117,8 @@ func publicHistory(name string, r driver.Record) (History, error) {
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// storeTime is the time by the store's clock, in microseconds since 1970, as the version and
-// the age of a record tell. It reports false where there is no such clock.
+// storeTime is the time by the store's clock, in microseconds since 1970, derived from the version
+// and the age of a record. It reports false if the store has no such clock.
 func storeTime(r driver.Record) (now int64, ok bool) {
 	return r.Version + r.Age.Microseconds(), record.Version(r.Version).IsTime() && r.Age >= 0
 }
@@ -168,9 +167,9 @@ func checkHistory(holds int) error {
 	return nil
 }
 
-// SetStoreHistory changes how many holds the history of a name lists: 0 (no more are written),
-// 32 or 128. Running clients follow at a heartbeat, those with a TTL of their own within two
-// minutes. It is 32 unless set, but 0 where the store's writes are costly ([driver.Traits]).
+// SetStoreHistory changes how many holds the history of a name lists: 0 (no more are written), 32
+// or 128. Running clients adopt the change at a heartbeat, those with a TTL of their own within two
+// minutes. The default is 32, but 0 where the store's writes are costly ([driver.Traits]).
 func (c *Client) SetStoreHistory(ctx context.Context, holds int) error {
 	if err := checkHistory(holds); err != nil {
 		return fmt.Errorf("set history: %w", err)
@@ -185,10 +184,10 @@ func (c *Client) SetStoreHistory(ctx context.Context, holds int) error {
 	return nil
 }
 
-// Succeeded records that the work under the lock has succeeded: History.Success tells when
-// that was last, and of which hold. It is to be called before the lock is released, so that the
-// next holder sees it, and returns when it is on the store's disk. It is recorded also where the
-// store keeps no history.
+// Succeeded records that the work under the lock has succeeded: History.Success shows the time and
+// the token of the latest success. Call it before you release the lock, so that the next holder
+// sees it; Succeeded does not check that the lock is still held. It returns when the success is on
+// the store's disk. It is recorded even where the store keeps no history.
 func (l *Lock) Succeeded(ctx context.Context) error {
 	c := l.c
 	a := &account{name: l.Name()}

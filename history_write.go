@@ -10,23 +10,23 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// What has ended is kept here until it is written, which is behind the next heartbeat: in
-// acquiring and releasing there is no write for it. So what ended in the last seconds before a
-// crash is lost, but for what is held then: whoever removes the claims of the dead writes
-// that, at once.
+// Ended holds are kept here until they are written, after the next heartbeat: acquiring and
+// releasing make no write for them. So a crash loses the holds that ended in the last seconds
+// before it, but not those that are still held: the client that removes the claims of the dead
+// session writes these at once.
 
-// An account is what is to be written of a name.
+// An account is what is still to be written to the history of a name.
 type account struct {
 	record.Account
 	name    string
-	evicted []record.Eviction // to be written once their sessions were read
-	removed bool              // it has some that were
+	evicted []record.Eviction // to be written once their sessions have been read
+	removed bool              // some evicted claims were added to it
 }
 
 // Bounds of what is kept and written.
 const (
-	maxUnwritten  = 1024 // names; what ends under others is forgotten
-	maxListed     = 256  // holds of them; others are counted
+	maxUnwritten  = 1024 // names; holds of other names are forgotten
+	maxListed     = 256  // holds listed for them; others are counted
 	writtenAtOnce = 64   // names
 	settingIsGood = time.Minute
 	mostRest      = 6 // heartbeats
@@ -39,10 +39,10 @@ type unwritten struct {
 	accounts []*account
 	open     map[string]*account // those that may be added to
 	listed   int                 // holds in all of them
-	writing  chan struct{}       // closed when what is being written in the background has been; nil: nothing is
-	timed    bool                // a timer runs: there is no session, and so no heartbeat
-	rest     int                 // after how many heartbeats it is written again; grows while writes lose to others
-	beats    int                 // how many of these are left
+	writing  chan struct{}       // closed when the background write is done; nil: there is none
+	timed    bool                // a timer runs, since without a session there is no heartbeat
+	rest     int                 // most heartbeats to skip before the next write; grows while writes lose to others
+	beats    int                 // heartbeats still to be skipped
 }
 
 // account is the account of a name, or nil if there are too many; c.mu is held.
@@ -123,7 +123,7 @@ func (c *Client) evicted(name string, gone []record.Eviction) {
 	}
 }
 
-// settled notes what a write has removed that had next follow was.
+// settled notes the claims that a write removed when it replaced was with next.
 func (c *Client) settled(name string, was, next *record.Lock) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -133,7 +133,7 @@ func (c *Client) settled(name string, was, next *record.Lock) {
 // A removal is what a write for a hold removes from a record.
 type removal struct {
 	name    string
-	version record.Version // which it follows
+	version record.Version // that the write follows
 	gone    []record.Eviction
 	tomb    record.Session // of the hold, if the write releases its locks
 }
@@ -164,8 +164,8 @@ func (x *holdCall) removed(r removal) {
 	c.evicted(r.name, others)
 }
 
-// removedLate notes what writes that were not answered have removed, if a record that follows has
-// it no more.
+// removedLate notes what unanswered writes have removed, once a later record shows that the claims
+// are gone.
 func (x *holdCall) removedLate(n *record.HoldName) {
 	x.removals = slices.DeleteFunc(x.removals, func(r removal) bool {
 		if r.name != n.Name || r.version == n.Version {
@@ -186,8 +186,8 @@ func (c *Client) hasTombstone(session string) bool {
 	return ok
 }
 
-// writeBehind is writeSoon after a heartbeat. Where many write the history of one name, most writes
-// lose, so each writes seldom, and more at a time. c.mu is held.
+// writeBehind is writeSoon after a heartbeat. Where many clients write the history of one name,
+// most writes lose, so each client writes less often, and more at a time. c.mu is held.
 func (c *Client) writeBehind() {
 	if u := &c.unwritten; u.beats > 0 {
 		u.beats--
@@ -217,8 +217,8 @@ func (c *Client) writeSoon() {
 	})
 }
 
-// writeOnce writes, in one call, the histories of the names with the longest holds. What is not confirmed
-// is written again.
+// writeOnce writes, in one call, the histories of the names with the longest holds. What is not
+// confirmed is written again.
 func (c *Client) writeOnce(ctx context.Context) error {
 	c.mu.Lock()
 	batch := c.takeUnwritten()
@@ -245,8 +245,8 @@ func (c *Client) writeOnce(ctx context.Context) error {
 	return err
 }
 
-// takeUnwritten takes out what is written next, one account of each name. Nothing is added to what
-// was taken; c.mu is held.
+// takeUnwritten takes out the accounts to be written next, one for each name. Nothing is added to
+// them after that. c.mu is held.
 func (c *Client) takeUnwritten() (batch []*account) {
 	all := c.unwritten.accounts
 	first := func(a *account) bool { return len(a.evicted) > 0 || a.ID != "" } // was under way before
@@ -281,8 +281,8 @@ func (c *Client) takeUnwritten() (batch []*account) {
 	return batch
 }
 
-// writeLast writes what is left as the client closes, after what is being written, for no longer than
-// limit.
+// writeLast writes what is left as the client closes, after any write that is under way, for no
+// longer than limit.
 func (c *Client) writeLast(limit time.Duration) {
 	ctx, cancel := context.WithTimeout(c.ctx, limit)
 	defer cancel()
@@ -303,8 +303,8 @@ func (c *Client) writeLast(limit time.Duration) {
 	}
 }
 
-// writeHistories writes accounts, of different names, into their histories. It returns those that are
-// not confirmed to be there. lazy: they may be lost again in a crash of the store.
+// writeHistories writes accounts, of different names, into their histories. It returns those that
+// are not confirmed to be there. lazy: a crash of the store may lose the writes again.
 func (c *Client) writeHistories(ctx context.Context, accounts []*account, lazy bool) (left []*account, err error) {
 	histories, most, err := c.readHistories(ctx, accounts)
 	if err != nil {
@@ -352,8 +352,8 @@ func (c *Client) writeHistories(ctx context.Context, accounts []*account, lazy b
 	}
 }
 
-// slight says whether an account begins no history: one short hold of our own. Else each name that
-// is locked once, for a moment, would leave a record.
+// slight says whether an account is too small to begin a history: one short hold of our own.
+// Otherwise each name that is locked once, for a moment, would leave a record.
 func (a *account) slight() bool {
 	return len(a.Holds) == 0 && a.Success == nil && a.Others.Count < 2 && !a.removed
 }
@@ -374,7 +374,7 @@ func (c *Client) readHistories(ctx context.Context, accounts []*account) (histor
 		}
 		keys = append(keys, driver.Histories.Key(a.name))
 	}
-	first := make([]int, len(accounts)) // of what else an account needs
+	first := make([]int, len(accounts)) // index of the first other key that an account needs
 	for i, a := range accounts {
 		first[i] = len(keys)
 		for _, e := range a.evicted {
@@ -388,7 +388,7 @@ func (c *Client) readHistories(ctx context.Context, accounts []*account) (histor
 	if err != nil {
 		return nil, 0, err
 	}
-	most, _ = c.historyOf(recs[0]) // a wrong one: off
+	most, _ = c.historyOf(recs[0]) // an invalid setting: off
 	c.mu.Lock()
 	c.unwritten.most, c.unwritten.read = most, c.now()
 	c.mu.Unlock()
@@ -426,7 +426,7 @@ func (c *Client) followHistory() {
 }
 
 func (c *Client) sawHistorySetting(rec driver.Record) {
-	most, _ := c.historyOf(rec) // a wrong one: off
+	most, _ := c.historyOf(rec) // an invalid setting: off
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unwritten.most, c.unwritten.read = most, c.now()

@@ -16,16 +16,17 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// A HoldRequest asks for locks that no process keeps. Whoever serves the requests of their owner,
-// as an HTTP server does, enters, renews and leaves for the owner, through any client of the store.
-// The zero value of a field is its default.
+// A HoldRequest asks for locks that no process keeps. A server that takes the requests of their
+// owner, such as an HTTP server, enters, renews and leaves on the owner's behalf, through any
+// client of the store. The other calls for a hold take its principal; an empty one skips that
+// check. The zero value of a field is its default.
 type HoldRequest struct {
-	ID     string            // 32 hexadecimal digits, drawn by the owner; the same again finds the same hold
-	Names  []string          // all or none; doubles count once
+	ID     string            // 32 hexadecimal digits, drawn by the owner; the same id finds the same hold
+	Names  []string          // all or none; duplicates count once
 	TTL    time.Duration     // how long the hold lives without a beat; 0: that of the client
-	For    time.Duration     // not 0: nothing beats for it, it ends by itself after so long
+	For    time.Duration     // not 0: nothing renews the hold, and it ends by itself after this time
 	Shared bool              // any number of shared holders
-	Slots  int               // at most so many holders; 0 and 1: exclusive
+	Slots  int               // most holders at once; 0 and 1: exclusive
 	Reason string            // shown to those who wait, up to 200 bytes
 	Labels map[string]string // shown with its claims, up to 1 KiB as JSON
 	Wait   bool              // keep a place in line; else ErrHeld, and nothing is left behind
@@ -33,22 +34,22 @@ type HoldRequest struct {
 	Client string            // the principal that may enter again, renew and leave; "": anybody
 }
 
-// A Hold is what the store showed of locks that no process keeps.
+// A Hold is the state of locks that no process keeps, as the store showed it.
 type Hold struct {
 	ID       string
-	Names    []string // in byte order, without doubles
+	Names    []string // in byte order, without duplicates
 	Client   string
 	Owner    Owner
-	Claims   []Claim // that stand, in the order of Names
-	Held     bool    // all of Names are
+	Claims   []Claim // its claims in the store, in the order of Names
+	Held     bool    // all of Names are held
 	Position int     // its place in the queue that it waits in, 1: next; 0: it waits in none
 	TTL      time.Duration
-	Detached bool      // nothing beats for it
-	Ends     time.Time // of a detached one: when, as nearly as is known; else zero
-	// Beat is just before the beat was sent on which this answer rests, with a monotonic
-	// reading. The owner may believe that it holds for 0.9·(Beat - received + TTL), counted from
-	// before it sent the request that was received then. Zero: the answer rests on no beat. Then
-	// only a detached hold may be believed in, until Ends; where Ends is zero, Enter again.
+	Detached bool      // nothing renews it
+	Ends     time.Time // end of a detached hold, as nearly as is known; else zero
+	// Beat is the time just before the beat behind this answer was sent, with a monotonic reading.
+	// The owner may believe that it holds for 0.9·(Beat - received + TTL), counted from before it
+	// sent its request, which arrived at received. Zero: no beat is behind this answer. Then the
+	// owner may believe only in a detached hold, until Ends; if Ends is zero, Enter again.
 	Beat time.Time
 
 	nonce string // of that beat
@@ -58,14 +59,14 @@ type Hold struct {
 type HoldResult struct {
 	ID   string
 	Hold Hold
-	Err  error // as that of Enter
+	Err  error // as from Enter
 }
 
 // ErrOtherHold: the id is that of a hold with other names, in another mode or of another
 // principal. The error is an *OtherHoldError.
 var ErrOtherHold = errors.New("the id is that of another hold")
 
-// An OtherHoldError says in what a hold differs from the one that was asked for.
+// An OtherHoldError says how a hold differs from the one that was asked for.
 type OtherHoldError struct {
 	ID    string
 	Field string // id, names, mode or client
@@ -100,7 +101,7 @@ const (
 	HoldReleased HoldEnd = "released" // by its owner
 	HoldBroken   HoldEnd = "broken"   // by force
 	HoldDied     HoldEnd = "died"     // it was silent for its TTL
-	HoldUnknown  HoldEnd = "unknown"  // the store knows of no such hold: it never was, or ended long ago
+	HoldUnknown  HoldEnd = "unknown"  // the store knows of no such hold: it never existed, or ended long ago
 )
 
 // An OverError says how a hold has ended. That is final. errors.Is(err, ErrLost) holds for it.
@@ -116,7 +117,7 @@ func (e *OverError) Is(target error) bool { return target == ErrLost }
 
 func (e *OverError) Error() string { return fmt.Sprintf("hold %s is over: %s", e.ID, e.Reason) }
 
-// check returns the request as it is entered.
+// check returns the request in the form in which it is entered.
 func (r HoldRequest) check() (HoldRequest, error) {
 	bad := func(field string, err error) (HoldRequest, error) { return r, &RequestError{field, err} }
 	if !record.IsSession(r.ID) {
@@ -163,17 +164,17 @@ func (r HoldRequest) check() (HoldRequest, error) {
 	return r, nil
 }
 
-// maxHoldNames keeps the record of a hold small: its names go along with each beat.
+// maxHoldNames keeps the record of a hold small: each beat carries its names.
 const maxHoldNames = 100
 
-// holds are those of which a client remembers what it has last written or read, so that a beat or
-// a release costs one call. Nothing is decided on it that the store does not confirm.
+// holds remembers what a client has last written or read of each hold, so that a beat or a release
+// costs one call. Nothing is decided on it that the store does not confirm.
 type holds struct {
 	known map[string]holdRecord
-	most  int // when those that are over are forgotten
+	most  int // the size at which expired holds are forgotten
 
-	ttl   time.Duration // the store's setting,
-	ttlAt lease.Instant // as of then
+	ttl   time.Duration // the store's setting
+	ttlAt lease.Instant // when it was asked for
 }
 
 // A holdRecord is what was last known of a hold.
@@ -182,13 +183,13 @@ type holdRecord struct {
 	version int64
 	at      lease.Instant
 	names   []record.HoldName // nil: not known
-	held    bool              // names are, and their claims were all granted
+	held    bool              // names are known, and all their claims were granted
 	detach  time.Duration     // HoldRequest.For
 }
 
 const (
 	leastHolds = 1024
-	shortQueue = 4 // claims of a lock record that is remembered for a release
+	shortQueue = 4 // most claims in a lock record that is remembered for a release
 )
 
 // remember keeps what is known of a hold.
@@ -223,7 +224,7 @@ func (c *Client) knownHold(id string) (r holdRecord, ok bool) {
 	return r, ok
 }
 
-// over is the error of a hold whose record says that it does not live; nil: it does.
+// over is the error of a hold that is over according to its record; nil: it lives.
 func over(id string, r *record.Session, absent bool) error {
 	e := &OverError{ID: id}
 	switch r.Hold(absent) {
@@ -259,22 +260,22 @@ type Session struct {
 	Owner     Owner
 	TTL       time.Duration // how long it may be silent
 	BeatAge   time.Duration // since the last heartbeat, by the store's clock; negative: cannot tell
-	Detached  bool          // nothing beats for it
-	Ends      time.Time     // of a detached one: when, as nearly as is known; else zero
-	Suspected bool          // someone who waits has asked it for a heartbeat
+	Detached  bool          // nothing renews it
+	Ends      time.Time     // end of a detached session, as nearly as is known; else zero
+	Suspected bool          // a waiter has asked it for a heartbeat
 	Dead      bool          // its claims are void, or go to the next who asks
-	Why       string        // it is dead, if it left word
-	Names     []string      // of a hold: where its claims are
+	Why       string        // why it is dead, if that is recorded
+	Names     []string      // of a hold: the names of its claims
 	Client    string        // of a hold: its principal
 }
 
-// Sessions gives all sessions of the store, dead ones included until they are swept, in the order
+// Sessions yields all sessions of the store, dead ones included until they are swept, in the order
 // of their ids, a page at a time.
 func (c *Client) Sessions(ctx context.Context) iter.Seq2[Session, error] {
 	return c.SessionsAfter(ctx, "")
 }
 
-// SessionsAfter is Sessions of the ids that come after an id: the next page of a list.
+// SessionsAfter is Sessions for the ids that come after a given id: the next page of a list.
 func (c *Client) SessionsAfter(ctx context.Context, after string) iter.Seq2[Session, error] {
 	return func(yield func(Session, error) bool) {
 		stopped := errors.New("stopped")
@@ -297,8 +298,8 @@ func (c *Client) SessionsAfter(ctx context.Context, after string) iter.Seq2[Sess
 	}
 }
 
-// Session is one session of the store, as long as it has a record: ok is false when it ended in
-// order, or was swept.
+// Session returns one session of the store. ok is false if it has no record, because it ended in
+// order or was swept.
 func (c *Client) Session(ctx context.Context, id string) (s Session, ok bool, err error) {
 	looks, err := c.loadSessions(ctx, []string{id})
 	if err != nil {

@@ -11,14 +11,15 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Enter acquires the locks of a hold, or puts it in line, and returns what it has then: it does
-// not wait, see Follow. The same request again, through any client of the store, finds the hold and
-// renews it, so it may be repeated after any error and goes on where it was. If the names are free
-// it takes one call to the store. Replies that are lost are made good for until ctx ends.
+// Enter acquires the locks of a hold, or puts it in line, and returns its state. It does not wait:
+// see Follow. The same request, sent again through any client of the store, finds the hold and
+// renews it. So it may be repeated after any error, and continues where it was. If one name is
+// free, Enter makes one call to the store; several names take two. It makes up for lost replies
+// until ctx ends.
 //
-// The error is ErrHeld (a *HeldError) if others are in the way and the request does not wait:
-// nothing is left behind then. It is ErrLost (an *OverError) if the hold has ended, for ever;
-// ErrOtherHold (an *OtherHoldError) if the id is that of another hold; a *RequestError. With any
+// The error is ErrHeld (a *HeldError) if others are in the way and the request does not wait;
+// nothing is left behind then. It is ErrLost (an *OverError) if the hold has ended, which is final;
+// ErrOtherHold (an *OtherHoldError) if the id is that of another hold; or a *RequestError. With any
 // other error the outcome is unknown: the same request may be sent again.
 func (c *Client) Enter(ctx context.Context, r HoldRequest) (Hold, error) {
 	h, err := c.enter(ctx, r)
@@ -77,15 +78,15 @@ func (c *Client) enter(ctx context.Context, r HoldRequest) (Hold, error) {
 				continue
 			}
 		}
-		held.Self = false // whoever asks is not this client
+		held.Self = false // the request is not this client's own
 		x.undo(ctx)
 		c.forgetHold(r.ID)
 		return Hold{}, held
 	}
 }
 
-// recall takes what the client knows of a name with claims of others, instead of trying it as if it
-// were free.
+// recall starts from what the client knows of a name that others have claims on, instead of trying
+// the name as if it were free.
 func (x *holdCall) recall() {
 	x.c.mu.Lock()
 	defer x.c.mu.Unlock()
@@ -109,7 +110,7 @@ func (x *holdCall) held(plan record.HoldPlan) *HeldError {
 	return held
 }
 
-// findDead says who is in the way, and whether one of them is found to be dead, as TryAcquire does.
+// findDead fills in who is in the way and says whether one of them is found dead, like TryAcquire.
 func (c *Client) findDead(ctx context.Context, held *HeldError, slots int, watched *bool) (void bool) {
 	void, silent := c.explain(held, time.Second)
 	if !void && !*watched && opens(held, silent, slots) {
@@ -119,8 +120,8 @@ func (c *Client) findDead(ctx context.Context, held *HeldError, slots int, watch
 	return void
 }
 
-// undo ends the session of a hold that was refused, if this call has made its record, nobody
-// else has written that since, and no write of this call can still come.
+// undo ends the session of a hold that was refused, if this call has made its record, nobody else
+// has written the record since, and no write of this call can still arrive.
 func (x *holdCall) undo(ctx context.Context) {
 	if x.unsure || !x.alone {
 		return
@@ -129,7 +130,7 @@ func (x *holdCall) undo(ctx context.Context) {
 }
 
 // takeBack removes the claims that this call has written for a hold that turned out to be over, or
-// another.
+// to be another one.
 func (x *holdCall) takeBack(ctx context.Context) {
 	var writes []driver.Write
 	x.c.mu.Lock()
@@ -148,7 +149,7 @@ func holdWrite(n *record.HoldName, w record.Write) driver.Write {
 	return driver.Write{Key: driver.Names.Key(n.Name), Old: int64(w.Old), Value: w.Next.Encode(max(w.Old, 0)), Notify: w.Notify, Lazy: w.Lazy}
 }
 
-// writeAside writes what goes by itself with the session if the write is lost.
+// writeAside makes writes that may be lost: what they would remove goes with the session anyway.
 func (x *holdCall) writeAside(ctx context.Context, writes ...driver.Write) {
 	if len(writes) == 0 {
 		return
@@ -158,7 +159,7 @@ func (x *holdCall) writeAside(ctx context.Context, writes ...driver.Write) {
 	x.c.store.CompareAndSwap(ctx, writes)
 }
 
-// holdTTL is the TTL of a hold whose request names none. The store's setting is read now and then.
+// holdTTL is ttl or, if that is 0, the client's or the store's setting, which is read now and then.
 func (c *Client) holdTTL(ctx context.Context, ttl time.Duration) time.Duration {
 	if ttl == 0 {
 		ttl = c.opts.TTL

@@ -14,11 +14,11 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// Follow renews a hold, each third of its TTL, until ctx ends, and has it go on while it waits. It
-// gives its state at once, then after each beat and whenever it changes; a place far from the head
-// of a queue comes with beats only. When the hold is over, the last it gives is an error as that
-// of Enter. A store that does not answer is tried again: nothing comes meanwhile. Afterwards the
-// hold lives on for what is left of its TTL.
+// Follow renews a hold every third of its TTL, until ctx ends, and advances it while it waits. It
+// yields its state at once, then after each beat and whenever the state changes; a new place far
+// from the head of a queue comes with beats only. When the hold is over, the last value is an error
+// as from Enter. A store that does not answer is tried again, and nothing is yielded until it does.
+// When Follow ends, the hold lives on for the rest of its TTL.
 func (c *Client) Follow(ctx context.Context, client, id string) iter.Seq2[Hold, error] {
 	return func(yield func(Hold, error) bool) {
 		if err := c.followHold(ctx, client, id, func(h Hold) bool { return yield(h, nil) }); err != nil {
@@ -27,16 +27,16 @@ func (c *Client) Follow(ctx context.Context, client, id string) iter.Seq2[Hold, 
 	}
 }
 
-// A follower is one Follow of a hold. Its beats are sent with those of all others; where it waits,
-// it is a guest of the name's local queue, and shares that one's looks.
+// A follower is one Follow of a hold. Its beats are sent with those of all others. Where the hold
+// waits, it is a guest of the name's local queue, and shares the reads of that queue.
 type follower struct {
 	id   string
 	wake chan struct{} // a beat was answered, or the queue has news
 
-	using  chan struct{} // of one: full while the call is used, and what follows
+	using  chan struct{} // of one: full while the next four fields are in use
 	x      *holdCall
-	beaten bool  // since the state was last given
-	failed error // the hold is over
+	beaten bool  // since the state was last yielded
+	failed error // why the hold is over
 	tries  int   // beats in a row that were not answered
 
 	// Guarded by c.mu.
@@ -87,7 +87,7 @@ func errBadID() error {
 	return &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")}
 }
 
-// take is the state of a hold that is followed, and whether it was renewed since it was last asked.
+// take returns the state of a followed hold, and whether it was renewed since the last take.
 func (c *Client) take(ctx context.Context, f *follower) (h Hold, beaten bool, err error) {
 	ctx, cancel, err := c.whileOpen(ctx, true)
 	if err != nil {
@@ -136,7 +136,7 @@ func (c *Client) take(ctx context.Context, f *follower) (h Hold, beaten bool, er
 	return h, beaten, nil
 }
 
-// host has a hold that waits be a guest where it waits, and of no name else.
+// host makes a waiting hold a guest of the name that it waits for, and of no other.
 func (c *Client) host(f *follower, state core.GuestState) {
 	at := -1
 	for i := range f.x.names {
@@ -155,8 +155,8 @@ func (c *Client) host(f *follower, state core.GuestState) {
 	}
 }
 
-// invite has a claim of a hold looked at, and written, along with what this client wants of the
-// name. c.mu is held.
+// invite makes a claim of a hold a guest, which is looked at, and written, along with what this
+// client wants of the name. c.mu is held.
 func (c *Client) invite(name string, claim record.Claim, enter bool, news chan struct{}) (*localQueue, *core.Guest) {
 	p := c.queue(name)
 	g := &core.Guest{Claim: claim, Enter: enter, Tag: news}
@@ -165,7 +165,7 @@ func (c *Client) invite(name string, claim record.Claim, enter bool, news chan s
 	return p, g
 }
 
-// dismiss ends that; c.mu is held.
+// dismiss ends what invite began; c.mu is held.
 func (c *Client) dismiss(f *follower) {
 	if f.guest != nil {
 		c.notes.guests--
@@ -182,7 +182,7 @@ type renewals struct {
 	wake    chan struct{}
 }
 
-// startFollower has a hold renewed, from now on. It reports false if the client is closed.
+// startFollower begins to renew a hold. It reports false if the client is closed.
 func (c *Client) startFollower(f *follower) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,7 +244,7 @@ func (c *Client) beatAt(f *follower, t lease.Instant) {
 	c.renewals.at(f, t)
 }
 
-// beatNow has a hold renewed at once by those who follow it; c.mu is held.
+// beatNow makes all followers of a hold renew it at once; c.mu is held.
 func (c *Client) beatNow(id string) {
 	for f := range c.renewals.of[id] {
 		if f.index >= 0 { // else it is being renewed
@@ -280,8 +280,8 @@ func (c *Client) renewLoop() {
 	}
 }
 
-// next are those whose beat is due, each id once, or how long to pause. If one is due, those come
-// along that nearly are.
+// next returns the followers whose beat is due, each id once, or how long to pause. If one is due,
+// those that are nearly due come along.
 func (r *renewals) next(now lease.Instant) (due []*follower, pause time.Duration) {
 	if len(r.due) == 0 {
 		return nil, lastPoll
@@ -310,17 +310,17 @@ func (r *renewals) next(now lease.Instant) (due []*follower, pause time.Duration
 	return due, 0
 }
 
-// early is how much before its time a beat may come along with others.
+// early is how long before its time a beat may come along with others.
 func (f *follower) early() time.Duration { return f.ttl / 12 }
 
-// renewAll sends the beats of these, in one call.
+// renewAll sends the beats that are due, in one call.
 func (c *Client) renewAll(due []*follower) {
 	var calls []*holdCall
 	var locked []*follower
 	for _, f := range due {
 		select {
 		case f.using <- struct{}{}:
-		default: // it is looking
+		default: // take is using it
 			c.beatAt(f, c.now().Add(c.jitter(firstPoll)))
 			continue
 		}
@@ -373,7 +373,7 @@ func (c *Client) renewAll(due []*follower) {
 	}
 }
 
-// A dueHeap has the follower first whose beat is due first.
+// A dueHeap orders followers by when their beats are due.
 type dueHeap []*follower
 
 func (h dueHeap) Len() int           { return len(h) }

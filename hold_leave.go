@@ -13,10 +13,11 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Leave releases the locks of a hold, or leaves the line, for ever: its session gets a tombstone
-// and its claims go, in one call to the store. An Enter that comes after it, however late, is
-// refused. It may be repeated: what is over is no error, and an id that the store does not know is
-// closed as well. With an error other than ErrOtherHold the outcome is unknown.
+// Leave releases the locks of a hold, or leaves the line, for good: its session gets a tombstone
+// and its claims are removed, in one call to the store. An Enter that arrives later is refused, at
+// least for two TTLs, until the tombstone is swept. Leave may be repeated: a hold that is over is
+// no error, and an id that the store does not know is closed as well. With an error other than
+// ErrOtherHold the outcome is unknown.
 func (c *Client) Leave(ctx context.Context, client, id string) error {
 	if err := c.leave(ctx, client, id); err != nil {
 		return fmt.Errorf("leave hold: %w", err)
@@ -61,7 +62,7 @@ func (c *Client) leave(ctx context.Context, client, id string) error {
 	}
 }
 
-// errAgain: a write was lost, to what is known now.
+// errAgain: a write lost to a record that is known now.
 var errAgain = errors.New("again")
 
 // holdSeen is when a remembered hold was last written or read.
@@ -71,8 +72,8 @@ func (c *Client) holdSeen(id string) lease.Instant {
 	return c.holds.known[id].at
 }
 
-// leaveOnce writes what is left to be written of a release, in one call. age is that of the
-// session's record.
+// leaveOnce makes the writes that a release still needs, in one call. age is that of the session's
+// record.
 func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 	c := x.c
 	ctx, cancel := context.WithTimeout(ctx, holdPatience)
@@ -122,13 +123,13 @@ func (x *holdCall) readToLeave(ctx context.Context, asked lease.Instant, age *ti
 	return nil
 }
 
-// A leaving is what is left to be written of a release.
+// A leaving is the writes that a release still needs.
 type leaving struct {
 	writes []driver.Write
 	tomb   record.Session
 	ends   bool          // the first write is the tombstone
-	at     []int         // whose names the other writes are, in names of the call,
-	next   []record.Lock // and what they write
+	at     []int         // for each other write, the index of its name in the call,
+	next   []record.Lock // and what it writes
 }
 
 // leaving decides what to write; age is that of the session's record.
@@ -154,14 +155,14 @@ func (x *holdCall) leaving(age time.Duration) leaving {
 	defer c.mu.Unlock()
 	for i := range x.names {
 		n := &x.names[i]
-		if w, ok := n.Left(tomb, c.deadNow(), time.Now().UnixMicro()); ok && tomb.Grace == 0 { // else they are void when it is over
+		if w, ok := n.Left(tomb, c.deadNow(), time.Now().UnixMicro()); ok && tomb.Grace == 0 { // else the claims are void after the grace
 			left.writes, left.at, left.next = append(left.writes, holdWrite(n, w)), append(left.at, i), append(left.next, w.Next)
 		}
 	}
 	return left
 }
 
-// leftBy notes what became of the writes: errAgain if one was lost.
+// leftBy notes what became of the writes. It returns errAgain if one lost.
 func (x *holdCall) leftBy(left leaving, outs []driver.Outcome, asked lease.Instant, age *time.Duration) (err error) {
 	again := false
 	if left.ends {
@@ -193,8 +194,8 @@ func (x *holdCall) leftBy(left leaving, outs []driver.Outcome, asked lease.Insta
 }
 
 // LeaveQueue takes a hold out of its line if nobody serves it any more: it waits, and has not been
-// renewed since h was given. It is for whoever served a request whose connection has ended. The
-// session stays: it ends by its TTL.
+// renewed since h was returned. It is for a server whose connection to the requester has ended. The
+// session stays, and ends after its TTL.
 func (c *Client) LeaveQueue(ctx context.Context, h Hold) error {
 	err := c.leaveQueue(ctx, h)
 	if err != nil && !errors.Is(err, ErrLost) {

@@ -15,10 +15,10 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Beat renews holds, all in one call to the store if this client has served them before. The
-// results are in the order of ids, and their errors are those of Enter, but for ErrHeld. An id that
-// the store does not know is over: a beat never makes a record. A hold that waits is looked at,
-// too; one for which nothing beats is not written. The error of the call is that nothing was asked.
+// Beat renews holds, up to 512 in one call to the store if this client has served them before. The
+// results are in the order of ids, with errors as from Enter, except ErrHeld. A hold whose id the
+// store does not know is over: a beat never makes a record. A waiting hold is advanced, too; a
+// detached hold is not written. An error of Beat itself means that the store was not asked.
 func (c *Client) Beat(ctx context.Context, client string, ids ...string) ([]HoldResult, error) {
 	ctx, cancel, err := c.whileOpen(ctx, true)
 	if err != nil {
@@ -45,7 +45,7 @@ func (c *Client) Beat(ctx context.Context, client string, ids ...string) ([]Hold
 	return results, nil
 }
 
-// resume is a call for a hold with what the client remembers of it.
+// resume begins a call for a hold with what the client remembers of it.
 func (c *Client) resume(id, client string) *holdCall {
 	x := c.newHoldCall(id, client)
 	if r, ok := c.knownHold(id); ok {
@@ -56,7 +56,7 @@ func (c *Client) resume(id, client string) *holdCall {
 	return x
 }
 
-// beat renews holds, and has those go on that wait.
+// beat renews holds, and advances those that wait.
 func (c *Client) beat(ctx context.Context, calls map[string]*holdCall) (errs map[string]error) {
 	errs = make(map[string]error, len(calls))
 	var left []*holdCall
@@ -81,7 +81,7 @@ func (c *Client) beat(ctx context.Context, calls map[string]*holdCall) (errs map
 	return errs
 }
 
-// beatPart renews so many holds as go in one call, each until its beat has won.
+// beatPart renews as many holds as fit in one call, each until its beat has won.
 func (c *Client) beatPart(ctx context.Context, left []*holdCall, errs map[string]error) {
 	for round := 0; len(left) > 0; round++ {
 		if err := c.readSessions(ctx, left); err != nil {
@@ -157,8 +157,7 @@ func (c *Client) readSessions(ctx context.Context, calls []*holdCall) error {
 	return nil
 }
 
-// goOn looks at the names of holds that are not known to be held, and has each go on to what it
-// can get.
+// goOn looks at the names of holds that are not known to be held, and acquires what each can get.
 func (c *Client) goOn(ctx context.Context, calls []*holdCall, errs map[string]error) {
 	if err := c.readNames(ctx, calls); err != nil {
 		for _, x := range calls {
@@ -219,7 +218,7 @@ func (c *Client) readNames(ctx context.Context, calls []*holdCall) error {
 	return nil
 }
 
-// learnMode takes what a claim of the hold says of its mode for those that are still to be entered.
+// learnMode copies what a claim of the hold says of its mode to those that are still to be entered.
 func (x *holdCall) learnMode() {
 	if x.known() {
 		return
@@ -238,7 +237,7 @@ func (x *holdCall) learnMode() {
 	}
 }
 
-// Extend has a hold for which nothing beats end d from now.
+// Extend makes a detached hold end d from now.
 func (c *Client) Extend(ctx context.Context, client, id string, d time.Duration) (Hold, error) {
 	fail := func(err error) (Hold, error) { return Hold{}, fmt.Errorf("extend hold: %w", err) }
 	if d < MinTTL || d > MaxTTL {
@@ -272,7 +271,7 @@ func (c *Client) oneHold(ctx context.Context, client, id string, set func(*holdC
 	return x, nil
 }
 
-// Hold looks at a hold and writes nothing. Its Beat is zero.
+// Hold looks at a hold and writes nothing. Beat is zero in the result.
 func (c *Client) Hold(ctx context.Context, client, id string) (Hold, error) {
 	x, err := c.lookAtHold(ctx, client, id)
 	if err != nil {

@@ -8,17 +8,17 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// An Owner says whose a claim is, for people: nothing is decided on it.
+// An Owner says whose a claim is, for people: no decision is based on it.
 type Owner struct {
 	Session string            `json:"session,omitempty"` // 128 random bits in hexadecimal; the identity that decides
-	Name    string            `json:"name,omitempty"`    // that its operator knows it by: an instance, a pod, a node
+	Name    string            `json:"name,omitempty"`    // what its operator calls it: an instance, a pod, a node
 	Host    string            `json:"host,omitempty"`
 	PID     int               `json:"pid,omitempty"`
 	User    string            `json:"user,omitempty"`
 	Program string            `json:"program,omitempty"`
-	Address string            `json:"address,omitempty"` // of the host: the one that it sends from by its default route
+	Address string            `json:"address,omitempty"` // of the host: the source address of its default route
 	Device  string            `json:"device,omitempty"`  // the terminal that the process was started from, as in who(1)
-	Started time.Time         `json:"started,omitzero"`  // of the process, by its own clock
+	Started time.Time         `json:"started,omitzero"`  // when the process started, by its own clock
 	Labels  map[string]string `json:"labels,omitempty"`
 }
 
@@ -28,10 +28,10 @@ func (o Owner) String() string { return record.Owner(o).String() }
 
 // A Claim is one holder or waiter of a name as the store showed it.
 //
-// The goroutines of a process queue in memory, and one claim stands for those who follow each
-// other: a lock that is handed on within a process keeps its claim. So Requested, Granted, Waited
-// and Retries are those of the claim, from its first request to its grant by the store, and the
-// time since Granted is how long the process has held the lock.
+// The goroutines of a process queue in memory, and one claim stands for several in a row: a lock
+// that is handed on within a process keeps its claim. So Requested, Granted, Waited and Retries are
+// those of the claim, from its first request to its grant by the store, and the time since Granted
+// is how long the process has held the lock.
 type Claim struct {
 	ID          string            // the session's first eight digits and a number: 8f3ac1d2-1
 	Name        string            // of the lock
@@ -41,18 +41,18 @@ type Claim struct {
 	Reason      string            // why it wants the lock
 	Requested   time.Time         // when, by its owner's clock; zero: not known
 	Granted     time.Time         // when, by the clock of whoever wrote the grant; zero: it waits, or not known
-	Waited      time.Duration     // from Requested to Granted, or until now of one that waits
-	Retries     int64             // how many of its writes lost before it was in
+	Waited      time.Duration     // from Requested to Granted, or until now while it waits
+	Retries     int64             // how many of its writes lost before one won
 	Labels      map[string]string // see Labels and Lock.SetLabels; not to be changed
 	TTL         time.Duration     // how long its session may be silent
 	BeatAge     time.Duration     // since the last heartbeat, by the store's clock; negative: cannot tell
-	Detached    bool              // nothing beats for it, it ends by itself (AcquireFor)
-	Ends        time.Time         // of a detached one: when, as nearly as is known; else zero
+	Detached    bool              // nothing renews it, and it ends by itself (AcquireFor)
+	Ends        time.Time         // end of a detached claim, as nearly as is known; else zero
 	Kept        bool              // it was released, and MinHold keeps the name shut until KeptUntil
 	KeptUntil   time.Time         // until when MinHold keeps the name shut, as nearly as is known; else zero
-	Suspected   bool              // someone who waits has asked it for a heartbeat
+	Suspected   bool              // a waiter has asked it for a heartbeat
 	SuspectedBy string            // who
-	Silent      bool              // nothing was heard of it for its TTL, by the store's clock or else the wall clocks: probably dead
+	Silent      bool              // silent for its TTL, by the store's clock or else the wall clocks: probably dead
 	Dead        bool              // known to be dead: goes to the next who asks
 	Collecting  string            // part of a set that is not complete: "2 of 3"
 	Election    bool              // it is for the seat of an Election, and may wait for ever
@@ -61,8 +61,8 @@ type Claim struct {
 	nr int64
 }
 
-// FullID is ID with all digits of the session. Among the claims of a name ID may not be unique:
-// whoever draws the id of a hold can have it begin as another's does.
+// FullID is ID with all digits of the session. ID may not be unique among the claims of a name: the
+// id of a hold is drawn by its owner, who can make it begin like another's.
 func (c Claim) FullID() string {
 	_, nr, _ := strings.Cut(c.ID, "-")
 	return c.Owner.Session + "-" + nr
@@ -84,9 +84,10 @@ func mode(slots int) string {
 // Info is what the store knows of a name.
 type Info struct {
 	Name string
-	// Version is that of the name's lock record: it grows with every grant,
-	// release and change in the queue, for ever, so that equal versions mean that
-	// nothing was held or given back in between. 0: never locked, or long ago.
+	// Version is the version of the name's lock record. It grows, for ever, with each
+	// change of the record. If nobody holds the name, equal versions mean that nobody has
+	// held it in between. A lock that passes within a process leaves it as it is. 0: never
+	// locked, or long ago.
 	Version int64
 	Holders []Claim       // in order of their grant
 	Waiters []Claim       // first come first
@@ -103,16 +104,16 @@ type BrokenClaim struct {
 	Now    bool      // BreakNow: its holder was not waited for
 }
 
-// A TokenGate is what a resource that has no transactions remembers, kept with its
-// data, to refuse writers that have lost their lock. The zero value is ready.
+// A TokenGate lets a resource without transactions refuse writers that have lost
+// their lock. The resource keeps it with its data. The zero value is ready.
 type TokenGate struct {
 	Any       int64 `json:"any"`       // highest token seen
 	Exclusive int64 `json:"exclusive"` // highest token of an exclusive holder seen
 }
 
-// Admit lets a writer in and remembers its token, or refuses it with ErrLost:
-// an exclusive token below the highest seen, and a shared one (any number of
-// slots above one counts as shared) below the highest exclusive one.
+// Admit lets a writer in and remembers its token, or refuses it with ErrLost. It
+// refuses an exclusive token below the highest seen, and a shared one (any number
+// of slots above one counts as shared) below the highest exclusive one.
 func (f *TokenGate) Admit(token int64, shared bool) error {
 	limit := f.Any
 	if shared {
@@ -160,8 +161,8 @@ func publicClaim(c record.Claim, name string) Claim {
 	return cl
 }
 
-// timeOf is a time in a record, in microseconds since 1970. It is zero for what is no time that
-// people write.
+// timeOf is a time in a record, in microseconds since 1970. It is zero if µs is not positive, or
+// the year is above 9999.
 func timeOf(µs int64) time.Time {
 	if t := time.UnixMicro(µs); µs > 0 && t.Year() < 10000 {
 		return t

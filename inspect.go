@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Show says who holds a name and who waits. A free name is no error. A claim whose session
-// has no record yet has only Owner.Session, if that lasts for a second.
+// Show returns who holds a name and who waits for it. A free name is no error. If the session
+// of a claim still has no record after a second, only Owner.Session is set in Owner.
 func (c *Client) Show(ctx context.Context, name string) (Info, error) {
 	if err := (driver.Names.Key(name)).Check(); err != nil {
 		return Info{}, fmt.Errorf("show: %w", err)
@@ -34,14 +34,14 @@ func (c *Client) Show(ctx context.Context, name string) (Info, error) {
 	return info[0], nil
 }
 
-// List gives all names in use that begin with prefix, in the order of their
-// bytes, a page at a time. While a page is given the next one is loaded. It is no snapshot:
-// each name is as it was when its page was read.
+// List yields all names in use that begin with prefix, in byte order, a page at a time. While
+// the caller uses one page, the next is loaded. It is no snapshot: each name is as it was when
+// its page was read.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 	return c.ListAfter(ctx, prefix, "")
 }
 
-// ListAfter is List of the names that come after a name: the next page of a list.
+// ListAfter is List for the names that come after a given name: the next page of a list.
 func (c *Client) ListAfter(ctx context.Context, prefix, after string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		for page, err := range ahead(ctx, c, c.pages(driver.Names, prefix, after)) {
@@ -63,15 +63,15 @@ type page struct {
 	audits map[string]driver.Record
 }
 
-// pageOfNames is how many names are read at first, and largestPage how many at a time if there are
-// many. Histories are large, and come by pageOfNames.
+// pageOfNames is how many names are read at first, and largestPage how many at a time if there
+// are many. Histories are large, and are always read pageOfNames at a time.
 const (
 	pageOfNames = 500
 	largestPage = 2000
 )
 
-// pages loads the records of all names of a space that begin with prefix and come after a name;
-// those of locks have their audits with them.
+// pages loads the records of all names of a space that begin with prefix and come after a given
+// name. Pages of locks include their audits.
 func (c *Client) pages(space driver.Space, prefix, after string) func(context.Context) iter.Seq2[page, error] {
 	return func(ctx context.Context) iter.Seq2[page, error] {
 		return func(yield func(page, error) bool) {
@@ -133,8 +133,8 @@ func (c *Client) loadPage(ctx context.Context, space driver.Space, names []strin
 	return p, nil
 }
 
-// ahead gives what seq gives, and has it prepare the next while one is used. It ends with an
-// error if ctx or the client does. Of a client that is closed it prepares nothing.
+// ahead yields what seq yields, and prepares the next value while one is used. It ends with an
+// error if ctx or the client ends. For a closed client it prepares nothing.
 func ahead[T any](ctx context.Context, c *Client, seq func(context.Context) iter.Seq2[T, error]) iter.Seq2[T, error] {
 	type result struct {
 		v   T
@@ -186,14 +186,14 @@ func ahead[T any](ctx context.Context, c *Client, seq func(context.Context) iter
 	}
 }
 
-// auditNames are the names that have an audit, in their order: few of those in use.
+// auditNames are the names that have an audit, in order: few of the names in use.
 type auditNames struct {
 	after string
 	ahead []string
 	done  bool
 }
 
-// upTo gives those up to a name that were not given yet.
+// upTo returns the names up to last that it has not returned yet.
 func (a *auditNames) upTo(ctx context.Context, s driver.Store, last string) (names []string, err error) {
 	for {
 		i := 0
@@ -225,7 +225,7 @@ func lastBefore(prefix string) string {
 	return short + string([]byte{last - 1}) + strings.Repeat("\xff", max(0, driver.MaxName-len(prefix)))
 }
 
-// listPage gives those names of a page that are in use, and reports whether to go on.
+// listPage yields the names of a page that are in use, and reports whether to go on.
 func (c *Client) listPage(ctx context.Context, p page, yield func(Info, error) bool) (goesOn bool) {
 	infos := make([]Info, 0, len(p.names))
 	for i, n := range p.names {
@@ -252,8 +252,8 @@ func (c *Client) listPage(ctx context.Context, p page, yield func(Info, error) b
 	return true
 }
 
-// Watch gives the state of a name now and then after each change, until ctx
-// ends. A slow reader skips states, never the last one.
+// Watch yields the state of a name at once and then after changes, until ctx ends. Changes within a
+// second or two of each other may come as one; the last state always comes.
 func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		ch := make(chan struct{}, 1)
@@ -327,8 +327,8 @@ func (i *Info) read(lock, audit driver.Record) error {
 	return nil
 }
 
-// fillAll adds what sessions say of the claims. A claim may be seen before its session is
-// written, and after it has ended: a name with such a claim is read again, for a moment.
+// fillAll adds what sessions say of the claims. A claim may be seen before its session is written,
+// or after the session has ended: a name with such a claim is read again, for a while.
 func (c *Client) fillAll(ctx context.Context, infos []Info) error {
 	left := make([]*Info, len(infos))
 	for i := range infos {
@@ -342,7 +342,7 @@ func (c *Client) fillAll(ctx context.Context, infos []Info) error {
 		}
 		for _, some := range claims {
 			for n := range some {
-				if id := some[n].Owner.Session; id != last { // neighbours often are of one
+				if id := some[n].Owner.Session; id != last { // neighbours often share a session
 					sessions, last = append(sessions, id), id
 				}
 			}

@@ -9,11 +9,11 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// maxChanged is the most bytes of JSON that the changed labels of a session take: each
+// maxChanged is the most bytes of JSON that the changed labels of a session may take: each
 // heartbeat carries them.
 const maxChanged = 64 << 10
 
-// checkLabels says what is wrong with the labels of a claim. It makes its map one of UTF-8.
+// checkLabels says what is wrong with the labels of a claim. It makes the map valid UTF-8.
 func checkLabels(labels record.Labels) (record.Labels, error) {
 	for key, value := range labels {
 		if key == "" {
@@ -30,13 +30,13 @@ func checkLabels(labels record.Labels) (record.Labels, error) {
 	return labels, nil
 }
 
-// SetLabels gives the lock these labels in place of those that it has. Others see them from the
-// next heartbeat on: SetLabels itself writes nothing and does not wait. The labels are those of
-// the claim. A lock that is handed on within the process shows those of its new holder. A shared
-// lock shows those of its first request, until one of its holders in the process sets others.
+// SetLabels replaces the labels of the lock. Others see the new ones from the next heartbeat on:
+// SetLabels itself writes nothing and does not wait. The labels are those of the claim. A lock that
+// is handed on within the process shows those of its new holder. A shared lock shows those of its
+// first request, until one of its holders in the process sets others.
 //
-// The labels take up to 1 KiB as JSON, and the changed labels of all locks of the client 64 KiB.
-// The error is that of Err if the lock is no longer held.
+// The labels may take 1 KiB as JSON, and the changed labels of all locks of the client 64 KiB. The
+// error is that of Err if the lock is no longer held.
 func (l *Lock) SetLabels(labels map[string]string) error {
 	checked, err := checkLabels(maps.Clone(labels))
 	if err == nil {
@@ -56,7 +56,7 @@ func (l *Lock) SetLabels(labels map[string]string) error {
 	return nil
 }
 
-// setLabels has the next heartbeat show labels of a claim in place of those in its record. It
+// setLabels makes the next heartbeat show labels of a claim in place of those in its record. It
 // reports false, and changes nothing, if there is no room for them; c.mu is held.
 func (s *session) setLabels(nr int64, recorded, labels record.Labels) bool {
 	if len(recorded)+len(labels)+len(s.labels) == 0 {

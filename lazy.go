@@ -10,11 +10,11 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// afterBeat looks, after a heartbeat that is on disk, once at the names that
-// had been given back without waiting for the disk when it was sent: if the
-// database crashed in between, the claim is there again, and it is a claim of a
-// living session that nobody wants; if not, the heartbeat has carried its end
-// along. Ambiguous writes are looked at, too.
+// afterBeat runs after a heartbeat that is on disk. It looks once at each name that had
+// been given back, without waiting for the disk, before the heartbeat was sent. If the
+// database crashed in between, the claim is there again: a claim of a living session
+// that nobody wants. If not, the heartbeat has taken the end of the claim to disk, too.
+// afterBeat also looks at ambiguous writes.
 func (c *Client) afterBeat(sent lease.Instant) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -37,8 +37,8 @@ func (c *Client) afterBeat(sent lease.Instant) {
 	c.sweepInTurn()
 }
 
-// recheck finds claims of ours that nobody wants. It loads, for a stale read may show
-// what was before the crash.
+// recheck finds claims of ours that nobody wants. Its reads are fresh, since a stale read
+// may show the record from before the crash.
 func (c *Client) recheck(keys []driver.Key) {
 	ctx, cancel := context.WithTimeout(c.ctx, DefaultTTL)
 	defer cancel()
@@ -48,7 +48,7 @@ func (c *Client) recheck(keys []driver.Key) {
 		c.mu.Lock()
 		for i, k := range part {
 			if err != nil {
-				c.lazy[k.Name] = asked // at the next beat
+				c.lazy[k.Name] = asked // look again after the next heartbeat
 				continue
 			}
 			rec, err := lockOf(recs[i])

@@ -18,22 +18,22 @@ import (
 type localQueue struct {
 	name      string
 	n         *core.Name
-	last      *Lock                  // a hold,
-	more      map[record.Token]*Lock // and where there are several the others
+	last      *Lock                  // a lock that is held; nil: none
+	more      map[record.Token]*Lock // the other locks that are held
 	releasing []*claimRelease        // claims whose end a Release waits for
 	busy      bool                   // a driver runs
-	idle      bool                   // nobody wants the name: the queue is kept for its memory, or was thrown away
+	idle      bool                   // nobody wants the name: the queue is kept for reuse, or was dropped
 	left      *leftBehind            // the record when the queue was last retired; nil: of no use
-	pace      *core.Pace             // nil until it waits, or is to be read
-	account   *account               // of what has ended and is not told yet; nil: nothing
+	pace      *core.Pace             // nil until a claim waits, or the record has to be read
+	account   *account               // of holds that have ended and are not recorded yet; nil: none
 }
 
 // A claimRelease is the release of a lock's claim.
 type claimRelease struct {
 	nr   int64
 	gone atomic.Bool   // the claim is confirmed gone, or void with its session
-	void bool          // the latter; guarded by c.mu until gone is set
-	done chan struct{} // closed then; made by whoever waits for it, guarded by c.mu
+	void bool          // void with its session; guarded by c.mu until gone is set
+	done chan struct{} // closed when gone is set; made by the first to wait for it, guarded by c.mu
 }
 
 func (d *claimRelease) confirm(void bool) {
@@ -44,7 +44,7 @@ func (d *claimRelease) confirm(void bool) {
 	}
 }
 
-// hold keeps a lock where its token finds it.
+// hold keeps a lock, to be found by its token.
 func (p *localQueue) hold(l *Lock) {
 	if p.last == nil {
 		p.last = l
@@ -56,7 +56,7 @@ func (p *localQueue) hold(l *Lock) {
 	p.more[record.Token(l.token)] = l
 }
 
-// unhold forgets a lock, and returns it; nil if it had been forgotten.
+// unhold forgets the lock with that token and returns it; nil: there is none.
 func (p *localQueue) unhold(t record.Token) (l *Lock) {
 	if p.last != nil && p.last.token == int64(t) {
 		l, p.last = p.last, nil
@@ -70,8 +70,8 @@ func (p *localQueue) unhold(t record.Token) (l *Lock) {
 // env is what is true of the client now; c.mu is held. It is valid until the next call.
 func (c *Client) env() *core.Env { return c.envAt(c.now()) }
 
-// envOfLast is what is true of the client at the time of its last event, whose step follows
-// at once: that the clock goes on before the step is performed can happen anyway.
+// envOfLast is env as of the last event, without reading the clock again. The step follows that
+// event at once, and some time always passes before a step is performed.
 func (c *Client) envOfLast() *core.Env { return c.envAt(c.scratch.Now) }
 
 func (c *Client) envAt(t lease.Instant) *core.Env {
@@ -85,14 +85,14 @@ func (c *Client) envAt(t lease.Instant) *core.Env {
 	return e
 }
 
-// A walled is a reading of the wall clock, as of a time.
+// A walled is a reading of the wall clock at an instant.
 type walled struct {
 	at   lease.Instant
 	wall int64
 }
 
-// wall is the wall clock's time of the last event, microseconds since 1970. It is read once in a
-// millisecond. c.mu is held.
+// wall is the time of the last event by the wall clock, in microseconds since 1970. The clock is
+// read at most once per millisecond. c.mu is held.
 func (c *Client) wall() int64 {
 	since := c.scratch.Now.Sub(c.walled.at)
 	if since < 0 || since > time.Millisecond || c.walled.wall == 0 {
@@ -148,12 +148,12 @@ func (c *Client) perform(p *localQueue, eff *core.Effects) {
 	}
 }
 
-// granted makes a request a lock.
+// granted turns a request into a lock.
 func (c *Client) granted(p *localQueue, g core.Grant) {
 	r := g.Request.Tag.(*request)
 	l := &Lock{c: c, p: p, sess: c.sess, token: int64(g.Token), nr: g.Claim.Nr, slots: r.slots, reason: g.Reason, seat: r.seat, labels: g.Labels, since: g.At, waited: g.At.Sub(r.start), values: r.ctx}
 	p.hold(l)
-	if r.slots == 1 && !l.sess.setLabels(l.nr, g.Labels, r.labels) { // it may have been handed on
+	if r.slots == 1 && !l.sess.setLabels(l.nr, g.Labels, r.labels) { // the claim may have been handed on
 		l.sess.dropLabels(l.nr)
 	}
 	r.answer(l, nil)
@@ -173,7 +173,7 @@ func (c *Client) lost(p *localQueue, lost core.Loss) {
 	c.checkDrained()
 }
 
-// gone tells those who wait for the end of a claim.
+// gone confirms the end of a claim to the releases that wait for it.
 func (c *Client) gone(p *localQueue, g core.Gone) {
 	if c.sess != nil {
 		c.sess.dropLabels(g.Nr)
@@ -186,7 +186,7 @@ func (c *Client) gone(p *localQueue, g core.Gone) {
 	})
 }
 
-// refusal is the error of a request, from that of the core.
+// refusal turns a refusal of the core into the error of a request.
 func (p *localQueue) refusal(f core.Refusal) error {
 	var held *core.Held
 	var broken *core.Broken
@@ -218,14 +218,14 @@ func (p *localQueue) claims(recs []record.Claim) []Claim {
 	return claims
 }
 
-// brokenError: a waiting claim was broken.
+// A brokenError says that a waiting claim was broken.
 type brokenError struct{ why string }
 
 func (e *brokenError) Is(target error) bool { return target == ErrLost }
 
 func (e *brokenError) Error() string { return e.why }
 
-// active are the queues of names that somebody wants; c.mu is held.
+// active yields the queues of names that somebody wants; c.mu is held.
 func (c *Client) active(yield func(p *localQueue) bool) {
 	for _, p := range c.queues {
 		if !p.idle && !yield(p) {
@@ -234,7 +234,7 @@ func (c *Client) active(yield func(p *localQueue) bool) {
 	}
 }
 
-// activeQueue is that of a name; nil: nobody wants it. c.mu is held.
+// activeQueue returns the queue of a name; nil: nobody wants it. c.mu is held.
 func (c *Client) activeQueue(name string) *localQueue {
 	if p := c.queues[name]; p != nil && !p.idle {
 		return p
@@ -315,7 +315,7 @@ type leftBehind struct {
 
 const (
 	recently = time.Second // how long that record may be of use
-	maxIdle  = 1000        // idle queues that are kept for their memory
+	maxIdle  = 1000        // idle queues that are kept for reuse
 )
 
 // retire makes a queue idle. It forgets all but a record with claims of others: a request

@@ -32,14 +32,14 @@ type Lock struct {
 
 	// Guarded by c.mu.
 	err       error // why it is no longer held; nil while it is
-	broken    bool  // that is why
+	broken    bool  // it was lost by a break
 	announced bool  // Acquired has been emitted
-	going     bool  // left has begun
+	going     bool  // its release (left) has begun
 	left      claimRelease
 	cancel    context.CancelCauseFunc // of ctx
 	set       *LockSet
 
-	part *part // with a session of its own; nil: with that of the client
+	part *part // set if it has a session of its own; nil: it uses the client's
 
 	ctx atomic.Pointer[context.Context] // see lockContext; set under c.mu
 }
@@ -47,8 +47,9 @@ type Lock struct {
 // Name is the name that is locked.
 func (l *Lock) Name() string { return l.p.name }
 
-// Token is the fencing token: positive, and larger than that of every earlier
-// grant of this name, for ever.
+// Token is the fencing token: positive, and larger than that of every earlier grant of
+// this name, for ever. Among shared holders the order may differ: a shared token is larger
+// than those of all earlier exclusive holders.
 func (l *Lock) Token() int64 { return l.token }
 
 // Store is the store that the lock is in, for the fences of stores.
@@ -69,10 +70,9 @@ func (l *Lock) Context() context.Context {
 	return (*lockContext)(l)
 }
 
-// A lockContext is a lock as a context. The one behind it, which costs as much
-// as a whole hand-off, is made when somebody waits for its end, derives another
-// from it or wants a value. All that package context knows of it, it knows of
-// that one.
+// A lockContext is a lock as a context. The real context behind it costs as much
+// as a whole hand-off, so it is made only when somebody waits for its end, derives
+// another context from it or wants a value. Package context only ever sees that one.
 type lockContext Lock
 
 func (x *lockContext) behind() context.Context {
@@ -114,10 +114,9 @@ func (x *lockContext) Err() error {
 
 func (x *lockContext) String() string { return fmt.Sprintf("holdfast.Lock(%q)", (*Lock)(x).Name()) }
 
-// Err is nil while the lock is held, and then says why it is not. It reads the
-// clock itself, so it is right even where a timer is late: it is the check in
-// front of an act. What happens between the check and the act only a fence can
-// judge.
+// Err is nil while the lock is held, and afterwards says why it is not. It reads
+// the clock itself, so it is right even if a timer is late: it is the check to make
+// before an act. Only a fence covers what happens between the check and the act.
 func (l *Lock) Err() error {
 	l.c.mu.Lock()
 	err := l.err
@@ -135,8 +134,8 @@ func (l *Lock) Err() error {
 // heartbeat. It is for planning: Err decides. The time has a monotonic reading.
 func (l *Lock) Deadline() time.Time { return time.Now().Add(l.sess.left()) }
 
-// TTL is what the lock's session may be silent for as of now, before others may
-// take it over.
+// TTL is how long the lock's session may be silent, as of now, before others may
+// take the lock over.
 func (l *Lock) TTL() time.Duration {
 	l.c.mu.Lock()
 	defer l.c.mu.Unlock()
@@ -145,8 +144,8 @@ func (l *Lock) TTL() time.Duration {
 
 // Proof is the open file by which other processes of this host know that the
 // lock's session lives. A child process that inherits it keeps the lock from
-// being taken over before the TTL when this process dies. nil where there is
-// none. It must not be closed.
+// being taken over before the TTL when this process dies. Proof is nil where there
+// is no such file. The file must not be closed.
 func (l *Lock) Proof() *os.File {
 	if l.sess.proof == nil {
 		return nil
@@ -154,11 +153,11 @@ func (l *Lock) Proof() *os.File {
 	return l.sess.proof.File
 }
 
-// Release ends belief in the lock at once and then gives it back. That is sent
+// Release ends belief in the lock at once and then gives it back. The write is sent
 // even if ctx is done, so `defer lock.Release(ctx)` is right: ctx bounds only
-// the wait for the answer. ErrLost: it had been lost before. Any other error
-// is ambiguous: the client goes on to release the lock until its session ends. A
-// second Release gives the same answer.
+// the wait for the answer. ErrLost: the lock had been lost before. Any other error is
+// ambiguous: the client keeps trying to release the lock until its session ends. A
+// second Release gives the same answer, or waits for it again.
 func (l *Lock) Release(ctx context.Context) error {
 	if l.part != nil {
 		return l.part.release(ctx, l)
@@ -180,9 +179,9 @@ func (l *Lock) checkWindow(t lease.Instant) {
 	}
 }
 
-// releaseLocked ends belief in a lock, and has its claim go; c.mu is held. It returns the error of a
-// lock that had been lost before. One that was broken stays in the record until its work has
-// stopped: now it goes.
+// releaseLocked ends belief in a lock and gives its claim up; c.mu is held. It returns the error of
+// a lock that had been lost before. The claim of a broken lock stays in the record until the work
+// has stopped, which it has now.
 func (l *Lock) releaseLocked(t lease.Instant) (lost error) {
 	if l.err == nil {
 		l.past(t, record.EndReleased, nil, "")
@@ -217,7 +216,7 @@ func (l *Lock) awaitGone(ctx context.Context) error {
 	}
 }
 
-// goneBy is closed when a lock's claim is confirmed gone, or void.
+// goneBy returns a channel that is closed when a lock's claim is confirmed gone, or void.
 func (c *Client) goneBy(l *Lock) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -236,7 +235,7 @@ func (l *Lock) confirmed() error {
 	return nil
 }
 
-// end ends belief with a cause; c.mu is held.
+// end ends belief in the lock with a cause; c.mu is held.
 func (l *Lock) end(cause error) {
 	if l.err != nil {
 		return
@@ -250,8 +249,8 @@ func (l *Lock) end(cause error) {
 	}
 }
 
-// endContexts ends the lock's context, and that of its set when one of it is lost or the last
-// is released; c.mu is held.
+// endContexts ends the lock's context, and that of its set when a lock of the set is lost or the
+// last one is released; c.mu is held.
 func (l *Lock) endContexts(cause error) {
 	if cancel := l.cancel; cancel != nil {
 		l.c.after.call(func() { cancel(cause) })
@@ -262,9 +261,9 @@ func (l *Lock) endContexts(cause error) {
 	}
 }
 
-// lose ends a lock that is not given back; c.mu is held. It takes the rest of its
-// set along. The claims of these stay, as that of a lock that was broken does,
-// until they are released and the work has stopped, or the window of this moment ends.
+// lose ends a lock that was not released; c.mu is held. The other locks of its set are
+// lost with it. Their claims stay, like the claim of a broken lock, until they are
+// released and the work has stopped, or until the present window ends.
 func (l *Lock) lose(why string, err error) {
 	if l.err != nil {
 		return
@@ -302,7 +301,7 @@ func (l *Lock) lose(why string, err error) {
 	})
 }
 
-// A releasedError is a lock as the error of its use after its release.
+// A releasedError is a lock as the error of using it after its release.
 type releasedError Lock
 
 func (e *releasedError) Is(target error) bool { return target == ErrReleased }
@@ -311,7 +310,7 @@ func (e *releasedError) Error() string {
 	return fmt.Sprintf("%q (token %d) has been released", (*Lock)(e).Name(), e.token)
 }
 
-// leave is Release that does not wait until the claim is gone. The driver of the name gives it
+// leave is Release without the wait until the claim is gone. The driver of the name gives it
 // back.
 func (l *Lock) leave() (lost error) {
 	t := l.c.now()

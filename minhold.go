@@ -10,12 +10,13 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// MinHold keeps the name shut for at least d after the grant, also if the lock is released
-// earlier or its process dies. So a job that hosts start by their own clocks, which differ by
-// seconds, runs once. After d the lock is like any other: it lasts until Release. It has a
-// session, and so a heartbeat, of its own. If its process dies in the last TTL of d, or its last
-// half if that is shorter, or later, then the name is free a TTL after its last heartbeat. Break
-// opens the name early. d is at least 1s. AcquireAll, AcquireFor and Election refuse MinHold.
+// MinHold keeps the name shut for at least d after the grant, even if the lock is released earlier
+// or its process dies. So with TryAcquire a job that several hosts start by their own clocks, which
+// differ by seconds, runs once; a host that waits runs it again after d. After d the lock is like
+// any other: it lasts until Release. It has a session, and so a heartbeat, of its own. If its
+// process dies in the last TTL of d (or the last half of d, if that is shorter) or later, the name
+// is free a TTL after its last heartbeat. Break opens the name early. d is at least 1s. AcquireAll,
+// AcquireFor and Election refuse MinHold.
 func MinHold(d time.Duration) Option {
 	return func(r *request) {
 		r.least = d
@@ -31,10 +32,10 @@ var errNoMinHold = errors.New("MinHold is for one lock of Acquire, TryAcquire or
 type part struct {
 	whole  *Client       // the client that was asked
 	client *Client       // and that of the session
-	lock   *Lock         // nil while it is asked for, and when it was lost; guarded by whole.mu
-	ends   bool          // it is being given back; guarded by whole.mu
-	gone   chan struct{} // closed when it has been, and its client is closed
-	err    error         // then, why that is not confirmed
+	lock   *Lock         // nil until it is granted, and after a loss; guarded by whole.mu
+	ends   bool          // it is being released; guarded by whole.mu
+	gone   chan struct{} // closed when it has been released, and its client is closed
+	err    error         // after that: why the release is not confirmed
 }
 
 // acquirePart is acquire with MinHold.
@@ -58,7 +59,7 @@ func (c *Client) acquirePart(ctx context.Context, name string, d time.Duration, 
 		err = ErrClosed
 	}
 	if err == nil {
-		if l.part = p; !p.ends { // else it was lost in this very moment
+		if l.part = p; !p.ends { // else it has just been lost
 			p.lock = l
 		}
 		c.mu.Unlock()
@@ -69,8 +70,8 @@ func (c *Client) acquirePart(ctx context.Context, name string, d time.Duration, 
 	return nil, err
 }
 
-// newPart is a client for a lock with a session of its own. Nobody is to know of the death of
-// its process before its time, so it makes no proof of its life.
+// newPart makes a client for a lock with a session of its own. The death of its process must not
+// open the name early, so it makes no proof of host liveness.
 func (c *Client) newPart() (*part, error) {
 	settings := c.opts
 	sub, err := New(c.bare(), &settings)
@@ -88,8 +89,8 @@ func (c *Client) newPart() (*part, error) {
 	return p, nil
 }
 
-// endPart has a part given back and its client closed, once. If a function still runs under it,
-// what is not kept anyway stays shut for a grace. c.mu is held.
+// endPart releases a part and closes its client, once. If a function still runs under the lock,
+// what MinHold does not keep shut stays shut for a grace. c.mu is held.
 func (c *Client) endPart(p *part, grace time.Duration) {
 	if p.ends {
 		return
@@ -153,7 +154,7 @@ func (c *Client) owns(session string) bool {
 	return ours || slices.ContainsFunc(c.parts, func(p *part) bool { return p.lock != nil && p.lock.sess.id == session })
 }
 
-// lost notes that the lock was lost. One that was broken is given back when its work has stopped.
+// lost notes that the lock was lost. A broken lock is released when its work has stopped.
 func (p *part) lost(broken bool) {
 	c := p.whole
 	c.mu.Lock()
@@ -164,7 +165,7 @@ func (p *part) lost(broken bool) {
 	c.checkDrained()
 }
 
-// endParts ends belief in the locks that are parts, and refuses what waits for one; c.mu is held.
+// endParts ends belief in the locks of all parts, and refuses requests that wait; c.mu is held.
 func (c *Client) endParts() {
 	for _, p := range c.parts {
 		c.after.call(func() {
@@ -175,7 +176,7 @@ func (c *Client) endParts() {
 	}
 }
 
-// closeParts gives back all parts and waits for that, and returns what is not confirmed.
+// closeParts releases all parts, waits for that, and returns what is not confirmed.
 func (c *Client) closeParts(grace time.Duration) (err error) {
 	c.mu.Lock()
 	parts := slices.Clone(c.parts)
@@ -190,7 +191,7 @@ func (c *Client) closeParts(grace time.Duration) (err error) {
 	return err
 }
 
-// keep has the names of the session stay shut for d from now.
+// keep makes the names of the session stay shut for d from now.
 func (s *session) keep(ctx context.Context, d time.Duration) error {
 	c := s.c
 	c.mu.Lock()
@@ -216,8 +217,8 @@ func (s *session) keep(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// leaveShut ends a session that keeps its names shut for a while longer. It reports false if
-// there is nothing to be kept, because that time is over, or the lock was lost or broken.
+// leaveShut ends a session that keeps its names shut for a while longer. It reports false if it
+// need not keep them shut: that time is over, or the lock was lost or broken.
 func (s *session) leaveShut(limit time.Duration) (left bool, err error) {
 	c := s.c
 	c.mu.Lock()

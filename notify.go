@@ -10,11 +10,11 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// notifications are what the store tells of writes, while anybody needs that. The core
-// decides when (core.Watch), and what is read because of one (core.Pace).
+// notifications tracks the store's notifications and whether they are needed. The core
+// decides when they are asked for (core.Watch), and what is read after one (core.Pace).
 type notifications struct {
 	watch   core.Watch
-	anew    func()                                // ends the present watch, to begin anew
+	anew    func()                                // ends the present watch, so that a new one begins
 	subs    map[driver.Key]map[chan struct{}]bool // for Watch and Observe
 	guests  int                                   // claims of holds that wait
 	follows int                                   // holds that are followed, where watching costs nothing
@@ -39,7 +39,7 @@ func (c *Client) startWatching() {
 	}
 }
 
-// sessionID is that of the client's session; "": there is none. c.mu is held.
+// sessionID is the id of the client's session; "": there is none. c.mu is held.
 func (c *Client) sessionID() string {
 	if c.sess == nil {
 		return ""
@@ -100,12 +100,12 @@ func (c *Client) endIdle(ctx context.Context, cancel func()) {
 	})
 }
 
-// watchIdle says whether nobody needs a watch that costs; c.mu is held.
+// watchIdle says whether nobody needs a watch that costs something; c.mu is held.
 func (c *Client) watchIdle() bool {
 	return c.notes.watch.Idle(c.waiting, c.notes.all(), c.now())
 }
 
-// notified handles that the store tells of a write, or (zero) that anything may have changed.
+// notified handles a notification of a write; a zero one means that anything may have changed.
 func (c *Client) notified(h driver.Notification) {
 	key := h.Key
 	c.mu.Lock()
@@ -130,7 +130,7 @@ func (c *Client) notified(h driver.Notification) {
 			c.readNotified(p)
 		}
 		if c.sess != nil && c.sess.life.Opened() {
-			signal(c.sess.wake) // it may have been revoked something
+			signal(c.sess.wake) // one of its claims may have been revoked
 		}
 		c.detector.hurry()
 		signal(c.nudge)
@@ -154,8 +154,8 @@ func (c *Client) notified(h driver.Notification) {
 	}
 }
 
-// told handles the record that a notification tells, or reports that it is to be read; c.mu is
-// held.
+// told handles the record that a notification carries. It reports false if the record has to be
+// read; c.mu is held.
 func (c *Client) told(p *localQueue, h driver.Notification) bool {
 	_, was := p.n.Record()
 	if !p.n.Known() && p.busy || c.sawStale(p, driver.Record{Version: h.Version, Value: []byte(h.Value)}) {
@@ -167,14 +167,14 @@ func (c *Client) told(p *localQueue, h driver.Notification) bool {
 	return true
 }
 
-// readNotified handles a notification for everyone of a name; c.mu is held.
+// readNotified handles a notification for everyone about a name; c.mu is held.
 func (c *Client) readNotified(p *localQueue) {
 	if at := p.pace.NotifiedAt(p.n, c.env()); at != lease.Never {
 		c.readAt(p, at)
 	}
 }
 
-// readAt has the poll loop read a name at an instant; c.mu is held.
+// readAt makes the poll loop read a name at an instant; c.mu is held.
 func (c *Client) readAt(p *localQueue, at lease.Instant) {
 	if p.pace == nil {
 		p.pace = core.NewPace(0)
@@ -184,7 +184,7 @@ func (c *Client) readAt(p *localQueue, at lease.Instant) {
 	signal(c.nudge)
 }
 
-// subscribe has ch signalled when a key may have changed.
+// subscribe signals ch whenever one of keys may have changed, until cancel is called.
 func (c *Client) subscribe(ch chan struct{}, keys ...driver.Key) (cancel func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -26,14 +26,14 @@ const (
 // default.
 type Options struct {
 	// TTL is how long this client may be silent before others may take its
-	// locks. 0: the store's setting (15s unless changed), followed while
-	// running. At least 1s. Heartbeats are sent each third of it.
+	// locks. 0: the store's setting (15s unless changed), also when it changes
+	// later. At least 1s. Heartbeats are sent every third of it.
 	TTL time.Duration
 	// Grace keeps the names of this client shut for that much longer after its
 	// death or a break, for effects that no fence can reach. 0: none.
 	Grace time.Duration
-	// Owner is what others see. Empty fields are filled in from the process, but for Name and
-	// Labels. Each has at most 255 bytes.
+	// Owner is what others see. Empty fields are filled in from the process, except Name and
+	// Labels. Each text has at most 255 bytes. There are at most 16 labels, of 4 KiB together.
 	Owner Owner
 	// RuntimeDir is where processes of one host prove each other's death.
 	// "": $XDG_RUNTIME_DIR/holdfast if that is this user's, else
@@ -47,7 +47,7 @@ type Options struct {
 	// Trace is for metrics and spans. nil: none.
 	Trace *Trace
 	// ReadOnly makes a client that only looks: whatever would write to the store is
-	// refused at once with ErrReadOnly. Of the database it needs the right to read.
+	// refused at once with ErrReadOnly. It only needs the right to read the database.
 	ReadOnly bool
 }
 
@@ -93,8 +93,8 @@ func Shared() Option {
 	}
 }
 
-// Slots asks for one of n slots: at most n holders at once. Of different n the
-// smallest counts. Slots(1) is exclusive, the default. n is at most 1<<30.
+// Slots asks for one of n slots: at most n holders at once. If holders ask for
+// different n, the smallest counts. Slots(1) is exclusive, the default. n is at most 1<<30.
 func Slots(n int) Option {
 	return func(r *request) {
 		if r.slots == 0 {
@@ -107,7 +107,7 @@ func Slots(n int) Option {
 	}
 }
 
-// MaxWait gives up after d with ErrHeld; 0 asks once and does not wait. In Do
+// MaxWait gives up after d, with ErrHeld or the store's error; 0 asks once and does not wait. In Do
 // and Election, where ctx also bounds the work, this bounds the wait alone.
 func MaxWait(d time.Duration) Option {
 	return func(r *request) {

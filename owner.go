@@ -53,9 +53,8 @@ func userName() string {
 }
 
 // hostAddress is the address from which this host sends by its default route; "": it has none.
-// A UDP socket that is connected sends nothing, waits for nothing and looks no name up: the
-// kernel only chooses the route. The addresses are those that RFC 5737 and RFC 3849 keep for
-// documents.
+// Connecting a UDP socket sends nothing, waits for nothing and looks up no name: the kernel only
+// chooses the route. RFC 5737 and RFC 3849 reserve these addresses for documentation.
 var hostAddress = sync.OnceValue(func() string {
 	for _, to := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
 		conn, err := net.Dial("udp", to)

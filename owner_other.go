@@ -2,5 +2,5 @@
 
 package holdfast
 
-// terminal is not known off Linux, and not shown.
+// terminal is known only on Linux; elsewhere it is not shown.
 func terminal() string { return "" }

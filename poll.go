@@ -10,17 +10,17 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Waiting: one poll loop per client for all its waits, with one query each time
-// round: the names that are due, and now and then the sessions of all claims
-// ahead of ours. The core decides what is due (internal/core/pace.go).
+// Waiting: one poll loop per client serves all its waits. Each round is one query for
+// the names that are due and, now and then, the sessions of all claims ahead of ours.
+// The core decides what is due (internal/core/pace.go).
 
-// Whatever else is polled begins at the first pause, and comes to the last.
+// All other polling begins with pauses of firstPoll, which grow to lastPoll.
 const (
 	firstPoll = 50 * time.Millisecond
 	lastPoll  = time.Second
 )
 
-// startPolling runs the poll loop if it does not; c.mu is held.
+// startPolling starts the poll loop if it does not run; c.mu is held.
 func (c *Client) startPolling() {
 	if c.waiting || c.ctx.Err() != nil {
 		return
@@ -58,9 +58,9 @@ func (c *Client) follow(p *localQueue) {
 	}
 }
 
-// pollLoop reads what is due, until nothing is waited for.
+// pollLoop reads what is due, until this client waits for nothing.
 func (c *Client) pollLoop() {
-	polls := core.NewPolls(c.traits.StaleReads) // each session is a stale read of its own
+	polls := core.NewPolls(c.traits.StaleReads) // then each session is a stale read of its own
 	for {
 		r, due := c.nextRound()
 		if r == nil {
@@ -99,8 +99,8 @@ func (c *Client) pollLoop() {
 	}
 }
 
-// nextRound is what is to be read now, and the local queues of the names that are due.
-// It is nil, and the poll loop is over, if nothing is waited for.
+// nextRound returns what is to be read now, and the local queues of the names that are
+// due. If the client waits for nothing, r is nil and the poll loop is over.
 func (c *Client) nextRound() (r *core.Round, due []*localQueue) {
 	c.mu.Lock()
 	r = core.NextRound(c.paced(), c.env())
@@ -118,8 +118,8 @@ func (c *Client) nextRound() (r *core.Round, due []*localQueue) {
 	return r, due
 }
 
-// provenDead are those sessions of which the kernel of this host knows that they
-// are dead, without asking the store. near: it knows any of them.
+// provenDead returns the sessions that the kernel of this host knows to be dead,
+// without asking the store. near: one of the sessions has a proof on this host.
 func (c *Client) provenDead(sessions []string) (died []string, near bool) {
 	wanted := make(map[string]bool, len(sessions))
 	for _, s := range sessions {
@@ -137,8 +137,7 @@ func (c *Client) provenDead(sessions []string) (died []string, near bool) {
 	return died, near
 }
 
-// awaitRound pauses between two rounds. wakes: it ends early if the poll loop is
-// woken.
+// awaitRound pauses between two rounds. wakes: a nudge ends the pause early.
 func (c *Client) awaitRound(pause time.Duration, wakes bool) {
 	nudge := c.nudge
 	if !wakes {
@@ -153,9 +152,9 @@ func (c *Client) awaitRound(pause time.Duration, wakes bool) {
 	}
 }
 
-// poll loads names and sessions in one query, handles what they show, and
-// reports whether the store answered. The store awaits a write of the only name, if await has a
-// limit.
+// poll loads names and sessions in one query, handles what they show, and reports
+// whether the store answered. If await has a limit, the store waits for a write of the
+// only name.
 func (c *Client) poll(queues []*localQueue, sessions []string, await core.Await) (ok bool) {
 	c.mu.Lock()
 	timeout := c.callTimeout() + await.Limit
@@ -183,7 +182,7 @@ func (c *Client) poll(queues []*localQueue, sessions []string, await core.Await)
 	for i, p := range queues {
 		_, was := p.n.Record()
 		if p.idle || !p.n.Known() && p.busy {
-			continue // gone meanwhile, or on its first way there
+			continue // retired since, or its first write is under way
 		}
 		if fresh[i] {
 			c.seeRecord(p, recs[i], asked)
@@ -204,9 +203,9 @@ func (c *Client) poll(queues []*localQueue, sessions []string, await core.Await)
 	return true
 }
 
-// afterDeath has the records rid of those who have just been found dead. The
-// first in line does it at once; those behind look a little later each whether
-// it still needs doing.
+// afterDeath removes the claims of sessions that have just been found dead. The first
+// in line does so at once; each client behind looks a little later whether it still
+// needs doing.
 func (c *Client) afterDeath() {
 	c.mu.Lock()
 	defer c.unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// A readOnlyStore is what a client with Options.ReadOnly has: whatever it forgets to refuse
-// does not reach the store either.
+// A readOnlyStore is the store of a client with Options.ReadOnly: a write that the client forgets
+// to refuse does not reach the store either.
 type readOnlyStore struct{ driver.Store }
 
 // Unwrap is what driver.Find looks through.

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// reconcile starts the driver of a queue unless it runs; c.mu is held. One that is idle is left
-// alone: it may have a successor, whose claims are to it claims that nobody wants.
+// reconcile starts the driver of a queue unless it runs; c.mu is held. An idle queue is left alone:
+// it may have a successor, whose claims would look to it like claims that nobody wants.
 func (c *Client) reconcile(p *localQueue) {
 	if p.busy || p.idle || c.ctx.Err() != nil {
 		return
@@ -37,9 +37,9 @@ func (c *Client) drive(p *localQueue) {
 	})
 }
 
-// makeRoom has the stack of a new goroutine grow at once to what the steps of a name need. Else it
-// grows twice while they are planned, with all its frames: a tenth of the time of a crowd. at keeps
-// the compiler from leaving the room out.
+// makeRoom grows the stack of a new goroutine at once to what the steps of a name need. Otherwise
+// it would grow twice while they are planned, copying all frames: a tenth of the time of a crowd.
+// at keeps the compiler from optimizing room away.
 //
 //go:noinline
 func makeRoom(at int) byte {
@@ -47,17 +47,17 @@ func makeRoom(at int) byte {
 	return room[at%len(room)]
 }
 
-// rest gives up what the queue needs only while something happens there; no effect of an event
-// may be left to perform.
+// rest gives up what the queue needs only while something happens there. All effects of events must
+// have been performed.
 func (p *localQueue) rest() {
 	if !p.busy {
 		p.n.Rest()
 	}
 }
 
-// do calls f with c.mu held, and then is itself the driver of the queue that f wants
-// reconciled, for one write to a store that is quick: to wake another goroutine for it would
-// take a good part of its time.
+// do calls f with c.mu held. If the store is quick, do then itself drives the queue that f wants
+// reconciled, for one write: waking another goroutine would take a good part of the time of the
+// write.
 func (c *Client) do(ctx context.Context, f func()) {
 	quick := ctx.Err() == nil && c.batch.Quick()
 	c.mu.Lock()
@@ -72,9 +72,9 @@ func (c *Client) do(ctx context.Context, f func()) {
 	}
 }
 
-// runSteps performs the steps of a name until there are none, one at a time. Notifications,
-// the poll loop and the goroutines that acquire and release start it again. With a context of
-// its caller it makes one write, and leaves everything else to a goroutine.
+// runSteps performs the steps of a name until there are none, one at a time. Notifications, the
+// poll loop and the goroutines that acquire and release start it again. Given the context of its
+// caller, it makes one write and leaves everything else to a goroutine.
 func (c *Client) runSteps(p *localQueue, here context.Context) {
 	c.mu.Lock()
 	p.n.Begin()
@@ -113,8 +113,8 @@ func (c *Client) runSteps(p *localQueue, here context.Context) {
 	c.unlock()
 }
 
-// runStep performs a step and reports what became of it. It reports false if another goroutine
-// has to go on. c.mu is held, but for the time that the step takes.
+// runStep performs a step and reports what became of it. It returns false if another goroutine has
+// to go on. c.mu is held, but not during the step.
 func (c *Client) runStep(p *localQueue, step core.Step, here context.Context) bool {
 	switch step.Kind {
 	case core.AwaitSession:
@@ -207,7 +207,7 @@ func (c *Client) awaitOpen(p *localQueue, patience time.Duration) {
 	}
 }
 
-// ttl is the session's; c.mu is held.
+// ttl is that of the session, or DefaultTTL if none is known; c.mu is held.
 func (c *Client) ttl() time.Duration {
 	if c.sess != nil && c.sess.life.TTL() > 0 {
 		return c.sess.life.TTL()
@@ -215,8 +215,7 @@ func (c *Client) ttl() time.Duration {
 	return DefaultTTL
 }
 
-// callTimeout bounds one call to the store, so that one that hangs is tried
-// again; c.mu is held.
+// callTimeout bounds one call to the store, so that a call that hangs is tried again; c.mu is held.
 func (c *Client) callTimeout() time.Duration {
 	return max(c.ttl()/2, min(c.ttl(), time.Second))
 }
@@ -226,8 +225,8 @@ func (p *localQueue) storeWrite(w record.Write) driver.Write {
 	return driver.Write{Key: driver.Names.Key(p.name), Old: int64(w.Old), Value: w.Next.Encode(max(w.Old, 0)), Notify: w.Notify, Lazy: w.Lazy}
 }
 
-// answered takes c.mu, and handles what became of a write. An error is not the store's if the
-// context here had ended.
+// answered locks c.mu and handles what became of a write. An error does not count as the store's if
+// the context here had ended.
 func (c *Client) answered(p *localQueue, sw *batch.Swap, here context.Context) {
 	out := core.Outcome{Sent: sw.Sent, Won: sw.Out.Won, Version: record.Version(sw.Out.Record.Version), Err: sw.Err,
 		Busy: driver.Busy(sw.Err), Cut: here != nil && here.Err() != nil}
@@ -284,8 +283,8 @@ func (c *Client) seeRecord(p *localQueue, r driver.Record, asked lease.Instant) 
 	c.perform(p, p.n.Looked(rec, record.Version(r.Version), asked, err, c.env()))
 }
 
-// failed notes that a call was not answered. look: it was to show the record, and that is
-// still wanted; c.mu is held.
+// failed notes that a call was not answered. look: the call was to read the record, which is still
+// wanted. c.mu is held.
 func (c *Client) failed(p *localQueue, err error, look bool) {
 	busy := driver.Busy(err)
 	eff := p.n.Unanswered(err, busy, look, closedBy(err, c.env()))
@@ -293,7 +292,7 @@ func (c *Client) failed(p *localQueue, err error, look bool) {
 	c.perform(p, eff)
 }
 
-// closedBy has a store that its user has closed count as one that never answers.
+// closedBy makes a store that its user has closed count as one that never answers.
 func closedBy(err error, env *core.Env) *core.Env {
 	if err != nil && errors.Is(err, driver.ErrClosed) {
 		env.Answers = false

@@ -21,8 +21,8 @@ type session struct {
 	c     *Client
 	id    string
 	life  lease.Session   // guarded by c.mu
-	until atomic.Int64    // the end of its window, for those who do not hold c.mu
-	due   atomic.Int64    // when the next heartbeat is sent; Never: at this moment
+	until atomic.Int64    // the end of its window, readable without c.mu
+	due   atomic.Int64    // when the next heartbeat is sent; Never: one is being sent
 	moved chan struct{}   // the window has moved
 	wake  chan struct{}   // beat now
 	ended chan struct{}   // closed by end: no more beats
@@ -30,9 +30,9 @@ type session struct {
 	idle  chan struct{}   // closed when the beat loop has returned
 	broke bool            // guarded by c.mu: a claim of it was broken
 	proof *liveness.Proof // this host's proof of its life, or nil
-	alone chan struct{}   // guarded by c.mu: closed when the beat has won that leaves it without a process
+	alone chan struct{}   // guarded by c.mu: closed when the beat that detaches it has won
 
-	labels     record.ClaimLabels // guarded by c.mu: of claims that have others than in their records
+	labels     record.ClaimLabels // guarded by c.mu: of claims whose labels differ from their records
 	labelsSize int                // of all
 }
 
@@ -164,8 +164,8 @@ func (s *session) beats() {
 	}
 }
 
-// beat sends heartbeats until one is answered and leaves nothing to be read,
-// or one is not answered. It says whether the session goes on.
+// beat sends heartbeats until one is answered and no other is wanted at once, or one is
+// not answered. It reports whether the session goes on.
 func (s *session) beat() bool {
 	c := s.c
 	for {
@@ -187,7 +187,7 @@ func (s *session) beat() bool {
 			ttl = c.followTTL(ctx, ttl, bound/3)
 		}
 		c.mu.Lock()
-		if _, ok := s.life.Asking(c.now()); !ok { // a store may answer later than it was given time for
+		if _, ok := s.life.Asking(c.now()); !ok { // a store may answer later than its time limit
 			c.mu.Unlock()
 			cancel()
 			s.lose("", nil)
@@ -276,7 +276,7 @@ func (s *session) answer(a lease.Attempt, out driver.Outcome, err error) (again 
 	eff := s.life.Answered(a, o, c.now())
 	s.perform(eff)
 	for _, r := range eff.Revoked {
-		c.revoke(s, r) // before AcquireFor takes the lock for one that is left alone
+		c.revoke(s, r) // before AcquireFor can take the lock for a detached one
 	}
 	c.unlock()
 	if err != nil {
@@ -289,8 +289,8 @@ func (s *session) answer(a lease.Attempt, out driver.Outcome, err error) (again 
 	return eff.Again
 }
 
-// perform turns the effects of an event into what the local queues and the goroutines of the
-// session go by; c.mu is held, and report has to be called when it is not any more.
+// perform applies the effects of an event to the local queues and the goroutines of the
+// session. c.mu is held; after it is released, report has to be called.
 func (s *session) perform(eff lease.Effects) {
 	c := s.c
 	s.until.Store(int64(s.life.Until()))
@@ -328,7 +328,7 @@ func (s *session) perform(eff lease.Effects) {
 	}
 }
 
-// report tells of a loss, after perform.
+// report logs and traces a loss, after perform.
 func (s *session) report(eff lease.Effects) {
 	if !eff.Lost {
 		return
@@ -346,8 +346,8 @@ func (s *session) overslept() bool {
 	return due != lease.Never && s.c.now().Sub(due) > 100*time.Millisecond
 }
 
-// guardWindow ends the session when its window does. It looks at least once a
-// second, since a timer does not run while the machine sleeps: nor does that of heartbeats.
+// guardWindow ends the session when its window does. It looks at least once a second,
+// since no timer, not even that of heartbeats, runs while the machine sleeps.
 func (s *session) guardWindow() {
 	select {
 	case <-s.ready:
@@ -372,7 +372,7 @@ func (s *session) guardWindow() {
 			}
 			if !s.c.notes.watch.Costs {
 				s.c.mu.Lock()
-				s.c.startWatching() // a session that lasts wants to hear at once of a break
+				s.c.startWatching() // a session that lasts should hear of a break at once
 				s.c.mu.Unlock()
 			}
 		case <-s.moved:
@@ -458,7 +458,7 @@ func (s *session) end(clean bool, grace, limit time.Duration) error {
 	return err
 }
 
-// signal wakes whoever waits on a channel of one.
+// signal wakes the goroutine that waits on ch, which buffers one.
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:

@@ -12,9 +12,9 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
-// AcquireAll takes the locks on all names, or none, and cannot deadlock with
-// others that do so: it waits in one queue at a time, in the order of the
-// names, and meanwhile keeps only what lies below. Doubles count once.
+// AcquireAll takes the locks on all names, or none, and cannot deadlock with others
+// that do so: it waits in one queue at a time, in the order of the names, and while it
+// waits keeps only locks on lower names. Duplicates count once.
 func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option) (*LockSet, error) {
 	sorted := slices.Compact(slices.Sorted(slices.Values(names)))
 	if len(sorted) == 0 {
@@ -42,7 +42,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option)
 	for _, name := range sorted {
 		set.locks = append(set.locks, got[name])
 	}
-	var lost error // in this very moment
+	var lost error // of a lock that was lost just now
 	for _, l := range set.locks {
 		l.set = set
 		if l.err != nil {
@@ -122,7 +122,7 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 		}
 		why := c.tryAll(ctx, set, missing, start, within, opts, got)
 		step := set.Next(c.now())
-		for _, name := range step.Back { // their drivers get to that before they ask again
+		for _, name := range step.Back { // their drivers release them before they ask again
 			got[name].leave()
 			delete(got, name)
 		}
@@ -151,8 +151,8 @@ func (c *Client) collect(ctx context.Context, names []string, opts []Option, got
 	}
 }
 
-// tryAll tries names of a set, in one call, and returns why it did not get the lowest of those
-// that it did not get. The store has within, counted from start, to answer.
+// tryAll tries names of a set in one call, and returns why it did not get the lowest of
+// those that it missed. The store has within, counted from start, to answer.
 func (c *Client) tryAll(ctx context.Context, set *core.Set, names []string, start lease.Instant, within time.Duration, opts []Option, got map[string]*Lock) (why error) {
 	var tries []*request
 	c.mu.Lock()
@@ -181,7 +181,7 @@ func (c *Client) tryAll(ctx context.Context, set *core.Set, names []string, star
 	return why
 }
 
-// dropLost takes out of a set that is being collected what was lost.
+// dropLost takes locks that were lost out of a set that is being collected.
 func dropLost(ctx context.Context, set *core.Set, got map[string]*Lock) error {
 	for name, l := range got {
 		err := l.Err()
@@ -197,7 +197,7 @@ func dropLost(ctx context.Context, set *core.Set, got map[string]*Lock) error {
 	return nil
 }
 
-// ofSet says at which name of a set an error came.
+// ofSet says at which name of a set an error occurred.
 func ofSet(names []string, failed string, err error) error {
 	if len(names) == 1 {
 		return fmt.Errorf("acquire %q: %w", failed, err)

@@ -11,17 +11,17 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Stale reads, where fresh ones are expensive (driver.Traits). What
-// one shows was true once, so a queue may be followed by it, a heartbeat watched, and
-// a grant believed: nobody takes that back but by way of our session, and no read,
-// however fresh, is newer than the window by which it is believed. What else
-// follows from a record follows from one that was loaded: that a claim we want is
-// not there any more, that a session is to be suspected or declared dead.
+// Stale reads are used where fresh ones are expensive (driver.Traits). What a stale
+// read shows was true once. That is enough to follow a queue, to watch a heartbeat and
+// to believe a grant: others can take a grant back only by way of our session, and no
+// read, however fresh, is newer than the window by which a grant is believed. Other
+// conclusions need a record that was loaded: that a claim we want is not there any
+// more, that a session is to be suspected or declared dead.
 
-// read reads the records of queues and then other keys in one query, and loads the records
-// for which a stale read does not do. A record that was not loaded, and was
-// used where it is news, has fresh unset. The store awaits a
-// write of the only key, if await has a limit.
+// read reads the records of queues and then other keys in one query, and loads the
+// records for which a stale read is not enough. fresh is unset for a record that was
+// not loaded; it has been used if it was news. If await has a limit, the store waits
+// for a write of the only key.
 func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver.Key, await core.Await) (recs []driver.Record, fresh []bool, asked lease.Instant, err error) {
 	keys := make([]driver.Key, 0, len(queues)+len(others))
 	for _, p := range queues {
@@ -72,8 +72,8 @@ func (c *Client) read(ctx context.Context, queues []*localQueue, others []driver
 	return recs, fresh, loading, nil
 }
 
-// sawStale handles a record from a stale read, or reports that it is to be loaded;
-// c.mu is held.
+// sawStale handles a record from a stale read, or reports that it must be loaded; c.mu
+// is held.
 func (c *Client) sawStale(p *localQueue, r driver.Record) (load bool) {
 	var rec record.Lock
 	var bad error
@@ -86,9 +86,9 @@ func (c *Client) sawStale(p *localQueue, r driver.Record) (load bool) {
 	return load
 }
 
-// readStale is a stale read of a name before a write, which would lose if another
-// client has changed it meanwhile. If the read fails, the write shows that. c.mu is held, but not
-// during the call.
+// readStale makes a stale read of a name before a write, which would lose if another
+// client has changed the record. If the read fails, the write shows that. c.mu is held,
+// but not during the call.
 func (c *Client) readStale(p *localQueue) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.callTimeout())
 	defer cancel()
@@ -98,8 +98,7 @@ func (c *Client) readStale(p *localQueue) {
 	p.n.StaleLoaded(err == nil && c.sawStale(p, recs[0]), c.env())
 }
 
-// loadUnsure loads the sessions of which a stale read says that something is to be
-// done about them.
+// loadUnsure loads the sessions that need action according to a stale read.
 func (c *Client) loadUnsure(ctx context.Context, ids []string) map[string]sessionRead {
 	slices.Sort(ids)
 	looks, err := c.loadSessions(ctx, ids)

@@ -14,11 +14,10 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Sweeping: what the dead and those who come and go leave behind is removed by the
-// clients that use the store. One that lives long sweeps in turn with the others; one
-// that lives shortly does so now and then as it closes. So a job that is run each minute
-// leaves a bounded number of records, and the claims of the dead go although nobody wants
-// their names.
+// Sweeping: the clients that use the store remove what dead and short-lived clients leave
+// behind. A long-lived client sweeps in turn with the others; a short-lived one does so now
+// and then as it closes. So a job that is run each minute leaves a bounded number of
+// records, and the claims of the dead go even if nobody wants their names.
 
 // sweepEvery is how often somebody sweeps; idleRow is how long a row may hold nothing
 // before it is removed: 5 and 10 minutes with the default TTL.
@@ -28,8 +27,8 @@ func idleRow(ttl time.Duration) time.Duration    { return 2 * sweepEvery(ttl) }
 // Sweeping is what a client knows of sweeps.
 type sweeping struct {
 	at       lease.Instant // when it is this client's turn; Never: not known yet
-	runs     bool          // it sweeps
-	done     bool          // it did, or somebody else in its turn
+	runs     bool          // a sweep is under way
+	done     bool          // its turn has come: it swept, or somebody else had
 	detector detector      // what sweeps have seen, of all sessions
 }
 
@@ -41,7 +40,7 @@ func (c *Client) sweepInTurn() {
 	case c.ctx.Err() != nil || c.sweeping.runs:
 		return
 	case c.sweeping.at == lease.Never:
-		c.sweeping.at = t.Add(c.jitter(every)) // who has just come leaves it to the others
+		c.sweeping.at = t.Add(c.jitter(every)) // a new client leaves it to the others
 		return
 	case t < c.sweeping.at:
 		return
@@ -59,8 +58,8 @@ func (c *Client) sweepInTurn() {
 	})
 }
 
-// sweepsToo has a client sweep that writes of locks which no process keeps. It may have no session of
-// its own, and so no heartbeat after which it would.
+// sweepsToo sweeps in turn for a client that writes locks that no process keeps. The client
+// may have no session of its own, and so no heartbeat after which it would sweep.
 func (c *Client) sweepsToo() {
 	c.mu.Lock()
 	defer c.unlock()
@@ -68,14 +67,14 @@ func (c *Client) sweepsToo() {
 	c.sweepInTurn()
 }
 
-// A client that was too short-lived to sweep does so as it closes: one in so many, and
-// for so long.
+// Clients that were too short-lived to sweep do so as they close: one in sweepOneIn, and
+// for sweepPatience at most.
 const (
 	sweepOneIn    = 8
 	sweepPatience = time.Second
 )
 
-// sweepAtClose sweeps in the place of a client that comes and goes.
+// sweepAtClose sweeps now and then as a short-lived client closes.
 func (c *Client) sweepAtClose(ttl time.Duration) {
 	if c.machine.Int64N(sweepOneIn) != 0 {
 		return
@@ -95,9 +94,9 @@ type sweepRecord struct {
 	At int64  `json:"at"` // microseconds since 1970
 }
 
-// turnToSweep says whether nobody has begun to sweep for so long, and if so takes the
-// turn. Where the store has no clock the wall clocks tell; if they are wrong, sweeps are
-// more frequent or more seldom.
+// turnToSweep says whether no sweep has begun for as long as every, and if so takes the
+// turn. Where the store has no clock, wall clocks decide; if they are wrong, sweeps are
+// more or less frequent.
 func (c *Client) turnToSweep(ctx context.Context, every time.Duration) bool {
 	recs, err := c.store.Load(ctx, []driver.Key{sweepKey}, driver.Fresh)
 	if err != nil {
@@ -133,9 +132,9 @@ type Swept struct {
 	Rows     int // rows, keys and files that held nothing, and were removed
 }
 
-// Sweep removes what is left over: rows that have held nothing for 40 TTLs, or 20 minutes,
-// claims of the dead, the records of their sessions once nothing of theirs is left,
-// records of free names. It is safe at any time and from any number of processes. Where
+// Sweep removes what is left over: rows that have held nothing for 40 TTLs (20 minutes at
+// most), claims of the dead, the records of their sessions once nothing of theirs is left,
+// and records of free names. It is safe at any time and from any number of processes. Where
 // the store has no clock, it watches sessions that seem dead for a TTL. Clients do all of
 // this in the background, in turn.
 func (c *Client) Sweep(ctx context.Context) (s Swept, err error) {
@@ -206,8 +205,8 @@ func (c *Client) sweep(ctx context.Context, done *Swept) error {
 	return ctx.Err()
 }
 
-// sessionsAtOnce is how many records of sessions are emptied in one call: each lock over HTTP leaves
-// one, but heartbeats wait for the call.
+// sessionsAtOnce is how many records of sessions are emptied in one call: each lock over
+// HTTP leaves one, but heartbeats wait for the call.
 const sessionsAtOnce = 50
 
 // eachPage calls do with all keys of a space that come after a name, a page at a time.
@@ -224,8 +223,8 @@ func (c *Client) eachPage(ctx context.Context, space driver.Space, after string,
 	}
 }
 
-// sweepSessions finds out which sessions are dead. It goes on looking at those that seem dead
-// until it knows, a TTL at most; sweeps remember what they have seen, for the next.
+// sweepSessions finds out which sessions are dead. It keeps looking at those that seem dead
+// until it knows, two TTLs at most; what a sweep has seen is remembered for the next.
 func (c *Client) sweepSessions(ctx context.Context, looks map[string]sessionRead) {
 	c.sweeping.detector.forget(func(session string) bool { _, ok := looks[session]; return ok })
 	began := c.now()
@@ -276,10 +275,10 @@ func (c *Client) knownFor(session string) time.Duration {
 	return -1
 }
 
-// detectOrphans sees to claims whose session has no record, which a crash of the
-// database may leave: it took back the end of a claim, and the session, which knew
-// of nothing more, ended in order. They are given a record, by which the next
-// sweeps observe them as all others.
+// detectOrphans takes care of claims whose session has no record. A crash of the database
+// may leave them: it took back the end of a claim, and the session, which knew of no claim
+// any more, ended in order. The sessions are given a record, by which later sweeps observe
+// them like all others.
 func (c *Client) detectOrphans(ctx context.Context, claimed map[string][]string, looks map[string]sessionRead) {
 	names := make(map[string]bool)
 	var ids []string
@@ -336,8 +335,8 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 			outs, err := c.store.CompareAndSwap(ctx, []driver.Write{{Key: keys[i], Old: r.Version, Value: value, Notify: w.Notify, Lazy: w.Lazy}})
 			switch {
 			case err != nil || !outs[0].Won:
-				// What is there now is not known: no tombstone goes in this pass of those
-				// that had claims here.
+				// What is there now is not known: in this pass no tombstone of a session
+				// that had a claim here is removed.
 				claims(names[i], rec)
 			default:
 				c.settled(names[i], &rec, &w.Next)
@@ -355,15 +354,16 @@ func (c *Client) sweepNames(ctx context.Context, names []string, claimed map[str
 	return nil
 }
 
-// Of the histories a sweep looks at so many, from a random one on, and where there are more
-// than so many they are kept for less than their time, in proportion.
+// A sweep looks at sweptHistories of the histories, from a random one on. If there are more than
+// manyHistories, it looks at an eighth of them, and they are kept for less than their time, in
+// proportion.
 const (
 	sweptHistories = 500
 	manyHistories  = 10_000
 )
 
-// sweepHistories empties histories that nobody has added to for long. A sweep looks at a part
-// of them: they are many, and nothing hangs on when they go.
+// sweepHistories empties histories that nobody has added to for a long time. A sweep looks
+// at some of them: they are many, and it does not matter when they go.
 func (c *Client) sweepHistories(ctx context.Context) error {
 	var names []string
 	err := c.eachPage(ctx, driver.Histories, "", func(page []string) error {

@@ -16,7 +16,7 @@ import (
 //
 // Each lock, including each of a set, causes one Acquired and later one Released or Lost. So
 // Acquired less Released less Lost is the number of locks that the client holds, and is never
-// negative. AcquireFor causes both: the client holds the lock until it leaves it to its end.
+// negative. AcquireFor causes both: the client holds the lock until it has detached it.
 type Trace struct {
 	// These describe a request. All set Name, Slots and Reason. For a name of a set, Queued,
 	// GaveUp and Acquired are called as usual, and Refused only when the whole set fails on it.
@@ -26,7 +26,7 @@ type Trace struct {
 	GaveUp   func(context.Context, Event) // the request failed after waiting: sets Waited and Err
 
 	// These describe a lock. All set Name, Token and Slots.
-	Released     func(context.Context, Event) // sets Held; Detached: left to its end; Err is ErrClosed if Close released it
+	Released     func(context.Context, Event) // sets Held; Detached: the lock stays held; Err is ErrClosed if Close released it
 	Lost         func(context.Context, Event) // sets Held and Reason; Err is that of Lock.Err
 	FenceRefused func(context.Context, Event) // sets Err
 
@@ -43,7 +43,7 @@ type Trace struct {
 	// SessionEnded is called when a session of this client is over. It sets Session, and Reason
 	// and Err if the session was lost. A client begins a session with its first lock, and another
 	// with the next lock after a loss. A lock with MinHold has a session of its own, and so has
-	// one of AcquireFor until it is left alone.
+	// one of AcquireFor until it is detached.
 	SessionEnded func(context.Context, Event)
 	// Shortened is called when a smaller TTL ends the trust window earlier. It sets Session, TTL
 	// and Until. The heartbeat that carries this TTL is sent after Shortened has returned, so

@@ -60,7 +60,7 @@ func (l lane) each(ctx context.Context, n int, f func(i int) error) []error {
 		if errs[i] = l.enter(ctx); errs[i] != nil {
 			continue
 		}
-		if i == n-1 { // from here: most calls have one statement
+		if i == n-1 { // in this goroutine: most calls have one statement
 			errs[i] = f(i)
 			l.leave()
 			continue
@@ -82,8 +82,8 @@ const (
 	minWait = 250 * time.Millisecond
 )
 
-// patience is how long to wait for one coordinator: so long that there is time
-// left for another.
+// patience is how long to wait for one coordinator, so that there is time left
+// for another.
 func patience(ctx context.Context) time.Duration {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -93,23 +93,23 @@ func patience(ctx context.Context) time.Duration {
 }
 
 // send sends a statement to coordinators of a row, one after the other, until
-// one answers or refuses it: run is given what to ask, and reads the answer. It
-// must be harmless to send the statement again. unknown says whether an earlier
-// one may have done its work.
+// one answers or refuses it: run gets the query, and reads the answer. It must
+// be harmless to send the statement again. unknown says whether an earlier one
+// may have done its work.
 func (c *calls) send(ctx context.Context, row []byte, text string, args []any, run func(ctx context.Context, q *gocql.Query) error) (unknown bool, err error) {
 	return c.sendWhile(ctx, func(error) bool { return true }, row, text, args, run)
 }
 
-// answered says that a coordinator has told of its failure, and does no more: what
-// it has begun comes before what is sent from now on, or never.
+// answered says that a coordinator has reported its failure, and does no more: what
+// it has begun comes before anything that is sent from now on, or never.
 func answered(err error) bool {
 	var answer gocql.RequestError
 	return errors.As(err, &answer) || errors.Is(err, gocql.ErrNoConnections)
 }
 
-// sendWhile is send, but goes on only after an error that harmless says is one.
+// sendWhile is send, but goes on only after an error that is harmless.
 func (c *calls) sendWhile(ctx context.Context, harmless func(error) bool, row []byte, text string, args []any, run func(ctx context.Context, q *gocql.Query) error) (unknown bool, err error) {
-	failed := make(map[string]int) // what each has answered, from 2 on it is left for another
+	failed := make(map[string]int) // how often, by host; from 2 on another is asked
 	for try := 0; ; try++ {
 		host, others := c.coordinator(row, failed)
 		if c.session.Closed() {
@@ -154,7 +154,7 @@ func (c *calls) sendWhile(ctx context.Context, harmless func(error) bool, row []
 		if !again(err) && try >= len(others) {
 			return unknown, err
 		}
-		// Whoever else was timed out tries again as well.
+		// Other clients that were timed out try again as well.
 		pause := time.NewTimer(time.Duration(rand.Int64N(int64(20*time.Millisecond) << min(try, 5))))
 		select {
 		case <-pause.C:
@@ -165,9 +165,9 @@ func (c *calls) sendWhile(ctx context.Context, harmless func(error) bool, row []
 	}
 }
 
-// coordinator is the node to ask about a row, the same for everyone as long as
-// it is up (rendezvous hashing), and all others. A nil row: any node. One that is
-// deaf, or has failed twice, is only asked if all are or have.
+// coordinator is the node to ask about a row, the same for every client as long
+// as it is up (rendezvous hashing), and all others. A nil row: any node. One that
+// is deaf, or has failed twice, is only asked if all are or have.
 func (c *calls) coordinator(row []byte, failed map[string]int) (host string, others []string) {
 	var best uint64
 	deaf := true
@@ -236,9 +236,9 @@ func again(err error) bool {
 	return false
 }
 
-// crowded says so of an error that came of too many statements at once, and not
-// of nodes that are gone: a round of consensus was interrupted, or there was no
-// time left while other statements were answered.
+// crowded makes a BusyError of an error that came from too many statements at
+// once, and not from nodes that are gone: a round of consensus was interrupted, or
+// there was no time left while other statements were answered.
 func (c *calls) crowded(err error, began time.Time) error {
 	var write *gocql.RequestErrWriteTimeout
 	var unknown *gocql.RequestErrCASWriteUnknown
@@ -254,7 +254,7 @@ func (c *calls) crowded(err error, began time.Time) error {
 type deaf struct {
 	mu    sync.Mutex
 	until map[string]time.Time // not asked until then, if there is another
-	last  map[string]time.Time // heard of
+	last  map[string]time.Time // when it last answered
 	// served is when a statement was last carried out.
 	served time.Time
 }
@@ -266,8 +266,8 @@ func (d *deaf) init() {
 	d.until, d.last = make(map[string]time.Time), make(map[string]time.Time)
 }
 
-// add: a node has not answered what was sent to it. One that has answered
-// something else since is only slow.
+// add notes that a node has not answered what was sent to it. One that has
+// answered something else since is only slow.
 func (d *deaf) add(host string, sent time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -276,7 +276,7 @@ func (d *deaf) add(host string, sent time.Time) {
 	}
 }
 
-// rest: a node cannot do what another can.
+// rest notes that a node cannot do what another can.
 func (d *deaf) rest(host string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

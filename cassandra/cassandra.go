@@ -16,7 +16,7 @@ import (
 type Options struct {
 	// Keyspace is where the table is; "" is the keyspace of the session.
 	Keyspace string
-	// Prefix is what the table's name begins with; "holdfast_".
+	// Prefix is what the table's name begins with; by default "holdfast_".
 	Prefix string
 	// LocalDC is the data centre whose nodes are asked; "" asks all of them.
 	LocalDC string
@@ -44,10 +44,10 @@ var (
 	_ driver.Diagnoser = (*Store)(nil)
 )
 
-// New makes a store of a session, which stays the caller's and should not have
+// New makes a store on a session, which stays the caller's and should not have
 // a Timeout below five seconds. It verifies the schema and the replication of
-// its keyspace, and creates nothing. What the session says of retries,
-// speculation, consistency and host selection does not matter: a Store decides
+// its keyspace, and creates nothing. The session's settings for retries,
+// speculation, consistency and host selection do not matter: a Store decides
 // these for each of its statements.
 //
 // Version 2.1.2 of the driver has a defect: the Close of a session may never return if it begins

@@ -16,13 +16,13 @@ import (
 
 // Columns is a table that package claims takes locks in, without lightweight
 // transactions: (key blob, column1 blob, value blob, primary key (key, column1)),
-// which is what JanusGraph makes of each of its stores. It writes and reads at
+// which is what JanusGraph makes for each of its stores. It writes and reads at
 // QUORUM, over all data centres, whatever the session says: with less a claim may
 // be invisible to another.
 type Columns struct {
 	calls calls
 	add   string // one column
-	swap  string // one column, and others go
+	swap  string // one column, and remove others
 	drop  string
 	all   string
 	from  string
@@ -54,8 +54,8 @@ func NewColumns(ctx context.Context, session *gocql.Session, keyspace, table str
 	return c, nil
 }
 
-// OpenColumns is NewColumns on a session of its own by the URL of a store, whose path is
-// the keyspace. No table of a store need be there. close ends the session.
+// OpenColumns is NewColumns on a session of its own, from the URL of a store, whose path is
+// the keyspace. The table of a store need not be there. close ends the session.
 func OpenColumns(ctx context.Context, at *driver.Location, table string) (c *Columns, close func() error, err error) {
 	session, err := withSession(ctx, at, func(ctx context.Context, session *gocql.Session, opts *Options) (err error) {
 		c, err = NewColumns(ctx, session, opts.Keyspace, table)
@@ -67,14 +67,14 @@ func OpenColumns(ctx context.Context, at *driver.Location, table string) (c *Col
 	return c, leave(session), nil
 }
 
-// MigrateColumns creates a table for NewColumns in a keyspace that is there, if
-// it is missing.
+// MigrateColumns creates a table for NewColumns in an existing keyspace, if the
+// table is missing.
 func MigrateColumns(ctx context.Context, session *gocql.Session, keyspace, table string) error {
 	full, err := columnsName(keyspace, table)
 	if err == nil {
 		var c calls
 		c.init(session, "", false)
-		host, _ := c.coordinator([]byte(full), nil) // the same for all who may be at it
+		host, _ := c.coordinator([]byte(full), nil) // the same for all that may create it now
 		err = session.Query(`create table if not exists ` + full + ` (key blob, column1 blob, value blob, primary key (key, column1))`).
 			SetHostID(host).ExecContext(ctx)
 	}

@@ -123,12 +123,12 @@ func (s *Store) agreement(f facts, r *driver.Findings) {
 	}
 }
 
-// settings are those of the nodes that are up: by name, each value with the nodes
-// that have it.
+// settings are those of the nodes that are up: by name and value, the nodes that
+// have it.
 type settings map[string]map[string][]string
 
-// of is the one value that all nodes have, or a list of all, with an example for
-// each.
+// of is the one value that all nodes have, or a list of all values, each with a
+// node as an example.
 func (set settings) of(name string) string {
 	values := set[name]
 	var list []string
@@ -153,8 +153,8 @@ func (set settings) any(name string, is func(value string) bool) bool {
 
 const paxosSize = "size of system.paxos" // not a setting, but seen in the same place
 
-// settings asks every node that is up for its own, which a Cassandra shows since
-// 4.0, and ScyllaDB does not. No answer of a single node is no error.
+// settings asks every node that is up for its own settings, which Cassandra shows since
+// 4.0, and ScyllaDB does not. It is no error if some nodes do not answer.
 func (s *Store) settings(ctx context.Context, f facts) (settings, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -219,7 +219,7 @@ func (s *Store) settingsOf(ctx context.Context, id string, add func(name, value 
 	for _, r := range rows {
 		add(paxosSize, fmt.Sprint(r["mebibytes"]))
 	}
-	if refused(err) { // it is not there in all versions
+	if refused(err) { // not all versions have it
 		err = nil
 	}
 	return err
@@ -229,7 +229,7 @@ func has(rows []map[string]any, name string) bool {
 	return slices.ContainsFunc(rows, func(r map[string]any) bool { return r["name"] == name })
 }
 
-// durability tells what a node that dies takes along.
+// durability tells what is lost with a node that dies.
 func durability(set settings, r *driver.Findings) {
 	sync := set.of("commitlog_sync")
 	if set.any("commitlog_sync", func(v string) bool { return v == "periodic" }) {
@@ -290,9 +290,9 @@ func timeouts(set settings, r *driver.Findings) {
 	}
 }
 
-// repair tells by when; whether it is done cannot be seen.
+// repair tells how often it has to be done; whether it is done cannot be seen.
 func (s *Store) repair(f facts, r *driver.Findings) {
-	const hints = 3 * time.Hour // for so long nodes keep what one that is down has missed
+	const hints = 3 * time.Hour // how long nodes keep what one that is down has missed
 	grace := time.Duration(f.gcGrace) * time.Second
 	if grace < hints {
 		r.Say(driver.Warning, "repair", "gc_grace_seconds of %s is %d: rows that were swept may come back with old tokens. Set it to 864000", s.tables, f.gcGrace)

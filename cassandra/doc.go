@@ -20,20 +20,20 @@
 // consensus too, and made taking 1.3 to 1.9 times as slow.
 //
 // Taking a name without a row is two transactions and a read if the store expects that there
-// is no row, else three. It remembers names that have one, as far as it has room. Of any
-// other name it expects what the last such name was: a program either makes up new names, or
-// comes back to old ones. A row that is there after all costs one transaction more.
+// is no row, else three. It remembers names that have one, as far as it has room. For any
+// other name it expects the same as for the last such name: a program either makes up new
+// names, or comes back to old ones. A row that is there after all costs one more transaction.
 //
 // # The floor
 //
 // An emptied key keeps its row: a delete would leave a tombstone on a hot name and forget
 // its version. Only a sweep deletes, and it first raises the floor, a row of its own, to
-// above all that it deletes. A key without a row is written in three steps: insert a
+// the highest version that it deletes. A key without a row is written in three steps: insert a
 // placeholder (a negative version that no other has), read the floor, fill the placeholder
 // above both. Whichever row a sweep removed, the floor that is read after a placeholder was
 // inserted in its stead is above it. A fill that comes late finds another placeholder, or
-// none. If the floor is gone (the table was truncated, or restored without it) everything
-// is refused.
+// none. If the floor is gone (the table was truncated, or restored without it) no store
+// opens, and no key gets a new row.
 //
 // # One coordinator for each row
 //
@@ -43,24 +43,24 @@
 // first, which is the same in all processes as long as it is up; there its statements
 // queue. If that node does not answer, the next one is asked, and the first is left alone
 // for a few seconds. The driver's own retries, speculation, consistency and choice of
-// host are not used. At most so many statements are under way at once; heartbeats have a
-// lane of their own.
+// host are not used. The number of statements under way at once is limited; heartbeats
+// have a lane of their own.
 //
 // # Stale reads
 //
 // A stale read is at QUORUM. It shows every write whose outcome was reported to a client. It
 // may miss a write whose coordinator failed before it could report the outcome. Waiters poll
-// with it and believe a grant that it shows: that was decided, and nobody takes it back but by
-// way of the holder's session, whose window has to be open at that moment as ever. So from a
-// release to the next holder there is one transaction. That a wanted claim is not there any
-// more, and all that is done about sessions, follows only from Load, which reads at SERIAL.
+// with it and believe a grant that it shows: that was decided, and it can be taken back only
+// through the holder's session, whose window has to be open at that moment as ever. So from a
+// release to the next holder there is one transaction. That a wanted claim is no longer there,
+// and everything about sessions, is concluded only from a fresh Load, which reads at SERIAL.
 //
-// A writer whose record is some milliseconds old, and who has waited or lost before,
-// reads stale first: a read costs a fifth of a transaction that loses. So does a client that
-// has no session yet: a blind write on a name that a crowd is at loses and interrupts the
-// rounds of others. (Before it did, 50 processes of which half came anew for each hold
-// starved each other for good.) Contention for a row is no silence: a waiter waits on; a
-// request that does not want to wait is answered after a TTL.
+// A writer whose record is some milliseconds old, and which has waited or lost before, does a
+// stale read first: it costs a fifth of a transaction that loses. So does a client that has no
+// session yet: a blind write on a crowded name loses and interrupts the rounds of others.
+// (Before it did, 50 processes, half of which came anew for each hold, starved each other for
+// good.) Contention for a row does not count as silence: a waiter goes on waiting; a request
+// that does not want to wait gives up after 5 s.
 //
 // # Time, data centres, the schema
 //
@@ -69,7 +69,7 @@
 //
 // LOCAL_SERIAL agrees within one data centre. Cassandra does not notice a second data
 // centre that does the same, nor clients that agree at SERIAL. So it has to be asked for
-// by name, names the data centre, and the doctor warns each time. Rejected: to choose it
+// by name, with the data centre, and the doctor warns each time. Rejected: to choose it
 // unasked where there is one data centre, for a second may be added while programs run.
 //
 // The schema is created at one node. Two nodes that create a table at the same time make
@@ -93,9 +93,9 @@
 //
 // # Rejected: a Store on claims
 //
-// One could lock "follow version N" by claims (package claims), and whoever holds that
-// lock writes N+1. A lock ends, a write on its way does not: if it takes longer than the
-// lock lasts, two have followed N and both got that answer (TestLockIsNoCompareAndSwap).
+// One could lock "follow version N" by claims (package claims), and let the holder of that
+// lock write N+1. A lock ends, but a write under way does not: if it takes longer than the
+// lock lasts, two writes have followed N and both won (TestLockIsNoCompareAndSwap).
 // To close that, the write itself has to be refused when it comes late, which takes a
 // compare-and-swap.
 package cassandra

@@ -34,9 +34,9 @@ var ErrNotApplied = errors.New("not applied")
 // What it promises: once a holder has written to a row, no earlier holder's update
 // of that row is applied. What it does not: an earlier holder's update that comes
 // before the first of a later one is applied, whoever holds the lock by then; and
-// rows know nothing of each other. So a holder that goes by what it reads first
+// rows know nothing of each other. So a holder that relies on what it reads first
 // fences each row that it will read or write, with an update that sets nothing
-// else, and reads then, at SERIAL. All writes to such rows have to be lightweight
+// else, and only then reads, at SERIAL. All writes to such rows have to be lightweight
 // transactions, and none may delete them or have a TTL. If fence is a static
 // column, it is one fence for all rows of a partition.
 //
@@ -44,10 +44,10 @@ var ErrNotApplied = errors.New("not applied")
 // later holder came in between. If there was no answer, the update may still be
 // carried out at any later time, until somebody with a higher token writes to the row,
 // and over later updates of this holder, whose token is the same. So it is not sent
-// again then; whoever has to know takes the lock anew and writes with that token, which
-// shuts out what is late. After an answer that tells of a timeout it is sent again,
-// so it must do no harm twice: one that sets values does none, one that appends to a
-// list does.
+// again then; a caller that has to know takes the lock anew and writes with the new
+// token, which shuts out late updates. After an answer that reports a timeout the update
+// is sent again, so it must do no harm twice: one that sets values does none, one that
+// appends to a list does.
 //
 // The lock has to be exclusive. It may be kept in any store; if that is a Store of
 // this package, its LocalDC is asked, at SERIAL or LOCAL_SERIAL as for locks.
@@ -61,7 +61,7 @@ func Fence(ctx context.Context, session *gocql.Session, lock *holdfast.Lock, upd
 	return lock.FenceFailed(ctx, fence(ctx, callsFor(session, lock.Store()), lock.Name(), lock.Token(), update, args))
 }
 
-// callsFor are those of the store that has the lock, or like them if the session is another's.
+// callsFor are those of the store that has the lock, or similar ones if its session is another.
 func callsFor(session *gocql.Session, store driver.Store) *calls {
 	s, ok := driver.Find[*Store](store)
 	if ok && s.session == session {
@@ -89,9 +89,9 @@ var (
 	})
 )
 
-// fenced tells whether an update is, and whether it has conditions of its own too.
-// What is in strings does not count, and one with comments is none: the condition may
-// be in them.
+// fenced tells whether an update is fenced, and whether it also has conditions of its
+// own. What is in strings does not count, and an update with comments is not fenced:
+// the condition may be in them.
 func fenced(update string) (joint, ok bool) {
 	ok = true
 	update = cqlQuoted().ReplaceAllStringFunc(update, func(s string) string {

@@ -57,7 +57,7 @@ func optionsOf(at *driver.Location) *Options {
 	return &Options{Keyspace: keyspace, Prefix: at.Prefix, LocalDC: settings.Get("dc"), Allow: at.Allow}
 }
 
-// configOf is the URL in the driver's words, which knows no URLs.
+// configOf translates the URL for the driver, which knows no URLs.
 func configOf(at *driver.Location) (*gocql.ClusterConfig, error) {
 	hosts, err := at.Hosts("9042")
 	if err != nil {
@@ -75,9 +75,9 @@ func configOf(at *driver.Location) (*gocql.ClusterConfig, error) {
 	c.Timeout = reach.Patience            // the store has its own, which are shorter
 	c.NumConns = 1
 	c.WriteCoalesceWaitTime = 0                    // few statements are under way at once
-	c.ReconnectInterval = 5 * time.Second          // a command may run for long
+	c.ReconnectInterval = 5 * time.Second          // a command may run for hours
 	c.MaxWaitSchemaAgreement = 5 * time.Second     // on all keyspaces; Migrate waits for its table
-	c.Metadata.CacheMode = gocql.Disabled          // of all tables there are, when it connects
+	c.Metadata.CacheMode = gocql.Disabled          // it would read all tables when it connects
 	c.Logger = gocql.NewLogger(gocql.LogLevelNone) // errors report what goes wrong
 	if tls != nil {
 		c.SslOpts = &gocql.SslOptions{Config: tls}
@@ -92,7 +92,7 @@ func configOf(at *driver.Location) (*gocql.ClusterConfig, error) {
 	return c, nil
 }
 
-// connectTo makes a session, in limited time, which the driver does not limit.
+// connectTo makes a session before ctx ends: the driver itself does not limit the time.
 func connectTo(ctx context.Context, at *driver.Location) (*gocql.Session, error) {
 	config, err := configOf(at)
 	if err != nil {

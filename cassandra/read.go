@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// staleLoad reads at QUORUM: what was decided and told to somebody is seen, but not
-// what was decided by a write that its coordinator did not live to complete.
-// All keys of a space are one statement.
+// staleLoad reads at QUORUM: it sees every write that was decided and reported, but
+// not one that was decided and that its coordinator did not live to complete.
+// One statement reads up to maxStale keys of a space.
 func (s *Store) staleLoad(ctx context.Context, keys []driver.Key) ([]driver.Record, error) {
 	bySpace := make(map[driver.Space][][]byte)
 	for _, k := range keys {
@@ -39,7 +39,7 @@ func (s *Store) staleLoad(ctx context.Context, keys []driver.Key) ([]driver.Reco
 	for _, err := range s.calls.lane(keys).each(ctx, len(questions), func(i int) error {
 		q := questions[i]
 		var row []byte
-		if len(q.names) == 1 { // which has it in its memory
+		if len(q.names) == 1 { // its coordinator has the row in memory
 			row = rowOf(driver.Key{Space: q.space, Name: string(q.names[0])})
 		}
 		_, err := s.calls.send(ctx, row, s.text.stale, []any{int8(q.space), q.names}, func(ctx context.Context, cql *gocql.Query) error {
@@ -74,14 +74,14 @@ func (s *Store) staleLoad(ctx context.Context, keys []driver.Key) ([]driver.Reco
 // maxStale is how many rows one statement asks for.
 const maxStale = 100
 
-// listings keep what readings of all rows have found and Keys has not given yet: rows are in no
-// order, so the first page of a list is read from all.
+// listings keep what readings of all rows have found and Keys has not returned yet: rows are in no
+// order, so the first page of a list takes a reading of all.
 type listings struct {
 	mu   sync.Mutex
 	rest map[place][]listing // several lists may have come to one place
 }
 
-// A place is how far a list has come.
+// A place is how far a list has got.
 type place struct {
 	space driver.Space
 	after string
@@ -98,7 +98,7 @@ type listing struct {
 const listingLasts = time.Minute
 
 // Keys reads all rows for the first page; the next pages, asked for one after
-// the other, are of the same reading. Its cost grows with all that has a row.
+// the other, come from the same reading. Its cost grows with the number of rows.
 func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
 	page, ok := s.lists.take(place{space, after})
 	if !ok {
@@ -162,7 +162,7 @@ func (l *listings) put(at place, there []listing) {
 	}
 }
 
-// each reads all rows. written is when by the clock of its coordinator.
+// each reads all rows. written is when a row was written, by its coordinator's clock.
 func (s *Store) each(ctx context.Context, f func(space driver.Space, name string, version int64, value []byte, written time.Time)) error {
 	var page []byte
 	for {

@@ -21,7 +21,7 @@ var schema string
 
 const schemaVersion = 1
 
-// tables are the names of what belongs to one Options.
+// tables are the names that belong to one Options.
 type tables struct{ keyspace, prefix string }
 
 const defaultPrefix = "holdfast_"
@@ -37,7 +37,7 @@ func (o *Options) tables() tables {
 // String is how errors name them.
 func (t tables) String() string { return t.keyspace + "." + t.prefix + "records" }
 
-// expand puts quoted names for {records}.
+// expand puts a quoted name in place of {records}.
 func (t tables) expand(text string) string {
 	name := quote(t.prefix + "records")
 	if t.keyspace != "" {
@@ -48,11 +48,11 @@ func (t tables) expand(text string) string {
 
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// maxName is how long a keyspace's name may be, and a prefix: "records" follows
-// it, and a name in Cassandra has at most 48 characters.
+// maxName is how long a keyspace's name or a prefix may be: "records" follows a
+// prefix, and a name in Cassandra has at most 48 characters.
 const maxName = 40
 
-// nameForm is what Cassandra takes for a name.
+// nameForm is what Cassandra accepts as a name.
 var nameForm = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(fmt.Sprintf(`^[A-Za-z0-9_]{0,%d}$`, maxName))
 })
@@ -72,14 +72,14 @@ func Schema(opts *Options) (string, error) {
 }
 
 // Migrate creates the table in a keyspace that exists, as far as it is missing,
-// and returns when all nodes that are up know the same one. It may be repeated. Where all is
+// and returns when all nodes that are up know the same table. It may be repeated. Where all is
 // there it changes nothing.
 //
 // Two nodes that create a table at the same time make two tables of
 // one name, and which one the cluster keeps may change when it restarts; no
 // statement of Cassandra prevents that. So Migrate always asks the same node, as
-// long as it is up: to run it at several places at once is safe as long as all
-// see the same nodes up. Better run it at one.
+// long as it is up: running it in several places at once is safe as long as all
+// see the same nodes up. It is better to run it in one.
 //
 // It needs a role that may create in the keyspace (roles were not tested yet):
 //
@@ -118,7 +118,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		switch _, insert := strings.CutPrefix(text, "insert "); {
 		case !insert && !f.table:
 			err = s.create(ctx, text)
-		case !insert: // somebody may be at it
+		case !insert: // another may be creating it
 			err = s.spread(ctx)
 		default:
 			if _, err = s.floor(ctx); errors.Is(err, errNoFloor) {
@@ -135,8 +135,8 @@ func (s *Store) migrate(ctx context.Context) error {
 	return s.verify(ctx)
 }
 
-// create sends a statement that changes the schema, once, to the node that all
-// are to ask for that, and waits until the others know.
+// create sends a statement that changes the schema, once, to the node that every
+// Migrate asks, and waits until the others know of the change.
 func (s *Store) create(ctx context.Context, text string) error {
 	host, _ := s.calls.coordinator([]byte(s.tables.String()), nil)
 	if host == "" {
@@ -192,7 +192,7 @@ func (s *Store) tableIDs(ctx context.Context) (ids []string, err error) {
 		case errors.Is(err, gocql.ErrNotFound):
 		case err != nil:
 			return nil, err
-		// It may have it on record, and not know it yet.
+		// The node may have the table on record, and not know it yet.
 		case !refused(ask(s.text.floor, int8(floorSpace), floorName).ExecContext(ctx)):
 			text = id.String()
 		}
@@ -244,7 +244,7 @@ var published = map[string]string{
 // compareIt is the cure where the table differs from what is published.
 const compareIt = "compare it with: holdfast schema print"
 
-// compare is what of the table is not as published.
+// compare says what is not as published in the table.
 func (s *Store) compare(f facts) error {
 	if !f.table {
 		return driver.NewSchemaError("create it with cassandra.Migrate or: holdfast schema apply", "the table %s is missing", s.tables)

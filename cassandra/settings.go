@@ -25,8 +25,8 @@ const (
 
 var allowable = []string{fewReplicas, localSerial, simpleStrategy}
 
-// minReplicas in a data centre: with fewer, one node that is down stops all locks
-// on what it has.
+// minReplicas is how many a data centre needs: with fewer, one node that is down
+// stops all locks that it has a replica of.
 const minReplicas = 3
 
 // check finds what is wrong with the options, without a cluster.
@@ -47,14 +47,14 @@ func (o *Options) check() error {
 	return nil
 }
 
-// A node of the cluster, as another one or the driver sees it.
+// A node is one of the cluster, as another node or the driver sees it.
 type node struct {
 	dc, version string
 	address     string
 	up          bool
 }
 
-// facts are what is known of a cluster and of a keyspace in it.
+// facts are what is known about a cluster and a keyspace in it.
 type facts struct {
 	nodes    map[string]node // by host id
 	scylla   bool
@@ -65,7 +65,7 @@ type facts struct {
 	table    bool              // there is one
 	ttl      int               // of its rows, in seconds
 	gcGrace  int               // of its tombstones, in seconds
-	columns  map[string]string // and how each is
+	columns  map[string]string // of the table, see published
 }
 
 // dcs are the data centres of all nodes, and how many each has.
@@ -96,8 +96,8 @@ func (s *Store) ask(ctx context.Context, q question) error {
 	return err
 }
 
-// facts asks for all of them, in about the time of one question; of a table that has just been created
-// until its columns are there.
+// facts asks for all facts, in about the time of one question. It waits for the columns of a table
+// that has just been created.
 func (s *Store) facts(ctx context.Context) (facts, error) {
 	f := facts{nodes: make(map[string]node), columns: make(map[string]string)}
 	if err := s.reachable(); err != nil {
@@ -153,8 +153,8 @@ func (s *Store) facts(ctx context.Context) (facts, error) {
 		}
 		err = s.ask(ctx, columns)
 	}
-	// No node is among its own peers. The driver knows all, but those that it was
-	// told to ignore.
+	// No node is among its own peers. The driver knows all nodes except those that
+	// its settings exclude.
 	for _, h := range s.session.GetHosts() {
 		v := h.Version()
 		n := node{dc: h.DataCenter(), address: h.ConnectAddressAndPort(), up: h.IsUp(), version: fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch)}
@@ -180,7 +180,7 @@ func (s *Store) reachable() error {
 	return nil
 }
 
-// replicasOf reads what a keyspace says of its replication.
+// replicasOf reads what a keyspace says about its replication.
 func replicasOf(replication map[string]string) (strategy string, replicas map[string]int) {
 	replicas = make(map[string]int)
 	for key, value := range replication {
@@ -199,7 +199,7 @@ func replicasOf(replication map[string]string) (strategy string, replicas map[st
 	return strategy, replicas
 }
 
-// check is why there can be no locks in this keyspace.
+// check says why this keyspace cannot keep locks.
 func (s *Store) check(ctx context.Context) error {
 	f, err := s.facts(ctx)
 	if err != nil {
@@ -224,7 +224,7 @@ func (s *Store) refuse(f facts) error {
 	return s.compare(f)
 }
 
-// refuseCluster is for what no name accepts.
+// refuseCluster refuses what no name in Allow accepts.
 func (s *Store) refuseCluster(f facts) error {
 	if old := f.oldest(); old != "" && !f.scylla && major(old) < 4 {
 		return fmt.Errorf("a node runs Cassandra %s; Holdfast needs 4.0 or newer", old)
@@ -246,7 +246,7 @@ func (s *Store) refuseCluster(f facts) error {
 	return nil
 }
 
-// noKeyspace is the error for a keyspace that nobody has created, with how to.
+// noKeyspace is the error for a missing keyspace. It says how to create one.
 func (s *Store) noKeyspace(f facts) error {
 	var dcs []string
 	for _, dc := range slices.Sorted(maps.Keys(f.dcs())) {
@@ -257,7 +257,7 @@ func (s *Store) noKeyspace(f facts) error {
 			quote(s.tables.keyspace), strings.Join(dcs, ", "))}
 }
 
-// dangers are those that are there.
+// dangers are those that this cluster and keyspace have.
 func (f facts) dangers() (there []danger) {
 	var few []string
 	least := minReplicas
@@ -302,7 +302,7 @@ func major(version string) int {
 	return n
 }
 
-// compareVersions compares the numbers in them.
+// compareVersions compares the numbers in two versions.
 func compareVersions(a, b string) int {
 	numbers := func(version string) (list []int) {
 		for _, part := range strings.FieldsFunc(version, func(r rune) bool { return r < '0' || r > '9' }) {

@@ -23,14 +23,14 @@ import (
 //	follows   the version that this write followed; -1 if it took an empty key
 //
 // Every write is a lightweight transaction whose condition names the version that
-// it follows, so it is harmless to send it again, and it is done at most once. Who
-// has no answer sends it again, and learns from attempt and follows what became
-// of the first one.
+// it follows, so it is harmless to send it again, and it is done at most once. A
+// writer without an answer sends it again, and learns from attempt and follows what
+// became of the first one.
 //
 // A row that was swept may come back only above the floor, the version of a row
 // of its own. So a key that has no row is written in three steps: a placeholder
 // is inserted, then the floor is read, then the placeholder is filled. A sweep
-// raises the floor first and removes rows then; whichever row it removed, the
+// raises the floor first and then removes rows; whichever row it removed, the
 // floor that is read after a placeholder was inserted in its stead is above it.
 // A fill that comes late finds another placeholder, or none.
 const floorSpace = -1
@@ -45,7 +45,7 @@ type statements struct {
 }
 
 func newStatements(t tables) statements {
-	// The conditions beyond the first have the loser told what stands. Each holds
+	// The conditions beyond the first make Cassandra show a loser the row. Each holds
 	// whenever the first does: nobody else has our attempt, or writes it as a value.
 	const told = ` and attempt != ? and follows != ? and value != ?`
 	const set = `update {records} set version = ?, value = ?, attempt = ?, follows = ? where space = ? and name = ? `
@@ -118,7 +118,7 @@ func (s *Store) loadOne(ctx context.Context, k driver.Key) (driver.Record, error
 	return record(version, value), err
 }
 
-// record is what a row means; a placeholder means none.
+// record is the record in a row; a placeholder has none.
 func record(version int64, value []byte) driver.Record {
 	if version <= 0 {
 		return driver.Record{Age: -1}
@@ -129,7 +129,7 @@ func record(version int64, value []byte) driver.Record {
 	return driver.Record{Version: version, Value: value, Age: -1}
 }
 
-// rowOf is what the coordinator of a row is chosen by.
+// rowOf is the key by which the coordinator of a row is chosen.
 func rowOf(k driver.Key) []byte { return append([]byte{byte(k.Space)}, k.Name...) }
 
 // CompareAndSwap carries out each write by a lightweight transaction of its own.
@@ -167,7 +167,7 @@ type row struct {
 
 func (r row) record() driver.Record { return record(r.version, r.value) }
 
-// errUnknown: a write may have been carried out, or may be yet.
+// errUnknown says that a write may have been carried out, or may be yet.
 var errUnknown = errors.New("its outcome is not known")
 
 // An attempt is one write on its way to an answer.
@@ -213,19 +213,19 @@ func (a *attempt) settle(met row, applied bool, old, version int64) (driver.Outc
 	case applied:
 		return a.won(version), met, nil
 	case met.there && bytes.Equal(met.attempt, a.id):
-		return a.won(met.version), met, nil // an earlier statement of ours was
+		return a.won(met.version), met, nil // an earlier statement of ours won
 	case !a.unknown, met.there && old != 0 && met.follows == old:
 		return driver.Outcome{Record: met.record()}, met, nil // another has followed it
 	}
-	return driver.Outcome{}, met, &driver.BusyError{Err: errUnknown} // ours may have been, and been followed since
+	return driver.Outcome{}, met, &driver.BusyError{Err: errUnknown} // ours may have won, and been followed since
 }
 
 func (a *attempt) won(version int64) driver.Outcome {
 	return driver.Outcome{Won: true, Record: record(version, a.w.Value)}
 }
 
-// transact sends a conditional update until it is answered. follows is what the
-// row is to say of it, and conditions what its condition binds.
+// transact sends a conditional update until it is answered. follows is the new
+// value of that column, and conditions are the arguments of its condition.
 func (a *attempt) transact(ctx context.Context, text string, version, follows int64, conditions ...any) (met row, applied bool, err error) {
 	value := a.w.Value
 	if value == nil {
@@ -269,9 +269,9 @@ func scan(ctx context.Context, q *gocql.Query) (met row, applied bool, err error
 	return met, false, nil
 }
 
-// take writes the value if the key holds nothing, whatever its version. It begins
-// with the row's creation where there is likely none: sessions have none before
-// their first record, and where one unknown name was new, so may be the next.
+// take writes the value if the key holds nothing, whatever its version. It begins by
+// creating the row where there is probably none: sessions have none before their
+// first record, and where one unknown name was new, so may be the next.
 func (a *attempt) take(ctx context.Context) (out driver.Outcome, err error) {
 	now := time.Now().UnixMicro()
 	var met row
@@ -299,7 +299,7 @@ func (a *attempt) take(ctx context.Context) (out driver.Outcome, err error) {
 			if !session && !seen {
 				a.s.rows.lastNew.Store(met.version < 0) // another's placeholder is as new as ours
 			}
-			applied, a.unknown = false, false // whoever's it is, it holds nothing
+			applied, a.unknown = false, false // whoever created it, it holds nothing
 		default:
 			version := max(met.version+1, now)
 			if met.version < 0 {

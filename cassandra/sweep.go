@@ -11,12 +11,12 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// errNoFloor: the row that keeps versions growing over sweeps is gone.
+// errNoFloor says that the row that keeps versions growing across sweeps is gone.
 var errNoFloor error = driver.NewSchemaError("once all holders have stopped, run: holdfast schema apply",
 	"the floor is missing: the table was emptied or restored without it, so tokens might repeat")
 
-// floor is the version above which a row that was swept may come back. What was
-// raised before somebody swept is seen at QUORUM.
+// floor is the version above which a row that was swept may come back. A read at
+// QUORUM sees what was raised before somebody swept.
 func (s *Store) floor(ctx context.Context) (version int64, err error) {
 	_, err = s.calls.send(ctx, nil, s.text.floor, []any{int8(floorSpace), floorName}, func(ctx context.Context, q *gocql.Query) error {
 		return q.ScanContext(ctx, &version)
@@ -48,9 +48,9 @@ func (s *Store) raise(ctx context.Context, version int64) error {
 	return err
 }
 
-// Sweep removes the rows of keys that hold nothing, and have for at least idle
-// by the clocks of the coordinators, which should agree with ours to within
-// that; if not, rows go earlier or later, and nothing else happens.
+// Sweep removes the rows of keys that have held nothing for at least idle by the
+// clocks of the coordinators, which should agree with ours to within idle; if
+// not, rows go earlier or later, and nothing else happens.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	type empty struct {
 		key     driver.Key

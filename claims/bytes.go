@@ -77,8 +77,8 @@ func claimName(timestamp int64, rid string) []byte {
 // claimValue is the value of all claims. Nobody reads it.
 func claimValue() []byte { return make([]byte, 4) }
 
-// timestampOf is the timestamp of a claim. What is too short to be one is
-// ordered as if zeros followed.
+// timestampOf is the timestamp of a claim. A name that is too short is read as if
+// zeros followed.
 func timestampOf(name []byte) int64 {
 	var b [8]byte
 	copy(b[:], name)
@@ -120,5 +120,5 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// jitter is a span between half and one and a half of d.
+// jitter is a span between half of d and one and a half times d.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }

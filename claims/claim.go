@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A claim is one transaction's try to get one lock, with all columns that were
-// ever written for it: what has failed may still come, and has to be removed too.
+// A claim is one transaction's attempt to get one lock, with all columns that were ever
+// written for it: a failed write may still take effect, and has to be removed too.
 type claim struct {
 	l           *Locker
 	key, column []byte // what is locked
@@ -19,12 +19,12 @@ type claim struct {
 	mu  sync.Mutex
 	own map[string]written // every column written, until it is removed for good
 
-	// Of whoever drives it: Write, Check or Acquire, then the renewals.
+	// Used only by what drives the claim: Write, Check or Acquire, then the renewals.
 	guarded map[string]bool // claims of others that one of ours was put in front of
-	began   time.Duration   // before the timestamp of the latest that counts was taken
+	began   time.Duration   // before the timestamp of the latest column that counts was taken
 	ready   time.Duration   // when it may be checked
-	until   time.Duration   // the end of trust in those that count
-	first   string          // who was in front of us at the last look
+	until   time.Duration   // the end of trust in the columns that count
+	first   string          // whose claim was in front of ours at the last look
 	moved   time.Duration   // when that last changed
 }
 
@@ -44,7 +44,7 @@ func (l *Locker) claim(key, column []byte) *claim {
 func (c *claim) String() string { return fmt.Sprintf("key %q, column %q", c.key, c.column) }
 
 // write adds a column, and removes others that were written before. Whatever
-// comes back, the column is one of ours from now on.
+// the result, the column is one of ours from now on.
 func (c *claim) write(ctx context.Context, name []byte, remove []written) error {
 	names, after := namesOf(remove)
 	w := written{string(name), c.l.stamp(after), c.l.steady(), false}
@@ -68,7 +68,7 @@ func namesOf(columns []written) (names [][]byte, latest int64) {
 	return names, latest
 }
 
-// all are the columns written, of which keep is true.
+// all returns the columns written for which keep is true.
 func (c *claim) all(keep func(written) bool) (columns []written) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +80,7 @@ func (c *claim) all(keep func(written) bool) (columns []written) {
 	return columns
 }
 
-// count has a column count from now on.
+// count marks a column as one that counts.
 func (c *claim) count(name []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,7 +89,7 @@ func (c *claim) count(name []byte) {
 	c.own[string(name)] = w
 }
 
-// annul has no column count any more.
+// annul makes all columns stop counting.
 func (c *claim) annul() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,8 +99,8 @@ func (c *claim) annul() {
 	}
 }
 
-// forget drops columns that are removed for good: where they come later, their
-// write is older than the deletion.
+// forget drops columns that are removed for good: a write that arrives later is
+// older than the deletion.
 func (c *claim) forget(removed []written) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,8 +111,8 @@ func (c *claim) forget(removed []written) {
 
 func every(written) bool { return true }
 
-// stake writes a claim in place of all earlier ones. It counts only if the
-// write took no longer than Wait: later, somebody might have looked before it was there.
+// stake writes a claim in place of all earlier ones. It counts only if the write took
+// no longer than Wait: otherwise another process may have looked before it was visible.
 func (c *claim) stake(ctx context.Context) error {
 	l := c.l
 	var failed error
@@ -169,9 +169,9 @@ type sight struct {
 	skew      *SkewError
 }
 
-// judge looks at the columns of a row. Those of the same transaction that do not
-// count, as they came too late, are passed over; those of any other process
-// or transaction are of others, whatever their names.
+// judge looks at the columns of a row. It skips those of this transaction that came
+// too late to count. Those of any other process or transaction belong to others,
+// whatever their names.
 func (c *claim) judge(columns []Column, expired, now int64) (s sight) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +209,7 @@ func (c *claim) judge(columns []Column, expired, now int64) (s sight) {
 	return s
 }
 
-// look reads the row. Only a claim that is ready may be judged by it.
+// look reads and judges the row. Only a claim that is ready may rely on it.
 func (c *claim) look(ctx context.Context) (s sight, err error) {
 	l := c.l
 	expired := l.expired()
@@ -225,7 +225,7 @@ func (c *claim) look(ctx context.Context) (s sight, err error) {
 	return s, nil
 }
 
-// follow looks, and notes when who is in front of us changes.
+// follow looks, and notes when the claim in front of ours changes.
 func (c *claim) follow(ctx context.Context) (s sight, err error) {
 	if s, err = c.look(ctx); err != nil {
 		return s, err
@@ -258,8 +258,8 @@ func (c *claim) verdict(s sight) error {
 }
 
 // grant is the verdict on a claim that does not hold yet. JanusGraph waits for
-// Wait alone, not for Skew. If its claim sorts right behind ours it may have
-// begun before ours, and have been read before ours was there.
+// Wait alone, not for Skew. If its claim sorts right behind ours, JanusGraph may
+// have begun earlier, and have read the row before ours was visible.
 func (c *claim) grant(s sight) error {
 	err := c.verdict(s)
 	if err == nil && s.near != nil {
@@ -275,9 +275,9 @@ func (c *claim) heldBy(name []byte) error {
 var errMissing = errors.New("the claim is gone: somebody has removed it")
 
 // renew prolongs trust in a claim that holds, before the first of its columns
-// expires. A second claim is written; but of those who have come in between, the
-// first would be first when ours expires. So in front of each of them another of
-// ours is put, that expires with it. Only a holder may do that.
+// expires. It writes a second claim. If others have claimed in between, the first of
+// them would be first once our first claim expires, so renew puts a guard in front of
+// each, which expires together with it. Only a holder may do that.
 func (c *claim) renew(ctx context.Context) error {
 	l := c.l
 	lapsed := c.all(l.lapsed) // of no use any more
@@ -322,8 +322,8 @@ func (c *claim) renew(ctx context.Context) error {
 	return nil
 }
 
-// withdraw removes every column ever written, once; what has failed stays to be
-// removed.
+// withdraw tries once to remove every column ever written. After a failure they
+// remain to be removed.
 func (c *claim) withdraw(ctx context.Context) error {
 	c.annul()
 	all := c.all(every)
@@ -341,14 +341,14 @@ func (c *claim) withdraw(ctx context.Context) error {
 	return nil
 }
 
-// lapsed says that a column has expired by the clock of everybody.
+// lapsed says whether a column has expired by everybody's clock.
 func (l *Locker) lapsed(w written) bool {
 	o := &l.opts
 	return l.steady()-w.began > o.Expire+o.Expire/20+2*(o.Skew+l.tick())
 }
 
-// leave withdraws until it is done, or nobody minds the columns any more, or the
-// Locker is closed.
+// leave withdraws until that succeeds, or the columns have expired for everybody, or
+// the Locker is closed.
 func (c *claim) leave(ctx context.Context) (err error) {
 	l := c.l
 	pause := l.opts.Wait / 4

@@ -21,15 +21,15 @@ import (
 // A Column is one column of a row: its name orders it, byte by byte.
 type Column struct{ Name, Value []byte }
 
-// Columns is a table of a wide-column store: rows of columns, of which the one
-// with the later write timestamp stays. It is safe for concurrent use.
+// Columns is a table of a wide-column store: rows of columns. Of two writes of a
+// column the one with the later timestamp stays. It is safe for concurrent use.
 //
-// What it has to promise: once a write has returned without an error, every
+// It has to promise: once a write has returned without an error, every
 // Slice that begins afterwards shows it (on Cassandra: QUORUM for both, across
 // all data centres). A write that returned an error may have been applied, or
 // may be at any later time. A deleted column stays deleted against writes of
-// older timestamps, however late they come. Errors are taken for temporary
-// unless Permanent marks them. Nothing is retried, no timestamp is given, inside.
+// older timestamps, however late they come. Errors count as temporary unless
+// Permanent marks them. Columns itself retries nothing and sets no timestamps.
 type Columns interface {
 	// Add writes one column and removes others of the same row, in one mutation
 	// with one timestamp. What is removed was written with earlier timestamps
@@ -39,13 +39,13 @@ type Columns interface {
 	// mutation.
 	Delete(ctx context.Context, key []byte, columns [][]byte, timestamp int64) error
 	// Slice returns the columns of a row from a name on (nil: all), in the order
-	// of their names. It should not read what lies before: there the tombstones of
-	// all earlier claims are.
+	// of their names. It should not read what lies before that name: the tombstones of
+	// all earlier claims are there.
 	Slice(ctx context.Context, key, from []byte) ([]Column, error)
 }
 
-// Permanent marks an error of Columns that no repetition can mend, like a table
-// that is not there. nil stays nil.
+// Permanent marks an error of Columns that no retry can mend, such as a missing
+// table. nil stays nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -76,11 +76,11 @@ type Options struct {
 	// Unit of the timestamps: Micro. JanusGraph's graph.timestamps.
 	Unit Unit
 	// Wait is the longest that a write may take to count: 100 ms. JanusGraph's
-	// storage.lock.wait-time. A lock costs at least Wait and Skew.
+	// storage.lock.wait-time. A lock costs at least Wait plus Skew.
 	Wait time.Duration
 	// Expire is the age at which a claim no longer counts: 5 min. JanusGraph's
 	// storage.lock.expiry-time. After a crash a lock is free again within Expire
-	// and Skew.
+	// plus twice Skew.
 	Expire time.Duration
 	// Skew is the largest difference that there ever is between the clocks of
 	// any two hosts: 100 ms. Where it is larger, two may hold one lock.
@@ -91,8 +91,8 @@ type Options struct {
 	// goroutines contend here and not in the store: all of one table. "": this
 	// Locker alone.
 	Group string
-	// CleanExpired has columns removed that are of nobody any more, at most once
-	// in 30 s for a row. For that the whole row is read.
+	// CleanExpired removes claims that count for nobody any more, from a row at most
+	// once in 30 s. That reads the whole row.
 	CleanExpired bool
 	// Trace receives Acquired, Refused, Heartbeat (a renewal), Lost and Released of each
 	// lock, and from Acquire also Queued and GaveUp. Name is the key and the column. nil: none.
@@ -104,7 +104,7 @@ type Options struct {
 	clocks *clocks // for tests
 }
 
-// clocks are what a Locker knows of the time.
+// clocks are where a Locker gets the time.
 type clocks struct {
 	wall   func() time.Time     // what other hosts' clocks are compared with
 	steady func() time.Duration // does not step, runs while the machine sleeps
@@ -121,7 +121,7 @@ type Locker struct {
 	stamped  atomic.Int64 // the latest write timestamp given
 	met      atomic.Int64 // when a claim of JanusGraph's was last seen, by steady
 
-	ctx    context.Context // of all that goes on behind the caller's back
+	ctx    context.Context // of all background work
 	cancel context.CancelFunc
 	mu     sync.Mutex
 	closed bool
@@ -183,16 +183,16 @@ func New(columns Columns, opts *Options) (*Locker, error) {
 	return l, nil
 }
 
-// tick is by how much a timestamp may be behind the clock that it was read from.
+// tick is how far a timestamp may be behind the clock that it was read from.
 func (l *Locker) tick() time.Duration { return max(l.opts.Unit.span(), time.Millisecond) }
 
-// wait is how long after its timestamp a claim may be checked. Until Wait has
-// passed a write of another may be on its way, which sorts before ours although
-// it began later by as much as Skew.
+// wait is how long after its timestamp a claim may be checked. Until then a write
+// of another process may be on its way that sorts before ours, although it began up
+// to Skew later.
 func (l *Locker) wait() time.Duration { return l.opts.Wait + l.opts.Skew + l.tick() }
 
-// trust is how long a claim is believed from before its timestamp was taken:
-// until the first of the others may think it expired, less 5 % for the rates of clocks.
+// trust is how long a claim is trusted, counted from before its timestamp was taken:
+// until another process may first see it expired, less 5 % for clock drift.
 func (l *Locker) trust() time.Duration {
 	return l.opts.Expire - l.opts.Expire/20 - l.opts.Skew - l.tick()
 }
@@ -206,7 +206,7 @@ func (l *Locker) expired() int64 {
 }
 
 // stamp returns a write timestamp: now, but later than all before and than
-// after, so that clocks that go back, here or elsewhere, keep no deletion from counting.
+// after, so that a deletion counts even if a clock, here or elsewhere, has gone back.
 func (l *Locker) stamp(after int64) int64 {
 	for {
 		last := l.stamped.Load()
@@ -217,7 +217,7 @@ func (l *Locker) stamp(after int64) int64 {
 }
 
 // rid makes the bytes behind the timestamp of a column: no two are ever equal,
-// whatever names are given to processes and however these are cloned.
+// however processes are named or cloned.
 func (l *Locker) rid() string { return l.opts.Name + "~" + random() }
 
 func random() string {
@@ -226,18 +226,18 @@ func random() string {
 	return hex.EncodeToString(b[:])
 }
 
-// callTimeout bounds one call of the store. It is longer than what counts, so
-// that errors can say how slow it is.
+// callTimeout bounds one call of the store. It is longer than Wait, so that
+// errors can say how slow the store is.
 func (l *Locker) callTimeout() time.Duration { return max(10*l.opts.Wait, 5*time.Second) }
 
-// call calls the store, with a bound.
+// call calls the store, within callTimeout.
 func (l *Locker) call(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, l.callTimeout())
 	defer cancel()
 	return do(ctx)
 }
 
-// slice reads a row, again after temporary errors.
+// slice reads a row, and tries again after temporary errors.
 func (l *Locker) slice(ctx context.Context, key, from []byte) (columns []Column, err error) {
 	for try := range l.opts.Retries {
 		if try > 0 && sleep(ctx, jitter(l.opts.Wait/4)) != nil {

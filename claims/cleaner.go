@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// cooldown is how often a row is cleaned at most.
+// cooldown is the least time between two cleanings of a row.
 const cooldown = 30 * time.Second
 
 // A cleaner removes what has expired: one row at a time.
@@ -16,7 +16,7 @@ type cleaner struct {
 	last map[string]time.Duration // when a row was last cleaned
 }
 
-// clean has a row cleaned in the background, if that is wanted and it is time.
+// clean cleans a row in the background, if that is wanted and it is time.
 func (l *Locker) clean(row []byte) {
 	if !l.opts.CleanExpired {
 		return
@@ -34,7 +34,7 @@ func (l *Locker) clean(row []byte) {
 		}
 	}
 	k.busy, k.last[string(row)] = true, now
-	l.behind.Go(func() { // somebody locks: behind is not zero
+	l.behind.Go(func() { // a transaction is open, so behind is not zero
 		l.sweep(row)
 		k.mu.Lock()
 		k.busy = false
@@ -42,9 +42,9 @@ func (l *Locker) clean(row []byte) {
 	})
 }
 
-// sweep removes claims that count for nobody: their holder has stopped long ago,
-// even if its clock is ahead of ours, or ours ahead of it, by all that is allowed. What
-// has failed is left to the next sweep.
+// sweep removes claims that count for nobody: their holder stopped long ago, even
+// if its clock and ours are as far apart as is allowed. What fails is left to the next
+// sweep.
 func (l *Locker) sweep(row []byte) {
 	if err := l.removeExpired(row); err != nil {
 		l.opts.Logger.Warn("expired claims not removed", "err", err)

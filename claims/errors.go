@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-lock/holdfast"
 )
 
-// What callers branch on besides holdfast.ErrHeld, ErrLost, ErrReleased and
-// ErrClosed. ErrExpired: so long passed between Write and Check that the claim
-// was too old; nothing was held.
+// ErrExpired: so much time passed between Write and Check that the claim was too
+// old; nothing was held. Callers may branch on it, as on holdfast.ErrHeld, ErrLost,
+// ErrReleased and ErrClosed.
 var ErrExpired = errors.New("the claim was too old when it was to be checked")
 
 // errDeadlock: transactions of this process wait for one another.
@@ -39,8 +39,8 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("%sheld by %s, who has claimed it for %v", s, shownRid(e.Rid), e.Age.Round(time.Millisecond))
 }
 
-// A SlowError: no write was quick enough to count. A longer Wait helps, the
-// same one everywhere.
+// A SlowError: no write was quick enough to count. A longer Wait helps, if it is
+// the same everywhere.
 type SlowError struct {
 	Took  time.Duration // the quickest of them
 	Wait  time.Duration

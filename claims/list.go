@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A Table is Columns that can also list its rows. A Locker needs no such thing;
+// A Table is Columns that can also list its rows. A Locker does not need that;
 // List does.
 type Table interface {
 	Columns
@@ -24,9 +24,9 @@ type Claim struct {
 	Time        time.Time // when it was made, by the clock of whoever made it
 	Owner       string    // Options.Name of a Locker; of JanusGraph the graph.unique-instance-id
 	Locker      bool      // it was made by a Locker, not by JanusGraph
-	Expired     bool      // it is older than was asked for, and counts for nobody
-	// First: no claim to this lock that has not expired comes before it. If the lock is
-	// held, then by its owner; within Wait of Time it may not be held yet.
+	Expired     bool      // it is older than the expire of List, and counts for nobody
+	// First: no unexpired claim to this lock comes before it. If the lock is held, then
+	// by this owner; within Wait of Time it may not be held yet.
 	First bool
 
 	row, name []byte
@@ -36,7 +36,7 @@ type Claim struct {
 // List returns the claims in a table, those to one lock in the order in which
 // they count. expire is the Expire of all who lock there; 0: 5 min, JanusGraph's
 // default. It only reads. The unit of each timestamp is inferred from its size.
-// After an error there is nothing more.
+// It ends with the first error.
 func List(ctx context.Context, table Table, expire time.Duration) iter.Seq2[Claim, error] {
 	return func(yield func(Claim, error) bool) {
 		for row, err := range table.Rows(ctx) {
@@ -80,9 +80,9 @@ func claimsIn(row []byte, columns []Column, now time.Time, expire time.Duration)
 	return all
 }
 
-// Remove removes claims of a table. Of a claim that has expired, by the Expire that
-// its owner has, that is safe. Nobody tells the owner of another: it goes on in the
-// belief that it holds the lock until it renews or checks it, beside the next holder.
+// Remove removes claims of a table. That is safe for a claim that has expired according
+// to its owner's Expire. The owner of any other claim does not notice: beside the next
+// holder, it goes on believing that it holds the lock until it renews or checks it.
 func Remove(ctx context.Context, columns Columns, all ...Claim) error {
 	for len(all) > 0 {
 		row, stamp := all[0].row, int64(0)
@@ -100,7 +100,7 @@ func Remove(ctx context.Context, columns Columns, all ...Claim) error {
 	return nil
 }
 
-// cutRow undoes rowKey. Of a row that is none of a lock all is key.
+// cutRow undoes rowKey. If a row is not that of a lock, all of it is key.
 func cutRow(row []byte) (key, column []byte) {
 	if len(row) < 4 {
 		return row, nil

@@ -14,12 +14,12 @@ type Lock struct {
 	tx *Tx
 }
 
-// Acquire waits for the lock of a column of a key until ctx is done, and takes
-// it: first come, first served, within this process always, among Lockers as long as a
-// claim lasts. A claim that waits stays where it is, and comes to the front as those
-// before it leave. JanusGraph does not wait in line: where its claims are met,
-// Acquire does as it does, and tries again and again. A *HeldError says who was
-// in the way when ctx was done, a *SlowError that the store is too slow.
+// Acquire waits for the lock of a column of a key until ctx is done, and takes it: first come,
+// first served, always within this process (in one Locker, or with Group), and among Lockers as
+// long as a claim lasts. A claim that waits keeps its place for half of the time that it is
+// trusted; then it is replaced by a new one. JanusGraph does not wait in line: where Acquire meets
+// its claims, it does the same, and tries again and again. A *HeldError says who was in the way
+// when ctx was done, a *SlowError that the store is too slow.
 func (l *Locker) Acquire(ctx context.Context, key, column []byte) (*Lock, error) {
 	t := l.begin(ctx, nil)
 	err := t.do(ctx, func(ctx context.Context) error { return t.acquire(ctx, key, column) })
@@ -99,8 +99,8 @@ func (c *claim) giveWay(ctx context.Context) error {
 }
 
 // standBy waits until it is worth while to look again: a seventh of the time
-// since the queue last moved. Among strangers, who come and go and do not queue, the
-// claim is withdrawn meanwhile: standing, it would make all of theirs fail.
+// since the queue last moved. Strangers come and go and do not queue, so among them
+// the claim is withdrawn for that time: if it stood, all of theirs would fail.
 func (t *Tx) standBy(ctx context.Context, c *claim, s sight) error {
 	pause := jitter(min(max(quickPoll, (t.l.steady()-c.moved)/7), lastPoll))
 	if s.strangers {
@@ -114,21 +114,21 @@ func (t *Tx) standBy(ctx context.Context, c *claim, s sight) error {
 }
 
 // Context has the values of the acquiring context, but not its end: it ends when
-// the lock is lost or released or the Locker is closed, and context.Cause tells
-// which (holdfast.ErrLost, ErrReleased, ErrClosed).
+// the lock is lost or released or the Locker is closed, and context.Cause says
+// why (holdfast.ErrLost, ErrReleased, ErrClosed).
 func (k *Lock) Context() context.Context { return k.tx.ctx }
 
-// Done is closed when the lock is held no longer.
+// Done is closed when the lock is no longer held.
 func (k *Lock) Done() <-chan struct{} { return k.tx.Done() }
 
 // Err is nil while the lock is held, and then says why it is not. See Tx.Err.
 func (k *Lock) Err() error { return k.tx.Err() }
 
-// Deadline is the end of trust as of now; it moves with every renewal.
+// Deadline is the current end of trust; it moves with every renewal.
 func (k *Lock) Deadline() time.Time { return k.tx.Deadline() }
 
-// Verify reads the claims: nil if ours is still the first. It is another check in
-// front of an act, for a caller that can pay a read. After an error of the store the lock
+// Verify reads the claims, and returns nil if ours is still first. It is a further check
+// before an act, for a caller that can afford a read. After an error of the store the lock
 // is still held.
 func (k *Lock) Verify(ctx context.Context) error { return k.tx.Check(ctx) }
 

@@ -14,7 +14,7 @@ type mediator struct {
 	rows map[string]*queue
 }
 
-// A queue is who has a row and who waits for it, by mediator.mu.
+// A queue is the owner of a row and those who wait for it, guarded by mediator.mu.
 type queue struct {
 	owner *Tx
 	wait  []*ticket
@@ -44,7 +44,7 @@ func mediatorOf(group string) *mediator {
 	return m
 }
 
-// lock waits for the row until ctx is done. It refuses to wait in a circle.
+// lock waits for the row until ctx is done. It refuses to wait in a cycle.
 func (m *mediator) lock(ctx context.Context, row string, t *Tx) error {
 	m.mu.Lock()
 	q := m.rows[row]
@@ -80,7 +80,7 @@ func (m *mediator) lock(ctx context.Context, row string, t *Tx) error {
 	return ctx.Err()
 }
 
-// unlock gives the row to the next. Again, it does nothing.
+// unlock gives the row to the next waiter. A second call does nothing.
 func (m *mediator) unlock(row string, t *Tx) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,7 +89,7 @@ func (m *mediator) unlock(row string, t *Tx) {
 	}
 }
 
-// pass lets the next in; m.mu is held.
+// pass gives the row to the next waiter, if there is one; m.mu is held.
 func (m *mediator) pass(row string) {
 	q := m.rows[row]
 	if len(q.wait) == 0 {

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// settings are what a Locker knows of the row in which all publish theirs: one
-// column for each, whose value is the time until which it counts. It is written
-// and read before the first claim, so of two whose settings differ the later one
-// sees it; from then on it is only kept from lapsing, while there is anything to lock.
+// settings are a Locker's part of the row in which all Lockers publish their settings: one
+// column each, whose value is the time until which it counts. A Locker writes its column and
+// reads the row before its first claim, so of two that differ the later one notices. From
+// then on it only keeps its column from lapsing, while there is anything to lock.
 type settings struct {
 	id      string    // random, of this Locker alone
-	turn    chan bool // of who publishes
+	turn    chan bool // taken by the goroutine that publishes
 	name    []byte
 	stamp   int64
 	refresh time.Duration // when to write it again
@@ -28,7 +28,7 @@ func (o *Options) text() string {
 	return fmt.Sprintf("unit=%v wait=%v expire=%v skew=%v", o.Unit, o.Wait, o.Expire, o.Skew)
 }
 
-// agree makes sure that our settings are published and that nobody has others.
+// agree makes sure that our settings are published and that nobody's differ.
 func (l *Locker) agree(ctx context.Context) error {
 	s := &l.settings
 	select {
@@ -45,7 +45,7 @@ func (l *Locker) agree(ctx context.Context) error {
 	if s.name == nil {
 		s.name = []byte(l.opts.text() + "\x00" + l.opts.Name + "~" + s.id)
 	}
-	until := l.wall().Add(2 * l.opts.Expire) // longer than the trust in any claim that is made before it lapses for us
+	until := l.wall().Add(2 * l.opts.Expire) // longer than the trust in any claim made before the settings lapse for us
 	s.stamp = l.stamp(s.stamp)
 	err := l.call(ctx, func(ctx context.Context) error {
 		value := binary.BigEndian.AppendUint64(nil, uint64(until.UnixNano()))
@@ -75,7 +75,7 @@ func (l *Locker) agree(ctx context.Context) error {
 	return nil
 }
 
-// differ looks for settings of others that count and are not ours.
+// differ looks for settings of others that still count and differ from ours.
 func (l *Locker) differ(columns []Column) error {
 	for _, col := range columns {
 		text, rid, ok := bytes.Cut(col.Name, []byte{0})

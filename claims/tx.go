@@ -23,20 +23,20 @@ type Tx struct {
 	read   Read
 	ctx    context.Context // ends with the transaction
 	cancel context.CancelCauseFunc
-	waits  *queue // by the mediator's mutex
+	waits  *queue // guarded by the mediator's mutex
 
-	op     sync.Mutex // Write or Check is at work
+	op     sync.Mutex // held while Write or Check is at work
 	claims []*claim
 	expect [][]byte // of each claim
 
 	mu        sync.Mutex
 	held      bool           // Check has succeeded
 	announced bool           // Acquired has been emitted
-	since     time.Duration  // by steady, when that was
+	since     time.Duration  // by steady, when Acquired was emitted
 	asked     time.Duration  // by steady, when it began
 	stood     bool           // Acquire has waited
 	err       error          // why it is over
-	last      error          // of a renewal
+	last      error          // of the latest renewal
 	trust     []lease.Window // of each claim that is held
 	timer     *time.Timer
 	keep      sync.WaitGroup // the renewals
@@ -47,8 +47,8 @@ type Tx struct {
 }
 
 // Begin begins a transaction. With read, Check compares each locked column's
-// value with what was expected; nil: it does not. Delete ends it, and is to be called
-// whatever the others return.
+// value with what was expected; nil: it does not. Delete ends the transaction: call
+// it whatever the other methods return.
 func (l *Locker) Begin(read Read) *Tx { return l.begin(context.Background(), read) }
 
 func (l *Locker) begin(ctx context.Context, read Read) *Tx {
@@ -67,10 +67,10 @@ func (l *Locker) begin(ctx context.Context, read Read) *Tx {
 }
 
 // Write claims the lock of a column of a key. It waits for transactions of this
-// process, until ctx is done, and not for those of others: that is Check's part.
-// expected is the value that Check wants to find, nil for none. Of a second
-// Write of the same column nothing is taken. An error ends the transaction: its
-// claims are removed.
+// process, until ctx is done, but not for those of others, which are left to Check.
+// expected is the value that Check wants to find, nil for none. A second Write of
+// the same column does nothing. An error ends the transaction, and its claims are
+// removed, unless it refuses a Write after Check.
 func (t *Tx) Write(ctx context.Context, key, column, expected []byte) error {
 	err := t.do(ctx, func(ctx context.Context) error {
 		if t.isHeld() {
@@ -110,7 +110,7 @@ func (t *Tx) emit(f func(context.Context, holdfast.Event), e holdfast.Event) {
 	}
 }
 
-// traceRefused emits that the locks were not acquired.
+// traceRefused emits Refused, or GaveUp after a wait.
 func (t *Tx) traceRefused(err error) {
 	f := t.l.opts.Trace.Refused
 	if t.stood {
@@ -156,7 +156,7 @@ func (t *Tx) traceEnd(err error) {
 
 var errChecked = errors.New("no lock can be added after Check")
 
-// do does a part of the transaction; ctx ends with it too.
+// do runs a part of the transaction; the part's ctx also ends with the transaction.
 func (t *Tx) do(ctx context.Context, part func(context.Context) error) error {
 	t.op.Lock()
 	defer t.op.Unlock()
@@ -173,7 +173,7 @@ func (t *Tx) do(ctx context.Context, part func(context.Context) error) error {
 	return err
 }
 
-// enter makes sure of the settings, and takes the local lock.
+// enter takes the local lock, and makes sure that the settings agree.
 func (t *Tx) enter(ctx context.Context, key, column []byte) (*claim, error) {
 	c := t.l.claim(key, column)
 	if err := t.l.mediator.lock(ctx, string(c.row), t); err != nil {
@@ -185,9 +185,9 @@ func (t *Tx) enter(ctx context.Context, key, column []byte) (*claim, error) {
 
 // Check waits until the claims may be judged, and finds out whether each of them
 // is first; then it compares the expected values. nil: all locks are held, and kept by
-// renewals until Delete. A *HeldError says that another was first, a
-// *MismatchError that a value was not the expected one. Any error ends the
-// transaction. Again, it looks once more whether the claims stand.
+// renewals until Delete. A *HeldError says that another claim was first, a
+// *MismatchError that a value was not the expected one. Any error of this first Check
+// ends the transaction. A later call only looks whether the claims still stand.
 func (t *Tx) Check(ctx context.Context) error {
 	err := t.do(ctx, func(ctx context.Context) error {
 		if t.isHeld() {
@@ -236,8 +236,8 @@ func (t *Tx) check(ctx context.Context) error {
 	return t.Err()
 }
 
-// recheck looks whether the claims are still first. An error of the store says
-// nothing, and ends nothing.
+// recheck looks whether the claims are still first. An error of the store proves
+// nothing, and does not end the transaction.
 func (t *Tx) recheck(ctx context.Context) error {
 	for _, c := range t.claims {
 		s, err := c.look(ctx)
@@ -251,7 +251,7 @@ func (t *Tx) recheck(ctx context.Context) error {
 	return t.Err()
 }
 
-// hold begins to trust in the claims, and to renew them.
+// hold begins to trust the claims, and to renew them.
 func (t *Tx) hold() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -289,11 +289,11 @@ func (t *Tx) remains() time.Duration {
 	return left
 }
 
-// soon is when to look whether trust has ended; t.mu is held. A timer does not run while the
-// machine sleeps, so that is within a second.
+// soon is how long to wait before looking whether trust has ended; t.mu is held. A timer does
+// not run while the machine sleeps, so it is at most a second.
 func (t *Tx) soon() time.Duration { return min(max(t.remains(), 0), time.Second) }
 
-// due is how long it is until a claim that is held is renewed.
+// due is the time left until a claim that is held has to be renewed.
 func (c *claim) due() time.Duration { return c.began + c.l.trust()/3 - c.l.steady() }
 
 // keeper renews one claim until the transaction is over.
@@ -336,7 +336,7 @@ func (t *Tx) keeper(i int) {
 	}
 }
 
-// final says that a claim stands no more, whatever the clock says.
+// final says whether err means that a claim no longer stands, whatever the clock says.
 func final(err error) bool {
 	var settings *SettingsError
 	var skew *SkewError
@@ -369,7 +369,7 @@ func (t *Tx) fail(err error) {
 
 func (t *Tx) lose(why string, err error) { t.fail(&holdfast.LostError{Reason: why, Err: err}) }
 
-// end ends the transaction, and has its claims removed, with time of their own.
+// end ends the transaction, and removes its claims in the background.
 func (t *Tx) end(err error) {
 	t.fail(err)
 	t.leave.Do(func() { go t.depart() })
@@ -377,7 +377,7 @@ func (t *Tx) end(err error) {
 
 func (t *Tx) depart() {
 	l := t.l
-	t.op.Lock() // what is at work has heard of the end, and nothing begins after it
+	t.op.Lock() // what is at work has noticed the end, and nothing begins after it
 	t.keep.Wait()
 	t.op.Unlock()
 	for _, c := range t.claims {
@@ -404,7 +404,7 @@ func (t *Tx) depart() {
 
 // Err is nil until the transaction is over, and then says why: ErrLost,
 // ErrReleased, ErrClosed or the error that Write or Check returned. It reads the
-// clock itself, so it is right even where a timer is late: it is the check in front of an act.
+// clock itself, so it is right even when a timer is late: it is the check to make before an act.
 func (t *Tx) Err() error {
 	t.mu.Lock()
 	err, held, left, last := t.err, t.held, t.remains(), t.last
@@ -433,7 +433,7 @@ func (t *Tx) Context() context.Context { return t.ctx }
 // Done is closed when the transaction is over.
 func (t *Tx) Done() <-chan struct{} { return t.ctx.Done() }
 
-// Deadline is the end of trust as of now; it moves with every renewal. Before
+// Deadline is the current end of trust; it moves with every renewal. Before
 // Check it is zero. It is for planning: Err decides.
 func (t *Tx) Deadline() time.Time {
 	t.mu.Lock()
@@ -447,8 +447,8 @@ func (t *Tx) Deadline() time.Time {
 // Delete ends the transaction and removes its claims, every column that was ever
 // written for them. That is sent even if ctx is done: ctx bounds only the wait.
 // ErrLost: a lock had been lost before. Any other error means that claims may
-// still stand: until Close the Locker tries on, and then they expire by themselves.
-// Again, it gives the same answer.
+// still stand: the Locker keeps trying until Close, and then they expire by themselves.
+// A later call gives the same answer, or waits for it again.
 func (t *Tx) Delete(ctx context.Context) error {
 	if err := t.Err(); errors.Is(err, holdfast.ErrLost) {
 		t.end(err)

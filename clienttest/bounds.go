@@ -17,16 +17,17 @@ import (
 // that keeps a row locked, a server that is stopped, a pool that is exhausted.
 type Obstacle struct {
 	Name string
-	// Begin brings it about for the lock record of a name, and returns what ends it.
+	// Begin puts it in the way of the lock record of a name, and returns what ends it.
 	Begin func(t *testing.T, s driver.Store, name string) (end func())
-	// Silent: the store does not answer at all meanwhile; Server: no store on its server.
+	// Silent: until then the store does not answer; Server: nor does any store on its server.
 	Silent, Server bool
 }
 
-// RunBounds tests over a store that no call of a client takes longer than it promises, and
-// a second, whatever stands in the way: with a name that is free, held, held by the dead,
-// or held by the very client. open is as for Run. An obstacle of the whole server is alone
-// there; all others are there at the same time, each in the way of a store of its own.
+// RunBounds tests over a store that no call of a client takes more than two seconds longer than it
+// promises (up to four on a busy machine), whatever stands in the way: with a name that is free,
+// held, held by the dead, or held by the same client. open is as for Run. An obstacle of the whole
+// server is tested alone; all others are tested at the same time, each in the way of a store of its
+// own.
 func RunBounds(t *testing.T, open func(t *testing.T) driver.Store, obstacles ...Obstacle) {
 	for _, o := range obstacles {
 		t.Run(o.Name, func(t *testing.T) {
@@ -35,7 +36,7 @@ func RunBounds(t *testing.T, open func(t *testing.T) driver.Store, obstacles ...
 			}
 			kinds := []string{"free", "held", "held by the dead", "held by itself"}
 			if o.Silent {
-				kinds = []string{"free", "held by itself"} // it does not tell who holds what
+				kinds = []string{"free", "held by itself"} // such a store does not tell who holds what
 			}
 			for _, kind := range kinds {
 				t.Run(kind, func(t *testing.T) {
@@ -58,7 +59,7 @@ type bounds struct {
 	kind     string
 }
 
-// within calls do and fails if it takes longer than promised, and a second.
+// within calls do and fails if it takes more than a second longer than promised.
 func (b *bounds) within(what string, promised time.Duration, do func() error) error {
 	b.Helper()
 	began := time.Now()
@@ -82,7 +83,7 @@ func (b *bounds) run() {
 	const ttl, wait = 6 * time.Second, 2 * time.Second
 	ctx := b.Context()
 	c := b.client(ttl)
-	warm, err := c.Acquire(ctx, "warm") // its session is open
+	warm, err := c.Acquire(ctx, "warm") // opens its session
 	if err != nil {
 		b.Fatal(err)
 	}

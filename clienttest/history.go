@@ -33,7 +33,7 @@ var historyCases = []clientCase{
 				h.Fatalf("while it is held: %+v, %v", s, err)
 			}
 			time.Sleep(1100*time.Millisecond - time.Since(before))
-			if err := a.Close(); err != nil { // what it has not told yet it tells now
+			if err := a.Close(); err != nil { // it records now what it has not recorded yet
 				h.Error(err)
 			}
 			dead, way := h.process(&holdfast.Options{TTL: shortTTL, Owner: holdfast.Owner{Program: "dead"}})

@@ -24,7 +24,7 @@ func waits(r holdfast.HoldRequest) holdfast.HoldRequest {
 	return r
 }
 
-// enter is a hold that is entered.
+// enter enters a hold, which has to succeed.
 func (h *clients) enter(c *holdfast.Client, r holdfast.HoldRequest) holdfast.Hold {
 	h.Helper()
 	got, err := c.Enter(h.ctx, r)
@@ -53,7 +53,7 @@ func (h *clients) follow(c *holdfast.Client, id string) <-chan holdfast.HoldResu
 	return ch
 }
 
-// followed is the end of a wait for a hold.
+// followed waits until a hold that is followed has been granted.
 func (h *clients) followed(ch <-chan holdfast.HoldResult, within time.Duration) holdfast.Hold {
 	h.Helper()
 	select {
@@ -68,7 +68,7 @@ func (h *clients) followed(ch <-chan holdfast.HoldResult, within time.Duration) 
 	return holdfast.Hold{}
 }
 
-// ended says how a hold has ended.
+// ended checks how a hold has ended.
 func (h *clients) ended(what string, err error, why holdfast.HoldEnd) {
 	h.Helper()
 	var over *holdfast.OverError

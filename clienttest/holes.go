@@ -15,10 +15,10 @@ import (
 
 // RunHoles tests over a store that clients close the holes of other locks that docs/holes.md
 // lists: calls that are late, lost, slow or repeated, clocks that are wrong, processes that die
-// between two steps. A subtest is called after its holes, such as "G3 S4 heartbeat of the dead",
+// between two steps. A subtest is named after its holes, such as "G3 S4 heartbeat of the dead",
 // so that -run finds those of a hole. It runs inside testing/synctest bubbles, for stores in
 // memory only; open is as for Run. A case in which rows vanish or come back needs a
-// faultstore.Restorer, one in which ages are bent a store with a clock; it is skipped over others.
+// faultstore.Restorer, and one in which ages are bent a store with a clock; else it is skipped.
 func RunHoles(t *testing.T, open func(t *testing.T) driver.Store) {
 	for _, group := range [][]holeCase{takeoverHoles, answerHoles, tokenHoles, clockHoles, workHoles, readerHoles, processHoles, heartbeatHoles} {
 		for _, c := range group {
@@ -43,7 +43,7 @@ type holeCase struct {
 
 func once(run func(h *clients)) []func(*clients) { return []func(*clients){run} }
 
-// each has a case run once with each value.
+// each returns the runs of a case, one with each value.
 func each[V any](run func(h *clients, v V), values ...V) (runs []func(*clients)) {
 	for _, v := range values {
 		runs = append(runs, func(h *clients) {
@@ -60,7 +60,7 @@ func each[V any](run func(h *clients, v V), values ...V) (runs []func(*clients))
 
 func restores(s driver.Store) bool { _, ok := s.(faultstore.Restorer); return ok }
 
-// restore makes a record what it was.
+// restore puts a record back as it was.
 func (h *clients) restore(k driver.Key, r driver.Record) { h.store.(faultstore.Restorer).Restore(k, r) }
 
 // beat is how often a holder beats.
@@ -77,19 +77,19 @@ func (h *clients) joinAs(o *holdfast.Options) (*holdfast.Client, *wire.Wire) {
 	return c, way
 }
 
-// take has a client take "a", within some time.
+// take makes a client take "a", within some time.
 func (h *clients) take(c *holdfast.Client, within time.Duration, opts ...holdfast.Option) *holdfast.Lock {
 	h.Helper()
 	return h.granted(h.ask(c, "a", opts...), within)
 }
 
-// share has a client take "a" together with others.
+// share makes a client take "a" together with others.
 func (h *clients) share(c *holdfast.Client) *holdfast.Lock {
 	h.Helper()
 	return h.take(c, time.Minute, holdfast.Shared())
 }
 
-// refused has a client try to take "a", which is held.
+// refused makes a client try to take "a", which is held.
 func (h *clients) refused(c *holdfast.Client) {
 	h.Helper()
 	_, err := c.TryAcquire(h.ctx, "a")
@@ -123,7 +123,7 @@ func (h *clients) session() driver.Key {
 	return driver.Sessions.Key(h.show("a").Holders[0].Owner.Session)
 }
 
-// sweep has everything removed that is no more needed, and returns how many rows went.
+// sweep removes everything that is no longer needed, and returns how many rows went.
 func (h *clients) sweep() (rows int) {
 	h.Helper()
 	for range 6 {
@@ -135,7 +135,7 @@ func (h *clients) sweep() (rows int) {
 	return h.sweepRows()
 }
 
-// sweepRows has the rows removed that hold nothing.
+// sweepRows removes the rows that hold nothing.
 func (h *clients) sweepRows() (rows int) {
 	h.Helper()
 	rows, err := h.store.Sweep(h.ctx, 0)
@@ -145,7 +145,7 @@ func (h *clients) sweepRows() (rows int) {
 	return rows
 }
 
-// write writes to a record that nobody else has written to meanwhile.
+// write writes to a record that nobody else has written to since.
 func (h *clients) write(k driver.Key, old int64, value []byte) {
 	h.Helper()
 	if out, err := h.store.CompareAndSwap(h.ctx, []driver.Write{{Key: k, Old: old, Value: value}}); err != nil || !out[0].Won {
@@ -153,7 +153,7 @@ func (h *clients) write(k driver.Key, old int64, value []byte) {
 	}
 }
 
-// try has a client take a name that is free, or whose holder is known to be dead.
+// try makes a client take a name that is free, or whose holder is known to be dead.
 func (h *clients) try(c *holdfast.Client, name string) *holdfast.Lock {
 	h.Helper()
 	l, err := c.TryAcquire(h.ctx, name)
@@ -165,7 +165,7 @@ func (h *clients) try(c *holdfast.Client, name string) *holdfast.Lock {
 
 const always = math.MaxInt
 
-// keep keeps the next n writes of a kind back. Their outcome is ambiguous to the client that sent
+// keep keeps back the next n writes of a kind. Their outcome is ambiguous to the client that sent
 // them.
 func keep(w *wire.Wire, kind func(driver.Write) bool, n int) *late {
 	l := &late{}
@@ -184,7 +184,7 @@ func keep(w *wire.Wire, kind func(driver.Write) bool, n int) *late {
 // follows is the kind of a claim on a lock that is not free.
 func follows(w driver.Write) bool { return wire.IsClaim(w) && w.Old != driver.IfEmpty }
 
-// before has something done before each write of a kind goes on.
+// before calls do before each write of a kind goes on.
 func before(w *wire.Wire, kind func(driver.Write) bool, do func()) {
 	w.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
 		if kind(writes[0]) {
@@ -194,13 +194,13 @@ func before(w *wire.Wire, kind func(driver.Write) bool, do func()) {
 	})
 }
 
-// Late are writes that are still on their way.
+// A late is a set of writes that are still on their way.
 type late struct {
 	mu     sync.Mutex
 	writes []driver.Write
 }
 
-// arrive has late writes arrive, and reports whether one of them wins.
+// arrive makes late writes arrive, and reports whether one of them wins.
 func (l *late) arrive(h *clients) (won bool) {
 	h.Helper()
 	l.mu.Lock()
@@ -218,7 +218,7 @@ func (l *late) arrive(h *clients) (won bool) {
 	return won
 }
 
-// lose has late writes arrive, none of which may win.
+// lose makes late writes arrive, none of which may win.
 func (l *late) lose(h *clients) {
 	h.Helper()
 	if l.arrive(h) {

@@ -51,7 +51,7 @@ var heartbeatHoles = []holeCase{
 				if k := to.Load(); k == nil && wire.IsBeat(writes[0]) {
 					to.Store(&writes[0].Key)
 				}
-				// The session counts from 1; the store sees it count from there.
+				// The session counts from 1; in the store its count begins after many.
 				for i, w := range writes {
 					if wire.IsBeat(w) {
 						writes[i].Value = renumber(w.Value, many)

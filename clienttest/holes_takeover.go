@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/wire"
 )
 
-// takeoverHoles are about locks that are taken over, and what was on its way meanwhile.
+// takeoverHoles are about locks that are taken over, and what is on its way at that time.
 var takeoverHoles = []holeCase{
 	{
 		name:  "live lock is not stolen",
@@ -140,9 +140,9 @@ var takeoverHoles = []holeCase{
 	},
 }
 
-// misjudged is a holder that beats, and a client that takes it for dead at its next
-// look, since the clock of the store, by which ages are measured, has leapt twice. looked is
-// called between that look and what follows from it.
+// misjudged returns a holder that beats, and a client that takes it for dead at its next
+// look, since the store's clock, which measures ages, has leapt twice. looked is called
+// between that look and what follows from it.
 func (h *clients) misjudged(looked func()) (held *holdfast.Lock, judge *holdfast.Client, way *wire.Wire) {
 	a, _ := h.join()
 	judge, way = h.join()

@@ -85,11 +85,11 @@ var clockHoles = []holeCase{
 	},
 }
 
-// ages is what becomes of an age; nil: nothing.
+// ages returns what becomes of an age; nil: it stays the same.
 type ages func(age time.Duration) time.Duration
 
-// underWrongClocks has a holder beat for long, then die, under a client that waits, and something
-// done to clocks before.
+// underWrongClocks puts clocks wrong. Then a holder beats for long while a client waits, and dies:
+// it must keep its lock until then, and no longer.
 func underWrongClocks(h *clients, wrong func(h *clients) ages) {
 	a, wayA := h.join()
 	b, wayB := h.join()

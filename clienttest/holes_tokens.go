@@ -79,7 +79,7 @@ var tokenHoles = []holeCase{
 			next := h.take(c, time.Minute)
 			h.setTTL(2 * holdfast.DefaultTTL)
 			h.sweep()
-			time.Sleep(time.Hour) // and all sweep as they do, now and then
+			time.Sleep(time.Hour) // and all clients sweep now and then, as usual
 			for _, l := range append(held, next) {
 				h.holds(l)
 				h.release(l)
@@ -154,7 +154,7 @@ func (g *grants) grant(c *holdfast.Client, after string) {
 	l.Release(g.ctx)
 }
 
-// back has the store's clock go back: the row was written when it was an hour ahead.
+// back makes the store's clock go back: the row was written when it was an hour ahead.
 func (g *grants) back() {
 	g.restore(driver.Names.Key("a"), driver.Record{Version: g.record("a").Version + time.Hour.Microseconds()})
 }

@@ -28,7 +28,7 @@ var workHoles = []holeCase{
 			err := h.look().Break(ctx, holder.Name, holder.Token, "hangs")
 			h.is("Break of a lock whose work does not end", err, context.DeadlineExceeded)
 			if !watches(h.store) {
-				time.Sleep(beat) // it learns so from its next heartbeat
+				time.Sleep(beat) // it learns of the break from its next heartbeat
 			}
 			h.lost(l)
 			h.holds(h.granted(queued, holdfast.DefaultTTL-holdfast.Margin(holdfast.DefaultTTL)))

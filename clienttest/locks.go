@@ -218,7 +218,7 @@ var lockCases = []clientCase{
 
 func describeSlots(l *holdfast.Lock) string { return holdfast.Claim{Slots: l.Slots()}.Mode() }
 
-// An endingContext ends right after it was first asked whether it has.
+// An endingContext ends right after it is first asked whether it has ended.
 type endingContext struct {
 	context.Context
 	end context.CancelFunc

@@ -168,7 +168,7 @@ var lossCases = []clientCase{
 		name: "suspicion",
 		rule: "a holder that is late is marked, answers with a heartbeat, and keeps its lock",
 		run: func(h *clients) {
-			ttl := 2 * shortTTL // trusted for three quarters of it, marked after a half
+			ttl := 2 * shortTTL // trusted for three quarters of it or more, marked after a half
 			beats := make(chan time.Time, 100)
 			holder, p := h.process(&holdfast.Options{TTL: ttl, Trace: &holdfast.Trace{
 				Heartbeat: func(_ context.Context, e holdfast.Event) {

@@ -290,7 +290,7 @@ var queueCases = []clientCase{
 				}
 				last = max(last, next)
 				if _, err := r.Fence("a", token, 0); err == nil {
-					handed = true // by the record alone both may be it: of one claim
+					handed = true // by the record alone both tokens may hold: they are of one claim
 					_, err = r.Fence("a", token, last)
 					h.is("fence of who held before", err, holdfast.ErrLost)
 				}

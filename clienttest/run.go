@@ -1,6 +1,6 @@
 // Package clienttest is what a holdfast.Client promises over a store, as tests.
-// Run is what a store's own test calls, or RunInBubble and RunHoles for a store in
-// memory; RunBounds checks that calls return in time whatever happens to the store.
+// A store's own test calls Run, or RunInBubble and RunHoles if it is in memory;
+// RunBounds checks that calls return in time whatever happens to the store.
 package clienttest
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
-// Run tests over a store what a holdfast.Client promises, each sentence of it a subtest; one that
-// fails tells the sentence. open is as for drivertest.Run. Of a drivertest.Reopener every client
-// has a handle of its own. It takes about a minute, most of it waiting for clients to be found
-// dead. Where others want the machine's processors, the TTLs are up to three times as long.
+// Run tests over a store what a holdfast.Client promises, one subtest for each sentence; a subtest
+// that fails logs its sentence. open is as for drivertest.Run. Over a drivertest.Reopener every
+// client has a handle of its own. Run takes about a minute, most of it waiting for clients to be
+// found dead. On a busy machine, the TTLs are up to three times as long.
 func Run(t *testing.T, open func(t *testing.T) driver.Store) { runScaled(t, open, 1) }
 
-// RunSlowly is Run for a store where a write may take a second: the
-// TTLs are twice as long, for all of the process. So is what has to happen soon.
+// RunSlowly is Run for a store where a write may take a second: the TTLs are at least
+// twice as long, for the whole process, and so is the time limit called soon.
 func RunSlowly(t *testing.T, open func(t *testing.T) driver.Store) { runScaled(t, open, 2) }
 
 func runScaled(t *testing.T, open func(t *testing.T) driver.Store, least int) {
@@ -45,7 +45,7 @@ func RunInBubble(t *testing.T, open func(t *testing.T) driver.Store) {
 }
 
 func inBubble(t *testing.T, open func(t *testing.T) driver.Store, limit time.Duration, c clientCase) {
-	skipped := false // which the bubble keeps to itself
+	skipped := false // the bubble does not pass this on
 	synctest.Test(t, func(t *testing.T) {
 		defer func() { skipped = t.Skipped() }()
 		h := &clients{T: t, store: open(t), soon: 200 * time.Millisecond, limit: limit}
@@ -59,7 +59,7 @@ func inBubble(t *testing.T, open func(t *testing.T) driver.Store, limit time.Dur
 	}
 }
 
-// caseTime is when a case has hung.
+// caseTime is how long a case may take before it counts as hung.
 func caseTime() time.Duration { return busy.Times(2 * time.Minute) }
 
 func watches(s driver.Store) bool { _, ok := driver.Find[driver.Watcher](s); return ok }
@@ -100,7 +100,7 @@ func (c clientCase) test(h *clients) {
 	c.run(h)
 }
 
-// The TTL of a client that shall be found dead soon, of one whose heartbeats
+// The TTL of a client that has to be found dead soon, of one whose heartbeats
 // matter, and of others.
 var (
 	shortTTL = 1500 * time.Millisecond
@@ -113,14 +113,14 @@ var (
 type clients struct {
 	*testing.T
 	ctx    context.Context
-	store  driver.Store  // where a case looks for itself
-	soon   time.Duration // the most that may take which needs no waiting
-	limit  time.Duration // when the case has hung
+	store  driver.Store  // where a case looks directly
+	soon   time.Duration // the most that anything may take that needs no waiting
+	limit  time.Duration // how long until the case counts as hung
 	opened int
 	looker *holdfast.Client
 }
 
-// slow is whether TTLs are longer than a store and a machine of one's own would need.
+// slow says whether TTLs are longer than a quick store on an idle machine would need.
 func (h *clients) slow() bool { return shortTTL > 1500*time.Millisecond }
 
 // handle is the store as one more process sees it.
@@ -242,7 +242,7 @@ func (h *clients) queue(n int, c *holdfast.Client, name string, opts ...holdfast
 	return ch
 }
 
-// answered waits for what became of an Acquire.
+// answered waits for the answer to an Acquire.
 func (h *clients) answered(ch <-chan answer, within time.Duration) answer {
 	h.Helper()
 	select {
@@ -268,7 +268,7 @@ func (h *clients) grantedAt(ch <-chan answer, within time.Duration) answer {
 	return a
 }
 
-// setTTL sets the store's.
+// setTTL sets the store's TTL.
 func (h *clients) setTTL(ttl time.Duration) {
 	h.Helper()
 	if err := h.look().SetStoreTTL(h.ctx, ttl); err != nil {
@@ -276,7 +276,7 @@ func (h *clients) setTTL(ttl time.Duration) {
 	}
 }
 
-// eventually waits until something is so.
+// eventually waits until so returns true.
 func (h *clients) eventually(within time.Duration, what string, so func() bool) {
 	h.Helper()
 	for end := time.Now().Add(within); !so(); time.Sleep(5 * time.Millisecond) {
@@ -359,8 +359,8 @@ func (h *clients) dump() string {
 }
 
 // held asks for what another holds, with a wait, and returns the error, which has to be
-// ErrHeld. Where machine or store are slow they may not answer in so short a time: then it
-// asks again for longer.
+// ErrHeld. A slow machine or store may not answer in so short a time: then held asks
+// again, for longer.
 func (h *clients) held(wait time.Duration, ask func(wait time.Duration) error) error {
 	h.Helper()
 	err := ask(wait)

@@ -192,8 +192,8 @@ var ttlCases = []clientCase{
 	},
 }
 
-// A mute store does not tell what became of heartbeats, from the first that contains from until
-// that is over.
+// A mute store does not tell what became of heartbeats, from the first one that contains from
+// until over is set.
 type mute struct {
 	driver.Store
 	from        []byte

@@ -256,7 +256,7 @@ var electionCases = []clientCase{
 			run := func(c *holdfast.Client) *holdfast.Election {
 				e := c.Election("seat")
 				wg.Go(func() {
-					for ctx.Err() == nil { // it ends if the store is silent for too long, and not of a loss
+					for ctx.Err() == nil { // it ends if the store is silent for too long, but not because of a loss
 						if err := e.Run(ctx, nil); errors.Is(err, holdfast.ErrLost) {
 							h.Errorf("the election ended with the term: %v", err)
 						}

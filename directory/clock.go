@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// A probe is a file of this store, by whose time the clock of whoever serves the
-// files is read.
+// A probe is a file of this store, whose time shows the clock of whoever serves
+// the files.
 type probe struct {
 	mu   sync.Mutex
 	name string
 }
 
-// now is the time of whoever serves the files. Who only looks and cannot have the time of a file
-// set has the same clock if it is a disk of this host.
+// now is the time by the clock of whoever serves the files. On a disk of this host that is our
+// clock, for a store that only looks and may not set the time of a file.
 func (s *Store) now() (int64, error) {
 	now, err := s.probe.now(s)
 	if s.mayNot(err) && s.local {
@@ -28,13 +28,13 @@ func (s *Store) now() (int64, error) {
 	return now, err
 }
 
-// mayNot says that something may not be made or changed, and need not be: who only looks
-// does without.
+// mayNot says that something may not be made or changed, and need not be: a store that only
+// looks does without.
 func (s *Store) mayNot(err error) bool {
 	return s.looks && (errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS))
 }
 
-// now is the time there, in microseconds since 1970.
+// now is the time by that clock, in microseconds since 1970.
 func (p *probe) now(s *Store) (int64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +58,7 @@ func read(root *os.Root, name string) (int64, error) {
 	if err := touch(root, name); err != nil {
 		return 0, err
 	}
-	f, err := root.Open(name) // which asks the server; a mere stat need not
+	f, err := root.Open(name) // opening asks the server; a mere stat need not
 	if err != nil {
 		return 0, err
 	}

@@ -4,8 +4,8 @@ package directory
 
 import "os"
 
-// touch has whoever serves the files say what time it is: it becomes the time
-// of the file.
+// touch makes the present time the time of a file, by the clock of whoever
+// serves the files.
 func touch(root *os.Root, name string) error {
 	f, err := root.OpenFile(name, os.O_WRONLY, 0)
 	if err != nil {

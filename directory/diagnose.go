@@ -29,7 +29,7 @@ func (s *Store) diagnose(ctx context.Context) ([]driver.Finding, error) {
 	return r, s.records(ctx, &r)
 }
 
-// place tells what file system it is on.
+// place tells what file system the directory is on.
 func (s *Store) place(r *driver.Findings) {
 	switch network := filesystem.Network(s.path); {
 	case filesystem.Overlay(s.path):
@@ -96,7 +96,7 @@ func (s *Store) wakeUps(r *driver.Findings) {
 	}
 }
 
-// records reads all of them.
+// records reads all records.
 func (s *Store) records(ctx context.Context, r *driver.Findings) error {
 	for _, space := range spaces {
 		keys, _, err := s.spaceDir(space)

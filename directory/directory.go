@@ -30,9 +30,9 @@ type Store struct {
 	path  string
 	root  *os.Root
 	is    fs.FileInfo // of root
-	local bool        // nobody but this kernel changes the files, and it forgets no order
+	local bool        // only this kernel changes the files, and names reach the disk in order
 	timed bool        // one clock gives all files their times
-	looks bool        // nothing is to be written
+	looks bool        // nothing is written
 	mode  fs.FileMode
 
 	clock   clock.Remote
@@ -54,7 +54,7 @@ var (
 const (
 	about   = "holdfast.json" // says that it is ours
 	scratch = "tmp"           // what is not finished
-	wakes   = "wake"          // of those who wait on the host that has the disk
+	wakes   = "wake"          // files of waiters on the host that has the disk
 	floor   = "floor"         // in it a key: no version of a swept key is above its value
 )
 
@@ -68,7 +68,7 @@ type aboutFile struct {
 }
 
 // Migrate prepares the directory at path, which has to exist, for New. It may be
-// repeated, and while others use the directory. New files in it get the directory's own
+// repeated, even while others use the directory. New files in it get the directory's own
 // permissions and, where its group may write, its group; those of root get its owner.
 func Migrate(path string) error {
 	s, err := open(path)
@@ -105,22 +105,22 @@ func Verify(path string) error {
 }
 
 // FileTimes, given to New, accepts that the times of files are those of one
-// clock also where that is not known.
+// clock, even where that is not known.
 const FileTimes = "file-times"
 
 // ReadOnly, given to New, is for a client with holdfast.Options.ReadOnly: the right to read is
-// enough. Without the right to write it may show what is not on disk yet, and on a network file
-// system what was a while ago.
+// enough. Without the right to write it may show what is not on disk yet and, on a network file
+// system, what is out of date.
 const ReadOnly = "read-only"
 
-// New opens the store in the directory at path, which Migrate has prepared; one
-// that was not is refused, since it could be a mount point without its mount.
-// Refused as well is a directory that everyone may write to.
+// New opens the store in the directory at path. It refuses one that Migrate has
+// not prepared, since that could be a mount point without its mount, and one that
+// everyone may write to.
 //
 // On a disk of this host and on NFS one clock gives files their times, and
-// records have ages. Elsewhere each host's own may do so (Ceph, Lustre, GFS2):
-// there records have none, and a process that comes late watches the dead for a TTL,
-// unless allow has FileTimes.
+// records have ages. Elsewhere each host's clock may do so (Ceph, Lustre, GFS2):
+// there records have no age, and a process that comes late watches the dead for a
+// TTL, unless allow has FileTimes.
 func New(path string, allow ...string) (*Store, error) {
 	for _, danger := range allow {
 		if danger != FileTimes && danger != ReadOnly {
@@ -160,8 +160,8 @@ func open(path string) (*Store, error) {
 	return &Store{path: path, root: root, is: info, local: filesystem.Local(path) == nil, mode: info.Mode().Perm(), calls: make(lane, 64), beats: make(lane, 8)}, nil
 }
 
-// here refuses to go on in a directory that others do not find any more: what
-// they take for the store is another.
+// here refuses to go on in a directory that others no longer find: the store that
+// they see is another.
 func (s *Store) here() error {
 	is, err := os.Stat(s.path)
 	if err == nil && !os.SameFile(is, s.is) {
@@ -245,7 +245,7 @@ func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshnes
 // CompareAndSwap implements driver.Store. The writes of a call are made side
 // by side, each on its own.
 func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
-	own := slices.Clone(writes) // a call that was given up may still be at it
+	own := slices.Clone(writes) // a call that was given up may still use them
 	seen := make(map[driver.Key]bool, len(own))
 	l := s.beats
 	for i, w := range own {
@@ -276,11 +276,11 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dr
 	return outcomes, nil
 }
 
-// A lane bounds how many calls are under way. A call on files can neither be
-// cancelled nor be bounded: when its context ends it is left alone.
+// A lane bounds how many calls are under way. A call on files can be neither
+// cancelled nor limited in time: when its context ends it is left alone.
 type lane chan struct{}
 
-// do returns what call returns. One that is left alone shares nothing with its caller.
+// do returns what call returns. A call that is left alone shares nothing with its caller.
 func do[T any](ctx context.Context, s *Store, l lane, call func() (T, error)) (T, error) {
 	var none T
 	if err := ctx.Err(); err != nil {
@@ -315,8 +315,8 @@ func do[T any](ctx context.Context, s *Store, l lane, call func() (T, error)) (T
 	}
 }
 
-// each calls fn for 0 to n-1, some at the same time, so that those who wait for
-// the disk wait together.
+// each calls fn for 0 to n-1, some at the same time, so that their waits for the
+// disk overlap.
 func each(n int, fn func(i int) error) error {
 	if n == 1 {
 		return fn(0)
@@ -337,8 +337,8 @@ func each(n int, fn func(i int) error) error {
 }
 
 // ages reads the clock of whoever serves the files, and returns a function that
-// tells how long ago something was written, by its time there; negative where
-// it cannot tell.
+// tells how long ago something was written, from its time by that clock; negative
+// where it cannot tell.
 func (s *Store) ages() func(written int64) time.Duration {
 	if !s.timed {
 		return func(int64) time.Duration { return -1 }

@@ -18,9 +18,9 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// A found is the newest version of a key that could be read. Who can open a
-// version's record knows that no later version had been reported to anyone
-// before: the record goes first.
+// A found is the newest version of a key that could be read. A reader that can
+// open a version's record knows that no later version had been reported to
+// anyone before: the record goes first.
 type found struct {
 	marker
 	at      string   // the key's directory
@@ -49,8 +49,8 @@ func (f *found) record(age func(int64) time.Duration) driver.Record {
 	return r
 }
 
-// gone are the errors of a file that others have removed: those of this kernel,
-// and of a network file system.
+// gone says whether an error is that of a file that others have removed, from
+// this kernel or from a network file system.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESTALE)
 }
@@ -97,8 +97,8 @@ func (s *Store) lookAt(ctx context.Context, at string) (*found, error) {
 	}
 }
 
-// absent asks whoever serves the files whether a key has no directory. What this
-// host has once not found it may go on not finding for a while.
+// absent asks whoever serves the files whether a key has no directory. For a while
+// this host may keep failing to find what it has once not found.
 func (s *Store) absent(at string) (bool, error) {
 	err := s.root.Mkdir(at, s.mode)
 	if errors.Is(err, fs.ErrExist) || gone(err) {
@@ -182,8 +182,8 @@ func (s *Store) read(f *found) error {
 }
 
 // finishSweep removes the directory of a key that is swept. A listing that was
-// made during a rename may have no marker at all: so only the marker of a sweep
-// tells, or that the directory can be removed.
+// made during a rename may have no marker at all, so the only proof is the marker
+// of a sweep, or that the directory can be removed.
 func (s *Store) finishSweep(f *found, swept string, names []string) error {
 	if swept != "" {
 		// The record goes first, as when it is followed.
@@ -231,7 +231,7 @@ func (s *Store) settle(f *found) error {
 }
 
 // drop removes a record, so that nobody can read it any more. On a network file
-// system one that this host has open would only get another name, under which
+// system a record that this host has open would only get another name, under which
 // other hosts that knew it still find it: so it is emptied first.
 func (s *Store) drop(record string) error {
 	if !s.local {
@@ -314,7 +314,7 @@ func syncDir(root *os.Root, name string) error {
 
 const look = ".look-"
 
-// refresh has a network file system ask its server for a directory: it does so
+// refresh makes a network file system ask its server for a directory, as it does
 // after changes of its own.
 func (s *Store) refresh(dir string) {
 	name := path.Join(dir, look+rand.Text())

@@ -56,7 +56,7 @@ func (m marker) String() string {
 
 func (m marker) swept() string { return "swept-" + strconv.FormatInt(m.version, 10) + "-" + m.nonce }
 
-// parseMarker understands the name of a version.
+// parseMarker parses the name of a version.
 func parseMarker(name string) (m marker, ok bool) {
 	rest, ok := strings.CutPrefix(name, "version-")
 	if !ok {
@@ -105,7 +105,7 @@ func encodeRecord(h header, value []byte) ([]byte, error) {
 	return append(append(line, '\n'), value...), err
 }
 
-// decodeRecord takes a record apart. One that is not whole is none.
+// decodeRecord takes a record apart. It refuses one that is not whole.
 func decodeRecord(text []byte) (h header, value []byte, err error) {
 	line, value, found := bytes.Cut(text, []byte{'\n'})
 	if !found {

@@ -19,7 +19,7 @@ import (
 // floorKey is the key that keeps the floor.
 const floorKey = floor + "/key"
 
-// floor reads what no version of a swept key was above.
+// floor reads the version that no swept key was above.
 func (s *Store) floor(ctx context.Context) (int64, error) {
 	f, err := s.lookAt(ctx, floorKey)
 	if err != nil {
@@ -40,7 +40,7 @@ func (f *found) floor() (int64, error) {
 	return n, nil
 }
 
-// raise has the floor be at least n.
+// raise raises the floor to at least n.
 func (s *Store) raise(ctx context.Context, n int64) error {
 	for {
 		f, err := s.lookAt(ctx, floorKey)
@@ -169,7 +169,7 @@ func (s *Store) listed(at string) (newest marker, err error) {
 }
 
 // A nameCache remembers the names of keys by their directories, which never
-// change. Only so many.
+// change, up to a limit.
 type nameCache struct {
 	mu    sync.Mutex
 	names map[string]string
@@ -194,8 +194,8 @@ func (c *nameCache) put(dir, name string) {
 // Traits implements driver.Store.
 func (s *Store) Traits() driver.Traits { return driver.Traits{} }
 
-// Sweep implements driver.Store. It also removes what calls that did not
-// come to their end have left.
+// Sweep implements driver.Store. It also removes what unfinished calls have
+// left behind.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	removed, err = do(ctx, s, s.calls, func() (int, error) { return s.sweep(ctx, idle) })
 	if err != nil {
@@ -204,7 +204,7 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 	return removed, nil
 }
 
-// leftover is how old something must be that no call under way can still want.
+// leftover is the age at which no call under way can still want something.
 const leftover = time.Hour
 
 func (s *Store) sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
@@ -225,8 +225,8 @@ func (s *Store) sweep(ctx context.Context, idle time.Duration) (removed int, err
 	return removed, nil
 }
 
-// sweepPart is how many keys are looked at before those that are idle go: who
-// comes to no end has removed something.
+// sweepPart is how many keys are looked at before those that are idle go: a sweep
+// that does not get to its end has then removed something.
 const sweepPart = 100
 
 func (s *Store) sweepSpace(ctx context.Context, space string, idle time.Duration, age func(int64) time.Duration) (removed int, err error) {
@@ -265,8 +265,8 @@ func (s *Store) sweepSpace(ctx context.Context, space string, idle time.Duration
 	return removed, nil
 }
 
-// sweepKeys removes those of some keys that have held nothing for long enough, if
-// their versions are still not above the highest that was seen.
+// sweepKeys removes those keys that have held nothing for long enough, if their
+// versions are still not above the highest that was seen.
 func (s *Store) sweepKeys(ctx context.Context, keys []string, highest int64, idle time.Duration, age func(int64) time.Duration) (removed int, err error) {
 	raised := false
 	for _, at := range keys {
@@ -296,7 +296,7 @@ func (s *Store) sweepKeys(ctx context.Context, keys []string, highest int64, idl
 	return removed, nil
 }
 
-// sweepRecords removes records that no version has, nor can have any more.
+// sweepRecords removes records that belong to no version, and no longer can.
 func (s *Store) sweepRecords(ctx context.Context, records []string, newest map[string]bool, age func(int64) time.Duration) {
 	for _, name := range records {
 		nonce, isRecord := strings.CutPrefix(path.Base(name), "record-")
@@ -320,7 +320,7 @@ func (s *Store) sweepRecords(ctx context.Context, records []string, newest map[s
 			if path.Dir(name) == floor {
 				at = floorKey
 			}
-			f, err := s.lookAt(ctx, at) // which asks who serves the files, if this host sees nothing
+			f, err := s.lookAt(ctx, at) // which asks the file server, if this host sees nothing
 			if err != nil {
 				continue
 			}
@@ -333,7 +333,7 @@ func (s *Store) sweepRecords(ctx context.Context, records []string, newest map[s
 	}
 }
 
-// sweepScratch removes what nobody has finished.
+// sweepScratch removes what was never finished.
 func (s *Store) sweepScratch(age func(int64) time.Duration) {
 	d, err := s.root.Open(scratch)
 	if err != nil {

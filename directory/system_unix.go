@@ -7,13 +7,13 @@ import (
 	"syscall"
 )
 
-// nonblock: opening what should be a file does not wait for a reader of a pipe.
+// nonblock: opening a pipe in place of a file does not wait for its other end.
 const nonblock = syscall.O_NONBLOCK
 
-// dirsSync: a change of a directory is on disk when the directory was synced.
+// dirsSync: a change of a directory is on disk once the directory has been synced.
 const dirsSync = true
 
-// owner is whose a file is, and of which group.
+// owner returns the owner and the group of a file.
 func owner(info fs.FileInfo) (uid, gid int) {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(stat.Uid), int(stat.Gid)

@@ -15,16 +15,16 @@ import (
 //
 //	wake/<whose notifications it wants>.<random>
 //
-// The kernel tells the watcher of it (inotify), on the host whose disk it is,
-// also of what came there over NFS. On other hosts nobody watches.
+// The kernel notifies the watcher (inotify) on the host whose disk it is, even of
+// what came there over NFS. On other hosts nobody watches.
 
 const (
-	all      = "all"     // who wants every notification
-	fullWake = 256 << 10 // a file that is longer is not read by anyone
-	longWake = 32 << 10  // its watcher shortens it
+	all      = "all"     // its watcher wants every notification
+	fullWake = 256 << 10 // a longer file is not read by anyone
+	longWake = 32 << 10  // the watcher shortens a longer file
 )
 
-// tell appends notifications to the files of those they are for.
+// tell appends notifications to the files of the watchers that they are for.
 func (s *Store) tell(writes []driver.Write, outcomes []driver.Outcome) {
 	var files []string
 	for i, w := range writes {
@@ -69,8 +69,8 @@ func message(h driver.Notification) []byte {
 	return fmt.Appendf(nil, "%d %s %s\n", h.Space, strconv.Quote(h.Name), strconv.Quote(h.To))
 }
 
-// split takes whole lines apart, and returns what is left. A line that is none
-// of ours tells that anything may have changed.
+// split takes whole lines apart, and returns what is left. A line that is not
+// ours means that anything may have changed.
 func split(text []byte) (notifications []driver.Notification, rest []byte) {
 	for {
 		line, after, found := bytes.Cut(text, []byte{'\n'})

@@ -92,7 +92,7 @@ type wakeFile struct {
 	at   int64
 }
 
-// newWake makes a file, and locks it: an unlocked one is of nobody.
+// newWake makes a file, and locks it: an unlocked one belongs to nobody.
 func (s *Store) newWake(who string) (*wakeFile, error) {
 	id := rand.Text()
 	hidden := path.Join(scratch, "wake-"+id)

@@ -54,8 +54,8 @@ func (f *found) letsFollow(old int64) bool {
 	return old > 0 && f.version == old
 }
 
-// create makes the directory of a key that has none, with version 0 in it: it
-// comes with one rename, which fails where another has been quicker.
+// create makes the directory of a key that has none, with version 0 in it. It
+// appears with one rename, which fails where another has been quicker.
 func (s *Store) create(at string, k driver.Key) error {
 	f := &found{at: at, marker: marker{nonce: rand.Text(), free: true}}
 	f.head.setName(k.Name)
@@ -63,16 +63,16 @@ func (s *Store) create(at string, k driver.Key) error {
 	if err != nil {
 		return err
 	}
-	// It must never be seen without its marker and record. A disk of ours keeps
-	// the order of names; of another's we do not know.
+	// It must never be seen without its marker and record. A disk of this host
+	// keeps the order of names; another may not.
 	apart := !s.local
 	temporary := path.Join(scratch, f.nonce) // while it is there, nobody sweeps the record
 	err = s.mkdir(temporary)
 	if err == nil {
 		_, err = s.write(f.recordOf(f.nonce), text, apart)
 	}
-	// A create that a file server makes twice, since its first answer was lost,
-	// could bring back a marker. So markers come from renames alone.
+	// A create that a file server carries out twice, since its first answer was
+	// lost, could bring back a marker. So markers come from renames alone.
 	blank := path.Join(temporary, look+"blank")
 	if err == nil {
 		_, err = s.write(blank, nil, apart)
@@ -113,13 +113,13 @@ func (s *Store) discard(dir string) bool {
 
 const discarded = "-discarded"
 
-// follow has w follow the version that was found. It returns the new version,
-// or nil if that was no longer the newest.
+// follow makes w follow the version that was found. It returns the new version,
+// or nil if the one found was no longer the newest.
 func (s *Store) follow(ctx context.Context, f *found, w driver.Write) (*found, error) {
 	next := &found{at: f.at, dir: f.dir, marker: marker{nonce: rand.Text(), free: len(w.Value) == 0}, value: w.Value}
 	floor := int64(0)
 	if f.version == 0 {
-		// Read now, after version 0 was seen: it is above all that was here before.
+		// The floor is read after version 0 was seen: it is above all that was here before.
 		var err error
 		if floor, err = s.floor(ctx); err != nil {
 			return nil, err
@@ -131,7 +131,7 @@ func (s *Store) follow(ctx context.Context, f *found, w driver.Write) (*found, e
 	if err != nil {
 		return nil, err
 	}
-	// That a key is free is in the name of its marker: on a disk of ours, where
+	// The name of its marker says that a key is free: on a disk of this host, where
 	// the order of names is kept, the record need not be there after a power cut.
 	next.written, err = s.write(next.recordOf(next.nonce), text, !next.free || !s.local)
 	if err == nil && !s.local {
@@ -155,7 +155,7 @@ func (s *Store) follow(ctx context.Context, f *found, w driver.Write) (*found, e
 
 // resolve finds out what became of a rename that has failed, or of which only
 // the answer was lost. The record stays unless it is certain that the rename
-// cannot come any more.
+// can no longer happen.
 func (s *Store) resolve(ctx context.Context, f, next *found, failed error) (*found, error) {
 	if !s.local {
 		s.refresh(f.at)
@@ -191,8 +191,8 @@ func (s *Store) resolve(ctx context.Context, f, next *found, failed error) (*fou
 	return nil, nil
 }
 
-// write creates a file, and may have it on disk when it returns. It tells the
-// time at which it was written, by the clock of whoever serves the files, in µs.
+// write creates a file, and with onDisk syncs it to disk. It returns the time at
+// which it was written, by the clock of whoever serves the files, in µs.
 func (s *Store) write(name string, text []byte, onDisk bool) (written int64, err error) {
 	f, err := s.newFile(name, os.O_WRONLY)
 	if err != nil {
@@ -255,7 +255,7 @@ func (s *Store) mkdir(name string) error {
 
 // share gives a new file the group of the directory if that group may use it, and the
 // directory's owner if root has made the file. Without that, other users of the directory
-// could not follow it. A group that may only read goes without where that is refused.
+// could not follow it. For a group that may only read, a refusal is ignored.
 func (s *Store) share(made fs.FileInfo, chown func(uid, gid int) error) error {
 	uid, gid := owner(s.is)
 	ownUID, ownGID := owner(made)

@@ -31,7 +31,7 @@ type Store interface {
 	// be applied at any later time, or never. After an answer a write is never
 	// applied again. A batch promises nothing beyond its single writes. A write
 	// may also lose, after some time, to a transaction that keeps the key locked
-	// (see P4, the fence): then the answer is the very record that it was to follow.
+	// (see P4, the fence): then the answer has the unchanged record that it was to follow.
 	//
 	// A batch of Sessions keys only carries heartbeats: it must not wait
 	// behind other batches.
@@ -60,46 +60,46 @@ type Store interface {
 type Freshness byte
 
 const (
-	Fresh Freshness = iota // none has been followed before Load was called
+	Fresh Freshness = iota // none had been followed when Load was called
 	Stale                  // any may have been followed, even by records that this process has seen
 )
 
 // Traits say where a store differs from one whose reads are cheap and always fresh, and
 // whose notifications cost writers nothing. The zero Traits are right for most stores.
 type Traits struct {
-	// StaleReads: a Load with Fresh is expensive, as where it is a round of
-	// consensus, and one with Stale is not. A stale read never returns a record
-	// that was not written by a write that won, and that no crash takes back. A
-	// Client polls with stale reads, follows the queue, and believes that its
-	// claim was granted, which stays true while its session does. Before it acts
-	// on what others did not do, or on what is not there, it loads with Fresh.
-	// Writes of one key that meet delay each other, so a Client spreads them.
+	// StaleReads: a Load with Fresh is expensive (a round of consensus, say), and
+	// one with Stale is not. A stale read only returns records of writes that won
+	// and that no crash can take back. A Client polls with stale reads, follows
+	// the queue by them, and believes a grant of its claim, which stays valid as
+	// long as its session. Before it acts on something that others did not do, or
+	// on something that is not there, it loads with Fresh.
+	// Concurrent writes of one key delay each other, so a Client spreads them.
 	StaleReads bool
-	// CostlyWatch: everyone who watches slows down all writes that notify. A
+	// CostlyWatch: each watcher slows down all writes that notify. A
 	// Client watches only while it waits or observes; a holder learns of a
 	// break or a suspicion with its next heartbeat.
 	CostlyWatch bool
-	// TellsRecords: notifications of names carry the record (Notification.Version). A Client
-	// then notifies the holder of each new waiter, and elsewhere of the first eight, because
+	// TellsRecords: notifications about names carry the record (Notification.Version). A Client
+	// then notifies the holder of each new waiter, and elsewhere only of the first eight, because
 	// otherwise the release would start from an older record and lose.
 	TellsRecords bool
-	// Awaits: the Store is an Awaiter, and its database can do what that takes. A Client asks for it
-	// of the very store that it is given.
+	// Awaits: the Store is an Awaiter, and its database can do what that takes. A Client looks for
+	// Await on the store that it was given, and not by Find.
 	Awaits bool
 	// CostlyWrites: each write is a round of consensus or a transaction across
 	// machines. A Client keeps no history of holds there, unless the store's setting
 	// says so.
 	CostlyWrites bool
-	// SingleWrites: each write of a call is carried out by itself, so many at a time; 0: those of a
-	// call go together. A Client then makes a call for each, so many at a time, since writes that
-	// share one would wait for the slowest, and share its deadline. The writes of a hold of many
-	// names, and the heartbeats of many holds, are not split.
+	// SingleWrites: the store carries out each write of a call by itself, at most this many at a
+	// time; 0: the writes of a call go together. If it is not 0, a Client makes one call per write,
+	// at most this many at a time, since writes that share a call wait for the slowest. The
+	// writes of a hold of many names, and the heartbeats of many holds, are not split.
 	SingleWrites int
 }
 
-// Find returns a capability of a store (Watcher, Diagnoser): that of the store itself, or
-// else that of the store that it wraps, as its method Unwrap() Store returns it. A wrapper
-// without Unwrap hides what it does not have itself.
+// Find returns a capability of a store (Watcher, Diagnoser): the store's own, or else that
+// of the store it wraps, which its method Unwrap() Store returns. A wrapper without Unwrap
+// hides what it does not have itself.
 func Find[T any](s Store) (capability T, ok bool) {
 	for s != nil {
 		if capability, ok = s.(T); ok {
@@ -114,29 +114,29 @@ func Find[T any](s Store) (capability T, ok bool) {
 	return capability, false
 }
 
-// A Watcher is a Store whose database can tell of changes.
+// A Watcher is a Store whose database can notify of changes.
 type Watcher interface {
 	// Watch calls changed for each Write that had Notify set and won, until ctx
-	// is done or watching fails, and returns why it ended. Calls are only
-	// notifications: they may be late, doubled, spurious or missing; a zero Notification means
-	// that anything may have changed, and is what comes first, as soon as
-	// writes are notified of. Calls do not overlap, and changed does not block.
-	// Only notifications to one of who, or to Everyone, are asked for; with who nil all
-	// are. A store may send more.
+	// is done or watching fails, and returns why it ended. Notifications may be
+	// late, doubled, spurious or missing. A zero Notification means that anything
+	// may have changed; the first call carries one, as soon as writes are notified
+	// of. Calls do not overlap, and changed does not block.
+	// The caller needs only notifications to Everyone or to the ids in who, or all
+	// with who nil. A store may send more.
 	Watch(ctx context.Context, who []string, changed func(Notification)) error
 }
 
-// An Awaiter is a Store whose database cannot tell of changes, but can look for one by itself.
-// A Client asks for that where it is next in line, and polls elsewhere. A wrapper that does not
-// have Await hides it.
+// An Awaiter is a Store whose database cannot notify of changes, but can look for them by itself.
+// A Client calls Await where it is next in line, and polls elsewhere. A wrapper without Await
+// hides it.
 type Awaiter interface {
-	// Await returns the record of a key as Load with Fresh does, once its version is not that one,
-	// or limit is over. The database looks about every so often.
+	// Await returns the record of a key as Load with Fresh does, once its version differs from the
+	// given one or limit has passed. The database looks at intervals of about every.
 	Await(ctx context.Context, key Key, version int64, every, limit time.Duration) (Record, error)
 }
 
 // A Notification reports a write. It may carry the record, as a stale read returns it: the one that
-// the write made, if nobody can forge the store's notifications, or one that the store read after.
+// the write made, if nobody can forge the store's notifications, or one that was read afterwards.
 type Notification struct {
 	Key
 	To      string // the Notify of the Write; Everyone if the store does not know
@@ -144,12 +144,11 @@ type Notification struct {
 	Value   string // of that record
 }
 
-// Everyone as the Notify of a Write: all who watch.
+// Everyone as the Notify of a Write means all watchers.
 const Everyone = "*"
 
-// A Diagnoser is a Store that can tell how its database stands to what a lock
-// needs, for people: what it is, what its settings put at risk, whether notifications
-// come.
+// A Diagnoser is a Store that can report, for people, how fit its database is for
+// locks: what it is, what its settings put at risk, whether notifications arrive.
 type Diagnoser interface {
 	Diagnose(ctx context.Context) ([]Finding, error)
 }
@@ -158,7 +157,7 @@ type Diagnoser interface {
 type Finding struct {
 	Level   Level
 	Subject string // "durability"
-	Text    string // with the way out, unless Level is Good
+	Text    string // with the remedy, unless Level is Good
 }
 
 // Findings are what a Diagnoser gathers.
@@ -169,7 +168,7 @@ func (f *Findings) Say(level Level, subject, format string, args ...any) {
 	*f = append(*f, Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
 }
 
-// Check adds a failure where there is an error, and what is good where there is none.
+// Check adds err as a Failure or, if there is no error, the given text as Good.
 func (f *Findings) Check(err error, subject, format string, args ...any) {
 	if err != nil {
 		f.Say(Failure, subject, "%v", err)
@@ -218,7 +217,7 @@ func (s Space) String() string {
 // Key is the key of that name in the space.
 func (s Space) Key(name string) Key { return Key{s, name} }
 
-// MaxName is the most bytes that the name of a key has.
+// MaxName is the maximum length of a key's name in bytes.
 const MaxName = 1024
 
 // A Key names a record. Name is 1 to MaxName arbitrary bytes, compared as bytes.
@@ -229,21 +228,21 @@ type Key struct {
 
 // A Record is what a key holds.
 type Record struct {
-	// Version grows strictly with every write of the key, for ever, also over
-	// writes that empty it. It is positive once the key was written. Stores
+	// Version grows strictly with every write of the key, for ever, including
+	// writes that empty it. It is positive once the key has been written. Stores
 	// with a clock make it max(old+1, the clock in microseconds since 1970),
 	// so that it also stays ahead of writes lost in a failover.
 	Version int64
 	// Value is what was last written; empty means that the key holds nothing.
 	// It may be up to 1 MiB, of any bytes.
 	Value []byte
-	// Age is how long ago the record was written by the store's own clock;
+	// Age is how long ago, by the store's own clock, the record was written;
 	// negative where there is no clock that all users of the store share.
 	Age time.Duration
 }
 
-// IfEmpty as the Old of a Write means: whatever the version, if the key holds
-// nothing. It takes a name that was never seen in one round trip.
+// IfEmpty as the Old of a Write means any version, provided that the key holds
+// nothing. A name that was never seen is acquired with it in one round trip.
 const IfEmpty = int64(record.IfEmpty)
 
 // A Write asks for Value to follow version Old of Key.
@@ -258,7 +257,7 @@ type Write struct {
 	Notify string
 	// Lazy says that the answer need not wait for the disk. A crash of the
 	// database may lose the write again, but not once a later write that is not
-	// lazy, of whatever key, was answered: that one carries along all that were
+	// lazy, of whatever key, has been answered: that one carries along all that were
 	// applied before it. A store that cannot promise this ignores Lazy.
 	Lazy bool
 }
@@ -266,19 +265,19 @@ type Write struct {
 // An Outcome says what became of a Write.
 type Outcome struct {
 	Won bool
-	// Record is the key's record after a write that won, and what a write
-	// that lost has lost to.
+	// Record is the key's record after a write that won, or the record that
+	// the write lost to.
 	Record Record
-	// Err means that this write is ambiguous, as an error of the call does for all. It
-	// is only used in a call of several writes, the others of which were answered.
+	// Err means that this write is ambiguous, as an error of the call means for all. It
+	// is only set in a call of several writes, if the others were answered.
 	Err error
 }
 
-// MaxValue is the size in bytes up to which every store keeps a value.
+// MaxValue is the size in bytes of the largest value that every store keeps.
 const MaxValue = record.MaxValue
 
-// Check reports what is wrong with a key or write before any store sees it,
-// for the writers of stores.
+// Check reports what is wrong with a write or its key, before the database sees it.
+// It is for authors of stores.
 func (w Write) Check() error {
 	if err := w.Key.Check(); err != nil {
 		return err

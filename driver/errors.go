@@ -24,15 +24,15 @@ func Busy(err error) bool {
 	return errors.As(err, &busy)
 }
 
-// ErrClosed is, or is wrapped by, the error of all calls to a store that its user has closed. It
-// does not open again, so a Client waits for nothing of it.
+// ErrClosed is, or is wrapped by, the error of all calls to a store that its user has closed. The
+// store does not open again, so a Client stops waiting for it.
 var ErrClosed = errors.New("the store is closed")
 
-// A DangerError is why a store cannot be opened: how its database is set puts locks at
-// risk. Whoever knows that and accepts it lists the Danger in the store's Options.Allow.
+// A DangerError says why a store cannot be opened: its database is configured in a way that
+// puts locks at risk. A caller who accepts that lists the Danger in the store's Options.Allow.
 type DangerError struct {
 	Danger string // "async-commit"
-	What   string // what is set how, and what it leads to
+	What   string // the setting, and what it leads to
 	Cure   string // what to do instead of accepting it
 }
 
@@ -48,7 +48,7 @@ type SchemaError struct {
 	Err  error  // nil, or what the database said
 }
 
-// NewSchemaError makes What of a format, and Err of an error in it that has the verb %w.
+// NewSchemaError formats What, and sets Err to the error that has the verb %w, if any.
 func NewSchemaError(cure, format string, args ...any) *SchemaError {
 	what := fmt.Errorf(format, args...)
 	return &SchemaError{What: what.Error(), Cure: cure, Err: errors.Unwrap(what)}

@@ -7,14 +7,14 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// Fence checks a token against a lock record, for the writers of stores, who
-// call it with the record as it was read inside the user's transaction after
-// the row was locked against CompareAndSwap. last is the number that the store
-// keeps beside the record (0 at first), and next is what it has to keep from
-// now on. It returns an error that is ErrLost if the token does not hold name.
+// Fence checks a token against a lock record. A store calls it with the record
+// as read inside the user's transaction, after it has locked the row against
+// CompareAndSwap. last is the number that the store keeps beside the record
+// (0 at first); next is the number that it has to keep from now on. Fence
+// returns an error that is ErrLost if the token does not hold name.
 //
 // The number is for hand-offs inside a process, where one exclusive claim has
-// many tokens: an older holder of the claim may not write behind a newer one.
+// many tokens: an older holder of the claim must not write after a newer one.
 func (r Record) Fence(name string, token, last int64) (next int64, err error) {
 	rec, err := record.DecodeLock(r.Value, record.Version(r.Version))
 	if err != nil {
@@ -36,12 +36,12 @@ func (r Record) Fence(name string, token, last int64) (next int64, err error) {
 }
 
 // ErrNothingFenced is what a store's Fence returns if it is called without a lock: the transaction
-// would commit whoever holds what.
+// would commit no matter who holds which lock.
 var ErrNothingFenced = errors.New("fence: called without a lock, so nothing would be fenced")
 
-// StoreOf is the store of a lock as the fence of its package needs it, or that of the store that it
-// wraps. kind is for the error of a lock in another kind of store, whose fence says nothing of this
-// database.
+// StoreOf returns the store of a lock, or the store wrapped in it, as the type S that a package's
+// fence needs. kind describes S in the error for a lock in another kind of store, whose own fence
+// says nothing about this database.
 func StoreOf[S any](l interface {
 	Name() string
 	Store() Store

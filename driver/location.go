@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/printable"
 )
 
-// A Location is the URL of a store, taken apart. Parts of a server's are as they were written,
-// with their escapes.
+// A Location is the URL of a store, taken apart. The parts of a server's URL are as they were
+// written, with their escapes.
 type Location struct {
 	Kind   *Kind
 	Scheme string
@@ -22,7 +22,7 @@ type Location struct {
 	Path   string // of a file or directory
 	Create bool   // it is the program's own, and is made if it is missing
 
-	ReadOnly bool // it is opened to look: that needs the right to read, and makes nothing
+	ReadOnly bool // opened only to read: needs no other right, and creates nothing but the program's own file
 
 	User, Password       string
 	HasUser, HasPassword bool
@@ -34,8 +34,8 @@ type Location struct {
 	Schema, Prefix string   // of the tables
 	Socket         string   // in place of a host
 
-	shown   []string // of the settings, what may be shown
-	secrets []string // what may not
+	shown   []string // settings that may be shown
+	secrets []string // values that may not
 }
 
 // At is the location of a file or directory.
@@ -43,8 +43,9 @@ func (k *Kind) At(path string) *Location {
 	return &Location{Kind: k, Scheme: k.Schemes[0], Path: path}
 }
 
-// Parse understands a URL of this kind, given without its scheme. An error is a *URLError. What
-// Parse does not understand it does not repeat: that could be a password.
+// Parse parses a URL of this kind, given without its scheme. An error is a *URLError. Except for
+// the name of an unknown setting, it does not repeat what Parse does not understand, which could be
+// a password.
 func (k *Kind) Parse(scheme, rest string) (*Location, error) {
 	at := &Location{Kind: k, Scheme: scheme}
 	if k.Server {
@@ -105,7 +106,7 @@ func (at *Location) parseServer(rest string) error {
 	return nil
 }
 
-// takeSettings takes ours out of a query; what is left is the driver's.
+// takeSettings takes our settings out of a query; the others are the driver's.
 func (at *Location) takeSettings(query string) (others string, err error) {
 	var left []string
 	for pair := range strings.SplitSeq(query, "&") {
@@ -141,7 +142,7 @@ func (at *Location) takeSettings(query string) (others string, err error) {
 	return strings.Join(left, "&"), nil
 }
 
-// whereKeys are those of the drivers' settings that say which database it is.
+// whereKeys are the driver settings that say which database it is.
 var whereKeys = []string{"host", "port", "dbname", "user", "service", "socket", "dc"}
 
 // Sets says whether the driver's part of the query has a setting.
@@ -150,7 +151,7 @@ func (at *Location) Sets(key string) bool {
 	return settings.Has(key)
 }
 
-// Hosts are the hosts of the URL, each with its port, or else that of the last, or this one.
+// Hosts are the hosts of the URL with their ports. One without has that of the last, or else port.
 func (at *Location) Hosts(port string) (hosts []string, err error) {
 	for i, host := range slices.Backward(strings.Split(at.Host, ",")) {
 		name, its, err := net.SplitHostPort(host)
@@ -168,8 +169,8 @@ func (at *Location) Hosts(port string) (hosts []string, err error) {
 	return hosts, nil
 }
 
-// Login is who we are: by the URL, or by the variables of the environment whose names begin as
-// Kind.SendsPassword says.
+// Login returns the user and password of the URL, or else of the environment variables with the
+// prefix Kind.SendsPassword.
 func (at *Location) Login() (user, password string, err error) {
 	env := at.Kind.SendsPassword
 	user, _ = url.PathUnescape(at.User)
@@ -208,8 +209,8 @@ func (at *Location) String() string {
 }
 
 // Redact takes this store's secrets out of a message, and those of all URLs and connection
-// strings in it, and makes it one line that is fit for a terminal. What String shows anyway,
-// as a user whose password is the same, is no secret.
+// strings in it, and makes it one line that is fit for a terminal. What String shows anyway
+// (a user name that equals the password, say) is no secret.
 func (at *Location) Redact(text string) string {
 	var secrets []string
 	for _, s := range at.secrets {
@@ -237,11 +238,11 @@ var (
 	goDSN     = lazily(`([^\s:@/]+):\S*@((?:tcp|unix)\()`)
 )
 
-// IsSecret says whether the name of a setting is one of a secret.
+// IsSecret says whether a setting of this name is a secret.
 func IsSecret(key string) bool { return secretKey().MatchString(key) }
 
 // Redact takes passwords out of all URLs and connection strings in a text. It is the last
-// filter of what a program shows: it knows forms, and no secrets.
+// filter before a program shows the text: it recognizes forms, and knows no secrets.
 func Redact(text string) string {
 	text = passwords().ReplaceAllString(text, "$1@")
 	text = goDSN().ReplaceAllString(text, "$1@$2")

@@ -104,12 +104,12 @@ var awaitCases = []testCase{
 
 const lookEvery = 2 * time.Millisecond
 
-// awaitLimit is far above what Await takes that sees a write.
+// awaitLimit is far above what an Await that sees a write takes.
 func awaitLimit() time.Duration { return busy.Times(20 * time.Second) }
 
 func awaits(s driver.Store) bool { return s.Traits().Awaits }
 
-// awaiter is how a store awaits; need has seen that it does.
+// awaiter is the store as an Awaiter; need has checked that it is one.
 func awaiter(s driver.Store) driver.Awaiter { return s.(driver.Awaiter) }
 
 func orIfEmpty(version int64) int64 {

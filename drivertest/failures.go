@@ -50,8 +50,8 @@ var failureCases = []testCase{
 	},
 }
 
-// cancelled has many calls run into their deadline, at every point of them that
-// luck finds, and then looks for what cannot be.
+// cancelled makes many calls run into their deadlines, at whatever point luck
+// finds, and then looks for impossible results.
 func cancelled(h *harness) {
 	stores := h.both()
 	const callers, rounds = 4, 40
@@ -68,7 +68,7 @@ func cancelled(h *harness) {
 			)
 			cancel()
 			if err == nil && !outcomes[0].Won {
-				// Only a write of ours, of which we know nothing yet, may be there.
+				// Only a write of ours whose outcome was unknown may be there.
 				got := outcomes[0].Record
 				if got.Version <= known.Version {
 					return fmt.Errorf("a write lost to %s, and version %d was known", show(got), known.Version)
@@ -79,7 +79,7 @@ func cancelled(h *harness) {
 			if err == nil {
 				known, mine = outcomes[0].Record, outcomes[0].Record.Version
 			}
-			// A load is cut short like a write, and tells the truth if it is not.
+			// A load may be cut short like a write; if it is not, it tells the truth.
 			ctx, cancel = context.WithTimeout(h.ctx, time.Duration(n*n)*time.Microsecond)
 			records, err := load(ctx, s, own, shared)
 			cancel()

@@ -15,28 +15,28 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Fenced is a store with registers of an application, one for each name of a lock, which are
+// Fenced is a store with registers of an application, one for each lock name, which are
 // empty at first and change only under the store's fence.
 type Fenced struct {
 	Store driver.Store
-	Other driver.Store // the same, as another process has it; nil: there is none
+	Other driver.Store // the same store, as another process has it; nil: there is none
 
 	// Put writes a value to the register of the first lock, in a transaction that is fenced
-	// by all of them. It calls fenced, if that is not nil, when the fence has passed and
-	// the transaction is not committed; where there is no such moment it does not. An error
+	// by all of them. It calls fenced, if that is not nil, after the fence has passed and before
+	// the transaction is committed; where there is no such moment it does not. An error
 	// means that nothing was written.
 	Put func(ctx context.Context, value string, fenced func(), locks ...*holdfast.Lock) error
 	// Get reads the register of a name.
 	Get func(ctx context.Context, name string) (string, error)
 
-	// ByTokens: the fence compares tokens that have been there, and does not ask the lock: it
+	// ByTokens: the fence compares tokens with those it has seen, and does not read the lock: it
 	// refuses an earlier holder once a later one has written.
 	ByTokens bool
-	// Exclusive: it is for one exclusive lock only.
+	// Exclusive: the fence is for one exclusive lock only.
 	Exclusive bool
 }
 
-// RunFence tests the fence of a store (P4), each sentence of it a subtest. open is as that of Run.
+// RunFence tests the fence of a store (P4), one subtest for each sentence. open is as for Run.
 func RunFence(t *testing.T, open func(t *testing.T) Fenced) {
 	for _, c := range fenceCases {
 		t.Run(c.name, func(t *testing.T) {
@@ -93,8 +93,8 @@ func Gated(s, other driver.Store) Fenced {
 		}}
 }
 
-// InSQL sets Put and Get of a Fenced to a table registers of db. put is the statement that writes a
-// register and takes its name and value; get selects the value for a name, "" if there is none.
+// InSQL sets Put and Get of a Fenced to a table of registers in db. put is the statement that
+// writes a register and takes its name and value; get selects a name's value, "" if there is none.
 func (f Fenced) InSQL(db *sql.DB, put, get string, fence func(context.Context, *sql.Tx, ...*holdfast.Lock) error) Fenced {
 	f.Put = func(ctx context.Context, value string, fenced func(), locks ...*holdfast.Lock) error {
 		tx, err := db.BeginTx(ctx, nil)

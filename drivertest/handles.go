@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
-// handleCases are for stores that can be opened twice. Beside them, every race
-// is one between the handles.
+// handleCases are for stores that can be opened twice. The races of other cases are
+// between the handles, too.
 var handleCases = []testCase{
 	{
 		name: "two handles",

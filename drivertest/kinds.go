@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// FuzzKind tests what a kind of store makes of URLs on a server, however odd they are: what is
-// understood has the password that was written and no other, and nothing that is said shows it.
-// given is the password that the driver would be given, or why the settings cannot be used; it
+// FuzzKind tests what a kind of store makes of URLs on a server, however odd they are: a URL that
+// is understood has the password that was written and no other, and no message shows it.
+// given returns the password that the driver would get, or why the settings cannot be used; it
 // connects to nothing.
 func FuzzKind(f *testing.F, k *driver.Kind, given func(*driver.Location) (password string, err error)) {
 	for _, name := range k.Secrets {

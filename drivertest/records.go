@@ -212,8 +212,7 @@ func age(h *harness) {
 		return
 	}
 
-	// Ages are as coarse as they like, but must grow, by no more than the time
-	// that passes.
+	// Ages may be coarse, but must grow, and by no more than the time that passes.
 	grow := func(what string) {
 		h.Helper()
 		began := time.Now()

@@ -1,5 +1,5 @@
-// Package drivertest is the contract of a driver.Store as tests. Run is what a
-// store's own test calls; Bench measures a store.
+// Package drivertest is the contract of a driver.Store as tests. A store's own
+// test calls Run; Bench measures a store.
 package drivertest
 
 import (
@@ -15,7 +15,7 @@ import (
 )
 
 // Reopener is a Store that a test can open a second time over the same data,
-// as another process would. Then all races of Run are between both. What
+// as another process would. Then all races of Run are between the two. What
 // Reopen returns is a Watcher if the first is.
 type Reopener interface {
 	Reopen(t *testing.T) driver.Store
@@ -27,12 +27,12 @@ type Restarter interface {
 	Restart(t *testing.T) driver.Store
 }
 
-// Run tests a store against the contract, each sentence of it a subtest; one
-// that fails tells the sentence. open returns a store that nothing was written
+// Run tests a store against the contract, one subtest for each sentence; a subtest
+// that fails logs its sentence. open returns a store that nothing was written
 // to, and is called for every case, also at the same time; it closes what it
 // opens with t.Cleanup. A Watcher, Reopener or Restarter is tested as such.
 //
-// Run finds most faults only under the race detector, and never all of them.
+// Run finds most faults only under the race detector. It never finds all of them.
 func Run(t *testing.T, open func(t *testing.T) driver.Store) {
 	for _, group := range [][]testCase{recordCases, versionCases, raceCases, batchCases, keyCases, failureCases, staleReadCases, sweepCases, watchCases, awaitCases, handleCases} {
 		for _, c := range group {
@@ -189,8 +189,8 @@ func load(ctx context.Context, s driver.Store, keys ...driver.Key) ([]driver.Rec
 	return records, nil
 }
 
-// swap is for writes without rivals: of one that the store was too busy to know
-// of, what stands tells.
+// swap is for writes without rivals: if the store was too busy to know what became
+// of one, the record tells.
 func swap(ctx context.Context, s driver.Store, writes ...driver.Write) ([]driver.Outcome, error) {
 	outcomes, err := contend(ctx, s, writes...)
 	if err != nil {
@@ -229,9 +229,9 @@ func resolve(ctx context.Context, s driver.Store, w driver.Write) (driver.Outcom
 	return outcomes[0], nil
 }
 
-// contend is for writes with rivals: of each the store may say that it is too
-// busy to know, in the Err of its outcome. It is never too busy for all of them,
-// for ever.
+// contend is for writes with rivals: the Err of an outcome may say that the store
+// is too busy to know what became of the write. It is never too busy for all of
+// them, for ever.
 func contend(ctx context.Context, s driver.Store, writes ...driver.Write) ([]driver.Outcome, error) {
 	outcomes, err := s.CompareAndSwap(ctx, writes)
 	if driver.Busy(err) {
@@ -253,7 +253,7 @@ func contend(ctx context.Context, s driver.Store, writes ...driver.Write) ([]dri
 }
 
 // settle makes sure that a key has moved on when some of its rivals do not know
-// what became of their writes: it has, or does by one write more. It returns
+// what became of their writes: if it has not, one more write moves it. It returns
 // what the key holds, and does nothing if all know.
 func (h *harness) settle(outcomes []driver.Outcome, w driver.Write) (now driver.Record, unsure bool) {
 	h.Helper()

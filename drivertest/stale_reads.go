@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// staleReadCases are for stores with a look that may be out of date.
+// staleReadCases are for stores with reads that may be out of date.
 var staleReadCases = []testCase{
 	{
 		name: "stale read",
@@ -113,8 +113,8 @@ var staleReadCases = []testCase{
 
 func staleReads(s driver.Store) bool { return s.Traits().StaleReads }
 
-// staleReadPatience is when a stale read counts as never up to date. The contract has
-// no such limit, but a wait lasts as long as this.
+// staleReadPatience is how long until a stale read counts as never up to date. The contract
+// has no such limit, but a wait for a lock lasts as long as reads are out of date.
 const staleReadPatience = 30 * time.Second
 
 const staleReadPause = 10 * time.Millisecond
@@ -153,8 +153,8 @@ func staleRead(ctx context.Context, s driver.Store, keys ...driver.Key) ([]drive
 	return records, nil
 }
 
-// staleReadRace has writers follow each other, in batches too, while others look;
-// what these have seen is compared with what has won.
+// staleReadRace makes writers follow each other, in batches too, while others look,
+// and compares what the lookers have seen with what has won.
 func staleReadRace(h *harness) {
 	const writers, lookers, rounds, nkeys = 4, 4, 25, 3
 	type version struct {
@@ -165,7 +165,7 @@ func staleReadRace(h *harness) {
 		stores = h.both()
 		keys   []driver.Key
 		won    [writers]map[version]string
-		unsure [writers]map[string]bool // values of writes of which their writer does not know
+		unsure [writers]map[string]bool // values of writes whose outcome their writer does not know
 		seen   [lookers]map[version]string
 		done   atomic.Int32
 	)

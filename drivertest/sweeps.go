@@ -128,7 +128,7 @@ func (h *harness) sweep(idle time.Duration) (removed int) {
 	}
 }
 
-// sweepRace has holders take and free few keys while they are swept. While a
+// sweepRace makes holders take and free a few keys while these are swept. While a
 // key is held, nobody else writes it; so the versions of its holds may not
 // overlap.
 func sweepRace(h *harness) {

@@ -59,7 +59,7 @@ var versionCases = []testCase{
 	},
 }
 
-// raceCases are about many who want the same.
+// raceCases are about many rivals for the same key.
 var raceCases = []testCase{
 	{
 		name: "race to follow",
@@ -125,7 +125,7 @@ var raceCases = []testCase{
 	},
 }
 
-// race has 32 rivals write the same key at once, and returns what won.
+// race makes 32 rivals write the same key at once, and returns what won.
 func race(h *harness, k driver.Key, old, above int64) driver.Record {
 	h.Helper()
 	stores := h.both()
@@ -168,8 +168,8 @@ func race(h *harness, k driver.Key, old, above int64) driver.Record {
 	return won
 }
 
-// counter has goroutines add one to the same value, by compare-and-swap. Each
-// has a part of it, so that one who does not know finds out.
+// counter makes goroutines add one to the same value, by compare-and-swap. Each has
+// a part of its own, so that it can find out about a write whose outcome is unknown.
 func counter(h *harness) {
 	const adders, rounds = 8, 10
 	type parts [adders]int
@@ -234,7 +234,7 @@ func counter(h *harness) {
 	}
 }
 
-// readParts reads what fmt writes of n numbers.
+// readParts reads n numbers as fmt writes them.
 func readParts(value []byte, n int) ([]int, error) {
 	parts := make([]int, n)
 	fields := strings.Fields(strings.Trim(string(value), "[]"))

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
-// watchCases are for stores that can tell of changes.
+// watchCases are for stores that can notify of changes.
 var watchCases = []testCase{
 	{
 		name: "watch",
@@ -134,17 +134,17 @@ var watchCases = []testCase{
 
 func watches(s driver.Store) bool { _, ok := driver.Find[driver.Watcher](s); return ok }
 
-// watcher is how a store watches; need has seen that it does.
+// watcher is the store as a Watcher; need has checked that it is one.
 func watcher(s driver.Store) driver.Watcher { w, _ := driver.Find[driver.Watcher](s); return w }
 
-// notificationWait is when a notification counts as missing. The contract allows it to be; a
-// store whose notifications are often missing has no use for them.
+// notificationWait is how long to wait before a notification counts as missing. The contract allows
+// missing ones; but where they are frequent, notifications are of no use.
 func notificationWait() time.Duration { return busy.Times(5 * time.Second) }
 
 // probe is written until a watch is up.
 var probe = driver.Key{Space: driver.Settings, Name: "drivertest probe"}
 
-// A watch is a Watch that runs.
+// A watch is a running Watch.
 type watch struct {
 	h             *harness
 	cancel        context.CancelFunc
@@ -154,10 +154,10 @@ type watch struct {
 	seen          map[driver.Key]bool // what was expected, and what came with it
 
 	mu   sync.Mutex
-	told []driver.Notification // those that tell the record
+	told []driver.Notification // those that carry the record
 }
 
-// watch starts a Watch and returns when it tells of writes.
+// watch starts a Watch and returns when it reports writes.
 func (h *harness) watch(s driver.Store) *watch {
 	h.Helper()
 	ctx, cancel := context.WithCancel(h.ctx)

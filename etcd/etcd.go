@@ -22,15 +22,15 @@ import (
 
 // Options of New; nil and the zero value of each field are the defaults.
 type Options struct {
-	// Prefix is what all keys begin with; "holdfast/". One that is among the keys of
-	// another Holdfast prefix, as apps/ is among those of app, is refused.
+	// Prefix is what all keys begin with; by default "holdfast/". One that is among the
+	// keys of another Holdfast prefix, as apps/ is among those of app, is refused.
 	Prefix string
 	// ReadOnly is for a client with holdfast.Options.ReadOnly: the user needs the permission to
 	// read the keys of the prefix, and nothing else.
 	ReadOnly bool
 }
 
-// DefaultPrefix is what all keys begin with if Options say nothing else.
+// DefaultPrefix is what all keys begin with unless Options say otherwise.
 const DefaultPrefix = "holdfast/"
 
 // A Store keeps records below a prefix of an etcd cluster. It is a driver.Store,
@@ -42,7 +42,7 @@ type Store struct {
 
 	mu      sync.Mutex
 	epoch   epoch
-	highest int64    // revision that was seen in this epoch
+	highest int64    // highest revision seen in this epoch
 	samples []sample // of it, the oldest first
 }
 
@@ -54,20 +54,20 @@ var (
 
 // An epoch says what revisions mean. A record's version is its revision above a
 // base, the time in microseconds at which the prefix was first used: a cluster that
-// is made anew counts from 1, and its versions shall be above those before.
+// is made anew counts from 1, and its versions have to be above those before.
 type epoch struct {
 	base     int64
-	revision int64 // of the key that says so; it is compared by every transaction
+	revision int64 // of the epoch's key; every transaction compares it
 }
 
-// ErrWentBack: the cluster has forgotten what it had confirmed, as one does that was
-// restored from a backup. No answer of it is believed before its epoch is new.
+// ErrWentBack says that the cluster has forgotten what it had confirmed, as after a restore from a
+// backup. Answers are refused while its revision is below the highest that this store saw.
 var ErrWentBack = errors.New("the cluster has gone back to an earlier state: when the restore is complete, delete its key")
 
-// New makes a store of a client, which stays the caller's. The cluster has to
+// New makes a store on a client, which stays the caller's. The cluster has to
 // answer; the first to use a prefix writes one key there.
 //
-// After a backup was restored without --bump-revision (etcdutl 3.6), delete the key
+// After a restore from a backup without --bump-revision, delete the key
 // holdfast/epoch before anything uses the cluster: tokens then go on above those
 // given before.
 func New(ctx context.Context, client *clientv3.Client, opts *Options) (*Store, error) {
@@ -91,8 +91,8 @@ func New(ctx context.Context, client *clientv3.Client, opts *Options) (*Store, e
 //	epoch           the base of versions
 //	swept           which revisions were reached when, for sweeps
 //	n/NAME          records, by space
-//	w/WHO/n/NAME    written anew to wake somebody, WHO in hexadecimal: the base and n/NAME
-//	f/NAME          the highest token that a fence let pass, where tokens are handed on in memory
+//	w/WHO/n/NAME    written anew to wake WHO, in hexadecimal: the base and the record of n/NAME
+//	f/NAME          the highest token that passed a fence, where tokens are handed on in memory
 func (s *Store) epochKey() string { return s.prefix + "epoch" }
 func (s *Store) sweptKey() string { return s.prefix + "swept" }
 
@@ -108,7 +108,7 @@ func (s *Store) wakes(who string) string {
 
 func (s *Store) fenceKey(name string) string { return s.prefix + "f/" + name }
 
-// open learns the epoch, or begins one, and is then the first to use the prefix.
+// open learns the epoch, or begins one: then this store is the first to use the prefix.
 func (s *Store) open(ctx context.Context) (first bool, err error) {
 	s.mu.Lock()
 	old := s.epoch.base + s.highest
@@ -159,7 +159,7 @@ func baseOf(value []byte) int64 {
 	return max(base, 0)
 }
 
-// adopt goes by an epoch from now on. If it is over already, the next transaction
+// adopt makes an epoch the store's. If it is over already, the next transaction
 // says so.
 func (s *Store) adopt(e epoch, revision int64) {
 	s.mu.Lock()
@@ -174,7 +174,7 @@ func (s *Store) now() (epoch, int64) {
 	return s.epoch, s.highest
 }
 
-// orClosed is an error of a call, or that the user has closed the client.
+// orClosed is the error of a call, or ErrClosed if the user has closed the client.
 func (s *Store) orClosed(err error) error {
 	if s.client.Ctx().Err() != nil {
 		return driver.ErrClosed
@@ -182,8 +182,8 @@ func (s *Store) orClosed(err error) error {
 	return err
 }
 
-// transact carries out operations if the epoch is what the caller takes it for. One
-// whose epoch is over was not carried out, and ops are asked for anew.
+// transact carries out operations if the epoch is still the one that the store knows.
+// If it is over, nothing was carried out, and ops is called again with the new epoch.
 func (s *Store) transact(ctx context.Context, again bool, ops func(epoch) []clientv3.Op) (resp *clientv3.TxnResponse, e epoch, err error) {
 	for {
 		e, before := s.now()
@@ -220,18 +220,18 @@ func (s *Store) transact(ctx context.Context, again bool, ops func(epoch) []clie
 }
 
 // How long to wait for one member: a client asks them in turn, and one of them may
-// be frozen, or cut off. So there has to be time for another. What may be sent again
-// waits briefly at first: with one of three frozen each third request meets it.
+// be frozen, or cut off, so there has to be time for another. A request that may be
+// sent again waits only briefly at first: with one of three frozen, every third meets it.
 const (
 	slow    = 2500 * time.Millisecond
 	quick   = 500 * time.Millisecond
 	minWait = 250 * time.Millisecond
-	rest    = 50 * time.Millisecond // between questions, of members that are gone or know no leader yet
+	rest    = 50 * time.Millisecond // between attempts, when members are gone or know no leader yet
 )
 
 // send asks a member. One that knows of no leader has not done anything, so another
-// is asked; one that does not answer may have, so that is for requests which may be
-// sent again.
+// is asked. One that does not answer may have, so another is asked only if again says
+// that the request may be sent again.
 func send[T any](ctx context.Context, again bool, ask func(context.Context) (T, error)) (answer T, err error) {
 	for try := 0; ; try++ {
 		wait := slow
@@ -313,12 +313,12 @@ func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshnes
 	return recs, nil
 }
 
-// manyKeys is from how many of one space on keys are read as a range: the names that one process
-// waits for are mostly neighbours.
+// manyKeys is how many keys of one space make Load read a range: the names that one process waits
+// for are mostly neighbours.
 const manyKeys = 64
 
-// loadRange reads the keys at these places, and whatever lies between them. It reports false if that
-// is more than they are themselves.
+// loadRange reads the keys at these places, and whatever lies between them. It reports false if
+// that is too much.
 func (s *Store) loadRange(ctx context.Context, keys []driver.Key, at []int, recs []driver.Record) (ok bool, err error) {
 	places := make(map[string][]int, len(at))
 	first, last := s.key(keys[at[0]]), ""
@@ -348,7 +348,7 @@ func (s *Store) loadRange(ctx context.Context, keys []driver.Key, at []int, recs
 	return true, nil
 }
 
-// record is what a key holds. No clock is shared by who uses the store.
+// record is what a key holds. It has no age, since the users of the store share no clock.
 func record(e epoch, kvs ...*mvccpb.KeyValue) driver.Record {
 	if len(kvs) == 0 {
 		return driver.Record{Age: -1}
@@ -397,7 +397,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dr
 	return outs, nil
 }
 
-// split cuts writes into what goes into one transaction.
+// split cuts writes into parts that each go into one transaction.
 func split(writes []driver.Write) (parts [][]driver.Write) {
 	first, size := 0, 0
 	for i, w := range writes {
@@ -446,15 +446,15 @@ func (s *Store) write(ctx context.Context, writes []driver.Write, outs []driver.
 	return nil
 }
 
-// op is the transaction of one write. What ends a session deletes its key: no version is
-// given twice without it, and short programs would leave one each. That a key holds nothing is asked the other
-// way round, since no comparison of values holds for a key that is not there.
+// op is the transaction of one write. The end of a session deletes its key: no version is given
+// twice without it, and short programs would leave a key each. Whether a key holds nothing is asked
+// the other way round, since no comparison of values holds for a key that is not there.
 func (s *Store) op(e epoch, w driver.Write, single bool) clientv3.Op {
 	k := s.key(w.Key)
 	get := []clientv3.Op{clientv3.OpGet(k)}
 	put := []clientv3.Op{clientv3.OpPut(k, string(w.Value))}
 	if w.Key.Space == driver.Sessions && len(w.Value) == 0 && w.Old > e.base {
-		put[0] = clientv3.OpDelete(k) // of ids that are used once nothing has to stay
+		put[0] = clientv3.OpDelete(k) // nothing has to stay of ids that are used once
 	}
 	if w.Notify != "" {
 		put = append(put, clientv3.OpPut(s.wakes(w.Notify)+letters[w.Key.Space]+w.Key.Name, e.tell(w)))
@@ -502,8 +502,8 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 	return names, nil
 }
 
-// Watch watches the keys that are written to wake somebody. If what it has not told
-// of yet was compacted meanwhile, it ends, and is to be begun anew.
+// Watch watches the keys that are written to wake somebody. It ends if changes that it
+// has not reported yet were compacted, and then has to be called again.
 func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -548,7 +548,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Not
 	}
 }
 
-// watchAll gives what watches of several prefixes say, until ctx ends; wg has their goroutines.
+// watchAll merges the watches of several prefixes, until ctx ends; wg has their goroutines.
 func (s *Store) watchAll(ctx context.Context, wg *sync.WaitGroup, prefixes []string) <-chan clientv3.WatchResponse {
 	all := make(chan clientv3.WatchResponse)
 	for _, p := range prefixes {
@@ -579,11 +579,11 @@ func (s *Store) watchAll(ctx context.Context, wg *sync.WaitGroup, prefixes []str
 // history is compacted.
 const maxTold = 16 << 10
 
-// mark begins what a notification tells. It tells nothing to those who go by another epoch.
+// mark begins the value of a notification. Stores in another epoch ignore that value.
 func (e epoch) mark() string { return strconv.FormatInt(e.base, 10) + " " }
 
-// tell is the value of the key that is written to wake somebody: what becomes of the name, unless
-// it is long.
+// tell is the value of the key that is written to wake somebody: the new record of the name, unless
+// that is long.
 func (e epoch) tell(w driver.Write) string {
 	if w.Key.Space != driver.Names || len(w.Value) == 0 || len(w.Value) > maxTold {
 		return ""

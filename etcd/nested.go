@@ -15,10 +15,10 @@ import (
 var folders = append([]string{"w/", "f/"}, letters[:]...)
 
 // apart makes sure that no other store has keys among ours, nor we among its: "a/n/"
-// has them where "a/" keeps its names, and who sweeps there would take locks for
-// names, or for sessions, and change them. It comes after our own epoch is there, so of
-// two that begin at the same time one at least sees the other; the one that is first
-// here goes again.
+// has them where "a/" keeps its names, and a sweep there would take locks for names, or
+// for sessions, and change them. It runs once our own epoch is there, so of two stores
+// that begin at the same time at least one sees the other; one that is the first here
+// takes its epoch back.
 func (s *Store) apart(ctx context.Context, first bool) error {
 	outer, _, err := s.outside(ctx)
 	inner := s.prefix
@@ -60,9 +60,9 @@ func (s *Store) outside(ctx context.Context) (outer string, hidden []string, err
 	return "", hidden, nil
 }
 
-// inside is a prefix in use that is among our keys. It looks at all there are, which
-// for who is first are none, unless the epoch was deleted. What fences keep looks as an
-// epoch may, and is left out.
+// inside is a prefix in use that is among our keys. It looks at all keys that there are;
+// the first store finds none, unless the epoch was deleted. Keys of fences are left out,
+// since they may look like an epoch.
 func (s *Store) inside(ctx context.Context) (inner string, err error) {
 	for _, f := range folders {
 		from, end := s.prefix+f, clientv3.GetPrefixRangeEnd(s.prefix+f)
@@ -94,7 +94,7 @@ func (s *Store) get(ctx context.Context, key string, opts ...clientv3.OpOption) 
 	return send(ctx, true, func(ctx context.Context) (*clientv3.GetResponse, error) { return s.client.Get(ctx, key, opts...) })
 }
 
-// leave takes our epoch back, if nobody has used it.
+// leave removes the epoch that this store has just written.
 func (s *Store) leave(ctx context.Context) error {
 	e, _ := s.now()
 	_, err := send(ctx, true, func(ctx context.Context) (*clientv3.TxnResponse, error) {

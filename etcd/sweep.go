@@ -13,16 +13,16 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// etcd does not say when a key was written, only at which revision. So a store
-// notes now and then which revision was reached when, in memory and, as it sweeps,
-// in a key for all: what has not changed since a revision that is older than idle
-// has been so for that long.
+// A sample says when a revision was reached: etcd does not say when a key was written,
+// only at which revision. A store takes samples in memory and, when it sweeps, in a key
+// for all stores. A key that has not changed since a revision older than idle has been
+// unchanged for that long.
 type sample struct {
-	At       int64 `json:"at"` // microseconds since 1970, by the clock of who noted it
+	At       int64 `json:"at"` // microseconds since 1970, by the clock of the store that noted it
 	Revision int64 `json:"revision"`
 }
 
-// Samples are so many, and in memory closer together.
+// How many samples are kept, and how far apart in memory and for all stores.
 const (
 	maxSamples   = 64
 	memorySample = 10 * time.Millisecond
@@ -41,8 +41,8 @@ func (s *Store) sample(revision int64) {
 
 func (s sample) time() time.Time { return time.UnixMicro(s.At) }
 
-// thin leaves out samples if they are too many: of three neighbours in time the one
-// whose going leaves the smallest gap for its age.
+// thin leaves out a sample if there are too many: the one without which the gap between
+// its neighbours is smallest for its age.
 func thin(all []sample) []sample {
 	if len(all) <= maxSamples {
 		return all
@@ -58,7 +58,7 @@ func thin(all []sample) []sample {
 	return slices.Delete(all, best, best+1)
 }
 
-// before is the highest revision known to be at least so old.
+// before is the highest revision known to have been reached by then.
 func before(all []sample, t time.Time) (revision int64) {
 	for _, s := range all {
 		if !s.time().After(t) {
@@ -71,13 +71,13 @@ func before(all []sample, t time.Time) (revision int64) {
 // Traits implements driver.Store.
 func (s *Store) Traits() driver.Traits { return driver.Traits{CostlyWrites: true, TellsRecords: true} }
 
-// Sweep removes keys that hold nothing, and have for at least idle by the clocks of
-// those who noted revisions; if they are wrong, keys go earlier or later, and
+// Sweep removes keys that have held nothing for at least idle by the clocks of the
+// stores that noted revisions; if they are wrong, keys go earlier or later, and
 // nothing else happens. No floor is needed: a key that is written again has a
-// revision above all that were. Of idle longer than anybody has noted nothing goes.
+// revision above all before. Nothing goes if no revision that old was noted.
 // Keys that woke somebody a minute ago go as well, with the records that they carry, and
-// what fences keep of names that have no record any more: all tokens to come are larger.
-// These are not counted.
+// so do fences' tokens of names that no longer have a record: all tokens to come are
+// larger. These are not counted.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	shared, err := s.share(ctx)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 	return removed, nil
 }
 
-// share notes the revision of now for all, and returns what they have noted.
+// share notes the current revision for all stores, and returns what they have noted.
 func (s *Store) share(ctx context.Context) (all []sample, err error) {
 	k := s.sweptKey()
 	resp, _, err := s.transact(ctx, true, func(epoch) []clientv3.Op { return []clientv3.Op{clientv3.OpGet(k)} })

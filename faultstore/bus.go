@@ -1,6 +1,6 @@
 // Package faultstore stands between a store and processes, and does to them
 // what networks and crashes do: calls are delayed, lost, split, answered late or
-// not at all. A Bus is the way of all processes, a Process the way of one.
+// not at all. A Bus connects all processes to the store, a Process is one of them.
 package faultstore
 
 import (
@@ -21,7 +21,7 @@ import (
 // late.
 type Faults struct {
 	Delay     time.Duration // the most that a call takes to reach the store
-	SlowReply time.Duration // the most that an answer takes back; what it tells is as old
+	SlowReply time.Duration // the most that an answer takes back; it is that old on arrival
 
 	Lose      float64       // calls that never arrive, and fail
 	LoseReply float64       // calls that are done, and fail
@@ -32,7 +32,7 @@ type Faults struct {
 
 	Split   float64 // calls whose keys are written or read one by one, in any order, at moments of their own
 	Partial float64 // batches that fail with some writes applied, some late and some lost
-	Singly  float64 // of those batches: that are answered, with an error for each write that is late or lost
+	Singly  float64 // of those batches: answered, with an error for each write that is late or lost
 	Busy    float64 // of the writes that fail, and do not hang: those that do so with a driver.BusyError
 
 	Stale time.Duration // the most by which a stale read is out of date
@@ -42,7 +42,7 @@ type Faults struct {
 	DelayNotification  time.Duration // the most that a notification is late
 
 	NoClock bool          // every Age is negative
-	Rate    float64       // of the store's clock, as a part of true time; 0: 1
+	Rate    float64       // of the store's clock, relative to true time; 0: 1
 	LazyFor time.Duration // after this a lazy write is durable; 0: one second
 }
 
@@ -133,8 +133,8 @@ func (b *Bus) Close() {
 	b.late = nil
 }
 
-// Settle applies all late writes now. After it the store changes no more by
-// calls that have returned.
+// Settle applies all late writes now. After that, calls that have returned no
+// longer change the store.
 func (b *Bus) Settle() {
 	b.mu.Lock()
 	due := b.late
@@ -143,8 +143,8 @@ func (b *Bus) Settle() {
 	b.applyLate(due)
 }
 
-// Jump moves the store's clock, as far as ages tell: every record becomes older
-// by d, or younger.
+// Jump steps the store's clock, as far as ages show it: every record becomes
+// older by d, or younger.
 func (b *Bus) Jump(d time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -152,9 +152,9 @@ func (b *Bus) Jump(d time.Duration) {
 }
 
 // CrashStore ends every call that is on its way with an error, and every Watch,
-// and takes back the newest lazy writes: of each key any number of those that
-// came after the last durable write, by the seed. It says how many. Late writes
-// are still late. Only a memory.Store can take writes back.
+// and takes back the newest lazy writes: of each key any number, drawn from the
+// seed, of those that came after the last durable write. It returns how many. Late
+// writes are still late. Only a Restorer can take writes back.
 func (b *Bus) CrashStore() (lost int) {
 	b.applying.Lock()
 	defer b.applying.Unlock()
@@ -201,7 +201,7 @@ func (b *Bus) durable(undo []undoneWrite, now time.Time) int {
 	return len(undo)
 }
 
-// apply has the inner store do writes, after those that are due.
+// apply makes the inner store do writes, after the late ones that are due.
 func (b *Bus) apply(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	b.catchUp()
 	return b.applyNow(ctx, writes)
@@ -264,7 +264,7 @@ func (b *Bus) catchUp() {
 func (b *Bus) applyLate(due []lateWrite) {
 	for _, w := range due {
 		outcomes, err := b.applyNow(context.Background(), []driver.Write{w.Write})
-		if err == nil && outcomes[0].Won { // and nobody waits for that
+		if err == nil && outcomes[0].Won { // and nobody waits for the answer
 			b.told([]driver.Key{w.Key}, false)
 		}
 	}
@@ -290,7 +290,7 @@ func (b *Bus) delay(d time.Duration, writes ...driver.Write) {
 	}
 }
 
-// tell changes a record that is on its way to a process, as clocks go.
+// tell changes the age of a record that is on its way to a process, as Faults and Jump say.
 func (b *Bus) tell(r *driver.Record, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -312,7 +312,7 @@ func (b *Bus) tell(r *driver.Record, now time.Time) {
 	r.Age = max(0, r.Age)
 }
 
-// draw returns the source of chance for one thing that happens.
+// draw returns the source of randomness for one thing that happens.
 func draw(seed uint64, who, kind string, n uint64) *rand.Rand {
 	h := mix(seed)
 	for _, s := range []string{who, kind} {
@@ -325,7 +325,7 @@ func draw(seed uint64, who, kind string, n uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(h, mix(h)))
 }
 
-// mix is the step of SplitMix64: it makes seeds that lie close lead far apart.
+// mix is the step of SplitMix64: seeds that lie close together lead far apart.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -333,7 +333,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// upTo draws a duration from 0 to the most.
+// upTo draws a duration from 0 to most.
 func upTo(r *rand.Rand, most time.Duration) time.Duration {
 	n := r.Float64() // drawn in any case, so that later draws stay what they are
 	return time.Duration(n * float64(most))

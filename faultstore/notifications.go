@@ -71,13 +71,13 @@ type lateNotification struct {
 	due          time.Time
 }
 
-// notification adds to the notifications that wait what becomes of h.
+// notification adds what becomes of h to the notifications that wait.
 func (p *Process) notification(late []lateNotification, h driver.Notification) []lateNotification {
 	p.bus.mu.Lock()
 	f := p.bus.faults
 	p.bus.mu.Unlock()
 	p.mu.Lock()
-	// The name of this stream of chance stays, so that a seed that was noted plays again.
+	// The name of this random stream must stay, so that a seed that was noted can be replayed.
 	kind := "hint " + h.Space.String() + " " + h.Name
 	p.count[kind]++
 	random := draw(p.bus.seed, p.name, kind, p.count[kind])

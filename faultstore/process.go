@@ -67,10 +67,10 @@ func (b *Bus) Process(name string) *Process {
 // Bus is what the process calls the store through.
 func (p *Process) Bus() *Bus { return p.bus }
 
-// Plain returns the same without Watcher.
+// Plain returns the same without Watcher and Awaiter.
 func (p *Process) Plain() driver.Store { return struct{ driver.Store }{p} }
 
-// Calls tells the Load, Await, CompareAndSwap, Keys and Sweep calls the process has
+// Calls lists the Load, Await, CompareAndSwap, Keys and Sweep calls that the process has
 // made, in the order in which they began.
 func (p *Process) Calls() []string {
 	p.mu.Lock()
@@ -83,7 +83,7 @@ func (p *Process) Calls() []string {
 }
 
 // At calls do at a point of the nth of Calls, counted from 1, in the goroutine
-// of the call. What do does to the process counts for this call already. A call
+// of the call. What do does to the process already counts for this call. A call
 // that is lost has no AfterApply.
 func (p *Process) At(n int, point Point, do func()) {
 	p.script(n, point, func() error { do(); return nil })
@@ -103,19 +103,19 @@ func (p *Process) script(n int, point Point, do func() error) {
 	p.scripts[script{n, point}] = append(p.scripts[script{n, point}], do)
 }
 
-// Crash ends the process for its store: no call of it is answered, now or
-// later; each waits until its context is done. Of the writes on their way some
-// are still applied, by the seed. It cannot be undone.
+// Crash ends the process for its store: none of its calls is answered, now or
+// later; each waits until its context is done. Some of the writes on their way
+// are still applied, as drawn from the seed. It cannot be undone.
 func (p *Process) Crash() { p.set(func() { p.crashed = true }) }
 
-// Partition cuts the process off the store, or ends that. While it lasts, calls
-// and answers are lost, and no notifications arrive.
+// Partition cuts the process off from the store, or ends that. While it lasts,
+// calls and answers are lost, and no notifications arrive.
 func (p *Process) Partition(cut bool) { p.set(func() { p.cut = cut }) }
 
 // Pause holds the calls and answers of the process until Resume.
 func (p *Process) Pause() { p.set(func() { p.paused = true }) }
 
-// Resume lets go what Pause has held.
+// Resume releases what Pause has held.
 func (p *Process) Resume() { p.set(func() { p.paused = false }) }
 
 func (p *Process) set(change func()) {
@@ -169,7 +169,7 @@ func (p *Process) Load(ctx context.Context, keys []driver.Key, how driver.Freshn
 	return records, nil
 }
 
-// Await implements driver.Awaiter, also where the inner store does not.
+// Await implements driver.Awaiter, even where the inner store does not.
 func (p *Process) Await(ctx context.Context, key driver.Key, version int64, every, limit time.Duration) (r driver.Record, err error) {
 	keys := []driver.Key{key}
 	inner, awaits := p.bus.inner.(driver.Awaiter)
@@ -268,7 +268,7 @@ func (p *Process) Sweep(ctx context.Context, idle time.Duration) (removed int, e
 	return removed, nil
 }
 
-// A call is one on its way. Its chances are drawn in the same order always.
+// A call is a call on its way. Its chances are always drawn in the same order.
 type call struct {
 	p      *Process
 	ctx    context.Context
@@ -276,7 +276,7 @@ type call struct {
 	faults Faults
 	random *rand.Rand
 	mute   bool            // does not fail while the process is cut off, but hangs
-	crash  <-chan struct{} // the store's, as of when the call began
+	crash  <-chan struct{} // the store's, from when the call began
 }
 
 // A calling is a call that was made. What it was about is put in words only when
@@ -425,7 +425,7 @@ func (c *call) write(writes []driver.Write) ([]driver.Outcome, error) {
 	return outcomes, nil
 }
 
-// unknown is err as a call of writes tells it: some stores say that they are
+// unknown is err as a call of writes reports it: some stores say that they are
 // busy.
 func (c *call) unknown(writes []driver.Write, err error) error {
 	if len(writes) > 0 && c.faults.Busy > 0 && c.chance(c.faults.Busy) {

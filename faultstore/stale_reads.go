@@ -19,8 +19,8 @@ type pastRecord struct {
 // maxPast bounds what is remembered of a key.
 const maxPast = 16
 
-// staleKind names a stale read among the calls of a process. Chance is drawn from it: with another
-// word each seed would be another world.
+// staleKind names a stale read among the calls of a process. Randomness is drawn from it: with
+// another word each seed would play differently.
 const staleKind = "glance"
 
 // StaleLoad is a stale read of the process: one of the inner store, and out of date by
@@ -79,8 +79,8 @@ func (b *Bus) remember(k driver.Key, before driver.Record) {
 	b.past[k] = past[max(len(past)-maxPast, 0):]
 }
 
-// told has stale reads show the newest of keys again, or not until they are looked
-// at with more care.
+// told makes stale reads show the newest records of keys again, or not until those
+// are loaded or written.
 func (b *Bus) told(keys []driver.Key, yes bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

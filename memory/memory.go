@@ -15,7 +15,7 @@ import (
 )
 
 // A Store keeps records in a map. It is a driver.Store and Watcher.
-// Its clock is time.Now, so testing/synctest can turn it.
+// Its clock is time.Now, so testing/synctest can control it.
 type Store struct {
 	mu       sync.Mutex // guards all below
 	rows     map[driver.Key]*row
@@ -182,9 +182,9 @@ func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err
 	return removed, nil
 }
 
-// Restore makes a key's record what it was, written its Age ago; one with
-// Version 0 is removed. It is for tests that lose lazy writes as a crash of a
-// database does, and breaks the contract in any other use.
+// Restore gives a key an earlier record, written its Age ago; one with
+// Version 0 removes the key. It is for tests that lose lazy writes as a crash
+// of a database does, and breaks the contract in any other use.
 func (s *Store) Restore(k driver.Key, r driver.Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 // more, one zero notification stands for all.
 const maxPending = 1024
 
-// Watch implements driver.Watcher. Of notifications that wait and are alike one is sent.
+// Watch implements driver.Watcher. Notifications that wait and are alike are sent once.
 func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
 	w := &watcher{who: who, news: make(chan struct{}, 1), waiting: map[driver.Notification]bool{}}
 	s.mu.Lock()
@@ -40,7 +40,7 @@ func (s *Store) Watch(ctx context.Context, who []string, changed func(driver.Not
 	}
 }
 
-// A watcher holds what was not told yet. Adding to it never blocks.
+// A watcher holds what has not been delivered yet. Adding to it never blocks.
 type watcher struct {
 	who  []string      // nil: all
 	news chan struct{} // has room for one: there is something to take

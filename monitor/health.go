@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 )
 
-// Ready answers 200 while a client is healthy, and 503 with the reason else.
+// Ready answers 200 while a client is healthy, and otherwise 503 with the reason.
 func Ready(client *holdfast.Client) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
@@ -21,7 +21,7 @@ func Ready(client *holdfast.Client) http.Handler {
 	})
 }
 
-// Leader answers 200 while an election is won by this process, and 503 elsewhere, so that a load
+// Leader answers 200 while this process leads in an election, and 503 elsewhere, so that a load
 // balancer sends its requests to the leader. It does no I/O.
 func Leader(e *holdfast.Election) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -36,5 +36,5 @@ func Leader(e *holdfast.Election) http.Handler {
 func answer(w http.ResponseWriter, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write([]byte(text)) // the asker has gone
+	_, _ = w.Write([]byte(text)) // the client has gone
 }

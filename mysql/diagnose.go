@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
-// dangers are what a server may be. Those without a name are never accepted.
+// dangers are what puts locks at risk in a server. Those without a name are never accepted.
 var dangers = sqlstore.Dangers{
 	{There: func(f sqlstore.Facts) bool {
 		return strings.Contains(f["version"], "TiDB") || strings.Contains(f["version"], "Vitess")
@@ -56,8 +56,8 @@ func readOnly(f sqlstore.Facts) bool {
 	return false
 }
 
-// ask is what a store needs to know of its server: its global variables, and of the schema
-// its version.
+// ask returns what a store needs to know about its server: the global variables, and the
+// version of the schema.
 func ask(ctx context.Context, l *lane, t sqlstore.Tables) (sqlstore.Facts, error) {
 	f := make(sqlstore.Facts)
 	err := l.Query(ctx, "settings", func(scan sqlstore.Scan) error {

@@ -49,8 +49,8 @@ func newStatements(t sqlstore.Tables) map[string]string {
 	return sql
 }
 
-// rights are statements that together need all the rights there are, and the first all
-// but those to sweep.
+// rights are statements that together need all rights of a store; the first needs all but
+// those to sweep.
 var rights = []string{"insert", "raise", "remove"}
 
 var errReplica = errors.New("the server is read-only, and what it shows may be old: connect to the primary")
@@ -81,8 +81,8 @@ func (d *dialect) Swap(ctx context.Context, w sqlstore.Write) (version int64, lo
 
 var errTrigger = errors.New("a trigger on our table of records hides what a write has done: drop it")
 
-// write is one statement. The new version, which is the id that it has set, tells
-// who won: the number of rows depends on clientFoundRows.
+// write runs one statement. The new version, which it sets as the last inserted id,
+// tells whether it won: the number of rows depends on clientFoundRows.
 func (d *dialect) write(ctx context.Context, name string, args ...any) (version int64, err error) {
 	err = d.Use(ctx, func(l *lane) error {
 		s, err := l.prepare(ctx, name)
@@ -96,9 +96,9 @@ func (d *dialect) write(ctx context.Context, name string, args ...any) (version 
 		if version, err = r.LastInsertId(); err != nil || version != 0 {
 			return err
 		}
-		// A row that has changed has a version, unless a statement after it, which
-		// can only be that of a trigger, has made the server forget it. Of an
-		// insert that lost, one row is told with clientFoundRows.
+		// A row that has changed has a version, unless a later statement, which
+		// can only be a trigger's, has made the server forget it. With
+		// clientFoundRows, one row is reported for an insert that lost.
 		if n, err := r.RowsAffected(); err != nil || n > 1 || n == 1 && name != "insert" {
 			return errors.Join(err, errTrigger)
 		}
@@ -108,10 +108,10 @@ func (d *dialect) write(ctx context.Context, name string, args ...any) (version 
 }
 
 const (
-	// shortValue is what a value may have so that the server handles a batch in
-	// memory, also if it has no room for temporary files.
+	// shortValue is the length up to which the server handles the values of a batch
+	// in memory, even if it has no room for temporary files.
 	shortValue = 512
-	// batchBytes is what the values of a batch may have together.
+	// batchBytes is how long the values of a batch may be together.
 	batchBytes = 2 << 20
 )
 
@@ -165,11 +165,10 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 	return versions, nil
 }
 
-// Remove raises the floor first, and deletes when that is committed. Whoever
-// inserts has a shared lock on the floor until its row is there: so a row that
-// is not there when the floor has risen will start above it. Two statements
-// that commit by themselves leave nothing locked if this process freezes
-// between them.
+// Remove raises the floor first, and deletes when that is committed. An insert
+// holds a shared lock on the floor until its row is there, so a row that is not
+// there when the floor has risen will start above it. Two statements that commit
+// by themselves leave nothing locked if this process freezes between them.
 func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int, err error) {
 	var floor int64
 	for _, r := range rows {
@@ -194,8 +193,8 @@ func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int,
 	return removed, err
 }
 
-// codes are numbers of errors, and what the fence signals. What is to be tried again or
-// locked was rolled back: a statement that commits by itself, or a transaction that we end
+// codes are the numbers of errors, and what the fence signals. Again and Locked mean that
+// all was rolled back: the statement commits by itself, or is in a transaction that we end
 // after any error.
 var codes = &sqlstore.Codes{Of: code, Means: map[string]sqlstore.Meaning{
 	"1213": sqlstore.Again, "1020": sqlstore.Again, "1615": sqlstore.Again, "1243": sqlstore.Again, // deadlock, changed, prepare anew

@@ -46,7 +46,7 @@ func (c conns) Open(ctx context.Context) (*lane, error) {
 	return l, nil
 }
 
-// errDBClosed is what database/sql says of a pool that was closed, and does not export.
+// errDBClosed is the error of database/sql for a closed pool, which it does not export.
 var errDBClosed = sync.OnceValue(func() error {
 	db := sql.OpenDB(noConnector{})
 	db.Close()
@@ -60,8 +60,8 @@ func (noConnector) Driver() sqldriver.Driver                        { return nil
 
 // Works tells before a statement is sent whether the connection is still there: a context
 // that ended just when an answer came has closed it, though the call that got the answer
-// succeeded. Whether the server has hung up takes some time to see; what was used just now
-// is taken to be connected.
+// succeeded. Finding out whether the server has hung up takes some time, so a connection
+// that was used just now is taken to be there.
 func (conns) Works(ctx context.Context, l *lane, unused time.Duration) (bool, error) {
 	return nil == l.conn.Raw(func(c any) error {
 		if v, ok := c.(sqldriver.Validator); ok && !v.IsValid() {
@@ -74,8 +74,8 @@ func (conns) Works(ctx context.Context, l *lane, unused time.Duration) (bool, er
 	}), nil
 }
 
-// Sound tells whether a lane is good for more: if the server told it an error, it is, unless the
-// error is that it does not know a statement or is read-only.
+// Sound tells whether a lane can be used again: after an error from the server it can, unless the
+// server does not know a statement or is read-only.
 func (conns) Sound(_ *lane, err error) bool {
 	switch code(err) {
 	case "":
@@ -106,8 +106,8 @@ func (l *lane) prepare(ctx context.Context, name string) (*sql.Stmt, error) {
 	return s, nil
 }
 
-// seldom are the statements that are not kept. The server has room for 16,382 of all its
-// clients, by default.
+// seldom are the statements that are not kept. By default the server has room for 16,382
+// of all its clients.
 var seldom = map[string]bool{"keys": true, "idle": true, "settings": true, "version": true, "replicas": true, "columns": true,
 	"trigger": true, "procedure": true, "view": true}
 

@@ -1,43 +1,43 @@
 // Package mysql keeps locks in a MariaDB or MySQL database, which may be the
-// application's own: then a fenced transaction is in reach (see Fence).
+// application's own: then a transaction can be fenced (see Fence).
 //
 // It takes MariaDB 10.6 or newer and MySQL 8.0.21 or newer. It is tested on
-// MariaDB 10.11. On MySQL it was never run: there it relies on the manual.
+// MariaDB 10.11. It has never been run on MySQL: there it relies on the manual.
 //
 // # Connections
 //
 // The store takes connections from the caller's pool and sets them up for
 // itself: READ COMMITTED, autocommit, UTC, at most a second of waiting for a
-// locked row, and no limits of rows, of time or of joins. So neither what the data
-// source name sets nor what the server has for everybody matters to it, nor what it
-// sets to others: it gives no connection back but closes it, when it is unused for
-// half a minute; that for heartbeats stays. There are up to four for locks and one for
-// heartbeats; half as many as SetMaxOpenConns allows at most, and with two only one
-// for both.
+// locked row, and no limits on rows, time or joins. So neither the settings of the
+// data source name nor those of the server matter to it, and its own matter to nobody
+// else: it gives no connection back, but closes each when it has been unused for half
+// a minute, except the one for heartbeats. There are up to four for locks, and at most
+// half as many as SetMaxOpenConns allows, and one for heartbeats; if it allows two,
+// one connection serves both.
 //
 // # Waiting
 //
-// The database cannot tell of changes, so waiters poll, each by its place in the
-// queue. On MariaDB the next in line has the server look every other millisecond, in
-// one statement (see driver.Awaiter); elsewhere it polls every few milliseconds.
+// The database cannot notify of changes, so waiters poll, each according to its place in
+// the queue. On MariaDB the next in line sends one statement in which the server looks
+// every other millisecond at first (see driver.Awaiter); elsewhere it polls, at first every 3 ms.
 //
 // A chain of user locks (GET_LOCK), where each waits for the one before, would wake
-// without polling. It is not used:
-// such a lock belongs to a connection, so it is gone, unseen, behind a proxy that
-// shares connections (ProxySQL, MaxScale, Vitess); it blocks a connection for each
-// name waited for; Galera forbids it in strict mode and does not replicate it; and
-// the server takes a chain of 32 waits for a deadlock. Polling works everywhere.
+// waiters without polling. It is not used: such a lock belongs to a connection, so it is
+// gone, unseen, behind a proxy that shares connections (ProxySQL, MaxScale, Vitess); it
+// blocks a connection for each name waited for; Galera forbids it in strict mode and does
+// not replicate it; and the server takes a chain of 32 waits for a deadlock. Polling works
+// everywhere.
 //
 // # Waiting for the disk
 //
-// Every write does: what waits is set for the whole server
-// (innodb_flush_log_at_trx_commit), so a lazy write is written as any other.
+// Every write waits: that is a setting of the whole server
+// (innodb_flush_log_at_trx_commit), so a lazy write is written like any other.
 //
 // # Dumps
 //
-// What locks our tables for longer than a TTL takes every lock away, since no heartbeat
-// can be written. mysqldump does so by default (--lock-tables), also where it runs under
-// a lock of ours: use --single-transaction.
+// Anything that locks our tables for longer than a TTL ends every lock, since no heartbeat
+// can be written. mysqldump does so by default (--lock-tables), even when it runs under a
+// lock of ours: use --single-transaction.
 //
 // # Versions and time
 //
@@ -61,16 +61,16 @@ import (
 // Options of New, Migrate, Verify and Schema; nil and the zero value of each
 // field are the defaults. The database is that of the data source name.
 type Options struct {
-	// Prefix is what the names of tables, view and procedure begin with;
-	// "holdfast_".
+	// Prefix is what the names of tables, views and procedure begin with;
+	// by default "holdfast_".
 	Prefix string
 	// Allow lists dangers accepted by name: "async-commit" and "async-binlog",
 	// that the server does not wait for the disk, so that a token may repeat
 	// after a crash of the machine; "galera", a cluster that may give the same
 	// lock twice; "group-replication", a group with several primaries, which may too.
 	Allow []string
-	// ReadOnly is for a client with holdfast.Options.ReadOnly: the user needs select on the
-	// tables, and what puts locks at risk is no reason to refuse.
+	// ReadOnly is for a client with holdfast.Options.ReadOnly: the user only needs select on
+	// the tables, and what puts locks at risk is no reason to refuse.
 	ReadOnly bool
 }
 
@@ -102,7 +102,7 @@ func (s *Store) Await(ctx context.Context, key driver.Key, version int64, every,
 	return sqlstore.Await(ctx, &s.Store, key, version, every, limit)
 }
 
-// New makes a store of a pool, which stays the caller's. It verifies the schema,
+// New makes a store on a pool, which stays the caller's. It verifies the schema,
 // the settings of the server and the user's right to write, and creates nothing.
 func New(ctx context.Context, db *sql.DB, opts *Options) (*Store, error) {
 	s, err := newStore(ctx, db, sqlstore.OrZero(opts), nil)
@@ -146,7 +146,7 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(sqlstor
 		if opts.ReadOnly {
 			return nil
 		}
-		// Whether the user may sweep, too, is for Diagnose: each look costs a
+		// Whether the user may also sweep is left to Diagnose: each check costs a
 		// round trip before the first lock.
 		if _, err := l.prepare(ctx, "insert"); denied(err) {
 			return sqlstore.NotGranted("", "write", t, err)
@@ -162,8 +162,8 @@ func newStore(ctx context.Context, db *sql.DB, opts Options, change func(sqlstor
 	return s, nil
 }
 
-// share says how many connections of a pool are for locks, and for heartbeats. That for
-// heartbeats stays also when it is unused, for with a long TTL they are far apart.
+// share says how many connections of a pool are for locks, and for heartbeats. The one for
+// heartbeats stays even when unused, for with a long TTL they are far apart.
 func share(c conns) (names, beats *sqlstore.Pool[*lane], err error) {
 	n := c.db.Stats().MaxOpenConnections
 	switch {

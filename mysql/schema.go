@@ -24,8 +24,7 @@ const schemaVersion = 1
 // run them with the client mariadb or mysql. They may be repeated.
 func Schema(opts *Options) (string, error) { return server.Schema(opts.tables) }
 
-// script is the schema with the names of its tables and all that is written in it but
-// once.
+// script is the schema with the names of its tables filled in and its macros expanded.
 func script(t sqlstore.Tables) string {
 	return t.Expand(macros().ReplaceAllStringFunc(schema, func(s string) string {
 		name, expr, _ := strings.Cut(s[1:len(s)-1], " ")
@@ -43,18 +42,18 @@ const escapeMark = "'0000005C00000075'"
 // differ, and {shown EXPRESSION}, which is also escaped.
 var macros = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?s)\{(?:text|shown) [^{}]*\}`) })
 
-// Migrate creates the schema as far as it is missing. It may be repeated, and by
+// Migrate creates the schema as far as it is missing. It may be repeated, even by
 // several at once. Where all is there it changes nothing.
 //
-// It needs a user with these rights on the database, who has to stay, for the
-// view and the procedure run with them:
+// It needs a user with these rights on the database, who must not be dropped, since
+// the views and the procedure run with these rights:
 //
 //	grant create, drop, create view, create routine, alter routine,
 //	      select, insert, update, delete, execute on shop.* to migrator;
 //
-// A user who takes locks, fences and sweeps needs only what Kind.Grants says, and so does one
-// who looks at all of it, with Options.ReadOnly. For a user who fences, but takes no locks, and
-// one who looks at the view alone:
+// A user who takes locks, fences and sweeps needs only the rights of Kind.Grants, and so does
+// one who only reads, with Options.ReadOnly. A user who fences but takes no locks, and one who
+// only looks at the view, need:
 //
 //	grant execute on procedure shop.holdfast_fence to app;
 //	grant select on shop.holdfast_locks to dba;
@@ -62,15 +61,15 @@ func Migrate(ctx context.Context, db *sql.DB, opts *Options) error {
 	return server.Migrate(ctx, db, opts.tables)
 }
 
-// alone calls f with a lane that ends with it.
+// alone calls f with a lane that is closed when f returns.
 func alone(ctx context.Context, db *sql.DB, t sqlstore.Tables, f func(*lane) error) error {
 	lanes := sqlstore.NewPool(conns{db, newStatements(t)}, 1, 1)
 	defer lanes.Close()
 	return lanes.Use(ctx, f)
 }
 
-// lock has those who migrate come one after the other: while the procedure is made anew it is
-// missing. Who does not get the lock goes on all the same.
+// lock makes concurrent migrations run one after the other: while the procedure is made anew it
+// is missing. A migration that does not get the lock goes on all the same.
 func lock(ctx context.Context, l *lane, t sqlstore.Tables) error {
 	_, err := l.conn.ExecContext(ctx, `do get_lock(?, 30)`, "holdfast schema "+t.Prefix)
 	return err
@@ -85,8 +84,9 @@ func run(ctx context.Context, l *lane, script string) error {
 	return nil
 }
 
-// roleOf is the database that a role is let into, and the role as it is quoted. It is also a user as
-// in app@10.0.0.%; one without a host is a role of that name, or else the user at any host.
+// roleOf is the database that a role gets rights in, and the role as it is quoted. It can be a
+// user, such as app@10.0.0.%; without a host it is a role of that name, or else the user at any
+// host.
 func roleOf(at *driver.Location, role string) (database, quoted string) {
 	database, _ = url.PathUnescape(strings.Trim(at.Database, "/"))
 	quoted = sqlstore.Quote(role, "`")
@@ -130,7 +130,7 @@ func verify(ctx context.Context, l *lane, t sqlstore.Tables, found sqlstore.Fact
 	}
 	want := sqlstore.Objects(texts()["published"])
 	for _, view := range views {
-		if got[view] == "" { // it is not for everybody to see
+		if got[view] == "" { // not every user may see it
 			maps.DeleteFunc(want, func(name, _ string) bool { return name == view || strings.HasPrefix(name, view+".") })
 		}
 	}
@@ -148,19 +148,19 @@ func verify(ctx context.Context, l *lane, t sqlstore.Tables, found sqlstore.Fact
 	return verifyDefiners(ctx, l, t)
 }
 
-// verifyDefiners compares what runs with the rights of who has made it: the procedure,
-// and the view as far as the server keeps it as it was written.
+// verifyDefiners compares what runs with the rights of the user who made it: the procedure,
+// and the views as far as the server keeps them as they were written.
 func verifyDefiners(ctx context.Context, l *lane, t sqlstore.Tables) error {
 	differs := func(name, how string) error {
 		return driver.NewSchemaError(sqlstore.Print, "schema of %q: %s %s", t, t.Prefix+name, how)
 	}
 	var security, mode string
-	var text sql.NullString // null or empty: not for everybody to see
+	var text sql.NullString // null or empty: this user may not see it
 	err := l.Query(ctx, "procedure", func(scan sqlstore.Scan) error { return scan(&security, &mode, &text) }, t.Prefix+"fence")
 	switch published := procedure().FindString(script(t)); {
 	case err != nil:
 		return err
-	case security == "": // so is all of it
+	case security == "": // this user may see none of it
 	case text.Valid && plain(text.String) != plain(published):
 		return differs("fence", "is not as published")
 	case security != "DEFINER":
@@ -168,7 +168,7 @@ func verifyDefiners(ctx context.Context, l *lane, t sqlstore.Tables) error {
 	case mode != "":
 		return differs("fence", fmt.Sprintf("was made with sql_mode %q, and not with none", mode))
 	}
-	// Called for a name that no lock has.
+	// This calls the fence for a name that no lock has.
 	if _, err := l.conn.ExecContext(ctx, t.Expand(`call {fence}('', 0)`, "`")); code(err) == "1449" { // no such definer
 		return driver.NewSchemaError("make it anew: holdfast schema apply", "schema of %q: %s runs with the rights of a user who has gone (%w)", t, t.Prefix+"fence", err)
 	}

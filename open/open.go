@@ -2,8 +2,8 @@
 //
 //	store, close, err := open.Open(ctx, os.Getenv("HOLDFAST_STORE"), postgres.Kind, sqlite.Kind)
 //
-// It knows the kinds of stores that it is given, and no others, so a program has the clients of
-// the databases that it names.
+// It knows the kinds of stores that it is given, and no others, so a program only has the clients
+// of the databases that it names.
 package open
 
 import (
@@ -15,14 +15,14 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/printable"
 )
 
-// Scheme is the scheme of a store's URL, and what follows the colon. ok: it has the form of one.
+// Scheme is the scheme of a store's URL, and what follows the colon. ok: url has the form of one.
 func Scheme(url string) (scheme, rest string, ok bool) {
 	scheme, rest, ok = strings.Cut(url, ":")
 	odd := func(r rune) bool { return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789+.-", r) }
 	return scheme, rest, ok && scheme != "" && scheme[0] >= 'a' && !strings.ContainsFunc(scheme, odd)
 }
 
-// Parse understands the URL of a store of one of the kinds. An error is a *driver.URLError,
+// Parse parses the URL of a store of one of the kinds. An error is a *driver.URLError,
 // and never repeats what could be a password.
 func Parse(url string, kinds ...*driver.Kind) (*driver.Location, error) {
 	scheme, rest, ok := Scheme(url)
@@ -68,7 +68,7 @@ func Open(ctx context.Context, url string, kinds ...*driver.Kind) (s driver.Stor
 	return s, close, nil
 }
 
-// An Error is a store that could not be opened. Its text has no secrets; those of the errors
+// An Error says why a store could not be opened. Its text has no secrets; those of the errors
 // behind it may.
 type Error struct {
 	At  *driver.Location

@@ -10,8 +10,8 @@ import (
 )
 
 // bytea reads bytes in whatever form the server sends them. Where statements are not
-// prepared they come as text, by the bytea_output of the role: hex or escape. A write
-// whose answer could not be read would be a lock that nobody knows of.
+// prepared they come as text, in the role's bytea_output: hex or escape. A write whose
+// answer could not be read would be a lock that nobody knows of.
 type bytea []byte
 
 var (

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/puddle/v2"
 )
 
-// A source lends connections, each to one at a time.
+// A source lends connections, each to one caller at a time.
 type source func(ctx context.Context, f func(*pgx.Conn) error) error
 
 // pooled calls f with a connection of the caller's pool.
@@ -62,24 +62,24 @@ func (o conns) Open(ctx context.Context) (*pgx.Conn, error) {
 	return c, nil
 }
 
-// Works asks one that was idle for a while: somebody may end those.
+// Works pings a connection that was idle for a while: it may have been ended.
 func (conns) Works(ctx context.Context, c *pgx.Conn, unused time.Duration) (bool, error) {
 	return unused <= time.Second || c.Ping(ctx) == nil, nil
 }
 
-// Sound is whether nothing is under way on it.
+// Sound tells whether nothing is under way on a connection.
 func (conns) Sound(c *pgx.Conn, _ error) bool {
 	return !c.IsClosed() && !c.PgConn().IsBusy() && c.PgConn().TxStatus() == 'I'
 }
 
-// Close does not wait for anybody.
+// Close does not wait for the server.
 func (conns) Close(c *pgx.Conn) error {
 	shut(c)
 	return nil
 }
 
-// borrower lends the connection for heartbeats. In its first moments it rather takes one
-// of the pool that is idle: a program that takes one lock and ends needs but one.
+// borrower lends the connection for heartbeats. In its first two seconds it prefers one of
+// the pool that is idle: a program that takes one lock and ends needs no other.
 func borrower(beats *sqlstore.Pool[*pgx.Conn], pool *pgxpool.Pool) source {
 	since := time.Now()
 	return func(ctx context.Context, f func(*pgx.Conn) error) error {
@@ -97,7 +97,7 @@ func borrower(beats *sqlstore.Pool[*pgx.Conn], pool *pgxpool.Pool) source {
 	}
 }
 
-// shut closes a connection, without waiting for anybody.
+// shut closes a connection, without waiting for the server.
 func shut(c *pgx.Conn) {
 	if c == nil {
 		return

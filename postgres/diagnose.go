@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// dangers are what a database may be. Those without a name are never accepted.
+// dangers are what puts locks at risk in a database. Those without a name are never accepted.
 var dangers = sqlstore.Dangers{
 	{There: func(f sqlstore.Facts) bool {
 		return slices.ContainsFunc(strange, func(mark string) bool { return strings.Contains(f["product"], mark) })
@@ -36,12 +36,12 @@ var dangers = sqlstore.Dangers{
 		Text: "synchronous_commit is off: after a crash of the server a token may repeat", Cure: "Set synchronous_commit = on for this role"},
 }
 
-// strange are databases that speak like PostgreSQL, and are not: their row locks,
-// clocks and notifications are not those that a lock rests on.
+// strange are databases that speak like PostgreSQL but are not: locks cannot rest on
+// their row locks, clocks and notifications.
 var strange = []string{"-YB-", "CockroachDB", "Greenplum"}
 
-// ask asks for all that is to be known of a database, in one round trip where the schema is
-// known, and says where the tables are.
+// ask asks for all that a store has to know about a database, in one round trip where the
+// schema is known, and says where the tables are.
 func ask(ctx context.Context, pool *pgxpool.Pool, t sqlstore.Tables) (f sqlstore.Facts, at sqlstore.Tables, err error) {
 	err = pooled(ctx, pool, func(c *pgx.Conn) error {
 		if at, err = locate(ctx, c, t); err != nil {
@@ -72,7 +72,7 @@ func ask(ctx context.Context, pool *pgxpool.Pool, t sqlstore.Tables) (f sqlstore
 	return f, at, err
 }
 
-// refuse is why there can be no locks in such a database.
+// refuse says why such a database cannot keep locks.
 func (s *Store) refuse(f sqlstore.Facts, t sqlstore.Tables) error {
 	if err := dangers.Refuse(f, s.opts.Allow, s.opts.ReadOnly); err != nil {
 		return err
@@ -162,7 +162,7 @@ func (s *Store) schema(ctx context.Context, f sqlstore.Facts, r *driver.Findings
 	}
 }
 
-// replicas tells what a failover may take, as far as the role may see it.
+// replicas tells what a failover may lose, as far as the role may see it.
 func (s *Store) replicas(ctx context.Context, f sqlstore.Facts, r *driver.Findings) {
 	if f["synchronous_standby_names"] != "" && f.Is("synchronous_commit", "LOCAL") {
 		r.Say(driver.Warning, "replication", "there are synchronous standbys, but synchronous_commit is local: a failover may take the latest locks with it, and tokens may repeat. Set synchronous_commit = on for this role")
@@ -182,7 +182,7 @@ func (s *Store) replicas(ctx context.Context, f sqlstore.Facts, r *driver.Findin
 	}
 }
 
-// prepared tells of transactions that keep locks until somebody commits them or
+// prepared reports transactions that keep locks until somebody commits them or
 // rolls them back.
 func (s *Store) prepared(ctx context.Context, r *driver.Findings) {
 	err := pooled(ctx, s.pool, func(c *pgx.Conn) error {

@@ -198,10 +198,10 @@ func (d *dialect) Remove(ctx context.Context, rows []sqlstore.Row) (removed int,
 	return removed, err
 }
 
-// codes are SQLSTATEs. Those of the form HF… are of schema.sql. A statement that a timeout of
-// the role has ended has changed nothing.
+// codes are SQLSTATEs. Those of the form HF… come from schema.sql. A statement that was ended
+// by a timeout of the role has changed nothing.
 var codes = &sqlstore.Codes{Of: state, Means: map[string]sqlstore.Meaning{
-	"40001": sqlstore.Again, "40P01": sqlstore.Again, "HF001": sqlstore.Again, // failure to serialize, deadlock, swept meanwhile
+	"40001": sqlstore.Again, "40P01": sqlstore.Again, "HF001": sqlstore.Again, // failure to serialize, deadlock, swept in between
 	"55P03": sqlstore.Locked, "57014": sqlstore.Locked, "25P04": sqlstore.Locked, // lock_timeout, statement_timeout, transaction_timeout
 	"42501": sqlstore.Denied,
 	"42P01": sqlstore.Missing, "3F000": sqlstore.Missing, // no such table, no such schema
@@ -210,7 +210,7 @@ var codes = &sqlstore.Codes{Of: state, Means: map[string]sqlstore.Meaning{
 
 func swept(err error) bool { return err != nil && state(err) == "HF001" }
 
-// state is the SQLSTATE of an error of whatever driver, or "".
+// state is the SQLSTATE of an error of any driver, or "".
 func state(err error) string {
 	var e interface{ SQLState() string }
 	if errors.As(err, &e) {
@@ -219,10 +219,10 @@ func state(err error) string {
 	return ""
 }
 
-// A channel is what the names of the channels begin with on which a schema's
-// notifications are sent. There is one for all notifications, one for those that are meant for
+// A channel is what the names of the channels for a schema's notifications begin
+// with. There is one for all notifications, one for those that are meant for
 // everyone, and one for each session: a notification wakes every backend that
-// listens, but the programs of those alone that listen to its channel.
+// listens, but only those programs that listen to its channel.
 type channel string
 
 func channelOf(schema, prefix string) channel {
@@ -235,7 +235,7 @@ func channelOf(schema, prefix string) channel {
 
 func (c channel) all() string { return string(c) }
 
-// of is the channel of notifications for someone: at most 63 bytes.
+// of is the channel of notifications for a session, or for everyone: at most 63 bytes.
 func (c channel) of(wake string) string {
 	if len(wake) > 32 || strings.ContainsFunc(wake, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		wake = fmt.Sprintf("%016x", sum(wake))

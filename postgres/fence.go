@@ -20,11 +20,11 @@ import (
 // failure (SQLSTATE 40001) if the lock has changed hands, or somebody has come to
 // wait for it, since it began.
 //
-// A nested transaction is a savepoint, and whoever rolls back to it and goes on has
-// no fence: neither one that was called behind the savepoint nor one that failed
-// there. So does a block of PL/pgSQL that catches an exception. What was written
-// before is then committed by whoever holds the lock. Fence the outermost
-// transaction, and let its error end that.
+// A nested transaction is a savepoint, and a program that rolls back to it and goes on
+// has no fence: neither one that was called after the savepoint nor one that failed
+// there. The same goes for a block of PL/pgSQL that catches an exception. What was
+// written before is then committed, whoever holds the lock. Fence the outermost
+// transaction, and let an error of Fence end it.
 //
 // A process that freezes between Fence and Commit does not keep the lock from
 // others for ever: the server ends a transaction that is idle for longer than the
@@ -37,8 +37,8 @@ import (
 //	select holdfast_fence('orders/42', 1795226403001234)
 //
 // which fails unless the token holds the lock. Outside a transaction it fences
-// nothing. From psql and others that speak the simple protocol it then fails; by the
-// extended protocol, as of JDBC, nobody can tell.
+// nothing. It then fails from psql and others that speak the simple protocol; with the
+// extended protocol, which JDBC uses, it cannot tell.
 func Fence(ctx context.Context, tx pgx.Tx, locks ...*holdfast.Lock) error {
 	return fence(ctx, locks, func(query string, name []byte, token int64) error {
 		if tx.Conn().PgConn().TxStatus() == 'I' {
@@ -60,7 +60,7 @@ func FenceSQL(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
 
 var errNoTx = errors.New("there is no transaction that could be fenced")
 
-// fence calls the function, by exec, in the database that holds the locks.
+// fence calls the function, through exec, in the database that holds the locks.
 func fence(ctx context.Context, locks []*holdfast.Lock, exec func(query string, name []byte, token int64) error) error {
 	return sqlstore.Fence(ctx, locks, "one of PostgreSQL", func(s *Store, name string, token int64) error {
 		return fenceName(s.Tables, name, token, exec)

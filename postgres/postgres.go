@@ -18,18 +18,18 @@ import (
 // Options of New, Migrate, Verify and Schema; nil and the zero value of each
 // field are the defaults.
 type Options struct {
-	// Schema is where the tables are; "" is what the search_path of the
-	// connection says.
+	// Schema is where the tables are; "" means where the search_path of the
+	// connection finds them.
 	Schema string
-	// Prefix is what the names of tables, view and functions begin with;
-	// "holdfast_".
+	// Prefix is what the names of tables, views and functions begin with;
+	// by default "holdfast_".
 	Prefix string
 	// Allow lists dangers accepted by name: "fsync-off" and
 	// "full-page-writes-off", a crash of the machine may ruin the database;
 	// "async-commit", never to wait for the disk, so that a token may repeat
 	// after a crash of the server.
 	Allow []string
-	// ReadOnly is for a client with holdfast.Options.ReadOnly: the role needs usage on the
+	// ReadOnly is for a client with holdfast.Options.ReadOnly: the role only needs usage on the
 	// schema and select on the tables, and what puts locks at risk is no reason to refuse.
 	ReadOnly bool
 }
@@ -59,10 +59,10 @@ var (
 	_ driver.Diagnoser = (*Store)(nil)
 )
 
-// New makes a store of a pool, which stays the caller's. It verifies the schema
-// and the settings of the server, and creates nothing. Heartbeats and notifications have
-// a connection each of their own, like those of the pool, opened when they are
-// needed: a pool that is exhausted does not cost a lock.
+// New makes a store on a pool, which stays the caller's. It verifies the schema and the
+// settings of the server, and creates nothing. Heartbeats and notifications each have a
+// connection of their own, like those of the pool and opened when it is needed, so an
+// exhausted pool does not cost a lock.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error) {
 	s := &Store{pool: pool, opts: sqlstore.OrZero(opts), conns: conns{pool.Config()}}
 	s.opts.Allow = slices.Clone(s.opts.Allow)

@@ -39,7 +39,7 @@ func checkVersion(t sqlstore.Tables, found int64) error {
 	return sqlstore.CheckSchema(t, found, schemaVersion, "postgres.Migrate")
 }
 
-// locate says where the tables are; if it is not found, in no schema.
+// locate says where the tables are; if they are not found, in no schema.
 func locate(ctx context.Context, c *pgx.Conn, t sqlstore.Tables) (sqlstore.Tables, error) {
 	if t.Schema != "" {
 		return t, nil
@@ -53,12 +53,12 @@ func locate(ctx context.Context, c *pgx.Conn, t sqlstore.Tables) (sqlstore.Table
 }
 
 // Migrate creates the schema as far as it is missing or of an older version, in
-// one transaction. It may be repeated, and by several at once. Where all is there
-// it changes nothing. What is there of Holdfast has to belong to the role itself: a
-// superuser, too, creates nothing around what another role has made.
+// one transaction. It may be repeated, even by several at once. Where all is there
+// it changes nothing. Any objects of Holdfast that exist have to belong to the role
+// itself: not even a superuser creates anything around what another role has made.
 //
 // A schema of its own is the better place. Where others may create, they may add
-// functions with the names of Holdfast's and other arguments, which then are called
+// functions with the names of Holdfast's and other arguments, which are then called
 // by SQL that does not name its types.
 //
 // It needs a role that may create in the schema, which will own the tables; and,
@@ -66,9 +66,9 @@ func locate(ctx context.Context, c *pgx.Conn, t sqlstore.Tables) (sqlstore.Table
 //
 //	grant usage, create on schema locks to migrator;
 //
-// A role that takes locks, fences and sweeps needs only what Kind.Grants says, and so does
-// one that looks at all of it, with Options.ReadOnly. A role that fences, but takes no locks,
-// and one that looks at the view alone need usage on the schema and one of these:
+// A role that takes locks, fences and sweeps needs only the rights of Kind.Grants, and so does
+// one that only reads, with Options.ReadOnly. A role that fences but takes no locks, and one
+// that only looks at the view, need usage on the schema and one of these:
 //
 //	grant execute on function locks.holdfast_fence(text, bigint), locks.holdfast_fence(bytea, bigint) to writer;
 //	grant select on locks.holdfast_locks to dba;

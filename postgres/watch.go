@@ -18,8 +18,8 @@ import (
 
 const (
 	quietFor  = 10 * time.Second // then see whether the connection is alive
-	proofTime = 2 * time.Second  // a notification takes at most
-	readTime  = 2 * time.Second  // its record takes at most
+	proofTime = 2 * time.Second  // the longest that a notification takes
+	readTime  = 2 * time.Second  // the longest that a read of its record takes
 	deafFor   = 5 * time.Minute  // then see again whether notifications arrive
 )
 
@@ -68,7 +68,7 @@ func (s *Store) read(ctx context.Context, c *pgx.Conn, n *driver.Notification) {
 	}
 }
 
-// ended is why watching ended: not what a context did to a connection.
+// ended is why watching ended: the end of the context, not what that did to a connection.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -105,7 +105,7 @@ func (s *Store) listen(ctx context.Context, who []string) (*pgx.Conn, error) {
 		if err := s.tune(ctx, c, who); err == nil {
 			return c, nil
 		}
-		shut(c) // the server may have ended it meanwhile
+		shut(c) // the server may have ended it
 	}
 	if deaf := s.deaf.Load(); deaf != nil && time.Since(*deaf) < deafFor {
 		return nil, errDeaf
@@ -126,8 +126,8 @@ func (s *Store) listen(ctx context.Context, who []string) (*pgx.Conn, error) {
 	return c, nil
 }
 
-// tune has the connection listen, and not be ended for being idle. Unless it is
-// one backend's alone, it proves that a notification arrives.
+// tune makes the connection listen, and keeps it from being ended when idle. Unless it
+// has a backend to itself, tune proves that a notification arrives.
 func (s *Store) tune(ctx context.Context, c *pgx.Conn, who []string) error {
 	channels := []string{s.channel.all()}
 	if who != nil {
@@ -169,7 +169,7 @@ func (s *Store) tune(ctx context.Context, c *pgx.Conn, who []string) error {
 		case ctx.Err() != nil || proof.Err() == nil:
 			return err
 		default:
-			// Some connection of the pooler's may listen now, for nobody.
+			// A connection of the pooler may now listen for nobody.
 			unlisten(c)
 			return errDeaf
 		}
@@ -181,7 +181,7 @@ func (s *Store) unlisten(c *pgx.Conn) {
 	if c.IsClosed() || unlisten(c) != nil || !s.spare.CompareAndSwap(nil, c) {
 		shut(c)
 	}
-	if s.closed.Load() { // Close, which has set that first, may not have met it
+	if s.closed.Load() { // Close, which sets that first, may have missed it
 		shut(s.spare.Swap(nil))
 	}
 }
@@ -190,7 +190,7 @@ func unlisten(c *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second/2)
 	defer cancel()
 	_, err := c.PgConn().Exec(ctx, `unlisten *`).ReadAll()
-	for err == nil { // what has come meanwhile
+	for err == nil { // drop what has come since
 		none, cancel := context.WithCancel(ctx)
 		cancel()
 		if _, late := c.WaitForNotification(none); late != nil {
@@ -205,8 +205,8 @@ func payload(w sqlstore.Write) string {
 	return hex.EncodeToString(w.ID) + " " + hex.EncodeToString([]byte(w.Notify))
 }
 
-// notificationOf reads a payload. Anyone may send anything: what is not ours means that
-// anything may have changed. The proofs of others mean nothing.
+// notificationOf reads a payload. Anyone may send anything: a payload that is not ours means
+// that anything may have changed. The proofs of other stores mean nothing.
 func notificationOf(payload string) (h driver.Notification, ok bool) {
 	id, wake, _ := strings.Cut(payload, " ")
 	if id == "?" {

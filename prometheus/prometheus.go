@@ -1,5 +1,5 @@
-// Package prometheus hands the numbers of a monitor to a registry of client_golang. The user
-// registers it; there is no global registry.
+// Package prometheus hands the numbers of a monitor to a registry of client_golang. The program
+// registers the collector; there is no global registry.
 //
 //	m := monitor.New(nil)
 //	registry.MustRegister(prometheus.New(m))
@@ -19,7 +19,7 @@ func New(m *monitor.Monitor) prometheus.Collector { return collector{m} }
 // Describe sends nothing: the labels depend on Options.Lock, so the collector is an unchecked one.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect sends the numbers as of now.
+// Collect sends the current numbers.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for _, i := range monitor.Instruments {
 		for _, s := range c.m.Samples(i) {

@@ -27,26 +27,26 @@ import (
 
 // Options are the settings of a Handler. The zero value of each field is its default.
 type Options struct {
-	// Access finds out who a request comes from. nil: whoever calls the Handler has said so with
+	// Access finds out who a request comes from. nil: the caller of the Handler says so with
 	// access.WithPrincipal.
 	Access *access.List
-	// Logger gets a line for each request, and warnings of breaks and of settings that were
-	// changed. It never gets a secret, a cookie or a body. nil: silence.
+	// Logger gets a line for each request, and warnings about breaks and changed settings. It
+	// never gets a secret, a cookie or a body. nil: silence.
 	Logger *slog.Logger
 	// Doctor answers /v1/doctor. nil: there is no such path.
 	Doctor func(context.Context) []driver.Finding
-	// Redact takes out of an error of the store what is nobody's business. nil: the error is not
-	// shown to clients.
+	// Redact removes secrets from an error of the store before it is logged; clients never see
+	// the error. nil: driver.Redact.
 	Redact func(error) string
-	// Monitor is what the Trace of the client feeds, for /metrics, which has what is in the store
-	// in any case. nil: nothing more.
+	// Monitor has the numbers of the client, whose Trace feeds it. nil: /metrics has only those of
+	// the server and the store.
 	Monitor *monitor.Monitor
-	// MetricsLock makes the label "lock" of a lock's name, for what is in the store. nil: there is
-	// no such label. It has to have few values: each is a time series.
+	// MetricsLock turns a lock's name into the label "lock", for what is in the store. nil: there
+	// is no such label. It must have few values: each is a time series.
 	MetricsLock func(name string) string
-	// NoAPI serves metrics and health alone, beside the page.
+	// NoAPI leaves only metrics, health and the page.
 	NoAPI bool
-	// Page answers what is no path of the API. nil: nothing is there.
+	// Page answers all paths that are not the API's. nil: they are not found.
 	Page http.Handler
 }
 
@@ -67,7 +67,7 @@ type Handler struct {
 
 	drain context.Context // ends when no request may wait any more
 	stop  context.CancelFunc
-	after sync.WaitGroup // what goes on after requests
+	after sync.WaitGroup // work that goes on after requests
 }
 
 // New makes the API on a client. opts may be nil.
@@ -95,7 +95,7 @@ func New(client *holdfast.Client, opts *Options) *Handler {
 type route struct {
 	method, path string
 	verb         access.Verbs // 0: for everybody
-	free         bool         // does not count for the rate
+	free         bool         // does not count toward the rate
 	serve        http.HandlerFunc
 }
 
@@ -133,7 +133,7 @@ func (h *Handler) routes() []route {
 	return routes
 }
 
-// serve is a route with what all have.
+// serve adds to a route the checks that all have.
 func (h *Handler) serve(rt route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		n := noteOf(r)
@@ -157,8 +157,8 @@ func (h *Handler) serve(rt route) http.HandlerFunc {
 }
 
 // authenticate puts the principal of a request into its context, for next. A request without proof
-// of one goes on without; one with a wrong secret is refused. What changes something is refused if
-// a browser sent it for a page of another origin.
+// goes on without a principal; one with a wrong secret is refused. A request that changes
+// something is refused if a browser sent it for a page of another origin.
 func (h *Handler) authenticate(next http.Handler) http.Handler {
 	guard := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -179,11 +179,11 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// Drain has the requests that wait answered, and those that come from now on not wait: a replica
-// is about to end. Health says that it is not ready. Close is to follow.
+// Drain prepares for the end of a replica: requests that wait are answered, those that come from
+// now on do not wait, and health says that the replica is not ready. Close must follow.
 func (h *Handler) Drain() { h.stop() }
 
-// Close waits for what goes on after requests that have ended.
+// Close waits for work that goes on after requests have ended.
 func (h *Handler) Close() {
 	h.stop()
 	h.after.Wait()
@@ -224,7 +224,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.inner.ServeHTTP(rec, r)
 }
 
-// dispatch finds whose a path is.
+// dispatch sends a request to the API or to the page.
 func (h *Handler) dispatch(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
 	switch {
@@ -239,7 +239,7 @@ func (h *Handler) dispatch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// api has the mux answer, in our words where nothing matches.
+// api passes a request to the mux, and answers itself where nothing matches.
 func (h *Handler) api(w http.ResponseWriter, r *http.Request, n *note) {
 	if _, pattern := h.mux.Handler(r); pattern != "" {
 		h.mux.ServeHTTP(w, r)
@@ -261,7 +261,7 @@ func (h *Handler) api(w http.ResponseWriter, r *http.Request, n *note) {
 	n.problem = refuse(w, r, "not-found", "/openapi.json describes what is here")
 }
 
-// unclean reports whether a path is not what http.ServeMux would make of it.
+// unclean reports whether http.ServeMux would change a path.
 func unclean(escaped string) bool {
 	if !strings.HasPrefix(escaped, "/") {
 		return true
@@ -274,7 +274,7 @@ func unclean(escaped string) bool {
 	return false
 }
 
-// logRequest logs a request: not who is waiting for what, nor anything secret.
+// logRequest logs a request, but not who is waiting for what, nor anything secret.
 func (h *Handler) logRequest(r *http.Request, status int, n *note, took time.Duration) {
 	if status == 0 {
 		status = 499 // the client had gone
@@ -314,7 +314,7 @@ func noteOf(r *http.Request) *note {
 type recorder struct {
 	http.ResponseWriter
 	status int
-	begun  bool // with the body
+	begun  bool // the body was begun
 }
 
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
@@ -340,7 +340,7 @@ func newFault() string {
 	return hex.EncodeToString(b[:])
 }
 
-// body is what a request declares to be JSON. If it cannot be read, the request has been answered.
+// body reads the JSON body of a request. If it cannot be read, the request has been answered.
 func (h *Handler) body(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	if !h.acceptable(r) {
 		h.refuse(w, r, "media-type", "the body has to be application/json, not "+r.Header.Get("Content-Type"))
@@ -409,9 +409,8 @@ func said(err error) string {
 	return strings.TrimPrefix(err.Error(), "json: ")
 }
 
-// acceptable reports whether a body is declared to be JSON, or not declared. What curl declares
-// without being asked will do, but not of a browser that has proved itself by what it sends by
-// itself.
+// acceptable reports whether a body is declared to be JSON, or not declared. What curl declares by
+// default will do, too. A browser that was recognised by its cookie has to declare JSON.
 func (h *Handler) acceptable(r *http.Request) bool {
 	declared := r.Header.Get("Content-Type")
 	kind, _, err := mime.ParseMediaType(declared)
@@ -424,12 +423,12 @@ func (h *Handler) acceptable(r *http.Request) bool {
 	return declared == "" || err == nil && kind == "application/x-www-form-urlencoded"
 }
 
-// refuse is the function refuse, noted.
+// refuse calls the function refuse, and notes the problem.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, kind, detail string) {
 	noteOf(r).problem = refuse(w, r, kind, detail)
 }
 
-// fail answers with the problem that an error of the library is.
+// fail answers with the problem for an error of the library.
 func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	h.sendNoted(w, r, h.problemOf(r, err))
 }
@@ -439,7 +438,7 @@ func (h *Handler) sendNoted(w http.ResponseWriter, r *http.Request, p members) {
 	send(w, r, p)
 }
 
-// problemOf is the problem that an error of the library is. It counts the holds that lapsed.
+// problemOf returns the problem for an error of the library. It counts the holds that lapsed.
 func (h *Handler) problemOf(r *http.Request, err error) members {
 	var held *holdfast.HeldError
 	var over *holdfast.OverError

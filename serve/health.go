@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// healthz: the process answers.
+// healthz says that the process answers.
 func (h *Handler) healthz(w http.ResponseWriter, r *http.Request) { text(w, r, http.StatusOK, "ok\n") }
 
-// readyz: requests are well sent here.
+// readyz says whether requests should be sent here.
 func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
 	switch err := h.ready.ask(r.Context(), h.client.StoreTTL); {
 	case h.drain.Err() != nil:
@@ -22,8 +22,8 @@ func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readiness is whether the store has answered within the last third of a TTL. It is asked once in
-// that time at most, and once a second while it does not answer, however often anybody asks here.
+// readiness is whether the store has answered within the last third of a TTL. The store is asked at
+// most once in that time, and once a second while it does not answer, however often clients ask.
 type readiness struct {
 	mu    sync.Mutex
 	good  time.Time // when an answer came

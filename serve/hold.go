@@ -40,7 +40,7 @@ func (s seconds) duration() time.Duration {
 	return time.Duration(float64(s) * float64(time.Second)).Round(time.Millisecond)
 }
 
-// rounded is a duration in seconds, never longer than it is.
+// rounded is a duration in seconds, rounded down.
 func rounded(d time.Duration) float64 { return d.Truncate(time.Millisecond).Seconds() }
 
 // A holdJSON is a hold as it is shown to its owner.
@@ -63,8 +63,8 @@ type lockJSON struct {
 }
 
 // valid is how long a client may believe in a hold, counted from before it sent the request that
-// was received then. The beat on which the hold rests was sent a while after; the margin pays for
-// the rates of both clocks. It is not known of a hold without beats whose store has no clock.
+// arrived at received. The beat on which the hold rests was sent a while later; the margin allows
+// for the rates of both clocks. It is not known for a hold without beats whose store has no clock.
 func valid(hold holdfast.Hold, received time.Time) (d time.Duration, known bool) {
 	switch {
 	case !hold.Beat.IsZero():
@@ -76,7 +76,7 @@ func valid(hold holdfast.Hold, received time.Time) (d time.Duration, known bool)
 	return 0, false
 }
 
-// late reports whether a hold cannot be believed in any more when its answer is sent.
+// late returns an error if a hold can no longer be believed in when its answer is sent.
 func late(hold holdfast.Hold, received time.Time) error {
 	if d, known := valid(hold, received); hold.Held && known && d == 0 {
 		return errors.New("the answer of the store came too late to be believed")
@@ -84,8 +84,8 @@ func late(hold holdfast.Hold, received time.Time) error {
 	return nil
 }
 
-// onReceipt is how long an event of a stream that is sent now is good for when it arrives, a third
-// of the TTL later at most.
+// onReceipt is how long an event that is sent now is valid when it arrives, at most a third of the
+// TTL later.
 func onReceipt(hold holdfast.Hold) time.Duration {
 	if hold.Detached {
 		return max(0, time.Until(hold.Ends)-hold.TTL/10)
@@ -113,7 +113,7 @@ func locks(hold holdfast.Hold) (list []lockJSON) {
 	return list
 }
 
-// showValid is show with how long it is valid, from when a request was received.
+// showValid is show with how long the hold is valid, given when the request was received.
 func showValid(hold holdfast.Hold, received time.Time) holdJSON {
 	out := show(hold)
 	if d, known := valid(hold, received); known {
@@ -123,7 +123,7 @@ func showValid(hold holdfast.Hold, received time.Time) holdJSON {
 	return out
 }
 
-// holdID is the id of a request's path. If it is none, the request has been answered.
+// holdID is the id in a request's path. If it is not an id, the request has been answered.
 func (h *Handler) holdID(w http.ResponseWriter, r *http.Request) (id string, ok bool) {
 	id = r.PathValue("id")
 	if !isID(id) {
@@ -240,15 +240,15 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, status int, v a
 	write(w, r, status, "application/json", v)
 }
 
-// enter is Enter with the time that a store has.
+// enter is Enter with the timeout of a call to the store.
 func (h *Handler) enter(ctx context.Context, req holdfast.HoldRequest) (holdfast.Hold, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return h.client.Enter(ctx, req)
 }
 
-// await has a hold beaten until it is held, its wait is over, or three TTLs have passed, which the
-// client hears of so that it notices when we are gone.
+// await keeps a hold beaten until it is held, its wait is over, or three TTLs have passed. The
+// client gets an answer then, so that it notices when we are gone.
 func (h *Handler) await(w http.ResponseWriter, r *http.Request, t taking, req holdfast.HoldRequest, hold holdfast.Hold, received time.Time) (holdfast.Hold, error) {
 	http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	h.keeping.requests.Add(1)
@@ -276,7 +276,7 @@ func (h *Handler) await(w http.ResponseWriter, r *http.Request, t taking, req ho
 	return hold, nil
 }
 
-// hungUp takes a hold that waits out of the line, unless its client goes on elsewhere.
+// hungUp takes a waiting hold out of the line, unless its client goes on elsewhere.
 func (h *Handler) hungUp(hold holdfast.Hold) {
 	h.after.Go(func() {
 		t := time.NewTimer(2 * time.Second)
@@ -292,7 +292,7 @@ func (h *Handler) hungUp(hold holdfast.Hold) {
 	})
 }
 
-// getHold shows a hold and keeps nothing.
+// getHold shows a hold, without a beat.
 func (h *Handler) getHold(w http.ResponseWriter, r *http.Request) {
 	received := time.Now()
 	id, ok := h.holdID(w, r)
@@ -366,7 +366,7 @@ func (h *Handler) beatHold(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, r, http.StatusOK, showValid(hold, received))
 }
 
-// beatHolds keeps many holds by one call to the store.
+// beatHolds keeps many holds with one call to the store.
 func (h *Handler) beatHolds(w http.ResponseWriter, r *http.Request) {
 	received := time.Now()
 	var body struct {
@@ -411,7 +411,7 @@ func (h *Handler) beatHolds(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, r, http.StatusOK, members{"holds": list})
 }
 
-// overMembers are what the problem "over" has.
+// overMembers are the members of the problem "over".
 func overMembers(e *holdfast.OverError) members {
 	m := members{"why": string(e.Why)}
 	if e.ID != "" {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The limits of one server. None is a setting: who needs more starts another replica.
+// The limits of one server. None is a setting: start another replica if they are too low.
 const (
 	maxBody        = 64 << 10
 	maxHeader      = 16 << 10
@@ -53,7 +53,7 @@ func (l *limits) of(name string, now time.Time) *account {
 	return a
 }
 
-// request counts a request, and reports whether there may be one.
+// request counts a request, and reports whether it is allowed.
 func (l *limits) request(name string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +67,7 @@ func (l *limits) request(name string, now time.Time) bool {
 	return true
 }
 
-// wait counts a request that waits until done is called; ok: there may be one more.
+// wait counts a waiting request until done is called; ok reports whether it is allowed.
 func (l *limits) wait(name string) (done func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

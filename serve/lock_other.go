@@ -2,5 +2,5 @@
 
 package serve
 
-// lockFile locks nothing: listening on a path that is in use fails there.
+// lockFile locks nothing: listening on a path that is in use fails on these systems.
 func lockFile(string) (unlock func(), err error) { return func() {}, nil }

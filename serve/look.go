@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-lock/holdfast/state"
 )
 
-// listLocks is a page of the names in use that the principal may look at.
+// listLocks shows a page of the names in use that the principal may look at.
 func (h *Handler) listLocks(w http.ResponseWriter, r *http.Request) {
 	prefix, after, limit, ok := h.paging(w, r)
 	if !ok {
@@ -42,7 +42,7 @@ func (h *Handler) listLocks(w http.ResponseWriter, r *http.Request) {
 	h.answerPage(w, r, "locks", list, next)
 }
 
-// paging are the parameters of a list. If they cannot be understood, the request has been answered.
+// paging reads the parameters of a list. If that fails, the request has been answered.
 func (h *Handler) paging(w http.ResponseWriter, r *http.Request) (prefix, after string, limit int, ok bool) {
 	q := r.URL.Query()
 	limit = 100
@@ -64,8 +64,8 @@ func (h *Handler) answerPage(w http.ResponseWriter, r *http.Request, what string
 	h.answer(w, r, http.StatusOK, m)
 }
 
-// nameOf is the lock name of a path, if the principal may use a verb on it. Else the request has
-// been answered.
+// nameOf returns the lock name in a path, if the principal may use a verb on it. Else the
+// request has been answered.
 func (h *Handler) nameOf(w http.ResponseWriter, r *http.Request, v access.Verbs) (string, bool) {
 	name := r.PathValue("name")
 	p := access.PrincipalOf(r.Context())
@@ -143,7 +143,7 @@ func (h *Handler) watchLock(w http.ResponseWriter, r *http.Request, form, name s
 	}
 }
 
-// listSessions is a page of all sessions.
+// listSessions shows a page of all sessions.
 func (h *Handler) listSessions(w http.ResponseWriter, r *http.Request) {
 	if !h.lookAtAll(w, r) {
 		return
@@ -167,7 +167,7 @@ func (h *Handler) listSessions(w http.ResponseWriter, r *http.Request) {
 	h.answerPage(w, r, "sessions", list, next)
 }
 
-// lookAtAll refuses those who may look at some names only.
+// lookAtAll refuses principals that may look only at some names.
 func (h *Handler) lookAtAll(w http.ResponseWriter, r *http.Request) bool {
 	if p := access.PrincipalOf(r.Context()); !p.MayAll(access.Look) {
 		h.refuse(w, r, "forbidden", p.Name+" may not look at all names, which this shows")
@@ -176,7 +176,7 @@ func (h *Handler) lookAtAll(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// showState is the key of what a name stands for.
+// showState shows the key of the state that a name stands for.
 func (h *Handler) showState(w http.ResponseWriter, r *http.Request) {
 	name, ok := h.nameOf(w, r, access.Look)
 	if !ok {
@@ -328,7 +328,7 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) {
 	found := b.find(info)
 	if len(found) != 1 {
 		detail := fmt.Sprintf("no such claim on %q: nothing was broken", b.Name)
-		if len(found) > 1 { // whoever draws the id of a hold can make it so
+		if len(found) > 1 { // clients choose the ids of holds, so they may be equal
 			detail = fmt.Sprintf("%d claims on %q have this id: nothing was broken; put owner.session in the place of its first eight digits", len(found), b.Name)
 		}
 		h.refuse(w, r, "not-found", detail)
@@ -356,7 +356,7 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, r, http.StatusOK, members{"broken": asjson.Claims([]holdfast.Claim{claim})[0], "took": time.Since(begun).Round(time.Millisecond).Seconds(), "by": p.Name})
 }
 
-// find gives the claims that are meant: several may have the same id.
+// find returns the claims that are meant: several may have the same id.
 func (b *breaking) find(info holdfast.Info) (found []holdfast.Claim) {
 	for _, c := range slices.Concat(info.Holders, info.Waiters) {
 		if b.Claim != "" && (b.Claim == c.ID || b.Claim == c.FullID()) || b.Token != 0 && c.Token == b.Token {

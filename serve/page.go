@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-lock/holdfast/serve/page"
 )
 
-// NewPage makes the page of a store for the principals of a Handler, to be its Options.Page: each
-// sees and breaks what its verbs and prefixes allow. opts may be nil; its Viewer, Login and
-// Logout are set here. a is the Access of the Handler's Options; nil: nobody logs in.
+// NewPage makes the page of a store, the Options.Page of a Handler: each principal sees and
+// breaks what its verbs and prefixes allow. opts may be nil; its Viewer, Login and Logout are set
+// here. a is the Access of the Handler's Options; nil: nobody logs in.
 func NewPage(client *holdfast.Client, a *access.List, opts *page.Options) *page.Handler {
 	var o page.Options
 	if opts != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
-// A kind of problem, as RFC 9457 has them: what every answer that is no success says.
+// A problemKind is a kind of problem as in RFC 9457. Every answer other than a success has one.
 type problemKind struct {
 	status  int
 	title   string
@@ -32,7 +32,7 @@ var problemKinds = map[string]problemKind{
 	"unknown-outcome": {503, "outcome unknown", "The store did not answer in time. What was asked for may have been done, or not.", "Send the same request again, with the same id."},
 }
 
-// members are what a problem has beside what each has.
+// members are the members of a JSON object, such as a problem.
 type members map[string]any
 
 // problem makes the body of a kind of problem.
@@ -93,7 +93,7 @@ func text(w http.ResponseWriter, _ *http.Request, status int, s string) {
 	w.Write([]byte(s))
 }
 
-// begin sets what all answers have, and how long the client may take to read one.
+// begin sets the headers that all answers have, and how long the client may take to read one.
 func begin(w http.ResponseWriter, contentType string) {
 	h := w.Header()
 	h.Set("Content-Type", contentType)

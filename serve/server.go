@@ -17,9 +17,9 @@ import (
 	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
-// A Server listens for a Handler, and decides what a connection is worth by the door it came
-// through: the unix socket, which the kernel guards; loopback, which other users of the host reach
-// as well; or the network, with TLS.
+// A Server listens for a Handler, and decides how far to trust a connection by its door: the unix
+// socket, which the kernel guards; loopback, which other users of the host reach as well; or the
+// network, with TLS.
 type Server struct {
 	handler   *Handler
 	http      *http.Server
@@ -38,15 +38,15 @@ type Listen struct {
 	// Everybody lets all users of the host connect to the socket. Those that the tokens file does
 	// not name may do nothing.
 	Everybody bool
-	// Address is host:port. "": none. Beyond loopback it takes Cert, Key and an Access with a
+	// Address is host:port. "": none. Beyond loopback it needs Cert, Key and an Access with a
 	// tokens file.
 	Address string
-	// Other has a free port of loopback taken if that of Address is in use.
+	// Other takes a free port of loopback if that of Address is in use.
 	Other bool
-	// Cert and Key are files for TLS, and ClientCA one by which certificates of clients are
-	// verified. They are read again when they change.
+	// Cert and Key are files for TLS. ClientCA is the one that clients' certificates are verified
+	// with. All are read again when they change.
 	Cert, Key, ClientCA string
-	// PlainHTTP allows to listen beyond loopback without TLS, for a proxy that ends it.
+	// PlainHTTP allows listening beyond loopback without TLS, behind a proxy that terminates it.
 	PlainHTTP bool
 	// Logger gets what goes wrong with connections. nil: silence.
 	Logger *slog.Logger
@@ -106,7 +106,7 @@ func NewServer(h *Handler, l Listen) (_ *Server, err error) {
 	return s, nil
 }
 
-// listenUnix makes the socket, in the place of one that a dead server has left.
+// listenUnix makes the socket, in place of one that a dead server has left.
 func (s *Server) listenUnix(l Listen) (net.Listener, error) {
 	if l.Everybody && !access.KnowsPeers {
 		return nil, errors.New("a socket for everybody needs a kernel that says who has connected, and this one does not")
@@ -185,11 +185,11 @@ func (s *Server) listenTCP(l Listen) (net.Listener, door, error) {
 // Socket is the path of the unix socket; "": there is none.
 func (s *Server) Socket() string { return s.socket }
 
-// Address is the host and port that is listened on; "": none.
+// Address is the host and port that the server listens on; "": none.
 func (s *Server) Address() string { return s.address }
 
-// Serve serves until ctx ends. Then it drains: health says so, what waits is answered at once, no
-// connection is accepted any more, and what is under way is waited for, up to patience.
+// Serve serves until ctx ends. Then it drains: health says so, waiting requests are answered at
+// once, connections are no longer accepted, and requests under way have up to patience to end.
 func (s *Server) Serve(ctx context.Context, patience time.Duration) error {
 	failed := make(chan error, len(s.listeners))
 	for _, ln := range s.listeners {
@@ -240,8 +240,8 @@ func (s *Server) connected(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// guard refuses what a browser was talked into: a page of another name that its owner has let point
-// to loopback.
+// guard refuses requests that a browser was tricked into (DNS rebinding): those of a page whose
+// owner has pointed its name at loopback.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Value(doorKey{}) == doorLoopback && !nearHost(r.Host) {
@@ -262,7 +262,7 @@ func nearHost(host string) bool {
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// A limitedListener accepts so many connections as there is room for, and closes the others.
+// A limitedListener accepts as many connections as there is room for, and closes the others.
 type limitedListener struct {
 	net.Listener
 	room chan struct{}

@@ -64,7 +64,7 @@ func (s *stream) send(event string, v members) error {
 	return s.write(b.String())
 }
 
-// idle sends what means nothing, so that a peer that is gone is noticed.
+// idle sends something without meaning, so that a peer that is gone is noticed.
 func (s *stream) idle() error {
 	if s.form == eventStream {
 		return s.write(":\n\n")
@@ -85,7 +85,7 @@ func (s *stream) write(text string) error {
 	return err
 }
 
-// holdStream is a hold by its connection: it is beaten while the connection stands.
+// holdStream keeps a hold by its connection: the hold is beaten while the connection is open.
 func (h *Handler) holdStream(w http.ResponseWriter, r *http.Request, form string, t taking, req holdfast.HoldRequest, hold holdfast.Hold, received time.Time) {
 	s := newStream(w, form)
 	held, err := h.follow(s, r, t, req, hold, received)
@@ -97,7 +97,7 @@ func (h *Handler) holdStream(w http.ResponseWriter, r *http.Request, form string
 	switch {
 	case r.Context().Err() != nil || errors.Is(err, errUnread):
 		h.closed(t, req, held)
-	case err == nil: // it drains
+	case err == nil: // the server drains
 		s.send("again", members{"detail": "this replica ends; send the same request again"})
 	case errors.Is(err, holdfast.ErrHeld):
 		s.send("refused", p)
@@ -110,8 +110,8 @@ func (h *Handler) holdStream(w http.ResponseWriter, r *http.Request, form string
 
 var errUnread = errors.New("nobody reads the stream")
 
-// follow tells a stream of a hold, until it is over, its client has gone, or requests may not wait
-// any more, which is no error. It returns the hold as it was last told.
+// follow sends a stream the events of a hold until it is over, its client has gone, or requests
+// may no longer wait, which is no error. It returns the hold as it was last sent.
 func (h *Handler) follow(s *stream, r *http.Request, t taking, req holdfast.HoldRequest, hold holdfast.Hold, received time.Time) (holdfast.Hold, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -161,7 +161,7 @@ func (h *Handler) follow(s *stream, r *http.Request, t taking, req holdfast.Hold
 	return hold, nil
 }
 
-// closed is the end of the connection of a hold, by its client or by what lies between.
+// closed handles the end of a hold's connection, by its client or by something in between.
 func (h *Handler) closed(t taking, req holdfast.HoldRequest, hold holdfast.Hold) {
 	switch {
 	case t.OnClose == "release":
@@ -175,7 +175,7 @@ func (h *Handler) closed(t taking, req holdfast.HoldRequest, hold holdfast.Hold)
 	}
 }
 
-// A teller tells of a hold what is new.
+// A teller sends what is new about a hold.
 type teller struct {
 	*stream
 	*keeping
@@ -204,7 +204,7 @@ func (t *teller) of(hold holdfast.Hold) error {
 	return t.send("held", m)
 }
 
-// end is to be called when the connection keeps its hold no more.
+// end must be called when the connection no longer keeps its hold.
 func (t *teller) end() {
 	if t.held {
 		t.connectionsHeld.Add(-1)

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-lock/holdfast/serve/access"
 )
 
-// A lockInfo is what Terraform and OpenTofu send of a lock on a state, and read of the one that is
-// in the way.
+// A lockInfo is what Terraform and OpenTofu send about a lock on a state, and read about the one
+// that is in the way.
 type lockInfo struct {
 	ID        string
 	Operation string
@@ -26,8 +26,8 @@ type lockInfo struct {
 	Path      string
 }
 
-// Nothing beats for the lock of a state, so it ends by itself; longestRun is after how long, if
-// the address of the lock does not say.
+// longestRun is how long the lock of a state lasts if its address does not say. Nothing beats
+// for such a lock, so it ends by itself.
 const longestRun = 2 * time.Hour
 
 // lockState is LOCK, for a backend "http" with the lock_address /v1/terraform/NAME?for=DURATION.
@@ -74,7 +74,7 @@ func (h *Handler) lockState(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// infoOf is a holder as Terraform shows it; one that is no Terraform has its token for an ID.
+// infoOf is a holder as Terraform shows it; a holder that is not Terraform has its token for an ID.
 func infoOf(c holdfast.Claim) lockInfo {
 	info := lockInfo{ID: c.Labels["id"], Operation: c.Labels["operation"], Info: c.Reason, Who: c.Owner.String(), Created: c.Granted.UTC().Format(time.RFC3339)}
 	if info.ID == "" {
@@ -83,7 +83,7 @@ func infoOf(c holdfast.Claim) lockInfo {
 	return info
 }
 
-// unlockState is UNLOCK. That of force-unlock says no ID: it is a break, with its verb.
+// unlockState is UNLOCK. A force-unlock sends no ID: it is a break, and needs that verb.
 func (h *Handler) unlockState(w http.ResponseWriter, r *http.Request) {
 	name, info, ok := h.stateOf(w, r, access.Take)
 	if !ok {
@@ -113,7 +113,7 @@ func (h *Handler) unlockState(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, r, http.StatusOK, members{})
 }
 
-// forceUnlock breaks those who hold a name.
+// forceUnlock breaks the claims that hold a name.
 func (h *Handler) forceUnlock(ctx context.Context, name string, p *access.Principal) error {
 	info, err := h.client.Show(ctx, name)
 	if err != nil {
@@ -132,7 +132,7 @@ func (h *Handler) forceUnlock(ctx context.Context, name string, p *access.Princi
 	return nil
 }
 
-// stateOf reads a request for the lock of a state. What later versions say more is passed over.
+// stateOf reads a request for the lock of a state. Fields of later versions are ignored.
 func (h *Handler) stateOf(w http.ResponseWriter, r *http.Request, v access.Verbs) (name string, info lockInfo, ok bool) {
 	if name, ok = h.nameOf(w, r, v); !ok {
 		return name, info, false
@@ -152,7 +152,7 @@ func (h *Handler) stateOf(w http.ResponseWriter, r *http.Request, v access.Verbs
 	return name, info, true
 }
 
-// cut is as much of a text as has room.
+// cut is as much of a text as fits.
 func cut(s string, most int) string {
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "")

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// tlsFiles are the files of a server for TLS. They are read again when they change; connections
-// that stand keep what they began with.
+// tlsFiles are the files of a server for TLS. They are read again when they change; open
+// connections keep what they began with.
 type tlsFiles struct {
 	cert, key, clientCA string
 	log                 *slog.Logger
@@ -22,7 +22,7 @@ type tlsFiles struct {
 	now    *tls.Config
 }
 
-// A stamp tells a file from what it was.
+// A stamp tells whether a file has changed.
 type stamp struct {
 	time time.Time
 	size int64
@@ -73,14 +73,14 @@ func (f *tlsFiles) load() (*tls.Config, error) {
 	return c, nil
 }
 
-// config asks for the files of now at each handshake.
+// config uses the current files at each handshake.
 func (f *tlsFiles) config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.current(), nil }}
 }
 
-// current is what the files say, looked at once a second at most. If they do not fit together, as
-// while they are exchanged, what they said before stays.
+// current is what the files say; they are looked at once a second at most. If they do not fit
+// together, as while they are being replaced, what they said before stays in force.
 func (f *tlsFiles) current() *tls.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -33,7 +33,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("spanner: %w", err)
 	}
-	// What it says of time is what records' ages are reckoned with.
+	// The ages of records are reckoned from such timestamps.
 	if behind := began.Sub(now); behind > time.Second {
 		r.Say(driver.Warning, "clock", "a strong read is of %s ago by this host's clock: if that clock is right, a process that comes late waits a whole TTL for a dead holder", behind.Round(time.Millisecond))
 	} else {

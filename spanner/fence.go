@@ -13,8 +13,8 @@ import (
 // Fence makes the commit of txn depend on the locks: it fails with ErrLost unless each
 // is still held with its token, and from then on nobody can take them over before txn
 // has ended. Call it in the function that client.ReadWriteTransaction runs, on the
-// database that holds the locks, and return its error; whenever Spanner has that
-// function run again, the locks are looked at again.
+// database that holds the locks, and return its error; whenever Spanner runs that
+// function again, the locks are checked again.
 //
 //	_, err := client.ReadWriteTransaction(ctx, func(ctx context.Context, txn *spanner.ReadWriteTransaction) error {
 //		if err := hfspanner.Fence(ctx, txn, lock); err != nil {
@@ -23,9 +23,9 @@ import (
 //		return txn.BufferWrite(mine)
 //	})
 //
-// It has to be a transaction with serializable isolation and pessimistic locks, which
-// is Spanner's default. One that is idle for ten seconds may be aborted by Spanner if
-// others wait for it, so a process that freezes in it does not keep a lock from them for ever.
+// txn has to have serializable isolation and pessimistic locks, which is Spanner's
+// default. Spanner may abort it when it is idle for ten seconds and others wait for it, so
+// a process that freezes in it does not keep a lock from them for ever.
 func Fence(ctx context.Context, txn *spanner.ReadWriteTransaction, locks ...*holdfast.Lock) error {
 	if len(locks) == 0 {
 		return driver.ErrNothingFenced
@@ -56,7 +56,7 @@ func (s *Store) fence(ctx context.Context, txn *spanner.ReadWriteTransaction, na
 		return err
 	})
 	if err != nil {
-		return err // as it is: by it the client knows that it has to begin again
+		return err // unchanged: it may tell the client to begin again
 	}
 	next, err := rec.Fence(name, token, last.Int64)
 	if err != nil || next == last.Int64 {

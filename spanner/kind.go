@@ -21,8 +21,8 @@ import (
 )
 
 // Kind is a Spanner store by its URL: spanner://projects/P/instances/I/databases/D?prefix=NAME.
-// Credentials are found as by all of Google's clients: GOOGLE_APPLICATION_CREDENTIALS, or what the
-// machine or gcloud has.
+// Credentials are found where all of Google's clients look: GOOGLE_APPLICATION_CREDENTIALS, or
+// those of the machine or of gcloud.
 var Kind = &driver.Kind{
 	Name: "spanner", Schemes: []string{"spanner"}, Form: "spanner://…", Example: "spanner://projects/p/instances/i/databases/shop",
 	Server: true, Settings: []string{"prefix"},
@@ -105,7 +105,7 @@ func clientOf(ctx context.Context, at *driver.Location) (*spanner.Client, error)
 	}
 	ctx, cancel := context.WithTimeout(ctx, reach.Patience)
 	defer cancel()
-	if host := os.Getenv("SPANNER_EMULATOR_HOST"); host != "" { // the client would try for long
+	if host := os.Getenv("SPANNER_EMULATOR_HOST"); host != "" { // the client would keep trying
 		conn, err := (&net.Dialer{Timeout: reach.Patience / 2}).DialContext(ctx, "tcp", host)
 		if err != nil {
 			return nil, &fault{err: err}
@@ -119,7 +119,7 @@ func clientOf(ctx context.Context, at *driver.Location) (*spanner.Client, error)
 	return c, asFault(err)
 }
 
-// A fault is an error of the way to the server, or of being let in.
+// A fault is an error of reaching the server, or of access to it.
 type fault struct {
 	err     error
 	reached bool

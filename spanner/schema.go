@@ -32,7 +32,7 @@ func Schema(opts *Options) (string, error) {
 }
 
 // Migrate creates the table in the client's database as far as it is missing, and
-// returns when it is there. It may be repeated, and by several at once.
+// returns when it is there. It may be repeated, even by several at once.
 func Migrate(ctx context.Context, admin *database.DatabaseAdminClient, client *spanner.Client, opts *Options) error {
 	s, err := prepare(client, opts)
 	if err == nil {

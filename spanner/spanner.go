@@ -20,7 +20,7 @@ import (
 
 // Options of New; nil and the zero value of each field are the defaults.
 type Options struct {
-	// Prefix is what the table's name begins with; "holdfast_".
+	// Prefix is what the table's name begins with; by default "holdfast_".
 	Prefix string
 }
 
@@ -38,8 +38,8 @@ var (
 	_ driver.Diagnoser = (*Store)(nil)
 )
 
-// New makes a store of a client, which stays the caller's. It compares the table with
-// what this program needs, and creates nothing: that does Migrate.
+// New makes a store on a client, which stays the caller's. It compares the table with
+// what this program needs, and creates nothing: Migrate does.
 //
 // Where the environment has SPANNER_EMULATOR_HOST the client talks to an emulator, and
 // the store allows for what is different there.
@@ -59,8 +59,8 @@ func prepare(client *spanner.Client, opts *Options) (*Store, error) {
 	return &Store{client: client, table: table, emulated: os.Getenv("SPANNER_EMULATOR_HOST") != "", turn: make(chan struct{}, 1)}, err
 }
 
-// prefixForm is what Spanner takes for the beginning of a table's name. There are
-// words of SQL that cannot be one, but none that ends in "records".
+// prefixForm is what Spanner accepts as the beginning of a table's name. Some words of
+// SQL cannot be names, but none of them ends in "records".
 var prefixForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]{0,59}$`) })
 
 func (o *Options) table() (string, error) {
@@ -74,8 +74,8 @@ func (o *Options) table() (string, error) {
 	return prefix + "records", nil
 }
 
-// Rows are spread by a hash over so many ranges of keys: names that are made one after
-// the other would else all be written at one end of the table, by one server.
+// shards is how many ranges of keys a hash spreads rows over: otherwise names that are made
+// one after the other would all be written at one end of the table, by one server.
 const shards = 16
 
 func shard(k driver.Key) int64 {
@@ -89,7 +89,7 @@ func rowKey(k driver.Key) spanner.Key {
 	return spanner.Key{shard(k), int64(k.Space), []byte(k.Name)}
 }
 
-// A row is what the table has for a key; the zero row is that of one that it has not.
+// A row is what the table has for a key; the zero row is that of a key that it does not have.
 type row struct {
 	value   []byte
 	version int64
@@ -121,7 +121,7 @@ func keySet(keys []driver.Key) spanner.KeySet {
 	return spanner.KeySets(all...)
 }
 
-// record is what a row says at a time by Spanner's clock, TrueTime.
+// record is the record of a row at a time by Spanner's clock, TrueTime.
 func (r row) record(at time.Time) driver.Record {
 	rec := driver.Record{Version: r.version}
 	if len(r.value) > 0 {
@@ -142,8 +142,8 @@ const (
 	maxTxns  = 8 // at a time, of one call
 )
 
-// Load is strong: it reads at a timestamp that is not before the call. Ages are up to
-// that timestamp, so they are never more than they are.
+// Load is strong: it reads at a timestamp that is not before the call. Ages are as of that
+// timestamp, so no record seems older than it is.
 func (s *Store) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
@@ -198,7 +198,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dr
 	return slices.Concat(outs...), nil
 }
 
-// split cuts writes into what goes into one transaction.
+// split cuts writes into parts that each go into one transaction.
 func split(writes []driver.Write) (parts [][]driver.Write) {
 	first, size := 0, 0
 	for i, w := range writes {
@@ -214,8 +214,8 @@ func split(writes []driver.Write) (parts [][]driver.Write) {
 	return parts
 }
 
-// write carries out writes in one transaction. What it is to find out it finds out
-// anew whenever Spanner has it run again.
+// write carries out writes in one transaction. It reads the rows anew whenever Spanner
+// runs the transaction again.
 func (s *Store) write(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
 	keys := make([]driver.Key, len(writes))
 	for i, w := range writes {
@@ -269,16 +269,15 @@ func (s *Store) put(w driver.Write) *spanner.Mutation {
 		[]any{shard(w.Key), int64(w.Key.Space), []byte(w.Key.Name), value, spanner.CommitTimestamp})
 }
 
-// An emulator runs one transaction at a time, or changes the schema, and may say of
-// another that it is not found, or failed, where Spanner would have it wait, or run
-// again.
+// An emulator runs one transaction or schema change at a time, and may answer another
+// that it is not found, or failed, where Spanner would make it wait, or run again.
 const (
 	emulatorTries = 500
 	emulatorPause = 10 * time.Millisecond
 )
 
-// again repeats what an emulator has refused. What this process asks for comes one
-// after the other there.
+// again repeats what an emulator has refused. With an emulator, the store's transactions
+// and schema changes run one after the other.
 func (s *Store) again(ctx context.Context, do func() error) error {
 	if !s.emulated {
 		return orClosed(ctx, do())
@@ -304,9 +303,9 @@ func (s *Store) again(ctx context.Context, do func() error) error {
 	}
 }
 
-// orClosed is err, or that the client is closed. What else cancels a call ends its context, too. A
-// call that begins later fails with an invalid session, an error of the client that has no code of
-// its own; drivertest notices if its words change.
+// orClosed is err, or ErrClosed if the client was closed: anything else that cancels a call also
+// ends its context. A call that begins later fails with an invalid session, an error of the client
+// that has no code of its own; drivertest notices if its words change.
 func orClosed(ctx context.Context, err error) error {
 	switch code := spanner.ErrCode(err); {
 	case code == codes.Canceled && ctx.Err() == nil,
@@ -331,7 +330,7 @@ func (s *Store) query(ctx context.Context, sql string, params map[string]any, ea
 	return orClosed(ctx, s.client.Single().Query(ctx, s.statement(sql, params)).Do(each))
 }
 
-// statement has the name of the table in SQL for {records}.
+// statement puts the name of the table in place of {records}.
 func (s *Store) statement(sql string, params map[string]any) spanner.Statement {
 	return spanner.Statement{SQL: expand(sql, s.table), Params: params}
 }
@@ -364,10 +363,10 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 // Traits implements driver.Store.
 func (s *Store) Traits() driver.Traits { return driver.Traits{CostlyWrites: true} }
 
-// Sweep removes rows that hold nothing, and have for at least idle by Spanner's clock,
-// with a partitioned statement, which locks little at a time and may be run more than
-// once; at least removed are gone. No floor is needed: commit timestamps of a row grow
-// also over its deletion.
+// Sweep removes rows that have held nothing for at least idle by Spanner's clock, with a
+// partitioned statement, which locks little at a time and may be run more than once; at
+// least removed are gone. No floor is needed: commit timestamps of a row grow even across
+// its deletion.
 func (s *Store) Sweep(ctx context.Context, idle time.Duration) (removed int, err error) {
 	var now time.Time
 	err = s.query(ctx, `select current_timestamp()`, nil, func(r *spanner.Row) error { return r.Columns(&now) })

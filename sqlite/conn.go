@@ -29,12 +29,12 @@ type conn struct {
 	full   bool   // what synchronous is set to: full or normal
 	left   func() // is called before it is closed; may be nil
 
-	alone fs.FileInfo // of a file that nobody had open when it was opened to look; else nil
+	alone fs.FileInfo // the file, if nobody else had it open when it was opened to look; else nil
 }
 
-// own is a driver of our own: functions that the program registers with the one
-// it uses, such as one called length, and what it does with each new connection
-// are not for ours.
+// own is a driver of our own: what the program registers with the driver that it
+// uses (functions, such as one called length, and hooks for new connections) does
+// not apply to our connections.
 var own modernc.Driver
 
 func connect(dsn string) (*conn, error) {
@@ -107,8 +107,8 @@ func (c *conn) query(query string, each func(row []sqldriver.Value), args ...sql
 		return err
 	}
 	defer func() {
-		// A row that was returned may not be committed before the statement
-		// is at its end.
+		// A row that was returned may be uncommitted until the statement
+		// has ended.
 		if e := rows.Close(); err == nil {
 			err = e
 		}
@@ -178,8 +178,8 @@ func (c *conn) transaction(ctx context.Context, full bool, f func() error) error
 const patience = 10 * time.Second
 
 // retry calls f until the file is not locked by another. Its waits are short
-// and random, so that who comes last has the same chance as all others;
-// SQLite's own grow to 100 ms.
+// and random, so that the latest comer has the same chance as all others;
+// SQLite's own waits grow to 100 ms.
 func retry(ctx context.Context, f func() error) error {
 	err := f()
 	if !busy(err) {

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/sqlstore"
 )
 
-// A dialect is a sqlstore.Dialect that writes by way of use.
+// A dialect is a sqlstore.Dialect that writes on the connection that use lends.
 type dialect struct {
 	sqlstore.Reads[*conn]
 	*Store
@@ -34,13 +34,13 @@ func newDialect(s *Store, use func(context.Context, func(*conn) error) error) *d
 	}, s, use}
 }
 
-// codesOfNone knows of nothing that may be tried again: what is busy was waited for.
+// codesOfNone has no code that means "try again": retry has waited for a busy file.
 var codesOfNone = sqlstore.Codes{Of: func(error) string { return "" }}
 
 // now is the wall clock in µs since 1970, which all processes on this host share.
 func now() int64 { return time.Now().UnixMicro() }
 
-// keyOf is the space and the name of an id; of none, what is before all others.
+// keyOf is the space and the name of an id; for no id, those that sort before all others.
 func keyOf(id []byte) (space int64, name []byte) {
 	if len(id) == 0 {
 		return -1, []byte{}
@@ -57,7 +57,7 @@ func idOf(space int64, name sqldriver.Value) []byte {
 	return append([]byte{byte(space)}, text(name)...)
 }
 
-// idList is what the statement "load all" takes. A space is one digit.
+// idList is the argument of the statement "load all". A space is one digit.
 func idList(ids [][]byte) any {
 	b := []byte{'['}
 	for _, id := range ids {
@@ -143,7 +143,7 @@ func (d *dialect) Swaps(ctx context.Context, ws []sqlstore.Write) (versions []in
 	return versions, d.written(err, ws, versions)
 }
 
-// written says what became of writes, and tells watchers of those that won.
+// written says what became of writes, and notifies watchers of those that won.
 func (d *dialect) written(err error, ws []sqlstore.Write, versions []int64) error {
 	if err == nil {
 		err = d.files.present() // what was written is where others look

@@ -20,10 +20,9 @@ import (
 // after an error roll back.
 //
 // tx is a transaction on the file that holds the locks. Begin it IMMEDIATE
-// (_txlock=immediate): one that has read and then comes to write fails if
-// others have written meanwhile. A transaction of another driver than that of
-// modernc.org/sqlite is refused, for the reason given at the head of this
-// package.
+// (_txlock=immediate): one that reads first and writes later fails if others
+// have written in between. A transaction of any driver other than that of
+// modernc.org/sqlite is refused, for the reason given in the package comment.
 //
 // Other programs, in any language, can do the same with
 //
@@ -43,7 +42,7 @@ func Fence(ctx context.Context, tx *sql.Tx, locks ...*holdfast.Lock) error {
 func fence(ctx context.Context, tx *sql.Tx, name string, token int64) error {
 	failed := func(err error) error { return fmt.Errorf("fence %q: %w", name, err) }
 
-	// The write lock first: whoever wants to take the lock over waits now.
+	// The write lock comes first: a client that wants to take the lock over waits from now on.
 	key := []byte(name)
 	changed, err := tx.ExecContext(ctx, `update holdfast_records set fence = fence where space = 0 and name = ?`, key)
 	if err != nil {
@@ -77,7 +76,7 @@ func fence(ctx context.Context, tx *sql.Tx, name string, token int64) error {
 
 var errNoLock = errors.New("there is no such lock in the file of this transaction: the lock was taken in another one")
 
-// sameFile refuses a transaction on another file than that of the store.
+// sameFile refuses a transaction on a file other than the store's.
 func (s *Store) sameFile(ctx context.Context, tx *sql.Tx, name string) error {
 	var path string
 	err := tx.QueryRowContext(ctx, `select file from pragma_database_list where name = 'main'`).Scan(&path)
@@ -93,8 +92,8 @@ func (s *Store) sameFile(ctx context.Context, tx *sql.Tx, name string) error {
 }
 
 // sameCopy refuses a transaction that runs on another copy of SQLite than our
-// stores in this process, since such two do not see each other's locks, and one
-// that would see another table than theirs.
+// stores in this process, since two copies do not see each other's locks. It also
+// refuses one that would see another table than theirs.
 func sameCopy(ctx context.Context, tx *sql.Tx) error {
 	ours, err := copyOfSQLite()
 	if err != nil {

@@ -10,30 +10,30 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
 )
 
-// The files of a store: the database, and the log and its index that SQLite keeps
-// beside it as long as a connection is open. Those who come later open what has
-// these names then. Whoever went on with files that were removed or replaced would
-// not meet them, and both could be given one lock.
+// files are those of a store: the database, and the log and its index that SQLite
+// keeps beside it as long as a connection is open. A later process opens whatever
+// has these names then. A store that went on with files that were removed or
+// replaced would not meet that process, and both could be given one lock.
 type files struct {
 	path string
 	db   fs.FileInfo
 
 	mu    sync.Mutex
-	conns int     // that are open
-	log   [2]file // of theirs; without a name: none
-	gone  error   // once one was found to be another
+	conns int     // open connections
+	log   [2]file // that they use; without a name: none
+	gone  error   // set once a file was found to be removed or replaced
 }
 
-// A file is one as it was when it was opened.
+// A file is what a name stood for when it was opened.
 type file struct {
 	name string
 	is   fs.FileInfo
 }
 
-// An otherFile is one that has the name of one that was opened.
+// An otherFile is the error of a file that was removed or replaced while in use.
 type otherFile struct {
 	name string
-	err  error // why it is not known whether it is another; nil: it is
+	err  error // why it is not known whether it was; nil: it was
 }
 
 func (e *otherFile) Error() string {
@@ -45,7 +45,7 @@ func (e *otherFile) Error() string {
 
 func (e *otherFile) Unwrap() error { return e.err }
 
-// check says that what has the name is the file that was opened.
+// check verifies that the name still stands for the file that was opened.
 func (f file) check() error {
 	info, err := os.Stat(f.name)
 	switch {
@@ -57,8 +57,8 @@ func (f file) check() error {
 	return nil
 }
 
-// present tells that all files are still those that the open connections use. Once
-// they were not it stays so.
+// present verifies that all files are still those that the open connections use.
+// Once they were not, it always fails.
 func (f *files) present() error {
 	if filesystem.KeptWhileOpen {
 		return nil
@@ -83,8 +83,8 @@ func (f *files) present() error {
 	return err
 }
 
-// adopt keeps a connection that has read the file. The first finds the log, and
-// all that come while one is open share it.
+// adopt keeps a connection that has read the file. The first connection finds the
+// log, and those that come while one is open share it.
 func (f *files) adopt(c *conn) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,8 +108,8 @@ func (f *files) adopt(c *conn) error {
 	return nil
 }
 
-// leave is for a connection that is about to be closed: as the last it takes the
-// log away, and the next will find another.
+// leave is called before a connection is closed: the last one takes the log away,
+// and the next will find another.
 func (f *files) leave() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -127,9 +127,9 @@ func resolved(path string) string {
 }
 
 // oneName refuses a file that could be open by another name as well. SQLite keeps
-// its log, and the locks on it, beside the name: those who come by another see
-// nothing of what these write, and both could be given one lock. A symbolic link is
-// no such name, for SQLite follows it first.
+// its log, and the locks on it, beside the name: a process that opens it by another
+// name sees nothing of what is written here, and both could be given one lock. A
+// symbolic link is no such name, for SQLite follows it first.
 func oneName(path string, info fs.FileInfo) error {
 	if n := filesystem.Links(info); n > 1 {
 		return fmt.Errorf("%s has %d names (hard links), and whoever opens it by another could get a lock that is held here: remove the others; a symbolic link may take their place", path, n)

@@ -12,11 +12,11 @@ import (
 	codes "modernc.org/sqlite/lib"
 )
 
-// A store that only looks makes nothing: a log that it made would be its user's, and those
-// who write could not. While others have the file open it reads their log, and takes part in
-// SQLite's locks. While nobody has, there is no log, and SQLite would have to make one: then it
-// reads the file as one that does not change, and sees afterwards whether that was true.
-// Connections are not kept, for it may be the one now and the other then.
+// A store that only looks creates no file: a log that it made would belong to its user, and
+// writers could not use it. While others have the file open, it reads their log and takes part in
+// SQLite's locks. While nobody has, there is no log, and SQLite would have to make one: then the
+// store reads the file as one that does not change, and checks afterwards whether it did.
+// Connections are not kept, for the next read may meet the other case.
 
 // connectToLook opens a connection to read from.
 func (s *Store) connectToLook(ctx context.Context) (*conn, error) {
@@ -29,8 +29,8 @@ func (s *Store) connectToLook(ctx context.Context) (*conn, error) {
 	case alone != nil:
 		settings += "&immutable=1"
 	case filesystem.Writable(s.path) != nil || filesystem.Writable(filepath.Dir(resolved(s.path))) != nil:
-		// Not otherwise: SQLite would share the index with the connections of this process that
-		// write, and they could not.
+		// Only here: SQLite shares the index with the connections of this process that write,
+		// and they could not write either.
 		settings += "&readonly_shm=1"
 	}
 	c, err := s.dial(ctx, settings)
@@ -40,7 +40,7 @@ func (s *Store) connectToLook(ctx context.Context) (*conn, error) {
 	return c, err
 }
 
-// alone is the file as it is, if nobody has it open; else nil.
+// alone is the file as it is now, if nobody has it open; else nil.
 func (s *Store) alone() (fs.FileInfo, error) {
 	info, err := os.Stat(s.path)
 	if err != nil {
@@ -56,11 +56,11 @@ func (s *Store) alone() (fs.FileInfo, error) {
 	return nil, nil
 }
 
-// lookPatience is how long a store that only looks tries again while others open the file,
-// recover it or close it: only they may make what they need for that.
+// lookPatience is how long a store that only looks keeps trying while others open the file,
+// recover it or close it: only they may make what that needs.
 const lookPatience = 2 * time.Second
 
-// read calls f with a connection that use lends. Of a store that only looks f is called
+// read calls f with a connection that use lends. In a store that only looks, f is called
 // again if the file was changed under it.
 func (s *Store) read(ctx context.Context, use func(context.Context, func(*conn) error) error, f func(*conn) error) error {
 	for began := time.Now(); ; {
@@ -83,7 +83,7 @@ func (s *Store) read(ctx context.Context, use func(context.Context, func(*conn) 
 	}
 }
 
-// ask calls f by read until the file is not locked by another, and explains its error.
+// ask calls f through read until the file is not locked by another, and explains its error.
 func (s *Store) ask(ctx context.Context, use func(context.Context, func(*conn) error) error, f func(*conn) error) error {
 	return s.explain(s.read(ctx, use, func(c *conn) error { return retry(ctx, func() error { return f(c) }) }))
 }

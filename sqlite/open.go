@@ -60,12 +60,12 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 	return s, nil
 }
 
-// begin has the first connection make what is missing, if it may, and find that the file is ours.
+// begin creates what is missing, if opts allow it, and verifies that the file is ours.
 func (s *Store) begin(ctx context.Context, c *conn, opts *Options) (err error) {
 	if opts.ReadOnly {
 		return errors.Join(c.verify(ctx), retry(ctx, c.plainText))
 	}
-	// A file that is not to be made ours is not touched before it is.
+	// Unless it may be made ours, the file is not touched until it is known to be ours.
 	create := opts.Create
 	if !create && opts.ifEmpty {
 		if create, err = c.empty(ctx); err != nil {
@@ -91,12 +91,12 @@ func (s *Store) begin(ctx context.Context, c *conn, opts *Options) (err error) {
 	return s.adopt(ctx, c)
 }
 
-// creating keeps the making of a file apart from its use: whoever closes a
-// descriptor of a file gives up all locks that this process has on it.
+// creating keeps the creation of a file apart from its use: closing a descriptor
+// of a file gives up all locks that this process has on it.
 var creating sync.Mutex
 
-// admit refuses a file that cannot carry the store, and creates it if asked.
-// It never opens a file that is there (see creating).
+// admit refuses a file that cannot be used for a store, and creates a missing one
+// if asked. It never opens an existing file (see creating).
 func admit(path string, opts *Options) error {
 	dir := filepath.Dir(resolved(path))
 	if !slices.Contains(opts.Allow, "network-fs") {
@@ -152,8 +152,8 @@ func create(path string) error {
 }
 
 // connect opens one more connection. It never creates the file. Once the file is
-// known to be ours the connection puts right what another program has changed in
-// it while none of ours was open.
+// known to be ours, connect puts right what another program has changed in it
+// while none of our connections was open.
 func (s *Store) connect(ctx context.Context) (c *conn, err error) {
 	if s.ours { // what has taken its place is not touched
 		if err := s.files.present(); err != nil {
@@ -191,7 +191,7 @@ func (s *Store) dial(ctx context.Context, settings string) (c *conn, err error) 
 	return c, err
 }
 
-// adopt checks and keeps a connection, when it has read the file and so opened the log.
+// adopt verifies the schema, which makes the connection open the log, and keeps the connection.
 func (s *Store) adopt(ctx context.Context, c *conn) error {
 	if err := c.verify(ctx); err != nil {
 		return err

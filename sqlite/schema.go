@@ -18,8 +18,8 @@ const schemaVersion = 1
 func Schema() string { return schema }
 
 // Migrate creates the file, with mode 0600, and the schema in it, as far as
-// they are missing, and turns on write-ahead logging. It may be repeated, and
-// while others use the file. What else is in the file is left alone.
+// they are missing, and turns on write-ahead logging. It may be repeated, even
+// while others use the file. Whatever else is in the file is left alone.
 func Migrate(ctx context.Context, path string) error {
 	s, err := Open(ctx, path, &Options{Create: true})
 	if err != nil {
@@ -89,7 +89,7 @@ func (c *conn) migrate(ctx context.Context) error {
 	return c.transaction(ctx, true, func() error { return c.script(schema) })
 }
 
-// empty tells whether nothing is in the file: then it is nobody's.
+// empty tells whether the file has nothing in it, and so belongs to nobody.
 func (c *conn) empty(ctx context.Context) (empty bool, err error) {
 	err = retry(ctx, func() error {
 		some, err := c.one(`select 1 from sqlite_master limit 1`)
@@ -99,7 +99,7 @@ func (c *conn) empty(ctx context.Context) (empty bool, err error) {
 	return empty, err
 }
 
-// verify tells whether the schema is there and of our version.
+// verify checks that the schema is there and has our version.
 func (c *conn) verify(ctx context.Context) error {
 	version, err := c.version(ctx)
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *conn) verify(ctx context.Context) error {
 	return sqlstore.CheckSchema(sqlstore.Tables{Prefix: sqlstore.DefaultPrefix}, version, schemaVersion, "sqlite.Migrate")
 }
 
-// version is that of the schema, 0 if there is none.
+// version is the version of the schema, 0 if there is none.
 func (c *conn) version(ctx context.Context) (version int64, err error) {
 	ask := func() error {
 		v, err := c.one(`select value from holdfast_meta where key = 'version'`)
@@ -120,7 +120,7 @@ func (c *conn) version(ctx context.Context) (version int64, err error) {
 		if err == nil {
 			return nil
 		}
-		// That a table is missing has no code of its own.
+		// A missing table has no error code of its own.
 		table, again := c.one(`select 1 from sqlite_master where type = 'table' and name = 'holdfast_meta'`)
 		if again == nil && table == nil {
 			return nil

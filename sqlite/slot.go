@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// conns opens and closes the connections of a store, as long as others find what they
-// are on.
+// conns opens and closes the connections of a store, as long as other processes find the
+// same files.
 type conns struct{ *Store }
 
 // Open implements sqlstore.Conns.
@@ -25,12 +25,12 @@ func (c conns) Works(context.Context, *conn, time.Duration) (bool, error) {
 	return !c.looks, c.files.present()
 }
 
-// Sound keeps none after an error: whatever that left open, the next call meets nothing
-// of it.
+// Sound keeps no connection after an error, so that the next call meets nothing that was
+// left open.
 func (conns) Sound(_ *conn, err error) bool { return err == nil }
 
-// Close closes a connection, unless its files have others in their place: closing it
-// would copy its log over what others have written since, and remove theirs.
+// Close closes a connection, unless its files were removed or replaced: closing it would
+// then copy its log over what others have written since, and remove theirs.
 func (c conns) Close(conn *conn) error {
 	if !c.looks && c.files.present() != nil {
 		return nil

@@ -1,5 +1,5 @@
 // Package sqlite keeps locks in an SQLite file, which may be the application's
-// own: then a fenced transaction is in reach (see Fence).
+// own: then a transaction can be fenced (see Fence).
 //
 // # One copy of SQLite
 //
@@ -11,17 +11,17 @@
 //
 // # One name, and one log
 //
-// SQLite keeps its log beside the name by which a file is opened. A process that comes
-// by another name does not see what is in that log, and both could be given one lock.
+// SQLite keeps its log beside the name by which a file is opened. A process that uses
+// another name does not see what is in that log, and both could be given one lock.
 // So Open refuses a file with hard links, and one that is mounted by itself; a
 // symbolic link is followed first and does no harm.
 //
 // While the file is in use do not move, replace or remove it, nor the files beside
-// it that end in -wal and -shm: a store that has lost one of them to another refuses
-// every call, and has to be opened anew. A program that reads the file by itself, as
-// with os.ReadFile, makes the kernel drop the locks of its connections, and whoever
-// closes the file next may remove the log. Copy it with SQLite's own backup, or turn
-// on OFDLocking of modernc.org/sqlite first.
+// it that end in -wal and -shm: a store that has lost one of them refuses every call,
+// and has to be opened anew. A program that reads the file without SQLite, such as with
+// os.ReadFile, makes the kernel drop the locks of its connections, and whoever closes
+// the file next may remove the log. Copy it with SQLite's own backup, or turn on
+// OFDLocking of modernc.org/sqlite first.
 //
 // # Waiting for the disk
 //
@@ -30,17 +30,17 @@
 // the death of every process but not of the machine. The log is one file in
 // commit order. So a power cut takes only what came after the last write that
 // waited, never something before it: a grant that was reported is never
-// undone, and no token is given twice. What a file system or a disk promises
-// falsely about fsync is beyond us, and so is a program that sets synchronous to
-// off for a file that it shares with us: it may copy the log before it is on disk.
+// undone, and no token is given twice. We can do nothing about a file system or
+// disk that lies about fsync, nor about a program that sets synchronous to off for
+// a file that it shares with us: it may copy the log before it is on disk.
 //
 // # Versions and time
 //
 // A version is at least the wall clock of the host in microseconds, read in Go
-// when a statement is about to run: SQLite's own clock has milliseconds, and
+// when a statement is about to run: SQLite's own clock only has milliseconds, and
 // the wait for other writers must not count as age. A record's Age is measured
-// by the same clock. If that clock has stepped, as an observer with a steady
-// clock notices, what was written before has no age (it is negative).
+// by the same clock. If that clock has stepped, which a client notices by a steady
+// clock, records written before have no age (it is negative).
 package sqlite
 
 import (
@@ -82,9 +82,9 @@ type Store struct {
 	watches notify.Watches // of the board
 
 	// Each has its own connection, as soon as it finds that of names in use. A
-	// writer that copies the log into the file keeps its connection, though not
-	// the lock for writing: so heartbeats, which may not wait behind others,
-	// need another.
+	// writer that copies the log into the file occupies its connection, though
+	// not the write lock, so heartbeats, which must not wait behind others, need
+	// another.
 	names, beats, reads *sqlstore.Pool[*conn]
 }
 
@@ -93,13 +93,13 @@ var (
 	_ driver.Watcher = (*Store)(nil)
 )
 
-// Watch implements driver.Watcher by a named pipe in a directory beside the file, with "-wake"
-// at the end of its name; a user who may not use that directory polls.
+// Watch implements driver.Watcher with a named pipe in a directory beside the file, whose name
+// ends in "-wake"; a user without access to that directory polls.
 func (s *Store) Watch(ctx context.Context, _ []string, changed func(driver.Notification)) error {
 	return s.watches.Run(ctx, func(ctx context.Context) error { return s.board.Watch(ctx, changed) })
 }
 
-// Close ends what Open and Watch have begun. The calls under way end first.
+// Close ends what Open and Watch have begun, after the calls under way.
 func (s *Store) Close() error {
 	s.watches.Close()
 	return errors.Join(s.reads.Close(), s.beats.Close(), s.names.Close())

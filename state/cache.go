@@ -17,7 +17,7 @@ import (
 // CacheOptions are settings of a cache; nil and zero values are the defaults.
 type CacheOptions struct {
 	TTL      time.Duration // how long a blob is served, counted from when it was made; 0: an hour
-	MaxBytes int64         // of all blobs together, what is being made not counted; 0: 1 GiB
+	MaxBytes int64         // of all blobs together, without those being filled; 0: 1 GiB
 	// Trace is called at the end of each Get, in the caller's goroutine. nil: none.
 	Trace func(context.Context, CacheEvent)
 }
@@ -41,7 +41,7 @@ type Cache struct {
 	ttl  time.Duration
 	max  int64
 	opts CacheOptions
-	beat time.Duration // how often who fills a blob says so to those who wait
+	beat time.Duration // how often a process that fills a blob shows waiters that it is alive
 
 	mu     sync.Mutex
 	root   *os.Root            // nil if it was closed
@@ -52,11 +52,11 @@ type Cache struct {
 // A flight is a fill, or the wait for one, that others in this process wait for.
 type flight struct {
 	done chan struct{}
-	vain bool // it came to nothing, and not because its caller gave up
+	vain bool // it ended, and its caller had not given up
 }
 
-// OpenCache opens the cache in a directory, and makes it if it is missing. One
-// that others can write to, or that has other files in it, is refused.
+// OpenCache opens the cache in a directory, and makes it if it is missing. It refuses a
+// directory that others can write to, or that has other files in it.
 func OpenCache(dir string, opts *CacheOptions) (*Cache, error) {
 	var o CacheOptions
 	if opts != nil {
@@ -101,14 +101,13 @@ func (c *Cache) Close() error {
 // it is now. kind names content and format, such as "info/refs v1". The answer
 // is never older than a write that had ended when Get was called.
 //
-// fill writes to a file; nothing is served of one that fails or panics, or whose
-// writer failed. One fill of a blob runs at a time in all processes, and the
-// others wait for it as long as it is alive. What is filled while someone writes
-// to the state, or while the state changes, is returned to its caller and not
-// kept.
+// fill writes to a file; if fill fails or panics, or its writer failed, nothing of it is served.
+// Among all processes one fill of a blob runs at a time, and the others wait for it as long as it
+// is alive; after two fills that came to nothing a caller goes ahead. What is filled while someone
+// writes to the state, or while the state changes, is returned to its caller and not kept.
 //
 // The caller closes what it gets. It is an io.WriterTo that leaves the copying to
-// the kernel where that can be done.
+// the kernel where possible.
 func (c *Cache) Get(ctx context.Context, s *State, kind string, fill func(context.Context, io.Writer) error) (io.ReadCloser, error) {
 	if c.opts.Trace == nil {
 		return c.get(ctx, s, kind, fill, new(CacheEvent))
@@ -124,10 +123,10 @@ func (c *Cache) get(ctx context.Context, s *State, kind string, fill func(contex
 	if c.directory() == nil {
 		return nil, fmt.Errorf("cache %q: %w", c.dir, os.ErrClosed)
 	}
-	// A caller that has waited for two fills that came to nothing goes ahead: one after the
-	// other is not to wait for a command that fails slowly.
+	// A caller that has waited for two fills that came to nothing goes ahead, so that callers
+	// do not wait one after the other for a command that fails slowly.
 	for waited := 0; ; {
-		key, err := s.Key(ctx) // each time: no blob is older than what had ended when Get was called
+		key, err := s.Key(ctx) // each time: no blob is older than the writes that had ended when Get was called
 		if err != nil {
 			return nil, err
 		}
@@ -160,8 +159,8 @@ func (c *Cache) get(ctx context.Context, s *State, kind string, fill func(contex
 	}
 }
 
-// blobName is that of the file: what tells a blob from others, each part with its
-// length before it, so that none can pass for another.
+// blobName is the name of a blob's file: a hash of what tells the blob from others,
+// each part with its length before it, so that no blob can pass for another.
 func blobName(id, kind string, key Key) string {
 	h := sha256.New()
 	for _, part := range []string{format, id, kind, key.ID, key.stamp} {
@@ -215,7 +214,7 @@ func (c *Cache) lead(ctx context.Context, s *State, f *flight, name, kind string
 	return b, err
 }
 
-// directory is nil when the cache was closed.
+// directory is nil once the cache is closed.
 func (c *Cache) directory() *os.Root {
 	c.mu.Lock()
 	defer c.mu.Unlock()

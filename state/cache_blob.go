@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// format is that of names and files of blobs.
+// format identifies the format of blobs and of their names.
 const format = "holdfast blob 1"
 
 // A blob's file begins with a line of fixed length: the format, how many bytes
-// follow, and a checksum of the blob's name and of them. A process checks it when
-// it opens a blob for the first time, and again if the file has changed since:
-// what a power cut or a person has taken or turned is noticed before the first
-// byte is served. So no fill waits for fsync, whose promise a disk may break, and
-// a blob that does not hold is only one more miss.
+// follow, and a checksum of the blob's name and those bytes. A process checks it when
+// it opens a blob for the first time, and again if the file has changed since: damage
+// by a power cut or a person is noticed before the first byte is served. So no fill
+// waits for fsync, whose promise a disk may break, and a damaged blob is only one
+// more miss.
 const (
 	header    = format + " %016x %08x\n"
 	headerLen = len(format) + 1 + 16 + 1 + 8 + 1
@@ -29,7 +29,7 @@ func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 // seed is the checksum of a blob without any bytes.
 func seed(name string) uint32 { return crc32.Checksum([]byte(name), castagnoli()) }
 
-// A blob is the file of one, behind its header.
+// A blob is a blob's open file, read from behind its header.
 type blob struct{ file *os.File }
 
 func (b *blob) Read(p []byte) (int, error)         { return b.file.Read(p) }
@@ -40,8 +40,8 @@ func newBlob(file *os.File) (b *blob, err error) {
 	return &blob{file}, err
 }
 
-// open returns a blob that is whole and young enough, or nil. One that is open can
-// be read to its end, whatever becomes of its name.
+// open returns a blob that is whole and young enough, or nil. An open blob can be
+// read to its end, whatever becomes of its name.
 func (c *Cache) open(name string) io.ReadCloser {
 	root := c.directory()
 	if root == nil {
@@ -52,7 +52,7 @@ func (c *Cache) open(name string) io.ReadCloser {
 		return nil
 	}
 	info, err := describe(file)
-	// One from the future was written by a clock that has gone back since.
+	// A blob from the future was written before the clock went back.
 	if err == nil && info.regular && time.Since(time.Unix(0, info.mtime)).Abs() <= c.ttl {
 		if c.checked(name, info) || whole(file, name, info.size) {
 			if b, err := newBlob(file); err == nil {

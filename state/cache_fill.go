@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// fill runs fill into a file and returns that. If it has a name, and nobody has
-// written to the state meanwhile, it is kept.
+// fill runs fill into a file and returns the file. If the blob has a name, and nobody
+// wrote to the state during the fill, it is kept.
 func (c *Cache) fill(ctx context.Context, s *State, name, kind string, before Key, fill func(context.Context, io.Writer) error, e *CacheEvent) (io.ReadCloser, error) {
 	began := time.Now()
 	defer func() { e.Took = max(time.Since(began), 1) }()
@@ -29,7 +29,7 @@ func (c *Cache) fill(ctx context.Context, s *State, name, kind string, before Ke
 	if err != nil {
 		return nil, fmt.Errorf("fill %q: %w", kind, err)
 	}
-	// If someone wrote, this may be half of it, and nobody else's answer.
+	// If someone wrote, this may be half of that write: nobody else may get it.
 	if w.temp != "" && !before.Writing {
 		after, err := s.Key(ctx)
 		if err == nil && !after.Writing && after.Equal(before) && c.reserve(ctx, w.root, w.size) &&

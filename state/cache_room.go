@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// What all blobs take is counted in a file. Whoever keeps a blob adds to it before
-// the blob has its name: so a process that keeps only one need not look at all the
-// others, and one that dies has counted too much, never too little. When there is
-// no room, and once in each TTL, one process goes through all blobs: what has
-// expired goes, and the oldest down to three quarters, so that the next time is a
-// quarter of the cache away. A count that was lost is made anew in that way.
+// The space that all blobs take is counted in a file. A process adds a blob to the
+// count before the blob has its name: so it need not look at all other blobs, and
+// if it dies it has counted too much, never too little. When there is no room, and
+// once in each TTL, one process goes through all blobs. It removes what has expired,
+// and the oldest until three quarters are left, so that the next time is a quarter of
+// the cache away. This also restores a lost count.
 const (
 	countName = "size"
 	count     = "%019d %019d\n" // bytes, and when all was counted
@@ -26,8 +26,8 @@ const (
 	block     = 4096 // the least that a file takes
 )
 
-// reserve counts a blob and makes room for it. What cannot be counted is not to
-// be kept.
+// reserve counts a blob and makes room for it. A blob that cannot be counted must
+// not be kept.
 func (c *Cache) reserve(ctx context.Context, root *os.Root, size int64) bool {
 	size = blocks(size)
 	if size > c.max {
@@ -44,7 +44,7 @@ func (c *Cache) reserve(ctx context.Context, root *os.Root, size int64) bool {
 			break
 		}
 		if time.Since(began) > 5*c.beat || ctx.Err() != nil {
-			return false // who has it does not go on
+			return false // the process that has it is stuck
 		}
 		time.Sleep(pause)
 	}
@@ -72,9 +72,9 @@ func readCount(file *os.File) (used, swept int64, ok bool) {
 
 func blocks(size int64) int64 { return (size + block - 1) / block * block }
 
-// sweep removes what has expired, what dead fills have left, and of the rest the
-// oldest until it takes no more than limit. It returns what is left. Files that
-// are not the cache's stay.
+// sweep removes what has expired, what dead fills have left behind, and then the
+// oldest blobs until the rest takes no more than limit. It returns the bytes left.
+// Files that are not the cache's stay.
 func (c *Cache) sweep(root *os.Root, limit int64) (left int64, err error) {
 	dir, err := root.Open(".")
 	if err != nil {
@@ -154,8 +154,8 @@ func tempName(name string) string {
 
 const tempLen = 20
 
-// removeDead removes what a fill has left behind that has died: one that lives has a
-// lock on it.
+// removeDead removes a file that a dead fill has left behind: a live fill has a lock
+// on its file.
 func removeDead(root *os.Root, name string) {
 	_, suffix, _ := strings.Cut(name, ".")
 	if "."+suffix != lockSuffix && (len(suffix) != tempLen || strings.Trim(suffix, "abcdefghijklmnopqrstuvwxyz234567") != "") {

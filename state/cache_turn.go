@@ -8,7 +8,7 @@ import (
 )
 
 // A turn is a process's right to fill a blob: the kernel's lock on a file, which
-// ends with the process. It only spares work: without it more than one would fill,
+// ends with the process. It only saves work: without it several processes would fill,
 // each into a file of its own, and the last would win, with the same answer.
 type turn struct {
 	root *os.Root
@@ -18,11 +18,11 @@ type turn struct {
 	done chan struct{}
 }
 
-// claim waits for the turn to fill a blob. There is none, and no error either, if
-// the blob came meanwhile, if who has the turn stands still, after two that came
-// to nothing, and where there are no such locks.
+// claim waits for the turn to fill a blob. It returns neither a turn nor an error if
+// the blob has come, if the process that has the turn stands still, after two fills
+// that came to nothing, and where there are no such locks.
 func (c *Cache) claim(ctx context.Context, name string) (t *turn, waited bool, err error) {
-	var seen string // in the file that another process has locked
+	var seen string // what the file said that another process has locked
 	since := time.Now()
 	fills, gone := 1, 0 // fills that were waited for
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -39,7 +39,7 @@ func (c *Cache) claim(ctx context.Context, name string) (t *turn, waited bool, e
 		file.Close()
 		if err == nil && gone < 100 {
 			gone++
-			continue // it was let go of and removed
+			continue // it was released and removed
 		}
 		if !busy(err) { // also if it never has its name, as behind a symbolic link
 			return nil, waited, nil
@@ -72,11 +72,11 @@ const (
 	nonceLen   = 16
 )
 
-// take tells those who wait, again and again, that this process is at work.
+// take shows waiters, again and again, that this process is at work.
 func (c *Cache) take(root *os.Root, name string, file *os.File) *turn {
 	t := &turn{root, name, file, make(chan struct{}), make(chan struct{})}
 	if info, err := file.Stat(); err == nil && info.Size() > 0 {
-		c.sweep(root, c.max) // who had it has died, and left a file behind
+		c.sweep(root, c.max) // the process that had it has died, and left a file behind
 	}
 	says := append([]byte(rand.Text()[:nonceLen]), 0)
 	file.WriteAt(says, 0)

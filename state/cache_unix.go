@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plainly opens what is there, without waiting for what it may be.
+// plainly opens what is there, without following a link or waiting for a FIFO.
 const plainly = unix.O_NOFOLLOW | unix.O_NONBLOCK
 
 // tag keeps the directory out of backups, and says that what is in it is ours.

@@ -20,9 +20,9 @@ import (
 // DirOptions are settings of plain files.
 type DirOptions struct {
 	// Lease is how long a writer may be silent before readers take it for dead;
-	// it is renewed each third of it. 0: 30s. At least 1s.
+	// it is renewed every third of that. 0: 30s. At least 1s.
 	Lease time.Duration
-	// Limit is the same for entries that tell no lease of their own, such as
+	// Limit is the same for entries without a lease of their own, such as
 	// the empty ones of scripts. 0: an hour. At least 1s.
 	Limit time.Duration
 	// Trace receives Acquired, Heartbeat, Lost and Released of each writer's lease. Name is the
@@ -34,14 +34,14 @@ type DirOptions struct {
 // directory, which several hosts may mount and other programs share: a writer
 // makes a randomly named file in state/pending, and at its end first writes a
 // new random value to state/key and then removes its file; a reader that finds a
-// file older than an hour does so in its place. Dir does no I/O, and makes what
-// is missing when it is needed. opts may be nil.
+// file older than an hour does so in its place. Dir does no I/O; what is missing
+// is made when it is needed. opts may be nil.
 //
-// A writer of ours is known from others by the name of its file. Its lease is
-// short and renewed, and its age is by the clock of the file server, never by
+// A writer of ours is recognized by the name of its file. Its lease is short and
+// renewed, and its age is measured by the clock of the file server, never by
 // this host's. Where a file system is known to be this host's alone, a writer
-// also locks its file: its death is known at once, and while it lives, or a
-// command that has inherited the file, it is respected up to Limit though it
+// also locks its file. Its death is then known at once; and while it lives, or a
+// command that has inherited the file, it is respected up to Limit even if it
 // is silent. A file server that does not answer holds up its callers, whatever
 // their ctx says.
 func Dir(path string, opts *DirOptions) (*State, error) {
@@ -78,7 +78,7 @@ func Dir(path string, opts *DirOptions) (*State, error) {
 type dir struct {
 	DirOptions
 	path string
-	step func(what string) error // for tests: called before each step, and fails it
+	step func(what string) error // for tests: called before each step, which fails with its error
 
 	mu   sync.Mutex
 	seen map[string]*seen // pending entries, by name
@@ -89,10 +89,10 @@ type dir struct {
 type seen struct {
 	ino   uint64
 	mtime int64
-	since time.Duration // seen first with that mtime, by clock.Steady
+	since time.Duration // when it was first seen with that mtime, by clock.Steady
 	until time.Duration // it is good until then, whatever else is found
-	lease time.Duration // that its name tells; 0: it is of another program, whose text says nothing
-	read  bool          // as far as it can be
+	lease time.Duration // as its name says; 0: it is another program's, and its text says nothing
+	read  bool          // its text was read, as far as it can be
 	entry entry
 }
 
@@ -122,7 +122,7 @@ func (d *dir) key(ctx context.Context) (Key, error) {
 	return k, nil
 }
 
-// retry repeats what met a change, or a file that is gone from its server.
+// retry repeats a look that met a change, or a file that is gone from its server.
 func (d *dir) retry(ctx context.Context, look func() (Key, error)) (k Key, err error) {
 	for try := range maxTries {
 		if err := ctx.Err(); err != nil {
@@ -136,8 +136,8 @@ func (d *dir) retry(ctx context.Context, look func() (Key, error)) (k Key, err e
 	return k, err
 }
 
-// look does what the seed has a reader do: it lists those who write, makes up
-// for the dead, and reads the key.
+// look does what a reader has to do: it lists the writers, makes up for the dead,
+// and reads the key.
 func (d *dir) look() (Key, error) {
 	st, err := d.open()
 	if err != nil {
@@ -164,7 +164,7 @@ func (d *dir) look() (Key, error) {
 		k.Writing = writing
 		return k, nil
 	case writing && (errors.Is(err, errNoKey) || errors.Is(err, errLinked) || errors.Is(err, fs.ErrNotExist)):
-		return Key{Writing: true}, nil // who writes will make one
+		return Key{Writing: true}, nil // the writer will make one
 	case errors.Is(err, fs.ErrNotExist):
 		err = d.create(st)
 	case errors.Is(err, errNoKey) || errors.Is(err, errLinked): // as if a writer had died
@@ -221,8 +221,8 @@ func (d *dir) open() (folder, error) {
 func (d *dir) observe(st folder) (writing bool, dead []string, err error) {
 	pend, err := st.open(pending)
 	if errors.Is(err, fs.ErrNotExist) {
-		// It is made not to be asked for again, and to be sure: a file server's
-		// client may remember that it is not there.
+		// Make it, to save asking again, and to be sure: a file server's client may
+		// remember that it is not there.
 		if err := st.mkdir(pending); errors.Is(err, fs.ErrExist) {
 			return false, nil, errAgain
 		}
@@ -253,8 +253,8 @@ func (d *dir) observe(st folder) (writing bool, dead []string, err error) {
 			continue
 		}
 		if !probed && (s == nil || now >= s.until) {
-			// Before the entry is looked at: one that is renewed meanwhile only
-			// looks younger.
+			// Probe before the look at the entry: if it is renewed in between, it
+			// only looks younger.
 			t, probed = d.probe(st), true
 		}
 		alive, err := d.see(pend, name, t)
@@ -309,7 +309,7 @@ func (d *dir) see(pend folder, name string, t serverTime) (alive bool, err error
 		s.mtime, s.since = info.mtime, now
 	}
 	look := sight{limit: d.Limit, most: d.Limit, age: t.age(info.mtime), stood: now - s.since}
-	if t.before(info.mtime) { // nobody could tell for long when it was left
+	if t.before(info.mtime) { // otherwise nobody could tell its age for a long time
 		pend.touch(name)
 	}
 	if s.lease > 0 && s.read {
@@ -329,15 +329,14 @@ func (d *dir) see(pend folder, name string, t serverTime) (alive bool, err error
 	return !look.dead(), nil
 }
 
-// A serverTime is what the clock of who keeps the files said. The clock of this
-// host is never compared with the time of a file.
+// A serverTime is the time by the clock of the host that keeps the files. The clock of
+// this host is never compared with the time of a file.
 type serverTime struct {
 	now  int64 // ns since 1970; 0: unknown
 	ages func(version int64) time.Duration
 }
 
-// age is how long ago a file was changed, at least; negative if it cannot be
-// told.
+// age is how long ago, at least, a file was changed; negative if that is unknown.
 func (t serverTime) age(mtime int64) time.Duration {
 	if t.now == 0 {
 		return -1
@@ -349,10 +348,10 @@ func (t serverTime) age(mtime int64) time.Duration {
 	return age
 }
 
-// before says whether a time of change is still to come.
+// before says whether a time of change is in the future.
 func (t serverTime) before(mtime int64) bool { return t.now != 0 && mtime > t.now+int64(time.Second) }
 
-// probe asks for the time, with a file that is made for that.
+// probe asks for the time, with a file made for that purpose.
 func (d *dir) probe(st folder) serverTime {
 	name := temporary + rand.Text()
 	began := clock.Steady()
@@ -372,7 +371,7 @@ func (d *dir) probe(st folder) serverTime {
 	return serverTime{info.mtime, d.ages.Ages(info.mtime/1000, began)}
 }
 
-// takeOver changes the key in the place of dead writers, and only then removes their
+// takeOver changes the key in place of dead writers, and only then removes their
 // entries.
 func (d *dir) takeOver(st folder, dead []string) error {
 	if err := d.rotate(st); err != nil {
@@ -397,8 +396,8 @@ func (d *dir) takeOver(st folder, dead []string) error {
 	return nil
 }
 
-// sweep removes temporary files that crashed processes of ours have left. Nobody
-// misses one after the limit: its rename would fail.
+// sweep removes temporary files that crashed processes of ours have left. After the
+// limit that harms no live process: its rename only fails.
 func (d *dir) sweep(st folder) {
 	names, _, err := st.list(maxPending)
 	if err != nil {
@@ -445,7 +444,7 @@ func (d *dir) rotate(st folder) error {
 	return st.sync()
 }
 
-// create makes the first key; of all who do so at once one wins.
+// create makes the first key; of all processes that do so at once, one wins.
 func (d *dir) create(st folder) error {
 	id, name := rand.Text(), temporary+rand.Text()
 	if err := d.prepare(st, name, id); err != nil {
@@ -465,7 +464,7 @@ func (d *dir) create(st folder) error {
 	return st.sync()
 }
 
-// prepare writes a key to a temporary file, and to disk.
+// prepare writes a key to a temporary file, and syncs it to disk.
 func (d *dir) prepare(st folder, name, id string) (err error) {
 	if err := d.at("write key"); err != nil {
 		return err
@@ -485,7 +484,7 @@ func (d *dir) prepare(st folder, name, id string) (err error) {
 	return d.fill(file, []byte(id))
 }
 
-// fill writes a new file, and to disk.
+// fill writes a new file, and syncs it to disk.
 func (d *dir) fill(file *os.File, text []byte) error {
 	if _, err := file.Write(text); err != nil {
 		return err
@@ -524,7 +523,7 @@ func (d *dir) clear(ctx context.Context) error {
 	return nil
 }
 
-// at is a step of which tests want to know.
+// at announces a step to tests, which may fail it.
 func (d *dir) at(what string) error {
 	if d.step == nil {
 		return nil

@@ -11,15 +11,15 @@ import (
 	"github.com/holdfast-lock/holdfast"
 )
 
-// nameOf is the name of an entry whose writer has a lease: a random text and the milliseconds. The
-// name tells the lease, for an entry may lose its text and keep its name: in a crash, and where a
-// file server executes requests again that were lost on the way, such as the one that makes a file
-// and the one that gives it another name.
+// nameOf is the name of an entry whose writer has a lease: a random text and the lease in
+// milliseconds. The lease is in the name because an entry may lose its text and keep its name: in a
+// crash, or where a file server executes again requests that were lost on the way, such as those
+// that make a file and rename it.
 func nameOf(lease time.Duration) string {
 	return fmt.Sprintf("%s-%d", rand.Text(), lease.Milliseconds())
 }
 
-// leaseOf is the lease that the name of an entry tells; 0: it is of another program.
+// leaseOf is the lease in the name of an entry; 0: it is another program's.
 func leaseOf(name string) time.Duration {
 	random, digits, _ := strings.Cut(name, "-")
 	if len(random) < 26 || strings.Trim(random, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") != "" {
@@ -32,8 +32,8 @@ func leaseOf(name string) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// An entry is what the text of a pending entry says of its writer. Only proof decides; the rest is
-// for people.
+// An entry is what the text of a pending entry says about its writer. Only Proof decides anything;
+// the rest is for people.
 type entry struct {
 	Proof   string `json:"proof,omitempty"` // identity of the entry's file, which its writer has locked
 	Host    string `json:"host,omitempty"`
@@ -44,7 +44,7 @@ type entry struct {
 
 const maxEntry = 4096 // bytes
 
-// parseEntry reads what a writer of ours has written; nothing, if that is not there.
+// parseEntry reads what a writer of ours has written. Of any other text it returns nothing.
 func parseEntry(text []byte) entry {
 	var e entry
 	if len(text) > maxEntry || json.Unmarshal(text, &e) != nil {
@@ -67,8 +67,8 @@ func shorten(s string) string { return strings.ToValidUTF8(s[:min(len(s), 100)],
 const maxKey = 256 // bytes of the file
 
 // parseKey returns the key that a file holds: 8 to 128 characters of base64 in
-// any of its alphabets, hexadecimal or a UUID, and perhaps the end of a line.
-// Whatever else is there, as after a crash, is no key.
+// any of its alphabets, hexadecimal or a UUID, and perhaps a newline.
+// Anything else, as after a crash, is no key.
 func parseKey(text []byte) (string, bool) {
 	key := strings.TrimSuffix(string(text), "\n")
 	if len(key) < 8 || len(key) > 128 {
@@ -86,8 +86,8 @@ func parseKey(text []byte) (string, bool) {
 
 // A sight is what a reader knows of a pending entry.
 type sight struct {
-	limit time.Duration // for which its writer may be silent
-	most  time.Duration // for which it may though its lock is held: the process may hang, or have left the file to another
+	limit time.Duration // how long its writer may be silent
+	most  time.Duration // how long if its lock is held: the process may hang, or have left the file to another
 	lock  lockState
 	age   time.Duration // since its last renewal, by the clock of the host that keeps the file; negative: unknown
 	stood time.Duration // how long this process has seen it stand unchanged, by its own clock
@@ -98,15 +98,15 @@ type lockState int8
 
 const (
 	unknown lockState = iota
-	held              // it lives, or a process that it has started
-	free              // it is dead
+	held              // the writer lives, or a process that it has started
+	free              // the writer is dead
 )
 
-// dead says whether the writer is dead, or as good as dead: whoever keeps the
-// protocol has stopped to believe in its lease before that.
+// dead says whether the writer is dead, or as good as dead: a writer that keeps the
+// protocol has stopped believing in its lease before that.
 func (s sight) dead() bool { return s.lock == free || s.left() <= 0 }
 
-// left is how long the writer may be silent yet.
+// left is how much longer the writer may be silent.
 func (s sight) left() time.Duration {
 	limit := s.limit
 	if s.lock == held {

@@ -7,16 +7,16 @@ import (
 	"strconv"
 )
 
-// A fileInfo is what a file was when it was asked.
+// A fileInfo is what a file was when it was looked at.
 type fileInfo struct {
 	regular      bool
 	size         int64
 	links        uint64
 	dev, ino     uint64
-	mtime, ctime int64 // ns since 1970, by the clock of who keeps it
+	mtime, ctime int64 // ns since 1970, by the clock of the host that keeps it
 }
 
-// id tells a file from all others, as long as it is there.
+// id tells a file from all others, as long as it exists.
 func (i fileInfo) id() string { return fmt.Sprintf("%d:%d", i.dev, i.ino) }
 
 var (
@@ -27,8 +27,8 @@ var (
 	errTorn       = errors.New("shorter than it was")
 )
 
-// failed is an error of an operation on a path, which may have been named by
-// others: it is shown in quotes if it is not plain text. nil stays nil.
+// failed is an error of an operation on a path. Others may have named the path, so
+// it is shown in quotes if it is not plain text. nil stays nil.
 func failed(op, path string, err error) error {
 	if err == nil {
 		return nil

@@ -2,13 +2,13 @@ package state
 
 import "golang.org/x/sys/unix"
 
-// fresh has the client of a file server ask the server what an open file is.
+// fresh makes a file server's client ask the server for an open file's attributes.
 func fresh(fd int) {
 	var st unix.Statx_t
 	unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_MTIME|unix.STATX_CTIME, &st)
 }
 
-// statFresh asks what a name is, of the server if there is one.
+// statFresh looks a name up, at the file server if there is one.
 func statFresh(at int, name string) (fileInfo, error) {
 	var x unix.Statx_t
 	err := unix.Statx(at, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &x)

@@ -49,12 +49,12 @@ func (f folder) failed(op, name string, err error) error {
 	return failed(op, f.path+"/"+name, err)
 }
 
-// refresh has a file server's client ask what has changed in the folder, where it
-// would else answer from its memory for a while.
+// refresh makes a file server's client ask what has changed in the folder. Otherwise it
+// may answer from its cache for a while.
 func (f folder) refresh() { fresh(f.fd) }
 
-// mkdir makes a directory for those who may use this one, unless here names
-// belong to whoever made them.
+// mkdir makes a directory for those who may use this one, unless this one is sticky:
+// there names belong to whoever made them.
 func (f folder) mkdir(name string) error {
 	if err := unix.Mkdirat(f.fd, name, 0o777); err != nil {
 		return f.failed("mkdir", name, err)
@@ -137,13 +137,13 @@ func (f folder) openRegular(name string) (int, fileInfo, error) {
 	return -1, fileInfo{}, f.failed("open", name, errNotRegular)
 }
 
-// stat tells of a file by its name, as fresh as the file system has it.
+// stat describes a file by its name, as fresh as the file system has it.
 func (f folder) stat(name string) (fileInfo, error) {
 	info, err := statFresh(f.fd, name)
 	return info, f.failed("stat", name, err)
 }
 
-// create makes a new file and leaves it open. Who may read the folder may read
+// create makes a new file and leaves it open. Whoever may read the folder may read
 // the file.
 func (f folder) create(name string) (*os.File, error) {
 	fd, err := openat(f.fd, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
@@ -157,7 +157,7 @@ func (f folder) create(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.path+"/"+name), nil
 }
 
-// touch gives a file the time of now, by the clock of who keeps it.
+// touch gives a file the current time, by the clock of the host that keeps it.
 func (f folder) touch(name string) error {
 	_, err := again(func() (int, error) {
 		return 0, unix.UtimesNanoAt(f.fd, name, nil, unix.AT_SYMLINK_NOFOLLOW)
@@ -192,8 +192,8 @@ func identity(file *os.File) (string, error) {
 	return infoOf(&st).id(), nil
 }
 
-// lock takes the kernel's lock of a file of ours, for as long as anyone has it
-// open.
+// lock takes the kernel's lock on a file of ours, which lasts as long as anyone has
+// the file open.
 func lock(file *os.File) error {
 	return unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
 )
 
-// A dirWriter is an entry of ours in state/pending, and the lease that it is.
-// The lease is trusted until the moment before its last renewal was sent, plus
-// its length, less the margin. Nobody removes the entry earlier.
+// A dirWriter is an entry of ours in state/pending, which is its lease. The lease is
+// trusted for its length less the margin, counted from before its last renewal was
+// sent. Nobody removes the entry earlier.
 type dirWriter struct {
 	d      *dir
 	name   string
@@ -30,7 +30,7 @@ type dirWriter struct {
 
 	ending sync.Mutex // one End at a time
 	gone   bool       // it has left
-	ended  error      // and said that
+	ended  error      // what End returned then
 
 	mu     sync.Mutex
 	window lease.Window
@@ -74,7 +74,7 @@ func (d *dir) begin(ctx context.Context) (*Writer, error) {
 	return &Writer{w}, nil
 }
 
-// enter makes the entry: complete, locked, on disk, and only then where readers
+// enter makes the entry: complete, locked and on disk before it is where readers
 // see it.
 func (w *dirWriter) enter() error {
 	d := w.d
@@ -95,7 +95,7 @@ func (w *dirWriter) enter() error {
 	return w.publish(st, pend)
 }
 
-// publish writes the entry, and moves it to those that are pending.
+// publish writes the entry, and moves it to the pending ones.
 func (w *dirWriter) publish(st, pend folder) (err error) {
 	d := w.d
 	if err := d.at("write entry"); err != nil {
@@ -170,7 +170,7 @@ func (d *dir) describe() entry {
 
 func (w *dirWriter) Context() context.Context { return leaseContext{w.ctx, w} }
 
-// A leaseContext is right about its end even where a timer is late, as after the
+// A leaseContext is right about its end even when a timer is late, as after the
 // process was stopped.
 type leaseContext struct {
 	context.Context
@@ -245,7 +245,7 @@ func (w *dirWriter) beat() error {
 	return err
 }
 
-// touch gives the entry the time of now, if it still has its name.
+// touch gives the entry the current time, if it still has its name.
 func (w *dirWriter) touch() error {
 	if err := w.d.at("renew"); err != nil {
 		return err
@@ -253,7 +253,7 @@ func (w *dirWriter) touch() error {
 	return w.inPending(func(pend folder) error { return pend.touch(w.name) })
 }
 
-// inPending opens the directory anew, so that one that was replaced is noticed.
+// inPending opens the directory anew, so that a replaced directory is noticed.
 func (w *dirWriter) inPending(fn func(folder) error) error {
 	st, err := openBelow(w.d.path, "state")
 	if err != nil {
@@ -268,8 +268,8 @@ func (w *dirWriter) inPending(fn func(folder) error) error {
 	return fn(pend)
 }
 
-// guard ends belief when the window does, with no I/O in the way. It looks at
-// least once a second, since a timer does not run while the machine sleeps.
+// guard ends belief in the lease when the window ends, without waiting for any I/O. It looks
+// at least once a second, since a timer does not run while the machine sleeps.
 func (w *dirWriter) guard() {
 	t := time.NewTimer(0)
 	defer t.Stop()
@@ -287,7 +287,7 @@ func (w *dirWriter) guard() {
 	}
 }
 
-// left is how much of the window is left; with nothing left the lease is lost.
+// left is how much of the window is left; when nothing is left, the lease is lost.
 func (w *dirWriter) left() time.Duration {
 	var lost *holdfast.LostError
 	defer func() { w.traceLost(lost) }()
@@ -330,7 +330,7 @@ func (w *dirWriter) End(ctx context.Context) error {
 		close(w.done)
 		w.cancel(holdfast.ErrReleased)
 		w.loops.Wait()
-		// Could readers know of the write to its end?
+		// Could readers know of the write until its end?
 		err := w.inPending(func(pend folder) error { _, err := pend.stat(w.name); return err })
 		switch {
 		case w.lost != nil:
@@ -372,7 +372,7 @@ func (w *dirWriter) leave() error {
 	if err := w.d.rotate(st); err != nil {
 		return err
 	}
-	// An entry that stays is that of a dead writer: the next reader sees to it.
+	// An entry that stays counts as a dead writer's: the next reader sees to it.
 	w.inPending(func(pend folder) error {
 		if err := w.d.at("remove entry"); err != nil {
 			return err

@@ -17,10 +17,10 @@ import (
 // is a shared holder of the lock. Whoever holds the name in another way, such as
 // exclusively to be the only writer, is a writer as well.
 //
-// A store that was restored from a backup has the versions of then until a name
-// is written again: Clear it, if what it stands for did not come from the same
-// backup. States of one name in two stores of which one is a copy of the other
-// cannot be distinguished: give each a cache of its own.
+// A store that was restored from a backup has the backup's versions until a name
+// is written again: Clear the state, if what it stands for did not come from the same
+// backup. States of one name in a store and in a copy of that store cannot be
+// distinguished: give each a cache of its own.
 func On(c *holdfast.Client, name string) *State { return &State{&byName{c, name}} }
 
 type byName struct {
@@ -87,7 +87,7 @@ func (n *byName) begin(ctx context.Context) (*Writer, error) {
 }
 
 func (n *byName) clear(ctx context.Context) error {
-	err := n.pass(ctx, holdfast.MaxWait(0)) // observes those who hold it
+	err := n.pass(ctx, holdfast.MaxWait(0)) // observes its holders
 	if errors.Is(err, holdfast.ErrHeld) {
 		err = n.pass(ctx, holdfast.Shared())
 	}
@@ -104,12 +104,12 @@ type nameWriter struct {
 
 	mu   sync.Mutex // one End at a time
 	gone bool
-	err  error // what it said then
+	err  error // what that End returned
 }
 
 func (w *nameWriter) Context() context.Context { return holdContext{w.l.Context(), w.l} }
 
-// A holdContext is right about its end even where a timer is late.
+// A holdContext is right about its end even when a timer is late.
 type holdContext struct {
 	context.Context
 	l *holdfast.Lock
@@ -126,8 +126,8 @@ func (w *nameWriter) TTL() time.Duration { return w.l.TTL() }
 
 func (w *nameWriter) Proof() *os.File { return w.l.Proof() }
 
-// End of a lease that was lost changes the key once more: the key changed when
-// the lock went to another, and the write may have gone on after that.
+// End changes the key once more if the lease was lost: the key changed when the
+// lock went to another holder, and the write may have gone on after that.
 func (w *nameWriter) End(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

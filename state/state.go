@@ -28,11 +28,11 @@ type Key struct {
 	stamp   string // tells a key that came back, with a backup, from what it was
 }
 
-// Key returns the key of now. What is read after that call may be cached under
-// the key only if Writing is false in it and in the answer of a second call,
-// made after all was read, and both are Equal. An error means that the key cannot
-// be known: then nothing may be taken from a cache, nor cached. Key makes up for
-// writers that have died, and makes the first key.
+// Key returns the current key. What is read after that call may be cached under
+// the key only if a second call, made after everything was read, returns an Equal key,
+// and Writing is false in both. An error means that the key cannot be known: then
+// nothing may be taken from a cache, nor cached. Key makes up for writers that have
+// died, and makes the first key.
 func (s *State) Key(ctx context.Context) (Key, error) { return s.key(ctx) }
 
 // Equal says whether two keys stand for the same state.
@@ -67,7 +67,7 @@ func (s *State) Write(ctx context.Context, fn func(context.Context) error) (err 
 }
 
 // Clear changes the key, and removes writers whose lease has ended. Writers at
-// work stay. It is for people, and for after a restore from a backup.
+// work stay. It is for people, and for use after a restore from a backup.
 func (s *State) Clear(ctx context.Context) error { return s.clear(ctx) }
 
 // A Writer is a write that is under way. Its lease is renewed until End.
@@ -77,9 +77,9 @@ type Writer struct {
 
 type leased interface {
 	// Context has the values of Begin's ctx, but not its end: it ends when the
-	// lease is lost, or with End, and context.Cause tells which (ErrLost,
+	// lease is lost, or with End, and context.Cause says why (ErrLost,
 	// ErrReleased of package holdfast). Its Err reads the clock itself: it is the
-	// check in front of each change.
+	// check to make before each change.
 	Context() context.Context
 	// Deadline is when the lease ends unless it is renewed.
 	Deadline() time.Time
@@ -90,8 +90,8 @@ type leased interface {
 	// none. It must not be closed.
 	Proof() *os.File
 	// End changes the key, durably, and then leaves. ErrLost: the lease was lost
-	// before, so that readers may have taken what was half written for whole; they
-	// will not any more, since the key has changed. Any other error: the key may
-	// not have changed yet, and readers will see to it; End may be called again.
+	// before, so readers may have taken half a write for the whole; they no longer
+	// will, since the key has changed. Any other error: the key may not have changed
+	// yet, and readers will see to it; End may be called again.
 	End(ctx context.Context) error
 }

@@ -1,5 +1,5 @@
-// Package claimstest is the contract of claims.Columns as tests: Run is what the
-// test of a table of one's own calls, on HBase, Bigtable or any other store.
+// Package claimstest is the contract of claims.Columns as tests: call Run in the
+// test of a table of your own, on HBase, Bigtable or any other store.
 package claimstest
 
 import (
@@ -17,14 +17,14 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/busy"
 )
 
-// Run tests Columns against the contract, each rule a subtest; one that fails
-// logs the rule. open returns a handle on a table, as a process has one; it is
+// Run tests Columns against the contract, one subtest per rule; a subtest that fails
+// logs its rule. open returns a handle on a table, as a process would have; it is
 // called several times, also at the same time, and all handles are on one table.
-// What it opens it closes with t.Cleanup. The rows of the tests are new each time,
+// It closes what it opens with t.Cleanup. The rows of the tests are new each time,
 // so the table need not be empty. A claims.Table is tested as such.
 //
-// Run finds most faults only on a table with as many replicas as there will be,
-// and under the race detector, and never all of them.
+// Run finds most faults only on a table with as many replicas as in production,
+// and under the race detector. It never finds all of them.
 func Run(t *testing.T, open func(t *testing.T) claims.Columns) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -56,7 +56,7 @@ type harness struct {
 	row            []byte
 }
 
-// base is a timestamp as Lockers give them.
+// base is a timestamp like those of Lockers.
 const base = 1_700_000_000_000_000
 
 func (h *harness) add(name, value string, timestamp int64, remove ...string) {
@@ -73,7 +73,7 @@ func (h *harness) remove(timestamp int64, names ...string) {
 	}
 }
 
-// want compares what the other handle sees from a name on with names and values in turn.
+// want compares what the other handle sees from a name on with alternating names and values.
 func (h *harness) want(from []byte, want ...string) {
 	h.Helper()
 	columns, err := h.other.Slice(h.ctx, h.row, from)

@@ -3,8 +3,8 @@
 //	go run ./examples/election
 //
 // One leads, the others wait in line. End it (Ctrl-C) or kill it (kill -9): the next
-// one leads, with a higher term. Stop it (Ctrl-Z) for longer than a lease, and let it go
-// on: it says that it has lost the lead.
+// one leads, with a higher term. Stop it (Ctrl-Z) for longer than a lease, and resume
+// it: it says that it has lost the lead.
 package main
 
 import (
@@ -81,8 +81,8 @@ func run(ctx context.Context, dir, name string, lease time.Duration) error {
 		for {
 			select {
 			case <-time.After(time.Second):
-				// Work. What it writes somewhere else goes with lock.Token(), and is
-				// refused there if a higher one has been seen: see docs/fence.md.
+				// Work. What it writes elsewhere carries lock.Token(), and is refused
+				// there if a higher token has been seen: see docs/fence.md.
 			case <-ctx.Done():
 				log.Printf("I lead no more: %v", context.Cause(ctx))
 				return context.Cause(ctx)

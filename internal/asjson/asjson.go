@@ -1,6 +1,6 @@
-// Package asjson is the JSON of what the command shows with --json and what its server answers:
-// durations in seconds, times as RFC 3339. What the view holdfast_locks of an SQL store has too is
-// called as it is there.
+// Package asjson is the JSON that the command prints with --json and that its server answers with:
+// durations in seconds, times as RFC 3339. Fields that the view holdfast_locks of an SQL store also
+// has are named as they are there.
 package asjson
 
 import (
@@ -25,7 +25,7 @@ type (
 		Waiters []Claim `json:"waiters"`
 		Breaks  []Break `json:"breaks"`
 	}
-	// Change is a name as it is since a time, and the holds that have ended then.
+	// Change is the state of a name since a time, and the holds that ended then.
 	Change struct {
 		Time time.Time `json:"time"`
 		Info
@@ -65,7 +65,7 @@ type (
 		Collecting  string            `json:"collecting,omitempty"`
 		Election    bool              `json:"election,omitempty"`
 	}
-	// Finding is a line of doctor's: its level is ok, warn or fail.
+	// Finding is a line of doctor's output: its level is ok, warn or fail.
 	Finding struct {
 		Level   string `json:"level"`
 		Subject string `json:"subject"`
@@ -148,7 +148,7 @@ func OfSession(s holdfast.Session) Session {
 		Ends: s.Ends.UTC().Round(time.Millisecond), Suspected: s.Suspected, Dead: s.Dead, Why: s.Why, Names: s.Names, Client: s.Client}
 }
 
-// OfFinding is a line of doctor's.
+// OfFinding is a line of doctor's output.
 func OfFinding(f driver.Finding) Finding {
 	level := map[driver.Level]string{driver.Good: "ok", driver.Warning: "warn", driver.Failure: "fail"}[f.Level]
 	return Finding{Level: level, Subject: f.Subject, Text: f.Text}
@@ -179,7 +179,7 @@ func utc(t time.Time) time.Time {
 
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
-// ttl is how long a session may be silent. What no process renews has an end instead.
+// ttl is how long a session may be silent. A detached session has an end instead.
 func ttl(d time.Duration, detached bool) float64 {
 	if detached {
 		return 0
@@ -196,7 +196,7 @@ func age(d time.Duration) *float64 {
 	return &s
 }
 
-// Claims are claims; none are an empty list.
+// Claims are the claims as a list, which is empty, not null, if there are none.
 func Claims(claims []holdfast.Claim) []Claim {
 	list := make([]Claim, len(claims))
 	for i, c := range claims {
@@ -212,8 +212,8 @@ func Claims(claims []holdfast.Claim) []Claim {
 }
 
 // Encode writes a value as JSON on a line of its own. What a terminal would not show, or
-// would act on (DEL, C1, characters that are invisible or turn the direction of text), is
-// escaped, so that what strangers have written does no harm to whoever looks at it.
+// would act on (DEL, C1, characters that are invisible or change the direction of text), is
+// escaped, so that text written by strangers does no harm to its readers.
 func Encode(w io.Writer, v any) error {
 	var raw bytes.Buffer
 	e := json.NewEncoder(&raw)
@@ -225,7 +225,7 @@ func Encode(w io.Writer, v any) error {
 	return err
 }
 
-// Writer writes JSON, or text, to w with what a terminal would act on escaped, as Encode does.
+// Writer writes JSON, or text, to w, and escapes what a terminal would act on, as Encode does.
 func Writer(w io.Writer) io.Writer { return escaping{w} }
 
 type escaping struct{ w io.Writer }

@@ -13,14 +13,14 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
-// A Batcher sends writes to the store. What gathers while a call is in flight
-// goes in the next one. A second call joins the first when a crowd has gathered,
-// or the first is slow: with two at once a small crowd would fall in two halves,
-// each too small to be worth a call. Where the store carries out each write by
-// itself, each goes in a call of its own, as many at a time as it says: together
-// they would wait for the slowest. Heartbeats do not go through it, so that
-// they never queue behind locks. The idea of gathering behind the call in flight
-// is go-cloud's.
+// A Batcher sends writes to the store. Writes that gather while a call is in
+// flight go in the next one. A second call runs beside the first only when a crowd
+// has gathered, or the first is slow: otherwise a small crowd would split into two
+// halves, each too small to be worth a call. Where the store carries out each
+// write by itself, each goes in a call of its own, as many at a time as the store
+// says: in one call they would wait for the slowest. Heartbeats do not go through
+// a Batcher, so they never queue behind locks. The idea of gathering behind the
+// call in flight is go-cloud's.
 type Batcher struct {
 	store driver.Store
 	ctx   context.Context
@@ -35,7 +35,7 @@ type Batcher struct {
 	queue  []*Swap
 	under  int         // calls that are under way
 	crowds bool        // the last call carried more than one write
-	timer  *time.Timer // has another call join one that is slow
+	timer  *time.Timer // starts another call beside a slow one
 	slow   atomic.Bool
 }
 
@@ -53,8 +53,8 @@ type Swap struct {
 const Most = 512
 
 // New is a Batcher of calls to a store, which end with ctx. now is the client's clock, and spawn
-// starts a goroutine that the client waits for. Calls carry many writes, or, where the store carries
-// out each by itself, there are so many calls of one.
+// starts a goroutine that the client waits for. Calls carry many writes; if single is not 0, the
+// store carries out each write by itself, and up to single calls at a time carry one write each.
 func New(ctx context.Context, store driver.Store, now func() lease.Instant, spawn func(func()), single int) *Batcher {
 	b := &Batcher{store: store, ctx: ctx, now: now, spawn: spawn, most: Most, calls: 2, crowd: 16}
 	if single > 0 {
@@ -63,8 +63,8 @@ func New(ctx context.Context, store driver.Store, now func() lease.Instant, spaw
 	return b
 }
 
-// start starts the calls that what has gathered is worth, and reports whether there is one. b.mu is
-// held.
+// start starts the calls that the gathered writes are worth, and reports whether it started one.
+// b.mu is held.
 func (b *Batcher) start(timeout time.Duration) (any bool) {
 	for n := len(b.queue); n > 0 && (b.under == 0 || b.under < b.calls && n >= b.crowd); n -= b.most {
 		b.under++
@@ -74,8 +74,8 @@ func (b *Batcher) start(timeout time.Duration) (any bool) {
 	return any
 }
 
-// Do sends one write and waits for what became of it. timeout bounds the call;
-// when it is over the outcome is unknown, which is an error.
+// Do sends one write and waits for its outcome. timeout bounds the call; when it
+// is over the outcome is ambiguous, which is an error.
 func (b *Batcher) Do(w driver.Write, timeout time.Duration) *Swap {
 	s := &Swap{Write: w, done: make(chan struct{})}
 	b.mu.Lock()
@@ -98,8 +98,8 @@ func (b *Batcher) Do(w driver.Write, timeout time.Duration) *Swap {
 	return s
 }
 
-// All sends writes, as one or, if the store is busy with others, along with what gathers, and waits
-// for what became of them, or for ctx: then that is not known. The client waits for the caller.
+// All sends writes in one call or, if others are under way, along with what gathers. It waits for
+// their outcomes, or for ctx: then they are ambiguous. The client waits for the caller.
 func (b *Batcher) All(ctx context.Context, writes []driver.Write, timeout time.Duration) ([]driver.Outcome, error) {
 	b.mu.Lock()
 	if b.under == 0 && len(b.queue) == 0 {
@@ -132,7 +132,7 @@ func (b *Batcher) All(ctx context.Context, writes []driver.Write, timeout time.D
 	return outs, nil
 }
 
-// drain sends what has gathered until nothing has; its call is counted.
+// drain sends what has gathered until nothing is left; b.under already counts it.
 func (b *Batcher) drain(timeout time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,9 +153,9 @@ func (b *Batcher) drain(timeout time.Duration) {
 	}
 }
 
-// Alone sends one write from the caller's goroutine, if no other is on its
-// way; else it reports false. It was planned at sent, a moment ago. The call is cut off a moment
-// after the caller's context has ended: not at once, since that leaves an unknown outcome.
+// Alone sends one write from the caller's goroutine, if no other is on its way; else it reports
+// false. The write was planned at sent, a moment ago. The call is cut off a moment after the
+// caller's context has ended: not at once, since that leaves an ambiguous outcome.
 func (b *Batcher) Alone(caller context.Context, w driver.Write, sent lease.Instant, timeout time.Duration) (s Swap, ok bool) {
 	b.mu.Lock()
 	if b.under > 0 || len(b.queue) > 0 {
@@ -180,7 +180,7 @@ func (b *Batcher) Alone(caller context.Context, w driver.Write, sent lease.Insta
 	return s, true
 }
 
-// returned ends a call from the caller's goroutine: what has gathered meanwhile goes in the next.
+// returned ends a call from the caller's goroutine: what has gathered since goes in the next.
 func (b *Batcher) returned(timeout time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -191,14 +191,14 @@ func (b *Batcher) returned(timeout time.Duration) {
 	}
 }
 
-// quickCall is what a call may take to be made from the caller's goroutine.
+// quickCall is the longest call that is made from the caller's goroutine, judged by the last one.
 const quickCall = 5 * time.Millisecond
 
-// Quick says whether the last call was.
+// Quick says whether the last call was quick.
 func (b *Batcher) Quick() bool { return !b.slow.Load() }
 
-// linger lets a crowd that is just being woken join the call: without it the
-// crowd falls in two halves that wait for each other. b.mu is held.
+// linger lets a crowd that is just being woken join the call: otherwise the
+// crowd splits into two halves that wait for each other. b.mu is held.
 func (b *Batcher) linger() {
 	if !b.crowds {
 		return
@@ -213,8 +213,8 @@ func (b *Batcher) linger() {
 	}
 }
 
-// eachOnce sorts a batch by key. Of several writes of one key, those of holds, all but the first
-// go in a later call.
+// eachOnce sorts a batch by key. Holds may write one key several times: all but the first of these
+// writes go in a later call.
 func eachOnce(batch, later []*Swap) ([]*Swap, []*Swap) {
 	slices.SortStableFunc(batch, func(x, y *Swap) int { return compareKeys(x.Write.Key, y.Write.Key) })
 	same := func(i int) bool { return i > 0 && batch[i].Write.Key == batch[i-1].Write.Key }

@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
-// A callContext bounds one call to the store: it ends with the Batcher's, after its timeout, and
-// a moment after the caller's context. The context behind it, with its timer, costs as much
-// as a call to a store in memory, and is made when somebody waits for its end.
+// A callContext bounds one call to the store: it ends with the Batcher's context, after its
+// timeout, and a moment after the caller's context. The context behind it, with its timer, costs
+// as much as a call to a store in memory, so it is only made when somebody waits for its end.
 type callContext struct {
 	of      *Batcher
 	caller  context.Context // nil: there is none
@@ -20,7 +20,7 @@ type callContext struct {
 	made    atomic.Pointer[madeContext] // nil until it is needed
 }
 
-// A madeContext is the context behind that of a call.
+// A madeContext is the context behind a callContext.
 type madeContext struct {
 	context.Context
 	end func()
@@ -51,7 +51,7 @@ func (x *callContext) behind() context.Context {
 	return x.made.Load().Context
 }
 
-// end is to be called when the call has returned.
+// end has to be called when the call has returned.
 func (x *callContext) end() {
 	if !x.made.CompareAndSwap(nil, ended) {
 		x.made.Load().end()
@@ -64,7 +64,7 @@ func (x *callContext) Done() <-chan struct{} { return x.behind().Done() }
 
 func (x *callContext) Value(key any) any { return x.behind().Value(key) }
 
-// Err reads the clock from the second time on: a store asks first when it has just been called.
+// Err reads the clock from its second call on: the first comes when the store has just been called.
 func (x *callContext) Err() error {
 	if made := x.made.Load(); made != nil {
 		return made.Err()

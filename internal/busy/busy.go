@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// Stretch is by how much leases are to be longer, and waits more patient, than a machine of
-// one's own needs: 1 to 3. It is measured once, in half a second, and said
-// aloud if it is not 1. What HOLDFAST_TEST_STRETCH says is not measured: ./test measures
-// between its steps, where the work of other tests and of their servers is not in the way.
+// Stretch is how many times longer leases and waits have to be than on an otherwise idle
+// machine: 1 to 3. It is measured once, in half a second, and printed if it is not 1.
+// HOLDFAST_TEST_STRETCH takes the place of the measurement: ./test measures between its
+// steps, where the work of other tests and of their servers is not in the way.
 var Stretch = sync.OnceValue(func() int {
 	if n, err := strconv.Atoi(os.Getenv("HOLDFAST_TEST_STRETCH")); err == nil && n >= 1 && n <= 3 {
 		return n
@@ -27,12 +27,12 @@ var Stretch = sync.OnceValue(func() int {
 	return n
 })
 
-// Now is Stretch, or more if others want the processors more at this moment: for what took
-// longer just now than a machine of one's own needs.
+// Now is Stretch, or more if the processors are busier at this moment: for what just took
+// longer than it would on an otherwise idle machine.
 func Now() int { return max(Stretch(), stretch()) }
 
-// stretch is the middle of five measurements: a burst of work is over soon, and the kernel
-// makes up for a moment to who had nothing before.
+// stretch is the median of five measurements: a burst of work is over soon, and the kernel
+// briefly favours whoever had no processor time before.
 func stretch() int {
 	var loads []float64
 	for range 5 {

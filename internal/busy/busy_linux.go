@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Measure measures, for a tenth of a second, how many want a processor for each that there
-// is: 1 where nobody else does.
+// Measure measures, for a tenth of a second, how many threads want each processor: 1 if
+// nobody else wants one.
 func Measure() float64 {
 	n := runtime.NumCPU()
 	began := clock(unix.CLOCK_MONOTONIC) // not that of a bubble in which a test runs

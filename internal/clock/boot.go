@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Boot names this run of this kernel, and the clock that this process is shown of it (its time
-// namespace); "": they cannot be known.
+// Boot names this run of this kernel, and the time namespace of this process, which may shift
+// its clock; "": not known.
 var Boot = sync.OnceValue(func() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	namespace, _ := os.Readlink("/proc/self/ns/time")

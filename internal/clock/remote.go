@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A Remote tells ages of records by the clock of a database or file server, and
-// has an eye on steps of that clock. A step forward would make every record look old, and the
-// sessions of the living dead; so what was written before a step has no age.
+// A Remote tells the ages of records by the clock of a database or file server, and watches for
+// steps of that clock. A step forward would make every record look old, and live sessions look
+// dead, so what was written before a step has no age.
 type Remote struct {
 	mu      sync.Mutex
 	wall    int64         // the server's at the last look, µs since 1970
@@ -27,8 +27,8 @@ func (c *Remote) Ages(wall int64, began time.Duration) func(version int64) time.
 	if c.wall != 0 && began > c.steady {
 		went := time.Duration(wall-c.wall) * time.Microsecond
 		should := began - c.steady
-		// Discipline of a clock is at most 0.05 %; and two clocks are not read
-		// in one moment.
+		// A disciplined clock is slewed by at most 0.05 %, and two clocks are
+		// not read at the same moment.
 		if off := went - should; off.Abs() > should/50+100*time.Millisecond+took+c.took {
 			c.stepped = max(wall, c.wall)
 		}
@@ -40,8 +40,8 @@ func (c *Remote) Ages(wall int64, began time.Duration) func(version int64) time.
 	return func(version int64) time.Duration { return ageOf(version, wall, stepped) }
 }
 
-// Age tells a record's age by its version and the server's clock. It samples nothing: that is for
-// calls so long that the clock was anywhere in them.
+// Age tells a record's age by its version and the server's clock. It samples nothing: it is for
+// calls so long that the clock may have been read at any point in them.
 func (c *Remote) Age(wall, version int64) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

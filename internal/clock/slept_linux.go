@@ -9,7 +9,7 @@ import (
 var sleptBefore = bootMinusMono()
 
 // sleptSince returns how long the machine has slept since this process began,
-// in whole milliseconds, never more than it was.
+// in whole milliseconds, and never too much.
 func sleptSince(time.Duration) time.Duration {
 	total := bootMinusMono() - sleptBefore
 	if total < 5*time.Millisecond {
@@ -18,8 +18,8 @@ func sleptSince(time.Duration) time.Duration {
 	return total.Truncate(time.Millisecond)
 }
 
-// bootMinusMono reads two clocks one after the other, again if something came
-// between.
+// bootMinusMono reads two clocks one after the other, and again if something
+// came in between.
 func bootMinusMono() time.Duration {
 	var before, boot, after unix.Timespec
 	for range 100 {

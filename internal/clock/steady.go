@@ -13,10 +13,10 @@ var (
 	slept atomic.Int64 // how long the machine has slept since this process began
 )
 
-// Steady reads a clock that does not step and runs while the machine sleeps, from the begin of
-// this process on: Go's monotonic clock, which stands still then, plus the time that the
-// machine slept. The kernel is asked for the latter only when wall and monotonic clock have
-// moved apart, as they do over every sleep; it costs as little as time.Now.
+// Steady reads a clock that does not step and runs while the machine sleeps, counted from the
+// start of this process: Go's monotonic clock, which stands still during sleep, plus the time
+// that the machine slept. The kernel is asked for the latter only when wall and monotonic clock
+// have moved apart, as they do over every sleep, so Steady costs as little as time.Now.
 func Steady() time.Duration {
 	t := time.Now()
 	mono := t.Sub(Started)

@@ -16,7 +16,7 @@ type Env struct {
 	Answers  bool                      // the store has answered this client before
 	Notified bool                      // it notifies of writes
 	Stale    bool                      // it has cheap stale reads, and writes of one key that meet there delay each other
-	Tells    bool                      // notifications tell the record
+	Tells    bool                      // notifications carry the record
 	Awaits   bool                      // it can await a write
 	NewClaim func() int64              // a claim number that this client has not used before
 	Dead     func(session string) bool // its claims are void
@@ -41,27 +41,27 @@ type Request struct {
 	Reason   string
 	Labels   record.Labels
 	Set      string
-	Election bool // for the seat of one
+	Election bool // for the seat of an election
 	Tag      any  // the caller's
 }
 
-// Effects are what is to be done about an event. They are valid until the next event of the
-// same Name.
+// Effects are what the caller has to do after an event. They are valid until the next event
+// of the same Name.
 type Effects struct {
 	Granted []Grant
 	Refused []Refusal
 	Queued  []*Request        // have joined the queue
 	Lost    []Loss            // holds that ended without having been released
 	Gone    []Gone            // claims that Release has named
-	Evicted []record.Eviction // holders of others that writes of ours have removed
-	Guests  []*Guest          // of which the record shows what is news
-	News    bool              // the record is another one than before
-	Beat    bool              // the session shall send a heartbeat at once
+	Evicted []record.Eviction // other clients' holders that our writes have removed
+	Guests  []*Guest          // guests of which the record shows something new
+	News    bool              // the record is no longer the same
+	Beat    bool              // the session has to send a heartbeat at once
 	Work    bool              // the record may not be what is desired: reconcile it
-	Tick    lease.Instant     // when Tick is to be called; Never: no need
+	Tick    lease.Instant     // when Tick has to be called; Never: no need
 }
 
-// A Grant makes a request a hold.
+// A Grant turns a request into a hold.
 type Grant struct {
 	Request *Request
 	Claim   ClaimID
@@ -77,7 +77,7 @@ type ClaimID struct {
 	Nr      int64
 }
 
-// A Refusal ends a request. Silent says that Err is that of a call that was not answered.
+// A Refusal ends a request. Silent says that Err comes from a call that was not answered.
 type Refusal struct {
 	Request *Request
 	Err     error
@@ -89,7 +89,7 @@ type Loss struct {
 	Token  record.Token
 	Why    string
 	Err    error
-	Broken *record.Break // that is why
+	Broken *record.Break // the break, if that is why
 }
 
 // Gone says that a claim is confirmed gone, or Void with its session.
@@ -98,7 +98,7 @@ type Gone struct {
 	Void bool
 }
 
-// A Held is the error of a request that did not get in.
+// A Held is the error of a request that was not granted.
 type Held struct {
 	Record record.Lock
 	Self   bool // it was decided here: this very client holds it
@@ -135,7 +135,7 @@ func (n *Name) refuse(r *Request, err error) {
 	n.eff.Refused = append(n.eff.Refused, Refusal{Request: r, Err: err})
 }
 
-// tick has Tick called at an instant, or earlier.
+// tick asks for a call of Tick at an instant, or earlier.
 func (n *Name) tick(at lease.Instant) {
 	if n.eff.Tick == lease.Never || at < n.eff.Tick {
 		n.eff.Tick = at

@@ -2,7 +2,7 @@ package core
 
 import "slices"
 
-// A fifo is a queue of requests that reuses its room.
+// A fifo is a queue of requests that reuses its memory.
 type fifo struct {
 	items []*Request
 	head  int

@@ -7,12 +7,12 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// A Guest is a claim of a hold that waits at a name, and is followed here: it is looked at along
-// with what this client wants of the name, and written along with it. It belongs to a session that
-// is not the client's, and nothing is believed in because of it.
+// A Guest is a claim of a hold that waits for a name and is followed here: it is looked at and
+// written along with this client's own claims on the name. It belongs to a session that is not the
+// client's, and the client believes in no lock because of it.
 type Guest struct {
-	Claim record.Claim // as it is to be written; Session and Nr say which it is
-	Enter bool         // it is to be written if it is not there
+	Claim record.Claim // as it has to be written; Session and Nr say which it is
+	Enter bool         // write it if it is not there
 	Tag   any          // the caller's
 
 	// What the record shows.
@@ -28,14 +28,14 @@ const (
 	GuestUnseen  GuestState = iota // no look has shown it yet
 	GuestWaits                     // in the queue
 	GuestHolds                     // it was granted
-	GuestGone                      // it is not in the record any more, or never was and is not to be written
+	GuestGone                      // it left the record, or never was there and will not be entered
 	GuestRefused                   // the queue has no room for it
 )
 
-// fewBefore is the number of places that a guest hears of as it comes to each.
+// fewBefore is the place in the queue from which on each change of a guest's place is reported.
 const fewBefore = 8
 
-// Invite has a guest looked at, and entered, along with the rest.
+// Invite adds a guest: it is looked at, and entered, along with the client's own claims.
 func (n *Name) Invite(g *Guest, env *Env) *Effects {
 	eff := n.begin()
 	if n.guests == nil {
@@ -51,7 +51,7 @@ func (n *Name) Invite(g *Guest, env *Env) *Effects {
 	return eff
 }
 
-// Dismiss has a guest looked at no more. Its claim stays.
+// Dismiss stops looking at a guest. Its claim stays.
 func (n *Name) Dismiss(g *Guest) *Effects {
 	eff := n.begin()
 	id := g.Claim.Session
@@ -71,7 +71,7 @@ func (n *Name) Dismiss(g *Guest) *Effects {
 // Hosts says whether a guest of that session is here.
 func (n *Name) Hosts(session string) bool { return len(n.guests[session]) > 0 }
 
-// meet tells a new guest of its claim, which is in the record.
+// meet notes where the claim of a new guest is in the record.
 func (n *Name) meet(g *Guest, holds bool, env *Env) {
 	if holds {
 		n.compareGuests(env)
@@ -90,7 +90,7 @@ func (n *Name) meet(g *Guest, holds bool, env *Env) {
 	n.waits, n.waited, n.eff.News = true, true, true
 }
 
-// lookForGuests finds in the record those that no look has shown yet.
+// lookForGuests looks in the record for guests that no look has shown yet.
 func (n *Name) lookForGuests(env *Env) {
 	for _, guests := range n.guests {
 		if !slices.ContainsFunc(guests, func(g *Guest) bool { return g.State == GuestUnseen }) {
@@ -103,8 +103,8 @@ func (n *Name) lookForGuests(env *Env) {
 	}
 }
 
-// compareGuests finds the guests in the record, and says whether one waits. Those that are not in it
-// are gone, unless they are to be entered.
+// compareGuests finds the guests in the record, and says whether one waits. Guests that are not in
+// it are gone, unless they still have to be entered.
 func (n *Name) compareGuests(env *Env) (waits bool) {
 	if len(n.guests) == 0 {
 		return false
@@ -141,7 +141,7 @@ func (n *Name) compareGuests(env *Env) (waits bool) {
 	return waits
 }
 
-// tell notes where a guest is, and has that reported if it matters soon.
+// tell notes where a guest is, and reports it if it matters soon.
 func (n *Name) tell(g *Guest, state GuestState, place int) {
 	news := g.State != state || place != g.Place && place <= fewBefore
 	g.State, g.Place = state, place
@@ -150,8 +150,8 @@ func (n *Name) tell(g *Guest, state GuestState, place int) {
 	}
 }
 
-// enterGuests adds the guests that are to be entered to the record that is to follow, in the order
-// of their requests.
+// enterGuests adds the guests that have to be entered to the next record, in the order of their
+// requests.
 func (n *Name) enterGuests(next *record.Lock, env *Env) (changed bool) {
 	for _, g := range n.toEnter() {
 		if _, _, ok := next.Find(g.Claim.Session, g.Claim.Nr); ok || env.Dead(g.Claim.Session) {
@@ -170,7 +170,7 @@ func (n *Name) enterGuests(next *record.Lock, env *Env) (changed bool) {
 	return changed
 }
 
-// toEnter are the guests that are to be written yet, in the order of their requests.
+// toEnter are the guests that still have to be written, in the order of their requests.
 func (n *Name) toEnter() (guests []*Guest) {
 	for _, at := range n.guests {
 		for _, g := range at {

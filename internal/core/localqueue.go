@@ -9,10 +9,10 @@ import (
 )
 
 // A desired claim is one claim of this client and the requests that share it: an exclusive
-// claim serves them one after the other, a shared one together, and of slots each has a claim
-// of its own. A request that fits the last claim in line joins it. Otherwise it starts a new
-// one, so that goroutines are served in order, too. The requests of a process queue here, and
-// one claim stands for them in the store: Titan's LocalLockMediator does the same.
+// claim serves them one after the other, a shared one together, and each request for slots has
+// a claim of its own. A request joins the last claim in line if it fits; otherwise it starts a
+// new one, so that goroutines are served in order, too. The requests of a process queue here,
+// and one claim stands for them in the store: Titan's LocalLockMediator does the same.
 type desired struct {
 	slots   int
 	reason  string
@@ -26,16 +26,16 @@ type desired struct {
 	want    int64          // tokens to ask for, to be handed on in memory
 	retries int64          // writes that lost, while it was wanted
 
-	// The claim in the record. One whose session is lost while it waits is replaced.
+	// The claim in the record. A waiting claim whose session is lost is replaced.
 	id          ClaimID      // Nr 0: it has none yet
 	token, last record.Token // the next token to give, and the first that is not ours
 	broken      *record.Break
-	endsBy      lease.Instant // a broken one goes then, whether its work has stopped or not; Never: not broken
+	endsBy      lease.Instant // when a broken claim goes at the latest; Never: not broken
 	state       desiredState
 	given       bool // a token has been given
 	vanished    bool // it has vanished from the queue: not asked for again before the next heartbeat
 	try         bool // do not queue
-	full        bool // it was to queue, and there was no room
+	full        bool // it had to queue, and there was no room
 }
 
 type desiredState int8
@@ -61,8 +61,8 @@ type claimRelease struct {
 	broken *record.Break // what it leaves behind in the audit
 }
 
-// keptFor is how long the claim has to stay yet although it was given up: it was broken, and
-// its grace is not over.
+// keptFor is how much longer the claim has to stay although it was given up: it was broken,
+// and its grace is not over.
 func (d claimRelease) keptFor(t lease.Instant) time.Duration {
 	if d.after == lease.Never {
 		return 0
@@ -70,8 +70,8 @@ func (d claimRelease) keptFor(t lease.Instant) time.Duration {
 	return max(d.after.Sub(t), 0)
 }
 
-// each calls f for each group that is there now. f may release the claim; claims that are
-// new meanwhile come last, and are left out.
+// each calls f for each desired claim that is there now. f may release the claim; claims
+// that f adds come last, and are left out.
 func (n *Name) each(f func(g *desired) bool) {
 	for i, end := 0, len(n.desired); i < end; {
 		g := n.desired[i]
@@ -157,7 +157,7 @@ func (n *Name) Cancel(r *Request, env *Env) (id ClaimID, was bool, eff *Effects)
 	return ClaimID{}, false, eff
 }
 
-// Release ends a hold. It returns the number of the claim whose going is to be waited for,
+// Release ends a hold. It returns the number of the claim that the caller waits to see gone,
 // see Effects.Gone; 0: there is none.
 func (n *Name) Release(t record.Token, env *Env) (leaves int64, eff *Effects) {
 	eff = n.begin()
@@ -196,8 +196,8 @@ func (n *Name) release(g *desired, broken *record.Break, env *Env) (leaves int64
 	return g.id.Nr
 }
 
-// requeue has the requests that share a claim start anew, at the end of the queue, with a
-// claim of so many tokens.
+// requeue moves the requests that share a claim to the end of the queue, with a new claim
+// for that many tokens.
 func (n *Name) requeue(g *desired, tokens int64, env *Env) {
 	if g.waiting.len() == 0 {
 		return
@@ -210,9 +210,9 @@ func (n *Name) requeue(g *desired, tokens int64, env *Env) {
 	next.waiting, g.waiting = g.waiting, next.waiting
 }
 
-// handOver hands a held claim that nobody uses to the next request that shares it, if it may.
-// Otherwise it releases the claim, or has the record read first. The record that was just read is
-// good enough, however long that took: a store may be slower than Turn.
+// handOver hands a held claim that nobody uses to the next request that shares it, if that is
+// allowed. Otherwise it releases the claim, or asks for a read of the record first. A record that
+// was just read is good enough, however long the read took: a store may be slower than Turn.
 func (n *Name) handOver(g *desired, justRead bool, env *Env) (leaves int64) {
 	switch {
 	case g.state != held || len(g.active) > 0 || !env.trusts(g.id.Session):
@@ -232,7 +232,7 @@ func (n *Name) handOver(g *desired, justRead bool, env *Env) (leaves int64) {
 	return 0
 }
 
-// grant makes a request a hold, with a token of its own.
+// grant turns a request into a hold, with a token of its own.
 func (n *Name) grant(g *desired, r *Request, env *Env) {
 	n.eff.Granted = append(n.eff.Granted, Grant{Request: r, Claim: g.id, Token: g.token, Reason: g.reason, Labels: g.labels, At: env.Now})
 	g.active = append(g.active, g.token)
@@ -260,7 +260,7 @@ func (n *Name) failAll(g *desired, f Refusal, env *Env) {
 
 // Revoke handles the break of one of our claims. Belief ends at once. The claim goes
 // when its lock is released, so that the work has stopped before the next holder begins, or
-// when the window of this moment is over.
+// when the present window is over.
 func (n *Name) Revoke(session string, was record.Owner, r record.Revocation, env *Env) *Effects {
 	eff := n.begin()
 	for g := range n.each {
@@ -285,7 +285,7 @@ func (n *Name) Revoke(session string, was record.Owner, r record.Revocation, env
 	return eff
 }
 
-// Tick lets go of revoked claims whose window is over, and of broken ones whose grace is.
+// Tick gives up revoked claims whose window is over, and broken claims whose grace is over.
 func (n *Name) Tick(env *Env) *Effects {
 	eff := n.begin()
 	eff.Work = true
@@ -306,8 +306,8 @@ func (n *Name) Tick(env *Env) *Effects {
 	return eff
 }
 
-// Close refuses all who wait, and gives up the claims that only they wanted. It reports whether
-// anything is held.
+// Close refuses all waiting requests, and gives up the claims that only they wanted. It reports
+// whether anything is held.
 func (n *Name) Close(err error, env *Env) (holds bool, eff *Effects) {
 	eff = n.begin()
 	for g := range n.each {
@@ -317,8 +317,8 @@ func (n *Name) Close(err error, env *Env) (holds bool, eff *Effects) {
 	return holds || slices.ContainsFunc(n.releasing, func(d claimRelease) bool { return d.held }), eff
 }
 
-// ReleaseAll gives all claims up, but for those that hold if keep is set. It returns how long
-// claims that were broken have to stay yet.
+// ReleaseAll gives up all claims, except those that hold if keep is set. It returns how much
+// longer broken claims have to stay.
 func (n *Name) ReleaseAll(keep bool, env *Env) (grace time.Duration, eff *Effects) {
 	eff = n.begin()
 	for g := range n.each {

@@ -8,22 +8,21 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// A Name is one client's business with one name: what it last saw of the record, which
-// claims it wants to be there, and what is not known of its writes. Events change only what
-// is wanted and known; the driver makes the record follow, one write at a time. So
-// acquiring, waiting, cancelling, releasing and making good for lost answers are one
-// mechanism.
+// A Name is one client's business with one name: what it last saw of the record, which claims
+// it wants to be there, and what it does not know about its writes. Events change only what
+// is wanted and known; the driver makes the record follow, one write at a time. So acquiring,
+// waiting, cancelling, releasing and recovering from lost answers are one mechanism.
 //
 // The caller serialises the calls.
 type Name struct {
 	desired   []*desired          // claims of ours that are wanted, in the order they were asked for
-	releasing []claimRelease      // claims of ours that are to go
+	releasing []claimRelease      // claims of ours that are being released
 	guests    map[string][]*Guest // claims of holds that are followed here, by their sessions
 
 	// The record as last seen.
 	rec       record.Lock
 	version   record.Version
-	asked     lease.Instant // when the latest call was sent that showed it
+	asked     lease.Instant // when the latest call that showed it was sent
 	got       lease.Instant // when this version was first seen here
 	staleRead lease.Instant // when the last stale read before a write was answered
 
@@ -32,7 +31,7 @@ type Name struct {
 	foreign      bool // other sessions wait
 	waits        bool // a claim of ours is in its queue
 	waited       bool // a claim of ours was in the queue, or others were when we were here last
-	reload       bool // it is to be read
+	reload       bool // it has to be read
 
 	ambiguousIfEmpty bool           // a write that takes the name whenever it is empty is ambiguous; no other write can rule it out
 	ambiguousAfter   record.Version // so is a write from this version
@@ -52,16 +51,16 @@ type room struct {
 	eff Effects
 
 	// Reconciling.
-	step     Step              // that is out
-	lost     int               // writes in a row that lost,
-	beaten   int               // and of these, to writes of others
-	reloaded bool              // since the last of them
-	took     time.Duration     // the last write
-	paused   bool              // before the read that is wanted after them
+	step     Step              // that is under way
+	lost     int               // writes in a row that lost
+	beaten   int               // those of them that lost to writes of others
+	reloaded bool              // since the last of these writes
+	took     time.Duration     // how long the last write took
+	paused   bool              // before the read that follows these writes
 	rest     Step              // a pause that comes before the next step
 	evicts   []record.Eviction // of an ambiguous write
 
-	spare *desired // that was released; its memory is used again
+	spare *desired // a released claim whose memory is reused
 }
 
 // reset forgets what a driver has met with.
@@ -72,7 +71,7 @@ func (r *room) reset() {
 	}
 }
 
-// Rooms are those that nobody needs just now. The names of a client share them.
+// Rooms are the rooms that no name needs just now. The names of a client share them.
 type Rooms struct{ free []*room }
 
 // NewName is a name of which nothing is known. rooms may be nil.
@@ -94,7 +93,7 @@ func (n *Name) enter() {
 }
 
 // Rest gives up what a name needs only while something happens there. No driver may run,
-// and the effects of the last event are valid no longer.
+// and the effects of the last event are no longer valid.
 func (n *Name) Rest() {
 	if r := n.room; r != nil && n.rooms != nil && len(n.rooms.free) < 16 {
 		n.begin()
@@ -113,7 +112,7 @@ func (n *Name) Forget() {
 }
 
 // Known says whether the record was ever seen, Record is what was last seen of it, and Asked
-// when the latest call was sent that showed it.
+// when the latest call that showed it was sent.
 func (n *Name) Known() bool                            { return n.known }
 func (n *Name) Record() (*record.Lock, record.Version) { return &n.rec, n.version }
 func (n *Name) Asked() lease.Instant                   { return n.asked }
@@ -129,8 +128,8 @@ func (n *Name) Ambiguous() bool { return n.ambiguousIfEmpty }
 // Failed is the error of the latest call, if it was not answered.
 func (n *Name) Failed() error { return n.failed }
 
-// First is our claim in the queue that has waited longest, or that of a guest. It reports false,
-// and that none waits is remembered, if there is none.
+// First is the claim of ours, or of a guest, that has waited longest in the queue. If there is
+// none, it reports false and notes that none waits.
 func (n *Name) First() (id ClaimID, ok bool) {
 	if len(n.guests) > 0 {
 		own := slices.ContainsFunc(n.desired, func(g *desired) bool { return g.state == queued && g.id.Nr != 0 })
@@ -152,8 +151,8 @@ func (n *Name) First() (id ClaimID, ok bool) {
 	return id, false
 }
 
-// Seen begins with what was known of the record a moment ago, and whether a claim of ours had
-// waited there.
+// Seen begins with what was known of the record a moment ago; waited says whether a claim of
+// ours had waited there.
 func (n *Name) Seen(rec record.Lock, version record.Version, at lease.Instant, waited bool, env *Env) *Effects {
 	eff := n.begin()
 	n.waited = waited
@@ -190,7 +189,7 @@ func (n *Name) see(rec record.Lock, version record.Version, asked lease.Instant,
 		alone := !n.foreign
 		n.compare(env)
 		if n.foreign && alone && before != lease.Never {
-			n.foreignSince = before // it may have come right after the look before
+			n.foreignSince = before // a waiter may have come right after the look before
 		}
 	} else {
 		n.lookForGuests(env)
@@ -202,7 +201,7 @@ func (n *Name) see(rec record.Lock, version record.Version, asked lease.Instant,
 	}
 }
 
-// evicted tells what an ambiguous write may have removed, if a record that follows has it no more.
+// evicted reports the holders that an ambiguous write may have removed and a later record lacks.
 func (n *Name) evicted(rec *record.Lock) {
 	for _, e := range n.evicts {
 		if _, _, ok := rec.Find(e.Claim.Session, e.Claim.Nr); !ok {
@@ -212,7 +211,7 @@ func (n *Name) evicted(rec *record.Lock) {
 	n.evicts = nil
 }
 
-// compare finds our claims in a record that is news.
+// compare finds our claims in a new record.
 func (n *Name) compare(env *Env) {
 	foreign := slices.ContainsFunc(n.rec.Waiters, func(w record.Claim) bool { return !env.ours(w.Session) && !env.Dead(w.Session) })
 	if foreign && !n.foreign {
@@ -226,7 +225,7 @@ func (n *Name) compare(env *Env) {
 			continue
 		}
 		claim, holds, ok := n.rec.Find(g.id.Session, g.id.Nr)
-		if ok { // also if it had vanished: a write of ours that was late has brought it back
+		if ok { // also if it had vanished: a late write of ours has brought it back
 			g.vanished = false
 		}
 		switch {
@@ -265,9 +264,9 @@ func (n *Name) whyGone(g *desired) string {
 	return "its claim has vanished from the store"
 }
 
-// sawGrant notes that the record shows a claim of ours among the holders. It is believed
-// only while the window is open, at this moment. Whether anyone else thinks that the session
-// lives does not matter, and is not asked.
+// sawGrant notes that the record shows a claim of ours among the holders. The grant is
+// believed only if the window is open at this moment. Whether anyone else takes the session
+// for dead is not asked.
 func (n *Name) sawGrant(g *desired, claim record.Claim, env *Env) {
 	if !env.trusts(g.id.Session) {
 		return
@@ -284,7 +283,7 @@ func (n *Name) sawGrant(g *desired, claim record.Claim, env *Env) {
 	}
 }
 
-// SessionOpened handles that the session's window is open: what was seen granted before
+// SessionOpened handles the opening of the session's window: grants that were seen before
 // could not be believed.
 func (n *Name) SessionOpened(env *Env) *Effects {
 	eff := n.begin()
@@ -295,8 +294,8 @@ func (n *Name) SessionOpened(env *Env) *Effects {
 	return eff
 }
 
-// SessionLost handles the loss of a session of ours. What it held is lost; those who wait
-// go on with the next session; what was to be given back is void.
+// SessionLost handles the loss of a session of ours. What it held is lost, waiting requests
+// go on with the next session, and claims that were being released are void.
 func (n *Name) SessionLost(session, why string, err error, env *Env) *Effects {
 	eff := n.begin()
 	for g := range n.each {
@@ -343,8 +342,8 @@ func (n *Name) Blocked(env *Env) bool {
 	return slices.ContainsFunc(n.rec.Holders, isDead) || slices.ContainsFunc(n.rec.Waiters, isDead)
 }
 
-// GoesOn says whether all our claims that stood in the record stand in one that follows it,
-// and none that nobody wants: a crash of the store may bring one back.
+// GoesOn says whether a later record still has all our claims that stood in the last one, and
+// no unwanted claim: a crash of the store may bring one back.
 func (n *Name) GoesOn(rec *record.Lock, env *Env) bool {
 	for _, g := range n.desired {
 		if g.state == wanted {
@@ -361,5 +360,5 @@ func (n *Name) GoesOn(rec *record.Lock, env *Env) bool {
 	return !slices.ContainsFunc(rec.Holders, unwanted) && !slices.ContainsFunc(rec.Waiters, unwanted)
 }
 
-// Answers notes that the store has answered, with nothing that is new.
+// Answers notes that the store has answered, with nothing new.
 func (n *Name) Answers() { n.failing, n.failed = lease.Never, nil }

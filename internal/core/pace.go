@@ -11,41 +11,42 @@ import (
 
 // Pace: when the names that a client waits for are read, and the sessions ahead of it.
 //
-// Where notifications come, a grant is notified, and polls only stand behind that: a name is
-// polled when its queue should have moved on long ago, then ever less often, up to every two
-// seconds (with the TTL by default) near the head and every six far from it. Elsewhere polls
-// go by the position in the queue: the n-th is read when, if those before it are quick, it
-// could be its turn, or if they are as usual, it could be near. From then on it is read after
-// 3 ms and each time a seventh of the time since the queue last moved. So a wait is at most
-// a seventh longer than it has to be, never by more than two seconds, and a crowd, or a long
-// wait, polls seldom. The record of a crowd costs more to read, so it is read less often.
+// Where the store notifies, a grant is notified, and polls are only a fallback: a name is
+// polled when its queue should have moved on long ago, then less and less often, down to every
+// two seconds (with the default TTL) near the head and every six far from it. Elsewhere polls
+// depend on the place in the queue: the n-th waiter first polls when its turn could have come
+// if those ahead were quick, or could be near if they were as usual. It polls again after 3 ms,
+// and from then on after a seventh of the time since the queue last moved. So a wait is longer
+// than it has to be by about a seventh, and by 2.5 s at most (slowest, and a quarter more), and a
+// crowd, or a long wait, polls seldom. Only the first poll comes later than that if the queue
+// suddenly moves faster. The record of a crowd costs more to read, so it is read less often.
 //
-// Where the store can await a write, whoever is next in line has it do so for as long as its
-// queue has moved within a quarter of a second, and then polls like the others.
+// Where the store can await a write, the next in line uses that while its queue has moved
+// within the last quarter of a second, and otherwise polls like the others.
 //
-// The sessions ahead are read where a queue stands still: one that moves is not held up by the
-// dead, and the store's clock tells later how long they have been silent. Where it does not, they
+// The sessions ahead are read where a queue stands still: a queue that moves is not held up by the
+// dead, and the store's clock tells later how long they have been silent. Without such a clock they
 // are read from the beginning.
 const (
 	quickPoll = 3 * time.Millisecond
 	lastPoll  = time.Second            // and more with a long TTL, see slowest
 	calm      = 100 * time.Millisecond // how long a queue may stand still before it is polled although notifications come
 	firstPace = 10 * time.Millisecond  // until the queue is seen to move
-	nearHead  = 3                      // fewer live waiters ahead are near the head of the queue
-	crowdStep = 3 * time.Millisecond   // between the reads of waiters who are all notified
-	crowdPoll = 25 * time.Microsecond  // added to quickPoll for each claim more
-	quickHold = 8 * time.Millisecond   // a queue that moves faster is not worth a look of the holder
-	nextAhead = 1                      // fewer live waiters ahead are waited for in the store
-	quickLook = 2 * time.Millisecond   // how often it looks at first, and then each tenth of the time since the queue last moved
+	nearHead  = 3                      // a waiter with fewer live waiters ahead is near the head
+	crowdStep = 3 * time.Millisecond   // between the reads of waiters that are all notified
+	crowdPoll = 25 * time.Microsecond  // added to quickPoll for each claim beyond record.Few
+	quickHold = 8 * time.Millisecond   // in a queue that moves faster, the holder does not look
+	nextAhead = 1                      // with fewer live waiters ahead, the store awaits the write
+	quickLook = 2 * time.Millisecond   // between looks at first; then a tenth of the time stood still
 	awaitFor  = 50 * time.Millisecond  // how long a store awaits a write at most
-	awaitEnd  = 5 * awaitFor           // and for how long a queue may have stood still then
+	awaitEnd  = 5 * awaitFor           // how long a queue may have stood still to be awaited
 )
 
-// slowest is how often a name is polled whose queue does not move.
+// slowest is the longest time between polls of a name whose queue does not move.
 func (e *Env) slowest() time.Duration { return min(max(e.ttl()/8, lastPoll), 2*lastPoll) }
 
-// A Pace is where a client is in the queue of a name, how fast that moves, and when the name
-// is read next. A nil Pace is that of a name which has never waited.
+// A Pace is where a client is in the queue of a name, how fast the queue moves, and when the
+// name is read next. A nil Pace is that of a name that has never waited.
 type Pace struct {
 	readAt lease.Instant // when it is read because of a notification; Never
 	pollAt lease.Instant // when it is read without one; Never: not known yet
@@ -57,13 +58,13 @@ type Pace struct {
 	held   time.Duration // how long the first holder had it when that was seen
 	pace   time.Duration // how long the queue takes to move on by one, when it is quick; 0: has never waited
 	crowd  int           // all waiters
-	stands bool          // the latest poll has found it as it was
+	stands bool          // the latest poll has found the queue unchanged
 	saw    bool          // it was seen to move since the latest poll
 	awaits bool          // the store can await a write of this name, and no other name waits
 	clock  int64         // the store's, when the record was last seen, in microseconds since 1970; 0: not known
 }
 
-// NewPace is the pace of a name whose queue moved as quickly as that when it was left; 0: it
+// NewPace is the pace of a name whose queue moved on by one in quick when it was left; 0: it
 // has never waited.
 func NewPace(quick time.Duration) *Pace {
 	return &Pace{readAt: lease.Never, pollAt: lease.Never, moved: lease.Never, pace: quick}
@@ -77,8 +78,8 @@ func (p *Pace) Quick() time.Duration {
 	return p.pace
 }
 
-// Clock notes what the store's clock shows, from a record that it has just answered with. A store
-// whose versions are counted shows none.
+// Clock notes what the store's clock shows, from a record that the store has just returned. A store
+// that counts its versions shows none.
 func (p *Pace) Clock(version record.Version, age time.Duration) {
 	if p.Quick() == 0 {
 		return
@@ -114,7 +115,7 @@ func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 	case p.moved == lease.Never:
 		p.pollAt = lease.Never
 	case ahead < p.ahead:
-		// That one was late shall not make all others late as well: where the store has a
+		// One late client must not make all others late as well: where the store has a
 		// clock, tokens tell when the lock was granted and not when that was seen, and the
 		// pace grows slowly.
 		p.learn(token, p.ahead-ahead, env)
@@ -129,7 +130,7 @@ func (p *Pace) Follow(n *Name, env *Env) (about time.Duration) {
 	return about
 }
 
-// learn notes that the queue has moved by so much to a holder with that token.
+// learn notes that the queue has moved on by that many places, to a holder with that token.
 func (p *Pace) learn(token record.Token, by int, env *Env) {
 	took := env.Now.Sub(p.moved)
 	if p.clock != 0 {
@@ -142,8 +143,8 @@ func (p *Pace) learn(token record.Token, by int, env *Env) {
 // granted notes that our claim does not wait any more. If it was granted, how long that took
 // counts as well: a client that sleeps past its turn sees no other move of the queue.
 //
-// Where nobody tells a holder who has got in line, it reads the record once: whoever had the lock
-// before is in line again by then, and a release that starts from an older record loses.
+// Where a holder is not notified of new waiters, it reads the record once: by then the previous
+// holder is in line again, and a release that starts from an older record loses.
 func (p *Pace) granted(n *Name, env *Env) {
 	for _, h := range n.rec.Holders {
 		if !env.ours(h.Session) {
@@ -159,8 +160,8 @@ func (p *Pace) granted(n *Name, env *Env) {
 	}
 }
 
-// stillAt is when a queue that does not move counts as one that stands still, see Round.moves. ttl is
-// the shortest of a session ahead.
+// stillAt is when a queue that does not move counts as standing still, see Round.moves. ttl is the
+// shortest TTL of a session ahead.
 func (p *Pace) stillAt(ttl time.Duration, env *Env) lease.Instant {
 	longest := min(ttl/4, 2*env.slowest())
 	switch {
@@ -188,7 +189,7 @@ func (p *Pace) every(env *Env) time.Duration {
 	case env.Notified:
 		return min(max(calm+rest*4, still/2), 3*env.slowest())
 	}
-	could := time.Duration(p.ahead+1)*p.pace*11/20 - p.held - still // it be our turn
+	could := time.Duration(p.ahead+1)*p.pace*11/20 - p.held - still // when it could be our turn
 	if p.awaited(env) {
 		return max(could, 0)
 	}
@@ -196,7 +197,7 @@ func (p *Pace) every(env *Env) time.Duration {
 	return min(max(quick, still/7, could), env.slowest())
 }
 
-// awaited says whether the store looks for a write of the name, when that is due.
+// awaited says whether the store looks for a write of the name when the name is due.
 func (p *Pace) awaited(env *Env) bool {
 	return p.awaits && p.ahead < nextAhead && env.Now.Sub(p.moved) < awaitEnd
 }
@@ -204,8 +205,8 @@ func (p *Pace) awaited(env *Env) bool {
 // Draws is how many draws there are for Polled.
 const Draws = 512
 
-// Polled sets when the name is polled again. draw is one of Draws: names of one pace that
-// are given the same draw are polled at the same moment.
+// Polled sets when the name is polled again. draw is one of Draws: names with the same pace
+// and the same draw are polled at the same moment.
 func (p *Pace) Polled(n *Name, draw int64, env *Env) {
 	if p.Quick() == 0 || !n.Waits() {
 		return
@@ -215,14 +216,14 @@ func (p *Pace) Polled(n *Name, draw int64, env *Env) {
 	p.pollAt = env.Now.Add(every*3/4 + every*time.Duration(draw)/(2*Draws))
 }
 
-// Loads says whether a name is loaded although a stale read shows nothing that calls for it.
+// Loads says whether a name is loaded although a stale read gives no reason for it.
 func (p *Pace) Loads(n *Name, env *Env) bool {
 	return !n.known || env.Now.Sub(n.asked) > p.loadEvery(env)
 }
 
-// loadEvery is how often a name is loaded whatever stale reads show: a write that its writer
-// did not live to complete may not be seen before. In a long wait that is seldom, and
-// prolongs it by a seventh at most.
+// loadEvery is how often a name is loaded, whatever stale reads show: until then, a write
+// whose writer died before completing it may go unseen. In a long wait loads are rare, and
+// prolong it by a seventh at most.
 func (p *Pace) loadEvery(env *Env) time.Duration {
 	ttl := env.ttl()
 	if p == nil || p.moved == lease.Never {
@@ -232,8 +233,8 @@ func (p *Pace) loadEvery(env *Env) time.Duration {
 }
 
 // NotifiedAt is when the name is read because of a notification for everyone: at once by the
-// first in the queue, by the others a little later each, so that a crowd does not come all
-// together. A holder that hands over in memory reads before it does so again. Never: nothing
+// first in the queue, by each of the others a little later, so that a crowd does not read all
+// at once. A holder that hands over in memory reads before it does so again. Never: nothing
 // has to be read, or it is read as early anyway.
 func (p *Pace) NotifiedAt(n *Name, env *Env) lease.Instant {
 	if n.Waits() {
@@ -249,10 +250,10 @@ func (p *Pace) NotifiedAt(n *Name, env *Env) lease.Instant {
 	return lease.Never
 }
 
-// ReadAt has the name read at an instant, because of a notification.
+// ReadAt sets when the name is read because of a notification.
 func (p *Pace) ReadAt(at lease.Instant) { p.readAt = at }
 
-// Before is how many live waiters are before our first, or the first guest.
+// Before is how many live waiters are ahead of our first, or of the first guest.
 func (n *Name) Before(env *Env) (before int) {
 	for _, w := range n.rec.Waiters {
 		if env.ours(w.Session) || n.Hosts(w.Session) {

@@ -12,19 +12,19 @@ import (
 type Round struct {
 	Waits    bool     // the poll loop goes on
 	Due      []string // names to be read now
-	Sessions []string // those of claims ahead of ours, without doubles
-	Close    []string // of these, those that are ahead where our turn is near
+	Sessions []string // those of claims ahead of ours, without duplicates
+	Close    []string // those of Sessions that are ahead where our turn is near
 
 	near     bool          // our turn is near, somewhere
 	polled   bool          // a name is due although no notification has come for it
 	notified bool          // notifications come
-	slowest  time.Duration // how often it polls what does not move
-	ttl      time.Duration // the shortest of a session ahead
+	slowest  time.Duration // the longest time between polls of a queue that does not move
+	ttl      time.Duration // the shortest TTL of a session ahead
 	next     lease.Instant // when the next name is due
-	still    lease.Instant // when the first queue that does not move counts as one that stands still
+	still    lease.Instant // when the first queue that does not move counts as standing still
 }
 
-// NextRound finds what is to be read.
+// NextRound finds what has to be read.
 func NextRound(names iter.Seq[Paced], env *Env) *Round {
 	r := &Round{next: lease.Never, still: lease.Never, slowest: env.slowest(), ttl: record.MaxTTL, notified: env.Notified}
 	seen := make(map[string]bool)
@@ -60,7 +60,7 @@ func NextRound(names iter.Seq[Paced], env *Env) *Round {
 		p.awaits = env.Awaits && !env.Notified && len(waits) == 1
 	}
 	for _, p := range later {
-		// What is nearly due comes along, so that many waits share their queries.
+		// Names that are nearly due are read as well, so that many waits share their queries.
 		if every := p.Pace.every(env); polled && p.Pace.pollAt <= env.Now.Add(every/3) {
 			r.Due, r.polled = append(r.Due, p.Key), true
 		} else {
@@ -71,7 +71,7 @@ func NextRound(names iter.Seq[Paced], env *Env) *Round {
 	return r
 }
 
-// ahead adds the sessions of the claims that are before our first at a name.
+// ahead adds the sessions of the claims that are ahead of our first at a name.
 func (r *Round) ahead(p Paced, first ClaimID, seen map[string]bool, env *Env) {
 	near := p.Pace.ahead < nearHead
 	r.near = r.near || near
@@ -96,8 +96,7 @@ func (r *Round) ahead(p Paced, first ClaimID, seen map[string]bool, env *Env) {
 	}
 }
 
-// Polled notes that names of the round were read, and are now to be polled as Pace.Polled
-// says.
+// Polled notes that a name of the round was read, and is next polled as Pace.Polled says.
 func (r *Round) Polled(p Paced, draw int64, env *Env) {
 	p.Pace.Polled(p.Name, draw, env)
 	if p.Name.Waits() {
@@ -128,7 +127,7 @@ type Polls struct {
 	at     lease.Instant // when the sessions are read; Never: not known yet
 	every  time.Duration
 	silent lease.Instant // until when a store that does not answer is left alone; Never: it answers
-	rest   time.Duration // how long that is the next time
+	rest   time.Duration // how long it is left alone the next time
 }
 
 const (
@@ -138,14 +137,14 @@ const (
 	minPause    = time.Millisecond
 )
 
-// NewPolls is at the begin of a wait. stale: each session is a stale read of its own.
+// NewPolls is for the beginning of a wait. stale: each session is a stale read of its own.
 func NewPolls(stale bool) *Polls {
 	return &Polls{stale: stale, at: lease.Never, every: sessionPoll, silent: lease.Never, rest: firstRest}
 }
 
-// Sessions are those that are read with a round. observeAt is when the failure detector needs
+// Sessions are the sessions to read with a round. observeAt is when the failure detector needs
 // one of them; Never: it does not. If about is not 0, SessionsAt has to be called with an
-// instant about so long after now.
+// instant about that long after now.
 func (p *Polls) Sessions(r *Round, observeAt, now lease.Instant) (sessions []string, about time.Duration) {
 	longest := r.slowest
 	switch {
@@ -156,7 +155,7 @@ func (p *Polls) Sessions(r *Round, observeAt, now lease.Instant) (sessions []str
 	}
 	if p.at == lease.Never {
 		about = p.every
-		if (r.notified || p.stale) && !r.near { // the waiters that are near read for all
+		if (r.notified || p.stale) && !r.near { // the waiters near the head read them for all
 			about = min(r.slowest, r.ttl/4)
 		}
 		if p.stale && !r.near {
@@ -170,8 +169,8 @@ func (p *Polls) Sessions(r *Round, observeAt, now lease.Instant) (sessions []str
 	return nil, about
 }
 
-// due says whether the sessions are read with a round. They come along with a name if they
-// can, but not where a lock has just been granted, and not early where that spares nothing.
+// due says whether the sessions are read with a round. They are read along with a name if possible,
+// but not where a lock has just been granted, and not early where that saves nothing.
 func (p *Polls) due(r *Round, now lease.Instant) bool {
 	if p.at == lease.Never {
 		return false
@@ -187,7 +186,7 @@ func (p *Polls) due(r *Round, now lease.Instant) bool {
 func (p *Polls) SessionsAt(at lease.Instant) { p.at = at }
 
 // Answered notes whether the store has answered. If not, SilentUntil has to be called
-// with an instant about so long after now.
+// with an instant about that long after now.
 func (p *Polls) Answered(ok bool) (about time.Duration) {
 	p.silent = lease.Never
 	if ok {
@@ -199,12 +198,12 @@ func (p *Polls) Answered(ok bool) (about time.Duration) {
 	return about
 }
 
-// SilentUntil has the store left alone until then.
+// SilentUntil leaves the store alone until then.
 func (p *Polls) SilentUntil(at lease.Instant) { p.silent = at }
 
-// Pause is how long the poll loop rests after a round, and whether it may be woken
-// meanwhile. observeAt is when the failure detector needs a session; kernel says that the death
-// of a process ahead may be found on this host.
+// Pause is how long the poll loop rests after a round, and whether it may be woken earlier.
+// observeAt is when the failure detector needs a session; kernel says that this host may learn of
+// the death of a process ahead.
 func (p *Polls) Pause(r *Round, observeAt lease.Instant, kernel bool, now lease.Instant) (pause time.Duration, wakes bool) {
 	pause = lastPoll
 	if wake := p.wake(r, observeAt, kernel, now); wake != lease.Never {
@@ -233,8 +232,8 @@ func (p *Polls) wake(r *Round, observeAt lease.Instant, kernel bool, now lease.I
 // An Await says how often the store looks for a write, and for how long.
 type Await struct{ Every, Limit time.Duration }
 
-// Await is how the store looks for a write of the name that is due, which is all that the round has
-// to read; zero: it is read at once.
+// Await is how the store looks for a write of the name that is due, if the round reads nothing
+// else; zero: it is read at once.
 func (p *Polls) Await(r *Round, one Paced, observeAt lease.Instant, kernel bool, env *Env) Await {
 	if !r.polled || len(r.Due) != 1 || !one.Pace.awaited(env) {
 		return Await{}

@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// confirm lets go of departures that are done: the claim is not in the record, and no write
-// of ours is on its way that could still bring it. (One that takes the name whenever it is
-// empty can: that one is watched, see Ambiguous.)
+// confirm drops the releases that are done: the claim is not in the record, and no write of
+// ours is on its way that could still bring it. (A write that takes the name whenever it is
+// empty can: it is watched, see Ambiguous.)
 func (n *Name) confirm() {
 	if n.ambiguousAfter != 0 {
 		return
@@ -24,7 +24,7 @@ func (n *Name) confirm() {
 	})
 }
 
-// needsSession says whether a claim is wanted that is not in the record.
+// needsSession says whether a wanted claim is not in the record.
 func (n *Name) needsSession() bool {
 	return slices.ContainsFunc(n.desired, func(g *desired) bool { return g.state == wanted })
 }
@@ -39,8 +39,8 @@ func (n *Name) assign(env *Env) {
 }
 
 // plan is the record that should follow the one last seen: without our claims that nobody
-// wants, without those of the dead, with those that are wanted, and settled. Any claim of our
-// session that we do not know is one that nobody wants.
+// wants, without those of the dead, with our wanted claims, and settled. A claim of our session
+// that we do not know counts as unwanted.
 func (n *Name) plan(env *Env) (next record.Lock, changed bool) {
 	if n.follows(env) {
 		return n.rec, false
@@ -126,7 +126,7 @@ func (n *Name) dropped(c *record.Claim, next *record.Lock, env *Env) bool {
 	return true
 }
 
-// wants says whether a claim number of the current session is wanted, or not to be given
+// wants says whether a claim number of the current session is wanted, or must not be given
 // back yet.
 func (n *Name) wants(nr int64, env *Env) bool {
 	for _, g := range n.desired {
@@ -156,7 +156,7 @@ func (g *desired) claim(env *Env) record.Claim {
 	}
 }
 
-// write is the write that puts next in place of what is there.
+// write is the write that replaces the record with next.
 func (n *Name) write(next record.Lock, env *Env) record.Write {
 	return record.WriteOf(&n.rec, next, n.version, env.Tells, env.ours)
 }
@@ -172,8 +172,8 @@ func (n *Name) Looked(rec record.Lock, version record.Version, asked lease.Insta
 	return eff
 }
 
-// Unanswered handles a call that was not answered. busy: the store does answer. look: it
-// was to show the record, and that is still wanted.
+// Unanswered handles a call that was not answered. busy: the store does answer. look: the
+// call was for the record, which is still wanted.
 func (n *Name) Unanswered(err error, busy, look bool, env *Env) *Effects {
 	eff := n.begin()
 	n.reload = n.reload || look
@@ -181,9 +181,9 @@ func (n *Name) Unanswered(err error, busy, look bool, env *Env) *Effects {
 	return eff
 }
 
-// fail: the store did not answer. A request that does not wait fails at once, as all do if
-// the store has never answered this client; the others fail when it has been silent for a
-// TTL. A store that is busy is not silent, so they wait on.
+// fail notes that the store did not answer. A request that does not wait fails at once, as
+// all do if the store has never answered this client; the others fail when it has been
+// silent for a TTL. A busy store is not silent, so they wait on.
 func (n *Name) fail(err error, busy bool, env *Env) {
 	if n.failing == lease.Never {
 		n.failing = env.Now
@@ -200,7 +200,7 @@ func (n *Name) fail(err error, busy bool, env *Env) {
 	}
 }
 
-// refuseAll: what stands under the name was not written by us, and we do not touch it.
+// refuseAll refuses all requests: the name's value is not a record of ours, and is not touched.
 func (n *Name) refuseAll(err error, env *Env) {
 	for g := range n.each {
 		n.failAll(g, Refusal{Err: err}, env)
@@ -212,14 +212,14 @@ func (n *Name) refuseAll(err error, env *Env) {
 	n.ambiguousAfter, n.ambiguousIfEmpty = 0, false
 }
 
-// stale says whether someone who does not wait still needs an answer, and the record was
-// seen too long ago for that.
+// stale says whether a request that does not wait still needs an answer, and the record
+// was seen too long ago for one.
 func (n *Name) stale() bool {
 	return slices.ContainsFunc(n.desired, func(g *desired) bool { return g.try && g.state == wanted && n.asked < g.born })
 }
 
-// denyTries answers those who do not wait and did not get in, and reports whether there were
-// any.
+// denyTries refuses the requests that do not wait and were not granted, and reports whether
+// there were any.
 func (n *Name) denyTries(env *Env) (any bool) {
 	for g := range n.each {
 		if g.try && g.state == wanted {
@@ -233,12 +233,12 @@ func (n *Name) denyTries(env *Env) (any bool) {
 // InTheWay is the error of a request that has given up.
 func (n *Name) InTheWay() *Held { return &Held{Record: n.rec, Locked: n.shut > 0} }
 
-// Tries says whether somebody does not want to wait.
+// Tries says whether there is a request that does not wait.
 func (n *Name) Tries() bool {
 	return slices.ContainsFunc(n.desired, func(g *desired) bool { return g.try })
 }
 
-// patience is how much longer those who wait for a silent store go on waiting.
+// patience is how much longer requests wait for a silent store.
 func (n *Name) patience(env *Env) time.Duration {
 	if n.failing == lease.Never {
 		return env.ttl()
@@ -246,8 +246,8 @@ func (n *Name) patience(env *Env) time.Duration {
 	return max(env.ttl()-env.Now.Sub(max(n.failing, n.heard)), 0) + time.Millisecond
 }
 
-// backoff is how long to leave a store alone that does not answer, or that does not say what
-// becomes of writes.
+// backoff is how long to leave a store alone that does not answer, or does not say what became
+// of writes.
 func (n *Name) backoff(now lease.Instant) time.Duration {
 	still := time.Duration(0)
 	for _, since := range []lease.Instant{n.failing, n.ambiguousSince} {
@@ -258,8 +258,8 @@ func (n *Name) backoff(now lease.Instant) time.Duration {
 	return min(5*time.Millisecond+still/4, time.Second)
 }
 
-// Quiet says whether all that is left are claims that were broken, and are to stay until
-// their grace is over.
+// Quiet says whether all that is left are broken claims that stay until their grace is
+// over.
 func (n *Name) Quiet(now lease.Instant) bool {
 	busy := func(d claimRelease) bool { return d.keptFor(now) == 0 }
 	return len(n.desired) == 0 && len(n.releasing) > 0 && !slices.ContainsFunc(n.releasing, busy)

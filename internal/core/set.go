@@ -8,14 +8,14 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
-// A Set is the collecting of several names by one goroutine, to which none is of use without
-// the others. Sets cannot deadlock: each waits in one queue at a time, that of the lowest name
-// that it did not get, and meanwhile keeps only what lies below.
+// A Set collects several names for one goroutine, which can use none without the others. Sets
+// cannot deadlock: each waits in one queue at a time, that of the lowest name that it did not
+// get, and keeps only the names below while it waits.
 //
-// A round begins with Missing: these names are tried, all in one call. When each try was
-// reported, Next says what follows.
+// A round begins with Missing, whose names are tried, all in one call. When each try has
+// been reported, Next says what follows.
 type Set struct {
-	names   []string // in order, without doubles
+	names   []string // in order, without duplicates
 	held    []bool
 	bounded bool
 	most    time.Duration // how long it may wait, if bounded; 0: it only tries
@@ -24,8 +24,8 @@ type Set struct {
 	refused bool // because others hold it
 }
 
-// NewSet begins to collect names, which are in order and without doubles. If it is bounded, it
-// gives up after most.
+// NewSet begins to collect names, which are in order and without duplicates. A bounded set gives
+// up after most.
 func NewSet(names []string, bounded bool, most time.Duration, now lease.Instant) *Set {
 	return &Set{names: names, held: make([]bool, len(names)), bounded: bounded, most: most, began: now, failed: -1}
 }
@@ -37,8 +37,8 @@ const (
 	maxPatience = 1 << 62
 )
 
-// Missing begins a round: these names are to be tried. The store may take that long to answer,
-// counted from the beginning of the set. No names: it holds all.
+// Missing begins a round, and returns the names to try. within is how long the store may take to
+// answer, counted from the beginning of the set. No names: the set holds all.
 func (s *Set) Missing(now lease.Instant) (names []string, within time.Duration) {
 	s.failed = -1
 	for i, name := range s.names {
@@ -64,8 +64,8 @@ func (s *Set) Got(name string) {
 	}
 }
 
-// Failed reports that a try was not granted: because others hold the name, or else because the
-// store did not answer.
+// Failed reports that a try was not granted: because others hold the name (refused), or because
+// the store did not answer.
 func (s *Set) Failed(name string, refused bool) {
 	if i, ok := slices.BinarySearch(s.names, name); ok && (s.failed < 0 || i < s.failed) {
 		s.failed, s.refused = i, refused
@@ -73,8 +73,8 @@ func (s *Set) Failed(name string, refused bool) {
 }
 
 // Lost reports, between two rounds, that a lock of the set was lost, and returns whether the
-// set goes on. A lock that was lost with its session is taken anew, as the place of a single
-// name in its queue would be. One that was broken is not asked for again.
+// set goes on. A lock that was lost with its session is acquired again, as the lost place of a
+// single name in its queue would be. One that was broken is not asked for again.
 func (s *Set) Lost(name string, broken bool) (goesOn bool) {
 	if i, ok := slices.BinarySearch(s.names, name); ok {
 		s.held[i] = false
@@ -85,22 +85,22 @@ func (s *Set) Lost(name string, broken bool) (goesOn bool) {
 // A SetStep is what follows from a round.
 type SetStep struct {
 	Kind SetKind
-	Name string   // SetWait: that is waited for; SetFail: that was not got
-	Back []string // that are given back first; nobody waits for that
+	Name string   // SetWait: to wait for; SetFail: that was not granted
+	Back []string // to give back first, without waiting for the answers
 	Set  string   // SetWait: "2 of 3", for people; "" for a single name
 	Most time.Duration
 }
 
-// A SetKind is that of a SetStep.
+// A SetKind is the kind of a SetStep.
 type SetKind int8
 
 const (
 	SetTry  SetKind = iota // the next round may begin
-	SetWait                // wait for Name, Most at most if the set is bounded; then Got, and the next round
-	SetFail                // give up; if Most is not 0, it may take that long to find out whose Name is
+	SetWait                // wait for Name, if bounded at most Most; then Got, and the next round
+	SetFail                // give up; if Most is not 0, it may take that long to find who holds Name
 )
 
-// Next says what follows when all tries of the round were reported.
+// Next says what follows when all tries of the round have been reported.
 func (s *Set) Next(now lease.Instant) (step SetStep) {
 	if s.failed < 0 {
 		return step

@@ -2,8 +2,8 @@ package core
 
 import "slices"
 
-// What the explorer needs: copies, so that a state can be kept while the machine goes on,
-// and what it looks at. Requests and records are never changed in place, and are shared.
+// What the explorer needs: copies, so that a state can be kept while the machine goes on, and
+// access to what it looks at. Requests and records are never changed in place, and are shared.
 
 // Clone is a copy that shares nothing that changes.
 func (n *Name) Clone() *Name {
@@ -32,13 +32,12 @@ func (s *Set) Clone() *Set {
 	return &c
 }
 
-// Vanished says whether a claim of ours has vanished from the queue, of which the next heartbeat
-// tells more.
+// Vanished says whether a claim of ours has vanished from the queue. The next heartbeat tells why.
 func (n *Name) Vanished() bool {
 	return slices.ContainsFunc(n.desired, func(g *desired) bool { return g.vanished })
 }
 
-// Ahead calls f with the session of each claim before our first, as often as it has one.
+// Ahead calls f once for each claim ahead of our first, with the session of the claim.
 func (n *Name) Ahead(env *Env, f func(session string)) {
 	for _, c := range n.rec.Holders {
 		if !env.ours(c.Session) && !env.Dead(c.Session) {

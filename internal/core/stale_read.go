@@ -4,9 +4,9 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// SawStale handles a record from a stale read, if it is newer than the one that is known and
-// follows from it. bad: it cannot be read. It reports whether the record has to be loaded,
-// because others cannot have made that of it.
+// SawStale handles a record from a stale read, if it is newer than the known one and can
+// follow from it. bad: it cannot be read. It reports whether the record has to be loaded,
+// because the writes of others cannot have led to it.
 func (n *Name) SawStale(rec record.Lock, version record.Version, bad error, env *Env) (load bool, eff *Effects) {
 	eff = n.begin()
 	if version > n.version {

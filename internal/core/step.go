@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// A Kind is that of a Step.
+// A Kind is the kind of a Step.
 type Kind int8
 
 const (
@@ -22,24 +22,24 @@ const (
 	Pause                    // for a random time up to Most, or of about About; then Rested
 )
 
-// A Step is one piece of I/O that makes the record follow what is wanted. Of each but Idle
-// and NeedSession the outcome has to be reported, unless it is aborted, before the next is
-// asked for.
+// A Step is one piece of I/O that makes the record follow what is wanted. The outcome of
+// each step but Idle and NeedSession has to be reported, unless it is aborted, before the
+// next is asked for.
 type Step struct {
 	Kind   Kind
 	Write  record.Write
 	Most   time.Duration
 	About  time.Duration
-	Forget bool // Idle: nothing is left here, but for an ambiguous write
-	leaves bool // Put: claims are to go
+	Forget bool // Idle: nothing is left here, except perhaps an ambiguous write
+	leaves bool // Put: claims are being released
 	evicts []record.Eviction
 }
 
-// maxPause bounds what a write that lost waits before the next look. Where it has lost to writes of
-// others more than beatenOften times in a row and a crowd is in the record, that grows to eight
-// times as much: hundreds would keep a database too busy to let any of them in, and a few need
-// their turn soon. maxSpread is its like where a crowd that writes one key has to be spread out at
-// once.
+// maxPause bounds the pause between a write that lost and the next look. After more than
+// beatenOften losses in a row to writes of others, with a crowd in the record, the bound grows to
+// eight times as much: hundreds would keep a database too busy to let any of them in, and a few
+// need their turn soon. maxSpread bounds the pause where a crowd that writes one key has to be
+// spread out at once.
 const (
 	maxPause    = 250 * time.Millisecond
 	beatenOften = 4
@@ -47,17 +47,17 @@ const (
 	maxSpread   = 4 * time.Second
 )
 
-// staleReadAfter is how old a record may be, before a write, where others write as well: less
-// than it takes to lose one.
+// staleReadAfter is how old a record may be before a write, where others write as well: less
+// than a write that loses takes.
 const staleReadAfter = 4 * time.Millisecond
 
-// Begin has a driver begin: what the last one met with counts no more.
+// Begin begins a driver: what the last one met with no longer counts.
 func (n *Name) Begin() {
 	n.enter()
 	n.reset()
 }
 
-// Tried says whether a write of this driver was answered.
+// Tried says whether a write of this driver has returned, with or without an answer.
 func (n *Name) Tried() bool { return n.took > 0 }
 
 // Next is the next step.
@@ -131,7 +131,7 @@ func (n *Name) Opening(env *Env) (w record.Write, ok bool) {
 // Rested reports on Pause and AwaitSession, and on Open if there was nothing to write.
 func (n *Name) Rested() { n.step = Step{} }
 
-// Loaded reports on Load, after what it has shown was handled: whether the store answered.
+// Loaded reports on Load, after the record was handled. answered says whether the store answered.
 func (n *Name) Loaded(answered bool, env *Env) {
 	n.Rested()
 	if n.reloaded = answered; !answered {
@@ -139,7 +139,7 @@ func (n *Name) Loaded(answered bool, env *Env) {
 	}
 }
 
-// StaleLoaded reports on StaleLoad. surprise: the record is to be loaded.
+// StaleLoaded reports on StaleLoad. surprise: the record has to be loaded.
 func (n *Name) StaleLoaded(surprise bool, env *Env) {
 	n.Rested()
 	n.staleRead = env.Now
@@ -152,7 +152,7 @@ type Outcome struct {
 	Won     bool
 	Version record.Version
 	Record  record.Lock // what it lost to
-	Same    bool        // that is the very record that it was to follow
+	Same    bool        // it lost to the very record that it was to follow
 	Bad     error       // what it lost to cannot be read
 	Err     error       // there was no answer: it may have been applied, now or later
 	Busy    bool        // Err: the store answers, but too many write this key
@@ -202,9 +202,9 @@ func (n *Name) Answered(out Outcome, env *Env) *Effects {
 	return eff
 }
 
-// overtaken handles a write that has won, where a newer record was seen before its answer. A claim
-// that the write entered and the newer record lacks has vanished, as one that was seen in the queue
-// and is there no more.
+// overtaken handles a write that has won, if a newer record was seen before its answer. A claim
+// that the write entered and the newer record lacks has vanished, like one that was seen in the
+// queue and has left it.
 func (n *Name) overtaken(written record.Lock, version record.Version) {
 	if version >= n.version {
 		return
@@ -263,19 +263,19 @@ func (n *Name) lostTo(out Outcome, env *Env) {
 	}
 }
 
-// crowds is by how many doublings the pause of one that loses may be longer.
+// crowds is how many times the bound on the pause after a loss is doubled.
 func (n *Name) crowds() int {
 	return max(0, min(n.beaten-beatenOften, bits.Len(uint(len(n.rec.Holders)+len(n.rec.Waiters))/crowdOf), 3))
 }
 
-// spread has those whose writes meet in a store with stale reads pause for a random time,
-// ever wider. One that gives a claim up does not: others wait for that.
+// spread spreads out clients whose writes meet in a store with stale reads: a loser pauses for a
+// random time, from a widening range. One that gives a claim up does not: others wait for that.
 func (n *Name) spread(leaves bool, env *Env) {
 	if !env.Stale || leaves {
 		return
 	}
 	wide := min(n.lost-1, 4)
-	if n.lost > 8 { // a newcomer does not pause, and shall not always be before us
+	if n.lost > 8 { // a newcomer does not pause, and must not always be ahead of us
 		wide = 0
 	}
 	n.rest = Step{Kind: Pause, Most: min(4*n.took<<wide, maxSpread)}

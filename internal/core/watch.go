@@ -8,24 +8,24 @@ import (
 
 // A Watch decides which notifications a client asks its store for, and when.
 type Watch struct {
-	Costs bool // to be notified costs something: it ends when nobody needs it
+	Costs bool // watching has a cost, so it ends when nobody needs it
 
 	running bool
 	begun   bool          // the store has been asked
-	all     bool          // for the notifications for everybody
-	session string        // else for those for this session; "": for none but those for everyone
+	all     bool          // for all notifications
+	session string        // else for those to this session; "": only for those to everyone
 	needed  lease.Instant // when it was last needed
-	rest    time.Duration // after the next time that it fails
+	rest    time.Duration // how long to wait after it fails the next time
 }
 
 const (
-	watchIdle  = 5 * time.Second // how long a watch that costs goes on unneeded, so that it need not begin anew with each wait
+	watchIdle  = 5 * time.Second // how long a watch with a cost goes on unneeded, for the next wait
 	watchRest  = 100 * time.Millisecond
 	longestOff = 10 * time.Second
 )
 
 // Need notes that notifications are needed: all, or those for a session. It says whether the
-// notification loop has to be started, or the present watch ended, so that it begins anew.
+// notification loop has to be started, or the present watch ended, so that a new one begins.
 func (w *Watch) Need(session string, all bool, now lease.Instant) (start, anew bool) {
 	w.needed = now
 	if w.running {
@@ -47,19 +47,19 @@ func (w *Watch) Begin(session string, all bool) (sessions []string) {
 	return []string{session}
 }
 
-// Idle says whether nobody needs a watch that costs. polling: the poll loop runs.
+// Idle says whether the watch has a cost and nobody needs it. polling: the poll loop runs.
 func (w *Watch) Idle(polling, all bool, now lease.Instant) bool {
 	return w.Costs && !polling && !all && now.Sub(w.needed) > watchIdle
 }
 
-// IdleEvery is how often Idle is asked during a watch that costs.
+// IdleEvery is how often Idle is called during a watch that has a cost.
 const IdleEvery = watchIdle
 
 // Stop ends the notification loop.
 func (w *Watch) Stop() { w.running = false }
 
-// Ended notes that a watch has ended after so long, and returns about how long to wait
-// before the next. anew: it was ended here.
+// Ended notes that a watch has ended, and returns about how long to wait before the
+// next. anew: it was ended here. lasted is how long it ran.
 func (w *Watch) Ended(anew bool, lasted time.Duration) (about time.Duration) {
 	switch {
 	case anew:

@@ -104,7 +104,7 @@ func mountinfo() ([]byte, error) {
 	return text, err
 }
 
-// listed is Mounted by the list of mounts.
+// listed is Mounted, according to the list of mounts.
 func listed(path string) bool {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -135,8 +135,8 @@ func Volatile(path string) bool {
 	return unix.Statfs(path, &fs) == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC)
 }
 
-// Options are the mount options of the file system that path is on, those of
-// the file system itself and not of its place.
+// Options are the mount options of the file system that path is on: those of
+// the file system itself, not of the mount point.
 func Options(path string) []string {
 	var stat unix.Stat_t
 	if unix.Stat(path, &stat) != nil {

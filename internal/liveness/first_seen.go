@@ -10,12 +10,12 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// Sightings: a process that asks once, each time a new one, sees a record only for a
-// moment. Where the store has no clock, or the wall clocks do not agree with it, it could
-// never tell that the time of a detached hold is over. So the first process of a host that
-// meets such a hold leaves in the runtime directory when it saw it, on the kernel's clock,
-// which is the same for all processes and does not step. A copy of the directory under
-// another kernel says nothing.
+// Sightings: a process that asks only once sees a record only for a moment, and the next
+// time it is another process. Where the store has no clock, or the wall clocks do not agree
+// with it, it could never tell that the time of a detached hold is over. So the first
+// process of a host that meets such a hold notes in the runtime directory when it saw the
+// hold, by the kernel's clock, which is the same for all processes and does not step. A copy
+// of the directory under another kernel proves nothing.
 
 // A sighted is when a process of this kernel first saw a record.
 type sighted struct {
@@ -25,8 +25,8 @@ type sighted struct {
 	TTL   int64  `json:"ttl"` // of the record, in milliseconds
 }
 
-// mostSightings is how many are kept for longer than they can be expected to be of use: a program that
-// asks once a month may be the next to meet the hold.
+// mostSightings is how many sightings are kept for longer than they can be expected to be of use: a
+// program that asks once a month may be the next to meet the hold.
 const mostSightings = 1000
 
 // overLong says whether a sighting is of a hold whose time was over long ago.
@@ -59,7 +59,7 @@ func (p *Dir) Recall(session string, rec record.Session) time.Duration {
 	if err != nil {
 		return 0
 	}
-	if p.sights%100 == 0 { // and so at the first, of a process that asks once
+	if p.sights%100 == 0 { // so also at the first, by a process that asks only once
 		p.tidy()
 	}
 	p.sights++

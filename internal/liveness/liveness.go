@@ -1,21 +1,21 @@
-// Package liveness tells, on one host, that a process is gone: there nobody need wait for a TTL.
-// Each session holds an exclusive kernel lock (flock) on a small file named after its random id,
-// in a runtime directory of its user. The kernel lets go of the lock when the last process that
-// has the open file is gone, and at no other time. Who gets a shared lock on that file knows that
-// the session is dead; on that file, and not on another that looks like it (see identity). No
-// file, no permission, another directory, another host: nothing is known, and the TTL decides. It
-// is never a process id, which is reused and differs between containers.
+// Package liveness detects, on one host, that a process is gone, so that nobody there has to wait
+// for a TTL. Each session holds an exclusive kernel lock (flock) on a small file named after its
+// random id, in a runtime directory of its user. The kernel releases the lock when the last process
+// that has the file open is gone, and at no other time. A process that gets a shared lock on that
+// very file, not on another that looks like it (see identity), knows that the session is dead. No
+// file, no permission, another directory, another host: nothing is known, and the TTL decides. The
+// proof is never a process id, which is reused and differs between containers.
 //
-// The file is locked under a temporary name, then renamed, and then the session is
-// opened: nobody can meet an unlocked file of the living. When a session ends in order the
-// name goes first: a file without a name proves nothing. A file that is locked never
-// delays a death by TTL. `holdfast run` hands the open file to its guard and command.
+// The file is locked under a temporary name, then renamed, and only then is the session
+// opened: nobody can meet an unlocked file of a live session. When a session ends in order,
+// the name goes first: a file without a name proves nothing. A locked file never delays a
+// death by TTL. `holdfast run` hands the open file to its guard and command.
 //
-// A kernel lock proves something of the very file that was locked. So before it gets its
-// name the file says which one it is: the session, the boot, device and inode. The living
-// keep their file open, so nothing else can have these numbers in that boot: a copy has
-// another inode, a snapshot or a copied disk another device, a machine that was started
-// from the copy another boot. An overlay is refused on both sides, for its locks are not
+// A kernel lock proves something only about the very file that was locked. So before it gets
+// its name, the file says which one it is: the session, the boot, device and inode. A live
+// session keeps its file open, so nothing else can have these numbers in that boot: a copy
+// has another inode, a snapshot or a copied disk another device, a machine that was started
+// from the copy another boot. An overlay is refused on both sides, because its locks are not
 // those of its layers. A machine that was copied with its memory is the one case left;
 // nothing in it can tell. Rejected: the boot id alone (a copy in the same boot); the id of
 // the machine (images share it).
@@ -37,7 +37,7 @@ import (
 // value finds a directory by itself.
 type Dir struct {
 	Path string // as set; then as resolved
-	Mute bool   // none is made: nobody is to know of the death of this process
+	Mute bool   // no proof is made, so that nobody learns of the death of this process
 
 	mu     sync.Mutex
 	state  int8   // 0 not looked at yet, 1 usable, -1 not
@@ -88,9 +88,9 @@ func (p *Dir) usable() bool {
 	return p.state == 1
 }
 
-// Make locks a new file and only then gives it the session's name, so that no
-// judge can meet an unlocked file of the living. nil: no proof can be given
-// here.
+// Make locks a new file and only then gives it the session's name, so that
+// nobody can meet an unlocked file of a live session. nil: no proof can be
+// given here.
 func (p *Dir) Make(session string) *Proof {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,19 +109,19 @@ func (p *Dir) Make(session string) *Proof {
 	return &Proof{file, path}
 }
 
-// What the names of files end with that are not a session's proof.
+// Endings of the names of files that are not a session's proof.
 const (
 	unnamed = ".new" // not finished
-	seen    = "seen" // tells since when a session was seen
+	seen    = "seen" // says when a session was first seen
 )
 
-// leftover is how long a file stays that nobody has locked: whoever waited for
-// its session has long declared it dead by the TTL.
+// leftover is how long an unlocked file stays: whoever waited for its session
+// has long declared it dead by the TTL.
 const leftover = 24 * time.Hour
 
-// tidy removes what sessions have left that died long ago and that nobody has declared
-// dead, since their store was never asked again. Nothing is less safe without a file.
-// Where there are many it looks at some, so that nobody waits for it. p.mu is held.
+// tidy removes the files of sessions that died long ago and were never declared dead,
+// because nobody used their store again. Nothing is less safe without a file. If there
+// are many files it looks at some, so that nobody waits for it. p.mu is held.
 func (p *Dir) tidy() {
 	d, err := os.Open(p.Path)
 	if err != nil {
@@ -192,7 +192,7 @@ func (p *Dir) dead(session string) bool {
 	if file == nil || !canLock(file) {
 		return false
 	}
-	if !named(file) { // its session has ended in another way: nothing is known by it
+	if !named(file) { // its session has ended in another way: it proves nothing
 		file.Close()
 		delete(p.others, session)
 		return false
@@ -200,8 +200,8 @@ func (p *Dir) dead(session string) bool {
 	return true
 }
 
-// Near says whether the session has a proof on this host, so that dead is worth
-// asking again.
+// Near says whether the session has a proof on this host, so that Dead is worth
+// calling again.
 func (p *Dir) Near(session string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

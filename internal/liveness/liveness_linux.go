@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelBoot is that of the running kernel, or "".
+// kernelBoot is the boot id of the running kernel, or "".
 func kernelBoot() string {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -28,7 +28,7 @@ func strangers(path string) bool {
 }
 
 // prepareProofDir makes the directory and refuses one that others can change or
-// whose files could be taken for others.
+// whose files could be mistaken for others.
 func prepareProofDir(dir string) error {
 	info, err := os.Lstat(dir)
 	if os.IsNotExist(err) {
@@ -59,8 +59,8 @@ func distinct(dir string) error {
 	return filesystem.Distinct(d)
 }
 
-// lockNew makes the file of a session, locks it and has it say which file it is,
-// before it gets its name.
+// lockNew makes the file of a session, locks it and writes into it which file it
+// is, before it gets its name.
 func lockNew(path, session, boot string) (*os.File, error) {
 	file, err := os.OpenFile(path+unnamed, os.O_CREATE|os.O_EXCL|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -107,15 +107,14 @@ func openProof(path, session, boot string) (*os.File, error) {
 }
 
 // identity is what the file of a session says: whose it is, and which file of
-// which device in which boot of the kernel. Whoever finds a file that is what it
-// says of itself has the one that its session has locked. For while the session
-// lives
+// which device in which boot of the kernel. A file that is what it says of itself
+// is the one that its session has locked, because while the session lives
 //
 //   - its open file keeps its inode, so no other file of that file system has
-//     the number: a copy, or what was restored from a backup;
+//     the number, be it a copy or restored from a backup;
 //   - the inode keeps its file system mounted, also after a lazy unmount, and
 //     that keeps the number of its device: a snapshot, or a copy of the image
-//     that is mounted meanwhile, has another;
+//     mounted beside it, has another;
 //   - the boot lasts: a machine that was started from a copy of the disk has
 //     another.
 //
@@ -124,9 +123,9 @@ func openProof(path, session, boot string) (*os.File, error) {
 // Where they show another boot (systemd-nspawn) nothing is known.
 //
 // File systems on which two files, each with locks of its own, may have the same
-// numbers are refused: see filesystem.Distinct. What no file can tell is a machine
-// that was copied with its memory, or a process that was checkpointed, and so was
-// dead, and is restored.
+// numbers are refused: see filesystem.Distinct. No file can reveal a machine that
+// was copied with its memory, or a process that was checkpointed, and so was dead,
+// and is restored.
 func identity(file *os.File, session, boot string) (string, error) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
@@ -156,8 +155,7 @@ func canLock(file *os.File) bool {
 	return true
 }
 
-// abandoned says whether nobody has the file open that a session has locked, or
-// would have. It may be a copy.
+// abandoned says whether no live session has the file locked. It may be a copy.
 func abandoned(path string) bool {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package machine stands in for what a client takes from the machine it runs on:
 // time, waiting, and chance. A nil *Machine is the real one. The simulation gives
-// each of its processes one whose clock runs fast or slow and stands still while
-// the machine sleeps, and whose chance is a seed's; so do processes of tests
-// that were built with the tag faultinject.
+// each of its processes a machine whose clock runs fast or slow, whose timers stand
+// still while it sleeps, and whose chance is a seed's; so do processes of tests that
+// were built with the tag faultinject.
 package machine
 
 import (
@@ -16,7 +16,7 @@ import (
 // An Owner is a store that says which machine its client runs on.
 type Owner interface{ Machine() *Machine }
 
-// A Machine has a clock and a source of chance of its own.
+// A Machine has a clock and a source of randomness of its own.
 type Machine struct {
 	mu     sync.Mutex
 	since  time.Time     // what follows was true then
@@ -31,7 +31,7 @@ type Machine struct {
 // True is the rate of a clock that is right.
 const True = 1_000_000
 
-// New makes a machine whose clock runs at so many millionths of true time.
+// New makes a machine whose clock runs at rate millionths of true time.
 func New(rate int64, seed uint64) *Machine {
 	var s [32]byte
 	for i := range 8 {
@@ -47,7 +47,7 @@ func (m *Machine) times(now time.Time) (awake, slept time.Duration) {
 	return m.awake + m.own(now.Sub(m.since)-asleep), m.slept + m.own(asleep)
 }
 
-// own is a time on the machine's clock.
+// own is how long d of true time takes on the machine's clock.
 func (m *Machine) own(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * float64(m.rate) / True)
 }
@@ -84,7 +84,7 @@ func (m *Machine) Set(rate int64) {
 	m.since, m.rate = now, rate
 }
 
-// Sleep has the machine sleep from now on: its timers stand still for d.
+// Sleep puts the machine to sleep from now on: its timers stand still for d.
 func (m *Machine) Sleep(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -96,8 +96,8 @@ func (m *Machine) Sleep(d time.Duration) {
 	}
 }
 
-// left is how long it takes until the machine will have run for so long: not at
-// all if it has. While it sleeps it is what is left of that at least.
+// left is how long it takes until the machine has run for target; 0 if it already
+// has. While the machine sleeps, it is at least the rest of the sleep.
 func (m *Machine) left(target time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -163,7 +163,7 @@ func (t *Timer) set(d time.Duration) {
 	t.arm = time.AfterFunc(t.m.left(target), fire)
 }
 
-// Stop is that of time.Timer, but for the answer.
+// Stop is time.Timer's, without its result.
 func (t *Timer) Stop() {
 	if t.real != nil {
 		t.real.Stop()
@@ -183,7 +183,7 @@ func (t *Timer) stop() {
 	}
 }
 
-// Reset is that of time.Timer.
+// Reset is time.Timer's, without its result.
 func (t *Timer) Reset(d time.Duration) {
 	if t.real != nil {
 		t.real.Reset(d)
@@ -195,7 +195,7 @@ func (t *Timer) Reset(d time.Duration) {
 	t.set(d)
 }
 
-// AfterFunc is time.AfterFunc, for what is never stopped.
+// AfterFunc is time.AfterFunc, for timers that are never stopped.
 func (m *Machine) AfterFunc(d time.Duration, f func()) {
 	if m == nil {
 		time.AfterFunc(d, f)

@@ -27,8 +27,8 @@ func Private(t testing.TB) {
 	}
 }
 
-// Mount is mount(8), after Private. The last of args is where; it is free again
-// when the test cleans up.
+// Mount is mount(8), after Private. The last of args is the mount point, which is
+// unmounted when the test cleans up.
 func Mount(t testing.TB, args ...string) {
 	t.Helper()
 	if out, err := exec.Command("mount", args...).CombinedOutput(); err != nil {
@@ -37,7 +37,7 @@ func Mount(t testing.TB, args ...string) {
 	t.Cleanup(func() { unix.Unmount(args[len(args)-1], unix.MNT_DETACH) })
 }
 
-// Format makes a file system in a new file of so many MiB.
+// Format makes a file system in a new file of size MiB.
 func Format(t testing.TB, kind, image string, size int64) {
 	t.Helper()
 	f, err := os.Create(image)

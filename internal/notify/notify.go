@@ -1,5 +1,5 @@
-// Package notify tells the processes of one host of changes in a file, by a named pipe for each
-// that watches, in a directory beside the file with "-wake" at the end of its name.
+// Package notify tells the processes of one host about changes in a file, by a named pipe for each
+// that watches. The pipes are in a directory beside the file whose name has "-wake" at the end.
 package notify
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// A Board tells watchers of changes: its own by a call, those of other processes by their pipes.
+// A Board notifies watchers of changes: its own by a call, those of other processes by their pipes.
 type Board struct {
 	Path    string // of the file
 	NoMkdir bool   // the directory of pipes is not made
@@ -33,7 +33,7 @@ func (w *watcher) call(notifications ...driver.Notification) {
 	}
 }
 
-// Tell tells everyone, as well as it can.
+// Tell notifies everyone, as well as it can.
 func (b *Board) Tell(notifications []driver.Notification) {
 	if len(notifications) == 0 {
 		return
@@ -51,7 +51,7 @@ func (b *Board) Tell(notifications []driver.Notification) {
 }
 
 // message is a notification as it is sent through a pipe: its space, the length of its
-// name, its name, and the same of whom it is for. It is short enough to be
+// name, its name, and the length and name of its receiver. It is short enough to be
 // written whole or not at all.
 func message(h driver.Notification) []byte {
 	if len(h.Name) > 255 {
@@ -61,8 +61,8 @@ func message(h driver.Notification) []byte {
 	return append(append(m, byte(len(h.To))), h.To...)
 }
 
-// split cuts the messages out of what was read, and returns what is left of it.
-// What is not a message means that anything may have changed.
+// split takes the messages out of what was read, and returns the rest. Bytes that
+// are not a message mean that anything may have changed.
 func split(read []byte) (notifications []driver.Notification, rest []byte) {
 	for len(read) >= 2 {
 		space, size := driver.Space(read[0]), int(read[1])

@@ -11,7 +11,7 @@ import (
 
 type listing struct{}
 
-// Watch is driver.Watcher's, where there are named pipes.
+// Watch is driver.Watcher's on systems with named pipes; here it fails.
 func (b *Board) Watch(context.Context, func(driver.Notification)) error {
 	return errors.New("waiters poll: nobody can wake them on this system")
 }

@@ -31,7 +31,7 @@ func (b *Board) directory() (string, error) {
 	return path + "-wake", err
 }
 
-// Watch is driver.Watcher's. Who may not use the directory of pipes polls.
+// Watch is driver.Watcher's. A process that may not use the directory of pipes polls.
 func (b *Board) Watch(ctx context.Context, changed func(driver.Notification)) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (b *Board) Watch(ctx context.Context, changed func(driver.Notification)) er
 		}
 		notifications, rest := split(buf[:kept+n])
 		if n > 2048 {
-			// So much may have filled the pipe, and more been turned away.
+			// This much may have filled the pipe, and more may have been turned away.
 			notifications = append(notifications, driver.Notification{})
 		}
 		w.call(notifications...)
@@ -65,8 +65,8 @@ func (b *Board) Watch(ctx context.Context, changed func(driver.Notification)) er
 	}
 }
 
-// add makes a pipe for a watcher. The pipe gets its name when it can be read:
-// one that nobody reads is removed by whoever meets it.
+// add makes a pipe for a watcher. The pipe gets its name only when it can be
+// read: whoever meets a pipe that nobody reads removes it.
 func (b *Board) add(who *watcher) (pipe *os.File, name string, err error) {
 	dir, err := b.directory()
 	if err != nil {
@@ -96,7 +96,7 @@ func (b *Board) add(who *watcher) (pipe *os.File, name string, err error) {
 		os.Chown(hidden, -1, gid)
 		os.Chmod(hidden, 0o660)
 	}
-	// Open for writing too, so that it never comes to its end.
+	// Open for writing too, so that reads never meet its end.
 	fd, err := unix.Open(hidden, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		os.Remove(hidden)
@@ -117,7 +117,7 @@ func (b *Board) add(who *watcher) (pipe *os.File, name string, err error) {
 	return pipe, name, nil
 }
 
-// group is that of the file, if it may write there: then its members wake each other. Else -1.
+// group is the file's group, if it may write there: then its members wake each other. Else -1.
 func (b *Board) group() (gid int) {
 	info, err := os.Stat(b.Path)
 	if err != nil || info.Mode().Perm()&0o020 == 0 {
@@ -144,7 +144,7 @@ func (b *Board) tellOthers(notifications []driver.Notification) {
 	}
 }
 
-// others are the pipes that are not of this store.
+// others are the pipes that do not belong to this Board.
 func (b *Board) others() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -169,7 +169,7 @@ func (b *Board) others() []string {
 			case e.Type() != fs.ModeNamedPipe:
 			case !strings.HasPrefix(e.Name(), "."):
 				l.pipes = append(l.pipes, path)
-			default: // a process that died here has left it
+			default: // left by a process that died at this point
 				if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > time.Minute {
 					os.Remove(path)
 				}
@@ -190,8 +190,8 @@ func (b *Board) others() []string {
 	return others
 }
 
-// send writes the notifications to a pipe. One that nobody reads is removed; one that
-// is full has its reader awake already.
+// send writes the notifications to a pipe. A pipe that nobody reads is removed; the
+// reader of a full one is awake already.
 func send(name string, notifications []driver.Notification) {
 	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err == unix.ENXIO {

@@ -6,7 +6,7 @@ import (
 	"html"
 )
 
-// A canvas is an SVG that is being drawn. What is drawn names a class of the style, never a colour.
+// A canvas is an SVG that is being drawn. Its shapes name a class of the style, never a colour.
 type canvas struct{ bytes.Buffer }
 
 const style = `<style>
@@ -32,7 +32,7 @@ rect { stroke-width: 1; } .paper { fill: var(--paper); stroke: var(--edge); } .s
 </defs>
 `
 
-// begin starts a picture; what it shows is said in words, too, for those who hear it.
+// begin starts a picture; words say what it shows, for screen readers.
 func begin(width, height int, title, words string) *canvas {
 	c := new(canvas)
 	fmt.Fprintf(c, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-labelledby="title words">`+"\n", width, height, width, height)

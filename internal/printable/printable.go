@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Escape writes out control and format characters (also those that turn the direction
-// of text) and bytes that are not UTF-8.
+// Escape escapes control and format characters (also those that change the direction of
+// text) and bytes that are not UTF-8.
 func Escape(s string) string {
 	plain := 0
 	for plain < len(s) && ' ' <= s[plain] && s[plain] <= '~' {
@@ -36,7 +36,7 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// OneLine has spaces in the place of line breaks and tabs.
+// OneLine replaces line breaks and tabs by spaces.
 func OneLine(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\t' }), " ")
 }

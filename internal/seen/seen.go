@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// A Set remembers ids. It may forget one for another, and now and then it knows one that it has
-// not seen. Its zero value is of no use: see New.
+// A Set remembers ids. It may forget one when it remembers another, and now and then it reports
+// one that it has not seen. The zero value cannot be used: see New.
 type Set struct {
 	seed  maphash.Seed
 	marks [4096]atomic.Uint64

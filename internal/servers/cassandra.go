@@ -25,14 +25,14 @@ const Nodes = 3
 // each with 512 MiB of heap, or a cluster that was pointed at. Its nodes are
 // numbered from 0.
 //
-// A node has written to disk what it has acknowledged, as far as the Settings do
-// not say otherwise.
+// A node has written to disk what it has acknowledged, unless the Settings say
+// otherwise.
 type Cluster struct {
 	Name string // as it says itself: "Cassandra 5.0.9"
 	URL  string // cassandra://127.0.0.1,127.0.0.2,127.0.0.3:PORT
 	Port int    // for clients, the same for all nodes
-	Dir  string // what each node has in node0, node1, node2, and what it says in log there
-	Own  bool   // if not, it was pointed at: only Name, URL, Port, Settled and Database are to be used
+	Dir  string // has the nodes' directories node0, node1 and node2, each with its output in log
+	Own  bool   // if not, it was pointed at: only Name, URL, Port, Settled and Database may be used
 
 	hosts   []string
 	nodes   [Nodes]node
@@ -57,7 +57,7 @@ type ClusterOptions struct {
 	Java     []string // options of Java; the last one counts
 
 	// Cuttable makes CutOff, Part, Between and Clients work: all that the nodes send
-	// and are sent goes by way of this process.
+	// and receive goes through this process.
 	Cuttable bool
 }
 
@@ -91,7 +91,7 @@ func StartCassandra(ctx context.Context, opts *ClusterOptions) (*Cluster, error)
 	return c, nil
 }
 
-// PrepareCassandra has what a cluster needs in the user's cache: jars, and the
+// PrepareCassandra puts what a cluster needs into the user's cache: jars, and the
 // archive of their classes. The first time that takes a minute or two.
 func PrepareCassandra(ctx context.Context) (java, lib, classes string, err error) {
 	java, version, err := Java17()
@@ -104,7 +104,7 @@ func PrepareCassandra(ctx context.Context) (java, lib, classes string, err error
 	return java, lib, classes, err
 }
 
-// prepare writes what the nodes are to read, and chooses the ports.
+// prepare writes the configuration of the nodes, and chooses the ports.
 func (c *Cluster) prepare(java, lib, classes string, opts *ClusterOptions) error {
 	var bind []string // where the nodes themselves listen
 	for n := range Nodes {
@@ -155,8 +155,8 @@ func (n *node) configure(yaml []byte) error {
 		os.WriteFile(filepath.Join(conf, "logback.xml"), []byte(logback), 0o600))
 }
 
-// archive is where the classes of Cassandra are as this Java wants them, which
-// halves what a start costs. The first time, one node is started and ended to
+// archive is the path of the archive of Cassandra's classes for this Java, which
+// halves the cost of a start. The first time, one node is started and ended to
 // write it.
 func archive(ctx context.Context, java, version, lib string) (path string, err error) {
 	path = filepath.Join(lib, "java-"+version+".jsa")
@@ -196,7 +196,7 @@ func archive(ctx context.Context, java, version, lib string) (path string, err e
 	if err := n.kill(); err != nil {
 		return "", err
 	}
-	// It may be another file system.
+	// The cache may be on another file system.
 	b, err := os.ReadFile(made)
 	if err != nil {
 		return "", fmt.Errorf("no archive of classes was written by Java: %w\n%s", err, n.log())
@@ -237,14 +237,14 @@ func clusterName(ctx context.Context, addr string) (string, error) {
 func (c *Cluster) addr(n int) string { return net.JoinHostPort(c.hosts[n], strconv.Itoa(c.Port)) }
 
 // Settled returns when every node sees every other one up and has had an answer
-// of it.
+// from it.
 func (c *Cluster) Settled(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, clusterPatience)
 	defer cancel()
 	for n := range c.hosts {
 		for {
-			// A node refuses this at once if one of those that have the row, which are
-			// all, is down in its eyes.
+			// A node refuses this at once if it sees a replica of the row down, and all
+			// nodes are replicas of it.
 			_, err := cql(ctx, c.addr(n), "SELECT status FROM system_distributed.view_build_status WHERE keyspace_name = '' AND view_name = ''", all)
 			if err == nil {
 				break
@@ -368,7 +368,7 @@ func (c *Cluster) Thaw(n int) error {
 }
 
 // Restart starts node n again over the same data, and returns when it serves
-// clients; that the others see it up takes longer, see Settled. If it runs, it
+// clients; it takes longer until the others see it up, see Settled. If it runs, it
 // is first asked to end.
 func (c *Cluster) Restart(ctx context.Context, n int) error {
 	return c.owned(n, func(nd *node) error {
@@ -385,8 +385,8 @@ func (c *Cluster) Restart(ctx context.Context, n int) error {
 	})
 }
 
-// caller reads the beginning of a connection between nodes, and in it the
-// address of the one that made it: after a magic number and flags its length,
+// caller reads the beginning of a connection between nodes, which has the address
+// of the node that made it: after a magic number and flags come its length,
 // address and port.
 func (c *Cluster) caller(r io.Reader) (head []byte, from int, err error) {
 	head = make([]byte, 13)
@@ -408,8 +408,8 @@ func (c *Cluster) CutOff(n int) error { return c.cut(n, cutOff) }
 // Part cuts node n off from the other nodes only: clients reach it.
 func (c *Cluster) Part(n int) error { return c.cut(n, parted) }
 
-// Join ends CutOff and Part: what was lost stays so, its connections are reset.
-// That the nodes see each other up takes longer, see Settled.
+// Join ends CutOff and Part: what was lost stays lost, and its connections are reset.
+// It takes longer until the nodes see each other up, see Settled.
 func (c *Cluster) Join(n int) error { return c.cut(n, joined) }
 
 func (c *Cluster) cut(n, how int) error {
@@ -422,11 +422,11 @@ func (c *Cluster) cut(n, how int) error {
 	})
 }
 
-// Between is the proxy of what one node of a Cuttable cluster sends another one;
-// answers go the other way, between that one and this.
+// Between is the proxy of what one node of a Cuttable cluster sends to another;
+// answers go through Between(to, from).
 func (c *Cluster) Between(from, to int) *Proxy { return c.links.between[from][to] }
 
-// Clients is the proxy by which clients reach node n of a Cuttable cluster.
+// Clients is the proxy through which clients reach node n of a Cuttable cluster.
 func (c *Cluster) Clients(n int) *Proxy { return c.links.clients[n] }
 
 // Stop ends all nodes, by force, and removes their directory. A second Stop does

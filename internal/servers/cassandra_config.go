@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// logback has a node say what it does on its standard output.
+// logback makes a node log to its standard output.
 const logback = `<configuration>
   <appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d{HH:mm:ss.SSS} %-5level %logger{0} %msg%n</pattern></encoder>
@@ -18,13 +18,13 @@ const logback = `<configuration>
 // cassandraYAML is the configuration of node n: small, and as durable as in
 // production.
 //
-// commitlog_sync is batch, which writes to disk before it acknowledges. What
-// periodic acknowledges a killed node may have forgotten, also if the machine
-// goes on: it reads its log only up to the last mark, and one is set every tenth
-// of a second. A promise of Paxos that one of three forgets is one too many.
+// commitlog_sync is batch, which writes to disk before it acknowledges. With
+// periodic, a killed node may forget what it has acknowledged, even if the machine
+// goes on: it reads its log only up to the last mark, and a mark is set every tenth
+// of a second. A Paxos promise that one of three nodes forgets is one too many.
 //
-// Each node has one token, so that nobody has to choose: any of them may start
-// first, and all together.
+// Each node has one token, so that none has to choose: the nodes may start in any
+// order, or all at once.
 func cassandraYAML(dir string, hosts []string, bind string, n, native, storage int, settings []string) []byte {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	lines := []string{
@@ -72,7 +72,7 @@ func cassandraYAML(dir string, hosts []string, bind string, n, native, storage i
 	return []byte(strings.Join(out, "\n") + "\n")
 }
 
-// What Cassandra does to the insides of Java it has to be allowed.
+// What Cassandra has to be allowed to do to the insides of Java.
 var (
 	javaExports = []string{"java.base/jdk.internal.misc", "java.base/jdk.internal.ref", "java.base/java.lang.ref", "java.base/sun.nio.ch",
 		"java.management.rmi/com.sun.jmx.remote.internal.rmi", "java.rmi/sun.rmi.registry", "java.rmi/sun.rmi.server",
@@ -85,9 +85,9 @@ var (
 		"jdk.compiler/com.sun.tools.javac", "jdk.management/com.sun.management.internal"}
 )
 
-// cassandraArgv starts a node that lives in dir. Three of them start in half the
-// time if Java's optimizing compiler does not work at it too, and if the classes
-// come from an archive.
+// cassandraArgv is the command that starts a node that lives in dir. Three nodes
+// start in half the time if Java's optimizing compiler does not work as well, and if
+// the classes come from an archive.
 func cassandraArgv(java, lib, dir string, jmx int, options []string) []string {
 	conf := filepath.Join(dir, "conf")
 	argv := []string{java, "-Xms256m", "-Xmx512m", "-Xss256k", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1",

@@ -19,14 +19,14 @@ const cassandraEnv = "HOLDFAST_TEST_CASSANDRA"
 
 var sharedCassandra = sync.OnceValues(func() (*Cluster, error) { return StartCassandra(context.Background(), Quick) })
 
-// Quick has a cluster that nobody will kill acknowledge writes before they are on
-// disk.
+// Quick makes a cluster acknowledge writes before they are on disk. It is for
+// clusters that nobody will kill.
 var Quick = &ClusterOptions{Settings: []string{"commitlog_sync: periodic", "commitlog_sync_period: 10s"}}
 
-// Cassandra is a cluster for a test: with opts nil one for all tests of the
-// process, or that at HOLDFAST_TEST_CASSANDRA, a URL, if it is set; else one of
-// its own that ends with the test. The test is skipped if Java or Maven is not
-// installed.
+// Cassandra is a cluster for a test. If opts is nil, all tests of the process
+// share one, or use that at HOLDFAST_TEST_CASSANDRA, a URL, if it is set; else the
+// test has one of its own, which ends with the test. It is skipped if Java or Maven
+// is not installed.
 func Cassandra(t testing.TB, opts *ClusterOptions) *Cluster {
 	t.Helper()
 	var c *Cluster
@@ -105,8 +105,8 @@ func (c *Cluster) Database(t testing.TB) string {
 	return c.URL + "/" + name
 }
 
-// ask runs a statement on the first node that can be reached. Changes of the
-// schema by way of several nodes at the same time would leave them in discord.
+// ask runs a statement on the first node that can be reached. Changes of the schema
+// through several nodes at the same time would make the nodes disagree about it.
 func (c *Cluster) ask(ctx context.Context, statement string, consistency uint16) (cells []string, err error) {
 	for n := range c.hosts {
 		var dial *net.OpError

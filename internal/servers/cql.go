@@ -17,9 +17,9 @@ const (
 	all    = 5
 )
 
-// cql runs a statement on a node by a connection of its own, in version 4 of
-// Cassandra's protocol, and returns the cells of the rows, all in a row. It is
-// for questions whose answers are text.
+// cql runs a statement on a node over a connection of its own, in version 4 of
+// Cassandra's protocol, and returns the cells of all rows in one list. It is for
+// queries whose results are text.
 func cql(ctx context.Context, addr, statement string, consistency uint16) ([]string, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", addr)
@@ -113,10 +113,10 @@ func cells(b []byte) ([]string, error) {
 	return out, nil
 }
 
-// A cqlReader reads what a body is made of.
+// A cqlReader reads the parts of a body.
 type cqlReader struct {
 	b    []byte
-	less bool // there was less
+	less bool // the body was too short
 }
 
 func (r *cqlReader) next(n int) []byte {

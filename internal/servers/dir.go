@@ -24,9 +24,9 @@ func tempDir(kind string) (string, error) {
 }
 
 // janitor waits for the end of its standard input, which is the end of the
-// process that started it, and clears what that left behind: processes that work
-// in directories that begin with $0, shared memory of a PostgreSQL, and these
-// directories.
+// process that started it, and clears away what that process left behind: processes
+// that work in directories that begin with $0, shared memory of a PostgreSQL, and
+// these directories.
 const janitor = `
 read -r _
 while left=$(ls -l /proc/[0-9]*/cwd 2>/dev/null | grep -F -- "/cwd -> $0"); do
@@ -39,8 +39,8 @@ done
 rm -rf "$0"*
 `
 
-// watched starts this process's janitor, and clears what processes left behind
-// whose janitor was killed too.
+// watched starts this process's janitor, and clears away what other processes left
+// behind whose janitors were killed too.
 var watched = sync.OnceValue(func() error {
 	sweep()
 	tmp, err := filepath.EvalSymlinks(os.TempDir())
@@ -71,7 +71,7 @@ func sweep() {
 			os.RemoveAll(dir)
 		}
 	}
-	// What libfaketime keeps is in the way of the next process of that number.
+	// Files of libfaketime are in the way of the next process with that number.
 	shared, _ := filepath.Glob("/dev/shm/*faketime_s*_*")
 	for _, file := range shared {
 		if pid, err := strconv.Atoi(file[strings.LastIndexByte(file, '_')+1:]); err == nil && !alive(pid) {
@@ -90,8 +90,8 @@ func freePort() (port int, err error) {
 }
 
 // freeOn chooses ports that nobody uses on any of the hosts, and none that the kernel gives to
-// connections: else one could take it while its server is restarted. Each is given once only:
-// the server that has it may not have begun yet, or be about to start again.
+// connections: a connection could take the port while its server is restarted. Each port is given
+// only once: the server that has it may not have begun yet, or may be about to start again.
 func freeOn(hosts []string, into ...*int) error {
 next:
 	for range 1000 {

@@ -86,7 +86,7 @@ func (s *Server) etcdArgs(opts *Options, lines ...string) {
 type EtcdCluster struct {
 	Name string // as it says itself: "etcd 3.4.23"
 	URL  string // etcd://HOST:PORT,...
-	Own  bool   // if not, it was pointed at: only Name, URL and Endpoints are to be used
+	Own  bool   // if not, it was pointed at: only Name, URL and Endpoints may be used
 
 	members [Nodes]*Server
 	told    [Nodes]place // where the members say that they are
@@ -150,8 +150,8 @@ func StartEtcdCluster(ctx context.Context, opts *ClusterOptions) (c *EtcdCluster
 	return c, err
 }
 
-// caller reads the head of the first request of a connection between members: what
-// carries the log and votes tells the address of who sends it.
+// caller reads the head of the first request of a connection between members: a request
+// that carries the log or votes has its sender's address.
 func (c *EtcdCluster) caller(r io.Reader) (head []byte, from int, err error) {
 	for b := make([]byte, 1); !bytes.HasSuffix(head, []byte("\r\n\r\n")); {
 		if _, err := r.Read(b); err != nil || len(head) > 1<<16 {
@@ -226,7 +226,7 @@ func (c *EtcdCluster) cut(n, how int) error {
 	return nil
 }
 
-// Clients is the proxy by which clients reach member n of a Cuttable cluster.
+// Clients is the proxy through which clients reach member n of a Cuttable cluster.
 func (c *EtcdCluster) Clients(n int) *Proxy { return c.links.clients[n] }
 
 // Settled returns when every member knows the same leader and answers by way of it.
@@ -299,7 +299,7 @@ func (c *EtcdCluster) learn(ctx context.Context) error {
 	return nil
 }
 
-// Compact forgets what was before the newest revision, and Defragment has member n
+// Compact forgets what was before the newest revision, and Defragment makes member n
 // write its data anew.
 func (c *EtcdCluster) Compact(ctx context.Context, n int) error {
 	said, err := c.post(ctx, n, "kv/range", map[string]string{"key": "AA=="})
@@ -348,15 +348,15 @@ func (c *EtcdCluster) post(ctx context.Context, n int, path string, args map[str
 // Database returns the URL of a prefix that nobody uses.
 func (c *EtcdCluster) Database(testing.TB) string { return c.URL + "?prefix=test/" + rand.Text() + "/" }
 
-// A member that gets no processor for a second keeps its part: its peers wait for five. No test stops
-// a member of this cluster.
+// A member that gets no processor for a second keeps its role: its peers wait for five. No test
+// stops a member of this cluster.
 var sharedEtcdCluster = sync.OnceValues(func() (*EtcdCluster, error) {
 	return StartEtcdCluster(context.Background(), &ClusterOptions{Settings: []string{"heartbeat-interval=500", "election-timeout=5000"}})
 })
 
-// EtcdThree is an etcd of three members for a test: with opts nil one for all tests
-// of the process, or that at HOLDFAST_TEST_ETCD, a URL, if it is set; else one of its
-// own that ends with the test. The test is skipped if etcd is not installed.
+// EtcdThree is an etcd of three members for a test. If opts is nil, all tests of the
+// process share one, or use that at HOLDFAST_TEST_ETCD, a URL, if it is set; else the test
+// has one of its own, which ends with the test. It is skipped if etcd is not installed.
 func EtcdThree(t testing.TB, opts *ClusterOptions) *EtcdCluster {
 	t.Helper()
 	if target := os.Getenv("HOLDFAST_TEST_ETCD"); target != "" && opts == nil {

@@ -22,7 +22,7 @@ const (
 
 // Jars returns a directory with the jars of an artifact and of all it needs. It
 // is in the user's cache, where Maven puts it the first time, which takes about a
-// minute; processes that need it meanwhile wait.
+// minute; other processes that need it wait for that.
 func Jars(ctx context.Context, a Artifact) (dir string, err error) {
 	parts := strings.Split(string(a), ":")
 	cache, err := os.UserCacheDir()
@@ -78,7 +78,7 @@ const pom = `<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 `
 
-// fetch has Maven put the jars into lib in part, and all that it keeps for
+// fetch makes Maven put the jars into lib in part, and all that it keeps for
 // itself beside it.
 func fetch(ctx context.Context, mvn, part string, a []string) error {
 	if err := os.MkdirAll(part, 0o755); err != nil {
@@ -99,8 +99,8 @@ func fetch(ctx context.Context, mvn, part string, a []string) error {
 
 var javaVersion = regexp.MustCompile(`version "(17[0-9.]*)`)
 
-// Java17 finds a Java 17, which is what Cassandra 5.0 is made for, and the number
-// of its version.
+// Java17 finds a Java 17, which is what Cassandra 5.0 is made for, and its exact
+// version.
 func Java17() (java, version string, err error) {
 	candidates, _ := filepath.Glob("/usr/lib/jvm/*-17-*/bin/java")
 	if home := os.Getenv("JAVA_HOME"); home != "" {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// find looks for a program on PATH and where servers are, or returns "".
+// find looks for a program on PATH and where servers are; "": there is none.
 func find(name string) string {
 	if path, err := exec.LookPath(name); err == nil {
 		if real, err := filepath.EvalSymlinks(path); err == nil && filepath.Base(real) == name {
@@ -58,7 +58,7 @@ func (s *Server) run(ctx context.Context, argv ...string) (string, error) {
 	return strings.TrimSpace(stdout.String()), err
 }
 
-// query runs SQL by the client program of the server's package.
+// query runs SQL with the client program of the server's package.
 func query(ctx context.Context, target, sql string) (string, error) {
 	u, err := url.Parse(target)
 	if err != nil {
@@ -188,9 +188,9 @@ func StartMySQL(ctx context.Context, opts *Options) (*Server, error) {
 }
 
 // StartPgBouncer starts a PgBouncer in front of pg, in transaction mode. It
-// serves every database of pg, to anybody, as the user of pg.URL. One before 1.21 gets no requests to
-// cancel a statement, unless the options say so: Debian 12 has 1.18, which may end by one ("server in
-// bad state", its issue 822), and pgx sends one for each statement whose context ends.
+// serves every database of pg, to anybody, as the user of pg.URL. A PgBouncer before 1.21 gets no
+// requests to cancel a statement, unless the options say so: one may end Debian 12's 1.18 ("server
+// in bad state", its issue 822), and pgx sends one for each statement whose context ends.
 func StartPgBouncer(ctx context.Context, pg *Server, opts *Options) (*Server, error) {
 	bouncer := find("pgbouncer")
 	if !supported || bouncer == "" {
@@ -279,7 +279,7 @@ func (s *Server) askRedis(ctx context.Context) (string, error) {
 	said, err := io.ReadAll(c)
 	_, version, found := strings.Cut(string(said), "redis_version:")
 	version, _, _ = strings.Cut(version, "\r\n")
-	if !found || said[0] != '+' { // it still loads its data
+	if !found || said[0] != '+' { // it is still loading its data
 		return "", fmt.Errorf("got %q from Redis, %w", said, err)
 	}
 	return "Redis " + version, nil

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// errWhole is what a cluster without links says to being cut.
+// errWhole is the error of cutting a cluster without links.
 var errWhole = errors.New("this cluster was started without Cuttable")
 
 // How a node is cut off.
@@ -18,8 +18,8 @@ const (
 	cutOff // from clients too
 )
 
-// links are the proxies by which the nodes of a cluster are reached, of others
-// and of clients, each at the address that it tells. The nodes listen elsewhere.
+// links are the proxies through which other nodes and clients reach the nodes of a
+// cluster, each at the address that the node announces. The nodes listen elsewhere.
 type links struct {
 	between [Nodes][Nodes]*Proxy // of connections that one makes to another
 	clients [Nodes]*Proxy
@@ -30,9 +30,9 @@ type links struct {
 	how [Nodes]int
 }
 
-// newLinks makes those from where the nodes say that they are to where they are.
-// caller reads the beginning of a connection between nodes, and in it which node
-// made it; anyone: none of them, perhaps.
+// newLinks makes links from where the nodes say that they are to where they are.
+// caller reads the beginning of a connection between nodes, which says which node
+// made it; anyone: perhaps none of them.
 func newLinks(told, are [Nodes]place, caller func(io.Reader) (head []byte, from int, err error)) (*links, error) {
 	l := &links{}
 	for to := range Nodes {
@@ -64,7 +64,7 @@ type place struct{ clients, nodes string }
 const anyone = -1
 
 // sort gives each connection that comes in at a node's door to the proxy for
-// those of the node that made it.
+// the node that made it.
 func (l *links) sort(door net.Listener, to int, calls [Nodes]handed, caller func(io.Reader) ([]byte, int, error)) {
 	for {
 		c, err := door.Accept()
@@ -100,7 +100,7 @@ func (b *begun) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// handed is a listener whose connections it is handed.
+// A handed is a listener that accepts the connections handed to it.
 type handed struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -150,7 +150,7 @@ func (l *links) close() {
 	l.wg.Wait()
 }
 
-// set has node n cut off, or joined.
+// set cuts node n off, or joins it again.
 func (l *links) set(n, how int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 
 const supported = true
 
-// An account is whom a server runs as, if not ourselves.
+// An account is the user that a server runs as, if that is not ours.
 type account struct{ uid, gid int }
 
 // accountOf is the account of a server that refuses root.
@@ -70,7 +70,7 @@ func startApart(cmd *exec.Cmd) error {
 func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
 // working lists the processes that work in a directory, with their states as
-// in proc(5). A server's processes are known by that, also orphans.
+// in proc(5). A server's processes are recognized by that, orphans too.
 func working(dir string) map[int]byte {
 	found := map[int]byte{}
 	procs, _ := filepath.Glob("/proc/[0-9]*")
@@ -102,10 +102,10 @@ func forget(dir string) {
 	}
 }
 
-// lockFile waits for the lock of a file, which goes when it is closed.
+// lockFile waits for the lock of a file, which ends when the file is closed.
 func lockFile(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX) }
 
-// A treatment is a signal and what has come of it when it has worked.
+// A treatment is a signal, and the states of processes for which it has worked.
 type treatment struct {
 	signal syscall.Signal
 	worked func(state byte) bool
@@ -118,7 +118,7 @@ var (
 )
 
 // signalAll treats the processes that work in a directory, and those that they
-// start meanwhile, and returns when it has worked for all.
+// start in the meantime, and returns when that has worked for all.
 func signalAll(dir string, how treatment) error {
 	for began := time.Now(); ; time.Sleep(2 * time.Millisecond) {
 		left := working(dir)

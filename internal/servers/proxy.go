@@ -18,14 +18,14 @@ const (
 	toClient
 )
 
-// A Proxy forwards TCP connections to a server and does them harm when it is told to.
+// A Proxy forwards TCP connections to a server and harms them on request.
 type Proxy struct {
 	target string
 	ln     net.Listener
 	wg     sync.WaitGroup
 
 	mu        sync.Mutex
-	changed   *sync.Cond // something below, or a link's cut
+	changed   *sync.Cond // signals a change of something below, or of a link's cut
 	links     map[*link]bool
 	closed    bool
 	refuse    bool
@@ -33,7 +33,7 @@ type Proxy struct {
 	stall     bool
 	black     [2]bool
 	delay     time.Duration
-	after     *rule                   // whose replies are thrown away, by their requests
+	after     *rule                   // which replies are thrown away, by their requests
 	reply     func(reply []byte) bool // the same, by the replies
 	replies   int
 	cuts      int
@@ -46,7 +46,7 @@ type rule struct {
 	left    int
 }
 
-// A link is a connection of a client and the one to the server that belongs to it.
+// A link is a connection of a client and its connection to the server.
 type link struct {
 	conns  [2]net.Conn // the client's, the server's
 	cut    bool
@@ -105,7 +105,7 @@ func cancels(first []byte) bool {
 	return len(first) == 16 && binary.BigEndian.Uint32(first[4:]) == 80877102
 }
 
-// Blackhole loses all bytes that go into a direction, and the ends of
+// Blackhole loses all bytes that go in a direction, and the ends of
 // connections too, as a partition does; new connections are not answered.
 // Blackhole(false, false) heals: connections that have lost something are reset.
 func (p *Proxy) Blackhole(intoServer, intoClient bool) {
@@ -122,17 +122,17 @@ func (p *Proxy) Blackhole(intoServer, intoClient bool) {
 // Stall holds all bytes back, and delivers them after Stall(false).
 func (p *Proxy) Stall(on bool) { p.set(func() { p.stall = on }) }
 
-// Delay lets bytes arrive that much later, in each direction.
+// Delay makes bytes arrive that much later, in each direction.
 func (p *Proxy) Delay(d time.Duration) { p.set(func() { p.delay = d }) }
 
-// CutAfter lets the next n requests whose SQL contains a string be executed,
-// and resets their connections instead of passing the reply on: it was applied
-// and the client does not know. What the server refused is passed on and does
-// not count. The empty string is in every request, also in the ping of a pool.
+// CutAfter passes on the next n requests whose SQL contains a string, and resets
+// their connections instead of passing on the reply: the request was applied and
+// the client does not know. The reply to a request that the server refused is passed
+// on and does not count. The empty string is in every request, also in a pool's ping.
 //
 // The SQL of prepared statements is known if they were prepared by way of this
-// proxy. PostgreSQL and MySQL, not encrypted; of any other protocol a request is
-// what arrives at once, and its reply too.
+// proxy. It understands PostgreSQL and MySQL, not encrypted; in any other protocol
+// a request is what arrives at once, and so is its reply.
 func (p *Proxy) CutAfter(sqlSubstring string, n int) {
 	p.set(func() {
 		p.after = &rule{match: func(sql string) bool { return strings.Contains(sql, sqlSubstring) }, left: n}
@@ -140,12 +140,12 @@ func (p *Proxy) CutAfter(sqlSubstring string, n int) {
 }
 
 // CutAfterCommit is CutAfter for what commits: COMMIT, and writes outside
-// of a transaction, known by their keywords.
+// of a transaction, recognized by their keywords.
 func (p *Proxy) CutAfterCommit(n int) {
 	p.set(func() { p.after = &rule{match: writes, commits: true, left: n} })
 }
 
-// CutOnReply throws the next n replies away for which match returns true, and
+// CutOnReply throws away the next n replies for which match returns true, and
 // resets their connections. A reply is what arrives at once.
 func (p *Proxy) CutOnReply(match func(reply []byte) bool, n int) {
 	p.set(func() { p.reply, p.replies = match, n })
@@ -298,7 +298,7 @@ func (p *Proxy) forward(l *link, dir int) {
 	}
 }
 
-// pass waits until a chunk may go on, and returns what of it does.
+// pass waits until a chunk may go on, and returns the bytes that do.
 func (p *Proxy) pass(l *link, dir int, c chunk) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -342,7 +342,7 @@ func (p *Proxy) pass(l *link, dir int, c chunk) ([]byte, error) {
 	if l.doomed == nil {
 		return c.data, nil
 	}
-	// What a doomed request is answered is kept here until it is all there.
+	// The reply to a doomed request is kept here until all of it has come.
 	l.held = append(l.held, c.data...)
 	whole, applied, ended := l.wire.verdict(l.held)
 	switch {

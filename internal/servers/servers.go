@@ -17,10 +17,10 @@ import (
 	"time"
 )
 
-// ErrMissing is in the error of starting what is not installed.
+// ErrMissing is in the error of starting a server that is not installed.
 var ErrMissing = errors.New("not installed")
 
-// errNotOwn is what a server that was pointed at says to being broken.
+// errNotOwn is the error of harming a server that was pointed at.
 var errNotOwn = errors.New("this server was not started here")
 
 // patience is how long a server may take to start or to end.
@@ -28,23 +28,23 @@ const patience = time.Minute
 
 // A Server is a database server of our own, or one that was pointed at.
 //
-// What it has acknowledged it has written to disk, as far as its Settings do
-// not say otherwise.
+// It has written to disk what it has acknowledged, unless its Settings say
+// otherwise.
 type Server struct {
 	Name string // as it says itself: "PostgreSQL 15.18"
-	Dir  string // its data in data, what it says in log
+	Dir  string // its data are in data, its output is in log
 	Port int
 	URL  string
-	Own  bool // if not, it was pointed at: only Name, URL and Database are to be used
+	Own  bool // if not, it was pointed at: only Name, URL and Database may be used
 
 	argv   []string
 	env    []string
 	as     *account
 	quit   os.Signal                                 // asks it to end
-	ask    func(ctx context.Context) (string, error) // its name, if it answers
+	ask    func(ctx context.Context) (string, error) // returns its name, if it answers
 	behind *Server                                   // whose databases a PgBouncer serves
-	front  *Proxy                                    // by which it is reached; nil: it is reached directly
-	temp   bool                                      // Dir goes with it
+	front  *Proxy                                    // through which it is reached; nil: it is reached directly
+	temp   bool                                      // Dir is removed with it
 	fake   bool
 
 	mu      sync.Mutex // held while it starts or ends
@@ -55,15 +55,15 @@ type Server struct {
 	spares  []string // databases that are empty
 	gateway string   // of an emulator that was pointed at
 
-	database func(testing.TB) string // is Database, where that is not by SQL
+	database func(testing.TB) string // is Database, where that does not use SQL
 }
 
 // Options say how a server is started.
 type Options struct {
 	Settings []string // lines of its configuration, "max_connections=400"; the last one counts
 
-	// Dir is where it lives; if a server has lived there, its data are used.
-	// Stop leaves it. If empty, a temporary directory.
+	// Dir is where the server lives; if one has lived there before, its data are used.
+	// Stop leaves the directory. "": a temporary directory.
 	// A server that refuses root must be able to reach it as its own user.
 	Dir string
 
@@ -86,7 +86,7 @@ func prepare(kind string, opts *Options, as *account) (s *Server, fresh bool, er
 		}
 	}
 	if err = os.MkdirAll(s.Dir, 0o700); err == nil {
-		// Its processes are known by their working directory.
+		// Its processes are recognized by their working directory.
 		s.Dir, err = filepath.EvalSymlinks(s.Dir)
 	}
 	if err == nil {
@@ -205,7 +205,7 @@ func (s *Server) kill() error {
 	if s.main == nil {
 		return nil
 	}
-	s.main.Kill() // first, that it does not mourn its children
+	s.main.Kill() // first, so that it does not mourn its children
 	if err := signalAll(s.data(), kill); err != nil {
 		return err
 	}
@@ -286,8 +286,8 @@ func (s *Server) Freeze() error { return s.owned(func() error { return signalAll
 // Thaw lets a frozen server go on.
 func (s *Server) Thaw() error { return s.owned(func() error { return signalAll(s.data(), thaw) }) }
 
-// SetClock sets the clock of a server with Faketime to that much more than the
-// machine's, at once. Its clock for durations goes on as it is.
+// SetClock sets the clock of a server with Faketime ahead of the machine's by
+// offset, at once. Its clock for durations does not change.
 func (s *Server) SetClock(offset time.Duration) error {
 	return s.owned(func() error {
 		if !s.fake {

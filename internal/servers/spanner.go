@@ -22,11 +22,11 @@ import (
 
 const (
 	spannerInstance = "projects/test/instances/test"
-	emulatorHost    = "SPANNER_EMULATOR_HOST" // clients go by it
+	emulatorHost    = "SPANNER_EMULATOR_HOST" // clients read the address from it
 )
 
-// emulator finds the official emulator of Spanner, and the program that translates for
-// it what comes by HTTP.
+// emulator finds the official emulator of Spanner, and the gateway that translates
+// HTTP requests for it.
 func emulator() (main, gateway string) {
 	roots := []string{"/usr/lib/google-cloud-sdk", "/usr/local/google-cloud-sdk", "/opt/google-cloud-sdk", os.Getenv("HOME") + "/google-cloud-sdk"}
 	if gcloud := find("gcloud"); gcloud != "" {
@@ -59,7 +59,7 @@ func exists(path string) bool {
 
 // StartSpanner starts an emulator of Spanner, which keeps everything in memory, with an
 // empty database called test. Clients reach it by the environment variable
-// SPANNER_EMULATOR_HOST, which is to be set to its Addr.
+// SPANNER_EMULATOR_HOST, which has to be set to its Addr.
 func StartSpanner(ctx context.Context, opts *Options) (*Server, error) {
 	if opts != nil && opts.Faketime {
 		return nil, fmt.Errorf("the emulator's clock: %w", errors.ErrUnsupported)
@@ -91,9 +91,9 @@ func StartSpanner(ctx context.Context, opts *Options) (*Server, error) {
 	return s.open(ctx)
 }
 
-// createSpanner makes a database by way of the gateway, which would start an emulator
-// itself, and one that outlives it if it is killed; so it gets the option to start something
-// else.
+// createSpanner makes a database by way of the gateway. The gateway would start an
+// emulator itself, which would outlive a gateway that is killed; so it gets the option to
+// start something else.
 func (s *Server) createSpanner(ctx context.Context, gateway, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience/2)
 	defer cancel()
@@ -184,11 +184,11 @@ var sharedSpanner = sync.OnceValues(func() (*Server, error) {
 	return s, err
 })
 
-// Spanner is an emulator of Spanner for a test: with opts nil one for all tests of the
-// process, or that at SPANNER_EMULATOR_HOST, if it is set and its gateway is at port
-// 9020, as gcloud emulators spanner start has it; else one of its own that ends with
-// the test. From then on SPANNER_EMULATOR_HOST is set. The test is skipped if there is
-// no emulator.
+// Spanner is an emulator of Spanner for a test. If opts is nil, all tests of the process
+// share one, or use that at SPANNER_EMULATOR_HOST, if it is set and its gateway is at port
+// 9020, as with gcloud emulators spanner start; else the test has one of its own, which
+// ends with the test. From then on SPANNER_EMULATOR_HOST is set. The test is skipped if
+// there is no emulator.
 func Spanner(t testing.TB, opts *Options) *Server {
 	t.Helper()
 	s := forTest(t, "", sharedSpanner, StartSpanner, opts)

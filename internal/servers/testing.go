@@ -20,35 +20,35 @@ var (
 	sharedEtcd     = sync.OnceValues(func() (*Server, error) { return StartEtcd(context.Background(), nil) })
 )
 
-// Postgres is a PostgreSQL for a test: with opts nil one for all tests of the
-// process, else one of its own that ends with the test. If
-// HOLDFAST_TEST_POSTGRES is the URL of one, always that. The test is skipped if
-// PostgreSQL is not installed.
+// Postgres is a PostgreSQL for a test. If opts is nil, all tests of the process
+// share one; else the test has one of its own, which ends with the test. If
+// HOLDFAST_TEST_POSTGRES is the URL of a PostgreSQL, it is always that. The test is
+// skipped if PostgreSQL is not installed.
 func Postgres(t testing.TB, opts *Options) *Server {
 	t.Helper()
 	return forTest(t, "HOLDFAST_TEST_POSTGRES", sharedPostgres, StartPostgres, opts)
 }
 
-// MySQL is a MariaDB or MySQL for a test, as Postgres is, by HOLDFAST_TEST_MYSQL.
+// MySQL is a MariaDB or MySQL for a test, like Postgres, but with HOLDFAST_TEST_MYSQL.
 func MySQL(t testing.TB, opts *Options) *Server {
 	t.Helper()
 	return forTest(t, "HOLDFAST_TEST_MYSQL", sharedMySQL, StartMySQL, opts)
 }
 
-// PgBouncer is a PgBouncer before pg that ends with the test.
+// PgBouncer is a PgBouncer in front of pg that ends with the test.
 func PgBouncer(t testing.TB, pg *Server) *Server {
 	t.Helper()
 	start := func(ctx context.Context, opts *Options) (*Server, error) { return StartPgBouncer(ctx, pg, opts) }
 	return forTest(t, "", nil, start, &Options{})
 }
 
-// Redis is a Redis for a test, as Postgres is, only never one that was pointed at.
+// Redis is a Redis for a test, like Postgres, but never one that was pointed at.
 func Redis(t testing.TB, opts *Options) *Server {
 	t.Helper()
 	return forTest(t, "", sharedRedis, StartRedis, opts)
 }
 
-// Etcd is an etcd for a test, as Redis is.
+// Etcd is an etcd for a test, like Redis.
 func Etcd(t testing.TB, opts *Options) *Server {
 	t.Helper()
 	return forTest(t, "", sharedEtcd, StartEtcd, opts)
@@ -58,9 +58,9 @@ func Etcd(t testing.TB, opts *Options) *Server {
 type Kind struct {
 	Name     string                             // of its package, and the scheme of its URLs
 	Shared   func(testing.TB) Home              // for all tests of a process; skips the test if it is not installed
-	Server   func(testing.TB, *Options) *Server // as Postgres is; nil: it needs a cluster
+	Server   func(testing.TB, *Options) *Server // is like Postgres; nil: it needs a cluster
 	SQL      bool                               // Server is asked with SQL
-	Emulator string                             // the variable with its address, of an emulator: it runs one transaction at a time
+	Emulator string                             // of an emulator, which runs one transaction at a time: the variable with its address
 }
 
 // Kinds are all of them.
@@ -72,7 +72,7 @@ var Kinds = []Kind{
 	{Name: "spanner", Shared: shared(Spanner), Server: Spanner, Emulator: emulatorHost},
 }
 
-// KindOf is the kind of a store that is called so or has that URL; a zero Kind if it has no server.
+// KindOf is the kind of a store by its name or URL; a zero Kind if it has no server.
 func KindOf(store string) Kind {
 	name, _, _ := strings.Cut(store, ":")
 	for _, k := range Kinds {
@@ -134,8 +134,8 @@ func forTest(t testing.TB, env string, shared func() (*Server, error), start sta
 }
 
 // Database returns the URL of an empty database on the server. When the test
-// ends it is taken from whoever is connected, and emptied for another test, or
-// dropped; in an emulator it stays.
+// ends, whoever is still connected loses the database, and it is emptied for
+// another test, or dropped; in an emulator it stays.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
 	if s.database != nil {
@@ -182,8 +182,8 @@ func (s *Server) spare(ctx context.Context) (string, error) {
 	return name, err
 }
 
-// empty makes a database as good as new, on a PostgreSQL of our own: to make and
-// to drop one has it write some hundreds of files, and wait for the disk.
+// empty makes a database as good as new, on a PostgreSQL of our own: to create and
+// drop one makes it write some hundreds of files, and wait for the disk.
 func (s *Server) empty(ctx context.Context, name string) error {
 	if !s.Own || !strings.HasPrefix(s.URL, "postgres") {
 		return errors.ErrUnsupported
@@ -223,7 +223,7 @@ func inDatabase(target, name string) string {
 	return u.String()
 }
 
-// WithHostPort is the same URL by way of addr, a host and a port.
+// WithHostPort is the same URL with addr for its host and port.
 func WithHostPort(target, addr string) string {
 	u, err := url.Parse(target)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 )
 
 // A wire follows the protocol of a connection, PostgreSQL's or MySQL's, as far as
-// it must be known what is executed and what came of it.
+// needed to know what is executed and what came of it.
 type wire struct {
 	begun     bool
 	mysql     bool              // there the server speaks first
@@ -20,7 +20,7 @@ type wire struct {
 // most is the length that a message may have.
 const most = 64 << 20
 
-// splitPostgres splits PostgreSQL messages off b. What is left is nil if b is none.
+// splitPostgres splits PostgreSQL messages off b. rest is nil if b has something else.
 func splitPostgres(b []byte, each func(kind byte, body []byte)) (rest []byte) {
 	for len(b) >= 5 {
 		n := binary.BigEndian.Uint32(b[1:])
@@ -109,7 +109,7 @@ func (w *wire) reply(b []byte) {
 	}
 }
 
-// verdict judges what has come of a reply: whether it is all there, whether the
+// verdict judges the part of a reply that has come: whether it is all there, whether the
 // server did what it was asked, and whether no transaction is open after it.
 func (w *wire) verdict(b []byte) (whole, applied, ended bool) {
 	switch {
@@ -132,8 +132,8 @@ func (w *wire) verdict(b []byte) (whole, applied, ended bool) {
 	return whole && len(rest) == 0 || rest == nil, applied, ended
 }
 
-// mysqlStatus is the status that an OK or EOF packet tells; its lowest bit is
-// set in a transaction.
+// mysqlStatus is the status in an OK or EOF packet; its lowest bit is set in a
+// transaction.
 func mysqlStatus(b []byte) uint16 {
 	at := 3 // EOF: a number of warnings
 	if len(b) != 5 || b[0] != 0xfe {

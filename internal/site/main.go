@@ -1,6 +1,6 @@
-// Site is a preprocessor of mdBook. A page links to files of the repository as they lie there. In
-// the site a link leads to the page or the picture, where the site has it, and else to the
-// repository in the browser.
+// Site is a preprocessor for mdBook. Pages link to files by their place in the repository. On the
+// site a link leads to the page or the picture, if the site has it, and otherwise to the repository
+// on the web.
 package main
 
 import (
@@ -99,7 +99,7 @@ func place(file string) string {
 
 var codeOrLink = regexp.MustCompile("`[^`]*`|\\]\\([^()\\s]+\\)")
 
-// links is the text of a page whose links fit the site.
+// links is the text of a page with its links changed to fit the site.
 func (s *site) links(file, text string) string {
 	var b strings.Builder
 	code := false
@@ -120,7 +120,7 @@ func (s *site) links(file, text string) string {
 	return b.String()
 }
 
-// link is what a link of a page has to be in the site.
+// link is what a link of a page has to be on the site.
 func (s *site) link(file, link string) string {
 	target, anchor, has := strings.Cut(link, "#")
 	if target == "" || strings.Contains(link, ":") {

@@ -12,11 +12,11 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Facts are what is known of a server, by name: its settings, and what else was asked for.
+// Facts are what is known about a server, by name: its settings, and whatever else was asked.
 type Facts map[string]string
 
-// Is tells whether a fact is one of the values, which are in capital letters. One that is not
-// known is none.
+// Is tells whether a fact is one of the values, which are in capital letters. An unknown fact is
+// none of them.
 func (f Facts) Is(name string, values ...string) bool {
 	v, ok := f[name]
 	return ok && slices.Contains(values, strings.ToUpper(v))
@@ -38,22 +38,22 @@ func Is(name string, values ...string) func(Facts) bool {
 	return func(f Facts) bool { return f.Is(name, values...) }
 }
 
-// A Danger is what a server may be that puts locks at risk, unless it is accepted by name.
-// Without a name it is never accepted.
+// A Danger is a property of a server that puts locks at risk. It can be accepted by its name;
+// one without a name never is.
 type Danger struct {
 	Name    string
 	Subject string // "durability"
 	There   func(Facts) bool
 	Text    string // in which $x is the fact x
 	Cure    string
-	Err     error // of one without a name, in place of Text
-	Writes  bool  // one without a name matters only to who writes, as all that have one do
+	Err     error // without a name: in place of Text
+	Writes  bool  // without a name: it matters only to writers, as dangers with a name do
 }
 
-// Dangers are those that a database knows.
+// Dangers are those of one kind of database.
 type Dangers []Danger
 
-// Check refuses to accept what is not among them.
+// Check refuses names that are not among them.
 func (ds Dangers) Check(allow []string) error {
 	var names []string
 	for _, d := range ds {
@@ -70,8 +70,8 @@ func (ds Dangers) Check(allow []string) error {
 	return nil
 }
 
-// Unfit is the first danger of a server that is never accepted, as an error, for who only reads
-// or not.
+// Unfit returns the first danger of a server that is never accepted, as an error. With readOnly
+// it leaves out those that matter only to writers.
 func (ds Dangers) Unfit(server Facts, readOnly bool) error {
 	for _, d := range ds {
 		if d.Name == "" && !(readOnly && d.Writes) && d.There(server) {

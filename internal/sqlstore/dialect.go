@@ -12,22 +12,22 @@ import (
 
 // A Dialect speaks to one database, over connections of its own choice. All
 // methods may be called from many goroutines; every statement that changes a
-// record stands in a transaction of its own, READ COMMITTED or stricter.
+// record runs in a transaction of its own, READ COMMITTED or stricter.
 type Dialect interface {
-	// Load returns the rows of those of the ids, sorted and without doubles, that
-	// have one, and the server's clock in microseconds since 1970 as it was
-	// meanwhile. It fails on a server that only follows another.
+	// Load returns the existing rows of ids, which are sorted and distinct, and
+	// the server's clock at that time, in microseconds since 1970. It fails on a
+	// server that only follows another.
 	Load(ctx context.Context, ids [][]byte) (rows []Row, clock int64, err error)
 
-	// Swap attempts one write. The version is what the row has from now on; 0:
-	// it lost. lost is what it lost to, where the statement tells; else nil.
-	// It waits for a locked row for a second at most; one that hurries, as little
-	// as the server has a measure for.
+	// Swap attempts one write. version is the row's new version; 0: the write
+	// lost. lost is what it lost to, where the statement tells; else nil. Swap
+	// waits for a locked row for a second at most; with w.Hurry as briefly as the
+	// server can.
 	Swap(ctx context.Context, w Write) (version int64, lost *Row, err error)
 
 	// Swaps attempts several, sorted by id, in one statement or transaction, and
-	// takes locks in that order. versions are as those of Swap. It waits for a
-	// locked row for a second at most, less where the server has a finer measure.
+	// takes locks in that order. versions are like Swap's. Swaps waits for a locked
+	// row for a second at most, less where the server has a finer limit.
 	Swaps(ctx context.Context, ws []Write) (versions []int64, err error)
 
 	// Keys returns at most n ids with a value, from < id < to, in order.
@@ -52,7 +52,7 @@ type Row struct {
 	ID      []byte // see ID
 	Version int64
 	Value   []byte
-	Clock   int64 // of what a swap has lost to: the server's clock then, in microseconds since 1970
+	Clock   int64 // where a swap has lost to it: the server's clock then, in microseconds since 1970
 }
 
 // A Write is a driver.Write to a row.
@@ -62,14 +62,14 @@ type Write struct {
 	Value  []byte // never nil, which would be null
 	Notify string // as in driver.Write
 	Lazy   bool
-	Hurry  bool // another of its batch has waited for a locked row
+	Hurry  bool // another write of its batch has waited for a locked row
 
-	at   int  // of the driver.Write in its call
+	at   int  // index of the driver.Write in its call
 	told bool // what it has lost to is known
 }
 
-// Winners returns the versions of a batch, as Swaps does, and what sets them: it scans the rows
-// of the batch's result, which are an id, its version, and more.
+// Winners returns the versions of a batch, as Swaps does, and a function that sets them: it scans
+// the rows of the batch's result, which are an id, its version, and more.
 func Winners(ws []Write, more ...any) (versions []int64, row func(Scan) error) {
 	var id []byte
 	var version int64
@@ -85,16 +85,16 @@ func Winners(ws []Write, more ...any) (versions []int64, row func(Scan) error) {
 	}
 }
 
-// RowsSeen remembers what ids have rows, as far as it has room. It may be wrong, which costs a
+// RowsSeen remembers which ids have rows, as far as it has room. It may be wrong, which costs a
 // round trip: an update is up to a tenth faster than an insert that finds a row, and useless where
 // there is none.
 type RowsSeen struct{ ids *seen.Set }
 
-// NewRowsSeen is one that has seen none.
+// NewRowsSeen returns one that has seen none.
 func NewRowsSeen() *RowsSeen { return &RowsSeen{seen.New()} }
 
 // Take is the Swap of a write that takes a name if it holds nothing. take updates its row, and
-// insert makes one or does the same; each returns the new version, or 0. d reads what take has
+// insert makes the row or updates it; each returns the new version, or 0. d loads what take has
 // lost to.
 func (r *RowsSeen) Take(ctx context.Context, d Dialect, w Write, take, insert func() (int64, error)) (version int64, lost *Row, err error) {
 	if r.ids.Has(w.ID) {
@@ -125,7 +125,7 @@ const (
 	Again                    // it was rolled back, and may be tried again: a deadlock, a failure to serialize
 	Locked                   // it was rolled back, since someone keeps a row locked
 
-	// What a Dialect's Means does not tell apart from Ambiguous.
+	// A Dialect's Means does not tell these apart from Ambiguous.
 	Denied        // the role lacks a right
 	Missing       // there are no such tables
 	Lost          // a fence: the token does not hold the lock
@@ -133,7 +133,7 @@ const (
 	NoTransaction // a fence: there is no transaction
 )
 
-// Codes are the errors of a database that mean something, by the code that Of finds in one.
+// Codes says what errors of a database mean, by the code that Of finds in an error.
 type Codes struct {
 	Of    func(error) string
 	Means map[string]Meaning

@@ -16,8 +16,8 @@ type Lock interface {
 	FenceFailed(ctx context.Context, err error) error
 }
 
-// Fence has fence check each lock in the store where it was taken, which has to be an S, as kind
-// calls it, or to embed one.
+// Fence calls fence for each lock with the store where it was taken, which has to be an S or to
+// embed one. kind describes S in errors.
 func Fence[S any, L Lock](ctx context.Context, locks []L, kind string, fence func(s S, name string, token int64) error) error {
 	if len(locks) == 0 {
 		return driver.ErrNothingFenced

@@ -9,8 +9,8 @@ import (
 )
 
 // Grants are the statements that let a role use the tables, or with readOnly look at them: the
-// text "grants" or "grants to look", and before it "grant usage", if there is one, where the tables
-// are in a schema. $role and $schema stand for names; role is quoted as the database wants it.
+// text "grants" or "grants to look", after "grant usage" if there is such a text and the tables are
+// in a schema. $role and $schema stand for names; role is quoted as the database wants it.
 func Grants(t Tables, quote string, texts map[string]string, role string, readOnly bool) ([]string, error) {
 	if strings.Trim(role, quote) == "" || strings.Contains(role, "\x00") {
 		return nil, errors.New("a role needs a name")

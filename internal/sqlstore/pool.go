@@ -13,8 +13,8 @@ import (
 // Conns opens the connections of a Pool, closes them, and knows which still work.
 type Conns[C any] interface {
 	Open(context.Context) (C, error)
-	// Works reports whether a connection works that was unused for so long. After an
-	// error it stays in the pool, and the call fails.
+	// Works reports whether a connection that was unused for this long still works.
+	// After an error it stays in the pool, and the call fails.
 	Works(ctx context.Context, c C, unused time.Duration) (bool, error)
 	// Sound reports whether a connection can be used again after a call that returned
 	// err, which may be nil.
@@ -26,11 +26,11 @@ type Conns[C any] interface {
 // when they are needed.
 type Pool[C any] struct {
 	conns Conns[C]
-	turns chan struct{} // has room for each that is lent
+	turns chan struct{} // has an element for each that is lent
 	keep  int           // how many stay open, used or not
 
-	// A program that soon ends does without connections that are only needed now and
-	// then: at first they are those that the lender has no use for.
+	// At first the pool borrows connections that the lender does not use, so a program
+	// that soon ends opens none that are only needed now and then.
 	lender *Pool[C]
 
 	mu     sync.Mutex
@@ -51,8 +51,8 @@ func NewPool[C any](conns Conns[C], n, keep int) *Pool[C] {
 	return &Pool[C]{conns: conns, turns: make(chan struct{}, n), keep: keep}
 }
 
-// NoneFree is the error of a call that got no connection of the user's pool. If all are in use it
-// says so, and which setting gives more.
+// NoneFree is the error of a call that got no connection from the user's pool. If all are in use it
+// says so, and names the setting for more.
 func NoneFree(err error, used, most int, more string) error {
 	if most <= 0 || used < most || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		return err
@@ -60,15 +60,15 @@ func NoneFree(err error, used, most int, more string) error {
 	return fmt.Errorf("all %d connections of the pool are in use: raise %s, or give Holdfast a pool of its own: %w", most, more, err)
 }
 
-// Borrow has UseIdle borrow from a lender so many times at most.
+// Borrow lets UseIdle borrow from a lender, this many times at most.
 func (p *Pool[C]) Borrow(lender *Pool[C], loans int) { p.lender, p.loans = lender, loans }
 
 // Size is how many connections there can be, and Lent how many are in use.
 func (p *Pool[C]) Size() int { return cap(p.turns) }
 func (p *Pool[C]) Lent() int { return len(p.turns) }
 
-// maxUnused is how long a connection is kept that nobody uses. One that is used is kept
-// for as long as it works: the database may have no other to give.
+// maxUnused is how long an unused connection is kept. One that is used is kept for as
+// long as it works: the database may have no other to give.
 const maxUnused = 30 * time.Second
 
 // Use calls f with a connection.
@@ -92,7 +92,7 @@ func (p *Pool[C]) Use(ctx context.Context, f func(C) error) error {
 	return p.with(c, f)
 }
 
-// UseIdle is Use. As long as there was no need for a connection of the pool's own it
+// UseIdle is Use, but as long as the pool has needed no connection of its own, it
 // borrows one that the lender has open and idle.
 func (p *Pool[C]) UseIdle(ctx context.Context, f func(C) error) error {
 	if ctx.Err() == nil && p.mayBorrow() {
@@ -145,8 +145,8 @@ func (p *Pool[C]) take(ctx context.Context) (c C, found bool, err error) {
 	}
 }
 
-// with calls f and takes the connection back, or closes it, also if f panics: whatever
-// f left open on it, the next call meets nothing of it.
+// with calls f and then takes the connection back or closes it, even if f panics, so
+// that the next call meets nothing that f left open.
 func (p *Pool[C]) with(c C, f func(C) error) (err error) {
 	sound := false
 	defer func() {
@@ -168,14 +168,14 @@ func (p *Pool[C]) put(i pooled[C]) {
 	p.schedule()
 }
 
-// schedule has connections closed that nobody uses. The caller has the mutex.
+// schedule arranges for unused connections to be closed. The caller holds the mutex.
 func (p *Pool[C]) schedule() {
 	if p.timer == nil && len(p.idle) > p.keep && !p.closed {
 		p.timer = time.AfterFunc(maxUnused-time.Since(p.idle[0].used), func() { p.Trim(maxUnused) })
 	}
 }
 
-// Trim closes the connections that have been unused for so long, but those to be kept.
+// Trim closes the connections that have been unused for this long, except those to be kept.
 func (p *Pool[C]) Trim(unused time.Duration) {
 	p.mu.Lock()
 	n := 0

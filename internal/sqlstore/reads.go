@@ -28,15 +28,15 @@ type Scan func(columns ...any) error
 // A row without a version is there for its clock.
 type Reads[C Conn] struct {
 	Use   func(context.Context, func(C) error) error
-	Walk  func(context.Context, func(C) error) error // what may take long
+	Walk  func(context.Context, func(C) error) error // for reads that may take long
 	List  func(ids [][]byte) any
 	Codes *Codes
 
 	Follows error        // of a server that only follows another
-	Clock   func() int64 // nil: the statements tell the time; else idle is when, and not how long ago
+	Clock   func() int64 // nil: the statements tell the time; else "idle" takes a time, not an age
 }
 
-// manyIDs is from how many on ids are read as a range: a list of names comes from the same
+// manyIDs is how many ids make Load read a range: those of a list of names are neighbours in the
 // index.
 const manyIDs = 64
 
@@ -88,7 +88,7 @@ func (d *Reads[C]) row(scan Scan, rows *[]Row) (clock int64, err error) {
 	return clock, nil
 }
 
-// Await returns a row as Load does, once its version is another, or limit is over.
+// Await returns a row as Load does, once its version has changed or limit has passed.
 func (d *Reads[C]) Await(ctx context.Context, id []byte, version int64, every, limit time.Duration) (rows []Row, clock int64, err error) {
 	err = d.Use(ctx, func(c C) error {
 		rows = nil

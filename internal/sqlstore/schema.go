@@ -14,8 +14,8 @@ const Print = "compare it with: holdfast schema print"
 // create is the cure where an object is missing.
 func create(migrate string) string { return "create it with " + migrate + " or: holdfast schema apply" }
 
-// CheckSchema compares the version of a schema, as found, with that a program
-// needs. migrate is what creates it, in Go.
+// CheckSchema compares the version of a schema, as found, with the one that this
+// program needs. migrate is the Go function that creates it.
 func CheckSchema(t Tables, found, need int64, migrate string) error {
 	switch {
 	case found == 0:
@@ -29,7 +29,7 @@ func CheckSchema(t Tables, found, need int64, migrate string) error {
 }
 
 // Compare says which of the published objects, by their names without a prefix, is missing
-// or something else. schema is how a person calls it.
+// or differs. schema is what people call it.
 func Compare(schema, prefix, migrate string, published, found map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(published)) {
 		want := published[name]
@@ -45,8 +45,8 @@ func Compare(schema, prefix, migrate string, published, found map[string]string)
 	return nil
 }
 
-// Objects reads a list of published objects: their table, their columns if they are some, and
-// behind = what they are.
+// Objects reads a list of published objects. Each line has a table, columns if it is about
+// these, and after = what they are.
 func Objects(list string) map[string]string {
 	objects := make(map[string]string)
 	for line := range strings.Lines(list) {

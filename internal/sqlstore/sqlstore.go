@@ -16,7 +16,7 @@ import (
 type Store struct {
 	Names Dialect
 	Beats Dialect // for heartbeats, so that they do not queue behind locks
-	// Tables are its own, and Self is the store of the package that embeds it. A fence looks there.
+	// Fences use these: the store's tables, and the package's store that embeds this one.
 	Tables Tables
 	Self   any
 	clock  clock.Remote
@@ -91,8 +91,8 @@ func (s *Store) loadSorted(ctx context.Context, db Dialect, ids [][]byte, each f
 	return nil
 }
 
-// Await is driver.Awaiter's for a store whose connections know the statement "await". No method, since
-// others have no such capability.
+// Await implements driver.Awaiter for a store whose connections know the statement "await". It is
+// no method, since other stores do not have that capability.
 func Await(ctx context.Context, s *Store, key driver.Key, version int64, every, limit time.Duration) (r driver.Record, err error) {
 	if err := key.Check(); err != nil {
 		return r, err
@@ -114,7 +114,7 @@ type awaits interface {
 	Await(ctx context.Context, id []byte, version int64, every, limit time.Duration) (rows []Row, clock int64, err error)
 }
 
-// some is nil for no bytes.
+// some returns nil if there are no bytes.
 func some(b []byte) []byte {
 	if len(b) == 0 {
 		return nil
@@ -131,7 +131,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dr
 	if len(writes) == 0 {
 		return nil, ctx.Err()
 	}
-	alone, hurry := len(c.ws) == 1, false // those that meet locked rows wait for a second together, not each
+	alone, hurry := len(c.ws) == 1, false // writes that meet locked rows wait for a second in all, not each
 	if len(c.ws) > 1 {
 		if alone, hurry, err = c.together(ctx); err != nil {
 			return nil, err
@@ -148,7 +148,7 @@ func (s *Store) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]dr
 	return c.outcomes, nil
 }
 
-// A call is one of CompareAndSwap.
+// A call is a call of CompareAndSwap.
 type call struct {
 	s        *Store
 	db       Dialect
@@ -184,9 +184,9 @@ func (c *call) won(i int, version int64) {
 	c.outcomes[i] = driver.Outcome{Won: true, Record: driver.Record{Version: version, Value: some(c.writes[i].Value)}}
 }
 
-// together attempts all writes in one statement or transaction. If that was rolled back they are to
-// be written alone: whoever keeps one row locked, or deadlocks again and again, shall not hold up
-// the others. They hurry if the batch has waited for a locked row.
+// together attempts all writes in one statement or transaction. If that was rolled back, each has
+// to be written alone, so that one row that stays locked, or deadlocks again and again, does not
+// hold up the others. hurry is set if the batch has waited for a locked row.
 func (c *call) together(ctx context.Context) (alone, hurry bool, err error) {
 	db, sorted := c.db, slices.Clone(c.ws)
 	slices.SortFunc(sorted, func(a, b Write) int { return bytes.Compare(a.ID, b.ID) })
@@ -236,7 +236,7 @@ func (c *call) oneByOne(ctx context.Context, hurry bool) error {
 	return nil
 }
 
-// loadLosers reads what writes have lost to that were not told of it.
+// loadLosers reads what writes have lost to, where their statements did not tell.
 func (c *call) loadLosers(ctx context.Context) error {
 	ws, writes := c.ws, c.writes
 	var ids [][]byte
@@ -261,7 +261,7 @@ func (c *call) loadLosers(ctx context.Context) error {
 	return err
 }
 
-// swap is one write. It loses also if the row stays locked.
+// swap attempts one write, which also loses if the row stays locked.
 func (s *Store) swap(ctx context.Context, db Dialect, w Write) (version int64, lost *Row, locked bool, err error) {
 	err = s.again(ctx, db, func() (err error) {
 		version, lost, err = db.Swap(ctx, w)
@@ -273,15 +273,15 @@ func (s *Store) swap(ctx context.Context, db Dialect, w Write) (version int64, l
 	return version, lost, false, err
 }
 
-// lockedBatch is how long a batch has to wait for a locked row to leave its writes no
-// time to wait themselves.
+// lockedBatch is the wait of a batch for a locked row that leaves its writes no time to
+// wait themselves.
 const lockedBatch = 500 * time.Millisecond
 
-// attempts bounds how often a statement is tried that was rolled back.
+// attempts is the maximum number of tries of a statement that is rolled back.
 const attempts = 10
 
-// again calls f until it ends in something else than a roll-back that chance
-// has brought about. Its waits are short and random.
+// again calls f until it ends in anything but a rollback brought about by chance, such
+// as a deadlock. Its waits are short and random.
 func (s *Store) again(ctx context.Context, db Dialect, f func() error) error {
 	for try := 1; ; try++ {
 		err := f()
@@ -318,7 +318,7 @@ func (s *Store) Keys(ctx context.Context, space driver.Space, after string, n in
 	return names, nil
 }
 
-// SweepBatch is how many rows at most go in one transaction: others may wait for it.
+// SweepBatch is the most rows that one transaction removes: others may wait for it.
 const SweepBatch = 500
 
 // Traits implements driver.Store.

@@ -17,7 +17,7 @@ type Tables struct {
 // DefaultPrefix is what names begin with if nobody says otherwise.
 const DefaultPrefix = "holdfast_"
 
-// OrZero is what options point to, or else those that are all default.
+// OrZero is what options points to, or else the zero value: all defaults.
 func OrZero[T any](options *T) (o T) {
 	if options != nil {
 		o = *options
@@ -28,7 +28,7 @@ func OrZero[T any](options *T) (o T) {
 var identifier = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 // NewTables checks the names, which come from a configuration, before any
-// statement has them. An empty prefix is the default one.
+// statement contains them. An empty prefix is the default one.
 func NewTables(schema, prefix string) (Tables, error) {
 	if prefix == "" {
 		prefix = DefaultPrefix
@@ -64,7 +64,7 @@ func (t Tables) Expand(text, quote string) string {
 }
 
 // Statements splits a script as the clients of MySQL do: at semicolons at the
-// end of a line, or at what a line "delimiter X" says.
+// end of a line, or at the X that a line "delimiter X" sets.
 func Statements(script string) (list []string) {
 	delimiter := ";"
 	var b strings.Builder

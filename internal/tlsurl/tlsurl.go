@@ -1,5 +1,5 @@
-// Package tlsurl reads from a URL how a store is to be encrypted, for databases whose clients
-// take no URL: tls=verify or skip-verify, and the files ca, cert and key.
+// Package tlsurl reads from a URL how connections to a store are encrypted, for databases whose
+// clients take no URL: tls=verify or skip-verify, and the files ca, cert and key.
 package tlsurl
 
 import (
@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/printable"
 )
 
-// Settings are those in a URL's query, which may be those of this package and own, and what
-// they say of TLS; nil: in the clear. others are further settings that the URL may have, for
-// messages.
+// Settings are the settings in a URL's query, which may be those of this package and own, and
+// the TLS configuration that follows; nil: unencrypted. others are further settings that the
+// URL may have, for messages.
 func Settings(at *driver.Location, own, others []string) (url.Values, *tls.Config, error) {
 	settings, err := url.ParseQuery(at.Query)
 	if err != nil {

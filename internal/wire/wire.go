@@ -1,5 +1,5 @@
-// Package wire is the way of one process to its store, as tests want it: it can be cut, and what
-// goes over it can be met, changed, counted and kept back.
+// Package wire is the connection of one process to its store, as tests want it: it can be cut, and
+// what passes over it can be intercepted, changed, counted and held back.
 package wire
 
 import (
@@ -47,7 +47,7 @@ type Wire struct {
 	meet   Meet
 }
 
-// A Send passes writes on to the store; a Meet does with them what it likes.
+// A Send passes writes on to the store; a Meet does what it likes with them.
 type (
 	Send func() ([]driver.Outcome, error)
 	Meet func(writes []driver.Write, send Send) ([]driver.Outcome, error)
@@ -56,13 +56,13 @@ type (
 // New returns a Wire to a store.
 func New(s driver.Store) *Wire { return &Wire{Cut: Cut{Store: s}} }
 
-// SetMeet has f called in the place of each write; nil: none.
+// SetMeet makes f take the place of each write; nil: no function does.
 func (w *Wire) SetMeet(f Meet) { w.mu.Lock(); w.meet = f; w.mu.Unlock() }
 
-// SetAged has f say what the age of a record looks like; nil: as it is.
+// SetAged makes f change the ages of records; nil: they stay as they are.
 func (w *Wire) SetAged(f func(time.Duration) time.Duration) { w.mu.Lock(); w.aged = f; w.mu.Unlock() }
 
-// SetLooked has f called with the first key of each Load that the store has answered.
+// SetLooked makes each Load call f with its first key when it has returned.
 func (w *Wire) SetLooked(f func(driver.Key)) { w.mu.Lock(); w.looked = f; w.mu.Unlock() }
 
 // Load implements driver.Store.

@@ -1,6 +1,6 @@
-// Package access says who a request comes from, and what it may do: by the tokens file, the key of
-// a link, client certificates, the user at the other end of a unix socket, and the cookies of
-// logins. It refuses no request itself; package serve does.
+// Package access says who a request comes from and what it may do, according to the tokens file,
+// the key of a link, client certificates, the user at the other end of a unix socket, and the
+// cookies of logins. It refuses no request itself; package serve does.
 package access
 
 import (
@@ -26,9 +26,9 @@ import (
 	"time"
 )
 
-// A List says who requests come from, and what they may do. It believes in the peer of a unix
-// socket, in client certificates that the server has verified, in the secrets whose hashes are in a
-// tokens file, and in the cookies that Login gives for them.
+// A List says who requests come from, and what they may do. It trusts the peer of a unix socket,
+// client certificates that the server has verified, the secrets whose hashes are in a tokens file,
+// and the cookies that Login gives for them.
 type List struct {
 	owner string // the principal that is this process's user
 	log   *slog.Logger
@@ -37,7 +37,7 @@ type List struct {
 
 	mu     sync.Mutex
 	path   string
-	looked time.Time // when the file was last looked at,
+	looked time.Time // when the file was last looked at
 	seen   os.FileInfo
 	lines  []line
 }
@@ -47,12 +47,11 @@ type line struct {
 	principal Principal
 	kind      string // sha256, cert, unix
 	value     string
-	text      string // without spaces that mean nothing
+	text      string // with single spaces between the fields
 }
 
-// Open reads a tokens file; "": there is none. The file is read again when it changes. If it
-// cannot be understood then, what it said before stays, and the logger gets a line. nil: nobody
-// does.
+// Open reads a tokens file; path "" means none. The file is read again when it changes. If it
+// cannot be used then, what it said before stays in force, and log gets a line. log may be nil.
 func Open(path string, log *slog.Logger) (*List, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -79,8 +78,8 @@ func ownUser() string {
 	return "uid" + strconv.Itoa(os.Getuid())
 }
 
-// NewKey makes a secret that holds for this run, with which its owner, the user of this process,
-// may do everything. It is meant for the fragment of a link.
+// NewKey makes a secret that is valid for this run. With it, the user of this process may do
+// everything. It is meant for the fragment of a link.
 func (a *List) NewKey() (secret string) {
 	secret, hash := NewSecret()
 	a.key = hash
@@ -89,7 +88,7 @@ func (a *List) NewKey() (secret string) {
 	return secret
 }
 
-// NewSecret draws a secret, and says what a tokens file has of it.
+// NewSecret draws a secret, and returns it with the hash that a tokens file has of it.
 func NewSecret() (secret, hash string) {
 	var b [32]byte
 	rand.Read(b[:])
@@ -102,8 +101,8 @@ func hashOf(secret string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// readTokens reads a tokens file that only its owner can change and others cannot read: the hashes
-// in it are what the cookies of logins are signed with.
+// readTokens reads a tokens file, which only its owner may change and others may not read: the
+// hashes in it are what the cookies of logins are signed with.
 func readTokens(path string) ([]line, os.FileInfo, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -189,7 +188,7 @@ func parseLine(fields []string) (l line, err error) {
 	return l, nil
 }
 
-// TokenLine is a line of a tokens file. It refuses what such a line cannot say.
+// TokenLine returns a line of a tokens file. It refuses what such a line cannot say.
 func TokenLine(principal, hash, verbs string, prefixes []string) (string, error) {
 	if len(prefixes) == 0 {
 		prefixes = []string{"-"}
@@ -210,7 +209,7 @@ func TokenLine(principal, hash, verbs string, prefixes []string) (string, error)
 	return strings.Join(fields, "  "), nil
 }
 
-// current are the lines of the file as it is now, looked at once a second at most.
+// current returns the lines of the file as it is now; it looks at the file once a second at most.
 func (a *List) current() []line {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -232,7 +231,7 @@ func (a *List) current() []line {
 	return a.lines
 }
 
-// find is the first line with a proof.
+// find returns the first line with a proof.
 func (a *List) find(kind, value string) (line, bool) {
 	if kind == "sha256" && a.key != "" && value == a.key {
 		return a.link, true
@@ -245,9 +244,9 @@ func (a *List) find(kind, value string) (line, bool) {
 	return line{}, false
 }
 
-// Authenticate is the principal that a request comes from; nil: it has no proof of one. A wrong
-// secret is an error, whatever else the request has. Since a cookie is a proof, the caller refuses
-// what pages of other origins send, by http.CrossOriginProtection.
+// Authenticate returns the principal that a request comes from, or nil if it proves none. A wrong
+// secret is an error, whatever else the request has. Since a cookie is a proof, the caller must
+// refuse what pages of other origins send, with http.CrossOriginProtection.
 func (a *List) Authenticate(r *http.Request) (*Principal, error) {
 	if secret, given, err := secretOf(r); given || err != nil {
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 // loginHours is how long a login lasts.
 const loginHours = 12
 
-// Login checks a secret and gives the browser a cookie in its place. The cookie holds for twelve
+// Login checks a secret and gives the browser a cookie in its place. The cookie is valid for twelve
 // hours, at all replicas with the same tokens file, and ends with the line of the secret. It names
 // the line and the hour, signed with a key derived from the line; the secret is not in it.
 func (a *List) Login(w http.ResponseWriter, r *http.Request, secret string) (*Principal, bool) {
@@ -27,7 +27,7 @@ func (a *List) Login(w http.ResponseWriter, r *http.Request, secret string) (*Pr
 	return l.as(byCookie), true
 }
 
-// Logout takes the cookie back.
+// Logout deletes the cookie.
 func (a *List) Logout(w http.ResponseWriter, r *http.Request) { a.setCookie(w, r, "", -1) }
 
 func (a *List) setCookie(w http.ResponseWriter, r *http.Request, value string, age int) {
@@ -35,8 +35,8 @@ func (a *List) setCookie(w http.ResponseWriter, r *http.Request, value string, a
 		HttpOnly: true, Secure: encrypted(r), SameSite: http.SameSiteStrictMode})
 }
 
-// cookieName has the prefix with which browsers keep other hosts of the domain from setting it.
-// They demand TLS for that, which loopback has not.
+// cookieName has the prefix by which browsers keep other hosts of the domain from setting the
+// cookie. They demand TLS for that, which loopback does not have.
 func cookieName(r *http.Request) string {
 	if encrypted(r) {
 		return "__Host-hf"
@@ -46,10 +46,10 @@ func cookieName(r *http.Request) string {
 
 type proxyKey struct{}
 
-// WithProxy puts into the context of a connection that it comes from a proxy that terminates TLS.
+// WithProxy notes in the context of a connection that it comes from a proxy that terminates TLS.
 func WithProxy(ctx context.Context) context.Context { return context.WithValue(ctx, proxyKey{}, true) }
 
-// encrypted reports whether the browser's connection is: to us, or to the proxy in front of us.
+// encrypted reports whether the browser uses TLS, to us or to the proxy in front of us.
 func encrypted(r *http.Request) bool {
 	return r.TLS != nil || r.Context().Value(proxyKey{}) != nil
 }
@@ -70,7 +70,7 @@ func (l line) cookie(hour int64) string {
 	return body + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// checkCookie finds the line whose key has signed a cookie that still holds.
+// checkCookie finds the line whose key has signed a cookie that is still valid.
 func (a *List) checkCookie(value string) (line, bool) {
 	id, rest, _ := strings.Cut(value, ".")
 	stamp, _, _ := strings.Cut(rest, ".")

@@ -17,7 +17,7 @@ type peer struct {
 type peerKey struct{}
 
 // WithPeer puts the user at the other end of a unix socket into the context of a connection, as
-// http.Server.ConnContext makes it. Where KnowsPeers is false, that user is taken to be the one of
+// http.Server.ConnContext makes it. Where KnowsPeers is false, that user is taken to be that of
 // this process, so the mode of the socket or of its directory has to keep others out.
 func WithPeer(ctx context.Context, c *net.UnixConn) context.Context {
 	p, ok := peerOf(c)

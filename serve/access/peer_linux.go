@@ -11,7 +11,7 @@ import (
 const (
 	modesMatter = true // of files
 
-	// KnowsPeers is whether the kernel says who has connected to a unix socket.
+	// KnowsPeers reports whether the kernel says who has connected to a unix socket.
 	KnowsPeers = true
 )
 
@@ -33,7 +33,7 @@ func peerOf(c *net.UnixConn) (p peer, ok bool) {
 	return peer{uid: cred.Uid, own: int(cred.Uid) == os.Geteuid()}, true
 }
 
-// overflow is the user that the kernel shows in the place of those it cannot show.
+// overflow is the user that the kernel shows in place of those that it cannot show.
 func overflow() uint32 {
 	text, err := os.ReadFile("/proc/sys/kernel/overflowuid")
 	if n, bad := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32); err == nil && bad == nil {

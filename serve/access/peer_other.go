@@ -11,9 +11,9 @@ import (
 const (
 	modesMatter = runtime.GOOS != "windows" // of files
 
-	// KnowsPeers is whether the kernel says who has connected to a unix socket.
+	// KnowsPeers reports whether the kernel says who has connected to a unix socket.
 	KnowsPeers = false
 )
 
-// peerOf believes in the mode of the socket and its directory: only their owner comes in.
+// peerOf trusts the mode of the socket and its directory: only their owner can connect.
 func peerOf(*net.UnixConn) (p peer, ok bool) { return peer{uid: uint32(os.Geteuid()), own: true}, true }

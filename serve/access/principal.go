@@ -47,7 +47,7 @@ func ParseVerbs(s string) (Verbs, error) {
 	return v, nil
 }
 
-// Has reports whether all of some verbs are among v.
+// Has reports whether v has all of some verbs.
 func (v Verbs) Has(some Verbs) bool { return v&some == some }
 
 // A Principal is whoever makes a request.
@@ -74,7 +74,7 @@ func WithPrincipal(ctx context.Context, p *Principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, p)
 }
 
-// PrincipalOf is who a request is from; nil: nobody knows.
+// PrincipalOf returns who a request is from; nil if that is not known.
 func PrincipalOf(ctx context.Context) *Principal {
 	p, _ := ctx.Value(principalKey{}).(*Principal)
 	return p
@@ -95,5 +95,5 @@ const (
 // ByCookie reports whether a cookie was the proof, which a browser sends by itself.
 func (p *Principal) ByCookie() bool { return p.proof == byCookie }
 
-// Limited reports whether the requests of p are counted: not those of whoever could do without us.
+// Limited reports whether the requests of p are counted: not if p could do without us.
 func (p *Principal) Limited() bool { return p.proof != byProgram && p.proof != byOwner }

@@ -99,8 +99,8 @@ func (h *Handler) configure(w http.ResponseWriter, r *http.Request, v Viewer) {
 	http.Redirect(w, r, h.opts.Prefix+"/settings?done", http.StatusSeeOther)
 }
 
-// breakLocks breaks the claims that a form names, exactly those that its viewer has seen: each
-// as NAME and TOKEN, or, of one that waits, as its id.
+// breakLocks breaks the claims that a form names, exactly those that its viewer has seen: each by
+// its name and token or, if it waits, by its id.
 func (h *Handler) breakLocks(w http.ResponseWriter, r *http.Request, v Viewer) {
 	r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
 	if err := r.ParseForm(); err != nil {
@@ -173,7 +173,8 @@ func (h *Handler) breakAll(names, tokens []string, id, reason string, v Viewer) 
 // mostReason is how many bytes of a reason the record keeps.
 const mostReason = 200
 
-// breakOne breaks the claim with a token, or the one that waits with an id, on behalf of the viewer.
+// breakOne breaks the claim with a token, or the one that waits with an id, on behalf of the
+// viewer.
 func (h *Handler) breakOne(ctx context.Context, name, token, id, reason string, v Viewer) error {
 	info, err := h.client.Show(ctx, name)
 	if err != nil {
@@ -184,7 +185,7 @@ func (h *Handler) breakOne(ctx context.Context, name, token, id, reason string, 
 		opts.By = holdfast.Owner{User: v.Name, Program: "holdfast page"}
 		opts.By.Host, _ = os.Hostname()
 	}
-	n, _ := strconv.ParseInt(token, 10, 64) // of one that waits: none
+	n, _ := strconv.ParseInt(token, 10, 64) // a waiter has none
 	for _, c := range slices.Concat(info.Holders, info.Waiters) {
 		if n > 0 && c.Token == n || n <= 0 && c.Token == 0 && c.FullID() == id {
 			return h.client.BreakClaim(ctx, c, opts)

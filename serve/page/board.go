@@ -24,34 +24,34 @@ type board struct {
 
 	mu   sync.Mutex // guards all below
 	list list
-	bad  int // findings of doctor
+	bad  int // findings of doctor that are not good
 	term time.Duration
-	read time.Time // when term was
+	read time.Time // when term was read
 }
 
 // A list is what was read at one time. It is never changed.
 type list struct {
 	infos []holdfast.Info
-	err   error // infos are older than at, and may be wrong by now
+	err   error // the last read failed: infos are incomplete, or those of an earlier read
 	at    time.Time
 	took  time.Duration
-	sum   uint64 // equal: nothing changed but ages
+	sum   uint64 // if equal, nothing has changed but ages
 }
 
-// patience is how long the store may give nothing, and a viewer read nothing.
+// patience is how long the store may yield nothing, and how long a viewer may read nothing.
 const patience = 10 * time.Second
 
-// fresh is how long a list serves: a second, or ten times as long as it took to read.
+// fresh is how long a list is used: a second, or ten times as long as it took to read.
 func (l list) fresh() time.Duration { return max(time.Second, 10*l.took) }
 
-// all is the list of at most its fresh age ago.
+// all returns the list, read anew if it is no longer fresh.
 func (b *board) all(ctx context.Context) list {
 	if l, ok := b.recent(); ok {
 		return l
 	}
 	b.fill.Lock()
 	defer b.fill.Unlock()
-	if l, ok := b.recent(); ok { // somebody else has read it meanwhile
+	if l, ok := b.recent(); ok { // another viewer has just read it
 		return l
 	}
 	start := time.Now()
@@ -97,14 +97,14 @@ func (b *board) recent() (list, bool) {
 	return b.list, !b.list.at.IsZero() && time.Since(b.list.at) < b.list.fresh() && b.list.err == nil
 }
 
-// forget has the next viewer read the list anew.
+// forget makes the next viewer read the list anew.
 func (b *board) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.list.at = time.Time{}
 }
 
-// ttl is the store's setting, of at most half a minute ago.
+// ttl is the store's setting, read at most half a minute ago.
 func (b *board) ttl(ctx context.Context) time.Duration {
 	b.mu.Lock()
 	term, read := b.term, b.read
@@ -154,7 +154,7 @@ const (
 
 var order = map[string]int{dead: 0, silent: 1, suspected: 2, waiting: 3, held: 4, detached: 5, ended: 6, free: 7}
 
-// stateOf is that of one claim.
+// stateOf is the state of one claim.
 func stateOf(c holdfast.Claim) string {
 	switch {
 	case c.Dead && c.Detached:
@@ -171,7 +171,7 @@ func stateOf(c holdfast.Claim) string {
 	return held
 }
 
-// stateOfLock is the worst of its holders.
+// stateOfLock is the worst state of its holders.
 func stateOfLock(i holdfast.Info) string {
 	if len(i.Holders) == 0 {
 		if len(i.Waiters) == 0 {
@@ -205,7 +205,7 @@ func rowOf(i holdfast.Info) row {
 	return r
 }
 
-// Since is when its first holder was granted it.
+// since is when its First holder was granted it.
 func (r row) since() time.Time {
 	if r.First == nil {
 		return time.Time{}
@@ -230,7 +230,7 @@ type locksPage struct {
 	Empty                               bool // there is not one lock in the store
 }
 
-// link is the table with some values changed.
+// link is the address of the table with some values changed.
 func (p locksPage) link(values ...string) string {
 	q := url.Values{}
 	for k, v := range p.Query {
@@ -249,7 +249,7 @@ func (p locksPage) link(values ...string) string {
 	return "./?" + q.Encode()
 }
 
-// Link is the table with one value changed, for the template.
+// Link is the address of the table with one value changed, for the template.
 func (p locksPage) Link(key, value string) string { return p.link(key, value) }
 
 func (h *Handler) locks(w http.ResponseWriter, r *http.Request, v Viewer) {
@@ -349,7 +349,7 @@ func (p *locksPage) page(rows []row, from string) {
 }
 
 // events tells the script of a viewer when it has to look again: "changed" when something did,
-// "same" else, so that it knows how old is what it shows.
+// else "same", so that it knows how old the shown page is.
 func (h *Handler) events(w http.ResponseWriter, r *http.Request, v Viewer) {
 	out := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "text/event-stream")

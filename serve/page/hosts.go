@@ -17,9 +17,9 @@ type host struct {
 	Sessions int
 	Holds    int
 	Waits    int
-	Oldest   *holdfast.Claim // whose beat is the oldest
+	Oldest   *holdfast.Claim // the claim with the oldest beat
 	Note     string
-	Break    []holding // what it holds, if its sessions are dead or silent and the viewer may
+	Break    []holding // holds of dead or silent sessions that the viewer may break
 }
 
 // A holding is a claim of a lock, to be named in a form.

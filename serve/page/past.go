@@ -65,7 +65,7 @@ func (p past) note() string {
 
 func (p past) Held() time.Duration { return p.To.Sub(p.From) }
 
-// past is what has ended of a name, newest first, and the rest in a sentence.
+// past returns the ended holds of a name, newest first, and a sentence about the rest.
 func (h *Handler) past(ctx context.Context, name string) ([]past, string, error) {
 	history, err := h.client.History(ctx, name)
 	if err != nil {
@@ -93,7 +93,7 @@ func sums(history holdfast.History, now time.Time) string {
 	return text
 }
 
-// A historyPage is what has ended, of all names or of those that begin with a prefix.
+// A historyPage has the ended holds of all names, or of those that begin with a prefix.
 type historyPage struct {
 	Prefix string
 	Past   []past

@@ -48,7 +48,7 @@ const (
 	mostLanes  = 12
 )
 
-// newTimeline draws the hour before now: the holds that have ended, those of now and their queue.
+// newTimeline draws the last hour: the holds that have ended, the current ones, and their queue.
 func newTimeline(now time.Time, ended []past, i holdfast.Info) timeline {
 	t := timeline{Width: leftMargin + plotWidth + 20}
 	from := now.Add(-hour)

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/printable"
 )
 
-// words are the functions of the templates. Text of others goes through shown: characters that
-// turn, hide or end text are written out; html/template escapes the rest.
+// words are the functions of the templates. Text from others goes through shown, which escapes
+// characters that reorder, hide or end text; html/template escapes the rest.
 var words = template.FuncMap{
 	"shown":      shown,
 	"brief":      brief,
@@ -41,7 +41,7 @@ var words = template.FuncMap{
 	},
 }
 
-// shown is the text of somebody else, fit to be looked at.
+// shown makes text from others fit to be looked at.
 func shown(s string) string { return printable.Escape(s) }
 
 // plain is an error on one line.
@@ -75,7 +75,7 @@ func program(c holdfast.Claim) string {
 	return strings.Join(parts, " · ")
 }
 
-// granted is when a claim was, or where nobody knows when it was requested.
+// granted is when a claim was granted or, if that is not known, when it was requested.
 func granted(c holdfast.Claim) time.Time {
 	if c.Granted.IsZero() {
 		return c.Requested

@@ -1,4 +1,4 @@
-// Measure prints by how much tests are to stretch their leases on this machine now.
+// Measure prints by how much tests should stretch their leases on this machine now.
 package main
 
 import (

@@ -62,8 +62,8 @@ func (s Setup) Next(w *World, emit func(what string, fault bool, v *World)) {
 	}
 }
 
-// reads are those of a lock record: one that a step asks for, and the polls of a client that
-// waits, or that a notification, which may be late, wakes up.
+// reads are the reads of a lock record: the load that a step asks for, and those of a client
+// that polls, or that is woken by a notification, which may be late.
 func (s Setup) reads(w *World, i, n int, who string, act act) {
 	c, q := w.Clients[i], &w.Clients[i].Queues[n]
 	if q.Out == core.Load {
@@ -99,7 +99,7 @@ func (s Setup) reads(w *World, i, n int, who string, act act) {
 	}
 }
 
-// surroundings are what clients have no hand in.
+// surroundings are what happens without the clients.
 func (s Setup) surroundings(w *World, act act) {
 	if w.Set < len(s.NewTTLs) {
 		act(-1, fmt.Sprintf("the TTL of the store becomes %d", s.NewTTLs[w.Set]), false, func(x *shell) { x.w.Set++ })
@@ -119,7 +119,7 @@ func (s Setup) surroundings(w *World, act act) {
 	s.sweeps(w, act)
 }
 
-// called is a name in the name of an action, where there are several.
+// called is a name as the label of an action has it, if there are several names.
 func (s Setup) called(name int) string {
 	if s.names() == 1 {
 		return ""
@@ -127,7 +127,7 @@ func (s Setup) called(name int) string {
 	return fmt.Sprintf(" of %d", name)
 }
 
-// of is the name of a write in the name of an action.
+// of is the name of a write as the label of an action has it.
 func (s Setup) of(o *op) string {
 	if o.Kind != ofName {
 		return ""
@@ -135,7 +135,7 @@ func (s Setup) of(o *op) string {
 	return s.called(o.Name)
 }
 
-// writes are those under way: one arrives, is answered, or never is.
+// writes are what can happen to the writes under way: one arrives, is answered, or never is.
 func (s Setup) writes(w *World, i int, who string, act act) {
 	c := w.Clients[i]
 	for _, o := range slices.Concat(c.writes(), []*op{c.Beat, c.Verdict}) {
@@ -207,13 +207,13 @@ func (x *shell) release(k int) {
 	x.perform(eff)
 }
 
-// restart has a client that has crashed begin anew.
+// restart starts a crashed client again.
 func (x *shell) restart() {
 	x.w.Restarts--
 	x.w.Clients[x.i] = x.anew(1)
 }
 
-// time is what comes with it: heartbeats, the end of a window, observations of sessions.
+// time is what passing time brings: heartbeats, the end of a window, observations of sessions.
 func (s Setup) time(w *World, i int, who string, act act) {
 	c := w.Clients[i]
 	beat := func() { act(i, who+" sends a heartbeat", false, func(x *shell) { x.beat() }) }

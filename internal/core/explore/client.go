@@ -110,7 +110,7 @@ func (x *shell) refused(r core.Refusal) {
 	}
 }
 
-// forget has the detector forget sessions that are not ahead any more.
+// forget drops sessions that are no longer ahead from the detector.
 func (x *shell) forget() {
 	ahead := map[string]bool{}
 	x.ahead(func(s string) { ahead[s] = true })
@@ -175,7 +175,7 @@ func (x *shell) reconcile() {
 	}
 }
 
-// leave forgets the name, but for what it looked like.
+// leave forgets the name, except for what it looked like.
 func (x *shell) leave() {
 	rec, version := x.q.Name.Record()
 	x.q.Left = nil
@@ -185,7 +185,7 @@ func (x *shell) leave() {
 	x.q.Name.Forget()
 }
 
-// request has a goroutine ask for the lock.
+// request asks for the lock on behalf of a goroutine.
 func (x *shell) request(k int, try bool) {
 	u := &x.c.Users[k]
 	x.at(u.Name)
@@ -215,7 +215,7 @@ func (x *shell) beat() {
 	x.c.Again, x.c.Beaten = false, x.w.Now
 }
 
-// clocks are those of every host.
+// clocks are the clocks of every host.
 func (w *World) clocks() record.Clocks { return record.Clocks{Wall: 1 + int64(w.Now)/1000} }
 
 // retire takes a client out; what it has sent may still arrive.
@@ -242,7 +242,7 @@ func (x *shell) anew(rounds int) *client {
 	return c
 }
 
-// writes are those of its names that are under way.
+// writes are the writes to its names that are under way.
 func (c *client) writes() (ops []*op) {
 	for _, q := range c.Queues {
 		if q.Write != nil {
@@ -344,7 +344,7 @@ func (x *shell) session(eff lease.Effects, until lease.Instant) {
 	}
 }
 
-// lose has the session end.
+// lose ends the session.
 func (x *shell) lose(why string) {
 	until := x.c.Session.Until()
 	x.session(x.c.Session.Lose(why, nil, x.w.Now), until)
@@ -372,7 +372,7 @@ func (x *shell) alone() {
 	}
 }
 
-// awaited goes on where a session was awaited.
+// awaited goes on with a name that awaited a session.
 func (x *shell) awaited() {
 	if x.q.Out == core.AwaitSession {
 		x.q.Out = core.Idle
@@ -393,7 +393,7 @@ func (x *shell) died(session string, tomb record.Session, age time.Duration) {
 	})
 }
 
-// observe sees a session that is ahead.
+// observe looks at a session that is ahead.
 func (x *shell) observe(session string) {
 	c := x.c
 	var dead bool
@@ -403,8 +403,8 @@ func (x *shell) observe(session string) {
 	}
 }
 
-// judge has a detector observe a session. It returns the verdict that is to be written, and
-// whether the session was found dead. by and from name the observer.
+// judge observes a session with a detector. It returns the verdict to write, and whether the
+// session was found dead. by and from name the observer.
 func (x *shell) judge(d *lease.Detector, session, by string, from int) (verdict *op, dead bool) {
 	r := x.w.find(session)
 	o := lease.Observer{By: by, Patient: true, TTL: x.ttl(x.w), Clocks: x.w.clocks(), Now: x.w.Now}

@@ -14,10 +14,10 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// An encoder writes a world so that two that behave alike come out alike. What a number means
-// is said by its type: instants count from now, versions and nonces are numbered in the order
-// in which they come up, tokens count from the version of the lock. A field that is new in the
-// core counts without anybody thinking of it; what is left out is listed in fields.go.
+// An encoder writes a world so that two worlds that behave alike come out alike. The type of a
+// number says what it means: instants count from now, versions and nonces are numbered in the
+// order in which they come up, tokens count from the version of the lock. A new field of the
+// core is encoded automatically; what is left out is listed in fields.go.
 type encoder struct {
 	buf      []byte
 	w        *World
@@ -25,13 +25,13 @@ type encoder struct {
 	alone    bool // holds may be left without a process
 	sweeps   bool
 	turns    bool          // goroutines of a client follow each other, so that core.Turn matters
-	longest  lease.Instant // an instant longer ago is as good as that
-	at       int           // the name that tokens are of
+	longest  lease.Instant // an instant longer ago counts as this
+	at       int           // the name that tokens belong to
 	versions numbering[record.Version]
 	nonces   numbering[string]
 }
 
-// A numbering numbers what is only compared for being equal, in the order in which it comes up.
+// A numbering numbers values that are only compared for equality, in order of appearance.
 type numbering[T comparable] []T
 
 func (n *numbering[T]) of(v T) byte {
@@ -58,7 +58,7 @@ func coderOf(t reflect.Type) coder {
 	return self
 }
 
-// nameIn has the types that say of which name their tokens are.
+// nameIn has the types that say which name their tokens belong to.
 var nameIn = map[reflect.Type]func(e *encoder, p unsafe.Pointer) int{
 	reflect.TypeFor[told]():          func(_ *encoder, p unsafe.Pointer) int { return (*told)(p).Name },
 	reflect.TypeFor[user]():          func(_ *encoder, p unsafe.Pointer) int { return (*user)(p).Name },
@@ -84,7 +84,7 @@ func compile(t reflect.Type) coder {
 		return ofStruct(t)
 	case reflect.Pointer:
 		elem := coderOf(t.Elem())
-		if t.Elem().Name() == "room" { // none is as good as one in which nothing is
+		if t.Elem().Name() == "room" { // no room counts as an empty one
 			empty := reflect.New(t.Elem()).UnsafePointer()
 			return func(e *encoder, p unsafe.Pointer) { elem(e, cmp.Or(*(*unsafe.Pointer)(p), empty)) }
 		}
@@ -154,7 +154,7 @@ func ofStruct(t reflect.Type) coder {
 					e.instant(*(*lease.Instant)(p), tick*lease.Instant(ticks))
 				}
 			}
-		case name == reloaded: // asked for once more than two writes have lost; each that does resets it
+		case name == reloaded: // it matters once more than two writes have lost; each loss resets it
 			lost := t.Field(i).Offset
 			if f, ok := t.FieldByName("lost"); ok {
 				lost = f.Offset - lost
@@ -205,7 +205,7 @@ func sortedKeys(v reflect.Value) []reflect.Value {
 
 var worldCoder = coderOf(reflect.TypeFor[World]())
 
-// world writes a world anew.
+// world writes a world from scratch.
 func (e *encoder) world(w *World) []byte {
 	e.buf, e.versions, e.nonces, e.w = e.buf[:0], e.versions[:0], e.nonces[:0], w
 	worldCoder(e, unsafe.Pointer(w))
@@ -255,8 +255,8 @@ func (e *encoder) nonce(s string) {
 	e.buf = append(e.buf, 1+e.nonces.of(s))
 }
 
-// opCoder leaves out what cannot matter any more: what a write would have written that has
-// arrived, or that must lose.
+// opCoder leaves out what cannot matter any more: the content of a write that has arrived,
+// or that must lose.
 func opCoder() coder {
 	write, attempt, observation := coderOf(reflect.TypeFor[record.Write]()), coderOf(reflect.TypeFor[lease.Attempt]()), coderOf(reflect.TypeFor[lease.Observation]())
 	lock, session := coderOf(reflect.TypeFor[record.Lock]()), coderOf(reflect.TypeFor[record.Session]())

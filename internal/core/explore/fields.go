@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
-// leftOut has the fields on which nothing is decided, each with the reason. bounded has how
-// many ticks back an instant matters.
+// leftOut has the fields on which no decision depends, each with the reason. bounded says for
+// how many ticks an instant matters.
 var (
 	leftOut = map[string]string{
 		"core.Name.rooms":          "room",
@@ -60,26 +60,26 @@ var (
 	}
 )
 
-// reloaded matters once a write has been lost often.
+// reloaded matters only once writes have lost often.
 const reloaded = "core.room.reloaded"
 
 func upToThree(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, byte(min(*(*int)(p), 3))) }
 
-// partly has the fields of which not all matters.
+// partly has the fields of which only a part matters.
 var partly = map[string]coder{
 	// A heartbeat is sent once a tick.
 	"explore.client.Beaten": func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, bit(e.w.Now > *(*lease.Instant)(p))) },
-	// How long a pause is does not matter, and more than two are as good as three.
+	// How long a pause is does not matter, and a count above two counts as three.
 	"core.room.rest": func(e *encoder, p unsafe.Pointer) { e.buf = append(e.buf, bit((*core.Step)(p).Kind == core.Pause)) },
 	"core.room.lost": upToThree,
 	"core.Name.shut": upToThree,
-	// The age is asked for where the store has a clock, and by that clock.
+	// The age matters where the store has a clock, and by that clock.
 	"explore.row.Written": func(e *encoder, p unsafe.Pointer) {
 		if e.ages {
 			e.instant(*(*lease.Instant)(p)-e.w.Leapt, e.longest)
 		}
 	},
-	// Wall clocks decide of detached holds, and of the grace in a tombstone, and only together
+	// Wall clocks matter for detached holds, and for the grace in a tombstone, and only together
 	// with the store's clock.
 	"record.Session.At": func(e *encoder, p unsafe.Pointer) {
 		if e.ages && e.alone {

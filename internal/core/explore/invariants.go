@@ -14,7 +14,7 @@ func has(in []record.Claim, c record.Claim) bool {
 }
 
 // audit checks the step from one record to the next: tokens grow, nobody is overtaken, and
-// nobody's claim goes while its session trusts itself, but by itself.
+// while a session trusts itself only its own writes remove its claims.
 func (w *World) audit(s Setup, name, by int, session string, was, is record.Lock) {
 	l := &w.Locks[name]
 	for _, h := range is.Holders {
@@ -51,7 +51,7 @@ func (w *World) audit(s Setup, name, by int, session string, was, is record.Lock
 	}
 }
 
-// dropped checks that a claim goes; its: by a write of its own session.
+// dropped checks the removal of a claim; its: by a write of its own session.
 func (w *World) dropped(s Setup, by int, its bool, h record.Claim, held bool) {
 	broken := w.Break.Nr == h.Nr && w.Break.Session == h.Session
 	switch {
@@ -83,7 +83,7 @@ func (w *World) dropped(s Setup, by int, its bool, h record.Claim, held bool) {
 	}
 }
 
-// believes says whether a goroutine holds by a claim, and may.
+// believes says whether a goroutine holds the lock by a claim, and may do so.
 func (w *World) believes(h record.Claim) bool {
 	return w.trusted(h.Session, -1) && slices.ContainsFunc(w.Clients, func(c *client) bool {
 		return slices.ContainsFunc(c.Users, func(u user) bool {
@@ -92,7 +92,7 @@ func (w *World) believes(h record.Claim) bool {
 	})
 }
 
-// ended is when a session was, or is to be, trusted last; Never: it never was, or nobody asks.
+// ended is when trust in a session ended or will end; Never: it was never trusted, or nobody asks.
 func (w *World) ended(session string) lease.Instant {
 	for _, c := range w.Clients {
 		if c.Session != nil && c.Session.ID == session {
@@ -178,7 +178,7 @@ func (x *shell) granted(g core.Grant) {
 	x.q.Last = g.Token
 }
 
-// gone checks that a claim is said to have gone.
+// gone checks a claim that is reported gone.
 func (x *shell) gone(g core.Gone) {
 	its := func(c record.Claim) bool { return c.Nr == g.Nr && x.c.Session != nil && c.Session == x.c.Session.ID }
 	in := func(r record.Lock) bool {
@@ -197,7 +197,7 @@ func (x *shell) gone(g core.Gone) {
 	}
 }
 
-// sent checks a write of the name: no claim of a session that is lost is new in it.
+// sent checks a write of the name: it adds no claim of a lost session.
 func (x *shell) sent(w record.Write) {
 	rec, _ := x.q.Name.Record()
 	for _, cl := range slices.Concat(w.Next.Holders, w.Next.Waiters) {

@@ -12,9 +12,9 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 )
 
-// Worlds that wait for their turn are kept as bytes: a tenth of the memory, and nothing that
-// the garbage collector has to follow. Unlike an encoding of an encoder, which is made to be
-// compared, these bytes are the very world: unpack makes it again.
+// Worlds that wait for their turn are kept as bytes, which take a tenth of the memory and have
+// nothing that the garbage collector has to follow. Unlike the output of an encoder, which is
+// made to be compared, these bytes are the whole world: unpack restores it.
 
 // A packer writes worlds as bytes and reads them again. It serves one goroutine.
 type packer struct {
@@ -37,7 +37,7 @@ func newPacker(s Setup) *packer {
 	return p
 }
 
-// pack appends a world to buf. Most of it is zeros, of which only the number is kept.
+// pack appends a world to buf. Most of it is zeros: of each run only the length is kept.
 func (p *packer) pack(buf []byte, w *World) []byte {
 	p.buf = p.room[:0]
 	worldPacking.put(p, unsafe.Pointer(w))
@@ -55,7 +55,7 @@ func (p *packer) pack(buf []byte, w *World) []byte {
 	return buf
 }
 
-// unpack reads the world that packed is of.
+// unpack restores a packed world.
 func (p *packer) unpack(packed []byte) *World {
 	p.buf = p.room[:0]
 	for i := 0; i < len(packed); i++ {
@@ -139,7 +139,7 @@ func packingOf(t reflect.Type) *packing {
 	return c
 }
 
-// Most instants are Never, or come after a whole number of quarters of a tick.
+// Most instants are Never, or a whole number of quarters of a tick.
 var ofInstant = packing{
 	func(p *packer, at unsafe.Pointer) {
 		switch t := *(*lease.Instant)(at); {
@@ -279,7 +279,7 @@ func packSlice(t reflect.Type) packing {
 	}
 }
 
-// packMap is for maps by name.
+// packMap is for maps with string keys.
 func packMap(t reflect.Type) packing {
 	of, elem := packingOf(t.Elem()), t.Elem()
 	return packing{

@@ -9,7 +9,7 @@ import (
 // Start is the world with which a search begins: New, and then what Setup.After says.
 func (s Setup) Start() (*World, error) { return s.follow(New(s), s.After) }
 
-// follow goes a way from a world, to its end or to the first world with which something is
+// follow takes a way from a world, to its end or to the first world in which something is
 // wrong.
 func (s Setup) follow(w *World, way []string) (*World, error) {
 	for _, step := range way {
@@ -31,7 +31,7 @@ func (s Setup) follow(w *World, way []string) (*World, error) {
 	return w, nil
 }
 
-// Replay goes a way from the beginning, and returns what is wrong then; "": nothing.
+// Replay takes a way from the beginning, and returns what is wrong at its end; "": nothing.
 func (s Setup) Replay(way ...string) (found string, err error) {
 	w, err := s.Start()
 	if err == nil {
@@ -48,7 +48,7 @@ func (s Setup) Replay(way ...string) (found string, err error) {
 	return "", nil
 }
 
-// blocked says whether no world can follow, without faults, in which all is done.
+// blocked says whether no world in which all is done can follow without faults.
 func (s Setup) blocked(w *World) bool {
 	seed, e := maphash.MakeSeed(), newEncoder(s)
 	seen := make(map[uint64]bool)
@@ -68,8 +68,8 @@ func (s Setup) blocked(w *World) bool {
 	return true
 }
 
-// GoTest is a test for this package that fails as the search did. It is to be pasted into a
-// file there.
+// GoTest is a test that fails as the search did, to be pasted into a test file of this
+// package.
 func (s Setup) GoTest(r Result) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "// %s.\nfunc TestFound(t *testing.T) {\n\treplay(t, %s,\n", r.Found, s.source())

@@ -18,7 +18,7 @@ type Result struct {
 	Found                string   // what is wrong; "": nothing
 	Way                  []string // the actions that lead to it
 	Story                []string // the same with what came of each
-	Complete             bool     // there is no state that was not seen
+	Complete             bool     // every state was seen
 }
 
 func (r Result) String() string {
@@ -35,10 +35,10 @@ func (r Result) String() string {
 	return s
 }
 
-// Blocked is how a lack of progress is found.
+// Blocked is how a lack of progress is reported.
 const Blocked = "blocked for ever"
 
-// A level is the states that are as far from the beginning, packed, in the order in which
+// A level is all states at one distance from the beginning, packed, in the order in which
 // they were found.
 type level struct{ parts []part }
 
@@ -77,10 +77,10 @@ type search struct {
 	space
 }
 
-// Explore searches breadth first with all processors, states being told apart by a hash of 64
-// bits. With progress it also checks that from every state one is reachable, without faults, in
-// which all is done. What it finds and counts does not depend on the number of processors:
-// workers only expand states, and what they have found is recorded in the order of the states.
+// Explore searches breadth first on all processors, and tells states apart by a hash of 64 bits.
+// With progress it also checks that from every state a state in which all is done is reachable
+// without faults. What it finds and counts does not depend on the number of processors: workers
+// only expand states, and what they find is recorded in the order of the states.
 func (s Setup) Explore(progress bool, report func(Result)) Result {
 	x := &search{Setup: s, progress: progress, seed: maphash.MakeSeed(), report: report, began: time.Now()}
 	w, err := s.Start()
@@ -112,9 +112,9 @@ func (s Setup) Explore(progress bool, report func(Result)) Result {
 	return x.finish(0)
 }
 
-// expand records what follows from the states of a level, of which the first has the number
-// at. It returns the number of the state after them or, if it reports true, of the first that
-// is wrong.
+// expand records what follows from the states of a level; at is the number of the first. It
+// returns the number of the state after the level or, if it reports true, of the first state
+// that is wrong.
 func (x *search) expand(now, next *level, at uint32) (uint32, bool) {
 	workers := runtime.GOMAXPROCS(0)
 	for round := 0; round < len(now.parts); round += 16 * workers {
@@ -160,7 +160,7 @@ type successor struct {
 	bad      string
 }
 
-// expandPart is done by several goroutines at a time, and only reads what was seen.
+// expandPart runs in several goroutines at a time, and only reads what was seen.
 func (x *search) expandPart(of part, e *encoder, p *packer) (out expansion) {
 	mine := make(map[uint64]bool)
 	from := uint32(0)
@@ -238,7 +238,7 @@ func (x *search) finish(at uint32) Result {
 	return x.Result
 }
 
-// tell goes a way again.
+// tell replays a way.
 func (x *search) tell(way []uint16) {
 	w, _ := x.Start()
 	for _, act := range way {

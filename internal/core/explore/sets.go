@@ -49,7 +49,7 @@ func (x *shell) setOf(user int) *set {
 	return nil
 }
 
-// sets are what goroutines do that acquire sets.
+// sets are what the goroutines that acquire sets do.
 func (s Setup) sets(w *World, i int, who string, act act) {
 	c := w.Clients[i]
 	for k, st := range c.Sets {
@@ -159,7 +159,7 @@ func (x *shell) setGoesOn(k int) {
 	x.setRound(k)
 }
 
-// setGivesUp is the end of the context of a set that is being collected.
+// setGivesUp ends the context of a set that is being collected.
 func (x *shell) setGivesUp(k int) {
 	x.w.Cancels--
 	for _, m := range x.members(x.i, k) {
@@ -198,7 +198,7 @@ func (x *shell) leaves(m int) {
 	}
 }
 
-// setLost ends belief in all locks of a set of which one was lost.
+// setLost ends belief in all locks of a set once one of them is lost.
 func (x *shell) setLost(st *set) {
 	if st.State != setWhole {
 		return

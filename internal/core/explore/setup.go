@@ -21,7 +21,7 @@ type Setup struct {
 	Sessions  int        // of each client
 	Crashes   int
 	Ambiguous int      // writes that are never answered
-	Losses    int      // crashes of the store that lose the last write, by which a claim has got in line
+	Losses    int      // crashes of the store that lose the last write, which put a claim in line
 	Cancels   int      // requests that are given up
 	Shutdowns int      // of clients
 	Restarts  int      // of clients that have crashed
@@ -34,8 +34,8 @@ type Setup struct {
 	Still     bool     // time stands still: no session is declared dead
 	Marks     bool     // a detector may suspect
 	Ages      bool     // the store has a clock
-	Tells     bool     // notifications tell the record
-	Leap      int      // quarters of a tick by which it leaps, once
+	Tells     bool     // notifications carry the record
+	Leap      int      // quarters of a tick by which the store's clock leaps, once
 	Limit     int      // states; 0: none
 	After     []string // actions that come before all others
 }
@@ -52,7 +52,7 @@ func (s Setup) longest() lease.Instant {
 	return lease.Instant(most + ticks(s.Grace+1))
 }
 
-// names is how many there are.
+// names is how many names there are.
 func (s Setup) names() int {
 	last := "a"
 	for _, names := range slices.Concat(s.Sets...) {
@@ -61,7 +61,7 @@ func (s Setup) names() int {
 	return numberOf(last) + 1
 }
 
-// nameOf is a name as the core has it.
+// nameOf is a name as the core knows it.
 func nameOf(n int) string { return string(rune('a' + n)) }
 
 func numberOf(name string) int { return int(name[0] - 'a') }

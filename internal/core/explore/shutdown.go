@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// How far a client has come that shuts down.
+// How far the shutdown of a client has come.
 type shut int8
 
 const (
@@ -18,9 +18,9 @@ const (
 
 var errClosed = errors.New("closed")
 
-// shutdowns are what a client does that shuts down: it refuses all who wait, drains, gives back
-// its claims, and ends its session. It waits for its claims to be gone for as long as it likes;
-// where time stands still nobody would see a tombstone, so there it waits until all are.
+// shutdowns are what a client does to shut down: it refuses waiting requests, drains, gives back
+// its claims, and ends its session. It may stop waiting for its claims to be gone at any time;
+// where time stands still nobody would see a tombstone, so there it waits until all are gone.
 func (s Setup) shutdowns(w *World, i int, who string, act act) {
 	switch c := w.Clients[i]; {
 	case c.Shut == open && w.Shutdowns > 0:
@@ -38,7 +38,7 @@ func (s Setup) shutdowns(w *World, i int, who string, act act) {
 	}
 }
 
-// shutDown refuses who waits, at once. What is held stays held.
+// shutDown refuses waiting requests at once. What is held stays held.
 func (x *shell) shutDown() {
 	x.w.Shutdowns--
 	x.c.Shut = drains
@@ -62,8 +62,8 @@ func (x *shell) shutDown() {
 	}
 }
 
-// endSession ends the session in order: without a trace where nothing of it is left, or may
-// come, and else by a tombstone, which voids what is.
+// endSession ends the session in order: without a trace if nothing of it is left or may still
+// come, otherwise by a tombstone, which voids what is left.
 func (x *shell) endSession() {
 	c := x.c
 	if c.Session == nil || !c.Session.Stop() {
@@ -85,7 +85,7 @@ func (x *shell) endSession() {
 	x.retire()
 }
 
-// quiet says whether nothing of a client's is left in the records, or may come.
+// quiet says whether nothing of a client is left in the records or may still come.
 func (c *client) quiet(w *World) bool {
 	return !slices.ContainsFunc(c.Queues, func(q queue) bool {
 		return q.Name.Ambiguous() || q.Write != nil || !q.Name.Idle() && !q.Name.Quiet(w.Now)

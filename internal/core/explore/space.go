@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// A space is what a search has seen: for each state how it was come to, and where one gets to
+// A space is what a search has seen: for each state how it was reached, and which states follow
 // from it without faults. States are numbered in the order in which they were found.
 type space struct {
 	seen    table
@@ -25,7 +25,7 @@ func (p *space) add(hash uint64, parent uint32, act uint16) (id uint32, fresh bo
 	return id, fresh
 }
 
-// way is how a state was come to.
+// way is how a state was reached.
 func (p *space) way(at uint32) (acts []uint16) {
 	for ; at != 0; at = p.parents[at] {
 		acts = append(acts, p.acts[at])
@@ -34,8 +34,8 @@ func (p *space) way(at uint32) (acts []uint16) {
 	return acts
 }
 
-// stuck finds the first state from which none that is done can be reached. It goes over all
-// states, last first, until no more are found from which one can.
+// stuck finds the first state from which no state in which all is done can be reached. It
+// goes over all states, last first, until it finds no more from which one can be reached.
 func (p *space) stuck() (uint32, bool) {
 	p.starts = append(p.starts, uint32(len(p.targets)))
 	good := make([]bool, len(p.starts)-1)
@@ -54,7 +54,7 @@ func (p *space) stuck() (uint32, bool) {
 	return uint32(max(at, 0)), at >= 0
 }
 
-// A table maps hashes to numbers. It is open-addressed: sixteen to thirty bytes each.
+// A table maps hashes to numbers. It is open-addressed, with sixteen to thirty bytes for each hash.
 type table struct {
 	n      int
 	hashes []uint64 // 0: free
@@ -74,7 +74,7 @@ func (t *table) find(hash uint64) (slot uint64, known bool) {
 	}
 }
 
-// has says whether a hash is there. Others may ask at the same time, but not add.
+// has says whether a hash is there. Other goroutines may call it at the same time, but not add.
 func (t *table) has(hash uint64) bool {
 	_, known := t.find(max(hash, 1))
 	return known

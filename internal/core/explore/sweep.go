@@ -8,17 +8,17 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// A sweeper is a process that only sweeps, again and again. Between two passes another may take
-// its turn: a session whose first heartbeat arrives after its tombstone went is alive again, and
-// one that knows of its death does not observe it any more. A pass reads the sessions, then
-// the names, and then removes tombstones.
+// A sweeper is a process that only sweeps, again and again. Between two passes another process may
+// take its place: a session whose first heartbeat arrives after its tombstone went is alive again,
+// and a sweeper that knows of its death no longer observes it. A pass reads the sessions, then the
+// names, and then removes tombstones.
 type sweeper struct {
 	Detector *lease.Detector
 	Deaths   *lease.Deaths
 	Phase    phase
 	Sessions []sighting // when the pass began
 	Claimed  []string   // sessions that had claims at names that were read
-	Name     int        // that is read next, or is to be written
+	Name     int        // that is read or written next
 	Record   record.Lock
 	Write    *op      // of the name, after Record; or a verdict
 	Came     []string // sessions that got a claim at a name after it was read
@@ -41,10 +41,10 @@ type sighting struct {
 	Age time.Duration // by the store's clock; negative: it has none
 }
 
-// bySweeper says of a write that it is the sweeper's.
+// bySweeper marks a write as the sweeper's.
 const bySweeper = -3
 
-// sweeps are what the sweeper does, and the store, which removes rows that hold nothing.
+// sweeps are the work of the sweeper, and the store's removal of rows that hold nothing.
 func (s Setup) sweeps(w *World, act act) {
 	if !s.Sweeps {
 		return
@@ -175,7 +175,7 @@ func (x *shell) sweeperHasRead(p *sweeper, rec record.Lock) {
 	}
 }
 
-// with adds a string to some that are in order.
+// with adds a string to a sorted list.
 func with(all []string, s string) []string {
 	at, ok := slices.BinarySearch(all, s)
 	if ok {
@@ -184,7 +184,7 @@ func with(all []string, s string) []string {
 	return slices.Insert(slices.Clone(all), at, s)
 }
 
-// came notes the claims that a record has got, where its name was read before.
+// came notes the claims that are new in a record, if its name was read before.
 func (p *sweeper) came(name int, was, is record.Lock) {
 	read := p.Phase == sweepOrphans || p.Phase == sweepNames && (name < p.Name || name == p.Name && p.Write != nil)
 	for _, c := range slices.Concat(is.Holders, is.Waiters) {

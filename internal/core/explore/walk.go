@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Walk goes n random ways of so many steps each, in worlds that are too large to be searched.
-// Faults are rarer than the rest.
+// Walk takes n random ways of the given number of steps, in worlds that are too large to be
+// searched. Faults are rarer than other actions.
 func (s Setup) Walk(seed uint64, n, steps int) (r Result) {
 	began := time.Now()
 	for k := range uint64(n) {

@@ -1,7 +1,7 @@
-// Package explore searches worlds made of the core itself: every interleaving of a few
-// clients, their goroutines, a store, time, and the faults that are allowed. What it finds it
-// tells step by step. The shell around the core (goroutines, mutexes, wake-ups) it does not
-// see; that is for the simulation.
+// Package explore searches worlds made of the core itself: every interleaving of a few clients,
+// their goroutines, a store, time, and the faults that are allowed. It tells what it finds step
+// by step. It does not see the shell around the core (goroutines, mutexes, wake-ups); that is
+// for the simulation.
 package explore
 
 import (
@@ -31,7 +31,7 @@ type World struct {
 	Cancels   int
 	Shutdowns int
 	Restarts  int
-	Set       int           // of the new TTLs
+	Set       int           // how many of the new TTLs were set
 	Leapt     lease.Instant // by how much the store's clock is ahead
 	Ends      []end         // of trust, where there is grace
 	Break     forced
@@ -74,25 +74,25 @@ type row struct {
 	Died    bool // there is a tombstone, or was one
 }
 
-// An end is when a session that is lost was trusted last.
+// An end is when the trust in a lost session ended.
 type end struct {
 	Session string
 	At      lease.Instant
 }
 
-// A forced release is what somebody does who breaks a claim.
+// A forced release is the break of a claim by somebody else.
 type forced struct {
 	Left    int // how many more
 	Name    int
 	Session string
 	Nr      int64
-	Void    lease.Instant // from when the claims of its session are void, which is dead; Never
+	Void    lease.Instant // from when the claims of its dead session are void; Never
 	Ends    lease.Instant // the end of the window when the holder learnt of it; Never
 	Stopped lease.Instant // when the work had stopped; Never
 	Removed bool
 }
 
-// A client is one process: the core's machines, and what of its shell matters.
+// A client is one process: the core's machines, and the parts of its shell that matter.
 type client struct {
 	Queues   []queue        // of each name
 	Session  *lease.Session // nil: none
@@ -168,7 +168,7 @@ type op struct {
 	Kind    kind
 	From    int
 	Name    int    // of a write
-	Session string // of a verdict that of which it is, else the sender's
+	Session string // of a verdict: the session judged; else the sender's
 	Sent    lease.Instant
 	Write   record.Write
 	Beat    lease.Attempt
@@ -229,7 +229,7 @@ func (s Setup) client(i, rounds int) *client {
 	return c
 }
 
-// with is a world of its own, in which client i may be changed.
+// with is a copy of the world in which client i may be changed.
 func (w *World) with(i int) *World {
 	v := *w
 	v.Locks = slices.Clone(w.Locks)
@@ -276,7 +276,7 @@ func (w *World) mayWin(o *op) bool {
 	return old == record.IfEmpty || old == now
 }
 
-// claims are those in all lock records.
+// claims are the claims in all lock records.
 func (w *World) claims() (all []record.Claim) {
 	for i := range w.Locks {
 		r := &w.Locks[i].Record
@@ -308,7 +308,7 @@ func absent(r record.Session) bool {
 	return r.Beat == 0 && r.Nonce == "" && r.TTL == 0 && r.Dead == 0
 }
 
-// apply has a write reach the store.
+// apply delivers a write to the store.
 func (w *World) apply(s Setup, o *op) *op {
 	d := *o
 	d.Applied = true
@@ -345,7 +345,7 @@ func (w *World) apply(s Setup, o *op) *op {
 	return &d
 }
 
-// tell notifies those whom a write names of what it has made of a name.
+// tell notifies the clients that a write names about the new record.
 func (w *World) tell(o *op, l lock) {
 	for i, c := range w.Clients {
 		if i == o.From || c.Session == nil || o.Write.Notify != record.Everyone && o.Write.Notify != c.Session.ID {
@@ -367,8 +367,7 @@ func (l *lock) empty() bool {
 	return len(r.Holders)+len(r.Waiters)+len(r.Breaks) == 0 && r.Next == 0
 }
 
-// store has a lock record follow the one that is there, as a write after version old does.
-// session is that of its writer.
+// store replaces a lock record, as a write after version old does. session is the writer's.
 func (w *World) store(s Setup, name, by int, session string, old record.Version, next record.Lock) {
 	l := &w.Locks[name]
 	version := l.least() + 1
@@ -382,12 +381,12 @@ func (w *World) store(s Setup, name, by int, session string, old record.Version,
 	l.Record, l.Version, l.Floor = next, version, 0
 }
 
-// lose loses the last write of a lock. No version comes twice: what follows goes by the clock.
+// lose loses the last write of a lock. No version comes twice: later versions go by the clock.
 func (l *lock) lose() {
 	l.Record, l.Version, l.Floor, l.Before = l.Before.Record, l.Before.Version, l.least(), nil
 }
 
-// least is what the versions to come are above.
+// least is the version below all versions to come.
 func (l *lock) least() record.Version { return max(l.Version, l.Floor) }
 
 // remove removes the row, which holds nothing.
@@ -402,7 +401,7 @@ func (w *World) write(r *row, next record.Session) {
 	r.Died = r.Died || next.Dead != 0
 }
 
-// age is that of a session's record by the store's clock; negative: it has none.
+// age is the age of a session's record by the store's clock; negative: the store has no clock.
 func (s Setup) age(w *World, r row) time.Duration {
 	if !s.Ages || r.Version == 0 {
 		return -1
@@ -410,7 +409,7 @@ func (s Setup) age(w *World, r row) time.Duration {
 	return (w.Now + w.Leapt).Sub(r.Written)
 }
 
-// trusted says whether a session trusts itself, if it is of another client than by.
+// trusted says whether a session of a client other than by trusts itself.
 func (w *World) trusted(session string, by int) bool {
 	for i, c := range w.Clients {
 		if i != by && c.Session != nil && c.Session.ID == session && c.Session.Trusted(w.Now) {

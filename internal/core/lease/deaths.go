@@ -8,14 +8,14 @@ import (
 
 // Deaths are the sessions that a client knows to be dead. The zero value is ready.
 type Deaths struct {
-	void map[string]Instant // by tombstones, and from when their claims are void
-	died map[string]bool    // of these: those that did not end in order, nor at their time
-	lost map[string]Instant // sessions of the client's own, and from when they are over for everyone
+	void map[string]Instant // sessions with a tombstone, and from when their claims are void
+	died map[string]bool    // sessions in void that did not end in order, nor at their time
+	lost map[string]Instant // the client's own sessions, and from when they are over for everyone
 }
 
-// Dead says whether a session's claims are void. A session of the client's own that was
-// lost is over for the client at once; a TTL and its grace after its last sign of life it is
-// over for everyone, and its claims may go.
+// Dead says whether a session's claims are void. A session that the client itself has lost is
+// over for the client at once. It is over for everyone, and its claims may go, a TTL and its
+// grace after its last sign of life.
 func (d *Deaths) Dead(session string, now Instant) bool {
 	if from, ok := d.void[session]; ok {
 		return now >= from
@@ -24,21 +24,21 @@ func (d *Deaths) Dead(session string, now Instant) bool {
 	return ok && now >= until
 }
 
-// Tombstone says from when the claims of a session are void of which a tombstone was read
-// or written.
+// Tombstone says from when the claims of a session are void; ok is false if no tombstone of
+// it was read or written.
 func (d *Deaths) Tombstone(session string) (from Instant, ok bool) {
 	from, ok = d.void[session]
 	return from, ok
 }
 
-// Died says whether a session of which a tombstone was read or written has died: it did not end in
-// order, and was not left alone until a time.
+// Died says whether a session whose tombstone was read or written has died: it did not end in
+// order, and was not detached.
 func (d *Deaths) Died(session string) bool { return d.died[session] }
 
-// mostDeaths is how many are remembered of each kind.
+// mostDeaths is how many deaths of each kind are remembered.
 const mostDeaths = 10_000
 
-// Lose notes that a session of the client's own is over, for everyone from until on.
+// Lose notes that the client has lost a session, which is over for everyone from until on.
 func (d *Deaths) Lose(session string, until Instant) {
 	if d.lost == nil || len(d.lost) > mostDeaths { // one that is forgotten is observed as others are
 		d.lost = make(map[string]Instant)
@@ -46,11 +46,11 @@ func (d *Deaths) Lose(session string, until Instant) {
 	d.lost[session] = until
 }
 
-// Know remembers a death, and returns how long the claims of the session are not void yet,
-// if it is news. They are void once the grace in the tombstone is over: counted from now,
-// or from when the tombstone was written, as far as its age by the store's clock and the
-// wall clocks agree on that. (Else processes that only ask once would each count from the
-// start.)
+// Know remembers a death. If it is news, it returns how much longer the claims of the
+// session are not void. They are void once the grace in the tombstone is over: counted from
+// now, or from when the tombstone was written, as far as its age by the store's clock and
+// the wall clocks agree on that. (Otherwise each process that asks only once would count
+// from the start.)
 func (d *Deaths) Know(session string, tomb record.Session, age time.Duration, now Instant, t record.Clocks) (grace time.Duration, news bool) {
 	if _, ok := d.void[session]; ok {
 		return 0, false

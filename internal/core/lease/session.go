@@ -7,14 +7,14 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// A Session is a client's life in the store: one record, kept by one heartbeat for all its
-// locks. It is trusted while its window is open; at the end of the window, without any I/O
-// in the way, all its locks are lost. Nobody may declare it dead earlier than the TTL. Loss
+// A Session is a client's life in the store: one record, kept alive by one heartbeat for all
+// its locks. It is trusted while its window is open; all its locks are lost at the end of the
+// window, without waiting for I/O. Nobody may declare it dead before the TTL has passed. Loss
 // is final: the client goes on with a new session. One session for all locks of a process is
 // etcd's idea.
 //
-// The caller serialises the calls. One attempt is under way at a time; one that was not
-// answered is remembered until a later one is accepted.
+// The caller serialises the calls. One attempt is under way at a time; an unanswered
+// attempt is remembered until a later one is accepted.
 type Session struct {
 	ID string
 
@@ -24,11 +24,11 @@ type Session struct {
 	over    bool   // lost or ended
 	why     string // of the loss
 	ttl     time.Duration
-	usual   time.Duration // the TTL of a heartbeat that leaves nothing without a process
-	detach  time.Duration // the last beat makes it a hold without a process for that long
-	least   time.Duration // its names stay shut for that long, whatever becomes of the process,
-	shut    Instant       // which is until then
-	leaves  bool          // the next beat leaves them to that, and is the last
+	usual   time.Duration // the TTL of a heartbeat that is not detached
+	detach  time.Duration // the last beat leaves a hold without a process for that long
+	least   time.Duration // how long its names stay shut, whatever becomes of the process
+	shut    Instant       // until when they stay shut
+	leaves  bool          // the next beat is the last, and leaves the names shut
 
 	window   Window
 	last     record.Session // as last known to stand in the store
@@ -38,18 +38,18 @@ type Session struct {
 	failing  error          // why the latest attempt was not answered
 	asking   bool           // an attempt is under way
 	bound    time.Duration  // how long it may take
-	stood    bool           // the first that was not answered ended long after that: we did not run
+	stood    bool           // the first unanswered attempt ended long after bound: we did not run
 }
 
 // An Attempt is one beat that was sent. Its nonce tells it from every other.
 type Attempt struct {
 	Record record.Session
-	Old    record.Version // that it is to follow
+	Old    record.Version // the version that it follows
 	Sent   Instant
-	keeps  bool // it was sent since Keep
+	keeps  bool // it was sent after Keep
 }
 
-// A BeatOf says what an attempt is to carry.
+// A BeatOf says what an attempt carries.
 type BeatOf struct {
 	TTL    time.Duration
 	Owner  *record.Owner
@@ -85,8 +85,8 @@ type Effects struct {
 // TTL is how long the session may be silent; 0 before Begin.
 func (s *Session) TTL() time.Duration { return s.ttl }
 
-// Usual is the TTL of its heartbeats where they leave nothing without a process. The time
-// between them goes by it.
+// Usual is the TTL of its heartbeats where they are not detached. The time between
+// heartbeats depends on it.
 func (s *Session) Usual() time.Duration { return s.usual }
 
 // beatsInTTL is how many heartbeats are sent in a TTL.
@@ -106,42 +106,42 @@ func (s *Session) Until() Instant { return s.window.Until() }
 func (s *Session) Trusted(now Instant) bool { return s.window.Open(now) }
 
 // Opening says whether somebody opens the session or has done so, Opened whether its first
-// record stood, Over whether it was lost or has ended, Ending whether it sends no more
+// record has stood, Over whether it was lost or has ended, Ending whether it sends no more
 // heartbeats.
 func (s *Session) Opening() bool { return s.opening }
 func (s *Session) Opened() bool  { return s.opened }
 func (s *Session) Over() bool    { return s.over }
 func (s *Session) Ending() bool  { return s.ending }
 
-// Why is the reason of the loss.
+// Why is the reason for the loss.
 func (s *Session) Why() string { return s.why }
 
 // Failing is why the latest attempt was not answered; nil: it was.
 func (s *Session) Failing() error { return s.failing }
 
-// Open has the session opened by the caller.
+// Open notes that the caller opens the session.
 func (s *Session) Open() { s.opening = true }
 
 // Begin sets the TTL of the first record.
 func (s *Session) Begin(ttl time.Duration) { s.ttl, s.usual = ttl, ttl }
 
-// Detach makes the next attempts ones that leave a hold without a process, for d.
+// Detach makes the next attempts leave a hold without a process, for d.
 func (s *Session) Detach(d time.Duration) { s.detach = d }
 
-// Keep has the names of the session stay shut for d from now, whatever becomes of the process:
-// each attempt leaves a hold without a process for the rest of that. When less of it is left
-// than the usual TTL, and than half of it, attempts are as usual again. The lock may go on.
+// Keep keeps the names of the session shut for d from now, whatever becomes of the process: each
+// attempt leaves a hold without a process for the rest of d. When the rest is less than the
+// usual TTL, and less than half of d, attempts are as usual again. The lock may go on.
 func (s *Session) Keep(d time.Duration, now Instant) { s.least, s.shut = d, now.Add(d) }
 
 // Shut says until when the names stay shut; ok is false if Keep was not called.
 func (s *Session) Shut() (until Instant, ok bool) { return s.shut, s.least > 0 }
 
-// Leave has the next attempt be the last. It leaves the names to the rest of the time of Keep.
-// Nobody believes in a lock of the session any more.
+// Leave makes the next attempt the last, which leaves the names shut for the rest of the time of
+// Keep. Nobody believes in a lock of the session any more.
 func (s *Session) Leave() { s.leaves = true }
 
 // Asking notes that an attempt is about to be sent, and returns how long it may take. It
-// reports false if none may be sent any more: the session is over, or is to be lost.
+// reports false if none may be sent any more: the session is over, or about to be lost.
 func (s *Session) Asking(now Instant) (bound time.Duration, ok bool) {
 	if s.over || s.opened && !s.Trusted(now) {
 		return 0, false
@@ -188,16 +188,16 @@ func (s *Session) Beat(b BeatOf, now Instant) (a Attempt, shortened bool) {
 	return a, shortened
 }
 
-// TooLate says whether the session has not opened before others may declare it dead, by the
-// silence since its first attempt. From then on it opens no more, whatever the answer to a
-// later attempt is: the tombstone may have come and gone, and be known to those who read it.
-// A tombstone stays for two TTLs all the same, but where the store has no clock its age is
-// told by wall clocks, which may be wrong.
+// TooLate says whether the session has not opened by the time when others may declare it dead
+// for the silence since its first attempt. From then on it never opens, whatever the answer to
+// a later attempt is: the tombstone may have come and gone, and be known to those who read it.
+// A tombstone does stay for two TTLs, but where the store has no clock its age is told by wall
+// clocks, which may be wrong.
 func (s *Session) TooLate(now Instant) bool {
 	return !s.opened && len(s.attempts) > 0 && now.Sub(s.attempts[0].Sent) >= s.ttl-record.Margin(s.ttl)
 }
 
-// Answered handles the answer to an attempt, or that there is none.
+// Answered handles the answer to an attempt, or the lack of one.
 func (s *Session) Answered(a Attempt, out Outcome, now Instant) (eff Effects) {
 	s.asking = false
 	if s.over {
@@ -236,8 +236,8 @@ func (s *Session) Answered(a Attempt, out Outcome, now Instant) (eff Effects) {
 
 const openedLate = "its first heartbeat was answered too late"
 
-// lostTo handles the record that an attempt has lost to. If that is the end of the
-// session it says why.
+// lostTo handles the record that an attempt has lost to. If that ends the session,
+// it says why.
 func (s *Session) lostTo(out Outcome, now Instant, eff *Effects) (why string) {
 	rec := out.Record
 	switch {
@@ -277,7 +277,7 @@ func (s *Session) lostTo(out Outcome, now Instant, eff *Effects) (why string) {
 	return "another process uses this session: cloned machine?"
 }
 
-// accept takes an attempt for the record that stands.
+// accept notes that an attempt's record is the one that stands.
 func (s *Session) accept(a Attempt, version record.Version, now Instant, eff *Effects) {
 	s.last, s.version = a.Record, version
 	s.attempts = nil
@@ -308,7 +308,7 @@ func (s *Session) Lose(why string, err error, now Instant) (eff Effects) {
 		}
 		silent := s.ttl - record.Margin(s.ttl) - left
 		switch {
-		case s.failing != nil && !s.stood || s.failing == nil && s.asking && left > -record.Margin(s.ttl)/2: // else it came late to see it
+		case s.failing != nil && !s.stood || s.failing == nil && s.asking && left > -record.Margin(s.ttl)/2: // otherwise this process was late to notice
 			why, err = fmt.Sprintf("no heartbeat answered for %s", record.Short(silent)), s.failing
 		default:
 			why = fmt.Sprintf("this process stood still for %s", record.Short(silent))
@@ -324,8 +324,8 @@ func (s *Session) lose(why string, err error, eff *Effects) {
 	eff.Lost, eff.Why, eff.Err = true, why, err
 }
 
-// Void is when the claims of the session, once it is lost, are void for its own client too:
-// a TTL and the grace after its last sign of life. It reports false if it never sent one.
+// Void is when the claims of the session, once it is lost, are void for its own client too: a TTL
+// and the grace after its last sign of life. It reports false if the session never sent one.
 func (s *Session) Void(grace time.Duration) (at Instant, ok bool) {
 	return s.lastSent.Add(s.ttl + grace), s.opened || len(s.attempts) > 0
 }
@@ -335,8 +335,8 @@ func (s *Session) Answers(now Instant) bool {
 	return s.opened && s.failing == nil && !(s.asking && now.Sub(s.lastSent) >= time.Second)
 }
 
-// Stop has the session send no more heartbeats. It reports false if none was ever sent, and
-// then it is over.
+// Stop ends the heartbeats of the session. It reports false if none was ever sent; the
+// session is then over.
 func (s *Session) Stop() bool {
 	s.ending = true
 	if !s.opened && len(s.attempts) == 0 {
@@ -357,7 +357,7 @@ type View struct {
 	ID      string // "": there is none
 	Opening bool   // somebody opens it, or has done so
 	Opened  bool   // its first record has stood
-	Over    bool   // it has ended in order
+	Over    bool   // it was lost or has ended
 	Until   Instant
 	TTL     time.Duration
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // What the explorer needs: copies, so that a state can be kept while the machine goes on,
-// and what it looks at.
+// and access to what it looks at.
 
 // Clone is a copy that shares nothing that changes.
 func (s *Session) Clone() *Session {

@@ -25,8 +25,8 @@ func (w *Window) Until() Instant {
 // Open says whether the window is open.
 func (w *Window) Open(now Instant) bool { return now < w.Until() }
 
-// Extend moves the end of the window, or opens it. It never moves backwards, and a window
-// that has ended stays so.
+// Extend moves the end of the window, or opens it. The end never moves backwards, and a
+// window that has ended stays closed.
 func (w *Window) Extend(sent Instant, ttl time.Duration, now Instant) {
 	until := sent.Add(ttl - record.Margin(ttl))
 	w.ExtendTo(until, now)
@@ -42,8 +42,8 @@ func (w *Window) ExtendTo(until, now Instant) {
 	}
 }
 
-// Shrink ends the window a smaller TTL from now at the latest, and reports whether that is
-// earlier than before.
+// Shrink ends the window at the latest when a smaller TTL, less its margin, has passed from
+// now, and reports whether that is earlier than before.
 func (w *Window) Shrink(ttl time.Duration, now Instant) bool {
 	until := now.Add(ttl - record.Margin(ttl))
 	if !w.opened || until >= w.until {
@@ -53,7 +53,7 @@ func (w *Window) Shrink(ttl time.Duration, now Instant) bool {
 	return true
 }
 
-// Left is how much of the window is left at now; it is not positive when it is not open.
+// Left is how much of the window is left at now; it is not positive when the window is not open.
 func (w *Window) Left(now Instant) time.Duration {
 	if w.Until() == Never {
 		return 0

@@ -21,11 +21,11 @@ func DecodeAudit(value []byte) (Audit, error) {
 	return a, nil
 }
 
-// Encode is the value of the record.
+// Encode returns the value of the record.
 func (a Audit) Encode() ([]byte, error) { return json.Marshal(a) }
 
-// Add is the audit with breaks that are new to it, newest first; of more than MaxBreaks the
-// oldest go. It may change a.
+// Add returns the audit with those breaks that it lacked, newest first, without the oldest
+// beyond MaxBreaks. It may change a.
 func (a Audit) Add(breaks []Break) Audit {
 	for _, b := range breaks {
 		if !b.In(a) {
@@ -36,7 +36,7 @@ func (a Audit) Add(breaks []Break) Audit {
 	return a[:min(len(a), MaxBreaks)]
 }
 
-// In says whether the break of the same claim is among breaks.
+// In says whether breaks has a break of the same claim.
 func (b Break) In(breaks []Break) bool {
 	return slices.ContainsFunc(breaks, func(o Break) bool { return o.Session == b.Session && o.Nr == b.Nr })
 }

@@ -2,9 +2,9 @@ package record
 
 import "bytes"
 
-// A scanner reads what Encode writes: JSON without spaces and escapes, of fields that are known.
-// Anything else is left to encoding/json. A queue of thousands is read whenever it moves, which
-// takes encoding/json ten times as long.
+// A scanner reads what Encode writes: JSON of known fields, without spaces or escapes. Anything
+// else is left to encoding/json. A queue of thousands is read whenever it moves, and encoding/json
+// takes ten times as long.
 type scanner struct {
 	text []byte
 	bad  bool
@@ -79,7 +79,7 @@ func (s *scanner) hold(h *Hold, key string) {
 	}
 }
 
-// owner reads what Brief leaves of one.
+// owner reads the fields of an owner that Brief keeps.
 func (s *scanner) owner(o *Owner, key string) {
 	switch key {
 	case "name":
@@ -162,7 +162,7 @@ func (s *scanner) claim(c *Claim, key string) {
 	}
 }
 
-// objects reads a list of them, with a function that reads the value of a key.
+// objects reads a list of objects. value reads the value of a key.
 func objects[T any](s *scanner, value func(to *T, key string)) (list []T) {
 	if !s.skip('[') {
 		return nil
@@ -194,8 +194,8 @@ func (s *scanner) strings() (list []string) {
 	return nil
 }
 
-// object reads one, with a function that reads the value of a key. A key that comes twice is
-// left to encoding/json, which puts the second value into the first.
+// object reads an object. value reads the value of a key. A duplicate key is left to
+// encoding/json, which decodes the second value into the first.
 func (s *scanner) object(value func(key string)) {
 	if !s.skip('{') {
 		return
@@ -226,7 +226,7 @@ func (s *scanner) skip(c byte) bool {
 	return !s.bad
 }
 
-// next reads a character if it is the next.
+// next reads the character c if it comes next.
 func (s *scanner) next(c byte) bool {
 	if s.bad || len(s.text) == 0 || s.text[0] != c {
 		return false

@@ -2,12 +2,12 @@ package record
 
 import "time"
 
-// Edits of records that somebody else has left behind. The caller makes the write and, where it
-// loses, edits the record that it has lost to.
+// Edits of records that somebody else has left behind. The caller makes the write and, if the
+// write loses, edits the record that it lost to.
 
-// Void removes the claims of the dead from a lock record, and has it say nothing where nothing
-// is left, now, microseconds since 1970. It returns how many claims go; ok is false if there is
-// nothing to write. Only a write that gives someone a token waits for the disk, and wakes watchers.
+// Void removes the claims of dead sessions from a lock record, and empties it if nothing is left.
+// now is in microseconds since 1970. claims is how many claims go; ok is false if there is nothing
+// to write. Only a write that gives someone a token waits for the disk and wakes watchers.
 func (r Lock) Void(version Version, dead func(session string) bool, now int64) (w Write, claims int, ok bool) {
 	next := r.Clone()
 	changed := next.Settle(dead, now)
@@ -19,12 +19,13 @@ func (r Lock) Void(version Version, dead func(session string) bool, now int64) (
 	return w, len(r.Holders) + len(r.Waiters) - left, changed || left+len(next.Breaks) == 0
 }
 
-// MayEmpty says whether the record of a session may be emptied. It is a tombstone, of whose
-// session a pass over all names, begun when the tombstone was there, has found no claim. And it
-// is two TTLs old, so that no write is under way that does not know of it. age is that of the
-// record by the store's clock; where that is negative the wall clocks count, whichever of the
-// two is behind, and for how long this client has known of the death, negative: it does not.
-// If a wall clock is wrong a tombstone goes early, which Session.TooLate makes harmless.
+// MayEmpty says whether the record of a session may be emptied. It must be a tombstone, and a
+// pass over all names, begun when the tombstone was there, must have found no claim of the
+// session. And it must be two TTLs old, so that no write is under way that does not know of it.
+// age is the record's age by the store's clock. If it is negative, the larger of two times
+// counts: the difference of the wall clocks, whichever is behind, and known, for which this
+// client has known of the death (negative: it does not). If a wall clock is wrong, a tombstone
+// goes early, which Session.TooLate makes harmless.
 func (r Session) MayEmpty(claims int, age, known time.Duration, t Clocks) bool {
 	if age < 0 {
 		age = max(t.Since(r.Dead).Abs(), known)
@@ -42,11 +43,11 @@ func (r *Lock) Holder(t Token) (claim Claim, ok bool) {
 	return claim, ok
 }
 
-// A TokenRelease says what the release of a detached hold by its token has met.
+// A TokenRelease is the outcome of releasing a detached hold by its token.
 type TokenRelease int8
 
 const (
-	ReleaseInTime  TokenRelease = iota // the record has become the tombstone that is to be written
+	ReleaseInTime  TokenRelease = iota // the record is now the tombstone to write
 	ReleaseLate                        // the same, but the time of the hold was over
 	ReleaseOver                        // there is a tombstone, or no record: the hold has ended
 	ReleaseAgain                       // the tombstone is that of this release, whose answer was lost
@@ -64,7 +65,7 @@ const (
 func (r Session) InOrder() bool { return r.Why == closedInOrder || r.Why == released }
 
 // ReleaseToken makes the record of a detached hold the tombstone of its release. The names of a
-// hold that is released in time do not stay shut for its grace. age is that of the record by the
+// hold that is released in time do not stay shut for its grace. age is the record's age by the
 // store's clock.
 func (r *Session) ReleaseToken(absent bool, age time.Duration, by string, t Clocks) TokenRelease {
 	switch {
@@ -83,8 +84,8 @@ func (r *Session) ReleaseToken(absent bool, age time.Duration, by string, t Cloc
 	return out
 }
 
-// ExtendToken makes the record of a detached hold, which was taken for a time, one whose time is d
-// from now. ReleaseInTime: it is to be written; ReleaseAgain: it is what this nonce has written.
+// ExtendToken makes a detached hold, which was taken for a time, last until d from now.
+// ReleaseInTime: the record has to be written; ReleaseAgain: this nonce has already written it.
 func (r *Session) ExtendToken(absent bool, age, d time.Duration, nonce string, t Clocks) TokenRelease {
 	switch {
 	case r.Dead != 0 || absent || r.Least == LeastKept:

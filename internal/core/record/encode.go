@@ -5,11 +5,11 @@ import (
 	"strconv"
 )
 
-// Encode is the value that shall follow version old. It is empty if there is
-// nothing to say: no claim, no audit entry, and every token given so far lies
-// below the version of any later grant, which is old+2 at least.
+// Encode returns the value to write over version old. It is empty if there is
+// nothing to keep: no claim, no audit entry, and every token given so far is
+// below the version of any later grant, which is at least old+2.
 //
-// It is what encoding/json makes of r, in less time.
+// The result is that of encoding/json, in less time.
 func (r Lock) Encode(old Version) []byte {
 	if r.vanishes(old) {
 		return nil
@@ -88,7 +88,7 @@ func text(b []byte, s string) []byte {
 	return append(append(append(b, '"'), s...), '"')
 }
 
-// closed ends a list or an object, in place of its last comma.
+// closed ends a list or an object, replacing its last comma.
 func closed(b []byte, end byte) []byte {
 	if last := len(b) - 1; b[last] == ',' {
 		b = b[:last]

@@ -10,7 +10,7 @@ import (
 
 // A History is the value of a name's history record: its latest holds, and sums of the
 // others. It is for people, and for the success that a job has recorded: no lock is granted
-// or lost by it.
+// or lost because of it.
 type History struct {
 	Holds   []Hold   `json:"holds,omitempty"`   // newest first
 	Others  Sums     `json:"others,omitzero"`   // all holds that are not listed
@@ -19,11 +19,11 @@ type History struct {
 	Seen    []string `json:"seen,omitempty"`    // ids of the latest accounts, newest first: each is merged once
 }
 
-// A Hold is an entry of a history: one hold of the name, from its grant to its end. The
-// token identifies it. Times are microseconds since 1970, by the clock of whoever told of it.
+// A Hold is an entry of a history: one hold of the name, from its grant to its end. The token
+// identifies it. Times are microseconds since 1970, by the clock of whoever reported it.
 type Hold struct {
 	Token  Token  `json:"token"`
-	N      int64  `json:"n,omitempty"` // it had one of so many tokens, from Token on; 0: Token itself
+	N      int64  `json:"n,omitempty"` // its token is one of N, from Token on; 0: Token itself
 	Owner  Owner  `json:"owner"`
 	From   int64  `json:"from,omitempty"` // 0: not known
 	To     int64  `json:"to"`
@@ -45,12 +45,12 @@ const (
 	EndBroken    End = "broken"
 )
 
-// telling says which end is kept of one hold that several have told of.
+// telling ranks the ends that several clients report of one hold: the highest is kept.
 func (e End) telling() int {
 	return slices.Index([]End{EndLost, EndExpired, EndTakenOver, EndBroken, EndReleased}, e)
 }
 
-// Sums are of holds that are not listed. Times are microseconds.
+// Sums are totals of the holds that are not listed. Times are microseconds.
 type Sums struct {
 	Count  int64 `json:"count"`
 	Held   int64 `json:"held"`
@@ -66,15 +66,15 @@ func (s *Sums) plus(o Sums) {
 	s.Count, s.Held, s.Waited = s.Count+o.Count, s.Held+o.Held, s.Waited+o.Waited
 }
 
-// A Success is work under the lock that its holder says to have succeeded.
+// A Success is work under the lock that its holder reported as successful.
 type Success struct {
 	Token Token `json:"token"`
 	At    int64 `json:"at"` // microseconds since 1970, by the store's clock where it has one
 	By    Owner `json:"by"`
 }
 
-// An Account is what a client has to tell of one name. ID is used once: an account whose
-// answer was lost is written again, and merged once.
+// An Account is what a client reports about one name. Its ID is never reused, so an
+// account whose answer was lost can be written again, and is merged once.
 type Account struct {
 	ID      string
 	Holds   []Hold // in any order
@@ -83,7 +83,7 @@ type Account struct {
 }
 
 // Add adds a hold: as an entry if it is listed and there is room, else to the sums. It reports
-// whether it is an entry.
+// whether the hold became an entry.
 func (a *Account) Add(h Hold, room bool) bool {
 	if !room || !h.listed() {
 		a.Others.plus(h.sums())
@@ -93,8 +93,8 @@ func (a *Account) Add(h Hold, room bool) bool {
 	return true
 }
 
-// Longest is how long the longest of its holds was held, or waited for: the longest is told
-// first.
+// Longest is how long the longest of its listed holds was held, or waited for, or the sum of all
+// others. The account with the longest is written first.
 func (a *Account) Longest() (longest int64) {
 	longest = a.Others.Held
 	for _, h := range a.Holds {
@@ -103,7 +103,7 @@ func (a *Account) Longest() (longest int64) {
 	return longest
 }
 
-// Fold makes its listed holds sums, where there is no room for entries.
+// Fold adds its listed holds to the sums, where there is no room for entries.
 func (a *Account) Fold() {
 	for _, h := range a.Holds {
 		a.Others.plus(h.sums())
@@ -115,7 +115,7 @@ func (a *Account) Fold() {
 // listed.
 const MinListed = time.Second
 
-// listed says whether a hold is an entry; one that is not is counted.
+// listed says whether a hold becomes an entry; otherwise it is only counted.
 func (h Hold) listed() bool {
 	least := MinListed.Microseconds()
 	return h.End != EndReleased || h.From == 0 || h.held() >= least || h.Waited >= least
@@ -155,8 +155,9 @@ func DecodeHistory(value []byte) (History, error) {
 // Encode is the value of the record.
 func (h History) Encode() []byte { return marshal(h) }
 
-// Merge adds an account, at a wall clock's time. The record lists at most so many holds;
-// with 0 only the success is added. It reports false if the account was merged before.
+// Merge adds an account. most bounds the holds that the record lists; with 0 only the success is
+// added. now is the time by a wall clock. It reports false if the account was merged before,
+// or has nothing to add.
 func (h History) Merge(a Account, most int, now int64) (next History, changed bool) {
 	if slices.Contains(h.Seen, a.ID) {
 		return h, false
@@ -191,8 +192,8 @@ func (h History) Merge(a Account, most int, now int64) (next History, changed bo
 	return h, true
 }
 
-// list adds a hold, or what is new of one that is listed: its client may have told that it was
-// lost, and whoever took it over that it was.
+// list adds a hold, or merges it with an entry of the same hold: its client may have reported
+// that it was lost, and another client that it was taken over.
 func (h *History) list(hold Hold) {
 	i := slices.IndexFunc(h.Holds, func(o Hold) bool { return o.same(hold) })
 	if i < 0 {
@@ -211,8 +212,8 @@ func (h Hold) same(o Hold) bool {
 	return h.Token == o.Token || in(h, o) || in(o, h)
 }
 
-// both is what two have told of one hold: its times as whoever saw it end first has them, which
-// is its own client, and its end as whoever knows more of that.
+// both merges two reports of one hold: its times come from the one that saw it end first, which
+// is its own client's, and its end from the one that knows more about it.
 func both(a, b Hold) Hold {
 	if b.To < a.To || b.To == a.To && a.N > 1 {
 		a, b = b, a
@@ -230,7 +231,7 @@ func both(a, b Hold) Hold {
 	return a
 }
 
-// bounded is the entry without what would make it too large.
+// bounded is the entry with its owners and texts cut to a bounded size.
 func (h Hold) bounded() Hold {
 	h.Owner = h.Owner.Brief()
 	if h.By != nil {
@@ -243,7 +244,7 @@ func (h Hold) bounded() Hold {
 
 // Ended is the entry of a claim that was removed because its session is dead, or because it
 // was broken. tomb is the record of the session, empty if it is gone; by is who removed the
-// claim, at a wall clock's time.
+// claim, at now by a wall clock.
 func (c Claim) Ended(tomb Session, broken *Break, by Owner, now int64) Hold {
 	h := Hold{Token: c.Token, Owner: Owner{Session: c.Session}, From: c.GrantedAt(), To: now, End: EndTakenOver, By: &by, Reason: c.Reason}
 	if c.Tokens() > 1 {
@@ -278,18 +279,18 @@ func (c Claim) Ended(tomb Session, broken *Break, by Owner, now int64) Hold {
 	return h
 }
 
-// IsTime says whether a version is a time that a store's clock gave, in microseconds since 1970.
+// IsTime says whether a version is a time of the store's clock, in microseconds since 1970.
 func (v Version) IsTime() bool {
 	const year1990 = 631152000000000
 	return v >= year1990
 }
 
-// Evicted are the holders of a record that the next one has not, and whose session is dead or
-// whose end is among the breaks of the next one: they are written by whoever wrote that.
+// Evicted are the holders that the next record lacks, and whose session is dead or whose break
+// is in the next record: whoever wrote that record adds them to the history.
 func (r *Lock) Evicted(next *Lock, dead func(session string) bool) (gone []Eviction) {
 	kept := next.Holders
 	for _, c := range r.Holders {
-		if len(kept) > 0 && kept[0].Is(c.Session, c.Nr) { // mostly they are as they were, and in their order
+		if len(kept) > 0 && kept[0].Is(c.Session, c.Nr) { // mostly unchanged, and in the same order
 			kept = kept[1:]
 			continue
 		}
@@ -317,16 +318,16 @@ type Eviction struct {
 	Broken *Break // nil: its session is dead
 }
 
-// How long a history is kept that nobody adds to, and one by which a job is run at most once per
-// period.
+// HistoryIdle is how long a history is kept when nothing is added to it; SuccessIdle is for one
+// with a success, by which a job runs at most once per period.
 const (
 	HistoryIdle = 30 * 24 * time.Hour
 	SuccessIdle = 400 * 24 * time.Hour
 )
 
-// MayEmpty says whether a history is swept: nothing was added to it for so long. age is that of
-// the record by the store's clock; where that is negative the wall clock counts. idle is at most
-// HistoryIdle, less where there are very many.
+// MayEmpty says whether a history may be swept, because nothing was added to it for idle. age is
+// the record's age by the store's clock; if it is negative, the wall clock counts. idle is at most
+// HistoryIdle, and less where there are very many histories.
 func (h History) MayEmpty(age, idle time.Duration, t Clocks) bool {
 	if age < 0 {
 		age = t.Since(h.At)

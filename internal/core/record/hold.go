@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// A hold is a lock that no process keeps: a session of its own with its claims, for which
-// any client renews, by order of whoever owns the hold. Its record has the names of its
+// A hold is a lock that no process keeps: a session of its own with its claims, which any
+// client renews when the owner of the hold asks for it. Its record has the names of its
 // claims, and the principal that may renew and end it. Two rules keep exclusion:
 //
-//   - A client says "held" only on a record of the session that the answering call wrote
-//     itself: its first record, or a beat. The owner of the hold counts from before that.
-//   - The session is ended by its owner, by its death, or by the call that has made it, if
-//     nobody else has written its record since, all writes of that call were answered, and it
-//     is refused. So whoever has renewed meanwhile, and may have said "held", is not cut off.
+//   - A client says "held" only if the answering call has itself written a record of the session:
+//     the first record, or a beat. The owner of the hold counts from before that call.
+//   - The session is ended by its owner, by its death, or by the call that made it, if that
+//     call is refused, all its writes were answered, and nobody else has written the record
+//     since. So a call that has renewed it since, and may have said "held", is not cut off.
 //
 // A hold of several names may give locks back while it collects them, and two calls may do so at a
-// time. So a call gives a lock back only after it has won a beat that came after its look at the
-// names; and it says "held" only if the record says that the hold is whole. It makes it so by a beat
-// that follows one of its own, between which it has rewritten all lock records. Then whatever
-// another call had seen before that first beat cannot be written any more, and who looks later has
-// to beat, and sees it.
+// time. So a call gives a lock back only after it has won a beat since its look at the names, and
+// it says "held" only if the record says that the hold is whole. A call makes the hold whole by a
+// beat that follows one of its own, and rewrites all lock records between the two. Then no write
+// can win that another call planned before the first of these beats, and a call that looks later
+// has to beat, and sees that the hold is whole.
 //
-// A revocation ends the hold: it is not renewed any more, so that its claims go when its
-// owner releases it, or a TTL after the last beat.
+// A revocation ends the hold: it is no longer renewed, so its claims go when its owner
+// releases it, or a TTL after the last beat.
 
 // A HoldState is what the record of a hold's session says.
 type HoldState int8
@@ -35,7 +35,7 @@ const (
 	HoldBroken             // a claim was revoked: see Revoked
 	HoldDead               // declared dead
 	HoldUnknown            // there is no record
-	HoldMissing            // there is nothing but the mark of one who looked for it: its first write came in part
+	HoldMissing            // only a mark by a client that looked for it: its first write came in part
 	HoldForeign            // the session is not that of a hold
 )
 
@@ -67,7 +67,7 @@ func (r Session) Renewed(nonce string, t Clocks) Session {
 	return r
 }
 
-// DetachedFor is the record of a session for which nothing beats, for d.
+// DetachedFor is the record of a session that lasts for d without heartbeats.
 func (r Session) DetachedFor(d time.Duration, t Clocks) Session {
 	r.Detached, r.TTL = true, DetachedTTL(d).Milliseconds()
 	r.Boot, r.Up = t.Boot, t.Up.Microseconds()
@@ -75,10 +75,9 @@ func (r Session) DetachedFor(d time.Duration, t Clocks) Session {
 }
 
 // ReleaseHold makes the record the tombstone of a release by the owner of the hold. It keeps the
-// revocations, with which the claims leave their audit entries. The names of a hold that ends in
-// time do not stay shut for its grace; those of one that was broken do. It reports false if there
-// is a tombstone already.
-// age is that of the record by the store's clock.
+// revocations, from which the audit entries of the claims are made. The names of a hold that ends
+// in time do not stay shut for its grace; those of a broken hold do. It reports false if there is a
+// tombstone already. age is the record's age by the store's clock.
 func (r *Session) ReleaseHold(age time.Duration, by string, t Clocks) bool {
 	if r.Dead != 0 {
 		return false
@@ -97,7 +96,7 @@ func (r *Session) ReleaseHold(age time.Duration, by string, t Clocks) bool {
 // A HoldName is one name of a hold, and its lock record.
 type HoldName struct {
 	Name    string
-	Claim   Claim // as it is to be written
+	Claim   Claim // as it has to be written
 	Record  Lock
 	Version Version // IfEmpty: not known, taken for free
 }
@@ -126,12 +125,12 @@ func (n *HoldName) Waits() bool {
 	return ok && !holds
 }
 
-// A HoldPlan is what is to be written for a hold, and what it has then.
+// A HoldPlan is what to write for a hold, and what the hold then has.
 type HoldPlan struct {
 	Writes  []HoldWrite
 	Missing int  // the lowest name that is not held; -1: all are
 	Back    bool // locks are given back
-	Full    bool // there was no room for a claim of it
+	Full    bool // there was no room for one of its claims
 }
 
 // Rewrite is a plan that writes all records as they are.
@@ -144,16 +143,17 @@ func Rewrite(names []HoldName) HoldPlan {
 	return p
 }
 
-// A HoldWrite is a write of the lock record of a name, by its index.
+// A HoldWrite is a write of the lock record of the name at Index.
 type HoldWrite struct {
 	Index int
 	Write Write
 }
 
-// PlanHold says what follows for the claims of a hold, in the order of its names: it has what it
-// can get at once, up to the lowest name that it cannot; it waits for that one, if it waits, and
-// gives back what lies above. So it waits for a name above all that it holds, as a Set does. If it
-// does not wait it gives all back. What it has it was granted now, microseconds since 1970.
+// PlanHold plans the next writes for the claims of a hold, in the order of its names. The hold
+// takes what it can get at once, up to the lowest name that it cannot. If it waits, it waits for
+// that name and gives back what lies above, so that it waits for a name above all that it holds, as
+// a Set does. If it does not wait, it gives everything back. now, in microseconds since 1970, is
+// when its grants are made.
 func PlanHold(names []HoldName, wait bool, dead func(session string) bool, now int64) (p HoldPlan) {
 	p.Missing = -1
 	next := make([]Lock, len(names))
@@ -192,8 +192,8 @@ func PlanHold(names []HoldName, wait bool, dead func(session string) bool, now i
 	return p
 }
 
-// enter is the record with the claim at the end of the queue, unless it is in it, settled: whether
-// the claim is granted in it, and whether it differs. It does not if there is no room.
+// enter is the record, settled, with the claim at the end of the queue unless it waits already. in
+// says whether the claim is granted, changed whether the record differs; without room it does not.
 func (n *HoldName) enter(set string, dead func(session string) bool, now int64) (next Lock, in, changed bool) {
 	next = n.Record.Clone()
 	if !n.Waits() {
@@ -224,8 +224,8 @@ func (n *HoldName) without(dead func(session string) bool, now int64) (next Lock
 	return next, true
 }
 
-// Left is the record of a name without the claims of a hold, which was released: those that were
-// revoked leave their audit entries. ok is false if it has none.
+// Left is the write that removes the claims of a released hold from the record of a name. Revoked
+// claims leave audit entries. ok is false if the record has no claim of the hold.
 func (n *HoldName) Left(hold Session, dead func(session string) bool, now int64) (w Write, ok bool) {
 	session := n.Claim.Session
 	if _, ok = n.without(dead, now); !ok {

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// An Owner says whose a claim is, for people: nothing is decided on it. It is the Owner of
+// An Owner says whose a claim is, for people: no decision depends on it. It is the Owner of
 // the root package, field by field.
 type Owner struct {
 	Session string            `json:"session,omitempty"`
@@ -47,7 +47,7 @@ func (o Owner) String() string {
 	return s
 }
 
-// maxShown is the most bytes of JSON that an owner takes in an entry: MaxBreaks of them, with
+// maxShown is the most bytes of JSON that an owner takes in an entry: MaxBreaks entries, with
 // their reasons, fit into what MaxRecord leaves of a record.
 const maxShown = 3000
 
@@ -67,7 +67,7 @@ func (o Owner) Bounded() Owner {
 	return Owner{Session: Cut(o.Session, 64), Name: Cut(o.Name, 130), Host: Cut(o.Host, 130), PID: o.PID, User: Cut(o.User, 130)} // six bytes each at most
 }
 
-// Cut is a text of at most n bytes, whose end is left out if it is longer.
+// Cut is the text, shortened at its end to at most n bytes.
 func Cut(text string, n int) string {
 	if len(text) <= n {
 		return text

@@ -2,13 +2,13 @@ package record
 
 import "slices"
 
-// The rules by which a lock is given, pure: no clock, no context, no store.
-// Every write of a lock record ends in settle, so that no record in the store
-// ever has a head of the queue that could go in, except behind a claim whose
-// death its writer did not know of. Notifications can be lost; grants cannot.
+// The rules by which a lock is granted are pure: no clock, no context, no store. Every
+// write of a lock record ends in settle, so no record in the store ever has a head of the
+// queue that could be granted, except behind a claim whose death its writer did not know
+// of. Notifications can be lost; grants cannot.
 
-// Fits says whether one more holder goes in beside the holders. It is one rule
-// for exclusive, shared and slots: everyone says how many holders it tolerates.
+// Fits says whether a claim can be granted beside the holders. One rule serves
+// exclusive, shared and slots: each claim says how many holders it tolerates.
 func Fits(c Claim, holders []Claim) bool {
 	n := c.weight()
 	for _, h := range holders {
@@ -22,7 +22,7 @@ func Fits(c Claim, holders []Claim) bool {
 	return c.Slots == 0 || n <= c.Slots
 }
 
-// weight is how many a claim may be to those who count: a shared one is as many
+// weight is how many holders a claim counts for: a shared one counts for as many
 // goroutines of its process as it has tokens.
 func (c Claim) weight() int {
 	if c.Slots == 0 {
@@ -31,10 +31,10 @@ func (c Claim) weight() int {
 	return 1
 }
 
-// Settle drops every claim whose session is dead, and then lets the head of
-// the queue in while it fits: strict order, so nobody overtakes and neighbours
-// that fit go in together. What it lets in was granted now, microseconds since 1970, and is
-// given tokens by the write that stores the result. It reports whether anything changed.
+// Settle drops every claim whose session is dead, and then grants the head of the queue while
+// it fits: the order is strict, so nobody overtakes, and neighbours that fit are granted
+// together. now, in microseconds since 1970, is the time of the grants; the write that stores
+// the result gives their tokens. It reports whether anything changed.
 func (r *Lock) Settle(dead func(session string) bool, now int64) (changed bool) {
 	if r.Drop(func(c Claim) bool { return dead(c.Session) }) {
 		changed = true

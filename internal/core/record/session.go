@@ -26,21 +26,21 @@ type Session struct {
 	Whole     bool         `json:"whole,omitempty"`  // of a hold of several names: it has all, and gives none back before its end
 	Labels    ClaimLabels  `json:"labels,omitempty"` // in place of those in the claims
 
-	Dead int64  `json:"dead,omitempty"` // microseconds since 1970, by the burier's clock
+	Dead int64  `json:"dead,omitempty"` // microseconds since 1970, by its writer's clock
 	By   string `json:"by,omitempty"`
 	Why  string `json:"why,omitempty"`
 }
 
-// ClaimLabels are the labels of claims that have changed them, by the numbers of the claims.
+// ClaimLabels are the changed labels of claims, by claim number.
 type ClaimLabels = map[int64]Labels
 
-// Least is of a detached session whose names stay shut until its time is over, whatever becomes
+// Least marks a detached session whose names stay shut until its time is over, whatever becomes
 // of the process that took the lock (MinHold).
 type Least string
 
 const (
 	LeastHeld Least = "held" // that process sends heartbeats, and may believe in the lock
-	LeastKept Least = "kept" // it has released the lock, and believes in it no more
+	LeastKept Least = "kept" // it has released the lock, and no longer believes in it
 )
 
 // A Suspicion asks a session for a heartbeat. There is at most one per beat.
@@ -83,10 +83,10 @@ func DecodeSession(value []byte) (Session, error) {
 	return r, nil
 }
 
-// maxAge is what can be added up as a time.Duration, in microseconds.
+// maxAge bounds ages, in microseconds, so that they can be added up as a time.Duration.
 const maxAge = 1 << 52
 
-// Encode is the value of the record.
+// Encode returns the value of the record.
 func (r Session) Encode() []byte {
 	value, err := json.Marshal(r)
 	if err != nil {
@@ -95,7 +95,7 @@ func (r Session) Encode() []byte {
 	return value
 }
 
-// Age is that of the beat by the store's clock, from that of its record; negative: not
+// Age is the beat's age by the store's clock, from the age of its record; negative: not
 // known.
 func (r Session) Age(ofRecord time.Duration) time.Duration {
 	if ofRecord >= 0 && r.Suspected != nil {
@@ -110,10 +110,10 @@ func (r Session) Duration() time.Duration { return time.Duration(r.TTL) * time.M
 // SameBeat says whether two records show one and the same heartbeat.
 func (r Session) SameBeat(o Session) bool { return r.Beat == o.Beat && r.Nonce == o.Nonce }
 
-// EndedAlone says whether the time of a detached hold is over, or will be within so
-// long, at the age that the store's clock gives it. Other clocks have to agree, so that a
-// step of the store's clock ends no hold early: the wall clocks, which may be wrong by the
-// margin, and this kernel's if the hold was taken under it.
+// EndedAlone says whether the time of a detached hold is over, or will be once within has
+// passed; age is its age by the store's clock. Other clocks have to agree, so that a step of
+// that clock ends no hold early: the wall clocks, which may be wrong by the margin, and this
+// kernel's if the hold was taken under it.
 func (r Session) EndedAlone(age, within time.Duration, t Clocks) bool {
 	ttl := r.Duration()
 	holds := ttl - Margin(ttl)
@@ -123,8 +123,8 @@ func (r Session) EndedAlone(age, within time.Duration, t Clocks) bool {
 	return r.Boot == "" || r.Boot != t.Boot || t.Up-time.Duration(r.Up)*time.Microsecond >= holds
 }
 
-// SeemsDead says whether a session has been silent for its TTL, by the store's clock or,
-// where it has none, by the wall clocks. That is a hint: nobody is declared dead on it.
+// SeemsDead says whether a session has been silent for its TTL, by the store's clock or, where
+// it has none, by the wall clocks. That is a hint: no session is declared dead because of it.
 func (r Session) SeemsDead(age time.Duration, t Clocks) bool {
 	if age = r.Age(age); age < 0 {
 		age = t.Since(r.At)
@@ -137,8 +137,8 @@ func DetachedTTL(d time.Duration) time.Duration {
 	return max(d*10/9, min(d+time.Second, d*4/3)) + time.Millisecond
 }
 
-// IsSession says whether a text is the id of a session, so that what other programs wrote into
-// records becomes no path.
+// IsSession says whether a text is the id of a session, so that text from other programs in a
+// record never becomes a path.
 func IsSession(id string) bool {
 	if len(id) != 32 {
 		return false

@@ -11,20 +11,20 @@ const (
 )
 
 // Margin is the part of a TTL by which a holder stops trusting its lease before others may
-// declare it dead. It pays for clock rates that differ by up to 5 %.
+// declare it dead. It covers clock rates that differ by up to 5 %.
 func Margin(ttl time.Duration) time.Duration {
 	return max(ttl/10, min(time.Second, ttl/4))
 }
 
-// Clocks are the clocks of a host at one moment, besides that of the process.
+// Clocks are the clocks of a host at one moment, except that of the process.
 type Clocks struct {
 	Wall int64         // microseconds since 1970
 	Boot string        // names this run of the kernel; "": not known
 	Up   time.Duration // how long the kernel has run, asleep or awake
 }
 
-// Since is how long ago a wall clock showed so many microseconds since 1970; the longest
-// Duration at most.
+// Since is how long ago a wall clock showed wall, in microseconds since 1970; at most the
+// longest Duration.
 func (c Clocks) Since(wall int64) time.Duration {
 	return time.UnixMicro(c.Wall).Sub(time.UnixMicro(wall))
 }
@@ -32,8 +32,7 @@ func (c Clocks) Since(wall int64) time.Duration {
 // A Version numbers the writes of a key.
 type Version int64
 
-// IfEmpty as the version that a write shall follow: whatever the version, if the key holds
-// nothing.
+// IfEmpty as the Old of a write: it may follow any version, if the key holds nothing.
 const IfEmpty Version = -1
 
 // A Token is a fencing token.

@@ -8,18 +8,18 @@ type Write struct {
 	Lazy   bool
 }
 
-// Few is how many claims in a queue are no crowd.
+// Few is the longest queue that is not yet a crowd.
 const Few = 8
 
-// Everyone as the Notify of a Write: all who watch.
+// Everyone as the Notify of a Write: all watchers.
 const Everyone = "*"
 
-// WriteOf is the write that has next follow was, the record of a version. It waits for the disk
-// only if it gives someone a token. It wakes watchers only where someone waits: for a grant to
-// another session than the writer's, or, of a claim that is handed on in memory, to learn that
-// another is in line. A single holder always learns that where notifications carry the record, and
-// elsewhere while few are in line: so its release follows the newest record and does not lose first.
-// In a crowd a notification costs the store more than that release.
+// WriteOf is the write that replaces was, the record at a version, with next. It waits for the disk
+// only if it gives someone a token. It notifies a session other than the writer's of a grant, and
+// the holder of a claim that is handed on in memory of each new waiter. A single holder is always
+// notified of new waiters where notifications carry the record, and elsewhere while few are in
+// line: so its release follows the newest record and does not lose first. In a crowd a notification
+// costs the store more than such a release.
 func WriteOf(was *Lock, next Lock, version Version, tells bool, ours func(session string) bool) Write {
 	w := Write{Old: version, Next: next, Lazy: !next.Gives()}
 	if version == 0 {

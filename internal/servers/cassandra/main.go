@@ -3,8 +3,8 @@
 //
 //	HOLDFAST_TEST_CASSANDRA=cassandra://127.0.0.1,127.0.0.2,127.0.0.3:PORT
 //
-// it is the one of the tests of many processes. "cassandra fetch" only has the
-// jars, JanusGraph's too, in the user's cache. It exits with 69 if Java or Maven
+// the tests of many processes share it. "cassandra fetch" only puts the jars,
+// JanusGraph's too, into the user's cache. The command exits with 69 if Java or Maven
 // is not installed.
 package main
 

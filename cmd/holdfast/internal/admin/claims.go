@@ -42,8 +42,8 @@ examples:
 exit status: 0; 1 no was answered; 64 usage; 69 store
 `
 
-// ClaimTable opens a table of claims in the store of a URL; nil: this program has the client
-// of no such store. It is set before Main is called.
+// ClaimTable opens a table of claims in the store of a URL. It is nil if this program has no
+// client for such a store, and is set before Main is called.
 var ClaimTable func(ctx context.Context, at *driver.Location, table string) (claims.Table, func() error, error)
 
 // A claimsCall is a call of holdfast claims.
@@ -126,7 +126,7 @@ func (v *claimsCall) run(ctx context.Context) error {
 	return nil
 }
 
-// find returns the claims that are meant.
+// find returns the claims that the flags select.
 func (v *claimsCall) find(ctx context.Context, table claims.Table) (found []claims.Claim, err error) {
 	for c, err := range claims.List(ctx, table, v.expire.Duration) {
 		switch {
@@ -176,7 +176,7 @@ func (v *claimsCall) show(found []claims.Claim) error {
 	return t.Write(os.Stdout, cli.LimitOf(os.Stdout))
 }
 
-// bytesText is bytes as they are if they are plain text, else in hexadecimal.
+// bytesText returns bytes as they are if they are plain text, else in hexadecimal.
 func bytesText(b []byte) string {
 	s := string(b)
 	if utf8.ValidString(s) && !strings.HasPrefix(s, "0x") && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {

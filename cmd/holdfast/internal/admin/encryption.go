@@ -32,7 +32,7 @@ func (d *checkup) encryption(t cli.Target) {
 	}
 }
 
-// farHosts are the hosts of the URL, and whether one of them is another than this one.
+// farHosts returns the hosts of the URL, and whether any of them is not this host.
 func farHosts(t cli.Target) (hosts []string, far bool) {
 	for host := range strings.SplitSeq(t.Host, ",") {
 		name, _, err := net.SplitHostPort(host)

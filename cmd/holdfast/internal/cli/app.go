@@ -8,14 +8,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// An App is one call of the command: what its verb gets of it.
+// An App is one call of the command, as its verb sees it.
 type App struct {
 	Args  []string // of the process
 	Store string
 	Log   EventLog
 }
 
-// VerbOf is what stands between holdfast and the arguments.
+// VerbOf returns the words between holdfast and the arguments.
 func VerbOf(c *cobra.Command) string { return strings.TrimPrefix(c.CommandPath(), "holdfast ") }
 
 // OneName is the argument check of verbs that take one name.

@@ -10,7 +10,7 @@ import (
 
 // CompleteNames offers the names in use to the shell, before "--".
 func (a *App) CompleteNames(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	// What ArgsLenAtDash says here is that of a "--" which cobra adds.
+	// ArgsLenAtDash is of no use here: it finds a "--" that cobra adds.
 	if slices.Contains(a.Args[:max(len(a.Args)-1, 0)], "--") {
 		return nil, cobra.ShellCompDirectiveDefault
 	}

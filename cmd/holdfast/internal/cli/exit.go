@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Exit statuses; 0 to 255 is also what `run` hands on from its command.
+// Exit statuses. `run` also passes on those of its command, 0 to 255.
 const (
 	ExitNo       = 1  // the answer is no: held, not there, not as it should be
 	exitUsage    = 64 // EX_USAGE
@@ -22,11 +22,10 @@ const (
 	ExitLost     = 75 // EX_TEMPFAIL: the lock was lost while running
 	ExitNotRun   = 126
 	ExitNotFound = 127
-	exitSignal   = 128 // and the signal's number
+	exitSignal   = 128 // plus the signal's number
 )
 
-// A Failure ends the command with a status. An empty text has been said
-// already, or need not be.
+// A Failure ends the command with a status. Its text is empty if nothing is left to say.
 type Failure struct {
 	Status int
 	Text   string
@@ -34,7 +33,7 @@ type Failure struct {
 
 func (f *Failure) Error() string { return f.Text }
 
-// Fail is a Failure with this status, and a text as of fmt.Sprintf.
+// Fail returns a Failure with this status and a text formatted by fmt.Sprintf.
 func Fail(status int, format string, args ...any) error {
 	return &Failure{status, fmt.Sprintf(format, args...)}
 }
@@ -42,16 +41,16 @@ func Fail(status int, format string, args ...any) error {
 // Usage is the failure of a command that was called wrongly.
 func Usage(format string, args ...any) error { return Fail(exitUsage, format, args...) }
 
-// Killed is the end by a signal: of our own while waiting, or of the command.
+// Killed is an end by a signal: our own while waiting, or the command's.
 type Killed struct {
 	Signal syscall.Signal
-	Really bool // end of the same signal, so that a shell's loop ends too
+	Really bool // die of the same signal, so that a shell's loop ends too
 }
 
 func (k *Killed) Error() string { return k.Signal.String() }
 
-// StatusOf says what is to be said of the end and returns its status. What is
-// no failure of ours comes from the parsing of arguments.
+// StatusOf prints the text of an error and returns its exit status. An error that is neither
+// a Failure nor Killed comes from the parsing of arguments.
 func StatusOf(err error) int {
 	var f *Failure
 	var k *Killed
@@ -73,7 +72,7 @@ func StatusOf(err error) int {
 	return f.Status
 }
 
-// Unusable is the failure of a command whose store did not do its part.
+// Unusable is the failure of a command whose store could not be used.
 func (t Target) Unusable(err error, also string) error {
 	var f *Failure
 	if err = AsUsage(err); errors.As(err, &f) {
@@ -98,8 +97,8 @@ func (t Target) Unusable(err error, also string) error {
 	return Fail(ExitStore, "cannot %s the store %s: %s%s. Check --store or HOLDFAST_STORE, then: %s", do, t, text, also, Hint("doctor"))
 }
 
-// Grants are the statements that would give a user the rights that an error says are missing;
-// nil: it is another error, or the store has no such statements.
+// Grants returns the statements that would give a user the rights that err says are missing.
+// It returns nil if err is another error, or if the store has no such statements.
 func (t Target) Grants(err error) (statements []string) {
 	var rights *driver.RightsError
 	if !errors.As(err, &rights) || t.Kind.Grants == nil {
@@ -121,5 +120,5 @@ func Say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "holdfast: "+format+"\n", args...)
 }
 
-// CannotWrite is the failure of a command that cannot say what it has to say.
+// CannotWrite is the failure of a command that cannot write its output.
 func CannotWrite(err error) error { return Fail(ExitFault, "cannot write to standard output: %v", err) }

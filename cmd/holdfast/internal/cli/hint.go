@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-lock/holdfast/open"
 )
 
-// GivenStore is the --store of this command, for those that we tell the user to run next. HOLDFAST_STORE
-// is not repeated: they find it, too.
+// GivenStore is the --store of this command, for the commands that we tell the user to run next.
+// HOLDFAST_STORE is not repeated, because they find it, too.
 var GivenStore string
 
 // Hint is a command to run next, on the same store.
@@ -23,7 +23,7 @@ func Hint(format string, args ...any) string {
 	return "holdfast " + store + fmt.Sprintf(format, args...)
 }
 
-// WithHints has the commands that the library names be on the same store.
+// WithHints adds the same --store to the commands that the library names.
 func WithHints(text string) string {
 	return strings.ReplaceAll(text, "holdfast schema ", Hint("schema "))
 }
@@ -50,7 +50,7 @@ func withoutSecrets(store string) string {
 	return head
 }
 
-// ShellWord is a text as a shell takes it for one word. What a terminal would act on is escaped.
+// ShellWord quotes a text so that a shell reads one word. What a terminal would act on is escaped.
 func ShellWord(s string) string {
 	s = Escape(s)
 	plain := func(r rune) bool {

@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/asjson"
 )
 
-// An EventLog says what happens to the claims of this command, one event a line. The zero value is
-// no log.
+// An EventLog says what happens to the claims of this command, one event a line. The zero value
+// logs nothing.
 type EventLog struct {
 	verbose bool
 	to      string // FORMAT or FORMAT:FILE
@@ -55,7 +55,7 @@ func (l *EventLog) Open() error {
 	return nil
 }
 
-// newLog is a log to a file or a terminal, of one of two formats.
+// newLog returns a log to a file or a terminal, in one of two formats.
 func newLog(format string, to io.Writer) *slog.Logger {
 	opts := &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 		switch a.Key {
@@ -74,7 +74,7 @@ func newLog(format string, to io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(to, opts))
 }
 
-// Event writes a line. Durations are seconds, and what is empty is left out.
+// Event writes a line. Durations are in seconds, and empty values are left out.
 func (l *EventLog) Event(what string, pairs ...any) {
 	if l.log == nil {
 		return
@@ -99,14 +99,14 @@ func (l *EventLog) Event(what string, pairs ...any) {
 	l.log.Info(what, attrs...)
 }
 
-// Requested is the event of a command that is about to ask for names.
+// Requested logs that a command is about to ask for names.
 func (l *EventLog) Requested(names []string, reason string) {
 	for _, name := range names {
 		l.Event("requested", "name", name, "reason", reason)
 	}
 }
 
-// Trace has the client of a store write its events. Secrets of the store are taken out of errors.
+// Trace returns a trace that logs a client's events. Errors are logged without the store's secrets.
 func (l *EventLog) Trace(t Target) *holdfast.Trace {
 	if l.log == nil {
 		return nil
@@ -117,7 +117,7 @@ func (l *EventLog) Trace(t Target) *holdfast.Trace {
 	}
 	lost, broken := of("lost"), of("broken")
 	released, alone := of("released"), of("left alone")
-	var failing atomic.Bool // the latest heartbeat
+	var failing atomic.Bool // the latest heartbeat failed
 	return &holdfast.Trace{
 		Queued: of("waiting"), Acquired: of("granted"), Refused: of("refused"), GaveUp: of("gave up"), Returned: released,
 		Released: func(ctx context.Context, e holdfast.Event) {

@@ -14,13 +14,13 @@ import (
 	"github.com/holdfast-lock/holdfast/open"
 )
 
-// Kinds are the stores whose clients are in this program, and programs are the others.
+// Kinds are the stores whose clients are in this program, and Others the programs for the rest.
 var (
 	Kinds  []*driver.Kind
 	Others []Program
 )
 
-// Stores are the URLs that there are, for help and messages.
+// Stores lists the forms of a store's URL, for help and messages.
 func Stores() string {
 	s := open.Forms(Kinds...)
 	for _, p := range Others {
@@ -32,8 +32,8 @@ func Stores() string {
 // A Target is the store that --store, HOLDFAST_STORE or nothing points to.
 type Target struct{ *driver.Location }
 
-// ParseStore understands the URL of a store. What it does not understand it does
-// not repeat: that could be a password.
+// ParseStore parses the URL of a store. It does not repeat what it does not understand: that
+// could be a password.
 func ParseStore(s string) (Target, error) {
 	if s == "" {
 		path, err := OwnFile()
@@ -61,7 +61,7 @@ func ParseStore(s string) (Target, error) {
 	return Target{at}, AsUsage(err)
 }
 
-// AsUsage makes an error of a URL one of the command's usage.
+// AsUsage turns an error about a URL into a usage error of the command.
 func AsUsage(err error) error {
 	var bad *driver.URLError
 	if errors.As(err, &bad) {
@@ -70,7 +70,7 @@ func AsUsage(err error) error {
 	return err
 }
 
-// OwnFile is where the locks are if nobody says otherwise.
+// OwnFile is where the locks are if no store is given.
 func OwnFile() (string, error) {
 	state := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(state) {
@@ -89,11 +89,11 @@ func (t Target) Open(ctx context.Context) (Handle, error) {
 	return Handle{s, close}, AsUsage(err)
 }
 
-// Cause is what is new in a store's error to one who knows its URL.
+// Cause is what a store's error adds for a reader who knows its URL.
 func (t Target) Cause(err error) string { return WithHints(t.Redact(t.Kind.Cause(err))) }
 
-// A Handle is an open store and what closes it. It does not embed the store: that
-// may have more methods than a driver.Store, and a client looks for them.
+// A Handle is an open store and the function that closes it. It does not embed the store, which
+// may have more methods than a driver.Store: a client looks for them.
 type Handle struct {
 	Store driver.Store
 	close func() error
@@ -101,7 +101,7 @@ type Handle struct {
 
 func (h Handle) Close() error { return h.close() }
 
-// OwnerVariable is the environment's word for --owner, for all verbs.
+// OwnerVariable is the environment variable for --owner, in all verbs.
 const OwnerVariable = "HOLDFAST_OWNER"
 
 // A Session is a client on an open store, for one command.
@@ -111,7 +111,7 @@ type Session struct {
 	*holdfast.Client
 }
 
-// Look is open for a verb that only looks: it needs the right to read, and makes nothing.
+// Look is Open for a verb that only looks: it needs only the right to read, and creates nothing.
 func (a *App) Look(ctx context.Context) (*Session, error) {
 	debug.SetGCPercent(400) // a list of 10,000 locks is 30 MB of garbage, in a process that ends at once
 	return a.Open(ctx, &holdfast.Options{ReadOnly: true})

@@ -7,22 +7,21 @@ import (
 	"path/filepath"
 )
 
-// A Program has the client of a database that takes more time and memory to start than all the
-// rest of the command. Holdfast becomes it (exec, same arguments) as soon as it has read the
-// URL. So users of other stores do not pay for it: the client for etcd adds 7 MB and about half
-// again to what every start costs, that for Spanner more. That program's guard is holdfast
-// again if it is beside it; the two say which version of their protocol they speak.
+// A Program has a database client that takes more time and memory to start than all the rest of
+// the command. Holdfast becomes it (exec, same arguments) as soon as it has read the URL. So
+// users of other stores do not pay for it: the client for etcd adds 7 MB and about half again
+// to the cost of every start, the one for Spanner more. The program starts holdfast as its
+// guard if holdfast is beside it; the two check the version of their protocol.
 //
-// It is known by the scheme of the URLs: that for etcd is holdfast-etcd.
+// Its name has the scheme of the URLs: holdfast-etcd is the one for etcd.
 //
-// Rejected: a process for the store beside the command: one more that can be stopped or
-// killed alone.
+// Rejected: a separate process for the store, one more that can be stopped or killed alone.
 type Program string
 
-// Programs are those of holdfast.
+// Programs are those that holdfast can become.
 var Programs = []Program{"etcd", "spanner"}
 
-// Beside is a program next to this one, or "".
+// Beside returns the path of a program next to this one, or "".
 func Beside(program string) string {
 	self, err := os.Executable()
 	if err != nil {
@@ -38,9 +37,9 @@ func Beside(program string) string {
 	return path
 }
 
-// become has the program go on in place of this one. It returns only if it fails.
-// One of the current directory, which PATH may name as "." or by an empty entry, is
-// not taken: it would find the store's password in its environment.
+// become runs the program in place of this one. It returns only if it fails. A program in the
+// current directory, which PATH may name as "." or by an empty entry, is not run: it would find
+// the store's password in its environment.
 func (p Program) become() error {
 	name := "holdfast-" + string(p)
 	path := Beside(name)

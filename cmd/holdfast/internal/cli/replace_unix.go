@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// replace has a program take the place of this one, with the same arguments.
+// replace runs a program in place of this one, with the same arguments.
 func replace(path string) error {
 	return syscall.Exec(path, append([]string{path}, os.Args[1:]...), os.Environ())
 }

@@ -8,12 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// A Table is lines of cells, which are fit for a terminal.
+// A Table is lines of cells whose text is fit for a terminal.
 type Table [][]string
 
-// Lines are the lines of a table in columns. limit is the width of a terminal, to which they
-// are cut; 0: none. A cell of the first columns has at most a third of it, so that something of
-// all is seen.
+// Lines returns the lines of a table, in columns. limit is the width of the terminal, to which
+// they are cut; 0: none. Each column but the last takes at most a third of it, to leave room for
+// the others.
 func (t Table) Lines(limit int) []string {
 	var widths []int
 	for _, cells := range t {
@@ -60,7 +60,7 @@ func (t Table) Write(w io.Writer, limit int) error {
 	return err
 }
 
-// Cut is a text in at most so many cells of a terminal; an ellipsis stands for what is left out.
+// Cut shortens a text to at most width cells of a terminal; an ellipsis stands for the rest.
 func Cut(s string, width int) string {
 	if len(s) <= width || DisplayWidth(s) <= width {
 		return s

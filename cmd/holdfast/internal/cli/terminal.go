@@ -8,7 +8,7 @@ import (
 	"golang.org/x/term"
 )
 
-// IsTerminal reports whether a person looks at f.
+// IsTerminal reports whether f is a terminal.
 func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // Columns is the width of the terminal.

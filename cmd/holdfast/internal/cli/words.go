@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/printable"
 )
 
-// Escape makes foreign text fit for a terminal.
+// Escape makes text from others fit for a terminal.
 func Escape(s string) string { return printable.Escape(s) }
 
 // Quote is Escape between quotes.
@@ -52,7 +52,7 @@ func whose(c holdfast.Claim) string {
 	return s
 }
 
-// HeldBy names those in the way.
+// HeldBy names the holders in the way.
 func HeldBy(holders []holdfast.Claim) string {
 	s := "held by " + whose(holders[0])
 	if more := len(holders) - 1; more > 0 {
@@ -86,7 +86,7 @@ func LabelsText(labels map[string]string) string {
 	return b.String()
 }
 
-// word is a text that ends where a blank or an equals sign does, or in quotes.
+// word quotes a text that is empty or has a blank, an equals sign or a quote.
 func word(s string) string {
 	if s == "" || strings.ContainsAny(s, " =\"") {
 		return Quote(s)
@@ -118,7 +118,7 @@ func Brief(d time.Duration) string {
 	return s
 }
 
-// Whole is brief in whole units, for tables.
+// Whole is Brief in whole units, for tables.
 func Whole(d time.Duration) string {
 	switch {
 	case d < 0:

@@ -1,4 +1,4 @@
-// Package command is the command holdfast, for all programs that are it.
+// Package command is the command holdfast, shared by all programs that run it.
 package command
 
 import (
@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Main is the process: the command, or the guard of one. own are the stores that it can open,
-// and others the programs that it becomes for others. One without others is itself such a
-// program.
+// Main runs the command. A guard never gets here (see package guard). own are the stores that it
+// can open, others the programs that it becomes for the rest. A process without others is itself
+// such a program.
 func Main(own []*driver.Kind, others ...cli.Program) {
 	if cli.Kinds, cli.Others = own, others; len(cli.Others) == 0 {
 		if small := cli.Beside("holdfast"); small != "" {

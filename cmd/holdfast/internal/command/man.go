@@ -61,7 +61,7 @@ func writePages(c *cobra.Command, dir string) error {
 	return nil
 }
 
-// manPage is a manual page with a text as it stands.
+// manPage returns a manual page that shows a text as it is.
 func manPage(title, short, text string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, ".TH %s 1\n.SH NAME\n%s \\- %s\n.SH DESCRIPTION\n.nf\n", strings.ToUpper(roff(title)), roff(title), roff(short))
@@ -72,7 +72,7 @@ func manPage(title, short, text string) string {
 	return b.String()
 }
 
-// roff is a line that says what it says, and orders nothing.
+// roff escapes a line, so that nothing in it is taken for a request.
 func roff(line string) string {
 	line = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`).Replace(line)
 	if strings.HasPrefix(line, ".") {

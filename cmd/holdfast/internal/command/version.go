@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 )
 
-// version is set by the release; else it is that of the module.
+// version is set by the release; if it is empty, the module's is shown.
 var version string
 
 func versionVerb() *cobra.Command {

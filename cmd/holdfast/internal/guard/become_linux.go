@@ -23,13 +23,12 @@ func become(args []string) []string {
 	return hide(args)
 }
 
-// inherit has this process get the guard's children if the guard dies.
+// inherit makes this process the parent of the guard's children if the guard dies.
 func (g *Guard) inherit() error {
 	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 }
 
-// dismiss ends a guard that does not do its work. It is below this process, as is the rest
-// that is killed.
+// dismiss has nothing to do here: the guard is below this process, and killed with the rest.
 func (g *Guard) dismiss() {}
 
 // attributes are those of a command that joins a process group, or has one of its own.
@@ -37,15 +36,15 @@ func attributes(group int) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pgid: group, Pdeathsig: syscall.SIGKILL}
 }
 
-// spare has the kernel take other processes than this one where memory runs out,
-// if it may. The command has been started, and is not spared.
+// spare keeps the kernel from killing this process when memory runs out, if that is allowed.
+// The command was started before, and is not spared.
 func spare() { os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0) }
 
 // alone reports whether nothing is left, when this process has no children.
 func (w *watch) alone() bool { return true }
 
-// stopped is called when the command stands still. back is called when it goes on. The
-// terminal is the program's and the command's: they share a process group where there is one.
+// stopped is called when the command is stopped, and back when it has ended. There is nothing to
+// do: where there is a terminal, the program and the command share a process group.
 func (w *watch) stopped(syscall.Signal) {}
 func (w *watch) back()                  {}
 
@@ -58,11 +57,11 @@ func Limits() string { return "" }
 func ptr(b []byte) unsafe.Pointer { return unsafe.Pointer(&b[0]) }
 
 // hide takes arguments out of what ps and pkill -f see of this process, and returns
-// copies. They are the command's, and who kills by them shall not meet the guard.
+// copies. They are the command's, and a user who kills by them must not hit the guard.
 func hide(args []string) (copies []string) {
 	for _, arg := range args {
 		copies = append(copies, strings.Clone(arg))
-		clear(unsafe.Slice(unsafe.StringData(arg), len(arg))) // memory that the kernel gave for them
+		clear(unsafe.Slice(unsafe.StringData(arg), len(arg))) // the memory that ps reads
 	}
 	return copies
 }

@@ -15,11 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A box is a control group of its own for a command. It is made below the group of
-// this process where that is delegated, which systemd does for a unit that has
-// Delegate=yes. All processes in a box can be killed at once, those of other users and those
-// that /proc does not show included. A command is guarded without one, too: a
-// nil box does nothing.
+// A box is a control group for one command. It is made below the group of this process if
+// that is delegated, which systemd does for a unit that has Delegate=yes. All processes in a
+// box can be killed at once, including those of other users and those that /proc does not
+// show. A command is guarded without a box, too: a nil box does nothing.
 //
 // The program and the guard each hold a shared lock on the directory while they
 // live. A process that obtains an exclusive lock knows that both are gone, and kills
@@ -38,7 +37,7 @@ func newBox() *box {
 	if parent == "" || !delegated(parent) {
 		return nil
 	}
-	// In pid namespaces that follow each other the numbers repeat, and so did the names.
+	// Pids repeat in successive pid namespaces, and so would names made of pids alone.
 	path := filepath.Join(parent, fmt.Sprintf("%s%d-%x%s", boxes, os.Getpid(), rand.Uint32(), device(parent)))
 	if os.Mkdir(path, 0o755) != nil {
 		return nil
@@ -61,7 +60,7 @@ func device(dir string) string {
 	return "." + strconv.FormatUint(stat.Dev, 16)
 }
 
-// openBox is a box that is there.
+// openBox opens an existing box.
 func openBox(path string) *box {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -115,7 +114,7 @@ func (b *box) where() string {
 	return b.path
 }
 
-// start starts a command in the box, or where that cannot be done without it.
+// start starts a command in the box, or without it if that fails.
 func (b *box) start(path string, args []string, attr *syscall.ProcAttr) (pid int, err error) {
 	if b != nil {
 		boxed := *attr.Sys
@@ -127,7 +126,7 @@ func (b *box) start(path string, args []string, attr *syscall.ProcAttr) (pid int
 	return syscall.ForkExec(path, args, attr)
 }
 
-// kill kills all that is in the box, and reports whether it could.
+// kill kills all processes in the box, and reports whether it could.
 func (b *box) kill() bool {
 	if b == nil {
 		return false
@@ -141,7 +140,7 @@ func (b *box) kill() bool {
 	return err == nil
 }
 
-// procs are the numbers of those in the box.
+// procs returns the pids of the processes in the box.
 func (b *box) procs() []int {
 	if b == nil {
 		return nil
@@ -150,7 +149,7 @@ func (b *box) procs() []int {
 	return numbers(text)
 }
 
-// remove removes the box if all is gone.
+// remove removes the box if no process is left in it.
 func (b *box) remove() {
 	if b == nil {
 		return

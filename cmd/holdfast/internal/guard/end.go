@@ -58,15 +58,15 @@ func (w *watch) step(now Instant) bool {
 	return true
 }
 
-// ask begins the end of a command that did not end by itself.
+// ask begins to end a command that did not end by itself.
 func (w *watch) ask(now Instant, why Why) {
 	w.why = why
 	w.conn.send(Event{Stopping: true, Why: why, Within: max(0, w.limit(now).Sub(now))}, nil)
 	w.request(now)
 }
 
-// request asks all to end, or as many as there is time for, and returns how many they
-// were.
+// request asks all processes to end, or as many as there is time for, and returns how
+// many there were.
 func (w *watch) request(now Instant) int {
 	w.askedAt = now
 	n := w.askAll(func() bool {
@@ -78,15 +78,14 @@ func (w *watch) request(now Instant) int {
 	return n
 }
 
-// limit is when those that are asked now are killed.
+// limit is when processes that are asked to end now are killed.
 func (w *watch) limit(now Instant) Instant { return min(now.Add(w.killAfter), w.end()) }
 
-// end is when everything is killed at the latest: so long before the end of the
-// lease that all of it can be found and killed until then, which takes about twice
-// as long as to ask it.
+// end is when everything is killed at the latest: early enough to find and kill all
+// of it before the lease ends, which takes about twice as long as asking it to end.
 func (w *watch) end() Instant { return w.deadline.Add(-reserve(w.killAfter) - 2*w.askTook) }
 
-// due is when everything is killed as things are now.
+// due is when everything is killed as things stand.
 func (w *watch) due() Instant {
 	if w.askedAt != 0 {
 		return min(w.killAt, w.end())
@@ -148,7 +147,7 @@ func (w *watch) report() {
 	}
 }
 
-// wake has a program go on that stands still though its lease is over: it may have
+// wake resumes the program if it is stopped although its lease is over: it may have
 // been stopped in the middle of a write, which keeps others from their locks.
 func (w *watch) wake() {
 	if os.Getppid() != w.program { // it is gone

@@ -20,11 +20,11 @@ func Limits() string {
 		"if run and its guard are both killed the command runs on"
 }
 
-// Usable is nil: process groups are there always.
+// Usable returns nil: there are always process groups.
 func Usable() error { return nil }
 
 // Now is this instant. The clock runs on while a Mac sleeps; that of FreeBSD may not, and
-// then a guard whose program is stopped, or gone, counts the sleep for nothing.
+// then a guard whose program is stopped or gone does not count the sleep.
 func Now() Instant {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
@@ -78,7 +78,7 @@ type process struct {
 func (p process) dead() bool                      { return p.state == 'Z' || p.state == 'X' }
 func (p process) signal(sig syscall.Signal) error { return syscall.Kill(p.pid, sig) }
 
-// ps lists processes; none: it did not say.
+// ps lists processes; it returns none if it fails.
 func ps(which ...string) (all []process) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -104,8 +104,8 @@ func look(pid int) (process, bool) {
 	return all[0], true
 }
 
-// members are the live processes of a group, if that is known. The dead, which nobody may
-// have reaped, keep a group.
+// members returns the live processes of a group, if they are known. Dead processes that
+// have not been reaped keep a group.
 func members(group int) (live []process, known bool) {
 	if vacant(group) {
 		return nil, true
@@ -119,11 +119,11 @@ func members(group int) (live []process, known bool) {
 	return live, len(all) > 0
 }
 
-// vacant reports whether a group is there no more.
+// vacant reports whether a group no longer exists.
 func vacant(group int) bool { return syscall.Kill(-group, 0) == syscall.ESRCH }
 
-// alone reports whether nothing is left, when the command has ended. ps is asked now and
-// then, and not when there may be no time for it.
+// alone reports whether nothing is left once the command has ended. It runs ps now and
+// then, but not when there may be no time for it.
 func (w *watch) alone() bool {
 	if vacant(w.main) {
 		return true
@@ -137,7 +137,7 @@ func (w *watch) alone() bool {
 	return known && len(live) == 0
 }
 
-// askAll asks the command's group to end, and wakes what stands still so that it can.
+// askAll asks the command's group to end, and resumes stopped processes so that they can.
 func (w *watch) askAll(func() bool) (n int) {
 	syscall.Kill(-w.main, syscall.SIGTERM)
 	syscall.Kill(-w.main, syscall.SIGCONT)
@@ -163,7 +163,7 @@ func (h *hunt) kill() {
 	}
 }
 
-// pass kills what is left of the group, and reports whether nothing is.
+// pass kills what is left of the group, and reports whether the group is gone.
 func (h *hunt) pass() (gone bool) {
 	h.pause = min(h.pause+time.Millisecond, 20*time.Millisecond)
 	if h.stuck {
@@ -180,7 +180,7 @@ func (h *hunt) pass() (gone bool) {
 		return true
 	}
 	if Now().Sub(h.began) < pollInterval/4 {
-		return false // they go, and need not be looked for
+		return false // they are ending, and need not be looked for
 	}
 	live, known := members(h.command)
 	if known && len(live) == 0 {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Now is this instant, by a clock that nothing is guarded by.
+// Now is this instant, by a clock that guards nothing.
 func Now() Instant { return Instant(time.Now().UnixNano()) }
 
 // Terminal is false here: nothing can be run.

@@ -24,20 +24,19 @@ type Guard struct {
 	deadline  Instant
 	killAfter time.Duration
 	due       Instant // when the guard should have killed everything
-	obey      Instant // until then it may do so if the order came too late
+	obey      Instant // until when it may do so if the order came too late
 	command   int
 	box       *box
 	running   bool
-	killing   bool // it is the guard that kills
-	stuck     bool // and has said of what it cannot
+	killing   bool // the guard is killing
+	stuck     bool // and has reported what it cannot kill
 	closed    bool
 }
 
-// Start starts a guard for a command, which Run starts: path is what is
-// executed, args begin with its name, env is its environment but for what Run
-// adds. If the program has a controlling terminal the command will share its
-// process group where it Joins it, so that Ctrl-C, Ctrl-Z and fg work as without us; else it
-// gets a group of its own.
+// Start starts a guard for a command that Run starts: path is what is executed, args begin
+// with its name, env is its environment without what Run adds. If Joins is true and the
+// program has a controlling terminal, the command will share its process group, so that
+// Ctrl-C, Ctrl-Z and fg work as without us; else it gets a group of its own.
 func Start(path string, args []string, env []string) (*Guard, error) {
 	if err := Usable(); err != nil {
 		return nil, err
@@ -65,12 +64,12 @@ func Start(path string, args []string, env []string) (*Guard, error) {
 	attr := &syscall.ProcAttr{
 		Env:   env,
 		Files: []uintptr{0, 1, 2},
-		// A group of its own: who kills ours does not kill the guard.
+		// A group of its own: killing ours spares the guard.
 		Sys: &syscall.SysProcAttr{Setpgid: true},
 	}
 	argv := append([]string{argv0, fmt.Sprint(protocol, "/", theirs), group, path}, args...)
 	g.pid, err = syscall.ForkExec(Program, argv, attr)
-	if err == syscall.ENOENT { // not every system has a name for its own program
+	if err == syscall.ENOENT { // not every system has /proc/self/exe
 		var exe string
 		if exe, err = os.Executable(); err == nil {
 			g.pid, err = syscall.ForkExec(exe, argv, attr)
@@ -90,7 +89,7 @@ func (g *Guard) remember() {
 	for {
 		pid, _, err := wait(0)
 		if err != nil {
-			return // no children: as good as always
+			return // no children, as almost always
 		}
 		if pid == 0 {
 			break
@@ -99,9 +98,8 @@ func (g *Guard) remember() {
 	g.skip = present()
 }
 
-// Run starts the command under a lease until then, if the guard still lives.
-// proof, if any, is inherited by the guard and the command, under a number that
-// is in nobody's way.
+// Run starts the command under a lease that ends at until, if the guard still lives. The
+// guard and the command inherit proof, if any, under a number that is in nobody's way.
 func (g *Guard) Run(env []string, proof *os.File, until Instant, killAfter time.Duration) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -109,8 +107,8 @@ func (g *Guard) Run(env []string, proof *os.File, until Instant, killAfter time.
 	return g.tell(order{Start: true, Env: env, Deadline: until, KillAfter: killAfter}, proof)
 }
 
-// Extend tells of the end of the lease as it is now: later after a heartbeat,
-// earlier when its TTL was made smaller.
+// Extend sends the end of the lease as it is now: later after a heartbeat, earlier when
+// its TTL was made smaller.
 func (g *Guard) Extend(until Instant, killAfter time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -127,7 +125,7 @@ func (g *Guard) Signal(sig syscall.Signal) {
 }
 
 // Stop asks the command and all it started to end, and kills what is left
-// killAfter later, or when the lease ends: that is until, or when it ended before.
+// killAfter later, or when the lease ends: at until, or at its previous end if that is earlier.
 func (g *Guard) Stop(until Instant) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -144,7 +142,7 @@ func (g *Guard) tell(o order, proof *os.File) error {
 	return g.send(o, proof)
 }
 
-// Close sends a guard away that was not needed. A command that runs is killed.
+// Close ends a guard that is not needed. A command that runs is killed.
 func (g *Guard) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -157,7 +155,7 @@ func (g *Guard) Close() {
 // Events yields what happens; it is closed after Ended.
 func (g *Guard) Events() <-chan Event { return g.events }
 
-// Standing reports whether the command stands still at this moment.
+// Standing reports whether the command is stopped at this moment.
 func (g *Guard) Standing() bool {
 	g.mu.Lock()
 	pid := g.command
@@ -170,9 +168,9 @@ func standing(pid int) bool {
 	return ok && p.state == 'T'
 }
 
-// idle reports whether the guard does nothing at this moment: it is stopped, or a debugger
-// has it. One that a debugger only looks at may be taken for idle; then this process does
-// the same work, no earlier than it is due.
+// idle reports whether the guard does nothing at this moment, because it is stopped or held by
+// a debugger. A guard that a debugger only looks at may be taken for idle; then this process
+// does the same work, no earlier than it is due.
 func (g *Guard) idle() bool {
 	p, ok := look(g.pid)
 	return ok && (p.state == 'T' || p.state == 't')
@@ -185,10 +183,9 @@ func (g *Guard) send(o order, file *os.File) error {
 	return g.conn.send(o, file)
 }
 
-// watch hands on what the guard says, and does the guard's work when there is
-// no guard any more, or when the lease ends and it has not done its work: when the
-// clock said so before all was heard that the guard has said. This process may have
-// stood still meanwhile.
+// watch passes on what the guard says. It does the guard's work when the guard is gone, or when
+// the lease ends and the guard has not done its work. It reads the clock before it hears all
+// that the guard has said, because this process may have stood still in between.
 func (g *Guard) watch() {
 	defer close(g.events)
 	conn := g.conn
@@ -212,8 +209,8 @@ func (g *Guard) watch() {
 	}
 }
 
-// hear hands on all that the guard has said. over: it was the last; gone: the guard
-// is.
+// hear passes on all that the guard has said. over: that was the last event; gone: the guard is
+// gone.
 func (g *Guard) hear(conn *conn) (over, gone bool) {
 	for {
 		var e Event
@@ -266,7 +263,7 @@ func (g *Guard) takeOver() {
 	command, closed := g.command, g.closed
 	g.mu.Unlock()
 	if closed && command == 0 {
-		return // it goes by itself
+		return // the guard ends by itself
 	}
 	e := Event{Ended: true, Why: NoGuard, PID: command}
 	g.dismiss()

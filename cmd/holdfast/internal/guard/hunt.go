@@ -12,7 +12,7 @@ import (
 // On Linux this process, as a subreaper, inherits whatever loses its parent, so that nothing
 // gets away; elsewhere it kills the command's process group.
 type hunt struct {
-	command int              // its number is that of its group, where it has one of its own
+	command int              // also the number of its group, if it has its own
 	skip    map[process]bool // children from before the command's time
 	box     *box
 	reap    func(pid int, status syscall.WaitStatus)
@@ -24,15 +24,15 @@ type hunt struct {
 	emptied bool             // all in the box was killed
 	seen    []process        // in the last pass
 	refused bool             // some may not be killed by this user
-	killed  map[process]bool // they do nothing more, though it takes time to clear them away
-	fewest  int              // processes that were there in a pass
-	better  Instant          // when fewer were there than ever before
+	killed  map[process]bool // they do nothing more, but take time to disappear
+	fewest  int              // the fewest processes that a pass has seen
+	better  Instant          // when fewer were seen than ever before
 	told    []Survivor
 	stuck   bool // some could not be killed
 }
 
-// survivors are the processes that cannot be killed, and whether that is news.
-// What was killed has some time to go before it counts as one of them.
+// survivors returns the processes that cannot be killed, and whether that is news. A killed
+// process has some time to disappear before it counts as one of them.
 func (h *hunt) survivors() (alive []Survivor, news bool) {
 	wait := patience
 	if !h.refused && len(h.seen) > 0 {
@@ -59,7 +59,7 @@ func (h *hunt) survivors() (alive []Survivor, news bool) {
 	if len(alive) == 0 {
 		alive = []Survivor{{}}
 	}
-	alive = alive[:min(len(alive), 100)] // a message has room for so many
+	alive = alive[:min(len(alive), 100)] // a message has no room for more
 	same := slices.EqualFunc(alive, h.told, func(a, b Survivor) bool { return a.PID == b.PID })
 	h.told, h.stuck = alive, true
 	return alive, !same
@@ -68,10 +68,10 @@ func (h *hunt) survivors() (alive []Survivor, news bool) {
 // struck reports whether something had to be killed.
 func (h *hunt) struck() bool { return h != nil && h.last != 0 }
 
-// late is for how long after the end of the lease the last process may have run,
-// and whether that is because nobody was there to kill it in time. What was killed
-// runs no more; of what could not be killed only its end is known. Less than grace
-// does not count: the lease ends a margin, which is more, before anybody else may begin.
+// late returns how long after the end of the lease the last process may have run, and
+// whether that is because nothing was there to kill it in time. A killed process runs no
+// more; of one that could not be killed only its end is known. Less than grace does not
+// count: the lease ends a margin, which is more, before anybody else may begin.
 func (h *hunt) late(gone, deadline Instant, grace time.Duration) (late time.Duration, stood bool) {
 	last := gone
 	if h != nil && h.struck() && !h.stuck {
@@ -83,8 +83,8 @@ func (h *hunt) late(gone, deadline Instant, grace time.Duration) (late time.Dura
 	return late, h == nil || h.began > deadline
 }
 
-// wait reaps a child that has ended, or is stopped if flags say so; pid 0: there
-// is none yet.
+// wait reaps a child that has ended, or is stopped if flags say so. pid is 0 if there is
+// none yet.
 func wait(flags int) (pid int, status syscall.WaitStatus, err error) {
 	for {
 		pid, err = syscall.Wait4(-1, &status, syscall.WNOHANG|flags, nil)

@@ -17,7 +17,7 @@ func newHunt(command int, skip map[process]bool, b *box, reap func(pid int, stat
 	return &hunt{command: command, skip: skip, box: b, reap: reap, began: now, better: now, fewest: 1 << 30, killed: make(map[process]bool)}
 }
 
-// pass kills all that are there, and reports whether nothing is left.
+// pass kills all processes that are there, and reports whether none is left.
 func (h *hunt) pass() (gone bool) {
 	h.pause = min(h.pause+time.Millisecond, 20*time.Millisecond) // for the kernel to end them
 	if h.stuck {
@@ -27,7 +27,7 @@ func (h *hunt) pass() (gone bool) {
 		h.empty()
 	}
 	all := below(h.skip)
-	// First all stand still, so that nothing is started in place of what is killed.
+	// All are stopped first, so that nothing is started in place of what is killed.
 	var still []process
 	h.refused = false
 	for _, p := range all {
@@ -41,7 +41,7 @@ func (h *hunt) pass() (gone bool) {
 			h.refused = true
 		}
 	}
-	for _, p := range still { // they stand still, so their numbers are still their own
+	for _, p := range still { // they are stopped, so their numbers are still their own
 		if syscall.Kill(p.pid, syscall.SIGKILL) == nil {
 			h.killed[p.identity()], h.last = true, Now()
 		}
@@ -66,8 +66,8 @@ func (h *hunt) empty() {
 	}
 }
 
-// gone clears away what has ended, and reports whether no child is left. That no
-// process was seen does not say so: some may be hidden.
+// gone reaps what has ended, and reports whether no child is left. Having seen no process
+// does not prove that: some may be hidden.
 func (h *hunt) gone() bool {
 	for {
 		pid, status, err := wait(0)
@@ -83,8 +83,8 @@ func (h *hunt) gone() bool {
 	if len(h.skip) == 0 || len(h.seen) > 0 {
 		return false
 	}
-	// Children are left, and those of before the command's time may be all. None was seen
-	// beside them: that says something only of a /proc that is still there and shows all.
+	// Children are left, perhaps only those from before the command's time. No others
+	// were seen, which is proof only if /proc is still there and shows all processes.
 	pids, known := kids(os.Getpid())
 	if !known {
 		return Usable() == nil && !Hides()
@@ -95,8 +95,8 @@ func (h *hunt) gone() bool {
 	})
 }
 
-// askAll asks everything below this process to end, and wakes what stands still so
-// that it can, until that is enough. It returns how many live processes there were.
+// askAll asks everything below this process to end, until enough reports true, and resumes stopped
+// processes so that they can. It returns how many live processes there were.
 func (w *watch) askAll(enough func() bool) (n int) {
 	var all []process
 	for _, p := range walk(nil, everywhere(enough), enough) {
@@ -118,8 +118,8 @@ func (w *watch) askAll(enough func() bool) (n int) {
 	return len(all)
 }
 
-// kids are the numbers of a process's children as the kernel knows them, also of
-// those that /proc hides; not every kernel tells them.
+// kids returns the numbers of a process's children as the kernel knows them, including those that
+// /proc hides. Not every kernel shows them.
 func kids(pid int) (pids []int, known bool) {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task"
 	tasks, err := os.ReadDir(dir)

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// Ignored reports whether a signal is ignored by this process, as its caller
-// wanted. os/signal knows only of some.
+// Ignored reports whether this process ignores a signal, as its caller wanted.
+// os/signal knows only some of the ignored signals.
 func Ignored(sig os.Signal) bool {
 	s, ok := sig.(syscall.Signal)
 	return signal.Ignored(sig) || ok && s > 0 && s <= 64 && ignored()>>(s-1)&1 == 1

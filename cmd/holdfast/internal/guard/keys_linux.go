@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listener is what a process is called that listens for the terminal's keys.
+// listener is the name of the process that listens for the terminal's keys.
 const listener = "hf-keys"
 
-// Keys tells the signal of a key from one that a process has sent, which os/signal does
-// not. The terminal sends its signals to all processes of a group, so a small process in
-// ours hears them too; a signal that is sent to us alone it does not hear. (Rejected: a
-// signal handler in front of the runtime's, which could read si_code; it would be assembly.)
+// Keys tells the signal of a key from one that a process has sent, which os/signal cannot.
+// The terminal sends its signals to all processes of a group, so a small process in ours
+// hears them too; it does not hear a signal that is sent to us alone. (Rejected: a signal
+// handler in front of the runtime's, which could read si_code; it would be assembly.)
 type Keys struct {
 	heard chan key
-	mu    sync.Mutex // one asks after the other
+	mu    sync.Mutex // one caller asks at a time
 }
 
 // A key is a signal that the listener has heard.
@@ -32,8 +32,8 @@ type key struct {
 	at  time.Time
 }
 
-// Listen starts a listener, which ends with this process. nil: it cannot be started, and
-// every signal is taken for that of a key.
+// Listen starts a listener, which ends with this process. It returns nil if that fails;
+// then every signal is taken for that of a key.
 func Listen() *Keys {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -64,8 +64,8 @@ func Listen() *Keys {
 	return k
 }
 
-// listens is how long the listener may take to say what it has heard, and how long that
-// is of use: the kernel may merge two signals to us, and not those to it.
+// listens is how long the listener may take to say what it has heard, and how long that is
+// of use: the kernel may merge two signals to us, but not those to the listener.
 const listens = time.Second
 
 // Typed reports whether a signal that has come is that of a key. It may take a moment.
@@ -95,7 +95,7 @@ func listenIfSo() {
 	if len(os.Args) != 1 || os.Args[0] != listener {
 		return
 	}
-	comm := []byte(listener + "\x00") // of the first thread: nothing has moved this to another yet
+	comm := []byte(listener + "\x00") // of the first thread, on which this still runs
 	unix.Prctl(unix.PR_SET_NAME, uintptr(ptr(comm)), 0, 0, 0)
 	signals := make(chan os.Signal, 16)
 	signal.Ignore(syscall.SIGHUP, syscall.SIGTERM, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxMessage is more than an environment variable can have (128 KiB), quoted.
+// maxMessage is more than the longest environment variable (128 KiB) takes when quoted.
 const maxMessage = 1 << 20
 
-// deaths is a file from which there is something to be read when a child has ended.
+// deaths returns a file that has something to read when a child has ended.
 func deaths() (fd int) {
 	var ends [2]int
 	if err := syscall.Pipe(ends[:]); err != nil {
-		return -1 // poll does without, and children are seen a poll interval later
+		return -1 // poll ignores it, and the end of a child is seen a poll interval later
 	}
 	for _, fd := range ends {
 		unix.CloseOnExec(fd)
@@ -34,13 +34,13 @@ func deaths() (fd int) {
 	return ends[0]
 }
 
-// drain takes what deaths has written.
+// drain reads what deaths has written.
 func drain(fd int) {
 	var some [64]byte
 	unix.Read(fd, some[:])
 }
 
-// high moves a file out of the way of the numbers that users give to theirs.
+// high duplicates a file under a number that is out of the way of those that users choose.
 func high(fd int, inherit bool) (int, error) {
 	how := unix.F_DUPFD_CLOEXEC
 	if inherit {

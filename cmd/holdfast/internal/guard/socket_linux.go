@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A conn is one end between a program and its guard. The kernel keeps messages apart.
+// A conn is one end of the socket between a program and its guard. The kernel keeps messages apart.
 type conn struct {
 	fd int
 	in [maxMessage]byte
@@ -28,8 +28,8 @@ func socketPair() (ours, theirs int, err error) {
 	return pair[0], pair[1], err
 }
 
-// send writes one message. A peer that does not read is not waited for: it is
-// told everything again with the next beat, or is killed.
+// send writes one message. It does not wait for a peer that does not read: such a peer gets
+// everything again with the next beat, or is killed.
 func (c *conn) send(message any, file *os.File) error {
 	text, err := json.Marshal(message)
 	if err != nil {
@@ -56,7 +56,7 @@ func (c *conn) receive(message any) (file int, err error) {
 		switch {
 		case err == unix.EINTR:
 			continue
-		case err == unix.ECONNRESET: // told once of what the peer had not read; what it has said comes after
+		case err == unix.ECONNRESET: // reported once if the peer left something unread; what it has said follows
 			continue
 		case err != nil:
 			return -1, err
@@ -74,7 +74,7 @@ func (c *conn) receive(message any) (file int, err error) {
 	}
 }
 
-// sleep is until something is to be read from one of the files, or for d.
+// sleep waits until something can be read from one of the files, or for d.
 func sleep(d time.Duration, files ...int) {
 	var fds []unix.PollFd
 	for _, fd := range files {

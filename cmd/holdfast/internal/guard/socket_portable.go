@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A conn is one end between a program and its guard: a stream of lines, since macOS has no
-// sockets that keep messages apart.
+// A conn is one end of the socket between a program and its guard: a stream of lines, since macOS
+// has no sockets that keep messages apart.
 type conn struct {
 	fd  int
 	in  []byte // received, and not yet a whole message
-	out []byte // of a message that was sent, what the peer had no room for
+	out []byte // the part of a sent message for which the peer had no room
 }
 
 func newConn(fd int) *conn {
@@ -39,9 +39,9 @@ func socketPair() (ours, theirs int, err error) {
 	return pair[0], pair[1], err
 }
 
-// send writes one message. A peer that does not read is not waited for, but for a poll interval: it
-// gets everything again with the next beat, or is killed. Files are not sent: there are
-// no proofs of life off Linux.
+// send writes one message. It waits at most a poll interval for a peer that does not read: such a
+// peer gets everything again with the next beat, or is killed. Files are not sent: there are no
+// proofs of life off Linux.
 func (c *conn) send(message any, _ *os.File) error {
 	text, err := json.Marshal(message)
 	if err != nil {
@@ -54,7 +54,7 @@ func (c *conn) send(message any, _ *os.File) error {
 	if err := c.flush(); err != unix.EAGAIN {
 		return err
 	}
-	return nil // the rest of it goes before the next
+	return nil // the rest of it is sent before the next
 }
 
 func (c *conn) flush() error {
@@ -88,7 +88,7 @@ func (c *conn) receive(message any) (file int, err error) {
 		n, err := unix.Read(c.fd, some)
 		switch {
 		case err == unix.EINTR:
-		case err == unix.ECONNRESET: // told once of what the peer had not read; what it has said comes after
+		case err == unix.ECONNRESET: // reported once if the peer left something unread; what it has said follows
 		case err != nil:
 			return -1, err
 		case n == 0:
@@ -99,7 +99,7 @@ func (c *conn) receive(message any) (file int, err error) {
 	}
 }
 
-// sleep is until something is to be read from one of the files, or for d.
+// sleep waits until something can be read from one of the files, or for d.
 func sleep(d time.Duration, files ...int) {
 	var fds []unix.PollFd
 	for _, fd := range files {

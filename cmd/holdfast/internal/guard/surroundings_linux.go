@@ -50,15 +50,14 @@ func Hides() bool {
 }
 
 // seesAll reports whether hidepid hides nothing from this process: it may trace every process,
-// in the user namespace of the kernel itself. Root of a container often may not.
+// in the initial user namespace. Root in a container often may not.
 func seesAll() bool {
 	has, err := strconv.ParseUint(field("CapEff"), 16, 64)
 	users, _ := os.ReadFile("/proc/self/uid_map")
 	return err == nil && has>>unix.CAP_SYS_PTRACE&1 == 1 && slices.Equal(strings.Fields(string(users)), []string{"0", "0", "4294967295"})
 }
 
-// Boxed is the control group in which commands of this process would have one of
-// their own, or "".
+// Boxed is the control group in which each command of this process would have its own, or "".
 func Boxed() string {
 	b := newBox()
 	defer b.remove()
@@ -68,7 +67,7 @@ func Boxed() string {
 	return b.parent
 }
 
-// ownStatus is what /proc says of this process, as it was when it began.
+// ownStatus is what /proc says of this process, as it was when it was first asked.
 var ownStatus = sync.OnceValue(func() []byte {
 	text, _ := os.ReadFile("/proc/self/status")
 	return text

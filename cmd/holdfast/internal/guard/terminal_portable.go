@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The command has a process group of its own also where there is a terminal: it is by its
-// group that it is killed. The signals of keys come to the program, which passes them on. A
-// command that wants the terminal stands still, as in the background; then the guard puts
-// it in the foreground, and does for the program's group what the keys no longer do.
+// The command has a process group of its own even at a terminal, because it is killed by
+// its group. The signals of keys go to the program, which passes them on. A command that
+// wants the terminal is stopped, as any background job is; then the guard puts it in the
+// foreground, and does for the program's group what the keys no longer do.
 
-// stopped is called when the command stands still.
+// stopped is called when the command is stopped.
 func (w *watch) stopped(sig syscall.Signal) {
 	fd, front := foreground()
 	if fd < 0 {
@@ -23,11 +23,11 @@ func (w *watch) stopped(sig syscall.Signal) {
 	defer unix.Close(fd)
 	wants := sig == syscall.SIGTTIN || sig == syscall.SIGTTOU
 	switch {
-	case sig == syscall.SIGTSTP && w.passed == sig: // the program stands still, too
+	case sig == syscall.SIGTSTP && w.passed == sig: // the program is stopped, too
 	case wants && (front == w.box.program || front == w.main):
 		bring(fd, w.main)
 		syscall.Kill(-w.main, syscall.SIGCONT)
-	default: // all of the job stands still
+	default: // all of the job is stopped
 		if front == w.main {
 			bring(fd, w.box.program)
 		}
@@ -66,6 +66,6 @@ func foreground() (fd, group int) {
 }
 
 func bring(fd, group int) {
-	signal.Ignore(syscall.SIGTTOU) // only so is it allowed to who is in the background
+	signal.Ignore(syscall.SIGTTOU) // else a process in the background may not do this
 	unix.IoctlSetPointerInt(fd, unix.TIOCSPGRP, group)
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process as /proc shows it. pid and started together are one process for ever.
+// A process as /proc shows it. pid and started together identify one process for ever.
 type process struct {
 	pid, parent int
 	state       byte
@@ -22,8 +22,8 @@ type process struct {
 	hidden      bool // a child of this process that /proc does not show
 }
 
-// dead reports whether the process only waits to be reaped. One whose first thread has
-// ended has the state of a dead one, and lives while it has others.
+// dead reports whether the process only waits to be reaped. A process whose first
+// thread has ended has the state of a dead one, but lives while it has other threads.
 func (p process) dead() bool { return p.state == 'X' || p.state == 'Z' && p.threads <= 1 }
 
 func look(pid int) (process, bool) {
@@ -31,8 +31,8 @@ func look(pid int) (process, bool) {
 	if err != nil {
 		return process{}, false
 	}
-	// The name in parentheses may hold anything; what follows the last one is
-	// state, parent, …, threads as the eighteenth, and started as the twentieth.
+	// The name in parentheses may hold anything; after the last parenthesis come state,
+	// parent, …, threads as the eighteenth, and started as the twentieth.
 	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
 	fields := bytes.Fields(text[end+1:])
 	if open < 0 || end < open || len(fields) < 20 {
@@ -44,8 +44,8 @@ func look(pid int) (process, bool) {
 	return process{pid: pid, parent: parent, state: fields[0][0], started: started, threads: threads, name: string(text[open+1 : end])}, true
 }
 
-// below lists everything below this process, parents first, but not what is in skip
-// nor below it. Of what /proc hides it knows this process's children.
+// below lists everything below this process, parents first, except what is in skip or
+// below it. Of the processes that /proc hides it knows only this process's children.
 func below(skip map[process]bool) (all []process) {
 	threads := 0
 	costly := func() bool { return threads > 10*many } // each is a file to read
@@ -64,7 +64,7 @@ func below(skip map[process]bool) (all []process) {
 	return all
 }
 
-// present are the children that this process has.
+// present returns the children that this process has.
 func present() map[process]bool {
 	all := make(map[process]bool)
 	for _, p := range slices.Concat(near(os.Getpid()), everywhere(never)(os.Getpid())) {
@@ -73,11 +73,11 @@ func present() map[process]bool {
 	return all
 }
 
-// many children take longer to go to from one to the next than to read all of /proc.
+// many children take longer to visit one by one than it takes to read all of /proc.
 const many = 50
 
-// near are the children of a process as the kernel knows them. It may miss some, and
-// knows nothing on some kernels.
+// near returns the children of a process as the kernel knows them. It may miss some,
+// and on some kernels it finds none.
 func near(pid int) (children []process) {
 	pids, _ := kids(pid)
 	for _, n := range pids {
@@ -88,7 +88,7 @@ func near(pid int) (children []process) {
 	return children
 }
 
-// everywhere looks at all of /proc for who has which children.
+// everywhere reads all of /proc, and returns a function that lists the children of a process.
 func everywhere(enough func() bool) func(pid int) []process {
 	children := make(map[int][]process)
 	shown := make(map[int]bool)
@@ -114,11 +114,11 @@ func everywhere(enough func() bool) func(pid int) []process {
 	return func(pid int) []process { return children[pid] }
 }
 
-// never is not enough.
+// never is for walks that do not end early.
 func never() bool { return false }
 
-// child is a process that was there as a child. A child of this process that cannot
-// be seen is hidden: it does not go before this process reaps it.
+// child returns a process that was listed as a child. A child of this process that cannot be
+// seen is hidden: it does not disappear before this process reaps it.
 func child(pid int) process {
 	if p, ok := look(pid); ok {
 		return p
@@ -126,7 +126,7 @@ func child(pid int) process {
 	return process{pid: pid, parent: os.Getpid(), state: '?', hidden: true}
 }
 
-// walk walks down from this process until that is enough.
+// walk walks down from this process until enough reports true.
 func walk(skip map[process]bool, children func(pid int) []process, enough func() bool) []process {
 	self := os.Getpid()
 	var all []process
@@ -147,8 +147,7 @@ func walk(skip map[process]bool, children func(pid int) []process, enough func()
 // identity is the part of a process that never changes.
 func (p process) identity() process { return process{pid: p.pid, started: p.started} }
 
-// signal sends sig to exactly this process: a pid that has meanwhile gone to
-// another is left alone.
+// signal sends sig to exactly this process: another that has its pid by now is left alone.
 func (p process) signal(sig syscall.Signal) error {
 	if p.parent == os.Getpid() { // a child keeps its number until this process reaps it
 		return syscall.Kill(p.pid, sig)

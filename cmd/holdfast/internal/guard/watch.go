@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process that was started as a guard, or as a listener, does the work of one, and nothing else.
-// It begins before packages that come later in the order of their paths are initialized, those of
-// databases among them: the command waits for it.
+// A process that was started as a guard or as a listener does only that work. It begins before
+// packages with later paths are initialized, among them those of databases, because the command
+// waits for it.
 func init() {
 	listenIfSo()
 	if len(os.Args) < 4 || os.Args[0] != argv0 {
@@ -44,14 +44,14 @@ func init() {
 	os.Exit(0)
 }
 
-// A watch is the guard at work. All of it belongs to one goroutine, which does what
-// is due at a moment only when it has heard all that the program had said until
-// then: a guard that stood still for a while acts on what is, not on what was.
+// A watch is the guard at work. All of it belongs to one goroutine, which does what is due at a
+// moment only after it has heard all that the program had said until then: a guard that stood
+// still for a while acts on the present state, not on a past one.
 type watch struct {
 	conn    *conn
 	program int
 	group   bool // the command has a process group of its own
-	join    int  // else the group it shall be in: the program's
+	join    int  // else the group that it joins: the program's
 	path    string
 	args    []string
 	proof   int  // the session's proof of life, to be inherited
@@ -61,26 +61,25 @@ type watch struct {
 	env       []string // with this added to its environment
 	toStop    bool
 	signals   []syscall.Signal // to be passed on
-	passed    syscall.Signal   // the last that was
+	passed    syscall.Signal   // the last that was passed on
 	main      int              // the command; 0 until it is started
 	status    syscall.WaitStatus
 	ended     bool // the command itself
 	endedAt   Instant
-	childless bool // all of it
+	childless bool // nothing of it is left
 	goneAt    Instant
 
 	deadline  Instant
 	killAfter time.Duration
 	why       Why
-	askedAt   Instant // everything was asked to end; 0: not yet
+	askedAt   Instant // when everything was asked to end; 0: not yet
 	askTook   time.Duration
 	killAt    Instant
 	left      int
-	hunt      *hunt // once everything is killed
+	hunt      *hunt // set once everything is being killed
 }
 
-// deaf are the signals that are meant for the command, or for the program, and
-// reach the guard because it sits in the same group. They are caught, not
+// deaf are the signals that are meant for the command, or for the program. They are caught, not
 // ignored: what is ignored stays ignored in the command.
 var deaf = []os.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGPIPE, syscall.SIGALRM,
@@ -169,9 +168,9 @@ func (w *watch) passOn() {
 	w.signals = nil
 }
 
-// start runs the command in place of this process as far as it can tell: same
-// files, same environment and a little more, same dispositions of signals. It
-// reports false if there is no command to run, or no lease to run it under.
+// start runs the command as if it took the place of this process: same files, same environment
+// and a little more, same dispositions of signals. It reports false if there is no command to
+// run, no lease to run it under, or the program has said Stop.
 func (w *watch) start(now Instant) bool {
 	switch {
 	case w.toStop:
@@ -183,11 +182,11 @@ func (w *watch) start(now Instant) bool {
 	}
 	w.box.sweep()
 	if !Startable(Now(), w.deadline, w.killAfter) {
-		return true // it is asked for again with what has been said meanwhile
+		return true // run calls start again after hearing what was said in between
 	}
 	if w.proof >= 0 {
-		// From here on the kernel takes the session for alive until the
-		// command has closed this, too.
+		// From here on host liveness takes the session for alive until the command has closed
+		// this file, too.
 		if fd, err := high(w.proof, true); err == nil {
 			unix.Close(w.proof)
 			w.proof = fd

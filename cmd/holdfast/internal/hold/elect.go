@@ -71,7 +71,7 @@ type candidate struct {
 	cancel     context.CancelCauseFunc
 
 	q    *queue
-	stop func() // of what ends a candidate on a signal
+	stop func() // of endOnSignal
 
 	over  bool // there is nothing more to stand for
 	ended error
@@ -121,7 +121,7 @@ func elect(ctx context.Context, a *cli.App, name string, argv []string, l *lease
 	return orSignal(ctx, t.Unusable(err, nothingRun))
 }
 
-// wait begins to tell of the queue.
+// wait begins to report the queue.
 func (c *candidate) wait() {
 	c.q = newQueue(c.r.names, c.l.quiet)
 	c.q.lead = true

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-lock/holdfast/cmd/holdfast/internal/cli"
 )
 
-// every is the flag by which a command runs once per period.
+// every is the flag that makes a command run once per period.
 type every struct{ cli.Span }
 
 func (e *every) check(names []string, w *wish) error {
@@ -24,7 +24,7 @@ func (e *every) check(names []string, w *wish) error {
 	return nil
 }
 
-// due says whether the last success was long enough ago; the error tells when it was, and whose.
+// due returns an error if the last success was too recent; the error says when it was, and whose.
 func (e *every) due(ctx context.Context, client *holdfast.Client, name string, code int, quiet bool) error {
 	if !e.Given {
 		return nil
@@ -54,7 +54,7 @@ func (e *every) succeeded(ctx context.Context, lock *holdfast.Lock, t cli.Target
 	}
 }
 
-// orUnusable is an error that says itself with which status to exit, or that of a store.
+// orUnusable returns err if it is a Failure with its own exit status, else the store's failure.
 func orUnusable(t cli.Target, err error, consequence string) error {
 	var f *cli.Failure
 	if errors.As(err, &f) {

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// A queue tells a person, or a log, what is being waited for. What does not need
-// to wait is not told of.
+// A queue tells a person, or a log, what is being waited for. It says nothing if
+// there is no wait.
 type queue struct {
 	names    []string
 	quiet    bool
@@ -48,7 +48,7 @@ func (q *queue) current() string {
 	return q.name
 }
 
-// watch begins to tell, after a while.
+// watch begins to report the wait, after a while.
 func (q *queue) watch(client *holdfast.Client) {
 	ctx, cancel := context.WithCancel(context.Background())
 	q.cancel, q.gone = cancel, make(chan struct{})
@@ -62,7 +62,7 @@ func (q *queue) watch(client *holdfast.Client) {
 	}()
 }
 
-// stop ends the telling. A line on a terminal is erased.
+// stop ends the report, and erases its line on a terminal.
 func (q *queue) stop() {
 	q.cancel()
 	<-q.gone
@@ -74,14 +74,14 @@ func (q *queue) stop() {
 
 func (q *queue) waited() time.Duration { return q.length }
 
-// done tells that it is our turn, in a log that names the wait.
+// done says that the lock is held, in a log that has mentioned the wait.
 func (q *queue) done(locks []*holdfast.Lock) {
 	if q.told && !q.terminal {
 		cli.Say("holding %s after %s, token %d", cli.QuoteAll(q.names), cli.Brief(q.length), locks[0].Token())
 	}
 }
 
-// tell is a line that is rewritten each second, or in a log one when there is news.
+// tell rewrites a line on a terminal each second, or adds one to a log when there is news.
 func (q *queue) tell(ctx context.Context, client *holdfast.Client) {
 	patience := time.Second
 	if q.terminal {
@@ -147,7 +147,7 @@ type look struct {
 
 func (l look) empty() bool { return l.err == nil && l.info.Name == "" }
 
-// ours says whether the name is ours by now, so that nothing is waited for.
+// ours reports whether we hold the name by now, so that nothing is waited for.
 func (l look) ours() bool {
 	return slices.ContainsFunc(l.info.Holders, func(c holdfast.Claim) bool { return c.Own })
 }

@@ -62,7 +62,7 @@ exit status: CMD's; 128+n killed by signal n; 1 not obtained; 64 usage;
 69 store; 70 a fault of ours; 75 lost while running; 126, 127 CMD cannot be run
 `
 
-// A wish is how a lock is asked for, by the flags of several verbs.
+// A wish is how a lock is asked for: the flags that several verbs share.
 type wish struct {
 	shared bool
 	slots  int
@@ -152,7 +152,7 @@ func (w *wish) options(f *pflag.FlagSet) (opts []holdfast.Option, err error) {
 	return opts, nil
 }
 
-// A lease is the flags of those who keep a lock.
+// A lease is the flags of verbs that keep a lock.
 type lease struct {
 	ttl, killAfter cli.Span
 	atLeast, grace cli.Span // of run
@@ -184,8 +184,8 @@ func (l *lease) check() error {
 	return nil
 }
 
-// checkKillAfter refuses what would stop the command between two heartbeats
-// that are on time: they come each third of the TTL.
+// checkKillAfter refuses a value that would stop the command between two heartbeats that are on
+// time: they come each third of the TTL.
 func (l *lease) checkKillAfter(ttl time.Duration) error {
 	if l.killAfter.Given && l.killAfter.Duration > ttl/3 {
 		return cli.Usage("--kill-after %s is too long for a lease of %s, which is renewed each %s: at most that, or a longer --ttl",
@@ -249,7 +249,7 @@ func (j *job) check(f *pflag.FlagSet) (err error) {
 	return j.every.check(j.names, &j.wish)
 }
 
-// splitArgs takes apart NAME... -- CMD [ARG...], with an example.
+// splitArgs splits NAME... -- CMD [ARG...]. Its errors show the example.
 func splitArgs(c *cobra.Command, args []string, example string, check func(string) error) (names, argv []string, err error) {
 	verb := cli.VerbOf(c)
 	dash := c.ArgsLenAtDash()
@@ -281,8 +281,8 @@ func splitGuess(args []string) (names []string, command string) {
 	return args[:1], strings.Join(args[1:], " ")
 }
 
-// NoDashes is the error of a command line in which the flag of a command was taken for one of
-// ours, as there is no "--" between them; nil: it is none.
+// NoDashes returns the error for a command line in which a flag of the command was taken for one
+// of ours, because there is no "--" between them; nil if that is not what happened.
 func NoDashes(c *cobra.Command) error {
 	names, command := splitGuess(c.Flags().Args())
 	switch verb := cli.VerbOf(c); {
@@ -298,7 +298,7 @@ func noDashes(verb string, names []string, command string) error {
 	return cli.Usage("%s: put -- before the command: holdfast %s %s -- %s", verb, verb, cli.Escape(strings.Join(names, " ")), cli.Escape(command))
 }
 
-// nothingRun is added to an error of the store before a command was started.
+// nothingRun is added to errors of the store that come before a command is started.
 const nothingRun = "; nothing was run"
 
 func runJob(ctx context.Context, a *cli.App, j *job) error {
@@ -306,7 +306,7 @@ func runJob(ctx context.Context, a *cli.App, j *job) error {
 	if err != nil {
 		return err
 	}
-	// While the guard starts we get the lock.
+	// The guard starts while we get the lock.
 	r := newRunner(j.argv, j.names, &j.lease)
 	r.log = &a.Log
 	ready, over := r.startGuard(path, environment())
@@ -353,7 +353,7 @@ func runJob(ctx context.Context, a *cli.App, j *job) error {
 	}
 	ended, done := context.WithCancel(ctx)
 	done()
-	release(ended) // to close waits for the answer
+	release(ended) // closeAll waits for the answer
 	if e := closeAll(); e != nil && err == nil {
 		cli.Say("%s has ended, but %s may not have been given back: %s", cli.Escape(j.argv[0]), cli.QuoteAll(j.names), t.Redact(e.Error()))
 	}
@@ -371,8 +371,8 @@ func toRun(a *cli.App, program string) (path string, t cli.Target, err error) {
 	return path, t, guardable()
 }
 
-// clientOn opens a store and a client on it. closeAll closes both, once, and tells the error of
-// the client.
+// clientOn opens a store and a client on it. closeAll closes both, once, and returns the error
+// of the client.
 func clientOn(ctx context.Context, t cli.Target, opts *holdfast.Options) (client *holdfast.Client, closeAll func() error, err error) {
 	h, err := t.Open(ctx)
 	if err != nil {
@@ -400,7 +400,7 @@ func (j *job) mayWait(ctx context.Context, client *holdfast.Client, t cli.Target
 			return err
 		}
 	}
-	if err := j.due(ctx, client, t); err != nil { // before it waits in line for that
+	if err := j.due(ctx, client, t); err != nil { // else it would wait in line for that
 		return err
 	}
 	return withinItself(ctx, client, j.names, &j.wish)
@@ -415,7 +415,7 @@ func (j *job) due(ctx context.Context, client *holdfast.Client, t cli.Target) er
 	return orUnusable(t, err, nothingRun)
 }
 
-// acquire takes the locks on all names, and says how they are given back.
+// acquire takes the locks on all names, and returns them with the function that gives them back.
 func acquire(ctx context.Context, client *holdfast.Client, names []string, opts []holdfast.Option) ([]*holdfast.Lock, func(context.Context) error, error) {
 	if len(names) == 1 {
 		lock, err := client.Acquire(ctx, names[0], opts...)
@@ -440,11 +440,11 @@ func orSignal(ctx context.Context, err error) error {
 	return err
 }
 
-// withinItself refuses to wait for a lock that the command above us holds: it would wait for us.
+// withinItself refuses to wait for a lock of the run above this one: each would wait for the other.
 func withinItself(ctx context.Context, client *holdfast.Client, names []string, w *wish) error {
 	var above map[string]int64
 	if w.noWait || w.wait.Given {
-		return nil // which ends by itself, and says who is in the way
+		return nil // such a wait ends by itself, and says who is in the way
 	}
 	if json.Unmarshal([]byte(os.Getenv("HOLDFAST_LOCKS")), &above) != nil {
 		return nil
@@ -456,7 +456,7 @@ func withinItself(ctx context.Context, client *holdfast.Client, names []string, 
 		}
 		info, err := client.Show(ctx, name)
 		if err != nil {
-			return nil // to acquire it will say why
+			return nil // acquire will say why
 		}
 		for _, c := range info.Holders {
 			if c.Token == token && (c.Slots == 1 || !w.shared && w.slots == 1) {
@@ -533,7 +533,7 @@ func cannotRun(name string, err error) error {
 	return cli.Fail(cli.ExitNotRun, "%s: cannot be run: %v", cli.Escape(name), err)
 }
 
-// environment is ours without what is ours alone.
+// environment is that of this process, without the variables that are for it alone.
 func environment() []string {
 	var env []string
 	for _, v := range os.Environ() {

@@ -28,8 +28,8 @@ type runner struct {
 	argv     []string
 	names    []string
 	files    bool   // it is about files, not a store
-	last     string // what is done when the command has ended, and all it started
-	kept     string // what is so until then
+	last     string // what is done when the command and all it started have ended
+	kept     string // what is true until then
 	again    bool   // after a loss the command is run again
 	started  func() // called when the command runs; may be nil
 	lease    *lease
@@ -40,27 +40,27 @@ type runner struct {
 	keys     *guard.Keys
 	signals  chan os.Signal
 	decided  chan decision
-	deciding int // signals of which it is not decided yet whether they came from a key
+	deciding int // signals that may have come from a key, not decided yet
 
-	asked *cli.Killed // to end, while the command ran
+	asked *cli.Killed // the signal that asked it to end, while the command ran
 	rest  *rest       // processes that could not be killed; nil: there are none
 
-	tick   time.Duration // how often the next is set
-	ticked time.Time     // when this process last ran, nearly
-	still  time.Duration // for how long it last stood still
-	stood  time.Time     // until then
-	why    string        // that is why the lease was not renewed; "": it is not
+	tick   time.Duration // how often ticked is set
+	ticked time.Time     // when this process last ran, roughly
+	still  time.Duration // how long it last stood still
+	stood  time.Time     // when that ended
+	why    string        // set if that is why the lease was not renewed
 
 	mu      sync.Mutex
-	held    holding         // of a set of locks the first; nil: none
+	held    holding         // the first of a set of locks; nil: none
 	lost    context.Context // ends when it is lost
-	until   guard.Instant   // where the trust window ended, once it is lost; 0: it is not
-	ttl     time.Duration   // that the trust window was shortened to; 0: it is that of held
+	until   guard.Instant   // end of the trust window, once the lock is lost; 0: it is not
+	ttl     time.Duration   // to which the trust window was shortened; 0: that of held
 	beaten  time.Time       // when the last heartbeat that was answered was sent
-	silence error           // why the ones since then were not
+	silence error           // why later ones were not answered
 }
 
-// guardable is asked before anybody has to wait: can a command be guarded here?
+// guardable returns an error if commands cannot be guarded here, before anybody has to wait.
 func guardable() error {
 	if err := guard.Usable(); err != nil {
 		return cli.Fail(cli.ExitFault, "%v%s", err, nothingRun)
@@ -82,7 +82,7 @@ func newRunner(argv, names []string, l *lease) *runner {
 	}
 }
 
-// endOnSignal ends the wait for the lock by a signal, until stop is called.
+// endOnSignal makes a signal end the wait for the lock, until stop is called.
 func (r *runner) endOnSignal(cancel context.CancelCauseFunc) (stop func()) {
 	done, gone := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -105,8 +105,8 @@ func (r *runner) endOnSignal(cancel context.CancelCauseFunc) (stop func()) {
 	return sync.OnceFunc(func() { close(done); <-gone })
 }
 
-// beat is called after each heartbeat. The guard gets what the window is now, not
-// what it was when the heartbeat was answered, so that news may come late.
+// beat is called after each heartbeat. It sends the guard the window as it is now, not as it was
+// when the heartbeat was answered, so that a late call does no harm.
 func (r *runner) beat(_ context.Context, e holdfast.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,8 +120,8 @@ func (r *runner) beat(_ context.Context, e holdfast.Event) {
 	}
 }
 
-// shortened is called with a smaller TTL, and tells the guard, before the heartbeat
-// that carries it is sent: from then on others go by it.
+// shortened is called with a smaller TTL before the heartbeat that carries it is sent, and tells
+// the guard. From that heartbeat on others go by the smaller TTL.
 func (r *runner) shortened(_ context.Context, e holdfast.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,13 +136,13 @@ func (r *runner) shortened(_ context.Context, e holdfast.Event) {
 	}
 }
 
-// ended is called with each lock that ends. One that was broken is given back when the
-// window of that moment ends, although the session lives on, and the heartbeat that
-// comes next moves the window: so the guard learns of it before.
+// lostOne is called for each lock that is lost. A broken lock is given back when the window of that
+// moment ends, although the session lives on. The next heartbeat moves the window, so the guard has
+// to learn of the loss before it.
 func (r *runner) lostOne(context.Context, holdfast.Event) { r.stop() }
 
-// stop has the guard end a command that has lost its lock, within the window of
-// the moment when that was known first.
+// stop makes the guard end a command that has lost its lock, within the window as it was when the
+// loss was first known.
 func (r *runner) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,7 +161,7 @@ func (r *runner) window() guard.Instant {
 // killAfter is the time from TERM to KILL; r.mu is held.
 func (r *runner) killAfter() time.Duration {
 	ttl := r.held.TTL()
-	if r.lease.atLeast.Given { // that of a lease that is kept for a time is what is left of it
+	if r.lease.atLeast.Given { // the TTL of such a lease is what is left of its time
 		ttl = min(ttl, max(r.lease.ttl.Duration, holdfast.DefaultTTL))
 	}
 	if r.ttl != 0 {
@@ -173,8 +173,8 @@ func (r *runner) killAfter() time.Duration {
 	return ttl / 5
 }
 
-// startGuard starts the guard of the command. Meanwhile it catches signals, each of which takes two
-// threads a turn, and the caller goes on: ready waits for the guard, over ends it.
+// startGuard starts the guard of the command while it catches signals, each of which takes two
+// threads a turn. The caller goes on: ready waits for the guard, over ends it.
 func (r *runner) startGuard(path string, env []string) (ready func() error, over func()) {
 	started := make(chan error, 1)
 	go func() {
@@ -201,7 +201,7 @@ func (r *runner) hold(locks []*holdfast.Lock) error {
 	return r.under(locks[0], tokenEnvironment(r.names[0], tokens))
 }
 
-// tokenEnvironment is what a command finds of its locks, the first and all.
+// tokenEnvironment is what a command's environment says of its locks: the first, and all.
 func tokenEnvironment(name string, tokens map[string]int64) []string {
 	text, err := json.Marshal(tokens)
 	if err != nil {
@@ -227,7 +227,7 @@ func (r *runner) under(h holding, env []string) error {
 	return err
 }
 
-// begin has the guard start the command, unless the lease is over.
+// begin makes the guard start the command, unless the lease is over.
 func (r *runner) begin(h holding, env []string) (begun bool, err error) {
 	r.mu.Lock()
 	r.held, r.lost = h, h.Context() // from here on a loss is noted
@@ -236,7 +236,7 @@ func (r *runner) begin(h holding, env []string) (begun bool, err error) {
 		r.beaten = time.Now()
 	}
 	r.mu.Unlock()
-	lost := r.lost.Err() != nil // which may find out that it is, and say so
+	lost := r.lost.Err() != nil // this may itself find the loss, and report it
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if lost || r.until != 0 {
@@ -246,7 +246,7 @@ func (r *runner) begin(h holding, env []string) (begun bool, err error) {
 	if !guard.Startable(guard.Now(), until, killAfter) {
 		return false, r.notStarted(nil)
 	}
-	// The deadline is sent under the lock, so that no older deadline comes after a newer.
+	// The deadline is sent under r.mu, so that no older deadline comes after a newer one.
 	if err := r.guard.Run(env, h.Proof(), until, killAfter); err != nil {
 		return false, cli.Fail(cli.ExitFault, "the guard does not answer: %v; nothing was run", err)
 	}

@@ -16,8 +16,8 @@ var passed = []os.Signal{
 	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGCONT,
 }
 
-// catch catches them, but for those that our caller ignores (as nohup does):
-// these the command shall ignore, too.
+// catch catches them, except those that our caller ignores (as nohup does), so
+// that the command ignores them, too.
 func catch(shared bool) chan os.Signal {
 	c := make(chan os.Signal, 16)
 	for _, sig := range passed {
@@ -40,7 +40,7 @@ func ends(sig os.Signal) bool {
 	return false
 }
 
-// isKey reports whether a signal may be that of a key.
+// isKey reports whether a signal may come from a key.
 func isKey(sig os.Signal) bool { return sig == syscall.SIGINT || sig == syscall.SIGQUIT }
 
 func isStop(sig os.Signal) bool { return sig == syscall.SIGTSTP }

@@ -171,7 +171,7 @@ func (s *subject) Close() error {
 	return s.store.Close()
 }
 
-// unusable is the failure of a command whose state did not do its part.
+// unusable is the failure of a command whose state could not be used.
 func (s *subject) unusable(err error, also string) error {
 	if s.store != nil {
 		return s.store.Unusable(err, also)
@@ -341,13 +341,13 @@ func stateWrite(ctx context.Context, a *cli.App, where string, argv []string, l 
 		}
 		err = r.under(w, env)
 	}
-	// It is changed by others if we cannot, but not soon.
+	// If we cannot change the key, others will, but not soon.
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), max(w.TTL(), 5*time.Second))
 	defer done()
 	return s.ended(err, w.End(ctx), argv[0])
 }
 
-// begin begins a write, and tells of the wait if there is one.
+// begin begins a write, and reports the wait if there is one.
 func (s *subject) begin(ctx context.Context, q *queue) (*state.Writer, error) {
 	if s.store == nil {
 		return s.Begin(ctx)
@@ -357,7 +357,7 @@ func (s *subject) begin(ctx context.Context, q *queue) (*state.Writer, error) {
 	return s.Begin(ctx)
 }
 
-// ended is the end of a write by those of the command and of the lease.
+// ended is how a write ended, given how its command and its lease ended.
 func (s *subject) ended(command, end error, name string) error {
 	var text string
 	switch {

@@ -11,14 +11,14 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// tick is how often it is noted that this process is not standing still: often enough to tell
-// that from a store that does not answer within a lease of ttl.
+// tick is how often this process notes that it runs: often enough, for a lease of ttl, to
+// tell a process that stood still from a store that did not answer.
 func tick(ttl time.Duration) time.Duration {
 	return max(min(250*time.Millisecond, ttl/12), 20*time.Millisecond)
 }
 
-// supervise is what happens while the command runs. It returns how the command
-// ended, or, with processes that are alive, that the lease did.
+// supervise handles what happens while the command runs. It returns how the command ended,
+// or, with processes that are still alive, that the lease ended.
 func (r *runner) supervise() guard.Event {
 	over := r.lost.Done()
 	ticks := time.NewTicker(r.tick)
@@ -55,7 +55,7 @@ func (r *runner) supervise() guard.Event {
 	}
 }
 
-// heard is what follows from what the guard says, but for the end.
+// heard acts on what the guard says, except for the end.
 func (r *runner) heard(e guard.Event) {
 	switch {
 	case e.Started && r.started != nil:
@@ -77,7 +77,7 @@ func (r *runner) signalled(sig os.Signal) {
 	switch {
 	case r.rest != nil && ends(sig):
 		r.rest.insist(sig.(syscall.Signal))
-	case r.shared && isKey(sig): // of the terminal, which has sent it to the command, too?
+	case r.shared && isKey(sig): // from the terminal, which has sent it to the command, too?
 		r.deciding++
 		go func() {
 			sig := sig.(syscall.Signal)
@@ -115,8 +115,8 @@ func (r *runner) pass(sig syscall.Signal) {
 	r.guard.Signal(sig)
 }
 
-// standWith stops us if the command stands still, so that the shell knows and
-// its fg continues both. One that fg has just continued, or is about to, does not.
+// standWith stops this process if the command is stopped, so that the shell knows and its fg
+// continues both. It does not if fg has just continued the command, or is about to.
 func (r *runner) standWith() {
 	for range 3 {
 		if !r.guard.Standing() {
@@ -155,8 +155,8 @@ func (r *runner) stillness() {
 	}
 }
 
-// A rest is what could not be killed of a command. The lock is kept for as long as
-// it lives, and the lease: nobody else may begin beside it.
+// A rest is the processes of a command that could not be killed. The lock is kept for as long
+// as they live and the lease lasts: nobody else may begin beside them.
 type rest struct {
 	r      *runner
 	alive  []guard.Survivor
@@ -179,7 +179,7 @@ func (s *rest) tell() {
 	cli.Say("%s: %s cannot be killed, and still runs%s; %s until it has ended", command, survivors(s.alive), when, s.r.kept)
 }
 
-// lost reports whether the lock is, hopeless whether it may have gone to another.
+// lost reports whether the lock is lost, hopeless whether it may have gone to another holder.
 func (s *rest) lost() bool {
 	s.r.mu.Lock()
 	defer s.r.mu.Unlock()
@@ -192,15 +192,15 @@ func (s *rest) hopeless() bool {
 	return s.r.until != 0 && guard.Now() >= s.r.until
 }
 
-// remind tells each minute of those that are still there.
+// remind repeats each minute what is still there.
 func (s *rest) remind() {
 	if s != nil && time.Since(s.told) >= time.Minute {
 		s.tell()
 	}
 }
 
-// insist is a signal that is to end the wait for them. The second does, and then
-// nothing is given back: the lease ends by itself.
+// insist handles a signal that is meant to end the wait for them. The second one does, and
+// then nothing is given back: the lease ends by itself.
 func (s *rest) insist(sig syscall.Signal) {
 	if !s.warned {
 		s.warned = true

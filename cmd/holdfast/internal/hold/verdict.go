@@ -62,7 +62,7 @@ func (r *runner) judge(e guard.Event, lost error) error {
 	return nil
 }
 
-// manner is how a command ended that was asked to.
+// manner is how a command ended after it was asked to.
 func manner(e guard.Event) string {
 	switch {
 	case e.Killed:
@@ -73,8 +73,8 @@ func manner(e guard.Event) string {
 	return fmt.Sprintf("exit status %d", e.Status.ExitStatus())
 }
 
-// reasonOf is a loss as the library tells it, without the name and token that
-// stand in front of it.
+// reasonOf is a loss in the library's words, without the name and token in
+// front of them.
 func reasonOf(err error) string {
 	if err == nil || !errors.Is(err, holdfast.ErrLost) {
 		return "it was given back"

@@ -162,7 +162,7 @@ func breakAll(ctx context.Context, a *cli.App, b *breaking) error {
 	if !b.yes && !b.confirmAll(len(rows)) {
 		return cli.Fail(cli.ExitNo, "nothing was broken")
 	}
-	// Those that wait go first: else they would be let in on the way.
+	// Waiters go first: else they would be granted the lock in between.
 	slices.SortStableFunc(rows, func(x, y row) int { return cmp.Compare(min(y.place, 1), min(x.place, 1)) })
 	waiting := slices.IndexFunc(rows, func(r row) bool { return r.place == 0 })
 	if waiting < 0 {
@@ -201,7 +201,7 @@ func breakRows(ctx context.Context, s *cli.Session, rows []row, b *breaking) (br
 		case err == nil:
 			broken++
 		case errors.Is(err, holdfast.ErrReleased):
-			gone++ // as those of a set do when another of it is broken
+			gone++ // as the claims of a set are when another of the set is broken
 		default:
 			cli.Say("%s of %s: %s; it may have been broken", cli.Quote(r.info.Name), cli.ShortWho(r.claim.Owner), s.Cause(err))
 		}
@@ -220,7 +220,7 @@ func (b *breaking) confirmAll(n int) bool {
 	return answer == "y" || answer == "yes"
 }
 
-// find gives the claims that are meant: several may have the same id.
+// find returns the claims that are meant: several may have the same id.
 func (b *breaking) find(info holdfast.Info) (found []holdfast.Claim) {
 	for _, c := range slices.Concat(info.Holders, info.Waiters) {
 		if b.claim != "" && (c.ID == b.claim || c.FullID() == b.claim) || b.token != 0 && c.Token == b.token {
@@ -230,7 +230,7 @@ func (b *breaking) find(info holdfast.Info) (found []holdfast.Claim) {
 	return found
 }
 
-// missing says what stands where the claim should.
+// missing says that there is no such claim, and what is there instead.
 func (b *breaking) missing(info holdfast.Info) string {
 	s := fmt.Sprintf("token %d does not hold %s", b.token, cli.Quote(info.Name))
 	if b.claim != "" {
@@ -261,7 +261,7 @@ func (b *breaking) confirm(name string, c holdfast.Claim) bool {
 	return answer == "y" || answer == "yes"
 }
 
-// question is what has to be known of a claim before it is broken.
+// question is what a person has to know of a claim before breaking it.
 func question(name string, c holdfast.Claim) string {
 	switch {
 	case c.Token == 0:

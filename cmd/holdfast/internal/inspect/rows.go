@@ -59,10 +59,10 @@ func (r row) state() string {
 	return "held"
 }
 
-// over says whether a claim that nothing kept alive has ended at its time.
+// over reports whether a claim that nothing kept alive has ended at its time.
 func over(c holdfast.Claim) bool { return c.Dead && c.Detached }
 
-// age is for how long a claim holds, or has waited; negative: not known.
+// age is how long a claim has held, or has waited; negative: not known.
 func (r row) age() time.Duration {
 	switch c := r.claim; {
 	case r.place > 0:
@@ -147,7 +147,7 @@ type selection struct {
 	olderThan            cli.Span
 }
 
-// check refuses a state that there is none of.
+// check refuses a state that does not exist.
 func (s *selection) check() error {
 	if s.state != "" && !slices.Contains(states, s.state) {
 		return fmt.Errorf("--state %s: one of %s", cli.Quote(s.state), strings.Join(states, ", "))
@@ -171,13 +171,12 @@ func (s *selection) admits(r row) bool {
 // all says that everything is meant.
 func (s *selection) all() bool { return *s == selection{} }
 
-// ownedBy says whether an owner is called so: by the name of its operator, its user, or both
-// user and host.
+// ownedBy reports whether a text names an owner: by its name, its user, or both user and host.
 func ownedBy(o holdfast.Owner, who string) bool {
 	return who == o.Name || who == o.User || who == o.User+"@"+o.Host
 }
 
-// orders are by what rows can be sorted.
+// orders are what rows can be sorted by.
 var orders = []string{"name", "for", "state", "owner", "waiting"}
 
 // sortRows sorts rows that are sorted by name.

@@ -134,7 +134,7 @@ func describeInfo(info holdfast.Info) string {
 	return b.String()
 }
 
-// owner is who, with the program.
+// owner names an owner, with the program.
 func owner(o holdfast.Owner) string {
 	s := cli.Who(o)
 	if p := cli.Escape(o.Program); p != "" {
@@ -147,7 +147,7 @@ func owner(o holdfast.Owner) string {
 	return s
 }
 
-// details are the lines of a claim that say where its owner is, and its labels.
+// details writes the lines of a claim that say where its owner is, and its labels.
 func details(b *strings.Builder, c holdfast.Claim) {
 	var at []string
 	if c.Owner.Address != "" {
@@ -166,7 +166,7 @@ func details(b *strings.Builder, c holdfast.Claim) {
 	}
 }
 
-// sinceText is for how long a claim holds, or has waited.
+// sinceText is how long a claim has held, or has waited.
 func sinceText(c holdfast.Claim) string {
 	switch {
 	case c.Token == 0:
@@ -222,8 +222,8 @@ func beatLine(c holdfast.Claim) string {
 	return s
 }
 
-// retriesText tells of writes that lost to others' before the claim was in. One is
-// how it found that it has to wait.
+// retriesText mentions writes that lost to others' before the claim was in. A
+// single one is how the claim found that it has to wait.
 func retriesText(c holdfast.Claim) string {
 	if c.Retries <= 1 {
 		return ""

@@ -71,7 +71,7 @@ type sight struct {
 	err  error
 }
 
-// pressed gives what is typed, until the input ends.
+// pressed yields what is typed, until the input ends.
 func pressed() <-chan string {
 	keys := make(chan string)
 	go func() {
@@ -88,8 +88,8 @@ func pressed() <-chan string {
 	return keys
 }
 
-// showTop shows what is in use until somebody presses q, or a signal comes. The terminal is given
-// back as it was on every way out.
+// showTop shows what is in use until somebody presses q, or a signal comes. On every way out the
+// terminal is restored.
 func showTop(ctx context.Context, a *cli.App, t *top, prefix string, delay time.Duration) error {
 	s, err := a.Look(ctx)
 	if err != nil {
@@ -207,7 +207,7 @@ func (t *top) reselect(at string) {
 // key tells a claim from all others.
 func (r row) key() string { return r.claim.Owner.Session + r.claim.ID + "\x00" + r.info.Name }
 
-// shown are the rows that have the text of the filter.
+// shown returns the rows that contain the text of the filter.
 func (t *top) shown() []row {
 	if t.filter == "" {
 		return t.rows

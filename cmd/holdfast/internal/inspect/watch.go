@@ -76,7 +76,7 @@ func watchVerb(a *cli.App) *cobra.Command {
 	return c
 }
 
-// watch shows what changes gives, each with its name if there are several.
+// watch shows what changes yields, each with its name if names is set.
 func watch(ctx context.Context, a *cli.App, asJSON, names bool, changes func(context.Context, *cli.Session) iter.Seq2[holdfast.Info, error]) error {
 	s, err := a.Look(ctx)
 	if err != nil {
@@ -123,8 +123,8 @@ func watch(ctx context.Context, a *cli.App, asJSON, names bool, changes func(con
 	return nil
 }
 
-// watchAll gives all names that begin with a prefix, and then each that has changed, until ctx
-// ends. It reads them each second: a database tells of one name at a time.
+// watchAll yields all names that begin with a prefix, and then each that has changed, until
+// ctx ends. It reads them each second: a database notifies of one name at a time.
 func watchAll(ctx context.Context, s *cli.Session, prefix string) iter.Seq2[holdfast.Info, error] {
 	return func(yield func(holdfast.Info, error) bool) {
 		last := make(map[string]string)
@@ -164,7 +164,7 @@ func watchAll(ctx context.Context, s *cli.Session, prefix string) iter.Seq2[hold
 	}
 }
 
-// sumOf is what counts as a change of a name.
+// sumOf sums up a name: it differs if the name has changed.
 func sumOf(info holdfast.Info) string {
 	var b strings.Builder
 	for _, c := range slices.Concat(info.Holders, info.Waiters) {
@@ -181,7 +181,7 @@ type ending struct {
 	why   string
 }
 
-// endings are those between two looks at a name.
+// endings returns the holds of a name that ended between two looks.
 func endings(ctx context.Context, s *cli.Session, before, now holdfast.Info) (ends []ending) {
 	for _, c := range before.Holders {
 		if slices.ContainsFunc(now.Holders, func(h holdfast.Claim) bool { return h.ID == c.ID }) {
@@ -221,7 +221,7 @@ func (e ending) text() string {
 	return fmt.Sprintf("released by %s%s", whose, strings.Replace(cli.HeldFor(e.claim), " for ", " after ", 1))
 }
 
-// change says what is new of a name.
+// change says what is new about a name.
 func change(now holdfast.Info, ends []ending) string {
 	var parts, holders []string
 	kept := false
