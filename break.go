@@ -15,37 +15,41 @@ import (
 	"github.com/holdfast-lock/holdfast/driver"
 )
 
-// Break ends a hold by force: exactly the one with this token. Its holder
-// reads of it in its session, so that no heartbeat of it can succeed without
-// having read it; its context ends, it gives the lock back, and Break returns
-// when it has, or when its session is dead (at most its TTL). Exclusion stands
-// throughout. The claim goes together with an audit entry.
-// ErrReleased: it had gone already.
+// Break ends by force the claim with this token, as Show and the command show it, and no other. If
+// goroutines of a process share the claim, or follow each other in it, then the claim's token is
+// that of the first of them, and all who hold by the claim lose. The revocation is written
+// into the holder's session record, so that no heartbeat of the session can succeed
+// without having read it. Then the holder's context ends and the holder releases the
+// lock. Break returns when the claim is gone: the holder has released it, or Break has removed
+// it, because its session is dead or a TTL has passed since the revocation was read; both after
+// the grace, if there is one. Exclusion stands throughout. The claim is removed together with an
+// audit entry.
+// ErrReleased: the hold had already ended.
 func (c *Client) Break(ctx context.Context, name string, token int64, reason string) error {
 	return c.breakHolder(ctx, name, token, reason, false)
 }
 
-// BreakNow is Break that does not wait: if the holder still runs, only the
-// fence protects from then on.
+// BreakNow is Break without the wait: if the holder still runs, only the fence protects
+// from then on.
 func (c *Client) BreakNow(ctx context.Context, name string, token int64, reason string) error {
 	return c.breakHolder(ctx, name, token, reason, true)
 }
 
-// BreakWaiter ends a claim that waits, as Show has it among the waiters: it has no
-// token yet. If it has been granted since, it is broken as Break does it.
+// BreakWaiter ends a waiting claim, one of the waiters that Show returned: it has no
+// token yet. If it has been granted since, it is broken like that of a holder.
 func (c *Client) BreakWaiter(ctx context.Context, waiter Claim, reason string) error {
 	return c.BreakClaim(ctx, waiter, BreakOptions{Reason: reason})
 }
 
 // BreakOptions say how a claim is broken.
 type BreakOptions struct {
-	Reason string // told to its holder and kept; between 1 and 200 bytes
-	Now    bool   // do not wait for the holder, as BreakNow does not
+	Reason string // shown to its holder and kept; between 1 and 200 bytes
+	Now    bool   // do not wait for the holder, like BreakNow
 	By     Owner  // on whose behalf, for the record; without Name, Host and User: this client's owner
 }
 
-// BreakClaim ends a claim by force, as Show has it: that of a holder as Break does it, that of
-// one who waits as BreakWaiter does.
+// BreakClaim ends by force a claim that Show returned: that of a holder as Break does,
+// that of a waiter as BreakWaiter does.
 func (c *Client) BreakClaim(ctx context.Context, claim Claim, opts BreakOptions) error {
 	by := Owner(c.owner)
 	if opts.By.Name != "" || opts.By.Host != "" || opts.By.User != "" {
@@ -89,7 +93,7 @@ func checkReason(reason string) error {
 	return nil
 }
 
-// holder is the claim with a token; ErrReleased if there is none.
+// holder returns the claim that holds with this token, or ErrReleased if there is none.
 func (c *Client) holder(ctx context.Context, name string, token int64) (Claim, error) {
 	info, err := c.Show(ctx, name)
 	if err != nil {
@@ -188,7 +192,7 @@ func (c *Client) breakStep(ctx context.Context, b *lease.Breaker, step lease.Bre
 	return nil
 }
 
-// unanswered reports that the store did not answer; the error ends the break, if any.
+// unanswered reports an unanswered call. The error that it returns, if any, ends the break.
 func unanswered(b *lease.Breaker, err error) error {
 	if b.Unanswered() {
 		return nil
@@ -236,7 +240,7 @@ func (c *Client) sendRevocation(ctx context.Context, b *lease.Breaker, session s
 			return nil, err
 		}
 		write := false
-		if sent, write, err = b.Revoke(&rec, len(r.Value) == 0); err != nil {
+		if sent, write, err = b.Revoke(&rec, len(r.Value) == 0, r.Age); err != nil {
 			return nil, err
 		}
 		if !write {
@@ -314,7 +318,7 @@ func (c *Client) removeClaim(ctx context.Context, b *lease.Breaker, name string)
 	return err
 }
 
-// traceBreak finds out how a claim went that another client has removed.
+// traceBreak finds out how a claim ended that another client has removed.
 func (c *Client) traceBreak(ctx context.Context, b *lease.Breaker, name string) error {
 	session := b.Entry().Session
 	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name), driver.Sessions.Key(session)}, driver.Fresh)
@@ -346,8 +350,8 @@ func (c *Client) keepAudit(ctx context.Context, name string, breaks []record.Bre
 	return err
 }
 
-// copyAudit moves audit entries from a lock record to the audit space, so that
-// the record can become empty again. Anyone may; what fails is done later.
+// copyAudit moves audit entries from a lock record to the audit space, so that the
+// record can become empty again. Any client may do so, and what fails is done later.
 func (c *Client) copyAudit(ctx context.Context, name string) error {
 	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
 	if err != nil {

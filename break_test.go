@@ -263,6 +263,27 @@ func TestBreakOfWhatIsExtended(t *testing.T) {
 	})
 }
 
+// A break does not prolong a lock that ends by itself.
+func TestBreakKeepsTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		holder, other := newClient(t, store, nil), newClient(t, store, nil)
+		defer holder.Close()
+		defer other.Close()
+		claim, err := holder.AcquireFor(t.Context(), "a", time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Second)
+		if err := other.Break(t.Context(), "a", claim.Token, "ticket 815"); err != nil {
+			t.Error(err)
+		}
+		if late := time.Since(claim.Ends); late < 0 || late > 10*time.Second {
+			t.Errorf("it was broken %v after its end", late)
+		}
+	})
+}
+
 // A break on somebody's behalf is recorded as theirs, also where only a name says who that is.
 func TestBreakOnBehalf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -161,7 +161,7 @@ func longClaim(nr int64, reason string) record.Claim {
 // A client that comes to a full queue fails at once: it does not wait outside the queue.
 func TestFullQueueRefuses(t *testing.T) {
 	value := record.Lock{Holders: []record.Claim{longClaim(0, "")}}
-	for i := range record.MaxQueue {
+	for i := range 4096 {
 		value.Waiters = append(value.Waiters, longClaim(int64(i+1), ""))
 	}
 	value.Next = 0

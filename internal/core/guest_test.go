@@ -113,7 +113,7 @@ func TestGuestIsLookedFor(t *testing.T) {
 // A queue without room refuses a guest.
 func TestGuestRefused(t *testing.T) {
 	full := lockOf("a")
-	for i := range record.MaxQueue {
+	for i := range 4096 {
 		full.Enqueue(record.Claim{Session: fmt.Sprint(i), Nr: 1, Slots: 1})
 	}
 	n, env, g := NewName(nil), guestEnv(), guest("g", 1, true)

@@ -92,7 +92,7 @@ var planted = table{"worlds", []mutant{
 	{"world: a hold without a process is declared dead at once", "R9", []edit{{"internal/core/lease/detector.go",
 		"\tif stood >= w.ttl {", "\tif stood >= w.ttl || s.Record.Detached {"}}, world("X X, a hold without a process")},
 	{"world: half a TTL by the store's clock is enough", "A4", []edit{{"internal/core/lease/detector.go",
-		"\tcase age >= w.ttl && rec.Suspected != nil && s.Age >= w.ttl/2 && (!o.Patient || s.Asked.Sub(w.marked) >= w.ttl/2):", "\tcase age >= w.ttl/2:"}}, world("X X, a store's clock that leaps, from A holding and B waiting")},
+		"\tcase age >= w.ttl && rec.Suspected != nil && !rec.Detached && s.Age >= w.ttl/2 && (!o.Patient || s.Asked.Sub(w.marked) >= w.ttl/2):", "\tcase age >= w.ttl/2:"}}, world("X X, a store's clock that leaps, from A holding and B waiting")},
 	{"world: a revocation does not end the hold", "Q17", []edit{{"internal/core/localqueue.go",
 		"\t\tn.lose(g, r.String(), nil)\n\t\tif", "\t\tif"}}, world("X X, a break, from A's heartbeat after it")},
 	{"world: a heartbeat goes over a revocation unread", "Q17", []edit{{"internal/core/lease/session.go",

@@ -8,11 +8,11 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// byBreaker says of a write that it is that of somebody who breaks a claim.
+// byBreaker marks a write as that of somebody who breaks a claim.
 const byBreaker = -2
 
-// breaker is what somebody does who breaks a claim. Each of its calls is done at one instant;
-// one that reads goes on with the next.
+// breaker is what somebody who breaks a claim does. Each call takes no time, and one that reads
+// goes straight on to the next.
 func (s Setup) breaker(w *World, act act) {
 	b := w.Breaker
 	if b == nil {
@@ -78,7 +78,7 @@ func (x *shell) breakerRevokes() {
 	r := x.w.row(x.w.Break.Session)
 	next := r.Record
 	next.Revoked = slices.Clone(next.Revoked)
-	sent, write, err := x.w.Breaker.Revoke(&next, absent(r.Record))
+	sent, write, err := x.w.Breaker.Revoke(&next, absent(r.Record), x.age(x.w, *r))
 	if err != nil {
 		x.w.bad = err.Error()
 	}
@@ -102,7 +102,7 @@ func (x *shell) breakerRemoves() {
 	w.Breaker.Removed(r, w.Now)
 }
 
-// breakerKnowsDead: it knows of the session of which it breaks a claim, if of any.
+// breakerKnowsDead: the breaker knows only of the death of the session whose claim it breaks.
 func (x *shell) breakerKnowsDead(session string) bool {
 	b := x.w.Break
 	return session == b.Session && b.Void != lease.Never && x.w.Now >= b.Void

@@ -10,11 +10,11 @@ import (
 
 // A Breaker ends a claim by force: exactly the one that was seen, holding or waiting. The
 // revocation goes into the record of its session, and no heartbeat of that session can succeed
-// without having read it. A claim that holds is removed when it has left, when its session is
-// dead, or when nobody can believe in it any more. It goes together with an audit entry, in one
-// write. So exclusion holds throughout, unless the break is not to wait for the holder.
+// without having read it. A claim that holds stays until its holder releases it, its session is
+// dead, or nobody can believe in it any more. It goes together with an audit entry, in one write.
+// So exclusion holds throughout, unless the break does not wait for the holder.
 //
-// The caller performs what Next names and reports it.
+// The caller performs the step that Next names, and reports it.
 type Breaker struct {
 	name  string
 	entry record.Break
@@ -26,8 +26,8 @@ type Breaker struct {
 	read  Instant // when the revocation was first seen to have been read; Never: it was not
 }
 
-// NewBreaker begins to break a claim of a name, which had that token when it was seen; 0: it
-// waited. entry is its audit entry, but for the token.
+// NewBreaker begins to break a claim of a name. token is the claim's when it was seen; 0: it
+// waited. entry is the audit entry without the token.
 func NewBreaker(name string, entry record.Break, token record.Token) *Breaker {
 	return &Breaker{name: name, entry: entry, token: token, step: BreakLook, since: Never, read: Never}
 }
@@ -41,14 +41,14 @@ const (
 	BreakLook              // load the lock record; then Saw
 	BreakRevoke            // edit the session's record by Revoke; then Revoked
 	BreakObserve           // load the session's record and judge it; then Observed
-	BreakPause             // about that long, or until something changes; then Rested
-	BreakGrace             // until the claims of the session, which is dead, are void; then Rested
+	BreakPause             // rest for about pause, or until something changes; then Rested
+	BreakGrace             // wait until the claims of the dead session are void; then Rested
 	BreakRemove            // edit the lock record by Remove; then Removed
 	BreakTrace             // load the lock record and the audit; then Traced
 	BreakAudit             // add Entry to the audit; then Rested
 )
 
-// breakPoll is the longest pause between two looks at a claim that is to leave.
+// breakPoll is the longest pause between two looks at a claim that is being broken.
 const breakPoll = 500 * time.Millisecond
 
 // Next is the next step, and how long to pause if it is BreakPause.
@@ -85,15 +85,19 @@ func (b *Breaker) Saw(rec *record.Lock) {
 	}
 }
 
-// Revoke adds the revocation to the record of the session. It reports whether the revocation is
-// there then, or the session is dead, and whether rec is to be written. A session may have no
-// record yet: its first claim can be seen before it.
-func (b *Breaker) Revoke(rec *record.Session, absent bool) (sent, write bool, err error) {
+// Revoke adds the revocation to the record of the session, whose age by the store's clock is age.
+// sent says whether the revocation is then there or the session is dead, write whether rec has to be
+// written. A session may have no record yet, because its first claim can be seen before the record.
+func (b *Breaker) Revoke(rec *record.Session, absent bool, age time.Duration) (sent, write bool, err error) {
 	switch {
 	case absent:
 		return false, false, nil
 	case rec.Dead != 0:
 		return true, false, nil
+	}
+	// The record is written anew, but the time of a detached hold does not begin anew.
+	if age >= 0 && rec.Detached {
+		rec.Suspected = &record.Suspicion{By: b.entry.By.Bounded().String(), Age: rec.Age(age).Microseconds()}
 	}
 	for _, v := range rec.Revoked {
 		if v.Name == b.name && v.Nr == b.entry.Nr { // by us, or by another who breaks it
@@ -120,10 +124,10 @@ func (b *Breaker) Revoked(sent bool, now Instant) {
 	}
 }
 
-// Observed reports on BreakObserve: what was seen of the session, and whether it is known to
-// be dead. A TTL and its grace after it was seen to have read the revocation, the belief in the
-// claim has ended, although the claim has not left. A session that never comes to have a record
-// is declared dead like any other.
+// Observed reports on BreakObserve: what was seen of the session, and whether it is known to be
+// dead. A TTL and the grace after the session was seen to have read the revocation, nobody
+// believes in the claim any more, even if it has not left. A session that never gets a record is
+// declared dead like any other.
 func (b *Breaker) Observed(s Sighting, dead bool) {
 	if dead {
 		b.step = BreakGrace
@@ -172,7 +176,7 @@ func (b *Breaker) Rested() {
 type Removal int8
 
 const (
-	Removed    Removal = iota // rec is to be written
+	Removed    Removal = iota // rec has to be written
 	WasGone                   // it is not in the record
 	StillHolds                // and its holder was not waited for
 )
@@ -201,7 +205,7 @@ func (b *Breaker) Removed(r Removal, now Instant) {
 		b.step = BreakDone
 	case WasGone:
 		b.step = BreakTrace
-	case StillHolds: // it was granted meanwhile
+	case StillHolds: // it has been granted since
 		b.holds = true
 		b.wait(now)
 	}
@@ -212,10 +216,10 @@ func (b *Breaker) DiedOf(tomb record.Session) bool {
 	return tomb.Dead != 0 && slices.ContainsFunc(tomb.Revoked, func(v record.Revocation) bool { return v.Name == b.name && v.Nr == b.entry.Nr })
 }
 
-// Traced reports on BreakTrace: how a claim went that another client has removed. Where the
-// audit entry is there, its holder obeyed the revocation, or another breaker was quicker. Where
-// its session is dead, the claim was removed for that, and the entry is still to be written. Else
-// its holder has released it without having read the revocation, and nothing was broken.
+// Traced reports on BreakTrace: why the claim had gone. If the audit entry is there, the holder
+// obeyed the revocation, or another breaker was quicker. If the session is dead, the claim was
+// removed for that, and the entry still has to be written. Otherwise the holder released the claim
+// without having read the revocation, and nothing was broken.
 func (b *Breaker) Traced(rec *record.Lock, audit record.Audit, dead bool) {
 	switch {
 	case b.entry.In(rec.Breaks) || b.entry.In(audit):

@@ -44,7 +44,7 @@ func (w *breakWorld) perform(b *Breaker) (name string) {
 	case BreakLook:
 		b.Saw(&w.lock)
 	case BreakRevoke:
-		sent, write, err := b.Revoke(&w.session, w.absent)
+		sent, write, err := b.Revoke(&w.session, w.absent, -1)
 		if err != nil || write && w.absent {
 			w.t.Fatal(sent, write, err)
 		}
@@ -180,7 +180,7 @@ func TestRevoke(t *testing.T) {
 		{"a tombstone", record.Session{Dead: 1}, false, true, false, 0},
 		{"none", record.Session{}, true, false, false, 0},
 	} {
-		sent, write, err := NewBreaker("n", record.Break{Session: "s", Nr: 1}, 0).Revoke(&test.rec, test.absent)
+		sent, write, err := NewBreaker("n", record.Break{Session: "s", Nr: 1}, 0).Revoke(&test.rec, test.absent, -1)
 		if err != nil || sent != test.sent || write != test.write || len(test.rec.Revoked) != test.revoked {
 			t.Errorf("%s: sent %v, written %v, %d revocations, %v", test.name, sent, write, len(test.rec.Revoked), err)
 		}

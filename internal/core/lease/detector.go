@@ -9,21 +9,21 @@ import (
 
 // A Detector is a failure detector: it declares a session dead when any one of these holds:
 //
-//   - watch: the same beat has stood for a whole TTL on the detector's own clock, from after
-//     a first look had returned to before a last one was sent. Of a detached hold the first
-//     look may be that of another process of this host;
+//   - watch: the same beat has stood for a whole TTL on the detector's own clock, from after a
+//     first look had returned to before a last one was sent. For a detached hold the first
+//     look may be another process's on this host;
 //   - proof: this host's kernel knows that all processes with its file are gone;
 //   - age: the store's clock says that the beat is older than the TTL, and a mark that asks
-//     for a beat has stood unanswered for half of it, in which a heartbeat comes that does
-//     not know of the mark. This one rests on the store's clock not having leapt by more
-//     than the margin.
+//     for a beat has stood unanswered for half a TTL, in which a heartbeat comes even without
+//     the mark. This rule relies on the store's clock not having leapt by more than the
+//     margin.
 //
-// Declaring a session dead is a swap of the very record that was observed, so either the next
-// beat or that write wins, and it leaves a tombstone: death is permanent, and may be
-// remembered for ever. Life never is.
+// To declare a session dead is to swap the very record that was observed for a tombstone, so
+// either the next beat or that write wins. Death is permanent, and may be remembered for ever;
+// life may not.
 //
-// The zero value is ready. It has no session that is dead; those that nobody asks about any
-// more are to be forgotten.
+// The zero value is ready. It has no session that is dead; the caller forgets those that
+// nobody asks about any more.
 type Detector struct{ watched map[string]*watched }
 
 type watched struct {
@@ -45,10 +45,10 @@ type Sighting struct {
 	Age     time.Duration // of the record by the store's clock; negative: not known
 	Asked   Instant       // before the call was sent
 	Got     Instant       // after it had been answered
-	Stale   bool          // it may be out of date: nothing is done on it
+	Stale   bool          // it may be out of date: a verdict needs a fresh read
 }
 
-// An Observer is who looks.
+// An Observer is the client that looks.
 type Observer struct {
 	By      string        // its name, for people
 	Patient bool          // it goes on waiting, so it can see a mark stand
@@ -66,9 +66,9 @@ type Verdict int8
 const (
 	Alive       Verdict = iota
 	Dead                // a tombstone stands
-	Suspect             // it is to be asked for a heartbeat
-	Adopt               // it has a claim but no record: it is to be given one that can be observed, if its claim still stands
-	DeclareDead         // it is to be declared dead
+	Suspect             // ask it for a heartbeat
+	Adopt               // a claim but no record: give it an observable one, if the claim still stands
+	DeclareDead         // declare it dead
 )
 
 // An Observation is a verdict, and the write that carries it out.
@@ -78,8 +78,8 @@ type Observation struct {
 	Record  record.Session // that was observed
 	Why     string         // DeclareDead
 
-	Old  record.Version // Suspect, Adopt, DeclareDead: the write is to follow that
-	Next record.Session // what it is to write; of Adopt the caller sets the TTL
+	Old  record.Version // Suspect, Adopt, DeclareDead: the version that the write follows
+	Next record.Session // what to write; for Adopt the caller sets the TTL
 }
 
 // Known is a session's record if it was last seen at this version.
@@ -96,7 +96,7 @@ func (d *Detector) Watches(session string, rec record.Session) bool {
 	return w != nil && !w.absent && w.beat.SameBeat(rec)
 }
 
-// Forget drops what is known of sessions that need not be kept; nil: of all.
+// Forget drops what is known of the sessions that need not be kept; if keep is nil, of all.
 func (d *Detector) Forget(keep func(session string) bool) {
 	for s := range d.watched {
 		if keep == nil || !keep(s) {
@@ -105,9 +105,9 @@ func (d *Detector) Forget(keep func(session string) bool) {
 	}
 }
 
-// ForgetOld drops what is known of sessions that need not be kept, and were not looked at for their
-// TTL: whoever waits for them again soon, as the requests of a hold do one after the other, goes on
-// with what was seen.
+// ForgetOld drops what is known of sessions that need not be kept and were not looked at for their
+// TTL. A caller that soon waits for them again, as the requests of a hold do one after the other,
+// goes on with what was seen.
 func (d *Detector) ForgetOld(keep func(session string) bool, now Instant) {
 	for s, w := range d.watched {
 		if now.Sub(w.looked) > w.ttl && (keep == nil || !keep(s)) {
@@ -116,8 +116,8 @@ func (d *Detector) ForgetOld(keep func(session string) bool, now Instant) {
 	}
 }
 
-// Next is when one of the sessions is to be looked at, because its beat will be late, or
-// have stood for a TTL, or a mark for half of it; Never: no such time is known.
+// Next is when to look at one of the sessions, because its beat will be late or have stood
+// for a TTL, or its mark for half a TTL; Never: no such time is known.
 func (d *Detector) Next(sessions []string) Instant {
 	at := Never
 	for _, s := range sessions {
@@ -165,7 +165,7 @@ func (d *Detector) Observe(session string, s Sighting, o Observer) Observation {
 	w = d.watch(session, s, o)
 	stood := s.Asked.Sub(w.since)
 	if s.Absent {
-		// A first claim may outrun its session, or a crash have lost it.
+		// A first claim may outrun its session's record, or a crash may have lost the record.
 		if stood >= FirstPoll/2 {
 			j.Verdict, j.Old, j.Next = Adopt, record.IfEmpty, record.Session{Suspected: &record.Suspicion{By: o.By}}
 		}
@@ -208,14 +208,14 @@ func (d *Detector) watch(session string, s Sighting, o Observer) *watched {
 	return w
 }
 
-// byAge judges by the store's clock a beat that has stood for so long on this one, and
-// suspects one that is late by either.
+// byAge judges a beat by the store's clock. It suspects a session whose beat is late by that clock
+// or by the detector's own; stood is how long the beat has stood on the latter.
 func (j Observation) byAge(s Sighting, w *watched, age, stood time.Duration, o Observer) Observation {
 	rec := s.Record
 	switch {
 	case rec.EndedAlone(age, 0, o.Clocks):
 		return j.DeclareDead("its time is over", o)
-	case age >= w.ttl && rec.Suspected != nil && s.Age >= w.ttl/2 && (!o.Patient || s.Asked.Sub(w.marked) >= w.ttl/2):
+	case age >= w.ttl && rec.Suspected != nil && !rec.Detached && s.Age >= w.ttl/2 && (!o.Patient || s.Asked.Sub(w.marked) >= w.ttl/2):
 		// A patient observer has seen the mark stand on its own clock as well. One that
 		// asks only once cannot, and relies on the store's clock not having leapt by a
 		// TTL since the mark.
@@ -227,7 +227,7 @@ func (j Observation) byAge(s Sighting, w *watched, age, stood time.Duration, o O
 	return j
 }
 
-// DeclareDead is the observation that the session is to be declared dead, for that reason.
+// DeclareDead turns the observation into one that declares the session dead, for the reason why.
 func (j Observation) DeclareDead(why string, o Observer) Observation {
 	rec := j.Record
 	j.Verdict, j.Why = DeclareDead, why
@@ -239,8 +239,8 @@ func (j Observation) DeclareDead(why string, o Observer) Observation {
 	return j
 }
 
-// Answered says whether the session is now known to be dead, and by which tombstone, after
-// the write that declares a death was answered. rec is what stands if it has not won.
+// Answered says whether the session is now known to be dead, and by which tombstone, after the
+// write that declares a death was answered. rec is the record that stands if the write lost.
 func (j Observation) Answered(won bool, rec record.Session) (tomb record.Session, dead bool) {
 	if won {
 		return j.Next, true

@@ -62,6 +62,18 @@ func TestDetector(t *testing.T) {
 	}
 }
 
+// The age that a break leaves in the record of a detached hold is no mark: the hold ends only if the
+// wall clocks agree.
+func TestDetachedIsNotAsked(t *testing.T) {
+	for wall, want := range map[int64]Verdict{1: Alive, 1 + (10 * time.Second).Microseconds(): DeclareDead} {
+		var d Detector
+		s := Sighting{Record: record.Session{TTL: 10_000, Beat: 1, Detached: true, At: 1, Suspected: &record.Suspicion{Age: (9 * time.Second).Microseconds()}}, Version: 2, Age: 6 * time.Second}
+		if j := d.Observe("s", s, Observer{TTL: 10 * time.Second, Clocks: record.Clocks{Wall: wall}}); j.Verdict != want {
+			t.Errorf("at %d µs by the wall clock: verdict %d (%s), want %d", wall, j.Verdict, j.Why, want)
+		}
+	}
+}
+
 // One who looks once goes by the age of the mark: it has to stand for half a TTL.
 func TestMarkStands(t *testing.T) {
 	for age, want := range map[time.Duration]Verdict{2 * time.Second: Alive, 4900 * time.Millisecond: Alive, 5 * time.Second: DeclareDead} {

@@ -91,7 +91,7 @@ func TestPlanHold(t *testing.T) {
 // A queue without room refuses a hold, and what it has is given back.
 func TestPlanHoldFull(t *testing.T) {
 	full := lockLine("a+")
-	for i := range MaxQueue {
+	for i := range 4096 {
 		full.Enqueue(Claim{Session: fmt.Sprint(i), Nr: 1, Slots: 1})
 	}
 	names := []HoldName{{Name: "0", Claim: Claim{Session: "h", Nr: 1, Slots: 1}, Record: lockLine("h+")}, {Name: "1", Claim: Claim{Session: "h", Nr: 2, Slots: 1}, Record: full}}

@@ -41,7 +41,7 @@ type Claim struct {
 	Retries int64  `json:"retries,omitempty"` // how many of its writes lost before it was in
 	Set     string `json:"set,omitempty"`     // "2 of 3": part of a set that is being collected
 	Labels  Labels `json:"labels,omitempty"`  // its owner may replace them in the session record
-	// Election: it is for the seat of an election. Whoever waits for that may well wait for ever.
+	// Election says that it is for the seat of an election, for which it may well wait for ever.
 	Election bool `json:"election,omitempty"`
 }
 
@@ -62,8 +62,8 @@ func SizeOf(l Labels) int {
 // Tokens is how many tokens it has.
 func (c Claim) Tokens() int64 { return max(c.N, 1) }
 
-// GrantedAt is when the claim was granted, in microseconds since 1970. Where the grant was
-// written by an older program the token says it, if tokens of the store are times. 0: not known.
+// GrantedAt is when the claim was granted, in microseconds since 1970. If an older program wrote
+// the grant, the token gives the time, where the store's tokens are times. 0: not known.
 func (c Claim) GrantedAt() int64 {
 	const from, to = 1577836800000000, 4102444800000000 // 2020 to 2100
 	if c.Granted <= 0 && c.Token >= from && c.Token < to {
@@ -72,10 +72,10 @@ func (c Claim) GrantedAt() int64 {
 	return max(c.Granted, 0)
 }
 
-// Has says whether a token is one of those that a holder was given.
+// Has says whether t is one of the tokens that a holder was given.
 func (c Claim) Has(t Token) bool { return t >= c.Token && t < c.Token+Token(c.Tokens()) }
 
-// Is says whether it is the claim with this id.
+// Is says whether the claim has this id.
 func (c Claim) Is(session string, nr int64) bool { return c.Session == session && c.Nr == nr }
 
 // A Break is the audit entry of a forced release.
@@ -93,8 +93,8 @@ type Break struct {
 // String says who broke the claim, and why.
 func (b Break) String() string { return brokenBy(b.By, b.Reason) }
 
-// Bounded is the entry without what would make it too large. Labels go first; whose the
-// claim was and who broke it is kept.
+// Bounded is the entry cut to a bounded size. Labels go first; the former owner and
+// whoever broke the claim are kept.
 func (b Break) Bounded() Break {
 	b.Was, b.By, b.Reason = b.Was.Bounded(), b.By.Bounded(), Cut(b.Reason, MaxReason)
 	return b
@@ -128,7 +128,7 @@ const maxToken = 1 << 61
 
 var errNumber = errors.New("not a lock record: a number is out of range")
 
-// check refuses numbers that no client writes: tokens would go back over them.
+// check refuses numbers that no client writes: with them tokens could overflow and fall.
 func (r *Lock) check() error {
 	all := uint64(r.Next)
 	for _, claims := range [][]Claim{r.Holders, r.Waiters} {
@@ -155,7 +155,7 @@ func (r *Lock) Written(version Version) {
 	}
 }
 
-// vanishes says whether what shall follow version old needs no value at all.
+// vanishes says whether a record that is to follow version old needs no value.
 func (r *Lock) vanishes(old Version) bool {
 	return len(r.Holders)+len(r.Waiters)+len(r.Breaks) == 0 && r.Next <= Token(old)+2
 }
@@ -197,22 +197,18 @@ func (r *Lock) Find(session string, nr int64) (claim Claim, holds, ok bool) {
 	return Claim{}, false, false
 }
 
-// MaxValue is the size in bytes up to which every store keeps a value; MaxReason that of a
-// reason.
+// MaxValue is the size in bytes of the largest value that every store keeps; MaxReason
+// bounds a reason.
 const (
 	MaxValue  = 1 << 20
 	MaxReason = 200
 )
 
-// MaxQueue bounds a queue, and MaxRecord the claims of a record: a claim that would come
-// later, or make the record larger than every store keeps, is refused. The rest of a record
-// is for audit entries.
-const (
-	MaxQueue  = 4096
-	MaxRecord = MaxValue * 7 / 8
-)
+// MaxRecord bounds the size of a record's claims: a claim beyond it is refused. It has room for about
+// 3,000 claims without reasons and labels. The rest of a record is for audit entries.
+const MaxRecord = MaxValue * 7 / 8
 
-// Full says whether a record has room for no more claims.
+// Full says whether a record has no room for another claim.
 func (r *Lock) Full() bool {
 	if len(r.Holders)+len(r.Waiters) < MaxRecord/(claimSize+6*MaxReason+MaxLabels) {
 		return false // however long their reasons and labels are
@@ -226,10 +222,10 @@ func (r *Lock) Full() bool {
 			}
 		}
 	}
-	return len(r.Waiters) >= MaxQueue || size > MaxRecord
+	return size > MaxRecord
 }
 
-// claimSize is the most that a claim takes in a record, but for its reason and its labels.
+// claimSize is the most that a claim takes in a record, without its reason and its labels.
 const claimSize = 300
 
 // textSize is the most that a text takes in JSON.

@@ -178,7 +178,7 @@ func TestFull(t *testing.T) {
 				r.Enqueue(claim(len(r.Waiters) + 1))
 			}
 		}
-		if n, size := len(r.Waiters), len(r.Encode(0)); n < test.want || n > MaxQueue+20 || size > MaxValue {
+		if n, size := len(r.Waiters), len(r.Encode(0)); n < test.want || n > MaxRecord/claimSize+20 || size > MaxValue {
 			t.Errorf("with the reason %.4q… and the label %.4q… it is full with %d waiters and %d bytes, want %d waiters or more", test.reason, test.label, n, size, test.want)
 		}
 	}
