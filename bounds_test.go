@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -252,6 +253,23 @@ func TestBoundsOfLockedRow(t *testing.T) {
 				holder.Close()
 				last.Close()
 			})
+		})
+	}
+}
+
+// A hold that waits outlasts a row that stays locked for a while.
+func TestHoldWaitsForLockedRow(t *testing.T) {
+	for _, names := range [][]string{{"a"}, {"a", "b"}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &shutStore{Store: memory.New()}
+			c := newClient(t, s, nil)
+			defer c.Close()
+			s.shut.Store(true)
+			time.AfterFunc(2500*time.Millisecond, func() { s.shut.Store(false) })
+			h, err := c.Enter(t.Context(), holdfast.HoldRequest{ID: strings.Repeat("5", 32), Names: names, Wait: true})
+			if err != nil || !h.Held {
+				t.Errorf("%q: held: %v, %v", names, h.Held, err)
+			}
 		})
 	}
 }

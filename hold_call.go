@@ -21,27 +21,27 @@ type holdCall struct {
 	id     string
 	client string
 	create *record.Session // the first record of the hold, if the call may write it
-	extend bool            // a beat has it end detach from now
-	detach time.Duration   // once all is held, nothing beats for it, for so long; 0: it stays as it is
+	extend bool            // a beat makes the hold end detach from now
+	detach time.Duration   // once all is held, the hold is detached for this long; 0: it stays as it is
 	wait   bool            // keep a place in line
 
 	session record.Session
 	version int64         // of session; 0: not known
-	absent  bool          // it is known that there is none
+	absent  bool          // the session is known to have no record
 	age     time.Duration // of session when it was read; negative: not known
 	asked   lease.Instant // before the call that has read it
 	names   []record.HoldName
-	wrote   []bool // of names: its record was written by this call,
-	since   []bool // and since the beat that stands, which is of this call
+	wrote   []bool // for each of names: this call wrote its record,
+	since   []bool // and did so since it sent the beat that stands
 	looked  bool   // records of names were read since that beat
 
-	nonces map[string]lease.Instant // of the beats that it sent, and when
-	first  string                   // the nonce of those that may be the first
-	sent   lease.Instant            // when the beat that stands was sent, if it is one of these; else Never
-	alone  bool                     // it made the record, and nobody else has written it since
-	unsure bool                     // a write of it was not answered
-	locked bool                     // a write lost to the very record that it was to follow, after a while
-	all    bool                     // it is known that all names are held
+	nonces map[string]lease.Instant // of the beats that the call sent, and when
+	first  string                   // the nonce of all attempts at the first record
+	sent   lease.Instant            // when the beat that stands was sent, if the call sent it; else Never
+	alone  bool                     // the call made the record, and nobody else has written it since
+	unsure bool                     // a write of the call was not answered
+	locked bool                     // the last write took a while and lost to the record that it was to follow
+	all    bool                     // all names are known to be held
 	lost   int                      // rounds in a row that lost a write
 	failed error
 
@@ -52,8 +52,8 @@ func (c *Client) newHoldCall(id, client string) *holdCall {
 	return &holdCall{c: c, id: id, client: client, age: -1, sent: lease.Never, nonces: make(map[string]lease.Instant)}
 }
 
-// whileOpen is ctx that also ends when the client does not take locks any more. The client waits
-// for cancel before it is closed. A client that only looks may not write.
+// whileOpen returns a ctx that also ends when the client stops taking locks. The client waits for
+// cancel before it is closed. A read-only client may not write.
 func (c *Client) whileOpen(ctx context.Context, writes bool) (_ context.Context, cancel func(), err error) {
 	if writes && c.opts.ReadOnly {
 		return nil, nil, ErrReadOnly
@@ -76,11 +76,11 @@ func (c *Client) whileOpen(ctx context.Context, writes bool) (_ context.Context,
 	}, nil
 }
 
-// holdPatience bounds one call to the store for a hold, so that one that hangs is tried again.
+// holdPatience bounds one call to the store for a hold, so that a call that hangs is tried again.
 const holdPatience = 2 * time.Second
 
-// lives says why the call cannot go on: the hold is over, or another. nil: it lives, as far as is
-// known.
+// lives says why the call cannot go on: the hold is over, or is not the one asked for. nil: it
+// lives, as far as is known.
 func (x *holdCall) lives() error {
 	if x.absent && x.create != nil && x.c.knownDead(x.id) { // and its tombstone has been swept
 		return &OverError{ID: x.id, Why: HoldDied, Reason: "it has ended"}
@@ -106,7 +106,7 @@ func (x *holdCall) lives() error {
 	return x.sameMode()
 }
 
-// sameMode says whether the claims that stand are in the mode of those to be entered.
+// sameMode returns an error if a claim that stands is not in the mode of those to be entered.
 func (x *holdCall) sameMode() error {
 	for i := range x.names {
 		n := &x.names[i]
@@ -117,7 +117,7 @@ func (x *holdCall) sameMode() error {
 	return nil
 }
 
-// fresh says whether the beat that stands is of this call, and new enough to be believed in for a
+// fresh says whether this call sent the beat that stands, recently enough to be believed in for a
 // good while.
 func (x *holdCall) fresh() bool {
 	if x.sent == lease.Never {
@@ -130,7 +130,7 @@ func (x *holdCall) fresh() bool {
 	return x.c.now().Sub(x.sent) <= late
 }
 
-// beat is the next record of the session, and the write of it.
+// beat returns the next record of the session, and its write.
 func (x *holdCall) beat(detach, whole bool) (record.Session, driver.Write) {
 	nonce := x.c.newNonce()
 	w := driver.Write{Key: driver.Sessions.Key(x.id), Old: x.version}
@@ -214,6 +214,7 @@ func (x *holdCall) write(ctx context.Context, beat *record.Session, w driver.Wri
 			Value: h.Write.Next.Encode(max(h.Write.Old, 0)), Notify: h.Write.Notify, Lazy: h.Write.Lazy})
 	}
 	began := x.c.now()
+	x.locked = false
 	outs, err := x.c.batch.All(ctx, writes, holdPatience)
 	for i := range outs {
 		err = errors.Join(err, outs[i].Err)
@@ -270,8 +271,8 @@ func (x *holdCall) won(next record.Session, version int64) {
 	x.since, x.looked = make([]bool, len(x.names)), false
 }
 
-// collect has the records of the hold follow what is wanted, until the hold has all its names, or
-// a place in line, or is refused. Unless it is refused, its session was renewed by this call then.
+// collect writes the records of the hold until the hold has all its names, or a place in line, or
+// is refused. Unless it is refused, this call has then renewed its session.
 func (x *holdCall) collect(ctx context.Context) (record.HoldPlan, error) {
 	for try := 0; ; try++ {
 		if err := x.lives(); err != nil {
@@ -318,8 +319,8 @@ func (x *holdCall) collect(ctx context.Context) (record.HoldPlan, error) {
 	}
 }
 
-// enterLine puts the claim in line, as a guest of the local queue of its name: in one write with
-// what else is wanted of the name.
+// enterLine puts the claim in line as a guest of the local queue of its name, in one write with
+// everything else that this client wants of the name.
 func (x *holdCall) enterLine(ctx context.Context) error {
 	c, n := x.c, &x.names[0]
 	news := make(chan struct{}, 1)
@@ -357,7 +358,7 @@ func (x *holdCall) enterLine(ctx context.Context) error {
 type holdStep struct {
 	plan                record.HoldPlan
 	beat, detach, whole bool
-	line                bool // the claim goes in line along with what else is wanted of the name
+	line                bool // the claim goes in line, along with whatever else is wanted of the name
 }
 
 // next is the next call to the store; done: there is none.
@@ -455,7 +456,7 @@ func (x *holdCall) hold() Hold {
 	return h
 }
 
-// keep has the client remember what the call has found.
+// keep stores in the client what the call has found.
 func (x *holdCall) keep(h Hold) {
 	x.c.remember(x.id, holdRecord{session: x.session, version: x.version, at: x.c.now(), held: h.Held, detach: x.detach, names: trimmed(x.id, x.names)})
 }
@@ -463,8 +464,8 @@ func (x *holdCall) keep(h Hold) {
 // trim forgets what would cost memory for as long as the hold is followed.
 func (x *holdCall) trim() { x.names = trimmed(x.id, x.names) }
 
-// trimmed are names with their lock records, but of a long queue the claim of the hold alone; such
-// a record is to be read again before it is written.
+// trimmed returns names with their lock records. Of a long queue it keeps only the claim of the
+// hold; such a record must be read again before it is written.
 func trimmed(id string, names []record.HoldName) []record.HoldName {
 	names = slices.Clone(names)
 	for i := range names {
@@ -484,7 +485,7 @@ func trimmed(id string, names []record.HoldName) []record.HoldName {
 	return names
 }
 
-// claimsOf are the names of a hold with the claims of its session, as far as the record tells.
+// claimsOf returns the names of a hold with the claims of its session, as far as the record tells.
 func claimsOf(id string, s *record.Session, claim record.Claim) (names []record.HoldName) {
 	for i, name := range s.Names {
 		claim.Session, claim.Nr, claim.TTL = id, int64(i+1), s.TTL
