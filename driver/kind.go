@@ -12,44 +12,47 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/reach"
 )
 
-// A Kind is all that a program has to know of a kind of store to use one by its URL. Each
+// A Kind is all that a program has to know about a kind of store to use one by its URL. Each
 // package of a store has one, named Kind; package open takes a list of them. Nothing registers
 // itself.
 type Kind struct {
-	Name    string   // of its package, with which its errors begin
-	Schemes []string // of its URLs; the first is how they are shown
-	Form    string   // of its URLs, in a list of all: sqlite:PATH
-	Example string   // of one
+	Name    string   // of its package; its errors begin with it
+	Schemes []string // of its URLs; the first is the one that is shown
+	Form    string   // of its URLs, for a list of all kinds: sqlite:PATH
+	Example string   // of a URL
 
-	Server    bool     // it has a URL with a host; what is not ours in its query is the driver's
+	Server    bool     // its URL has a host; query settings that are not ours are the driver's
 	NeedsPath bool     // it is a file or directory
-	Settings  []string // what of the query is ours: allow, schema, prefix, socket
-	Secrets   []string // variables of the environment whose values are never to be shown
-	// SendsPassword is set if the client sends the password as it is: the beginning of the
-	// names of the variables _USER, _PASSWORD and _PASSWORD_FILE, see Location.Login.
+	Settings  []string // the query settings that are ours: allow, schema, prefix, socket
+	Secrets   []string // environment variables whose values must never be shown
+	// SendsPassword is set if the client sends the password itself. It is the prefix of the
+	// variables _USER, _PASSWORD and _PASSWORD_FILE, see Location.Login.
 	SendsPassword string
 
 	// Open opens a store. close gives back all that Open made; it does not wait for a server
 	// that does not answer.
 	Open func(ctx context.Context, at *Location) (s Store, close func() error, err error)
 
-	// Of a store that has tables; else nil. Schema is the statements that make them, Migrate
-	// executes those that are missing, and Verify says how the tables differ from what this
-	// version needs.
+	// These are nil for a store without tables. Schema returns the statements that make them,
+	// Migrate executes those that are missing, and Verify says how the tables differ from what
+	// this version needs.
 	Schema          func(at *Location) (string, error)
 	Migrate, Verify func(ctx context.Context, at *Location) error
-	// Grants is the statements, without a semicolon, that let a role use the tables: take locks,
-	// fence and sweep, or with readOnly look at all of it and no more. They may be repeated. It
-	// connects to nothing. nil: the store has no roles, or not on tables.
+	// Grants returns the statements, without semicolons, that let a role use the tables: take
+	// locks, fence and sweep, or, with readOnly, only read. They may be repeated. Grants connects
+	// to nothing. It is nil if the store has no roles, or none with rights on tables.
 	Grants func(at *Location, role string, readOnly bool) ([]string, error)
+	// FenceSQL returns the statement by which a program in any language fences its transaction, with
+	// :name and :token in it; nil: there is none.
+	FenceSQL func(at *Location) string
 
 	// Reach classifies an error of this kind of store; nil: nothing beyond ReachOf.
 	Reach func(err error) Reach
-	// Explain says what is new in an error to one who knows the URL; nil: its text.
+	// Explain returns what an error adds for a reader who knows the URL; nil: its text.
 	Explain func(err error) string
 }
 
-// Reach is how far a call has come.
+// Reach is how far a call got.
 type Reach int
 
 const (
@@ -59,8 +62,8 @@ const (
 	Answered                 // to the database, which reported the error
 )
 
-// ReachOf classifies an error: by Reach, or else by the types of errors of the network and of
-// contexts.
+// ReachOf classifies an error with k.Reach, or else by its type (an error of the network or of a
+// context).
 func (k *Kind) ReachOf(err error) Reach {
 	if k.Reach != nil {
 		if r := k.Reach(err); r != Unknown {
@@ -78,8 +81,8 @@ func (k *Kind) ReachOf(err error) Reach {
 	return Unknown
 }
 
-// Cause is what is new in an error of a store to one who knows its URL: without the name of
-// the package, and with the way out of a danger as a URL accepts it.
+// Cause is what an error of a store adds for a reader who knows its URL: it leaves out the name
+// of the package, and says how to accept a danger in the URL.
 func (k *Kind) Cause(err error) string {
 	var danger *DangerError
 	switch {

@@ -47,7 +47,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]driver.Finding, error) {
 	return r, nil
 }
 
-// members tells which members there are and answer.
+// members tells which members there are, and which of them answer.
 func (s *Store) members(ctx context.Context, r *driver.Findings) error {
 	members, err := send(ctx, true, func(ctx context.Context) (*clientv3.MemberListResponse, error) { return s.client.MemberList(ctx) })
 	if err != nil {
@@ -90,12 +90,12 @@ func (s *Store) members(ctx context.Context, r *driver.Findings) error {
 	return nil
 }
 
-// among tells whether others' keys are among ours.
+// among tells whether our keys are among those of another prefix.
 func (s *Store) among(ctx context.Context, r *driver.Findings) {
 	outer, hidden, err := s.outside(ctx)
 	switch {
 	case err != nil:
-		r.Say(driver.Warning, "prefix", "whether others' keys are among ours cannot be seen: %v", err)
+		r.Say(driver.Warning, "prefix", "whether our keys are among those of another prefix cannot be seen: %v", err)
 	case outer != "":
 		r.Say(driver.Failure, "prefix", "%v", errAmong(s.prefix, outer))
 	case len(hidden) > 0:
@@ -103,11 +103,11 @@ func (s *Store) among(ctx context.Context, r *driver.Findings) {
 	}
 }
 
-// longHistory is how many revisions are a sign that nobody compacts: three days of a
+// longHistory is a number of revisions that shows that nobody compacts: three days of a
 // hundred processes' heartbeats.
 const longHistory = 5_000_000
 
-// remembers says whether the cluster can still tell what was so many revisions ago.
+// remembers says whether the cluster still has its state of this many revisions ago.
 func (s *Store) remembers(ctx context.Context, revisions int64) (bool, error) {
 	if _, err := s.Load(ctx, []driver.Key{{Space: driver.Settings, Name: "-"}}, driver.Fresh); err != nil {
 		return false, err
@@ -146,7 +146,7 @@ func (s *Store) wakesItself(ctx context.Context) error {
 	who := "doctor-" + rand.Text()
 	k := driver.Key{Space: driver.Settings, Name: who}
 	wakes := s.wakes(who)
-	defer func() { // also where time is up, but then not for long: a sweep takes it, too
+	defer func() { // even when time is up, but then only briefly: a sweep removes it, too
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 500*time.Millisecond)
 		defer cancel()
 		s.client.Delete(ctx, wakes, clientv3.WithPrefix())

@@ -17,19 +17,19 @@ import (
 //
 //	err := etcd.Fence(ctx, []*holdfast.Lock{lock}, clientv3.OpPut("jobs/nightly", "done"))
 //
-// Of what others do with a lock that is held, such as to wait for it, Fence sees
-// nothing: it asks again. If an answer is lost, the operations may have been done.
+// What others do with a lock that is held, such as to wait for it, does not make Fence
+// fail: it tries again. If an answer is lost, the operations may have been done.
 func Fence(ctx context.Context, locks []*holdfast.Lock, ops ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	stores, err := storesOf(locks)
+	if err != nil {
+		return nil, err
+	}
 	for {
-		client, err := clientOf(locks)
-		if err != nil {
-			return nil, err
-		}
 		cmps, keep, err := Compare(ctx, locks...)
 		if err != nil {
 			return nil, err
 		}
-		resp, err := client.Txn(ctx).If(cmps...).Then(append(keep, ops...)...).Commit()
+		resp, err := stores[0].client.Txn(ctx).If(cmps...).Then(append(keep, ops...)...).Commit()
 		if err != nil {
 			return nil, fmt.Errorf("fence %q: it may have been done: %w", locks[0].Name(), err)
 		}
@@ -40,27 +40,28 @@ func Fence(ctx context.Context, locks []*holdfast.Lock, ops ...clientv3.Op) (*cl
 	}
 }
 
-// Compare is Fence for a transaction of the caller's own: comparisons which hold as
-// long as the locks are held and nobody comes to wait for them, and operations that
-// have to be among those of its Then, of which there are only some where a lock was
-// handed on within this process. If the transaction does not succeed, and its other
-// comparisons hold, ask again: Compare tells with ErrLost whether a lock is lost.
+// Compare is Fence for a transaction of the caller's own. It returns comparisons, which
+// hold as long as the locks are held and nobody comes to wait for them, and operations
+// that have to be among those of its Then; there are none if each claim has had one holder
+// alone. If the transaction does not succeed, and its other comparisons
+// hold, call Compare again: it returns ErrLost if a lock is lost.
 //
 //	cmps, keep, err := etcd.Compare(ctx, lock)
 //	...
 //	resp, err := client.Txn(ctx).If(cmps...).Then(append(keep, mine...)...).Commit()
 //
-// The transaction depends on nothing but the cluster: that it comes late, from a
-// process that was frozen meanwhile, does no harm.
+// The transaction depends on nothing but the cluster: it does no harm if it comes late,
+// from a process that was frozen.
 func Compare(ctx context.Context, locks ...*holdfast.Lock) (cmps []clientv3.Cmp, keep []clientv3.Op, err error) {
-	if _, err := clientOf(locks); err != nil {
+	stores, err := storesOf(locks)
+	if err != nil {
 		return nil, nil, err
 	}
-	for _, l := range locks {
+	for i, l := range locks {
 		if err := l.Err(); err != nil {
 			return nil, nil, l.FenceFailed(ctx, fmt.Errorf("fence %q: %w", l.Name(), err))
 		}
-		c, k, err := l.Store().(*Store).compare(ctx, l.Name(), l.Token())
+		c, k, err := stores[i].compare(ctx, l.Name(), l.Token())
 		if err != nil {
 			return nil, nil, l.FenceFailed(ctx, err)
 		}
@@ -69,26 +70,24 @@ func Compare(ctx context.Context, locks ...*holdfast.Lock) (cmps []clientv3.Cmp,
 	return cmps, keep, nil
 }
 
-func clientOf(locks []*holdfast.Lock) (*clientv3.Client, error) {
-	var first *Store
+// storesOf returns the store of each lock, all of one client.
+func storesOf(locks []*holdfast.Lock) (stores []*Store, err error) {
+	if len(locks) == 0 {
+		return nil, driver.ErrNothingFenced
+	}
 	for _, l := range locks {
-		s, ok := l.Store().(*Store)
-		switch {
-		case !ok:
-			return nil, fmt.Errorf("fence %q: the lock is not from an etcd store", l.Name())
-		case first == nil:
-			first = s
-		case s.client != first.client:
+		s, err := driver.StoreOf[*Store](l, "one of etcd")
+		if err != nil {
+			return nil, err
+		}
+		if stores = append(stores, s); s.client != stores[0].client {
 			return nil, fmt.Errorf("fence %q: the lock is from another client than %q", l.Name(), locks[0].Name())
 		}
 	}
-	if first == nil {
-		return nil, fmt.Errorf("fence: no lock")
-	}
-	return first.client, nil
+	return stores, nil
 }
 
-// compare asks for the record of a name, and returns what has to stand.
+// compare asks for the record of a name, and returns what Compare does.
 func (s *Store) compare(ctx context.Context, name string, token int64) (cmps []clientv3.Cmp, keep []clientv3.Op, err error) {
 	k, f := s.key(driver.Key{Space: driver.Names, Name: name}), s.fenceKey(name)
 	resp, e, err := s.transact(ctx, true, func(epoch) []clientv3.Op { return []clientv3.Op{clientv3.OpGet(k), clientv3.OpGet(f)} })

@@ -45,12 +45,12 @@ var server = &sqlstore.Server[*sql.DB, *lane]{
 	Name: "mysql", Version: schemaVersion,
 	Options: func(at *driver.Location) func() (sqlstore.Tables, error) { return optionsOf(at).tables },
 	Pool:    poolOf,
-	Ready:   func(ctx context.Context, db *sql.DB) error { return db.PingContext(ctx) }, // the driver's timeout is not for the greeting
+	Ready:   func(ctx context.Context, db *sql.DB) error { return db.PingContext(ctx) }, // the driver's timeout does not cover the greeting
 	Leave:   (*sql.DB).Close,
 	New: func(ctx context.Context, db *sql.DB, at *driver.Location) (sqlstore.Closer, error) {
 		return New(ctx, db, optionsOf(at))
 	},
-	Quote: "`", Texts: texts, Role: roleOf, Script: script, Use: alone, Lock: lock, Run: run,
+	Quote: "`", Fence: "call {fence}(:name, :token)", Texts: texts, Role: roleOf, Script: script, Use: alone, Lock: lock, Run: run,
 	Verify: func(ctx context.Context, l *lane, t sqlstore.Tables) (int64, error) {
 		found, err := ask(ctx, l, t)
 		if err != nil {
@@ -64,7 +64,7 @@ func optionsOf(at *driver.Location) *Options {
 	return &Options{Prefix: at.Prefix, Allow: at.Allow, ReadOnly: at.ReadOnly}
 }
 
-// configOf is the URL in the driver's words, which knows no URLs.
+// configOf translates the URL for the driver, which knows no URLs.
 func configOf(at *driver.Location) (*mysql.Config, error) {
 	network, addr := "tcp", at.Host
 	if _, _, err := net.SplitHostPort(at.Host); err != nil {
@@ -109,8 +109,8 @@ func configOf(at *driver.Location) (*mysql.Config, error) {
 	return config, nil
 }
 
-// poolOf connects to nothing yet. limit is how long the server may take to do
-// so and to answer; of the driver's timeout that is only the connection's part.
+// poolOf connects to nothing yet. limit is how long the server may take to accept
+// a connection and to answer; the driver's timeout only covers the connection.
 func poolOf(_ context.Context, at *driver.Location) (db *sql.DB, limit time.Duration, err error) {
 	config, err := configOf(at)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // Kind is a PostgreSQL store by its URL: postgres://app@db.example/shop?schema=NAME&prefix=NAME.
-// What the URL does not say, the environment and the files that psql reads may: PGPASSFILE,
+// What the URL leaves out may be in the environment and the files that psql reads: PGPASSFILE,
 // PGSERVICE and so on.
 var Kind = server.Kind(&driver.Kind{
 	Schemes: []string{"postgres", "postgresql"}, Form: "postgres://…", Example: "postgres://app@db.example/shop",
@@ -47,7 +47,7 @@ var server = &sqlstore.Server[*pgxpool.Pool, *pgx.Conn]{
 	New: func(ctx context.Context, pool *pgxpool.Pool, at *driver.Location) (sqlstore.Closer, error) {
 		return New(ctx, pool, optionsOf(at))
 	},
-	Quote: `"`, Texts: texts, Script: script, Verify: verify, Run: run,
+	Quote: `"`, Fence: "select {fence}(:name, :token)", Texts: texts, Script: script, Verify: verify, Run: run,
 	Use: func(ctx context.Context, pool *pgxpool.Pool, _ sqlstore.Tables, f func(*pgx.Conn) error) error {
 		return pooled(ctx, pool, f)
 	},
@@ -57,7 +57,7 @@ func optionsOf(at *driver.Location) *Options {
 	return &Options{Schema: at.Schema, Prefix: at.Prefix, Allow: at.Allow, ReadOnly: at.ReadOnly}
 }
 
-// poolOf connects to nothing yet. limit is time to connect, to each of the hosts, and to answer.
+// poolOf connects to nothing yet. limit is the time to connect to each of the hosts and to answer.
 func poolOf(ctx context.Context, at *driver.Location) (pool *pgxpool.Pool, limit time.Duration, err error) {
 	u := "postgres://"
 	if at.HasUser {
@@ -101,7 +101,7 @@ func leave(pool *pgxpool.Pool) error {
 	return reach.Parting(func() error { pool.Close(); return nil })()
 }
 
-// explain leaves out of an error of connecting what repeats the URL.
+// explain leaves out what repeats the URL in a connection error.
 func explain(err error) string {
 	var way *pgconn.ConnectError
 	if !errors.As(err, &way) {

@@ -23,7 +23,7 @@ var Kind = &driver.Kind{
 				return nil, nil, err
 			}
 		}
-		// A file that somebody names is made by the first lock; what is in one is left alone.
+		// A file that the user names is made by the first lock; existing contents are left alone.
 		s, err := Open(ctx, at.Path, &Options{Create: at.Create, Allow: at.Allow, ReadOnly: at.ReadOnly, ifEmpty: true})
 		if err != nil {
 			return nil, nil, err
@@ -38,9 +38,12 @@ var Kind = &driver.Kind{
 		return Migrate(ctx, at.Path)
 	},
 	Verify: func(ctx context.Context, at *driver.Location) error { return Verify(ctx, at.Path) },
+	FenceSQL: func(*driver.Location) string {
+		return "insert into holdfast_fence (name, token) values (:name, :token)"
+	},
 }
 
-// makeDirectory makes the directory of a file of the program's own. No other is made unasked.
+// makeDirectory makes the directory of the program's own file. No other is made unasked.
 func makeDirectory(at *driver.Location) error {
 	if !at.Create {
 		return nil

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
@@ -22,23 +23,24 @@ type Server[P, C any] struct {
 	New     func(context.Context, P, *driver.Location) (Closer, error)
 
 	Quote string                                                         // around a name
+	Fence string                                                         // see driver.Kind.FenceSQL
 	Texts func() map[string]string                                       // see Grants
-	Role  func(at *driver.Location, role string) (schema, quoted string) // may be nil: in which schema a role is let to the tables
+	Role  func(at *driver.Location, role string) (schema, quoted string) // may be nil: the schema that role gets rights in, and role quoted
 
 	Script func(Tables) string // of the schema
 	Use    func(context.Context, P, Tables, func(C) error) error
-	Lock   func(context.Context, C, Tables) error                      // may be nil: Migrate has it to itself, as well as it can
+	Lock   func(context.Context, C, Tables) error                      // may be nil: keeps other Migrates waiting, as well as it can
 	Verify func(context.Context, C, Tables) (version int64, err error) // -1: it could not look
 	Run    func(ctx context.Context, c C, script string) error
 }
 
-// A Closer is a store that is closed.
+// A Closer is a store that can be closed.
 type Closer interface {
 	driver.Store
 	Close() error
 }
 
-// Schema is the package's function of that name, with what its options say of the tables.
+// Schema is the package's function of that name; tables are those of its options.
 func (s *Server[P, C]) Schema(tables func() (Tables, error)) (string, error) {
 	t, err := tables()
 	if err != nil {
@@ -132,6 +134,17 @@ func (s *Server[P, C]) Kind(k *driver.Kind) *driver.Kind {
 			t.Schema, quoted = s.Role(at, role)
 		}
 		return Grants(t, s.Quote, s.Texts(), quoted, readOnly)
+	}
+	k.FenceSQL = func(at *driver.Location) string {
+		t, err := s.Options(at)()
+		if err != nil {
+			return ""
+		}
+		quote := s.Quote
+		if names := t.Schema + t.Prefix; names == strings.ToLower(names) {
+			quote = ""
+		}
+		return t.Expand(s.Fence, quote)
 	}
 	k.Schema = func(at *driver.Location) (string, error) { return s.Schema(s.Options(at)) }
 	k.Migrate, k.Verify = with(s.Migrate), with(s.Compare)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
@@ -12,26 +13,40 @@ import (
 // A lockPage is one lock.
 type lockPage struct {
 	row
-	Others   []holdfast.Claim // holders but the first
-	Breaks   bool             // the viewer may
+	Others   []holdfast.Claim // holders other than First
+	Breaks   bool             // the viewer may break it
 	Line     timeline
 	Past     []past
 	Sums     string
 	Asked    *question // a break to be confirmed, without script
 	Problem  string    // of a break that did not go through
-	Fence    bool      // tokens can be checked in SQL
+	Fence    *fence    // nil: there is none to show
 	ListLink string
 }
 
-// A question is a break before it is done.
+// A question is a break before it is confirmed.
 type question struct {
 	Token      int64
 	ID         string
 	Owner      string
-	Next       string // the first who waits
+	Next       string // the first waiter
 	AtMost     time.Duration
 	Reason     string // that was given and cannot be used
 	ShortToken string
+}
+
+// A fence is a statement around a name and a token.
+type fence struct{ Before, Between, After string }
+
+// fenceOf splits the statement of a fence. It returns nil for a name that could be written into it in
+// more ways than one.
+func fenceOf(statement, name string) *fence {
+	before, rest, named := strings.Cut(statement, ":name")
+	between, after, ok := strings.Cut(rest, ":token")
+	if !named || !ok || shown(name) != name || strings.Contains(name, `\`) {
+		return nil
+	}
+	return &fence{before, between, after}
 }
 
 func (h *Handler) lock(w http.ResponseWriter, r *http.Request, v Viewer) {
@@ -50,7 +65,7 @@ func (h *Handler) showLock(w http.ResponseWriter, r *http.Request, v Viewer, nam
 		h.fail(w, r, http.StatusServiceUnavailable, h.why(err))
 		return
 	}
-	p := lockPage{row: rowOf(info), Breaks: v.breaks(name), Problem: problem, ListLink: "./?q=" + url.QueryEscape(directory(name))}
+	p := lockPage{row: rowOf(info), Breaks: v.breaks(name), Problem: problem, Fence: fenceOf(h.opts.Fence, name), ListLink: "./?q=" + url.QueryEscape(directory(name))}
 	for n := range info.Holders {
 		if &info.Holders[n] != p.First {
 			p.Others = append(p.Others, info.Holders[n])

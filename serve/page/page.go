@@ -1,12 +1,12 @@
-// Package page is the web page of holdfast serve: who holds which lock, who waits, on which
-// hosts, and what was. A Go program can mount it beside its own handlers:
+// Package page is the web page of holdfast serve: who holds which lock, who waits, on which hosts,
+// and the history. A Go program can mount it beside its own handlers:
 //
 //	http.Handle("/locks/", page.New(client, &page.Options{Prefix: "/locks"}))
 //
-// Everything can be read without script. The script adds rows that follow, keys and the dialog
-// that asks before a lock is broken. Nothing inline and nothing from elsewhere is loaded: the
-// content security policy that New sets allows this handler's own files alone. All text that
-// others have written is escaped, and characters that turn or hide text are written out.
+// Everything can be read without script. The script adds rows that update themselves, keys, and the
+// dialog that asks before a lock is broken. Nothing inline and nothing from elsewhere is loaded:
+// the content security policy that ServeHTTP sets allows this handler's own files alone. All text
+// that others have written is escaped, including characters that reorder or hide text.
 package page
 
 import (
@@ -35,23 +35,26 @@ type Options struct {
 	Prefix string
 	// Store is shown in the head of each page: the URL of the store, without its password.
 	Store string
-	// Viewer says who asks, from a request that the caller has let in. nil: everybody is
-	// somebody without a name who may look at everything and change nothing.
+	// Fence is the statement of the store's fence, with :name and :token, as driver.Kind.FenceSQL
+	// returns it. The page of a lock shows it for its holder. "": there is none.
+	Fence string
+	// Viewer says who asks, from a request that the caller has let in. nil: every viewer is
+	// unnamed, and may look at everything and change nothing.
 	Viewer func(*http.Request) Viewer
-	// Login shows the page that asks for a key to a viewer whose Denied is set. It checks the key,
-	// and answers the request itself if it is right. nil: such a viewer gets 403.
+	// Login checks the key that a page asks of a viewer whose Denied is set. If the key is right,
+	// it answers the request itself. nil: such a viewer gets 403.
 	Login func(w http.ResponseWriter, r *http.Request, key string) (ok bool)
 	// Logout ends the viewer's session and answers the request. nil: there is no such button.
 	Logout func(w http.ResponseWriter, r *http.Request)
-	// Doctor says how the store and this process stand. nil: there is no such page.
+	// Doctor returns findings about the store and this process. nil: there is no such page.
 	Doctor func(context.Context) []driver.Finding
-	// Redact makes of an error of the store what viewers may read. nil: the error as it is.
+	// Redact turns an error of the store into what viewers may read. nil: the error as it is.
 	Redact func(error) string
 	// Logger gets breaks and changed settings (Warn) and errors. nil: silence.
 	Logger *slog.Logger
 }
 
-// A Viewer is somebody who looks at the page.
+// A Viewer is a person who looks at the page.
 type Viewer struct {
 	Name   string // shown; "": nothing is
 	Denied bool   // may not even look: the login page, or 403
@@ -124,7 +127,7 @@ func New(client *holdfast.Client, opts *Options) *Handler {
 }
 
 // Close ends streams and breaks that have not been obeyed yet, and waits for the breaks. The
-// handler must not be used any more.
+// handler must not be used afterwards.
 func (h *Handler) Close() {
 	h.stop()
 	h.work.Wait()
@@ -195,8 +198,8 @@ func (h *Handler) routes() {
 // policy allows what comes from this handler, and nothing inline.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-// ServeHTTP serves the page below its prefix. What changes something is refused when another
-// site sends it.
+// ServeHTTP serves the page below its prefix. A request that changes something is refused if
+// another site sends it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head := w.Header()
 	head.Set("Content-Security-Policy", policy)
@@ -225,15 +228,15 @@ type frame struct {
 	Doctor     bool // there is such a page
 	Viewer     Viewer
 	Logout     bool
-	Findings   int // of doctor, that are not good, when last asked
+	Findings   int // of doctor that are not good, when it was last asked
 	TTL        time.Duration
 	At         time.Time
-	Live       bool   // it follows by itself
+	Live       bool   // it updates itself
 	Problem    string // the store did not answer
 	Page       any
 }
 
-// show renders a page. A page that is made with an error of the store is shown with it.
+// show renders a page. An error of the store is shown with the page.
 func (h *Handler) show(w http.ResponseWriter, r *http.Request, v Viewer, status int, name string, f frame) {
 	f.Store, f.Viewer, f.Logout, f.Doctor = h.opts.Store, v, h.opts.Logout != nil && v.Name != "", h.opts.Doctor != nil
 	f.At = h.now().UTC()
@@ -291,7 +294,7 @@ func (h *Handler) login(w http.ResponseWriter, r *http.Request, problem string) 
 	h.show(w, r, Viewer{}, status, "login", frame{Title: "Log in", Bare: true, Page: struct{ Problem, To string }{problem, r.FormValue("to")}})
 }
 
-// postLogin checks a key. The caller's Login answers where it is right; it finds where the viewer
+// postLogin checks a key. If it is right, the caller's Login answers; it finds where the viewer
 // wanted to go in the form's field "to", as a path below the prefix.
 func (h *Handler) postLogin(w http.ResponseWriter, r *http.Request) {
 	if h.opts.Login == nil {

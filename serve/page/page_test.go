@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"math"
 	"net/http"
@@ -72,6 +73,24 @@ func newSite(t *testing.T, opts *page.Options) *site {
 	w.server = httptest.NewServer(mux)
 	t.Cleanup(func() { w.server.CloseClientConnections(); h.Close(); w.server.Close() })
 	return w
+}
+
+// The page of a lock shows the statement of its fence, unless the name could be written into it in
+// more ways than one.
+func TestFence(t *testing.T) {
+	w := newSite(t, &page.Options{Fence: "select locks.holdfast_fence(:name, :token)"})
+	for name, shown := range map[string]bool{"orders/42": true, "o'brien": true, `back\slash`: false, "hidden\u200bhere": false} {
+		l, err := w.locks.Acquire(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, body, _ := w.get("/lock?name=" + url.QueryEscape(name))
+		plain := html.UnescapeString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(body, ""))
+		want := fmt.Sprintf("select locks.holdfast_fence('%s', %d);", strings.ReplaceAll(name, "'", "''"), l.Token())
+		if strings.Contains(plain, want) != shown || strings.Contains(plain, "holdfast_fence") != shown {
+			t.Errorf("%q: the statement is shown: %v, want %v", name, !shown, shown)
+		}
+	}
 }
 
 // all may be done by its viewer.

@@ -117,7 +117,7 @@ func (b *tab) keep(name string) {
 }
 
 // everything may be done by this viewer.
-var everything = page.Options{Store: "postgres://app@db.example/shop", Viewer: func(*http.Request) page.Viewer {
+var everything = page.Options{Store: "postgres://app@db.example/shop", Fence: "select holdfast_fence(:name, :token)", Viewer: func(*http.Request) page.Viewer {
 	return page.Viewer{Name: "ana", Break: func(string) bool { return true }, Configure: true}
 }}
 
@@ -130,7 +130,7 @@ func TestScreens(t *testing.T) {
 	w.inhabit()
 	screens := []struct{ name, path, parts string }{
 		{"locks", "/", ".stats b, table caption, th[aria-sort], tr .lease svg, .queue-dots, .state.detached"},
-		{"lock", "/lock?name=deploy/shop/production", "h1.mono, .facts dd, ol.queue .pos, .time svg rect.now, .time svg rect.waited, .time svg rect.broken, .time svg text.note.died, a.danger, .time + .panel caption"},
+		{"lock", "/lock?name=deploy/shop/production", "h1.mono, .facts dd, pre.code b, ol.queue .pos, .time svg rect.now, .time svg rect.waited, .time svg rect.broken, .time svg text.note.died, a.danger, .time + .panel caption"},
 		{"hosts", "/hosts", "table caption, tr .lease"},
 		{"history", "/history", "table caption, .state.dead, .search input"},
 		{"settings", "/settings", "label[for=ttl], #ttl"},

@@ -65,7 +65,7 @@ type serving struct {
 
 const (
 	serveAddress = "127.0.0.1:7420"
-	servePatient = 25 * time.Second // for what is under way at the end
+	servePatient = 25 * time.Second // for requests under way at the end
 )
 
 func serveVerb(a *cli.App) *cobra.Command {
@@ -118,7 +118,7 @@ func serveVerb(a *cli.App) *cobra.Command {
 	return c
 }
 
-// settle makes of the flags where to listen.
+// settle derives from the flags where to listen.
 func (s *serving) settle() (err error) {
 	l := &s.listen
 	if l.Socket, err = s.socketPath(); err != nil {
@@ -153,7 +153,7 @@ func (s *serving) settle() (err error) {
 	return nil
 }
 
-// socketPath is where the socket is if nobody says otherwise; "": nowhere.
+// socketPath returns the path of --socket or, without it, the default; "" for no socket.
 func (s *serving) socketPath() (string, error) {
 	switch s.socket {
 	case "":
@@ -228,7 +228,11 @@ func serveStore(ctx context.Context, a *cli.App, s *serving) error {
 		Doctor: func(ctx context.Context) []driver.Finding { return findings(ctx, a, s) },
 	}
 	if !s.noPage {
-		p := serve.NewPage(store.Client, list, &page.Options{Store: store.Target.String(), Doctor: options.Doctor, Redact: options.Redact, Logger: log})
+		fence := ""
+		if k := store.Target.Kind; k.FenceSQL != nil {
+			fence = k.FenceSQL(store.Target.Location)
+		}
+		p := serve.NewPage(store.Client, list, &page.Options{Store: store.Target.String(), Fence: fence, Doctor: options.Doctor, Redact: options.Redact, Logger: log})
 		defer p.Close()
 		options.Page = p
 	}
@@ -248,7 +252,7 @@ func serveStore(ctx context.Context, a *cli.App, s *serving) error {
 	return nil
 }
 
-// announce says where it serves. link is the key that logs in to the page, if there is one.
+// announce prints the addresses. link is the key that logs in to the page, if there is one.
 func (s *serving) announce(t cli.Target, server *serve.Server, link string) {
 	cli.Say("serving    %s", t)
 	if server.Socket() != "" {
@@ -273,8 +277,8 @@ func (s *serving) announce(t cli.Target, server *serve.Server, link string) {
 // mostMetricsNames bounds the time series.
 const mostMetricsNames = 50
 
-// metricsNames makes of PREFIX=LABEL what says which label a lock has in the metrics: that of the
-// longest prefix of its name, else "other". Without any there is no such label.
+// metricsNames turns PREFIX=LABEL flags into a function that gives a lock its label in the metrics:
+// that of the longest prefix of its name, else "other". Without such flags it returns nil.
 func metricsNames(list []string) (func(name string) string, error) {
 	labels := map[string]string{}
 	for _, one := range list {
@@ -304,7 +308,7 @@ func metricsNames(list []string) (func(name string) string, error) {
 	}, nil
 }
 
-// findings are those of doctor, and what it has to say of the server.
+// findings returns those of doctor, and those about the server.
 func findings(ctx context.Context, a *cli.App, s *serving) []driver.Finding {
 	d := &checkup{}
 	if t, err := cli.ParseStore(a.Store); err != nil {
@@ -326,8 +330,8 @@ type prober struct {
 	base string
 }
 
-// client reaches a server by its socket, if it has one. Of a certificate of our own nothing is
-// believed.
+// client reaches a server by its socket, if it has one. It does not verify the certificate, which
+// is our own.
 func (s *serving) client(socket, address string) *prober {
 	p := &prober{http: http.Client{Timeout: 5 * time.Second}, base: "http://" + address}
 	switch {
@@ -383,7 +387,7 @@ func (s *serving) check(ctx context.Context) error {
 	return nil
 }
 
-// notify tells systemd of a unit with Type=notify how it is.
+// notify reports a state to systemd, if the unit has Type=notify.
 func notify(state string) {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
@@ -400,7 +404,7 @@ func notify(state string) {
 	io.WriteString(conn, state)
 }
 
-// watchdog tells systemd that the server answers, as often as it wants to hear it.
+// watchdog tells systemd that the server answers, three times per WATCHDOG_USEC.
 func watchdog(ctx context.Context, p *prober) {
 	every, err := time.ParseDuration(os.Getenv("WATCHDOG_USEC") + "us")
 	if err != nil || every <= 0 {
