@@ -214,6 +214,7 @@ grant execute on procedure shop.holdfast_fence to app;
 grant select on shop.holdfast_records to dba;
 grant select on shop.holdfast_meta to dba;
 grant select on shop.holdfast_locks to dba;
+grant select on shop.holdfast_history to dba;
 `
 
 func TestGrants(t *testing.T) {

@@ -228,7 +228,7 @@ const grants = `
 grant select, insert, update, delete on holdfast_records to app;
 grant select, update on holdfast_meta to app;
 grant execute on function holdfast_fence(text, bigint), holdfast_fence(bytea, bigint) to app;
-grant select on holdfast_records, holdfast_meta, holdfast_locks to dba;
+grant select on holdfast_records, holdfast_meta, holdfast_locks, holdfast_history to dba;
 `
 
 func TestGrants(t *testing.T) {

@@ -366,7 +366,7 @@ $version$] loop
     -- Whoever may create in the schema may have been first with something of that name.
     select o.name || ' belongs to ' || pg_get_userbyid(o.owner) into other
     from (
-      select c.relname::text, c.relowner, c.relnamespace from pg_class c where c.relname ~ '^{prefix}(meta|records|locks)$'
+      select c.relname::text, c.relowner, c.relnamespace from pg_class c where c.relname ~ '^{prefix}(meta|records|locks|history)$'
       union all
       select p.proname || '(' || oidvectortypes(p.proargtypes) || ')', p.proowner, p.pronamespace from pg_proc p
       where p.proname ~ '^{prefix}(inserted|keys|idle|json|list|number|text|plain|fence)$'

@@ -24,6 +24,7 @@ func TestSquatters(t *testing.T) {
 		{"holdfast_number(jsonb)", `create function public.holdfast_number(value jsonb) returns bigint language plpgsql as $$ begin perform public.rise(); return null; end $$`},
 		{"holdfast_fence(character varying, bigint)", `create function public.holdfast_fence(varchar, bigint) returns void language plpgsql as $$ begin perform public.rise(); end $$`},
 		{"holdfast_locks", `create view public.holdfast_locks as select 1 as a`},
+		{"holdfast_history", `create view public.holdfast_history as select 1 as a`},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			r := reopener{url: servers.Postgres(t, nil).Database(t)}
