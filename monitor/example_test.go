@@ -23,8 +23,9 @@ func serveMetrics(store *memory.Store) error {
 	if err != nil {
 		return err
 	}
-	http.Handle("/metrics", m)                                           // for a Prometheus server
-	http.Handle("/readyz", monitor.Ready(client))                        // 200 while the client is healthy
-	http.Handle("/leader", monitor.Leader(client.Election("scheduler"))) // 200 on the leader alone
+	seat := client.Election("scheduler")          // for seat.Run, too
+	http.Handle("/metrics", m)                    // for a Prometheus server
+	http.Handle("/readyz", monitor.Ready(client)) // 200 while the client is healthy
+	http.Handle("/leader", monitor.Leader(seat))  // 200 while seat.Run leads
 	return client.Close()
 }

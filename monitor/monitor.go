@@ -1,14 +1,14 @@
-// Package monitor counts what a client does, for those who watch it, and answers whether it is
-// well. It needs the standard library alone; the modules prometheus and otel hand the same
-// instruments to the libraries of these names.
+// Package monitor measures what a client does, and answers whether it is healthy. It needs only the
+// standard library; the modules prometheus and otel hand the same instruments to the libraries of
+// these names.
 //
 //	m := monitor.New(nil)
 //	client, err := holdfast.New(store, &holdfast.Options{Trace: m.Trace()})
 //	http.Handle("/metrics", m) // for a Prometheus server
 //	http.Handle("/readyz", monitor.Ready(client))
 //
-// No label comes from a client, so the number of time series has a bound: the name of a lock is a
-// label only where Options.Lock makes one of it, and where this process stands for election.
+// No label comes from a client, so the number of time series has a bound. The name of a lock
+// becomes a label only through Options.Lock, and where this process stands for election.
 package monitor
 
 import (
@@ -40,7 +40,7 @@ type Instrument struct {
 	Kind   Kind     //
 	Unit   string   // s, {lock}, {session}, {transaction}
 	Help   string   //
-	Labels []string // beside lock, if Options.Lock is set
+	Labels []string // in addition to lock, if Options.Lock is set
 	Lock   bool     // is about locks, and may have the label lock
 }
 
@@ -83,18 +83,18 @@ var Buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 
 
 // Options are the settings of a Monitor. The zero value of each field is its default.
 type Options struct {
-	// Lock makes the label "lock" of a lock's name, such as the part before its first slash. nil:
-	// there is no such label. It has to have few values: each is a time series.
+	// Lock turns a lock's name into the label "lock", such as the part before its first slash. nil:
+	// there is no such label. It must have few values: each is a time series.
 	Lock func(name string) string
 }
 
-// A Monitor is the numbers of a client, or of several together.
+// A Monitor has the numbers of a client, or of several together.
 type Monitor struct {
 	opts Options
 
 	mu      sync.Mutex
-	series  map[string]map[string]*Sample // by the name of the instrument, and the values of the labels
-	windows map[string]*window            // by the session
+	series  map[string]map[string]*Sample // by instrument, and by the values of the labels
+	windows map[string]*window            // by session
 }
 
 // A window is the trust window of a session.
@@ -102,15 +102,15 @@ type window struct {
 	until time.Time
 	ttl   time.Duration
 	ended time.Time // when the session was over; zero: it lives
-	lost  bool      // that is how
+	lost  bool      // it ended by a loss
 }
 
-// rememberEnded is for how long a session that was lost shows an empty window, if there is no other.
+// rememberEnded is how long a session that was lost shows an empty window, if there is no other.
 const rememberEnded = 5 * time.Minute
 
 // A Sample is one number, or one histogram.
 type Sample struct {
-	Labels  []string // names and values by turns
+	Labels  []string // names and values, alternating
 	Value   float64  // of a histogram: the sum
 	Count   uint64   // of a histogram
 	Buckets []uint64 // of a histogram: how many are at most Buckets[i]
@@ -122,10 +122,15 @@ func New(opts *Options) *Monitor {
 	if opts != nil {
 		m.opts = *opts
 	}
+	if m.opts.Lock == nil { // else the labels are not known yet
+		for _, reason := range Reasons {
+			m.add(LockLost, holdfast.Event{}, 0, "reason", reason)
+		}
+	}
 	return m
 }
 
-// Trace is what the options of a client need. It can be joined to another with Trace.And.
+// Trace returns the Trace for the options of a client. It can be joined to another with Trace.And.
 func (m *Monitor) Trace() *holdfast.Trace {
 	return &holdfast.Trace{
 		Queued: func(_ context.Context, e holdfast.Event) {
@@ -202,6 +207,10 @@ func Outcome(err error) string {
 	return "error"
 }
 
+// Reasons are the labels of LockLost. Without Options.Lock its counters begin at 0, so that the
+// first loss of a process is an increase, too.
+var Reasons = []string{"broken", "lease"}
+
 // Lost is a label for how a lock was lost: broken, or lost because its lease was over.
 func Lost(e holdfast.Event) string {
 	if e.Broken {
@@ -266,8 +275,8 @@ func (m *Monitor) observe(i Instrument, e holdfast.Event, d time.Duration, label
 	}
 }
 
-// follow notes the trust window of a session. One that is not open yet has none, nor has the lease
-// of another package.
+// follow notes the trust window of a session. A session that is not open yet has none, nor does the
+// lease of another package.
 func (m *Monitor) follow(e holdfast.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -282,8 +291,8 @@ func (m *Monitor) follow(e holdfast.Event) {
 	w.until, w.ttl = e.Until, e.TTL
 }
 
-// ended notes that a session is over. Events of it may still come: they come from several
-// goroutines.
+// ended notes that a session is over. Its events may still come, because several goroutines send
+// them.
 func (m *Monitor) ended(e holdfast.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -301,9 +310,9 @@ func (w *window) forgotten(now time.Time) bool {
 	return !w.ended.IsZero() && now.Sub(w.ended) > rememberEnded
 }
 
-// Remaining is what is left of the trust window, and the TTL of its session. Of several sessions it
-// is the window that ends first. known: there is a session, or one was lost within the last five
-// minutes and none came after it.
+// Remaining returns what is left of the trust window, and the TTL of its session. With several
+// sessions it is the window that ends first. known is true if there is a session, or if one was
+// lost within the last five minutes and none came after it.
 func (m *Monitor) Remaining() (left, ttl time.Duration, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -326,7 +335,7 @@ func (m *Monitor) Remaining() (left, ttl time.Duration, known bool) {
 	return 0, 0, false
 }
 
-// Samples are the numbers of an instrument as of now, in the order of their labels.
+// Samples returns the current numbers of an instrument, in the order of their labels.
 func (m *Monitor) Samples(i Instrument) []Sample {
 	if i.Name == Window.Name || i.Name == TTL.Name {
 		left, ttl, known := m.Remaining()

@@ -1,6 +1,6 @@
 // Package otel records what a client does with OpenTelemetry: the instruments of package monitor,
-// and a span for each lock that was waited for. It needs OpenTelemetry's API alone; which exporter
-// there is the program decides.
+// and a span for each lock that was waited for. It needs only OpenTelemetry's API; the program
+// chooses the exporter.
 //
 //	trace, err := otel.New(&otel.Options{Meter: provider.Meter("holdfast")})
 //	client, err := holdfast.New(store, &holdfast.Options{Trace: trace})
@@ -21,11 +21,11 @@ import (
 	"github.com/holdfast-lock/holdfast/monitor"
 )
 
-// Options are where to record to. The zero value of each field is its default.
+// Options say where to record. The zero value of each field is its default.
 type Options struct {
 	Meter  metric.Meter // nil: nothing is measured
 	Tracer trace.Tracer // nil: there are no spans
-	// Lock makes the attribute "lock" of a lock's name. nil: there is no such attribute. It has to
+	// Lock turns a lock's name into the attribute "lock". nil: there is no such attribute. It must
 	// have few values: each is a time series.
 	Lock func(name string) string
 }
@@ -37,7 +37,7 @@ type recorder struct {
 	lost, broken, refused  metric.Int64Counter
 	tookOver               metric.Int64Counter
 	suspected, dead        metric.Int64Counter
-	windows                *monitor.Monitor // of sessions: nothing else of it is used
+	windows                *monitor.Monitor // for those of the sessions; nothing else of it is used
 }
 
 // New makes the trace of a client. opts may be nil. The error is that of the meter.
@@ -54,6 +54,11 @@ func New(opts *Options) (*holdfast.Trace, error) {
 	}
 	if err := r.instruments(); err != nil {
 		return nil, err
+	}
+	if r.opts.Lock == nil {
+		for _, reason := range monitor.Reasons {
+			r.lost.Add(context.Background(), 0, r.with(holdfast.Event{}, "reason", reason))
+		}
 	}
 	return r.trace(), nil
 }
@@ -98,7 +103,7 @@ func (r *recorder) instruments() (err error) {
 	return nil
 }
 
-// with are attributes, and that of the lock if there is one.
+// with returns attributes, including that of the lock if there is one.
 func (r *recorder) with(e holdfast.Event, pairs ...string) metric.MeasurementOption {
 	var list []attribute.KeyValue
 	for n := 0; n+1 < len(pairs); n += 2 {

@@ -16,10 +16,10 @@ import (
 	"github.com/holdfast-lock/holdfast/monitor"
 )
 
-// What a server measures beside monitor.Instruments: its requests, the holds that it keeps, and
-// what is in the store.
+// What a server measures in addition to monitor.Instruments: its requests, the holds that it
+// keeps, and what is in the store.
 var (
-	requests    = monitor.Instrument{Name: "http.server.request.duration", Kind: monitor.Histogram, Unit: "s", Help: "Requests to the API, from their arrival to the end of the answer.", Labels: []string{"route", "method", "status"}}
+	requests    = monitor.Instrument{Name: "http.server.request.duration", Kind: monitor.Histogram, Unit: "s", Help: "Requests to the API and the page, from their arrival to the end of the answer.", Labels: []string{"route", "method", "status"}}
 	served      = monitor.Instrument{Name: "holdfast.serve.holds", Kind: monitor.Gauge, Unit: "{hold}", Help: "Holds that this server keeps: by an open connection, or by a request that waits.", Labels: []string{"kind", "state"}}
 	lapsed      = monitor.Instrument{Name: "holdfast.serve.lapsed", Kind: monitor.Counter, Unit: "{hold}", Help: "Answers that a hold is over because it was silent for its TTL.", Labels: nil}
 	storeHeld   = monitor.Instrument{Name: "holdfast.store.held", Kind: monitor.Gauge, Unit: "{lock}", Help: "Claims in the store that hold.", Labels: []string{"prefix"}}
@@ -35,12 +35,12 @@ var (
 // is in the store.
 var Instruments = append(slices.Clip(monitor.Instruments), requests, served, lapsed, storeAnswer, storeHeld, storeWaits, storeWait, storeBeat, storeAsked, storeDead)
 
-// mostPrefixes are the prefixes (and values of Options.MetricsLock) that have series of their
-// own; the rest are "other".
+// mostPrefixes is how many prefixes (and values of Options.MetricsLock) have series of their own;
+// the rest are "other".
 const mostPrefixes = 50
 
-// census is what is in the store, counted at most each five seconds, or ten times as long as it
-// took. That may be long: whoever asks waits for it for a while, and gets what was counted before.
+// census is what is in the store, counted at most every five seconds, or ten times as long as a
+// count takes. A request waits for a slow count for a while, and then gets the one before.
 type census struct {
 	mu      sync.Mutex
 	at      time.Time // when it was last counted; zero: never yet
@@ -56,8 +56,8 @@ type tally struct {
 	longestWait, oldestBeat    time.Duration
 }
 
-// take is the census, and whether the store could be listed. The first count that is under way is
-// taken for a good sign.
+// take returns the census, and whether the store could be listed, which is assumed while the first
+// count is under way.
 func (h *Handler) take(ctx context.Context) (map[string][]monitor.Sample, bool) {
 	c := &h.census
 	c.mu.Lock()
@@ -80,7 +80,7 @@ func (h *Handler) take(ctx context.Context) (map[string][]monitor.Sample, bool) 
 	return c.samples, c.ok || c.at.IsZero()
 }
 
-// count counts what is in the store. A store that gives no name for a while cannot be listed.
+// count counts what is in the store. A store that yields no name for a while cannot be listed.
 func (h *Handler) count() {
 	ctx, cancel := context.WithCancel(h.drain)
 	defer cancel()
@@ -139,7 +139,7 @@ func (t *tally) add(info holdfast.Info) {
 	}
 }
 
-// merge adds what another has counted.
+// merge adds what another tally has counted.
 func (t *tally) merge(o *tally) {
 	t.held, t.waiting, t.asked, t.dead = t.held+o.held, t.waiting+o.waiting, t.asked+o.asked, t.dead+o.dead
 	t.longestWait, t.oldestBeat = max(t.longestWait, o.longestWait), max(t.oldestBeat, o.oldestBeat)
@@ -161,7 +161,7 @@ func samplesOf(by map[[2]string]*tally, locks bool) map[string][]monitor.Sample 
 		list = append(list[:mostPrefixes:mostPrefixes], other)
 	}
 	if len(list) == 0 {
-		list = []*tally{{}} // an empty store holds nothing, which is a number
+		list = []*tally{{}} // an empty store has numbers, too: zeros
 	}
 	out := map[string][]monitor.Sample{}
 	for _, t := range list {
@@ -230,7 +230,7 @@ func (t *timings) samples() []monitor.Sample {
 type keeping struct {
 	requests                            atomic.Int64 // that wait
 	connectionsWaiting, connectionsHeld atomic.Int64
-	died                                atomic.Uint64 // answers
+	died                                atomic.Uint64 // answers that a hold has died
 }
 
 func (k *keeping) samples() (holds, died []monitor.Sample) {
