@@ -7,7 +7,7 @@ import holdfast
 
 
 async def main() -> None:
-    client = holdfast.connect(sys.argv[1], token="secret")
+    client = holdfast.connect(sys.argv[1], secret="secret")
     async with client.alock("t/aio", wait=0) as lock:
         lock.check()
         waiting = asyncio.ensure_future(client.alock("t/aio").__aenter__())

@@ -1,7 +1,7 @@
 // Locks as blocks, beside one that hangs, and on a machine that sleeps: block.mjs CLIENT SERVER CONTROL.
 const [module, server, control] = process.argv.slice(2);
 const { connect, Lost } = await import(module);
-const client = connect(server, { token: "secret" });
+const client = connect(server, { secret: "secret" });
 
 // A block whose lock was released in it ends in order. One whose lock was lost ends with Lost.
 await client.lock("t/block", { wait: 0 }, (lock) => lock.release());

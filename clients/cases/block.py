@@ -11,7 +11,7 @@ import urllib.request
 import holdfast
 
 server, control = sys.argv[1:3]
-client = holdfast.connect(server, token="secret")
+client = holdfast.connect(server, secret="secret")
 
 # A block whose lock was lost ends with Lost. One whose lock was released in it ends in order.
 try:

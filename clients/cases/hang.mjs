@@ -7,6 +7,6 @@ globalThis.fetch = (url, options) => {
   globalThis.fetch = real;
   return new Promise((_, no) => options.signal.addEventListener("abort", () => no(options.signal.reason)));
 };
-const lock = await connect(server, { token: "secret" }).acquire("t/hang");
+const lock = await connect(server, { secret: "secret" }).acquire("t/hang");
 lock.check();
 await lock.release();

@@ -11,7 +11,7 @@ async function ask(step) {
 const sleep = (seconds) => new Promise((done) => setTimeout(done, seconds * 1000));
 
 async function run(steps) {
-  const client = connect(server, { token: "secret" });
+  const client = connect(server, { secret: "secret" });
   const held = {}, started = {};
   for (const step of steps) {
     const { op, as } = step;

@@ -15,7 +15,7 @@ def main() -> int:
     failed = 0
     for case in json.load(open(cases, encoding="utf-8")):
         try:
-            run(case["steps"], holdfast.connect(server, token="secret"), control)
+            run(case["steps"], holdfast.connect(server, secret="secret"), control)
             print("ok", case["name"], flush=True)
         except Exception as e:  # noqa: BLE001: of any kind
             failed += 1

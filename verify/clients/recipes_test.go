@@ -30,7 +30,7 @@ func recipe(t *testing.T, url string, b *badServer, env []string, program ...str
 	t.Helper()
 	run := func() (string, error) {
 		cmd := exec.CommandContext(t.Context(), program[0], program[1:]...)
-		cmd.Env = append(os.Environ(), append(env, "HOLDFAST_URL="+url, "HOLDFAST_TOKEN=secret")...)
+		cmd.Env = append(os.Environ(), append(env, "HOLDFAST_URL="+url, "HOLDFAST_SECRET=secret")...)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}

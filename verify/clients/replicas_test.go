@@ -67,7 +67,7 @@ func TestReplicasKilled(t *testing.T) {
 		if i%2 == 1 {
 			cmd = exec.CommandContext(t.Context(), node, root+"/clients/cases/count.mjs", module, b.url(), file, strconv.Itoa(times))
 		}
-		cmd.Env = append(os.Environ(), "HOLDFAST_TOKEN="+secret, "PYTHONPATH="+root+"/clients/python/src", "PYTHONDONTWRITEBYTECODE=1")
+		cmd.Env = append(os.Environ(), "HOLDFAST_SECRET="+secret, "PYTHONPATH="+root+"/clients/python/src", "PYTHONDONTWRITEBYTECODE=1")
 		all.Go(func() {
 			var errs bytes.Buffer
 			cmd.Stderr = &errs

@@ -1,7 +1,7 @@
 /**
  * Locks of a `holdfast serve`: first come, first served, across languages and hosts.
  *
- *     const client = connect("http://127.0.0.1:7420", { token });
+ *     const client = connect("http://127.0.0.1:7420", { secret });
  *     await client.lock("nightly", { wait: 600 }, async ({ token, signal }) => {
  *       await backup(token, { signal });
  *     });
@@ -63,9 +63,9 @@ const newID = (): string => [...crypto.getRandomValues(new Uint8Array(16))].map(
 /** Seconds after which to ask a server again that was asked too often. */
 const afterTooMany = (): number => 0.5 + Math.random();
 
-/** A client of the server at url. The token is sent as a bearer token. */
-export function connect(url = envOf("HOLDFAST_URL") ?? "http://127.0.0.1:7420", options: { token?: string; owner?: Record<string, unknown> } = {}): Client {
-  return new Client(url, options.token ?? envOf("HOLDFAST_TOKEN"), options.owner);
+/** A client of the server at url. The secret, or HOLDFAST_SECRET, is sent as a bearer token. */
+export function connect(url = envOf("HOLDFAST_URL") ?? "http://127.0.0.1:7420", options: { secret?: string; owner?: Record<string, unknown> } = {}): Client {
+  return new Client(url, options.secret ?? envOf("HOLDFAST_SECRET"), options.owner);
 }
 
 function envOf(name: string): string | undefined {
@@ -132,14 +132,14 @@ export class Client {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #beating = false;
 
-  constructor(url: string, token?: string, owner: Record<string, unknown> = {}) {
+  constructor(url: string, secret?: string, owner: Record<string, unknown> = {}) {
     this.#url = url.replace(/\/+$/, "");
-    this.#headers = token ? { Authorization: `Bearer ${token}` } : {};
+    this.#headers = secret ? { Authorization: `Bearer ${secret}` } : {};
     const p = (globalThis as { process?: { pid?: number; title?: string } }).process;
     this.#owner = { program: p?.title, pid: p?.pid, ...owner };
   }
 
-  /** Holds a lock, or several all at once, while work runs. The work stops at the lock's signal; if the lock was lost, this throws Lost. */
+  /** Holds a lock, or several all at once, while work runs. The work has to stop at the lock's signal; if it then ends without an error of its own, this throws Lost. */
   async lock<T>(names: string | readonly string[], work: (lock: Lock) => Promise<T>): Promise<T>;
   async lock<T>(names: string | readonly string[], options: LockOptions, work: (lock: Lock) => Promise<T>): Promise<T>;
   async lock<T>(names: string | readonly string[], a: LockOptions | ((lock: Lock) => Promise<T>), b?: (lock: Lock) => Promise<T>): Promise<T> {
@@ -154,7 +154,10 @@ export class Client {
     }
   }
 
-  /** Takes a lock, or several all at once, and keeps it until release. Throws Held, Refused or Unavailable. */
+  /**
+   * Takes a lock, or several all at once, and keeps it until release. Throws Held, Refused or
+   * Unavailable; Lost, if the waiting request was broken; or the reason of options.signal.
+   */
   async acquire(names: string | readonly string[], options: LockOptions = {}): Promise<Lock> {
     const all = typeof names === "string" ? [names] : [...names];
     const { wait = Infinity, signal, shared, slots, ttl, reason, labels } = options;

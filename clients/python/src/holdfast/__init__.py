@@ -123,12 +123,12 @@ class Lock:
         self.client._release(self)
 
 
-def connect(url: str | None = None, *, token: str | None = None, cafile: str | None = None) -> "Client":
+def connect(url: str | None = None, *, secret: str | None = None, cafile: str | None = None) -> "Client":
     """A client of the server at url, or HOLDFAST_URL: http://HOST:PORT, https://HOST:PORT or
-    unix:PATH. Without either it is the socket of this user's server. The token is sent as a
-    bearer token; without one it is HOLDFAST_TOKEN."""
+    unix:PATH. Without either it is the socket of this user's server. The secret, or HOLDFAST_SECRET, is sent
+    as a bearer token."""
     url = url or os.environ.get("HOLDFAST_URL") or "unix:" + _own_socket()
-    return Client(url, token or os.environ.get("HOLDFAST_TOKEN"), cafile)
+    return Client(url, secret or os.environ.get("HOLDFAST_SECRET"), cafile)
 
 
 def _own_socket() -> str:
@@ -154,14 +154,14 @@ class Client:
     """A client of one server. It may be used by any number of threads; one per process is best,
     because one thread sends the heartbeats of all its locks, together."""
 
-    def __init__(self, url: str, token: str | None = None, cafile: str | None = None):
+    def __init__(self, url: str, secret: str | None = None, cafile: str | None = None):
         at = urlsplit(url)
         if at.scheme not in ("http", "https", "unix"):
             raise ValueError(f"a server is http://HOST:PORT, https://HOST:PORT or unix:PATH, not {url!r}")
         self._at, self._prefix = at, "" if at.scheme == "unix" else at.path.rstrip("/")
         self._headers = {"Accept": "application/json"}
-        if token:
-            self._headers["Authorization"] = "Bearer " + token
+        if secret:
+            self._headers["Authorization"] = "Bearer " + secret
         elif at.username:
             pair = f"{at.username}:{at.password or ''}".encode()
             self._headers["Authorization"] = "Basic " + base64.b64encode(pair).decode()
@@ -189,7 +189,7 @@ class Client:
     @contextlib.asynccontextmanager
     async def alock(self, *names: str, **options: Any) -> AsyncIterator[Lock]:
         """lock for asyncio. Cancelling the task while it waits gives up the place in line before the
-        cancellation is raised, or after 5 seconds without an answer."""
+        cancellation is raised, which takes up to 13 seconds if the server is silent."""
         stop = _Stop()
         taking = asyncio.ensure_future(_in_thread(lambda: self.acquire(*names, _stop=stop, **options)))
         try:
@@ -222,8 +222,8 @@ class Client:
         wait is how many seconds to stand in line for it; None: for as long as it takes; 0: not at
         all. shared is together with other shared holders, slots=N with at most N. ttl is how long
         the server may hear nothing of this client before others take over; 0: the store's setting.
-        reason and labels are shown with the lock. on_lost is called from another thread when the lock is lost. Errors: Held, Refused,
-        Unavailable.
+        reason and labels are shown with the lock. on_lost is called from another thread when the lock
+        is lost. Errors: Held, Refused, Unavailable; Lost if the waiting request was broken.
         """
         if not names:
             raise ValueError("a lock needs a name")
@@ -251,7 +251,7 @@ class Client:
         return owner
 
     def locks(self, prefix: str = "") -> list[dict[str, Any]]:
-        """What is held and waited for, of all names that begin with prefix."""
+        """What is held and waited for, of all names that begin with prefix and may be looked at."""
         found: list[dict[str, Any]] = []
         after = ""
         while True:
