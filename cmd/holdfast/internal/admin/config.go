@@ -15,7 +15,8 @@ const configHelp = `usage: holdfast config get [SETTING]
        holdfast config set SETTING VALUE
 
 The settings that all who use this store share. They can be changed while everything
-runs: each program follows within its TTL.
+runs: each program follows within its TTL. A program with a --ttl of its own keeps it,
+and follows history within two minutes.
 
   ttl      how long a holder may be silent before its lock goes to the next; 15s.
            dead-node-timeout is another name for it
@@ -37,7 +38,7 @@ exit status: 0; 64 usage; 69 store
 type setting struct {
 	name, also string
 	get        func(context.Context, *holdfast.Client) (string, error)
-	// parse returns what sets the value and what is said then.
+	// parse returns a function that sets the value, and the message to print then.
 	parse func(value string) (set func(context.Context, *holdfast.Client) error, said string, err error)
 }
 

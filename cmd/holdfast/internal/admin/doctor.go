@@ -29,8 +29,8 @@ own, hands it over, and gives it back. The store says what the database's settin
 put at risk.
 
   ok      as it should be
-  warn    nothing is unsafe, but something takes longer than it should, or a danger
-          was accepted
+  warn    it works, but it is slower than it need be, or there is a danger, which the
+          line names
   FAIL    a promise cannot be kept, or nothing works; the line says what to do
 
 {flags}
@@ -76,7 +76,7 @@ func (d *checkup) add(level driver.Level, subject, format string, args []any) {
 	d.findings = append(d.findings, driver.Finding{Level: level, Subject: subject, Text: fmt.Sprintf(format, args...)})
 }
 
-// about tells whether there is a finding on a subject.
+// about reports whether there is a finding on a subject.
 func (d *checkup) about(subject string) bool {
 	return slices.ContainsFunc(d.findings, func(f driver.Finding) bool { return f.Subject == subject })
 }
@@ -127,12 +127,12 @@ func doctor(ctx context.Context, a *cli.App, readOnly, asJSON bool) error {
 	return nil
 }
 
-// examine returns why the store cannot be used at all.
+// examine collects the findings. It returns an error if the store cannot be used.
 func (d *checkup) examine(ctx context.Context, t cli.Target) error {
 	h, err := t.Open(ctx)
 	if grants := t.Grants(err); grants != nil && !t.ReadOnly {
 		d.fail("rights", "%s; its owner grants it: %s To check what a role needs that only looks: %s", t.Cause(err), strings.Join(grants, " "), cli.Hint("doctor --read-only"))
-		t.ReadOnly = true // and see what can be seen
+		t.ReadOnly = true // check what a reader can check
 		h, err = t.Open(ctx)
 	}
 	if err != nil {
@@ -163,7 +163,7 @@ func (d *checkup) examine(ctx context.Context, t cli.Target) error {
 	return nil
 }
 
-// diagnose asks the store what it knows of its database.
+// diagnose asks the store for findings about its database.
 func (d *checkup) diagnose(ctx context.Context, store driver.Store, t cli.Target) {
 	s, ok := driver.Find[driver.Diagnoser](store)
 	if !ok {
@@ -179,7 +179,7 @@ func (d *checkup) diagnose(ctx context.Context, store driver.Store, t cli.Target
 	}
 }
 
-// run tells whether commands can be run.
+// run checks whether commands can be guarded.
 func (d *checkup) run() {
 	g, err := guard.Start("/proc/self/exe", []string{"holdfast"}, nil)
 	if err != nil {
@@ -205,7 +205,7 @@ func (d *checkup) run() {
 	}
 }
 
-// answer reads the setting a few times and returns it, and the best time.
+// answer reads the store's TTL a few times. It returns the TTL and the shortest time that took.
 func answer(ctx context.Context, client *holdfast.Client) (ttl, best time.Duration, err error) {
 	best = time.Hour
 	for range 5 {
@@ -263,8 +263,7 @@ func (d *checkup) locks(ctx context.Context, client *holdfast.Client, t cli.Targ
 	return true
 }
 
-// handOver measures how long it takes from a release to the next holder, in
-// another session.
+// handOver measures the time from a release to the next grant, in another session.
 func (d *checkup) handOver(ctx context.Context, store driver.Store, client *holdfast.Client, t cli.Target) {
 	name := holdfast.JoinName("holdfast doctor", rand.Text())
 	best := time.Hour

@@ -22,7 +22,7 @@ with a TTL of 15s). Running programs do this by themselves every few minutes, an
 acquire and release sometimes do it as they exit. sweep does it at once, and prints
 what it did. It is safe at any time, from any number of hosts.
 
-A session that seems dead is watched first, for a TTL at most.
+Sessions that seem dead are watched first, for two TTLs at most.
 
 {flags}
 

@@ -26,14 +26,16 @@ JanusGraph  claims
 
 Store       --store URL or HOLDFAST_STORE: %s
             without either a file of this user on this host, which no other user and
-            no other host meets: ~/.local/state/holdfast/holdfast.db
+            no other host meets: ~/.local/state/holdfast/holdfast.db, or in
+            $XDG_STATE_HOME
             ?allow=NAME accepts a danger by the name that doctor gives it
 Owner       HOLDFAST_OWNER: what others know this process by, such as a pod or a node
 Log         -v, or --log json|text[:FILE]: what happens to claims, one event a line
 Servers     postgres://USER@HOST/DB?schema=NAME&prefix=NAME&sslmode=verify-full
             mysql://USER@HOST/DB?prefix=NAME&tls=true&socket=PATH
             cassandra://USER@HOST,HOST/KEYSPACE?dc=NAME&prefix=NAME&tls=verify&ca=FILE
-            schema and prefix: where the tables are; what is not ours is the driver's
+            schema and prefix: where the tables are; on PostgreSQL and MySQL what is not
+            ours is the driver's
 Passwords   not in --store: ps shows it to all users of this host. In HOLDFAST_STORE,
             PGPASSWORD, PGPASSFILE, PGSERVICE, MYSQL_PWD, CASSANDRA_PASSWORD or
             CASSANDRA_PASSWORD_FILE no other user sees them. To etcd and Cassandra they
@@ -44,7 +46,7 @@ exit status: 0 done; 1 the answer is no; 64 usage; 69 store; 70 a fault of ours;
 see run --help for more
 `
 
-// newRoot makes the command. Its verbs are made when one is asked for.
+// newRoot makes the command with all its verbs.
 func newRoot(args []string) *cobra.Command {
 	a := &cli.App{Args: args, Store: os.Getenv("HOLDFAST_STORE")}
 	root := &cobra.Command{
@@ -105,7 +107,7 @@ func nearFlag(c *cobra.Command, text string) string {
 	if !ok {
 		return ""
 	}
-	flags := &cobra.Command{SuggestionsMinimumDistance: 2} // which knows what is near
+	flags := &cobra.Command{SuggestionsMinimumDistance: 2} // for its suggestions
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
 	})
@@ -115,7 +117,7 @@ func nearFlag(c *cobra.Command, text string) string {
 	return ""
 }
 
-// helpOf is the help of a verb: its text, with what the flags say of themselves.
+// helpOf returns the help of a verb: its text, with the descriptions of its flags.
 func helpOf(c *cobra.Command) string {
 	if c.Long == "" {
 		return c.Short + "\n" + c.UsageString()

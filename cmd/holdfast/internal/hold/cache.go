@@ -123,14 +123,14 @@ func runCached(ctx context.Context, a *cli.App, k *caching) error {
 	return orSignal(ctx, err)
 }
 
-// An outcome is that of a command which was run, and whose output, if there was
-// any, has gone out.
+// An outcome is that of a command that was run. Its output, if any, has been
+// printed.
 type outcome struct{ err error }
 
 func (o *outcome) Error() string { return "the command has failed" }
 
-// printCached prints what the command prints. An error that is no outcome means that
-// nothing was printed.
+// printCached prints what the command prints. An error other than an outcome means
+// that nothing was printed.
 func printCached(ctx context.Context, a *cli.App, k *caching) error {
 	s, err := openState(ctx, a, k.where, &holdfast.Options{Owner: holdfast.Owner{Program: "holdfast cache"}}, nil)
 	if err != nil {
@@ -177,8 +177,8 @@ func printCached(ctx context.Context, a *cli.App, k *caching) error {
 	return &outcome{out.print()} // the cache has failed, the command has not
 }
 
-// fill runs the command into the cache, by way of a file from which its output
-// can be had if it fails.
+// fill runs the command into the cache, through a file that keeps the output if
+// either fails.
 func (k *caching) fill(ctx context.Context, w io.Writer, out *spool) error {
 	if err := k.run(ctx, out); err != nil {
 		return &outcome{err}
@@ -216,7 +216,7 @@ func (k *caching) run(ctx context.Context, stdout io.Writer) error {
 	return &cli.Failure{Status: exit.ExitCode()}
 }
 
-// directory is that of the cache. One of one's own is made.
+// directory returns that of the cache. The default one is created.
 func (k *caching) directory() (string, error) {
 	if k.dir != "" {
 		return k.dir, nil
@@ -225,7 +225,7 @@ func (k *caching) directory() (string, error) {
 	if !filepath.IsAbs(base) {
 		home, err := os.UserHomeDir()
 		if err != nil {
-			return "", cli.Usage("cache: no --dir, and no home directory for a cache of your own: %v", err)
+			return "", fmt.Errorf("no --dir, and no home directory for a cache of your own: %w", err)
 		}
 		base = filepath.Join(home, ".cache")
 	}
@@ -233,8 +233,8 @@ func (k *caching) directory() (string, error) {
 	return dir, os.MkdirAll(dir, 0o700)
 }
 
-// kindOf is the kind that was given, or one that no other command has. Names of
-// two stores are two states, also if one is a copy of the other.
+// kindOf returns the kind that was given, or one that no other command has. The
+// same name in two stores is two states, even if one store is a copy of the other.
 func (k *caching) kindOf(s *subject) (string, error) {
 	kind := k.kind
 	if kind == "" {
@@ -259,7 +259,7 @@ func (k *caching) kindOf(s *subject) (string, error) {
 	return kind, nil
 }
 
-// untilSignal ends its context by a signal that would end this process.
+// untilSignal returns a context that ends on a signal that would end this process.
 func untilSignal(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := make(chan os.Signal, 1)
@@ -278,8 +278,8 @@ func untilSignal(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { signal.Stop(signals); cancel(nil) }
 }
 
-// A spool is the output of a command in a file without a name. Where no file can
-// be written it goes to standard output at once.
+// A spool keeps the output of a command in a file without a name. If no file can
+// be written, the output goes to standard output at once.
 type spool struct {
 	file   *os.File
 	direct bool
@@ -290,7 +290,7 @@ func (s *spool) Write(p []byte) (int, error) {
 		file, err := os.CreateTemp("", "holdfast-")
 		if err == nil {
 			s.file = file
-			os.Remove(file.Name()) // fails where an open file cannot be; then close does it
+			os.Remove(file.Name()) // fails where an open file cannot be removed; then close removes it
 		}
 		s.direct = err != nil
 	}
@@ -300,7 +300,7 @@ func (s *spool) Write(p []byte) (int, error) {
 		if n, err = s.file.Write(p); err == nil {
 			return n, nil
 		}
-		// What the file has goes first.
+		// What is in the file goes first.
 		s.direct = true
 		if err := s.copy(os.Stdout); err != nil {
 			return n, err
@@ -310,7 +310,7 @@ func (s *spool) Write(p []byte) (int, error) {
 	return n + m, err
 }
 
-// copy writes all that was written.
+// copy writes to w all that is in the file.
 func (s *spool) copy(w io.Writer) error {
 	if s.file == nil {
 		return nil

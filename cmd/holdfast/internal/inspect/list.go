@@ -26,6 +26,7 @@ lines are cut to its width.
 
   held, waiting   as it should be
   detached        taken with acquire: nothing renews it, it ends by itself
+  kept            released, and kept shut until the time shown (run --at-least)
   suspected       one who waits has asked it for a heartbeat
   dead?           nothing was heard of it for its TTL; one who asks finds out
   dead            goes to the next who asks
@@ -78,7 +79,7 @@ func onePrefix(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// selectFlags are those that say which claims are meant.
+// selectFlags adds the flags that say which claims are meant.
 func selectFlags(c *cobra.Command, sel *selection) {
 	f := c.Flags()
 	f.StringVar(&sel.owner, "owner", "", "of this `NAME` of an owner, user, or user@host")
@@ -120,7 +121,7 @@ func list(ctx context.Context, a *cli.App, l *listing) error {
 	}
 	var rows []row
 	each := func(some []row) { rows = append(rows, some...) }
-	if l.sort == "name" { // they come in that order, and more are loaded meanwhile
+	if l.sort == "name" { // rows come in that order, and are shown while more are loaded
 		each = show
 	}
 	failed := eachName(ctx, s, l.prefix, &l.sel, each)
@@ -153,13 +154,13 @@ func (l *listing) nothing(t cli.Target) string {
 	return text
 }
 
-// rowsOf are the claims in the store that a selection admits, and why they may not be all.
+// rowsOf returns the claims in the store that a selection admits, and why some may be missing.
 func rowsOf(ctx context.Context, s *cli.Session, prefix string, sel *selection) (rows []row, err error) {
 	err = eachName(ctx, s, prefix, sel, func(some []row) { rows = append(rows, some...) })
 	return rows, err
 }
 
-// eachName calls f with those of each name, and says why they may not be all.
+// eachName calls f with the rows of each name, and returns why some may be missing.
 func eachName(ctx context.Context, s *cli.Session, prefix string, sel *selection, f func([]row)) (err error) {
 	for info, failed := range s.List(ctx, prefix) {
 		if failed != nil {
@@ -179,8 +180,7 @@ func tableOf(rows []row, wide bool) cli.Table {
 	return t
 }
 
-// writeRows writes the names of rows as JSON, each with those of its claims that are among
-// them.
+// writeRows writes the names of rows as JSON, each with those of its claims that are in rows.
 func writeRows(w io.Writer, rows []row) error {
 	infos := make(map[*holdfast.Info]*holdfast.Info)
 	var order []*holdfast.Info
