@@ -50,7 +50,9 @@ func ExampleClient_TryAcquire() {
 		lock, err := client.TryAcquire(ctx, "deploy")
 		var held *holdfast.HeldError
 		if errors.As(err, &held) {
-			fmt.Println("skipped, it is with", held.Holders[0].Owner)
+			for _, holder := range held.Holders {
+				fmt.Println("skipped, it is with", holder.Owner)
+			}
 			return nil
 		}
 		if err != nil {

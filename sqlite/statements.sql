@@ -26,7 +26,7 @@ select space, name, version from holdfast_records
 where (space, name) > (?1, ?2) and length(value) = 0 and version <= ?3
 order by space, name limit ?4
 
--- A new row starts above the floor, which lies above every version that was ever swept.
+-- A new row starts above the floor, which lies below no version that was ever swept.
 --- insert
 insert into holdfast_records (space, name, version, value)
 values (?1, ?2, max(?3, (select value + 1 from holdfast_meta where key = 'floor')), ?4)
