@@ -347,6 +347,33 @@ func TestFence(t *testing.T) {
 	}
 }
 
+// A wrapped is a store with another around it, such as one that counts calls.
+type wrapped struct{ driver.Store }
+
+func (w wrapped) Unwrap() driver.Store { return w.Store }
+
+// The fence of a store that the user has wrapped is that of the store. Without a lock nothing is done.
+func TestFenceOfWrapped(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	prefix := fresh(t, c)
+	client, err := holdfast.New(wrapped{open(t, c, prefix)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	l, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Fence(t.Context(), []*holdfast.Lock{l}, clientv3.OpPut(prefix+"what", "a")); err != nil {
+		t.Error(err)
+	}
+	if _, err := Fence(t.Context(), nil, clientv3.OpPut(prefix+"what", "b")); err != driver.ErrNothingFenced {
+		t.Errorf("without a lock: %v, want ErrNothingFenced", err)
+	}
+}
+
 // Of goroutines that hand a lock on in memory, an older holder does not write
 // behind a newer one that has, though the record is the same.
 func TestFenceHandOff(t *testing.T) {

@@ -62,6 +62,8 @@ var onRevisions = table{"etcd", []mutant{
 		"				if len(resp.Kvs) > 0 && baseOf(resp.Kvs[0].Value) > 0 {", "				if len(resp.Kvs) > 0 {"}}, onEtcd("TestOwnKeysAreNotNested")},
 	{"etcd: what a fence keeps may be taken for a prefix", "P8", []edit{{"etcd/nested.go",
 		`for more := f != "f/"; more; {`, `for more := true; more; {`}}, onEtcd("TestOwnKeysAreNotNested")},
+	{"etcd: the fence of a wrapped store", "P4", []edit{{"etcd/fence.go",
+		"s, err := driver.StoreOf[*Store](l, \"one of etcd\")\n\t\tif err != nil {\n\t\t\treturn nil, err\n\t\t}", "s, ok := l.Store().(*Store)\n\t\tif !ok {\n\t\t\treturn nil, driver.ErrNothingFenced\n\t\t}"}}, onEtcd("TestFenceOfWrapped")},
 	{"etcd: what a session was stays", "P8", []edit{{"etcd/etcd.go",
 		"put[0] = clientv3.OpDelete(k)", "put[0] = put[0]"}}, onEtcd("TestShortProgramsLeaveNothing")},
 	{"etcd: the end of no session is no version", "R2", []edit{{"etcd/etcd.go",
