@@ -93,7 +93,7 @@ func (c *Client) checkDrained() {
 // window, plus a second. If nothing is held it gives the store 5s, or 1s if the store is known not
 // to answer. An error says what is not confirmed, and then ends by itself: a lock or the session
 // that could not be released, a function that has not returned, or a session that was lost before.
-// The store stays open: it is the caller's.
+// The store stays open: it is the caller's. A second Close waits for the first, and returns nil.
 func (c *Client) Close() error { return c.close(0) }
 
 // close is Close. A positive grace says that a function may still run under a lock.

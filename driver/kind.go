@@ -30,7 +30,7 @@ type Kind struct {
 	SendsPassword string
 
 	// Open opens a store. close gives back all that Open made; it does not wait for a server
-	// that does not answer.
+	// that does not answer, but a directory on a mount that hangs keeps it.
 	Open func(ctx context.Context, at *Location) (s Store, close func() error, err error)
 
 	// These are nil for a store without tables. Schema returns the statements that make them,

@@ -11,7 +11,8 @@
 //
 // An emptied key stays as a key with an empty value. A sweep deletes it. No floor is
 // needed: whatever is written there again has a later revision. So the key of a session,
-// whose id is used once, goes as soon as the session ends.
+// whose id is used once, goes as soon as its record is emptied; a tombstone waits for a
+// sweep.
 //
 // # The epoch
 //
@@ -36,8 +37,8 @@
 // locks. The key holds the new record of the name, so a client that is granted a lock need
 // not read it: an event of a watch is as true as what a read shows. It is not believed if
 // it is of another epoch, or older than what was seen: the cluster may have gone back.
-// When a session ends, the keys that woke it go in the same transaction; a sweep removes
-// the rest. A watch that was cut goes on where it was. If those revisions were compacted,
+// When a session ends by a write of its own, the keys that woke it go in the same
+// transaction; a sweep removes the rest. A watch that was cut goes on where it was. If those revisions were compacted,
 // it ends, and the next one begins with a notification that anything may have changed.
 //
 // # Members that do not answer

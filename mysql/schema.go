@@ -45,8 +45,9 @@ var macros = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(
 // Migrate creates the schema as far as it is missing. It may be repeated, even by
 // several at once. Where all is there it changes nothing.
 //
-// It needs a user with these rights on the database, who must not be dropped, since
-// the views and the procedure run with these rights:
+// It needs a user with these rights on the database (and alter, for tables of an older
+// version), who must not be dropped, since the views and the procedure run with these
+// rights:
 //
 //	grant create, drop, create view, create routine, alter routine,
 //	      select, insert, update, delete, execute on shop.* to migrator;

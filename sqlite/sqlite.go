@@ -61,8 +61,8 @@ type Options struct {
 	// file system, whose locks may not keep two writers apart; "async-commit",
 	// never to wait for the disk, so that a token may repeat after a power cut.
 	Allow []string
-	// ReadOnly is for a client with holdfast.Options.ReadOnly: it reads the file and makes,
-	// changes and keeps open nothing, so the right to read is enough.
+	// ReadOnly is for a client with holdfast.Options.ReadOnly: it reads the file and makes
+	// and changes nothing, so the right to read is enough.
 	ReadOnly bool
 
 	ifEmpty bool // Create, where there is no file, or nothing in it

@@ -17,7 +17,7 @@ import (
 const releaseHelp = `usage: go run ./verify release [flags]
 
 Runs what is to be run before a release: ten million seeds of the simulation, worlds
-that run the core itself with up to twenty million states each, all models, all
+that run the core itself with up to thirty million states each, all models, all
 mutants, every fuzz target for ten minutes, crowds on every store, and hours of faults
 on real servers. It takes a day or two; Ctrl-C ends it, as does --hours, and what has
 passed is not run again next time. What fails is, and is told of at the end; it then
