@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/busy"
 	"github.com/holdfast-lock/holdfast/verify/process/life"
 )
 
@@ -176,7 +177,7 @@ func readersAndWriter(t *testing.T, fresh func(*testing.T) *world) {
 	if len(writers) != number(10, 40) {
 		t.Errorf("%d writers have been inside", len(writers))
 	}
-	if waits.at(1) > 3*time.Second+late {
+	if waits.at(1) > busy.Times(3*time.Second)+late {
 		t.Errorf("a writer waited %v behind a stream of readers (slowness of the machine %v)", waits.at(1), late)
 	}
 	t.Logf("figure: %d readers, %d at one time; %d writers were alone; from start to inside: %v, meanwhile at most %d readers began", len(spans)-len(writers), crowd(spans), len(writers), waits, passed)
