@@ -197,9 +197,10 @@ func (p *Pace) every(env *Env) time.Duration {
 	return min(max(quick, still/7, could), env.slowest())
 }
 
-// awaited says whether the store looks for a write of the name when the name is due.
+// awaited says whether the store looks for a write of the name when the name is due. The wait may
+// have ended since then.
 func (p *Pace) awaited(env *Env) bool {
-	return p.awaits && p.ahead < nextAhead && env.Now.Sub(p.moved) < awaitEnd
+	return p != nil && p.awaits && p.ahead < nextAhead && env.Now.Sub(p.moved) < awaitEnd
 }
 
 // Draws is how many draws there are for Polled.

@@ -108,6 +108,10 @@ func TestAwait(t *testing.T) {
 		if got, want := NewPolls(false).Await(r, one, observeAt, test.kernel, env), (Await{test.every, test.want}); got != want {
 			t.Errorf("%s: the store looks every %v for %v, want %v for %v", test.name, got.Every, got.Limit, want.Every, want.Limit)
 		}
+		one.Pace = nil // the wait has ended since the round began
+		if got := NewPolls(false).Await(r, one, observeAt, test.kernel, env); got != (Await{}) {
+			t.Errorf("%s: where the wait has ended the store looks every %v for %v", test.name, got.Every, got.Limit)
+		}
 	}
 }
 

@@ -89,6 +89,8 @@ var core = table{"core", []mutant{
 	{"a claim is revoked as often as it is broken", "P8", []edit{{"internal/core/lease/breaker.go",
 		"if v.Name == b.name && v.Nr == b.entry.Nr {",
 		"if v.Name == b.name && v.Nr == b.entry.Nr && v.At == b.entry.At {"}}, library("TestFullOfRevocations")},
+	{"a wait that has ended is awaited", "P9", []edit{{"internal/core/pace.go",
+		"return p != nil && p.awaits", "return p.awaits"}}, test{"./internal/core", "TestAwait$"}},
 	{"a hold that waits is refused by a row that was locked", "P5", []edit{{"hold_call.go",
 		"	x.locked = false\n", ""}}, library("TestHoldWaitsForLockedRow")},
 	{"the time of a detached hold begins anew with a break", "P8", []edit{{"internal/core/lease/breaker.go",
