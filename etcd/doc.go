@@ -32,14 +32,14 @@
 //
 // # Notifications
 //
-// A write that wakes somebody also puts a key, w/WHO/n/NAME, in the same transaction. A
-// waiter watches w/ with its own WHO, so a hundred clients do not hear of each other's
-// locks. The key holds the new record of the name, so a client that is granted a lock need
-// not read it: an event of a watch is as true as what a read shows. It is not believed if
-// it is of another epoch, or older than what was seen: the cluster may have gone back.
-// When a session ends by a write of its own, the keys that woke it go in the same
-// transaction; a sweep removes the rest. A watch that was cut goes on where it was. If those revisions were compacted,
-// it ends, and the next one begins with a notification that anything may have changed.
+// A write that wakes somebody also puts a key, w/WHO/n/NAME, in the same transaction. A waiter
+// watches w/ with its own WHO, so a hundred clients do not hear of each other's locks. The key
+// holds the new record of the name, so a client that is granted a lock need not read it: an event
+// of a watch is as true as what a read shows. It is not believed if it is of another epoch, or
+// older than what was seen: the cluster may have gone back. When a session ends by a write of its
+// own, the keys that woke it go in the same transaction; a sweep removes the rest. A watch that was
+// cut goes on where it was. If those revisions were compacted, it ends, and the next one begins
+// with a notification that anything may have changed.
 //
 // # Members that do not answer
 //

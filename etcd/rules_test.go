@@ -352,7 +352,8 @@ type wrapped struct{ driver.Store }
 
 func (w wrapped) Unwrap() driver.Store { return w.Store }
 
-// The fence of a store that the user has wrapped is that of the store. Without a lock nothing is done.
+// The fence of a store that the user has wrapped is that of the store. Without a lock nothing is
+// done.
 func TestFenceOfWrapped(t *testing.T) {
 	t.Parallel()
 	c := connect(t)

@@ -38,8 +38,8 @@ type question struct {
 // A fence is a statement around a name and a token.
 type fence struct{ Before, Between, After string }
 
-// fenceOf splits the statement of a fence. It returns nil for a name that could be written into it in
-// more ways than one.
+// fenceOf splits the statement of a fence. It returns nil for a name that could be written into it
+// in more ways than one.
 func fenceOf(statement, name string) *fence {
 	before, rest, named := strings.Cut(statement, ":name")
 	between, after, ok := strings.Cut(rest, ":token")

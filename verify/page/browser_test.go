@@ -81,8 +81,8 @@ func (b *tab) says(expression string) string {
 	return v
 }
 
-// until waits until an expression is true of a page whose script has begun. A page that is on its way
-// has no answer yet.
+// until waits until an expression is true of a page whose script has begun. A page that is on its
+// way has no answer yet.
 func (b *tab) until(expression string) {
 	b.t.Helper()
 	ask := chromedp.Evaluate[string](`String(document.readyState === "complete" && Boolean(` + expression + `))`)

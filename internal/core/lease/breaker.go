@@ -86,8 +86,9 @@ func (b *Breaker) Saw(rec *record.Lock) {
 }
 
 // Revoke adds the revocation to the record of the session, whose age by the store's clock is age.
-// sent says whether the revocation is then there or the session is dead, write whether rec has to be
-// written. A session may have no record yet, because its first claim can be seen before the record.
+// sent says whether the revocation is then there or the session is dead, write whether rec has to
+// be written. A session may have no record yet, because its first claim can be seen before the
+// record.
 func (b *Breaker) Revoke(rec *record.Session, absent bool, age time.Duration) (sent, write bool, err error) {
 	switch {
 	case absent:

@@ -62,8 +62,8 @@ func TestDetector(t *testing.T) {
 	}
 }
 
-// The age that a break leaves in the record of a detached hold is no mark: the hold ends only if the
-// wall clocks agree.
+// The age that a break leaves in the record of a detached hold is no mark: the hold ends only if
+// the wall clocks agree.
 func TestDetachedIsNotAsked(t *testing.T) {
 	for wall, want := range map[int64]Verdict{1: Alive, 1 + (10 * time.Second).Microseconds(): DeclareDead} {
 		var d Detector

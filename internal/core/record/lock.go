@@ -204,8 +204,8 @@ const (
 	MaxReason = 200
 )
 
-// MaxRecord bounds the size of a record's claims: a claim beyond it is refused. It has room for about
-// 3,000 claims without reasons and labels. The rest of a record is for audit entries.
+// MaxRecord bounds the size of a record's claims: a claim beyond it is refused. It has room for
+// about 3,000 claims without reasons and labels. The rest of a record is for audit entries.
 const MaxRecord = MaxValue * 7 / 8
 
 // Full says whether a record has no room for another claim.
