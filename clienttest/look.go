@@ -68,7 +68,7 @@ var lookCases = []clientCase{
 		run: func(h *clients) {
 			c := h.client(longTTL)
 			names := []string{"a", "a%", "a%b", "a*", "a/b", "a/b/c", "a_", "a_b", "ab", "aä", "a名", "A", "b", "'", "\\", "~", "z~", "🔒"}
-			for i := range 250 {
+			for i := range 210 { // more than a page
 				names = append(names, fmt.Sprintf("page/%03d", i))
 			}
 			names = append(names, "pagf")
@@ -79,7 +79,7 @@ var lookCases = []clientCase{
 			free := h.acquire(c, "a/free")
 			h.release(free)
 			slices.Sort(names)
-			for _, prefix := range []string{"", "a", "a%", "a_", "a*", "a/", "a/b/", "A", "ä", "aä", "名", "a名", "page/", "page/1", "page/249", "page/250", "page/2490", "nothing", "'", "\\", "🔒", "\xff"} {
+			for _, prefix := range []string{"", "a", "a%", "a_", "a*", "a/", "a/b/", "A", "ä", "aä", "名", "a名", "page/", "page/1", "page/209", "page/210", "page/2090", "nothing", "'", "\\", "🔒", "\xff"} {
 				var want, got []string
 				for _, n := range names {
 					if len(n) >= len(prefix) && n[:len(prefix)] == prefix {
@@ -98,7 +98,14 @@ var lookCases = []clientCase{
 				if !slices.Equal(got, want) {
 					h.Errorf("with prefix %q: %d names %.200q, want %d", prefix, len(got), got, len(want))
 				}
+				before := false
 				for _, after := range []string{"", "a*", "a/b", "a/b0", "page/100", "z"} {
+					if after != "" && after < prefix {
+						if before {
+							continue // one name before the prefix is as good as another
+						}
+						before = true
+					}
 					var rest []string
 					for info, err := range h.look().ListAfter(h.ctx, prefix, after) {
 						if err != nil {
