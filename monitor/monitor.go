@@ -64,7 +64,7 @@ var (
 	Waiting  = Instrument{"holdfast.lock.waiting", Gauge, "{lock}", "Requests that stand in line.", []string{"mode"}, true}
 	LockLost = Instrument{"holdfast.lock.lost", Counter, "{lock}", "Locks that were lost while their work went on.", []string{"reason"}, true}
 	Broken   = Instrument{"holdfast.lock.broken", Counter, "{lock}", "Claims of others that this client broke.", nil, true}
-	TookOver = Instrument{"holdfast.lock.taken_over", Counter, "{lock}", "Locks of dead holders that this client made free for the next.", nil, true}
+	TookOver = Instrument{"holdfast.lock.taken_over", Counter, "{lock}", "Locks of dead holders that this client freed for the next waiter.", nil, true}
 	Leading  = Instrument{"holdfast.leader", Gauge, "1", "1 while this process leads, 0 while it has stood for the election of that name.", []string{"name"}, false}
 	Refused  = Instrument{"holdfast.fence.refused", Counter, "{transaction}", "Transactions that a fence refused, because the lock had been lost.", nil, true}
 	Beat     = Instrument{"holdfast.session.beat.duration", Histogram, "s", "Heartbeats, from sending to the answer.", []string{"result"}, false}

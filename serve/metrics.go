@@ -24,11 +24,11 @@ var (
 	lapsed      = monitor.Instrument{Name: "holdfast.serve.lapsed", Kind: monitor.Counter, Unit: "{hold}", Help: "Answers that a hold is over because it was silent for its TTL.", Labels: nil}
 	storeHeld   = monitor.Instrument{Name: "holdfast.store.held", Kind: monitor.Gauge, Unit: "{lock}", Help: "Claims in the store that hold.", Labels: []string{"prefix"}}
 	storeWaits  = monitor.Instrument{Name: "holdfast.store.waiting", Kind: monitor.Gauge, Unit: "{lock}", Help: "Claims in the store that wait.", Labels: []string{"prefix"}}
-	storeWait   = monitor.Instrument{Name: "holdfast.store.wait.longest", Kind: monitor.Gauge, Unit: "s", Help: "How long the claim that waits for the longest time has waited, but for candidates of elections.", Labels: []string{"prefix"}}
+	storeWait   = monitor.Instrument{Name: "holdfast.store.wait.longest", Kind: monitor.Gauge, Unit: "s", Help: "How long the claim that waits for the longest time has waited, not counting candidates of elections.", Labels: []string{"prefix"}}
 	storeBeat   = monitor.Instrument{Name: "holdfast.store.beat.oldest", Kind: monitor.Gauge, Unit: "s", Help: "Age of the oldest heartbeat of a holder, by the store's clock.", Labels: []string{"prefix"}}
 	storeAsked  = monitor.Instrument{Name: "holdfast.store.suspected", Kind: monitor.Gauge, Unit: "{lock}", Help: "Holders that were asked for a heartbeat.", Labels: []string{"prefix"}}
 	storeDead   = monitor.Instrument{Name: "holdfast.store.dead", Kind: monitor.Gauge, Unit: "{lock}", Help: "Holders that have been silent for their TTL and were not taken over yet.", Labels: []string{"prefix"}}
-	storeAnswer = monitor.Instrument{Name: "holdfast.store.up", Kind: monitor.Gauge, Unit: "1", Help: "1 if the store could be listed, 0 else.", Labels: nil}
+	storeAnswer = monitor.Instrument{Name: "holdfast.store.up", Kind: monitor.Gauge, Unit: "1", Help: "1 if the store could be listed, otherwise 0.", Labels: nil}
 )
 
 // Instruments are those of a server: the client's, its requests, the holds that it keeps, and what
