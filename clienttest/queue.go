@@ -109,7 +109,7 @@ var queueCases = []clientCase{
 			w := h.client(longTTL)
 			limit := h.soon
 			if h.store.Traits().StaleReads {
-				limit = caseTime() / 2 // writes of one record meet in rounds of consensus, which chance decides
+				limit = h.limit / 2 // writes of one record meet in rounds of consensus, which chance decides
 			}
 			for range 5 {
 				l := h.granted(h.ask(w, "a"), limit)

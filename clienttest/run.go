@@ -26,14 +26,14 @@ import (
 func Run(t *testing.T, open func(t *testing.T) driver.Store) { runScaled(t, open, 1) }
 
 // RunSlowly is Run for a store where a write may take a second: the TTLs are at least
-// twice as long, for the whole process, and so is the time limit called soon.
+// twice as long, for the whole process, and so are the time limits of a case.
 func RunSlowly(t *testing.T, open func(t *testing.T) driver.Store) { runScaled(t, open, 2) }
 
 func runScaled(t *testing.T, open func(t *testing.T) driver.Store, least int) {
 	n := time.Duration(max(least, busy.Stretch()))
 	shortTTL, midTTL = n*1500*time.Millisecond, n*4*time.Second
 	runAll(t, func(t *testing.T, c clientCase) {
-		c.test(&clients{T: t, store: open(t), soon: n * 5 * time.Second, limit: caseTime()})
+		c.test(&clients{T: t, store: open(t), soon: n * 5 * time.Second, limit: n * caseTime})
 	})
 }
 
@@ -41,7 +41,7 @@ func runScaled(t *testing.T, open func(t *testing.T) driver.Store, least int) {
 // waiting takes no time: for stores in memory only. Times are judged more
 // strictly, and a goroutine that is left over fails its case.
 func RunInBubble(t *testing.T, open func(t *testing.T) driver.Store) {
-	runAll(t, func(t *testing.T, c clientCase) { inBubble(t, open, caseTime(), c) })
+	runAll(t, func(t *testing.T, c clientCase) { inBubble(t, open, caseTime, c) })
 }
 
 func inBubble(t *testing.T, open func(t *testing.T) driver.Store, limit time.Duration, c clientCase) {
@@ -59,8 +59,8 @@ func inBubble(t *testing.T, open func(t *testing.T) driver.Store, limit time.Dur
 	}
 }
 
-// caseTime is how long a case may take before it counts as hung.
-func caseTime() time.Duration { return busy.Times(2 * time.Minute) }
+// caseTime is how long a case may take before it counts as hung. It is longer where TTLs are longer.
+const caseTime = 2 * time.Minute
 
 func watches(s driver.Store) bool { _, ok := driver.Find[driver.Watcher](s); return ok }
 
