@@ -49,11 +49,15 @@ func (c *Client) sweepInTurn() {
 	c.spawn(func() {
 		ctx, cancel := context.WithTimeout(c.ctx, 2*every) // then it is another's turn
 		defer cancel()
-		if c.turnToSweep(ctx, every) {
+		turn, due := c.turnToSweep(ctx, every)
+		if turn {
 			c.Sweep(ctx)
 		}
 		c.mu.Lock()
 		c.sweeping.runs = false
+		if !turn {
+			c.sweeping.at = c.now().Add(due + c.upTo(every/4))
+		}
 		c.mu.Unlock()
 	})
 }
@@ -81,7 +85,7 @@ func (c *Client) sweepAtClose(ttl time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, sweepPatience)
 	defer cancel()
-	if c.turnToSweep(ctx, sweepEvery(ttl)) {
+	if turn, _ := c.turnToSweep(ctx, sweepEvery(ttl)); turn {
 		c.Sweep(ctx)
 	}
 }
@@ -95,12 +99,12 @@ type sweepRecord struct {
 }
 
 // turnToSweep says whether no sweep has begun for as long as every, and if so takes the
-// turn. Where the store has no clock, wall clocks decide; if they are wrong, sweeps are
-// more or less frequent.
-func (c *Client) turnToSweep(ctx context.Context, every time.Duration) bool {
+// turn; otherwise it says in what time the next sweep is due. Where the store has no clock,
+// wall clocks decide; if they are wrong, sweeps are more or less frequent.
+func (c *Client) turnToSweep(ctx context.Context, every time.Duration) (turn bool, due time.Duration) {
 	recs, err := c.store.Load(ctx, []driver.Key{sweepKey}, driver.Fresh)
 	if err != nil {
-		return false
+		return false, every
 	}
 	rec, old := recs[0], recs[0].Version
 	if old == 0 {
@@ -113,14 +117,14 @@ func (c *Client) turnToSweep(ctx context.Context, every time.Duration) bool {
 		since = time.Since(time.UnixMicro(last.At)).Abs()
 	}
 	if len(rec.Value) > 0 && since < every {
-		return false
+		return false, every - since
 	}
 	value, err := json.Marshal(sweepRecord{c.owner.String(), time.Now().UnixMicro()})
 	if err != nil {
-		return false
+		return false, every
 	}
 	outs, err := c.store.CompareAndSwap(ctx, []driver.Write{{Key: sweepKey, Old: old, Value: value, Lazy: true}})
-	return err == nil && outs[0].Won
+	return err == nil && outs[0].Won, every
 }
 
 // Swept is what a sweep has done.

@@ -300,14 +300,13 @@ func TestDeadClaimsGo(t *testing.T) {
 				}
 			})
 		}
-		// A sweep comes 11:15 minutes after the last at the latest: a client whose turn comes just
-		// before 5 minutes are over waits for another 6:15. The client that closed may have swept.
+		// A sweep comes 6:15 minutes after the last at the latest. The client that closed may have swept.
 		for _, left := range []struct {
 			key    driver.Key
 			within time.Duration
 		}{
-			{driver.Key{Space: driver.Names, Name: "abandoned"}, 12 * time.Minute},
-			{driver.Key{Space: driver.Sessions, Name: deadSession}, 24 * time.Minute},
+			{driver.Key{Space: driver.Names, Name: "abandoned"}, 8 * time.Minute},
+			{driver.Key{Space: driver.Sessions, Name: deadSession}, 16 * time.Minute},
 			{driver.Key{Space: driver.Names, Name: "alone"}, 45 * time.Minute},
 		} {
 			for stands(left.key) && time.Since(began) < time.Hour {
