@@ -191,7 +191,8 @@ func (b *Batcher) returned(timeout time.Duration) {
 	}
 }
 
-// quickCall is the longest call that is made from the caller's goroutine, judged by the last one.
+// quickCall is the longest call that is made from the caller's goroutine. The last call says how
+// long the next is expected to take.
 const quickCall = 5 * time.Millisecond
 
 // Quick says whether the last call was quick.

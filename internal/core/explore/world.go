@@ -168,7 +168,7 @@ type op struct {
 	Kind    kind
 	From    int
 	Name    int    // of a write
-	Session string // of a verdict: the session judged; else the sender's
+	Session string // of a verdict: the session that was observed; else the sender's
 	Sent    lease.Instant
 	Write   record.Write
 	Beat    lease.Attempt

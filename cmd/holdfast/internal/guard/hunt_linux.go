@@ -83,8 +83,8 @@ func (h *hunt) gone() bool {
 	if len(h.skip) == 0 || len(h.seen) > 0 {
 		return false
 	}
-	// Children are left, perhaps only those from before the command's time. No others
-	// were seen, which is proof only if /proc is still there and shows all processes.
+	// Child processes are left, possibly only some that were there before the command. No
+	// other was seen, which is proof only if /proc is still there and shows all processes.
 	pids, known := kids(os.Getpid())
 	if !known {
 		return Usable() == nil && !Hides()
