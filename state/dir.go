@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/internal/clock"
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
+	"github.com/holdfast-lock/holdfast/internal/machine"
 )
 
 // DirOptions are settings of plain files.
@@ -78,7 +79,10 @@ func Dir(path string, opts *DirOptions) (*State, error) {
 type dir struct {
 	DirOptions
 	path string
-	step func(what string) error // for tests: called before each step, which fails with its error
+
+	// For tests:
+	step    func(what string) error // called before each step, which fails with its error
+	machine *machine.Machine        // has the clock and the timers of writers; nil: the real one
 
 	mu   sync.Mutex
 	seen map[string]*seen // pending entries, by name

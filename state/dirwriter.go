@@ -41,7 +41,12 @@ type dirWriter struct {
 }
 
 // now reads a clock that does not step and runs while the machine sleeps.
-func now() lease.Instant { return lease.Instant(clock.Steady()) }
+func (d *dir) now() lease.Instant {
+	if d.machine == nil {
+		return lease.Instant(clock.Steady())
+	}
+	return lease.Instant(d.machine.Now())
+}
 
 // emit calls a function of the trace if it is set. w.mu is not held.
 func (w *dirWriter) emit(f func(context.Context, holdfast.Event), e holdfast.Event) {
@@ -54,7 +59,7 @@ func (w *dirWriter) emit(f func(context.Context, holdfast.Event), e holdfast.Eve
 // traceLost emits Lost; nil: nothing.
 func (w *dirWriter) traceLost(lost *holdfast.LostError) {
 	if lost != nil {
-		w.emit(w.d.Trace.Lost, holdfast.Event{Held: now().Sub(w.began), Reason: lost.Reason, Err: lost})
+		w.emit(w.d.Trace.Lost, holdfast.Event{Held: w.d.now().Sub(w.began), Reason: lost.Reason, Err: lost})
 	}
 }
 
@@ -67,7 +72,7 @@ func (d *dir) begin(ctx context.Context) (*Writer, error) {
 		return nil, fmt.Errorf("begin to write %q: %w; nothing may be written", d.path, err)
 	}
 	w.ctx, w.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	w.began = now()
+	w.began = d.now()
 	w.emit(w.d.Trace.Acquired, holdfast.Event{})
 	w.loops.Go(w.guard)
 	go w.renew() // may hang with its file server: nobody waits for it
@@ -101,7 +106,7 @@ func (w *dirWriter) publish(st, pend folder) (err error) {
 	if err := d.at("write entry"); err != nil {
 		return err
 	}
-	sent := now()
+	sent := d.now()
 	temp := temporary + w.name
 	file, err := st.create(temp)
 	if err != nil {
@@ -146,8 +151,8 @@ func (w *dirWriter) publish(st, pend folder) (err error) {
 	if err := st.sync(); err != nil { // pending itself may be new
 		return err
 	}
-	w.window.Extend(sent, d.Lease, now())
-	if !w.window.Open(now()) {
+	w.window.Extend(sent, d.Lease, d.now())
+	if !w.window.Open(d.now()) {
 		return errors.New("this took as long as a lease")
 	}
 	return nil
@@ -193,18 +198,24 @@ func (w *dirWriter) Deadline() time.Time {
 }
 
 // deadline needs w.mu.
-func (w *dirWriter) deadline() time.Time { return time.Now().Add(w.window.Left(now())) }
+func (w *dirWriter) deadline() time.Time { return time.Now().Add(w.window.Left(w.d.now())) }
 
-// renew keeps the lease until the end.
+// renew keeps the lease until the end. It looks at least once a second whether a renewal is due,
+// since a timer does not run while the machine sleeps.
 func (w *dirWriter) renew() {
 	wait := w.d.Lease / 3
-	t := time.NewTimer(wait)
+	due := w.d.now().Add(wait)
+	t := w.d.machine.NewTimer(0)
 	defer t.Stop()
 	for {
+		t.Reset(min(due.Sub(w.d.now()), time.Second))
 		select {
 		case <-t.C:
 		case <-w.done:
 			return
+		}
+		if w.d.now() < due {
+			continue
 		}
 		next := wait
 		if err := w.beat(); err != nil {
@@ -213,13 +224,13 @@ func (w *dirWriter) renew() {
 		if w.ctx.Err() != nil {
 			return
 		}
-		t.Reset(next)
+		due = w.d.now().Add(next)
 	}
 }
 
 // beat renews the lease once, and finds out whether the entry is still there.
 func (w *dirWriter) beat() error {
-	sent := now()
+	sent := w.d.now()
 	err := w.touch()
 	w.mu.Lock()
 	select {
@@ -232,8 +243,8 @@ func (w *dirWriter) beat() error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		lost = w.lose("its entry was removed", nil)
-	case err == nil && w.window.Open(now()):
-		w.window.Extend(sent, w.d.Lease, now())
+	case err == nil && w.window.Open(w.d.now()):
+		w.window.Extend(sent, w.d.Lease, w.d.now())
 		w.late = nil
 	default:
 		w.late = err
@@ -241,7 +252,7 @@ func (w *dirWriter) beat() error {
 	until := w.deadline()
 	w.mu.Unlock()
 	w.traceLost(lost)
-	w.emit(w.d.Trace.Heartbeat, holdfast.Event{Took: now().Sub(sent), Until: until, Err: err})
+	w.emit(w.d.Trace.Heartbeat, holdfast.Event{Took: w.d.now().Sub(sent), Until: until, Err: err})
 	return err
 }
 
@@ -271,7 +282,7 @@ func (w *dirWriter) inPending(fn func(folder) error) error {
 // guard ends belief in the lease when the window ends, without waiting for any I/O. It looks
 // at least once a second, since a timer does not run while the machine sleeps.
 func (w *dirWriter) guard() {
-	t := time.NewTimer(0)
+	t := w.d.machine.NewTimer(0)
 	defer t.Stop()
 	for {
 		left := w.left()
@@ -293,7 +304,7 @@ func (w *dirWriter) left() time.Duration {
 	defer func() { w.traceLost(lost) }()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	left := w.window.Left(now())
+	left := w.window.Left(w.d.now())
 	if left <= 0 && !w.over {
 		lost = w.lose(fmt.Sprintf("not renewed for %v", (w.d.Lease-holdfast.Margin(w.d.Lease)-left).Round(100*time.Millisecond)), w.late)
 	}
@@ -341,7 +352,7 @@ func (w *dirWriter) End(ctx context.Context) error {
 			w.mu.Unlock()
 			w.traceLost(lost)
 		default:
-			w.emit(w.d.Trace.Released, holdfast.Event{Held: now().Sub(w.began)})
+			w.emit(w.d.Trace.Released, holdfast.Event{Held: w.d.now().Sub(w.began)})
 		}
 	}
 	err := w.leave()

@@ -10,11 +10,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
 	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/machine"
 	"github.com/holdfast-lock/holdfast/memory"
 )
 
@@ -70,7 +72,7 @@ func TestK1Clock(t *testing.T) {
 	f := w.leased.(*dirWriter)
 	f.mu.Lock()
 	f.window = lease.Window{} // as if the process had been stopped until now
-	f.window.ExtendTo(now()-1, now())
+	f.window.ExtendTo(f.d.now()-1, f.d.now())
 	f.mu.Unlock()
 	if w.Context().Err() == nil || !isLost(context.Cause(w.Context())) {
 		t.Errorf("the lease has ended, and its context's cause is %v", context.Cause(w.Context()))
@@ -135,6 +137,26 @@ func TestK1Renewed(t *testing.T) {
 	if err := w.End(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// K1: a lease is renewed as soon as its machine wakes up, though the timer of its renewals
+// stood still.
+func TestK1Slept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 30 * time.Second
+		m := machine.New(machine.True, 1)
+		s := openWith(t, t.TempDir(), lease, nil)
+		s.keeper.(*dir).machine = m
+		w := begin(t, s)
+		m.Sleep(20 * time.Second) // the lease is trusted for 27 s, and renewed every 10 s
+		time.Sleep(lease)
+		if cause := context.Cause(w.Context()); cause != nil {
+			t.Errorf("after a sleep of 20 s the lease ended: %v", cause)
+		}
+		if err := w.End(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // K1: the function of a Write learns that the lease is lost, and so does the caller who
