@@ -51,6 +51,7 @@ type Hold struct {
 	// sent its request, which arrived at received. Zero: no beat is behind this answer. Then the
 	// owner may believe only in a detached hold, until Ends; if Ends is zero, Enter again.
 	Beat time.Time
+	Sole bool // it was entered once, and only this client has renewed it, as far as is known
 
 	nonce string // of that beat
 }
@@ -185,6 +186,7 @@ type holdRecord struct {
 	names   []record.HoldName // nil: not known
 	held    bool              // names are known, and all their claims were granted
 	detach  time.Duration     // HoldRequest.For
+	alone   bool              // this client made the record, and nobody else has written it since
 }
 
 const (

@@ -38,7 +38,7 @@ type holdCall struct {
 	nonces map[string]lease.Instant // of the beats that the call sent, and when
 	first  string                   // the nonce of all attempts at the first record
 	sent   lease.Instant            // when the beat that stands was sent, if the call sent it; else Never
-	alone  bool                     // the call made the record, and nobody else has written it since
+	alone  bool                     // this client made the record, and nobody else has written it since
 	unsure bool                     // a write of the call was not answered
 	locked bool                     // the last write took a while and lost to the record that it was to follow
 	all    bool                     // all names are known to be held
@@ -420,7 +420,7 @@ func (x *holdCall) unknown(ctx context.Context) error {
 
 // hold is what the call has found.
 func (x *holdCall) hold() Hold {
-	h := Hold{ID: x.id, nonce: x.session.Nonce, Names: x.session.Names, Client: x.session.Client, TTL: x.session.Duration(), Detached: x.session.Detached, Held: len(x.names) == 1 || len(x.names) > 1 && x.session.Whole}
+	h := Hold{ID: x.id, Sole: x.alone, nonce: x.session.Nonce, Names: x.session.Names, Client: x.session.Client, TTL: x.session.Duration(), Detached: x.session.Detached, Held: len(x.names) == 1 || len(x.names) > 1 && x.session.Whole}
 	if x.session.Owner != nil {
 		h.Owner = Owner(*x.session.Owner)
 	}
@@ -458,7 +458,7 @@ func (x *holdCall) hold() Hold {
 
 // keep stores in the client what the call has found.
 func (x *holdCall) keep(h Hold) {
-	x.c.remember(x.id, holdRecord{session: x.session, version: x.version, at: x.c.now(), held: h.Held, detach: x.detach, names: trimmed(x.id, x.names)})
+	x.c.remember(x.id, holdRecord{session: x.session, version: x.version, at: x.c.now(), held: h.Held, detach: x.detach, alone: x.alone, names: trimmed(x.id, x.names)})
 }
 
 // trim forgets what would cost memory for as long as the hold is followed.

@@ -194,8 +194,9 @@ func (x *holdCall) leftBy(left leaving, outs []driver.Outcome, asked lease.Insta
 }
 
 // LeaveQueue takes a hold out of its line if nobody serves it any more: it waits, and has not been
-// renewed since h was returned. It is for a server whose connection to the requester has ended. The
-// session stays, and ends after its TTL.
+// renewed since h was returned. It is for a server whose connection to the requester has ended. If
+// h is not Sole, another server may serve the hold, and beats every third of its TTL: call
+// LeaveQueue half a TTL later. The session stays, and ends after its TTL.
 func (c *Client) LeaveQueue(ctx context.Context, h Hold) error {
 	err := c.leaveQueue(ctx, h)
 	if err != nil && !errors.Is(err, ErrLost) {

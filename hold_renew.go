@@ -49,7 +49,7 @@ func (c *Client) Beat(ctx context.Context, client string, ids ...string) ([]Hold
 func (c *Client) resume(id, client string) *holdCall {
 	x := c.newHoldCall(id, client)
 	if r, ok := c.knownHold(id); ok {
-		x.session, x.version, x.names, x.detach, x.all = r.session, r.version, slices.Clone(r.names), r.detach, r.held
+		x.session, x.version, x.names, x.detach, x.all, x.alone = r.session, r.version, slices.Clone(r.names), r.detach, r.held, r.alone
 	}
 	x.wrote, x.since = make([]bool, len(x.names)), make([]bool, len(x.names))
 	x.wait = true

@@ -276,10 +276,15 @@ func (h *Handler) await(w http.ResponseWriter, r *http.Request, t taking, req ho
 	return hold, nil
 }
 
-// hungUp takes a waiting hold out of the line, unless its client goes on elsewhere.
+// hungUp takes a waiting hold out of the line, unless its client goes on elsewhere. Where it may have
+// gone on before, the next beat from there has to be waited for.
 func (h *Handler) hungUp(hold holdfast.Hold) {
 	h.after.Go(func() {
-		t := time.NewTimer(2 * time.Second)
+		wait := 2 * time.Second
+		if !hold.Sole {
+			wait = max(wait, hold.TTL/2)
+		}
+		t := time.NewTimer(wait)
 		defer t.Stop()
 		select {
 		case <-t.C:

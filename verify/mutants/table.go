@@ -93,6 +93,12 @@ var core = table{"core", []mutant{
 		"return p != nil && p.awaits", "return p.awaits"}}, test{"./internal/core", "TestAwait$"}},
 	{"a hold that waits is refused by a row that was locked", "P5", []edit{{"hold_call.go",
 		"	x.locked = false\n", ""}}, library("TestHoldWaitsForLockedRow")},
+	{"a hold that others serve leaves the line with one of its connections", "P5", []edit{{"serve/hold.go",
+		"if !hold.Sole {",
+		"if false {"}}, serving("TestHangUpOfCopy")},
+	{"a hold that others serve looks as if nobody else did", "P5", []edit{{"hold_call.go",
+		"Sole: x.alone,",
+		"Sole: true,"}}, serving("TestHangUpOfCopy")},
 	{"the time of a detached hold begins anew with a break", "P8", []edit{{"internal/core/lease/breaker.go",
 		"if age >= 0 && rec.Detached {",
 		"if false {"}}, library("TestBreakKeepsTheEnd")},
@@ -587,6 +593,7 @@ func sessions(run string) test { return test{"./internal/core/lease", run} }
 func records(run string) test  { return test{"./internal/core/record", run} }
 func library(run string) test  { return test{".", run} }
 func inMemory(run string) test { return test{"./memory", run} }
+func serving(run string) test  { return test{"./serve", run} }
 func hole(id string) test      { return inMemory("TestHoles/^" + id + "_") }
 func cost(run string) test     { return test{"./verify/mutants", run} }
 
