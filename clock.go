@@ -8,10 +8,6 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// now is the time on the clock of this process, which does not step and runs while the machine
-// sleeps.
-func now() lease.Instant { return lease.Instant(clock.Steady()) }
-
 // Margin is the part of a TTL by which a holder stops trusting its lease
 // before others may declare it dead. It pays for clock rates that differ by up to 5 %.
 func Margin(ttl time.Duration) time.Duration { return record.Margin(ttl) }
@@ -31,9 +27,4 @@ func clocks() record.Clocks {
 }
 
 // now is the time on the clock of the client's machine.
-func (c *Client) now() lease.Instant {
-	if c.machine == nil {
-		return now()
-	}
-	return lease.Instant(c.machine.Now())
-}
+func (c *Client) now() lease.Instant { return lease.Instant(c.machine.Now()) }

@@ -202,8 +202,8 @@ var layers = [][]string{
 	{"driver"},
 	{"internal/reach"},
 	{"internal/core"},
-	{"internal/core/lease", "internal/liveness"},
-	{"internal/core/record", "internal/clock", "internal/machine", "internal/filesystem", "internal/printable", "internal/busy", "internal/seen"},
+	{"internal/core/lease", "internal/liveness", "internal/machine"},
+	{"internal/core/record", "internal/clock", "internal/filesystem", "internal/printable", "internal/busy", "internal/seen"},
 }
 
 // Imports go down, and never up or across.

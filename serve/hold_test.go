@@ -166,34 +166,40 @@ func TestHangUp(t *testing.T) {
 	})
 }
 
-// A request that arrives once more, at another replica, and hangs up there does not cost the place of
-// the first, which is served on.
+// A request that arrives once more, at another replica or at the same, and hangs up there does not
+// cost the place of the first, which is served on.
 func TestHangUpOfCopy(t *testing.T) {
-	inTime(t, func(t *testing.T, a, b *replica) {
-		lock, err := a.client.Acquire(t.Context(), "n")
-		if err != nil {
-			t.Fatal(err)
-		}
-		put := `{"name":"n","wait":40}`
-		first := make(chan *answer, 1)
-		go func() { first <- a.do(all, "PUT", "/v1/holds/"+id(1), put) }()
-		time.Sleep(time.Second / 2)
-		go a.do(all, "PUT", "/v1/holds/"+id(2), put)
-		time.Sleep(time.Second / 2)
-		copied, hangUp := context.WithCancel(t.Context())
-		go b.doCtx(copied, all, "PUT", "/v1/holds/"+id(1), put)
-		time.Sleep(time.Second)
-		hangUp()
-		for range 20 {
-			time.Sleep(time.Second)
-			info, err := b.client.Show(t.Context(), "n")
-			if err != nil || len(info.Waiters) != 2 || info.Waiters[0].Owner.Session != id(1) {
-				t.Fatalf("the first request is served, and in line are %+v, %v", info.Waiters, err)
+	for _, same := range []bool{false, true} {
+		inTime(t, func(t *testing.T, a, b *replica) {
+			lock, err := a.client.Acquire(t.Context(), "n")
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		lock.Release(t.Context())
-		(<-first).want(t, 200).is(t, "state", "held")
-	})
+			put := `{"name":"n","wait":40}`
+			first := make(chan *answer, 1)
+			go func() { first <- a.do(all, "PUT", "/v1/holds/"+id(1), put) }()
+			time.Sleep(time.Second / 2)
+			go a.do(all, "PUT", "/v1/holds/"+id(2), put)
+			time.Sleep(time.Second / 2)
+			copied, hangUp := context.WithCancel(t.Context())
+			other := b
+			if same {
+				other = a
+			}
+			go other.doCtx(copied, all, "PUT", "/v1/holds/"+id(1), put)
+			time.Sleep(time.Second)
+			hangUp()
+			for range 20 {
+				time.Sleep(time.Second)
+				info, err := b.client.Show(t.Context(), "n")
+				if err != nil || len(info.Waiters) != 2 || info.Waiters[0].Owner.Session != id(1) {
+					t.Fatalf("the first request is served, and in line are %+v, %v", info.Waiters, err)
+				}
+			}
+			lock.Release(t.Context())
+			(<-first).want(t, 200).is(t, "state", "held")
+		})
+	}
 }
 
 // A hold by its connection is kept while that stands.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lock/holdfast"
-	"github.com/holdfast-lock/holdfast/internal/clock"
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 	"github.com/holdfast-lock/holdfast/internal/filesystem"
 )
@@ -41,12 +40,7 @@ type dirWriter struct {
 }
 
 // now reads a clock that does not step and runs while the machine sleeps.
-func (d *dir) now() lease.Instant {
-	if d.machine == nil {
-		return lease.Instant(clock.Steady())
-	}
-	return lease.Instant(d.machine.Now())
-}
+func (d *dir) now() lease.Instant { return lease.Instant(d.machine.Now()) }
 
 // emit calls a function of the trace if it is set. w.mu is not held.
 func (w *dirWriter) emit(f func(context.Context, holdfast.Event), e holdfast.Event) {

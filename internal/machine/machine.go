@@ -11,6 +11,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/holdfast-lock/holdfast/internal/clock"
 )
 
 // An Owner is a store that says which machine its client runs on.
@@ -67,8 +69,11 @@ func (m *Machine) true(d time.Duration) time.Duration {
 	return time.Duration(math.Ceil(float64(d)*True/float64(m.rate))) + 1
 }
 
-// Now is the time on the machine's clock, which runs while it sleeps.
+// Now is the time on the machine's clock, which does not step and runs while it sleeps.
 func (m *Machine) Now() time.Duration {
+	if m == nil {
+		return clock.Steady()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	awake, slept := m.times(time.Now())
