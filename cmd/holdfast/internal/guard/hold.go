@@ -28,8 +28,10 @@ type Guard struct {
 	command   int
 	box       *box
 	running   bool
-	killing   bool // the guard is killing
-	stuck     bool // and has reported what it cannot kill
+	asked     Why     // why the guard has asked the command to end
+	askedAt   Instant // and when; 0: it has not
+	killing   bool    // the guard is killing
+	stuck     bool    // and has reported what it cannot kill
 	closed    bool
 }
 
@@ -202,7 +204,7 @@ func (g *Guard) watch() {
 			return
 		}
 		if gone || left <= 0 {
-			g.takeOver()
+			g.takeOver(gone)
 			return
 		}
 		sleep(min(g.left(), pollInterval), conn.fd)
@@ -231,6 +233,9 @@ func (g *Guard) hear(conn *conn) (over, gone bool) {
 				g.box = openBox(e.Box)
 			}
 		}
+		if e.Stopping {
+			g.asked, g.askedAt = e.Why, Now()
+		}
 		g.killing = g.killing || e.Killing
 		g.stuck = g.stuck || e.Alive != nil
 		g.mu.Unlock()
@@ -257,22 +262,25 @@ func (g *Guard) left() time.Duration {
 	return 0
 }
 
-// takeOver kills everything in the guard's place.
-func (g *Guard) takeOver() {
+// takeOver kills everything in the guard's place. gone: the guard is gone.
+func (g *Guard) takeOver(gone bool) {
 	g.mu.Lock()
-	command, closed := g.command, g.closed
+	command, closed, asked, askedAt := g.command, g.closed, g.asked, g.askedAt
 	g.mu.Unlock()
 	if closed && command == 0 {
 		return // the guard ends by itself
 	}
 	e := Event{Ended: true, Why: NoGuard, PID: command}
-	g.dismiss()
 	h := newHunt(command, g.skip, g.box, func(pid int, status syscall.WaitStatus) {
 		if pid == command {
 			e.Status = status
 		}
 	})
 	h.empty()
+	if !gone && askedAt != 0 && !g.idle() { // it works, and only waits for a processor
+		e.Why = asked
+	}
+	g.dismiss()
 	for !h.pass() {
 		if alive, news := h.survivors(); news {
 			g.events <- Event{Alive: alive}
@@ -283,6 +291,8 @@ func (g *Guard) takeOver() {
 	g.mu.Lock()
 	e.Late, e.Stood = h.late(Now(), g.deadline, reserve(g.killAfter))
 	g.mu.Unlock()
-	e.Killed = h.struck()
+	if e.Killed = h.struck(); e.Why != NoGuard {
+		e.After = Now().Sub(askedAt)
+	}
 	g.events <- e
 }

@@ -177,6 +177,33 @@ func TestProgramResumed(t *testing.T) {
 	}
 }
 
+// A guard that has asked the command to end, and gets no processor to kill it in time, is neither
+// gone nor does it stand still: the program kills, and the reason stays what the guard has said.
+func TestGuardSlow(t *testing.T) {
+	for want, hang := range map[Why]func(g *Guard, guard *conn){
+		Deadline: func(*Guard, *conn) {},
+		NoGuard:  func(_ *Guard, guard *conn) { unix.Close(guard.fd) },
+	} {
+		g, guard := handmade(t)
+		c := exec.Command("sleep", "1000")
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		guard.send(Event{Started: true, PID: c.Process.Pid}, nil)
+		guard.send(Event{Stopping: true, Why: Deadline}, nil)
+		hang(g, guard)
+		go g.watch()
+		e := end(t, g)
+		if e.Why != want || !e.Killed || want == Deadline && e.After <= 0 {
+			t.Errorf("got %+v, want why %d", e, want)
+		}
+		if c.Wait() == nil {
+			t.Error("the command has ended by itself")
+		}
+	}
+}
+
 // What the guard has said counts, though it ends before it has heard all that it
 // was told.
 func TestGuardDiesMidway(t *testing.T) {
