@@ -84,7 +84,7 @@ const (
 	Itself   Why = iota // it ended by itself, or by a signal that was not ours
 	Deadline            // the lease ran out
 	Told                // Stop was called
-	NoGuard             // the guard was gone or did not answer; all was killed
+	NoGuard             // the guard was gone or stood still; all was killed
 )
 
 // An Event is what Events yields. The first is Started, or Ended without a PID if nothing was run
