@@ -1,6 +1,9 @@
 package sim_test
 
 import (
+	"runtime"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -13,16 +16,25 @@ func TestFlaws(t *testing.T) {
 	const most, enough = 20000, 100
 	for wrong, isolation := range sim.Flaws {
 		t.Run(wrong, func(t *testing.T) {
-			t.Parallel()
-			for seed := range uint64(most) { // to be slow is no broken promise
-				var r *sim.Result
-				synctest.Test(t, func(t *testing.T) { r = sim.RunFlawed(seed, isolation, wrong) })
-				if found := r.Judge(); len(found) > 0 && found[0].Rule != "C7" {
-					t.Logf("%s: seed %d: %v", isolation, seed, found[0])
-					return
+			var found atomic.Bool
+			t.Run("seeds", func(t *testing.T) {
+				for first := range runtime.GOMAXPROCS(0) {
+					t.Run(strconv.Itoa(first), func(t *testing.T) {
+						t.Parallel()
+						for seed := first; seed < most && !found.Load(); seed += runtime.GOMAXPROCS(0) {
+							var r *sim.Result
+							synctest.Test(t, func(t *testing.T) { r = sim.RunFlawed(uint64(seed), isolation, wrong) })
+							if v := r.Judge(); len(v) > 0 && v[0].Rule != "C7" { // to be slow is no broken promise
+								t.Logf("%s: seed %d: %v", isolation, seed, v[0])
+								found.Store(true)
+							}
+						}
+					})
 				}
+			})
+			if !found.Load() {
+				t.Errorf("%s: not found by %d seeds", isolation, most)
 			}
-			t.Errorf("%s: not found by %d seeds", isolation, most)
 		})
 	}
 	for _, isolation := range []string{"read committed", "snapshot", "lightweight"} {

@@ -1,9 +1,11 @@
 package explore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"reflect"
 	"time"
 	"unsafe"
@@ -18,8 +20,7 @@ import (
 
 // A packer writes worlds as bytes and reads them again. It serves one goroutine.
 type packer struct {
-	buf      []byte // being written or read
-	room     []byte
+	buf      []byte            // being written or read
 	requests [][]*core.Request // of each client, two for each user; they are compared by address
 	client   int               // whose requests are read
 	texts    map[string]string
@@ -37,47 +38,26 @@ func newPacker(s Setup) *packer {
 	return p
 }
 
-// pack appends a world to buf. Most of it is zeros: of each run only the length is kept.
+// pack appends a world to buf.
 func (p *packer) pack(buf []byte, w *World) []byte {
-	p.buf = p.room[:0]
+	p.buf = buf
 	worldPacking.put(p, unsafe.Pointer(w))
-	p.room = p.buf
-	for i := 0; i < len(p.buf); i++ {
-		if buf = append(buf, p.buf[i]); p.buf[i] == 0 {
-			n := 1
-			for n < 255 && i+n < len(p.buf) && p.buf[i+n] == 0 {
-				n++
-			}
-			buf = append(buf, byte(n))
-			i += n - 1
-		}
-	}
-	return buf
+	return p.buf
 }
 
 // unpack restores a packed world.
 func (p *packer) unpack(packed []byte) *World {
-	p.buf = p.room[:0]
-	for i := 0; i < len(packed); i++ {
-		if packed[i] != 0 {
-			p.buf = append(p.buf, packed[i])
-			continue
-		}
-		i++
-		for range packed[i] {
-			p.buf = append(p.buf, 0)
-		}
-	}
 	w := &World{}
-	p.room, p.client = p.buf, -1
+	p.buf, p.client = packed, -1
 	worldPacking.get(p, unsafe.Pointer(w))
 	return w
 }
 
-// A packing writes and reads values of one type.
+// A packing writes and reads values of one type. Of a struct only what is not zero is written.
 type packing struct {
-	put func(p *packer, at unsafe.Pointer)
-	get func(p *packer, at unsafe.Pointer) // into a zero value
+	put  func(p *packer, at unsafe.Pointer) // nil: it is left out
+	get  func(p *packer, at unsafe.Pointer) // into a zero value
+	zero func(at unsafe.Pointer) bool
 }
 
 var (
@@ -106,8 +86,7 @@ func packingOf(t reflect.Type) *packing {
 		*c = ofRequest
 		return c
 	case reflect.TypeFor[core.Effects](), reflect.TypeFor[time.Time](), reflect.TypeFor[map[string][]*core.Guest]():
-		*c = packing{func(*packer, unsafe.Pointer) {}, func(*packer, unsafe.Pointer) {}} // a buffer; never set; no hold is followed
-		return c
+		return c // a buffer; never set; no hold is followed
 	}
 	switch t.Kind() {
 	case reflect.Struct:
@@ -124,13 +103,15 @@ func packingOf(t reflect.Type) *packing {
 		*c = ofString
 	case reflect.Bool, reflect.Int8:
 		*c = packing{
-			func(p *packer, at unsafe.Pointer) { p.buf = append(p.buf, *(*byte)(at)) },
-			func(p *packer, at unsafe.Pointer) { *(*byte)(at), p.buf = p.buf[0], p.buf[1:] },
+			put:  func(p *packer, at unsafe.Pointer) { p.buf = append(p.buf, *(*byte)(at)) },
+			get:  func(p *packer, at unsafe.Pointer) { *(*byte)(at), p.buf = p.buf[0], p.buf[1:] },
+			zero: func(at unsafe.Pointer) bool { return *(*byte)(at) == 0 },
 		}
 	case reflect.Int, reflect.Int64:
 		*c = packing{
-			func(p *packer, at unsafe.Pointer) { p.buf = binary.AppendVarint(p.buf, *(*int64)(at)) },
-			func(p *packer, at unsafe.Pointer) { *(*int64)(at) = p.int() },
+			put:  func(p *packer, at unsafe.Pointer) { p.buf = binary.AppendVarint(p.buf, *(*int64)(at)) },
+			get:  func(p *packer, at unsafe.Pointer) { *(*int64)(at) = p.int() },
+			zero: noWord,
 		}
 	}
 	if c.put == nil || t.Kind() == reflect.Interface && t != reflect.TypeFor[error]() {
@@ -139,9 +120,16 @@ func packingOf(t reflect.Type) *packing {
 	return c
 }
 
+// noWord says whether the first word of a value is zero: all of a number, a pointer, a map, or
+// an interface.
+func noWord(at unsafe.Pointer) bool { return *(*uintptr)(at) == 0 }
+
+// noLength says the same of the second word, which is the length of a string or a slice.
+func noLength(at unsafe.Pointer) bool { return noWord(unsafe.Add(at, unsafe.Sizeof(at))) }
+
 // Most instants are Never, or a whole number of quarters of a tick.
 var ofInstant = packing{
-	func(p *packer, at unsafe.Pointer) {
+	put: func(p *packer, at unsafe.Pointer) {
 		switch t := *(*lease.Instant)(at); {
 		case t == lease.Never:
 			p.buf = append(p.buf, 0)
@@ -151,7 +139,7 @@ var ofInstant = packing{
 			p.buf = binary.AppendVarint(append(p.buf, 2), int64(t))
 		}
 	},
-	func(p *packer, at unsafe.Pointer) {
+	get: func(p *packer, at unsafe.Pointer) {
 		kind := p.buf[0]
 		p.buf = p.buf[1:]
 		switch t := (*lease.Instant)(at); kind {
@@ -163,40 +151,43 @@ var ofInstant = packing{
 			*t = lease.Instant(p.int())
 		}
 	},
+	zero: noWord,
 }
 
 var ofRequest = packing{
-	func(p *packer, at unsafe.Pointer) {
+	put: func(p *packer, at unsafe.Pointer) {
 		n := int64(-1)
 		if r := *(**core.Request)(at); r != nil {
 			n = 2*int64(r.Tag.(int)) + int64(bit(r.Try))
 		}
 		p.buf = binary.AppendVarint(p.buf, n)
 	},
-	func(p *packer, at unsafe.Pointer) {
+	get: func(p *packer, at unsafe.Pointer) {
 		if n := p.int(); n >= 0 {
 			*(**core.Request)(at) = p.requests[p.client][n]
 		}
 	},
+	zero: noWord,
 }
 
 // ofError keeps whether there is an error: nobody asks which one it is.
 var ofError = packing{
-	func(p *packer, at unsafe.Pointer) { p.buf = append(p.buf, bit(*(*error)(at) != nil)) },
-	func(p *packer, at unsafe.Pointer) {
+	put: func(p *packer, at unsafe.Pointer) { p.buf = append(p.buf, bit(*(*error)(at) != nil)) },
+	get: func(p *packer, at unsafe.Pointer) {
 		if p.buf[0] != 0 {
 			*(*error)(at) = errNoAnswer
 		}
 		p.buf = p.buf[1:]
 	},
+	zero: noWord,
 }
 
 var ofString = packing{
-	func(p *packer, at unsafe.Pointer) {
+	put: func(p *packer, at unsafe.Pointer) {
 		s := *(*string)(at)
 		p.buf = append(binary.AppendVarint(p.buf, int64(len(s))), s...)
 	},
-	func(p *packer, at unsafe.Pointer) {
+	get: func(p *packer, at unsafe.Pointer) {
 		n := p.int()
 		s, ok := p.texts[string(p.buf[:n])]
 		if !ok {
@@ -205,8 +196,10 @@ var ofString = packing{
 		}
 		*(*string)(at), p.buf = s, p.buf[n:]
 	},
+	zero: noLength,
 }
 
+// packStruct writes a bit for each field, and the fields that are not zero.
 func packStruct(t reflect.Type) packing {
 	type field struct {
 		at uintptr
@@ -214,23 +207,49 @@ func packStruct(t reflect.Type) packing {
 	}
 	var fields []field
 	for i := range t.NumField() {
-		f := t.Field(i)
-		fields = append(fields, field{f.Offset, packingOf(f.Type)})
+		if of := packingOf(t.Field(i).Type); of.put != nil {
+			fields = append(fields, field{t.Field(i).Offset, of})
+		}
 	}
 	isClient := t == reflect.TypeFor[client]()
+	zeros := make([]byte, t.Size())
 	return packing{
-		func(p *packer, at unsafe.Pointer) {
-			for _, f := range fields {
-				f.of.put(p, unsafe.Add(at, f.at))
+		put: func(p *packer, at unsafe.Pointer) {
+			for n := 0; n < len(fields); n += 8 {
+				mark, set := len(p.buf), byte(0)
+				p.buf = append(p.buf, 0)
+				some := fields[n:min(n+8, len(fields))]
+				for i := range some {
+					if f := &some[i]; !f.of.zero(unsafe.Add(at, f.at)) {
+						set |= 1 << i
+						f.of.put(p, unsafe.Add(at, f.at))
+					}
+				}
+				p.buf[mark] = set
 			}
 		},
-		func(p *packer, at unsafe.Pointer) {
+		get: func(p *packer, at unsafe.Pointer) {
 			if isClient {
 				p.client++
 			}
-			for _, f := range fields {
-				f.of.get(p, unsafe.Add(at, f.at))
+			for n := 0; n < len(fields); n += 8 {
+				set := p.buf[0]
+				for p.buf = p.buf[1:]; set != 0; set &= set - 1 {
+					f := &fields[n+bits.TrailingZeros8(set)]
+					f.of.get(p, unsafe.Add(at, f.at))
+				}
 			}
+		},
+		zero: func(at unsafe.Pointer) bool {
+			if bytes.Equal(unsafe.Slice((*byte)(at), len(zeros)), zeros) {
+				return true
+			}
+			for i := range fields {
+				if f := &fields[i]; !f.of.zero(unsafe.Add(at, f.at)) {
+					return false
+				}
+			}
+			return true
 		},
 	}
 }
@@ -238,13 +257,13 @@ func packStruct(t reflect.Type) packing {
 func packPointer(t reflect.Type) packing {
 	of, elem := packingOf(t.Elem()), t.Elem()
 	return packing{
-		func(p *packer, at unsafe.Pointer) {
+		put: func(p *packer, at unsafe.Pointer) {
 			q := *(*unsafe.Pointer)(at)
 			if p.buf = append(p.buf, bit(q != nil)); q != nil {
 				of.put(p, q)
 			}
 		},
-		func(p *packer, at unsafe.Pointer) {
+		get: func(p *packer, at unsafe.Pointer) {
 			is := p.buf[0] != 0
 			if p.buf = p.buf[1:]; is {
 				q := reflect.New(elem).UnsafePointer()
@@ -252,20 +271,21 @@ func packPointer(t reflect.Type) packing {
 				of.get(p, q)
 			}
 		},
+		zero: noWord,
 	}
 }
 
 func packSlice(t reflect.Type) packing {
 	of, size := packingOf(t.Elem()), t.Elem().Size()
 	return packing{
-		func(p *packer, at unsafe.Pointer) {
+		put: func(p *packer, at unsafe.Pointer) {
 			h := (*[]byte)(at) // only its length and data
 			p.buf = binary.AppendVarint(p.buf, int64(len(*h)))
 			for i := range len(*h) {
 				of.put(p, unsafe.Add(unsafe.Pointer(unsafe.SliceData(*h)), uintptr(i)*size))
 			}
 		},
-		func(p *packer, at unsafe.Pointer) {
+		get: func(p *packer, at unsafe.Pointer) {
 			n := int(p.int())
 			if n == 0 {
 				return
@@ -276,6 +296,7 @@ func packSlice(t reflect.Type) packing {
 				of.get(p, unsafe.Add(v.UnsafePointer(), uintptr(i)*size))
 			}
 		},
+		zero: noLength,
 	}
 }
 
@@ -283,7 +304,7 @@ func packSlice(t reflect.Type) packing {
 func packMap(t reflect.Type) packing {
 	of, elem := packingOf(t.Elem()), t.Elem()
 	return packing{
-		func(p *packer, at unsafe.Pointer) {
+		put: func(p *packer, at unsafe.Pointer) {
 			v := reflect.NewAt(t, at).Elem()
 			if p.buf = binary.AppendVarint(p.buf, int64(v.Len())); v.Len() == 0 {
 				return
@@ -295,7 +316,7 @@ func packMap(t reflect.Type) packing {
 				of.put(p, c.UnsafePointer())
 			}
 		},
-		func(p *packer, at unsafe.Pointer) {
+		get: func(p *packer, at unsafe.Pointer) {
 			n := p.int()
 			if n == 0 {
 				return
@@ -310,5 +331,6 @@ func packMap(t reflect.Type) packing {
 				v.SetMapIndex(reflect.ValueOf(key), c.Elem())
 			}
 		},
+		zero: func(at unsafe.Pointer) bool { return reflect.NewAt(t, at).Elem().Len() == 0 },
 	}
 }
