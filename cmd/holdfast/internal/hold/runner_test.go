@@ -177,13 +177,13 @@ func TestShortenedBefore(t *testing.T) {
 	p.ttl = time.Hour // still: the heartbeat with the smaller one is not answered
 	var began time.Time
 	err := pretendRun(t, p, ":", func(r *runner) {
-		p.move(2 * time.Second)
-		r.shortened(t.Context(), holdfast.Event{TTL: 3 * time.Second})
+		p.move(4 * time.Second)
+		r.shortened(t.Context(), holdfast.Event{TTL: 6 * time.Second})
 	}, func(*runner) { began = time.Now() })
 	if began.IsZero() || !isLost(err) || !strings.Contains(err.Error(), "stopped in time (signal TERM)") {
 		t.Errorf("it began at %v and ended with %v", began, err)
 	}
-	if took := time.Since(began); took < time.Second { // of two, and a fifth of the TTL is for the end
+	if took := time.Since(began); took < 2*time.Second { // of four, and a fifth of the TTL is for the end
 		t.Errorf("it was ended after %v", took)
 	}
 }
