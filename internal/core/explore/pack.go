@@ -1,7 +1,6 @@
 package explore
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -55,15 +54,16 @@ func (p *packer) unpack(packed []byte) *World {
 
 // A packing writes and reads values of one type. Of a struct only what is not zero is written.
 type packing struct {
-	put  func(p *packer, at unsafe.Pointer) // nil: it is left out
+	put  func(p *packer, at unsafe.Pointer)
 	get  func(p *packer, at unsafe.Pointer) // into a zero value
 	zero func(at unsafe.Pointer) bool
 }
 
 var (
-	packings     = map[reflect.Type]*packing{}
-	worldPacking = packingOf(reflect.TypeFor[World]())
-	errNoAnswer  = errors.New("no answer")
+	packings       = map[reflect.Type]*packing{}
+	leftOutOfPacks = &packing{}
+	worldPacking   = packingOf(reflect.TypeFor[World]())
+	errNoAnswer    = errors.New("no answer")
 )
 
 func (p *packer) int() int64 {
@@ -86,7 +86,8 @@ func packingOf(t reflect.Type) *packing {
 		*c = ofRequest
 		return c
 	case reflect.TypeFor[core.Effects](), reflect.TypeFor[time.Time](), reflect.TypeFor[map[string][]*core.Guest]():
-		return c // a buffer; never set; no hold is followed
+		packings[t] = leftOutOfPacks // a buffer; never set; no hold is followed
+		return leftOutOfPacks
 	}
 	switch t.Kind() {
 	case reflect.Struct:
@@ -207,12 +208,11 @@ func packStruct(t reflect.Type) packing {
 	}
 	var fields []field
 	for i := range t.NumField() {
-		if of := packingOf(t.Field(i).Type); of.put != nil {
+		if of := packingOf(t.Field(i).Type); of != leftOutOfPacks {
 			fields = append(fields, field{t.Field(i).Offset, of})
 		}
 	}
 	isClient := t == reflect.TypeFor[client]()
-	zeros := make([]byte, t.Size())
 	return packing{
 		put: func(p *packer, at unsafe.Pointer) {
 			for n := 0; n < len(fields); n += 8 {
@@ -241,9 +241,6 @@ func packStruct(t reflect.Type) packing {
 			}
 		},
 		zero: func(at unsafe.Pointer) bool {
-			if bytes.Equal(unsafe.Slice((*byte)(at), len(zeros)), zeros) {
-				return true
-			}
 			for i := range fields {
 				if f := &fields[i]; !f.of.zero(unsafe.Add(at, f.at)) {
 					return false
