@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/base"
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
-
-	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Break ends by force the claim with this token, as Show and the command show it, and no other. If
@@ -51,7 +51,7 @@ type BreakOptions struct {
 // BreakClaim ends by force a claim that Show returned: that of a holder as Break does,
 // that of a waiter as BreakWaiter does.
 func (c *Client) BreakClaim(ctx context.Context, claim Claim, opts BreakOptions) error {
-	by := Owner(c.owner)
+	by := Owner(c.e.Owner)
 	if opts.By.Name != "" || opts.By.Host != "" || opts.By.User != "" {
 		by = opts.By
 		by.Session, by.Labels = "", maps.Clone(by.Labels)
@@ -67,13 +67,13 @@ func (c *Client) BreakClaim(ctx context.Context, claim Claim, opts BreakOptions)
 
 func (c *Client) breakHolder(ctx context.Context, name string, token int64, reason string, atOnce bool) error {
 	err := checkReason(reason)
-	if err == nil && c.opts.ReadOnly {
+	if err == nil && c.e.Opts.ReadOnly {
 		err = ErrReadOnly
 	}
 	if err == nil {
 		var claim Claim
 		if claim, err = c.holder(ctx, name, token); err == nil {
-			err = c.breakClaim(ctx, claim, Owner(c.owner), reason, atOnce)
+			err = c.breakClaim(ctx, claim, Owner(c.e.Owner), reason, atOnce)
 		}
 	}
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *Client) holder(ctx context.Context, name string, token int64) (Claim, e
 }
 
 func (c *Client) breakClaim(ctx context.Context, claim Claim, by Owner, reason string, atOnce bool) error {
-	if c.opts.ReadOnly {
+	if c.e.Opts.ReadOnly {
 		return ErrReadOnly
 	}
 	if err := checkReason(reason); err != nil {
@@ -131,19 +131,19 @@ func (c *Client) breakClaim(ctx context.Context, claim Claim, by Owner, reason s
 	for {
 		if b.Waits() && changed == nil {
 			changed = make(chan struct{}, 1)
-			defer c.subscribe(changed, driver.Names.Key(claim.Name), driver.Sessions.Key(entry.Session))()
+			defer c.e.Subscribe(changed, driver.Names.Key(claim.Name), driver.Sessions.Key(entry.Session))()
 		}
-		step, pause := b.Next(c.now())
+		step, pause := b.Next(c.e.Now())
 		var err error
 		switch step {
 		case lease.BreakDone:
-			emit(ctx, c.trace.Broken, Event{Name: claim.Name, Token: claim.Token, Slots: claim.Slots, Session: entry.Session, Reason: reason})
-			c.copyAudit(ctx, claim.Name)
+			base.Emit(ctx, c.e.Trace.Broken, base.Event{Name: claim.Name, Token: claim.Token, Slots: claim.Slots, Session: entry.Session, Reason: reason})
+			c.e.CopyAudit(ctx, claim.Name)
 			return nil
 		case lease.BreakGone:
 			return &goneError{claim: claim}
 		case lease.BreakPause:
-			if !c.doze(ctx, changed, pause) {
+			if !c.e.Doze(ctx, changed, pause) {
 				why := context.Cause(ctx)
 				if why == nil {
 					why = ErrClosed
@@ -171,7 +171,7 @@ func (c *Client) breakStep(ctx context.Context, b *lease.Breaker, step lease.Bre
 		if err != nil {
 			return unanswered(b, err)
 		}
-		b.Revoked(sent, c.now())
+		b.Revoked(sent, c.e.Now())
 	case lease.BreakObserve:
 		return c.observeForBreak(ctx, b, name)
 	case lease.BreakGrace:
@@ -184,7 +184,7 @@ func (c *Client) breakStep(ctx context.Context, b *lease.Breaker, step lease.Bre
 	case lease.BreakTrace:
 		return c.traceBreak(ctx, b, name)
 	case lease.BreakAudit:
-		if err := c.keepAudit(ctx, name, []record.Break{entry}); err != nil {
+		if err := c.e.KeepAudit(ctx, name, []record.Break{entry}); err != nil {
 			return err
 		}
 		b.Rested()
@@ -220,11 +220,11 @@ func (e *goneError) Error() string {
 }
 
 func (c *Client) lookForBreak(ctx context.Context, b *lease.Breaker, name string) error {
-	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
+	recs, err := c.e.Store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
 	if err != nil {
 		return unanswered(b, err)
 	}
-	rec, err := lockOf(recs[0])
+	rec, err := base.LockOf(recs[0])
 	if err != nil {
 		return err
 	}
@@ -234,7 +234,7 @@ func (c *Client) lookForBreak(ctx context.Context, b *lease.Breaker, name string
 
 // sendRevocation writes into a session's record that one of its claims is broken.
 func (c *Client) sendRevocation(ctx context.Context, b *lease.Breaker, session string) (sent bool, err error) {
-	_, err = c.update(ctx, driver.Sessions.Key(session), session, func(r driver.Record) ([]byte, error) {
+	_, err = c.e.Update(ctx, driver.Sessions.Key(session), session, func(r driver.Record) ([]byte, error) {
 		rec, err := record.DecodeSession(r.Value)
 		if err != nil {
 			return nil, err
@@ -244,7 +244,7 @@ func (c *Client) sendRevocation(ctx context.Context, b *lease.Breaker, session s
 			return nil, err
 		}
 		if !write {
-			return nil, errUnchanged
+			return nil, base.ErrUnchanged
 		}
 		return rec.Encode(), nil
 	})
@@ -254,33 +254,33 @@ func (c *Client) sendRevocation(ctx context.Context, b *lease.Breaker, session s
 // observeForBreak looks at the session whose claim is broken, and whether it is dead.
 func (c *Client) observeForBreak(ctx context.Context, b *lease.Breaker, name string) error {
 	session := b.Entry().Session
-	looks, err := c.loadSessions(ctx, []string{session})
+	looks, err := c.e.LoadSessions(ctx, []string{session})
 	if err != nil {
 		return unanswered(b, err)
 	}
 	s := looks[session]
-	if died := c.detect(ctx, looks, name); died || c.knownDead(session) {
+	if died := c.e.Detect(ctx, looks, name); died || c.e.KnownDead(session) {
 		b.Observed(lease.Sighting{}, true)
 		return nil
 	}
-	rec, err := record.DecodeSession(s.rec.Value)
+	rec, err := record.DecodeSession(s.Rec.Value)
 	if err != nil {
 		return err
 	}
-	b.Observed(lease.Sighting{Record: rec, Absent: len(s.rec.Value) == 0, Asked: s.asked, Got: s.got}, false)
+	b.Observed(lease.Sighting{Record: rec, Absent: len(s.Rec.Value) == 0, Asked: s.Asked, Got: s.Got}, false)
 	return nil
 }
 
 // awaitGrace waits until the claims of a dead session are void.
 func (c *Client) awaitGrace(ctx context.Context, session string) error {
-	c.mu.Lock()
-	from, ok := c.deaths.Tombstone(session)
-	wait := from.Sub(c.now())
-	c.mu.Unlock()
+	c.e.Mu.Lock()
+	from, ok := c.e.Deaths.Tombstone(session)
+	wait := from.Sub(c.e.Now())
+	c.e.Mu.Unlock()
 	if !ok || wait <= 0 {
 		return nil
 	}
-	t := c.machine.NewTimer(wait)
+	t := c.e.Machine.NewTimer(wait)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -294,26 +294,26 @@ func (c *Client) awaitGrace(ctx context.Context, session string) error {
 func (c *Client) removeClaim(ctx context.Context, b *lease.Breaker, name string) error {
 	var r lease.Removal
 	var gone []record.Eviction
-	_, err := c.update(ctx, driver.Names.Key(name), driver.Everyone, func(stored driver.Record) ([]byte, error) {
-		rec, err := lockOf(stored)
+	_, err := c.e.Update(ctx, driver.Names.Key(name), driver.Everyone, func(stored driver.Record) ([]byte, error) {
+		rec, err := base.LockOf(stored)
 		if err != nil {
 			return nil, err
 		}
-		c.mu.Lock()
+		c.e.Mu.Lock()
 		before := rec.Clone()
-		r = b.Remove(&rec, c.isDead, time.Now().UnixMicro())
-		gone = before.Evicted(&rec, c.hasTombstone)
-		c.mu.Unlock()
+		r = b.Remove(&rec, c.e.IsDead, time.Now().UnixMicro())
+		gone = before.Evicted(&rec, c.e.HasTombstone)
+		c.e.Mu.Unlock()
 		if r != lease.Removed {
-			return nil, errUnchanged
+			return nil, base.ErrUnchanged
 		}
 		return rec.Encode(record.Version(stored.Version)), nil
 	})
 	if err == nil {
-		b.Removed(r, c.now())
-		c.mu.Lock()
-		c.evicted(name, gone)
-		c.unlock()
+		b.Removed(r, c.e.Now())
+		c.e.Mu.Lock()
+		c.e.Evicted(name, gone)
+		c.e.Unlock()
 	}
 	return err
 }
@@ -321,11 +321,11 @@ func (c *Client) removeClaim(ctx context.Context, b *lease.Breaker, name string)
 // traceBreak finds out how a claim ended that another client has removed.
 func (c *Client) traceBreak(ctx context.Context, b *lease.Breaker, name string) error {
 	session := b.Entry().Session
-	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name), driver.Sessions.Key(session)}, driver.Fresh)
+	recs, err := c.e.Store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name), driver.Sessions.Key(session)}, driver.Fresh)
 	if err != nil {
 		return err
 	}
-	rec, err := lockOf(recs[0])
+	rec, err := base.LockOf(recs[0])
 	if err != nil {
 		return err
 	}
@@ -334,57 +334,6 @@ func (c *Client) traceBreak(ctx context.Context, b *lease.Breaker, name string) 
 		return err
 	}
 	tomb, err := record.DecodeSession(recs[2].Value)
-	b.Traced(&rec, audit, c.knownDead(session) || err == nil && b.DiedOf(tomb))
+	b.Traced(&rec, audit, c.e.KnownDead(session) || err == nil && b.DiedOf(tomb))
 	return nil
-}
-
-// keepAudit adds entries to a name's audit record.
-func (c *Client) keepAudit(ctx context.Context, name string, breaks []record.Break) error {
-	_, err := c.update(ctx, driver.Audits.Key(name), "", func(r driver.Record) ([]byte, error) {
-		audit, err := record.DecodeAudit(r.Value)
-		if err != nil {
-			return nil, err
-		}
-		return audit.Add(breaks).Encode()
-	})
-	return err
-}
-
-// copyAudit moves audit entries from a lock record to the audit space, so that the
-// record can become empty again. Any client may do so, and what fails is done later.
-func (c *Client) copyAudit(ctx context.Context, name string) error {
-	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
-	if err != nil {
-		return err
-	}
-	rec, err := lockOf(recs[0])
-	if err != nil || len(rec.Breaks) == 0 {
-		return err
-	}
-	if err := c.keepAudit(ctx, name, rec.Breaks); err != nil {
-		return err
-	}
-	copied := rec.Breaks
-	var gone []record.Eviction
-	_, err = c.update(ctx, driver.Names.Key(name), "", func(r driver.Record) ([]byte, error) {
-		rec, err := lockOf(r)
-		if err != nil {
-			return nil, err
-		}
-		c.mu.Lock()
-		before := rec.Clone()
-		changed := rec.DropBreaks(copied, c.isDead, time.Now().UnixMicro())
-		gone = before.Evicted(&rec, c.hasTombstone)
-		c.mu.Unlock()
-		if !changed {
-			return nil, errUnchanged
-		}
-		return rec.Encode(record.Version(r.Version)), nil
-	})
-	if err == nil {
-		c.mu.Lock()
-		c.evicted(name, gone)
-		c.unlock()
-	}
-	return err
 }

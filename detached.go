@@ -2,16 +2,14 @@ package holdfast
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/base"
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
-
-	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // AcquireFor takes a lock that no process keeps alive. It ends by itself at Claim.Ends, or by
@@ -23,86 +21,15 @@ func (c *Client) AcquireFor(ctx context.Context, name string, d time.Duration, o
 	if d < MinTTL || d > MaxTTL {
 		return Claim{}, fmt.Errorf("acquire %q: a hold for %v is not between %v and %v", name, d, MinTTL, MaxTTL)
 	}
-	if r := c.newRequest(ctx, name, opts); r.least > 0 {
-		return Claim{}, fmt.Errorf("acquire %q: %w", name, errNoMinHold)
-	}
-	ctx, cancel, err := c.whileOpen(ctx, true)
-	if err != nil {
-		return Claim{}, fmt.Errorf("acquire %q: %w", name, err)
-	}
-	defer cancel()
-	settings := c.opts
-	settings.RuntimeDir = os.DevNull // its process may end
-	sub, err := New(c.bare(), &settings)
+	got, session, left, err := c.e.AcquireFor(ctx, c.request(ctx, name, opts), d)
 	if err != nil {
 		return Claim{}, err
 	}
-	sub.detaches = true
-	l, err := sub.Acquire(ctx, name, opts...)
-	if err != nil {
-		sub.Close()
-		if context.Cause(ctx) == ErrClosed {
-			err = fmt.Errorf("acquire %q: %w", name, ErrClosed)
-		}
-		return Claim{}, err
-	}
-	claim := l.claim()
-	left, err := l.sess.leaveAlone(ctx, d)
-	if err != nil {
-		release, done := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
-		if lost := l.Release(release); errors.Is(lost, ErrLost) {
-			err = lost
-		} else if context.Cause(ctx) == ErrClosed {
-			err = ErrClosed
-		}
-		done()
-		sub.Close()
-		return Claim{}, fmt.Errorf("acquire %q for %v: %w", name, d, err)
-	}
-	claim.Owner = Owner(sub.owner)
-	claim.Owner.Session = l.sess.id
+	claim := publicClaim(got, name)
+	claim.Owner = Owner(c.e.Owner)
+	claim.Owner.Session = session
 	claim.TTL, claim.Detached, claim.Ends = record.DetachedTTL(d), true, time.Now().Add(left)
-	sub.mu.Lock()
-	l.end((*releasedError)(l)) // for this client; the claim stays
-	sub.unlock()
-	sub.halt()
 	return claim, nil
-}
-
-// leaveAlone sends the session's last heartbeat, which keeps it for d, and ends nothing in the
-// store. If the answer comes late and so leaves much less than d, it sends another, two at most.
-// It returns how much is left.
-func (s *session) leaveAlone(ctx context.Context, d time.Duration) (left time.Duration, err error) {
-	c := s.c
-	for range 3 {
-		c.mu.Lock()
-		s.life.Detach(d)
-		s.alone = make(chan struct{})
-		alone := s.alone
-		c.mu.Unlock()
-		signal(s.wake)
-		select {
-		case <-alone:
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case <-s.idle:
-		}
-		if left = s.left(); left >= d-min(d/10, time.Second) {
-			break
-		}
-	}
-	c.mu.Lock()
-	defer c.unlock()
-	if s.life.Over() || left <= 0 {
-		return 0, errors.New("lost: " + s.life.Why())
-	}
-	if s.broke { // whoever broke it takes for granted that we let go of it
-		return 0, errors.New("it was broken")
-	}
-	s.life.End()
-	close(s.ended)
-	c.after.call(func() { s.traceEnded("", nil) })
-	return left, nil
 }
 
 // ReleaseToken releases a lock that was taken with AcquireFor. ErrReleased: the lock had
@@ -112,22 +39,22 @@ func (c *Client) ReleaseToken(ctx context.Context, name string, token int64) err
 	if err := c.releaseToken(ctx, name, token); err != nil {
 		return fmt.Errorf("release %q: %w", name, err)
 	}
-	c.sweepsToo()
+	c.e.SweepsToo()
 	return nil
 }
 
 func (c *Client) releaseToken(ctx context.Context, name string, token int64) error {
-	if err := checkName(name); err != nil {
+	if err := base.CheckName(name); err != nil {
 		return err
 	}
-	if c.opts.ReadOnly {
-		return ErrReadOnly
+	if c.e.Opts.ReadOnly {
+		return base.ErrReadOnly
 	}
-	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
+	recs, err := c.e.Store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
 	if err != nil {
 		return err
 	}
-	rec, err := lockOf(recs[0])
+	rec, err := base.LockOf(recs[0])
 	if err != nil {
 		return err
 	}
@@ -140,34 +67,34 @@ func (c *Client) releaseToken(ctx context.Context, name string, token int64) err
 		return err
 	}
 	var removed []record.Eviction
-	_, err = c.update(ctx, driver.Names.Key(name), driver.Everyone, func(r driver.Record) ([]byte, error) {
-		rec, err := lockOf(r)
+	_, err = c.e.Update(ctx, driver.Names.Key(name), driver.Everyone, func(r driver.Record) ([]byte, error) {
+		rec, err := base.LockOf(r)
 		if err != nil {
 			return nil, err
 		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
+		c.e.Mu.Lock()
+		defer c.e.Mu.Unlock()
 		before := rec.Clone()
-		if !rec.Settle(c.isDead, time.Now().UnixMicro()) {
-			return nil, errUnchanged
+		if !rec.Settle(c.e.IsDead, time.Now().UnixMicro()) {
+			return nil, base.ErrUnchanged
 		}
-		removed = before.Evicted(&rec, c.hasTombstone)
+		removed = before.Evicted(&rec, c.e.HasTombstone)
 		return rec.Encode(record.Version(r.Version)), nil
 	})
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	c.evicted(name, removed)
-	c.unlock()
+	c.e.Mu.Lock()
+	c.e.Evicted(name, removed)
+	c.e.Unlock()
 	if ended {
 		return &goneError{claim: Claim{Token: token}}
 	}
-	e := Event{Name: name, Token: token, Slots: mine.Slots, Detached: true}
+	e := base.Event{Name: name, Token: token, Slots: mine.Slots, Detached: true}
 	if granted := timeOf(mine.GrantedAt()); !granted.IsZero() {
 		e.Held = max(time.Since(granted), 0)
 	}
-	emit(ctx, c.trace.Returned, e)
+	base.Emit(ctx, c.e.Trace.Returned, e)
 	return nil
 }
 
@@ -191,20 +118,20 @@ func (c *Client) ExtendToken(ctx context.Context, name string, token int64, d ti
 }
 
 func (c *Client) extendToken(ctx context.Context, name string, token int64, d time.Duration) (Claim, error) {
-	if err := checkName(name); err != nil {
+	if err := base.CheckName(name); err != nil {
 		return Claim{}, err
 	}
 	switch {
-	case c.opts.ReadOnly:
-		return Claim{}, ErrReadOnly
-	case d < MinTTL || d > MaxTTL:
-		return Claim{}, fmt.Errorf("a hold for %v is not between %v and %v", d, MinTTL, MaxTTL)
+	case c.e.Opts.ReadOnly:
+		return Claim{}, base.ErrReadOnly
+	case d < record.MinTTL || d > record.MaxTTL:
+		return Claim{}, fmt.Errorf("a hold for %v is not between %v and %v", d, record.MinTTL, record.MaxTTL)
 	}
-	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
+	recs, err := c.e.Store.Load(ctx, []driver.Key{driver.Names.Key(name)}, driver.Fresh)
 	if err != nil {
 		return Claim{}, err
 	}
-	rec, err := lockOf(recs[0])
+	rec, err := base.LockOf(recs[0])
 	if err != nil {
 		return Claim{}, err
 	}
@@ -212,9 +139,9 @@ func (c *Client) extendToken(ctx context.Context, name string, token int64, d ti
 	if !ok {
 		return Claim{}, c.noHold(ctx, name, token)
 	}
-	nonce := c.newNonce()
+	nonce := c.e.NewNonce()
 	first, sent := lease.Never, lease.Never // before the first and the latest write: an unanswered one may be the one that stands
-	_, err = c.update(ctx, driver.Sessions.Key(mine.Session), driver.Everyone, func(r driver.Record) ([]byte, error) {
+	_, err = c.e.Update(ctx, driver.Sessions.Key(mine.Session), driver.Everyone, func(r driver.Record) ([]byte, error) {
 		s, err := record.DecodeSession(r.Value)
 		if err != nil {
 			return nil, err
@@ -222,16 +149,16 @@ func (c *Client) extendToken(ctx context.Context, name string, token int64, d ti
 		if len(s.Revoked) > 0 && s.Dead == 0 { // the breaker waits for its end
 			return nil, &LostError{Name: name, Token: token, Reason: s.Revoked[0].String()}
 		}
-		switch s.ExtendToken(len(r.Value) == 0, r.Age, d, nonce, clocks()) {
+		switch s.ExtendToken(len(r.Value) == 0, r.Age, d, nonce, base.Clocks()) {
 		case record.ReleaseRunning:
 			return nil, fmt.Errorf("token %d belongs to a running program, %s, which renews it itself", token, s.Owner)
 		case record.ReleaseAgain:
 			sent = first
-			return nil, errUnchanged
+			return nil, base.ErrUnchanged
 		case record.ReleaseOver, record.ReleaseLate:
 			return nil, &goneError{claim: Claim{Token: token}}
 		}
-		if sent = c.now(); first == lease.Never {
+		if sent = c.e.Now(); first == lease.Never {
 			first = sent
 		}
 		return s.Encode(), nil
@@ -243,7 +170,7 @@ func (c *Client) extendToken(ctx context.Context, name string, token int64, d ti
 	if err != nil {
 		return Claim{}, err
 	}
-	left := d - c.now().Sub(sent)
+	left := d - c.e.Now().Sub(sent)
 	if left <= 0 {
 		return Claim{}, &goneError{claim: claim}
 	}
@@ -256,21 +183,21 @@ func (c *Client) extendToken(ctx context.Context, name string, token int64, d ti
 func (c *Client) endDetached(ctx context.Context, session string, token int64) (ended bool, err error) {
 	var tomb record.Session
 	var age time.Duration
-	_, err = c.update(ctx, driver.Sessions.Key(session), driver.Everyone, func(r driver.Record) ([]byte, error) {
+	_, err = c.e.Update(ctx, driver.Sessions.Key(session), driver.Everyone, func(r driver.Record) ([]byte, error) {
 		s, err := record.DecodeSession(r.Value)
 		if err != nil {
 			return nil, err
 		}
-		out := s.ReleaseToken(len(r.Value) == 0, r.Age, c.owner.String(), clocks())
+		out := s.ReleaseToken(len(r.Value) == 0, r.Age, c.e.Owner.String(), base.Clocks())
 		tomb, age = s, r.Age
 		switch out {
 		case record.ReleaseRunning:
 			return nil, fmt.Errorf("token %d belongs to a running program, %s: it gives it back itself, or break it", token, s.Owner)
 		case record.ReleaseAgain:
-			return nil, errUnchanged
+			return nil, base.ErrUnchanged
 		case record.ReleaseOver:
 			ended = true
-			return nil, errUnchanged
+			return nil, base.ErrUnchanged
 		}
 		ended, age = out == record.ReleaseLate, -1
 		return s.Encode(), nil
@@ -281,6 +208,6 @@ func (c *Client) endDetached(ctx context.Context, session string, token int64) (
 	case tomb.Dead == 0:
 		return true, &goneError{claim: Claim{Token: token}} // without a record it is observed as others are
 	}
-	c.knowDead(session, tomb, age)
+	c.e.KnowDead(session, tomb, age)
 	return ended, nil
 }

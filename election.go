@@ -7,6 +7,8 @@ import (
 	"iter"
 	"slices"
 	"sync"
+
+	"github.com/holdfast-lock/holdfast/internal/engine"
 )
 
 // An Election is an exclusive lock whose queue is the candidates and whose
@@ -30,8 +32,8 @@ var errOneSeat = errors.New("an election has one seat: Shared and Slots are not 
 // and Slots(n) with n above 1.
 func (c *Client) Election(name string, opts ...Option) *Election {
 	seat := func(r *request) {
-		if r.seat = true; r.slots != 1 {
-			r.fail(errOneSeat)
+		if r.Seat = true; r.Slots != 1 {
+			r.Fail(errOneSeat)
 		}
 	}
 	return &Election{c: c, name: name, opts: append(slices.Clip(opts), seat)}
@@ -49,8 +51,8 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context, *Lock) er
 	if lead == nil {
 		lead = func(ctx context.Context, _ *Lock) error { <-ctx.Done(); return nil }
 	}
-	if r := e.c.newRequest(ctx, e.name, e.opts); r.least > 0 {
-		return fmt.Errorf("election %q: %w", e.name, errNoMinHold)
+	if e.c.request(ctx, e.name, e.opts).Least > 0 {
+		return fmt.Errorf("election %q: %w", e.name, engine.ErrNoMinHold)
 	}
 	e.mu.Lock()
 	again := e.runs
@@ -77,11 +79,11 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context, *Lock) er
 		}
 		over := make(chan struct{})
 		term, stop := context.WithCancelCause(ctx)
-		closing := context.AfterFunc(e.c.open, func() { stop(ErrClosed) })
+		closing := context.AfterFunc(e.c.e.Open, func() { stop(ErrClosed) })
 		e.mu.Lock()
 		e.term, e.over, e.stop = l, over, stop
 		e.mu.Unlock()
-		err = e.c.with(term, l, lead)
+		err = e.c.e.With(term, l.e(), func(ctx context.Context) error { return lead(ctx, l) })
 		closing()
 		resigned := errors.Is(context.Cause(term), errResigned)
 		e.mu.Lock()

@@ -6,7 +6,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/base"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
+	"github.com/holdfast-lock/holdfast/internal/engine"
+	"github.com/holdfast-lock/holdfast/internal/holds"
 	"github.com/holdfast-lock/holdfast/internal/printable"
 )
 
@@ -15,20 +18,20 @@ import (
 var (
 	// ErrHeld: the lock was not obtained because others hold it or wait before
 	// us. The error is a *HeldError, which names them.
-	ErrHeld = errors.New("held")
+	ErrHeld = base.ErrHeld
 	// ErrLost: the lock was held and no longer is, without Release. It is final. The error of
 	// a lock is a *LostError, which says why. Other errors that are ErrLost: a waiting claim was
 	// broken, a hold is over (an *OverError), or a fence or a TokenGate refused a token.
 	ErrLost = record.ErrLost
 	// ErrReleased: the lock, or the claim to be broken, has been released.
-	ErrReleased = errors.New("released")
+	ErrReleased = base.ErrReleased
 	// ErrNoSuchHold: neither the record nor the history of the name shows that the token held it.
 	// The error is also ErrReleased.
 	ErrNoSuchHold = errors.New("no such hold")
 	// ErrClosed: the client is closed.
-	ErrClosed = errors.New("the client is closed")
+	ErrClosed = base.ErrClosed
 	// ErrReadOnly: the client has Options.ReadOnly. Nothing was written.
-	ErrReadOnly = errors.New("this client only looks (Options.ReadOnly)")
+	ErrReadOnly = base.ErrReadOnly
 )
 
 // A HeldError says who was in the way. errors.Is(err, ErrHeld) holds for it.
@@ -47,6 +50,36 @@ type HeldError struct {
 	// long reasons and labels.
 	Full bool
 	Err  error // nil, or the ctx.Err() that ended the wait
+}
+
+// public turns an error that names claims by their records into one that a user can read.
+func public(err error) error {
+	switch e := err.(type) {
+	case *engine.Held:
+		return publicHeld(e)
+	case *holds.OtherError:
+		return &OtherHoldError{e.ID, e.Field}
+	case *holds.OverError:
+		return &OverError{e.ID, HoldEnd(e.Why), e.Reason, e.Name, Owner(e.By)}
+	}
+	if err == holds.ErrNotDetached {
+		return &RequestError{"for", err}
+	}
+	return err
+}
+
+func publicHeld(h *engine.Held) *HeldError {
+	e := &HeldError{Name: h.Name, Self: h.Self, Locked: h.Locked, Full: h.Full, Err: h.Err}
+	for _, cl := range h.Holders {
+		e.Holders = append(e.Holders, publicClaim(cl, h.Name))
+	}
+	for _, cl := range h.Waiters {
+		e.Waiters = append(e.Waiters, publicClaim(cl, h.Name))
+	}
+	if h.Looks != nil {
+		fill(h.C, h.Looks, e.Holders, e.Waiters)
+	}
+	return e
 }
 
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }

@@ -11,11 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/driver"
 	"github.com/holdfast-lock/holdfast/internal/core"
 	"github.com/holdfast-lock/holdfast/internal/core/lease"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
-
-	"github.com/holdfast-lock/holdfast/driver"
 )
 
 // Shared holders fill a record as waiters do, and then none is added.
@@ -108,7 +107,7 @@ func TestFullOfRevocations(t *testing.T) {
 	}
 	defer c.Close()
 	tell := func(nr int64) error {
-		entry := record.Break{Session: session, Nr: nr, By: c.owner, Reason: strings.Repeat("<", record.MaxReason), At: time.Now().UnixNano()}
+		entry := record.Break{Session: session, Nr: nr, By: c.e.Owner, Reason: strings.Repeat("<", record.MaxReason), At: time.Now().UnixNano()}
 		_, err := c.sendRevocation(t.Context(), lease.NewBreaker(strings.Repeat("a", 1024), entry, 0), session)
 		return err
 	}

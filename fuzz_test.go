@@ -10,9 +10,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/holdfast-lock/holdfast/internal/core/record"
-
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/base"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // What is in a store may have been written by anybody: an older or newer version,
@@ -24,8 +24,8 @@ func FuzzName(f *testing.F) {
 	f.Add("jobs/42", "a")
 	f.Fuzz(func(t *testing.T, a, b string) {
 		valid := a != "" && len(a) <= 1024 && utf8.ValidString(a) && strings.IndexFunc(a, unicode.IsControl) < 0
-		if err := checkName(a); (err == nil) != valid {
-			t.Errorf("checkName(%q): %v, want one that is nil: %v", a, err, valid)
+		if err := base.CheckName(a); (err == nil) != valid {
+			t.Errorf("CheckName(%q): %v, want one that is nil: %v", a, err, valid)
 		}
 		if err := (driver.Names.Key(a)).Check(); (err == nil) != (a != "" && len(a) <= 1024) {
 			t.Errorf("Key.Check of %q: %v", a, err)
@@ -50,29 +50,6 @@ func jsonOf(v any) string {
 		return err.Error()
 	}
 	return string(text)
-}
-
-// The store's TTL is what its setting says, or it is refused.
-func FuzzSetting(f *testing.F) {
-	f.Add([]byte(`{"ttl":30000}`))
-	f.Fuzz(func(t *testing.T, value []byte) {
-		ttl, err := ttlOf(driver.Record{Version: 1, Value: value})
-		if err != nil {
-			return
-		}
-		var said struct{ TTL json.Number }
-		if len(value) > 0 {
-			if err := json.Unmarshal(value, &said); err != nil {
-				t.Fatalf("%q is a TTL of %v, and not JSON", value, ttl)
-			}
-			if n, err := said.TTL.Int64(); err != nil || n != ttl.Milliseconds() {
-				t.Fatalf("%q is a TTL of %v", value, ttl)
-			}
-		}
-		if ttl < MinTTL || ttl > MaxTTL {
-			t.Fatalf("%q is a TTL of %v", value, ttl)
-		}
-	})
 }
 
 // A fence of a store lets in the tokens of those who hold, of a block none behind

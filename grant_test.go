@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/base"
 )
 
 func TestRecordFence(t *testing.T) {
@@ -74,11 +75,11 @@ func TestNames(t *testing.T) {
 		{"früh/ ☂", ""},
 	} {
 		got := ""
-		if err := checkName(test.name); err != nil {
+		if err := base.CheckName(test.name); err != nil {
 			got = err.Error()
 		}
 		if got != test.err {
-			t.Errorf("checkName(%q) = %q, want %q", test.name, got, test.err)
+			t.Errorf("CheckName(%q) = %q, want %q", test.name, got, test.err)
 		}
 	}
 	parts := [][]string{{"a", "b"}, {"a/b"}, {"a%2Fb"}, {"a", "", "b"}, {"%", "/", "%2F", "%25"}, {""}}

@@ -3,12 +3,12 @@ package holdfast
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/base"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
@@ -60,7 +60,7 @@ func (c *Client) History(ctx context.Context, name string) (History, error) {
 	if err := k.Check(); err != nil {
 		return History{}, fmt.Errorf("history: %w", err)
 	}
-	recs, err := c.store.Load(ctx, []driver.Key{k}, driver.Fresh)
+	recs, err := c.e.Store.Load(ctx, []driver.Key{k}, driver.Fresh)
 	if err != nil {
 		return History{}, fmt.Errorf("history of %q: %w", name, err)
 	}
@@ -106,7 +106,7 @@ func publicHistory(name string, r driver.Record) (History, error) {
 		h.Holds = append(h.Holds, p)
 	}
 	if s := rec.Success; s != nil {
-		now, ok := storeTime(r)
+		now, ok := base.StoreTime(r)
 		if !ok {
 			now = time.Now().UnixMicro()
 		}
@@ -117,91 +117,29 @@ func publicHistory(name string, r driver.Record) (History, error) {
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// storeTime is the time by the store's clock, in microseconds since 1970, derived from the version
-// and the age of a record. It reports false if the store has no such clock.
-func storeTime(r driver.Record) (now int64, ok bool) {
-	return r.Version + r.Age.Microseconds(), record.Version(r.Version).IsTime() && r.Age >= 0
-}
-
-var historyKey = driver.Settings.Key("history")
-
-// historySetting is the value of the setting "history".
-type historySetting struct {
-	History int `json:"history"`
-}
-
-// listedHolds is how many holds a history lists unless the store's setting says otherwise.
-const listedHolds = 32
-
 // StoreHistory is the store's setting of how many holds the history of a name lists: 0, 32
 // or 128.
 func (c *Client) StoreHistory(ctx context.Context) (int, error) {
-	recs, err := c.store.Load(ctx, []driver.Key{historyKey}, driver.Fresh)
+	recs, err := c.e.Store.Load(ctx, []driver.Key{base.HistoryKey}, driver.Fresh)
 	if err != nil {
 		return 0, fmt.Errorf("read the setting history: %w", err)
 	}
-	return c.historyOf(recs[0])
-}
-
-func (c *Client) historyOf(rec driver.Record) (int, error) {
-	if len(rec.Value) == 0 {
-		if c.traits.CostlyWrites {
-			return 0, nil
-		}
-		return listedHolds, nil
-	}
-	var s historySetting
-	if err := json.Unmarshal(rec.Value, &s); err != nil {
-		return 0, fmt.Errorf("the setting history is %q: %w", rec.Value, err)
-	}
-	if err := checkHistory(s.History); err != nil {
-		return 0, fmt.Errorf("the setting history is wrong: %w", err)
-	}
-	return s.History, nil
-}
-
-func checkHistory(holds int) error {
-	if holds != 0 && holds != listedHolds && holds != record.MaxHistory {
-		return fmt.Errorf("%d is neither 0 (off) nor %d nor %d", holds, listedHolds, record.MaxHistory)
-	}
-	return nil
+	return c.e.HistoryOf(recs[0])
 }
 
 // SetStoreHistory changes how many holds the history of a name lists: 0 (no more are written), 32
 // or 128. Running clients adopt the change at a heartbeat, those with a TTL of their own within two
 // minutes. The default is 32, but 0 where the store's writes are costly ([driver.Traits]).
 func (c *Client) SetStoreHistory(ctx context.Context, holds int) error {
-	if err := checkHistory(holds); err != nil {
+	if err := base.CheckHistory(holds); err != nil {
 		return fmt.Errorf("set history: %w", err)
 	}
-	value, err := json.Marshal(historySetting{holds})
+	value, err := json.Marshal(base.HistorySetting{History: holds})
 	if err != nil {
 		return err
 	}
-	if _, err := c.update(ctx, historyKey, driver.Everyone, func(driver.Record) ([]byte, error) { return value, nil }); err != nil {
+	if _, err := c.e.Update(ctx, base.HistoryKey, driver.Everyone, func(driver.Record) ([]byte, error) { return value, nil }); err != nil {
 		return fmt.Errorf("set history: %w", err)
-	}
-	return nil
-}
-
-// Succeeded records that the work under the lock has succeeded: History.Success shows the time and
-// the token of the latest success. Call it before you release the lock, so that the next holder
-// sees it; Succeeded does not check that the lock is still held. It returns when the success is on
-// the store's disk. It is recorded even where the store keeps no history.
-func (l *Lock) Succeeded(ctx context.Context) error {
-	c := l.c
-	a := &account{name: l.Name()}
-	a.Success = &record.Success{Token: record.Token(l.token), By: c.owner}
-	ctx, cancel := context.WithTimeout(ctx, tryPatience)
-	defer cancel()
-	stop := context.AfterFunc(c.ctx, cancel)
-	defer stop()
-	left, err := c.writeHistories(ctx, []*account{a}, false)
-	if err == nil && len(left) > 0 {
-		err = errors.New("others write it all the time")
-	}
-	if err != nil {
-		return fmt.Errorf("record the success of %q: %w", l.Name(), err)
 	}
 	return nil
 }

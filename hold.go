@@ -10,10 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core/lease"
+	"github.com/holdfast-lock/holdfast/internal/base"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
-
-	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/holds"
 )
 
 // A HoldRequest asks for locks that no process keeps. A server that takes the requests of their
@@ -65,7 +64,7 @@ type HoldResult struct {
 
 // ErrOtherHold: the id is that of a hold with other names, in another mode or of another
 // principal. The error is an *OtherHoldError.
-var ErrOtherHold = errors.New("the id is that of another hold")
+var ErrOtherHold = holds.ErrOther
 
 // An OtherHoldError says how a hold differs from the one that was asked for.
 type OtherHoldError struct {
@@ -119,10 +118,12 @@ func (e *OverError) Is(target error) bool { return target == ErrLost }
 func (e *OverError) Error() string { return fmt.Sprintf("hold %s is over: %s", e.ID, e.Reason) }
 
 // check returns the request in the form in which it is entered.
-func (r HoldRequest) check() (HoldRequest, error) {
-	bad := func(field string, err error) (HoldRequest, error) { return r, &RequestError{field, err} }
+func (r HoldRequest) check() (holds.Request, error) {
+	bad := func(field string, err error) (holds.Request, error) {
+		return holds.Request{}, &RequestError{field, err}
+	}
 	if !record.IsSession(r.ID) {
-		return r, errBadID()
+		return holds.Request{}, errBadID()
 	}
 	r.Names = slices.Compact(slices.Sorted(slices.Values(r.Names)))
 	switch {
@@ -132,7 +133,7 @@ func (r HoldRequest) check() (HoldRequest, error) {
 		return bad("names", fmt.Errorf("there are %d, at most %d", len(r.Names), maxHoldNames))
 	}
 	for _, name := range r.Names {
-		if err := checkName(name); err != nil {
+		if err := base.CheckName(name); err != nil {
 			return bad("names", err)
 		}
 	}
@@ -150,182 +151,166 @@ func (r HoldRequest) check() (HoldRequest, error) {
 	case len(r.Client) > maxField:
 		return bad("client", fmt.Errorf("has %d bytes, at most %d", len(r.Client), maxField))
 	}
-	r.Reason = strings.ToValidUTF8(r.Reason, "\uFFFD")
 	if !r.Shared {
 		r.Slots = max(r.Slots, 1)
 	}
-	var err error
-	if r.Labels, err = checkLabels(maps.Clone(r.Labels)); err != nil {
+	labels, err := base.CheckLabels(maps.Clone(r.Labels))
+	if err != nil {
 		return bad("labels", err)
 	}
 	r.Owner.Session, r.Owner.Labels = "", maps.Clone(r.Owner.Labels)
 	if err := (&Options{Owner: r.Owner}).check(); err != nil {
 		return bad("owner", err)
 	}
-	return r, nil
+	return holds.Request{ID: r.ID, Names: r.Names, TTL: r.TTL, For: r.For, Slots: r.Slots, Reason: strings.ToValidUTF8(r.Reason, "\uFFFD"),
+		Labels: labels, Wait: r.Wait, Owner: record.Owner(r.Owner), Client: r.Client}, nil
+}
+
+func errBadID() error {
+	return &RequestError{"id", errors.New("is not 32 hexadecimal digits in lower case")}
 }
 
 // maxHoldNames keeps the record of a hold small: each beat carries its names.
 const maxHoldNames = 100
 
-// holds remembers what a client has last written or read of each hold, so that a beat or a release
-// costs one call. Nothing is decided on it that the store does not confirm.
-type holds struct {
-	known map[string]holdRecord
-	most  int // the size at which expired holds are forgotten
-
-	ttl   time.Duration // the store's setting
-	ttlAt lease.Instant // when it was asked for
-}
-
-// A holdRecord is what was last known of a hold.
-type holdRecord struct {
-	session record.Session
-	version int64
-	at      lease.Instant
-	names   []record.HoldName // nil: not known
-	held    bool              // names are known, and all their claims were granted
-	detach  time.Duration     // HoldRequest.For
-	alone   bool              // this client made the record, and nobody else has written it since
-}
-
-const (
-	leastHolds = 1024
-	shortQueue = 4 // most claims in a lock record that is remembered for a release
-)
-
-// remember keeps what is known of a hold.
-func (c *Client) remember(id string, r holdRecord) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	h := &c.holds
-	if h.known == nil {
-		h.known, h.most = make(map[string]holdRecord), leastHolds
+// publicHold is the state of a hold for people.
+func publicHold(s holds.State) Hold {
+	h := Hold{ID: s.ID, Names: s.Names, Client: s.Client, Owner: Owner(s.Owner), Held: s.Held, Position: s.Position,
+		TTL: s.TTL, Detached: s.Detached, Ends: s.Ends, Beat: s.Beat, Sole: s.Sole, nonce: s.Nonce}
+	for _, c := range s.Claims {
+		cl := publicClaim(c.Claim, c.Name)
+		cl.Owner, cl.TTL, cl.Detached, cl.Ends = h.Owner, h.TTL, h.Detached, h.Ends
+		h.Claims = append(h.Claims, cl)
 	}
-	if len(h.known) >= h.most {
-		for id, r := range h.known {
-			if c.now().Sub(r.at) > r.session.Duration() {
-				delete(h.known, id)
-			}
-		}
-		h.most = max(leastHolds, 2*len(h.known))
-	}
-	h.known[id] = r
+	return h
 }
 
-func (c *Client) forgetHold(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.holds.known, id)
-}
-
-func (c *Client) knownHold(id string) (r holdRecord, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r, ok = c.holds.known[id]
-	return r, ok
-}
-
-// over is the error of a hold that is over according to its record; nil: it lives.
-func over(id string, r *record.Session, absent bool) error {
-	e := &OverError{ID: id}
-	switch r.Hold(absent) {
-	case record.HoldLives:
-		return nil
-	case record.HoldForeign:
-		return &OtherHoldError{id, "id"}
-	case record.HoldUnknown:
-		e.Why, e.Reason = HoldUnknown, "the store knows of no such hold"
-	case record.HoldMissing:
-		e.Why, e.Reason = HoldDied, "declared missing"
-		if s := r.Suspected; s != nil {
-			e.Reason += " by " + s.By
-		}
-	case record.HoldReleased:
-		e.Why, e.Reason = HoldReleased, "released"
-	case record.HoldDead:
-		e.Why, e.Reason = HoldDied, "declared dead by "+r.By
-		if r.Why != "" {
-			e.Reason += " (" + r.Why + ")"
-		}
-	case record.HoldBroken:
-		v := r.Revoked[0]
-		e.Why, e.Name, e.By = HoldBroken, v.Name, Owner(v.By)
-		e.Reason = v.String()
-	}
-	return e
-}
-
-// A Session is what the store knows of a client's session, or of a hold's.
-type Session struct {
-	ID        string
-	Owner     Owner
-	TTL       time.Duration // how long it may be silent
-	BeatAge   time.Duration // since the last heartbeat, by the store's clock; negative: cannot tell
-	Detached  bool          // nothing renews it
-	Ends      time.Time     // end of a detached session, as nearly as is known; else zero
-	Suspected bool          // a waiter has asked it for a heartbeat
-	Dead      bool          // its claims are void, or go to the next who asks
-	Why       string        // why it is dead, if that is recorded
-	Names     []string      // of a hold: the names of its claims
-	Client    string        // of a hold: its principal
-}
-
-// Sessions yields all sessions of the store, dead ones included until they are swept, in the order
-// of their ids, a page at a time.
-func (c *Client) Sessions(ctx context.Context) iter.Seq2[Session, error] {
-	return c.SessionsAfter(ctx, "")
-}
-
-// SessionsAfter is Sessions for the ids that come after a given id: the next page of a list.
-func (c *Client) SessionsAfter(ctx context.Context, after string) iter.Seq2[Session, error] {
-	return func(yield func(Session, error) bool) {
-		stopped := errors.New("stopped")
-		err := c.eachPage(ctx, driver.Sessions, after, func(ids []string) error {
-			looks, err := c.loadSessions(ctx, ids)
-			if err != nil {
-				return err
-			}
-			for _, id := range ids {
-				s, ok := c.publicSession(id, looks[id].rec)
-				if ok && !yield(s, nil) {
-					return stopped
-				}
-			}
-			return nil
-		})
-		if err != nil && err != stopped {
-			yield(Session{}, fmt.Errorf("sessions: %w", err))
+// checkIDs refuses ids that no hold can have.
+func checkIDs(ids ...string) error {
+	for _, id := range ids {
+		if !record.IsSession(id) {
+			return errBadID()
 		}
 	}
+	return nil
 }
 
-// Session returns one session of the store. ok is false if it has no record, because it ended in
-// order or was swept.
-func (c *Client) Session(ctx context.Context, id string) (s Session, ok bool, err error) {
-	looks, err := c.loadSessions(ctx, []string{id})
+// ofHold makes the results of a call for a hold those for its user.
+func ofHold(what string, s holds.State, err error) (Hold, error) {
 	if err != nil {
-		return Session{}, false, fmt.Errorf("session %q: %w", id, err)
+		return Hold{}, fmt.Errorf("%s: %w", what, public(err))
 	}
-	s, ok = c.publicSession(id, looks[id].rec)
-	return s, ok, nil
+	return publicHold(s), nil
 }
 
-// publicSession is a session record for people. ok is false if there is none that can be read.
-func (c *Client) publicSession(id string, r driver.Record) (s Session, ok bool) {
-	rec, err := record.DecodeSession(r.Value)
-	if err != nil || len(r.Value) == 0 {
-		return s, false
+// Enter acquires the locks of a hold, or puts it in line, and returns its state. It does not wait:
+// see Follow. The same request, sent again through any client of the store, finds the hold and
+// renews it. So it may be repeated after any error, and continues where it was. If one name is
+// free, Enter makes one call to the store; several names take two. It makes up for lost replies
+// until ctx ends.
+//
+// The error is ErrHeld (a *HeldError) if others are in the way and the request does not wait;
+// nothing is left behind then. It is ErrLost (an *OverError) if the hold has ended, which is final;
+// ErrOtherHold (an *OtherHoldError) if the id is that of another hold; or a *RequestError. With any
+// other error the outcome is unknown: the same request may be sent again.
+func (c *Client) Enter(ctx context.Context, r HoldRequest) (Hold, error) {
+	checked, err := r.check()
+	if err != nil {
+		return ofHold("enter hold", holds.State{}, err)
 	}
-	s = Session{ID: id, TTL: rec.Duration(), BeatAge: max(rec.Age(r.Age), -1), Detached: rec.Detached,
-		Suspected: rec.Suspected != nil && !rec.Detached, Dead: rec.Dead != 0, Why: rec.Why, Names: rec.Names, Client: rec.Client}
-	if rec.Owner != nil {
-		s.Owner = Owner(*rec.Owner)
+	s, err := c.h.Enter(ctx, checked)
+	return ofHold("enter hold", s, err)
+}
+
+// Beat renews holds, up to 512 in one call to the store if this client has served them before. The
+// results are in the order of ids, with errors as from Enter, except ErrHeld. A hold whose id the
+// store does not know is over: a beat never makes a record. A waiting hold is advanced, too; a
+// detached hold is not written. An error of Beat itself means that the store was not asked.
+func (c *Client) Beat(ctx context.Context, client string, ids ...string) ([]HoldResult, error) {
+	err := checkIDs(ids...)
+	var got []holds.Result
+	if err == nil {
+		got, err = c.h.Beat(ctx, client, ids...)
 	}
-	s.Owner.Session = id
-	if s.Detached && s.BeatAge >= 0 {
-		s.Ends = time.Now().Add(s.TTL - Margin(s.TTL) - s.BeatAge)
+	if err != nil {
+		return nil, fmt.Errorf("beat: %w", err)
 	}
-	s.Dead = s.Dead || rec.EndedAlone(s.BeatAge, 0, clocks()) || !rec.Detached && c.proof.Gone(id)
-	return s, true
+	results := make([]HoldResult, len(got))
+	for i, r := range got {
+		if results[i] = (HoldResult{ID: r.ID, Err: public(r.Err)}); r.Err == nil {
+			results[i].Hold = publicHold(r.Hold)
+		}
+	}
+	return results, nil
+}
+
+// Extend makes a detached hold end d from now.
+func (c *Client) Extend(ctx context.Context, client, id string, d time.Duration) (Hold, error) {
+	err := checkIDs(id)
+	if d < MinTTL || d > MaxTTL {
+		err = &RequestError{"for", fmt.Errorf("%v is not between %v and %v", d, MinTTL, MaxTTL)}
+	}
+	var s holds.State
+	if err == nil {
+		s, err = c.h.Extend(ctx, client, id, d)
+	}
+	return ofHold("extend hold", s, err)
+}
+
+// Hold looks at a hold and writes nothing. Beat is zero in the result.
+func (c *Client) Hold(ctx context.Context, client, id string) (Hold, error) {
+	err := checkIDs(id)
+	var s holds.State
+	if err == nil {
+		s, err = c.h.Hold(ctx, client, id)
+	}
+	return ofHold("hold", s, err)
+}
+
+// Follow renews a hold every third of its TTL, until ctx ends, and advances it while it waits. It
+// yields its state at once, then after each beat and whenever the state changes; a new place far
+// from the head of a queue comes with beats only. When the hold is over, the last value is an error
+// as from Enter. A store that does not answer is tried again, and nothing is yielded until it does.
+// When Follow ends, the hold lives on for the rest of its TTL.
+func (c *Client) Follow(ctx context.Context, client, id string) iter.Seq2[Hold, error] {
+	return func(yield func(Hold, error) bool) {
+		err := checkIDs(id)
+		if err == nil {
+			err = c.h.Follow(ctx, client, id, func(s holds.State) bool { return yield(publicHold(s), nil) })
+		}
+		if err != nil {
+			yield(Hold{}, fmt.Errorf("follow hold: %w", public(err)))
+		}
+	}
+}
+
+// Leave releases the locks of a hold, or leaves the line, for good: its session gets a tombstone
+// and its claims are removed, in one call to the store. An Enter that arrives later is refused, at
+// least for two TTLs, until the tombstone is swept. Leave may be repeated: a hold that is over is
+// no error, and an id that the store does not know is closed as well. With an error other than
+// ErrOtherHold the outcome is unknown.
+func (c *Client) Leave(ctx context.Context, client, id string) error {
+	err := checkIDs(id)
+	if err == nil {
+		err = c.h.Leave(ctx, client, id)
+	}
+	if err != nil {
+		return fmt.Errorf("leave hold: %w", public(err))
+	}
+	return nil
+}
+
+// LeaveQueue takes a hold out of its line if nobody serves it any more: it waits, and has not been
+// renewed since h was returned. It is for a server whose connection to the requester has ended. If
+// h is not Sole, another server may serve the hold, and beats every third of its TTL: call
+// LeaveQueue half a TTL later. The session stays, and ends after its TTL.
+func (c *Client) LeaveQueue(ctx context.Context, h Hold) error {
+	err := checkIDs(h.ID)
+	if err == nil {
+		err = c.h.LeaveQueue(ctx, h.ID, h.nonce)
+	}
+	if err != nil && !errors.Is(err, ErrLost) {
+		return fmt.Errorf("leave the queue: %w", public(err))
+	}
+	return nil
 }

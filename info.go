@@ -5,7 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/base"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
+	"github.com/holdfast-lock/holdfast/internal/engine"
 )
 
 // An Owner says whose a claim is, for people: no decision is based on it.
@@ -178,31 +180,31 @@ type reading struct {
 	dead, seemsDead bool
 }
 
-func (c *Client) reading(id string, look sessionRead) *reading {
-	r := &reading{ours: c.owns(id)}
-	if len(look.rec.Value) == 0 {
+func newReading(c *engine.Engine, id string, look base.SessionRead) *reading {
+	r := &reading{ours: c.Owns(id)}
+	if len(look.Rec.Value) == 0 {
 		return r
 	}
-	rec, err := record.DecodeSession(look.rec.Value)
+	rec, err := record.DecodeSession(look.Rec.Value)
 	if err != nil {
 		return r
 	}
-	r.rec, r.readable, r.age = rec, true, max(rec.Age(look.rec.Age), -1)
-	r.dead = rec.Dead != 0 || rec.EndedAlone(r.age, 0, clocks()) || !rec.Detached && c.proof.Gone(id)
-	r.seemsDead = rec.SeemsDead(look.rec.Age, clocks())
+	r.rec, r.readable, r.age = rec, true, max(rec.Age(look.Rec.Age), -1)
+	r.dead = rec.Dead != 0 || rec.EndedAlone(r.age, 0, base.Clocks()) || !rec.Detached && c.Proof.Gone(id)
+	r.seemsDead = rec.SeemsDead(look.Rec.Age, base.Clocks())
 	return r
 }
 
 // fill adds what sessions say of their claims. Each session is read once, however many claims it
 // has.
-func (c *Client) fill(looks map[string]sessionRead, claims ...[]Claim) {
+func fill(c *engine.Engine, looks map[string]base.SessionRead, claims ...[]Claim) {
 	readings := make(map[string]*reading, len(looks))
 	for _, some := range claims {
 		for i := range some {
 			id := some[i].Owner.Session
 			r := readings[id]
 			if r == nil {
-				r = c.reading(id, looks[id])
+				r = newReading(c, id, looks[id])
 				readings[id] = r
 			}
 			r.fill(&some[i])

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/internal/core/record"
-
 	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/base"
+	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
 // Show returns who holds a name and who waits for it. A free name is no error. If the session
@@ -20,7 +20,7 @@ func (c *Client) Show(ctx context.Context, name string) (Info, error) {
 	if err := (driver.Names.Key(name)).Check(); err != nil {
 		return Info{}, fmt.Errorf("show: %w", err)
 	}
-	recs, err := c.store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name)}, driver.Fresh)
+	recs, err := c.e.Store.Load(ctx, []driver.Key{driver.Names.Key(name), driver.Audits.Key(name)}, driver.Fresh)
 	if err != nil {
 		return Info{}, fmt.Errorf("show %q: %w", name, err)
 	}
@@ -78,7 +78,7 @@ func (c *Client) pages(space driver.Space, prefix, after string) func(context.Co
 			after := max(after, lastBefore(prefix))
 			audits := auditNames{after: after}
 			for most := pageOfNames; ; {
-				names, err := c.store.Keys(ctx, space, after, most)
+				names, err := c.e.Store.Keys(ctx, space, after, most)
 				if err != nil {
 					yield(page{}, err)
 					return
@@ -112,7 +112,7 @@ func (c *Client) loadPage(ctx context.Context, space driver.Space, names []strin
 		keys = append(keys, driver.Key{Space: space, Name: n})
 	}
 	if space == driver.Names {
-		audited, err := audits.upTo(ctx, c.store, names[len(names)-1])
+		audited, err := audits.upTo(ctx, c.e.Store, names[len(names)-1])
 		if err != nil {
 			return p, err
 		}
@@ -122,7 +122,7 @@ func (c *Client) loadPage(ctx context.Context, space driver.Space, names []strin
 			}
 		}
 	}
-	recs, err := c.store.Load(ctx, keys, driver.Fresh)
+	recs, err := c.e.Store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return p, err
 	}
@@ -143,15 +143,15 @@ func ahead[T any](ctx context.Context, c *Client, seq func(context.Context) iter
 	return func(yield func(T, error) bool) {
 		within, cancel := context.WithCancel(ctx)
 		results, whole := make(chan result), false
-		c.mu.Lock()
-		if c.ctx.Err() != nil {
-			c.mu.Unlock()
+		c.e.Mu.Lock()
+		if c.e.Ctx.Err() != nil {
+			c.e.Mu.Unlock()
 			cancel()
 			seq(ctx)(yield)
 			return
 		}
-		defer context.AfterFunc(c.ctx, cancel)()
-		c.spawn(func() {
+		defer context.AfterFunc(c.e.Ctx, cancel)()
+		c.e.Spawn(func() {
 			defer close(results)
 			for v, err := range seq(within) {
 				select {
@@ -162,14 +162,14 @@ func ahead[T any](ctx context.Context, c *Client, seq func(context.Context) iter
 			}
 			whole = true
 		})
-		c.mu.Unlock()
+		c.e.Mu.Unlock()
 		defer func() {
 			cancel()
 			for range results { // until the goroutine has ended
 			}
 		}()
 		ended := func() error {
-			if ctx.Err() == nil && c.ctx.Err() != nil {
+			if ctx.Err() == nil && c.e.Ctx.Err() != nil {
 				return ErrClosed
 			}
 			return ctx.Err()
@@ -257,7 +257,7 @@ func (c *Client) listPage(ctx context.Context, p page, yield func(Info, error) b
 func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		ch := make(chan struct{}, 1)
-		defer c.subscribe(ch, driver.Names.Key(name))()
+		defer c.e.Subscribe(ch, driver.Names.Key(name))()
 		last := ""
 		for {
 			info, err := c.Show(ctx, name)
@@ -273,25 +273,11 @@ func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Info, error] 
 					return
 				}
 			}
-			if !c.doze(ctx, ch, lastPoll) {
+			if !c.e.Doze(ctx, ch, base.LastPoll) {
 				return
 			}
 		}
 	}
-}
-
-// doze waits for a notification, or for about d; it reports whether ctx goes on.
-func (c *Client) doze(ctx context.Context, notification <-chan struct{}, d time.Duration) bool {
-	t := c.machine.NewTimer(c.jitter(d))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-notification:
-	case <-ctx.Done():
-	case <-c.ctx.Done():
-		return false
-	}
-	return ctx.Err() == nil
 }
 
 // summary is what counts as a change for Watch.
@@ -306,7 +292,7 @@ func (i Info) summary() string {
 
 // read fills in what a name's record and its audit tell.
 func (i *Info) read(lock, audit driver.Record) error {
-	rec, err := lockOf(lock)
+	rec, err := base.LockOf(lock)
 	if err != nil {
 		return err
 	}
@@ -334,7 +320,7 @@ func (c *Client) fillAll(ctx context.Context, infos []Info) error {
 	for i := range infos {
 		left[i] = &infos[i]
 	}
-	for pause := firstPoll / 8; ; pause *= 2 {
+	for pause := base.FirstPoll / 8; ; pause *= 2 {
 		sessions, last := make([]string, 0, len(left)), ""
 		claims := make([][]Claim, 0, 2*len(left))
 		for _, i := range left {
@@ -347,14 +333,14 @@ func (c *Client) fillAll(ctx context.Context, infos []Info) error {
 				}
 			}
 		}
-		looks, err := c.loadSessions(ctx, sessions)
+		looks, err := c.e.LoadSessions(ctx, sessions)
 		if err != nil {
 			return err
 		}
-		c.fill(looks, claims...)
+		fill(c.e, looks, claims...)
 		gone := make(map[string]bool)
 		for id, s := range looks {
-			if len(s.rec.Value) == 0 {
+			if len(s.Rec.Value) == 0 {
 				gone[id] = true
 			}
 		}
@@ -369,7 +355,7 @@ func (c *Client) fillAll(ctx context.Context, infos []Info) error {
 		left = slices.DeleteFunc(left, func(i *Info) bool {
 			return len(gone) == 0 || !isGone(i.Holders) && !isGone(i.Waiters)
 		})
-		if len(left) == 0 || pause > lastPoll/2 || !c.doze(ctx, nil, pause) {
+		if len(left) == 0 || pause > base.LastPoll/2 || !c.e.Doze(ctx, nil, pause) {
 			return nil
 		}
 		if err := c.readAgain(ctx, left); err != nil {
@@ -384,7 +370,7 @@ func (c *Client) readAgain(ctx context.Context, infos []*Info) error {
 	for _, i := range infos {
 		keys = append(keys, driver.Names.Key(i.Name), driver.Audits.Key(i.Name))
 	}
-	recs, err := c.store.Load(ctx, keys, driver.Fresh)
+	recs, err := c.e.Store.Load(ctx, keys, driver.Fresh)
 	if err != nil {
 		return err
 	}

@@ -207,9 +207,9 @@ func TestLabelBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 		for text, labels := range map[string]map[string]string{
-			"Labels take 1025 bytes as JSON, at most 1024": {"k": big["k"] + "x"},
-			"Labels take 1208 bytes as JSON, at most 1024": {"k": strings.Repeat("<", 200)},
-			"a key of Labels is empty":                     {"": "x"},
+			"the labels take 1025 bytes as JSON, at most 1024": {"k": big["k"] + "x"},
+			"the labels take 1208 bytes as JSON, at most 1024": {"k": strings.Repeat("<", 200)},
+			"a key of Labels is empty":                         {"": "x"},
 		} {
 			if _, err := c.Acquire(t.Context(), "b", holdfast.Labels(labels)); err == nil || !strings.Contains(err.Error(), text) {
 				t.Errorf("Acquire says %v, want %s", err, text)

@@ -1,6 +1,7 @@
 package holdfast_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"go/ast"
@@ -113,19 +114,19 @@ func TestCoreImports(t *testing.T) {
 	}
 }
 
-// Each goroutine of a client is started by spawn, so that Close waits for it.
+// Each goroutine of a client is started by Spawn, so that Close waits for it.
 func TestGoroutines(t *testing.T) {
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	batches, err := filepath.Glob("internal/batch/*.go")
-	if err != nil || len(batches) == 0 {
-		t.Fatal(batches, err)
+	var files []string
+	for _, dir := range []string{".", "internal/base", "internal/batch", "internal/engine", "internal/holds"} {
+		some, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil || len(some) == 0 {
+			t.Fatal(dir, err)
+		}
+		files = append(files, some...)
 	}
 	spawns := 0
-	for _, name := range append(files, batches...) {
-		if strings.HasSuffix(name, "_test.go") || name == "clock_bent.go" { // that is the machine of tests
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") || filepath.Base(name) == "clock_bent.go" { // that is the machine of tests
 			continue
 		}
 		set := token.NewFileSet()
@@ -143,8 +144,8 @@ func TestGoroutines(t *testing.T) {
 					if n.Sel.Name != "Go" {
 						break
 					}
-					if spawns++; !ok || f.Name.Name != "spawn" {
-						t.Errorf("%s: a goroutine that spawn did not start", set.Position(n.Pos()))
+					if spawns++; !ok || f.Name.Name != "Spawn" {
+						t.Errorf("%s: a goroutine that Spawn did not start", set.Position(n.Pos()))
 					}
 				}
 				return true
@@ -198,6 +199,9 @@ var layers = [][]string{
 	{"*/kind.go", "drivertest", "claims/claimstest"},
 	{"claims", "internal/asjson", "monitor"},
 	{".", "open", "memory", "faultstore", "internal/sqlstore", "internal/notify", "internal/tlsurl", "internal/wire"},
+	{"internal/holds"},
+	{"internal/engine"},
+	{"internal/base"},
 	{"internal/batch"},
 	{"driver"},
 	{"internal/reach"},
@@ -232,6 +236,31 @@ func TestLayers(t *testing.T) {
 					t.Errorf("%s imports %s, which is in no layer", name, to)
 				} else if below <= at {
 					t.Errorf("%s imports %s, which is not below it", name, to)
+				}
+			}
+		}
+	}
+}
+
+// A package is small enough to be read as a whole. What tests consist of may be larger.
+func TestPackageSizes(t *testing.T) {
+	for _, layer := range layers {
+		for _, pattern := range layer {
+			dirs, err := filepath.Glob(pattern)
+			if err != nil {
+				t.Fatal(pattern, err)
+			}
+			for _, dir := range dirs {
+				lines := 0
+				for name := range importsOf(t, strings.TrimSuffix(dir, "/kind.go")) {
+					text, err := os.ReadFile(name)
+					if err != nil {
+						t.Fatal(err)
+					}
+					lines += bytes.Count(text, []byte("\n"))
+				}
+				if lines > 3000 && !strings.HasSuffix(dir, "test") {
+					t.Errorf("%s has %d lines, more than 3,000", dir, lines)
 				}
 			}
 		}

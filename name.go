@@ -1,34 +1,8 @@
 package holdfast
 
 import (
-	"errors"
-	"fmt"
 	"strings"
-	"unicode"
-	"unicode/utf8"
-
-	"github.com/holdfast-lock/holdfast/driver"
 )
-
-// checkName says what is wrong with the name of a lock. A name is 1 to 1,024
-// bytes of UTF-8 without control characters, so that it can be shown, typed
-// and passed in an environment as it is.
-func checkName(name string) error {
-	switch {
-	case name == "":
-		return errors.New("name is empty")
-	case len(name) > driver.MaxName:
-		if n := 2 * (strings.Count(name, "%2F") + strings.Count(name, "%25")); n > 0 {
-			return fmt.Errorf("name has %d bytes, at most %d; JoinName has added %d for each / and %% of its parts", len(name), driver.MaxName, n)
-		}
-		return fmt.Errorf("name has %d bytes, at most %d", len(name), driver.MaxName)
-	case !utf8.ValidString(name):
-		return fmt.Errorf("name is not UTF-8: %q", name)
-	case strings.ContainsFunc(name, unicode.IsControl):
-		return fmt.Errorf("name %q has a control character", name)
-	}
-	return nil
-}
 
 // JoinName makes one name from parts, such as a project and a ref, so that
 // different parts always make different names: parts are joined by "/", and a

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-lock/holdfast/internal/base"
 	"github.com/holdfast-lock/holdfast/internal/core/record"
+	"github.com/holdfast-lock/holdfast/internal/engine"
 )
 
 // DefaultTTL is how long a session may be silent where neither the store's
@@ -21,6 +23,10 @@ const (
 	maxField   = 255     // bytes of one field of Owner
 	maxSlots   = 1 << 30 // every reader of a record accepts it
 )
+
+// Margin is the part of a TTL by which a holder stops trusting its lease
+// before others may declare it dead. It pays for clock rates that differ by up to 5 %.
+func Margin(ttl time.Duration) time.Duration { return record.Margin(ttl) }
 
 // Options are the settings of a Client. The zero value of each field is its
 // default.
@@ -81,15 +87,18 @@ func (o *Options) check() error {
 // An Option changes one request. The plain call stays Acquire(ctx, name).
 type Option func(*request)
 
+// A request is what options change.
+type request = engine.Request
+
 var errSharedSlots = errors.New("Shared and Slots exclude each other: Shared is any number")
 
 // Shared asks for a lock that any number of shared holders have together.
 func Shared() Option {
 	return func(r *request) {
-		if r.counted {
-			r.fail(errSharedSlots)
+		if r.Counted {
+			r.Fail(errSharedSlots)
 		}
-		r.slots = 0
+		r.Slots = 0
 	}
 }
 
@@ -97,12 +106,12 @@ func Shared() Option {
 // different n, the smallest counts. Slots(1) is exclusive, the default. n is at most 1<<30.
 func Slots(n int) Option {
 	return func(r *request) {
-		if r.slots == 0 {
-			r.fail(errSharedSlots)
+		if r.Slots == 0 {
+			r.Fail(errSharedSlots)
 		}
-		r.slots, r.counted = n, true
+		r.Slots, r.Counted = n, true
 		if n < 1 || n > maxSlots {
-			r.fail(fmt.Errorf("Slots(%d) is not between 1 and %d", n, maxSlots))
+			r.Fail(fmt.Errorf("Slots(%d) is not between 1 and %d", n, maxSlots))
 		}
 	}
 }
@@ -111,9 +120,9 @@ func Slots(n int) Option {
 // and Election, where ctx also bounds the work, this bounds the wait alone.
 func MaxWait(d time.Duration) Option {
 	return func(r *request) {
-		r.maxWait, r.bounded = d, true
+		r.MaxWait, r.Bounded = d, true
 		if d < 0 {
-			r.fail(fmt.Errorf("MaxWait(%v) is negative", d))
+			r.Fail(fmt.Errorf("MaxWait(%v) is negative", d))
 		}
 	}
 }
@@ -121,9 +130,9 @@ func MaxWait(d time.Duration) Option {
 // Reason is shown to those who wait, up to 200 bytes.
 func Reason(text string) Option {
 	return func(r *request) {
-		r.reason = strings.ToValidUTF8(text, "\uFFFD")
+		r.Reason = strings.ToValidUTF8(text, "\uFFFD")
 		if len(text) > record.MaxReason {
-			r.fail(fmt.Errorf("Reason has %d bytes, at most %d", len(text), record.MaxReason))
+			r.Fail(fmt.Errorf("Reason has %d bytes, at most %d", len(text), record.MaxReason))
 		}
 	}
 }
@@ -132,14 +141,30 @@ func Reason(text string) Option {
 // 1 KiB as JSON. Several Labels of one call add up. See Lock.SetLabels.
 func Labels(labels map[string]string) Option {
 	return func(r *request) {
-		all := maps.Clone(r.labels)
+		all := maps.Clone(r.Labels)
 		if all == nil {
 			all = make(record.Labels, len(labels))
 		}
 		maps.Copy(all, labels)
 		var err error
-		if r.labels, err = checkLabels(all); err != nil {
-			r.fail(err)
+		if r.Labels, err = base.CheckLabels(all); err != nil {
+			r.Fail(err)
+		}
+	}
+}
+
+// MinHold keeps the name shut for at least d after the grant, even if the lock is released earlier
+// or its process dies. So with TryAcquire a job that several hosts start by their own clocks, which
+// differ by seconds, runs once; a host that waits runs it again after d. After d the lock is like
+// any other: it lasts until Release. It has a session, and so a heartbeat, of its own. If its
+// process dies in the last TTL of d (or the last half of d, if that is shorter) or later, the name
+// is free a TTL after its last heartbeat. Break opens the name early. d is at least 1s. AcquireAll,
+// AcquireFor and Election refuse MinHold.
+func MinHold(d time.Duration) Option {
+	return func(r *request) {
+		r.Least = d
+		if d < record.MinTTL || d > record.MaxTTL {
+			r.Fail(fmt.Errorf("MinHold(%v) is not between %v and %v", d, record.MinTTL, record.MaxTTL))
 		}
 	}
 }

@@ -2,10 +2,9 @@ package holdfast
 
 import (
 	"context"
-	"errors"
 	"time"
 
-	"github.com/holdfast-lock/holdfast/driver"
+	"github.com/holdfast-lock/holdfast/internal/base"
 )
 
 // A Trace receives events as they happen, for metrics, spans and logs. Each function may be nil.
@@ -96,11 +95,6 @@ func (t *Trace) And(u *Trace) *Trace {
 	}
 }
 
-// ofLocks reports whether a function for requests or locks is set.
-func (t *Trace) ofLocks() bool {
-	return t.Queued != nil || t.Acquired != nil || t.Refused != nil || t.GaveUp != nil || t.Released != nil || t.Lost != nil
-}
-
 func both(f, g func(context.Context, Event)) func(context.Context, Event) {
 	switch {
 	case f == nil:
@@ -111,133 +105,37 @@ func both(f, g func(context.Context, Event)) func(context.Context, Event) {
 	return func(ctx context.Context, e Event) { f(ctx, e); g(ctx, e) }
 }
 
-// emit calls a function of a trace if it is set.
-func emit(ctx context.Context, f func(context.Context, Event), e Event) {
-	if f != nil {
-		f(ctx, e)
+// hooks returns the functions of a trace as the parts of a client call them.
+func (t *Trace) hooks() *base.Hooks {
+	if t == nil {
+		return &base.Hooks{}
+	}
+	return &base.Hooks{
+		Queued:       hookOf(t.Queued),
+		Acquired:     hookOf(t.Acquired),
+		Refused:      hookOf(t.Refused),
+		GaveUp:       hookOf(t.GaveUp),
+		Released:     hookOf(t.Released),
+		Lost:         hookOf(t.Lost),
+		FenceRefused: hookOf(t.FenceRefused),
+		Returned:     hookOf(t.Returned),
+		Broken:       hookOf(t.Broken),
+		Suspected:    hookOf(t.Suspected),
+		DeclaredDead: hookOf(t.DeclaredDead),
+		TakenOver:    hookOf(t.TakenOver),
+		Heartbeat:    hookOf(t.Heartbeat),
+		SessionEnded: hookOf(t.SessionEnded),
+		Shortened:    hookOf(t.Shortened),
+		StoreCall:    hookOf(t.StoreCall),
 	}
 }
 
-// traceQueued emits Queued once; c.mu is held.
-func (r *request) traceQueued() {
-	f := r.c.trace.Queued
-	if r.announced || !r.c.traced {
-		return
+func hookOf(f func(context.Context, Event)) base.Hook {
+	if f == nil {
+		return nil
 	}
-	r.announced = true
-	if ctx, e := r.ctx, r.event(); f != nil {
-		r.c.after.call(func() { f(ctx, e) })
+	return func(ctx context.Context, e base.Event) {
+		e.Err = public(e.Err)
+		f(ctx, Event(e))
 	}
-}
-
-func (r *request) event() Event {
-	return Event{Name: r.name, Slots: r.slots, Reason: r.reason, Election: r.seat}
-}
-
-// traceAnswer emits the outcome of a request. Acquired is the first event of a lock: a loss or
-// release that came in the meantime is emitted after it.
-func (r *request) traceAnswer(l *Lock, err error) {
-	c, e := r.c, r.event()
-	e.Waited, e.Queued, e.Err = c.now().Sub(r.start), r.announced, err
-	switch {
-	case l != nil:
-		e.Token, e.Detached = l.token, c.detaches
-		emit(r.ctx, c.trace.Acquired, e)
-		c.mu.Lock()
-		defer c.unlock()
-		if l.announced = true; l.err != nil {
-			l.traceEnd(l.err)
-		}
-	case r.announced:
-		emit(r.ctx, c.trace.GaveUp, e)
-	default:
-		emit(r.ctx, c.trace.Refused, e)
-	}
-}
-
-// traceEnd emits Released or Lost; c.mu is held.
-func (l *Lock) traceEnd(cause error) {
-	t, ctx := l.c.trace, l.values
-	e := Event{Name: l.Name(), Token: l.token, Slots: l.slots, Held: l.c.now().Sub(l.since), Detached: l.c.detaches, Election: l.seat}
-	f := t.Released
-	var lost *LostError
-	switch {
-	case errors.As(cause, &lost):
-		f, e.Err, e.Reason, e.Broken = t.Lost, cause, lost.Reason, l.broken
-	case !errors.Is(cause, ErrReleased):
-		e.Err = cause
-	}
-	if f != nil {
-		l.c.after.call(func() { f(ctx, e) })
-	}
-}
-
-// FenceFailed emits FenceRefused if err is ErrLost, and returns err. Fences of stores call it.
-func (l *Lock) FenceFailed(ctx context.Context, err error) error {
-	if errors.Is(err, ErrLost) {
-		emit(ctx, l.c.trace.FenceRefused, Event{Name: l.Name(), Token: l.token, Slots: l.slots, Err: err})
-	}
-	return err
-}
-
-// A tracedStore emits StoreCall after each call.
-type tracedStore struct {
-	driver.Store
-	call func(context.Context, Event)
-}
-
-// Unwrap is what driver.Find looks through.
-func (s *tracedStore) Unwrap() driver.Store { return s.Store }
-
-// bare is the store that was passed to New.
-func (c *Client) bare() driver.Store {
-	if t, ok := c.store.(*tracedStore); ok {
-		return t.Store
-	}
-	return c.store
-}
-
-func (s *tracedStore) Load(ctx context.Context, keys []driver.Key, how driver.Freshness) ([]driver.Record, error) {
-	began := time.Now()
-	recs, err := s.Store.Load(ctx, keys, how)
-	s.call(ctx, Event{Operation: "load", Rows: len(keys), Took: time.Since(began), Err: err})
-	return recs, err
-}
-
-// Await implements driver.Awaiter, where the store does.
-func (s *tracedStore) Await(ctx context.Context, key driver.Key, version int64, every, limit time.Duration) (driver.Record, error) {
-	began := time.Now()
-	rec, err := s.Store.(driver.Awaiter).Await(ctx, key, version, every, limit)
-	s.call(ctx, Event{Operation: "await", Rows: 1, Took: time.Since(began), Err: err})
-	return rec, err
-}
-
-func (s *tracedStore) CompareAndSwap(ctx context.Context, writes []driver.Write) ([]driver.Outcome, error) {
-	began := time.Now()
-	outs, err := s.Store.CompareAndSwap(ctx, writes)
-	e := Event{Operation: "compare and swap", Rows: len(writes), Took: time.Since(began), Err: err}
-	for _, out := range outs {
-		if out.Won {
-			e.Won++
-		}
-		if e.Err == nil {
-			e.Err = out.Err
-		}
-	}
-	s.call(ctx, e)
-	return outs, err
-}
-
-func (s *tracedStore) Keys(ctx context.Context, space driver.Space, after string, n int) ([]string, error) {
-	began := time.Now()
-	names, err := s.Store.Keys(ctx, space, after, n)
-	s.call(ctx, Event{Operation: "keys", Rows: len(names), Took: time.Since(began), Err: err})
-	return names, err
-}
-
-func (s *tracedStore) Sweep(ctx context.Context, idle time.Duration) (int, error) {
-	began := time.Now()
-	n, err := s.Store.Sweep(ctx, idle)
-	s.call(ctx, Event{Operation: "sweep", Rows: n, Took: time.Since(began), Err: err})
-	return n, err
 }

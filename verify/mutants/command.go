@@ -179,9 +179,9 @@ var commanded = table{"command", []mutant{
 	{"command: a program of the current directory is run", "P7", []edit{{"cmd/holdfast/internal/cli/programs.go",
 		"		case filepath.IsAbs(found):\n",
 		"		case found != \"\":\n"}}, test{"./cmd/holdfast/internal/cli", "TestEngineOfTheCurrentDirectory"}},
-	{"the rest of a set is given back before the work has stopped", "R10", []edit{{"lock.go",
-		"	l.c.machine.AfterFunc(max(l.sess.left(), 0), func() {\n",
-		"	l.c.machine.AfterFunc(0, func() {\n"}}, library("TestBreakOneOfASet")},
+	{"the rest of a set is given back before the work has stopped", "R10", []edit{{"internal/engine/lock.go",
+		"	l.c.Machine.AfterFunc(max(l.sess.Left(), 0), func() {\n",
+		"	l.c.Machine.AfterFunc(0, func() {\n"}}, library("TestBreakOneOfASet")},
 }}
 
 func guarding(run string) test  { return test{"./cmd/holdfast/internal/guard", run} }
