@@ -2,6 +2,7 @@ package check
 
 import (
 	"flag"
+	"fmt"
 	"testing"
 	"time"
 
@@ -104,6 +105,10 @@ func TestAudit(t *testing.T) {
 	session := func(version int64, name, value string, writer uint64) Step {
 		return Step{Key: driver.Key{Space: driver.Sessions, Name: name}, Version: version, Value: value, Writers: writer, At: time.Duration(version) * 300 * ms}
 	}
+	broken := func(version int64, more string, stood time.Duration) Step {
+		return session(version, "s1", fmt.Sprintf(`{"ttl":1000,"beat":1,"nonce":"x"%s,"revoked":[{"name":"a","nr":1}],"suspected":{"by":"b","age":%d}}`, more, stood.Microseconds()), two)
+	}
+	const alone = `,"detached":true`
 	begin := []Step{session(1, "s1", open, one), session(1, "s2", open, two), lock(1, held, one), lock(2, waited, two)}
 	for _, c := range []struct {
 		name string
@@ -121,6 +126,10 @@ func TestAudit(t *testing.T) {
 		{"a beat", false, []Step{session(2, "s1", beat, one)}},
 		{"a beat by another", true, []Step{session(2, "s1", beat, two)}},
 		{"life after death", true, []Step{session(5, "s1", dead, two), session(6, "s1", beat, one)}},
+		{"broken twice", true, []Step{broken(2, "", 300*ms), broken(3, "", 600*ms)}},
+		{"broken twice, and nothing renews it", false, []Step{broken(2, alone, 300*ms), broken(3, alone, 600*ms)}},
+		{"broken twice, and older than it is", true, []Step{broken(2, alone, 300*ms), broken(3, alone, 700*ms)}},
+		{"broken twice, and younger the second time", true, []Step{broken(2, alone, 300*ms), broken(3, alone, 200*ms)}},
 		{"a claim for another", true, []Step{lock(3, `{"holders":[{"session":"s1","nr":1,"slots":1,"token":1}],"waiters":[{"session":"s2","nr":1,"slots":1},{"session":"s1","nr":2,"slots":1}]}`, two)}},
 		{"overtaken", true, []Step{lock(3, `{"holders":[{"session":"s1","nr":2,"slots":1}],"waiters":[{"session":"s2","nr":1,"slots":1}]}`, one)}},
 	} {

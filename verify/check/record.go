@@ -47,6 +47,15 @@ type Session struct {
 	Names     []string        `json:"names"` // of a hold, which any client may write for
 }
 
+// stoodWhenMarked is for how long the beat had stood when the session was marked.
+func (s *Session) stoodWhenMarked() time.Duration {
+	var mark struct {
+		Age int64 `json:"age"` // microseconds
+	}
+	json.Unmarshal(s.Suspected, &mark)
+	return time.Duration(mark.Age) * time.Microsecond
+}
+
 type revoked struct {
 	Name string `json:"name"`
 	Nr   int64  `json:"nr"`

@@ -36,7 +36,7 @@ func (a *Audit) sessionStep(s Step) {
 			a.declaredDead(s, was, next, own)
 		case next.Beat == was.Beat && next.Nonce == was.Nonce:
 			if was.Suspected != nil && string(next.Suspected) != string(was.Suspected) {
-				a.bad(s, "a second mark on one beat")
+				a.markedAgain(s, was, next)
 			}
 			if next.TTL != was.TTL || len(next.Revoked) < len(was.Revoked) {
 				a.bad(s, "a mark changes more than the mark: before %+v", was.Session)
@@ -57,6 +57,19 @@ func (a *Audit) sessionStep(s Step) {
 	}
 	was.Session, was.present, was.version = next, s.Value != "", s.Version
 	was.since = was.beatAt[next.Nonce]
+}
+
+// markedAgain checks a mark that follows another on one beat: only a break writes one, where nothing
+// renews the session, to keep how long its beat has stood.
+func (a *Audit) markedAgain(s Step, was *sessionState, next Session) {
+	before, after := was.stoodWhenMarked(), next.stoodWhenMarked()
+	stood := s.At - was.since
+	switch {
+	case !next.Detached || len(next.Revoked) == 0:
+		a.bad(s, "a second mark on one beat")
+	case after < before || after > a.fast(stood)+a.Leap:
+		a.bad(s, "a break says that the beat has stood for %v; it has for %v, and for %v at the last mark", after, stood, before)
+	}
 }
 
 func (a *Audit) opened(s Step, next Session, own bool) {

@@ -99,6 +99,8 @@ var core = table{"core", []mutant{
 	{"a hold that others serve looks as if nobody else did", "P5", []edit{{"internal/holds/call.go",
 		"Sole: x.alone,",
 		"Sole: true,"}}, serving("TestHangUpOfCopy")},
+	{"a break makes a detached hold older than it is", "P2", []edit{{"internal/core/lease/breaker.go",
+		"Age: rec.Age(age).Microseconds()", "Age: 2 * rec.Age(age).Microseconds()"}}, simulation},
 	{"the time of a detached hold begins anew with a break", "P8", []edit{{"internal/core/lease/breaker.go",
 		"if age >= 0 && rec.Detached {",
 		"if false {"}}, library("TestBreakKeepsTheEnd")},
