@@ -564,7 +564,7 @@ var core = table{"core", []mutant{
 	{"the TTL of the store is not followed", "R15", []edit{{"internal/base/settings.go",
 		"		ttl = set\n", "		_ = set\n"}}, hole("H15")},
 	{"a TTL is what it overflows to", "R15", []edit{{"internal/base/settings.go",
-		" || ttl.Milliseconds() != s.TTL {", " {"}}, library("FuzzSetting")},
+		" || ttl.Milliseconds() != s.TTL {", " {"}}, test{"./internal/base", "FuzzSetting"}},
 	{"history: an account whose answer was lost counts twice", "P9", []edit{{"internal/core/record/history.go",
 		"if slices.Contains(h.Seen, a.ID) {", "if false {"}}, library("TestHistoryAnswerLost")},
 	{"history: a hold that was taken over was lost", "P9", []edit{{"internal/core/record/history.go",
