@@ -346,22 +346,22 @@ func StoreTime(r driver.Record) (now int64, ok bool) {
 	return r.Version + r.Age.Microseconds(), record.Version(r.Version).IsTime() && r.Age >= 0
 }
 
-// Past notes that a lock of this client is over. at is where its name keeps its account; h makes
-// the hold, if it is to be listed. c.Mu is held.
-func (c *Base) Past(at **Account, name string, end record.End, held, waited time.Duration, h func() record.Hold) {
+// Counted notes that a lock of this client is over, and reports whether that was all: otherwise its
+// hold is to be listed, by Ended. at is where its name keeps its account. c.Mu is held.
+func (c *Base) Counted(at **Account, name string, end record.End, held, waited time.Duration) bool {
 	if c.unwritten.most == 0 || c.Detaches {
-		return
+		return true
 	}
 	if *at == nil || (*at).taken {
 		if *at = c.account(name); *at == nil {
-			return
+			return true
 		}
 	}
 	if end == record.EndReleased && held < record.MinListed && waited < record.MinListed || c.unwritten.listed >= maxListed {
 		(*at).Others.Add(held, waited)
-		return
+		return true
 	}
-	c.Ended(name, h())
+	return false
 }
 
 // RecordSuccess writes into the history of a name that work under a lock has succeeded.

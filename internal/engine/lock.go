@@ -299,11 +299,12 @@ func (l *Lock) leave() (lost error) {
 // past notes that the lock is over; c.Mu is held.
 func (l *Lock) past(t lease.Instant, end record.End, by *record.Owner, why string) {
 	held := t.Sub(l.since)
-	l.c.Past(&l.p.account, l.p.Name, end, held, l.waited, func() record.Hold {
-		now := time.Now()
-		return record.Hold{Token: record.Token(l.token), Owner: l.c.Owner, From: now.Add(-held).UnixMicro(), To: now.UnixMicro(),
-			Waited: l.waited.Microseconds(), End: end, By: by, Reason: l.reason, Why: why}
-	})
+	if l.c.Counted(&l.p.account, l.p.Name, end, held, l.waited) {
+		return
+	}
+	now := time.Now()
+	l.c.Ended(l.p.Name, record.Hold{Token: record.Token(l.token), Owner: l.c.Owner, From: now.Add(-held).UnixMicro(), To: now.UnixMicro(),
+		Waited: l.waited.Microseconds(), End: end, By: by, Reason: l.reason, Why: why})
 }
 
 // Succeeded records that the work under the lock has succeeded.
