@@ -58,6 +58,13 @@ func (n *notebook) last(t *testing.T, name string) told {
 	return all[len(all)-1]
 }
 
+// count is how many events of a kind have come since the last one was asked for.
+func (n *notebook) count(name string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.told[name])
+}
+
 type mark struct{}
 
 // Every event reaches the trace, with what belongs to it and the context of the call that brought it about.
@@ -123,11 +130,11 @@ func TestTrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := len(book.told["Acquired"]); n != 2 {
+		if n := book.count("Acquired"); n != 2 {
 			t.Errorf("of a set of two %d locks were told", n)
 		}
 		set.Release(t.Context())
-		if n := len(book.told["Released"]); n != 2 {
+		if n := book.count("Released"); n != 2 {
 			t.Errorf("of a set of two the release of %d locks was told", n)
 		}
 		book.last(t, "Acquired")
@@ -204,7 +211,7 @@ func TestTrace(t *testing.T) {
 		if _, err = other.Acquire(ctx, "f"); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(book.told["Released"]); n > 1 {
+		if n := book.count("Released"); n > 1 {
 			t.Errorf("Close released %d locks, and one at most was held", n)
 		}
 	})
