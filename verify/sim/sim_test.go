@@ -206,6 +206,7 @@ func playAll(t *testing.T) {
 						first := play(t, uint64(seed), nil, nil).Hash()
 						if one.Twice = 1; play(t, uint64(seed), nil, nil).Hash() != first {
 							one.Differ = 1
+							fmt.Printf("seed %d went two ways\n", seed)
 						}
 					}
 					found := r.Judge()

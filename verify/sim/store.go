@@ -25,7 +25,7 @@ type recorder struct {
 	mu       sync.Mutex // guards all below, and makes the order of steps that of writes
 	rows     map[driver.Key]row
 	floor    int64
-	watchers map[chan driver.Notification]bool
+	watchers []chan driver.Notification // in the order in which they came, as a map of them would not be
 	steps    []check.Step
 	sent     map[sentKey]uint64
 	owners   map[string]uint64 // of sessions, by id
@@ -46,7 +46,7 @@ type sentKey struct {
 
 func newRecorder(counts bool) *recorder {
 	return &recorder{
-		began: time.Now(), counts: counts, rows: map[driver.Key]row{}, watchers: map[chan driver.Notification]bool{},
+		began: time.Now(), counts: counts, rows: map[driver.Key]row{},
 		sent: map[sentKey]uint64{}, owners: map[string]uint64{},
 	}
 }
@@ -135,7 +135,7 @@ func (r *recorder) write(w driver.Write, at time.Time) {
 	if r.tells {
 		h.Version, h.Value = next.version, value
 	}
-	for told := range r.watchers {
+	for _, told := range r.watchers {
 		select {
 		case told <- h:
 		default: // a notification may be lost
@@ -161,12 +161,12 @@ func (r *recorder) Keys(ctx context.Context, space driver.Space, after string, n
 func (r *recorder) Watch(ctx context.Context, who []string, changed func(driver.Notification)) error {
 	told := make(chan driver.Notification, 100)
 	r.mu.Lock()
-	r.watchers[told] = true
+	r.watchers = append(r.watchers, told)
 	r.mu.Unlock()
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.watchers, told)
+		r.watchers = slices.DeleteFunc(r.watchers, func(other chan driver.Notification) bool { return other == told })
 	}()
 	for {
 		select {
