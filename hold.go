@@ -122,8 +122,11 @@ func (r HoldRequest) check() (holds.Request, error) {
 	bad := func(field string, err error) (holds.Request, error) {
 		return holds.Request{}, &RequestError{field, err}
 	}
-	if !record.IsSession(r.ID) {
-		return holds.Request{}, errBadID()
+	if err := checkIDs(r.ID); err != nil {
+		return holds.Request{}, err
+	}
+	if !record.IsHold(r.ID) {
+		return holds.Request{}, &OtherHoldError{r.ID, "id"}
 	}
 	r.Names = slices.Compact(slices.Sorted(slices.Values(r.Names)))
 	switch {

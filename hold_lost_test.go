@@ -335,3 +335,214 @@ func TestHoldHistoryAnswerLost(t *testing.T) {
 		dead.Close()
 	})
 }
+
+// A request for a hold arrives twice, at two clients. The first to write the claim is not the one
+// that made the hold, and the hold is broken before it knows: it leaves the claim alone, since the
+// other client has told the owner that it holds.
+func TestHoldBrokenWhileEnteredTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		first, second := wire.New(store), wire.New(store)
+		made, claimed, broken := make(chan bool), make(chan bool), make(chan bool)
+		first.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
+			if len(writes) != 2 {
+				return send()
+			}
+			outs, err := store.CompareAndSwap(t.Context(), writes[:1])
+			close(made)
+			<-claimed
+			more, err2 := store.CompareAndSwap(t.Context(), writes[1:])
+			return append(outs, more...), errors.Join(err, err2)
+		})
+		calls := 0
+		second.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
+			switch calls++; calls {
+			case 1:
+				<-made
+			case 2:
+				close(claimed)
+				<-broken
+			}
+			return send()
+		})
+		a, b, other := newClient(t, first, nil), newClient(t, second, nil), newClient(t, store, nil)
+		defer a.Close()
+		defer b.Close()
+		defer other.Close()
+
+		r := holdfast.HoldRequest{ID: strings.Repeat("0", 31) + "1", Names: []string{"a"}, TTL: 10 * time.Second}
+		refused := make(chan error)
+		go func() {
+			_, err := b.Enter(t.Context(), r)
+			refused <- err
+		}()
+		h, err := a.Enter(t.Context(), r)
+		if err != nil || !h.Held {
+			t.Fatalf("%+v, %v", h, err)
+		}
+		first.SetMeet(nil)
+		done := make(chan error)
+		go func() { done <- other.Break(t.Context(), "a", h.Claims[0].Token, "stuck") }()
+		synctest.Wait()
+		close(broken)
+		var over *holdfast.OverError
+		if err := <-refused; !errors.As(err, &over) || over.Why != holdfast.HoldBroken {
+			t.Errorf("entered at the other client: %v", err)
+		}
+		if _, err := other.TryAcquire(t.Context(), "a"); !errors.Is(err, holdfast.ErrHeld) {
+			t.Errorf("while the owner of the broken hold may still work: %v", err)
+		}
+		if err := a.Leave(t.Context(), "", r.ID); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if l, err := other.TryAcquire(t.Context(), "a"); err != nil {
+			t.Errorf("when it has left: %v", err)
+		} else {
+			l.Release(t.Context())
+		}
+	})
+}
+
+// A hold that waits is left by way of one client while it is followed by way of another, which puts
+// its claim in line once more before it knows: nothing is left of it.
+func TestHoldLeftWhileFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		a, b, other := newClient(t, store, nil), newClient(t, store, nil), newClient(t, store, nil)
+		defer a.Close()
+		defer b.Close()
+		defer other.Close()
+		l, err := other.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := holdfast.HoldRequest{ID: strings.Repeat("0", 31) + "1", Names: []string{"a"}, TTL: 10 * time.Second, Wait: true}
+		if h, err := a.Enter(t.Context(), r); err != nil || h.Position != 1 {
+			t.Fatalf("%+v, %v", h, err)
+		}
+		over := make(chan error)
+		go func() {
+			for _, err := range a.Follow(t.Context(), "", r.ID) {
+				if err != nil {
+					over <- err
+				}
+			}
+		}()
+		time.Sleep(time.Second)
+		if err := b.Leave(t.Context(), "", r.ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-over; !errors.Is(err, holdfast.ErrLost) {
+			t.Error(err)
+		}
+		info, err := other.Show(t.Context(), "a")
+		if err != nil || len(info.Waiters) > 0 {
+			t.Errorf("%+v, %v", info.Waiters, err)
+		}
+		l.Release(t.Context())
+	})
+}
+
+// A request for a set arrives twice. One call is refused by what it has read, when the other has
+// collected the set: it reads the names again, and also says that the hold has its locks.
+func TestHoldWholeWhileEnteredTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		late := wire.New(store)
+		refused, whole := make(chan bool), make(chan bool)
+		a, b, other := newClient(t, late, nil), newClient(t, store, nil), newClient(t, store, nil)
+		defer a.Close()
+		defer b.Close()
+		defer other.Close()
+		var l *holdfast.Lock
+		calls := 0
+		late.SetMeet(func(writes []driver.Write, send wire.Send) ([]driver.Outcome, error) {
+			switch calls++; calls {
+			case 1:
+				var err error
+				if l, err = other.Acquire(t.Context(), "b"); err != nil {
+					t.Error(err)
+				}
+			case 2:
+				close(refused)
+				<-whole
+			}
+			return send()
+		})
+		r := holdfast.HoldRequest{ID: strings.Repeat("0", 31) + "1", Names: []string{"a", "b"}, TTL: 10 * time.Second}
+		type answer struct {
+			holdfast.Hold
+			err error
+		}
+		answers := make(chan answer)
+		go func() {
+			h, err := a.Enter(t.Context(), r)
+			answers <- answer{h, err}
+		}()
+		<-refused
+		l.Release(t.Context())
+		h, err := b.Enter(t.Context(), r)
+		if err != nil || !h.Held {
+			t.Fatalf("%+v, %v", h, err)
+		}
+		close(whole)
+		if again := <-answers; again.err != nil || !again.Held || !slices.EqualFunc(h.Claims, again.Claims, func(x, y holdfast.Claim) bool { return x.Token == y.Token }) {
+			t.Errorf("the call that came first: %+v", again)
+		}
+		if beat, err := b.Beat(t.Context(), "", r.ID); err != nil || beat[0].Err != nil || !beat[0].Hold.Held {
+			t.Errorf("renewed: %+v, %v", beat, err)
+		}
+	})
+}
+
+// A hold is asked for under the id of a session that everybody sees in a list: that of a running
+// program is refused, and the claims of another hold are left alone.
+func TestHoldUnderTheIDOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		program, other := newClient(t, store, nil), newClient(t, store, nil)
+		defer program.Close()
+		defer other.Close()
+		l, err := program.Acquire(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Release(t.Context())
+		info, err := other.Show(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		writes := 0
+		watched := wire.New(store)
+		watched.SetMeet(func(w []driver.Write, send wire.Send) ([]driver.Outcome, error) {
+			writes += len(w)
+			return send()
+		})
+		late := newClient(t, watched, nil)
+		defer late.Close()
+		bad := holdfast.HoldRequest{ID: info.Holders[0].Owner.Session, Names: []string{"a"}, TTL: 10 * time.Second, Client: "eve"}
+		if _, err := late.Enter(t.Context(), bad); !errors.Is(err, holdfast.ErrOtherHold) || writes > 0 {
+			t.Errorf("as the program's: %v, and %d writes", err, writes)
+		}
+
+		// A hold that waits for the first of its names: the second is free.
+		good := holdfast.HoldRequest{ID: strings.Repeat("0", 31) + "1", Names: []string{"x", "y"}, TTL: 10 * time.Second, Wait: true, Client: "ana"}
+		if h, err := other.Enter(t.Context(), good); err != nil || h.Position != 1 {
+			t.Fatalf("%+v, %v", h, err)
+		}
+		bad = holdfast.HoldRequest{ID: good.ID, Names: good.Names, Shared: true, TTL: 10 * time.Second, Client: "eve"}
+		if _, err := late.Enter(t.Context(), bad); !errors.Is(err, holdfast.ErrOtherHold) || writes > 0 {
+			t.Errorf("as the set: %v, and %d writes", err, writes)
+		}
+		bad.Names = []string{"y"}
+		if _, err := late.Enter(t.Context(), bad); !errors.Is(err, holdfast.ErrOtherHold) {
+			t.Errorf("as one of its names: %v", err)
+		}
+		if info, err := other.Show(t.Context(), "y"); err != nil || len(info.Holders) > 0 {
+			t.Errorf("%+v, %v", info, err)
+		}
+	})
+}

@@ -104,11 +104,11 @@ func (c *Base) Init(store driver.Store, cfg Config, above above) {
 	c.unwritten.most = listedHolds // until the setting is known
 }
 
-// newID returns 128 random bits.
+// newID draws the id of a session.
 func (c *Base) newID() string {
 	var b [16]byte
 	c.Machine.Read(b[:])
-	return hex.EncodeToString(b[:])
+	return record.ProgramID(b)
 }
 
 // NewNonce returns 64 random bits.

@@ -250,15 +250,25 @@ func (x *holdCall) won(next record.Session, version int64) {
 // collect writes the records of the hold until the hold has all its names, or a place in line, or
 // is refused. Unless it is refused, this call has then renewed its session.
 func (x *holdCall) collect(ctx context.Context) (record.HoldPlan, error) {
+	whole := int64(0) // the version of the session's record that the names were read after
 	for try := 0; ; try++ {
 		if err := x.lives(); err != nil {
+			x.takeBack(ctx)
 			return record.HoldPlan{Missing: -1}, err
 		}
 		x.c.Mu.Lock()
 		plan := record.PlanHold(x.names, x.wait, x.c.DeadNow(), time.Now().UnixMicro())
 		x.c.Mu.Unlock()
 		if plan.Missing >= 0 && x.session.Whole {
-			return plan, &OverError{ID: x.id, Why: endDied, Reason: "its claims have vanished from the store"}
+			// Another call may have made the hold whole since this one has read the names.
+			if x.version == whole {
+				return plan, &OverError{ID: x.id, Why: endDied, Reason: "its claims have vanished from the store"}
+			}
+			whole = x.version
+			if err := x.read(ctx); err != nil {
+				return plan, err
+			}
+			continue
 		}
 		refused := plan.Missing >= 0 && (!x.wait || plan.Full)
 		step, done := x.next(plan, refused)
@@ -365,6 +375,14 @@ func (x *holdCall) next(plan record.HoldPlan, refused bool) (s holdStep, done bo
 		return s, len(plan.Writes) == 0 && !s.beat
 	}
 	return s, false
+}
+
+// read reads the records until the store answers.
+func (x *holdCall) read(ctx context.Context) error {
+	if x.failed = x.load(ctx); x.failed != nil {
+		return x.recover(ctx, 0)
+	}
+	return nil
 }
 
 // recover reads the records again after a call that was not answered.

@@ -24,13 +24,13 @@ func (c *Keeper) Enter(ctx context.Context, r Request) (State, error) {
 	x.create = &record.Session{Owner: &owner, TTL: c.holdTTL(ctx, r.TTL).Milliseconds(), Grace: c.Opts.Grace.Milliseconds(), Names: r.Names, Client: r.Client}
 	x.names = claimsOf(r.ID, x.create, record.Claim{Slots: r.Slots, Since: time.Now().UnixMicro(), Reason: r.Reason, Labels: r.Labels})
 	x.wrote, x.since = make([]bool, len(x.names)), make([]bool, len(x.names))
-	if known, ok := c.knownHold(r.ID); ok || c.KnownDead(r.ID) {
+	// Whose the id is has to be read before the claims of a set are written: under the id of another
+	// hold, which is in lists, they could pass for the claims of that hold. The claim of a single name
+	// cannot, since it has number 1, and the first name of a hold that lives is not free.
+	if known, ok := c.knownHold(r.ID); ok || len(x.names) > 1 || c.KnownDead(r.ID) {
 		x.session, x.version = known.session, known.version
-		if err := x.load(ctx); err != nil {
-			x.failed = err
-			if err := x.recover(ctx, 0); err != nil {
-				return State{}, err
-			}
+		if err := x.read(ctx); err != nil {
+			return State{}, err
 		}
 	}
 	if len(x.names) == 1 && x.version == 0 && r.Wait {
@@ -40,8 +40,7 @@ func (c *Keeper) Enter(ctx context.Context, r Request) (State, error) {
 	for try := 0; ; try++ {
 		plan, err := x.collect(ctx)
 		if err != nil {
-			if x.version != 0 && (errors.Is(err, record.ErrLost) || errors.Is(err, ErrOther)) {
-				x.takeBack(ctx)
+			if errors.Is(err, record.ErrLost) || errors.Is(err, ErrOther) {
 				c.forgetHold(r.ID)
 			}
 			return State{}, err
@@ -100,13 +99,19 @@ func (x *holdCall) undo(ctx context.Context) {
 }
 
 // takeBack removes the claims that this call has written for a hold that turned out to be over, or
-// to be another one.
+// to be another one. It leaves those on which the owner of the hold may still count: another call
+// may have seen them before the hold was broken, and said that it has its locks.
 func (x *holdCall) takeBack(ctx context.Context) {
 	var writes []driver.Write
+	stands := !x.absent && (x.session.Dead == 0 || x.session.Grace > 0)
 	x.c.Mu.Lock()
 	for i := range x.names {
 		n := &x.names[i]
-		if w, ok := n.Left(record.Session{}, x.c.DeadNow(), time.Now().UnixMicro()); ok && x.wrote[i] {
+		its := stands && i < len(x.session.Names) && x.session.Names[i] == n.Name
+		if !x.wrote[i] || its {
+			continue
+		}
+		if w, ok := n.Left(record.Session{}, x.c.DeadNow(), time.Now().UnixMicro()); ok {
 			writes = append(writes, holdWrite(n, w))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/holdfast-lock/holdfast/internal/base"
@@ -83,8 +84,14 @@ func (c *Keeper) take(ctx context.Context, f *follower) (h State, beaten bool, e
 		return h, false, context.Cause(ctx)
 	}
 	x := f.x
-	if f.failed != nil || x.sent == lease.Never && !x.session.Detached || x.version == 0 {
+	if f.failed != nil {
+		if slices.Contains(x.wrote, true) && c.readNames(ctx, []*holdCall{x}) == nil {
+			x.takeBack(ctx)
+		}
 		return h, false, f.failed
+	}
+	if x.sent == lease.Never && !x.session.Detached || x.version == 0 {
+		return h, false, nil
 	}
 	c.Mu.Lock()
 	var guest core.Guest

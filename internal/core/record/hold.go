@@ -200,6 +200,7 @@ func (n *HoldName) enter(set string, dead func(session string) bool, now int64) 
 		if next.Full() {
 			return next, false, false
 		}
+		next.Drop(func(c Claim) bool { return c.Session == n.Claim.Session }) // under another number: of one who tried its id
 		claim := n.Claim
 		claim.Set = set
 		next.Enqueue(claim)

@@ -179,3 +179,15 @@ func TestHoldRecord(t *testing.T) {
 		t.Errorf("the tombstone of nothing is %+v", none)
 	}
 }
+
+// A claim of the hold's session under another number is not the hold's.
+func TestPlanHoldOfOneNumber(t *testing.T) {
+	n := HoldName{Name: "a", Claim: Claim{Session: "h", Nr: 2, Slots: 1}, Record: lockLine("h+"), Version: 7}
+	plan := PlanHold([]HoldName{n}, true, func(string) bool { return false }, 1)
+	if len(plan.Writes) != 1 || plan.Missing >= 0 {
+		t.Fatalf("%+v", plan)
+	}
+	if next := plan.Writes[0].Write.Next; queueOf(next) != "h+" || next.Holders[0].Nr != 2 {
+		t.Errorf("%+v", next)
+	}
+}

@@ -1,8 +1,10 @@
 package record
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -137,9 +139,8 @@ func DetachedTTL(d time.Duration) time.Duration {
 	return max(d*10/9, min(d+time.Second, d*4/3)) + time.Millisecond
 }
 
-// IsSession says whether a text is the id of a session, so that text from other programs in a
-// record never becomes a path.
-func IsSession(id string) bool {
+// IsHold says whether a text is the id of a hold, which its owner draws: 32 hexadecimal digits.
+func IsHold(id string) bool {
 	if len(id) != 32 {
 		return false
 	}
@@ -149,4 +150,24 @@ func IsSession(id string) bool {
 		}
 	}
 	return true
+}
+
+// ofProgram ends the id of a program's session in place of the last digit. So it is never that of a
+// hold: whoever enters a hold draws its id, could take one from a list, and its claims would pass
+// for those of the program.
+const ofProgram = "p"
+
+// ProgramID is the id of a program's session, from 128 random bits.
+func ProgramID(random [16]byte) string {
+	return hex.EncodeToString(random[:])[:31] + ofProgram
+}
+
+// IsSession says whether a text is the id of a session, so that text from other programs in a
+// record never becomes a path.
+func IsSession(id string) bool {
+	digits, program := strings.CutSuffix(id, ofProgram)
+	if program {
+		digits += "0"
+	}
+	return IsHold(digits)
 }
