@@ -9,9 +9,10 @@ import (
 	"testing"
 )
 
-// The table fits the sources: each text to be replaced is there once.
+// The table fits the sources: each text to be replaced is there once, and each test that has to
+// notice is there.
 func TestFits(t *testing.T) {
-	seen := make(map[string]bool)
+	seen, there := make(map[string]bool), make(map[string]string) // tests of packages
 	for _, table := range tables {
 		for _, m := range table.mutants {
 			if _, err := m.mutated("../.."); err != nil {
@@ -21,8 +22,36 @@ func TestFits(t *testing.T) {
 				t.Errorf("there are two mutants %q", m.name)
 			}
 			seen[m.name] = true
+			if m.test.pkg == "" {
+				continue
+			}
+			if there[m.test.pkg] == "" {
+				there[m.test.pkg] = testsOf(t, filepath.Join("../..", m.test.pkg))
+			}
+			for name := range strings.SplitSeq(top(m.test.run), "|") {
+				if name = strings.Trim(name, "^$()"); !strings.Contains(there[m.test.pkg], "func "+name) {
+					t.Errorf("%s: %s has no test %s", m.name, m.test.pkg, name)
+				}
+			}
 		}
 	}
+}
+
+// testsOf is the text of a package's tests.
+func testsOf(t *testing.T, dir string) string {
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	return all.String()
 }
 
 // Each rule is taken out by a mutant, and each defect of a peer is made by one.

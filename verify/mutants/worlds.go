@@ -54,7 +54,7 @@ var planted = table{"worlds", []mutant{
 	{"world: an ambiguous write is not looked at", "Q9", []edit{{"internal/core/name.go",
 		"	if n.ambiguousIfEmpty {\n		n.reload, eff.Work = true, true", "	if n.ambiguousIfEmpty {\n		n.reload, eff.Work = false, false"}}, world("X X, time stands still, 1 ambiguous")},
 	{"world: what was seen before a write failed is forgotten", "P6", []edit{{"internal/core/name.go",
-		"	if version != n.ambiguousAfter {\n", "	if version != n.ambiguousAfter && version != n.version {\n"}}, records("TestSeenBeforeItFails")},
+		"	if version != n.ambiguousAfter {\n", "	if version != n.ambiguousAfter && version != n.version {\n"}}, test{"./internal/core", "TestSeenBeforeItFails"}},
 	{"world: what is gone is not said", "P6", []edit{{"internal/core/reconcile.go",
 		"		if !ok {\n			n.eff.Gone", "		if false {\n			n.eff.Gone"}}, world("X X, time stands still, 2 rounds")},
 	{"world: those who wait are not given what is released", "P6", []edit{{"internal/core/localqueue.go",
