@@ -295,7 +295,21 @@ func (c *Client) Follow(ctx context.Context, client, id string) iter.Seq2[Hold, 
 func (c *Client) Leave(ctx context.Context, client, id string) error {
 	err := checkIDs(id)
 	if err == nil {
-		err = c.h.Leave(ctx, client, id)
+		err = c.h.Leave(ctx, client, id, false)
+	}
+	if err != nil {
+		return fmt.Errorf("leave hold: %w", public(err))
+	}
+	return nil
+}
+
+// LeaveSole is Leave of a hold whose Follow has ended, if it was entered once and nobody else has
+// renewed it. If another may have said that it is held, it is left alone, and ends after its TTL.
+// It is for a server whose connection to the requester has ended.
+func (c *Client) LeaveSole(ctx context.Context, client, id string) error {
+	err := checkIDs(id)
+	if err == nil {
+		err = c.h.Leave(ctx, client, id, true)
 	}
 	if err != nil {
 		return fmt.Errorf("leave hold: %w", public(err))

@@ -143,6 +143,7 @@ func TestReadOnly(t *testing.T) {
 			"Beat":       func() error { _, err := looker.Beat(ctx, "", hold); return err },
 			"Extend":     func() error { _, err := looker.Extend(ctx, "", hold, time.Minute); return err },
 			"Leave":      func() error { return looker.Leave(ctx, "", hold) },
+			"LeaveSole":  func() error { return looker.LeaveSole(ctx, "", hold) },
 			"LeaveQueue": func() error { return looker.LeaveQueue(ctx, holdfast.Hold{ID: hold}) },
 			"Follow": func() error {
 				for _, err := range looker.Follow(ctx, "", hold) {

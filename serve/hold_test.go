@@ -266,6 +266,50 @@ func TestOnClose(t *testing.T) {
 	})
 }
 
+// A hold is served by two connections, at one replica or at two. The end of one releases nothing that
+// the other has said to be held.
+func TestOnCloseOfCopy(t *testing.T) {
+	for _, same := range []bool{false, true} {
+		for _, beaten := range []bool{false, true} {
+			inTime(t, func(t *testing.T, a, b *replica) {
+				other := b
+				if same {
+					other = a
+				}
+				open := func(r *replica) *reader {
+					s := r.stream(all, "PUT", "/v1/holds/"+id(1), "application/x-ndjson", `{"name":"n","on_close":"release"}`)
+					s.event(t, "held")
+					return s
+				}
+				first := open(a)
+				second := open(other)
+				if beaten {
+					time.Sleep(time.Minute)
+				}
+				first.cancel()
+				<-first.done
+				for range 30 {
+					synctest.Wait()
+					if info, err := b.client.Show(t.Context(), "n"); err != nil || len(info.Holders) != 1 {
+						t.Fatalf("same replica %v, beaten %v: held by %+v, %v", same, beaten, info.Holders, err)
+					}
+					time.Sleep(time.Second)
+				}
+				second.event(t, "kept")
+				second.cancel()
+				<-second.done
+				within, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if l, err := b.client.Acquire(within, "n"); err != nil {
+					t.Errorf("in the end: %v", err)
+				} else {
+					l.Release(t.Context())
+				}
+			})
+		}
+	}
+}
+
 // One request beats for many holds, and says of each what became of it.
 func TestBeats(t *testing.T) {
 	inTime(t, func(t *testing.T, a, b *replica) {

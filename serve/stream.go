@@ -164,11 +164,11 @@ func (h *Handler) follow(s *stream, r *http.Request, t taking, req holdfast.Hold
 // closed handles the end of a hold's connection, by its client or by something in between.
 func (h *Handler) closed(t taking, req holdfast.HoldRequest, hold holdfast.Hold) {
 	switch {
-	case t.OnClose == "release":
+	case t.OnClose == "release" && hold.Sole:
 		h.after.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 			defer cancel()
-			h.client.Leave(ctx, req.Client, req.ID) // else it lapses
+			h.client.LeaveSole(ctx, req.Client, req.ID) // else it lapses
 		})
 	case !hold.Held:
 		h.hungUp(hold)

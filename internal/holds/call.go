@@ -39,6 +39,7 @@ type holdCall struct {
 	first  string                   // the nonce of all attempts at the first record
 	sent   lease.Instant            // when the beat that stands was sent, if the call sent it; else Never
 	alone  bool                     // this client made the record, and nobody else has written it since
+	last   string                   // leave only if this beat stands; "": leave
 	unsure bool                     // a write of the call was not answered
 	locked bool                     // the last write took a while and lost to the record that it was to follow
 	all    bool                     // all names are known to be held

@@ -45,6 +45,7 @@ func (c *Keeper) Follow(ctx context.Context, client, id string, yield func(State
 	if !c.startFollower(f) {
 		return base.ErrClosed
 	}
+	defer c.rememberLast(f)
 	defer c.stopFollower(f)
 	var last State
 	for {
@@ -197,6 +198,14 @@ func (c *Keeper) stopFollower(f *follower) {
 	c.Follows(-1)
 	c.dismiss(f)
 	base.Signal(r.wake)
+}
+
+// rememberLast keeps what the last beat of a follower that has stopped has found, for LeaveSole.
+func (c *Keeper) rememberLast(f *follower) {
+	f.using <- struct{}{} // a beat may be under way
+	if f.failed == nil && f.x.version != 0 {
+		f.x.keep(f.x.hold())
+	}
 }
 
 // at sets when the next beat of a follower is sent; c.Mu is held.

@@ -12,14 +12,21 @@ import (
 	"github.com/holdfast-lock/holdfast/internal/core/record"
 )
 
-// Leave releases the locks of a hold, or leaves the line, for good.
-func (c *Keeper) Leave(ctx context.Context, client, id string) error {
+// Leave releases the locks of a hold, or leaves the line, for good; with sole only if no other call
+// than those of this client and its last Follow has ever renewed it.
+func (c *Keeper) Leave(ctx context.Context, client, id string, sole bool) error {
 	ctx, cancel, err := c.WhileOpen(ctx, true)
 	if err != nil {
 		return err
 	}
 	defer cancel()
 	x := c.resume(id, client)
+	if sole && !x.alone {
+		return nil
+	}
+	if sole {
+		x.last = x.session.Nonce
+	}
 	if !x.all || slices.ContainsFunc(x.names, func(n record.HoldName) bool { return n.Version == 0 }) {
 		x.names = nil // to be read
 	}
@@ -67,9 +74,16 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 	if err := x.readToLeave(ctx, asked, age); err != nil {
 		return err
 	}
+	if x.last != "" && x.session.Nonce != x.last {
+		return nil
+	}
 	left := x.leaving(*age)
 	if len(left.writes) == 0 {
 		return nil
+	}
+	first := x.last != "" && left.ends // the claims stay unless the tombstone wins
+	if first {
+		left.writes, left.at, left.next = left.writes[:1], nil, nil
 	}
 	outs, err := c.Store.CompareAndSwap(ctx, left.writes)
 	for i := range outs {
@@ -82,7 +96,10 @@ func (x *holdCall) leaveOnce(ctx context.Context, age *time.Duration) error {
 		x.version, x.absent, x.session, x.names = 0, false, record.Session{}, nil // all is read again
 		return err
 	}
-	return x.leftBy(left, outs, asked, age)
+	if err := x.leftBy(left, outs, asked, age); err != nil || !first {
+		return err
+	}
+	return x.leaveOnce(ctx, age)
 }
 
 // readToLeave reads what is not known of the hold, and refuses one that is not the caller's.

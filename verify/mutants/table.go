@@ -99,6 +99,8 @@ var core = table{"core", []mutant{
 		"			x.takeBack(ctx)\n", ""}}, library("TestHoldLeftWhileFollowed")},
 	{"a hold that another call has made whole has lost its claims", "P8", []edit{{"internal/holds/call.go",
 		"if x.version == whole {", "if x.version == whole || true {"}}, library("TestHoldWholeWhileEnteredTwice")},
+	{"the end of one of two connections releases their hold", "P1", []edit{{"serve/stream.go",
+		"h.client.LeaveSole(", "h.client.Leave("}}, serving("TestOnCloseOfCopy")},
 	{"a set is entered under whatever id", "P1", []edit{{"internal/holds/enter.go",
 		"ok || len(x.names) > 1 || c.KnownDead(r.ID)", "ok || c.KnownDead(r.ID)"}}, library("TestHoldUnderTheIDOfAnother")},
 	{"a hold is entered under the id of a program", "P1", []edit{{"hold.go",
