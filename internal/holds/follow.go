@@ -200,11 +200,18 @@ func (c *Keeper) stopFollower(f *follower) {
 	base.Signal(r.wake)
 }
 
-// rememberLast keeps what the last beat of a follower that has stopped has found, for LeaveSole.
+// rememberLast keeps what the last beat of a follower that has stopped has found, for LeaveSole. If
+// the store does not answer that beat soon, nobody knows who has renewed the hold.
 func (c *Keeper) rememberLast(f *follower) {
-	f.using <- struct{}{} // a beat may be under way
-	if f.failed == nil && f.x.version != 0 {
-		f.x.keep(f.x.hold())
+	t := c.Machine.NewTimer(holdPatience / 4)
+	defer t.Stop()
+	select {
+	case f.using <- struct{}{}:
+		if f.failed == nil && f.x.version != 0 {
+			f.x.keep(f.x.hold())
+		}
+	case <-t.C:
+		c.forgetHold(f.id)
 	}
 }
 
