@@ -110,7 +110,7 @@ func (w *work) try(ctx context.Context, rng *rand.Rand, pair []string) {
 		w.pause(time.Duration(20+rng.IntN(80)) * time.Millisecond)
 		return
 	}
-	heard := make([]func() bool, len(locks))
+	heard := make([]func(found bool), len(locks))
 	for i, lock := range locks {
 		all[i].Token = lock.Token()
 		w.tell(w.ends(all[i].now(Granted), lock))
@@ -134,8 +134,7 @@ func (w *work) try(ctx context.Context, rng *rand.Rand, pair []string) {
 		}
 	}
 	for i, lock := range locks {
-		w.stopBelieving(lock, all[i])
-		heard[i]()
+		heard[i](w.stopBelieving(lock, all[i]))
 	}
 	bound, cancel := context.WithTimeout(ctx, w.ttl)
 	defer cancel()

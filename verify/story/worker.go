@@ -275,8 +275,7 @@ func (w *work) once(ctx context.Context, rng *rand.Rand) {
 		w.read(name)
 		w.put(lock, e, rng.IntN(2) == 0)
 	}
-	w.stopBelieving(lock, e)
-	heard()
+	heard(w.stopBelieving(lock, e))
 	bound, cancel := context.WithTimeout(ctx, w.ttl)
 	defer cancel()
 	if err := lock.Release(bound); err != nil {
@@ -311,26 +310,39 @@ func (w *work) trusts(_ context.Context, h holdfast.Event) {
 	}
 }
 
-// hear has a worker tell of the loss of a lock when its context ends.
-func (w *work) hear(lock *holdfast.Lock, e Event) (stop func() bool) {
-	return context.AfterFunc(lock.Context(), func() {
+// hear has a worker tell of the loss of a lock when its context ends. stop ends that. A worker that
+// has found the loss by asking may be ahead of the context, which then has a moment to say so.
+func (w *work) hear(lock *holdfast.Lock, e Event) (stop func(found bool)) {
+	lost := func() {
 		if cause := context.Cause(lock.Context()); errors.Is(cause, holdfast.ErrLost) {
 			e := e.now(Lost)
 			e.Text = cause.Error()
 			w.tell(e)
 		}
-	})
+	}
+	unheard := context.AfterFunc(lock.Context(), lost)
+	return func(found bool) {
+		if !unheard() || !found {
+			return
+		}
+		select {
+		case <-lock.Context().Done():
+			lost()
+		case <-time.After(w.ttl):
+		}
+	}
 }
 
-// stopBelieving tells until when a worker believed.
-func (w *work) stopBelieving(lock *holdfast.Lock, e Event) {
+// stopBelieving tells until when a worker believed, and reports whether it has found a loss.
+func (w *work) stopBelieving(lock *holdfast.Lock, e Event) (found bool) {
 	end := w.ends(e.now(Ends), lock)
 	if err := lock.Err(); err != nil && w.broken != "believes" {
 		e.Text = err.Error()
 		w.tell(e.now(Finds))
-		return
+		return true
 	}
 	w.tell(end)
+	return false
 }
 
 // put writes to the register of a name. Only the fence stands between a stale
