@@ -431,7 +431,7 @@ func TestHoldLeftWhileFollowed(t *testing.T) {
 				}
 			}
 		}()
-		time.Sleep(time.Second)
+		synctest.Wait()
 		if err := b.Leave(t.Context(), "", r.ID); err != nil {
 			t.Fatal(err)
 		}

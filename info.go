@@ -12,7 +12,7 @@ import (
 
 // An Owner says whose a claim is, for people: no decision is based on it.
 type Owner struct {
-	Session string            `json:"session,omitempty"` // 32 random digits; the identity that decides
+	Session string            `json:"session,omitempty"` // random; the identity that decides
 	Name    string            `json:"name,omitempty"`    // what its operator calls it: an instance, a pod, a node
 	Host    string            `json:"host,omitempty"`
 	PID     int               `json:"pid,omitempty"`

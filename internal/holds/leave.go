@@ -21,10 +21,10 @@ func (c *Keeper) Leave(ctx context.Context, client, id string, sole bool) error 
 	}
 	defer cancel()
 	x := c.resume(id, client)
-	if sole && !x.alone {
-		return nil
-	}
 	if sole {
+		if !x.alone {
+			return nil
+		}
 		x.last = x.session.Nonce
 	}
 	if !x.all || slices.ContainsFunc(x.names, func(n record.HoldName) bool { return n.Version == 0 }) {

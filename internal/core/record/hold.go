@@ -8,13 +8,15 @@ import (
 
 // A hold is a lock that no process keeps: a session of its own with its claims, which any
 // client renews when the owner of the hold asks for it. Its record has the names of its
-// claims, and the principal that may renew and end it. Two rules keep exclusion:
+// claims, and the principal that may renew and end it. Three rules keep exclusion:
 //
 //   - A client says "held" only if the answering call has itself written a record of the session:
 //     the first record, or a beat. The owner of the hold counts from before that call.
 //   - The session is ended by its owner, by its death, or by the call that made it, if that
 //     call is refused, all its writes were answered, and nobody else has written the record
 //     since. So a call that has renewed it since, and may have said "held", is not cut off.
+//   - A call that finds the hold over, or to be another one, takes back what it wrote, but, as long
+//     as the session is no tombstone or in its grace, no claim that another call may have called held.
 //
 // A hold of several names may give locks back while it collects them, and two calls may do so at a
 // time. So a call gives a lock back only after it has won a beat since its look at the names, and

@@ -22,7 +22,7 @@ type Lock struct {
 }
 
 // A Claim is one holder or waiter. Session and Nr together are the claim
-// id: 32 random digits and a number that its session uses once.
+// id: the session is random, and uses a number once.
 type Claim struct {
 	Session string `json:"session"`
 	Nr      int64  `json:"nr"`
